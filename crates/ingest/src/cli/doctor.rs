@@ -1,0 +1,264 @@
+//! `svc-ingest doctor`: looks at everything the service needs, changes nothing,
+//! and says in one line each what it found and what to do about it.
+
+use std::{net::TcpListener, process::ExitCode, time::Instant};
+
+use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
+use svc_store::{SchemaState, Store, StoreError, StoreOptions};
+
+use super::output::{Output, print, print_json};
+use crate::{
+    config::{Config, Database, Problems},
+    listener::CertificateFacts,
+    signing,
+};
+
+/// A certificate that ends sooner than this deserves a word.
+const EXPIRY_WARNING: SignedDuration = SignedDuration::from_hours(24 * 21);
+/// Clocks further apart than this make log lines hard to compare.
+const CLOCK_WARNING: SignedDuration = SignedDuration::from_secs(5);
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[arg(long, value_enum, default_value_t)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    Ok,
+    Warn,
+    Fail,
+}
+
+#[derive(Debug, Serialize)]
+struct Check {
+    verdict: Verdict,
+    subject: &'static str,
+    finding: String,
+}
+
+impl Check {
+    fn new(verdict: Verdict, subject: &'static str, finding: impl Into<String>) -> Self {
+        Self {
+            verdict,
+            subject,
+            finding: finding.into(),
+        }
+    }
+}
+
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let mut checks = Vec::new();
+    let kid = match Config::from_env() {
+        Ok(config) => check_config(&config, &mut checks),
+        Err(problems) => {
+            checks.extend(failures(&problems));
+            None
+        }
+    };
+    if let Ok(database) = Database::from_env() {
+        checks.extend(check_database(database, kid.as_deref()).await);
+    }
+    match args.output {
+        Output::Json => print_json(&checks)?,
+        Output::Table => print(&lines(&checks))?,
+    }
+    let failed = checks.iter().any(|check| check.verdict == Verdict::Fail);
+    Ok(if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+fn failures(problems: &Problems) -> impl Iterator<Item = Check> {
+    problems
+        .0
+        .iter()
+        .map(|problem| Check::new(Verdict::Fail, problem.variable, problem.message.clone()))
+}
+
+fn lines(checks: &[Check]) -> String {
+    let line = |check: &Check| {
+        let mark = match check.verdict {
+            Verdict::Ok => "ok  ",
+            Verdict::Warn => "warn",
+            Verdict::Fail => "FAIL",
+        };
+        format!("{mark}  {:<22}  {}", check.subject, check.finding)
+    };
+    checks.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// The files, names and ports; returns the key's id for comparison with the siblings'.
+fn check_config(config: &Config, checks: &mut Vec<Check>) -> Option<String> {
+    checks.push(Check::new(Verdict::Ok, "variables", "all are well-formed"));
+    checks.push(check_certificate(config.grpc.tls.facts(), Timestamp::now()));
+    let key = signing::read(&config.jwt_key_file).ok().flatten();
+    let path = config.jwt_key_file.display();
+    checks.push(match &key {
+        Some(key) => Check::new(
+            Verdict::Ok,
+            "signing key",
+            format!("{path}: {} bits, kid {}", key.bits(), key.kid()),
+        ),
+        None => Check::new(
+            Verdict::Warn,
+            "signing key",
+            format!("{path} does not exist: the first start generates it; back it up then"),
+        ),
+    });
+    checks.push(check_port("INGEST_GRPC_PORT", config.grpc.address));
+    checks.push(check_port("INGEST_HTTP_PORT", config.http));
+    let connections = config.grpc.max_connections;
+    checks.push(Check::new(
+        Verdict::Ok,
+        "connections",
+        format!("room for {connections} agents on this instance"),
+    ));
+    key.map(|key| key.kid().to_owned())
+}
+
+fn check_certificate(facts: Option<CertificateFacts>, now: Timestamp) -> Check {
+    const SUBJECT: &str = "certificate";
+    let Some(facts) = facts else {
+        return Check::new(Verdict::Warn, SUBJECT, "its names and dates cannot be read");
+    };
+    let left = facts.not_after.duration_since(now);
+    let names = facts.names.join(", ");
+    if facts.names.is_empty() {
+        return Check::new(
+            Verdict::Warn,
+            SUBJECT,
+            "it names no host (subjectAltName): agents will refuse it",
+        );
+    }
+    if facts.expired(now) {
+        let finding = format!(
+            "for {names}: it ended on {}: replace the files, the service picks them up",
+            facts.not_after
+        );
+        return Check::new(Verdict::Warn, SUBJECT, finding);
+    }
+    let verdict = if left < EXPIRY_WARNING {
+        Verdict::Warn
+    } else {
+        Verdict::Ok
+    };
+    Check::new(
+        verdict,
+        SUBJECT,
+        format!(
+            "for {names}; key matches; {} days left",
+            left.as_hours() / 24
+        ),
+    )
+}
+
+fn check_port(variable: &'static str, address: std::net::SocketAddr) -> Check {
+    match TcpListener::bind(address) {
+        Ok(_) => Check::new(Verdict::Ok, variable, format!("{address} is free")),
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Check::new(
+            Verdict::Warn,
+            variable,
+            format!("{address} is in use: fine if the service runs, else stop what has it"),
+        ),
+        Err(error) => Check::new(
+            Verdict::Fail,
+            variable,
+            format!("{address} cannot be bound: {error}"),
+        ),
+    }
+}
+
+async fn check_database(database: Database, kid: Option<&str>) -> Vec<Check> {
+    let shown = database.url.redacted();
+    let looked = look_at_database(database, kid, &shown).await;
+    looked.unwrap_or_else(|error| {
+        let reason = format!("{shown}: {:#}", anyhow::Error::from(error));
+        vec![Check::new(Verdict::Fail, "database", reason)]
+    })
+}
+
+async fn look_at_database(
+    database: Database,
+    kid: Option<&str>,
+    shown: &str,
+) -> Result<Vec<Check>, StoreError> {
+    let store = Store::new(database.url, StoreOptions::default())?;
+    store.ping().await?;
+    let asked = Instant::now();
+    store.ping().await?;
+    let answer = format!(
+        "{shown} answers in {:.1} ms",
+        asked.elapsed().as_secs_f64() * 1e3
+    );
+    let schema = check_schema(&store.schema_check().await?, database.auto_migrate);
+    let usable = schema.verdict == Verdict::Ok;
+    let mut checks = vec![Check::new(Verdict::Ok, "database", answer), schema];
+    checks.push(check_clock(store.database_clock_offset().await?));
+    if usable {
+        checks.push(check_siblings(&store, kid).await?);
+    }
+    Ok(checks)
+}
+
+fn check_schema(state: &SchemaState, auto_migrate: bool) -> Check {
+    const SUBJECT: &str = "schema";
+    match state {
+        SchemaState::Current => Check::new(Verdict::Ok, SUBJECT, "up to date"),
+        SchemaState::Behind { missing } if auto_migrate => Check::new(
+            Verdict::Warn,
+            SUBJECT,
+            format!("lacks {}: the next start adds them", missing.join(", ")),
+        ),
+        SchemaState::Behind { missing } => Check::new(
+            Verdict::Fail,
+            SUBJECT,
+            format!("lacks {}: run `svc-ingest migrate`", missing.join(", ")),
+        ),
+        other => Check::new(
+            Verdict::Ok,
+            SUBJECT,
+            format!("newer than this program, which can work with it ({other:?})"),
+        ),
+    }
+}
+
+fn check_clock(offset: SignedDuration) -> Check {
+    let verdict = if offset.abs() < CLOCK_WARNING {
+        Verdict::Ok
+    } else {
+        Verdict::Warn
+    };
+    Check::new(
+        verdict,
+        "clock",
+        format!("{:.3} s from the database's", offset.as_secs_f64()),
+    )
+}
+
+async fn check_siblings(store: &Store, kid: Option<&str>) -> Result<Check, StoreError> {
+    const SUBJECT: &str = "instances";
+    let live = store.live_siblings().await?;
+    let stranger = live
+        .iter()
+        .find(|sibling| kid.is_some_and(|kid| sibling.kid != kid));
+    Ok(match stranger {
+        Some(stranger) => {
+            let finding = format!(
+                "{} signs with another key ({}): share one key file",
+                stranger.hostname, stranger.kid
+            );
+            Check::new(Verdict::Fail, SUBJECT, finding)
+        }
+        None => Check::new(
+            Verdict::Ok,
+            SUBJECT,
+            format!("{} live, all with one key", live.len()),
+        ),
+    })
+}

@@ -1,0 +1,42 @@
+//! `svc-ingest key`: looks at the signing key; never makes or changes one.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::Subcommand;
+
+use super::output::{Output, facts, print, print_json};
+use crate::{config, signing};
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show the key's id and size, and the JWKS document
+    Show {
+        #[arg(long, value_enum, default_value_t)]
+        output: Output,
+    },
+}
+
+pub fn run(command: Command) -> anyhow::Result<ExitCode> {
+    let Command::Show { output } = command;
+    let path = config::jwt_key_file()?;
+    let Some(key) = signing::read(&path)? else {
+        bail!(
+            "{} does not exist yet: the service generates it on first start",
+            path.display()
+        );
+    };
+    let jwks: serde_json::Value = serde_json::from_str(&key.jwks().body)?;
+    match output {
+        Output::Json => print_json(&serde_json::json!({
+            "file": path, "kid": key.kid(), "bits": key.bits(), "jwks": jwks,
+        }))?,
+        Output::Table => print(&facts(&[
+            ("file", path.display().to_string()),
+            ("kid", key.kid().to_owned()),
+            ("size", format!("{} bits", key.bits())),
+            ("jwks", jwks.to_string()),
+        ]))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

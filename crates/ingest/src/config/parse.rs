@@ -1,0 +1,173 @@
+//! From a variable's text to its value: one small function each. The error says
+//! what would be right; the reader puts the variable's name and value before it.
+
+use std::{fs::File, net::IpAddr, path::PathBuf, time::Duration};
+
+use jiff::{Span, SpanRelativeTo};
+use svc_store::DatabaseUrl;
+use tracing_subscriber::EnvFilter;
+use url::Url;
+
+use super::QueueUrl;
+
+type Parsed<T> = Result<T, String>;
+
+const DAY: Duration = Duration::from_hours(24);
+/// Files that are not agents' connections: the pool, the HTTP port, logs, certificates.
+const FILES_KEPT_BACK: usize = 512;
+
+pub(super) fn database_url(text: &str) -> Parsed<DatabaseUrl> {
+    DatabaseUrl::parse(text).map_err(|error| error.to_string())
+}
+
+pub(super) fn path(text: &str) -> Parsed<PathBuf> {
+    if text.contains('\0') {
+        return Err("is not a path".into());
+    }
+    Ok(text.into())
+}
+
+pub(super) fn readable_file(text: &str) -> Parsed<PathBuf> {
+    let path = path(text)?;
+    match File::open(&path).and_then(|file| file.metadata()) {
+        Ok(metadata) if metadata.is_file() => Ok(path),
+        Ok(_) => Err("is not a file".into()),
+        Err(error) => Err(format!("cannot be read: {error}")),
+    }
+}
+
+pub(super) fn port(text: &str) -> Parsed<u16> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("is not a port: use a number from 1 to 65535".into()),
+        Ok(port) => Ok(port),
+    }
+}
+
+pub(super) fn ip(text: &str) -> Parsed<IpAddr> {
+    text.parse()
+        .map_err(|_| "is not an IP address, such as 0.0.0.0 or ::1".into())
+}
+
+pub(super) fn boolean(text: &str) -> Parsed<bool> {
+    text.parse().map_err(|_| "is neither true nor false".into())
+}
+
+pub(super) fn pool_size(text: &str) -> Parsed<usize> {
+    bounded(text, 4, 1000)
+}
+
+/// The empty text, which stands for 'not set', follows from the process's file limit.
+pub(super) fn max_connections(text: &str) -> Parsed<usize> {
+    if text.is_empty() {
+        return Ok(file_limit().saturating_sub(FILES_KEPT_BACK).max(64));
+    }
+    bounded(text, 1, 1_000_000)
+}
+
+pub(super) fn heartbeat_interval(text: &str) -> Parsed<Duration> {
+    duration(text, Duration::from_secs(1), Duration::from_hours(1))
+}
+
+pub(super) fn drain_timeout(text: &str) -> Parsed<Duration> {
+    duration(text, Duration::from_secs(1), Duration::from_mins(10))
+}
+
+pub(super) fn retention(text: &str) -> Parsed<Duration> {
+    duration(text, DAY, DAY * 3660)
+}
+
+/// A PostgreSQL identifier; it is quoted wherever it is used.
+pub(super) fn role(text: &str) -> Parsed<String> {
+    if text.len() > 63 || text.contains('\0') {
+        return Err("is not a PostgreSQL role: at most 63 bytes".into());
+    }
+    Ok(text.into())
+}
+
+pub(super) fn version(text: &str) -> Parsed<String> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || ".-+_~".contains(c);
+    if text.len() > 64 || !text.chars().all(allowed) {
+        return Err("is not a version, such as 1.4.0".into());
+    }
+    Ok(text.into())
+}
+
+pub(super) fn base_url(text: &str) -> Parsed<Url> {
+    let url = Url::parse(text).map_err(|error| format!("is not a URL: {error}"))?;
+    if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+        return Err("is not an http:// or https:// URL".into());
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err("carries credentials, which every agent would be sent".into());
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err("carries a query or a fragment: agents append a path to it".into());
+    }
+    Ok(url)
+}
+
+pub(super) fn queue_url(text: &str) -> Parsed<QueueUrl> {
+    if text == "memory:" {
+        return Ok(QueueUrl::Memory);
+    }
+    match Url::parse(text) {
+        Ok(url) if matches!(url.scheme(), "nats" | "tls") && url.has_host() => {
+            Ok(QueueUrl::Nats(url))
+        }
+        _ => Err("is none of memory:, nats://host:port and tls://host:port".into()),
+    }
+}
+
+pub(super) fn log_filter(text: &str) -> Parsed<String> {
+    EnvFilter::try_new(text)
+        .map(|_| text.into())
+        .map_err(|error| format!("is not a log filter: {error}"))
+}
+
+pub(super) fn log_is_json(text: &str) -> Parsed<bool> {
+    match text {
+        "text" => Ok(false),
+        "json" => Ok(true),
+        _ => Err("is neither text nor json".into()),
+    }
+}
+
+fn bounded(text: &str, least: usize, most: usize) -> Parsed<usize> {
+    match text.parse() {
+        Ok(number) if (least..=most).contains(&number) => Ok(number),
+        _ => Err(format!("is not a number from {least} to {most}")),
+    }
+}
+
+fn duration(text: &str, least: Duration, most: Duration) -> Parsed<Duration> {
+    let parsed = text.parse::<Span>().ok().and_then(|span| {
+        let signed = span.to_duration(SpanRelativeTo::days_are_24_hours()).ok()?;
+        Duration::try_from(signed).ok()
+    });
+    match parsed {
+        Some(duration) if (least..=most).contains(&duration) => Ok(duration),
+        Some(_) => Err(format!(
+            "is not between {} and {}",
+            human(least),
+            human(most)
+        )),
+        None => Err("is not a duration, such as 30s, 15m, 12h or 7d".into()),
+    }
+}
+
+fn human(duration: Duration) -> String {
+    match duration.as_secs() {
+        seconds if seconds % 86_400 == 0 => format!("{}d", seconds / 86_400),
+        seconds if seconds % 3600 == 0 => format!("{}h", seconds / 3600),
+        seconds if seconds % 60 == 0 => format!("{}m", seconds / 60),
+        seconds => format!("{seconds}s"),
+    }
+}
+
+/// The soft limit has been raised to the hard one by the time this is asked.
+fn file_limit() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit
+        .and_then(|limit| usize::try_from(limit).ok())
+        .unwrap_or(1_000_000)
+}

@@ -1,0 +1,35 @@
+//! Every lease, poll, deadline and grace in one value, so that tests can shrink
+//! them together and a reader can see how they fit.
+
+use std::time::Duration;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    /// How often an agent reports; everything that concerns silence follows from it.
+    pub heartbeat_interval: Duration,
+    /// How often an instance renews its lease, and how long a lease lives.
+    pub lease_renewal: Duration,
+    pub lease_ttl: Duration,
+    /// How long the database may be away before `/healthz` says so.
+    pub health_grace: Duration,
+    /// How often certificate files are looked at.
+    pub certificate_poll: Duration,
+}
+
+impl Timing {
+    pub fn new(heartbeat_interval: Duration) -> Self {
+        Self {
+            heartbeat_interval,
+            lease_renewal: Duration::from_secs(5),
+            lease_ttl: Duration::from_secs(15),
+            health_grace: Duration::from_secs(60),
+            certificate_poll: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self::new(Duration::from_secs(30))
+    }
+}

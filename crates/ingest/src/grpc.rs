@@ -1,0 +1,28 @@
+//! The protocol's edge: which gRPC services the port offers, and how they refuse.
+
+mod health;
+mod reflection;
+mod refusal;
+
+use axum::middleware::from_fn;
+use tonic::service::Routes;
+
+pub use refusal::Refusal;
+
+use crate::health::Health;
+
+/// All services of the gRPC port. `bystanders` is how many streams without an
+/// authenticated agent each kind of them may hold.
+pub fn routes(
+    health: Health,
+    bystanders: usize,
+) -> Result<Routes, tonic_reflection::server::Error> {
+    let mut routes = Routes::builder();
+    routes.add_service(health::service(health, bystanders));
+    reflection::add_to(&mut routes)?;
+    Ok(routes
+        .routes()
+        .into_axum_router()
+        .layer(from_fn(reflection::bounded))
+        .into())
+}

@@ -1,0 +1,112 @@
+//! `grpc.health.v1.Health`, answering what `/healthz` answers.
+//!
+//! A watch ends after a minute, and only so many may be open: a stranger with a
+//! self-made certificate may ask, but not hold places.
+
+use std::{pin::Pin, sync::Arc, time::Duration};
+
+use futures_util::{Stream, StreamExt, stream};
+use tokio::{sync::Semaphore, time::MissedTickBehavior};
+use tonic::{Request, Response, Status};
+use tonic_health::pb::{
+    HealthCheckRequest, HealthCheckResponse,
+    health_check_response::ServingStatus,
+    health_server::{self, HealthServer},
+};
+
+use super::Refusal;
+use crate::health::Health;
+
+const WATCH_LIFE: Duration = Duration::from_mins(1);
+const WATCH_TICK: Duration = Duration::from_secs(1);
+const SERVICES: [&str; 2] = ["", "svc.ingest.v1.IngestService"];
+
+pub(super) fn service(health: Health, watches: usize) -> HealthServer<HealthService> {
+    HealthServer::new(HealthService {
+        health,
+        watches: Arc::new(Semaphore::new(watches)),
+    })
+    .max_decoding_message_size(4 * 1024)
+}
+
+pub(super) struct HealthService {
+    health: Health,
+    watches: Arc<Semaphore>,
+}
+
+#[tonic::async_trait]
+impl health_server::Health for HealthService {
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
+
+    async fn check(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, Status> {
+        if !is_known(request.get_ref()) {
+            return Err(Status::not_found("no service of that name is served here"));
+        }
+        Ok(Response::new(response(status(&self.health))))
+    }
+
+    async fn watch(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let permit = self
+            .watches
+            .clone()
+            .try_acquire_owned()
+            .map_err(|_| Refusal::Overloaded)?;
+        let known = is_known(request.get_ref());
+        let health = self.health.clone();
+        let observe = move || {
+            if known {
+                status(&health)
+            } else {
+                ServingStatus::ServiceUnknown
+            }
+        };
+        let watched = changes(observe).map(move |status| {
+            let _held_until_dropped = &permit;
+            Ok(response(status))
+        });
+        Ok(Response::new(Box::pin(
+            watched.take_until(tokio::time::sleep(WATCH_LIFE)),
+        )))
+    }
+}
+
+/// What `observe` sees, now and whenever it has changed.
+fn changes(observe: impl Fn() -> ServingStatus + Send) -> impl Stream<Item = ServingStatus> + Send {
+    let mut tick = tokio::time::interval(WATCH_TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    stream::unfold(
+        (tick, None, observe),
+        |(mut tick, last, observe)| async move {
+            loop {
+                tick.tick().await;
+                let status = observe();
+                if last != Some(status) {
+                    return Some((status, (tick, Some(status), observe)));
+                }
+            }
+        },
+    )
+}
+
+fn is_known(request: &HealthCheckRequest) -> bool {
+    SERVICES.contains(&request.service.as_str())
+}
+
+fn status(health: &Health) -> ServingStatus {
+    match health.verdict() {
+        Ok(()) => ServingStatus::Serving,
+        Err(_) => ServingStatus::NotServing,
+    }
+}
+
+fn response(status: ServingStatus) -> HealthCheckResponse {
+    HealthCheckResponse {
+        status: status.into(),
+    }
+}

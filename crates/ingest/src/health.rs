@@ -1,0 +1,80 @@
+//! Whether the service can do its work, for `/healthz` and `grpc.health.v1` alike.
+//!
+//! A database that is away for a moment is not a sick service: restarting every
+//! instance at once would only add a stampede. It counts after a minute.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use svc_store::Store;
+use tokio::time::Instant;
+
+#[derive(Clone, Debug)]
+pub struct Health(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    phase: Mutex<Phase>,
+    store: Store,
+    grace: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Phase {
+    Starting(&'static str),
+    Serving,
+    Draining,
+}
+
+impl Health {
+    pub fn new(store: Store, grace: Duration) -> Self {
+        Self(Arc::new(Inner {
+            phase: Mutex::new(Phase::Starting("reading its configuration")),
+            store,
+            grace,
+        }))
+    }
+
+    pub fn starting(&self, step: &'static str) {
+        self.set(Phase::Starting(step));
+    }
+
+    pub fn serving(&self) {
+        self.set(Phase::Serving);
+    }
+
+    pub fn draining(&self) {
+        self.set(Phase::Draining);
+    }
+
+    /// `Err` carries one line of reason.
+    pub fn verdict(&self) -> Result<(), String> {
+        match &*self.0.phase.lock().unwrap_or_else(PoisonError::into_inner) {
+            Phase::Starting(step) => Err(format!("starting: {step}")),
+            Phase::Draining => Err("draining: this instance is stopping".into()),
+            Phase::Serving => self.database(),
+        }
+    }
+
+    fn database(&self) -> Result<(), String> {
+        let away = self
+            .0
+            .store
+            .last_success()
+            .map(|at| Instant::now().saturating_duration_since(at));
+        match away {
+            Some(away) if away < self.0.grace => Ok(()),
+            Some(away) => Err(format!(
+                "the database has been away for {} s",
+                away.as_secs()
+            )),
+            None => Err("the database has never answered".into()),
+        }
+    }
+
+    fn set(&self, phase: Phase) {
+        *self.0.phase.lock().unwrap_or_else(PoisonError::into_inner) = phase;
+    }
+}

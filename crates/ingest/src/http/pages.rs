@@ -1,0 +1,90 @@
+//! What the HTTP port answers.
+
+use std::sync::{Arc, OnceLock};
+
+use axum::{
+    Router,
+    extract::State,
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+
+use crate::{health::Health, signing::Jwks, telemetry::Metrics};
+
+/// For how long a verifier may use the key without asking again.
+const JWKS_CACHE: &str = "public, max-age=300";
+const METRICS_FORMAT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+#[derive(Clone, Debug)]
+pub struct Pages {
+    pub health: Health,
+    pub metrics: Metrics,
+    /// Empty until the signing key is known.
+    pub jwks: Arc<OnceLock<Jwks>>,
+}
+
+impl Pages {
+    pub(super) fn router(self) -> Router {
+        Router::new()
+            .route("/healthz", get(healthz))
+            .route("/.well-known/jwks.json", get(jwks))
+            .route("/metrics", get(metrics))
+            .fallback(|| async { (StatusCode::NOT_FOUND, "not found\n") })
+            .with_state(self)
+    }
+}
+
+async fn healthz(State(pages): State<Pages>) -> Response {
+    let no_store = [(header::CACHE_CONTROL, "no-store")];
+    match pages.health.verdict() {
+        Ok(()) => (no_store, "ok").into_response(),
+        Err(reason) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            no_store,
+            format!("{reason}\n"),
+        )
+            .into_response(),
+    }
+}
+
+async fn jwks(State(pages): State<Pages>, headers: HeaderMap) -> Response {
+    let Some(jwks) = pages.jwks.get() else {
+        return (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the signing key is not loaded yet\n",
+        )
+            .into_response();
+    };
+    let caching = [
+        (header::CACHE_CONTROL, JWKS_CACHE),
+        (header::ETAG, jwks.etag.as_str()),
+    ];
+    if is_fresh(&headers, &jwks.etag) {
+        return (StatusCode::NOT_MODIFIED, caching).into_response();
+    }
+    (
+        caching,
+        [(header::CONTENT_TYPE, "application/json")],
+        jwks.body.clone(),
+    )
+        .into_response()
+}
+
+/// RFC 9110: `If-None-Match` compares weakly, and `*` matches whatever there is.
+fn is_fresh(headers: &HeaderMap, etag: &str) -> bool {
+    let tags = headers
+        .get_all(header::IF_NONE_MATCH)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
+    tags.flat_map(|value| value.split(','))
+        .map(|tag| tag.trim())
+        .any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag)
+}
+
+async fn metrics(State(pages): State<Pages>) -> Response {
+    match pages.metrics.encode() {
+        Ok(text) => ([(header::CONTENT_TYPE, METRICS_FORMAT)], text).into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}

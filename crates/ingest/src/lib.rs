@@ -1,0 +1,22 @@
+//! `svc-ingest`: the front door of a fleet, between host agents and PostgreSQL.
+//!
+//! The way of the data is the way through the modules: [`listener`] (accept, TLS,
+//! HTTP/2) to [`grpc`] (the protocol's edge) and on to PostgreSQL, through the
+//! crate `svc-store`. Beside them stand the signing key, the HTTP port, presence,
+//! and what holds the process together. ARCHITECTURE.md is the map.
+
+pub mod cli;
+pub mod config;
+pub mod grpc;
+pub mod health;
+pub mod http;
+pub mod listener;
+pub mod presence;
+pub mod server;
+pub mod signing;
+pub mod startup;
+pub mod supervise;
+pub mod telemetry;
+
+/// The version that the service reports of itself.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

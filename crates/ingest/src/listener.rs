@@ -1,0 +1,136 @@
+//! The gRPC port: an accept loop of our own, TLS with a mandatory client
+//! certificate, and HTTP/2 with every limit set.
+//!
+//! Owned rather than left to tonic's server, which has no deadline for TLS or
+//! for the first request, spins when file descriptors run out, and leaves two of
+//! HTTP/2's protections off (docs/decisions.md).
+
+mod client_key;
+mod connection;
+mod facts;
+mod gate;
+mod limits;
+mod reload;
+mod tls;
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tonic::service::Routes;
+
+pub use client_key::{ClientKey, Peer};
+pub use facts::CertificateFacts;
+pub use limits::Limits;
+pub use reload::Reload;
+pub use tls::{ClientCa, TlsError, TlsPair};
+
+use crate::telemetry::ListenerMetrics;
+use connection::Connection;
+use gate::Gate;
+
+/// The bound port, before it serves.
+#[derive(Debug)]
+pub struct Listener {
+    socket: TcpListener,
+    limits: Limits,
+    metrics: ListenerMetrics,
+}
+
+impl Listener {
+    pub async fn bind(
+        address: SocketAddr,
+        limits: Limits,
+        metrics: ListenerMetrics,
+    ) -> io::Result<Self> {
+        let socket = socket2::Socket::new(
+            socket2::Domain::for_address(address),
+            socket2::Type::STREAM,
+            None,
+        )?;
+        socket.set_reuse_address(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(limits.backlog)?;
+        Ok(Self {
+            socket: TcpListener::from_std(socket.into())?,
+            limits,
+            metrics,
+        })
+    }
+
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// Serves until `stop`; then lets the open connections finish, for as long as `drain` allows.
+    pub async fn run(
+        self,
+        tls: TlsAcceptor,
+        routes: Routes,
+        stop: CancellationToken,
+        drain: Duration,
+    ) -> anyhow::Result<()> {
+        let connections = TaskTracker::new();
+        let gate = Arc::new(Gate::new(self.limits, self.metrics.clone()));
+        let abort = CancellationToken::new();
+        let connection = Connection {
+            tls,
+            routes: routes.prepare(),
+            gate,
+            limits: self.limits,
+            stop: stop.clone(),
+        };
+        stop.run_until_cancelled(self.accept_all(&connections, &connection, &abort))
+            .await;
+        drop(self.socket);
+        connections.close();
+        if tokio::time::timeout(drain, connections.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                connections = connections.len(),
+                "ending the connections that did not finish in time"
+            );
+            abort.cancel();
+            connections.wait().await;
+        }
+        Ok(())
+    }
+
+    async fn accept_all(
+        &self,
+        connections: &TaskTracker,
+        connection: &Connection,
+        abort: &CancellationToken,
+    ) {
+        loop {
+            let (stream, address) = self.accept().await;
+            let Some(place) = connection.gate.enter() else {
+                continue; // Full: the client sees a closed connection and comes back later.
+            };
+            let served = connection.clone().serve(stream, address, place);
+            connections.spawn(abort.clone().run_until_cancelled_owned(served));
+        }
+    }
+
+    /// The next connection. An error of `accept` is either one client's, who has
+    /// left already, or the machine's, which is out of files or memory: waiting
+    /// is right for both, and keeps the loop from spinning.
+    async fn accept(&self) -> (TcpStream, SocketAddr) {
+        let mut wait = Duration::from_millis(5);
+        loop {
+            match self.socket.accept().await {
+                Ok(accepted) => return accepted,
+                Err(error) => {
+                    self.metrics.accept_errors.inc();
+                    tracing::warn!(%error, "could not accept a connection");
+                    tokio::time::sleep(wait).await;
+                    wait = (wait * 2).min(Duration::from_secs(1));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! One connection, from its first byte to its last: TLS, then HTTP/2, each under
+//! a deadline; closed when it is idle, too old, or the service stops.
+
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use hyper::{body::Incoming, server::conn::http2, service::service_fn};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::{net::TcpStream, sync::Notify, time::timeout};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_util::sync::CancellationToken;
+use tonic::{Status, body::Body, service::Routes};
+use tower::ServiceExt;
+
+use super::{
+    ClientKey, Limits, Peer,
+    gate::{Gate, Place},
+    limits::http2 as settings,
+};
+use crate::{grpc::Refusal, telemetry::Handshake};
+
+/// What every connection needs; cloned for each.
+#[derive(Clone)]
+pub(super) struct Connection {
+    pub tls: TlsAcceptor,
+    pub routes: Routes,
+    pub gate: Arc<Gate>,
+    pub limits: Limits,
+    pub stop: CancellationToken,
+}
+
+impl Connection {
+    pub(super) async fn serve(self, stream: TcpStream, address: SocketAddr, place: Place) {
+        let handshake = self.stop.run_until_cancelled(self.handshake(stream)).await;
+        let Some(Ok((stream, key))) = handshake.inspect(|result| self.count(result)) else {
+            return;
+        };
+        let peer = Peer { key, address };
+        match self.gate.enter_key(key) {
+            Some(_key_place) => {
+                self.serve_http2(stream, peer, self.routes.clone(), self.limits.age)
+                    .await;
+            }
+            None => {
+                self.serve_http2(stream, peer, refuse_all(), Duration::ZERO)
+                    .await;
+            }
+        }
+        drop(place);
+    }
+
+    fn count(&self, result: &Result<(TlsStream<TcpStream>, ClientKey), Handshake>) {
+        let outcome = result.as_ref().err().copied().unwrap_or(Handshake::Ok);
+        self.gate.metrics.handshake(outcome);
+    }
+
+    /// A client that says nothing holds a place among the connections, but none
+    /// among the handshakes, and a slow one gives its place up after its turn.
+    async fn handshake(
+        &self,
+        stream: TcpStream,
+    ) -> Result<(TlsStream<TcpStream>, ClientKey), Handshake> {
+        configure(&stream);
+        let deadline = self.limits.handshake_deadline;
+        match timeout(deadline, stream.readable()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return Err(Handshake::Closed),
+            Err(_) => return Err(Handshake::Timeout),
+        }
+        let mut turn = self.gate.handshake_turn().await;
+        let mut accept = std::pin::pin!(timeout(deadline, self.tls.accept(stream)));
+        let accepted = match timeout(self.limits.handshake_turn, &mut accept).await {
+            Ok(accepted) => accepted,
+            Err(_) => {
+                turn.take();
+                accept.await
+            }
+        };
+        let stream = accepted
+            .map_err(|_| Handshake::Timeout)?
+            .map_err(|error| Handshake::of(&error))?;
+        let key = client_key(&stream).ok_or(Handshake::BadCertificate)?;
+        Ok((stream, key))
+    }
+
+    async fn serve_http2(
+        &self,
+        stream: TlsStream<TcpStream>,
+        peer: Peer,
+        routes: Routes,
+        age: Duration,
+    ) {
+        let activity = Arc::new(Activity::default());
+        let service = service_fn(|request: Request<Incoming>| {
+            answer(
+                request,
+                routes.clone(),
+                peer,
+                self.limits.response_deadline,
+                activity.clone(),
+            )
+        });
+        let mut http2 = std::pin::pin!(
+            self.builder()
+                .serve_connection(TokioIo::new(stream), service)
+        );
+        let ended = tokio::select! {
+            ended = &mut http2 => Some(ended),
+            () = self.time_to_go(&activity, age) => None,
+        };
+        if ended.is_none() && activity.seen() {
+            http2.as_mut().graceful_shutdown();
+            drop(timeout(self.limits.farewell, http2).await);
+        }
+    }
+
+    /// Returns when the connection should end: the service stops, the client
+    /// never asked anything or has been idle, or the connection has lived long enough.
+    async fn time_to_go(&self, activity: &Activity, age: Duration) {
+        let age = age
+            .mul_f64(rand::random_range(0.8..1.2))
+            .max(self.limits.first_request_deadline);
+        tokio::select! {
+            () = self.stop.cancelled() => {}
+            () = tokio::time::sleep(age) => {}
+            () = activity.idle(self.limits.first_request_deadline, self.limits.idle) => {}
+        }
+    }
+
+    fn builder(&self) -> http2::Builder<TokioExecutor> {
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(self.limits.streams_per_connection)
+            .max_pending_accept_reset_streams(settings::PENDING_ACCEPT_RESETS)
+            .max_local_error_reset_streams(settings::LOCAL_ERROR_RESETS)
+            .max_header_list_size(settings::HEADER_LIST)
+            .max_frame_size(settings::FRAME)
+            .initial_stream_window_size(settings::STREAM_WINDOW)
+            .initial_connection_window_size(settings::CONNECTION_WINDOW)
+            .max_send_buf_size(settings::SEND_BUFFER)
+            .keep_alive_interval(settings::KEEPALIVE_INTERVAL)
+            .keep_alive_timeout(settings::KEEPALIVE_TIMEOUT);
+        builder
+    }
+}
+
+/// One request: told who asks, answered within the deadline, and counted until
+/// its response body has ended.
+async fn answer(
+    mut request: Request<Incoming>,
+    routes: Routes,
+    peer: Peer,
+    deadline: Duration,
+    activity: Arc<Activity>,
+) -> Result<Response<Body>, Infallible> {
+    let running = Activity::begin(activity);
+    request.extensions_mut().insert(peer);
+    let response = match timeout(deadline, routes.oneshot(request)).await {
+        Ok(Ok(response)) => response,
+        Ok(Err(never)) => match never {},
+        Err(_) => {
+            Status::deadline_exceeded("the request did not arrive, or was not answered, in time")
+                .into_http()
+        }
+    };
+    Ok(response.map(|body| {
+        Body::new(body.map_frame(move |frame| {
+            let _counted_until_dropped = &running;
+            frame
+        }))
+    }))
+}
+
+/// The whole service, for a key that has too many connections already.
+fn refuse_all() -> Routes {
+    let refuse = || async {
+        Refusal::TooManyConnections
+            .into_status()
+            .into_http::<axum::body::Body>()
+    };
+    Routes::from(axum::Router::new().fallback(refuse))
+}
+
+fn client_key(stream: &TlsStream<TcpStream>) -> Option<ClientKey> {
+    let (_, session) = stream.get_ref();
+    ClientKey::of(session.peer_certificates()?.first()?).ok()
+}
+
+/// Best effort: a socket that refuses an option still serves.
+fn configure(stream: &TcpStream) {
+    let socket = SockRef::from(stream);
+    let keepalive = TcpKeepalive::new().with_time(settings::KEEPALIVE_INTERVAL);
+    let results = [
+        socket.set_tcp_nodelay(true),
+        socket.set_tcp_keepalive(&keepalive),
+        socket.set_tcp_user_timeout(Some(settings::TCP_USER_TIMEOUT)),
+    ];
+    if let Some(error) = results.into_iter().find_map(Result::err) {
+        tracing::debug!(%error, "a socket option was refused");
+    }
+}
+
+/// How many requests of a connection are under way, and a signal for when that
+/// becomes some or none.
+#[derive(Debug, Default)]
+struct Activity {
+    begun: AtomicUsize,
+    running: AtomicUsize,
+    changed: Notify,
+}
+
+struct Running(Arc<Activity>);
+
+impl Activity {
+    fn begin(activity: Arc<Self>) -> Running {
+        activity.begun.fetch_add(1, Ordering::Relaxed);
+        if activity.running.fetch_add(1, Ordering::AcqRel) == 0 {
+            activity.changed.notify_one();
+        }
+        Running(activity)
+    }
+
+    fn seen(&self) -> bool {
+        self.begun.load(Ordering::Relaxed) > 0
+    }
+
+    fn none_running(&self) -> bool {
+        self.running.load(Ordering::Acquire) == 0
+    }
+
+    /// Returns once no request has been under way for `limit` (for `first`,
+    /// before the first one). It sleeps without a timer while one is.
+    async fn idle(&self, first: Duration, limit: Duration) {
+        let mut patience = first;
+        loop {
+            if !self.none_running() {
+                self.changed.notified().await;
+            } else if timeout(patience, self.changed.notified()).await.is_err()
+                && self.none_running()
+            {
+                return;
+            }
+            patience = limit;
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.0.running.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.changed.notify_one();
+        }
+    }
+}

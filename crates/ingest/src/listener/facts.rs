@@ -1,0 +1,48 @@
+//! What a certificate says of itself, for people: names and expiry.
+
+use jiff::Timestamp;
+use rustls_pki_types::CertificateDer;
+use x509_parser::{
+    extensions::GeneralName,
+    prelude::{FromDer, X509Certificate},
+};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateFacts {
+    /// DNS names and IP addresses that clients may know the server by.
+    pub names: Vec<String>,
+    pub not_after: Timestamp,
+}
+
+impl CertificateFacts {
+    pub(super) fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
+        let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+        let names = parsed.subject_alternative_name().ok().flatten();
+        Some(Self {
+            names: names
+                .map(|names| names.value.general_names.iter().filter_map(name).collect())
+                .unwrap_or_default(),
+            not_after: Timestamp::from_second(parsed.validity().not_after.timestamp()).ok()?,
+        })
+    }
+
+    pub fn expired(&self, now: Timestamp) -> bool {
+        self.not_after <= now
+    }
+}
+
+fn name(name: &GeneralName<'_>) -> Option<String> {
+    match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        GeneralName::IPAddress(bytes) => match bytes.len() {
+            4 => <[u8; 4]>::try_from(*bytes)
+                .ok()
+                .map(|octets| std::net::Ipv4Addr::from(octets).to_string()),
+            16 => <[u8; 16]>::try_from(*bytes)
+                .ok()
+                .map(|octets| std::net::Ipv6Addr::from(octets).to_string()),
+            _ => None,
+        },
+        _ => None,
+    }
+}

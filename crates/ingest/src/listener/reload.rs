@@ -1,0 +1,91 @@
+//! Certificate reload: looks at the two files every few seconds and serves the
+//! new pair as soon as both are good.
+//!
+//! The files are read again rather than watched: that sees replaced symbolic
+//! links, network file systems and rewritten files alike. A pair that is bad, or
+//! half replaced, leaves the old one in service and is named in the log once.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    ClientCa, TlsPair,
+    tls::{CurrentCertificate, acceptor},
+};
+
+#[derive(Debug)]
+pub struct Reload {
+    pair: TlsPair,
+    current: Arc<CurrentCertificate>,
+    reported: Option<String>,
+}
+
+impl Reload {
+    /// The TLS settings to serve with, and the task that keeps their certificate fresh.
+    pub fn new(
+        pair: TlsPair,
+        client_ca: Option<ClientCa>,
+    ) -> Result<(TlsAcceptor, Self), rustls::Error> {
+        warn_if_expired(&pair);
+        let current = CurrentCertificate::new(&pair);
+        Ok((
+            acceptor(current.clone(), client_ca)?,
+            Self {
+                pair,
+                current,
+                reported: None,
+            },
+        ))
+    }
+
+    pub async fn run(mut self, every: Duration, stop: CancellationToken) -> anyhow::Result<()> {
+        let mut tick = tokio::time::interval(every);
+        while stop.run_until_cancelled(tick.tick()).await.is_some() {
+            self.pass();
+        }
+        Ok(())
+    }
+
+    fn pass(&mut self) {
+        match TlsPair::load(&self.pair.certificate_file, &self.pair.key_file) {
+            Ok(pair) if pair.certified.cert == self.pair.certified.cert => self.reported = None,
+            Ok(pair) => self.replace(pair),
+            Err(errors) => self.report(
+                errors
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect::<Vec<_>>()
+                    .join("; "),
+            ),
+        }
+    }
+
+    fn replace(&mut self, pair: TlsPair) {
+        tracing::info!(certificate.file = %pair.certificate_file.display(), "serving a new TLS certificate");
+        warn_if_expired(&pair);
+        self.current.replace(&pair);
+        self.pair = pair;
+        self.reported = None;
+    }
+
+    fn report(&mut self, reason: String) {
+        if self.reported.as_ref() != Some(&reason) {
+            tracing::warn!(
+                reason,
+                "the new TLS pair is bad: the old one stays in service"
+            );
+            self.reported = Some(reason);
+        }
+    }
+}
+
+fn warn_if_expired(pair: &TlsPair) {
+    if let Some(facts) = pair
+        .facts()
+        .filter(|facts| facts.expired(jiff::Timestamp::now()))
+    {
+        tracing::warn!(not_after = %facts.not_after, "the TLS certificate has expired: agents will refuse it");
+    }
+}

@@ -1,0 +1,210 @@
+//! The server's certificate and key, and the TLS settings around them.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{Arc, RwLock},
+};
+
+use rustls::{
+    RootCertStore, ServerConfig,
+    crypto::{CryptoProvider, aws_lc_rs},
+    server::{
+        ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier,
+        danger::ClientCertVerifier,
+    },
+    sign::CertifiedKey,
+    version::{TLS12, TLS13},
+};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use tokio_rustls::TlsAcceptor;
+use zeroize::Zeroizing;
+
+use super::{CertificateFacts, client_key::ClientKeyVerifier};
+
+const CERTIFICATE: &str = "INGEST_TLS_CERT";
+const KEY: &str = "INGEST_TLS_KEY";
+
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    #[error("{path} cannot be read: {source}", path = path.display())]
+    Unreadable {
+        variable: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+    #[error("{path} holds no PEM certificate", path = path.display())]
+    NoCertificate { path: PathBuf },
+    #[error("{path} holds no PEM private key that can be used: PKCS#8, PKCS#1 or SEC1, not encrypted", path = path.display())]
+    NoKey { path: PathBuf },
+    #[error("{path} is not the key of the certificate in INGEST_TLS_CERT", path = path.display())]
+    Mismatch { path: PathBuf },
+    #[error("the pair cannot be used: {0}")]
+    Unusable(rustls::Error),
+}
+
+impl TlsError {
+    /// The variable to mend.
+    pub fn variable(&self) -> &'static str {
+        match self {
+            Self::Unreadable { variable, .. } => variable,
+            Self::NoCertificate { .. } => CERTIFICATE,
+            Self::NoKey { .. } | Self::Mismatch { .. } | Self::Unusable(_) => KEY,
+        }
+    }
+}
+
+/// A certificate chain and its key, read from two files and known to fit together.
+#[derive(Clone, Debug)]
+pub struct TlsPair {
+    pub certificate_file: PathBuf,
+    pub key_file: PathBuf,
+    pub(super) certified: Arc<CertifiedKey>,
+}
+
+impl TlsPair {
+    /// All that is wrong with the two files at once.
+    pub fn load(certificate_file: &Path, key_file: &Path) -> Result<Self, Vec<TlsError>> {
+        let (chain, key) = match (read_chain(certificate_file), read_key(key_file)) {
+            (Ok(chain), Ok(key)) => (chain, key),
+            (chain, key) => return Err(chain.err().into_iter().chain(key.err()).collect()),
+        };
+        let certified = CertifiedKey::from_der(chain, key, &provider())
+            .map_err(|error| vec![unusable(error, key_file)])?;
+        Ok(Self {
+            certificate_file: certificate_file.into(),
+            key_file: key_file.into(),
+            certified: Arc::new(certified),
+        })
+    }
+
+    /// What the certificate says of itself; `None` if it says it in no known form.
+    pub fn facts(&self) -> Option<CertificateFacts> {
+        CertificateFacts::of(self.certified.cert.first()?)
+    }
+}
+
+/// The authorities that agents' certificates must chain to.
+#[derive(Clone, Debug)]
+pub struct ClientCa(Arc<RootCertStore>);
+
+#[derive(Debug, thiserror::Error)]
+pub enum ClientCaError {
+    #[error("{path} cannot be read: {source}", path = path.display())]
+    Unreadable { path: PathBuf, source: io::Error },
+    #[error("{path} holds no usable PEM certificate", path = path.display())]
+    Empty { path: PathBuf },
+}
+
+impl ClientCa {
+    pub fn load(path: &Path) -> Result<Self, ClientCaError> {
+        let text = fs::read(path).map_err(|source| ClientCaError::Unreadable {
+            path: path.into(),
+            source,
+        })?;
+        let mut roots = RootCertStore::empty();
+        let (added, _) = roots
+            .add_parsable_certificates(CertificateDer::pem_slice_iter(strip_bom(&text)).flatten());
+        if added == 0 {
+            return Err(ClientCaError::Empty { path: path.into() });
+        }
+        Ok(Self(Arc::new(roots)))
+    }
+
+    fn verifier(self) -> Result<Arc<dyn ClientCertVerifier>, rustls::Error> {
+        WebPkiClientVerifier::builder_with_provider(self.0, provider())
+            .build()
+            .map_err(|error| rustls::Error::General(error.to_string()))
+    }
+}
+
+/// Serves whichever certificate is current, so that a reload changes one pointer.
+#[derive(Debug)]
+pub(super) struct CurrentCertificate(RwLock<Arc<CertifiedKey>>);
+
+impl CurrentCertificate {
+    pub(super) fn new(pair: &TlsPair) -> Arc<Self> {
+        Arc::new(Self(RwLock::new(pair.certified.clone())))
+    }
+
+    pub(super) fn replace(&self, pair: &TlsPair) {
+        *self
+            .0
+            .write()
+            .unwrap_or_else(std::sync::PoisonError::into_inner) = pair.certified.clone();
+    }
+}
+
+impl ResolvesServerCert for CurrentCertificate {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(
+            self.0
+                .read()
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                .clone(),
+        )
+    }
+}
+
+/// TLS 1.2 and 1.3, a client certificate on every connection, no resumption (so
+/// that every connection is verified in full), and HTTP/2 alone.
+pub(super) fn acceptor(
+    current: Arc<CurrentCertificate>,
+    client_ca: Option<ClientCa>,
+) -> Result<TlsAcceptor, rustls::Error> {
+    let provider = provider();
+    let verifier = ClientKeyVerifier {
+        algorithms: provider.signature_verification_algorithms,
+        chain: client_ca.map(ClientCa::verifier).transpose()?,
+    };
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13, &TLS12])?
+        .with_client_cert_verifier(Arc::new(verifier))
+        .with_cert_resolver(current);
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(aws_lc_rs::default_provider())
+}
+
+fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let text = read(CERTIFICATE, path)?;
+    let chain: Vec<_> = CertificateDer::pem_slice_iter(strip_bom(&text))
+        .flatten()
+        .collect();
+    if chain.is_empty() {
+        return Err(TlsError::NoCertificate { path: path.into() });
+    }
+    Ok(chain)
+}
+
+fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    let text = Zeroizing::new(read(KEY, path)?);
+    PrivateKeyDer::from_pem_slice(strip_bom(&text))
+        .map_err(|_| TlsError::NoKey { path: path.into() })
+}
+
+fn read(variable: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
+    fs::read(path).map_err(|source| TlsError::Unreadable {
+        variable,
+        path: path.into(),
+        source,
+    })
+}
+
+fn unusable(error: rustls::Error, key_file: &Path) -> TlsError {
+    match error {
+        rustls::Error::InconsistentKeys(_) => TlsError::Mismatch {
+            path: key_file.into(),
+        },
+        error => TlsError::Unusable(error),
+    }
+}
+
+fn strip_bom(text: &[u8]) -> &[u8] {
+    text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text)
+}

@@ -1,0 +1,117 @@
+//! This instance's lease: a row that says it lives, renewed on the database's clock.
+//!
+//! A lease is claimed only beside siblings that sign with the same key. An
+//! instance that was fenced, because it could not renew in time, is a new one
+//! from then on: it takes a new id and claims again.
+
+use svc_store::{LeaseClaim, LeaseRenewal, NewInstance, Store, StoreError};
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::{
+    config::{Problems, Timing},
+    startup::{self, StartError},
+};
+
+#[derive(Debug)]
+pub struct Lease {
+    store: Store,
+    instance: NewInstance,
+    timing: Timing,
+}
+
+impl Lease {
+    /// Claims the lease. A sibling with another key may be this instance's own
+    /// dead predecessor, so it is given one term to expire.
+    pub async fn claim(
+        store: Store,
+        instance: NewInstance,
+        timing: Timing,
+    ) -> Result<Self, StartError> {
+        let patience = Instant::now() + startup::lease_patience(&timing);
+        let mut lease = Self {
+            store,
+            instance,
+            timing,
+        };
+        loop {
+            let Err(problems) = lease.try_claim().await? else {
+                return Ok(lease);
+            };
+            if Instant::now() >= patience {
+                return Err(problems.into());
+            }
+            tracing::warn!(reason = %problems, "waiting one lease term for the other key to go");
+            tokio::time::sleep(timing.lease_renewal.min(patience - Instant::now())).await;
+        }
+    }
+
+    pub fn id(&self) -> Uuid {
+        self.instance.id
+    }
+
+    /// Renews until `stop`, then gives the lease back.
+    pub async fn run(mut self, stop: CancellationToken) -> anyhow::Result<()> {
+        let mut tick = tokio::time::interval(self.timing.lease_renewal);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while stop.run_until_cancelled(tick.tick()).await.is_some() {
+            self.pass().await?;
+        }
+        match self.store.lease_release(self.instance.id).await {
+            Ok(_) => tracing::debug!(instance.id = %self.instance.id, "the lease was given back"),
+            Err(error) => tracing::warn!(%error, "the lease was not given back: it will expire"),
+        }
+        Ok(())
+    }
+
+    /// An unreachable database is no reason to end: the lease lapses, and is claimed anew.
+    async fn pass(&mut self) -> anyhow::Result<()> {
+        match self
+            .store
+            .lease_renew(self.instance.id, self.timing.lease_ttl)
+            .await
+        {
+            Ok(LeaseRenewal::Renewed) => Ok(()),
+            Ok(LeaseRenewal::Fenced | LeaseRenewal::Gone) => self.claim_anew().await,
+            Err(error) => {
+                tracing::warn!(%error, "the lease could not be renewed");
+                Ok(())
+            }
+        }
+    }
+
+    async fn claim_anew(&mut self) -> anyhow::Result<()> {
+        let old = std::mem::replace(&mut self.instance.id, Uuid::now_v7());
+        match self.try_claim().await {
+            Ok(Ok(())) => {
+                tracing::warn!(instance.old = %old, instance.id = %self.instance.id, "the lease was lost and claimed anew");
+                Ok(())
+            }
+            Ok(Err(problems)) => Err(problems.into()),
+            Err(error) => {
+                tracing::warn!(%error, "the lease could not be claimed anew");
+                Ok(())
+            }
+        }
+    }
+
+    async fn try_claim(&mut self) -> Result<Result<(), Problems>, StoreError> {
+        match self
+            .store
+            .lease_claim(&self.instance, self.timing.lease_ttl)
+            .await?
+        {
+            LeaseClaim::Claimed => Ok(Ok(())),
+            LeaseClaim::KidMismatch { kid, hostname, .. } => Ok(Err(startup::foreign_key(
+                &self.instance.kid,
+                &kid,
+                &hostname,
+            ))),
+            LeaseClaim::Ended => {
+                self.instance.id = Uuid::now_v7();
+                Box::pin(self.try_claim()).await
+            }
+        }
+    }
+}

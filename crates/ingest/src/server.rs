@@ -1,0 +1,236 @@
+//! The service as a whole: bound first, so that the addresses are known and
+//! problems are reported at once, then run until it is asked to stop.
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use svc_store::{NewInstance, Store, StoreOptions};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::{
+    config::{Config, Database, Problem, Problems},
+    grpc,
+    health::Health,
+    http::{HttpServer, Pages},
+    listener::{Limits, Listener, Reload},
+    presence::Lease,
+    startup::{self, StartError},
+    supervise::Parts,
+    telemetry::{ListenerMetrics, Metrics},
+};
+
+/// What the front row may take beyond the drain timeout to notice that it is over.
+const DRAIN_MARGIN: Duration = Duration::from_secs(1);
+
+pub struct Server {
+    settings: Settings,
+    store: Store,
+    listener: Listener,
+    tls: TlsAcceptor,
+    reload: Reload,
+    http: HttpServer,
+    pages: Pages,
+}
+
+/// What remains of the configuration once everything is opened.
+struct Settings {
+    database: Database,
+    jwt_key_file: std::path::PathBuf,
+    drain_timeout: Duration,
+    timing: crate::config::Timing,
+    bystanders: usize,
+}
+
+/// Why the service ended, other than by being asked to.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error(transparent)]
+    Start(#[from] StartError),
+    #[error(transparent)]
+    Part(#[from] anyhow::Error),
+}
+
+impl Server {
+    /// Opens both ports. Nothing is served on the gRPC port before `run`.
+    pub async fn bind(config: Config) -> Result<Self, Problems> {
+        let metrics = Metrics::new();
+        let store = open_store(&config.database)?;
+        let listener_metrics = ListenerMetrics::default();
+        metrics.register(|registry| store.register(registry));
+        metrics.register(|registry| listener_metrics.register(registry));
+        let limits = Limits::new(config.grpc.max_connections);
+        let (tls, reload) = Reload::new(config.grpc.tls, config.grpc.client_ca)
+            .map_err(|error| Problems::one("INGEST_TLS_CLIENT_CA", error))?;
+        let listener = Listener::bind(config.grpc.address, limits, listener_metrics).await;
+        let http = HttpServer::bind(config.http).await;
+        let (listener, http) = both_ports((config.grpc.address, listener), (config.http, http))?;
+        let health = Health::new(store.clone(), config.timing.health_grace);
+        let settings = Settings {
+            database: config.database,
+            jwt_key_file: config.jwt_key_file,
+            drain_timeout: config.drain_timeout,
+            timing: config.timing,
+            bystanders: (limits.connections / 10).max(1),
+        };
+        let pages = Pages {
+            health,
+            metrics,
+            jwks: Arc::new(OnceLock::new()),
+        };
+        Ok(Self {
+            settings,
+            store,
+            listener,
+            tls,
+            reload,
+            http,
+            pages,
+        })
+    }
+
+    pub fn grpc_address(&self) -> io::Result<SocketAddr> {
+        self.listener.address()
+    }
+
+    pub fn http_address(&self) -> io::Result<SocketAddr> {
+        self.http.address()
+    }
+
+    /// Starts, serves until `stop`, drains, and returns.
+    pub async fn run(self, stop: CancellationToken) -> Result<(), RunError> {
+        let addresses =
+            [self.grpc_address(), self.http_address()].map(|address| shown(address.ok()));
+        let Self {
+            settings,
+            store,
+            listener,
+            tls,
+            reload,
+            http,
+            pages,
+        } = self;
+        let health = pages.health.clone();
+        let mut parts = Parts::new(stop.clone());
+        parts.back("the HTTP port", http.run(pages.clone(), parts.last.clone()));
+        let starting = start(&settings, store, &pages, addresses);
+        if let Some(started) = stop.run_until_cancelled(starting).await {
+            let lease = started?;
+            let routes =
+                grpc::routes(health.clone(), settings.bystanders).map_err(anyhow::Error::from)?;
+            parts.back("the lease", lease.run(parts.last.clone()));
+            parts.back(
+                "the certificate reload",
+                reload.run(settings.timing.certificate_poll, parts.last.clone()),
+            );
+            parts.front(
+                "the gRPC port",
+                listener.run(tls, routes, stop, settings.drain_timeout),
+            );
+            health.serving();
+        }
+        parts
+            .run(settings.drain_timeout + DRAIN_MARGIN, || health.draining())
+            .await?;
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server")
+            .field("grpc", &self.listener)
+            .field("http", &self.http)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Everything that must be true before the first agent is let in.
+async fn start(
+    settings: &Settings,
+    store: Store,
+    pages: &Pages,
+    addresses: [String; 2],
+) -> Result<Lease, StartError> {
+    let [grpc_address, http_address] = addresses;
+    pages.health.starting("waiting for the database");
+    startup::database(&store).await;
+    pages.health.starting("waiting for the schema");
+    startup::schema(&store, settings.database.auto_migrate).await?;
+    pages.health.starting("waiting for the signing key");
+    let key = startup::signing_key(&settings.jwt_key_file, &store).await?;
+    let instance = NewInstance {
+        id: Uuid::now_v7(),
+        kid: key.kid().to_owned(),
+        hostname: hostname(),
+        version: crate::VERSION.to_owned(),
+        grpc_address: grpc_address.clone(),
+        http_address: http_address.clone(),
+    };
+    let lease = Lease::claim(store, instance, settings.timing).await?;
+    drop(pages.jwks.set(key.jwks()));
+    tracing::info!(instance.id = %lease.id(), kid = key.kid(), grpc = grpc_address, http = http_address, "serving");
+    Ok(lease)
+}
+
+fn open_store(database: &Database) -> Result<Store, Problems> {
+    let options = StoreOptions {
+        pool_size: database.pool_size,
+        ..StoreOptions::default()
+    };
+    Store::new(database.url.clone(), options)
+        .map_err(|error| Problems::one("DATABASE_URL", chain(error)))
+}
+
+/// Both ports, or everything that is wrong with either.
+fn both_ports<A, B>(
+    (grpc_address, grpc): (SocketAddr, io::Result<A>),
+    (http_address, http): (SocketAddr, io::Result<B>),
+) -> Result<(A, B), Problems> {
+    match (grpc, http) {
+        (Ok(grpc), Ok(http)) => Ok((grpc, http)),
+        (grpc, http) => Err(Problems(
+            [
+                grpc.err()
+                    .map(|error| port_problem("INGEST_GRPC_PORT", grpc_address, &error)),
+                http.err()
+                    .map(|error| port_problem("INGEST_HTTP_PORT", http_address, &error)),
+            ]
+            .into_iter()
+            .flatten()
+            .collect(),
+        )),
+    }
+}
+
+fn port_problem(variable: &'static str, address: SocketAddr, error: &io::Error) -> Problem {
+    let message = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!("{address} is taken by another process: stop it, or choose another port")
+        }
+        _ => format!("{address} cannot be bound: {error}"),
+    };
+    Problem { variable, message }
+}
+
+fn shown(address: Option<SocketAddr>) -> String {
+    address
+        .map(|address| address.to_string())
+        .unwrap_or_default()
+}
+
+fn hostname() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
+}
+
+fn chain(error: impl std::error::Error + Send + Sync + 'static) -> String {
+    format!("{:#}", anyhow::Error::from(error))
+}

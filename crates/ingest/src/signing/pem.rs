@@ -1,0 +1,193 @@
+//! An RSA private key as PEM text: PKCS#8 or PKCS#1 in, PKCS#8 out.
+//!
+//! The errors name what the file holds instead, because the commonest mistakes
+//! are the wrong file (a certificate, a public key) and the wrong kind of key.
+
+use aws_lc_rs::{
+    encoding::{AsDer, Pkcs8V1Der},
+    error::Unspecified,
+    rsa::{KeyPair, KeySize},
+};
+use base64::{Engine, prelude::BASE64_STANDARD};
+use rustls_pki_types::pem::{PemObject, SectionKind};
+use zeroize::Zeroizing;
+
+use super::SigningKey;
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyPemError {
+    #[error("is empty")]
+    Empty,
+    #[error("holds no PEM private key: its first line should be -----BEGIN PRIVATE KEY-----")]
+    NotPem,
+    #[error("is damaged or cut short: its PEM text does not decode")]
+    Damaged,
+    #[error("holds a certificate, not a private key")]
+    Certificate,
+    #[error("holds a public key, not a private key")]
+    PublicKey,
+    #[error(
+        "holds an encrypted key: the service has no passphrase, so store it decrypted, with mode 0600"
+    )]
+    Encrypted,
+    #[error("holds an elliptic-curve key: RS256 needs an RSA key")]
+    NotRsa,
+    #[error("holds {0} private keys: exactly one is expected")]
+    Several(usize),
+    #[error("holds an RSA key of the wrong size or form: 2048 to 8192 bits are accepted ({0})")]
+    Rejected(String),
+}
+
+/// Reads the one RSA private key that `text` holds.
+pub fn parse(text: &[u8]) -> Result<SigningKey, KeyPemError> {
+    let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+    if text.trim_ascii().is_empty() {
+        return Err(KeyPemError::Empty);
+    }
+    refuse_encrypted(text)?;
+    let sections = sections(text)?;
+    let mut keys = sections.iter().filter(|(kind, _)| is_private_key(*kind));
+    match (keys.next(), keys.count()) {
+        (Some((kind, der)), 0) => parse_der(*kind, der),
+        (Some(_), others) => Err(KeyPemError::Several(others + 1)),
+        (None, _) => Err(what_else(text, &sections)),
+    }
+}
+
+/// Makes a 2048-bit key, as PEM text and parsed.
+pub fn generate() -> Result<(Zeroizing<String>, SigningKey), Unspecified> {
+    let pair = KeyPair::generate(KeySize::Rsa2048)?;
+    let der: Pkcs8V1Der<'_> = pair.as_der()?;
+    Ok((encode(der.as_ref()), SigningKey::new(pair)))
+}
+
+fn refuse_encrypted(text: &[u8]) -> Result<(), KeyPemError> {
+    let text = String::from_utf8_lossy(text);
+    if text.contains("BEGIN ENCRYPTED PRIVATE KEY") || text.contains("Proc-Type: 4,ENCRYPTED") {
+        return Err(KeyPemError::Encrypted);
+    }
+    Ok(())
+}
+
+type Section = (SectionKind, Zeroizing<Vec<u8>>);
+
+fn sections(text: &[u8]) -> Result<Vec<Section>, KeyPemError> {
+    <(SectionKind, Vec<u8>)>::pem_slice_iter(text)
+        .map(|section| section.map(|(kind, der)| (kind, Zeroizing::new(der))))
+        .collect::<Result<_, _>>()
+        .map_err(|_| KeyPemError::Damaged)
+}
+
+fn is_private_key(kind: SectionKind) -> bool {
+    matches!(
+        kind,
+        SectionKind::PrivateKey | SectionKind::RsaPrivateKey | SectionKind::EcPrivateKey
+    )
+}
+
+fn parse_der(kind: SectionKind, der: &[u8]) -> Result<SigningKey, KeyPemError> {
+    let pair = match kind {
+        SectionKind::RsaPrivateKey => KeyPair::from_der(der),
+        SectionKind::PrivateKey if !names_rsa(der) => return Err(KeyPemError::NotRsa),
+        SectionKind::PrivateKey => KeyPair::from_pkcs8(der),
+        _ => return Err(KeyPemError::NotRsa),
+    };
+    pair.map(SigningKey::new)
+        .map_err(|rejected| KeyPemError::Rejected(rejected.to_string()))
+}
+
+/// Whether a PKCS#8 structure's algorithm, which stands near its start, is rsaEncryption.
+fn names_rsa(der: &[u8]) -> bool {
+    const RSA_ENCRYPTION: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01];
+    let head = &der[..der.len().min(40)];
+    head.windows(RSA_ENCRYPTION.len())
+        .any(|window| window == RSA_ENCRYPTION)
+}
+
+fn what_else(text: &[u8], sections: &[Section]) -> KeyPemError {
+    let text = String::from_utf8_lossy(text);
+    if sections
+        .iter()
+        .any(|(kind, _)| *kind == SectionKind::Certificate)
+    {
+        KeyPemError::Certificate
+    } else if text.contains("PUBLIC KEY-----") {
+        KeyPemError::PublicKey
+    } else if text.contains("PRIVATE KEY-----") {
+        KeyPemError::Damaged
+    } else {
+        KeyPemError::NotPem
+    }
+}
+
+fn encode(der: &[u8]) -> Zeroizing<String> {
+    let body = Zeroizing::new(BASE64_STANDARD.encode(der));
+    let mut pem = Zeroizing::new(String::with_capacity(body.len() + body.len() / 64 + 64));
+    pem.push_str("-----BEGIN PRIVATE KEY-----\n");
+    for line in body.as_bytes().chunks(64) {
+        pem.push_str(&String::from_utf8_lossy(line));
+        pem.push('\n');
+    }
+    pem.push_str("-----END PRIVATE KEY-----\n");
+    pem
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> KeyPemError {
+        parse(text.as_bytes()).expect_err("this text is no usable key")
+    }
+
+    #[test]
+    fn a_generated_key_reads_back_as_itself_with_any_line_ends_and_a_byte_order_mark() {
+        let (pem, key) = generate().unwrap();
+        assert_eq!(key.bits(), 2048);
+        for text in [
+            pem.to_string(),
+            pem.replace('\n', "\r\n"),
+            format!("\u{feff}{}", *pem),
+        ] {
+            assert_eq!(parse(text.as_bytes()).unwrap().kid(), key.kid());
+        }
+    }
+
+    #[test]
+    fn what_is_not_an_rsa_key_is_refused_by_name() {
+        let ec = rcgen::KeyPair::generate().unwrap();
+        let certificate = rcgen::generate_simple_self_signed(["x".to_owned()])
+            .unwrap()
+            .cert
+            .pem();
+        assert_eq!(refused(""), KeyPemError::Empty);
+        assert_eq!(refused(" \n"), KeyPemError::Empty);
+        assert_eq!(refused("hello"), KeyPemError::NotPem);
+        assert_eq!(refused(&ec.serialize_pem()), KeyPemError::NotRsa);
+        assert_eq!(refused(&certificate), KeyPemError::Certificate);
+        assert_eq!(refused(&ec.public_key_pem()), KeyPemError::PublicKey);
+        assert_eq!(
+            refused(
+                "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n"
+            ),
+            KeyPemError::Encrypted
+        );
+    }
+
+    #[test]
+    fn two_keys_are_one_too_many() {
+        let (pem, _) = generate().unwrap();
+        assert_eq!(
+            refused(&format!("{}{}", *pem, *pem)),
+            KeyPemError::Several(2)
+        );
+    }
+
+    #[test]
+    fn a_key_cut_anywhere_is_refused() {
+        let (pem, _) = generate().unwrap();
+        for keep in (1..pem.len() - 2).step_by(37) {
+            parse(&pem.as_bytes()[..keep]).expect_err("a truncated key");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! What must be true before the first agent is let in: the database answers, its
+//! schema fits, and the signing key is the one that all live instances use.
+
+use std::{path::Path, time::Duration};
+
+use svc_store::{SchemaState, Store, StoreError};
+use tokio::time::Instant;
+
+use crate::{
+    config::{Problems, Timing},
+    signing::{self, SigningKey},
+};
+
+const KEY_FILE: &str = "INGEST_JWT_KEY_FILE";
+const MAX_WAIT: Duration = Duration::from_secs(10);
+/// How long somebody else may take to migrate, where this instance may not.
+const SCHEMA_PATIENCE: Duration = Duration::from_mins(1);
+
+/// Why an instance does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Something that a person must mend.
+    #[error(transparent)]
+    Problems(#[from] Problems),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Waits until the database answers, with one log line a try.
+pub async fn database(store: &Store) {
+    let mut wait = Duration::from_millis(500);
+    while let Err(error) = store.ping().await {
+        let reason = format!("{:#}", anyhow::Error::from(error));
+        tracing::warn!(reason, retry_in = ?wait, "waiting for the database");
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(MAX_WAIT);
+    }
+}
+
+/// Brings the schema up to date, or waits a while for somebody else to.
+pub async fn schema(store: &Store, auto_migrate: bool) -> Result<(), StartError> {
+    if auto_migrate {
+        let report = store.migrate().await?;
+        if !report.applied.is_empty() {
+            tracing::info!(
+                applied = report.applied.join(", "),
+                "the schema was migrated"
+            );
+        }
+        return Ok(());
+    }
+    let patience = Instant::now() + SCHEMA_PATIENCE;
+    loop {
+        let SchemaState::Behind { missing } = store.schema_check().await? else {
+            return Ok(());
+        };
+        let missing = missing.join(", ");
+        if Instant::now() >= patience {
+            let message =
+                format!("is false, and the schema lacks {missing}: run `svc-ingest migrate`");
+            return Err(Problems::one("INGEST_AUTO_MIGRATE", message).into());
+        }
+        tracing::warn!(missing, "waiting for the schema to be migrated");
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+}
+
+/// The key in the file; or a new one, but only where no live sibling has another.
+///
+/// An instance links its key file into place before it takes its lease. So where
+/// a lease is seen and the file is still missing at the second look, this
+/// instance does not share its siblings' file, and a new key would split the fleet.
+pub async fn signing_key(path: &Path, store: &Store) -> Result<SigningKey, StartError> {
+    if let Some(key) = read(path)? {
+        return Ok(key);
+    }
+    let siblings = store.live_siblings().await?;
+    match (siblings.first(), read(path)?) {
+        (_, Some(key)) => Ok(key),
+        (None, None) => create(path),
+        (Some(sibling), None) => {
+            let message = format!(
+                "{} does not exist, but the instance on {} is live with key {}: copy its key file here",
+                path.display(),
+                sibling.hostname,
+                sibling.kid
+            );
+            Err(Problems::one(KEY_FILE, message).into())
+        }
+    }
+}
+
+/// The problem of an instance whose key is not its siblings'.
+pub fn foreign_key(ours: &str, theirs: &str, hostname: &str) -> Problems {
+    let message = format!(
+        "holds key {ours}, but the live instance on {hostname} signs with {theirs}: give all instances the same key file"
+    );
+    Problems::one(KEY_FILE, message)
+}
+
+/// How long a predecessor of this instance may still look alive.
+pub fn lease_patience(timing: &Timing) -> Duration {
+    timing.lease_ttl + timing.lease_renewal
+}
+
+fn read(path: &Path) -> Result<Option<SigningKey>, Problems> {
+    signing::read(path).map_err(|error| Problems::one(KEY_FILE, error))
+}
+
+fn create(path: &Path) -> Result<SigningKey, StartError> {
+    let key = signing::create(path).map_err(|error| Problems::one(KEY_FILE, error))?;
+    tracing::info!(key.file = %path.display(), kid = key.kid(), "a new signing key was written: back it up");
+    Ok(key)
+}

@@ -1,0 +1,28 @@
+//! What the process tells of itself: log lines, and metrics in the Prometheus format.
+
+mod metrics;
+mod process;
+
+use std::io;
+
+use tracing_subscriber::{EnvFilter, fmt};
+
+use crate::config::Log;
+pub use metrics::{Handshake, ListenerMetrics, Metrics};
+
+/// Sends log lines to standard error. Called once, by the commands that log.
+pub fn init(log: &Log) {
+    let filter = EnvFilter::try_new(&log.filter).unwrap_or_else(|_| EnvFilter::new("info"));
+    let lines = fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_target(false);
+    let set = if log.json {
+        lines.json().flatten_event(true).try_init()
+    } else {
+        lines
+            .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
+            .try_init()
+    };
+    drop(set); // A second call, as in tests, changes nothing.
+}

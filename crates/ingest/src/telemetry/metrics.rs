@@ -1,0 +1,119 @@
+//! The metrics of the process, and the registry that `/metrics` is written from.
+
+use std::{io, sync::Arc, sync::Mutex, sync::PoisonError};
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, EncodeLabelValue, text::encode},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, info::Info},
+    registry::Registry,
+};
+
+use super::process::Process;
+
+/// Every part registers its own metrics here, under the prefix `svc_ingest`.
+#[derive(Clone, Debug)]
+pub struct Metrics(Arc<Mutex<Registry>>);
+
+impl Metrics {
+    pub fn new() -> Self {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Process));
+        let metrics = Self(Arc::new(Mutex::new(registry)));
+        let build = Info::new([("version", crate::VERSION)]);
+        metrics.register(|ours| ours.register("build", "The version that runs", build));
+        metrics
+    }
+
+    pub fn register(&self, register: impl FnOnce(&mut Registry)) {
+        let mut registry = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        register(registry.sub_registry_with_prefix("svc_ingest"));
+    }
+
+    /// The text that a scrape gets.
+    pub fn encode(&self) -> Result<String, std::fmt::Error> {
+        let mut text = String::with_capacity(16 * 1024);
+        encode(
+            &mut text,
+            &self.0.lock().unwrap_or_else(PoisonError::into_inner),
+        )?;
+        Ok(text)
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// How a TLS handshake ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub enum Handshake {
+    Ok,
+    Timeout,
+    NoCertificate,
+    BadCertificate,
+    NotTls,
+    Closed,
+    Failed,
+}
+
+impl Handshake {
+    pub fn of(error: &io::Error) -> Self {
+        match error
+            .get_ref()
+            .and_then(|inner| inner.downcast_ref::<rustls::Error>())
+        {
+            Some(rustls::Error::NoCertificatesPresented) => Self::NoCertificate,
+            Some(rustls::Error::InvalidCertificate(_)) => Self::BadCertificate,
+            Some(rustls::Error::InvalidMessage(_)) => Self::NotTls,
+            Some(_) => Self::Failed,
+            None => Self::Closed,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct HandshakeLabels {
+    result: Handshake,
+}
+
+/// The gRPC port's: connections, handshakes by result, and what was turned away.
+#[derive(Clone, Debug, Default)]
+pub struct ListenerMetrics {
+    pub connections: Gauge,
+    pub shed: Counter,
+    pub accept_errors: Counter,
+    handshakes: Family<HandshakeLabels, Counter>,
+}
+
+impl ListenerMetrics {
+    pub fn handshake(&self, result: Handshake) {
+        self.handshakes
+            .get_or_create(&HandshakeLabels { result })
+            .inc();
+    }
+
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "connections",
+            "Open connections of the gRPC port",
+            self.connections.clone(),
+        );
+        registry.register(
+            "connections_shed",
+            "Connections closed because all places were taken",
+            self.shed.clone(),
+        );
+        registry.register(
+            "accept_errors",
+            "Failures to accept a connection",
+            self.accept_errors.clone(),
+        );
+        registry.register(
+            "handshakes",
+            "TLS handshakes by result",
+            self.handshakes.clone(),
+        );
+    }
+}

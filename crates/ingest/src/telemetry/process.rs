@@ -1,0 +1,80 @@
+//! What the operating system knows of this process, read at each scrape.
+
+use std::fs;
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::{counter::ConstCounter, gauge::ConstGauge},
+};
+
+/// The names are those that every Prometheus client library uses.
+#[derive(Debug)]
+pub(super) struct Process;
+
+impl Collector for Process {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        if let Some(stat) = Stat::read() {
+            let cpu = ConstCounter::new(stat.cpu_seconds);
+            let cpu_encoder = encoder.encode_descriptor(
+                "process_cpu_seconds",
+                "CPU time used",
+                None,
+                cpu.metric_type(),
+            )?;
+            cpu.encode(cpu_encoder)?;
+            gauge(
+                &mut encoder,
+                "process_resident_memory_bytes",
+                "Resident memory",
+                stat.resident_bytes,
+            )?;
+            gauge(&mut encoder, "process_threads", "Threads", stat.threads)?;
+        }
+        if let Ok(files) = fs::read_dir("/proc/self/fd") {
+            gauge(
+                &mut encoder,
+                "process_open_fds",
+                "Open files",
+                files.count() as f64,
+            )?;
+        }
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        gauge(
+            &mut encoder,
+            "process_max_fds",
+            "The limit of open files",
+            limit.map_or(f64::INFINITY, |limit| limit as f64),
+        )
+    }
+}
+
+struct Stat {
+    cpu_seconds: f64,
+    resident_bytes: f64,
+    threads: f64,
+}
+
+impl Stat {
+    /// `/proc/self/stat`, whose fields are counted from behind the command's closing bracket.
+    fn read() -> Option<Self> {
+        let text = fs::read_to_string("/proc/self/stat").ok()?;
+        let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
+        Some(Self {
+            cpu_seconds: (field(14)? + field(15)?) / rustix::param::clock_ticks_per_second() as f64,
+            threads: field(20)?,
+            resident_bytes: field(24)? * rustix::param::page_size() as f64,
+        })
+    }
+}
+
+fn gauge(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    value: f64,
+) -> Result<(), std::fmt::Error> {
+    let gauge = ConstGauge::new(value);
+    gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)
+}

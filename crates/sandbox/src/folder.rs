@@ -1,0 +1,160 @@
+//! A temporary folder that is removed at the end, whatever the end was.
+//!
+//! Invariant: while anybody uses a folder, its file `lock` is locked. The lock belongs to the open
+//! file, and servers inherit that file as their standard input, so it is free only when we and they
+//! are gone. A killed process removes nothing; the next one to start sweeps the folders whose lock
+//! is free.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+use crate::programs::User;
+
+const PREFIX: &str = "svc-sandbox-";
+/// What a folder is called until it is locked, so that no sweep ever sees it unlocked.
+const UNLOCKED_PREFIX: &str = ".new-svc-sandbox-";
+
+#[derive(Debug)]
+pub(crate) struct Folder {
+    path: PathBuf,
+    lock: File,
+}
+
+impl Folder {
+    fn new() -> anyhow::Result<Folder> {
+        let parent = std::env::temp_dir();
+        sweep(&parent);
+        Folder::create(&parent).with_context(|| format!("a folder in {}", parent.display()))
+    }
+
+    /// The folder that was given, or `name` in a new temporary one that must be kept as long.
+    pub fn given_or_new(
+        given: Option<PathBuf>,
+        name: &str,
+    ) -> anyhow::Result<(PathBuf, Option<Folder>)> {
+        if let Some(given) = given {
+            return Ok((canonical(&given)?, None));
+        }
+        let folder = Folder::new()?;
+        Ok((folder.path.join(name), Some(folder)))
+    }
+
+    fn create(parent: &Path) -> io::Result<Folder> {
+        let mut unlocked = tempfile::Builder::new();
+        let unlocked = unlocked.prefix(UNLOCKED_PREFIX).tempdir_in(parent)?;
+        make_traversable(unlocked.path())?;
+        let lock = File::create_new(unlocked.path().join("lock"))?;
+        lock.lock()?;
+        let name = unlocked.path().file_name().unwrap_or_default();
+        let name = name.to_string_lossy();
+        let path = parent.join(name.replace(UNLOCKED_PREFIX, PREFIX));
+        std::fs::rename(unlocked.keep(), &path)?;
+        Ok(Folder { path, lock })
+    }
+
+    /// The locked file, for a server to hold as its standard input.
+    pub fn lock(&self) -> io::Result<File> {
+        self.lock.try_clone()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.path) {
+            tracing::warn!(%error, path = %self.path.display(), "temporary folder not removed");
+        }
+    }
+}
+
+/// A folder that only `user` (or we) may enter, its parents made where they are missing.
+pub(crate) fn private_folder(path: &Path, user: Option<User>) -> anyhow::Result<()> {
+    std::fs::create_dir_all(path).with_context(|| path.display().to_string())?;
+    set_mode(path, 0o700)?;
+    if let Some(user) = user {
+        std::os::unix::fs::chown(path, Some(user.uid), Some(user.gid))?;
+    }
+    Ok(())
+}
+
+/// The one true name of a folder, which is made where it is missing: servers are known by theirs.
+fn canonical(folder: &Path) -> anyhow::Result<PathBuf> {
+    let made = std::fs::create_dir_all(folder).and_then(|()| folder.canonicalize());
+    made.with_context(|| folder.display().to_string())
+}
+
+/// Best effort: a folder of another user stays.
+fn sweep(parent: &Path) {
+    let entries = std::fs::read_dir(parent).into_iter().flatten().flatten();
+    for entry in entries {
+        if entry.file_name().to_string_lossy().starts_with(PREFIX) && is_left_over(&entry.path()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+fn is_left_over(folder: &Path) -> bool {
+    File::open(folder.join("lock")).is_ok_and(|lock| lock.try_lock().is_ok())
+}
+
+/// PostgreSQL may run as another user than we, and must get through to its own folder inside.
+fn make_traversable(path: &Path) -> io::Result<()> {
+    set_mode(path, 0o755)
+}
+
+fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sweep_removes_what_nobody_holds_and_nothing_else() {
+        let parent = tempfile::tempdir().unwrap();
+        let held = Folder::create(parent.path()).unwrap();
+        let left_over = parent.path().join("svc-sandbox-dead");
+        std::fs::create_dir(&left_over).unwrap();
+        File::create_new(left_over.join("lock")).unwrap();
+        let strange = parent.path().join("something-else");
+        std::fs::create_dir(&strange).unwrap();
+
+        sweep(parent.path());
+        assert!(held.path.exists() && strange.exists() && !left_over.exists());
+    }
+
+    #[test]
+    fn whoever_inherited_the_lock_keeps_the_folder() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = Folder::create(parent.path()).unwrap();
+        let mut heir = spawn_heir(&folder);
+        let path = folder.path.clone();
+        die_without_cleaning(folder);
+
+        assert!(!is_left_over(&path), "the heir still uses it");
+        heir.kill().unwrap();
+        heir.wait().unwrap();
+        assert!(is_left_over(&path));
+    }
+
+    fn spawn_heir(folder: &Folder) -> std::process::Child {
+        let mut heir = std::process::Command::new("sleep");
+        heir.arg("60")
+            .stdin(folder.lock().unwrap())
+            .spawn()
+            .unwrap()
+    }
+
+    /// Closes the lock and leaves the folder, as the death of a process would.
+    fn die_without_cleaning(folder: Folder) {
+        let moved_away = folder.path.with_extension("moved");
+        std::fs::rename(&folder.path, &moved_away).unwrap();
+        let path = folder.path.clone();
+        drop(folder);
+        std::fs::rename(moved_away, path).unwrap();
+    }
+}

@@ -1,0 +1,140 @@
+//! Where the servers' programs are on this machine, and whom they run as.
+//!
+//! Distributions keep PostgreSQL's server programs off the PATH, and its `initdb` and `postgres`
+//! must be of one version, so they are always taken from the same folder. What is missing is
+//! reported with the command that installs it.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+/// Where PostgreSQL installs itself when it is not on the PATH; `*` is a version, the newest wins.
+const POSTGRES_FOLDERS: [&str; 7] = [
+    "/usr/lib/postgresql/*/bin",
+    "/usr/pgsql-*/bin",
+    "/usr/local/pgsql/bin",
+    "/opt/homebrew/opt/postgresql@*/bin",
+    "/opt/homebrew/bin",
+    "/usr/local/opt/postgresql@*/bin",
+    "/usr/libexec/postgresql",
+];
+const NATS_FOLDERS: [&str; 4] = [
+    "/usr/sbin",
+    "/usr/bin",
+    "/usr/local/bin",
+    "/opt/homebrew/bin",
+];
+
+/// A user of /etc/passwd.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct User {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// The folder that holds both `initdb` and `postgres`.
+pub(crate) fn postgres_folder() -> anyhow::Result<PathBuf> {
+    on_path()
+        .chain(POSTGRES_FOLDERS.iter().flat_map(|pattern| expand(pattern)))
+        .find(|folder| is_program(&folder.join("initdb")) && is_program(&folder.join("postgres")))
+        .context(
+            "PostgreSQL's server programs (initdb, postgres) are not installed: run scripts/deps, \
+             or: apt-get install postgresql",
+        )
+}
+
+pub(crate) fn nats_server() -> anyhow::Result<PathBuf> {
+    let home = std::env::home_dir().map(|home| home.join("go/bin"));
+    on_path()
+        .chain(NATS_FOLDERS.iter().map(PathBuf::from))
+        .chain(home)
+        .map(|folder| folder.join("nats-server"))
+        .find(|program| is_program(program))
+        .context("nats-server is not installed: run scripts/deps, or: apt-get install nats-server")
+}
+
+/// util-linux's `setpriv`, which sets a death signal and drops privileges without unsafe code here.
+pub(crate) fn setpriv() -> Option<PathBuf> {
+    on_path()
+        .map(|folder| folder.join("setpriv"))
+        .find(|program| is_program(program))
+}
+
+/// Whom PostgreSQL runs as, where we are root: it refuses to be.
+pub(crate) fn unprivileged_user() -> anyhow::Result<Option<User>> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let passwd = std::fs::read_to_string("/etc/passwd").context("/etc/passwd")?;
+    match find_user(&passwd, "postgres").or_else(|| find_user(&passwd, "nobody")) {
+        Some(user) => Ok(Some(user)),
+        None => bail!("PostgreSQL refuses to run as root, and there is no user postgres or nobody"),
+    }
+}
+
+fn find_user(passwd: &str, name: &str) -> Option<User> {
+    let line = passwd
+        .lines()
+        .find(|line| line.split(':').next() == Some(name))?;
+    let mut fields = line.split(':').skip(2);
+    let uid = fields.next()?.parse().ok()?;
+    let gid = fields.next()?.parse().ok()?;
+    Some(User { uid, gid })
+}
+
+fn on_path() -> impl Iterator<Item = PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).collect::<Vec<_>>().into_iter()
+}
+
+fn is_program(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    path.metadata()
+        .is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}
+
+/// The folders that a pattern with at most one `*` means, the highest version first.
+fn expand(pattern: &str) -> Vec<PathBuf> {
+    let Some((before, after)) = pattern.split_once('*') else {
+        return vec![PathBuf::from(pattern)];
+    };
+    let (parent, prefix) = before.rsplit_once('/').unwrap_or(("", before));
+    let mut versions: Vec<u32> = names_in(parent)
+        .filter_map(|name| name.strip_prefix(prefix)?.parse().ok())
+        .collect();
+    versions.sort_unstable_by(|a, b| b.cmp(a));
+    versions
+        .iter()
+        .map(|version| PathBuf::from(format!("{before}{version}{after}")))
+        .collect()
+}
+
+fn names_in(folder: &str) -> impl Iterator<Item = String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten();
+    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_found_by_its_whole_name() {
+        let passwd =
+            "postgresql:x:1:2::/:/bin/sh\npostgres:x:101:104:PostgreSQL,,,:/var:/bin/bash\n";
+        let user = find_user(passwd, "postgres").unwrap();
+        assert_eq!((user.uid, user.gid), (101, 104));
+        assert!(find_user(passwd, "nobody").is_none());
+    }
+
+    #[test]
+    fn the_newest_version_comes_first_by_number_and_not_by_letter() {
+        let folder = tempfile::tempdir().unwrap();
+        for version in ["9", "16", "15", "common"] {
+            std::fs::create_dir(folder.path().join(version)).unwrap();
+        }
+        let found = expand(&format!("{}/*/bin", folder.path().display()));
+        let expected = ["16", "15", "9"].map(|version| folder.path().join(version).join("bin"));
+        assert_eq!(found, expected);
+    }
+}

@@ -1,0 +1,200 @@
+//! What the store tells Prometheus. Labels come from closed sets (`&'static`
+//! names of transactions, outcomes, bulkheads), so their number is bounded by
+//! the source code and not by what clients do.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use deadpool_postgres::Pool;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use tokio::time::Instant;
+
+use crate::error::StoreError;
+use crate::pool::Bulkhead;
+
+const SECONDS: [f64; 12] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 8.0,
+];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Name {
+    name: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct NameOutcome {
+    name: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    transactions: Family<NameOutcome, Counter>,
+    retries: Family<Name, Counter>,
+    seconds: Family<Name, Histogram, fn() -> Histogram>,
+    /// 1 after a success, 0 while unavailable.
+    up: AtomicI64,
+    started: Instant,
+    /// Nanoseconds after `started`; 0 is never.
+    last_success: AtomicU64,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Metrics {
+        Metrics {
+            transactions: Family::default(),
+            retries: Family::default(),
+            seconds: Family::new_with_constructor(|| Histogram::new(SECONDS)),
+            up: AtomicI64::new(0),
+            started: Instant::now(),
+            last_success: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "database_transactions",
+            "Transactions by name and outcome",
+            self.transactions.clone(),
+        );
+        registry.register(
+            "database_retries",
+            "Transactions started over after a conflict or a lost connection",
+            self.retries.clone(),
+        );
+        registry.register(
+            "database_transaction_seconds",
+            "Duration of transactions, waiting for a connection and retries included",
+            self.seconds.clone(),
+        );
+    }
+
+    pub(crate) fn start(&self, name: &'static str) -> Meter<'_> {
+        Meter {
+            metrics: self,
+            name,
+            started: Instant::now(),
+            outcome: "cancelled",
+        }
+    }
+
+    pub(crate) fn last_success(&self) -> Option<Instant> {
+        let nanos = self.last_success.load(Ordering::Relaxed);
+        (nanos > 0).then(|| self.started + std::time::Duration::from_nanos(nanos))
+    }
+
+    fn note(&self, outcome: &'static str) {
+        match outcome {
+            "ok" => {
+                let nanos = self.started.elapsed().as_nanos().max(1);
+                let nanos = u64::try_from(nanos).unwrap_or(u64::MAX);
+                self.last_success.fetch_max(nanos, Ordering::Relaxed);
+                self.up.store(1, Ordering::Relaxed);
+            }
+            "unavailable" => self.up.store(0, Ordering::Relaxed),
+            _ => {}
+        }
+    }
+}
+
+/// Counts one transaction, also where its future is dropped half way.
+pub(crate) struct Meter<'a> {
+    metrics: &'a Metrics,
+    name: &'static str,
+    started: Instant,
+    outcome: &'static str,
+}
+
+impl Meter<'_> {
+    pub(crate) fn retry(&mut self) {
+        let name = Name { name: self.name };
+        self.metrics.retries.get_or_create(&name).inc();
+    }
+
+    pub(crate) fn finish<T>(mut self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+        self.outcome = outcome(&result);
+        self.metrics.note(self.outcome);
+        result
+    }
+}
+
+impl Drop for Meter<'_> {
+    fn drop(&mut self) {
+        let Meter { name, outcome, .. } = *self;
+        let seconds = self.started.elapsed().as_secs_f64();
+        let labels = NameOutcome { name, outcome };
+        self.metrics.transactions.get_or_create(&labels).inc();
+        let histogram = self.metrics.seconds.get_or_create(&Name { name });
+        histogram.observe(seconds);
+    }
+}
+
+fn outcome<T>(result: &Result<T, StoreError>) -> &'static str {
+    match result {
+        Ok(_) => "ok",
+        Err(StoreError::Unavailable { .. }) => "unavailable",
+        Err(StoreError::Conflict(_)) => "conflict",
+        Err(StoreError::Schema(_)) => "schema",
+        Err(StoreError::Query(_)) => "refused",
+    }
+}
+
+/// What is only known at the moment of the scrape.
+#[derive(Debug)]
+pub(crate) struct StateCollector {
+    pub(crate) pools: Arc<[Pool; 3]>,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+impl StateCollector {
+    fn pools(
+        &self,
+        encoder: &mut DescriptorEncoder,
+        name: &str,
+        help: &str,
+        value: impl Fn(deadpool_postgres::Status) -> usize,
+    ) -> std::fmt::Result {
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (pool, bulkhead) in self.pools.iter().zip(Bulkhead::ALL) {
+            let gauge = ConstGauge::new(i64::try_from(value(pool.status())).unwrap_or(i64::MAX));
+            let labels = [("bulkhead", bulkhead.name())];
+            gauge.encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
+    fn availability(&self, encoder: &mut DescriptorEncoder) -> std::fmt::Result {
+        let up = ConstGauge::new(self.metrics.up.load(Ordering::Relaxed));
+        let help = "1 while the database does what it is asked";
+        up.encode(encoder.encode_descriptor("database_up", help, None, MetricType::Gauge)?)?;
+        let Some(last) = self.metrics.last_success() else {
+            return Ok(());
+        };
+        let age = ConstGauge::new(last.elapsed().as_secs_f64());
+        let name = "database_last_success_age_seconds";
+        let help = "Time since the database last did what it was asked";
+        age.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
+    }
+}
+
+impl Collector for StateCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> std::fmt::Result {
+        let encoder = &mut encoder;
+        let help = "Open connections to the database";
+        self.pools(encoder, "database_pool_size", help, |s| s.size)?;
+        let help = "Connections to the database at work";
+        self.pools(encoder, "database_pool_in_use", help, |s| {
+            s.size.saturating_sub(s.available)
+        })?;
+        let help = "Callers that wait for a connection";
+        self.pools(encoder, "database_pool_waiting", help, |s| s.waiting)?;
+        self.availability(encoder)
+    }
+}

@@ -1,0 +1,245 @@
+//! The schema's history: forward only, each migration once, in order.
+//!
+//! Many instances may start at once: each step is one transaction that takes
+//! an advisory lock, looks which migration comes next, and applies and records
+//! it. A migration that ran is never edited; its checksum proves it. Versions
+//! that we do not know are a newer program's, and fine: changes expand first
+//! and contract a release later.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use tokio::time::Instant;
+use tokio_postgres::types::Type;
+
+use crate::error::{SchemaError, StoreError};
+use crate::locks;
+use crate::pool::{Bulkhead, Store};
+use crate::tx::{Tx, TxLimits};
+
+const MIGRATIONS: &[Migration] = &[Migration {
+    version: 1,
+    name: "instances",
+    sql: include_str!("../migrations/0001_instances.sql"),
+}];
+
+const LIMITS: TxLimits = TxLimits {
+    statement: Duration::from_secs(300),
+    lock: Duration::from_secs(10),
+    idle: Duration::from_secs(10),
+    deadline: Duration::from_secs(330),
+};
+
+/// How long to keep asking for a lock that somebody else holds.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+#[derive(Debug)]
+struct Migration {
+    version: i32,
+    name: &'static str,
+    sql: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MigrationReport {
+    /// What this call applied; empty where there was nothing to do.
+    pub applied: Vec<String>,
+    pub state: SchemaState,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SchemaState {
+    Current,
+    /// These are still to be applied.
+    Behind {
+        missing: Vec<String>,
+    },
+    /// A newer program applied these; we run on.
+    Ahead {
+        unknown: Vec<String>,
+    },
+    /// Was applied in another form than ours: nothing may build on it.
+    Altered {
+        version: i32,
+        migration: String,
+    },
+}
+
+impl Store {
+    /// Brings the schema up to this program's. Safe from many instances at once.
+    pub async fn migrate(&self) -> Result<MigrationReport, StoreError> {
+        let mut applied = Vec::new();
+        let start = Instant::now();
+        loop {
+            match self.migrate_step().await {
+                Ok(Step::Applied(migration)) => applied.push(migration),
+                Ok(Step::Done(state)) => return Ok(MigrationReport { applied, state }),
+                Err(error) if is_locked(&error) && start.elapsed() < PATIENCE => {
+                    tracing::warn!("waiting for a lock to change the database schema");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// How the database's schema stands to this program's; changes nothing.
+    pub async fn schema_check(&self) -> Result<SchemaState, StoreError> {
+        self.run("schema_check", Bulkhead::Watch, async |tx| {
+            Ok(compare(&applied(&tx).await?))
+        })
+        .await
+    }
+
+    async fn migrate_step(&self) -> Result<Step, StoreError> {
+        self.run_within("migrate", Bulkhead::Watch, &LIMITS, async |tx| {
+            prepare(&tx).await?;
+            match compare(&applied(&tx).await?) {
+                SchemaState::Behind { missing } => apply_first(&tx, &missing).await,
+                SchemaState::Altered { migration, .. } => {
+                    Err(StoreError::Schema(SchemaError::Altered { migration }))
+                }
+                state => Ok(Step::Done(state)),
+            }
+        })
+        .await
+    }
+}
+
+enum Step {
+    Applied(String),
+    Done(SchemaState),
+}
+
+/// What the database says was applied: version → (name, checksum).
+type Applied = BTreeMap<i32, (String, String)>;
+
+impl Migration {
+    fn title(&self) -> String {
+        format!("{:04}_{}", self.version, self.name)
+    }
+
+    fn checksum(&self) -> String {
+        let digest = digest(&SHA256, self.sql.as_bytes());
+        digest.as_ref().iter().fold(String::new(), |mut hex, byte| {
+            let _ = write!(hex, "{byte:02x}");
+            hex
+        })
+    }
+}
+
+async fn prepare(tx: &Tx) -> Result<(), StoreError> {
+    let lock = "-- migrate\nSELECT pg_advisory_xact_lock($1)";
+    tx.execute(lock, &[(&locks::MIGRATE, Type::INT8)]).await?;
+    if !has_history(tx).await? {
+        tx.batch(include_str!("../migrations/schema_migrations.sql"))
+            .await?;
+    }
+    Ok(())
+}
+
+async fn has_history(tx: &Tx) -> Result<bool, StoreError> {
+    let sql = "-- migrate\nSELECT to_regclass('schema_migrations') IS NOT NULL";
+    Ok(tx.query_one(sql, &[]).await?.try_get(0)?)
+}
+
+async fn applied(tx: &Tx) -> Result<Applied, StoreError> {
+    if !has_history(tx).await? {
+        return Ok(Applied::new());
+    }
+    let sql = "-- schema_check\nSELECT version, name, checksum FROM schema_migrations";
+    let rows = tx.query(sql, &[]).await?;
+    rows.iter()
+        .map(|row| Ok((row.try_get(0)?, (row.try_get(1)?, row.try_get(2)?))))
+        .collect()
+}
+
+fn compare(applied: &Applied) -> SchemaState {
+    let altered = MIGRATIONS.iter().find(|ours| {
+        let theirs = applied.get(&ours.version);
+        theirs.is_some_and(|(_, checksum)| *checksum != ours.checksum())
+    });
+    if let Some(ours) = altered {
+        let (version, migration) = (ours.version, ours.title());
+        return SchemaState::Altered { version, migration };
+    }
+    match (missing(applied), unknown(applied)) {
+        (missing, _) if !missing.is_empty() => SchemaState::Behind { missing },
+        (_, unknown) if !unknown.is_empty() => SchemaState::Ahead { unknown },
+        _ => SchemaState::Current,
+    }
+}
+
+fn missing(applied: &Applied) -> Vec<String> {
+    let missing = MIGRATIONS
+        .iter()
+        .filter(|m| !applied.contains_key(&m.version));
+    missing.map(Migration::title).collect()
+}
+
+fn unknown(applied: &Applied) -> Vec<String> {
+    let known = |version| MIGRATIONS.iter().any(|m| m.version == version);
+    let unknown = applied.iter().filter(|(version, _)| !known(**version));
+    unknown
+        .map(|(version, (name, _))| format!("{version:04}_{name}"))
+        .collect()
+}
+
+async fn apply_first(tx: &Tx, missing: &[String]) -> Result<Step, StoreError> {
+    let next = MIGRATIONS.iter().find(|m| missing.contains(&m.title()));
+    let Some(migration) = next else {
+        return Ok(Step::Done(SchemaState::Current));
+    };
+    let outcome = tx.batch(migration.sql).await;
+    outcome.map_err(|error| failed(migration, error))?;
+    record(tx, migration).await?;
+    tracing::info!(migration = migration.title(), "applied a schema migration");
+    Ok(Step::Applied(migration.title()))
+}
+
+async fn record(tx: &Tx, migration: &Migration) -> Result<(), StoreError> {
+    let sql = "-- migrate
+        INSERT INTO schema_migrations (version, name, checksum) VALUES ($1, $2, $3)";
+    let checksum = migration.checksum();
+    let params = [
+        (&migration.version as _, Type::INT4),
+        (&migration.name as _, Type::TEXT),
+        (&checksum as _, Type::TEXT),
+    ];
+    tx.execute(sql, &params).await?;
+    Ok(())
+}
+
+/// Names the migration where the statement itself is at fault.
+fn failed(migration: &Migration, error: StoreError) -> StoreError {
+    let migration = migration.title();
+    match error {
+        StoreError::Query(source) => StoreError::Schema(SchemaError::Failed { migration, source }),
+        other => other,
+    }
+}
+
+fn is_locked(error: &StoreError) -> bool {
+    error.sqlstate() == Some("55P03")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_count_up_from_one() {
+        let versions = MIGRATIONS.iter().map(|m| m.version);
+        assert!(versions.eq(1..=i32::try_from(MIGRATIONS.len()).unwrap()));
+    }
+
+    #[test]
+    fn a_migration_leaves_the_transaction_to_us() {
+        for migration in MIGRATIONS {
+            let sql = migration.sql.to_uppercase();
+            let mut statements = sql.split(';').map(str::trim);
+            assert!(!statements.any(|s| s == "COMMIT" || s.starts_with("BEGIN")));
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! A transaction on a pooled connection.
+//!
+//! The invariant: a connection returns to the pool only after PostgreSQL has
+//! confirmed the end of its transaction. In every other case (an error on the
+//! way, a deadline, a dropped future, a panic) `Drop` closes it instead, so
+//! nobody ever inherits somebody else's open transaction.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool_postgres::Object;
+use tokio_postgres::Row;
+use tokio_postgres::types::{ToSql, Type};
+
+use crate::error::{StoreError, Unavailability};
+
+/// A value and the type that it is sent as.
+pub type Param<'a> = (&'a (dyn ToSql + Sync), Type);
+
+/// How long PostgreSQL, and how long we ourselves, let one try go on. Ours is
+/// there because a frozen server enforces nothing.
+#[derive(Debug, Clone, Copy)]
+pub struct TxLimits {
+    pub statement: Duration,
+    pub lock: Duration,
+    pub idle: Duration,
+    pub deadline: Duration,
+}
+
+impl Default for TxLimits {
+    fn default() -> TxLimits {
+        TxLimits {
+            statement: Duration::from_secs(5),
+            lock: Duration::from_secs(2),
+            idle: Duration::from_secs(10),
+            deadline: Duration::from_secs(8),
+        }
+    }
+}
+
+/// A handle on an open transaction, given away by value because a closure that
+/// borrowed it would make futures that cannot be spawned. Its calls never name a
+/// prepared statement. Results must be of built-in types: for others the driver
+/// would prepare a look-up.
+pub struct Tx {
+    checkout: Arc<Checkout>,
+}
+
+/// A connection out of the pool, closed when dropped unless it was given back.
+struct Checkout {
+    /// `None` only once it has gone back.
+    connection: Option<Object>,
+}
+
+impl Tx {
+    /// Opens the transaction and sets its limits, in one round trip.
+    pub(crate) async fn begin(connection: Object, limits: &TxLimits) -> Result<Tx, StoreError> {
+        let tx = Tx::bare(connection);
+        tx.batch(&begin_sql(limits)).await?;
+        Ok(tx)
+    }
+
+    /// The same guard without a transaction, for a single statement.
+    pub(crate) fn bare(connection: Object) -> Tx {
+        let connection = Some(connection);
+        let checkout = Arc::new(Checkout { connection });
+        Tx { checkout }
+    }
+
+    /// What the closure of `run` gets. Where it outlives the transaction, the
+    /// connection does not return to the pool.
+    pub(crate) fn handle(&self) -> Tx {
+        let checkout = self.checkout.clone();
+        Tx { checkout }
+    }
+
+    pub async fn query(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, StoreError> {
+        Ok(self.client()?.query_typed(sql, params).await?)
+    }
+
+    pub async fn query_one(&self, sql: &str, params: &[Param<'_>]) -> Result<Row, StoreError> {
+        Ok(self.client()?.query_typed_one(sql, params).await?)
+    }
+
+    pub async fn query_opt(
+        &self,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<Option<Row>, StoreError> {
+        Ok(self.client()?.query_typed_opt(sql, params).await?)
+    }
+
+    /// The number of rows that the statement touched.
+    pub async fn execute(&self, sql: &str, params: &[Param<'_>]) -> Result<u64, StoreError> {
+        Ok(self.client()?.execute_typed(sql, params).await?)
+    }
+
+    /// Several statements at once, without parameters.
+    pub async fn batch(&self, sql: &str) -> Result<(), StoreError> {
+        Ok(self.client()?.batch_execute(sql).await?)
+    }
+
+    /// PostgreSQL answers COMMIT in a failed transaction with success and rolls
+    /// back. The SELECT before it fails there, so a swallowed error cannot pass
+    /// for a commit.
+    pub(crate) async fn commit(self) -> Result<(), StoreError> {
+        let outcome = self.batch("SELECT 1; COMMIT").await;
+        match outcome {
+            Ok(()) => self.finish(),
+            Err(_) => self.rollback().await,
+        }
+        outcome
+    }
+
+    /// Best effort: where it fails, the connection is closed.
+    pub(crate) async fn rollback(self) {
+        if self.batch("ROLLBACK").await.is_ok() {
+            self.finish();
+        }
+    }
+
+    /// Hands the connection back to the pool.
+    pub(crate) fn finish(self) {
+        if let Some(mut checkout) = Arc::into_inner(self.checkout) {
+            checkout.connection.take();
+        }
+    }
+
+    fn client(&self) -> Result<&tokio_postgres::Client, StoreError> {
+        let connection = self.checkout.connection.as_ref();
+        let lost = || StoreError::unavailable(Unavailability::ConnectionLost);
+        connection.map(|object| &***object).ok_or_else(lost)
+    }
+}
+
+impl std::fmt::Debug for Tx {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tx").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Checkout {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            drop(Object::take(connection));
+        }
+    }
+}
+
+fn begin_sql(limits: &TxLimits) -> String {
+    format!(
+        "BEGIN; SET LOCAL statement_timeout = {}; SET LOCAL lock_timeout = {}; \
+         SET LOCAL idle_in_transaction_session_timeout = {}",
+        limits.statement.as_millis(),
+        limits.lock.as_millis(),
+        limits.idle.as_millis(),
+    )
+}

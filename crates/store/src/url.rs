@@ -1,0 +1,274 @@
+//! DATABASE_URL: every form that PostgreSQL's users write, checked at the edge.
+//!
+//! The driver understands a part of libpq's parameters; the rest is handled
+//! here, so that a string which works with `psql` works with us or is refused
+//! by name. Nothing that this file prints or returns as an error contains the
+//! password.
+
+mod params;
+mod ssl;
+
+use std::fmt;
+use std::time::Duration;
+
+use tokio_postgres::Config;
+use tokio_postgres::config::Host;
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::tls::TlsError;
+use params::Params;
+pub use ssl::SslMode;
+
+/// What the driver takes under the same name and with the same meaning.
+const DRIVER: &[&str] = &[
+    "user",
+    "password",
+    "dbname",
+    "options",
+    "application_name",
+    "host",
+    "hostaddr",
+    "port",
+    "connect_timeout",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_retries",
+    "target_session_attrs",
+    "channel_binding",
+    "load_balance_hosts",
+    "sslnegotiation",
+];
+
+/// libpq's parameters that change nothing for us, or that we always fulfil.
+const HARMLESS: &[&str] = &[
+    "sslcompression",
+    "sslsni",
+    "sslcertmode",
+    "gssencmode",
+    "gsslib",
+    "gssdelegation",
+    "krbsrvname",
+    "client_encoding",
+    "fallback_application_name",
+    "min_protocol_version",
+    "max_protocol_version",
+];
+
+#[derive(Debug, thiserror::Error)]
+pub enum DatabaseUrlError {
+    #[error("is empty")]
+    Empty,
+    #[error("the scheme is {0}://, not postgres:// or postgresql://")]
+    Scheme(String),
+    #[error("is neither a postgres:// URL nor a list of key=value pairs")]
+    Form,
+    #[error(
+        "there is an '@' too many: write '@', '/', '?' and '%' in a password as %40, %2F, %3F and %25"
+    )]
+    Unescaped,
+    #[error("there is a key without a value")]
+    Pair,
+    #[error("a quote is not closed")]
+    Quote,
+    #[error("{0} is not valid percent-encoded UTF-8")]
+    Encoding(String),
+    #[error("{0} contains a NUL character")]
+    Nul(String),
+    #[error("the value of {0} is not valid")]
+    Invalid(String),
+    #[error("the parameter {0} is not supported")]
+    Unsupported(String),
+    #[error(
+        "the parameter after password is not known: quote the password, or encode its '&' and '='"
+    )]
+    PasswordTail,
+    #[error("no host is named")]
+    NoHost,
+    #[error("the numbers of hosts, addresses and ports do not fit together")]
+    HostCount,
+    #[error("sslmode={0} needs sslrootcert: a file, or system")]
+    NoRoots(SslMode),
+    #[error("sslrootcert=system needs sslmode=verify-full, not {0}")]
+    WeakSystem(SslMode),
+    #[error("sslcert and sslkey go together, and one is missing")]
+    HalfPair,
+    #[error("TLS cannot be set up")]
+    Tls(#[from] TlsError),
+}
+
+/// A checked connection string, with its certificates already read.
+#[derive(Clone)]
+pub struct DatabaseUrl {
+    config: Config,
+    mode: SslMode,
+    tls: MakeRustlsConnect,
+}
+
+impl DatabaseUrl {
+    pub fn parse(text: &str) -> Result<DatabaseUrl, DatabaseUrlError> {
+        let mut params = Params::parse(text)?;
+        let (mode, tls) = ssl::take_tls(&mut params)?;
+        let tcp_user_timeout = take_tcp_user_timeout(&mut params)?;
+        translate(&mut params);
+        drop_harmless(&mut params);
+        let mut config = driver_config(&params)?;
+        config.tcp_user_timeout(tcp_user_timeout);
+        set_defaults(&mut config, &params);
+        check_hosts(&config)?;
+        config.ssl_mode(ssl::driver_mode(mode, &config));
+        Ok(DatabaseUrl { config, mode, tls })
+    }
+
+    /// For logs and people: everything but the password.
+    pub fn redacted(&self) -> String {
+        let config = &self.config;
+        let user = config.get_user().unwrap_or_default();
+        let secret = config.get_password().map_or("", |_| ":***");
+        let at = if user.is_empty() && secret.is_empty() {
+            ""
+        } else {
+            "@"
+        };
+        let hosts = hosts(config).join(",");
+        let dbname = config.get_dbname().unwrap_or_default();
+        format!(
+            "postgres://{user}{secret}{at}{hosts}/{dbname}?sslmode={}",
+            self.mode
+        )
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(crate) fn tls(&self) -> MakeRustlsConnect {
+        self.tls.clone()
+    }
+}
+
+impl fmt::Debug for DatabaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("DatabaseUrl")
+            .field(&self.redacted())
+            .finish()
+    }
+}
+
+/// Milliseconds in libpq, seconds in the driver: so it is read here.
+fn take_tcp_user_timeout(params: &mut Params) -> Result<Duration, DatabaseUrlError> {
+    let invalid = |_| DatabaseUrlError::Invalid("tcp_user_timeout".into());
+    match params.take("tcp_user_timeout") {
+        Some(text) => Ok(Duration::from_millis(text.parse().map_err(invalid)?)),
+        None => Ok(Duration::from_secs(15)),
+    }
+}
+
+/// What the driver calls by another name.
+fn translate(params: &mut Params) {
+    if let Some(count) = params.take("keepalives_count") {
+        params.set("keepalives_retries", count);
+    }
+    let primary = |(key, value)| key == "target_session_attrs" && value == "primary";
+    if params.iter().any(primary) {
+        params.set("target_session_attrs", "read-write".to_owned());
+    }
+    let hosts = params.iter().find(|(key, _)| *key == "hostaddr");
+    let hosts = hosts.map(|(_, hosts)| hosts.to_owned());
+    if let Some(hosts) = hosts.filter(|_| !params.contains("host")) {
+        params.set("host", hosts);
+    }
+}
+
+fn drop_harmless(params: &mut Params) {
+    for key in HARMLESS {
+        if params.take(key).is_some() {
+            tracing::warn!(key, "ignoring a parameter of the database URL");
+        }
+    }
+}
+
+/// Each value is tried alone first, so that a bad one can be named.
+fn driver_config(params: &Params) -> Result<Config, DatabaseUrlError> {
+    let mut all = String::new();
+    let mut before = "";
+    for (key, value) in params.iter() {
+        if !DRIVER.contains(&key) {
+            return Err(unsupported(before, key));
+        }
+        before = key;
+        let value = value.replace('\\', "\\\\").replace('\'', "\\'");
+        let pair = format!("{key}='{value}' ");
+        let invalid = |_| DatabaseUrlError::Invalid(key.to_owned());
+        pair.parse::<Config>().map_err(invalid)?;
+        all.push_str(&pair);
+    }
+    all.parse().map_err(|_| DatabaseUrlError::Form)
+}
+
+/// What follows a password that was not quoted may be the rest of it.
+fn unsupported(before: &str, key: &str) -> DatabaseUrlError {
+    match before {
+        "password" => DatabaseUrlError::PasswordTail,
+        _ => DatabaseUrlError::Unsupported(key.to_owned()),
+    }
+}
+
+/// A dead peer is noticed in seconds: probes after 10 s of silence, every 5 s,
+/// three times.
+fn set_defaults(config: &mut Config, params: &Params) {
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(Duration::from_secs(5));
+    }
+    if !params.contains("keepalives_idle") {
+        config.keepalives_idle(Duration::from_secs(10));
+    }
+    if !params.contains("keepalives_interval") {
+        config.keepalives_interval(Duration::from_secs(5));
+    }
+    if !params.contains("keepalives_retries") {
+        config.keepalives_retries(3);
+    }
+    if config.get_application_name().is_none() {
+        config.application_name("svc-ingest");
+    }
+}
+
+fn check_hosts(config: &Config) -> Result<(), DatabaseUrlError> {
+    let hosts = config.get_hosts();
+    let (addresses, ports) = (config.get_hostaddrs(), config.get_ports());
+    let nameless = |host: &Host| matches!(host, Host::Tcp(name) if name.is_empty());
+    if hosts.is_empty() || hosts.iter().any(nameless) {
+        return Err(DatabaseUrlError::NoHost);
+    }
+    let fits =
+        |count: usize, alone: bool| count == 0 || count == hosts.len() || (alone && count == 1);
+    if !fits(addresses.len(), false) || !fits(ports.len(), true) {
+        return Err(DatabaseUrlError::HostCount);
+    }
+    match ports.contains(&0) {
+        true => Err(DatabaseUrlError::Invalid("port".into())),
+        false => Ok(()),
+    }
+}
+
+fn hosts(config: &Config) -> Vec<String> {
+    let port = |at: usize| {
+        let ports = config.get_ports();
+        ports.get(at).or(ports.first()).copied().unwrap_or(5432)
+    };
+    let hosts = config.get_hosts().iter().enumerate();
+    hosts
+        .map(|(at, host)| match host {
+            Host::Tcp(name) if name.contains(':') => format!("[{name}]:{}", port(at)),
+            Host::Tcp(name) => format!("{name}:{}", port(at)),
+            Host::Unix(path) => {
+                let path = path.to_string_lossy().replace('/', "%2F");
+                format!("{path}:{}", port(at))
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,121 @@
+//! `sslmode` and its companions, with libpq's meaning.
+//!
+//! The driver knows three of the six modes and none of the files. What is
+//! verified is decided here, from the mode and whether a root certificate is
+//! given; the checking itself is `tls.rs`.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use tokio_postgres::Config;
+use tokio_postgres::config::{Host, SslMode as DriverSslMode};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::DatabaseUrlError;
+use super::params::Params;
+use crate::tls::{self, Check, ClientPair, Roots};
+
+/// libpq's six modes. `allow` tries TLS first, as `prefer` does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SslMode {
+    Disable,
+    Allow,
+    Prefer,
+    Require,
+    VerifyCa,
+    VerifyFull,
+}
+
+impl SslMode {
+    fn parse(text: &str) -> Option<SslMode> {
+        Some(match text {
+            "disable" => SslMode::Disable,
+            "allow" => SslMode::Allow,
+            "prefer" => SslMode::Prefer,
+            "require" => SslMode::Require,
+            "verify-ca" => SslMode::VerifyCa,
+            "verify-full" => SslMode::VerifyFull,
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for SslMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SslMode::Disable => "disable",
+            SslMode::Allow => "allow",
+            SslMode::Prefer => "prefer",
+            SslMode::Require => "require",
+            SslMode::VerifyCa => "verify-ca",
+            SslMode::VerifyFull => "verify-full",
+        })
+    }
+}
+
+pub(super) fn take_tls(
+    params: &mut Params,
+) -> Result<(SslMode, MakeRustlsConnect), DatabaseUrlError> {
+    let roots = params.take("sslrootcert").map(|text| match &*text {
+        "system" => Roots::System,
+        _ => Roots::File(PathBuf::from(text)),
+    });
+    let mode = take_mode(params, roots.as_ref())?;
+    let client = match (params.take("sslcert"), params.take("sslkey")) {
+        (Some(cert), Some(key)) => Some(ClientPair {
+            cert: cert.into(),
+            key: key.into(),
+        }),
+        (None, None) => None,
+        _ => return Err(DatabaseUrlError::HalfPair),
+    };
+    let tls = tls::connector(&check(mode, roots)?, client.as_ref())?;
+    Ok((mode, tls))
+}
+
+/// `sslrootcert=system` raises the default to verify-full and bears no less:
+/// anybody can have a certificate of a public authority.
+fn take_mode(params: &mut Params, roots: Option<&Roots>) -> Result<SslMode, DatabaseUrlError> {
+    let system = matches!(roots, Some(Roots::System));
+    let mode = match params.take("sslmode") {
+        Some(text) => SslMode::parse(&text).ok_or(DatabaseUrlError::Invalid("sslmode".into()))?,
+        None if system => SslMode::VerifyFull,
+        None => SslMode::Prefer,
+    };
+    if system && mode != SslMode::VerifyFull {
+        return Err(DatabaseUrlError::WeakSystem(mode));
+    }
+    Ok(mode)
+}
+
+/// A root certificate turns `require` into `verify-ca`, as in libpq.
+pub(super) fn check(mode: SslMode, roots: Option<Roots>) -> Result<Check, DatabaseUrlError> {
+    match (mode, roots) {
+        (SslMode::Disable | SslMode::Allow | SslMode::Prefer, _) => Ok(Check::Nothing),
+        (SslMode::Require, None) => Ok(Check::Nothing),
+        (SslMode::Require, Some(roots)) => Ok(Check::Chain(roots)),
+        (SslMode::VerifyCa, roots) => Ok(Check::Chain(roots_or_default(mode, roots)?)),
+        (SslMode::VerifyFull, roots) => Ok(Check::ChainAndName(roots_or_default(mode, roots)?)),
+    }
+}
+
+fn roots_or_default(mode: SslMode, roots: Option<Roots>) -> Result<Roots, DatabaseUrlError> {
+    let default = || {
+        let path = std::env::home_dir()?.join(".postgresql/root.crt");
+        path.exists().then_some(Roots::File(path))
+    };
+    roots
+        .or_else(default)
+        .ok_or(DatabaseUrlError::NoRoots(mode))
+}
+
+/// PostgreSQL speaks no TLS over Unix sockets, and libpq ignores the mode there.
+pub(super) fn driver_mode(mode: SslMode, config: &Config) -> DriverSslMode {
+    let local = |host: &Host| matches!(host, Host::Unix(_));
+    match mode {
+        _ if config.get_hosts().iter().all(local) => DriverSslMode::Disable,
+        SslMode::Disable => DriverSslMode::Disable,
+        SslMode::Allow | SslMode::Prefer => DriverSslMode::Prefer,
+        SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull => DriverSslMode::Require,
+    }
+}

@@ -1,0 +1,16 @@
+//! The store against a real PostgreSQL.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "the helpers of tests may fail as loudly as the tests"
+)]
+
+mod bouncer;
+mod faults;
+mod leases;
+mod listening;
+mod migrations;
+mod support;
+mod tls;
+mod transactions;

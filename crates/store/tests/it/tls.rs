@@ -1,0 +1,169 @@
+//! Every sslmode against a server that speaks TLS.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::Path;
+
+use anyhow::Result;
+use svc_sandbox::{Authority, Identity, Postgres, PostgresOptions, eventually};
+use svc_store::{Bulkhead, DatabaseUrl, Listener, Store};
+
+use crate::support::{PATIENCE, open, options};
+
+/// Says "true" or "false": whether this connection is encrypted.
+const ENCRYPTED: &str = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
+
+struct Secured {
+    server: Postgres,
+    authority: Authority,
+}
+
+impl Secured {
+    /// A server with a certificate for `localhost` alone.
+    async fn start() -> Result<Secured> {
+        let server = Postgres::start(PostgresOptions::default()).await?;
+        let authority = Authority::new("database CA")?;
+        let secured = Secured { server, authority };
+        secured.put("root.crt", secured.authority.cert_pem())?;
+        let stranger = Authority::new("another CA")?;
+        secured.put("stranger.crt", stranger.cert_pem())?;
+        let hba = "hostssl all certified all cert\nhost all all all trust\n";
+        secured.put("pg_hba.conf", hba)?;
+        let identity = secured.authority.issue_server(&["localhost"])?;
+        secured.present(&identity).await?;
+        Ok(secured)
+    }
+
+    /// Makes the server show `identity` from now on.
+    async fn present(&self, identity: &Identity) -> Result<()> {
+        self.put("server.crt", &identity.cert_pem)?;
+        self.put("server.key", &identity.key_pem)?;
+        for sql in [
+            "ALTER SYSTEM SET ssl_ca_file = 'root.crt'",
+            "ALTER SYSTEM SET ssl = on",
+            "SELECT pg_reload_conf()",
+        ] {
+            self.server.psql("postgres", sql).await?;
+        }
+        let root = self.server.data_dir().join("pinned.crt");
+        self.put("pinned.crt", &identity.cert_pem)?;
+        let query = format!("sslmode=verify-ca&sslrootcert={}", root.display());
+        eventually("the certificate is shown", PATIENCE, async || {
+            let shown = self.encrypted("localhost", &query).await;
+            shown.is_ok() || format!("{:#}", shown.unwrap_err()).contains("xpired")
+        })
+        .await
+    }
+
+    fn put(&self, name: &str, text: &str) -> Result<()> {
+        let folder = self.server.data_dir();
+        let (path, owner) = (folder.join(name), folder.metadata()?);
+        std::fs::write(&path, text)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        chown(&path, Some(owner.uid()), Some(owner.gid()))?;
+        Ok(())
+    }
+
+    fn file(&self, name: &str) -> String {
+        Path::display(&self.server.data_dir().join(name)).to_string()
+    }
+
+    fn url(&self, host: &str, query: &str) -> String {
+        let port = self.server.port();
+        format!("postgres://svc@{host}:{port}/postgres?hostaddr=127.0.0.1&{query}")
+    }
+
+    async fn encrypted(&self, host: &str, query: &str) -> Result<bool> {
+        encrypted(&open(&self.url(host, query), options(3))?).await
+    }
+
+    /// The whole chain of the error that must come.
+    async fn refusal(&self, host: &str, query: &str) -> String {
+        let outcome = self.encrypted(host, query).await;
+        format!("{:#}", outcome.expect_err("it was let in"))
+    }
+}
+
+async fn encrypted(store: &Store) -> Result<bool> {
+    let rows = store.read("test", Bulkhead::Auth, ENCRYPTED, &[]).await?;
+    Ok(rows[0].try_get(0)?)
+}
+
+#[tokio::test]
+async fn every_sslmode_means_what_libpq_means_by_it() -> Result<()> {
+    let secured = Secured::start().await?;
+    let root = format!("sslrootcert={}", secured.file("root.crt"));
+    let stranger = format!("sslrootcert={}", secured.file("stranger.crt"));
+    let any = "127.0.0.1";
+    assert!(!secured.encrypted(any, "sslmode=disable").await?);
+    for mode in ["allow", "prefer", "require"] {
+        assert!(secured.encrypted(any, &format!("sslmode={mode}")).await?);
+    }
+    let with = |mode: &str, root: &str| format!("sslmode={mode}&{root}");
+    assert!(secured.encrypted(any, &with("require", &root)).await?);
+    assert!(secured.encrypted(any, &with("verify-ca", &root)).await?);
+    assert!(
+        secured
+            .encrypted("localhost", &with("verify-full", &root))
+            .await?
+    );
+    let text = secured.refusal(any, &with("verify-full", &root)).await;
+    assert!(text.contains("not valid for name"), "{text}");
+    for mode in ["require", "verify-ca", "verify-full"] {
+        let text = secured.refusal("localhost", &with(mode, &stranger)).await;
+        assert!(text.contains("UnknownIssuer"), "{mode}: {text}");
+    }
+    let listening = DatabaseUrl::parse(&secured.url("localhost", &with("verify-full", &root)))?;
+    Listener::connect(&listening, "changes").await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_certificate_named_in_sslrootcert_is_trusted_within_its_dates() -> Result<()> {
+    let secured = Secured::start().await?;
+    secured.present(&Identity::server(&["localhost"])?).await?;
+    let full = format!(
+        "sslmode=verify-full&sslrootcert={}",
+        secured.file("pinned.crt")
+    );
+    assert!(secured.encrypted("localhost", &full).await?);
+    let text = secured.refusal("127.0.0.1", &full).await;
+    assert!(text.contains("not valid for name"), "{text}");
+    secured
+        .present(&Identity::expired_server(&["localhost"])?)
+        .await?;
+    let text = secured.refusal("localhost", &full).await;
+    assert!(text.contains("xpired"), "{text}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_client_certificate_is_shown_to_the_server() -> Result<()> {
+    let secured = Secured::start().await?;
+    secured
+        .server
+        .psql("postgres", "CREATE ROLE certified LOGIN")
+        .await?;
+    let client = secured.authority.issue_client("certified")?;
+    secured.put("client.crt", &client.cert_pem)?;
+    secured.put("client.key", &client.key_pem)?;
+    let without = "sslmode=require&user=certified";
+    let text = secured.refusal("localhost", without).await;
+    assert!(text.contains("certificate"), "{text}");
+    let (cert, key) = (secured.file("client.crt"), secured.file("client.key"));
+    let with = format!("{without}&sslcert={cert}&sslkey={key}");
+    assert!(secured.encrypted("localhost", &with).await?);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_server_without_tls_is_refused_where_tls_is_demanded() -> Result<()> {
+    let url = svc_sandbox::shared_postgres().await?.url("postgres");
+    assert!(!encrypted(&open(&format!("{url}?sslmode=prefer"), options(3))?).await?);
+    let store = open(&format!("{url}?sslmode=require"), options(3))?;
+    let error = anyhow::Error::from(store.ping().await.unwrap_err());
+    assert!(
+        format!("{error:#}").contains("does not support TLS"),
+        "{error:#}"
+    );
+    Ok(())
+}

@@ -1,0 +1,219 @@
+//! The named transaction: retried, metered, isolated, and clean afterwards.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use anyhow::Result;
+use svc_sandbox::eventually;
+use svc_store::{Bulkhead, Store, StoreError, Tx, Type};
+use tokio::sync::{Barrier, Notify};
+use tokio::time::timeout;
+
+use crate::support::{PATIENCE, batch, empty, metrics, open, options, text};
+
+const TABLE: &str = "CREATE TABLE t (id int4 PRIMARY KEY, n int4 NOT NULL);
+                     INSERT INTO t VALUES (1, 0), (2, 0)";
+
+#[tokio::test]
+async fn a_transaction_commits_what_it_returns_and_rolls_back_what_fails() -> Result<()> {
+    let (_database, store) = empty().await?;
+    batch(&store, TABLE).await?;
+    let failed = store
+        .run("fail", Bulkhead::Auth, async |tx| {
+            bump(&tx, 1).await?;
+            tx.execute("INSERT INTO t VALUES (2, 0)", &[]).await
+        })
+        .await
+        .unwrap_err();
+    assert_eq!(failed.sqlstate(), Some("23505"));
+    assert_eq!(failed.constraint(), Some("t_pkey"));
+    assert!(!failed.is_unavailable());
+    let bumped = async |tx: Tx| bump(&tx, 2).await;
+    store.run("bump", Bulkhead::Auth, bumped).await?;
+    assert_eq!(counts(&store).await?, "1:0 2:1");
+    let metrics = metrics(&store);
+    assert!(metrics.contains(r#"database_transactions_total{name="fail",outcome="refused"} 1"#));
+    assert!(metrics.contains(r#"database_transactions_total{name="bump",outcome="ok"} 1"#));
+    assert!(metrics.contains("database_up 1"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_error_that_the_closure_swallows_is_not_taken_for_a_commit() -> Result<()> {
+    let (_database, store) = empty().await?;
+    batch(&store, TABLE).await?;
+    let outcome = store
+        .run("swallow", Bulkhead::Auth, async |tx| {
+            bump(&tx, 1).await?;
+            let _ = tx.execute("INSERT INTO t VALUES (2, 0)", &[]).await;
+            Ok(())
+        })
+        .await;
+    assert_eq!(outcome.unwrap_err().sqlstate(), Some("25P02"));
+    assert_eq!(counts(&store).await?, "1:0 2:0");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_run_that_borrows_can_be_spawned() -> Result<()> {
+    let (_database, store) = empty().await?;
+    let words = vec!["owned".to_owned(), "data".to_owned()];
+    let handle = tokio::spawn(async move {
+        let words = &words;
+        store
+            .run("spawned", Bulkhead::Ingest, async |tx| {
+                let sql = "SELECT cardinality($1)";
+                let row = tx.query_one(sql, &[(words, Type::TEXT_ARRAY)]).await?;
+                Ok(row.try_get::<_, i32>(0)?)
+            })
+            .await
+    });
+    assert_eq!(handle.await??, 2);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_deadlock_is_run_again() -> Result<()> {
+    let (_database, store) = empty().await?;
+    batch(&store, TABLE).await?;
+    let meet = Barrier::new(2);
+    let (one, two) = tokio::join!(cross(&store, &meet, [1, 2]), cross(&store, &meet, [2, 1]));
+    assert_eq!(one? + two?, 3, "one of them ran twice");
+    assert_eq!(counts(&store).await?, "1:2 2:2");
+    assert!(metrics(&store).contains(r#"database_retries_total{name="cross"} 1"#));
+    Ok(())
+}
+
+/// Locks one row, waits for the other transaction to do so too, and goes for
+/// the second. Says how often it ran.
+async fn cross(store: &Store, meet: &Barrier, ids: [i32; 2]) -> Result<u32, StoreError> {
+    let ran = AtomicU32::new(0);
+    store
+        .run("cross", Bulkhead::Ingest, async |tx| {
+            bump(&tx, ids[0]).await?;
+            if ran.fetch_add(1, Ordering::Relaxed) == 0 {
+                meet.wait().await;
+            }
+            bump(&tx, ids[1]).await
+        })
+        .await?;
+    Ok(ran.load(Ordering::Relaxed))
+}
+
+#[tokio::test]
+async fn a_serialization_failure_is_run_again_and_gives_up_in_the_end() -> Result<()> {
+    let (_database, store) = empty().await?;
+    batch(&store, TABLE).await?;
+    assert_eq!(overtaken(&store, 1).await?, 2);
+    let error = overtaken(&store, 100).await.unwrap_err();
+    assert!(matches!(error, StoreError::Conflict(_)), "{error:?}");
+    assert_eq!(error.sqlstate(), Some("40001"));
+    assert_eq!(counts(&store).await?, "1:7 2:0");
+    Ok(())
+}
+
+/// Updates a row that others changed after its snapshot, the first `times`.
+async fn overtaken(store: &Store, times: u32) -> Result<u32, StoreError> {
+    let ran = AtomicU32::new(0);
+    store
+        .run("overtaken", Bulkhead::Auth, async |tx| {
+            tx.batch("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+                .await?;
+            tx.query("SELECT n FROM t", &[]).await?;
+            if ran.fetch_add(1, Ordering::Relaxed) < times {
+                let other = async |tx: Tx| bump(&tx, 1).await;
+                store.run("other", Bulkhead::Ingest, other).await?;
+            }
+            bump(&tx, 1).await
+        })
+        .await?;
+    Ok(ran.load(Ordering::Relaxed))
+}
+
+#[tokio::test]
+async fn a_future_dropped_in_the_middle_leaves_a_clean_pool() -> Result<()> {
+    let (database, _) = empty().await?;
+    let store = open(database.url(), options(3))?;
+    batch(&store, TABLE).await?;
+    for round in 0..200 {
+        let work = store.run("dropped", Bulkhead::Auth, async |tx| {
+            bump(&tx, 1).await?;
+            tx.query("SELECT pg_sleep(0.03)", &[]).await?;
+            bump(&tx, 2).await?;
+            std::future::pending::<Result<(), StoreError>>().await
+        });
+        let outcome = timeout(Duration::from_micros(round * 300), work).await;
+        assert!(outcome.is_err(), "a pending future came to an end");
+    }
+    let both = async |tx: Tx| {
+        bump(&tx, 1).await?;
+        bump(&tx, 2).await
+    };
+    store.run("after", Bulkhead::Auth, both).await?;
+    assert_eq!(counts(&store).await?, "1:1 2:1");
+    nobody_is_idle_in_a_transaction(&store).await
+}
+
+#[tokio::test]
+async fn a_stalled_bulkhead_leaves_the_others_alone() -> Result<()> {
+    let (_database, store) = empty().await?;
+    let (release, held) = (Arc::new(Notify::new()), Arc::new(Barrier::new(9)));
+    let holders: Vec<_> = (0..8).map(|_| hold(&store, &release, &held)).collect();
+    held.wait().await;
+    for bulkhead in [Bulkhead::Auth, Bulkhead::Watch] {
+        let sql = "SELECT 1";
+        timeout(PATIENCE, store.read("other", bulkhead, sql, &[])).await??;
+    }
+    let waiting = store.read("waiting", Bulkhead::Ingest, "SELECT 1", &[]);
+    assert!(timeout(Duration::from_millis(200), waiting).await.is_err());
+    assert!(metrics(&store).contains(r#"database_pool_in_use{bulkhead="ingest"} 8"#));
+    release.notify_waiters();
+    for holder in holders {
+        holder.await??;
+    }
+    store
+        .read("free", Bulkhead::Ingest, "SELECT 1", &[])
+        .await?;
+    Ok(())
+}
+
+type Held = tokio::task::JoinHandle<Result<(), StoreError>>;
+
+/// Keeps one connection of the ingest bulkhead until it is released.
+fn hold(store: &Store, release: &Arc<Notify>, held: &Arc<Barrier>) -> Held {
+    let (store, release, held) = (store.clone(), release.clone(), held.clone());
+    tokio::spawn(async move {
+        store
+            .run("hold", Bulkhead::Ingest, async |_tx| {
+                let released = release.notified();
+                held.wait().await;
+                released.await;
+                Ok(())
+            })
+            .await
+    })
+}
+
+async fn bump(tx: &Tx, id: i32) -> Result<(), StoreError> {
+    let sql = "UPDATE t SET n = n + 1 WHERE id = $1";
+    tx.execute(sql, &[(&id, Type::INT4)]).await?;
+    Ok(())
+}
+
+async fn counts(store: &Store) -> Result<String> {
+    text(
+        store,
+        "SELECT string_agg(id || ':' || n, ' ' ORDER BY id) FROM t",
+    )
+    .await
+}
+
+async fn nobody_is_idle_in_a_transaction(store: &Store) -> Result<()> {
+    let sql = "SELECT count(*)::text FROM pg_stat_activity
+                WHERE datname = current_database() AND state LIKE 'idle in%'";
+    eventually("no open transaction is left", PATIENCE, async || {
+        text(store, sql).await.is_ok_and(|count| count == "0")
+    })
+    .await
+}
