@@ -20,11 +20,11 @@ use std::{
 use svc_store::DatabaseUrl;
 use url::Url;
 
-use crate::listener::{ClientCa, TlsPair};
+use crate::listener::{ClientCa, Limits, TlsPair};
 pub use problem::{Problem, Problems};
 use reader::Reader;
 pub use timing::Timing;
-pub use variables::{VARIABLES, Variable};
+pub use variables::{Fallback, VARIABLES, Variable};
 
 /// Everything that the environment decides.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ pub struct Grpc {
     pub address: SocketAddr,
     pub tls: TlsPair,
     pub client_ca: Option<ClientCa>,
-    pub max_connections: usize,
+    pub limits: Limits,
 }
 
 #[derive(Clone, Debug)]
@@ -119,7 +119,7 @@ impl Config {
         let drain_timeout = reader.value("INGEST_DRAIN_TIMEOUT", parse::drain_timeout);
         let log = Log::collect(reader);
         let (grpc_address, http) = addresses?;
-        let (tls, client_ca, max_connections) = grpc?;
+        let (tls, client_ca, limits) = grpc?;
         let agents = agents?;
         Some(Self {
             database: database?,
@@ -127,7 +127,7 @@ impl Config {
                 address: grpc_address,
                 tls,
                 client_ca,
-                max_connections,
+                limits,
             },
             http,
             jwt_key_file: jwt_key_file?,
@@ -150,6 +150,11 @@ pub fn jwt_key_file() -> Result<PathBuf, Problems> {
 }
 
 impl Database {
+    /// Where LISTEN goes: a pooler cannot carry it.
+    pub fn listen_url(&self) -> DatabaseUrl {
+        self.listen_url.clone().unwrap_or_else(|| self.url.clone())
+    }
+
     /// What the admin commands need: DATABASE_URL alone.
     pub fn from_env() -> Result<Self, Problems> {
         Self::read(&|name| std::env::var_os(name))
@@ -178,13 +183,13 @@ impl Database {
 }
 
 impl Grpc {
-    fn collect(reader: &mut Reader<'_>) -> Option<(TlsPair, Option<ClientCa>, usize)> {
+    fn collect(reader: &mut Reader<'_>) -> Option<(TlsPair, Option<ClientCa>, Limits)> {
         let certificate = reader.value("INGEST_TLS_CERT", parse::path);
         let key = reader.value("INGEST_TLS_KEY", parse::path);
         let tls = reader.tls_pair(certificate, key);
         let client_ca = reader.client_ca("INGEST_TLS_CLIENT_CA");
         let max_connections = reader.value("INGEST_MAX_CONNECTIONS", parse::max_connections);
-        Some((tls?, client_ca?, max_connections?))
+        Some((tls?, client_ca?, Limits::new(max_connections?)))
     }
 }
 

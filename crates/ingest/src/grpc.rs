@@ -1,12 +1,17 @@
 //! The protocol's edge: which gRPC services the port offers, and how they refuse.
 
+mod convert;
 mod health;
+mod ingest;
 mod reflection;
 mod refusal;
+
+use std::sync::Arc;
 
 use axum::middleware::from_fn;
 use tonic::service::Routes;
 
+pub use ingest::Ingest;
 pub use refusal::Refusal;
 
 use crate::health::Health;
@@ -14,10 +19,12 @@ use crate::health::Health;
 /// All services of the gRPC port. `bystanders` is how many streams without an
 /// authenticated agent each kind of them may hold.
 pub fn routes(
+    ingest: Arc<Ingest>,
     health: Health,
     bystanders: usize,
 ) -> Result<Routes, tonic_reflection::server::Error> {
     let mut routes = Routes::builder();
+    routes.add_service(ingest::service(ingest));
     routes.add_service(health::service(health, bystanders));
     reflection::add_to(&mut routes)?;
     Ok(routes

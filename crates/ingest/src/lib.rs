@@ -7,6 +7,7 @@
 
 pub mod cli;
 pub mod config;
+pub mod enrol;
 pub mod grpc;
 pub mod health;
 pub mod http;
@@ -17,6 +18,7 @@ pub mod signing;
 pub mod startup;
 pub mod supervise;
 pub mod telemetry;
+pub mod watch;
 
 /// The version that the service reports of itself.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

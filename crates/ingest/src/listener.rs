@@ -10,7 +10,9 @@ mod connection;
 mod facts;
 mod gate;
 mod limits;
+mod meter;
 mod reload;
+mod shedding;
 mod tls;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
@@ -29,6 +31,7 @@ pub use tls::{ClientCa, TlsError, TlsPair};
 use crate::telemetry::ListenerMetrics;
 use connection::Connection;
 use gate::Gate;
+use shedding::Shedding;
 
 /// The bound port, before it serves.
 #[derive(Debug)]
@@ -51,6 +54,9 @@ impl Listener {
         )?;
         socket.set_reuse_address(true)?;
         socket.set_nonblocking(true)?;
+        // Accepted sockets inherit these; left to itself, the kernel goes to megabytes.
+        socket.set_recv_buffer_size(limits::tcp::RECEIVE_BUFFER)?;
+        socket.set_send_buffer_size(limits::tcp::SEND_BUFFER)?;
         socket.bind(&address.into())?;
         socket.listen(limits.backlog)?;
         Ok(Self {
@@ -106,8 +112,9 @@ impl Listener {
         connection: &Connection,
         abort: &CancellationToken,
     ) {
+        let mut shedding = Shedding::new();
         loop {
-            let (stream, address) = self.accept().await;
+            let (stream, address) = self.accept(&mut shedding).await;
             let Some(place) = connection.gate.enter() else {
                 continue; // Full: the client sees a closed connection and comes back later.
             };
@@ -119,14 +126,16 @@ impl Listener {
     /// The next connection. An error of `accept` is either one client's, who has
     /// left already, or the machine's, which is out of files or memory: waiting
     /// is right for both, and keeps the loop from spinning.
-    async fn accept(&self) -> (TcpStream, SocketAddr) {
+    async fn accept(&self, shedding: &mut Shedding) -> (TcpStream, SocketAddr) {
         let mut wait = Duration::from_millis(5);
         loop {
             match self.socket.accept().await {
                 Ok(accepted) => return accepted,
                 Err(error) => {
                     self.metrics.accept_errors.inc();
-                    tracing::warn!(%error, "could not accept a connection");
+                    shedding.report(&error);
+                    let shed = shedding.turn_away(&self.socket, &error);
+                    self.metrics.shed.inc_by(shed);
                     tokio::time::sleep(wait).await;
                     wait = (wait * 2).min(Duration::from_secs(1));
                 }

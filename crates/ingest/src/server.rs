@@ -9,20 +9,24 @@ use std::{
 };
 
 use svc_store::{NewInstance, Store, StoreOptions};
+use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::{
     config::{Config, Database, Problem, Problems},
-    grpc,
+    enrol::{Enrolment, Issuer},
+    grpc::{self, Ingest},
     health::Health,
     http::{HttpServer, Pages},
-    listener::{Limits, Listener, Reload},
+    listener::{Listener, Reload},
     presence::Lease,
+    signing::SigningKey,
     startup::{self, StartError},
     supervise::Parts,
     telemetry::{ListenerMetrics, Metrics},
+    watch::{Listen, Watch},
 };
 
 /// What the front row may take beyond the drain timeout to notice that it is over.
@@ -64,7 +68,7 @@ impl Server {
         let listener_metrics = ListenerMetrics::default();
         metrics.register(|registry| store.register(registry));
         metrics.register(|registry| listener_metrics.register(registry));
-        let limits = Limits::new(config.grpc.max_connections);
+        let limits = config.grpc.limits;
         let (tls, reload) = Reload::new(config.grpc.tls, config.grpc.client_ca)
             .map_err(|error| Problems::one("INGEST_TLS_CLIENT_CA", error))?;
         let listener = Listener::bind(config.grpc.address, limits, listener_metrics).await;
@@ -118,12 +122,23 @@ impl Server {
         let health = pages.health.clone();
         let mut parts = Parts::new(stop.clone());
         parts.back("the HTTP port", http.run(pages.clone(), parts.last.clone()));
-        let starting = start(&settings, store, &pages, addresses);
+        let starting = start(&settings, store.clone(), &pages, addresses);
         if let Some(started) = stop.run_until_cancelled(starting).await {
-            let lease = started?;
-            let routes =
-                grpc::routes(health.clone(), settings.bystanders).map_err(anyhow::Error::from)?;
+            let (lease, key) = started?;
+            let ingest = ingest(&settings, store, key, stop.clone());
+            let listen = Listen {
+                url: settings.database.listen_url(),
+                watch: ingest.watch.clone(),
+            };
+            let watch = ingest.watch.clone();
+            let routes = grpc::routes(ingest, health.clone(), settings.bystanders)
+                .map_err(anyhow::Error::from)?;
             parts.back("the lease", lease.run(parts.last.clone()));
+            parts.back(
+                "the watch",
+                watch.run(settings.timing.poll, parts.last.clone()),
+            );
+            parts.back("the LISTEN connection", listen.run(parts.last.clone()));
             parts.back(
                 "the certificate reload",
                 reload.run(settings.timing.certificate_poll, parts.last.clone()),
@@ -156,12 +171,13 @@ async fn start(
     store: Store,
     pages: &Pages,
     addresses: [String; 2],
-) -> Result<Lease, StartError> {
+) -> Result<(Lease, SigningKey), StartError> {
     let [grpc_address, http_address] = addresses;
     pages.health.starting("waiting for the database");
     startup::database(&store).await;
     pages.health.starting("waiting for the schema");
-    startup::schema(&store, settings.database.auto_migrate).await?;
+    let patience = settings.timing.schema_patience;
+    startup::schema(&store, settings.database.auto_migrate, patience).await?;
     pages.health.starting("waiting for the signing key");
     let key = startup::signing_key(&settings.jwt_key_file, &store).await?;
     let instance = NewInstance {
@@ -175,7 +191,26 @@ async fn start(
     let lease = Lease::claim(store, instance, settings.timing).await?;
     drop(pages.jwks.set(key.jwks()));
     tracing::info!(instance.id = %lease.id(), kid = key.kid(), grpc = grpc_address, http = http_address, "serving");
-    Ok(lease)
+    Ok((lease, key))
+}
+
+/// What answers the agents.
+fn ingest(
+    settings: &Settings,
+    store: Store,
+    key: SigningKey,
+    stop: CancellationToken,
+) -> Arc<Ingest> {
+    let key = Arc::new(key);
+    Arc::new(Ingest {
+        enrolment: Enrolment::new(store.clone(), settings.timing.reinstall_quiet),
+        issuer: Issuer::new(store.clone(), key.clone()),
+        watch: Watch::new(store.clone(), settings.timing.reinstall_quiet),
+        waiting: Arc::new(Semaphore::new(settings.bystanders)),
+        store,
+        key,
+        stop,
+    })
 }
 
 fn open_store(database: &Database) -> Result<Store, Problems> {

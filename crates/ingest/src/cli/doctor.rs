@@ -113,7 +113,7 @@ fn check_config(config: &Config, checks: &mut Vec<Check>) -> Option<String> {
     });
     checks.push(check_port("INGEST_GRPC_PORT", config.grpc.address));
     checks.push(check_port("INGEST_HTTP_PORT", config.http));
-    let connections = config.grpc.max_connections;
+    let connections = config.grpc.limits.connections;
     checks.push(Check::new(
         Verdict::Ok,
         "connections",

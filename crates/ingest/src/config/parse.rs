@@ -1,7 +1,12 @@
 //! From a variable's text to its value: one small function each. The error says
 //! what would be right; the reader puts the variable's name and value before it.
 
-use std::{fs::File, net::IpAddr, path::PathBuf, time::Duration};
+use std::{
+    fs::{self, File},
+    net::IpAddr,
+    path::PathBuf,
+    time::Duration,
+};
 
 use jiff::{Span, SpanRelativeTo};
 use svc_store::DatabaseUrl;
@@ -17,7 +22,7 @@ const DAY: Duration = Duration::from_hours(24);
 const FILES_KEPT_BACK: usize = 512;
 
 pub(super) fn database_url(text: &str) -> Parsed<DatabaseUrl> {
-    DatabaseUrl::parse(text).map_err(|error| error.to_string())
+    DatabaseUrl::parse(text).map_err(|error| format!("{:#}", anyhow::Error::from(error)))
 }
 
 pub(super) fn path(text: &str) -> Parsed<PathBuf> {
@@ -29,10 +34,11 @@ pub(super) fn path(text: &str) -> Parsed<PathBuf> {
 
 pub(super) fn readable_file(text: &str) -> Parsed<PathBuf> {
     let path = path(text)?;
-    match File::open(&path).and_then(|file| file.metadata()) {
-        Ok(metadata) if metadata.is_file() => Ok(path),
-        Ok(_) => Err("is not a file".into()),
-        Err(error) => Err(format!("cannot be read: {error}")),
+    match fs::metadata(&path) {
+        Ok(metadata) if !metadata.is_file() => Err("is not a file".into()),
+        _ => File::open(&path)
+            .map(|_| path)
+            .map_err(|error| format!("cannot be read: {error}")),
     }
 }
 

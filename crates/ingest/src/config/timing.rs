@@ -14,6 +14,12 @@ pub struct Timing {
     pub health_grace: Duration,
     /// How often certificate files are looked at.
     pub certificate_poll: Duration,
+    /// How often everything that is waited for is looked up, notifications or not.
+    pub poll: Duration,
+    /// How long a machine's agent must have been offline before a token may replace it unseen.
+    pub reinstall_quiet: Duration,
+    /// How long somebody else may take to migrate the schema, where this instance may not.
+    pub schema_patience: Duration,
 }
 
 impl Timing {
@@ -24,6 +30,9 @@ impl Timing {
             lease_ttl: Duration::from_secs(15),
             health_grace: Duration::from_secs(60),
             certificate_poll: Duration::from_secs(10),
+            poll: Duration::from_secs(5),
+            reinstall_quiet: Duration::from_mins(10),
+            schema_patience: Duration::from_mins(1),
         }
     }
 }

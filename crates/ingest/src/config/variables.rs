@@ -78,7 +78,8 @@ pub const VARIABLES: &[Variable] = &[
         "INGEST_AGENT_DOWNLOAD_BASE_URL",
         "http://localhost:3000",
         "Public URL of the web application, from which agents build their binary's download URL",
-    ),
+    )
+    .secret(), // By mistake alone: credentials in it are refused, and must not be shown then.
     Variable::default(
         "INGEST_BIND_ADDRESS",
         "0.0.0.0",

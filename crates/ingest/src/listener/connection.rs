@@ -102,6 +102,7 @@ impl Connection {
     ) {
         let activity = Arc::new(Activity::default());
         let service = service_fn(|request: Request<Incoming>| {
+            self.gate.metrics.requests.inc();
             answer(
                 request,
                 routes.clone(),

@@ -58,6 +58,7 @@ impl Gate {
         })
     }
 
+    /// A turn at the CPU, for the part of a handshake that is dear.
     pub(super) async fn handshake_turn(&self) -> Option<SemaphorePermit<'_>> {
         self.handshakes.acquire().await.ok()
     }

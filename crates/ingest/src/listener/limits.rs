@@ -9,15 +9,14 @@ pub struct Limits {
     pub connections_per_key: usize,
     /// Handshakes that may compete with live streams for the CPU at one time.
     pub handshakes: usize,
-    /// How long a handshake keeps its place among those: one that takes longer
-    /// waits for its client, not for the CPU.
-    pub handshake_turn: Duration,
-    /// For the first byte, and again for the whole TLS handshake.
+    /// From accept to the end of the TLS handshake.
     pub handshake_deadline: Duration,
     /// From the end of the handshake to the first complete request headers.
     pub first_request_deadline: Duration,
     /// From a request's headers to the headers of its response.
     pub response_deadline: Duration,
+    /// How long a client may leave an answer untaken that waits for it.
+    pub send_deadline: Duration,
     /// How long a connection may be without a request.
     pub idle: Duration,
     /// A connection's age, give or take a fifth: rebalances a load-balanced fleet.
@@ -44,6 +43,13 @@ pub(super) mod http2 {
     pub const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
 }
 
+/// What the kernel holds for a client that stops reading, or is read slowly.
+pub(super) mod tcp {
+    /// Enough for 512 KiB/s over a round trip of 200 ms.
+    pub const RECEIVE_BUFFER: usize = 128 * 1024;
+    pub const SEND_BUFFER: usize = 64 * 1024;
+}
+
 impl Limits {
     pub fn new(connections: usize) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -51,10 +57,10 @@ impl Limits {
             connections,
             connections_per_key: 4,
             handshakes: 64 * cores,
-            handshake_turn: Duration::from_millis(250),
             handshake_deadline: Duration::from_secs(10),
             first_request_deadline: Duration::from_secs(10),
             response_deadline: Duration::from_secs(10),
+            send_deadline: Duration::from_secs(10),
             idle: Duration::from_mins(1),
             age: Duration::from_hours(2),
             farewell: Duration::from_secs(30),

@@ -30,7 +30,7 @@ pub enum KeyPemError {
         "holds an encrypted key: the service has no passphrase, so store it decrypted, with mode 0600"
     )]
     Encrypted,
-    #[error("holds an elliptic-curve key: RS256 needs an RSA key")]
+    #[error("holds a key of another kind: RS256 needs an RSA key")]
     NotRsa,
     #[error("holds {0} private keys: exactly one is expected")]
     Several(usize),

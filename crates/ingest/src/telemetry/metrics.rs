@@ -84,6 +84,7 @@ pub struct ListenerMetrics {
     pub connections: Gauge,
     pub shed: Counter,
     pub accept_errors: Counter,
+    pub requests: Counter,
     handshakes: Family<HandshakeLabels, Counter>,
 }
 
@@ -109,6 +110,11 @@ impl ListenerMetrics {
             "accept_errors",
             "Failures to accept a connection",
             self.accept_errors.clone(),
+        );
+        registry.register(
+            "requests",
+            "Requests of the gRPC port that reached a handler",
+            self.requests.clone(),
         );
         registry.register(
             "handshakes",

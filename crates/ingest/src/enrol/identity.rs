@@ -1,0 +1,245 @@
+//! What a machine is recognised by: from the facts that an agent sends to
+//! normalised identifiers, without those that many machines share.
+//!
+//! Facts are claims. An identifier never proves who a client is (its key does);
+//! it only tells which host record a key's agent belongs to.
+
+use svc_store::{IdentifierKind, Identifiers};
+
+/// Hardware UUIDs that vendors ship by default or by mistake.
+const JUNK_UUIDS: [&str; 6] = [
+    "03000200040005000006000700080009",
+    "00020003000400050006000700080009",
+    "12345678123456789abccddeefaabbcc",
+    "123456781234567890abcddeefaabbcc",
+    "12345678123412341234123456789abc",
+    "0123456789abcdef0123456789abcdef",
+];
+const JUNK_HOSTNAMES: [&str; 5] = [
+    "localhost",
+    "localhost.localdomain",
+    "localhost6",
+    "debian",
+    "ubuntu",
+];
+
+/// The identifiers among what an agent said.
+pub fn identifiers(
+    cloud_instance_id: &str,
+    hardware_uuid: &str,
+    machine_id: &str,
+    hostname: &str,
+    mac_addresses: &[String],
+) -> Identifiers {
+    let mut found = Identifiers::new();
+    let mut add = |kind, values: Vec<String>| {
+        if !values.is_empty() {
+            found.insert(kind, values);
+        }
+    };
+    add(
+        IdentifierKind::Cloud,
+        cloud(cloud_instance_id).into_iter().collect(),
+    );
+    add(
+        IdentifierKind::Hardware,
+        hex_id(hardware_uuid).into_iter().collect(),
+    );
+    add(
+        IdentifierKind::Machine,
+        hex_id(machine_id).into_iter().collect(),
+    );
+    add(IdentifierKind::Network, network(hostname, mac_addresses));
+    found
+}
+
+/// `provider/id`, both there.
+fn cloud(text: &str) -> Option<String> {
+    let text = text.trim().to_lowercase();
+    let (provider, id) = text.split_once('/')?;
+    (!provider.is_empty() && !id.is_empty() && !is_one_character(id)).then(|| text.clone())
+}
+
+/// 128 bits in hexadecimal, with or without dashes; hardware UUIDs and machine ids alike.
+fn hex_id(text: &str) -> Option<String> {
+    let digits: String = text
+        .trim()
+        .to_lowercase()
+        .chars()
+        .filter(|c| *c != '-')
+        .collect();
+    let well_formed = digits.len() == 32 && digits.bytes().all(|b| b.is_ascii_hexdigit());
+    (well_formed && !is_junk(&digits)).then_some(digits)
+}
+
+/// Whether it repeats one or two digits throughout (all zeros, all Fs, `fefe…`), or is a known default.
+fn is_junk(digits: &str) -> bool {
+    let repeats = digits
+        .as_bytes()
+        .chunks(2)
+        .all(|pair| pair == &digits.as_bytes()[..2]);
+    repeats || JUNK_UUIDS.contains(&digits)
+}
+
+fn is_one_character(text: &str) -> bool {
+    text.bytes()
+        .all(|byte| Some(&byte) == text.as_bytes().first())
+}
+
+/// The host's name with each of its universally administered MAC addresses:
+/// locally administered ones are made up by hypervisors, bridges and privacy settings.
+fn network(hostname: &str, mac_addresses: &[String]) -> Vec<String> {
+    let hostname = hostname.trim().to_lowercase();
+    if hostname.is_empty() || JUNK_HOSTNAMES.contains(&hostname.as_str()) {
+        return Vec::new();
+    }
+    let mut values: Vec<String> = mac_addresses
+        .iter()
+        .filter_map(|text| universal_mac(text))
+        .map(|mac| format!("{hostname}/{mac}"))
+        .collect();
+    values.sort_unstable();
+    values.dedup();
+    values
+}
+
+fn universal_mac(text: &str) -> Option<String> {
+    let octets: Vec<u8> = text
+        .split([':', '-'])
+        .map(|octet| {
+            (octet.len() == 2)
+                .then(|| u8::from_str_radix(octet, 16).ok())
+                .flatten()
+        })
+        .collect::<Option<_>>()?;
+    let [first, ..] = octets[..] else { return None };
+    let group_or_local = first & 0b11 != 0;
+    let known = octets.len() == 6 && !group_or_local && octets.iter().any(|octet| *octet != 0);
+    known.then(|| {
+        octets
+            .iter()
+            .map(|octet| format!("{octet:02x}"))
+            .collect::<Vec<_>>()
+            .join(":")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use svc_store::same_machine;
+
+    use super::*;
+
+    fn of(
+        cloud: &str,
+        hardware: &str,
+        machine: &str,
+        hostname: &str,
+        macs: &[&str],
+    ) -> Identifiers {
+        let macs: Vec<String> = macs.iter().map(|mac| (*mac).to_owned()).collect();
+        identifiers(cloud, hardware, machine, hostname, &macs)
+    }
+
+    const HARDWARE: &str = "4C4C4544-0042-3510-8054-B7C04F563232";
+    const OTHER_HARDWARE: &str = "4C4C4544-0042-3510-8054-B7C04F563233";
+    const MACHINE: &str = "b0b1b2b3b4b5b6b7b8b9babbbcbdbebf";
+
+    #[test]
+    fn values_are_normalised() {
+        let found = of(
+            "AWS/i-0AB",
+            HARDWARE,
+            MACHINE,
+            "Web-1",
+            &["00-1B-21-AA-BB-CC", "00:1b:21:aa:bb:cc"],
+        );
+        assert_eq!(found[&IdentifierKind::Cloud], ["aws/i-0ab"]);
+        assert_eq!(
+            found[&IdentifierKind::Hardware],
+            ["4c4c4544004235108054b7c04f563232"]
+        );
+        assert_eq!(found[&IdentifierKind::Machine], [MACHINE]);
+        assert_eq!(found[&IdentifierKind::Network], ["web-1/00:1b:21:aa:bb:cc"]);
+    }
+
+    #[test]
+    fn junk_identifies_nobody() {
+        for hardware in [
+            "",
+            "00000000-0000-0000-0000-000000000000",
+            "FFFFFFFF-FFFF-FFFF-FFFF-FFFFFFFFFFFF",
+            "Not Settable",
+            "03000200-0400-0500-0006-000700080009",
+            "fefefefe-fefe-fefe-fefe-fefefefefefe",
+            "To be filled by O.E.M.",
+        ] {
+            assert!(of("", hardware, hardware, "", &[]).is_empty(), "{hardware}");
+        }
+        for cloud in ["", "aws", "aws/", "/i-1", "gcp/000000"] {
+            assert!(of(cloud, "", "", "", &[]).is_empty(), "{cloud}");
+        }
+        for mac in [
+            "02:42:ac:11:00:02",
+            "01:00:5e:00:00:01",
+            "00:00:00:00:00:00",
+            "00:1b:21",
+            "zz:1b:21:aa:bb:cc",
+            "",
+        ] {
+            assert!(of("", "", "", "web-1", &[mac]).is_empty(), "{mac}");
+        }
+        assert!(of("", "", "", "localhost", &["00:1b:21:aa:bb:cc"]).is_empty());
+    }
+
+    #[test]
+    fn the_strongest_kind_that_both_carry_decides() {
+        let clone = of("", OTHER_HARDWARE, MACHINE, "", &[]);
+        let with_root = of("", HARDWARE, MACHINE, "", &[]);
+        let without_root = of("", "", MACHINE, "", &[]);
+        assert_eq!(
+            same_machine(&with_root, &clone),
+            Some(false),
+            "a cloned disk in other hardware"
+        );
+        assert_eq!(
+            same_machine(&with_root, &without_root),
+            Some(true),
+            "first run without root"
+        );
+        assert_eq!(
+            same_machine(&without_root, &of("aws/i-1", HARDWARE, "", "", &[])),
+            None,
+            "nothing in common"
+        );
+    }
+
+    prop_compose! {
+        fn any_machine()(cloud in "(|aws/i-[0-3])", hardware in 0_u8..4, machine in 0_u8..4, mac in 0_u8..4) -> Identifiers {
+            let hex = |number: u8, tail: &str| if number == 0 { String::new() } else { format!("{number:030}{tail}") };
+            let macs: Vec<String> = (mac > 0).then(|| format!("00:1b:21:00:00:0{mac}")).into_iter().collect();
+            identifiers(&cloud, &hex(hardware, "ab"), &hex(machine, "cd"), "web", &macs)
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn being_the_same_machine_is_symmetric_and_reflexive(one in any_machine(), other in any_machine()) {
+            prop_assert_eq!(same_machine(&one, &other), same_machine(&other, &one));
+            prop_assert_eq!(same_machine(&one, &one), (!one.is_empty()).then_some(true));
+        }
+
+        #[test]
+        fn a_weaker_kind_never_overrules_a_stronger_one(one in any_machine(), other in any_machine()) {
+            let strongest = one.keys().filter(|kind| other.contains_key(kind)).max();
+            let expected = strongest.map(|kind| one[kind] == other[kind]);
+            prop_assert_eq!(same_machine(&one, &other), expected);
+        }
+
+        #[test]
+        fn no_facts_make_it_panic(a in ".*", b in ".*", c in ".*", d in ".*", mac in ".*") {
+            identifiers(&a, &b, &c, &d, &[mac]);
+        }
+    }
+}

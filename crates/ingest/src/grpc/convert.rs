@@ -1,0 +1,162 @@
+//! From generated messages to our own types: every string, list and number is
+//! bounded here, and generated types go no further.
+
+use svc_proto::v1;
+use svc_store::{AgentFacts, HostFacts};
+
+use super::Refusal;
+use crate::enrol::identifiers;
+
+const MAX_TEXT: usize = 255;
+const MAX_LIST: usize = 64;
+
+/// Names the field that is missing or out of bounds.
+type Converted<T> = Result<T, Refusal>;
+
+pub(super) fn host_facts(host: Option<v1::HostFacts>) -> Converted<HostFacts> {
+    let host = host.ok_or_else(|| malformed("host is missing"))?;
+    for (name, value) in [
+        ("hostname", &host.hostname),
+        ("os", &host.os),
+        ("os_version", &host.os_version),
+        ("arch", &host.arch),
+        ("kernel_version", &host.kernel_version),
+        ("machine_id", &host.machine_id),
+        ("hardware_uuid", &host.hardware_uuid),
+        ("cloud_instance_id", &host.cloud_instance_id),
+        ("boot_id", &host.boot_id),
+    ] {
+        text(name, value)?;
+    }
+    if host.hostname.trim().is_empty() {
+        return Err(malformed("hostname is missing"));
+    }
+    list("mac_addresses", &host.mac_addresses)?;
+    list("ip_addresses", &host.ip_addresses)?;
+    let identifiers = identifiers(
+        &host.cloud_instance_id,
+        &host.hardware_uuid,
+        &host.machine_id,
+        &host.hostname,
+        &host.mac_addresses,
+    );
+    Ok(HostFacts {
+        memory_total_bytes: i64::try_from(host.memory_total_bytes)
+            .map_err(|_| malformed("memory_total_bytes is beyond a signed 64-bit number"))?,
+        cpu_count: i64::from(host.cpu_count),
+        hostname: host.hostname,
+        os: host.os,
+        os_version: host.os_version,
+        arch: host.arch,
+        kernel_version: host.kernel_version,
+        mac_addresses: host.mac_addresses,
+        ip_addresses: host.ip_addresses,
+        boot_id: host.boot_id,
+        identifiers,
+    })
+}
+
+/// An agent that says nothing of itself is one of unknown version.
+pub(super) fn agent_facts(agent: Option<v1::AgentInfo>) -> Converted<AgentFacts> {
+    let agent = agent.unwrap_or_default();
+    text("agent.version", &agent.version)?;
+    list("agent.capabilities", &agent.capabilities)?;
+    Ok(AgentFacts {
+        version: agent.version,
+        capabilities: agent.capabilities,
+    })
+}
+
+/// Empty, or SHA-256 of a key.
+pub(super) fn successor_key(bytes: &[u8]) -> Converted<Option<[u8; 32]>> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    bytes
+        .try_into()
+        .map(Some)
+        .map_err(|_| malformed("successor_key is not of 32 bytes"))
+}
+
+/// PostgreSQL refuses NUL, and nobody wants control characters in a listing.
+fn text(name: &str, value: &str) -> Converted<()> {
+    if value.len() > MAX_TEXT {
+        return Err(malformed(&format!(
+            "{name} is longer than {MAX_TEXT} bytes"
+        )));
+    }
+    if value.chars().any(char::is_control) {
+        return Err(malformed(&format!("{name} holds a control character")));
+    }
+    Ok(())
+}
+
+fn list(name: &str, values: &[String]) -> Converted<()> {
+    if values.len() > MAX_LIST {
+        return Err(malformed(&format!(
+            "{name} has more than {MAX_LIST} entries"
+        )));
+    }
+    values.iter().try_for_each(|value| text(name, value))
+}
+
+fn malformed(what: &str) -> Refusal {
+    Refusal::MalformedRequest(what.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(change: impl FnOnce(&mut v1::HostFacts)) -> String {
+        let mut host = v1::HostFacts {
+            hostname: "web-1".into(),
+            ..Default::default()
+        };
+        assert!(host_facts(Some(host.clone())).is_ok());
+        change(&mut host);
+        match host_facts(Some(host)) {
+            Err(Refusal::MalformedRequest(what)) => what,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn every_field_is_bounded_and_named() {
+        assert_eq!(refused(|h| h.hostname.clear()), "hostname is missing");
+        assert_eq!(refused(|h| h.hostname = " ".into()), "hostname is missing");
+        assert_eq!(
+            refused(|h| h.os = "x".repeat(256)),
+            "os is longer than 255 bytes"
+        );
+        assert_eq!(
+            refused(|h| h.boot_id = "a\0b".into()),
+            "boot_id holds a control character"
+        );
+        assert_eq!(
+            refused(|h| h.arch = "a\x1b[31m".into()),
+            "arch holds a control character"
+        );
+        assert_eq!(
+            refused(|h| h.mac_addresses = vec![String::new(); 10_000]),
+            "mac_addresses has more than 64 entries"
+        );
+        assert_eq!(
+            refused(|h| h.ip_addresses = vec!["1".repeat(300)]),
+            "ip_addresses is longer than 255 bytes"
+        );
+        let too_much = refused(|h| h.memory_total_bytes = u64::MAX);
+        assert_eq!(
+            too_much,
+            "memory_total_bytes is beyond a signed 64-bit number"
+        );
+    }
+
+    #[test]
+    fn a_successor_key_is_a_hash_or_nothing() {
+        assert_eq!(successor_key(&[]), Ok(None));
+        assert_eq!(successor_key(&[7; 32]), Ok(Some([7; 32])));
+        assert!(successor_key(&[7; 31]).is_err());
+        assert!(successor_key(&[7; 33]).is_err());
+    }
+}

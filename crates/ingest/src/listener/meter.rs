@@ -1,0 +1,280 @@
+//! How much a connection may send: a budget of bytes and of frames that refills
+//! at a steady rate. Who has spent it is read more slowly, and no more than that.
+//!
+//! A frame costs as much as 2 KiB, because frames and not bytes are what is dear
+//! to serve: nine bytes make a frame, and few more a request. An agent that sends
+//! its whole backlog stays below the rate; a flood of pings, settings or requests
+//! costs the service no more than such an agent.
+//!
+//! Two layers share one budget. [`Metered`], below TLS, counts bytes, so that
+//! empty TLS records count as well; [`Framed`], above it, sees the frames.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+    time::{Instant, Sleep, sleep},
+};
+use tokio_rustls::server::TlsStream;
+
+/// Twice what the fastest agent may report: 2 reports of 256 KiB a second.
+const BYTES_PER_SECOND: i64 = 1024 * 1024;
+const BURST: i64 = 4 * BYTES_PER_SECOND;
+const FRAME_COST: i64 = 2 * 1024;
+/// A ClientHello and a chain of certificates: what is sent before TLS has proved
+/// a key is buffered, and the chain kept for as long as the connection lives.
+const HANDSHAKE_BYTES: usize = 24 * 1024;
+const SHORTEST_NAP: Duration = Duration::from_millis(20);
+
+/// Bytes that may be spent; below zero, a debt. The clock is read only when it
+/// is spent, so that who stays within it costs nothing.
+#[derive(Debug)]
+struct Budget {
+    left: i64,
+    filled: Instant,
+}
+
+impl Budget {
+    fn new(now: Instant) -> Self {
+        Self {
+            left: BURST,
+            filled: now,
+        }
+    }
+
+    fn refill(&mut self, now: Instant) {
+        let elapsed = now.saturating_duration_since(self.filled).as_micros();
+        let gained = i64::try_from(elapsed)
+            .unwrap_or(i64::MAX)
+            .saturating_mul(BYTES_PER_SECOND)
+            / 1_000_000;
+        self.left = self.left.saturating_add(gained).min(BURST);
+        self.filled = now;
+    }
+
+    /// How long until something is left, when nothing is.
+    fn wait(&self) -> Option<Duration> {
+        let debt = u64::try_from(-self.left).ok()?;
+        let wait = Duration::from_micros(debt * 1_000_000 / BYTES_PER_SECOND.unsigned_abs());
+        Some(wait.max(SHORTEST_NAP))
+    }
+}
+
+/// A socket that is read no faster than its budget allows.
+#[derive(Debug)]
+pub(super) struct Metered {
+    stream: TcpStream,
+    budget: Budget,
+    nap: Option<Pin<Box<Sleep>>>,
+    /// What may still be read before the handshake is complete; `None` afterwards.
+    handshake: Option<usize>,
+}
+
+impl Metered {
+    pub(super) fn new(stream: TcpStream) -> Self {
+        Self {
+            stream,
+            budget: Budget::new(Instant::now()),
+            nap: None,
+            handshake: Some(HANDSHAKE_BYTES),
+        }
+    }
+
+    fn poll_budget(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            if let Some(nap) = &mut self.nap {
+                ready!(nap.as_mut().poll(cx));
+                self.nap = None;
+            }
+            if self.budget.left > 0 {
+                return Poll::Ready(());
+            }
+            self.budget.refill(Instant::now());
+            self.nap = self.budget.wait().map(|wait| Box::pin(sleep(wait)));
+        }
+    }
+
+    fn spend(&mut self, bytes: usize) -> io::Result<()> {
+        self.budget.left -= bytes as i64;
+        if let Some(left) = &mut self.handshake {
+            *left = left.checked_sub(bytes).ok_or_else(|| {
+                io::Error::new(io::ErrorKind::InvalidData, "the handshake is too long")
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl AsyncRead for Metered {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        ready!(self.poll_budget(cx));
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
+        Poll::Ready(self.spend(buffer.filled().len() - before))
+    }
+}
+
+/// TLS whose handshake is complete, with the frames in it counted.
+#[derive(Debug)]
+pub(super) struct Framed {
+    stream: TlsStream<Metered>,
+    frames: Frames,
+}
+
+impl Framed {
+    pub(super) fn new(mut stream: TlsStream<Metered>) -> Self {
+        stream.get_mut().0.handshake = None;
+        Self {
+            stream,
+            frames: Frames::default(),
+        }
+    }
+}
+
+impl AsyncRead for Framed {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
+        let frames = self.frames.count(&buffer.filled()[before..]);
+        self.stream.get_mut().0.budget.left -= frames * FRAME_COST;
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Finds the frames in a byte stream by the lengths in their heads.
+#[derive(Debug)]
+struct Frames {
+    /// Bytes up to the next head.
+    skip: usize,
+    /// Of the head: how many bytes were seen, and the length in the first three.
+    seen: u8,
+    length: usize,
+}
+
+const PREFACE: usize = 24;
+const HEAD: u8 = 9;
+
+impl Default for Frames {
+    fn default() -> Self {
+        Self {
+            skip: PREFACE,
+            seen: 0,
+            length: 0,
+        }
+    }
+}
+
+impl Frames {
+    /// How many frames begin in `bytes`, which follow those of the last call.
+    fn count(&mut self, mut bytes: &[u8]) -> i64 {
+        let mut frames = 0;
+        loop {
+            let skipped = self.skip.min(bytes.len());
+            self.skip -= skipped;
+            let Some((byte, rest)) = bytes[skipped..].split_first() else {
+                return frames;
+            };
+            bytes = rest;
+            if self.seen < 3 {
+                self.length = self.length << 8 | usize::from(*byte);
+            }
+            self.seen += 1;
+            if self.seen == HEAD {
+                frames += 1;
+                (self.skip, self.seen, self.length) = (self.length, 0, 0);
+            }
+        }
+    }
+}
+
+/// Writing is not metered: it goes straight through.
+macro_rules! write_through {
+    ($layer:ty) => {
+        impl AsyncWrite for $layer {
+            fn poll_write(
+                mut self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                bytes: &[u8],
+            ) -> Poll<io::Result<usize>> {
+                Pin::new(&mut self.stream).poll_write(cx, bytes)
+            }
+
+            fn poll_write_vectored(
+                mut self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+                slices: &[io::IoSlice<'_>],
+            ) -> Poll<io::Result<usize>> {
+                Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+            }
+
+            fn is_write_vectored(&self) -> bool {
+                self.stream.is_write_vectored()
+            }
+
+            fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+                Pin::new(&mut self.stream).poll_flush(cx)
+            }
+
+            fn poll_shutdown(
+                mut self: Pin<&mut Self>,
+                cx: &mut Context<'_>,
+            ) -> Poll<io::Result<()>> {
+                Pin::new(&mut self.stream).poll_shutdown(cx)
+            }
+        }
+    };
+}
+
+write_through!(Metered);
+write_through!(Framed);
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_spent_budget_says_how_long_to_wait_and_refills_up_to_the_burst() {
+        let start = Instant::now();
+        let mut budget = Budget::new(start);
+        assert_eq!(budget.wait(), None);
+        budget.left -= BURST + BYTES_PER_SECOND;
+        assert_eq!(budget.wait(), Some(Duration::from_secs(1)));
+        budget.refill(start + Duration::from_secs(2));
+        assert_eq!((budget.left, budget.wait()), (BYTES_PER_SECOND, None));
+        budget.refill(start + Duration::from_hours(1000));
+        assert_eq!(budget.left, BURST);
+    }
+
+    proptest! {
+        #[test]
+        fn frames_are_found_however_the_bytes_are_cut(
+            lengths in proptest::collection::vec(0_usize..40, 0..20),
+            piece in 1_usize..50,
+        ) {
+            let mut bytes = vec![0; PREFACE];
+            for length in &lengths {
+                bytes.extend([0, 0, *length as u8, 0, 0, 0, 0, 0, 0]);
+                bytes.extend(vec![0xff; *length]);
+            }
+            let mut frames = Frames::default();
+            let counted: i64 = bytes.chunks(piece).map(|piece| frames.count(piece)).sum();
+            prop_assert_eq!(counted, lengths.len() as i64);
+        }
+    }
+}

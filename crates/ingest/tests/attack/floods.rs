@@ -1,0 +1,422 @@
+//! HTTP/2 floods: a client that is cheap to be and dear to serve is told to go
+//! (GOAWAY) or slowed down (throttled), and nobody else notices.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Result, ensure};
+use socket2::SockRef;
+use tokio::{
+    io::{AsyncRead, AsyncWriteExt, ReadHalf, split},
+    net::TcpStream,
+    task::JoinSet,
+    time::{Instant, interval, sleep, timeout, timeout_at},
+};
+use tokio_rustls::client::TlsStream;
+
+use crate::{
+    agent::Witness,
+    harness::{Process, Site},
+    raw::{self, CHECK, Received, call, check, frame, reset, settings, window_update},
+    vitals,
+};
+
+const ATTACKERS: usize = 4;
+/// Small, so that what an attacker wrote is what the server took, give or take little.
+const SEND_BUFFER: usize = 16 * 1024;
+/// How many frames go into one write.
+const BURST: usize = 200;
+
+struct Flood {
+    name: &'static str,
+    /// Sent once, after the preface and empty settings.
+    open: fn() -> Vec<u8>,
+    /// Sent again and again.
+    again: fn(&mut Streams) -> Vec<u8>,
+    answer: Answer,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Goaway,
+    Throttle,
+}
+
+/// The next stream that a client may open.
+struct Streams(u32);
+
+impl Streams {
+    fn next(&mut self) -> u32 {
+        self.0 += 2;
+        self.0
+    }
+}
+
+const FLOODS: &[Flood] = &[
+    Flood {
+        name: "rapid reset",
+        open: Vec::new,
+        again: |streams| {
+            burst(|| {
+                let stream = streams.next();
+                [call(stream, CHECK), reset(stream)].concat()
+            })
+        },
+        answer: Answer::Goaway,
+    },
+    Flood {
+        name: "answered, then reset",
+        open: Vec::new,
+        again: |streams| {
+            let stream = streams.next();
+            [check(stream), reset(stream)].concat()
+        },
+        answer: Answer::Throttle,
+    },
+    Flood {
+        name: "MadeYouReset, window overflow",
+        open: Vec::new,
+        again: |streams| {
+            burst(|| {
+                let stream = streams.next();
+                [call(stream, CHECK), window_update(stream, 0x7fff_ffff)].concat()
+            })
+        },
+        answer: Answer::Goaway,
+    },
+    Flood {
+        name: "MadeYouReset, window update of 0",
+        open: Vec::new,
+        again: |streams| {
+            let stream = streams.next();
+            [call(stream, CHECK), window_update(stream, 0)].concat()
+        },
+        answer: Answer::Goaway,
+    },
+    Flood {
+        name: "MadeYouReset, data after the end",
+        open: Vec::new,
+        again: |streams| {
+            let stream = streams.next();
+            [check(stream), frame(raw::DATA, 0, stream, &[0])].concat()
+        },
+        answer: Answer::Goaway,
+    },
+    Flood {
+        name: "MadeYouReset, depends on itself",
+        open: Vec::new,
+        again: |streams| {
+            burst(|| {
+                let stream = streams.next();
+                let itself = [&stream.to_be_bytes()[..], &[16]].concat();
+                let priority = frame(raw::PRIORITY, 0, stream, &itself);
+                [call(stream, CHECK), priority].concat()
+            })
+        },
+        answer: Answer::Goaway,
+    },
+    Flood {
+        name: "more streams than allowed",
+        open: Vec::new,
+        again: |streams| burst(|| call(streams.next(), CHECK)),
+        answer: Answer::Goaway,
+    },
+    Flood {
+        name: "CONTINUATION",
+        open: || frame(raw::HEADERS, 0, 1, &[]),
+        again: |_| burst(|| frame(raw::CONTINUATION, 0, 1, &raw::header("x", "y"))),
+        answer: Answer::Goaway,
+    },
+    Flood {
+        name: "HPACK bomb",
+        open: || {
+            let entry = [vec![0x40], raw::string("x"), raw::string(&"y".repeat(4000))].concat();
+            let block = [raw::call_headers(CHECK), entry].concat();
+            frame(raw::HEADERS, raw::END_HEADERS | raw::END_STREAM, 1, &block)
+        },
+        again: |streams| {
+            let newest_entry = 0x80 | 62;
+            let block = [raw::call_headers(CHECK), vec![newest_entry; 16_000]].concat();
+            frame(raw::HEADERS, raw::END_HEADERS, streams.next(), &block)
+        },
+        answer: Answer::Goaway,
+    },
+    Flood {
+        name: "empty DATA",
+        open: || call(1, CHECK),
+        again: |_| burst(|| frame(raw::DATA, 0, 1, &[])),
+        answer: Answer::Goaway,
+    },
+    Flood {
+        name: "PING",
+        open: Vec::new,
+        again: |_| burst(|| frame(raw::PING, 0, 0, &[7; 8])),
+        answer: Answer::Throttle,
+    },
+    Flood {
+        name: "PING answers to nothing",
+        open: Vec::new,
+        again: |_| burst(|| frame(raw::PING, raw::ACK, 0, &[7; 8])),
+        answer: Answer::Throttle,
+    },
+    Flood {
+        name: "SETTINGS",
+        open: Vec::new,
+        again: |_| burst(|| settings(&[])),
+        answer: Answer::Throttle,
+    },
+    Flood {
+        name: "SETTINGS, table and window sizes",
+        open: || call(1, CHECK),
+        again: |_| {
+            burst(|| {
+                [
+                    settings(&[(1, 0), (4, 0)]),
+                    settings(&[(1, 65_536), (4, 0x7fff_0000)]),
+                ]
+                .concat()
+            })
+        },
+        answer: Answer::Throttle,
+    },
+    Flood {
+        name: "PRIORITY",
+        open: Vec::new,
+        again: |_| burst(|| frame(raw::PRIORITY, 0, 5, &[0, 0, 0, 3, 16])),
+        answer: Answer::Throttle,
+    },
+    Flood {
+        name: "WINDOW_UPDATE",
+        open: || call(1, CHECK),
+        again: |_| burst(|| window_update(1, 1)),
+        answer: Answer::Throttle,
+    },
+    Flood {
+        name: "unknown frames",
+        open: Vec::new,
+        again: |_| burst(|| frame(raw::UNKNOWN, 0, 0, &[])),
+        answer: Answer::Throttle,
+    },
+];
+
+fn burst(frames: impl FnMut() -> Vec<u8>) -> Vec<u8> {
+    std::iter::repeat_with(frames)
+        .take(BURST)
+        .flatten()
+        .collect()
+}
+
+/// What the attackers did and got, all together.
+#[derive(Debug, Default)]
+struct Tally {
+    connections: AtomicU64,
+    written: AtomicU64,
+    farewells: Mutex<BTreeMap<String, u64>>,
+}
+
+impl Tally {
+    async fn read(&self, mut stream: ReadHalf<TlsStream<TcpStream>>) {
+        while let Ok(received) = Received::read(&mut stream).await {
+            if let Some(farewell) = received.farewell() {
+                let mut farewells = self.farewells.lock().expect("no panic holds it");
+                *farewells.entry(farewell).or_default() += 1;
+            }
+        }
+    }
+
+    fn connections(&self) -> u64 {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    fn farewells(&self) -> BTreeMap<String, u64> {
+        self.farewells.lock().expect("no panic holds it").clone()
+    }
+}
+
+/// Floods until the time is over, over a new connection whenever one is lost.
+async fn attack(address: SocketAddr, flood: &'static Flood, until: Instant, tally: Arc<Tally>) {
+    while Instant::now() < until {
+        let Ok(stream) = raw::speaking(address, &[]).await else {
+            sleep(Duration::from_millis(10)).await;
+            continue;
+        };
+        tally.connections.fetch_add(1, Ordering::Relaxed);
+        drop(SockRef::from(stream.get_ref().0).set_send_buffer_size(SEND_BUFFER));
+        let (reader, mut writer) = split(stream);
+        let reading = {
+            let tally = tally.clone();
+            tokio::spawn(async move { tally.read(reader).await })
+        };
+        let writing = async {
+            let mut streams = Streams(1);
+            writer.write_all(&(flood.open)()).await?;
+            loop {
+                let frames = (flood.again)(&mut streams);
+                writer.write_all(&frames).await?;
+                writer.flush().await?;
+                let written = frames.len() as u64;
+                tally.written.fetch_add(written, Ordering::Relaxed);
+            }
+        };
+        let _: Result<std::io::Result<()>, _> = timeout_at(until, writing).await;
+        drop(timeout(Duration::from_secs(1), reading).await);
+    }
+}
+
+/// What a flood did to the service.
+struct Damage {
+    tally: Arc<Tally>,
+    /// MiB beyond what it had before, at the worst moment.
+    growth: u64,
+    cores: f64,
+    requests: f64,
+    witness: crate::agent::Latencies,
+}
+
+async fn inflict(process: &Process, flood: &'static Flood, length: Duration) -> Result<Damage> {
+    let before = vitals::resident(process)?;
+    let requests = vitals::metric(process, "svc_ingest_requests_total").await?;
+    let tally = Arc::new(Tally::default());
+    let witness = Witness::agent(process.grpc);
+    let until = Instant::now() + length;
+    let attackers: JoinSet<()> = (0..ATTACKERS)
+        .map(|_| attack(process.grpc, flood, until, tally.clone()))
+        .collect();
+    let watching = watch_memory(process, attackers);
+    let (peak, cores) = vitals::cores(process, watching).await?;
+    let witness = witness.finish()?;
+    let reached = vitals::metric(process, "svc_ingest_requests_total").await? - requests;
+    Ok(Damage {
+        tally,
+        growth: peak?.saturating_sub(before),
+        cores,
+        requests: reached - witness.count() as f64,
+        witness,
+    })
+}
+
+/// The most memory that the process had while `tasks` ran.
+async fn watch_memory(process: &Process, mut tasks: JoinSet<()>) -> Result<u64> {
+    let mut tick = interval(Duration::from_millis(100));
+    let mut peak = 0;
+    loop {
+        tokio::select! {
+            _ = tick.tick() => peak = peak.max(vitals::resident(process)?),
+            ended = tasks.join_next() => match ended {
+                Some(ended) => ended?,
+                None => return Ok(peak),
+            },
+        }
+    }
+}
+
+impl Damage {
+    fn print(&self, flood: &Flood) {
+        println!(
+            "{:34} {:8} | {:5} connections, {:7} KiB sent, {:7} requests reached a handler | {:4.2} cores, +{} MiB | agent {} | {:?}",
+            flood.name,
+            format!("{:?}", flood.answer),
+            self.tally.connections(),
+            self.tally.written() / 1024,
+            self.requests,
+            self.cores,
+            self.growth,
+            self.witness,
+            self.tally.farewells(),
+        );
+    }
+
+    /// Holds in every form, on every machine.
+    fn check(&self, flood: &Flood, length: Duration) -> Result<()> {
+        let connections = self.tally.connections();
+        let told = self.tally.farewells().values().sum::<u64>();
+        match flood.answer {
+            Answer::Goaway => ensure!(told > 0, "nobody was told to go"),
+            Answer::Throttle => {
+                let bound = connections * 512 * 1024;
+                ensure!(self.tally.written() < bound, "not throttled: {bound}");
+            }
+        }
+        let patience = (ATTACKERS as f64) * (2000.0 + 512.0 * length.as_secs_f64());
+        let bound = patience + connections as f64 * 200.0;
+        ensure!(self.requests < bound, "more than {bound} requests");
+        Ok(())
+    }
+}
+
+async fn flood_all(length: Duration) -> Result<Vec<(&'static Flood, Damage)>> {
+    let site = Site::new().await?;
+    let process = site.process().start().await?;
+    warm_up(&process).await?;
+    let mut damages = Vec::new();
+    for flood in FLOODS {
+        let damage = inflict(&process, flood, length).await?;
+        damage.print(flood);
+        damage
+            .check(flood, length)
+            .map_err(|error| error.context(flood.name))?;
+        damages.push((flood, damage));
+    }
+    let lines = process.logs().lines().count();
+    ensure!(lines < 100, "a flood of the log: {lines} lines");
+    Ok(damages)
+}
+
+/// So that memory is compared with a service that has served before.
+async fn warm_up(process: &Process) -> Result<()> {
+    let mut clients = JoinSet::new();
+    for _ in 0..200 {
+        let address = process.grpc;
+        clients.spawn(async move {
+            let mut stream = raw::speaking(address, &[]).await?;
+            stream.write_all(&check(1)).await?;
+            until_answered(&mut stream).await
+        });
+    }
+    while let Some(served) = clients.join_next().await {
+        served??;
+    }
+    Ok(())
+}
+
+async fn until_answered(stream: &mut (impl AsyncRead + Unpin)) -> Result<()> {
+    while Received::read(stream).await?.kind != raw::HEADERS {}
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn floods_are_told_to_go_or_throttled() -> Result<()> {
+    let damages = flood_all(Duration::from_millis(1000)).await?;
+    for (flood, damage) in damages {
+        ensure!(damage.growth < 64, "{}: +{} MiB", flood.name, damage.growth);
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long: run by make attack"]
+async fn floods_of_30_s_disturb_nobody() -> Result<()> {
+    let seconds = std::env::var("ATTACK_SECONDS").ok();
+    let seconds = seconds.and_then(|text| text.parse().ok()).unwrap_or(30);
+    for (flood, damage) in flood_all(Duration::from_secs(seconds)).await? {
+        let name = flood.name;
+        ensure!(damage.growth < 20, "{name}: +{} MiB", damage.growth);
+        let p99 = damage.witness.p99();
+        ensure!(p99 < Duration::from_secs(1), "{name}: p99 {p99:?}");
+        if flood.answer == Answer::Throttle {
+            ensure!(damage.cores < 0.5, "{name}: {} cores", damage.cores);
+        }
+    }
+    Ok(())
+}

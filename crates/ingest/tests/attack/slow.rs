@@ -1,0 +1,313 @@
+//! Slow clients: silent or dribbling, at every stage on the way to an answer.
+//! Each is closed at its deadline, and a real agent is served as ever.
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+use rustls::ClientConnection;
+use rustls_pki_types::ServerName;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::TcpStream,
+    sync::Semaphore,
+    task::JoinSet,
+    time::{interval_at, timeout},
+};
+
+use crate::{
+    agent::Witness,
+    harness::{Site, Tls},
+    raw::{self, CHECK, Received},
+};
+
+/// How far a slow client comes before it slows down.
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// TCP, and nothing else.
+    Connected,
+    /// Half a TLS ClientHello.
+    HalfHello,
+    /// The whole of it, and no answer to the server's part.
+    Hello,
+    /// TLS is done.
+    Tls,
+    /// The HTTP/2 preface and settings are sent.
+    Preface,
+    /// Half a HEADERS frame.
+    HalfHeaders,
+    /// A HEADERS frame that promises a CONTINUATION.
+    Unfinished,
+    /// A request whose message is announced and never comes.
+    HalfMessage,
+}
+
+const STAGES: [Stage; 8] = [
+    Stage::Connected,
+    Stage::HalfHello,
+    Stage::Hello,
+    Stage::Tls,
+    Stage::Preface,
+    Stage::HalfHeaders,
+    Stage::Unfinished,
+    Stage::HalfMessage,
+];
+
+impl Stage {
+    /// What to send to get there, and what to go on with, piece by piece.
+    fn script(self) -> Script {
+        let hello = client_hello();
+        let half = hello.len() / 2;
+        let spoken = [raw::PREFACE.to_vec(), raw::settings(&[])].concat();
+        let bytes = |bytes: &[u8]| bytes.iter().map(|byte| vec![*byte]).collect::<Vec<_>>();
+        match self {
+            Self::Connected => Script::plain(vec![], bytes(&hello)),
+            Self::HalfHello => Script::plain(hello[..half].to_vec(), bytes(&hello[half..])),
+            Self::Hello => {
+                let large_record = [0x17, 3, 3, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+                Script::plain(hello, bytes(&large_record))
+            }
+            Self::Tls => Script::tls(vec![], bytes(&spoken)),
+            Self::Preface => {
+                let head = raw::frame_head(raw::UNKNOWN, 0, 0, 1000);
+                Script::tls(spoken, bytes(&[head, vec![0; 50]].concat()))
+            }
+            Self::HalfHeaders => {
+                let head = raw::frame_head(raw::HEADERS, raw::END_HEADERS, 1, 1000);
+                Script::tls([spoken, head].concat(), bytes(&raw::call_headers(CHECK)))
+            }
+            Self::Unfinished => {
+                let headers = raw::frame(raw::HEADERS, 0, 1, &raw::call_headers(CHECK));
+                let more = raw::frame_head(raw::CONTINUATION, 0, 1, 1000);
+                Script::tls(
+                    [spoken, headers].concat(),
+                    bytes(&[more, vec![0; 50]].concat()),
+                )
+            }
+            Self::HalfMessage => {
+                let prefix = [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
+                let piece = |byte: &u8| raw::frame(raw::DATA, 0, 1, &[*byte]);
+                Script::tls(
+                    [spoken, raw::call(1, CHECK)].concat(),
+                    prefix.iter().map(piece).collect(),
+                )
+            }
+        }
+    }
+}
+
+struct Script {
+    tls: bool,
+    /// Sent at once.
+    start: Vec<u8>,
+    /// Sent one at a time, by who dribbles.
+    pieces: Vec<Vec<u8>>,
+}
+
+impl Script {
+    fn plain(start: Vec<u8>, pieces: Vec<Vec<u8>>) -> Self {
+        let tls = false;
+        Self { tls, start, pieces }
+    }
+
+    fn tls(start: Vec<u8>, pieces: Vec<Vec<u8>>) -> Self {
+        let tls = true;
+        Self { tls, start, pieces }
+    }
+}
+
+fn client_hello() -> Vec<u8> {
+    let config = Tls::without_certificate().config().expect("TLS settings");
+    let name = ServerName::try_from("localhost").expect("a name");
+    let mut connection = ClientConnection::new(Arc::new(config), name).expect("a client");
+    let mut hello = Vec::new();
+    connection.write_tls(&mut hello).expect("a ClientHello");
+    hello
+}
+
+/// A crowd of slow clients, and how they go about it.
+#[derive(Clone, Copy, Debug)]
+struct Crowd {
+    stage: Stage,
+    clients: usize,
+    /// The pause between pieces; `None` for silence.
+    dribble: Option<Duration>,
+    /// How long to wait for the close before giving up.
+    patience: Duration,
+}
+
+impl Crowd {
+    /// For each client the time from its last step to its end: the connection's,
+    /// or, where there is a request, its answer's.
+    async fn besiege(self, address: SocketAddr) -> Result<Vec<Duration>> {
+        let turns = Arc::new(Semaphore::new(64));
+        let mut clients = JoinSet::new();
+        for _ in 0..self.clients {
+            let turns = turns.clone();
+            clients.spawn(async move {
+                let turn = turns.acquire_owned().await?;
+                let script = self.stage.script();
+                if script.tls {
+                    let stream = raw::stranger(address).await?;
+                    drop(turn);
+                    self.linger(stream, script).await
+                } else {
+                    let stream = TcpStream::connect(address).await?;
+                    drop(turn);
+                    self.linger(stream, script).await
+                }
+            });
+        }
+        let mut ends = Vec::new();
+        while let Some(client) = clients.join_next().await {
+            ends.push(client??);
+        }
+        ends.sort();
+        Ok(ends)
+    }
+
+    async fn linger<S>(self, mut stream: S, script: Script) -> Result<Duration>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        stream.write_all(&script.start).await?;
+        stream.flush().await?;
+        let clock = Instant::now();
+        let (mut reader, mut writer) = tokio::io::split(stream);
+        let answered = matches!(self.stage, Stage::HalfMessage);
+        let end = async {
+            match answered {
+                true => until_answer(&mut reader).await,
+                false => until_closed(&mut reader).await,
+            }
+        };
+        let patience = self.patience;
+        tokio::select! {
+            ended = timeout(patience, end) => ended.map_err(|_| anyhow::anyhow!("not closed in {patience:?}"))??,
+            () = self.dribble(&mut writer, script.pieces) => {}
+        }
+        Ok(clock.elapsed())
+    }
+
+    /// Never returns: a failed write means that the reader is about to see the end.
+    async fn dribble(self, writer: &mut (impl AsyncWrite + Unpin), pieces: Vec<Vec<u8>>) {
+        if let Some(pause) = self.dribble {
+            let mut tick = interval_at(tokio::time::Instant::now() + pause, pause);
+            for piece in pieces {
+                tick.tick().await;
+                if writer.write_all(&piece).await.is_err() || writer.flush().await.is_err() {
+                    break;
+                }
+            }
+        }
+        std::future::pending().await
+    }
+}
+
+/// Any end will do: a farewell, an alert, a reset.
+async fn until_closed(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
+    let mut buffer = [0; 1024];
+    while reader.read(&mut buffer).await.is_ok_and(|count| count > 0) {}
+    Ok(())
+}
+
+/// The answer to the one request, or the end of its stream.
+async fn until_answer(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
+    loop {
+        let received = Received::read(reader).await?;
+        if received.stream == 1 && matches!(received.kind, raw::HEADERS | raw::RST_STREAM) {
+            return Ok(());
+        }
+    }
+}
+
+/// `first..=last`, for people.
+fn span(ends: &[Duration]) -> String {
+    let ends = [ends.first(), ends.last()].map(|end| end.copied().unwrap_or_default());
+    format!("{:.1?} to {:.1?}", ends[0], ends[1])
+}
+
+/// Silent and dribbling clients, `clients` of each, stage after stage.
+async fn besiege_all(
+    address: SocketAddr,
+    clients: usize,
+    deadline: Duration,
+    at_most: Duration,
+) -> Result<()> {
+    for stage in STAGES {
+        let crowd = |dribble| Crowd {
+            stage,
+            clients,
+            dribble,
+            patience: at_most * 2,
+        };
+        let (silent, dribbling) = tokio::try_join!(
+            crowd(None).besiege(address),
+            crowd(Some(deadline / 5)).besiege(address),
+        )?;
+        println!(
+            "{:12} {clients} silent closed after {}, {clients} dribbling after {}",
+            format!("{stage:?}"),
+            span(&silent),
+            span(&dribbling),
+        );
+        for end in silent.iter().chain(&dribbling) {
+            ensure!(*end <= at_most, "{stage:?}: closed after {end:?}");
+            ensure!(*end >= deadline / 2, "{stage:?}: never got there: {end:?}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_clients_are_closed_at_every_stage_and_an_agent_is_served_meanwhile() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site
+        .instance()
+        .limits(|limits| {
+            limits.handshake_deadline = Duration::from_secs(2);
+            limits.first_request_deadline = Duration::from_secs(2);
+            limits.response_deadline = Duration::from_secs(2);
+        })
+        .start()
+        .await?;
+    let agent = Witness::agent(instance.grpc);
+    besiege_all(
+        instance.grpc,
+        20,
+        Duration::from_secs(2),
+        Duration::from_secs(20),
+    )
+    .await?;
+    println!("agent: {}", agent.finish()?);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long: run by make attack"]
+async fn slow_clients_by_the_thousand_are_closed_and_an_agent_never_notices() -> Result<()> {
+    let site = Site::new().await?;
+    let process = site.process().start().await?;
+    let before = crate::vitals::resident(&process)?;
+    let agent = Witness::agent(process.grpc);
+    besiege_all(
+        process.grpc,
+        2000,
+        Duration::from_secs(10),
+        Duration::from_secs(15),
+    )
+    .await?;
+    let agent = agent.finish()?;
+    let after = crate::vitals::resident(&process)?;
+    println!("agent: {agent}; memory {before} MiB before, {after} MiB after");
+    ensure!(
+        agent.p99() < Duration::from_secs(1),
+        "p99 {:?}",
+        agent.p99()
+    );
+    Ok(())
+}

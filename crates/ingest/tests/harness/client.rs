@@ -1,0 +1,199 @@
+//! Clients: TLS with any identity, a gRPC channel over it, and plain HTTP/1.
+
+use std::{io, net::SocketAddr, sync::Arc};
+
+use anyhow::Context;
+use hyper_util::rt::TokioIo;
+use rustls::{
+    ClientConfig, DigitallySignedStruct, SignatureScheme, SupportedProtocolVersion,
+    client::{
+        Resumption,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    },
+    crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature},
+    version::{TLS12, TLS13},
+};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use svc_sandbox::Identity;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+use tonic::transport::{Channel, Endpoint, Uri};
+use tower::service_fn;
+
+use super::PATIENCE;
+
+/// How a client does TLS. It takes any server certificate: tests look at it themselves.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    versions: Vec<&'static SupportedProtocolVersion>,
+    identity: Option<Identity>,
+}
+
+impl Tls {
+    /// With a certificate, and whichever version both sides like best.
+    pub fn with(identity: &Identity) -> Self {
+        Self {
+            versions: vec![&TLS13, &TLS12],
+            identity: Some(identity.clone()),
+        }
+    }
+
+    pub fn without_certificate() -> Self {
+        Self {
+            versions: vec![&TLS13, &TLS12],
+            identity: None,
+        }
+    }
+
+    pub fn version(mut self, version: &'static SupportedProtocolVersion) -> Self {
+        self.versions = vec![version];
+        self
+    }
+
+    pub fn config(&self) -> anyhow::Result<ClientConfig> {
+        let builder = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&self.versions)?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(AnyServer));
+        let mut config = match &self.identity {
+            None => builder.with_no_client_auth(),
+            Some(identity) => {
+                let chain = vec![CertificateDer::from(identity.cert_der.clone())];
+                let key = PrivatePkcs8KeyDer::from(identity.key_der.clone());
+                builder.with_client_auth_cert(chain, PrivateKeyDer::Pkcs8(key))?
+            }
+        };
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        config.resumption = Resumption::disabled();
+        Ok(config)
+    }
+
+    /// A connection whose handshake is complete on this side. With TLS 1.3 the
+    /// server's verdict comes later: the first read shows it.
+    pub async fn connect(&self, address: SocketAddr) -> io::Result<TlsStream<TcpStream>> {
+        let config = self.config().map_err(io::Error::other)?;
+        connect_with(config, address).await
+    }
+}
+
+/// A connection by any settings, within [`PATIENCE`].
+pub async fn connect_with(
+    config: ClientConfig,
+    address: SocketAddr,
+) -> io::Result<TlsStream<TcpStream>> {
+    let connecting = async {
+        let stream = TcpStream::connect(address).await?;
+        let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
+        TlsConnector::from(Arc::new(config))
+            .connect(name, stream)
+            .await
+    };
+    timeout(PATIENCE, connecting).await?
+}
+
+/// A gRPC channel over one connection, opened now and again when it is lost.
+pub async fn channel(address: SocketAddr, identity: &Identity) -> anyhow::Result<Channel> {
+    let tls = Tls::with(identity);
+    let connector = service_fn(move |_: Uri| {
+        let tls = tls.clone();
+        async move { tls.connect(address).await.map(TokioIo::new) }
+    });
+    let endpoint = Endpoint::from_static("https://localhost").timeout(PATIENCE);
+    Ok(endpoint.connect_with_connector(connector).await?)
+}
+
+/// An HTTP answer, taken apart.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub status: u16,
+    head: String,
+    pub body: String,
+}
+
+impl Answer {
+    /// The value of a header, by its name in lower case.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let lines = self.head.lines().filter_map(|line| line.split_once(':'));
+        let mut values = lines.filter(|(key, _)| key.eq_ignore_ascii_case(name));
+        values.next().map(|(_, value)| value.trim())
+    }
+
+    fn parse(text: &str) -> anyhow::Result<Self> {
+        let (head, body) = text.split_once("\r\n\r\n").context("no end of the head")?;
+        let status = head.split(' ').nth(1).context("no status")?;
+        Ok(Self {
+            status: status.parse()?,
+            head: head.to_owned(),
+            body: body.to_owned(),
+        })
+    }
+}
+
+pub async fn get(address: SocketAddr, path: &str) -> anyhow::Result<Answer> {
+    http(address, &format!("GET {path} HTTP/1.1\r\n")).await
+}
+
+/// Sends a request line and headers (`Host` and `Connection: close` are added)
+/// and reads until the server closes.
+pub async fn http(address: SocketAddr, head: &str) -> anyhow::Result<Answer> {
+    let exchange = async {
+        let mut stream = TcpStream::connect(address).await?;
+        let request = format!("{head}Host: localhost\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await?;
+        Answer::parse(&String::from_utf8(answer)?)
+    };
+    timeout(PATIENCE, exchange).await?
+}
+
+pub fn provider() -> Arc<CryptoProvider> {
+    Arc::new(aws_lc_rs::default_provider())
+}
+
+/// Believes every certificate, but checks that the server holds its key.
+#[derive(Debug)]
+pub struct AnyServer;
+
+impl ServerCertVerifier for AnyServer {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &provider().signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &provider().signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        provider()
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
+}

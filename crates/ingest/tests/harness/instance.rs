@@ -1,0 +1,132 @@
+//! The service in this process, on ports that the kernel chose.
+
+use std::{ffi::OsString, net::SocketAddr};
+
+use anyhow::Context;
+use svc_ingest::{
+    config::{Config, Timing},
+    listener::Limits,
+    server::{RunError, Server},
+};
+use tokio::{task::JoinHandle, time::timeout};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::{Environment, PATIENCE, eventually, get};
+
+/// How an instance differs from the default one of its site.
+#[derive(Debug)]
+pub struct InstanceBuilder {
+    environment: Environment,
+    tune: Tune,
+}
+
+#[derive(Debug, Default)]
+struct Tune {
+    timing: Option<fn(&mut Timing)>,
+    limits: Option<fn(&mut Limits)>,
+}
+
+impl InstanceBuilder {
+    pub(super) fn new(environment: Environment) -> Self {
+        Self {
+            environment,
+            tune: Tune::default(),
+        }
+    }
+
+    pub fn set(mut self, name: &str, value: impl Into<OsString>) -> Self {
+        self.environment = self.environment.set(name, value);
+        self
+    }
+
+    pub fn timing(mut self, tune: fn(&mut Timing)) -> Self {
+        self.tune.timing = Some(tune);
+        self
+    }
+
+    pub fn limits(mut self, tune: fn(&mut Limits)) -> Self {
+        self.tune.limits = Some(tune);
+        self
+    }
+
+    /// Starts it without waiting: it may be one that never serves.
+    pub async fn launch(self) -> anyhow::Result<Instance> {
+        let mut config = Config::read(&|name| self.environment.get(name))?;
+        config.grpc.address.set_port(0);
+        config.http.set_port(0);
+        if let Some(tune) = self.tune.timing {
+            tune(&mut config.timing);
+        }
+        if let Some(tune) = self.tune.limits {
+            tune(&mut config.grpc.limits);
+        }
+        let server = Server::bind(config).await?;
+        let (grpc, http) = (server.grpc_address()?, server.http_address()?);
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(server.run(stop.clone()));
+        Ok(Instance {
+            grpc,
+            http,
+            stop: stop.drop_guard(),
+            task,
+        })
+    }
+
+    /// Starts it and waits until it serves.
+    pub async fn start(self) -> anyhow::Result<Instance> {
+        let instance = self.launch().await?;
+        instance.serving().await?;
+        Ok(instance)
+    }
+}
+
+/// A running service; dropping it asks it to stop.
+#[derive(Debug)]
+pub struct Instance {
+    pub grpc: SocketAddr,
+    pub http: SocketAddr,
+    stop: DropGuard,
+    task: JoinHandle<Result<(), RunError>>,
+}
+
+impl Instance {
+    /// Waits until `/healthz` answers 200.
+    pub async fn serving(&self) -> anyhow::Result<()> {
+        eventually("the instance serves", async || {
+            get(self.http, "/healthz")
+                .await
+                .is_ok_and(|answer| answer.status == 200)
+        })
+        .await
+    }
+
+    /// Asks it to stop, and does not wait.
+    pub fn ask_to_stop(self) -> Stopping {
+        self.stop.disarm().cancel();
+        Stopping(self.task)
+    }
+
+    /// Stops it, and fails unless it ends cleanly and in time.
+    pub async fn stop(self) -> anyhow::Result<()> {
+        self.ask_to_stop().ended().await
+    }
+
+    /// Waits for it to end by itself, and gives the reason.
+    pub async fn failure(self) -> anyhow::Result<String> {
+        let ended = timeout(PATIENCE, self.task).await;
+        let outcome = ended.context("the instance did not end")??;
+        let error = outcome.err().context("the instance ended cleanly")?;
+        Ok(format!("{:#}", anyhow::Error::from(error)))
+    }
+}
+
+/// A service that was asked to stop.
+#[derive(Debug)]
+pub struct Stopping(JoinHandle<Result<(), RunError>>);
+
+impl Stopping {
+    pub async fn ended(self) -> anyhow::Result<()> {
+        let ended = timeout(PATIENCE, self.0).await;
+        Ok(ended.context("the instance did not stop")???)
+    }
+}

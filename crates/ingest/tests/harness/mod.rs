@@ -1,0 +1,24 @@
+//! What the integration tests stand on: a [`Site`] (a database, certificates and
+//! a signing key), the service on it, in this process ([`Instance`]) or as the
+//! real binary ([`Process`]), and clients to speak to it.
+//!
+//! Every wait is bounded by [`PATIENCE`], which no slow machine runs into.
+
+mod client;
+mod instance;
+mod process;
+mod site;
+
+use std::time::Duration;
+
+pub use client::*;
+pub use instance::*;
+pub use process::*;
+pub use site::*;
+
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Waits until `check` is true, and fails naming `what` if it never is.
+pub async fn eventually(what: &str, check: impl AsyncFnMut() -> bool) -> anyhow::Result<()> {
+    svc_sandbox::eventually(what, PATIENCE, check).await
+}

@@ -1,0 +1,132 @@
+//! Where instances live: a database of their own, and a folder with the server's
+//! certificate and a signing key. Instances on one site are siblings.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use svc_sandbox::{Identity, TestDatabase, shared_postgres, test_database};
+use svc_store::{DatabaseUrl, Store, StoreOptions};
+use tempfile::TempDir;
+
+use super::{InstanceBuilder, ProcessBuilder};
+
+/// A key made by `openssl genpkey`, so that tests need not make one each.
+const SIGNING_KEY: &str = include_str!("../fixtures/rsa2048.pem");
+
+#[derive(Debug)]
+pub struct Site {
+    folder: TempDir,
+    database: TestDatabase,
+    environment: Environment,
+}
+
+impl Site {
+    /// A site whose database has the whole schema.
+    pub async fn new() -> anyhow::Result<Self> {
+        Self::on(test_database("ingest_migrated", migrate).await?)
+    }
+
+    /// A site whose database has nothing in it.
+    pub async fn unmigrated() -> anyhow::Result<Self> {
+        Self::on(test_database("ingest_empty", async |_| Ok(())).await?)
+    }
+
+    fn on(database: TestDatabase) -> anyhow::Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let environment = Environment::with_files(folder.path(), database.url())?;
+        Ok(Self {
+            folder,
+            database,
+            environment,
+        })
+    }
+
+    /// The service in this process.
+    pub fn instance(&self) -> InstanceBuilder {
+        InstanceBuilder::new(self.environment.clone())
+    }
+
+    /// The service as the real binary.
+    pub fn process(&self) -> ProcessBuilder {
+        ProcessBuilder::new(self.environment.clone())
+    }
+
+    /// What the environment says by default.
+    pub fn environment(&self) -> Environment {
+        self.environment.clone()
+    }
+
+    /// A path in the site's folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn database_url(&self) -> &str {
+        self.database.url()
+    }
+
+    /// Runs SQL on the site's database: a line a row, columns separated by `|`.
+    pub async fn psql(&self, sql: &str) -> anyhow::Result<String> {
+        let server = shared_postgres().await?;
+        server.psql(self.database.name(), sql).await
+    }
+}
+
+/// Environment variables, as an instance reads them.
+#[derive(Clone, Debug, Default)]
+pub struct Environment(BTreeMap<String, OsString>);
+
+impl Environment {
+    /// What an instance needs, with its certificate and signing key in `folder`.
+    pub fn with_files(folder: &Path, database_url: &str) -> anyhow::Result<Self> {
+        let server = Identity::server(&["localhost", "127.0.0.1"])?;
+        let (certificate, key) = server.write(folder, "server")?;
+        let jwt_key = folder.join("jwt_key.pem");
+        write_private(&jwt_key, SIGNING_KEY)?;
+        Ok(Self::default()
+            .set("DATABASE_URL", database_url)
+            .set("INGEST_TLS_CERT", certificate)
+            .set("INGEST_TLS_KEY", key)
+            .set("INGEST_JWT_KEY_FILE", jwt_key)
+            .set("INGEST_BIND_ADDRESS", "127.0.0.1"))
+    }
+
+    pub fn set(mut self, name: &str, value: impl Into<OsString>) -> Self {
+        self.0.insert(name.into(), value.into());
+        self
+    }
+
+    pub fn unset(mut self, name: &str) -> Self {
+        self.0.remove(name);
+        self
+    }
+
+    pub fn get(&self, name: &str) -> Option<OsString> {
+        self.0.get(name).cloned()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&String, &OsString)> {
+        self.0.iter()
+    }
+}
+
+/// Writes a file that only its owner may read, as the service wants its key.
+pub fn write_private(path: &Path, text: impl AsRef<[u8]>) -> std::io::Result<()> {
+    fs::write(path, text)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))
+}
+
+async fn migrate(url: String) -> anyhow::Result<()> {
+    let store = Store::new(DatabaseUrl::parse(&url)?, StoreOptions::default())?;
+    store.migrate().await?;
+    Ok(())
+}

@@ -1,0 +1,374 @@
+//! Configuration: what is refused, by which name, and what is never shown.
+
+use std::{ffi::OsString, net::TcpListener, os::unix::ffi::OsStringExt};
+
+use anyhow::{Context, Result};
+use svc_ingest::config::{Config, Fallback, Problems, VARIABLES, Variable};
+use tempfile::TempDir;
+
+use crate::harness::{Environment, Site};
+
+const DATABASE: &str = "postgres://svc@127.0.0.1:5432/svc";
+
+fn good() -> Result<(TempDir, Environment)> {
+    let folder = tempfile::tempdir()?;
+    let environment = Environment::with_files(folder.path(), DATABASE)?;
+    Ok((folder, environment))
+}
+
+fn read(environment: &Environment) -> Result<Config, Problems> {
+    Config::read(&|name| environment.get(name))
+}
+
+/// The one problem that `environment` has, as its line.
+fn only_problem(environment: &Environment) -> Result<String> {
+    let Problems(problems) = read(environment).err().context("no problem was found")?;
+    match problems.as_slice() {
+        [one] => Ok(one.to_string()),
+        several => anyhow::bail!("not one problem: {several:?}"),
+    }
+}
+
+/// Variable, value, and what its one line of complaint must contain.
+const REFUSED: &[(&str, &str, &str)] = &[
+    ("DATABASE_URL", "", "is required and not set"),
+    ("DATABASE_URL", "mysql://h/d", "mysql://"),
+    (
+        "DATABASE_URL",
+        "just words",
+        "neither a postgres:// URL nor",
+    ),
+    ("DATABASE_URL", "postgres://u:%zz@h/d", "percent-encoded"),
+    ("DATABASE_URL", "postgres://u:%ff@h/d", "percent-encoded"),
+    ("DATABASE_URL", "postgres://u@h:0/d", "port"),
+    (
+        "DATABASE_URL",
+        "postgres://h/d?sslmode=verify-full&sslrootcert=/no/such/ca.pem",
+        "/no/such/ca.pem",
+    ),
+    ("INGEST_TLS_CERT", "", "is required and not set"),
+    ("INGEST_TLS_KEY", "", "is required and not set"),
+    ("INGEST_GRPC_PORT", "0", "1 to 65535"),
+    ("INGEST_GRPC_PORT", "65536", "1 to 65535"),
+    ("INGEST_GRPC_PORT", "-1", "1 to 65535"),
+    ("INGEST_GRPC_PORT", "9443x", "\"9443x\""),
+    ("INGEST_HTTP_PORT", "0", "1 to 65535"),
+    ("INGEST_HTTP_PORT", "65536", "1 to 65535"),
+    ("INGEST_HTTP_PORT", "-1", "1 to 65535"),
+    ("INGEST_HTTP_PORT", " 8080", "1 to 65535"),
+    ("INGEST_HTTP_PORT", "9443", "INGEST_GRPC_PORT"),
+    ("INGEST_BIND_ADDRESS", "localhost", "IP address"),
+    ("INGEST_HTTP_BIND_ADDRESS", "::g", "IP address"),
+    ("INGEST_AGENT_DOWNLOAD_BASE_URL", "example.org", "URL"),
+    (
+        "INGEST_AGENT_DOWNLOAD_BASE_URL",
+        "localhost:3000",
+        "http://",
+    ),
+    (
+        "INGEST_AGENT_DOWNLOAD_BASE_URL",
+        "ftp://example.org",
+        "http://",
+    ),
+    (
+        "INGEST_AGENT_DOWNLOAD_BASE_URL",
+        "http://u:p@h",
+        "credentials",
+    ),
+    (
+        "INGEST_AGENT_DOWNLOAD_BASE_URL",
+        "http://u@h",
+        "credentials",
+    ),
+    ("INGEST_AGENT_DOWNLOAD_BASE_URL", "http://h/?a=b", "query"),
+    ("INGEST_TLS_CLIENT_CA", "/no/such/ca.pem", "/no/such/ca.pem"),
+    ("INGEST_MAX_CONNECTIONS", "0", "from 1 to"),
+    ("INGEST_DB_POOL_SIZE", "3", "from 4 to"),
+    ("INGEST_LISTEN_DATABASE_URL", "nonsense", "postgres://"),
+    ("INGEST_AUTO_MIGRATE", "yes", "neither true nor false"),
+    ("INGEST_QUEUE_URL", "kafka://h", "memory:"),
+    ("INGEST_NATS_CREDS", "/no/such/file", "cannot be read"),
+    ("INGEST_CONSUME", "1", "neither true nor false"),
+    ("INGEST_HEARTBEAT_INTERVAL", "30", "30s"),
+    ("INGEST_HEARTBEAT_INTERVAL", "0s", "between 1s and 1h"),
+    ("INGEST_METRICS_RETENTION", "1h", "between 1d"),
+    ("INGEST_DRAIN_TIMEOUT", "11m", "between 1s and 10m"),
+    ("INGEST_AGENT_LATEST_VERSION", "one two", "version"),
+    ("INGEST_LOG", "svc=[", "log filter"),
+    ("INGEST_LOG_FORMAT", "xml", "neither text nor json"),
+];
+
+#[test]
+fn a_bad_value_is_one_problem_under_its_variables_name() -> Result<()> {
+    let (_folder, environment) = good()?;
+    for (variable, value, complaint) in REFUSED {
+        let problem = only_problem(&environment.clone().set(variable, value))
+            .with_context(|| format!("{variable}={value}"))?;
+        assert!(
+            problem.starts_with(&format!("{variable}: ")) && problem.contains(complaint),
+            "{variable}={value} gives {problem:?}, which lacks {complaint:?}"
+        );
+        assert_eq!(problem.lines().count(), 1, "{problem}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_value_that_is_not_utf_8_is_a_problem_for_every_variable() -> Result<()> {
+    let (_folder, environment) = good()?;
+    for variable in VARIABLES {
+        let bytes = OsString::from_vec(b"/\xff\xfe".to_vec());
+        let problem = only_problem(&environment.clone().set(variable.name, bytes))?;
+        assert_eq!(problem, format!("{}: is not valid UTF-8", variable.name));
+    }
+    Ok(())
+}
+
+#[test]
+fn set_but_empty_is_the_same_as_not_set() -> Result<()> {
+    let (_folder, unset) = good()?;
+    let kept = ["INGEST_JWT_KEY_FILE", "INGEST_BIND_ADDRESS"];
+    let optional = |variable: &&Variable| variable.fallback != Fallback::Required;
+    let empty = VARIABLES
+        .iter()
+        .filter(optional)
+        .filter(|variable| !kept.contains(&variable.name))
+        .fold(unset.clone(), |all, variable| all.set(variable.name, ""));
+    let shown = |environment| read(environment).map(|config| format!("{config:?}"));
+    assert_eq!(shown(&empty)?, shown(&unset)?);
+    Ok(())
+}
+
+#[test]
+fn all_problems_are_reported_at_once() -> Result<()> {
+    let environment = Environment::default()
+        .set("INGEST_TLS_CERT", "/no/such/cert.pem")
+        .set("INGEST_TLS_KEY", "/no/such/key.pem")
+        .set("INGEST_JWT_KEY_FILE", "/no/such/folder/key.pem")
+        .set("INGEST_GRPC_PORT", "9443x")
+        .set("INGEST_HTTP_PORT", "65536")
+        .set("INGEST_AGENT_DOWNLOAD_BASE_URL", "ftp://example.org")
+        .set("INGEST_DRAIN_TIMEOUT", "soon");
+    let Problems(problems) = read(&environment).err().context("no problem was found")?;
+    let mut names: Vec<_> = problems.iter().map(|problem| problem.variable).collect();
+    names.sort_unstable();
+    let expected = [
+        "DATABASE_URL",
+        "INGEST_AGENT_DOWNLOAD_BASE_URL",
+        "INGEST_DRAIN_TIMEOUT",
+        "INGEST_GRPC_PORT",
+        "INGEST_HTTP_PORT",
+        "INGEST_JWT_KEY_FILE",
+        "INGEST_TLS_CERT",
+        "INGEST_TLS_KEY",
+    ];
+    assert_eq!(names, expected);
+    Ok(())
+}
+
+#[test]
+fn the_specifications_variables_have_its_defaults() -> Result<()> {
+    let specified = [
+        ("DATABASE_URL", Fallback::Required),
+        ("INGEST_TLS_CERT", Fallback::Required),
+        ("INGEST_TLS_KEY", Fallback::Required),
+        (
+            "INGEST_JWT_KEY_FILE",
+            Fallback::Default("/var/lib/svc/jwt_key.pem"),
+        ),
+        ("INGEST_GRPC_PORT", Fallback::Default("9443")),
+        ("INGEST_HTTP_PORT", Fallback::Default("8080")),
+        (
+            "INGEST_AGENT_DOWNLOAD_BASE_URL",
+            Fallback::Default("http://localhost:3000"),
+        ),
+    ];
+    let table: Vec<_> = VARIABLES.iter().map(|v| (v.name, v.fallback)).collect();
+    assert_eq!(table[..specified.len()], specified);
+
+    let (_folder, environment) = good()?;
+    let config = read(&environment.clone().unset("INGEST_BIND_ADDRESS"))?;
+    assert_eq!(config.grpc.address.to_string(), "0.0.0.0:9443");
+    assert_eq!(config.http.to_string(), "0.0.0.0:8080");
+    let base_url = config.agents.download_base_url.as_str();
+    assert_eq!(base_url.trim_end_matches('/'), "http://localhost:3000");
+    // The folder of the default key file may or may not be there: either way it is looked at.
+    let key_file = match read(&environment.unset("INGEST_JWT_KEY_FILE")) {
+        Ok(config) => config.jwt_key_file.display().to_string(),
+        Err(problems) => problems.to_string(),
+    };
+    assert!(key_file.contains("/var/lib/svc/jwt_key.pem"), "{key_file}");
+    Ok(())
+}
+
+#[test]
+fn equal_ports_are_fine_on_different_addresses() -> Result<()> {
+    let (_folder, environment) = good()?;
+    let environment = environment
+        .set("INGEST_HTTP_BIND_ADDRESS", "127.0.0.2")
+        .set("INGEST_HTTP_PORT", "9443");
+    let config = read(&environment)?;
+    assert_eq!(config.http.to_string(), "127.0.0.2:9443");
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_any_variable_the_process_lists_what_is_required_and_exits_with_2() -> Result<()> {
+    let site = Site::new().await?;
+    let process = site.process();
+    let required = ["DATABASE_URL", "INGEST_TLS_CERT", "INGEST_TLS_KEY"];
+    let ended = required
+        .iter()
+        .fold(process, |process, name| process.unset(name))
+        .run()
+        .await?;
+    let expected = required.map(|name| format!("svc-ingest: {name}: is required and not set\n"));
+    assert_eq!((ended.code, ended.stderr), (Some(2), expected.concat()));
+    assert_eq!(ended.stdout, "");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_port_that_is_taken_is_named_and_so_are_both() -> Result<()> {
+    let site = Site::new().await?;
+    let taken = [
+        TcpListener::bind("127.0.0.1:0")?,
+        TcpListener::bind("127.0.0.1:0")?,
+    ];
+    let ports = [taken[0].local_addr()?.port(), taken[1].local_addr()?.port()];
+    let line = |name: &str, port: u16| {
+        format!("svc-ingest: {name}: 127.0.0.1:{port} is taken by another process")
+    };
+
+    let one = site.process().set("INGEST_HTTP_PORT", ports[1].to_string());
+    let one = one.run().await?;
+    assert_eq!(one.code, Some(2));
+    assert!(
+        one.stderr.starts_with(&line("INGEST_HTTP_PORT", ports[1])),
+        "{}",
+        one.stderr
+    );
+    assert!(!one.stderr.contains("INGEST_GRPC_PORT"), "{}", one.stderr);
+
+    let both = site
+        .process()
+        .set("INGEST_GRPC_PORT", ports[0].to_string())
+        .set("INGEST_HTTP_PORT", ports[1].to_string())
+        .run()
+        .await?;
+    assert_eq!(both.code, Some(2));
+    let mut lines = both.stderr.lines();
+    assert!(
+        lines
+            .next()
+            .is_some_and(|l| l.starts_with(&line("INGEST_GRPC_PORT", ports[0])))
+    );
+    assert!(
+        lines
+            .next()
+            .is_some_and(|l| l.starts_with(&line("INGEST_HTTP_PORT", ports[1])))
+    );
+    assert_eq!(lines.next(), None);
+    Ok(())
+}
+
+#[test]
+fn secrets_are_in_no_problem_and_in_no_debug_text() -> Result<()> {
+    let (_folder, environment) = good()?;
+    let bad = [
+        ("DATABASE_URL", "postgres://u:hunter2@h:0/d"),
+        ("DATABASE_URL", "postgres://u:hunter2@@h/d"),
+        ("DATABASE_URL", "mysql://u:hunter2@h/d"),
+        ("DATABASE_URL", "host=h password=hunter2 nonsense=1"),
+        ("DATABASE_URL", "hunter2"),
+        (
+            "INGEST_LISTEN_DATABASE_URL",
+            "postgres://u:hunter2@h/d?what=1",
+        ),
+        ("INGEST_QUEUE_URL", "nats://u:hunter2@"),
+        ("INGEST_QUEUE_URL", "redis://u:hunter2@h"),
+        ("INGEST_AGENT_DOWNLOAD_BASE_URL", "http://u:hunter2@h"),
+    ];
+    for (name, value) in bad {
+        let problem = only_problem(&environment.clone().set(name, value))?;
+        assert!(!problem.contains("hunter2"), "{problem}");
+    }
+    let config = read(
+        &environment
+            .set("DATABASE_URL", "postgres://u:hunter2@h/d")
+            .set("INGEST_LISTEN_DATABASE_URL", "postgres://u:hunter2@h/d")
+            .set("INGEST_QUEUE_URL", "nats://u:hunter2@h"),
+    )?;
+    let shown = format!("{config:?}");
+    assert!(!shown.contains("hunter2"), "{shown}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn secrets_are_in_no_log_line_at_any_level() -> Result<()> {
+    let site = Site::new().await?;
+    let url = site.database_url().replace("svc@", "svc:hunter2@");
+    for format in ["text", "json"] {
+        let mut process = site
+            .process()
+            .set("DATABASE_URL", &url)
+            .set("INGEST_QUEUE_URL", "nats://svc:hunter2@127.0.0.1:1")
+            .set("INGEST_LOG", "trace")
+            .set("INGEST_LOG_FORMAT", format)
+            .start()
+            .await?;
+        process.stop().await?;
+        let logs = process.logs();
+        assert!(logs.contains("serving"), "{logs}");
+        assert!(!logs.contains("hunter2"), "a secret was logged");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn json_log_lines_are_json() -> Result<()> {
+    let site = Site::new().await?;
+    let mut process = site
+        .process()
+        .set("INGEST_LOG_FORMAT", "json")
+        .start()
+        .await?;
+    process.stop().await?;
+    for line in process.logs().lines() {
+        let line: serde_json::Value = serde_json::from_str(line).context(line.to_owned())?;
+        assert!(
+            line["message"].is_string() && line["level"].is_string(),
+            "{line}"
+        );
+    }
+    Ok(())
+}
+
+/// The README's table, as it must stand there.
+fn table() -> String {
+    let row = |variable: &Variable| {
+        let (required, default) = match variable.fallback {
+            Fallback::Required => ("yes", "none".to_owned()),
+            Fallback::Default(default) => ("no", format!("`{default}`")),
+            Fallback::Unset(shown) => ("no", shown.to_owned()),
+        };
+        format!(
+            "| `{}` | {required} | {default} | {} |\n",
+            variable.name, variable.meaning
+        )
+    };
+    let head = "| Variable | Required | Default | Meaning |\n|---|---|---|---|\n";
+    let rows: String = VARIABLES.iter().map(row).collect();
+    format!("<!-- variables -->\n{head}{rows}<!-- /variables -->\n")
+}
+
+#[test]
+fn the_readme_has_the_table_of_variables() -> Result<()> {
+    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md"))?;
+    let table = table();
+    assert!(
+        readme.contains(&table),
+        "README.md should contain:\n{table}"
+    );
+    Ok(())
+}
