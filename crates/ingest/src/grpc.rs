@@ -1,6 +1,7 @@
 //! The protocol's edge: which gRPC services the port offers, and how they refuse.
 
 mod convert;
+mod edge;
 mod health;
 mod ingest;
 mod reflection;
@@ -31,5 +32,6 @@ pub fn routes(
         .routes()
         .into_axum_router()
         .layer(from_fn(reflection::bounded))
+        .layer(from_fn(edge::translated))
         .into())
 }

@@ -5,6 +5,7 @@
 //! for the first request, spins when file descriptors run out, and leaves two of
 //! HTTP/2's protections off (docs/decisions.md).
 
+mod activity;
 mod client_key;
 mod connection;
 mod facts;
@@ -26,12 +27,12 @@ pub use client_key::{ClientKey, Peer};
 pub use facts::CertificateFacts;
 pub use limits::Limits;
 pub use reload::Reload;
+pub(crate) use shedding::Shedding;
 pub use tls::{ClientCa, TlsError, TlsPair};
 
 use crate::telemetry::ListenerMetrics;
 use connection::Connection;
 use gate::Gate;
-use shedding::Shedding;
 
 /// The bound port, before it serves.
 #[derive(Debug)]

@@ -10,9 +10,14 @@ use tracing_subscriber::{EnvFilter, fmt};
 use crate::config::Log;
 pub use metrics::{Handshake, ListenerMetrics, Metrics};
 
+/// h2 warns of what single clients do, some of it once a frame: a client could
+/// write our log full. A filter that names h2 goes first.
+const QUIET: &str = "h2=error";
+
 /// Sends log lines to standard error. Called once, by the commands that log.
 pub fn init(log: &Log) {
-    let filter = EnvFilter::try_new(&log.filter).unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_new(format!("{QUIET},{}", log.filter))
+        .unwrap_or_else(|_| EnvFilter::new(format!("{QUIET},info")));
     let lines = fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)

@@ -48,6 +48,20 @@ CREATE VIEW enrolment_token_states AS
       FROM enrolment_tokens;
 
 COMMENT ON VIEW enrolment_token_states IS 'Tokens without their hashes, with the state that follows from their columns.';
+COMMENT ON COLUMN enrolment_token_states.id IS 'The token''s public name.';
+COMMENT ON COLUMN enrolment_token_states.label IS 'What people call it.';
+COMMENT ON COLUMN enrolment_token_states.auto_approve IS 'Whether agents that come by it are active at once.';
+COMMENT ON COLUMN enrolment_token_states.allow_reinstall IS 'Whether, with auto_approve, it may replace a machine''s agent that has been offline for a while.';
+COMMENT ON COLUMN enrolment_token_states.max_uses IS 'How many keys it admits.';
+COMMENT ON COLUMN enrolment_token_states.uses IS 'How many keys it has admitted.';
+COMMENT ON COLUMN enrolment_token_states.labels IS 'Key/value labels that its hosts are given.';
+COMMENT ON COLUMN enrolment_token_states.created_at IS 'When it was made.';
+COMMENT ON COLUMN enrolment_token_states.created_by IS 'Who made it.';
+COMMENT ON COLUMN enrolment_token_states.expires_at IS 'When it ceases to admit; null: never.';
+COMMENT ON COLUMN enrolment_token_states.revoked_at IS 'When it was revoked.';
+COMMENT ON COLUMN enrolment_token_states.revoked_by IS 'Who revoked it.';
+COMMENT ON COLUMN enrolment_token_states.last_used_at IS 'When it last admitted a key.';
+COMMENT ON COLUMN enrolment_token_states.state IS 'active, expired, exhausted or revoked.';
 
 CREATE TABLE hosts (
     id                 uuid PRIMARY KEY DEFAULT gen_random_uuid(),

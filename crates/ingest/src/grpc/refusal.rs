@@ -40,6 +40,7 @@ pub enum Refusal {
     RateLimited {
         retry: Duration,
     },
+    MessageTooLarge,
     /// The client's key has as many connections as one key may have.
     TooManyConnections,
     Draining,
@@ -75,7 +76,9 @@ impl Refusal {
             Self::AgentPending | Self::AgentRejected | Self::AgentRevoked => Code::PermissionDenied,
             Self::AgentDeleted => Code::NotFound,
             Self::IdentityInUse => Code::AlreadyExists,
-            Self::RateLimited { .. } | Self::TooManyConnections => Code::ResourceExhausted,
+            Self::RateLimited { .. } | Self::TooManyConnections | Self::MessageTooLarge => {
+                Code::ResourceExhausted
+            }
             Self::Draining | Self::DatabaseUnavailable | Self::Overloaded => Code::Unavailable,
             Self::Internal => Code::Internal,
         }
@@ -99,6 +102,7 @@ impl Refusal {
             Self::AgentRevoked => "AGENT_REVOKED",
             Self::IdentityInUse => "IDENTITY_IN_USE",
             Self::RateLimited { .. } => "RATE_LIMITED",
+            Self::MessageTooLarge => "MESSAGE_TOO_LARGE",
             Self::TooManyConnections => "TOO_MANY_CONNECTIONS",
             Self::Draining => "DRAINING",
             Self::DatabaseUnavailable => "DATABASE_UNAVAILABLE",
@@ -118,7 +122,7 @@ impl Refusal {
         }
     }
 
-    fn message(&self) -> String {
+    pub fn message(&self) -> String {
         match self {
             Self::MalformedRequest(what) => return format!("the request is malformed: {what}"),
             Self::TokenExpired { at } => return format!("this token expired at {at}: {CREATE_TOKEN}"),
@@ -145,6 +149,7 @@ impl Refusal {
             }
             Self::RateLimited { .. } => "too many registrations: wait",
             Self::TooManyConnections => "this client key has too many connections open: close one, or wait",
+            Self::MessageTooLarge => "the message is larger than this method accepts",
             Self::Draining => "this instance is stopping: connect again",
             Self::DatabaseUnavailable => "the database is away: try again",
             Self::Overloaded => "no place is free for another stream of this kind: try again",

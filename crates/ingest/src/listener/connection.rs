@@ -1,33 +1,31 @@
 //! One connection, from its first byte to its last: TLS, then HTTP/2, each under
 //! a deadline; closed when it is idle, too old, or the service stops.
 
-use std::{
-    convert::Infallible,
-    net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
 use http::{Request, Response};
-use http_body_util::BodyExt;
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use socket2::{SockRef, TcpKeepalive};
-use tokio::{net::TcpStream, sync::Notify, time::timeout};
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio::{net::TcpStream, task::yield_now, time::timeout};
+use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor, server::TlsStream};
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, body::Body, service::Routes};
 use tower::ServiceExt;
 
 use super::{
     ClientKey, Limits, Peer,
+    activity::{Activity, Watched},
     gate::{Gate, Place},
     limits::http2 as settings,
+    meter::{Framed, Metered},
 };
 use crate::{grpc::Refusal, telemetry::Handshake};
+
+/// How long a connection without requests may take to be told that it ends.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+type Tls = TlsStream<Metered>;
 
 /// What every connection needs; cloned for each.
 #[derive(Clone)]
@@ -41,7 +39,9 @@ pub(super) struct Connection {
 
 impl Connection {
     pub(super) async fn serve(self, stream: TcpStream, address: SocketAddr, place: Place) {
-        let handshake = self.stop.run_until_cancelled(self.handshake(stream)).await;
+        let handshake = timeout(self.limits.handshake_deadline, self.handshake(stream));
+        let handshake = self.stop.run_until_cancelled(handshake).await;
+        let handshake = handshake.map(|result| result.unwrap_or(Err(Handshake::Timeout)));
         let Some(Ok((stream, key))) = handshake.inspect(|result| self.count(result)) else {
             return;
         };
@@ -59,47 +59,29 @@ impl Connection {
         drop(place);
     }
 
-    fn count(&self, result: &Result<(TlsStream<TcpStream>, ClientKey), Handshake>) {
+    fn count(&self, result: &Result<(Tls, ClientKey), Handshake>) {
         let outcome = result.as_ref().err().copied().unwrap_or(Handshake::Ok);
         self.gate.metrics.handshake(outcome);
     }
 
-    /// A client that says nothing holds a place among the connections, but none
-    /// among the handshakes, and a slow one gives its place up after its turn.
-    async fn handshake(
-        &self,
-        stream: TcpStream,
-    ) -> Result<(TlsStream<TcpStream>, ClientKey), Handshake> {
+    /// The part that costs CPU, the server's signature, is done in turns, and no
+    /// turn is held while a client is waited for: a storm of handshakes shares the
+    /// CPU with live streams, and slow clients hold up nobody.
+    async fn handshake(&self, stream: TcpStream) -> Result<(Tls, ClientKey), Handshake> {
         configure(&stream);
-        let deadline = self.limits.handshake_deadline;
-        match timeout(deadline, stream.readable()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(_)) => return Err(Handshake::Closed),
-            Err(_) => return Err(Handshake::Timeout),
-        }
-        let mut turn = self.gate.handshake_turn().await;
-        let mut accept = std::pin::pin!(timeout(deadline, self.tls.accept(stream)));
-        let accepted = match timeout(self.limits.handshake_turn, &mut accept).await {
-            Ok(accepted) => accepted,
-            Err(_) => {
-                turn.take();
-                accept.await
-            }
-        };
-        let stream = accepted
-            .map_err(|_| Handshake::Timeout)?
-            .map_err(|error| Handshake::of(&error))?;
+        let failed = |error: std::io::Error| Handshake::of(&error);
+        let hello = LazyConfigAcceptor::new(Default::default(), Metered::new(stream));
+        let hello = hello.await.map_err(failed)?;
+        let turn = self.gate.handshake_turn().await;
+        yield_now().await;
+        let accept = hello.into_stream(self.tls.config().clone());
+        drop(turn);
+        let stream = accept.await.map_err(failed)?;
         let key = client_key(&stream).ok_or(Handshake::BadCertificate)?;
         Ok((stream, key))
     }
 
-    async fn serve_http2(
-        &self,
-        stream: TlsStream<TcpStream>,
-        peer: Peer,
-        routes: Routes,
-        age: Duration,
-    ) {
+    async fn serve_http2(&self, stream: Tls, peer: Peer, routes: Routes, age: Duration) {
         let activity = Arc::new(Activity::default());
         let service = service_fn(|request: Request<Incoming>| {
             self.gate.metrics.requests.inc();
@@ -113,16 +95,24 @@ impl Connection {
         });
         let mut http2 = std::pin::pin!(
             self.builder()
-                .serve_connection(TokioIo::new(stream), service)
+                .serve_connection(TokioIo::new(Framed::new(stream)), service)
         );
-        let ended = tokio::select! {
-            ended = &mut http2 => Some(ended),
-            () = self.time_to_go(&activity, age) => None,
-        };
-        if ended.is_none() && activity.seen() {
-            http2.as_mut().graceful_shutdown();
-            drop(timeout(self.limits.farewell, http2).await);
+        tokio::select! {
+            _ended = &mut http2 => return,
+            () = activity.stalled(self.limits.send_deadline) => return,
+            () = self.time_to_go(&activity, age) => {}
         }
+        if activity.seen() {
+            http2.as_mut().graceful_shutdown();
+            drop(timeout(self.farewell(&activity), http2).await);
+        }
+    }
+
+    fn farewell(&self, activity: &Activity) -> Duration {
+        if activity.none_running() {
+            return LAST_WORDS.min(self.limits.farewell);
+        }
+        self.limits.farewell
     }
 
     /// Returns when the connection should end: the service stops, the client
@@ -175,12 +165,7 @@ async fn answer(
                 .into_http()
         }
     };
-    Ok(response.map(|body| {
-        Body::new(body.map_frame(move |frame| {
-            let _counted_until_dropped = &running;
-            frame
-        }))
-    }))
+    Ok(response.map(|body| Body::new(Watched { body, running })))
 }
 
 /// The whole service, for a key that has too many connections already.
@@ -193,7 +178,7 @@ fn refuse_all() -> Routes {
     Routes::from(axum::Router::new().fallback(refuse))
 }
 
-fn client_key(stream: &TlsStream<TcpStream>) -> Option<ClientKey> {
+fn client_key(stream: &Tls) -> Option<ClientKey> {
     let (_, session) = stream.get_ref();
     ClientKey::of(session.peer_certificates()?.first()?).ok()
 }
@@ -209,58 +194,5 @@ fn configure(stream: &TcpStream) {
     ];
     if let Some(error) = results.into_iter().find_map(Result::err) {
         tracing::debug!(%error, "a socket option was refused");
-    }
-}
-
-/// How many requests of a connection are under way, and a signal for when that
-/// becomes some or none.
-#[derive(Debug, Default)]
-struct Activity {
-    begun: AtomicUsize,
-    running: AtomicUsize,
-    changed: Notify,
-}
-
-struct Running(Arc<Activity>);
-
-impl Activity {
-    fn begin(activity: Arc<Self>) -> Running {
-        activity.begun.fetch_add(1, Ordering::Relaxed);
-        if activity.running.fetch_add(1, Ordering::AcqRel) == 0 {
-            activity.changed.notify_one();
-        }
-        Running(activity)
-    }
-
-    fn seen(&self) -> bool {
-        self.begun.load(Ordering::Relaxed) > 0
-    }
-
-    fn none_running(&self) -> bool {
-        self.running.load(Ordering::Acquire) == 0
-    }
-
-    /// Returns once no request has been under way for `limit` (for `first`,
-    /// before the first one). It sleeps without a timer while one is.
-    async fn idle(&self, first: Duration, limit: Duration) {
-        let mut patience = first;
-        loop {
-            if !self.none_running() {
-                self.changed.notified().await;
-            } else if timeout(patience, self.changed.notified()).await.is_err()
-                && self.none_running()
-            {
-                return;
-            }
-            patience = limit;
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if self.0.running.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.changed.notify_one();
-        }
     }
 }

@@ -89,3 +89,62 @@ fn warn_if_expired(pair: &TlsPair) {
         tracing::warn!(not_after = %facts.not_after, "the TLS certificate has expired: agents will refuse it");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use svc_sandbox::Identity;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn serving(identity: &Identity) -> (TempDir, Reload) {
+        let folder = tempfile::tempdir().unwrap();
+        let (certificate, key) = identity.write(folder.path(), "server").unwrap();
+        let pair = TlsPair::load(&certificate, &key).unwrap();
+        let (_, reload) = Reload::new(pair, None).unwrap();
+        (folder, reload)
+    }
+
+    fn new_identity() -> Identity {
+        Identity::server(&["localhost"]).unwrap()
+    }
+
+    #[test]
+    fn a_bad_pair_keeps_the_old_one_and_is_reported_once() {
+        let (good, stranger) = (new_identity(), new_identity());
+        let (folder, mut reload) = serving(&good);
+        let bad = [
+            ("server.key", stranger.key_pem.as_str()),
+            ("server.key", ""),
+            ("server.crt", "-----BEGIN CERTIFICATE-----\nMIIB"),
+            ("server.crt", stranger.cert_pem.as_str()),
+        ];
+        for (name, text) in bad {
+            good.write(folder.path(), "server").unwrap();
+            fs::write(folder.path().join(name), text).unwrap();
+            reload.pass();
+            let reported = reload.reported.clone();
+            assert!(reported.is_some(), "{name}");
+            reload.pass();
+            assert_eq!(reload.reported, reported);
+            assert_eq!(reload.current.certificate(), good.cert_der, "{name}");
+        }
+        fs::remove_file(folder.path().join("server.key")).unwrap();
+        reload.pass();
+        assert_eq!(reload.current.certificate(), good.cert_der);
+    }
+
+    #[test]
+    fn a_good_pair_is_served_whatever_came_before() {
+        let (folder, mut reload) = serving(&new_identity());
+        fs::write(folder.path().join("server.key"), "").unwrap();
+        reload.pass();
+        let next = new_identity();
+        next.write(folder.path(), "server").unwrap();
+        reload.pass();
+        assert_eq!(reload.current.certificate(), next.cert_der);
+        assert_eq!(reload.reported, None);
+    }
+}

@@ -20,29 +20,29 @@ const AT_ONCE: u64 = 256;
 const REPEAT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
-pub(super) struct Shedding {
+pub(crate) struct Shedding {
     reserve: Option<File>,
     reported: Option<Instant>,
 }
 
 impl Shedding {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             reserve: reserve(),
             reported: None,
         }
     }
 
-    pub(super) fn report(&mut self, error: &io::Error) {
+    pub(crate) fn report(&mut self, error: &io::Error) {
         if self.reported.is_none_or(|last| last.elapsed() > REPEAT) {
             self.reported = Some(Instant::now());
-            tracing::warn!(%error, "could not accept a connection");
+            tracing::warn!(%error, "could not accept connections");
         }
     }
 
     /// Closes the connections that wait to be accepted, if `error` says that no
     /// file is left for them; returns how many.
-    pub(super) fn turn_away(&mut self, socket: &TcpListener, error: &io::Error) -> u64 {
+    pub(crate) fn turn_away(&mut self, socket: &TcpListener, error: &io::Error) -> u64 {
         if !out_of_files(error) {
             return 0;
         }

@@ -16,7 +16,10 @@ use rustls::{
     sign::CertifiedKey,
     version::{TLS12, TLS13},
 };
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use rustls_pki_types::{
+    CertificateDer, PrivateKeyDer,
+    pem::{self, PemObject},
+};
 use tokio_rustls::TlsAcceptor;
 use zeroize::Zeroizing;
 
@@ -35,6 +38,8 @@ pub enum TlsError {
     },
     #[error("{path} holds no PEM certificate", path = path.display())]
     NoCertificate { path: PathBuf },
+    #[error("{path} is damaged or cut short: its PEM text does not decode", path = path.display())]
+    Damaged { path: PathBuf },
     #[error("{path} holds no PEM private key that can be used: PKCS#8, PKCS#1 or SEC1, not encrypted", path = path.display())]
     NoKey { path: PathBuf },
     #[error("{path} is not the key of the certificate in INGEST_TLS_CERT", path = path.display())]
@@ -48,7 +53,7 @@ impl TlsError {
     pub fn variable(&self) -> &'static str {
         match self {
             Self::Unreadable { variable, .. } => variable,
-            Self::NoCertificate { .. } => CERTIFICATE,
+            Self::NoCertificate { .. } | Self::Damaged { .. } => CERTIFICATE,
             Self::NoKey { .. } | Self::Mismatch { .. } | Self::Unusable(_) => KEY,
         }
     }
@@ -94,6 +99,8 @@ pub enum ClientCaError {
     Unreadable { path: PathBuf, source: io::Error },
     #[error("{path} holds no usable PEM certificate", path = path.display())]
     Empty { path: PathBuf },
+    #[error("{path} is damaged or cut short: its PEM text does not decode", path = path.display())]
+    Damaged { path: PathBuf },
 }
 
 impl ClientCa {
@@ -102,9 +109,10 @@ impl ClientCa {
             path: path.into(),
             source,
         })?;
+        let certificates =
+            certificates(&text).map_err(|_| ClientCaError::Damaged { path: path.into() })?;
         let mut roots = RootCertStore::empty();
-        let (added, _) = roots
-            .add_parsable_certificates(CertificateDer::pem_slice_iter(strip_bom(&text)).flatten());
+        let (added, _) = roots.add_parsable_certificates(certificates);
         if added == 0 {
             return Err(ClientCaError::Empty { path: path.into() });
         }
@@ -132,6 +140,13 @@ impl CurrentCertificate {
             .0
             .write()
             .unwrap_or_else(std::sync::PoisonError::into_inner) = pair.certified.clone();
+    }
+
+    /// The leaf that is served now.
+    #[cfg(test)]
+    pub(super) fn certificate(&self) -> Vec<u8> {
+        let current = self.0.read().unwrap();
+        current.cert[0].to_vec()
     }
 }
 
@@ -173,13 +188,16 @@ fn provider() -> Arc<CryptoProvider> {
 
 fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let text = read(CERTIFICATE, path)?;
-    let chain: Vec<_> = CertificateDer::pem_slice_iter(strip_bom(&text))
-        .flatten()
-        .collect();
+    let chain = certificates(&text).map_err(|_| TlsError::Damaged { path: path.into() })?;
     if chain.is_empty() {
         return Err(TlsError::NoCertificate { path: path.into() });
     }
     Ok(chain)
+}
+
+/// All of them or none: a chain that has lost a link would fail at the agents.
+fn certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, pem::Error> {
+    CertificateDer::pem_slice_iter(strip_bom(text)).collect()
 }
 
 fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {

@@ -72,13 +72,13 @@ const FLOODS: &[Flood] = &[
         answer: Answer::Goaway,
     },
     Flood {
-        name: "answered, then reset",
+        name: "rapid reset, one at a time",
         open: Vec::new,
         again: |streams| {
             let stream = streams.next();
             [check(stream), reset(stream)].concat()
         },
-        answer: Answer::Throttle,
+        answer: Answer::Goaway,
     },
     Flood {
         name: "MadeYouReset, window overflow",
@@ -337,40 +337,69 @@ impl Damage {
         );
     }
 
-    /// Holds in every form, on every machine.
-    fn check(&self, flood: &Flood, length: Duration) -> Result<()> {
+    /// What is wrong with it in every form and on every machine.
+    fn faults(&self, flood: &Flood, length: Duration) -> Vec<String> {
         let connections = self.tally.connections();
         let told = self.tally.farewells().values().sum::<u64>();
-        match flood.answer {
-            Answer::Goaway => ensure!(told > 0, "nobody was told to go"),
-            Answer::Throttle => {
-                let bound = connections * 512 * 1024;
-                ensure!(self.tally.written() < bound, "not throttled: {bound}");
-            }
-        }
-        let patience = (ATTACKERS as f64) * (2000.0 + 512.0 * length.as_secs_f64());
-        let bound = patience + connections as f64 * 200.0;
-        ensure!(self.requests < bound, "more than {bound} requests");
-        Ok(())
+        let throttled = self.tally.written() < connections * 512 * 1024;
+        let tokens = ATTACKERS as f64 * (2000.0 + 512.0 * length.as_secs_f64());
+        let bound = tokens + connections as f64 * 200.0;
+        faults(
+            flood,
+            [
+                (flood.answer != Answer::Goaway || told > 0, "not told to go"),
+                (
+                    flood.answer != Answer::Throttle || throttled,
+                    "not throttled",
+                ),
+                (self.requests < bound, "too many requests reached a handler"),
+                (self.growth < 64, "memory grew by 64 MiB and more"),
+            ],
+        )
+    }
+
+    /// What breaks the promises, on a machine of its own.
+    fn broken_promises(&self, flood: &Flood) -> Vec<String> {
+        let frugal = flood.answer != Answer::Throttle || self.cores < 0.5;
+        let prompt = self.witness.p99() < Duration::from_secs(1);
+        faults(
+            flood,
+            [
+                (self.growth < 20, "memory grew by 20 MiB and more"),
+                (prompt, "an agent's p99 of 1 s and more"),
+                (frugal, "half a core and more"),
+            ],
+        )
     }
 }
 
-async fn flood_all(length: Duration) -> Result<Vec<(&'static Flood, Damage)>> {
+fn faults<const N: usize>(flood: &Flood, checks: [(bool, &str); N]) -> Vec<String> {
+    let failed = checks.into_iter().filter(|(holds, _)| !holds);
+    failed
+        .map(|(_, fault)| format!("{}: {fault}", flood.name))
+        .collect()
+}
+
+/// All floods, one after the other; returns what was wrong.
+async fn flood_all(length: Duration, strict: bool) -> Result<Vec<String>> {
     let site = Site::new().await?;
     let process = site.process().start().await?;
     warm_up(&process).await?;
-    let mut damages = Vec::new();
+    let mut faults = Vec::new();
     for flood in FLOODS {
         let damage = inflict(&process, flood, length).await?;
         damage.print(flood);
-        damage
-            .check(flood, length)
-            .map_err(|error| error.context(flood.name))?;
-        damages.push((flood, damage));
+        faults.extend(damage.faults(flood, length));
+        if strict {
+            faults.extend(damage.broken_promises(flood));
+        }
     }
     let lines = process.logs().lines().count();
-    ensure!(lines < 100, "a flood of the log: {lines} lines");
-    Ok(damages)
+    println!("lines logged: {lines}");
+    if lines > 100 {
+        faults.push(format!("the log was flooded: {lines} lines"));
+    }
+    Ok(faults)
 }
 
 /// So that memory is compared with a service that has served before.
@@ -397,10 +426,8 @@ async fn until_answered(stream: &mut (impl AsyncRead + Unpin)) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn floods_are_told_to_go_or_throttled() -> Result<()> {
-    let damages = flood_all(Duration::from_millis(1000)).await?;
-    for (flood, damage) in damages {
-        ensure!(damage.growth < 64, "{}: +{} MiB", flood.name, damage.growth);
-    }
+    let faults = flood_all(Duration::from_secs(1), false).await?;
+    ensure!(faults.is_empty(), "{faults:#?}");
     Ok(())
 }
 
@@ -409,14 +436,48 @@ async fn floods_are_told_to_go_or_throttled() -> Result<()> {
 async fn floods_of_30_s_disturb_nobody() -> Result<()> {
     let seconds = std::env::var("ATTACK_SECONDS").ok();
     let seconds = seconds.and_then(|text| text.parse().ok()).unwrap_or(30);
-    for (flood, damage) in flood_all(Duration::from_secs(seconds)).await? {
-        let name = flood.name;
-        ensure!(damage.growth < 20, "{name}: +{} MiB", damage.growth);
-        let p99 = damage.witness.p99();
-        ensure!(p99 < Duration::from_secs(1), "{name}: p99 {p99:?}");
-        if flood.answer == Answer::Throttle {
-            ensure!(damage.cores < 0.5, "{name}: {} cores", damage.cores);
+    let faults = flood_all(Duration::from_secs(seconds), true).await?;
+    ensure!(faults.is_empty(), "{faults:#?}");
+    Ok(())
+}
+
+/// Asks as fast as it is answered, and counts.
+async fn ask_without_pause(address: SocketAddr, length: Duration) -> Result<u64> {
+    let mut stream = raw::speaking(address, &[]).await?;
+    stream.get_ref().0.set_nodelay(true)?;
+    let (mut streams, mut answered) = (Streams(1), 0);
+    let asking = async {
+        loop {
+            let id = streams.next();
+            stream.write_all(&check(id)).await?;
+            until_ended(&mut stream, id).await?;
+            answered += 1;
+        }
+    };
+    let cut: Result<Result<()>, _> = timeout(length, asking).await;
+    ensure!(cut.is_err(), "the connection was lost");
+    Ok(answered)
+}
+
+async fn until_ended(stream: &mut (impl AsyncRead + Unpin), id: u32) -> Result<()> {
+    loop {
+        let received = Received::read(stream).await?;
+        if received.stream == id && received.ends() {
+            return Ok(());
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long: run by make attack"]
+async fn a_client_that_asks_without_pause_is_slowed_down() -> Result<()> {
+    let site = Site::new().await?;
+    let process = site.process().start().await?;
+    let asking = ask_without_pause(process.grpc, Duration::from_secs(10));
+    let (answered, cores) = vitals::cores(&process, asking).await?;
+    let answered = answered?;
+    println!("one client without pause: {answered} answers in 10 s, {cores:.2} cores");
+    ensure!(answered > 1000, "slowed down too early");
+    ensure!(answered < 5000, "not slowed down");
     Ok(())
 }

@@ -120,7 +120,7 @@ pub fn string(text: &str) -> Vec<u8> {
 #[derive(Debug)]
 pub struct Received {
     pub kind: u8,
-    pub flags: u8,
+    flags: u8,
     pub stream: u32,
     pub payload: Vec<u8>,
 }
@@ -138,6 +138,11 @@ impl Received {
             stream: u32::from_be_bytes(id),
             payload,
         })
+    }
+
+    /// Whether it is the last of its stream.
+    pub fn ends(&self) -> bool {
+        matches!(self.kind, DATA | HEADERS) && self.flags & END_STREAM != 0
     }
 
     /// The error code of a GOAWAY, and what the server says with it.

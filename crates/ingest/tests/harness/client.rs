@@ -3,6 +3,7 @@
 use std::{io, net::SocketAddr, sync::Arc};
 
 use anyhow::Context;
+use bytes::Bytes;
 use hyper_util::rt::TokioIo;
 use rustls::{
     ClientConfig, DigitallySignedStruct, SignatureScheme, SupportedProtocolVersion,
@@ -18,6 +19,7 @@ use svc_sandbox::Identity;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
+    task::JoinHandle,
     time::timeout,
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
@@ -104,6 +106,60 @@ pub async fn channel(address: SocketAddr, identity: &Identity) -> anyhow::Result
     });
     let endpoint = Endpoint::from_static("https://localhost").timeout(PATIENCE);
     Ok(endpoint.connect_with_connector(connector).await?)
+}
+
+/// One HTTP/2 connection, whose loss cannot go unnoticed: a channel would open another.
+#[derive(Debug)]
+pub struct OneConnection {
+    requests: h2::client::SendRequest<Bytes>,
+    driver: JoinHandle<Result<(), h2::Error>>,
+}
+
+impl OneConnection {
+    pub async fn open(tls: &Tls, address: SocketAddr) -> anyhow::Result<Self> {
+        Self::over(tls.connect(address).await?).await
+    }
+
+    pub async fn over(stream: TlsStream<TcpStream>) -> anyhow::Result<Self> {
+        let (requests, connection) = h2::client::handshake(stream).await?;
+        Ok(Self {
+            requests,
+            driver: tokio::spawn(connection),
+        })
+    }
+
+    /// Asks for the service's health and gives the `grpc-status` of the answer.
+    pub async fn health_status(&mut self) -> anyhow::Result<String> {
+        let asked = async {
+            let request = ::http::Request::post("https://localhost/grpc.health.v1.Health/Check")
+                .header("content-type", "application/grpc")
+                .header("te", "trailers")
+                .body(())?;
+            let mut requests = self.requests.clone().ready().await?;
+            let (answer, mut body) = requests.send_request(request, false)?;
+            body.send_data(Bytes::from_static(&[0; 5]), true)?;
+            grpc_status(answer.await?).await
+        };
+        timeout(PATIENCE, asked).await?
+    }
+
+    /// Waits until the server has closed it.
+    pub async fn closed(self) -> anyhow::Result<()> {
+        drop(self.requests);
+        drop(timeout(PATIENCE, self.driver).await?);
+        Ok(())
+    }
+}
+
+/// From the trailers or, where there is no body, from the headers.
+async fn grpc_status(answer: ::http::Response<h2::RecvStream>) -> anyhow::Result<String> {
+    let (head, mut body) = answer.into_parts();
+    while let Some(data) = body.data().await {
+        body.flow_control().release_capacity(data?.len())?;
+    }
+    let trailers = body.trailers().await?.unwrap_or(head.headers);
+    let status = trailers.get("grpc-status").context("no grpc-status")?;
+    Ok(status.to_str()?.to_owned())
 }
 
 /// An HTTP answer, taken apart.

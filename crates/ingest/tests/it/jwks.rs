@@ -61,7 +61,12 @@ async fn a_verifier_that_has_the_document_is_told_that_it_is_fresh() -> Result<(
         let head = format!("GET {PATH} HTTP/1.1\r\nIf-None-Match: {tags}\r\n");
         http(instance.http, &head).await
     };
-    for tags in [etag, "*", &format!("W/{etag}"), &format!("\"other\", {etag}")] {
+    for tags in [
+        etag,
+        "*",
+        &format!("W/{etag}"),
+        &format!("\"other\", {etag}"),
+    ] {
         let fresh = ask(tags).await?;
         assert_eq!((fresh.status, fresh.body.as_str()), (304, ""), "{tags}");
         assert_eq!(fresh.header("etag"), Some(etag));

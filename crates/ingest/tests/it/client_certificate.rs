@@ -1,0 +1,296 @@
+//! Who gets through the handshake: whoever proves to hold the key of the
+//! certificate that they show, and nobody else.
+
+use std::{io, sync::Arc};
+
+use anyhow::{Context, Result};
+use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+use rustls::{
+    ClientConfig, SignatureScheme,
+    client::{
+        ClientSessionStore, ResolvesClientCert, Resumption, Tls12ClientSessionValue,
+        Tls13ClientSessionValue,
+    },
+    pki_types::ServerName,
+    sign::CertifiedKey,
+    version::{TLS12, TLS13},
+};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use svc_ingest::listener::Limits;
+use svc_sandbox::{Authority, Identity};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+
+use crate::harness::{
+    OneConnection, PATIENCE, Site, Tls, connect_with, eventually, get, http, provider,
+};
+
+/// So long that nothing here can be closed by a deadline instead of at once.
+fn unhurried(limits: &mut Limits) {
+    limits.handshake_deadline = PATIENCE * 100;
+    limits.first_request_deadline = PATIENCE * 100;
+}
+
+/// How a client learns that it is refused: from the handshake or, with TLS 1.3,
+/// from the first read after it. It speaks at once, as gRPC clients do.
+async fn refusal(config: ClientConfig, address: std::net::SocketAddr) -> Result<String> {
+    let attempt = async {
+        let mut stream = connect_with(config, address).await?;
+        let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+        stream.write_all(preface).await?;
+        stream.flush().await?;
+        stream.read_u8().await
+    };
+    let refused: io::Result<u8> = timeout(PATIENCE, attempt).await?;
+    Ok(refused.err().context("the client was let in")?.to_string())
+}
+
+#[tokio::test]
+async fn a_client_without_a_certificate_gets_a_tls_alert() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().limits(unhurried).start().await?;
+    for version in [&TLS12, &TLS13] {
+        for _ in 0..20 {
+            let config = Tls::without_certificate().version(version).config()?;
+            let refused = refusal(config, instance.grpc).await?;
+            assert!(refused.contains("alert"), "{version:?}: {refused}");
+        }
+    }
+    let metrics = get(instance.http, "/metrics").await?.body;
+    let counted = "svc_ingest_handshakes_total{result=\"NoCertificate\"} 40";
+    assert!(metrics.contains(counted), "{metrics}");
+    instance.stop().await
+}
+
+/// Shows somebody's certificate and signs with a key of its own.
+#[derive(Debug)]
+struct Thief(Arc<CertifiedKey>);
+
+impl Thief {
+    fn with_certificate_of(victim: &Identity) -> Result<Self> {
+        let own = Identity::self_signed("thief")?;
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(own.key_der));
+        let key = provider().key_provider.load_private_key(key)?;
+        let chain = vec![CertificateDer::from(victim.cert_der.clone())];
+        Ok(Self(Arc::new(CertifiedKey::new(chain, key))))
+    }
+}
+
+impl ResolvesClientCert for Thief {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.clone())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+#[tokio::test]
+async fn a_stolen_certificate_is_worth_nothing_without_its_key() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().limits(unhurried).start().await?;
+    let victim = Identity::self_signed("agent")?;
+    for version in [&TLS12, &TLS13] {
+        let mut config = Tls::with(&victim).version(version).config()?;
+        config.client_auth_cert_resolver = Arc::new(Thief::with_certificate_of(&victim)?);
+        let refused = refusal(config, instance.grpc).await?;
+        assert!(refused.contains("alert"), "{version:?}: {refused}");
+        let honest = Tls::with(&victim).version(version);
+        let mut connection = OneConnection::open(&honest, instance.grpc).await?;
+        assert_eq!(connection.health_status().await?, "0");
+    }
+    instance.stop().await
+}
+
+#[tokio::test]
+async fn tls_1_1_is_refused_with_an_alert() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().limits(unhurried).start().await?;
+    let mut stream = TcpStream::connect(instance.grpc).await?;
+    stream.write_all(&client_hello_of_tls_1_1()).await?;
+    let mut answer = Vec::new();
+    timeout(PATIENCE, stream.read_to_end(&mut answer)).await??;
+    const ALERT: u8 = 21;
+    const FATAL: u8 = 2;
+    const PROTOCOL_VERSION: u8 = 70;
+    let [ALERT, _, _, 0, 2, FATAL, PROTOCOL_VERSION] = answer[..] else {
+        anyhow::bail!("not the alert: {answer:?}");
+    };
+    instance.stop().await
+}
+
+/// A hello in which nothing is wrong but the version, which is 1.1.
+fn client_hello_of_tls_1_1() -> Vec<u8> {
+    let cipher_suites = [0, 8, 0xc0, 0x09, 0xc0, 0x0a, 0xc0, 0x13, 0x00, 0x2f];
+    let signature_algorithms = [0, 13, 0, 4, 0, 2, 4, 3];
+    let groups = [0, 10, 0, 4, 0, 2, 0, 23];
+    let point_formats = [0, 11, 0, 2, 1, 0];
+    let extensions = [&signature_algorithms[..], &groups, &point_formats].concat();
+    let mut hello = vec![3, 2];
+    hello.extend([7; 32]);
+    hello.push(0);
+    hello.extend(cipher_suites);
+    hello.extend([1, 0]);
+    hello.extend([0, extensions.len() as u8]);
+    hello.extend(extensions);
+    let length = hello.len() as u8;
+    let mut record = vec![22, 3, 1, 0, length + 4, 1, 0, 0, length];
+    record.extend(hello);
+    record
+}
+
+#[tokio::test]
+async fn plain_http_on_the_grpc_port_is_closed_at_once() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().limits(unhurried).start().await?;
+    for request in [
+        "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ] {
+        let mut stream = TcpStream::connect(instance.grpc).await?;
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = Vec::new();
+        // Closed, or reset: what matters is that it does not wait for a deadline.
+        drop(timeout(PATIENCE, stream.read_to_end(&mut answer)).await?);
+        assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
+    }
+    let counted = async || {
+        let metrics = get(instance.http, "/metrics").await;
+        metrics.is_ok_and(|page| page.body.contains("handshakes_total{result=\"NotTls\"} 2"))
+    };
+    eventually("both are counted", counted).await?;
+    instance.stop().await
+}
+
+#[tokio::test]
+async fn tls_on_the_http_port_is_answered_with_400() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let mut stream = TcpStream::connect(instance.http).await?;
+    stream.write_all(&client_hello_of_tls_1_1()).await?;
+    let mut answer = Vec::new();
+    timeout(PATIENCE, stream.read_to_end(&mut answer)).await??;
+    assert!(answer.starts_with(b"HTTP/1.1 400"), "{answer:?}");
+    assert_eq!(
+        http(instance.http, "GET /healthz HTTP/1.1\r\n")
+            .await?
+            .status,
+        200
+    );
+    instance.stop().await
+}
+
+#[tokio::test]
+async fn with_a_client_ca_only_its_own_certificates_are_let_in() -> Result<()> {
+    let site = Site::new().await?;
+    let (ours, other) = (Authority::new("ours")?, Authority::new("other")?);
+    let path = site.path("client_ca.pem");
+    std::fs::write(&path, ours.cert_pem())?;
+    let instance = site
+        .instance()
+        .limits(unhurried)
+        .set("INGEST_TLS_CLIENT_CA", &path);
+    let instance = instance.start().await?;
+    let member = ours.issue_client("agent")?;
+    let mut connection = OneConnection::open(&Tls::with(&member), instance.grpc).await?;
+    assert_eq!(connection.health_status().await?, "0");
+    for stranger in [
+        other.issue_client("agent")?,
+        Identity::self_signed("agent")?,
+    ] {
+        for version in [&TLS12, &TLS13] {
+            let config = Tls::with(&stranger).version(version).config()?;
+            let refused = refusal(config, instance.grpc).await?;
+            assert!(refused.contains("alert"), "{version:?}: {refused}");
+        }
+    }
+    instance.stop().await
+}
+
+#[tokio::test]
+async fn the_dates_and_names_of_a_self_made_certificate_do_not_matter() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().limits(unhurried).start().await?;
+    for (first, last) in [(1990, 1991), (2200, 2300), (2300, 1990)] {
+        let client = dated(first, last)?;
+        let mut connection = OneConnection::open(&Tls::with(&client), instance.grpc).await?;
+        assert_eq!(connection.health_status().await?, "0", "{first} to {last}");
+    }
+    instance.stop().await
+}
+
+/// A certificate for two years' span, with a server's name and no purpose.
+fn dated(first: i32, last: i32) -> Result<Identity> {
+    let mut params = CertificateParams::new(vec!["www.example.org".to_owned()])?;
+    params.not_before = date_time_ymd(first, 1, 1);
+    params.not_after = date_time_ymd(last, 1, 1);
+    let key = KeyPair::generate()?;
+    let certificate = params.self_signed(&key)?;
+    Ok(Identity {
+        cert_pem: certificate.pem(),
+        key_pem: key.serialize_pem(),
+        cert_der: certificate.der().to_vec(),
+        key_der: key.serialize_der(),
+    })
+}
+
+/// Counts what the server offers for a later resumption.
+#[derive(Debug, Default)]
+struct Offers(std::sync::atomic::AtomicUsize);
+
+impl Offers {
+    fn count(&self) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+impl ClientSessionStore for Offers {
+    fn set_kx_hint(&self, _: ServerName<'static>, _: rustls::NamedGroup) {}
+
+    fn kx_hint(&self, _: &ServerName<'_>) -> Option<rustls::NamedGroup> {
+        None
+    }
+
+    fn set_tls12_session(&self, _: ServerName<'static>, _: Tls12ClientSessionValue) {
+        self.count();
+    }
+
+    fn tls12_session(&self, _: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
+        None
+    }
+
+    fn remove_tls12_session(&self, _: &ServerName<'static>) {}
+
+    fn insert_tls13_ticket(&self, _: ServerName<'static>, _: Tls13ClientSessionValue) {
+        self.count();
+    }
+
+    fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
+        None
+    }
+}
+
+#[tokio::test]
+async fn no_connection_can_be_resumed_later() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().limits(unhurried).start().await?;
+    let client = Identity::self_signed("agent")?;
+    for version in [&TLS12, &TLS13] {
+        let offers = Arc::new(Offers::default());
+        let mut config = Tls::with(&client).version(version).config()?;
+        config.resumption = Resumption::store(offers.clone());
+        let stream = connect_with(config, instance.grpc).await?;
+        let mut connection = OneConnection::over(stream).await?;
+        assert_eq!(connection.health_status().await?, "0");
+        assert_eq!(
+            offers.0.load(std::sync::atomic::Ordering::SeqCst),
+            0,
+            "{version:?}"
+        );
+    }
+    instance.stop().await
+}
