@@ -21,6 +21,7 @@ use svc_store::DatabaseUrl;
 use url::Url;
 
 use crate::listener::{ClientCa, Limits, TlsPair};
+pub(crate) use parse::duration;
 pub use problem::{Problem, Problems};
 use reader::Reader;
 pub use timing::Timing;

@@ -32,6 +32,7 @@ pub fn routes(
         .routes()
         .into_axum_router()
         .layer(from_fn(reflection::bounded))
+        .layer(from_fn(edge::single))
         .layer(from_fn(edge::translated))
         .into())
 }

@@ -12,6 +12,7 @@ mod facts;
 mod gate;
 mod limits;
 mod meter;
+mod panics;
 mod reload;
 mod shedding;
 mod tls;
@@ -33,6 +34,10 @@ pub use tls::{ClientCa, TlsError, TlsPair};
 use crate::telemetry::ListenerMetrics;
 use connection::Connection;
 use gate::Gate;
+
+/// Between failures to accept.
+const SHORTEST_WAIT: Duration = Duration::from_millis(20);
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// The bound port, before it serves.
 #[derive(Debug)]
@@ -128,7 +133,7 @@ impl Listener {
     /// left already, or the machine's, which is out of files or memory: waiting
     /// is right for both, and keeps the loop from spinning.
     async fn accept(&self, shedding: &mut Shedding) -> (TcpStream, SocketAddr) {
-        let mut wait = Duration::from_millis(5);
+        let mut wait = SHORTEST_WAIT;
         loop {
             match self.socket.accept().await {
                 Ok(accepted) => return accepted,
@@ -137,8 +142,11 @@ impl Listener {
                     shedding.report(&error);
                     let shed = shedding.turn_away(&self.socket, &error);
                     self.metrics.shed.inc_by(shed);
+                    if shed > 0 {
+                        wait = SHORTEST_WAIT; // More of them may be waiting.
+                    }
                     tokio::time::sleep(wait).await;
-                    wait = (wait * 2).min(Duration::from_secs(1));
+                    wait = (wait * 2).min(LONGEST_WAIT);
                 }
             }
         }

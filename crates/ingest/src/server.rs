@@ -31,6 +31,8 @@ use crate::{
 
 /// What the front row may take beyond the drain timeout to notice that it is over.
 const DRAIN_MARGIN: Duration = Duration::from_secs(1);
+/// Before a start that lost the database half way begins anew.
+const START_PAUSE: Duration = Duration::from_secs(1);
 
 pub struct Server {
     settings: Settings,
@@ -122,7 +124,7 @@ impl Server {
         let health = pages.health.clone();
         let mut parts = Parts::new(stop.clone());
         parts.back("the HTTP port", http.run(pages.clone(), parts.last.clone()));
-        let starting = start(&settings, store.clone(), &pages, addresses);
+        let starting = start(&settings, &store, &pages, &addresses);
         if let Some(started) = stop.run_until_cancelled(starting).await {
             let (lease, key) = started?;
             let ingest = ingest(&settings, store, key, stop.clone());
@@ -165,30 +167,50 @@ impl std::fmt::Debug for Server {
     }
 }
 
-/// Everything that must be true before the first agent is let in.
+/// Gets ready, and starts over when the database goes away half way.
 async fn start(
     settings: &Settings,
-    store: Store,
+    store: &Store,
     pages: &Pages,
-    addresses: [String; 2],
+    addresses: &[String; 2],
 ) -> Result<(Lease, SigningKey), StartError> {
-    let [grpc_address, http_address] = addresses;
-    pages.health.starting("waiting for the database");
-    startup::database(&store).await;
+    let id = Uuid::now_v7();
+    loop {
+        pages.health.starting("waiting for the database");
+        startup::database(store).await;
+        match get_ready(settings, store, pages, addresses, id).await {
+            Err(error) if error.is_passing() => {
+                tracing::warn!(reason = chain(error), "waiting for the database");
+                tokio::time::sleep(START_PAUSE).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Everything that must be true before the first agent is let in.
+async fn get_ready(
+    settings: &Settings,
+    store: &Store,
+    pages: &Pages,
+    [grpc_address, http_address]: &[String; 2],
+    id: Uuid,
+) -> Result<(Lease, SigningKey), StartError> {
     pages.health.starting("waiting for the schema");
     let patience = settings.timing.schema_patience;
-    startup::schema(&store, settings.database.auto_migrate, patience).await?;
+    startup::schema(store, settings.database.auto_migrate, patience).await?;
+    startup::web_role(store, &settings.database).await?;
     pages.health.starting("waiting for the signing key");
-    let key = startup::signing_key(&settings.jwt_key_file, &store).await?;
+    let key = startup::signing_key(&settings.jwt_key_file, store).await?;
     let instance = NewInstance {
-        id: Uuid::now_v7(),
+        id,
         kid: key.kid().to_owned(),
         hostname: hostname(),
         version: crate::VERSION.to_owned(),
         grpc_address: grpc_address.clone(),
         http_address: http_address.clone(),
     };
-    let lease = Lease::claim(store, instance, settings.timing).await?;
+    let lease = Lease::claim(store.clone(), instance, settings.timing).await?;
     drop(pages.jwks.set(key.jwks()));
     tracing::info!(instance.id = %lease.id(), kid = key.kid(), grpc = grpc_address, http = http_address, "serving");
     Ok((lease, key))

@@ -3,14 +3,15 @@
 
 use std::{path::Path, time::Duration};
 
-use svc_store::{SchemaState, Store, StoreError};
+use svc_store::{SchemaError, SchemaState, Store, StoreError, WebRole};
 use tokio::time::Instant;
 
 use crate::{
-    config::{Problems, Timing},
+    config::{Database, Problems, Timing},
     signing::{self, SigningKey},
 };
 
+const WEB_ROLE: &str = "INGEST_WEB_ROLE";
 const KEY_FILE: &str = "INGEST_JWT_KEY_FILE";
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
@@ -22,6 +23,21 @@ pub enum StartError {
     Problems(#[from] Problems),
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl StartError {
+    /// As the command line reports it: problems are listed, whatever found them.
+    pub fn into_report(self) -> anyhow::Error {
+        match self {
+            Self::Problems(problems) => problems.into(),
+            Self::Store(error) => error.into(),
+        }
+    }
+
+    /// Whether the database went away half way: starting over will help.
+    pub fn is_passing(&self) -> bool {
+        matches!(self, Self::Store(error) if error.is_unavailable())
+    }
 }
 
 /// Waits until the database answers, with one log line a try.
@@ -53,10 +69,13 @@ pub async fn schema(
     }
     let deadline = Instant::now() + patience;
     loop {
-        let SchemaState::Behind { missing } = store.schema_check().await? else {
-            return Ok(());
+        let missing = match store.schema_check().await? {
+            SchemaState::Current | SchemaState::Ahead { .. } => return Ok(()),
+            SchemaState::Behind { missing } => missing.join(", "),
+            SchemaState::Altered { migration, .. } => {
+                return Err(StoreError::Schema(SchemaError::Altered { migration }).into());
+            }
         };
-        let missing = missing.join(", ");
         if Instant::now() >= deadline {
             let message =
                 format!("is false, and the schema lacks {missing}: run `svc-ingest migrate`");
@@ -65,6 +84,46 @@ pub async fn schema(
         tracing::warn!(missing, "waiting for the schema to be migrated");
         tokio::time::sleep(Duration::from_secs(2)).await;
     }
+}
+
+/// Grants the web application's role what it needs, where this instance may change the schema.
+pub async fn web_role(store: &Store, database: &Database) -> Result<(), StartError> {
+    let Some(role) = &database.web_role else {
+        return Ok(());
+    };
+    if database.auto_migrate {
+        return web_role_grant(store, role).await;
+    }
+    match store.web_role_check(role).await? {
+        WebRole::Missing => Err(no_role(role).into()),
+        WebRole::Granted => Ok(()),
+        WebRole::NotGranted => {
+            tracing::warn!(
+                role,
+                "the web application's role lacks grants: run `svc-ingest migrate` with INGEST_WEB_ROLE set"
+            );
+            Ok(())
+        }
+    }
+}
+
+pub async fn web_role_grant(store: &Store, role: &str) -> Result<(), StartError> {
+    match store.web_role_grant(role).await {
+        Ok(WebRole::Missing) => Err(no_role(role).into()),
+        Err(error) if error.sqlstate() == Some("42501") => {
+            let reason = error.server_message().unwrap_or_default();
+            let message = format!(
+                "{role:?} cannot be granted its rights ({reason}): run `svc-ingest migrate` as the owner of the tables"
+            );
+            Err(Problems::one(WEB_ROLE, message).into())
+        }
+        granted => Ok(granted.map(drop)?),
+    }
+}
+
+fn no_role(role: &str) -> Problems {
+    let message = format!("there is no PostgreSQL role {role:?}: create it, or leave this unset");
+    Problems::one(WEB_ROLE, message)
 }
 
 /// The key in the file; or a new one, but only where no live sibling has another.

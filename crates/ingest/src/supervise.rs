@@ -122,11 +122,9 @@ mod tests {
             .map_or_else(|error| format!("{error:#}"), |()| "ok".into())
     }
 
-    fn until(token: CancellationToken) -> impl Future<Output = anyhow::Result<()>> {
-        async move {
-            token.cancelled().await;
-            Ok(())
-        }
+    async fn until(token: CancellationToken) -> anyhow::Result<()> {
+        token.cancelled().await;
+        Ok(())
     }
 
     #[tokio::test]

@@ -387,7 +387,8 @@ BEGIN
     RETURN touched;
 END $$;
 
--- Nobody calls these unless granted: see INGEST_WEB_ROLE.
+-- Nobody calls these unless granted: see INGEST_WEB_ROLE. The trigger functions are among them because
+-- whoever may call one may hang it on a table of their own, and so forge events with the owner's rights.
 REVOKE EXECUTE ON FUNCTION
-    decision_begins, agent_to_decide, host_for_clone, approve_agent, reject_agent, revoke_agent, reopen_agent,
+    agents_guard, agents_record, decision_begins, agent_to_decide, host_for_clone, approve_agent, reject_agent, revoke_agent, reopen_agent,
     add_enrolment_token, revoke_enrolment_token, retire_host FROM PUBLIC;

@@ -39,6 +39,26 @@ pub enum Unavailability {
     Refused,
 }
 
+/// A rule of our own SQL functions and triggers that a call broke: for people to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refusal<'a> {
+    pub kind: RefusalKind,
+    pub message: &'a str,
+    pub hint: Option<&'a str>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefusalKind {
+    /// SV400: the call makes no sense.
+    Malformed,
+    /// SV404: what it names does not exist.
+    NotFound,
+    /// SV409: what it asks for cannot follow from how things stand.
+    Conflict,
+    /// SV410: it must be said what becomes of the machine's active agent.
+    ModeMissing,
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum SchemaError {
     #[error("migration {migration} was changed after it was applied")]
@@ -79,6 +99,17 @@ impl StoreError {
         Some(self.postgres()?.as_db_error()?.message())
     }
 
+    /// The rule of ours that the call broke, where it broke one.
+    pub fn refusal(&self) -> Option<Refusal<'_>> {
+        let kind = RefusalKind::from_sqlstate(self.sqlstate()?)?;
+        let error = self.postgres()?.as_db_error()?;
+        Some(Refusal {
+            kind,
+            message: error.message(),
+            hint: error.hint(),
+        })
+    }
+
     /// Running the whole transaction again is the remedy.
     pub(crate) fn is_conflict(&self) -> bool {
         matches!(self, StoreError::Conflict(_))
@@ -101,6 +132,18 @@ impl StoreError {
             StoreError::Conflict(source) | StoreError::Query(source) => Some(source),
             StoreError::Schema(SchemaError::Failed { source, .. }) => Some(source),
             StoreError::Schema(SchemaError::Altered { .. }) => None,
+        }
+    }
+}
+
+impl RefusalKind {
+    fn from_sqlstate(code: &str) -> Option<RefusalKind> {
+        match code {
+            "SV400" => Some(RefusalKind::Malformed),
+            "SV404" => Some(RefusalKind::NotFound),
+            "SV409" => Some(RefusalKind::Conflict),
+            "SV410" => Some(RefusalKind::ModeMissing),
+            _ => None,
         }
     }
 }

@@ -46,7 +46,7 @@ pub enum LeaseRenewal {
     Renewed,
     /// Somebody declared this instance lost; it needs a new id.
     Fenced,
-    /// There is no such lease, or it was given back.
+    /// There is nothing to renew: it lapsed, was given back, or never was. Claim it.
     Gone,
 }
 
@@ -75,17 +75,23 @@ impl Store {
         &self,
         instance: &NewInstance,
         ttl: Duration,
+        outage_grace: Duration,
     ) -> Result<LeaseClaim, StoreError> {
         self.run("lease_claim", Bulkhead::Watch, async |tx| {
             lease_claim_lock(&tx).await?;
             match lease_claim_mismatch(&tx, instance).await? {
                 Some(mismatch) => Ok(mismatch),
-                None => lease_claim_insert(&tx, instance, ttl).await,
+                None => {
+                    lease_claim_grace(&tx, instance, outage_grace).await?;
+                    lease_claim_insert(&tx, instance, ttl).await
+                }
             }
         })
         .await
     }
 
+    /// A lease that lapsed is not renewed but claimed: a sibling with another
+    /// key may have come meanwhile.
     pub async fn lease_renew(&self, id: Uuid, ttl: Duration) -> Result<LeaseRenewal, StoreError> {
         self.run("lease_renew", Bulkhead::Watch, async |tx| {
             if lease_renew_update(&tx, id, ttl).await? {
@@ -179,6 +185,30 @@ fn mismatch_from_row(row: &Row) -> Result<LeaseClaim, StoreError> {
     })
 }
 
+/// Offline clocks run only while the service could hear. Who comes with no live
+/// sibling, or finds its own lease lapsed, cannot know whether the others, or the
+/// database, were away: every lapsed lease gets time to be claimed again.
+async fn lease_claim_grace(
+    tx: &Tx,
+    instance: &NewInstance,
+    grace: Duration,
+) -> Result<(), StoreError> {
+    let sql = "-- lease_claim
+        UPDATE ingest_instances lapsed
+           SET grace_until = now() + make_interval(secs => $2)
+         WHERE NOT lapsed.fenced AND lapsed.stopped_at IS NULL AND lapsed.expires_at <= now()
+           AND (NOT EXISTS (SELECT FROM ingest_instances live
+                             WHERE NOT live.fenced AND live.stopped_at IS NULL
+                               AND live.expires_at > now() AND live.id <> $1)
+                OR EXISTS (SELECT FROM ingest_instances mine
+                            WHERE mine.id = $1 AND NOT mine.fenced AND mine.stopped_at IS NULL
+                              AND mine.expires_at <= now()))";
+    let grace = grace.as_secs_f64();
+    let params = [(&instance.id as _, Type::UUID), (&grace as _, Type::FLOAT8)];
+    tx.execute(sql, &params).await?;
+    Ok(())
+}
+
 async fn lease_claim_insert(
     tx: &Tx,
     instance: &NewInstance,
@@ -210,7 +240,7 @@ async fn lease_renew_update(tx: &Tx, id: Uuid, ttl: Duration) -> Result<bool, St
     let sql = "-- lease_renew
         UPDATE ingest_instances
            SET renewed_at = now(), expires_at = now() + make_interval(secs => $2)
-         WHERE id = $1 AND NOT fenced AND stopped_at IS NULL";
+         WHERE id = $1 AND NOT fenced AND stopped_at IS NULL AND expires_at > now()";
     let ttl = ttl.as_secs_f64();
     let params = [(&id as _, Type::UUID), (&ttl as _, Type::FLOAT8)];
     Ok(tx.execute(sql, &params).await? == 1)

@@ -6,32 +6,48 @@
 //! unnamed and typed, and no session state is kept, because a PgBouncer in
 //! transaction mode may stand between us and the server.
 
+mod agents;
 mod error;
 mod facts;
+mod hosts;
 mod ids;
 mod instances;
 mod listen;
 mod locks;
 mod metrics;
 mod migrate;
+mod overview;
+mod page;
 mod pool;
 mod registration;
+mod samples;
+mod sessions;
 mod status;
 mod tls;
+mod tokens;
 mod tx;
 mod url;
+mod web_role;
 
-pub use error::{SchemaError, StoreError, Unavailability};
+pub use agents::{AgentDetail, AgentFilter, AgentRecord, ApprovalMode, Decision, EventRecord};
+pub use error::{Refusal, RefusalKind, SchemaError, StoreError, Unavailability};
 pub use facts::{AgentFacts, HostFacts, IdentifierKind, Identifiers, same_machine};
+pub use hosts::{HostDetail, HostFilter, HostRecord, IdentifierRecord};
 pub use ids::{AgentId, HostId, TokenId};
 pub use instances::{InstanceRow, LeaseClaim, LeaseRenewal, NewInstance};
 pub use listen::Listener;
 pub use migrate::{MigrationReport, SchemaState};
+pub use overview::{AgentCounts, HostCounts, Overview, TokenCounts};
+pub use page::Page;
 pub use pool::{Bulkhead, Store, StoreOptions};
 pub use registration::{HostMatch, Incumbent, KnownAgent, Look, NewAgent, TokenRow, TokenState};
+pub use samples::{DiskRow, GapKind, GapRow, Range, SampleRow, Watermark};
+pub use sessions::{CloseCause, Displaced, Opened, SessionClose, SessionOpen, Swept};
 pub use status::AgentStatus;
 pub use tls::TlsError;
+pub use tokens::{NewToken, TokenDetail, TokenRecord};
 pub use tokio_postgres::Row;
 pub use tokio_postgres::types::{ToSql, Type};
 pub use tx::{Param, Tx, TxLimits};
 pub use url::{DatabaseUrl, DatabaseUrlError, SslMode};
+pub use web_role::WebRole;

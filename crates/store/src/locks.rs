@@ -7,3 +7,6 @@ pub(crate) const MIGRATE: i64 = 0x7376_6369_0001;
 
 /// Held while an instance compares its key with its siblings' and joins them.
 pub(crate) const LEASE_CLAIM: i64 = 0x7376_6369_0002;
+
+/// Held while the partitions of samples are made or dropped.
+pub(crate) const PARTITIONS: i64 = 0x7376_6369_0003;

@@ -30,6 +30,16 @@ const MIGRATIONS: &[Migration] = &[
         name: "enrolment",
         sql: include_str!("../migrations/0002_enrolment.sql"),
     },
+    Migration {
+        version: 3,
+        name: "sessions",
+        sql: include_str!("../migrations/0003_sessions.sql"),
+    },
+    Migration {
+        version: 4,
+        name: "metrics",
+        sql: include_str!("../migrations/0004_metrics.sql"),
+    },
 ];
 
 const LIMITS: TxLimits = TxLimits {

@@ -165,6 +165,21 @@ impl Store {
         self.retrying(name, deadline, attempt).await
     }
 
+    /// A single statement that writes, committed by itself in one round trip. A
+    /// deadlock starts it over; a lost connection does not, because it may have
+    /// been committed.
+    pub(crate) async fn call(
+        &self,
+        name: &'static str,
+        bulkhead: Bulkhead,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, StoreError> {
+        let attempt = || self.call_once(bulkhead, sql, params);
+        let deadline = self.options.limits.deadline;
+        self.retrying(name, deadline, attempt).await
+    }
+
     async fn retrying<T, Fut>(
         &self,
         name: &'static str,
@@ -216,6 +231,18 @@ impl Store {
         let tx = Tx::bare(self.acquire(bulkhead).await?);
         let rows = tx.query(sql, params).await;
         let rows = rows.map_err(Failure::harmless)?;
+        tx.finish();
+        Ok(rows)
+    }
+
+    async fn call_once(
+        &self,
+        bulkhead: Bulkhead,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, Failure> {
+        let tx = Tx::bare(self.acquire(bulkhead).await?);
+        let rows = tx.query(sql, params).await?;
         tx.finish();
         Ok(rows)
     }

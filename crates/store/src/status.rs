@@ -40,11 +40,13 @@ impl AgentStatus {
         }
     }
 
+    pub fn parse(text: &str) -> Option<AgentStatus> {
+        let mut all = AgentStatus::ALL.into_iter();
+        all.find(|status| status.as_str() == text)
+    }
+
     /// The schema allows no other text; one that got in anyway admits nobody.
     pub(crate) fn from_column(text: &str) -> AgentStatus {
-        AgentStatus::ALL
-            .into_iter()
-            .find(|status| status.as_str() == text)
-            .unwrap_or(AgentStatus::Revoked)
+        AgentStatus::parse(text).unwrap_or(AgentStatus::Revoked)
     }
 }

@@ -33,6 +33,7 @@ pub struct Args {
 
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     telemetry::init(&Log::from_env());
+    serve::raise_file_limit();
     let folder = args.data_dir.map_or_else(default_folder, Ok)?;
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let folder = folder.canonicalize()?;

@@ -7,7 +7,10 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use svc_store::{SchemaState, Store, StoreError, StoreOptions};
 
-use super::output::{Output, print, print_json};
+use super::{
+    output::{Output, print, print_json},
+    serve,
+};
 use crate::{
     config::{Config, Database, Problems},
     listener::CertificateFacts,
@@ -51,6 +54,7 @@ impl Check {
 }
 
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    serve::raise_file_limit(); // As the service does: the connections follow from it.
     let mut checks = Vec::new();
     let kid = match Config::from_env() {
         Ok(config) => check_config(&config, &mut checks),
@@ -220,10 +224,18 @@ fn check_schema(state: &SchemaState, auto_migrate: bool) -> Check {
             SUBJECT,
             format!("lacks {}: run `svc-ingest migrate`", missing.join(", ")),
         ),
-        other => Check::new(
+        SchemaState::Ahead { unknown } => Check::new(
             Verdict::Ok,
             SUBJECT,
-            format!("newer than this program, which can work with it ({other:?})"),
+            format!(
+                "newer than this program, which can work with it ({})",
+                unknown.join(", ")
+            ),
+        ),
+        SchemaState::Altered { migration, .. } => Check::new(
+            Verdict::Fail,
+            SUBJECT,
+            format!("{migration} was changed after it was applied: restore it"),
         ),
     }
 }

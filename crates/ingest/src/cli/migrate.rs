@@ -1,11 +1,15 @@
-//! `svc-ingest migrate`: the schema, brought up to date by hand.
+//! `svc-ingest migrate`: the schema and the web application's grants, brought up to
+//! date by hand.
 
 use std::process::ExitCode;
 
 use svc_store::{Store, StoreOptions};
 
 use super::output::{Output, print, print_json};
-use crate::config::Database;
+use crate::{
+    config::Database,
+    startup::{self, StartError},
+};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -14,12 +18,30 @@ pub struct Args {
 }
 
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let store = Store::new(Database::from_env()?.url, StoreOptions::default())?;
+    let database = Database::from_env()?;
+    let store = Store::new(database.url, StoreOptions::default())?;
     let report = store.migrate().await?;
+    let web_role = database.web_role;
+    if let Some(role) = &web_role {
+        let granted = startup::web_role_grant(&store, role).await;
+        granted.map_err(StartError::into_report)?;
+    }
     match args.output {
-        Output::Json => print_json(&serde_json::json!({ "applied": report.applied }))?,
-        Output::Table if report.applied.is_empty() => print("the schema is up to date")?,
-        Output::Table => print(&format!("applied {}", report.applied.join(", ")))?,
+        Output::Json => print_json(&serde_json::json!({
+            "applied": report.applied, "web_role": web_role,
+        }))?,
+        Output::Table => print(&summary(&report.applied, web_role.as_deref()))?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn summary(applied: &[String], web_role: Option<&str>) -> String {
+    let schema = match applied {
+        [] => "the schema is up to date".to_owned(),
+        applied => format!("applied {}", applied.join(", ")),
+    };
+    match web_role {
+        Some(role) => format!("{schema}\nthe web application's role {role:?} has its grants"),
+        None => schema,
+    }
 }

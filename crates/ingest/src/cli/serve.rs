@@ -6,9 +6,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    config::{Config, Log, Problems},
+    config::{Config, Log},
     server::{RunError, Server},
-    startup::StartError,
     telemetry,
 };
 
@@ -27,8 +26,7 @@ pub async fn until_signalled(server: Server) -> anyhow::Result<ExitCode> {
             tracing::info!("stopped");
             Ok(ExitCode::SUCCESS)
         }
-        Err(RunError::Start(StartError::Problems(problems))) => Err(Problems::into(problems)),
-        Err(RunError::Start(StartError::Store(error))) => Err(error.into()),
+        Err(RunError::Start(error)) => Err(error.into_report()),
         Err(RunError::Part(error)) => Err(error),
     }
 }
@@ -72,7 +70,7 @@ impl Signals {
 }
 
 /// Every agent is a file descriptor: take as many as the hard limit allows.
-fn raise_file_limit() {
+pub(super) fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {

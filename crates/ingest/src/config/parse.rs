@@ -145,7 +145,7 @@ fn bounded(text: &str, least: usize, most: usize) -> Parsed<usize> {
     }
 }
 
-fn duration(text: &str, least: Duration, most: Duration) -> Parsed<Duration> {
+pub(crate) fn duration(text: &str, least: Duration, most: Duration) -> Parsed<Duration> {
     let parsed = text.parse::<Span>().ok().and_then(|span| {
         let signed = span.to_duration(SpanRelativeTo::days_are_24_hours()).ok()?;
         Duration::try_from(signed).ok()

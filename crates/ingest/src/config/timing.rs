@@ -14,6 +14,8 @@ pub struct Timing {
     pub health_grace: Duration,
     /// How often certificate files are looked at.
     pub certificate_poll: Duration,
+    /// What every lapsed lease is given after an outage of all instances or of the database.
+    pub outage_grace: Duration,
     /// How often everything that is waited for is looked up, notifications or not.
     pub poll: Duration,
     /// How long a machine's agent must have been offline before a token may replace it unseen.
@@ -30,6 +32,7 @@ impl Timing {
             lease_ttl: Duration::from_secs(15),
             health_grace: Duration::from_secs(60),
             certificate_poll: Duration::from_secs(10),
+            outage_grace: Duration::from_secs(150),
             poll: Duration::from_secs(5),
             reinstall_quiet: Duration::from_mins(10),
             schema_patience: Duration::from_mins(1),

@@ -11,7 +11,6 @@ use tokio::{net::TcpStream, task::yield_now, time::timeout};
 use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor, server::TlsStream};
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, body::Body, service::Routes};
-use tower::ServiceExt;
 
 use super::{
     ClientKey, Limits, Peer,
@@ -19,6 +18,7 @@ use super::{
     gate::{Gate, Place},
     limits::http2 as settings,
     meter::{Framed, Metered},
+    panics::caught,
 };
 use crate::{grpc::Refusal, telemetry::Handshake};
 
@@ -157,9 +157,8 @@ async fn answer(
 ) -> Result<Response<Body>, Infallible> {
     let running = Activity::begin(activity);
     request.extensions_mut().insert(peer);
-    let response = match timeout(deadline, routes.oneshot(request)).await {
-        Ok(Ok(response)) => response,
-        Ok(Err(never)) => match never {},
+    let response = match timeout(deadline, caught(routes, request)).await {
+        Ok(response) => response,
         Err(_) => {
             Status::deadline_exceeded("the request did not arrive, or was not answered, in time")
                 .into_http()

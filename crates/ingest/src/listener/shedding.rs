@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use tokio::net::TcpListener;
 
 /// How many newcomers are turned away before the loop sleeps again.
-const AT_ONCE: u64 = 256;
+const AT_ONCE: u64 = 100;
 /// How often the log repeats that connections cannot be accepted.
 const REPEAT: Duration = Duration::from_secs(10);
 

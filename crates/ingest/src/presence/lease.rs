@@ -81,8 +81,9 @@ impl Lease {
         }
     }
 
+    /// What was lost meanwhile may have gone to another key, so siblings are looked at again.
     async fn claim_anew(&mut self) -> anyhow::Result<()> {
-        let old = std::mem::replace(&mut self.instance.id, Uuid::now_v7());
+        let old = self.instance.id;
         match self.try_claim().await {
             Ok(Ok(())) => {
                 tracing::warn!(instance.old = %old, instance.id = %self.instance.id, "the lease was lost and claimed anew");
@@ -96,10 +97,15 @@ impl Lease {
         }
     }
 
+    /// Under the same id if that can be: a lease that has ended needs a new one.
     async fn try_claim(&mut self) -> Result<Result<(), Problems>, StoreError> {
         match self
             .store
-            .lease_claim(&self.instance, self.timing.lease_ttl)
+            .lease_claim(
+                &self.instance,
+                self.timing.lease_ttl,
+                self.timing.outage_grace,
+            )
             .await?
         {
             LeaseClaim::Claimed => Ok(Ok(())),

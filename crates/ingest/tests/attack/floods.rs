@@ -385,6 +385,7 @@ async fn flood_all(length: Duration, strict: bool) -> Result<Vec<String>> {
     let site = Site::new().await?;
     let process = site.process().start().await?;
     warm_up(&process).await?;
+    let before = vitals::resident(&process)?;
     let mut faults = Vec::new();
     for flood in FLOODS {
         let damage = inflict(&process, flood, length).await?;
@@ -395,7 +396,8 @@ async fn flood_all(length: Duration, strict: bool) -> Result<Vec<String>> {
         }
     }
     let lines = process.logs().lines().count();
-    println!("lines logged: {lines}");
+    let after = vitals::resident(&process)?;
+    println!("{before} MiB before all floods, {after} MiB after; {lines} lines logged");
     if lines > 100 {
         faults.push(format!("the log was flooded: {lines} lines"));
     }

@@ -8,7 +8,8 @@
 
 #![expect(
     clippy::expect_used,
-    reason = "the helpers of tests may fail as loudly as the tests"
+    clippy::print_stdout,
+    reason = "the helpers of tests may fail as loudly as the tests, and the figures are for people"
 )]
 
 mod agent;

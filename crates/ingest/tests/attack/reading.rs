@@ -96,6 +96,10 @@ async fn a_client_whose_socket_is_never_read_is_closed_within_a_minute() -> Resu
     let mut stream = connector.connect("localhost".try_into()?, stream).await?;
     stream.write_all(raw::PREFACE).await?;
     stream.write_all(&raw::settings(&[])).await?;
+    let watch = raw::call(1, "/grpc.health.v1.Health/Watch");
+    stream.write_all(&watch).await?;
+    let message = raw::frame(raw::DATA, raw::END_STREAM, 1, &[0; 5]);
+    stream.write_all(&message).await?;
     let asked = Instant::now();
     let ping = raw::frame(raw::PING, 0, 0, &[7; 8]);
     timeout(PATIENCE * 2, until_cut(&mut stream, &ping)).await?;

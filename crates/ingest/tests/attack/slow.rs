@@ -204,7 +204,7 @@ impl Crowd {
                 }
             }
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

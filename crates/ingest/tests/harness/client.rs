@@ -2,6 +2,7 @@
 
 use std::{io, net::SocketAddr, sync::Arc};
 
+use ::http::HeaderMap;
 use anyhow::Context;
 use bytes::Bytes;
 use hyper_util::rt::TokioIo;
@@ -130,36 +131,49 @@ impl OneConnection {
 
     /// Asks for the service's health and gives the `grpc-status` of the answer.
     pub async fn health_status(&mut self) -> anyhow::Result<String> {
+        let path = "/grpc.health.v1.Health/Check";
+        let answer = self.ask(path, HeaderMap::new(), vec![0; 5]).await?;
+        let status = answer.get("grpc-status").context("no grpc-status")?;
+        Ok(status.to_str()?.to_owned())
+    }
+
+    /// Sends a call's headers and its body as it stands, and gives the trailers
+    /// of the answer or, where it has no body, the headers.
+    pub async fn ask(
+        &mut self,
+        path: &str,
+        headers: HeaderMap,
+        body: Vec<u8>,
+    ) -> anyhow::Result<HeaderMap> {
         let asked = async {
-            let request = ::http::Request::post("https://localhost/grpc.health.v1.Health/Check")
+            let mut request = ::http::Request::post(format!("https://localhost{path}"))
                 .header("content-type", "application/grpc")
                 .header("te", "trailers")
                 .body(())?;
+            request.headers_mut().extend(headers);
             let mut requests = self.requests.clone().ready().await?;
-            let (answer, mut body) = requests.send_request(request, false)?;
-            body.send_data(Bytes::from_static(&[0; 5]), true)?;
-            grpc_status(answer.await?).await
+            let (answer, mut sending) = requests.send_request(request, false)?;
+            sending.send_data(body.into(), true)?;
+            trailers(answer.await?).await
         };
         timeout(PATIENCE, asked).await?
     }
 
-    /// Waits until the server has closed it.
+    /// Waits until the server has closed it. (A client without requests would close it itself.)
     pub async fn closed(self) -> anyhow::Result<()> {
-        drop(self.requests);
-        drop(timeout(PATIENCE, self.driver).await?);
+        let Self { requests, driver } = self;
+        drop(timeout(PATIENCE, driver).await?);
+        drop(requests);
         Ok(())
     }
 }
 
-/// From the trailers or, where there is no body, from the headers.
-async fn grpc_status(answer: ::http::Response<h2::RecvStream>) -> anyhow::Result<String> {
+async fn trailers(answer: ::http::Response<h2::RecvStream>) -> anyhow::Result<HeaderMap> {
     let (head, mut body) = answer.into_parts();
     while let Some(data) = body.data().await {
         body.flow_control().release_capacity(data?.len())?;
     }
-    let trailers = body.trailers().await?.unwrap_or(head.headers);
-    let status = trailers.get("grpc-status").context("no grpc-status")?;
-    Ok(status.to_str()?.to_owned())
+    Ok(body.trailers().await?.unwrap_or(head.headers))
 }
 
 /// An HTTP answer, taken apart.

@@ -22,3 +22,14 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 pub async fn eventually(what: &str, check: impl AsyncFnMut() -> bool) -> anyhow::Result<()> {
     svc_sandbox::eventually(what, PATIENCE, check).await
 }
+
+/// Some tests hold many connections: take as many files as the hard limit allows.
+pub fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let raised = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    setrlimit(Resource::Nofile, raised).expect("the soft limit may always be raised");
+}

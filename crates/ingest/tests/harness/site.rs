@@ -56,11 +56,6 @@ impl Site {
         ProcessBuilder::new(self.environment.clone())
     }
 
-    /// What the environment says by default.
-    pub fn environment(&self) -> Environment {
-        self.environment.clone()
-    }
-
     /// A path in the site's folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)

@@ -1,28 +1,266 @@
 //! The gRPC port over mutual TLS: health, reflection, and how it refuses.
 
-use anyhow::Result;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use http::HeaderMap;
 use svc_sandbox::Identity;
+use tokio::time::timeout;
+use tokio_stream::StreamExt;
+use tonic::{Code, Status, transport::Channel};
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
+use tonic_reflection::pb::v1::{
+    ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
+    server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+};
+use tonic_types::StatusExt;
 
-use crate::harness::{Site, channel};
+use crate::harness::{Instance, OneConnection, PATIENCE, Site, Tls, channel, eventually};
+
+const SERVICE: &str = "svc.ingest.v1.IngestService";
+
+async fn agent_channel(instance: &Instance) -> Result<Channel> {
+    channel(instance.grpc, &Identity::self_signed("agent")?).await
+}
+
+fn about(service: &str) -> HealthCheckRequest {
+    HealthCheckRequest {
+        service: service.to_owned(),
+    }
+}
 
 #[tokio::test]
-async fn health_is_served_over_mutual_tls() -> Result<()> {
+async fn health_is_told_of_the_whole_and_of_the_service() -> Result<()> {
     let site = Site::new().await?;
     let instance = site.instance().start().await?;
-    let channel = channel(instance.grpc, &Identity::self_signed("agent")?).await?;
-    let answer = HealthClient::new(channel)
-        .check(HealthCheckRequest::default())
-        .await?;
-    assert_eq!(answer.get_ref().status(), ServingStatus::Serving);
+    let mut health = HealthClient::new(agent_channel(&instance).await?);
+    for service in ["", SERVICE] {
+        let answer = health.check(about(service)).await?;
+        assert_eq!(answer.get_ref().status(), ServingStatus::Serving);
+    }
+    let unknown = health.check(about("svc.other")).await;
+    assert_eq!(
+        unknown.err().map(|status| status.code()),
+        Some(Code::NotFound)
+    );
     instance.stop().await
 }
 
 #[tokio::test]
-async fn process_smoke() -> Result<()> {
+async fn a_health_watch_tells_the_state_and_its_change() -> Result<()> {
     let site = Site::new().await?;
-    let mut process = site.process().start().await?;
-    process.stop().await
+    let instance = site
+        .instance()
+        .set("INGEST_DRAIN_TIMEOUT", "20s")
+        .start()
+        .await?;
+    let mut health = HealthClient::new(agent_channel(&instance).await?);
+    let mut watch = health.watch(about(SERVICE)).await?.into_inner();
+    let mut stranger = health.watch(about("svc.other")).await?.into_inner();
+    let next = stranger.message().await?.context("an answer")?;
+    assert_eq!(next.status(), ServingStatus::ServiceUnknown);
+    drop(stranger);
+    let next = watch.message().await?.context("an answer")?;
+    assert_eq!(next.status(), ServingStatus::Serving);
+
+    let stopping = instance.ask_to_stop();
+    let next = timeout(PATIENCE, watch.message()).await??;
+    assert_eq!(
+        next.context("an answer")?.status(),
+        ServingStatus::NotServing
+    );
+    drop((watch, health));
+    stopping.ended().await
+}
+
+#[tokio::test]
+async fn watches_are_counted_and_a_place_comes_free_when_one_ends() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site
+        .instance()
+        .set("INGEST_MAX_CONNECTIONS", "20")
+        .start()
+        .await?;
+    let mut health = HealthClient::new(agent_channel(&instance).await?);
+    let first = health.watch(about("")).await?;
+    let _second = health.watch(about("")).await?;
+    let third = health
+        .watch(about(""))
+        .await
+        .err()
+        .context("a third place")?;
+    assert_refused(&third, Code::Unavailable, "OVERLOADED");
+
+    assert_eq!(
+        health.check(about("")).await?.get_ref().status(),
+        ServingStatus::Serving
+    );
+    drop(first);
+    eventually("a place comes free", async || {
+        health.watch(about("")).await.is_ok()
+    })
+    .await?;
+    instance.stop().await
+}
+
+#[tokio::test]
+async fn what_is_not_served_is_unimplemented() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let tls = Tls::with(&Identity::self_signed("agent")?);
+    let mut connection = OneConnection::open(&tls, instance.grpc).await?;
+    for path in [
+        "/svc.ingest.v1.IngestService/Nothing",
+        "/svc.other/Method",
+        "/",
+    ] {
+        let answer = connection.ask(path, HeaderMap::new(), vec![0; 5]).await?;
+        let status = answer.get("grpc-status").context("no grpc-status")?;
+        assert_eq!(status, "12", "{path}: {answer:?}");
+    }
+    instance.stop().await
+}
+
+#[tokio::test]
+async fn reflection_lists_and_describes_the_service() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let mut reflection = ServerReflectionClient::new(agent_channel(&instance).await?);
+    let ask = |request| ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(request),
+    };
+    let questions = tokio_stream::iter([
+        ask(MessageRequest::ListServices(String::new())),
+        ask(MessageRequest::FileContainingSymbol(SERVICE.to_owned())),
+    ]);
+    let answers = reflection
+        .server_reflection_info(questions)
+        .await?
+        .into_inner();
+    let answers: Vec<_> = timeout(PATIENCE, answers.collect::<Vec<_>>()).await?;
+    let answers = answers
+        .into_iter()
+        .map(|answer| Ok(answer?.message_response))
+        .collect::<Result<Vec<_>>>()?;
+    let [
+        Some(MessageResponse::ListServicesResponse(list)),
+        Some(MessageResponse::FileDescriptorResponse(files)),
+    ] = &answers[..]
+    else {
+        anyhow::bail!("unexpected answers: {answers:?}");
+    };
+    let names: Vec<_> = list
+        .service
+        .iter()
+        .map(|service| service.name.as_str())
+        .collect();
+    assert!(
+        names.contains(&SERVICE) && names.contains(&"grpc.health.v1.Health"),
+        "{names:?}"
+    );
+    assert!(!files.file_descriptor_proto.is_empty());
+    instance.stop().await
+}
+
+#[tokio::test]
+async fn a_key_has_four_connections_and_gets_a_place_back_when_one_closes() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let (agent, other) = (
+        Identity::self_signed("agent")?,
+        Identity::self_signed("other")?,
+    );
+    let mut open = Vec::new();
+    for _ in 0..4 {
+        open.push(HealthClient::new(channel(instance.grpc, &agent).await?));
+    }
+    for client in &mut open {
+        client.check(about("")).await?;
+    }
+    let mut fifth = HealthClient::new(channel(instance.grpc, &agent).await?);
+    let refused = fifth
+        .check(about(""))
+        .await
+        .err()
+        .context("a fifth place")?;
+    assert_refused(&refused, Code::ResourceExhausted, "TOO_MANY_CONNECTIONS");
+    let mut stranger = HealthClient::new(channel(instance.grpc, &other).await?);
+    stranger.check(about("")).await?;
+
+    drop(open.pop());
+    eventually("a place comes free", async || {
+        let again = channel(instance.grpc, &agent).await;
+        match again {
+            Ok(channel) => HealthClient::new(channel).check(about("")).await.is_ok(),
+            Err(_) => false,
+        }
+    })
+    .await?;
+    instance.stop().await
+}
+
+#[tokio::test]
+async fn a_refused_connection_is_closed_soon_and_holds_no_place() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site
+        .instance()
+        .limits(|limits| {
+            limits.connections_per_key = 1;
+            limits.first_request_deadline = Duration::from_millis(200);
+            limits.idle = PATIENCE * 100;
+        })
+        .start()
+        .await?;
+    let tls = Tls::with(&Identity::self_signed("agent")?);
+    let mut first = OneConnection::open(&tls, instance.grpc).await?;
+    assert_eq!(first.health_status().await?, "0");
+    let mut second = OneConnection::open(&tls, instance.grpc).await?;
+    assert_eq!(second.health_status().await?, "8");
+    second.closed().await?;
+    assert_eq!(first.health_status().await?, "0");
+    instance.stop().await
+}
+
+#[tokio::test]
+async fn beyond_all_places_newcomers_are_shed_and_counted() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site
+        .instance()
+        .set("INGEST_MAX_CONNECTIONS", "1")
+        .start()
+        .await?;
+    let mut first = HealthClient::new(agent_channel(&instance).await?);
+    first.check(about("")).await?;
+    assert!(
+        agent_channel(&instance).await.is_err(),
+        "a second connection was let in"
+    );
+    first.check(about("")).await?;
+    let page = crate::harness::get(instance.http, "/metrics").await?.body;
+    assert!(
+        page.contains("svc_ingest_connections_shed_total 1\n"),
+        "{page}"
+    );
+    drop(first);
+    eventually("the place comes free", async || {
+        agent_channel(&instance).await.is_ok()
+    })
+    .await?;
+    instance.stop().await
+}
+
+/// The contract's form of a refusal: a reason under our domain, and when to come back.
+fn assert_refused(status: &Status, code: Code, reason: &str) {
+    assert_eq!(status.code(), code, "{status:?}");
+    let details = status.get_error_details();
+    let info = details.error_info().expect("ErrorInfo");
+    assert_eq!(
+        (info.reason.as_str(), info.domain.as_str()),
+        (reason, "svc-ingest")
+    );
+    let retry = details.retry_info().and_then(|retry| retry.retry_delay);
+    assert!(retry.is_some_and(|delay| !delay.is_zero()), "{details:?}");
 }

@@ -1,12 +1,13 @@
 //! The service from outside, on a real PostgreSQL: one binary, a module a theme.
 
 #![expect(
-    clippy::unwrap_used,
     clippy::expect_used,
     reason = "the helpers of tests may fail as loudly as the tests"
 )]
 
+mod admin;
 mod agents;
+mod bad_input;
 mod client_certificate;
 mod config;
 mod enrolment;
@@ -15,7 +16,9 @@ mod grpc;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod hosts;
+mod http_port;
 mod jwks;
 mod key_file;
 mod key_races;
+mod life_cycle;
 mod tls_pair;

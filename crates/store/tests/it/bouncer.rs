@@ -12,6 +12,8 @@ use uuid::Uuid;
 
 use crate::support::{PATIENCE, open, options};
 
+const OUTAGE_GRACE: Duration = Duration::from_secs(150);
+
 struct Bouncer(Child);
 
 impl Drop for Bouncer {
@@ -80,7 +82,7 @@ async fn mixture(store: Store) -> Result<()> {
         http_address: "w".into(),
     };
     assert_eq!(
-        store.lease_claim(&instance, ttl).await?,
+        store.lease_claim(&instance, ttl, OUTAGE_GRACE).await?,
         LeaseClaim::Claimed
     );
     assert_eq!(

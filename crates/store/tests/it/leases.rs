@@ -9,6 +9,8 @@ use uuid::Uuid;
 
 use crate::support::{PATIENCE, batch, migrated};
 
+const OUTAGE_GRACE: Duration = Duration::from_secs(150);
+
 const TTL: Duration = Duration::from_secs(600);
 
 fn instance(kid: &str) -> NewInstance {
@@ -26,8 +28,14 @@ fn instance(kid: &str) -> NewInstance {
 async fn a_lease_is_claimed_renewed_and_given_back() -> Result<()> {
     let (_database, store) = migrated().await?;
     let mine = instance("a");
-    assert_eq!(store.lease_claim(&mine, TTL).await?, LeaseClaim::Claimed);
-    assert_eq!(store.lease_claim(&mine, TTL).await?, LeaseClaim::Claimed);
+    assert_eq!(
+        store.lease_claim(&mine, TTL, OUTAGE_GRACE).await?,
+        LeaseClaim::Claimed
+    );
+    assert_eq!(
+        store.lease_claim(&mine, TTL, OUTAGE_GRACE).await?,
+        LeaseClaim::Claimed
+    );
     let first = live(&store).await?;
     assert_eq!((first.len(), first[0].id), (1, mine.id));
     assert_eq!(first[0].hostname, "host-of-a");
@@ -39,7 +47,10 @@ async fn a_lease_is_claimed_renewed_and_given_back() -> Result<()> {
     assert!(store.lease_release(mine.id).await?);
     assert!(!store.lease_release(mine.id).await?);
     assert_eq!(store.lease_renew(mine.id, TTL).await?, LeaseRenewal::Gone);
-    assert_eq!(store.lease_claim(&mine, TTL).await?, LeaseClaim::Ended);
+    assert_eq!(
+        store.lease_claim(&mine, TTL, OUTAGE_GRACE).await?,
+        LeaseClaim::Ended
+    );
     assert!(live(&store).await?.is_empty());
     assert!(store.instances_list().await?[0].stopped_at.is_some());
     Ok(())
@@ -49,10 +60,13 @@ async fn a_lease_is_claimed_renewed_and_given_back() -> Result<()> {
 async fn a_fenced_instance_cannot_renew() -> Result<()> {
     let (_database, store) = migrated().await?;
     let mine = instance("a");
-    store.lease_claim(&mine, TTL).await?;
+    store.lease_claim(&mine, TTL, OUTAGE_GRACE).await?;
     batch(&store, "UPDATE ingest_instances SET fenced = true").await?;
     assert_eq!(store.lease_renew(mine.id, TTL).await?, LeaseRenewal::Fenced);
-    assert_eq!(store.lease_claim(&mine, TTL).await?, LeaseClaim::Ended);
+    assert_eq!(
+        store.lease_claim(&mine, TTL, OUTAGE_GRACE).await?,
+        LeaseClaim::Ended
+    );
     assert_eq!(
         store.lease_renew(Uuid::nil(), TTL).await?,
         LeaseRenewal::Gone
@@ -65,8 +79,8 @@ async fn a_fenced_instance_cannot_renew() -> Result<()> {
 async fn a_sibling_with_another_key_is_refused_while_the_first_lives() -> Result<()> {
     let (_database, store) = migrated().await?;
     let (first, second) = (instance("a"), instance("b"));
-    store.lease_claim(&first, TTL).await?;
-    let refused = store.lease_claim(&second, TTL).await?;
+    store.lease_claim(&first, TTL, OUTAGE_GRACE).await?;
+    let refused = store.lease_claim(&second, TTL, OUTAGE_GRACE).await?;
     let LeaseClaim::KidMismatch {
         kid,
         instance: whose,
@@ -79,24 +93,34 @@ async fn a_sibling_with_another_key_is_refused_while_the_first_lives() -> Result
     assert_eq!((&*kid, whose, &*hostname), ("a", first.id, "host-of-a"));
     assert!(expires_in <= TTL && expires_in > TTL / 2);
     assert_eq!(
-        store.lease_claim(&instance("a"), TTL).await?,
+        store.lease_claim(&instance("a"), TTL, OUTAGE_GRACE).await?,
         LeaseClaim::Claimed
     );
     batch(&store, "UPDATE ingest_instances SET expires_at = now()").await?;
-    assert_eq!(store.lease_claim(&second, TTL).await?, LeaseClaim::Claimed);
+    assert_eq!(
+        store.lease_claim(&second, TTL, OUTAGE_GRACE).await?,
+        LeaseClaim::Claimed
+    );
     Ok(())
 }
 
 #[tokio::test]
 async fn a_lease_lapses_by_the_databases_clock() -> Result<()> {
     let (_database, store) = migrated().await?;
+    let mine = instance("a");
     store
-        .lease_claim(&instance("a"), Duration::from_millis(300))
+        .lease_claim(&mine, Duration::from_millis(300), OUTAGE_GRACE)
         .await?;
     eventually("the lease lapses", PATIENCE, async || {
         live(&store).await.is_ok_and(|live| live.is_empty())
     })
-    .await
+    .await?;
+    assert_eq!(store.lease_renew(mine.id, TTL).await?, LeaseRenewal::Gone);
+    assert_eq!(
+        store.lease_claim(&mine, TTL, OUTAGE_GRACE).await?,
+        LeaseClaim::Claimed
+    );
+    Ok(())
 }
 
 #[tokio::test]
@@ -105,7 +129,10 @@ async fn of_two_keys_at_once_exactly_one_gets_in() -> Result<()> {
     for _ in 0..20 {
         batch(&store, "DELETE FROM ingest_instances").await?;
         let (a, b) = (instance("a"), instance("b"));
-        let claims = tokio::join!(store.lease_claim(&a, TTL), store.lease_claim(&b, TTL));
+        let claims = tokio::join!(
+            store.lease_claim(&a, TTL, OUTAGE_GRACE),
+            store.lease_claim(&b, TTL, OUTAGE_GRACE)
+        );
         let claims = [claims.0?, claims.1?];
         let claimed = claims.iter().filter(|claim| **claim == LeaseClaim::Claimed);
         assert_eq!(claimed.count(), 1, "{claims:?}");

@@ -1,0 +1,51 @@
+//! Who gives a command: a claim, recorded beside the database user, which is a fact.
+
+use std::fs;
+
+/// For the commands that decide something.
+#[derive(Debug, clap::Args)]
+pub struct Actor {
+    /// Who decides, for the record
+    #[arg(long, value_name = "NAME", default_value_t = os_user(), value_parser = name)]
+    pub actor: String,
+}
+
+/// A name, a label or a reason that fits into its column and onto a line.
+pub fn name(text: &str) -> Result<String, String> {
+    if text.len() > 255 || text.chars().any(char::is_control) {
+        return Err("at most 255 bytes, without control characters".into());
+    }
+    Ok(text.to_owned())
+}
+
+/// The person behind `sudo`, or the user that this process runs as.
+pub fn os_user() -> String {
+    let set = |variable: &str| std::env::var(variable).ok().filter(|user| !user.is_empty());
+    let uid = rustix::process::getuid().as_raw();
+    let known = || user_name(&fs::read_to_string("/etc/passwd").unwrap_or_default(), uid);
+    let user = set("SUDO_USER").or_else(|| set("USER")).or_else(known);
+    user.and_then(|user| name(&user).ok())
+        .unwrap_or_else(|| format!("uid {uid}"))
+}
+
+fn user_name(passwd: &str, uid: u32) -> Option<String> {
+    let uid = uid.to_string();
+    passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1) == Some(&uid)).then(|| name.to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_found_by_its_number() {
+        let passwd = "root:x:0:0:root:/root:/bin/bash\nbroken\nana:x:1000:100::/home/ana:/bin/sh";
+        assert_eq!(user_name(passwd, 0).as_deref(), Some("root"));
+        assert_eq!(user_name(passwd, 1000).as_deref(), Some("ana"));
+        assert_eq!(user_name(passwd, 100), None);
+    }
+}

@@ -1,0 +1,126 @@
+//! `svc-ingest status`: the whole at a glance.
+
+use std::process::ExitCode;
+
+use svc_store::{InstanceRow, Overview};
+
+use super::{
+    database::open,
+    output::{self, Column, Fit, Output, facts, or_dash},
+    select::short,
+    terminal,
+    time::when,
+};
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Look again every 2 seconds, until Ctrl-C
+    #[arg(long)]
+    watch: bool,
+    #[arg(long, value_enum, default_value_t)]
+    output: Output,
+}
+
+const COLUMNS: &[Column] = &[
+    ("INSTANCE", Fit::Whole),
+    ("HOST", Fit::Wraps),
+    ("VERSION", Fit::Whole),
+    ("GRPC", Fit::Whole),
+    ("HTTP", Fit::Whole),
+    ("KEY", Fit::Whole),
+    ("STARTED", Fit::Wraps),
+];
+
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let store = open().await?;
+    terminal::show(args.watch, async || {
+        let overview = store.overview().await?;
+        match args.output {
+            Output::Json => output::json(&overview),
+            Output::Table => Ok(screen(&overview)),
+        }
+    })
+    .await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn screen(overview: &Overview) -> String {
+    let mut parts = vec![counts(overview)];
+    if !overview.instances.is_empty() {
+        parts.push(output::table(COLUMNS, overview.instances.iter().map(row)));
+    }
+    parts.extend(advice(overview));
+    parts.join("\n\n")
+}
+
+fn counts(
+    Overview {
+        tokens,
+        agents,
+        hosts,
+        instances,
+        kids,
+    }: &Overview,
+) -> String {
+    let shown_kids: Vec<&str> = kids.iter().map(String::as_str).collect();
+    facts(&[
+        (
+            "tokens",
+            format!(
+                "{} active, {} expired, {} exhausted, {} revoked",
+                tokens.active, tokens.expired, tokens.exhausted, tokens.revoked
+            ),
+        ),
+        (
+            "agents",
+            format!(
+                "{} pending, {} active ({} online, {} offline), {} rejected, {} revoked",
+                agents.pending,
+                agents.active,
+                agents.online,
+                agents.offline,
+                agents.rejected,
+                agents.revoked
+            ),
+        ),
+        (
+            "hosts",
+            format!("{} in service, {} retired", hosts.in_service, hosts.retired),
+        ),
+        ("instances", format!("{} live", instances.len())),
+        ("keys", or_dash(shown_kids.join(", "))),
+    ])
+}
+
+fn row(instance: &InstanceRow) -> Vec<String> {
+    vec![
+        short(instance.id),
+        instance.hostname.clone(),
+        instance.version.clone(),
+        instance.grpc_address.clone(),
+        instance.http_address.clone(),
+        short(&instance.kid),
+        when(Some(instance.started_at)),
+    ]
+}
+
+/// What somebody should look at.
+fn advice(overview: &Overview) -> Vec<String> {
+    let pending = overview.agents.pending;
+    let keys = overview.kids.len();
+    [
+        (pending > 0).then(|| {
+            format!("{pending} wait for a decision: `svc-ingest agent list --status pending`")
+        }),
+        overview
+            .instances
+            .is_empty()
+            .then(|| "no instance is live: agents cannot connect".to_owned()),
+        (keys > 1).then(|| {
+            format!("instances sign with {keys} different keys: give them all the same key file")
+        }),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}

@@ -1,0 +1,165 @@
+//! A panic in a handler is the failure of that one stream: it is logged once,
+//! and the client is told INTERNAL, whether it came before the response's headers
+//! or in the middle of its body. The connection and its other streams go on.
+
+use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::{HeaderMap, Request, Response};
+use hyper::body::{Frame, Incoming, SizeHint};
+use tonic::{Status, body::Body, service::Routes};
+use tower::ServiceExt;
+
+use crate::grpc::Refusal;
+
+/// What the routes answer, or INTERNAL where they panic.
+///
+/// Unwind safety is asserted because what panicked is dropped and not looked at
+/// again; what it shared sits behind locks, whose poisoning their users handle.
+pub(super) async fn caught(routes: Routes, request: Request<Incoming>) -> Response<Body> {
+    match AssertUnwindSafe(routes.oneshot(request))
+        .catch_unwind()
+        .await
+    {
+        Ok(Ok(response)) => response.map(|body| Body::new(Guarded(body))),
+        Ok(Err(never)) => match never {},
+        Err(panic) => failure(&*panic).into_http(),
+    }
+}
+
+/// A response body whose panic becomes the trailers that end it.
+struct Guarded(Body);
+
+impl hyper::body::Body for Guarded {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(&mut self.0).poll_frame(cx)));
+        polled.unwrap_or_else(|panic| {
+            self.0 = Body::empty();
+            Poll::Ready(Some(trailers(&failure(&*panic))))
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.size_hint()
+    }
+}
+
+fn trailers(status: &Status) -> Result<Frame<Bytes>, Status> {
+    let mut map = HeaderMap::new();
+    status.add_header(&mut map)?;
+    Ok(Frame::trailers(map))
+}
+
+fn failure(panic: &(dyn Any + Send)) -> Status {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    let payload = text.unwrap_or("of another type than text");
+    tracing::error!(payload, "a handler panicked: its stream ends with INTERNAL");
+    Refusal::Internal.into_status()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use axum::response::IntoResponse;
+    use futures_util::{StreamExt, stream};
+    use h2::{RecvStream, client::SendRequest};
+    use http_body_util::StreamBody;
+    use hyper::{server::conn::http2, service::service_fn};
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    use tonic::Code;
+
+    use super::*;
+
+    /// `/steady` says one word, then another once it is asked for; the others panic.
+    async fn answer(request: axum::extract::Request) -> axum::response::Response {
+        let word = || Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"word")));
+        match request.uri().path() {
+            "/early" => panic!("before {}", "the headers"),
+            "/late" => {
+                let words = stream::iter([word()]).chain(stream::once(async { panic!("late") }));
+                axum::body::Body::new(StreamBody::new(words)).into_response()
+            }
+            _ => {
+                let asked = http_body_util::BodyStream::new(request.into_body());
+                let words = stream::iter([word()]).chain(asked.take(1).map(move |_| word()));
+                axum::body::Body::new(StreamBody::new(words)).into_response()
+            }
+        }
+    }
+
+    async fn client() -> SendRequest<Bytes> {
+        let (near, far) = tokio::io::duplex(4096);
+        let routes = Routes::from(axum::Router::new().fallback(answer));
+        let service = service_fn(move |request| {
+            let routes = routes.clone();
+            async move { Ok::<_, Infallible>(caught(routes, request).await) }
+        });
+        let server = http2::Builder::new(TokioExecutor::new());
+        tokio::spawn(server.serve_connection(TokioIo::new(far), service));
+        let (client, connection) = h2::client::handshake(near).await.unwrap();
+        tokio::spawn(connection);
+        client.ready().await.unwrap()
+    }
+
+    async fn ask(
+        client: &mut SendRequest<Bytes>,
+        path: &str,
+    ) -> (h2::SendStream<Bytes>, HeaderMap, RecvStream) {
+        let request = Request::post(format!("http://localhost{path}"));
+        let (response, body) = client
+            .send_request(request.body(()).unwrap(), false)
+            .unwrap();
+        let (head, words) = response.await.unwrap().into_parts();
+        (body, head.headers, words)
+    }
+
+    fn assert_internal(map: &HeaderMap) {
+        let status = Status::from_header_map(map).expect("a status");
+        assert_eq!(status.code(), Code::Internal);
+        assert_eq!(
+            status.message(),
+            Refusal::Internal.message(),
+            "nothing of its insides"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_panic_ends_its_own_stream_and_disturbs_no_other() {
+        let mut client = client().await;
+        let (mut asking, _, mut steady) = ask(&mut client, "/steady").await;
+        assert_eq!(steady.data().await.unwrap().unwrap(), "word");
+
+        let (_, early, _) = ask(&mut client, "/early").await;
+        assert_internal(&early);
+        let (_, _, mut late) = ask(&mut client, "/late").await;
+        assert_eq!(late.data().await.unwrap().unwrap(), "word");
+        assert!(late.data().await.is_none());
+        assert_internal(&late.trailers().await.unwrap().unwrap());
+
+        asking
+            .send_data(Bytes::from_static(b"another"), true)
+            .unwrap();
+        assert_eq!(steady.data().await.unwrap().unwrap(), "word");
+        assert!(steady.data().await.is_none(), "it ends as it should");
+        let (_, again, _) = ask(&mut client, "/early").await;
+        assert_internal(&again);
+    }
+}

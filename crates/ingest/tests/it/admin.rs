@@ -1,0 +1,303 @@
+//! The commands that look at an installation: `migrate`, `doctor`, `key show`.
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+use svc_ingest::signing;
+use svc_sandbox::Identity;
+
+use crate::harness::{Finished, ProcessBuilder, Site, get, write_private};
+
+#[tokio::test]
+async fn migrate_applies_what_is_missing_once() -> Result<()> {
+    let site = Site::unmigrated().await?;
+    let only_the_database = || {
+        let process = site.process().arguments(&["migrate"]);
+        ["INGEST_TLS_CERT", "INGEST_TLS_KEY"]
+            .iter()
+            .fold(process, |process, name| process.unset(name))
+    };
+    let first = only_the_database().run().await?;
+    assert_eq!(first.code, Some(0), "{}", first.stderr);
+    assert!(
+        first.stdout.starts_with("applied 0001_instances"),
+        "{}",
+        first.stdout
+    );
+    let again = only_the_database().run().await?;
+    assert_eq!(
+        (again.code, again.stdout.as_str()),
+        (Some(0), "the schema is up to date\n")
+    );
+    let json = site
+        .process()
+        .arguments(&["migrate", "--output", "json"])
+        .run()
+        .await?;
+    let json: Value = serde_json::from_str(&json.stdout)?;
+    assert_eq!(json["applied"], serde_json::json!([]));
+    Ok(())
+}
+
+#[tokio::test]
+async fn migrate_without_a_database_url_says_so_and_exits_with_2() -> Result<()> {
+    let site = Site::unmigrated().await?;
+    let ended = site
+        .process()
+        .unset("DATABASE_URL")
+        .arguments(&["migrate"])
+        .run()
+        .await?;
+    let expected = "svc-ingest: DATABASE_URL: is required and not set\n";
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(2), expected));
+    Ok(())
+}
+
+#[tokio::test]
+async fn migrate_without_a_database_fails_with_1() -> Result<()> {
+    let site = Site::unmigrated().await?;
+    let url = "postgres://svc:hunter2@127.0.0.1:1/svc";
+    let ended = site
+        .process()
+        .set("DATABASE_URL", url)
+        .arguments(&["migrate"])
+        .run()
+        .await?;
+    assert_eq!(ended.code, Some(1));
+    assert!(
+        ended.stderr.contains("the database is unavailable"),
+        "{}",
+        ended.stderr
+    );
+    assert!(!ended.stderr.contains("hunter2"), "{}", ended.stderr);
+    Ok(())
+}
+
+/// `doctor`'s findings: (verdict, subject, finding).
+struct Diagnosis {
+    code: Option<i32>,
+    findings: Vec<(String, String, String)>,
+}
+
+impl Diagnosis {
+    async fn of(process: ProcessBuilder) -> Result<Self> {
+        let Finished {
+            code,
+            stdout,
+            stderr,
+        } = process.arguments(&["doctor"]).run().await?;
+        let line = |line: &str| {
+            let (verdict, rest) = line.split_at_checked(6).context(line.to_owned())?;
+            let (subject, finding) = rest.split_once("  ").context(line.to_owned())?;
+            Ok([verdict, subject, finding]
+                .map(|text| text.trim().to_owned())
+                .into())
+        };
+        let findings = stdout.lines().map(line).collect::<Result<_>>();
+        Ok(Self {
+            code,
+            findings: findings.with_context(|| format!("{stdout}{stderr}"))?,
+        })
+    }
+
+    fn verdict(&self, subject: &str) -> Result<(&str, &str)> {
+        let mut found = self
+            .findings
+            .iter()
+            .filter(|(_, about, _)| about == subject);
+        let (verdict, _, finding) = found.next().with_context(|| format!("no {subject}"))?;
+        assert!(found.next().is_none(), "{subject} twice");
+        Ok((verdict, finding))
+    }
+}
+
+#[tokio::test]
+async fn doctor_finds_a_good_installation_good() -> Result<()> {
+    let site = Site::new().await?;
+    let healthy = Diagnosis::of(site.process()).await?;
+    let subjects: Vec<_> = healthy
+        .findings
+        .iter()
+        .map(|(_, subject, _)| subject.as_str())
+        .collect();
+    let expected = [
+        "variables",
+        "certificate",
+        "signing key",
+        "INGEST_GRPC_PORT",
+        "INGEST_HTTP_PORT",
+        "connections",
+        "database",
+        "schema",
+        "clock",
+        "instances",
+    ];
+    assert_eq!(subjects, expected);
+    assert!(
+        healthy.findings.iter().all(|(verdict, ..)| verdict == "ok"),
+        "{:?}",
+        healthy.findings
+    );
+    assert_eq!(healthy.code, Some(0));
+    let key = signing::read(&site.path("jwt_key.pem"))?.context("a key")?;
+    assert!(healthy.verdict("signing key")?.1.contains(key.kid()));
+
+    let json = site
+        .process()
+        .arguments(&["doctor", "--output", "json"])
+        .run()
+        .await?;
+    let json: Value = serde_json::from_str(&json.stdout)?;
+    assert_eq!(json[0]["verdict"], "ok");
+    assert_eq!(json.as_array().map(Vec::len), Some(expected.len()));
+    Ok(())
+}
+
+#[tokio::test]
+async fn doctor_warns_of_what_will_matter_and_exits_with_0() -> Result<()> {
+    let site = Site::unmigrated().await?;
+    Identity::expired_server(&["localhost"])?.write(site.folder(), "server")?;
+    let running = site
+        .instance()
+        .set("INGEST_JWT_KEY_FILE", site.path("its.pem"))
+        .start()
+        .await?;
+    site.psql("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+        .await?;
+    let diagnosis = Diagnosis::of(
+        site.process()
+            .set("INGEST_JWT_KEY_FILE", site.path("new.pem"))
+            .set("INGEST_GRPC_PORT", running.grpc.port().to_string()),
+    )
+    .await?;
+    assert_eq!(diagnosis.verdict("certificate")?.0, "warn");
+    assert_eq!(diagnosis.verdict("signing key")?.0, "warn");
+    assert_eq!(diagnosis.verdict("INGEST_GRPC_PORT")?.0, "warn");
+    let (verdict, finding) = diagnosis.verdict("schema")?;
+    assert_eq!(
+        (verdict, finding.contains("0001_instances")),
+        ("warn", true),
+        "{finding}"
+    );
+    assert_eq!(diagnosis.code, Some(0));
+    assert!(!site.path("new.pem").exists(), "it changes nothing");
+    assert_eq!(
+        site.psql("SELECT to_regclass('schema_migrations') IS NULL")
+            .await?,
+        "t"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn doctor_fails_what_keeps_the_service_from_starting_and_exits_with_1() -> Result<()> {
+    let site = Site::new().await?;
+    let broken = site
+        .process()
+        .set("INGEST_GRPC_PORT", "9443x")
+        .set("INGEST_TLS_CERT", "/no/such/file")
+        .set("DATABASE_URL", "postgres://svc:hunter2@127.0.0.1:1/svc");
+    let diagnosis = Diagnosis::of(broken).await?;
+    for subject in ["INGEST_GRPC_PORT", "INGEST_TLS_CERT", "database"] {
+        let (verdict, finding) = diagnosis.verdict(subject)?;
+        assert_eq!(verdict, "FAIL", "{subject}: {finding}");
+        assert!(!finding.contains("hunter2"), "{finding}");
+    }
+    assert_eq!(diagnosis.code, Some(1));
+
+    site.psql("UPDATE schema_migrations SET checksum = 'other' WHERE version = 1")
+        .await?;
+    let altered = Diagnosis::of(site.process()).await?;
+    assert_eq!(altered.verdict("schema")?.0, "FAIL");
+    assert_eq!(altered.code, Some(1));
+    Ok(())
+}
+
+#[tokio::test]
+async fn doctor_fails_a_key_that_is_not_the_siblings() -> Result<()> {
+    let site = Site::new().await?;
+    let sibling = site.instance().start().await?;
+    let path = site.path("other.pem");
+    write_private(&path, include_str!("../fixtures/rsa2048_pkcs1.pem"))?;
+    let diagnosis = Diagnosis::of(site.process().set("INGEST_JWT_KEY_FILE", &path)).await?;
+    let (verdict, finding) = diagnosis.verdict("instances")?;
+    assert_eq!(verdict, "FAIL", "{finding}");
+    assert_eq!(diagnosis.code, Some(1));
+    sibling.stop().await
+}
+
+#[tokio::test]
+async fn key_show_shows_the_key_that_the_service_publishes() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let published: Value =
+        serde_json::from_str(&get(instance.http, "/.well-known/jwks.json").await?.body)?;
+    let kid = published["keys"][0]["kid"].as_str().context("kid")?;
+    let show = site
+        .process()
+        .unset("DATABASE_URL")
+        .arguments(&["key", "show"])
+        .run()
+        .await?;
+    assert_eq!(show.code, Some(0), "{}", show.stderr);
+    assert!(
+        show.stdout.contains(kid) && show.stdout.contains("2048 bits"),
+        "{}",
+        show.stdout
+    );
+
+    let json = site
+        .process()
+        .arguments(&["key", "show", "--output", "json"])
+        .run()
+        .await?;
+    let json: Value = serde_json::from_str(&json.stdout)?;
+    let expected = serde_json::json!({
+        "file": site.path("jwt_key.pem"), "kid": kid, "bits": 2048, "jwks": published,
+    });
+    assert_eq!(json, expected);
+    instance.stop().await
+}
+
+#[tokio::test]
+async fn key_show_makes_no_key_and_names_what_is_wrong_with_one() -> Result<()> {
+    let site = Site::new().await?;
+    let path = site.path("none.pem");
+    let show = || {
+        site.process()
+            .set("INGEST_JWT_KEY_FILE", &path)
+            .arguments(&["key", "show"])
+    };
+    let missing = show().run().await?;
+    assert_eq!(missing.code, Some(1));
+    assert!(
+        missing.stderr.contains("does not exist yet"),
+        "{}",
+        missing.stderr
+    );
+    assert!(!path.exists());
+    write_private(&path, "nonsense")?;
+    let bad = show().run().await?;
+    assert_eq!(bad.code, Some(2));
+    assert!(
+        bad.stderr.starts_with("svc-ingest: INGEST_JWT_KEY_FILE: "),
+        "{}",
+        bad.stderr
+    );
+    assert_eq!(bad.stdout, "");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_wrong_call_exits_with_2_and_help_and_version_with_0() -> Result<()> {
+    let site = Site::new().await?;
+    for (arguments, code) in [
+        (&["nonsense"][..], 2),
+        (&["serve", "--port", "1"], 2),
+        (&["--help"], 0),
+        (&["--version"], 0),
+    ] {
+        let ended = site.process().arguments(arguments).run().await?;
+        assert_eq!(ended.code, Some(code), "{arguments:?}");
+    }
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! Headers of a heartbeat call that are not one `authorization: Bearer <jwt>`.
+
+use anyhow::Result;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use tonic::Code;
+
+use super::{Enrolled, HEARTBEAT, admitted, authorization};
+
+#[tokio::test]
+async fn a_stream_needs_exactly_one_bearer_token() -> Result<()> {
+    let mut enrolled = Enrolled::new().await?;
+    let jwt = enrolled.jwt.clone();
+    let bearer = format!("Bearer {jwt}").into_bytes();
+    let [no_space, basic, junk] = [
+        format!("Bearer{jwt}").into_bytes(),
+        format!("Basic {jwt}").into_bytes(),
+        b"Bearer \xff\xfe\x80".to_vec(),
+    ];
+    for (values, reason) in [
+        (&[][..], "JWT_MISSING"),
+        (&[&bearer[..], &bearer], "JWT_MISSING"),
+        (&[&bearer[..], b"Bearer x"], "JWT_MISSING"),
+        (&[b""], "JWT_INVALID"),
+        (&[b"Bearer"], "JWT_INVALID"),
+        (&[jwt.as_bytes()], "JWT_INVALID"),
+        (&[&no_space], "JWT_INVALID"),
+        (&[&basic], "JWT_INVALID"),
+        (&[&junk], "JWT_INVALID"),
+    ] {
+        let refused = enrolled.wire.heartbeat(authorization(values)?).await?;
+        assert_eq!(
+            (refused.code, refused.reason.as_str()),
+            (Code::Unauthenticated, reason),
+            "{:?}",
+            values
+                .iter()
+                .map(|value| value.escape_ascii().to_string())
+                .collect::<Vec<_>>()
+        );
+    }
+    for scheme in ["Bearer", "bearer", "BEARER", "bEaReR"] {
+        let value = format!("{scheme} {jwt}");
+        let headers = authorization(&[value.as_bytes()])?;
+        let end = enrolled.wire.heartbeat(headers).await?;
+        assert!(admitted(&end), "{scheme}: {end:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_nobody_asked_for_is_ignored() -> Result<()> {
+    let mut enrolled = Enrolled::new().await?;
+    let bearer = format!("Bearer {}", enrolled.jwt);
+    for (name, value) in [
+        ("x-junk", &b"\xff\xfe\x80"[..]),
+        ("x-junk-bin", b"this is not base64!"),
+        ("grpc-timeout", b"soon"),
+        ("x-forwarded-for", b"10.0.0.1"),
+    ] {
+        let mut headers = authorization(&[bearer.as_bytes()])?;
+        headers.insert(
+            HeaderName::from_static(name),
+            HeaderValue::from_bytes(value)?,
+        );
+        let end = enrolled.wire.heartbeat(headers).await?;
+        assert!(admitted(&end), "{name}: {end:?}");
+    }
+    Ok(())
+}
+
+/// HTTP itself refuses them (431), before gRPC sees the call.
+#[tokio::test]
+async fn headers_over_8_kib_are_refused_and_the_connection_goes_on() -> Result<()> {
+    let mut enrolled = Enrolled::new().await?;
+    for (values, name) in [(1, "authorization"), (300, "x-many")] {
+        let mut headers = HeaderMap::new();
+        let value = format!("Bearer {}", "x".repeat(9 * 1024 / values));
+        for _ in 0..values {
+            headers.append(
+                HeaderName::from_static(name),
+                HeaderValue::from_str(&value)?,
+            );
+        }
+        let connection = &mut enrolled.wire.connection;
+        let answer = connection.ask(HEARTBEAT, headers, vec![]).await;
+        let refused = answer.map_or(true, |headers| !headers.contains_key("grpc-status"));
+        assert!(refused, "{name}");
+        enrolled.wire.still_works().await?;
+    }
+    Ok(())
+}

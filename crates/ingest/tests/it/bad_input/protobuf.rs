@@ -1,0 +1,202 @@
+//! Messages that do not decode, or decode to what the contract does not allow.
+
+use anyhow::Result;
+use prost::Message;
+use svc_proto::v1::{AgentInfo, HostFacts, RegisterRequest};
+use tonic::Code;
+
+use super::{Wire, framed, framed_as};
+use crate::{
+    agents::{AUTO, FakeAgent, machine, token},
+    harness::Site,
+};
+
+const MALFORMED: (Code, &str) = (Code::InvalidArgument, "MALFORMED_REQUEST");
+const TOO_LARGE: (Code, &str) = (Code::ResourceExhausted, "MESSAGE_TOO_LARGE");
+
+/// Wire types of Protocol Buffers.
+const VARINT: u8 = 0;
+const FIXED64: u8 = 1;
+const BYTES: u8 = 2;
+const GROUP: u8 = 3;
+const END_GROUP: u8 = 4;
+const FIXED32: u8 = 5;
+
+/// A field's tag, for numbers below 16.
+fn tag(field: u8, wire_type: u8) -> u8 {
+    field << 3 | wire_type
+}
+
+/// A field of bytes, whose length fits one byte.
+fn bytes(field: u8, value: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(value.len()).expect("a short value");
+    [&[tag(field, BYTES), length][..], value].concat()
+}
+
+/// Groups of an unknown field, each in the one before.
+fn groups(depth: usize) -> Vec<u8> {
+    let (begin, end) = (tag(15, GROUP), tag(15, END_GROUP));
+    [vec![begin; depth], vec![end; depth]].concat()
+}
+
+/// Bodies that are not one well-formed gRPC message of the protocol.
+fn undecodable(good: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
+    let whole = framed(good);
+    let also = |more: &[u8]| framed(&[good, more].concat());
+    vec![
+        ("no message", vec![]),
+        ("a string as a varint", framed(&[tag(1, VARINT), 1])),
+        ("wire type 6", also(&[tag(14, 6), 1])),
+        ("wire type 7", also(&[tag(14, 7), 1])),
+        ("field 0", also(&[tag(0, VARINT), 1])),
+        ("a truncated varint", also(&[tag(14, VARINT), 0x80])),
+        (
+            "an endless varint",
+            also(&[&[tag(14, VARINT)][..], &[0xff; 11]].concat()),
+        ),
+        ("a truncated fixed64", also(&[tag(14, FIXED64), 1, 2])),
+        (
+            "a field longer than the message",
+            also(&[tag(14, BYTES), 100, 1]),
+        ),
+        (
+            "a host longer than the message",
+            framed(&[tag(2, BYTES), 100, 1]),
+        ),
+        ("a group that does not end", also(&[tag(15, GROUP)])),
+        ("a group that never began", also(&[tag(15, END_GROUP)])),
+        (
+            "a group that ends as another",
+            also(&[tag(15, GROUP), tag(14, END_GROUP)]),
+        ),
+        ("101 groups deep", also(&groups(101))),
+        ("30,000 groups deep", also(&groups(30_000))),
+        ("a token not in UTF-8", framed(&bytes(1, b"\xff\xfe"))),
+        (
+            "a hostname not in UTF-8",
+            framed(&bytes(2, &bytes(1, b"web-\xc3\x28"))),
+        ),
+        (
+            "a frame that ends early",
+            framed_as(0, good.len() + 1, good),
+        ),
+        ("half a prefix", vec![0, 0, 0]),
+        ("a compressed message", framed_as(1, good.len(), good)),
+        ("an unknown flag", framed_as(7, good.len(), good)),
+        ("two messages", [&whole[..], &whole].concat()),
+        ("a message and a byte", [&whole[..], &[0]].concat()),
+    ]
+}
+
+/// Messages that decode, with something in them that is missing or out of bounds.
+fn out_of_bounds(good: &RegisterRequest) -> Vec<(&'static str, RegisterRequest)> {
+    let host = |change: fn(&mut HostFacts)| {
+        let mut request = good.clone();
+        change(request.host.as_mut().expect("a host"));
+        request
+    };
+    vec![
+        ("an empty message", RegisterRequest::default()),
+        ("no host", {
+            RegisterRequest {
+                host: None,
+                ..good.clone()
+            }
+        }),
+        ("an empty host", host(|host| *host = HostFacts::default())),
+        ("NUL in a name", host(|host| host.hostname = "web\0".into())),
+        (
+            "NUL in a list",
+            host(|host| host.ip_addresses = vec!["\0".into()]),
+        ),
+        (
+            "10,000 addresses",
+            host(|host| host.mac_addresses = vec![String::new(); 10_000]),
+        ),
+        (
+            "memory beyond a signed number",
+            host(|host| host.memory_total_bytes = (1 << 63) + 1),
+        ),
+        ("10,000 capabilities", {
+            let agent = AgentInfo {
+                capabilities: vec![String::new(); 10_000],
+                ..AgentInfo::default()
+            };
+            RegisterRequest {
+                agent: Some(agent),
+                ..good.clone()
+            }
+        }),
+        ("half a successor's key", {
+            RegisterRequest {
+                successor_key: vec![7; 16],
+                ..good.clone()
+            }
+        }),
+        ("a successor's key and a byte", {
+            RegisterRequest {
+                successor_key: vec![7; 33],
+                ..good.clone()
+            }
+        }),
+    ]
+}
+
+#[tokio::test]
+async fn a_malformed_message_is_refused_and_its_connection_goes_on() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let agent = FakeAgent::on(machine(1))?;
+    let good = agent.request(&token(&site, AUTO).await?);
+    let encoded = good.encode_to_vec();
+    let mut wire = Wire::open(&instance, agent).await?;
+
+    let decodable = out_of_bounds(&good);
+    let decodable = decodable
+        .iter()
+        .map(|(what, request)| (*what, framed(&request.encode_to_vec())));
+    let malformed = undecodable(&encoded).into_iter().chain(decodable);
+    let too_large = [
+        ("64 KiB and a byte", framed(&vec![0; 64 * 1024 + 1])),
+        ("4 GiB, it says", framed_as(0, u32::MAX as usize, &[0; 100])),
+    ];
+    let all = malformed
+        .map(|(what, body)| (what, body, MALFORMED))
+        .chain(too_large.map(|(what, body)| (what, body, TOO_LARGE)));
+    for (what, body, expected) in all {
+        let refused = wire.register(body).await?;
+        assert_eq!(
+            (refused.code, refused.reason.as_str()),
+            expected,
+            "{what}: {}",
+            refused.message
+        );
+        wire.still_works().await?;
+    }
+    assert_eq!(site.psql("SELECT count(*) FROM agents").await?, "0");
+    assert_eq!(wire.register(framed(&encoded)).await?.code, Code::Ok);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_a_later_version_adds_is_ignored() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let agent = FakeAgent::on(machine(1))?;
+    let good = agent.request(&token(&site, AUTO).await?).encode_to_vec();
+    let mut wire = Wire::open(&instance, agent).await?;
+    let inside_the_host = bytes(2, &bytes(14, b"new"));
+    for more in [
+        &[tag(14, VARINT), 0xff, 0x7f][..],
+        &[tag(14, FIXED64), 1, 2, 3, 4, 5, 6, 7, 8],
+        &[tag(14, FIXED32), 1, 2, 3, 4],
+        &bytes(14, b"\xff\0"),
+        &groups(50),
+        &inside_the_host,
+    ] {
+        let end = wire.register(framed(&[&good, more].concat())).await?;
+        assert_eq!(end.code, Code::Ok, "{more:?}: {}", end.message);
+    }
+    assert_eq!(site.psql("SELECT count(*) FROM agents").await?, "1");
+    Ok(())
+}

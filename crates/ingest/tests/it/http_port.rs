@@ -1,0 +1,300 @@
+//! The HTTP port: three pages for anyone, and nothing that ties it up.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use svc_ingest::config::Timing;
+use svc_sandbox::{Identity, Proxy, shared_postgres};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+
+use crate::harness::{PATIENCE, Site, channel, eventually, get, http, raise_file_limit};
+
+const PAGES: [&str; 3] = ["/healthz", "/.well-known/jwks.json", "/metrics"];
+
+#[tokio::test]
+async fn healthz_is_200_and_the_text_ok_and_nothing_more() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let answer = get(instance.http, "/healthz").await?;
+    assert_eq!((answer.status, answer.body.as_str()), (200, "ok"));
+    assert_eq!(
+        answer.header("content-type"),
+        Some("text/plain; charset=utf-8")
+    );
+    assert_eq!(answer.header("cache-control"), Some("no-store"));
+    instance.stop().await
+}
+
+#[tokio::test]
+async fn other_methods_are_405_with_the_allowed_ones() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    for page in PAGES {
+        for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "BREW"] {
+            let head = format!("{method} {page} HTTP/1.1\r\nContent-Length: 0\r\n");
+            let answer = http(instance.http, &head).await?;
+            assert_eq!(answer.status, 405, "{method} {page}");
+            assert_eq!(answer.header("allow"), Some("GET,HEAD"), "{method} {page}");
+        }
+        let head = http(instance.http, &format!("HEAD {page} HTTP/1.1\r\n")).await?;
+        assert_eq!((head.status, head.body.as_str()), (200, ""), "HEAD {page}");
+    }
+    instance.stop().await
+}
+
+#[tokio::test]
+async fn unknown_paths_are_404() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let near = [
+        "/",
+        "/healthz/",
+        "/HEALTHZ",
+        "/jwks.json",
+        "/.well-known/../healthz",
+        "//healthz",
+    ];
+    for path in near {
+        for method in ["GET", "POST"] {
+            let answer = http(instance.http, &format!("{method} {path} HTTP/1.1\r\n")).await?;
+            assert_eq!(answer.status, 404, "{method} {path}");
+        }
+    }
+    assert_eq!(get(instance.http, "/healthz?verbose=1").await?.status, 200);
+    instance.stop().await
+}
+
+#[tokio::test]
+async fn headers_beyond_8_kilobytes_or_64_lines_are_431() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let large =
+        |bytes: usize| format!("GET /healthz HTTP/1.1\r\nX-Long: {}\r\n", "x".repeat(bytes));
+    let many = |lines: usize| format!("GET /healthz HTTP/1.1\r\n{}", "X: y\r\n".repeat(lines));
+    for (head, status) in [
+        (large(7 * 1024), 200),
+        (large(9 * 1024), 431),
+        (large(100 * 1024), 431),
+        (many(60), 200),
+        (many(65), 431),
+    ] {
+        let answer = http(instance.http, &head).await?;
+        assert_eq!(answer.status, status, "{} bytes", head.len());
+    }
+    instance.stop().await
+}
+
+#[tokio::test]
+async fn whoever_does_not_finish_its_headers_is_closed_at_the_deadline() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let beginnings = ["", "GET /heal", "GET /healthz HTTP/1.1\r\nHost: x\r\n"];
+    for result in futures_util::future::join_all(beginnings.map(|beginning| async move {
+        let begun = Instant::now();
+        let mut stream = TcpStream::connect(instance.http).await?;
+        stream.write_all(beginning.as_bytes()).await?;
+        let mut answer = Vec::new();
+        drop(timeout(PATIENCE, stream.read_to_end(&mut answer)).await?);
+        anyhow::Ok(begun.elapsed())
+    }))
+    .await
+    {
+        assert!(
+            result? >= Duration::from_secs(4),
+            "closed before the deadline"
+        );
+    }
+    instance.stop().await
+}
+
+#[tokio::test]
+async fn more_connections_than_it_takes_only_delay_it() -> Result<()> {
+    raise_file_limit();
+    let site = Site::new().await?;
+    let mut process = site.process().start().await?;
+    let mut idle = Vec::new();
+    for _ in 0..600 {
+        idle.push(TcpStream::connect(process.http).await?);
+    }
+    let answer = get(process.http, "/healthz").await?;
+    assert_eq!((answer.status, answer.body.as_str()), (200, "ok"));
+    drop(idle);
+    process.stop().await
+}
+
+#[tokio::test]
+async fn a_connection_may_ask_again_and_again() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let mut stream = TcpStream::connect(instance.http).await?;
+    for _ in 0..3 {
+        stream
+            .write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            .await?;
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\nok") {
+            let read = timeout(PATIENCE, stream.read_buf(&mut answer)).await??;
+            assert!(read > 0, "closed after {answer:?}");
+        }
+    }
+    drop(stream);
+    instance.stop().await
+}
+
+#[tokio::test]
+async fn while_the_database_is_awaited_healthz_and_jwks_are_503_with_a_reason() -> Result<()> {
+    let site = Site::new().await?;
+    let nobody = Proxy::start(Vec::new()).await?;
+    let url = format!("postgres://svc@{}/svc", nobody.address());
+    let instance = site.instance().set("DATABASE_URL", url).launch().await?;
+    eventually("it says what it waits for", async || {
+        let answer = get(instance.http, "/healthz").await;
+        answer.is_ok_and(|answer| {
+            answer.status == 503 && answer.body == "starting: waiting for the database\n"
+        })
+    })
+    .await?;
+    assert_eq!(
+        get(instance.http, "/.well-known/jwks.json").await?.status,
+        503
+    );
+    let metrics = get(instance.http, "/metrics").await?;
+    assert!(
+        metrics.body.contains("svc_ingest_database_up 0\n"),
+        "{}",
+        metrics.body
+    );
+    instance.stop().await
+}
+
+#[tokio::test]
+async fn while_it_drains_healthz_is_503_with_a_reason() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site
+        .instance()
+        .set("INGEST_DRAIN_TIMEOUT", "3s")
+        .start()
+        .await?;
+    let http_port = instance.http;
+    let channel = channel(instance.grpc, &Identity::self_signed("agent")?).await?;
+    let watch = HealthClient::new(channel)
+        .watch(HealthCheckRequest::default())
+        .await?;
+    let stopping = instance.ask_to_stop();
+    let mut drained = None;
+    eventually("it says that it drains", async || {
+        drained = get(http_port, "/healthz")
+            .await
+            .ok()
+            .filter(|answer| answer.status == 503);
+        drained.is_some()
+    })
+    .await?;
+    let reason = drained.map(|answer| answer.body).unwrap_or_default();
+    assert_eq!(reason, "draining: this instance is stopping\n");
+    drop(watch);
+    stopping.ended().await
+}
+
+fn impatient(timing: &mut Timing) {
+    timing.health_grace = Duration::from_secs(2);
+    timing.lease_renewal = Duration::from_millis(100);
+}
+
+#[tokio::test]
+async fn a_database_away_for_longer_than_the_grace_is_503_until_it_is_back() -> Result<()> {
+    let site = Site::new().await?;
+    let postgres = format!("127.0.0.1:{}", shared_postgres().await?.port());
+    let proxy = Proxy::start(vec![postgres.parse()?]).await?;
+    let url = site
+        .database_url()
+        .replace(&postgres, &proxy.address().to_string());
+    let instance = site
+        .instance()
+        .timing(impatient)
+        .set("DATABASE_URL", url)
+        .start()
+        .await?;
+
+    proxy.refuse(true)?;
+    proxy.cut_all();
+    let page = async |path| get(instance.http, path).await.map(|answer| answer.body);
+    eventually("the metrics show it at once", async || {
+        page("/metrics")
+            .await
+            .is_ok_and(|body| body.contains("svc_ingest_database_up 0\n"))
+    })
+    .await?;
+    let away = |body: String| {
+        let lines = body.lines().count();
+        body.starts_with("the database has been away for ") && lines == 1
+    };
+    eventually("the health check says it after the grace", async || {
+        page("/healthz").await.is_ok_and(away)
+    })
+    .await?;
+    assert_eq!(get(instance.http, "/healthz").await?.status, 503);
+    assert_eq!(
+        get(instance.http, "/.well-known/jwks.json").await?.status,
+        200
+    );
+
+    proxy.heal()?;
+    instance.serving().await?;
+    let up = page("/metrics").await?;
+    assert!(up.contains("svc_ingest_database_up 1\n"), "{up}");
+    instance.stop().await
+}
+
+#[tokio::test]
+async fn the_metrics_tell_of_build_connections_handshakes_database_and_process() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let channel = channel(instance.grpc, &Identity::self_signed("agent")?).await?;
+    HealthClient::new(channel.clone())
+        .check(HealthCheckRequest::default())
+        .await?;
+    let answer = get(instance.http, "/metrics").await?;
+    let format = answer.header("content-type").unwrap_or_default();
+    assert!(
+        format.starts_with("application/openmetrics-text"),
+        "{format}"
+    );
+    let page = answer.body;
+    assert!(page.ends_with("# EOF\n"), "{page}");
+    let version = format!(
+        "svc_ingest_build_info{{version=\"{}\"}} 1\n",
+        svc_ingest::VERSION
+    );
+    for line in [
+        version.as_str(),
+        "svc_ingest_connections 1\n",
+        "svc_ingest_connections_shed_total 0\n",
+        "svc_ingest_accept_errors_total 0\n",
+        "svc_ingest_handshakes_total{result=\"Ok\"} 1\n",
+        "svc_ingest_database_up 1\n",
+        "svc_ingest_database_last_success_age_seconds ",
+        "svc_ingest_database_pool_size{bulkhead=\"watch\"} ",
+        "svc_ingest_database_pool_in_use{bulkhead=\"ingest\"} ",
+        "svc_ingest_database_pool_waiting{bulkhead=\"auth\"} ",
+        "svc_ingest_database_transactions_total{name=\"lease_claim\",outcome=\"ok\"} 1\n",
+        "process_cpu_seconds_total ",
+        "process_resident_memory_bytes ",
+        "process_open_fds ",
+        "process_max_fds ",
+    ] {
+        assert!(page.contains(line), "{line:?} is not in {page}");
+    }
+    drop(channel);
+    eventually("the connection is counted out", async || {
+        let page = get(instance.http, "/metrics").await;
+        page.is_ok_and(|page| page.body.contains("svc_ingest_connections 0\n"))
+    })
+    .await?;
+    instance.stop().await
+}

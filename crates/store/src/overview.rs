@@ -1,0 +1,121 @@
+//! The whole at a glance: how many of what, and which instances are live.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+use tokio_postgres::Row;
+
+use crate::error::StoreError;
+use crate::instances::InstanceRow;
+use crate::pool::{Bulkhead, Store};
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Overview {
+    pub tokens: TokenCounts,
+    pub agents: AgentCounts,
+    pub hosts: HostCounts,
+    /// Those that hold a lease now.
+    pub instances: Vec<InstanceRow>,
+    /// The keys that they sign with: one, unless something is wrong.
+    pub kids: BTreeSet<String>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct TokenCounts {
+    pub active: i64,
+    pub expired: i64,
+    pub exhausted: i64,
+    pub revoked: i64,
+}
+
+/// By status; and the active ones by presence.
+#[derive(Debug, Clone, Serialize)]
+pub struct AgentCounts {
+    pub pending: i64,
+    pub active: i64,
+    pub rejected: i64,
+    pub revoked: i64,
+    pub online: i64,
+    pub offline: i64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct HostCounts {
+    pub in_service: i64,
+    pub retired: i64,
+}
+
+impl Store {
+    pub async fn overview(&self) -> Result<Overview, StoreError> {
+        let instances = self.live_siblings().await?;
+        Ok(Overview {
+            tokens: TokenCounts::from_row(&self.overview_row(TOKENS).await?)?,
+            agents: AgentCounts::from_row(&self.overview_row(AGENTS).await?)?,
+            hosts: HostCounts::from_row(&self.overview_row(HOSTS).await?)?,
+            kids: instances.iter().map(|live| live.kid.clone()).collect(),
+            instances,
+        })
+    }
+
+    /// Aggregates without GROUP BY: always one row.
+    async fn overview_row(&self, sql: &str) -> Result<Row, StoreError> {
+        self.run("overview", Bulkhead::Watch, async |tx| {
+            tx.query_one(sql, &[]).await
+        })
+        .await
+    }
+}
+
+const TOKENS: &str = "-- overview
+    SELECT count(*) FILTER (WHERE state = 'active') AS active,
+           count(*) FILTER (WHERE state = 'expired') AS expired,
+           count(*) FILTER (WHERE state = 'exhausted') AS exhausted,
+           count(*) FILTER (WHERE state = 'revoked') AS revoked
+      FROM enrolment_token_states";
+
+const AGENTS: &str = "-- overview
+    SELECT count(*) FILTER (WHERE status = 'pending') AS pending,
+           count(*) FILTER (WHERE status = 'active') AS active,
+           count(*) FILTER (WHERE status = 'rejected') AS rejected,
+           count(*) FILTER (WHERE status = 'revoked') AS revoked,
+           count(*) FILTER (WHERE status = 'active' AND presence = 'online') AS online,
+           count(*) FILTER (WHERE status = 'active' AND presence = 'offline') AS offline
+      FROM agents JOIN agent_state ON agent_id = id";
+
+const HOSTS: &str = "-- overview
+    SELECT count(*) FILTER (WHERE retired_at IS NULL) AS in_service,
+           count(*) FILTER (WHERE retired_at IS NOT NULL) AS retired
+      FROM hosts";
+
+impl TokenCounts {
+    fn from_row(row: &Row) -> Result<TokenCounts, StoreError> {
+        Ok(TokenCounts {
+            active: row.try_get("active")?,
+            expired: row.try_get("expired")?,
+            exhausted: row.try_get("exhausted")?,
+            revoked: row.try_get("revoked")?,
+        })
+    }
+}
+
+impl AgentCounts {
+    fn from_row(row: &Row) -> Result<AgentCounts, StoreError> {
+        Ok(AgentCounts {
+            pending: row.try_get("pending")?,
+            active: row.try_get("active")?,
+            rejected: row.try_get("rejected")?,
+            revoked: row.try_get("revoked")?,
+            online: row.try_get("online")?,
+            offline: row.try_get("offline")?,
+        })
+    }
+}
+
+impl HostCounts {
+    fn from_row(row: &Row) -> Result<HostCounts, StoreError> {
+        Ok(HostCounts {
+            in_service: row.try_get("in_service")?,
+            retired: row.try_get("retired")?,
+        })
+    }
+}

@@ -1,0 +1,192 @@
+//! Enrolment tokens as people see them: everything but the hash, which is all
+//! that is known of the secret.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::Value;
+use tokio_postgres::Row;
+use tokio_postgres::types::{Json, Type};
+
+use crate::agents::{AgentFilter, AgentRecord};
+use crate::error::StoreError;
+use crate::ids::TokenId;
+use crate::page::Page;
+use crate::pool::{Bulkhead, Store};
+
+const SELECT: &str =
+    "SELECT id, label, state, auto_approve, allow_reinstall, max_uses, uses, labels,
+                created_at, created_by, expires_at, revoked_at, revoked_by, last_used_at
+           FROM enrolment_token_states";
+/// How many agents are shown with the token that they came by.
+const AGENTS_SHOWN: u32 = 1000;
+
+#[derive(Debug, Clone)]
+pub struct NewToken {
+    pub label: String,
+    pub auto_approve: bool,
+    pub allow_reinstall: bool,
+    pub max_uses: i32,
+    /// From now on, by the database's clock; `None`: it never expires.
+    pub expires_in: Option<Duration>,
+    pub labels: BTreeMap<String, String>,
+    pub created_by: String,
+}
+
+/// A row of `enrolment_token_states`.
+#[derive(Debug, Clone, Serialize)]
+pub struct TokenRecord {
+    pub id: TokenId,
+    pub label: String,
+    pub state: String,
+    pub auto_approve: bool,
+    pub allow_reinstall: bool,
+    pub max_uses: i32,
+    pub uses: i32,
+    pub labels: Value,
+    pub created_at: Timestamp,
+    pub created_by: String,
+    pub expires_at: Option<Timestamp>,
+    pub revoked_at: Option<Timestamp>,
+    pub revoked_by: Option<String>,
+    pub last_used_at: Option<Timestamp>,
+}
+
+/// A token and who came by it.
+#[derive(Debug, Clone, Serialize)]
+pub struct TokenDetail {
+    #[serde(flatten)]
+    pub token: TokenRecord,
+    pub agents: Vec<AgentRecord>,
+}
+
+impl Store {
+    pub async fn token_create(
+        &self,
+        hash: &[u8; 32],
+        new: &NewToken,
+    ) -> Result<TokenId, StoreError> {
+        let sql = "-- token_create
+            INSERT INTO enrolment_tokens
+                   (hash, label, auto_approve, allow_reinstall, max_uses, labels, created_by, expires_at)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, now() + make_interval(secs => $8))
+            RETURNING id";
+        let seconds = new.expires_in.map(|life| life.as_secs_f64());
+        let params = [
+            (&hash.as_slice() as _, Type::BYTEA),
+            (&new.label as _, Type::TEXT),
+            (&new.auto_approve as _, Type::BOOL),
+            (&new.allow_reinstall as _, Type::BOOL),
+            (&new.max_uses as _, Type::INT4),
+            (&Json(&new.labels) as _, Type::JSONB),
+            (&new.created_by as _, Type::TEXT),
+            (&seconds as _, Type::FLOAT8),
+        ];
+        self.run("token_create", Bulkhead::Auth, async |tx| {
+            Ok(TokenId(tx.query_one(sql, &params).await?.try_get("id")?))
+        })
+        .await
+    }
+
+    /// Newest first.
+    pub async fn tokens_list(&self, limit: u32) -> Result<Page<TokenRecord>, StoreError> {
+        let sql = format!("-- tokens_list\n{SELECT} ORDER BY created_at DESC, id LIMIT $1");
+        let rows = Page::<TokenRecord>::limit(limit);
+        let params = [(&rows as _, Type::INT8)];
+        let rows = self
+            .read("tokens_list", Bulkhead::Auth, &sql, &params)
+            .await?;
+        Page::from_rows(&rows, limit, TokenRecord::from_row)
+    }
+
+    /// Those that `name` may mean: an id or the beginning of one, or a label.
+    pub async fn tokens_find(
+        &self,
+        name: &str,
+        limit: u32,
+    ) -> Result<Page<TokenRecord>, StoreError> {
+        let sql = format!(
+            "-- tokens_find\n{SELECT}
+             WHERE length($1) >= 4 AND starts_with(id::text, lower($1)) OR label = $1
+             ORDER BY created_at DESC, id LIMIT $2"
+        );
+        let rows = Page::<TokenRecord>::limit(limit);
+        let params = [(&name as _, Type::TEXT), (&rows as _, Type::INT8)];
+        let rows = self
+            .read("tokens_find", Bulkhead::Auth, &sql, &params)
+            .await?;
+        Page::from_rows(&rows, limit, TokenRecord::from_row)
+    }
+
+    /// The id of the token whose secret somebody holds.
+    pub async fn token_by_hash(&self, hash: &[u8; 32]) -> Result<Option<TokenId>, StoreError> {
+        let sql = "-- token_by_hash\nSELECT id FROM enrolment_tokens WHERE hash = $1";
+        let params = [(&hash.as_slice() as _, Type::BYTEA)];
+        let rows = self
+            .read("token_by_hash", Bulkhead::Auth, sql, &params)
+            .await?;
+        let id = rows.first().map(|row| row.try_get("id")).transpose()?;
+        Ok(id.map(TokenId))
+    }
+
+    pub async fn token_show(&self, token: TokenId) -> Result<Option<TokenDetail>, StoreError> {
+        let sql = format!("-- token_show\n{SELECT} WHERE id = $1");
+        let params = [(&token.0 as _, Type::UUID)];
+        let rows = self
+            .read("token_show", Bulkhead::Auth, &sql, &params)
+            .await?;
+        let Some(row) = rows.first() else {
+            return Ok(None);
+        };
+        let filter = AgentFilter {
+            token: Some(token),
+            ..AgentFilter::default()
+        };
+        Ok(Some(TokenDetail {
+            token: TokenRecord::from_row(row)?,
+            agents: self.agents_list(&filter, AGENTS_SHOWN).await?.rows,
+        }))
+    }
+
+    /// Ends a token; with `revoke_agents`, those who came by it too. How many those were.
+    pub async fn token_revoke(
+        &self,
+        token: TokenId,
+        actor: &str,
+        revoke_agents: bool,
+    ) -> Result<i32, StoreError> {
+        let sql = "-- token_revoke\nSELECT revoke_enrolment_token($1, $2, $3)";
+        let params = [
+            (&token.0 as _, Type::UUID),
+            (&actor as _, Type::TEXT),
+            (&revoke_agents as _, Type::BOOL),
+        ];
+        self.run("token_revoke", Bulkhead::Auth, async |tx| {
+            Ok(tx.query_one(sql, &params).await?.try_get(0)?)
+        })
+        .await
+    }
+}
+
+impl TokenRecord {
+    fn from_row(row: &Row) -> Result<TokenRecord, StoreError> {
+        Ok(TokenRecord {
+            id: TokenId(row.try_get("id")?),
+            label: row.try_get("label")?,
+            state: row.try_get("state")?,
+            auto_approve: row.try_get("auto_approve")?,
+            allow_reinstall: row.try_get("allow_reinstall")?,
+            max_uses: row.try_get("max_uses")?,
+            uses: row.try_get("uses")?,
+            labels: row.try_get("labels")?,
+            created_at: row.try_get("created_at")?,
+            created_by: row.try_get("created_by")?,
+            expires_at: row.try_get("expires_at")?,
+            revoked_at: row.try_get("revoked_at")?,
+            revoked_by: row.try_get("revoked_by")?,
+            last_used_at: row.try_get("last_used_at")?,
+        })
+    }
+}

@@ -1,0 +1,129 @@
+//! What the web application's database role may do: read everything but the
+//! hashes of tokens, and decide through our functions alone.
+//!
+//! Tables are named one by one, so that one with a secret in it is not given
+//! away by being new; a test fails until a new one is listed.
+
+use tokio_postgres::types::Type;
+
+use crate::error::StoreError;
+use crate::locks;
+use crate::pool::{Bulkhead, Store};
+use crate::tx::Tx;
+
+const READABLE: &[&str] = &[
+    "schema_migrations",
+    "ingest_instances",
+    "enrolment_token_states",
+    "hosts",
+    "host_identifiers",
+    "agents",
+    "agent_state",
+    "agent_events",
+    "host_overview",
+    "host_metrics",
+    "metric_gaps",
+];
+
+const CALLABLE: &[&str] = &[
+    "approve_agent",
+    "reject_agent",
+    "revoke_agent",
+    "reopen_agent",
+    "add_enrolment_token",
+    "revoke_enrolment_token",
+    "retire_host",
+];
+
+/// How the role stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WebRole {
+    Granted,
+    /// It exists, and cannot do its work.
+    NotGranted,
+    /// There is no such role.
+    Missing,
+}
+
+impl Store {
+    /// Grants `role` what the web application needs. Doing it again changes nothing.
+    pub async fn web_role_grant(&self, role: &str) -> Result<WebRole, StoreError> {
+        self.run("web_role_grant", Bulkhead::Watch, async |tx| {
+            // Two who grant at once would fail each other, as would one who migrates.
+            let lock = "-- web_role_grant\nSELECT pg_advisory_xact_lock($1)";
+            tx.execute(lock, &[(&locks::MIGRATE, Type::INT8)]).await?;
+            if !role_exists(&tx, role).await? {
+                return Ok(WebRole::Missing);
+            }
+            for statement in grants(&tx, role).await? {
+                tx.batch(&statement).await?;
+            }
+            Ok(WebRole::Granted)
+        })
+        .await
+    }
+
+    /// Whether `role` has what it needs; changes nothing.
+    pub async fn web_role_check(&self, role: &str) -> Result<WebRole, StoreError> {
+        self.run("web_role_check", Bulkhead::Watch, async |tx| {
+            if !role_exists(&tx, role).await? {
+                return Ok(WebRole::Missing);
+            }
+            let granted = is_granted(&tx, role).await?;
+            Ok(if granted {
+                WebRole::Granted
+            } else {
+                WebRole::NotGranted
+            })
+        })
+        .await
+    }
+}
+
+async fn role_exists(tx: &Tx, role: &str) -> Result<bool, StoreError> {
+    let sql = "-- web_role\nSELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)";
+    Ok(tx
+        .query_one(sql, &[(&role, Type::TEXT)])
+        .await?
+        .try_get(0)?)
+}
+
+/// The statements, with every name quoted by the server. The schema's own grant
+/// is there only where PUBLIC has lost it: often it is not ours to give.
+async fn grants(tx: &Tx, role: &str) -> Result<Vec<String>, StoreError> {
+    let sql = "-- web_role_grant
+        SELECT format('GRANT USAGE ON SCHEMA public TO %I', $1)
+         WHERE NOT has_schema_privilege($1::name, 'public', 'USAGE')
+         UNION ALL
+        SELECT format('GRANT SELECT ON public.%I TO %I', name, $1) FROM unnest($2::text[]) AS readable(name)
+         UNION ALL
+        SELECT format('GRANT SELECT (%s) ON public.enrolment_tokens TO %I', string_agg(quote_ident(attname), ', '), $1)
+          FROM pg_attribute
+         WHERE attrelid = 'public.enrolment_tokens'::regclass AND attnum > 0 AND NOT attisdropped
+           AND attname <> 'hash'
+         UNION ALL
+        SELECT format('GRANT EXECUTE ON FUNCTION public.%I TO %I', name, $1) FROM unnest($3::text[]) AS callable(name)";
+    let params = [
+        (&role as _, Type::TEXT),
+        (&READABLE as _, Type::TEXT_ARRAY),
+        (&CALLABLE as _, Type::TEXT_ARRAY),
+    ];
+    let rows = tx.query(sql, &params).await?;
+    rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+}
+
+async fn is_granted(tx: &Tx, role: &str) -> Result<bool, StoreError> {
+    let sql = "-- web_role_check
+        SELECT has_schema_privilege($1::name, 'public', 'USAGE')
+           AND (SELECT bool_and(has_table_privilege($1::name, 'public.' || quote_ident(name), 'SELECT'))
+                  FROM unnest($2::text[]) AS readable(name))
+           AND has_column_privilege($1::name, 'public.enrolment_tokens', 'id', 'SELECT')
+           AND (SELECT bool_and(has_function_privilege($1::name, oid, 'EXECUTE'))
+                  FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND proname = ANY ($3))";
+    let params = [
+        (&role as _, Type::TEXT),
+        (&READABLE as _, Type::TEXT_ARRAY),
+        (&CALLABLE as _, Type::TEXT_ARRAY),
+    ];
+    Ok(tx.query_one(sql, &params).await?.try_get(0)?)
+}
