@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: help dev test fmt lint unit attack deps clean
+.PHONY: help dev test fmt lint unit attack chaos deps clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -24,6 +24,9 @@ unit:
 
 attack: deps  ## Slow clients and HTTP/2 floods at full length (about 10 minutes)
 	$(CARGO) test --locked --release -p svc-ingest --test attack -- --include-ignored --nocapture --test-threads=1
+
+chaos: deps  ## Strict figures: approval latency, revocation races, cold starts (about 3 minutes)
+	$(CARGO) test --locked --release -p svc-ingest --test chaos -- --include-ignored --nocapture --test-threads=1
 
 deps:  ## Install PostgreSQL's server programs and nats-server, if missing
 	@scripts/deps

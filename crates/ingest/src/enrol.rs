@@ -9,6 +9,6 @@ mod token;
 
 pub use identity::identifiers;
 pub use issue::{IssueError, Issuer};
-pub use limits::{RegisterLimits, TokenBucket};
+pub use limits::RegisterLimits;
 pub use register::{Enrolment, RegisterError, Registration, Standing};
 pub use token::{EnrolmentToken, MalformedToken, TokenHash};

@@ -1,6 +1,6 @@
 //! The protocol's edge: which gRPC services the port offers, and how they refuse.
 
-mod convert;
+pub(crate) mod convert;
 mod edge;
 mod health;
 mod ingest;

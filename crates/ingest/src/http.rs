@@ -5,7 +5,7 @@
 
 mod pages;
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::VecDeque, io, net::SocketAddr, time::Duration};
 
 use hyper::server::conn::http1;
 use hyper_util::{
@@ -15,7 +15,7 @@ use hyper_util::{
 use socket2::SockRef;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
+    task::JoinHandle,
     time::timeout,
 };
 use tokio_util::sync::CancellationToken;
@@ -27,8 +27,6 @@ use crate::listener::Shedding;
 /// Well below the files that the gRPC port leaves free: the database needs some too.
 const CONNECTIONS: usize = 384;
 const HEADER_DEADLINE: Duration = Duration::from_secs(5);
-/// The same while more than half of the places are taken: silence costs others.
-const CROWDED_HEADER_DEADLINE: Duration = Duration::from_secs(1);
 /// For how long a client may leave unread what it asked for.
 const SEND_DEADLINE: Duration = Duration::from_secs(5);
 /// Scrapers come back on a connection for longer than this; strangers should not.
@@ -56,19 +54,13 @@ impl HttpServer {
 
     pub async fn run(self, pages: Pages, stop: CancellationToken) -> anyhow::Result<()> {
         let service = TowerToHyperService::new(pages.router());
-        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        let mut places = Places::default();
         let mut shedding = Shedding::new();
-        while let Some(place) = stop
-            .run_until_cancelled(places.clone().acquire_owned())
-            .await
-        {
-            let accept = self.accept(&mut shedding);
-            let Some(stream) = stop.run_until_cancelled(accept).await else {
-                break;
-            };
-            let deadline = header_deadline(places.available_permits());
-            let connection = serve(stream, service.clone(), deadline, place?);
-            tokio::spawn(stop.clone().run_until_cancelled_owned(connection));
+        while let Some(stream) = stop.run_until_cancelled(self.accept(&mut shedding)).await {
+            let connection = serve(stream, service.clone());
+            places.give(tokio::spawn(
+                stop.clone().run_until_cancelled_owned(connection),
+            ));
         }
         Ok(())
     }
@@ -88,27 +80,33 @@ impl HttpServer {
     }
 }
 
-fn header_deadline(free: usize) -> Duration {
-    if free < CONNECTIONS / 2 {
-        return CROWDED_HEADER_DEADLINE;
+/// The open connections, the oldest first. When all places are taken, a newcomer
+/// gets the oldest one's: who asks is answered within milliseconds, so that who
+/// has been here longest is silent, or slow, or a scraper that will come again.
+#[derive(Debug, Default)]
+struct Places(VecDeque<JoinHandle<Option<()>>>);
+
+impl Places {
+    fn give(&mut self, newcomer: JoinHandle<Option<()>>) {
+        self.0.retain(|connection| !connection.is_finished());
+        if self.0.len() >= CONNECTIONS
+            && let Some(oldest) = self.0.pop_front()
+        {
+            oldest.abort();
+        }
+        self.0.push_back(newcomer);
     }
-    HEADER_DEADLINE
 }
 
 /// What clients do wrong here is theirs to see: errors are not logged.
-async fn serve(
-    stream: TcpStream,
-    service: TowerToHyperService<axum::Router>,
-    header_deadline: Duration,
-    _place: OwnedSemaphorePermit,
-) {
+async fn serve(stream: TcpStream, service: TowerToHyperService<axum::Router>) {
     let unread = SockRef::from(&stream).set_tcp_user_timeout(Some(SEND_DEADLINE));
     if let Err(error) = unread {
         tracing::debug!(%error, "a socket option was refused");
     }
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(header_deadline)
+        .header_read_timeout(HEADER_DEADLINE)
         .max_buf_size(HEADER_BYTES)
         .max_headers(HEADER_COUNT)
         .serve_connection(TokioIo::new(stream), service);

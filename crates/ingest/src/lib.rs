@@ -6,14 +6,19 @@
 //! and what holds the process together. ARCHITECTURE.md is the map.
 
 pub mod cli;
+pub mod clock;
 pub mod config;
+pub mod consumer;
 pub mod enrol;
 pub mod grpc;
 pub mod health;
 pub mod http;
 pub mod listener;
 pub mod presence;
+pub mod queue;
+pub mod rate;
 pub mod server;
+pub mod session;
 pub mod signing;
 pub mod startup;
 pub mod supervise;

@@ -1,6 +1,9 @@
 //! The service as a whole: bound first, so that the addresses are known and
 //! problems are reported at once, then run until it is asked to stop.
 
+mod parts;
+mod start;
+
 use std::{
     io,
     net::SocketAddr,
@@ -8,31 +11,23 @@ use std::{
     time::Duration,
 };
 
-use svc_store::{NewInstance, Store, StoreOptions};
-use tokio::sync::Semaphore;
+use svc_store::{Store, StoreOptions};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
 use crate::{
-    config::{Config, Database, Problem, Problems},
-    enrol::{Enrolment, Issuer},
-    grpc::{self, Ingest},
+    config::{Agents, Config, Database, Problem, Problems},
     health::Health,
     http::{HttpServer, Pages},
     listener::{Listener, Reload},
-    presence::Lease,
-    signing::SigningKey,
-    startup::{self, StartError},
+    session::Sessions,
+    startup::StartError,
     supervise::Parts,
     telemetry::{ListenerMetrics, Metrics},
-    watch::{Listen, Watch},
 };
 
 /// What the front row may take beyond the drain timeout to notice that it is over.
 const DRAIN_MARGIN: Duration = Duration::from_secs(1);
-/// Before a start that lost the database half way begins anew.
-const START_PAUSE: Duration = Duration::from_secs(1);
 
 pub struct Server {
     settings: Settings,
@@ -48,9 +43,18 @@ pub struct Server {
 struct Settings {
     database: Database,
     jwt_key_file: std::path::PathBuf,
+    agents: Agents,
+    retention: Duration,
     drain_timeout: Duration,
     timing: crate::config::Timing,
     bystanders: usize,
+}
+
+/// The gRPC port and its certificates, opened.
+struct Doors {
+    listener: Listener,
+    tls: TlsAcceptor,
+    reload: Reload,
 }
 
 /// Why the service ended, other than by being asked to.
@@ -80,6 +84,8 @@ impl Server {
         let settings = Settings {
             database: config.database,
             jwt_key_file: config.jwt_key_file,
+            agents: config.agents,
+            retention: config.retention.metrics,
             drain_timeout: config.drain_timeout,
             timing: config.timing,
             bystanders: (limits.connections / 10).max(1),
@@ -124,31 +130,18 @@ impl Server {
         let health = pages.health.clone();
         let mut parts = Parts::new(stop.clone());
         parts.back("the HTTP port", http.run(pages.clone(), parts.last.clone()));
-        let starting = start(&settings, &store, &pages, &addresses);
+        let sessions = Arc::new(Sessions::default());
+        let starting = start::start(&settings, &store, &pages, &sessions, &addresses);
         if let Some(started) = stop.run_until_cancelled(starting).await {
             let (lease, key) = started?;
-            let ingest = ingest(&settings, store, key, stop.clone());
-            let listen = Listen {
-                url: settings.database.listen_url(),
-                watch: ingest.watch.clone(),
+            let doors = Doors {
+                listener,
+                tls,
+                reload,
             };
-            let watch = ingest.watch.clone();
-            let routes = grpc::routes(ingest, health.clone(), settings.bystanders)
-                .map_err(anyhow::Error::from)?;
-            parts.back("the lease", lease.run(parts.last.clone()));
-            parts.back(
-                "the watch",
-                watch.run(settings.timing.poll, parts.last.clone()),
-            );
-            parts.back("the LISTEN connection", listen.run(parts.last.clone()));
-            parts.back(
-                "the certificate reload",
-                reload.run(settings.timing.certificate_poll, parts.last.clone()),
-            );
-            parts.front(
-                "the gRPC port",
-                listener.run(tls, routes, stop, settings.drain_timeout),
-            );
+            parts::add_all(
+                &mut parts, &settings, store, sessions, lease, key, &health, doors,
+            )?;
             health.serving();
         }
         parts
@@ -165,74 +158,6 @@ impl std::fmt::Debug for Server {
             .field("http", &self.http)
             .finish_non_exhaustive()
     }
-}
-
-/// Gets ready, and starts over when the database goes away half way.
-async fn start(
-    settings: &Settings,
-    store: &Store,
-    pages: &Pages,
-    addresses: &[String; 2],
-) -> Result<(Lease, SigningKey), StartError> {
-    let id = Uuid::now_v7();
-    loop {
-        pages.health.starting("waiting for the database");
-        startup::database(store).await;
-        match get_ready(settings, store, pages, addresses, id).await {
-            Err(error) if error.is_passing() => {
-                tracing::warn!(reason = chain(error), "waiting for the database");
-                tokio::time::sleep(START_PAUSE).await;
-            }
-            outcome => return outcome,
-        }
-    }
-}
-
-/// Everything that must be true before the first agent is let in.
-async fn get_ready(
-    settings: &Settings,
-    store: &Store,
-    pages: &Pages,
-    [grpc_address, http_address]: &[String; 2],
-    id: Uuid,
-) -> Result<(Lease, SigningKey), StartError> {
-    pages.health.starting("waiting for the schema");
-    let patience = settings.timing.schema_patience;
-    startup::schema(store, settings.database.auto_migrate, patience).await?;
-    startup::web_role(store, &settings.database).await?;
-    pages.health.starting("waiting for the signing key");
-    let key = startup::signing_key(&settings.jwt_key_file, store).await?;
-    let instance = NewInstance {
-        id,
-        kid: key.kid().to_owned(),
-        hostname: hostname(),
-        version: crate::VERSION.to_owned(),
-        grpc_address: grpc_address.clone(),
-        http_address: http_address.clone(),
-    };
-    let lease = Lease::claim(store.clone(), instance, settings.timing).await?;
-    drop(pages.jwks.set(key.jwks()));
-    tracing::info!(instance.id = %lease.id(), kid = key.kid(), grpc = grpc_address, http = http_address, "serving");
-    Ok((lease, key))
-}
-
-/// What answers the agents.
-fn ingest(
-    settings: &Settings,
-    store: Store,
-    key: SigningKey,
-    stop: CancellationToken,
-) -> Arc<Ingest> {
-    let key = Arc::new(key);
-    Arc::new(Ingest {
-        enrolment: Enrolment::new(store.clone(), settings.timing.reinstall_quiet),
-        issuer: Issuer::new(store.clone(), key.clone()),
-        watch: Watch::new(store.clone(), settings.timing.reinstall_quiet),
-        waiting: Arc::new(Semaphore::new(settings.bystanders)),
-        store,
-        key,
-        stop,
-    })
 }
 
 fn open_store(database: &Database) -> Result<Store, Problems> {
@@ -279,13 +204,6 @@ fn shown(address: Option<SocketAddr>) -> String {
     address
         .map(|address| address.to_string())
         .unwrap_or_default()
-}
-
-fn hostname() -> String {
-    rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned()
 }
 
 fn chain(error: impl std::error::Error + Send + Sync + 'static) -> String {

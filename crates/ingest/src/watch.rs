@@ -1,11 +1,14 @@
-//! What changed in the database, carried to whoever waits for it on this instance.
+//! What changed in the database, carried to whoever it concerns on this instance:
+//! registrations that wait for a decision, and open streams.
 //!
 //! A notification names an agent and carries no authority: that agent is looked
-//! up. A poll looks up all that are waited for, every few seconds. Both run the
-//! same query, so a lost notification, or a connection that cannot LISTEN, costs
-//! seconds and never an answer.
+//! up. A poll looks up all that matter here, every few seconds. Both run the same
+//! queries, so a lost notification, or a connection that cannot LISTEN, costs
+//! seconds and never an answer. How long ago the last complete look was is what
+//! the instance's right to issue and to acknowledge hangs on.
 
 mod listen;
+mod waiting;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -13,173 +16,210 @@ use std::{
     time::Duration,
 };
 
-use svc_store::{AgentId, AgentStatus, Store, StoreError};
+use svc_store::{AgentId, AgentStatus, CloseCause, Displaced, SessionClose, Store, StoreError};
 use tokio::{
     sync::{Notify, watch},
-    time::MissedTickBehavior,
+    time::{Instant, MissedTickBehavior},
 };
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 pub use listen::Listen;
+pub use waiting::{Decision, Waiting};
 
-/// What became of a pending agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
-    Decided(AgentStatus),
-    Deleted,
-}
+use crate::{
+    clock::DatabaseClock,
+    config::Timing,
+    session::{Closer, Ending, Sessions},
+};
+use waiting::WaitingRoom;
 
 #[derive(Debug)]
 pub struct Watch {
     store: Store,
-    reinstall_quiet: Duration,
-    /// Bounded by the streams that wait, which are bounded themselves.
-    waiting: Mutex<HashMap<AgentId, watch::Sender<Option<Decision>>>>,
-    /// Agents to look up next; only those that are waited for get in.
+    timing: Timing,
+    waiting: WaitingRoom,
+    sessions: Arc<Sessions>,
+    closer: Arc<Closer>,
+    clock: DatabaseClock,
+    instance: watch::Receiver<Uuid>,
+    /// Agents to look up next; only those that concern this instance get in.
     changed: Mutex<HashSet<AgentId>>,
     wake: Notify,
-}
-
-/// One who waits for a decision; dropped, it waits no longer.
-#[derive(Debug)]
-pub struct Waiting {
-    watch: Arc<Watch>,
-    agent: AgentId,
-    decision: watch::Receiver<Option<Decision>>,
+    last_look: Mutex<Instant>,
+    stop: CancellationToken,
 }
 
 impl Watch {
-    pub fn new(store: Store, reinstall_quiet: Duration) -> Arc<Self> {
+    pub fn new(
+        store: Store,
+        timing: Timing,
+        sessions: Arc<Sessions>,
+        closer: Arc<Closer>,
+        clock: DatabaseClock,
+        instance: watch::Receiver<Uuid>,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
         Arc::new(Self {
             store,
-            reinstall_quiet,
-            waiting: Mutex::default(),
+            timing,
+            waiting: WaitingRoom::default(),
+            sessions,
+            closer,
+            clock,
+            instance,
             changed: Mutex::default(),
             wake: Notify::new(),
+            last_look: Mutex::new(Instant::now()),
+            stop,
         })
     }
 
     /// Waits for a decision about `agent`. It is looked up at once, so that one
     /// made just before is not missed.
     pub fn wait_for(self: &Arc<Self>, agent: AgentId) -> Waiting {
-        let decision = self
-            .waiting()
-            .entry(agent)
-            .or_insert_with(|| watch::channel(None).0)
-            .subscribe();
+        let waiting = Waiting::enter(self.clone(), agent);
         self.notice(agent);
-        Waiting {
-            watch: self.clone(),
-            agent,
-            decision,
-        }
+        waiting
     }
 
     /// Somebody says that this agent has changed.
     pub fn notice(&self, agent: AgentId) {
-        if self.waiting().contains_key(&agent) {
+        if self.waiting.contains(agent) || self.sessions.contains(agent) {
             lock(&self.changed).insert(agent);
             self.wake.notify_one();
         }
     }
 
-    /// Looks everything up soon: notifications may have been missed.
+    /// Looks at everything soon: notifications may have been missed.
     pub fn notice_all(&self) {
-        let all: Vec<AgentId> = self.waiting().keys().copied().collect();
+        let all = self.everybody();
         lock(&self.changed).extend(all);
         self.wake.notify_one();
     }
 
-    pub async fn run(
-        self: Arc<Self>,
-        poll: Duration,
-        stop: CancellationToken,
-    ) -> anyhow::Result<()> {
-        let mut tick = tokio::time::interval(poll);
+    /// Whether the last complete look is recent enough to act on.
+    pub fn is_fresh(&self) -> bool {
+        self.blind_for() <= self.timing.freshness
+    }
+
+    pub fn blind_for(&self) -> Duration {
+        lock(&self.last_look).elapsed()
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        self.stop.is_cancelled()
+    }
+
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) -> anyhow::Result<()> {
+        let mut tick = tokio::time::interval(self.timing.poll);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut orphans = HashSet::new();
         loop {
-            tokio::select! {
+            let looked = tokio::select! {
                 () = stop.cancelled() => return Ok(()),
-                () = self.wake.notified() => {}
-                _ = tick.tick() => {
-                    self.admit_reinstalls().await;
-                    self.notice_all();
-                }
-            }
-            let changed = std::mem::take(&mut *lock(&self.changed));
-            if let Err(error) = self.reconcile(changed).await {
+                () = self.wake.notified() => self.reconcile_changed().await,
+                _ = tick.tick() => self.pass(&mut orphans).await,
+            };
+            if let Err(error) = looked {
                 tracing::warn!(%error, "could not look up what changed: the next poll will");
             }
         }
     }
 
-    /// Registrations that a token admits once their machine's old agent has been quiet for long enough.
-    async fn admit_reinstalls(&self) {
-        match self.store.reinstalls_admit(self.reinstall_quiet).await {
-            Ok(admitted) => {
-                for agent in admitted {
-                    tracing::info!(agent.id = %agent, "a reinstallation was admitted: the old agent stayed offline");
-                }
-            }
-            Err(error) => tracing::warn!(%error, "could not look for reinstallations that are due"),
-        }
-    }
-
-    /// The one query: those that are waited for, against what stands in the database.
-    async fn reconcile(&self, agents: HashSet<AgentId>) -> Result<(), StoreError> {
-        if agents.is_empty() {
-            return Ok(());
-        }
-        let agents: Vec<AgentId> = agents.into_iter().collect();
-        let statuses: HashMap<AgentId, AgentStatus> = self
-            .store
-            .agents_statuses(&agents)
-            .await?
+    async fn reconcile_changed(&self) -> Result<(), StoreError> {
+        let changed: Vec<AgentId> = std::mem::take(&mut *lock(&self.changed))
             .into_iter()
             .collect();
-        for agent in agents {
-            match statuses.get(&agent) {
-                Some(AgentStatus::Pending) => {}
-                Some(status) => self.deliver(agent, Decision::Decided(*status)),
-                None => self.deliver(agent, Decision::Deleted),
+        self.reconcile(&changed).await
+    }
+
+    /// The complete look. `orphans` are the streams that the database believed to
+    /// be here at the last one, though they were not.
+    async fn pass(&self, orphans: &mut HashSet<(AgentId, i64)>) -> Result<(), StoreError> {
+        let began = Instant::now();
+        self.reconcile(&self.everybody()).await?;
+        *lock(&self.last_look) = began;
+        self.clock
+            .set_offset(self.store.database_clock_offset().await?);
+        self.close_orphans(orphans).await?;
+        self.admit_reinstalls().await
+    }
+
+    /// The one comparison: who matters here, against what stands in the database.
+    async fn reconcile(&self, agents: &[AgentId]) -> Result<(), StoreError> {
+        let waiting: Vec<AgentId> = agents
+            .iter()
+            .copied()
+            .filter(|agent| self.waiting.contains(*agent))
+            .collect();
+        if !waiting.is_empty() {
+            let statuses = self.store.agents_statuses(&waiting).await?;
+            self.deliver(&waiting, &statuses.into_iter().collect());
+        }
+        let held = self.sessions.epochs_of(agents);
+        if !held.is_empty() {
+            for (agent, displaced) in self.store.sessions_displaced(&held).await? {
+                self.sessions.end(agent, ending(&displaced));
             }
         }
         Ok(())
     }
 
-    fn deliver(&self, agent: AgentId, decision: Decision) {
-        if let Some(waiting) = self.waiting().get(&agent) {
-            waiting.send_replace(Some(decision));
-        }
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, HashMap<AgentId, watch::Sender<Option<Decision>>>> {
-        lock(&self.waiting)
-    }
-}
-
-impl Waiting {
-    pub async fn decision(&mut self) -> Decision {
-        loop {
-            if let Some(decision) = *self.decision.borrow_and_update() {
-                return decision;
-            }
-            if self.decision.changed().await.is_err() {
-                return std::future::pending().await; // The sender outlives us: it is removed in our own drop.
+    fn deliver(&self, waiting: &[AgentId], statuses: &HashMap<AgentId, AgentStatus>) {
+        for agent in waiting {
+            match statuses.get(agent) {
+                Some(AgentStatus::Pending) => {}
+                Some(status) => self.waiting.deliver(*agent, Decision::Decided(*status)),
+                None => self.waiting.deliver(*agent, Decision::Deleted),
             }
         }
     }
-}
 
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        let mut waiting = self.watch.waiting();
-        if waiting
-            .get(&self.agent)
-            .is_some_and(|sender| sender.receiver_count() <= 1)
+    /// A stream that was opened in the database while its client, or the answer,
+    /// was lost. Seen twice, it is nobody's.
+    async fn close_orphans(&self, seen: &mut HashSet<(AgentId, i64)>) -> Result<(), StoreError> {
+        let instance = *self.instance.borrow();
+        let orphans = self
+            .store
+            .sessions_orphaned(instance, &self.sessions.epochs())
+            .await?;
+        let now: HashSet<(AgentId, i64)> = orphans.into_iter().collect();
+        for (agent_id, epoch) in now.intersection(seen) {
+            self.closer.close(SessionClose {
+                agent_id: *agent_id,
+                epoch: *epoch,
+                cause: CloseCause::Lost,
+            });
+        }
+        *seen = now;
+        Ok(())
+    }
+
+    /// Registrations that a token admits once their machine's old agent has been quiet for long enough.
+    async fn admit_reinstalls(&self) -> Result<(), StoreError> {
+        for agent in self
+            .store
+            .reinstalls_admit(self.timing.reinstall_quiet)
+            .await?
         {
-            waiting.remove(&self.agent);
+            tracing::info!(agent.id = %agent, "a reinstallation was admitted: the old agent stayed offline");
+            self.notice(agent);
         }
+        Ok(())
+    }
+
+    fn everybody(&self) -> Vec<AgentId> {
+        let streams = self.sessions.epochs().into_iter().map(|(agent, _)| agent);
+        self.waiting.all().into_iter().chain(streams).collect()
+    }
+}
+
+fn ending(displaced: &Displaced) -> Ending {
+    match displaced {
+        Displaced::NotActive(status) => Ending::NotActive(*status),
+        Displaced::Deleted => Ending::Deleted,
+        Displaced::Replaced => Ending::Replaced,
     }
 }
 

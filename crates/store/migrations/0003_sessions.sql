@@ -196,6 +196,13 @@ BEGIN
     done AS (UPDATE ingest_instances i SET fenced = true FROM lapsed WHERE i.id = lapsed.id RETURNING i.id)
     SELECT coalesce(array_agg(done.id), '{}') INTO gone FROM done;
     fenced := cardinality(gone);
+    -- A statement that was under way when its instance ended may have come in late.
+    gone := gone || ARRAY (
+        SELECT i.id FROM ingest_instances i
+         WHERE i.expires_at > now() - interval '1 hour'
+           AND (i.fenced OR i.stopped_at < now() - make_interval(secs => grace)));
+    DELETE FROM ingest_instances i
+     WHERE i.expires_at < now() - interval '30 days' AND (i.fenced OR i.stopped_at IS NOT NULL);
     PERFORM FROM agent_state s WHERE s.instance_id = ANY (gone) ORDER BY s.agent_id FOR UPDATE;
     lost := sessions_end(ARRAY (SELECT s.agent_id FROM agent_state s WHERE s.instance_id = ANY (gone)), 'instance lost');
     PERFORM FROM agent_state s WHERE s.online_until < now() ORDER BY s.agent_id FOR UPDATE SKIP LOCKED;

@@ -124,24 +124,6 @@ impl Store {
         })
     }
 
-    /// The key that an agent is pinned to and its status, or `None` when it was deleted.
-    pub async fn agent_pin(
-        &self,
-        agent: AgentId,
-    ) -> Result<Option<(Vec<u8>, AgentStatus)>, StoreError> {
-        let sql = "-- agent_pin\nSELECT key, status FROM agents WHERE id = $1";
-        let rows = self
-            .read("agent_pin", Bulkhead::Auth, sql, &[(&agent.0, Type::UUID)])
-            .await?;
-        let Some(row) = rows.first() else {
-            return Ok(None);
-        };
-        Ok(Some((
-            row.try_get("key")?,
-            AgentStatus::from_column(row.try_get("status")?),
-        )))
-    }
-
     /// The statuses of those of `agents` that exist.
     pub async fn agents_statuses(
         &self,

@@ -62,7 +62,7 @@ fn counts(
         kids,
     }: &Overview,
 ) -> String {
-    let shown_kids: Vec<&str> = kids.iter().map(String::as_str).collect();
+    let kids: Vec<&str> = kids.iter().map(String::as_str).collect();
     facts(&[
         (
             "tokens",
@@ -88,7 +88,7 @@ fn counts(
             format!("{} in service, {} retired", hosts.in_service, hosts.retired),
         ),
         ("instances", format!("{} live", instances.len())),
-        ("keys", or_dash(shown_kids.join(", "))),
+        ("keys", or_dash(kids.join(", "))),
     ])
 }
 

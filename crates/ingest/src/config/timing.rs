@@ -12,6 +12,15 @@ pub struct Timing {
     pub lease_ttl: Duration,
     /// How long the database may be away before `/healthz` says so.
     pub health_grace: Duration,
+    /// For a stream's Hello, and for a client to read what it is sent.
+    pub hello_deadline: Duration,
+    pub send_deadline: Duration,
+    /// How long before its end a JWT is renewed over the stream: over a quarter of its life.
+    pub renew_before: Duration,
+    /// How long after its last look at the database an instance still acknowledges and issues.
+    pub freshness: Duration,
+    /// How long an instance keeps its streams without seeing the database.
+    pub blind_patience: Duration,
     /// How often certificate files are looked at.
     pub certificate_poll: Duration,
     /// What every lapsed lease is given after an outage of all instances or of the database.
@@ -31,12 +40,29 @@ impl Timing {
             lease_renewal: Duration::from_secs(5),
             lease_ttl: Duration::from_secs(15),
             health_grace: Duration::from_secs(60),
+            hello_deadline: Duration::from_secs(10),
+            send_deadline: Duration::from_secs(10),
+            renew_before: Duration::from_hours(7),
+            freshness: Duration::from_secs(10),
+            blind_patience: Duration::from_secs(60),
             certificate_poll: Duration::from_secs(10),
             outage_grace: Duration::from_secs(150),
             poll: Duration::from_secs(5),
             reinstall_quiet: Duration::from_mins(10),
             schema_patience: Duration::from_mins(1),
         }
+    }
+}
+
+impl Timing {
+    /// How long a stream may be silent.
+    pub fn silence(&self) -> Duration {
+        self.heartbeat_interval * 2 + Duration::from_secs(10)
+    }
+
+    /// What a lapsed lease is given for its agents to reappear elsewhere.
+    pub fn sweep_grace(&self) -> Duration {
+        (self.heartbeat_interval * 2).max(Duration::from_secs(10))
     }
 }
 

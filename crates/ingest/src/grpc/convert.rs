@@ -13,7 +13,7 @@ const MAX_LIST: usize = 64;
 /// Names the field that is missing or out of bounds.
 type Converted<T> = Result<T, Refusal>;
 
-pub(super) fn host_facts(host: Option<v1::HostFacts>) -> Converted<HostFacts> {
+pub(crate) fn host_facts(host: Option<v1::HostFacts>) -> Converted<HostFacts> {
     let host = host.ok_or_else(|| malformed("host is missing"))?;
     for (name, value) in [
         ("hostname", &host.hostname),
@@ -57,7 +57,7 @@ pub(super) fn host_facts(host: Option<v1::HostFacts>) -> Converted<HostFacts> {
 }
 
 /// An agent that says nothing of itself is one of unknown version.
-pub(super) fn agent_facts(agent: Option<v1::AgentInfo>) -> Converted<AgentFacts> {
+pub(crate) fn agent_facts(agent: Option<v1::AgentInfo>) -> Converted<AgentFacts> {
     let agent = agent.unwrap_or_default();
     text("agent.version", &agent.version)?;
     list("agent.capabilities", &agent.capabilities)?;
@@ -68,7 +68,7 @@ pub(super) fn agent_facts(agent: Option<v1::AgentInfo>) -> Converted<AgentFacts>
 }
 
 /// Empty, or SHA-256 of a key.
-pub(super) fn successor_key(bytes: &[u8]) -> Converted<Option<[u8; 32]>> {
+pub(crate) fn successor_key(bytes: &[u8]) -> Converted<Option<[u8; 32]>> {
     if bytes.is_empty() {
         return Ok(None);
     }

@@ -3,35 +3,42 @@
 mod auth;
 mod register;
 
-use std::{pin::Pin, sync::Arc};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::Stream;
 use svc_proto::v1::{
     HeartbeatRequest, HeartbeatResponse, RegisterRequest, RegisterResponse,
     ingest_service_server::{IngestService, IngestServiceServer},
 };
-use svc_store::Store;
-use tokio::sync::Semaphore;
+use svc_store::AgentId;
+use tokio::sync::{Semaphore, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
     enrol::{Enrolment, Issuer},
+    listener::ClientKey,
+    rate::{Keyed, Rate},
+    session::{self, StreamContext},
     signing::SigningKey,
     watch::Watch,
 };
 
-/// Registration's limit; the smaller of the two messages.
-const MAX_REGISTER_MESSAGE: usize = 64 * 1024;
+/// The larger of the two messages: a report.
+const MAX_MESSAGE: usize = 256 * 1024;
+/// How often an agent may open a stream.
+const OPENINGS: Rate = Rate::new(Duration::from_secs(10), 12);
 
 /// What the service needs to answer agents.
 #[derive(Debug)]
 pub struct Ingest {
-    pub store: Store,
     pub key: Arc<SigningKey>,
     pub enrolment: Enrolment,
     pub issuer: Issuer,
     pub watch: Arc<Watch>,
+    pub streams: Arc<StreamContext>,
+    pub openings: Keyed<(AgentId, ClientKey)>,
     /// Places for registrations that wait for a decision.
     pub waiting: Arc<Semaphore>,
     pub stop: CancellationToken,
@@ -39,8 +46,14 @@ pub struct Ingest {
 
 type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
+impl Ingest {
+    pub fn openings() -> Keyed<(AgentId, ClientKey)> {
+        Keyed::new(OPENINGS)
+    }
+}
+
 pub(super) fn service(ingest: Arc<Ingest>) -> IngestServiceServer<Service> {
-    IngestServiceServer::new(Service(ingest)).max_decoding_message_size(MAX_REGISTER_MESSAGE)
+    IngestServiceServer::new(Service(ingest)).max_decoding_message_size(MAX_MESSAGE)
 }
 
 pub(super) struct Service(Arc<Ingest>);
@@ -63,9 +76,14 @@ impl IngestService for Service {
         &self,
         request: Request<Streaming<HeartbeatRequest>>,
     ) -> Result<Response<Self::HeartbeatStream>, Status> {
-        auth::authenticate(&self.0, &request).await?;
-        Err(Status::unimplemented(
-            "heartbeats are not served by this version",
-        ))
+        let who = auth::authenticate(&self.0, &request)?;
+        let (out, responses) = mpsc::channel(session::OUTBOUND);
+        tokio::spawn(session::run(
+            self.0.streams.clone(),
+            who,
+            request.into_inner(),
+            out,
+        ));
+        Ok(Response::new(Box::pin(ReceiverStream::new(responses))))
     }
 }

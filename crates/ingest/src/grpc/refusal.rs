@@ -43,7 +43,14 @@ pub enum Refusal {
     MessageTooLarge,
     /// The client's key has as many connections as one key may have.
     TooManyConnections,
-    Draining,
+    HelloTimeout,
+    ProtocolViolation(String),
+    SessionReplaced,
+    /// The agent was not heard of for longer than it may be silent.
+    Silent,
+    Draining {
+        retry: Duration,
+    },
     DatabaseUnavailable,
     /// Others hold all the places for streams of this kind.
     Overloaded,
@@ -65,7 +72,11 @@ impl Refusal {
 
     fn code(&self) -> Code {
         match self {
-            Self::MalformedRequest(_) | Self::MalformedToken => Code::InvalidArgument,
+            Self::MalformedRequest(_) | Self::MalformedToken | Self::ProtocolViolation(_) => {
+                Code::InvalidArgument
+            }
+            Self::HelloTimeout | Self::Silent => Code::DeadlineExceeded,
+            Self::SessionReplaced => Code::Aborted,
             Self::TokenUnknown
             | Self::TokenExpired { .. }
             | Self::TokenExhausted { .. }
@@ -79,7 +90,9 @@ impl Refusal {
             Self::RateLimited { .. } | Self::TooManyConnections | Self::MessageTooLarge => {
                 Code::ResourceExhausted
             }
-            Self::Draining | Self::DatabaseUnavailable | Self::Overloaded => Code::Unavailable,
+            Self::Draining { .. } | Self::DatabaseUnavailable | Self::Overloaded => {
+                Code::Unavailable
+            }
             Self::Internal => Code::Internal,
         }
     }
@@ -104,7 +117,11 @@ impl Refusal {
             Self::RateLimited { .. } => "RATE_LIMITED",
             Self::MessageTooLarge => "MESSAGE_TOO_LARGE",
             Self::TooManyConnections => "TOO_MANY_CONNECTIONS",
-            Self::Draining => "DRAINING",
+            Self::HelloTimeout => "HELLO_TIMEOUT",
+            Self::ProtocolViolation(_) => "PROTOCOL_VIOLATION",
+            Self::SessionReplaced => "SESSION_REPLACED",
+            Self::Silent => "SILENT",
+            Self::Draining { .. } => "DRAINING",
             Self::DatabaseUnavailable => "DATABASE_UNAVAILABLE",
             Self::Overloaded => "OVERLOADED",
             Self::AgentDeleted | Self::Internal => return None,
@@ -115,7 +132,7 @@ impl Refusal {
         match self {
             Self::RateLimited { retry } => Some((*retry).max(Duration::from_secs(1))),
             Self::TooManyConnections => Some(Duration::from_secs(30)),
-            Self::Draining => Some(Duration::from_secs(1)),
+            Self::Draining { retry } => Some(*retry),
             Self::DatabaseUnavailable => Some(Duration::from_secs(5)),
             Self::Overloaded => Some(Duration::from_secs(10)),
             _ => None,
@@ -150,7 +167,11 @@ impl Refusal {
             Self::RateLimited { .. } => "too many registrations: wait",
             Self::TooManyConnections => "this client key has too many connections open: close one, or wait",
             Self::MessageTooLarge => "the message is larger than this method accepts",
-            Self::Draining => "this instance is stopping: connect again",
+            Self::ProtocolViolation(what) => return format!("the protocol was broken: {what}"),
+            Self::HelloTimeout => "no Hello came in time",
+            Self::SessionReplaced => "a newer stream of this agent took over",
+            Self::Silent => "nothing was heard for too long",
+            Self::Draining { .. } => "this instance is stopping: connect again",
             Self::DatabaseUnavailable => "the database is away: try again",
             Self::Overloaded => "no place is free for another stream of this kind: try again",
             Self::Internal => "a fault of the service: its log says which",

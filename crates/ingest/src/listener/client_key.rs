@@ -14,6 +14,7 @@ use rustls::{
     server::danger::{ClientCertVerified, ClientCertVerifier},
 };
 use rustls_pki_types::{CertificateDer, UnixTime};
+use tokio_util::sync::CancellationToken;
 use webpki::EndEntityCert;
 
 /// SHA-256 of a client's SubjectPublicKeyInfo.
@@ -21,10 +22,12 @@ use webpki::EndEntityCert;
 pub struct ClientKey(pub [u8; 32]);
 
 /// What the handlers know of a connection; every request carries it as an extension.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Peer {
     pub key: ClientKey,
     pub address: SocketAddr,
+    /// Cancelled when the connection is about to be closed by us.
+    pub leaving: CancellationToken,
 }
 
 impl ClientKey {

@@ -45,7 +45,12 @@ impl Connection {
         let Some(Ok((stream, key))) = handshake.inspect(|result| self.count(result)) else {
             return;
         };
-        let peer = Peer { key, address };
+        let leaving = CancellationToken::new();
+        let peer = Peer {
+            key,
+            address,
+            leaving,
+        };
         match self.gate.enter_key(key) {
             Some(_key_place) => {
                 self.serve_http2(stream, peer, self.routes.clone(), self.limits.age)
@@ -88,7 +93,7 @@ impl Connection {
             answer(
                 request,
                 routes.clone(),
-                peer,
+                peer.clone(),
                 self.limits.response_deadline,
                 activity.clone(),
             )
@@ -103,6 +108,7 @@ impl Connection {
             () = self.time_to_go(&activity, age) => {}
         }
         if activity.seen() {
+            peer.leaving.cancel();
             http2.as_mut().graceful_shutdown();
             drop(timeout(self.farewell(&activity), http2).await);
         }

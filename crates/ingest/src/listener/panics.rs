@@ -158,7 +158,9 @@ mod tests {
             .send_data(Bytes::from_static(b"another"), true)
             .unwrap();
         assert_eq!(steady.data().await.unwrap().unwrap(), "word");
-        assert!(steady.data().await.is_none(), "it ends as it should");
+        while let Some(rest) = steady.data().await {
+            assert!(rest.unwrap().is_empty(), "it ends as it should");
+        }
         let (_, again, _) = ask(&mut client, "/early").await;
         assert_internal(&again);
     }

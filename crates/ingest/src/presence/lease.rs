@@ -2,23 +2,39 @@
 //!
 //! A lease is claimed only beside siblings that sign with the same key. An
 //! instance that was fenced, because it could not renew in time, is a new one
-//! from then on: it takes a new id and claims again.
+//! from then on: it takes a new id, claims again, and takes over those of its
+//! streams that nobody has replaced. Only who holds its lease may sweep others.
+
+use std::sync::Arc;
 
 use svc_store::{LeaseClaim, LeaseRenewal, NewInstance, Store, StoreError};
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::{
+    sync::watch,
+    time::{Instant, MissedTickBehavior},
+};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use super::sweep;
 use crate::{
     config::{Problems, Timing},
+    session::{Ending, Sessions},
     startup::{self, StartError},
 };
+
+/// Streams taken over in one statement.
+const BATCH: usize = 1000;
 
 #[derive(Debug)]
 pub struct Lease {
     store: Store,
     instance: NewInstance,
     timing: Timing,
+    sessions: Arc<Sessions>,
+    /// Tells everybody else which id this instance has now.
+    id: watch::Sender<Uuid>,
+    /// The streams stand under an old id until they are taken over.
+    takeover: bool,
 }
 
 impl Lease {
@@ -28,12 +44,17 @@ impl Lease {
         store: Store,
         instance: NewInstance,
         timing: Timing,
+        sessions: Arc<Sessions>,
     ) -> Result<Self, StartError> {
         let patience = Instant::now() + startup::lease_patience(&timing);
+        let id = watch::Sender::new(instance.id);
         let mut lease = Self {
             store,
             instance,
             timing,
+            sessions,
+            id,
+            takeover: false,
         };
         loop {
             let Err(problems) = lease.try_claim().await? else {
@@ -47,8 +68,8 @@ impl Lease {
         }
     }
 
-    pub fn id(&self) -> Uuid {
-        self.instance.id
+    pub fn id(&self) -> watch::Receiver<Uuid> {
+        self.id.subscribe()
     }
 
     /// Renews until `stop`, then gives the lease back.
@@ -72,13 +93,34 @@ impl Lease {
             .lease_renew(self.instance.id, self.timing.lease_ttl)
             .await
         {
-            Ok(LeaseRenewal::Renewed) => Ok(()),
-            Ok(LeaseRenewal::Fenced | LeaseRenewal::Gone) => self.claim_anew().await,
-            Err(error) => {
-                tracing::warn!(%error, "the lease could not be renewed");
-                Ok(())
+            Ok(LeaseRenewal::Renewed) => self.after_renewal().await,
+            Ok(LeaseRenewal::Fenced | LeaseRenewal::Gone) => return self.claim_anew().await,
+            Err(error) => tracing::warn!(%error, "the lease could not be renewed"),
+        }
+        Ok(())
+    }
+
+    async fn after_renewal(&mut self) {
+        let done = match self.takeover {
+            true => self.take_over().await,
+            false => sweep::pass(&self.store, &self.timing).await,
+        };
+        if let Err(error) = done {
+            tracing::warn!(%error, "could not sweep: the next pass will");
+        }
+    }
+
+    /// Streams whose epoch is still the newest are ours again; the others were replaced.
+    async fn take_over(&mut self) -> Result<(), StoreError> {
+        let held = self.sessions.epochs();
+        for batch in held.chunks(BATCH) {
+            let ours = self.store.sessions_reclaim(self.instance.id, batch).await?;
+            for (agent, _) in batch.iter().filter(|(agent, _)| !ours.contains(agent)) {
+                self.sessions.end(*agent, Ending::Replaced);
             }
         }
+        self.takeover = false;
+        Ok(())
     }
 
     /// What was lost meanwhile may have gone to another key, so siblings are looked at again.
@@ -87,6 +129,10 @@ impl Lease {
         match self.try_claim().await {
             Ok(Ok(())) => {
                 tracing::warn!(instance.old = %old, instance.id = %self.instance.id, "the lease was lost and claimed anew");
+                self.takeover = old != self.instance.id;
+                if self.takeover {
+                    self.after_renewal().await;
+                }
                 Ok(())
             }
             Ok(Err(problems)) => Err(problems.into()),
@@ -108,7 +154,10 @@ impl Lease {
             )
             .await?
         {
-            LeaseClaim::Claimed => Ok(Ok(())),
+            LeaseClaim::Claimed => {
+                self.id.send_replace(self.instance.id);
+                Ok(Ok(()))
+            }
             LeaseClaim::KidMismatch { kid, hostname, .. } => Ok(Err(startup::foreign_key(
                 &self.instance.kid,
                 &kid,

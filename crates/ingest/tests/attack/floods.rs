@@ -31,6 +31,12 @@ use crate::{
 const ATTACKERS: usize = 4;
 /// Small, so that what an attacker wrote is what the server took, give or take little.
 const SEND_BUFFER: usize = 16 * 1024;
+/// What a throttled connection is served, beyond a burst of 2000.
+const FRAMES_PER_SECOND: f64 = 512.0;
+/// Bytes, of which no frame of a throttled flood has more.
+const SMALL_FRAME: f64 = 32.0;
+/// Bytes that both kernels hold for a connection which is not read.
+const BUFFERED: f64 = 512.0 * 1024.0;
 /// How many frames go into one write.
 const BURST: usize = 200;
 
@@ -341,8 +347,10 @@ impl Damage {
     fn faults(&self, flood: &Flood, length: Duration) -> Vec<String> {
         let connections = self.tally.connections();
         let told = self.tally.farewells().values().sum::<u64>();
-        let throttled = self.tally.written() < connections * 512 * 1024;
-        let tokens = ATTACKERS as f64 * (2000.0 + 512.0 * length.as_secs_f64());
+        let frames = 2000.0 + FRAMES_PER_SECOND * length.as_secs_f64();
+        let tokens = ATTACKERS as f64 * frames;
+        let taken = tokens * SMALL_FRAME + connections as f64 * BUFFERED;
+        let throttled = (self.tally.written() as f64) < taken;
         let bound = tokens + connections as f64 * 200.0;
         faults(
             flood,

@@ -155,6 +155,11 @@ impl Process {
         self.stderr.text()
     }
 
+    /// Everything on standard output so far.
+    pub fn output(&self) -> String {
+        self.stdout.text()
+    }
+
     pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         Ok(kill_process(self.pid()?, signal)?)
     }

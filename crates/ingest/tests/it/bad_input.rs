@@ -48,6 +48,7 @@ impl Wire {
             agent: Some(AgentInfo::default()),
             host: Some(self.agent.host.clone()),
             run_id: "run".into(),
+            sent_at: None,
         };
         let request = HeartbeatRequest {
             message: Some(heartbeat_request::Message::Hello(hello)),

@@ -8,13 +8,16 @@
 mod admin;
 mod agents;
 mod bad_input;
+mod beats;
 mod client_certificate;
+mod commands;
 mod config;
 mod enrolment;
 mod enrolment_races;
 mod grpc;
 #[path = "../harness/mod.rs"]
 mod harness;
+mod heartbeat;
 mod hosts;
 mod http_port;
 mod jwks;

@@ -6,6 +6,7 @@
     reason = "the helpers of tests may fail as loudly as the tests"
 )]
 
+mod agent_life;
 mod bouncer;
 mod faults;
 mod leases;
@@ -14,3 +15,4 @@ mod migrations;
 mod support;
 mod tls;
 mod transactions;
+mod web_role;

@@ -12,6 +12,7 @@ use svc_store::{
 
 use super::table;
 use crate::cli::{
+    Usage,
     actor::{self, Actor},
     database::{explain, open},
     labels::{self, Label},
@@ -66,12 +67,7 @@ struct Whom {
     #[arg(long)]
     all_pending: bool,
     /// With --all-pending: those on hosts that bear this label, key=value
-    #[arg(
-        long,
-        value_name = "KEY=VALUE",
-        value_delimiter = ',',
-        requires = "all_pending"
-    )]
+    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',')]
     label: Vec<Label>,
     /// Ask nothing
     #[arg(long)]
@@ -122,6 +118,10 @@ pub async fn reopen(args: DecideArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn decide_whom(whom: Whom, decision: Decision, by: &By) -> anyhow::Result<ExitCode> {
+    // clap lets a requirement go that conflicts with what is there.
+    if !whom.all_pending && !whom.label.is_empty() {
+        return Err(Usage("--label chooses among --all-pending".into()).into());
+    }
     if !whom.all_pending {
         return decide_named(whom.agents, decision, by).await;
     }

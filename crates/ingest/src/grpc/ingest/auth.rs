@@ -1,39 +1,46 @@
-//! Who opens a heartbeat stream: a valid JWT, of an ACTIVE agent, over that
-//! agent's own key. A stolen JWT is useless here without the agent's private key.
+//! Who opens a heartbeat stream: the holder of a valid JWT. That its agent is
+//! active, and that the connection's key is the agent's own, is asked of the
+//! database when the stream is opened, for many streams at once. A stolen JWT is
+//! useless here without the agent's private key.
 
 use jiff::Timestamp;
-use svc_store::{AgentId, AgentStatus};
+use svc_store::AgentId;
+use tokio::time::Instant;
 use tonic::{Request, metadata::MetadataMap};
 use uuid::Uuid;
 
 use super::Ingest;
-use crate::{grpc::Refusal, listener::Peer, signing::JwtError};
+use crate::{
+    grpc::Refusal,
+    listener::Peer,
+    session::Authenticated,
+    signing::{Claims, JwtError},
+};
 
-pub(super) async fn authenticate<T>(
+pub(super) fn authenticate<T>(
     ingest: &Ingest,
     request: &Request<T>,
-) -> Result<AgentId, Refusal> {
+) -> Result<Authenticated, Refusal> {
     let peer = request
         .extensions()
         .get::<Peer>()
-        .copied()
+        .cloned()
         .ok_or(Refusal::Internal)?;
-    let token = bearer(request.metadata())?;
-    let agent = verified(ingest, token).inspect_err(|refusal| {
+    let claims = verified(ingest, bearer(request.metadata())?).inspect_err(|refusal| {
         tracing::debug!(?refusal, key = %peer.key, "a JWT was refused");
     })?;
-    let Some((key, status)) = ingest.store.agent_pin(agent).await? else {
-        return Err(Refusal::AgentDeleted);
-    };
-    if key != peer.key.0 {
-        return Err(Refusal::KeyMismatch);
-    }
-    match status {
-        AgentStatus::Active => Ok(agent),
-        AgentStatus::Pending => Err(Refusal::AgentPending),
-        AgentStatus::Rejected => Err(Refusal::AgentRejected),
-        AgentStatus::Revoked => Err(Refusal::AgentRevoked),
-    }
+    let agent = Uuid::parse_str(&claims.sub)
+        .map(AgentId)
+        .map_err(|_| Refusal::JwtInvalid)?;
+    // By key too, so that a stolen JWT does not use up its owner's openings.
+    let opening = ingest.openings.take((agent, peer.key), Instant::now());
+    opening.map_err(|retry| Refusal::RateLimited { retry })?;
+    let jwt_expires_at = Timestamp::from_second(claims.exp).unwrap_or(Timestamp::MAX);
+    Ok(Authenticated {
+        agent,
+        jwt_expires_at,
+        peer,
+    })
 }
 
 /// The one `authorization: Bearer …`; the scheme's case does not matter (RFC 9110).
@@ -50,20 +57,14 @@ fn bearer(metadata: &MetadataMap) -> Result<&str, Refusal> {
 }
 
 /// The reason goes to the log alone: outside, a JWT is valid, expired or not valid.
-fn verified(ingest: &Ingest, token: &str) -> Result<AgentId, Refusal> {
-    let claims = ingest
-        .key
-        .verify(token, Timestamp::now())
-        .map_err(|error| {
-            tracing::debug!(%error, "a JWT does not verify");
-            match error {
-                JwtError::Expired => Refusal::JwtExpired,
-                _ => Refusal::JwtInvalid,
-            }
-        })?;
-    Uuid::parse_str(&claims.sub)
-        .map(AgentId)
-        .map_err(|_| Refusal::JwtInvalid)
+fn verified(ingest: &Ingest, token: &str) -> Result<Claims, Refusal> {
+    ingest.key.verify(token, Timestamp::now()).map_err(|error| {
+        tracing::debug!(%error, "a JWT does not verify");
+        match error {
+            JwtError::Expired => Refusal::JwtExpired,
+            _ => Refusal::JwtInvalid,
+        }
+    })
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! `Register`: the first answer at once; while the agent is pending the stream
 //! stays open, and the decision arrives on it, on whichever instance it waits.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream};
+use prost::Message;
 use svc_proto::v1::{AgentStatus as WireStatus, Credential, RegisterRequest, RegisterResponse};
 use svc_store::AgentStatus;
 use tokio::sync::OwnedSemaphorePermit;
@@ -18,6 +19,11 @@ use crate::{
     watch::Decision,
 };
 
+/// For registrations that wait on an instance that stops.
+const DRAIN_RETRY: Duration = Duration::from_secs(1);
+/// A quarter of what a heartbeat may be.
+const MAX_MESSAGE: usize = 64 * 1024;
+
 pub(super) async fn register(
     ingest: Arc<Ingest>,
     request: Request<RegisterRequest>,
@@ -25,8 +31,11 @@ pub(super) async fn register(
     let peer = request
         .extensions()
         .get::<Peer>()
-        .copied()
+        .cloned()
         .ok_or(Refusal::Internal)?;
+    if request.get_ref().encoded_len() > MAX_MESSAGE {
+        return Err(Refusal::MessageTooLarge);
+    }
     let (wanted, successor) = parse(request.into_inner(), peer.key)?;
     let registered = match successor {
         None => ingest.enrolment.register(&wanted).await,
@@ -37,7 +46,7 @@ pub(super) async fn register(
                 .await
         }
     };
-    let standing = registered.map_err(|error| refused(error, peer))?;
+    let standing = registered.map_err(|error| refused(error, &peer))?;
     tracing::info!(
         agent.id = %standing.agent, agent.status = standing.status.as_str(), agent.key = %successor.unwrap_or(peer.key),
         host.id = %standing.host, host.name = wanted.facts.hostname, "registered"
@@ -78,7 +87,7 @@ fn parse(
 }
 
 /// Logged for the operator, whoever is told what outside.
-fn refused(error: RegisterError, peer: Peer) -> Refusal {
+fn refused(error: RegisterError, peer: &Peer) -> Refusal {
     match &error {
         RegisterError::Store(_) => {} // Logged where it is converted.
         RegisterError::RateLimited { .. } => {
@@ -108,7 +117,7 @@ async fn decision(
 ) -> Result<RegisterResponse, Status> {
     let mut waiting = ingest.watch.wait_for(standing.agent);
     let Some(decision) = ingest.stop.run_until_cancelled(waiting.decision()).await else {
-        return Err(Refusal::Draining.into());
+        return Err(Refusal::Draining { retry: DRAIN_RETRY }.into());
     };
     match decision {
         Decision::Decided(status) => decided(&ingest, Standing { status, ..standing }).await,

@@ -1,0 +1,25 @@
+//! The sweep: ends the streams of instances that were lost, and of agents that did
+//! not come back from a drain. Any instance does it, any number at once, but only
+//! with its own lease in hand: one whose lease has lapsed cannot judge others.
+
+use svc_store::{Store, StoreError, Swept};
+
+use crate::config::Timing;
+
+pub(super) async fn pass(store: &Store, timing: &Timing) -> Result<(), StoreError> {
+    let swept = store.sessions_sweep(timing.sweep_grace()).await?;
+    if swept != Swept::default() {
+        let Swept {
+            fenced,
+            lost,
+            undrained,
+        } = swept;
+        tracing::warn!(
+            instances = fenced,
+            agents = lost,
+            undrained,
+            "lost instances and agents were swept"
+        );
+    }
+    Ok(())
+}

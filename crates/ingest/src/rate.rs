@@ -1,0 +1,93 @@
+//! Rates with a burst, for one thing or for many.
+
+use std::{
+    collections::HashMap,
+    hash::Hash,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+/// How many keys a table remembers; a key is forgotten once its bucket is full again.
+const KEYS: usize = 100_000;
+
+/// One every so often, and a burst of them at once. A bucket is one point in
+/// time: when it will be full again.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    every: Duration,
+    burst: u32,
+}
+
+impl Rate {
+    pub const fn new(every: Duration, burst: u32) -> Self {
+        Self { every, burst }
+    }
+
+    /// Takes one; `Err` says how long to wait for it.
+    pub fn take(self, full_at: &mut Instant, now: Instant) -> Result<(), Duration> {
+        let next = (*full_at).max(now) + self.every;
+        let empty_at = now + self.every * self.burst;
+        if next > empty_at {
+            return Err(next - empty_at);
+        }
+        *full_at = next;
+        Ok(())
+    }
+}
+
+/// A bucket for each key, in a table that cannot grow without bound.
+#[derive(Debug)]
+pub struct Keyed<K> {
+    rate: Rate,
+    full_at: Mutex<HashMap<K, Instant>>,
+}
+
+impl<K: Hash + Eq> Keyed<K> {
+    pub fn new(rate: Rate) -> Self {
+        Self {
+            rate,
+            full_at: Mutex::new(HashMap::new()),
+        }
+    }
+
+    pub fn take(&self, key: K, now: Instant) -> Result<(), Duration> {
+        let mut full_at = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if full_at.len() >= KEYS {
+            full_at.retain(|_, full_at| *full_at > now);
+        }
+        if full_at.len() >= KEYS && !full_at.contains_key(&key) {
+            return Err(self.rate.every);
+        }
+        self.rate.take(full_at.entry(key).or_insert(now), now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATE: Rate = Rate::new(Duration::from_secs(1), 10);
+
+    #[test]
+    fn a_key_has_its_burst_and_then_its_rate() {
+        let (now, table) = (Instant::now(), Keyed::new(RATE));
+        assert!((0..10).all(|_| table.take("one", now).is_ok()));
+        assert_eq!(table.take("one", now), Err(Duration::from_secs(1)));
+        assert!(table.take("other", now).is_ok());
+        assert!(table.take("one", now + Duration::from_secs(1)).is_ok());
+        assert!(table.take("one", now + Duration::from_secs(1)).is_err());
+    }
+
+    #[test]
+    fn the_table_is_bounded() {
+        let (now, table) = (Instant::now(), Keyed::new(RATE));
+        let admitted = (0..110_000).filter(|key| table.take(*key, now).is_ok());
+        assert_eq!(admitted.count(), KEYS);
+        assert!(table.take(0, now).is_ok(), "those who are in stay in");
+        let later = now + Duration::from_mins(1);
+        assert!(table.take(999_999, later).is_ok(), "idle keys make room");
+        assert_eq!(table.full_at.lock().unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,121 @@
+//! The one list of the long-lived parts, and how they are joined.
+
+use std::{sync::Arc, time::Duration};
+
+use svc_store::Store;
+use tokio::sync::Semaphore;
+
+use super::{Doors, Settings};
+use crate::{
+    clock::DatabaseClock,
+    consumer::Consumer,
+    enrol::{Enrolment, Issuer},
+    grpc::{self, Ingest},
+    health::Health,
+    presence::Lease,
+    queue::Queue,
+    session::{self, Closer, Opener, Sessions, StreamContext, Upkeep},
+    signing::SigningKey,
+    supervise::Parts,
+    watch::{Listen, Watch},
+};
+
+/// What is left of the drain timeout, once the streams have been ended, for their last words.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+#[expect(clippy::too_many_arguments, reason = "everything is joined here, once")]
+pub(super) fn add_all(
+    parts: &mut Parts,
+    settings: &Settings,
+    store: Store,
+    sessions: Arc<Sessions>,
+    lease: Lease,
+    key: SigningKey,
+    health: &Health,
+    doors: Doors,
+) -> anyhow::Result<()> {
+    let timing = settings.timing;
+    let (stop, last) = (parts.stop.clone(), parts.last.clone());
+    let (key, clock, closer) = (
+        Arc::new(key),
+        DatabaseClock::default(),
+        Arc::new(Closer::default()),
+    );
+    let (opener, opener_part) = Opener::new(store.clone(), lease.id(), closer.clone());
+    let (queue, queue_receiver) = Queue::in_process();
+    let issuer = Issuer::new(store.clone(), key.clone());
+    let watch = Watch::new(
+        store.clone(),
+        timing,
+        sessions.clone(),
+        closer.clone(),
+        clock.clone(),
+        lease.id(),
+        stop.clone(),
+    );
+    let streams = Arc::new(StreamContext {
+        sessions: sessions.clone(),
+        opener,
+        closer: closer.clone(),
+        queue,
+        watch: watch.clone(),
+        clock,
+        agents: settings.agents.clone(),
+        retention: settings.retention,
+        timing,
+    });
+    let ingest = Arc::new(Ingest {
+        key,
+        enrolment: Enrolment::new(store.clone(), timing.reinstall_quiet),
+        issuer: issuer.clone(),
+        watch: watch.clone(),
+        streams,
+        openings: Ingest::openings(),
+        waiting: Arc::new(Semaphore::new(settings.bystanders)),
+        stop: stop.clone(),
+    });
+    let routes = grpc::routes(ingest, health.clone(), settings.bystanders)?;
+    let listen = Listen {
+        url: settings.database.listen_url(),
+        watch: watch.clone(),
+    };
+    let upkeep = Upkeep {
+        sessions: sessions.clone(),
+        issuer,
+        watch: watch.clone(),
+        timing,
+    };
+    let consumer = Consumer {
+        queue: queue_receiver,
+        store: store.clone(),
+        sessions: sessions.clone(),
+    };
+    let drain = settings.drain_timeout.saturating_sub(LAST_WORDS);
+
+    parts.front(
+        "the gRPC port",
+        doors
+            .listener
+            .run(doors.tls, routes, stop.clone(), settings.drain_timeout),
+    );
+    parts.front("the drain", async move {
+        stop.cancelled().await;
+        session::drain(&sessions, drain).await;
+        Ok(())
+    });
+    parts.back("the lease", lease.run(last.clone()));
+    parts.back("the watch", watch.run(last.clone()));
+    parts.back("the LISTEN connection", listen.run(last.clone()));
+    parts.back("the opening of streams", opener_part.run(last.clone()));
+    parts.back("the upkeep of streams", upkeep.run(last.clone()));
+    parts.back("the consumer", consumer.run(last.clone()));
+    parts.back(
+        "the certificate reload",
+        doors.reload.run(timing.certificate_poll, last.clone()),
+    );
+    parts.back("the closing of streams", async move {
+        closer.run(&store, last).await;
+        Ok(())
+    });
+    Ok(())
+}

@@ -1,0 +1,495 @@
+//! One heartbeat stream, from its Hello to its end: the protocol's rules in order.
+//!
+//! The task owns the stream. It reads no further while two of its reports wait to
+//! be stored, or while its agent reports faster than it may: the client's own flow
+//! control then holds it back. What it sends goes through a small channel with a
+//! deadline, so that a client that stops reading is left.
+
+use std::{collections::VecDeque, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+use futures_util::FutureExt;
+use jiff::Timestamp;
+use svc_proto::v1::{
+    Ack, AgentRelease, Credential, Drain, HeartbeatRequest, HeartbeatResponse, Hello, Rejection,
+    Report, Settings, Welcome, heartbeat_request::Message as Said,
+    heartbeat_response::Message as Saying,
+};
+use svc_store::{
+    AgentId, AgentStatus, CloseCause, GapKind, HostId, Opened, SessionClose, SessionOpen,
+};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep_until, timeout},
+};
+use tonic::{Status, Streaming};
+
+use super::{
+    Closer, Ending, Held, Inbox, Numbering, OpenError, Opener, Rules, Sessions, inbox::drained,
+};
+use crate::{
+    clock::DatabaseClock,
+    config::{Agents, Timing},
+    grpc::{Refusal, convert},
+    listener::Peer,
+    queue::Queue,
+    rate::Rate,
+    watch::Watch,
+};
+
+const REPORTS: Rate = Rate::new(Duration::from_millis(500), 20);
+const MAX_IN_FLIGHT: usize = 2;
+/// Messages to a client that have not been read.
+pub const OUTBOUND: usize = 32;
+const MAX_RUN_ID: usize = 255;
+/// A connection that has reached its age is left within this.
+const AGE_SPREAD: Duration = Duration::from_secs(10);
+
+/// Who opened the stream.
+#[derive(Clone, Debug)]
+pub struct Authenticated {
+    pub agent: AgentId,
+    pub jwt_expires_at: Timestamp,
+    pub peer: Peer,
+}
+
+/// What every stream of the instance shares.
+#[derive(Debug)]
+pub struct StreamContext {
+    pub sessions: Arc<Sessions>,
+    pub opener: Opener,
+    pub closer: Arc<Closer>,
+    pub queue: Queue,
+    pub watch: Arc<Watch>,
+    pub clock: DatabaseClock,
+    pub agents: Agents,
+    pub retention: Duration,
+    pub timing: Timing,
+}
+
+type Outbound = mpsc::Sender<Result<HeartbeatResponse, Status>>;
+
+/// Why a stream is over.
+enum Over {
+    /// The client is gone, or does not read: there is nobody to tell.
+    Gone,
+    Goodbye,
+    Refused(Refusal),
+    Ended(Ending),
+}
+
+struct Stream {
+    context: Arc<StreamContext>,
+    agent: AgentId,
+    host: HostId,
+    epoch: i64,
+    inbox: Arc<Inbox>,
+    out: Outbound,
+    numbering: Numbering,
+    /// The last numbers of the reports that wait to be stored.
+    in_flight: VecDeque<i64>,
+    rejected: VecDeque<(i64, String)>,
+    acked: i64,
+    reports_full_at: Instant,
+    slowed_until: Option<Instant>,
+    /// The slot that the agent was given, once it was asked to come back elsewhere.
+    drained: Option<Duration>,
+    cause: CloseCause,
+}
+
+/// Runs a stream to its end. A panic ends this stream alone.
+pub async fn run(
+    context: Arc<StreamContext>,
+    who: Authenticated,
+    mut inbound: Streaming<HeartbeatRequest>,
+    out: Outbound,
+) {
+    let stream = async {
+        match greet(&context, &who, &mut inbound, &out).await {
+            Err(over) => over,
+            Ok(mut stream) => {
+                let over = stream.serve(&who, &mut inbound).await;
+                stream.leave(&over);
+                over
+            }
+        }
+    };
+    let over = AssertUnwindSafe(stream)
+        .catch_unwind()
+        .await
+        .unwrap_or_else(|_| {
+            tracing::error!(agent.id = %who.agent, "a stream's handler panicked");
+            Over::Refused(Refusal::Internal)
+        });
+    farewell(&context, &out, over).await;
+}
+
+/// Hello in, the stream opened, Welcome out.
+async fn greet(
+    context: &Arc<StreamContext>,
+    who: &Authenticated,
+    inbound: &mut Streaming<HeartbeatRequest>,
+    out: &Outbound,
+) -> Result<Stream, Over> {
+    let hello = match timeout(context.timing.hello_deadline, inbound.message()).await {
+        Err(_) => return Err(Over::Refused(Refusal::HelloTimeout)),
+        Ok(Err(status)) => return Err(undecodable(&status)),
+        Ok(Ok(None)) => return Err(Over::Gone),
+        Ok(Ok(Some(request))) => match request.message {
+            Some(Said::Hello(hello)) => hello,
+            _ => return Err(violation("the first message is not Hello")),
+        },
+    };
+    let open = session_open(context, who, hello).map_err(Over::Refused)?;
+    let opened = context
+        .opener
+        .open(open)
+        .await
+        .map_err(|error| Over::Refused(error.into()))?;
+    let (epoch, acked, host) = match opened {
+        Opened::Open {
+            epoch,
+            acked_seq,
+            host_id,
+        } => (epoch, acked_seq, host_id),
+        refused => return Err(Over::Refused(refusal(&refused))),
+    };
+    let inbox = Arc::new(Inbox::default());
+    context.sessions.insert(Held {
+        agent: who.agent,
+        epoch,
+        jwt_expires_at: who.jwt_expires_at,
+        inbox: inbox.clone(),
+    });
+    let mut stream = Stream {
+        context: context.clone(),
+        agent: who.agent,
+        host,
+        epoch,
+        inbox,
+        out: out.clone(),
+        numbering: Numbering::after(acked),
+        in_flight: VecDeque::new(),
+        rejected: VecDeque::new(),
+        acked,
+        reports_full_at: Instant::now(),
+        slowed_until: None,
+        drained: None,
+        cause: CloseCause::Lost,
+    };
+    let welcome = stream.welcome();
+    match stream.say(Saying::Welcome(welcome)).await {
+        Ok(()) => Ok(stream),
+        Err(over) => {
+            stream.leave(&over);
+            Err(over)
+        }
+    }
+}
+
+fn session_open(
+    context: &StreamContext,
+    who: &Authenticated,
+    hello: Hello,
+) -> Result<SessionOpen, Refusal> {
+    if hello.run_id.is_empty()
+        || hello.run_id.len() > MAX_RUN_ID
+        || hello.run_id.chars().any(char::is_control)
+    {
+        return Err(Refusal::MalformedRequest(
+            "run_id is missing, too long, or holds a control character".into(),
+        ));
+    }
+    let skew = hello
+        .sent_at
+        .and_then(|at| Timestamp::new(at.seconds, at.nanos).ok());
+    let skew_ms = skew.map(|at| at.duration_since(context.clock.now()).as_millis());
+    let agent = convert::agent_facts(hello.agent)?;
+    let facts = convert::host_facts(hello.host)?;
+    Ok(SessionOpen {
+        agent_id: who.agent,
+        key: who.peer.key.to_string(),
+        boot_id: facts.boot_id.clone(),
+        run_id: hello.run_id,
+        version: agent.version,
+        capabilities: agent.capabilities,
+        facts,
+        skew_ms: skew_ms.and_then(|skew| i64::try_from(skew).ok()),
+    })
+}
+
+impl Stream {
+    async fn serve(
+        &mut self,
+        who: &Authenticated,
+        inbound: &mut Streaming<HeartbeatRequest>,
+    ) -> Over {
+        let mut leaving = false;
+        loop {
+            let wait_until = self.slowed_until.unwrap_or_else(Instant::now);
+            let reading = self.in_flight.len() < MAX_IN_FLIGHT && self.slowed_until.is_none();
+            let step = tokio::select! {
+                biased;
+                () = self.inbox.mail_arrived() => self.read_mail().await,
+                () = who.peer.leaving.cancelled(), if !leaving => {
+                    leaving = true;
+                    self.age_drain().await
+                }
+                () = sleep_until(wait_until), if self.slowed_until.is_some() => {
+                    self.slowed_until = None;
+                    Ok(())
+                }
+                message = inbound.message(), if reading => self.hear(message).await,
+            };
+            if let Err(over) = step {
+                return over;
+            }
+        }
+    }
+
+    async fn hear(
+        &mut self,
+        message: Result<Option<HeartbeatRequest>, Status>,
+    ) -> Result<(), Over> {
+        let request = match message {
+            Ok(Some(request)) => request,
+            Ok(None) => return Err(Over::Gone),
+            Err(status) => return Err(undecodable(&status)),
+        };
+        self.inbox.hear(self.context.sessions.now());
+        match request.message {
+            Some(Said::Report(report)) => self.report(report).await,
+            Some(Said::Goodbye(_)) => Err(Over::Goodbye),
+            Some(Said::Hello(_)) => Err(violation("Hello came twice")),
+            None => Ok(()), // A message of a later version.
+        }
+    }
+
+    async fn report(&mut self, report: Report) -> Result<(), Over> {
+        let now = Instant::now();
+        if let Err(wait) = REPORTS.take(&mut self.reports_full_at, now) {
+            self.slowed_until = Some(now + wait);
+        }
+        let rules = Rules {
+            now: self.context.clock.now(),
+            retention: self.context.retention,
+        };
+        let taken = self.numbering.take(self.agent, self.host, report, &rules);
+        let Some(range) = taken.map_err(|error| violation(&error.to_string()))? else {
+            return self.acknowledge().await; // A repetition is acknowledged again.
+        };
+        let rejected = range
+            .gaps
+            .iter()
+            .filter(|gap| gap.kind == GapKind::Rejected);
+        self.rejected
+            .extend(rejected.map(|gap| (gap.first_seq, gap.reason.clone())));
+        self.in_flight.push_back(range.last_seq);
+        let queued = self.context.queue.push(range).await;
+        queued.map_err(|_| {
+            Over::Ended(Ending::Drained {
+                slot: Duration::ZERO,
+            })
+        })
+    }
+
+    async fn read_mail(&mut self) -> Result<(), Over> {
+        let mail = self.inbox.take();
+        if let Some(ending) = mail.ending {
+            return Err(Over::Ended(ending));
+        }
+        if let Some(jwt) = mail.credential {
+            let expires_at = Some(wire_time(jwt.expires_at));
+            self.say(Saying::Credential(Credential {
+                jwt: jwt.text,
+                expires_at,
+            }))
+            .await?;
+        }
+        if let Some(slot) = mail.drain {
+            self.drain(slot).await?;
+        }
+        if mail.acked_seq <= self.acked {
+            return Ok(());
+        }
+        if !self.context.watch.is_fresh() {
+            self.context.sessions.withhold();
+            return Ok(());
+        }
+        self.acked = mail.acked_seq;
+        self.acknowledge().await
+    }
+
+    /// Everything up to the watermark, with the rejections that it covers.
+    async fn acknowledge(&mut self) -> Result<(), Over> {
+        while self
+            .in_flight
+            .front()
+            .is_some_and(|last| *last <= self.acked)
+        {
+            self.in_flight.pop_front();
+        }
+        let covered = self
+            .rejected
+            .iter()
+            .take_while(|(seq, _)| *seq <= self.acked)
+            .count();
+        let rejected = self.rejected.drain(..covered);
+        let rejected = rejected
+            .map(|(seq, reason)| Rejection {
+                seq: seq.cast_unsigned(),
+                reason,
+            })
+            .collect();
+        self.say(Saying::Ack(Ack {
+            up_to_seq: self.acked.cast_unsigned(),
+            rejected,
+        }))
+        .await
+    }
+
+    /// The connection is old: come back on a new one. A stopping instance tells its agents itself.
+    async fn age_drain(&mut self) -> Result<(), Over> {
+        if self.context.watch.is_stopping() {
+            return Ok(());
+        }
+        self.drain(AGE_SPREAD.mul_f64(rand::random())).await
+    }
+
+    async fn drain(&mut self, slot: Duration) -> Result<(), Over> {
+        self.drained = Some(slot);
+        let reconnect_after = prost_types::Duration::try_from(slot).ok();
+        self.say(Saying::Drain(Drain { reconnect_after })).await
+    }
+
+    async fn say(&mut self, message: Saying) -> Result<(), Over> {
+        let response = HeartbeatResponse {
+            message: Some(message),
+        };
+        match timeout(
+            self.context.timing.send_deadline,
+            self.out.send(Ok(response)),
+        )
+        .await
+        {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(Over::Gone),
+        }
+    }
+
+    fn welcome(&self) -> Welcome {
+        let agents = &self.context.agents;
+        let interval =
+            prost_types::Duration::try_from(agents.heartbeat_interval).unwrap_or_default();
+        Welcome {
+            agent_id: self.agent.to_string(),
+            server_time: Some(wire_time(self.context.clock.now())),
+            settings: Some(Settings {
+                heartbeat_interval: Some(interval),
+                release: Some(AgentRelease {
+                    version: agents.latest_version.clone().unwrap_or_default(),
+                    download_base_url: agents.download_base_url.to_string(),
+                }),
+            }),
+            acked_seq: self.acked.cast_unsigned(),
+        }
+    }
+
+    /// Says why it ends: who was asked to leave has not been lost.
+    fn leave(&mut self, over: &Over) {
+        self.cause = match (over, self.drained) {
+            (Over::Goodbye, _) => CloseCause::Goodbye,
+            (Over::Ended(ending), _) => ending.cause(),
+            (Over::Gone, Some(slot)) => drained(slot),
+            (Over::Gone, None) | (Over::Refused(_), _) => CloseCause::Lost,
+        };
+    }
+}
+
+/// Out of the table, and its end to the database, however it ended.
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.context.sessions.remove(self.agent, self.epoch);
+        let (agent_id, epoch, cause) = (self.agent, self.epoch, self.cause);
+        tracing::debug!(agent.id = %agent_id, cause = cause.as_str(), "a stream ended");
+        self.context.closer.close(SessionClose {
+            agent_id,
+            epoch,
+            cause,
+        });
+    }
+}
+
+/// The last word, if anybody listens: OK after Goodbye, a refusal otherwise.
+async fn farewell(context: &StreamContext, out: &Outbound, over: Over) {
+    let refusal = match over {
+        Over::Gone | Over::Goodbye => return,
+        Over::Refused(refusal) => refusal,
+        Over::Ended(ending) => ending.into(),
+    };
+    drop(timeout(context.timing.send_deadline, out.send(Err(refusal.into()))).await);
+}
+
+fn violation(what: &str) -> Over {
+    Over::Refused(Refusal::ProtocolViolation(what.to_owned()))
+}
+
+/// A stream that breaks is its client's end; one that does not decode is its client's fault.
+fn undecodable(status: &Status) -> Over {
+    match status.code() {
+        tonic::Code::OutOfRange | tonic::Code::ResourceExhausted => {
+            Over::Refused(Refusal::MessageTooLarge)
+        }
+        tonic::Code::Internal | tonic::Code::InvalidArgument => {
+            violation("a message does not decode")
+        }
+        _ => Over::Gone,
+    }
+}
+
+fn wire_time(at: Timestamp) -> prost_types::Timestamp {
+    prost_types::Timestamp {
+        seconds: at.as_second(),
+        nanos: at.subsec_nanosecond(),
+    }
+}
+
+fn refusal(opened: &Opened) -> Refusal {
+    match opened {
+        Opened::Open { .. } => Refusal::Internal,
+        Opened::KeyMismatch => Refusal::KeyMismatch,
+        Opened::NotActive(status) => not_active(*status),
+        Opened::IdentityInUse => Refusal::IdentityInUse,
+        Opened::Deleted => Refusal::AgentDeleted,
+    }
+}
+
+fn not_active(status: AgentStatus) -> Refusal {
+    match status {
+        AgentStatus::Pending => Refusal::AgentPending,
+        AgentStatus::Rejected => Refusal::AgentRejected,
+        AgentStatus::Active | AgentStatus::Revoked => Refusal::AgentRevoked,
+    }
+}
+
+impl From<OpenError> for Refusal {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Overloaded => Self::Overloaded,
+            OpenError::Unavailable => Self::DatabaseUnavailable,
+            OpenError::Failed => Self::Internal,
+        }
+    }
+}
+
+impl From<Ending> for Refusal {
+    fn from(ending: Ending) -> Self {
+        match ending {
+            Ending::NotActive(status) => not_active(status),
+            Ending::Deleted => Self::AgentDeleted,
+            Ending::Replaced => Self::SessionReplaced,
+            Ending::Silent => Self::Silent,
+            Ending::Drained { slot } => Self::Draining { retry: slot },
+            Ending::Unstored => Self::DatabaseUnavailable,
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! From an approval to the JWT on the stream that waits for it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use svc_proto::v1::AgentStatus;
+use tokio::task::JoinSet;
+
+use crate::{
+    agents::{FakeAgent, MANUAL, is_active, machine, token},
+    figures::Latencies,
+    harness::{Process, ProcessBuilder, Site, raise_file_limit},
+};
+
+const AGENTS: u32 = 200;
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "strict: run by make chaos"]
+async fn approvals_arrive_within_a_second() -> Result<()> {
+    let latencies = approvals(|builder| builder).await?;
+    println!("approval to JWT, by notification: {latencies}");
+    ensure!(latencies.quantile(0.99) < Duration::from_secs(1));
+    ensure!(latencies.max() < Duration::from_secs(10));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "strict: run by make chaos"]
+async fn approvals_arrive_within_ten_seconds_though_notifications_are_cut_off() -> Result<()> {
+    let nowhere = |builder: ProcessBuilder| {
+        builder.set(
+            "INGEST_LISTEN_DATABASE_URL",
+            "postgres://svc@127.0.0.1:1/svc",
+        )
+    };
+    let latencies = approvals(nowhere).await?;
+    println!("approval to JWT, by the poll alone: {latencies}");
+    ensure!(
+        latencies.quantile(0.5) > Duration::from_millis(200),
+        "notifications were not cut off"
+    );
+    ensure!(latencies.max() < Duration::from_secs(10));
+    Ok(())
+}
+
+/// All wait, half on each of two instances; then they are approved one by one, every
+/// other one by an UPDATE as anybody might write it. Counted from before the
+/// statement is sent, so that the commit's own time is in it.
+async fn approvals(set: fn(ProcessBuilder) -> ProcessBuilder) -> Result<Latencies> {
+    raise_file_limit();
+    let site = Site::new().await?;
+    let start = || set(site.process().set("INGEST_MAX_CONNECTIONS", "4000")).start();
+    let instances = [start().await?, start().await?];
+    let (agents, waiting) = wait_all(&site, &instances).await?;
+    let mut sent = Vec::new();
+    for (number, agent) in agents.iter().enumerate() {
+        sent.push(Instant::now());
+        let approval = match number / 2 % 2 {
+            0 => format!("SELECT approve_agent('{agent}', 'chaos')"),
+            _ => format!("UPDATE agents SET status = 'active' WHERE id = '{agent}'"),
+        };
+        site.psql(&approval).await?;
+    }
+    let mut latencies = Vec::new();
+    for arrived in waiting.join_all().await {
+        let (number, at) = arrived?;
+        latencies.push(at - sent[number]);
+    }
+    Ok(Latencies::of(latencies))
+}
+
+/// Each stream's number, and when its JWT arrived.
+type Waiting = JoinSet<Result<(usize, Instant)>>;
+
+async fn wait_all(site: &Site, instances: &[Process; 2]) -> Result<(Vec<String>, Waiting)> {
+    let secret = token(site, MANUAL).await?;
+    let (mut agents, mut waiting) = (Vec::new(), Waiting::new());
+    for number in 0..AGENTS {
+        let agent = FakeAgent::on(machine(number))?;
+        let address = instances[number as usize % 2].grpc;
+        let mut stream = agent.open(address, &secret).await??;
+        let first = stream.answer().await?;
+        ensure!(first.status() == AgentStatus::Pending);
+        agents.push(first.agent_id);
+        waiting.spawn(async move {
+            ensure!(is_active(&stream.answer().await?));
+            Ok((number as usize, Instant::now()))
+        });
+    }
+    Ok((agents, waiting))
+}

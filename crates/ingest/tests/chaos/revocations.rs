@@ -1,0 +1,161 @@
+//! Revocation against issuance: no JWT leaves once a revocation has committed.
+//!
+//! Two races. In the first the order is certain: the revocation commits only when
+//! the database shows that the call waits for it in mid-transaction, having found
+//! its agent active; whatever it does next, it does after the commit. In the
+//! second, call and revocation start together, and the clock decides: a JWT that
+//! arrives after the revocation has returned was on its way before, so it is late
+//! by no more than the way takes; one that was asked for after is never given.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use svc_proto::v1::{AgentStatus, RegisterResponse, ingest_service_client::IngestServiceClient};
+use tonic::transport::Channel;
+
+use crate::{
+    agents::{AUTO, FakeAgent, TokenRules, is_active, machine, token},
+    figures::Latencies,
+    harness::{Process, Site, eventually},
+};
+
+const CERTAIN: u32 = 200;
+const FREE: u32 = 1000;
+/// From the service's last look at the agent's status to the client's hands: one
+/// way through TLS and HTTP/2 on this machine, and the scheduler's whims.
+const ON_THE_WAY: Duration = Duration::from_millis(250);
+
+/// An active agent, on one of two instances.
+struct Active {
+    agent: FakeAgent,
+    id: String,
+    client: IngestServiceClient<Channel>,
+}
+
+impl Active {
+    async fn new(number: u32, instances: &[Process; 2], secret: &str) -> Result<Self> {
+        let agent = FakeAgent::on(machine(number))?;
+        let address = instances[number as usize % 2].grpc;
+        let mut active = Self {
+            client: agent.connect(address).await?,
+            agent,
+            id: String::new(),
+        };
+        let answer = active.renew(secret).await?;
+        ensure!(is_active(&answer));
+        active.id = answer.agent_id;
+        Ok(active)
+    }
+
+    /// Asks for a JWT over the pinned key.
+    async fn renew(&mut self, secret: &str) -> Result<RegisterResponse> {
+        let request = self.agent.request(secret);
+        let mut stream = self.client.register(request).await?.into_inner();
+        stream.message().await?.context("an answer")
+    }
+
+    /// Asks again, after the revocation.
+    async fn is_refused(&mut self) -> Result<()> {
+        let after = self.renew("").await?;
+        ensure!(!is_active(&after) && after.status() == AgentStatus::Revoked);
+        Ok(())
+    }
+}
+
+async fn site() -> Result<(Site, [Process; 2], String)> {
+    let site = Site::new().await?;
+    let start = || site.process().set("INGEST_LOG", "warn").start();
+    let instances = [start().await?, start().await?];
+    let rules = TokenRules {
+        max_uses: 10_000,
+        ..AUTO
+    };
+    let secret = token(&site, rules).await?;
+    Ok((site, instances, secret))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "strict: run by make chaos"]
+async fn a_call_that_is_under_way_when_the_revocation_commits_gets_no_jwt() -> Result<()> {
+    let (site, instances, secret) = site().await?;
+    for number in 0..CERTAIN {
+        let mut active = Active::new(number, &instances, &secret).await?;
+        let revocation = revocation_once_waited_for(&active.id);
+        let call = async {
+            eventually("the revocation holds its row", async || {
+                let sleeping = "SELECT count(*) FROM pg_stat_activity
+                                 WHERE datname = current_database() AND wait_event = 'PgSleep'";
+                site.psql(sleeping).await.is_ok_and(|count| count == "1")
+            })
+            .await?;
+            active.renew("").await
+        };
+        let (revoked, answer) = tokio::join!(site.psql(&revocation), call);
+        ensure!(revoked?.ends_with("waited for"), "the call never waited");
+        let answer = answer?;
+        ensure!(
+            !is_active(&answer) && answer.status() == AgentStatus::Revoked,
+            "round {number}: {:?}",
+            answer.status()
+        );
+        active.is_refused().await?;
+    }
+    println!("revocation committed in mid-call: 0 JWTs in {CERTAIN} rounds");
+    Ok(())
+}
+
+/// Revokes, and commits once another session waits for this one's row.
+fn revocation_once_waited_for(agent: &str) -> String {
+    format!(
+        "BEGIN;
+         SELECT revoke_agent('{agent}', 'chaos');
+         DO $$ BEGIN
+             FOR n IN 1..400 LOOP
+                 PERFORM pg_stat_clear_snapshot();
+                 EXIT WHEN EXISTS (SELECT FROM pg_stat_activity
+                                    WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid)));
+                 PERFORM pg_sleep(0.005);
+             END LOOP;
+         END $$;
+         SELECT CASE WHEN EXISTS (SELECT FROM pg_stat_activity
+                                   WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid)))
+                     THEN 'waited for' ELSE 'alone' END;
+         COMMIT"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "strict: run by make chaos"]
+async fn a_free_race_releases_no_jwt_after_the_revocation() -> Result<()> {
+    let (site, instances, secret) = site().await?;
+    let (mut won, mut late) = (0, Vec::new());
+    for number in 0..FREE {
+        let mut active = Active::new(number, &instances, &secret).await?;
+        let sql = format!("SELECT revoke_agent('{}', 'chaos')", active.id);
+        let head_start = Duration::from_micros(rand::random_range(0..8000));
+        let revocation = async {
+            let revoked = site.psql(&sql).await;
+            (revoked, Instant::now())
+        };
+        let call = async {
+            tokio::time::sleep(head_start).await;
+            let answer = active.renew("").await;
+            (answer, Instant::now())
+        };
+        let ((revoked, committed), (answer, arrived)) = tokio::join!(revocation, call);
+        revoked?;
+        if is_active(&answer?) {
+            won += 1;
+            late.extend(arrived.checked_duration_since(committed));
+        }
+        active.is_refused().await?;
+    }
+    let count = late.len();
+    let late = Latencies::of(late);
+    println!(
+        "free race: {won} of {FREE} had their JWT, {count} after the revocation returned, late by {late}"
+    );
+    ensure!(won > 0 && won < FREE, "nothing raced");
+    ensure!(late.max() < ON_THE_WAY);
+    Ok(())
+}

@@ -1,0 +1,71 @@
+//! INGEST_WEB_ROLE: granted by `migrate` and by `serve`; what it holds is the store's to test.
+
+use anyhow::Result;
+
+use super::command;
+use crate::harness::Site;
+
+/// Whether the role may decide; roles belong to the whole server, so each test has its own.
+async fn may_decide(site: &Site, role: &str) -> Result<bool> {
+    let sql = format!(
+        "SELECT has_function_privilege('{role}', 'approve_agent(uuid, text, text, text)', 'EXECUTE')"
+    );
+    Ok(site.psql(&sql).await? == "t")
+}
+
+#[tokio::test]
+async fn migrate_grants_the_role() -> Result<()> {
+    let site = Site::new().await?;
+    site.psql("CREATE ROLE web_of_migrate").await?;
+    assert!(!may_decide(&site, "web_of_migrate").await?);
+    for _ in 0..2 {
+        let migrate = command(&site, &["migrate", "--output", "json"]);
+        let ended = migrate
+            .set("INGEST_WEB_ROLE", "web_of_migrate")
+            .run()
+            .await?;
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        let report: serde_json::Value = serde_json::from_str(&ended.stdout)?;
+        assert_eq!(report["web_role"], "web_of_migrate");
+    }
+    assert!(may_decide(&site, "web_of_migrate").await?);
+    Ok(())
+}
+
+#[tokio::test]
+async fn serve_grants_the_role_only_where_it_may_migrate() -> Result<()> {
+    let site = Site::new().await?;
+    site.psql("CREATE ROLE web_of_serve").await?;
+    let serve = |auto: &str| {
+        site.process()
+            .set("INGEST_WEB_ROLE", "web_of_serve")
+            .set("INGEST_AUTO_MIGRATE", auto)
+    };
+    let mut verifying = serve("false").start().await?;
+    verifying.stop().await?;
+    assert!(
+        verifying.logs().contains("lacks grants"),
+        "{}",
+        verifying.logs()
+    );
+    assert!(!may_decide(&site, "web_of_serve").await?);
+    serve("true").start().await?.stop().await?;
+    assert!(may_decide(&site, "web_of_serve").await?);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_role_that_does_not_exist_is_a_problem_of_its_variable() -> Result<()> {
+    let site = Site::new().await?;
+    for process in [
+        command(&site, &["migrate"]),
+        site.process(),
+        site.process().set("INGEST_AUTO_MIGRATE", "false"),
+    ] {
+        let ended = process.set("INGEST_WEB_ROLE", "no_such_role").run().await?;
+        assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+        let problem = "svc-ingest: INGEST_WEB_ROLE: there is no PostgreSQL role \"no_such_role\"";
+        assert!(ended.stderr.contains(problem), "{}", ended.stderr);
+    }
+    Ok(())
+}

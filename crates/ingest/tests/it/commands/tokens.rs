@@ -1,0 +1,197 @@
+//! `svc-ingest token`.
+
+use anyhow::{Context, Result};
+use svc_ingest::enrol::EnrolmentToken;
+
+use super::{agent, complaint, done, each, json, run};
+use crate::harness::Site;
+
+#[tokio::test]
+async fn a_token_is_made_with_careful_defaults_and_shown_once() -> Result<()> {
+    let site = Site::new().await?;
+    let made = json(&site, &["token", "create"]).await?;
+    let secret = made["token"].as_str().context("the secret")?;
+    assert!(EnrolmentToken::parse(secret).is_ok());
+    for (member, value) in [
+        ("max_uses", 1.into()),
+        ("uses", 0.into()),
+        ("auto_approve", false.into()),
+        ("allow_reinstall", false.into()),
+        ("state", "active".into()),
+        ("created_by", "ann".into()),
+    ] {
+        let value: serde_json::Value = value;
+        assert_eq!(made[member], value, "{member}");
+    }
+    let week = "SELECT expires_at = created_at + interval '7 days' FROM enrolment_tokens";
+    assert_eq!(site.psql(week).await?, "t");
+    let shown = json(
+        &site,
+        &["token", "show", made["id"].as_str().context("id")?],
+    )
+    .await?;
+    assert_eq!(shown["token"], serde_json::Value::Null);
+    assert_eq!(shown["agents"], serde_json::json!([]));
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_secret_stands_nowhere_in_the_database() -> Result<()> {
+    let site = Site::new().await?;
+    let text = done(&site, &["token", "create", "--label", "rack 4"]).await?;
+    let secret = text.lines().next().context("a line")?;
+    assert!(EnrolmentToken::parse(secret).is_ok(), "{text}");
+    assert!(text.contains("shown once"), "{text}");
+    let tables = "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p')";
+    let mut dump = String::new();
+    for table in site.psql(tables).await?.lines() {
+        dump += &site.psql(&format!("SELECT t::text FROM {table} t")).await?;
+    }
+    assert!(dump.contains("rack 4"));
+    assert!(
+        !dump.contains(&secret[8..40]) && !dump.contains(secret),
+        "{dump}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn every_choice_of_creation_is_recorded() -> Result<()> {
+    let site = Site::new().await?;
+    let arguments = [
+        "token",
+        "create",
+        "--label",
+        "rack 4",
+        "--max-uses",
+        "50",
+        "--expires-in",
+        "never",
+        "--auto-approve",
+        "--allow-reinstall",
+        "--labels",
+        "site=berlin,env=prod",
+        "--labels",
+        "tier=web",
+        "--created-by",
+        "ben",
+    ];
+    let ended = run(&site, &arguments).await?;
+    assert_eq!(ended.code, Some(0));
+    assert!(
+        ended.stderr.contains("warning: whoever holds this token"),
+        "{}",
+        ended.stderr
+    );
+    let row = "SELECT label, max_uses, expires_at IS NULL, auto_approve, allow_reinstall, labels, created_by FROM enrolment_tokens";
+    assert_eq!(
+        site.psql(row).await?,
+        r#"rack 4|50|t|t|t|{"env": "prod", "site": "berlin", "tier": "web"}|ben"#
+    );
+    let list = json(&site, &["token", "list"]).await?;
+    assert_eq!(list[0]["labels"]["site"], "berlin");
+    let table = done(&site, &["token", "list"]).await?;
+    assert!(
+        table.contains("0/50") && table.contains("never") && table.contains("auto, reinstall"),
+        "{table}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn wrong_usage_is_refused_with_2() -> Result<()> {
+    let site = Site::new().await?;
+    for arguments in [
+        &["--max-uses", "0"][..],
+        &["--max-uses", "3000000000"],
+        &["--expires-in", "tomorrow"],
+        &["--expires-in", "5s"],
+        &["--labels", "site"],
+        &["--labels", "a=1,a=2"],
+        &["--label", "two\nlines"],
+        &["--output", "xml"],
+    ] {
+        let ended = run(&site, &[&["token", "create"], arguments].concat()).await?;
+        assert_eq!(ended.code, Some(2), "{arguments:?}: {ended:?}");
+    }
+    assert_eq!(
+        site.psql("SELECT count(*) FROM enrolment_tokens").await?,
+        "0"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_token_is_named_by_id_prefix_label_or_itself() -> Result<()> {
+    let site = Site::new().await?;
+    let made = json(&site, &["token", "create", "--label", "one"]).await?;
+    for label in ["two", "two"] {
+        done(&site, &["token", "create", "--label", label]).await?;
+    }
+    let id = made["id"].as_str().context("id")?;
+    let secret = made["token"].as_str().context("token")?;
+    for name in [id, &id[..8], &id.to_uppercase(), "one", secret] {
+        assert_eq!(
+            json(&site, &["token", "show", name]).await?["id"],
+            id,
+            "{name}"
+        );
+    }
+    let several = complaint(&site, 1, &["token", "show", "two"]).await?;
+    assert_eq!(several.matches("(two, active)").count(), 2, "{several}");
+    let nobody = complaint(&site, 1, &["token", "revoke", "three"]).await?;
+    assert!(nobody.contains("svc-ingest token list"), "{nobody}");
+    let unknown = EnrolmentToken::generate()?;
+    let unknown = complaint(&site, 1, &["token", "show", unknown.expose()]).await?;
+    assert!(!unknown.contains("svc_enr_"), "{unknown}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn revoking_a_token_ends_its_agents_only_when_asked() -> Result<()> {
+    let site = Site::new().await?;
+    let made = json(&site, &["token", "create"]).await?;
+    let id = made["id"].as_str().context("id")?;
+    let active = agent(&site, '1', "web-1", "{}").await?;
+    agent(&site, '2', "web-2", "{}").await?;
+    agent(&site, '3', "web-3", "{}").await?;
+    done(&site, &["agent", "approve", &active]).await?;
+    let adopt = format!("UPDATE agents SET token_id = '{id}' WHERE id::text < '3333'");
+    site.psql(&adopt).await?;
+    let shown = json(&site, &["token", "show", id]).await?;
+    assert_eq!(each(&shown["agents"], "hostname"), ["web-2", "web-1"]);
+
+    let first = json(&site, &["token", "revoke", id, "--actor", "ben"]).await?;
+    assert_eq!(
+        (&first["state"], &first["revoked_by"]),
+        (&"revoked".into(), &"ben".into())
+    );
+    assert_eq!(first["agents_ended"], 0);
+    let again = json(&site, &["token", "revoke", id, "--revoke-agents"]).await?;
+    assert_eq!(again["agents_ended"], 2);
+    assert_eq!(again["revoked_by"], "ben", "who was first stays on record");
+    let statuses = "SELECT string_agg(status, ' ' ORDER BY id) FROM agents";
+    assert_eq!(site.psql(statuses).await?, "revoked rejected pending");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_list_that_is_cut_says_so() -> Result<()> {
+    let site = Site::new().await?;
+    for _ in 0..3 {
+        done(&site, &["token", "create"]).await?;
+    }
+    let cut = run(
+        &site,
+        &["token", "list", "--limit", "2", "--output", "json"],
+    )
+    .await?;
+    let list: serde_json::Value = serde_json::from_str(&cut.stdout)?;
+    assert_eq!(list.as_array().map(Vec::len), Some(2));
+    assert!(cut.stderr.contains("--limit"), "{}", cut.stderr);
+    let table = done(&site, &["token", "list", "--limit", "2"]).await?;
+    assert!(table.contains("only the first 2 are shown"), "{table}");
+    let whole = run(&site, &["token", "list", "--limit", "3"]).await?;
+    assert!(!whole.stdout.contains("only the first"), "{}", whole.stdout);
+    Ok(())
+}
