@@ -14,6 +14,7 @@ pub mod grpc;
 pub mod health;
 pub mod http;
 pub mod listener;
+pub mod maintenance;
 pub mod presence;
 pub mod queue;
 pub mod rate;

@@ -16,7 +16,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    config::{Agents, Config, Database, Problem, Problems},
+    config::{Agents, Config, Database, Problem, Problems, Queue, QueueUrl, Retention},
     health::Health,
     http::{HttpServer, Pages},
     listener::{Listener, Reload},
@@ -44,7 +44,7 @@ struct Settings {
     database: Database,
     jwt_key_file: std::path::PathBuf,
     agents: Agents,
-    retention: Duration,
+    retention: Retention,
     drain_timeout: Duration,
     timing: crate::config::Timing,
     bystanders: usize,
@@ -69,6 +69,7 @@ pub enum RunError {
 impl Server {
     /// Opens both ports. Nothing is served on the gRPC port before `run`.
     pub async fn bind(config: Config) -> Result<Self, Problems> {
+        check_queue(&config.queue)?;
         let metrics = Metrics::new();
         let store = open_store(&config.database)?;
         let listener_metrics = ListenerMetrics::default();
@@ -85,7 +86,7 @@ impl Server {
             database: config.database,
             jwt_key_file: config.jwt_key_file,
             agents: config.agents,
-            retention: config.retention.metrics,
+            retention: config.retention,
             drain_timeout: config.drain_timeout,
             timing: config.timing,
             bystanders: (limits.connections / 10).max(1),
@@ -158,6 +159,20 @@ impl std::fmt::Debug for Server {
             .field("http", &self.http)
             .finish_non_exhaustive()
     }
+}
+
+/// Nothing is promised that is not kept: the in-process queue is the only one so far.
+fn check_queue(queue: &Queue) -> Result<(), Problems> {
+    if queue.url != QueueUrl::Memory {
+        let message = "NATS JetStream is not supported by this version yet: use memory:";
+        return Err(Problems::one("INGEST_QUEUE_URL", message));
+    }
+    if !queue.consume {
+        let message =
+            "false needs a queue that others can consume, and memory: is this process's own";
+        return Err(Problems::one("INGEST_CONSUME", message));
+    }
+    Ok(())
 }
 
 fn open_store(database: &Database) -> Result<Store, Problems> {

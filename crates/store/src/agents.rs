@@ -107,6 +107,19 @@ pub enum ApprovalMode {
 }
 
 impl Store {
+    /// Removes events older than `retention`, some at a time.
+    pub async fn events_prune(&self, retention: std::time::Duration) -> Result<u64, StoreError> {
+        let sql = "-- events_prune
+            DELETE FROM agent_events WHERE id IN (
+                SELECT id FROM agent_events
+                 WHERE at < now() - make_interval(secs => $1) ORDER BY at LIMIT 10000)";
+        let seconds = retention.as_secs_f64();
+        self.run("events_prune", Bulkhead::Watch, |tx| async move {
+            tx.execute(sql, &[(&seconds, Type::FLOAT8)]).await
+        })
+        .await
+    }
+
     /// Those who wait for a decision first, then by name.
     pub async fn agents_list(
         &self,

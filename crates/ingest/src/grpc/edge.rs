@@ -3,7 +3,8 @@
 //! tonic decodes a request before a handler sees it, and answers what does not
 //! decode with statuses of its own: OUT_OF_RANGE for a message that is too large,
 //! INTERNAL for one that is malformed. Neither is what the contract says. Of a
-//! call that takes one message it reads all that come, and forgets the others.
+//! call that takes one message it reads all that come, and forgets the others;
+//! and it knows one limit of a message's size for both methods.
 
 use axum::{body::Body, extract::Request, middleware::Next, response::Response};
 use futures_util::StreamExt;
@@ -13,10 +14,11 @@ use tonic::{Code, Status};
 use super::Refusal;
 
 const REGISTER: &str = "/svc.ingest.v1.IngestService/Register";
+const MAX_REGISTER_MESSAGE: u32 = 64 * 1024;
 /// What stands before each message: a flag and the message's length.
 const PREFIX: usize = 5;
 
-/// Ends a registration's request after its one message.
+/// Holds a registration's request to one message of its own size.
 pub(super) async fn single(request: Request, next: Next) -> Response {
     let request = if request.uri().path() == REGISTER {
         request.map(only_message)
@@ -30,11 +32,12 @@ fn only_message(body: Body) -> Body {
     let mut message = Message::default();
     let frames = BodyStream::new(body).map(move |frame| {
         let frame = frame?;
-        if frame.data_ref().is_some_and(|data| message.ends_in(data)) {
-            let refusal = Refusal::MalformedRequest("it has more than one message".into());
-            return Err(axum::Error::new(Status::from(refusal)));
-        }
-        Ok(frame)
+        let data = frame.data_ref().map_or(&[][..], |data| data);
+        message
+            .grow(data)
+            .map_err(Status::from)
+            .map_err(axum::Error::new)?;
+        Ok::<_, axum::Error>(frame)
     });
     Body::new(StreamBody::new(frames))
 }
@@ -43,20 +46,27 @@ fn only_message(body: Body) -> Body {
 #[derive(Debug, Default)]
 struct Message {
     prefix: Vec<u8>,
-    seen: u64,
+    seen: usize,
 }
 
 impl Message {
-    /// Whether `data`, which comes next, goes on after the message's end.
-    fn ends_in(&mut self, data: &[u8]) -> bool {
+    /// Refuses a message by the length it claims, and what comes after its end.
+    fn grow(&mut self, data: &[u8]) -> Result<(), Refusal> {
         let missing = PREFIX - self.prefix.len();
         self.prefix.extend(data.iter().take(missing));
-        self.seen += data.len() as u64;
+        self.seen += data.len();
         let [_, a, b, c, d] = self.prefix[..] else {
-            return false;
+            return Ok(());
         };
-        let length = u64::from(u32::from_be_bytes([a, b, c, d]));
-        self.seen > PREFIX as u64 + length
+        let length = u32::from_be_bytes([a, b, c, d]);
+        if length > MAX_REGISTER_MESSAGE {
+            return Err(Refusal::MessageTooLarge);
+        }
+        if self.seen > PREFIX + length as usize {
+            let what = "it has more than one message";
+            return Err(Refusal::MalformedRequest(what.into()));
+        }
+        Ok(())
     }
 }
 
@@ -91,10 +101,21 @@ mod tests {
         let message = [0, 0, 0, 0, 3, b'a', b'b', b'c'];
         for size in 1..=message.len() {
             let mut whole = Message::default();
-            assert!(message.chunks(size).all(|data| !whole.ends_in(data)));
-            assert!(!whole.ends_in(&[]));
-            assert!(whole.ends_in(&[0]), "in pieces of {size}");
+            assert!(message.chunks(size).all(|data| whole.grow(data).is_ok()));
+            assert!(whole.grow(&[]).is_ok());
+            assert!(whole.grow(&[0]).is_err(), "in pieces of {size}");
         }
-        assert!(Message::default().ends_in(&[0; 6]));
+        assert!(Message::default().grow(&[0; 6]).is_err());
+    }
+
+    #[test]
+    fn a_message_is_refused_by_the_length_it_claims() {
+        let claimed = |length: u32| {
+            let prefix = [&[0][..], &length.to_be_bytes()].concat();
+            Message::default().grow(&prefix)
+        };
+        assert_eq!(claimed(64 * 1024), Ok(()));
+        assert_eq!(claimed(64 * 1024 + 1), Err(Refusal::MessageTooLarge));
+        assert_eq!(claimed(u32::MAX), Err(Refusal::MessageTooLarge));
     }
 }

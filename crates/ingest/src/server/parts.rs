@@ -12,6 +12,7 @@ use crate::{
     enrol::{Enrolment, Issuer},
     grpc::{self, Ingest},
     health::Health,
+    maintenance::Maintenance,
     presence::Lease,
     queue::Queue,
     session::{self, Closer, Opener, Sessions, StreamContext, Upkeep},
@@ -61,7 +62,7 @@ pub(super) fn add_all(
         watch: watch.clone(),
         clock,
         agents: settings.agents.clone(),
-        retention: settings.retention,
+        retention: settings.retention.metrics,
         timing,
     });
     let ingest = Arc::new(Ingest {
@@ -103,6 +104,11 @@ pub(super) fn add_all(
         session::drain(&sessions, drain).await;
         Ok(())
     });
+    let maintenance = Maintenance {
+        store: store.clone(),
+        retention: settings.retention,
+    };
+    parts.back("the maintenance", maintenance.run(last.clone()));
     parts.back("the lease", lease.run(last.clone()));
     parts.back("the watch", watch.run(last.clone()));
     parts.back("the LISTEN connection", listen.run(last.clone()));

@@ -52,7 +52,7 @@ async fn get_ready(
     let patience = settings.timing.schema_patience;
     startup::schema(store, settings.database.auto_migrate, patience).await?;
     startup::web_role(store, &settings.database).await?;
-    store.samples_prepare(settings.retention).await?;
+    store.samples_prepare(settings.retention.metrics).await?;
     pages.health.starting("waiting for the signing key");
     let key = startup::signing_key(&settings.jwt_key_file, store).await?;
     let instance = NewInstance {
