@@ -23,7 +23,7 @@ use crate::{
     session::Sessions,
     startup::StartError,
     supervise::Parts,
-    telemetry::{ListenerMetrics, Metrics},
+    telemetry::{ListenerMetrics, Metrics, SessionMetrics},
 };
 
 /// What the front row may take beyond the drain timeout to notice that it is over.
@@ -37,6 +37,7 @@ pub struct Server {
     reload: Reload,
     http: HttpServer,
     pages: Pages,
+    sessions: Arc<Sessions>,
 }
 
 /// What remains of the configuration once everything is opened.
@@ -74,7 +75,9 @@ impl Server {
         let store = open_store(&config.database)?;
         let listener_metrics = ListenerMetrics::default();
         metrics.register(|registry| store.register(registry));
+        let session_metrics = SessionMetrics::default();
         metrics.register(|registry| listener_metrics.register(registry));
+        metrics.register(|registry| session_metrics.register(registry));
         let limits = config.grpc.limits;
         let (tls, reload) = Reload::new(config.grpc.tls, config.grpc.client_ca)
             .map_err(|error| Problems::one("INGEST_TLS_CLIENT_CA", error))?;
@@ -104,6 +107,7 @@ impl Server {
             reload,
             http,
             pages,
+            sessions: Arc::new(Sessions::new(session_metrics)),
         })
     }
 
@@ -127,11 +131,11 @@ impl Server {
             reload,
             http,
             pages,
+            sessions,
         } = self;
         let health = pages.health.clone();
         let mut parts = Parts::new(stop.clone());
         parts.back("the HTTP port", http.run(pages.clone(), parts.last.clone()));
-        let sessions = Arc::new(Sessions::default());
         let starting = start::start(&settings, &store, &pages, &sessions, &addresses);
         if let Some(started) = stop.run_until_cancelled(starting).await {
             let (lease, key) = started?;

@@ -8,7 +8,7 @@ use std::io;
 use tracing_subscriber::{EnvFilter, fmt};
 
 use crate::config::Log;
-pub use metrics::{Handshake, ListenerMetrics, Metrics};
+pub use metrics::{Handshake, ListenerMetrics, Metrics, SessionMetrics};
 
 /// h2 warns of what single clients do, some of it once a frame: a client could
 /// write our log full. A filter that names h2 goes first.

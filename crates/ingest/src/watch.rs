@@ -160,6 +160,10 @@ impl Watch {
         let held = self.sessions.epochs_of(agents);
         if !held.is_empty() {
             for (agent, displaced) in self.store.sessions_displaced(&held).await? {
+                if let Displaced::NotActive { since, .. } = &displaced {
+                    let metrics = &self.sessions.metrics;
+                    metrics.revocation_seconds.observe(since.as_secs_f64());
+                }
                 self.sessions.end(agent, ending(&displaced));
             }
         }
@@ -217,7 +221,7 @@ impl Watch {
 
 fn ending(displaced: &Displaced) -> Ending {
     match displaced {
-        Displaced::NotActive(status) => Ending::NotActive(*status),
+        Displaced::NotActive { status, .. } => Ending::NotActive(*status),
         Displaced::Deleted => Ending::Deleted,
         Displaced::Replaced => Ending::Replaced,
     }

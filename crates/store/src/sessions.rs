@@ -73,7 +73,10 @@ pub struct Swept {
 /// A stream of ours that should end, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Displaced {
-    NotActive(AgentStatus),
+    NotActive {
+        status: AgentStatus,
+        since: Duration,
+    },
     Deleted,
     Replaced,
 }
@@ -185,7 +188,8 @@ impl Store {
         held: &[(AgentId, i64)],
     ) -> Result<Vec<(AgentId, Displaced)>, StoreError> {
         let sql = "-- sessions_displaced
-            SELECT held.agent_id, a.status, s.epoch = held.epoch AS newest
+            SELECT held.agent_id, a.status,
+                   extract(epoch FROM clock_timestamp() - a.decided_at)::float8 AS since
               FROM unnest($1::uuid[], $2::bigint[]) AS held(agent_id, epoch)
               LEFT JOIN agents a ON a.id = held.agent_id
               LEFT JOIN agent_state s ON s.agent_id = held.agent_id
@@ -253,7 +257,14 @@ fn displaced_from_row(row: &Row) -> Result<(AgentId, Displaced), StoreError> {
     let displaced = match status.map(AgentStatus::from_column) {
         None => Displaced::Deleted,
         Some(AgentStatus::Active) => Displaced::Replaced,
-        Some(status) => Displaced::NotActive(status),
+        Some(status) => Displaced::NotActive {
+            status,
+            since: seconds(row.try_get("since")?),
+        },
     };
     Ok((AgentId(row.try_get("agent_id")?), displaced))
+}
+
+fn seconds(number: Option<f64>) -> Duration {
+    Duration::try_from_secs_f64(number.unwrap_or_default()).unwrap_or_default()
 }

@@ -1,23 +1,28 @@
 //! `svc-ingest dev`: the real thing on one machine, with nothing to prepare.
 //!
-//! A PostgreSQL server of its own, certificates and a signing key live in one
-//! folder and are used again by the next start. The server is a child that dies
+//! A PostgreSQL server of its own, certificates, a signing key and a token live in
+//! one folder and are used again by the next start. The server is a child that dies
 //! with this process, however that ends.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     ffi::OsString,
-    fs,
+    fs::{self, OpenOptions},
+    io::Write,
+    net::TcpListener,
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use svc_sandbox::{Identity, Postgres, PostgresOptions};
+use svc_store::{NewToken, Store, StoreOptions};
 
 use super::{output::print, serve};
 use crate::{
-    config::{Config, Log},
+    config::{Config, Database, Log},
+    enrol::EnrolmentToken,
     server::Server,
     telemetry,
 };
@@ -39,11 +44,20 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let folder = folder.canonicalize()?;
     let postgres = start_postgres(&folder).await?;
     let environment = environment(&folder, &postgres)?;
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    let config = Config::read(&|name| set(name).or_else(|| environment.get(name).cloned()))?;
+    let config = Config::read(&|name| look_up(&environment, name))?;
+    let token = enrolment_token(&folder, &config.database).await?;
     let server = Server::bind(config).await?;
-    print(&screen(&folder, &postgres, &server)?)?;
+    print(&screen(&folder, &postgres, &server, &token)?)?;
     serve::until_signalled(server).await
+}
+
+/// The environment decides first, but never over which database: a whole system has its own.
+fn look_up(ours: &HashMap<&'static str, OsString>, name: &str) -> Option<OsString> {
+    let set = std::env::var_os(name).filter(|value| !value.is_empty());
+    match name {
+        "DATABASE_URL" => ours.get(name).cloned(),
+        _ => set.or_else(|| ours.get(name).cloned()),
+    }
 }
 
 /// Root's home is closed to the user that PostgreSQL must run as, so root's data stands elsewhere.
@@ -60,17 +74,56 @@ fn default_folder() -> anyhow::Result<PathBuf> {
 }
 
 async fn start_postgres(folder: &Path) -> anyhow::Result<Postgres> {
+    let port_file = folder.join("postgres.port");
     let options = PostgresOptions {
         data_dir: Some(folder.join("postgres")),
         durable: true,
+        port: same_port(&port_file),
         ..PostgresOptions::default()
     };
     let postgres = Postgres::start(options).await?;
+    fs::write(port_file, postgres.port().to_string())?;
     let exists = format!("SELECT datname FROM pg_database WHERE datname = '{DATABASE}'");
     if !postgres.psql("postgres", &exists).await?.contains(DATABASE) {
         postgres.create_database(DATABASE, None).await?;
     }
     Ok(postgres)
+}
+
+/// The port of the last time, if nobody has taken it since.
+fn same_port(file: &Path) -> Option<u16> {
+    let port = fs::read_to_string(file).ok()?.trim().parse().ok()?;
+    TcpListener::bind(("127.0.0.1", port))
+        .is_ok()
+        .then_some(port)
+}
+
+/// An auto-approve token to try things with, made once and kept in the folder.
+async fn enrolment_token(folder: &Path, database: &Database) -> anyhow::Result<String> {
+    let file = folder.join("enrolment_token");
+    if let Ok(known) = fs::read_to_string(&file) {
+        return Ok(known.trim().to_owned());
+    }
+    let store = Store::new(database.url.clone(), StoreOptions::default())?;
+    store.migrate().await?;
+    let token = EnrolmentToken::generate().map_err(|_| anyhow!("no random numbers"))?;
+    let new = NewToken {
+        label: "dev".into(),
+        auto_approve: true,
+        allow_reinstall: true,
+        max_uses: 1000,
+        expires_in: None,
+        labels: BTreeMap::from([("env".into(), "dev".into())]),
+        created_by: "svc-ingest dev".into(),
+    };
+    store.token_create(&token.hash().0, &new).await?;
+    let mut kept = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&file)?;
+    writeln!(kept, "{}", token.expose())?;
+    Ok(token.expose().to_owned())
 }
 
 /// What `dev` decides where the environment does not.
@@ -96,28 +149,37 @@ fn certificate(folder: &Path) -> anyhow::Result<(PathBuf, PathBuf)> {
     Identity::server(&["localhost", "127.0.0.1"])?.write(folder, "server")
 }
 
-fn screen(folder: &Path, postgres: &Postgres, server: &Server) -> anyhow::Result<String> {
+fn screen(
+    folder: &Path,
+    postgres: &Postgres,
+    server: &Server,
+    token: &str,
+) -> anyhow::Result<String> {
     let (grpc, http) = (server.grpc_address()?, server.http_address()?);
     let url = postgres.url(DATABASE);
     let folder = folder.display();
+    let program = std::env::args()
+        .next()
+        .unwrap_or_else(|| "svc-ingest".into());
     Ok(format!(
         "
   svc-ingest {version}, a whole system on this machine. Ctrl-C stops it; the data stays.
 
-    agents      https://localhost:{grpc_port}          gRPC over mutual TLS
+    agents      https://localhost:{grpc_port}     gRPC over mutual TLS; certificate {folder}/server.crt
     health      http://{http}/healthz
     key         http://{http}/.well-known/jwks.json
     metrics     http://{http}/metrics
     database    {url}
-    data        {folder}   (delete it to begin anew)
+    token       {token}     (admits agents at once)
+    data        {folder}     (delete it to begin anew)
 
   Try next, in another terminal:
 
     curl http://{http}/healthz
-    curl http://{http}/.well-known/jwks.json
     export DATABASE_URL={url}
-    INGEST_JWT_KEY_FILE={folder}/jwt_key.pem svc-ingest key show
-    psql \"$DATABASE_URL\" -c 'TABLE ingest_instances'
+    {program} status
+    {program} token create --label web --max-uses 20
+    {program} agent list --watch
 ",
         version = crate::VERSION,
         grpc_port = grpc.port(),

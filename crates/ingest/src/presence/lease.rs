@@ -93,9 +93,15 @@ impl Lease {
             .lease_renew(self.instance.id, self.timing.lease_ttl)
             .await
         {
-            Ok(LeaseRenewal::Renewed) => self.after_renewal().await,
+            Ok(LeaseRenewal::Renewed) => {
+                self.sessions.metrics.lease.set(1);
+                self.after_renewal().await;
+            }
             Ok(LeaseRenewal::Fenced | LeaseRenewal::Gone) => return self.claim_anew().await,
-            Err(error) => tracing::warn!(%error, "the lease could not be renewed"),
+            Err(error) => {
+                self.sessions.metrics.lease.set(0);
+                tracing::warn!(%error, "the lease could not be renewed");
+            }
         }
         Ok(())
     }
@@ -103,7 +109,7 @@ impl Lease {
     async fn after_renewal(&mut self) {
         let done = match self.takeover {
             true => self.take_over().await,
-            false => sweep::pass(&self.store, &self.timing).await,
+            false => sweep::pass(&self.store, &self.timing, &self.sessions.metrics).await,
         };
         if let Err(error) = done {
             tracing::warn!(%error, "could not sweep: the next pass will");

@@ -4,9 +4,13 @@
 
 use svc_store::{Store, StoreError, Swept};
 
-use crate::config::Timing;
+use crate::{config::Timing, telemetry::SessionMetrics};
 
-pub(super) async fn pass(store: &Store, timing: &Timing) -> Result<(), StoreError> {
+pub(super) async fn pass(
+    store: &Store,
+    timing: &Timing,
+    metrics: &SessionMetrics,
+) -> Result<(), StoreError> {
     let swept = store.sessions_sweep(timing.sweep_grace()).await?;
     if swept != Swept::default() {
         let Swept {
@@ -14,6 +18,10 @@ pub(super) async fn pass(store: &Store, timing: &Timing) -> Result<(), StoreErro
             lost,
             undrained,
         } = swept;
+        metrics.fenced.inc_by(fenced.unsigned_abs().into());
+        metrics
+            .swept
+            .inc_by((lost + undrained).unsigned_abs().into());
         tracing::warn!(
             instances = fenced,
             agents = lost,

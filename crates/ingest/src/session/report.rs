@@ -315,16 +315,21 @@ mod tests {
 
     #[test]
     fn a_sample_that_breaks_a_rule_is_rejected_by_itself() {
-        type Break = fn(&mut v1::Sample);
         let vitals = |change: fn(&mut v1::Vitals)| {
             let mut broken = sample(2);
-            change(broken.vitals.as_mut().unwrap());
+            broken.vitals.iter_mut().for_each(change);
             broken
         };
-        let timed = |change: Break| {
-            let mut broken = sample(2);
-            change(&mut broken);
-            broken
+        let at = |seconds, nanos| v1::Sample {
+            sampled_at: Some(prost_types::Timestamp { seconds, nanos }),
+            ..sample(2)
+        };
+        let nul = |v: &mut v1::Vitals| {
+            let mount_point = "/\0".into();
+            v.disks = vec![v1::Disk {
+                mount_point,
+                ..Default::default()
+            }];
         };
         for broken in [
             vitals(|v| v.cpu_percent = f64::NAN),
@@ -335,44 +340,20 @@ mod tests {
             vitals(|v| v.memory_used_bytes = u64::MAX),
             vitals(|v| v.network_tx_bytes = 1 << 63),
             vitals(|v| v.disks = vec![v1::Disk::default(); 65]),
-            vitals(|v| {
-                v.disks = vec![v1::Disk {
-                    mount_point: "/\0".into(),
-                    ..Default::default()
-                }]
-            }),
-            timed(|s| s.vitals = None),
-            timed(|s| s.sampled_at = None),
-            timed(|s| {
-                s.sampled_at = Some(prost_types::Timestamp {
-                    seconds: NOW + 301,
-                    nanos: 0,
-                })
-            }),
-            timed(|s| {
-                s.sampled_at = Some(prost_types::Timestamp {
-                    seconds: NOW - 7 * 86_400 - 1,
-                    nanos: 0,
-                })
-            }),
-            timed(|s| {
-                s.sampled_at = Some(prost_types::Timestamp {
-                    seconds: -62_135_596_800,
-                    nanos: 0,
-                })
-            }),
-            timed(|s| {
-                s.sampled_at = Some(prost_types::Timestamp {
-                    seconds: 253_402_300_799,
-                    nanos: 0,
-                })
-            }),
-            timed(|s| {
-                s.sampled_at = Some(prost_types::Timestamp {
-                    seconds: i64::MAX,
-                    nanos: i32::MIN,
-                })
-            }),
+            vitals(nul),
+            v1::Sample {
+                vitals: None,
+                ..sample(2)
+            },
+            v1::Sample {
+                sampled_at: None,
+                ..sample(2)
+            },
+            at(NOW + 301, 0),
+            at(NOW - 7 * 86_400 - 1, 0),
+            at(-62_135_596_800, 0),
+            at(253_402_300_799, 0),
+            at(i64::MAX, i32::MIN),
         ] {
             let shown = format!("{broken:?}");
             let range = take(

@@ -94,6 +94,8 @@ struct Stream {
     /// The slot that the agent was given, once it was asked to come back elsewhere.
     drained: Option<Duration>,
     cause: CloseCause,
+    /// The cause, as the metrics name it.
+    told: &'static str,
 }
 
 /// Runs a stream to its end. A panic ends this stream alone.
@@ -160,6 +162,8 @@ async fn greet(
         jwt_expires_at: who.jwt_expires_at,
         inbox: inbox.clone(),
     });
+    context.sessions.metrics.opened.inc();
+    context.sessions.metrics.streams.inc();
     let mut stream = Stream {
         context: context.clone(),
         agent: who.agent,
@@ -175,6 +179,7 @@ async fn greet(
         slowed_until: None,
         drained: None,
         cause: CloseCause::Lost,
+        told: "lost",
     };
     let welcome = stream.welcome();
     match stream.say(Saying::Welcome(welcome)).await {
@@ -402,6 +407,13 @@ impl Stream {
             (Over::Gone, Some(slot)) => drained(slot),
             (Over::Gone, None) | (Over::Refused(_), _) => CloseCause::Lost,
         };
+        self.told = match over {
+            Over::Ended(Ending::Replaced) => "replaced",
+            Over::Ended(Ending::Silent) => "silent",
+            Over::Ended(Ending::Unstored) => "unstored",
+            Over::Refused(_) => "violation",
+            _ => self.cause.as_str(),
+        };
     }
 }
 
@@ -409,6 +421,8 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         self.context.sessions.remove(self.agent, self.epoch);
+        self.context.sessions.metrics.streams.dec();
+        self.context.sessions.metrics.closed(self.told);
         let (agent_id, epoch, cause) = (self.agent, self.epoch, self.cause);
         tracing::debug!(agent.id = %agent_id, cause = cause.as_str(), "a stream ended");
         self.context.closer.close(SessionClose {
@@ -423,7 +437,10 @@ impl Drop for Stream {
 async fn farewell(context: &StreamContext, out: &Outbound, over: Over) {
     let refusal = match over {
         Over::Gone | Over::Goodbye => return,
-        Over::Refused(refusal) => refusal,
+        Over::Refused(refusal) => {
+            context.sessions.metrics.refused(refusal.reason());
+            refusal
+        }
         Over::Ended(ending) => ending.into(),
     };
     drop(timeout(context.timing.send_deadline, out.send(Err(refusal.into()))).await);

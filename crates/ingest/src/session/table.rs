@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use svc_store::{AgentId, Watermark};
 
 use super::{Ending, Inbox};
+use crate::telemetry::SessionMetrics;
 
 /// A stream, as the rest of the instance knows it.
 #[derive(Clone, Debug)]
@@ -32,9 +33,17 @@ pub struct Sessions {
     time: AtomicU64,
     /// Some stream holds an acknowledgement back, because the database was out of sight.
     withheld: AtomicBool,
+    pub metrics: SessionMetrics,
 }
 
 impl Sessions {
+    pub fn new(metrics: SessionMetrics) -> Self {
+        Self {
+            metrics,
+            ..Self::default()
+        }
+    }
+
     /// Takes a stream in. An older one of the same agent is told that it was replaced.
     pub fn insert(&self, session: Held) {
         session.inbox.hear(self.now());

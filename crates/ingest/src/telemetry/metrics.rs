@@ -4,7 +4,7 @@ use std::{io, sync::Arc, sync::Mutex, sync::PoisonError};
 
 use prometheus_client::{
     encoding::{EncodeLabelSet, EncodeLabelValue, text::encode},
-    metrics::{counter::Counter, family::Family, gauge::Gauge, info::Info},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
     registry::Registry,
 };
 
@@ -120,6 +120,98 @@ impl ListenerMetrics {
             "handshakes",
             "TLS handshakes by result",
             self.handshakes.clone(),
+        );
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CauseLabels {
+    cause: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabels {
+    reason: &'static str,
+}
+
+/// Heartbeat streams and presence.
+#[derive(Clone, Debug)]
+pub struct SessionMetrics {
+    pub streams: Gauge,
+    pub opened: Counter,
+    pub fenced: Counter,
+    pub swept: Counter,
+    /// 1 while this instance holds its lease.
+    pub lease: Gauge,
+    /// From the commit of a revocation to the end of the stream.
+    pub revocation_seconds: Histogram,
+    closed: Family<CauseLabels, Counter>,
+    refused: Family<ReasonLabels, Counter>,
+}
+
+impl Default for SessionMetrics {
+    fn default() -> Self {
+        Self {
+            streams: Gauge::default(),
+            opened: Counter::default(),
+            fenced: Counter::default(),
+            swept: Counter::default(),
+            lease: Gauge::default(),
+            revocation_seconds: Histogram::new([
+                0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+            ]),
+            closed: Family::default(),
+            refused: Family::default(),
+        }
+    }
+}
+
+impl SessionMetrics {
+    pub fn closed(&self, cause: &'static str) {
+        self.closed.get_or_create(&CauseLabels { cause }).inc();
+    }
+
+    pub fn refused(&self, reason: Option<&'static str>) {
+        let reason = reason.unwrap_or("none");
+        self.refused.get_or_create(&ReasonLabels { reason }).inc();
+    }
+
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register("streams", "Open heartbeat streams", self.streams.clone());
+        registry.register(
+            "streams_opened",
+            "Heartbeat streams opened",
+            self.opened.clone(),
+        );
+        registry.register(
+            "streams_closed",
+            "Heartbeat streams closed by cause",
+            self.closed.clone(),
+        );
+        registry.register(
+            "streams_refused",
+            "Heartbeat streams refused by reason",
+            self.refused.clone(),
+        );
+        registry.register(
+            "revocation_seconds",
+            "From a revocation to the end of the agent's stream",
+            self.revocation_seconds.clone(),
+        );
+        registry.register(
+            "lease_held",
+            "Whether this instance holds its lease",
+            self.lease.clone(),
+        );
+        registry.register(
+            "instances_fenced",
+            "Lost instances that this one fenced",
+            self.fenced.clone(),
+        );
+        registry.register(
+            "agents_swept",
+            "Agents that this instance found lost",
+            self.swept.clone(),
         );
     }
 }

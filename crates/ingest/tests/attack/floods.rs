@@ -276,7 +276,7 @@ async fn attack(address: SocketAddr, flood: &'static Flood, until: Instant, tall
             }
         };
         let _: Result<std::io::Result<()>, _> = timeout_at(until, writing).await;
-        drop(timeout(Duration::from_secs(1), reading).await);
+        drop(timeout(Duration::from_millis(200), reading).await);
     }
 }
 

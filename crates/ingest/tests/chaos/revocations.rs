@@ -132,13 +132,13 @@ async fn a_free_race_releases_no_jwt_after_the_revocation() -> Result<()> {
     for number in 0..FREE {
         let mut active = Active::new(number, &instances, &secret).await?;
         let sql = format!("SELECT revoke_agent('{}', 'chaos')", active.id);
-        let head_start = Duration::from_micros(rand::random_range(0..8000));
+        let head_start = Duration::from_micros(rand::random_range(0..20_000));
         let revocation = async {
+            tokio::time::sleep(head_start).await;
             let revoked = site.psql(&sql).await;
             (revoked, Instant::now())
         };
         let call = async {
-            tokio::time::sleep(head_start).await;
             let answer = active.renew("").await;
             (answer, Instant::now())
         };

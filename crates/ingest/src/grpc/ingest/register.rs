@@ -94,7 +94,7 @@ fn refused(error: RegisterError, peer: &Peer) -> Refusal {
             tracing::debug!(agent.key = %peer.key, peer = %peer.address, "a registration was put off");
         }
         reason => {
-            tracing::warn!(%reason, agent.key = %peer.key, peer = %peer.address, "a registration was refused")
+            tracing::warn!(%reason, agent.key = %peer.key, peer = %peer.address, "a registration was refused");
         }
     }
     error.into()
