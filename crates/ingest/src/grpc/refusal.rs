@@ -8,7 +8,12 @@ use jiff::Timestamp;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use crate::enrol::RegisterError;
+use svc_store::{AgentStatus, Opened};
+
+use crate::{
+    enrol::RegisterError,
+    session::{Ending, OpenError},
+};
 
 /// The `domain` of every `google.rpc.ErrorInfo`.
 const DOMAIN: &str = "svc-ingest";
@@ -218,5 +223,49 @@ impl From<svc_store::StoreError> for Refusal {
         }
         tracing::error!(reason, "a call failed in the database");
         Self::Internal
+    }
+}
+
+/// What became of a stream that was not opened.
+impl From<Opened> for Refusal {
+    fn from(opened: Opened) -> Self {
+        match opened {
+            Opened::Open { .. } => Self::Internal,
+            Opened::KeyMismatch => Self::KeyMismatch,
+            Opened::NotActive(status) => not_active(status),
+            Opened::IdentityInUse => Self::IdentityInUse,
+            Opened::Deleted => Self::AgentDeleted,
+        }
+    }
+}
+
+fn not_active(status: AgentStatus) -> Refusal {
+    match status {
+        AgentStatus::Pending => Refusal::AgentPending,
+        AgentStatus::Rejected => Refusal::AgentRejected,
+        AgentStatus::Active | AgentStatus::Revoked => Refusal::AgentRevoked,
+    }
+}
+
+impl From<OpenError> for Refusal {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Overloaded => Self::Overloaded,
+            OpenError::Unavailable => Self::DatabaseUnavailable,
+            OpenError::Failed => Self::Internal,
+        }
+    }
+}
+
+impl From<Ending> for Refusal {
+    fn from(ending: Ending) -> Self {
+        match ending {
+            Ending::NotActive(status) => not_active(status),
+            Ending::Deleted => Self::AgentDeleted,
+            Ending::Replaced => Self::SessionReplaced,
+            Ending::Silent => Self::Silent,
+            Ending::Drained { slot } => Self::Draining { retry: slot },
+            Ending::Unstored => Self::DatabaseUnavailable,
+        }
     }
 }

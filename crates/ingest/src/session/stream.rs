@@ -14,18 +14,14 @@ use svc_proto::v1::{
     Report, Settings, Welcome, heartbeat_request::Message as Said,
     heartbeat_response::Message as Saying,
 };
-use svc_store::{
-    AgentId, AgentStatus, CloseCause, GapKind, HostId, Opened, SessionClose, SessionOpen,
-};
+use svc_store::{AgentId, CloseCause, GapKind, HostId, Opened, SessionClose, SessionOpen};
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep_until, timeout},
 };
 use tonic::{Status, Streaming};
 
-use super::{
-    Closer, Ending, Held, Inbox, Numbering, OpenError, Opener, Rules, Sessions, inbox::drained,
-};
+use super::{Closer, Ending, Held, Inbox, Numbering, Opener, Rules, Sessions, inbox::drained};
 use crate::{
     clock::DatabaseClock,
     config::{Agents, Timing},
@@ -153,7 +149,7 @@ async fn greet(
             acked_seq,
             host_id,
         } => (epoch, acked_seq, host_id),
-        refused => return Err(Over::Refused(refusal(&refused))),
+        refused => return Err(Over::Refused(refused.into())),
     };
     let inbox = Arc::new(Inbox::default());
     context.sessions.insert(Held {
@@ -467,46 +463,5 @@ fn wire_time(at: Timestamp) -> prost_types::Timestamp {
     prost_types::Timestamp {
         seconds: at.as_second(),
         nanos: at.subsec_nanosecond(),
-    }
-}
-
-fn refusal(opened: &Opened) -> Refusal {
-    match opened {
-        Opened::Open { .. } => Refusal::Internal,
-        Opened::KeyMismatch => Refusal::KeyMismatch,
-        Opened::NotActive(status) => not_active(*status),
-        Opened::IdentityInUse => Refusal::IdentityInUse,
-        Opened::Deleted => Refusal::AgentDeleted,
-    }
-}
-
-fn not_active(status: AgentStatus) -> Refusal {
-    match status {
-        AgentStatus::Pending => Refusal::AgentPending,
-        AgentStatus::Rejected => Refusal::AgentRejected,
-        AgentStatus::Active | AgentStatus::Revoked => Refusal::AgentRevoked,
-    }
-}
-
-impl From<OpenError> for Refusal {
-    fn from(error: OpenError) -> Self {
-        match error {
-            OpenError::Overloaded => Self::Overloaded,
-            OpenError::Unavailable => Self::DatabaseUnavailable,
-            OpenError::Failed => Self::Internal,
-        }
-    }
-}
-
-impl From<Ending> for Refusal {
-    fn from(ending: Ending) -> Self {
-        match ending {
-            Ending::NotActive(status) => not_active(status),
-            Ending::Deleted => Self::AgentDeleted,
-            Ending::Replaced => Self::SessionReplaced,
-            Ending::Silent => Self::Silent,
-            Ending::Drained { slot } => Self::Draining { retry: slot },
-            Ending::Unstored => Self::DatabaseUnavailable,
-        }
     }
 }

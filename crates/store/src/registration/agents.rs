@@ -1,0 +1,204 @@
+//! The agent's side of a registration: found by its key, inserted, refreshed, decided.
+
+use tokio_postgres::Row;
+use tokio_postgres::types::{Json, Type};
+use uuid::Uuid;
+
+use crate::error::StoreError;
+use crate::facts::{AgentFacts, HostFacts};
+use crate::ids::{AgentId, HostId, TokenId};
+use crate::pool::{Bulkhead, Store};
+use crate::status::AgentStatus;
+use crate::tx::Tx;
+
+/// A machine's agent, as a registration finds it.
+#[derive(Clone, Debug)]
+pub struct KnownAgent {
+    pub id: AgentId,
+    pub host_id: HostId,
+    pub status: AgentStatus,
+    pub conflict_with: Option<AgentId>,
+    pub online: bool,
+}
+
+/// Why and how a new agent begins.
+#[derive(Clone, Debug)]
+pub struct NewAgent<'a> {
+    pub key: &'a [u8; 32],
+    pub host_id: HostId,
+    pub status: AgentStatus,
+    pub pending_reason: Option<&'static str>,
+    pub conflict_with: Option<AgentId>,
+    pub cloned_from: Option<AgentId>,
+    pub token_id: Option<TokenId>,
+    pub decided_by: Option<String>,
+    pub facts: &'a HostFacts,
+    pub agent: &'a AgentFacts,
+}
+
+impl Store {
+    /// The statuses of those of `agents` that exist.
+    pub async fn agents_statuses(
+        &self,
+        agents: &[AgentId],
+    ) -> Result<Vec<(AgentId, AgentStatus)>, StoreError> {
+        let sql = "-- agents_statuses\nSELECT id, status FROM agents WHERE id = ANY ($1)";
+        let ids: Vec<Uuid> = agents.iter().map(|agent| agent.0).collect();
+        let rows = self
+            .read(
+                "agents_statuses",
+                Bulkhead::Watch,
+                sql,
+                &[(&ids, Type::UUID_ARRAY)],
+            )
+            .await?;
+        let read = |row: &Row| {
+            Ok((
+                AgentId(row.try_get("id")?),
+                AgentStatus::from_column(row.try_get("status")?),
+            ))
+        };
+        rows.iter().map(read).collect()
+    }
+
+    /// An agent's status, or `None` when it was deleted.
+    pub async fn agent_status(&self, agent: AgentId) -> Result<Option<AgentStatus>, StoreError> {
+        let sql = "-- agent_status\nSELECT status FROM agents WHERE id = $1";
+        let rows = self
+            .read(
+                "agent_status",
+                Bulkhead::Auth,
+                sql,
+                &[(&agent.0, Type::UUID)],
+            )
+            .await?;
+        let status = rows
+            .first()
+            .map(|row| row.try_get::<_, String>("status"))
+            .transpose()?;
+        Ok(status.map(|text| AgentStatus::from_column(&text)))
+    }
+}
+
+impl Tx {
+    pub async fn agent_by_key(&self, key: &[u8; 32]) -> Result<Option<KnownAgent>, StoreError> {
+        let sql = "-- agent_by_key
+            SELECT id, host_id, status, conflict_with, presence = 'online' AS online
+              FROM agents JOIN agent_state ON agent_id = id
+             WHERE key = $1 FOR UPDATE OF agents";
+        let row = self
+            .query_opt(sql, &[(&key.as_slice(), Type::BYTEA)])
+            .await?;
+        row.map(|row| KnownAgent::from_row(&row)).transpose()
+    }
+
+    /// The trigger adds the agent's state and its first event.
+    pub async fn agent_insert(&self, new: &NewAgent<'_>) -> Result<AgentId, StoreError> {
+        let sql = "-- agent_insert
+            INSERT INTO agents (key, host_id, status, pending_reason, conflict_with, cloned_from, token_id,
+                                decided_by, decided_at, version, capabilities, facts)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8::text, CASE WHEN $8::text IS NULL THEN NULL ELSE now() END,
+                    $9, $10, $11)
+            RETURNING id";
+        let (conflict, clone) = (
+            new.conflict_with.map(|id| id.0),
+            new.cloned_from.map(|id| id.0),
+        );
+        let token = new.token_id.map(|id| id.0);
+        let params = [
+            (&new.key.as_slice() as _, Type::BYTEA),
+            (&new.host_id.0 as _, Type::UUID),
+            (&new.status.as_str() as _, Type::TEXT),
+            (&new.pending_reason as _, Type::TEXT),
+            (&conflict as _, Type::UUID),
+            (&clone as _, Type::UUID),
+            (&token as _, Type::UUID),
+            (&new.decided_by as _, Type::TEXT),
+            (&new.agent.version as _, Type::TEXT),
+            (&new.agent.capabilities as _, Type::TEXT_ARRAY),
+            (&Json(new.facts) as _, Type::JSONB),
+        ];
+        Ok(AgentId(self.query_one(sql, &params).await?.try_get("id")?))
+    }
+
+    pub async fn agent_refresh(
+        &self,
+        id: AgentId,
+        agent: &AgentFacts,
+        facts: &HostFacts,
+    ) -> Result<(), StoreError> {
+        let sql = "-- agent_refresh
+            UPDATE agents SET version = $2, capabilities = $3, facts = $4 WHERE id = $1";
+        let params = [
+            (&id.0 as _, Type::UUID),
+            (&agent.version as _, Type::TEXT),
+            (&agent.capabilities as _, Type::TEXT_ARRAY),
+            (&Json(facts) as _, Type::JSONB),
+        ];
+        self.execute(sql, &params).await?;
+        Ok(())
+    }
+
+    /// `mode` says what becomes of a machine's active agent: `replace` or `new-host`.
+    pub async fn agent_approve(
+        &self,
+        agent: AgentId,
+        actor: &str,
+        mode: Option<&str>,
+    ) -> Result<(), StoreError> {
+        let sql = "-- agent_approve\nSELECT approve_agent($1, $2, $3)";
+        self.execute(
+            sql,
+            &[
+                (&agent.0, Type::UUID),
+                (&actor, Type::TEXT),
+                (&mode, Type::TEXT),
+            ],
+        )
+        .await?;
+        Ok(())
+    }
+
+    pub async fn agent_revoke(
+        &self,
+        agent: AgentId,
+        actor: &str,
+        reason: &str,
+    ) -> Result<(), StoreError> {
+        let sql = "-- agent_revoke\nSELECT revoke_agent($1, $2, $3)";
+        self.execute(
+            sql,
+            &[
+                (&agent.0, Type::UUID),
+                (&actor, Type::TEXT),
+                (&reason, Type::TEXT),
+            ],
+        )
+        .await?;
+        Ok(())
+    }
+
+    /// How many clones of `origin` wait for a decision.
+    pub async fn clones_pending(&self, origin: AgentId) -> Result<i64, StoreError> {
+        let sql = "-- clones_pending
+            SELECT count(*) AS pending FROM agents WHERE cloned_from = $1 AND status = 'pending'";
+        Ok(self
+            .query_one(sql, &[(&origin.0, Type::UUID)])
+            .await?
+            .try_get("pending")?)
+    }
+}
+
+impl KnownAgent {
+    fn from_row(row: &Row) -> Result<KnownAgent, StoreError> {
+        Ok(KnownAgent {
+            id: AgentId(row.try_get("id")?),
+            host_id: HostId(row.try_get("host_id")?),
+            status: AgentStatus::from_column(row.try_get("status")?),
+            conflict_with: row
+                .try_get::<_, Option<Uuid>>("conflict_with")?
+                .map(AgentId),
+            online: row.try_get("online")?,
+        })
+    }
+}

@@ -1,0 +1,202 @@
+//! The host's side of a registration: which record a set of facts belongs to, and
+//! what is written on it.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+use crate::error::StoreError;
+use crate::facts::{HostFacts, IdentifierKind, Identifiers};
+use crate::ids::{AgentId, HostId};
+use crate::tx::{Param, Tx};
+
+/// The host record that a set of facts belongs to, and its active agent.
+#[derive(Clone, Debug)]
+pub struct HostMatch {
+    pub id: HostId,
+    pub incumbent: Option<Incumbent>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Incumbent {
+    pub id: AgentId,
+    /// `None` while it is online.
+    pub offline_for: Option<Duration>,
+}
+
+impl Tx {
+    /// The host that these identifiers belong to. Kinds are tried from the
+    /// strongest: a host that carries a stronger kind of ours, with another
+    /// value, is another machine. Of several, one with an active agent comes
+    /// first, because then a person must look.
+    pub async fn host_match(&self, machine: &Identifiers) -> Result<Option<HostMatch>, StoreError> {
+        let mut stronger: Vec<&str> = Vec::new();
+        for kind in IdentifierKind::STRONGEST_FIRST {
+            let Some(values) = machine.get(&kind) else {
+                continue;
+            };
+            if let Some(found) = self.host_match_by(kind, values, &stronger).await? {
+                return Ok(Some(found));
+            }
+            stronger.push(kind.as_str());
+        }
+        Ok(None)
+    }
+
+    async fn host_match_by(
+        &self,
+        kind: IdentifierKind,
+        values: &[String],
+        stronger: &[&str],
+    ) -> Result<Option<HostMatch>, StoreError> {
+        let sql = "-- host_match
+            SELECT h.id AS host_id, a.id AS agent_id, s.presence = 'online' AS online,
+                   extract(epoch FROM now() - s.presence_since)::float8 AS seconds
+              FROM host_identifiers i
+              JOIN hosts h ON h.id = i.host_id AND h.retired_at IS NULL
+              LEFT JOIN agents a ON a.host_id = h.id AND a.status = 'active'
+              LEFT JOIN agent_state s ON s.agent_id = a.id
+             WHERE i.kind = $1 AND i.value = ANY ($2)
+               AND NOT EXISTS (SELECT FROM host_identifiers o WHERE o.host_id = h.id AND o.kind = ANY ($3))
+             ORDER BY a.id IS NULL, h.created_at, h.id LIMIT 1";
+        let params = [
+            (&kind.as_str() as _, Type::TEXT),
+            (&values as _, Type::TEXT_ARRAY),
+            (&stronger as _, Type::TEXT_ARRAY),
+        ];
+        let row = self.query_opt(sql, &params).await?;
+        row.map(|row| HostMatch::from_row(&row)).transpose()
+    }
+
+    /// A host's active agent, seen from a registration on that host.
+    pub async fn host_incumbent(&self, host: HostId) -> Result<Option<Incumbent>, StoreError> {
+        let sql = "-- host_incumbent
+            SELECT a.host_id, a.id AS agent_id, s.presence = 'online' AS online,
+                   extract(epoch FROM now() - s.presence_since)::float8 AS seconds
+              FROM agents a JOIN agent_state s ON s.agent_id = a.id
+             WHERE a.host_id = $1 AND a.status = 'active'";
+        let row = self.query_opt(sql, &[(&host.0, Type::UUID)]).await?;
+        let found = row.map(|row| HostMatch::from_row(&row)).transpose()?;
+        Ok(found.and_then(|found| found.incumbent))
+    }
+
+    pub async fn host_identifiers(&self, host: HostId) -> Result<Identifiers, StoreError> {
+        let sql =
+            "-- host_identifiers\nSELECT kind, value FROM host_identifiers WHERE host_id = $1";
+        let mut identifiers = Identifiers::new();
+        for row in self.query(sql, &[(&host.0, Type::UUID)]).await? {
+            let kind: String = row.try_get("kind")?;
+            let known = IdentifierKind::STRONGEST_FIRST
+                .into_iter()
+                .find(|known| known.as_str() == kind);
+            if let Some(kind) = known {
+                identifiers
+                    .entry(kind)
+                    .or_default()
+                    .push(row.try_get("value")?);
+            }
+        }
+        Ok(identifiers)
+    }
+
+    pub async fn host_insert(&self, facts: &HostFacts) -> Result<HostId, StoreError> {
+        let sql = "-- host_insert
+            INSERT INTO hosts (hostname, os, os_version, arch, kernel_version, mac_addresses, ip_addresses,
+                               boot_id, cpu_count, memory_total_bytes)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING id";
+        let row = self.query_one(sql, &fact_params(facts)).await?;
+        let host = HostId(row.try_get("id")?);
+        self.host_identifiers_add(host, &facts.identifiers).await?;
+        Ok(host)
+    }
+
+    /// What the agent says now replaces what it said before; identifiers are only added.
+    pub async fn host_refresh(&self, host: HostId, facts: &HostFacts) -> Result<(), StoreError> {
+        let sql = "-- host_refresh
+            UPDATE hosts
+               SET hostname = $1, os = $2, os_version = $3, arch = $4, kernel_version = $5, mac_addresses = $6,
+                   ip_addresses = $7, boot_id = $8, cpu_count = $9, memory_total_bytes = $10, facts_at = now()
+             WHERE id = $11";
+        let mut params = fact_params(facts).to_vec();
+        params.push((&host.0, Type::UUID));
+        self.execute(sql, &params).await?;
+        self.host_identifiers_add(host, &facts.identifiers).await
+    }
+
+    async fn host_identifiers_add(
+        &self,
+        host: HostId,
+        machine: &Identifiers,
+    ) -> Result<(), StoreError> {
+        let pairs = || {
+            machine
+                .iter()
+                .flat_map(|(kind, values)| values.iter().map(move |value| (kind.as_str(), value)))
+        };
+        let kinds: Vec<&str> = pairs().map(|(kind, _)| kind).collect();
+        let values: Vec<&String> = pairs().map(|(_, value)| value).collect();
+        let sql = "-- host_identifiers_add
+            INSERT INTO host_identifiers (host_id, kind, value)
+            SELECT $1, kind, value FROM unnest($2::text[], $3::text[]) AS given(kind, value)
+            ON CONFLICT DO NOTHING";
+        let params = [
+            (&host.0 as _, Type::UUID),
+            (&kinds as _, Type::TEXT_ARRAY),
+            (&values as _, Type::TEXT_ARRAY),
+        ];
+        self.execute(sql, &params).await?;
+        Ok(())
+    }
+
+    pub async fn host_label(&self, host: HostId, labels: &Value) -> Result<(), StoreError> {
+        let sql = "-- host_label
+            UPDATE hosts SET labels = labels || $2 WHERE id = $1 AND NOT labels @> $2";
+        self.execute(sql, &[(&host.0, Type::UUID), (labels, Type::JSONB)])
+            .await?;
+        Ok(())
+    }
+}
+
+fn fact_params(facts: &HostFacts) -> [Param<'_>; 10] {
+    [
+        (&facts.hostname, Type::TEXT),
+        (&facts.os, Type::TEXT),
+        (&facts.os_version, Type::TEXT),
+        (&facts.arch, Type::TEXT),
+        (&facts.kernel_version, Type::TEXT),
+        (&facts.mac_addresses, Type::TEXT_ARRAY),
+        (&facts.ip_addresses, Type::TEXT_ARRAY),
+        (&facts.boot_id, Type::TEXT),
+        (&facts.cpu_count, Type::INT8),
+        (&facts.memory_total_bytes, Type::INT8),
+    ]
+}
+
+impl HostMatch {
+    fn from_row(row: &Row) -> Result<HostMatch, StoreError> {
+        let incumbent = match row.try_get::<_, Option<Uuid>>("agent_id")? {
+            None => None,
+            Some(id) => Some(Incumbent {
+                id: AgentId(id),
+                offline_for: offline_for(row)?,
+            }),
+        };
+        Ok(HostMatch {
+            id: HostId(row.try_get("host_id")?),
+            incumbent,
+        })
+    }
+}
+
+fn offline_for(row: &Row) -> Result<Option<Duration>, StoreError> {
+    if row.try_get("online")? {
+        return Ok(None);
+    }
+    let seconds: f64 = row.try_get("seconds")?;
+    Ok(Some(
+        Duration::try_from_secs_f64(seconds).unwrap_or_default(),
+    ))
+}
