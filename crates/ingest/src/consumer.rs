@@ -86,7 +86,7 @@ impl Consumer {
                 Err(error) => {
                     let reason = format!("{:#}", anyhow::Error::from(error));
                     tracing::error!(agent.id = %range.agent_id, reason, "samples could not be stored");
-                    self.sessions.end(range.agent_id, Ending::Unstored);
+                    self.sessions.end_any(range.agent_id, Ending::Unstored);
                 }
             }
         }
@@ -101,7 +101,7 @@ impl Consumer {
                 .iter()
                 .find(|watermark| watermark.agent_id == range.agent_id);
             if acked.is_some_and(|acked| acked.acked_seq < range.last_seq) {
-                self.sessions.end(range.agent_id, Ending::Unstored);
+                self.sessions.end_any(range.agent_id, Ending::Unstored);
             }
         }
     }

@@ -138,14 +138,14 @@ impl Server {
         parts.back("the HTTP port", http.run(pages.clone(), parts.last.clone()));
         let starting = start::start(&settings, &store, &pages, &sessions, &addresses);
         if let Some(started) = stop.run_until_cancelled(starting).await {
-            let (lease, key) = started?;
+            let started = started?;
             let doors = Doors {
                 listener,
                 tls,
                 reload,
             };
             parts::add_all(
-                &mut parts, &settings, store, sessions, lease, key, &health, doors,
+                &mut parts, &settings, store, sessions, started, &health, doors,
             )?;
             health.serving();
         }

@@ -34,6 +34,9 @@ use crate::{
 };
 use waiting::WaitingRoom;
 
+/// When a look has failed, so that what was held back meanwhile goes out soon after.
+const RETRY: Duration = Duration::from_millis(500);
+
 #[derive(Debug)]
 pub struct Watch {
     store: Store,
@@ -122,7 +125,8 @@ impl Watch {
                 _ = tick.tick() => self.pass(&mut orphans).await,
             };
             if let Err(error) = looked {
-                tracing::warn!(%error, "could not look up what changed: the next poll will");
+                tracing::warn!(%error, "could not look up what changed: trying again");
+                tick.reset_after(RETRY.min(self.timing.poll));
             }
         }
     }
@@ -138,10 +142,11 @@ impl Watch {
     /// be here at the last one, though they were not.
     async fn pass(&self, orphans: &mut HashSet<(AgentId, i64)>) -> Result<(), StoreError> {
         let began = Instant::now();
-        self.reconcile(&self.everybody()).await?;
-        *lock(&self.last_look) = began;
         self.clock
             .set_offset(self.store.database_clock_offset().await?);
+        self.reconcile(&self.everybody()).await?;
+        *lock(&self.last_look) = began;
+        self.sessions.release();
         self.close_orphans(orphans).await?;
         self.admit_reinstalls().await
     }
@@ -159,12 +164,12 @@ impl Watch {
         }
         let held = self.sessions.epochs_of(agents);
         if !held.is_empty() {
-            for (agent, displaced) in self.store.sessions_displaced(&held).await? {
+            for (agent, epoch, displaced) in self.store.sessions_displaced(&held).await? {
                 if let Displaced::NotActive { since, .. } = &displaced {
                     let metrics = &self.sessions.metrics;
                     metrics.revocation_seconds.observe(since.as_secs_f64());
                 }
-                self.sessions.end(agent, ending(&displaced));
+                self.sessions.end(agent, epoch, ending(&displaced));
             }
         }
         Ok(())

@@ -63,7 +63,8 @@ $$;
 -- Opens streams, in one statement for many agents: authenticates each against
 -- its key and status, refuses copies, and claims the next epoch for the rest.
 -- `opens` is an array of {agent_id, key, boot_id, run_id, version, capabilities,
--- facts, skew_ms}; one agent stands in it once.
+-- facts, skew_ms}; one agent stands in it once. An instance that was fenced, and
+-- does not know it yet, opens nothing: nobody would look after its streams.
 CREATE FUNCTION sessions_open(instance uuid, opens jsonb)
     RETURNS TABLE (agent_id uuid, verdict text, epoch bigint, acked_seq bigint, host_id uuid)
     LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
@@ -73,6 +74,10 @@ DECLARE
     state     agent_state;
     came_back boolean;
 BEGIN
+    PERFORM FROM ingest_instances i WHERE i.id = instance AND NOT i.fenced AND i.stopped_at IS NULL FOR SHARE;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
     FOR o IN
         SELECT * FROM jsonb_to_recordset(opens) AS given(
             agent_id uuid, key text, boot_id text, run_id text, version text, capabilities jsonb, facts jsonb, skew_ms bigint)
@@ -183,11 +188,21 @@ BEGIN
 END $$;
 
 -- Fences the leases that lapsed longer than `grace` ago and ends their streams,
--- and those whose agents did not return from a drain. Any number may run at once.
-CREATE FUNCTION sessions_sweep(grace double precision)
+-- and those whose agents did not return from a drain. Any number may run at once,
+-- but only who holds a lease may: a sweep that was sent before the database stood
+-- still, and arrives after, would find everybody lapsed.
+CREATE FUNCTION sessions_sweep(sweeper uuid, grace double precision)
     RETURNS TABLE (fenced integer, lost integer, undrained integer) LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
-DECLARE gone uuid[];
+DECLARE
+    gone      uuid[];
+    of_gone   uuid[];
+    not_back  uuid[];
 BEGIN
+    PERFORM FROM ingest_instances i
+      WHERE i.id = sweeper AND NOT i.fenced AND i.stopped_at IS NULL AND i.expires_at > now() FOR SHARE;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
     WITH lapsed AS (
         SELECT i.id FROM ingest_instances i
          WHERE NOT i.fenced AND i.stopped_at IS NULL AND i.expires_at < now() - make_interval(secs => grace)
@@ -203,13 +218,15 @@ BEGIN
            AND (i.fenced OR i.stopped_at < now() - make_interval(secs => grace)));
     DELETE FROM ingest_instances i
      WHERE i.expires_at < now() - interval '30 days' AND (i.fenced OR i.stopped_at IS NOT NULL);
-    PERFORM FROM agent_state s WHERE s.instance_id = ANY (gone) ORDER BY s.agent_id FOR UPDATE;
-    lost := sessions_end(ARRAY (SELECT s.agent_id FROM agent_state s WHERE s.instance_id = ANY (gone)), 'instance lost');
-    PERFORM FROM agent_state s WHERE s.online_until < now() ORDER BY s.agent_id FOR UPDATE SKIP LOCKED;
-    undrained := sessions_end(ARRAY (SELECT s.agent_id FROM agent_state s WHERE s.online_until < now()), 'lost');
+    -- Who is being opened at this moment is left alone: only rows that were locked as they are here are ended.
+    of_gone := ARRAY (SELECT s.agent_id FROM agent_state s WHERE s.instance_id = ANY (gone) ORDER BY s.agent_id FOR UPDATE SKIP LOCKED);
+    lost := sessions_end(of_gone, 'instance lost');
+    not_back := ARRAY (SELECT s.agent_id FROM agent_state s WHERE s.online_until < now() ORDER BY s.agent_id FOR UPDATE SKIP LOCKED);
+    undrained := sessions_end(not_back, 'lost');
     RETURN NEXT;
 END $$;
 
+-- For rows that the caller has locked.
 CREATE FUNCTION sessions_end(gone uuid[], why text) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE touched integer;
 BEGIN

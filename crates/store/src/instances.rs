@@ -187,26 +187,39 @@ fn mismatch_from_row(row: &Row) -> Result<LeaseClaim, StoreError> {
 
 /// Offline clocks run only while the service could hear. Who comes with no live
 /// sibling, or finds its own lease lapsed, cannot know whether the others, or the
-/// database, were away: every lapsed lease gets time to be claimed again.
+/// database, were away: every lapsed lease gets time to be claimed again, and every
+/// drained agent time to come back.
 async fn lease_claim_grace(
     tx: &Tx,
     instance: &NewInstance,
     grace: Duration,
 ) -> Result<(), StoreError> {
-    let sql = "-- lease_claim
-        UPDATE ingest_instances lapsed
-           SET grace_until = now() + make_interval(secs => $2)
-         WHERE NOT lapsed.fenced AND lapsed.stopped_at IS NULL AND lapsed.expires_at <= now()
-           AND (NOT EXISTS (SELECT FROM ingest_instances live
-                             WHERE NOT live.fenced AND live.stopped_at IS NULL
-                               AND live.expires_at > now() AND live.id <> $1)
-                OR EXISTS (SELECT FROM ingest_instances mine
-                            WHERE mine.id = $1 AND NOT mine.fenced AND mine.stopped_at IS NULL
-                              AND mine.expires_at <= now()))";
-    let grace = grace.as_secs_f64();
-    let params = [(&instance.id as _, Type::UUID), (&grace as _, Type::FLOAT8)];
-    tx.execute(sql, &params).await?;
+    if !lease_claim_after_outage(tx, instance.id).await? {
+        return Ok(());
+    }
+    let leases = "-- lease_claim
+        UPDATE ingest_instances
+           SET grace_until = now() + make_interval(secs => $1)
+         WHERE NOT fenced AND stopped_at IS NULL AND expires_at <= now()";
+    let drained = "-- lease_claim
+        UPDATE agent_state s
+           SET online_until = greatest(s.online_until, now() + make_interval(secs => $1))
+          FROM (SELECT agent_id FROM agent_state
+                 WHERE online_until IS NOT NULL ORDER BY agent_id FOR UPDATE) locked
+         WHERE s.agent_id = locked.agent_id AND s.online_until IS NOT NULL";
+    for sql in [leases, drained] {
+        tx.execute(sql, &[(&grace.as_secs_f64(), Type::FLOAT8)])
+            .await?;
+    }
     Ok(())
+}
+
+async fn lease_claim_after_outage(tx: &Tx, id: Uuid) -> Result<bool, StoreError> {
+    let sql = "-- lease_claim
+        SELECT coalesce(bool_or(id = $1 AND expires_at <= now()), false)
+            OR NOT coalesce(bool_or(id <> $1 AND expires_at > now()), false)
+          FROM ingest_instances WHERE NOT fenced AND stopped_at IS NULL";
+    Ok(tx.query_one(sql, &[(&id, Type::UUID)]).await?.try_get(0)?)
 }
 
 async fn lease_claim_insert(

@@ -91,6 +91,15 @@ impl CloseCause {
         }
     }
 
+    /// An end that could not be written at once: its agent could not come back
+    /// either, and is given time to.
+    pub fn belated(self, grace: Duration) -> CloseCause {
+        match self {
+            CloseCause::Lost => CloseCause::Drained { back_in: grace },
+            other => other,
+        }
+    }
+
     fn back_in(self) -> Option<f64> {
         match self {
             CloseCause::Drained { back_in } => Some(back_in.as_secs_f64()),
@@ -100,7 +109,8 @@ impl CloseCause {
 }
 
 impl Store {
-    /// Opens many streams at once. Of one agent at most one may be among them.
+    /// Opens many streams at once. Of one agent at most one may be among them. None
+    /// is opened, and nothing comes back, for an instance that was fenced.
     pub async fn sessions_open(
         &self,
         instance: Uuid,
@@ -139,17 +149,18 @@ impl Store {
     }
 
     /// Ends the streams of instances that lapsed longer than `grace` ago, and of
-    /// agents that did not come back from a drain.
-    pub async fn sessions_sweep(&self, grace: Duration) -> Result<Swept, StoreError> {
-        let sql = "-- sessions_sweep\nSELECT fenced, lost, undrained FROM sessions_sweep($1)";
+    /// agents that did not come back from a drain. Does nothing unless `sweeper`
+    /// holds its own lease when the statement runs.
+    pub async fn sessions_sweep(
+        &self,
+        sweeper: Uuid,
+        grace: Duration,
+    ) -> Result<Swept, StoreError> {
+        let sql = "-- sessions_sweep\nSELECT fenced, lost, undrained FROM sessions_sweep($1, $2)";
         let grace = grace.as_secs_f64();
+        let params = [(&sweeper as _, Type::UUID), (&grace as _, Type::FLOAT8)];
         let rows = self
-            .call(
-                "sessions_sweep",
-                Bulkhead::Watch,
-                sql,
-                &[(&grace, Type::FLOAT8)],
-            )
+            .call("sessions_sweep", Bulkhead::Watch, sql, &params)
             .await?;
         let Some(row) = rows.first() else {
             return Ok(Swept::default());
@@ -186,9 +197,9 @@ impl Store {
     pub async fn sessions_displaced(
         &self,
         held: &[(AgentId, i64)],
-    ) -> Result<Vec<(AgentId, Displaced)>, StoreError> {
+    ) -> Result<Vec<(AgentId, i64, Displaced)>, StoreError> {
         let sql = "-- sessions_displaced
-            SELECT held.agent_id, a.status,
+            SELECT held.agent_id, held.epoch, a.status,
                    extract(epoch FROM clock_timestamp() - a.decided_at)::float8 AS since
               FROM unnest($1::uuid[], $2::bigint[]) AS held(agent_id, epoch)
               LEFT JOIN agents a ON a.id = held.agent_id
@@ -252,7 +263,7 @@ fn opened_from_row(row: &Row) -> Result<(AgentId, Opened), StoreError> {
     Ok((AgentId(row.try_get("agent_id")?), opened))
 }
 
-fn displaced_from_row(row: &Row) -> Result<(AgentId, Displaced), StoreError> {
+fn displaced_from_row(row: &Row) -> Result<(AgentId, i64, Displaced), StoreError> {
     let status: Option<&str> = row.try_get("status")?;
     let displaced = match status.map(AgentStatus::from_column) {
         None => Displaced::Deleted,
@@ -262,7 +273,8 @@ fn displaced_from_row(row: &Row) -> Result<(AgentId, Displaced), StoreError> {
             since: seconds(row.try_get("since")?),
         },
     };
-    Ok((AgentId(row.try_get("agent_id")?), displaced))
+    let (agent, epoch) = (row.try_get("agent_id")?, row.try_get("epoch")?);
+    Ok((AgentId(agent), epoch, displaced))
 }
 
 fn seconds(number: Option<f64>) -> Duration {

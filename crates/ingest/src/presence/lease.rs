@@ -109,7 +109,10 @@ impl Lease {
     async fn after_renewal(&mut self) {
         let done = match self.takeover {
             true => self.take_over().await,
-            false => sweep::pass(&self.store, &self.timing, &self.sessions.metrics).await,
+            false => {
+                let (me, metrics) = (self.instance.id, &self.sessions.metrics);
+                sweep::pass(&self.store, me, &self.timing, metrics).await
+            }
         };
         if let Err(error) = done {
             tracing::warn!(%error, "could not sweep: the next pass will");
@@ -121,8 +124,8 @@ impl Lease {
         let held = self.sessions.epochs();
         for batch in held.chunks(BATCH) {
             let ours = self.store.sessions_reclaim(self.instance.id, batch).await?;
-            for (agent, _) in batch.iter().filter(|(agent, _)| !ours.contains(agent)) {
-                self.sessions.end(*agent, Ending::Replaced);
+            for (agent, epoch) in batch.iter().filter(|(agent, _)| !ours.contains(agent)) {
+                self.sessions.end(*agent, *epoch, Ending::Replaced);
             }
         }
         self.takeover = false;

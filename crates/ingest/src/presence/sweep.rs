@@ -3,15 +3,17 @@
 //! with its own lease in hand: one whose lease has lapsed cannot judge others.
 
 use svc_store::{Store, StoreError, Swept};
+use uuid::Uuid;
 
 use crate::{config::Timing, telemetry::SessionMetrics};
 
 pub(super) async fn pass(
     store: &Store,
+    me: Uuid,
     timing: &Timing,
     metrics: &SessionMetrics,
 ) -> Result<(), StoreError> {
-    let swept = store.sessions_sweep(timing.sweep_grace()).await?;
+    let swept = store.sessions_sweep(me, timing.sweep_grace()).await?;
     if swept != Swept::default() {
         let Swept {
             fenced,

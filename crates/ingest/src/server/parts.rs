@@ -5,18 +5,15 @@ use std::{sync::Arc, time::Duration};
 use svc_store::Store;
 use tokio::sync::Semaphore;
 
-use super::{Doors, Settings};
+use super::{Doors, Settings, start::Started};
 use crate::{
-    clock::DatabaseClock,
     consumer::Consumer,
     enrol::{Enrolment, Issuer},
     grpc::{self, Ingest},
     health::Health,
     maintenance::Maintenance,
-    presence::Lease,
     queue::Queue,
     session::{self, Closer, Opener, Sessions, StreamContext, Upkeep},
-    signing::SigningKey,
     supervise::Parts,
     watch::{Listen, Watch},
 };
@@ -30,18 +27,15 @@ pub(super) fn add_all(
     settings: &Settings,
     store: Store,
     sessions: Arc<Sessions>,
-    lease: Lease,
-    key: SigningKey,
+    started: Started,
     health: &Health,
     doors: Doors,
 ) -> anyhow::Result<()> {
     let timing = settings.timing;
     let (stop, last) = (parts.stop.clone(), parts.last.clone());
-    let (key, clock, closer) = (
-        Arc::new(key),
-        DatabaseClock::default(),
-        Arc::new(Closer::default()),
-    );
+    let Started { lease, key, clock } = started;
+    let key = Arc::new(key);
+    let closer = Arc::new(Closer::new(timing.outage_grace));
     let (opener, opener_part) = Opener::new(store.clone(), lease.id(), closer.clone());
     let (queue, queue_receiver) = Queue::in_process();
     let issuer = Issuer::new(store.clone(), key.clone());

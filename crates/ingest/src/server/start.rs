@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use super::{Settings, chain};
 use crate::{
+    clock::DatabaseClock,
     http::Pages,
     presence::Lease,
     session::Sessions,
@@ -17,6 +18,14 @@ use crate::{
 /// Before a start that lost the database half way begins anew.
 const START_PAUSE: Duration = Duration::from_secs(1);
 
+/// What a start has brought about.
+pub(super) struct Started {
+    pub lease: Lease,
+    pub key: SigningKey,
+    /// Set before the first agent's times are judged by it.
+    pub clock: DatabaseClock,
+}
+
 /// Gets ready, and starts over when the database goes away half way.
 pub(super) async fn start(
     settings: &Settings,
@@ -24,7 +33,7 @@ pub(super) async fn start(
     pages: &Pages,
     sessions: &Arc<Sessions>,
     addresses: &[String; 2],
-) -> Result<(Lease, SigningKey), StartError> {
+) -> Result<Started, StartError> {
     let id = Uuid::now_v7();
     loop {
         pages.health.starting("waiting for the database");
@@ -47,7 +56,7 @@ async fn get_ready(
     sessions: &Arc<Sessions>,
     [grpc_address, http_address]: &[String; 2],
     id: Uuid,
-) -> Result<(Lease, SigningKey), StartError> {
+) -> Result<Started, StartError> {
     pages.health.starting("waiting for the schema");
     let patience = settings.timing.schema_patience;
     startup::schema(store, settings.database.auto_migrate, patience).await?;
@@ -64,9 +73,11 @@ async fn get_ready(
         http_address: http_address.clone(),
     };
     let lease = Lease::claim(store.clone(), instance, settings.timing, sessions.clone()).await?;
+    let clock = DatabaseClock::default();
+    clock.set_offset(store.database_clock_offset().await?);
     drop(pages.jwks.set(key.jwks()));
     tracing::info!(instance.id = %*lease.id().borrow(), kid = key.kid(), grpc = grpc_address, http = http_address, "serving");
-    Ok((lease, key))
+    Ok(Started { lease, key, clock })
 }
 
 fn hostname() -> String {

@@ -1,5 +1,6 @@
 //! Closing streams, many in one statement. What could not be written is tried
-//! again: nothing is forgotten while the database is away.
+//! again: nothing is forgotten while the database is away. Nor could an agent that
+//! was cut off then come back, so it is given time to before it counts as lost.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -17,13 +18,23 @@ const RETRY: Duration = Duration::from_secs(1);
 /// The streams that have ended and are not yet written. A stream must have been
 /// opened to be in here, and while the database is away none is, so that there are
 /// never more than an instance holds streams.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Closer {
     waiting: Mutex<Vec<SessionClose>>,
     wake: Notify,
+    /// What agents are given to come back after an outage.
+    grace: Duration,
 }
 
 impl Closer {
+    pub fn new(grace: Duration) -> Self {
+        Self {
+            waiting: Mutex::default(),
+            wake: Notify::new(),
+            grace,
+        }
+    }
+
     pub fn close(&self, close: SessionClose) {
         self.waiting
             .lock()
@@ -73,8 +84,12 @@ impl Closer {
     }
 
     fn put_back(&self, batch: Vec<SessionClose>) {
+        let belated = batch.into_iter().map(|close| SessionClose {
+            cause: close.cause.belated(self.grace),
+            ..close
+        });
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.splice(..0, batch);
+        waiting.splice(..0, belated);
         self.wake.notify_one();
     }
 }

@@ -50,9 +50,12 @@ pub(super) fn drained(slot: Duration) -> CloseCause {
     }
 }
 
+/// Later than any time that will come.
+const UNHEARD: u64 = u64::MAX;
+
 #[derive(Debug, Default)]
 pub struct Inbox {
-    /// When the client was last heard, in the table's own time.
+    /// When the client was last heard, in the table's own time; or that it is not read.
     heard: AtomicU64,
     mail: Mutex<Mail>,
     wake: Notify,
@@ -74,6 +77,15 @@ impl Inbox {
 
     pub fn hear(&self, now: u64) {
         self.heard.store(now, Ordering::Relaxed);
+    }
+
+    /// Nobody is silent whom we do not read: its time begins when we read again.
+    pub fn listen(&self, reading: bool, now: u64) {
+        if !reading {
+            self.hear(UNHEARD);
+        } else if self.heard_at() == UNHEARD {
+            self.hear(now);
+        }
     }
 
     /// The first ending stands.
@@ -106,6 +118,16 @@ impl Inbox {
 
     pub async fn mail_arrived(&self) {
         self.wake.notified().await;
+    }
+
+    /// Waits for an ending alone. Whoever has waited looks for other mail afterwards.
+    pub async fn ended(&self) -> Ending {
+        loop {
+            if let Some(ending) = self.mail().ending {
+                return ending;
+            }
+            self.wake.notified().await;
+        }
     }
 
     /// Takes everything out but the ending and the watermark, which stay true.

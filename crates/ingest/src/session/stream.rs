@@ -14,7 +14,7 @@ use svc_proto::v1::{
     Report, Settings, Welcome, heartbeat_request::Message as Said,
     heartbeat_response::Message as Saying,
 };
-use svc_store::{AgentId, CloseCause, GapKind, HostId, Opened, SessionClose, SessionOpen};
+use svc_store::{AgentId, CloseCause, GapKind, HostId, Opened, Range, SessionClose, SessionOpen};
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep_until, timeout},
@@ -85,6 +85,8 @@ struct Stream {
     in_flight: VecDeque<i64>,
     rejected: VecDeque<(i64, String)>,
     acked: i64,
+    /// Whether the agent is to be told what is acknowledged.
+    owed: bool,
     reports_full_at: Instant,
     slowed_until: Option<Instant>,
     /// The slot that the agent was given, once it was asked to come back elsewhere.
@@ -138,6 +140,9 @@ async fn greet(
         },
     };
     let open = session_open(context, who, hello).map_err(Over::Refused)?;
+    if !context.watch.is_fresh() {
+        return Err(Over::Refused(Refusal::DatabaseUnavailable));
+    }
     let opened = context
         .opener
         .open(open)
@@ -171,6 +176,7 @@ async fn greet(
         in_flight: VecDeque::new(),
         rejected: VecDeque::new(),
         acked,
+        owed: false,
         reports_full_at: Instant::now(),
         slowed_until: None,
         drained: None,
@@ -228,6 +234,7 @@ impl Stream {
         loop {
             let wait_until = self.slowed_until.unwrap_or_else(Instant::now);
             let reading = self.in_flight.len() < MAX_IN_FLIGHT && self.slowed_until.is_none();
+            self.inbox.listen(reading, self.context.sessions.now());
             let step = tokio::select! {
                 biased;
                 () = self.inbox.mail_arrived() => self.read_mail().await,
@@ -276,7 +283,8 @@ impl Stream {
         };
         let taken = self.numbering.take(self.agent, self.host, report, &rules);
         let Some(range) = taken.map_err(|error| violation(&error.to_string()))? else {
-            return self.acknowledge().await; // A repetition is acknowledged again.
+            self.owed = true; // A repetition is acknowledged again.
+            return self.acknowledge().await;
         };
         let rejected = range
             .gaps
@@ -285,7 +293,18 @@ impl Stream {
         self.rejected
             .extend(rejected.map(|gap| (gap.first_seq, gap.reason.clone())));
         self.in_flight.push_back(range.last_seq);
-        let queued = self.context.queue.push(range).await;
+        self.enqueue(range).await
+    }
+
+    /// Waits for room in the queue, and for nothing else but its own end.
+    async fn enqueue(&mut self, range: Range) -> Result<(), Over> {
+        self.inbox.listen(false, self.context.sessions.now());
+        let queued = tokio::select! {
+            biased;
+            queued = self.context.queue.push(range) => queued,
+            ending = self.inbox.ended() => return Err(Over::Ended(ending)),
+        };
+        self.inbox.nudge();
         queued.map_err(|_| {
             Over::Ended(Ending::Drained {
                 slot: Duration::ZERO,
@@ -309,19 +328,24 @@ impl Stream {
         if let Some(slot) = mail.drain {
             self.drain(slot).await?;
         }
-        if mail.acked_seq <= self.acked {
+        if mail.acked_seq > self.acked {
+            self.acked = mail.acked_seq;
+            self.owed = true;
+        }
+        self.acknowledge().await
+    }
+
+    /// Everything up to the watermark, with the rejections that it covers; held
+    /// back while the database is out of sight.
+    async fn acknowledge(&mut self) -> Result<(), Over> {
+        if !self.owed {
             return Ok(());
         }
         if !self.context.watch.is_fresh() {
             self.context.sessions.withhold();
             return Ok(());
         }
-        self.acked = mail.acked_seq;
-        self.acknowledge().await
-    }
-
-    /// Everything up to the watermark, with the rejections that it covers.
-    async fn acknowledge(&mut self) -> Result<(), Over> {
+        self.owed = false;
         while self
             .in_flight
             .front()

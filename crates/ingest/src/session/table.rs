@@ -66,7 +66,16 @@ impl Sessions {
         }
     }
 
-    pub fn end(&self, agent: AgentId, ending: Ending) {
+    /// Ends one stream; a newer one that has come meanwhile is not meant.
+    pub fn end(&self, agent: AgentId, epoch: i64, ending: Ending) {
+        let held = self.held();
+        if let Some(session) = held.get(&agent).filter(|known| known.epoch == epoch) {
+            session.inbox.end(ending);
+        }
+    }
+
+    /// Ends whichever stream of the agent is here.
+    pub fn end_any(&self, agent: AgentId, ending: Ending) {
         if let Some(session) = self.held().get(&agent) {
             session.inbox.end(ending);
         }
