@@ -21,7 +21,6 @@ use crate::{
 /// What is left of the drain timeout, once the streams have been ended, for their last words.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-#[expect(clippy::too_many_arguments, reason = "everything is joined here, once")]
 pub(super) fn add_all(
     parts: &mut Parts,
     settings: &Settings,
