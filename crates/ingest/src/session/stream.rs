@@ -403,6 +403,7 @@ impl Stream {
 
     fn welcome(&self) -> Welcome {
         let agents = &self.context.agents;
+        let base = agents.download_base_url.as_str();
         let interval =
             prost_types::Duration::try_from(agents.heartbeat_interval).unwrap_or_default();
         Welcome {
@@ -412,7 +413,7 @@ impl Stream {
                 heartbeat_interval: Some(interval),
                 release: Some(AgentRelease {
                     version: agents.latest_version.clone().unwrap_or_default(),
-                    download_base_url: agents.download_base_url.to_string(),
+                    download_base_url: base.trim_end_matches('/').to_owned(),
                 }),
             }),
             acked_seq: self.acked.cast_unsigned(),

@@ -88,7 +88,7 @@ async fn a_stream_is_welcomed_and_its_samples_are_acknowledged_once_they_are_sto
     let release = settings.release.expect("a release");
     assert_eq!(
         (release.version.as_str(), release.download_base_url.as_str()),
-        ("2.1.0", "http://localhost:3000/")
+        ("2.1.0", "http://localhost:3000")
     );
     assert_eq!(beat.welcome.acked_seq, 0);
     assert!(beat.welcome.server_time.is_some());
