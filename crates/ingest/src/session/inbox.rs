@@ -145,3 +145,32 @@ impl Inbox {
         self.mail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_silent_whom_we_do_not_read() {
+        let inbox = Inbox::default();
+        inbox.hear(1_000);
+        inbox.listen(true, 5_000);
+        assert_eq!(inbox.heard_at(), 1_000, "reading is not hearing");
+        inbox.listen(false, 6_000);
+        assert_eq!(90_000_u64.saturating_sub(inbox.heard_at()), 0);
+        inbox.listen(true, 90_000);
+        assert_eq!(inbox.heard_at(), 90_000, "its time begins anew");
+    }
+
+    #[tokio::test]
+    async fn an_ending_is_waited_for_past_all_other_mail() {
+        let inbox = Inbox::default();
+        inbox.acked(7);
+        let end = async {
+            tokio::task::yield_now().await;
+            inbox.end(Ending::Silent);
+        };
+        let (ending, ()) = tokio::join!(inbox.ended(), end);
+        assert_eq!((ending, inbox.take().acked_seq), (Ending::Silent, 7));
+    }
+}

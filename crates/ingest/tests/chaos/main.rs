@@ -6,17 +6,26 @@
 
 #![expect(
     clippy::expect_used,
-    clippy::print_stdout,
-    reason = "the helpers of tests may fail as loudly as the tests, and figures are printed"
+    reason = "the helpers of tests may fail as loudly as the tests"
 )]
 
 #[expect(dead_code, reason = "the other test binary uses the rest")]
 #[path = "../it/agents.rs"]
 mod agents;
 mod approvals;
+#[expect(dead_code, reason = "the other test binary uses the rest")]
+#[path = "../it/beats.rs"]
+mod beats;
 mod cold_starts;
 mod figures;
+#[path = "../it/fleet.rs"]
+mod fleet;
 #[expect(dead_code, reason = "the other test binaries use the rest")]
 #[path = "../harness/mod.rs"]
 mod harness;
+mod outages;
 mod revocations;
+#[path = "../it/scenes.rs"]
+mod scenes;
+mod storms;
+mod streams;

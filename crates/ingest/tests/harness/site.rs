@@ -9,7 +9,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use svc_sandbox::{Identity, TestDatabase, shared_postgres, test_database};
+use svc_sandbox::{
+    Identity, Postgres, PostgresOptions, TestDatabase, shared_postgres, test_database,
+};
 use svc_store::{DatabaseUrl, Store, StoreOptions};
 use tempfile::TempDir;
 
@@ -18,27 +20,48 @@ use super::{InstanceBuilder, ProcessBuilder};
 /// A key made by `openssl genpkey`, so that tests need not make one each.
 const SIGNING_KEY: &str = include_str!("../fixtures/rsa2048.pem");
 
+/// The database's name on a server of the site's own.
+const OWN: &str = "svc";
+
 #[derive(Debug)]
 pub struct Site {
     folder: TempDir,
-    database: TestDatabase,
+    database: Database,
     environment: Environment,
+}
+
+#[derive(Debug)]
+enum Database {
+    Shared(TestDatabase),
+    Own(Box<Postgres>),
 }
 
 impl Site {
     /// A site whose database has the whole schema.
     pub async fn new() -> anyhow::Result<Self> {
-        Self::on(test_database("ingest_migrated", migrate).await?)
+        Self::on(Database::Shared(
+            test_database("ingest_migrated", migrate).await?,
+        ))
     }
 
     /// A site whose database has nothing in it.
     pub async fn unmigrated() -> anyhow::Result<Self> {
-        Self::on(test_database("ingest_empty", async |_| Ok(())).await?)
+        Self::on(Database::Shared(
+            test_database("ingest_empty", async |_| Ok(())).await?,
+        ))
     }
 
-    fn on(database: TestDatabase) -> anyhow::Result<Self> {
+    /// A migrated site on a PostgreSQL server of its own, which may be stopped and frozen.
+    pub async fn with_own_server() -> anyhow::Result<Self> {
+        let server = Postgres::start(PostgresOptions::default()).await?;
+        server.create_database(OWN, None).await?;
+        migrate(server.url(OWN)).await?;
+        Self::on(Database::Own(Box::new(server)))
+    }
+
+    fn on(database: Database) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
-        let environment = Environment::with_files(folder.path(), database.url())?;
+        let environment = Environment::with_files(folder.path(), &database.url())?;
         Ok(Self {
             folder,
             database,
@@ -65,14 +88,33 @@ impl Site {
         self.folder.path()
     }
 
-    pub fn database_url(&self) -> &str {
+    pub fn database_url(&self) -> String {
         self.database.url()
+    }
+
+    /// The server of a site that has its own.
+    pub fn server(&mut self) -> &mut Postgres {
+        match &mut self.database {
+            Database::Own(server) => server,
+            Database::Shared(_) => panic!("the server is everybody's"),
+        }
     }
 
     /// Runs SQL on the site's database: a line a row, columns separated by `|`.
     pub async fn psql(&self, sql: &str) -> anyhow::Result<String> {
-        let server = shared_postgres().await?;
-        server.psql(self.database.name(), sql).await
+        match &self.database {
+            Database::Own(server) => server.psql(OWN, sql).await,
+            Database::Shared(database) => shared_postgres().await?.psql(database.name(), sql).await,
+        }
+    }
+}
+
+impl Database {
+    fn url(&self) -> String {
+        match self {
+            Self::Shared(database) => database.url().to_owned(),
+            Self::Own(server) => server.url(OWN),
+        }
     }
 }
 

@@ -312,7 +312,6 @@ async fn secrets_are_in_no_log_line_at_any_level() -> Result<()> {
         let mut process = site
             .process()
             .set("DATABASE_URL", &url)
-            .set("INGEST_QUEUE_URL", "nats://svc:hunter2@127.0.0.1:1")
             .set("INGEST_LOG", "trace")
             .set("INGEST_LOG_FORMAT", format)
             .start()
@@ -322,6 +321,23 @@ async fn secrets_are_in_no_log_line_at_any_level() -> Result<()> {
         assert!(logs.contains("serving"), "{logs}");
         assert!(!logs.contains("hunter2"), "a secret was logged");
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn secrets_are_in_nothing_that_a_refused_start_writes() -> Result<()> {
+    let site = Site::new().await?;
+    let ended = site
+        .process()
+        .set("DATABASE_URL", "postgres://svc:hunter2@h:0/d")
+        .set("INGEST_QUEUE_URL", "redis://svc:hunter2@h")
+        .set("INGEST_AGENT_DOWNLOAD_BASE_URL", "http://svc:hunter2@h")
+        .set("INGEST_LOG", "trace")
+        .run()
+        .await?;
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), ""));
+    assert_eq!(ended.stderr.lines().count(), 3, "{}", ended.stderr);
+    assert!(!ended.stderr.contains("hunter2"), "{}", ended.stderr);
     Ok(())
 }
 

@@ -305,7 +305,7 @@ async fn a_lease_that_only_lapsed_is_taken_up_again() -> Result<()> {
     let site = Site::new().await?;
     let instance = site.instance().timing(hurried).start().await?;
     let id = site.psql("SELECT id FROM ingest_instances").await?;
-    site.psql("UPDATE ingest_instances SET expires_at = now() - interval '1 h'")
+    site.psql("UPDATE ingest_instances SET expires_at = now() - interval '1 ms'")
         .await?;
     let live = "SELECT id FROM ingest_instances WHERE NOT fenced AND expires_at > now()";
     eventually("the lease lives again", async || {

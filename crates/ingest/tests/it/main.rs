@@ -14,6 +14,8 @@ mod commands;
 mod config;
 mod enrolment;
 mod enrolment_races;
+mod faults;
+mod fleet;
 mod grpc;
 #[path = "../harness/mod.rs"]
 mod harness;
@@ -24,4 +26,5 @@ mod jwks;
 mod key_file;
 mod key_races;
 mod life_cycle;
+mod scenes;
 mod tls_pair;

@@ -1,0 +1,186 @@
+//! Instances that die, stop and stand still, networks that vanish, agents that hop,
+//! and revocations: streams under faults, held to their figures.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use svc_sandbox::Proxy;
+
+use crate::{
+    agents::{AUTO, FakeAgent, machine, token},
+    beats::sample,
+    figures::Latencies,
+    fleet::Pace,
+    harness::{InstanceBuilder, ProcessBuilder, Site, raise_file_limit},
+    scenes::{self, start_process},
+};
+
+const AGENTS: u32 = 100;
+const QUICK: Pace = Pace {
+    every: Duration::from_secs(1),
+    patience: Duration::from_secs(5),
+    keepalive: Duration::from_secs(5),
+    backoff: Duration::from_secs(1),
+};
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "strict: run by make chaos"]
+async fn agents_are_back_soon_however_often_instances_are_killed() -> Result<()> {
+    raise_file_limit();
+    let site = Site::new().await?;
+    let absences = Latencies::of(scenes::killed(&site, AGENTS, 20, QUICK).await?);
+    println!("instances killed 20 times, {AGENTS} agents away for {absences}; 0 lost, 0 twice");
+    ensure!(absences.quantile(0.95) <= Duration::from_secs(15));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "strict: run by make chaos"]
+async fn a_stop_under_load_takes_15_s_at_most() -> Result<()> {
+    let site = Site::new().await?;
+    let took = scenes::terminated(&site, AGENTS, QUICK).await?;
+    println!("SIGTERM under load, among clients that never speak: exit 0 after {took:.1?}");
+    ensure!(took <= Duration::from_secs(15));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "strict: run by make chaos"]
+async fn an_instance_that_stood_still_for_a_minute_changes_nothing_late() -> Result<()> {
+    let site = Site::new().await?;
+    scenes::stands_still(&site, AGENTS, Duration::from_secs(60), QUICK).await?;
+    println!("an instance stood still for 60 s: 0 lost, 0 twice, all online where they are");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "strict: run by make chaos"]
+async fn an_agent_whose_network_is_gone_is_offline_in_time() -> Result<()> {
+    let (often, seldom) = tokio::join!(gone(5), gone(30));
+    let (often, seldom) = (often?, seldom?);
+    println!("network gone: offline after {often:.1?} (interval 5 s), {seldom:.1?} (30 s)");
+    ensure!(often <= Duration::from_secs(2 * 5 + 15));
+    // The zombie's connection is noticed by its keepalive, 30 s + 20 s; then it is written.
+    ensure!(seldom <= Duration::from_secs(51));
+    Ok(())
+}
+
+/// From the loss of an agent's network to its being offline.
+async fn gone(interval: u64) -> Result<Duration> {
+    let site = Site::new().await?;
+    let instance = site
+        .process()
+        .set("INGEST_HEARTBEAT_INTERVAL", format!("{interval}s"));
+    let instance = instance.start().await?;
+    let proxy = Proxy::start(vec![instance.grpc]).await?;
+    let agent = FakeAgent::on(machine(1))?;
+    let jwt = agent.jwt(instance.grpc, &token(&site, AUTO).await?).await?;
+    let mut beat = agent.beat(proxy.address(), &jwt).await?;
+    beat.report(vec![sample(1)], vec![]).await?;
+    beat.acked(1).await?;
+    proxy.black_hole(true);
+    let lost = Instant::now();
+    let offline = "SELECT count(*) FROM agent_state WHERE presence = 'offline'";
+    let patience = Duration::from_secs(100);
+    svc_sandbox::eventually("it is offline", patience, async || {
+        site.psql(offline).await.is_ok_and(|count| count == "1")
+    })
+    .await?;
+    Ok(lost.elapsed())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "strict: run by make chaos"]
+async fn an_agent_that_stops_reading_is_closed_in_time() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = start_process(&site, None).await?;
+    let took = scenes::stops_reading(&site, instance.grpc).await?;
+    println!("an agent stops reading: closed and offline after {took:.1?}");
+    ensure!(took <= Duration::from_secs(30));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "strict: run by make chaos"]
+async fn presence_is_right_after_each_of_1000_hops() -> Result<()> {
+    raise_file_limit();
+    let site = Site::new().await?;
+    let instances = [
+        start_process(&site, None).await?,
+        start_process(&site, None).await?,
+    ];
+    let addresses = instances.each_ref().map(|instance| instance.grpc);
+    scenes::hops(&site, addresses, AGENTS, 10).await?;
+    println!(
+        "{} hops between instances: presence right every time",
+        AGENTS * 10
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "strict: run by make chaos"]
+async fn revocations_end_streams_within_a_second() -> Result<()> {
+    let latencies = revocations(|builder| builder).await?;
+    println!("revocation to the stream's end, by notification: {latencies}");
+    ensure!(latencies.quantile(0.99) <= Duration::from_secs(1));
+    ensure!(latencies.max() <= Duration::from_secs(10));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "strict: run by make chaos"]
+async fn revocations_end_streams_within_ten_seconds_though_notifications_are_cut_off() -> Result<()>
+{
+    let deaf = |builder: ProcessBuilder| {
+        builder.set(
+            "INGEST_LISTEN_DATABASE_URL",
+            "postgres://svc@127.0.0.1:1/svc",
+        )
+    };
+    let latencies = revocations(deaf).await?;
+    println!("revocation to the stream's end, by the poll alone: {latencies}");
+    ensure!(latencies.quantile(0.5) > Duration::from_millis(200));
+    ensure!(latencies.max() <= Duration::from_secs(10));
+    Ok(())
+}
+
+async fn revocations(set: fn(ProcessBuilder) -> ProcessBuilder) -> Result<Latencies> {
+    raise_file_limit();
+    let site = Site::new().await?;
+    let start = || set(site.process().set("INGEST_LOG", "warn")).start();
+    let instances = [start().await?, start().await?];
+    let addresses = instances.each_ref().map(|instance| instance.grpc);
+    Ok(Latencies::of(scenes::revoked(&site, addresses, 200).await?))
+}
+
+/// From the service's last look at the agent's status to the client's hands.
+const ON_THE_WAY: Duration = Duration::from_millis(250);
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "strict: run by make chaos"]
+async fn no_jwt_is_renewed_after_any_of_1000_revocations() -> Result<()> {
+    raise_file_limit();
+    let site = Site::new().await?;
+    let eager = |builder: InstanceBuilder| {
+        builder.timing(|timing| timing.renew_before = Duration::from_secs(24 * 3600 - 1))
+    };
+    let instances = [
+        eager(site.instance()).start().await?,
+        eager(site.instance()).start().await?,
+    ];
+    let addresses = instances.each_ref().map(|instance| instance.grpc);
+    let (mut renewed, mut late) = (0, Vec::new());
+    for wave in 0..5 {
+        let agents = wave * 200..(wave + 1) * 200;
+        let (more, later) = scenes::renewals_raced(&site, addresses, agents).await?;
+        renewed += more;
+        late.extend(later);
+    }
+    let count = late.len();
+    let late = Latencies::of(late);
+    println!("1000 revocations against {renewed} renewals: {count} came after, late by {late}");
+    ensure!(renewed >= 1000, "nothing raced");
+    ensure!(late.max() < ON_THE_WAY);
+    Ok(())
+}

@@ -1,0 +1,473 @@
+//! The faults of docs/reliability.md that concern streams, in short. Nothing here
+//! asks for speed; `make chaos` does.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use jiff::Timestamp;
+use svc_proto::v1::Sample;
+use svc_sandbox::Proxy;
+
+use crate::{
+    agents::{AUTO, FakeAgent, machine, token},
+    beats::{sample, wire_time},
+    fleet::{Fleet, Pace, times_offline},
+    harness::{Instance, InstanceBuilder, Site, eventually, get},
+    scenes::{self, Database},
+};
+
+const BRISK: Pace = Pace {
+    every: Duration::from_millis(300),
+    patience: Duration::from_secs(10),
+    keepalive: Duration::from_secs(30),
+    backoff: Duration::from_millis(200),
+};
+
+/// An instance that notices the loss of its database at once, and renews its lease often.
+fn alert(builder: InstanceBuilder) -> InstanceBuilder {
+    builder.timing(|timing| {
+        timing.lease_renewal = Duration::from_millis(500);
+        timing.lease_ttl = Duration::from_secs(2);
+        timing.freshness = Duration::from_secs(2);
+        timing.poll = Duration::from_secs(1);
+    })
+}
+
+/// One that looks at nothing by itself: what is swept is swept by the test.
+fn still(builder: InstanceBuilder) -> InstanceBuilder {
+    builder.timing(|timing| {
+        timing.lease_renewal = Duration::from_hours(1);
+        timing.lease_ttl = Duration::from_hours(3);
+    })
+}
+
+async fn pair(site: &Site) -> Result<[Instance; 2]> {
+    Ok([
+        site.instance().start().await?,
+        site.instance().start().await?,
+    ])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_outlive_a_database_that_stops() -> Result<()> {
+    let mut site = Site::with_own_server().await?;
+    let instances = [
+        alert(site.instance()).start().await?,
+        alert(site.instance()).start().await?,
+    ];
+    let addresses = instances.each_ref().map(|instance| instance.grpc);
+    let length = Duration::from_secs(4);
+    scenes::database_away(
+        &mut site,
+        &addresses,
+        (10, BRISK),
+        Database::Stopped,
+        length,
+    )
+    .await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_outlive_a_database_that_freezes() -> Result<()> {
+    let mut site = Site::with_own_server().await?;
+    let instances = [
+        alert(site.instance()).start().await?,
+        alert(site.instance()).start().await?,
+    ];
+    let addresses = instances.each_ref().map(|instance| instance.grpc);
+    let length = Duration::from_secs(4);
+    scenes::database_away(&mut site, &addresses, (10, BRISK), Database::Frozen, length).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_cut_off_while_the_database_is_away_stays_online_and_comes_back() -> Result<()> {
+    let mut site = Site::with_own_server().await?;
+    let instance = alert(site.instance()).start().await?;
+    let proxy = Proxy::start(vec![instance.grpc]).await?;
+    let fleet = Fleet::start(&site, &[proxy.address()], 0, 5, BRISK).await?;
+    site.server().stop_immediate().await?;
+    proxy.cut_all();
+    eventually("all have noticed", async || fleet.connected() == 0).await?;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    site.server().start_again().await?;
+    fleet.all_connected().await?;
+    fleet.audit(&site).await?;
+    ensure!(times_offline(&site).await? == 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn nobody_is_offline_because_all_instances_were_away() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site
+        .instance()
+        .set("INGEST_DRAIN_TIMEOUT", "1s")
+        .start()
+        .await?;
+    let fleet = Fleet::start(&site, &[instance.grpc], 0, 4, BRISK).await?;
+    drop(instance.ask_to_stop().ended().await);
+    drop(fleet);
+    // Two were drained, two were on an instance that was lost; and five minutes have gone by.
+    let away = "UPDATE agent_state SET online_until = now() - interval '5 minutes';
+        INSERT INTO ingest_instances (id, kid, hostname, version, grpc_address, http_address, expires_at)
+        SELECT '00000000-0000-0000-0000-000000000001', kid, 'gone', '0', '', '', now() - interval '5 minutes'
+          FROM ingest_instances LIMIT 1;
+        UPDATE agent_state SET online_until = NULL, cause = 'connected', instance_id = '00000000-0000-0000-0000-000000000001'
+         WHERE agent_id IN (SELECT agent_id FROM agent_state ORDER BY agent_id LIMIT 2)";
+    site.psql(away).await?;
+    let brisk = |builder: InstanceBuilder| {
+        builder.timing(|timing| timing.lease_renewal = Duration::from_millis(100))
+    };
+    let instance = brisk(site.instance()).start().await?;
+    eventually("it has swept", async || {
+        let asked = scenes::statements(&[instance.http]).await;
+        asked.is_ok_and(|asked| asked.get("sessions_sweep").is_some_and(|count| *count > 3))
+    })
+    .await?;
+    let online = "SELECT count(*) FROM agent_state WHERE presence = 'online'";
+    assert_eq!(
+        site.psql(online).await?,
+        "4",
+        "they had no chance to return"
+    );
+    let over = "UPDATE agent_state SET online_until = now(); UPDATE ingest_instances SET grace_until = now()";
+    site.psql(over).await?;
+    eventually("whoever never returned is offline", async || {
+        site.psql(online).await.is_ok_and(|count| count == "0")
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_sweep_that_arrives_late_sweeps_nobody() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = still(site.instance()).start().await?;
+    let _fleet = Fleet::start(&site, &[instance.grpc], 0, 2, BRISK).await?;
+    let lapsed = "UPDATE ingest_instances SET expires_at = now() - interval '1 hour' RETURNING id";
+    let id = site.psql(lapsed).await?;
+    let sweep = format!("SELECT fenced, lost FROM sessions_sweep('{id}', 10)");
+    assert_eq!(site.psql(&sweep).await?, "", "its own lease has lapsed");
+    ensure!(times_offline(&site).await? == 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_returns_from_a_drain_while_the_sweep_runs_stays_online() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = still(site.instance()).start().await?;
+    let _fleet = Fleet::start(&site, &[instance.grpc], 0, 2, BRISK).await?;
+    let id = site.psql("SELECT id FROM ingest_instances").await?;
+    site.psql("UPDATE agent_state SET online_until = now() - interval '1 second'")
+        .await?;
+    let returning = "BEGIN;
+        UPDATE agent_state SET online_until = NULL
+         WHERE agent_id = (SELECT min(agent_id::text)::uuid FROM agent_state);
+        SELECT pg_sleep(1); COMMIT";
+    let sweep = async {
+        eventually("one is returning", async || {
+            let sleeping = "SELECT count(*) FROM pg_stat_activity
+                             WHERE datname = current_database() AND wait_event = 'PgSleep'";
+            site.psql(sleeping).await.is_ok_and(|count| count == "1")
+        })
+        .await?;
+        site.psql(&format!("SELECT undrained FROM sessions_sweep('{id}', 10)"))
+            .await
+    };
+    let (returned, swept) = tokio::join!(site.psql(returning), sweep);
+    returned?;
+    assert_eq!(swept?, "1", "the other one");
+    let state = "SELECT string_agg(presence, ' ' ORDER BY agent_id::text) FROM agent_state";
+    assert_eq!(site.psql(state).await?, "online offline");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_instance_that_was_fenced_opens_no_stream() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = still(site.instance()).start().await?;
+    let agent = FakeAgent::on(machine(1))?;
+    let jwt = agent.jwt(instance.grpc, &token(&site, AUTO).await?).await?;
+    site.psql("UPDATE ingest_instances SET fenced = true")
+        .await?;
+    let opened = agent.beat_with(instance.grpc, &jwt, agent.hello()).await?;
+    let refused = opened.expect_err("nobody would look after it");
+    assert_eq!(refused.reason, "DATABASE_UNAVAILABLE");
+    assert!(refused.retry);
+    assert_eq!(
+        site.psql("SELECT presence, epoch FROM agent_state").await?,
+        "offline|0"
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_move_on_when_an_instance_is_killed() -> Result<()> {
+    let site = Site::new().await?;
+    let absences = scenes::killed(&site, 10, 2, BRISK).await?;
+    ensure!(
+        !absences.is_empty(),
+        "nobody was on the instances that were killed"
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_under_load_is_clean_whoever_is_connected() -> Result<()> {
+    let site = Site::new().await?;
+    scenes::terminated(&site, 10, BRISK).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_stood_still_changes_nothing_late() -> Result<()> {
+    let site = Site::new().await?;
+    let pace = Pace {
+        keepalive: Duration::from_secs(1),
+        patience: Duration::from_secs(3),
+        ..BRISK
+    };
+    scenes::stands_still(&site, 10, Duration::from_secs(6), pace).await
+}
+
+#[tokio::test]
+async fn an_agent_whose_network_is_gone_without_a_word_is_offline() -> Result<()> {
+    let site = Site::new().await?;
+    let short = |builder: InstanceBuilder| {
+        builder.timing(|timing| timing.heartbeat_interval = Duration::from_millis(100))
+    };
+    let instance = short(site.instance()).start().await?;
+    let proxy = Proxy::start(vec![instance.grpc]).await?;
+    let agent = FakeAgent::on(machine(1))?;
+    let jwt = agent.jwt(instance.grpc, &token(&site, AUTO).await?).await?;
+    let mut beat = agent.beat(proxy.address(), &jwt).await?;
+    beat.report(vec![sample(1)], vec![]).await?;
+    beat.acked(1).await?;
+    proxy.black_hole(true);
+    eventually("it is offline", async || {
+        let state = site.psql("SELECT presence, cause FROM agent_state").await;
+        state.is_ok_and(|state| state == "offline|lost")
+    })
+    .await
+}
+
+#[tokio::test]
+async fn an_agent_that_stops_reading_is_closed_and_offline() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site
+        .instance()
+        .limits(|limits| limits.send_deadline = Duration::from_secs(1));
+    let instance = instance.start().await?;
+    scenes::stops_reading(&site, instance.grpc).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn presence_is_right_after_every_hop_between_instances() -> Result<()> {
+    let site = Site::new().await?;
+    let instances = pair(&site).await?;
+    scenes::hops(
+        &site,
+        instances.each_ref().map(|instance| instance.grpc),
+        20,
+        5,
+    )
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn revocations_end_streams_on_both_instances() -> Result<()> {
+    let site = Site::new().await?;
+    let instances = pair(&site).await?;
+    let addresses = instances.each_ref().map(|instance| instance.grpc);
+    scenes::revoked(&site, addresses, 10).await?;
+    Ok(())
+}
+
+/// From its last look at the agent's status to the client's hands, on the slowest of machines.
+const ON_THE_WAY: Duration = Duration::from_secs(5);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_jwt_is_renewed_after_the_revocation() -> Result<()> {
+    let site = Site::new().await?;
+    let eager = |builder: InstanceBuilder| {
+        builder.timing(|timing| timing.renew_before = Duration::from_secs(24 * 3600 - 1))
+    };
+    let instances = [
+        eager(site.instance()).start().await?,
+        eager(site.instance()).start().await?,
+    ];
+    let addresses = instances.each_ref().map(|instance| instance.grpc);
+    let (count, late) = scenes::renewals_raced(&site, addresses, 0..20).await?;
+    ensure!(count > 0, "nothing was renewed");
+    ensure!(late.iter().all(|late| *late < ON_THE_WAY), "{late:?}");
+    Ok(())
+}
+
+fn sampled(seq: u64, ahead: jiff::SignedDuration) -> Sample {
+    Sample {
+        sampled_at: Some(wire_time(Timestamp::now() + ahead)),
+        ..sample(seq)
+    }
+}
+
+#[tokio::test]
+async fn a_clock_that_is_a_year_off_is_its_agents_own_trouble() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let secret = token(&site, AUTO).await?;
+    let year = jiff::SignedDuration::from_hours(365 * 24);
+    let mut beats = Vec::new();
+    for (number, off) in [(1, -year), (2, jiff::SignedDuration::ZERO), (3, year)] {
+        let agent = FakeAgent::on(machine(number))?;
+        let jwt = agent.jwt(instance.grpc, &secret).await?;
+        let mut hello = agent.hello();
+        hello.sent_at = Some(wire_time(Timestamp::now() + off));
+        let beat = agent.beat_with(instance.grpc, &jwt, hello).await?;
+        let beat = beat.expect("a clock does not keep an agent out");
+        beat.report(vec![sampled(1, off), sample(2)], vec![])
+            .await?;
+        beats.push(beat);
+    }
+    let mut rejected = Vec::new();
+    for beat in &mut beats {
+        let ack = beat.ack().await?;
+        assert_eq!(ack.up_to_seq, 2, "what is right is taken");
+        rejected.push(
+            ack.rejected
+                .into_iter()
+                .map(|rejection| rejection.reason)
+                .collect::<Vec<_>>(),
+        );
+    }
+    assert_eq!(rejected[0], ["sampled_at is older than the retention"]);
+    assert_eq!(rejected[1], [""; 0]);
+    assert_eq!(
+        rejected[2],
+        ["sampled_at is more than 5 minutes ahead of the database's clock"]
+    );
+    let skews = "SELECT string_agg((clock_skew_ms / 86400000.0)::int::text, ' ' ORDER BY clock_skew_ms) FROM agent_state";
+    assert_eq!(site.psql(skews).await?, "-365 0 365");
+    ensure!(times_offline(&site).await? == 0);
+    Ok(())
+}
+
+/// To the database, this is a service whose clock is ten minutes slow, or fast.
+#[tokio::test]
+async fn times_are_judged_by_the_databases_clock_from_the_first_sample_on() -> Result<()> {
+    for minutes in [10, -10] {
+        let site = Site::new().await?;
+        let shift = format!(
+            "CREATE FUNCTION clock_timestamp() RETURNS timestamptz LANGUAGE sql
+                 AS $$ SELECT pg_catalog.clock_timestamp() + interval '{minutes} minutes' $$;
+             DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog', current_database()); END $$"
+        );
+        site.psql(&shift).await?;
+        let instance = site.instance().start().await?;
+        let agent = FakeAgent::on(machine(1))?;
+        let jwt = agent.jwt(instance.grpc, &token(&site, AUTO).await?).await?;
+        let mut beat = agent.beat(instance.grpc, &jwt).await?;
+        let told = beat.welcome.server_time.map_or(0, |time| time.seconds);
+        let expected = Timestamp::now().as_second() + minutes * 60;
+        ensure!(
+            (told - expected).abs() < 60,
+            "server_time is {told}, not {expected}"
+        );
+        let ahead = |more| jiff::SignedDuration::from_mins(minutes + more);
+        beat.report(vec![sampled(1, ahead(3)), sampled(2, ahead(8))], vec![])
+            .await?;
+        let ack = beat.ack().await?;
+        let rejected: Vec<u64> = ack.rejected.iter().map(|rejection| rejection.seq).collect();
+        assert_eq!((ack.up_to_seq, rejected), (2, vec![2]), "{minutes}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_steady_fleet_writes_samples_and_no_presence() -> Result<()> {
+    let site = Site::new().await?;
+    let busy = |builder: InstanceBuilder| {
+        builder.timing(|timing| {
+            timing.lease_renewal = Duration::from_millis(500);
+            timing.poll = Duration::from_secs(1);
+        })
+    };
+    let instances = [
+        busy(site.instance()).start().await?,
+        busy(site.instance()).start().await?,
+    ];
+    let addresses = instances.each_ref().map(|instance| instance.grpc);
+    let http = instances.each_ref().map(|instance| instance.http);
+    let fleet = Fleet::start(&site, &addresses, 0, 10, BRISK).await?;
+    let presence = "SELECT md5(string_agg(concat(agent_id, epoch, presence, cause, presence_since, connected_at, last_seen_at), ';' ORDER BY agent_id)),
+                           (SELECT max(id) FROM agent_events) FROM agent_state";
+    let before = (site.psql(presence).await?, scenes::statements(&http).await?);
+    let acked = |fleet: &Fleet| {
+        fleet
+            .ledgers()
+            .iter()
+            .map(|ledger| ledger.acked)
+            .sum::<u64>()
+    };
+    let enough = acked(&fleet) + 100;
+    eventually("a hundred more samples", async || acked(&fleet) >= enough).await?;
+    let after = (site.psql(presence).await?, scenes::statements(&http).await?);
+    assert_eq!(before.0, after.0, "heartbeats wrote presence");
+    let asked: Vec<&str> = after
+        .1
+        .iter()
+        .filter(|(name, count)| before.1.get(*name) != Some(count))
+        .map(|(name, _)| name.as_str())
+        .collect();
+    let steady = [
+        "database_clock_offset",
+        "events_prune",
+        "lease_renew",
+        "reinstalls_admit",
+        "samples_append",
+        "samples_prepare",
+        "sessions_displaced",
+        "sessions_orphaned",
+        "sessions_sweep",
+    ];
+    let strange: Vec<_> = asked.iter().filter(|name| !steady.contains(name)).collect();
+    ensure!(
+        asked.contains(&"samples_append") && strange.is_empty(),
+        "{asked:?}"
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_that_reconnect_at_once_are_opened_in_few_statements() -> Result<()> {
+    const AGENTS: u32 = 100;
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let proxy = Proxy::start(vec![instance.grpc]).await?;
+    let pace = Pace {
+        every: Duration::from_secs(3),
+        backoff: Duration::from_millis(1),
+        ..BRISK
+    };
+    let fleet = Fleet::start(&site, &[proxy.address()], 0, AGENTS, pace).await?;
+    let opens = async || {
+        let asked = scenes::statements(&[instance.http]).await?;
+        anyhow::Ok(asked.get("sessions_open").copied().unwrap_or(0))
+    };
+    let (before, began) = (opens().await?, std::time::Instant::now());
+    proxy.cut_all();
+    eventually("all are back", async || {
+        fleet.streams().iter().all(|streams| *streams >= 2)
+    })
+    .await?;
+    // A batch leaves at most ten times a second, however slowly they arrive.
+    let most = began.elapsed().as_millis() as u64 / 100 + 2;
+    let asked = opens().await? - before;
+    ensure!(
+        asked <= most && asked < u64::from(AGENTS),
+        "{asked} statements, {most} at most"
+    );
+    assert_eq!(get(instance.http, "/healthz").await?.status, 200);
+    fleet.audit(&site).await
+}
