@@ -23,10 +23,10 @@ unit:
 	$(CARGO) test --locked --workspace
 
 attack: deps  ## Slow clients and HTTP/2 floods at full length (about 10 minutes)
-	$(CARGO) test --locked --release -p svc-ingest --test attack -- --include-ignored --nocapture --test-threads=1
+	$(CARGO) test --locked --profile strict -p svc-ingest --test attack -- --include-ignored --nocapture --test-threads=1
 
 chaos: deps  ## Strict figures: faults of instances, database and network, races, storms (about 15 minutes)
-	$(CARGO) test --locked --release -p svc-ingest --test chaos -- --include-ignored --nocapture --test-threads=1
+	$(CARGO) test --locked --profile strict -p svc-ingest --test chaos -- --include-ignored --nocapture --test-threads=1
 
 deps:  ## Install PostgreSQL's server programs and nats-server, if missing
 	@scripts/deps
