@@ -25,8 +25,9 @@ pub fn routes(
     bystanders: usize,
 ) -> Result<Routes, tonic_reflection::server::Error> {
     let mut routes = Routes::builder();
+    let stop = ingest.stop.clone();
     routes.add_service(ingest::service(ingest));
-    routes.add_service(health::service(health, bystanders));
+    routes.add_service(health::service(health, bystanders, stop));
     reflection::add_to(&mut routes)?;
     Ok(routes
         .routes()

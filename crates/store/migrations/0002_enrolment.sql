@@ -313,6 +313,10 @@ BEGIN
             USING ERRCODE = 'SV410',
                   HINT = 'say what is meant: replace (the same machine, reinstalled: the old agent is revoked) or new-host (another machine)';
     END IF;
+    IF incumbent IS NULL AND mode = 'new-host' THEN
+        RAISE EXCEPTION 'agent % stands on a host of its own already', agent
+            USING ERRCODE = 'SV409', HINT = 'approve it without a mode';
+    END IF;
     IF mode = 'replace' AND incumbent IS NOT NULL THEN
         PERFORM decision_begins(actor, 'superseded by ' || agent);
         UPDATE agents SET status = 'revoked' WHERE id = incumbent;

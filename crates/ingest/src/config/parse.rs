@@ -67,7 +67,7 @@ pub(super) fn max_connections(text: &str) -> Parsed<usize> {
     if text.is_empty() {
         return Ok(file_limit().saturating_sub(FILES_KEPT_BACK).max(64));
     }
-    bounded(text, 1, 1_000_000)
+    bounded(text, 1, file_limit_at_most())
 }
 
 pub(super) fn heartbeat_interval(text: &str) -> Parsed<Duration> {
@@ -168,6 +168,14 @@ fn human(duration: Duration) -> String {
         seconds if seconds % 60 == 0 => format!("{}m", seconds / 60),
         seconds => format!("{seconds}s"),
     }
+}
+
+/// What the soft limit can be raised to.
+fn file_limit_at_most() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+    limit
+        .and_then(|limit| usize::try_from(limit).ok())
+        .unwrap_or(1_000_000)
 }
 
 /// The soft limit has been raised to the hard one by the time this is asked.

@@ -7,6 +7,7 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::{Stream, StreamExt, stream};
 use tokio::{sync::Semaphore, time::MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use tonic_health::pb::{
     HealthCheckRequest, HealthCheckResponse,
@@ -21,10 +22,15 @@ const WATCH_LIFE: Duration = Duration::from_mins(1);
 const WATCH_TICK: Duration = Duration::from_secs(1);
 const SERVICES: [&str; 2] = ["", "svc.ingest.v1.IngestService"];
 
-pub(super) fn service(health: Health, watches: usize) -> HealthServer<HealthService> {
+pub(super) fn service(
+    health: Health,
+    watches: usize,
+    stop: CancellationToken,
+) -> HealthServer<HealthService> {
     HealthServer::new(HealthService {
         health,
         watches: Arc::new(Semaphore::new(watches)),
+        stop,
     })
     .max_decoding_message_size(4 * 1024)
 }
@@ -32,6 +38,7 @@ pub(super) fn service(health: Health, watches: usize) -> HealthServer<HealthServ
 pub(super) struct HealthService {
     health: Health,
     watches: Arc<Semaphore>,
+    stop: CancellationToken,
 }
 
 #[tonic::async_trait]
@@ -70,9 +77,16 @@ impl health_server::Health for HealthService {
             let _held_until_dropped = &permit;
             Ok(response(status))
         });
-        Ok(Response::new(Box::pin(
-            watched.take_until(tokio::time::sleep(WATCH_LIFE)),
-        )))
+        let over = end_of_watch(self.stop.clone());
+        Ok(Response::new(Box::pin(watched.take_until(over))))
+    }
+}
+
+/// After its life; or, when the service stops, once that has been reported.
+async fn end_of_watch(stop: CancellationToken) {
+    let stopping = stop.run_until_cancelled(tokio::time::sleep(WATCH_LIFE));
+    if stopping.await.is_none() {
+        tokio::time::sleep(WATCH_TICK * 2).await;
     }
 }
 

@@ -105,7 +105,7 @@ pub enum ClientCaError {
 
 impl ClientCa {
     pub fn load(path: &Path) -> Result<Self, ClientCaError> {
-        let text = fs::read(path).map_err(|source| ClientCaError::Unreadable {
+        let text = read_file(path).map_err(|source| ClientCaError::Unreadable {
             path: path.into(),
             source,
         })?;
@@ -207,7 +207,7 @@ fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
 }
 
 fn read(variable: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
-    fs::read(path).map_err(|source| TlsError::Unreadable {
+    read_file(path).map_err(|source| TlsError::Unreadable {
         variable,
         path: path.into(),
         source,
@@ -225,4 +225,12 @@ fn unusable(error: rustls::Error, key_file: &Path) -> TlsError {
 
 fn strip_bom(text: &[u8]) -> &[u8] {
     text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text)
+}
+
+/// Only a regular file: opening a FIFO would wait for its other end.
+fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    fs::read(path)
 }

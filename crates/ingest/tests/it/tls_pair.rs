@@ -150,3 +150,18 @@ fn served(stream: &TlsStream<TcpStream>) -> Result<Vec<u8>> {
     let chain = session.peer_certificates().context("no certificate")?;
     Ok(chain.first().context("an empty chain")?.to_vec())
 }
+
+#[test]
+fn a_fifo_in_place_of_a_certificate_is_refused_and_nobody_waits_for_it() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let environment = Environment::with_files(folder.path(), "postgres://svc@h/d")?;
+    let fifo = folder.path().join("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR)?;
+    let environment = environment.set("INGEST_TLS_CERT", &fifo);
+    let problems = Config::read(&|name| environment.get(name)).expect_err("no certificate");
+    assert!(
+        problems.to_string().contains("not a regular file"),
+        "{problems}"
+    );
+    Ok(())
+}

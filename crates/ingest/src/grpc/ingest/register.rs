@@ -4,7 +4,6 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream};
-use prost::Message;
 use svc_proto::v1::{AgentStatus as WireStatus, Credential, RegisterRequest, RegisterResponse};
 use svc_store::AgentStatus;
 use tokio::sync::OwnedSemaphorePermit;
@@ -21,8 +20,6 @@ use crate::{
 
 /// For registrations that wait on an instance that stops.
 const DRAIN_RETRY: Duration = Duration::from_secs(1);
-/// A quarter of what a heartbeat may be.
-const MAX_MESSAGE: usize = 64 * 1024;
 
 pub(super) async fn register(
     ingest: Arc<Ingest>,
@@ -33,9 +30,6 @@ pub(super) async fn register(
         .get::<Peer>()
         .cloned()
         .ok_or(Refusal::Internal)?;
-    if request.get_ref().encoded_len() > MAX_MESSAGE {
-        return Err(Refusal::MessageTooLarge);
-    }
     let (wanted, successor) = parse(request.into_inner(), peer.key)?;
     let registered = match successor {
         None => ingest.enrolment.register(&wanted).await,
