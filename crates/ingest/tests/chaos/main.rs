@@ -27,5 +27,6 @@ mod outages;
 mod revocations;
 #[path = "../it/scenes.rs"]
 mod scenes;
+mod steady;
 mod storms;
 mod streams;

@@ -498,6 +498,9 @@ async fn two_waiting_keys_of_one_machine_cannot_both_be_approved_unseen() -> any
             .register(world.instance.grpc, &manual)
             .await?;
     }
+    let apart = "SELECT approve_agent(id, 'ann', 'new-host') FROM agents LIMIT 1";
+    let refused = world.site.psql(apart).await;
+    refused.expect_err("nobody is active on its host yet");
     let approve = "SELECT approve_agent(id, 'ann') FROM agents WHERE status = 'pending' LIMIT 1";
     world.site.psql(approve).await?;
     world

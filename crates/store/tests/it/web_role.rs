@@ -15,7 +15,8 @@ const SEED: &str = "
                                             ('00000000-0000-4000-8000-000000000002', 'web-2');
     INSERT INTO agents (id, host_id, key, status) VALUES
         ('a0000000-0000-4000-8000-000000000001', '00000000-0000-4000-8000-000000000001', sha256('1'), 'pending'),
-        ('a0000000-0000-4000-8000-000000000002', '00000000-0000-4000-8000-000000000002', sha256('2'), 'active');";
+        ('a0000000-0000-4000-8000-000000000002', '00000000-0000-4000-8000-000000000002', sha256('2'), 'active'),
+        ('a0000000-0000-4000-8000-000000000003', '00000000-0000-4000-8000-000000000002', sha256('3'), 'pending');";
 
 /// Roles belong to the whole server, so each test has one of its own, with a name that must be quoted.
 async fn role_of(database: &TestDatabase, store: &Store) -> Result<String> {
@@ -113,7 +114,8 @@ async fn its_decisions_work_and_are_recorded_under_both_names() -> Result<()> {
         "SELECT reopen_agent('a0000000-0000-4000-8000-000000000001', 'ann')",
         "SELECT reject_agent('a0000000-0000-4000-8000-000000000001', 'ann')",
         "SELECT reopen_agent('a0000000-0000-4000-8000-000000000001', 'ann')",
-        "SELECT approve_agent('a0000000-0000-4000-8000-000000000001', 'ann', 'new-host')",
+        "SELECT approve_agent('a0000000-0000-4000-8000-000000000001', 'ann')",
+        "SELECT approve_agent('a0000000-0000-4000-8000-000000000003', 'eve', 'new-host')",
         "SELECT retire_host('00000000-0000-4000-8000-000000000002', 'cy')",
         "SELECT add_enrolment_token(sha256('t'), 'web', 'ann')",
         "SELECT revoke_enrolment_token(id, 'ann', true) FROM enrolment_tokens",
@@ -124,7 +126,7 @@ async fn its_decisions_work_and_are_recorded_under_both_names() -> Result<()> {
                    WHERE kind = 'status' AND from_status IS NOT NULL AND db_user = session_user";
     assert_eq!(
         text(&web, events).await?,
-        "active ann, revoked ben lost, pending ann, rejected ann, pending ann, active ann, revoked cy host retired",
+        "active ann, revoked ben lost, pending ann, rejected ann, pending ann, active ann, active eve, revoked cy host retired",
         "as {role}"
     );
     let token = "SELECT concat_ws(' ', auto_approve, allow_reinstall, max_uses, created_by, revoked_by) FROM enrolment_tokens";
