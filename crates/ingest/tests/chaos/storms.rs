@@ -17,14 +17,12 @@ use crate::{
     scenes::{start_process, statements},
 };
 
-const AGENTS: u32 = 5000;
-/// A hundred for two thousand agents.
-const STATEMENTS: u64 = 250;
+const AGENTS: u32 = 2000;
 const OTHERS: u32 = 50;
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "strict: run by make chaos"]
-async fn five_thousand_agents_reconnect_at_once_and_nobody_else_suffers() -> Result<()> {
+async fn two_thousand_agents_reconnect_at_once_and_nobody_else_suffers() -> Result<()> {
     raise_file_limit();
     let site = Site::new().await?;
     let instances = [
@@ -64,7 +62,7 @@ async fn five_thousand_agents_reconnect_at_once_and_nobody_else_suffers() -> Res
     println!("  others' acknowledgements: {acks}");
     println!("  /healthz and JWKS: {pages}");
     ensure!(took <= Duration::from_secs(60));
-    ensure!(opens <= STATEMENTS);
+    ensure!(opens <= 100);
     ensure!(acks.quantile(0.99) < Duration::from_secs(2));
     ensure!(pages.quantile(0.99) < Duration::from_millis(500));
     storm.audit(&site).await?;
