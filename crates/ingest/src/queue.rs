@@ -56,10 +56,6 @@ impl Queue {
             .await
             .map_err(|_| Closed)
     }
-
-    pub fn depth(&self) -> usize {
-        RANGES - self.sender.capacity()
-    }
 }
 
 impl QueueReceiver {

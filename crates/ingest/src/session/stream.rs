@@ -5,27 +5,28 @@
 //! control then holds it back. What it sends goes through a small channel with a
 //! deadline, so that a client that stops reading is left.
 
+mod greeting;
+
 use std::{collections::VecDeque, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use jiff::Timestamp;
 use svc_proto::v1::{
-    Ack, AgentRelease, Credential, Drain, HeartbeatRequest, HeartbeatResponse, Hello, Rejection,
-    Report, Settings, Welcome, heartbeat_request::Message as Said,
-    heartbeat_response::Message as Saying,
+    Ack, AgentRelease, Credential, Drain, HeartbeatRequest, HeartbeatResponse, Rejection, Report,
+    Settings, Welcome, heartbeat_request::Message as Said, heartbeat_response::Message as Saying,
 };
-use svc_store::{AgentId, CloseCause, GapKind, HostId, Opened, Range, SessionClose, SessionOpen};
+use svc_store::{AgentId, CloseCause, GapKind, HostId, Range, SessionClose};
 use tokio::{
     sync::mpsc,
     time::{Instant, sleep_until, timeout},
 };
 use tonic::{Status, Streaming};
 
-use super::{Closer, Ending, Held, Inbox, Numbering, Opener, Rules, Sessions, inbox::drained};
+use super::{Closer, Ending, Inbox, Numbering, Opener, Rules, Sessions, inbox::drained};
 use crate::{
     clock::DatabaseClock,
     config::{Agents, Timing},
-    grpc::{Refusal, convert},
+    grpc::Refusal,
     listener::Peer,
     queue::Queue,
     rate::Rate,
@@ -36,7 +37,6 @@ const REPORTS: Rate = Rate::new(Duration::from_millis(500), 20);
 const MAX_IN_FLIGHT: usize = 2;
 /// Messages to a client that have not been read.
 pub const OUTBOUND: usize = 32;
-const MAX_RUN_ID: usize = 255;
 /// A connection that has reached its age is left within this.
 const AGE_SPREAD: Duration = Duration::from_secs(10);
 
@@ -104,7 +104,7 @@ pub async fn run(
     out: Outbound,
 ) {
     let stream = async {
-        match greet(&context, &who, &mut inbound, &out).await {
+        match greeting::greet(&context, &who, &mut inbound, &out).await {
             Err(over) => over,
             Ok(mut stream) => {
                 let over = stream.serve(&who, &mut inbound).await;
@@ -121,107 +121,6 @@ pub async fn run(
             Over::Refused(Refusal::Internal)
         });
     farewell(&context, &out, over).await;
-}
-
-/// Hello in, the stream opened, Welcome out.
-async fn greet(
-    context: &Arc<StreamContext>,
-    who: &Authenticated,
-    inbound: &mut Streaming<HeartbeatRequest>,
-    out: &Outbound,
-) -> Result<Stream, Over> {
-    let hello = match timeout(context.timing.hello_deadline, inbound.message()).await {
-        Err(_) => return Err(Over::Refused(Refusal::HelloTimeout)),
-        Ok(Err(status)) => return Err(undecodable(&status)),
-        Ok(Ok(None)) => return Err(Over::Gone),
-        Ok(Ok(Some(request))) => match request.message {
-            Some(Said::Hello(hello)) => hello,
-            _ => return Err(violation("the first message is not Hello")),
-        },
-    };
-    let open = session_open(context, who, hello).map_err(Over::Refused)?;
-    if !context.watch.is_fresh() {
-        return Err(Over::Refused(Refusal::DatabaseUnavailable));
-    }
-    let opened = context
-        .opener
-        .open(open)
-        .await
-        .map_err(|error| Over::Refused(error.into()))?;
-    let (epoch, acked, host) = match opened {
-        Opened::Open {
-            epoch,
-            acked_seq,
-            host_id,
-        } => (epoch, acked_seq, host_id),
-        refused => return Err(Over::Refused(refused.into())),
-    };
-    let inbox = Arc::new(Inbox::default());
-    context.sessions.insert(Held {
-        agent: who.agent,
-        epoch,
-        jwt_expires_at: who.jwt_expires_at,
-        inbox: inbox.clone(),
-    });
-    context.sessions.metrics.opened.inc();
-    context.sessions.metrics.streams.inc();
-    let mut stream = Stream {
-        context: context.clone(),
-        agent: who.agent,
-        host,
-        epoch,
-        inbox,
-        out: out.clone(),
-        numbering: Numbering::after(acked),
-        in_flight: VecDeque::new(),
-        rejected: VecDeque::new(),
-        acked,
-        owed: false,
-        reports_full_at: Instant::now(),
-        slowed_until: None,
-        drained: None,
-        cause: CloseCause::Lost,
-        told: "lost",
-    };
-    let welcome = stream.welcome();
-    match stream.say(Saying::Welcome(welcome)).await {
-        Ok(()) => Ok(stream),
-        Err(over) => {
-            stream.leave(&over);
-            Err(over)
-        }
-    }
-}
-
-fn session_open(
-    context: &StreamContext,
-    who: &Authenticated,
-    hello: Hello,
-) -> Result<SessionOpen, Refusal> {
-    if hello.run_id.is_empty()
-        || hello.run_id.len() > MAX_RUN_ID
-        || hello.run_id.chars().any(char::is_control)
-    {
-        return Err(Refusal::MalformedRequest(
-            "run_id is missing, too long, or holds a control character".into(),
-        ));
-    }
-    let skew = hello
-        .sent_at
-        .and_then(|at| Timestamp::new(at.seconds, at.nanos).ok());
-    let skew_ms = skew.map(|at| at.duration_since(context.clock.now()).as_millis());
-    let agent = convert::agent_facts(hello.agent)?;
-    let facts = convert::host_facts(hello.host)?;
-    Ok(SessionOpen {
-        agent_id: who.agent,
-        key: who.peer.key.to_string(),
-        boot_id: facts.boot_id.clone(),
-        run_id: hello.run_id,
-        version: agent.version,
-        capabilities: agent.capabilities,
-        facts,
-        skew_ms: skew_ms.and_then(|skew| i64::try_from(skew).ok()),
-    })
 }
 
 impl Stream {
