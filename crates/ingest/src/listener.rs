@@ -13,6 +13,7 @@ mod gate;
 mod limits;
 mod meter;
 mod panics;
+mod patient;
 mod reload;
 mod shedding;
 mod tls;

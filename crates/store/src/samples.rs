@@ -5,6 +5,7 @@
 //! agent's row lock, and not a unique index. Rows are locked in the order of their
 //! keys, so that no two writers wait for each other.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -50,7 +51,7 @@ pub struct GapRow {
     pub first_seq: i64,
     pub last_seq: i64,
     pub kind: GapKind,
-    pub reason: String,
+    pub reason: Cow<'static, str>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -291,7 +292,7 @@ impl Tx {
             ),
             (
                 &all.iter()
-                    .map(|(_, gap)| gap.reason.as_str())
+                    .map(|(_, gap)| gap.reason.as_ref())
                     .collect::<Vec<_>>() as _,
                 Type::TEXT_ARRAY,
             ),

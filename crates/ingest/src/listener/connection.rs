@@ -16,9 +16,10 @@ use super::{
     ClientKey, Limits, Peer,
     activity::{Activity, Watched},
     gate::{Gate, Place},
-    limits::http2 as settings,
+    limits::{TLS_BUFFER, http2 as settings},
     meter::{Framed, Metered},
     panics::caught,
+    patient::Patient,
 };
 use crate::{grpc::Refusal, telemetry::Handshake};
 
@@ -75,13 +76,15 @@ impl Connection {
     async fn handshake(&self, stream: TcpStream) -> Result<(Tls, ClientKey), Handshake> {
         configure(&stream);
         let failed = |error: std::io::Error| Handshake::of(&error);
+        let stream = Patient::new(stream, self.limits.send_deadline);
         let hello = LazyConfigAcceptor::new(Default::default(), Metered::new(stream));
         let hello = hello.await.map_err(failed)?;
         let turn = self.gate.handshake_turn().await;
         yield_now().await;
         let accept = hello.into_stream(self.tls.config().clone());
         drop(turn);
-        let stream = accept.await.map_err(failed)?;
+        let mut stream = accept.await.map_err(failed)?;
+        stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
         let key = client_key(&stream).ok_or(Handshake::BadCertificate)?;
         Ok((stream, key))
     }

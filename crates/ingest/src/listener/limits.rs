@@ -37,11 +37,14 @@ pub(super) mod http2 {
     pub const FRAME: u32 = 16 * 1024;
     pub const STREAM_WINDOW: u32 = 64 * 1024;
     pub const CONNECTION_WINDOW: u32 = 256 * 1024;
-    pub const SEND_BUFFER: usize = 64 * 1024;
+    pub const SEND_BUFFER: usize = 16 * 1024;
     pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
     pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
     pub const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
 }
+
+/// What TLS holds of what could not be written yet.
+pub(super) const TLS_BUFFER: usize = 16 * 1024;
 
 /// What the kernel holds for a client that stops reading, or is read slowly.
 pub(super) mod tcp {

@@ -23,6 +23,8 @@ use tokio::{
 };
 use tokio_rustls::server::TlsStream;
 
+use super::patient::Patient;
+
 /// Twice what the fastest agent may report: 2 reports of 256 KiB a second.
 const BYTES_PER_SECOND: i64 = 1024 * 1024;
 const BURST: i64 = 4 * BYTES_PER_SECOND;
@@ -69,7 +71,7 @@ impl Budget {
 /// A socket that is read no faster than its budget allows.
 #[derive(Debug)]
 pub(super) struct Metered {
-    stream: TcpStream,
+    stream: Patient<TcpStream>,
     budget: Budget,
     nap: Option<Pin<Box<Sleep>>>,
     /// What may still be read before the handshake is complete; `None` afterwards.
@@ -77,7 +79,7 @@ pub(super) struct Metered {
 }
 
 impl Metered {
-    pub(super) fn new(stream: TcpStream) -> Self {
+    pub(super) fn new(stream: Patient<TcpStream>) -> Self {
         Self {
             stream,
             budget: Budget::new(Instant::now()),

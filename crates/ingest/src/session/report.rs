@@ -4,7 +4,7 @@
 //! gap that says why it is not: skipped, declared lost, or rejected. A sample that
 //! breaks the rules is rejected by itself; the rest of the report is taken.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use jiff::Timestamp;
 use svc_proto::v1;
@@ -73,19 +73,20 @@ impl Numbering {
                 continue;
             }
             if first > self.next {
-                gaps.push(gap(
+                miss(
+                    &mut gaps,
                     self.next,
                     first - 1,
                     GapKind::NotSent,
-                    "not sent".into(),
-                ));
+                    "not sent",
+                );
             }
             let first = first.max(self.next);
             match entry {
-                Entry::Gap(reason) => gaps.push(gap(first, last, GapKind::Declared, reason)),
+                Entry::Gap(reason) => miss(&mut gaps, first, last, GapKind::Declared, reason),
                 Entry::Sample(sample) => match row(first, *sample, rules) {
                     Ok(sample) => samples.push(sample),
-                    Err(reason) => gaps.push(gap(first, first, GapKind::Rejected, reason.into())),
+                    Err(reason) => miss(&mut gaps, first, first, GapKind::Rejected, reason),
                 },
             }
             self.next = last + 1;
@@ -135,12 +136,27 @@ fn number(seq: u64) -> Result<i64, Violation> {
     i64::try_from(seq).map_err(|_| Violation::Number)
 }
 
-fn gap(first_seq: i64, last_seq: i64, kind: GapKind, reason: String) -> GapRow {
-    GapRow {
-        first_seq,
-        last_seq,
-        kind,
-        reason,
+/// Numbers that follow one another and are missing for the same reason are one gap.
+fn miss(
+    gaps: &mut Vec<GapRow>,
+    first_seq: i64,
+    last_seq: i64,
+    kind: GapKind,
+    reason: impl Into<Cow<'static, str>>,
+) {
+    let reason = reason.into();
+    match gaps.last_mut() {
+        Some(last)
+            if last.last_seq + 1 == first_seq && last.kind == kind && last.reason == reason =>
+        {
+            last.last_seq = last_seq;
+        }
+        _ => gaps.push(GapRow {
+            first_seq,
+            last_seq,
+            kind,
+            reason,
+        }),
     }
 }
 

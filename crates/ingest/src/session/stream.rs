@@ -15,10 +15,10 @@ use svc_proto::v1::{
     Ack, AgentRelease, Credential, Drain, HeartbeatRequest, HeartbeatResponse, Rejection, Report,
     Settings, Welcome, heartbeat_request::Message as Said, heartbeat_response::Message as Saying,
 };
-use svc_store::{AgentId, CloseCause, GapKind, HostId, Range, SessionClose};
+use svc_store::{AgentId, CloseCause, GapKind, GapRow, HostId, Range, SessionClose};
 use tokio::{
     sync::mpsc,
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep_until, timeout, timeout_at},
 };
 use tonic::{Status, Streaming};
 
@@ -37,6 +37,8 @@ const REPORTS: Rate = Rate::new(Duration::from_millis(500), 20);
 const MAX_IN_FLIGHT: usize = 2;
 /// Messages to a client that have not been read.
 pub const OUTBOUND: usize = 32;
+/// Rejections named in one acknowledgement; the rest follow in the next ones.
+const REJECTIONS: usize = 100;
 /// A connection that has reached its age is left within this.
 const AGE_SPREAD: Duration = Duration::from_secs(10);
 
@@ -83,10 +85,13 @@ struct Stream {
     numbering: Numbering,
     /// The last numbers of the reports that wait to be stored.
     in_flight: VecDeque<i64>,
-    rejected: VecDeque<(i64, String)>,
+    /// Gaps of rejected samples that the agent has not been told of.
+    rejected: VecDeque<GapRow>,
     acked: i64,
     /// Whether the agent is to be told what is acknowledged.
     owed: bool,
+    /// Since when an acknowledgement waits for the client to take what it was sent before.
+    untaken_since: Option<Instant>,
     reports_full_at: Instant,
     slowed_until: Option<Instant>,
     /// The slot that the agent was given, once it was asked to come back elsewhere.
@@ -145,6 +150,11 @@ impl Stream {
                     self.slowed_until = None;
                     Ok(())
                 }
+                taken = taken(&self.out, self.untaken_since, self.context.timing.send_deadline),
+                    if self.untaken_since.is_some() => match taken {
+                        true => self.acknowledge().await,
+                        false => Err(Over::Gone),
+                    },
                 message = inbound.message(), if reading => self.hear(message).await,
             };
             if let Err(over) = step {
@@ -189,8 +199,7 @@ impl Stream {
             .gaps
             .iter()
             .filter(|gap| gap.kind == GapKind::Rejected);
-        self.rejected
-            .extend(rejected.map(|gap| (gap.first_seq, gap.reason.clone())));
+        self.rejected.extend(rejected.cloned());
         self.in_flight.push_back(range.last_seq);
         self.enqueue(range).await
     }
@@ -235,40 +244,53 @@ impl Stream {
     }
 
     /// Everything up to the watermark, with the rejections that it covers; held
-    /// back while the database is out of sight.
+    /// back while the database is out of sight, and while the client has not taken
+    /// what it was sent before: so little is held for one that stops reading.
     async fn acknowledge(&mut self) -> Result<(), Over> {
         if !self.owed {
             return Ok(());
         }
+        if self.out.capacity() < OUTBOUND {
+            self.untaken_since.get_or_insert_with(Instant::now);
+            return Ok(());
+        }
+        self.untaken_since = None;
         if !self.context.watch.is_fresh() {
             self.context.sessions.withhold();
             return Ok(());
         }
-        self.owed = false;
-        while self
-            .in_flight
-            .front()
-            .is_some_and(|last| *last <= self.acked)
-        {
-            self.in_flight.pop_front();
+        let rejected = self.rejections();
+        let untold = self.rejected.front().map(|gap| gap.first_seq);
+        let up_to = untold.map_or(self.acked, |seq| self.acked.min(seq - 1));
+        self.owed = up_to < self.acked;
+        while self.in_flight.pop_front_if(|last| *last <= up_to).is_some() {}
+        if self.owed {
+            self.inbox.nudge();
         }
-        let covered = self
-            .rejected
-            .iter()
-            .take_while(|(seq, _)| *seq <= self.acked)
-            .count();
-        let rejected = self.rejected.drain(..covered);
-        let rejected = rejected
-            .map(|(seq, reason)| Rejection {
-                seq: seq.cast_unsigned(),
-                reason,
-            })
-            .collect();
         self.say(Saying::Ack(Ack {
-            up_to_seq: self.acked.cast_unsigned(),
+            up_to_seq: up_to.cast_unsigned(),
             rejected,
         }))
         .await
+    }
+
+    /// Those that the watermark covers, one by one, as many as fit an acknowledgement.
+    fn rejections(&mut self) -> Vec<Rejection> {
+        let mut rejected = Vec::new();
+        while rejected.len() < REJECTIONS
+            && let Some(gap) = self.rejected.front_mut()
+            && gap.first_seq <= self.acked
+        {
+            rejected.push(Rejection {
+                seq: gap.first_seq.cast_unsigned(),
+                reason: gap.reason.clone().into_owned(),
+            });
+            gap.first_seq += 1;
+            if gap.first_seq > gap.last_seq {
+                self.rejected.pop_front();
+            }
+        }
+        rejected
     }
 
     /// The connection is old: come back on a new one. A stopping instance tells its agents itself.
@@ -335,6 +357,15 @@ impl Stream {
             _ => self.cause.as_str(),
         };
     }
+}
+
+/// Waits until the client has taken everything; false once it has taken too long.
+async fn taken(out: &Outbound, since: Option<Instant>, deadline: Duration) -> bool {
+    let by = since.unwrap_or_else(Instant::now) + deadline;
+    matches!(
+        timeout_at(by, out.reserve_many(OUTBOUND)).await,
+        Ok(Ok(_permits))
+    )
 }
 
 /// Out of the table, and its end to the database, however it ended.

@@ -205,4 +205,15 @@ mod tests {
         table.remove(new.agent, new.epoch);
         assert!(table.is_empty());
     }
+
+    #[test]
+    fn an_end_that_was_meant_for_an_old_stream_leaves_the_new_one_alone() {
+        let table = Sessions::default();
+        let new = session(2);
+        table.insert(new.clone());
+        table.end(new.agent, 1, Ending::Replaced);
+        assert_eq!(new.inbox.take().ending, None);
+        table.end(new.agent, 2, Ending::Replaced);
+        assert_eq!(new.inbox.take().ending, Some(Ending::Replaced));
+    }
 }

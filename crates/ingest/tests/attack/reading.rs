@@ -87,7 +87,7 @@ async fn a_reader_of_pages_that_does_not_read_is_closed() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "long: run by make attack"]
-async fn a_client_whose_socket_is_never_read_is_closed_within_a_minute() -> Result<()> {
+async fn a_client_whose_socket_is_never_read_is_closed_within_30_s() -> Result<()> {
     let site = Site::new().await?;
     let process = site.process().start().await?;
     let config = Tls::with(&svc_sandbox::Identity::self_signed("deaf")?).config()?;
@@ -103,9 +103,8 @@ async fn a_client_whose_socket_is_never_read_is_closed_within_a_minute() -> Resu
     let asked = Instant::now();
     let ping = raw::frame(raw::PING, 0, 0, &[7; 8]);
     timeout(PATIENCE * 2, until_cut(&mut stream, &ping)).await?;
-    println!(
-        "a client that never reads was cut after {:?}",
-        asked.elapsed()
-    );
+    let cut = asked.elapsed();
+    println!("a client that never reads was cut after {cut:.1?}");
+    ensure!(cut <= Duration::from_secs(30));
     Ok(())
 }

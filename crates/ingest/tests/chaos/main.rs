@@ -6,7 +6,8 @@
 
 #![expect(
     clippy::expect_used,
-    reason = "the helpers of tests may fail as loudly as the tests"
+    clippy::print_stdout,
+    reason = "the helpers of tests may fail as loudly as the tests, and the figures are for people"
 )]
 
 #[expect(dead_code, reason = "the other test binary uses the rest")]
@@ -17,6 +18,7 @@ mod approvals;
 #[path = "../it/beats.rs"]
 mod beats;
 mod cold_starts;
+mod deaf;
 mod figures;
 #[path = "../it/fleet.rs"]
 mod fleet;

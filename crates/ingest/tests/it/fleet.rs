@@ -41,13 +41,15 @@ use tower::service_fn;
 use crate::{
     agents::{AUTO, FakeAgent, TokenRules, machine, token},
     beats::{sample, saying},
-    harness::{Site, Tls, connect_with, eventually},
+    harness::{PATIENCE, Site, Tls, connect_with, eventually},
 };
 
 /// What an agent keeps at most, and how much of it goes into one report.
 const SPOOL: usize = 10_000;
 const REPORT: usize = 100;
 const REGISTERING: usize = 16;
+/// What a connection may cost on a busy machine.
+const EACH: Duration = Duration::from_millis(20);
 
 /// How the agents of a fleet behave.
 #[derive(Clone, Copy, Debug)]
@@ -173,7 +175,8 @@ impl Fleet {
     }
 
     pub async fn all_connected(&self) -> Result<()> {
-        eventually("all agents are connected", async || {
+        let patience = PATIENCE + EACH * u32::try_from(self.members.len())?;
+        svc_sandbox::eventually("all agents are connected", patience, async || {
             self.connected() == self.members.len()
         })
         .await

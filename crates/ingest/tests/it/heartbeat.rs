@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use svc_proto::v1::{
-    Gap, HostFacts, Vitals, heartbeat_request::Message as Say, heartbeat_response::Message as Hear,
+    Gap, HostFacts, Sample, Vitals, heartbeat_request::Message as Say,
+    heartbeat_response::Message as Hear,
 };
 use tonic::Code;
 
@@ -178,6 +179,30 @@ async fn skipped_declared_and_rejected_numbers_are_in_the_books() -> anyhow::Res
         world.site.psql(gaps).await?,
         "2-3 not sent, 4-4 rejected, 6-9 declared"
     );
+    Ok(())
+}
+
+#[tokio::test]
+async fn many_rejections_are_named_in_several_acknowledgements_each_once() -> anyhow::Result<()> {
+    const SAMPLES: u64 = 250;
+    let world = World::new().await?;
+    let mut beat = world.beat().await?;
+    let bad = |seq| Sample {
+        vitals: None,
+        ..sample(seq)
+    };
+    beat.report((1..=SAMPLES).map(bad).collect(), vec![])
+        .await?;
+    let (mut named, mut up_to) = (Vec::new(), 0);
+    while up_to < SAMPLES {
+        let ack = beat.ack().await?;
+        named.extend(ack.rejected.iter().map(|rejection| rejection.seq));
+        assert!(ack.up_to_seq > up_to && ack.rejected.len() <= 100);
+        up_to = ack.up_to_seq;
+        assert_eq!(named, (1..=up_to).collect::<Vec<_>>(), "all up to it");
+    }
+    let gaps = "SELECT concat(first_seq, '-', last_seq, ' ', kind) FROM metric_gaps";
+    assert_eq!(world.site.psql(gaps).await?, "1-250 rejected");
     Ok(())
 }
 

@@ -360,7 +360,7 @@ pub async fn stops_reading(site: &Site, address: SocketAddr) -> Result<Duration>
 }
 
 /// A message as gRPC sends it: not compressed, and its length.
-fn framed(message: &impl prost::Message) -> bytes::Bytes {
+pub fn framed(message: &impl prost::Message) -> bytes::Bytes {
     let mut bytes = vec![0];
     let length = u32::try_from(message.encoded_len()).expect("a short message");
     bytes.extend(length.to_be_bytes());

@@ -73,6 +73,7 @@ pub(super) async fn greet(
         rejected: VecDeque::new(),
         acked,
         owed: false,
+        untaken_since: None,
         reports_full_at: Instant::now(),
         slowed_until: None,
         drained: None,
