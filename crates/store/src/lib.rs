@@ -7,6 +7,7 @@
 //! transaction mode may stand between us and the server.
 
 mod agents;
+mod direct;
 mod error;
 mod facts;
 mod hosts;
@@ -20,6 +21,8 @@ mod overview;
 mod page;
 mod pool;
 mod registration;
+mod retention;
+mod rollups;
 mod samples;
 mod sessions;
 mod status;
@@ -41,6 +44,7 @@ pub use overview::{AgentCounts, HostCounts, Overview, TokenCounts};
 pub use page::Page;
 pub use pool::{Bulkhead, Store, StoreOptions};
 pub use registration::{HostMatch, Incumbent, KnownAgent, Look, NewAgent, TokenRow, TokenState};
+pub use rollups::RollupStep;
 pub use samples::{DiskRow, GapKind, GapRow, Range, SampleRow, Watermark};
 pub use sessions::{CloseCause, Displaced, Opened, SessionClose, SessionOpen, Swept};
 pub use status::AgentStatus;

@@ -8,5 +8,11 @@ pub(crate) const MIGRATE: i64 = 0x7376_6369_0001;
 /// Held while an instance compares its key with its siblings' and joins them.
 pub(crate) const LEASE_CLAIM: i64 = 0x7376_6369_0002;
 
-/// Held while the partitions of samples are made or dropped.
+/// Held while the partitions of samples are made.
 pub(crate) const PARTITIONS: i64 = 0x7376_6369_0003;
+
+/// Held for a step of the rollup: nobody else reads or writes what is due.
+pub(crate) const ROLLUPS: i64 = 0x7376_6369_0004;
+
+/// Held while partitions are dropped.
+pub(crate) const RETENTION: i64 = 0x7376_6369_0005;

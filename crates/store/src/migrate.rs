@@ -40,6 +40,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "metrics",
         sql: include_str!("../migrations/0004_metrics.sql"),
     },
+    Migration {
+        version: 5,
+        name: "rollups",
+        sql: include_str!("../migrations/0005_rollups.sql"),
+    },
 ];
 
 const LIMITS: TxLimits = TxLimits {

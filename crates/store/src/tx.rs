@@ -5,11 +5,13 @@
 //! way, a deadline, a dropped future, a panic) `Drop` closes it instead, so
 //! nobody ever inherits somebody else's open transaction.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::Object;
 use tokio_postgres::Row;
+use tokio_postgres::binary_copy::BinaryCopyInWriter;
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::error::{StoreError, Unavailability};
@@ -44,6 +46,12 @@ impl Default for TxLimits {
 /// would prepare a look-up.
 pub struct Tx {
     checkout: Arc<Checkout>,
+}
+
+/// Rows on their way into a table. Dropped before `finish`, it fails the
+/// transaction that it is a part of.
+pub(crate) struct CopyIn {
+    writer: Pin<Box<BinaryCopyInWriter>>,
 }
 
 /// A connection out of the pool, closed when dropped unless it was given back.
@@ -95,9 +103,24 @@ impl Tx {
         Ok(self.client()?.execute_typed(sql, params).await?)
     }
 
+    /// A `COPY … FROM STDIN (FORMAT binary)` of columns of these types. The driver
+    /// names a statement for it and closes it again at once, both inside the
+    /// transaction, so a pooler hands it to nobody else.
+    pub(crate) async fn copy_in(&self, sql: &str, types: &[Type]) -> Result<CopyIn, StoreError> {
+        let sink = self.client()?.copy_in(sql).await?;
+        let writer = Box::pin(BinaryCopyInWriter::new(sink, types));
+        Ok(CopyIn { writer })
+    }
+
     /// Several statements at once, without parameters.
     pub async fn batch(&self, sql: &str) -> Result<(), StoreError> {
         Ok(self.client()?.batch_execute(sql).await?)
+    }
+
+    /// Keeps the locks and lets go of the snapshot, which the last query holds for as
+    /// long as its portal is open: until the next one.
+    pub(crate) async fn let_go(&self) -> Result<(), StoreError> {
+        self.batch("SELECT").await
     }
 
     /// PostgreSQL answers COMMIT in a failed transaction with success and rolls
@@ -130,6 +153,18 @@ impl Tx {
         let connection = self.checkout.connection.as_ref();
         let lost = || StoreError::unavailable(Unavailability::ConnectionLost);
         connection.map(|object| &***object).ok_or_else(lost)
+    }
+}
+
+impl CopyIn {
+    /// A value for each column.
+    pub(crate) async fn write(&mut self, row: &[&(dyn ToSql + Sync)]) -> Result<(), StoreError> {
+        Ok(self.writer.as_mut().write(row).await?)
+    }
+
+    /// The number of rows that were taken.
+    pub(crate) async fn finish(mut self) -> Result<u64, StoreError> {
+        Ok(self.writer.as_mut().finish().await?)
     }
 }
 

@@ -23,6 +23,9 @@ const READABLE: &[&str] = &[
     "host_overview",
     "host_metrics",
     "metric_gaps",
+    "host_metrics_hourly",
+    "rollup_changes",
+    "rollups_due",
 ];
 
 const CALLABLE: &[&str] = &[

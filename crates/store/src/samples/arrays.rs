@@ -1,0 +1,28 @@
+//! Rows turned into the arrays that `unnest` turns into rows again.
+
+use tokio_postgres::types::{ToSql, Type};
+
+use crate::tx::Param;
+
+/// The parameters of a statement, column by column.
+#[derive(Default)]
+pub(super) struct Arrays(Vec<(Box<dyn ToSql + Sync + Send>, Type)>);
+
+impl Arrays {
+    /// Adds one column of `rows`. `array` is the type of the array, not of its elements.
+    pub(super) fn column<R, T>(mut self, array: Type, rows: &[R], value: impl Fn(&R) -> T) -> Arrays
+    where
+        T: ToSql + Sync + Send + 'static,
+    {
+        let column: Vec<T> = rows.iter().map(value).collect();
+        self.0.push((Box::new(column), array));
+        self
+    }
+
+    pub(super) fn params(&self) -> Vec<Param<'_>> {
+        let columns = self.0.iter();
+        columns
+            .map(|(column, array)| (column.as_ref() as _, array.clone()))
+            .collect()
+    }
+}

@@ -1,0 +1,54 @@
+//! What remains of a range when a part of it is stored already, or cannot be.
+//!
+//! The invariant that both keep: each number of a range is a sample or in a gap.
+
+use super::{GapKind, GapRow, Range};
+
+const NOT_KEPT: &str = "samples of its day are no longer kept";
+
+impl Range {
+    /// Leaves out what is at or below the watermark. `None` when nothing is
+    /// left, or when numbers between the watermark and this range are missing.
+    pub(super) fn above(&self, acked: i64) -> Option<Range> {
+        if self.last_seq <= acked || self.first_seq > acked + 1 {
+            return None;
+        }
+        let samples = self.samples.iter().filter(|sample| sample.seq > acked);
+        let gaps = self.gaps.iter().filter(|gap| gap.last_seq > acked);
+        Some(Range {
+            first_seq: acked + 1,
+            samples: samples.cloned().collect(),
+            gaps: gaps
+                .map(|gap| GapRow {
+                    first_seq: gap.first_seq.max(acked + 1),
+                    ..gap.clone()
+                })
+                .collect(),
+            ..*self
+        })
+    }
+
+    /// Turns the samples that are not `kept` into gaps.
+    pub(super) fn keep(&mut self, kept: impl Fn(&super::SampleRow) -> bool) {
+        let samples = std::mem::take(&mut self.samples);
+        let (kept, lost): (Vec<_>, Vec<_>) = samples.into_iter().partition(kept);
+        self.samples = kept;
+        self.gaps.extend(lost.iter().map(|sample| GapRow {
+            first_seq: sample.seq,
+            last_seq: sample.seq,
+            kind: GapKind::NotKept,
+            reason: NOT_KEPT.into(),
+        }));
+    }
+
+    /// How many numbers stand in gaps of these kinds.
+    pub(super) fn missing(&self, kind: impl Fn(GapKind) -> bool) -> i64 {
+        let gaps = self.gaps.iter().filter(|gap| kind(gap.kind));
+        gaps.map(|gap| gap.last_seq - gap.first_seq + 1).sum()
+    }
+
+    /// How many numbers are samples.
+    pub(super) fn stored(&self) -> i64 {
+        i64::try_from(self.samples.len()).unwrap_or(i64::MAX)
+    }
+}

@@ -1,0 +1,86 @@
+//! Hosts with an active agent each, and samples as they would tell them.
+
+use anyhow::Result;
+use jiff::{SignedDuration, Timestamp};
+use svc_store::{AgentId, DiskRow, GapRow, HostId, Range, SampleRow, Store};
+use uuid::Uuid;
+
+use crate::support::batch;
+
+pub const DAY: std::time::Duration = std::time::Duration::from_hours(24);
+
+#[derive(Clone, Copy, Debug)]
+pub struct Teller {
+    pub host: HostId,
+    pub agent: AgentId,
+}
+
+/// A new host with an active agent.
+pub async fn teller(store: &Store) -> Result<Teller> {
+    let (host, agent) = (Uuid::now_v7(), Uuid::now_v7());
+    let sql = format!(
+        "INSERT INTO hosts (id, hostname) VALUES ('{host}', 'web-{host}');
+         INSERT INTO agents (id, host_id, key, status) VALUES ('{agent}', '{host}', sha256('{agent}'), 'active')"
+    );
+    batch(store, &sql).await?;
+    Ok(Teller {
+        host: HostId(host),
+        agent: AgentId(agent),
+    })
+}
+
+impl Teller {
+    /// Samples and gaps of numbers that follow one another.
+    pub fn range(&self, samples: &[SampleRow], gaps: &[GapRow]) -> Range {
+        let firsts = samples.iter().map(|s| s.seq);
+        let first = firsts.chain(gaps.iter().map(|g| g.first_seq)).min();
+        let lasts = samples.iter().map(|s| s.seq);
+        let last = lasts.chain(gaps.iter().map(|g| g.last_seq)).max();
+        Range {
+            agent_id: self.agent,
+            host_id: self.host,
+            first_seq: first.unwrap_or(1),
+            last_seq: last.unwrap_or(0),
+            samples: samples.to_vec(),
+            gaps: gaps.to_vec(),
+        }
+    }
+}
+
+/// The beginning of an hour, some hours before this one.
+pub fn hours_ago(hours: i64) -> Timestamp {
+    let now = Timestamp::now().as_second();
+    Timestamp::from_second(now - now.rem_euclid(3600) - hours * 3600).unwrap()
+}
+
+pub fn after(at: Timestamp, millis: i64) -> Timestamp {
+    at.checked_add(SignedDuration::from_millis(millis)).unwrap()
+}
+
+pub fn sample(seq: i64, sampled_at: Timestamp) -> SampleRow {
+    SampleRow {
+        seq,
+        sampled_at,
+        cpu_percent: 12.5,
+        load: [0.5, 0.4, 0.3],
+        memory_used_bytes: 3 << 30,
+        memory_total_bytes: 8 << 30,
+        swap_used_bytes: 1 << 20,
+        swap_total_bytes: 2 << 30,
+        uptime_seconds: 86_400 + seq * 30,
+        process_count: 240,
+        network_rx_bytes: 1_000 * seq,
+        network_tx_bytes: 100 * seq,
+        disks: vec![disk("/", 41), disk("/var", 63)],
+    }
+}
+
+pub fn disk(mount_point: &str, percent: i64) -> DiskRow {
+    DiskRow {
+        mount_point: mount_point.into(),
+        device: "/dev/nvme0n1p2".into(),
+        fs_type: "ext4".into(),
+        total_bytes: 100 << 30,
+        used_bytes: percent << 30,
+    }
+}
