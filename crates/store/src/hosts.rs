@@ -11,6 +11,7 @@ use tokio_postgres::types::{Json, Type};
 use uuid::Uuid;
 
 use crate::agents::{AgentFilter, AgentRecord};
+use crate::books::AgentBooks;
 use crate::error::StoreError;
 use crate::ids::{AgentId, HostId};
 use crate::page::Page;
@@ -20,8 +21,9 @@ use crate::pool::{Bulkhead, Store};
 const SELECT: &str = "SELECT h.id, h.hostname, a.id AS agent_id, s.presence, s.presence_since, h.os, h.os_version,
                 h.arch, h.kernel_version, h.cpu_count, h.memory_total_bytes, h.mac_addresses,
                 h.ip_addresses, h.boot_id, h.labels, h.created_at, h.facts_at, h.retired_at, h.vitals_at,
-                h.cpu_percent, h.load_1m, h.memory_used_bytes, h.swap_used_bytes, h.uptime_seconds,
-                h.process_count, h.disks, n.agent_count,
+                h.cpu_percent, h.load_1m, h.load_5m, h.load_15m, h.memory_used_bytes, h.swap_used_bytes,
+                h.swap_total_bytes, h.uptime_seconds, h.process_count, h.network_rx_bytes, h.network_tx_bytes,
+                h.fullest_disk_percent, h.fullest_disk_mount_point, h.disks, n.agent_count,
                 n.pending_count
            FROM hosts h
            LEFT JOIN agents a ON a.host_id = h.id AND a.status = 'active'
@@ -66,10 +68,18 @@ pub struct HostRecord {
     pub vitals_at: Option<Timestamp>,
     pub cpu_percent: Option<f64>,
     pub load_1m: Option<f64>,
+    pub load_5m: Option<f64>,
+    pub load_15m: Option<f64>,
     pub memory_used_bytes: Option<i64>,
     pub swap_used_bytes: Option<i64>,
+    pub swap_total_bytes: Option<i64>,
     pub uptime_seconds: Option<i64>,
     pub process_count: Option<i64>,
+    pub network_rx_bytes: Option<i64>,
+    pub network_tx_bytes: Option<i64>,
+    /// In whole percents, rounded down.
+    pub fullest_disk_percent: Option<i16>,
+    pub fullest_disk_mount_point: Option<String>,
     pub disks: Option<Value>,
     /// Agents of any status, and those of them that wait for a decision.
     pub agent_count: i64,
@@ -82,6 +92,8 @@ pub struct HostDetail {
     pub host: HostRecord,
     pub identifiers: Vec<IdentifierRecord>,
     pub agents: Vec<AgentRecord>,
+    /// Of those that have sent anything.
+    pub books: Vec<AgentBooks>,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -150,6 +162,7 @@ impl Store {
             host: HostRecord::from_row(row)?,
             identifiers: self.host_show_identifiers(host).await?,
             agents: self.agents_list(&filter, AGENTS_SHOWN).await?.rows,
+            books: self.host_books(host).await?,
         }))
     }
 
@@ -218,10 +231,17 @@ impl HostRecord {
             vitals_at: row.try_get("vitals_at")?,
             cpu_percent: row.try_get("cpu_percent")?,
             load_1m: row.try_get("load_1m")?,
+            load_5m: row.try_get("load_5m")?,
+            load_15m: row.try_get("load_15m")?,
             memory_used_bytes: row.try_get("memory_used_bytes")?,
             swap_used_bytes: row.try_get("swap_used_bytes")?,
+            swap_total_bytes: row.try_get("swap_total_bytes")?,
             uptime_seconds: row.try_get("uptime_seconds")?,
             process_count: row.try_get("process_count")?,
+            network_rx_bytes: row.try_get("network_rx_bytes")?,
+            network_tx_bytes: row.try_get("network_tx_bytes")?,
+            fullest_disk_percent: row.try_get("fullest_disk_percent")?,
+            fullest_disk_mount_point: row.try_get("fullest_disk_mount_point")?,
             disks: row.try_get("disks")?,
             agent_count: row.try_get("agent_count")?,
             pending_count: row.try_get("pending_count")?,

@@ -7,6 +7,7 @@
 //! transaction mode may stand between us and the server.
 
 mod agents;
+mod books;
 mod direct;
 mod error;
 mod facts;
@@ -33,6 +34,7 @@ mod url;
 mod web_role;
 
 pub use agents::{AgentDetail, AgentFilter, AgentRecord, ApprovalMode, Decision, EventRecord};
+pub use books::{AgentBooks, GapRecord};
 pub use error::{Refusal, RefusalKind, SchemaError, StoreError, Unavailability};
 pub use facts::{AgentFacts, HostFacts, IdentifierKind, Identifiers, same_machine};
 pub use hosts::{HostDetail, HostFilter, HostRecord, IdentifierRecord};

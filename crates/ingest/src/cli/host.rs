@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use serde::Serialize;
-use svc_store::{HostDetail, HostFilter, HostRecord};
+use svc_store::{AgentBooks, GapRecord, HostDetail, HostFilter, HostRecord};
 
 use super::{
     actor::{self, Actor},
@@ -88,6 +88,14 @@ const COLUMNS: &[Column] = &[
     ("MEMORY", Fit::Whole),
     ("AGENTS", Fit::Wraps),
     ("LABELS", Fit::Wraps),
+];
+
+const GAP_COLUMNS: &[Column] = &[
+    ("AGENT", Fit::Whole),
+    ("NUMBERS", Fit::Whole),
+    ("KIND", Fit::Whole),
+    ("REASON", Fit::Wraps),
+    ("RECORDED", Fit::Wraps),
 ];
 
 pub async fn run(command: Command) -> anyhow::Result<ExitCode> {
@@ -187,6 +195,7 @@ fn in_detail(detail: &HostDetail) -> String {
         ("kernel", or_dash(host.kernel_version.clone())),
         ("cpus", cpu(host)),
         ("memory", memory(host)),
+        ("fullest disk", fullest_disk(host)),
         (
             "vitals of",
             host.vitals_at.map_or_else(|| "-".into(), in_full),
@@ -198,9 +207,63 @@ fn in_detail(detail: &HostDetail) -> String {
     ];
     let identifiers = detail.identifiers.iter();
     rows.extend(identifiers.map(|known| (known.kind.as_str(), known.value.clone())));
-    match detail.agents.as_slice() {
-        [] => facts(&rows),
-        agents => format!("{}\n\n{}", facts(&rows), agent::table(agents)),
+    rows.extend(detail.books.iter().map(|books| ("books", balance(books))));
+    let mut parts = vec![facts(&rows)];
+    if !detail.agents.is_empty() {
+        parts.push(agent::table(&detail.agents));
+    }
+    let gaps = |books: &AgentBooks| {
+        books
+            .missing
+            .iter()
+            .map(gap_row(short(books.agent_id)))
+            .collect()
+    };
+    let gaps: Vec<Vec<String>> = detail.books.iter().flat_map::<Vec<_>, _>(gaps).collect();
+    if !gaps.is_empty() {
+        parts.push(output::table(GAP_COLUMNS, gaps));
+    }
+    parts.join("\n\n")
+}
+
+fn fullest_disk(host: &HostRecord) -> String {
+    match (host.fullest_disk_percent, &host.fullest_disk_mount_point) {
+        (Some(percent), Some(mount_point)) => format!("{mount_point}, {percent} %"),
+        _ => "-".into(),
+    }
+}
+
+/// Every number that an agent has sent, accounted for.
+fn balance(books: &AgentBooks) -> String {
+    let AgentBooks {
+        sent,
+        stored,
+        rejected,
+        gaps,
+        ..
+    } = books;
+    let verdict = match books.balanced {
+        true => "",
+        false => " — NOT what the tables hold: see docs/data-model.md",
+    };
+    let agent = short(books.agent_id);
+    format!("{agent}: {sent} sent = {stored} stored + {rejected} rejected + {gaps} gaps{verdict}")
+}
+
+fn gap_row(agent: String) -> impl Fn(&GapRecord) -> Vec<String> {
+    move |gap| {
+        let numbers = match gap.last_seq - gap.first_seq {
+            0 => gap.first_seq.to_string(),
+            _ => format!("{}–{}", gap.first_seq, gap.last_seq),
+        };
+        let recorded = when(Some(gap.recorded_at));
+        vec![
+            agent.clone(),
+            numbers,
+            gap.kind.clone(),
+            or_dash(gap.reason.clone()),
+            recorded,
+        ]
     }
 }
 

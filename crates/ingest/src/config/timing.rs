@@ -31,6 +31,8 @@ pub struct Timing {
     pub reinstall_quiet: Duration,
     /// How long somebody else may take to migrate the schema, where this instance may not.
     pub schema_patience: Duration,
+    /// How often the hours that changed are rolled up.
+    pub rollup: Duration,
 }
 
 impl Timing {
@@ -50,6 +52,7 @@ impl Timing {
             poll: Duration::from_secs(5),
             reinstall_quiet: Duration::from_mins(10),
             schema_patience: Duration::from_mins(1),
+            rollup: Duration::from_mins(5),
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     enrol::{Enrolment, Issuer},
     grpc::{self, Ingest},
     health::Health,
-    maintenance::Maintenance,
+    maintenance::{Maintenance, Rollups},
     queue::Queue,
     session::{self, Closer, Opener, Sessions, StreamContext, Upkeep},
     supervise::Parts,
@@ -99,9 +99,15 @@ pub(super) fn add_all(
     });
     let maintenance = Maintenance {
         store: store.clone(),
+        direct: settings.database.listen_url(),
         retention: settings.retention,
     };
+    let rollups = Rollups {
+        store: store.clone(),
+        every: timing.rollup,
+    };
     parts.back("the maintenance", maintenance.run(last.clone()));
+    parts.back("the rollups", rollups.run(last.clone()));
     parts.back("the lease", lease.run(last.clone()));
     parts.back("the watch", watch.run(last.clone()));
     parts.back("the LISTEN connection", listen.run(last.clone()));

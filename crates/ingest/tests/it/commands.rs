@@ -23,13 +23,13 @@ async fn run(site: &Site, arguments: &[&str]) -> Result<Finished> {
 }
 
 /// What it prints, where it succeeds.
-async fn done(site: &Site, arguments: &[&str]) -> Result<String> {
+pub async fn done(site: &Site, arguments: &[&str]) -> Result<String> {
     let ended = run(site, arguments).await?;
     anyhow::ensure!(ended.code == Some(0), "{arguments:?}: {ended:?}");
     Ok(ended.stdout)
 }
 
-async fn json(site: &Site, arguments: &[&str]) -> Result<Value> {
+pub async fn json(site: &Site, arguments: &[&str]) -> Result<Value> {
     let arguments = [arguments, &["--output", "json"]].concat();
     Ok(serde_json::from_str(&done(site, &arguments).await?)?)
 }

@@ -423,8 +423,12 @@ async fn a_steady_fleet_writes_samples_and_no_presence() -> Result<()> {
     let steady = [
         "database_clock_offset",
         "events_prune",
+        "gaps_prune",
         "lease_renew",
+        "partitions_drop",
         "reinstalls_admit",
+        "rollups_compute",
+        "rollups_gather",
         "samples_append",
         "samples_prepare",
         "sessions_displaced",

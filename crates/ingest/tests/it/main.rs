@@ -20,6 +20,7 @@ mod grpc;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod heartbeat;
+mod history;
 mod hosts;
 mod http_port;
 mod jwks;

@@ -10,7 +10,8 @@ use svc_store::{Bulkhead, LeaseClaim, LeaseRenewal, NewInstance, SchemaState, St
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use crate::support::{PATIENCE, open, options};
+use crate::support::{PATIENCE, open, options, text};
+use crate::telling::{DAY, after, hours_ago, sample, teller};
 
 const OUTAGE_GRACE: Duration = Duration::from_secs(150);
 
@@ -60,6 +61,7 @@ async fn everything_works_through_a_pgbouncer_in_transaction_mode() -> Result<()
         (one?.state, two?.state),
         (SchemaState::Current, SchemaState::Current)
     );
+    stores[0].samples_prepare(DAY).await?;
     let mut tasks = JoinSet::new();
     for n in 0..400 {
         tasks.spawn(mixture(stores[n % 2].clone()));
@@ -67,6 +69,9 @@ async fn everything_works_through_a_pgbouncer_in_transaction_mode() -> Result<()
     while let Some(outcome) = tasks.join_next().await {
         outcome??;
     }
+    while stores[0].rollups_gather().await?.more || stores[0].rollups_compute().await?.more {}
+    let rolled_up = "SELECT concat(count(*), ' ', sum(sample_count)) FROM host_metrics_hourly";
+    assert_eq!(text(&stores[1], rolled_up).await?, "400 1200");
     std::fs::remove_dir_all(&folder)?;
     Ok(())
 }
@@ -90,6 +95,11 @@ async fn mixture(store: Store) -> Result<()> {
         LeaseRenewal::Renewed
     );
     store.live_siblings().await?;
+    let teller = teller(&store).await?;
+    for seq in 1..=3 {
+        let range = teller.range(&[sample(seq, after(hours_ago(2), seq))], &[]);
+        assert_eq!(store.samples_append(&[range]).await?.len(), 1);
+    }
     let words = vec!["a".to_owned()];
     let sql = "SELECT cardinality($1), current_setting('statement_timeout')";
     let row = store.run("mix", Bulkhead::Ingest, async |tx| {

@@ -1,0 +1,114 @@
+//! History through the port: rolled up within a round, and its books printed.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use svc_proto::v1::{Disk, Gap, Sample};
+
+use crate::{
+    agents::{AUTO, FakeAgent, machine, token},
+    beats::{sample, wire_time},
+    commands::{done, json},
+    harness::{Site, eventually},
+};
+
+/// A sample of some time ago.
+fn sample_of(seq: u64, ago: SignedDuration, rx: u64) -> anyhow::Result<Sample> {
+    let mut sample = sample(seq);
+    sample.sampled_at = Some(wire_time(Timestamp::now().checked_sub(ago)?));
+    if let Some(vitals) = &mut sample.vitals {
+        vitals.network_rx_bytes = rx;
+        vitals.disks = vec![Disk {
+            mount_point: "/srv".into(),
+            total_bytes: 1000,
+            used_bytes: 915,
+            ..Disk::default()
+        }];
+    }
+    Ok(sample)
+}
+
+#[tokio::test]
+async fn samples_are_rolled_up_and_the_books_are_shown() -> anyhow::Result<()> {
+    let site = Site::new().await?;
+    let brisk =
+        |timing: &mut svc_ingest::config::Timing| timing.rollup = Duration::from_millis(100);
+    let instance = site.instance().timing(brisk).start().await?;
+    let agent = FakeAgent::on(machine(1))?;
+    let jwt = agent.jwt(instance.grpc, &token(&site, AUTO).await?).await?;
+    let mut beat = agent.beat(instance.grpc, &jwt).await?;
+    let (two_hours, now) = (SignedDuration::from_hours(2), SignedDuration::ZERO);
+    let mut bad = sample_of(3, now, 0)?;
+    if let Some(vitals) = &mut bad.vitals {
+        vitals.cpu_percent = f64::NAN;
+    }
+    let samples = vec![
+        sample_of(1, two_hours, 10)?,
+        sample_of(2, two_hours, 25)?,
+        bad,
+        sample_of(6, now, 30)?,
+    ];
+    let lost = Gap {
+        first_seq: 4,
+        last_seq: 5,
+        reason: "spool full".into(),
+    };
+    beat.report(samples, vec![lost]).await?;
+    beat.acked(6).await?;
+
+    let sum = "SELECT sum(sample_count), max(network_rx_bytes_increase), max(fullest_disk_percent), max(fullest_disk_mount_point)
+                 FROM host_metrics_hourly";
+    eventually("the samples are rolled up", async || {
+        site.psql(sum)
+            .await
+            .is_ok_and(|sum| sum == "3|15|91.5|/srv")
+    })
+    .await?;
+
+    let shown = json(&site, &["host", "show", "web-1"]).await?;
+    assert_eq!(
+        (
+            &shown["fullest_disk_percent"],
+            &shown["fullest_disk_mount_point"]
+        ),
+        (&91.into(), &"/srv".into())
+    );
+    let books = &shown["books"][0];
+    let counts = ["sent", "stored", "rejected", "gaps"].map(|name| books[name].as_i64());
+    assert_eq!(counts, [6, 3, 1, 2].map(Some));
+    assert_eq!(books["balanced"], true);
+    let missing: Vec<String> = books["missing"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|gap| {
+            format!(
+                "{}-{} {} {}",
+                gap["first_seq"], gap["last_seq"], gap["kind"], gap["reason"]
+            )
+        })
+        .collect();
+    assert_eq!(
+        missing,
+        [
+            r#"4-5 "declared" "spool full""#,
+            r#"3-3 "rejected" "cpu_percent is not between 0 and 100""#
+        ]
+    );
+    let table = done(&site, &["host", "show", "web-1"]).await?;
+    assert!(
+        table.contains("6 sent = 3 stored + 1 rejected + 2 gaps"),
+        "{table}"
+    );
+    assert!(table.contains("spool full"), "{table}");
+
+    site.psql("DELETE FROM host_metrics WHERE seq = 2").await?;
+    let shown = json(&site, &["host", "show", "web-1"]).await?;
+    assert_eq!(
+        shown["books"][0]["balanced"], false,
+        "a stored sample is gone"
+    );
+    let table = done(&site, &["host", "show", "web-1"]).await?;
+    assert!(table.contains("NOT what the tables hold"), "{table}");
+    Ok(())
+}

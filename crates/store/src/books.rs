@@ -1,0 +1,109 @@
+//! The books of a host's agents: every number that was sent is stored, rejected or
+//! in a gap; and what of the last day is really there.
+
+use jiff::Timestamp;
+use serde::Serialize;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use crate::error::StoreError;
+use crate::ids::{AgentId, HostId};
+use crate::pool::{Bulkhead, Store};
+
+/// Of how many agents the books are shown, and how many of an agent's gaps: the newest.
+const AGENTS_SHOWN: i64 = 20;
+const GAPS_SHOWN: i64 = 20;
+
+/// sent = stored + rejected + gaps.
+#[derive(Debug, Clone, Serialize)]
+pub struct AgentBooks {
+    pub agent_id: AgentId,
+    pub sent: i64,
+    pub stored: i64,
+    pub rejected: i64,
+    pub gaps: i64,
+    /// Whether the counters add up, and the last day's samples and gaps are in the
+    /// tables, each number once.
+    pub balanced: bool,
+    /// The newest gaps.
+    pub missing: Vec<GapRecord>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct GapRecord {
+    pub first_seq: i64,
+    pub last_seq: i64,
+    pub kind: String,
+    pub reason: String,
+    pub recorded_at: Timestamp,
+}
+
+/// The numbers since the first of the last day are counted over all that is kept,
+/// for samples need not come in the order of their times.
+const BOOKS: &str = "-- host_books
+    SELECT s.agent_id, s.acked_seq, s.stored_count, s.rejected_count, s.gap_count,
+           s.stored_count + s.rejected_count + s.gap_count = s.acked_seq
+           AND (day.first_seq IS NULL
+                OR kept.samples = kept.numbers AND kept.samples + gaps.numbers = s.acked_seq - day.first_seq + 1) AS balanced
+      FROM agents a
+      JOIN agent_state s ON s.agent_id = a.id
+     CROSS JOIN LATERAL (
+           SELECT min(m.seq) AS first_seq FROM host_metrics m
+            WHERE m.host_id = a.host_id AND m.agent_id = a.id AND m.sampled_at >= now() - interval '1 day') day
+     CROSS JOIN LATERAL (
+           SELECT count(*) AS samples, count(DISTINCT m.seq) AS numbers FROM host_metrics m
+            WHERE m.host_id = a.host_id AND m.agent_id = a.id AND m.seq >= day.first_seq) kept
+     CROSS JOIN LATERAL (
+           SELECT coalesce(sum(g.last_seq - greatest(g.first_seq, day.first_seq) + 1), 0)::bigint AS numbers FROM metric_gaps g
+            WHERE g.agent_id = a.id AND g.last_seq >= day.first_seq) gaps
+     WHERE a.host_id = $1 AND s.acked_seq > 0
+     ORDER BY a.created_at DESC, a.id LIMIT $2";
+
+impl Store {
+    /// Of the host's newest agents that have sent anything.
+    pub async fn host_books(&self, host: HostId) -> Result<Vec<AgentBooks>, StoreError> {
+        let params = [(&host.0 as _, Type::UUID), (&AGENTS_SHOWN as _, Type::INT8)];
+        let rows = self.read("host_books", Bulkhead::Auth, BOOKS, &params);
+        let mut books = Vec::new();
+        for row in rows.await? {
+            let agent = AgentId(row.try_get("agent_id")?);
+            books.push(AgentBooks::from_row(&row, self.gaps_newest(agent).await?)?);
+        }
+        Ok(books)
+    }
+
+    async fn gaps_newest(&self, agent: AgentId) -> Result<Vec<GapRecord>, StoreError> {
+        let sql = "-- host_books
+            SELECT first_seq, last_seq, kind, reason, recorded_at FROM metric_gaps
+             WHERE agent_id = $1 ORDER BY first_seq DESC LIMIT $2";
+        let params = [(&agent.0 as _, Type::UUID), (&GAPS_SHOWN as _, Type::INT8)];
+        let rows = self.read("host_books", Bulkhead::Auth, sql, &params);
+        rows.await?.iter().map(GapRecord::from_row).collect()
+    }
+}
+
+impl AgentBooks {
+    fn from_row(row: &Row, missing: Vec<GapRecord>) -> Result<AgentBooks, StoreError> {
+        Ok(AgentBooks {
+            agent_id: AgentId(row.try_get("agent_id")?),
+            sent: row.try_get("acked_seq")?,
+            stored: row.try_get("stored_count")?,
+            rejected: row.try_get("rejected_count")?,
+            gaps: row.try_get("gap_count")?,
+            balanced: row.try_get("balanced")?,
+            missing,
+        })
+    }
+}
+
+impl GapRecord {
+    fn from_row(row: &Row) -> Result<GapRecord, StoreError> {
+        Ok(GapRecord {
+            first_seq: row.try_get("first_seq")?,
+            last_seq: row.try_get("last_seq")?,
+            kind: row.try_get("kind")?,
+            reason: row.try_get("reason")?,
+            recorded_at: row.try_get("recorded_at")?,
+        })
+    }
+}
