@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: help dev test fmt lint unit attack chaos deps clean
+.PHONY: help dev test fmt lint unit attack chaos plans sizing deps clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -27,6 +27,12 @@ attack: deps  ## Slow clients and HTTP/2 floods at full length (about 10 minutes
 
 chaos: deps  ## Strict figures: faults of instances, database and network, races, storms (about 15 minutes)
 	$(CARGO) test --locked --profile strict -p svc-ingest --test chaos -- --include-ignored --nocapture --test-threads=1
+
+plans: deps  ## The web application's queries on 100,000 hosts, with their plans (about 5 minutes)
+	$(CARGO) test --locked -p svc-store --test it -- plans --include-ignored --nocapture --test-threads=1
+
+sizing: deps  ## What agents cost PostgreSQL: the figures of docs/sizing.md (about a minute)
+	$(CARGO) test --locked --profile strict -p svc-store --test it -- sizing --include-ignored --nocapture
 
 deps:  ## Install PostgreSQL's server programs and nats-server, if missing
 	@scripts/deps

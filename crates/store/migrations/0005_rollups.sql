@@ -174,6 +174,7 @@ COMMENT ON COLUMN host_metrics_hourly.fullest_disk_mount_point IS 'Which file sy
 -- while it runs stays for the next.
 CREATE TABLE rollup_changes (
     id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at       timestamptz NOT NULL DEFAULT now(),
     hour     timestamptz NOT NULL,
     host_ids uuid[]      NOT NULL
 );
@@ -181,6 +182,7 @@ ALTER TABLE rollup_changes ALTER host_ids SET STORAGE EXTERNAL; -- Random ids do
 
 COMMENT ON TABLE rollup_changes IS 'Where samples were added since the last rollup: one row for each batch and hour.';
 COMMENT ON COLUMN rollup_changes.id IS 'In order of writing.';
+COMMENT ON COLUMN rollup_changes.at IS 'When it was written.';
 COMMENT ON COLUMN rollup_changes.hour IS 'The hour that the samples fell into.';
 COMMENT ON COLUMN rollup_changes.host_ids IS 'Whose they are.';
 

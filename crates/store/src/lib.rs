@@ -42,7 +42,7 @@ pub use ids::{AgentId, HostId, TokenId};
 pub use instances::{InstanceRow, LeaseClaim, LeaseRenewal, NewInstance};
 pub use listen::Listener;
 pub use migrate::{MigrationReport, SchemaState};
-pub use overview::{AgentCounts, HostCounts, Overview, TokenCounts};
+pub use overview::{AgentCounts, HistoryState, HostCounts, Overview, TokenCounts};
 pub use page::Page;
 pub use pool::{Bulkhead, Store, StoreOptions};
 pub use registration::{HostMatch, Incumbent, KnownAgent, Look, NewAgent, TokenRow, TokenState};

@@ -14,6 +14,7 @@ pub struct Overview {
     pub tokens: TokenCounts,
     pub agents: AgentCounts,
     pub hosts: HostCounts,
+    pub history: HistoryState,
     /// Those that hold a lease now.
     pub instances: Vec<InstanceRow>,
     /// The keys that they sign with: one, unless something is wrong.
@@ -45,6 +46,20 @@ pub struct HostCounts {
     pub retired: i64,
 }
 
+/// What is kept of samples, and what waits to be rolled up.
+#[derive(Debug, Clone, Serialize)]
+pub struct HistoryState {
+    /// Partitions, made ahead included.
+    pub days: i64,
+    pub oldest_day: Option<String>,
+    pub newest_day: Option<String>,
+    /// How many batches' changes nobody has looked at yet, and for how long.
+    pub changes: i64,
+    pub oldest_change_seconds: f64,
+    /// How many hosts' hours are still to be computed.
+    pub rollups_due: i64,
+}
+
 impl Store {
     pub async fn overview(&self) -> Result<Overview, StoreError> {
         let instances = self.live_siblings().await?;
@@ -52,9 +67,14 @@ impl Store {
             tokens: TokenCounts::from_row(&self.overview_row(TOKENS).await?)?,
             agents: AgentCounts::from_row(&self.overview_row(AGENTS).await?)?,
             hosts: HostCounts::from_row(&self.overview_row(HOSTS).await?)?,
+            history: self.history_state().await?,
             kids: instances.iter().map(|live| live.kid.clone()).collect(),
             instances,
         })
+    }
+
+    pub async fn history_state(&self) -> Result<HistoryState, StoreError> {
+        HistoryState::from_row(&self.overview_row(HISTORY).await?)
     }
 
     /// Aggregates without GROUP BY: always one row.
@@ -87,6 +107,15 @@ const HOSTS: &str = "-- overview
            count(*) FILTER (WHERE retired_at IS NOT NULL) AS retired
       FROM hosts";
 
+const HISTORY: &str = "-- overview
+    SELECT count(*) AS days, min(day)::text AS oldest_day, max(day)::text AS newest_day,
+           (SELECT count(*) FROM rollup_changes) AS changes,
+           (SELECT coalesce(extract(epoch FROM now() - min(at)), 0)::float8 FROM rollup_changes) AS oldest_change_seconds,
+           (SELECT count(*) FROM rollups_due) AS rollups_due
+      FROM pg_inherits JOIN pg_class ON oid = inhrelid
+     CROSS JOIN LATERAL to_date(right(relname, 8), 'YYYYMMDD') AS day
+     WHERE inhparent = 'host_metrics'::regclass AND NOT inhdetachpending";
+
 impl TokenCounts {
     fn from_row(row: &Row) -> Result<TokenCounts, StoreError> {
         Ok(TokenCounts {
@@ -116,6 +145,19 @@ impl HostCounts {
         Ok(HostCounts {
             in_service: row.try_get("in_service")?,
             retired: row.try_get("retired")?,
+        })
+    }
+}
+
+impl HistoryState {
+    fn from_row(row: &Row) -> Result<HistoryState, StoreError> {
+        Ok(HistoryState {
+            days: row.try_get("days")?,
+            oldest_day: row.try_get("oldest_day")?,
+            newest_day: row.try_get("newest_day")?,
+            changes: row.try_get("changes")?,
+            oldest_change_seconds: row.try_get("oldest_change_seconds")?,
+            rollups_due: row.try_get("rollups_due")?,
         })
     }
 }

@@ -5,7 +5,7 @@ use std::{net::TcpListener, process::ExitCode, time::Instant};
 
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
-use svc_store::{SchemaState, Store, StoreError, StoreOptions};
+use svc_store::{HistoryState, SchemaState, Store, StoreError, StoreOptions};
 
 use super::{
     output::{Output, print, print_json},
@@ -21,6 +21,9 @@ use crate::{
 const EXPIRY_WARNING: SignedDuration = SignedDuration::from_hours(24 * 21);
 /// Clocks further apart than this make log lines hard to compare.
 const CLOCK_WARNING: SignedDuration = SignedDuration::from_secs(5);
+
+/// Rollups are computed every few minutes; after an hour (in seconds) something is wrong.
+const ROLLUP_WARNING: f64 = 3600.0;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -206,8 +209,26 @@ async fn look_at_database(
     checks.push(check_clock(store.database_clock_offset().await?));
     if usable {
         checks.push(check_siblings(&store, kid).await?);
+        checks.push(check_history(&store.history_state().await?));
     }
     Ok(checks)
+}
+
+/// Rollups that nobody has computed for an hour: no instance is live, or each fails.
+fn check_history(history: &HistoryState) -> Check {
+    const SUBJECT: &str = "history";
+    let days = format!("{} days of samples", history.days);
+    match history.oldest_change_seconds > ROLLUP_WARNING {
+        true => Check::new(
+            Verdict::Warn,
+            SUBJECT,
+            format!(
+                "{days}; not rolled up for {:.0} minutes: fine if no instance runs, else see its log",
+                history.oldest_change_seconds / 60.0
+            ),
+        ),
+        false => Check::new(Verdict::Ok, SUBJECT, format!("{days}, rolled up")),
+    }
 }
 
 fn check_schema(state: &SchemaState, auto_migrate: bool) -> Check {

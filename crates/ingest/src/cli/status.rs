@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use svc_store::{InstanceRow, Overview};
+use svc_store::{HistoryState, InstanceRow, Overview};
 
 use super::{
     database::open,
@@ -58,6 +58,7 @@ fn counts(
         tokens,
         agents,
         hosts,
+        history,
         instances,
         kids,
     }: &Overview,
@@ -87,9 +88,24 @@ fn counts(
             "hosts",
             format!("{} in service, {} retired", hosts.in_service, hosts.retired),
         ),
+        ("history", kept(history)),
         ("instances", format!("{} live", instances.len())),
         ("keys", or_dash(kids.join(", "))),
     ])
+}
+
+fn kept(history: &HistoryState) -> String {
+    let days = match (&history.oldest_day, &history.newest_day) {
+        (Some(oldest), Some(newest)) => format!("{} days, {oldest} to {newest}", history.days),
+        _ => "no days yet".to_owned(),
+    };
+    match history.changes + history.rollups_due {
+        0 => format!("{days}; all is rolled up"),
+        _ => format!(
+            "{days}; to be rolled up: {} changes, the oldest {:.0} s old, and {} hours",
+            history.changes, history.oldest_change_seconds, history.rollups_due
+        ),
+    }
 }
 
 fn row(instance: &InstanceRow) -> Vec<String> {

@@ -108,7 +108,7 @@ pub const VARIABLES: &[Variable] = &[
     Variable::unset(
         "INGEST_LISTEN_DATABASE_URL",
         "DATABASE_URL",
-        "A direct PostgreSQL connection string for LISTEN, when DATABASE_URL is a pooler",
+        "A direct PostgreSQL connection string for LISTEN and for dropping old partitions, when DATABASE_URL is a pooler",
     )
     .secret(),
     Variable::unset(

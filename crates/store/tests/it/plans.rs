@@ -1,0 +1,169 @@
+//! The web application's queries on a large fleet: by index, and as the document says.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+use svc_sandbox::{TestDatabase, shared_postgres};
+
+use crate::document;
+use crate::support::migrated;
+use crate::telling::DAY;
+
+/// How large a fleet is: every host with a sample an hour for a day, some with one every
+/// 30 seconds, and some with a year of rollups.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    hosts: u32,
+    busy: u32,
+    old: u32,
+}
+
+const FLEET: &str = "
+    INSERT INTO ingest_instances (id, kid, hostname, version, grpc_address, http_address, expires_at)
+    VALUES ('10000000-0000-4000-8000-000000000000', 'k', 'h', 'v', 'g', 'w', now() + interval '1 minute');
+    INSERT INTO hosts (id, hostname, os, cpu_count, memory_total_bytes, labels, vitals_at, cpu_percent, load_1m,
+                       memory_used_bytes, disks, fullest_disk_percent, fullest_disk_mount_point)
+    SELECT md5('host ' || n)::uuid, 'web-' || n, 'Debian', 4, 8589934592, '{\"env\": \"prod\"}', now(), n % 100, 0.5,
+           n * 1000, DISKS, n % 97, '/' FROM generate_series(1, HOSTS) n;
+    INSERT INTO agents (id, host_id, key, status, version)
+    SELECT md5('agent ' || n)::uuid, md5('host ' || n)::uuid, sha256(n::text::bytea), 'active', '1.0.0' FROM generate_series(1, HOSTS) n;
+    UPDATE agent_state SET presence = 'online', cause = 'connected', instance_id = '10000000-0000-4000-8000-000000000000';";
+
+const HISTORY: &str = "
+    INSERT INTO host_metrics (host_id, sampled_at, agent_id, seq, cpu_percent, load_1m, load_5m, load_15m, memory_used_bytes,
+                              memory_total_bytes, swap_used_bytes, swap_total_bytes, uptime_seconds, process_count,
+                              network_rx_bytes, network_tx_bytes, disks)
+    SELECT md5('host ' || n)::uuid, now() - age, md5('agent ' || n)::uuid, 1, 50, 0.5, 0.4, 0.3, 1000, 8589934592, 0, 0, 1, 1, 1, 1, DISKS
+      FROM (SELECT n, hour * interval '1 hour' AS age FROM generate_series(23, 0, -1) hour, generate_series(1, HOSTS) n
+             UNION ALL
+            SELECT n, beat * interval '30 seconds' FROM generate_series(2880, 1, -1) beat, generate_series(1, BUSY) n) told;";
+
+const ROLLUPS: &str = "
+    SELECT rollups_partition_ensure(now() - n * interval '28 days') FROM generate_series(0, 13) n;
+    INSERT INTO host_metrics_hourly
+    SELECT md5('host ' || n)::uuid, hour, hour, hour, hour, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 8589934592,
+           1, 2, 3, 0, 1, 2, 3, 1000, 1000, 50, 120, '/'
+      FROM (SELECT n, date_trunc('hour', now(), 'UTC') - ago * interval '1 hour' AS hour
+              FROM (SELECT n, ago FROM generate_series(8759, 24, -1) ago, generate_series(1, OLD) n
+                     UNION ALL
+                    SELECT n, ago FROM generate_series(23, 0, -1) ago, generate_series(1, HOSTS) n) hours) told;";
+
+const DISKS: &str = r#"'[{"mount_point": "/", "device": "/dev/sda1", "fs_type": "ext4",
+    "total_bytes": 107374182400, "used_bytes": 53687091200}]'::jsonb"#;
+
+/// The queries of the document, with arguments for which there is something to find.
+const QUERIES: [(&str, &str); 4] = [
+    (
+        "fleet-overview",
+        "('web-5', '00000000-0000-0000-0000-000000000000')",
+    ),
+    ("last-day", "(md5('host 1')::uuid)"),
+    ("last-year", "(md5('host 1')::uuid)"),
+    ("top-disks", ""),
+];
+
+async fn sql(database: &TestDatabase, sql: &str) -> Result<String> {
+    shared_postgres().await?.psql(database.name(), sql).await
+}
+
+async fn load(database: &TestDatabase, size: Size) -> Result<()> {
+    for load in [FLEET, HISTORY, ROLLUPS, "ANALYZE"] {
+        let load = load
+            .replace("HOSTS", &size.hosts.to_string())
+            .replace("BUSY", &size.busy.to_string())
+            .replace("OLD", &size.old.to_string())
+            .replace("DISKS", DISKS);
+        sql(database, &load).await?;
+    }
+    Ok(())
+}
+
+/// The plan of a query of the document, and how long it took.
+async fn explain(database: &TestDatabase, (name, arguments): (&str, &str)) -> Result<Vec<String>> {
+    let query = document::query(name);
+    let explain = "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) EXECUTE documented";
+    let plan = sql(
+        database,
+        &format!("PREPARE documented AS {query}; {explain}{arguments}"),
+    )
+    .await?;
+    Ok(plan.lines().map(general).collect())
+}
+
+/// Without the names of days and months, and the aliases of their tables.
+fn general(line: &str) -> String {
+    let words: Vec<String> = line.split('_').map(str::to_owned).collect();
+    let dated = |word: &String| word.len() >= 6 && word[..6].bytes().all(|b| b.is_ascii_digit());
+    let word = |word: String| match dated(&word) {
+        true => word
+            .replacen(|c: char| c.is_ascii_digit(), "", 8)
+            .replacen("", "<date>", 1),
+        false => word,
+    };
+    let line = words.into_iter().map(word).collect::<Vec<_>>().join("_");
+    match line.split_once("<date> host_metrics") {
+        Some((table, rest)) => format!(
+            "{table}<date>{}",
+            rest.trim_start_matches(|c: char| c != ' ')
+        ),
+        None => line,
+    }
+}
+
+/// The indexes that a plan goes by.
+fn indexes<'a>(plan: impl IntoIterator<Item = &'a str>) -> BTreeSet<&'a str> {
+    let index = |line: &'a str| {
+        let named = line
+            .split_once(" using ")
+            .or(line.split_once("Bitmap Index Scan on "));
+        named.and_then(|(_, name)| name.split(' ').next())
+    };
+    plan.into_iter().filter_map(index).collect()
+}
+
+async fn the_document_is_right(size: Size) -> Result<()> {
+    let (database, store) = migrated().await?;
+    store.samples_prepare(DAY).await?;
+    load(&database, size).await?;
+    let mut plans = Vec::new();
+    for query in QUERIES {
+        let plan = explain(&database, query).await?;
+        println!("{}:\n{}\n", query.0, plan.join("\n"));
+        plans.push((query.0, plan));
+    }
+    for (name, plan) in &plans {
+        is_as_documented(name, plan.iter().map(String::as_str));
+    }
+    Ok(())
+}
+
+/// Everything by the indexes that the document names; only the handful of instances is read whole.
+fn is_as_documented<'a>(name: &str, plan: impl Iterator<Item = &'a str> + Clone) {
+    let whole = |line: &&str| line.contains("Seq Scan") && !line.contains("ingest_instances");
+    let read_whole: Vec<&str> = plan.clone().filter(whole).collect();
+    assert!(read_whole.is_empty(), "{name}: {read_whole:?}");
+    let used = indexes(plan);
+    assert!(!used.is_empty(), "{name}");
+    assert_eq!(used, indexes(document::plan(name)), "{name}");
+}
+
+#[tokio::test]
+async fn the_documents_queries_go_by_index_and_its_plans_are_true() -> Result<()> {
+    the_document_is_right(Size {
+        hosts: 10_000,
+        busy: 100,
+        old: 20,
+    })
+    .await
+}
+
+#[tokio::test]
+#[ignore = "loads millions of rows: run by make plans"]
+async fn the_documents_queries_go_by_index_on_a_hundred_thousand_hosts() -> Result<()> {
+    the_document_is_right(Size {
+        hosts: 100_000,
+        busy: 1_000,
+        old: 100,
+    })
+    .await
+}
