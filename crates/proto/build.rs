@@ -9,7 +9,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("../../proto");
     println!("cargo::rerun-if-changed={}", root.display());
 
-    let descriptors = protox::compile(["svc/ingest/v1/ingest.proto"], [&root])?;
+    let files = [
+        "svc/ingest/v1/ingest.proto",
+        "svc/ingest/queue/v1/queue.proto",
+    ];
+    let descriptors = protox::compile(files, [&root])?;
     let out = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
     tonic_prost_build::configure().compile_fds(descriptors)?;

@@ -1,9 +1,17 @@
-//! The wire contract: messages, client and server generated from
-//! `proto/svc/ingest/v1/ingest.proto`.
+//! The wire contracts: messages, client and server generated from
+//! `proto/svc/ingest/v1/ingest.proto`, and the messages of the metrics queue from
+//! `proto/svc/ingest/queue/v1/queue.proto`.
 
 pub mod v1 {
     //! Package `svc.ingest.v1`. It changes only by addition.
     tonic::include_proto!("svc.ingest.v1");
+}
+
+pub mod queue {
+    pub mod v1 {
+        //! Package `svc.ingest.queue.v1`. It changes only by addition.
+        tonic::include_proto!("svc.ingest.queue.v1");
+    }
 }
 
 /// The compiled descriptor set, for server reflection.

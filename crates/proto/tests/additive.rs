@@ -1,8 +1,8 @@
-//! Within v1 the wire contract changes only by addition.
+//! Within v1 the wire contracts change only by addition.
 //!
-//! `proto/baseline/ingest.v1.txt` holds one line for each name and number that was
-//! ever published. A line that is gone, or says something else, is a breaking
-//! change; a new one must be added to the file, which this test's message gives.
+//! `proto/baseline/` holds one line for each name and number that was ever
+//! published. A line that is gone, or says something else, is a breaking change; a
+//! new one must be added to the file, which this test's message gives.
 
 use std::collections::BTreeSet;
 
@@ -12,50 +12,83 @@ use prost_types::{
     ServiceDescriptorProto, field_descriptor_proto::Label,
 };
 
-const BASELINE: &str = include_str!("../../../proto/baseline/ingest.v1.txt");
+const AGENTS: Contract = Contract {
+    package: "svc.ingest.v1",
+    file: "proto/baseline/ingest.v1.txt",
+    published: include_str!("../../../proto/baseline/ingest.v1.txt"),
+};
+const QUEUE: Contract = Contract {
+    package: "svc.ingest.queue.v1",
+    file: "proto/baseline/queue.v1.txt",
+    published: include_str!("../../../proto/baseline/queue.v1.txt"),
+};
+
+struct Contract {
+    package: &'static str,
+    file: &'static str,
+    published: &'static str,
+}
 
 #[test]
-fn the_contract_changes_only_by_addition() {
-    let published: BTreeSet<&str> = BASELINE.lines().filter(|line| !line.is_empty()).collect();
-    let now = contract();
-    let now: BTreeSet<&str> = now.iter().map(String::as_str).collect();
-    let broken: Vec<_> = published.difference(&now).collect();
-    assert!(
-        broken.is_empty(),
-        "published names or numbers were changed or removed: {broken:#?}"
-    );
-    let added: Vec<_> = now.difference(&published).copied().collect();
-    assert!(
-        added.is_empty(),
-        "add to proto/baseline/ingest.v1.txt:\n{}",
-        added.join("\n")
-    );
+fn the_agents_contract_changes_only_by_addition() {
+    AGENTS.hold();
+}
+
+#[test]
+fn the_queues_contract_changes_only_by_addition() {
+    QUEUE.hold();
 }
 
 #[test]
 fn a_change_of_number_or_type_is_noticed() {
-    let line = "message Sample: 1 uint64 seq";
-    assert!(contract().iter().any(|known| known == line));
-    assert!(BASELINE.lines().any(|known| known == line));
+    for (contract, line) in [
+        (AGENTS, "message Sample: 1 uint64 seq"),
+        (QUEUE, "message Range: 4 uint64 last_seq"),
+    ] {
+        assert!(contract.now().iter().any(|known| known == line));
+        assert!(contract.published.lines().any(|known| known == line));
+    }
 }
 
-/// Every published name and number, a line each.
-fn contract() -> BTreeSet<String> {
-    let set = FileDescriptorSet::decode(svc_proto::DESCRIPTORS).expect("compiled-in descriptors");
-    let ours = set
-        .file
-        .iter()
-        .filter(|file| file.package() == "svc.ingest.v1");
-    ours.flat_map(|file| {
-        let messages = file
-            .message_type
+impl Contract {
+    fn hold(&self) {
+        let published = self.published.lines().filter(|line| !line.is_empty());
+        let published: BTreeSet<&str> = published.collect();
+        let now = self.now();
+        let now: BTreeSet<&str> = now.iter().map(String::as_str).collect();
+        let broken: Vec<_> = published.difference(&now).collect();
+        assert!(
+            broken.is_empty(),
+            "published names or numbers were changed or removed: {broken:#?}"
+        );
+        let added: Vec<_> = now.difference(&published).copied().collect();
+        assert!(
+            added.is_empty(),
+            "add to {}:\n{}",
+            self.file,
+            added.join("\n")
+        );
+    }
+
+    /// Every published name and number, a line each.
+    fn now(&self) -> BTreeSet<String> {
+        let set = FileDescriptorSet::decode(svc_proto::DESCRIPTORS);
+        let set = set.expect("compiled-in descriptors");
+        let ours = set
+            .file
             .iter()
-            .flat_map(|message| message_lines("", message));
-        let enums = file.enum_type.iter().flat_map(enum_lines);
-        let services = file.service.iter().flat_map(service_lines);
-        messages.chain(enums).chain(services).collect::<Vec<_>>()
-    })
-    .collect()
+            .filter(|file| file.package() == self.package);
+        ours.flat_map(|file| {
+            let messages = file
+                .message_type
+                .iter()
+                .flat_map(|message| message_lines("", message));
+            let enums = file.enum_type.iter().flat_map(enum_lines);
+            let services = file.service.iter().flat_map(service_lines);
+            messages.chain(enums).chain(services).collect::<Vec<_>>()
+        })
+        .collect()
+    }
 }
 
 fn message_lines(prefix: &str, message: &DescriptorProto) -> Vec<String> {
