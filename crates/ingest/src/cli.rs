@@ -4,6 +4,7 @@
 
 mod actor;
 mod agent;
+mod consume;
 mod database;
 mod dev;
 mod doctor;
@@ -47,6 +48,8 @@ struct Cli {
 enum Command {
     /// Serve agents (what happens without a command, too)
     Serve,
+    /// Consume the metrics queue, beside servers with INGEST_CONSUME=false
+    Consume,
     /// Run a whole system on this machine: PostgreSQL, certificates, key and service
     Dev(dev::Args),
     /// Bring the database schema up to date
@@ -73,6 +76,7 @@ enum Command {
 pub async fn run() -> ExitCode {
     let outcome = match Cli::parse().command.unwrap_or(Command::Serve) {
         Command::Serve => serve::run().await,
+        Command::Consume => consume::run().await,
         Command::Dev(args) => dev::run(args).await,
         Command::Migrate(args) => migrate::run(args).await,
         Command::Token(command) => token::run(command).await,

@@ -4,6 +4,7 @@
 //! that names a file counts as read when the file is, so that a missing
 //! certificate stands beside a mistyped port. Secrets never appear in a problem.
 
+mod nats;
 mod parse;
 mod problem;
 mod reader;
@@ -21,6 +22,7 @@ use svc_store::DatabaseUrl;
 use url::Url;
 
 use crate::listener::{ClientCa, Limits, TlsPair};
+pub use nats::{NatsAuth, NatsServers};
 pub(crate) use parse::duration;
 pub use problem::{Problem, Problems};
 use reader::Reader;
@@ -65,13 +67,15 @@ pub struct Grpc {
 pub struct Queue {
     pub url: QueueUrl,
     pub nats_creds: Option<PathBuf>,
+    /// Certificates that NATS' own must chain to; the system's otherwise.
+    pub nats_ca: Option<PathBuf>,
     pub consume: bool,
 }
 
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum QueueUrl {
     Memory,
-    Nats(Url),
+    Nats(NatsServers),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -142,6 +146,50 @@ impl Config {
     }
 }
 
+/// What `svc-ingest consume` needs.
+#[derive(Debug)]
+pub struct Consume {
+    pub database: Database,
+    pub queue: Queue,
+    pub http: SocketAddr,
+    pub retention: Retention,
+    pub timing: Timing,
+}
+
+impl Consume {
+    pub fn from_env() -> Result<Self, Problems> {
+        Self::read(&|name| std::env::var_os(name))
+    }
+
+    pub fn read(lookup: &dyn Fn(&str) -> Option<OsString>) -> Result<Self, Problems> {
+        let mut reader = Reader::new(lookup);
+        let read = Self::collect(&mut reader);
+        reader.finish(read)
+    }
+
+    fn collect(reader: &mut Reader<'_>) -> Option<Self> {
+        let database = Database::collect(reader);
+        let addresses = addresses(reader);
+        let queue = Queue::collect(reader);
+        let retention = Retention::collect(reader);
+        let log = Log::collect(reader);
+        let (queue, _) = (queue?, log?);
+        if matches!(queue.url, QueueUrl::Memory) {
+            let message =
+                "is memory:, which is every instance's own: `consume` needs nats:// or tls://";
+            reader.problem("INGEST_QUEUE_URL", message);
+            return None;
+        }
+        Some(Self {
+            database: database?,
+            queue,
+            http: addresses?.1,
+            retention: retention?,
+            timing: Timing::default(),
+        })
+    }
+}
+
 /// Where the signing key is, for the commands that look at nothing else.
 pub fn jwt_key_file() -> Result<PathBuf, Problems> {
     let lookup = |name: &str| std::env::var_os(name);
@@ -195,15 +243,31 @@ impl Grpc {
 }
 
 impl Queue {
+    pub fn read(lookup: &dyn Fn(&str) -> Option<OsString>) -> Result<Self, Problems> {
+        let mut reader = Reader::new(lookup);
+        let read = Self::collect(&mut reader);
+        reader.finish(read)
+    }
+
+    /// The in-process queue is this process's own: nobody else can consume it.
     fn collect(reader: &mut Reader<'_>) -> Option<Self> {
         let url = reader.value("INGEST_QUEUE_URL", parse::queue_url);
         let nats_creds = reader.optional("INGEST_NATS_CREDS", parse::readable_file);
+        let nats_ca = reader.optional("INGEST_NATS_CA", parse::readable_file);
         let consume = reader.value("INGEST_CONSUME", parse::boolean);
-        Some(Self {
+        let queue = Self {
             url: url?,
             nats_creds: nats_creds?,
+            nats_ca: nats_ca?,
             consume: consume?,
-        })
+        };
+        if matches!(queue.url, QueueUrl::Memory) && !queue.consume {
+            let message =
+                "false needs a queue that others can consume, and memory: is this process's own";
+            reader.problem("INGEST_CONSUME", message);
+            return None;
+        }
+        Some(queue)
     }
 }
 
@@ -257,21 +321,6 @@ impl Default for Log {
         Self {
             filter: "info".into(),
             json: false,
-        }
-    }
-}
-
-impl std::fmt::Debug for QueueUrl {
-    /// A NATS URL may carry credentials.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Memory => f.write_str("memory:"),
-            Self::Nats(url) => write!(
-                f,
-                "{}://{}",
-                url.scheme(),
-                url.host_str().unwrap_or_default()
-            ),
         }
     }
 }

@@ -1,108 +1,191 @@
 //! From the queue into the database, in batches: history, watermarks, books and
 //! latest vitals in one transaction; then, and only then, acknowledgements.
+//!
+//! A database that is away, slow or full stops the consumer and counts against
+//! nothing. A batch that the database refuses is split until the one report that it
+//! refuses stands alone; that one becomes a dead letter after five tries, and its
+//! numbers a gap, so that its agent goes on. Whatever goes wrong, a report is either
+//! settled after a commit, or delivered again, or sent again by its agent.
 
-use std::{sync::Arc, time::Duration};
+mod acks;
+mod gauge;
+mod storing;
 
-use svc_store::{Range, Store, StoreError, Watermark};
+use std::{collections::BTreeMap, time::Duration};
+
+use svc_store::{AgentId, GapKind, GapRow, Range, Store};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub use acks::Acks;
+pub use gauge::DepthGauge;
+use storing::{Refused, Storing};
+
 use crate::{
-    queue::QueueReceiver,
-    session::{Ending, Sessions},
+    queue::{BATCH, Delivery, Origin, Parcel, Queue, Receipt, Receiver},
+    telemetry::PipelineMetrics,
 };
 
-const BATCH: usize = 1000;
 /// Between two batches, so that they are worth their commit.
 const PAUSE: Duration = Duration::from_millis(20);
-const RETRY: Duration = Duration::from_millis(500);
+/// How long a report may wait for those before it. Its agent sends it again after that.
+const STALE: Duration = Duration::from_secs(60);
 
+/// The consumer of one shard.
 #[derive(Debug)]
 pub struct Consumer {
-    pub queue: QueueReceiver,
+    pub receiver: Receiver,
     pub store: Store,
-    pub sessions: Arc<Sessions>,
+    pub acks: Acks,
+    pub metrics: PipelineMetrics,
 }
 
+/// Where agents stand after the commits of a batch. One that is not active has no watermark.
+type Watermarks = BTreeMap<AgentId, i64>;
+
 impl Consumer {
-    /// Consumes until `stop`, and then what is left, once.
+    /// One for each shard.
+    pub fn of_all_shards(
+        queue: &Queue,
+        store: &Store,
+        acks: impl Fn() -> Acks,
+        metrics: &PipelineMetrics,
+    ) -> Vec<Self> {
+        let consumer = |receiver| Self {
+            receiver,
+            store: store.clone(),
+            acks: acks(),
+            metrics: metrics.clone(),
+        };
+        queue.receivers().into_iter().map(consumer).collect()
+    }
+
+    /// Consumes until `stop`, and then what is left in this process, once.
     pub async fn run(mut self, stop: CancellationToken) -> anyhow::Result<()> {
-        while let Some(batch) = stop.run_until_cancelled(self.queue.batch(BATCH)).await {
+        while !stop.is_cancelled() {
+            let batch = self.receiver.batch(BATCH).await;
             if batch.is_empty() {
-                break; // All streams have ended, and nothing is left.
+                continue;
             }
             let began = Instant::now();
-            let ranges: Vec<Range> = batch.iter().map(|queued| queued.range.clone()).collect();
-            self.store_all(&ranges, &stop).await;
-            drop(batch);
-            if stop
-                .run_until_cancelled(tokio::time::sleep_until(began + PAUSE))
-                .await
-                .is_none()
-            {
-                break;
-            }
+            self.pass(batch, &stop).await;
+            let pause = tokio::time::sleep_until(began + PAUSE);
+            stop.run_until_cancelled(pause).await;
         }
-        let rest: Vec<Range> = self
-            .queue
-            .rest()
-            .into_iter()
-            .map(|queued| queued.range)
-            .collect();
+        let rest = self.receiver.rest();
         if !rest.is_empty() {
-            self.store_all(&rest, &stop).await;
+            self.pass(rest, &stop).await;
         }
-        stop.cancelled().await;
         Ok(())
     }
 
-    /// A database that is away is waited for: it counts against nothing.
-    async fn store_all(&self, ranges: &[Range], stop: &CancellationToken) {
-        loop {
-            match self.store.samples_append(ranges).await {
-                Ok(watermarks) => return self.acknowledge(ranges, &watermarks),
-                Err(error) if !error.is_unavailable() => {
-                    return self.store_singly(ranges, error).await;
-                }
-                Err(error) if stop.is_cancelled() => {
-                    tracing::warn!(%error, "samples are left to be sent again: the database is away");
-                    return;
-                }
-                Err(error) => tracing::warn!(%error, "samples could not be stored: trying again"),
-            }
-            tokio::time::sleep(RETRY).await;
+    /// Stores a batch, settles it, and lets the agents know.
+    pub async fn pass(&self, batch: Vec<Delivery>, stop: &CancellationToken) {
+        self.measure(&batch);
+        let (mut ranges, mut slips) = (Vec::new(), Vec::new());
+        for Delivery { parcel, receipt } in batch {
+            ranges.push(parcel.range);
+            slips.push((parcel.origin, receipt));
         }
+        let mut storing = Storing::new(self, &ranges, &slips, stop);
+        let refused = match storing.store().await {
+            Ok(refused) => refused,
+            Err(_stopped) => return give_back(ranges, slips).await,
+        };
+        let mut watermarks = storing.watermarks;
+        let unburied = self.bury(&ranges, &slips, refused, &mut watermarks).await;
+        self.settle(ranges, slips, &watermarks, &unburied).await;
     }
 
-    /// One bad range must not hold up the others.
-    async fn store_singly(&self, ranges: &[Range], error: StoreError) {
-        tracing::error!(
-            reason = format!("{:#}", anyhow::Error::from(error)),
-            "a batch was refused: storing it singly"
-        );
-        for range in ranges {
-            match self.store.samples_append(std::slice::from_ref(range)).await {
-                Ok(watermarks) => self.acknowledge(std::slice::from_ref(range), &watermarks),
-                Err(error) => {
-                    let reason = format!("{:#}", anyhow::Error::from(error));
-                    tracing::error!(agent.id = %range.agent_id, reason, "samples could not be stored");
-                    self.sessions.end_any(range.agent_id, Ending::Unstored);
+    /// What was refused for good goes to the dead letters, and its numbers into a gap.
+    /// Returns those that could not: they stay in the queue.
+    async fn bury(
+        &self,
+        ranges: &[Range],
+        slips: &[(Origin, Receipt)],
+        refused: Vec<Refused>,
+        watermarks: &mut Watermarks,
+    ) -> Vec<usize> {
+        let mut unburied = Vec::new();
+        for Refused { index, reason } in refused {
+            let (origin, receipt) = &slips[index];
+            let parcel = Parcel {
+                range: ranges[index].clone(),
+                origin: *origin,
+            };
+            let gap = as_gap(&ranges[index], &reason);
+            let buried = match receipt.bury(&parcel, &reason).await {
+                Ok(()) => self.store.samples_append(&[gap]).await.ok(),
+                Err(_) => None,
+            };
+            match buried {
+                None => unburied.push(index),
+                Some(marks) => {
+                    self.metrics.dead_letters.inc();
+                    let marks = marks.iter().map(|mark| (mark.agent_id, mark.acked_seq));
+                    watermarks.extend(marks);
                 }
             }
         }
+        unburied
     }
 
-    /// A range that is ahead of its agent's watermark was not stored: its stream
-    /// ends, and the agent begins again at the watermark.
-    fn acknowledge(&self, ranges: &[Range], watermarks: &[Watermark]) {
-        self.sessions.acked(watermarks);
-        for range in ranges {
-            let acked = watermarks
-                .iter()
-                .find(|watermark| watermark.agent_id == range.agent_id);
-            if acked.is_some_and(|acked| acked.acked_seq < range.last_seq) {
-                self.sessions.end_any(range.agent_id, Ending::Unstored);
+    /// What is stored is settled; what is ahead of its agent's watermark goes back.
+    async fn settle(
+        &self,
+        ranges: Vec<Range>,
+        slips: Vec<(Origin, Receipt)>,
+        watermarks: &Watermarks,
+        unburied: &[usize],
+    ) {
+        let mut told = Vec::with_capacity(slips.len());
+        for (index, (range, (origin, receipt))) in ranges.into_iter().zip(slips).enumerate() {
+            let watermark = watermarks.get(&range.agent_id).copied();
+            told.extend(watermark.map(|acked| (origin.instance, range.agent_id, acked)));
+            let stored = watermark.is_none_or(|acked| acked >= range.last_seq);
+            let stale = receipt.age() > STALE && !unburied.contains(&index);
+            if stored || stale {
+                receipt.settle().await;
+            } else {
+                self.metrics.put_back.inc();
+                receipt.put_back(Parcel { range, origin }).await;
             }
         }
+        self.acks.tell(told).await;
+    }
+
+    fn measure(&self, batch: &[Delivery]) {
+        let samples = batch
+            .iter()
+            .map(|delivery| delivery.parcel.range.samples.len());
+        let again = batch.iter().filter(|delivery| delivery.receipt.again);
+        self.metrics.batch_ranges.observe(batch.len() as f64);
+        self.metrics
+            .batch_samples
+            .observe(samples.sum::<usize>() as f64);
+        self.metrics.redelivered.inc_by(again.count() as u64);
+    }
+}
+
+/// Somebody else may have them at once; what is in this process alone is sent again.
+async fn give_back(ranges: Vec<Range>, slips: Vec<(Origin, Receipt)>) {
+    let reports = ranges.len();
+    tracing::warn!(reports, "the database is away: reports are left for later");
+    for (range, (origin, receipt)) in ranges.into_iter().zip(slips) {
+        receipt.put_back(Parcel { range, origin }).await;
+    }
+}
+
+/// The same numbers, none of them a sample.
+fn as_gap(range: &Range, reason: &str) -> Range {
+    Range {
+        samples: Vec::new(),
+        gaps: vec![GapRow {
+            first_seq: range.first_seq,
+            last_seq: range.last_seq,
+            kind: GapKind::DeadLetter,
+            reason: reason.to_owned().into(),
+        }],
+        ..*range
     }
 }

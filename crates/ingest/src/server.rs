@@ -3,6 +3,7 @@
 
 mod parts;
 mod start;
+mod worker;
 
 use std::{
     io,
@@ -16,15 +17,17 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    config::{Agents, Config, Database, Problem, Problems, Queue, QueueUrl, Retention},
+    config::{Agents, Config, Database, Problem, Problems, Queue, Retention},
     health::Health,
     http::{HttpServer, Pages},
     listener::{Listener, Reload},
     session::Sessions,
     startup::StartError,
     supervise::Parts,
-    telemetry::{ListenerMetrics, Metrics, SessionMetrics},
+    telemetry::{ListenerMetrics, Metrics, PipelineMetrics, SessionMetrics},
 };
+
+pub use worker::Worker;
 
 /// What the front row may take beyond the drain timeout to notice that it is over.
 const DRAIN_MARGIN: Duration = Duration::from_secs(1);
@@ -38,12 +41,14 @@ pub struct Server {
     http: HttpServer,
     pages: Pages,
     sessions: Arc<Sessions>,
+    pipeline: PipelineMetrics,
 }
 
 /// What remains of the configuration once everything is opened.
 struct Settings {
     database: Database,
     jwt_key_file: std::path::PathBuf,
+    queue: Queue,
     agents: Agents,
     retention: Retention,
     drain_timeout: Duration,
@@ -70,7 +75,6 @@ pub enum RunError {
 impl Server {
     /// Opens both ports. Nothing is served on the gRPC port before `run`.
     pub async fn bind(config: Config) -> Result<Self, Problems> {
-        check_queue(&config.queue)?;
         let metrics = Metrics::new();
         let store = open_store(&config.database)?;
         let listener_metrics = ListenerMetrics::default();
@@ -78,6 +82,8 @@ impl Server {
         let session_metrics = SessionMetrics::default();
         metrics.register(|registry| listener_metrics.register(registry));
         metrics.register(|registry| session_metrics.register(registry));
+        let pipeline = PipelineMetrics::default();
+        metrics.register(|registry| pipeline.register(registry));
         let limits = config.grpc.limits;
         let (tls, reload) = Reload::new(config.grpc.tls, config.grpc.client_ca)
             .map_err(|error| Problems::one("INGEST_TLS_CLIENT_CA", error))?;
@@ -88,6 +94,7 @@ impl Server {
         let settings = Settings {
             database: config.database,
             jwt_key_file: config.jwt_key_file,
+            queue: config.queue,
             agents: config.agents,
             retention: config.retention,
             drain_timeout: config.drain_timeout,
@@ -108,6 +115,7 @@ impl Server {
             http,
             pages,
             sessions: Arc::new(Sessions::new(session_metrics)),
+            pipeline,
         })
     }
 
@@ -132,6 +140,7 @@ impl Server {
             http,
             pages,
             sessions,
+            pipeline,
         } = self;
         let health = pages.health.clone();
         let mut parts = Parts::new(stop.clone());
@@ -144,9 +153,12 @@ impl Server {
                 tls,
                 reload,
             };
-            parts::add_all(
-                &mut parts, &settings, store, sessions, started, &health, doors,
-            )?;
+            let shared = parts::Shared {
+                store,
+                sessions,
+                pipeline,
+            };
+            parts::add_all(&mut parts, &settings, shared, started, &health, doors)?;
             health.serving();
         }
         parts
@@ -163,20 +175,6 @@ impl std::fmt::Debug for Server {
             .field("http", &self.http)
             .finish_non_exhaustive()
     }
-}
-
-/// Nothing is promised that is not kept: the in-process queue is the only one so far.
-fn check_queue(queue: &Queue) -> Result<(), Problems> {
-    if queue.url != QueueUrl::Memory {
-        let message = "NATS JetStream is not supported by this version yet: use memory:";
-        return Err(Problems::one("INGEST_QUEUE_URL", message));
-    }
-    if !queue.consume {
-        let message =
-            "false needs a queue that others can consume, and memory: is this process's own";
-        return Err(Problems::one("INGEST_CONSUME", message));
-    }
-    Ok(())
 }
 
 fn open_store(database: &Database) -> Result<Store, Problems> {

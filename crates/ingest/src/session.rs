@@ -4,7 +4,9 @@
 //! to say to it goes through its [`Inbox`], which holds at most one thing of each
 //! kind, so that nothing can pile up however slow a client reads.
 
+mod backstop;
 mod close;
+mod hearing;
 mod inbox;
 mod open;
 mod report;
@@ -13,8 +15,10 @@ mod stream;
 mod table;
 mod upkeep;
 
+pub use backstop::Backstop;
 pub use close::Closer;
-pub use inbox::{Ending, Inbox};
+pub use hearing::Hearing;
+pub use inbox::{Awaited, Ending, Inbox};
 pub use open::{OpenError, Opener, OpenerPart};
 pub use report::{Numbering, Rules, Violation};
 pub use stream::{Authenticated, OUTBOUND, StreamContext, run};

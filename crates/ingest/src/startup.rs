@@ -7,7 +7,8 @@ use svc_store::{SchemaError, SchemaState, Store, StoreError, WebRole};
 use tokio::time::Instant;
 
 use crate::{
-    config::{Database, Problems, Timing},
+    config::{self, Database, Problems, Timing},
+    queue::{OpenError, Queue},
     signing::{self, SigningKey},
 };
 
@@ -49,6 +50,19 @@ pub async fn database(store: &Store) {
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(MAX_WAIT);
     }
+}
+
+/// The metrics queue. NATS is waited for; what a person must mend is a problem.
+pub async fn queue(settings: &config::Queue) -> Result<Queue, StartError> {
+    let opened = Queue::open(settings).await;
+    opened.map_err(|error| {
+        let variable = match error {
+            OpenError::Credentials(..) => "INGEST_NATS_CREDS",
+            OpenError::Different { .. } | OpenError::Refused { .. } => "INGEST_QUEUE_URL",
+        };
+        let message = format!("{:#}", anyhow::Error::from(error));
+        Problems::one(variable, message).into()
+    })
 }
 
 /// Brings the schema up to date, or waits a while for somebody else to.

@@ -1,6 +1,7 @@
 //! What the process tells of itself: log lines, and metrics in the Prometheus format.
 
 mod metrics;
+mod pipeline;
 mod process;
 
 use std::io;
@@ -9,6 +10,7 @@ use tracing_subscriber::{EnvFilter, fmt};
 
 use crate::config::Log;
 pub use metrics::{Handshake, ListenerMetrics, Metrics, SessionMetrics};
+pub use pipeline::PipelineMetrics;
 
 /// h2 warns of what single clients do, some of it once a frame: a client could
 /// write our log full. A filter that names h2 goes first.

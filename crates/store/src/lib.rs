@@ -7,6 +7,7 @@
 //! transaction mode may stand between us and the server.
 
 mod agents;
+mod blame;
 mod books;
 mod direct;
 mod error;
@@ -31,6 +32,7 @@ mod tls;
 mod tokens;
 mod tx;
 mod url;
+mod watermarks;
 mod web_role;
 
 pub use agents::{AgentDetail, AgentFilter, AgentRecord, ApprovalMode, Decision, EventRecord};

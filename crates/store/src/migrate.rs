@@ -45,6 +45,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "rollups",
         sql: include_str!("../migrations/0005_rollups.sql"),
     },
+    Migration {
+        version: 6,
+        name: "dead_letters",
+        sql: include_str!("../migrations/0006_dead_letters.sql"),
+    },
 ];
 
 const LIMITS: TxLimits = TxLimits {

@@ -68,6 +68,8 @@ pub enum GapKind {
     Rejected,
     /// Their day was dropped before they could be stored.
     NotKept,
+    /// Refused by the database, whatever was tried.
+    DeadLetter,
 }
 
 /// A contiguous range of one agent's numbers: each is a sample or in a gap.
@@ -95,6 +97,14 @@ enum Days {
     LookedUp,
 }
 
+impl GapRow {
+    /// How many numbers it covers.
+    #[expect(clippy::len_without_is_empty, reason = "a gap covers at least one")]
+    pub fn len(&self) -> i64 {
+        self.last_seq - self.first_seq + 1
+    }
+}
+
 impl GapKind {
     fn as_str(self) -> &'static str {
         match self {
@@ -102,6 +112,7 @@ impl GapKind {
             GapKind::Declared => "declared",
             GapKind::Rejected => "rejected",
             GapKind::NotKept => "not kept",
+            GapKind::DeadLetter => "dead letter",
         }
     }
 }

@@ -21,7 +21,12 @@ pub async fn run() -> anyhow::Result<ExitCode> {
 /// Runs a bound server until SIGTERM or SIGINT.
 pub async fn until_signalled(server: Server) -> anyhow::Result<ExitCode> {
     let stop = stop_on_signals()?;
-    match server.run(stop).await {
+    report(server.run(stop).await)
+}
+
+/// How a run ended, as an exit code.
+pub(super) fn report(outcome: Result<(), RunError>) -> anyhow::Result<ExitCode> {
+    match outcome {
         Ok(()) => {
             tracing::info!("stopped");
             Ok(ExitCode::SUCCESS)
@@ -32,7 +37,7 @@ pub async fn until_signalled(server: Server) -> anyhow::Result<ExitCode> {
 }
 
 /// The first signal asks for a clean stop; a second one ends the process at once.
-fn stop_on_signals() -> anyhow::Result<CancellationToken> {
+pub(super) fn stop_on_signals() -> anyhow::Result<CancellationToken> {
     let stop = CancellationToken::new();
     let asked = stop.clone();
     let mut signals = Signals::new()?;

@@ -13,7 +13,7 @@ use svc_store::DatabaseUrl;
 use tracing_subscriber::EnvFilter;
 use url::Url;
 
-use super::QueueUrl;
+use super::{QueueUrl, nats};
 
 type Parsed<T> = Result<T, String>;
 
@@ -113,14 +113,9 @@ pub(super) fn base_url(text: &str) -> Parsed<Url> {
 }
 
 pub(super) fn queue_url(text: &str) -> Parsed<QueueUrl> {
-    if text == "memory:" {
-        return Ok(QueueUrl::Memory);
-    }
-    match Url::parse(text) {
-        Ok(url) if matches!(url.scheme(), "nats" | "tls") && url.has_host() => {
-            Ok(QueueUrl::Nats(url))
-        }
-        _ => Err("is none of memory:, nats://host:port and tls://host:port".into()),
+    match text {
+        "memory:" => Ok(QueueUrl::Memory),
+        servers => nats::servers(servers).map(QueueUrl::Nats),
     }
 }
 

@@ -25,6 +25,8 @@ pub struct Timing {
     pub certificate_poll: Duration,
     /// What every lapsed lease is given after an outage of all instances or of the database.
     pub outage_grace: Duration,
+    /// How long a stream waits for a commit before it is looked for in the database, and how often.
+    pub ack_backstop: Duration,
     /// How often everything that is waited for is looked up, notifications or not.
     pub poll: Duration,
     /// How long a machine's agent must have been offline before a token may replace it unseen.
@@ -49,6 +51,7 @@ impl Timing {
             blind_patience: Duration::from_secs(60),
             certificate_poll: Duration::from_secs(10),
             outage_grace: Duration::from_secs(150),
+            ack_backstop: Duration::from_secs(1),
             poll: Duration::from_secs(5),
             reinstall_quiet: Duration::from_mins(10),
             schema_patience: Duration::from_mins(1),

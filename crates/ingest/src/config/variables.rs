@@ -124,7 +124,7 @@ pub const VARIABLES: &[Variable] = &[
     Variable::default(
         "INGEST_QUEUE_URL",
         "memory:",
-        "The metrics queue: `memory:`, or `nats://` or `tls://` for NATS JetStream",
+        "The metrics queue: `memory:`, or `nats://` or `tls://` for NATS JetStream (several servers separated by commas)",
     )
     .secret(),
     Variable::unset(
@@ -132,10 +132,15 @@ pub const VARIABLES: &[Variable] = &[
         "none",
         "Path to a NATS credentials file",
     ),
+    Variable::unset(
+        "INGEST_NATS_CA",
+        "the system's",
+        "Path to CA certificates, PEM format, that the NATS servers' must chain to",
+    ),
     Variable::default(
         "INGEST_CONSUME",
         "true",
-        "Whether this instance consumes the metrics queue too",
+        "Whether this instance consumes the metrics queue too; `false` where `svc-ingest consume` does",
     ),
     Variable::default(
         "INGEST_HEARTBEAT_INTERVAL",

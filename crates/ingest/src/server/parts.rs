@@ -7,36 +7,52 @@ use tokio::sync::Semaphore;
 
 use super::{Doors, Settings, start::Started};
 use crate::{
-    consumer::Consumer,
+    consumer::{Acks, Consumer, DepthGauge},
     enrol::{Enrolment, Issuer},
     grpc::{self, Ingest},
     health::Health,
     maintenance::{Maintenance, Rollups},
     queue::Queue,
-    session::{self, Closer, Opener, Sessions, StreamContext, Upkeep},
+    session::{self, Backstop, Closer, Hearing, Opener, Sessions, StreamContext, Upkeep},
     supervise::Parts,
+    telemetry::PipelineMetrics,
     watch::{Listen, Watch},
 };
 
 /// What is left of the drain timeout, once the streams have been ended, for their last words.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
+/// What was there before the start.
+pub(super) struct Shared {
+    pub store: Store,
+    pub sessions: Arc<Sessions>,
+    pub pipeline: PipelineMetrics,
+}
+
 pub(super) fn add_all(
     parts: &mut Parts,
     settings: &Settings,
-    store: Store,
-    sessions: Arc<Sessions>,
+    shared: Shared,
     started: Started,
     health: &Health,
     doors: Doors,
 ) -> anyhow::Result<()> {
     let timing = settings.timing;
     let (stop, last) = (parts.stop.clone(), parts.last.clone());
-    let Started { lease, key, clock } = started;
+    let Shared {
+        store,
+        sessions,
+        pipeline,
+    } = shared;
+    let Started {
+        lease,
+        key,
+        clock,
+        queue,
+    } = started;
     let key = Arc::new(key);
     let closer = Arc::new(Closer::new(timing.outage_grace));
     let (opener, opener_part) = Opener::new(store.clone(), lease.id(), closer.clone());
-    let (queue, queue_receiver) = Queue::in_process();
     let issuer = Issuer::new(store.clone(), key.clone());
     let watch = Watch::new(
         store.clone(),
@@ -51,7 +67,9 @@ pub(super) fn add_all(
         sessions: sessions.clone(),
         opener,
         closer: closer.clone(),
-        queue,
+        queue: queue.clone(),
+        instance: lease.id(),
+        pipeline: pipeline.clone(),
         watch: watch.clone(),
         clock,
         agents: settings.agents.clone(),
@@ -79,10 +97,23 @@ pub(super) fn add_all(
         watch: watch.clone(),
         timing,
     };
-    let consumer = Consumer {
-        queue: queue_receiver,
-        store: store.clone(),
+    let consumers = settings.queue.consume.then(|| {
+        let acks = || Acks::of(&queue, &sessions);
+        Consumer::of_all_shards(&queue, &store, acks, &pipeline)
+    });
+    let hearing = match &queue {
+        Queue::InProcess(_) => None,
+        Queue::JetStream(jetstream) => Some(Hearing {
+            hints: jetstream.hints(),
+            sessions: sessions.clone(),
+            instance: lease.id(),
+        }),
+    };
+    let backstop = Backstop {
         sessions: sessions.clone(),
+        store: store.clone(),
+        queue: queue.clone(),
+        timing,
     };
     let drain = settings.drain_timeout.saturating_sub(LAST_WORDS);
 
@@ -113,7 +144,15 @@ pub(super) fn add_all(
     parts.back("the LISTEN connection", listen.run(last.clone()));
     parts.back("the opening of streams", opener_part.run(last.clone()));
     parts.back("the upkeep of streams", upkeep.run(last.clone()));
-    parts.back("the consumer", consumer.run(last.clone()));
+    for consumer in consumers.into_iter().flatten() {
+        parts.back("the consumer", consumer.run(last.clone()));
+    }
+    if let Some(hearing) = hearing {
+        parts.back("the hints of consumers", hearing.run(last.clone()));
+    }
+    parts.back("the backstop", backstop.run(last.clone()));
+    let gauge = DepthGauge { queue, pipeline };
+    parts.back("the queue's depth", gauge.run(last.clone()));
     parts.back(
         "the certificate reload",
         doors.reload.run(timing.certificate_poll, last.clone()),

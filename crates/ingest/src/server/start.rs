@@ -10,6 +10,7 @@ use crate::{
     clock::DatabaseClock,
     http::Pages,
     presence::Lease,
+    queue::Queue,
     session::Sessions,
     signing::SigningKey,
     startup::{self, StartError},
@@ -24,6 +25,7 @@ pub(super) struct Started {
     pub key: SigningKey,
     /// Set before the first agent's times are judged by it.
     pub clock: DatabaseClock,
+    pub queue: Queue,
 }
 
 /// Gets ready, and starts over when the database goes away half way.
@@ -62,6 +64,8 @@ async fn get_ready(
     startup::schema(store, settings.database.auto_migrate, patience).await?;
     startup::web_role(store, &settings.database).await?;
     store.samples_prepare(settings.retention.metrics).await?;
+    pages.health.starting("waiting for the metrics queue");
+    let queue = startup::queue(&settings.queue).await?;
     pages.health.starting("waiting for the signing key");
     let key = startup::signing_key(&settings.jwt_key_file, store).await?;
     let instance = NewInstance {
@@ -77,7 +81,12 @@ async fn get_ready(
     clock.set_offset(store.database_clock_offset().await?);
     drop(pages.jwks.set(key.jwks()));
     tracing::info!(instance.id = %*lease.id().borrow(), kid = key.kid(), grpc = grpc_address, http = http_address, "serving");
-    Ok(Started { lease, key, clock })
+    Ok(Started {
+        lease,
+        key,
+        clock,
+        queue,
+    })
 }
 
 fn hostname() -> String {

@@ -1,4 +1,5 @@
-//! What the instance has to say to one stream: at most one of each kind.
+//! What the instance has to say to one stream: at most one of each kind; and what
+//! the stream has waited for longest, for the instance to look after.
 
 use std::{
     sync::{
@@ -9,9 +10,9 @@ use std::{
 };
 
 use svc_store::{AgentStatus, CloseCause};
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
-use crate::signing::Jwt;
+use crate::{queue::Ticket, signing::Jwt};
 
 /// What a drained agent has beyond its slot to be back.
 const RETURN: Duration = Duration::from_secs(30);
@@ -53,11 +54,21 @@ pub(super) fn drained(slot: Duration) -> CloseCause {
 /// Later than any time that will come.
 const UNHEARD: u64 = u64::MAX;
 
+/// A report in the queue, whose commit is waited for.
+#[derive(Clone, Copy, Debug)]
+pub struct Awaited {
+    pub last_seq: i64,
+    pub ticket: Ticket,
+    pub since: Instant,
+}
+
 #[derive(Debug, Default)]
 pub struct Inbox {
     /// When the client was last heard, in the table's own time; or that it is not read.
     heard: AtomicU64,
     mail: Mutex<Mail>,
+    /// The oldest.
+    awaited: Mutex<Option<Awaited>>,
     wake: Notify,
 }
 
@@ -109,6 +120,15 @@ impl Inbox {
         mail.acked_seq = mail.acked_seq.max(seq);
         drop(mail);
         self.wake.notify_one();
+    }
+
+    /// What the stream has waited for longest.
+    pub fn awaits(&self, oldest: Option<Awaited>) {
+        *self.awaited.lock().unwrap_or_else(PoisonError::into_inner) = oldest;
+    }
+
+    pub fn awaited(&self) -> Option<Awaited> {
+        *self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets the stream look again at what it could not act on before.

@@ -17,19 +17,21 @@ use svc_proto::v1::{
 };
 use svc_store::{AgentId, CloseCause, GapKind, GapRow, HostId, Range, SessionClose};
 use tokio::{
-    sync::mpsc,
+    sync::{mpsc, watch},
     time::{Instant, sleep_until, timeout, timeout_at},
 };
 use tonic::{Status, Streaming};
+use uuid::Uuid;
 
-use super::{Closer, Ending, Inbox, Numbering, Opener, Rules, Sessions, inbox::drained};
+use super::{Awaited, Closer, Ending, Inbox, Numbering, Opener, Rules, Sessions, inbox::drained};
 use crate::{
     clock::DatabaseClock,
     config::{Agents, Timing},
     grpc::Refusal,
     listener::Peer,
-    queue::Queue,
+    queue::{Origin, Parcel, Queue},
     rate::Rate,
+    telemetry::PipelineMetrics,
     watch::Watch,
 };
 
@@ -57,6 +59,9 @@ pub struct StreamContext {
     pub opener: Opener,
     pub closer: Arc<Closer>,
     pub queue: Queue,
+    /// The id of this instance, which consumers are to tell what they commit.
+    pub instance: watch::Receiver<Uuid>,
+    pub pipeline: PipelineMetrics,
     pub watch: Arc<Watch>,
     pub clock: DatabaseClock,
     pub agents: Agents,
@@ -83,8 +88,8 @@ struct Stream {
     inbox: Arc<Inbox>,
     out: Outbound,
     numbering: Numbering,
-    /// The last numbers of the reports that wait to be stored.
-    in_flight: VecDeque<i64>,
+    /// The reports that wait to be stored.
+    in_flight: VecDeque<Awaited>,
     /// Gaps of rejected samples that the agent has not been told of.
     rejected: VecDeque<GapRow>,
     acked: i64,
@@ -190,8 +195,10 @@ impl Stream {
             now: self.context.clock.now(),
             retention: self.context.retention,
         };
+        let sent = report.samples.len();
         let taken = self.numbering.take(self.agent, self.host, report, &rules);
         let Some(range) = taken.map_err(|error| violation(&error.to_string()))? else {
+            self.count_duplicates(sent);
             self.owed = true; // A repetition is acknowledged again.
             return self.acknowledge().await;
         };
@@ -199,25 +206,38 @@ impl Stream {
             .gaps
             .iter()
             .filter(|gap| gap.kind == GapKind::Rejected);
+        let missed: i64 = rejected.clone().map(GapRow::len).sum();
         self.rejected.extend(rejected.cloned());
-        self.in_flight.push_back(range.last_seq);
+        let taken = range.samples.len() + usize::try_from(missed).unwrap_or(0);
+        self.count_duplicates(sent.saturating_sub(taken));
         self.enqueue(range).await
     }
 
-    /// Waits for room in the queue, and for nothing else but its own end.
+    fn count_duplicates(&self, count: usize) {
+        self.context.pipeline.duplicates.inc_by(count as u64);
+    }
+
+    /// Waits until the queue has it, and for nothing else but its own end.
     async fn enqueue(&mut self, range: Range) -> Result<(), Over> {
         self.inbox.listen(false, self.context.sessions.now());
-        let queued = tokio::select! {
+        let last_seq = range.last_seq;
+        let origin = Origin {
+            epoch: self.epoch,
+            instance: *self.context.instance.borrow(),
+        };
+        let ticket = tokio::select! {
             biased;
-            queued = self.context.queue.push(range) => queued,
+            ticket = self.context.queue.push(Parcel { range, origin }) => ticket,
             ending = self.inbox.ended() => return Err(Over::Ended(ending)),
         };
+        self.in_flight.push_back(Awaited {
+            last_seq,
+            ticket,
+            since: Instant::now(),
+        });
+        self.inbox.awaits(self.in_flight.front().copied());
         self.inbox.nudge();
-        queued.map_err(|_| {
-            Over::Ended(Ending::Drained {
-                slot: Duration::ZERO,
-            })
-        })
+        Ok(())
     }
 
     async fn read_mail(&mut self) -> Result<(), Over> {
@@ -237,6 +257,8 @@ impl Stream {
             self.drain(slot).await?;
         }
         if mail.acked_seq > self.acked {
+            let more = mail.acked_seq.abs_diff(self.acked);
+            self.context.pipeline.acknowledged.inc_by(more);
             self.acked = mail.acked_seq;
             self.owed = true;
         }
@@ -263,7 +285,13 @@ impl Stream {
         let untold = self.rejected.front().map(|gap| gap.first_seq);
         let up_to = untold.map_or(self.acked, |seq| self.acked.min(seq - 1));
         self.owed = up_to < self.acked;
-        while self.in_flight.pop_front_if(|last| *last <= up_to).is_some() {}
+        while self
+            .in_flight
+            .pop_front_if(|awaited| awaited.last_seq <= up_to)
+            .is_some()
+        {}
+        self.inbox.awaits(self.in_flight.front().copied());
+        self.context.pipeline.rejected.inc_by(rejected.len() as u64);
         if self.owed {
             self.inbox.nudge();
         }

@@ -12,7 +12,7 @@ use std::{
 use jiff::Timestamp;
 use svc_store::{AgentId, Watermark};
 
-use super::{Ending, Inbox};
+use super::{Awaited, Ending, Inbox};
 use crate::telemetry::SessionMetrics;
 
 /// A stream, as the rest of the instance knows it.
@@ -74,13 +74,6 @@ impl Sessions {
         }
     }
 
-    /// Ends whichever stream of the agent is here.
-    pub fn end_any(&self, agent: AgentId, ending: Ending) {
-        if let Some(session) = self.held().get(&agent) {
-            session.inbox.end(ending);
-        }
-    }
-
     pub fn renewed(&self, agent: AgentId, epoch: i64, jwt_expires_at: Timestamp) {
         if let Some(session) = self
             .held()
@@ -98,6 +91,16 @@ impl Sessions {
                 session.inbox.acked(watermark.acked_seq);
             }
         }
+    }
+
+    /// The streams that have waited for a commit for longer than this.
+    pub fn waiting(&self, longer_than: Duration) -> Vec<(Held, Awaited)> {
+        let held = self.held();
+        let late = held.values().filter_map(|session| {
+            let awaited = session.inbox.awaited()?;
+            (awaited.since.elapsed() > longer_than).then(|| (session.clone(), awaited))
+        });
+        late.collect()
     }
 
     pub fn contains(&self, agent: AgentId) -> bool {

@@ -27,5 +27,6 @@ mod jwks;
 mod key_file;
 mod key_races;
 mod life_cycle;
+mod queue;
 mod scenes;
 mod tls_pair;

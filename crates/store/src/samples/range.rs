@@ -44,7 +44,7 @@ impl Range {
     /// How many numbers stand in gaps of these kinds.
     pub(super) fn missing(&self, kind: impl Fn(GapKind) -> bool) -> i64 {
         let gaps = self.gaps.iter().filter(|gap| kind(gap.kind));
-        gaps.map(|gap| gap.last_seq - gap.first_seq + 1).sum()
+        gaps.map(GapRow::len).sum()
     }
 
     /// How many numbers are samples.

@@ -1,0 +1,204 @@
+//! Taking messages out of a shard: one pull at a time, bounded in messages and
+//! bytes, and nothing asked for that nobody waits for. A pull that is given up
+//! half way would hold its messages back until they are delivered again.
+
+use std::time::{Duration, SystemTime};
+
+use async_nats::jetstream::{
+    AckKind, Message as Delivered,
+    consumer::{Consumer, Info, pull},
+    context::Context,
+    message::{Acker, PublishMessage},
+};
+use futures_util::StreamExt;
+use tokio::time::timeout;
+
+use super::{STREAM, dead_subject, message_id, payload, streams};
+use crate::queue::{Batch, Delivery, Handle, Parcel, Receipt, Unanswered, shard_of};
+
+/// How long a pull waits for a first message.
+const WAIT: Duration = Duration::from_secs(1);
+/// For the rest of a pull, and for every word to NATS that needs no answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+const RETRY: Duration = Duration::from_millis(500);
+/// How long a message stays away that was put back.
+const AWAY: Duration = Duration::from_millis(250);
+/// What a pull brings at most; larger than any one message.
+const MAX_BYTES: usize = 2 << 20;
+/// The header of a dead letter that says why it is one.
+const REASON: &str = "Svc-Ingest-Reason";
+
+#[derive(Debug)]
+pub struct Receiver {
+    context: Context,
+    shard: usize,
+    consumer: Option<Consumer<pull::Config>>,
+}
+
+/// What is owed to JetStream for a message.
+pub struct Acknowledger {
+    context: Context,
+    acker: Acker,
+}
+
+pub(super) fn name(shard: usize) -> String {
+    format!("svc-ingest-{shard}")
+}
+
+/// The shard's consumer, made where it is missing.
+pub(super) async fn consumer(
+    context: &Context,
+    shard: usize,
+) -> Result<Consumer<pull::Config>, Unanswered> {
+    let stream = context.get_stream_no_info(STREAM).await;
+    let stream = stream.map_err(|error| Unanswered(error.into()))?;
+    let (name, wanted) = (name(shard), streams::consumer(shard));
+    let found = stream.get_or_create_consumer(&name, wanted).await;
+    found.map_err(|error| Unanswered(error.into()))
+}
+
+pub(super) async fn info(context: &Context, shard: usize) -> Result<Info, Unanswered> {
+    let stream = context.get_stream_no_info(STREAM).await;
+    let stream = stream.map_err(|error| Unanswered(error.into()))?;
+    let info = stream.consumer_info(name(shard)).await;
+    info.map_err(|error| Unanswered(error.into()))
+}
+
+impl Receiver {
+    pub(super) fn new(context: Context, shard: usize) -> Self {
+        Self {
+            context,
+            shard,
+            consumer: None,
+        }
+    }
+
+    pub async fn batch(&mut self, most: Batch) -> Vec<Delivery> {
+        match self.pull(most).await {
+            Ok(messages) => self.open_all(messages).await,
+            Err(error) => {
+                let reason = format!("{:#}", anyhow::Error::from(error));
+                tracing::debug!(shard = self.shard, reason, "NATS gives no messages");
+                self.consumer = None; // It may have been deleted: it is made anew.
+                tokio::time::sleep(RETRY).await;
+                Vec::new()
+            }
+        }
+    }
+
+    /// Waits for one message, and takes what else is there.
+    async fn pull(&mut self, most: Batch) -> Result<Vec<Delivered>, Unanswered> {
+        let consumer = match &mut self.consumer {
+            Some(consumer) => consumer,
+            none => none.insert(consumer(&self.context, self.shard).await?),
+        };
+        let first = consumer.batch().max_messages(1).expires(WAIT).messages();
+        let mut messages = gather(first.await).await?;
+        if !messages.is_empty() {
+            let rest = consumer
+                .fetch()
+                .max_messages(most.ranges.saturating_sub(1).max(1))
+                .max_bytes(MAX_BYTES)
+                .messages();
+            messages.extend(gather(rest.await).await?);
+        }
+        Ok(messages)
+    }
+
+    async fn open_all(&self, messages: Vec<Delivered>) -> Vec<Delivery> {
+        let mut deliveries = Vec::with_capacity(messages.len());
+        for message in messages {
+            deliveries.extend(self.open(message).await);
+        }
+        deliveries
+    }
+
+    /// What is not a message of ours has no numbers to record: it is buried as it is.
+    async fn open(&self, message: Delivered) -> Option<Delivery> {
+        let (since, again) = message.info().map_or((SystemTime::now(), false), |info| {
+            (info.published.into(), info.delivered > 1)
+        });
+        let (message, acker) = message.split();
+        let context = self.context.clone();
+        let owed = Acknowledger { context, acker };
+        match payload::decode(&message.payload) {
+            Ok(parcel) => {
+                let receipt = Receipt {
+                    since,
+                    again,
+                    handle: Handle::JetStream(owed),
+                };
+                Some(Delivery { parcel, receipt })
+            }
+            Err(error) => {
+                tracing::error!(shard = self.shard, %error, "a message is not one of ours: it is a dead letter");
+                let buried = PublishMessage::build()
+                    .header(REASON, error.to_string().as_str())
+                    .payload(message.payload);
+                if owed.publish(self.shard, buried).await.is_ok() {
+                    owed.settle().await;
+                }
+                None
+            }
+        }
+    }
+}
+
+/// All messages of one pull. What came before an error is kept.
+async fn gather(pull: Result<pull::Batch, pull::BatchError>) -> Result<Vec<Delivered>, Unanswered> {
+    let mut pull = pull.map_err(|error| Unanswered(error.into()))?;
+    let mut messages = Vec::new();
+    while let Ok(Some(next)) = timeout(PATIENCE + WAIT, pull.next()).await {
+        match next {
+            Ok(message) => messages.push(message),
+            Err(error) if messages.is_empty() => return Err(Unanswered(error)),
+            Err(_) => break,
+        }
+    }
+    Ok(messages)
+}
+
+impl std::fmt::Debug for Acknowledger {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Acknowledger").finish_non_exhaustive()
+    }
+}
+
+impl Acknowledger {
+    pub async fn settle(self) {
+        self.say(AckKind::Ack).await;
+    }
+
+    pub async fn put_back(self) {
+        self.say(AckKind::Nak(Some(AWAY))).await;
+    }
+
+    pub async fn hold(&self) {
+        self.say(AckKind::Progress).await;
+    }
+
+    /// Nothing depends on its arrival: what was not settled is delivered again, and
+    /// is found to be stored.
+    async fn say(&self, kind: AckKind) {
+        drop(timeout(PATIENCE, self.acker.ack_with(kind)).await);
+    }
+
+    pub async fn bury(&self, parcel: &Parcel, reason: &str) -> Result<(), Unanswered> {
+        let buried = PublishMessage::build()
+            .message_id(message_id(parcel))
+            .header(REASON, reason)
+            .payload(payload::encode(parcel).into());
+        let shard = shard_of(parcel.range.agent_id);
+        self.publish(shard, buried).await
+    }
+
+    async fn publish(&self, shard: usize, message: PublishMessage) -> Result<(), Unanswered> {
+        let sent = self
+            .context
+            .send_publish(dead_subject(shard), message)
+            .await;
+        let sent = sent.map_err(|error| Unanswered(error.into()))?;
+        sent.await.map_err(|error| Unanswered(error.into()))?;
+        Ok(())
+    }
+}

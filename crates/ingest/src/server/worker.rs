@@ -1,0 +1,116 @@
+//! The consumer as a process of its own: the HTTP port for its health and metrics,
+//! and the shards. It holds no lease, no key and no stream; any number may run.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use svc_store::Store;
+use tokio_util::sync::CancellationToken;
+
+use super::{RunError, open_store, port_problem};
+use crate::{
+    config::{Consume, Problems},
+    consumer::{Acks, Consumer, DepthGauge},
+    health::Health,
+    http::{HttpServer, Pages},
+    queue::Queue,
+    session::Sessions,
+    startup::{self, StartError},
+    supervise::Parts,
+    telemetry::{Metrics, PipelineMetrics},
+};
+
+/// There is no front row: nobody is connected.
+const DRAIN: Duration = Duration::ZERO;
+
+#[derive(Debug)]
+pub struct Worker {
+    settings: Consume,
+    store: Store,
+    http: HttpServer,
+    pages: Pages,
+    pipeline: PipelineMetrics,
+}
+
+impl Worker {
+    pub async fn bind(settings: Consume) -> Result<Self, Problems> {
+        let metrics = Metrics::new();
+        let store = open_store(&settings.database)?;
+        metrics.register(|registry| store.register(registry));
+        let pipeline = PipelineMetrics::default();
+        metrics.register(|registry| pipeline.register(registry));
+        let http = HttpServer::bind(settings.http).await.map_err(|error| {
+            Problems(vec![port_problem(
+                "INGEST_HTTP_PORT",
+                settings.http,
+                &error,
+            )])
+        })?;
+        let pages = Pages {
+            health: Health::new(store.clone(), settings.timing.health_grace),
+            metrics,
+            jwks: Arc::new(OnceLock::new()),
+        };
+        Ok(Self {
+            settings,
+            store,
+            http,
+            pages,
+            pipeline,
+        })
+    }
+
+    pub fn http_address(&self) -> std::io::Result<SocketAddr> {
+        self.http.address()
+    }
+
+    /// Starts, consumes until `stop`, and returns once its last batch is settled.
+    pub async fn run(self, stop: CancellationToken) -> Result<(), RunError> {
+        let Self {
+            settings,
+            store,
+            http,
+            pages,
+            pipeline,
+        } = self;
+        let health = pages.health.clone();
+        let mut parts = Parts::new(stop.clone());
+        parts.back("the HTTP port", http.run(pages, parts.last.clone()));
+        let starting = start(&settings, &store, &health);
+        if let Some(queue) = stop.run_until_cancelled(starting).await {
+            add_all(&mut parts, &queue?, &store, &pipeline);
+            tracing::info!("consuming");
+            health.serving();
+        }
+        parts.run(DRAIN, || health.draining()).await?;
+        Ok(())
+    }
+}
+
+async fn start(settings: &Consume, store: &Store, health: &Health) -> Result<Queue, StartError> {
+    health.starting("waiting for the database");
+    startup::database(store).await;
+    health.starting("waiting for the schema");
+    let patience = settings.timing.schema_patience;
+    startup::schema(store, settings.database.auto_migrate, patience).await?;
+    store.samples_prepare(settings.retention.metrics).await?;
+    health.starting("waiting for the metrics queue");
+    startup::queue(&settings.queue).await
+}
+
+fn add_all(parts: &mut Parts, queue: &Queue, store: &Store, pipeline: &PipelineMetrics) {
+    let last = parts.last.clone();
+    let nobody = Arc::new(Sessions::default());
+    let acks = || Acks::of(queue, &nobody);
+    for consumer in Consumer::of_all_shards(queue, store, acks, pipeline) {
+        parts.back("the consumer", consumer.run(last.clone()));
+    }
+    let gauge = DepthGauge {
+        queue: queue.clone(),
+        pipeline: pipeline.clone(),
+    };
+    parts.back("the queue's depth", gauge.run(last));
+}
