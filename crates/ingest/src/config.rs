@@ -21,7 +21,10 @@ use std::{
 use svc_store::DatabaseUrl;
 use url::Url;
 
-use crate::listener::{ClientCa, Limits, TlsPair};
+use crate::{
+    listener::{ClientCa, Limits, TlsPair},
+    queue::Bounds,
+};
 pub use nats::{NatsAuth, NatsServers};
 pub(crate) use parse::duration;
 pub use problem::{Problem, Problems};
@@ -70,6 +73,8 @@ pub struct Queue {
     /// Certificates that NATS' own must chain to; the system's otherwise.
     pub nats_ca: Option<PathBuf>,
     pub consume: bool,
+    /// Of the queue in this process. No variable sets them; tests shrink them.
+    pub bounds: Bounds,
 }
 
 #[derive(Clone, Debug)]
@@ -260,6 +265,7 @@ impl Queue {
             nats_creds: nats_creds?,
             nats_ca: nats_ca?,
             consume: consume?,
+            bounds: Bounds::default(),
         };
         if matches!(queue.url, QueueUrl::Memory) && !queue.consume {
             let message =

@@ -92,7 +92,7 @@ impl Queue {
     /// was made with other settings is an error.
     pub async fn open(settings: &Settings) -> Result<Self, OpenError> {
         Ok(match &settings.url {
-            QueueUrl::Memory => Self::InProcess(InProcess::new(Bounds::default())),
+            QueueUrl::Memory => Self::InProcess(InProcess::new(settings.bounds)),
             QueueUrl::Nats(servers) => Self::JetStream(JetStream::open(servers, settings).await?),
         })
     }

@@ -3,6 +3,7 @@
 //! Invariant: a `Nats` that `start` returned greets its clients, and what JetStream stored survives
 //! `kill` and `start_again`: it is on disk, in its folder, and the address stays the same.
 
+use std::ffi::OsString;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,6 +32,8 @@ pub struct NatsOptions {
     pub data_dir: Option<PathBuf>,
     /// None: a free one.
     pub port: Option<u16>,
+    /// Further arguments of nats-server, such as `--user` or `--tlscert`.
+    pub arguments: Vec<OsString>,
 }
 
 /// A running server; dropping it stops it.
@@ -47,6 +50,7 @@ struct Site {
     data_dir: PathBuf,
     wanted_port: Option<u16>,
     port: u16,
+    arguments: Vec<OsString>,
     temporary: Option<Folder>,
 }
 
@@ -110,6 +114,7 @@ impl Site {
             data_dir,
             wanted_port: options.port,
             port: 0,
+            arguments: options.arguments,
             temporary,
         })
     }
@@ -131,6 +136,7 @@ impl Site {
         let mut command = child::command(&self.program, None, "KILL");
         command.arg("-js").arg("-sd").arg(&self.data_dir);
         command.args(["-a", "127.0.0.1", "-p", &self.port.to_string()]);
+        command.args(&self.arguments);
         if let Some(folder) = &self.temporary {
             command.stdin(folder.lock()?);
         }

@@ -9,6 +9,7 @@
 mod connection;
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::Duration;
@@ -35,11 +36,19 @@ struct Knobs {
     delay: Duration,
     black_hole: bool,
     cut_after: Option<(Direction, u64)>,
+    /// What a client says just before its connection is cut, once.
+    last_words: Option<Arc<LastWords>>,
     /// How often `cut_all` was called: a connection ends when it is no longer what it was at its
     /// start.
     cuts: u64,
     /// The same for `half_close`.
     half_closes: u64,
+}
+
+#[derive(Debug)]
+struct LastWords {
+    words: Vec<u8>,
+    said: AtomicBool,
 }
 
 /// A running proxy; dropping it ends all its connections.
@@ -117,6 +126,24 @@ impl Proxy {
         self.turn(|knobs| knobs.cut_after = bytes.map(|bytes| (direction, bytes)));
     }
 
+    /// Cuts the next connection whose client says `words`, right after they have gone on to the
+    /// server: it hears them, and the client never learns what came of it. Words that a client
+    /// sends in two pieces are not recognised.
+    pub fn cut_once_said(&self, words: &[u8]) {
+        let last_words = LastWords {
+            words: words.to_vec(),
+            said: AtomicBool::new(false),
+        };
+        self.turn(|knobs| knobs.last_words = Some(Arc::new(last_words)));
+    }
+
+    /// Whether the words of `cut_once_said` have been said.
+    pub fn was_said(&self) -> bool {
+        let knobs = self.knobs.borrow();
+        let last_words = knobs.last_words.as_ref();
+        last_words.is_some_and(|last_words| last_words.said.load(Ordering::Relaxed))
+    }
+
     /// Stops listening, so that connecting is refused, or listens again; open connections stay.
     pub fn refuse(&self, refuse: bool) -> anyhow::Result<()> {
         let mut door = held(&self.door);
@@ -136,6 +163,7 @@ impl Proxy {
             knobs.delay = Duration::ZERO;
             knobs.black_hole = false;
             knobs.cut_after = None;
+            knobs.last_words = None;
         });
         self.refuse(false)
     }
@@ -188,6 +216,14 @@ fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     let listener = std::net::TcpListener::bind(address).with_context(|| address.to_string())?;
     listener.set_nonblocking(true)?;
     Ok(TcpListener::from_std(listener)?)
+}
+
+impl LastWords {
+    /// Whether these are the words, for the first time.
+    fn are(&self, said: &[u8]) -> bool {
+        let mut places = said.windows(self.words.len());
+        places.any(|place| place == self.words) && !self.said.swap(true, Ordering::Relaxed)
+    }
 }
 
 fn held(door: &Mutex<Door>) -> MutexGuard<'_, Door> {

@@ -17,7 +17,7 @@ use crate::queue::{Origin, Receipt};
 /// After a failure that says nothing about the data.
 const RETRY: Duration = Duration::from_millis(500);
 /// How often the queue is told that we are still at it: well within its patience.
-const HOLD: Duration = Duration::from_secs(5);
+const HOLD: Duration = Duration::from_secs(4);
 /// Between the five tries of a report that was refused alone.
 const PAUSES: [Duration; 4] = [
     Duration::from_millis(50),
@@ -75,8 +75,8 @@ impl<'a> Storing<'a> {
     }
 
     async fn store_in_parts(&mut self) -> Result<Vec<Refused>, Stopped> {
-        let mut parts = vec![0..self.ranges.len()];
-        let mut refused = Vec::new();
+        let (mut parts, mut refused) = (Vec::new(), Vec::new());
+        parts.push(0..self.ranges.len());
         while let Some(part) = parts.pop() {
             match self.append(part.clone()).await? {
                 Ok(()) => {}

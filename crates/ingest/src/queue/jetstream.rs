@@ -51,7 +51,7 @@ const RETRY: [Duration; 5] = [
 
 #[derive(Clone, Debug)]
 pub struct JetStream {
-    context: Context,
+    context: Arc<Context>,
     /// Whether the last publish failed: one log line a change, not one a stream.
     failing: Arc<AtomicBool>,
 }
@@ -61,7 +61,7 @@ impl JetStream {
     pub async fn open(servers: &NatsServers, settings: &Settings) -> Result<Self, OpenError> {
         let context = connect::open(servers, settings).await?;
         Ok(Self {
-            context,
+            context: Arc::new(context),
             failing: Arc::default(),
         })
     }

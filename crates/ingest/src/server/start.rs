@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Before a start that lost the database half way begins anew.
-const START_PAUSE: Duration = Duration::from_secs(1);
+pub(super) const START_PAUSE: Duration = Duration::from_secs(1);
 
 /// What a start has brought about.
 pub(super) struct Started {

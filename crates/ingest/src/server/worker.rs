@@ -10,7 +10,7 @@ use std::{
 use svc_store::Store;
 use tokio_util::sync::CancellationToken;
 
-use super::{RunError, open_store, port_problem};
+use super::{RunError, chain, open_store, port_problem, start::START_PAUSE};
 use crate::{
     config::{Consume, Problems},
     consumer::{Acks, Consumer, DepthGauge},
@@ -90,9 +90,26 @@ impl Worker {
     }
 }
 
+/// Gets ready, and starts over when the database goes away half way.
 async fn start(settings: &Consume, store: &Store, health: &Health) -> Result<Queue, StartError> {
-    health.starting("waiting for the database");
-    startup::database(store).await;
+    loop {
+        health.starting("waiting for the database");
+        startup::database(store).await;
+        match get_ready(settings, store, health).await {
+            Err(error) if error.is_passing() => {
+                tracing::warn!(reason = chain(error), "waiting for the database");
+                tokio::time::sleep(START_PAUSE).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+async fn get_ready(
+    settings: &Consume,
+    store: &Store,
+    health: &Health,
+) -> Result<Queue, StartError> {
     health.starting("waiting for the schema");
     let patience = settings.timing.schema_patience;
     startup::schema(store, settings.database.auto_migrate, patience).await?;

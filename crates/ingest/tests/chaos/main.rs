@@ -26,6 +26,11 @@ mod fleet;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod outages;
+mod pipeline;
+#[path = "../it/plant.rs"]
+mod plant;
+#[path = "../it/plant_faults.rs"]
+mod plant_faults;
 mod revocations;
 #[path = "../it/scenes.rs"]
 mod scenes;

@@ -6,6 +6,7 @@ use anyhow::Context;
 use svc_ingest::{
     config::{Config, Timing},
     listener::Limits,
+    queue::Bounds,
     server::{RunError, Server},
 };
 use tokio::{task::JoinHandle, time::timeout};
@@ -24,6 +25,7 @@ pub struct InstanceBuilder {
 struct Tune {
     timing: Option<fn(&mut Timing)>,
     limits: Option<fn(&mut Limits)>,
+    bounds: Option<Bounds>,
 }
 
 impl InstanceBuilder {
@@ -49,6 +51,12 @@ impl InstanceBuilder {
         self
     }
 
+    /// How much the queue in this process holds.
+    pub fn bounds(mut self, bounds: Bounds) -> Self {
+        self.tune.bounds = Some(bounds);
+        self
+    }
+
     /// Starts it without waiting: it may be one that never serves.
     pub async fn launch(self) -> anyhow::Result<Instance> {
         let mut config = Config::read(&|name| self.environment.get(name))?;
@@ -59,6 +67,9 @@ impl InstanceBuilder {
         }
         if let Some(tune) = self.tune.limits {
             tune(&mut config.grpc.limits);
+        }
+        if let Some(bounds) = self.tune.bounds {
+            config.queue.bounds = bounds;
         }
         let server = Server::bind(config).await?;
         let (grpc, http) = (server.grpc_address()?, server.http_address()?);

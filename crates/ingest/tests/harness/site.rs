@@ -53,7 +53,12 @@ impl Site {
 
     /// A migrated site on a PostgreSQL server of its own, which may be stopped and frozen.
     pub async fn with_own_server() -> anyhow::Result<Self> {
-        let server = Postgres::start(PostgresOptions::default()).await?;
+        Self::with_server(PostgresOptions::default()).await
+    }
+
+    /// The same, on a server with settings of its own.
+    pub async fn with_server(options: PostgresOptions) -> anyhow::Result<Self> {
+        let server = Postgres::start(options).await?;
         server.create_database(OWN, None).await?;
         migrate(server.url(OWN)).await?;
         Self::on(Database::Own(Box::new(server)))

@@ -4,6 +4,7 @@ use std::{ffi::OsString, net::TcpListener, os::unix::ffi::OsStringExt};
 
 use anyhow::{Context, Result};
 use svc_ingest::config::{Config, Fallback, Problems, VARIABLES, Variable};
+use svc_sandbox::{Nats, NatsOptions};
 use tempfile::TempDir;
 
 use crate::harness::{Environment, Site};
@@ -308,10 +309,18 @@ fn secrets_are_in_no_problem_and_in_no_debug_text() -> Result<()> {
 async fn secrets_are_in_no_log_line_at_any_level() -> Result<()> {
     let site = Site::new().await?;
     let url = site.database_url().replace("svc@", "svc:hunter2@");
+    let arguments = ["--user", "svc", "--pass", "hunter2"];
+    let nats = Nats::start(NatsOptions {
+        arguments: arguments.map(Into::into).to_vec(),
+        ..NatsOptions::default()
+    })
+    .await?;
+    let queue = nats.url().replace("nats://", "nats://svc:hunter2@");
     for format in ["text", "json"] {
         let mut process = site
             .process()
             .set("DATABASE_URL", &url)
+            .set("INGEST_QUEUE_URL", &queue)
             .set("INGEST_LOG", "trace")
             .set("INGEST_LOG_FORMAT", format)
             .start()
@@ -319,6 +328,7 @@ async fn secrets_are_in_no_log_line_at_any_level() -> Result<()> {
         process.stop().await?;
         let logs = process.logs();
         assert!(logs.contains("serving"), "{logs}");
+        assert!(logs.contains("CONNECT"), "NATS is not logged at this level");
         assert!(!logs.contains("hunter2"), "a secret was logged");
     }
     Ok(())

@@ -226,6 +226,11 @@ impl Fleet {
         })
     }
 
+    /// Takes samples again.
+    pub fn resume(&self) {
+        self.sampling.store(true, Ordering::Relaxed);
+    }
+
     /// Settles, and holds the ledgers against the tables: nothing that was
     /// acknowledged is missing, nothing is there twice, and the books balance.
     pub async fn audit(&self, site: &Site) -> Result<()> {

@@ -16,7 +16,7 @@ use svc_ingest::{
         shard_of,
     },
 };
-use svc_sandbox::{Nats, NatsOptions};
+use svc_sandbox::{Authority, Nats, NatsOptions};
 use svc_store::{AgentId, HostId, Range, SampleRow};
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
@@ -562,6 +562,84 @@ async fn a_queue_waits_for_a_nats_that_is_away() -> Result<()> {
     };
     let _nats = Nats::start(options).await?;
     timeout(PATIENCE, opening).await???;
+    Ok(())
+}
+
+async fn guarded(arguments: &[&str]) -> Result<Nats> {
+    let arguments = arguments.iter().map(Into::into).collect();
+    Nats::start(NatsOptions {
+        arguments,
+        ..NatsOptions::default()
+    })
+    .await
+}
+
+/// Whether it opens at once: who is refused waits.
+async fn opens(settings: &Settings) -> bool {
+    let opened = timeout(Duration::from_secs(2), Queue::open(settings)).await;
+    opened.is_ok_and(|opened| opened.is_ok())
+}
+
+#[tokio::test]
+async fn credentials_stand_in_the_url_as_nats_users_write_them() -> Result<()> {
+    let by_name = guarded(&["--user", "svc", "--pass", "p@ss"]).await?;
+    let by_token = guarded(&["--auth", "t0ken"]).await?;
+    for (nats, credentials, good) in [
+        (&by_name, "svc:p%40ss@", true),
+        (&by_name, "svc:wrong@", false),
+        (&by_name, "", false),
+        (&by_token, "t0ken@", true),
+        (&by_token, "wrong@", false),
+    ] {
+        let url = nats
+            .url()
+            .replace("nats://", &format!("nats://{credentials}"));
+        assert_eq!(opens(&settings(&url)?).await, good, "{credentials}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn tls_trusts_the_given_certificates_alone() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let authority = Authority::new("NATS CA")?;
+    let (certificate, key) = authority
+        .issue_server(&["localhost"])?
+        .write(folder.path(), "nats")?;
+    let ca = folder.path().join("ca.pem");
+    std::fs::write(&ca, authority.cert_pem())?;
+    let nats = Nats::start(NatsOptions {
+        arguments: vec![
+            "--tls".into(),
+            "--tlscert".into(),
+            certificate.into(),
+            "--tlskey".into(),
+            key.into(),
+        ],
+        ..NatsOptions::default()
+    })
+    .await?;
+    let url = format!("tls://localhost:{}", nats.port());
+    let mut settings = settings(&url)?;
+    assert!(
+        !opens(&settings).await,
+        "nobody on this machine vouches for it"
+    );
+    settings.nats_ca = Some(ca);
+    assert!(opens(&settings).await);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_credentials_file_that_is_none_is_named() -> Result<()> {
+    let nats = Nats::start(NatsOptions::default()).await?;
+    let file = tempfile::NamedTempFile::new()?;
+    std::fs::write(file.path(), "not credentials")?;
+    let mut settings = settings(&nats.url())?;
+    settings.nats_creds = Some(file.path().to_owned());
+    let error = Queue::open(&settings).await.expect_err("no credentials");
+    let path = file.path().display().to_string();
+    assert!(error.to_string().contains(&path), "{error:#}");
     Ok(())
 }
 

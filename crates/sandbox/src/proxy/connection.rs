@@ -61,7 +61,7 @@ async fn relay(
         from_client,
         to_target,
         knobs.clone(),
-        limit_of(Direction::ToServer),
+        (Direction::ToServer, limit_of(Direction::ToServer)),
     );
     let down = pump_to_client(from_target, to_client, knobs, limit_of(Direction::ToClient));
     tokio::try_join!(up, down).map(drop)
@@ -85,7 +85,12 @@ async fn pump_to_client(
     limit: Option<u64>,
 ) -> Result<(), Cut> {
     let half_closes = knobs.borrow().half_closes;
-    let pumped = pump(&mut from, &mut to, knobs.clone(), limit);
+    let pumped = pump(
+        &mut from,
+        &mut to,
+        knobs.clone(),
+        (Direction::ToClient, limit),
+    );
     tokio::select! {
         biased;
         turned = knobs.wait_for(|knobs| knobs.half_closes != half_closes) => drop(turned?),
@@ -100,7 +105,7 @@ async fn pump(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     mut knobs: watch::Receiver<Knobs>,
-    limit: Option<u64>,
+    (way, limit): (Direction, Option<u64>),
 ) -> Result<(), Cut> {
     let mut left = limit.unwrap_or(u64::MAX);
     let mut piece = vec![0; PIECE];
@@ -112,6 +117,9 @@ async fn pump(
             return Ok(to.shutdown().await?);
         }
         to.write_all(&piece[..length]).await?;
+        if way == Direction::ToServer && are_last_words(&knobs, &piece[..length]) {
+            return Err(Cut);
+        }
         left -= length as u64;
     }
     Err(Cut)
@@ -128,4 +136,9 @@ async fn delayed(knobs: &mut watch::Receiver<Knobs>) -> Result<(), Cut> {
 async fn way_found(knobs: &mut watch::Receiver<Knobs>) -> Result<(), Cut> {
     knobs.wait_for(|knobs| !knobs.black_hole).await?;
     Ok(())
+}
+
+fn are_last_words(knobs: &watch::Receiver<Knobs>, said: &[u8]) -> bool {
+    let last_words = knobs.borrow().last_words.clone();
+    last_words.is_some_and(|last_words| last_words.are(said))
 }

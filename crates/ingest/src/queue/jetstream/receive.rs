@@ -2,13 +2,17 @@
 //! bytes, and nothing asked for that nobody waits for. A pull that is given up
 //! half way would hold its messages back until they are delivered again.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
+use async_nats::Subject;
 use async_nats::jetstream::{
     AckKind, Message as Delivered,
     consumer::{Consumer, Info, pull},
     context::Context,
-    message::{Acker, PublishMessage},
+    message::PublishMessage,
 };
 use futures_util::StreamExt;
 use tokio::time::timeout;
@@ -30,15 +34,16 @@ const REASON: &str = "Svc-Ingest-Reason";
 
 #[derive(Debug)]
 pub struct Receiver {
-    context: Context,
+    context: Arc<Context>,
     shard: usize,
-    consumer: Option<Consumer<pull::Config>>,
+    consumer: Option<Box<Consumer<pull::Config>>>,
 }
 
-/// What is owed to JetStream for a message.
+/// What is owed to JetStream for a message, and where.
+#[derive(Debug)]
 pub struct Acknowledger {
-    context: Context,
-    acker: Acker,
+    context: Arc<Context>,
+    reply: Option<Subject>,
 }
 
 pub(super) fn name(shard: usize) -> String {
@@ -65,7 +70,7 @@ pub(super) async fn info(context: &Context, shard: usize) -> Result<Info, Unansw
 }
 
 impl Receiver {
-    pub(super) fn new(context: Context, shard: usize) -> Self {
+    pub(super) fn new(context: Arc<Context>, shard: usize) -> Self {
         Self {
             context,
             shard,
@@ -90,7 +95,7 @@ impl Receiver {
     async fn pull(&mut self, most: Batch) -> Result<Vec<Delivered>, Unanswered> {
         let consumer = match &mut self.consumer {
             Some(consumer) => consumer,
-            none => none.insert(consumer(&self.context, self.shard).await?),
+            none => none.insert(Box::new(consumer(&self.context, self.shard).await?)),
         };
         let first = consumer.batch().max_messages(1).expires(WAIT).messages();
         let mut messages = gather(first.await).await?;
@@ -118,9 +123,10 @@ impl Receiver {
         let (since, again) = message.info().map_or((SystemTime::now(), false), |info| {
             (info.published.into(), info.delivered > 1)
         });
-        let (message, acker) = message.split();
-        let context = self.context.clone();
-        let owed = Acknowledger { context, acker };
+        let owed = Acknowledger {
+            context: self.context.clone(),
+            reply: message.reply.clone(),
+        };
         match payload::decode(&message.payload) {
             Ok(parcel) => {
                 let receipt = Receipt {
@@ -134,7 +140,7 @@ impl Receiver {
                 tracing::error!(shard = self.shard, %error, "a message is not one of ours: it is a dead letter");
                 let buried = PublishMessage::build()
                     .header(REASON, error.to_string().as_str())
-                    .payload(message.payload);
+                    .payload(message.payload.clone());
                 if owed.publish(self.shard, buried).await.is_ok() {
                     owed.settle().await;
                 }
@@ -158,12 +164,6 @@ async fn gather(pull: Result<pull::Batch, pull::BatchError>) -> Result<Vec<Deliv
     Ok(messages)
 }
 
-impl std::fmt::Debug for Acknowledger {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Acknowledger").finish_non_exhaustive()
-    }
-}
-
 impl Acknowledger {
     pub async fn settle(self) {
         self.say(AckKind::Ack).await;
@@ -180,7 +180,10 @@ impl Acknowledger {
     /// Nothing depends on its arrival: what was not settled is delivered again, and
     /// is found to be stored.
     async fn say(&self, kind: AckKind) {
-        drop(timeout(PATIENCE, self.acker.ack_with(kind)).await);
+        if let Some(reply) = self.reply.clone() {
+            let client = self.context.client();
+            drop(timeout(PATIENCE, client.publish(reply, kind.into())).await);
+        }
     }
 
     pub async fn bury(&self, parcel: &Parcel, reason: &str) -> Result<(), Unanswered> {

@@ -25,7 +25,7 @@ const DUPLICATES: Duration = Duration::from_mins(2);
 const DEAD_BYTES: i64 = 256 << 20;
 const DEAD_AGE: Duration = Duration::from_hours(24 * 30);
 /// How long a consumer may be silent about a message before another one gets it.
-const ACK_WAIT: Duration = Duration::from_secs(30);
+const ACK_WAIT: Duration = Duration::from_secs(15);
 /// Messages in consumers' hands at once, for each shard: over all processes.
 const MAX_IN_HANDS: i64 = 20_000;
 
