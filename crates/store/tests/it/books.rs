@@ -21,7 +21,7 @@ async fn gap(store: &Store, teller: &Teller, first_seq: i64, last_seq: i64) -> R
         first_seq,
         last_seq,
         kind,
-        reason,
+        reason: reason.into(),
     };
     store.samples_append(&[teller.range(&[], &[gap])]).await?;
     Ok(())
