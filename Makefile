@@ -33,6 +33,7 @@ plans: deps  ## The web application's queries on 100,000 hosts, with their plans
 
 sizing: deps  ## What agents cost PostgreSQL: the figures of docs/sizing.md (about a minute)
 	$(CARGO) test --locked --profile strict -p svc-store --test it -- sizing --include-ignored --nocapture
+	$(CARGO) test --locked --profile strict -p svc-ingest --test chaos -- memory --include-ignored --nocapture
 
 deps:  ## Install PostgreSQL's server programs and nats-server, if missing
 	@scripts/deps

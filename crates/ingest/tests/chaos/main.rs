@@ -25,6 +25,7 @@ mod fleet;
 #[expect(dead_code, reason = "the other test binaries use the rest")]
 #[path = "../harness/mod.rs"]
 mod harness;
+mod memory;
 mod outages;
 mod pipeline;
 #[path = "../it/plant.rs"]

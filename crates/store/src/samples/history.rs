@@ -1,6 +1,6 @@
-//! `host_metrics`, written by COPY: half the server's work of an INSERT from
-//! arrays. What is written is what the watermark let through, so nothing in it
-//! can be a duplicate.
+//! `host_metrics`, written by COPY: the server's cheapest way to take many rows, and
+//! no arrays have to be built for it. It cannot skip a duplicate, and need not: what
+//! is written is what the watermark let through.
 
 use tokio_postgres::types::{Json, Type};
 

@@ -21,7 +21,8 @@ async fn number(store: &Store, sql: &str) -> Result<f64> {
 
 /// Bytes of a table (its partitions included) and of its indexes, for each of its rows.
 async fn bytes(store: &Store, table: &str) -> Result<(f64, f64, f64)> {
-    let all = format!("FROM pg_partition_tree('{table}') WHERE isleaf");
+    let leaves = format!("SELECT relid FROM pg_partition_tree('{table}') WHERE isleaf");
+    let all = format!("FROM ({leaves} UNION SELECT '{table}'::regclass) parts");
     let rows = number(store, &format!("SELECT count(*) FROM {table}")).await?;
     let heap = number(store, &format!("SELECT sum(pg_table_size(relid)) {all}")).await?;
     let index = number(store, &format!("SELECT sum(pg_indexes_size(relid)) {all}")).await?;
