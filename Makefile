@@ -2,10 +2,10 @@
 
 CARGO ?= cargo
 
-.PHONY: help dev test fmt lint unit attack chaos plans sizing deps clean
+.PHONY: help dev test fmt lint unit attack chaos plans sizing bench-pipeline deps clean
 
 help:  ## Show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 dev: deps  ## Run the real thing on this machine, with a PostgreSQL of its own
 	$(CARGO) build --locked --bin svc-ingest
@@ -34,6 +34,9 @@ plans: deps  ## The web application's queries on 100,000 hosts, with their plans
 sizing: deps  ## What agents cost PostgreSQL: the figures of docs/sizing.md (about a minute)
 	$(CARGO) test --locked --profile strict -p svc-store --test it -- sizing --include-ignored --nocapture
 	$(CARGO) test --locked --profile strict -p svc-ingest --test chaos -- memory --include-ignored --nocapture
+
+bench-pipeline: deps  ## Durable samples a second: bare SQL, the consumer, whole heartbeats (about 2 minutes)
+	$(CARGO) bench --locked --profile strict -p svc-ingest --bench pipeline
 
 deps:  ## Install PostgreSQL's server programs and nats-server, if missing
 	@scripts/deps

@@ -17,9 +17,9 @@ use svc_store::{AgentId, GapKind, GapRow, Range, Store};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-pub use acks::Acks;
+pub use acks::{Acks, Told};
 pub use gauge::DepthGauge;
-use storing::{Refused, Storing};
+use storing::{Refused, Stopped, Storing};
 
 use crate::{
     queue::{BATCH, Delivery, Origin, Parcel, Queue, Receipt, Receiver},
@@ -42,6 +42,15 @@ pub struct Consumer {
 
 /// Where agents stand after the commits of a batch. One that is not active has no watermark.
 type Watermarks = BTreeMap<AgentId, i64>;
+
+/// What became of a batch.
+#[derive(Default)]
+struct Outcome {
+    watermarks: Watermarks,
+    /// Dead letters that could not be put away.
+    unburied: Vec<usize>,
+    told: Told,
+}
 
 impl Consumer {
     /// One for each shard.
@@ -87,61 +96,69 @@ impl Consumer {
             ranges.push(parcel.range);
             slips.push((parcel.origin, receipt));
         }
-        let mut storing = Storing::new(self, &ranges, &slips, stop);
-        let refused = match storing.store().await {
-            Ok(refused) => refused,
-            Err(_stopped) => return give_back(ranges, slips).await,
-        };
-        let mut watermarks = storing.watermarks;
-        let unburied = self.bury(&ranges, &slips, refused, &mut watermarks).await;
-        self.settle(ranges, slips, &watermarks, &unburied).await;
+        match self.store(&ranges, &slips, stop).await {
+            Ok(outcome) => self.settle(ranges, slips, outcome).await,
+            Err(Stopped) => give_back(ranges, slips).await,
+        }
     }
 
-    /// What was refused for good goes to the dead letters, and its numbers into a gap.
-    /// Returns those that could not: they stay in the queue.
-    async fn bury(
+    async fn store(
         &self,
         ranges: &[Range],
         slips: &[(Origin, Receipt)],
-        refused: Vec<Refused>,
-        watermarks: &mut Watermarks,
-    ) -> Vec<usize> {
-        let mut unburied = Vec::new();
+        stop: &CancellationToken,
+    ) -> Result<Outcome, Stopped> {
+        let mut storing = Storing::new(self, ranges, slips, stop);
+        let refused = storing.store().await?;
+        let mut outcome = Outcome {
+            watermarks: storing.watermarks,
+            ..Outcome::default()
+        };
         for Refused { index, reason } in refused {
             let (origin, receipt) = &slips[index];
-            let parcel = Parcel {
-                range: ranges[index].clone(),
-                origin: *origin,
-            };
-            let gap = as_gap(&ranges[index], &reason);
-            let buried = match receipt.bury(&parcel, &reason).await {
-                Ok(()) => self.store.samples_append(&[gap]).await.ok(),
-                Err(_) => None,
-            };
-            match buried {
-                None => unburied.push(index),
+            match self.bury(&ranges[index], origin, receipt, &reason).await {
+                None => outcome.unburied.push(index),
                 Some(marks) => {
                     self.metrics.dead_letters.inc();
-                    let marks = marks.iter().map(|mark| (mark.agent_id, mark.acked_seq));
-                    watermarks.extend(marks);
+                    outcome.told.dead_letter(origin.instance, &ranges[index]);
+                    outcome.watermarks.extend(marks);
                 }
             }
         }
-        unburied
+        Ok(outcome)
+    }
+
+    /// What was refused for good goes to the dead letters, and its numbers into a gap.
+    /// `None` where that could not be: it stays in the queue.
+    async fn bury(
+        &self,
+        range: &Range,
+        origin: &Origin,
+        receipt: &Receipt,
+        reason: &str,
+    ) -> Option<Watermarks> {
+        let parcel = Parcel {
+            range: range.clone(),
+            origin: *origin,
+        };
+        receipt.bury(&parcel, reason).await.ok()?;
+        let marks = self.store.samples_append(&[as_gap(range, reason)]).await;
+        let marks = marks.ok()?.into_iter();
+        Some(marks.map(|mark| (mark.agent_id, mark.acked_seq)).collect())
     }
 
     /// What is stored is settled; what is ahead of its agent's watermark goes back.
-    async fn settle(
-        &self,
-        ranges: Vec<Range>,
-        slips: Vec<(Origin, Receipt)>,
-        watermarks: &Watermarks,
-        unburied: &[usize],
-    ) {
-        let mut told = Vec::with_capacity(slips.len());
+    async fn settle(&self, ranges: Vec<Range>, slips: Vec<(Origin, Receipt)>, outcome: Outcome) {
+        let Outcome {
+            watermarks,
+            unburied,
+            mut told,
+        } = outcome;
         for (index, (range, (origin, receipt))) in ranges.into_iter().zip(slips).enumerate() {
             let watermark = watermarks.get(&range.agent_id).copied();
-            told.extend(watermark.map(|acked| (origin.instance, range.agent_id, acked)));
+            if let Some(acked) = watermark {
+                told.watermark(origin.instance, range.agent_id, acked);
+            }
             let stored = watermark.is_none_or(|acked| acked >= range.last_seq);
             let stale = receipt.age() > STALE && !unburied.contains(&index);
             if stored || stale {

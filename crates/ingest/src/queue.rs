@@ -16,7 +16,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use svc_store::{AgentId, Range};
+use svc_store::{AgentId, Range, Watermark};
 use uuid::Uuid;
 
 pub use in_process::{Bounds, InProcess};
@@ -74,6 +74,20 @@ pub struct Depth {
     pub oldest: Duration,
     /// Delivered or not, not yet settled by the consumers.
     pub lag: u64,
+}
+
+/// What became of reports, for the instance whose streams brought them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Committed {
+    pub watermarks: Vec<Watermark>,
+    pub dead_letters: Vec<DeadLetter>,
+}
+
+/// Samples of one agent that the database refuses for good.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeadLetter {
+    pub agent_id: AgentId,
+    pub seqs: Vec<i64>,
 }
 
 /// The queue did not answer; it may later.

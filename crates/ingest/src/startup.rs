@@ -58,7 +58,9 @@ pub async fn queue(settings: &config::Queue) -> Result<Queue, StartError> {
     opened.map_err(|error| {
         let variable = match error {
             OpenError::Credentials(..) => "INGEST_NATS_CREDS",
-            OpenError::Different { .. } | OpenError::Refused { .. } => "INGEST_QUEUE_URL",
+            OpenError::Away(_) | OpenError::Different { .. } | OpenError::Refused { .. } => {
+                "INGEST_QUEUE_URL"
+            }
         };
         let message = format!("{:#}", anyhow::Error::from(error));
         Problems::one(variable, message).into()

@@ -12,8 +12,9 @@ use super::{
     serve,
 };
 use crate::{
-    config::{Config, Database, Problems},
+    config::{Config, Database, Problems, Queue, QueueUrl},
     listener::CertificateFacts,
+    queue::JetStream,
     signing,
 };
 
@@ -60,7 +61,10 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     serve::raise_file_limit(); // As the service does: the connections follow from it.
     let mut checks = Vec::new();
     let kid = match Config::from_env() {
-        Ok(config) => check_config(&config, &mut checks),
+        Ok(config) => {
+            checks.extend(check_queue(&config.queue).await);
+            check_config(&config, &mut checks)
+        }
         Err(problems) => {
             checks.extend(failures(&problems));
             None
@@ -127,6 +131,29 @@ fn check_config(config: &Config, checks: &mut Vec<Check>) -> Option<String> {
         format!("room for {connections} agents on this instance"),
     ));
     key.map(|key| key.kid().to_owned())
+}
+
+/// The queue in the process needs no look.
+async fn check_queue(queue: &Queue) -> Option<Check> {
+    let QueueUrl::Nats(servers) = &queue.url else {
+        return None;
+    };
+    Some(match JetStream::look(servers, queue).await {
+        Ok(true) => Check::new(
+            Verdict::Ok,
+            "metrics queue",
+            "NATS answers, and the stream is as it should be",
+        ),
+        Ok(false) => Check::new(
+            Verdict::Ok,
+            "metrics queue",
+            "NATS answers: the first start makes the stream",
+        ),
+        Err(error) => {
+            let reason = format!("{:#}", anyhow::Error::from(error));
+            Check::new(Verdict::Fail, "metrics queue", reason)
+        }
+    })
 }
 
 fn check_certificate(facts: Option<CertificateFacts>, now: Timestamp) -> Check {

@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use svc_store::{AgentId, Watermark};
+use svc_store::{AgentId, Range, Watermark};
 use uuid::Uuid;
 
 use crate::{
-    queue::{Hints, Queue},
+    queue::{Committed, DeadLetter, Hints, Queue},
     session::Sessions,
 };
 
@@ -27,16 +27,13 @@ impl Acks {
         }
     }
 
-    /// Tells each instance where its agents stand.
-    pub async fn tell(&self, told: Vec<(Uuid, AgentId, i64)>) {
-        match self {
-            Self::Here(sessions) => {
-                let marks: Vec<Watermark> = told.into_iter().map(watermark).collect();
-                sessions.acked(&marks);
-            }
-            Self::There(hints) => {
-                for (instance, marks) in by_instance(told) {
-                    if let Err(error) = hints.tell(instance, &marks).await {
+    /// Tells each instance what became of its agents' reports.
+    pub async fn tell(&self, told: Told) {
+        for (instance, committed) in told.by_instance() {
+            match self {
+                Self::Here(sessions) => sessions.committed(&committed),
+                Self::There(hints) => {
+                    if let Err(error) = hints.tell(instance, &committed).await {
                         tracing::debug!(%error, "a hint was lost: the backstop will tell");
                     }
                 }
@@ -45,23 +42,41 @@ impl Acks {
     }
 }
 
-fn watermark((_, agent_id, acked_seq): (Uuid, AgentId, i64)) -> Watermark {
-    Watermark {
-        agent_id,
-        acked_seq,
-    }
+/// What is to be told, and to whom. An agent's reports of one batch end at the same
+/// watermark: it is told once.
+#[derive(Debug, Default)]
+pub struct Told {
+    watermarks: BTreeMap<(Uuid, AgentId), i64>,
+    dead_letters: Vec<(Uuid, DeadLetter)>,
 }
 
-/// An agent's reports of one batch end at the same watermark: it is told once.
-fn by_instance(told: Vec<(Uuid, AgentId, i64)>) -> BTreeMap<Uuid, Vec<Watermark>> {
-    let distinct: BTreeMap<(Uuid, AgentId), i64> = told
-        .into_iter()
-        .map(|(instance, agent, acked)| ((instance, agent), acked))
-        .collect();
-    let mut marks: BTreeMap<Uuid, Vec<Watermark>> = BTreeMap::new();
-    for ((instance, agent), acked) in distinct {
-        let mark = watermark((instance, agent, acked));
-        marks.entry(instance).or_default().push(mark);
+impl Told {
+    pub fn watermark(&mut self, instance: Uuid, agent: AgentId, acked_seq: i64) {
+        self.watermarks.insert((instance, agent), acked_seq);
     }
-    marks
+
+    pub fn dead_letter(&mut self, instance: Uuid, range: &Range) {
+        let letter = DeadLetter {
+            agent_id: range.agent_id,
+            seqs: range.samples.iter().map(|sample| sample.seq).collect(),
+        };
+        self.dead_letters.push((instance, letter));
+    }
+
+    fn by_instance(self) -> BTreeMap<Uuid, Committed> {
+        let mut committed: BTreeMap<Uuid, Committed> = BTreeMap::new();
+        for ((instance, agent_id), acked_seq) in self.watermarks {
+            let watermark = Watermark {
+                agent_id,
+                acked_seq,
+            };
+            let of_it = committed.entry(instance).or_default();
+            of_it.watermarks.push(watermark);
+        }
+        for (instance, letter) in self.dead_letters {
+            let of_it = committed.entry(instance).or_default();
+            of_it.dead_letters.push(letter);
+        }
+        committed
+    }
 }

@@ -66,6 +66,11 @@ impl JetStream {
         })
     }
 
+    /// Looks, and changes nothing: whether the stream is there, as it should be.
+    pub async fn look(servers: &NatsServers, settings: &Settings) -> Result<bool, OpenError> {
+        connect::look(servers, settings).await
+    }
+
     pub async fn push(&self, parcel: Parcel) -> Ticket {
         let shard = shard_of(parcel.range.agent_id);
         let message = PublishMessage::build()

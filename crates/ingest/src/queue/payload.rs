@@ -7,13 +7,15 @@
 use jiff::Timestamp;
 use prost::Message;
 use svc_proto::{
-    queue::v1::{Committed, Missing, MissingKind, Range as WireRange, Watermark as WireMark},
+    queue::v1::{
+        Committed as WireCommitted, DeadLetter as WireLetter, Missing, MissingKind,
+        Range as WireRange, Watermark as WireMark,
+    },
     v1::{Disk, Sample, Vitals},
 };
 use svc_store::{AgentId, DiskRow, GapKind, GapRow, HostId, Range, SampleRow, Watermark};
-use uuid::Uuid;
 
-use super::{Origin, Parcel};
+use super::{Committed, DeadLetter, Origin, Parcel};
 
 /// Why a message is not one of ours.
 #[derive(Debug, thiserror::Error)]
@@ -65,25 +67,45 @@ pub fn decode(bytes: &[u8]) -> Result<Parcel, PayloadError> {
     })
 }
 
-pub fn encode_committed(watermarks: impl Iterator<Item = Watermark>) -> Vec<u8> {
-    let watermarks = watermarks.map(|mark| WireMark {
+pub fn encode_committed(committed: &Committed) -> Vec<u8> {
+    let watermarks = committed.watermarks.iter().map(|mark| WireMark {
         agent_id: mark.agent_id.0.to_string(),
         acked_seq: mark.acked_seq.cast_unsigned(),
     });
-    let watermarks = watermarks.collect();
-    Committed { watermarks }.encode_to_vec()
+    let dead_letters = committed.dead_letters.iter().map(|letter| WireLetter {
+        agent_id: letter.agent_id.0.to_string(),
+        seqs: letter.seqs.iter().map(|seq| seq.cast_unsigned()).collect(),
+    });
+    WireCommitted {
+        watermarks: watermarks.collect(),
+        dead_letters: dead_letters.collect(),
+    }
+    .encode_to_vec()
 }
 
-pub fn decode_committed(bytes: &[u8]) -> Result<Vec<Watermark>, PayloadError> {
-    let marks = Committed::decode(bytes)?.watermarks.into_iter();
-    marks
-        .map(|mark| {
-            Ok(Watermark {
-                agent_id: AgentId(mark.agent_id.parse::<Uuid>()?),
-                acked_seq: mark.acked_seq.try_into()?,
-            })
-        })
-        .collect()
+pub fn decode_committed(bytes: &[u8]) -> Result<Committed, PayloadError> {
+    let wire = WireCommitted::decode(bytes)?;
+    let watermarks = wire.watermarks.into_iter().map(watermark);
+    let dead_letters = wire.dead_letters.into_iter().map(dead_letter);
+    Ok(Committed {
+        watermarks: watermarks.collect::<Result<_, _>>()?,
+        dead_letters: dead_letters.collect::<Result<_, _>>()?,
+    })
+}
+
+fn watermark(mark: WireMark) -> Result<Watermark, PayloadError> {
+    Ok(Watermark {
+        agent_id: AgentId(mark.agent_id.parse()?),
+        acked_seq: mark.acked_seq.try_into()?,
+    })
+}
+
+fn dead_letter(letter: WireLetter) -> Result<DeadLetter, PayloadError> {
+    let seqs = letter.seqs.into_iter().map(i64::try_from);
+    Ok(DeadLetter {
+        agent_id: AgentId(letter.agent_id.parse()?),
+        seqs: seqs.collect::<Result<_, _>>()?,
+    })
 }
 
 fn sample(row: &SampleRow) -> Sample {
@@ -188,6 +210,7 @@ fn gap_row(missing: Missing) -> Result<GapRow, PayloadError> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use uuid::Uuid;
 
     use super::*;
 
@@ -238,6 +261,16 @@ mod tests {
         #[test]
         fn what_was_encoded_decodes_to_the_same(parcel in a_parcel()) {
             prop_assert_eq!(decode(&encode(&parcel)).unwrap(), parcel);
+        }
+
+        #[test]
+        fn so_does_what_was_committed(marks in proptest::collection::vec((any::<u128>(), number()), 0..4),
+                                      seqs in proptest::collection::vec(number(), 0..4)) {
+            let agent = |id| AgentId(Uuid::from_u128(id));
+            let watermarks = marks.iter().map(|(id, acked_seq)| Watermark { agent_id: agent(*id), acked_seq: *acked_seq });
+            let dead_letters = marks.iter().map(|(id, _)| DeadLetter { agent_id: agent(*id), seqs: seqs.clone() });
+            let committed = Committed { watermarks: watermarks.collect(), dead_letters: dead_letters.collect() };
+            prop_assert_eq!(decode_committed(&encode_committed(&committed)).unwrap(), committed);
         }
 
         #[test]

@@ -40,7 +40,7 @@ impl Hearing {
     async fn hear(&mut self, mut heard: Heard) {
         loop {
             tokio::select! {
-                marks = heard.next() => self.sessions.acked(&marks),
+                committed = heard.next() => self.sessions.committed(&committed),
                 changed = self.instance.changed() => match changed {
                     Ok(()) => return,
                     Err(_) => std::future::pending().await, // The lease has ended: so will we.

@@ -51,6 +51,9 @@ pub(super) fn drained(slot: Duration) -> CloseCause {
     }
 }
 
+/// What two reports can hold.
+const MOST_REFUSED: usize = 1000;
+
 /// Later than any time that will come.
 const UNHEARD: u64 = u64::MAX;
 
@@ -77,6 +80,8 @@ pub struct Mail {
     pub ending: Option<Ending>,
     pub credential: Option<Jwt>,
     pub drain: Option<Duration>,
+    /// Samples that the database refuses for good.
+    pub refused: Vec<i64>,
     /// The highest number that is committed; 0: none since the stream was opened.
     pub acked_seq: i64,
 }
@@ -115,6 +120,15 @@ impl Inbox {
         self.wake.notify_one();
     }
 
+    /// A stream has two reports on their way at most: more is not about them.
+    pub fn refused(&self, seqs: &[i64]) {
+        let mut mail = self.mail();
+        let room = MOST_REFUSED.saturating_sub(mail.refused.len());
+        mail.refused.extend(seqs.iter().take(room));
+        drop(mail);
+        self.wake.notify_one();
+    }
+
     pub fn acked(&self, seq: i64) {
         let mut mail = self.mail();
         mail.acked_seq = mail.acked_seq.max(seq);
@@ -140,16 +154,6 @@ impl Inbox {
         self.wake.notified().await;
     }
 
-    /// Waits for an ending alone. Whoever has waited looks for other mail afterwards.
-    pub async fn ended(&self) -> Ending {
-        loop {
-            if let Some(ending) = self.mail().ending {
-                return ending;
-            }
-            self.wake.notified().await;
-        }
-    }
-
     /// Takes everything out but the ending and the watermark, which stay true.
     pub fn take(&self) -> Mail {
         let mut mail = self.mail();
@@ -157,6 +161,7 @@ impl Inbox {
             ending: mail.ending,
             credential: mail.credential.take(),
             drain: mail.drain.take(),
+            refused: std::mem::take(&mut mail.refused),
             acked_seq: mail.acked_seq,
         }
     }
@@ -180,17 +185,5 @@ mod tests {
         assert_eq!(90_000_u64.saturating_sub(inbox.heard_at()), 0);
         inbox.listen(true, 90_000);
         assert_eq!(inbox.heard_at(), 90_000, "its time begins anew");
-    }
-
-    #[tokio::test]
-    async fn an_ending_is_waited_for_past_all_other_mail() {
-        let inbox = Inbox::default();
-        inbox.acked(7);
-        let end = async {
-            tokio::task::yield_now().await;
-            inbox.end(Ending::Silent);
-        };
-        let (ending, ()) = tokio::join!(inbox.ended(), end);
-        assert_eq!((ending, inbox.take().acked_seq), (Ending::Silent, 7));
     }
 }

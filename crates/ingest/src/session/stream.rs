@@ -7,7 +7,7 @@
 
 mod greeting;
 
-use std::{collections::VecDeque, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{collections::VecDeque, panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use jiff::Timestamp;
@@ -37,6 +37,8 @@ use crate::{
 
 const REPORTS: Rate = Rate::new(Duration::from_millis(500), 20);
 const MAX_IN_FLIGHT: usize = 2;
+/// What an agent is told of a sample that the database refuses.
+const UNSTORABLE: &str = "the database refuses it";
 /// Messages to a client that have not been read.
 pub const OUTBOUND: usize = 32;
 /// Rejections named in one acknowledgement; the rest follow in the next ones.
@@ -217,7 +219,7 @@ impl Stream {
         self.context.pipeline.duplicates.inc_by(count as u64);
     }
 
-    /// Waits until the queue has it, and for nothing else but its own end.
+    /// Waits until the queue has it, and reads nothing but its mail meanwhile.
     async fn enqueue(&mut self, range: Range) -> Result<(), Over> {
         self.inbox.listen(false, self.context.sessions.now());
         let last_seq = range.last_seq;
@@ -225,10 +227,14 @@ impl Stream {
             epoch: self.epoch,
             instance: *self.context.instance.borrow(),
         };
-        let ticket = tokio::select! {
-            biased;
-            ticket = self.context.queue.push(Parcel { range, origin }) => ticket,
-            ending = self.inbox.ended() => return Err(Over::Ended(ending)),
+        let queue = self.context.queue.clone();
+        let mut push = pin!(queue.push(Parcel { range, origin }));
+        let ticket = loop {
+            tokio::select! {
+                biased;
+                ticket = &mut push => break ticket,
+                () = self.inbox.mail_arrived() => self.read_mail().await?,
+            }
         };
         self.in_flight.push_back(Awaited {
             last_seq,
@@ -236,8 +242,9 @@ impl Stream {
             since: Instant::now(),
         });
         self.inbox.awaits(self.in_flight.front().copied());
-        self.inbox.nudge();
-        Ok(())
+        // What was committed before this was noted has been told already.
+        self.owed |= self.acked >= last_seq;
+        self.acknowledge().await
     }
 
     async fn read_mail(&mut self) -> Result<(), Over> {
@@ -256,6 +263,7 @@ impl Stream {
         if let Some(slot) = mail.drain {
             self.drain(slot).await?;
         }
+        self.note_refused(mail.refused);
         if mail.acked_seq > self.acked {
             let more = mail.acked_seq.abs_diff(self.acked);
             self.context.pipeline.acknowledged.inc_by(more);
@@ -263,6 +271,16 @@ impl Stream {
             self.owed = true;
         }
         self.acknowledge().await
+    }
+
+    /// What the database refuses for good is named like what breaks a rule.
+    fn note_refused(&mut self, seqs: Vec<i64>) {
+        if !seqs.is_empty() {
+            let refused = seqs.into_iter().map(|seq| (seq, UNSTORABLE.to_owned()));
+            self.rejected.extend(refused);
+            self.rejected.make_contiguous().sort();
+            self.owed = true;
+        }
     }
 
     /// Everything up to the watermark, with the rejections that it covers; held

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use svc_store::{AgentId, Watermark};
 
 use super::{Awaited, Ending, Inbox};
-use crate::telemetry::SessionMetrics;
+use crate::{queue::Committed, telemetry::SessionMetrics};
 
 /// A stream, as the rest of the instance knows it.
 #[derive(Clone, Debug)]
@@ -82,6 +82,18 @@ impl Sessions {
         {
             session.jwt_expires_at = jwt_expires_at;
         }
+    }
+
+    /// Dead letters first: the acknowledgement names them.
+    pub fn committed(&self, committed: &Committed) {
+        let held = self.held();
+        for letter in &committed.dead_letters {
+            if let Some(session) = held.get(&letter.agent_id) {
+                session.inbox.refused(&letter.seqs);
+            }
+        }
+        drop(held);
+        self.acked(&committed.watermarks);
     }
 
     pub fn acked(&self, watermarks: &[Watermark]) {

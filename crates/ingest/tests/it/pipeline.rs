@@ -267,6 +267,16 @@ async fn what_the_database_refuses_is_a_dead_letter_and_a_gap_and_harms_nobody_e
             8.0,
             "{kind:?}"
         );
+        eventually("their agents are told", async || {
+            let told = fleet
+                .ledgers()
+                .iter()
+                .map(|ledger| ledger.rejected)
+                .sum::<u64>();
+            told.to_string() == lost
+        })
+        .await
+        .context(format!("{kind:?}"))?;
         if kind == Kind::Nats {
             dead_letters_are_readable(&plant).await?;
         }
@@ -383,5 +393,37 @@ async fn under_load_a_thousand_heartbeats_cost_ten_statements() -> Result<()> {
     );
     let each_thousand = statements / 12.0;
     ensure!(each_thousand <= 10.0, "{each_thousand} statements");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_doctor_looks_at_nats_and_makes_nothing_there() -> Result<()> {
+    let mut plant = Plant::new(Kind::Nats).await?;
+    let doctor = |plant: &Plant| plant.process().arguments(&["doctor"]);
+    let looked = doctor(&plant).run().await?;
+    ensure!(
+        looked.stdout.contains("the first start makes the stream"),
+        "{}",
+        looked.stdout
+    );
+    let context = async_nats::jetstream::new(async_nats::connect(plant.queue_url()).await?);
+    ensure!(
+        context.get_stream("SVC_INGEST_METRICS").await.is_err(),
+        "it made one"
+    );
+    plant.instance().start().await?.stop().await?;
+    let looked = doctor(&plant).run().await?;
+    ensure!(
+        looked.stdout.contains("the stream is as it should be"),
+        "{}",
+        looked.stdout
+    );
+    plant.nats().kill().await?;
+    let looked = doctor(&plant).run().await?;
+    ensure!(
+        looked.stdout.contains("NATS does not answer"),
+        "{}",
+        looked.stdout
+    );
     Ok(())
 }

@@ -8,7 +8,10 @@ use async_nats::jetstream::{
     consumer::{AckPolicy, pull},
     stream::{Config, DiscardPolicy, RetentionPolicy},
 };
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use jiff::Timestamp;
+use nkeys::KeyPair;
+use serde_json::json;
 use svc_ingest::{
     config::{Queue as Settings, QueueUrl},
     queue::{
@@ -627,6 +630,82 @@ async fn tls_trusts_the_given_certificates_alone() -> Result<()> {
     );
     settings.nats_ca = Some(ca);
     assert!(opens(&settings).await);
+    Ok(())
+}
+
+/// A claim as NATS knows it: what is said of `subject`, signed by `issuer`.
+fn claim(issuer: &KeyPair, subject: &KeyPair, nats: serde_json::Value) -> Result<String> {
+    let encoded = |json: serde_json::Value| URL_SAFE_NO_PAD.encode(json.to_string());
+    let header = encoded(json!({"typ": "JWT", "alg": "ed25519-nkey"}));
+    let body = encoded(json!({
+        "jti": "test", "iat": 1_700_000_000, "name": "test",
+        "iss": issuer.public_key(), "sub": subject.public_key(), "nats": nats,
+    }));
+    let signed = format!("{header}.{body}");
+    let signature = issuer.sign(signed.as_bytes())?;
+    Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))
+}
+
+#[tokio::test]
+async fn a_credentials_file_lets_in_where_nats_demands_one() -> Result<()> {
+    let (operator, account, user) = (
+        KeyPair::new_operator(),
+        KeyPair::new_account(),
+        KeyPair::new_user(),
+    );
+    let limits = json!({
+        "subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": true, "conn": -1,
+        "leaf": -1, "mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1,
+    });
+    let operator_claim = claim(
+        &operator,
+        &operator,
+        json!({"type": "operator", "version": 2}),
+    )?;
+    let account_claim = claim(
+        &operator,
+        &account,
+        json!({"type": "account", "version": 2, "limits": limits}),
+    )?;
+    let user_claim = claim(
+        &account,
+        &user,
+        json!({"type": "user", "version": 2, "subs": -1, "data": -1, "payload": -1}),
+    )?;
+    let system = KeyPair::new_account();
+    let system_claim = claim(&operator, &system, json!({"type": "account", "version": 2}))?;
+    let system_key = system.public_key();
+    let folder = tempfile::tempdir()?;
+    let (config, creds) = (
+        folder.path().join("nats.conf"),
+        folder.path().join("svc.creds"),
+    );
+    let (key, seed) = (account.public_key(), user.seed()?);
+    std::fs::write(
+        &config,
+        format!(
+            "operator: {operator_claim}\nsystem_account: {system_key}\nresolver: MEMORY\n\
+             resolver_preload: {{ {key}: {account_claim}, {system_key}: {system_claim} }}\n"
+        ),
+    )?;
+    std::fs::write(
+        &creds,
+        format!(
+            "-----BEGIN NATS USER JWT-----\n{user_claim}\n------END NATS USER JWT------\n\n\
+             -----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
+        ),
+    )?;
+    let nats = Nats::start(NatsOptions {
+        arguments: vec!["-c".into(), config.into()],
+        ..NatsOptions::default()
+    })
+    .await?;
+    let mut settings = settings(&nats.url())?;
+    assert!(!opens(&settings).await);
+    settings.nats_creds = Some(creds);
+    let queue = timeout(PATIENCE, Queue::open(&settings)).await??;
+    queue.push(parcel(agent(1), 1, 1)).await;
+    settle(take(&mut queue.receivers(), 1).await?).await;
     Ok(())
 }
 

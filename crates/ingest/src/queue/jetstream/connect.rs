@@ -32,6 +32,8 @@ const SUBSCRIPTION: usize = 8192;
 /// Why the queue cannot be opened: something that a person must mend.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
+    #[error("NATS does not answer")]
+    Away(#[source] async_nats::Error),
     #[error("{0} cannot be read")]
     Credentials(String, #[source] std::io::Error),
     #[error("stream {stream}: {difference}; delete it, or make it so")]
@@ -64,6 +66,14 @@ pub(super) async fn open(servers: &NatsServers, settings: &Settings) -> Result<C
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(MAX_WAIT);
     }
+}
+
+/// Looks, and changes nothing: whether the stream is there, as it should be.
+pub(super) async fn look(servers: &NatsServers, settings: &Settings) -> Result<bool, OpenError> {
+    let client = connect(servers, settings).await?;
+    let client = client.map_err(|error| OpenError::Away(error.into()))?;
+    let found = streams::look(&context(client)).await?;
+    found.map_err(|unanswered| OpenError::Away(unanswered.into()))
 }
 
 async fn connect(

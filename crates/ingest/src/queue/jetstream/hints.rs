@@ -2,10 +2,10 @@
 //! without a promise. A hint that is lost costs its stream a second, no more.
 
 use async_nats::{Client, Subscriber};
-use svc_store::Watermark;
+use futures_util::StreamExt;
 use uuid::Uuid;
 
-use crate::queue::{Unanswered, payload};
+use crate::queue::{Committed, Unanswered, payload};
 
 #[derive(Clone, Debug)]
 pub struct Hints(Client);
@@ -15,8 +15,8 @@ impl Hints {
         Self(client)
     }
 
-    pub async fn tell(&self, instance: Uuid, watermarks: &[Watermark]) -> Result<(), Unanswered> {
-        let payload = payload::encode_committed(watermarks.iter().copied());
+    pub async fn tell(&self, instance: Uuid, committed: &Committed) -> Result<(), Unanswered> {
+        let payload = payload::encode_committed(committed);
         let told = self.0.publish(subject(instance), payload.into()).await;
         told.map_err(|error| Unanswered(error.into()))
     }
@@ -33,14 +33,13 @@ pub struct Heard(Subscriber);
 
 impl Heard {
     /// The next hint; pending for ever once the client has ended.
-    pub async fn next(&mut self) -> Vec<Watermark> {
-        use futures_util::StreamExt;
+    pub async fn next(&mut self) -> Committed {
         let Some(message) = self.0.next().await else {
             return std::future::pending().await;
         };
         payload::decode_committed(&message.payload).unwrap_or_else(|error| {
             tracing::warn!(%error, "a hint is not one of ours");
-            Vec::new()
+            Committed::default()
         })
     }
 }

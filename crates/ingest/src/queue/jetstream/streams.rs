@@ -45,26 +45,43 @@ pub(super) async fn ensure(context: &Context) -> Result<Result<(), Unanswered>, 
     Ok(Ok(()))
 }
 
+/// Whether the stream of the queue is there, as it should be.
+pub(super) async fn look(context: &Context) -> Result<Result<bool, Unanswered>, OpenError> {
+    match find(context, STREAM).await {
+        Err(unanswered) => Ok(Err(unanswered)),
+        Ok(None) => Ok(Ok(false)),
+        Ok(Some(found)) => verify(STREAM, &metrics(), &found).map(|()| Ok(true)),
+    }
+}
+
 async fn stream(
     context: &Context,
     name: &'static str,
     wanted: &Config,
 ) -> Result<Result<(), Unanswered>, OpenError> {
-    let found = match context.get_stream(name).await {
-        Ok(stream) => stream.cached_info().config.clone(),
+    let found = match find(context, name).await {
+        Ok(Some(found)) => Ok(found),
+        Ok(None) => create(context, name, wanted).await?,
+        Err(unanswered) => Err(unanswered),
+    };
+    match found {
+        Ok(found) => verify(name, wanted, &found).map(Ok),
+        Err(unanswered) => Ok(Err(unanswered)),
+    }
+}
+
+async fn find(context: &Context, name: &str) -> Result<Option<Config>, Unanswered> {
+    match context.get_stream(name).await {
+        Ok(stream) => Ok(Some(stream.cached_info().config.clone())),
         Err(error) => match error.kind() {
             GetStreamErrorKind::JetStream(refused)
                 if refused.error_code() == ErrorCode::STREAM_NOT_FOUND =>
             {
-                match create(context, name, wanted).await? {
-                    Ok(config) => config,
-                    Err(unanswered) => return Ok(Err(unanswered)),
-                }
+                Ok(None)
             }
-            _ => return Ok(Err(Unanswered(error.into()))),
+            _ => Err(Unanswered(error.into())),
         },
-    };
-    verify(name, wanted, &found).map(Ok)
+    }
 }
 
 /// Several may do so at once: the same stream made twice is one.
