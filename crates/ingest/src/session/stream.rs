@@ -95,6 +95,8 @@ struct Stream {
     /// Gaps of rejected samples that the agent has not been told of.
     rejected: VecDeque<GapRow>,
     acked: i64,
+    /// How much of that the agent was told.
+    told: i64,
     /// Whether the agent is to be told what is acknowledged.
     owed: bool,
     /// Since when an acknowledgement waits for the client to take what it was sent before.
@@ -105,7 +107,7 @@ struct Stream {
     drained: Option<Duration>,
     cause: CloseCause,
     /// The cause, as the metrics name it.
-    told: &'static str,
+    ending: &'static str,
 }
 
 /// Runs a stream to its end. A panic ends this stream alone.
@@ -276,9 +278,15 @@ impl Stream {
     /// What the database refuses for good is named like what breaks a rule.
     fn note_refused(&mut self, seqs: Vec<i64>) {
         if !seqs.is_empty() {
-            let refused = seqs.into_iter().map(|seq| (seq, UNSTORABLE.to_owned()));
+            let refused = seqs.into_iter().map(|seq| GapRow {
+                first_seq: seq,
+                last_seq: seq,
+                kind: GapKind::DeadLetter,
+                reason: UNSTORABLE.into(),
+            });
             self.rejected.extend(refused);
-            self.rejected.make_contiguous().sort();
+            let by_number = |gap: &GapRow| gap.first_seq;
+            self.rejected.make_contiguous().sort_by_key(by_number);
             self.owed = true;
         }
     }
@@ -302,7 +310,9 @@ impl Stream {
         let rejected = self.rejections();
         let untold = self.rejected.front().map(|gap| gap.first_seq);
         let up_to = untold.map_or(self.acked, |seq| self.acked.min(seq - 1));
-        self.owed = up_to < self.acked;
+        let up_to = up_to.max(self.told); // A dead letter may be named late.
+        self.owed = untold.is_some_and(|seq| seq <= self.acked);
+        self.told = up_to;
         while self
             .in_flight
             .pop_front_if(|awaited| awaited.last_seq <= up_to)
@@ -395,7 +405,7 @@ impl Stream {
             (Over::Gone, Some(slot)) => drained(slot),
             (Over::Gone, None) | (Over::Refused(_), _) => CloseCause::Lost,
         };
-        self.told = match over {
+        self.ending = match over {
             Over::Ended(Ending::Replaced) => "replaced",
             Over::Ended(Ending::Silent) => "silent",
             Over::Ended(Ending::Unstored) => "unstored",
@@ -419,7 +429,7 @@ impl Drop for Stream {
     fn drop(&mut self) {
         self.context.sessions.remove(self.agent, self.epoch);
         self.context.sessions.metrics.streams.dec();
-        self.context.sessions.metrics.closed(self.told);
+        self.context.sessions.metrics.closed(self.ending);
         let (agent_id, epoch, cause) = (self.agent, self.epoch, self.cause);
         tracing::debug!(agent.id = %agent_id, cause = cause.as_str(), "a stream ended");
         self.context.closer.close(SessionClose {

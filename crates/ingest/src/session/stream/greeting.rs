@@ -72,13 +72,14 @@ pub(super) async fn greet(
         in_flight: VecDeque::new(),
         rejected: VecDeque::new(),
         acked,
+        told: acked,
         owed: false,
         untaken_since: None,
         reports_full_at: Instant::now(),
         slowed_until: None,
         drained: None,
         cause: CloseCause::Lost,
-        told: "lost",
+        ending: "lost",
     };
     let welcome = stream.welcome();
     match stream.say(Saying::Welcome(welcome)).await {
