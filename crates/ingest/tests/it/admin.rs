@@ -130,6 +130,7 @@ async fn doctor_finds_a_good_installation_good() -> Result<()> {
         "schema",
         "clock",
         "instances",
+        "history",
     ];
     assert_eq!(subjects, expected);
     assert!(
