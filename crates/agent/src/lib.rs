@@ -1,0 +1,6 @@
+//! The host agent, in the order of its story: it knows its machine (`facts`,
+//! `vitals`), keeps what it measured until the service has it (`spool`), and tells.
+
+pub mod facts;
+pub mod spool;
+pub mod vitals;

@@ -1,0 +1,1 @@
+//! One look at the machine: how busy, how full, how long up.
