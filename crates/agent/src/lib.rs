@@ -2,5 +2,6 @@
 //! `vitals`), keeps what it measured until the service has it (`spool`), and tells.
 
 pub mod facts;
+mod machine;
 pub mod spool;
 pub mod vitals;
