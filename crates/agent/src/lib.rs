@@ -3,6 +3,7 @@
 //! it is (`identity`), whom it believes (`trust`), and what is said (`wire`).
 
 pub mod facts;
+mod machine;
 pub mod spool;
 pub mod vitals;
 

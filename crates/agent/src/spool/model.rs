@@ -152,13 +152,15 @@ impl Model {
         self.samples.insert(seq, now);
     }
 
-    /// What was there may have been sent by the process that is gone.
+    /// What was there may have been sent by the process that is gone, unless it ended
+    /// while it gave new numbers.
     fn open(&mut self) {
         let next = self.samples.last_key_value().map_or(1, |(seq, _)| seq + 1);
         let spool = Spool::open(self.dir.path(), LIMITS).unwrap();
         assert!(spool.next_seq() >= next.min(self.acked + 1));
         self.acked = spool.acked_seq();
-        self.sent = spool.next_seq() - 1;
+        let midway = spool.books.unsent_after;
+        self.sent = midway.unwrap_or(spool.next_seq() - 1);
         self.spool = Some(spool);
     }
 

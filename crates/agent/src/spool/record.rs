@@ -203,7 +203,7 @@ mod tests {
         let samples = Scan::new(bytes, 1..=100).filter_map(|record| record.sample());
         samples
             .inspect(|sample| {
-                assert_eq!(sample.vitals.as_ref().unwrap().uptime_seconds, sample.seq)
+                assert_eq!(sample.vitals.as_ref().unwrap().uptime_seconds, sample.seq);
             })
             .map(|sample| sample.seq)
             .collect()
