@@ -17,26 +17,35 @@ use std::{
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The machine's clocks, or a faster imitation of them.
+/// The machine's clocks, or a faster imitation of them that ends in the present.
 #[derive(Clone, Debug)]
 pub struct Clock {
     rate: u32,
-    /// When a faster clock shows the real time.
-    meets: SystemTime,
+    began: Duration,
+    /// When the imitation has caught up with the real time, by both real clocks.
+    meets: (Duration, SystemTime),
     /// How far somebody has moved the wall clock, in milliseconds.
     moved: Arc<AtomicI64>,
 }
 
 impl Clock {
     pub fn system() -> Self {
-        Self::faster(1, SystemTime::UNIX_EPOCH)
+        Self {
+            rate: 1,
+            began: Duration::ZERO,
+            meets: (Duration::ZERO, SystemTime::UNIX_EPOCH),
+            moved: Arc::default(),
+        }
     }
 
-    /// A clock that runs `rate` times as fast, from the past, and is right at `meets`.
-    pub fn faster(rate: u32, meets: SystemTime) -> Self {
+    /// A clock that starts in the past, runs `rate` times as fast for so long, and is
+    /// right from then on.
+    pub fn faster(rate: u32, length: Duration) -> Self {
+        let began = since_boot();
         Self {
             rate,
-            meets,
+            began,
+            meets: (began + length, SystemTime::now() + length),
             moved: Arc::default(),
         }
     }
@@ -54,50 +63,73 @@ impl Clock {
 
     /// Counts on, whatever happens to the wall clock, also while the machine is suspended.
     pub fn steady(&self) -> Duration {
-        let since_boot = clock_gettime(ClockId::Boottime);
-        Duration::try_from(since_boot).unwrap_or_default() * self.rate
+        let now = since_boot();
+        let fast = now.min(self.meets.0).saturating_sub(self.began);
+        self.began + fast * self.rate + now.saturating_sub(self.meets.0)
     }
 
     /// A moment of real time, as this clock shows it.
     pub fn seen(&self, real: SystemTime) -> SystemTime {
-        match self.meets.duration_since(real) {
-            Ok(before) => self.meets - before * self.rate,
-            Err(after) => self.meets + after.duration() * self.rate,
+        match self.meets.1.duration_since(real) {
+            Ok(before) => self.meets.1 - before * self.rate,
+            Err(_) => real,
         }
     }
 
     pub async fn sleep(&self, duration: Duration) {
-        tokio::time::sleep(duration / self.rate).await;
+        let has_met = since_boot() >= self.meets.0;
+        let rate = if has_met { 1 } else { self.rate };
+        tokio::time::sleep(duration / rate).await;
     }
+}
+
+fn since_boot() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
+}
+
+/// A moment of the service's time, and of the clock that only counts. It holds until
+/// the machine is booted anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Anchor {
+    pub at: SystemTime,
+    pub steady: Duration,
 }
 
 /// What time it is by the service, as far as the agent knows.
 #[derive(Clone, Debug)]
 pub struct ServiceTime {
     clock: Clock,
-    at: SystemTime,
-    steady: Duration,
+    anchor: Anchor,
 }
 
 impl ServiceTime {
-    /// From the wall clock, until the service says better.
-    pub fn new(clock: Clock) -> Self {
-        Self {
+    /// From what the service said last, or from the wall clock until it says better.
+    pub fn new(clock: Clock, known: Option<Anchor>) -> Self {
+        let steady = clock.steady();
+        let known = known.filter(|anchor| anchor.steady <= steady);
+        let anchor = known.unwrap_or_else(|| Anchor {
             at: clock.wall(),
-            steady: clock.steady(),
-            clock,
-        }
+            steady,
+        });
+        Self { clock, anchor }
     }
 
     pub fn now(&self) -> SystemTime {
-        self.at + self.clock.steady().saturating_sub(self.steady)
+        self.anchor.at + self.clock.steady().saturating_sub(self.anchor.steady)
+    }
+
+    pub fn anchor(&self) -> Anchor {
+        self.anchor
     }
 
     /// The service says what time it is; returns how far off this was, in milliseconds.
     pub fn set(&mut self, server_time: SystemTime) -> i64 {
         let told = self.clock.seen(server_time);
         let off = millis_between(self.now(), told);
-        (self.at, self.steady) = (told, self.clock.steady());
+        self.anchor = Anchor {
+            at: told,
+            steady: self.clock.steady(),
+        };
         off
     }
 }
@@ -131,7 +163,7 @@ mod tests {
     #[test]
     fn steps_of_the_wall_clock_change_nothing() {
         let clock = Clock::system();
-        let time = ServiceTime::new(clock.clone());
+        let time = ServiceTime::new(clock.clone(), None);
         let before = time.now();
         clock.move_wall(-86_400_000);
         assert!(time.now() >= before && time.now() < before + HOUR);
@@ -139,23 +171,32 @@ mod tests {
     }
 
     #[test]
-    fn the_service_sets_it_right_and_says_by_how_much() {
+    fn the_service_sets_it_right_and_a_restart_does_not_forget() {
         let clock = Clock::system();
         clock.move_wall(-7_200_000);
-        let mut time = ServiceTime::new(clock);
+        let mut time = ServiceTime::new(clock.clone(), None);
         let real = SystemTime::now();
         let off = time.set(real);
         assert!((7_100_000..7_300_000).contains(&off), "{off}");
         assert!(time.now() >= real && time.now() < real + HOUR);
+        let again = ServiceTime::new(clock.clone(), Some(time.anchor()));
+        assert!(again.now() >= real && again.now() < real + HOUR);
+        // An anchor of another boot would lie ahead of the count.
+        let ahead = Anchor {
+            at: real,
+            steady: clock.steady() + HOUR,
+        };
+        assert!(ServiceTime::new(clock, Some(ahead)).now() < real);
     }
 
     #[test]
     fn a_faster_clock_starts_in_the_past_and_is_right_in_the_end() {
-        let meets = SystemTime::now() + Duration::from_secs(60);
-        let clock = Clock::faster(1440, meets);
+        let clock = Clock::faster(1440, Duration::from_secs(60));
+        let meets = clock.meets.1;
         let day = meets.duration_since(clock.wall()).unwrap();
         assert!(day > 23 * HOUR && day <= 24 * HOUR, "{day:?}");
         assert_eq!(clock.seen(meets), meets);
+        assert_eq!(clock.seen(meets + HOUR), meets + HOUR);
         let service = meets - Duration::from_secs(30);
         assert_eq!(clock.seen(service), meets - 12 * HOUR);
     }

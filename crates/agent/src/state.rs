@@ -8,6 +8,7 @@ use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    clock::Anchor,
     data_dir::{DataDir, DataDirError, STATE},
     wire::Credential,
 };
@@ -22,6 +23,15 @@ pub struct State {
     #[serde(default)]
     pub placed: bool,
     interval_seconds: Option<u64>,
+    time: Option<KnownTime>,
+}
+
+/// What the service said of the time, for as long as the machine is not booted anew.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct KnownTime {
+    boot_id: String,
+    at: Timestamp,
+    steady_ms: u64,
 }
 
 impl State {
@@ -75,6 +85,25 @@ impl State {
         self.interval_seconds = Some(interval.as_secs().max(1));
     }
 
+    /// The service's time, if it was said in this boot.
+    pub fn time(&self, boot_id: &str) -> Option<Anchor> {
+        let known = self.time.as_ref()?;
+        let this_boot = !boot_id.is_empty() && known.boot_id == boot_id;
+        this_boot.then(|| Anchor {
+            at: known.at.into(),
+            steady: Duration::from_millis(known.steady_ms),
+        })
+    }
+
+    pub fn set_time(&mut self, boot_id: &str, anchor: Anchor) {
+        let known = Timestamp::try_from(anchor.at).map(|at| KnownTime {
+            boot_id: boot_id.to_owned(),
+            at,
+            steady_ms: u64::try_from(anchor.steady.as_millis()).unwrap_or(u64::MAX),
+        });
+        self.time = known.ok();
+    }
+
     pub fn jwt_expires_at(&self) -> Option<Timestamp> {
         self.jwt_expires_at
     }
@@ -105,7 +134,14 @@ mod tests {
             expires_at: None,
         });
         state.set_interval(Duration::from_secs(7));
+        let anchor = Anchor {
+            at: std::time::SystemTime::UNIX_EPOCH + Duration::from_hours(500_000),
+            steady: Duration::from_millis(1234),
+        };
+        state.set_time("this boot", anchor);
         state.save(&dir).unwrap();
+        assert_eq!(state.time("this boot"), Some(anchor));
+        assert_eq!(state.time("another"), None);
         assert_eq!(State::load(&dir).unwrap(), state);
         assert!(!format!("{state:?}").contains("a.b.c"));
 

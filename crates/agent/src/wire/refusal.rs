@@ -1,7 +1,7 @@
 //! What the service's refusals mean for an agent: the wire contract's table, read
 //! from the other side.
 
-use std::{error::Error as _, time::Duration};
+use std::{error::Error, time::Duration};
 
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
@@ -88,29 +88,22 @@ fn reason(code: Code, name: &str) -> Reason {
     }
 }
 
+/// With TLS 1.3 the service's verdict on our certificate comes after the handshake, as an
+/// alert that HTTP/2 passes on as text.
+const ALERT: &str = "received fatal alert: ";
+const CERTIFICATE_REFUSED: &str = "the service does not take this agent's certificate: it may ask for one of your own PKI (client_cert_file, client_key_file)";
+
 /// The service's own words, or the innermost cause of a connection's end.
 fn message(status: &Status, name: &str) -> String {
     if !name.is_empty() {
         return status.message().to_owned();
     }
-    let mut cause = status.source();
-    let mut innermost = None;
-    while let Some(error) = cause {
-        innermost = Some(certificate_refused(error).unwrap_or_else(|| error.to_string()));
-        cause = error.source();
-    }
-    innermost.unwrap_or_else(|| status.message().to_owned())
-}
-
-/// With TLS 1.3 the service's verdict on our certificate comes after the handshake.
-fn certificate_refused(error: &(dyn std::error::Error + 'static)) -> Option<String> {
-    let io: &std::io::Error = error.downcast_ref()?;
-    let tls: &rustls::Error = io.get_ref()?.downcast_ref()?;
-    match tls {
-        rustls::Error::AlertReceived(alert) => Some(format!(
-            "the service refused this agent's certificate ({alert:?}): it may ask for one of your own PKI (client_cert_file, client_key_file)"
-        )),
-        _ => None,
+    let causes = std::iter::successors(status.source(), |cause| Error::source(*cause));
+    let innermost = causes.last().map(ToString::to_string);
+    let text = innermost.unwrap_or_else(|| status.message().to_owned());
+    match text.strip_prefix(ALERT) {
+        Some(alert) => format!("{CERTIFICATE_REFUSED}; TLS alert {alert}"),
+        None => text,
     }
 }
 
