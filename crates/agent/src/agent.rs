@@ -6,6 +6,7 @@
 //! service's hint or a growing backoff decides. No refusal makes a busy loop.
 
 mod enrol;
+mod notes;
 mod session;
 mod successor;
 
@@ -25,9 +26,9 @@ use crate::{
     release::{Notice, VERSION},
     spool::{Spool, SpoolError},
     state::State,
-    status::{Board, Enrolment, Status},
+    status::Board,
     timing::Timing,
-    wire::{Addresses, Backoff, Credential, Reason},
+    wire::{Addresses, Backoff, Reason},
 };
 
 /// What an agent finds around itself, and a test may give it.
@@ -104,26 +105,15 @@ impl Agent {
             on: state.credential().is_some(),
             interval: state.interval().unwrap_or(timing.interval),
         });
-        let status = Status {
-            version: VERSION.into(),
-            fingerprint: identity.fingerprint(),
-            agent_id: state.agent_id.clone(),
-            enrolment: match state.credential() {
-                Some(_) => Enrolment::Active,
-                None => Enrolment::Unknown,
-            },
-            jwt_expires_at: state.jwt_expires_at(),
-            ..Status::default()
-        };
         let is_copy = dir.read(SUCCESSOR)?.is_some();
         let caller = Caller::new(&config, identity, facts, clock.clone(), timing.patience);
         let boot_id = caller.facts().boot_id;
         let record = Record::new(spool, clock, state.time(&boot_id));
         Ok(Self {
+            board: Arc::new(Board::new(notes::at_start(&caller, &state))),
             record: Arc::new(record),
             caller,
             boot_id,
-            board: Arc::new(Board::new(status)),
             addresses: Addresses::new(config.addresses.clone()),
             backoff: Backoff::new(timing.backoff_first, timing.backoff_most),
             stop: CancellationToken::new(),
@@ -172,7 +162,7 @@ impl Agent {
             let step = match self.state.credential() {
                 _ if self.is_copy => self.take_successor().await?,
                 None => self.enrol().await,
-                Some(credential) => self.heartbeat(credential).await?,
+                Some(credential) => self.heartbeat(credential).await,
             };
             match step {
                 Step::Go => {}
@@ -197,12 +187,11 @@ impl Agent {
 
     /// What a failed call means for what comes next.
     fn after(&mut self, error: &CallError) -> Step {
-        let (reason, name, hint) = match error {
-            CallError::Refused(refusal) => {
-                (refusal.reason, refusal.name.as_str(), refusal.retry_after)
-            }
-            _ => (Reason::Lost, "", None),
+        let (reason, name) = match error {
+            CallError::Refused(refusal) => (refusal.reason, refusal.name.as_str()),
+            _ => (Reason::Lost, ""),
         };
+        let hint = error.retry_after();
         let wait = match reason {
             Reason::Replaced => self.timing.replaced,
             Reason::Token => hint.unwrap_or(self.timing.token_refused),
@@ -221,81 +210,6 @@ impl Agent {
             Reason::Replaced | Reason::Token | Reason::Misunderstood => {}
         }
         Step::Wait(wait)
-    }
-
-    /// The next call registers. Samples are taken on: it may well be admitted still.
-    fn forget_credential(&mut self) {
-        self.state.forget_credential();
-        self.keep_state();
-    }
-
-    /// The service knows nothing of this key: it is a new agent's, with a token.
-    fn forget_agent(&mut self) {
-        self.state = State::default();
-        self.keep_state();
-    }
-
-    /// A new JWT, from a registration or over the stream.
-    fn take_credential(&mut self, credential: &Credential) {
-        self.state.set_credential(credential);
-        let expires_at = self.state.jwt_expires_at();
-        self.board
-            .change(|status| status.jwt_expires_at = expires_at);
-        self.keep_state();
-    }
-
-    fn keep_time(&mut self) {
-        self.state.set_time(&self.boot_id, self.record.anchor());
-        self.keep_state();
-    }
-
-    fn set_interval(&mut self, interval: Duration) {
-        self.sample(|sampling| sampling.interval = interval);
-        let seconds = Some(interval.as_secs());
-        self.board
-            .change(|status| status.interval_seconds = seconds);
-        let known = self.state.interval();
-        self.state.set_interval(interval);
-        if self.state.interval() != known {
-            self.keep_state();
-        }
-    }
-
-    fn sample(&self, change: impl FnOnce(&mut Sampling)) {
-        self.sampling.send_modify(change);
-    }
-
-    /// A full disk is no reason to stop: what was not kept is asked for again.
-    fn keep_state(&self) {
-        if let Err(error) = self.state.save(&self.dir) {
-            tracing::warn!(%error, "the state could not be kept");
-        }
-    }
-
-    fn connected(&self) {
-        let address = self.address();
-        self.board.change(|status| {
-            status.connection = crate::status::Connection {
-                connected: true,
-                address: Some(address),
-                since: Some(Timestamp::now()),
-                error: None,
-                next_attempt_at: None,
-            };
-        });
-    }
-
-    fn disconnected(&self, error: String) {
-        self.board.change(|status| {
-            status.connection.connected = false;
-            status.connection.since = None;
-            status.connection.error = Some(error);
-        });
-    }
-
-    fn address(&self) -> String {
-        let address = self.addresses.current();
-        address.map(ToString::to_string).unwrap_or_default()
     }
 
     /// The time that a stream has lived decides whether its end is one of many.

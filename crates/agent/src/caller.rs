@@ -3,7 +3,11 @@
 //! Certificate files are read for every connection, so that renewed ones are used
 //! without a restart.
 
-use std::{path::PathBuf, sync::Arc, time::SystemTime};
+use std::{
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use svc_proto::v1::{AgentInfo, Hello, HostFacts, RegisterRequest, Welcome};
 
@@ -13,6 +17,7 @@ use crate::{
     facts,
     identity::{Identity, IdentityError},
     release::VERSION,
+    spool::SpoolError,
     trust::{Trust, TrustError},
     wire::{
         Address, ConnectError, Connection, Connector, Credential, Patience, Refusal, Stream, greet,
@@ -38,6 +43,19 @@ pub enum CallError {
     Connect(#[from] ConnectError),
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// What is to be said cannot be read.
+    #[error(transparent)]
+    Spool(#[from] SpoolError),
+}
+
+impl CallError {
+    /// When to come back, by the service.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Refused(refusal) => refusal.retry_after,
+            _ => None,
+        }
+    }
 }
 
 /// Everything that a call needs, to be cloned into it.

@@ -16,6 +16,7 @@ use std::{
     io::{self, Read, Write},
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 pub const IDENTITY: &str = "identity.pem";
@@ -56,7 +57,7 @@ impl DataDir {
         builder.create(path).map_err(failed)?;
         close_to_others(path)?;
         let mut lock = private().open(path.join(LOCK)).map_err(failed)?;
-        match lock.try_lock() {
+        match patiently_locked(&lock) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(in_use(path)),
             Err(TryLockError::Error(source)) => return Err(failed(source)),
@@ -163,6 +164,17 @@ pub fn holder(path: &Path) -> Option<String> {
 /// As much of a fingerprint as `svc-ingest agent list` shows.
 pub fn short(fingerprint: &str) -> &str {
     fingerprint.get(..16).unwrap_or(fingerprint)
+}
+
+/// Whoever only looks ([`holder`]) has the lock for a moment.
+fn patiently_locked(lock: &File) -> Result<(), TryLockError> {
+    for _ in 0..5 {
+        match lock.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
+            locked => return locked,
+        }
+    }
+    lock.try_lock()
 }
 
 fn in_use(path: &Path) -> DataDirError {

@@ -2,6 +2,7 @@
 //! decides, and say in the log what is waited for.
 
 use secrecy::ExposeSecret;
+use tokio::time::Instant;
 
 use super::{Agent, Step};
 use crate::{
@@ -35,7 +36,10 @@ impl Agent {
         let connection = self.caller.connect(&address).await?;
         let request = self.caller.request(self.token());
         let mut call = register(connection, request).await?;
-        self.decision(&mut call).await
+        let opened = Instant::now();
+        let decision = self.decision(&mut call).await;
+        self.lived_since(opened);
+        decision
     }
 
     async fn decision(&mut self, call: &mut Registering) -> Result<Standing, CallError> {
@@ -70,7 +74,7 @@ impl Agent {
         let fingerprint = self.caller.identity().fingerprint();
         let known = self.state.agent_id.as_deref() == Some(agent_id);
         self.state.agent_id = Some(agent_id.to_owned());
-        self.backoff.reset();
+        self.connected();
         let news = self.stands(Enrolment::Pending, message);
         if news || !known {
             tracing::info!(

@@ -9,13 +9,13 @@
 mod moving;
 mod pace;
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, ops::RangeInclusive, time::Duration};
 
 use jiff::Timestamp;
 use svc_proto::v1::{Rejection, Report, Settings, Welcome};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::{Agent, AgentError, Step};
+use super::{Agent, Step};
 use crate::{
     caller::CallError,
     release,
@@ -25,31 +25,32 @@ use moving::Move;
 use pace::Pace;
 
 const MAX_IN_FLIGHT: usize = 2;
+/// Whatever the service says, samples are not taken more or less often than this.
+const INTERVALS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(24);
 
 /// Why a session is over.
 enum Over {
     Stopped,
     Failed(CallError),
-    Broken(AgentError),
 }
 
-impl From<Refusal> for Over {
-    fn from(refusal: Refusal) -> Self {
-        Self::Failed(refusal.into())
+impl<E: Into<CallError>> From<E> for Over {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
     }
 }
 
 impl Agent {
-    pub(super) async fn heartbeat(&mut self, credential: Credential) -> Result<Step, AgentError> {
+    pub(super) async fn heartbeat(&mut self, credential: Credential) -> Step {
         let Some(address) = self.addresses.current().cloned() else {
-            return Ok(Step::Stopped);
+            return Step::Stopped;
         };
         let caller = self.caller.clone();
         let stop = self.stop.clone();
         let opening = caller.open(&address, &credential);
         let (stream, welcome) = match stop.run_until_cancelled(opening).await {
-            None => return Ok(Step::Stopped),
-            Some(Err(error)) => return Ok(self.after(&error)),
+            None => return Step::Stopped,
+            Some(Err(error)) => return self.after(&error),
             Some(Ok(opened)) => opened,
         };
         let opened = Instant::now();
@@ -60,9 +61,8 @@ impl Agent {
         };
         self.lived_since(opened);
         match over {
-            Over::Stopped => Ok(Step::Stopped),
-            Over::Failed(error) => Ok(self.after(&error)),
-            Over::Broken(error) => Err(error),
+            Over::Stopped => Step::Stopped,
+            Over::Failed(error) => self.after(&error),
         }
     }
 }
@@ -94,8 +94,8 @@ impl<'a> Session<'a> {
     /// The numbers, the time and the settings, by the service.
     fn welcomed(&mut self, welcome: Welcome) -> Result<(), Over> {
         let acked = welcome.acked_seq;
-        let resumed = self.agent.record.welcome(acked, time(welcome.server_time));
-        resumed.map_err(|error| Over::Broken(error.into()))?;
+        let server_time = time(welcome.server_time);
+        self.agent.record.welcome(acked, server_time)?;
         self.agent.keep_time();
         (self.sent, self.in_flight) = (acked, VecDeque::new());
         tracing::info!(
@@ -157,8 +157,7 @@ impl<'a> Session<'a> {
             && self.in_flight.len() < MAX_IN_FLIGHT
             && self.pace.until(Instant::now()).is_none()
         {
-            let report = self.agent.record.report(self.sent);
-            let Some(report) = report.map_err(|error| Over::Broken(error.into()))? else {
+            let Some(report) = self.agent.record.report(self.sent)? else {
                 return Ok(());
             };
             let Some(last) = last_number(&report) else {
@@ -209,6 +208,7 @@ impl<'a> Session<'a> {
     fn heed_settings(&mut self, settings: &Settings) {
         let interval = length(settings.heartbeat_interval);
         if let Some(interval) = interval.filter(|interval| !interval.is_zero()) {
+            let interval = interval.clamp(*INTERVALS.start(), *INTERVALS.end());
             self.agent.set_interval(interval);
         }
         let notice = settings.release.as_ref().and_then(release::notice);

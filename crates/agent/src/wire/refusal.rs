@@ -29,6 +29,9 @@ pub enum Reason {
     Lost,
 }
 
+/// No hint keeps an agent away for longer.
+const LONGEST_HINT: Duration = Duration::from_hours(24);
+
 /// How a call, or a stream, ended.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{message}")]
@@ -63,7 +66,7 @@ impl From<Status> for Refusal {
             reason: reason(status.code(), &name),
             message: message(&status, &name),
             name,
-            retry_after: retry,
+            retry_after: retry.map(|retry| retry.min(LONGEST_HINT)),
         }
     }
 }

@@ -1,8 +1,11 @@
 //! From nothing to online, with restarts and losses on the way.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use svc_agent::{data_dir::STATE, status::Enrolment};
 use svc_sandbox::Proxy;
+use tokio::time::sleep;
 
 use crate::{
     agents::{AUTO, MANUAL, ONE_USE, token},
@@ -99,21 +102,30 @@ async fn lost_replies_neither_spend_the_token_twice_nor_lose_the_agent() -> Resu
         ..AUTO
     };
     let secret = token(&site, rules).await?;
-    let installed = Installed::new(&site, 1, &[proxy.address()], &secret)?;
-    // The handshake and the HTTP/2 settings get through; then every answer is cut.
-    let mut agent = None;
-    for bytes in [800, 1_000, 1_200, 1_600] {
+    let mut installed = Installed::new(&site, 1, &[proxy.address()], &secret)?;
+    installed.surroundings.timing.backoff_most = Duration::from_millis(100);
+    proxy.cut_after(Some(0));
+    let agent = installed.start()?;
+    // A little more of every answer gets through, until the service has heard the request.
+    let spent = "SELECT uses FROM enrolment_tokens";
+    for bytes in (600..4_000).step_by(150) {
         proxy.cut_after(Some(bytes));
-        if agent.is_none() {
-            agent = Some(installed.start()?);
+        sleep(Duration::from_millis(300)).await;
+        if site.psql(spent).await? == "1" {
+            break;
         }
-        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     }
+    becomes(&site, spent, "1").await?;
+    ensure!(
+        !installed.path().join(STATE).exists(),
+        "the answer was not lost"
+    );
+    sleep(Duration::from_secs(1)).await;
     proxy.heal()?;
     becomes(&site, VITALS, "t").await?;
     becomes(&site, "SELECT uses FROM enrolment_tokens", "1").await?;
     becomes(&site, "SELECT count(*) FROM agents", "1").await?;
-    agent.expect("it was started").stop().await?;
+    agent.stop().await?;
     books_balance(&site).await
 }
 
@@ -150,7 +162,7 @@ async fn who_was_revoked_or_rejected_is_quiet_for_an_hour() -> Result<()> {
             .await?;
     }
     let before = handshakes(service.http).await?;
-    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    sleep(Duration::from_secs(3)).await;
     ensure!(handshakes(service.http).await? == before, "they knock");
     for agent in agents {
         agent.stop().await?;
@@ -174,7 +186,7 @@ async fn a_bad_token_is_named_and_a_better_one_is_taken_from_its_file() -> Resul
     let file = site.path("token");
     std::fs::write(&file, "svc_enr_mistyped\n")?;
     let mut installed = Installed::new(&site, 1, &[service.grpc], "")?;
-    installed.surroundings.timing.token_refused = std::time::Duration::from_millis(200);
+    installed.surroundings.timing.token_refused = Duration::from_millis(200);
     installed.settings = vec![("enrolment_token_file", file.display().to_string())];
     let agent = installed.start()?;
     installed

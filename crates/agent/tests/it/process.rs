@@ -68,11 +68,16 @@ impl AgentProcess {
 
     /// SIGTERM, and fails unless it exits with code 0.
     pub async fn stop(&mut self) -> Result<()> {
-        let id = Pid::from_raw(i32::try_from(self.child.id())?).context("a process id")?;
+        let id = Pid::from_raw(i32::try_from(self.id())?).context("a process id")?;
         kill_process(id, Signal::TERM)?;
         let status = self.ended().await?;
         ensure!(status.success(), "{status}: {}", self.logs());
         Ok(())
+    }
+
+    /// Its process id: setpriv becomes the program that it starts.
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     pub fn logs(&self) -> String {

@@ -1,7 +1,7 @@
 //! Configuration: which source goes first, what is refused and by which name, and
 //! what is never shown.
 
-use std::{collections::BTreeMap, ffi::OsString, path::PathBuf};
+use std::{collections::BTreeMap, ffi::OsString};
 
 use anyhow::{Context, Result, ensure};
 use svc_agent::config::{Config, Flags, Problems, SETTINGS, Setting, Token};
@@ -57,17 +57,17 @@ fn flags_go_before_the_environment_and_the_environment_before_the_file() -> Resu
     let config = given(file)?.read()?;
     let shown: Vec<String> = config.addresses.iter().map(ToString::to_string).collect();
     ensure!(shown == ["a.example:9443", "b.example:1"]);
-    ensure!(config.data_dir == PathBuf::from("/file") && config.spool.bytes == 2 << 20);
+    ensure!(config.data_dir == *"/file" && config.spool.bytes == 2 << 20);
 
     let given = given(file)?.variable("SVC_AGENT_DATA_DIR", "/variable");
-    ensure!(given.read()?.data_dir == PathBuf::from("/variable"));
+    ensure!(given.read()?.data_dir == *"/variable");
     let given = given.flag("data_dir", "/flag");
-    ensure!(given.read()?.data_dir == PathBuf::from("/flag"));
+    ensure!(given.read()?.data_dir == *"/flag");
     // Empty is not set, wherever it stands.
     let given = given
         .flag("data_dir", "")
         .variable("SVC_AGENT_DATA_DIR", " ");
-    ensure!(given.read()?.data_dir == PathBuf::from("/file"));
+    ensure!(given.read()?.data_dir == *"/file");
     Ok(())
 }
 
@@ -76,7 +76,7 @@ fn one_setting_is_enough_and_a_file_is_not_needed() -> Result<()> {
     let variables =
         |name: &str| (name == "SVC_AGENT_INGEST_ADDRESS").then(|| "ingest.example".into());
     let config = Config::read(&Flags::default(), &variables)?;
-    ensure!(config.data_dir == PathBuf::from("/var/lib/svc-agent"));
+    ensure!(config.data_dir == *"/var/lib/svc-agent");
     ensure!(config.ca_cert_file.is_none() && matches!(config.token, Token::None));
     Ok(())
 }

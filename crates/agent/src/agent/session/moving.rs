@@ -9,6 +9,9 @@ use tokio::time::{Instant, sleep_until};
 use super::{Over, Session};
 use crate::{caller::CallError, wire::Stream};
 
+/// No slot is later than this, whatever is said.
+const LONGEST: Duration = Duration::from_hours(1);
+
 /// A stream on its way.
 pub(super) type Move = Pin<Box<dyn Future<Output = Moved> + Send>>;
 type Moved = Result<(Stream, Welcome), CallError>;
@@ -24,6 +27,7 @@ pub(super) async fn arrival(moving: &mut Option<Move>) -> Moved {
 impl Session<'_> {
     /// Asked to come back elsewhere, after a slot of its own.
     pub(super) fn drain(&mut self, slot: Duration) {
+        let slot = slot.min(LONGEST);
         tracing::info!(?slot, "asked to connect elsewhere");
         self.moving = self.move_at(Instant::now() + slot);
     }
@@ -49,11 +53,7 @@ impl Session<'_> {
             }
             Err(error) if self.stream.is_none() => Err(Over::Failed(error)),
             Err(error) => {
-                let hint = match &error {
-                    CallError::Refused(refusal) => refusal.retry_after,
-                    _ => None,
-                };
-                let wait = self.agent.backoff.next(hint);
+                let wait = self.agent.backoff.next(error.retry_after());
                 tracing::warn!(%error, retry_in = ?super::super::rounded(wait), "could not connect elsewhere yet");
                 self.moving = self.move_at(Instant::now() + wait);
                 Ok(())
