@@ -190,6 +190,9 @@ impl Model {
     }
 
     fn read(&mut self, most: usize, bytes: usize) {
+        if self.spool().books.unsent_after.is_some() {
+            self.resume(0); // Welcome goes first
+        }
         let mut next = self.acked + 1;
         let report = self.spool().read(0, most, bytes).unwrap();
         assert!(report.samples.len() <= most.max(1) && report.gaps.len() <= most.max(1));
