@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: help dev test fmt lint unit attack chaos deps clean
+.PHONY: help dev test fmt lint unit attack chaos deps clean deb install-agent test-deb fuzz-agent
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -27,6 +27,20 @@ attack: deps  ## Slow clients and HTTP/2 floods at full length (about 10 minutes
 
 chaos: deps  ## Strict figures: faults of instances, database and network, races, storms (about 15 minutes)
 	$(CARGO) test --locked --profile strict -p svc-ingest --test chaos -- --include-ignored --nocapture --test-threads=1
+
+fuzz-agent:  ## The agent's spool against its model and against noise, for long
+	PROPTEST_CASES=$${PROPTEST_CASES:-20000} $(CARGO) test --locked --profile strict -p svc-agent --lib spool::
+
+deb:  ## Debian packages of service and agent, in target/deb
+	$(CARGO) build --locked --release --bin svc-ingest --bin svc-agent
+	@scripts/deb
+
+test-deb:  ## Install, run, remove and purge the packages in a Debian of their own (as root; after `make deb`)
+	@scripts/test-deb
+
+install-agent:  ## Install the agent from this tree (PREFIX, SYSCONFDIR and DESTDIR are respected)
+	$(CARGO) build --locked --release --bin svc-agent
+	@scripts/install-agent
 
 deps:  ## Install PostgreSQL's server programs and nats-server, if missing
 	@scripts/deps
