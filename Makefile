@@ -28,8 +28,9 @@ attack: deps  ## Slow clients and HTTP/2 floods at full length (about 10 minutes
 chaos: deps  ## Strict figures: faults of instances, database and network, races, storms (about 15 minutes)
 	$(CARGO) test --locked --profile strict -p svc-ingest --test chaos -- --include-ignored --nocapture --test-threads=1
 
-fuzz-agent:  ## The agent's spool against its model and against noise, for long
-	PROPTEST_CASES=$${PROPTEST_CASES:-20000} $(CARGO) test --locked --profile strict -p svc-agent --lib spool::
+fuzz-agent:  ## The agent's spool against its model, noise and kill -9 before every call (about 10 minutes)
+	PROPTEST_CASES=$${PROPTEST_CASES:-10000} $(CARGO) test --locked --profile strict -p svc-agent --lib spool::
+	$(CARGO) test --locked --profile strict -p svc-agent --test machine -- --ignored --skip child:: --nocapture
 
 deb:  ## Debian packages of service and agent, in target/deb
 	$(CARGO) build --locked --release --bin svc-ingest --bin svc-agent

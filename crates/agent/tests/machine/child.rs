@@ -18,8 +18,14 @@ pub const LIMITS: Limits = Limits {
     bytes: 256 * 1024,
     age: Duration::from_hours(24),
 };
+/// With segments so small that a hundred samples fill some.
+pub const SMALL: Limits = Limits {
+    bytes: 64 * 1024,
+    ..LIMITS
+};
 const FOLDER: &str = "SVC_TEST_SPOOL";
 const COUNT: &str = "SVC_TEST_COUNT";
+const BYTES: &str = "SVC_TEST_BYTES";
 
 /// Different for each moment.
 pub fn vitals(moment: u64) -> v1::Vitals {
@@ -64,7 +70,7 @@ pub fn waiting(spool: &Spool) -> Vec<(u64, Option<u64>)> {
 }
 
 /// The child as a command, behind `prefix` words such as `prlimit --fsize=9000`.
-pub fn command(prefix: &[&str], dir: &Path, count: u64) -> Command {
+pub fn command(prefix: &[&str], dir: &Path, count: u64, limits: Limits) -> Command {
     let binary = env::current_exe().unwrap().display().to_string();
     let words = [
         prefix,
@@ -81,7 +87,8 @@ pub fn command(prefix: &[&str], dir: &Path, count: u64) -> Command {
     command
         .args(&words[1..])
         .env(FOLDER, dir)
-        .env(COUNT, count.to_string());
+        .env(COUNT, count.to_string())
+        .env(BYTES, limits.bytes.to_string());
     command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -94,8 +101,9 @@ pub fn command(prefix: &[&str], dir: &Path, count: u64) -> Command {
 #[ignore = "the other tests run it as a process of its own"]
 fn fill() {
     let dir = env::var_os(FOLDER).expect("run by another test");
-    let count: u64 = env::var(COUNT).unwrap().parse().unwrap();
-    let mut spool = Spool::open(Path::new(&dir), LIMITS).unwrap();
+    let number = |name| env::var(name).unwrap().parse::<u64>().unwrap();
+    let (count, bytes) = (number(COUNT), number(BYTES));
+    let mut spool = Spool::open(Path::new(&dir), Limits { bytes, ..LIMITS }).unwrap();
     let mut out = io::stdout().lock();
     for round in 0..count {
         let moment = spool.next_seq() * 1_000_000 + u64::from(std::process::id());

@@ -123,7 +123,7 @@ fn a_spool_opens_on_a_disk_without_any_room() {
 fn a_limit_on_file_sizes_is_a_full_disk() {
     let dir = tempfile::tempdir().unwrap();
     let script = r#"trap '' XFSZ; exec prlimit --fsize=9000 "$@""#;
-    let mut child = command(&["sh", "-c", script, "sh"], dir.path(), 300)
+    let mut child = command(&["sh", "-c", script, "sh"], dir.path(), 300, LIMITS)
         .spawn()
         .unwrap();
     let mut said = String::new();

@@ -12,7 +12,7 @@ use std::{
 
 use svc_agent::spool::Spool;
 
-use crate::child::{LIMITS, append, command, waiting};
+use crate::child::{LIMITS, SMALL, append, command, waiting};
 
 const ROUNDS: u64 = 30;
 
@@ -75,7 +75,9 @@ fn a_killed_process_loses_nothing_that_it_was_told_is_stored() {
     let dir = tempfile::tempdir().unwrap();
     let mut ledger = Ledger::default();
     for round in 0..ROUNDS {
-        let mut child = command(&["env"], dir.path(), u64::MAX).spawn().unwrap();
+        let mut child = command(&["env"], dir.path(), u64::MAX, LIMITS)
+            .spawn()
+            .unwrap();
         let pid = rustix::process::Pid::from_child(&child);
         let killer = thread::spawn(move || {
             thread::sleep(Duration::from_millis(20 + round * 7 % 60));
@@ -107,7 +109,7 @@ fn a_process_that_dies_within_a_write_loses_only_that() {
         let mut ledger = Ledger::default();
         let folder = dir.path().join(limit.to_string());
         let limited = format!("--fsize={limit}");
-        let mut child = command(&["prlimit", &limited], &folder, 400)
+        let mut child = command(&["prlimit", &limited], &folder, 400, LIMITS)
             .spawn()
             .unwrap();
         ledger.listen(&mut child);
@@ -117,6 +119,52 @@ fn a_process_that_dies_within_a_write_loses_only_that() {
         let seq = append(&mut spool, 7).unwrap();
         assert_eq!(waiting(&spool).last(), Some(&(seq, Some(7))));
     }
+}
+
+/// strace kills it as it is about to make its first such call, its second, and so on.
+#[test]
+#[ignore = "takes minutes and strace: make fuzz-agent"]
+fn a_process_killed_before_any_of_its_calls_loses_nothing() {
+    let mut kills = 0;
+    for call in [
+        "pwrite64",
+        "fdatasync",
+        "fsync",
+        "ftruncate",
+        "unlink",
+        "openat",
+    ] {
+        let mut when = 1;
+        while is_killed_at(call, when) {
+            when += 1;
+        }
+        eprintln!("{call}: killed at each of {} calls", when - 1);
+        kills += when - 1;
+    }
+    assert!(kills > 300, "{kills} kills");
+}
+
+/// Whether the child made that many calls.
+fn is_killed_at(call: &str, when: u64) -> bool {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("spool");
+    let inject = format!("--inject={call}:signal=KILL:when={when}");
+    let trace = [
+        "strace",
+        "-f",
+        "-o",
+        "/dev/null",
+        "-e",
+        &format!("trace={call}"),
+        &inject,
+    ];
+    let mut ledger = Ledger::default();
+    let mut child = command(&trace, &folder, 110, SMALL).spawn().unwrap();
+    ledger.listen(&mut child);
+    let killed = !child.wait().unwrap().success();
+    let spool = Spool::open(&folder, SMALL).unwrap();
+    ledger.check(&spool);
+    killed
 }
 
 fn copy(from: &Path, to: &Path) {
