@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: help dev test fmt lint unit attack chaos deps clean deb install-agent test-deb fuzz-agent
+.PHONY: help dev test fmt lint unit attack chaos deps clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -27,6 +27,8 @@ attack: deps  ## Slow clients and HTTP/2 floods at full length (about 10 minutes
 
 chaos: deps  ## Strict figures: faults of instances, database and network, races, storms (about 15 minutes)
 	$(CARGO) test --locked --profile strict -p svc-ingest --test chaos -- --include-ignored --nocapture --test-threads=1
+
+.PHONY: fuzz-agent deb test-deb install-agent
 
 fuzz-agent:  ## The agent's spool against its model, noise and kill -9 before every call (about 10 minutes)
 	PROPTEST_CASES=$${PROPTEST_CASES:-10000} $(CARGO) test --locked --profile strict -p svc-agent --lib spool::

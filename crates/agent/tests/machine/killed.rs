@@ -159,7 +159,13 @@ fn is_killed_at(call: &str, when: u64) -> bool {
         &inject,
     ];
     let mut ledger = Ledger::default();
-    let mut child = command(&trace, &folder, 110, SMALL).spawn().unwrap();
+    let mut before = Spool::open(&folder, SMALL).unwrap();
+    for moment in 1..=10 {
+        let seq = append(&mut before, moment).unwrap();
+        ledger.stored.insert(seq, moment);
+    }
+    drop(before);
+    let mut child = command(&trace, &folder, 210, SMALL).spawn().unwrap();
     ledger.listen(&mut child);
     let killed = !child.wait().unwrap().success();
     let spool = Spool::open(&folder, SMALL).unwrap();
