@@ -32,6 +32,23 @@ chaos: deps  ## Strict figures: faults of instances, database and network, races
 bench-agent: deps  ## What a running agent costs: memory, processor, threads, disk (about 2 minutes)
 	$(CARGO) test --locked --profile strict -p svc-agent --test cost -- --include-ignored --nocapture
 
+.PHONY: fuzz-agent deb test-deb install-agent
+
+fuzz-agent:  ## The agent's spool against its model, noise and kill -9 before every call (about 10 minutes)
+	PROPTEST_CASES=$${PROPTEST_CASES:-10000} $(CARGO) test --locked --profile strict -p svc-agent --lib spool::
+	$(CARGO) test --locked --profile strict -p svc-agent --test machine -- --ignored --skip child:: --nocapture
+
+deb:  ## Debian packages of service and agent, in target/deb
+	$(CARGO) build --locked --release --bin svc-ingest --bin svc-agent
+	@scripts/deb
+
+test-deb:  ## Install, run, remove and purge the packages in a Debian of their own (as root; after `make deb`)
+	@scripts/test-deb
+
+install-agent:  ## Install the agent from this tree (PREFIX, SYSCONFDIR and DESTDIR are respected)
+	$(CARGO) build --locked --release --bin svc-agent
+	@scripts/install-agent
+
 deps:  ## Install PostgreSQL's server programs and nats-server, if missing
 	@scripts/deps
 

@@ -5,7 +5,7 @@
 
 use std::{env, fs::File, io::Read, path::PathBuf};
 
-use crate::machine::{Machine, clean};
+use crate::machine::Machine;
 
 const MAX_UUID: u64 = 64;
 
@@ -28,5 +28,22 @@ fn credential(name: &str) -> Option<String> {
     let mut text = String::new();
     let file = File::open(folder.join(name)).ok()?;
     file.take(MAX_UUID).read_to_string(&mut text).ok()?;
-    Some(clean(text.trim()))
+    is_uuid(text.trim()).then(|| text.trim().to_owned())
+}
+
+/// The credential of a machine without such a file says so in another word.
+fn is_uuid(text: &str) -> bool {
+    let digits = |byte: u8| byte.is_ascii_hexdigit() || byte == b'-';
+    text.len() == 36 && text.bytes().all(digits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_uuid_is_one() {
+        assert!(is_uuid("4C4C4544-0042-3510-8054-B7C04F563232"));
+        assert!(!is_uuid("none") && !is_uuid("") && !is_uuid(&"x".repeat(36)));
+    }
 }

@@ -164,8 +164,14 @@ impl Model {
         self.spool = Some(spool);
     }
 
+    /// Without the books that a clean end would leave.
+    fn abandon(&mut self) {
+        self.spool().stale = false;
+        self.spool = None;
+    }
+
     fn crash(&mut self) {
-        std::mem::forget(self.spool.take());
+        self.abandon();
         self.open();
     }
 
@@ -173,7 +179,7 @@ impl Model {
     fn tear(&mut self, share: f64) {
         let before = newest_file(self.dir.path());
         self.append();
-        std::mem::forget(self.spool.take());
+        self.abandon();
         self.samples.pop_last();
         let (path, length) = newest_file(self.dir.path()).unwrap();
         let start = before
@@ -190,6 +196,9 @@ impl Model {
     }
 
     fn read(&mut self, most: usize, bytes: usize) {
+        if self.spool().books.unsent_after.is_some() {
+            self.resume(0); // Welcome goes first
+        }
         let mut next = self.acked + 1;
         let report = self.spool().read(0, most, bytes).unwrap();
         assert!(report.samples.len() <= most.max(1) && report.gaps.len() <= most.max(1));

@@ -25,8 +25,8 @@ const STEP: Bounds = Bounds {
 };
 
 impl Spool {
-    /// Brings the spool in line with `Welcome.acked_seq`. After an error it can be
-    /// called again.
+    /// Brings the spool in line with `Welcome.acked_seq`: after opening it, before
+    /// anything is read. After an error it can be called again.
     pub fn resume(&mut self, acked_seq: u64) -> Result<(), SpoolError> {
         let acked_seq = acked_seq.min(MAX_SEQ);
         if acked_seq > self.sent.get() {
@@ -34,6 +34,7 @@ impl Spool {
         } else if acked_seq < self.books.acked {
             self.rewind(acked_seq)?;
         }
+        self.stale |= self.books.unsent_after.take().is_some();
         self.acked(acked_seq);
         if self.stale {
             self.save();
@@ -51,6 +52,7 @@ impl Spool {
         );
         let last = acked_seq.min(self.next - 1);
         self.next = self.next.max(acked_seq + 1);
+        self.stale = true;
         while self.sent.get() < last {
             self.books.unsent_after = Some(self.sent.get());
             self.save();
@@ -61,8 +63,6 @@ impl Spool {
             self.sent.set(done);
         }
         self.sent.set(acked_seq);
-        self.books.unsent_after = None;
-        self.stale = true;
         Ok(())
     }
 
