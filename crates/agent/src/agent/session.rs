@@ -232,6 +232,7 @@ impl<'a> Session<'a> {
         if self.moving.is_none() || !expected {
             return Err(refusal.into());
         }
+        self.agent.disconnected(refusal.to_string());
         self.stream = None;
         Ok(())
     }

@@ -10,7 +10,10 @@ use svc_proto::v1::{
 };
 use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Streaming, metadata::MetadataValue};
+use tonic::{
+    Request, Streaming,
+    metadata::{Ascii, MetadataValue},
+};
 
 use super::{Connection, Credential, Refusal};
 
@@ -64,24 +67,29 @@ async fn say_hello(
 ) -> Result<(Stream, Welcome), Refusal> {
     let (out, requests) = mpsc::channel(OUTBOUND);
     let mut request = Request::new(ReceiverStream::new(requests));
-    let bearer = format!("Bearer {}", credential.jwt.expose_secret());
-    let mut bearer: MetadataValue<_> = bearer
-        .parse()
-        .map_err(|_| Refusal::lost("the JWT cannot be sent"))?;
-    bearer.set_sensitive(true);
-    request.metadata_mut().insert("authorization", bearer);
+    let metadata = request.metadata_mut();
+    metadata.insert("authorization", bearer(credential)?);
+    say(&out, Say::Hello(hello)).await?;
+    let answers = connection.client.heartbeat(request).await?.into_inner();
     let mut stream = Stream {
-        answers: {
-            say(&out, Say::Hello(hello)).await?;
-            connection.client.heartbeat(request).await?.into_inner()
-        },
         out,
+        answers,
         _connection: connection,
     };
     match stream.next().await? {
         Hear::Welcome(welcome) => Ok((stream, welcome)),
         _ => Err(Refusal::lost("the service did not begin with Welcome")),
     }
+}
+
+/// Marked as sensitive, so that no layer below shows it or puts it into a table of headers.
+fn bearer(credential: &Credential) -> Result<MetadataValue<Ascii>, Refusal> {
+    let text = format!("Bearer {}", credential.jwt.expose_secret());
+    let mut bearer: MetadataValue<Ascii> = text
+        .parse()
+        .map_err(|_| Refusal::lost("the JWT cannot be sent"))?;
+    bearer.set_sensitive(true);
+    Ok(bearer)
 }
 
 impl Stream {

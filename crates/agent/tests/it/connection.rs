@@ -9,7 +9,7 @@ use svc_sandbox::Proxy;
 
 use crate::{
     agents::{AUTO, token},
-    harness::{Instance, Site},
+    harness::{Instance, Site, eventually},
     played::{Installed, becomes, books_balance},
 };
 
@@ -129,6 +129,54 @@ async fn a_jwt_that_is_refused_is_replaced_over_the_same_key() -> Result<()> {
     let now: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&state)?)?;
     ensure!(now["jwt"] != known["jwt"], "it kept the bad JWT");
     agent.stop().await
+}
+
+#[tokio::test]
+async fn a_jwt_that_comes_over_the_stream_is_kept() -> Result<()> {
+    let site = Site::new().await?;
+    // Renewed as soon as there is a stream: no JWT has that long to live.
+    let renewing = site
+        .instance()
+        .timing(|timing| timing.renew_before = Duration::from_hours(25));
+    let service = renewing.start().await?;
+    let installed = Installed::new(&site, 1, &[service.grpc], &token(&site, AUTO).await?)?;
+    let agent = installed.start()?;
+    installed.connected().await?;
+    let jwt = || -> Option<String> {
+        let text = std::fs::read_to_string(installed.path().join(STATE)).ok()?;
+        let state: serde_json::Value = serde_json::from_str(&text).ok()?;
+        Some(state["jwt"].as_str()?.to_owned())
+    };
+    let first = jwt().context("a JWT")?;
+    eventually("another JWT is kept", async || {
+        jwt().is_some_and(|jwt| jwt != first)
+    })
+    .await?;
+    ensure!(site.psql(EPOCH).await? == "online|1", "it kept its stream");
+    agent.stop().await
+}
+
+#[tokio::test]
+async fn who_was_replaced_waits_half_a_minute() -> Result<()> {
+    let site = Site::new().await?;
+    let service = site.instance().start().await?;
+    let secret = token(&site, AUTO).await?;
+    let mut installed = Installed::new(&site, 1, &[service.grpc], &secret)?;
+    installed.surroundings.timing.replaced = svc_agent::timing::Timing::default().replaced;
+    let first = installed.start()?;
+    installed.connected().await?;
+    let second = installed.cloned(&site, 1)?;
+    let second = second.start()?;
+    installed
+        .status_becomes("the older one waits", |status| {
+            let next = status.connection.next_attempt_at;
+            let wait = next.map(|next| next.duration_since(jiff::Timestamp::now()).as_secs());
+            let told = status.connection.error.as_deref().unwrap_or_default();
+            told.contains("took over") && wait.is_some_and(|wait| (20..=30).contains(&wait))
+        })
+        .await?;
+    second.stop().await?;
+    first.stop().await
 }
 
 #[tokio::test]
