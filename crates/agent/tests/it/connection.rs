@@ -9,7 +9,7 @@ use svc_sandbox::Proxy;
 
 use crate::{
     agents::{AUTO, token},
-    harness::{Instance, Site, eventually},
+    harness::{Instance, PATIENCE, Site, eventually},
     played::{Installed, becomes, books_balance},
 };
 
@@ -82,7 +82,12 @@ async fn leaves_a_frozen_instance(patience: Option<(Duration, Duration)>) -> Res
     other.refuse(false)?;
     frozen.black_hole(true);
     let lost = Instant::now();
-    becomes(&site, EPOCH, "online|2").await?;
+    svc_sandbox::eventually("it has left", 2 * PATIENCE, async || {
+        site.psql(EPOCH)
+            .await
+            .is_ok_and(|state| state == "online|2")
+    })
+    .await?;
     let took = lost.elapsed();
     ensure!(where_it_is(&site, &instances).await? == 1);
     agent.stop().await?;
