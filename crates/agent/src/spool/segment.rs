@@ -17,7 +17,7 @@ use super::{
     record::{HEADER, MAX_BODY, Scan, Tail},
 };
 
-/// Seven hours of usual samples. A file that is longer was not written by us, and
+/// Some two thousand samples of a machine with one disk. A file that is longer was not written by us, and
 /// is read no further than this and one record.
 pub(super) const MAX_BYTES: u64 = 256 * 1024;
 const MAX_READ: u64 = MAX_BYTES + (HEADER + MAX_BODY) as u64;
