@@ -2,13 +2,13 @@
 
 CARGO ?= cargo
 
-.PHONY: help dev test fmt lint unit attack chaos plans sizing bench-pipeline deps clean
+.PHONY: help dev test fmt lint unit attack chaos plans sizing bench-pipeline bench-agent deps clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 dev: deps  ## Run the real thing on this machine, with a PostgreSQL of its own
-	$(CARGO) build --locked --bin svc-ingest
+	$(CARGO) build --locked --bin svc-ingest --bin svc-agent
 	@exec target/debug/svc-ingest dev
 
 test: deps fmt lint unit  ## Formatting, lints and all tests (under 15 minutes on 2 cores)
@@ -27,6 +27,27 @@ attack: deps  ## Slow clients and HTTP/2 floods at full length (about 10 minutes
 
 chaos: deps  ## Strict figures: faults of instances, database and network, races, storms (about 15 minutes)
 	$(CARGO) test --locked --profile strict -p svc-ingest --test chaos -- --include-ignored --nocapture --test-threads=1
+	$(CARGO) test --locked --profile strict -p svc-agent --test it -- --ignored --nocapture --test-threads=1
+
+bench-agent: deps  ## What a running agent costs: memory, processor, threads, disk (about 2 minutes)
+	$(CARGO) test --locked --profile strict -p svc-agent --test cost -- --include-ignored --nocapture
+
+.PHONY: fuzz-agent deb test-deb install-agent
+
+fuzz-agent:  ## The agent's spool against its model, noise and kill -9 before every call (about 10 minutes)
+	PROPTEST_CASES=$${PROPTEST_CASES:-10000} $(CARGO) test --locked --profile strict -p svc-agent --lib spool::
+	$(CARGO) test --locked --profile strict -p svc-agent --test machine -- --ignored --skip child:: --nocapture
+
+deb:  ## Debian packages of service and agent, in target/deb
+	$(CARGO) build --locked --release --bin svc-ingest --bin svc-agent
+	@scripts/deb
+
+test-deb:  ## Install, run, remove and purge the packages in a Debian of their own (as root; after `make deb`)
+	@scripts/test-deb
+
+install-agent:  ## Install the agent from this tree (PREFIX, SYSCONFDIR and DESTDIR are respected)
+	$(CARGO) build --locked --release --bin svc-agent
+	@scripts/install-agent
 
 plans: deps  ## The web application's queries on 100,000 hosts, with their plans (about 5 minutes)
 	$(CARGO) test --locked -p svc-store --test it -- plans --include-ignored --nocapture --test-threads=1

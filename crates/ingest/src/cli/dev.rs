@@ -1,13 +1,16 @@
 //! `svc-ingest dev`: the real thing on one machine, with nothing to prepare.
 //!
-//! A PostgreSQL server of its own, certificates, a signing key and a token live in
-//! one folder and are used again by the next start. The server is a child that dies
-//! with this process, however that ends.
+//! A PostgreSQL server of its own, certificates, a signing key, a token and this
+//! machine's agent live in one folder and are used again by the next start. Server and
+//! agent are children that die with this process, however that ends.
+
+mod agent;
+mod view;
 
 use std::{
     collections::{BTreeMap, HashMap},
     ffi::OsString,
-    fs::{self, OpenOptions},
+    fs::{self, File, OpenOptions},
     io::Write,
     net::TcpListener,
     os::unix::fs::OpenOptionsExt,
@@ -19,7 +22,7 @@ use anyhow::{Context, anyhow};
 use svc_sandbox::{Identity, Postgres, PostgresOptions};
 use svc_store::{NewToken, Store, StoreOptions};
 
-use super::{output::print, serve};
+use super::serve;
 use crate::{
     config::{Config, Database, Log},
     enrol::EnrolmentToken,
@@ -37,18 +40,71 @@ pub struct Args {
 }
 
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    telemetry::init(&Log::from_env());
     serve::raise_file_limit();
     let folder = args.data_dir.map_or_else(default_folder, Ok)?;
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let folder = folder.canonicalize()?;
+    log(&folder)?;
     let postgres = start_postgres(&folder).await?;
     let environment = environment(&folder, &postgres)?;
     let config = Config::read(&|name| look_up(&environment, name))?;
     let token = enrolment_token(&folder, &config.database).await?;
+    let certificate = config.grpc.tls.certificate_file.clone();
+    let store = Store::new(config.database.url.clone(), StoreOptions::default())?;
     let server = Server::bind(config).await?;
-    print(&screen(&folder, &postgres, &server, &token)?)?;
-    serve::until_signalled(server).await
+    let agent = agent::Surroundings {
+        folder: &folder,
+        port: server.grpc_address()?.port(),
+        certificate: &certificate,
+    };
+    let log_file = agent.log_file();
+    let agent = agent.start()?;
+    let screen = screen(&folder, &postgres, &server, &token)?;
+    let screen = format!("{screen}\n{}\n", about_agent(agent.is_some(), &log_file));
+    let ended = run_and_show(server, view::View { store, screen }).await;
+    if let Some(agent) = agent {
+        agent.stop().await;
+    }
+    ended
+}
+
+/// The view may end first, when nobody reads it.
+async fn run_and_show(server: Server, view: view::View) -> anyhow::Result<ExitCode> {
+    let showing = async {
+        view.run().await?;
+        std::future::pending().await
+    };
+    tokio::select! {
+        ended = serve::until_signalled(server) => ended,
+        failed = showing => failed,
+    }
+}
+
+/// A terminal is drawn on: the log goes into a file then.
+fn log(folder: &Path) -> anyhow::Result<()> {
+    let log = Log::from_env();
+    match view::draws() {
+        false => telemetry::init(&log),
+        true => {
+            let path = folder.join("service.log");
+            let file = File::create(&path).with_context(|| path.display().to_string())?;
+            telemetry::init_file(&log, file);
+        }
+    }
+    Ok(())
+}
+
+fn about_agent(runs: bool, log_file: &Path) -> String {
+    match runs {
+        true => format!(
+            "  This machine's agent runs; its log is {}.",
+            log_file.display()
+        ),
+        false => {
+            "  No agent runs: there is no svc-agent beside this binary (`cargo build` makes it)."
+                .into()
+        }
+    }
 }
 
 /// The environment decides first, but never over which database: a whole system has its own.
@@ -138,6 +194,7 @@ fn environment(
         ("INGEST_TLS_KEY", key.into()),
         ("INGEST_JWT_KEY_FILE", folder.join("jwt_key.pem").into()),
         ("INGEST_BIND_ADDRESS", "127.0.0.1".into()),
+        ("INGEST_HEARTBEAT_INTERVAL", "5s".into()),
     ]))
 }
 
@@ -179,7 +236,7 @@ fn screen(
     export DATABASE_URL={url}
     {program} status
     {program} token create --label web --max-uses 20
-    {program} agent list --watch
+    {program} host list --watch
 ",
         version = crate::VERSION,
         grpc_port = grpc.port(),

@@ -121,10 +121,13 @@ async fn list(args: ListArgs) -> anyhow::Result<()> {
     };
     terminal::show(args.watch, async || {
         let page = store.hosts_list(&filter, args.limit).await?;
-        let table = |hosts: &[HostRecord]| output::table(COLUMNS, hosts.iter().map(row));
         output::list(args.output, &page, table, empty)
     })
     .await
+}
+
+pub fn table(hosts: &[HostRecord]) -> String {
+    output::table(COLUMNS, hosts.iter().map(row))
 }
 
 fn row(host: &HostRecord) -> Vec<String> {

@@ -11,7 +11,7 @@ use tokio::{signal::ctrl_c, time::sleep};
 use super::{Usage, database, output};
 
 const REDRAW: Duration = Duration::from_secs(2);
-const CLEAR: &str = "\x1b[2J\x1b[H";
+pub const CLEAR: &str = "\x1b[2J\x1b[H";
 
 /// Whether somebody can be asked; without, `--yes` must say so beforehand.
 pub fn require_answer(yes: bool) -> Result<(), Usage> {

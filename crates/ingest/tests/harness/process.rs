@@ -16,6 +16,9 @@ use svc_sandbox::free_port;
 
 use super::{Environment, eventually, get};
 
+/// Only the service's own tests have its binary.
+const PROGRAM: Option<&str> = option_env!("CARGO_BIN_EXE_svc-ingest");
+
 #[derive(Debug)]
 pub struct ProcessBuilder {
     environment: Environment,
@@ -86,7 +89,7 @@ impl ProcessBuilder {
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "KILL", "--"])
-            .arg(env!("CARGO_BIN_EXE_svc-ingest"))
+            .arg(PROGRAM.expect("cargo builds the binary for these tests"))
             .args(&self.arguments)
             .env_clear()
             .envs(self.environment.iter())
@@ -204,10 +207,10 @@ impl Drop for Process {
 
 /// What a process writes, gathered by a thread until its end.
 #[derive(Debug)]
-struct Lines(Arc<Mutex<String>>);
+pub struct Lines(Arc<Mutex<String>>);
 
 impl Lines {
-    fn of(source: impl Read + Send + 'static) -> Self {
+    pub fn of(source: impl Read + Send + 'static) -> Self {
         let lines = Self(Arc::default());
         let gathered = lines.0.clone();
         thread::spawn(move || {
@@ -220,13 +223,13 @@ impl Lines {
         lines
     }
 
-    fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         lines.clone()
     }
 
     /// Whether the thread has come to the end.
-    fn is_complete(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }
 }

@@ -1,0 +1,212 @@
+//! `svc-agent check`: a dry run. It reads what running would read, connects where
+//! running would connect, writes nothing, and opens no stream, so that a running
+//! agent is not disturbed.
+
+use std::{
+    fs,
+    os::unix::fs::MetadataExt,
+    path::Path,
+    process::ExitCode,
+    time::{Duration, SystemTime},
+};
+
+use rustix::fs::{Access, access};
+
+use super::output::print;
+use crate::{
+    caller::{Caller, Facts},
+    clock::Clock,
+    config::{Config, Flags, Problems, Token},
+    data_dir::{IDENTITY, STATE, holder, short},
+    identity::Identity,
+    trust::Trust,
+    wire::{Address, Patience, probe},
+};
+
+/// The service bears five minutes, and certificates have dates.
+const CLOCK_BOUND: Duration = Duration::from_secs(60);
+
+/// What one look found.
+enum Finding {
+    Good(String),
+    /// It will run, but somebody should look.
+    Doubtful(String),
+    Bad(String),
+}
+
+use Finding::{Bad, Doubtful, Good};
+
+/// Exit code 1 where something would go wrong.
+pub(super) async fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
+    let config = match Config::from_env(flags) {
+        Ok(config) => config,
+        Err(problems) => return told_problems(&problems),
+    };
+    let mut all_good = told("configuration", &Good("complete".into()))?;
+    for (name, finding) in looks(&config).await {
+        all_good &= told(&name, &finding)?;
+    }
+    Ok(match all_good {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+fn told(name: &str, finding: &Finding) -> anyhow::Result<bool> {
+    let (word, text) = match finding {
+        Good(text) => ("ok  ", text),
+        Doubtful(text) => ("warn", text),
+        Bad(text) => ("FAIL", text),
+    };
+    print(&format!("{word}  {name}: {text}"))?;
+    Ok(!matches!(finding, Bad(_)))
+}
+
+fn told_problems(problems: &Problems) -> anyhow::Result<ExitCode> {
+    for problem in &problems.0 {
+        told(&problem.name, &Bad(problem.message.clone()))?;
+    }
+    Ok(ExitCode::from(2))
+}
+
+async fn looks(config: &Config) -> Vec<(String, Finding)> {
+    let (key, identity) = key(config);
+    let mut found = vec![
+        ("data_dir".into(), data_dir(&config.data_dir)),
+        ("key".into(), key),
+        ("enrolment".into(), enrolment(config)),
+        ("trust".into(), trust(config)),
+    ];
+    let identity = identity.or_else(|| Identity::generate().ok());
+    if let Some(identity) = identity {
+        let clock = Clock::system();
+        let patience = Patience::default();
+        let caller = Caller::new(config, identity, Facts::OfThisMachine, clock, patience);
+        for address in &config.addresses {
+            found.extend(service(&caller, address).await);
+        }
+    }
+    found
+}
+
+fn data_dir(path: &Path) -> Finding {
+    let shown = path.display();
+    if let Some(process) = holder(path) {
+        return Good(format!("{shown}, in use by process {process}"));
+    }
+    match fs::metadata(path) {
+        Ok(found) if !found.is_dir() => Bad(format!("{shown} is not a folder")),
+        Ok(_) if access(path, Access::WRITE_OK).is_err() => Bad(format!(
+            "{shown} is not this user's to write: run as the agent's user, or root"
+        )),
+        Ok(found) if found.mode() & 0o077 != 0 => Doubtful(format!(
+            "{shown} is open to other users: running closes it (0700)"
+        )),
+        Ok(_) => Good(shown.to_string()),
+        Err(_) => match path.ancestors().skip(1).find(|parent| parent.is_dir()) {
+            Some(parent) if access(parent, Access::WRITE_OK).is_ok() => {
+                Good(format!("{shown} will be made"))
+            }
+            _ => Bad(format!(
+                "{shown} does not exist and cannot be made by this user"
+            )),
+        },
+    }
+}
+
+/// The finding, and the identity where there is one.
+fn key(config: &Config) -> (Finding, Option<Identity>) {
+    let read = match &config.client_pair {
+        Some(pair) => Identity::from_files(pair),
+        None => {
+            let path = config.data_dir.join(IDENTITY);
+            match fs::read_to_string(&path) {
+                Ok(text) => Identity::from_pem(&text, &path.display().to_string()),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                    return (Good("will be made".into()), None);
+                }
+                Err(error) => {
+                    return (
+                        Bad(format!("{} cannot be read: {error}", path.display())),
+                        None,
+                    );
+                }
+            }
+        }
+    };
+    match read {
+        Ok(identity) => {
+            let fingerprint = identity.fingerprint();
+            (
+                Good(format!("{} ({fingerprint})", short(&fingerprint))),
+                Some(identity),
+            )
+        }
+        Err(error) => (Bad(error.to_string()), None),
+    }
+}
+
+fn enrolment(config: &Config) -> Finding {
+    if config.data_dir.join(STATE).exists() {
+        return Good(
+            "the service knows this agent: `svc-agent status` says where it stands".into(),
+        );
+    }
+    match &config.token {
+        Token::Given(_) => Good("a token is set".into()),
+        Token::None => Doubtful(
+            "no token is set, and this agent is not enrolled: `svc-ingest token create` makes one"
+                .into(),
+        ),
+        Token::File(path) => match fs::read_to_string(path) {
+            Ok(text) if text.trim().is_empty() => Bad(format!("{} is empty", path.display())),
+            Ok(_) => Good(format!("a token stands in {}", path.display())),
+            Err(error) => Bad(format!("{} cannot be read: {error}", path.display())),
+        },
+    }
+}
+
+fn trust(config: &Config) -> Finding {
+    match Trust::load(config.ca_cert_file.as_deref()) {
+        Err(error) => Bad(error.to_string()),
+        Ok(_) => match &config.ca_cert_file {
+            Some(path) => Good(format!("the certificates in {}", path.display())),
+            None => Good("the system's roots".into()),
+        },
+    }
+}
+
+/// Name, TCP, TLS in both directions, HTTP/2 and gRPC; and what time it is there.
+async fn service(caller: &Caller, address: &Address) -> Vec<(String, Finding)> {
+    let name = address.to_string();
+    let connection = match caller.connect(address).await {
+        Ok(connection) => connection,
+        Err(error) => return vec![(name, Bad(error.to_string()))],
+    };
+    match probe(connection).await {
+        Err(refusal) => vec![(name, Bad(refusal.to_string()))],
+        Ok(time) => vec![
+            (
+                name,
+                Good("it answers, is believed, and takes this agent's certificate".into()),
+            ),
+            ("clock".into(), clock(time, SystemTime::now())),
+        ],
+    }
+}
+
+fn clock(service: Option<SystemTime>, own: SystemTime) -> Finding {
+    let Some(service) = service else {
+        return Doubtful("the service does not say what time it is".into());
+    };
+    let apart = own
+        .duration_since(service)
+        .unwrap_or_else(|error| error.duration());
+    match apart > CLOCK_BOUND {
+        true => Doubtful(format!(
+            "this machine's clock is {} s off the service's: samples are set right, but certificates have dates",
+            apart.as_secs()
+        )),
+        false => Good("within a minute of the service's".into()),
+    }
+}

@@ -1,0 +1,68 @@
+//! How commands print: aligned text for people, JSON for programs.
+
+use std::io::{self, Write};
+
+use clap::ValueEnum;
+use jiff::Timestamp;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people
+    #[default]
+    Table,
+    /// For programs
+    Json,
+}
+
+/// Writes to standard output; a reader that has gone away, as `head` does, is no error.
+pub(super) fn print(text: &str) -> anyhow::Result<()> {
+    match writeln!(io::stdout(), "{text}") {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => Ok(written?),
+    }
+}
+
+/// Two columns, aligned. What the service said may be anything: nothing of it moves the cursor.
+pub(super) fn facts(rows: &[(&str, String)]) -> String {
+    let width = rows.iter().map(|(name, _)| name.len()).max();
+    let width = width.unwrap_or_default();
+    let lines = rows.iter().map(|(name, value)| {
+        let value = value.replace(|c: char| c.is_control(), "\u{fffd}");
+        format!("{name:<width$}  {value}").trim_end().to_owned()
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// `12.3 MiB`.
+pub(super) fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    match unit {
+        0 => format!("{bytes} B"),
+        _ => format!("{value:.1} {}", UNITS[unit]),
+    }
+}
+
+/// A moment, and how long ago it was.
+pub(super) fn when(at: Timestamp, now: Timestamp) -> String {
+    let seconds = now.duration_since(at).as_secs();
+    let (ago, word) = match seconds {
+        0.. => (seconds, "ago"),
+        _ => (-seconds, "from now"),
+    };
+    let length = match ago {
+        0..120 => format!("{ago} s"),
+        120..7200 => format!("{} min", ago / 60),
+        7200..172_800 => format!("{} h", ago / 3600),
+        _ => format!("{} d", ago / 86_400),
+    };
+    format!(
+        "{} ({length} {word})",
+        at.round(jiff::Unit::Second).unwrap_or(at)
+    )
+}

@@ -1,0 +1,97 @@
+//! `svc-agent sample`: this machine's vitals, as they would be sent.
+
+use std::{process::ExitCode, time::Duration};
+
+use serde_json::{Value, json};
+use svc_proto::v1::{Disk, Vitals};
+
+use super::output::{Output, bytes, facts, print};
+use crate::vitals::Sampler;
+
+/// Over how long the processor is watched.
+const WATCH: Duration = Duration::from_secs(1);
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[arg(long, value_enum, default_value_t)]
+    output: Output,
+}
+
+pub(super) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut sampler = Sampler::new();
+    sampler.sample();
+    tokio::time::sleep(WATCH).await;
+    let vitals = sampler.sample();
+    match args.output {
+        Output::Table => print(&table(&vitals))?,
+        Output::Json => print(&serde_json::to_string_pretty(&as_json(&vitals))?)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn table(vitals: &Vitals) -> String {
+    let of = |used, total| format!("{} of {}", bytes(used), bytes(total));
+    let mut rows = vec![
+        ("cpu", format!("{:.1} %", vitals.cpu_percent)),
+        (
+            "load",
+            format!(
+                "{:.2} {:.2} {:.2}",
+                vitals.load_1m, vitals.load_5m, vitals.load_15m
+            ),
+        ),
+        (
+            "memory",
+            of(vitals.memory_used_bytes, vitals.memory_total_bytes),
+        ),
+        ("swap", of(vitals.swap_used_bytes, vitals.swap_total_bytes)),
+        ("up for", uptime(vitals.uptime_seconds)),
+        ("processes", vitals.process_count.to_string()),
+        (
+            "network",
+            format!(
+                "{} in, {} out",
+                bytes(vitals.network_rx_bytes),
+                bytes(vitals.network_tx_bytes)
+            ),
+        ),
+    ];
+    rows.extend(vitals.disks.iter().map(|disk| ("disk", in_words(disk))));
+    facts(&rows)
+}
+
+fn in_words(disk: &Disk) -> String {
+    let Disk {
+        mount_point,
+        device,
+        fs_type,
+        total_bytes,
+        used_bytes,
+    } = disk;
+    let (used, total) = (bytes(*used_bytes), bytes(*total_bytes));
+    format!("{mount_point}  {used} of {total}  {device} ({fs_type})")
+}
+
+fn uptime(seconds: u64) -> String {
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    format!("{days} d {hours} h {minutes} min")
+}
+
+/// The names are the wire contract's.
+fn as_json(vitals: &Vitals) -> Value {
+    let disk = |disk: &Disk| {
+        json!({
+            "mount_point": disk.mount_point, "device": disk.device, "fs_type": disk.fs_type,
+            "total_bytes": disk.total_bytes, "used_bytes": disk.used_bytes,
+        })
+    };
+    json!({
+        "cpu_percent": vitals.cpu_percent,
+        "load_1m": vitals.load_1m, "load_5m": vitals.load_5m, "load_15m": vitals.load_15m,
+        "memory_used_bytes": vitals.memory_used_bytes, "memory_total_bytes": vitals.memory_total_bytes,
+        "swap_used_bytes": vitals.swap_used_bytes, "swap_total_bytes": vitals.swap_total_bytes,
+        "uptime_seconds": vitals.uptime_seconds, "process_count": vitals.process_count,
+        "network_rx_bytes": vitals.network_rx_bytes, "network_tx_bytes": vitals.network_tx_bytes,
+        "disks": vitals.disks.iter().map(disk).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,133 @@
+//! From a setting's text to its value; what is wrong with it, in a few words.
+
+use std::{path::PathBuf, time::Duration};
+
+use secrecy::SecretString;
+
+use super::LogFormat;
+use crate::wire::Address;
+
+type Parsed<T> = Result<T, String>;
+
+pub(super) fn addresses(text: &str) -> Parsed<Vec<Address>> {
+    let parts = text
+        .split(',')
+        .map(str::trim)
+        .filter(|part| !part.is_empty());
+    let addresses: Vec<Address> = parts.map(str::parse).collect::<Result<_, _>>()?;
+    if addresses.is_empty() {
+        return Err("names no address".into());
+    }
+    Ok(addresses)
+}
+
+pub(super) fn path(text: &str) -> Parsed<PathBuf> {
+    Ok(text.into())
+}
+
+/// Nothing, where nothing is said.
+pub(super) fn optional_path(text: &str) -> Parsed<Option<PathBuf>> {
+    Ok(Some(text)
+        .filter(|text| !text.is_empty())
+        .map(PathBuf::from))
+}
+
+/// Only that it can be sent at all: whether it is a token is the service's to say.
+pub(super) fn token(text: &str) -> Parsed<Option<SecretString>> {
+    let text = text.trim();
+    if text.chars().any(char::is_whitespace) || text.len() > 255 {
+        return Err("is not of a token's form".into());
+    }
+    Ok(Some(text)
+        .filter(|text| !text.is_empty())
+        .map(SecretString::from))
+}
+
+pub(super) fn level(text: &str) -> Parsed<tracing::level_filters::LevelFilter> {
+    text.parse()
+        .map_err(|_| "is none of error, warn, info, debug and trace".into())
+}
+
+pub(super) fn format(text: &str) -> Parsed<LogFormat> {
+    match text {
+        "text" => Ok(LogFormat::Text),
+        "json" => Ok(LogFormat::Json),
+        _ => Err("is neither text nor json".into()),
+    }
+}
+
+pub(super) fn size(text: &str) -> Parsed<u64> {
+    let (number, unit) = split(text)?;
+    let unit = match unit {
+        "" | "B" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        _ => return Err("is not a size: say for example 64MiB".into()),
+    };
+    let bytes = number.saturating_mul(unit);
+    if !((1 << 20)..=(1 << 40)).contains(&bytes) {
+        return Err("is not between 1MiB and 1024GiB".into());
+    }
+    Ok(bytes)
+}
+
+pub(super) fn age(text: &str) -> Parsed<Duration> {
+    let (number, unit) = split(text)?;
+    let unit = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return Err("is not a length of time: say for example 7d or 12h".into()),
+    };
+    let seconds = number.saturating_mul(unit);
+    if !(60..=86_400 * 366).contains(&seconds) {
+        return Err("is not between 1m and 366d".into());
+    }
+    Ok(Duration::from_secs(seconds))
+}
+
+fn split(text: &str) -> Parsed<(u64, &str)> {
+    let end = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let number = number.parse().map_err(|_| "does not begin with a number")?;
+    Ok((number, unit.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_ages_have_units_and_bounds() {
+        assert_eq!(size("64MiB"), Ok(64 << 20));
+        assert_eq!(size("1 GiB"), Ok(1 << 30));
+        assert_eq!(age("7d"), Ok(Duration::from_hours(168)));
+        assert_eq!(age("90m"), Ok(Duration::from_mins(90)));
+        for bad in [
+            "",
+            "MiB",
+            "64MB",
+            "-1MiB",
+            "0",
+            "99999999999999999999GiB",
+            "2000GiB",
+        ] {
+            assert!(size(bad).is_err(), "{bad}");
+        }
+        for bad in ["", "d", "7", "7w", "1s", "500d", "18446744073709551615d"] {
+            assert!(age(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn several_addresses_are_separated_by_commas() {
+        let addresses = addresses("a.example, b.example:9000,").unwrap();
+        let shown: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        assert_eq!(shown, ["a.example:9443", "b.example:9000"]);
+        assert!(super::addresses(" , ").is_err());
+    }
+}

@@ -1,0 +1,163 @@
+//! Where settings come from: flags go before the environment, the environment
+//! before the file. A value that is empty counts as not set, wherever it stands.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use super::{Problem, SETTINGS, Setting};
+
+pub const DEFAULT_FILE: &str = "/etc/svc/agent.toml";
+/// The variable that names another file.
+pub const FILE_VARIABLE: &str = "SVC_AGENT_CONFIG";
+
+/// What the command line said: values by their settings' names, and a file.
+#[derive(Clone, Debug, Default)]
+pub struct Flags {
+    pub file: Option<PathBuf>,
+    pub values: BTreeMap<&'static str, String>,
+}
+
+/// A value, and how whoever set it would name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    pub text: String,
+    pub name: String,
+}
+
+/// All three, ready to be asked.
+pub(super) struct Sources<'a> {
+    flags: &'a Flags,
+    environment: &'a dyn Fn(&str) -> Option<OsString>,
+    file: BTreeMap<String, Found>,
+}
+
+impl<'a> Sources<'a> {
+    /// Reads the file; what is wrong with it is noted, and it then says nothing.
+    pub(super) fn open(
+        flags: &'a Flags,
+        environment: &'a dyn Fn(&str) -> Option<OsString>,
+        problems: &mut Vec<Problem>,
+    ) -> Self {
+        let named = flags.file.clone().map(|path| (path, "--config".to_owned()));
+        let named = named.or_else(|| {
+            let path = environment(FILE_VARIABLE).filter(|path| !path.is_empty())?;
+            Some((path.into(), FILE_VARIABLE.to_owned()))
+        });
+        let file = match named {
+            Some((path, name)) => read(&path, &name, false, problems),
+            None => read(Path::new(DEFAULT_FILE), "the configuration", true, problems),
+        };
+        Self {
+            flags,
+            environment,
+            file,
+        }
+    }
+
+    pub(super) fn find(&self, setting: &Setting) -> Result<Option<Found>, Problem> {
+        let flag = self.flags.values.get(setting.name).map(|text| Found {
+            text: text.clone(),
+            name: format!("--{}", setting.flag()),
+        });
+        if let Some(flag) = flag.filter(Found::is_set) {
+            return Ok(Some(flag));
+        }
+        if let Some(variable) = self.variable(setting)?.filter(Found::is_set) {
+            return Ok(Some(variable));
+        }
+        Ok(self.file.get(setting.name).cloned().filter(Found::is_set))
+    }
+
+    fn variable(&self, setting: &Setting) -> Result<Option<Found>, Problem> {
+        let name = setting.variable();
+        match (self.environment)(&name).map(OsString::into_string) {
+            None => Ok(None),
+            Some(Ok(text)) => Ok(Some(Found { text, name })),
+            Some(Err(_)) => Err(Problem::new(name, "is not valid UTF-8")),
+        }
+    }
+}
+
+impl Found {
+    fn is_set(&self) -> bool {
+        !self.text.trim().is_empty()
+    }
+}
+
+/// The usual file may be missing: the environment or flags may say everything.
+fn read(
+    path: &Path,
+    name: &str,
+    may_be_missing: bool,
+    problems: &mut Vec<Problem>,
+) -> BTreeMap<String, Found> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if may_be_missing && error.kind() == io::ErrorKind::NotFound => String::new(),
+        Err(error) => {
+            let message = format!("{} cannot be read: {error}", path.display());
+            problems.push(Problem::new(name, message));
+            String::new()
+        }
+    };
+    match text.parse::<toml::Table>() {
+        Ok(table) => entries(path, table, problems),
+        Err(error) => {
+            // The parser's own text shows the line, which may hold the token.
+            let line = error.span().map(|span| text[..span.start].lines().count());
+            let line = line.map_or(String::new(), |line| format!(", near line {}", line.max(1)));
+            let message = format!("{} is not TOML{line}", path.display());
+            problems.push(Problem::new(name, message));
+            BTreeMap::new()
+        }
+    }
+}
+
+fn entries(
+    path: &Path,
+    table: toml::Table,
+    problems: &mut Vec<Problem>,
+) -> BTreeMap<String, Found> {
+    let mut entries = BTreeMap::new();
+    for (key, value) in table {
+        let name = format!("{key} in {}", path.display());
+        if Setting::named(&key).is_none() {
+            problems.push(Problem::new(name, unknown(&key)));
+            continue;
+        }
+        match as_text(value) {
+            Some(text) => {
+                entries.insert(key, Found { text, name });
+            }
+            None => problems.push(Problem::new(name, "is neither a text nor a list of texts")),
+        }
+    }
+    entries
+}
+
+/// Lists are what a comma separates elsewhere.
+fn as_text(value: toml::Value) -> Option<String> {
+    match value {
+        toml::Value::String(text) => Some(text),
+        toml::Value::Integer(number) => Some(number.to_string()),
+        toml::Value::Array(list) => {
+            let texts: Option<Vec<String>> = list.into_iter().map(as_text).collect();
+            Some(texts?.join(","))
+        }
+        _ => None,
+    }
+}
+
+fn unknown(key: &str) -> String {
+    let near = SETTINGS.iter().find(|setting| {
+        setting.name.replace('_', "") == key.to_lowercase().replace(['_', '-'], "")
+    });
+    match near {
+        Some(setting) => format!("is not a setting: {} is", setting.name),
+        None => "is not a setting".into(),
+    }
+}

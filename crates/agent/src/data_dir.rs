@@ -1,0 +1,262 @@
+//! The agent's folder: closed to others, locked against a second agent, and every
+//! file in it written whole or not at all.
+//!
+//! ```text
+//! lock            held while an agent runs; says its process id
+//! identity.pem    the private key and its certificate: who this agent is
+//! successor.pem   while a clone asks for a place of its own
+//! former-*.pem    keys that were set aside
+//! state.json      what the service said last: agent id, JWT, interval
+//! status.json     what `svc-agent status` shows; holds no secret
+//! spool/KEY/      samples that the service does not have yet, by the key they belong to
+//! ```
+
+use std::{
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{self, Read, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+pub const IDENTITY: &str = "identity.pem";
+pub const SUCCESSOR: &str = "successor.pem";
+pub const STATE: &str = "state.json";
+pub const STATUS: &str = "status.json";
+const LOCK: &str = "lock";
+
+/// Far above what any of our files holds.
+const MAX_FILE: u64 = 1 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub enum DataDirError {
+    #[error("{path} is in use by another svc-agent (process {pid})", path = path.display())]
+    InUse { path: PathBuf, pid: String },
+    #[error("{path} is open to other users, and is not ours to close: run `chmod 700 {path}`", path = path.display())]
+    OpenToOthers { path: PathBuf },
+    #[error("{path}: {source}", path = path.display())]
+    Io { path: PathBuf, source: io::Error },
+}
+
+/// The folder, held by this process alone.
+#[derive(Debug)]
+pub struct DataDir {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl DataDir {
+    /// Makes it where it is missing, closes it to others, and locks it.
+    pub fn open(path: &Path) -> Result<Self, DataDirError> {
+        let failed = |source| DataDirError::Io {
+            path: path.into(),
+            source,
+        };
+        let mut builder = fs::DirBuilder::new();
+        builder.recursive(true).mode(0o700);
+        builder.create(path).map_err(failed)?;
+        close_to_others(path)?;
+        let mut lock = private().open(path.join(LOCK)).map_err(failed)?;
+        match patiently_locked(&lock) {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(in_use(path)),
+            Err(TryLockError::Error(source)) => return Err(failed(source)),
+        }
+        lock.set_len(0).map_err(failed)?;
+        write!(lock, "{}", std::process::id()).map_err(failed)?;
+        Ok(Self {
+            path: path.into(),
+            _lock: lock,
+        })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the samples of this key are kept.
+    pub fn spool(&self, fingerprint: &str) -> PathBuf {
+        self.path.join("spool").join(short(fingerprint))
+    }
+
+    /// A file's content; `None` where there is none. Closed to others, if it was not.
+    pub fn read(&self, name: &str) -> Result<Option<String>, DataDirError> {
+        let path = self.path.join(name);
+        let read = || {
+            let file = File::open(&path)?;
+            if file.metadata()?.mode() & 0o077 != 0 {
+                tracing::warn!(path = %path.display(), "a file was open to other users: closing it");
+                file.set_permissions(fs::Permissions::from_mode(0o600))?;
+            }
+            let mut text = String::new();
+            file.take(MAX_FILE).read_to_string(&mut text)?;
+            Ok(text)
+        };
+        match read() {
+            Ok(text) => Ok(Some(text)),
+            Err(error) if is_missing(&error) => Ok(None),
+            Err(source) => Err(DataDirError::Io { path, source }),
+        }
+    }
+
+    /// Writes a file that must survive a power cut: whole, synced, and then in place.
+    pub fn write(&self, name: &str, text: &str) -> Result<(), DataDirError> {
+        self.replace(name, text, true)
+    }
+
+    /// Writes a file whose loss nobody would mind, without waiting for the disk.
+    pub fn note(&self, name: &str, text: &str) -> Result<(), DataDirError> {
+        self.replace(name, text, false)
+    }
+
+    fn replace(&self, name: &str, text: &str, durable: bool) -> Result<(), DataDirError> {
+        let path = self.path.join(name);
+        let temporary = self.path.join(format!(".{name}.new"));
+        let write = || {
+            let mut file = private().truncate(true).open(&temporary)?;
+            file.write_all(text.as_bytes())?;
+            if durable {
+                file.sync_all()?;
+            }
+            fs::rename(&temporary, &path)
+        };
+        write().map_err(|source| DataDirError::Io {
+            path: path.clone(),
+            source,
+        })?;
+        if durable { self.sync() } else { Ok(()) }
+    }
+
+    pub fn rename(&self, from: &str, to: &str) -> Result<(), DataDirError> {
+        let path = self.path.join(from);
+        fs::rename(&path, self.path.join(to))
+            .map_err(|source| DataDirError::Io { path, source })?;
+        self.sync()
+    }
+
+    /// A file that is not there is removed already.
+    pub fn remove(&self, name: &str) -> Result<(), DataDirError> {
+        let path = self.path.join(name);
+        match fs::remove_file(&path) {
+            Err(source) if !is_missing(&source) => Err(DataDirError::Io { path, source }),
+            _ => Ok(()),
+        }
+    }
+
+    fn sync(&self) -> Result<(), DataDirError> {
+        let synced = File::open(&self.path).and_then(|folder| folder.sync_all());
+        synced.map_err(|source| DataDirError::Io {
+            path: self.path.clone(),
+            source,
+        })
+    }
+}
+
+/// The process that holds the folder, if one does. (For who only wants to look.)
+pub fn holder(path: &Path) -> Option<String> {
+    let lock = File::open(path.join(LOCK)).ok()?;
+    match lock.try_lock() {
+        Err(TryLockError::WouldBlock) => Some(holder_id(path)),
+        _ => None,
+    }
+}
+
+/// As much of a fingerprint as `svc-ingest agent list` shows.
+pub fn short(fingerprint: &str) -> &str {
+    fingerprint.get(..16).unwrap_or(fingerprint)
+}
+
+/// Whoever only looks ([`holder`]) has the lock for a moment.
+fn patiently_locked(lock: &File) -> Result<(), TryLockError> {
+    for _ in 0..5 {
+        match lock.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
+            locked => return locked,
+        }
+    }
+    lock.try_lock()
+}
+
+fn in_use(path: &Path) -> DataDirError {
+    DataDirError::InUse {
+        path: path.into(),
+        pid: holder_id(path),
+    }
+}
+
+fn holder_id(path: &Path) -> String {
+    let id = fs::read_to_string(path.join(LOCK)).unwrap_or_default();
+    if id.is_empty() { "unknown".into() } else { id }
+}
+
+fn close_to_others(path: &Path) -> Result<(), DataDirError> {
+    let close = || {
+        if fs::metadata(path)?.mode() & 0o077 != 0 {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
+        }
+        Ok(())
+    };
+    close().map_err(|source: io::Error| match source.kind() {
+        io::ErrorKind::PermissionDenied => DataDirError::OpenToOthers { path: path.into() },
+        _ => DataDirError::Io {
+            path: path.into(),
+            source,
+        },
+    })
+}
+
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600);
+    options
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_folder_and_its_files_are_closed_to_others() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("a/agent");
+        let dir = DataDir::open(&path).unwrap();
+        dir.write(STATE, "{}").unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!((mode(&path), mode(&path.join(STATE))), (0o700, 0o600));
+
+        fs::set_permissions(path.join(STATE), fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(dir.read(STATE).unwrap().as_deref(), Some("{}"));
+        assert_eq!(mode(&path.join(STATE)), 0o600);
+    }
+
+    #[test]
+    fn a_second_agent_is_told_who_holds_the_folder() {
+        let parent = tempfile::tempdir().unwrap();
+        let held = DataDir::open(parent.path()).unwrap();
+        let refused = DataDir::open(parent.path()).unwrap_err().to_string();
+        assert!(
+            refused.contains(&std::process::id().to_string()),
+            "{refused}"
+        );
+        assert!(holder(parent.path()).is_some());
+        drop(held);
+        assert!(holder(parent.path()).is_none());
+        assert!(DataDir::open(parent.path()).is_ok());
+    }
+
+    #[test]
+    fn what_is_missing_reads_as_nothing_and_may_be_removed_again() {
+        let parent = tempfile::tempdir().unwrap();
+        let dir = DataDir::open(parent.path()).unwrap();
+        assert_eq!(dir.read(IDENTITY).unwrap(), None);
+        dir.remove(IDENTITY).unwrap();
+        dir.write(IDENTITY, "one").unwrap();
+        dir.write(IDENTITY, "two").unwrap();
+        dir.rename(IDENTITY, "former.pem").unwrap();
+        assert_eq!(dir.read("former.pem").unwrap().as_deref(), Some("two"));
+    }
+}

@@ -1,0 +1,114 @@
+//! What this machine is recognised by.
+//!
+//! Gathering never fails, needs no network, and works without root: what cannot be
+//! read is left empty. The service compares machines by the strongest identifier
+//! that both sides carry, so that an empty one does no harm and a wrong one does:
+//! where a file may be stale or the same on many machines, it is not taken.
+
+mod addresses;
+mod cloud;
+mod dmi;
+mod release;
+
+use std::path::Path;
+
+use svc_proto::v1::HostFacts;
+
+use crate::{
+    machine::{Machine, clean},
+    vitals::Memory,
+};
+
+/// A machine without a name is none for the service.
+const NAMELESS: &str = "localhost";
+
+pub fn gather() -> HostFacts {
+    of(&Machine::here())
+}
+
+/// Of a machine whose files are under another root.
+pub fn gather_at(root: &Path) -> HostFacts {
+    of(&Machine::at(root))
+}
+
+fn of(machine: &Machine) -> HostFacts {
+    let release = release::read(machine);
+    HostFacts {
+        hostname: hostname(machine),
+        os: release.id,
+        os_version: release.version,
+        arch: std::env::consts::ARCH.into(),
+        kernel_version: machine.line("/proc/sys/kernel/osrelease"),
+        machine_id: machine_id(machine),
+        hardware_uuid: dmi::product_uuid(machine),
+        cloud_instance_id: clean(&cloud::instance_id(machine).unwrap_or_default()),
+        mac_addresses: addresses::hardware(machine),
+        ip_addresses: addresses::internet(machine),
+        boot_id: machine.line("/proc/sys/kernel/random/boot_id"),
+        cpu_count: cpu_count(&machine.text("/proc/stat")),
+        memory_total_bytes: Memory::read(machine).total,
+    }
+}
+
+fn hostname(machine: &Machine) -> String {
+    let name = machine.line("/proc/sys/kernel/hostname");
+    if name.is_empty() {
+        NAMELESS.into()
+    } else {
+        name
+    }
+}
+
+/// During a first boot the file may say `uninitialized`.
+fn machine_id(machine: &Machine) -> String {
+    let files = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
+    let mut ids = files.into_iter().map(|file| machine.line(file));
+    let is_id = |id: &String| id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    ids.find(is_id).unwrap_or_default()
+}
+
+/// Processors that are online, whatever share of them this process may use.
+fn cpu_count(stat: &str) -> u32 {
+    let is_one = |line: &&str| {
+        let digit = line
+            .strip_prefix("cpu")
+            .and_then(|rest| rest.bytes().next());
+        digit.is_some_and(|byte| byte.is_ascii_digit())
+    };
+    u32::try_from(stat.lines().filter(is_one).count()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::tests::machine;
+
+    #[test]
+    fn a_machine_that_tells_nothing_still_has_a_name() {
+        let (_dir, machine) = machine(&[]);
+        let expected = HostFacts {
+            hostname: "localhost".into(),
+            os: "linux".into(),
+            arch: std::env::consts::ARCH.into(),
+            ..Default::default()
+        };
+        assert_eq!(of(&machine), expected);
+    }
+
+    #[test]
+    fn a_machine_id_that_is_none_yet_is_left_out() {
+        let id = "b0b1b2b3b4b5b6b7b8b9babbbcbdbebf";
+        let (_dir, first_boot) = machine(&[("/etc/machine-id", "uninitialized\n")]);
+        assert_eq!(machine_id(&first_boot), "");
+        let (_dir, old) = machine(&[("/etc/machine-id", ""), ("/var/lib/dbus/machine-id", id)]);
+        assert_eq!(machine_id(&old), id);
+    }
+
+    #[test]
+    fn every_processor_counts_once() {
+        assert_eq!(
+            cpu_count("cpu  1 2\ncpu0 1\ncpu1 1\nintr 5\ncpufreq 7\n"),
+            2
+        );
+    }
+}

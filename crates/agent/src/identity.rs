@@ -1,0 +1,170 @@
+//! Who an agent is: a private key. SHA-256 of its public half is the name that the
+//! service knows it by, and that a person compares before approving.
+//!
+//! The certificate around it is self-signed and says nothing of interest: names and
+//! dates in it do not matter, so it never has to be renewed.
+
+use std::{fmt, path::PathBuf};
+
+use aws_lc_rs::digest;
+use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, PKCS_ECDSA_P256_SHA256};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use webpki::EndEntityCert;
+
+use crate::config::ClientPair;
+
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    #[error("no key could be made")]
+    Make(#[source] rcgen::Error),
+    #[error("{what} holds no private key in PEM form")]
+    NoKey { what: String },
+    #[error("{what} holds no certificate in PEM form")]
+    NoCertificate { what: String },
+    #[error("{path} cannot be read: {source}", path = path.display())]
+    Unreadable {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+}
+
+/// A key and the certificate that carries it, or a chain from the site's own PKI.
+pub struct Identity {
+    key: PrivateKeyDer<'static>,
+    chain: Vec<CertificateDer<'static>>,
+    fingerprint: [u8; 32],
+}
+
+impl Identity {
+    /// A new one.
+    pub fn generate() -> Result<Self, IdentityError> {
+        let (text, _) = generate_pem()?;
+        Self::from_pem(&text, "a new identity")
+    }
+
+    /// A new one, and the text that keeps it.
+    pub fn generate_with_pem() -> Result<(Self, String), IdentityError> {
+        let (text, _) = generate_pem()?;
+        Ok((Self::from_pem(&text, "a new identity")?, text))
+    }
+
+    /// From a text that holds the key and the certificate.
+    pub fn from_pem(text: &str, what: &str) -> Result<Self, IdentityError> {
+        Self::from_parts(text, what, text, what)
+    }
+
+    /// From the files of a site's own PKI.
+    pub fn from_files(pair: &ClientPair) -> Result<Self, IdentityError> {
+        let read = |path: &PathBuf| {
+            std::fs::read_to_string(path).map_err(|source| IdentityError::Unreadable {
+                path: path.clone(),
+                source,
+            })
+        };
+        let (certificate, key) = (read(&pair.certificate)?, read(&pair.key)?);
+        let name = |path: &PathBuf| path.display().to_string();
+        Self::from_parts(
+            &certificate,
+            &name(&pair.certificate),
+            &key,
+            &name(&pair.key),
+        )
+    }
+
+    fn from_parts(
+        certificate: &str,
+        certificate_name: &str,
+        key: &str,
+        key_name: &str,
+    ) -> Result<Self, IdentityError> {
+        let no_certificate = || IdentityError::NoCertificate {
+            what: certificate_name.into(),
+        };
+        let chain: Vec<_> = CertificateDer::pem_slice_iter(certificate.as_bytes())
+            .collect::<Result<_, _>>()
+            .map_err(|_| no_certificate())?;
+        let leaf = chain.first().ok_or_else(no_certificate)?;
+        let leaf = EndEntityCert::try_from(leaf).map_err(|_| no_certificate())?;
+        let fingerprint = sha256(&leaf.subject_public_key_info());
+        let key =
+            PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|_| IdentityError::NoKey {
+                what: key_name.into(),
+            })?;
+        Ok(Self {
+            key,
+            chain,
+            fingerprint,
+        })
+    }
+
+    /// SHA-256 of the public key (SPKI).
+    pub fn key_hash(&self) -> [u8; 32] {
+        self.fingerprint
+    }
+
+    /// The same as text, as `svc-ingest agent show` writes it.
+    pub fn fingerprint(&self) -> String {
+        let bytes = self.fingerprint.iter();
+        bytes.map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// What TLS presents and proves.
+    pub(crate) fn certified(&self) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+        (self.chain.clone(), self.key.clone_key())
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity")
+            .field("fingerprint", &self.fingerprint())
+            .finish_non_exhaustive()
+    }
+}
+
+fn generate_pem() -> Result<(String, KeyPair), IdentityError> {
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(IdentityError::Make)?;
+    let mut params = CertificateParams::default();
+    params.distinguished_name = Default::default();
+    params
+        .distinguished_name
+        .push(DnType::CommonName, "svc-agent");
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    let certificate = params.self_signed(&key).map_err(IdentityError::Make)?;
+    let text = format!("{}{}", key.serialize_pem(), certificate.pem());
+    Ok((text, key))
+}
+
+fn sha256(bytes: &[u8]) -> [u8; 32] {
+    let mut hash = [0; 32];
+    hash.copy_from_slice(digest::digest(&digest::SHA256, bytes).as_ref());
+    hash
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_is_the_same_after_it_was_kept() {
+        let (made, text) = Identity::generate_with_pem().unwrap();
+        let read = Identity::from_pem(&text, "identity.pem").unwrap();
+        assert_eq!(made.fingerprint(), read.fingerprint());
+        assert_eq!(made.fingerprint().len(), 64);
+        assert_ne!(
+            made.fingerprint(),
+            Identity::generate().unwrap().fingerprint()
+        );
+    }
+
+    #[test]
+    fn a_damaged_text_is_named_and_never_shown() {
+        let (_, text) = Identity::generate_with_pem().unwrap();
+        for cut in [0, 10, text.len() / 3, text.len() - 40] {
+            let error = Identity::from_pem(&text[..cut], "identity.pem").unwrap_err();
+            assert!(error.to_string().starts_with("identity.pem"), "{error}");
+        }
+        let shown = format!("{:?}", Identity::generate().unwrap());
+        assert!(!shown.contains("PRIVATE"), "{shown}");
+    }
+}

@@ -1,0 +1,80 @@
+//! The notice that a newer agent is to be had, and where. Nothing is downloaded.
+
+use serde::{Deserialize, Serialize};
+use svc_proto::v1::AgentRelease;
+
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// A newer version than this one, and where this machine's binary of it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notice {
+    pub version: String,
+    pub url: String,
+}
+
+/// What the service says of a release, if it is of interest here.
+pub fn notice(release: &AgentRelease) -> Option<Notice> {
+    let version = release.version.trim();
+    let base = release.download_base_url.trim_end_matches('/');
+    let harmless = |text: &str| !text.chars().any(|c| c.is_control() || c.is_whitespace());
+    if version.is_empty() || base.is_empty() || !harmless(version) || !harmless(base) {
+        return None;
+    }
+    is_newer(version, VERSION).then(|| Notice {
+        version: version.into(),
+        url: url(base, version),
+    })
+}
+
+/// `{base}/download/svc-agent/{version}/{os}/{arch}/svc-agent`, os and arch as Rust names them.
+fn url(base: &str, version: &str) -> String {
+    let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
+    format!("{base}/download/svc-agent/{version}/{os}/{arch}/svc-agent")
+}
+
+/// By their numbers; versions that have none are newer when they differ.
+fn is_newer(offered: &str, own: &str) -> bool {
+    let numbers = |version: &str| -> Option<Vec<u64>> {
+        let core = version.trim_start_matches('v');
+        let core = core.split(['-', '+']).next()?;
+        core.split('.').map(|part| part.parse().ok()).collect()
+    };
+    match (numbers(offered), numbers(own)) {
+        (Some(offered), Some(own)) => offered > own,
+        _ => offered != own,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_newer_version_is_news() {
+        for (offered, newer) in [
+            ("1.0.1", true),
+            ("1.0.0", false),
+            ("0.9.9", false),
+            ("1.10.0", true),
+            ("v2", true),
+            ("edge", true),
+        ] {
+            assert_eq!(is_newer(offered, "1.0.0"), newer, "{offered}");
+        }
+    }
+
+    #[test]
+    fn the_url_is_built_from_the_base() {
+        let release = |version: &str, base: &str| AgentRelease {
+            version: version.into(),
+            download_base_url: base.into(),
+        };
+        let notice = notice(&release("99.0.0", "https://fleet.example/app/")).unwrap();
+        let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
+        let wanted =
+            format!("https://fleet.example/app/download/svc-agent/99.0.0/{os}/{arch}/svc-agent");
+        assert_eq!(notice.url, wanted);
+        assert_eq!(super::notice(&release("", "https://fleet.example")), None);
+        assert_eq!(super::notice(&release("99\n", "https://x\u{1b}[2J")), None);
+    }
+}

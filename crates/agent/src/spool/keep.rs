@@ -1,0 +1,169 @@
+//! Writing: where a record goes, how room is made for it, and what is on disk
+//! before what else.
+//!
+//! A loss is in the books before its segment is deleted, and an acknowledgement
+//! too: after a crash in between, a number has its answer all the same.
+
+use std::io;
+
+use svc_proto::v1;
+
+use super::{
+    MAX_SEGMENTS, MAX_SEQ, Reason, Spool, SpoolError, record,
+    segment::{self, Segment, Sync, Writer},
+};
+
+impl Spool {
+    /// Uses up a number, whether or not it can be stored.
+    pub(super) fn store(
+        &mut self,
+        at: i64,
+        vitals: &v1::Vitals,
+        sync: Sync,
+    ) -> Result<u64, SpoolError> {
+        let seq = self.next;
+        if seq > MAX_SEQ {
+            return Err(SpoolError::NoNumberLeft);
+        }
+        let written = self.write(seq, at, vitals, sync);
+        self.next = seq + 1;
+        if let Err(error) = &written {
+            self.lose(seq, seq, reason(error));
+        }
+        written.map(|()| seq)
+    }
+
+    pub(super) fn lose(&mut self, first: u64, last: u64, reason: Reason) {
+        tracing::warn!(
+            first_seq = first,
+            last_seq = last,
+            reason = reason.text(),
+            "samples given up"
+        );
+        self.books.lost.add(first, last, reason);
+        self.save();
+    }
+
+    pub(super) fn give_up_oldest(&mut self, reason: Reason) {
+        let Some(oldest) = self.segments.front() else {
+            return;
+        };
+        let first = oldest.first.max(self.books.acked + 1);
+        let last = self.last_of(0);
+        if first <= last {
+            self.lose(first, last, reason);
+        }
+        self.drop_oldest(1);
+    }
+
+    /// Until the segments and `more` bytes are within the limits.
+    pub(super) fn make_room(&mut self, more: u64) {
+        let newest_stays = usize::from(more == 0);
+        while self.segments.len() > newest_stays && self.is_full(more) {
+            self.give_up_oldest(Reason::SpoolFull);
+        }
+    }
+
+    /// A segment without samples has nothing to keep; its numbers are gaps as it is.
+    pub(super) fn drop_empty(&mut self) {
+        while self
+            .segments
+            .front()
+            .is_some_and(|front| front.samples == 0)
+        {
+            self.drop_oldest(1);
+        }
+    }
+
+    pub(super) fn drop_oldest(&mut self, count: usize) {
+        if count > 0 && self.stale {
+            self.save();
+        }
+        for segment in self.segments.drain(..count) {
+            remove(&self.dir, segment);
+        }
+        if self.segments.is_empty() {
+            self.writer = None;
+        }
+    }
+
+    /// If it fails, memory knows better than the disk until it is tried again.
+    pub(super) fn save(&mut self) {
+        self.books.next = self.next;
+        let saved = self.books.save(&self.dir);
+        if let Err(error) = &saved {
+            tracing::warn!(%error, "the spool's books could not be written");
+        }
+        self.stale = saved.is_err();
+        self.unsaved = saved.is_err();
+    }
+
+    fn write(
+        &mut self,
+        seq: u64,
+        at: i64,
+        vitals: &v1::Vitals,
+        sync: Sync,
+    ) -> Result<(), SpoolError> {
+        let record = record::encode(seq, at, vitals).ok_or(SpoolError::TooLarge)?;
+        if self.is_segment_due(at, record.len() as u64) {
+            self.begin_segment(seq).map_err(failed)?;
+        }
+        if let (Some(writer), Some(segment)) = (&mut self.writer, self.segments.back_mut()) {
+            writer.append(&record, sync).map_err(failed)?;
+            segment.bytes += record.len() as u64;
+            segment.note(at);
+        }
+        Ok(())
+    }
+
+    fn is_segment_due(&self, at: i64, length: u64) -> bool {
+        let (Some(writer), Some(newest)) = (&self.writer, self.segments.back()) else {
+            return true;
+        };
+        let is_long = newest.bytes + length > self.limits.segment_bytes();
+        let is_old = at.abs_diff(newest.began) > self.limits.span();
+        writer.broken || newest.samples > 0 && (is_long || is_old)
+    }
+
+    fn begin_segment(&mut self, first: u64) -> io::Result<()> {
+        if let Some(writer) = self.writer.take_if(|writer| !writer.broken) {
+            writer.sync()?;
+        }
+        self.writer = None;
+        if let Some(empty) = self.segments.pop_back_if(|newest| newest.samples == 0) {
+            remove(&self.dir, empty);
+        }
+        self.make_room(self.limits.segment_bytes());
+        self.writer = Some(Writer::create(&self.dir, first)?);
+        self.segments.push_back(Segment::empty(first));
+        Ok(())
+    }
+
+    fn is_full(&self, more: u64) -> bool {
+        let bytes: u64 = self.segments.iter().map(|segment| segment.bytes).sum();
+        bytes.saturating_add(more) > self.limits.bytes || self.segments.len() >= MAX_SEGMENTS
+    }
+}
+
+fn remove(dir: &std::path::Path, segment: Segment) {
+    if let Err(error) = segment::remove(dir, segment.first) {
+        tracing::warn!(%error, first_seq = segment.first, "a segment of the spool could not be deleted");
+    }
+}
+
+/// A quota or a limit on file sizes is a full disk, too.
+fn failed(error: io::Error) -> SpoolError {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    match error.kind() {
+        StorageFull | QuotaExceeded | FileTooLarge => SpoolError::DiskFull(error),
+        _ => SpoolError::NotStored(error),
+    }
+}
+
+fn reason(error: &SpoolError) -> Reason {
+    match error {
+        SpoolError::DiskFull(_) => Reason::DiskFull,
+        _ => Reason::NotStored,
+    }
+}

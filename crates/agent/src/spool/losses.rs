@@ -1,0 +1,213 @@
+//! Numbers that were given up, and why: pure arithmetic on ranges.
+//!
+//! The ranges are sorted and disjoint. A number in one of them is lost, even if its
+//! record can still be read: what was told once stays told. A missing number that
+//! stands in none was damaged, so that every number has an answer whatever happened.
+
+use std::ops::RangeInclusive;
+
+/// Why a number has no sample. The texts go to the service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    SpoolFull,
+    TooOld,
+    Damaged,
+    DiskFull,
+    /// The disk failed in another way than being full.
+    NotStored,
+    /// The service had it and lost it, and this agent keeps it no longer.
+    Forgotten,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Loss {
+    pub first: u64,
+    pub last: u64,
+    pub reason: Reason,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Losses(Vec<Loss>);
+
+impl Reason {
+    const ALL: [Self; 6] = [
+        Self::SpoolFull,
+        Self::TooOld,
+        Self::Damaged,
+        Self::DiskFull,
+        Self::NotStored,
+        Self::Forgotten,
+    ];
+
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::SpoolFull => "spool full",
+            Self::TooOld => "too old",
+            Self::Damaged => "spool damaged",
+            Self::DiskFull => "disk full",
+            Self::NotStored => "could not be stored",
+            Self::Forgotten => "acknowledged before and no longer kept",
+        }
+    }
+
+    pub(super) fn code(self) -> u8 {
+        self as u8
+    }
+
+    pub(super) fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
+}
+
+impl Losses {
+    /// More than this many at once are unheard of. The oldest then lose their reason
+    /// and count as damaged: their numbers stay lost.
+    pub const MOST: usize = 200;
+
+    /// What is lost already keeps its reason.
+    pub fn add(&mut self, first: u64, last: u64, reason: Reason) {
+        let free: Vec<Loss> = self.uncovered(first, last, reason);
+        self.0.extend(free);
+        self.0.sort_unstable_by_key(|loss| loss.first);
+        self.0.dedup_by(|next, loss| {
+            let joins = next.reason == loss.reason && next.first - 1 == loss.last;
+            if joins {
+                loss.last = next.last;
+            }
+            joins
+        });
+        self.0.drain(..self.0.len().saturating_sub(Self::MOST));
+    }
+
+    /// An answer for every number from `first` to `last`, none of which has a sample.
+    pub fn explain(&self, first: u64, last: u64) -> Vec<Loss> {
+        let known = self.0.iter().filter_map(|loss| {
+            let (first, last) = (loss.first.max(first), loss.last.min(last));
+            (first <= last).then_some(Loss {
+                first,
+                last,
+                ..*loss
+            })
+        });
+        let mut all = self.uncovered(first, last, Reason::Damaged);
+        all.extend(known);
+        all.sort_unstable_by_key(|loss| loss.first);
+        all
+    }
+
+    pub fn contains(&self, seq: u64) -> bool {
+        let after = self.0.partition_point(|loss| loss.first <= seq);
+        after > 0 && self.0[after - 1].last >= seq
+    }
+
+    pub fn covers(&self, numbers: RangeInclusive<u64>) -> bool {
+        let (first, last) = numbers.into_inner();
+        self.uncovered(first, last, Reason::Damaged).is_empty()
+    }
+
+    /// Numbers up to `seq` need no answer any more.
+    pub fn forget(&mut self, seq: u64) {
+        self.0.retain(|loss| loss.last > seq);
+        if let Some(loss) = self.0.first_mut() {
+            loss.first = loss.first.max(seq + 1);
+        }
+    }
+
+    pub fn last(&self) -> u64 {
+        self.0.last().map_or(0, |loss| loss.last)
+    }
+
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Loss> {
+        self.0.iter()
+    }
+
+    /// The parts of a range that no loss covers.
+    fn uncovered(&self, first: u64, last: u64, reason: Reason) -> Vec<Loss> {
+        let (mut parts, mut from) = (Vec::new(), first);
+        for loss in self.0.iter().filter(|loss| loss.last >= first) {
+            if loss.first > last {
+                break;
+            }
+            if loss.first > from {
+                parts.push(Loss {
+                    first: from,
+                    last: loss.first - 1,
+                    reason,
+                });
+            }
+            from = loss.last + 1;
+        }
+        if from <= last {
+            parts.push(Loss {
+                first: from,
+                last,
+                reason,
+            });
+        }
+        parts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn neighbours_of_one_reason_are_one_range() {
+        let mut losses = Losses::default();
+        losses.add(4, 5, Reason::DiskFull);
+        losses.add(1, 2, Reason::DiskFull);
+        losses.add(3, 3, Reason::DiskFull);
+        losses.add(6, 6, Reason::TooOld);
+        let ranges: Vec<_> = losses.iter().map(|loss| (loss.first, loss.last)).collect();
+        assert_eq!(ranges, [(1, 5), (6, 6)]);
+    }
+
+    #[test]
+    fn reasons_have_codes_that_last_and_texts_that_the_service_takes() {
+        for (code, reason) in Reason::ALL.into_iter().enumerate() {
+            assert_eq!(usize::from(reason.code()), code);
+            assert_eq!(Reason::from_code(reason.code()), Some(reason));
+            assert!(reason.text().len() <= 255);
+        }
+        assert_eq!(Reason::from_code(6), None);
+    }
+
+    fn reason() -> impl Strategy<Value = Reason> {
+        prop::sample::select(Reason::ALL.to_vec())
+    }
+
+    proptest! {
+        /// Against a table of one answer a number.
+        #[test]
+        fn the_first_reason_stays_and_every_number_has_an_answer(
+            added in prop::collection::vec((1_u64..60, 0_u64..9, reason()), 0..20),
+            forgotten in 0_u64..40,
+            asked in 1_u64..70,
+        ) {
+            let (mut losses, mut table) = (Losses::default(), [None; 80]);
+            for (first, more, reason) in added {
+                losses.add(first, first + more, reason);
+                for seq in first..=first + more {
+                    table[seq as usize].get_or_insert(reason);
+                }
+            }
+            losses.forget(forgotten);
+            table[..=forgotten as usize].fill(None);
+            for seq in 1..80 {
+                prop_assert_eq!(losses.contains(seq), table[seq as usize].is_some());
+            }
+            let mut next = asked;
+            for loss in losses.explain(asked, 75) {
+                prop_assert_eq!(loss.first, next);
+                for seq in loss.first..=loss.last {
+                    prop_assert_eq!(loss.reason, table[seq as usize].unwrap_or(Reason::Damaged));
+                }
+                next = loss.last + 1;
+            }
+            prop_assert_eq!(next, 76);
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! The spool against a model that cannot lose anything: a map from numbers to samples.
+//!
+//! After every step the whole spool is read. Each number above the acknowledged one
+//! must be there once; a sample must be the one that was stored under its number; and a
+//! sample may be missing only for a reason that the steps so far allow.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    time::UNIX_EPOCH,
+};
+
+use proptest::prelude::*;
+
+use super::{batch::Bounds, *};
+
+const LIMITS: Limits = Limits {
+    bytes: 64 * 1024,
+    age: Duration::from_secs(64_000),
+};
+const INTERVAL: u64 = 30;
+const EVERYTHING: usize = usize::MAX / 2;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Append(u8),
+    /// How far, as a share of what is not acknowledged.
+    Ack(f64),
+    Read(u8, u16),
+    Reopen,
+    /// The process ends without a word.
+    Crash,
+    /// The process ends in the middle of a write, which had come so far.
+    Tear(f64),
+    /// Somewhere in a segment.
+    Flip(prop::sample::Index, prop::sample::Index),
+    FlipBooks(prop::sample::Index),
+    /// Welcome with this much more, or less, than was acknowledged.
+    Resume(i64),
+    Wait(u16),
+    Expire,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    use prop::sample::Index;
+    prop_oneof![
+        6 => (1_u8..40).prop_map(Step::Append),
+        2 => (0.0..=1.0).prop_map(Step::Ack),
+        2 => (1_u8..80, 1_u16..20_000).prop_map(|(most, bytes)| Step::Read(most, bytes)),
+        1 => Just(Step::Reopen),
+        1 => Just(Step::Crash),
+        2 => (0.0..1.0).prop_map(Step::Tear),
+        1 => any::<(Index, Index)>().prop_map(|(file, bit)| Step::Flip(file, bit)),
+        1 => any::<Index>().prop_map(Step::FlipBooks),
+        2 => (-60_i64..60).prop_map(Step::Resume),
+        1 => (0_u16..2_000).prop_map(Step::Wait),
+        1 => Just(Step::Expire),
+    ]
+}
+
+struct Model {
+    dir: tempfile::TempDir,
+    spool: Option<Spool>,
+    /// The samples that ought to be there, by number: the moment each was taken,
+    /// which is different for each.
+    samples: BTreeMap<u64, u64>,
+    /// What was read: `None` for a gap.
+    told: BTreeMap<u64, Option<u64>>,
+    /// Samples that were given new numbers. One may be found under two, if the
+    /// service or the books forget that it was.
+    renumbered: BTreeSet<u64>,
+    sent: u64,
+    acked: u64,
+    most_acked: u64,
+    now: u64,
+    /// Records that may have been damaged and were not missed yet.
+    damaged: usize,
+    /// Up to here the books may have known more than they know now.
+    forgotten: u64,
+}
+
+fn vitals(now: u64) -> v1::Vitals {
+    let disk = v1::Disk {
+        mount_point: "/".repeat((now / INTERVAL % 200) as usize),
+        ..Default::default()
+    };
+    v1::Vitals {
+        uptime_seconds: now,
+        disks: vec![disk],
+        ..Default::default()
+    }
+}
+
+fn moment(sample: &v1::Sample) -> u64 {
+    let now = sample.sampled_at.unwrap().seconds as u64;
+    assert_eq!(sample.vitals, Some(vitals(now)), "never a wrong sample");
+    now
+}
+
+fn newest_file(dir: &Path) -> Option<(PathBuf, u64)> {
+    let first = *segment::list(dir).unwrap().last()?;
+    let path = segment::path(dir, first);
+    let length = fs::metadata(&path).unwrap().len();
+    Some((path, length))
+}
+
+fn flip(path: &Path, bit: prop::sample::Index) -> bool {
+    let mut bytes = fs::read(path).unwrap();
+    if bytes.is_empty() {
+        return false;
+    }
+    let bit = bit.index(bytes.len() * 8);
+    bytes[bit / 8] ^= 1 << (bit % 8);
+    fs::write(path, bytes).unwrap();
+    true
+}
+
+impl Model {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let spool = Some(Spool::open(dir.path(), LIMITS).unwrap());
+        Self {
+            dir,
+            spool,
+            samples: BTreeMap::new(),
+            told: BTreeMap::new(),
+            renumbered: BTreeSet::new(),
+            sent: 0,
+            acked: 0,
+            most_acked: 0,
+            now: 1_800_000_000,
+            damaged: 0,
+            forgotten: 0,
+        }
+    }
+
+    fn spool(&mut self) -> &mut Spool {
+        self.spool.as_mut().unwrap()
+    }
+
+    fn append(&mut self) {
+        self.now += INTERVAL;
+        let (now, next) = (self.now, self.spool().next_seq());
+        let at = UNIX_EPOCH + Duration::from_secs(now);
+        let seq = self.spool().append(at, &vitals(now)).unwrap();
+        assert_eq!(seq, next);
+        assert!(
+            !self.told.contains_key(&seq),
+            "a number that was told is not given again"
+        );
+        self.samples.insert(seq, now);
+    }
+
+    /// What was there may have been sent by the process that is gone, unless it ended
+    /// while it gave new numbers.
+    fn open(&mut self) {
+        let next = self.samples.last_key_value().map_or(1, |(seq, _)| seq + 1);
+        let spool = Spool::open(self.dir.path(), LIMITS).unwrap();
+        assert!(spool.next_seq() >= next.min(self.acked + 1));
+        self.acked = spool.acked_seq();
+        let midway = spool.books.unsent_after;
+        self.sent = midway.unwrap_or(spool.next_seq() - 1);
+        self.spool = Some(spool);
+    }
+
+    /// Without the books that a clean end would leave.
+    fn abandon(&mut self) {
+        self.spool().stale = false;
+        self.spool = None;
+    }
+
+    fn crash(&mut self) {
+        self.abandon();
+        self.open();
+    }
+
+    /// As if the process had been killed while it wrote: the last append never returned.
+    fn tear(&mut self, share: f64) {
+        let before = newest_file(self.dir.path());
+        self.append();
+        self.abandon();
+        self.samples.pop_last();
+        let (path, length) = newest_file(self.dir.path()).unwrap();
+        let start = before
+            .filter(|(file, _)| *file == path)
+            .map_or(0, |(_, length)| length);
+        let kept = start + ((length - start) as f64 * share) as u64;
+        fs::OpenOptions::new()
+            .write(true)
+            .open(path)
+            .unwrap()
+            .set_len(kept)
+            .unwrap();
+        self.open();
+    }
+
+    fn read(&mut self, most: usize, bytes: usize) {
+        if self.spool().books.unsent_after.is_some() {
+            self.resume(0); // Welcome goes first
+        }
+        let mut next = self.acked + 1;
+        let report = self.spool().read(0, most, bytes).unwrap();
+        assert!(report.samples.len() <= most.max(1) && report.gaps.len() <= most.max(1));
+        let mut told: BTreeMap<u64, Option<u64>> = BTreeMap::new();
+        told.extend(
+            report
+                .samples
+                .iter()
+                .map(|sample| (sample.seq, Some(moment(sample)))),
+        );
+        for gap in &report.gaps {
+            told.extend((gap.first_seq..=gap.last_seq).map(|seq| (seq, None)));
+        }
+        for (seq, sample) in told {
+            assert_eq!(seq, next, "a report has no hole");
+            let before = self.told.insert(seq, sample).unwrap_or(sample);
+            assert!(
+                sample.is_none() || before == sample,
+                "what was told stays true"
+            );
+            next += 1;
+        }
+        assert!(
+            next > self.acked + 1 || next == self.spool().next_seq(),
+            "there is progress"
+        );
+        self.sent = self.sent.max(next - 1);
+    }
+
+    fn ack(&mut self, share: f64) {
+        let up_to = self.acked + ((self.sent.saturating_sub(self.acked)) as f64 * share) as u64;
+        self.spool().acked(up_to);
+        self.acked = self.acked.max(up_to);
+        self.most_acked = self.most_acked.max(self.acked);
+    }
+
+    fn resume(&mut self, more: i64) {
+        let acked = self.acked.saturating_add_signed(more);
+        let was_sent = self.sent;
+        self.spool().resume(acked).unwrap();
+        assert!(self.spool().next_seq() > acked);
+        assert_eq!(self.spool().acked_seq(), acked);
+        if acked > was_sent {
+            self.find_again(was_sent, acked);
+            self.sent = acked;
+        }
+        self.acked = acked;
+        self.most_acked = self.most_acked.max(acked);
+    }
+
+    /// The new numbers are where the samples are found; none may be missing.
+    fn find_again(&mut self, sent: u64, acked: u64) {
+        let taken: BTreeMap<u64, u64> = self
+            .samples
+            .extract_if(sent + 1..=acked, |_, _| true)
+            .collect();
+        let last = self.spool().next_seq() - 1;
+        let all = Bounds {
+            entries: EVERYTHING,
+            bytes: EVERYTHING,
+            last,
+        };
+        let found = self.spool().collect(acked, all).unwrap().report.samples;
+        let new: BTreeMap<u64, u64> = found.iter().map(|s| (moment(s), s.seq)).collect();
+        self.renumbered.extend(taken.values());
+        for moment in taken.into_values() {
+            match new.get(&moment) {
+                Some(seq) => drop(self.samples.insert(*seq, moment)),
+                None => self.damaged = self.damaged.checked_sub(1).expect("a sample was lost"),
+            }
+        }
+    }
+
+    fn run(&mut self, step: Step) {
+        match step {
+            Step::Append(count) => (0..count).for_each(|_| self.append()),
+            Step::Ack(share) => self.ack(share),
+            Step::Read(most, bytes) => self.read(most.into(), bytes.into()),
+            Step::Reopen => {
+                self.spool = None;
+                self.open();
+            }
+            Step::Crash => self.crash(),
+            Step::Tear(share) => self.tear(share),
+            Step::Flip(file, bit) => {
+                let files = segment::list(self.dir.path()).unwrap();
+                if !files.is_empty() {
+                    let path = segment::path(self.dir.path(), files[file.index(files.len())]);
+                    self.damaged += usize::from(flip(&path, bit));
+                    self.crash();
+                }
+            }
+            Step::FlipBooks(bit) => {
+                flip(&self.dir.path().join("books"), bit);
+                self.crash();
+                self.forgotten = self.most_acked;
+                let next = self.spool().next_seq();
+                self.told.split_off(&next);
+            }
+            Step::Resume(more) => self.resume(more),
+            Step::Wait(intervals) => self.now += INTERVAL * u64::from(intervals),
+            Step::Expire => {
+                let now = UNIX_EPOCH + Duration::from_secs(self.now);
+                self.spool().expire(now);
+            }
+        }
+        self.check();
+    }
+
+    fn check(&mut self) {
+        let (acked, last) = (self.spool().acked_seq(), self.spool().next_seq() - 1);
+        let all = Bounds {
+            entries: EVERYTHING,
+            bytes: EVERYTHING,
+            last,
+        };
+        let report = self.spool().collect(acked, all).unwrap().report;
+        let usage = self.spool().usage();
+        assert!(usage.bytes <= LIMITS.bytes, "{usage:?}");
+        assert_eq!(usage.samples, report.samples.len() as u64);
+        assert_eq!(usage.samples + usage.given_up, last - acked);
+        let mut answered = 0;
+        for sample in &report.samples {
+            let (found, expected) = (moment(sample), self.samples.get(&sample.seq));
+            let is_copy = expected.is_none() && self.renumbered.contains(&found);
+            assert!(is_copy || expected == Some(&found), "{}", sample.seq);
+            answered += 1;
+        }
+        for gap in &report.gaps {
+            answered += gap.last_seq - gap.first_seq + 1;
+            self.check_gap(gap, &usage);
+        }
+        assert_eq!(answered, last - acked, "every number has one answer");
+    }
+
+    /// Only what the steps so far explain may be missing.
+    fn check_gap(&mut self, gap: &v1::Gap, usage: &Usage) {
+        let missing: Vec<u64> = self
+            .samples
+            .range(gap.first_seq..=gap.last_seq)
+            .map(|(seq, _)| *seq)
+            .collect();
+        for seq in missing {
+            let taken = self.samples.remove(&seq).unwrap();
+            let segment = LIMITS.segment_bytes();
+            let allowed = match gap.reason.as_str() {
+                "spool full" => usage.bytes + 3 * segment > LIMITS.bytes,
+                "too old" => taken + LIMITS.age.as_secs() < self.now,
+                "acknowledged before and no longer kept" => seq <= self.most_acked,
+                "spool damaged" if seq <= self.forgotten => true,
+                "spool damaged" if self.damaged > 0 => {
+                    self.damaged -= 1;
+                    true
+                }
+                _ => false,
+            };
+            assert!(allowed, "{seq} is missing: {gap:?}, {usage:?}");
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_number_is_a_sample_or_an_explained_gap(
+        steps in prop::collection::vec(step(), 1..60),
+    ) {
+        let mut model = Model::new();
+        for step in steps {
+            model.run(step);
+        }
+    }
+
+    /// Whatever lies in the folder, the spool opens, answers for every number, and works.
+    #[test]
+    fn no_bytes_on_disk_stop_it(
+        files in prop::collection::vec((1_u64..200, content()), 0..6),
+        books in content(),
+        acked in 0_u64..300,
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("books"), books).unwrap();
+        for (first, bytes) in files {
+            fs::write(segment::path(dir.path(), first), bytes).unwrap();
+        }
+        let mut spool = Spool::open(dir.path(), LIMITS).unwrap();
+        spool.resume(acked).unwrap();
+        let seq = spool.append(UNIX_EPOCH, &vitals(7)).unwrap();
+        let (mut next, mut last) = (spool.acked_seq() + 1, None);
+        while next <= seq {
+            let report = spool.read(next - 1, 50, 10_000).unwrap();
+            let count = report.gaps.iter().map(|gap| gap.last_seq - gap.first_seq + 1).sum::<u64>();
+            next += count + report.samples.len() as u64;
+            last = report.samples.last().cloned().or(last);
+        }
+        prop_assert_eq!(last.map(|sample| (sample.seq, sample.vitals)), Some((seq, Some(vitals(7)))));
+        spool.expire(UNIX_EPOCH + LIMITS.age * 2);
+        prop_assert_eq!(spool.usage().samples, 0);
+    }
+}
+
+/// Noise, and noise around records that are good.
+fn content() -> impl Strategy<Value = Vec<u8>> {
+    let noise = || prop::collection::vec(any::<u8>(), 0..300);
+    let good = (1_u64..250, 0_i64..1_000)
+        .prop_map(|(seq, at)| record::encode(seq, at, &vitals(seq)).unwrap());
+    let pieces = prop::collection::vec(prop_oneof![2 => good, 1 => noise()], 0..12);
+    prop_oneof![2 => pieces.prop_map(|pieces| pieces.concat()), 1 => noise()]
+}

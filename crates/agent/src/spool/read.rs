@@ -1,0 +1,118 @@
+//! Reading: what follows a number, without a hole.
+
+use std::{io, time::SystemTime};
+
+use svc_proto::v1;
+
+use super::{
+    Spool, SpoolError, Usage,
+    batch::{Batch, Bounds, Full},
+    record::{Record, Scan, time},
+    segment,
+};
+
+impl Spool {
+    /// What follows `after`: samples and gaps, together every number up to the last
+    /// that the report names. At most `most` of each and about `most_bytes`, but at
+    /// least one if there is any. From now on these numbers count as sent.
+    pub fn read(
+        &self,
+        after: u64,
+        most: usize,
+        most_bytes: usize,
+    ) -> Result<v1::Report, SpoolError> {
+        let bounds = Bounds {
+            entries: most,
+            bytes: most_bytes,
+            last: self.next - 1,
+        };
+        let batch = self.collect(after.max(self.books.acked), bounds)?;
+        self.sent.set(self.sent.get().max(batch.next - 1));
+        Ok(batch.report)
+    }
+
+    /// Reads a segment if one is partly acknowledged; a segment that cannot be read
+    /// counts as if nothing of it were.
+    pub fn usage(&self) -> Usage {
+        let unacked = self.next - 1 - self.books.acked;
+        let holding = self.holding(self.books.acked + 1);
+        let (mut samples, mut oldest) = self.partly_acked(holding).unwrap_or_default();
+        for segment in self.segments.iter().skip(holding + 1) {
+            samples += segment.samples;
+            oldest = oldest.or((segment.samples > 0).then(|| time(segment.began)));
+        }
+        Usage {
+            samples,
+            bytes: self.segments.iter().map(|segment| segment.bytes).sum(),
+            oldest,
+            given_up: unacked.saturating_sub(samples),
+        }
+    }
+
+    /// The batch is complete when its `next` is past the bounds' last number.
+    pub(super) fn collect(&self, after: u64, bounds: Bounds) -> Result<Batch, SpoolError> {
+        let mut batch = Batch::new(after + 1, bounds);
+        for index in self.holding(after + 1)..self.segments.len() {
+            if self.segments[index].first > bounds.last {
+                break;
+            }
+            let bytes = self.bytes_of(index).map_err(SpoolError::Unreadable)?;
+            if self.collect_from(index, &bytes, &mut batch).is_err() {
+                return Ok(batch);
+            }
+        }
+        let _ = batch.explain_until(bounds.last + 1, &self.books.lost);
+        Ok(batch)
+    }
+
+    /// The segment that owns a number, or the first.
+    pub(super) fn holding(&self, seq: u64) -> usize {
+        let after = self
+            .segments
+            .partition_point(|segment| segment.first <= seq);
+        after.saturating_sub(1)
+    }
+
+    /// The last number that a segment owns.
+    pub(super) fn last_of(&self, index: usize) -> u64 {
+        let next = self.segments.get(index + 1);
+        next.map_or(self.next, |segment| segment.first) - 1
+    }
+
+    pub(super) fn bytes_of(&self, index: usize) -> io::Result<Vec<u8>> {
+        segment::load(&self.dir, self.segments[index].first)
+    }
+
+    /// The records of a segment that are not given up.
+    pub(super) fn records_of<'a>(
+        &self,
+        index: usize,
+        bytes: &'a [u8],
+    ) -> impl Iterator<Item = Record<'a>> {
+        let numbers = self.segments[index].first..=self.last_of(index);
+        let lost = &self.books.lost;
+        Scan::new(bytes, numbers).filter(|record| !lost.contains(record.seq))
+    }
+
+    fn collect_from(&self, index: usize, bytes: &[u8], batch: &mut Batch) -> Result<(), Full> {
+        for record in self.records_of(index, bytes) {
+            if record.seq < batch.next {
+                continue;
+            }
+            if let Some(sample) = record.sample() {
+                batch.explain_until(sample.seq, &self.books.lost)?;
+                batch.sample(sample)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn partly_acked(&self, index: usize) -> Option<(u64, Option<SystemTime>)> {
+        self.segments.get(index)?;
+        let bytes = self.bytes_of(index).ok()?;
+        let waiting = |record: &Record| record.seq > self.books.acked && record.is_whole();
+        let mut records = self.records_of(index, &bytes).filter(waiting).peekable();
+        let oldest = records.peek().map(|record| time(record.at));
+        Some((records.count() as u64, oldest))
+    }
+}

@@ -1,0 +1,271 @@
+//! A sample as bytes in a segment, and finding the samples among bytes that may be
+//! anything.
+//!
+//! A record is a header of 28 bytes (length, number, time, checksum of the body,
+//! checksum of the header) and a body: the vitals as the wire has them. The header
+//! has a checksum of its own so that a damaged body costs one record, and a damaged
+//! header is found again by looking for the next good one. Lengths are believed
+//! only under that checksum, and never beyond the bytes that are there.
+
+use std::{
+    ops::RangeInclusive,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use prost::Message;
+use svc_proto::v1;
+
+use super::checksum::checksum;
+
+pub(super) const HEADER: usize = 28;
+/// Above the longest vitals that the service takes: 64 disks of three texts each.
+pub(super) const MAX_BODY: usize = 64 * 1024;
+
+/// A record whose header is good and whose body is there in full.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Record<'a> {
+    pub seq: u64,
+    /// Nanoseconds since 1970.
+    pub at: i64,
+    body: &'a [u8],
+    sum: u32,
+}
+
+/// What follows the last record of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tail {
+    /// Nothing, or what an unfinished write leaves: nobody was told of its number.
+    Torn,
+    /// Bytes that may have been as many records as they have room for.
+    Damaged { bytes: usize },
+}
+
+/// The records among `bytes` whose numbers grow and lie in `numbers`.
+#[derive(Debug)]
+pub(super) struct Scan<'a> {
+    bytes: &'a [u8],
+    numbers: RangeInclusive<u64>,
+    offset: usize,
+    end: usize,
+    torn: bool,
+}
+
+struct Header {
+    length: usize,
+    seq: u64,
+    at: i64,
+    sum: u32,
+}
+
+impl Record<'_> {
+    pub fn is_whole(&self) -> bool {
+        checksum(self.body) == self.sum
+    }
+
+    /// `None` if the body is damaged.
+    pub fn sample(&self) -> Option<v1::Sample> {
+        let vitals = self.is_whole().then(|| v1::Vitals::decode(self.body))?;
+        Some(v1::Sample {
+            seq: self.seq,
+            sampled_at: Some(time(self.at).into()),
+            vitals: Some(vitals.ok()?),
+        })
+    }
+}
+
+/// The record's bytes; `None` if the body is too long for one.
+pub(super) fn encode(seq: u64, at: i64, vitals: &v1::Vitals) -> Option<Vec<u8>> {
+    let body = vitals.encode_to_vec();
+    let length = u32::try_from(body.len()).ok()?;
+    if body.len() > MAX_BODY {
+        return None;
+    }
+    let mut bytes = Vec::with_capacity(HEADER + body.len());
+    bytes.extend(length.to_le_bytes());
+    bytes.extend(seq.to_le_bytes());
+    bytes.extend(at.to_le_bytes());
+    bytes.extend(checksum(&body).to_le_bytes());
+    bytes.extend(checksum(&bytes).to_le_bytes());
+    bytes.extend(body);
+    Some(bytes)
+}
+
+/// From 1677 to 2262; times beyond become the nearest.
+pub(super) fn nanos(at: SystemTime) -> i64 {
+    match at.duration_since(UNIX_EPOCH) {
+        Ok(after) => i64::try_from(after.as_nanos()).unwrap_or(i64::MAX),
+        Err(before) => i64::try_from(before.duration().as_nanos()).map_or(-i64::MAX, |n| -n),
+    }
+}
+
+pub(super) fn time(nanos: i64) -> SystemTime {
+    let distance = Duration::from_nanos(nanos.unsigned_abs());
+    match nanos {
+        0.. => UNIX_EPOCH + distance,
+        _ => UNIX_EPOCH - distance,
+    }
+}
+
+impl<'a> Scan<'a> {
+    pub fn new(bytes: &'a [u8], numbers: RangeInclusive<u64>) -> Self {
+        Self {
+            bytes,
+            numbers,
+            offset: 0,
+            end: 0,
+            torn: false,
+        }
+    }
+
+    /// Where the last record ended.
+    pub fn end(&self) -> usize {
+        self.end
+    }
+
+    /// What lies there, once all records were seen.
+    pub fn tail(&self) -> Tail {
+        let rest = &self.bytes[self.end..];
+        if self.torn || rest.len() < HEADER || rest.iter().all(|byte| *byte == 0) {
+            return Tail::Torn;
+        }
+        Tail::Damaged { bytes: rest.len() }
+    }
+
+    /// The header at the offset, if it is one.
+    fn header(&self) -> Option<Header> {
+        let bytes = self.bytes.get(self.offset..)?.first_chunk::<HEADER>()?;
+        let (fields, sum) = bytes.split_last_chunk::<4>()?;
+        if checksum(fields) != u32::from_le_bytes(*sum) {
+            return None;
+        }
+        let (length, fields) = fields.split_first_chunk()?;
+        let (seq, fields) = fields.split_first_chunk()?;
+        let (at, fields) = fields.split_first_chunk()?;
+        let header = Header {
+            length: usize::try_from(u32::from_le_bytes(*length)).ok()?,
+            seq: u64::from_le_bytes(*seq),
+            at: i64::from_le_bytes(*at),
+            sum: u32::from_le_bytes(*fields.first_chunk()?),
+        };
+        (header.length <= MAX_BODY && self.numbers.contains(&header.seq)).then_some(header)
+    }
+}
+
+impl<'a> Iterator for Scan<'a> {
+    type Item = Record<'a>;
+
+    fn next(&mut self) -> Option<Record<'a>> {
+        while self.offset + HEADER <= self.bytes.len() {
+            let Some(header) = self.header() else {
+                self.offset += 1;
+                continue;
+            };
+            let start = self.offset + HEADER;
+            let Some(body) = self.bytes.get(start..start + header.length) else {
+                self.torn = true;
+                break;
+            };
+            self.offset = start + header.length;
+            self.end = self.offset;
+            self.numbers = header.seq.saturating_add(1)..=*self.numbers.end();
+            return Some(Record {
+                seq: header.seq,
+                at: header.at,
+                body,
+                sum: header.sum,
+            });
+        }
+        self.offset = self.bytes.len();
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn record(seq: u64) -> Vec<u8> {
+        let vitals = v1::Vitals {
+            uptime_seconds: seq,
+            process_count: 7,
+            ..Default::default()
+        };
+        encode(seq, 5, &vitals).unwrap()
+    }
+
+    fn records(last: u64) -> Vec<u8> {
+        (1..=last).flat_map(record).collect()
+    }
+
+    fn whole(bytes: &[u8]) -> Vec<u64> {
+        let samples = Scan::new(bytes, 1..=100).filter_map(|record| record.sample());
+        samples
+            .inspect(|sample| {
+                assert_eq!(sample.vitals.as_ref().unwrap().uptime_seconds, sample.seq);
+            })
+            .map(|sample| sample.seq)
+            .collect()
+    }
+
+    fn tail(bytes: &[u8]) -> (usize, Tail) {
+        let mut scan = Scan::new(bytes, 1..=100);
+        scan.by_ref().for_each(drop);
+        (scan.end(), scan.tail())
+    }
+
+    #[test]
+    fn a_flipped_bit_costs_one_record_wherever_it_is() {
+        let good = records(3);
+        for bit in 0..good.len() * 8 {
+            let mut bytes = good.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let hit = (bit / 8 / record(1).len()) as u64 + 1;
+            let left: Vec<u64> = (1..=3).filter(|seq| *seq != hit).collect();
+            assert_eq!(whole(&bytes), left, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_write_cut_short_anywhere_is_a_torn_tail() {
+        let (good, next) = (records(2), record(3));
+        for cut in 0..next.len() {
+            let bytes = [&good, &next[..cut]].concat();
+            assert_eq!(whole(&bytes), [1, 2]);
+            assert_eq!(tail(&bytes), (good.len(), Tail::Torn), "cut at {cut}");
+            let zeros = [&good[..], &vec![0; cut]].concat();
+            assert_eq!(tail(&zeros), (good.len(), Tail::Torn), "{cut} zeros");
+        }
+    }
+
+    #[test]
+    fn a_last_record_with_a_damaged_header_is_not_taken_for_torn() {
+        let mut bytes = records(2);
+        let second = bytes.len() / 2;
+        bytes[second] ^= 0x80;
+        assert_eq!(tail(&bytes), (second, Tail::Damaged { bytes: second }));
+    }
+
+    #[test]
+    fn numbers_out_of_order_or_out_of_bounds_are_not_records() {
+        let bytes = [record(5), record(4), record(5), record(101), record(6)].concat();
+        assert_eq!(whole(&bytes), [5, 6]);
+    }
+
+    #[test]
+    fn times_survive_and_extremes_are_bounded() {
+        for nanos_ in [0, 1, -1, 1_800_000_000_123_456_789, -i64::MAX, i64::MAX] {
+            assert_eq!(nanos(time(nanos_)), nanos_);
+        }
+        assert_eq!(nanos(UNIX_EPOCH + Duration::from_secs(1 << 40)), i64::MAX);
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..2_000)) {
+            prop_assert!(whole(&bytes).is_empty());
+            prop_assert!(tail(&bytes).0 == 0);
+        }
+    }
+}

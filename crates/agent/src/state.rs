@@ -1,0 +1,151 @@
+//! What the agent remembers of the service besides its key: losing it costs one
+//! more registration, nothing else. So a damaged file counts as none.
+
+use std::{fmt, time::Duration};
+
+use jiff::Timestamp;
+use secrecy::ExposeSecret;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    clock::Anchor,
+    data_dir::{DataDir, DataDirError, STATE},
+    wire::Credential,
+};
+
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    pub agent_id: Option<String>,
+    jwt: Option<String>,
+    jwt_expires_at: Option<Timestamp>,
+    /// The service has a place for this key already, because a copy asked for it
+    /// over its origin's: no token is needed, and none may speak for it.
+    #[serde(default)]
+    pub placed: bool,
+    interval_seconds: Option<u64>,
+    time: Option<KnownTime>,
+}
+
+/// What the service said of the time, for as long as the machine is not booted anew.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct KnownTime {
+    boot_id: String,
+    at: Timestamp,
+    steady_ms: u64,
+}
+
+impl State {
+    pub fn load(dir: &DataDir) -> Result<Self, DataDirError> {
+        let text = dir.read(STATE)?;
+        let parse = |text: String| match serde_json::from_str(&text) {
+            Ok(state) => Some(state),
+            Err(_) => {
+                tracing::warn!("the state file is damaged: registering again");
+                None
+            }
+        };
+        Ok(text.and_then(parse).unwrap_or_default())
+    }
+
+    /// Of a key that nothing else is known of.
+    pub fn of_new_key(placed: bool) -> Self {
+        Self {
+            placed,
+            ..Self::default()
+        }
+    }
+
+    pub fn save(&self, dir: &DataDir) -> Result<(), DataDirError> {
+        let text = serde_json::to_string_pretty(self).unwrap_or_default();
+        dir.write(STATE, &text)
+    }
+
+    pub fn credential(&self) -> Option<Credential> {
+        let jwt = self.jwt.clone()?.into();
+        let expires_at = self.jwt_expires_at.map(Into::into);
+        Some(Credential { jwt, expires_at })
+    }
+
+    pub fn set_credential(&mut self, credential: &Credential) {
+        self.jwt = Some(credential.jwt.expose_secret().to_owned());
+        let expires_at = credential.expires_at;
+        self.jwt_expires_at = expires_at.and_then(|at| Timestamp::try_from(at).ok());
+    }
+
+    /// The JWT is of no use any more.
+    pub fn forget_credential(&mut self) {
+        (self.jwt, self.jwt_expires_at) = (None, None);
+    }
+
+    pub fn interval(&self) -> Option<Duration> {
+        self.interval_seconds.map(Duration::from_secs)
+    }
+
+    pub fn set_interval(&mut self, interval: Duration) {
+        self.interval_seconds = Some(interval.as_secs().max(1));
+    }
+
+    /// The service's time, if it was said in this boot.
+    pub fn time(&self, boot_id: &str) -> Option<Anchor> {
+        let known = self.time.as_ref()?;
+        let this_boot = !boot_id.is_empty() && known.boot_id == boot_id;
+        this_boot.then(|| Anchor {
+            at: known.at.into(),
+            steady: Duration::from_millis(known.steady_ms),
+        })
+    }
+
+    pub fn set_time(&mut self, boot_id: &str, anchor: Anchor) {
+        let known = Timestamp::try_from(anchor.at).map(|at| KnownTime {
+            boot_id: boot_id.to_owned(),
+            at,
+            steady_ms: u64::try_from(anchor.steady.as_millis()).unwrap_or(u64::MAX),
+        });
+        self.time = known.ok();
+    }
+
+    pub fn jwt_expires_at(&self) -> Option<Timestamp> {
+        self.jwt_expires_at
+    }
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("State")
+            .field("agent_id", &self.agent_id)
+            .field("jwt_expires_at", &self.jwt_expires_at)
+            .field("placed", &self.placed)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_survives_a_restart_and_a_damaged_file_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = DataDir::open(folder.path()).unwrap();
+        let mut state = State::load(&dir).unwrap();
+        assert!(state.credential().is_none());
+        state.set_credential(&Credential {
+            jwt: "a.b.c".to_owned().into(),
+            expires_at: None,
+        });
+        state.set_interval(Duration::from_secs(7));
+        let anchor = Anchor {
+            at: std::time::SystemTime::UNIX_EPOCH + Duration::from_hours(500_000),
+            steady: Duration::from_millis(1234),
+        };
+        state.set_time("this boot", anchor);
+        state.save(&dir).unwrap();
+        assert_eq!(state.time("this boot"), Some(anchor));
+        assert_eq!(state.time("another"), None);
+        assert_eq!(State::load(&dir).unwrap(), state);
+        assert!(!format!("{state:?}").contains("a.b.c"));
+
+        dir.write(STATE, "{\"agent_id\": 7").unwrap();
+        assert_eq!(State::load(&dir).unwrap(), State::default());
+    }
+}

@@ -1,0 +1,140 @@
+//! What `svc-agent status` shows: a small file that the running agent keeps up to
+//! date, so that it can be read while the agent is down, too. It holds no secret.
+//!
+//! Written when something changed, and not more often than every few seconds.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+
+use crate::{
+    data_dir::{DataDir, STATUS},
+    record::Record,
+    release::Notice,
+};
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    pub version: String,
+    pub written_at: Option<Timestamp>,
+    /// SHA-256 of the public key: what a person compares before approving.
+    pub fingerprint: String,
+    pub agent_id: Option<String>,
+    pub enrolment: Enrolment,
+    /// The service's words about it, for people.
+    pub message: Option<String>,
+    pub jwt_expires_at: Option<Timestamp>,
+    pub connection: Connection,
+    pub interval_seconds: Option<u64>,
+    pub spool: Spool,
+    pub last_acknowledged_at: Option<Timestamp>,
+    pub update: Option<Notice>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Enrolment {
+    #[default]
+    Unknown,
+    Pending,
+    Active,
+    Rejected,
+    Revoked,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Connection {
+    pub connected: bool,
+    pub address: Option<String>,
+    pub since: Option<Timestamp>,
+    /// Why it is not connected.
+    pub error: Option<String>,
+    pub next_attempt_at: Option<Timestamp>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spool {
+    pub samples: u64,
+    pub bytes: u64,
+    pub oldest: Option<Timestamp>,
+    /// Samples that were given up, and declared so.
+    pub given_up: u64,
+    pub next_seq: u64,
+    pub acked_seq: u64,
+}
+
+/// Where the agent's parts leave their news.
+#[derive(Debug)]
+pub struct Board {
+    status: Mutex<Status>,
+    changed: Notify,
+}
+
+impl Board {
+    pub fn new(status: Status) -> Self {
+        Self {
+            status: Mutex::new(status),
+            changed: Notify::new(),
+        }
+    }
+
+    pub fn change(&self, change: impl FnOnce(&mut Status)) {
+        let mut status = self.status();
+        let before = status.clone();
+        change(&mut status);
+        if *status != before {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Writes what changed, at most every so often.
+    pub async fn run(&self, dir: &Arc<DataDir>, record: &Record, every: Duration) {
+        loop {
+            self.write(dir, record);
+            tokio::time::sleep(every).await;
+            self.changed.notified().await;
+        }
+    }
+
+    /// A status that cannot be written is no reason to do anything else than before.
+    pub fn write(&self, dir: &DataDir, record: &Record) {
+        let mut status = self.status().clone();
+        status.written_at = Some(Timestamp::now());
+        status.spool = spool(record);
+        let text = serde_json::to_string_pretty(&status).unwrap_or_default();
+        if let Err(error) = dir.note(STATUS, &text) {
+            tracing::debug!(%error, "the status file could not be written");
+        }
+    }
+
+    fn status(&self) -> MutexGuard<'_, Status> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn spool(record: &Record) -> Spool {
+    let usage = record.usage();
+    let (next_seq, acked_seq) = record.numbers();
+    Spool {
+        samples: usage.samples,
+        bytes: usage.bytes,
+        oldest: usage.oldest.and_then(|at| Timestamp::try_from(at).ok()),
+        given_up: usage.given_up,
+        next_seq,
+        acked_seq,
+    }
+}
+
+/// What the last agent that ran here has left.
+pub fn read(data_dir: &std::path::Path) -> Result<Option<Status>, std::io::Error> {
+    match std::fs::read_to_string(data_dir.join(STATUS)) {
+        Ok(text) => Ok(serde_json::from_str(&text).ok()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,216 @@
+//! Whom an agent believes to be the service, and the TLS settings that follow.
+//!
+//! By the system's roots, or by the certificates in `ca_cert_file`. The latter may
+//! be the server's own, and `openssl req -x509` makes that one an authority
+//! (CA:TRUE), which no chain may end in. So a server's certificate that is byte for
+//! byte one of the file's is believed without a chain; its name and dates are
+//! checked as ever, and so is that the server holds its key.
+
+use std::{
+    io,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+    client::{
+        Resumption, WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    },
+    crypto::{CryptoProvider, aws_lc_rs},
+};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject};
+use webpki::EndEntityCert;
+use x509_parser::{certificate::X509Certificate, prelude::FromDer};
+
+use crate::identity::Identity;
+
+#[derive(Debug, thiserror::Error)]
+pub enum TrustError {
+    #[error("ca_cert_file: {path} cannot be read: {source}", path = path.display())]
+    Unreadable { path: PathBuf, source: io::Error },
+    #[error("ca_cert_file: {path} holds no certificate in PEM form", path = path.display())]
+    Empty { path: PathBuf },
+    #[error("this system has no root certificates: install ca-certificates, or set ca_cert_file")]
+    NoRoots,
+    #[error("the certificate and its key cannot be used: {0}")]
+    Unusable(#[from] Error),
+}
+
+/// The certificates that the service is believed by.
+#[derive(Clone, Debug)]
+pub struct Trust {
+    roots: Arc<RootCertStore>,
+    /// Each believed by itself, too.
+    own: Vec<CertificateDer<'static>>,
+}
+
+impl Trust {
+    /// By a file, or by the system's roots.
+    pub fn load(ca_cert_file: Option<&Path>) -> Result<Self, TrustError> {
+        match ca_cert_file {
+            Some(path) => Self::from_file(path),
+            None => Self::system(),
+        }
+    }
+
+    /// By these certificates.
+    pub fn in_certificates(own: Vec<CertificateDer<'static>>) -> Self {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(own.iter().cloned());
+        Self {
+            roots: Arc::new(roots),
+            own,
+        }
+    }
+
+    fn from_file(path: &Path) -> Result<Self, TrustError> {
+        let text = std::fs::read(path).map_err(|source| TrustError::Unreadable {
+            path: path.into(),
+            source,
+        })?;
+        let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+        match certificates {
+            Ok(certificates) if !certificates.is_empty() => Ok(Self::in_certificates(certificates)),
+            _ => Err(TrustError::Empty { path: path.into() }),
+        }
+    }
+
+    fn system() -> Result<Self, TrustError> {
+        let found = rustls_native_certs::load_native_certs();
+        let mut roots = RootCertStore::empty();
+        let (added, _) = roots.add_parsable_certificates(found.certs);
+        if added == 0 {
+            return Err(TrustError::NoRoots);
+        }
+        Ok(Self {
+            roots: Arc::new(roots),
+            own: Vec::new(),
+        })
+    }
+
+    /// The TLS settings of an agent: its own certificate, HTTP/2, no resumption
+    /// (the service verifies every connection).
+    pub fn client(&self, identity: &Identity) -> Result<ClientConfig, TrustError> {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let verifier = Arc::new(self.verifier(&provider)?);
+        let (chain, key) = identity.certified();
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
+            .with_client_auth_cert(chain, key)?;
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        config.resumption = Resumption::disabled();
+        Ok(config)
+    }
+
+    fn verifier(&self, provider: &Arc<CryptoProvider>) -> Result<Verifier, TrustError> {
+        let chains =
+            WebPkiServerVerifier::builder_with_provider(self.roots.clone(), provider.clone())
+                .build()
+                .map_err(|error| Error::General(error.to_string()));
+        // Certificates that cannot be roots leave an empty store, and are believed by themselves.
+        let chains = match chains {
+            Ok(chains) => Some(chains),
+            Err(_) if !self.own.is_empty() => None,
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Verifier {
+            provider: provider.clone(),
+            chains,
+            own: self.own.clone(),
+        })
+    }
+}
+
+#[derive(Debug)]
+struct Verifier {
+    provider: Arc<CryptoProvider>,
+    chains: Option<Arc<WebPkiServerVerifier>>,
+    own: Vec<CertificateDer<'static>>,
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        if self.own.iter().any(|own| own == leaf) {
+            return believed_itself(leaf, name, now).map(|()| ServerCertVerified::assertion());
+        }
+        match &self.chains {
+            Some(chains) => chains.verify_server_cert(leaf, intermediates, name, ocsp, now),
+            None => Err(CertificateError::UnknownIssuer.into()),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        leaf: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, leaf, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        leaf: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, leaf, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        algorithms.supported_schemes()
+    }
+}
+
+/// Name and dates of a certificate that needs no chain.
+fn believed_itself(
+    leaf: &CertificateDer<'_>,
+    name: &ServerName<'_>,
+    now: UnixTime,
+) -> Result<(), Error> {
+    let bad = || Error::from(CertificateError::BadEncoding);
+    let (_, parsed) = X509Certificate::from_der(leaf).map_err(|_| bad())?;
+    let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+    if now < parsed.validity().not_before.timestamp() {
+        return Err(CertificateError::NotValidYet.into());
+    }
+    if now > parsed.validity().not_after.timestamp() {
+        return Err(CertificateError::Expired.into());
+    }
+    let names = EndEntityCert::try_from(leaf).map_err(|_| bad())?;
+    if names.verify_is_valid_for_subject_name(name).is_ok() || is_common_name(&parsed, name) {
+        return Ok(());
+    }
+    Err(CertificateError::NotValidForName.into())
+}
+
+/// `openssl req -x509 -subj /CN=…` writes no other name. Where the very certificate
+/// is known, its common name will do.
+fn is_common_name(certificate: &X509Certificate<'_>, name: &ServerName<'_>) -> bool {
+    let no_other = matches!(certificate.subject_alternative_name(), Ok(None));
+    let mut common = certificate.subject().iter_common_name();
+    let common = common.next().and_then(|name| name.as_str().ok());
+    let fits = |common: &str| match name {
+        ServerName::DnsName(dns) => dns.as_ref().eq_ignore_ascii_case(common),
+        ServerName::IpAddress(ip) => common
+            .parse()
+            .is_ok_and(|common: IpAddr| common == IpAddr::from(*ip)),
+        _ => false,
+    };
+    no_other && common.is_some_and(fits)
+}

@@ -1,0 +1,144 @@
+//! One look at the machine: how busy, how full, how long up.
+//!
+//! From /proc, /sys and `statvfs` alone. A look never fails and never waits for a
+//! network: what a kernel does not tell is zero, and every figure is one that the
+//! service takes.
+
+mod cpu;
+mod disks;
+mod memory;
+mod network;
+
+use std::path::Path;
+
+use svc_proto::v1::Vitals;
+
+pub(crate) use self::memory::Memory;
+use self::{cpu::Times, network::Totals};
+use crate::machine::{Machine, bounded};
+
+/// Remembers the last look, because how busy a processor was is a difference.
+#[derive(Debug)]
+pub struct Sampler {
+    machine: Machine,
+    times: Times,
+    cpu_percent: f64,
+}
+
+impl Default for Sampler {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Sampler {
+    pub fn new() -> Self {
+        Self::of(Machine::here())
+    }
+
+    /// Of a machine whose `/proc` and `/sys` are under another root.
+    pub fn at(root: &Path) -> Self {
+        Self::of(Machine::at(root))
+    }
+
+    /// A first sample that follows at once tells of the time since the boot.
+    fn of(machine: Machine) -> Self {
+        let times = Times::read(&machine);
+        Self {
+            machine,
+            cpu_percent: times.percent_since(&Times::default()).unwrap_or(0.0),
+            times,
+        }
+    }
+
+    /// `cpu_percent` is measured since the sample before.
+    pub fn sample(&mut self) -> Vitals {
+        let times = Times::read(&self.machine);
+        let percent = times.percent_since(&self.times);
+        self.cpu_percent = percent.unwrap_or(self.cpu_percent);
+        self.times = times;
+        self.look()
+    }
+
+    fn look(&self) -> Vitals {
+        let machine = &self.machine;
+        let memory = Memory::read(machine);
+        let network = Totals::read(machine);
+        let [load_1m, load_5m, load_15m] = load(&machine.text("/proc/loadavg"));
+        Vitals {
+            cpu_percent: self.cpu_percent,
+            load_1m,
+            load_5m,
+            load_15m,
+            memory_used_bytes: memory.used,
+            memory_total_bytes: memory.total,
+            swap_used_bytes: memory.swap_used,
+            swap_total_bytes: memory.swap_total,
+            uptime_seconds: uptime(&machine.text("/proc/uptime")),
+            process_count: processes(machine),
+            network_rx_bytes: network.received,
+            network_tx_bytes: network.sent,
+            disks: disks::read(machine),
+        }
+    }
+}
+
+fn load(text: &str) -> [f64; 3] {
+    let mut numbers = text.split_whitespace().map(number);
+    [(); 3].map(|()| numbers.next().unwrap_or(0.0))
+}
+
+fn uptime(text: &str) -> u64 {
+    bounded(text.split_whitespace().next().map_or(0.0, number) as u64)
+}
+
+/// Not of this world: 0.
+fn number(text: &str) -> f64 {
+    let number = text.parse().unwrap_or(0.0);
+    if f64::is_finite(number) {
+        number.max(0.0)
+    } else {
+        0.0
+    }
+}
+
+/// Processes, not threads: the folders of /proc that are numbers.
+fn processes(machine: &Machine) -> u32 {
+    let is_number = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
+    u32::try_from(machine.names("/proc").filter(is_number).count()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::tests::machine;
+
+    #[test]
+    fn a_machine_that_tells_nothing_is_all_zeros() {
+        let (_dir, machine) = machine(&[]);
+        let mut sampler = Sampler::of(machine);
+        assert_eq!(sampler.sample(), Vitals::default());
+    }
+
+    #[test]
+    fn load_and_uptime_are_numbers_whatever_is_read() {
+        assert_eq!(load("0.52 1.04 12.00 3/512 9999\n"), [0.52, 1.04, 12.0]);
+        assert_eq!(load("nan inf -3"), [0.0; 3]);
+        assert_eq!(load("1.5"), [1.5, 0.0, 0.0]);
+        assert_eq!(uptime("350735.47 234388.90\n"), 350_735);
+        assert_eq!(uptime("1e300"), i64::MAX as u64);
+        assert_eq!(uptime("NaN"), 0);
+    }
+
+    #[test]
+    fn processes_are_the_folders_that_are_numbers() {
+        let files = [
+            "/proc/1/stat",
+            "/proc/42/stat",
+            "/proc/self/stat",
+            "/proc/stat",
+        ];
+        let (_dir, machine) = machine(&files.map(|path| (path, "")));
+        assert_eq!(processes(&machine), 2);
+    }
+}

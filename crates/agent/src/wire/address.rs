@@ -1,0 +1,132 @@
+//! Where the service is: one name behind a load balancer, or several instances.
+
+use std::{fmt, str::FromStr};
+
+use rustls_pki_types::ServerName;
+
+const DEFAULT_PORT: u16 = 9443;
+
+/// A host and a port, and the name that the certificate there must bear.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    pub host: String,
+    pub port: u16,
+    pub(crate) name: ServerName<'static>,
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    /// `host`, `host:port`, `[v6]:port`, each with or without `https://` before it.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let given = text.strip_prefix("https://").unwrap_or(text);
+        let given = given.strip_suffix('/').unwrap_or(given);
+        let (host, port) = split(given)?;
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|_| "is neither a host's name nor an IP address".to_owned())?;
+        Ok(Self {
+            host: host.into(),
+            port,
+            name,
+        })
+    }
+}
+
+/// An IPv6 address has colons of its own: with a port it stands in brackets.
+fn split(text: &str) -> Result<(&str, u16), String> {
+    if let Some(rest) = text.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']').ok_or("has a bracket too few")?;
+        return Ok((host, port(rest.strip_prefix(':'))?));
+    }
+    match text.split_once(':') {
+        Some((_, rest)) if rest.contains(':') => Ok((text, DEFAULT_PORT)),
+        Some((host, rest)) => Ok((host, port(Some(rest))?)),
+        None => Ok((text, DEFAULT_PORT)),
+    }
+}
+
+fn port(text: Option<&str>) -> Result<u16, String> {
+    match text.map(str::parse) {
+        None => Ok(DEFAULT_PORT),
+        Some(Ok(port)) if port > 0 => Ok(port),
+        _ => Err("has no port between 1 and 65535".into()),
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+/// All addresses, taken in turn. A fleet that is started at once spreads over them.
+#[derive(Clone, Debug)]
+pub struct Addresses {
+    all: Vec<Address>,
+    turn: usize,
+}
+
+impl Addresses {
+    pub fn new(all: Vec<Address>) -> Self {
+        let turn = rand::random_range(0..all.len().max(1));
+        Self { all, turn }
+    }
+
+    /// The one to try, if there is any.
+    pub fn current(&self) -> Option<&Address> {
+        self.all.get(self.turn % self.all.len().max(1))
+    }
+
+    /// On to the next one.
+    pub fn advance(&mut self) {
+        self.turn = self.turn.wrapping_add(1);
+    }
+
+    /// The one after the current one.
+    pub fn other(&self) -> Option<&Address> {
+        self.all
+            .get(self.turn.wrapping_add(1) % self.all.len().max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_a_host_and_perhaps_a_port() {
+        for (text, shown) in [
+            ("ingest.example", "ingest.example:9443"),
+            ("ingest.example:443", "ingest.example:443"),
+            ("https://ingest.example:443/", "ingest.example:443"),
+            ("10.0.0.1", "10.0.0.1:9443"),
+            ("::1", "[::1]:9443"),
+            ("[::1]:9000", "[::1]:9000"),
+        ] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), shown);
+        }
+        for bad in [
+            "", ":9443", "a:0", "a:65536", "a:x", "a b", "[::1", "http://a", "a/b",
+        ] {
+            assert!(bad.parse::<Address>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_taken_in_turn() {
+        let all: Vec<Address> = ["a", "b", "c"].map(|a| a.parse().unwrap()).into();
+        let mut addresses = Addresses::new(all);
+        let mut seen = Vec::new();
+        for _ in 0..3 {
+            let next = addresses.other().unwrap().clone();
+            seen.push(addresses.current().unwrap().host.clone());
+            addresses.advance();
+            assert_eq!(*addresses.current().unwrap(), next);
+        }
+        seen.sort();
+        assert_eq!(seen, ["a", "b", "c"]);
+    }
+}

@@ -1,0 +1,277 @@
+//! How the agent holds on to the service: drains, frozen instances, refused JWTs,
+//! and what is kept meanwhile.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use svc_agent::data_dir::STATE;
+use svc_sandbox::Proxy;
+
+use crate::{
+    agents::{AUTO, token},
+    harness::{Instance, PATIENCE, Site, eventually},
+    played::{Installed, becomes, books_balance},
+};
+
+const EPOCH: &str = "SELECT presence, epoch FROM agent_state";
+const TIMES_OFFLINE: &str =
+    "SELECT count(*) FROM agent_events WHERE kind = 'presence' AND to_status = 'offline'";
+
+async fn pair(site: &Site) -> Result<[Instance; 2]> {
+    Ok([
+        site.instance().start().await?,
+        site.instance().start().await?,
+    ])
+}
+
+/// The number of the instance that holds the agent's stream.
+async fn where_it_is(site: &Site, instances: &[Instance; 2]) -> Result<usize> {
+    let sql =
+        "SELECT grpc_address FROM agent_state s JOIN ingest_instances i ON i.id = s.instance_id";
+    let address = site.psql(sql).await?;
+    let mut addresses = instances.iter().map(|instance| instance.grpc.to_string());
+    addresses
+        .position(|known| known == address)
+        .context(address)
+}
+
+#[tokio::test]
+async fn a_drain_is_honoured_by_connecting_before_leaving() -> Result<()> {
+    let site = Site::new().await?;
+    let instances = pair(&site).await?;
+    let addresses = [instances[0].grpc, instances[1].grpc];
+    let secret = token(&site, AUTO).await?;
+    let installed = Installed::new(&site, 1, &addresses, &secret)?;
+    let agent = installed.start()?;
+    installed.connected().await?;
+    becomes(&site, EPOCH, "online|1").await?;
+
+    let holder = where_it_is(&site, &instances).await?;
+    let mut instances: Vec<Instance> = instances.into();
+    let asked = Instant::now();
+    instances.remove(holder).stop().await?;
+    // The instance waits up to 8 s for its agents: it was left long before.
+    ensure!(asked.elapsed() < Duration::from_secs(20));
+    becomes(&site, EPOCH, "online|2").await?;
+    ensure!(
+        site.psql(TIMES_OFFLINE).await? == "0",
+        "it left before it had connected"
+    );
+    // Nothing else than the drain's own end was written for the old stream.
+    becomes(&site, "SELECT cause FROM agent_state", "connected").await?;
+    agent.stop().await?;
+    books_balance(&site).await
+}
+
+/// Leaves a network that has lost its way for another address; returns how long that took.
+async fn leaves_a_frozen_instance(patience: Option<(Duration, Duration)>) -> Result<Duration> {
+    let site = Site::new().await?;
+    let instances = pair(&site).await?;
+    let frozen = Proxy::start(vec![instances[0].grpc]).await?;
+    let other = Proxy::start(vec![instances[1].grpc]).await?;
+    other.refuse(true)?;
+    let secret = token(&site, AUTO).await?;
+    let mut installed = Installed::new(&site, 1, &[frozen.address(), other.address()], &secret)?;
+    if let Some((every, answer)) = patience {
+        let patience = &mut installed.surroundings.timing.patience;
+        (patience.ping_every, patience.ping_answer) = (every, answer);
+    }
+    let agent = installed.start()?;
+    installed.connected().await?;
+    ensure!(where_it_is(&site, &instances).await? == 0);
+    other.refuse(false)?;
+    frozen.black_hole(true);
+    let lost = Instant::now();
+    svc_sandbox::eventually("it has left", 2 * PATIENCE, async || {
+        site.psql(EPOCH)
+            .await
+            .is_ok_and(|state| state == "online|2")
+    })
+    .await?;
+    let took = lost.elapsed();
+    ensure!(where_it_is(&site, &instances).await? == 1);
+    agent.stop().await?;
+    books_balance(&site).await?;
+    Ok(took)
+}
+
+#[tokio::test]
+async fn a_frozen_instance_is_left_for_the_other_address() -> Result<()> {
+    let second = Duration::from_secs(1);
+    leaves_a_frozen_instance(Some((second, second))).await?;
+    Ok(())
+}
+
+/// With the pings that agents have: 20 s, and 10 s to be answered.
+#[tokio::test]
+#[ignore = "a strict time: run by `make chaos`"]
+async fn a_frozen_instance_is_left_within_half_a_minute() -> Result<()> {
+    let took = leaves_a_frozen_instance(None).await?;
+    println!("left a frozen instance after {took:.1?}");
+    ensure!(took < Duration::from_secs(35), "{took:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_jwt_that_is_refused_is_replaced_over_the_same_key() -> Result<()> {
+    let site = Site::new().await?;
+    let service = site.instance().start().await?;
+    let secret = token(&site, AUTO).await?;
+    let mut installed = Installed::new(&site, 1, &[service.grpc], &secret)?;
+    let agent = installed.start()?;
+    becomes(&site, EPOCH, "online|1").await?;
+    agent.stop().await?;
+    let state = installed.path().join(STATE);
+    let text = std::fs::read_to_string(&state)?;
+    let mut known: serde_json::Value = serde_json::from_str(&text)?;
+    let jwt = known["jwt"].as_str().context("a JWT")?.to_owned();
+    known["jwt"] = format!("{}AAAA", &jwt[..jwt.len() - 4]).into();
+    std::fs::write(&state, known.to_string())?;
+
+    installed.token = String::new();
+    let agent = installed.start()?;
+    becomes(&site, EPOCH, "online|2").await?;
+    let now: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&state)?)?;
+    ensure!(now["jwt"] != known["jwt"], "it kept the bad JWT");
+    agent.stop().await
+}
+
+#[tokio::test]
+async fn a_jwt_that_comes_over_the_stream_is_kept() -> Result<()> {
+    let site = Site::new().await?;
+    // Renewed as soon as there is a stream: no JWT has that long to live.
+    let renewing = site
+        .instance()
+        .timing(|timing| timing.renew_before = Duration::from_hours(25));
+    let service = renewing.start().await?;
+    let installed = Installed::new(&site, 1, &[service.grpc], &token(&site, AUTO).await?)?;
+    let agent = installed.start()?;
+    installed.connected().await?;
+    let jwt = || -> Option<String> {
+        let text = std::fs::read_to_string(installed.path().join(STATE)).ok()?;
+        let state: serde_json::Value = serde_json::from_str(&text).ok()?;
+        Some(state["jwt"].as_str()?.to_owned())
+    };
+    let first = jwt().context("a JWT")?;
+    eventually("another JWT is kept", async || {
+        jwt().is_some_and(|jwt| jwt != first)
+    })
+    .await?;
+    ensure!(site.psql(EPOCH).await? == "online|1", "it kept its stream");
+    agent.stop().await
+}
+
+#[tokio::test]
+async fn who_was_replaced_waits_half_a_minute() -> Result<()> {
+    let site = Site::new().await?;
+    let service = site.instance().start().await?;
+    let secret = token(&site, AUTO).await?;
+    let mut installed = Installed::new(&site, 1, &[service.grpc], &secret)?;
+    installed.surroundings.timing.replaced = svc_agent::timing::Timing::default().replaced;
+    let first = installed.start()?;
+    installed.connected().await?;
+    let second = installed.cloned(&site, 1)?;
+    let second = second.start()?;
+    installed
+        .status_becomes("the older one waits", |status| {
+            let next = status.connection.next_attempt_at;
+            let wait = next.map(|next| next.duration_since(jiff::Timestamp::now()).as_secs());
+            let told = status.connection.error.as_deref().unwrap_or_default();
+            told.contains("took over") && wait.is_some_and(|wait| (20..=30).contains(&wait))
+        })
+        .await?;
+    second.stop().await?;
+    first.stop().await
+}
+
+#[tokio::test]
+async fn samples_of_an_outage_arrive_after_it_in_order() -> Result<()> {
+    let site = Site::new().await?;
+    let service = site
+        .instance()
+        .set("INGEST_HEARTBEAT_INTERVAL", "5s")
+        .start()
+        .await?;
+    let proxy = Proxy::start(vec![service.grpc]).await?;
+    let secret = token(&site, AUTO).await?;
+    let installed = Installed::new(&site, 1, &[proxy.address()], &secret)?;
+    let agent = installed.start()?;
+    installed.connected().await?;
+    proxy.refuse(true)?;
+    proxy.cut_all();
+    installed
+        .status_becomes("it is not connected", |status| !status.connection.connected)
+        .await?;
+    // More than one report carries.
+    for _ in 0..1_200 {
+        agent.record.take();
+    }
+    let (next, _) = agent.record.numbers();
+    let agent = {
+        agent.kill().await?;
+        installed.start()?
+    };
+    proxy.refuse(false)?;
+    let stored = format!("SELECT stored_count >= {} FROM agent_state", next - 1);
+    becomes(&site, &stored, "t").await?;
+    becomes(
+        &site,
+        "SELECT gap_count + rejected_count FROM agent_state",
+        "0",
+    )
+    .await?;
+    agent.stop().await?;
+    books_balance(&site).await
+}
+
+#[tokio::test]
+async fn the_services_time_is_followed_whatever_the_wall_clock_does() -> Result<()> {
+    let site = Site::new().await?;
+    let service = site.instance().start().await?;
+    let secret = token(&site, AUTO).await?;
+    let installed = Installed::new(&site, 1, &[service.grpc], &secret)?;
+    let clock = installed.surroundings.clock.clone();
+    clock.move_wall(-365 * 86_400_000);
+    let agent = installed.start()?;
+    becomes(&site, EPOCH, "online|1").await?;
+    for step in [-3_600_000, 86_400_000, -7_200_000] {
+        clock.move_wall(step);
+        agent.record.take();
+    }
+    becomes(
+        &site,
+        "SELECT stored_count >= 4, rejected_count FROM agent_state",
+        "t|0",
+    )
+    .await?;
+    let right = "SELECT bool_and(sampled_at BETWEEN now() - interval '5 min' AND now() + interval '1 min') FROM host_metrics";
+    becomes(&site, right, "t").await?;
+    becomes(
+        &site,
+        "SELECT clock_skew_ms < -360 * 86400000::bigint FROM agent_state",
+        "t",
+    )
+    .await?;
+    agent.stop().await
+}
+
+#[tokio::test]
+async fn a_newer_agent_is_noticed_with_its_address() -> Result<()> {
+    let site = Site::new().await?;
+    let service = site
+        .instance()
+        .set("INGEST_AGENT_LATEST_VERSION", "99.1.0")
+        .set("INGEST_AGENT_DOWNLOAD_BASE_URL", "https://fleet.example")
+        .start()
+        .await?;
+    let installed = Installed::new(&site, 1, &[service.grpc], &token(&site, AUTO).await?)?;
+    let agent = installed.start()?;
+    installed
+        .status_becomes("the notice is shown", |status| status.update.is_some())
+        .await?;
+    let notice = installed.status()?.update.context("a notice")?;
+    ensure!(notice.version == "99.1.0");
+    let beginning = "https://fleet.example/download/svc-agent/99.1.0/";
+    ensure!(notice.url.starts_with(beginning), "{}", notice.url);
+    agent.stop().await
+}

@@ -1,0 +1,184 @@
+//! Configuration: which source goes first, what is refused and by which name, and
+//! what is never shown.
+
+use std::{collections::BTreeMap, ffi::OsString};
+
+use anyhow::{Context, Result, ensure};
+use svc_agent::config::{Config, Flags, Problems, SETTINGS, Setting, Token};
+use tempfile::TempDir;
+
+/// A file, variables and flags, as an agent finds them.
+struct Given {
+    folder: TempDir,
+    variables: BTreeMap<String, OsString>,
+    flags: Flags,
+}
+
+fn given(file: &str) -> Result<Given> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("agent.toml");
+    std::fs::write(&path, file)?;
+    let flags = Flags {
+        file: Some(path),
+        values: BTreeMap::new(),
+    };
+    Ok(Given {
+        folder,
+        variables: BTreeMap::new(),
+        flags,
+    })
+}
+
+impl Given {
+    fn variable(mut self, name: &str, value: &str) -> Self {
+        self.variables.insert(name.into(), value.into());
+        self
+    }
+
+    fn flag(mut self, name: &'static str, value: &str) -> Self {
+        self.flags.values.insert(name, value.into());
+        self
+    }
+
+    fn read(&self) -> Result<Config, Problems> {
+        Config::read(&self.flags, &|name| self.variables.get(name).cloned())
+    }
+
+    fn problems(&self) -> Result<Vec<String>> {
+        let Problems(problems) = self.read().err().context("no problem was found")?;
+        Ok(problems.iter().map(ToString::to_string).collect())
+    }
+}
+
+#[test]
+fn flags_go_before_the_environment_and_the_environment_before_the_file() -> Result<()> {
+    let file =
+        "ingest_address = ['a.example', 'b.example:1']\ndata_dir = '/file'\nspool_size = '2MiB'";
+    let config = given(file)?.read()?;
+    let shown: Vec<String> = config.addresses.iter().map(ToString::to_string).collect();
+    ensure!(shown == ["a.example:9443", "b.example:1"]);
+    ensure!(config.data_dir == *"/file" && config.spool.bytes == 2 << 20);
+
+    let given = given(file)?.variable("SVC_AGENT_DATA_DIR", "/variable");
+    ensure!(given.read()?.data_dir == *"/variable");
+    let given = given.flag("data_dir", "/flag");
+    ensure!(given.read()?.data_dir == *"/flag");
+    // Empty is not set, wherever it stands.
+    let given = given
+        .flag("data_dir", "")
+        .variable("SVC_AGENT_DATA_DIR", " ");
+    ensure!(given.read()?.data_dir == *"/file");
+    Ok(())
+}
+
+#[test]
+fn one_setting_is_enough_and_a_file_is_not_needed() -> Result<()> {
+    let variables =
+        |name: &str| (name == "SVC_AGENT_INGEST_ADDRESS").then(|| "ingest.example".into());
+    let config = Config::read(&Flags::default(), &variables)?;
+    ensure!(config.data_dir == *"/var/lib/svc-agent");
+    ensure!(config.ca_cert_file.is_none() && matches!(config.token, Token::None));
+    Ok(())
+}
+
+#[test]
+fn all_problems_are_told_at_once_and_by_name() -> Result<()> {
+    let file = "ingest-address = 'a'\nlog = 7\nspool_age = '7w'\n[table]\nx = 1";
+    let given = given(file)?
+        .variable("SVC_AGENT_SPOOL_SIZE", "tiny")
+        .flag("log_format", "xml")
+        .flag("client_cert_file", "/only/one");
+    let problems = given.problems()?;
+    let file = given.folder.path().join("agent.toml").display().to_string();
+    for wanted in [
+        format!("ingest-address in {file}: is not a setting: ingest_address is"),
+        format!("table in {file}: is not a setting"),
+        "ingest_address: is required: set it in /etc/svc/agent.toml, or SVC_AGENT_INGEST_ADDRESS"
+            .into(),
+        format!("log in {file}: \"7\" is none of error, warn, info, debug and trace"),
+        format!("spool_age in {file}: \"7w\" is not a length of time: say for example 7d or 12h"),
+        "SVC_AGENT_SPOOL_SIZE: \"tiny\" does not begin with a number".into(),
+        "--log-format: \"xml\" is neither text nor json".into(),
+        "client_key_file: is missing: a client certificate and its key go together".into(),
+    ] {
+        ensure!(
+            problems.contains(&wanted),
+            "{wanted:?} is not among {problems:#?}"
+        );
+    }
+    ensure!(problems.len() == 8, "{problems:#?}");
+    Ok(())
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() -> Result<()> {
+    let mut missing = given("")?.flag("ingest_address", "a");
+    missing.flags.file = Some("/no/such/agent.toml".into());
+    let problems = missing.problems()?;
+    ensure!(
+        problems.len() == 1 && problems[0].contains("/no/such/agent.toml"),
+        "{problems:?}"
+    );
+    let broken =
+        given("log = 'info'\nenrolment_token = svc_enr_SECRET")?.flag("ingest_address", "a");
+    let problems = broken.problems()?;
+    ensure!(
+        problems.len() == 1 && problems[0].contains("is not TOML, near line"),
+        "{problems:?}"
+    );
+    ensure!(!problems[0].contains("SECRET"));
+    Ok(())
+}
+
+#[test]
+fn the_token_is_never_shown() -> Result<()> {
+    let given = given("ingest_address = 'a'\nenrolment_token = 'svc_enr_ SECRET'")?;
+    let problems = given.problems()?;
+    ensure!(
+        problems.len() == 1 && !problems[0].contains("SECRET"),
+        "{problems:?}"
+    );
+    let given = self::given("ingest_address = 'a'\nenrolment_token = 'svc_enr_SECRET'")?;
+    let shown = format!("{:?}", given.read()?);
+    ensure!(!shown.contains("SECRET"), "{shown}");
+    let both = given.variable("SVC_AGENT_ENROLMENT_TOKEN_FILE", "/run/token");
+    let problems = both.problems()?;
+    ensure!(
+        problems[0].contains("leave one of them out"),
+        "{problems:?}"
+    );
+    Ok(())
+}
+
+/// The table in docs/agent.md, as it must stand there.
+fn table() -> String {
+    let row = |setting: &Setting| {
+        let default = match setting.default {
+            None => "required".to_owned(),
+            Some("") => "empty".to_owned(),
+            Some(default) => format!("`{default}`"),
+        };
+        format!(
+            "| `{}` | `{}` | `--{}` | {default} | {} |\n",
+            setting.name,
+            setting.variable(),
+            setting.flag(),
+            setting.meaning
+        )
+    };
+    let head = "| Setting | Variable | Flag | Default | Meaning |\n|---|---|---|---|---|\n";
+    let rows: String = SETTINGS.iter().map(row).collect();
+    format!("<!-- settings -->\n{head}{rows}<!-- /settings -->\n")
+}
+
+#[test]
+fn the_guide_has_the_table_of_settings() -> Result<()> {
+    let guide =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/agent.md"))?;
+    let table = table();
+    ensure!(
+        guide.contains(&table),
+        "docs/agent.md should contain:\n{table}"
+    );
+    Ok(())
+}

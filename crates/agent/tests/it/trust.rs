@@ -1,0 +1,200 @@
+//! Whom the agent believes: the specification's self-signed certificate, a site's
+//! own authorities, and nobody else.
+
+use std::{process::Command, sync::Arc, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use svc_agent::{
+    identity::Identity,
+    trust::Trust,
+    wire::{Address, Connector, Patience, probe},
+};
+use svc_sandbox::Authority;
+
+use crate::{
+    agents::{AUTO, token},
+    harness::Site,
+    played::{Installed, becomes},
+};
+
+/// As the specification's reader would make it.
+fn openssl_req_x509(site: &Site, extra: &[&str]) -> Result<()> {
+    let (certificate, key) = (site.path("own.crt"), site.path("own.key"));
+    let made = Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+        ])
+        .args(["-nodes", "-days", "30"])
+        .args(extra)
+        .arg("-keyout")
+        .arg(&key)
+        .arg("-out")
+        .arg(&certificate)
+        .output()
+        .context("openssl")?;
+    ensure!(
+        made.status.success(),
+        "{}",
+        String::from_utf8_lossy(&made.stderr)
+    );
+    Ok(())
+}
+
+async fn tried(site: &Site, address: &str, ca: Option<&str>) -> Result<Result<(), String>> {
+    let trust = Trust::load(ca.map(|name| site.path(name)).as_deref())?;
+    let tls = Arc::new(trust.client(&Identity::generate()?)?);
+    let connector = Connector::new(tls, Patience::default());
+    let address: Address = address.parse().map_err(anyhow::Error::msg)?;
+    Ok(match connector.connect(&address).await {
+        Ok(connection) => probe(connection).await.map(drop).map_err(|r| r.to_string()),
+        Err(error) => Err(error.to_string()),
+    })
+}
+
+#[tokio::test]
+async fn a_certificate_as_openssl_makes_it_is_believed_by_itself() -> Result<()> {
+    for names in [
+        &["-subj", "/CN=127.0.0.1"][..],
+        &[
+            "-subj",
+            "/CN=ingest",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+        ][..],
+    ] {
+        let site = Site::new().await?;
+        openssl_req_x509(&site, names)?;
+        let service = site
+            .instance()
+            .set("INGEST_TLS_CERT", site.path("own.crt"))
+            .set("INGEST_TLS_KEY", site.path("own.key"))
+            .start()
+            .await?;
+        let secret = token(&site, AUTO).await?;
+        let mut installed = Installed::new(&site, 1, &[service.grpc], &secret)?;
+        installed.ca_cert_file = site.path("own.crt");
+        let agent = installed.start()?;
+        becomes(&site, "SELECT presence FROM agent_state", "online").await?;
+        agent.stop().await?;
+        // Its name still counts.
+        let elsewhere = format!("localhost:{}", service.grpc.port());
+        let refused = tried(&site, &elsewhere, Some("own.crt")).await?;
+        ensure!(
+            refused
+                .clone()
+                .is_err_and(|why| why.contains("another name")),
+            "{refused:?}"
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_authority_of_ones_own_is_believed_and_no_other() -> Result<()> {
+    let site = Site::new().await?;
+    let (ours, theirs) = (Authority::new("ours")?, Authority::new("theirs")?);
+    ours.issue_server(&["localhost", "127.0.0.1"])?
+        .write(site.folder(), "issued")?;
+    std::fs::write(site.path("ours.crt"), ours.cert_pem())?;
+    std::fs::write(site.path("theirs.crt"), theirs.cert_pem())?;
+    let service = site
+        .instance()
+        .set("INGEST_TLS_CERT", site.path("issued.crt"))
+        .set("INGEST_TLS_KEY", site.path("issued.key"))
+        .start()
+        .await?;
+    let address = service.grpc.to_string();
+    ensure!(tried(&site, &address, Some("ours.crt")).await? == Ok(()));
+    ensure!(tried(&site, &address, Some("issued.crt")).await? == Ok(()));
+    for wrong in [Some("theirs.crt"), None] {
+        let refused = tried(&site, &address, wrong).await?;
+        let clear = |why: String| {
+            why.contains("ca_cert_file") && why.contains("nobody that this agent trusts")
+        };
+        ensure!(refused.clone().is_err_and(clear), "{refused:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_expired_certificate_is_not_believed_even_by_itself() -> Result<()> {
+    let site = Site::new().await?;
+    svc_sandbox::Identity::expired_server(&["127.0.0.1"])?.write(site.folder(), "old")?;
+    let service = site
+        .instance()
+        .set("INGEST_TLS_CERT", site.path("old.crt"))
+        .set("INGEST_TLS_KEY", site.path("old.key"))
+        .start()
+        .await?;
+    let refused = tried(&site, &service.grpc.to_string(), Some("old.crt")).await?;
+    ensure!(
+        refused.clone().is_err_and(|why| why.contains("expired")),
+        "{refused:?}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_site_with_a_client_authority_takes_its_own_certificates_alone() -> Result<()> {
+    let site = Site::new().await?;
+    let clients = Authority::new("clients")?;
+    std::fs::write(site.path("clients.crt"), clients.cert_pem())?;
+    let (certificate, key) = clients
+        .issue_client("web-1")?
+        .write(site.folder(), "web-1")?;
+    let service = site
+        .instance()
+        .set("INGEST_TLS_CLIENT_CA", site.path("clients.crt"))
+        .start()
+        .await?;
+    let secret = token(&site, AUTO).await?;
+    let stranger = Installed::new(&site, 1, &[service.grpc], &secret)?;
+    let agent = stranger.start()?;
+    stranger
+        .status_becomes("it is told to bring a certificate", |status| {
+            let error = status.connection.error.as_deref();
+            error.is_some_and(|error| error.contains("client_cert_file"))
+        })
+        .await?;
+    agent.stop().await?;
+
+    let mut own = Installed::new(&site, 2, &[service.grpc], &secret)?;
+    own.settings = vec![
+        ("client_cert_file", certificate.display().to_string()),
+        ("client_key_file", key.display().to_string()),
+    ];
+    let agent = own.start()?;
+    becomes(&site, "SELECT presence FROM agent_state", "online").await?;
+    agent.stop().await
+}
+
+#[tokio::test]
+async fn who_does_not_answer_is_not_waited_for() -> Result<()> {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let address = silent.local_addr()?.to_string();
+    let tls = Trust::in_certificates(vec![]).client(&Identity::generate()?);
+    ensure!(tls.is_err(), "nobody can be believed");
+    let site = Site::new().await?;
+    let trust = Trust::load(Some(&site.path("server.crt")))?;
+    let patience = Patience {
+        connect: Duration::from_millis(200),
+        ..Patience::default()
+    };
+    let connector = Connector::new(Arc::new(trust.client(&Identity::generate()?)?), patience);
+    let address: Address = address.parse().map_err(anyhow::Error::msg)?;
+    let refused = connector
+        .connect(&address)
+        .await
+        .err()
+        .context("it connected")?;
+    ensure!(
+        refused.to_string().contains("did not answer in time"),
+        "{refused}"
+    );
+    Ok(())
+}

@@ -1,0 +1,220 @@
+//! kill -9 at any time, and death in the middle of a write at every byte.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{BufRead, BufReader},
+    path::Path,
+    process::Child,
+    thread,
+    time::Duration,
+};
+
+use svc_agent::spool::Spool;
+
+use crate::child::{LIMITS, SMALL, append, command, waiting};
+
+const ROUNDS: u64 = 30;
+
+#[derive(Default)]
+struct Ledger {
+    stored: BTreeMap<u64, u64>,
+    told: BTreeMap<u64, Option<u64>>,
+}
+
+impl Ledger {
+    /// A line that was cut short says nothing.
+    fn note(&mut self, line: &str) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [what, seq, moment] = words[..] else {
+            return;
+        };
+        let (Ok(seq), moment) = (seq.parse(), moment.parse().ok()) else {
+            return;
+        };
+        match (what, moment) {
+            ("stored", Some(moment)) => {
+                let before = self.stored.insert(seq, moment);
+                assert_eq!(before, None, "number {seq} was given twice");
+            }
+            ("told", moment) => {
+                let before = *self.told.entry(seq).or_insert(moment);
+                assert_eq!(before, moment, "what was told of {seq} stays true");
+            }
+            _ => {}
+        }
+    }
+
+    fn listen(&mut self, child: &mut Child) {
+        let out = BufReader::new(child.stdout.take().unwrap());
+        let lines: Vec<String> = out.lines().map_while(Result::ok).collect();
+        // Harness lines aside, the last may be incomplete.
+        lines.iter().for_each(|line| self.note(line));
+    }
+
+    /// All that was stored is there, up to what was acknowledged.
+    fn check(&self, spool: &Spool) {
+        let found: BTreeMap<u64, Option<u64>> = waiting(spool).into_iter().collect();
+        for (seq, moment) in self.stored.range(spool.acked_seq() + 1..) {
+            assert_eq!(found.get(seq), Some(&Some(*moment)), "sample {seq}");
+        }
+        for (seq, told) in self.told.range(spool.acked_seq() + 1..) {
+            assert_eq!(
+                found.get(seq),
+                Some(told),
+                "what was told of {seq} stays true"
+            );
+        }
+        let last = self.stored.last_key_value().map_or(0, |(seq, _)| *seq);
+        assert!(spool.next_seq() > last);
+    }
+}
+
+#[test]
+fn a_killed_process_loses_nothing_that_it_was_told_is_stored() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut ledger = Ledger::default();
+    for round in 0..ROUNDS {
+        let mut child = command(&["env"], dir.path(), u64::MAX, LIMITS)
+            .spawn()
+            .unwrap();
+        let pid = rustix::process::Pid::from_child(&child);
+        let killer = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(20 + round * 7 % 60));
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL)
+        });
+        ledger.listen(&mut child);
+        killer.join().unwrap().unwrap();
+        assert!(!child.wait().unwrap().success());
+        let spool = Spool::open(dir.path(), LIMITS).unwrap();
+        ledger.check(&spool);
+    }
+    assert!(
+        ledger.stored.len() > 100,
+        "{} were stored",
+        ledger.stored.len()
+    );
+}
+
+/// A limit on file sizes kills a process in the middle of the write that exceeds it,
+/// after the bytes that are within.
+#[test]
+fn a_process_that_dies_within_a_write_loses_only_that() {
+    let dir = tempfile::tempdir().unwrap();
+    for limit in [0, 1, 4_000, 8_191, 8_192]
+        .into_iter()
+        .chain(8_193..8_193 + 60)
+        .chain((8_300..9_000).step_by(50))
+    {
+        let mut ledger = Ledger::default();
+        let folder = dir.path().join(limit.to_string());
+        let limited = format!("--fsize={limit}");
+        let mut child = command(&["prlimit", &limited], &folder, 400, LIMITS)
+            .spawn()
+            .unwrap();
+        ledger.listen(&mut child);
+        assert!(!child.wait().unwrap().success(), "it was killed at {limit}");
+        let mut spool = Spool::open(&folder, LIMITS).unwrap();
+        ledger.check(&spool);
+        let seq = append(&mut spool, 7).unwrap();
+        assert_eq!(waiting(&spool).last(), Some(&(seq, Some(7))));
+    }
+}
+
+/// strace kills it as it is about to make its first such call, its second, and so on.
+#[test]
+#[ignore = "takes minutes and strace: make fuzz-agent"]
+fn a_process_killed_before_any_of_its_calls_loses_nothing() {
+    let mut kills = 0;
+    for call in [
+        "pwrite64",
+        "fdatasync",
+        "fsync",
+        "ftruncate",
+        "unlink",
+        "openat",
+    ] {
+        let mut when = 1;
+        while is_killed_at(call, when) {
+            when += 1;
+        }
+        eprintln!("{call}: killed at each of {} calls", when - 1);
+        kills += when - 1;
+    }
+    assert!(kills > 300, "{kills} kills");
+}
+
+/// Whether the child made that many calls.
+fn is_killed_at(call: &str, when: u64) -> bool {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("spool");
+    let inject = format!("--inject={call}:signal=KILL:when={when}");
+    let trace = [
+        "strace",
+        "-f",
+        "-o",
+        "/dev/null",
+        "-e",
+        &format!("trace={call}"),
+        &inject,
+    ];
+    let mut ledger = Ledger::default();
+    let mut before = Spool::open(&folder, SMALL).unwrap();
+    for moment in 1..=10 {
+        let seq = append(&mut before, moment).unwrap();
+        ledger.stored.insert(seq, moment);
+    }
+    drop(before);
+    let mut child = command(&trace, &folder, 210, SMALL).spawn().unwrap();
+    ledger.listen(&mut child);
+    let killed = !child.wait().unwrap().success();
+    let spool = Spool::open(&folder, SMALL).unwrap();
+    ledger.check(&spool);
+    killed
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
+    }
+}
+
+/// The disk's side of it: whatever part of the last write arrived.
+#[test]
+fn a_last_write_cut_at_every_byte_is_as_if_it_had_not_begun() {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = dir.path().join("whole");
+    let mut spool = Spool::open(&whole, LIMITS).unwrap();
+    for moment in 1..=3 {
+        append(&mut spool, moment).unwrap();
+    }
+    let file = fs::read_dir(&whole)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .find(|path| path.extension().is_some())
+        .unwrap();
+    let before = fs::metadata(&file).unwrap().len();
+    append(&mut spool, 4).unwrap();
+    let after = fs::metadata(&file).unwrap().len();
+    for length in before..after {
+        let cut = dir.path().join(length.to_string());
+        copy(&whole, &cut);
+        let file = fs::File::options()
+            .write(true)
+            .open(cut.join(file.file_name().unwrap()));
+        file.unwrap().set_len(length).unwrap();
+        let mut spool = Spool::open(&cut, LIMITS).unwrap();
+        assert_eq!(append(&mut spool, 9).unwrap(), 4);
+        let moments: Vec<_> = waiting(&spool)
+            .into_iter()
+            .map(|(_, moment)| moment)
+            .collect();
+        assert_eq!(
+            moments,
+            [Some(1), Some(2), Some(3), Some(9)],
+            "cut at {length}"
+        );
+    }
+}
