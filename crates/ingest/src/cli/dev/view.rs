@@ -51,7 +51,6 @@ impl View {
     fn draw(&self, hosts: &[HostRecord]) -> anyhow::Result<bool> {
         let now = Timestamp::now().strftime("%H:%M:%S UTC");
         let table = host::table(hosts);
-        let table: String = table.lines().map(|line| format!("    {line}\n")).collect();
         output::is_read(&format!(
             "{CLEAR}{}\n  Hosts at {now}:\n\n{table}",
             self.screen
