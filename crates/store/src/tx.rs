@@ -182,10 +182,11 @@ impl Drop for Checkout {
     }
 }
 
+/// One statement sets all three limits: what every transaction does is worth keeping short.
 fn begin_sql(limits: &TxLimits) -> String {
     format!(
-        "BEGIN; SET LOCAL statement_timeout = {}; SET LOCAL lock_timeout = {}; \
-         SET LOCAL idle_in_transaction_session_timeout = {}",
+        "BEGIN; SELECT set_config('statement_timeout', '{}', true), set_config('lock_timeout', '{}', true), \
+         set_config('idle_in_transaction_session_timeout', '{}', true)",
         limits.statement.as_millis(),
         limits.lock.as_millis(),
         limits.idle.as_millis(),

@@ -1,17 +1,14 @@
-//! The contract of the metrics queue, held by both kinds; and what JetStream adds.
+//! The contract of the metrics queue, held by both kinds; what JetStream adds is in
+//! [`jetstream`], and how one gets in there in [`access`].
+
+mod access;
+mod jetstream;
 
 use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use async_nats::jetstream::{
-    self,
-    consumer::{AckPolicy, pull},
-    stream::{Config, DiscardPolicy, RetentionPolicy},
-};
-use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy};
 use jiff::Timestamp;
-use nkeys::KeyPair;
-use serde_json::json;
 use svc_ingest::{
     config::{Queue as Settings, QueueUrl},
     queue::{
@@ -19,7 +16,7 @@ use svc_ingest::{
         shard_of,
     },
 };
-use svc_sandbox::{Authority, Nats, NatsOptions};
+use svc_sandbox::{Nats, NatsOptions};
 use svc_store::{AgentId, HostId, Range, SampleRow};
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
@@ -27,7 +24,6 @@ use uuid::Uuid;
 use crate::harness::{Environment, PATIENCE, eventually};
 
 const METRICS: &str = "SVC_INGEST_METRICS";
-const DEAD: &str = "SVC_INGEST_DEAD_LETTERS";
 /// Long enough for something to happen that must not.
 const A_WHILE: Duration = Duration::from_millis(500);
 
@@ -277,8 +273,8 @@ async fn a_batch_is_bounded() -> Result<()> {
 }
 
 /// A stream of this size; the operator's choice is kept.
-async fn small_stream(nats: &Nats, max_bytes: i64) -> Result<jetstream::Context> {
-    let context = jetstream::new(async_nats::connect(nats.url()).await?);
+async fn small_stream(nats: &Nats, max_bytes: i64) -> Result<async_nats::jetstream::Context> {
+    let context = async_nats::jetstream::new(async_nats::connect(nats.url()).await?);
     let stream = Config {
         name: METRICS.into(),
         subjects: vec!["svc.ingest.metrics.*".into()],
@@ -347,378 +343,6 @@ async fn a_parcel_larger_than_the_bounds_still_passes() -> Result<()> {
     let queue = Queue::InProcess(InProcess::new(tiny));
     timeout(PATIENCE, queue.push(parcel(agent(1), 1, 10))).await?;
     assert_eq!(take(&mut queue.receivers(), 1).await?.len(), 1);
-    Ok(())
-}
-
-/// Consumers that give up on a message after a second, as an operator may have made them.
-async fn impatient(nats: &Nats) -> Result<jetstream::Context> {
-    let context = small_stream(nats, 1 << 20).await?;
-    let stream = context.get_stream(METRICS).await?;
-    for shard in 0..SHARDS {
-        let consumer = pull::Config {
-            durable_name: Some(format!("svc-ingest-{shard}")),
-            filter_subject: format!("svc.ingest.metrics.{shard}"),
-            ack_policy: AckPolicy::Explicit,
-            ack_wait: Duration::from_secs(1),
-            ..pull::Config::default()
-        };
-        stream.create_consumer(consumer).await?;
-    }
-    Ok(context)
-}
-
-#[tokio::test]
-async fn what_a_dead_consumer_had_in_its_hands_comes_to_another() -> Result<()> {
-    let nats = Nats::start(NatsOptions::default()).await?;
-    impatient(&nats).await?;
-    let dead = open(&nats).await?;
-    for number in 1..=10 {
-        dead.push(parcel(agent(number), 1, 1)).await;
-    }
-    drop(take(&mut dead.receivers(), 10).await?);
-    drop(dead);
-    let alive = open(&nats).await?;
-    let taken = take(&mut alive.receivers(), 10).await?;
-    assert!(taken.iter().all(|delivery| delivery.receipt.again));
-    settle(taken).await;
-    Ok(())
-}
-
-#[tokio::test]
-async fn what_is_held_comes_to_nobody_else() -> Result<()> {
-    let nats = Nats::start(NatsOptions::default()).await?;
-    impatient(&nats).await?;
-    let queue = open(&nats).await?;
-    queue.push(parcel(agent(1), 1, 1)).await;
-    let taken = take(&mut queue.receivers(), 1).await?;
-    let mut others = open(&nats).await?.receivers();
-    for _ in 0..5 {
-        taken[0].receipt.hold().await;
-        assert_eq!(strays(&mut others[..1]).await, []);
-    }
-    settle(taken).await;
-    Ok(())
-}
-
-#[tokio::test]
-async fn several_processes_share_a_shard_and_none_gets_what_another_has() -> Result<()> {
-    let nats = Nats::start(NatsOptions::default()).await?;
-    let queues = [open(&nats).await?, open(&nats).await?];
-    for number in 1..=50 {
-        queues[0].push(parcel(agent(number), 1, 1)).await;
-    }
-    let few = Batch {
-        ranges: 5,
-        samples: 100,
-    };
-    let (mut seen, deadline) = (Vec::new(), Instant::now() + PATIENCE);
-    let mut receivers = queues.each_ref().map(Queue::receivers);
-    while seen.len() < 50 {
-        ensure!(Instant::now() < deadline, "{} came", seen.len());
-        for receiver in receivers.iter_mut().flatten() {
-            let batch = receiver.batch(few).await;
-            seen.extend(batch.iter().map(|delivery| delivery.parcel.range.agent_id));
-            settle(batch).await;
-        }
-    }
-    seen.sort();
-    seen.dedup();
-    assert_eq!(seen.len(), 50);
-    Ok(())
-}
-
-#[tokio::test]
-async fn nothing_that_was_pushed_is_lost_when_nats_is_killed_and_started_again() -> Result<()> {
-    let mut nats = Nats::start(NatsOptions::default()).await?;
-    let queue = open(&nats).await?;
-    for seq in 1..=50 {
-        queue.push(parcel(agent(1), seq, seq)).await;
-    }
-    nats.kill().await?;
-    let later = tokio::spawn({
-        let queue = queue.clone();
-        async move {
-            for seq in 51..=100 {
-                queue.push(parcel(agent(1), seq, seq)).await;
-            }
-        }
-    });
-    tokio::time::sleep(A_WHILE).await;
-    assert!(!later.is_finished(), "nobody has it");
-    nats.start_again().await?;
-    timeout(PATIENCE, later).await??;
-    let taken = take(&mut queue.receivers(), 100).await?;
-    let seqs: Vec<i64> = taken
-        .iter()
-        .map(|delivery| delivery.parcel.range.last_seq)
-        .collect();
-    assert_eq!(seqs, (1..=100).collect::<Vec<i64>>());
-    settle(taken).await;
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_parcel_that_is_pushed_twice_over_one_stream_is_one_and_over_two_is_two() -> Result<()> {
-    let nats = Nats::start(NatsOptions::default()).await?;
-    let queue = open(&nats).await?;
-    let once = parcel(agent(1), 1, 5);
-    let mut resent = once.clone();
-    resent.origin.epoch = 2;
-    let tickets = [
-        queue.push(once.clone()).await,
-        queue.push(once).await,
-        queue.push(resent).await,
-    ];
-    assert_eq!(tickets[0], tickets[1]);
-    assert_ne!(tickets[0], tickets[2]);
-    let mut receivers = queue.receivers();
-    settle(take(&mut receivers, 2).await?).await;
-    assert_eq!(strays(&mut receivers).await, []);
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_stream_with_other_settings_is_an_error_that_names_them_and_is_left_alone() -> Result<()>
-{
-    for (change, named) in [
-        (
-            (|config: &mut Config| config.discard = DiscardPolicy::Old) as fn(&mut Config),
-            "discard policy is Old and must be New",
-        ),
-        (
-            |config| config.retention = RetentionPolicy::WorkQueue,
-            "retention is WorkQueue and must be Interest",
-        ),
-        (
-            |config| config.storage = jetstream::stream::StorageType::Memory,
-            "storage is Memory and must be File",
-        ),
-        (|config| config.max_bytes = -1, "max_bytes is unlimited"),
-        (
-            |config| config.subjects = vec!["svc.ingest.metrics.1".into()],
-            "list of subjects",
-        ),
-    ] {
-        let nats = Nats::start(NatsOptions::default()).await?;
-        let context = jetstream::new(async_nats::connect(nats.url()).await?);
-        let mut config = Config {
-            name: METRICS.into(),
-            subjects: vec!["svc.ingest.metrics.*".into()],
-            retention: RetentionPolicy::Interest,
-            discard: DiscardPolicy::New,
-            max_bytes: 1 << 20,
-            ..Config::default()
-        };
-        change(&mut config);
-        context.create_stream(config.clone()).await?;
-        let error = open(&nats).await.expect_err(named);
-        assert!(format!("{error:#}").contains(named), "{error:#}");
-        let after = context
-            .get_stream(METRICS)
-            .await?
-            .cached_info()
-            .config
-            .clone();
-        assert_eq!(
-            (after.discard, after.retention, after.max_bytes),
-            (config.discard, config.retention, config.max_bytes)
-        );
-    }
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_message_that_is_not_ours_is_a_dead_letter() -> Result<()> {
-    let nats = Nats::start(NatsOptions::default()).await?;
-    let queue = open(&nats).await?;
-    let context = jetstream::new(async_nats::connect(nats.url()).await?);
-    context
-        .publish("svc.ingest.metrics.0", "not a protobuf".into())
-        .await?
-        .await?;
-    let mut receivers = queue.receivers();
-    eventually("it is buried", async || {
-        drop(receivers[0].batch(BATCH).await);
-        let dead = context.get_stream(DEAD).await;
-        let depth = queue.depth().await;
-        dead.is_ok_and(|dead| dead.cached_info().state.messages == 1)
-            && depth.is_ok_and(|depth| depth.ranges == 0)
-    })
-    .await?;
-    let dead = context.get_stream(DEAD).await?;
-    let letter = dead.get_raw_message(1).await?;
-    assert_eq!(letter.payload, "not a protobuf");
-    assert!(letter.headers.get("Svc-Ingest-Reason").is_some());
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_queue_waits_for_a_nats_that_is_away() -> Result<()> {
-    let port = crate::harness::own_port()?;
-    let settings = settings(&format!("nats://127.0.0.1:{port}"))?;
-    let opening = tokio::spawn(async move { Queue::open(&settings).await });
-    tokio::time::sleep(A_WHILE).await;
-    assert!(!opening.is_finished());
-    let options = NatsOptions {
-        port: Some(port),
-        ..NatsOptions::default()
-    };
-    let _nats = Nats::start(options).await?;
-    timeout(PATIENCE, opening).await???;
-    Ok(())
-}
-
-async fn guarded(arguments: &[&str]) -> Result<Nats> {
-    let arguments = arguments.iter().map(Into::into).collect();
-    Nats::start(NatsOptions {
-        arguments,
-        ..NatsOptions::default()
-    })
-    .await
-}
-
-/// Whether it opens at once: who is refused waits.
-async fn opens(settings: &Settings) -> bool {
-    let opened = timeout(Duration::from_secs(2), Queue::open(settings)).await;
-    opened.is_ok_and(|opened| opened.is_ok())
-}
-
-#[tokio::test]
-async fn credentials_stand_in_the_url_as_nats_users_write_them() -> Result<()> {
-    let by_name = guarded(&["--user", "svc", "--pass", "p@ss"]).await?;
-    let by_token = guarded(&["--auth", "t0ken"]).await?;
-    for (nats, credentials, good) in [
-        (&by_name, "svc:p%40ss@", true),
-        (&by_name, "svc:wrong@", false),
-        (&by_name, "", false),
-        (&by_token, "t0ken@", true),
-        (&by_token, "wrong@", false),
-    ] {
-        let url = nats
-            .url()
-            .replace("nats://", &format!("nats://{credentials}"));
-        assert_eq!(opens(&settings(&url)?).await, good, "{credentials}");
-    }
-    Ok(())
-}
-
-#[tokio::test]
-async fn tls_trusts_the_given_certificates_alone() -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let authority = Authority::new("NATS CA")?;
-    let (certificate, key) = authority
-        .issue_server(&["localhost"])?
-        .write(folder.path(), "nats")?;
-    let ca = folder.path().join("ca.pem");
-    std::fs::write(&ca, authority.cert_pem())?;
-    let nats = Nats::start(NatsOptions {
-        arguments: vec![
-            "--tls".into(),
-            "--tlscert".into(),
-            certificate.into(),
-            "--tlskey".into(),
-            key.into(),
-        ],
-        ..NatsOptions::default()
-    })
-    .await?;
-    let url = format!("tls://localhost:{}", nats.port());
-    let mut settings = settings(&url)?;
-    assert!(
-        !opens(&settings).await,
-        "nobody on this machine vouches for it"
-    );
-    settings.nats_ca = Some(ca);
-    assert!(opens(&settings).await);
-    Ok(())
-}
-
-/// A claim as NATS knows it: what is said of `subject`, signed by `issuer`.
-fn claim(issuer: &KeyPair, subject: &KeyPair, nats: serde_json::Value) -> Result<String> {
-    let encoded = |json: serde_json::Value| URL_SAFE_NO_PAD.encode(json.to_string());
-    let header = encoded(json!({"typ": "JWT", "alg": "ed25519-nkey"}));
-    let body = encoded(json!({
-        "jti": "test", "iat": 1_700_000_000, "name": "test",
-        "iss": issuer.public_key(), "sub": subject.public_key(), "nats": nats,
-    }));
-    let signed = format!("{header}.{body}");
-    let signature = issuer.sign(signed.as_bytes())?;
-    Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))
-}
-
-#[tokio::test]
-async fn a_credentials_file_lets_in_where_nats_demands_one() -> Result<()> {
-    let (operator, account, user) = (
-        KeyPair::new_operator(),
-        KeyPair::new_account(),
-        KeyPair::new_user(),
-    );
-    let limits = json!({
-        "subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": true, "conn": -1,
-        "leaf": -1, "mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1,
-    });
-    let operator_claim = claim(
-        &operator,
-        &operator,
-        json!({"type": "operator", "version": 2}),
-    )?;
-    let account_claim = claim(
-        &operator,
-        &account,
-        json!({"type": "account", "version": 2, "limits": limits}),
-    )?;
-    let user_claim = claim(
-        &account,
-        &user,
-        json!({"type": "user", "version": 2, "subs": -1, "data": -1, "payload": -1}),
-    )?;
-    let system = KeyPair::new_account();
-    let system_claim = claim(&operator, &system, json!({"type": "account", "version": 2}))?;
-    let system_key = system.public_key();
-    let folder = tempfile::tempdir()?;
-    let (config, creds) = (
-        folder.path().join("nats.conf"),
-        folder.path().join("svc.creds"),
-    );
-    let (key, seed) = (account.public_key(), user.seed()?);
-    std::fs::write(
-        &config,
-        format!(
-            "operator: {operator_claim}\nsystem_account: {system_key}\nresolver: MEMORY\n\
-             resolver_preload: {{ {key}: {account_claim}, {system_key}: {system_claim} }}\n"
-        ),
-    )?;
-    std::fs::write(
-        &creds,
-        format!(
-            "-----BEGIN NATS USER JWT-----\n{user_claim}\n------END NATS USER JWT------\n\n\
-             -----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
-        ),
-    )?;
-    let nats = Nats::start(NatsOptions {
-        arguments: vec!["-c".into(), config.into()],
-        ..NatsOptions::default()
-    })
-    .await?;
-    let mut settings = settings(&nats.url())?;
-    assert!(!opens(&settings).await);
-    settings.nats_creds = Some(creds);
-    let queue = timeout(PATIENCE, Queue::open(&settings)).await??;
-    queue.push(parcel(agent(1), 1, 1)).await;
-    settle(take(&mut queue.receivers(), 1).await?).await;
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_credentials_file_that_is_none_is_named() -> Result<()> {
-    let nats = Nats::start(NatsOptions::default()).await?;
-    let file = tempfile::NamedTempFile::new()?;
-    std::fs::write(file.path(), "not credentials")?;
-    let mut settings = settings(&nats.url())?;
-    settings.nats_creds = Some(file.path().to_owned());
-    let error = Queue::open(&settings).await.expect_err("no credentials");
-    let path = file.path().display().to_string();
-    assert!(error.to_string().contains(&path), "{error:#}");
     Ok(())
 }
 

@@ -1,0 +1,168 @@
+//! Getting into a NATS that does not let everybody in.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use nkeys::KeyPair;
+use serde_json::json;
+use svc_ingest::{config::Queue as Settings, queue::Queue};
+use svc_sandbox::{Authority, Nats, NatsOptions};
+use tokio::time::timeout;
+
+use super::{agent, parcel, settings, settle, take};
+use crate::harness::PATIENCE;
+
+async fn guarded(arguments: &[&str]) -> Result<Nats> {
+    let arguments = arguments.iter().map(Into::into).collect();
+    Nats::start(NatsOptions {
+        arguments,
+        ..NatsOptions::default()
+    })
+    .await
+}
+
+/// Whether it opens at once: who is refused waits.
+async fn opens(settings: &Settings) -> bool {
+    let opened = timeout(Duration::from_secs(2), Queue::open(settings)).await;
+    opened.is_ok_and(|opened| opened.is_ok())
+}
+
+#[tokio::test]
+async fn credentials_stand_in_the_url_as_nats_users_write_them() -> Result<()> {
+    let by_name = guarded(&["--user", "svc", "--pass", "p@ss"]).await?;
+    let by_token = guarded(&["--auth", "t0ken"]).await?;
+    for (nats, credentials, good) in [
+        (&by_name, "svc:p%40ss@", true),
+        (&by_name, "svc:wrong@", false),
+        (&by_name, "", false),
+        (&by_token, "t0ken@", true),
+        (&by_token, "wrong@", false),
+    ] {
+        let url = nats
+            .url()
+            .replace("nats://", &format!("nats://{credentials}"));
+        assert_eq!(opens(&settings(&url)?).await, good, "{credentials}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn tls_trusts_the_given_certificates_alone() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let authority = Authority::new("NATS CA")?;
+    let (certificate, key) = authority
+        .issue_server(&["localhost"])?
+        .write(folder.path(), "nats")?;
+    let ca = folder.path().join("ca.pem");
+    std::fs::write(&ca, authority.cert_pem())?;
+    let nats = Nats::start(NatsOptions {
+        arguments: vec![
+            "--tls".into(),
+            "--tlscert".into(),
+            certificate.into(),
+            "--tlskey".into(),
+            key.into(),
+        ],
+        ..NatsOptions::default()
+    })
+    .await?;
+    let url = format!("tls://localhost:{}", nats.port());
+    let mut settings = settings(&url)?;
+    assert!(
+        !opens(&settings).await,
+        "nobody on this machine vouches for it"
+    );
+    settings.nats_ca = Some(ca);
+    assert!(opens(&settings).await);
+    Ok(())
+}
+
+/// A claim as NATS knows it: what is said of `subject`, signed by `issuer`.
+fn claim(issuer: &KeyPair, subject: &KeyPair, nats: serde_json::Value) -> Result<String> {
+    let encoded = |json: serde_json::Value| URL_SAFE_NO_PAD.encode(json.to_string());
+    let header = encoded(json!({"typ": "JWT", "alg": "ed25519-nkey"}));
+    let body = encoded(json!({
+        "jti": "test", "iat": 1_700_000_000, "name": "test",
+        "iss": issuer.public_key(), "sub": subject.public_key(), "nats": nats,
+    }));
+    let signed = format!("{header}.{body}");
+    let signature = issuer.sign(signed.as_bytes())?;
+    Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))
+}
+
+#[tokio::test]
+async fn a_credentials_file_lets_in_where_nats_demands_one() -> Result<()> {
+    let (operator, account, user) = (
+        KeyPair::new_operator(),
+        KeyPair::new_account(),
+        KeyPair::new_user(),
+    );
+    let limits = json!({
+        "subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": true, "conn": -1,
+        "leaf": -1, "mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1,
+    });
+    let operator_claim = claim(
+        &operator,
+        &operator,
+        json!({"type": "operator", "version": 2}),
+    )?;
+    let account_claim = claim(
+        &operator,
+        &account,
+        json!({"type": "account", "version": 2, "limits": limits}),
+    )?;
+    let user_claim = claim(
+        &account,
+        &user,
+        json!({"type": "user", "version": 2, "subs": -1, "data": -1, "payload": -1}),
+    )?;
+    let system = KeyPair::new_account();
+    let system_claim = claim(&operator, &system, json!({"type": "account", "version": 2}))?;
+    let system_key = system.public_key();
+    let folder = tempfile::tempdir()?;
+    let (config, creds) = (
+        folder.path().join("nats.conf"),
+        folder.path().join("svc.creds"),
+    );
+    let (key, seed) = (account.public_key(), user.seed()?);
+    std::fs::write(
+        &config,
+        format!(
+            "operator: {operator_claim}\nsystem_account: {system_key}\nresolver: MEMORY\n\
+             resolver_preload: {{ {key}: {account_claim}, {system_key}: {system_claim} }}\n"
+        ),
+    )?;
+    std::fs::write(
+        &creds,
+        format!(
+            "-----BEGIN NATS USER JWT-----\n{user_claim}\n------END NATS USER JWT------\n\n\
+             -----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
+        ),
+    )?;
+    let nats = Nats::start(NatsOptions {
+        arguments: vec!["-c".into(), config.into()],
+        ..NatsOptions::default()
+    })
+    .await?;
+    let mut settings = settings(&nats.url())?;
+    assert!(!opens(&settings).await);
+    settings.nats_creds = Some(creds);
+    let queue = timeout(PATIENCE, Queue::open(&settings)).await??;
+    queue.push(parcel(agent(1), 1, 1)).await;
+    settle(take(&mut queue.receivers(), 1).await?).await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_credentials_file_that_is_none_is_named() -> Result<()> {
+    let nats = Nats::start(NatsOptions::default()).await?;
+    let file = tempfile::NamedTempFile::new()?;
+    std::fs::write(file.path(), "not credentials")?;
+    let mut settings = settings(&nats.url())?;
+    settings.nats_creds = Some(file.path().to_owned());
+    let error = Queue::open(&settings).await.expect_err("no credentials");
+    let path = file.path().display().to_string();
+    assert!(error.to_string().contains(&path), "{error:#}");
+    Ok(())
+}

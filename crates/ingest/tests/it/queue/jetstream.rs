@@ -1,0 +1,237 @@
+//! What JetStream adds to the contract: other processes, kills, and streams that
+//! somebody else has made.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use async_nats::jetstream::{
+    self,
+    consumer::{AckPolicy, pull},
+    stream::{Config, DiscardPolicy, RetentionPolicy},
+};
+use svc_ingest::queue::{BATCH, Batch, Queue, SHARDS};
+use svc_sandbox::{Nats, NatsOptions};
+use tokio::time::{Instant, timeout};
+
+use super::{A_WHILE, METRICS, agent, open, parcel, settings, settle, small_stream, strays, take};
+use crate::harness::{PATIENCE, eventually};
+
+const DEAD: &str = "SVC_INGEST_DEAD_LETTERS";
+
+/// Consumers that give up on a message after a second, as an operator may have made them.
+async fn impatient(nats: &Nats) -> Result<jetstream::Context> {
+    let context = small_stream(nats, 1 << 20).await?;
+    let stream = context.get_stream(METRICS).await?;
+    for shard in 0..SHARDS {
+        let consumer = pull::Config {
+            durable_name: Some(format!("svc-ingest-{shard}")),
+            filter_subject: format!("svc.ingest.metrics.{shard}"),
+            ack_policy: AckPolicy::Explicit,
+            ack_wait: Duration::from_secs(1),
+            ..pull::Config::default()
+        };
+        stream.create_consumer(consumer).await?;
+    }
+    Ok(context)
+}
+
+#[tokio::test]
+async fn what_a_dead_consumer_had_in_its_hands_comes_to_another() -> Result<()> {
+    let nats = Nats::start(NatsOptions::default()).await?;
+    impatient(&nats).await?;
+    let dead = open(&nats).await?;
+    for number in 1..=10 {
+        dead.push(parcel(agent(number), 1, 1)).await;
+    }
+    drop(take(&mut dead.receivers(), 10).await?);
+    drop(dead);
+    let alive = open(&nats).await?;
+    let taken = take(&mut alive.receivers(), 10).await?;
+    assert!(taken.iter().all(|delivery| delivery.receipt.again));
+    settle(taken).await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_held_comes_to_nobody_else() -> Result<()> {
+    let nats = Nats::start(NatsOptions::default()).await?;
+    impatient(&nats).await?;
+    let queue = open(&nats).await?;
+    queue.push(parcel(agent(1), 1, 1)).await;
+    let taken = take(&mut queue.receivers(), 1).await?;
+    let mut others = open(&nats).await?.receivers();
+    for _ in 0..5 {
+        taken[0].receipt.hold().await;
+        assert_eq!(strays(&mut others[..1]).await, []);
+    }
+    settle(taken).await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn several_processes_share_a_shard_and_none_gets_what_another_has() -> Result<()> {
+    let nats = Nats::start(NatsOptions::default()).await?;
+    let queues = [open(&nats).await?, open(&nats).await?];
+    for number in 1..=50 {
+        queues[0].push(parcel(agent(number), 1, 1)).await;
+    }
+    let few = Batch {
+        ranges: 5,
+        samples: 100,
+    };
+    let (mut seen, deadline) = (Vec::new(), Instant::now() + PATIENCE);
+    let mut receivers = queues.each_ref().map(Queue::receivers);
+    while seen.len() < 50 {
+        ensure!(Instant::now() < deadline, "{} came", seen.len());
+        for receiver in receivers.iter_mut().flatten() {
+            let batch = receiver.batch(few).await;
+            seen.extend(batch.iter().map(|delivery| delivery.parcel.range.agent_id));
+            settle(batch).await;
+        }
+    }
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), 50);
+    Ok(())
+}
+
+#[tokio::test]
+async fn nothing_that_was_pushed_is_lost_when_nats_is_killed_and_started_again() -> Result<()> {
+    let mut nats = Nats::start(NatsOptions::default()).await?;
+    let queue = open(&nats).await?;
+    for seq in 1..=50 {
+        queue.push(parcel(agent(1), seq, seq)).await;
+    }
+    nats.kill().await?;
+    let later = tokio::spawn({
+        let queue = queue.clone();
+        async move {
+            for seq in 51..=100 {
+                queue.push(parcel(agent(1), seq, seq)).await;
+            }
+        }
+    });
+    tokio::time::sleep(A_WHILE).await;
+    assert!(!later.is_finished(), "nobody has it");
+    nats.start_again().await?;
+    timeout(PATIENCE, later).await??;
+    let taken = take(&mut queue.receivers(), 100).await?;
+    let seqs: Vec<i64> = taken
+        .iter()
+        .map(|delivery| delivery.parcel.range.last_seq)
+        .collect();
+    assert_eq!(seqs, (1..=100).collect::<Vec<i64>>());
+    settle(taken).await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_parcel_that_is_pushed_twice_over_one_stream_is_one_and_over_two_is_two() -> Result<()> {
+    let nats = Nats::start(NatsOptions::default()).await?;
+    let queue = open(&nats).await?;
+    let once = parcel(agent(1), 1, 5);
+    let mut resent = once.clone();
+    resent.origin.epoch = 2;
+    let tickets = [
+        queue.push(once.clone()).await,
+        queue.push(once).await,
+        queue.push(resent).await,
+    ];
+    assert_eq!(tickets[0], tickets[1]);
+    assert_ne!(tickets[0], tickets[2]);
+    let mut receivers = queue.receivers();
+    settle(take(&mut receivers, 2).await?).await;
+    assert_eq!(strays(&mut receivers).await, []);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_stream_with_other_settings_is_an_error_that_names_them_and_is_left_alone() -> Result<()>
+{
+    for (change, named) in [
+        (
+            (|config: &mut Config| config.discard = DiscardPolicy::Old) as fn(&mut Config),
+            "discard policy is Old and must be New",
+        ),
+        (
+            |config| config.retention = RetentionPolicy::WorkQueue,
+            "retention is WorkQueue and must be Interest",
+        ),
+        (
+            |config| config.storage = jetstream::stream::StorageType::Memory,
+            "storage is Memory and must be File",
+        ),
+        (|config| config.max_bytes = -1, "max_bytes is unlimited"),
+        (
+            |config| config.subjects = vec!["svc.ingest.metrics.1".into()],
+            "list of subjects",
+        ),
+    ] {
+        let nats = Nats::start(NatsOptions::default()).await?;
+        let context = jetstream::new(async_nats::connect(nats.url()).await?);
+        let mut config = Config {
+            name: METRICS.into(),
+            subjects: vec!["svc.ingest.metrics.*".into()],
+            retention: RetentionPolicy::Interest,
+            discard: DiscardPolicy::New,
+            max_bytes: 1 << 20,
+            ..Config::default()
+        };
+        change(&mut config);
+        context.create_stream(config.clone()).await?;
+        let error = open(&nats).await.expect_err(named);
+        assert!(format!("{error:#}").contains(named), "{error:#}");
+        let after = context
+            .get_stream(METRICS)
+            .await?
+            .cached_info()
+            .config
+            .clone();
+        assert_eq!(
+            (after.discard, after.retention, after.max_bytes),
+            (config.discard, config.retention, config.max_bytes)
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_message_that_is_not_ours_is_a_dead_letter() -> Result<()> {
+    let nats = Nats::start(NatsOptions::default()).await?;
+    let queue = open(&nats).await?;
+    let context = jetstream::new(async_nats::connect(nats.url()).await?);
+    context
+        .publish("svc.ingest.metrics.0", "not a protobuf".into())
+        .await?
+        .await?;
+    let mut receivers = queue.receivers();
+    eventually("it is buried", async || {
+        drop(receivers[0].batch(BATCH).await);
+        let dead = context.get_stream(DEAD).await;
+        let depth = queue.depth().await;
+        dead.is_ok_and(|dead| dead.cached_info().state.messages == 1)
+            && depth.is_ok_and(|depth| depth.ranges == 0)
+    })
+    .await?;
+    let dead = context.get_stream(DEAD).await?;
+    let letter = dead.get_raw_message(1).await?;
+    assert_eq!(letter.payload, "not a protobuf");
+    assert!(letter.headers.get("Svc-Ingest-Reason").is_some());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_queue_waits_for_a_nats_that_is_away() -> Result<()> {
+    let port = crate::harness::own_port()?;
+    let settings = settings(&format!("nats://127.0.0.1:{port}"))?;
+    let opening = tokio::spawn(async move { Queue::open(&settings).await });
+    tokio::time::sleep(A_WHILE).await;
+    assert!(!opening.is_finished());
+    let options = NatsOptions {
+        port: Some(port),
+        ..NatsOptions::default()
+    };
+    let _nats = Nats::start(options).await?;
+    timeout(PATIENCE, opening).await???;
+    Ok(())
+}
