@@ -2,6 +2,7 @@
 //! both queues.
 
 use std::{
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::Command,
     time::{Duration, Instant},
@@ -88,9 +89,13 @@ async fn a_locked_metrics_table_holds_up_no_registration_and_no_revocation() -> 
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    fn mount(path: &Path) -> Result<Self> {
+    /// For who owns `like`: PostgreSQL wants its folders for itself.
+    fn mount(path: &Path, like: &Path) -> Result<Self> {
         std::fs::create_dir_all(path)?;
-        let options = ["-t", "tmpfs", "-o", "size=16m,mode=0777", "tmpfs"];
+        let owner = std::fs::metadata(like)?;
+        let (uid, gid) = (owner.uid(), owner.gid());
+        let size = format!("size=16m,mode=0700,uid={uid},gid={gid}");
+        let options = ["-t", "tmpfs", "-o", &size, "tmpfs"];
         let status = Command::new("mount").args(options).arg(path).status()?;
         ensure!(status.success(), "mount: {status}");
         Ok(Self(path.to_owned()))
@@ -118,8 +123,8 @@ async fn a_disk_that_is_really_full_withholds_acknowledgements_until_it_is_not()
     let folder = tempfile::tempdir()?;
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(folder.path(), open)?;
-    let disk = SmallDisk::mount(&folder.path().join("disk"))?;
-    let site = Site::with_server(PostgresOptions::default()).await?;
+    let mut site = Site::with_server(PostgresOptions::default()).await?;
+    let disk = SmallDisk::mount(&folder.path().join("disk"), site.server().data_dir())?;
     let location = disk.0.display();
     site.psql(&format!("CREATE TABLESPACE small LOCATION '{location}'"))
         .await?;
@@ -186,7 +191,7 @@ async fn memory_is_flat_while_nothing_is_consumed() -> Result<()> {
         };
         let server = builder.start().await?;
         let lock = "BEGIN; LOCK TABLE host_metrics IN SHARE MODE; SELECT pg_sleep(60); COMMIT";
-        let fleet = Fleet::start(&plant.site, &[server.grpc], 0, 200, BRISK).await?;
+        let fleet = Fleet::start(&plant.site, &[server.grpc], 0, 200, Pace::default()).await?;
         let stalled = async {
             sleep(Duration::from_secs(10)).await;
             let (early, since) = (memory(server.pid()?)?, Instant::now());

@@ -11,8 +11,9 @@ use crate::{
     harness::{InstanceBuilder, Process, ProcessBuilder, Site, get},
 };
 
+/// As often as an agent may report: faster, and what it has to send would pile up.
 pub const BRISK: Pace = Pace {
-    every: Duration::from_millis(200),
+    every: Duration::from_millis(500),
     patience: Duration::from_secs(10),
     keepalive: Duration::from_secs(30),
     backoff: Duration::from_millis(200),
