@@ -22,8 +22,10 @@ use crate::queue::{Batch, Delivery, Handle, Parcel, Receipt, Unanswered, shard_o
 
 /// How long a pull waits for a first message.
 const WAIT: Duration = Duration::from_secs(1);
-/// For the rest of a pull, and for every word to NATS that needs no answer.
+/// For every word to NATS that needs no answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two messages of a pull: a server that is silent for longer has forgotten it.
+const SILENCE: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(500);
 /// How long a message stays away that was put back.
 const AWAY: Duration = Duration::from_millis(250);
@@ -154,7 +156,7 @@ impl Receiver {
 async fn gather(pull: Result<pull::Batch, pull::BatchError>) -> Result<Vec<Delivered>, Unanswered> {
     let mut pull = pull.map_err(|error| Unanswered(error.into()))?;
     let mut messages = Vec::new();
-    while let Ok(Some(next)) = timeout(PATIENCE + WAIT, pull.next()).await {
+    while let Ok(Some(next)) = timeout(SILENCE, pull.next()).await {
         match next {
             Ok(message) => messages.push(message),
             Err(error) if messages.is_empty() => return Err(Unanswered(error)),
