@@ -434,6 +434,7 @@ async fn a_steady_fleet_writes_samples_and_no_presence() -> Result<()> {
         "sessions_displaced",
         "sessions_orphaned",
         "sessions_sweep",
+        "watermarks",
     ];
     let strange: Vec<_> = asked.iter().filter(|name| !steady.contains(name)).collect();
     ensure!(
