@@ -15,9 +15,15 @@ use tempfile::TempDir;
 
 use crate::{
     agents::{AUTO, FakeAgent, machine, token},
-    fleet::Fleet,
+    fleet::{Fleet, Pace},
     harness::{Instance, Site, eventually},
     plant::{BRISK, Kind, Plant, metric, on_ports_of, range, seed},
+};
+
+/// Slower than agents may report, so that they catch up with what was held up.
+const STEADY: Pace = Pace {
+    every: Duration::from_secs(1),
+    ..BRISK
 };
 
 /// The database behind a proxy, and its URL there.
@@ -37,7 +43,7 @@ pub async fn commits_cut(kind: Kind, agents: u32, times: usize) -> Result<()> {
     let plant = Plant::new(kind).await?;
     let (proxy, url) = proxied(&plant.site).await?;
     let instance = plant.instance().set("DATABASE_URL", url).start().await?;
-    let fleet = Fleet::start(&plant.site, &[instance.grpc], 0, agents, BRISK).await?;
+    let fleet = Fleet::start(&plant.site, &[instance.grpc], 0, agents, STEADY).await?;
     for _ in 0..times {
         proxy.cut_once_said(b"COMMIT");
         eventually("a commit was cut", async || proxy.was_said()).await?;
@@ -52,7 +58,7 @@ pub async fn resets(kind: Kind, agents: u32, times: usize) -> Result<()> {
     let plant = Plant::with_own_server(kind).await?;
     let (proxy, url) = proxied(&plant.site).await?;
     let instance = plant.instance().set("DATABASE_URL", url).start().await?;
-    let fleet = Fleet::start(&plant.site, &[instance.grpc], 0, agents, BRISK).await?;
+    let fleet = Fleet::start(&plant.site, &[instance.grpc], 0, agents, STEADY).await?;
     for _ in 0..times {
         let pause = rand::random_range(1..50);
         tokio::time::sleep(Duration::from_millis(pause)).await;
