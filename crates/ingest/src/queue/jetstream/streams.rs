@@ -16,7 +16,7 @@ use async_nats::jetstream::{
 use super::{DEAD_LETTERS, OpenError, STREAM, receive, subject};
 use crate::queue::{SHARDS, Unanswered};
 
-/// The stream's size by default: some days' samples of a thousand hosts.
+/// The stream's size by default; the operator may choose another.
 const MAX_BYTES: i64 = 1 << 30;
 /// Agents keep what was not acknowledged; what lies here for longer nobody waits for.
 const MAX_AGE: Duration = Duration::from_hours(24);
