@@ -77,7 +77,11 @@ impl Agent {
             agent_id: Box::default(),
             ledger: Ledger::default(),
             backoff: Backoff::default(),
-            turn: number as usize,
+            turn: if shared.plan.spread {
+                number as usize
+            } else {
+                0
+            },
             interval,
             next_sample: Instant::now() + interval.mul_f64(rand::random()),
             correction_ms: 0,

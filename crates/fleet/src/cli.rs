@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::bench::echo::{self, EchoArgs};
+use crate::bench::{self, BenchArgs, RenderArgs};
 use crate::run::RunArgs;
 use crate::scenario::ScenarioArgs;
 use crate::{run, scenario, worker};
@@ -26,6 +28,13 @@ enum Command {
     Run(Box<RunArgs>),
     /// Play a scenario on a system of its own, and check what must hold
     Scenario(ScenarioArgs),
+    /// Measure the service beside a bare echo and a bare SQL loop, and check the bars
+    Bench(BenchArgs),
+    /// Write stored results into the documentation
+    Render(RenderArgs),
+    /// The bare echo that the service is measured beside
+    #[command(hide = true)]
+    BareEcho(EchoArgs),
     /// A part of a fleet: how the program starts itself
     #[command(hide = true)]
     Worker,
@@ -56,6 +65,9 @@ fn dispatch(command: Command) -> anyhow::Result<bool> {
             Command::Worker => Ok(false),
             Command::Run(args) => run::run(*args).await,
             Command::Scenario(args) => scenario::run(args).await,
+            Command::Bench(args) => bench::run(args).await,
+            Command::Render(args) => bench::render(&args).map(|()| true),
+            Command::BareEcho(args) => echo::serve(args).await.map(|()| true),
         }
     })
 }

@@ -4,6 +4,7 @@
 //! the tables that its users read. What is measured here is what a user would see.
 
 pub mod agent;
+pub mod bench;
 pub mod cli;
 pub mod fleet;
 pub mod identity;

@@ -25,6 +25,8 @@ impl fmt::Debug for Token {
 pub struct Plan {
     pub agents: u32,
     pub targets: Vec<SocketAddr>,
+    /// Whether agents begin at different targets; otherwise all begin at the first.
+    pub spread: bool,
     /// The name in the server's certificate.
     pub server_name: String,
     /// PEM of who vouches for the server; without it any certificate will do, whose key it holds.
@@ -112,6 +114,28 @@ pub enum Line {
 impl Plan {
     pub fn is_local(&self) -> bool {
         self.targets.iter().all(|target| target.ip().is_loopback())
+    }
+}
+
+impl Plan {
+    /// A fleet on this machine that reports as the service says, with everything else left out.
+    pub fn local(agents: u32, targets: Vec<SocketAddr>, token: String) -> Plan {
+        Plan {
+            agents,
+            targets,
+            spread: true,
+            server_name: "localhost".into(),
+            ca_pem: None,
+            token: Token(token),
+            seed: Token(crate::state::random_seed()),
+            interval: None,
+            ramp: Duration::ZERO,
+            report_samples: 1,
+            closed_loop: false,
+            skew: None,
+            state: None,
+            task: Task::Report,
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use self::progress::Progress;
 use self::report::Report;
 use crate::fleet::{Fleet, read_pem};
 use crate::lab::ingest;
-use crate::plan::{Plan, Task, Token};
+use crate::plan::{Plan, Token};
 use crate::state;
 
 /// For what was taken to be acknowledged after the fleet has fallen quiet.
@@ -127,19 +127,15 @@ async fn plan(args: &RunArgs) -> anyhow::Result<Plan> {
         None => args.seed.clone().unwrap_or_else(state::random_seed),
     };
     Ok(Plan {
-        agents: args.agents,
-        targets,
         server_name: args.server_name.clone(),
         ca_pem: args.ca_cert.as_deref().map(read_pem).transpose()?,
-        token: Token(token(args).await?),
         seed: Token(seed),
         interval: args.interval,
         ramp: args.ramp,
         report_samples: args.report_samples,
         closed_loop: args.closed_loop,
-        skew: None,
         state: args.state.clone(),
-        task: Task::Report,
+        ..Plan::local(args.agents, targets, token(args).await?)
     })
 }
 

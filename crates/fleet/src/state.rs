@@ -1,7 +1,7 @@
-//! JWTs kept between runs, so that fifty thousand agents need not register again.
+//! Bearers (JWTs) kept between runs, so that fifty thousand agents need not register again.
 //!
 //! Keys come from the seed and need no file. A block of a thousand agents is one file of lines
-//! `number jwt`, readable by its owner alone; a JWT that has run out is simply refused, and its agent
+//! `number bearer`, readable by its owner alone; a JWT that has run out is simply refused, and its agent
 //! registers over its key.
 
 use std::collections::BTreeMap;

@@ -12,6 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
+use http::HeaderValue;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
@@ -85,11 +86,18 @@ fn start(shared: &Arc<Shared>, part: &Part) -> JoinSet<Remains> {
     let mut agents = JoinSet::new();
     for index in 0..part.count {
         let number = part.first + index;
-        let bearer = known.remove(&number).and_then(|jwt| jwt.try_into().ok());
+        let bearer = known.remove(&number).and_then(|kept| bearer(&kept));
         let agent = Agent::new(shared.clone(), number, bearer);
         agents.spawn(agent.run(now + step * index));
     }
     agents
+}
+
+/// Marked as sensitive again, so that HTTP/2 keeps it out of its tables.
+fn bearer(kept: &str) -> Option<HeaderValue> {
+    let mut bearer = HeaderValue::try_from(kept).ok()?;
+    bearer.set_sensitive(true);
+    Some(bearer)
 }
 
 fn heed(shared: &Shared, news: Orders) {

@@ -30,7 +30,7 @@ use crate::wire::Frames;
 /// How long a service may leave a ping unanswered.
 const PONG_PATIENCE: Duration = Duration::from_secs(20);
 /// An address has 28,000 ports to connect from, and one that was used rests for a minute.
-const AGENTS_PER_ADDRESS: u32 = 4_000;
+pub const AGENTS_PER_ADDRESS: u32 = 4_000;
 
 type Http2 = Connection<TlsStream<TcpStream>, Bytes>;
 

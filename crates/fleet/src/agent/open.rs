@@ -95,10 +95,18 @@ impl Agent {
         let plan = &self.shared.plan;
         Ok(Route {
             target: plan.targets[self.turn % plan.targets.len()],
-            source: plan.is_local().then(|| link::source(self.number)),
+            source: plan.is_local().then(|| self.source()),
             name: self.shared.name.clone(),
             tls: self.shared.tls.with(&key),
         })
+    }
+
+    /// Handshakes use up ports: they go round all addresses.
+    fn source(&self) -> std::net::IpAddr {
+        match self.shared.plan.task {
+            Task::Handshake => link::source(self.turn as u32 * link::AGENTS_PER_ADDRESS),
+            Task::Report | Task::Enrol => link::source(self.number),
+        }
     }
 
     /// Made when it is first needed, so that a fleet's keys are made while it ramps up.

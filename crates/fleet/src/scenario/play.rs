@@ -11,9 +11,8 @@ use super::must::{Check, Seen};
 use super::{Scenario, Step};
 use crate::fleet::{Fleet, shown};
 use crate::lab::{Lab, Settings};
-use crate::plan::{Away, Plan, Task, Token};
+use crate::plan::{Away, Plan};
 use crate::run::audit::Books;
-use crate::state;
 
 const AGENTS_PER_INSTANCE: u32 = 18_000;
 /// Longer than anything may take: what a scenario asks for is checked at its end.
@@ -72,20 +71,11 @@ fn instances(scenario: &Scenario) -> usize {
 }
 
 async fn plan(scenario: &Scenario, lab: &Lab) -> anyhow::Result<Plan> {
+    let token = lab.token(scenario.agents).await?;
     Ok(Plan {
-        agents: scenario.agents,
-        targets: lab.targets(),
-        server_name: "localhost".into(),
-        ca_pem: None,
-        token: Token(lab.token(scenario.agents).await?),
-        seed: Token(state::random_seed()),
-        interval: None,
         ramp: scenario.ramp,
-        report_samples: 1,
-        closed_loop: false,
         skew: scenario.skew,
-        state: None,
-        task: Task::Report,
+        ..Plan::local(scenario.agents, lab.targets(), token)
     })
 }
 
