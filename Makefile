@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: help dev test fmt lint unit attack chaos deps clean
+.PHONY: help dev test fmt lint unit attack chaos bench bench-quick deps clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -27,6 +27,15 @@ attack: deps  ## Slow clients and HTTP/2 floods at full length (about 10 minutes
 
 chaos: deps  ## Strict figures: faults of instances, database and network, races, storms (about 15 minutes)
 	$(CARGO) test --locked --profile strict -p svc-ingest --test chaos -- --include-ignored --nocapture --test-threads=1
+
+bench: deps  ## What the service costs, at full size (takes long); BENCH="--only rss,pace" runs some stages
+	$(CARGO) build --locked --release -p svc-ingest -p svc-fleet
+	target/release/svc-fleet bench $(BENCH)
+	target/release/svc-fleet render
+
+bench-quick: deps  ## The same, small and in minutes: fails only when grossly off
+	$(CARGO) build --locked --release -p svc-ingest -p svc-fleet
+	target/release/svc-fleet bench --quick --name quick $(BENCH)
 
 deps:  ## Install PostgreSQL's server programs and nats-server, if missing
 	@scripts/deps

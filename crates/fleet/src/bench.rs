@@ -33,7 +33,7 @@ pub struct BenchArgs {
     /// Only these stages, separated by commas
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Stage>,
-    /// Small fleets and short windows: a few minutes, and bars that fail only at twice their value
+    /// Small fleets and short windows: minutes, and bars that fail only at twice their value
     #[arg(long)]
     quick: bool,
     /// The results' name: they are added to those that are there under it

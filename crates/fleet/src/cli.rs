@@ -3,7 +3,9 @@
 use std::io::{Write, stderr};
 use std::process::ExitCode;
 
+use anyhow::bail;
 use clap::{Parser, Subcommand};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::bench::echo::{self, EchoArgs};
 use crate::bench::{self, BenchArgs, RenderArgs};
@@ -64,10 +66,20 @@ fn dispatch(command: Command) -> anyhow::Result<bool> {
         match command {
             Command::Worker => Ok(false),
             Command::Run(args) => run::run(*args).await,
-            Command::Scenario(args) => scenario::run(args).await,
-            Command::Bench(args) => bench::run(args).await,
+            Command::Scenario(args) => or_interrupted(scenario::run(args)).await,
+            Command::Bench(args) => or_interrupted(bench::run(args)).await,
             Command::Render(args) => bench::render(&args).map(|()| true),
             Command::BareEcho(args) => echo::serve(args).await.map(|()| true),
         }
     })
+}
+
+/// What was started is stopped and what was made is removed when the work is dropped.
+async fn or_interrupted(work: impl Future<Output = anyhow::Result<bool>>) -> anyhow::Result<bool> {
+    let mut terminated = signal(SignalKind::terminate())?;
+    tokio::select! {
+        done = work => done,
+        _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+        _ = terminated.recv() => bail!("terminated"),
+    }
 }

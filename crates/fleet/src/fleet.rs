@@ -114,13 +114,19 @@ impl Fleet {
             if check(&totals) {
                 return Ok(began.elapsed());
             }
-            if let Some(fault) = held(&self.known).fault() {
-                bail!("a worker ended: {fault}");
-            }
+            self.healthy()?;
             if began.elapsed() > patience {
                 bail!("not within {patience:?}: {what}; {}", totals.line());
             }
             sleep(PAUSE).await;
+        }
+    }
+
+    /// An error when a worker ended that should not have.
+    pub fn healthy(&self) -> anyhow::Result<()> {
+        match held(&self.known).fault() {
+            Some(fault) => bail!("a worker ended: {fault}"),
+            None => Ok(()),
         }
     }
 
@@ -142,7 +148,7 @@ impl Fleet {
     }
 
     /// Takes no more samples, and waits until all that were taken are acknowledged. Workers tell
-    /// once a second, so what they say must be newer than the order.
+    /// twice a second, so what they say must be newer than the order.
     pub async fn settle(&self, patience: Duration) -> anyhow::Result<Duration> {
         let mut mark = 0;
         self.order(|orders| {
@@ -160,9 +166,7 @@ impl Fleet {
         self.order(|orders| orders.leave = true)?;
         let deadline = Instant::now() + FINISH_PATIENCE;
         while !held(&self.known).is_done(self.workers.len()) {
-            if let Some(fault) = held(&self.known).fault() {
-                bail!("a worker ended: {fault}");
-            }
+            self.healthy()?;
             anyhow::ensure!(Instant::now() < deadline, "workers do not end");
             sleep(PAUSE).await;
         }

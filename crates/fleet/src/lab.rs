@@ -121,6 +121,12 @@ impl Lab {
         self.number(sql).await
     }
 
+    /// How many statements PostgreSQL has been asked; it forgets them when it is stopped.
+    pub async fn statements(&self) -> anyhow::Result<u64> {
+        self.number("SELECT coalesce(sum(calls), 0) FROM pg_stat_statements")
+            .await
+    }
+
     pub async fn spent(&self) -> anyhow::Result<Spent> {
         let mut services = Cost::default();
         for instance in &self.instances {
@@ -128,14 +134,12 @@ impl Lab {
             services.cpu_us += one.cpu_us;
             services.rss_kib += one.rss_kib;
         }
-        let counts = "SELECT pg_current_wal_lsn() - '0/0'::pg_lsn, coalesce(sum(calls), 0) FROM pg_stat_statements";
-        let counts = self.psql(counts).await?;
-        let (wal, statements) = counts.split_once('|').context("two numbers")?;
+        let wal = "SELECT pg_current_wal_lsn() - '0/0'::pg_lsn";
         Ok(Spent {
             services,
             postgres: proc::family_cost(proc::postmaster(self.postgres.data_dir())?)?,
-            wal_bytes: wal.parse()?,
-            statements: statements.parse()?,
+            wal_bytes: self.number(wal).await?,
+            statements: self.statements().await?,
         })
     }
 }

@@ -163,12 +163,14 @@ async fn watch(fleet: &Fleet, time: Duration) -> anyhow::Result<()> {
     let end = Instant::now() + time;
     let watching = async {
         while Instant::now() < end {
+            fleet.healthy()?;
             progress.show(&fleet.totals());
             sleep(LOOK).await;
         }
+        anyhow::Ok(())
     };
     tokio::select! {
-        () = watching => {}
+        watched = watching => watched?,
         interrupted = tokio::signal::ctrl_c() => interrupted?,
     }
     progress.end();

@@ -1,6 +1,6 @@
 //! What a fleet counts: totals, errors by reason, and how long things took.
 //!
-//! A worker counts in one `Tally` and tells its parent once a second: totals as they stand, times
+//! A worker counts in one `Tally` and tells its parent twice a second: totals as they stand, times
 //! since it last told. Times travel as (microseconds, count) pairs, so merging them loses nothing.
 
 use std::collections::BTreeMap;

@@ -113,6 +113,7 @@ pub fn vitals() -> Bytes {
                 300 << 30,
             ),
             disk("/home", "/dev/nvme0n1p3", 80 << 30),
+            disk("/var/log", "/dev/mapper/data-log", 9 << 30),
         ],
     };
     vitals.encode_to_vec().into()

@@ -21,7 +21,7 @@ use crate::agent::{Agent, Remains, Shared};
 use crate::plan::{Line, Orders, Part};
 use crate::{proc, state};
 
-const TELL_EVERY: Duration = Duration::from_secs(1);
+const TELL_EVERY: Duration = Duration::from_millis(500);
 /// For all agents to say goodbye; those that have not are cut off.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(15);
 /// Orders are few: a parent that sends more waits for its turn.

@@ -1,7 +1,7 @@
 //! A load on a subject, and what it costs while it lasts.
 //!
 //! A measurement is two looks at everything with a window between them: CPU of the processes, bytes of
-//! WAL, statements, and acknowledgements of the fleet. Workers tell once a second, at both ends alike.
+//! WAL, statements, and acknowledgements of the fleet. Workers tell twice a second, at both ends alike.
 
 use std::time::Duration;
 

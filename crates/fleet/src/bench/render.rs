@@ -29,6 +29,10 @@ pub struct RenderArgs {
 
 pub fn render(args: &RenderArgs) -> anyhow::Result<()> {
     let results = Results::read(&args.results)?;
+    anyhow::ensure!(
+        !results.debug,
+        "these are figures of a debug build: run `make bench`"
+    );
     let text = text(&results, &bars::bars(&results));
     let document = replaced(&read(&args.into), &text)?;
     fs::write(&args.into, document).with_context(|| args.into.display().to_string())
@@ -50,10 +54,10 @@ fn replaced(document: &str, text: &str) -> anyhow::Result<String> {
 
 /// All that was measured.
 pub fn text(results: &Results, bars: &[Bar]) -> String {
-    let kind = if results.quick {
-        "Quick run"
-    } else {
-        "Full run"
+    let kind = match (results.debug, results.quick) {
+        (true, _) => "Debug build, for trying only: run",
+        (false, true) => "Quick run",
+        (false, false) => "Full run",
     };
     let mut out = format!(
         "{kind} of {} on {}.\n",
@@ -163,8 +167,8 @@ fn connections(results: &Results) -> String {
     }));
     rows.extend(results.kill.iter().map(|kill| {
         format!(
-            "| an instance with {} agents killed | all back on its sibling after {:.1} s, at most {} PostgreSQL connections |",
-            kill.agents, kill.back_seconds, kill.most_connections
+            "| an instance with {} agents killed | all back on its sibling and acknowledged after {:.1} s, away for {:.1} s at most, at most {} PostgreSQL connections |",
+            kill.agents, kill.back_seconds, kill.absence.max_ms / 1000.0, kill.most_connections
         )
     }));
     table("| what | found |\n|---|---|", rows.into_iter())

@@ -16,6 +16,9 @@ use crate::run::report::Quantiles;
 pub struct Results {
     pub machine: Machine,
     pub quick: bool,
+    /// Of a build without optimisation, whose figures say nothing.
+    #[serde(default)]
+    pub debug: bool,
     pub at: Timestamp,
     #[serde(default)]
     pub rss: Vec<Rss>,
@@ -86,6 +89,8 @@ pub struct Storm {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Kill {
     pub agents: u32,
+    /// From the loss of a stream to the Welcome of the next.
+    pub absence: Quantiles,
     pub back_seconds: f64,
     /// The most connections that PostgreSQL was seen to hold, and how many the sibling may have.
     pub most_connections: u64,
@@ -113,6 +118,7 @@ impl Results {
         Results {
             machine: Machine::here(),
             quick,
+            debug: cfg!(debug_assertions),
             at: Timestamp::now(),
             rss: vec![],
             pace: None,
@@ -134,6 +140,7 @@ impl Results {
 
     pub fn save(&mut self, path: &Path) -> anyhow::Result<()> {
         self.at = Timestamp::now();
+        self.debug |= cfg!(debug_assertions);
         self.machine = Machine::here();
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;

@@ -157,5 +157,6 @@ fn disks() -> serde_json::Value {
         disk("/", "/dev/nvme0n1p2"),
         disk("/var/lib/postgresql", "/dev/mapper/data-postgresql"),
         disk("/home", "/dev/nvme0n1p3"),
+        disk("/var/log", "/dev/mapper/data-log"),
     ])
 }

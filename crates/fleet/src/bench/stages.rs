@@ -241,6 +241,7 @@ async fn kill(sizes: &Sizes) -> anyhow::Result<Kill> {
     };
     let subject = Subject::start(Kind::Service { instances: 2 }).await?;
     let mut load = Load::start(subject, shape).await?;
+    load.fleet.open_window();
     let lab = load.subject.lab()?;
     lab.instances[0].signal(Signal::KILL)?;
     lab.instances[0].wait_for_end().await?;
@@ -249,9 +250,11 @@ async fn kill(sizes: &Sizes) -> anyhow::Result<Kill> {
     let (url, began) = (lab.database_url(), Instant::now());
     let most_connections = most_connections(&url, load.fleet.all_back(mark, PATIENCE)).await?;
     let back = began.elapsed();
+    let absence = Quantiles::of(&load.fleet.totals().window.absence);
     load.finish().await?;
     Ok(Kill {
         agents,
+        absence,
         back_seconds: back.as_secs_f64(),
         most_connections,
         pool: POOL,

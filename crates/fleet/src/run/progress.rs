@@ -50,7 +50,7 @@ impl Progress {
         }
     }
 
-    /// Workers tell once a second: a rate needs two of their words.
+    /// Workers tell twice a second: a rate needs two of their words.
     fn measure(&mut self, totals: &Totals) {
         let (age, acked) = (totals.age, totals.counts.acked);
         match self.before {

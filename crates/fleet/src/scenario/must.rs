@@ -42,6 +42,8 @@ pub struct Must {
     pub exit_within: Option<Duration>,
     /// Samples that are acknowledged after a backfill, for each agent.
     pub backfilled: Option<u64>,
+    /// SQL statements a heartbeat, of everything the instances do.
+    pub statements_at_most: Option<f64>,
 }
 
 /// What was seen.
@@ -54,6 +56,8 @@ pub struct Seen {
     pub acked_while_away: u64,
     pub copies: u64,
     pub offline: u64,
+    /// That PostgreSQL was asked after all were connected.
+    pub statements: u64,
     pub totals: Totals,
     pub books: Books,
 }
@@ -106,6 +110,7 @@ impl Must {
             self.offline_at_most.is_some(),
             self.rejections.is_some(),
             self.backfilled.is_some(),
+            self.statements_at_most.is_some(),
         ];
         times.iter().flatten().count() + flags.iter().filter(|flag| **flag).count()
     }
@@ -152,6 +157,11 @@ impl Must {
             let wanted = each * seen.agents;
             let found = format!("{} of at least {wanted}", counts.acked);
             checks.push(Check::new("backfilled", counts.acked >= wanted, found));
+        }
+        if let Some(most) = self.statements_at_most {
+            let each = seen.statements as f64 / counts.reports_acked.max(1) as f64;
+            let found = format!("{each:.2}, at most {most}");
+            checks.push(Check::new("statements a heartbeat", each <= most, found));
         }
         checks
     }
@@ -214,3 +224,6 @@ fn books(books: &Books) -> Check {
     let held = books.balance() && books.acked > 0 && books.open == 0 && books.tables.is_some();
     Check::new("the books balance", held, found)
 }
+
+#[cfg(test)]
+mod tests;

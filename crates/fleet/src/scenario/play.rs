@@ -17,7 +17,7 @@ use crate::run::audit::Books;
 const AGENTS_PER_INSTANCE: u32 = 18_000;
 /// Longer than anything may take: what a scenario asks for is checked at its end.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// What was committed before a fault may still be on its way, and workers tell once a second.
+/// What was committed before a fault may still be on its way, and workers tell twice a second.
 const ON_ITS_WAY: Duration = Duration::from_secs(3);
 
 struct Stage<'a> {
@@ -28,6 +28,7 @@ struct Stage<'a> {
     slowest_exit: Duration,
     acked_while_away: u64,
     copies: u64,
+    statements: u64,
 }
 
 pub async fn play(scenario: &Scenario) -> anyhow::Result<Vec<Check>> {
@@ -47,6 +48,7 @@ pub async fn play(scenario: &Scenario) -> anyhow::Result<Vec<Check>> {
         shown(connected)
     ));
     fleet.open_window();
+    let statements = lab.statements().await?;
     let mut stage = Stage {
         scenario,
         lab,
@@ -55,6 +57,7 @@ pub async fn play(scenario: &Scenario) -> anyhow::Result<Vec<Check>> {
         slowest_exit: Duration::ZERO,
         acked_while_away: 0,
         copies: 0,
+        statements,
     };
     for step in &scenario.steps {
         stage
@@ -182,6 +185,7 @@ impl Stage<'_> {
     async fn end(self, connected: Duration) -> anyhow::Result<Vec<Check>> {
         self.fleet.settle(PATIENCE).await?;
         let offline = self.lab.times_offline().await?;
+        let statements = self.lab.statements().await?.saturating_sub(self.statements);
         let agents = self.fleet.agents();
         let outcome = self.fleet.finish().await?;
         let url = self.lab.database_url();
@@ -194,6 +198,7 @@ impl Stage<'_> {
             acked_while_away: self.acked_while_away,
             copies: self.copies,
             offline,
+            statements,
             totals: outcome.totals,
             books,
         }))
