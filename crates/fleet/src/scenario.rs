@@ -46,7 +46,7 @@ pub struct ScenarioArgs {
     /// How often they report, instead of what the file says
     #[arg(long, value_name = "TIME", value_parser = duration)]
     interval: Option<Duration>,
-    /// Cut every wait short: whether it works at all
+    /// Cut every wait short and ask for no times: whether it works at all
     #[arg(long)]
     brief: bool,
 }
@@ -128,6 +128,7 @@ impl Scenario {
             self.interval = Duration::from_secs(1);
             self.ramp = self.ramp.min(Duration::from_secs(1));
             self.steps.iter_mut().for_each(Step::be_brief);
+            self.must = self.must.without_times();
         }
         self.interval = args.interval.unwrap_or(self.interval);
         self

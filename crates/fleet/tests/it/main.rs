@@ -35,8 +35,8 @@ fn a_steady_fleet_is_acknowledged_and_its_books_balance() -> anyhow::Result<()> 
 }
 
 #[test]
-fn a_fleet_that_is_cut_off_comes_back_and_its_books_balance() -> anyhow::Result<()> {
-    scenario_holds("storm")
+fn a_fleet_that_was_away_comes_back_and_is_stored_in_batches() -> anyhow::Result<()> {
+    scenario_holds("backfill")
 }
 
 #[test]
@@ -44,14 +44,14 @@ fn a_scenario_whose_must_does_not_hold_fails() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("impossible.toml");
     let steady = include_str!("../../scenarios/steady.toml");
-    let impossible = steady.replace("ack_p99 = \"1s\"", "ack_p99 = \"1us\"");
+    let impossible = steady.replace("rejections = false", "rejections = true");
     assert_ne!(impossible, steady);
     std::fs::write(&file, impossible)?;
     let file = file.to_string_lossy();
     let output = fleet(&["scenario", &file, "--agents", "3", "--brief"])?;
     let shown = shown(&output);
     assert_eq!(output.status.code(), Some(1), "{shown}");
-    assert!(shown.contains("FAIL  acknowledgement p99"), "{shown}");
+    assert!(shown.contains("FAIL  samples rejected"), "{shown}");
     Ok(())
 }
 

@@ -27,7 +27,6 @@ fn good() -> Seen {
     let counts = Counts {
         streams: 5,
         acked: 10,
-        reports_acked: 10,
         copies_refused: 1,
         ..Counts::default()
     };
@@ -97,7 +96,7 @@ const FAULTS: [(&str, Fault); 13] = [
     ("copies refused", |seen| {
         seen.totals.counts.copies_welcomed = 1;
     }),
-    ("statements a heartbeat", |seen| seen.statements = 101),
+    ("statements a sample", |seen| seen.statements = 101),
     ("backfilled", |seen| seen.totals.counts.acked = 9),
 ];
 
