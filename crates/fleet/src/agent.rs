@@ -207,3 +207,21 @@ impl Agent {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Plan;
+
+    /// Beside its connection an agent is little: fifty thousand of them share a machine with the
+    /// service they test.
+    #[test]
+    fn an_agent_s_task_is_small() {
+        let target = ([127, 0, 0, 1], 1).into();
+        let plan = Plan::local(1, vec![target], String::new());
+        let shared = Arc::new(Shared::new(plan).unwrap());
+        let life = Agent::new(shared, 0, None).run(Instant::now());
+        let size = size_of_val(&life);
+        assert!(size <= 2048, "{size} bytes");
+    }
+}

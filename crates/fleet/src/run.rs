@@ -95,8 +95,10 @@ pub async fn run(args: RunArgs) -> anyhow::Result<bool> {
     let plan = plan(&args).await?;
     let fleet = Fleet::start(plan, args.processes)?;
     watch(&fleet, args.ramp + args.duration).await?;
+    let running_kib = fleet.totals().rss_kib;
     let settled = fleet.settle(SETTLE_PATIENCE).await;
-    let outcome = fleet.finish().await?;
+    let mut outcome = fleet.finish().await?;
+    outcome.totals.rss_kib = running_kib;
     let books = Books::of(
         &outcome,
         args.database_url.as_deref(),

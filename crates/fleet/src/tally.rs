@@ -74,7 +74,7 @@ pub struct Told {
     pub enrol: Pairs,
     pub connect: Pairs,
     pub absence: Pairs,
-    /// Of the worker itself.
+    /// Of the worker itself; memory without what it took before its first agent.
     pub cpu_us: u64,
     pub rss_kib: u64,
 }

@@ -23,7 +23,7 @@ use crate::{proc, state};
 
 const TELL_EVERY: Duration = Duration::from_millis(500);
 /// For all agents to say goodbye; those that have not are cut off.
-const LEAVE_PATIENCE: Duration = Duration::from_secs(15);
+const LEAVE_PATIENCE: Duration = Duration::from_secs(45);
 /// Orders are few: a parent that sends more waits for its turn.
 const ORDERS_WAITING: usize = 16;
 
@@ -51,13 +51,14 @@ pub fn raise_file_limit() {
 
 async fn work() -> anyhow::Result<()> {
     let (part, mut orders) = read_input()?;
+    let base_kib = proc::own_cost().rss_kib;
     let shared = Arc::new(Shared::new(part.plan.clone())?);
     let mut agents = start(&shared, &part);
     let mut tick = interval(TELL_EVERY);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            _ = tick.tick() => tell(&shared)?,
+            _ = tick.tick() => tell(&shared, base_kib)?,
             news = orders.recv() => {
                 let news = news.context("the parent is gone")?;
                 let leave = news.leave;
@@ -69,7 +70,7 @@ async fn work() -> anyhow::Result<()> {
         }
     }
     let remains = leave(&mut agents).await;
-    tell(&shared)?;
+    tell(&shared, base_kib)?;
     keep(&part, &remains)?;
     for agent in remains {
         say(&Line::Balance(agent.balance))?;
@@ -133,9 +134,11 @@ fn keep(part: &Part, remains: &[Remains]) -> anyhow::Result<()> {
     state::save(folder, &jwts.collect())
 }
 
-fn tell(shared: &Shared) -> anyhow::Result<()> {
+/// Memory is told without what the process took before its first agent.
+fn tell(shared: &Shared, base_kib: u64) -> anyhow::Result<()> {
     let cost = proc::own_cost();
-    let told = shared.tally(|tally| tally.tell((cost.cpu_us, cost.rss_kib)));
+    let agents_kib = cost.rss_kib.saturating_sub(base_kib);
+    let told = shared.tally(|tally| tally.tell((cost.cpu_us, agents_kib)));
     say(&Line::Told(Box::new(told)))
 }
 

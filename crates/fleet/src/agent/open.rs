@@ -93,9 +93,11 @@ impl Agent {
     pub(super) fn route(&mut self) -> Result<Route, Lost> {
         let key = self.key()?;
         let plan = &self.shared.plan;
+        let target = plan.targets[self.turn % plan.targets.len()];
+        let many_sources = plan.is_local() && target.is_ipv4();
         Ok(Route {
-            target: plan.targets[self.turn % plan.targets.len()],
-            source: plan.is_local().then(|| self.source()),
+            target,
+            source: many_sources.then(|| self.source()),
             name: self.shared.name.clone(),
             tls: self.shared.tls.with(&key),
         })

@@ -23,6 +23,8 @@ const IDLE: Duration = Duration::from_mins(55);
 const PATIENCE: Duration = Duration::from_secs(300);
 const LOOK: Duration = Duration::from_millis(500);
 const AGENTS_PER_INSTANCE: u32 = 18_000;
+/// More registrations a second than any service here can do, and no stampede of all at once.
+const ENROL_ARRIVALS: f64 = 1_000.0;
 /// The default of INGEST_DB_POOL_SIZE, and the connection that listens.
 const POOL: u64 = 16 + 1;
 
@@ -165,6 +167,7 @@ async fn enrol(sizes: &Sizes) -> anyhow::Result<Enrol> {
     let subject = Subject::start(SERVICE).await?;
     let agents = sizes.enrol_agents;
     let plan = Plan {
+        ramp: interval(agents, ENROL_ARRIVALS),
         task: Task::Enrol,
         ..Plan::local(agents, subject.targets(), subject.token(agents).await?)
     };

@@ -12,7 +12,7 @@ pub struct Totals {
     /// Since the start, and since the window was opened.
     pub clocks: Clocks,
     pub window: Clocks,
-    /// Of the workers.
+    /// Of the workers; memory without what they took before their first agent.
     pub cpu_us: u64,
     pub rss_kib: u64,
     pub age: Duration,
