@@ -30,8 +30,7 @@ chaos: deps  ## Strict figures: faults of instances, database and network, races
 
 bench: deps  ## What the service costs, at full size (takes long); BENCH="--only rss,pace" runs some stages
 	$(CARGO) build --locked --release -p svc-ingest -p svc-fleet
-	target/release/svc-fleet bench $(BENCH)
-	target/release/svc-fleet render
+	target/release/svc-fleet bench $(BENCH); held=$$?; target/release/svc-fleet render && exit $$held
 
 bench-quick: deps  ## The same, small and in minutes: fails only when grossly off
 	$(CARGO) build --locked --release -p svc-ingest -p svc-fleet

@@ -3,6 +3,7 @@
 pub mod audit;
 mod progress;
 pub mod report;
+pub mod service;
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use tokio::time::{Instant, sleep};
 use self::audit::Books;
 use self::progress::Progress;
 use self::report::Report;
+use self::service::Scrape;
 use crate::fleet::{Fleet, read_pem};
 use crate::lab::ingest;
 use crate::plan::{Plan, Token};
@@ -30,6 +32,9 @@ pub struct RunArgs {
     /// The gRPC port of each instance: host:port, separated by commas
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',', required = true)]
     target: Vec<String>,
+    /// The HTTP port of each instance, whose metrics go into the report
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    http: Vec<String>,
     /// How many virtual agents
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     agents: u32,
@@ -93,19 +98,25 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 /// Whether the books balance.
 pub async fn run(args: RunArgs) -> anyhow::Result<bool> {
     let plan = plan(&args).await?;
+    let http = addresses(&args.http)?;
+    let before = Scrape::of(&http).await?;
     let fleet = Fleet::start(plan, args.processes)?;
     watch(&fleet, args.ramp + args.duration).await?;
-    let running_kib = fleet.totals().rss_kib;
+    let (running, after) = (fleet.totals(), Scrape::of(&http).await?);
     let settled = fleet.settle(SETTLE_PATIENCE).await;
     let mut outcome = fleet.finish().await?;
-    outcome.totals.rss_kib = running_kib;
+    outcome.totals.rss_kib = running.rss_kib;
     let books = Books::of(
         &outcome,
         args.database_url.as_deref(),
         u64::from(args.agents),
     )
     .await?;
-    let report = Report::new(args.agents, &outcome.totals, books, settled.err());
+    let mut report = Report::new(args.agents, &outcome.totals, books, settled.err());
+    if !http.is_empty() {
+        let reports = running.counts.reports_acked;
+        report.service = Some(before.until(&after, reports, args.agents));
+    }
     report.write(args.json.as_deref(), args.markdown.as_deref())?;
     report.print()?;
     Ok(report.passed())

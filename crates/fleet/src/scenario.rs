@@ -20,6 +20,9 @@ use crate::run::duration;
 /// With `--brief` no wait is longer, and agents report every second.
 const BRIEF: Duration = Duration::from_secs(6);
 
+/// Agents a second that a small machine can take while it does other things.
+const ARRIVALS: f64 = 300.0;
+
 const KNOWN: [(&str, &str); 10] = [
     ("steady", include_str!("../scenarios/steady.toml")),
     ("ramp", include_str!("../scenarios/ramp.toml")),
@@ -131,7 +134,17 @@ impl Scenario {
             self.must = self.must.without_times();
         }
         self.interval = args.interval.unwrap_or(self.interval);
+        self.ramp = self.bearable_ramp();
         self
+    }
+
+    /// More agents than the file thought of take longer to come; all at once stays all at once.
+    fn bearable_ramp(&self) -> Duration {
+        let needed = Duration::from_secs_f64(f64::from(self.agents) / ARRIVALS);
+        match self.ramp.is_zero() {
+            true => self.ramp,
+            false => self.ramp.max(needed),
+        }
     }
 }
 

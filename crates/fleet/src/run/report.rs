@@ -10,6 +10,7 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use super::audit::Books;
+use super::service::ServiceCost;
 use crate::fleet::Totals;
 use crate::proc::Machine;
 use crate::tally::{Counts, Times};
@@ -26,6 +27,8 @@ pub struct Report {
     pub enrol: Quantiles,
     pub absence: Quantiles,
     pub cost: AgentCost,
+    /// Where its metrics were asked for.
+    pub service: Option<ServiceCost>,
     pub books: Books,
     /// What kept the fleet from settling, if something did.
     pub unsettled: Option<String>,
@@ -84,6 +87,7 @@ impl Report {
                 cpu_us_per_report: cpu / totals.counts.reports_acked.max(1) as f64,
                 cores: cpu / 1e6 / seconds.max(0.001),
             },
+            service: None,
             books,
             unsettled: fault.map(|fault| format!("{fault:#}")),
         }
@@ -145,6 +149,7 @@ impl Report {
             ),
             format!("Errors: {}.", crate::fleet::reasons(&self.errors)),
         ];
+        lines.extend(self.service.iter().map(service));
         lines.extend(
             self.unsettled
                 .iter()
@@ -163,6 +168,13 @@ impl Report {
             ),
         }
     }
+}
+
+fn service(cost: &ServiceCost) -> String {
+    format!(
+        "The service: {:.1} µs of CPU and {:.3} transactions a report, {:.1} KiB an agent.",
+        cost.cpu_us_per_report, cost.transactions_per_report, cost.kib_per_agent
+    )
 }
 
 fn row(name: &str, times: &Quantiles) -> String {

@@ -13,7 +13,7 @@ use crate::run::audit::Books;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Must {
-    /// From the start until all agents have a stream.
+    /// From the end of the ramp until all agents have a stream.
     #[serde(with = "compact::optional")]
     pub connected_within: Option<Duration>,
     /// From a fault until all agents have a stream and were acknowledged something new.

@@ -47,6 +47,7 @@ pub async fn play(scenario: &Scenario) -> anyhow::Result<Vec<Check>> {
         scenario.agents,
         shown(connected)
     ));
+    let connected = connected.saturating_sub(scenario.ramp);
     fleet.open_window();
     let statements = lab.statements().await?;
     let mut stage = Stage {

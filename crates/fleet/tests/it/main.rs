@@ -2,7 +2,11 @@
 //!
 //! They need the service's binary beside this crate's: `cargo test --workspace` and `make test` build it.
 
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use svc_fleet::lab::{Lab, Settings};
 
 /// The program with these arguments, to its end.
 fn fleet(arguments: &[&str]) -> anyhow::Result<Output> {
@@ -53,6 +57,49 @@ fn a_scenario_whose_must_does_not_hold_fails() -> anyhow::Result<()> {
     assert_eq!(output.status.code(), Some(1), "{shown}");
     assert!(shown.contains("FAIL  samples rejected"), "{shown}");
     Ok(())
+}
+
+/// The first run registers and keeps what it was given; the second goes on where that stopped.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fleet_is_run_again_as_the_same_agents() -> anyhow::Result<()> {
+    let lab = Lab::start(Settings {
+        instances: 1,
+        interval: Duration::from_secs(1),
+        durable: false,
+        variables: vec![],
+    })
+    .await?;
+    let folder = tempfile::tempdir()?;
+    let first = run_against(&lab, folder.path()).await?;
+    assert_eq!(first["counts"]["registered"], 5, "{first}");
+    assert!(first["service"]["transactions_per_report"].as_f64() > Some(0.0));
+    let second = run_against(&lab, folder.path()).await?;
+    assert_eq!(second["counts"]["registered"], 0, "{second}");
+    assert_eq!(lab.number("SELECT count(*) FROM agents").await?, 5);
+    let stored = lab.number("SELECT count(*) FROM host_metrics").await?;
+    assert_eq!(second["books"]["tables"]["stored"], stored);
+    Ok(())
+}
+
+/// A short run whose books must balance; gives its report.
+async fn run_against(lab: &Lab, folder: &Path) -> anyhow::Result<serde_json::Value> {
+    let (target, http) = (
+        lab.targets()[0].to_string(),
+        lab.instances[0].http.to_string(),
+    );
+    let (url, json, state) = (
+        lab.database_url(),
+        folder.join("run.json"),
+        folder.join("state"),
+    );
+    let files = [json.to_string_lossy(), state.to_string_lossy()];
+    let small = ["--agents", "5", "--ramp", "0s", "--duration", "3s"];
+    let places = ["--target", &target, "--http", &http, "--database-url", &url];
+    let kept = ["--json", &files[0], "--state", &files[1]];
+    let arguments = [&["run"], &places[..], &small, &kept].concat();
+    let output = tokio::task::block_in_place(|| fleet(&arguments))?;
+    assert_eq!(output.status.code(), Some(0), "{}", shown(&output));
+    Ok(serde_json::from_slice(&std::fs::read(json)?)?)
 }
 
 #[test]
