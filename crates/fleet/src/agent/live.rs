@@ -112,6 +112,9 @@ impl Agent {
         if session.drain_at.is_some_and(|at| at <= now) {
             return Ok(Some(Leaving::Drained));
         }
+        if session.out == 0 && self.may_churn() {
+            return Ok(Some(Leaving::Churn));
+        }
         if self.shared.plan.closed_loop && session.out == REPORTS_OUT {
             self.next_sample = now + self.interval;
             self.shared.tally(|tally| tally.counts.held += 1);
@@ -119,7 +122,7 @@ impl Agent {
         self.take_due(now);
         self.report(session)?;
         self.look_for_life(session).await?;
-        Ok(self.may_churn())
+        Ok(None)
     }
 
     /// Takes the samples whose time has come, however many they are.
@@ -231,11 +234,13 @@ impl Agent {
         None
     }
 
-    /// Chances are such that the mean stay is what was ordered.
-    fn may_churn(&self) -> Option<Leaving> {
-        let stay = self.orders.borrow().churn?;
-        let chance = self.interval.as_secs_f64() / stay.as_secs_f64();
-        (rand::random::<f64>() < chance).then_some(Leaving::Churn)
+    /// Chances are such that the mean stay is what was ordered. Only who waits for nothing leaves.
+    fn may_churn(&self) -> bool {
+        let stay = self.orders.borrow().churn;
+        stay.is_some_and(|stay| {
+            let chance = self.interval.as_secs_f64() / stay.as_secs_f64();
+            rand::random::<f64>() < chance
+        })
     }
 }
 
