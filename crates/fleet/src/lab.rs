@@ -1,6 +1,6 @@
 //! A whole system for scenarios and benchmarks: PostgreSQL, instances of the real binary, certificates.
 //!
-//! Invariant: everything that is started here dies with this process, and leaves nothing behind.
+//! Invariant: everything that is started here dies with this process, even when that is killed.
 
 pub mod http;
 pub mod ingest;

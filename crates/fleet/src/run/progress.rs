@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write, stderr};
 use std::time::{Duration, Instant};
 
-use crate::fleet::Totals;
+use crate::fleet::{Totals, quantiles, reasons};
 
 const ELSEWHERE_EVERY: Duration = Duration::from_secs(10);
 
@@ -66,12 +66,13 @@ impl Progress {
 
     fn line(&self, totals: &Totals) -> String {
         format!(
-            "{:>4} s  {}/{} connected  {:.0} acknowledged/s  {}",
+            "{:>4} s  {}/{} connected  {:.0} acknowledged/s  ack {}  errors: {}",
             totals.age.as_secs(),
             totals.counts.connected,
             self.agents,
             self.rate,
-            totals.line()
+            quantiles(&totals.window.ack),
+            reasons(&totals.errors)
         )
     }
 }
