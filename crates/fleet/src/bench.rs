@@ -92,7 +92,7 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<bool> {
     };
     let sizes = Sizes::new(args.quick, args.divide);
     let path = args.results.join(format!("{}.json", args.name));
-    let mut results = Results::load(&path, args.quick);
+    let mut results = Results::load(&path, args.quick, args.divide);
     for stage in stages {
         note(&format!("{stage:?}"));
         let run = timeout(STAGE_LIMIT, stages::run(stage, &sizes, &mut results));

@@ -137,7 +137,7 @@ mod tests {
             idle_kib: 0.0,
             used_kib,
         };
-        let mut results = Results::new(quick);
+        let mut results = Results::new(quick, 1);
         results.rss.push(Rss {
             agents: 5_000,
             service: memory(service),
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn what_was_not_measured_has_no_bar() {
-        assert!(bars(&Results::new(false)).is_empty());
+        assert!(bars(&Results::new(false, 1)).is_empty());
     }
 
     #[test]

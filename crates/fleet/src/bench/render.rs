@@ -30,8 +30,8 @@ pub struct RenderArgs {
 pub fn render(args: &RenderArgs) -> anyhow::Result<()> {
     let results = Results::read(&args.results)?;
     anyhow::ensure!(
-        !results.debug,
-        "these are figures of a debug build: run `make bench`"
+        results.is_real(),
+        "these are figures of a debug build, or of divided fleets: run `make bench`"
     );
     let text = text(&results, &bars::bars(&results));
     let document = replaced(&read(&args.into), &text)?;
@@ -54,10 +54,10 @@ fn replaced(document: &str, text: &str) -> anyhow::Result<String> {
 
 /// All that was measured.
 pub fn text(results: &Results, bars: &[Bar]) -> String {
-    let kind = match (results.debug, results.quick) {
-        (true, _) => "Debug build, for trying only: run",
-        (false, true) => "Quick run",
-        (false, false) => "Full run",
+    let kind = match (results.is_real(), results.quick) {
+        (false, _) => "A try, whose figures say nothing,",
+        (true, true) => "Quick run",
+        (true, false) => "Full run",
     };
     let mut out = format!(
         "{kind} of {} on {}.\n",
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn what_was_not_measured_is_not_rendered() {
-        let results = Results::new(false);
+        let results = Results::new(false, 1);
         let text = text(&results, &[]);
         assert_eq!(text.lines().count(), 1, "{text}");
     }

@@ -17,8 +17,9 @@ pub struct Results {
     pub machine: Machine,
     pub quick: bool,
     /// Of a build without optimisation, whose figures say nothing.
-    #[serde(default)]
     pub debug: bool,
+    /// What all fleets were divided by: 1, unless the stages were only tried.
+    pub divide: u32,
     pub at: Timestamp,
     #[serde(default)]
     pub rss: Vec<Rss>,
@@ -106,19 +107,31 @@ pub struct Fifty {
 }
 
 impl Results {
-    /// What is there under this name, or nothing yet. Quick and full figures are not mixed.
-    pub fn load(path: &Path, quick: bool) -> Results {
+    /// What is there under this name, or nothing yet. Figures of different kinds are not mixed.
+    pub fn load(path: &Path, quick: bool, divide: u32) -> Results {
+        let new = Results::new(quick, divide);
         let there = fs::read_to_string(path).ok();
         let there = there.and_then(|text| serde_json::from_str::<Results>(&text).ok());
-        let there = there.filter(|there| there.quick == quick);
-        there.unwrap_or_else(|| Results::new(quick))
+        there
+            .filter(|there| there.kind() == new.kind())
+            .unwrap_or(new)
     }
 
-    pub fn new(quick: bool) -> Results {
+    fn kind(&self) -> (bool, bool, u32) {
+        (self.quick, self.debug, self.divide)
+    }
+
+    /// Whether its figures say something of the service.
+    pub fn is_real(&self) -> bool {
+        !self.debug && self.divide == 1
+    }
+
+    pub fn new(quick: bool, divide: u32) -> Results {
         Results {
             machine: Machine::here(),
             quick,
             debug: cfg!(debug_assertions),
+            divide,
             at: Timestamp::now(),
             rss: vec![],
             pace: None,
@@ -140,7 +153,6 @@ impl Results {
 
     pub fn save(&mut self, path: &Path) -> anyhow::Result<()> {
         self.at = Timestamp::now();
-        self.debug |= cfg!(debug_assertions);
         self.machine = Machine::here();
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
