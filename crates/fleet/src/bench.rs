@@ -93,18 +93,27 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<bool> {
     let sizes = Sizes::new(args.quick, args.divide);
     let path = args.results.join(format!("{}.json", args.name));
     let mut results = Results::load(&path, args.quick, args.divide);
+    let mut failed = false;
     for stage in stages {
         note(&format!("{stage:?}"));
-        let run = timeout(STAGE_LIMIT, stages::run(stage, &sizes, &mut results));
-        run.await
-            .with_context(|| format!("{stage:?} did not end in time"))?
-            .with_context(|| format!("{stage:?}"))?;
-        results.save(&path)?;
+        match attempt(stage, &sizes, &mut results).await {
+            Ok(()) => results.save(&path)?,
+            Err(error) => {
+                failed = true;
+                note(&format!("{stage:?} FAILED: {error:#}"));
+            }
+        }
     }
     let bars = bars::bars(&results);
     writeln!(stdout(), "{}", render::text(&results, &bars))?;
     writeln!(stdout(), "stored in {}", path.display())?;
-    Ok(bars.iter().all(|bar| bar.held))
+    Ok(!failed && bars.iter().all(|bar| bar.held))
+}
+
+/// A stage that fails, or takes too long, does not keep the others from being measured.
+async fn attempt(stage: Stage, sizes: &Sizes, results: &mut Results) -> anyhow::Result<()> {
+    let run = timeout(STAGE_LIMIT, stages::run(stage, sizes, results));
+    run.await.context("it did not end in time")?
 }
 
 /// For who watches.
