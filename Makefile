@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: help dev test fmt lint unit attack chaos plans sizing bench-pipeline bench-agent deps clean
+.PHONY: help dev test fmt lint unit attack chaos plans sizing bench bench-quick bench-pipeline bench-agent deps clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -58,6 +58,14 @@ sizing: deps  ## What agents cost PostgreSQL: the figures of docs/sizing.md (abo
 
 bench-pipeline: deps  ## Durable samples a second: bare SQL, the consumer, whole heartbeats (about 2 minutes)
 	$(CARGO) bench --locked --profile strict -p svc-ingest --bench pipeline
+
+bench: deps  ## What the service costs, at full size (takes long); BENCH="--only rss,pace" runs some stages
+	$(CARGO) build --locked --release -p svc-ingest -p svc-fleet
+	target/release/svc-fleet bench $(BENCH); held=$$?; target/release/svc-fleet render && exit $$held
+
+bench-quick: deps  ## The same, small and in minutes: fails only when grossly off
+	$(CARGO) build --locked --release -p svc-ingest -p svc-fleet
+	target/release/svc-fleet bench --quick --name quick $(BENCH)
 
 deps:  ## Install PostgreSQL's server programs and nats-server, if missing
 	@scripts/deps

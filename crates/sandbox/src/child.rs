@@ -28,6 +28,12 @@ pub(crate) fn command(program: &Path, user: Option<User>, death_signal: &str) ->
     command
 }
 
+/// For programs beside our servers: a command that is killed when we end, if it is spawned by
+/// [`spawn`].
+pub fn dying_with_us(program: &Path) -> Command {
+    command(program, None, "KILL")
+}
+
 fn under_setpriv(setpriv: &Path, program: &Path, user: Option<User>, signal: &str) -> Command {
     let mut command = Command::new(setpriv);
     command.arg("--pdeathsig").arg(signal);
@@ -44,7 +50,7 @@ fn under_setpriv(setpriv: &Path, program: &Path, user: Option<User>, signal: &st
 type SpawnRequest = (Command, mpsc::SyncSender<io::Result<Child>>);
 
 /// Spawns on the keeper thread. The channel holds one request: spawners wait their turn.
-pub(crate) fn spawn(command: Command) -> anyhow::Result<Child> {
+pub fn spawn(command: Command) -> anyhow::Result<Child> {
     static KEEPER: LazyLock<mpsc::SyncSender<SpawnRequest>> = LazyLock::new(|| {
         let (requests, inbox) = mpsc::sync_channel::<SpawnRequest>(1);
         thread::spawn(move || keep(&inbox));

@@ -18,10 +18,11 @@ mod proxy;
 mod server;
 mod test_database;
 
+pub use child::{dying_with_us, spawn};
 pub use eventually::eventually;
 pub use nats::{Nats, NatsOptions};
 pub use pki::{Authority, Identity};
 pub use ports::free_port;
-pub use postgres::{Postgres, PostgresOptions};
+pub use postgres::{Postgres, PostgresOptions, query};
 pub use proxy::{Direction, Proxy};
 pub use test_database::{TestDatabase, shared_postgres, test_database};

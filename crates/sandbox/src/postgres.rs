@@ -236,8 +236,9 @@ fn may_pass(server: &Server) -> bool {
     server.ended().is_some() && PASSING_FAULTS.iter().any(|fault| log.contains(fault))
 }
 
-/// One connection for one question: nothing stays open for a runtime to keep.
-async fn query(url: &str, sql: &str) -> anyhow::Result<String> {
+/// Runs SQL on any database without TLS, and gives its rows as `psql -At` would. One connection for
+/// one question: nothing stays open for a runtime to keep.
+pub async fn query(url: &str, sql: &str) -> anyhow::Result<String> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
     let connection = tokio::spawn(connection);
     let answer = client.simple_query(sql).await;

@@ -1,0 +1,128 @@
+//! `svc-fleet bare-echo`: the same contract over the same TLS on plain tonic, with nothing behind it.
+//!
+//! It is what a service on this stack cannot be cheaper than: agents register, are welcomed and
+//! acknowledged as by the real one, and nothing is checked or stored.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use svc_proto::v1::heartbeat_request::Message as Said;
+use svc_proto::v1::heartbeat_response::Message as Saying;
+use svc_proto::v1::ingest_service_server::{IngestService, IngestServiceServer};
+use svc_proto::v1::{
+    Ack, AgentStatus, Credential, HeartbeatRequest, HeartbeatResponse, RegisterRequest,
+    RegisterResponse, Welcome,
+};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::mpsc;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt};
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::worker::raise_file_limit;
+
+/// Connections between their handshake and tonic; when full, handshakes wait to hand over.
+const HANDED_OVER: usize = 256;
+const BACKLOG: u32 = 4096;
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+#[derive(Clone, Debug, clap::Args)]
+pub struct EchoArgs {
+    #[arg(long)]
+    port: u16,
+    #[arg(long)]
+    cert: PathBuf,
+    #[arg(long)]
+    key: PathBuf,
+}
+
+/// Serves until it is killed.
+pub async fn serve(args: EchoArgs) -> anyhow::Result<()> {
+    raise_file_limit();
+    let tls = crate::tls::server(&std::fs::read(&args.cert)?, &std::fs::read(&args.key)?)?;
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, args.port)))?;
+    let listener = socket.listen(BACKLOG)?;
+    let (secured, incoming) = mpsc::channel(HANDED_OVER);
+    tokio::spawn(accept(listener, TlsAcceptor::from(Arc::new(tls)), secured));
+    let server = tonic::transport::Server::builder().add_service(IngestServiceServer::new(Echo));
+    let incoming = ReceiverStream::new(incoming).map(Ok::<_, std::io::Error>);
+    Ok(server.serve_with_incoming(incoming).await?)
+}
+
+async fn accept(
+    listener: TcpListener,
+    tls: TlsAcceptor,
+    secured: mpsc::Sender<TlsStream<TcpStream>>,
+) {
+    loop {
+        let Ok((client, _)) = listener.accept().await else {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let _ = client.set_nodelay(true);
+        let (tls, secured) = (tls.clone(), secured.clone());
+        tokio::spawn(async move {
+            if let Ok(client) = tls.accept(client).await {
+                let _ = secured.send(client).await;
+            }
+        });
+    }
+}
+
+#[derive(Debug)]
+struct Echo;
+
+type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl IngestService for Echo {
+    type RegisterStream = Answers<RegisterResponse>;
+    type HeartbeatStream = Answers<HeartbeatResponse>;
+
+    async fn register(
+        &self,
+        _: Request<RegisterRequest>,
+    ) -> Result<Response<Self::RegisterStream>, Status> {
+        let answer = RegisterResponse {
+            agent_id: "echo".into(),
+            status: AgentStatus::Active.into(),
+            credential: Some(Credential {
+                jwt: "none".into(),
+                expires_at: None,
+            }),
+            ..RegisterResponse::default()
+        };
+        Ok(Response::new(Box::pin(tokio_stream::once(Ok(answer)))))
+    }
+
+    async fn heartbeat(
+        &self,
+        request: Request<Streaming<HeartbeatRequest>>,
+    ) -> Result<Response<Self::HeartbeatStream>, Status> {
+        let answers = request.into_inner().map(|said| said.map(answer));
+        Ok(Response::new(Box::pin(answers)))
+    }
+}
+
+fn answer(said: HeartbeatRequest) -> HeartbeatResponse {
+    let message = match said.message {
+        Some(Said::Report(report)) => Saying::Ack(Ack {
+            up_to_seq: report.samples.last().map_or(0, |sample| sample.seq),
+            rejected: vec![],
+        }),
+        _ => Saying::Welcome(Welcome {
+            agent_id: "echo".into(),
+            ..Welcome::default()
+        }),
+    };
+    HeartbeatResponse {
+        message: Some(message),
+    }
+}

@@ -1,0 +1,243 @@
+//! Results as text: tables, bars and plots, and their place in the documentation.
+//!
+//! Invariant: every figure in the documentation between the markers comes from a stored result; what was
+//! not measured is not there.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+use super::bars::{self, Bar};
+use super::load::Cost;
+use super::results::Results;
+
+const BEGIN: &str = "<!-- results -->";
+const END: &str = "<!-- /results -->";
+const PLOT_WIDTH: f64 = 40.0;
+
+#[derive(Clone, Debug, clap::Args)]
+pub struct RenderArgs {
+    /// The stored results
+    #[arg(long, value_name = "FILE", default_value = "bench/results/latest.json")]
+    results: PathBuf,
+    /// The document, in which the part between the markers is replaced
+    #[arg(long, value_name = "FILE", default_value = "docs/benchmarks.md")]
+    into: PathBuf,
+}
+
+pub fn render(args: &RenderArgs) -> anyhow::Result<()> {
+    let results = Results::read(&args.results)?;
+    anyhow::ensure!(
+        results.is_real(),
+        "these are figures of a debug build, or of divided fleets: run `make bench`"
+    );
+    let text = text(&results, &bars::bars(&results));
+    let document = replaced(&read(&args.into), &text)?;
+    fs::write(&args.into, document).with_context(|| args.into.display().to_string())
+}
+
+/// A document that is not there yet begins as its markers.
+fn read(path: &Path) -> String {
+    let there = fs::read_to_string(path);
+    there.unwrap_or_else(|_| format!("# Benchmarks\n\n{BEGIN}\n{END}\n"))
+}
+
+fn replaced(document: &str, text: &str) -> anyhow::Result<String> {
+    let (head, rest) = document
+        .split_once(BEGIN)
+        .with_context(|| format!("no {BEGIN}"))?;
+    let (_, tail) = rest.split_once(END).with_context(|| format!("no {END}"))?;
+    Ok(format!("{head}{BEGIN}\n{text}\n{END}{tail}"))
+}
+
+/// All that was measured.
+pub fn text(results: &Results, bars: &[Bar]) -> String {
+    let kind = match (results.is_real(), results.quick) {
+        (false, _) => "A try, whose figures say nothing,",
+        (true, true) => "Quick run",
+        (true, false) => "Full run",
+    };
+    let mut out = format!(
+        "{kind} of {} on {}.\n",
+        results.at.strftime("%Y-%m-%d"),
+        bars::machine(&results.machine)
+    );
+    let parts = [
+        bars_table(bars),
+        memory(results),
+        costs(results),
+        connections(results),
+        growth(results),
+    ];
+    for part in parts.iter().filter(|part| !part.is_empty()) {
+        out.push('\n');
+        out.push_str(part);
+    }
+    out
+}
+
+fn bars_table(bars: &[Bar]) -> String {
+    let rows = bars.iter().map(|bar| {
+        let sign = if bar.at_least { "≥" } else { "≤" };
+        let held = if bar.held { "held" } else { "**missed**" };
+        format!(
+            "| {} | {:.2} | {sign} {:.2} | {held} |",
+            bar.name, bar.found, bar.wanted
+        )
+    });
+    table("| bar | found | wanted | |\n|---|---|---|---|", rows)
+}
+
+fn memory(results: &Results) -> String {
+    let rows = results.rss.iter().map(|rss| {
+        format!(
+            "| {} | {:.1} | {:.1} | {:.1} | {:.1} |",
+            rss.agents,
+            rss.service.idle_kib,
+            rss.service.used_kib,
+            rss.echo.idle_kib,
+            rss.echo.used_kib
+        )
+    });
+    table(
+        "| agents | service idle, KiB each | after traffic | bare echo idle | after traffic |\n|---|---|---|---|---|",
+        rows,
+    )
+}
+
+fn costs(results: &Results) -> String {
+    let mut rows = Vec::new();
+    if let Some(pace) = &results.pace {
+        rows.push(cost("at pace", &pace.service));
+        rows.push(cost("bare echo at pace", &pace.echo));
+        rows.push(format!(
+            "| bare SQL, batches of {} | | {:.0} | | {:.1} | {:.0} | | | |",
+            pace.sql.batch, pace.sql.per_second, pace.sql.postgres_us, pace.sql.wal_bytes
+        ));
+    }
+    rows.extend(results.low.iter().map(|low| cost("at 333/s", low)));
+    if let Some(saturate) = &results.saturate {
+        rows.push(cost("saturated", &saturate.service));
+        rows.push(cost("bare echo saturated", &saturate.echo));
+        rows.push(cost("at half of saturation", &saturate.half));
+    }
+    let fifty = results.fifty.as_ref();
+    rows.extend(fifty.map(|fifty| cost(&format!("on {} instances", fifty.instances), &fifty.cost)));
+    table(
+        "| load | agents | heartbeats/s | service µs | PostgreSQL µs | WAL bytes | statements | ack p50 ms | p99 ms |\n|---|---|---|---|---|---|---|---|---|",
+        rows.into_iter(),
+    )
+}
+
+fn cost(name: &str, cost: &Cost) -> String {
+    format!(
+        "| {name} | {} | {:.0} | {:.1} | {:.1} | {:.0} | {:.3} | {:.1} | {:.1} |",
+        cost.agents,
+        cost.per_second,
+        cost.service_us,
+        cost.postgres_us,
+        cost.wal_bytes,
+        cost.statements,
+        cost.ack.p50_ms,
+        cost.ack.p99_ms
+    )
+}
+
+fn connections(results: &Results) -> String {
+    let mut rows = Vec::new();
+    rows.extend(results.enrol.iter().map(|enrol| {
+        format!(
+            "| registrations a second, {} at once | {:.0} ({:.0} µs of service and {:.0} µs of PostgreSQL each, p99 {:.0} ms) |",
+            enrol.agents, enrol.per_second, enrol.service_us, enrol.postgres_us, enrol.times.p99_ms
+        )
+    }));
+    rows.extend(results.handshake.iter().map(|handshake| {
+        format!(
+            "| mTLS handshakes a second | {:.0} ({:.0} µs of service each) |",
+            handshake.per_second, handshake.service_us
+        )
+    }));
+    rows.extend(results.storm.iter().map(|storm| {
+        format!(
+            "| {} connections cut at once | all connected after {:.1} s, acknowledged after {:.1} s ({:.0} µs of service each, {} statements) |",
+            storm.agents, storm.connected_seconds, storm.back_seconds, storm.service_us, storm.statements
+        )
+    }));
+    rows.extend(results.kill.iter().map(|kill| {
+        format!(
+            "| an instance with {} agents killed | all back on its sibling and acknowledged after {:.1} s, away for {:.1} s at most, at most {} PostgreSQL connections |",
+            kill.agents, kill.back_seconds, kill.absence.max_ms / 1000.0, kill.most_connections
+        )
+    }));
+    table("| what | found |\n|---|---|", rows.into_iter())
+}
+
+/// As a table and as a plot: flat is good.
+fn growth(results: &Results) -> String {
+    let rows = results.growth.iter().map(|point| {
+        format!(
+            "| {} | {:.0} | {:.1} | {:.1} | {:.1} |",
+            point.agents,
+            point.per_second,
+            point.service_us,
+            point.postgres_us,
+            point.kib_per_agent
+        )
+    });
+    let mut out = table(
+        "| agents | heartbeats/s | service µs | PostgreSQL µs | KiB an agent |\n|---|---|---|---|---|",
+        rows,
+    );
+    if !results.growth.is_empty() {
+        let _ = write!(out, "\n```text\n{}```\n", plot(&results.growth));
+    }
+    out
+}
+
+fn plot(points: &[Cost]) -> String {
+    let most = points
+        .iter()
+        .map(|point| point.service_us)
+        .fold(0.0, f64::max);
+    let mut out = String::from("service CPU a heartbeat, µs\n");
+    for point in points {
+        let width = (point.service_us / most.max(0.001) * PLOT_WIDTH).round() as usize;
+        let bar = "█".repeat(width);
+        let _ = writeln!(out, "{:>8} {bar} {:.1}", point.agents, point.service_us);
+    }
+    out
+}
+
+fn table(head: &str, rows: impl Iterator<Item = String>) -> String {
+    let rows: Vec<String> = rows.collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    format!("{head}\n{}\n", rows.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_between_the_markers_is_replaced() {
+        let document = format!("# Head\nwords\n{BEGIN}\nold\n{END}\nmore words\n");
+        let once = replaced(&document, "new").unwrap();
+        assert_eq!(
+            once,
+            format!("# Head\nwords\n{BEGIN}\nnew\n{END}\nmore words\n")
+        );
+        assert_eq!(replaced(&once, "new").unwrap(), once);
+        assert!(replaced("no markers", "new").is_err());
+    }
+
+    #[test]
+    fn what_was_not_measured_is_not_rendered() {
+        let results = Results::new(false, 1);
+        let text = text(&results, &[]);
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
+}

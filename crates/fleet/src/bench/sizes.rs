@@ -1,0 +1,105 @@
+//! How large each stage is.
+
+use std::time::Duration;
+
+/// The rate of a peer that was measured on the same machine.
+pub const LOW_RATE: f64 = 333.0;
+
+#[derive(Clone, Debug)]
+pub struct Sizes {
+    pub rss: Vec<u32>,
+    pub pace_agents: u32,
+    pub pace_rate: f64,
+    pub low_agents: u32,
+    pub saturate_agents: u32,
+    pub enrol_agents: u32,
+    pub handshakers: u32,
+    pub storm_agents: u32,
+    pub kill_agents: u32,
+    pub growth: Vec<u32>,
+    pub growth_rate: f64,
+    pub fifty_agents: u32,
+    pub fifty_time: Duration,
+    /// How long is measured.
+    pub window: Duration,
+    /// Arrivals a second while a fleet connects.
+    pub arrivals: u32,
+}
+
+impl Sizes {
+    pub fn new(quick: bool, divide: u32) -> Sizes {
+        let sizes = if quick { Sizes::quick() } else { Sizes::full() };
+        sizes.divided(divide)
+    }
+
+    fn full() -> Sizes {
+        Sizes {
+            rss: vec![5_000, 18_000],
+            pace_agents: 10_000,
+            pace_rate: 3_300.0,
+            low_agents: 10_000,
+            saturate_agents: 12_000,
+            enrol_agents: 10_000,
+            handshakers: 64,
+            storm_agents: 5_000,
+            kill_agents: 18_000,
+            growth: vec![1_000, 2_000, 5_000, 18_000],
+            growth_rate: 600.0,
+            fifty_agents: 50_000,
+            fifty_time: Duration::from_mins(10),
+            window: Duration::from_secs(60),
+            arrivals: 300,
+        }
+    }
+
+    fn quick() -> Sizes {
+        Sizes {
+            rss: vec![2_000],
+            pace_agents: 2_000,
+            pace_rate: 1_000.0,
+            low_agents: 2_000,
+            saturate_agents: 6_000,
+            enrol_agents: 1_000,
+            handshakers: 32,
+            storm_agents: 1_000,
+            kill_agents: 1_000,
+            growth: vec![500, 2_000],
+            growth_rate: 300.0,
+            fifty_agents: 2_000,
+            fifty_time: Duration::from_secs(60),
+            window: Duration::from_secs(15),
+            arrivals: 300,
+        }
+    }
+
+    /// Rates go with the fleets, so that each agent does what it did.
+    fn divided(mut self, by: u32) -> Sizes {
+        let agents = [
+            &mut self.pace_agents,
+            &mut self.low_agents,
+            &mut self.saturate_agents,
+            &mut self.enrol_agents,
+            &mut self.storm_agents,
+            &mut self.kill_agents,
+            &mut self.fifty_agents,
+        ];
+        let fleets = self
+            .rss
+            .iter_mut()
+            .chain(self.growth.iter_mut())
+            .chain(agents);
+        fleets.for_each(|agents| *agents = (*agents / by).max(1));
+        self.pace_rate /= f64::from(by);
+        self.growth_rate /= f64::from(by);
+        self
+    }
+
+    pub fn ramp(&self, agents: u32) -> Duration {
+        Duration::from_secs_f64(f64::from(agents) / f64::from(self.arrivals))
+    }
+}
+
+/// How often each of `agents` reports for `rate` a second of all.
+pub fn interval(agents: u32, rate: f64) -> Duration {
+    Duration::from_secs_f64(f64::from(agents) / rate.max(0.001))
+}

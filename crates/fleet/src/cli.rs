@@ -1,0 +1,85 @@
+//! The command line.
+
+use std::io::{Write, stderr};
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::{Parser, Subcommand};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::bench::echo::{self, EchoArgs};
+use crate::bench::{self, BenchArgs, RenderArgs};
+use crate::run::RunArgs;
+use crate::scenario::ScenarioArgs;
+use crate::{run, scenario, worker};
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "svc-fleet",
+    version,
+    about = "Virtual agents, scenarios and benchmarks for svc-ingest"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run virtual agents against a service, for a bounded time
+    Run(Box<RunArgs>),
+    /// Play a scenario on a system of its own, and check what must hold
+    Scenario(ScenarioArgs),
+    /// Measure the service beside a bare echo and a bare SQL loop, and check the bars
+    Bench(BenchArgs),
+    /// Write stored results into the documentation
+    Render(RenderArgs),
+    /// The bare echo that the service is measured beside
+    #[command(hide = true)]
+    BareEcho(EchoArgs),
+    /// A part of a fleet: how the program starts itself
+    #[command(hide = true)]
+    Worker,
+}
+
+/// 0: all held. 1: something did not. 2: it could not be tried.
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let log = tracing_subscriber::fmt().with_writer(stderr);
+    log.with_env_filter("warn").init();
+    match dispatch(arguments.command) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            let _ = writeln!(stderr(), "svc-fleet: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn dispatch(command: Command) -> anyhow::Result<bool> {
+    if let Command::Worker = command {
+        return worker::run().map(|()| true);
+    }
+    let runtime = tokio::runtime::Runtime::new()?;
+    runtime.block_on(async {
+        match command {
+            Command::Worker => Ok(false),
+            Command::Run(args) => run::run(*args).await,
+            Command::Scenario(args) => or_interrupted(scenario::run(args)).await,
+            Command::Bench(args) => or_interrupted(bench::run(args)).await,
+            Command::Render(args) => bench::render(&args).map(|()| true),
+            Command::BareEcho(args) => echo::serve(args).await.map(|()| true),
+        }
+    })
+}
+
+/// What was started is stopped and what was made is removed when the work is dropped.
+async fn or_interrupted(work: impl Future<Output = anyhow::Result<bool>>) -> anyhow::Result<bool> {
+    let mut terminated = signal(SignalKind::terminate())?;
+    tokio::select! {
+        done = work => done,
+        _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+        _ = terminated.recv() => bail!("terminated"),
+    }
+}

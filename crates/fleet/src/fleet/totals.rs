@@ -1,0 +1,62 @@
+//! What a whole fleet has counted, at one moment.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::tally::{Clocks, Counts, Times};
+
+#[derive(Clone, Debug)]
+pub struct Totals {
+    pub counts: Counts,
+    pub errors: BTreeMap<String, u64>,
+    /// Since the start, and since the window was opened.
+    pub clocks: Clocks,
+    pub window: Clocks,
+    /// Of the workers; memory without what they took before their first agent.
+    pub cpu_us: u64,
+    pub rss_kib: u64,
+    pub age: Duration,
+}
+
+impl Totals {
+    /// One line for who watches.
+    pub fn line(&self) -> String {
+        let counts = &self.counts;
+        format!(
+            "{} connected, {} acknowledged, {} open, ack {}, errors {}",
+            counts.connected,
+            counts.acked,
+            counts.open(),
+            quantiles(&self.window.ack),
+            reasons(&self.errors)
+        )
+    }
+}
+
+/// p50, p99 and p999.
+pub fn quantiles(times: &Times) -> String {
+    if times.count() == 0 {
+        return "–".into();
+    }
+    let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|quantile| shown(times.quantile(quantile)));
+    format!("p50 {p50} p99 {p99} p999 {p999}")
+}
+
+/// To three digits or so: nobody reads more.
+pub fn shown(time: Duration) -> String {
+    match time.as_micros() {
+        us @ 0..1_000 => format!("{us} µs"),
+        us @ 1_000..1_000_000 => format!("{:.1} ms", us as f64 / 1e3),
+        us => format!("{:.2} s", us as f64 / 1e6),
+    }
+}
+
+pub fn reasons(errors: &BTreeMap<String, u64>) -> String {
+    if errors.is_empty() {
+        return "none".into();
+    }
+    let errors = errors
+        .iter()
+        .map(|(reason, count)| format!("{reason} {count}"));
+    errors.collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,78 @@
+//! Progress for who watches: one line that changes on a terminal, a line now and then elsewhere.
+
+use std::io::{IsTerminal, Write, stderr};
+use std::time::{Duration, Instant};
+
+use crate::fleet::{Totals, quantiles, reasons};
+
+const ELSEWHERE_EVERY: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+pub struct Progress {
+    agents: u64,
+    terminal: bool,
+    shown_at: Option<Instant>,
+    before: Option<(Duration, u64)>,
+    rate: f64,
+}
+
+impl Progress {
+    pub fn new(agents: u64) -> Progress {
+        Progress {
+            agents,
+            terminal: stderr().is_terminal(),
+            shown_at: None,
+            before: None,
+            rate: 0.0,
+        }
+    }
+
+    /// It is not worth an error if nobody can be shown anything.
+    pub fn show(&mut self, totals: &Totals) {
+        self.measure(totals);
+        let due = self
+            .shown_at
+            .is_none_or(|at| at.elapsed() >= ELSEWHERE_EVERY);
+        if !self.terminal && !due {
+            return;
+        }
+        self.shown_at = Some(Instant::now());
+        let line = self.line(totals);
+        let _ = match self.terminal {
+            true => write!(stderr(), "\r\x1b[2K{line}"),
+            false => writeln!(stderr(), "{line}"),
+        };
+    }
+
+    pub fn end(&self) {
+        if self.terminal {
+            let _ = writeln!(stderr());
+        }
+    }
+
+    /// Workers tell twice a second: a rate needs two of their words.
+    fn measure(&mut self, totals: &Totals) {
+        let (age, acked) = (totals.age, totals.counts.acked);
+        match self.before {
+            Some((then, before)) if acked > before => {
+                let seconds = age.saturating_sub(then).as_secs_f64();
+                self.rate = (acked - before) as f64 / seconds.max(0.001);
+                self.before = Some((age, acked));
+            }
+            Some(_) => {}
+            None => self.before = Some((age, acked)),
+        }
+    }
+
+    fn line(&self, totals: &Totals) -> String {
+        format!(
+            "{:>4} s  {}/{} connected  {:.0} acknowledged/s  ack {}  errors: {}",
+            totals.age.as_secs(),
+            totals.counts.connected,
+            self.agents,
+            self.rate,
+            quantiles(&totals.window.ack),
+            reasons(&totals.errors)
+        )
+    }
+}

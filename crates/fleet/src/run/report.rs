@@ -1,0 +1,193 @@
+//! What a run found, for people and for programs.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Write, stdout};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+
+use super::audit::Books;
+use super::service::ServiceCost;
+use crate::fleet::Totals;
+use crate::proc::Machine;
+use crate::tally::{Counts, Times};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Report {
+    pub machine: Machine,
+    pub agents: u32,
+    pub seconds: f64,
+    pub counts: Counts,
+    pub errors: BTreeMap<String, u64>,
+    pub ack: Quantiles,
+    pub connect: Quantiles,
+    pub enrol: Quantiles,
+    pub absence: Quantiles,
+    pub cost: AgentCost,
+    /// Where its metrics were asked for.
+    pub service: Option<ServiceCost>,
+    pub books: Books,
+    /// What kept the fleet from settling, if something did.
+    pub unsettled: Option<String>,
+}
+
+/// In milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Quantiles {
+    pub count: u64,
+    pub p50_ms: f64,
+    pub p99_ms: f64,
+    pub p999_ms: f64,
+    pub max_ms: f64,
+}
+
+/// What a virtual agent costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AgentCost {
+    pub kib: f64,
+    pub cpu_us_per_report: f64,
+    pub cores: f64,
+}
+
+impl Quantiles {
+    pub fn of(times: &Times) -> Quantiles {
+        let at = |quantile| millis(times.quantile(quantile));
+        Quantiles {
+            count: times.count(),
+            p50_ms: at(0.5),
+            p99_ms: at(0.99),
+            p999_ms: at(0.999),
+            max_ms: millis(times.max()),
+        }
+    }
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_micros() as f64 / 1000.0
+}
+
+impl Report {
+    pub fn new(agents: u32, totals: &Totals, books: Books, fault: Option<anyhow::Error>) -> Report {
+        let (seconds, cpu) = (totals.age.as_secs_f64(), totals.cpu_us as f64);
+        Report {
+            machine: Machine::here(),
+            agents,
+            seconds,
+            counts: totals.counts.clone(),
+            errors: totals.errors.clone(),
+            ack: Quantiles::of(&totals.clocks.ack),
+            connect: Quantiles::of(&totals.clocks.connect),
+            enrol: Quantiles::of(&totals.clocks.enrol),
+            absence: Quantiles::of(&totals.clocks.absence),
+            cost: AgentCost {
+                kib: totals.rss_kib as f64 / f64::from(agents.max(1)),
+                cpu_us_per_report: cpu / totals.counts.reports_acked.max(1) as f64,
+                cores: cpu / 1e6 / seconds.max(0.001),
+            },
+            service: None,
+            books,
+            unsettled: fault.map(|fault| format!("{fault:#}")),
+        }
+    }
+
+    /// Whether the books balance, and something was there to be booked.
+    pub fn passed(&self) -> bool {
+        self.books.balance() && self.books.acked > 0 && self.unsettled.is_none()
+    }
+
+    pub fn write(&self, json: Option<&Path>, markdown: Option<&Path>) -> anyhow::Result<()> {
+        if let Some(path) = json {
+            save(path, &serde_json::to_string_pretty(self)?)?;
+        }
+        if let Some(path) = markdown {
+            save(path, &self.markdown())?;
+        }
+        Ok(())
+    }
+
+    pub fn print(&self) -> anyhow::Result<()> {
+        Ok(stdout().write_all(self.markdown().as_bytes())?)
+    }
+
+    pub fn markdown(&self) -> String {
+        let counts = &self.counts;
+        let verdict = if self.passed() {
+            "the books balance"
+        } else {
+            "THE BOOKS DO NOT BALANCE"
+        };
+        let mut lines = vec![
+            format!(
+                "# {} virtual agents, {:.0} s: {verdict}",
+                self.agents, self.seconds
+            ),
+            String::new(),
+            "| | count | p50 ms | p99 ms | p999 ms | max ms |".into(),
+            "|---|---|---|---|---|---|".into(),
+            row("acknowledgement", &self.ack),
+            row("connect to Welcome", &self.connect),
+            row("Register to JWT", &self.enrol),
+            row("absence", &self.absence),
+            String::new(),
+            format!(
+                "{} streams, {} lost, {} drained; {} samples taken, {} acknowledged, {} rejected, {} never acknowledged.",
+                counts.streams,
+                counts.lost,
+                counts.drained,
+                self.books.taken,
+                self.books.acked,
+                self.books.rejected,
+                self.books.open
+            ),
+            self.tables(),
+            format!(
+                "A virtual agent: {:.1} KiB; {:.1} µs of CPU a report; {:.2} cores for all.",
+                self.cost.kib, self.cost.cpu_us_per_report, self.cost.cores
+            ),
+            format!("Errors: {}.", crate::fleet::reasons(&self.errors)),
+        ];
+        lines.extend(self.service.iter().map(service));
+        lines.extend(
+            self.unsettled
+                .iter()
+                .map(|fault| format!("Did not settle: {fault}")),
+        );
+        lines.push(String::new());
+        lines.join("\n")
+    }
+
+    fn tables(&self) -> String {
+        match self.books.tables {
+            None => "No database was given: the ledgers alone were looked at.".into(),
+            Some(tables) => format!(
+                "In PostgreSQL: {} stored, {} missing, {} twice, {} not in the books, {} gaps.",
+                tables.stored, tables.missing, tables.twice, tables.unbooked, tables.gaps
+            ),
+        }
+    }
+}
+
+fn service(cost: &ServiceCost) -> String {
+    format!(
+        "The service: {:.1} µs of CPU and {:.3} transactions a report, {:.1} KiB an agent.",
+        cost.cpu_us_per_report, cost.transactions_per_report, cost.kib_per_agent
+    )
+}
+
+fn row(name: &str, times: &Quantiles) -> String {
+    let Quantiles {
+        count,
+        p50_ms,
+        p99_ms,
+        p999_ms,
+        max_ms,
+    } = times;
+    format!("| {name} | {count} | {p50_ms:.1} | {p99_ms:.1} | {p999_ms:.1} | {max_ms:.1} |")
+}
+
+fn save(path: &Path, text: &str) -> anyhow::Result<()> {
+    fs::write(path, text).with_context(|| path.display().to_string())
+}

@@ -1,0 +1,170 @@
+//! TLS of the virtual agents: one shared base, and each agent's own key on top of it.
+//!
+//! On loopback any server certificate will do, as long as the server holds its key: what is tested
+//! there was started a moment ago by the same person. Elsewhere the certificate must be vouched for,
+//! because an enrolment token is sent to whoever bears it.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls13_signature};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::version::TLS13;
+use rustls::{
+    ClientConfig, DigitallySignedStruct, DistinguishedName, Error, PeerIncompatible, RootCertStore,
+    ServerConfig, SignatureScheme,
+};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+
+/// Settings of a client without a key.
+#[derive(Clone, Debug)]
+pub struct TlsBase(ClientConfig);
+
+impl TlsBase {
+    pub fn new(ca_pem: Option<&str>) -> anyhow::Result<TlsBase> {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let verifier: Arc<dyn ServerCertVerifier> = match ca_pem {
+            None => Arc::new(Anybody(provider.clone())),
+            Some(pem) => vouched_for(pem, provider.clone())?,
+        };
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        config.resumption = Resumption::disabled();
+        Ok(TlsBase(config))
+    }
+
+    pub fn with(&self, key: &Arc<CertifiedKey>) -> Arc<ClientConfig> {
+        let mut config = self.0.clone();
+        let key = CertifiedKey::clone(key);
+        config.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(key));
+        Arc::new(config)
+    }
+}
+
+fn vouched_for(
+    pem: &str,
+    provider: Arc<CryptoProvider>,
+) -> anyhow::Result<Arc<dyn ServerCertVerifier>> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+        roots.add(certificate?)?;
+    }
+    anyhow::ensure!(!roots.is_empty(), "no certificate in the CA file");
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
+    Ok(verifier.build().context("the CA file")?)
+}
+
+/// A server that asks every client for a certificate and believes it, as the service does.
+pub fn server(cert_pem: &[u8], key_pem: &[u8]) -> anyhow::Result<ServerConfig> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let chain = CertificateDer::pem_slice_iter(cert_pem).collect::<Result<Vec<_>, _>>()?;
+    let mut config = ServerConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(&[&TLS13])?
+        .with_client_cert_verifier(Arc::new(Anybody(provider)))
+        .with_single_cert(chain, PrivateKeyDer::from_pem_slice(key_pem)?)?;
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    config.send_tls13_tickets = 0;
+    Ok(config)
+}
+
+/// Believes every certificate, but checks that the peer holds its key.
+#[derive(Debug)]
+struct Anybody(Arc<CryptoProvider>);
+
+impl Anybody {
+    fn verify(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+const ONLY_TLS13: Error = Error::PeerIncompatible(PeerIncompatible::Tls12NotOffered);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(ONLY_TLS13)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verify(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.schemes()
+    }
+}
+
+impl ClientCertVerifier for Anybody {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(ONLY_TLS13)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verify(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.schemes()
+    }
+}

@@ -1,0 +1,141 @@
+//! The program from outside: scenarios on a system of their own, and runs that are refused or fail.
+//!
+//! They need the service's binary beside this crate's: `cargo test --workspace` and `make test` build it.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use svc_fleet::lab::{Lab, Settings};
+
+/// The program with these arguments, to its end.
+fn fleet(arguments: &[&str]) -> anyhow::Result<Output> {
+    let mut command = Command::new("timeout");
+    command.arg("300").arg(env!("CARGO_BIN_EXE_svc-fleet"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+        .env_remove("DATABASE_URL")
+        .env_remove("SVC_FLEET_TOKEN");
+    Ok(command.output()?)
+}
+
+fn shown(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    format!("{}\n{}", text(&output.stdout), text(&output.stderr))
+}
+
+fn scenario_holds(name: &str) -> anyhow::Result<()> {
+    let output = fleet(&["scenario", name, "--agents", "20", "--brief"])?;
+    let shown = shown(&output);
+    assert_eq!(output.status.code(), Some(0), "{shown}");
+    assert!(shown.contains("pass  the books balance"), "{shown}");
+    assert!(!shown.contains("FAIL"), "{shown}");
+    Ok(())
+}
+
+#[test]
+fn a_steady_fleet_is_acknowledged_and_its_books_balance() -> anyhow::Result<()> {
+    scenario_holds("steady")
+}
+
+#[test]
+fn a_fleet_that_was_away_comes_back_and_is_stored_in_batches() -> anyhow::Result<()> {
+    scenario_holds("backfill")
+}
+
+#[test]
+fn a_scenario_whose_must_does_not_hold_fails() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("impossible.toml");
+    let steady = include_str!("../../scenarios/steady.toml");
+    let impossible = steady.replace("rejections = false", "rejections = true");
+    assert_ne!(impossible, steady);
+    std::fs::write(&file, impossible)?;
+    let file = file.to_string_lossy();
+    let output = fleet(&["scenario", &file, "--agents", "3", "--brief"])?;
+    let shown = shown(&output);
+    assert_eq!(output.status.code(), Some(1), "{shown}");
+    assert!(shown.contains("FAIL  samples rejected"), "{shown}");
+    Ok(())
+}
+
+/// The first run registers and keeps what it was given; the second goes on where that stopped.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fleet_is_run_again_as_the_same_agents() -> anyhow::Result<()> {
+    let lab = Lab::start(Settings {
+        instances: 1,
+        interval: Duration::from_secs(1),
+        durable: false,
+        variables: vec![],
+    })
+    .await?;
+    let folder = tempfile::tempdir()?;
+    let first = run_against(&lab, folder.path()).await?;
+    assert_eq!(first["counts"]["registered"], 5, "{first}");
+    assert!(first["service"]["transactions_per_report"].as_f64() > Some(0.0));
+    let second = run_against(&lab, folder.path()).await?;
+    assert_eq!(second["counts"]["registered"], 0, "{second}");
+    assert_eq!(lab.number("SELECT count(*) FROM agents").await?, 5);
+    let stored = lab.number("SELECT count(*) FROM host_metrics").await?;
+    assert_eq!(second["books"]["tables"]["stored"], stored);
+    Ok(())
+}
+
+/// A short run whose books must balance; gives its report.
+async fn run_against(lab: &Lab, folder: &Path) -> anyhow::Result<serde_json::Value> {
+    let (target, http) = (
+        lab.targets()[0].to_string(),
+        lab.instances[0].http.to_string(),
+    );
+    let (url, json, state) = (
+        lab.database_url(),
+        folder.join("run.json"),
+        folder.join("state"),
+    );
+    let files = [json.to_string_lossy(), state.to_string_lossy()];
+    let small = ["--agents", "5", "--ramp", "0s", "--duration", "3s"];
+    let places = ["--target", &target, "--http", &http, "--database-url", &url];
+    let kept = ["--json", &files[0], "--state", &files[1]];
+    let arguments = [&["run"], &places[..], &small, &kept].concat();
+    let output = tokio::task::block_in_place(|| fleet(&arguments))?;
+    assert_eq!(output.status.code(), Some(0), "{}", shown(&output));
+    Ok(serde_json::from_slice(&std::fs::read(json)?)?)
+}
+
+#[test]
+fn a_target_that_is_not_on_this_machine_is_refused() -> anyhow::Result<()> {
+    let elsewhere = ["run", "--target", "192.0.2.1:9443", "--token", "none"];
+    let output = fleet(&elsewhere)?;
+    assert_eq!(output.status.code(), Some(2));
+    assert!(shown(&output).contains("--i-own-this-target"));
+    let owned = [&elsewhere[..], &["--i-own-this-target"]].concat();
+    let output = fleet(&owned)?;
+    assert_eq!(output.status.code(), Some(2));
+    assert!(shown(&output).contains("--ca-cert"));
+    Ok(())
+}
+
+#[test]
+fn a_run_without_a_service_ends_by_itself_and_fails() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let json = folder.path().join("report.json");
+    let report = json.to_string_lossy();
+    let nobody = ["run", "--target", "127.0.0.1:1", "--token", "none"];
+    let small = [
+        "--agents",
+        "3",
+        "--ramp",
+        "0s",
+        "--duration",
+        "2s",
+        "--json",
+    ];
+    let output = fleet(&[&nobody[..], &small, &[&report]].concat())?;
+    let shown = shown(&output);
+    assert_eq!(output.status.code(), Some(1), "{shown}");
+    assert!(shown.contains("unreachable"), "{shown}");
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(json)?)?;
+    assert_eq!(report["books"]["agents"], 3);
+    assert_eq!(report["counts"]["connected"], 0);
+    Ok(())
+}
