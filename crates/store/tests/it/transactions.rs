@@ -103,8 +103,13 @@ async fn cross(store: &Store, meet: &Barrier, ids: [i32; 2]) -> Result<u32, Stor
 
 #[tokio::test]
 async fn a_serialization_failure_is_run_again_and_gives_up_in_the_end() -> Result<()> {
-    let (_database, store) = empty().await?;
+    let (database, store) = empty().await?;
     batch(&store, TABLE).await?;
+    let strict =
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = %L',
+                                             current_database(), 'repeatable read'); END $$";
+    batch(&store, strict).await?;
+    let store = open(database.url(), options(3))?;
     assert_eq!(overtaken(&store, 1).await?, 2);
     let error = overtaken(&store, 100).await.unwrap_err();
     assert!(matches!(error, StoreError::Conflict(_)), "{error:?}");
@@ -118,8 +123,6 @@ async fn overtaken(store: &Store, times: u32) -> Result<u32, StoreError> {
     let ran = AtomicU32::new(0);
     store
         .run("overtaken", Bulkhead::Auth, async |tx| {
-            tx.batch("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-                .await?;
             tx.query("SELECT n FROM t", &[]).await?;
             if ran.fetch_add(1, Ordering::Relaxed) < times {
                 let other = async |tx: Tx| bump(&tx, 1).await;
