@@ -1,10 +1,11 @@
-//! A whole system on one machine: real PostgreSQL and NATS servers, certificates and a
+//! A whole system on one machine: real PostgreSQL, PgBouncer and NATS servers, certificates and a
 //! fault-injecting proxy, for `svc-ingest dev`, the tests and the benchmarks.
 //!
 //! Invariant: nothing outlives the process that started it. Servers die with it, even when it is
 //! killed with -9, and what it left in the temporary folder is swept by the next one. Tests run
 //! against the real servers because their faults are what the service promises to survive.
 
+mod bouncer;
 mod child;
 mod eventually;
 mod folder;
@@ -18,6 +19,7 @@ mod proxy;
 mod server;
 mod test_database;
 
+pub use bouncer::PgBouncer;
 pub use child::{dying_with_us, spawn};
 pub use eventually::eventually;
 pub use nats::{Nats, NatsOptions};

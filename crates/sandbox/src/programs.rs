@@ -18,7 +18,8 @@ const POSTGRES_FOLDERS: [&str; 7] = [
     "/usr/local/opt/postgresql@*/bin",
     "/usr/libexec/postgresql",
 ];
-const NATS_FOLDERS: [&str; 4] = [
+/// Where Debian and others keep servers.
+const SERVER_FOLDERS: [&str; 4] = [
     "/usr/sbin",
     "/usr/bin",
     "/usr/local/bin",
@@ -46,11 +47,19 @@ pub(crate) fn postgres_folder() -> anyhow::Result<PathBuf> {
 pub(crate) fn nats_server() -> anyhow::Result<PathBuf> {
     let home = std::env::home_dir().map(|home| home.join("go/bin"));
     on_path()
-        .chain(NATS_FOLDERS.iter().map(PathBuf::from))
+        .chain(SERVER_FOLDERS.iter().map(PathBuf::from))
         .chain(home)
         .map(|folder| folder.join("nats-server"))
         .find(|program| is_program(program))
         .context("nats-server is not installed: run scripts/deps, or: apt-get install nats-server")
+}
+
+pub(crate) fn pgbouncer() -> anyhow::Result<PathBuf> {
+    on_path()
+        .chain(SERVER_FOLDERS.iter().map(PathBuf::from))
+        .map(|folder| folder.join("pgbouncer"))
+        .find(|program| is_program(program))
+        .context("pgbouncer is not installed: run scripts/deps, or: apt-get install pgbouncer")
 }
 
 /// util-linux's `setpriv`, which sets a death signal and drops privileges without unsafe code here.

@@ -17,7 +17,7 @@ use crate::{
     fleet::{Fleet, Pace},
     harness::Site,
     plant::{BOTH, BRISK, Kind, Plant, metric},
-    plant_faults::{self, Bouncer},
+    plant_faults,
 };
 
 const ROUNDS: usize = 50;
@@ -161,12 +161,12 @@ async fn a_disk_that_is_really_full_withholds_acknowledgements_until_it_is_not()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "strict, and needs pgbouncer: run by make chaos"]
+#[ignore = "strict: run by make chaos"]
 async fn a_pgbouncer_in_between_changes_nothing() -> Result<()> {
     for kind in BOTH {
         let plant = Plant::with_own_server(kind).await?;
-        let bouncer = Bouncer::start(&plant.site).await?;
-        let process = || plant.process().set("DATABASE_URL", &bouncer.url);
+        let (_bouncer, url) = plant_faults::bounced(&plant.site).await?;
+        let process = || plant.process().set("DATABASE_URL", &url);
         let servers = [process().start().await?, process().start().await?];
         let addresses = servers.each_ref().map(|server| server.grpc);
         let fleet = Fleet::start(&plant.site, &addresses, 0, 100, Pace::default()).await?;

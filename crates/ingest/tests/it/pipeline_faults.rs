@@ -10,7 +10,7 @@ use crate::{
     fleet::Fleet,
     harness::eventually,
     plant::{BOTH, BRISK, Kind, Plant, metric},
-    plant_faults::{self, Bouncer},
+    plant_faults,
 };
 
 /// A stand-in for a disk without room: the same SQLSTATE from the same statement.
@@ -98,12 +98,11 @@ async fn books_balance_after_kills_at_random_moments() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs pgbouncer, and root to start it as nobody: run by make chaos too"]
 async fn everything_is_stored_once_through_a_pgbouncer() -> Result<()> {
     for kind in BOTH {
         let plant = Plant::with_own_server(kind).await?;
-        let bouncer = Bouncer::start(&plant.site).await?;
-        let instance = || plant.instance().set("DATABASE_URL", &bouncer.url);
+        let (_bouncer, url) = plant_faults::bounced(&plant.site).await?;
+        let instance = || plant.instance().set("DATABASE_URL", &url);
         let instances = [instance().start().await?, instance().start().await?];
         let addresses = instances.each_ref().map(|instance| instance.grpc);
         let fleet = Fleet::start(&plant.site, &addresses, 0, 20, BRISK).await?;

@@ -3,15 +3,13 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    process::{Child, Command},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
-use svc_sandbox::{Proxy, free_port};
+use svc_sandbox::{PgBouncer, Proxy};
 use svc_store::{AgentId, DatabaseUrl, HostId, Range, Store, StoreOptions};
-use tempfile::TempDir;
 
 use crate::{
     agents::{AUTO, FakeAgent, machine, token},
@@ -228,45 +226,10 @@ pub async fn killed_at_random(kind: Kind, agents: u32, rounds: usize) -> Result<
     Ok(())
 }
 
-/// A PgBouncer in transaction mode, with few connections to the server.
-#[derive(Debug)]
-pub struct Bouncer {
-    pub url: String,
-    child: Child,
-    _folder: TempDir,
-}
-
-impl Bouncer {
-    pub async fn start(site: &Site) -> Result<Self> {
-        let mut url = url::Url::parse(&site.database_url())?;
-        let (server, port) = (url.port().context("a port")?, free_port()?);
-        let settings = format!(
-            "[databases]\n* = host=127.0.0.1 port={server} user=svc\n[pgbouncer]\n\
-             listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\n\
-             pool_mode = transaction\ndefault_pool_size = 6\nmax_client_conn = 200\n"
-        );
-        let folder = tempfile::tempdir_in("/tmp")?;
-        let file = folder.path().join("pgbouncer.ini");
-        std::fs::write(&file, settings)?;
-        let readable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(folder.path(), readable)?;
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid=nobody", "--regid=nogroup", "--clear-groups"]);
-        command
-            .args(["--pdeathsig=KILL", "pgbouncer", "-q"])
-            .arg(&file);
-        url.set_port(Some(port)).ok().context("a port")?;
-        Ok(Self {
-            url: url.into(),
-            child: command.spawn()?,
-            _folder: folder,
-        })
-    }
-}
-
-impl Drop for Bouncer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// The site's database through a PgBouncer; its connection string goes with it.
+pub async fn bounced(site: &Site) -> Result<(PgBouncer, String)> {
+    let url = url::Url::parse(&site.database_url())?;
+    let bouncer = PgBouncer::start(url.port().context("a port")?).await?;
+    let through = bouncer.url(url.path().trim_start_matches('/'));
+    Ok((bouncer, through))
 }
