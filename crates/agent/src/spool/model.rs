@@ -59,6 +59,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+type Flipped = BTreeSet<(PathBuf, usize)>;
+
 struct Model {
     dir: tempfile::TempDir,
     spool: Option<Spool>,
@@ -78,6 +80,7 @@ struct Model {
     damaged: usize,
     /// Up to here the books may have known more than they know now.
     forgotten: u64,
+    flipped: Flipped,
 }
 
 fn vitals(now: u64) -> v1::Vitals {
@@ -105,12 +108,16 @@ fn newest_file(dir: &Path) -> Option<(PathBuf, u64)> {
     Some((path, length))
 }
 
-fn flip(path: &Path, bit: prop::sample::Index) -> bool {
+/// Once for each bit: twice would mend it, and what was lost does not come back.
+fn flip(path: &Path, bit: prop::sample::Index, flipped: &mut Flipped) -> bool {
     let mut bytes = fs::read(path).unwrap();
     if bytes.is_empty() {
         return false;
     }
     let bit = bit.index(bytes.len() * 8);
+    if !flipped.insert((path.into(), bit)) {
+        return false;
+    }
     bytes[bit / 8] ^= 1 << (bit % 8);
     fs::write(path, bytes).unwrap();
     true
@@ -132,6 +139,7 @@ impl Model {
             now: 1_800_000_000,
             damaged: 0,
             forgotten: 0,
+            flipped: Flipped::new(),
         }
     }
 
@@ -287,12 +295,12 @@ impl Model {
                 let files = segment::list(self.dir.path()).unwrap();
                 if !files.is_empty() {
                     let path = segment::path(self.dir.path(), files[file.index(files.len())]);
-                    self.damaged += usize::from(flip(&path, bit));
+                    self.damaged += usize::from(flip(&path, bit, &mut self.flipped));
                     self.crash();
                 }
             }
             Step::FlipBooks(bit) => {
-                flip(&self.dir.path().join("books"), bit);
+                flip(&self.dir.path().join("books"), bit, &mut self.flipped);
                 self.crash();
                 self.forgotten = self.most_acked;
                 let next = self.spool().next_seq();

@@ -191,6 +191,19 @@ impl Fleet {
         .await
     }
 
+    /// Waits until what was held up is acknowledged, at the rate that agents may report.
+    pub async fn catches_up(&self) -> Result<()> {
+        let patience = Duration::from_mins(3);
+        svc_sandbox::eventually("the backlog is gone", patience, async || {
+            let mut members = self.members.iter();
+            members.all(|member| {
+                let ledger = member.book();
+                ledger.acked + 2 >= ledger.taken
+            })
+        })
+        .await
+    }
+
     /// How many acknowledgements came in between.
     pub fn acks_between(&self, from: Instant, to: Instant) -> usize {
         let ledgers = self.ledgers();

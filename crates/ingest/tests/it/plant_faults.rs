@@ -47,7 +47,7 @@ pub async fn commits_cut(kind: Kind, agents: u32, times: usize) -> Result<()> {
         eventually("a commit was cut", async || proxy.was_said()).await?;
     }
     proxy.heal()?;
-    fleet.all_acked_since(Instant::now()).await?;
+    fleet.catches_up().await?;
     fleet.audit(&plant.site).await
 }
 
