@@ -19,6 +19,8 @@ fmt:
 lint:
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 
+# More at once than there are cores: most tests wait for servers most of the time.
+unit: export RUST_TEST_THREADS ?= 4
 unit:
 	$(CARGO) test --locked --workspace
 
