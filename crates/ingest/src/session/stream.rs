@@ -5,6 +5,7 @@
 //! control then holds it back. What it sends goes through a small channel with a
 //! deadline, so that a client that stops reading is left.
 
+mod acknowledging;
 mod greeting;
 
 use std::{collections::VecDeque, panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
@@ -12,13 +13,13 @@ use std::{collections::VecDeque, panic::AssertUnwindSafe, pin::pin, sync::Arc, t
 use futures_util::FutureExt;
 use jiff::Timestamp;
 use svc_proto::v1::{
-    Ack, AgentRelease, Credential, Drain, HeartbeatRequest, HeartbeatResponse, Rejection, Report,
-    Settings, Welcome, heartbeat_request::Message as Said, heartbeat_response::Message as Saying,
+    AgentRelease, Credential, Drain, HeartbeatRequest, HeartbeatResponse, Report, Settings,
+    Welcome, heartbeat_request::Message as Said, heartbeat_response::Message as Saying,
 };
 use svc_store::{AgentId, CloseCause, GapKind, GapRow, HostId, Range, SessionClose};
 use tokio::{
     sync::{mpsc, watch},
-    time::{Instant, sleep_until, timeout, timeout_at},
+    time::{Instant, sleep_until, timeout},
 };
 use tonic::{Status, Streaming};
 use uuid::Uuid;
@@ -37,12 +38,8 @@ use crate::{
 
 const REPORTS: Rate = Rate::new(Duration::from_millis(500), 20);
 const MAX_IN_FLIGHT: usize = 2;
-/// What an agent is told of a sample that the database refuses.
-const UNSTORABLE: &str = "the database refuses it";
 /// Messages to a client that have not been read.
 pub const OUTBOUND: usize = 32;
-/// Rejections named in one acknowledgement; the rest follow in the next ones.
-const REJECTIONS: usize = 100;
 /// A connection that has reached its age is left within this.
 const AGE_SPREAD: Duration = Duration::from_secs(10);
 
@@ -159,7 +156,7 @@ impl Stream {
                     self.slowed_until = None;
                     Ok(())
                 }
-                taken = taken(&self.out, self.untaken_since, self.context.timing.send_deadline),
+                taken = acknowledging::taken(&self.out, self.untaken_since, self.context.timing.send_deadline),
                     if self.untaken_since.is_some() => match taken {
                         true => self.acknowledge().await,
                         false => Err(Over::Gone),
@@ -275,80 +272,6 @@ impl Stream {
         self.acknowledge().await
     }
 
-    /// What the database refuses for good is named like what breaks a rule.
-    fn note_refused(&mut self, seqs: Vec<i64>) {
-        if !seqs.is_empty() {
-            let refused = seqs.into_iter().map(|seq| GapRow {
-                first_seq: seq,
-                last_seq: seq,
-                kind: GapKind::DeadLetter,
-                reason: UNSTORABLE.into(),
-            });
-            self.rejected.extend(refused);
-            let by_number = |gap: &GapRow| gap.first_seq;
-            self.rejected.make_contiguous().sort_by_key(by_number);
-            self.owed = true;
-        }
-    }
-
-    /// Everything up to the watermark, with the rejections that it covers; held
-    /// back while the database is out of sight, and while the client has not taken
-    /// what it was sent before: so little is held for one that stops reading.
-    async fn acknowledge(&mut self) -> Result<(), Over> {
-        if !self.owed {
-            return Ok(());
-        }
-        if self.out.capacity() < OUTBOUND {
-            self.untaken_since.get_or_insert_with(Instant::now);
-            return Ok(());
-        }
-        self.untaken_since = None;
-        if !self.context.watch.is_fresh() {
-            self.context.sessions.withhold();
-            return Ok(());
-        }
-        let rejected = self.rejections();
-        let untold = self.rejected.front().map(|gap| gap.first_seq);
-        let up_to = untold.map_or(self.acked, |seq| self.acked.min(seq - 1));
-        let up_to = up_to.max(self.told); // A dead letter may be named late.
-        self.owed = untold.is_some_and(|seq| seq <= self.acked);
-        self.told = up_to;
-        while self
-            .in_flight
-            .pop_front_if(|awaited| awaited.last_seq <= up_to)
-            .is_some()
-        {}
-        self.inbox.awaits(self.in_flight.front().copied());
-        self.context.pipeline.rejected.inc_by(rejected.len() as u64);
-        if self.owed {
-            self.inbox.nudge();
-        }
-        self.say(Saying::Ack(Ack {
-            up_to_seq: up_to.cast_unsigned(),
-            rejected,
-        }))
-        .await
-    }
-
-    /// Those that the watermark covers, one by one, as many as fit an acknowledgement.
-    fn rejections(&mut self) -> Vec<Rejection> {
-        let mut rejected = Vec::new();
-        while rejected.len() < REJECTIONS
-            && let Some(gap) = self.rejected.front_mut()
-            && gap.first_seq <= self.acked
-        {
-            rejected.push(Rejection {
-                seq: gap.first_seq.cast_unsigned(),
-                reason: gap.reason.clone().into_owned(),
-            });
-            gap.first_seq += 1;
-            if gap.first_seq > gap.last_seq {
-                self.rejected.pop_front();
-            }
-        }
-        rejected
-    }
-
     /// The connection is old: come back on a new one. A stopping instance tells its agents itself.
     async fn age_drain(&mut self) -> Result<(), Over> {
         if self.context.watch.is_stopping() {
@@ -413,15 +336,6 @@ impl Stream {
             _ => self.cause.as_str(),
         };
     }
-}
-
-/// Waits until the client has taken everything; false once it has taken too long.
-async fn taken(out: &Outbound, since: Option<Instant>, deadline: Duration) -> bool {
-    let by = since.unwrap_or_else(Instant::now) + deadline;
-    matches!(
-        timeout_at(by, out.reserve_many(OUTBOUND)).await,
-        Ok(Ok(_permits))
-    )
 }
 
 /// Out of the table, and its end to the database, however it ended.
