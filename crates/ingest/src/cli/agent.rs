@@ -13,7 +13,7 @@ use super::{
     output::{self, Column, Fit, Output, facts, or_dash, print, print_json},
     select::{self, short, still_there},
     terminal,
-    time::{in_full, when},
+    time::{in_full, lasting, when},
 };
 
 #[derive(Debug, Subcommand)]
@@ -152,7 +152,11 @@ fn fingerprint(agent: &AgentRecord) -> String {
 /// Presence is of interest while an agent may be there at all.
 fn presence(agent: &AgentRecord) -> String {
     match agent.status {
-        AgentStatus::Active => format!("{}, {}", agent.presence, when(Some(agent.presence_since))),
+        AgentStatus::Active => format!(
+            "{}, {}",
+            agent.presence,
+            lasting(Some(agent.presence_since))
+        ),
         _ => "-".into(),
     }
 }

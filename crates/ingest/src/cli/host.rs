@@ -14,7 +14,7 @@ use super::{
     output::{self, Column, Fit, Output, facts, or_dash, print, print_json},
     select::{self, short, still_there},
     terminal,
-    time::{in_full, when},
+    time::{in_full, lasting, when},
 };
 
 #[derive(Debug, Subcommand)]
@@ -146,7 +146,7 @@ fn row(host: &HostRecord) -> Vec<String> {
 fn presence(host: &HostRecord) -> String {
     match (&host.retired_at, &host.presence) {
         (Some(at), _) => format!("retired {}", when(Some(*at))),
-        (None, Some(presence)) => format!("{presence}, {}", when(host.presence_since)),
+        (None, Some(presence)) => format!("{presence}, {}", lasting(host.presence_since)),
         (None, None) => "no agent".into(),
     }
 }

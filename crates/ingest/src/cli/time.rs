@@ -25,6 +25,15 @@ pub fn relative(then: Timestamp, now: Timestamp) -> String {
     }
 }
 
+/// How long something has been so: `for 3 min`.
+pub fn lasting(since: Option<Timestamp>) -> String {
+    let told = when(since);
+    let amount = told
+        .strip_suffix(" ago")
+        .map(|amount| format!("for {amount}"));
+    amount.unwrap_or(told)
+}
+
 /// The same from now on this machine's clock; what is not known is a dash.
 pub fn when(then: Option<Timestamp>) -> String {
     then.map_or_else(|| "-".into(), |then| relative(then, Timestamp::now()))
