@@ -25,6 +25,7 @@ use self::backoff::Backoff;
 use self::link::Link;
 use self::live::Over;
 use self::lost::Lost;
+pub use self::open::REGISTER;
 pub use self::shared::Shared;
 use crate::ledger::{Balance, Ledger};
 use crate::plan::{Orders, Task};

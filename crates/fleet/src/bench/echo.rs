@@ -3,15 +3,16 @@
 //! It is what a service on this stack cannot be cheaper than: agents register, are welcomed and
 //! acknowledged as by the real one, and nothing is checked or stored.
 
+use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use svc_proto::v1::heartbeat_request::Message as Said;
 use svc_proto::v1::heartbeat_response::Message as Saying;
-use svc_proto::v1::ingest_service_server::{IngestService, IngestServiceServer};
 use svc_proto::v1::{
     Ack, AgentStatus, Credential, HeartbeatRequest, HeartbeatResponse, RegisterRequest,
     RegisterResponse, Welcome,
@@ -22,8 +23,13 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
+use tonic::body::Body;
+use tonic::server::{Grpc, NamedService};
 use tonic::{Request, Response, Status, Streaming};
+use tonic_prost::ProstCodec;
+use tower::{Service, service_fn};
 
+use crate::agent::REGISTER;
 use crate::worker::raise_file_limit;
 
 /// Connections between their handshake and tonic; when full, handshakes wait to hand over.
@@ -51,7 +57,7 @@ pub async fn serve(args: EchoArgs) -> anyhow::Result<()> {
     let listener = socket.listen(BACKLOG)?;
     let (secured, incoming) = mpsc::channel(HANDED_OVER);
     tokio::spawn(accept(listener, TlsAcceptor::from(Arc::new(tls)), secured));
-    let server = tonic::transport::Server::builder().add_service(IngestServiceServer::new(Echo));
+    let server = tonic::transport::Server::builder().add_service(Echo);
     let incoming = ReceiverStream::new(incoming).map(Ok::<_, std::io::Error>);
     Ok(server.serve_with_incoming(incoming).await?)
 }
@@ -76,39 +82,61 @@ async fn accept(
     }
 }
 
-#[derive(Debug)]
+/// By hand, on tonic's own codec: the generated server uses the one that the service was tuned with.
+#[derive(Clone, Debug)]
 struct Echo;
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-#[tonic::async_trait]
-impl IngestService for Echo {
-    type RegisterStream = Answers<RegisterResponse>;
-    type HeartbeatStream = Answers<HeartbeatResponse>;
+impl NamedService for Echo {
+    const NAME: &'static str = "svc.ingest.v1.IngestService";
+}
 
-    async fn register(
-        &self,
-        _: Request<RegisterRequest>,
-    ) -> Result<Response<Self::RegisterStream>, Status> {
-        let answer = RegisterResponse {
-            agent_id: "echo".into(),
-            status: AgentStatus::Active.into(),
-            credential: Some(Credential {
-                jwt: "none".into(),
-                expires_at: None,
-            }),
-            ..RegisterResponse::default()
-        };
-        Ok(Response::new(Box::pin(tokio_stream::once(Ok(answer)))))
+impl Service<http::Request<Body>> for Echo {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
     }
 
-    async fn heartbeat(
-        &self,
-        request: Request<Streaming<HeartbeatRequest>>,
-    ) -> Result<Response<Self::HeartbeatStream>, Status> {
-        let answers = request.into_inner().map(|said| said.map(answer));
-        Ok(Response::new(Box::pin(answers)))
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        Box::pin(async move {
+            Ok(match request.uri().path() {
+                REGISTER => {
+                    let mut grpc = Grpc::new(ProstCodec::default());
+                    grpc.server_streaming(service_fn(register), request).await
+                }
+                _ => {
+                    let mut grpc = Grpc::new(ProstCodec::default());
+                    grpc.streaming(service_fn(heartbeat), request).await
+                }
+            })
+        })
     }
+}
+
+async fn register(
+    _: Request<RegisterRequest>,
+) -> Result<Response<Answers<RegisterResponse>>, Status> {
+    let answer = RegisterResponse {
+        agent_id: "echo".into(),
+        status: AgentStatus::Active.into(),
+        credential: Some(Credential {
+            jwt: "none".into(),
+            expires_at: None,
+        }),
+        ..RegisterResponse::default()
+    };
+    Ok(Response::new(Box::pin(tokio_stream::once(Ok(answer)))))
+}
+
+async fn heartbeat(
+    request: Request<Streaming<HeartbeatRequest>>,
+) -> Result<Response<Answers<HeartbeatResponse>>, Status> {
+    let answers = request.into_inner().map(|said| said.map(answer));
+    Ok(Response::new(Box::pin(answers)))
 }
 
 fn answer(said: HeartbeatRequest) -> HeartbeatResponse {

@@ -12,6 +12,7 @@ mod beats;
 mod client_certificate;
 mod commands;
 mod config;
+mod cost;
 mod enrolment;
 mod enrolment_races;
 mod faults;

@@ -343,7 +343,8 @@ async fn memory_cannot_be_consumed_by_others() -> Result<()> {
 
 /// Counted by PostgreSQL itself, BEGIN, SET and COMMIT included.
 #[tokio::test(flavor = "multi_thread")]
-async fn under_load_a_thousand_heartbeats_cost_ten_statements() -> Result<()> {
+async fn under_load_a_thousand_heartbeats_cost_ten_statements_and_two_megabytes_of_wal()
+-> Result<()> {
     let options = PostgresOptions {
         settings: vec![(
             "shared_preload_libraries".into(),
@@ -368,6 +369,8 @@ async fn under_load_a_thousand_heartbeats_cost_ten_statements() -> Result<()> {
         }
     }
     plant.site.psql("SELECT pg_stat_statements_reset()").await?;
+    let written = "SELECT pg_current_wal_lsn() - '0/0'";
+    let before: f64 = plant.site.psql(written).await?.parse()?;
     let sessions = Arc::new(Sessions::default());
     let stop = CancellationToken::new();
     let acks = || Acks::of(&queue, &sessions);
@@ -393,6 +396,9 @@ async fn under_load_a_thousand_heartbeats_cost_ten_statements() -> Result<()> {
     );
     let each_thousand = statements / 12.0;
     ensure!(each_thousand <= 10.0, "{each_thousand} statements");
+    let after: f64 = plant.site.psql(written).await?.parse()?;
+    let each = (after - before) / 12_000.0;
+    ensure!(each <= 2_000.0, "{each} bytes of WAL a heartbeat");
     Ok(())
 }
 
