@@ -88,14 +88,15 @@ impl Listener {
         let connections = TaskTracker::new();
         let gate = Arc::new(Gate::new(self.limits, self.metrics.clone()));
         let abort = CancellationToken::new();
-        let connection = Connection {
+        let connection = Arc::new(Connection {
             tls,
             routes: routes.prepare(),
             gate,
             limits: self.limits,
             stop: stop.clone(),
-        };
-        stop.run_until_cancelled(self.accept_all(&connections, &connection, &abort))
+            abort: abort.clone(),
+        });
+        stop.run_until_cancelled(self.accept_all(&connections, &connection))
             .await;
         drop(self.socket);
         connections.close();
@@ -113,20 +114,14 @@ impl Listener {
         Ok(())
     }
 
-    async fn accept_all(
-        &self,
-        connections: &TaskTracker,
-        connection: &Connection,
-        abort: &CancellationToken,
-    ) {
+    async fn accept_all(&self, connections: &TaskTracker, connection: &Arc<Connection>) {
         let mut shedding = Shedding::new();
         loop {
             let (stream, address) = self.accept(&mut shedding).await;
             let Some(place) = connection.gate.enter() else {
                 continue; // Full: the client sees a closed connection and comes back later.
             };
-            let served = connection.clone().serve(stream, address, place);
-            connections.spawn(abort.clone().run_until_cancelled_owned(served));
+            connections.spawn(connection.clone().serve(stream, address, place));
         }
     }
 

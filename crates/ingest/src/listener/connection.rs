@@ -3,6 +3,7 @@
 
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
+use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -26,24 +27,29 @@ use crate::{grpc::Refusal, telemetry::Handshake};
 /// How long a connection without requests may take to be told that it ends.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-type Tls = TlsStream<Metered>;
+type Tls = Box<TlsStream<Metered>>;
 
-/// What every connection needs; cloned for each.
-#[derive(Clone)]
+/// What all connections share.
 pub(super) struct Connection {
     pub tls: TlsAcceptor,
     pub routes: Routes,
     pub gate: Arc<Gate>,
     pub limits: Limits,
     pub stop: CancellationToken,
+    /// Ends what has not ended by itself after `stop`.
+    pub abort: CancellationToken,
 }
 
+/// A task lives as long as its connection, and its memory is that of its largest
+/// moment. What is large, and what is needed only in the beginning, is therefore boxed.
 impl Connection {
-    pub(super) async fn serve(self, stream: TcpStream, address: SocketAddr, place: Place) {
-        let handshake = timeout(self.limits.handshake_deadline, self.handshake(stream));
-        let handshake = self.stop.run_until_cancelled(handshake).await;
-        let handshake = handshake.map(|result| result.unwrap_or(Err(Handshake::Timeout)));
-        let Some(Ok((stream, key))) = handshake.inspect(|result| self.count(result)) else {
+    pub(super) async fn serve(
+        self: Arc<Self>,
+        stream: TcpStream,
+        address: SocketAddr,
+        place: Place,
+    ) {
+        let Some((stream, key)) = Box::pin(self.secure(stream)).await else {
             return;
         };
         let leaving = CancellationToken::new();
@@ -52,22 +58,23 @@ impl Connection {
             address,
             leaving,
         };
-        match self.gate.enter_key(key) {
-            Some(_key_place) => {
-                self.serve_http2(stream, peer, self.routes.clone(), self.limits.age)
-                    .await;
-            }
-            None => {
-                self.serve_http2(stream, peer, refuse_all(), Duration::ZERO)
-                    .await;
-            }
-        }
-        drop(place);
+        let key_place = self.gate.enter_key(key);
+        let (routes, age) = match key_place {
+            Some(_) => (self.routes.clone(), self.limits.age),
+            None => (refuse_all(), Duration::ZERO),
+        };
+        self.serve_http2(stream, peer, routes, age).await;
+        drop((key_place, place));
     }
 
-    fn count(&self, result: &Result<(Tls, ClientKey), Handshake>) {
-        let outcome = result.as_ref().err().copied().unwrap_or(Handshake::Ok);
+    /// TLS, within the deadline; counted however it ends.
+    async fn secure(&self, stream: TcpStream) -> Option<(Tls, ClientKey)> {
+        let handshake = timeout(self.limits.handshake_deadline, self.handshake(stream));
+        let handshake = self.stop.run_until_cancelled(handshake).await?;
+        let secured = handshake.unwrap_or(Err(Handshake::Timeout));
+        let outcome = secured.as_ref().err().copied().unwrap_or(Handshake::Ok);
         self.gate.metrics.handshake(outcome);
+        secured.ok()
     }
 
     /// The part that costs CPU, the server's signature, is done in turns, and no
@@ -83,7 +90,7 @@ impl Connection {
         yield_now().await;
         let accept = hello.into_stream(self.tls.config().clone());
         drop(turn);
-        let mut stream = accept.await.map_err(failed)?;
+        let mut stream = Box::new(accept.await.map_err(failed)?);
         stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
         let key = client_key(&stream).ok_or(Handshake::BadCertificate)?;
         Ok((stream, key))
@@ -101,19 +108,21 @@ impl Connection {
                 activity.clone(),
             )
         });
-        let mut http2 = std::pin::pin!(
-            self.builder()
-                .serve_connection(TokioIo::new(Framed::new(stream)), service)
-        );
+        let stream = TokioIo::new(Framed::new(stream));
+        let mut http2 = Box::pin(self.builder().serve_connection(stream, service));
         tokio::select! {
             _ended = &mut http2 => return,
             () = activity.stalled(self.limits.send_deadline) => return,
+            () = self.abort.cancelled() => return,
             () = self.time_to_go(&activity, age) => {}
         }
         if activity.seen() {
             peer.leaving.cancel();
             http2.as_mut().graceful_shutdown();
-            drop(timeout(self.farewell(&activity), http2).await);
+            tokio::select! {
+                _ended = timeout(self.farewell(&activity), http2) => {}
+                () = self.abort.cancelled() => {}
+            }
         }
     }
 
@@ -156,24 +165,25 @@ impl Connection {
 }
 
 /// One request: told who asks, answered within the deadline, and counted until
-/// its response body has ended.
-async fn answer(
+/// its response body has ended. Boxed, because hyper keeps the room of this future
+/// for as long as the body lasts.
+fn answer(
     mut request: Request<Incoming>,
     routes: Routes,
     peer: Peer,
     deadline: Duration,
     activity: Arc<Activity>,
-) -> Result<Response<Body>, Infallible> {
+) -> BoxFuture<'static, Result<Response<Body>, Infallible>> {
     let running = Activity::begin(activity);
     request.extensions_mut().insert(peer);
-    let response = match timeout(deadline, caught(routes, request)).await {
-        Ok(response) => response,
-        Err(_) => {
+    let answered = timeout(deadline, caught(routes, request));
+    Box::pin(async {
+        let response = answered.await.unwrap_or_else(|_| {
             Status::deadline_exceeded("the request did not arrive, or was not answered, in time")
                 .into_http()
-        }
-    };
-    Ok(response.map(|body| Body::new(Watched { body, running })))
+        });
+        Ok(response.map(|body| Body::new(Watched { body, running })))
+    })
 }
 
 /// The whole service, for a key that has too many connections already.

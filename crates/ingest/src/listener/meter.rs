@@ -129,12 +129,12 @@ impl AsyncRead for Metered {
 /// TLS whose handshake is complete, with the frames in it counted.
 #[derive(Debug)]
 pub(super) struct Framed {
-    stream: TlsStream<Metered>,
+    stream: Box<TlsStream<Metered>>,
     frames: Frames,
 }
 
 impl Framed {
-    pub(super) fn new(mut stream: TlsStream<Metered>) -> Self {
+    pub(super) fn new(mut stream: Box<TlsStream<Metered>>) -> Self {
         stream.get_mut().0.handshake = None;
         Self {
             stream,
