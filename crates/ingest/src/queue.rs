@@ -16,6 +16,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use futures_util::future::{BoxFuture, Either, Ready};
 use svc_store::{AgentId, Range, Watermark};
 use uuid::Uuid;
 
@@ -63,6 +64,10 @@ pub struct Ticket {
     position: u64,
 }
 
+/// A push: done at once where there is room, which there nearly always is, and large
+/// only where there is not. Streams hold one of these for as long as they live.
+pub type Pushing = Either<Ready<Ticket>, BoxFuture<'static, Ticket>>;
+
 /// How full the queue is.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Depth {
@@ -101,6 +106,14 @@ pub enum Queue {
     JetStream(JetStream),
 }
 
+impl Batch {
+    /// Whether nothing more could be delivered with it.
+    pub fn is_filled_by(&self, delivered: &[Delivery]) -> bool {
+        let samples = delivered.iter().map(|one| one.parcel.range.samples.len());
+        delivered.len() >= self.ranges || samples.sum::<usize>() >= self.samples
+    }
+}
+
 impl Queue {
     /// The queue that the configuration names. NATS is waited for; a stream that
     /// was made with other settings is an error.
@@ -113,10 +126,13 @@ impl Queue {
 
     /// Waits for room, and until the queue has it. Never fails: a queue that is away
     /// is waited for. Who pushes an agent's parcels one after the other keeps them in order.
-    pub async fn push(&self, parcel: Parcel) -> Ticket {
+    pub fn push(&self, parcel: Parcel) -> Pushing {
         match self {
-            Self::InProcess(queue) => queue.push(parcel).await,
-            Self::JetStream(queue) => queue.push(parcel).await,
+            Self::InProcess(queue) => queue.push(parcel),
+            Self::JetStream(queue) => {
+                let queue = queue.clone();
+                Pushing::Right(Box::pin(async move { queue.push(parcel).await }))
+            }
         }
     }
 

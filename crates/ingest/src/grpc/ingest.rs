@@ -11,8 +11,7 @@ use svc_proto::v1::{
     ingest_service_server::{IngestService, IngestServiceServer},
 };
 use svc_store::AgentId;
-use tokio::sync::{Semaphore, mpsc};
-use tokio_stream::wrappers::ReceiverStream;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -20,7 +19,7 @@ use crate::{
     enrol::{Enrolment, Issuer},
     listener::ClientKey,
     rate::{Keyed, Rate},
-    session::{self, StreamContext},
+    session::{self, Outbox, StreamContext},
     signing::SigningKey,
     watch::Watch,
 };
@@ -77,13 +76,9 @@ impl IngestService for Service {
         request: Request<Streaming<HeartbeatRequest>>,
     ) -> Result<Response<Self::HeartbeatStream>, Status> {
         let who = auth::authenticate(&self.0, &request)?;
-        let (out, responses) = mpsc::channel(session::OUTBOUND);
-        tokio::spawn(session::run(
-            self.0.streams.clone(),
-            who,
-            request.into_inner(),
-            out,
-        ));
-        Ok(Response::new(Box::pin(ReceiverStream::new(responses))))
+        let streams = self.0.streams.clone();
+        let (out, responses) = Outbox::new(streams.timing.send_deadline);
+        tokio::spawn(session::run(streams, who, request.into_inner(), out));
+        Ok(Response::new(Box::pin(responses)))
     }
 }

@@ -11,10 +11,11 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use futures_util::future::ready;
 use svc_store::{GapRow, Range, SampleRow};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use super::{Batch, Delivery, Depth, Handle, Parcel, Receipt, SHARDS, Ticket, shard_of};
+use super::{Batch, Delivery, Depth, Handle, Parcel, Pushing, Receipt, SHARDS, Ticket, shard_of};
 
 /// How long a parcel stays away that was put back.
 const AWAY: Duration = Duration::from_millis(100);
@@ -77,8 +78,11 @@ pub struct Place {
     /// Weak, because the shard holds the place.
     shard: Weak<Shard>,
     position: u64,
-    _room: [OwnedSemaphorePermit; 2],
+    _room: Room,
 }
+
+/// Of samples and of bytes.
+type Room = [OwnedSemaphorePermit; 2];
 
 #[derive(Debug)]
 pub struct Receiver(Arc<Shard>);
@@ -93,22 +97,18 @@ impl InProcess {
         }))
     }
 
-    pub async fn push(&self, parcel: Parcel) -> Ticket {
-        let Bounds { samples, bytes } = self.0.bounds;
-        let count = parcel.range.samples.len().max(1);
-        let room = [
-            take(&self.0.samples, count, samples).await,
-            take(&self.0.bytes, weight(&parcel.range), bytes).await,
-        ];
-        let [Some(samples), Some(bytes)] = room else {
-            return std::future::pending().await; // Never: nobody closes the semaphores.
-        };
-        let number = shard_of(parcel.range.agent_id);
-        let shard = &self.0.shards[number];
-        let position = shard.add(parcel, [samples, bytes]);
-        Ticket {
-            shard: number,
-            position,
+    /// Who finds no room waits for it, first come, first served.
+    pub fn push(&self, parcel: Parcel) -> Pushing {
+        let need = self.0.need(&parcel.range);
+        match self.0.try_room(need) {
+            Some(room) => Pushing::Left(ready(self.0.add(parcel, room))),
+            None => {
+                let queue = self.0.clone();
+                Pushing::Right(Box::pin(async move {
+                    let room = queue.room(need).await;
+                    queue.add(parcel, room)
+                }))
+            }
         }
     }
 
@@ -143,10 +143,36 @@ impl InProcess {
     }
 }
 
-/// A share of the room; a parcel larger than all of it gets all of it.
-async fn take(room: &Arc<Semaphore>, size: usize, all: u32) -> Option<OwnedSemaphorePermit> {
-    let size = u32::try_from(size).unwrap_or(all).min(all);
-    room.clone().acquire_many_owned(size).await.ok()
+impl Inner {
+    /// A range's share of samples and bytes; one that is larger than all of the room needs all of it.
+    fn need(&self, range: &Range) -> [u32; 2] {
+        let share = |size: usize, all: u32| u32::try_from(size).unwrap_or(all).min(all);
+        [
+            share(range.samples.len().max(1), self.bounds.samples),
+            share(weight(range), self.bounds.bytes),
+        ]
+    }
+
+    fn try_room(&self, [samples, bytes]: [u32; 2]) -> Option<Room> {
+        let samples = self.samples.clone().try_acquire_many_owned(samples).ok()?;
+        let bytes = self.bytes.clone().try_acquire_many_owned(bytes).ok()?;
+        Some([samples, bytes])
+    }
+
+    async fn room(&self, [samples, bytes]: [u32; 2]) -> Room {
+        let samples = self.samples.clone().acquire_many_owned(samples).await;
+        let bytes = self.bytes.clone().acquire_many_owned(bytes).await;
+        match (samples, bytes) {
+            (Ok(samples), Ok(bytes)) => [samples, bytes],
+            _ => std::future::pending().await, // Never: nobody closes the semaphores.
+        }
+    }
+
+    fn add(&self, parcel: Parcel, room: Room) -> Ticket {
+        let shard = shard_of(parcel.range.agent_id);
+        let position = self.shards[shard].add(parcel, room);
+        Ticket { shard, position }
+    }
 }
 
 /// What a range takes in memory, about.
@@ -167,7 +193,7 @@ fn weight(range: &Range) -> usize {
 }
 
 impl Shard {
-    fn add(self: &Arc<Self>, parcel: Parcel, room: [OwnedSemaphorePermit; 2]) -> u64 {
+    fn add(self: &Arc<Self>, parcel: Parcel, room: Room) -> u64 {
         let mut contents = self.contents();
         let position = contents.next;
         contents.next += 1;

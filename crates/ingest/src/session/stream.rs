@@ -2,7 +2,7 @@
 //!
 //! The task owns the stream. It reads no further while two of its reports wait to
 //! be stored, or while its agent reports faster than it may: the client's own flow
-//! control then holds it back. What it sends goes through a small channel with a
+//! control then holds it back. What it sends goes through a small [`Outbox`] with a
 //! deadline, so that a client that stops reading is left.
 
 mod acknowledging;
@@ -13,18 +13,20 @@ use std::{collections::VecDeque, panic::AssertUnwindSafe, pin::pin, sync::Arc, t
 use futures_util::FutureExt;
 use jiff::Timestamp;
 use svc_proto::v1::{
-    AgentRelease, Credential, Drain, HeartbeatRequest, HeartbeatResponse, Report, Settings,
-    Welcome, heartbeat_request::Message as Said, heartbeat_response::Message as Saying,
+    AgentRelease, Credential, Drain, HeartbeatRequest, Report, Settings, Welcome,
+    heartbeat_request::Message as Said, heartbeat_response::Message as Saying,
 };
 use svc_store::{AgentId, CloseCause, GapKind, GapRow, HostId, Range, SessionClose};
 use tokio::{
-    sync::{mpsc, watch},
-    time::{Instant, sleep_until, timeout},
+    sync::watch,
+    time::{Instant, sleep_until},
 };
 use tonic::{Status, Streaming};
 use uuid::Uuid;
 
-use super::{Awaited, Closer, Ending, Inbox, Numbering, Opener, Rules, Sessions, inbox::drained};
+use super::{
+    Awaited, Closer, Ending, Inbox, Numbering, Opener, Outbox, Rules, Sessions, inbox::drained,
+};
 use crate::{
     clock::DatabaseClock,
     config::{Agents, Timing},
@@ -38,8 +40,6 @@ use crate::{
 
 const REPORTS: Rate = Rate::new(Duration::from_millis(500), 20);
 const MAX_IN_FLIGHT: usize = 2;
-/// Messages to a client that have not been read.
-pub const OUTBOUND: usize = 32;
 /// A connection that has reached its age is left within this.
 const AGE_SPREAD: Duration = Duration::from_secs(10);
 
@@ -68,8 +68,6 @@ pub struct StreamContext {
     pub timing: Timing,
 }
 
-type Outbound = mpsc::Sender<Result<HeartbeatResponse, Status>>;
-
 /// Why a stream is over.
 enum Over {
     /// The client is gone, or does not read: there is nobody to tell.
@@ -79,13 +77,23 @@ enum Over {
     Ended(Ending),
 }
 
+/// What a stream has to act upon.
+enum Event {
+    Mail,
+    /// The connection is old.
+    Aged,
+    Report(Box<Range>),
+    /// Something may be said, or read, that could not before.
+    Ready,
+}
+
 struct Stream {
     context: Arc<StreamContext>,
     agent: AgentId,
     host: HostId,
     epoch: i64,
     inbox: Arc<Inbox>,
-    out: Outbound,
+    out: Outbox,
     numbering: Numbering,
     /// The reports that wait to be stored.
     in_flight: VecDeque<Awaited>,
@@ -102,6 +110,8 @@ struct Stream {
     slowed_until: Option<Instant>,
     /// The slot that the agent was given, once it was asked to come back elsewhere.
     drained: Option<Duration>,
+    /// Whether the connection has reached its age.
+    aged: bool,
     cause: CloseCause,
     /// The cause, as the metrics name it.
     ending: &'static str,
@@ -112,10 +122,11 @@ pub async fn run(
     context: Arc<StreamContext>,
     who: Authenticated,
     mut inbound: Streaming<HeartbeatRequest>,
-    out: Outbound,
+    out: Outbox,
 ) {
     let stream = async {
-        match greeting::greet(&context, &who, &mut inbound, &out).await {
+        // Boxed: what it needs is large, and soon over.
+        match Box::pin(greeting::greet(&context, &who, &mut inbound, &out)).await {
             Err(over) => over,
             Ok(mut stream) => {
                 let over = stream.serve(&who, &mut inbound).await;
@@ -140,39 +151,50 @@ impl Stream {
         who: &Authenticated,
         inbound: &mut Streaming<HeartbeatRequest>,
     ) -> Over {
-        let mut leaving = false;
         loop {
-            let wait_until = self.slowed_until.unwrap_or_else(Instant::now);
-            let reading = self.in_flight.len() < MAX_IN_FLIGHT && self.slowed_until.is_none();
-            self.inbox.listen(reading, self.context.sessions.now());
-            let step = tokio::select! {
-                biased;
-                () = self.inbox.mail_arrived() => self.read_mail().await,
-                () = who.peer.leaving.cancelled(), if !leaving => {
-                    leaving = true;
-                    self.age_drain().await
-                }
-                () = sleep_until(wait_until), if self.slowed_until.is_some() => {
-                    self.slowed_until = None;
-                    Ok(())
-                }
-                taken = acknowledging::taken(&self.out, self.untaken_since, self.context.timing.send_deadline),
-                    if self.untaken_since.is_some() => match taken {
-                        true => self.acknowledge().await,
-                        false => Err(Over::Gone),
-                    },
-                message = inbound.message(), if reading => self.hear(message).await,
-            };
-            if let Err(over) = step {
+            let event = self.next_event(who, inbound).await;
+            if let Err(over) = self.act(event).await {
                 return over;
             }
         }
     }
 
-    async fn hear(
+    /// What happens next, judged but not acted upon: so little is held while nothing happens.
+    async fn next_event(
         &mut self,
-        message: Result<Option<HeartbeatRequest>, Status>,
-    ) -> Result<(), Over> {
+        who: &Authenticated,
+        inbound: &mut Streaming<HeartbeatRequest>,
+    ) -> Result<Event, Over> {
+        let wait_until = self.slowed_until.unwrap_or_else(Instant::now);
+        let untaken_since = self.untaken_since.unwrap_or(wait_until);
+        let reading = self.in_flight.len() < MAX_IN_FLIGHT && self.slowed_until.is_none();
+        self.inbox.listen(reading, self.context.sessions.now());
+        tokio::select! {
+            biased;
+            () = self.inbox.mail_arrived() => Ok(Event::Mail),
+            () = who.peer.leaving.cancelled(), if !self.aged => Ok(Event::Aged),
+            () = sleep_until(wait_until), if self.slowed_until.is_some() => {
+                self.slowed_until = None;
+                Ok(Event::Ready)
+            }
+            taken = self.out.emptied(untaken_since), if self.untaken_since.is_some() => {
+                if taken { Ok(Event::Ready) } else { Err(Over::Gone) }
+            }
+            message = inbound.message(), if reading => self.hear(message),
+        }
+    }
+
+    async fn act(&mut self, event: Result<Event, Over>) -> Result<(), Over> {
+        match event? {
+            Event::Mail => self.read_mail().await?,
+            Event::Aged => self.age_drain().await?,
+            Event::Report(range) => self.enqueue(*range).await?,
+            Event::Ready => {}
+        }
+        self.acknowledge().await
+    }
+
+    fn hear(&mut self, message: Result<Option<HeartbeatRequest>, Status>) -> Result<Event, Over> {
         let request = match message {
             Ok(Some(request)) => request,
             Ok(None) => return Err(Over::Gone),
@@ -180,14 +202,14 @@ impl Stream {
         };
         self.inbox.hear(self.context.sessions.now());
         match request.message {
-            Some(Said::Report(report)) => self.report(report).await,
+            Some(Said::Report(report)) => self.report(report),
             Some(Said::Goodbye(_)) => Err(Over::Goodbye),
             Some(Said::Hello(_)) => Err(violation("Hello came twice")),
-            None => Ok(()), // A message of a later version.
+            None => Ok(Event::Ready), // A message of a later version.
         }
     }
 
-    async fn report(&mut self, report: Report) -> Result<(), Over> {
+    fn report(&mut self, report: Report) -> Result<Event, Over> {
         let now = Instant::now();
         if let Err(wait) = REPORTS.take(&mut self.reports_full_at, now) {
             self.slowed_until = Some(now + wait);
@@ -201,7 +223,7 @@ impl Stream {
         let Some(range) = taken.map_err(|error| violation(&error.to_string()))? else {
             self.count_duplicates(sent);
             self.owed = true; // A repetition is acknowledged again.
-            return self.acknowledge().await;
+            return Ok(Event::Ready);
         };
         let rejected = range
             .gaps
@@ -211,7 +233,7 @@ impl Stream {
         self.rejected.extend(rejected.cloned());
         let taken = range.samples.len() + usize::try_from(missed).unwrap_or(0);
         self.count_duplicates(sent.saturating_sub(taken));
-        self.enqueue(range).await
+        Ok(Event::Report(Box::new(range)))
     }
 
     fn count_duplicates(&self, count: usize) {
@@ -226,13 +248,15 @@ impl Stream {
             epoch: self.epoch,
             instance: *self.context.instance.borrow(),
         };
-        let queue = self.context.queue.clone();
-        let mut push = pin!(queue.push(Parcel { range, origin }));
+        let mut push = pin!(self.context.queue.push(Parcel { range, origin }));
         let ticket = loop {
             tokio::select! {
                 biased;
                 ticket = &mut push => break ticket,
-                () = self.inbox.mail_arrived() => self.read_mail().await?,
+                () = self.inbox.mail_arrived() => {
+                    self.read_mail().await?;
+                    self.acknowledge().await?;
+                }
             }
         };
         self.in_flight.push_back(Awaited {
@@ -243,7 +267,7 @@ impl Stream {
         self.inbox.awaits(self.in_flight.front().copied());
         // What was committed before this was noted has been told already.
         self.owed |= self.acked >= last_seq;
-        self.acknowledge().await
+        Ok(())
     }
 
     async fn read_mail(&mut self) -> Result<(), Over> {
@@ -269,11 +293,12 @@ impl Stream {
             self.acked = mail.acked_seq;
             self.owed = true;
         }
-        self.acknowledge().await
+        Ok(())
     }
 
     /// The connection is old: come back on a new one. A stopping instance tells its agents itself.
     async fn age_drain(&mut self) -> Result<(), Over> {
+        self.aged = true;
         if self.context.watch.is_stopping() {
             return Ok(());
         }
@@ -286,19 +311,10 @@ impl Stream {
         self.say(Saying::Drain(Drain { reconnect_after })).await
     }
 
-    async fn say(&mut self, message: Saying) -> Result<(), Over> {
-        let response = HeartbeatResponse {
-            message: Some(message),
-        };
-        match timeout(
-            self.context.timing.send_deadline,
-            self.out.send(Ok(response)),
-        )
-        .await
-        {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) | Err(_) => Err(Over::Gone),
-        }
+    /// Not `async`, which would set room aside for the message for as long as the stream lives.
+    fn say(&self, message: Saying) -> impl Future<Output = Result<(), Over>> {
+        let heard = self.out.say(message);
+        heard.map(|heard| if heard { Ok(()) } else { Err(Over::Gone) })
     }
 
     fn welcome(&self) -> Welcome {
@@ -355,7 +371,7 @@ impl Drop for Stream {
 }
 
 /// The last word, if anybody listens: OK after Goodbye, a refusal otherwise.
-async fn farewell(context: &StreamContext, out: &Outbound, over: Over) {
+async fn farewell(context: &StreamContext, out: &Outbox, over: Over) {
     let refusal = match over {
         Over::Gone | Over::Goodbye => return,
         Over::Refused(refusal) => {
@@ -364,7 +380,7 @@ async fn farewell(context: &StreamContext, out: &Outbound, over: Over) {
         }
         Over::Ended(ending) => ending.into(),
     };
-    drop(timeout(context.timing.send_deadline, out.send(Err(refusal.into()))).await);
+    out.end(refusal.into()).await;
 }
 
 fn violation(what: &str) -> Over {

@@ -4,13 +4,11 @@
 //! There is never a second one on its way while the first has not been taken: they
 //! are cumulative, and so little is held for a client that stops reading.
 
-use std::time::Duration;
-
 use svc_proto::v1::{Ack, Rejection, heartbeat_response::Message as Saying};
 use svc_store::{GapKind, GapRow};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
-use super::{OUTBOUND, Outbound, Over, Stream};
+use super::{Over, Stream};
 
 /// What an agent is told of a sample that the database refuses.
 const UNSTORABLE: &str = "the database refuses it";
@@ -41,7 +39,7 @@ impl Stream {
         if !self.owed {
             return Ok(());
         }
-        if self.out.capacity() < OUTBOUND {
+        if !self.out.is_empty() {
             self.untaken_since.get_or_insert_with(Instant::now);
             return Ok(());
         }
@@ -91,13 +89,4 @@ impl Stream {
         }
         rejected
     }
-}
-
-/// Waits until the client has taken everything; false once it has taken too long.
-pub(super) async fn taken(out: &Outbound, since: Option<Instant>, deadline: Duration) -> bool {
-    let by = since.unwrap_or_else(Instant::now) + deadline;
-    matches!(
-        timeout_at(by, out.reserve_many(OUTBOUND)).await,
-        Ok(Ok(_permits))
-    )
 }

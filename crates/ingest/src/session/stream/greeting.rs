@@ -11,10 +11,10 @@ use svc_store::{CloseCause, Opened, SessionOpen};
 use tokio::time::{Instant, timeout};
 use tonic::Streaming;
 
-use super::{Authenticated, Outbound, Over, Stream, StreamContext, undecodable, violation};
+use super::{Authenticated, Over, Stream, StreamContext, undecodable, violation};
 use crate::{
     grpc::{Refusal, convert},
-    session::{Held, Inbox, Numbering},
+    session::{Held, Inbox, Numbering, Outbox},
 };
 
 const MAX_RUN_ID: usize = 255;
@@ -24,7 +24,7 @@ pub(super) async fn greet(
     context: &Arc<StreamContext>,
     who: &Authenticated,
     inbound: &mut Streaming<HeartbeatRequest>,
-    out: &Outbound,
+    out: &Outbox,
 ) -> Result<Stream, Over> {
     let hello = match timeout(context.timing.hello_deadline, inbound.message()).await {
         Err(_) => return Err(Over::Refused(Refusal::HelloTimeout)),
@@ -78,6 +78,7 @@ pub(super) async fn greet(
         reports_full_at: Instant::now(),
         slowed_until: None,
         drained: None,
+        aged: false,
         cause: CloseCause::Lost,
         ending: "lost",
     };
