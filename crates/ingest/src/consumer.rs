@@ -26,8 +26,9 @@ use crate::{
     telemetry::PipelineMetrics,
 };
 
-/// Between two batches, so that they are worth their commit.
-const PAUSE: Duration = Duration::from_millis(20);
+/// Between two batches, so that they are worth their commit: what a transaction costs
+/// besides its rows is as much as a hundred of them. A full batch is followed at once.
+const PAUSE: Duration = Duration::from_millis(200);
 /// How long a report may wait for those before it. Its agent sends it again after that.
 const STALE: Duration = Duration::from_secs(60);
 
@@ -76,10 +77,12 @@ impl Consumer {
             if batch.is_empty() {
                 continue;
             }
-            let began = Instant::now();
+            let (began, full) = (Instant::now(), BATCH.is_filled_by(&batch));
             self.pass(batch, &stop).await;
-            let pause = tokio::time::sleep_until(began + PAUSE);
-            stop.run_until_cancelled(pause).await;
+            if !full {
+                let pause = tokio::time::sleep_until(began + PAUSE);
+                stop.run_until_cancelled(pause).await;
+            }
         }
         let rest = self.receiver.rest();
         if !rest.is_empty() {
