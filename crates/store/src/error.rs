@@ -16,8 +16,9 @@ pub enum StoreError {
         #[source]
         source: Option<tokio_postgres::Error>,
     },
+    /// By PostgreSQL's judgement, or by ours.
     #[error("the transaction lost every race against others")]
-    Conflict(#[source] tokio_postgres::Error),
+    Conflict(#[source] Option<tokio_postgres::Error>),
     #[error("the database schema does not fit this program")]
     Schema(#[source] SchemaError),
     #[error("the database refused a statement")]
@@ -129,7 +130,8 @@ impl StoreError {
     fn postgres(&self) -> Option<&tokio_postgres::Error> {
         match self {
             StoreError::Unavailable { source, .. } => source.as_ref(),
-            StoreError::Conflict(source) | StoreError::Query(source) => Some(source),
+            StoreError::Conflict(source) => source.as_ref(),
+            StoreError::Query(source) => Some(source),
             StoreError::Schema(SchemaError::Failed { source, .. }) => Some(source),
             StoreError::Schema(SchemaError::Altered { .. }) => None,
         }
@@ -155,7 +157,7 @@ impl From<tokio_postgres::Error> for StoreError {
             source: Some(source),
         };
         match error.code().map(SqlState::code) {
-            Some("40001" | "40P01") => StoreError::Conflict(error),
+            Some("40001" | "40P01") => StoreError::Conflict(Some(error)),
             Some(code) if is_away(code) => unavailable(Unavailability::Refused, error),
             None if is_lost(&error) => unavailable(Unavailability::ConnectionLost, error),
             _ => StoreError::Query(error),

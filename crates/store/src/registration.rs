@@ -2,8 +2,8 @@
 //! the service's `enrol` composes.
 //!
 //! Locks come first and in one order: the client's key, then the machine's
-//! identifiers, then the token's row. So registrations of one key, and of one
-//! machine, are serialised over all instances.
+//! identifiers. So registrations of one key, and of one machine, are serialised over
+//! all instances. The token's row is locked last, when it is spent.
 
 mod agents;
 mod hosts;

@@ -182,7 +182,7 @@ impl Enrolment {
         tx.agent_refresh(known.id, &wanted.agent, &wanted.facts)
             .await?;
         let token = match wanted.token {
-            Some(hash) => tx.token_lock(&hash.0).await?,
+            Some(hash) => tx.token_by_hash(&hash.0).await?,
             None => None,
         };
         let Some(token) =
@@ -207,7 +207,7 @@ impl Enrolment {
         let Some(hash) = wanted.token else {
             return Ok(Err(RegisterError::TokenMissing));
         };
-        let Some(token) = tx.token_lock(&hash.0).await? else {
+        let Some(token) = tx.token_by_hash(&hash.0).await? else {
             return Ok(Err(RegisterError::TokenUnknown));
         };
         if let Err(refused) = usable(&token.state) {

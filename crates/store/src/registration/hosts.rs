@@ -1,6 +1,7 @@
 //! The host's side of a registration: which record a set of facts belongs to, and
 //! what is written on it.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -33,17 +34,35 @@ impl Tx {
     /// value, is another machine. Of several, one with an active agent comes
     /// first, because then a person must look.
     pub async fn host_match(&self, machine: &Identifiers) -> Result<Option<HostMatch>, StoreError> {
+        let known = self.kinds_known(machine).await?;
         let mut stronger: Vec<&str> = Vec::new();
         for kind in IdentifierKind::STRONGEST_FIRST {
             let Some(values) = machine.get(&kind) else {
                 continue;
             };
-            if let Some(found) = self.host_match_by(kind, values, &stronger).await? {
+            if known.contains(kind.as_str())
+                && let Some(found) = self.host_match_by(kind, values, &stronger).await?
+            {
                 return Ok(Some(found));
             }
             stronger.push(kind.as_str());
         }
         Ok(None)
+    }
+
+    /// The kinds by which some host is known that carries one of these identifiers. A new
+    /// machine has none, and spares the database the planning of larger questions.
+    async fn kinds_known(&self, machine: &Identifiers) -> Result<HashSet<String>, StoreError> {
+        let sql = "-- kinds_known
+            SELECT i.kind FROM unnest($1::text[], $2::text[]) AS given(kind, value)
+              JOIN host_identifiers i ON i.kind = given.kind AND i.value = given.value";
+        let (kinds, values) = pairs(machine);
+        let params = [
+            (&kinds as _, Type::TEXT_ARRAY),
+            (&values as _, Type::TEXT_ARRAY),
+        ];
+        let rows = self.query(sql, &params).await?;
+        rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
     }
 
     async fn host_match_by(
@@ -131,13 +150,7 @@ impl Tx {
         host: HostId,
         machine: &Identifiers,
     ) -> Result<(), StoreError> {
-        let pairs = || {
-            machine
-                .iter()
-                .flat_map(|(kind, values)| values.iter().map(move |value| (kind.as_str(), value)))
-        };
-        let kinds: Vec<&str> = pairs().map(|(kind, _)| kind).collect();
-        let values: Vec<&String> = pairs().map(|(_, value)| value).collect();
+        let (kinds, values) = pairs(machine);
         let sql = "-- host_identifiers_add
             INSERT INTO host_identifiers (host_id, kind, value)
             SELECT $1, kind, value FROM unnest($2::text[], $3::text[]) AS given(kind, value)
@@ -158,6 +171,14 @@ impl Tx {
             .await?;
         Ok(())
     }
+}
+
+/// Kinds and values, as two columns.
+fn pairs(machine: &Identifiers) -> (Vec<&str>, Vec<&String>) {
+    let pairs = machine
+        .iter()
+        .flat_map(|(kind, values)| values.iter().map(move |value| (kind.as_str(), value)));
+    pairs.unzip()
 }
 
 fn fact_params(facts: &HostFacts) -> [Param<'_>; 10] {

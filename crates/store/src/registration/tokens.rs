@@ -1,4 +1,8 @@
-//! The token's side of a registration: locked, judged and spent.
+//! The token's side of a registration: judged and spent.
+//!
+//! A whole fleet may come by one token. Its row is therefore locked only by the
+//! spending, which is the last thing that a transaction does before it commits, and
+//! which takes a use only where there is one.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -9,7 +13,7 @@ use crate::error::StoreError;
 use crate::ids::TokenId;
 use crate::tx::Tx;
 
-/// A token, locked until the transaction ends.
+/// A token, as it stood when it was looked at.
 #[derive(Clone, Debug)]
 pub struct TokenRow {
     pub id: TokenId,
@@ -30,22 +34,28 @@ pub enum TokenState {
 }
 
 impl Tx {
-    pub async fn token_lock(&self, hash: &[u8; 32]) -> Result<Option<TokenRow>, StoreError> {
-        let sql = "-- token_lock
+    pub async fn token_by_hash(&self, hash: &[u8; 32]) -> Result<Option<TokenRow>, StoreError> {
+        let sql = "-- token_by_hash
             SELECT id, label, auto_approve, allow_reinstall, labels, expires_at, revoked_at, last_used_at,
                    uses >= max_uses AS used_up, now() AS now
-              FROM enrolment_tokens WHERE hash = $1 FOR UPDATE";
+              FROM enrolment_tokens WHERE hash = $1";
         let row = self
             .query_opt(sql, &[(&hash.as_slice(), Type::BYTEA)])
             .await?;
         row.map(|row| TokenRow::from_row(&row)).transpose()
     }
 
+    /// Takes one use. Where another transaction has taken the last one since the token
+    /// was looked at, or revoked it, this one is begun anew and will find out.
     pub async fn token_spend(&self, token: TokenId) -> Result<(), StoreError> {
         let sql = "-- token_spend
-            UPDATE enrolment_tokens SET uses = uses + 1, last_used_at = now() WHERE id = $1";
-        self.execute(sql, &[(&token.0, Type::UUID)]).await?;
-        Ok(())
+            UPDATE enrolment_tokens SET uses = uses + 1, last_used_at = now()
+             WHERE id = $1 AND uses < max_uses AND revoked_at IS NULL
+               AND (expires_at IS NULL OR expires_at > now())";
+        match self.execute(sql, &[(&token.0, Type::UUID)]).await? {
+            0 => Err(StoreError::Conflict(None)),
+            _ => Ok(()),
+        }
     }
 }
 
