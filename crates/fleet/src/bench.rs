@@ -6,6 +6,7 @@
 
 mod bars;
 pub mod echo;
+mod far;
 mod load;
 mod render;
 mod results;
@@ -70,6 +71,8 @@ pub enum Stage {
     Growth,
     /// Fifty thousand agents on as many instances as their files need, for ten minutes
     Fifty,
+    /// More and more agents, as far up as memory goes
+    Far,
 }
 
 impl Stage {
@@ -78,7 +81,7 @@ impl Stage {
         match quick {
             true => vec![Rss, Pace, Saturate, Enrol, Handshake, Storm],
             false => vec![
-                Rss, Pace, Low, Saturate, Enrol, Handshake, Storm, Kill, Growth, Fifty,
+                Rss, Pace, Low, Saturate, Enrol, Handshake, Storm, Kill, Growth, Fifty, Far,
             ],
         }
     }

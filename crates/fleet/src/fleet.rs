@@ -52,7 +52,7 @@ impl Fleet {
         let known = Arc::new(Mutex::new(Known::default()));
         let mut workers = Vec::new();
         for (first, count) in split(plan.agents, count) {
-            let plan = plan.clone();
+            let (first, plan) = (plan.first + first, plan.clone());
             let part = Part { first, count, plan };
             workers.push(Worker::start(&part, workers.len(), &known)?);
         }

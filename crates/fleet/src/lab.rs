@@ -63,12 +63,18 @@ impl Lab {
             settings,
         };
         // One after the other: the first migrates, and makes the signing key.
-        for number in 0..lab.settings.instances {
-            let instance = Instance::launch(&lab, number, None)?;
-            instance.serving().await?;
-            lab.instances.push(instance);
+        for _ in 0..lab.settings.instances {
+            lab.add_instance().await?;
         }
         Ok(lab)
+    }
+
+    /// One more, beside those that run.
+    pub async fn add_instance(&mut self) -> anyhow::Result<()> {
+        let instance = Instance::launch(self, self.instances.len(), None)?;
+        instance.serving().await?;
+        self.instances.push(instance);
+        Ok(())
     }
 
     pub fn targets(&self) -> Vec<SocketAddr> {

@@ -24,6 +24,8 @@ impl fmt::Debug for Token {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
     pub agents: u32,
+    /// The number of its first agent, where several fleets share a machine and its addresses.
+    pub first: u32,
     pub targets: Vec<SocketAddr>,
     /// Whether agents begin at different targets; otherwise all begin at the first.
     pub spread: bool,
@@ -122,6 +124,7 @@ impl Plan {
     pub fn local(agents: u32, targets: Vec<SocketAddr>, token: String) -> Plan {
         Plan {
             agents,
+            first: 0,
             targets,
             spread: true,
             server_name: "localhost".into(),

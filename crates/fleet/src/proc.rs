@@ -63,6 +63,14 @@ pub fn postmaster(data_dir: &Path) -> anyhow::Result<u32> {
     first.trim().parse().context("a process id")
 }
 
+/// What the machine could still give away without swapping; 0 where it does not say.
+pub fn available_mib() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let value = value(&text, "MemAvailable");
+    let kib = value.split(' ').next().and_then(|kib| kib.parse().ok());
+    kib.map_or(0, |kib: u64| kib / 1024)
+}
+
 /// What the figures were measured on, for who compares them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Machine {

@@ -70,6 +70,7 @@ pub fn text(results: &Results, bars: &[Bar]) -> String {
         costs(results),
         connections(results),
         growth(results),
+        far(results),
     ];
     for part in parts.iter().filter(|part| !part.is_empty()) {
         out.push('\n');
@@ -174,38 +175,88 @@ fn connections(results: &Results) -> String {
     table("| what | found |\n|---|---|", rows.into_iter())
 }
 
-/// As a table and as a plot: flat is good.
+/// As a table and as plots: flat is good. The fifty thousand report at a pace of their own.
 fn growth(results: &Results) -> String {
-    let rows = results.growth.iter().map(|point| {
+    let fifty = results.fifty.iter().map(|fifty| &fifty.cost);
+    let points: Vec<&Cost> = results.growth.iter().chain(fifty).collect();
+    if results.growth.is_empty() {
+        return String::new();
+    }
+    let rows = points.iter().map(|point| {
         format!(
-            "| {} | {:.0} | {:.1} | {:.1} | {:.1} |",
+            "| {} | {:.0} | {:.1} | {:.1} | {:.0} | {:.3} | {:.1} | {:.1} |",
             point.agents,
             point.per_second,
             point.service_us,
             point.postgres_us,
+            point.wal_bytes,
+            point.statements,
+            point.ack.p99_ms,
             point.kib_per_agent
         )
     });
     let mut out = table(
-        "| agents | heartbeats/s | service µs | PostgreSQL µs | KiB an agent |\n|---|---|---|---|---|",
+        "| agents | heartbeats/s | service µs | PostgreSQL µs | WAL bytes | statements | ack p99 ms | KiB an agent |\n|---|---|---|---|---|---|---|---|",
         rows,
     );
-    if !results.growth.is_empty() {
-        let _ = write!(out, "\n```text\n{}```\n", plot(&results.growth));
-    }
+    let of = |value: fn(&Cost) -> f64| points.iter().map(move |cost| (cost.agents, value(cost)));
+    let plots = [
+        plot("service CPU a heartbeat, µs", of(|cost| cost.service_us)),
+        plot(
+            "PostgreSQL CPU a heartbeat, µs",
+            of(|cost| cost.postgres_us),
+        ),
+        plot(
+            "memory of a connected agent, KiB",
+            of(|cost| cost.kib_per_agent),
+        ),
+    ];
+    let _ = write!(out, "\n```text\n{}```\n", plots.join("\n"));
     out
 }
 
-fn plot(points: &[Cost]) -> String {
-    let most = points
-        .iter()
-        .map(|point| point.service_us)
-        .fold(0.0, f64::max);
-    let mut out = String::from("service CPU a heartbeat, µs\n");
-    for point in points {
-        let width = (point.service_us / most.max(0.001) * PLOT_WIDTH).round() as usize;
-        let bar = "█".repeat(width);
-        let _ = writeln!(out, "{:>8} {bar} {:.1}", point.agents, point.service_us);
+/// How far it went, and where that ended.
+fn far(results: &Results) -> String {
+    let Some(far) = &results.far else {
+        return String::new();
+    };
+    let rows = far.steps.iter().map(|step| {
+        format!(
+            "| {} | {} | {:.0} | {:.2} | {:.2} | {:.2} | {:.0} | {} | {} | {} |",
+            step.agents,
+            step.instances,
+            step.per_second,
+            step.service_cores,
+            step.postgres_cores,
+            step.fleet_cores,
+            step.p99_ms,
+            step.service_mib,
+            step.fleet_mib,
+            step.available_mib
+        )
+    });
+    let mut out = table(
+        "| agents | instances | heartbeats/s | cores of services | of PostgreSQL | of the fleet | ack p99 ms | services MiB | fleet MiB | MiB left |\n|---|---|---|---|---|---|---|---|---|---|",
+        rows,
+    );
+    let cores = |step: &super::far::Step| step.service_cores + step.postgres_cores;
+    let points = far.steps.iter().map(|step| (step.agents, cores(step)));
+    let plot = plot("cores of services and PostgreSQL", points);
+    let _ = write!(
+        out,
+        "\nIt ended there: {}. {} samples acknowledged, all in the books; {} times an agent was called offline.\n\n```text\n{plot}```\n",
+        far.stopped, far.acked, far.offline
+    );
+    out
+}
+
+fn plot(title: &str, points: impl Iterator<Item = (u32, f64)>) -> String {
+    let points: Vec<(u32, f64)> = points.collect();
+    let most = points.iter().map(|(_, value)| *value).fold(0.001, f64::max);
+    let mut out = format!("{title}\n");
+    for (agents, value) in points {
+        let bar = "█".repeat((value / most * PLOT_WIDTH).round() as usize);
+        let _ = writeln!(out, "{agents:>8} {bar} {value:.2}");
     }
     out
 }

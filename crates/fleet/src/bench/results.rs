@@ -7,6 +7,7 @@ use anyhow::Context;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::far::Far;
 use super::load::Cost;
 use super::sql::SqlCost;
 use crate::proc::Machine;
@@ -33,6 +34,7 @@ pub struct Results {
     #[serde(default)]
     pub growth: Vec<Cost>,
     pub fifty: Option<Fifty>,
+    pub far: Option<Far>,
 }
 
 /// KiB a connected agent.
@@ -143,6 +145,7 @@ impl Results {
             kill: None,
             growth: vec![],
             fifty: None,
+            far: None,
         }
     }
 

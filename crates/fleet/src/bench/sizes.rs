@@ -20,6 +20,9 @@ pub struct Sizes {
     pub growth_rate: f64,
     pub fifty_agents: u32,
     pub fifty_time: Duration,
+    /// How far up it goes, and how many come at a time: an instance's.
+    pub far_goal: u32,
+    pub far_step: u32,
     /// How long is measured.
     pub window: Duration,
     /// Arrivals a second while a fleet connects.
@@ -47,7 +50,9 @@ impl Sizes {
             growth_rate: 600.0,
             fifty_agents: 50_000,
             fifty_time: Duration::from_mins(10),
-            window: Duration::from_secs(60),
+            far_goal: 200_000,
+            far_step: 16_700,
+            window: Duration::from_secs(30),
             arrivals: 300,
         }
     }
@@ -67,6 +72,8 @@ impl Sizes {
             growth_rate: 300.0,
             fifty_agents: 2_000,
             fifty_time: Duration::from_secs(60),
+            far_goal: 4_000,
+            far_step: 2_000,
             window: Duration::from_secs(15),
             arrivals: 300,
         }
@@ -82,6 +89,8 @@ impl Sizes {
             &mut self.storm_agents,
             &mut self.kill_agents,
             &mut self.fifty_agents,
+            &mut self.far_goal,
+            &mut self.far_step,
         ];
         let fleets = self
             .rss

@@ -1,43 +1,56 @@
 //! The bare SQL loop: what PostgreSQL itself needs for a heartbeat, without a service in front.
 //!
-//! The statements do what `samples_append` in `crates/store` does, unnamed and typed as there, on the
-//! same tables and rows, at a given batch size and pace; but history goes in by unnest instead of
-//! COPY, and no changes are noted for the rollups. They are kept by hand: a crate that measures the
-//! store from outside cannot call it. It is the one place here that speaks to PostgreSQL by itself.
+//! The statements are those of `samples_append` in `crates/store`, word for word (a test holds them
+//! against it), on the same tables and rows, at a given batch size and pace. They are kept by hand: a
+//! crate that measures the store from outside cannot call it. It is the one place here that speaks to
+//! PostgreSQL by itself.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep_until};
+use tokio_postgres::binary_copy::BinaryCopyInWriter;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, NoTls};
 use uuid::Uuid;
 
 use crate::lab::Lab;
 
-const LOCK: &str =
-    "SELECT s.agent_id, s.acked_seq FROM agent_state s JOIN agents a ON a.id = s.agent_id
+const LOCK: &str = "
+    SELECT s.agent_id, s.acked_seq FROM agent_state s JOIN agents a ON a.id = s.agent_id
      WHERE s.agent_id = ANY ($1) AND a.status = 'active' ORDER BY s.agent_id FOR UPDATE OF s";
-const APPEND: &str = "INSERT INTO host_metrics (host_id, agent_id, sampled_at, seq, cpu_percent, load_1m, load_5m, load_15m,
-           memory_used_bytes, memory_total_bytes, swap_used_bytes, swap_total_bytes, uptime_seconds,
-           process_count, network_rx_bytes, network_tx_bytes, disks)
-    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::timestamptz[], $4::bigint[], $5::float8[], $6::float8[],
-           $7::float8[], $8::float8[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[],
-           $13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::jsonb[])";
-const MOVE: &str = "UPDATE agent_state s
-       SET acked_seq = moved.acked_seq, stored_count = s.stored_count + moved.stored
-      FROM (SELECT agent_id, max(last_seq) AS acked_seq, sum(stored)::bigint AS stored
-              FROM unnest($1::uuid[], $2::bigint[], $3::bigint[]) AS given(agent_id, last_seq, stored)
-             GROUP BY agent_id) moved
-     WHERE s.agent_id = moved.agent_id";
-const VITALS: &str = "UPDATE hosts h
-       SET vitals_at = v.sampled_at, cpu_percent = v.cpu, load_1m = v.load, memory_used_bytes = v.memory,
-           memory_total_bytes = v.total, swap_used_bytes = v.swap, uptime_seconds = v.uptime,
-           process_count = v.processes, disks = v.disks
-      FROM unnest($1::uuid[], $2::timestamptz[], $3::float8[], $4::float8[], $5::bigint[], $6::bigint[],
-                  $7::bigint[], $8::bigint[], $9::bigint[], $10::jsonb[])
-           AS v(host_id, sampled_at, cpu, load, memory, total, swap, uptime, processes, disks)
+const COPY: &str = "
+    COPY host_metrics (host_id, agent_id, sampled_at, seq, cpu_percent, load_1m, load_5m, load_15m,
+                       memory_used_bytes, memory_total_bytes, swap_used_bytes, swap_total_bytes,
+                       uptime_seconds, process_count, network_rx_bytes, network_tx_bytes, disks)
+    FROM STDIN (FORMAT binary)";
+const MOVE: &str = "
+    WITH books AS (
+        UPDATE agent_state s
+           SET acked_seq = m.acked_seq, stored_count = s.stored_count + m.stored,
+               rejected_count = s.rejected_count + m.rejected, gap_count = s.gap_count + m.gaps
+          FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
+               AS m(agent_id, acked_seq, stored, rejected, gaps)
+         WHERE s.agent_id = m.agent_id),
+    changes AS (
+        INSERT INTO rollup_changes (hour, host_ids)
+        SELECT hour, array_agg(host_id) FROM unnest($6::timestamptz[], $7::uuid[]) AS c(hour, host_id) GROUP BY hour)
+    UPDATE hosts h
+       SET vitals_at = v.sampled_at, cpu_percent = v.cpu_percent,
+           load_1m = v.load_1m, load_5m = v.load_5m, load_15m = v.load_15m,
+           memory_used_bytes = v.memory_used_bytes, memory_total_bytes = v.memory_total_bytes,
+           swap_used_bytes = v.swap_used_bytes, swap_total_bytes = v.swap_total_bytes,
+           uptime_seconds = v.uptime_seconds, process_count = v.process_count,
+           network_rx_bytes = v.network_rx_bytes, network_tx_bytes = v.network_tx_bytes, disks = v.disks,
+           fullest_disk_percent = v.fullest_disk_percent, fullest_disk_mount_point = v.fullest_disk_mount_point
+      FROM unnest($8::uuid[], $9::timestamptz[], $10::float8[], $11::float8[], $12::float8[], $13::float8[],
+                  $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[],
+                  $20::bigint[], $21::bigint[], $22::jsonb[], $23::smallint[], $24::text[])
+           AS v(host_id, sampled_at, cpu_percent, load_1m, load_5m, load_15m,
+                memory_used_bytes, memory_total_bytes, swap_used_bytes, swap_total_bytes, uptime_seconds, process_count,
+                network_rx_bytes, network_tx_bytes, disks, fullest_disk_percent, fullest_disk_mount_point)
      WHERE h.id = v.host_id AND (h.vitals_at IS NULL OR h.vitals_at <= v.sampled_at)";
 
 /// What the loop cost PostgreSQL, a heartbeat.
@@ -48,6 +61,10 @@ pub struct SqlCost {
     pub postgres_us: f64,
     pub wal_bytes: f64,
 }
+
+/// Of every vital sign alike.
+const FLOAT: f64 = 12.5;
+const INTEGER: i64 = 3 << 30;
 
 /// An agent, its host and its next number.
 struct Row {
@@ -98,50 +115,72 @@ async fn rows(client: &Client) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
+type Value<'a> = &'a (dyn ToSql + Sync);
+type Param<'a> = (Value<'a>, Type);
+
 async fn append(client: &Client, rows: &mut [Row]) -> anyhow::Result<()> {
-    let agents: Vec<Uuid> = rows.iter().map(|row| row.agent).collect();
-    let hosts: Vec<Uuid> = rows.iter().map(|row| row.host).collect();
-    let numbers: Vec<i64> = rows.iter().map(|row| row.next).collect();
-    let times = vec![Timestamp::now(); rows.len()];
-    let (floats, integers) = (vec![12.5_f64; rows.len()], vec![3_i64 << 30; rows.len()]);
-    let ones = vec![1_i64; rows.len()];
-    let disks = vec![disks(); rows.len()];
+    let now = Timestamp::now();
     client.batch_execute("BEGIN").await?;
-    query(client, LOCK, &[(&agents, Type::UUID_ARRAY)]).await?;
-    let mut append: Vec<Param<'_>> = vec![
-        (&hosts, Type::UUID_ARRAY),
-        (&agents, Type::UUID_ARRAY),
-        (&times, Type::TIMESTAMPTZ_ARRAY),
-        (&numbers, Type::INT8_ARRAY),
-    ];
-    append.extend((0..4).map(|_| (&floats as Value<'_>, Type::FLOAT8_ARRAY)));
-    append.extend((0..8).map(|_| (&integers as Value<'_>, Type::INT8_ARRAY)));
-    append.push((&disks, Type::JSONB_ARRAY));
-    query(client, APPEND, &append).await?;
-    let moved: [Param<'_>; 3] = [
-        (&agents, Type::UUID_ARRAY),
-        (&numbers, Type::INT8_ARRAY),
-        (&ones, Type::INT8_ARRAY),
-    ];
-    query(client, MOVE, &moved).await?;
-    let mut vitals: Vec<Param<'_>> = vec![
-        (&hosts, Type::UUID_ARRAY),
-        (&times, Type::TIMESTAMPTZ_ARRAY),
-    ];
-    vitals.extend((0..2).map(|_| (&floats as Value<'_>, Type::FLOAT8_ARRAY)));
-    vitals.extend((0..5).map(|_| (&integers as Value<'_>, Type::INT8_ARRAY)));
-    vitals.push((&disks, Type::JSONB_ARRAY));
-    query(client, VITALS, &vitals).await?;
+    let agents: Vec<Uuid> = rows.iter().map(|row| row.agent).collect();
+    let locked = [(&agents as Value<'_>, Type::UUID_ARRAY)];
+    client.query_typed(LOCK, &locked).await?;
+    copy(client, rows, now).await?;
+    follow(client, rows, &agents, now).await?;
     client.batch_execute("COMMIT").await?;
     rows.iter_mut().for_each(|row| row.next += 1);
     Ok(())
 }
 
-type Value<'a> = &'a (dyn ToSql + Sync);
-type Param<'a> = (Value<'a>, Type);
+async fn copy(client: &Client, rows: &[Row], now: Timestamp) -> anyhow::Result<()> {
+    let mut types = vec![Type::UUID, Type::UUID, Type::TIMESTAMPTZ, Type::INT8];
+    types.extend(vec![Type::FLOAT8; 4]);
+    types.extend(vec![Type::INT8; 8]);
+    types.push(Type::JSONB);
+    let mut writer = pin!(BinaryCopyInWriter::new(client.copy_in(COPY).await?, &types));
+    let disks = disks();
+    for row in rows {
+        let mut values: Vec<Value<'_>> = vec![&row.host, &row.agent, &now, &row.next];
+        values.extend([&FLOAT as Value<'_>; 4]);
+        values.extend([&INTEGER as Value<'_>; 8]);
+        values.push(&disks);
+        writer.as_mut().write(&values).await?;
+    }
+    writer.finish().await?;
+    Ok(())
+}
 
-async fn query(client: &Client, sql: &str, params: &[Param<'_>]) -> anyhow::Result<()> {
-    client.query_typed(sql, params).await?;
+/// Books, hours to roll up, and latest vitals.
+async fn follow(
+    client: &Client,
+    rows: &[Row],
+    agents: &[Uuid],
+    now: Timestamp,
+) -> anyhow::Result<()> {
+    let many = rows.len();
+    let hosts: Vec<Uuid> = rows.iter().map(|row| row.host).collect();
+    let numbers: Vec<i64> = rows.iter().map(|row| row.next).collect();
+    let hour = Timestamp::from_second(now.as_second() / 3600 * 3600)?;
+    let hours = vec![hour; many];
+    let (times, floats, integers) = (vec![now; many], vec![FLOAT; many], vec![INTEGER; many]);
+    let (ones, noughts) = (vec![1_i64; many], vec![0_i64; many]);
+    let (disks, percents, mounts) = (vec![disks(); many], vec![24_i16; many], vec!["/"; many]);
+    let mut values: Vec<Param<'_>> = vec![
+        (&agents, Type::UUID_ARRAY),
+        (&numbers, Type::INT8_ARRAY),
+        (&ones, Type::INT8_ARRAY),
+        (&noughts, Type::INT8_ARRAY),
+        (&noughts, Type::INT8_ARRAY),
+        (&hours, Type::TIMESTAMPTZ_ARRAY),
+        (&hosts, Type::UUID_ARRAY),
+        (&hosts, Type::UUID_ARRAY),
+        (&times, Type::TIMESTAMPTZ_ARRAY),
+    ];
+    values.extend((0..4).map(|_| (&floats as Value<'_>, Type::FLOAT8_ARRAY)));
+    values.extend((0..8).map(|_| (&integers as Value<'_>, Type::INT8_ARRAY)));
+    values.push((&disks, Type::JSONB_ARRAY));
+    values.push((&percents, Type::INT2_ARRAY));
+    values.push((&mounts, Type::TEXT_ARRAY));
+    client.execute_typed(MOVE, &values).await?;
     Ok(())
 }
 
@@ -159,4 +198,19 @@ fn disks() -> serde_json::Value {
         disk("/home", "/dev/nvme0n1p3"),
         disk("/var/log", "/dev/mapper/data-log"),
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_statements_are_those_of_the_store() {
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let books = words(include_str!("../../../store/src/samples/books.rs"));
+        let history = words(include_str!("../../../store/src/samples/history.rs"));
+        assert!(books.contains(&words(LOCK)));
+        assert!(books.contains(&words(MOVE)));
+        assert!(history.contains(&words(COPY)));
+    }
 }

@@ -10,7 +10,7 @@ use super::load::{Cost, Load, Shape};
 use super::results::{Enrol, Fifty, Handshake, Kill, Memory, Pace, Results, Rss, Saturate, Storm};
 use super::sizes::{LOW_RATE, Sizes, interval};
 use super::subject::{Kind, Subject};
-use super::{Stage, note, sql};
+use super::{Stage, far, note, sql};
 use crate::fleet::{Fleet, Totals};
 use crate::lab::{Lab, http};
 use crate::plan::{Plan, Task};
@@ -42,6 +42,7 @@ pub async fn run(stage: Stage, sizes: &Sizes, results: &mut Results) -> anyhow::
         Stage::Kill => results.kill = Some(kill(sizes).await?),
         Stage::Growth => results.growth = growth(sizes).await?,
         Stage::Fifty => results.fifty = Some(fifty(sizes).await?),
+        Stage::Far => results.far = Some(far::run(sizes).await?),
     }
     Ok(())
 }
