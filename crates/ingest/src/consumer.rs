@@ -26,8 +26,8 @@ use crate::{
     telemetry::PipelineMetrics,
 };
 
-/// Between two batches, so that they are worth their commit: what a transaction costs
-/// besides its rows is as much as a hundred of them. A full batch is followed at once.
+/// Between two batches, so that they are worth their commit: a transaction costs as
+/// much as two dozen of its rows. A full batch is followed at once.
 const PAUSE: Duration = Duration::from_millis(200);
 /// How long a report may wait for those before it. Its agent sends it again after that.
 const STALE: Duration = Duration::from_secs(60);
