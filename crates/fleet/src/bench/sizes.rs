@@ -47,7 +47,8 @@ impl Sizes {
             storm_agents: 5_000,
             kill_agents: 18_000,
             growth: vec![1_000, 2_000, 5_000, 18_000],
-            growth_rate: 600.0,
+            // As fast as the smallest fleet may.
+            growth_rate: 1_900.0,
             fifty_agents: 50_000,
             fifty_time: Duration::from_mins(10),
             far_goal: 200_000,

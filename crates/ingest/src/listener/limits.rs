@@ -38,8 +38,10 @@ pub(super) mod http2 {
     pub const STREAM_WINDOW: u32 = 64 * 1024;
     pub const CONNECTION_WINDOW: u32 = 256 * 1024;
     pub const SEND_BUFFER: usize = 16 * 1024;
-    pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
-    pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+    /// More than agents let pass between two reports by default, so that pings go to those
+    /// only who have missed one. With its answer's time it makes 50 s.
+    pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(40);
+    pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
     pub const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
 }
 
