@@ -1,7 +1,8 @@
 //! As far up as memory goes: a fleet that grows by an instance and its agents at a time.
 //!
-//! It stops by itself, at the goal or while the machine still has memory left, and says why. All
-//! agents that came stay, report every thirty seconds, and must be in the books at the end.
+//! It stops by itself, at the goal, while the machine still has memory left, or when its time is
+//! used up, and says why. All agents that came stay, report, and must be in the books at the end. They
+//! report seldom: what is asked is how many fit, and who lets them in shares the machine with them.
 
 use std::time::Duration;
 
@@ -17,7 +18,11 @@ use crate::proc;
 use crate::run::audit::Books;
 use crate::run::report::Quantiles;
 
-const INTERVAL: Duration = Duration::from_secs(30);
+const INTERVAL: Duration = Duration::from_secs(120);
+/// No step begins later: the stage as a whole has a limit, too.
+const TIME: Duration = Duration::from_mins(30);
+/// For those who came last to have begun.
+const REST: Duration = Duration::from_secs(15);
 /// For a step's agents to be connected after their ramp, and for all to settle.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// What the machine keeps for everything else.
@@ -71,13 +76,13 @@ pub async fn run(sizes: &Sizes) -> anyhow::Result<Far> {
         ramp: sizes.ramp(sizes.far_step),
         window: sizes.window,
     };
-    let mut steps: Vec<Step> = vec![];
+    let (began, mut steps) = (Instant::now(), Vec::<Step>::new());
     let stopped = loop {
         if let Err(error) = climb.grow().await {
             break format!("{} more could not connect: {error:#}", climb.step);
         }
         steps.push(climb.measure().await?);
-        if let Some(why) = enough(&steps, sizes.far_goal) {
+        if let Some(why) = enough(&steps, sizes.far_goal, began.elapsed()) {
             break why;
         }
     };
@@ -95,10 +100,13 @@ pub async fn run(sizes: &Sizes) -> anyhow::Result<Far> {
 }
 
 /// Whether to stop here: at the goal, or where another step like the last would not fit.
-fn enough(steps: &[Step], goal: u32) -> Option<String> {
+fn enough(steps: &[Step], goal: u32, so_far: Duration) -> Option<String> {
     let last = steps.last()?;
     if last.agents >= goal {
         return Some("the goal was reached".into());
+    }
+    if so_far > TIME {
+        return Some(format!("{} minutes were used up", TIME.as_secs() / 60));
     }
     let before = steps.iter().rev().nth(1).map(|step| step.available_mib);
     let taken = before.map_or(0, |before| before.saturating_sub(last.available_mib));
@@ -138,7 +146,7 @@ impl Climb {
     }
 
     async fn measure(&self) -> anyhow::Result<Step> {
-        sleep(INTERVAL / 2).await;
+        sleep(REST).await;
         for fleet in &self.fleets {
             fleet.open_window();
         }
@@ -214,11 +222,13 @@ mod tests {
     }
 
     #[test]
-    fn it_stops_at_the_goal_and_before_memory_is_used_up() {
+    fn it_stops_at_the_goal_and_before_memory_or_time_is_used_up() {
         let steps = [step(10, 9_000), step(20, 7_000)];
-        assert_eq!(enough(&steps, 100), None);
-        assert!(enough(&steps, 20).is_some());
+        let soon = Duration::from_mins(5);
+        assert_eq!(enough(&steps, 100, soon), None);
+        assert!(enough(&steps, 20, soon).is_some());
+        assert!(enough(&steps, 100, TIME * 2).is_some());
         let steps = [step(10, 5_000), step(20, 3_000)];
-        assert!(enough(&steps, 100).is_some_and(|why| why.contains("memory")));
+        assert!(enough(&steps, 100, soon).is_some_and(|why| why.contains("memory")));
     }
 }
