@@ -155,7 +155,7 @@ impl Store {
 }
 
 impl Tx {
-    async fn append(&self, fresh: &[Range]) -> Result<(), StoreError> {
+    async fn append(&self, fresh: &[Cow<'_, Range>]) -> Result<(), StoreError> {
         if fresh.is_empty() {
             return Ok(());
         }
@@ -167,7 +167,7 @@ impl Tx {
 
 /// What each range adds to its agent's watermark, which moves on; by host, so that
 /// neighbours in the index are written together.
-fn advance(ranges: &[Range], acked: &mut BTreeMap<AgentId, i64>) -> Vec<Range> {
+fn advance<'a>(ranges: &'a [Range], acked: &mut BTreeMap<AgentId, i64>) -> Vec<Cow<'a, Range>> {
     let mut fresh = Vec::with_capacity(ranges.len());
     for range in ranges {
         let Some(watermark) = acked.get_mut(&range.agent_id) else {

@@ -6,13 +6,13 @@ use crate::tx::Param;
 
 /// The parameters of a statement, column by column.
 #[derive(Default)]
-pub(super) struct Arrays(Vec<(Box<dyn ToSql + Sync + Send>, Type)>);
+pub(super) struct Arrays<'a>(Vec<(Box<dyn ToSql + Sync + Send + 'a>, Type)>);
 
-impl Arrays {
+impl<'a> Arrays<'a> {
     /// Adds one column of `rows`. `array` is the type of the array, not of its elements.
-    pub(super) fn column<R, T>(mut self, array: Type, rows: &[R], value: impl Fn(&R) -> T) -> Arrays
+    pub(super) fn column<R, T>(mut self, array: Type, rows: &[R], value: impl Fn(&R) -> T) -> Self
     where
-        T: ToSql + Sync + Send + 'static,
+        T: ToSql + Sync + Send + 'a,
     {
         let column: Vec<T> = rows.iter().map(value).collect();
         self.0.push((Box::new(column), array));

@@ -4,6 +4,7 @@
 //!
 //! stored + rejected + gaps = acked_seq, for every agent, after every commit.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
@@ -72,13 +73,11 @@ impl Tx {
             .collect()
     }
 
-    pub(super) async fn gaps_insert(&self, ranges: &[Range]) -> Result<(), StoreError> {
-        let agent_gaps = |range: &Range| {
-            let agent = range.agent_id.0;
-            let gaps = range.gaps.clone().into_iter();
-            gaps.map(move |gap| (agent, gap))
-        };
-        let gaps: Vec<(Uuid, GapRow)> = ranges.iter().flat_map(agent_gaps).collect();
+    pub(super) async fn gaps_insert(&self, ranges: &[Cow<'_, Range>]) -> Result<(), StoreError> {
+        let mut gaps: Vec<(Uuid, &GapRow)> = Vec::new();
+        for range in ranges {
+            gaps.extend(range.gaps.iter().map(|gap| (range.agent_id.0, gap)));
+        }
         if gaps.is_empty() {
             return Ok(());
         }
@@ -90,12 +89,12 @@ impl Tx {
             .column(Type::INT8_ARRAY, &gaps, |(_, gap)| gap.first_seq)
             .column(Type::INT8_ARRAY, &gaps, |(_, gap)| gap.last_seq)
             .column(Type::TEXT_ARRAY, &gaps, |(_, gap)| gap.kind.as_str())
-            .column(Type::TEXT_ARRAY, &gaps, |(_, gap)| gap.reason.clone());
+            .column(Type::TEXT_ARRAY, &gaps, |(_, gap)| &*gap.reason);
         self.execute(sql, &columns.params()).await?;
         Ok(())
     }
 
-    pub(super) async fn books_move(&self, ranges: &[Range]) -> Result<(), StoreError> {
+    pub(super) async fn books_move(&self, ranges: &[Cow<'_, Range>]) -> Result<(), StoreError> {
         let columns = with_books(Arrays::default(), ranges);
         let columns = with_changes(columns, ranges);
         let columns = with_vitals(columns, ranges);
@@ -105,7 +104,7 @@ impl Tx {
 }
 
 /// Several ranges of one agent add up.
-fn with_books(columns: Arrays, ranges: &[Range]) -> Arrays {
+fn with_books<'a>(columns: Arrays<'a>, ranges: &'a [Cow<'_, Range>]) -> Arrays<'a> {
     let mut entries: BTreeMap<AgentId, Entry> = BTreeMap::new();
     for range in ranges {
         let entry = entries.entry(range.agent_id).or_default();
@@ -124,8 +123,8 @@ fn with_books(columns: Arrays, ranges: &[Range]) -> Arrays {
 }
 
 /// Each host and hour once, however many samples fell into it.
-fn with_changes(columns: Arrays, ranges: &[Range]) -> Arrays {
-    let hours = |range: &Range| {
+fn with_changes<'a>(columns: Arrays<'a>, ranges: &'a [Cow<'_, Range>]) -> Arrays<'a> {
+    let hours = |range: &Cow<'_, Range>| {
         let host = range.host_id;
         let hours: BTreeSet<Timestamp> = range.samples.iter().map(hour).collect();
         hours.into_iter().map(move |hour| (hour, host))
@@ -144,7 +143,7 @@ fn hour(sample: &SampleRow) -> Timestamp {
 }
 
 /// The latest sample of each host.
-fn with_vitals(columns: Arrays, ranges: &[Range]) -> Arrays {
+fn with_vitals<'a>(columns: Arrays<'a>, ranges: &'a [Cow<'_, Range>]) -> Arrays<'a> {
     let mut latest: BTreeMap<HostId, &SampleRow> = BTreeMap::new();
     for range in ranges {
         for sample in &range.samples {
@@ -170,12 +169,12 @@ fn with_vitals(columns: Arrays, ranges: &[Range]) -> Arrays {
         .column(Type::INT8_ARRAY, &latest, |(_, s)| s.process_count)
         .column(Type::INT8_ARRAY, &latest, |(_, s)| s.network_rx_bytes)
         .column(Type::INT8_ARRAY, &latest, |(_, s)| s.network_tx_bytes)
-        .column(Type::JSONB_ARRAY, &latest, |(_, s)| Json(s.disks.clone()))
+        .column(Type::JSONB_ARRAY, &latest, |(_, s)| Json(&s.disks))
         .column(Type::INT2_ARRAY, &latest, |(_, s)| {
             fullest(&s.disks).map(|(percent, _)| percent.floor() as i16)
         })
         .column(Type::TEXT_ARRAY, &latest, |(_, s)| {
-            fullest(&s.disks).map(|(_, disk)| disk.mount_point.clone())
+            fullest(&s.disks).map(|(_, disk)| disk.mount_point.as_str())
         })
 }
 

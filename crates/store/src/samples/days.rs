@@ -4,7 +4,7 @@
 //! may have been dropped, or never made. The database then refuses the batch it
 //! is in, and the batch comes back here to have such samples turned into gaps.
 
-use std::collections::BTreeSet;
+use std::{borrow::Cow, collections::BTreeSet};
 
 use jiff::Timestamp;
 
@@ -22,10 +22,15 @@ pub(super) fn is_missing(error: &StoreError) -> bool {
 
 impl Tx {
     /// Turns the samples whose day is not kept into gaps.
-    pub(super) async fn days_look_up(&self, ranges: &mut [Range]) -> Result<(), StoreError> {
+    pub(super) async fn days_look_up(
+        &self,
+        ranges: &mut [Cow<'_, Range>],
+    ) -> Result<(), StoreError> {
         let days = self.days_kept().await?;
         for range in ranges {
-            range.keep(|sample| days.contains(&day(sample.sampled_at)));
+            range
+                .to_mut()
+                .keep(|sample| days.contains(&day(sample.sampled_at)));
         }
         Ok(())
     }

@@ -2,6 +2,8 @@
 //! no arrays have to be built for it. It cannot skip a duplicate, and need not: what
 //! is written is what the watermark let through.
 
+use std::borrow::Cow;
+
 use tokio_postgres::types::{Json, Type};
 
 use super::Range;
@@ -36,7 +38,7 @@ const TYPES: [Type; 17] = [
 ];
 
 impl Tx {
-    pub(super) async fn history_copy(&self, ranges: &[Range]) -> Result<(), StoreError> {
+    pub(super) async fn history_copy(&self, ranges: &[Cow<'_, Range>]) -> Result<(), StoreError> {
         if ranges.iter().all(|range| range.samples.is_empty()) {
             return Ok(());
         }

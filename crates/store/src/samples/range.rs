@@ -2,6 +2,8 @@
 //!
 //! The invariant that both keep: each number of a range is a sample or in a gap.
 
+use std::borrow::Cow;
+
 use super::{GapKind, GapRow, Range};
 
 const NOT_KEPT: &str = "samples of its day are no longer kept";
@@ -9,13 +11,16 @@ const NOT_KEPT: &str = "samples of its day are no longer kept";
 impl Range {
     /// Leaves out what is at or below the watermark. `None` when nothing is
     /// left, or when numbers between the watermark and this range are missing.
-    pub(super) fn above(&self, acked: i64) -> Option<Range> {
+    pub(super) fn above(&self, acked: i64) -> Option<Cow<'_, Range>> {
         if self.last_seq <= acked || self.first_seq > acked + 1 {
             return None;
         }
+        if self.first_seq == acked + 1 {
+            return Some(Cow::Borrowed(self));
+        }
         let samples = self.samples.iter().filter(|sample| sample.seq > acked);
         let gaps = self.gaps.iter().filter(|gap| gap.last_seq > acked);
-        Some(Range {
+        Some(Cow::Owned(Range {
             first_seq: acked + 1,
             samples: samples.cloned().collect(),
             gaps: gaps
@@ -25,7 +30,7 @@ impl Range {
                 })
                 .collect(),
             ..*self
-        })
+        }))
     }
 
     /// Turns the samples that are not `kept` into gaps.
