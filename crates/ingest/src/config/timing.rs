@@ -12,9 +12,8 @@ pub struct Timing {
     pub lease_ttl: Duration,
     /// How long the database may be away before `/healthz` says so.
     pub health_grace: Duration,
-    /// For a stream's Hello, and for a client to read what it is sent.
+    /// For a stream's Hello.
     pub hello_deadline: Duration,
-    pub send_deadline: Duration,
     /// How long before its end a JWT is renewed over the stream: over a quarter of its life.
     pub renew_before: Duration,
     /// How long after its last look at the database an instance still acknowledges and issues.
@@ -45,7 +44,6 @@ impl Timing {
             lease_ttl: Duration::from_secs(15),
             health_grace: Duration::from_secs(60),
             hello_deadline: Duration::from_secs(10),
-            send_deadline: Duration::from_secs(10),
             renew_before: Duration::from_hours(7),
             freshness: Duration::from_secs(10),
             blind_patience: Duration::from_secs(60),

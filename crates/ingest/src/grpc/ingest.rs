@@ -7,7 +7,7 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::Stream;
 use svc_proto::v1::{
-    HeartbeatRequest, HeartbeatResponse, RegisterRequest, RegisterResponse,
+    HeartbeatRequest, RegisterRequest, RegisterResponse,
     ingest_service_server::{IngestService, IngestServiceServer},
 };
 use svc_store::AgentId;
@@ -19,7 +19,7 @@ use crate::{
     enrol::{Enrolment, Issuer},
     listener::ClientKey,
     rate::{Keyed, Rate},
-    session::{self, Outbox, StreamContext},
+    session::{self, Conversation, StreamContext},
     signing::SigningKey,
     watch::Watch,
 };
@@ -60,7 +60,7 @@ pub(super) struct Service(Arc<Ingest>);
 #[tonic::async_trait]
 impl IngestService for Service {
     type RegisterStream = ResponseStream<RegisterResponse>;
-    type HeartbeatStream = ResponseStream<HeartbeatResponse>;
+    type HeartbeatStream = Conversation;
 
     async fn register(
         &self,
@@ -77,8 +77,7 @@ impl IngestService for Service {
     ) -> Result<Response<Self::HeartbeatStream>, Status> {
         let who = auth::authenticate(&self.0, &request)?;
         let streams = self.0.streams.clone();
-        let (out, responses) = Outbox::new(streams.timing.send_deadline);
-        tokio::spawn(session::run(streams, who, request.into_inner(), out));
-        Ok(Response::new(Box::pin(responses)))
+        let conversation = session::converse(streams, who, request.into_inner());
+        Ok(Response::new(conversation))
     }
 }

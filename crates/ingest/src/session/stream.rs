@@ -1,9 +1,8 @@
 //! One heartbeat stream, from its Hello to its end: the protocol's rules in order.
 //!
-//! The task owns the stream. It reads no further while two of its reports wait to
-//! be stored, or while its agent reports faster than it may: the client's own flow
-//! control then holds it back. What it sends goes through a small [`Outbox`] with a
-//! deadline, so that a client that stops reading is left.
+//! It reads no further while two of its reports wait to be stored, while its agent
+//! reports faster than it may, or while what it said has not been taken: the client's
+//! own flow control then holds it back.
 
 mod acknowledging;
 mod greeting;
@@ -25,7 +24,8 @@ use tonic::{Status, Streaming};
 use uuid::Uuid;
 
 use super::{
-    Awaited, Closer, Ending, Inbox, Numbering, Opener, Outbox, Rules, Sessions, inbox::drained,
+    Awaited, Closer, Conversation, Ending, Inbox, Numbering, Opener, Outbox, Rules, Sessions,
+    inbox::drained,
 };
 use crate::{
     clock::DatabaseClock,
@@ -70,7 +70,7 @@ pub struct StreamContext {
 
 /// Why a stream is over.
 enum Over {
-    /// The client is gone, or does not read: there is nobody to tell.
+    /// The client is gone: there is nobody to tell.
     Gone,
     Goodbye,
     Refused(Refusal),
@@ -104,12 +104,8 @@ struct Stream {
     told: i64,
     /// Whether the agent is to be told what is acknowledged.
     owed: bool,
-    /// Since when an acknowledgement waits for the client to take what it was sent before.
-    untaken_since: Option<Instant>,
     reports_full_at: Instant,
     slowed_until: Option<Instant>,
-    /// The slot that the agent was given, once it was asked to come back elsewhere.
-    drained: Option<Duration>,
     /// Whether the connection has reached its age.
     aged: bool,
     cause: CloseCause,
@@ -117,32 +113,39 @@ struct Stream {
     ending: &'static str,
 }
 
-/// Runs a stream to its end. A panic ends this stream alone.
-pub async fn run(
+/// A stream, to be run by its response's body. A panic ends this stream alone.
+pub(crate) fn converse(
     context: Arc<StreamContext>,
     who: Authenticated,
-    mut inbound: Streaming<HeartbeatRequest>,
-    out: Outbox,
-) {
-    let stream = async {
-        // Boxed: what it needs is large, and soon over.
-        match Box::pin(greeting::greet(&context, &who, &mut inbound, &out)).await {
-            Err(over) => over,
-            Ok(mut stream) => {
-                let over = stream.serve(&who, &mut inbound).await;
-                stream.leave(&over);
-                over
-            }
-        }
-    };
-    let over = AssertUnwindSafe(stream)
-        .catch_unwind()
-        .await
-        .unwrap_or_else(|_| {
+    inbound: Streaming<HeartbeatRequest>,
+) -> Conversation {
+    Conversation::new(|out| async move {
+        // Boxed, because a future that is awaited here would have its room twice.
+        let talk = Box::pin(talk(&context, &who, inbound, &out));
+        let over = AssertUnwindSafe(talk).catch_unwind().await;
+        let over = over.unwrap_or_else(|_| {
             tracing::error!(agent.id = %who.agent, "a stream's handler panicked");
             Over::Refused(Refusal::Internal)
         });
-    farewell(&context, &out, over).await;
+        farewell(&context, &out, over).await;
+    })
+}
+
+async fn talk(
+    context: &Arc<StreamContext>,
+    who: &Authenticated,
+    mut inbound: Streaming<HeartbeatRequest>,
+    out: &Outbox,
+) -> Over {
+    // Boxed: what it needs is large, and soon over.
+    match Box::pin(greeting::greet(context, who, &mut inbound, out)).await {
+        Err(over) => over,
+        Ok(mut stream) => {
+            let over = stream.serve(who, &mut inbound).await;
+            stream.leave(&over);
+            over
+        }
+    }
 }
 
 impl Stream {
@@ -166,7 +169,6 @@ impl Stream {
         inbound: &mut Streaming<HeartbeatRequest>,
     ) -> Result<Event, Over> {
         let wait_until = self.slowed_until.unwrap_or_else(Instant::now);
-        let untaken_since = self.untaken_since.unwrap_or(wait_until);
         let reading = self.in_flight.len() < MAX_IN_FLIGHT && self.slowed_until.is_none();
         self.inbox.listen(reading, self.context.sessions.now());
         tokio::select! {
@@ -177,9 +179,6 @@ impl Stream {
                 self.slowed_until = None;
                 Ok(Event::Ready)
             }
-            taken = self.out.emptied(untaken_since), if self.untaken_since.is_some() => {
-                if taken { Ok(Event::Ready) } else { Err(Over::Gone) }
-            }
             message = inbound.message(), if reading => self.hear(message),
         }
     }
@@ -187,11 +186,12 @@ impl Stream {
     async fn act(&mut self, event: Result<Event, Over>) -> Result<(), Over> {
         match event? {
             Event::Mail => self.read_mail().await?,
-            Event::Aged => self.age_drain().await?,
+            Event::Aged => self.age_drain().await,
             Event::Report(range) => self.enqueue(*range).await?,
             Event::Ready => {}
         }
-        self.acknowledge().await
+        self.acknowledge().await;
+        Ok(())
     }
 
     fn hear(&mut self, message: Result<Option<HeartbeatRequest>, Status>) -> Result<Event, Over> {
@@ -255,7 +255,7 @@ impl Stream {
                 ticket = &mut push => break ticket,
                 () = self.inbox.mail_arrived() => {
                     self.read_mail().await?;
-                    self.acknowledge().await?;
+                    self.acknowledge().await;
                 }
             }
         };
@@ -277,14 +277,15 @@ impl Stream {
         }
         if let Some(jwt) = mail.credential {
             let expires_at = Some(wire_time(jwt.expires_at));
-            self.say(Saying::Credential(Credential {
-                jwt: jwt.text,
-                expires_at,
-            }))
-            .await?;
+            self.out
+                .say(Saying::Credential(Credential {
+                    jwt: jwt.text,
+                    expires_at,
+                }))
+                .await;
         }
         if let Some(slot) = mail.drain {
-            self.drain(slot).await?;
+            self.drain(slot).await;
         }
         self.note_refused(mail.refused);
         if mail.acked_seq > self.acked {
@@ -297,24 +298,18 @@ impl Stream {
     }
 
     /// The connection is old: come back on a new one. A stopping instance tells its agents itself.
-    async fn age_drain(&mut self) -> Result<(), Over> {
+    async fn age_drain(&mut self) {
         self.aged = true;
-        if self.context.watch.is_stopping() {
-            return Ok(());
+        if !self.context.watch.is_stopping() {
+            self.drain(AGE_SPREAD.mul_f64(rand::random())).await;
         }
-        self.drain(AGE_SPREAD.mul_f64(rand::random())).await
     }
 
-    async fn drain(&mut self, slot: Duration) -> Result<(), Over> {
-        self.drained = Some(slot);
+    /// Who was asked to leave, and does so without a word, has not been lost.
+    async fn drain(&mut self, slot: Duration) {
+        self.close_as(drained(slot));
         let reconnect_after = prost_types::Duration::try_from(slot).ok();
-        self.say(Saying::Drain(Drain { reconnect_after })).await
-    }
-
-    /// Not `async`, which would set room aside for the message for as long as the stream lives.
-    fn say(&self, message: Saying) -> impl Future<Output = Result<(), Over>> {
-        let heard = self.out.say(message);
-        heard.map(|heard| if heard { Ok(()) } else { Err(Over::Gone) })
+        self.out.say(Saying::Drain(Drain { reconnect_after })).await;
     }
 
     fn welcome(&self) -> Welcome {
@@ -336,21 +331,30 @@ impl Stream {
         }
     }
 
-    /// Says why it ends: who was asked to leave has not been lost.
+    /// Notes why it ends, where that is known.
     fn leave(&mut self, over: &Over) {
-        self.cause = match (over, self.drained) {
-            (Over::Goodbye, _) => CloseCause::Goodbye,
-            (Over::Ended(ending), _) => ending.cause(),
-            (Over::Gone, Some(slot)) => drained(slot),
-            (Over::Gone, None) | (Over::Refused(_), _) => CloseCause::Lost,
-        };
-        self.ending = match over {
-            Over::Ended(Ending::Replaced) => "replaced",
-            Over::Ended(Ending::Silent) => "silent",
-            Over::Ended(Ending::Unstored) => "unstored",
-            Over::Refused(_) => "violation",
-            _ => self.cause.as_str(),
-        };
+        match over {
+            Over::Gone => {}
+            Over::Goodbye => self.close_as(CloseCause::Goodbye),
+            Over::Refused(_) => {
+                self.close_as(CloseCause::Lost);
+                self.ending = "violation";
+            }
+            Over::Ended(ending) => {
+                self.close_as(ending.cause());
+                self.ending = match ending {
+                    Ending::Replaced => "replaced",
+                    Ending::Silent => "silent",
+                    Ending::Unstored => "unstored",
+                    _ => self.ending,
+                };
+            }
+        }
+    }
+
+    fn close_as(&mut self, cause: CloseCause) {
+        self.cause = cause;
+        self.ending = cause.as_str();
     }
 }
 

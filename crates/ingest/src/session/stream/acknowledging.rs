@@ -1,14 +1,11 @@
 //! What an agent is told of its samples: how far they are safe, and which are not kept.
 //!
 //! An acknowledgement follows the commit, and names every rejection up to its number.
-//! There is never a second one on its way while the first has not been taken: they
-//! are cumulative, and so little is held for a client that stops reading.
 
 use svc_proto::v1::{Ack, Rejection, heartbeat_response::Message as Saying};
 use svc_store::{GapKind, GapRow};
-use tokio::time::Instant;
 
-use super::{Over, Stream};
+use super::Stream;
 
 /// What an agent is told of a sample that the database refuses.
 const UNSTORABLE: &str = "the database refuses it";
@@ -33,20 +30,14 @@ impl Stream {
     }
 
     /// Everything up to the watermark, with the rejections that it covers; held
-    /// back while the database is out of sight, and while the client has not taken
-    /// what it was sent before: so little is held for one that stops reading.
-    pub(super) async fn acknowledge(&mut self) -> Result<(), Over> {
+    /// back while the database is out of sight.
+    pub(super) async fn acknowledge(&mut self) {
         if !self.owed {
-            return Ok(());
+            return;
         }
-        if !self.out.is_empty() {
-            self.untaken_since.get_or_insert_with(Instant::now);
-            return Ok(());
-        }
-        self.untaken_since = None;
         if !self.context.watch.is_fresh() {
             self.context.sessions.withhold();
-            return Ok(());
+            return;
         }
         let rejected = self.rejections();
         let untold = self.rejected.front().map(|gap| gap.first_seq);
@@ -64,11 +55,13 @@ impl Stream {
         if self.owed {
             self.inbox.nudge();
         }
-        self.say(Saying::Ack(Ack {
-            up_to_seq: up_to.cast_unsigned(),
-            rejected,
-        }))
-        .await
+        let up_to_seq = up_to.cast_unsigned();
+        self.out
+            .say(Saying::Ack(Ack {
+                up_to_seq,
+                rejected,
+            }))
+            .await;
     }
 
     /// Those that the watermark covers, one by one, as many as fit an acknowledgement.

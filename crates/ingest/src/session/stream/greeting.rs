@@ -61,7 +61,7 @@ pub(super) async fn greet(
     });
     context.sessions.metrics.opened.inc();
     context.sessions.metrics.streams.inc();
-    let mut stream = Stream {
+    let stream = Stream {
         context: context.clone(),
         agent: who.agent,
         host,
@@ -74,22 +74,14 @@ pub(super) async fn greet(
         acked,
         told: acked,
         owed: false,
-        untaken_since: None,
         reports_full_at: Instant::now(),
         slowed_until: None,
-        drained: None,
         aged: false,
         cause: CloseCause::Lost,
         ending: "lost",
     };
-    let welcome = stream.welcome();
-    match stream.say(Saying::Welcome(welcome)).await {
-        Ok(()) => Ok(stream),
-        Err(over) => {
-            stream.leave(&over);
-            Err(over)
-        }
-    }
+    stream.out.say(Saying::Welcome(stream.welcome())).await;
+    Ok(stream)
 }
 
 fn session_open(
