@@ -105,6 +105,11 @@ impl Store {
         registry.register_collector(Box::new(state));
     }
 
+    /// How many connections work of this kind has.
+    pub fn connections(&self, bulkhead: Bulkhead) -> usize {
+        bulkhead.share(self.options.pool_size)
+    }
+
     /// When the database last did what it was asked, through any bulkhead.
     pub fn last_success(&self) -> Option<Instant> {
         self.metrics.last_success()

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
-    enrol::{Enrolment, Issuer},
+    enrol::{Enrolment, Issuer, Turns},
     listener::ClientKey,
     rate::{Keyed, Rate},
     session::{self, Conversation, StreamContext},
@@ -34,6 +34,8 @@ const OPENINGS: Rate = Rate::new(Duration::from_secs(10), 12);
 pub struct Ingest {
     pub key: Arc<SigningKey>,
     pub enrolment: Enrolment,
+    /// Of registrations, from the first question to the JWT.
+    pub turns: Turns,
     pub issuer: Issuer,
     pub watch: Arc<Watch>,
     pub streams: Arc<StreamContext>,

@@ -2,13 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use svc_store::Store;
+use svc_store::{Bulkhead, Store};
 use tokio::sync::Semaphore;
 
 use super::{Doors, Settings, start::Started};
 use crate::{
     consumer::{Acks, Consumer, DepthGauge},
-    enrol::{Enrolment, Issuer},
+    enrol::{Enrolment, Issuer, Turns},
     grpc::{self, Ingest},
     health::Health,
     maintenance::{Maintenance, Rollups},
@@ -79,6 +79,7 @@ pub(super) fn add_all(
     let ingest = Arc::new(Ingest {
         key,
         enrolment: Enrolment::new(store.clone(), timing.reinstall_quiet),
+        turns: Turns::beside(store.connections(Bulkhead::Auth)),
         issuer: issuer.clone(),
         watch: watch.clone(),
         streams,

@@ -1,16 +1,20 @@
 //! From a token to a JWT, and every way in which that can be refused.
 
-use std::fs;
+use std::{fs, time::Duration};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
+use futures_util::future::join_all;
 use jiff::Timestamp;
 use svc_ingest::{enrol::EnrolmentToken, signing};
 use svc_proto::v1::AgentStatus;
+use tokio::time::sleep;
 use tonic::Code;
 
 use crate::{
-    agents::{AUTO, FakeAgent, MANUAL, ONE_USE, TokenRules, hex, is_active, machine, token},
-    harness::{Site, eventually},
+    agents::{
+        AUTO, FakeAgent, MANUAL, ONE_USE, Refused, TokenRules, hex, is_active, machine, token,
+    },
+    harness::{Site, eventually, get},
 };
 
 #[tokio::test]
@@ -431,4 +435,52 @@ async fn dump(site: &Site) -> anyhow::Result<String> {
         dump += &site.psql(&format!("SELECT t::text FROM {table} t")).await?;
     }
     Ok(dump + &hex(b"end"))
+}
+
+const CROWD: u32 = 40;
+
+#[tokio::test]
+async fn a_crowd_waits_for_its_turns_and_not_in_vain_for_connections() -> anyhow::Result<()> {
+    let site = Site::new().await?;
+    let instance = site
+        .instance()
+        .set("INGEST_DB_POOL_SIZE", "4")
+        .start()
+        .await?;
+    let rules = TokenRules {
+        max_uses: CROWD.cast_signed(),
+        ..AUTO
+    };
+    let secret = token(&site, rules).await?;
+    // For longer than anybody waits for a connection.
+    let stalled = site.psql("BEGIN; LOCK TABLE agents; SELECT pg_sleep(3); COMMIT");
+    let crowd = join_all((0..CROWD).map(async |number| {
+        let agent = FakeAgent::on(machine(number))?;
+        loop {
+            match agent.open(instance.grpc, &secret).await? {
+                Ok(mut stream) => break stream.answer().await,
+                Err(status) => {
+                    let refused = Refused::of(&status);
+                    ensure!(
+                        refused.reason == "RATE_LIMITED" && refused.retry,
+                        "{refused:?}"
+                    );
+                    sleep(Duration::from_secs(1)).await;
+                }
+            }
+        }
+    }));
+    let (stalled, crowd) = tokio::join!(stalled, crowd);
+    stalled?;
+    for answer in crowd {
+        assert!(is_active(&answer?));
+    }
+    let page = get(instance.http, "/metrics").await?.body;
+    let in_vain = page.lines().find(|line| {
+        line.contains("transactions_total{")
+            && line.contains("regist")
+            && line.contains("unavailable")
+    });
+    assert_eq!(in_vain, None);
+    Ok(())
 }

@@ -31,6 +31,8 @@ pub(super) async fn register(
         .cloned()
         .ok_or(Refusal::Internal)?;
     let (wanted, successor) = parse(request.into_inner(), peer.key)?;
+    let turn = ingest.turns.take().await;
+    let turn = turn.map_err(|retry| refused(RegisterError::RateLimited { retry }, &peer))?;
     let registered = match successor {
         None => ingest.enrolment.register(&wanted).await,
         Some(successor) => {
@@ -48,7 +50,10 @@ pub(super) async fn register(
     match (standing.status, successor) {
         // A successor's decision, and its JWT, are for the connection that proves its key.
         (_, Some(_)) => Ok(Box::pin(stream::iter([Ok(answer(&standing, None))]))),
-        (AgentStatus::Pending, None) => Ok(wait(ingest, standing)),
+        (AgentStatus::Pending, None) => {
+            drop(turn);
+            Ok(wait(ingest, standing))
+        }
         (_, None) => Ok(Box::pin(stream::iter([decided(&ingest, standing).await]))),
     }
 }
@@ -113,6 +118,8 @@ async fn decision(
     let Some(decision) = ingest.stop.run_until_cancelled(waiting.decision()).await else {
         return Err(Refusal::Draining { retry: DRAIN_RETRY }.into());
     };
+    let turn = ingest.turns.take().await;
+    let _turn = turn.map_err(|retry| Refusal::RateLimited { retry })?;
     match decision {
         Decision::Decided(status) => decided(&ingest, Standing { status, ..standing }).await,
         Decision::Deleted => Err(Refusal::AgentDeleted.into()),
