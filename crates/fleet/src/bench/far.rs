@@ -18,11 +18,13 @@ use crate::proc;
 use crate::run::audit::Books;
 use crate::run::report::Quantiles;
 
-const INTERVAL: Duration = Duration::from_secs(120);
+const INTERVAL: Duration = Duration::from_secs(240);
 /// No step begins later: the stage as a whole has a limit, too.
 const TIME: Duration = Duration::from_mins(30);
 /// For those who came last to have begun.
-const REST: Duration = Duration::from_secs(15);
+const REST: Duration = Duration::from_secs(5);
+/// For a look at what so many cost.
+const WINDOW: Duration = Duration::from_secs(15);
 /// For a step's agents to be connected after their ramp, and for all to settle.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// What the machine keeps for everything else.
@@ -59,7 +61,6 @@ struct Climb {
     fleets: Vec<Fleet>,
     step: u32,
     ramp: Duration,
-    window: Duration,
 }
 
 pub async fn run(sizes: &Sizes) -> anyhow::Result<Far> {
@@ -74,7 +75,6 @@ pub async fn run(sizes: &Sizes) -> anyhow::Result<Far> {
         fleets: vec![],
         step: sizes.far_step,
         ramp: sizes.ramp(sizes.far_step),
-        window: sizes.window,
     };
     let (began, mut steps) = (Instant::now(), Vec::<Step>::new());
     let stopped = loop {
@@ -151,7 +151,7 @@ impl Climb {
             fleet.open_window();
         }
         let (before, began) = (self.look().await?, Instant::now());
-        sleep(self.window).await;
+        sleep(WINDOW).await;
         let (after, seconds) = (self.look().await?, began.elapsed().as_secs_f64());
         let cores = |us: u64| us as f64 / 1e6 / seconds;
         let fleet = |totals: &[Totals], value: fn(&Totals) -> u64| -> u64 {
