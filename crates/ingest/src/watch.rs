@@ -2,9 +2,9 @@
 //! registrations that wait for a decision, and open streams.
 //!
 //! A notification names an agent and carries no authority: that agent is looked
-//! up. A poll looks up all that matter here, every few seconds. Both run the same
-//! queries, so a lost notification, or a connection that cannot LISTEN, costs
-//! seconds and never an answer. How long ago the last complete look was is what
+//! up. A poll compares all streams here with those that stand in the database, every
+//! few seconds, and looks up whoever differs, and whoever waits. So a lost
+//! notification, or a connection that cannot LISTEN, costs seconds and never an answer. How long ago the last complete look was is what
 //! the instance's right to issue and to acknowledge hangs on.
 
 mod listen;
@@ -16,7 +16,9 @@ use std::{
     time::Duration,
 };
 
-use svc_store::{AgentId, AgentStatus, CloseCause, Displaced, SessionClose, Store, StoreError};
+use svc_store::{
+    AgentId, AgentStatus, CloseCause, Displaced, SessionClose, SessionStanding, Store, StoreError,
+};
 use tokio::{
     sync::{Notify, watch},
     time::{Instant, MissedTickBehavior},
@@ -33,6 +35,9 @@ use crate::{
     session::{Closer, Ending, Sessions},
 };
 use waiting::WaitingRoom;
+
+/// An agent, and which of its streams.
+type Stream = (AgentId, i64);
 
 /// When a look has failed, so that what was held back meanwhile goes out soon after.
 const RETRY: Duration = Duration::from_millis(500);
@@ -140,15 +145,28 @@ impl Watch {
 
     /// The complete look. `orphans` are the streams that the database believed to
     /// be here at the last one, though they were not.
-    async fn pass(&self, orphans: &mut HashSet<(AgentId, i64)>) -> Result<(), StoreError> {
+    ///
+    /// One statement tells what stands in the database; only what differs is asked about.
+    async fn pass(&self, orphans: &mut HashSet<Stream>) -> Result<(), StoreError> {
         let began = Instant::now();
         self.clock
             .set_offset(self.store.database_clock_offset().await?);
-        self.reconcile(&self.everybody()).await?;
+        let held: HashSet<Stream> = self.sessions.epochs().into_iter().collect();
+        let instance = *self.instance.borrow();
+        let standing = self.store.sessions_standing(instance).await?;
+        self.reconcile(&self.doubtful(&held, &standing)).await?;
         *lock(&self.last_look) = began;
         self.sessions.release();
-        self.close_orphans(orphans).await?;
+        self.close_orphans(orphans, &held, &standing);
         self.admit_reinstalls().await
+    }
+
+    /// Who waits, and whose stream does not stand in the database as it is held here.
+    fn doubtful(&self, held: &HashSet<Stream>, standing: &[SessionStanding]) -> Vec<AgentId> {
+        let sound = standing.iter().filter(|stream| stream.active);
+        let sound: HashSet<Stream> = sound.map(|it| (it.agent_id, it.epoch)).collect();
+        let unsound = held.difference(&sound).map(|(agent, _)| *agent);
+        self.waiting.all().into_iter().chain(unsound).collect()
     }
 
     /// The one comparison: who matters here, against what stands in the database.
@@ -187,13 +205,14 @@ impl Watch {
 
     /// A stream that was opened in the database while its client, or the answer,
     /// was lost. Seen twice, it is nobody's.
-    async fn close_orphans(&self, seen: &mut HashSet<(AgentId, i64)>) -> Result<(), StoreError> {
-        let instance = *self.instance.borrow();
-        let orphans = self
-            .store
-            .sessions_orphaned(instance, &self.sessions.epochs())
-            .await?;
-        let now: HashSet<(AgentId, i64)> = orphans.into_iter().collect();
+    fn close_orphans(
+        &self,
+        seen: &mut HashSet<Stream>,
+        held: &HashSet<Stream>,
+        standing: &[SessionStanding],
+    ) {
+        let standing = standing.iter().map(|it| (it.agent_id, it.epoch));
+        let now: HashSet<Stream> = standing.filter(|stream| !held.contains(stream)).collect();
         for (agent_id, epoch) in now.intersection(seen) {
             self.closer.close(SessionClose {
                 agent_id: *agent_id,
@@ -202,7 +221,6 @@ impl Watch {
             });
         }
         *seen = now;
-        Ok(())
     }
 
     /// Registrations that a token admits once their machine's old agent has been quiet for long enough.

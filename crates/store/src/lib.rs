@@ -50,7 +50,9 @@ pub use pool::{Bulkhead, Store, StoreOptions};
 pub use registration::{HostMatch, Incumbent, KnownAgent, Look, NewAgent, TokenRow, TokenState};
 pub use rollups::RollupStep;
 pub use samples::{DiskRow, GapKind, GapRow, Range, SampleRow, Watermark};
-pub use sessions::{CloseCause, Displaced, Opened, SessionClose, SessionOpen, Swept};
+pub use sessions::{
+    CloseCause, Displaced, Opened, SessionClose, SessionOpen, SessionStanding, Swept,
+};
 pub use status::AgentStatus;
 pub use tls::TlsError;
 pub use tokens::{NewToken, TokenDetail, TokenRecord};

@@ -50,6 +50,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "dead_letters",
         sql: include_str!("../migrations/0006_dead_letters.sql"),
     },
+    Migration {
+        version: 7,
+        name: "held_streams",
+        sql: include_str!("../migrations/0007_held_streams.sql"),
+    },
 ];
 
 const LIMITS: TxLimits = TxLimits {

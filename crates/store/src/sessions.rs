@@ -70,6 +70,15 @@ pub struct Swept {
     pub undrained: i32,
 }
 
+/// A stream, as the database knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionStanding {
+    pub agent_id: AgentId,
+    pub epoch: i64,
+    /// Whether its agent may have one.
+    pub active: bool,
+}
+
 /// A stream of ours that should end, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Displaced {
@@ -216,30 +225,27 @@ impl Store {
         rows.iter().map(displaced_from_row).collect()
     }
 
-    /// The streams that the database believes this instance to hold, other than `held`.
-    pub async fn sessions_orphaned(
+    /// The streams that the database believes this instance to hold.
+    pub async fn sessions_standing(
         &self,
         instance: Uuid,
-        held: &[(AgentId, i64)],
-    ) -> Result<Vec<(AgentId, i64)>, StoreError> {
-        let sql = "-- sessions_orphaned
-            SELECT s.agent_id, s.epoch FROM agent_state s
-             WHERE s.instance_id = $1
-               AND NOT EXISTS (SELECT FROM unnest($2::uuid[], $3::bigint[]) AS held(agent_id, epoch)
-                                WHERE held.agent_id = s.agent_id AND held.epoch = s.epoch)
-             LIMIT 1000";
-        let (agents, epochs) = columns(held);
-        let params = [
-            (&instance as _, Type::UUID),
-            (&agents as _, Type::UUID_ARRAY),
-            (&epochs as _, Type::INT8_ARRAY),
-        ];
+    ) -> Result<Vec<SessionStanding>, StoreError> {
+        let sql = "-- sessions_standing
+            SELECT s.agent_id, s.epoch, a.id IS NULL AS active
+              FROM agent_state s LEFT JOIN agents a ON a.id = s.agent_id AND a.status <> 'active'
+             WHERE s.instance_id = $1";
+        let params = [(&instance as _, Type::UUID)];
         let rows = self
-            .read("sessions_orphaned", Bulkhead::Watch, sql, &params)
+            .read("sessions_standing", Bulkhead::Watch, sql, &params)
             .await?;
-        rows.iter()
-            .map(|row| Ok((AgentId(row.try_get("agent_id")?), row.try_get("epoch")?)))
-            .collect()
+        let standing = |row: &Row| {
+            Ok(SessionStanding {
+                agent_id: AgentId(row.try_get("agent_id")?),
+                epoch: row.try_get("epoch")?,
+                active: row.try_get("active")?,
+            })
+        };
+        rows.iter().map(standing).collect()
     }
 }
 

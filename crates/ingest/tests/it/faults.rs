@@ -432,7 +432,7 @@ async fn a_steady_fleet_writes_samples_and_no_presence() -> Result<()> {
         "samples_append",
         "samples_prepare",
         "sessions_displaced",
-        "sessions_orphaned",
+        "sessions_standing",
         "sessions_sweep",
         "watermarks",
     ];

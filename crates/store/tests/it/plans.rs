@@ -1,9 +1,12 @@
-//! The web application's queries on a large fleet: by index, and as the document says.
+//! The web application's queries on a large fleet: by index, and as the document says. And
+//! what an instance asks every few seconds, which must cost what it holds, not what all hold.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use anyhow::Result;
-use svc_sandbox::{TestDatabase, shared_postgres};
+use svc_sandbox::{TestDatabase, eventually, shared_postgres};
+use uuid::Uuid;
 
 use crate::document;
 use crate::support::migrated;
@@ -165,5 +168,39 @@ async fn the_documents_queries_go_by_index_on_a_hundred_thousand_hosts() -> Resu
         busy: 1_000,
         old: 100,
     })
+    .await
+}
+
+/// The fleet's instance, but for fifty agents of another.
+const ELSEWHERE: &str = "
+    UPDATE agent_state SET instance_id = '20000000-0000-4000-8000-000000000000'
+     WHERE agent_id IN (SELECT md5('agent ' || n)::uuid FROM generate_series(1, 50) n);
+    SELECT revoke_agent(md5('agent ' || n)::uuid, 'ann') FROM generate_series(1, 3) n;
+    ANALYZE";
+
+#[tokio::test]
+async fn an_instance_s_look_at_its_streams_reads_its_own_by_index() -> Result<()> {
+    let (database, store) = migrated().await?;
+    sql(
+        &database,
+        &FLEET.replace("HOSTS", "5000").replace("DISKS", DISKS),
+    )
+    .await?;
+    sql(&database, ELSEWHERE).await?;
+    let instance = Uuid::from_u128(0x2000_0000_0000_4000_8000_0000_0000_0000);
+    let standing = store.sessions_standing(instance).await?;
+    let active = standing.iter().filter(|stream| stream.active).count();
+    assert_eq!((standing.len(), active), (50, 47));
+    let used =
+        "SELECT string_agg(indexrelname, ' ' ORDER BY indexrelname) FROM pg_stat_user_indexes
+                 WHERE indexrelname IN ('agent_state_held', 'agents_not_active') AND idx_scan > 0";
+    eventually(
+        "both indexes were used",
+        Duration::from_secs(30),
+        async || {
+            let used = sql(&database, used).await;
+            used.is_ok_and(|used| used == "agent_state_held agents_not_active")
+        },
+    )
     .await
 }
