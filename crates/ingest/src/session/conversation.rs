@@ -89,10 +89,15 @@ impl Stream for Conversation {
     }
 }
 
-/// The client is gone. What it sent before, a Goodbye perhaps, is still heard.
+/// The client is gone. What it sent before, a Goodbye perhaps, is still heard; what is
+/// said to it meanwhile is said to nobody.
 impl Drop for Conversation {
     fn drop(&mut self) {
-        self.go_on(&mut Context::from_waker(Waker::noop()));
+        let mut context = Context::from_waker(Waker::noop());
+        self.go_on(&mut context);
+        while self.outbox.spoken().take().is_some() {
+            self.go_on(&mut context);
+        }
     }
 }
 
@@ -141,8 +146,9 @@ mod tests {
     fn what_was_sent_before_the_client_left_is_heard() {
         let (sent, heard) = (Arc::new(Notify::new()), Arc::new(AtomicU32::new(0)));
         let (message, counter) = (sent.clone(), heard.clone());
-        let mut conversation = Conversation::new(|_| async move {
+        let mut conversation = Conversation::new(|out| async move {
             message.notified().await;
+            out.say(ack(1)).await;
             counter.fetch_add(1, Ordering::Relaxed);
             message.notified().await;
             counter.fetch_add(1, Ordering::Relaxed);
