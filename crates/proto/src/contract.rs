@@ -1,0 +1,19 @@
+//! The rules of the protocol that the `.proto` files cannot express: why the service
+//! refuses a call and what the client does then ([`Reason`], [`Action`]), how large a
+//! message may be ([`limits`]), and how long a client waits before it retries
+//! ([`Backoff`]).
+//!
+//! docs/protocol.md describes the same rules in prose. The service, the agent and the
+//! fleet simulator all take them from here, so that they cannot disagree.
+
+mod backoff;
+pub mod limits;
+mod reason;
+
+pub use backoff::{Backoff, BackoffBounds, LONGEST_HINT};
+pub use reason::{Action, DOMAIN, Reason};
+
+/// The HTTP/2 `:path` of `Register`.
+pub const REGISTER_PATH: &str = "/svc.ingest.v1.IngestService/Register";
+/// The HTTP/2 `:path` of `Heartbeat`.
+pub const HEARTBEAT_PATH: &str = "/svc.ingest.v1.IngestService/Heartbeat";
