@@ -37,10 +37,10 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use futures_util::{StreamExt, TryStreamExt, future::try_join_all, stream};
 use svc_ingest::{
-    config::Queue as Settings,
+    config::queue_settings,
     consumer::{Acks, Consumer},
     queue::{BATCH, Origin, Parcel, Queue, SHARDS, shard_of},
-    session::Sessions,
+    session::SessionTable,
     telemetry::PipelineMetrics,
 };
 use svc_sandbox::PostgresOptions;
@@ -147,11 +147,11 @@ async fn consumer(kind: Kind) -> Result<f64> {
     let agents = seed(&plant.site, AGENTS).await?;
     let store = store(&plant.site).await?;
     let environment = Environment::default().set("INGEST_QUEUE_URL", plant.queue_url());
-    let settings = Settings::read(&|name| environment.get(name))?;
+    let settings = queue_settings(&|name| environment.get(name))?;
     let queue = Queue::open(&settings).await?;
     let shards = ranges(&agents);
     let count: usize = shards.iter().map(Vec::len).sum();
-    let (sessions, stop) = (Arc::new(Sessions::default()), CancellationToken::new());
+    let (sessions, stop) = (Arc::new(SessionTable::default()), CancellationToken::new());
     let acks = || Acks::of(&queue, &sessions);
     let began = Instant::now();
     for consumer in Consumer::of_all_shards(&queue, &store, acks, &PipelineMetrics::default()) {

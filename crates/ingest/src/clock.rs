@@ -1,5 +1,5 @@
-//! The database's clock, as this instance knows it: its own, and how far off it is.
-//! What instances must agree on is judged by it.
+//! The database's clock as this instance knows it: the machine's clock plus a measured offset.
+//! Everything that instances must agree on is judged by it.
 
 use std::sync::{
     Arc,
@@ -7,10 +7,11 @@ use std::sync::{
 };
 
 use jiff::{SignedDuration, Timestamp};
+use svc_store::{Store, StoreError};
 
 #[derive(Clone, Debug, Default)]
 pub struct DatabaseClock {
-    /// In milliseconds: the database's clock minus ours.
+    /// The database's clock minus this machine's, in milliseconds.
     offset: Arc<AtomicI64>,
 }
 
@@ -21,8 +22,11 @@ impl DatabaseClock {
         now.checked_add(offset).unwrap_or(now)
     }
 
-    pub fn set_offset(&self, offset: SignedDuration) {
+    /// Measures the offset.
+    pub async fn synchronise(&self, store: &Store) -> Result<(), StoreError> {
+        let offset = store.database_clock_offset().await?;
         let millis = i64::try_from(offset.as_millis()).unwrap_or_default();
         self.offset.store(millis, Ordering::Relaxed);
+        Ok(())
     }
 }

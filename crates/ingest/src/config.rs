@@ -1,10 +1,9 @@
-//! Configuration: the environment, read once, into one plain struct.
+//! Configuration: the environment, read once into one plain struct.
 //!
-//! All problems are reported together, each by its variable's name. A variable
-//! that names a file counts as read when the file is, so that a missing
-//! certificate stands beside a mistyped port. Secrets never appear in a problem.
+//! All problems are reported together, each by its variable's name. Reading a variable that names a file
+//! reads the file too, so that a missing certificate is reported together with a mistyped port. Secrets
+//! never appear in a problem.
 
-mod nats;
 mod parse;
 mod problem;
 mod reader;
@@ -23,14 +22,17 @@ use url::Url;
 
 use crate::{
     listener::{ClientCa, Limits, TlsPair},
-    queue::Bounds,
+    queue::{Bounds, QueueSettings, QueueUrl},
+    telemetry::Log,
 };
-pub use nats::{NatsAuth, NatsServers};
 pub(crate) use parse::duration;
 pub use problem::{Problem, Problems};
 use reader::Reader;
 pub use timing::Timing;
 pub use variables::{Fallback, VARIABLES, Variable};
+
+/// Finds the value of a variable by its name.
+pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 /// Everything that the environment decides.
 #[derive(Debug)]
@@ -39,7 +41,7 @@ pub struct Config {
     pub grpc: Grpc,
     pub http: SocketAddr,
     pub jwt_key_file: PathBuf,
-    pub queue: Queue,
+    pub queue: QueueSettings,
     pub retention: Retention,
     pub agents: Agents,
     pub drain_timeout: Duration,
@@ -54,7 +56,7 @@ pub struct Database {
     pub listen_url: Option<DatabaseUrl>,
     pub pool_size: usize,
     pub auto_migrate: bool,
-    /// The web application's role, to be granted what it may read and call.
+    /// The web application's role, which is granted what it may read and call.
     pub web_role: Option<String>,
 }
 
@@ -66,23 +68,6 @@ pub struct Grpc {
     pub limits: Limits,
 }
 
-#[derive(Clone, Debug)]
-pub struct Queue {
-    pub url: QueueUrl,
-    pub nats_creds: Option<PathBuf>,
-    /// Certificates that NATS' own must chain to; the system's otherwise.
-    pub nats_ca: Option<PathBuf>,
-    pub consume: bool,
-    /// Of the queue in this process. No variable sets them; tests shrink them.
-    pub bounds: Bounds,
-}
-
-#[derive(Clone, Debug)]
-pub enum QueueUrl {
-    Memory,
-    Nats(NatsServers),
-}
-
 #[derive(Clone, Copy, Debug)]
 pub struct Retention {
     pub metrics: Duration,
@@ -90,7 +75,7 @@ pub struct Retention {
     pub events: Duration,
 }
 
-/// What agents are told.
+/// What the service tells agents.
 #[derive(Clone, Debug)]
 pub struct Agents {
     pub heartbeat_interval: Duration,
@@ -98,36 +83,27 @@ pub struct Agents {
     pub download_base_url: Url,
 }
 
-/// How logs look; read before everything else, so that the rest can be logged.
-#[derive(Clone, Debug)]
-pub struct Log {
-    pub filter: String,
-    pub json: bool,
-}
-
 impl Config {
     /// Reads the process's environment.
     pub fn from_env() -> Result<Self, Problems> {
-        Self::read(&|name| std::env::var_os(name))
+        read(&environment, Self::collect)
     }
 
-    pub fn read(lookup: &dyn Fn(&str) -> Option<OsString>) -> Result<Self, Problems> {
-        let mut reader = Reader::new(lookup);
-        let read = Self::collect(&mut reader);
-        reader.finish(read)
+    pub fn read(lookup: Lookup<'_>) -> Result<Self, Problems> {
+        read(lookup, Self::collect)
     }
 
-    /// `None` exactly when the reader has noted a problem.
+    /// Returns `None` exactly when the reader has noted a problem.
     fn collect(reader: &mut Reader<'_>) -> Option<Self> {
         let database = Database::collect(reader);
         let addresses = addresses(reader);
         let grpc = Grpc::collect(reader);
         let jwt_key_file = reader.key_file("INGEST_JWT_KEY_FILE");
-        let queue = Queue::collect(reader);
+        let queue = queue(reader);
         let retention = Retention::collect(reader);
         let agents = Agents::collect(reader);
         let drain_timeout = reader.value("INGEST_DRAIN_TIMEOUT", parse::drain_timeout);
-        let log = Log::collect(reader);
+        let log = log(reader);
         let (grpc_address, http) = addresses?;
         let (tls, client_ca, limits) = grpc?;
         let agents = agents?;
@@ -155,7 +131,7 @@ impl Config {
 #[derive(Debug)]
 pub struct Consume {
     pub database: Database,
-    pub queue: Queue,
+    pub queue: QueueSettings,
     pub http: SocketAddr,
     pub retention: Retention,
     pub timing: Timing,
@@ -163,21 +139,19 @@ pub struct Consume {
 
 impl Consume {
     pub fn from_env() -> Result<Self, Problems> {
-        Self::read(&|name| std::env::var_os(name))
+        read(&environment, Self::collect)
     }
 
-    pub fn read(lookup: &dyn Fn(&str) -> Option<OsString>) -> Result<Self, Problems> {
-        let mut reader = Reader::new(lookup);
-        let read = Self::collect(&mut reader);
-        reader.finish(read)
+    pub fn read(lookup: Lookup<'_>) -> Result<Self, Problems> {
+        read(lookup, Self::collect)
     }
 
     fn collect(reader: &mut Reader<'_>) -> Option<Self> {
         let database = Database::collect(reader);
         let addresses = addresses(reader);
-        let queue = Queue::collect(reader);
+        let queue = queue(reader);
         let retention = Retention::collect(reader);
-        let log = Log::collect(reader);
+        let log = log(reader);
         let (queue, _) = (queue?, log?);
         if matches!(queue.url, QueueUrl::Memory) {
             let message =
@@ -195,29 +169,26 @@ impl Consume {
     }
 }
 
-/// Where the signing key is, for the commands that look at nothing else.
+/// The path of the signing key, for the commands that need nothing else.
 pub fn jwt_key_file() -> Result<PathBuf, Problems> {
-    let lookup = |name: &str| std::env::var_os(name);
-    let mut reader = Reader::new(&lookup);
-    let path = reader.key_file("INGEST_JWT_KEY_FILE");
-    reader.finish(path)
+    read(&environment, |reader| {
+        reader.key_file("INGEST_JWT_KEY_FILE")
+    })
 }
 
 impl Database {
-    /// Where LISTEN goes: a pooler cannot carry it.
+    /// Where LISTEN goes: it does not work through a pooler.
     pub fn listen_url(&self) -> DatabaseUrl {
         self.listen_url.clone().unwrap_or_else(|| self.url.clone())
     }
 
-    /// What the admin commands need: DATABASE_URL alone.
+    /// The database section alone, for the admin commands.
     pub fn from_env() -> Result<Self, Problems> {
-        Self::read(&|name| std::env::var_os(name))
+        read(&environment, Self::collect)
     }
 
-    pub fn read(lookup: &dyn Fn(&str) -> Option<OsString>) -> Result<Self, Problems> {
-        let mut reader = Reader::new(lookup);
-        let read = Self::collect(&mut reader);
-        reader.finish(read)
+    pub fn read(lookup: Lookup<'_>) -> Result<Self, Problems> {
+        read(lookup, Self::collect)
     }
 
     fn collect(reader: &mut Reader<'_>) -> Option<Self> {
@@ -247,34 +218,30 @@ impl Grpc {
     }
 }
 
-impl Queue {
-    pub fn read(lookup: &dyn Fn(&str) -> Option<OsString>) -> Result<Self, Problems> {
-        let mut reader = Reader::new(lookup);
-        let read = Self::collect(&mut reader);
-        reader.finish(read)
-    }
+/// The settings of the metrics queue, for what uses nothing else.
+pub fn queue_settings(lookup: Lookup<'_>) -> Result<QueueSettings, Problems> {
+    read(lookup, queue)
+}
 
-    /// The in-process queue is this process's own: nobody else can consume it.
-    fn collect(reader: &mut Reader<'_>) -> Option<Self> {
-        let url = reader.value("INGEST_QUEUE_URL", parse::queue_url);
-        let nats_creds = reader.optional("INGEST_NATS_CREDS", parse::readable_file);
-        let nats_ca = reader.optional("INGEST_NATS_CA", parse::readable_file);
-        let consume = reader.value("INGEST_CONSUME", parse::boolean);
-        let queue = Self {
-            url: url?,
-            nats_creds: nats_creds?,
-            nats_ca: nats_ca?,
-            consume: consume?,
-            bounds: Bounds::default(),
-        };
-        if matches!(queue.url, QueueUrl::Memory) && !queue.consume {
-            let message =
-                "false needs a queue that others can consume, and memory: is this process's own";
-            reader.problem("INGEST_CONSUME", message);
-            return None;
-        }
-        Some(queue)
+fn queue(reader: &mut Reader<'_>) -> Option<QueueSettings> {
+    let url = reader.value("INGEST_QUEUE_URL", parse::queue_url);
+    let nats_creds = reader.optional("INGEST_NATS_CREDS", parse::readable_file);
+    let nats_ca = reader.optional("INGEST_NATS_CA", parse::readable_file);
+    let consume = reader.value("INGEST_CONSUME", parse::boolean);
+    let queue = QueueSettings {
+        url: url?,
+        nats_creds: nats_creds?,
+        nats_ca: nats_ca?,
+        consume: consume?,
+        bounds: Bounds::default(),
+    };
+    if matches!(queue.url, QueueUrl::Memory) && !queue.consume {
+        let message =
+            "false needs a queue that others can consume, and memory: is this process's own";
+        reader.problem("INGEST_CONSUME", message);
+        return None;
     }
+    Some(queue)
 }
 
 impl Retention {
@@ -304,31 +271,33 @@ impl Agents {
     }
 }
 
-impl Log {
-    /// Never fails, because the failures of the rest are shown through it: bad
-    /// values fall back to the defaults, and `Config` reports them by name.
-    pub fn from_env() -> Self {
-        let lookup = |name: &str| std::env::var_os(name);
-        Self::collect(&mut Reader::new(&lookup)).unwrap_or_default()
-    }
-
-    fn collect(reader: &mut Reader<'_>) -> Option<Self> {
-        let filter = reader.value("INGEST_LOG", parse::log_filter);
-        let json = reader.value("INGEST_LOG_FORMAT", parse::log_is_json);
-        Some(Self {
-            filter: filter?,
-            json: json?,
-        })
-    }
+/// The form of the log, read before everything else. It never fails, because the other failures are reported
+/// through the log: bad values fall back to the defaults, and `Config` reports them by name.
+pub fn log_settings() -> Log {
+    read(&environment, log).unwrap_or_default()
 }
 
-impl Default for Log {
-    fn default() -> Self {
-        Self {
-            filter: "info".into(),
-            json: false,
-        }
-    }
+fn log(reader: &mut Reader<'_>) -> Option<Log> {
+    let filter = reader.value("INGEST_LOG", parse::log_filter);
+    let json = reader.value("INGEST_LOG_FORMAT", parse::log_is_json);
+    Some(Log {
+        filter: filter?,
+        json: json?,
+    })
+}
+
+fn environment(name: &str) -> Option<OsString> {
+    std::env::var_os(name)
+}
+
+/// Reads a section, or returns all problems of its variables.
+fn read<T>(
+    lookup: Lookup<'_>,
+    collect: impl FnOnce(&mut Reader<'_>) -> Option<T>,
+) -> Result<T, Problems> {
+    let mut reader = Reader::new(lookup);
+    let read = collect(&mut reader);
+    reader.finish(read)
 }
 
 /// Both listening addresses. The two ports may be equal only on different addresses.

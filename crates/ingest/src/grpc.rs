@@ -1,39 +1,71 @@
-//! The protocol's edge: which gRPC services the port offers, and how they refuse.
+//! The protocol's edge: the gRPC services of the port, conversion and bounds, and refusals.
+//!
+//! Generated protobuf types do not leave this module. In reading order: `service` (the two methods),
+//! `auth`, `register`, [`heartbeat`], `convert`, [`Refusal`], and around them `middleware`, `health` and
+//! `reflection`.
 
-pub(crate) mod convert;
-mod edge;
+mod auth;
+mod context;
+mod convert;
 mod health;
-mod ingest;
+pub mod heartbeat;
+mod middleware;
 mod reflection;
 mod refusal;
+mod register;
+mod service;
 
-use std::sync::Arc;
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use axum::middleware::from_fn;
-use tonic::service::Routes;
+use futures_util::Stream;
+use svc_store::AgentId;
+use tonic::{Status, service::Routes};
 
-pub use ingest::Ingest;
+pub use context::Context;
 pub use refusal::Refusal;
 
-use crate::health::Health;
+use crate::{
+    health::Health,
+    listener::Refusals,
+    peer::ClientKey,
+    rate::{Keyed, Rate},
+};
 
-/// All services of the gRPC port. `bystanders` is how many streams without an
-/// authenticated agent each kind of them may hold.
+type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// How often an agent may open a stream.
+const OPENINGS: Rate = Rate::new(Duration::from_secs(10), 12);
+
+/// All services of the gRPC port. At most `max_watches` health watches are open at a time.
 pub fn routes(
-    ingest: Arc<Ingest>,
+    context: Arc<Context>,
     health: Health,
-    bystanders: usize,
+    max_watches: usize,
 ) -> Result<Routes, tonic_reflection::server::Error> {
     let mut routes = Routes::builder();
-    let stop = ingest.stop.clone();
-    routes.add_service(ingest::service(ingest));
-    routes.add_service(health::service(health, bystanders, stop));
+    let stop = context.stop.clone();
+    routes.add_service(service::service(context));
+    routes.add_service(health::service(health, max_watches, stop));
     reflection::add_to(&mut routes)?;
     Ok(routes
         .routes()
         .into_axum_router()
         .layer(from_fn(reflection::bounded))
-        .layer(from_fn(edge::single))
-        .layer(from_fn(edge::translated))
+        .layer(from_fn(middleware::single))
+        .layer(from_fn(middleware::translated))
         .into())
+}
+
+/// What the listener answers by itself, in the words of the contract.
+pub fn listener_refusals() -> Refusals {
+    Refusals {
+        too_many_connections: || Refusal::TooManyConnections.into_status(),
+        internal: || Refusal::Internal.into_status(),
+    }
+}
+
+/// The limiter for [`Context::openings`].
+pub fn openings() -> Keyed<(AgentId, ClientKey)> {
+    Keyed::new(OPENINGS)
 }

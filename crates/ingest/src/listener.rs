@@ -6,7 +6,6 @@
 //! HTTP/2's protections off (docs/decisions.md).
 
 mod activity;
-mod client_key;
 mod connection;
 mod facts;
 mod gate;
@@ -17,15 +16,15 @@ mod patient;
 mod reload;
 mod shedding;
 mod tls;
+mod verifier;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tonic::service::Routes;
+use tonic::{Status, service::Routes};
 
-pub use client_key::{ClientKey, Peer};
 pub use facts::CertificateFacts;
 pub use limits::Limits;
 pub use reload::Reload;
@@ -39,6 +38,15 @@ use gate::Gate;
 /// Between failures to accept.
 const SHORTEST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// What the listener answers without asking the routes. Its caller knows the words of the contract.
+#[derive(Clone, Copy, Debug)]
+pub struct Refusals {
+    /// For a client key that has as many connections as one key may have.
+    pub too_many_connections: fn() -> Status,
+    /// For a handler that panicked.
+    pub internal: fn() -> Status,
+}
 
 /// The bound port, before it serves.
 #[derive(Debug)]
@@ -82,6 +90,7 @@ impl Listener {
         self,
         tls: TlsAcceptor,
         routes: Routes,
+        refusals: Refusals,
         stop: CancellationToken,
         drain: Duration,
     ) -> anyhow::Result<()> {
@@ -93,6 +102,7 @@ impl Listener {
             routes: routes.prepare(),
             gate,
             limits: self.limits,
+            refusals,
             stop: stop.clone(),
             abort: abort.clone(),
         });

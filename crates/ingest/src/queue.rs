@@ -9,7 +9,9 @@
 
 mod in_process;
 mod jetstream;
+mod nats_servers;
 mod payload;
+mod settings;
 
 use std::{
     collections::HashSet,
@@ -22,8 +24,8 @@ use uuid::Uuid;
 
 pub use in_process::{Bounds, InProcess};
 pub use jetstream::{Heard, Hints, JetStream, OpenError};
-
-use crate::config::{Queue as Settings, QueueUrl};
+pub use nats_servers::{NatsAuth, NatsServers};
+pub use settings::{QueueSettings, QueueUrl};
 
 /// Two writers keep PostgreSQL busy on the machines that were measured; more
 /// processes may consume the same shards.
@@ -117,7 +119,7 @@ impl Batch {
 impl Queue {
     /// The queue that the configuration names. NATS is waited for; a stream that
     /// was made with other settings is an error.
-    pub async fn open(settings: &Settings) -> Result<Self, OpenError> {
+    pub async fn open(settings: &QueueSettings) -> Result<Self, OpenError> {
         Ok(match &settings.url {
             QueueUrl::Memory => Self::InProcess(InProcess::new(settings.bounds)),
             QueueUrl::Nats(servers) => Self::JetStream(JetStream::open(servers, settings).await?),

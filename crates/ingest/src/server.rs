@@ -1,6 +1,10 @@
-//! The service as a whole: bound first, so that the addresses are known and
-//! problems are reported at once, then run until it is asked to stop.
+//! The service as a whole. `bind` opens the ports, so that their addresses are known and problems are
+//! reported at once; `run` serves until it is asked to stop.
+//!
+//! `start` brings a bound server to the point where agents may connect, `instance` is what the parts of a
+//! started instance share, and `parts` is the list of them. `worker` is the consumer as a process of its own.
 
+mod instance;
 mod parts;
 mod start;
 mod worker;
@@ -17,11 +21,11 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    config::{Agents, Config, Database, Problem, Problems, Queue, Retention},
+    config::{Config, Database, Problem, Problems},
     health::Health,
     http::{HttpServer, Pages},
     listener::{Listener, Reload},
-    session::Sessions,
+    session::SessionTable,
     startup::StartError,
     supervise::Parts,
     telemetry::{ListenerMetrics, Metrics, PipelineMetrics, SessionMetrics},
@@ -29,41 +33,28 @@ use crate::{
 
 pub use worker::Worker;
 
-/// What the front row may take beyond the drain timeout to notice that it is over.
+/// How much longer than the drain timeout the client-facing parts may take to end.
 const DRAIN_MARGIN: Duration = Duration::from_secs(1);
 
+/// A bound server.
 pub struct Server {
-    settings: Settings,
+    config: Config,
     store: Store,
-    listener: Listener,
-    tls: TlsAcceptor,
-    reload: Reload,
+    port: GrpcPort,
     http: HttpServer,
     pages: Pages,
-    sessions: Arc<Sessions>,
+    sessions: Arc<SessionTable>,
     pipeline: PipelineMetrics,
 }
 
-/// What remains of the configuration once everything is opened.
-struct Settings {
-    database: Database,
-    jwt_key_file: std::path::PathBuf,
-    queue: Queue,
-    agents: Agents,
-    retention: Retention,
-    drain_timeout: Duration,
-    timing: crate::config::Timing,
-    bystanders: usize,
-}
-
-/// The gRPC port and its certificates, opened.
-struct Doors {
+/// The gRPC port and its certificate.
+struct GrpcPort {
     listener: Listener,
     tls: TlsAcceptor,
     reload: Reload,
 }
 
-/// Why the service ended, other than by being asked to.
+/// Why the service ended without being asked to.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     #[error(transparent)]
@@ -73,54 +64,44 @@ pub enum RunError {
 }
 
 impl Server {
-    /// Opens both ports. Nothing is served on the gRPC port before `run`.
+    /// Opens both ports. The gRPC port serves nothing before `run`.
     pub async fn bind(config: Config) -> Result<Self, Problems> {
-        let metrics = Metrics::new();
         let store = open_store(&config.database)?;
-        let listener_metrics = ListenerMetrics::default();
+        let (metrics, pipeline) = (Metrics::new(), PipelineMetrics::default());
+        let (listener_metrics, session_metrics) =
+            (ListenerMetrics::default(), SessionMetrics::default());
         metrics.register(|registry| store.register(registry));
-        let session_metrics = SessionMetrics::default();
         metrics.register(|registry| listener_metrics.register(registry));
         metrics.register(|registry| session_metrics.register(registry));
-        let pipeline = PipelineMetrics::default();
         metrics.register(|registry| pipeline.register(registry));
-        let limits = config.grpc.limits;
-        let (tls, reload) = Reload::new(config.grpc.tls, config.grpc.client_ca)
+        let grpc = &config.grpc;
+        let (tls, reload) = Reload::new(grpc.tls.clone(), grpc.client_ca.clone())
             .map_err(|error| Problems::one("INGEST_TLS_CLIENT_CA", error))?;
-        let listener = Listener::bind(config.grpc.address, limits, listener_metrics).await;
+        let listener = Listener::bind(grpc.address, grpc.limits, listener_metrics).await;
         let http = HttpServer::bind(config.http).await;
-        let (listener, http) = both_ports((config.grpc.address, listener), (config.http, http))?;
-        let health = Health::new(store.clone(), config.timing.health_grace);
-        let settings = Settings {
-            database: config.database,
-            jwt_key_file: config.jwt_key_file,
-            queue: config.queue,
-            agents: config.agents,
-            retention: config.retention,
-            drain_timeout: config.drain_timeout,
-            timing: config.timing,
-            bystanders: (limits.connections / 10).max(1),
-        };
+        let (listener, http) = both_ports((grpc.address, listener), (config.http, http))?;
         let pages = Pages {
-            health,
+            health: Health::new(store.clone(), config.timing.health_grace),
             metrics,
             jwks: Arc::new(OnceLock::new()),
         };
         Ok(Self {
-            settings,
+            config,
             store,
-            listener,
-            tls,
-            reload,
+            port: GrpcPort {
+                listener,
+                tls,
+                reload,
+            },
             http,
             pages,
-            sessions: Arc::new(Sessions::new(session_metrics)),
+            sessions: Arc::new(SessionTable::new(session_metrics)),
             pipeline,
         })
     }
 
     pub fn grpc_address(&self) -> io::Result<SocketAddr> {
-        self.listener.address()
+        self.port.listener.address()
     }
 
     pub fn http_address(&self) -> io::Result<SocketAddr> {
@@ -132,38 +113,25 @@ impl Server {
         let addresses =
             [self.grpc_address(), self.http_address()].map(|address| shown(address.ok()));
         let Self {
-            settings,
+            config,
             store,
-            listener,
-            tls,
-            reload,
+            port,
             http,
             pages,
             sessions,
             pipeline,
         } = self;
+        let drain = config.drain_timeout + DRAIN_MARGIN;
         let health = pages.health.clone();
         let mut parts = Parts::new(stop.clone());
         parts.back("the HTTP port", http.run(pages.clone(), parts.last.clone()));
-        let starting = start::start(&settings, &store, &pages, &sessions, &addresses);
+        let starting = start::start(config, store, pages, sessions, pipeline, &addresses);
         if let Some(started) = stop.run_until_cancelled(starting).await {
-            let started = started?;
-            let doors = Doors {
-                listener,
-                tls,
-                reload,
-            };
-            let shared = parts::Shared {
-                store,
-                sessions,
-                pipeline,
-            };
-            parts::add_all(&mut parts, &settings, shared, started, &health, doors)?;
+            let (instance, lease) = started?;
+            parts::add_all(&mut parts, &instance, lease, port)?;
             health.serving();
         }
-        parts
-            .run(settings.drain_timeout + DRAIN_MARGIN, || health.draining())
-            .await?;
+        parts.run(drain, || health.draining()).await?;
         Ok(())
     }
 }
@@ -171,7 +139,7 @@ impl Server {
 impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Server")
-            .field("grpc", &self.listener)
+            .field("grpc", &self.port.listener)
             .field("http", &self.http)
             .finish_non_exhaustive()
     }
@@ -193,17 +161,20 @@ fn both_ports<A, B>(
 ) -> Result<(A, B), Problems> {
     match (grpc, http) {
         (Ok(grpc), Ok(http)) => Ok((grpc, http)),
-        (grpc, http) => Err(Problems(
-            [
-                grpc.err()
-                    .map(|error| port_problem("INGEST_GRPC_PORT", grpc_address, &error)),
-                http.err()
-                    .map(|error| port_problem("INGEST_HTTP_PORT", http_address, &error)),
-            ]
-            .into_iter()
-            .flatten()
-            .collect(),
-        )),
+        (grpc, http) => {
+            let grpc = grpc
+                .err()
+                .map(|error| ("INGEST_GRPC_PORT", grpc_address, error));
+            let http = http
+                .err()
+                .map(|error| ("INGEST_HTTP_PORT", http_address, error));
+            let problems = grpc.into_iter().chain(http);
+            Err(Problems(
+                problems
+                    .map(|(variable, address, error)| port_problem(variable, address, &error))
+                    .collect(),
+            ))
+        }
     }
 }
 

@@ -1,29 +1,33 @@
-//! Heartbeat streams: what is decided about them, from their opening to their end.
+//! Sessions: the heartbeat streams of this instance, from their opening in the database to their end.
 //!
-//! A stream is run by its response's body ([`conversation`]). What the rest of the instance has
-//! to say to it goes through its [`Inbox`], which holds at most one thing of each
-//! kind, so that nothing can pile up however slow a client reads.
+//! A session is what the instance and the database know about a stream: its agent, its epoch, and an
+//! [`Inbox`] through which the rest of the instance reaches it. The stream itself, with its messages, is
+//! in `grpc::heartbeat`. Nothing here knows the wire protocol.
+//!
+//! In reading order: [`SessionTable`] and [`Inbox`], opening and closing in batches ([`Opener`],
+//! [`Closer`]), sequence numbers ([`Numbering`]), and what keeps sessions healthy: [`Upkeep`],
+//! [`AckBackstop`], [`HintListener`], [`Orphans`] and [`drain`].
 
 mod backstop;
 mod close;
-mod conversation;
-mod hearing;
+mod drain;
+mod end_reason;
+mod hints;
 mod inbox;
+mod numbering;
 mod open;
-mod report;
-mod slots;
-mod stream;
+mod orphans;
 mod table;
 mod upkeep;
 
-pub use backstop::Backstop;
+pub use backstop::AckBackstop;
 pub use close::Closer;
-pub(crate) use conversation::{Conversation, Outbox};
-pub use hearing::Hearing;
-pub use inbox::{Awaited, Ending, Inbox};
+pub use drain::drain;
+pub use end_reason::{EndReason, drained};
+pub use hints::HintListener;
+pub use inbox::{Inbox, PendingReport};
+pub use numbering::{Entry, Numbering};
 pub use open::{OpenError, Opener, OpenerPart};
-pub use report::{Numbering, Rules, Violation};
-pub(crate) use stream::converse;
-pub use stream::{Authenticated, StreamContext};
-pub use table::{Held, Sessions};
-pub use upkeep::{Upkeep, drain};
+pub use orphans::Orphans;
+pub use table::{Session, SessionKey, SessionTable};
+pub use upkeep::Upkeep;

@@ -7,8 +7,8 @@ use svc_store::{SchemaError, SchemaState, Store, StoreError, WebRole};
 use tokio::time::Instant;
 
 use crate::{
-    config::{self, Database, Problems, Timing},
-    queue::{OpenError, Queue},
+    config::{Database, Problems, Timing},
+    queue::{OpenError, Queue, QueueSettings},
     signing::{self, SigningKey},
 };
 
@@ -53,7 +53,7 @@ pub async fn database(store: &Store) {
 }
 
 /// The metrics queue. NATS is waited for; what a person must mend is a problem.
-pub async fn queue(settings: &config::Queue) -> Result<Queue, StartError> {
+pub async fn queue(settings: &QueueSettings) -> Result<Queue, StartError> {
     let opened = Queue::open(settings).await;
     opened.map_err(|error| {
         let variable = match error {

@@ -8,13 +8,28 @@ use std::{fs::File, io, sync::Mutex};
 
 use tracing_subscriber::{EnvFilter, fmt, fmt::MakeWriter};
 
-use crate::config::Log;
 pub use metrics::{Handshake, ListenerMetrics, Metrics, SessionMetrics};
 pub use pipeline::PipelineMetrics;
 
 /// h2 warns of what single clients do, some of it once a frame: a client could
 /// write our log full. A filter that names h2 goes first.
 const QUIET: &str = "h2=error";
+
+/// The form of the log.
+#[derive(Clone, Debug)]
+pub struct Log {
+    pub filter: String,
+    pub json: bool,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            filter: "info".into(),
+            json: false,
+        }
+    }
+}
 
 /// Sends log lines to standard error. Called once, by the commands that log.
 pub fn init(log: &Log) {

@@ -4,13 +4,13 @@ use std::process::ExitCode;
 
 use super::serve;
 use crate::{
-    config::{Consume, Log},
+    config::{Consume, log_settings},
     server::Worker,
     telemetry,
 };
 
 pub async fn run() -> anyhow::Result<ExitCode> {
-    telemetry::init(&Log::from_env());
+    telemetry::init(&log_settings());
     let worker = Worker::bind(Consume::from_env()?).await?;
     let stop = serve::stop_on_signals()?;
     serve::report(worker.run(stop).await)

@@ -24,7 +24,7 @@ use svc_store::{NewToken, Store, StoreOptions};
 
 use super::serve;
 use crate::{
-    config::{Config, Database, Log},
+    config::{Config, Database, log_settings},
     enrol::EnrolmentToken,
     server::Server,
     telemetry,
@@ -82,7 +82,7 @@ async fn run_and_show(server: Server, view: view::View) -> anyhow::Result<ExitCo
 
 /// A terminal is drawn on: the log goes into a file then.
 fn log(folder: &Path) -> anyhow::Result<()> {
-    let log = Log::from_env();
+    let log = log_settings();
     match view::draws() {
         false => telemetry::init(&log),
         true => {

@@ -12,9 +12,9 @@ use super::{
     serve,
 };
 use crate::{
-    config::{Config, Database, Problems, Queue, QueueUrl},
+    config::{Config, Database, Problems},
     listener::CertificateFacts,
-    queue::JetStream,
+    queue::{JetStream, QueueSettings, QueueUrl},
     signing,
 };
 
@@ -134,7 +134,7 @@ fn check_config(config: &Config, checks: &mut Vec<Check>) -> Option<String> {
 }
 
 /// The queue in the process needs no look.
-async fn check_queue(queue: &Queue) -> Option<Check> {
+async fn check_queue(queue: &QueueSettings) -> Option<Check> {
     let QueueUrl::Nats(servers) = &queue.url else {
         return None;
     };

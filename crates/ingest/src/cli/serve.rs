@@ -6,13 +6,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    config::{Config, Log},
+    config::{Config, log_settings},
     server::{RunError, Server},
     telemetry,
 };
 
 pub async fn run() -> anyhow::Result<ExitCode> {
-    telemetry::init(&Log::from_env());
+    telemetry::init(&log_settings());
     raise_file_limit();
     let server = Server::bind(Config::from_env()?).await?;
     until_signalled(server).await

@@ -13,7 +13,7 @@ use svc_store::DatabaseUrl;
 use tracing_subscriber::EnvFilter;
 use url::Url;
 
-use super::{QueueUrl, nats};
+use crate::queue::{NatsServers, QueueUrl};
 
 type Parsed<T> = Result<T, String>;
 
@@ -115,7 +115,7 @@ pub(super) fn base_url(text: &str) -> Parsed<Url> {
 pub(super) fn queue_url(text: &str) -> Parsed<QueueUrl> {
     match text {
         "memory:" => Ok(QueueUrl::Memory),
-        servers => nats::servers(servers).map(QueueUrl::Nats),
+        servers => NatsServers::parse(servers).map(QueueUrl::Nats),
     }
 }
 

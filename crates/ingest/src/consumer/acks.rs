@@ -7,20 +7,20 @@ use uuid::Uuid;
 
 use crate::{
     queue::{Committed, DeadLetter, Hints, Queue},
-    session::Sessions,
+    session::SessionTable,
 };
 
 #[derive(Debug)]
 pub enum Acks {
     /// The streams are this process's own.
-    Here(Arc<Sessions>),
+    Here(Arc<SessionTable>),
     /// Each stream's instance is told over NATS.
     There(Hints),
 }
 
 impl Acks {
     /// In process the consumer stands beside the streams; elsewhere it may not.
-    pub fn of(queue: &Queue, sessions: &Arc<Sessions>) -> Self {
+    pub fn of(queue: &Queue, sessions: &Arc<SessionTable>) -> Self {
         match queue {
             Queue::InProcess(_) => Self::Here(sessions.clone()),
             Queue::JetStream(queue) => Self::There(queue.hints()),

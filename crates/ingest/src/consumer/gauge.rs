@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use crate::{queue::Queue, telemetry::PipelineMetrics};
+use crate::{periodic::Periodic, queue::Queue, telemetry::PipelineMetrics};
 
 const EVERY: Duration = Duration::from_secs(2);
 
@@ -17,10 +16,9 @@ pub struct DepthGauge {
 
 impl DepthGauge {
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
-        let mut tick = tokio::time::interval(EVERY);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        while stop.run_until_cancelled(tick.tick()).await.is_some() {
-            stop.run_until_cancelled(self.pass()).await;
+        let mut periodic = Periodic::new(EVERY, stop);
+        while periodic.tick().await {
+            periodic.until_stopped(self.pass()).await;
         }
         Ok(())
     }

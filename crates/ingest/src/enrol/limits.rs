@@ -14,7 +14,7 @@ use svc_store::{Look, TokenState};
 use tokio::time::Instant;
 
 use crate::{
-    listener::ClientKey,
+    peer::ClientKey,
     rate::{Keyed, Rate},
 };
 

@@ -15,7 +15,7 @@ use svc_store::{
 use tokio::time::Instant;
 
 use super::{RegisterLimits, TokenHash};
-use crate::listener::ClientKey;
+use crate::peer::ClientKey;
 
 /// How many clones of one agent may wait for a decision.
 const MAX_PENDING_CLONES: i64 = 10;

@@ -1,19 +1,20 @@
-//! From generated messages to our own types: every string, list and number is
-//! bounded here, and generated types go no further.
+//! Conversion between generated messages and domain types. Every string, list and number from a client is
+//! bounded here.
 
-use svc_proto::v1;
+use jiff::Timestamp;
+use svc_proto::{
+    contract::limits::{MAX_LIST_ENTRIES, MAX_TEXT_BYTES},
+    v1,
+};
 use svc_store::{AgentFacts, HostFacts};
 
 use super::Refusal;
-use crate::enrol::identifiers;
+use crate::{enrol::identifiers, signing::Jwt};
 
-const MAX_TEXT: usize = 255;
-const MAX_LIST: usize = 64;
-
-/// Names the field that is missing or out of bounds.
+/// The error names the field that is missing or out of bounds.
 type Converted<T> = Result<T, Refusal>;
 
-pub(crate) fn host_facts(host: Option<v1::HostFacts>) -> Converted<HostFacts> {
+pub(super) fn host_facts(host: Option<v1::HostFacts>) -> Converted<HostFacts> {
     let host = host.ok_or_else(|| malformed("host is missing"))?;
     for (name, value) in [
         ("hostname", &host.hostname),
@@ -56,8 +57,8 @@ pub(crate) fn host_facts(host: Option<v1::HostFacts>) -> Converted<HostFacts> {
     })
 }
 
-/// An agent that says nothing of itself is one of unknown version.
-pub(crate) fn agent_facts(agent: Option<v1::AgentInfo>) -> Converted<AgentFacts> {
+/// An agent that sends no information about itself has an unknown version.
+pub(super) fn agent_facts(agent: Option<v1::AgentInfo>) -> Converted<AgentFacts> {
     let agent = agent.unwrap_or_default();
     text("agent.version", &agent.version)?;
     list("agent.capabilities", &agent.capabilities)?;
@@ -67,8 +68,8 @@ pub(crate) fn agent_facts(agent: Option<v1::AgentInfo>) -> Converted<AgentFacts>
     })
 }
 
-/// Empty, or SHA-256 of a key.
-pub(crate) fn successor_key(bytes: &[u8]) -> Converted<Option<[u8; 32]>> {
+/// Empty, or the SHA-256 of a key.
+pub(super) fn successor_key(bytes: &[u8]) -> Converted<Option<[u8; 32]>> {
     if bytes.is_empty() {
         return Ok(None);
     }
@@ -78,11 +79,11 @@ pub(crate) fn successor_key(bytes: &[u8]) -> Converted<Option<[u8; 32]>> {
         .map_err(|_| malformed("successor_key is not of 32 bytes"))
 }
 
-/// PostgreSQL refuses NUL, and nobody wants control characters in a listing.
+/// PostgreSQL refuses NUL, and other control characters would garble a listing.
 fn text(name: &str, value: &str) -> Converted<()> {
-    if value.len() > MAX_TEXT {
+    if value.len() > MAX_TEXT_BYTES {
         return Err(malformed(&format!(
-            "{name} is longer than {MAX_TEXT} bytes"
+            "{name} is longer than {MAX_TEXT_BYTES} bytes"
         )));
     }
     if value.chars().any(char::is_control) {
@@ -92,12 +93,26 @@ fn text(name: &str, value: &str) -> Converted<()> {
 }
 
 fn list(name: &str, values: &[String]) -> Converted<()> {
-    if values.len() > MAX_LIST {
+    if values.len() > MAX_LIST_ENTRIES {
         return Err(malformed(&format!(
-            "{name} has more than {MAX_LIST} entries"
+            "{name} has more than {MAX_LIST_ENTRIES} entries"
         )));
     }
     values.iter().try_for_each(|value| text(name, value))
+}
+
+pub(super) fn timestamp(at: Timestamp) -> prost_types::Timestamp {
+    prost_types::Timestamp {
+        seconds: at.as_second(),
+        nanos: at.subsec_nanosecond(),
+    }
+}
+
+pub(super) fn credential(jwt: Jwt) -> v1::Credential {
+    v1::Credential {
+        expires_at: Some(timestamp(jwt.expires_at)),
+        jwt: jwt.text,
+    }
 }
 
 fn malformed(what: &str) -> Refusal {

@@ -1,7 +1,7 @@
-//! `grpc.health.v1.Health`, answering what `/healthz` answers.
+//! `grpc.health.v1.Health`, which answers the same as `/healthz`.
 //!
-//! A watch ends after a minute, and only so many may be open: a stranger with a
-//! self-made certificate may ask, but not hold places.
+//! A watch ends after a minute, and only a limited number may be open. A client with a self-made
+//! certificate may ask, but cannot occupy the service.
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
@@ -82,7 +82,7 @@ impl health_server::Health for HealthService {
     }
 }
 
-/// After its life; or, when the service stops, once that has been reported.
+/// Returns after a watch's maximum life or, when the service stops, once that has been reported.
 async fn end_of_watch(stop: CancellationToken) {
     let stopping = stop.run_until_cancelled(tokio::time::sleep(WATCH_LIFE));
     if stopping.await.is_none() {
@@ -90,7 +90,7 @@ async fn end_of_watch(stop: CancellationToken) {
     }
 }
 
-/// What `observe` sees, now and whenever it has changed.
+/// The status that `observe` returns, now and whenever it has changed.
 fn changes(observe: impl Fn() -> ServingStatus + Send) -> impl Stream<Item = ServingStatus> + Send {
     let mut tick = tokio::time::interval(WATCH_TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);

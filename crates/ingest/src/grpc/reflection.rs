@@ -1,6 +1,6 @@
 //! Server reflection, so that tools such as grpcurl need no `.proto` file.
 //!
-//! Its streams end after a minute: a stranger may ask, but not hold places.
+//! A reflection stream ends after a minute: any client may ask, but none may occupy the service.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tonic_reflection::server::{Builder, Error};
 
 const STREAM_LIFE: Duration = Duration::from_mins(1);
 
-/// Both versions that clients speak.
+/// Both versions of the reflection protocol that clients use.
 pub(super) fn add_to(routes: &mut RoutesBuilder) -> Result<(), Error> {
     routes.add_service(descriptors().build_v1()?);
     routes.add_service(descriptors().build_v1alpha()?);
@@ -25,12 +25,12 @@ fn descriptors() -> Builder<'static> {
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
 }
 
-/// Ends a reflection client's questions, and with them its stream, after a while.
+/// Ends the requests of a reflection client, and with them its stream, after a maximum life.
 pub(super) async fn bounded(request: Request, next: Next) -> Response {
     let bounded = if request.uri().path().starts_with("/grpc.reflection.") {
         request.map(|body| {
-            let questions = BodyStream::new(body).take_until(tokio::time::sleep(STREAM_LIFE));
-            Body::new(StreamBody::new(questions))
+            let requests = BodyStream::new(body).take_until(tokio::time::sleep(STREAM_LIFE));
+            Body::new(StreamBody::new(requests))
         })
     } else {
         request

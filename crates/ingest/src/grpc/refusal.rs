@@ -1,22 +1,19 @@
-//! How the service says no: a gRPC status with the reason of the wire contract
-//! and, where waiting helps, a hint when to come back. The text is for whoever
-//! runs the agent, and says what to do next.
+//! Refusals: how the service says no. A gRPC status with a reason of the wire contract and, where waiting
+//! helps, a retry delay. The text is for the person who runs the agent, and says what to do next.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
+use svc_proto::contract::{DOMAIN, Reason};
+use svc_store::{AgentStatus, Opened, StoreError};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use svc_store::{AgentStatus, Opened};
-
 use crate::{
     enrol::RegisterError,
-    session::{Ending, OpenError},
+    session::{EndReason, OpenError},
 };
 
-/// The `domain` of every `google.rpc.ErrorInfo`.
-const DOMAIN: &str = "svc-ingest";
 const CREATE_TOKEN: &str = "create a new one with `svc-ingest token create`";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,15 +48,15 @@ pub enum Refusal {
     HelloTimeout,
     ProtocolViolation(String),
     SessionReplaced,
-    /// The agent was not heard of for longer than it may be silent.
+    /// The agent has sent nothing for longer than allowed.
     Silent,
     Draining {
         retry: Duration,
     },
     DatabaseUnavailable,
-    /// Others hold all the places for streams of this kind.
+    /// All permits for streams of this kind are taken.
     Overloaded,
-    /// A fault of ours: the log says which.
+    /// A fault of the service; its log has the details.
     Internal,
 }
 
@@ -67,7 +64,7 @@ impl Refusal {
     pub fn into_status(self) -> Status {
         let mut details = ErrorDetails::new();
         if let Some(reason) = self.reason() {
-            details.set_error_info(reason, DOMAIN, []);
+            details.set_error_info(reason.as_str(), DOMAIN, []);
         }
         if let Some(after) = self.retry() {
             details.set_retry_info(Some(after));
@@ -76,59 +73,45 @@ impl Refusal {
     }
 
     fn code(&self) -> Code {
-        match self {
-            Self::MalformedRequest(_) | Self::MalformedToken | Self::ProtocolViolation(_) => {
-                Code::InvalidArgument
-            }
-            Self::HelloTimeout | Self::Silent => Code::DeadlineExceeded,
-            Self::SessionReplaced => Code::Aborted,
-            Self::TokenUnknown
-            | Self::TokenExpired { .. }
-            | Self::TokenExhausted { .. }
-            | Self::TokenRevoked { .. } => Code::Unauthenticated,
-            Self::JwtMissing | Self::JwtInvalid | Self::JwtExpired | Self::KeyMismatch => {
-                Code::Unauthenticated
-            }
-            Self::AgentPending | Self::AgentRejected | Self::AgentRevoked => Code::PermissionDenied,
-            Self::AgentDeleted => Code::NotFound,
-            Self::IdentityInUse => Code::AlreadyExists,
-            Self::RateLimited { .. } | Self::TooManyConnections | Self::MessageTooLarge => {
-                Code::ResourceExhausted
-            }
-            Self::Draining { .. } | Self::DatabaseUnavailable | Self::Overloaded => {
-                Code::Unavailable
-            }
-            Self::Internal => Code::Internal,
+        match (self, self.reason()) {
+            (_, Some(reason)) => reason.code(),
+            (Self::AgentDeleted, None) => Code::NotFound,
+            (_, None) => Code::Internal,
         }
     }
 
-    /// The contract's name for it.
-    pub fn reason(&self) -> Option<&'static str> {
+    /// The name of the reason, for metrics.
+    pub fn reason_name(&self) -> Option<&'static str> {
+        self.reason().map(Reason::as_str)
+    }
+
+    /// The contract has no reason for a deleted agent (NOT_FOUND) and a fault of the service (INTERNAL).
+    fn reason(&self) -> Option<Reason> {
         Some(match self {
-            Self::MalformedRequest(_) => "MALFORMED_REQUEST",
-            Self::MalformedToken => "MALFORMED_TOKEN",
-            Self::TokenUnknown => "TOKEN_UNKNOWN",
-            Self::TokenExpired { .. } => "TOKEN_EXPIRED",
-            Self::TokenExhausted { .. } => "TOKEN_EXHAUSTED",
-            Self::TokenRevoked { .. } => "TOKEN_REVOKED",
-            Self::JwtMissing => "JWT_MISSING",
-            Self::JwtInvalid => "JWT_INVALID",
-            Self::JwtExpired => "JWT_EXPIRED",
-            Self::KeyMismatch => "KEY_MISMATCH",
-            Self::AgentPending => "AGENT_PENDING",
-            Self::AgentRejected => "AGENT_REJECTED",
-            Self::AgentRevoked => "AGENT_REVOKED",
-            Self::IdentityInUse => "IDENTITY_IN_USE",
-            Self::RateLimited { .. } => "RATE_LIMITED",
-            Self::MessageTooLarge => "MESSAGE_TOO_LARGE",
-            Self::TooManyConnections => "TOO_MANY_CONNECTIONS",
-            Self::HelloTimeout => "HELLO_TIMEOUT",
-            Self::ProtocolViolation(_) => "PROTOCOL_VIOLATION",
-            Self::SessionReplaced => "SESSION_REPLACED",
-            Self::Silent => "SILENT",
-            Self::Draining { .. } => "DRAINING",
-            Self::DatabaseUnavailable => "DATABASE_UNAVAILABLE",
-            Self::Overloaded => "OVERLOADED",
+            Self::MalformedRequest(_) => Reason::MalformedRequest,
+            Self::MalformedToken => Reason::MalformedToken,
+            Self::TokenUnknown => Reason::TokenUnknown,
+            Self::TokenExpired { .. } => Reason::TokenExpired,
+            Self::TokenExhausted { .. } => Reason::TokenExhausted,
+            Self::TokenRevoked { .. } => Reason::TokenRevoked,
+            Self::JwtMissing => Reason::JwtMissing,
+            Self::JwtInvalid => Reason::JwtInvalid,
+            Self::JwtExpired => Reason::JwtExpired,
+            Self::KeyMismatch => Reason::KeyMismatch,
+            Self::AgentPending => Reason::AgentPending,
+            Self::AgentRejected => Reason::AgentRejected,
+            Self::AgentRevoked => Reason::AgentRevoked,
+            Self::IdentityInUse => Reason::IdentityInUse,
+            Self::RateLimited { .. } => Reason::RateLimited,
+            Self::MessageTooLarge => Reason::MessageTooLarge,
+            Self::TooManyConnections => Reason::TooManyConnections,
+            Self::HelloTimeout => Reason::HelloTimeout,
+            Self::ProtocolViolation(_) => Reason::ProtocolViolation,
+            Self::SessionReplaced => Reason::SessionReplaced,
+            Self::Silent => Reason::Silent,
+            Self::Draining { .. } => Reason::Draining,
+            Self::DatabaseUnavailable => Reason::DatabaseUnavailable,
+            Self::Overloaded => Reason::Overloaded,
             Self::AgentDeleted | Self::Internal => return None,
         })
     }
@@ -212,9 +195,9 @@ impl From<RegisterError> for Refusal {
     }
 }
 
-/// The whole chain is logged here, once; outside, only whether waiting helps.
-impl From<svc_store::StoreError> for Refusal {
-    fn from(error: svc_store::StoreError) -> Self {
+/// Logs the whole error chain once. The client learns only whether waiting helps.
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
         let away = error.is_unavailable();
         let reason = format!("{:#}", anyhow::Error::from(error));
         if away {
@@ -226,7 +209,7 @@ impl From<svc_store::StoreError> for Refusal {
     }
 }
 
-/// What became of a stream that was not opened.
+/// Why a session was not opened.
 impl From<Opened> for Refusal {
     fn from(opened: Opened) -> Self {
         match opened {
@@ -257,15 +240,15 @@ impl From<OpenError> for Refusal {
     }
 }
 
-impl From<Ending> for Refusal {
-    fn from(ending: Ending) -> Self {
-        match ending {
-            Ending::NotActive(status) => not_active(status),
-            Ending::Deleted => Self::AgentDeleted,
-            Ending::Replaced => Self::SessionReplaced,
-            Ending::Silent => Self::Silent,
-            Ending::Drained { slot } => Self::Draining { retry: slot },
-            Ending::Unstored => Self::DatabaseUnavailable,
+impl From<EndReason> for Refusal {
+    fn from(reason: EndReason) -> Self {
+        match reason {
+            EndReason::NotActive(status) => not_active(status),
+            EndReason::Deleted => Self::AgentDeleted,
+            EndReason::Replaced => Self::SessionReplaced,
+            EndReason::Silent => Self::Silent,
+            EndReason::Drained { slot } => Self::Draining { retry: slot },
+            EndReason::Unstored => Self::DatabaseUnavailable,
         }
     }
 }

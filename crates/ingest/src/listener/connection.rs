@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Status, body::Body, service::Routes};
 
 use super::{
-    ClientKey, Limits, Peer,
+    Limits, Refusals,
     activity::{Activity, Watched},
     gate::{Gate, Place},
     limits::{TLS_BUFFER, http2 as settings},
@@ -22,7 +22,10 @@ use super::{
     panics::caught,
     patient::Patient,
 };
-use crate::{grpc::Refusal, telemetry::Handshake};
+use crate::{
+    peer::{ClientKey, Peer},
+    telemetry::Handshake,
+};
 
 /// How long a connection without requests may take to be told that it ends.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -35,6 +38,7 @@ pub(super) struct Connection {
     pub routes: Routes,
     pub gate: Arc<Gate>,
     pub limits: Limits,
+    pub refusals: Refusals,
     pub stop: CancellationToken,
     /// Ends what has not ended by itself after `stop`.
     pub abort: CancellationToken,
@@ -52,16 +56,19 @@ impl Connection {
         let Some((stream, key)) = Box::pin(self.secure(stream)).await else {
             return;
         };
-        let leaving = CancellationToken::new();
+        let closing = CancellationToken::new();
         let peer = Peer {
             key,
             address,
-            leaving,
+            closing,
         };
         let key_place = self.gate.enter_key(key);
         let (routes, age) = match key_place {
             Some(_) => (self.routes.clone(), self.limits.age),
-            None => (refuse_all(), Duration::ZERO),
+            None => (
+                refuse_all(self.refusals.too_many_connections),
+                Duration::ZERO,
+            ),
         };
         self.serve_http2(stream, peer, routes, age).await;
         drop((key_place, place));
@@ -100,13 +107,12 @@ impl Connection {
         let activity = Arc::new(Activity::default());
         let service = service_fn(|request: Request<Incoming>| {
             self.gate.metrics.requests.inc();
-            answer(
-                request,
+            let answered = caught(
                 routes.clone(),
-                peer.clone(),
-                self.limits.response_deadline,
-                activity.clone(),
-            )
+                with_peer(request, &peer),
+                self.refusals.internal,
+            );
+            answer(answered, self.limits.response_deadline, activity.clone())
         });
         let stream = TokioIo::new(Framed::new(stream));
         let mut http2 = Box::pin(self.builder().serve_connection(stream, service));
@@ -117,7 +123,7 @@ impl Connection {
             () = self.time_to_go(&activity, age) => {}
         }
         if activity.seen() {
-            peer.leaving.cancel();
+            peer.closing.cancel();
             http2.as_mut().graceful_shutdown();
             tokio::select! {
                 _ended = timeout(self.farewell(&activity), http2) => {}
@@ -164,19 +170,15 @@ impl Connection {
     }
 }
 
-/// One request: told who asks, answered within the deadline, and counted until
-/// its response body has ended. Boxed, because hyper keeps the room of this future
-/// for as long as the body lasts.
+/// One request: answered within the deadline, and counted until its response body has ended. Boxed, because
+/// hyper keeps the space of this future for as long as the body lasts.
 fn answer(
-    mut request: Request<Incoming>,
-    routes: Routes,
-    peer: Peer,
+    answered: impl Future<Output = Response<Body>> + Send + 'static,
     deadline: Duration,
     activity: Arc<Activity>,
 ) -> BoxFuture<'static, Result<Response<Body>, Infallible>> {
     let running = Activity::begin(activity);
-    request.extensions_mut().insert(peer);
-    let answered = timeout(deadline, caught(routes, request));
+    let answered = timeout(deadline, answered);
     Box::pin(async {
         let response = answered.await.unwrap_or_else(|_| {
             Status::deadline_exceeded("the request did not arrive, or was not answered, in time")
@@ -186,13 +188,14 @@ fn answer(
     })
 }
 
-/// The whole service, for a key that has too many connections already.
-fn refuse_all() -> Routes {
-    let refuse = || async {
-        Refusal::TooManyConnections
-            .into_status()
-            .into_http::<axum::body::Body>()
-    };
+fn with_peer(mut request: Request<Incoming>, peer: &Peer) -> Request<Incoming> {
+    request.extensions_mut().insert(peer.clone());
+    request
+}
+
+/// Routes that answer every request with `refusal`.
+fn refuse_all(refusal: fn() -> Status) -> Routes {
+    let refuse = move || async move { refusal().into_http::<axum::body::Body>() };
     Routes::from(axum::Router::new().fallback(refuse))
 }
 

@@ -7,8 +7,8 @@ use std::{
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
-use super::{ClientKey, Limits};
-use crate::telemetry::ListenerMetrics;
+use super::Limits;
+use crate::{peer::ClientKey, telemetry::ListenerMetrics};
 
 #[derive(Debug)]
 pub(super) struct Gate {

@@ -1,6 +1,6 @@
-//! A panic in a handler is the failure of that one stream: it is logged once,
-//! and the client is told INTERNAL, whether it came before the response's headers
-//! or in the middle of its body. The connection and its other streams go on.
+//! A panic in a handler fails that one stream: it is logged once, and the client gets INTERNAL, whether the
+//! panic came before the response headers or in the middle of the body. The connection and its other
+//! streams continue.
 
 use std::{
     any::Any,
@@ -16,25 +16,33 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use tonic::{Status, body::Body, service::Routes};
 use tower::ServiceExt;
 
-use crate::grpc::Refusal;
-
-/// What the routes answer, or INTERNAL where they panic.
+/// The answer of the routes, or `internal` if they panic.
 ///
-/// Unwind safety is asserted because what panicked is dropped and not looked at
-/// again; what it shared sits behind locks, whose poisoning their users handle.
-pub(super) async fn caught(routes: Routes, request: Request<Incoming>) -> Response<Body> {
+/// Asserting unwind safety is sound here: what panicked is dropped and never used again, and what it shared
+/// with others is behind locks, whose users handle poisoning.
+pub(super) async fn caught(
+    routes: Routes,
+    request: Request<Incoming>,
+    internal: fn() -> Status,
+) -> Response<Body> {
     match AssertUnwindSafe(routes.oneshot(request))
         .catch_unwind()
         .await
     {
-        Ok(Ok(response)) => response.map(|body| Body::new(Guarded(body))),
+        Ok(Ok(response)) => response.map(|body| Body::new(Guarded { body, internal })),
         Ok(Err(never)) => match never {},
-        Err(panic) => failure(&*panic).into_http(),
+        Err(panic) => {
+            log(&*panic);
+            internal().into_http()
+        }
     }
 }
 
-/// A response body whose panic becomes the trailers that end it.
-struct Guarded(Body);
+/// A response body. If it panics, it ends with the trailers of `internal`.
+struct Guarded {
+    body: Body,
+    internal: fn() -> Status,
+}
 
 impl hyper::body::Body for Guarded {
     type Data = Bytes;
@@ -44,19 +52,20 @@ impl hyper::body::Body for Guarded {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(&mut self.0).poll_frame(cx)));
+        let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(&mut self.body).poll_frame(cx)));
         polled.unwrap_or_else(|panic| {
-            self.0 = Body::empty();
-            Poll::Ready(Some(trailers(&failure(&*panic))))
+            log(&*panic);
+            self.body = Body::empty();
+            Poll::Ready(Some(trailers(&(self.internal)())))
         })
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.is_end_stream()
+        self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.0.size_hint()
+        self.body.size_hint()
     }
 }
 
@@ -66,12 +75,11 @@ fn trailers(status: &Status) -> Result<Frame<Bytes>, Status> {
     Ok(Frame::trailers(map))
 }
 
-fn failure(panic: &(dyn Any + Send)) -> Status {
+fn log(panic: &(dyn Any + Send)) {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
     let payload = text.unwrap_or("of another type than text");
     tracing::error!(payload, "a handler panicked: its stream ends with INTERNAL");
-    Refusal::Internal.into_status()
 }
 
 #[cfg(test)]
@@ -105,12 +113,16 @@ mod tests {
         }
     }
 
+    fn internal() -> Status {
+        Status::internal("a fault")
+    }
+
     async fn client() -> SendRequest<Bytes> {
         let (near, far) = tokio::io::duplex(4096);
         let routes = Routes::from(axum::Router::new().fallback(answer));
         let service = service_fn(move |request| {
             let routes = routes.clone();
-            async move { Ok::<_, Infallible>(caught(routes, request).await) }
+            async move { Ok::<_, Infallible>(caught(routes, request, internal).await) }
         });
         let server = http2::Builder::new(TokioExecutor::new());
         tokio::spawn(server.serve_connection(TokioIo::new(far), service));
@@ -134,11 +146,7 @@ mod tests {
     fn assert_internal(map: &HeaderMap) {
         let status = Status::from_header_map(map).expect("a status");
         assert_eq!(status.code(), Code::Internal);
-        assert_eq!(
-            status.message(),
-            Refusal::Internal.message(),
-            "nothing of its insides"
-        );
+        assert_eq!(status.message(), "a fault", "no details of the panic");
     }
 
     #[tokio::test]

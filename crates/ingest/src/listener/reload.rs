@@ -14,6 +14,7 @@ use super::{
     ClientCa, TlsPair,
     tls::{CurrentCertificate, acceptor},
 };
+use crate::periodic::Periodic;
 
 #[derive(Debug)]
 pub struct Reload {
@@ -40,9 +41,9 @@ impl Reload {
         ))
     }
 
-    pub async fn run(mut self, every: Duration, stop: CancellationToken) -> anyhow::Result<()> {
-        let mut tick = tokio::time::interval(every);
-        while stop.run_until_cancelled(tick.tick()).await.is_some() {
+    pub async fn run(mut self, period: Duration, stop: CancellationToken) -> anyhow::Result<()> {
+        let mut periodic = Periodic::new(period, stop);
+        while periodic.tick().await {
             self.pass();
         }
         Ok(())

@@ -23,7 +23,7 @@ use rustls_pki_types::{
 use tokio_rustls::TlsAcceptor;
 use zeroize::Zeroizing;
 
-use super::{CertificateFacts, client_key::ClientKeyVerifier};
+use super::{CertificateFacts, verifier::ClientKeyVerifier};
 
 const CERTIFICATE: &str = "INGEST_TLS_CERT";
 const KEY: &str = "INGEST_TLS_KEY";

@@ -1,32 +1,36 @@
-//! Rollups, every few minutes: what changed is gathered, then computed, in steps that
-//! are short enough for a stop to come in between.
+//! Rollups, every few minutes: the hours that changed are gathered, then computed, in steps that are short
+//! enough for a stop in between.
 
 use std::time::Duration;
 
 use svc_store::{Store, StoreError};
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+use crate::periodic::Periodic;
 
 #[derive(Debug)]
 pub struct Rollups {
     pub store: Store,
-    pub every: Duration,
+    pub period: Duration,
 }
 
 impl Rollups {
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
-        let mut tick = tokio::time::interval(self.every);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        while stop.run_until_cancelled(tick.tick()).await.is_some() {
+        let mut periodic = Periodic::new(self.period, stop.clone());
+        while periodic.tick().await {
             if let Err(error) = self.pass(&stop).await {
                 let reason = format!("{:#}", anyhow::Error::from(error));
-                tracing::warn!(reason, "rollups could not be computed: the next pass will");
+                tracing::warn!(
+                    reason,
+                    "rollups could not be computed: the next pass retries"
+                );
             }
         }
         Ok(())
     }
 
-    /// Several instances may take steps of one pass; each step is whole.
+    /// Several instances may take steps of the same pass; each step is one transaction.
     async fn pass(&self, stop: &CancellationToken) -> Result<(), StoreError> {
         let began = Instant::now();
         let mut hours = 0;

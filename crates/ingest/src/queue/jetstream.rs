@@ -9,6 +9,7 @@
 //! nothing, and [`JetStream::gone`] is how the instance notices.
 
 mod connect;
+mod consumers;
 mod hints;
 mod receive;
 mod streams;
@@ -28,12 +29,13 @@ use async_nats::jetstream::{
     stream::State,
 };
 
-pub use connect::OpenError;
 pub use hints::{Heard, Hints};
 pub use receive::{Acknowledger, Receiver};
+pub use streams::OpenError;
 
-use super::{Depth, Parcel, SHARDS, Ticket, Unanswered, payload, shard_of};
-use crate::config::{NatsServers, Queue as Settings};
+use super::{
+    Depth, NatsServers, Parcel, QueueSettings, SHARDS, Ticket, Unanswered, payload, shard_of,
+};
 
 /// The stream of the queue, and the subjects that it takes.
 pub const STREAM: &str = "SVC_INGEST_METRICS";
@@ -58,7 +60,7 @@ pub struct JetStream {
 
 impl JetStream {
     /// Waits for NATS, and makes or verifies the streams and their consumers.
-    pub async fn open(servers: &NatsServers, settings: &Settings) -> Result<Self, OpenError> {
+    pub async fn open(servers: &NatsServers, settings: &QueueSettings) -> Result<Self, OpenError> {
         let context = connect::open(servers, settings).await?;
         Ok(Self {
             context: Arc::new(context),
@@ -67,7 +69,7 @@ impl JetStream {
     }
 
     /// Looks, and changes nothing: whether the stream is there, as it should be.
-    pub async fn look(servers: &NatsServers, settings: &Settings) -> Result<bool, OpenError> {
+    pub async fn look(servers: &NatsServers, settings: &QueueSettings) -> Result<bool, OpenError> {
         connect::look(servers, settings).await
     }
 
@@ -115,7 +117,7 @@ impl JetStream {
         let state = self.state().await?;
         let mut floors = [0; SHARDS];
         for (shard, floor) in floors.iter_mut().enumerate() {
-            let info = receive::info(&self.context, shard).await?;
+            let info = consumers::info(&self.context, shard).await?;
             *floor = info.ack_floor.stream_sequence;
         }
         let held = state.first_sequence..=state.last_sequence;
@@ -129,7 +131,7 @@ impl JetStream {
         let state = self.state().await?;
         let mut lag = 0;
         for shard in 0..SHARDS {
-            let info = receive::info(&self.context, shard).await?;
+            let info = consumers::info(&self.context, shard).await?;
             lag += info.num_pending + info.num_ack_pending as u64;
         }
         let first: SystemTime = state.first_timestamp.into();

@@ -1,73 +1,117 @@
-//! From a bound server to one that may let agents in.
+//! From a bound server to an instance that may accept agents.
 
 use std::{sync::Arc, time::Duration};
 
 use svc_store::{NewInstance, Store};
 use uuid::Uuid;
 
-use super::{Settings, chain};
+use super::{chain, instance::Instance};
 use crate::{
     clock::DatabaseClock,
+    config::Config,
+    enrol::Issuer,
+    freshness::Freshness,
+    health::Health,
     http::Pages,
-    presence::Lease,
+    lease::Lease,
     queue::Queue,
-    session::Sessions,
+    session::{Closer, SessionTable},
     signing::SigningKey,
     startup::{self, StartError},
+    telemetry::PipelineMetrics,
 };
 
-/// Before a start that lost the database half way begins anew.
-pub(super) const START_PAUSE: Duration = Duration::from_secs(1);
+/// The pause before a start is repeated that lost the database halfway.
+const RETRY: Duration = Duration::from_secs(1);
 
-/// What a start has brought about.
-pub(super) struct Started {
-    pub lease: Lease,
-    pub key: SigningKey,
-    /// Set before the first agent's times are judged by it.
-    pub clock: DatabaseClock,
-    pub queue: Queue,
+/// What a start has made.
+struct Ready {
+    lease: Lease,
+    key: SigningKey,
+    /// Synchronised before the first time of an agent is judged by it.
+    clock: DatabaseClock,
+    queue: Queue,
 }
 
-/// Gets ready, and starts over when the database goes away half way.
+/// Gets ready, and starts over when the database goes away halfway.
 pub(super) async fn start(
-    settings: &Settings,
-    store: &Store,
-    pages: &Pages,
-    sessions: &Arc<Sessions>,
+    config: Config,
+    store: Store,
+    pages: Pages,
+    sessions: Arc<SessionTable>,
+    pipeline: PipelineMetrics,
     addresses: &[String; 2],
-) -> Result<Started, StartError> {
+) -> Result<(Instance, Lease), StartError> {
     let id = Uuid::now_v7();
-    loop {
-        pages.health.starting("waiting for the database");
-        startup::database(store).await;
-        match get_ready(settings, store, pages, sessions, addresses, id).await {
-            Err(error) if error.is_passing() => {
-                tracing::warn!(reason = chain(error), "waiting for the database");
-                tokio::time::sleep(START_PAUSE).await;
-            }
-            outcome => return outcome,
+    let ready = loop {
+        wait_for_database(&store, &pages.health).await;
+        let ready = get_ready(&config, &store, &pages, &sessions, addresses, id).await;
+        if let Some(ready) = unless_database_away(ready).await {
+            break ready?;
         }
+    };
+    let Ready {
+        lease,
+        key,
+        clock,
+        queue,
+    } = ready;
+    let key = Arc::new(key);
+    let instance = Instance {
+        issuer: Issuer::new(store.clone(), key.clone()),
+        closer: Arc::new(Closer::new(config.timing.outage_grace)),
+        freshness: Arc::new(Freshness::new(config.timing.freshness)),
+        id: lease.id(),
+        health: pages.health,
+        config,
+        store,
+        sessions,
+        pipeline,
+        queue,
+        key,
+        clock,
+    };
+    Ok((instance, lease))
+}
+
+/// Waits until the database answers.
+pub(super) async fn wait_for_database(store: &Store, health: &Health) {
+    health.starting("waiting for the database");
+    startup::database(store).await;
+}
+
+/// The outcome of a start; `None`, after a pause, if the database went away and the start must be repeated.
+pub(super) async fn unless_database_away<T>(
+    outcome: Result<T, StartError>,
+) -> Option<Result<T, StartError>> {
+    match outcome {
+        Err(error) if error.is_passing() => {
+            tracing::warn!(reason = chain(error), "waiting for the database");
+            tokio::time::sleep(RETRY).await;
+            None
+        }
+        outcome => Some(outcome),
     }
 }
 
-/// Everything that must be true before the first agent is let in.
+/// Everything that must be true before the first agent connects.
 async fn get_ready(
-    settings: &Settings,
+    config: &Config,
     store: &Store,
     pages: &Pages,
-    sessions: &Arc<Sessions>,
+    sessions: &Arc<SessionTable>,
     [grpc_address, http_address]: &[String; 2],
     id: Uuid,
-) -> Result<Started, StartError> {
+) -> Result<Ready, StartError> {
     pages.health.starting("waiting for the schema");
-    let patience = settings.timing.schema_patience;
-    startup::schema(store, settings.database.auto_migrate, patience).await?;
-    startup::web_role(store, &settings.database).await?;
-    store.samples_prepare(settings.retention.metrics).await?;
+    let patience = config.timing.schema_patience;
+    startup::schema(store, config.database.auto_migrate, patience).await?;
+    startup::web_role(store, &config.database).await?;
+    store.samples_prepare(config.retention.metrics).await?;
     pages.health.starting("waiting for the metrics queue");
-    let queue = startup::queue(&settings.queue).await?;
+    let queue = startup::queue(&config.queue).await?;
     pages.health.starting("waiting for the signing key");
-    let key = startup::signing_key(&settings.jwt_key_file, store).await?;
+    let key = startup::signing_key(&config.jwt_key_file, store).await?;
     let instance = NewInstance {
         id,
         kid: key.kid().to_owned(),
@@ -76,12 +120,12 @@ async fn get_ready(
         grpc_address: grpc_address.clone(),
         http_address: http_address.clone(),
     };
-    let lease = Lease::claim(store.clone(), instance, settings.timing, sessions.clone()).await?;
+    let lease = Lease::claim(store.clone(), instance, config.timing, sessions.clone()).await?;
     let clock = DatabaseClock::default();
-    clock.set_offset(store.database_clock_offset().await?);
+    clock.synchronise(store).await?;
     drop(pages.jwks.set(key.jwks()));
     tracing::info!(instance.id = %*lease.id().borrow(), kid = key.kid(), grpc = grpc_address, http = http_address, "serving");
-    Ok(Started {
+    Ok(Ready {
         lease,
         key,
         clock,

@@ -1,5 +1,5 @@
-//! The consumer as a process of its own: the HTTP port for its health and metrics,
-//! and the shards. It holds no lease, no key and no stream; any number may run.
+//! The consumer as a process of its own: an HTTP port for health and metrics, and one consumer for each
+//! shard of the queue. It has no lease, no key and no sessions; any number of them may run.
 
 use std::{
     net::SocketAddr,
@@ -10,20 +10,23 @@ use std::{
 use svc_store::Store;
 use tokio_util::sync::CancellationToken;
 
-use super::{RunError, chain, open_store, port_problem, start::START_PAUSE};
+use super::{
+    RunError, open_store, port_problem,
+    start::{unless_database_away, wait_for_database},
+};
 use crate::{
     config::{Consume, Problems},
     consumer::{Acks, Consumer, DepthGauge},
     health::Health,
     http::{HttpServer, Pages},
     queue::Queue,
-    session::Sessions,
+    session::SessionTable,
     startup::{self, StartError},
     supervise::Parts,
     telemetry::{Metrics, PipelineMetrics},
 };
 
-/// There is no front row: nobody is connected.
+/// No clients are connected, so there is nothing to drain.
 const DRAIN: Duration = Duration::ZERO;
 
 #[derive(Debug)]
@@ -90,17 +93,12 @@ impl Worker {
     }
 }
 
-/// Gets ready, and starts over when the database goes away half way.
+/// Gets ready, and starts over when the database goes away halfway.
 async fn start(settings: &Consume, store: &Store, health: &Health) -> Result<Queue, StartError> {
     loop {
-        health.starting("waiting for the database");
-        startup::database(store).await;
-        match get_ready(settings, store, health).await {
-            Err(error) if error.is_passing() => {
-                tracing::warn!(reason = chain(error), "waiting for the database");
-                tokio::time::sleep(START_PAUSE).await;
-            }
-            outcome => return outcome,
+        wait_for_database(store, health).await;
+        if let Some(ready) = unless_database_away(get_ready(settings, store, health).await).await {
+            return ready;
         }
     }
 }
@@ -120,8 +118,8 @@ async fn get_ready(
 
 fn add_all(parts: &mut Parts, queue: &Queue, store: &Store, pipeline: &PipelineMetrics) {
     let last = parts.last.clone();
-    let nobody = Arc::new(Sessions::default());
-    let acks = || Acks::of(queue, &nobody);
+    let no_sessions = Arc::new(SessionTable::default());
+    let acks = || Acks::of(queue, &no_sessions);
     for consumer in Consumer::of_all_shards(queue, store, acks, pipeline) {
         parts.back("the consumer", consumer.run(last.clone()));
     }

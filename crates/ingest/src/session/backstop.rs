@@ -1,36 +1,37 @@
-//! What a stream relies on when it is told nothing: once a second, those that have
-//! waited for longer than that look for themselves.
+//! The backstop for acknowledgements: finds commits that no hint announced and reports that the queue lost.
 //!
-//! One statement reads their watermarks. A stream whose report the queue no longer
-//! has, although it is not committed, ends: its agent sends it again. The queue is
-//! asked first, because what it has settled was committed before it was.
+//! Once a second, one statement reads the watermarks of all agents whose oldest report has waited for
+//! longer than that. A session whose report the queue no longer has, although it is not committed, ends;
+//! its agent reconnects and sends the report again.
+//!
+//! The order matters: the queue is asked first. It drops a report only after the commit, so a report
+//! that is gone from the queue and still above the watermark read *afterwards* is lost for certain.
 
 use std::{collections::HashMap, sync::Arc};
 
 use svc_store::{AgentId, Store};
-use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use super::{Ending, Sessions};
+use super::{EndReason, SessionTable};
 use crate::{
     config::Timing,
+    periodic::Periodic,
     queue::{Queue, Ticket},
 };
 
 #[derive(Debug)]
-pub struct Backstop {
-    pub sessions: Arc<Sessions>,
+pub struct AckBackstop {
+    pub sessions: Arc<SessionTable>,
     pub store: Store,
     pub queue: Queue,
     pub timing: Timing,
 }
 
-impl Backstop {
+impl AckBackstop {
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
-        let mut tick = tokio::time::interval(self.timing.ack_backstop);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        while stop.run_until_cancelled(tick.tick()).await.is_some() {
-            stop.run_until_cancelled(self.pass()).await;
+        let mut periodic = Periodic::new(self.timing.ack_backstop, stop);
+        while periodic.tick().await {
+            periodic.until_stopped(self.pass()).await;
         }
         Ok(())
     }
@@ -40,28 +41,28 @@ impl Backstop {
         if late.is_empty() {
             return;
         }
-        let tickets: Vec<Ticket> = late.iter().map(|(_, awaited)| awaited.ticket).collect();
+        let tickets: Vec<Ticket> = late.iter().map(|(_, pending)| pending.ticket).collect();
         let gone = self.queue.gone(&tickets).await.unwrap_or_default();
-        let agents: Vec<AgentId> = late.iter().map(|(session, _)| session.agent).collect();
-        let marks = match self.store.watermarks(&agents).await {
-            Ok(marks) => marks,
+        let agents: Vec<AgentId> = late.iter().map(|(session, _)| session.key.agent).collect();
+        let watermarks = match self.store.watermarks(&agents).await {
+            Ok(watermarks) => watermarks,
             Err(error) => {
-                tracing::debug!(%error, "watermarks could not be read: the next pass will");
+                tracing::debug!(%error, "watermarks could not be read: the next pass retries");
                 return;
             }
         };
-        self.sessions.acked(&marks);
-        let acked: HashMap<AgentId, i64> = marks
+        self.sessions.acked(&watermarks);
+        let acked: HashMap<AgentId, i64> = watermarks
             .iter()
-            .map(|mark| (mark.agent_id, mark.acked_seq))
+            .map(|watermark| (watermark.agent_id, watermark.acked_seq))
             .collect();
-        let lost = late.iter().filter(|(session, awaited)| {
-            let acked = acked.get(&session.agent);
-            gone.contains(&awaited.ticket) && acked.is_some_and(|acked| *acked < awaited.last_seq)
+        let lost = late.iter().filter(|(session, pending)| {
+            let acked = acked.get(&session.key.agent);
+            gone.contains(&pending.ticket) && acked.is_some_and(|acked| *acked < pending.last_seq)
         });
         for (session, _) in lost {
-            tracing::warn!(agent.id = %session.agent, "the queue lost a report: its agent will send it again");
-            session.inbox.end(Ending::Unstored);
+            tracing::warn!(agent.id = %session.key.agent, "the queue lost a report: its agent will send it again");
+            session.inbox.end(EndReason::Unstored);
         }
     }
 }

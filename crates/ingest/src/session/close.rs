@@ -1,9 +1,11 @@
-//! Closing streams, many in one statement. What could not be written is tried
-//! again: nothing is forgotten while the database is away. Nor could an agent that
-//! was cut off then come back, so it is given time to before it counts as lost.
+//! Closing sessions, many in one statement. A close that cannot be written is retried: nothing is
+//! forgotten while the database is away.
+//!
+//! While the database is away, an agent whose stream broke cannot open another one either. A close that
+//! had to be retried therefore gives its agent a grace to come back before it counts as offline.
 
 use std::{
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -11,18 +13,19 @@ use svc_store::{SessionClose, Store};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use crate::periodic::sleep;
+
 const BATCH: usize = 1000;
 const PAUSE: Duration = Duration::from_millis(100);
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The streams that have ended and are not yet written. A stream must have been
-/// opened to be in here, and while the database is away none is, so that there are
-/// never more than an instance holds streams.
+/// Sessions that have ended and are not yet closed in the database. Bounded by the number of streams: a
+/// session must have been opened to be in here, and none is opened while the database is away.
 #[derive(Debug)]
 pub struct Closer {
     waiting: Mutex<Vec<SessionClose>>,
     wake: Notify,
-    /// What agents are given to come back after an outage.
+    /// How long agents may take to come back after an outage.
     grace: Duration,
 }
 
@@ -36,14 +39,11 @@ impl Closer {
     }
 
     pub fn close(&self, close: SessionClose) {
-        self.waiting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(close);
+        self.waiting().push(close);
         self.wake.notify_one();
     }
 
-    /// Writes until `stop`, and then what is left.
+    /// Writes until `stop`, and then once more what is left.
     pub async fn run(&self, store: &Store, stop: CancellationToken) {
         while stop
             .run_until_cancelled(self.wake.notified())
@@ -51,18 +51,14 @@ impl Closer {
             .is_some()
         {
             let pause = if self.pass(store).await { PAUSE } else { RETRY };
-            if stop
-                .run_until_cancelled(tokio::time::sleep(pause))
-                .await
-                .is_none()
-            {
+            if !sleep(pause, &stop).await {
                 break;
             }
         }
         self.pass(store).await;
     }
 
-    /// Whether everything could be written.
+    /// Returns whether everything could be written.
     async fn pass(&self, store: &Store) -> bool {
         loop {
             let batch = self.take();
@@ -70,7 +66,7 @@ impl Closer {
                 return true;
             }
             if let Err(error) = store.sessions_close(&batch).await {
-                tracing::warn!(%error, streams = batch.len(), "ended streams could not be written: trying again");
+                tracing::warn!(%error, streams = batch.len(), "ended streams could not be written: retrying");
                 self.put_back(batch);
                 return false;
             }
@@ -78,7 +74,7 @@ impl Closer {
     }
 
     fn take(&self) -> Vec<SessionClose> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting();
         let count = waiting.len().min(BATCH);
         waiting.drain(..count).collect()
     }
@@ -88,8 +84,11 @@ impl Closer {
             cause: close.cause.belated(self.grace),
             ..close
         });
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.splice(..0, belated);
+        self.waiting().splice(..0, belated);
         self.wake.notify_one();
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Vec<SessionClose>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,5 +1,7 @@
-//! What the instance has to say to one stream: at most one of each kind; and what
-//! the stream has waited for longest, for the instance to look after.
+//! The inbox of one session: what the rest of the instance has for its stream, and what the stream tells
+//! the instance about itself.
+//!
+//! The inbox holds at most one message of each kind, so nothing piles up for a client that reads slowly.
 
 use std::{
     sync::{
@@ -9,57 +11,20 @@ use std::{
     time::Duration,
 };
 
-use svc_store::{AgentStatus, CloseCause};
 use tokio::{sync::Notify, time::Instant};
 
+use super::EndReason;
 use crate::{queue::Ticket, signing::Jwt};
 
-/// What a drained agent has beyond its slot to be back.
-const RETURN: Duration = Duration::from_secs(30);
+/// Two reports may be in flight, and together hold at most this many samples.
+const MAX_REFUSED: usize = 1000;
 
-/// Why the instance ends a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    NotActive(AgentStatus),
-    Deleted,
-    Replaced,
-    /// Nothing was heard for longer than an agent may be silent.
-    Silent,
-    /// This instance stops; come back after this long.
-    Drained {
-        slot: Duration,
-    },
-    /// What it sent could not be stored; the agent sends it again.
-    Unstored,
-}
+/// The client is not being read. As a time it is later than any that will come, so it never counts as silent.
+const NOT_READING: u64 = u64::MAX;
 
-impl Ending {
-    /// What is written about its presence. A replaced stream writes nothing that counts.
-    pub fn cause(self) -> CloseCause {
-        match self {
-            Self::NotActive(_) | Self::Deleted => CloseCause::Refused,
-            Self::Replaced | Self::Silent | Self::Unstored => CloseCause::Lost,
-            Self::Drained { slot } => drained(slot),
-        }
-    }
-}
-
-/// A drained agent counts as online until its slot, and a while for it to return.
-pub(super) fn drained(slot: Duration) -> CloseCause {
-    CloseCause::Drained {
-        back_in: slot + RETURN,
-    }
-}
-
-/// What two reports can hold.
-const MOST_REFUSED: usize = 1000;
-
-/// Later than any time that will come.
-const UNHEARD: u64 = u64::MAX;
-
-/// A report in the queue, whose commit is waited for.
+/// A report in the queue whose commit is awaited.
 #[derive(Clone, Copy, Debug)]
-pub struct Awaited {
+pub struct PendingReport {
     pub last_seq: i64,
     pub ticket: Ticket,
     pub since: Instant,
@@ -67,85 +32,72 @@ pub struct Awaited {
 
 #[derive(Debug, Default)]
 pub struct Inbox {
-    /// When the client was last heard, in the table's own time; or that it is not read.
-    heard: AtomicU64,
+    /// When the last message of the client arrived, in milliseconds of the table's clock; or `NOT_READING`.
+    last_message: AtomicU64,
     mail: Mutex<Mail>,
-    /// The oldest.
-    awaited: Mutex<Option<Awaited>>,
+    oldest_pending: Mutex<Option<PendingReport>>,
     wake: Notify,
 }
 
 #[derive(Debug, Default)]
 pub struct Mail {
-    pub ending: Option<Ending>,
+    pub end: Option<EndReason>,
     pub credential: Option<Jwt>,
     pub drain: Option<Duration>,
-    /// Samples that the database refuses for good.
+    /// Sequence numbers of samples that the database refuses for good.
     pub refused: Vec<i64>,
-    /// The highest number that is committed; 0: none since the stream was opened.
+    /// The highest committed sequence number; 0 if nothing was committed since the session was opened.
     pub acked_seq: i64,
 }
 
 impl Inbox {
-    pub fn heard_at(&self) -> u64 {
-        self.heard.load(Ordering::Relaxed)
+    pub fn last_message_at(&self) -> u64 {
+        self.last_message.load(Ordering::Relaxed)
     }
 
-    pub fn hear(&self, now: u64) {
-        self.heard.store(now, Ordering::Relaxed);
+    /// The client has sent a message.
+    pub fn message_arrived(&self, now: u64) {
+        self.last_message.store(now, Ordering::Relaxed);
     }
 
-    /// Nobody is silent whom we do not read: its time begins when we read again.
-    pub fn listen(&self, reading: bool, now: u64) {
+    /// Notes whether the stream reads from its client. While it does not, because of backpressure, the
+    /// client's silence does not count; its time starts again when the stream reads again.
+    pub fn set_reading(&self, reading: bool, now: u64) {
         if !reading {
-            self.hear(UNHEARD);
-        } else if self.heard_at() == UNHEARD {
-            self.hear(now);
+            self.message_arrived(NOT_READING);
+        } else if self.last_message_at() == NOT_READING {
+            self.message_arrived(now);
         }
     }
 
-    /// The first ending stands.
-    pub fn end(&self, ending: Ending) {
-        self.mail().ending.get_or_insert(ending);
-        self.wake.notify_one();
+    /// Ends the session. The first reason stands.
+    pub fn end(&self, reason: EndReason) {
+        self.post(|mail| {
+            mail.end.get_or_insert(reason);
+        });
     }
 
     pub fn credential(&self, jwt: Jwt) {
-        self.mail().credential = Some(jwt);
-        self.wake.notify_one();
+        self.post(|mail| mail.credential = Some(jwt));
     }
 
-    pub fn drain(&self, back_in: Duration) {
-        self.mail().drain = Some(back_in);
-        self.wake.notify_one();
+    pub fn drain(&self, slot: Duration) {
+        self.post(|mail| mail.drain = Some(slot));
     }
 
-    /// A stream has two reports on their way at most: more is not about them.
+    /// Numbers beyond what two reports can hold are not about this session's reports and are dropped.
     pub fn refused(&self, seqs: &[i64]) {
-        let mut mail = self.mail();
-        let room = MOST_REFUSED.saturating_sub(mail.refused.len());
-        mail.refused.extend(seqs.iter().take(room));
-        drop(mail);
-        self.wake.notify_one();
+        self.post(|mail| {
+            let room = MAX_REFUSED.saturating_sub(mail.refused.len());
+            mail.refused.extend(seqs.iter().take(room));
+        });
     }
 
     pub fn acked(&self, seq: i64) {
-        let mut mail = self.mail();
-        mail.acked_seq = mail.acked_seq.max(seq);
-        drop(mail);
-        self.wake.notify_one();
+        self.post(|mail| mail.acked_seq = mail.acked_seq.max(seq));
     }
 
-    /// What the stream has waited for longest.
-    pub fn awaits(&self, oldest: Option<Awaited>) {
-        *self.awaited.lock().unwrap_or_else(PoisonError::into_inner) = oldest;
-    }
-
-    pub fn awaited(&self) -> Option<Awaited> {
-        *self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Lets the stream look again at what it could not act on before.
+    /// Lets the stream retry what it could not do before.
     pub fn nudge(&self) {
         self.wake.notify_one();
     }
@@ -154,11 +106,11 @@ impl Inbox {
         self.wake.notified().await;
     }
 
-    /// Takes everything out but the ending and the watermark, which stay true.
+    /// Takes everything out except the end and the watermark, which stay true.
     pub fn take(&self) -> Mail {
         let mut mail = self.mail();
         Mail {
-            ending: mail.ending,
+            end: mail.end,
             credential: mail.credential.take(),
             drain: mail.drain.take(),
             refused: std::mem::take(&mut mail.refused),
@@ -166,9 +118,27 @@ impl Inbox {
         }
     }
 
-    fn mail(&self) -> MutexGuard<'_, Mail> {
-        self.mail.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Sets the report that has waited longest for its commit.
+    pub fn set_oldest_pending(&self, oldest: Option<PendingReport>) {
+        *lock(&self.oldest_pending) = oldest;
     }
+
+    pub fn oldest_pending(&self) -> Option<PendingReport> {
+        *lock(&self.oldest_pending)
+    }
+
+    fn post(&self, change: impl FnOnce(&mut Mail)) {
+        change(&mut self.mail());
+        self.wake.notify_one();
+    }
+
+    fn mail(&self) -> MutexGuard<'_, Mail> {
+        lock(&self.mail)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -176,14 +146,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_silent_whom_we_do_not_read() {
+    fn silence_does_not_count_while_the_client_is_not_read() {
         let inbox = Inbox::default();
-        inbox.hear(1_000);
-        inbox.listen(true, 5_000);
-        assert_eq!(inbox.heard_at(), 1_000, "reading is not hearing");
-        inbox.listen(false, 6_000);
-        assert_eq!(90_000_u64.saturating_sub(inbox.heard_at()), 0);
-        inbox.listen(true, 90_000);
-        assert_eq!(inbox.heard_at(), 90_000, "its time begins anew");
+        inbox.message_arrived(1_000);
+        inbox.set_reading(true, 5_000);
+        assert_eq!(inbox.last_message_at(), 1_000, "reading is no message");
+        inbox.set_reading(false, 6_000);
+        assert_eq!(90_000_u64.saturating_sub(inbox.last_message_at()), 0);
+        inbox.set_reading(true, 90_000);
+        assert_eq!(inbox.last_message_at(), 90_000, "its time starts again");
     }
 }

@@ -1,8 +1,8 @@
-//! Opening streams, many in one statement, so that a reconnect storm is a few
-//! dozen statements and not tens of thousands.
+//! Opening sessions, many in one statement, so that a reconnect storm costs a few dozen statements instead
+//! of tens of thousands.
 //!
-//! The first comer is served at once; who comes while a batch has just been sent
-//! waits for the next, which leaves at most ten times a second.
+//! The first request is served at once. Requests that arrive while a batch is being written wait for the
+//! next batch; batches leave at most ten times a second.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -15,10 +15,11 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::Closer;
+use crate::periodic::sleep_until;
 
 const BATCH: usize = 512;
 const PAUSE: Duration = Duration::from_millis(100);
-/// Streams that wait to be opened; whoever finds the queue full is asked to come back.
+/// Requests that wait for a batch. A client that finds the queue full gets OVERLOADED.
 const QUEUE: usize = 32 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,11 +38,11 @@ struct Job {
     reply: oneshot::Sender<Result<Opened, OpenError>>,
 }
 
-/// Where streams ask to be opened.
+/// The handle through which streams request their session.
 #[derive(Clone, Debug)]
 pub struct Opener(mpsc::Sender<Job>);
 
-/// The part that opens them.
+/// The background part that opens sessions.
 #[derive(Debug)]
 pub struct OpenerPart {
     jobs: mpsc::Receiver<Job>,
@@ -83,15 +84,11 @@ impl OpenerPart {
     pub async fn run(mut self, stop: CancellationToken) -> anyhow::Result<()> {
         while let Some(batch) = stop.run_until_cancelled(self.batch()).await {
             if batch.is_empty() {
-                break; // Nobody is left to ask.
+                break; // All handles are gone.
             }
             let sent = Instant::now();
             self.pass(batch).await;
-            if stop
-                .run_until_cancelled(tokio::time::sleep_until(sent + PAUSE))
-                .await
-                .is_none()
-            {
+            if !sleep_until(sent + PAUSE, &stop).await {
                 break;
             }
         }
@@ -99,8 +96,8 @@ impl OpenerPart {
         Ok(())
     }
 
-    /// At least one job, unless nobody can ask any more, and of each agent at most
-    /// one: a second waits for the next batch.
+    /// At least one job (none only after all handles are gone), and at most one for each agent: a second
+    /// job of the same agent waits for the next batch.
     async fn batch(&mut self) -> Vec<Job> {
         let mut jobs = std::mem::take(&mut self.held_back);
         if jobs.is_empty() {
@@ -139,15 +136,15 @@ impl OpenerPart {
                 }
             }
             Err(error) => {
-                let told = refusal(error);
+                let failure = failure(error);
                 replies
                     .into_values()
-                    .for_each(|reply| drop(reply.send(Err(told))));
+                    .for_each(|reply| drop(reply.send(Err(failure))));
             }
         }
     }
 
-    /// Who has left meanwhile leaves an open stream behind, which is closed here.
+    /// If the client has left meanwhile, the session that was opened for it is closed again.
     fn answer(
         &self,
         agent: AgentId,
@@ -164,8 +161,8 @@ impl OpenerPart {
     }
 }
 
-/// Logged once a batch.
-fn refusal(error: StoreError) -> OpenError {
+/// Logs the reason once for the whole batch.
+fn failure(error: StoreError) -> OpenError {
     let away = error.is_unavailable();
     let reason = format!("{:#}", anyhow::Error::from(error));
     if away {

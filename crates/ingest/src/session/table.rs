@@ -1,4 +1,4 @@
-//! The streams that this instance holds: at most one for each agent, the newest.
+//! The sessions of this instance: at most one for each agent, the newest.
 
 use std::{
     collections::HashMap,
@@ -10,33 +10,48 @@ use std::{
 };
 
 use jiff::Timestamp;
-use svc_store::{AgentId, Watermark};
+use svc_store::{AgentId, SessionStanding, Watermark};
 
-use super::{Awaited, Ending, Inbox};
+use super::{EndReason, Inbox, PendingReport};
 use crate::{queue::Committed, telemetry::SessionMetrics};
 
-/// A stream, as the rest of the instance knows it.
-#[derive(Clone, Debug)]
-pub struct Held {
+/// One session: its agent, and the epoch that the database gave it. A newer session of the same agent has
+/// a higher epoch, on whichever instance it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SessionKey {
     pub agent: AgentId,
     pub epoch: i64,
-    /// When its JWT ends.
+}
+
+impl SessionKey {
+    pub fn of(stored: &SessionStanding) -> Self {
+        Self {
+            agent: stored.agent_id,
+            epoch: stored.epoch,
+        }
+    }
+}
+
+/// A heartbeat stream, as the rest of the instance knows it.
+#[derive(Clone, Debug)]
+pub struct Session {
+    pub key: SessionKey,
     pub jwt_expires_at: Timestamp,
     pub inbox: Arc<Inbox>,
 }
 
-/// The table keeps a time of its own, in milliseconds, which stands still while
-/// the process does: a process that was stopped for a minute finds nobody silent.
+/// The table keeps a clock of its own, in milliseconds, which stands still while the process does. After
+/// the process was suspended for a minute, no client counts as silent.
 #[derive(Debug, Default)]
-pub struct Sessions {
-    held: Mutex<HashMap<AgentId, Held>>,
-    time: AtomicU64,
-    /// Some stream holds an acknowledgement back, because the database was out of sight.
-    withheld: AtomicBool,
+pub struct SessionTable {
+    sessions: Mutex<HashMap<AgentId, Session>>,
+    clock: AtomicU64,
+    /// At least one stream holds an acknowledgement back, because the database view was not fresh.
+    acks_withheld: AtomicBool,
     pub metrics: SessionMetrics,
 }
 
-impl Sessions {
+impl SessionTable {
     pub fn new(metrics: SessionMetrics) -> Self {
         Self {
             metrics,
@@ -44,135 +59,150 @@ impl Sessions {
         }
     }
 
-    /// Takes a stream in. An older one of the same agent is told that it was replaced.
-    pub fn insert(&self, session: Held) {
-        session.inbox.hear(self.now());
-        let mut held = self.held();
-        match held.get(&session.agent) {
-            Some(newer) if newer.epoch > session.epoch => session.inbox.end(Ending::Replaced),
+    /// Adds a session. The older session of the same agent ends, whichever of the two is added first.
+    pub fn insert(&self, session: Session) {
+        session.inbox.message_arrived(self.now());
+        let mut sessions = self.sessions();
+        match sessions.get(&session.key.agent) {
+            Some(newer) if newer.key.epoch > session.key.epoch => {
+                session.inbox.end(EndReason::Replaced);
+            }
             _ => {
-                if let Some(older) = held.insert(session.agent, session) {
-                    older.inbox.end(Ending::Replaced);
+                if let Some(older) = sessions.insert(session.key.agent, session) {
+                    older.inbox.end(EndReason::Replaced);
                 }
             }
         }
     }
 
-    /// Forgets a stream, unless a newer one has its place.
-    pub fn remove(&self, agent: AgentId, epoch: i64) {
-        let mut held = self.held();
-        if held.get(&agent).is_some_and(|known| known.epoch == epoch) {
-            held.remove(&agent);
-        }
-    }
-
-    /// Ends one stream; a newer one that has come meanwhile is not meant.
-    pub fn end(&self, agent: AgentId, epoch: i64, ending: Ending) {
-        let held = self.held();
-        if let Some(session) = held.get(&agent).filter(|known| known.epoch == epoch) {
-            session.inbox.end(ending);
-        }
-    }
-
-    pub fn renewed(&self, agent: AgentId, epoch: i64, jwt_expires_at: Timestamp) {
-        if let Some(session) = self
-            .held()
-            .get_mut(&agent)
-            .filter(|known| known.epoch == epoch)
+    /// Removes a session, unless a newer one has taken its place.
+    pub fn remove(&self, key: SessionKey) {
+        let mut sessions = self.sessions();
+        if sessions
+            .get(&key.agent)
+            .is_some_and(|known| known.key == key)
         {
+            sessions.remove(&key.agent);
+        }
+    }
+
+    /// Ends a session, but not a newer one that has taken its place.
+    pub fn end(&self, key: SessionKey, reason: EndReason) {
+        let sessions = self.sessions();
+        if let Some(session) = sessions.get(&key.agent).filter(|known| known.key == key) {
+            session.inbox.end(reason);
+        }
+    }
+
+    pub fn renewed(&self, key: SessionKey, jwt_expires_at: Timestamp) {
+        let mut sessions = self.sessions();
+        let known = sessions.get_mut(&key.agent);
+        if let Some(session) = known.filter(|known| known.key == key) {
             session.jwt_expires_at = jwt_expires_at;
         }
     }
 
-    /// Dead letters first: the acknowledgement names them.
+    /// Delivers what a consumer has committed. Dead letters go first, because the acknowledgement that
+    /// covers them names them.
     pub fn committed(&self, committed: &Committed) {
-        let held = self.held();
+        let sessions = self.sessions();
         for letter in &committed.dead_letters {
-            if let Some(session) = held.get(&letter.agent_id) {
+            if let Some(session) = sessions.get(&letter.agent_id) {
                 session.inbox.refused(&letter.seqs);
             }
         }
-        drop(held);
+        drop(sessions);
         self.acked(&committed.watermarks);
     }
 
     pub fn acked(&self, watermarks: &[Watermark]) {
-        let held = self.held();
+        let sessions = self.sessions();
         for watermark in watermarks {
-            if let Some(session) = held.get(&watermark.agent_id) {
+            if let Some(session) = sessions.get(&watermark.agent_id) {
                 session.inbox.acked(watermark.acked_seq);
             }
         }
     }
 
-    /// The streams that have waited for a commit for longer than this.
-    pub fn waiting(&self, longer_than: Duration) -> Vec<(Held, Awaited)> {
-        let held = self.held();
-        let late = held.values().filter_map(|session| {
-            let awaited = session.inbox.awaited()?;
-            (awaited.since.elapsed() > longer_than).then(|| (session.clone(), awaited))
+    /// Sessions whose oldest pending report has waited for longer than this, with that report.
+    pub fn waiting(&self, longer_than: Duration) -> Vec<(Session, PendingReport)> {
+        let sessions = self.sessions();
+        let late = sessions.values().filter_map(|session| {
+            let pending = session.inbox.oldest_pending()?;
+            (pending.since.elapsed() > longer_than).then(|| (session.clone(), pending))
         });
         late.collect()
     }
 
     pub fn contains(&self, agent: AgentId) -> bool {
-        self.held().contains_key(&agent)
+        self.sessions().contains_key(&agent)
     }
 
-    pub fn all(&self) -> Vec<Held> {
-        self.held().values().cloned().collect()
+    pub fn all(&self) -> Vec<Session> {
+        self.sessions().values().cloned().collect()
     }
 
-    /// Agents and epochs, for the database to compare.
-    pub fn epochs(&self) -> Vec<(AgentId, i64)> {
-        self.held()
+    pub fn keys(&self) -> Vec<SessionKey> {
+        self.sessions()
             .values()
-            .map(|session| (session.agent, session.epoch))
+            .map(|session| session.key)
             .collect()
     }
 
-    /// Those of `agents` that are held, with their epochs.
+    /// Agents and epochs of all sessions, for the database to compare.
+    pub fn epochs(&self) -> Vec<(AgentId, i64)> {
+        let keys = self.keys().into_iter();
+        keys.map(|key| (key.agent, key.epoch)).collect()
+    }
+
+    /// The same for those of `agents` that have a session here.
     pub fn epochs_of(&self, agents: &[AgentId]) -> Vec<(AgentId, i64)> {
-        let held = self.held();
+        let sessions = self.sessions();
         agents
             .iter()
-            .filter_map(|agent| held.get(agent).map(|session| (*agent, session.epoch)))
+            .filter_map(|agent| {
+                sessions
+                    .get(agent)
+                    .map(|session| (*agent, session.key.epoch))
+            })
             .collect()
     }
 
     pub fn len(&self) -> usize {
-        self.held().len()
+        self.sessions().len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.held().is_empty()
+        self.sessions().is_empty()
     }
 
-    pub fn withhold(&self) {
-        self.withheld.store(true, Ordering::Relaxed);
+    /// Notes that a stream holds an acknowledgement back until the database view is fresh again.
+    pub fn withhold_acks(&self) {
+        self.acks_withheld.store(true, Ordering::Relaxed);
     }
 
-    /// Lets the streams say what they held back.
-    pub fn release(&self) {
-        if self.withheld.swap(false, Ordering::Relaxed) {
-            self.held()
+    /// Lets the streams send the acknowledgements that they held back.
+    pub fn release_acks(&self) {
+        if self.acks_withheld.swap(false, Ordering::Relaxed) {
+            self.sessions()
                 .values()
                 .for_each(|session| session.inbox.nudge());
         }
     }
 
+    /// The table's clock.
     pub fn now(&self) -> u64 {
-        self.time.load(Ordering::Relaxed)
+        self.clock.load(Ordering::Relaxed)
     }
 
-    /// Lets the table's time go on.
+    /// Advances the table's clock.
     pub fn advance(&self, by: Duration) {
         let millis = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
-        self.time.fetch_add(millis, Ordering::Relaxed);
+        self.clock.fetch_add(millis, Ordering::Relaxed);
     }
 
-    fn held(&self) -> MutexGuard<'_, HashMap<AgentId, Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn sessions(&self) -> MutexGuard<'_, HashMap<AgentId, Session>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -182,53 +212,52 @@ mod tests {
 
     use super::*;
 
-    fn session(epoch: i64) -> Held {
+    fn session(epoch: i64) -> Session {
         let agent = AgentId(Uuid::nil());
-        Held {
-            agent,
-            epoch,
+        Session {
+            key: SessionKey { agent, epoch },
             jwt_expires_at: Timestamp::UNIX_EPOCH,
             inbox: Arc::default(),
         }
     }
 
     #[test]
-    fn the_newest_epoch_holds_the_place_in_whatever_order_they_come() {
+    fn the_newest_epoch_wins_in_whatever_order_sessions_are_added() {
         for epochs in [[1, 2], [2, 1]] {
-            let table = Sessions::default();
+            let table = SessionTable::default();
             let sessions = epochs.map(session);
             sessions
                 .iter()
                 .cloned()
                 .for_each(|session| table.insert(session));
             for session in &sessions {
-                let expected = (session.epoch == 1).then_some(Ending::Replaced);
-                assert_eq!(session.inbox.take().ending, expected);
+                let expected = (session.key.epoch == 1).then_some(EndReason::Replaced);
+                assert_eq!(session.inbox.take().end, expected);
             }
-            assert_eq!(table.epochs(), [(sessions[0].agent, 2)]);
+            assert_eq!(table.epochs(), [(sessions[0].key.agent, 2)]);
         }
     }
 
     #[test]
-    fn a_late_end_of_an_old_stream_leaves_the_new_one_in_its_place() {
-        let table = Sessions::default();
+    fn removing_an_old_session_leaves_the_newer_one() {
+        let table = SessionTable::default();
         let (old, new) = (session(1), session(2));
         table.insert(old.clone());
         table.insert(new.clone());
-        table.remove(old.agent, old.epoch);
+        table.remove(old.key);
         assert_eq!(table.len(), 1);
-        table.remove(new.agent, new.epoch);
+        table.remove(new.key);
         assert!(table.is_empty());
     }
 
     #[test]
-    fn an_end_that_was_meant_for_an_old_stream_leaves_the_new_one_alone() {
-        let table = Sessions::default();
+    fn ending_an_old_session_leaves_the_newer_one() {
+        let table = SessionTable::default();
         let new = session(2);
         table.insert(new.clone());
-        table.end(new.agent, 1, Ending::Replaced);
-        assert_eq!(new.inbox.take().ending, None);
-        table.end(new.agent, 2, Ending::Replaced);
-        assert_eq!(new.inbox.take().ending, Some(Ending::Replaced));
+        table.end(session(1).key, EndReason::Replaced);
+        assert_eq!(new.inbox.take().end, None);
+        table.end(new.key, EndReason::Replaced);
+        assert_eq!(new.inbox.take().end, Some(EndReason::Replaced));
     }
 }

@@ -1,127 +1,98 @@
-//! What is looked after once a second for all streams: who has fallen silent, whose
-//! JWT is to be renewed, and where to send them when this instance is of no use.
+//! Once a second for all sessions: ends the silent ones, renews JWTs before they expire, and sends agents
+//! to other instances when this one has lost the database.
 
 use std::{sync::Arc, time::Duration};
 
 use svc_store::AgentStatus;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Ending, Held, Sessions, slots::slots};
+use super::{EndReason, Session, SessionTable, drain::ask_to_leave};
 use crate::{
     config::Timing,
     enrol::{IssueError, Issuer},
-    watch::Watch,
+    freshness::Freshness,
+    periodic::Periodic,
 };
 
 const TICK: Duration = Duration::from_secs(1);
-/// A tick that comes later than this says nothing about the clients: their time stood still.
-const LATE: Duration = Duration::from_secs(2);
+/// The most by which one tick advances the table's clock. A later tick means that the process stood
+/// still, and says nothing about the clients.
+const MAX_ADVANCE: Duration = Duration::from_secs(2);
 /// JWTs renewed in one tick at most.
-const RENEWALS: usize = 200;
-/// Over how long agents are sent away from an instance without a database.
-const EXODUS: Duration = Duration::from_mins(5);
+const MAX_RENEWALS: usize = 200;
 
 #[derive(Debug)]
 pub struct Upkeep {
-    pub sessions: Arc<Sessions>,
+    pub sessions: Arc<SessionTable>,
     pub issuer: Issuer,
-    pub watch: Arc<Watch>,
+    pub freshness: Arc<Freshness>,
     pub timing: Timing,
 }
 
 impl Upkeep {
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
-        let mut tick = tokio::time::interval(TICK);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut last = Instant::now();
-        let mut sent_away = false;
-        while stop.run_until_cancelled(tick.tick()).await.is_some() {
-            self.sessions.advance(last.elapsed().min(LATE));
+        let mut periodic = Periodic::new(TICK, stop);
+        let (mut last, mut sent_away) = (Instant::now(), false);
+        while periodic.tick().await {
+            self.sessions.advance(last.elapsed().min(MAX_ADVANCE));
             last = Instant::now();
             let sessions = self.sessions.all();
             self.end_silent(&sessions);
-            if self.watch.is_fresh() {
-                self.sessions.release();
+            if self.freshness.is_fresh() {
+                self.sessions.release_acks();
                 self.renew(&sessions).await;
             }
-            sent_away = self.send_away(&sessions, sent_away);
+            sent_away = self.send_away(sent_away);
         }
         Ok(())
     }
 
-    fn end_silent(&self, sessions: &[Held]) {
-        let patience = u64::try_from(self.timing.silence().as_millis()).unwrap_or(u64::MAX);
+    fn end_silent(&self, sessions: &[Session]) {
+        let limit = u64::try_from(self.timing.silence().as_millis()).unwrap_or(u64::MAX);
         let now = self.sessions.now();
         for session in sessions {
-            if now.saturating_sub(session.inbox.heard_at()) > patience {
-                session.inbox.end(Ending::Silent);
+            if now.saturating_sub(session.inbox.last_message_at()) > limit {
+                session.inbox.end(EndReason::Silent);
             }
         }
     }
 
-    async fn renew(&self, sessions: &[Held]) {
+    async fn renew(&self, sessions: &[Session]) {
         let soon = jiff::Timestamp::now() + self.timing.renew_before;
         let due = sessions
             .iter()
             .filter(|session| session.jwt_expires_at <= soon);
-        for session in due.take(RENEWALS) {
-            match self.issuer.issue(session.agent).await {
+        for session in due.take(MAX_RENEWALS) {
+            match self.issuer.issue(session.key.agent).await {
                 Ok(jwt) => {
-                    self.sessions
-                        .renewed(session.agent, session.epoch, jwt.expires_at);
+                    self.sessions.renewed(session.key, jwt.expires_at);
                     session.inbox.credential(jwt);
                 }
                 Err(IssueError::NotActive(status)) => session.inbox.end(not_active(status)),
                 Err(error) => {
-                    tracing::warn!(%error, "a JWT could not be renewed: trying again");
+                    tracing::warn!(%error, "a JWT could not be renewed: retrying");
                     return;
                 }
             }
         }
     }
 
-    /// After a minute without a database, agents are sent to look elsewhere, once.
-    fn send_away(&self, sessions: &[Held], sent_away: bool) -> bool {
-        let useless = self.watch.blind_for() > self.timing.blind_patience;
+    /// Drains all sessions once when the database has been out of reach for too long. Returns whether
+    /// that is (still) the case.
+    fn send_away(&self, sent_away: bool) -> bool {
+        let useless = self.freshness.age() > self.timing.blind_patience;
         if useless && !sent_away {
             tracing::warn!(
-                streams = sessions.len(),
-                "sending agents away: the database has been out of sight"
+                streams = self.sessions.len(),
+                "sending agents to other instances: this one cannot reach the database"
             );
-            for (session, slot) in sessions.iter().zip(slots(sessions.len(), EXODUS)) {
-                session.inbox.drain(slot);
-            }
+            ask_to_leave(&self.sessions);
         }
         useless
     }
 }
 
-fn not_active(status: Option<AgentStatus>) -> Ending {
-    status.map_or(Ending::Deleted, Ending::NotActive)
-}
-
-/// Tells every agent when to come back, waits for them to leave, and ends the rest.
-pub async fn drain(sessions: &Sessions, time: Duration) {
-    let held = sessions.all();
-    let told: Vec<(Held, Duration)> = held
-        .iter()
-        .cloned()
-        .zip(slots(held.len(), EXODUS))
-        .collect();
-    for (session, slot) in &told {
-        session.inbox.drain(*slot);
-    }
-    let deadline = Instant::now() + time;
-    while !sessions.is_empty() && Instant::now() < deadline {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    for (session, slot) in &told {
-        session.inbox.end(Ending::Drained { slot: *slot });
-    }
-    for latecomer in sessions.all() {
-        latecomer.inbox.end(Ending::Drained {
-            slot: Duration::ZERO,
-        });
-    }
+fn not_active(status: Option<AgentStatus>) -> EndReason {
+    status.map_or(EndReason::Deleted, EndReason::NotActive)
 }

@@ -7,8 +7,9 @@ use futures_util::FutureExt;
 use jiff::Timestamp;
 use prost::Message;
 use svc_ingest::{
+    grpc::heartbeat::{Rules, entries},
     queue::{BATCH, Bounds, InProcess, Origin, Parcel, shard_of},
-    session::{Numbering, Rules},
+    session::Numbering,
 };
 use svc_proto::v1::{Disk, HeartbeatRequest, Report, Sample, heartbeat_request::Message as Say};
 use svc_store::{AgentId, HostId};
@@ -44,8 +45,9 @@ fn a_heartbeat_on_its_way_into_the_queue_and_out_costs_a_few_allocations() {
             let Some(Say::Report(report)) = request.message else {
                 panic!("not a report");
             };
-            let range = numbering.take(agent, host, report, &rules);
-            let range = range.expect("no violation").expect("something new");
+            let entries = entries(report, &rules).expect("no violation");
+            let range = numbering.take(agent, host, entries);
+            let range = range.expect("something new");
             let pushed = queue.push(Parcel { range, origin }).now_or_never();
             assert!(pushed.is_some(), "there is room");
             delivered += receiver

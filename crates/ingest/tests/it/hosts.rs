@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use svc_ingest::listener::ClientKey;
+use svc_ingest::peer::ClientKey;
 use svc_proto::v1::{AgentStatus, HostFacts, RegisterResponse};
 use svc_sandbox::Identity;
 use tonic::Code;

@@ -7,6 +7,7 @@
 
 mod admin;
 mod agents;
+mod architecture;
 mod bad_input;
 mod beats;
 mod client_certificate;

@@ -8,10 +8,10 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use svc_ingest::{
-    config::Queue as Settings,
+    config::queue_settings,
     consumer::{Acks, Consumer},
     queue::{BATCH, Delivery, Origin, Parcel, Queue},
-    session::Sessions,
+    session::SessionTable,
     telemetry::PipelineMetrics,
 };
 use svc_sandbox::PostgresOptions;
@@ -47,7 +47,7 @@ fn store(plant: &Plant) -> Result<Store> {
 
 async fn queue(plant: &Plant) -> Result<Queue> {
     let environment = Environment::default().set("INGEST_QUEUE_URL", plant.queue_url());
-    let settings = Settings::read(&|name| environment.get(name))?;
+    let settings = queue_settings(&|name| environment.get(name))?;
     Ok(Queue::open(&settings).await?)
 }
 
@@ -371,7 +371,7 @@ async fn under_load_a_thousand_heartbeats_cost_ten_statements_and_two_megabytes_
     plant.site.psql("SELECT pg_stat_statements_reset()").await?;
     let written = "SELECT pg_current_wal_lsn() - '0/0'";
     let before: f64 = plant.site.psql(written).await?.parse()?;
-    let sessions = Arc::new(Sessions::default());
+    let sessions = Arc::new(SessionTable::default());
     let stop = CancellationToken::new();
     let acks = || Acks::of(&queue, &sessions);
     let consumers = Consumer::of_all_shards(&queue, &store, acks, &PipelineMetrics::default());

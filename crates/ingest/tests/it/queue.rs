@@ -10,10 +10,10 @@ use anyhow::{Context, Result, ensure};
 use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy};
 use jiff::Timestamp;
 use svc_ingest::{
-    config::{Queue as Settings, QueueUrl},
+    config::queue_settings,
     queue::{
-        BATCH, Batch, Bounds, Delivery, InProcess, Origin, Parcel, Queue, Receiver, SHARDS,
-        shard_of,
+        BATCH, Batch, Bounds, Delivery, InProcess, Origin, Parcel, Queue, QueueSettings, QueueUrl,
+        Receiver, SHARDS, shard_of,
     },
 };
 use svc_sandbox::{Nats, NatsOptions};
@@ -51,9 +51,9 @@ async fn both() -> Result<[Rig; 2]> {
     ])
 }
 
-fn settings(url: &str) -> Result<Settings> {
+fn settings(url: &str) -> Result<QueueSettings> {
     let environment = Environment::default().set("INGEST_QUEUE_URL", url);
-    Ok(Settings::read(&|name| environment.get(name))?)
+    Ok(queue_settings(&|name| environment.get(name))?)
 }
 
 async fn open(nats: &Nats) -> Result<Queue> {
@@ -349,7 +349,7 @@ async fn a_parcel_larger_than_the_bounds_still_passes() -> Result<()> {
 #[tokio::test]
 async fn memory_is_the_default() -> Result<()> {
     let nothing = Environment::default();
-    let settings = Settings::read(&|name| nothing.get(name))?;
+    let settings = queue_settings(&|name| nothing.get(name))?;
     assert!(matches!(settings.url, QueueUrl::Memory));
     Ok(())
 }

@@ -12,8 +12,8 @@ use async_nats::{
 };
 use secrecy::ExposeSecret;
 
-use super::streams;
-use crate::config::{NatsAuth, NatsServers, Queue as Settings};
+use super::{OpenError, streams};
+use crate::queue::{NatsAuth, NatsServers, QueueSettings};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A server that is silent for two of these is gone.
@@ -29,27 +29,11 @@ const IN_FLIGHT: usize = 1024;
 /// is dropped, and delivered again or found by the backstop.
 const SUBSCRIPTION: usize = 8192;
 
-/// Why the queue cannot be opened: something that a person must mend.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    #[error("NATS does not answer")]
-    Away(#[source] async_nats::Error),
-    #[error("{0} cannot be read")]
-    Credentials(String, #[source] std::io::Error),
-    #[error("stream {stream}: {difference}; delete it, or make it so")]
-    Different {
-        stream: &'static str,
-        difference: String,
-    },
-    #[error("JetStream refuses stream {stream}: {reason}")]
-    Refused {
-        stream: &'static str,
-        reason: String,
-    },
-}
-
 /// Waits until NATS answers and its streams are as they should be.
-pub(super) async fn open(servers: &NatsServers, settings: &Settings) -> Result<Context, OpenError> {
+pub(super) async fn open(
+    servers: &NatsServers,
+    settings: &QueueSettings,
+) -> Result<Context, OpenError> {
     let mut wait = Duration::from_millis(500);
     loop {
         let reason = match connect(servers, settings).await? {
@@ -69,7 +53,10 @@ pub(super) async fn open(servers: &NatsServers, settings: &Settings) -> Result<C
 }
 
 /// Looks, and changes nothing: whether the stream is there, as it should be.
-pub(super) async fn look(servers: &NatsServers, settings: &Settings) -> Result<bool, OpenError> {
+pub(super) async fn look(
+    servers: &NatsServers,
+    settings: &QueueSettings,
+) -> Result<bool, OpenError> {
     let client = connect(servers, settings).await?;
     let client = client.map_err(|error| OpenError::Away(error.into()))?;
     let found = streams::look(&context(client)).await?;
@@ -78,14 +65,14 @@ pub(super) async fn look(servers: &NatsServers, settings: &Settings) -> Result<b
 
 async fn connect(
     servers: &NatsServers,
-    settings: &Settings,
+    settings: &QueueSettings,
 ) -> Result<Result<Client, ConnectError>, OpenError> {
     let options = options(servers, settings)?;
     let addresses: Vec<String> = servers.urls.iter().map(ToString::to_string).collect();
     Ok(options.connect(addresses).await)
 }
 
-fn options(servers: &NatsServers, settings: &Settings) -> Result<ConnectOptions, OpenError> {
+fn options(servers: &NatsServers, settings: &QueueSettings) -> Result<ConnectOptions, OpenError> {
     let mut options = ConnectOptions::new()
         .name("svc-ingest")
         .connection_timeout(CONNECT_TIMEOUT)

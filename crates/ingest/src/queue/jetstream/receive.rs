@@ -10,14 +10,14 @@ use std::{
 use async_nats::Subject;
 use async_nats::jetstream::{
     AckKind, Message as Delivered,
-    consumer::{Consumer, Info, pull},
+    consumer::{Consumer, pull},
     context::Context,
     message::PublishMessage,
 };
 use futures_util::StreamExt;
 use tokio::time::timeout;
 
-use super::{STREAM, dead_subject, message_id, payload, streams};
+use super::{consumers, dead_subject, message_id, payload};
 use crate::queue::{Batch, Delivery, Handle, Parcel, Receipt, Unanswered, shard_of};
 
 /// How long a pull waits for a first message.
@@ -48,29 +48,6 @@ pub struct Acknowledger {
     reply: Option<Subject>,
 }
 
-pub(super) fn name(shard: usize) -> String {
-    format!("svc-ingest-{shard}")
-}
-
-/// The shard's consumer, made where it is missing.
-pub(super) async fn consumer(
-    context: &Context,
-    shard: usize,
-) -> Result<Consumer<pull::Config>, Unanswered> {
-    let stream = context.get_stream_no_info(STREAM).await;
-    let stream = stream.map_err(|error| Unanswered(error.into()))?;
-    let (name, wanted) = (name(shard), streams::consumer(shard));
-    let found = stream.get_or_create_consumer(&name, wanted).await;
-    found.map_err(|error| Unanswered(error.into()))
-}
-
-pub(super) async fn info(context: &Context, shard: usize) -> Result<Info, Unanswered> {
-    let stream = context.get_stream_no_info(STREAM).await;
-    let stream = stream.map_err(|error| Unanswered(error.into()))?;
-    let info = stream.consumer_info(name(shard)).await;
-    info.map_err(|error| Unanswered(error.into()))
-}
-
 impl Receiver {
     pub(super) fn new(context: Arc<Context>, shard: usize) -> Self {
         Self {
@@ -97,7 +74,7 @@ impl Receiver {
     async fn pull(&mut self, most: Batch) -> Result<Vec<Delivered>, Unanswered> {
         let consumer = match &mut self.consumer {
             Some(consumer) => consumer,
-            none => none.insert(Box::new(consumer(&self.context, self.shard).await?)),
+            none => none.insert(Box::new(consumers::open(&self.context, self.shard).await?)),
         };
         let first = consumer.batch().max_messages(1).expires(WAIT).messages();
         let mut messages = gather(first.await).await?;

@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use async_nats::jetstream::{
     ErrorCode,
-    consumer::{AckPolicy, pull},
     context::{Context, GetStreamErrorKind},
     stream::{Config, DiscardPolicy, RetentionPolicy, StorageType},
 };
 
-use super::{DEAD_LETTERS, OpenError, STREAM, receive, subject};
+use super::{DEAD_LETTERS, STREAM, consumers};
 use crate::queue::{SHARDS, Unanswered};
 
 /// The stream's size by default; the operator may choose another.
@@ -24,10 +23,25 @@ const MAX_AGE: Duration = Duration::from_hours(24);
 const DUPLICATES: Duration = Duration::from_mins(2);
 const DEAD_BYTES: i64 = 256 << 20;
 const DEAD_AGE: Duration = Duration::from_hours(24 * 30);
-/// How long a consumer may be silent about a message before another one gets it.
-const ACK_WAIT: Duration = Duration::from_secs(15);
-/// Messages in consumers' hands at once, for each shard: over all processes.
-const MAX_IN_HANDS: i64 = 20_000;
+
+/// Why the queue cannot be opened: something that a person must mend.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("NATS does not answer")]
+    Away(#[source] async_nats::Error),
+    #[error("{0} cannot be read")]
+    Credentials(String, #[source] std::io::Error),
+    #[error("stream {stream}: {difference}; delete it, or make it so")]
+    Different {
+        stream: &'static str,
+        difference: String,
+    },
+    #[error("JetStream refuses stream {stream}: {reason}")]
+    Refused {
+        stream: &'static str,
+        reason: String,
+    },
+}
 
 pub(super) async fn ensure(context: &Context) -> Result<Result<(), Unanswered>, OpenError> {
     for (name, wanted) in [(STREAM, metrics()), (DEAD_LETTERS, dead_letters())] {
@@ -37,7 +51,7 @@ pub(super) async fn ensure(context: &Context) -> Result<Result<(), Unanswered>, 
         }
     }
     for shard in 0..SHARDS {
-        match receive::consumer(context, shard).await {
+        match consumers::open(context, shard).await {
             Ok(found) => verify_consumer(shard, &found.cached_info().config)?,
             Err(unanswered) => return Ok(Err(unanswered)),
         }
@@ -140,19 +154,6 @@ fn dead_letters() -> Config {
     }
 }
 
-pub(super) fn consumer(shard: usize) -> pull::Config {
-    pull::Config {
-        durable_name: Some(receive::name(shard)),
-        description: Some("svc-ingest: stores what is in this shard".into()),
-        filter_subject: subject(shard),
-        ack_policy: AckPolicy::Explicit,
-        ack_wait: ACK_WAIT,
-        max_deliver: -1,
-        max_ack_pending: MAX_IN_HANDS,
-        ..pull::Config::default()
-    }
-}
-
 /// The first thing that is not as the promises need it.
 fn verify(stream: &'static str, wanted: &Config, found: &Config) -> Result<(), OpenError> {
     let is = |what: &str, found: &dyn std::fmt::Debug, wanted: &dyn std::fmt::Debug| {
@@ -177,7 +178,7 @@ fn verify_consumer(
     shard: usize,
     found: &async_nats::jetstream::consumer::Config,
 ) -> Result<(), OpenError> {
-    let wanted = consumer(shard);
+    let wanted = consumers::settings(shard);
     let difference = if found.filter_subject != wanted.filter_subject {
         let (found, wanted) = (&found.filter_subject, &wanted.filter_subject);
         format!("takes {found:?} and must take {wanted:?}")
@@ -191,6 +192,6 @@ fn verify_consumer(
     };
     Err(OpenError::Different {
         stream: STREAM,
-        difference: format!("its consumer {} {difference}", receive::name(shard)),
+        difference: format!("its consumer {} {difference}", consumers::name(shard)),
     })
 }

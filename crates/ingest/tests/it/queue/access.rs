@@ -6,7 +6,7 @@ use anyhow::Result;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use nkeys::KeyPair;
 use serde_json::json;
-use svc_ingest::{config::Queue as Settings, queue::Queue};
+use svc_ingest::queue::{Queue, QueueSettings};
 use svc_sandbox::{Authority, Nats, NatsOptions};
 use tokio::time::timeout;
 
@@ -23,7 +23,7 @@ async fn guarded(arguments: &[&str]) -> Result<Nats> {
 }
 
 /// Whether it opens at once: who is refused waits.
-async fn opens(settings: &Settings) -> bool {
+async fn opens(settings: &QueueSettings) -> bool {
     let opened = timeout(Duration::from_secs(2), Queue::open(settings)).await;
     opened.is_ok_and(|opened| opened.is_ok())
 }

@@ -1,7 +1,8 @@
-//! Who opens a heartbeat stream: the holder of a valid JWT. That its agent is
-//! active, and that the connection's key is the agent's own, is asked of the
-//! database when the stream is opened, for many streams at once. A stolen JWT is
-//! useless here without the agent's private key.
+//! Authentication of a heartbeat stream: the client must present a valid JWT.
+//!
+//! That the agent is active, and that the connection's key is the agent's own, is checked in the database
+//! when the session is opened, for many sessions in one statement. Without the agent's private key a
+//! stolen JWT opens nothing.
 
 use jiff::Timestamp;
 use svc_store::AgentId;
@@ -9,16 +10,14 @@ use tokio::time::Instant;
 use tonic::{Request, metadata::MetadataMap};
 use uuid::Uuid;
 
-use super::Ingest;
+use super::{Context, Refusal, heartbeat::Authenticated};
 use crate::{
-    grpc::Refusal,
-    listener::Peer,
-    session::Authenticated,
+    peer::Peer,
     signing::{Claims, JwtError},
 };
 
 pub(super) fn authenticate<T>(
-    ingest: &Ingest,
+    context: &Context,
     request: &Request<T>,
 ) -> Result<Authenticated, Refusal> {
     let peer = request
@@ -26,14 +25,13 @@ pub(super) fn authenticate<T>(
         .get::<Peer>()
         .cloned()
         .ok_or(Refusal::Internal)?;
-    let claims = verified(ingest, bearer(request.metadata())?).inspect_err(|refusal| {
+    let claims = verify(context, bearer(request.metadata())?).inspect_err(|refusal| {
         tracing::debug!(?refusal, key = %peer.key, "a JWT was refused");
     })?;
     let agent = Uuid::parse_str(&claims.sub)
         .map(AgentId)
         .map_err(|_| Refusal::JwtInvalid)?;
-    // By key too, so that a stolen JWT does not use up its owner's openings.
-    let opening = ingest.openings.take((agent, peer.key), Instant::now());
+    let opening = context.openings.take((agent, peer.key), Instant::now());
     opening.map_err(|retry| Refusal::RateLimited { retry })?;
     let jwt_expires_at = Timestamp::from_second(claims.exp).unwrap_or(Timestamp::MAX);
     Ok(Authenticated {
@@ -56,15 +54,18 @@ fn bearer(metadata: &MetadataMap) -> Result<&str, Refusal> {
     }
 }
 
-/// The reason goes to the log alone: outside, a JWT is valid, expired or not valid.
-fn verified(ingest: &Ingest, token: &str) -> Result<Claims, Refusal> {
-    ingest.key.verify(token, Timestamp::now()).map_err(|error| {
-        tracing::debug!(%error, "a JWT does not verify");
-        match error {
-            JwtError::Expired => Refusal::JwtExpired,
-            _ => Refusal::JwtInvalid,
-        }
-    })
+/// The exact reason goes to the log only. The client learns that its JWT has expired or is not valid.
+fn verify(context: &Context, token: &str) -> Result<Claims, Refusal> {
+    context
+        .key
+        .verify(token, Timestamp::now())
+        .map_err(|error| {
+            tracing::debug!(%error, "a JWT does not verify");
+            match error {
+                JwtError::Expired => Refusal::JwtExpired,
+                _ => Refusal::JwtInvalid,
+            }
+        })
 }
 
 #[cfg(test)]
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn exactly_one_bearer_token_is_taken() {
+    fn exactly_one_bearer_token_is_accepted() {
         assert_eq!(bearer(&metadata(&["Bearer abc"])), Ok("abc"));
         assert_eq!(bearer(&metadata(&["bEARER abc"])), Ok("abc"));
         assert_eq!(bearer(&metadata(&[])), Err(Refusal::JwtMissing));
@@ -100,7 +101,7 @@ mod tests {
         assert_eq!(
             bearer(&metadata(&["Bearer  abc"])),
             Ok(" abc"),
-            "the rest is the token's to be refused"
+            "a second space belongs to the token, which does not verify then"
         );
     }
 }

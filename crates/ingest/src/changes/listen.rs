@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use svc_store::{AgentId, DatabaseUrl, Listener, StoreError};
 use tokio_util::sync::CancellationToken;
 
-use super::Watch;
+use super::ChangeFeed;
+use crate::periodic::sleep;
 
 const CHANNEL: &str = "svc_agents";
 const RETRY: Duration = Duration::from_secs(5);
@@ -13,21 +14,17 @@ const RETRY: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Listen {
     pub url: DatabaseUrl,
-    pub watch: Arc<Watch>,
+    pub changes: Arc<ChangeFeed>,
 }
 
 impl Listen {
-    /// Listens until `stop`; connects anew whenever the connection is lost.
+    /// Listens until `stop`, and reconnects whenever the connection is lost.
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
         while let Some(ended) = stop.run_until_cancelled(self.listen()).await {
             if let Err(error) = ended {
-                tracing::warn!(%error, "not listening for changes: polling goes on");
+                tracing::warn!(%error, "not listening for changes: polling continues");
             }
-            if stop
-                .run_until_cancelled(tokio::time::sleep(RETRY))
-                .await
-                .is_none()
-            {
+            if !sleep(RETRY, &stop).await {
                 break;
             }
         }
@@ -36,10 +33,10 @@ impl Listen {
 
     async fn listen(&self) -> Result<(), StoreError> {
         let mut listener = Listener::connect(&self.url, CHANNEL).await?;
-        self.watch.notice_all();
+        self.changes.notice_all();
         loop {
             if let Ok(agent) = listener.recv().await?.parse() {
-                self.watch.notice(AgentId(agent));
+                self.changes.notice(AgentId(agent));
             }
         }
     }

@@ -1,28 +1,27 @@
-//! `Register`: the first answer at once; while the agent is pending the stream
-//! stays open, and the decision arrives on it, on whichever instance it waits.
+//! `Register`: the first answer comes at once. While the agent is pending, the response stream stays open,
+//! and the decision arrives on it, whichever instance it is made on.
 
 use std::{sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream};
-use svc_proto::v1::{AgentStatus as WireStatus, Credential, RegisterRequest, RegisterResponse};
+use svc_proto::v1::{AgentStatus as WireStatus, RegisterRequest, RegisterResponse};
 use svc_store::AgentStatus;
 use tokio::sync::OwnedSemaphorePermit;
 use tonic::{Request, Status};
 
-use super::{Ingest, ResponseStream};
+use super::{Context, Refusal, ResponseStream, convert};
 use crate::{
+    changes::Decision,
     enrol::{EnrolmentToken, IssueError, RegisterError, Registration, Standing},
-    grpc::{Refusal, convert},
-    listener::{ClientKey, Peer},
+    peer::{ClientKey, Peer},
     signing::Jwt,
-    watch::Decision,
 };
 
-/// For registrations that wait on an instance that stops.
+/// The retry delay for registrations that wait on an instance that stops.
 const DRAIN_RETRY: Duration = Duration::from_secs(1);
 
 pub(super) async fn register(
-    ingest: Arc<Ingest>,
+    context: Arc<Context>,
     request: Request<RegisterRequest>,
 ) -> Result<ResponseStream<RegisterResponse>, Refusal> {
     let peer = request
@@ -31,12 +30,12 @@ pub(super) async fn register(
         .cloned()
         .ok_or(Refusal::Internal)?;
     let (wanted, successor) = parse(request.into_inner(), peer.key)?;
-    let turn = ingest.turns.take().await;
+    let turn = context.admission.take().await;
     let turn = turn.map_err(|retry| refused(RegisterError::RateLimited { retry }, &peer))?;
     let registered = match successor {
-        None => ingest.enrolment.register(&wanted).await,
+        None => context.enrolment.register(&wanted).await,
         Some(successor) => {
-            ingest
+            context
                 .enrolment
                 .register_successor(&wanted, successor)
                 .await
@@ -48,17 +47,17 @@ pub(super) async fn register(
         host.id = %standing.host, host.name = wanted.facts.hostname, "registered"
     );
     match (standing.status, successor) {
-        // A successor's decision, and its JWT, are for the connection that proves its key.
+        // The decision about a successor, and its JWT, go to the connection that proves the successor's key.
         (_, Some(_)) => Ok(Box::pin(stream::iter([Ok(answer(&standing, None))]))),
         (AgentStatus::Pending, None) => {
             drop(turn);
-            Ok(wait(ingest, standing))
+            Ok(wait(context, standing))
         }
-        (_, None) => Ok(Box::pin(stream::iter([decided(&ingest, standing).await]))),
+        (_, None) => Ok(Box::pin(stream::iter([decided(&context, standing).await]))),
     }
 }
 
-/// Everything a client sends is bounded and checked here, before the database is asked.
+/// Bounds and checks everything that the client sent, before the database is asked.
 fn parse(
     request: RegisterRequest,
     key: ClientKey,
@@ -85,12 +84,12 @@ fn parse(
     ))
 }
 
-/// Logged for the operator, whoever is told what outside.
+/// Logs the reason for the operator.
 fn refused(error: RegisterError, peer: &Peer) -> Refusal {
     match &error {
-        RegisterError::Store(_) => {} // Logged where it is converted.
+        RegisterError::Store(_) => {} // Logged where it becomes a refusal.
         RegisterError::RateLimited { .. } => {
-            tracing::debug!(agent.key = %peer.key, peer = %peer.address, "a registration was put off");
+            tracing::debug!(agent.key = %peer.key, peer = %peer.address, "a registration must retry later");
         }
         reason => {
             tracing::warn!(%reason, agent.key = %peer.key, peer = %peer.address, "a registration was refused");
@@ -99,39 +98,39 @@ fn refused(error: RegisterError, peer: &Peer) -> Refusal {
     error.into()
 }
 
-/// PENDING now, the decision when it is made. Without a free place the client is asked to come back.
-fn wait(ingest: Arc<Ingest>, standing: Standing) -> ResponseStream<RegisterResponse> {
+/// Sends PENDING now and the decision when it is made. Without a free permit the client must retry.
+fn wait(context: Arc<Context>, standing: Standing) -> ResponseStream<RegisterResponse> {
     let first = Ok(answer(&standing, None));
-    let last = match ingest.waiting.clone().try_acquire_owned() {
-        Ok(place) => stream::once(decision(ingest, standing, place)).boxed(),
+    let last = match context.waiting_registrations.clone().try_acquire_owned() {
+        Ok(permit) => stream::once(decision(context, standing, permit)).boxed(),
         Err(_) => stream::once(async { Err(Refusal::Overloaded.into()) }).boxed(),
     };
     Box::pin(stream::iter([first]).chain(last))
 }
 
 async fn decision(
-    ingest: Arc<Ingest>,
+    context: Arc<Context>,
     standing: Standing,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 ) -> Result<RegisterResponse, Status> {
-    let mut waiting = ingest.watch.wait_for(standing.agent);
-    let Some(decision) = ingest.stop.run_until_cancelled(waiting.decision()).await else {
+    let mut waiting = context.changes.wait_for(standing.agent);
+    let Some(decision) = context.stop.run_until_cancelled(waiting.decision()).await else {
         return Err(Refusal::Draining { retry: DRAIN_RETRY }.into());
     };
-    let turn = ingest.turns.take().await;
+    let turn = context.admission.take().await;
     let _turn = turn.map_err(|retry| Refusal::RateLimited { retry })?;
     match decision {
-        Decision::Decided(status) => decided(&ingest, Standing { status, ..standing }).await,
+        Decision::Decided(status) => decided(&context, Standing { status, ..standing }).await,
         Decision::Deleted => Err(Refusal::AgentDeleted.into()),
     }
 }
 
-/// The answer to an agent that waits no longer: with a JWT only if it is active now.
-async fn decided(ingest: &Ingest, standing: Standing) -> Result<RegisterResponse, Status> {
+/// The final answer, with a JWT only if the agent is active now.
+async fn decided(context: &Context, standing: Standing) -> Result<RegisterResponse, Status> {
     if standing.status != AgentStatus::Active {
         return Ok(answer(&standing, None));
     }
-    match ingest.issuer.issue(standing.agent).await {
+    match context.issuer.issue(standing.agent).await {
         Ok(jwt) => Ok(answer(&standing, Some(jwt))),
         Err(IssueError::NotActive(Some(status))) => {
             Ok(answer(&Standing { status, ..standing }, None))
@@ -151,18 +150,7 @@ fn answer(standing: &Standing, jwt: Option<Jwt>) -> RegisterResponse {
         host_id: standing.host.to_string(),
         status: wire_status(standing.status).into(),
         message: message(standing),
-        credential: jwt.map(credential),
-    }
-}
-
-pub(super) fn credential(jwt: Jwt) -> Credential {
-    let expires_at = prost_types::Timestamp {
-        seconds: jwt.expires_at.as_second(),
-        nanos: 0,
-    };
-    Credential {
-        jwt: jwt.text,
-        expires_at: Some(expires_at),
+        credential: jwt.map(convert::credential),
     }
 }
 
@@ -175,7 +163,7 @@ fn wire_status(status: AgentStatus) -> WireStatus {
     }
 }
 
-/// For whoever reads the agent's log.
+/// A message for the agent's log, with the next step for an administrator.
 fn message(standing: &Standing) -> String {
     let agent = standing.agent;
     match (standing.status, standing.conflict_with) {

@@ -1,6 +1,5 @@
-//! The sweep: ends the streams of instances that were lost, and of agents that did
-//! not come back from a drain. Any instance does it, any number at once, but only
-//! with its own lease in hand: one whose lease has lapsed cannot judge others.
+//! The sweep: fences instances whose lease has expired, and marks as offline the agents of fenced instances
+//! and the agents that did not come back from a drain. Any instance sweeps, any number at once.
 
 use svc_store::{Store, StoreError, Swept};
 use uuid::Uuid;
@@ -9,11 +8,11 @@ use crate::{config::Timing, telemetry::SessionMetrics};
 
 pub(super) async fn pass(
     store: &Store,
-    me: Uuid,
+    own_id: Uuid,
     timing: &Timing,
     metrics: &SessionMetrics,
 ) -> Result<(), StoreError> {
-    let swept = store.sessions_sweep(me, timing.sweep_grace()).await?;
+    let swept = store.sessions_sweep(own_id, timing.sweep_grace()).await?;
     if swept != Swept::default() {
         let Swept {
             fenced,

@@ -1,4 +1,4 @@
-//! Registrations that wait for a decision: a room, and one who waits in it.
+//! Registrations that wait for an administrator's decision.
 
 use std::{
     collections::HashMap,
@@ -8,23 +8,24 @@ use std::{
 use svc_store::{AgentId, AgentStatus};
 use tokio::sync::watch;
 
-use super::{Watch, lock};
+use super::{ChangeFeed, lock};
 
-/// What became of a pending agent.
+/// What happened to a pending agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     Decided(AgentStatus),
     Deleted,
 }
 
-/// Bounded by the streams that wait, which are bounded themselves.
+/// Agents with at least one waiting registration on this instance. Bounded by the permits for waiting
+/// registrations.
 #[derive(Debug, Default)]
 pub(super) struct WaitingRoom(Mutex<HashMap<AgentId, watch::Sender<Option<Decision>>>>);
 
-/// One who waits for a decision; dropped, it waits no longer.
+/// One waiting registration. Dropping it ends the wait.
 #[derive(Debug)]
 pub struct Waiting {
-    watch: Arc<Watch>,
+    changes: Arc<ChangeFeed>,
     agent: AgentId,
     decision: watch::Receiver<Option<Decision>>,
 }
@@ -50,36 +51,33 @@ impl WaitingRoom {
 }
 
 impl Waiting {
-    pub(super) fn enter(watch: Arc<Watch>, agent: AgentId) -> Self {
+    pub(super) fn enter(changes: Arc<ChangeFeed>, agent: AgentId) -> Self {
         let decision = {
-            let mut room = watch.waiting.room();
+            let mut room = changes.waiting.room();
             room.entry(agent)
                 .or_insert_with(|| watch::channel(None).0)
                 .subscribe()
         };
         Self {
-            watch,
+            changes,
             agent,
             decision,
         }
     }
 
     pub async fn decision(&mut self) -> Decision {
-        loop {
-            if let Some(decision) = *self.decision.borrow_and_update() {
-                return decision;
-            }
-            if self.decision.changed().await.is_err() {
-                // The sender outlives us: it is removed in our own drop.
-                return std::future::pending().await;
-            }
+        let decided = self.decision.wait_for(Option::is_some).await;
+        match decided.ok().and_then(|decision| *decision) {
+            Some(decision) => decision,
+            // The sender lives until this is dropped, so this does not happen.
+            None => std::future::pending().await,
         }
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let mut room = self.watch.waiting.room();
+        let mut room = self.changes.waiting.room();
         let last = |sender: &watch::Sender<_>| sender.receiver_count() <= 1;
         if room.get(&self.agent).is_some_and(last) {
             room.remove(&self.agent);

@@ -1,26 +1,24 @@
-//! Where tonic's own view of a request becomes the contract's.
+//! Corrections to how tonic treats requests, so that clients see what the contract promises.
 //!
-//! tonic decodes a request before a handler sees it, and answers what does not
-//! decode with statuses of its own: OUT_OF_RANGE for a message that is too large,
-//! INTERNAL for one that is malformed. Neither is what the contract says. Of a
-//! call that takes one message it reads all that come, and forgets the others;
-//! and it knows one limit of a message's size for both methods.
+//! - tonic answers a request that does not decode with statuses of its own (OUT_OF_RANGE for a message
+//!   that is too large, INTERNAL for a malformed one). `translated` replaces them by refusals.
+//! - tonic reads all messages of a call that takes one, and ignores all but one. `single` refuses them.
+//! - tonic has one limit of message size for both methods. `single` adds the smaller one of `Register`.
 
 use axum::{body::Body, extract::Request, middleware::Next, response::Response};
 use futures_util::StreamExt;
 use http_body_util::{BodyStream, StreamBody};
+use svc_proto::contract::{REGISTER_PATH, limits::MAX_REGISTER_BYTES};
 use tonic::{Code, Status};
 
 use super::Refusal;
 
-const REGISTER: &str = "/svc.ingest.v1.IngestService/Register";
-const MAX_REGISTER_MESSAGE: u32 = 64 * 1024;
-/// What stands before each message: a flag and the message's length.
+/// The prefix of each message: a flag and the message's length.
 const PREFIX: usize = 5;
 
-/// Holds a registration's request to one message of its own size.
+/// Limits the request of a registration to one message of its own maximum size.
 pub(super) async fn single(request: Request, next: Next) -> Response {
-    let request = if request.uri().path() == REGISTER {
+    let request = if request.uri().path() == REGISTER_PATH {
         request.map(only_message)
     } else {
         request
@@ -42,7 +40,7 @@ fn only_message(body: Body) -> Body {
     Body::new(StreamBody::new(frames))
 }
 
-/// The first message of a body, as far as it has come.
+/// The first message of a body, as far as it has arrived.
 #[derive(Debug, Default)]
 struct Message {
     prefix: Vec<u8>,
@@ -50,7 +48,7 @@ struct Message {
 }
 
 impl Message {
-    /// Refuses a message by the length it claims, and what comes after its end.
+    /// Refuses a message whose prefix claims too large a length, and any data after the message's end.
     fn grow(&mut self, data: &[u8]) -> Result<(), Refusal> {
         let missing = PREFIX - self.prefix.len();
         self.prefix.extend(data.iter().take(missing));
@@ -58,11 +56,11 @@ impl Message {
         let [_, a, b, c, d] = self.prefix[..] else {
             return Ok(());
         };
-        let length = u32::from_be_bytes([a, b, c, d]);
-        if length > MAX_REGISTER_MESSAGE {
+        let length = u32::from_be_bytes([a, b, c, d]) as usize;
+        if length > MAX_REGISTER_BYTES {
             return Err(Refusal::MessageTooLarge);
         }
-        if self.seen > PREFIX + length as usize {
+        if self.seen > PREFIX + length {
             let what = "it has more than one message";
             return Err(Refusal::MalformedRequest(what.into()));
         }
@@ -78,7 +76,7 @@ pub(super) async fn translated(request: Request, next: Next) -> Response {
     }
 }
 
-/// A refusal of ours carries details; a bare one is tonic's.
+/// A refusal of this service carries details; a status without details is tonic's own.
 fn translate(status: &Status) -> Option<Refusal> {
     if !status.details().is_empty() {
         return None;
@@ -97,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_message_in_any_pieces_is_one_and_a_byte_more_is_another() {
+    fn one_message_in_any_pieces_is_accepted_and_one_byte_more_is_refused() {
         let message = [0, 0, 0, 0, 3, b'a', b'b', b'c'];
         for size in 1..=message.len() {
             let mut whole = Message::default();
@@ -109,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_refused_by_the_length_it_claims() {
+    fn a_message_is_refused_by_the_length_in_its_prefix() {
         let claimed = |length: u32| {
             let prefix = [&[0][..], &length.to_be_bytes()].concat();
             Message::default().grow(&prefix)

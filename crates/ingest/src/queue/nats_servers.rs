@@ -1,6 +1,6 @@
-//! Where NATS is and who we are there, as NATS users write it:
-//! `nats://user:password@one:4222,nats://two:4222`, a token in place of both, and
-//! `tls://` where TLS is required.
+//! The NATS servers and the credentials for them, as NATS users write them:
+//! `nats://user:password@one:4222,nats://two:4222`, a token in place of user and password, and `tls://`
+//! where TLS is required.
 
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
@@ -24,23 +24,25 @@ pub enum NatsAuth {
 const FORM: &str =
     "is none of memory:, nats://host:port and tls://host:port, several separated by commas";
 
-/// Credentials may stand in any of the URLs, but only one pair of them.
-pub(super) fn servers(text: &str) -> Result<NatsServers, String> {
-    let (mut urls, mut auth) = (Vec::new(), None);
-    for part in text.split(',').map(str::trim) {
-        let (url, given) = server(part, urls.first())?;
-        urls.push(url);
-        match (&auth, given) {
-            (_, None) => {}
-            (None, given) => auth = given,
-            (Some(known), Some(given)) if known == &given => {}
-            _ => return Err("gives different servers different credentials".into()),
+impl NatsServers {
+    /// Any of the URLs may carry credentials, but all that do must carry the same.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let (mut urls, mut auth) = (Vec::new(), None);
+        for part in text.split(',').map(str::trim) {
+            let (url, given) = server(part, urls.first())?;
+            urls.push(url);
+            match (&auth, given) {
+                (_, None) => {}
+                (None, given) => auth = given,
+                (Some(known), Some(given)) if known == &given => {}
+                _ => return Err("gives different servers different credentials".into()),
+            }
         }
+        Ok(Self { urls, auth })
     }
-    Ok(NatsServers { urls, auth })
 }
 
-/// A server after the first may leave its scheme out.
+/// Every server after the first may omit its scheme.
 fn server(text: &str, first: Option<&Url>) -> Result<(Url, Option<NatsAuth>), String> {
     let whole = match first {
         Some(first) if !text.contains("://") => format!("{}://{text}", first.scheme()),
@@ -98,7 +100,7 @@ mod tests {
 
     #[test]
     fn credentials_are_taken_out_of_the_urls() {
-        let servers = servers("nats://svc:p%40ss@one:4222, two:4223").unwrap();
+        let servers = NatsServers::parse("nats://svc:p%40ss@one:4222, two:4223").unwrap();
         let urls: Vec<&str> = servers.urls.iter().map(Url::as_str).collect();
         assert_eq!(urls, ["nats://one:4222", "nats://two:4223"]);
         let expected = NatsAuth::Password {
@@ -111,13 +113,13 @@ mod tests {
 
     #[test]
     fn a_user_without_a_password_is_a_token() {
-        let servers = servers("tls://s3cret@nats.example.com").unwrap();
+        let servers = NatsServers::parse("tls://s3cret@nats.example.com").unwrap();
         assert_eq!(servers.auth, Some(NatsAuth::Token("s3cret".into())));
         assert_eq!(servers.urls[0].as_str(), "tls://nats.example.com");
     }
 
     #[test]
-    fn what_is_no_server_is_refused() {
+    fn a_text_that_names_no_server_is_refused() {
         for text in [
             "nats://",
             "http://h",
@@ -125,8 +127,8 @@ mod tests {
             "nats://h,",
             "h:4222",
         ] {
-            assert!(servers(text).is_err(), "{text}");
+            assert!(NatsServers::parse(text).is_err(), "{text}");
         }
-        assert!(servers("nats://a:1@h,nats://a:2@i").is_err());
+        assert!(NatsServers::parse("nats://a:1@h,nats://a:2@i").is_err());
     }
 }

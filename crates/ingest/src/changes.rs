@@ -1,0 +1,200 @@
+//! Changes in the database, carried to the registrations and sessions of this instance that they concern.
+//!
+//! A notification names an agent and carries no authority: the agent is looked up. In addition, a poll
+//! compares all sessions of this instance with those that the database has, every few seconds, and looks
+//! up every agent that differs and every agent whose registration waits for a decision. A lost
+//! notification, or a connection that cannot LISTEN, therefore costs seconds and never an answer.
+//!
+//! A complete poll confirms the instance's [`Freshness`].
+
+mod listen;
+mod waiting;
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use svc_store::{AgentId, AgentStatus, Displaced, SessionStanding, Store, StoreError};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+pub use listen::Listen;
+pub use waiting::{Decision, Waiting};
+
+use crate::{
+    clock::DatabaseClock,
+    freshness::Freshness,
+    periodic::Periodic,
+    session::{EndReason, Orphans, SessionKey, SessionTable},
+};
+use waiting::WaitingRoom;
+
+/// The wait after a failed comparison. It is short, so that acknowledgements that were held back go out
+/// soon after the database is back.
+const RETRY: Duration = Duration::from_millis(500);
+
+#[derive(Debug)]
+pub struct ChangeFeed {
+    store: Store,
+    sessions: Arc<SessionTable>,
+    freshness: Arc<Freshness>,
+    clock: DatabaseClock,
+    instance: watch::Receiver<Uuid>,
+    waiting: WaitingRoom,
+    /// Agents to look up next. Bounded: only agents with a session or a waiting registration here get in.
+    changed: Mutex<HashSet<AgentId>>,
+    wake: Notify,
+}
+
+impl ChangeFeed {
+    pub fn new(
+        store: Store,
+        sessions: Arc<SessionTable>,
+        freshness: Arc<Freshness>,
+        clock: DatabaseClock,
+        instance: watch::Receiver<Uuid>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            sessions,
+            freshness,
+            clock,
+            instance,
+            waiting: WaitingRoom::default(),
+            changed: Mutex::default(),
+            wake: Notify::new(),
+        })
+    }
+
+    /// Waits for a decision about `agent`. The agent is looked up at once, so that a decision made just
+    /// before is not missed.
+    pub fn wait_for(self: &Arc<Self>, agent: AgentId) -> Waiting {
+        let waiting = Waiting::enter(self.clone(), agent);
+        self.notice(agent);
+        waiting
+    }
+
+    /// Looks the agent up soon, if it concerns this instance.
+    pub fn notice(&self, agent: AgentId) {
+        if self.waiting.contains(agent) || self.sessions.contains(agent) {
+            lock(&self.changed).insert(agent);
+            self.wake.notify_one();
+        }
+    }
+
+    /// Looks every agent of this instance up soon: notifications may have been missed.
+    pub fn notice_all(&self) {
+        let sessions = self.sessions.keys().into_iter().map(|key| key.agent);
+        let all = self.waiting.all().into_iter().chain(sessions);
+        lock(&self.changed).extend(all);
+        self.wake.notify_one();
+    }
+
+    pub async fn run(
+        self: Arc<Self>,
+        poll: Duration,
+        mut orphans: Orphans,
+        stop: CancellationToken,
+    ) -> anyhow::Result<()> {
+        let mut periodic = Periodic::new(poll, stop);
+        loop {
+            let compared = tokio::select! {
+                ticked = periodic.tick() => match ticked {
+                    true => self.poll(&mut orphans).await,
+                    false => return Ok(()),
+                },
+                () = self.wake.notified() => self.reconcile_changed().await,
+            };
+            if let Err(error) = compared {
+                tracing::warn!(%error, "could not read what changed in the database: retrying");
+                periodic.tick_after(RETRY.min(poll));
+            }
+        }
+    }
+
+    async fn reconcile_changed(&self) -> Result<(), StoreError> {
+        let changed = std::mem::take(&mut *lock(&self.changed));
+        self.reconcile(&changed.into_iter().collect::<Vec<_>>())
+            .await
+    }
+
+    /// The complete comparison. One statement reads what the database has for this instance; only
+    /// agents that differ are looked up.
+    async fn poll(&self, orphans: &mut Orphans) -> Result<(), StoreError> {
+        let began = Instant::now();
+        self.clock.synchronise(&self.store).await?;
+        let held: HashSet<SessionKey> = self.sessions.keys().into_iter().collect();
+        let instance = *self.instance.borrow();
+        let stored = self.store.sessions_standing(instance).await?;
+        self.reconcile(&self.doubtful(&held, &stored)).await?;
+        self.freshness.confirm(began);
+        self.sessions.release_acks();
+        orphans.close(&held, &stored);
+        Ok(())
+    }
+
+    /// Agents that wait for a decision, and agents whose session is not in the database as it is here.
+    fn doubtful(&self, held: &HashSet<SessionKey>, stored: &[SessionStanding]) -> Vec<AgentId> {
+        let sound: HashSet<SessionKey> = stored
+            .iter()
+            .filter(|session| session.active)
+            .map(SessionKey::of)
+            .collect();
+        let unsound = held.difference(&sound).map(|key| key.agent);
+        self.waiting.all().into_iter().chain(unsound).collect()
+    }
+
+    /// Reads the named agents from the database and delivers what it says: decisions to waiting
+    /// registrations, ends to sessions that must not go on.
+    async fn reconcile(&self, agents: &[AgentId]) -> Result<(), StoreError> {
+        let waiting: Vec<AgentId> = agents
+            .iter()
+            .copied()
+            .filter(|agent| self.waiting.contains(*agent))
+            .collect();
+        if !waiting.is_empty() {
+            let statuses = self.store.agents_statuses(&waiting).await?;
+            self.deliver(&waiting, &statuses.into_iter().collect());
+        }
+        let held = self.sessions.epochs_of(agents);
+        if !held.is_empty() {
+            for (agent, epoch, displaced) in self.store.sessions_displaced(&held).await? {
+                if let Displaced::NotActive { since, .. } = &displaced {
+                    let metrics = &self.sessions.metrics;
+                    metrics.revocation_seconds.observe(since.as_secs_f64());
+                }
+                let key = SessionKey { agent, epoch };
+                self.sessions.end(key, end_reason(&displaced));
+            }
+        }
+        Ok(())
+    }
+
+    fn deliver(&self, waiting: &[AgentId], statuses: &HashMap<AgentId, AgentStatus>) {
+        for agent in waiting {
+            match statuses.get(agent) {
+                Some(AgentStatus::Pending) => {}
+                Some(status) => self.waiting.deliver(*agent, Decision::Decided(*status)),
+                None => self.waiting.deliver(*agent, Decision::Deleted),
+            }
+        }
+    }
+}
+
+fn end_reason(displaced: &Displaced) -> EndReason {
+    match displaced {
+        Displaced::NotActive { status, .. } => EndReason::NotActive(*status),
+        Displaced::Deleted => EndReason::Deleted,
+        Displaced::Replaced => EndReason::Replaced,
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

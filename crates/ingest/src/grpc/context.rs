@@ -1,0 +1,52 @@
+//! What the handlers of `Register` and `Heartbeat` share: one value, made once when the service starts.
+
+use std::{sync::Arc, time::Duration};
+
+use svc_store::AgentId;
+use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::{
+    changes::ChangeFeed,
+    clock::DatabaseClock,
+    config::{Agents, Timing},
+    enrol::{Enrolment, Issuer, Turns},
+    freshness::Freshness,
+    peer::ClientKey,
+    queue::Queue,
+    rate::Keyed,
+    session::{Closer, Opener, SessionTable},
+    signing::SigningKey,
+    telemetry::PipelineMetrics,
+};
+
+#[derive(Debug)]
+pub struct Context {
+    pub key: Arc<SigningKey>,
+    pub issuer: Issuer,
+    pub enrolment: Enrolment,
+    /// Limits concurrent registrations.
+    pub admission: Turns,
+    /// One permit for each registration that waits for a decision.
+    pub waiting_registrations: Arc<Semaphore>,
+    pub changes: Arc<ChangeFeed>,
+    /// How often an agent may open a stream. The client key is part of the bucket's key, so that a stolen
+    /// JWT does not use up its owner's openings.
+    pub openings: Keyed<(AgentId, ClientKey)>,
+    pub sessions: Arc<SessionTable>,
+    pub opener: Opener,
+    pub closer: Arc<Closer>,
+    pub queue: Queue,
+    /// The current id of this instance, to which consumers address their commit hints.
+    pub instance: watch::Receiver<Uuid>,
+    pub freshness: Arc<Freshness>,
+    pub clock: DatabaseClock,
+    pub pipeline: PipelineMetrics,
+    /// What agents are told about themselves.
+    pub agents: Agents,
+    /// How long samples are kept: older ones are rejected.
+    pub retention: Duration,
+    pub timing: Timing,
+    pub stop: CancellationToken,
+}

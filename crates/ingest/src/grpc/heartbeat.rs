@@ -1,0 +1,105 @@
+//! `Heartbeat`: the stream between an agent and this instance, from Hello to its end.
+//!
+//! In reading order: [`Conversation`] (how the response body runs the handler), `greeting` (Hello, the
+//! session's opening, Welcome), `stream` (the loop over reports and mail), `report` (conversion and
+//! bounds), `acknowledging` (what the agent learns about its samples).
+
+mod acknowledging;
+mod conversation;
+mod greeting;
+mod report;
+mod stream;
+
+use std::{panic::AssertUnwindSafe, sync::Arc};
+
+use futures_util::FutureExt;
+use jiff::Timestamp;
+use svc_proto::v1::HeartbeatRequest;
+use svc_store::AgentId;
+use tonic::{Code, Status, Streaming};
+
+pub(super) use conversation::Conversation;
+use conversation::Outbox;
+pub use report::{Rules, Violation, entries};
+
+use super::{Context, Refusal};
+use crate::{peer::Peer, session::EndReason};
+
+/// The client of a heartbeat stream, with a verified JWT.
+#[derive(Clone, Debug)]
+pub(super) struct Authenticated {
+    pub agent: AgentId,
+    pub jwt_expires_at: Timestamp,
+    pub peer: Peer,
+}
+
+/// Why the handler of a stream returns.
+enum StreamEnd {
+    /// The client has gone away: nobody reads an answer.
+    ClientGone,
+    Goodbye,
+    Refused(Refusal),
+    /// The instance ended the session.
+    Ended(EndReason),
+}
+
+/// The response body of a heartbeat call, which runs its stream. A panic ends this stream alone.
+pub(super) fn converse(
+    context: Arc<Context>,
+    client: Authenticated,
+    inbound: Streaming<HeartbeatRequest>,
+) -> Conversation {
+    Conversation::new(|out| async move {
+        // Boxed, because this future would otherwise reserve the space of the awaited one twice.
+        let handled = Box::pin(handle(&context, &client, inbound, &out));
+        let end = AssertUnwindSafe(handled).catch_unwind().await;
+        let end = end.unwrap_or_else(|_| {
+            tracing::error!(agent.id = %client.agent, "a stream's handler panicked");
+            StreamEnd::Refused(Refusal::Internal)
+        });
+        finish(&context, &out, end).await;
+    })
+}
+
+async fn handle(
+    context: &Arc<Context>,
+    client: &Authenticated,
+    mut inbound: Streaming<HeartbeatRequest>,
+    out: &Outbox,
+) -> StreamEnd {
+    // Boxed: the greeting needs much space for a short time, and a stream may be idle for hours.
+    match Box::pin(greeting::greet(context, client, &mut inbound, out)).await {
+        Err(end) => end,
+        Ok(mut stream) => {
+            let end = stream.serve(client, &mut inbound).await;
+            stream.close_as(&end);
+            end
+        }
+    }
+}
+
+/// Sends the final status: OK after Goodbye, otherwise a refusal.
+async fn finish(context: &Context, out: &Outbox, end: StreamEnd) {
+    let refusal = match end {
+        StreamEnd::ClientGone | StreamEnd::Goodbye => return,
+        StreamEnd::Refused(refusal) => {
+            context.sessions.metrics.refused(refusal.reason_name());
+            refusal
+        }
+        StreamEnd::Ended(reason) => reason.into(),
+    };
+    out.end(refusal.into()).await;
+}
+
+fn violation(what: &str) -> StreamEnd {
+    StreamEnd::Refused(Refusal::ProtocolViolation(what.to_owned()))
+}
+
+/// A message that does not decode is the client's fault. Any other status means that the stream broke.
+fn undecodable(status: &Status) -> StreamEnd {
+    match status.code() {
+        Code::OutOfRange | Code::ResourceExhausted => StreamEnd::Refused(Refusal::MessageTooLarge),
+        Code::Internal | Code::InvalidArgument => violation("a message does not decode"),
+        _ => StreamEnd::ClientGone,
+    }
+}

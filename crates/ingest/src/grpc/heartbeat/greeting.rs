@@ -1,0 +1,131 @@
+//! The beginning of a stream: Hello from the client, the session opened in the database, Welcome to the client.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use svc_proto::{
+    ClientMessage, ServerMessage,
+    contract::limits::MAX_RUN_ID_BYTES,
+    v1::{AgentRelease, HeartbeatRequest, Hello, Settings, Welcome},
+};
+use svc_store::{Opened, SessionOpen};
+use tokio::time::timeout;
+use tonic::Streaming;
+
+use super::{Authenticated, Outbox, StreamEnd, stream::HeartbeatStream, undecodable, violation};
+use crate::{
+    grpc::{Context, Refusal, convert},
+    session::{Inbox, Session, SessionKey},
+};
+
+pub(super) async fn greet(
+    context: &Arc<Context>,
+    client: &Authenticated,
+    inbound: &mut Streaming<HeartbeatRequest>,
+    out: &Outbox,
+) -> Result<HeartbeatStream, StreamEnd> {
+    let hello = hello(context, inbound).await?;
+    let stream = open(context, client, hello, out)
+        .await
+        .map_err(StreamEnd::Refused)?;
+    let welcome = welcome(context, &stream);
+    stream.out.send(ServerMessage::Welcome(welcome)).await;
+    Ok(stream)
+}
+
+async fn hello(
+    context: &Context,
+    inbound: &mut Streaming<HeartbeatRequest>,
+) -> Result<Hello, StreamEnd> {
+    match timeout(context.timing.hello_deadline, inbound.message()).await {
+        Err(_) => Err(StreamEnd::Refused(Refusal::HelloTimeout)),
+        Ok(Err(status)) => Err(undecodable(&status)),
+        Ok(Ok(None)) => Err(StreamEnd::ClientGone),
+        Ok(Ok(Some(request))) => match request.message {
+            Some(ClientMessage::Hello(hello)) => Ok(hello),
+            _ => Err(violation("the first message is not Hello")),
+        },
+    }
+}
+
+/// Opens the session in the database and adds it to the table.
+async fn open(
+    context: &Arc<Context>,
+    client: &Authenticated,
+    hello: Hello,
+    out: &Outbox,
+) -> Result<HeartbeatStream, Refusal> {
+    let open = session_open(context, client, hello)?;
+    if !context.freshness.is_fresh() {
+        return Err(Refusal::DatabaseUnavailable);
+    }
+    let (epoch, acked, host) = match context.opener.open(open).await? {
+        Opened::Open {
+            epoch,
+            acked_seq,
+            host_id,
+        } => (epoch, acked_seq, host_id),
+        refused => return Err(refused.into()),
+    };
+    let inbox = Arc::new(Inbox::default());
+    let agent = client.agent;
+    let key = SessionKey { agent, epoch };
+    context.sessions.insert(Session {
+        key,
+        jwt_expires_at: client.jwt_expires_at,
+        inbox: inbox.clone(),
+    });
+    context.sessions.metrics.opened.inc();
+    context.sessions.metrics.streams.inc();
+    let (context, out) = (context.clone(), out.clone());
+    Ok(HeartbeatStream::new(context, key, host, acked, inbox, out))
+}
+
+fn session_open(
+    context: &Context,
+    client: &Authenticated,
+    hello: Hello,
+) -> Result<SessionOpen, Refusal> {
+    if hello.run_id.is_empty()
+        || hello.run_id.len() > MAX_RUN_ID_BYTES
+        || hello.run_id.chars().any(char::is_control)
+    {
+        return Err(Refusal::MalformedRequest(
+            "run_id is missing, too long, or holds a control character".into(),
+        ));
+    }
+    let sent_at = hello
+        .sent_at
+        .and_then(|at| Timestamp::new(at.seconds, at.nanos).ok());
+    let skew_ms = sent_at.map(|at| at.duration_since(context.clock.now()).as_millis());
+    let agent = convert::agent_facts(hello.agent)?;
+    let facts = convert::host_facts(hello.host)?;
+    Ok(SessionOpen {
+        agent_id: client.agent,
+        key: client.peer.key.to_string(),
+        boot_id: facts.boot_id.clone(),
+        run_id: hello.run_id,
+        version: agent.version,
+        capabilities: agent.capabilities,
+        facts,
+        skew_ms: skew_ms.and_then(|skew| i64::try_from(skew).ok()),
+    })
+}
+
+fn welcome(context: &Context, stream: &HeartbeatStream) -> Welcome {
+    let agents = &context.agents;
+    let base_url = agents.download_base_url.as_str();
+    let interval = prost_types::Duration::try_from(agents.heartbeat_interval).unwrap_or_default();
+    Welcome {
+        agent_id: stream.session.agent.to_string(),
+        server_time: Some(convert::timestamp(context.clock.now())),
+        settings: Some(Settings {
+            heartbeat_interval: Some(interval),
+            release: Some(AgentRelease {
+                version: agents.latest_version.clone().unwrap_or_default(),
+                download_base_url: base_url.trim_end_matches('/').to_owned(),
+            }),
+        }),
+        acked_seq: stream.acked.cast_unsigned(),
+    }
+}

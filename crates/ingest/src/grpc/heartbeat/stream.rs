@@ -1,0 +1,306 @@
+//! One heartbeat stream after its greeting: reports in, acknowledgements and mail out.
+//!
+//! Backpressure: the stream reads nothing from its client while two of its reports wait to be stored,
+//! while the client reports faster than allowed, or while a message to the client has not been taken.
+//! HTTP/2 flow control then holds the client back.
+
+use std::{collections::VecDeque, pin::pin, sync::Arc, time::Duration};
+
+use svc_proto::{
+    ClientMessage, ServerMessage,
+    contract::limits::{MAX_REPORTS_IN_FLIGHT, REPORT_BURST, REPORT_INTERVAL},
+    v1::{Drain, HeartbeatRequest, Report},
+};
+use svc_store::{CloseCause, GapKind, GapRow, HostId, Range, SessionClose};
+use tokio::time::{Instant, sleep_until};
+use tonic::{Status, Streaming};
+
+use super::{Authenticated, Outbox, Rules, StreamEnd, entries, undecodable, violation};
+use crate::{
+    grpc::{Context, convert},
+    queue::{Origin, Parcel},
+    rate::Rate,
+    session::{EndReason, Inbox, Numbering, PendingReport, SessionKey, drained},
+};
+
+const REPORTS: Rate = Rate::new(REPORT_INTERVAL, REPORT_BURST);
+/// Agents on a connection that has reached its maximum age reconnect within this time.
+const AGE_SPREAD: Duration = Duration::from_secs(10);
+
+/// What a stream acts upon next.
+enum Event {
+    Mail,
+    /// The connection has reached its maximum age.
+    Aged,
+    Report(Box<Range>),
+    /// Nothing to do but to check for acknowledgements and to read on.
+    Ready,
+}
+
+pub(super) struct HeartbeatStream {
+    pub(super) context: Arc<Context>,
+    pub(super) session: SessionKey,
+    host: HostId,
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) out: Outbox,
+    numbering: Numbering,
+    /// Reports that wait to be committed, oldest first.
+    pub(super) in_flight: VecDeque<PendingReport>,
+    /// Gaps of rejected samples that no acknowledgement has named yet, in order.
+    pub(super) rejected: VecDeque<GapRow>,
+    /// The watermark: everything up to this number is committed.
+    pub(super) acked: i64,
+    /// The highest number that an acknowledgement to the client has carried. Never above `acked`. It is
+    /// lower while the commit is newer than the last acknowledgement, while acknowledgements are withheld
+    /// because the database view is not fresh, and while rejections remain to be named.
+    pub(super) acked_to_client: i64,
+    /// Whether an acknowledgement must be sent at the next opportunity: the watermark moved, the client
+    /// repeated something that is committed already, or rejections remain to be named.
+    pub(super) ack_pending: bool,
+    /// The bucket of the report rate: when it will be full again.
+    reports_full_at: Instant,
+    /// Nothing is read before this time, because the client reports too fast.
+    paused_until: Option<Instant>,
+    aged: bool,
+    /// What to record when the stream ends, and its name in the metrics.
+    cause: CloseCause,
+    cause_name: &'static str,
+}
+
+impl HeartbeatStream {
+    pub(super) fn new(
+        context: Arc<Context>,
+        session: SessionKey,
+        host: HostId,
+        acked: i64,
+        inbox: Arc<Inbox>,
+        out: Outbox,
+    ) -> Self {
+        Self {
+            context,
+            session,
+            host,
+            inbox,
+            out,
+            numbering: Numbering::after(acked),
+            in_flight: VecDeque::new(),
+            rejected: VecDeque::new(),
+            acked,
+            acked_to_client: acked,
+            ack_pending: false,
+            reports_full_at: Instant::now(),
+            paused_until: None,
+            aged: false,
+            cause: CloseCause::Lost,
+            cause_name: CloseCause::Lost.as_str(),
+        }
+    }
+
+    pub(super) async fn serve(
+        &mut self,
+        client: &Authenticated,
+        inbound: &mut Streaming<HeartbeatRequest>,
+    ) -> StreamEnd {
+        loop {
+            let event = self.next_event(client, inbound).await;
+            if let Err(end) = self.act(event).await {
+                return end;
+            }
+        }
+    }
+
+    /// Waits for the next event and judges it, but does not act on it. The future of an idle stream is
+    /// this one, and it stays small because the states of acting are not part of it.
+    async fn next_event(
+        &mut self,
+        client: &Authenticated,
+        inbound: &mut Streaming<HeartbeatRequest>,
+    ) -> Result<Event, StreamEnd> {
+        let pause_ends = self.paused_until.unwrap_or_else(Instant::now);
+        let reading = self.in_flight.len() < MAX_REPORTS_IN_FLIGHT && self.paused_until.is_none();
+        self.inbox.set_reading(reading, self.context.sessions.now());
+        tokio::select! {
+            biased;
+            () = self.inbox.mail_arrived() => Ok(Event::Mail),
+            () = client.peer.closing.cancelled(), if !self.aged => Ok(Event::Aged),
+            () = sleep_until(pause_ends), if self.paused_until.is_some() => {
+                self.paused_until = None;
+                Ok(Event::Ready)
+            }
+            message = inbound.message(), if reading => self.receive(message),
+        }
+    }
+
+    async fn act(&mut self, event: Result<Event, StreamEnd>) -> Result<(), StreamEnd> {
+        match event? {
+            Event::Mail => self.read_mail().await?,
+            Event::Aged => self.drain_aged().await,
+            Event::Report(range) => self.enqueue(*range).await?,
+            Event::Ready => {}
+        }
+        self.acknowledge().await;
+        Ok(())
+    }
+
+    fn receive(
+        &mut self,
+        message: Result<Option<HeartbeatRequest>, Status>,
+    ) -> Result<Event, StreamEnd> {
+        let request = match message {
+            Ok(Some(request)) => request,
+            Ok(None) => return Err(StreamEnd::ClientGone),
+            Err(status) => return Err(undecodable(&status)),
+        };
+        self.inbox.message_arrived(self.context.sessions.now());
+        match request.message {
+            Some(ClientMessage::Report(report)) => self.report(report),
+            Some(ClientMessage::Goodbye(_)) => Err(StreamEnd::Goodbye),
+            Some(ClientMessage::Hello(_)) => Err(violation("Hello came twice")),
+            None => Ok(Event::Ready), // A message of a later protocol version.
+        }
+    }
+
+    fn report(&mut self, report: Report) -> Result<Event, StreamEnd> {
+        let now = Instant::now();
+        if let Err(wait) = REPORTS.take(&mut self.reports_full_at, now) {
+            self.paused_until = Some(now + wait);
+        }
+        let rules = Rules {
+            now: self.context.clock.now(),
+            retention: self.context.retention,
+        };
+        let sent = report.samples.len();
+        let entries = entries(report, &rules).map_err(|error| violation(&error.to_string()))?;
+        let Some(range) = self.numbering.take(self.session.agent, self.host, entries) else {
+            self.count_duplicates(sent);
+            self.ack_pending = true; // A repetition is acknowledged again.
+            return Ok(Event::Ready);
+        };
+        let rejected = range
+            .gaps
+            .iter()
+            .filter(|gap| gap.kind == GapKind::Rejected);
+        let rejected_count: i64 = rejected.clone().map(GapRow::len).sum();
+        self.rejected.extend(rejected.cloned());
+        let taken = range.samples.len() + usize::try_from(rejected_count).unwrap_or(0);
+        self.count_duplicates(sent.saturating_sub(taken));
+        Ok(Event::Report(Box::new(range)))
+    }
+
+    fn count_duplicates(&self, count: usize) {
+        self.context.pipeline.duplicates.inc_by(count as u64);
+    }
+
+    /// Waits until the queue has the range. Mail is served meanwhile; the client is not read.
+    async fn enqueue(&mut self, range: Range) -> Result<(), StreamEnd> {
+        self.inbox.set_reading(false, self.context.sessions.now());
+        let last_seq = range.last_seq;
+        let origin = Origin {
+            epoch: self.session.epoch,
+            instance: *self.context.instance.borrow(),
+        };
+        let mut push = pin!(self.context.queue.push(Parcel { range, origin }));
+        let ticket = loop {
+            tokio::select! {
+                biased;
+                ticket = &mut push => break ticket,
+                () = self.inbox.mail_arrived() => {
+                    self.read_mail().await?;
+                    self.acknowledge().await;
+                }
+            }
+        };
+        self.in_flight.push_back(PendingReport {
+            last_seq,
+            ticket,
+            since: Instant::now(),
+        });
+        self.inbox
+            .set_oldest_pending(self.in_flight.front().copied());
+        // The commit may have been announced before this report was noted as pending.
+        self.ack_pending |= self.acked >= last_seq;
+        Ok(())
+    }
+
+    async fn read_mail(&mut self) -> Result<(), StreamEnd> {
+        let mail = self.inbox.take();
+        if let Some(reason) = mail.end {
+            return Err(StreamEnd::Ended(reason));
+        }
+        if let Some(jwt) = mail.credential {
+            let credential = convert::credential(jwt);
+            self.out.send(ServerMessage::Credential(credential)).await;
+        }
+        if let Some(slot) = mail.drain {
+            self.drain(slot).await;
+        }
+        self.note_refused(mail.refused);
+        if mail.acked_seq > self.acked {
+            let more = mail.acked_seq.abs_diff(self.acked);
+            self.context.pipeline.acknowledged.inc_by(more);
+            self.acked = mail.acked_seq;
+            self.ack_pending = true;
+        }
+        Ok(())
+    }
+
+    /// Asks the agent to reconnect on a new connection. An instance that stops drains its agents itself.
+    async fn drain_aged(&mut self) {
+        self.aged = true;
+        if !self.context.stop.is_cancelled() {
+            self.drain(AGE_SPREAD.mul_f64(rand::random())).await;
+        }
+    }
+
+    /// From here on, a client that leaves without Goodbye counts as drained, not as lost.
+    async fn drain(&mut self, slot: Duration) {
+        self.set_cause(drained(slot));
+        let reconnect_after = prost_types::Duration::try_from(slot).ok();
+        let drain = Drain { reconnect_after };
+        self.out.send(ServerMessage::Drain(drain)).await;
+    }
+
+    /// Notes why the stream ends, where that is known.
+    pub(super) fn close_as(&mut self, end: &StreamEnd) {
+        match end {
+            StreamEnd::ClientGone => {}
+            StreamEnd::Goodbye => self.set_cause(CloseCause::Goodbye),
+            StreamEnd::Refused(_) => {
+                self.cause = CloseCause::Lost;
+                self.cause_name = "violation";
+            }
+            StreamEnd::Ended(reason) => {
+                self.set_cause(reason.cause());
+                self.cause_name = match reason {
+                    EndReason::Replaced => "replaced",
+                    EndReason::Silent => "silent",
+                    EndReason::Unstored => "unstored",
+                    _ => self.cause_name,
+                };
+            }
+        }
+    }
+
+    fn set_cause(&mut self, cause: CloseCause) {
+        self.cause = cause;
+        self.cause_name = cause.as_str();
+    }
+}
+
+/// However the stream ends, by return, by panic or because its client vanished: its session leaves the
+/// table and is closed in the database.
+impl Drop for HeartbeatStream {
+    fn drop(&mut self) {
+        let sessions = &self.context.sessions;
+        sessions.remove(self.session);
+        sessions.metrics.streams.dec();
+        sessions.metrics.closed(self.cause_name);
+        let (SessionKey { agent, epoch }, cause) = (self.session, self.cause);
+        tracing::debug!(agent.id = %agent, cause = cause.as_str(), "a stream ended");
+        self.context.closer.close(SessionClose {
+            agent_id: agent,
+            epoch,
+            cause,
+        });
+    }
+}

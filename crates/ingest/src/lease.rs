@@ -1,0 +1,195 @@
+//! This instance's lease: a row in the database that says the instance is alive.
+//!
+//! **Renewal.** The lease is renewed every few seconds on the database's clock. Other instances trust it
+//! until it expires; nothing else tells them that this instance lives.
+//!
+//! **Fencing.** When a lease has expired, any other instance may *fence* it: it marks the row as ended for
+//! good, and after a grace it declares the agents of that instance offline unless they have reappeared
+//! elsewhere. The fenced instance may still be running, for example after it was suspended or cut off
+//! from the database. The danger is that it then goes on writing as if it still owned its agents. It
+//! cannot: every write that concerns an agent's presence names the session's epoch, only the newest epoch
+//! of an agent has any effect, and a fenced id can never be renewed.
+//!
+//! **Claiming again.** An instance that finds itself fenced takes a new id, claims a new lease, and takes
+//! over those of its sessions that no newer session has replaced. It ends the others.
+//!
+//! **Sweeping.** Only an instance that holds its own lease may fence others: an instance that could not
+//! renew cannot tell whether the others or itself are cut off.
+//!
+//! A lease is claimed only beside siblings that sign with the same key.
+
+mod sweep;
+
+use std::sync::Arc;
+
+use svc_store::{LeaseClaim, LeaseRenewal, NewInstance, Store, StoreError};
+use tokio::{sync::watch, time::Instant};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::{
+    config::{Problems, Timing},
+    periodic::Periodic,
+    session::{EndReason, SessionKey, SessionTable},
+    startup::{self, StartError},
+};
+
+/// Sessions taken over in one statement.
+const BATCH: usize = 1000;
+
+#[derive(Debug)]
+pub struct Lease {
+    store: Store,
+    instance: NewInstance,
+    timing: Timing,
+    sessions: Arc<SessionTable>,
+    /// Announces the instance's current id to the other parts.
+    id: watch::Sender<Uuid>,
+    /// The sessions are still recorded under an earlier id.
+    takeover_pending: bool,
+}
+
+impl Lease {
+    /// Claims the lease. A sibling with another key may be this instance's own dead predecessor, so it
+    /// gets one lease term to expire.
+    pub async fn claim(
+        store: Store,
+        instance: NewInstance,
+        timing: Timing,
+        sessions: Arc<SessionTable>,
+    ) -> Result<Self, StartError> {
+        let deadline = Instant::now() + startup::lease_patience(&timing);
+        let id = watch::Sender::new(instance.id);
+        let mut lease = Self {
+            store,
+            instance,
+            timing,
+            sessions,
+            id,
+            takeover_pending: false,
+        };
+        loop {
+            let Err(problems) = lease.try_claim().await? else {
+                return Ok(lease);
+            };
+            if Instant::now() >= deadline {
+                return Err(problems.into());
+            }
+            tracing::warn!(reason = %problems, "waiting one lease term for the instance with the other key to expire");
+            tokio::time::sleep(timing.lease_renewal.min(deadline - Instant::now())).await;
+        }
+    }
+
+    pub fn id(&self) -> watch::Receiver<Uuid> {
+        self.id.subscribe()
+    }
+
+    /// Renews until `stop`, then releases the lease.
+    pub async fn run(mut self, stop: CancellationToken) -> anyhow::Result<()> {
+        let mut periodic = Periodic::new(self.timing.lease_renewal, stop);
+        while periodic.tick().await {
+            self.pass().await?;
+        }
+        match self.store.lease_release(self.instance.id).await {
+            Ok(_) => tracing::debug!(instance.id = %self.instance.id, "the lease was released"),
+            Err(error) => tracing::warn!(%error, "the lease was not released: it will expire"),
+        }
+        Ok(())
+    }
+
+    /// An unreachable database does not end the instance: the lease expires, and is claimed again later.
+    async fn pass(&mut self) -> anyhow::Result<()> {
+        match self
+            .store
+            .lease_renew(self.instance.id, self.timing.lease_ttl)
+            .await
+        {
+            Ok(LeaseRenewal::Renewed) => {
+                self.sessions.metrics.lease.set(1);
+                self.after_renewal().await;
+            }
+            Ok(LeaseRenewal::Fenced | LeaseRenewal::Gone) => return self.claim_again().await,
+            Err(error) => {
+                self.sessions.metrics.lease.set(0);
+                tracing::warn!(%error, "the lease could not be renewed");
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes over its own sessions first; sweeps other instances only when that is done.
+    async fn after_renewal(&mut self) {
+        let done = match self.takeover_pending {
+            true => self.take_over().await,
+            false => {
+                let (own_id, metrics) = (self.instance.id, &self.sessions.metrics);
+                sweep::pass(&self.store, own_id, &self.timing, metrics).await
+            }
+        };
+        if let Err(error) = done {
+            tracing::warn!(%error, "could not sweep: the next pass retries");
+        }
+    }
+
+    /// Records the sessions whose epoch is still the newest under the new id, and ends the others.
+    async fn take_over(&mut self) -> Result<(), StoreError> {
+        let held = self.sessions.epochs();
+        for batch in held.chunks(BATCH) {
+            let taken = self.store.sessions_reclaim(self.instance.id, batch).await?;
+            for (agent, epoch) in batch.iter().filter(|(agent, _)| !taken.contains(agent)) {
+                let (agent, epoch) = (*agent, *epoch);
+                self.sessions
+                    .end(SessionKey { agent, epoch }, EndReason::Replaced);
+            }
+        }
+        self.takeover_pending = false;
+        Ok(())
+    }
+
+    /// Siblings may have started with another key meanwhile, so their keys are compared again.
+    async fn claim_again(&mut self) -> anyhow::Result<()> {
+        let old = self.instance.id;
+        match self.try_claim().await {
+            Ok(Ok(())) => {
+                tracing::warn!(instance.old = %old, instance.id = %self.instance.id, "the lease was lost and claimed again");
+                self.takeover_pending = old != self.instance.id;
+                if self.takeover_pending {
+                    self.after_renewal().await;
+                }
+                Ok(())
+            }
+            Ok(Err(problems)) => Err(problems.into()),
+            Err(error) => {
+                tracing::warn!(%error, "the lease could not be claimed again");
+                Ok(())
+            }
+        }
+    }
+
+    /// Claims under the current id if possible. A lease that has ended needs a new id.
+    async fn try_claim(&mut self) -> Result<Result<(), Problems>, StoreError> {
+        match self
+            .store
+            .lease_claim(
+                &self.instance,
+                self.timing.lease_ttl,
+                self.timing.outage_grace,
+            )
+            .await?
+        {
+            LeaseClaim::Claimed => {
+                self.id.send_replace(self.instance.id);
+                Ok(Ok(()))
+            }
+            LeaseClaim::KidMismatch { kid, hostname, .. } => Ok(Err(startup::foreign_key(
+                &self.instance.kid,
+                &kid,
+                &hostname,
+            ))),
+            LeaseClaim::Ended => {
+                self.instance.id = Uuid::now_v7();
+                Box::pin(self.try_claim()).await
+            }
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! What the parts of a started instance share, and how each of them is made from it.
+
+use std::sync::Arc;
+
+use svc_store::{Bulkhead, Store};
+use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::{
+    changes::{ChangeFeed, Listen},
+    clock::DatabaseClock,
+    config::Config,
+    consumer::{Acks, Consumer, DepthGauge},
+    enrol::{Enrolment, Issuer, Turns},
+    freshness::Freshness,
+    grpc::{self, Context},
+    health::Health,
+    maintenance::{Maintenance, Reinstalls, Rollups},
+    queue::Queue,
+    session::{AckBackstop, Closer, HintListener, Opener, SessionTable, Upkeep},
+    signing::SigningKey,
+    telemetry::PipelineMetrics,
+};
+
+pub(super) struct Instance {
+    pub config: Config,
+    pub store: Store,
+    pub health: Health,
+    pub sessions: Arc<SessionTable>,
+    pub pipeline: PipelineMetrics,
+    pub queue: Queue,
+    pub key: Arc<SigningKey>,
+    pub issuer: Issuer,
+    pub closer: Arc<Closer>,
+    pub freshness: Arc<Freshness>,
+    pub clock: DatabaseClock,
+    /// The current id of this instance. It changes when the lease is lost and claimed again.
+    pub id: watch::Receiver<Uuid>,
+}
+
+impl Instance {
+    /// How many streams without an authenticated agent may be open, of each kind: registrations that wait
+    /// for a decision, and health watches.
+    pub fn max_unauthenticated_streams(&self) -> usize {
+        (self.config.grpc.limits.connections / 10).max(1)
+    }
+
+    pub fn changes(&self) -> Arc<ChangeFeed> {
+        ChangeFeed::new(
+            self.store.clone(),
+            self.sessions.clone(),
+            self.freshness.clone(),
+            self.clock.clone(),
+            self.id.clone(),
+        )
+    }
+
+    pub fn listen(&self, changes: &Arc<ChangeFeed>) -> Listen {
+        Listen {
+            url: self.config.database.listen_url(),
+            changes: changes.clone(),
+        }
+    }
+
+    pub fn grpc_context(
+        &self,
+        changes: Arc<ChangeFeed>,
+        opener: Opener,
+        stop: CancellationToken,
+    ) -> Arc<Context> {
+        let timing = self.config.timing;
+        Arc::new(Context {
+            key: self.key.clone(),
+            issuer: self.issuer.clone(),
+            enrolment: Enrolment::new(self.store.clone(), timing.reinstall_quiet),
+            admission: Turns::beside(self.store.connections(Bulkhead::Auth)),
+            waiting_registrations: Arc::new(Semaphore::new(self.max_unauthenticated_streams())),
+            changes,
+            openings: grpc::openings(),
+            sessions: self.sessions.clone(),
+            opener,
+            closer: self.closer.clone(),
+            queue: self.queue.clone(),
+            instance: self.id.clone(),
+            freshness: self.freshness.clone(),
+            clock: self.clock.clone(),
+            pipeline: self.pipeline.clone(),
+            agents: self.config.agents.clone(),
+            retention: self.config.retention.metrics,
+            timing,
+            stop,
+        })
+    }
+
+    pub fn upkeep(&self) -> Upkeep {
+        Upkeep {
+            sessions: self.sessions.clone(),
+            issuer: self.issuer.clone(),
+            freshness: self.freshness.clone(),
+            timing: self.config.timing,
+        }
+    }
+
+    pub fn backstop(&self) -> AckBackstop {
+        AckBackstop {
+            sessions: self.sessions.clone(),
+            store: self.store.clone(),
+            queue: self.queue.clone(),
+            timing: self.config.timing,
+        }
+    }
+
+    /// None where the configuration leaves consuming to other processes.
+    pub fn consumers(&self) -> Vec<Consumer> {
+        if !self.config.queue.consume {
+            return Vec::new();
+        }
+        let acks = || Acks::of(&self.queue, &self.sessions);
+        Consumer::of_all_shards(&self.queue, &self.store, acks, &self.pipeline)
+    }
+
+    /// The in-process queue needs no hints: its consumer delivers to the table itself.
+    pub fn hint_listener(&self) -> Option<HintListener> {
+        match &self.queue {
+            Queue::InProcess(_) => None,
+            Queue::JetStream(jetstream) => Some(HintListener {
+                hints: jetstream.hints(),
+                sessions: self.sessions.clone(),
+                instance: self.id.clone(),
+            }),
+        }
+    }
+
+    pub fn depth_gauge(&self) -> DepthGauge {
+        DepthGauge {
+            queue: self.queue.clone(),
+            pipeline: self.pipeline.clone(),
+        }
+    }
+
+    pub fn maintenance(&self) -> Maintenance {
+        Maintenance {
+            store: self.store.clone(),
+            direct: self.config.database.listen_url(),
+            retention: self.config.retention,
+        }
+    }
+
+    pub fn rollups(&self) -> Rollups {
+        Rollups {
+            store: self.store.clone(),
+            period: self.config.timing.rollup,
+        }
+    }
+
+    pub fn reinstalls(&self, changes: &Arc<ChangeFeed>) -> Reinstalls {
+        Reinstalls {
+            store: self.store.clone(),
+            changes: changes.clone(),
+            period: self.config.timing.poll,
+            quiet: self.config.timing.reinstall_quiet,
+        }
+    }
+}

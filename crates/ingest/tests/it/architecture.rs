@@ -1,0 +1,228 @@
+//! The structure that ARCHITECTURE.md promises, read from the sources: no import cycle between modules, and
+//! generated protobuf types only at the edges.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// A module as its path from the crate root: `["grpc", "heartbeat", "stream"]`.
+type Module = Vec<String>;
+
+/// The modules of a crate with the text of their files, without unit tests.
+struct Sources(BTreeMap<Module, String>);
+
+impl Sources {
+    fn of_this_crate() -> Self {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let mut files = Vec::new();
+        collect(&root, &mut files);
+        let modules = files.into_iter().filter_map(|file| {
+            let module = module_of(file.strip_prefix(&root).ok()?)?;
+            Some((module, without_tests(&fs::read_to_string(&file).ok()?)))
+        });
+        Self(modules.collect())
+    }
+
+    /// The modules that `module` imports, each as precisely as the path names it.
+    fn imports(&self, module: &Module) -> BTreeSet<Module> {
+        let text = &self.0[module];
+        let mut found = BTreeSet::new();
+        for path in used_paths(text) {
+            if let Some(target) = absolute(module, &path) {
+                found.insert(self.resolve(&target));
+            }
+        }
+        found.remove(module);
+        found
+    }
+
+    /// The longest prefix of a path that is a module, followed through one re-export: `session::Inbox` is
+    /// `session::inbox` if `session.rs` says `pub use inbox::Inbox`.
+    fn resolve(&self, path: &[String]) -> Module {
+        let longest = (0..=path.len()).rev();
+        let module = longest
+            .map(|length| path[..length].to_vec())
+            .find(|prefix| prefix.is_empty() || self.0.contains_key(prefix))
+            .unwrap_or_default();
+        let Some(item) = path.get(module.len()) else {
+            return module;
+        };
+        let reexport = self.0.get(&module).and_then(|text| {
+            let mut paths = used_paths(text).into_iter();
+            paths.find(|used| used.len() > 1 && used.last() == Some(item))
+        });
+        let target = reexport.and_then(|used| {
+            let child: Module = [&module[..], &used[..1]].concat();
+            self.0.contains_key(&child).then_some(child)
+        });
+        target.unwrap_or(module)
+    }
+
+    /// For every folder: which of its children import which others.
+    fn sibling_edges(&self) -> BTreeSet<(Module, Module)> {
+        let mut edges = BTreeSet::new();
+        for module in self.0.keys() {
+            for target in self.imports(module) {
+                let common = module
+                    .iter()
+                    .zip(&target)
+                    .take_while(|(one, other)| one == other)
+                    .count();
+                // An import between a module and its own ancestor joins no siblings.
+                if module.len() > common && target.len() > common {
+                    edges.insert((module[..=common].to_vec(), target[..=common].to_vec()));
+                }
+            }
+        }
+        edges
+    }
+}
+
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder").flatten() {
+        let path = entry.path();
+        match path.is_dir() {
+            true => collect(&path, files),
+            false => files.push(path),
+        }
+    }
+}
+
+fn module_of(file: &Path) -> Option<Module> {
+    let text = file.to_str()?.strip_suffix(".rs")?;
+    let skip = ["lib", "main"].contains(&text);
+    (!skip).then(|| text.split('/').map(str::to_owned).collect())
+}
+
+fn without_tests(text: &str) -> String {
+    let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+    let lines = code
+        .lines()
+        .map(|line| line.split("//").next().unwrap_or_default());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Every path of the `use` declarations, with braces expanded and aliases dropped, and every inline
+/// `crate::…` path.
+fn used_paths(text: &str) -> Vec<Module> {
+    let mut paths = Vec::new();
+    let uses = text.split_inclusive(';').filter_map(|statement| {
+        let at = statement.find("use ")?;
+        let before = statement[..at].trim_end();
+        let is_import = before.is_empty() || before.ends_with([';', '}', ')', ']', 'b']);
+        is_import.then(|| statement[at + 4..].trim_end_matches(';'))
+    });
+    uses.for_each(|tree| expand(&[], tree, &mut paths));
+    for (at, _) in text.match_indices("crate::") {
+        let inline: String = text[at..]
+            .chars()
+            .take_while(|char| char.is_alphanumeric() || "_:".contains(*char))
+            .collect();
+        paths.push(segments(&inline));
+    }
+    paths
+}
+
+fn expand(prefix: &[String], tree: &str, paths: &mut Vec<Module>) {
+    let tree = tree.trim();
+    let Some((head, rest)) = tree.split_once('{') else {
+        let plain = tree.split(" as ").next().unwrap_or_default();
+        paths.push([prefix, &segments(plain)].concat());
+        return;
+    };
+    let prefix = [prefix, &segments(head)].concat();
+    let inner = rest.trim_end().strip_suffix('}').unwrap_or(rest);
+    let (mut depth, mut start) = (0, 0);
+    for (at, char) in inner.char_indices().chain([(inner.len(), ',')]) {
+        match char {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                if !inner[start..at].trim().is_empty() {
+                    expand(&prefix, &inner[start..at], paths);
+                }
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+fn segments(path: &str) -> Module {
+    path.split("::")
+        .map(str::trim)
+        .filter(|segment| !segment.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// A path of this crate from its root; `None` for paths of other crates.
+fn absolute(module: &Module, path: &[String]) -> Option<Module> {
+    match path.first()?.as_str() {
+        "crate" => Some(path[1..].to_vec()),
+        "super" => {
+            let ups = path.iter().take_while(|part| *part == "super").count();
+            let base = module.len().checked_sub(ups)?;
+            Some([&module[..base], &path[ups..]].concat())
+        }
+        "self" => Some([&module[..], &path[1..]].concat()),
+        _ => None,
+    }
+}
+
+/// The edges that lie on a cycle or between cycles: modules that import nothing, or that nothing imports, are
+/// removed until none is left.
+fn cyclic(edges: &BTreeSet<(Module, Module)>) -> BTreeSet<(Module, Module)> {
+    let mut left = edges.clone();
+    loop {
+        let before = left.len();
+        let origins: BTreeSet<Module> = left.iter().map(|(from, _)| from.clone()).collect();
+        left.retain(|(_, to)| origins.contains(to));
+        let targets: BTreeSet<Module> = left.iter().map(|(_, to)| to.clone()).collect();
+        left.retain(|(from, _)| targets.contains(from));
+        if left.len() == before {
+            return left;
+        }
+    }
+}
+
+#[test]
+fn no_modules_import_each_other_in_a_cycle() {
+    let edges = Sources::of_this_crate().sibling_edges();
+    assert!(edges.len() > 80, "only {} imports were found", edges.len());
+    let knows = |from: &str, to: &str| edges.contains(&(segments(from), segments(to)));
+    assert!(knows("grpc", "session") && knows("grpc::heartbeat", "grpc::convert"));
+    let cyclic = cyclic(&edges);
+    let shown = cyclic
+        .iter()
+        .map(|(from, to)| format!("{} -> {}", from.join("::"), to.join("::")));
+    assert!(
+        cyclic.is_empty(),
+        "these imports form a cycle: {:#?}",
+        shown.collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn a_cycle_would_be_found() {
+    let edge = |from: &str, to: &str| (segments(from), segments(to));
+    let chain = BTreeSet::from([edge("a", "b"), edge("b", "c")]);
+    assert!(cyclic(&chain).is_empty());
+    let closed = chain.into_iter().chain([edge("c", "a"), edge("c", "d")]);
+    assert_eq!(cyclic(&closed.collect()).len(), 3);
+}
+
+#[test]
+fn generated_protobuf_types_stay_at_the_edges() {
+    let sources = Sources::of_this_crate();
+    let users = sources
+        .0
+        .iter()
+        .filter(|(_, text)| text.contains("svc_proto"));
+    for (module, _) in users {
+        let allowed = module[0] == "grpc" || module.join("::") == "queue::payload";
+        assert!(allowed, "{} uses svc_proto", module.join("::"));
+    }
+}
