@@ -1,7 +1,7 @@
-//! Whether the service can do its work, for `/healthz` and `grpc.health.v1` alike.
+//! Whether the service can do its work, for `/healthz` and `grpc.health.v1`.
 //!
-//! A database that is away for a moment is not a sick service: restarting every
-//! instance at once would only add a stampede. It counts after a minute.
+//! A database that is away for a moment does not make the service unhealthy: restarting every instance at once
+//! would only add a stampede. It counts after a grace.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},

@@ -72,7 +72,7 @@ impl HttpServer {
                 Ok((stream, _)) => return stream,
                 Err(error) => {
                     shedding.report(&error);
-                    shedding.turn_away(&self.socket, &error);
+                    shedding.close_waiting(&self.socket, &error);
                 }
             }
             tokio::time::sleep(ACCEPT_PAUSE).await;

@@ -1,9 +1,18 @@
-//! `svc-ingest`: the front door of a fleet, between host agents and PostgreSQL.
+//! `svc-ingest`: the ingest service between host agents and PostgreSQL.
 //!
-//! The way of the data is the way through the modules: [`listener`] (accept, TLS,
-//! HTTP/2) to [`grpc`] (the protocol's edge) and on to PostgreSQL, through the
-//! crate `svc-store`. Beside them stand the signing key, the HTTP port, presence,
-//! and what holds the process together. ARCHITECTURE.md is the map.
+//! ARCHITECTURE.md is the map. The modules in reading order, along the path of the data:
+//!
+//! 1. [`listener`]: accept, TLS, HTTP/2; [`peer`] is the client that it found.
+//! 2. [`grpc`]: the protocol's edge, with [`grpc::heartbeat`].
+//! 3. [`enrol`]: tokens, machines, registration, JWTs; [`signing`] has the key.
+//! 4. [`session`]: heartbeat streams as the instance and the database know them.
+//! 5. [`queue`] and [`consumer`]: samples on their way into PostgreSQL.
+//! 6. [`changes`], [`lease`], [`maintenance`]: what runs in the background; [`freshness`] says whether the view
+//!    of the database may be acted on.
+//! 7. [`config`], [`startup`], [`server`], [`supervise`]: how the process starts and ends.
+//! 8. [`http`], [`health`], [`telemetry`]: what it shows about itself. [`cli`]: the command line.
+//!
+//! Small tools: [`clock`], [`periodic`], [`rate`]. SQL is in the crate `svc-store` alone.
 
 pub mod changes;
 pub mod cli;

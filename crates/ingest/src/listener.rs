@@ -1,22 +1,24 @@
-//! The gRPC port: an accept loop of our own, TLS with a mandatory client
-//! certificate, and HTTP/2 with every limit set.
+//! The gRPC port: an accept loop, TLS with a mandatory client certificate, and HTTP/2 with every limit set.
 //!
-//! Owned rather than left to tonic's server, which has no deadline for TLS or
-//! for the first request, spins when file descriptors run out, and leaves two of
-//! HTTP/2's protections off (docs/decisions.md).
+//! tonic's own server is not used: it has no deadline for TLS or for the first request, spins when file
+//! descriptors run out, and leaves two of HTTP/2's protections off (docs/decisions.md).
+//!
+//! In reading order: `gate` (permits), `connection` (one connection's life), `activity` (is it idle or
+//! stalled), `meter` and `write_deadline` (how fast a client is read, how long it may leave data unread),
+//! `panics`, `shedding`, then `tls`, `verifier` and `reload` for certificates.
 
 mod activity;
+mod certificate_facts;
 mod connection;
-mod facts;
 mod gate;
 mod limits;
 mod meter;
 mod panics;
-mod patient;
 mod reload;
 mod shedding;
 mod tls;
 mod verifier;
+mod write_deadline;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -25,7 +27,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::{Status, service::Routes};
 
-pub use facts::CertificateFacts;
+pub use certificate_facts::CertificateFacts;
 pub use limits::Limits;
 pub use reload::Reload;
 pub(crate) use shedding::Shedding;
@@ -35,7 +37,7 @@ use crate::telemetry::ListenerMetrics;
 use connection::Connection;
 use gate::Gate;
 
-/// Between failures to accept.
+/// The pause between failures to accept.
 const SHORTEST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
@@ -69,7 +71,7 @@ impl Listener {
         )?;
         socket.set_reuse_address(true)?;
         socket.set_nonblocking(true)?;
-        // Accepted sockets inherit these; left to itself, the kernel goes to megabytes.
+        // Accepted sockets inherit these. By default the kernel would grow them to megabytes.
         socket.set_recv_buffer_size(limits::tcp::RECEIVE_BUFFER)?;
         socket.set_send_buffer_size(limits::tcp::SEND_BUFFER)?;
         socket.bind(&address.into())?;
@@ -85,7 +87,7 @@ impl Listener {
         self.socket.local_addr()
     }
 
-    /// Serves until `stop`; then lets the open connections finish, for as long as `drain` allows.
+    /// Serves until `stop`. Then the open connections may finish within `drain`.
     pub async fn run(
         self,
         tls: TlsAcceptor,
@@ -128,16 +130,15 @@ impl Listener {
         let mut shedding = Shedding::new();
         loop {
             let (stream, address) = self.accept(&mut shedding).await;
-            let Some(place) = connection.gate.enter() else {
-                continue; // Full: the client sees a closed connection and comes back later.
+            let Some(permit) = connection.gate.enter() else {
+                continue; // Full: the client sees a closed connection and retries.
             };
-            connections.spawn(connection.clone().serve(stream, address, place));
+            connections.spawn(connection.clone().serve(stream, address, permit));
         }
     }
 
-    /// The next connection. An error of `accept` is either one client's, who has
-    /// left already, or the machine's, which is out of files or memory: waiting
-    /// is right for both, and keeps the loop from spinning.
+    /// The next connection. `accept` fails either because a client has left already, or because the machine
+    /// is out of file descriptors or memory. Waiting is right for both, and keeps the loop from spinning.
     async fn accept(&self, shedding: &mut Shedding) -> (TcpStream, SocketAddr) {
         let mut wait = SHORTEST_WAIT;
         loop {
@@ -146,10 +147,10 @@ impl Listener {
                 Err(error) => {
                     self.metrics.accept_errors.inc();
                     shedding.report(&error);
-                    let shed = shedding.turn_away(&self.socket, &error);
+                    let shed = shedding.close_waiting(&self.socket, &error);
                     self.metrics.shed.inc_by(shed);
                     if shed > 0 {
-                        wait = SHORTEST_WAIT; // More of them may be waiting.
+                        wait = SHORTEST_WAIT; // More may be waiting.
                     }
                     tokio::time::sleep(wait).await;
                     wait = (wait * 2).min(LONGEST_WAIT);

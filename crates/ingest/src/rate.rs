@@ -1,4 +1,4 @@
-//! Rates with a burst, for one thing or for many.
+//! Rate limits with a burst, for one bucket or for one bucket a key.
 
 use std::{
     collections::HashMap,
@@ -9,11 +9,11 @@ use std::{
 
 use tokio::time::Instant;
 
-/// How many keys a table remembers; a key is forgotten once its bucket is full again.
+/// How many keys a table remembers. A key is dropped once its bucket is full again.
 const KEYS: usize = 100_000;
 
-/// One every so often, and a burst of them at once. A bucket is one point in
-/// time: when it will be full again.
+/// One event per `every`, and up to `burst` at once. A bucket is a single point in time: when it will be full
+/// again.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate {
     every: Duration,
@@ -25,7 +25,7 @@ impl Rate {
         Self { every, burst }
     }
 
-    /// Takes one; `Err` says how long to wait for it.
+    /// Takes one event, or returns how long to wait for it.
     pub fn take(self, full_at: &mut Instant, now: Instant) -> Result<(), Duration> {
         let next = (*full_at).max(now) + self.every;
         let empty_at = now + self.every * self.burst;
@@ -71,7 +71,7 @@ mod tests {
     const RATE: Rate = Rate::new(Duration::from_secs(1), 10);
 
     #[test]
-    fn a_key_has_its_burst_and_then_its_rate() {
+    fn a_key_may_use_its_burst_and_then_its_rate() {
         let (now, table) = (Instant::now(), Keyed::new(RATE));
         assert!((0..10).all(|_| table.take("one", now).is_ok()));
         assert_eq!(table.take("one", now), Err(Duration::from_secs(1)));
@@ -85,7 +85,7 @@ mod tests {
         let (now, table) = (Instant::now(), Keyed::new(RATE));
         let admitted = (0..110_000).filter(|key| table.take(*key, now).is_ok());
         assert_eq!(admitted.count(), KEYS);
-        assert!(table.take(0, now).is_ok(), "those who are in stay in");
+        assert!(table.take(0, now).is_ok(), "known keys keep their buckets");
         let later = now + Duration::from_mins(1);
         assert!(table.take(999_999, later).is_ok(), "idle keys make room");
         assert_eq!(table.full_at.lock().unwrap().len(), 1);

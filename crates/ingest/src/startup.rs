@@ -1,5 +1,5 @@
-//! What must be true before the first agent is let in: the database answers, its
-//! schema fits, and the signing key is the one that all live instances use.
+//! What must hold before the first agent connects: the database answers, its schema fits, and the signing key
+//! is the one that all live instances use.
 
 use std::{path::Path, time::Duration};
 
@@ -19,7 +19,7 @@ const MAX_WAIT: Duration = Duration::from_secs(10);
 /// Why an instance does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Something that a person must mend.
+    /// A person must fix something.
     #[error(transparent)]
     Problems(#[from] Problems),
     #[error(transparent)]
@@ -27,7 +27,7 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// As the command line reports it: problems are listed, whatever found them.
+    /// The error as the command line reports it.
     pub fn into_report(self) -> anyhow::Error {
         match self {
             Self::Problems(problems) => problems.into(),
@@ -35,13 +35,13 @@ impl StartError {
         }
     }
 
-    /// Whether the database went away half way: starting over will help.
+    /// Whether the database went away halfway, so that a retry helps.
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Store(error) if error.is_unavailable())
     }
 }
 
-/// Waits until the database answers, with one log line a try.
+/// Waits until the database answers, with one log line for each attempt.
 pub async fn database(store: &Store) {
     let mut wait = Duration::from_millis(500);
     while let Err(error) = store.ping().await {
@@ -52,7 +52,7 @@ pub async fn database(store: &Store) {
     }
 }
 
-/// The metrics queue. NATS is waited for; what a person must mend is a problem.
+/// Opens the metrics queue. It waits for NATS; what a person must fix is a problem.
 pub async fn queue(settings: &QueueSettings) -> Result<Queue, StartError> {
     let opened = Queue::open(settings).await;
     opened.map_err(|error| {
@@ -67,7 +67,7 @@ pub async fn queue(settings: &QueueSettings) -> Result<Queue, StartError> {
     })
 }
 
-/// Brings the schema up to date, or waits a while for somebody else to.
+/// Migrates the schema, or waits for another process to migrate it.
 pub async fn schema(
     store: &Store,
     auto_migrate: bool,
@@ -102,7 +102,7 @@ pub async fn schema(
     }
 }
 
-/// Grants the web application's role what it needs, where this instance may change the schema.
+/// Grants the web application's role its rights, if this instance may change the schema.
 pub async fn web_role(store: &Store, database: &Database) -> Result<(), StartError> {
     let Some(role) = &database.web_role else {
         return Ok(());
@@ -142,11 +142,11 @@ fn no_role(role: &str) -> Problems {
     Problems::one(WEB_ROLE, message)
 }
 
-/// The key in the file; or a new one, but only where no live sibling has another.
+/// The key in the file, or a new one if no live sibling has another.
 ///
-/// An instance links its key file into place before it takes its lease. So where
-/// a lease is seen and the file is still missing at the second look, this
-/// instance does not share its siblings' file, and a new key would split the fleet.
+/// The danger is a fleet that is split between two keys. An instance links its key file into place before it
+/// claims its lease. If a sibling's lease exists and the file is still missing when it is read a second time,
+/// then this instance does not share its siblings' file, and must not make a key of its own.
 pub async fn signing_key(path: &Path, store: &Store) -> Result<SigningKey, StartError> {
     if let Some(key) = read(path)? {
         return Ok(key);
@@ -167,7 +167,7 @@ pub async fn signing_key(path: &Path, store: &Store) -> Result<SigningKey, Start
     }
 }
 
-/// The problem of an instance whose key is not its siblings'.
+/// The problem of an instance whose key differs from its siblings'.
 pub fn foreign_key(ours: &str, theirs: &str, hostname: &str) -> Problems {
     let message = format!(
         "holds key {ours}, but the live instance on {hostname} signs with {theirs}: give all instances the same key file"
@@ -175,7 +175,7 @@ pub fn foreign_key(ours: &str, theirs: &str, hostname: &str) -> Problems {
     Problems::one(KEY_FILE, message)
 }
 
-/// How long a predecessor of this instance may still look alive.
+/// How long the lease of a dead predecessor of this instance may still last.
 pub fn lease_patience(timing: &Timing) -> Duration {
     timing.lease_ttl + timing.lease_renewal
 }

@@ -1,9 +1,9 @@
 //! The long-lived parts of the process, and how they end together.
 //!
-//! Parts come in two rows. When the process is asked to stop, the front row goes
-//! first (it holds the clients), the back row after it (it holds what the front
-//! row still needs: the lease, the health page). A part that ends before it was
-//! asked to takes the whole process with it, and its reason is the process's.
+//! There are two groups. When the process is asked to stop, the client-facing parts (`front`) end first; the
+//! background parts (`back`) end after them, because they hold what the others still need: the lease, the
+//! closing of sessions, the health page. A part that ends before it was asked to ends the whole process, and
+//! its reason becomes the process's.
 
 use std::{future::Future, time::Duration};
 
@@ -11,14 +11,14 @@ use anyhow::{Context, anyhow};
 use tokio::{task::JoinSet, time::timeout};
 use tokio_util::sync::CancellationToken;
 
-/// How long the back row may take to end.
-const BACK_ROW_DEADLINE: Duration = Duration::from_secs(3);
+/// How long the background parts may take to end.
+const BACKGROUND_DEADLINE: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
 pub struct Parts {
-    /// Asks the front row to end.
+    /// Asks the client-facing parts to end.
     pub stop: CancellationToken,
-    /// Asks the back row to end.
+    /// Asks the background parts to end.
     pub last: CancellationToken,
     front: JoinSet<anyhow::Result<()>>,
     back: JoinSet<anyhow::Result<()>>,
@@ -50,15 +50,15 @@ impl Parts {
         self.back.spawn(named(name, self.last.clone(), part));
     }
 
-    /// Runs until asked to stop, or until a part ends; then ends all parts, the
-    /// front row within `drain`.
+    /// Runs until asked to stop, or until a part ends. Then ends all parts, the client-facing ones within
+    /// `drain`.
     pub async fn run(mut self, drain: Duration, draining: impl FnOnce()) -> anyhow::Result<()> {
         let early = self.first_end().await;
         draining();
         self.stop.cancel();
         let front = finish(&mut self.front, drain).await;
         self.last.cancel();
-        let back = finish(&mut self.back, BACK_ROW_DEADLINE).await;
+        let back = finish(&mut self.back, BACKGROUND_DEADLINE).await;
         early.and(front).and(back)
     }
 
@@ -71,7 +71,7 @@ impl Parts {
     }
 }
 
-/// A part's own result, under its name; ending unasked is an error too, and so is a panic.
+/// A part's result, with its name. Ending without being asked is an error too, and so is a panic.
 async fn named(
     name: &'static str,
     asked: CancellationToken,
@@ -85,11 +85,11 @@ async fn named(
     }
 }
 
-/// Waits for all of a row; what has not ended by the deadline is ended here.
-async fn finish(row: &mut JoinSet<anyhow::Result<()>>, deadline: Duration) -> anyhow::Result<()> {
+/// Waits for a group of parts. Those that have not ended by the deadline are aborted.
+async fn finish(group: &mut JoinSet<anyhow::Result<()>>, deadline: Duration) -> anyhow::Result<()> {
     let all = async {
         let mut result = Ok(());
-        while let Some(ended) = row.join_next().await {
+        while let Some(ended) = group.join_next().await {
             result = result.and(ended.unwrap_or_else(|error| Err(error.into())));
         }
         result
@@ -98,10 +98,10 @@ async fn finish(row: &mut JoinSet<anyhow::Result<()>>, deadline: Duration) -> an
         Ok(result) => result,
         Err(_) => {
             tracing::warn!(
-                parts = row.len(),
-                "parts did not end in time and are cut off"
+                parts = group.len(),
+                "parts did not end in time and are aborted"
             );
-            row.shutdown().await;
+            group.shutdown().await;
             Ok(())
         }
     }
@@ -128,13 +128,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stop_ends_both_rows_in_order() {
+    async fn a_stop_ends_client_facing_parts_before_background_parts() {
         let stop = CancellationToken::new();
         let mut parts = Parts::new(stop.clone());
         let last = parts.last.clone();
         parts.front("front", async move {
             stop.cancelled().await;
-            assert!(!last.is_cancelled(), "the back row outlives the front row");
+            assert!(!last.is_cancelled(), "background parts end last");
             Ok(())
         });
         parts.back("back", until(parts.last.clone()));
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_part_that_ends_unasked_or_panics_is_a_failure() {
+    async fn a_part_that_ends_without_being_asked_or_panics_is_a_failure() {
         let mut parts = Parts::new(CancellationToken::new());
         parts.back("lease", async { Ok(()) });
         assert_eq!(run(parts).await, "lease ended by itself");
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_part_that_will_not_end_is_cut_off() {
+    async fn a_part_that_does_not_end_is_aborted() {
         let mut parts = Parts::new(CancellationToken::new());
         parts.front("stuck", std::future::pending());
         parts.stop.cancel();

@@ -1,36 +1,43 @@
-//! Every lease, poll, deadline and grace in one value, so that tests can shrink
-//! them together and a reader can see how they fit.
+//! Every lease, poll, deadline and grace of the service in one value, so that a reader can see how they fit
+//! together and tests can shrink them together.
+//!
+//! Three kinds of durations are elsewhere on purpose. Limits of the gRPC port, which protect it from clients,
+//! are in [`Limits`](crate::listener::Limits). Deadlines of the protocol, which clients rely on, are in
+//! `svc_proto::contract`. And constants that pace a loop (pauses between batches, retries after an error) are
+//! beside their loop: they trade latency for load, and nothing else depends on them.
 
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// How often an agent reports; everything that concerns silence follows from it.
+    /// How often an agent reports. The limits for silence follow from it.
     pub heartbeat_interval: Duration,
-    /// How often an instance renews its lease, and how long a lease lives.
+    /// How often an instance renews its lease.
     pub lease_renewal: Duration,
+    /// How long a lease lives after its renewal.
     pub lease_ttl: Duration,
-    /// How long the database may be away before `/healthz` says so.
+    /// How long the database may be away before `/healthz` reports it.
     pub health_grace: Duration,
-    /// For a stream's Hello.
+    /// The deadline for a stream's Hello.
     pub hello_deadline: Duration,
-    /// How long before its end a JWT is renewed over the stream: over a quarter of its life.
+    /// How long before its expiry a JWT is renewed over the stream: more than a quarter of its life.
     pub renew_before: Duration,
-    /// How long after its last look at the database an instance still acknowledges and issues.
+    /// How long after the last complete comparison with the database an instance still acknowledges
+    /// reports, opens streams and issues JWTs.
     pub freshness: Duration,
-    /// How long an instance keeps its streams without seeing the database.
+    /// How long an instance without the database keeps its agents before it sends them elsewhere.
     pub blind_patience: Duration,
-    /// How often certificate files are looked at.
+    /// How often the certificate files are read.
     pub certificate_poll: Duration,
-    /// What every lapsed lease is given after an outage of all instances or of the database.
+    /// The grace of every expired lease after an outage of all instances or of the database.
     pub outage_grace: Duration,
-    /// How long a stream waits for a commit before it is looked for in the database, and how often.
+    /// How long a report waits for its commit before the backstop looks for it, and how often it looks.
     pub ack_backstop: Duration,
-    /// How often everything that is waited for is looked up, notifications or not.
+    /// How often sessions and waiting registrations are compared with the database.
     pub poll: Duration,
-    /// How long a machine's agent must have been offline before a token may replace it unseen.
+    /// How long a host's agent must have been offline before a token may replace it by itself.
     pub reinstall_quiet: Duration,
-    /// How long somebody else may take to migrate the schema, where this instance may not.
+    /// How long an instance that may not migrate waits for the schema to be migrated.
     pub schema_patience: Duration,
     /// How often the hours that changed are rolled up.
     pub rollup: Duration,
@@ -56,15 +63,13 @@ impl Timing {
             rollup: Duration::from_mins(5),
         }
     }
-}
 
-impl Timing {
     /// How long a stream may be silent.
     pub fn silence(&self) -> Duration {
         self.heartbeat_interval * 2 + Duration::from_secs(10)
     }
 
-    /// What a lapsed lease is given for its agents to reappear elsewhere.
+    /// How long the agents of a fenced instance may take to reappear elsewhere.
     pub fn sweep_grace(&self) -> Duration {
         (self.heartbeat_interval * 2).max(Duration::from_secs(10))
     }

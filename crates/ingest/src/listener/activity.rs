@@ -1,5 +1,21 @@
-//! What goes on in a connection: how many requests are under way, and whether
-//! the client takes what it is given.
+//! Activity of one connection: how many requests are in progress, and whether the client reads its responses.
+//!
+//! Three places share an [`Activity`]: the handlers of requests (each holds a [`Request`]), the response
+//! bodies ([`TrackedBody`]), and the connection's own task, which waits in [`Activity::idle`] and
+//! [`Activity::stalled`].
+//!
+//! **Idle.** `idle` returns when no request has been in progress for a time. While one is, it waits for a
+//! notification and holds no timer, so that a long-lived stream costs none.
+//!
+//! **Stalled.** hyper polls a response body for its next frame only when HTTP/2 has accepted the previous
+//! one, which means that the client's flow-control window had room for it. A body that has handed out a data
+//! frame and has not been polled since is therefore waiting for its client. `stalled` returns when, for the
+//! whole limit, at least one body was waiting and no body of the connection made progress. In the usual case
+//! the next poll comes at once and no timer is ever started: `stalled` sleeps on `handed_out`, and by the time
+//! it runs, `waiting` is 0 again.
+//!
+//! The counters are atomics because hyper may run bodies on another thread than the connection's task. `Notify`
+//! stores one permit, so a notification between the check of a counter and the wait is not lost.
 
 use std::{
     pin::Pin,
@@ -21,29 +37,33 @@ use tonic::{Status, body::Body};
 
 #[derive(Debug, Default)]
 pub(super) struct Activity {
+    /// Requests since the connection began.
     begun: AtomicUsize,
+    /// Requests in progress.
     running: AtomicUsize,
-    /// Signals that `running` became some or none.
+    /// Notified when `running` leaves or reaches 0.
     changed: Notify,
-    /// Answers that have handed something out and were not asked for more yet.
+    /// Response bodies that have handed out a frame and have not been polled since.
     waiting: AtomicUsize,
-    /// How often something that was handed out has been taken.
-    taken: AtomicUsize,
+    /// How often a frame that was handed out has been accepted.
+    accepted: AtomicUsize,
+    /// Notified when a body hands out a frame.
     handed_out: Notify,
 }
 
 impl Activity {
-    pub(super) fn begin(activity: Arc<Self>) -> Running {
+    pub(super) fn begin(activity: Arc<Self>) -> Request {
         activity.begun.fetch_add(1, Ordering::Relaxed);
         if activity.running.fetch_add(1, Ordering::AcqRel) == 0 {
             activity.changed.notify_one();
         }
-        Running {
+        Request {
             activity,
             waiting: false,
         }
     }
 
+    /// Whether there was a request at all.
     pub(super) fn seen(&self) -> bool {
         self.begun.load(Ordering::Relaxed) > 0
     }
@@ -52,8 +72,7 @@ impl Activity {
         self.running.load(Ordering::Acquire) == 0
     }
 
-    /// Returns once no request has been under way for `limit` (for `first`,
-    /// before the first one). It sleeps without a timer while one is.
+    /// Returns once no request has been in progress for `limit` (before the first request: for `first`).
     pub(super) async fn idle(&self, first: Duration, limit: Duration) {
         let mut patience = first;
         loop {
@@ -68,17 +87,15 @@ impl Activity {
         }
     }
 
-    /// Returns once something has waited for the client for `limit` and the
-    /// client took nothing. A client that reads is asked for more before this
-    /// looks, so that there is a timer only where something does wait.
+    /// Returns once a response has waited for the client for `limit` while the client accepted nothing.
     pub(super) async fn stalled(&self, limit: Duration) {
         loop {
             self.handed_out.notified().await;
             while self.waiting.load(Ordering::Acquire) > 0 {
-                let taken = self.taken.load(Ordering::Acquire);
+                let accepted = self.accepted.load(Ordering::Acquire);
                 sleep(limit).await;
                 if self.waiting.load(Ordering::Acquire) > 0
-                    && self.taken.load(Ordering::Acquire) == taken
+                    && self.accepted.load(Ordering::Acquire) == accepted
                 {
                     return;
                 }
@@ -87,14 +104,14 @@ impl Activity {
     }
 }
 
-/// A request under way, until its response body has ended.
+/// A request in progress, until its response body has ended.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct Request {
     activity: Arc<Activity>,
     waiting: bool,
 }
 
-impl Running {
+impl Request {
     fn hand_out(&mut self) {
         if !self.waiting {
             self.waiting = true;
@@ -103,33 +120,32 @@ impl Running {
         }
     }
 
-    fn take(&mut self) {
+    fn accepted(&mut self) {
         if self.waiting {
             self.waiting = false;
-            self.activity.taken.fetch_add(1, Ordering::AcqRel);
+            self.activity.accepted.fetch_add(1, Ordering::AcqRel);
             self.activity.waiting.fetch_sub(1, Ordering::AcqRel);
         }
     }
 }
 
-impl Drop for Running {
+impl Drop for Request {
     fn drop(&mut self) {
-        self.take();
+        self.accepted();
         if self.activity.running.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.activity.changed.notify_one();
         }
     }
 }
 
-/// A response body that is counted while it lasts. HTTP/2 asks it for more once
-/// there is room for what it gave last.
+/// A response body that reports its progress to the connection's [`Activity`].
 #[derive(Debug)]
-pub(super) struct Watched {
+pub(super) struct TrackedBody {
     pub body: Body,
-    pub running: Running,
+    pub request: Request,
 }
 
-impl hyper::body::Body for Watched {
+impl hyper::body::Body for TrackedBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -137,10 +153,10 @@ impl hyper::body::Body for Watched {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        self.running.take();
+        self.request.accepted();
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
         if matches!(&frame, Some(Ok(frame)) if frame.is_data()) {
-            self.running.hand_out();
+            self.request.hand_out();
         }
         Poll::Ready(frame)
     }

@@ -1,5 +1,5 @@
-//! One connection, from its first byte to its last: TLS, then HTTP/2, each under
-//! a deadline; closed when it is idle, too old, or the service stops.
+//! One connection, from its first byte to its last: TLS, then HTTP/2, each with deadlines. The service closes
+//! it when it is idle or too old, or when the service stops.
 
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -15,24 +15,24 @@ use tonic::{Status, body::Body, service::Routes};
 
 use super::{
     Limits, Refusals,
-    activity::{Activity, Watched},
-    gate::{Gate, Place},
+    activity::{Activity, TrackedBody},
+    gate::{ConnectionPermit, Gate},
     limits::{TLS_BUFFER, http2 as settings},
     meter::{Framed, Metered},
     panics::caught,
-    patient::Patient,
+    write_deadline::WriteDeadline,
 };
 use crate::{
     peer::{ClientKey, Peer},
     telemetry::Handshake,
 };
 
-/// How long a connection without requests may take to be told that it ends.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long a connection without requests may take to receive its GOAWAY.
+const GOAWAY_TIME: Duration = Duration::from_secs(1);
 
 type Tls = Box<TlsStream<Metered>>;
 
-/// What all connections share.
+/// What all connections of the port share.
 pub(super) struct Connection {
     pub tls: TlsAcceptor,
     pub routes: Routes,
@@ -40,18 +40,18 @@ pub(super) struct Connection {
     pub limits: Limits,
     pub refusals: Refusals,
     pub stop: CancellationToken,
-    /// Ends what has not ended by itself after `stop`.
+    /// Ends the connections that have not finished after `stop`.
     pub abort: CancellationToken,
 }
 
-/// A task lives as long as its connection, and its memory is that of its largest
-/// moment. What is large, and what is needed only in the beginning, is therefore boxed.
+/// A connection's task keeps the space of its largest state for the connection's whole life. States that are
+/// large, or needed only at the beginning, are therefore boxed.
 impl Connection {
     pub(super) async fn serve(
         self: Arc<Self>,
         stream: TcpStream,
         address: SocketAddr,
-        place: Place,
+        permit: ConnectionPermit,
     ) {
         let Some((stream, key)) = Box::pin(self.secure(stream)).await else {
             return;
@@ -62,8 +62,8 @@ impl Connection {
             address,
             closing,
         };
-        let key_place = self.gate.enter_key(key);
-        let (routes, age) = match key_place {
+        let key_permit = self.gate.enter_key(key);
+        let (routes, age) = match key_permit {
             Some(_) => (self.routes.clone(), self.limits.age),
             None => (
                 refuse_all(self.refusals.too_many_connections),
@@ -71,10 +71,10 @@ impl Connection {
             ),
         };
         self.serve_http2(stream, peer, routes, age).await;
-        drop((key_place, place));
+        drop((key_permit, permit));
     }
 
-    /// TLS, within the deadline; counted however it ends.
+    /// The TLS handshake, within its deadline. Its outcome is counted.
     async fn secure(&self, stream: TcpStream) -> Option<(Tls, ClientKey)> {
         let handshake = timeout(self.limits.handshake_deadline, self.handshake(stream));
         let handshake = self.stop.run_until_cancelled(handshake).await?;
@@ -84,19 +84,19 @@ impl Connection {
         secured.ok()
     }
 
-    /// The part that costs CPU, the server's signature, is done in turns, and no
-    /// turn is held while a client is waited for: a storm of handshakes shares the
-    /// CPU with live streams, and slow clients hold up nobody.
+    /// A permit limits how many handshakes compute their expensive part, the server's signature, at the same
+    /// time, so that a storm of handshakes shares the CPU with live streams. No permit is held while waiting
+    /// for a client, so slow clients delay nobody.
     async fn handshake(&self, stream: TcpStream) -> Result<(Tls, ClientKey), Handshake> {
         configure(&stream);
         let failed = |error: std::io::Error| Handshake::of(&error);
-        let stream = Patient::new(stream, self.limits.send_deadline);
+        let stream = WriteDeadline::new(stream, self.limits.send_deadline);
         let hello = LazyConfigAcceptor::new(Default::default(), Metered::new(stream));
         let hello = hello.await.map_err(failed)?;
-        let turn = self.gate.handshake_turn().await;
+        let permit = self.gate.handshake_permit().await;
         yield_now().await;
         let accept = hello.into_stream(self.tls.config().clone());
-        drop(turn);
+        drop(permit);
         let mut stream = Box::new(accept.await.map_err(failed)?);
         stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
         let key = client_key(&stream).ok_or(Handshake::BadCertificate)?;
@@ -134,13 +134,13 @@ impl Connection {
 
     fn farewell(&self, activity: &Activity) -> Duration {
         if activity.none_running() {
-            return LAST_WORDS.min(self.limits.farewell);
+            return GOAWAY_TIME.min(self.limits.farewell);
         }
         self.limits.farewell
     }
 
-    /// Returns when the connection should end: the service stops, the client
-    /// never asked anything or has been idle, or the connection has lived long enough.
+    /// Returns when the connection should end: the service stops, the client sent no request or has been
+    /// idle, or the connection has reached its maximum age.
     async fn time_to_go(&self, activity: &Activity, age: Duration) {
         let age = age
             .mul_f64(rand::random_range(0.8..1.2))
@@ -177,14 +177,14 @@ fn answer(
     deadline: Duration,
     activity: Arc<Activity>,
 ) -> BoxFuture<'static, Result<Response<Body>, Infallible>> {
-    let running = Activity::begin(activity);
+    let request = Activity::begin(activity);
     let answered = timeout(deadline, answered);
     Box::pin(async {
         let response = answered.await.unwrap_or_else(|_| {
             Status::deadline_exceeded("the request did not arrive, or was not answered, in time")
                 .into_http()
         });
-        Ok(response.map(|body| Body::new(Watched { body, running })))
+        Ok(response.map(|body| Body::new(TrackedBody { body, request })))
     })
 }
 
@@ -204,7 +204,7 @@ fn client_key(stream: &Tls) -> Option<ClientKey> {
     ClientKey::of(session.peer_certificates()?.first()?).ok()
 }
 
-/// Best effort: a socket that refuses an option still serves.
+/// Best effort: a connection works without these options too.
 fn configure(stream: &TcpStream) {
     let socket = SockRef::from(stream);
     let keepalive = TcpKeepalive::new().with_time(settings::KEEPALIVE_INTERVAL);

@@ -1,4 +1,4 @@
-//! Who may come in: places for connections, for handshakes, and for each key.
+//! Admission of connections: permits for connections, for handshakes, and for each client key.
 
 use std::{
     collections::HashMap,
@@ -15,21 +15,21 @@ pub(super) struct Gate {
     connections: Arc<Semaphore>,
     handshakes: Semaphore,
     per_key: usize,
-    /// Bounded by the number of connections: a key is forgotten with its last one.
+    /// Connections of each key. Bounded by the number of connections: a key is removed with its last one.
     keys: Mutex<HashMap<ClientKey, usize>>,
     pub metrics: ListenerMetrics,
 }
 
-/// A connection's place; given back when it is dropped.
+/// The permit of one connection, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ConnectionPermit {
     _permit: OwnedSemaphorePermit,
     metrics: ListenerMetrics,
 }
 
-/// A connection's place among those of its key.
+/// The permit of one connection among those of its client key.
 #[derive(Debug)]
-pub(super) struct KeyPlace {
+pub(super) struct KeyPermit {
     gate: Arc<Gate>,
     key: ClientKey,
 }
@@ -45,33 +45,33 @@ impl Gate {
         }
     }
 
-    /// A place for one more connection, or `None` when all are taken.
-    pub(super) fn enter(&self) -> Option<Place> {
+    /// A permit for one more connection, or `None` when all are taken.
+    pub(super) fn enter(&self) -> Option<ConnectionPermit> {
         let Ok(permit) = self.connections.clone().try_acquire_owned() else {
             self.metrics.shed.inc();
             return None;
         };
         self.metrics.connections.inc();
-        Some(Place {
+        Some(ConnectionPermit {
             _permit: permit,
             metrics: self.metrics.clone(),
         })
     }
 
-    /// A turn at the CPU, for the part of a handshake that is dear.
-    pub(super) async fn handshake_turn(&self) -> Option<SemaphorePermit<'_>> {
+    /// A permit for the expensive part of a handshake.
+    pub(super) async fn handshake_permit(&self) -> Option<SemaphorePermit<'_>> {
         self.handshakes.acquire().await.ok()
     }
 
-    /// A place for one more connection of `key`, or `None` when it has too many.
-    pub(super) fn enter_key(self: &Arc<Self>, key: ClientKey) -> Option<KeyPlace> {
+    /// A permit for one more connection of `key`, or `None` when it has too many.
+    pub(super) fn enter_key(self: &Arc<Self>, key: ClientKey) -> Option<KeyPermit> {
         let mut keys = self.keys();
         let count = keys.entry(key).or_default();
         if *count >= self.per_key {
             return None;
         }
         *count += 1;
-        Some(KeyPlace {
+        Some(KeyPermit {
             gate: self.clone(),
             key,
         })
@@ -82,13 +82,13 @@ impl Gate {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.metrics.connections.dec();
     }
 }
 
-impl Drop for KeyPlace {
+impl Drop for KeyPermit {
     fn drop(&mut self) {
         let mut keys = self.gate.keys();
         match keys.get_mut(&self.key) {
@@ -103,30 +103,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_has_its_places_and_no_more_and_gets_them_back() {
+    fn the_connections_of_a_key_are_limited_and_permits_return() {
         let gate = Arc::new(Gate::new(Limits::new(10), ListenerMetrics::default()));
         let (one, other) = (ClientKey([1; 32]), ClientKey([2; 32]));
-        let places: Vec<_> = (0..4).map(|_| gate.enter_key(one).unwrap()).collect();
+        let permits: Vec<_> = (0..4).map(|_| gate.enter_key(one).unwrap()).collect();
         assert!(gate.enter_key(one).is_none());
         assert!(gate.enter_key(other).is_some());
-        drop(places);
+        drop(permits);
         assert!(gate.enter_key(one).is_some());
         assert!(
             gate.keys().is_empty(),
-            "a key without connections is forgotten"
+            "a key without connections is removed"
         );
     }
 
     #[test]
-    fn when_all_places_are_taken_newcomers_are_shed() {
+    fn new_connections_are_shed_when_all_permits_are_taken() {
         let gate = Gate::new(Limits::new(1), ListenerMetrics::default());
-        let place = gate.enter().unwrap();
+        let permit = gate.enter().unwrap();
         assert!(gate.enter().is_none());
         assert_eq!(
             (gate.metrics.shed.get(), gate.metrics.connections.get()),
             (1, 1)
         );
-        drop(place);
+        drop(permit);
         assert!(gate.enter().is_some());
     }
 }

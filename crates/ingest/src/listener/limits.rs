@@ -1,4 +1,4 @@
-//! What one client, and all together, may take of the gRPC port.
+//! Limits of the gRPC port: for one client, and for all clients together.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ pub struct Limits {
     pub first_request_deadline: Duration,
     /// From a request's headers to the headers of its response.
     pub response_deadline: Duration,
-    /// How long a client may leave an answer untaken that waits for it.
+    /// How long a response may wait for the client to read.
     pub send_deadline: Duration,
-    /// How long a connection may be without a request.
+    /// How long a connection may have no request in progress.
     pub idle: Duration,
-    /// A connection's age, give or take a fifth: rebalances a load-balanced fleet.
+    /// The maximum age of a connection, plus or minus a fifth: rebalances a load-balanced fleet.
     pub age: Duration,
-    /// How long a connection that was told to go may take to finish its streams.
+    /// How long a connection may take to finish its streams after GOAWAY.
     pub farewell: Duration,
     pub streams_per_connection: u32,
     pub backlog: i32,
@@ -38,17 +38,17 @@ pub(super) mod http2 {
     pub const STREAM_WINDOW: u32 = 64 * 1024;
     pub const CONNECTION_WINDOW: u32 = 256 * 1024;
     pub const SEND_BUFFER: usize = 16 * 1024;
-    /// More than agents let pass between two reports by default, so that pings go to those
-    /// only who have missed one. With its answer's time it makes 50 s.
+    /// Longer than the default report interval, so that only agents that have missed a report are pinged.
+    /// Together with the timeout a dead connection is found within 50 s.
     pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(40);
     pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
     pub const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
 }
 
-/// What TLS holds of what could not be written yet.
+/// How much plaintext TLS buffers while the socket cannot be written.
 pub(super) const TLS_BUFFER: usize = 16 * 1024;
 
-/// What the kernel holds for a client that stops reading, or is read slowly.
+/// Kernel buffers of one connection.
 pub(super) mod tcp {
     /// Enough for 512 KiB/s over a round trip of 200 ms.
     pub const RECEIVE_BUFFER: usize = 128 * 1024;

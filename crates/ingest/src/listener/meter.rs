@@ -1,13 +1,12 @@
-//! How much a connection may send: a budget of bytes and of frames that refills
-//! at a steady rate. Who has spent it is read more slowly, and no more than that.
+//! The inbound budget of a connection: bytes and frames, refilled at a steady rate. A connection that has
+//! used up its budget is read more slowly; nothing else happens to it.
 //!
-//! A frame costs as much as 2 KiB, because frames and not bytes are what is dear
-//! to serve: nine bytes make a frame, and few more a request. An agent that sends
-//! its whole backlog stays below the rate; a flood of pings, settings or requests
-//! costs the service no more than such an agent.
+//! A frame costs as much as 2 KiB, because serving is expensive per frame rather than per byte: nine bytes
+//! make a frame, and few more make a request. An agent that sends its whole backlog stays below the rate. A
+//! flood of pings, settings or requests costs the service no more than such an agent.
 //!
-//! Two layers share one budget. [`Metered`], below TLS, counts bytes, so that
-//! empty TLS records count as well; [`Framed`], above it, sees the frames.
+//! Two layers share one budget. [`Metered`], below TLS, counts bytes, so that empty TLS records count too.
+//! [`Framed`], above TLS, sees the frames.
 
 use std::{
     io,
@@ -23,19 +22,19 @@ use tokio::{
 };
 use tokio_rustls::server::TlsStream;
 
-use super::patient::Patient;
+use super::write_deadline::WriteDeadline;
 
-/// Twice what the fastest agent may report: 2 reports of 256 KiB a second.
+/// Twice the fastest agent: two reports of 256 KiB a second.
 const BYTES_PER_SECOND: i64 = 1024 * 1024;
 const BURST: i64 = 4 * BYTES_PER_SECOND;
 const FRAME_COST: i64 = 2 * 1024;
-/// A ClientHello and a chain of certificates: what is sent before TLS has proved
-/// a key is buffered, and the chain kept for as long as the connection lives.
+/// Enough for a ClientHello and a certificate chain. Everything that arrives before the client has proved
+/// its key is buffered, and the chain stays in memory for the connection's whole life.
 const HANDSHAKE_BYTES: usize = 24 * 1024;
-const SHORTEST_NAP: Duration = Duration::from_millis(20);
+const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 
-/// Bytes that may be spent; below zero, a debt. The clock is read only when it
-/// is spent, so that who stays within it costs nothing.
+/// Bytes that may still be read; negative while the connection is in debt. The clock is read only when the
+/// budget is used up, so a client that stays within it costs nothing.
 #[derive(Debug)]
 struct Budget {
     left: i64,
@@ -60,45 +59,45 @@ impl Budget {
         self.filled = now;
     }
 
-    /// How long until something is left, when nothing is.
+    /// How long a connection in debt must wait.
     fn wait(&self) -> Option<Duration> {
         let debt = u64::try_from(-self.left).ok()?;
         let wait = Duration::from_micros(debt * 1_000_000 / BYTES_PER_SECOND.unsigned_abs());
-        Some(wait.max(SHORTEST_NAP))
+        Some(wait.max(SHORTEST_PAUSE))
     }
 }
 
-/// A socket that is read no faster than its budget allows.
+/// A socket that is not read faster than its budget allows.
 #[derive(Debug)]
 pub(super) struct Metered {
-    stream: Patient<TcpStream>,
+    stream: WriteDeadline<TcpStream>,
     budget: Budget,
-    nap: Option<Pin<Box<Sleep>>>,
-    /// What may still be read before the handshake is complete; `None` afterwards.
+    pause: Option<Pin<Box<Sleep>>>,
+    /// How many bytes the rest of the handshake may take; `None` once it is complete.
     handshake: Option<usize>,
 }
 
 impl Metered {
-    pub(super) fn new(stream: Patient<TcpStream>) -> Self {
+    pub(super) fn new(stream: WriteDeadline<TcpStream>) -> Self {
         Self {
             stream,
             budget: Budget::new(Instant::now()),
-            nap: None,
+            pause: None,
             handshake: Some(HANDSHAKE_BYTES),
         }
     }
 
     fn poll_budget(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            if let Some(nap) = &mut self.nap {
-                ready!(nap.as_mut().poll(cx));
-                self.nap = None;
+            if let Some(pause) = &mut self.pause {
+                ready!(pause.as_mut().poll(cx));
+                self.pause = None;
             }
             if self.budget.left > 0 {
                 return Poll::Ready(());
             }
             self.budget.refill(Instant::now());
-            self.nap = self.budget.wait().map(|wait| Box::pin(sleep(wait)));
+            self.pause = self.budget.wait().map(|wait| Box::pin(sleep(wait)));
         }
     }
 
@@ -126,7 +125,7 @@ impl AsyncRead for Metered {
     }
 }
 
-/// TLS whose handshake is complete, with the frames in it counted.
+/// A TLS stream after its handshake, which counts the HTTP/2 frames in it.
 #[derive(Debug)]
 pub(super) struct Framed {
     stream: Box<TlsStream<Metered>>,
@@ -157,12 +156,12 @@ impl AsyncRead for Framed {
     }
 }
 
-/// Finds the frames in a byte stream by the lengths in their heads.
+/// Finds the frames in a byte stream by the lengths in their headers.
 #[derive(Debug)]
 struct Frames {
-    /// Bytes up to the next head.
+    /// Bytes up to the next frame header.
     skip: usize,
-    /// Of the head: how many bytes were seen, and the length in the first three.
+    /// How many bytes of the header were seen, and the length from its first three.
     seen: u8,
     length: usize,
 }
@@ -181,7 +180,7 @@ impl Default for Frames {
 }
 
 impl Frames {
-    /// How many frames begin in `bytes`, which follow those of the last call.
+    /// How many frame headers end in `bytes`, which continue those of the last call.
     fn count(&mut self, mut bytes: &[u8]) -> i64 {
         let mut frames = 0;
         loop {

@@ -1,9 +1,8 @@
-//! Certificate reload: looks at the two files every few seconds and serves the
-//! new pair as soon as both are good.
+//! Certificate reload: reads the two files every few seconds, and serves the new pair once both are good.
 //!
-//! The files are read again rather than watched: that sees replaced symbolic
-//! links, network file systems and rewritten files alike. A pair that is bad, or
-//! half replaced, leaves the old one in service and is named in the log once.
+//! Reading is more robust than watching: it notices replaced symbolic links, network file systems and rewritten
+//! files alike. While the new pair is bad or only half replaced, the old one stays in service, and the log says
+//! so once.
 
 use std::{sync::Arc, time::Duration};
 

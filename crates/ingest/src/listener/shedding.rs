@@ -1,8 +1,8 @@
-//! What remains to be done for clients when no file is left to serve them with:
-//! to close their connections at once, rather than let them wait for nothing.
+//! Shedding: when the process has no file descriptors left, waiting connections are closed at once instead of
+//! left to time out.
 //!
-//! It takes a file to accept a connection, even one that is to be closed. So one
-//! is kept in reserve, and given up for as long as newcomers are turned away.
+//! Accepting a connection takes a file descriptor, even if only to close it. One descriptor is kept in reserve
+//! and released while connections are shed.
 
 use std::{
     fs::File,
@@ -14,9 +14,9 @@ use futures_util::FutureExt;
 use rustix::io::Errno;
 use tokio::net::TcpListener;
 
-/// How many newcomers are turned away before the loop sleeps again.
+/// How many connections are closed before the accept loop sleeps again.
 const AT_ONCE: u64 = 100;
-/// How often the log repeats that connections cannot be accepted.
+/// The pause between log lines about connections that cannot be accepted.
 const REPEAT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -40,9 +40,9 @@ impl Shedding {
         }
     }
 
-    /// Closes the connections that wait to be accepted, if `error` says that no
-    /// file is left for them; returns how many.
-    pub(crate) fn turn_away(&mut self, socket: &TcpListener, error: &io::Error) -> u64 {
+    /// Closes the connections that wait to be accepted if `error` says that no file descriptor is left.
+    /// Returns how many.
+    pub(crate) fn close_waiting(&mut self, socket: &TcpListener, error: &io::Error) -> u64 {
         if !out_of_files(error) {
             return 0;
         }

@@ -1,4 +1,4 @@
-//! The server's certificate and key, and the TLS settings around them.
+//! The server's certificate and key, and the TLS settings.
 
 use std::{
     fs, io,
@@ -49,7 +49,7 @@ pub enum TlsError {
 }
 
 impl TlsError {
-    /// The variable to mend.
+    /// The variable that names the file at fault.
     pub fn variable(&self) -> &'static str {
         match self {
             Self::Unreadable { variable, .. } => variable,
@@ -59,7 +59,7 @@ impl TlsError {
     }
 }
 
-/// A certificate chain and its key, read from two files and known to fit together.
+/// A certificate chain and its private key, read from two files and known to match.
 #[derive(Clone, Debug)]
 pub struct TlsPair {
     pub certificate_file: PathBuf,
@@ -68,7 +68,7 @@ pub struct TlsPair {
 }
 
 impl TlsPair {
-    /// All that is wrong with the two files at once.
+    /// Returns everything that is wrong with the two files at once.
     pub fn load(certificate_file: &Path, key_file: &Path) -> Result<Self, Vec<TlsError>> {
         let (chain, key) = match (read_chain(certificate_file), read_key(key_file)) {
             (Ok(chain), Ok(key)) => (chain, key),
@@ -83,7 +83,7 @@ impl TlsPair {
         })
     }
 
-    /// What the certificate says of itself; `None` if it says it in no known form.
+    /// Names and expiry of the certificate; `None` if they cannot be parsed.
     pub fn facts(&self) -> Option<CertificateFacts> {
         CertificateFacts::of(self.certified.cert.first()?)
     }
@@ -126,7 +126,7 @@ impl ClientCa {
     }
 }
 
-/// Serves whichever certificate is current, so that a reload changes one pointer.
+/// The certificate in service. A reload replaces one pointer.
 #[derive(Debug)]
 pub(super) struct CurrentCertificate(RwLock<Arc<CertifiedKey>>);
 

@@ -1,4 +1,4 @@
-//! What a certificate says of itself, for people: names and expiry.
+//! Names and expiry of a certificate, for people to read.
 
 use jiff::Timestamp;
 use rustls_pki_types::CertificateDer;
@@ -9,7 +9,7 @@ use x509_parser::{
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFacts {
-    /// DNS names and IP addresses that clients may know the server by.
+    /// DNS names and IP addresses of the server.
     pub names: Vec<String>,
     pub not_after: Timestamp,
 }

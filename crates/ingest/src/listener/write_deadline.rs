@@ -1,10 +1,9 @@
-//! A socket whose writes wait for its client only so long.
+//! A socket whose pending writes fail after a deadline.
 //!
-//! HTTP/2's own windows hold back answers; but pings and settings are answered
-//! outside of them, and a client may grant a window and then leave its socket
-//! unread. Whatever it is that cannot be written, the connection ends when
-//! nothing of it has been taken for the deadline. There is a timer only while
-//! something waits.
+//! HTTP/2 flow control holds back responses only. Answers to pings and settings are written outside of it,
+//! and a client may grant a window and then leave its socket unread. Without this deadline, a client that
+//! sends pings but never reads would stay connected until TCP times out. The timer exists only while a
+//! write is pending, and every byte that is written resets it, so a slow reader stays connected.
 
 use std::{
     io,
@@ -19,13 +18,13 @@ use tokio::{
 };
 
 #[derive(Debug)]
-pub(super) struct Patient<S> {
+pub(super) struct WriteDeadline<S> {
     stream: S,
     deadline: Duration,
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S: AsyncWrite + Unpin> Patient<S> {
+impl<S: AsyncWrite + Unpin> WriteDeadline<S> {
     pub(super) fn new(stream: S, deadline: Duration) -> Self {
         Self {
             stream,
@@ -34,8 +33,8 @@ impl<S: AsyncWrite + Unpin> Patient<S> {
         }
     }
 
-    /// What a write came to; one that waits too long has failed.
-    fn judge<T>(
+    /// Fails a write that has been pending for the whole deadline.
+    fn limit<T>(
         &mut self,
         cx: &mut Context<'_>,
         written: Poll<io::Result<T>>,
@@ -56,7 +55,7 @@ impl<S: AsyncWrite + Unpin> Patient<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteDeadline<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -66,14 +65,14 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteDeadline<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.judge(cx, written)
+        self.limit(cx, written)
     }
 
     fn poll_write_vectored(
@@ -82,7 +81,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
-        self.judge(cx, written)
+        self.limit(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -105,17 +104,17 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_write_that_nobody_takes_fails_at_the_deadline() {
+    async fn a_write_that_the_client_does_not_read_fails_at_the_deadline() {
         let (near, _far) = duplex(4);
-        let mut near = Patient::new(near, Duration::from_millis(50));
+        let mut near = WriteDeadline::new(near, Duration::from_millis(50));
         let error = near.write_all(b"more than four").await.expect_err("unread");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
     #[tokio::test]
-    async fn a_client_that_reads_slowly_is_borne_however_long_it_takes() {
+    async fn a_client_that_reads_slowly_stays_connected() {
         let (near, mut far) = duplex(1);
-        let mut near = Patient::new(near, Duration::from_secs(3));
+        let mut near = WriteDeadline::new(near, Duration::from_secs(3));
         let reading = tokio::spawn(async move {
             let mut read = Vec::new();
             for _ in 0..5 {
