@@ -1,6 +1,6 @@
-//! The command line. `svc-ingest` alone serves; the rest is for administrators.
+//! The command line. Without a command `svc-ingest` serves; the other commands are for administrators.
 //!
-//! Exit codes: 0 done; 1 it failed; 2 the configuration or the call is wrong.
+//! Exit codes: 0 success; 1 failure; 2 wrong configuration or wrong usage.
 
 mod actor;
 mod agent;
@@ -13,7 +13,7 @@ mod key;
 mod labels;
 mod migrate;
 mod output;
-mod select;
+mod resource;
 mod serve;
 mod status;
 mod terminal;
@@ -23,10 +23,11 @@ mod token;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use svc_store::StoreError;
+
+pub use output::Output;
 
 use crate::config::Problems;
-pub use output::Output;
-use svc_store::StoreError;
 
 #[derive(Debug, Parser)]
 #[command(
@@ -46,7 +47,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve agents (what happens without a command, too)
+    /// Serve agents (the default command)
     Serve,
     /// Consume the metrics queue, beside servers with INGEST_CONSUME=false
     Consume,
@@ -54,25 +55,25 @@ enum Command {
     Dev(dev::Args),
     /// Bring the database schema up to date
     Migrate(migrate::Args),
-    /// Enrolment tokens, which admit new agents
+    /// Manage enrolment tokens, which admit new agents
     #[command(subcommand)]
     Token(token::Command),
-    /// Agents, and what is decided about them
+    /// List agents, and decide about them
     #[command(subcommand)]
     Agent(agent::Command),
-    /// The machines that agents run on
+    /// List the machines that agents run on, and retire them
     #[command(subcommand)]
     Host(host::Command),
-    /// The whole at a glance: tokens, agents, hosts and live instances
+    /// Show an overview: tokens, agents, hosts and live instances
     Status(status::Args),
-    /// The key that signs agents' JWTs
+    /// Show the key that signs the agents' JWTs
     #[command(subcommand)]
     Key(key::Command),
-    /// Check configuration, files, ports and database, and say what to mend
+    /// Check configuration, files, ports and database, and report what to fix
     Doctor(doctor::Args),
 }
 
-/// Parses the call, runs it, and turns its outcome into an exit code.
+/// Parses the command line, runs the command, and returns its exit code.
 pub async fn run() -> ExitCode {
     let outcome = match Cli::parse().command.unwrap_or(Command::Serve) {
         Command::Serve => serve::run().await,
@@ -89,12 +90,19 @@ pub async fn run() -> ExitCode {
     outcome.unwrap_or_else(|error| report(&error))
 }
 
-/// A call that cannot be meant so: exit code 2.
+/// A wrong combination of arguments: exit code 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Usage(String);
 
-/// Problems that a person must mend are listed one a line; all else is one chain of causes.
+fn exit_code(success: bool) -> ExitCode {
+    match success {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}
+
+/// Configuration problems get one line each; any other error is one line with its chain of causes.
 fn report(error: &anyhow::Error) -> ExitCode {
     if let Some(problems) = error.downcast_ref::<Problems>() {
         for problem in &problems.0 {

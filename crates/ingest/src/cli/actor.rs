@@ -1,8 +1,10 @@
-//! Who gives a command: a claim, recorded beside the database user, which is a fact.
+//! Who gives a command, and why.
+//!
+//! The actor is a claim. The database records it beside the database user, which is a fact.
 
 use std::fs;
 
-/// For the commands that decide something.
+/// For commands that change something.
 #[derive(Debug, clap::Args)]
 pub struct Actor {
     /// Who decides, for the record
@@ -10,7 +12,17 @@ pub struct Actor {
     pub actor: String,
 }
 
-/// A name, a label or a reason that fits into its column and onto a line.
+/// For commands that decide about agents or hosts.
+#[derive(Debug, clap::Args)]
+pub struct Attribution {
+    #[command(flatten)]
+    pub by: Actor,
+    /// Why, for the record
+    #[arg(long, value_parser = name)]
+    pub reason: Option<String>,
+}
+
+/// Parses a name, a label or a reason: it must fit its column and a single line.
 pub fn name(text: &str) -> Result<String, String> {
     if text.len() > 255 || text.chars().any(char::is_control) {
         return Err("at most 255 bytes, without control characters".into());
@@ -18,7 +30,7 @@ pub fn name(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// The person behind `sudo`, or the user that this process runs as.
+/// The user who called `sudo`, or the user that runs this process.
 pub fn os_user() -> String {
     let set = |variable: &str| std::env::var(variable).ok().filter(|user| !user.is_empty());
     let uid = rustix::process::getuid().as_raw();
@@ -42,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_is_found_by_its_number() {
+    fn a_user_is_found_by_its_id() {
         let passwd = "root:x:0:0:root:/root:/bin/bash\nbroken\nana:x:1000:100::/home/ana:/bin/sh";
         assert_eq!(user_name(passwd, 0).as_deref(), Some("root"));
         assert_eq!(user_name(passwd, 1000).as_deref(), Some("ana"));

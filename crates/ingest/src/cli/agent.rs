@@ -5,70 +5,49 @@ mod decide;
 use std::process::ExitCode;
 
 use clap::{Subcommand, builder::PossibleValuesParser, builder::TypedValueParser};
-use svc_store::{AgentDetail, AgentFilter, AgentRecord, AgentStatus, EventRecord};
+use svc_store::{
+    AgentDetail, AgentFilter, AgentId, AgentRecord, AgentStatus, EventRecord, Page, Store,
+    StoreError,
+};
 
 use super::{
-    database::open,
-    labels::{self, Label},
-    output::{self, Column, Fit, Output, facts, or_dash, print, print_json},
-    select::{self, short, still_there},
-    terminal,
+    labels,
+    output::{self, Column, Fit, Output, facts, or_dash, short},
+    resource::{self, HostArgs, Resource},
     time::{in_full, lasting, when},
 };
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// List agents, those who wait for a decision first
+    /// List agents, pending ones first
     List(ListArgs),
-    /// Show everything about one agent, with what was decided
-    Show(ShowArgs),
-    /// Let agents in that wait
+    /// Show everything about one agent, with the decisions about it
+    Show {
+        /// Its id, a prefix of its id (4 characters or more) or of its key (8 or more), or its host's name
+        agent: String,
+        #[arg(long, value_enum, default_value_t)]
+        output: Output,
+    },
+    /// Approve pending agents
     Approve(decide::ApproveArgs),
-    /// Turn agents away that wait
+    /// Reject pending agents
     Reject(decide::RejectArgs),
-    /// End active agents: their streams close at once
-    Revoke(decide::DecideArgs),
-    /// Let rejected or revoked agents wait for a decision again
-    Reopen(decide::DecideArgs),
+    /// Revoke active agents: their streams close at once
+    Revoke(decide::NamedArgs),
+    /// Make rejected or revoked agents pending again
+    Reopen(decide::NamedArgs),
 }
 
 #[derive(Debug, clap::Args)]
 pub struct ListArgs {
-    /// Those of this status alone
+    /// Only agents with this status
     #[arg(long, value_parser = status_parser())]
     status: Option<AgentStatus>,
-    /// Those on hosts that bear this label: key=value; several must all fit
-    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',')]
-    label: Vec<Label>,
-    /// Those on hosts of this name
-    #[arg(long, value_name = "NAME")]
-    hostname: Option<String>,
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
-    limit: u32,
-    /// Look again every 2 seconds, until Ctrl-C
-    #[arg(long)]
-    watch: bool,
-    #[arg(long, value_enum, default_value_t)]
-    output: Output,
+    #[command(flatten)]
+    host: HostArgs,
+    #[command(flatten)]
+    list: resource::PageArgs,
 }
-
-#[derive(Debug, clap::Args)]
-pub struct ShowArgs {
-    /// Its id, the beginning of its id (4 characters or more) or of its key (8 or more), or its host's name
-    agent: String,
-    #[arg(long, value_enum, default_value_t)]
-    output: Output,
-}
-
-const COLUMNS: &[Column] = &[
-    ("ID", Fit::Whole),
-    ("HOST", Fit::Wraps),
-    ("STATUS", Fit::Whole),
-    ("PRESENCE", Fit::Wraps),
-    ("KEY", Fit::Whole),
-    ("JOINED", Fit::Whole),
-    ("NOTE", Fit::Wraps),
-];
 
 const EVENT_COLUMNS: &[Column] = &[
     ("WHEN", Fit::Whole),
@@ -80,14 +59,13 @@ const EVENT_COLUMNS: &[Column] = &[
 
 pub async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::List(args) => list(args).await?,
-        Command::Show(args) => show(&args).await?,
-        Command::Approve(args) => return decide::approve(args).await,
-        Command::Reject(args) => return decide::reject(args).await,
-        Command::Revoke(args) => return decide::revoke(args).await,
-        Command::Reopen(args) => return decide::reopen(args).await,
+        Command::List(args) => list(args).await,
+        Command::Show { agent, output } => resource::show::<AgentRecord>(&agent, output).await,
+        Command::Approve(args) => decide::approve(args).await,
+        Command::Reject(args) => decide::reject(args).await,
+        Command::Revoke(args) => decide::revoke(args).await,
+        Command::Reopen(args) => decide::reopen(args).await,
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 fn status_parser() -> impl TypedValueParser<Value = AgentStatus> {
@@ -95,61 +73,102 @@ fn status_parser() -> impl TypedValueParser<Value = AgentStatus> {
         .try_map(|text| AgentStatus::parse(&text).ok_or("not a status"))
 }
 
-async fn list(args: ListArgs) -> anyhow::Result<()> {
+async fn list(args: ListArgs) -> anyhow::Result<ExitCode> {
     let filter = AgentFilter {
         status: args.status,
-        labels: labels::by_key(args.label)?,
-        hostname: args.hostname,
+        labels: labels::by_key(args.host.label)?,
+        hostname: args.host.hostname,
         ..AgentFilter::default()
     };
-    let store = open().await?;
-    terminal::show(args.watch, async || {
-        let page = store.agents_list(&filter, args.limit).await?;
-        output::list(args.output, &page, table, empty(&filter))
+    resource::list(&args.list, empty(&filter), async |store, limit| {
+        store.agents_list(&filter, limit).await
     })
     .await
 }
 
 fn empty(filter: &AgentFilter) -> &'static str {
-    match filter {
-        AgentFilter {
-            status: None,
-            hostname: None,
-            labels,
-            ..
-        } if labels.is_empty() => {
-            "no agent has registered yet: `svc-ingest token create` makes the token that admits one"
+    match filter.status {
+        None if filter.hostname.is_none() && filter.labels.is_empty() => {
+            "no agent has registered yet: `svc-ingest token create` makes a token that admits one"
         }
-        AgentFilter {
-            status: Some(AgentStatus::Pending),
-            ..
-        } => "no agent waits for a decision",
-        _ => "no agent fits",
+        Some(AgentStatus::Pending) => "no agent waits for a decision",
+        _ => "no agent matches",
     }
 }
 
-pub fn table(agents: &[AgentRecord]) -> String {
-    output::table(COLUMNS, agents.iter().map(row))
+impl Resource for AgentRecord {
+    const NOUN: &'static str = "agent";
+    const COLUMNS: &'static [Column] = &[
+        ("ID", Fit::Whole),
+        ("HOST", Fit::Wraps),
+        ("STATUS", Fit::Whole),
+        ("PRESENCE", Fit::Wraps),
+        ("KEY", Fit::Whole),
+        ("JOINED", Fit::Whole),
+        ("NOTE", Fit::Wraps),
+    ];
+    type Id = AgentId;
+    type Detail = AgentDetail;
+
+    fn id(&self) -> AgentId {
+        self.id
+    }
+
+    fn row(&self) -> Vec<String> {
+        vec![
+            short(self.id),
+            self.hostname.clone(),
+            self.status.as_str().into(),
+            presence(self),
+            fingerprint(&self.key),
+            when(Some(self.created_at)),
+            or_dash(note(self)),
+        ]
+    }
+
+    fn hint(&self) -> String {
+        format!("{}, {}", self.hostname, self.status.as_str())
+    }
+
+    fn is_exactly(&self, name: &str) -> bool {
+        name == self.id.to_string() || name == self.key
+    }
+
+    async fn find(store: &Store, name: &str, limit: u32) -> anyhow::Result<Page<Self>> {
+        Ok(store.agents_find(name, limit).await?)
+    }
+
+    async fn load(store: &Store, id: AgentId) -> Result<Option<AgentDetail>, StoreError> {
+        store.agent_show(id).await
+    }
+
+    fn describe(detail: &AgentDetail) -> String {
+        let agent = &detail.agent;
+        let since = in_full(agent.presence_since);
+        let mut rows = vec![
+            ("id", agent.id.to_string()),
+            ("key", agent.key.clone()),
+            ("status", agent.status.as_str().into()),
+            ("presence", format!("{} since {since}", agent.presence)),
+            ("host", format!("{} ({})", agent.hostname, agent.host_id)),
+            ("host labels", or_dash(labels::shown(&agent.labels))),
+            ("version", or_dash(agent.version.clone())),
+            ("registered", in_full(agent.created_at)),
+            ("token", or_dash(agent.token_id.map(|id| id.to_string()))),
+        ];
+        rows.extend(pending_facts(agent));
+        rows.extend(identifiers(detail).map(|(kind, values)| (kind, values.join(", "))));
+        let events = output::table(EVENT_COLUMNS, detail.events.iter().map(event_row));
+        format!("{}\n\n{events}", facts(&rows))
+    }
 }
 
-fn row(agent: &AgentRecord) -> Vec<String> {
-    vec![
-        short(agent.id),
-        agent.hostname.clone(),
-        agent.status.as_str().into(),
-        presence(agent),
-        fingerprint(agent),
-        when(Some(agent.created_at)),
-        or_dash(note(agent)),
-    ]
+/// As much of a key's fingerprint as a person compares at a glance.
+fn fingerprint(key: &str) -> String {
+    key.chars().take(16).collect()
 }
 
-/// As much of the key's fingerprint as a person compares at a glance.
-fn fingerprint(agent: &AgentRecord) -> String {
-    agent.key.chars().take(16).collect()
-}
-
-/// Presence is of interest while an agent may be there at all.
+/// Only an active agent can be online.
 fn presence(agent: &AgentRecord) -> String {
     match agent.status {
         AgentStatus::Active => format!(
@@ -161,80 +180,40 @@ fn presence(agent: &AgentRecord) -> String {
     }
 }
 
-/// Why it waits, or why it was turned away.
+/// Why it is pending, or why it was rejected or revoked.
 fn note(agent: &AgentRecord) -> Option<String> {
-    let conflict = agent
-        .conflict_with
-        .map(|id| format!("conflict with {}", short(id)));
-    let clone = agent
-        .cloned_from
-        .map(|id| format!("clone of {}", short(id)));
+    let named = |relation, id: Option<AgentId>| id.map(|id| format!("{relation} {}", short(id)));
+    let conflict = named("conflict with", agent.conflict_with);
+    let clone = named("clone of", agent.cloned_from);
     if agent.status != AgentStatus::Pending {
         return agent.decision_reason.clone().or(clone);
     }
     match agent.pending_reason.as_deref() {
         Some("conflict" | "clone") => {
-            let told: Vec<String> = [clone, conflict].into_iter().flatten().collect();
-            Some(told.join(", "))
+            let reasons: Vec<String> = [clone, conflict].into_iter().flatten().collect();
+            Some(reasons.join(", "))
         }
         other => other.map(str::to_owned),
     }
 }
 
-async fn show(args: &ShowArgs) -> anyhow::Result<()> {
-    let store = open().await?;
-    let id = select::agent(&store, &args.agent).await?.id;
-    let detail = still_there(store.agent_show(id).await, "agent")?;
-    match args.output {
-        Output::Json => print_json(&detail),
-        Output::Table => print(&in_detail(&detail)),
-    }
-}
-
-fn in_detail(detail: &AgentDetail) -> String {
-    let agent = &detail.agent;
-    let mut rows = vec![
-        ("id", agent.id.to_string()),
-        ("key", agent.key.clone()),
-        ("status", agent.status.as_str().into()),
-        (
-            "presence",
-            format!("{} since {}", agent.presence, in_full(agent.presence_since)),
-        ),
-        ("host", format!("{} ({})", agent.hostname, agent.host_id)),
-        ("host labels", or_dash(labels::shown(&agent.labels))),
-        ("version", or_dash(agent.version.clone())),
-        ("registered", in_full(agent.created_at)),
-        ("token", or_dash(agent.token_id.map(|id| id.to_string()))),
-    ];
-    rows.extend(waiting(agent));
-    rows.extend(identifiers(detail).map(|(kind, values)| (kind, values.join(", "))));
-    let events = output::table(EVENT_COLUMNS, detail.events.iter().map(event_row));
-    format!("{}\n\n{events}", facts(&rows))
-}
-
-/// What a person needs to know before deciding.
-fn waiting(agent: &AgentRecord) -> impl Iterator<Item = (&'static str, String)> {
-    let id = |id: Option<svc_store::AgentId>| id.map(|id| id.to_string());
-    let conflict = id(agent.conflict_with);
-    let way_out = conflict
-        .as_ref()
-        .filter(|_| agent.status == AgentStatus::Pending)
-        .map(|_| {
-            "approve with --replace (the same machine, reinstalled) or --new-host (another machine)"
-                .into()
-        });
+/// What a person needs to know before deciding about a pending agent.
+fn pending_facts(agent: &AgentRecord) -> impl Iterator<Item = (&'static str, String)> {
+    let id = |id: Option<AgentId>| id.map(|id| id.to_string());
+    let decidable = agent.status == AgentStatus::Pending && agent.conflict_with.is_some();
+    let choices =
+        "approve with --replace (the same machine, reinstalled) or --new-host (another machine)";
     [
         ("waits for", agent.pending_reason.clone()),
-        ("conflicts with", conflict),
-        ("", way_out),
+        ("conflicts with", id(agent.conflict_with)),
+        ("", decidable.then(|| choices.into())),
         ("cloned from", id(agent.cloned_from)),
     ]
     .into_iter()
     .filter_map(|(name, value)| Some((name, value?)))
 }
 
-/// What the machine is recognised by, as the agent says.
+/// The machine's identifiers, as the agent reported them.
 fn identifiers(detail: &AgentDetail) -> impl Iterator<Item = (&'static str, Vec<String>)> {
     let kinds = ["cloud", "hardware", "machine", "network"];
     kinds.into_iter().filter_map(|kind| {

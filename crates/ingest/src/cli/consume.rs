@@ -1,4 +1,4 @@
-//! `svc-ingest consume`: the consumer alone, for as many processes as the load needs.
+//! `svc-ingest consume`: a consumer without a server. Any number of them may run.
 
 use std::process::ExitCode;
 

@@ -1,14 +1,13 @@
-//! The database of the admin commands: DATABASE_URL alone, a schema that fits,
-//! and errors in words.
+//! The database connection of the admin commands, which need DATABASE_URL alone, and its errors as text.
 
-use std::time::Duration;
+use std::{error::Error, iter, time::Duration};
 
 use anyhow::bail;
 use svc_store::{RefusalKind, SchemaState, Store, StoreError, StoreOptions, TxLimits};
 
 use crate::config::Database;
 
-/// A person waits longer than an agent, and may decide about thousands at once.
+/// Longer than the service's: a person waits longer than an agent, and may decide about thousands at once.
 const LIMITS: TxLimits = TxLimits {
     statement: Duration::from_secs(60),
     lock: Duration::from_secs(10),
@@ -16,7 +15,7 @@ const LIMITS: TxLimits = TxLimits {
     deadline: Duration::from_secs(75),
 };
 
-/// Opens the database, and makes sure that what the commands ask for is there.
+/// Opens the database, and fails unless its schema has everything that the commands use.
 pub async fn open() -> anyhow::Result<Store> {
     let options = StoreOptions {
         pool_size: 3,
@@ -36,14 +35,14 @@ pub async fn open() -> anyhow::Result<Store> {
     }
 }
 
-/// One line: what our own rules say, or what the database's trouble is.
+/// One line: the rule that rejected the change, or the database's error.
 pub fn explain(error: &StoreError) -> String {
     let Some(refusal) = error.refusal() else {
-        return explain_trouble(error);
+        return explain_failure(error);
     };
     match (refusal.kind, refusal.hint) {
         (RefusalKind::ModeMissing, _) => format!(
-            "{}: say --replace (the same machine, reinstalled: the old agent is revoked) or --new-host (another machine)",
+            "{}: add --replace (the same machine, reinstalled: the old agent is revoked) or --new-host (another machine)",
             refusal.message
         ),
         (_, Some(hint)) => format!("{}: {hint}", refusal.message),
@@ -51,15 +50,12 @@ pub fn explain(error: &StoreError) -> String {
     }
 }
 
-fn explain_trouble(error: &StoreError) -> String {
+fn explain_failure(error: &StoreError) -> String {
     let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        cause = inner.source();
-    }
+    let causes = iter::successors(error.source(), |&cause| cause.source());
+    text.extend(causes.map(|cause| format!(": {cause}")));
     match error.is_unavailable() {
-        true => format!("{text} (check DATABASE_URL; `svc-ingest doctor` looks closer)"),
+        true => format!("{text} (check DATABASE_URL, and run `svc-ingest doctor`)"),
         false => text,
     }
 }

@@ -1,8 +1,7 @@
-//! `svc-ingest dev`: the real thing on one machine, with nothing to prepare.
+//! `svc-ingest dev`: a complete system on one machine, without any preparation.
 //!
-//! A PostgreSQL server of its own, certificates, a signing key, a token and this
-//! machine's agent live in one folder and are used again by the next start. Server and
-//! agent are children that die with this process, however that ends.
+//! A PostgreSQL server, certificates, a signing key, a token and this machine's agent share one folder, and the next
+//! start uses them again. PostgreSQL and the agent are child processes that end with this one, however it ends.
 
 mod agent;
 mod view;
@@ -34,7 +33,7 @@ const DATABASE: &str = "svc";
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Where everything is kept [default: /var/lib/svc-ingest-dev for root, else ~/.local/share/svc-ingest-dev]
+    /// Where the data goes [default: /var/lib/svc-ingest-dev for root, otherwise ~/.local/share/svc-ingest-dev]
     #[arg(long)]
     data_dir: Option<PathBuf>,
 }
@@ -52,7 +51,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let certificate = config.grpc.tls.certificate_file.clone();
     let store = Store::new(config.database.url.clone(), StoreOptions::default())?;
     let server = Server::bind(config).await?;
-    let agent = agent::Surroundings {
+    let agent = agent::AgentSettings {
         folder: &folder,
         port: server.grpc_address()?.port(),
         certificate: &certificate,
@@ -68,7 +67,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     ended
 }
 
-/// The view may end first, when nobody reads it.
+/// Runs the server until a signal. The view may end earlier, when its reader closes the pipe.
 async fn run_and_show(server: Server, view: view::View) -> anyhow::Result<ExitCode> {
     let showing = async {
         view.run().await?;
@@ -80,10 +79,10 @@ async fn run_and_show(server: Server, view: view::View) -> anyhow::Result<ExitCo
     }
 }
 
-/// A terminal is drawn on: the log goes into a file then.
+/// On a terminal the view takes the screen, so the log goes to a file.
 fn log(folder: &Path) -> anyhow::Result<()> {
     let log = log_settings();
-    match view::draws() {
+    match view::is_drawn() {
         false => telemetry::init(&log),
         true => {
             let path = folder.join("service.log");
@@ -107,7 +106,7 @@ fn about_agent(runs: bool, log_file: &Path) -> String {
     }
 }
 
-/// The environment decides first, but never over which database: a whole system has its own.
+/// The environment overrides our settings, except for the database: `dev` has its own.
 fn look_up(ours: &HashMap<&'static str, OsString>, name: &str) -> Option<OsString> {
     let set = std::env::var_os(name).filter(|value| !value.is_empty());
     match name {
@@ -116,7 +115,7 @@ fn look_up(ours: &HashMap<&'static str, OsString>, name: &str) -> Option<OsStrin
     }
 }
 
-/// Root's home is closed to the user that PostgreSQL must run as, so root's data stands elsewhere.
+/// PostgreSQL runs as an unprivileged user, who cannot enter root's home: root's data goes elsewhere.
 fn default_folder() -> anyhow::Result<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Ok("/var/lib/svc-ingest-dev".into());
@@ -146,7 +145,7 @@ async fn start_postgres(folder: &Path) -> anyhow::Result<Postgres> {
     Ok(postgres)
 }
 
-/// The port of the last time, if nobody has taken it since.
+/// The port of the previous start, if it is still free.
 fn same_port(file: &Path) -> Option<u16> {
     let port = fs::read_to_string(file).ok()?.trim().parse().ok()?;
     TcpListener::bind(("127.0.0.1", port))
@@ -154,7 +153,7 @@ fn same_port(file: &Path) -> Option<u16> {
         .then_some(port)
 }
 
-/// An auto-approve token to try things with, made once and kept in the folder.
+/// An auto-approve token for trials, created once and kept in the folder.
 async fn enrolment_token(folder: &Path, database: &Database) -> anyhow::Result<String> {
     let file = folder.join("enrolment_token");
     if let Ok(known) = fs::read_to_string(&file) {
@@ -182,7 +181,7 @@ async fn enrolment_token(folder: &Path, database: &Database) -> anyhow::Result<S
     Ok(token.expose().to_owned())
 }
 
-/// What `dev` decides where the environment does not.
+/// The settings that `dev` chooses where the environment does not.
 fn environment(
     folder: &Path,
     postgres: &Postgres,
@@ -220,7 +219,7 @@ fn screen(
         .unwrap_or_else(|| "svc-ingest".into());
     Ok(format!(
         "
-  svc-ingest {version}, a whole system on this machine. Ctrl-C stops it; the data stays.
+  svc-ingest {version}, a complete system on this machine. Ctrl-C stops it; the data stays.
 
     agents      https://localhost:{grpc_port}     gRPC over mutual TLS; certificate {folder}/server.crt
     health      http://{http}/healthz
@@ -228,7 +227,7 @@ fn screen(
     metrics     http://{http}/metrics
     database    {url}
     token       {token}     (admits agents at once)
-    data        {folder}     (delete it to begin anew)
+    data        {folder}     (delete it to start over)
 
   Try next, in another terminal:
 

@@ -1,5 +1,6 @@
-//! `svc-ingest doctor`: looks at everything the service needs, changes nothing,
-//! and says in one line each what it found and what to do about it.
+//! `svc-ingest doctor`: checks everything that the service needs, and changes nothing.
+//!
+//! Each check is one line: what it found, and what to do about it.
 
 use std::{net::TcpListener, process::ExitCode, time::Instant};
 
@@ -7,10 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use svc_store::{HistoryState, SchemaState, Store, StoreError, StoreOptions};
 
-use super::{
-    output::{Output, print, print_json},
-    serve,
-};
+use super::{exit_code, output::Output, serve};
 use crate::{
     config::{Config, Database, Problems},
     listener::CertificateFacts,
@@ -18,12 +16,11 @@ use crate::{
     signing,
 };
 
-/// A certificate that ends sooner than this deserves a word.
+/// A certificate that expires sooner is a warning.
 const EXPIRY_WARNING: SignedDuration = SignedDuration::from_hours(24 * 21);
-/// Clocks further apart than this make log lines hard to compare.
+/// Clocks that are further apart are a warning: they make log lines hard to compare.
 const CLOCK_WARNING: SignedDuration = SignedDuration::from_secs(5);
-
-/// Rollups are computed every few minutes; after an hour (in seconds) something is wrong.
+/// In seconds. Rollups are computed every few minutes, so that after an hour something is wrong.
 const ROLLUP_WARNING: f64 = 3600.0;
 
 #[derive(Debug, clap::Args)]
@@ -48,6 +45,24 @@ struct Check {
 }
 
 impl Check {
+    fn ok(subject: &'static str, finding: impl Into<String>) -> Self {
+        Self::new(Verdict::Ok, subject, finding)
+    }
+
+    fn warn(subject: &'static str, finding: impl Into<String>) -> Self {
+        Self::new(Verdict::Warn, subject, finding)
+    }
+
+    fn fail(subject: &'static str, finding: impl Into<String>) -> Self {
+        Self::new(Verdict::Fail, subject, finding)
+    }
+
+    /// `ok` where `good` is true, a warning otherwise.
+    fn ok_if(good: bool, subject: &'static str, finding: String) -> Self {
+        let verdict = if good { Verdict::Ok } else { Verdict::Warn };
+        Self::new(verdict, subject, finding)
+    }
+
     fn new(verdict: Verdict, subject: &'static str, finding: impl Into<String>) -> Self {
         Self {
             verdict,
@@ -58,7 +73,7 @@ impl Check {
 }
 
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    serve::raise_file_limit(); // As the service does: the connections follow from it.
+    serve::raise_file_limit(); // As the service does: the number of connections depends on it.
     let mut checks = Vec::new();
     let kid = match Config::from_env() {
         Ok(config) => {
@@ -73,23 +88,17 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     if let Ok(database) = Database::from_env() {
         checks.extend(check_database(database, kid.as_deref()).await);
     }
-    match args.output {
-        Output::Json => print_json(&checks)?,
-        Output::Table => print(&lines(&checks))?,
-    }
-    let failed = checks.iter().any(|check| check.verdict == Verdict::Fail);
-    Ok(if failed {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    args.output.print(&checks, || lines(&checks))?;
+    Ok(exit_code(
+        checks.iter().all(|check| check.verdict != Verdict::Fail),
+    ))
 }
 
 fn failures(problems: &Problems) -> impl Iterator<Item = Check> {
     problems
         .0
         .iter()
-        .map(|problem| Check::new(Verdict::Fail, problem.variable, problem.message.clone()))
+        .map(|problem| Check::fail(problem.variable, problem.message.clone()))
 }
 
 fn lines(checks: &[Check]) -> String {
@@ -104,20 +113,18 @@ fn lines(checks: &[Check]) -> String {
     checks.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// The files, names and ports; returns the key's id for comparison with the siblings'.
+/// Checks files and ports, and returns the key's id for the comparison with other instances.
 fn check_config(config: &Config, checks: &mut Vec<Check>) -> Option<String> {
-    checks.push(Check::new(Verdict::Ok, "variables", "all are well-formed"));
+    checks.push(Check::ok("variables", "all are well-formed"));
     checks.push(check_certificate(config.grpc.tls.facts(), Timestamp::now()));
     let key = signing::read(&config.jwt_key_file).ok().flatten();
     let path = config.jwt_key_file.display();
     checks.push(match &key {
-        Some(key) => Check::new(
-            Verdict::Ok,
+        Some(key) => Check::ok(
             "signing key",
             format!("{path}: {} bits, kid {}", key.bits(), key.kid()),
         ),
-        None => Check::new(
-            Verdict::Warn,
+        None => Check::warn(
             "signing key",
             format!("{path} does not exist: the first start generates it; back it up then"),
         ),
@@ -125,33 +132,30 @@ fn check_config(config: &Config, checks: &mut Vec<Check>) -> Option<String> {
     checks.push(check_port("INGEST_GRPC_PORT", config.grpc.address));
     checks.push(check_port("INGEST_HTTP_PORT", config.http));
     let connections = config.grpc.limits.connections;
-    checks.push(Check::new(
-        Verdict::Ok,
+    checks.push(Check::ok(
         "connections",
         format!("room for {connections} agents on this instance"),
     ));
     key.map(|key| key.kid().to_owned())
 }
 
-/// The queue in the process needs no look.
+/// The in-process queue needs no check.
 async fn check_queue(queue: &QueueSettings) -> Option<Check> {
     let QueueUrl::Nats(servers) = &queue.url else {
         return None;
     };
-    Some(match JetStream::look(servers, queue).await {
-        Ok(true) => Check::new(
-            Verdict::Ok,
+    Some(match JetStream::check(servers, queue).await {
+        Ok(true) => Check::ok(
             "metrics queue",
             "NATS answers, and the stream is as it should be",
         ),
-        Ok(false) => Check::new(
-            Verdict::Ok,
+        Ok(false) => Check::ok(
             "metrics queue",
             "NATS answers: the first start makes the stream",
         ),
         Err(error) => {
             let reason = format!("{:#}", anyhow::Error::from(error));
-            Check::new(Verdict::Fail, "metrics queue", reason)
+            Check::fail("metrics queue", reason)
         }
     })
 }
@@ -159,13 +163,12 @@ async fn check_queue(queue: &QueueSettings) -> Option<Check> {
 fn check_certificate(facts: Option<CertificateFacts>, now: Timestamp) -> Check {
     const SUBJECT: &str = "certificate";
     let Some(facts) = facts else {
-        return Check::new(Verdict::Warn, SUBJECT, "its names and dates cannot be read");
+        return Check::warn(SUBJECT, "its names and dates cannot be read");
     };
     let left = facts.not_after.duration_since(now);
     let names = facts.names.join(", ");
     if facts.names.is_empty() {
-        return Check::new(
-            Verdict::Warn,
+        return Check::warn(
             SUBJECT,
             "it names no host (subjectAltName): agents will refuse it",
         );
@@ -175,36 +178,23 @@ fn check_certificate(facts: Option<CertificateFacts>, now: Timestamp) -> Check {
             "for {names}: it ended on {}: replace the files, the service picks them up",
             facts.not_after
         );
-        return Check::new(Verdict::Warn, SUBJECT, finding);
+        return Check::warn(SUBJECT, finding);
     }
-    let verdict = if left < EXPIRY_WARNING {
-        Verdict::Warn
-    } else {
-        Verdict::Ok
-    };
-    Check::new(
-        verdict,
-        SUBJECT,
-        format!(
-            "for {names}; key matches; {} days left",
-            left.as_hours() / 24
-        ),
-    )
+    let days = left.as_hours() / 24;
+    let finding = format!("for {names}; key matches; {days} days left");
+    Check::ok_if(left >= EXPIRY_WARNING, SUBJECT, finding)
 }
 
 fn check_port(variable: &'static str, address: std::net::SocketAddr) -> Check {
     match TcpListener::bind(address) {
-        Ok(_) => Check::new(Verdict::Ok, variable, format!("{address} is free")),
-        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Check::new(
-            Verdict::Warn,
+        Ok(_) => Check::ok(variable, format!("{address} is free")),
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Check::warn(
             variable,
-            format!("{address} is in use: fine if the service runs, else stop what has it"),
+            format!(
+                "{address} is in use: fine if the service runs, otherwise stop the process that uses it"
+            ),
         ),
-        Err(error) => Check::new(
-            Verdict::Fail,
-            variable,
-            format!("{address} cannot be bound: {error}"),
-        ),
+        Err(error) => Check::fail(variable, format!("{address} cannot be bound: {error}")),
     }
 }
 
@@ -213,7 +203,7 @@ async fn check_database(database: Database, kid: Option<&str>) -> Vec<Check> {
     let looked = look_at_database(database, kid, &shown).await;
     looked.unwrap_or_else(|error| {
         let reason = format!("{shown}: {:#}", anyhow::Error::from(error));
-        vec![Check::new(Verdict::Fail, "database", reason)]
+        vec![Check::fail("database", reason)]
     })
 }
 
@@ -232,7 +222,7 @@ async fn look_at_database(
     );
     let schema = check_schema(&store.schema_check().await?, database.auto_migrate);
     let usable = schema.verdict == Verdict::Ok;
-    let mut checks = vec![Check::new(Verdict::Ok, "database", answer), schema];
+    let mut checks = vec![Check::ok("database", answer), schema];
     checks.push(check_clock(store.database_clock_offset().await?));
     if usable {
         checks.push(check_siblings(&store, kid).await?);
@@ -241,47 +231,42 @@ async fn look_at_database(
     Ok(checks)
 }
 
-/// Rollups that nobody has computed for an hour: no instance is live, or each fails.
+/// Where no rollup was computed for an hour, no instance is live, or all of them fail.
 fn check_history(history: &HistoryState) -> Check {
     const SUBJECT: &str = "history";
     let days = format!("{} days of samples", history.days);
     match history.oldest_change_seconds > ROLLUP_WARNING {
-        true => Check::new(
-            Verdict::Warn,
+        true => Check::warn(
             SUBJECT,
             format!(
-                "{days}; not rolled up for {:.0} minutes: fine if no instance runs, else see its log",
+                "{days}; not rolled up for {:.0} minutes: fine if no instance runs, otherwise see its log",
                 history.oldest_change_seconds / 60.0
             ),
         ),
-        false => Check::new(Verdict::Ok, SUBJECT, format!("{days}, rolled up")),
+        false => Check::ok(SUBJECT, format!("{days}, rolled up")),
     }
 }
 
 fn check_schema(state: &SchemaState, auto_migrate: bool) -> Check {
     const SUBJECT: &str = "schema";
     match state {
-        SchemaState::Current => Check::new(Verdict::Ok, SUBJECT, "up to date"),
-        SchemaState::Behind { missing } if auto_migrate => Check::new(
-            Verdict::Warn,
+        SchemaState::Current => Check::ok(SUBJECT, "up to date"),
+        SchemaState::Behind { missing } if auto_migrate => Check::warn(
             SUBJECT,
             format!("lacks {}: the next start adds them", missing.join(", ")),
         ),
-        SchemaState::Behind { missing } => Check::new(
-            Verdict::Fail,
+        SchemaState::Behind { missing } => Check::fail(
             SUBJECT,
             format!("lacks {}: run `svc-ingest migrate`", missing.join(", ")),
         ),
-        SchemaState::Ahead { unknown } => Check::new(
-            Verdict::Ok,
+        SchemaState::Ahead { unknown } => Check::ok(
             SUBJECT,
             format!(
                 "newer than this program, which can work with it ({})",
                 unknown.join(", ")
             ),
         ),
-        SchemaState::Altered { migration, .. } => Check::new(
-            Verdict::Fail,
+        SchemaState::Altered { migration, .. } => Check::fail(
             SUBJECT,
             format!("{migration} was changed after it was applied: restore it"),
         ),
@@ -289,16 +274,8 @@ fn check_schema(state: &SchemaState, auto_migrate: bool) -> Check {
 }
 
 fn check_clock(offset: SignedDuration) -> Check {
-    let verdict = if offset.abs() < CLOCK_WARNING {
-        Verdict::Ok
-    } else {
-        Verdict::Warn
-    };
-    Check::new(
-        verdict,
-        "clock",
-        format!("{:.3} s from the database's", offset.as_secs_f64()),
-    )
+    let finding = format!("{:.3} s from the database's", offset.as_secs_f64());
+    Check::ok_if(offset.abs() < CLOCK_WARNING, "clock", finding)
 }
 
 async fn check_siblings(store: &Store, kid: Option<&str>) -> Result<Check, StoreError> {
@@ -313,12 +290,8 @@ async fn check_siblings(store: &Store, kid: Option<&str>) -> Result<Check, Store
                 "{} signs with another key ({}): share one key file",
                 stranger.hostname, stranger.kid
             );
-            Check::new(Verdict::Fail, SUBJECT, finding)
+            Check::fail(SUBJECT, finding)
         }
-        None => Check::new(
-            Verdict::Ok,
-            SUBJECT,
-            format!("{} live, all with one key", live.len()),
-        ),
+        None => Check::ok(SUBJECT, format!("{} live, all with one key", live.len())),
     })
 }

@@ -4,15 +4,16 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use serde::Serialize;
-use svc_store::{AgentBooks, GapRecord, HostDetail, HostFilter, HostRecord};
+use svc_store::{
+    AgentBooks, GapRecord, HostDetail, HostFilter, HostId, HostRecord, Page, Store, StoreError,
+};
 
 use super::{
-    actor::{self, Actor},
-    agent,
+    actor::Attribution,
     database::open,
-    labels::{self, Label},
-    output::{self, Column, Fit, Output, facts, or_dash, print, print_json},
-    select::{self, short, still_there},
+    labels,
+    output::{self, Column, Fit, Output, facts, or_dash, short},
+    resource::{self, HostArgs, Resource},
     terminal,
     time::{in_full, lasting, when},
 };
@@ -21,74 +22,48 @@ use super::{
 pub enum Command {
     /// List the hosts that are in service
     List(ListArgs),
-    /// Show one host, what it is recognised by, and its agents
-    Show(ShowArgs),
-    /// Take a host out of service: its agents end, and a machine that comes back is a new host
+    /// Show one host, its identifiers and its agents
+    Show {
+        /// Its id, a prefix of it (4 characters or more), or its name
+        host: String,
+        #[arg(long, value_enum, default_value_t)]
+        output: Output,
+    },
+    /// Take a host out of service: its agents end, and if the machine comes back it is a new host
     Retire(RetireArgs),
 }
 
 #[derive(Debug, clap::Args)]
 pub struct ListArgs {
-    /// Those that bear this label: key=value; several must all fit
-    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',')]
-    label: Vec<Label>,
-    /// Those of this name
-    #[arg(long, value_name = "NAME")]
-    hostname: Option<String>,
-    /// Those too that were retired
+    #[command(flatten)]
+    host: HostArgs,
+    /// Retired hosts, too
     #[arg(long)]
     retired: bool,
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
-    limit: u32,
-    /// Look again every 2 seconds, until Ctrl-C
-    #[arg(long)]
-    watch: bool,
-    #[arg(long, value_enum, default_value_t)]
-    output: Output,
-}
-
-#[derive(Debug, clap::Args)]
-pub struct ShowArgs {
-    /// Its id, the beginning of it (4 characters or more), or its name
-    host: String,
-    #[arg(long, value_enum, default_value_t)]
-    output: Output,
+    #[command(flatten)]
+    list: resource::PageArgs,
 }
 
 #[derive(Debug, clap::Args)]
 pub struct RetireArgs {
-    /// Its id, the beginning of it (4 characters or more), or its name
+    /// Its id, a prefix of it (4 characters or more), or its name
     host: String,
-    /// Ask nothing
+    /// Do not ask for a confirmation
     #[arg(long)]
     yes: bool,
     #[command(flatten)]
-    by: Actor,
-    /// Why, for the record
-    #[arg(long, value_parser = actor::name)]
-    reason: Option<String>,
+    attribution: Attribution,
     #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
 
-/// What retirement shows a program.
+/// What `retire` prints as JSON.
 #[derive(Serialize)]
 struct Retired<'a> {
     #[serde(flatten)]
     host: &'a HostRecord,
     agents_ended: i32,
 }
-
-const COLUMNS: &[Column] = &[
-    ("ID", Fit::Whole),
-    ("HOST", Fit::Wraps),
-    ("PRESENCE", Fit::Wraps),
-    ("SYSTEM", Fit::Wraps),
-    ("CPU", Fit::Whole),
-    ("MEMORY", Fit::Whole),
-    ("AGENTS", Fit::Wraps),
-    ("LABELS", Fit::Wraps),
-];
 
 const GAP_COLUMNS: &[Column] = &[
     ("AGENT", Fit::Whole),
@@ -100,47 +75,85 @@ const GAP_COLUMNS: &[Column] = &[
 
 pub async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::List(args) => list(args).await?,
-        Command::Show(args) => show(&args).await?,
-        Command::Retire(args) => return retire(&args).await,
+        Command::List(args) => list(args).await,
+        Command::Show { host, output } => resource::show::<HostRecord>(&host, output).await,
+        Command::Retire(args) => retire(&args).await,
     }
-    Ok(ExitCode::SUCCESS)
 }
 
-async fn list(args: ListArgs) -> anyhow::Result<()> {
+async fn list(args: ListArgs) -> anyhow::Result<ExitCode> {
     let filter = HostFilter {
-        labels: labels::by_key(args.label)?,
-        hostname: args.hostname,
+        labels: labels::by_key(args.host.label)?,
+        hostname: args.host.hostname,
         with_retired: args.retired,
     };
-    let store = open().await?;
     let empty = if filter.labels.is_empty() && filter.hostname.is_none() {
         "no host is in service: hosts appear when agents register"
     } else {
-        "no host fits"
+        "no host matches"
     };
-    terminal::show(args.watch, async || {
-        let page = store.hosts_list(&filter, args.limit).await?;
-        output::list(args.output, &page, table, empty)
+    resource::list(&args.list, empty, async |store, limit| {
+        store.hosts_list(&filter, limit).await
     })
     .await
 }
 
-pub fn table(hosts: &[HostRecord]) -> String {
-    output::table(COLUMNS, hosts.iter().map(row))
-}
+impl Resource for HostRecord {
+    const NOUN: &'static str = "host";
+    const COLUMNS: &'static [Column] = &[
+        ("ID", Fit::Whole),
+        ("HOST", Fit::Wraps),
+        ("PRESENCE", Fit::Wraps),
+        ("SYSTEM", Fit::Wraps),
+        ("CPU", Fit::Whole),
+        ("MEMORY", Fit::Whole),
+        ("AGENTS", Fit::Wraps),
+        ("LABELS", Fit::Wraps),
+    ];
+    type Id = HostId;
+    type Detail = HostDetail;
 
-fn row(host: &HostRecord) -> Vec<String> {
-    vec![
-        short(host.id),
-        host.hostname.clone(),
-        presence(host),
-        or_dash(format!("{} {}", host.os, host.os_version).trim().to_owned()),
-        cpu(host),
-        memory(host),
-        agents(host),
-        or_dash(labels::shown(&host.labels)),
-    ]
+    fn id(&self) -> HostId {
+        self.id
+    }
+
+    fn row(&self) -> Vec<String> {
+        vec![
+            short(self.id),
+            self.hostname.clone(),
+            presence(self),
+            or_dash(format!("{} {}", self.os, self.os_version).trim().to_owned()),
+            cpu(self),
+            memory(self),
+            agents(self),
+            or_dash(labels::shown(&self.labels)),
+        ]
+    }
+
+    fn hint(&self) -> String {
+        let retired = self.retired_at.map_or("", |_| ", retired");
+        format!("{}{retired}", self.hostname)
+    }
+
+    async fn find(store: &Store, name: &str, limit: u32) -> anyhow::Result<Page<Self>> {
+        Ok(store.hosts_find(name, limit).await?)
+    }
+
+    async fn load(store: &Store, id: HostId) -> Result<Option<HostDetail>, StoreError> {
+        store.host_show(id).await
+    }
+
+    fn describe(detail: &HostDetail) -> String {
+        let mut parts = vec![facts(&detail_rows(detail))];
+        if !detail.agents.is_empty() {
+            parts.push(resource::table(&detail.agents));
+        }
+        let gaps: Vec<Vec<String>> = detail.books.iter().flat_map(gap_rows).collect();
+        if !gaps.is_empty() {
+            parts.push(output::table(GAP_COLUMNS, gaps));
+        }
+        parts.join("\n\n")
+    }
 }
 
 fn presence(host: &HostRecord) -> String {
@@ -177,19 +190,10 @@ fn agents(host: &HostRecord) -> String {
     }
 }
 
-async fn show(args: &ShowArgs) -> anyhow::Result<()> {
-    let store = open().await?;
-    let id = select::host(&store, &args.host).await?;
-    let detail = still_there(store.host_show(id).await, "host")?;
-    match args.output {
-        Output::Json => print_json(&detail),
-        Output::Table => print(&in_detail(&detail)),
-    }
-}
-
-fn in_detail(detail: &HostDetail) -> String {
+fn detail_rows(detail: &HostDetail) -> Vec<(&str, String)> {
     let host = &detail.host;
     let system = format!("{} {} {}", host.os, host.os_version, host.arch);
+    let vitals_at = host.vitals_at.map(in_full);
     let mut rows = vec![
         ("id", host.id.to_string()),
         ("host", host.hostname.clone()),
@@ -199,10 +203,7 @@ fn in_detail(detail: &HostDetail) -> String {
         ("cpus", cpu(host)),
         ("memory", memory(host)),
         ("fullest disk", fullest_disk(host)),
-        (
-            "vitals of",
-            host.vitals_at.map_or_else(|| "-".into(), in_full),
-        ),
+        ("vitals of", or_dash(vitals_at)),
         ("addresses", or_dash(host.ip_addresses.join(", "))),
         ("labels", or_dash(labels::shown(&host.labels))),
         ("first seen", in_full(host.created_at)),
@@ -211,22 +212,7 @@ fn in_detail(detail: &HostDetail) -> String {
     let identifiers = detail.identifiers.iter();
     rows.extend(identifiers.map(|known| (known.kind.as_str(), known.value.clone())));
     rows.extend(detail.books.iter().map(|books| ("books", balance(books))));
-    let mut parts = vec![facts(&rows)];
-    if !detail.agents.is_empty() {
-        parts.push(agent::table(&detail.agents));
-    }
-    let gaps = |books: &AgentBooks| {
-        books
-            .missing
-            .iter()
-            .map(gap_row(short(books.agent_id)))
-            .collect()
-    };
-    let gaps: Vec<Vec<String>> = detail.books.iter().flat_map::<Vec<_>, _>(gaps).collect();
-    if !gaps.is_empty() {
-        parts.push(output::table(GAP_COLUMNS, gaps));
-    }
-    parts.join("\n\n")
+    rows
 }
 
 fn fullest_disk(host: &HostRecord) -> String {
@@ -236,7 +222,7 @@ fn fullest_disk(host: &HostRecord) -> String {
     }
 }
 
-/// Every number that an agent has sent, accounted for.
+/// The agent's books: every sequence number that it has sent is stored, rejected or a gap.
 fn balance(books: &AgentBooks) -> String {
     let AgentBooks {
         sent,
@@ -253,44 +239,41 @@ fn balance(books: &AgentBooks) -> String {
     format!("{agent}: {sent} sent = {stored} stored + {rejected} rejected + {gaps} gaps{verdict}")
 }
 
-fn gap_row(agent: String) -> impl Fn(&GapRecord) -> Vec<String> {
-    move |gap| {
+fn gap_rows(books: &AgentBooks) -> impl Iterator<Item = Vec<String>> {
+    let row = |gap: &GapRecord| {
         let numbers = match gap.last_seq - gap.first_seq {
             0 => gap.first_seq.to_string(),
             _ => format!("{}–{}", gap.first_seq, gap.last_seq),
         };
-        let recorded = when(Some(gap.recorded_at));
         vec![
-            agent.clone(),
+            short(books.agent_id),
             numbers,
             gap.kind.clone(),
             or_dash(gap.reason.clone()),
-            recorded,
+            when(Some(gap.recorded_at)),
         ]
-    }
+    };
+    books.missing.iter().map(row)
 }
 
 async fn retire(args: &RetireArgs) -> anyhow::Result<ExitCode> {
     terminal::require_answer(args.yes)?;
     let store = open().await?;
-    let id = select::host(&store, &args.host).await?;
+    let id = resource::select::<HostRecord>(&store, &args.host).await?.id;
     if !args.yes {
-        let detail = still_there(store.host_show(id).await, "host")?;
-        eprintln!("{}\n", in_detail(&detail));
+        let detail = resource::load::<HostRecord>(&store, id).await?;
+        eprintln!("{}\n", HostRecord::describe(&detail));
     }
     if !terminal::confirm(args.yes, "Retire this host and end its agents?")? {
         return Ok(ExitCode::FAILURE);
     }
-    let agents_ended = store
-        .host_retire(id, &args.by.actor, args.reason.as_deref())
-        .await?;
-    let host = &still_there(store.host_show(id).await, "host")?.host;
-    match args.output {
-        Output::Json => print_json(&Retired { host, agents_ended })?,
-        Output::Table => print(&format!(
-            "retired host {id} ({}), and ended {agents_ended} of its agents",
-            output::harmless(&host.hostname)
-        ))?,
-    }
+    let (actor, reason) = (&args.attribution.by.actor, &args.attribution.reason);
+    let agents_ended = store.host_retire(id, actor, reason.as_deref()).await?;
+    let host = &resource::load::<HostRecord>(&store, id).await?.host;
+    let retired = Retired { host, agents_ended };
+    args.output.print(&retired, || {
+        let hostname = output::harmless(&host.hostname);
+        format!("retired host {id} ({hostname}), and ended {agents_ended} of its agents")
+    })?;
     Ok(ExitCode::SUCCESS)
 }

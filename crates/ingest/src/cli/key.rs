@@ -1,11 +1,11 @@
-//! `svc-ingest key`: looks at the signing key; never makes or changes one.
+//! `svc-ingest key`: shows the signing key's public half. It never creates or changes a key.
 
 use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::Subcommand;
 
-use super::output::{Output, facts, print, print_json};
+use super::output::{Output, facts};
 use crate::{config, signing};
 
 #[derive(Debug, Subcommand)]
@@ -27,16 +27,15 @@ pub fn run(command: Command) -> anyhow::Result<ExitCode> {
         );
     };
     let jwks: serde_json::Value = serde_json::from_str(&key.jwks().body)?;
-    match output {
-        Output::Json => print_json(&serde_json::json!({
-            "file": path, "kid": key.kid(), "bits": key.bits(), "jwks": jwks,
-        }))?,
-        Output::Table => print(&facts(&[
+    let (kid, bits) = (key.kid(), key.bits());
+    let value = serde_json::json!({"file": path, "kid": kid, "bits": bits, "jwks": jwks});
+    output.print(&value, || {
+        facts(&[
             ("file", path.display().to_string()),
-            ("kid", key.kid().to_owned()),
-            ("size", format!("{} bits", key.bits())),
+            ("kid", kid.to_owned()),
+            ("size", format!("{bits} bits")),
             ("jwks", jwks.to_string()),
-        ]))?,
-    }
+        ])
+    })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -19,7 +19,7 @@ impl FromStr for Label {
     fn from_str(text: &str) -> Result<Self, String> {
         let (key, value) = text
             .split_once('=')
-            .ok_or("a label is key=value, such as site=berlin")?;
+            .ok_or("a label has the form key=value, such as site=berlin")?;
         let allowed = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
         if key.is_empty() || key.len() > LONGEST_KEY || !key.chars().all(allowed) {
             return Err(format!(
@@ -38,7 +38,7 @@ impl FromStr for Label {
     }
 }
 
-/// The labels by key; one key with two values cannot be meant.
+/// The labels by key. One key with two values is a usage error.
 pub fn by_key(labels: Vec<Label>) -> Result<BTreeMap<String, String>, Usage> {
     let mut known = BTreeMap::new();
     for Label { key, value } in labels {
@@ -52,17 +52,14 @@ pub fn by_key(labels: Vec<Label>) -> Result<BTreeMap<String, String>, Usage> {
     Ok(known)
 }
 
-/// For people: `a=1, b=2`.
+/// As text: `a=1, b=2`.
 pub fn shown(labels: &serde_json::Value) -> String {
-    let text = |value: &serde_json::Value| {
-        let text = value.as_str().map(str::to_owned);
-        text.unwrap_or_else(|| value.to_string())
+    let text = |(key, value): (&String, &serde_json::Value)| match value.as_str() {
+        Some(text) => format!("{key}={text}"),
+        None => format!("{key}={value}"),
     };
     let pairs = labels.as_object().into_iter().flatten();
-    let pairs: Vec<String> = pairs
-        .map(|(key, value)| format!("{key}={}", text(value)))
-        .collect();
-    pairs.join(", ")
+    pairs.map(text).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -72,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_label_is_refused() {
+    fn malformed_labels_are_refused() {
         for text in [
             "",
             "site",
@@ -89,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn one_key_has_one_value() {
+    fn a_key_with_two_values_is_refused() {
         let labels =
             |texts: &[&str]| by_key(texts.iter().map(|text| text.parse().unwrap()).collect());
         assert_eq!(labels(&["a=1", "b=", "a=1"]).unwrap().len(), 2);

@@ -1,11 +1,10 @@
-//! `svc-ingest migrate`: the schema and the web application's grants, brought up to
-//! date by hand.
+//! `svc-ingest migrate`: brings the schema and the web application's grants up to date.
 
 use std::process::ExitCode;
 
 use svc_store::{Store, StoreOptions};
 
-use super::output::{Output, print, print_json};
+use super::output::Output;
 use crate::{
     config::Database,
     startup::{self, StartError},
@@ -26,12 +25,9 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         let granted = startup::web_role_grant(&store, role).await;
         granted.map_err(StartError::into_report)?;
     }
-    match args.output {
-        Output::Json => print_json(&serde_json::json!({
-            "applied": report.applied, "web_role": web_role,
-        }))?,
-        Output::Table => print(&summary(&report.applied, web_role.as_deref()))?,
-    }
+    let value = serde_json::json!({"applied": report.applied, "web_role": web_role});
+    args.output
+        .print(&value, || summary(&report.applied, web_role.as_deref()))?;
     Ok(ExitCode::SUCCESS)
 }
 

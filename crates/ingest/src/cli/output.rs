@@ -1,14 +1,13 @@
 //! How commands print: tables for people, JSON for programs.
 //!
-//! Much of what is shown was said by agents, which may be anybody's: in tables
-//! nothing of it reaches the terminal as a control sequence.
+//! Much of what is shown comes from agents, and anybody can run an agent. Tables therefore replace every control
+//! character, so that an agent cannot move the administrator's cursor or reorder the text.
 
 use std::io::{self, Write};
 
 use clap::ValueEnum;
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets};
 use serde::Serialize;
-use svc_store::Page;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Output {
@@ -19,7 +18,7 @@ pub enum Output {
     Json,
 }
 
-/// How a column meets a narrow terminal.
+/// What a column does on a narrow terminal.
 #[derive(Clone, Copy, Debug)]
 pub enum Fit {
     Whole,
@@ -28,47 +27,43 @@ pub enum Fit {
 
 pub type Column = (&'static str, Fit);
 
-/// Writes to standard output; a reader that has gone away, as `head` does, is no error.
-pub fn print(text: &str) -> anyhow::Result<()> {
-    is_read(text).map(drop)
+impl Output {
+    /// `value` as JSON, or `text` for people.
+    pub fn render(
+        self,
+        value: &impl Serialize,
+        text: impl FnOnce() -> String,
+    ) -> anyhow::Result<String> {
+        match self {
+            Self::Json => Ok(serde_json::to_string_pretty(value)?),
+            Self::Table => Ok(text()),
+        }
+    }
+
+    /// Prints what [`Output::render`] returns.
+    pub fn print(
+        self,
+        value: &impl Serialize,
+        text: impl FnOnce() -> String,
+    ) -> anyhow::Result<()> {
+        print(&self.render(value, text)?)
+    }
 }
 
-/// `print`, and whether anybody still reads.
-pub fn is_read(text: &str) -> anyhow::Result<bool> {
+/// Writes to standard output. A reader that has closed the pipe, as `head` does, is not an error.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    print_while_read(text).map(drop)
+}
+
+/// Like [`print()`], and returns whether the reader is still there.
+pub fn print_while_read(text: &str) -> anyhow::Result<bool> {
     match writeln!(io::stdout(), "{text}") {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         written => Ok(written.map(|()| true)?),
     }
 }
 
-pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
-    print(&json(value)?)
-}
-
-pub fn json(value: &impl Serialize) -> anyhow::Result<String> {
-    Ok(serde_json::to_string_pretty(value)?)
-}
-
-/// A list, with a word to the reader where it is empty or cut.
-pub fn list<T: Serialize>(
-    output: Output,
-    page: &Page<T>,
-    table: impl FnOnce(&[T]) -> String,
-    empty: &str,
-) -> anyhow::Result<String> {
-    let shown = page.rows.len();
-    let cut = format!("only the first {shown} are shown: choose fewer, or raise --limit");
-    match output {
-        Output::Json if page.cut => eprintln!("svc-ingest: {cut}"),
-        Output::Table if page.rows.is_empty() => return Ok(empty.to_owned()),
-        Output::Table if page.cut => return Ok(format!("{}\n\n{cut}", table(&page.rows))),
-        Output::Table => return Ok(table(&page.rows)),
-        Output::Json => {}
-    }
-    json(&page.rows)
-}
-
-/// Columns without borders, as wide as the terminal at most; as wide as needed in a pipe.
+/// Columns without borders: at most as wide as the terminal, and in a pipe as wide as needed.
 pub fn table(columns: &[Column], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table
@@ -87,7 +82,7 @@ pub fn table(columns: &[Column], rows: impl IntoIterator<Item = Vec<String>>) ->
     table.trim_fmt()
 }
 
-/// Two columns, aligned: for a handful of facts about one thing.
+/// Two aligned columns, for a few facts about one thing.
 pub fn facts(rows: &[(&str, String)]) -> String {
     let width = rows
         .iter()
@@ -101,7 +96,12 @@ pub fn facts(rows: &[(&str, String)]) -> String {
     lines.join("\n")
 }
 
-/// Without what could move a terminal's cursor or turn text around.
+/// The characters of an id that tables show. They are enough to select the record.
+pub fn short(id: impl std::fmt::Display) -> String {
+    id.to_string().chars().take(8).collect()
+}
+
+/// Replaces characters that move a terminal's cursor or change the direction of text.
 pub fn harmless(text: &str) -> String {
     let harmful = |c: char| {
         c.is_control()
@@ -110,7 +110,7 @@ pub fn harmless(text: &str) -> String {
     text.replace(harmful, "\u{fffd}")
 }
 
-/// What is not known is a dash.
+/// The text, or a dash where there is none.
 pub fn or_dash(text: impl Into<Option<String>>) -> String {
     let text = text.into().filter(|text| !text.is_empty());
     text.unwrap_or_else(|| "-".into())
@@ -121,11 +121,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_an_agent_says_moves_the_cursor() {
-        let said = "web\u{1b}[2J\r\n\u{202e}1".to_owned();
-        let shown = table(&[("HOST", Fit::Wraps)], [vec![said.clone()]]);
+    fn text_from_an_agent_cannot_move_the_cursor() {
+        let text = "web\u{1b}[2J\r\n\u{202e}1".to_owned();
+        let shown = table(&[("HOST", Fit::Wraps)], [vec![text.clone()]]);
         assert_eq!(shown.lines().count(), 2, "{shown:?}");
-        for shown in [shown, facts(&[("host", said)])] {
+        for shown in [shown, facts(&[("host", text)])] {
             assert!(!shown.contains(['\u{1b}', '\r', '\u{202e}']), "{shown:?}");
         }
     }

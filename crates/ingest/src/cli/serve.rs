@@ -1,4 +1,4 @@
-//! `svc-ingest serve`: the service, from its environment to its end.
+//! `svc-ingest serve`: reads the environment, and runs the service until a signal stops it.
 
 use std::{io, process::ExitCode};
 
@@ -24,7 +24,7 @@ pub async fn until_signalled(server: Server) -> anyhow::Result<ExitCode> {
     report(server.run(stop).await)
 }
 
-/// How a run ended, as an exit code.
+/// The exit code of a run.
 pub(super) fn report(outcome: Result<(), RunError>) -> anyhow::Result<ExitCode> {
     match outcome {
         Ok(()) => {
@@ -36,15 +36,15 @@ pub(super) fn report(outcome: Result<(), RunError>) -> anyhow::Result<ExitCode> 
     }
 }
 
-/// The first signal asks for a clean stop; a second one ends the process at once.
+/// The first signal requests a clean stop; a second one ends the process at once.
 pub(super) fn stop_on_signals() -> anyhow::Result<CancellationToken> {
     let stop = CancellationToken::new();
-    let asked = stop.clone();
+    let requested = stop.clone();
     let mut signals = Signals::new()?;
     tokio::spawn(async move {
         let signal = signals.next().await;
         tracing::info!(signal, "stopping");
-        asked.cancel();
+        requested.cancel();
         let signal = signals.next().await;
         tracing::warn!(signal, "ending at once");
         std::process::exit(1);
@@ -52,7 +52,7 @@ pub(super) fn stop_on_signals() -> anyhow::Result<CancellationToken> {
     Ok(stop)
 }
 
-/// The two signals that mean 'stop'.
+/// SIGTERM and SIGINT, which both request a stop.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -74,7 +74,7 @@ impl Signals {
     }
 }
 
-/// Every agent is a file descriptor: take as many as the hard limit allows.
+/// Raises the limit of open files to the hard limit: every connected agent needs one.
 pub(super) fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

@@ -1,4 +1,4 @@
-//! `svc-ingest status`: the whole at a glance.
+//! `svc-ingest status`: counts of tokens, agents and hosts, the history, and the live instances.
 
 use std::process::ExitCode;
 
@@ -6,20 +6,12 @@ use svc_store::{HistoryState, InstanceRow, Overview};
 
 use super::{
     database::open,
-    output::{self, Column, Fit, Output, facts, or_dash},
-    select::short,
+    output::{self, Column, Fit, facts, or_dash, short},
     terminal,
     time::when,
 };
 
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    /// Look again every 2 seconds, until Ctrl-C
-    #[arg(long)]
-    watch: bool,
-    #[arg(long, value_enum, default_value_t)]
-    output: Output,
-}
+pub use super::resource::ViewArgs as Args;
 
 const COLUMNS: &[Column] = &[
     ("INSTANCE", Fit::Whole),
@@ -35,10 +27,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let store = open().await?;
     terminal::show(args.watch, async || {
         let overview = store.overview().await?;
-        match args.output {
-            Output::Json => output::json(&overview),
-            Output::Table => Ok(screen(&overview)),
-        }
+        args.output.render(&overview, || screen(&overview))
     })
     .await?;
     Ok(ExitCode::SUCCESS)
@@ -100,7 +89,7 @@ fn kept(history: &HistoryState) -> String {
         _ => "no days yet".to_owned(),
     };
     match history.changes + history.rollups_due {
-        0 => format!("{days}; all is rolled up"),
+        0 => format!("{days}; everything is rolled up"),
         _ => format!(
             "{days}; to be rolled up: {} changes, the oldest {:.0} s old, and {} hours",
             history.changes, history.oldest_change_seconds, history.rollups_due
@@ -120,7 +109,7 @@ fn row(instance: &InstanceRow) -> Vec<String> {
     ]
 }
 
-/// What somebody should look at.
+/// What needs an administrator's attention.
 fn advice(overview: &Overview) -> Vec<String> {
     let pending = overview.agents.pending;
     let keys = overview.kids.len();

@@ -1,4 +1,4 @@
-//! What only a terminal can do: ask a person, and draw again.
+//! Questions to a person, and views that refresh.
 
 use std::{
     io::{self, BufRead, IsTerminal, Write},
@@ -13,7 +13,7 @@ use super::{Usage, database, output};
 const REDRAW: Duration = Duration::from_secs(2);
 pub const CLEAR: &str = "\x1b[2J\x1b[H";
 
-/// Whether somebody can be asked; without, `--yes` must say so beforehand.
+/// Fails where nobody can answer a question and `--yes` is not given.
 pub fn require_answer(yes: bool) -> Result<(), Usage> {
     if yes || (io::stdin().is_terminal() && io::stderr().is_terminal()) {
         return Ok(());
@@ -22,7 +22,7 @@ pub fn require_answer(yes: bool) -> Result<(), Usage> {
     Err(Usage(message.into()))
 }
 
-/// Asks on the terminal; anything but a yes is a no.
+/// Asks on the terminal. Any answer but yes means no.
 pub fn confirm(yes: bool, question: &str) -> anyhow::Result<bool> {
     require_answer(yes)?;
     if yes {
@@ -34,12 +34,12 @@ pub fn confirm(yes: bool, question: &str) -> anyhow::Result<bool> {
     io::stdin().lock().read_line(&mut answer)?;
     let agreed = matches!(answer.trim().to_lowercase().as_str(), "y" | "yes");
     if !agreed {
-        eprintln!("nothing was done");
+        eprintln!("nothing was changed");
     }
     Ok(agreed)
 }
 
-/// Prints what `render` makes: once, or with `watch` again and again until Ctrl-C.
+/// Prints what `render` returns: once, or with `watch` every two seconds until Ctrl-C.
 pub async fn show(
     watch: bool,
     render: impl AsyncFn() -> anyhow::Result<String>,
@@ -53,19 +53,19 @@ pub async fn show(
     } else {
         ""
     };
-    while output::is_read(&format!("{clear}{screen}"))? {
+    while output::print_while_read(&format!("{clear}{screen}"))? {
         tokio::select! {
             _ = ctrl_c() => break,
-            () = sleep(REDRAW) => screen = render().await.or_else(while_away)?,
+            () = sleep(REDRAW) => screen = render().await.or_else(show_outage)?,
         }
     }
     Ok(())
 }
 
-/// A database that is away for a while does not end a watch.
-fn while_away(error: anyhow::Error) -> anyhow::Result<String> {
+/// An outage of the database does not end a watch.
+fn show_outage(error: anyhow::Error) -> anyhow::Result<String> {
     match error.downcast_ref::<StoreError>() {
-        Some(away) if away.is_unavailable() => Ok(database::explain(away)),
+        Some(outage) if outage.is_unavailable() => Ok(database::explain(outage)),
         _ => Err(error),
     }
 }

@@ -1,4 +1,4 @@
-//! Times for people, relative to now: `3 min ago`, `in 6 days`.
+//! Times relative to now: `3 min ago`, `in 6 days`.
 
 use jiff::Timestamp;
 
@@ -6,7 +6,7 @@ const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
 
-/// Rounded to the largest unit that says enough.
+/// Rounded to the largest unit that is still precise enough.
 pub fn relative(then: Timestamp, now: Timestamp) -> String {
     let distance = then.duration_since(now);
     let seconds = distance.as_secs().unsigned_abs();
@@ -25,21 +25,21 @@ pub fn relative(then: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// How long something has been so: `for 3 min`.
+/// How long a state has lasted: `for 3 min`.
 pub fn lasting(since: Option<Timestamp>) -> String {
-    let told = when(since);
-    let amount = told
-        .strip_suffix(" ago")
-        .map(|amount| format!("for {amount}"));
-    amount.unwrap_or(told)
+    let text = when(since);
+    match text.strip_suffix(" ago") {
+        Some(amount) => format!("for {amount}"),
+        None => text,
+    }
 }
 
-/// The same from now on this machine's clock; what is not known is a dash.
+/// Relative to this machine's clock; a dash where the time is not known.
 pub fn when(then: Option<Timestamp>) -> String {
     then.map_or_else(|| "-".into(), |then| relative(then, Timestamp::now()))
 }
 
-/// Both the instant and how far it is, for where there is room.
+/// The instant, followed by its distance from now.
 pub fn in_full(then: Timestamp) -> String {
     let second = then.round(jiff::Unit::Second).unwrap_or(then);
     format!("{second} ({})", relative(then, Timestamp::now()))
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn the_unit_fits_the_distance() {
+    fn the_unit_depends_on_the_distance() {
         for (seconds, text) in [
             (0, "now"),
             (-4, "now"),

@@ -1,49 +1,53 @@
-//! `svc-ingest token`: makes, lists and ends enrolment tokens.
+//! `svc-ingest token`: creates, lists and revokes enrolment tokens.
 //!
-//! A token's secret exists in the answer to its creation and nowhere else.
+//! Only the answer to its creation contains a token's secret; the database stores a hash.
 
 use std::{process::ExitCode, time::Duration};
 
+use anyhow::Context;
 use clap::Subcommand;
 use serde::Serialize;
-use svc_store::{NewToken, Store, TokenDetail, TokenRecord};
+use svc_store::{NewToken, Page, Store, StoreError, TokenDetail, TokenId, TokenRecord};
 
 use super::{
     actor::{self, Actor},
-    agent,
     database::open,
     labels::{self, Label},
-    output::{self, Column, Fit, Output, facts, or_dash, print, print_json},
-    select::{self, short, still_there},
-    terminal,
+    output::{Column, Fit, Output, facts, or_dash, short},
+    resource::{self, Resource},
     time::{in_full, when},
 };
 use crate::{config, enrol::EnrolmentToken};
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Make a token, and show it this once
+    /// Create a token, and show it this once
     Create(CreateArgs),
     /// List tokens, the newest first
-    List(ListArgs),
-    /// Show one token, and the agents that came by it
-    Show(ShowArgs),
-    /// End a token: it admits nobody any more
+    List(resource::PageArgs),
+    /// Show one token, and the agents that enrolled with it
+    Show {
+        /// Its id or a prefix of it, its label, or the token itself
+        token: String,
+        #[arg(long, value_enum, default_value_t)]
+        output: Output,
+    },
+    /// Revoke a token: it admits no more agents
     Revoke(RevokeArgs),
 }
 
 #[derive(Debug, clap::Args)]
 pub struct CreateArgs {
-    /// What people call it
+    /// A name for people
     #[arg(long, default_value = "", hide_default_value = true, value_parser = actor::name)]
     label: String,
     /// How many agents it admits
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(i32).range(1..))]
     max_uses: i32,
-    /// How long it admits: 12h, 7d, …, or never
+    /// How long it is valid: 12h, 7d, …, or never
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = lifetime)]
     expires_in: Lifetime,
-    /// Its agents are active at once, without anybody's approval
+    /// Its agents are active at once, without an approval
     #[arg(long)]
     auto_approve: bool,
     /// With --auto-approve: may replace a machine's agent that has been offline for 10 minutes
@@ -52,7 +56,7 @@ pub struct CreateArgs {
     /// Labels for its hosts: key=value, repeated or separated by commas
     #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',')]
     labels: Vec<Label>,
-    /// Who makes it, for the record
+    /// Who creates it, for the record
     #[arg(long, alias = "actor", value_name = "NAME", default_value_t = actor::os_user(), value_parser = actor::name)]
     created_by: String,
     #[arg(long, value_enum, default_value_t)]
@@ -60,29 +64,10 @@ pub struct CreateArgs {
 }
 
 #[derive(Debug, clap::Args)]
-pub struct ListArgs {
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
-    limit: u32,
-    /// Look again every 2 seconds, until Ctrl-C
-    #[arg(long)]
-    watch: bool,
-    #[arg(long, value_enum, default_value_t)]
-    output: Output,
-}
-
-#[derive(Debug, clap::Args)]
-pub struct ShowArgs {
-    /// Its id or the beginning of it, its label, or the token itself
-    token: String,
-    #[arg(long, value_enum, default_value_t)]
-    output: Output,
-}
-
-#[derive(Debug, clap::Args)]
 pub struct RevokeArgs {
-    /// Its id or the beginning of it, its label, or the token itself
+    /// Its id or a prefix of it, its label, or the token itself
     token: String,
-    /// Revoke or reject the agents that came by it, too
+    /// Revoke or reject the agents that enrolled with it, too
     #[arg(long)]
     revoke_agents: bool,
     #[command(flatten)]
@@ -91,11 +76,11 @@ pub struct RevokeArgs {
     output: Output,
 }
 
-/// `None`: for ever.
+/// `None` means without an end.
 #[derive(Clone, Copy, Debug)]
 struct Lifetime(Option<Duration>);
 
-/// What creation shows a program.
+/// What `create` prints as JSON.
 #[derive(Serialize)]
 struct Created<'a> {
     token: &'a str,
@@ -103,7 +88,7 @@ struct Created<'a> {
     record: &'a TokenRecord,
 }
 
-/// What revocation shows a program.
+/// What `revoke` prints as JSON.
 #[derive(Serialize)]
 struct Revoked<'a> {
     #[serde(flatten)]
@@ -111,44 +96,37 @@ struct Revoked<'a> {
     agents_ended: i32,
 }
 
-const COLUMNS: &[Column] = &[
-    ("ID", Fit::Whole),
-    ("LABEL", Fit::Wraps),
-    ("STATE", Fit::Whole),
-    ("USES", Fit::Whole),
-    ("EXPIRES", Fit::Whole),
-    ("APPROVAL", Fit::Whole),
-    ("HOST LABELS", Fit::Wraps),
-    ("BY", Fit::Wraps),
-];
-
 pub async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Create(args) => create(args).await?,
-        Command::List(args) => list(&args).await?,
-        Command::Show(args) => show(&args).await?,
-        Command::Revoke(args) => revoke(&args).await?,
+        Command::Create(args) => create(args).await,
+        Command::List(args) => list(&args).await,
+        Command::Show { token, output } => resource::show::<TokenRecord>(&token, output).await,
+        Command::Revoke(args) => revoke(&args).await,
     }
-    Ok(ExitCode::SUCCESS)
 }
 
-async fn create(args: CreateArgs) -> anyhow::Result<()> {
+async fn list(args: &resource::PageArgs) -> anyhow::Result<ExitCode> {
+    let empty = "there is no token yet: `svc-ingest token create` makes one";
+    resource::list(args, empty, async |store, limit| {
+        store.tokens_list(limit).await
+    })
+    .await
+}
+
+async fn create(args: CreateArgs) -> anyhow::Result<ExitCode> {
     let output = args.output;
     let new = new_token(args)?;
     let store = open().await?;
     let token = EnrolmentToken::generate()
         .map_err(|_| anyhow::anyhow!("the operating system gave no random numbers"))?;
     let id = store.token_create(&token.hash().0, &new).await?;
-    let record = still_there(store.token_show(id).await, "token")?.token;
-    let (token, record) = (token.expose(), &record);
-    match output {
-        Output::Json => print_json(&Created { token, record })?,
-        Output::Table => print(&created(token, record))?,
-    }
+    let record = &resource::load::<TokenRecord>(&store, id).await?.token;
+    let token = token.expose();
+    output.print(&Created { token, record }, || created(token, record))?;
     for warning in warnings(&new) {
         eprintln!("svc-ingest: warning: {warning}");
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 fn new_token(args: CreateArgs) -> anyhow::Result<NewToken> {
@@ -178,7 +156,7 @@ fn created(token: &str, record: &TokenRecord) -> String {
         "each waits for `svc-ingest agent approve`"
     };
     format!(
-        "{token}\n\nThis is shown once, and only its hash is stored: copy it now.\nIt admits {agents} {until}; {then}.\nEnd it with `svc-ingest token revoke {}`.",
+        "{token}\n\nThis is shown once, and only its hash is stored: copy it now.\nIt admits {agents} {until}; {then}.\nRevoke it with `svc-ingest token revoke {}`.",
         short(record.id)
     )
 }
@@ -197,33 +175,68 @@ fn warnings(new: &NewToken) -> Vec<&'static str> {
     .collect()
 }
 
-async fn list(args: &ListArgs) -> anyhow::Result<()> {
-    let store = open().await?;
-    let empty = "there is no token yet: `svc-ingest token create` makes one";
-    terminal::show(args.watch, async || {
-        let page = store.tokens_list(args.limit).await?;
-        output::list(args.output, &page, table, empty)
-    })
-    .await
-}
+impl Resource for TokenRecord {
+    const NOUN: &'static str = "token";
+    const COLUMNS: &'static [Column] = &[
+        ("ID", Fit::Whole),
+        ("LABEL", Fit::Wraps),
+        ("STATE", Fit::Whole),
+        ("USES", Fit::Whole),
+        ("EXPIRES", Fit::Whole),
+        ("APPROVAL", Fit::Whole),
+        ("HOST LABELS", Fit::Wraps),
+        ("BY", Fit::Wraps),
+    ];
+    type Id = TokenId;
+    type Detail = TokenDetail;
 
-fn table(tokens: &[TokenRecord]) -> String {
-    output::table(COLUMNS, tokens.iter().map(row))
-}
+    fn id(&self) -> TokenId {
+        self.id
+    }
 
-fn row(token: &TokenRecord) -> Vec<String> {
-    vec![
-        short(token.id),
-        or_dash(token.label.clone()),
-        token.state.clone(),
-        format!("{}/{}", token.uses, token.max_uses),
-        token
-            .expires_at
-            .map_or_else(|| "never".into(), |at| when(Some(at))),
-        approval(token).into(),
-        or_dash(labels::shown(&token.labels)),
-        token.created_by.clone(),
-    ]
+    fn row(&self) -> Vec<String> {
+        vec![
+            short(self.id),
+            or_dash(self.label.clone()),
+            self.state.clone(),
+            format!("{}/{}", self.uses, self.max_uses),
+            self.expires_at
+                .map_or_else(|| "never".into(), |at| when(Some(at))),
+            approval(self).into(),
+            or_dash(labels::shown(&self.labels)),
+            self.created_by.clone(),
+        ]
+    }
+
+    fn hint(&self) -> String {
+        format!("{}, {}", self.label, self.state)
+    }
+
+    /// The token itself selects it, too: it is all that is known of a leaked token.
+    async fn find(store: &Store, name: &str, limit: u32) -> anyhow::Result<Page<Self>> {
+        let Ok(secret) = EnrolmentToken::parse(name) else {
+            return Ok(store.tokens_find(name, limit).await?);
+        };
+        let id = store.token_by_hash(&secret.hash().0).await?;
+        let id = id.context("there is no such token here: is this the right database?")?;
+        let detail = resource::load::<Self>(store, id).await?;
+        Ok(Page {
+            rows: vec![detail.token],
+            cut: false,
+        })
+    }
+
+    async fn load(store: &Store, id: TokenId) -> Result<Option<TokenDetail>, StoreError> {
+        store.token_show(id).await
+    }
+
+    fn describe(TokenDetail { token, agents }: &TokenDetail) -> String {
+        let facts = facts(&detail_rows(token));
+        match agents.as_slice() {
+            [] => facts,
+            agents => format!("{facts}\n\n{}", resource::table(agents)),
+        }
+    }
 }
 
 fn approval(token: &TokenRecord) -> &'static str {
@@ -234,70 +247,44 @@ fn approval(token: &TokenRecord) -> &'static str {
     }
 }
 
-async fn show(args: &ShowArgs) -> anyhow::Result<()> {
-    let store = open().await?;
-    let detail = find(&store, &args.token).await?;
-    match args.output {
-        Output::Json => print_json(&detail),
-        Output::Table => print(&in_detail(&detail)),
-    }
-}
-
-async fn find(store: &Store, name: &str) -> anyhow::Result<TokenDetail> {
-    let id = select::token(store, name).await?;
-    still_there(store.token_show(id).await, "token")
-}
-
-fn in_detail(TokenDetail { token, agents }: &TokenDetail) -> String {
+fn detail_rows(token: &TokenRecord) -> Vec<(&'static str, String)> {
+    let or_never = |at: Option<_>| at.map_or_else(|| "never".into(), in_full);
+    let created_at = in_full(token.created_at);
     let mut rows = vec![
         ("id", token.id.to_string()),
         ("label", or_dash(token.label.clone())),
         ("state", token.state.clone()),
         ("uses", format!("{} of {}", token.uses, token.max_uses)),
-        (
-            "expires",
-            token.expires_at.map_or_else(|| "never".into(), in_full),
-        ),
+        ("expires", or_never(token.expires_at)),
         ("approval", approval(token).into()),
         ("host labels", or_dash(labels::shown(&token.labels))),
-        (
-            "created",
-            format!("{} by {}", in_full(token.created_at), token.created_by),
-        ),
-        (
-            "last used",
-            token.last_used_at.map_or_else(|| "never".into(), in_full),
-        ),
+        ("created", format!("{created_at} by {}", token.created_by)),
+        ("last used", or_never(token.last_used_at)),
     ];
     if let Some(at) = token.revoked_at {
         let by = or_dash(token.revoked_by.clone());
         rows.push(("revoked", format!("{} by {by}", in_full(at))));
     }
-    match agents.as_slice() {
-        [] => facts(&rows),
-        agents => format!("{}\n\n{}", facts(&rows), agent::table(agents)),
-    }
+    rows
 }
 
-async fn revoke(args: &RevokeArgs) -> anyhow::Result<()> {
+async fn revoke(args: &RevokeArgs) -> anyhow::Result<ExitCode> {
     let store = open().await?;
-    let id = select::token(&store, &args.token).await?;
-    let agents_ended = store
-        .token_revoke(id, &args.by.actor, args.revoke_agents)
-        .await?;
-    let record = &still_there(store.token_show(id).await, "token")?.token;
-    match args.output {
-        Output::Json => print_json(&Revoked {
-            record,
-            agents_ended,
-        }),
-        Output::Table if args.revoke_agents => print(&format!(
-            "revoked token {id}, and ended {agents_ended} of its agents"
-        )),
-        Output::Table => print(&format!(
-            "revoked token {id}; the agents that came by it stay (--revoke-agents ends them too)"
-        )),
-    }
+    let id = resource::select::<TokenRecord>(&store, &args.token)
+        .await?
+        .id;
+    let (actor, with_agents) = (&args.by.actor, args.revoke_agents);
+    let agents_ended = store.token_revoke(id, actor, with_agents).await?;
+    let record = &resource::load::<TokenRecord>(&store, id).await?.token;
+    let revoked = Revoked {
+        record,
+        agents_ended,
+    };
+    args.output.print(&revoked, || match with_agents {
+        true => format!("revoked token {id}, and ended {agents_ended} of its agents"),
+        false => format!("revoked token {id}; its agents stay (--revoke-agents ends them too)"),
+    })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn lifetime(text: &str) -> Result<Lifetime, String> {

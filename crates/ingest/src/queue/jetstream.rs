@@ -69,8 +69,8 @@ impl JetStream {
     }
 
     /// Looks, and changes nothing: whether the stream is there, as it should be.
-    pub async fn look(servers: &NatsServers, settings: &QueueSettings) -> Result<bool, OpenError> {
-        connect::look(servers, settings).await
+    pub async fn check(servers: &NatsServers, settings: &QueueSettings) -> Result<bool, OpenError> {
+        connect::check(servers, settings).await
     }
 
     pub async fn push(&self, parcel: Parcel) -> Ticket {

@@ -1,7 +1,7 @@
-//! Decisions about agents: one or several named, or all that wait.
+//! Decisions about agents: about those that the call names, or about all pending ones.
 //!
-//! Each agent is decided by itself. What became of each is said, and one that
-//! could not be decided does not keep the others waiting.
+//! Each agent is decided in a transaction of its own, and the command prints the outcome of each: one agent that
+//! cannot be decided does not hold up the others.
 
 use std::process::ExitCode;
 
@@ -10,91 +10,88 @@ use svc_store::{
     AgentFilter, AgentId, AgentRecord, AgentStatus, ApprovalMode, Decision, HostId, Store,
 };
 
-use super::table;
+use super::fingerprint;
 use crate::cli::{
     Usage,
-    actor::{self, Actor},
+    actor::Attribution,
     database::{explain, open},
+    exit_code,
     labels::{self, Label},
-    output::{Output, harmless, print, print_json},
-    select::{self, short},
-    terminal,
+    output::{Output, harmless, print, short},
+    resource, terminal,
 };
 
-/// How many agents one call decides about, where it does not name them.
+/// How many agents one `--all-pending` decides about.
 const AT_ONCE: u32 = 1000;
 
 #[derive(Debug, clap::Args)]
-pub struct DecideArgs {
-    /// Ids, beginnings of ids (4 characters or more) or of keys (8 or more), or hosts' names
+pub struct NamedArgs {
+    /// Ids, prefixes of ids (4 characters or more) or of keys (8 or more), or host names
     #[arg(required = true)]
     agents: Vec<String>,
     #[command(flatten)]
-    by: By,
+    common: CommonArgs,
 }
 
 #[derive(Debug, clap::Args)]
 pub struct ApproveArgs {
     #[command(flatten)]
-    whom: Whom,
-    /// The same machine, reinstalled: its record stays, its old agent is revoked
+    selection: Selection,
+    /// The same machine, reinstalled: its host record stays, its old agent is revoked
     #[arg(long, conflicts_with_all = ["new_host", "all_pending"])]
     replace: bool,
-    /// Another machine that only looks the same: it gets a record of its own
+    /// Another machine that only looks the same: it gets a host record of its own
     #[arg(long, conflicts_with = "all_pending")]
     new_host: bool,
     #[command(flatten)]
-    by: By,
+    common: CommonArgs,
 }
 
 #[derive(Debug, clap::Args)]
 pub struct RejectArgs {
     #[command(flatten)]
-    whom: Whom,
+    selection: Selection,
     #[command(flatten)]
-    by: By,
+    common: CommonArgs,
 }
 
 #[derive(Debug, clap::Args)]
-struct Whom {
-    /// Ids, beginnings of ids (4 characters or more) or of keys (8 or more), or hosts' names
+struct Selection {
+    /// Ids, prefixes of ids (4 characters or more) or of keys (8 or more), or host names
     #[arg(
         required_unless_present = "all_pending",
         conflicts_with = "all_pending"
     )]
     agents: Vec<String>,
-    /// All agents that wait for a decision, after a confirmation
+    /// All pending agents, after a confirmation
     #[arg(long)]
     all_pending: bool,
-    /// With --all-pending: those on hosts that bear this label, key=value
+    /// With --all-pending: only agents on hosts with this label, key=value
     #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',')]
     label: Vec<Label>,
-    /// Ask nothing
+    /// Do not ask for a confirmation
     #[arg(long)]
     yes: bool,
 }
 
 #[derive(Debug, clap::Args)]
-struct By {
+struct CommonArgs {
     #[command(flatten)]
-    who: Actor,
-    /// Why, for the record
-    #[arg(long, value_parser = actor::name)]
-    reason: Option<String>,
+    attribution: Attribution,
     #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
 
-/// What became of one agent.
-#[derive(Debug, Serialize)]
+/// The outcome for one agent.
+#[derive(Debug, Default, Serialize)]
 struct Outcome {
-    /// As it was named in the call.
+    /// As the call named it.
     name: String,
     id: Option<AgentId>,
     hostname: Option<String>,
     host_id: Option<HostId>,
     key: Option<String>,
-    /// As it stands now.
+    /// After the decision.
     status: Option<AgentStatus>,
     error: Option<String>,
 }
@@ -102,68 +99,89 @@ struct Outcome {
 pub async fn approve(args: ApproveArgs) -> anyhow::Result<ExitCode> {
     let replace = args.replace.then_some(ApprovalMode::Replace);
     let mode = replace.or(args.new_host.then_some(ApprovalMode::NewHost));
-    decide_whom(args.whom, Decision::Approve(mode), &args.by).await
+    decide_selected(args.selection, Decision::Approve(mode), &args.common).await
 }
 
 pub async fn reject(args: RejectArgs) -> anyhow::Result<ExitCode> {
-    decide_whom(args.whom, Decision::Reject, &args.by).await
+    decide_selected(args.selection, Decision::Reject, &args.common).await
 }
 
-pub async fn revoke(args: DecideArgs) -> anyhow::Result<ExitCode> {
-    decide_named(args.agents, Decision::Revoke, &args.by).await
+pub async fn revoke(args: NamedArgs) -> anyhow::Result<ExitCode> {
+    decide_named(args.agents, Decision::Revoke, &args.common).await
 }
 
-pub async fn reopen(args: DecideArgs) -> anyhow::Result<ExitCode> {
-    decide_named(args.agents, Decision::Reopen, &args.by).await
+pub async fn reopen(args: NamedArgs) -> anyhow::Result<ExitCode> {
+    decide_named(args.agents, Decision::Reopen, &args.common).await
 }
 
-async fn decide_whom(whom: Whom, decision: Decision, by: &By) -> anyhow::Result<ExitCode> {
-    // clap lets a requirement go that conflicts with what is there.
-    if !whom.all_pending && !whom.label.is_empty() {
-        return Err(Usage("--label chooses among --all-pending".into()).into());
+async fn decide_selected(
+    selection: Selection,
+    decision: Decision,
+    common: &CommonArgs,
+) -> anyhow::Result<ExitCode> {
+    match selection.all_pending {
+        true => decide_pending(selection, decision, common).await,
+        // clap does not enforce a `requires` that conflicts with a given argument.
+        false if !selection.label.is_empty() => {
+            Err(Usage("--label needs --all-pending".into()).into())
+        }
+        false => decide_named(selection.agents, decision, common).await,
     }
-    if !whom.all_pending {
-        return decide_named(whom.agents, decision, by).await;
-    }
-    terminal::require_answer(whom.yes)?;
+}
+
+async fn decide_pending(
+    Selection { label, yes, .. }: Selection,
+    decision: Decision,
+    common: &CommonArgs,
+) -> anyhow::Result<ExitCode> {
+    terminal::require_answer(yes)?;
     let filter = AgentFilter {
         status: Some(AgentStatus::Pending),
-        labels: labels::by_key(whom.label)?,
+        labels: labels::by_key(label)?,
         ..AgentFilter::default()
     };
     let store = open().await?;
-    let waiting = store.agents_list(&filter, AT_ONCE).await?;
-    if waiting.rows.is_empty() {
-        return finish(&[], decision, by.output);
+    let pending = store.agents_list(&filter, AT_ONCE).await?;
+    if pending.rows.is_empty() {
+        return finish(&[], decision, common.output);
     }
-    if waiting.cut {
+    if pending.cut {
         eprintln!("svc-ingest: only the first {AT_ONCE}: run it again for the others");
     }
-    if !whom.yes {
-        eprintln!("{}\n", table(&waiting.rows));
+    if !yes {
+        eprintln!("{}\n", resource::table(&pending.rows));
     }
-    let question = format!("{} these {}?", imperative(decision), waiting.rows.len());
-    if !terminal::confirm(whom.yes, &question)? {
+    let (imperative, _) = verb(decision);
+    let question = format!("{imperative} these {}?", pending.rows.len());
+    if !terminal::confirm(yes, &question)? {
         return Ok(ExitCode::FAILURE);
     }
     let mut outcomes = Vec::new();
-    for agent in waiting.rows {
+    for agent in pending.rows {
         let name = agent.id.to_string();
-        outcomes.push(decide(&store, name, agent, decision, by).await);
+        outcomes.push(decide(&store, name, agent, decision, common).await);
     }
-    finish(&outcomes, decision, by.output)
+    finish(&outcomes, decision, common.output)
 }
 
-async fn decide_named(names: Vec<String>, decision: Decision, by: &By) -> anyhow::Result<ExitCode> {
+async fn decide_named(
+    names: Vec<String>,
+    decision: Decision,
+    common: &CommonArgs,
+) -> anyhow::Result<ExitCode> {
     let store = open().await?;
     let mut outcomes = Vec::new();
     for name in names {
-        outcomes.push(match select::agent(&store, &name).await {
-            Ok(agent) => decide(&store, name, agent, decision, by).await,
-            Err(error) => Outcome::failed(name, None, format!("{error:#}")),
+        outcomes.push(match resource::select::<AgentRecord>(&store, &name).await {
+            Ok(agent) => decide(&store, name, agent, decision, common).await,
+            Err(error) => Outcome {
+                name,
+                error: Some(format!("{error:#}")),
+                ..Outcome::default()
+            },
         });
     }
-    finish(&outcomes, decision, by.output)
+    finish(&outcomes, decision, common.output)
 }
 
 async fn decide(
@@ -171,40 +189,38 @@ async fn decide(
     name: String,
     agent: AgentRecord,
     decision: Decision,
-    by: &By,
+    CommonArgs { attribution, .. }: &CommonArgs,
 ) -> Outcome {
-    let reason = by.reason.as_deref();
-    let decided = store.agent_decide(agent.id, decision, &by.who.actor, reason);
-    match decided.await {
-        Ok(agent) => Outcome::of(name, agent),
+    let (actor, reason) = (&attribution.by.actor, attribution.reason.as_deref());
+    match store.agent_decide(agent.id, decision, actor, reason).await {
+        Ok(agent) => Outcome::new(name, agent),
         Err(error) => {
-            let next = next_step(decision, agent.status).unwrap_or_default();
-            let error = format!("{}{next}", explain(&error));
-            Outcome::failed(name, Some(agent), error)
+            let next = next_step(decision, agent.status);
+            Outcome {
+                error: Some(format!("{}{next}", explain(&error))),
+                ..Outcome::new(name, agent)
+            }
         }
     }
 }
 
 fn finish(outcomes: &[Outcome], decision: Decision, output: Output) -> anyhow::Result<ExitCode> {
     match output {
-        Output::Json => print_json(&outcomes)?,
         Output::Table if outcomes.is_empty() => print("no agent waits for a decision")?,
         Output::Table => {
             for outcome in outcomes {
                 outcome.print(decision)?;
             }
         }
+        Output::Json => output.print(&outcomes, String::new)?,
     }
-    let failed = outcomes.iter().any(|outcome| outcome.error.is_some());
-    Ok(if failed {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(exit_code(
+        outcomes.iter().all(|outcome| outcome.error.is_none()),
+    ))
 }
 
 impl Outcome {
-    fn of(name: String, agent: AgentRecord) -> Self {
+    fn new(name: String, agent: AgentRecord) -> Self {
         Self {
             name,
             id: Some(agent.id),
@@ -216,22 +232,6 @@ impl Outcome {
         }
     }
 
-    fn failed(name: String, agent: Option<AgentRecord>, error: String) -> Self {
-        let nobody = Self {
-            name: name.clone(),
-            id: None,
-            hostname: None,
-            host_id: None,
-            key: None,
-            status: None,
-            error: None,
-        };
-        Self {
-            error: Some(error),
-            ..agent.map_or(nobody, |agent| Self::of(name, agent))
-        }
-    }
-
     /// A success goes to standard output, a failure to standard error.
     fn print(&self, decision: Decision) -> anyhow::Result<()> {
         if let Some(error) = &self.error {
@@ -239,46 +239,30 @@ impl Outcome {
             return Ok(());
         }
         let id = self.id.map(short).unwrap_or_default();
-        let hostname = self.hostname.as_deref().unwrap_or_default();
-        let key: String = self
-            .key
-            .iter()
-            .flat_map(|key| key.chars().take(16))
-            .collect();
-        let done = past_tense(decision);
-        print(&format!(
-            "{done} {id} on {} (key {key})",
-            harmless(hostname)
-        ))
+        let hostname = harmless(self.hostname.as_deref().unwrap_or_default());
+        let key = fingerprint(self.key.as_deref().unwrap_or_default());
+        let (_, done) = verb(decision);
+        print(&format!("{done} {id} on {hostname} (key {key})"))
     }
 }
 
-fn imperative(decision: Decision) -> &'static str {
+/// As a question, and as a result.
+fn verb(decision: Decision) -> (&'static str, &'static str) {
     match decision {
-        Decision::Approve(_) => "Approve",
-        Decision::Reject => "Reject",
-        Decision::Revoke => "Revoke",
-        Decision::Reopen => "Reopen",
+        Decision::Approve(_) => ("Approve", "approved"),
+        Decision::Reject => ("Reject", "rejected"),
+        Decision::Revoke => ("Revoke", "revoked"),
+        Decision::Reopen => ("Reopen", "reopened"),
     }
 }
 
-fn past_tense(decision: Decision) -> &'static str {
-    match decision {
-        Decision::Approve(_) => "approved",
-        Decision::Reject => "rejected",
-        Decision::Revoke => "revoked",
-        Decision::Reopen => "reopened",
-    }
-}
-
-/// What the person may want instead.
-fn next_step(decision: Decision, status: AgentStatus) -> Option<&'static str> {
+/// The decision that is possible in this status instead.
+fn next_step(decision: Decision, status: AgentStatus) -> &'static str {
+    use AgentStatus::{Active, Pending, Rejected, Revoked};
     match (decision, status) {
-        (Decision::Approve(_), AgentStatus::Rejected | AgentStatus::Revoked) => {
-            Some(": reopen it first")
-        }
-        (Decision::Reject, AgentStatus::Active) => Some(": revoke it instead"),
-        (Decision::Revoke, AgentStatus::Pending) => Some(": reject it instead"),
-        _ => None,
+        (Decision::Approve(_), Rejected | Revoked) => ": reopen it first",
+        (Decision::Reject, Active) => ": revoke it instead",
+        (Decision::Revoke, Pending) => ": reject it instead",
+        _ => "",
     }
 }

@@ -1,7 +1,6 @@
-//! The agent of this machine, as a child of `svc-ingest dev` that ends with it.
+//! This machine's agent, as a child process of `svc-ingest dev`.
 //!
-//! It is the real binary, from beside our own: the service knows nothing of the
-//! agent's code.
+//! It is the `svc-agent` binary in our own binary's folder: the service does not link the agent's code.
 
 use std::{
     fs::{File, OpenOptions},
@@ -18,12 +17,12 @@ use tokio::{
     time::timeout,
 };
 
-/// For its goodbye.
-const FAREWELL: Duration = Duration::from_secs(5);
+/// How long the agent may take to say goodbye to the service and exit.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where the agent finds the service, and what is its own.
+/// The service's address and the folder for the agent's files.
 #[derive(Debug)]
-pub(super) struct Surroundings<'a> {
+pub(super) struct AgentSettings<'a> {
     pub folder: &'a Path,
     pub port: u16,
     pub certificate: &'a Path,
@@ -32,12 +31,12 @@ pub(super) struct Surroundings<'a> {
 #[derive(Debug)]
 pub(super) struct Agent(Child);
 
-impl Surroundings<'_> {
+impl AgentSettings<'_> {
     pub fn log_file(&self) -> PathBuf {
         self.folder.join("agent.log")
     }
 
-    /// `None` where there is no such binary.
+    /// `None` where the binary is missing.
     pub fn start(&self) -> anyhow::Result<Option<Agent>> {
         let program = std::env::current_exe()?.with_file_name("svc-agent");
         if !program.is_file() {
@@ -56,7 +55,8 @@ impl Surroundings<'_> {
             .open(self.log_file())
     }
 
-    /// The death signal follows the thread that spawns it: the main one, which lives as long as we do.
+    /// The kernel sends the death signal when the *thread* that spawned the child ends. `dev` spawns it on the main
+    /// thread, which lives as long as the process.
     fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("setpriv");
         command
@@ -82,12 +82,12 @@ impl Surroundings<'_> {
 }
 
 impl Agent {
-    /// Asks it to end, and waits for its goodbye.
+    /// Sends SIGTERM, and waits until the agent has ended.
     pub async fn stop(mut self) {
         let id = self.0.id().and_then(|id| i32::try_from(id).ok());
         if let Some(id) = id.and_then(Pid::from_raw) {
             let _ = kill_process(id, Signal::TERM); // It may have ended already.
         }
-        drop(timeout(FAREWELL, self.0.wait()).await);
+        drop(timeout(STOP_TIMEOUT, self.0.wait()).await);
     }
 }

@@ -1,6 +1,6 @@
-//! What `svc-ingest dev` shows while it runs: its screen, and below it the hosts with
-//! their vitals as they come. On a terminal it is drawn again and again; elsewhere
-//! only what is new is printed.
+//! The view of `svc-ingest dev`: its addresses, and below them the hosts with their latest vitals.
+//!
+//! On a terminal it is redrawn every second; into a pipe it prints the hosts only when there are new vitals.
 
 use std::{
     io::{self, IsTerminal},
@@ -11,9 +11,9 @@ use jiff::Timestamp;
 use svc_store::{HostFilter, HostRecord, Store};
 use tokio::time::sleep;
 
-use crate::cli::{host, output, terminal::CLEAR};
+use crate::cli::{output, resource, terminal::CLEAR};
 
-const LOOK: Duration = Duration::from_secs(1);
+const REFRESH: Duration = Duration::from_secs(1);
 const HOSTS: u32 = 50;
 
 #[derive(Debug)]
@@ -22,25 +22,25 @@ pub(super) struct View {
     pub screen: String,
 }
 
-/// Whether there is a terminal to draw on.
-pub(super) fn draws() -> bool {
+/// Whether standard output is a terminal.
+pub(super) fn is_drawn() -> bool {
     io::stdout().is_terminal()
 }
 
 impl View {
-    /// Until nobody reads any more.
+    /// Runs until the reader closes the pipe.
     pub async fn run(self) -> anyhow::Result<()> {
         let mut last = None;
-        let mut reading = output::is_read(&self.screen)?;
+        let mut reading = output::print_while_read(&self.screen)?;
         while reading {
-            sleep(LOOK).await;
-            // A database that is away, or not migrated yet, has nothing to show.
+            sleep(REFRESH).await;
+            // Without a database, or before its migration, there are no hosts to show.
             let hosts = self.store.hosts_list(&HostFilter::default(), HOSTS).await;
             let hosts = hosts.map(|page| page.rows).unwrap_or_default();
             let newest = hosts.iter().filter_map(|host| host.vitals_at).max();
-            reading = match draws() {
+            reading = match is_drawn() {
                 true => self.draw(&hosts)?,
-                false if newest > last => output::is_read(&host::table(&hosts))?,
+                false if newest > last => output::print_while_read(&resource::table(&hosts))?,
                 false => true,
             };
             last = newest.max(last);
@@ -50,8 +50,8 @@ impl View {
 
     fn draw(&self, hosts: &[HostRecord]) -> anyhow::Result<bool> {
         let now = Timestamp::now().strftime("%H:%M:%S UTC");
-        let table = host::table(hosts);
-        output::is_read(&format!(
+        let table = resource::table(hosts);
+        output::print_while_read(&format!(
             "{CLEAR}{}\n  Hosts at {now}:\n\n{table}",
             self.screen
         ))

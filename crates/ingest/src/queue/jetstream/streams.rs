@@ -60,7 +60,7 @@ pub(super) async fn ensure(context: &Context) -> Result<Result<(), Unanswered>, 
 }
 
 /// Whether the stream of the queue is there, as it should be.
-pub(super) async fn look(context: &Context) -> Result<Result<bool, Unanswered>, OpenError> {
+pub(super) async fn check(context: &Context) -> Result<Result<bool, Unanswered>, OpenError> {
     match find(context, STREAM).await {
         Err(unanswered) => Ok(Err(unanswered)),
         Ok(None) => Ok(Ok(false)),
