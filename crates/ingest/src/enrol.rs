@@ -1,16 +1,15 @@
-//! Enrolment: from a token, a key and a machine's facts to an agent, and from an
-//! approved agent to its JWT.
+//! Enrolment: registers agents by token, key and facts, and issues JWTs to approved agents.
 
+mod admission;
 mod identity;
 mod issue;
 mod limits;
 mod register;
 mod token;
-mod turns;
 
+pub use admission::{Admission, Permit};
 pub use identity::identifiers;
 pub use issue::{IssueError, Issuer};
 pub use limits::RegisterLimits;
-pub use register::{Enrolment, RegisterError, Registration, Standing};
+pub use register::{Enrolment, RegisterError, RegisteredAgent, Registration};
 pub use token::{EnrolmentToken, MalformedToken, TokenHash};
-pub use turns::{Turn, Turns};

@@ -1,8 +1,7 @@
-//! What a machine is recognised by: from the facts that an agent sends to
-//! normalised identifiers, without those that many machines share.
+//! The identifiers that a machine is recognised by: normalised, and without values that many machines share.
 //!
-//! Facts are claims. An identifier never proves who a client is (its key does);
-//! it only tells which host record a key's agent belongs to.
+//! They come from the agent's facts, which are claims. An identifier never proves who a client is (its key does); it
+//! only selects the host record that the key's agent belongs to.
 
 use svc_store::{IdentifierKind, Identifiers};
 
@@ -23,7 +22,7 @@ const JUNK_HOSTNAMES: [&str; 5] = [
     "ubuntu",
 ];
 
-/// The identifiers among what an agent said.
+/// The identifiers among an agent's facts.
 pub fn identifiers(
     cloud_instance_id: &str,
     hardware_uuid: &str,
@@ -39,40 +38,32 @@ pub fn identifiers(
     };
     add(
         IdentifierKind::Cloud,
-        cloud(cloud_instance_id).into_iter().collect(),
+        Vec::from_iter(cloud(cloud_instance_id)),
     );
     add(
         IdentifierKind::Hardware,
-        hex_id(hardware_uuid).into_iter().collect(),
+        Vec::from_iter(hex_id(hardware_uuid)),
     );
-    add(
-        IdentifierKind::Machine,
-        hex_id(machine_id).into_iter().collect(),
-    );
+    add(IdentifierKind::Machine, Vec::from_iter(hex_id(machine_id)));
     add(IdentifierKind::Network, network(hostname, mac_addresses));
     found
 }
 
-/// `provider/id`, both there.
+/// `provider/id`, neither of them empty.
 fn cloud(text: &str) -> Option<String> {
     let text = text.trim().to_lowercase();
     let (provider, id) = text.split_once('/')?;
     (!provider.is_empty() && !id.is_empty() && !is_one_character(id)).then(|| text.clone())
 }
 
-/// 128 bits in hexadecimal, with or without dashes; hardware UUIDs and machine ids alike.
+/// 128 bits in hexadecimal, with or without dashes: the form of hardware UUIDs and of machine ids.
 fn hex_id(text: &str) -> Option<String> {
-    let digits: String = text
-        .trim()
-        .to_lowercase()
-        .chars()
-        .filter(|c| *c != '-')
-        .collect();
+    let digits = text.trim().to_lowercase().replace('-', "");
     let well_formed = digits.len() == 32 && digits.bytes().all(|b| b.is_ascii_hexdigit());
     (well_formed && !is_junk(&digits)).then_some(digits)
 }
 
-/// Whether it repeats one or two digits throughout (all zeros, all Fs, `fefe…`), or is a known default.
+/// Whether the value is one pair of digits repeated (all zeros, all Fs, `fefe…`), or a known default.
 fn is_junk(digits: &str) -> bool {
     let repeats = digits
         .as_bytes()
@@ -86,8 +77,8 @@ fn is_one_character(text: &str) -> bool {
         .all(|byte| Some(&byte) == text.as_bytes().first())
 }
 
-/// The host's name with each of its universally administered MAC addresses:
-/// locally administered ones are made up by hypervisors, bridges and privacy settings.
+/// The host's name with each of its universally administered MAC addresses. Hypervisors, bridges and privacy settings
+/// make up the locally administered ones, so these identify nothing.
 fn network(hostname: &str, mac_addresses: &[String]) -> Vec<String> {
     let hostname = hostname.trim().to_lowercase();
     if hostname.is_empty() || JUNK_HOSTNAMES.contains(&hostname.as_str()) {
@@ -165,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn junk_identifies_nobody() {
+    fn shared_and_malformed_values_are_no_identifiers() {
         for hardware in [
             "",
             "00000000-0000-0000-0000-000000000000",

@@ -1,8 +1,15 @@
-//! JWTs for approved agents: signed first, then the agent's status read, and
-//! released only if it is ACTIVE.
+//! JWTs for approved agents: sign first, then read the agent's status, then release the JWT.
 //!
-//! That order needs no lock: whatever is released was read to be active *after*
-//! its signature existed, so none is ever released after a revocation committed.
+//! **Invariant.** No JWT is released whose agent was revoked before the JWT was signed.
+//!
+//! **Danger.** In the other order, reading the status first, a revocation could commit between the read and the
+//! signature. Signing takes time and may queue for a core, so that the window is not small, and the revoked agent would
+//! hold a JWT that is valid for a day.
+//!
+//! **Why this is safe.** The status is read *after* the signature exists. If it reads active, no revocation had
+//! committed by then, so every revocation is later than the signature. If it reads anything else, the JWT is dropped
+//! and nobody ever sees it. No lock is needed. A revocation that commits after the read is the ordinary case of an
+//! agent that holds a JWT when it is revoked: the heartbeat stream checks the status itself.
 
 use std::sync::Arc;
 
@@ -12,11 +19,12 @@ use tokio::sync::Semaphore;
 
 use crate::signing::{Jwt, SigningKey};
 
+/// Issues JWTs with the service's signing key.
 #[derive(Clone, Debug)]
 pub struct Issuer {
     store: Store,
     key: Arc<SigningKey>,
-    /// A signature is half a millisecond of CPU: as many at once as there are cores.
+    /// One permit for each core: a signature costs half a millisecond of CPU.
     signing: Arc<Semaphore>,
 }
 
@@ -40,6 +48,7 @@ impl Issuer {
         }
     }
 
+    /// Signs a JWT, and returns it only if the agent is active afterwards.
     pub async fn issue(&self, agent: AgentId) -> Result<Jwt, IssueError> {
         let jwt = self.sign(agent).await?;
         match self.store.agent_status(agent).await? {

@@ -1,9 +1,8 @@
-//! How often one may ask for registration.
+//! Rate limits of registrations.
 //!
-//! Each client key has a bucket of its own. Beside it the instance keeps one each
-//! for known keys, for valid tokens and for failures, so that strangers cannot
-//! starve the fleet, nor one bad host all enrolment. Addresses count for nothing:
-//! fleets sit behind NAT and load balancers.
+//! Each client key has a bucket of its own. The instance also has one bucket for all known keys, one for all valid
+//! tokens and one for everything else, so that unknown clients can block neither the fleet nor new agents. There is no
+//! limit by address: fleets are behind NAT and load balancers.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -23,6 +22,7 @@ const KNOWN_KEYS: Rate = Rate::new(Duration::from_micros(500), 5000);
 const VALID_TOKENS: Rate = Rate::new(Duration::from_millis(1), 2000);
 const FAILURES: Rate = Rate::new(Duration::from_millis(50), 100);
 
+/// The buckets of one instance.
 #[derive(Debug)]
 pub struct RegisterLimits {
     keys: Keyed<ClientKey>,
@@ -41,12 +41,12 @@ impl RegisterLimits {
         }
     }
 
-    /// Before the database is asked anything.
+    /// The limit of one client key, checked before the first query.
     pub fn key(&self, key: ClientKey, now: Instant) -> Result<(), Duration> {
         self.keys.take(key, now)
     }
 
-    /// Once it is known whom the call can concern.
+    /// The limit of the client's class, checked after the lookup of its key and token.
     pub fn class(&self, look: &Look, now: Instant) -> Result<(), Duration> {
         let (rate, full_at) = match (look.key_known, &look.token) {
             (true, _) => (KNOWN_KEYS, &self.known),
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strangers_starve_neither_the_fleet_nor_enrolment() {
+    fn unknown_clients_block_neither_the_fleet_nor_new_agents() {
         let look = |key_known, token| Look { key_known, token };
         let now = Instant::now();
         let limits = RegisterLimits::new(now);

@@ -1,8 +1,6 @@
-//! The form of an enrolment token: `svc_enr_`, 32 random base62 characters, and
-//! 6 more that check them.
+//! The form of an enrolment token: `svc_enr_`, 32 random base62 characters, and a checksum of 6 characters.
 //!
-//! The prefix lets secret scanners find a leaked token; the checksum lets a
-//! mistyped one be refused without asking the database, which knows only its hash.
+//! The prefix lets secret scanners find leaked tokens. The checksum detects mistyped tokens without a query.
 
 use std::fmt;
 
@@ -18,11 +16,11 @@ const SECRET_LENGTH: usize = 32;
 const CHECKSUM_LENGTH: usize = 6;
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// A token of the right form. It does not print itself.
+/// A token of the right form. Its `Debug` output hides the secret.
 #[derive(Clone, Debug)]
 pub struct EnrolmentToken(SecretString);
 
-/// SHA-256 of a token: all that is stored, and all that is needed to look one up.
+/// SHA-256 of a token. The database stores only this, and finds tokens by it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct TokenHash(pub [u8; 32]);
 
@@ -37,7 +35,7 @@ impl EnrolmentToken {
         while body.len() < SECRET_LENGTH {
             let mut bytes = [0; SECRET_LENGTH];
             rand::fill(&mut bytes)?;
-            // 248 = 4 × 62: larger bytes would favour the first characters.
+            // 248 = 4 × 62: with larger bytes the first characters would be more likely.
             let unbiased = bytes.iter().filter(|byte| **byte < 248);
             let missing = SECRET_LENGTH - body.len();
             body.extend(
@@ -49,6 +47,7 @@ impl EnrolmentToken {
         Ok(Self(format!("{PREFIX}{body}{}", checksum(&body)).into()))
     }
 
+    /// Checks the form and the checksum; whether the token exists is the database's answer.
     pub fn parse(text: &str) -> Result<Self, MalformedToken> {
         let rest = text.strip_prefix(PREFIX).ok_or(MalformedToken)?;
         let right_form = rest.len() == SECRET_LENGTH + CHECKSUM_LENGTH
@@ -65,7 +64,7 @@ impl EnrolmentToken {
         TokenHash(hash)
     }
 
-    /// For the one place that shows it: the answer to its creation.
+    /// The secret, for the answer to the token's creation and for no other place.
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
     }
@@ -100,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_token_has_the_documented_form_and_hides_itself() {
+    fn a_new_token_has_the_documented_form_and_does_not_print_its_secret() {
         let token = EnrolmentToken::generate().unwrap();
         assert_eq!(token.expose().len(), 46);
         assert!(token.expose().starts_with("svc_enr_"));
@@ -113,14 +112,14 @@ mod tests {
     }
 
     #[test]
-    fn the_checksum_is_fixed_for_ever() {
+    fn the_checksum_depends_on_the_body_alone() {
         assert_eq!(checksum("00000000000000000000000000000000").len(), 6);
         let known = format!("svc_enr_{}{}", "a".repeat(32), checksum(&"a".repeat(32)));
         assert!(EnrolmentToken::parse(&known).is_ok());
     }
 
     #[test]
-    fn other_forms_are_refused() {
+    fn malformed_tokens_are_refused() {
         let good = EnrolmentToken::generate().unwrap().expose().to_owned();
         let homoglyph = good.replacen("svc", "ѕvc", 1);
         for text in [
@@ -148,7 +147,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_single_changed_character_is_noticed(position in 8_usize..46, replacement in "[0-9A-Za-z]") {
+        fn any_single_changed_character_is_detected(position in 8_usize..46, replacement in "[0-9A-Za-z]") {
             let good = EnrolmentToken::generate().unwrap().expose().to_owned();
             let mut changed = good.clone();
             changed.replace_range(position..=position, &replacement);

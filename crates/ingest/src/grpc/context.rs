@@ -11,7 +11,7 @@ use crate::{
     changes::ChangeFeed,
     clock::DatabaseClock,
     config::{Agents, Timing},
-    enrol::{Enrolment, Issuer, Turns},
+    enrol::{Admission, Enrolment, Issuer},
     freshness::Freshness,
     peer::ClientKey,
     queue::Queue,
@@ -27,7 +27,7 @@ pub struct Context {
     pub issuer: Issuer,
     pub enrolment: Enrolment,
     /// Limits concurrent registrations.
-    pub admission: Turns,
+    pub admission: Admission,
     /// One permit for each registration that waits for a decision.
     pub waiting_registrations: Arc<Semaphore>,
     pub changes: Arc<ChangeFeed>,

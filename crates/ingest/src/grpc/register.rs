@@ -12,7 +12,7 @@ use tonic::{Request, Status};
 use super::{Context, Refusal, ResponseStream, convert};
 use crate::{
     changes::Decision,
-    enrol::{EnrolmentToken, IssueError, RegisterError, Registration, Standing},
+    enrol::{EnrolmentToken, IssueError, RegisterError, RegisteredAgent, Registration},
     peer::{ClientKey, Peer},
     signing::Jwt,
 };
@@ -30,8 +30,8 @@ pub(super) async fn register(
         .cloned()
         .ok_or(Refusal::Internal)?;
     let (wanted, successor) = parse(request.into_inner(), peer.key)?;
-    let turn = context.admission.take().await;
-    let turn = turn.map_err(|retry| refused(RegisterError::RateLimited { retry }, &peer))?;
+    let permit = context.admission.admit().await;
+    let permit = permit.map_err(|retry| refused(RegisterError::RateLimited { retry }, &peer))?;
     let registered = match successor {
         None => context.enrolment.register(&wanted).await,
         Some(successor) => {
@@ -41,19 +41,21 @@ pub(super) async fn register(
                 .await
         }
     };
-    let standing = registered.map_err(|error| refused(error, &peer))?;
+    let registered = registered.map_err(|error| refused(error, &peer))?;
     tracing::info!(
-        agent.id = %standing.agent, agent.status = standing.status.as_str(), agent.key = %successor.unwrap_or(peer.key),
-        host.id = %standing.host, host.name = wanted.facts.hostname, "registered"
+        agent.id = %registered.agent, agent.status = registered.status.as_str(), agent.key = %successor.unwrap_or(peer.key),
+        host.id = %registered.host, host.name = wanted.facts.hostname, "registered"
     );
-    match (standing.status, successor) {
+    match (registered.status, successor) {
         // The decision about a successor, and its JWT, go to the connection that proves the successor's key.
-        (_, Some(_)) => Ok(Box::pin(stream::iter([Ok(answer(&standing, None))]))),
+        (_, Some(_)) => Ok(Box::pin(stream::iter([Ok(answer(&registered, None))]))),
         (AgentStatus::Pending, None) => {
-            drop(turn);
-            Ok(wait(context, standing))
+            drop(permit);
+            Ok(wait(context, registered))
         }
-        (_, None) => Ok(Box::pin(stream::iter([decided(&context, standing).await]))),
+        (_, None) => Ok(Box::pin(stream::iter(
+            [decided(&context, registered).await],
+        ))),
     }
 }
 
@@ -99,10 +101,10 @@ fn refused(error: RegisterError, peer: &Peer) -> Refusal {
 }
 
 /// Sends PENDING now and the decision when it is made. Without a free permit the client must retry.
-fn wait(context: Arc<Context>, standing: Standing) -> ResponseStream<RegisterResponse> {
-    let first = Ok(answer(&standing, None));
+fn wait(context: Arc<Context>, registered: RegisteredAgent) -> ResponseStream<RegisterResponse> {
+    let first = Ok(answer(&registered, None));
     let last = match context.waiting_registrations.clone().try_acquire_owned() {
-        Ok(permit) => stream::once(decision(context, standing, permit)).boxed(),
+        Ok(permit) => stream::once(decision(context, registered, permit)).boxed(),
         Err(_) => stream::once(async { Err(Refusal::Overloaded.into()) }).boxed(),
     };
     Box::pin(stream::iter([first]).chain(last))
@@ -110,31 +112,47 @@ fn wait(context: Arc<Context>, standing: Standing) -> ResponseStream<RegisterRes
 
 async fn decision(
     context: Arc<Context>,
-    standing: Standing,
-    _permit: OwnedSemaphorePermit,
+    registered: RegisteredAgent,
+    _waiting: OwnedSemaphorePermit,
 ) -> Result<RegisterResponse, Status> {
-    let mut waiting = context.changes.wait_for(standing.agent);
+    let mut waiting = context.changes.wait_for(registered.agent);
     let Some(decision) = context.stop.run_until_cancelled(waiting.decision()).await else {
         return Err(Refusal::Draining { retry: DRAIN_RETRY }.into());
     };
-    let turn = context.admission.take().await;
-    let _turn = turn.map_err(|retry| Refusal::RateLimited { retry })?;
+    let permit = context.admission.admit().await;
+    let _permit = permit.map_err(|retry| Refusal::RateLimited { retry })?;
     match decision {
-        Decision::Decided(status) => decided(&context, Standing { status, ..standing }).await,
+        Decision::Decided(status) => {
+            decided(
+                &context,
+                RegisteredAgent {
+                    status,
+                    ..registered
+                },
+            )
+            .await
+        }
         Decision::Deleted => Err(Refusal::AgentDeleted.into()),
     }
 }
 
 /// The final answer, with a JWT only if the agent is active now.
-async fn decided(context: &Context, standing: Standing) -> Result<RegisterResponse, Status> {
-    if standing.status != AgentStatus::Active {
-        return Ok(answer(&standing, None));
+async fn decided(
+    context: &Context,
+    registered: RegisteredAgent,
+) -> Result<RegisterResponse, Status> {
+    if registered.status != AgentStatus::Active {
+        return Ok(answer(&registered, None));
     }
-    match context.issuer.issue(standing.agent).await {
-        Ok(jwt) => Ok(answer(&standing, Some(jwt))),
-        Err(IssueError::NotActive(Some(status))) => {
-            Ok(answer(&Standing { status, ..standing }, None))
-        }
+    match context.issuer.issue(registered.agent).await {
+        Ok(jwt) => Ok(answer(&registered, Some(jwt))),
+        Err(IssueError::NotActive(Some(status))) => Ok(answer(
+            &RegisteredAgent {
+                status,
+                ..registered
+            },
+            None,
+        )),
         Err(IssueError::NotActive(None)) => Err(Refusal::AgentDeleted.into()),
         Err(IssueError::Signing) => {
             tracing::error!("a JWT could not be signed");
@@ -144,12 +162,12 @@ async fn decided(context: &Context, standing: Standing) -> Result<RegisterRespon
     }
 }
 
-fn answer(standing: &Standing, jwt: Option<Jwt>) -> RegisterResponse {
+fn answer(registered: &RegisteredAgent, jwt: Option<Jwt>) -> RegisterResponse {
     RegisterResponse {
-        agent_id: standing.agent.to_string(),
-        host_id: standing.host.to_string(),
-        status: wire_status(standing.status).into(),
-        message: message(standing),
+        agent_id: registered.agent.to_string(),
+        host_id: registered.host.to_string(),
+        status: wire_status(registered.status).into(),
+        message: message(registered),
         credential: jwt.map(convert::credential),
     }
 }
@@ -164,9 +182,9 @@ fn wire_status(status: AgentStatus) -> WireStatus {
 }
 
 /// A message for the agent's log, with the next step for an administrator.
-fn message(standing: &Standing) -> String {
-    let agent = standing.agent;
-    match (standing.status, standing.conflict_with) {
+fn message(registered: &RegisteredAgent) -> String {
+    let agent = registered.agent;
+    match (registered.status, registered.conflict_with) {
         (AgentStatus::Active, _) => String::new(),
         (AgentStatus::Pending, None) => {
             format!(

@@ -53,7 +53,10 @@ pub(super) async fn open(
 }
 
 /// Looks, and changes nothing: whether the stream is there, as it should be.
-pub(super) async fn check(servers: &NatsServers, settings: &QueueSettings) -> Result<bool, OpenError> {
+pub(super) async fn check(
+    servers: &NatsServers,
+    settings: &QueueSettings,
+) -> Result<bool, OpenError> {
     let client = connect(servers, settings).await?;
     let client = client.map_err(|error| OpenError::Away(error.into()))?;
     let found = streams::check(&context(client)).await?;

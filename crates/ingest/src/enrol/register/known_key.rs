@@ -1,0 +1,67 @@
+//! Registration with a key that has an agent already.
+
+use svc_store::{AgentStatus, KnownAgent, TokenState, Tx, same_machine};
+
+use super::{Enrolment, RegisterError, RegisteredAgent, Registration, TokenEffect, actor};
+
+impl Enrolment {
+    pub(super) async fn known_key(
+        &self,
+        tx: &Tx,
+        wanted: &Registration,
+        known: KnownAgent,
+    ) -> Result<RegisteredAgent, RegisterError> {
+        match known.status {
+            AgentStatus::Active => self.known_active(tx, wanted, known).await,
+            AgentStatus::Pending => self.known_pending(tx, wanted, known).await,
+            status => Ok(RegisteredAgent::new(&known, status)),
+        }
+    }
+
+    /// The facts update the host's record, but never move an agent to another host. A key that is online on one machine
+    /// and registers from another was copied.
+    async fn known_active(
+        &self,
+        tx: &Tx,
+        wanted: &Registration,
+        known: KnownAgent,
+    ) -> Result<RegisteredAgent, RegisterError> {
+        let machine = tx.host_identifiers(known.host_id).await?;
+        if known.online && same_machine(&machine, &wanted.facts.identifiers) == Some(false) {
+            return Err(RegisterError::IdentityInUse { agent: known.id });
+        }
+        tx.host_refresh(known.host_id, &wanted.facts).await?;
+        tx.agent_refresh(known.id, &wanted.agent, &wanted.facts)
+            .await?;
+        Ok(RegisteredAgent::new(&known, AgentStatus::Active))
+    }
+
+    /// The only case in which a known key uses a token: the agent is pending, and an auto-approve token activates it.
+    async fn known_pending(
+        &self,
+        tx: &Tx,
+        wanted: &Registration,
+        known: KnownAgent,
+    ) -> Result<RegisteredAgent, RegisterError> {
+        tx.agent_refresh(known.id, &wanted.agent, &wanted.facts)
+            .await?;
+        let pending = RegisteredAgent::new(&known, AgentStatus::Pending);
+        let token = match wanted.token {
+            Some(hash) => tx.token_by_hash(&hash.0).await?,
+            None => None,
+        };
+        let usable = token.filter(|token| token.state == TokenState::Active && token.auto_approve);
+        let Some(token) = usable else {
+            return Ok(pending);
+        };
+        let incumbent = tx.host_incumbent(known.host_id).await?;
+        let mode = match self.token_effect(&token, incumbent.as_ref()) {
+            TokenEffect::Activate => None,
+            TokenEffect::Replace(_) => Some("replace"),
+            TokenEffect::LeavePending | TokenEffect::Conflict(_) => return Ok(pending),
+        };
+        tx.agent_approve(known.id, &actor(&token), mode).await?;
+        tx.token_spend(token.id).await?;
+        Ok(RegisteredAgent::new(&known, AgentStatus::Active))
+    }
+}

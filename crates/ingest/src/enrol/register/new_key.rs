@@ -1,0 +1,128 @@
+//! Registration of a key that has no agent yet: by token, or as the successor of a cloned key.
+
+use svc_store::{AgentId, AgentStatus, HostId, HostMatch, NewAgent, TokenRow, Tx};
+
+use super::{
+    Enrolment, MAX_PENDING_CLONES, RegisterError, RegisteredAgent, Registration, TokenEffect,
+    actor, check_token,
+};
+use crate::peer::ClientKey;
+
+impl Enrolment {
+    pub(super) async fn new_key(
+        &self,
+        tx: &Tx,
+        wanted: &Registration,
+    ) -> Result<RegisteredAgent, RegisterError> {
+        let hash = wanted.token.ok_or(RegisterError::TokenMissing)?;
+        let token = tx.token_by_hash(&hash.0).await?;
+        let token = token.ok_or(RegisterError::TokenUnknown)?;
+        check_token(&token.state)?;
+        let found = tx.host_match(&wanted.facts.identifiers).await?;
+        let incumbent = found.as_ref().and_then(|host| host.incumbent.as_ref());
+        let effect = self.token_effect(&token, incumbent);
+        let host = host(tx, wanted, found.as_ref(), &effect).await?;
+        tx.host_label(host, &token.labels).await?;
+        let registered = insert(tx, wanted, &token, host, &effect).await?;
+        tx.token_spend(token.id).await?;
+        Ok(registered)
+    }
+
+    pub(super) async fn successor(
+        &self,
+        tx: &Tx,
+        wanted: &Registration,
+        successor: ClientKey,
+    ) -> Result<RegisteredAgent, RegisterError> {
+        let origin = tx.agent_by_key(&wanted.key.0).await?;
+        let origin = origin
+            .filter(|origin| origin.status == AgentStatus::Active)
+            .ok_or(RegisterError::NotAnOrigin)?
+            .id;
+        if let Some(known) = tx.agent_by_key(&successor.0).await? {
+            return Ok(RegisteredAgent::new(&known, known.status));
+        }
+        if tx.clones_pending(origin).await? >= MAX_PENDING_CLONES {
+            return Err(RegisterError::TooManyClones { origin });
+        }
+        let found = tx.host_match(&wanted.facts.identifiers).await?;
+        let conflict_with = found.as_ref().and_then(incumbent_id);
+        let host = match found {
+            Some(host) => host.id,
+            None => tx.host_insert(&wanted.facts).await?,
+        };
+        let new = NewAgent {
+            key: &successor.0,
+            host_id: host,
+            status: AgentStatus::Pending,
+            pending_reason: Some("clone"),
+            conflict_with,
+            cloned_from: Some(origin),
+            token_id: None,
+            decided_by: None,
+            facts: &wanted.facts,
+            agent: &wanted.agent,
+        };
+        insert_agent(tx, &new).await
+    }
+}
+
+/// The machine's host record. A key that conflicts with an active agent must not change the record.
+async fn host(
+    tx: &Tx,
+    wanted: &Registration,
+    found: Option<&HostMatch>,
+    effect: &TokenEffect,
+) -> Result<HostId, RegisterError> {
+    let Some(host) = found else {
+        return Ok(tx.host_insert(&wanted.facts).await?);
+    };
+    if !matches!(effect, TokenEffect::Conflict(_)) {
+        tx.host_refresh(host.id, &wanted.facts).await?;
+    }
+    Ok(host.id)
+}
+
+async fn insert(
+    tx: &Tx,
+    wanted: &Registration,
+    token: &TokenRow,
+    host: HostId,
+    effect: &TokenEffect,
+) -> Result<RegisteredAgent, RegisterError> {
+    let (status, conflict_with) = match effect {
+        TokenEffect::Activate | TokenEffect::Replace(_) => (AgentStatus::Active, None),
+        TokenEffect::LeavePending => (AgentStatus::Pending, None),
+        TokenEffect::Conflict(incumbent) => (AgentStatus::Pending, Some(*incumbent)),
+    };
+    if let TokenEffect::Replace(incumbent) = effect {
+        tx.agent_revoke(*incumbent, &actor(token), "superseded by a reinstallation")
+            .await?;
+    }
+    let new = NewAgent {
+        key: &wanted.key.0,
+        host_id: host,
+        status,
+        pending_reason: conflict_with.map(|_| "conflict"),
+        conflict_with,
+        cloned_from: None,
+        token_id: Some(token.id),
+        decided_by: (status == AgentStatus::Active).then(|| actor(token)),
+        facts: &wanted.facts,
+        agent: &wanted.agent,
+    };
+    insert_agent(tx, &new).await
+}
+
+async fn insert_agent(tx: &Tx, new: &NewAgent<'_>) -> Result<RegisteredAgent, RegisterError> {
+    Ok(RegisteredAgent {
+        agent: tx.agent_insert(new).await?,
+        host: new.host_id,
+        status: new.status,
+        conflict_with: new.conflict_with,
+    })
+}
+
+fn incumbent_id(host: &HostMatch) -> Option<AgentId> {
+    host.incumbent.as_ref().map(|incumbent| incumbent.id)
+}
