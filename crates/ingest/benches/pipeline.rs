@@ -152,9 +152,9 @@ async fn consumer(kind: Kind) -> Result<f64> {
     let shards = ranges(&agents);
     let count: usize = shards.iter().map(Vec::len).sum();
     let (sessions, stop) = (Arc::new(SessionTable::default()), CancellationToken::new());
-    let acks = || Acks::of(&queue, &sessions);
+    let acks = || Acks::for_queue(&queue, &sessions);
     let began = Instant::now();
-    for consumer in Consumer::of_all_shards(&queue, &store, acks, &PipelineMetrics::default()) {
+    for consumer in Consumer::for_all_shards(&queue, &store, acks, &PipelineMetrics::default()) {
         tokio::spawn(consumer.run(stop.clone()));
     }
     // As many at once as streams would be; an agent's own stay in order.

@@ -1,11 +1,12 @@
-//! From the queue into the database, in batches: history, watermarks, books and
-//! latest vitals in one transaction; then, and only then, acknowledgements.
+//! The consumer: stores reports from the queue in the database, in batches.
 //!
-//! A database that is away, slow or full stops the consumer and counts against
-//! nothing. A batch that the database refuses is split until the one report that it
-//! refuses stands alone; that one becomes a dead letter after five tries, and its
-//! numbers a gap, so that its agent goes on. Whatever goes wrong, a report is either
-//! settled after a commit, or delivered again, or sent again by its agent.
+//! One transaction stores a batch: history, watermarks, books and latest vitals. Only after it has committed does the
+//! consumer settle the reports and send the acknowledgements.
+//!
+//! An outage or an overload of the database stops the consumer, and counts against no report. A batch that the database
+//! refuses for its data is split until the report at fault is alone; after five attempts that report becomes a dead
+//! letter and its numbers a gap, so that its agent can continue. Whatever fails, every report is either settled after a
+//! commit, or delivered again, or sent again by its agent.
 
 mod acks;
 mod gauge;
@@ -17,7 +18,7 @@ use svc_store::{AgentId, GapKind, GapRow, Range, Store};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-pub use acks::{Acks, Told};
+pub use acks::{Acks, PendingAcks};
 pub use gauge::DepthGauge;
 use storing::{Refused, Stopped, Storing};
 
@@ -26,11 +27,11 @@ use crate::{
     telemetry::PipelineMetrics,
 };
 
-/// Between two batches, so that they are worth their commit: a transaction costs as
-/// much as two dozen of its rows. A full batch is followed at once.
-const PAUSE: Duration = Duration::from_millis(200);
-/// How long a report may wait for those before it. Its agent sends it again after that.
-const STALE: Duration = Duration::from_secs(60);
+/// The shortest time from one batch to the next, unless a batch is full. A transaction costs as much as two dozen of its
+/// rows, so batches should not be tiny.
+const BATCH_INTERVAL: Duration = Duration::from_millis(200);
+/// How long a report may wait for an earlier report of its agent. After that it is dropped; the agent sends it again.
+const MAX_AGE: Duration = Duration::from_secs(60);
 
 /// The consumer of one shard.
 #[derive(Debug)]
@@ -41,21 +42,24 @@ pub struct Consumer {
     pub metrics: PipelineMetrics,
 }
 
-/// Where agents stand after the commits of a batch. One that is not active has no watermark.
+/// The watermarks after the commits of a batch. An agent that is not active has none.
 type Watermarks = BTreeMap<AgentId, i64>;
 
-/// What became of a batch.
+/// The origin and the receipt of each parcel of a batch. The n-th belongs to the n-th range.
+type Deliveries = [(Origin, Receipt)];
+
+/// The result of a batch.
 #[derive(Default)]
 struct Outcome {
     watermarks: Watermarks,
-    /// Dead letters that could not be put away.
-    unburied: Vec<usize>,
-    told: Told,
+    /// The indices of refused reports whose dead letter could not be recorded.
+    unrecorded: Vec<usize>,
+    acks: PendingAcks,
 }
 
 impl Consumer {
-    /// One for each shard.
-    pub fn of_all_shards(
+    /// One consumer for each shard.
+    pub fn for_all_shards(
         queue: &Queue,
         store: &Store,
         acks: impl Fn() -> Acks,
@@ -70,7 +74,7 @@ impl Consumer {
         queue.receivers().into_iter().map(consumer).collect()
     }
 
-    /// Consumes until `stop`, and then what is left in this process, once.
+    /// Consumes until `stop`, and then stores what exists in this process alone.
     pub async fn run(mut self, stop: CancellationToken) -> anyhow::Result<()> {
         while !stop.is_cancelled() {
             let batch = self.receiver.batch(BATCH).await;
@@ -80,50 +84,48 @@ impl Consumer {
             let (began, full) = (Instant::now(), BATCH.is_filled_by(&batch));
             self.pass(batch, &stop).await;
             if !full {
-                let pause = tokio::time::sleep_until(began + PAUSE);
+                let pause = tokio::time::sleep_until(began + BATCH_INTERVAL);
                 stop.run_until_cancelled(pause).await;
             }
         }
-        let rest = self.receiver.rest();
-        if !rest.is_empty() {
-            self.pass(rest, &stop).await;
+        let remaining = self.receiver.remaining();
+        if !remaining.is_empty() {
+            self.pass(remaining, &stop).await;
         }
         Ok(())
     }
 
-    /// Stores a batch, settles it, and lets the agents know.
+    /// Stores a batch, settles it, and sends its acknowledgements.
     pub async fn pass(&self, batch: Vec<Delivery>, stop: &CancellationToken) {
         self.measure(&batch);
-        let (mut ranges, mut slips) = (Vec::new(), Vec::new());
-        for Delivery { parcel, receipt } in batch {
-            ranges.push(parcel.range);
-            slips.push((parcel.origin, receipt));
-        }
-        match self.store(&ranges, &slips, stop).await {
-            Ok(outcome) => self.settle(ranges, slips, outcome).await,
-            Err(Stopped) => give_back(ranges, slips).await,
+        let split = |Delivery { parcel, receipt }| (parcel.range, (parcel.origin, receipt));
+        let (ranges, deliveries): (Vec<_>, Vec<_>) = batch.into_iter().map(split).unzip();
+        match self.store(&ranges, &deliveries, stop).await {
+            Ok(outcome) => self.settle(ranges, deliveries, outcome).await,
+            Err(Stopped) => put_back_all(ranges, deliveries).await,
         }
     }
 
     async fn store(
         &self,
         ranges: &[Range],
-        slips: &[(Origin, Receipt)],
+        deliveries: &Deliveries,
         stop: &CancellationToken,
     ) -> Result<Outcome, Stopped> {
-        let mut storing = Storing::new(self, ranges, slips, stop);
+        let mut storing = Storing::new(self, ranges, deliveries, stop);
         let refused = storing.store().await?;
         let mut outcome = Outcome {
             watermarks: storing.watermarks,
             ..Outcome::default()
         };
         for Refused { index, reason } in refused {
-            let (origin, receipt) = &slips[index];
-            match self.bury(&ranges[index], origin, receipt, &reason).await {
-                None => outcome.unburied.push(index),
+            let (origin, receipt) = &deliveries[index];
+            let range = &ranges[index];
+            match self.dead_letter(range, origin, receipt, &reason).await {
+                None => outcome.unrecorded.push(index),
                 Some(marks) => {
                     self.metrics.dead_letters.inc();
-                    outcome.told.dead_letter(origin.instance, &ranges[index]);
+                    outcome.acks.dead_letter(origin.instance, range);
                     outcome.watermarks.extend(marks);
                 }
             }
@@ -131,9 +133,10 @@ impl Consumer {
         Ok(outcome)
     }
 
-    /// What was refused for good goes to the dead letters, and its numbers into a gap.
-    /// `None` where that could not be: it stays in the queue.
-    async fn bury(
+    /// Records a report that the database refuses as a dead letter, and its numbers as a gap, which moves the agent's
+    /// watermark past them. `None` if either fails: the report then stays in the queue, and the next delivery tries
+    /// again. The letter is recorded first, because once the watermark has moved the report would be skipped.
+    async fn dead_letter(
         &self,
         range: &Range,
         origin: &Origin,
@@ -144,59 +147,74 @@ impl Consumer {
             range: range.clone(),
             origin: *origin,
         };
-        receipt.bury(&parcel, reason).await.ok()?;
+        receipt.dead_letter(&parcel, reason).await.ok()?;
         let marks = self.store.samples_append(&[as_gap(range, reason)]).await;
         let marks = marks.ok()?.into_iter();
         Some(marks.map(|mark| (mark.agent_id, mark.acked_seq)).collect())
     }
 
-    /// What is stored is settled; what is ahead of its agent's watermark goes back.
-    async fn settle(&self, ranges: Vec<Range>, slips: Vec<(Origin, Receipt)>, outcome: Outcome) {
+    /// Answers the queue for each report of a batch, and sends the acknowledgements.
+    ///
+    /// A report is settled if its agent's watermark has reached its last number: then it is stored, or was stored
+    /// before. It is also settled if there is no watermark, because an agent that is not active stores nothing. A report
+    /// beyond the watermark is put back, because an earlier one is missing, until it is older than [`MAX_AGE`]: a report
+    /// that the queue has lost never arrives, and after the loss was detected the agent sends all of them again.
+    /// A refused report without a dead letter is put back whatever its age.
+    async fn settle(
+        &self,
+        ranges: Vec<Range>,
+        deliveries: Vec<(Origin, Receipt)>,
+        outcome: Outcome,
+    ) {
         let Outcome {
             watermarks,
-            unburied,
-            mut told,
+            unrecorded,
+            mut acks,
         } = outcome;
-        for (index, (range, (origin, receipt))) in ranges.into_iter().zip(slips).enumerate() {
+        for (index, (range, (origin, receipt))) in ranges.into_iter().zip(deliveries).enumerate() {
             let watermark = watermarks.get(&range.agent_id).copied();
             if let Some(acked) = watermark {
-                told.watermark(origin.instance, range.agent_id, acked);
+                acks.watermark(origin.instance, range.agent_id, acked);
             }
             let stored = watermark.is_none_or(|acked| acked >= range.last_seq);
-            let stale = receipt.age() > STALE && !unburied.contains(&index);
-            if stored || stale {
+            let expired = receipt.age() > MAX_AGE && !unrecorded.contains(&index);
+            if stored || expired {
                 receipt.settle().await;
             } else {
                 self.metrics.put_back.inc();
                 receipt.put_back(Parcel { range, origin }).await;
             }
         }
-        self.acks.tell(told).await;
+        self.acks.send(acks).await;
     }
 
     fn measure(&self, batch: &[Delivery]) {
         let samples = batch
             .iter()
             .map(|delivery| delivery.parcel.range.samples.len());
-        let again = batch.iter().filter(|delivery| delivery.receipt.again);
+        let redelivered = batch.iter().filter(|delivery| delivery.receipt.redelivered);
         self.metrics.batch_ranges.observe(batch.len() as f64);
         self.metrics
             .batch_samples
             .observe(samples.sum::<usize>() as f64);
-        self.metrics.redelivered.inc_by(again.count() as u64);
+        self.metrics.redelivered.inc_by(redelivered.count() as u64);
     }
 }
 
-/// Somebody else may have them at once; what is in this process alone is sent again.
-async fn give_back(ranges: Vec<Range>, slips: Vec<(Origin, Receipt)>) {
+/// Returns a batch that could not be stored before the stop. Another consumer gets it from JetStream; what was in the
+/// in-process queue is sent again by its agents.
+async fn put_back_all(ranges: Vec<Range>, deliveries: Vec<(Origin, Receipt)>) {
     let reports = ranges.len();
-    tracing::warn!(reports, "the database is away: reports are left for later");
-    for (range, (origin, receipt)) in ranges.into_iter().zip(slips) {
+    tracing::warn!(
+        reports,
+        "stopping while the database is unavailable: putting reports back"
+    );
+    for (range, (origin, receipt)) in ranges.into_iter().zip(deliveries) {
         receipt.put_back(Parcel { range, origin }).await;
     }
 }
 
-/// The same numbers, none of them a sample.
+/// The range as one gap, without its samples.
 fn as_gap(range: &Range, reason: &str) -> Range {
     Range {
         samples: Vec::new(),

@@ -1,11 +1,20 @@
-//! The metrics queue: ranges of samples on their way from streams to the consumer.
+//! The metrics queue: carries ranges of samples from the heartbeat streams to the consumer.
 //!
-//! A closed set of two, with one contract (`tests/it/queue.rs` holds both to it):
-//! what was pushed is delivered, in order within an agent, again and again until it
-//! is settled; the queue is bounded, and who pushes into a full one waits, stops
-//! reading, and its agent keeps what it has. Nothing here acknowledges anything to
-//! an agent: that follows from a commit alone, so that the queue may lose a range
-//! without breaking a promise. [`Queue::gone`] tells when it has.
+//! There are two implementations with one contract, which one suite of tests checks for both:
+//!
+//! - **At least once.** A parcel is delivered again and again until the consumer settles it.
+//! - **In order.** The parcels of one agent are in one shard, and leave it in the order of their pushes. Only parcels
+//!   that were put back, or redelivered after a consumer failed, may arrive after later ones.
+//! - **Bounded.** A push into a full queue waits. Its stream then stops reading, HTTP/2 flow control stops the client,
+//!   and the agent keeps its samples on disk.
+//!
+//! A sample is nevertheless stored exactly once, and in sequence. That is not the queue's work: the transaction that
+//! stores a range compares it with the agent's watermark under a row lock. It skips the part at or below the watermark
+//! (a duplicate), and it stores nothing of a range that begins beyond the watermark (out of order), which the consumer
+//! then puts back.
+//!
+//! The queue may also lose a parcel. An agent receives an acknowledgement only after a commit, so it still has the
+//! samples; [`Queue::gone`] detects the loss, and the instance ends the stream so that the agent sends them again.
 
 mod in_process;
 mod jetstream;
@@ -23,27 +32,28 @@ use svc_store::{AgentId, Range, Watermark};
 use uuid::Uuid;
 
 pub use in_process::{Bounds, InProcess};
-pub use jetstream::{Heard, Hints, JetStream, OpenError};
+pub use jetstream::{HintSubscription, Hints, JetStream, OpenError};
+
 pub use nats_servers::{NatsAuth, NatsServers};
 pub use settings::{QueueSettings, QueueUrl};
 
-/// Two writers keep PostgreSQL busy on the machines that were measured; more
+/// Each shard has one consumer in a process. Two writers kept PostgreSQL busy on the machines that were measured; more
 /// processes may consume the same shards.
 pub const SHARDS: usize = 2;
-/// What is delivered at once, at most.
+/// The limits of the consumer's batches.
 pub const BATCH: Batch = Batch {
     ranges: 2000,
     samples: 4000,
 };
 
-/// How much is delivered at once: both hold, but a single range is always delivered.
+/// How much is delivered at once, at most. A single range is always delivered, however large.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch {
     pub ranges: usize,
     pub samples: usize,
 }
 
-/// A range, and where it comes from.
+/// A range of one agent's samples, and its origin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parcel {
     pub range: Range,
@@ -53,37 +63,37 @@ pub struct Parcel {
 /// The stream that brought a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// The agent's streams are counted: the newest has the highest.
+    /// Numbers the agent's streams; the newest stream has the highest.
     pub epoch: i64,
-    /// The instance that holds the stream, and is told what is committed.
+    /// The instance that holds the stream, and receives the commits of its ranges.
     pub instance: Uuid,
 }
 
-/// Where a parcel lies, for as long as the queue has it.
+/// The position of a parcel in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket {
     shard: usize,
     position: u64,
 }
 
-/// A push: done at once where there is room, which there nearly always is, and large
-/// only where there is not. Streams hold one of these for as long as they live.
-pub type Pushing = Either<Ready<Ticket>, BoxFuture<'static, Ticket>>;
+/// A push in progress. It is ready at once where the queue has room, which is nearly always, and allocates only where it
+/// has not: a stream's future contains one of these, so its size counts for every connected agent.
+pub type PushFuture = Either<Ready<Ticket>, BoxFuture<'static, Ticket>>;
 
 /// How full the queue is.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Depth {
     pub ranges: u64,
-    /// Known only of the queue in this process.
+    /// Known only for the in-process queue.
     pub samples: Option<u64>,
     pub bytes: u64,
     /// The age of the oldest range.
     pub oldest: Duration,
-    /// Delivered or not, not yet settled by the consumers.
+    /// Ranges that are not settled, delivered or not.
     pub lag: u64,
 }
 
-/// What became of reports, for the instance whose streams brought them.
+/// The results of a batch, for the instance that holds the streams of its reports.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Committed {
     pub watermarks: Vec<Watermark>,
@@ -97,11 +107,18 @@ pub struct DeadLetter {
     pub seqs: Vec<i64>,
 }
 
-/// The queue did not answer; it may later.
+/// The queue does not answer; a later attempt may succeed.
 #[derive(Debug, thiserror::Error)]
 #[error("the queue does not answer")]
-pub struct Unanswered(#[source] pub(crate) async_nats::Error);
+pub struct QueueUnavailable(#[source] async_nats::Error);
 
+impl QueueUnavailable {
+    fn new(error: impl Into<async_nats::Error>) -> Self {
+        Self(error.into())
+    }
+}
+
+/// Either implementation of the queue.
 #[derive(Clone, Debug)]
 pub enum Queue {
     InProcess(InProcess),
@@ -109,7 +126,7 @@ pub enum Queue {
 }
 
 impl Batch {
-    /// Whether nothing more could be delivered with it.
+    /// Whether `delivered` has reached a limit, so that more may be waiting.
     pub fn is_filled_by(&self, delivered: &[Delivery]) -> bool {
         let samples = delivered.iter().map(|one| one.parcel.range.samples.len());
         delivered.len() >= self.ranges || samples.sum::<usize>() >= self.samples
@@ -117,8 +134,7 @@ impl Batch {
 }
 
 impl Queue {
-    /// The queue that the configuration names. NATS is waited for; a stream that
-    /// was made with other settings is an error.
+    /// Opens the configured queue. Waits for NATS; a stream with other settings than ours is an error.
     pub async fn open(settings: &QueueSettings) -> Result<Self, OpenError> {
         Ok(match &settings.url {
             QueueUrl::Memory => Self::InProcess(InProcess::new(settings.bounds)),
@@ -126,19 +142,21 @@ impl Queue {
         })
     }
 
-    /// Waits for room, and until the queue has it. Never fails: a queue that is away
-    /// is waited for. Who pushes an agent's parcels one after the other keeps them in order.
-    pub fn push(&self, parcel: Parcel) -> Pushing {
+    /// Waits for room, and until the queue has the parcel. It never fails: it waits while the queue is unavailable.
+    ///
+    /// A caller keeps an agent's parcels in order by completing one push before it begins the next. A push that is
+    /// dropped before it completes leaves no parcel in the in-process queue; JetStream may or may not have it.
+    pub fn push(&self, parcel: Parcel) -> PushFuture {
         match self {
             Self::InProcess(queue) => queue.push(parcel),
             Self::JetStream(queue) => {
                 let queue = queue.clone();
-                Pushing::Right(Box::pin(async move { queue.push(parcel).await }))
+                PushFuture::Right(Box::pin(async move { queue.push(parcel).await }))
             }
         }
     }
 
-    /// One receiver a shard.
+    /// One receiver for each shard.
     pub fn receivers(&self) -> Vec<Receiver> {
         let shards = 0..SHARDS;
         match self {
@@ -151,16 +169,19 @@ impl Queue {
         }
     }
 
-    /// Those of `tickets` whose parcels the queue no longer has: settled, or lost.
-    /// What was settled after a commit was committed before this is asked.
-    pub async fn gone(&self, tickets: &[Ticket]) -> Result<HashSet<Ticket>, Unanswered> {
+    /// The tickets whose parcels are no longer in the queue: settled or lost.
+    ///
+    /// The consumer settles a parcel only after its commit. So a caller that calls this first and reads the watermark
+    /// afterwards sees the commit of every settled parcel; a parcel that is gone but not committed was lost. In the
+    /// other order a parcel that is committed and settled between the two reads would look lost.
+    pub async fn gone(&self, tickets: &[Ticket]) -> Result<HashSet<Ticket>, QueueUnavailable> {
         match self {
             Self::InProcess(queue) => Ok(queue.gone(tickets)),
             Self::JetStream(queue) => queue.gone(tickets).await,
         }
     }
 
-    pub async fn depth(&self) -> Result<Depth, Unanswered> {
+    pub async fn depth(&self) -> Result<Depth, QueueUnavailable> {
         match self {
             Self::InProcess(queue) => Ok(queue.depth()),
             Self::JetStream(queue) => queue.depth().await,
@@ -176,8 +197,10 @@ pub enum Receiver {
 }
 
 impl Receiver {
-    /// What is there, up to `most`; waits a while for something to be. To be awaited
-    /// to its end: what is on its way to a receiver that gave up comes late.
+    /// The next parcels, at most `most`. Waits up to a second for the first one, and may return none.
+    ///
+    /// Callers must await it to the end: if it is dropped, the messages of a JetStream pull stay assigned to this
+    /// receiver, and arrive only after their redelivery timeout.
     pub async fn batch(&mut self, most: Batch) -> Vec<Delivery> {
         match self {
             Self::InProcess(receiver) => receiver.batch(most).await,
@@ -185,61 +208,60 @@ impl Receiver {
         }
     }
 
-    /// What would be lost with this process.
-    pub fn rest(&mut self) -> Vec<Delivery> {
+    /// All parcels that exist in this process alone, for the last batch before it ends.
+    pub fn remaining(&mut self) -> Vec<Delivery> {
         match self {
-            Self::InProcess(receiver) => receiver.rest(),
+            Self::InProcess(receiver) => receiver.remaining(),
             Self::JetStream(_) => Vec::new(),
         }
     }
 }
 
-/// A parcel in the consumer's hands.
+/// A parcel that was delivered to the consumer.
 #[derive(Debug)]
 pub struct Delivery {
     pub parcel: Parcel,
     pub receipt: Receipt,
 }
 
-/// What is owed to the queue for a parcel. The queue keeps it until it is settled:
-/// one whose receipt is dropped is delivered again by JetStream, and forgotten in process.
+/// The consumer's answer to the queue for one parcel. If it is dropped without an answer, JetStream delivers the parcel
+/// again, and the in-process queue forgets it (its agent sends it again).
 #[derive(Debug)]
 pub struct Receipt {
-    /// When it was pushed.
-    pub since: SystemTime,
+    pub pushed_at: SystemTime,
     /// Whether it was delivered before.
-    pub again: bool,
+    pub redelivered: bool,
     handle: Handle,
 }
 
 #[derive(Debug)]
 enum Handle {
-    InProcess(in_process::Place),
+    InProcess(in_process::Slot),
     JetStream(jetstream::Acknowledger),
 }
 
 impl Receipt {
     pub fn age(&self) -> Duration {
-        self.since.elapsed().unwrap_or_default()
+        self.pushed_at.elapsed().unwrap_or_default()
     }
 
-    /// It is stored, or will never be: the queue may forget it.
+    /// The parcel is stored, or will never be: the queue removes it.
     pub async fn settle(self) {
         match self.handle {
-            Handle::InProcess(place) => drop(place),
+            Handle::InProcess(slot) => drop(slot),
             Handle::JetStream(message) => message.settle().await,
         }
     }
 
-    /// Something before it is missing: it is delivered again in a while.
+    /// An earlier parcel of the agent is missing: the queue delivers this one again after a short delay.
     pub async fn put_back(self, parcel: Parcel) {
         match self.handle {
-            Handle::InProcess(place) => place.put_back(parcel, self.since),
+            Handle::InProcess(slot) => slot.put_back(parcel, self.pushed_at),
             Handle::JetStream(message) => message.put_back().await,
         }
     }
 
-    /// It is still being worked on: nobody else is to have it.
+    /// The parcel is still being processed: postpones its redelivery to another consumer.
     pub async fn hold(&self) {
         match &self.handle {
             Handle::InProcess(_) => {}
@@ -247,20 +269,20 @@ impl Receipt {
         }
     }
 
-    /// Keeps a copy for people to look at; in process the log line is all there is.
-    pub async fn bury(&self, parcel: &Parcel, reason: &str) -> Result<(), Unanswered> {
+    /// Records a parcel that cannot be stored: in the log, and with JetStream in the stream of dead letters.
+    pub async fn dead_letter(&self, parcel: &Parcel, reason: &str) -> Result<(), QueueUnavailable> {
         let range = &parcel.range;
         tracing::error!(agent.id = %range.agent_id, first_seq = range.first_seq, last_seq = range.last_seq, reason, "samples are a dead letter");
         match &self.handle {
             Handle::InProcess(_) => Ok(()),
-            Handle::JetStream(message) => message.bury(parcel, reason).await,
+            Handle::JetStream(message) => message.dead_letter(parcel, reason).await,
         }
     }
 }
 
-/// By agent, so that an agent's ranges stay in order.
+/// The shard of an agent: all of its ranges are in one, so that they stay in order.
 pub fn shard_of(agent: AgentId) -> usize {
-    // The last bytes of a UUID are random in every version that we make.
+    // The last byte is random in all versions of UUID that the service creates.
     let [.., last] = *agent.0.as_bytes();
     usize::from(last) % SHARDS
 }

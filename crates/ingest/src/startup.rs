@@ -58,7 +58,7 @@ pub async fn queue(settings: &QueueSettings) -> Result<Queue, StartError> {
     opened.map_err(|error| {
         let variable = match error {
             OpenError::Credentials(..) => "INGEST_NATS_CREDS",
-            OpenError::Away(_) | OpenError::Different { .. } | OpenError::Refused { .. } => {
+            OpenError::Unavailable(_) | OpenError::Different { .. } | OpenError::Refused { .. } => {
                 "INGEST_QUEUE_URL"
             }
         };

@@ -1,4 +1,4 @@
-//! How a commit becomes known to the streams that wait for it.
+//! Acknowledgements: tells the heartbeat streams that wait for a commit.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -10,31 +10,34 @@ use crate::{
     session::SessionTable,
 };
 
+/// Where the acknowledgements of a consumer go.
 #[derive(Debug)]
 pub enum Acks {
-    /// The streams are this process's own.
-    Here(Arc<SessionTable>),
-    /// Each stream's instance is told over NATS.
-    There(Hints),
+    /// To the streams of this process.
+    Local(Arc<SessionTable>),
+    /// To the instances that hold the streams, over NATS.
+    Remote(Hints),
 }
 
 impl Acks {
-    /// In process the consumer stands beside the streams; elsewhere it may not.
-    pub fn of(queue: &Queue, sessions: &Arc<SessionTable>) -> Self {
+    /// The in-process queue carries only reports of this process's own streams; JetStream carries those of all
+    /// instances.
+    pub fn for_queue(queue: &Queue, sessions: &Arc<SessionTable>) -> Self {
         match queue {
-            Queue::InProcess(_) => Self::Here(sessions.clone()),
-            Queue::JetStream(queue) => Self::There(queue.hints()),
+            Queue::InProcess(_) => Self::Local(sessions.clone()),
+            Queue::JetStream(queue) => Self::Remote(queue.hints()),
         }
     }
 
-    /// Tells each instance what became of its agents' reports.
-    pub async fn tell(&self, told: Told) {
-        for (instance, committed) in told.by_instance() {
+    /// Sends each instance the results of its agents' reports. A failure is not an error: the instance's backstop reads
+    /// the watermarks within a second.
+    pub async fn send(&self, acks: PendingAcks) {
+        for (instance, committed) in acks.by_instance() {
             match self {
-                Self::Here(sessions) => sessions.committed(&committed),
-                Self::There(hints) => {
-                    if let Err(error) = hints.tell(instance, &committed).await {
-                        tracing::debug!(%error, "a hint was lost: the backstop will tell");
+                Self::Local(sessions) => sessions.committed(&committed),
+                Self::Remote(hints) => {
+                    if let Err(error) = hints.publish(instance, &committed).await {
+                        tracing::debug!(%error, "a commit hint could not be sent: the backstop reads the watermark");
                     }
                 }
             }
@@ -42,15 +45,14 @@ impl Acks {
     }
 }
 
-/// What is to be told, and to whom. An agent's reports of one batch end at the same
-/// watermark: it is told once.
+/// The acknowledgements of one batch, by instance. All reports of an agent end at the same watermark, so it appears once.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct PendingAcks {
     watermarks: BTreeMap<(Uuid, AgentId), i64>,
     dead_letters: Vec<(Uuid, DeadLetter)>,
 }
 
-impl Told {
+impl PendingAcks {
     pub fn watermark(&mut self, instance: Uuid, agent: AgentId, acked_seq: i64) {
         self.watermarks.insert((instance, agent), acked_seq);
     }
@@ -70,12 +72,12 @@ impl Told {
                 agent_id,
                 acked_seq,
             };
-            let of_it = committed.entry(instance).or_default();
-            of_it.watermarks.push(watermark);
+            let of_instance = committed.entry(instance).or_default();
+            of_instance.watermarks.push(watermark);
         }
         for (instance, letter) in self.dead_letters {
-            let of_it = committed.entry(instance).or_default();
-            of_it.dead_letters.push(letter);
+            let of_instance = committed.entry(instance).or_default();
+            of_instance.dead_letters.push(letter);
         }
         committed
     }

@@ -1,4 +1,4 @@
-//! How full the queue is, looked at every few seconds for `/metrics`.
+//! Measures the depth of the queue every two seconds, for `/metrics`.
 
 use std::time::Duration;
 
@@ -6,8 +6,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{periodic::Periodic, queue::Queue, telemetry::PipelineMetrics};
 
-const EVERY: Duration = Duration::from_secs(2);
+const INTERVAL: Duration = Duration::from_secs(2);
 
+/// Sets the gauges of the queue.
 #[derive(Debug)]
 pub struct DepthGauge {
     pub queue: Queue,
@@ -16,14 +17,14 @@ pub struct DepthGauge {
 
 impl DepthGauge {
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
-        let mut periodic = Periodic::new(EVERY, stop);
+        let mut periodic = Periodic::new(INTERVAL, stop);
         while periodic.tick().await {
             periodic.until_stopped(self.pass()).await;
         }
         Ok(())
     }
 
-    /// A queue that does not answer keeps the last depth that it had.
+    /// While the queue does not answer, the gauges keep the last depth.
     async fn pass(&self) {
         match self.queue.depth().await {
             Ok(depth) => {
@@ -32,7 +33,7 @@ impl DepthGauge {
             }
             Err(error) => {
                 self.pipeline.queue_up.set(0);
-                tracing::debug!(%error, "the queue's depth is not known");
+                tracing::debug!(%error, "the depth of the queue could not be read");
             }
         }
     }

@@ -1,9 +1,19 @@
-//! A batch on its way into the database, whole if it can be, in parts if it must.
+//! Stores one batch: as a whole if possible, otherwise in parts.
 //!
-//! Parts are taken in order, so that an agent's ranges are. A part that the
-//! database refuses for its data is halved; a report that is refused alone is tried
-//! again, with pauses, before that is held against it. Every other error is waited
-//! out, for as long as it takes.
+//! **Splitting.** A transaction succeeds or fails as a whole, and the database's error does not name the report at fault.
+//! So a part that the database refuses for its data is halved, and each half is stored in a transaction of its own,
+//! until a refused part is a single report. One bad report among n costs about 2·log₂(n) transactions.
+//!
+//! **Order.** An agent's ranges must be stored in sequence: a range beyond the watermark is not refused, but nothing of
+//! it is stored. The stack of parts therefore receives the second half first, so that parts are stored from left to
+//! right. If a report in the middle is refused, the later reports of its agent are beyond the watermark. The consumer
+//! puts those back, and stores them when they are delivered again, after the gap of the dead letter has moved the
+//! watermark. Reports of other agents are not affected.
+//!
+//! **Attempts.** A report that is refused alone is stored again up to four times, with pauses, before it counts as a dead
+//! letter: the refusal may have a temporary cause, such as a change of the schema at the same moment. Every other error
+//! (the database is down, full, locked, or too slow) says nothing about the data. It is retried without a limit, while
+//! [`Receipt::hold`](crate::queue::Receipt::hold) keeps JetStream from delivering the batch to another consumer. Only a stop of the process ends that.
 
 use std::{ops::Range as Span, time::Duration};
 
@@ -11,14 +21,13 @@ use svc_store::{Range, StoreError};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Consumer, Watermarks};
-use crate::queue::{Origin, Receipt};
+use super::{Consumer, Deliveries, Watermarks};
 
-/// After a failure that says nothing about the data.
+/// The pause after a failure that does not blame the data.
 const RETRY: Duration = Duration::from_millis(500);
-/// How often the queue is told that we are still at it: well within its patience.
-const HOLD: Duration = Duration::from_secs(4);
-/// Between the five tries of a report that was refused alone.
+/// How often the batch is held: well below JetStream's redelivery timeout of 15 s.
+const HOLD_INTERVAL: Duration = Duration::from_secs(4);
+/// The pauses before the further attempts of a report that was refused alone.
 const PAUSES: [Duration; 4] = [
     Duration::from_millis(50),
     Duration::from_millis(100),
@@ -26,42 +35,43 @@ const PAUSES: [Duration; 4] = [
     Duration::from_millis(400),
 ];
 
+/// The storing of one batch.
 pub(super) struct Storing<'a> {
     consumer: &'a Consumer,
     ranges: &'a [Range],
-    slips: &'a [(Origin, Receipt)],
+    deliveries: &'a Deliveries,
     stop: &'a CancellationToken,
     held_at: Instant,
     pub watermarks: Watermarks,
 }
 
-/// A report that the database refuses by itself, every time.
+/// A report that the database refuses at every attempt.
 pub(super) struct Refused {
     pub index: usize,
     pub reason: String,
 }
 
-/// The process was asked to stop while the database was away.
+/// The process stops while the database is unavailable.
 pub(super) struct Stopped;
 
 impl<'a> Storing<'a> {
     pub fn new(
         consumer: &'a Consumer,
         ranges: &'a [Range],
-        slips: &'a [(Origin, Receipt)],
+        deliveries: &'a Deliveries,
         stop: &'a CancellationToken,
     ) -> Self {
         Self {
             consumer,
             ranges,
-            slips,
+            deliveries,
             stop,
             held_at: Instant::now(),
             watermarks: Watermarks::new(),
         }
     }
 
-    /// Returns what was refused for good.
+    /// Returns the reports that were refused at every attempt.
     pub async fn store(&mut self) -> Result<Vec<Refused>, Stopped> {
         let mut refused = self.store_in_parts().await?;
         for pause in PAUSES {
@@ -69,7 +79,7 @@ impl<'a> Storing<'a> {
                 break;
             }
             tokio::time::sleep(pause).await;
-            refused = self.try_again(refused).await?;
+            refused = self.retry(refused).await?;
         }
         Ok(refused)
     }
@@ -91,7 +101,7 @@ impl<'a> Storing<'a> {
         Ok(refused)
     }
 
-    async fn try_again(&mut self, refused: Vec<Refused>) -> Result<Vec<Refused>, Stopped> {
+    async fn retry(&mut self, refused: Vec<Refused>) -> Result<Vec<Refused>, Stopped> {
         let mut still = Vec::new();
         for Refused { index, .. } in refused {
             if let Err(error) = self.append(index..index + 1).await? {
@@ -101,7 +111,7 @@ impl<'a> Storing<'a> {
         Ok(still)
     }
 
-    /// `Ok(Err(_))` is the data's own fault. All else is waited out.
+    /// Stores a part. `Ok(Err(_))` means that the database refuses its data; every other failure is retried.
     async fn append(&mut self, part: Span<usize>) -> Result<Result<(), StoreError>, Stopped> {
         let ranges = &self.ranges[part];
         loop {
@@ -116,17 +126,17 @@ impl<'a> Storing<'a> {
                 }
                 Err(error) if error.blames_the_data() => return Ok(Err(error)),
                 Err(_) if self.stop.is_cancelled() => return Err(Stopped),
-                Err(error) => self.wait_out(error).await,
+                Err(error) => self.pause(error).await,
             }
         }
     }
 
-    async fn wait_out(&mut self, error: StoreError) {
+    async fn pause(&mut self, error: StoreError) {
         let reason = format!("{:#}", anyhow::Error::from(error));
-        tracing::warn!(reason, "samples could not be stored: trying again");
-        if self.held_at.elapsed() >= HOLD {
+        tracing::warn!(reason, "samples could not be stored: retrying");
+        if self.held_at.elapsed() >= HOLD_INTERVAL {
             self.held_at = Instant::now();
-            for (_, receipt) in self.slips {
+            for (_, receipt) in self.deliveries {
                 receipt.hold().await;
             }
         }

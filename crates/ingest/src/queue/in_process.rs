@@ -1,8 +1,17 @@
-//! The queue in this process: bounded by samples and by bytes, sharded by agent.
+//! The in-process queue: bounded by samples and by bytes, sharded by agent.
 //!
-//! A parcel holds its share of the room from the push until it is settled, so that
-//! the bounds hold for what the consumer has in its hands too. When there is no
-//! room, who pushes waits, first come, first served.
+//! **Bounds.** Two semaphores count the free samples and the free bytes. A parcel holds its permits, in its [`Slot`], from
+//! the push until it is settled, so the bounds include what the consumer is processing. Waiting pushes get permits in
+//! arrival order. A later push cannot overtake them: tokio gives released permits to waiters first, so `try_acquire`
+//! fails while there are any. All pushes acquire samples before bytes, so two of them cannot wait for each other.
+//!
+//! **Order.** A push appends to its shard under the shard's lock, and a receiver takes from the front. Each shard has one
+//! receiver, so an agent's parcels reach the consumer in order. A parcel that was put back is delivered before newer
+//! ones once its delay has passed, because later parcels of its agent can be stored only after it.
+//!
+//! **Locks.** Dropping a [`Slot`] locks its shard, so no slot may be dropped while the lock is held. Code that holds the
+//! lock only moves entries. The slots that are left when a shard itself is dropped find their `Weak` dead, and do not
+//! lock.
 
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
@@ -15,13 +24,16 @@ use futures_util::future::ready;
 use svc_store::{GapRow, Range, SampleRow};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use super::{Batch, Delivery, Depth, Handle, Parcel, Pushing, Receipt, SHARDS, Ticket, shard_of};
+use super::{
+    Batch, Delivery, Depth, Handle, Parcel, PushFuture, Receipt, SHARDS, Ticket, shard_of,
+};
 
-/// How long a parcel stays away that was put back.
-const AWAY: Duration = Duration::from_millis(100);
-/// How long a receiver waits for something to come.
+/// After how long a parcel that was put back is delivered again.
+const REDELIVERY_DELAY: Duration = Duration::from_millis(100);
+/// How long a receiver waits for a parcel.
 const WAIT: Duration = Duration::from_millis(200);
 
+/// How much the in-process queue holds.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     pub samples: u32,
@@ -37,6 +49,7 @@ impl Default for Bounds {
     }
 }
 
+/// The in-process queue.
 #[derive(Clone, Debug)]
 pub struct InProcess(Arc<Inner>);
 
@@ -56,34 +69,35 @@ struct Shard {
 
 #[derive(Debug, Default)]
 struct Contents {
-    waiting: VecDeque<Entry>,
-    /// What was put back, in the order of its return.
-    away: VecDeque<(Instant, Entry)>,
-    /// Everything that is not settled, wherever it is, by its position: since when.
-    open: BTreeMap<u64, Instant>,
-    next: u64,
+    ready: VecDeque<Entry>,
+    /// Parcels that were put back, in the order of the instants at which they are due.
+    put_back: VecDeque<(Instant, Entry)>,
+    /// When each parcel that is not settled was pushed, by position. Includes those that the consumer processes.
+    unsettled: BTreeMap<u64, Instant>,
+    next_position: u64,
 }
 
 #[derive(Debug)]
 struct Entry {
     parcel: Parcel,
-    since: SystemTime,
-    again: bool,
-    place: Place,
+    pushed_at: SystemTime,
+    redelivered: bool,
+    slot: Slot,
 }
 
-/// A parcel's place and its share of the room, given back when it is dropped.
+/// A parcel's position and its permits. Dropping it settles the parcel.
 #[derive(Debug)]
-pub struct Place {
-    /// Weak, because the shard holds the place.
+pub struct Slot {
+    /// Weak, because the shard contains the slot.
     shard: Weak<Shard>,
     position: u64,
-    _room: Room,
+    _permits: Permits,
 }
 
-/// Of samples and of bytes.
-type Room = [OwnedSemaphorePermit; 2];
+/// For samples and for bytes.
+type Permits = [OwnedSemaphorePermit; 2];
 
+/// The consumer's end of one shard.
 #[derive(Debug)]
 pub struct Receiver(Arc<Shard>);
 
@@ -97,16 +111,16 @@ impl InProcess {
         }))
     }
 
-    /// Who finds no room waits for it, first come, first served.
-    pub fn push(&self, parcel: Parcel) -> Pushing {
-        let need = self.0.need(&parcel.range);
-        match self.0.try_room(need) {
-            Some(room) => Pushing::Left(ready(self.0.add(parcel, room))),
+    /// See [`Queue::push`](super::Queue::push).
+    pub fn push(&self, parcel: Parcel) -> PushFuture {
+        let size = self.0.size_of(&parcel.range);
+        match self.0.try_acquire(size) {
+            Some(permits) => PushFuture::Left(ready(self.0.add(parcel, permits))),
             None => {
                 let queue = self.0.clone();
-                Pushing::Right(Box::pin(async move {
-                    let room = queue.room(need).await;
-                    queue.add(parcel, room)
+                PushFuture::Right(Box::pin(async move {
+                    let permits = queue.acquire(size).await;
+                    queue.add(parcel, permits)
                 }))
             }
         }
@@ -119,19 +133,19 @@ impl InProcess {
     pub fn gone(&self, tickets: &[Ticket]) -> HashSet<Ticket> {
         let is_gone = |ticket: &&Ticket| {
             let contents = self.0.shards[ticket.shard].contents();
-            !contents.open.contains_key(&ticket.position)
+            !contents.unsettled.contains_key(&ticket.position)
         };
         tickets.iter().filter(is_gone).copied().collect()
     }
 
     pub fn depth(&self) -> Depth {
-        let used = |room: &Semaphore, all: u32| u64::from(all) - room.available_permits() as u64;
+        let used = |free: &Semaphore, all: u32| u64::from(all) - free.available_permits() as u64;
         let (mut ranges, mut oldest) = (0, Duration::ZERO);
         for shard in &self.0.shards {
             let contents = shard.contents();
-            ranges += contents.open.len() as u64;
-            let since = contents.open.first_key_value();
-            oldest = oldest.max(since.map_or(Duration::ZERO, |(_, since)| since.elapsed()));
+            ranges += contents.unsettled.len() as u64;
+            let first = contents.unsettled.first_key_value();
+            oldest = oldest.max(first.map_or(Duration::ZERO, |(_, pushed_at)| pushed_at.elapsed()));
         }
         Depth {
             ranges,
@@ -144,38 +158,38 @@ impl InProcess {
 }
 
 impl Inner {
-    /// A range's share of samples and bytes; one that is larger than all of the room needs all of it.
-    fn need(&self, range: &Range) -> [u32; 2] {
-        let share = |size: usize, all: u32| u32::try_from(size).unwrap_or(all).min(all);
+    /// The samples and bytes that a range occupies. A range that is larger than the whole queue occupies all of it.
+    fn size_of(&self, range: &Range) -> [u32; 2] {
+        let capped = |size: usize, all: u32| u32::try_from(size).unwrap_or(all).min(all);
         [
-            share(range.samples.len().max(1), self.bounds.samples),
-            share(weight(range), self.bounds.bytes),
+            capped(range.samples.len().max(1), self.bounds.samples),
+            capped(weight(range), self.bounds.bytes),
         ]
     }
 
-    fn try_room(&self, [samples, bytes]: [u32; 2]) -> Option<Room> {
+    fn try_acquire(&self, [samples, bytes]: [u32; 2]) -> Option<Permits> {
         let samples = self.samples.clone().try_acquire_many_owned(samples).ok()?;
         let bytes = self.bytes.clone().try_acquire_many_owned(bytes).ok()?;
         Some([samples, bytes])
     }
 
-    async fn room(&self, [samples, bytes]: [u32; 2]) -> Room {
+    async fn acquire(&self, [samples, bytes]: [u32; 2]) -> Permits {
         let samples = self.samples.clone().acquire_many_owned(samples).await;
         let bytes = self.bytes.clone().acquire_many_owned(bytes).await;
         match (samples, bytes) {
             (Ok(samples), Ok(bytes)) => [samples, bytes],
-            _ => std::future::pending().await, // Never: nobody closes the semaphores.
+            _ => std::future::pending().await, // Unreachable: the semaphores are never closed.
         }
     }
 
-    fn add(&self, parcel: Parcel, room: Room) -> Ticket {
+    fn add(&self, parcel: Parcel, permits: Permits) -> Ticket {
         let shard = shard_of(parcel.range.agent_id);
-        let position = self.shards[shard].add(parcel, room);
+        let position = self.shards[shard].add(parcel, permits);
         Ticket { shard, position }
     }
 }
 
-/// What a range takes in memory, about.
+/// Roughly how many bytes of memory a range occupies.
 fn weight(range: &Range) -> usize {
     let disks = range.samples.iter().flat_map(|sample| &sample.disks);
     let disks = disks.map(|disk| {
@@ -193,21 +207,21 @@ fn weight(range: &Range) -> usize {
 }
 
 impl Shard {
-    fn add(self: &Arc<Self>, parcel: Parcel, room: Room) -> u64 {
+    fn add(self: &Arc<Self>, parcel: Parcel, permits: Permits) -> u64 {
         let mut contents = self.contents();
-        let position = contents.next;
-        contents.next += 1;
-        contents.open.insert(position, Instant::now());
-        let place = Place {
+        let position = contents.next_position;
+        contents.next_position += 1;
+        contents.unsettled.insert(position, Instant::now());
+        let slot = Slot {
             shard: Arc::downgrade(self),
             position,
-            _room: room,
+            _permits: permits,
         };
-        contents.waiting.push_back(Entry {
+        contents.ready.push_back(Entry {
             parcel,
-            since: SystemTime::now(),
-            again: false,
-            place,
+            pushed_at: SystemTime::now(),
+            redelivered: false,
+            slot,
         });
         drop(contents);
         self.arrived.notify_one();
@@ -232,21 +246,21 @@ impl Contents {
         taken
     }
 
-    /// What has come back goes first: others may wait for it.
     fn next_entry(&mut self) -> Option<Entry> {
         let now = Instant::now();
-        let back = self.away.pop_front_if(|(due, _)| *due <= now);
-        let back = back.map(|(_, entry)| entry);
-        back.or_else(|| self.waiting.pop_front())
+        match self.put_back.pop_front_if(|(due, _)| *due <= now) {
+            Some((_, entry)) => Some(entry),
+            None => self.ready.pop_front(),
+        }
     }
 }
 
 impl From<Entry> for Delivery {
     fn from(entry: Entry) -> Self {
         let receipt = Receipt {
-            since: entry.since,
-            again: entry.again,
-            handle: Handle::InProcess(entry.place),
+            pushed_at: entry.pushed_at,
+            redelivered: entry.redelivered,
+            handle: Handle::InProcess(entry.slot),
         };
         Self {
             parcel: entry.parcel,
@@ -262,7 +276,7 @@ impl Receiver {
             let (taken, due) = {
                 let mut contents = self.0.contents();
                 let taken = contents.take(most);
-                (taken, contents.away.front().map(|(due, _)| *due))
+                (taken, contents.put_back.front().map(|(due, _)| *due))
             };
             if !taken.is_empty() || Instant::now() >= deadline {
                 return taken;
@@ -273,35 +287,35 @@ impl Receiver {
         }
     }
 
-    pub fn rest(&mut self) -> Vec<Delivery> {
+    pub fn remaining(&mut self) -> Vec<Delivery> {
         let mut contents = self.0.contents();
-        let away = mem::take(&mut contents.away).into_iter();
-        let away: Vec<Entry> = away.map(|(_, entry)| entry).collect();
-        let waiting = mem::take(&mut contents.waiting);
-        away.into_iter().chain(waiting).map(Into::into).collect()
+        let put_back = mem::take(&mut contents.put_back);
+        let ready = mem::take(&mut contents.ready);
+        let put_back = put_back.into_iter().map(|(_, entry)| entry);
+        put_back.chain(ready).map(Into::into).collect()
     }
 }
 
-impl Place {
-    pub fn put_back(self, parcel: Parcel, since: SystemTime) {
+impl Slot {
+    pub fn put_back(self, parcel: Parcel, pushed_at: SystemTime) {
         let Some(shard) = self.shard.upgrade() else {
             return;
         };
         let entry = Entry {
             parcel,
-            since,
-            again: true,
-            place: self,
+            pushed_at,
+            redelivered: true,
+            slot: self,
         };
-        let back = Instant::now() + AWAY;
-        shard.contents().away.push_back((back, entry));
+        let due = Instant::now() + REDELIVERY_DELAY;
+        shard.contents().put_back.push_back((due, entry));
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         if let Some(shard) = self.shard.upgrade() {
-            shard.contents().open.remove(&self.position);
+            shard.contents().unsettled.remove(&self.position);
         }
     }
 }

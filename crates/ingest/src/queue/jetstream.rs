@@ -1,15 +1,18 @@
-//! The queue in NATS JetStream: a durable stream on disk, shared by any number of
-//! serving and consuming processes.
+//! The queue in NATS JetStream: a stream on disk, shared by any number of servers and consumers.
 //!
-//! A push returns once the stream has the message. It is repeated until then, under
-//! one message id, so that a lost answer makes no second copy; and because a stream's
-//! task pushes one range at a time, an agent's ranges stay in order. The stream
-//! refuses what is new when it is full, and keeps what is old. NATS may still lose a
-//! message (its acknowledgement is not a sync to disk): then its agent was told
-//! nothing, and [`JetStream::gone`] is how the instance notices.
+//! **No duplicates by retry.** A push publishes until JetStream acknowledges the message, always under the same message
+//! id. If only the acknowledgement was lost, JetStream recognises the id and keeps one copy. It remembers ids for two
+//! minutes; a retry after a longer outage can create a second copy, which the watermark then skips.
+//!
+//! **Order.** A heartbeat stream completes one push before it begins the next, so an agent's ranges are in order in the
+//! stream. Several consumers may still receive them out of order, or again; the watermark puts that right.
+//!
+//! **Bounds.** A full stream refuses new messages and keeps the old ones, and the push waits and retries.
+//!
+//! **Losses.** NATS acknowledges a message before it is synced to disk, so a crash may lose it. The agent has no
+//! acknowledgement then, and [`JetStream::gone`] detects the loss.
 
 mod connect;
-mod consumers;
 mod hints;
 mod receive;
 mod streams;
@@ -29,20 +32,20 @@ use async_nats::jetstream::{
     stream::State,
 };
 
-pub use hints::{Heard, Hints};
+pub use connect::OpenError;
+pub use hints::{HintSubscription, Hints};
 pub use receive::{Acknowledger, Receiver};
-pub use streams::OpenError;
 
 use super::{
-    Depth, NatsServers, Parcel, QueueSettings, SHARDS, Ticket, Unanswered, payload, shard_of,
+    Depth, NatsServers, Parcel, QueueSettings, QueueUnavailable, SHARDS, Ticket, payload, shard_of,
 };
 
-/// The stream of the queue, and the subjects that it takes.
+/// The stream of the queue.
 pub const STREAM: &str = "SVC_INGEST_METRICS";
-/// The stream of what could not be stored.
+/// The stream of reports that cannot be stored.
 pub const DEAD_LETTERS: &str = "SVC_INGEST_DEAD_LETTERS";
 
-/// Between two tries to publish.
+/// The pauses between attempts to publish; the last one repeats.
 const RETRY: [Duration; 5] = [
     Duration::from_millis(50),
     Duration::from_millis(100),
@@ -51,15 +54,16 @@ const RETRY: [Duration; 5] = [
     Duration::from_secs(1),
 ];
 
+/// The queue in NATS JetStream.
 #[derive(Clone, Debug)]
 pub struct JetStream {
     context: Arc<Context>,
-    /// Whether the last publish failed: one log line a change, not one a stream.
+    /// Whether the last publish failed, so that an outage is logged once and not for each heartbeat stream.
     failing: Arc<AtomicBool>,
 }
 
 impl JetStream {
-    /// Waits for NATS, and makes or verifies the streams and their consumers.
+    /// Waits for NATS, and creates or verifies the streams and their consumers.
     pub async fn open(servers: &NatsServers, settings: &QueueSettings) -> Result<Self, OpenError> {
         let context = connect::open(servers, settings).await?;
         Ok(Self {
@@ -68,7 +72,7 @@ impl JetStream {
         })
     }
 
-    /// Looks, and changes nothing: whether the stream is there, as it should be.
+    /// Whether the stream exists. It is an error if it has other settings than ours. Changes nothing.
     pub async fn check(servers: &NatsServers, settings: &QueueSettings) -> Result<bool, OpenError> {
         connect::check(servers, settings).await
     }
@@ -83,7 +87,7 @@ impl JetStream {
         loop {
             match self.publish(shard, message.clone()).await {
                 Ok(position) => return Ticket { shard, position },
-                Err(error) => self.complain(&error),
+                Err(error) => self.log_failure(&error),
             }
             tokio::time::sleep(pauses.next().unwrap_or(RETRY[RETRY.len() - 1])).await;
         }
@@ -91,16 +95,16 @@ impl JetStream {
 
     async fn publish(&self, shard: usize, message: PublishMessage) -> Result<u64, PublishError> {
         let sent = self.context.send_publish(subject(shard), message).await?;
-        let taken = sent.await?;
+        let stored = sent.await?;
         if self.failing.swap(false, Ordering::Relaxed) {
-            tracing::info!("the metrics queue takes samples again");
+            tracing::info!("the metrics queue accepts samples again");
         }
-        Ok(taken.sequence)
+        Ok(stored.sequence)
     }
 
-    fn complain(&self, error: &PublishError) {
+    fn log_failure(&self, error: &PublishError) {
         if !self.failing.swap(true, Ordering::Relaxed) {
-            tracing::warn!(%error, "the metrics queue takes no samples: trying again, agents keep theirs");
+            tracing::warn!(%error, "the metrics queue does not accept samples: retrying, agents keep theirs");
         }
     }
 
@@ -112,12 +116,14 @@ impl JetStream {
         Hints::new(self.context.client())
     }
 
-    /// Settled messages leave the stream, and are below the consumer's floor.
-    pub async fn gone(&self, tickets: &[Ticket]) -> Result<HashSet<Ticket>, Unanswered> {
+    /// A message is in the queue while the stream contains its sequence number and the shard's consumer has not settled
+    /// everything up to it. A
+    /// message that was settled ahead of an earlier one counts as present until the floor passes it, which is harmless.
+    pub async fn gone(&self, tickets: &[Ticket]) -> Result<HashSet<Ticket>, QueueUnavailable> {
         let state = self.state().await?;
         let mut floors = [0; SHARDS];
         for (shard, floor) in floors.iter_mut().enumerate() {
-            let info = consumers::info(&self.context, shard).await?;
+            let info = receive::info(&self.context, shard).await?;
             *floor = info.ack_floor.stream_sequence;
         }
         let held = state.first_sequence..=state.last_sequence;
@@ -127,11 +133,11 @@ impl JetStream {
         Ok(tickets.iter().filter(is_gone).copied().collect())
     }
 
-    pub async fn depth(&self) -> Result<Depth, Unanswered> {
+    pub async fn depth(&self) -> Result<Depth, QueueUnavailable> {
         let state = self.state().await?;
         let mut lag = 0;
         for shard in 0..SHARDS {
-            let info = consumers::info(&self.context, shard).await?;
+            let info = receive::info(&self.context, shard).await?;
             lag += info.num_pending + info.num_ack_pending as u64;
         }
         let first: SystemTime = state.first_timestamp.into();
@@ -149,15 +155,15 @@ impl JetStream {
         })
     }
 
-    async fn state(&self) -> Result<State, Unanswered> {
+    async fn state(&self) -> Result<State, QueueUnavailable> {
         let stream = self.context.get_stream(STREAM).await;
-        let stream = stream.map_err(|error| Unanswered(error.into()))?;
+        let stream = stream.map_err(QueueUnavailable::new)?;
         Ok(stream.cached_info().state.clone())
     }
 }
 
-/// The epoch tells a resend over a new stream from a repetition of this one: after a
-/// restore of the database the same numbers come again, and must not be swallowed.
+/// Retries of one push have the same id. The epoch makes the id of a resend over a new heartbeat stream different: after
+/// a restore of the database agents send the same numbers again, and JetStream must not drop those as duplicates.
 fn message_id(parcel: &Parcel) -> String {
     let Parcel { range, origin } = parcel;
     format!("{}:{}:{}", range.agent_id, origin.epoch, range.last_seq)

@@ -1,8 +1,7 @@
-//! Between a parcel and its bytes: `svc.ingest.queue.v1`, as docs/queue.md tells it.
+//! Encodes parcels and commit hints as messages of `svc.ingest.queue.v1`, which docs/queue.md describes.
 //!
-//! What was encoded decodes to the same parcel. What does not decode was not
-//! written by us, or by a later version whose additions do not fit: it is a dead
-//! letter, never a guess.
+//! A parcel decodes to what was encoded. A message that does not decode comes from another program, or from a later
+//! version with an incompatible addition: it becomes a dead letter, and is never interpreted in part.
 
 use jiff::Timestamp;
 use prost::Message;
@@ -17,16 +16,16 @@ use svc_store::{AgentId, DiskRow, GapKind, GapRow, HostId, Range, SampleRow, Wat
 
 use super::{Committed, DeadLetter, Origin, Parcel};
 
-/// Why a message is not one of ours.
+/// Why a message does not decode.
 #[derive(Debug, thiserror::Error)]
 pub enum PayloadError {
     #[error("it is not a message of svc.ingest.queue.v1")]
     Encoding(#[from] prost::DecodeError),
     #[error("an id is not a UUID")]
     Id(#[from] uuid::Error),
-    #[error("a number is beyond a signed 64-bit one")]
+    #[error("a number does not fit into 64 bits with a sign")]
     Number(#[from] std::num::TryFromIntError),
-    #[error("a sample has no vitals, or its time is none")]
+    #[error("a sample has no vitals or no valid time")]
     Sample,
     #[error("a gap is of an unknown kind")]
     Kind,
@@ -259,12 +258,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_encoded_decodes_to_the_same(parcel in a_parcel()) {
+        fn a_parcel_decodes_to_what_was_encoded(parcel in a_parcel()) {
             prop_assert_eq!(decode(&encode(&parcel)).unwrap(), parcel);
         }
 
         #[test]
-        fn so_does_what_was_committed(marks in proptest::collection::vec((any::<u128>(), number()), 0..4),
+        fn a_commit_hint_decodes_to_what_was_encoded(marks in proptest::collection::vec((any::<u128>(), number()), 0..4),
                                       seqs in proptest::collection::vec(number(), 0..4)) {
             let agent = |id| AgentId(Uuid::from_u128(id));
             let watermarks = marks.iter().map(|(id, acked_seq)| Watermark { agent_id: agent(*id), acked_seq: *acked_seq });
@@ -274,14 +273,14 @@ mod tests {
         }
 
         #[test]
-        fn whatever_else_comes_is_refused_or_read_but_never_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             drop(decode(&bytes));
             drop(decode_committed(&bytes));
         }
     }
 
     #[test]
-    fn a_gap_of_a_kind_that_is_not_known_is_no_guess() {
+    fn a_gap_of_an_unknown_kind_is_refused() {
         let range = WireRange {
             agent_id: Uuid::nil().to_string(),
             host_id: Uuid::nil().to_string(),

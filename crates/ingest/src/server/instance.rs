@@ -116,8 +116,8 @@ impl Instance {
         if !self.config.queue.consume {
             return Vec::new();
         }
-        let acks = || Acks::of(&self.queue, &self.sessions);
-        Consumer::of_all_shards(&self.queue, &self.store, acks, &self.pipeline)
+        let acks = || Acks::for_queue(&self.queue, &self.sessions);
+        Consumer::for_all_shards(&self.queue, &self.store, acks, &self.pipeline)
     }
 
     /// The in-process queue needs no hints: its consumer delivers to the table itself.

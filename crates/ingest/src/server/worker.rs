@@ -119,8 +119,8 @@ async fn get_ready(
 fn add_all(parts: &mut Parts, queue: &Queue, store: &Store, pipeline: &PipelineMetrics) {
     let last = parts.last.clone();
     let no_sessions = Arc::new(SessionTable::default());
-    let acks = || Acks::of(queue, &no_sessions);
-    for consumer in Consumer::of_all_shards(queue, store, acks, pipeline) {
+    let acks = || Acks::for_queue(queue, &no_sessions);
+    for consumer in Consumer::for_all_shards(queue, store, acks, pipeline) {
         parts.back("the consumer", consumer.run(last.clone()));
     }
     let gauge = DepthGauge {

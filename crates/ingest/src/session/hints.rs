@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::SessionTable;
 use crate::{
     periodic::sleep,
-    queue::{Heard, Hints},
+    queue::{HintSubscription, Hints},
 };
 
 const RETRY: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ impl HintListener {
     pub async fn run(mut self, stop: CancellationToken) -> anyhow::Result<()> {
         while !stop.is_cancelled() {
             let instance = *self.instance.borrow_and_update();
-            match self.hints.listen(instance).await {
+            match self.hints.subscribe(instance).await {
                 Ok(subscription) => {
                     stop.run_until_cancelled(self.receive(subscription)).await;
                 }
@@ -40,7 +40,7 @@ impl HintListener {
     }
 
     /// Returns when the instance has taken another id.
-    async fn receive(&mut self, mut subscription: Heard) {
+    async fn receive(&mut self, mut subscription: HintSubscription) {
         loop {
             tokio::select! {
                 committed = subscription.next() => self.sessions.committed(&committed),

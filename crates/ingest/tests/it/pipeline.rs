@@ -373,8 +373,8 @@ async fn under_load_a_thousand_heartbeats_cost_ten_statements_and_two_megabytes_
     let before: f64 = plant.site.psql(written).await?.parse()?;
     let sessions = Arc::new(SessionTable::default());
     let stop = CancellationToken::new();
-    let acks = || Acks::of(&queue, &sessions);
-    let consumers = Consumer::of_all_shards(&queue, &store, acks, &PipelineMetrics::default());
+    let acks = || Acks::for_queue(&queue, &sessions);
+    let consumers = Consumer::for_all_shards(&queue, &store, acks, &PipelineMetrics::default());
     let consuming: Vec<_> = consumers
         .into_iter()
         .map(|consumer| tokio::spawn(consumer.run(stop.clone())))

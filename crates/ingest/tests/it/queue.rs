@@ -180,7 +180,7 @@ async fn what_is_put_back_comes_again_and_what_is_settled_never() -> Result<()> 
         for round in 0..3 {
             let taken = take(&mut receivers, 3 - round).await?;
             for (index, Delivery { parcel, receipt }) in taken.into_iter().enumerate() {
-                assert_eq!(receipt.again, round > 0, "{}", rig.kind);
+                assert_eq!(receipt.redelivered, round > 0, "{}", rig.kind);
                 match index {
                     0 => receipt.settle().await,
                     _ => receipt.put_back(parcel).await,

@@ -1,33 +1,57 @@
-//! The connection to NATS: where to, as whom, and what is said when it is lost.
+//! The connection to NATS: servers, credentials and timeouts.
 //!
-//! A NATS that is away is waited for, at the start and ever after, as the database
-//! is. Credentials are taken out of the URL before the client sees it, because the
-//! client names its servers in its log.
+//! The service waits for NATS at the start and reconnects without end, as it does with the database. The configuration
+//! has removed the credentials from the URLs, because the NATS client logs its servers.
 
 use std::time::Duration;
 
 use async_nats::{
-    Client, ConnectError, ConnectOptions, Event,
+    ConnectOptions, Event,
     jetstream::context::{Context, ContextBuilder},
 };
 use secrecy::ExposeSecret;
 
-use super::{OpenError, streams};
-use crate::queue::{NatsAuth, NatsServers, QueueSettings};
+use super::streams;
+use crate::queue::{NatsAuth, NatsServers, QueueSettings, QueueUnavailable};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A server that is silent for two of these is gone.
+/// The client closes a connection when two pings stay unanswered.
 const PING: Duration = Duration::from_secs(10);
 const MAX_WAIT: Duration = Duration::from_secs(10);
 const RECONNECT: Duration = Duration::from_millis(100);
 const MAX_RECONNECT: Duration = Duration::from_secs(2);
-/// For an answer of JetStream.
-const ANSWER: Duration = Duration::from_secs(5);
-/// Publishes on their way at once; who comes later waits.
+/// For responses of JetStream.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Unacknowledged publishes at once; further ones wait.
 const IN_FLIGHT: usize = 1024;
-/// Messages that a subscription holds for us: more than a batch. What comes on top
-/// is dropped, and delivered again or found by the backstop.
-const SUBSCRIPTION: usize = 8192;
+/// Messages that the client buffers for a subscription: more than a batch. The client drops what exceeds it; JetStream
+/// delivers dropped messages again, and the backstop finds what dropped hints were about.
+const SUBSCRIPTION_CAPACITY: usize = 8192;
+
+/// Why the queue cannot be opened. All but [`OpenError::Unavailable`] need an administrator.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("NATS does not answer")]
+    Unavailable(#[source] async_nats::Error),
+    #[error("{0} cannot be read")]
+    Credentials(String, #[source] std::io::Error),
+    #[error("stream {stream}: {difference}; change it, or delete it")]
+    Different {
+        stream: &'static str,
+        difference: String,
+    },
+    #[error("JetStream refuses stream {stream}: {reason}")]
+    Refused {
+        stream: &'static str,
+        reason: String,
+    },
+}
+
+impl From<QueueUnavailable> for OpenError {
+    fn from(QueueUnavailable(error): QueueUnavailable) -> Self {
+        Self::Unavailable(error)
+    }
+}
 
 /// Waits until NATS answers and its streams are as they should be.
 pub(super) async fn open(
@@ -36,40 +60,42 @@ pub(super) async fn open(
 ) -> Result<Context, OpenError> {
     let mut wait = Duration::from_millis(500);
     loop {
-        let reason = match connect(servers, settings).await? {
-            Err(error) => format!("{:#}", anyhow::Error::from(error)),
-            Ok(client) => {
-                let context = context(client);
-                match streams::ensure(&context).await? {
-                    Ok(()) => return Ok(context),
-                    Err(unanswered) => format!("{:#}", anyhow::Error::from(unanswered)),
-                }
-            }
+        let unavailable = match try_open(servers, settings).await {
+            Err(OpenError::Unavailable(error)) => OpenError::Unavailable(error),
+            outcome => return outcome,
         };
+        let reason = format!("{:#}", anyhow::Error::from(unavailable));
         tracing::warn!(reason, retry_in = ?wait, "waiting for NATS");
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(MAX_WAIT);
     }
 }
 
-/// Looks, and changes nothing: whether the stream is there, as it should be.
+async fn try_open(servers: &NatsServers, settings: &QueueSettings) -> Result<Context, OpenError> {
+    let context = connect(servers, settings).await?;
+    streams::ensure(&context).await?;
+    Ok(context)
+}
+
+/// Whether the stream exists. It is an error if it has other settings than ours. Changes nothing.
 pub(super) async fn check(
     servers: &NatsServers,
     settings: &QueueSettings,
 ) -> Result<bool, OpenError> {
-    let client = connect(servers, settings).await?;
-    let client = client.map_err(|error| OpenError::Away(error.into()))?;
-    let found = streams::check(&context(client)).await?;
-    found.map_err(|unanswered| OpenError::Away(unanswered.into()))
+    streams::check(&connect(servers, settings).await?).await
 }
 
-async fn connect(
-    servers: &NatsServers,
-    settings: &QueueSettings,
-) -> Result<Result<Client, ConnectError>, OpenError> {
+async fn connect(servers: &NatsServers, settings: &QueueSettings) -> Result<Context, OpenError> {
     let options = options(servers, settings)?;
     let addresses: Vec<String> = servers.urls.iter().map(ToString::to_string).collect();
-    Ok(options.connect(addresses).await)
+    let client = options.connect(addresses).await;
+    let client = client.map_err(QueueUnavailable::new)?;
+    Ok(ContextBuilder::new()
+        .timeout(RESPONSE_TIMEOUT)
+        .ack_timeout(RESPONSE_TIMEOUT)
+        .max_ack_inflight(IN_FLIGHT)
+        .backpressure_on_inflight(true)
+        .build(client))
 }
 
 fn options(servers: &NatsServers, settings: &QueueSettings) -> Result<ConnectOptions, OpenError> {
@@ -77,7 +103,7 @@ fn options(servers: &NatsServers, settings: &QueueSettings) -> Result<ConnectOpt
         .name("svc-ingest")
         .connection_timeout(CONNECT_TIMEOUT)
         .ping_interval(PING)
-        .subscription_capacity(SUBSCRIPTION)
+        .subscription_capacity(SUBSCRIPTION_CAPACITY)
         .reconnect_delay_callback(reconnect_delay)
         .event_callback(|event| async move { report(&event) });
     options = match &servers.auth {
@@ -100,15 +126,6 @@ fn options(servers: &NatsServers, settings: &QueueSettings) -> Result<ConnectOpt
     }
 }
 
-fn context(client: Client) -> Context {
-    ContextBuilder::new()
-        .timeout(ANSWER)
-        .ack_timeout(ANSWER)
-        .max_ack_inflight(IN_FLIGHT)
-        .backpressure_on_inflight(true)
-        .build(client)
-}
-
 fn reconnect_delay(attempts: usize) -> Duration {
     match attempts {
         0 | 1 => Duration::ZERO,
@@ -120,7 +137,7 @@ fn report(event: &Event) {
     match event {
         Event::Disconnected => tracing::warn!("the connection to NATS was lost"),
         Event::Connected => tracing::info!("connected to NATS"),
-        Event::SlowConsumer(_) => tracing::warn!("NATS sends faster than we take"),
+        Event::SlowConsumer(_) => tracing::warn!("NATS sends faster than this process reads"),
         other => tracing::debug!(event = %other, "NATS"),
     }
 }

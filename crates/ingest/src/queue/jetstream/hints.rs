@@ -1,12 +1,15 @@
-//! What was committed, told to the instance that holds the stream: by core NATS,
-//! without a promise. A hint that is lost costs its stream a second, no more.
+//! Commit hints: the consumer tells the instance that holds the stream which reports are committed.
+//!
+//! They use core NATS, which may lose messages. A lost hint delays an acknowledgement by a second, until the instance
+//! reads the watermark itself.
 
 use async_nats::{Client, Subscriber};
 use futures_util::StreamExt;
 use uuid::Uuid;
 
-use crate::queue::{Committed, Unanswered, payload};
+use crate::queue::{Committed, QueueUnavailable, payload};
 
+/// Publishes hints, and subscribes to them.
 #[derive(Clone, Debug)]
 pub struct Hints(Client);
 
@@ -15,30 +18,36 @@ impl Hints {
         Self(client)
     }
 
-    pub async fn tell(&self, instance: Uuid, committed: &Committed) -> Result<(), Unanswered> {
+    pub async fn publish(
+        &self,
+        instance: Uuid,
+        committed: &Committed,
+    ) -> Result<(), QueueUnavailable> {
         let payload = payload::encode_committed(committed);
-        let told = self.0.publish(subject(instance), payload.into()).await;
-        told.map_err(|error| Unanswered(error.into()))
+        let sent = self.0.publish(subject(instance), payload.into()).await;
+        sent.map_err(QueueUnavailable::new)
     }
 
-    pub async fn listen(&self, instance: Uuid) -> Result<Heard, Unanswered> {
-        let heard = self.0.subscribe(subject(instance)).await;
-        heard.map(Heard).map_err(|error| Unanswered(error.into()))
+    pub async fn subscribe(&self, instance: Uuid) -> Result<HintSubscription, QueueUnavailable> {
+        let subscriber = self.0.subscribe(subject(instance)).await;
+        subscriber
+            .map(HintSubscription)
+            .map_err(QueueUnavailable::new)
     }
 }
 
-/// What an instance is told, for as long as it listens.
+/// The hints for one instance, until it is dropped.
 #[derive(Debug)]
-pub struct Heard(Subscriber);
+pub struct HintSubscription(Subscriber);
 
-impl Heard {
-    /// The next hint; pending for ever once the client has ended.
+impl HintSubscription {
+    /// The next hint. Never returns once the NATS client has ended.
     pub async fn next(&mut self) -> Committed {
         let Some(message) = self.0.next().await else {
             return std::future::pending().await;
         };
         payload::decode_committed(&message.payload).unwrap_or_else(|error| {
-            tracing::warn!(%error, "a hint is not one of ours");
+            tracing::warn!(%error, "a commit hint cannot be decoded");
             Committed::default()
         })
     }

@@ -1,39 +1,45 @@
-//! Taking messages out of a shard: one pull at a time, bounded in messages and
-//! bytes, and nothing asked for that nobody waits for. A pull that is given up
-//! half way would hold its messages back until they are delivered again.
+//! Receiving messages of a shard, and answering JetStream for them.
+//!
+//! A receiver makes one pull at a time, bounded in messages and bytes, and reads it to its end. JetStream assigns
+//! messages to a pull when it sends them: if the receiver dropped a pull half way, its messages would reach no consumer
+//! until their redelivery timeout has passed.
 
 use std::{
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
-use async_nats::Subject;
-use async_nats::jetstream::{
-    AckKind, Message as Delivered,
-    consumer::{Consumer, pull},
-    context::Context,
-    message::PublishMessage,
+use async_nats::{
+    Subject,
+    jetstream::{
+        AckKind, Message as Delivered,
+        consumer::{Consumer, Info, pull},
+        context::Context,
+        message::PublishMessage,
+        stream::Stream,
+    },
 };
 use futures_util::StreamExt;
 use tokio::time::timeout;
 
-use super::{consumers, dead_subject, message_id, payload};
-use crate::queue::{Batch, Delivery, Handle, Parcel, Receipt, Unanswered, shard_of};
+use super::{STREAM, dead_subject, message_id, payload, streams};
+use crate::queue::{Batch, Delivery, Handle, Parcel, QueueUnavailable, Receipt, shard_of};
 
 /// How long a pull waits for a first message.
 const WAIT: Duration = Duration::from_secs(1);
-/// For every word to NATS that needs no answer.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two messages of a pull: a server that is silent for longer has forgotten it.
-const SILENCE: Duration = Duration::from_secs(2);
+/// For publishes that need no response.
+const SEND_TIMEOUT: Duration = Duration::from_secs(5);
+/// Between two messages of a pull. A server that pauses for longer has forgotten the pull.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(500);
-/// How long a message stays away that was put back.
-const AWAY: Duration = Duration::from_millis(250);
-/// What a pull brings at most; larger than any one message.
+/// After how long a message that was put back is delivered again.
+const REDELIVERY_DELAY: Duration = Duration::from_millis(250);
+/// The most that one pull returns. Larger than any single message.
 const MAX_BYTES: usize = 2 << 20;
-/// The header of a dead letter that says why it is one.
+/// The header of a dead letter with the reason.
 const REASON: &str = "Svc-Ingest-Reason";
 
+/// The consumer's end of one shard.
 #[derive(Debug)]
 pub struct Receiver {
     context: Arc<Context>,
@@ -41,11 +47,38 @@ pub struct Receiver {
     consumer: Option<Box<Consumer<pull::Config>>>,
 }
 
-/// What is owed to JetStream for a message, and where.
+/// Answers JetStream for one message.
 #[derive(Debug)]
 pub struct Acknowledger {
     context: Arc<Context>,
     reply: Option<Subject>,
+}
+
+pub(super) fn name(shard: usize) -> String {
+    format!("svc-ingest-{shard}")
+}
+
+/// The shard's consumer, created where it is missing.
+pub(super) async fn consumer(
+    context: &Context,
+    shard: usize,
+) -> Result<Consumer<pull::Config>, QueueUnavailable> {
+    let (name, wanted) = (name(shard), streams::consumer(shard));
+    let found = stream(context)
+        .await?
+        .get_or_create_consumer(&name, wanted)
+        .await;
+    found.map_err(QueueUnavailable::new)
+}
+
+pub(super) async fn info(context: &Context, shard: usize) -> Result<Info, QueueUnavailable> {
+    let info = stream(context).await?.consumer_info(name(shard)).await;
+    info.map_err(QueueUnavailable::new)
+}
+
+async fn stream(context: &Context) -> Result<Stream<()>, QueueUnavailable> {
+    let stream = context.get_stream_no_info(STREAM).await;
+    stream.map_err(QueueUnavailable::new)
 }
 
 impl Receiver {
@@ -62,19 +95,19 @@ impl Receiver {
             Ok(messages) => self.open_all(messages).await,
             Err(error) => {
                 let reason = format!("{:#}", anyhow::Error::from(error));
-                tracing::debug!(shard = self.shard, reason, "NATS gives no messages");
-                self.consumer = None; // It may have been deleted: it is made anew.
+                tracing::debug!(shard = self.shard, reason, "NATS delivers no messages");
+                self.consumer = None; // It may have been deleted: the next pull recreates it.
                 tokio::time::sleep(RETRY).await;
                 Vec::new()
             }
         }
     }
 
-    /// Waits for one message, and takes what else is there.
-    async fn pull(&mut self, most: Batch) -> Result<Vec<Delivered>, Unanswered> {
+    /// Waits for one message, then takes those that are available.
+    async fn pull(&mut self, most: Batch) -> Result<Vec<Delivered>, QueueUnavailable> {
         let consumer = match &mut self.consumer {
             Some(consumer) => consumer,
-            none => none.insert(Box::new(consumers::open(&self.context, self.shard).await?)),
+            none => none.insert(Box::new(consumer(&self.context, self.shard).await?)),
         };
         let first = consumer.batch().max_messages(1).expires(WAIT).messages();
         let mut messages = gather(first.await).await?;
@@ -97,31 +130,31 @@ impl Receiver {
         deliveries
     }
 
-    /// What is not a message of ours has no numbers to record: it is buried as it is.
+    /// Decodes a message. One that does not decode has no sequence numbers to record: it becomes a dead letter unchanged.
     async fn open(&self, message: Delivered) -> Option<Delivery> {
-        let (since, again) = message.info().map_or((SystemTime::now(), false), |info| {
+        let (pushed_at, redelivered) = message.info().map_or((SystemTime::now(), false), |info| {
             (info.published.into(), info.delivered > 1)
         });
-        let owed = Acknowledger {
+        let acknowledger = Acknowledger {
             context: self.context.clone(),
             reply: message.reply.clone(),
         };
         match payload::decode(&message.payload) {
             Ok(parcel) => {
                 let receipt = Receipt {
-                    since,
-                    again,
-                    handle: Handle::JetStream(owed),
+                    pushed_at,
+                    redelivered,
+                    handle: Handle::JetStream(acknowledger),
                 };
                 Some(Delivery { parcel, receipt })
             }
             Err(error) => {
-                tracing::error!(shard = self.shard, %error, "a message is not one of ours: it is a dead letter");
-                let buried = PublishMessage::build()
+                tracing::error!(shard = self.shard, %error, "a message cannot be decoded: it becomes a dead letter");
+                let letter = PublishMessage::build()
                     .header(REASON, error.to_string().as_str())
                     .payload(message.payload.clone());
-                if owed.publish(self.shard, buried).await.is_ok() {
-                    owed.settle().await;
+                if acknowledger.publish(self.shard, letter).await.is_ok() {
+                    acknowledger.settle().await;
                 }
                 None
             }
@@ -129,14 +162,16 @@ impl Receiver {
     }
 }
 
-/// All messages of one pull. What came before an error is kept.
-async fn gather(pull: Result<pull::Batch, pull::BatchError>) -> Result<Vec<Delivered>, Unanswered> {
-    let mut pull = pull.map_err(|error| Unanswered(error.into()))?;
+/// All messages of one pull. An error ends the pull, and the messages before it are kept.
+async fn gather(
+    pull: Result<pull::Batch, pull::BatchError>,
+) -> Result<Vec<Delivered>, QueueUnavailable> {
+    let mut pull = pull.map_err(QueueUnavailable::new)?;
     let mut messages = Vec::new();
-    while let Ok(Some(next)) = timeout(SILENCE, pull.next()).await {
+    while let Ok(Some(next)) = timeout(MESSAGE_TIMEOUT, pull.next()).await {
         match next {
             Ok(message) => messages.push(message),
-            Err(error) if messages.is_empty() => return Err(Unanswered(error)),
+            Err(error) if messages.is_empty() => return Err(QueueUnavailable(error)),
             Err(_) => break,
         }
     }
@@ -145,42 +180,41 @@ async fn gather(pull: Result<pull::Batch, pull::BatchError>) -> Result<Vec<Deliv
 
 impl Acknowledger {
     pub async fn settle(self) {
-        self.say(AckKind::Ack).await;
+        self.send(AckKind::Ack).await;
     }
 
     pub async fn put_back(self) {
-        self.say(AckKind::Nak(Some(AWAY))).await;
+        self.send(AckKind::Nak(Some(REDELIVERY_DELAY))).await;
     }
 
     pub async fn hold(&self) {
-        self.say(AckKind::Progress).await;
+        self.send(AckKind::Progress).await;
     }
 
-    /// Nothing depends on its arrival: what was not settled is delivered again, and
-    /// is found to be stored.
-    async fn say(&self, kind: AckKind) {
+    /// The answer may be lost: JetStream then delivers the message again, and the watermark skips it.
+    async fn send(&self, kind: AckKind) {
         if let Some(reply) = self.reply.clone() {
             let client = self.context.client();
-            drop(timeout(PATIENCE, client.publish(reply, kind.into())).await);
+            drop(timeout(SEND_TIMEOUT, client.publish(reply, kind.into())).await);
         }
     }
 
-    pub async fn bury(&self, parcel: &Parcel, reason: &str) -> Result<(), Unanswered> {
-        let buried = PublishMessage::build()
+    pub async fn dead_letter(&self, parcel: &Parcel, reason: &str) -> Result<(), QueueUnavailable> {
+        let letter = PublishMessage::build()
             .message_id(message_id(parcel))
             .header(REASON, reason)
             .payload(payload::encode(parcel).into());
         let shard = shard_of(parcel.range.agent_id);
-        self.publish(shard, buried).await
+        self.publish(shard, letter).await
     }
 
-    async fn publish(&self, shard: usize, message: PublishMessage) -> Result<(), Unanswered> {
+    async fn publish(&self, shard: usize, message: PublishMessage) -> Result<(), QueueUnavailable> {
         let sent = self
             .context
             .send_publish(dead_subject(shard), message)
             .await;
-        let sent = sent.map_err(|error| Unanswered(error.into()))?;
-        sent.await.map_err(|error| Unanswered(error.into()))?;
+        let sent = sent.map_err(QueueUnavailable::new)?;
+        sent.await.map_err(QueueUnavailable::new)?;
         Ok(())
     }
 }

@@ -1,90 +1,58 @@
-//! The two streams and the consumers: made where they are missing, verified where
-//! they are there, and never altered.
+//! The two streams and the consumers: created where they are missing, verified where they exist, never altered.
 //!
-//! Only what the queue's promises rest on is verified. Sizes, ages, replicas and
-//! placement are the operator's: make the stream beforehand, or change it later.
+//! Only the settings that the queue's guarantees depend on are verified. Sizes, ages, replicas and placement belong to
+//! the administrator, who may create the streams beforehand or change them later.
 
 use std::time::Duration;
 
 use async_nats::jetstream::{
     ErrorCode,
-    context::{Context, GetStreamErrorKind},
+    consumer::{AckPolicy, pull},
+    context::{Context, CreateStreamErrorKind, GetStreamErrorKind},
     stream::{Config, DiscardPolicy, RetentionPolicy, StorageType},
 };
 
-use super::{DEAD_LETTERS, STREAM, consumers};
-use crate::queue::{SHARDS, Unanswered};
+use super::{DEAD_LETTERS, OpenError, STREAM, receive, subject};
+use crate::queue::{QueueUnavailable, SHARDS};
 
-/// The stream's size by default; the operator may choose another.
+/// The default size of the stream; the administrator may choose another.
 const MAX_BYTES: i64 = 1 << 30;
-/// Agents keep what was not acknowledged; what lies here for longer nobody waits for.
+/// After a day no heartbeat stream waits for a report any more; its agent still has the samples.
 const MAX_AGE: Duration = Duration::from_hours(24);
-/// Within this a repeated message id is a repetition. Publishes are repeated at once.
+/// How long JetStream remembers message ids. Failed publishes are retried at once.
 const DUPLICATES: Duration = Duration::from_mins(2);
 const DEAD_BYTES: i64 = 256 << 20;
 const DEAD_AGE: Duration = Duration::from_hours(24 * 30);
+/// How long a consumer may process a message before JetStream delivers it to another one.
+const ACK_WAIT: Duration = Duration::from_secs(15);
+/// Delivered but unsettled messages of a shard, over all processes.
+const MAX_ACK_PENDING: i64 = 20_000;
 
-/// Why the queue cannot be opened: something that a person must mend.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    #[error("NATS does not answer")]
-    Away(#[source] async_nats::Error),
-    #[error("{0} cannot be read")]
-    Credentials(String, #[source] std::io::Error),
-    #[error("stream {stream}: {difference}; delete it, or make it so")]
-    Different {
-        stream: &'static str,
-        difference: String,
-    },
-    #[error("JetStream refuses stream {stream}: {reason}")]
-    Refused {
-        stream: &'static str,
-        reason: String,
-    },
-}
-
-pub(super) async fn ensure(context: &Context) -> Result<Result<(), Unanswered>, OpenError> {
+/// Creates or verifies both streams and the consumer of each shard.
+pub(super) async fn ensure(context: &Context) -> Result<(), OpenError> {
     for (name, wanted) in [(STREAM, metrics()), (DEAD_LETTERS, dead_letters())] {
-        match stream(context, name, &wanted).await? {
-            Ok(()) => {}
-            Err(unanswered) => return Ok(Err(unanswered)),
-        }
+        let found = match find(context, name).await? {
+            Some(found) => found,
+            None => create(context, name, &wanted).await?,
+        };
+        verify(name, &wanted, &found)?;
     }
     for shard in 0..SHARDS {
-        match consumers::open(context, shard).await {
-            Ok(found) => verify_consumer(shard, &found.cached_info().config)?,
-            Err(unanswered) => return Ok(Err(unanswered)),
-        }
+        let found = receive::consumer(context, shard).await?;
+        verify_consumer(shard, &found.cached_info().config)?;
     }
-    Ok(Ok(()))
+    Ok(())
 }
 
-/// Whether the stream of the queue is there, as it should be.
-pub(super) async fn check(context: &Context) -> Result<Result<bool, Unanswered>, OpenError> {
-    match find(context, STREAM).await {
-        Err(unanswered) => Ok(Err(unanswered)),
-        Ok(None) => Ok(Ok(false)),
-        Ok(Some(found)) => verify(STREAM, &metrics(), &found).map(|()| Ok(true)),
+/// Whether the stream of the queue exists, with the settings that we need.
+pub(super) async fn check(context: &Context) -> Result<bool, OpenError> {
+    match find(context, STREAM).await? {
+        None => Ok(false),
+        Some(found) => verify(STREAM, &metrics(), &found).map(|()| true),
     }
 }
 
-async fn stream(
-    context: &Context,
-    name: &'static str,
-    wanted: &Config,
-) -> Result<Result<(), Unanswered>, OpenError> {
-    let found = match find(context, name).await {
-        Ok(Some(found)) => Ok(found),
-        Ok(None) => create(context, name, wanted).await?,
-        Err(unanswered) => Err(unanswered),
-    };
-    match found {
-        Ok(found) => verify(name, wanted, &found).map(Ok),
-        Err(unanswered) => Ok(Err(unanswered)),
-    }
-}
-
-async fn find(context: &Context, name: &str) -> Result<Option<Config>, Unanswered> {
+async fn find(context: &Context, name: &str) -> Result<Option<Config>, QueueUnavailable> {
     match context.get_stream(name).await {
         Ok(stream) => Ok(Some(stream.cached_info().config.clone())),
         Err(error) => match error.kind() {
@@ -93,35 +61,34 @@ async fn find(context: &Context, name: &str) -> Result<Option<Config>, Unanswere
             {
                 Ok(None)
             }
-            _ => Err(Unanswered(error.into())),
+            _ => Err(QueueUnavailable::new(error)),
         },
     }
 }
 
-/// Several may do so at once: the same stream made twice is one.
+/// Several processes may create the same stream at once: JetStream makes one.
 async fn create(
     context: &Context,
     name: &'static str,
     wanted: &Config,
-) -> Result<Result<Config, Unanswered>, OpenError> {
-    use async_nats::jetstream::context::CreateStreamErrorKind as Kind;
+) -> Result<Config, OpenError> {
     match context.create_stream(wanted.clone()).await {
         Ok(stream) => {
-            tracing::info!(stream = name, "a stream was made in JetStream");
-            Ok(Ok(stream.cached_info().config.clone()))
+            tracing::info!(stream = name, "created a JetStream stream");
+            Ok(stream.cached_info().config.clone())
         }
         Err(error) => match error.kind() {
-            Kind::JetStream(refused) => Err(OpenError::Refused {
+            CreateStreamErrorKind::JetStream(refused) => Err(OpenError::Refused {
                 stream: name,
                 reason: refused.to_string(),
             }),
-            _ => Ok(Err(Unanswered(error.into()))),
+            _ => Err(QueueUnavailable::new(error).into()),
         },
     }
 }
 
-/// Interest: a message leaves when every consumer has settled it, so that what is
-/// stored takes no room, and others may have consumers of their own.
+/// Interest retention: JetStream removes a message when every consumer has settled it. Stored samples take no space,
+/// and other programs may add consumers of their own.
 fn metrics() -> Config {
     Config {
         name: STREAM.into(),
@@ -154,31 +121,60 @@ fn dead_letters() -> Config {
     }
 }
 
-/// The first thing that is not as the promises need it.
-fn verify(stream: &'static str, wanted: &Config, found: &Config) -> Result<(), OpenError> {
-    let is = |what: &str, found: &dyn std::fmt::Debug, wanted: &dyn std::fmt::Debug| {
-        let (found, wanted) = (format!("{found:?}"), format!("{wanted:?}"));
-        let same = found == wanted;
-        (!same).then(|| format!("its {what} is {found} and must be {wanted}"))
-    };
-    let bounded = found.max_bytes > 0;
-    let difference = is("list of subjects", &found.subjects, &wanted.subjects)
-        .or_else(|| is("retention", &found.retention, &wanted.retention))
-        .or_else(|| is("storage", &found.storage, &wanted.storage))
-        .or_else(|| is("discard policy", &found.discard, &wanted.discard))
-        .or_else(|| is("no_ack", &found.no_ack, &wanted.no_ack))
-        .or_else(|| (!bounded).then(|| "its max_bytes is unlimited and must be a bound".into()));
-    match difference {
-        None => Ok(()),
-        Some(difference) => Err(OpenError::Different { stream, difference }),
+pub(super) fn consumer(shard: usize) -> pull::Config {
+    pull::Config {
+        durable_name: Some(receive::name(shard)),
+        description: Some("svc-ingest: stores what is in this shard".into()),
+        filter_subject: subject(shard),
+        ack_policy: AckPolicy::Explicit,
+        ack_wait: ACK_WAIT,
+        max_deliver: -1,
+        max_ack_pending: MAX_ACK_PENDING,
+        ..pull::Config::default()
     }
+}
+
+/// Reports the first setting that breaks a guarantee of the queue.
+fn verify(stream: &'static str, wanted: &Config, found: &Config) -> Result<(), OpenError> {
+    let different = |difference| Err(OpenError::Different { stream, difference });
+    for (setting, found, wanted) in [
+        (
+            "list of subjects",
+            debug(&found.subjects),
+            debug(&wanted.subjects),
+        ),
+        (
+            "retention",
+            debug(&found.retention),
+            debug(&wanted.retention),
+        ),
+        ("storage", debug(&found.storage), debug(&wanted.storage)),
+        (
+            "discard policy",
+            debug(&found.discard),
+            debug(&wanted.discard),
+        ),
+        ("no_ack", debug(&found.no_ack), debug(&wanted.no_ack)),
+    ] {
+        if found != wanted {
+            return different(format!("its {setting} is {found} and must be {wanted}"));
+        }
+    }
+    if found.max_bytes <= 0 {
+        return different("its max_bytes is unlimited and must be a bound".into());
+    }
+    Ok(())
+}
+
+fn debug(value: &impl std::fmt::Debug) -> String {
+    format!("{value:?}")
 }
 
 fn verify_consumer(
     shard: usize,
     found: &async_nats::jetstream::consumer::Config,
 ) -> Result<(), OpenError> {
-    let wanted = consumers::settings(shard);
+    let wanted = consumer(shard);
     let difference = if found.filter_subject != wanted.filter_subject {
         let (found, wanted) = (&found.filter_subject, &wanted.filter_subject);
         format!("takes {found:?} and must take {wanted:?}")
@@ -192,6 +188,6 @@ fn verify_consumer(
     };
     Err(OpenError::Different {
         stream: STREAM,
-        difference: format!("its consumer {} {difference}", consumers::name(shard)),
+        difference: format!("its consumer {} {difference}", receive::name(shard)),
     })
 }

@@ -47,7 +47,7 @@ async fn what_a_dead_consumer_had_in_its_hands_comes_to_another() -> Result<()> 
     drop(dead);
     let alive = open(&nats).await?;
     let taken = take(&mut alive.receivers(), 10).await?;
-    assert!(taken.iter().all(|delivery| delivery.receipt.again));
+    assert!(taken.iter().all(|delivery| delivery.receipt.redelivered));
     settle(taken).await;
     Ok(())
 }
