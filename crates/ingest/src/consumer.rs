@@ -159,7 +159,7 @@ impl Consumer {
     /// before. It is also settled if there is no watermark, because an agent that is not active stores nothing. A report
     /// beyond the watermark is put back, because an earlier one is missing, until it is older than [`MAX_AGE`]: a report
     /// that the queue has lost never arrives, and after the loss was detected the agent sends all of them again.
-    /// A refused report without a dead letter is put back whatever its age.
+    /// A refused report without a dead letter is put back in any case.
     async fn settle(
         &self,
         ranges: Vec<Range>,
@@ -177,8 +177,8 @@ impl Consumer {
                 acks.watermark(origin.instance, range.agent_id, acked);
             }
             let stored = watermark.is_none_or(|acked| acked >= range.last_seq);
-            let expired = receipt.age() > MAX_AGE && !unrecorded.contains(&index);
-            if stored || expired {
+            let expired = receipt.age() > MAX_AGE;
+            if (stored || expired) && !unrecorded.contains(&index) {
                 receipt.settle().await;
             } else {
                 self.metrics.put_back.inc();
