@@ -1,7 +1,7 @@
-//! The HTTP port: health check, JWKS and metrics, for anyone, over plain HTTP.
+//! The HTTP port: health check, JWKS and metrics, over plain HTTP and without authentication.
 //!
-//! Small on purpose: GET and HEAD of three paths, 8 KiB of headers within 5 s,
-//! and so many connections, so that nobody can tie it up.
+//! Anyone can connect, so everything is limited: three paths, GET and HEAD, 8 KiB of headers within 5 s, and a fixed
+//! number of connections.
 
 mod pages;
 
@@ -24,18 +24,18 @@ pub use pages::Pages;
 
 use crate::listener::Shedding;
 
-/// Well below the files that the gRPC port leaves free: the database needs some too.
-const CONNECTIONS: usize = 384;
+/// Well below the 512 files that the gRPC port leaves free, because the database pool needs some of them.
+const MAX_CONNECTIONS: usize = 384;
 const HEADER_DEADLINE: Duration = Duration::from_secs(5);
-/// For how long a client may leave unread what it asked for.
+/// How long a client may leave a response unread.
 const SEND_DEADLINE: Duration = Duration::from_secs(5);
-/// Scrapers come back on a connection for longer than this; strangers should not.
+/// Scrapers keep connections for a long time; after this they have to reconnect, as everybody does.
 const CONNECTION_LIFE: Duration = Duration::from_mins(5);
 const HEADER_BYTES: usize = 8 * 1024;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const HEADER_COUNT: usize = 64;
 
-/// The bound port, before it serves.
+/// The bound port, before it accepts connections.
 #[derive(Debug)]
 pub struct HttpServer {
     socket: TcpListener,
@@ -48,24 +48,26 @@ impl HttpServer {
         })
     }
 
+    /// The real address, where port 0 was requested.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
 
+    /// Serves `pages` until `stop`.
     pub async fn run(self, pages: Pages, stop: CancellationToken) -> anyhow::Result<()> {
         let service = TowerToHyperService::new(pages.router());
-        let mut places = Places::default();
+        let mut connections = Connections::default();
         let mut shedding = Shedding::new();
         while let Some(stream) = stop.run_until_cancelled(self.accept(&mut shedding)).await {
             let connection = serve(stream, service.clone());
-            places.give(tokio::spawn(
+            connections.add(tokio::spawn(
                 stop.clone().run_until_cancelled_owned(connection),
             ));
         }
         Ok(())
     }
 
-    /// An error here is the machine's, out of files or memory: waiting is right.
+    /// An error of `accept` means that the machine has no files or no memory left: pausing is right.
     async fn accept(&self, shedding: &mut Shedding) -> TcpStream {
         loop {
             match self.socket.accept().await {
@@ -80,28 +82,28 @@ impl HttpServer {
     }
 }
 
-/// The open connections, the oldest first. When all places are taken, a newcomer
-/// gets the oldest one's: who asks is answered within milliseconds, so that who
-/// has been here longest is silent, or slow, or a scraper that will come again.
+/// The open connections, the oldest first. At the limit, a new connection replaces the oldest one. Requests are answered
+/// within milliseconds, so the oldest connection belongs to a client that is silent or slow, or to a scraper, which
+/// reconnects.
 #[derive(Debug, Default)]
-struct Places(VecDeque<JoinHandle<Option<()>>>);
+struct Connections(VecDeque<JoinHandle<Option<()>>>);
 
-impl Places {
-    fn give(&mut self, newcomer: JoinHandle<Option<()>>) {
+impl Connections {
+    fn add(&mut self, connection: JoinHandle<Option<()>>) {
         self.0.retain(|connection| !connection.is_finished());
-        if self.0.len() >= CONNECTIONS
+        if self.0.len() >= MAX_CONNECTIONS
             && let Some(oldest) = self.0.pop_front()
         {
             oldest.abort();
         }
-        self.0.push_back(newcomer);
+        self.0.push_back(connection);
     }
 }
 
-/// What clients do wrong here is theirs to see: errors are not logged.
+/// Serves one connection. Errors are the client's, and are not logged.
 async fn serve(stream: TcpStream, service: TowerToHyperService<axum::Router>) {
-    let unread = SockRef::from(&stream).set_tcp_user_timeout(Some(SEND_DEADLINE));
-    if let Err(error) = unread {
+    let limited = SockRef::from(&stream).set_tcp_user_timeout(Some(SEND_DEADLINE));
+    if let Err(error) = limited {
         tracing::debug!(%error, "a socket option was refused");
     }
     let connection = http1::Builder::new()

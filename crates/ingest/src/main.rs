@@ -1,9 +1,9 @@
-//! `svc-ingest`: one binary for the service and its administration.
+//! `svc-ingest`: the service and its admin commands in one binary.
 
 use std::process::ExitCode;
 
-/// Per-connection memory is what limits an instance, and fragmentation with it. A thread of the
-/// allocator gives back what a crowd has left, also while nothing else happens.
+/// Memory per connection limits an instance, so fragmentation matters. A background thread of jemalloc returns freed
+/// memory to the system even while the process is idle.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

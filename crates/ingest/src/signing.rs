@@ -1,8 +1,9 @@
-//! The RSA key that all instances share: what it is, and what it signs.
+//! The RSA key that all instances share: its file, the JWTs it signs, and the JWKS document.
 //!
-//! The parsed key is kept for the life of the process (parsing costs twice as
-//! much as signing), and everything derived from its public half, the `kid` and
-//! the JWKS document, is computed once here.
+//! The process keeps the parsed key, because parsing costs twice as much as signing, and computes the `kid` once.
+//!
+//! Signing a JWT does not authorise it. The caller signs first, then reads the agent's status, and releases the JWT only
+//! if the agent is active: `enrol::Issuer` does this and explains why.
 
 mod jwks;
 mod jwt;
@@ -23,8 +24,7 @@ pub use jwt::{Claims, ISSUER, JWT_LIFETIME, Jwt, JwtError};
 pub use key_file::{KeyFileError, check, create, read};
 pub use pem::KeyPemError;
 
-/// An RSA key of 2048 to 8192 bits, and its public half in the forms that the
-/// service hands out.
+/// An RSA key of 2048 to 8192 bits, with its public half and its id.
 pub struct SigningKey {
     pair: KeyPair,
     public: PublicKeyComponents<Vec<u8>>,
@@ -33,41 +33,29 @@ pub struct SigningKey {
 
 impl SigningKey {
     fn new(pair: KeyPair) -> Self {
+        let (n, e) = (pair.public_key().modulus(), pair.public_key().exponent());
         let public = PublicKeyComponents {
-            n: pair
-                .public_key()
-                .modulus()
-                .big_endian_without_leading_zero()
-                .to_vec(),
-            e: pair
-                .public_key()
-                .exponent()
-                .big_endian_without_leading_zero()
-                .to_vec(),
+            n: n.big_endian_without_leading_zero().to_vec(),
+            e: e.big_endian_without_leading_zero().to_vec(),
         };
         let kid = thumbprint(&public);
         Self { pair, public, kid }
     }
 
-    /// The RFC 7638 thumbprint of the public key: the same on every instance.
+    /// The RFC 7638 thumbprint of the public key, so that all instances have the same.
     pub fn kid(&self) -> &str {
         &self.kid
     }
 
+    /// The size of the modulus.
     pub fn bits(&self) -> usize {
         self.pair.public_modulus_len() * 8
     }
 
+    /// The document with the public half.
     pub fn jwks(&self) -> Jwks {
-        Jwks::new(&self.kid, &self.modulus(), &self.exponent())
-    }
-
-    fn modulus(&self) -> String {
-        BASE64_URL_SAFE_NO_PAD.encode(&self.public.n)
-    }
-
-    fn exponent(&self) -> String {
-        BASE64_URL_SAFE_NO_PAD.encode(&self.public.e)
+        let [n, e] = encoded(&self.public);
+        Jwks::new(&self.kid, &n, &e)
     }
 }
 
@@ -79,10 +67,14 @@ impl fmt::Debug for SigningKey {
     }
 }
 
-/// RFC 7638: the required members alone, in lexicographic order, without white space.
+/// Modulus and exponent in base64url.
+fn encoded(public: &PublicKeyComponents<Vec<u8>>) -> [String; 2] {
+    [&public.n, &public.e].map(|number| BASE64_URL_SAFE_NO_PAD.encode(number))
+}
+
+/// RFC 7638: only the required members, in lexicographic order, without white space.
 fn thumbprint(public: &PublicKeyComponents<Vec<u8>>) -> String {
-    let e = BASE64_URL_SAFE_NO_PAD.encode(&public.e);
-    let n = BASE64_URL_SAFE_NO_PAD.encode(&public.n);
+    let [n, e] = encoded(public);
     let canonical = format!(r#"{{"e":"{e}","kty":"RSA","n":"{n}"}}"#);
     BASE64_URL_SAFE_NO_PAD.encode(digest::digest(&digest::SHA256, canonical.as_bytes()))
 }
@@ -92,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kid_is_the_thumbprint_of_rfc_7638s_own_example() {
+    fn the_kid_matches_the_example_of_rfc_7638() {
         let n = "0vx7agoebGcQSuuPiLJXZptN9nndrQmbXEps2aiAFbWhM78LhWx4cbbfAAtVT86zwu1RK7aPFFxuhDR1L6tSoc_BJECPebWKRXjBZCiFV4n3oknjhMstn64tZ_2W-5JsGY4Hc5n9yBXArwl93lqt7_RN5w6Cf0h4QyQ5v-65YGjQR0_FDW2QvzqY368QQMicAtaSqzs8KJZgnYb9c7d0zgdAZHzu6qMQvRL5hajrn1n91CbOpbISD08qNLyrdkt-bFTWhAI4vMQFh6WeZu0fM4lFd2NcRwr3XPksINHaQ-G_xBniIqbw0Ls1jF44-csFCur-kEgU8awapJzKnqDKgw";
         let public = PublicKeyComponents {
             n: BASE64_URL_SAFE_NO_PAD.decode(n).unwrap(),
@@ -105,10 +97,10 @@ mod tests {
     }
 
     #[test]
-    fn a_key_does_not_print_itself() {
+    fn debug_output_shows_the_kid_alone() {
         let key = pem::generate().unwrap().1;
         let shown = format!("{key:?}");
         assert!(shown.contains(key.kid()));
-        assert!(!shown.contains(&key.modulus()));
+        assert!(!shown.contains(&encoded(&key.public)[0]));
     }
 }

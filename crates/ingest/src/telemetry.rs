@@ -1,4 +1,11 @@
-//! What the process tells of itself: log lines, and metrics in the Prometheus format.
+//! Log lines, and metrics in the Prometheus format.
+
+/// Registers fields of a metrics struct, each as `field => name, help;`.
+macro_rules! register {
+    ($registry:expr, $metrics:expr; $($field:ident => $name:literal, $help:literal;)+) => {
+        $($registry.register($name, $help, $metrics.$field.clone());)+
+    };
+}
 
 mod metrics;
 mod pipeline;
@@ -11,40 +18,26 @@ use tracing_subscriber::{EnvFilter, fmt, fmt::MakeWriter};
 pub use metrics::{Handshake, ListenerMetrics, Metrics, SessionMetrics};
 pub use pipeline::PipelineMetrics;
 
-/// h2 warns of what single clients do, some of it once a frame: a client could
-/// write our log full. A filter that names h2 goes first.
-const QUIET: &str = "h2=error";
+use crate::config::Log;
 
-/// The form of the log.
-#[derive(Clone, Debug)]
-pub struct Log {
-    pub filter: String,
-    pub json: bool,
-}
+/// h2 logs warnings about the behaviour of single clients, some of them for every frame: a client could fill our log. A
+/// filter in INGEST_LOG that names h2 overrides this.
+const H2_FILTER: &str = "h2=error";
 
-impl Default for Log {
-    fn default() -> Self {
-        Self {
-            filter: "info".into(),
-            json: false,
-        }
-    }
-}
-
-/// Sends log lines to standard error. Called once, by the commands that log.
+/// Sends log lines to standard error. The commands that log call it once.
 pub fn init(log: &Log) {
     let ansi = io::IsTerminal::is_terminal(&io::stderr());
     init_to(log, io::stderr, ansi);
 }
 
-/// The same into a file, where the terminal shows something else.
+/// Sends log lines to a file, for a command that uses the terminal for its view.
 pub fn init_file(log: &Log, file: File) {
     init_to(log, Mutex::new(file), false);
 }
 
 fn init_to(log: &Log, writer: impl for<'a> MakeWriter<'a> + Send + Sync + 'static, ansi: bool) {
-    let filter = EnvFilter::try_new(format!("{QUIET},{}", log.filter))
-        .unwrap_or_else(|_| EnvFilter::new(format!("{QUIET},info")));
+    let filter = EnvFilter::try_new(format!("{H2_FILTER},{}", log.filter))
+        .unwrap_or_else(|_| EnvFilter::new(format!("{H2_FILTER},info")));
     let lines = fmt()
         .with_env_filter(filter)
         .with_writer(writer)
@@ -54,5 +47,5 @@ fn init_to(log: &Log, writer: impl for<'a> MakeWriter<'a> + Send + Sync + 'stati
     } else {
         lines.with_ansi(ansi).try_init()
     };
-    drop(set); // A second call, as in tests, changes nothing.
+    drop(set); // A second call, as tests make it, changes nothing.
 }

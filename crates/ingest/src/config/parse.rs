@@ -1,5 +1,5 @@
-//! From a variable's text to its value: one small function each. The error says
-//! what would be right; the reader puts the variable's name and value before it.
+//! Parsers of the variables' values. An error continues a sentence: the reader puts the variable's name and value in
+//! front of it.
 
 use std::{
     fs::{self, File},
@@ -9,6 +9,7 @@ use std::{
 };
 
 use jiff::{Span, SpanRelativeTo};
+use rustix::process::{Resource, Rlimit, getrlimit};
 use svc_store::DatabaseUrl;
 use tracing_subscriber::EnvFilter;
 use url::Url;
@@ -18,8 +19,8 @@ use crate::queue::{NatsServers, QueueUrl};
 type Parsed<T> = Result<T, String>;
 
 const DAY: Duration = Duration::from_hours(24);
-/// Files that are not agents' connections: the pool, the HTTP port, logs, certificates.
-const FILES_KEPT_BACK: usize = 512;
+/// Open files that are not agents' connections: the database pool, the HTTP port, logs and certificates.
+const RESERVED_FILES: usize = 512;
 
 pub(super) fn database_url(text: &str) -> Parsed<DatabaseUrl> {
     DatabaseUrl::parse(text).map_err(|error| format!("{:#}", anyhow::Error::from(error)))
@@ -62,12 +63,14 @@ pub(super) fn pool_size(text: &str) -> Parsed<usize> {
     bounded(text, 4, 1000)
 }
 
-/// The empty text, which stands for 'not set', follows from the process's file limit.
+/// Without a value (the empty text), the limit follows from the process's limit of open files.
 pub(super) fn max_connections(text: &str) -> Parsed<usize> {
     if text.is_empty() {
-        return Ok(file_limit().saturating_sub(FILES_KEPT_BACK).max(64));
+        return Ok(file_limit(|limit| limit.current)
+            .saturating_sub(RESERVED_FILES)
+            .max(64));
     }
-    bounded(text, 1, file_limit_at_most())
+    bounded(text, 1, file_limit(|limit| limit.maximum))
 }
 
 pub(super) fn heartbeat_interval(text: &str) -> Parsed<Duration> {
@@ -82,7 +85,7 @@ pub(super) fn retention(text: &str) -> Parsed<Duration> {
     duration(text, DAY, DAY * 3660)
 }
 
-/// A PostgreSQL identifier; it is quoted wherever it is used.
+/// A PostgreSQL identifier. Statements quote it.
 pub(super) fn role(text: &str) -> Parsed<String> {
     if text.len() > 63 || text.contains('\0') {
         return Err("is not a PostgreSQL role: at most 63 bytes".into());
@@ -165,18 +168,9 @@ fn human(duration: Duration) -> String {
     }
 }
 
-/// What the soft limit can be raised to.
-fn file_limit_at_most() -> usize {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
-    limit
-        .and_then(|limit| usize::try_from(limit).ok())
-        .unwrap_or(1_000_000)
-}
-
-/// The soft limit has been raised to the hard one by the time this is asked.
-fn file_limit() -> usize {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    limit
+/// The current or the maximum limit of open files. Commands that serve have raised the current one to the maximum.
+fn file_limit(which: fn(Rlimit) -> Option<u64>) -> usize {
+    which(getrlimit(Resource::Nofile))
         .and_then(|limit| usize::try_from(limit).ok())
         .unwrap_or(1_000_000)
 }

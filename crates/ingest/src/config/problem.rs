@@ -1,15 +1,15 @@
-//! What is wrong with the configuration: one line a problem, all at once.
+//! Problems of the configuration: one line each, reported together.
 
 use std::fmt;
 
-/// One thing to mend, under the name of the variable that mends it.
+/// One problem, with the variable that an administrator has to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     pub variable: &'static str,
     pub message: String,
 }
 
-/// At least one problem; the process that shows them exits with code 2.
+/// One or more problems. A command that ends with them exits with code 2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems(pub Vec<Problem>);
 

@@ -1,6 +1,6 @@
-//! Reads variables one by one and gathers what is wrong with them.
+//! Reads variables one by one, and collects all problems.
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{ffi::OsString, fmt::Display, path::PathBuf};
 
 use super::{Problem, Problems, Variable, variables::Fallback};
 use crate::{
@@ -37,7 +37,7 @@ impl<'a> Reader<'a> {
         });
     }
 
-    /// A variable that always has a value: its own, or its default.
+    /// A variable that always has a value: a set one, or its default.
     pub(super) fn value<T>(&mut self, name: &'static str, parse: Parse<T>) -> Option<T> {
         let fallback = Variable::named(name).map(|variable| variable.fallback);
         match (self.text(name)?, fallback) {
@@ -51,7 +51,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A variable that may be left out: `Some(None)` when it was.
+    /// An optional variable: `Some(None)` if it is not set.
     pub(super) fn optional<T>(&mut self, name: &'static str, parse: Parse<T>) -> Option<Option<T>> {
         match self.text(name)? {
             Some(text) => self.parsed(name, &text, parse).map(Some),
@@ -59,49 +59,45 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The pair that two variables name. Either may be at fault, or their not fitting together.
+    /// The certificate and the key that two variables name. Either may be wrong, or they do not belong together.
     pub(super) fn tls_pair(
         &mut self,
         certificate: Option<PathBuf>,
         key: Option<PathBuf>,
     ) -> Option<TlsPair> {
-        match TlsPair::load(&certificate?, &key?) {
-            Ok(pair) => Some(pair),
-            Err(errors) => {
+        let loaded = TlsPair::load(&certificate?, &key?);
+        loaded
+            .map_err(|errors| {
                 for error in errors {
                     self.problem(error.variable(), error.to_string());
                 }
-                None
-            }
-        }
+            })
+            .ok()
     }
 
     pub(super) fn client_ca(&mut self, name: &'static str) -> Option<Option<ClientCa>> {
         let Some(path) = self.text(name)? else {
             return Some(None);
         };
-        match ClientCa::load(path.as_ref()) {
-            Ok(ca) => Some(Some(ca)),
-            Err(error) => {
-                self.problem(name, error.to_string());
-                None
-            }
-        }
+        let loaded = ClientCa::load(path.as_ref());
+        self.or_problem(name, loaded).map(Some)
     }
 
-    /// The signing key's file may be missing: then it is made later. If it is there it must be good.
+    /// The path of the signing key. The file may be missing, because the first start creates it; otherwise it must be
+    /// valid.
     pub(super) fn key_file(&mut self, name: &'static str) -> Option<PathBuf> {
         let path = self.value(name, super::parse::path)?;
-        match signing::check(&path) {
-            Ok(()) => Some(path),
-            Err(error) => {
-                self.problem(name, error.to_string());
-                None
-            }
-        }
+        let checked = signing::check(&path);
+        self.or_problem(name, checked).map(|()| path)
     }
 
-    /// Set but empty counts as not set. `None`: it is not UTF-8, which is a problem.
+    fn or_problem<T>(&mut self, name: &'static str, result: Result<T, impl Display>) -> Option<T> {
+        result
+            .map_err(|error| self.problem(name, error.to_string()))
+            .ok()
+    }
+
+    /// The variable's text; an empty one counts as not set. `None` if it is not UTF-8, which is a problem.
     fn text(&mut self, name: &'static str) -> Option<Option<String>> {
         match (self.lookup)(name).map(OsString::into_string) {
             None => Some(None),
@@ -114,25 +110,16 @@ impl<'a> Reader<'a> {
     }
 
     fn parsed<T>(&mut self, name: &'static str, text: &str, parse: Parse<T>) -> Option<T> {
-        match parse(text) {
-            Ok(value) => Some(value),
-            Err(reason) => {
-                let secret = Variable::named(name).is_none_or(|variable| variable.secret);
-                self.problem(
-                    name,
-                    if secret {
-                        reason
-                    } else {
-                        format!("{} {reason}", shown(text))
-                    },
-                );
-                None
-            }
-        }
+        let secret = Variable::named(name).is_none_or(|variable| variable.secret);
+        let parsed = parse(text).map_err(|reason| match secret {
+            true => reason,
+            false => format!("{} {reason}", shown(text)),
+        });
+        self.or_problem(name, parsed)
     }
 }
 
-/// A value as a person may see it: quoted, escaped, and cut where it is long.
+/// A value for an error message: quoted, escaped, and cut if it is long.
 fn shown(text: &str) -> String {
     const LONGEST: usize = 80;
     match text.char_indices().nth(LONGEST) {

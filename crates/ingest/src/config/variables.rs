@@ -1,12 +1,11 @@
-//! The table of variables: the one place where their names, defaults and
-//! meanings stand. The README's table is held against it by a test.
+//! The table of environment variables: names, defaults and meanings. A test compares the README's table with it.
 
-/// How a variable that is not set is treated.
+/// What an unset variable means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallback {
     Required,
     Default(&'static str),
-    /// Not set means that the feature is off, or follows another variable.
+    /// The feature is off, or another variable applies. The text is for the README.
     Unset(&'static str),
 }
 
@@ -14,34 +13,28 @@ pub enum Fallback {
 pub struct Variable {
     pub name: &'static str,
     pub fallback: Fallback,
-    /// A secret's value is never shown.
+    /// Problems never show the value of a secret.
     pub secret: bool,
     pub meaning: &'static str,
 }
 
 impl Variable {
     const fn required(name: &'static str, meaning: &'static str) -> Self {
-        Self {
-            name,
-            fallback: Fallback::Required,
-            secret: false,
-            meaning,
-        }
+        Self::new(name, Fallback::Required, meaning)
     }
 
     const fn default(name: &'static str, default: &'static str, meaning: &'static str) -> Self {
-        Self {
-            name,
-            fallback: Fallback::Default(default),
-            secret: false,
-            meaning,
-        }
+        Self::new(name, Fallback::Default(default), meaning)
     }
 
     const fn unset(name: &'static str, shown: &'static str, meaning: &'static str) -> Self {
+        Self::new(name, Fallback::Unset(shown), meaning)
+    }
+
+    const fn new(name: &'static str, fallback: Fallback, meaning: &'static str) -> Self {
         Self {
             name,
-            fallback: Fallback::Unset(shown),
+            fallback,
             secret: false,
             meaning,
         }
@@ -79,7 +72,7 @@ pub const VARIABLES: &[Variable] = &[
         "http://localhost:3000",
         "Public URL of the web application, from which agents build their binary's download URL",
     )
-    .secret(), // By mistake alone: credentials in it are refused, and must not be shown then.
+    .secret(), // A URL with credentials is refused, and the refusal must not show them.
     Variable::default(
         "INGEST_BIND_ADDRESS",
         "0.0.0.0",

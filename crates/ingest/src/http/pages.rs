@@ -1,4 +1,4 @@
-//! What the HTTP port answers.
+//! The responses of the HTTP port.
 
 use std::sync::{Arc, OnceLock};
 
@@ -12,10 +12,11 @@ use axum::{
 
 use crate::{health::Health, signing::Jwks, telemetry::Metrics};
 
-/// For how long a verifier may use the key without asking again.
+/// How long a verifier may use the key before it fetches the document again.
 const JWKS_CACHE: &str = "public, max-age=300";
 const METRICS_FORMAT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
+/// What the responses are made of.
 #[derive(Clone, Debug)]
 pub struct Pages {
     pub health: Health,
@@ -71,14 +72,14 @@ async fn jwks(State(pages): State<Pages>, headers: HeaderMap) -> Response {
         .into_response()
 }
 
-/// RFC 9110: `If-None-Match` compares weakly, and `*` matches whatever there is.
+/// RFC 9110: `If-None-Match` compares weakly, and `*` matches any document.
 fn is_fresh(headers: &HeaderMap, etag: &str) -> bool {
     let tags = headers
         .get_all(header::IF_NONE_MATCH)
         .iter()
         .filter_map(|value| value.to_str().ok());
     tags.flat_map(|value| value.split(','))
-        .map(|tag| tag.trim())
+        .map(str::trim)
         .any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag)
 }
 

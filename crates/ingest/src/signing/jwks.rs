@@ -1,10 +1,10 @@
-//! The JWKS document, with exactly the members that the specification names.
+//! The JWKS document, with exactly the members of the specification.
 
 use aws_lc_rs::digest;
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use serde::Serialize;
 
-/// The document as it is served: one body and its ETag, for the life of the process.
+/// The document and its ETag. Both stay the same for the life of the process.
 #[derive(Clone, Debug)]
 pub struct Jwks {
     pub body: String,

@@ -1,9 +1,8 @@
-//! Agents' JWTs: RS256, a `kid` in the header, and exactly the claims `sub`,
-//! `iss` and `exp`.
+//! The agents' JWTs: RS256, a `kid` in the header, and exactly the claims `sub`, `iss` and `exp`.
 //!
-//! Verification is written out rather than left to a general library: one
-//! algorithm, one issuer, one key, and three claims of known types leave little
-//! to get wrong, and nothing in a token chooses how it is checked.
+//! Verification is written here and not left to a general library. There is one algorithm, one issuer, one key and three
+//! claims of known types, so that little can go wrong, and nothing in a token selects how it is verified. The signature is
+//! verified before the claims are parsed.
 
 use std::time::Duration;
 
@@ -17,16 +16,16 @@ use serde::{Deserialize, Serialize};
 
 use super::SigningKey;
 
-/// The fixed `iss` of every token.
+/// The `iss` of every token.
 pub const ISSUER: &str = "svc-ingest";
 /// From issuance to `exp`.
 pub const JWT_LIFETIME: Duration = Duration::from_hours(24);
-/// How far the clocks of two instances may be apart.
+/// How far apart the clocks of two instances may be.
 const LEEWAY: Duration = Duration::from_secs(30);
-/// Ours are under 600 bytes with a 2048-bit key and under 1,700 with 8192 bits.
+/// Our tokens have less than 600 bytes with a 2048-bit key, and less than 1,700 with 8192 bits.
 const MAX_LENGTH: usize = 4096;
 
-/// A signed token and its expiry. It does not print itself.
+/// A signed token and its expiry. Its `Debug` output hides the token.
 #[derive(Clone)]
 pub struct Jwt {
     pub text: String,
@@ -41,6 +40,7 @@ impl std::fmt::Debug for Jwt {
     }
 }
 
+/// The claims of a token.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claims {
@@ -74,8 +74,7 @@ struct Header {
 }
 
 impl SigningKey {
-    /// Signs a token for `sub`. A signature takes about half a millisecond of
-    /// CPU: call it off the async workers.
+    /// Signs a token for `sub`. It takes about half a millisecond of CPU, so async code calls it on a blocking thread.
     pub fn sign(&self, sub: &str, now: Timestamp) -> Result<Jwt, aws_lc_rs::error::Unspecified> {
         let expires_at = Timestamp::from_second(now.as_second())
             .and_then(|now| now.checked_add(JWT_LIFETIME))
@@ -103,7 +102,7 @@ impl SigningKey {
         Ok(Jwt { text, expires_at })
     }
 
-    /// The claims of a token that this key signed and that has not expired.
+    /// Verifies a token, and returns its claims.
     pub fn verify(&self, token: &str, now: Timestamp) -> Result<Claims, JwtError> {
         if token.len() > MAX_LENGTH {
             return Err(JwtError::Malformed);
@@ -153,8 +152,8 @@ fn decode(part: &str) -> Result<Vec<u8>, JwtError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::pem;
     use super::*;
+    use crate::signing::pem;
 
     const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
 
@@ -211,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_forged_control_token_is_accepted() {
+    fn a_token_made_by_the_test_helper_is_accepted() {
         assert_eq!(
             key().verify(&forged(&header(), CLAIMS), NOW).unwrap().sub,
             "a"
@@ -219,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn no_header_but_ours_is_accepted_even_over_a_good_signature() {
+    fn other_headers_are_refused_even_with_a_valid_signature() {
         let kid = key().kid();
         for header in [
             format!(r#"{{"alg":"none","typ":"JWT","kid":"{kid}"}}"#),
@@ -251,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn no_claims_but_ours_are_accepted_even_over_a_good_signature() {
+    fn other_claims_are_refused_even_with_a_valid_signature() {
         for claims in [
             r#"{"sub":"a","iss":"svc-ingest"}"#,
             r#"{"sub":"a","exp":1800000100}"#,
@@ -286,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_of_another_form_is_malformed() {
+    fn a_token_that_is_not_three_base64url_parts_is_malformed() {
         let good = key().sign("a", NOW).unwrap().text;
         let [header, claims, signature]: [&str; 3] =
             good.split('.').collect::<Vec<_>>().try_into().unwrap();

@@ -1,9 +1,10 @@
-//! The file that holds the signing key: read with care, created once.
+//! The file of the signing key: how it is read, checked and created.
 //!
-//! Creation is atomic: the key is written whole to a temporary file beside the
-//! target and then *linked* to its name, which fails if the name exists. Several
-//! instances that start at once on one empty path therefore end with one key.
-//! A file that is there is never written to, however bad it is.
+//! **Invariant.** An existing file is never written to, whatever it contains: a lost key would invalidate the JWTs of the
+//! whole fleet. **Danger.** Several instances may start at the same time on one empty path, and a process may die while
+//! it writes. **Why this is safe.** The complete key is written to a temporary file in the same folder and synced, and then
+//! *linked* to its name. A link is atomic and fails if the name exists, so that one instance creates the file and the
+//! others read it.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -17,101 +18,110 @@ use zeroize::Zeroizing;
 
 use super::{KeyPemError, SigningKey, pem};
 
-/// Far above any 8192-bit key with its comments.
+/// Far above the size of an 8192-bit key with comments.
 const MAX_FILE_SIZE: u64 = 64 * 1024;
 
+/// Why a key file cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum KeyFileError {
-    #[error("{path} cannot be read: {source}", path = path.display())]
-    Unreadable { path: PathBuf, source: io::Error },
-    #[error("{path} is a folder: name the key file in it", path = path.display())]
-    Folder { path: PathBuf },
-    #[error("{path} is not a regular file", path = path.display())]
-    NotAFile { path: PathBuf },
-    #[error("{path} has more than {MAX_FILE_SIZE} bytes: it cannot be a key", path = path.display())]
-    TooLarge { path: PathBuf },
-    #[error("{path} is a link to {target}, which does not exist", path = path.display(), target = target.display())]
-    DanglingLink { path: PathBuf, target: PathBuf },
-    #[error(
-        "{path} is open to every user of this machine (mode {mode:04o}): run `chmod 600 {path}`",
-        path = path.display()
-    )]
-    OpenToOthers { path: PathBuf, mode: u32 },
-    #[error("{path} {source}", path = path.display())]
-    Bad { path: PathBuf, source: KeyPemError },
-    #[error(
-        "{path} cannot be created, because its folder does not exist: run `mkdir -p -m 700 {folder}`",
-        path = path.display(), folder = folder.display()
-    )]
-    NoFolder { path: PathBuf, folder: PathBuf },
-    #[error("{path} cannot be created: {source}", path = path.display())]
-    NotCreated { path: PathBuf, source: io::Error },
+#[error("{path} {problem}", path = path.display())]
+pub struct KeyFileError {
+    path: PathBuf,
+    problem: Problem,
 }
 
-/// Reads the key; `None` when there is no file by that name.
-pub fn read(path: &Path) -> Result<Option<SigningKey>, KeyFileError> {
-    let Some(file) = open(path)? else {
-        return Ok(None);
-    };
-    let metadata = file.metadata().map_err(|source| unreadable(path, source))?;
-    if metadata.is_dir() {
-        return Err(KeyFileError::Folder { path: path.into() });
-    }
-    if !metadata.is_file() {
-        return Err(KeyFileError::NotAFile { path: path.into() });
-    }
-    check_mode(path, &file, metadata.mode())?;
-    let text = read_bounded(path, file)?;
-    pem::parse(&text)
-        .map(Some)
-        .map_err(|source| KeyFileError::Bad {
+/// Continues a sentence that begins with the path.
+#[derive(Debug, thiserror::Error)]
+enum Problem {
+    #[error("cannot be read: {0}")]
+    Unreadable(io::Error),
+    #[error("is a folder: name the key file in it")]
+    Folder,
+    #[error("is not a regular file")]
+    NotAFile,
+    #[error("has more than {MAX_FILE_SIZE} bytes: it cannot be a key")]
+    TooLarge,
+    #[error("is a link to {}, which does not exist", .0.display())]
+    DanglingLink(PathBuf),
+    #[error("is open to every user of this machine (mode {mode:04o}): run `chmod 600 {path}`", path = path.display())]
+    OpenToOthers { mode: u32, path: PathBuf },
+    #[error("{0}")]
+    Invalid(KeyPemError),
+    #[error("cannot be created, because its folder does not exist: run `mkdir -p -m 700 {}`", .0.display())]
+    NoFolder(PathBuf),
+    #[error("cannot be created: {0}")]
+    NotCreated(io::Error),
+}
+
+impl Problem {
+    fn of(self, path: &Path) -> KeyFileError {
+        KeyFileError {
             path: path.into(),
-            source,
-        })
+            problem: self,
+        }
+    }
 }
 
-/// Whether the file is good, or missing but can be created: what can be known
-/// before the database has been asked about siblings.
+/// Reads the key. `None` if there is no such file.
+pub fn read(path: &Path) -> Result<Option<SigningKey>, KeyFileError> {
+    read_key(path).map_err(|problem| problem.of(path))
+}
+
+/// Checks that the file is valid, or that it is missing and its folder exists. Whether the key may be created depends on
+/// the other instances, and so on the database.
 pub fn check(path: &Path) -> Result<(), KeyFileError> {
     match read(path)? {
         Some(_) => Ok(()),
-        None => folder_of(path).map(drop),
+        None => folder_of(path)
+            .map(drop)
+            .map_err(|problem| problem.of(path)),
     }
 }
 
-/// Creates the file with a new 2048-bit key, or reads the one that another
-/// instance has just created.
+/// Creates the file with a new 2048-bit key, or reads the file that another instance has just created.
 pub fn create(path: &Path) -> Result<SigningKey, KeyFileError> {
-    let not_created = |source| KeyFileError::NotCreated {
-        path: path.into(),
-        source,
+    create_key(path).map_err(|problem| problem.of(path))
+}
+
+fn read_key(path: &Path) -> Result<Option<SigningKey>, Problem> {
+    let Some(file) = open(path)? else {
+        return Ok(None);
     };
+    let metadata = file.metadata().map_err(Problem::Unreadable)?;
+    if metadata.is_dir() {
+        return Err(Problem::Folder);
+    }
+    if !metadata.is_file() {
+        return Err(Problem::NotAFile);
+    }
+    check_mode(path, &file, metadata.mode())?;
+    let key = pem::parse(&read_bounded(file)?);
+    key.map(Some).map_err(Problem::Invalid)
+}
+
+fn create_key(path: &Path) -> Result<SigningKey, Problem> {
+    let not_created = |reason: &str| Problem::NotCreated(io::Error::other(reason));
     let folder = folder_of(path)?;
-    let (text, key) =
-        pem::generate().map_err(|_| not_created(io::Error::other("no key could be generated")))?;
+    let (text, key) = pem::generate().map_err(|_| not_created("no key could be generated"))?;
     match write_once(folder, path, &text) {
         Ok(()) => Ok(key),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => read(path)?
-            .ok_or_else(|| not_created(io::Error::other("it appeared and vanished again"))),
-        Err(error) => Err(not_created(error)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => read_key(path)?
+            .ok_or_else(|| not_created("another process created it and removed it again")),
+        Err(error) => Err(Problem::NotCreated(error)),
     }
 }
 
-fn folder_of(path: &Path) -> Result<&Path, KeyFileError> {
+fn folder_of(path: &Path) -> Result<&Path, Problem> {
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    if !folder.is_dir() {
-        return Err(KeyFileError::NoFolder {
-            path: path.into(),
-            folder: folder.into(),
-        });
+    match folder.is_dir() {
+        true => Ok(folder),
+        false => Err(Problem::NoFolder(folder.into())),
     }
-    Ok(folder)
 }
 
-/// The temporary file is 0600 from its first byte and unlinked however this ends.
+/// The temporary file has mode 0600 from the start, and is removed however this function ends.
 fn write_once(folder: &Path, path: &Path, text: &str) -> io::Result<()> {
     let mut temporary = tempfile::Builder::new()
         .prefix(".svc-key-")
@@ -122,24 +132,22 @@ fn write_once(folder: &Path, path: &Path, text: &str) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// `O_NONBLOCK`, so that a FIFO with no writer cannot hang the start.
-fn open(path: &Path) -> Result<Option<File>, KeyFileError> {
+/// Opens with `O_NONBLOCK`: a FIFO without a writer would block the start.
+fn open(path: &Path) -> Result<Option<File>, Problem> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     match OpenOptions::new().read(true).custom_flags(flags).open(path) {
         Ok(file) => Ok(Some(file)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => match fs::read_link(path) {
-            Ok(target) => Err(KeyFileError::DanglingLink {
-                path: path.into(),
-                target,
-            }),
+            Ok(target) => Err(Problem::DanglingLink(target)),
             Err(_) => Ok(None),
         },
-        Err(source) => Err(unreadable(path, source)),
+        Err(error) => Err(Problem::Unreadable(error)),
     }
 }
 
-/// On a read-only mount, as secrets managers make them, nobody can mend the mode: warn.
-fn check_mode(path: &Path, file: &File, mode: u32) -> Result<(), KeyFileError> {
+/// Refuses a file that every user can read. On a read-only mount, as secret managers provide them, nobody can change the
+/// mode, so there it is only a warning.
+fn check_mode(path: &Path, file: &File, mode: u32) -> Result<(), Problem> {
     let mode = mode & 0o7777;
     if mode & 0o007 == 0 {
         return Ok(());
@@ -147,29 +155,22 @@ fn check_mode(path: &Path, file: &File, mode: u32) -> Result<(), KeyFileError> {
     let read_only =
         fstatvfs(file).is_ok_and(|mount| mount.f_flag.contains(StatVfsMountFlags::RDONLY));
     if !read_only {
-        return Err(KeyFileError::OpenToOthers {
-            path: path.into(),
+        return Err(Problem::OpenToOthers {
             mode,
+            path: path.into(),
         });
     }
     tracing::warn!(key.file = %path.display(), "the signing key is open to every user, on a read-only mount");
     Ok(())
 }
 
-fn read_bounded(path: &Path, file: File) -> Result<Zeroizing<Vec<u8>>, KeyFileError> {
+fn read_bounded(file: File) -> Result<Zeroizing<Vec<u8>>, Problem> {
     let mut text = Zeroizing::new(Vec::with_capacity(8 * 1024));
     file.take(MAX_FILE_SIZE + 1)
         .read_to_end(&mut text)
-        .map_err(|source| unreadable(path, source))?;
-    if text.len() as u64 > MAX_FILE_SIZE {
-        return Err(KeyFileError::TooLarge { path: path.into() });
-    }
-    Ok(text)
-}
-
-fn unreadable(path: &Path, source: io::Error) -> KeyFileError {
-    KeyFileError::Unreadable {
-        path: path.into(),
-        source,
+        .map_err(Problem::Unreadable)?;
+    match text.len() as u64 > MAX_FILE_SIZE {
+        true => Err(Problem::TooLarge),
+        false => Ok(text),
     }
 }

@@ -1,7 +1,7 @@
-//! An RSA private key as PEM text: PKCS#8 or PKCS#1 in, PKCS#8 out.
+//! RSA private keys as PEM text: reads PKCS#8 and PKCS#1, writes PKCS#8.
 //!
-//! The errors name what the file holds instead, because the commonest mistakes
-//! are the wrong file (a certificate, a public key) and the wrong kind of key.
+//! The errors name what the file contains instead, because the most common mistakes are the wrong file (a certificate, a
+//! public key) and the wrong kind of key.
 
 use aws_lc_rs::{
     encoding::{AsDer, Pkcs8V1Der},
@@ -38,7 +38,7 @@ pub enum KeyPemError {
     Rejected(String),
 }
 
-/// Reads the one RSA private key that `text` holds.
+/// Reads the single RSA private key in `text`.
 pub fn parse(text: &[u8]) -> Result<SigningKey, KeyPemError> {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     if text.trim_ascii().is_empty() {
@@ -50,11 +50,11 @@ pub fn parse(text: &[u8]) -> Result<SigningKey, KeyPemError> {
     match (keys.next(), keys.count()) {
         (Some((kind, der)), 0) => parse_der(*kind, der),
         (Some(_), others) => Err(KeyPemError::Several(others + 1)),
-        (None, _) => Err(what_else(text, &sections)),
+        (None, _) => Err(explain_missing_key(text, &sections)),
     }
 }
 
-/// Makes a 2048-bit key, as PEM text and parsed.
+/// Generates a 2048-bit key, and returns it as PEM text and parsed.
 pub fn generate() -> Result<(Zeroizing<String>, SigningKey), Unspecified> {
     let pair = KeyPair::generate(KeySize::Rsa2048)?;
     let der: Pkcs8V1Der<'_> = pair.as_der()?;
@@ -96,7 +96,7 @@ fn parse_der(kind: SectionKind, der: &[u8]) -> Result<SigningKey, KeyPemError> {
         .map_err(|rejected| KeyPemError::Rejected(rejected.to_string()))
 }
 
-/// Whether a PKCS#8 structure's algorithm, which stands near its start, is rsaEncryption.
+/// Whether the algorithm of a PKCS#8 structure, which is near its start, is rsaEncryption.
 fn names_rsa(der: &[u8]) -> bool {
     const RSA_ENCRYPTION: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01];
     let head = &der[..der.len().min(40)];
@@ -104,7 +104,7 @@ fn names_rsa(der: &[u8]) -> bool {
         .any(|window| window == RSA_ENCRYPTION)
 }
 
-fn what_else(text: &[u8], sections: &[Section]) -> KeyPemError {
+fn explain_missing_key(text: &[u8], sections: &[Section]) -> KeyPemError {
     let text = String::from_utf8_lossy(text);
     if sections
         .iter()
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_generated_key_reads_back_as_itself_with_any_line_ends_and_a_byte_order_mark() {
+    fn a_generated_key_is_read_with_any_line_ends_and_a_byte_order_mark() {
         let (pem, key) = generate().unwrap();
         assert_eq!(key.bits(), 2048);
         for text in [
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_rsa_key_is_refused_by_name() {
+    fn the_error_names_what_the_file_contains_instead() {
         let ec = rcgen::KeyPair::generate().unwrap();
         let certificate = rcgen::generate_simple_self_signed(["x".to_owned()])
             .unwrap()
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn two_keys_are_one_too_many() {
+    fn two_keys_are_refused() {
         let (pem, _) = generate().unwrap();
         assert_eq!(
             refused(&format!("{}{}", *pem, *pem)),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_cut_anywhere_is_refused() {
+    fn a_truncated_key_is_refused() {
         let (pem, _) = generate().unwrap();
         for keep in (1..pem.len() - 2).step_by(37) {
             parse(&pem.as_bytes()[..keep]).expect_err("a truncated key");

@@ -1,6 +1,9 @@
-//! The metrics of the process, and the registry that `/metrics` is written from.
+//! The registry behind `/metrics`, and the metrics of connections and sessions.
 
-use std::{io, sync::Arc, sync::Mutex, sync::PoisonError};
+use std::{
+    io,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use prometheus_client::{
     encoding::{EncodeLabelSet, EncodeLabelValue, text::encode},
@@ -10,7 +13,7 @@ use prometheus_client::{
 
 use super::process::Process;
 
-/// Every part registers its own metrics here, under the prefix `svc_ingest`.
+/// The registry. Every part registers its own metrics, under the prefix `svc_ingest`.
 #[derive(Clone, Debug)]
 pub struct Metrics(Arc<Mutex<Registry>>);
 
@@ -29,7 +32,7 @@ impl Metrics {
         register(registry.sub_registry_with_prefix("svc_ingest"));
     }
 
-    /// The text that a scrape gets.
+    /// The text of a scrape.
     pub fn encode(&self) -> Result<String, std::fmt::Error> {
         let mut text = String::with_capacity(16 * 1024);
         encode(
@@ -46,7 +49,7 @@ impl Default for Metrics {
     }
 }
 
-/// How a TLS handshake ended.
+/// The result of a TLS handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub enum Handshake {
     Ok,
@@ -78,7 +81,7 @@ struct HandshakeLabels {
     result: Handshake,
 }
 
-/// The gRPC port's: connections, handshakes by result, and what was turned away.
+/// Metrics of the gRPC port's connections.
 #[derive(Clone, Debug, Default)]
 pub struct ListenerMetrics {
     pub connections: Gauge,
@@ -96,31 +99,13 @@ impl ListenerMetrics {
     }
 
     pub fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "connections",
-            "Open connections of the gRPC port",
-            self.connections.clone(),
-        );
-        registry.register(
-            "connections_shed",
-            "Connections closed because all places were taken",
-            self.shed.clone(),
-        );
-        registry.register(
-            "accept_errors",
-            "Failures to accept a connection",
-            self.accept_errors.clone(),
-        );
-        registry.register(
-            "requests",
-            "Requests of the gRPC port that reached a handler",
-            self.requests.clone(),
-        );
-        registry.register(
-            "handshakes",
-            "TLS handshakes by result",
-            self.handshakes.clone(),
-        );
+        register! { registry, self;
+            connections => "connections", "Open connections of the gRPC port";
+            shed => "connections_shed", "Connections closed because the limit was reached";
+            accept_errors => "accept_errors", "Failures to accept a connection";
+            requests => "requests", "Requests of the gRPC port that reached a handler";
+            handshakes => "handshakes", "TLS handshakes by result";
+        }
     }
 }
 
@@ -134,7 +119,7 @@ struct ReasonLabels {
     reason: &'static str,
 }
 
-/// Heartbeat streams and presence.
+/// Metrics of heartbeat streams and presence.
 #[derive(Clone, Debug)]
 pub struct SessionMetrics {
     pub streams: Gauge,
@@ -177,41 +162,15 @@ impl SessionMetrics {
     }
 
     pub fn register(&self, registry: &mut Registry) {
-        registry.register("streams", "Open heartbeat streams", self.streams.clone());
-        registry.register(
-            "streams_opened",
-            "Heartbeat streams opened",
-            self.opened.clone(),
-        );
-        registry.register(
-            "streams_closed",
-            "Heartbeat streams closed by cause",
-            self.closed.clone(),
-        );
-        registry.register(
-            "streams_refused",
-            "Heartbeat streams refused by reason",
-            self.refused.clone(),
-        );
-        registry.register(
-            "revocation_seconds",
-            "From a revocation to the end of the agent's stream",
-            self.revocation_seconds.clone(),
-        );
-        registry.register(
-            "lease_held",
-            "Whether this instance holds its lease",
-            self.lease.clone(),
-        );
-        registry.register(
-            "instances_fenced",
-            "Lost instances that this one fenced",
-            self.fenced.clone(),
-        );
-        registry.register(
-            "agents_swept",
-            "Agents that this instance found lost",
-            self.swept.clone(),
-        );
+        register! { registry, self;
+            streams => "streams", "Open heartbeat streams";
+            opened => "streams_opened", "Heartbeat streams opened";
+            closed => "streams_closed", "Heartbeat streams closed by cause";
+            refused => "streams_refused", "Heartbeat streams refused by reason";
+            revocation_seconds => "revocation_seconds", "From a revocation to the end of the agent's stream";
+            lease => "lease_held", "Whether this instance holds its lease";
+            fenced => "instances_fenced", "Lost instances that this instance fenced";
+            swept => "agents_swept", "Agents that this instance marked offline because they were lost";
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! What samples meet on their way: the queue, the consumer and the acknowledgement.
+//! Metrics of the samples' path: the queue, the consumer and the acknowledgements.
 
 use std::sync::atomic::AtomicU64;
 
@@ -9,6 +9,7 @@ use prometheus_client::{
 
 use crate::queue::Depth;
 
+/// Metrics of the samples' path.
 #[derive(Clone, Debug)]
 pub struct PipelineMetrics {
     queue_ranges: Gauge,
@@ -24,7 +25,7 @@ pub struct PipelineMetrics {
     pub redelivered: Counter,
     pub put_back: Counter,
     pub dead_letters: Counter,
-    /// Numbers that agents were told are safe.
+    /// Sequence numbers acknowledged to agents.
     pub acknowledged: Counter,
     pub rejected: Counter,
     /// Samples that agents sent again over one stream.
@@ -71,108 +72,22 @@ impl PipelineMetrics {
     }
 
     pub fn register(&self, registry: &mut Registry) {
-        let gauges = [
-            (
-                "queue_ranges",
-                "Reports in the metrics queue",
-                &self.queue_ranges,
-            ),
-            (
-                "queue_samples",
-                "Samples in the metrics queue (of this process alone)",
-                &self.queue_samples,
-            ),
-            (
-                "queue_bytes",
-                "Bytes in the metrics queue",
-                &self.queue_bytes,
-            ),
-            (
-                "queue_lag",
-                "Reports that no consumer has settled yet",
-                &self.queue_lag,
-            ),
-            (
-                "queue_up",
-                "Whether the metrics queue answers",
-                &self.queue_up,
-            ),
-        ];
-        for (name, help, gauge) in gauges {
-            registry.register(name, help, gauge.clone());
-        }
-        registry.register(
-            "queue_oldest_seconds",
-            "Age of the oldest report in the metrics queue",
-            self.queue_oldest_seconds.clone(),
-        );
-        self.register_consumer(registry);
-        self.register_acknowledgements(registry);
-    }
-
-    fn register_consumer(&self, registry: &mut Registry) {
-        let histograms = [
-            (
-                "batch_ranges",
-                "Reports in a consumer's batch",
-                &self.batch_ranges,
-            ),
-            (
-                "batch_samples",
-                "Samples in a consumer's batch",
-                &self.batch_samples,
-            ),
-            (
-                "commit_seconds",
-                "From a batch to its commit",
-                &self.commit_seconds,
-            ),
-        ];
-        for (name, help, histogram) in histograms {
-            registry.register(name, help, histogram.clone());
-        }
-        let counters = [
-            (
-                "queue_redelivered",
-                "Reports that came out of the queue again",
-                &self.redelivered,
-            ),
-            (
-                "queue_put_back",
-                "Reports that came before others they follow",
-                &self.put_back,
-            ),
-            (
-                "dead_letters",
-                "Reports that the database refused for good",
-                &self.dead_letters,
-            ),
-        ];
-        for (name, help, counter) in counters {
-            registry.register(name, help, counter.clone());
-        }
-    }
-
-    fn register_acknowledgements(&self, registry: &mut Registry) {
-        let counters = [
-            (
-                "samples_acknowledged",
-                "Sequence numbers that agents were told are safe",
-                &self.acknowledged,
-            ),
-            (
-                "samples_rejected",
-                "Samples that broke a rule of the protocol",
-                &self.rejected,
-            ),
-            (
-                "samples_duplicate",
-                "Samples that agents sent again over one stream",
-                &self.duplicates,
-            ),
-        ];
-        for (name, help, counter) in counters {
-            registry.register(name, help, counter.clone());
+        register! { registry, self;
+            queue_ranges => "queue_ranges", "Reports in the metrics queue";
+            queue_samples => "queue_samples", "Samples in the metrics queue (in-process queue only)";
+            queue_bytes => "queue_bytes", "Bytes in the metrics queue";
+            queue_lag => "queue_lag", "Reports that no consumer has settled yet";
+            queue_up => "queue_up", "Whether the metrics queue answers";
+            queue_oldest_seconds => "queue_oldest_seconds", "Age of the oldest report in the metrics queue";
+            batch_ranges => "batch_ranges", "Reports in a consumer's batch";
+            batch_samples => "batch_samples", "Samples in a consumer's batch";
+            commit_seconds => "commit_seconds", "From a batch to its commit";
+            redelivered => "queue_redelivered", "Reports that the queue delivered again";
+            put_back => "queue_put_back", "Reports put back because an earlier one was missing";
+            dead_letters => "dead_letters", "Reports that the database refused for good";
+            acknowledged => "samples_acknowledged", "Sequence numbers acknowledged to agents";
+            rejected => "samples_rejected", "Samples that broke a rule of the protocol";
+            duplicates => "samples_duplicate", "Samples that agents sent again over one stream";
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the operating system knows of this process, read at each scrape.
+//! CPU, memory, threads and open files of this process, read at each scrape.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use prometheus_client::{
     metrics::{counter::ConstCounter, gauge::ConstGauge},
 };
 
-/// The names are those that every Prometheus client library uses.
+/// Uses the same names as all Prometheus client libraries.
 #[derive(Debug)]
 pub(super) struct Process;
 
@@ -56,7 +56,8 @@ struct Stat {
 }
 
 impl Stat {
-    /// `/proc/self/stat`, whose fields are counted from behind the command's closing bracket.
+    /// Reads `/proc/self/stat`. The command name in it may contain spaces, so fields are counted from the bracket that
+    /// closes it, which ends field 2.
     fn read() -> Option<Self> {
         let text = fs::read_to_string("/proc/self/stat").ok()?;
         let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
