@@ -18,11 +18,25 @@ use tracing_subscriber::{EnvFilter, fmt, fmt::MakeWriter};
 pub use metrics::{Handshake, ListenerMetrics, Metrics, SessionMetrics};
 pub use pipeline::PipelineMetrics;
 
-use crate::config::Log;
-
 /// h2 logs warnings about the behaviour of single clients, some of them for every frame: a client could fill our log. A
 /// filter in INGEST_LOG that names h2 overrides this.
 const H2_FILTER: &str = "h2=error";
+
+/// The form of the log.
+#[derive(Clone, Debug)]
+pub struct Log {
+    pub filter: String,
+    pub json: bool,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            filter: "info".into(),
+            json: false,
+        }
+    }
+}
 
 /// Sends log lines to standard error. The commands that log call it once.
 pub fn init(log: &Log) {

@@ -13,6 +13,7 @@
 //! acknowledgement then, and [`JetStream::gone`] detects the loss.
 
 mod connect;
+mod consumers;
 mod hints;
 mod receive;
 mod streams;
@@ -32,9 +33,9 @@ use async_nats::jetstream::{
     stream::State,
 };
 
-pub use connect::OpenError;
 pub use hints::{HintSubscription, Hints};
 pub use receive::{Acknowledger, Receiver};
+pub use streams::OpenError;
 
 use super::{
     Depth, NatsServers, Parcel, QueueSettings, QueueUnavailable, SHARDS, Ticket, payload, shard_of,
@@ -123,7 +124,7 @@ impl JetStream {
         let state = self.state().await?;
         let mut floors = [0; SHARDS];
         for (shard, floor) in floors.iter_mut().enumerate() {
-            let info = receive::info(&self.context, shard).await?;
+            let info = consumers::info(&self.context, shard).await?;
             *floor = info.ack_floor.stream_sequence;
         }
         let held = state.first_sequence..=state.last_sequence;
@@ -137,7 +138,7 @@ impl JetStream {
         let state = self.state().await?;
         let mut lag = 0;
         for shard in 0..SHARDS {
-            let info = receive::info(&self.context, shard).await?;
+            let info = consumers::info(&self.context, shard).await?;
             lag += info.num_pending + info.num_ack_pending as u64;
         }
         let first: SystemTime = state.first_timestamp.into();

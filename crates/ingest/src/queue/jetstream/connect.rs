@@ -11,7 +11,7 @@ use async_nats::{
 };
 use secrecy::ExposeSecret;
 
-use super::streams;
+use super::{OpenError, streams};
 use crate::queue::{NatsAuth, NatsServers, QueueSettings, QueueUnavailable};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -27,31 +27,6 @@ const IN_FLIGHT: usize = 1024;
 /// Messages that the client buffers for a subscription: more than a batch. The client drops what exceeds it; JetStream
 /// delivers dropped messages again, and the backstop finds what dropped hints were about.
 const SUBSCRIPTION_CAPACITY: usize = 8192;
-
-/// Why the queue cannot be opened. All but [`OpenError::Unavailable`] need an administrator.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    #[error("NATS does not answer")]
-    Unavailable(#[source] async_nats::Error),
-    #[error("{0} cannot be read")]
-    Credentials(String, #[source] std::io::Error),
-    #[error("stream {stream}: {difference}; change it, or delete it")]
-    Different {
-        stream: &'static str,
-        difference: String,
-    },
-    #[error("JetStream refuses stream {stream}: {reason}")]
-    Refused {
-        stream: &'static str,
-        reason: String,
-    },
-}
-
-impl From<QueueUnavailable> for OpenError {
-    fn from(QueueUnavailable(error): QueueUnavailable) -> Self {
-        Self::Unavailable(error)
-    }
-}
 
 /// Waits until NATS answers and its streams are as they should be.
 pub(super) async fn open(

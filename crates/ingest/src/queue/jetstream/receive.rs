@@ -13,16 +13,15 @@ use async_nats::{
     Subject,
     jetstream::{
         AckKind, Message as Delivered,
-        consumer::{Consumer, Info, pull},
+        consumer::{Consumer, pull},
         context::Context,
         message::PublishMessage,
-        stream::Stream,
     },
 };
 use futures_util::StreamExt;
 use tokio::time::timeout;
 
-use super::{STREAM, dead_subject, message_id, payload, streams};
+use super::{consumers, dead_subject, message_id, payload};
 use crate::queue::{Batch, Delivery, Handle, Parcel, QueueUnavailable, Receipt, shard_of};
 
 /// How long a pull waits for a first message.
@@ -54,33 +53,6 @@ pub struct Acknowledger {
     reply: Option<Subject>,
 }
 
-pub(super) fn name(shard: usize) -> String {
-    format!("svc-ingest-{shard}")
-}
-
-/// The shard's consumer, created where it is missing.
-pub(super) async fn consumer(
-    context: &Context,
-    shard: usize,
-) -> Result<Consumer<pull::Config>, QueueUnavailable> {
-    let (name, wanted) = (name(shard), streams::consumer(shard));
-    let found = stream(context)
-        .await?
-        .get_or_create_consumer(&name, wanted)
-        .await;
-    found.map_err(QueueUnavailable::new)
-}
-
-pub(super) async fn info(context: &Context, shard: usize) -> Result<Info, QueueUnavailable> {
-    let info = stream(context).await?.consumer_info(name(shard)).await;
-    info.map_err(QueueUnavailable::new)
-}
-
-async fn stream(context: &Context) -> Result<Stream<()>, QueueUnavailable> {
-    let stream = context.get_stream_no_info(STREAM).await;
-    stream.map_err(QueueUnavailable::new)
-}
-
 impl Receiver {
     pub(super) fn new(context: Arc<Context>, shard: usize) -> Self {
         Self {
@@ -107,7 +79,7 @@ impl Receiver {
     async fn pull(&mut self, most: Batch) -> Result<Vec<Delivered>, QueueUnavailable> {
         let consumer = match &mut self.consumer {
             Some(consumer) => consumer,
-            none => none.insert(Box::new(consumer(&self.context, self.shard).await?)),
+            none => none.insert(Box::new(consumers::open(&self.context, self.shard).await?)),
         };
         let first = consumer.batch().max_messages(1).expires(WAIT).messages();
         let mut messages = gather(first.await).await?;

@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use async_nats::jetstream::{
     ErrorCode,
-    consumer::{AckPolicy, pull},
     context::{Context, CreateStreamErrorKind, GetStreamErrorKind},
     stream::{Config, DiscardPolicy, RetentionPolicy, StorageType},
 };
 
-use super::{DEAD_LETTERS, OpenError, STREAM, receive, subject};
+use super::{DEAD_LETTERS, STREAM, consumers};
 use crate::queue::{QueueUnavailable, SHARDS};
 
 /// The default size of the stream; the administrator may choose another.
@@ -23,10 +22,30 @@ const MAX_AGE: Duration = Duration::from_hours(24);
 const DUPLICATES: Duration = Duration::from_mins(2);
 const DEAD_BYTES: i64 = 256 << 20;
 const DEAD_AGE: Duration = Duration::from_hours(24 * 30);
-/// How long a consumer may process a message before JetStream delivers it to another one.
-const ACK_WAIT: Duration = Duration::from_secs(15);
-/// Delivered but unsettled messages of a shard, over all processes.
-const MAX_ACK_PENDING: i64 = 20_000;
+/// Why the queue cannot be opened. All but [`OpenError::Unavailable`] need an administrator.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("NATS does not answer")]
+    Unavailable(#[source] async_nats::Error),
+    #[error("{0} cannot be read")]
+    Credentials(String, #[source] std::io::Error),
+    #[error("stream {stream}: {difference}; change it, or delete it")]
+    Different {
+        stream: &'static str,
+        difference: String,
+    },
+    #[error("JetStream refuses stream {stream}: {reason}")]
+    Refused {
+        stream: &'static str,
+        reason: String,
+    },
+}
+
+impl From<QueueUnavailable> for OpenError {
+    fn from(QueueUnavailable(error): QueueUnavailable) -> Self {
+        Self::Unavailable(error)
+    }
+}
 
 /// Creates or verifies both streams and the consumer of each shard.
 pub(super) async fn ensure(context: &Context) -> Result<(), OpenError> {
@@ -38,7 +57,7 @@ pub(super) async fn ensure(context: &Context) -> Result<(), OpenError> {
         verify(name, &wanted, &found)?;
     }
     for shard in 0..SHARDS {
-        let found = receive::consumer(context, shard).await?;
+        let found = consumers::open(context, shard).await?;
         verify_consumer(shard, &found.cached_info().config)?;
     }
     Ok(())
@@ -121,19 +140,6 @@ fn dead_letters() -> Config {
     }
 }
 
-pub(super) fn consumer(shard: usize) -> pull::Config {
-    pull::Config {
-        durable_name: Some(receive::name(shard)),
-        description: Some("svc-ingest: stores what is in this shard".into()),
-        filter_subject: subject(shard),
-        ack_policy: AckPolicy::Explicit,
-        ack_wait: ACK_WAIT,
-        max_deliver: -1,
-        max_ack_pending: MAX_ACK_PENDING,
-        ..pull::Config::default()
-    }
-}
-
 /// Reports the first setting that breaks a guarantee of the queue.
 fn verify(stream: &'static str, wanted: &Config, found: &Config) -> Result<(), OpenError> {
     let different = |difference| Err(OpenError::Different { stream, difference });
@@ -174,7 +180,7 @@ fn verify_consumer(
     shard: usize,
     found: &async_nats::jetstream::consumer::Config,
 ) -> Result<(), OpenError> {
-    let wanted = consumer(shard);
+    let wanted = consumers::settings(shard);
     let difference = if found.filter_subject != wanted.filter_subject {
         let (found, wanted) = (&found.filter_subject, &wanted.filter_subject);
         format!("takes {found:?} and must take {wanted:?}")
@@ -188,6 +194,6 @@ fn verify_consumer(
     };
     Err(OpenError::Different {
         stream: STREAM,
-        difference: format!("its consumer {} {difference}", receive::name(shard)),
+        difference: format!("its consumer {} {difference}", consumers::name(shard)),
     })
 }
