@@ -1,18 +1,31 @@
-//! The running agent, as the protocol tells its story: it registers until it is
-//! admitted, holds a heartbeat stream while it is, and comes back when it is lost.
-//! A copy of another machine's disk takes a key of its own first.
+//! The running agent: it registers until it is admitted, holds a heartbeat stream while
+//! it is, and reconnects when the stream is lost. A clone of another machine's disk takes
+//! a key of its own first.
 //!
-//! Invariant: every way back to the service goes through [`Agent::wait`], which the
-//! service's hint or a growing backoff decides. No refusal makes a busy loop.
+//! The agent is a loop over three activities, and its state decides which one is next:
+//!
+//! | state | activity | module |
+//! |---|---|---|
+//! | the service reported this disk as a clone | take a successor key | `successor` |
+//! | no JWT | register | `enrol` |
+//! | a JWT | hold a heartbeat stream | `session` |
+//!
+//! An activity that fails ends in [`Agent::after_failure`], which changes the state and
+//! returns a wait. `persist` writes state changes to disk and to the status file. Samples
+//! are taken by the [`Recorder`] in parallel, whatever happens to the connection.
+//!
+//! Invariant: every return to the service after a failure goes through [`Agent::wait`],
+//! with the service's hint or a growing backoff. So no refusal causes a busy loop.
 
 mod enrol;
-mod notes;
+mod persist;
 mod session;
 mod successor;
 
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
+use svc_proto::contract::{Action, Backoff};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -22,16 +35,16 @@ use crate::{
     config::Config,
     data_dir::{DataDir, DataDirError, IDENTITY, SUCCESSOR, short},
     identity::{Identity, IdentityError},
-    record::{Record, Sampling},
+    recorder::{Recorder, Sampling},
     release::{Notice, VERSION},
     spool::{Spool, SpoolError},
     state::State,
     status::Board,
     timing::Timing,
-    wire::{Addresses, Backoff, Reason},
+    wire::Addresses,
 };
 
-/// What an agent finds around itself, and a test may give it.
+/// What an agent takes from its machine, and a test may replace.
 #[derive(Clone, Debug)]
 pub struct Surroundings {
     pub clock: Clock,
@@ -49,7 +62,7 @@ impl Default for Surroundings {
     }
 }
 
-/// Why an agent cannot start, or go on.
+/// Why an agent cannot start or cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     #[error(transparent)]
@@ -60,7 +73,7 @@ pub enum AgentError {
     Spool(#[from] SpoolError),
 }
 
-/// An agent on its data folder, ready to run.
+/// An agent with its data folder open, ready to run.
 #[derive(Debug)]
 pub struct Agent {
     config: Config,
@@ -69,28 +82,28 @@ pub struct Agent {
     state: State,
     caller: Caller,
     boot_id: String,
-    record: Arc<Record>,
+    recorder: Arc<Recorder>,
     board: Arc<Board>,
     sampling: watch::Sender<Sampling>,
     addresses: Addresses,
     backoff: Backoff,
-    /// The service has said that this is a copy.
-    is_copy: bool,
+    /// The service refused this key with IDENTITY_IN_USE: the disk is a clone.
+    is_clone: bool,
     noticed: Option<Notice>,
     stop: CancellationToken,
 }
 
-/// How a step on the way ended.
-enum Step {
-    /// On to the next.
-    Go,
-    /// Not before so much time has passed.
+/// What the main loop does after an activity.
+enum Next {
+    /// Start the next activity now.
+    Continue,
+    /// Start it after this time.
     Wait(Duration),
-    Stopped,
+    Stop,
 }
 
 impl Agent {
-    /// Opens the data folder, and makes a key where there is none.
+    /// Opens the data folder. The first start creates the key.
     pub fn open(config: Config, surroundings: Surroundings) -> Result<Self, AgentError> {
         let Surroundings {
             clock,
@@ -105,17 +118,17 @@ impl Agent {
             on: state.credential().is_some(),
             interval: state.interval().unwrap_or(timing.interval),
         });
-        let is_copy = dir.read(SUCCESSOR)?.is_some();
-        let caller = Caller::new(&config, identity, facts, clock.clone(), timing.patience);
+        let is_clone = dir.read(SUCCESSOR)?.is_some();
+        let caller = Caller::new(&config, identity, facts, clock.clone(), timing.timeouts);
         let boot_id = caller.facts().boot_id;
-        let record = Record::new(spool, clock, state.time(&boot_id));
+        let recorder = Recorder::new(spool, clock, state.time(&boot_id));
         Ok(Self {
-            board: Arc::new(Board::new(notes::at_start(&caller, &state))),
-            record: Arc::new(record),
+            board: Arc::new(Board::new(persist::at_start(&caller, &state))),
+            recorder: Arc::new(recorder),
             caller,
             boot_id,
             addresses: Addresses::new(config.addresses.clone()),
-            backoff: Backoff::new(timing.backoff_first, timing.backoff_most),
+            backoff: Backoff::default(),
             stop: CancellationToken::new(),
             noticed: None,
             config,
@@ -123,19 +136,18 @@ impl Agent {
             dir,
             state,
             sampling,
-            is_copy,
+            is_clone,
         })
     }
 
-    /// What was measured here, for who wants to look.
-    pub fn record(&self) -> Arc<Record> {
-        self.record.clone()
+    pub fn recorder(&self) -> Arc<Recorder> {
+        self.recorder.clone()
     }
 
-    /// Runs until asked to stop, and says goodbye then.
+    /// Runs until `stop` is cancelled, then sends Goodbye.
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), AgentError> {
         self.stop = stop;
-        let (dir, record, board) = (self.dir.clone(), self.record.clone(), self.board.clone());
+        let (dir, recorder, board) = (self.dir.clone(), self.recorder.clone(), self.board.clone());
         let fingerprint = self.caller.identity().fingerprint();
         tracing::info!(
             version = VERSION,
@@ -143,31 +155,31 @@ impl Agent {
             fingerprint,
             "the agent starts"
         );
-        let sampling = record.run(self.sampling.subscribe());
-        let status = board.run(&dir, &record, self.timing.status);
+        let sampling = recorder.run(self.sampling.subscribe());
+        let status = board.run(&dir, &recorder, self.timing.status);
         let ended = tokio::select! {
-            ended = self.live() => ended,
+            ended = self.main_loop() => ended,
             () = sampling => Ok(()),
             () = status => Ok(()),
         };
         self.board
             .change(|status| status.connection = Default::default());
-        self.board.write(&self.dir, &self.record);
+        self.board.write(&self.dir, &self.recorder);
         tracing::info!("the agent stops");
         ended
     }
 
-    async fn live(&mut self) -> Result<(), AgentError> {
+    async fn main_loop(&mut self) -> Result<(), AgentError> {
         loop {
-            let step = match self.state.credential() {
-                _ if self.is_copy => self.take_successor().await?,
+            let next = match self.state.credential() {
+                _ if self.is_clone => self.take_successor().await?,
                 None => self.enrol().await,
                 Some(credential) => self.heartbeat(credential).await,
             };
-            match step {
-                Step::Go => {}
-                Step::Stopped => return Ok(()),
-                Step::Wait(wait) => {
+            match next {
+                Next::Continue => {}
+                Next::Stop => return Ok(()),
+                Next::Wait(wait) => {
                     if self.wait(wait).await.is_none() {
                         return Ok(());
                     }
@@ -176,7 +188,7 @@ impl Agent {
         }
     }
 
-    /// `None`: asked to stop meanwhile.
+    /// `None`: the agent was stopped meanwhile.
     async fn wait(&self, wait: Duration) -> Option<()> {
         let until = Timestamp::now().checked_add(wait).ok();
         self.board
@@ -185,42 +197,61 @@ impl Agent {
         self.stop.run_until_cancelled(pause).await
     }
 
-    /// What a failed call means for what comes next.
-    fn after(&mut self, error: &CallError) -> Step {
-        let (reason, name) = match error {
-            CallError::Refused(refusal) => (refusal.reason, refusal.name.as_str()),
-            _ => (Reason::Lost, ""),
+    /// Decides what follows a failed call: how long to wait, and with which state, and so
+    /// which activity, to return. The wire contract maps each refusal to an [`Action`].
+    ///
+    /// The wait: a replaced stream waits a fixed time, because two copies of one agent
+    /// would otherwise replace each other in a loop. A refused token waits long without a
+    /// hint, because only a person can change it. All other failures use the backoff,
+    /// including those that change the state: a service that refuses every JWT it issues
+    /// must not be called in a loop either.
+    ///
+    /// The state: without its JWT the agent registers next. A deleted agent discards its
+    /// whole state, so that it registers with the token again. Only failures that another
+    /// instance may not have move on to the next address; after a refusal of the agent
+    /// itself, every instance would answer the same.
+    fn after_failure(&mut self, error: &CallError) -> Next {
+        let (action, reason) = match error {
+            CallError::Failed(failure) => (failure.action, failure.reason.as_str()),
+            _ => (Action::Reconnect, ""),
         };
         let hint = error.retry_after();
-        let wait = match reason {
-            Reason::Replaced => self.timing.replaced,
-            Reason::Token => hint.unwrap_or(self.timing.token_refused),
-            _ => self.backoff.next(hint),
+        let wait = match action {
+            Action::YieldToReplacement => self.timing.replaced,
+            Action::NewToken => hint.unwrap_or(self.timing.token_refused),
+            _ => self.backoff_wait(hint),
         };
         tracing::warn!(
-            reason = name, %error, address = self.address(), retry_in = ?rounded(wait),
-            "{}", what(reason)
+            reason, %error, address = self.address(), retry_in = ?rounded(wait),
+            "{}", log_line(action)
         );
         self.disconnected(error.to_string());
-        match reason {
-            Reason::Jwt | Reason::NotActive => self.forget_credential(),
-            Reason::Deleted => self.forget_agent(),
-            Reason::IdentityInUse => self.is_copy = true,
-            Reason::Lost | Reason::Later => self.addresses.advance(),
-            Reason::Replaced | Reason::Token | Reason::Misunderstood => {}
+        match action {
+            Action::RegisterAgain | Action::WaitForPerson => self.forget_credential(),
+            Action::RegisterAsNew => self.forget_agent(),
+            Action::TakeSuccessor => self.is_clone = true,
+            Action::Reconnect | Action::RetryLater => self.addresses.advance(),
+            Action::YieldToReplacement | Action::NewToken | Action::Defect => {}
         }
-        Step::Wait(wait)
+        Next::Wait(wait)
     }
 
-    /// The time that a stream has lived decides whether its end is one of many.
-    fn lived_since(&mut self, opened: Instant) {
+    fn backoff_wait(&mut self, hint: Option<Duration>) -> Duration {
+        let bounds = self.timing.backoff();
+        self.backoff.next(bounds, hint, rand::random())
+    }
+
+    /// A call that lived long enough shows that the service works: the next failure
+    /// counts as the first. Resetting on every success would defeat the backoff against
+    /// a service that accepts streams and drops them at once.
+    fn reset_backoff_if_settled(&mut self, opened: Instant) {
         if opened.elapsed() >= self.timing.settled {
             self.backoff.reset();
         }
     }
 }
 
-/// Whose key it is: the site's, or the agent's own, made at its first start.
+/// The site's own key pair, or the agent's key, created at the first start.
 fn identity(dir: &DataDir, config: &Config) -> Result<Identity, AgentError> {
     if let Some(pair) = &config.client_pair {
         return Ok(Identity::from_files(pair)?);
@@ -229,7 +260,7 @@ fn identity(dir: &DataDir, config: &Config) -> Result<Identity, AgentError> {
     if let Some(text) = dir.read(IDENTITY)? {
         return Ok(Identity::from_pem(&text, &name)?);
     }
-    // A copy that was interrupted while it changed its key.
+    // The agent stopped between the two renames of `change_key`: complete the second.
     if let Some(text) = dir.read(SUCCESSOR)? {
         let identity = Identity::from_pem(&text, &name)?;
         dir.rename(SUCCESSOR, IDENTITY)?;
@@ -240,26 +271,25 @@ fn identity(dir: &DataDir, config: &Config) -> Result<Identity, AgentError> {
     Ok(identity)
 }
 
-/// One constant sentence for each.
-fn what(reason: Reason) -> &'static str {
-    match reason {
-        Reason::Jwt => "the JWT is not taken: registering again over the same key",
-        Reason::NotActive => "this agent is not admitted any more",
-        Reason::Deleted => "this agent was deleted: registering as a new one",
-        Reason::Token => {
-            "the enrolment token admits nobody: an administrator makes a new one with `svc-ingest token create`"
+fn log_line(action: Action) -> &'static str {
+    match action {
+        Action::RegisterAgain => "the service refused the JWT: registering again over the same key",
+        Action::WaitForPerson => "this agent is no longer admitted",
+        Action::RegisterAsNew => "this agent was deleted: registering as a new one",
+        Action::NewToken => {
+            "the enrolment token is not valid: an administrator creates a new one with `svc-ingest token create`"
         }
-        Reason::IdentityInUse => {
-            "this key is live on another machine: this disk is a copy, and takes a key of its own"
+        Action::TakeSuccessor => {
+            "this key is live on another machine: this disk is a clone, and the agent creates a new key"
         }
-        Reason::Replaced => "another stream of this agent took over",
-        Reason::Later => "the service asks to come back later",
-        Reason::Misunderstood => "the service did not understand this agent",
-        Reason::Lost => "no connection to the service",
+        Action::YieldToReplacement => "another stream of this agent took over",
+        Action::RetryLater => "the service asks to retry later",
+        Action::Defect => "the service did not accept a message of this agent",
+        Action::Reconnect => "no connection to the service",
     }
 }
 
-/// As a person reads it.
+/// To milliseconds, for the log.
 fn rounded(wait: Duration) -> Duration {
     Duration::from_millis(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX))
 }

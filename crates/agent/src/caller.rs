@@ -1,6 +1,7 @@
-//! Who calls the service: a key, a trust, and what the machine says of itself.
+//! Everything that a call needs: the agent's key, whom it trusts, and the facts about its
+//! machine.
 //!
-//! Certificate files are read for every connection, so that renewed ones are used
+//! Certificate files are read for every connection, so that the agent uses renewed ones
 //! without a restart.
 
 use std::{
@@ -20,11 +21,12 @@ use crate::{
     spool::SpoolError,
     trust::{Trust, TrustError},
     wire::{
-        Address, ConnectError, Connection, Connector, Credential, Patience, Refusal, Stream, greet,
+        Address, CallFailure, ConnectError, Connection, Connector, Credential, HeartbeatCall,
+        Timeouts,
     },
 };
 
-/// What a machine is recognised by: asked anew for each connection, or said by a test.
+/// The facts about the machine: gathered for each connection, or given by a test.
 #[derive(Clone, Debug, Default)]
 pub enum Facts {
     #[default]
@@ -32,7 +34,7 @@ pub enum Facts {
     Given(Box<HostFacts>),
 }
 
-/// Why there is no connection, or none any more.
+/// Why a call failed, or could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     #[error(transparent)]
@@ -42,29 +44,29 @@ pub enum CallError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     #[error(transparent)]
-    Refused(#[from] Refusal),
-    /// What is to be said cannot be read.
+    Failed(#[from] CallFailure),
+    /// The samples to send cannot be read.
     #[error(transparent)]
     Spool(#[from] SpoolError),
 }
 
 impl CallError {
-    /// When to come back, by the service.
+    /// The service's hint when to retry.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Refused(refusal) => refusal.retry_after,
+            Self::Failed(failure) => failure.retry_after,
             _ => None,
         }
     }
 }
 
-/// Everything that a call needs, to be cloned into it.
+/// Cheap to clone into a task that makes a call.
 #[derive(Clone, Debug)]
 pub struct Caller {
     identity: Arc<Identity>,
     client_pair: Option<ClientPair>,
     ca_cert_file: Option<PathBuf>,
-    patience: Patience,
+    timeouts: Timeouts,
     facts: Facts,
     clock: Clock,
     run_id: String,
@@ -76,13 +78,13 @@ impl Caller {
         identity: Identity,
         facts: Facts,
         clock: Clock,
-        patience: Patience,
+        timeouts: Timeouts,
     ) -> Self {
         Self {
             identity: Arc::new(identity),
             client_pair: config.client_pair.clone(),
             ca_cert_file: config.ca_cert_file.clone(),
-            patience,
+            timeouts,
             facts,
             clock,
             run_id: format!("{:032x}", rand::random::<u128>()),
@@ -93,7 +95,7 @@ impl Caller {
         &self.identity
     }
 
-    /// The same machine and run under another key.
+    /// The same machine and run with another key.
     pub fn with_identity(&self, identity: Identity) -> Self {
         Self {
             identity: Arc::new(identity),
@@ -107,18 +109,18 @@ impl Caller {
             None => trust.client(&self.identity)?,
             Some(pair) => trust.client(&Identity::from_files(pair)?)?,
         };
-        let connector = Connector::new(Arc::new(tls), self.patience);
+        let connector = Connector::new(Arc::new(tls), self.timeouts);
         Ok(connector.connect(address).await?)
     }
 
-    /// A connection, and a welcomed stream on it.
+    /// Connects and opens a heartbeat stream.
     pub async fn open(
         &self,
         address: &Address,
         credential: &Credential,
-    ) -> Result<(Stream, Welcome), CallError> {
+    ) -> Result<(HeartbeatCall, Welcome), CallError> {
         let connection = self.connect(address).await?;
-        Ok(greet(connection, credential, self.hello()).await?)
+        Ok(HeartbeatCall::open(connection, credential, self.hello()).await?)
     }
 
     pub fn request(&self, enrolment_token: String) -> RegisterRequest {

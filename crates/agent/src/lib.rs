@@ -17,7 +17,7 @@ pub mod caller;
 pub mod clock;
 pub mod config;
 pub mod data_dir;
-pub mod record;
+pub mod recorder;
 pub mod release;
 pub mod state;
 pub mod status;

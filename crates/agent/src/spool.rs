@@ -2,27 +2,27 @@
 //!
 //! Numbers are given here. Of every number above the acknowledged one there is
 //! always an answer: the sample, or a gap that says why there is none. And a number
-//! that may have been told to the service never names another sample: a record is
+//! that may have been told to the service never names another sample: a frame is
 //! on disk, synced, before `append` returns, hence before anybody can send it. That
 //! sync costs no more than waiting would: at an interval of 30 s the kernel would
 //! write the same page on its own before the next sample.
 //!
-//! `record` is the format, `segment` a file of records, `books` the little that
+//! `frame` is the format, `segment` a file of frames, `books` the little that
 //! segments do not say, `losses` the numbers given up and why. Memory holds a few
 //! words a segment; reading looks at one segment of at most 256 KiB at a time.
 
 mod batch;
-mod books;
+mod checkpoint;
 mod checksum;
-mod keep;
+mod frame;
 mod losses;
 #[cfg(test)]
 mod model;
 mod open;
 mod read;
-mod record;
 mod resume;
 mod segment;
+mod write;
 
 use std::{
     cell::Cell,
@@ -34,10 +34,10 @@ use std::{
 
 use svc_proto::v1;
 
-pub use self::losses::Reason;
+pub use self::losses::LossReason;
 use self::{
-    books::Books,
-    segment::{Segment, Sync, Writer},
+    checkpoint::Checkpoint,
+    segment::{Segment, SyncMode, Writer},
 };
 
 /// The last number that the service takes.
@@ -46,10 +46,10 @@ pub const MAX_SEQ: u64 = i64::MAX as u64 - 1;
 const MAX_SEGMENTS: usize = 1024;
 /// A segment spans at most this part of the age limit, so that little more than
 /// what is too old is kept, and nothing younger is given up.
-const SPANS: u32 = 64;
+const SEGMENTS_PER_AGE: u32 = 64;
 /// Whole segments kept after their acknowledgement, for a service whose database is
 /// restored from a backup.
-const KEPT: usize = 1;
+const KEPT_SEGMENTS: usize = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -78,7 +78,7 @@ pub enum SpoolError {
     DiskFull(#[source] io::Error),
     #[error("the disk failed: the sample is given up")]
     NotStored(#[source] io::Error),
-    #[error("the vitals are too large for a record: the sample is given up")]
+    #[error("the vitals are too large for a frame: the sample is given up")]
     TooLarge,
     #[error("the sequence numbers are used up")]
     NoNumberLeft,
@@ -92,11 +92,11 @@ pub struct Spool {
     dir: PathBuf,
     limits: Limits,
     next: u64,
-    books: Books,
+    checkpoint: Checkpoint,
     /// Whether the books on disk lag behind.
-    stale: bool,
+    checkpoint_stale: bool,
     /// Whether they lag because they could not be written.
-    unsaved: bool,
+    checkpoint_failed: bool,
     segments: VecDeque<Segment>,
     /// Of the newest segment; none before the first append, and after a failure.
     writer: Option<Writer>,
@@ -120,7 +120,7 @@ impl Limits {
     }
 
     fn span(&self) -> u64 {
-        u64::try_from((self.age / SPANS).as_nanos()).unwrap_or(u64::MAX)
+        u64::try_from((self.age / SEGMENTS_PER_AGE).as_nanos()).unwrap_or(u64::MAX)
     }
 }
 
@@ -131,10 +131,10 @@ impl Spool {
         sampled_at: SystemTime,
         vitals: &v1::Vitals,
     ) -> Result<u64, SpoolError> {
-        if self.unsaved {
+        if self.checkpoint_failed {
             self.save();
         }
-        self.store(record::nanos(sampled_at), vitals, Sync::Now)
+        self.store(frame::nanos(sampled_at), vitals, SyncMode::Now)
     }
 
     /// The number that the next sample will bear.
@@ -144,32 +144,32 @@ impl Spool {
 
     /// What the service confirmed last, as far as this spool was told.
     pub fn acked_seq(&self) -> u64 {
-        self.books.acked
+        self.checkpoint.acked
     }
 
     /// The service has everything up to this number.
     pub fn acked(&mut self, up_to: u64) {
         let up_to = up_to.min(self.next - 1);
-        if up_to <= self.books.acked {
+        if up_to <= self.checkpoint.acked {
             return;
         }
-        self.books.acked = up_to;
-        self.books.lost.forget(up_to);
-        self.stale = true;
-        self.drop_oldest(self.holding(up_to + 1).saturating_sub(KEPT));
+        self.checkpoint.acked = up_to;
+        self.checkpoint.lost.forget(up_to);
+        self.checkpoint_stale = true;
+        self.drop_oldest(self.holding(up_to + 1).saturating_sub(KEPT_SEGMENTS));
     }
 
     /// Gives up what is too old or too much.
     pub fn expire(&mut self, now: SystemTime) {
         let age = i64::try_from(self.limits.age.as_nanos()).unwrap_or(i64::MAX);
-        let oldest = record::nanos(now).saturating_sub(age);
+        let oldest = frame::nanos(now).saturating_sub(age);
         self.drop_empty();
         while self
             .segments
             .front()
             .is_some_and(|front| front.newest < oldest)
         {
-            self.give_up_oldest(Reason::TooOld);
+            self.give_up_oldest(LossReason::TooOld);
             self.drop_empty();
         }
         self.make_room(0);
@@ -180,7 +180,7 @@ impl Spool {
 /// Welcome tells how far it is.
 impl Drop for Spool {
     fn drop(&mut self) {
-        if self.stale {
+        if self.checkpoint_stale {
             self.save();
         }
     }

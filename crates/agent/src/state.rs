@@ -18,10 +18,10 @@ pub struct State {
     pub agent_id: Option<String>,
     jwt: Option<String>,
     jwt_expires_at: Option<Timestamp>,
-    /// The service has a place for this key already, because a copy asked for it
-    /// over its origin's: no token is needed, and none may speak for it.
-    #[serde(default)]
-    pub placed: bool,
+    /// This key was registered as a successor over the key of its origin, so it needs no
+    /// token.
+    #[serde(default, rename = "placed")]
+    pub is_successor: bool,
     interval_seconds: Option<u64>,
     time: Option<KnownTime>,
 }
@@ -48,9 +48,9 @@ impl State {
     }
 
     /// Of a key that nothing else is known of.
-    pub fn of_new_key(placed: bool) -> Self {
+    pub fn of_new_key(is_successor: bool) -> Self {
         Self {
-            placed,
+            is_successor,
             ..Self::default()
         }
     }
@@ -114,7 +114,7 @@ impl fmt::Debug for State {
         f.debug_struct("State")
             .field("agent_id", &self.agent_id)
             .field("jwt_expires_at", &self.jwt_expires_at)
-            .field("placed", &self.placed)
+            .field("is_successor", &self.is_successor)
             .finish_non_exhaustive()
     }
 }

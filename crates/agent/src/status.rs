@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use crate::{
     data_dir::{DataDir, STATUS},
-    record::Record,
+    recorder::Recorder,
     release::Notice,
 };
 
@@ -93,19 +93,19 @@ impl Board {
     }
 
     /// Writes what changed, at most every so often.
-    pub async fn run(&self, dir: &Arc<DataDir>, record: &Record, every: Duration) {
+    pub async fn run(&self, dir: &Arc<DataDir>, recorder: &Recorder, every: Duration) {
         loop {
-            self.write(dir, record);
+            self.write(dir, recorder);
             tokio::time::sleep(every).await;
             self.changed.notified().await;
         }
     }
 
     /// A status that cannot be written is no reason to do anything else than before.
-    pub fn write(&self, dir: &DataDir, record: &Record) {
+    pub fn write(&self, dir: &DataDir, recorder: &Recorder) {
         let mut status = self.status().clone();
         status.written_at = Some(Timestamp::now());
-        status.spool = spool(record);
+        status.spool = spool(recorder);
         let text = serde_json::to_string_pretty(&status).unwrap_or_default();
         if let Err(error) = dir.note(STATUS, &text) {
             tracing::debug!(%error, "the status file could not be written");
@@ -117,9 +117,9 @@ impl Board {
     }
 }
 
-fn spool(record: &Record) -> Spool {
-    let usage = record.usage();
-    let (next_seq, acked_seq) = record.numbers();
+fn spool(recorder: &Recorder) -> Spool {
+    let usage = recorder.usage();
+    let (next_seq, acked_seq) = recorder.numbers();
     Spool {
         samples: usage.samples,
         bytes: usage.bytes,

@@ -1,49 +1,60 @@
-//! Every wait of the agent in one value, so that tests can shrink them together
-//! and a reader can see how they fit.
+//! Every wait of the agent in one value, so that tests can shorten them together and a
+//! reader sees how they fit.
 
 use std::time::Duration;
 
-use crate::wire::Patience;
+use svc_proto::contract::{BackoffBounds, limits};
+
+use crate::wire::Timeouts;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// Between attempts without a hint: full jitter below a bound that grows from
+    /// Without a hint, a retry waits a random time below a bound that grows from
     /// `backoff_first` to `backoff_most`.
     pub backoff_first: Duration,
     pub backoff_most: Duration,
-    /// How long a stream must have lived for its end to count as the first failure.
+    /// After a call that lived this long, the next failure counts as the first.
     pub settled: Duration,
     /// How often a rejected or revoked agent asks again.
     pub refused: Duration,
-    /// How often an agent asks again whose token admits nobody.
+    /// How often an agent retries after its token was refused.
     pub token_refused: Duration,
-    /// How long an agent waits that was replaced by a newer stream of its own.
+    /// The wait after a newer stream replaced this agent's stream.
     pub replaced: Duration,
-    /// How long the service may take to hear Goodbye.
+    /// How long the service may take to answer Goodbye.
     pub goodbye: Duration,
-    /// How often at most the status file is written.
+    /// The shortest time between two writes of the status file.
     pub status: Duration,
-    /// How often samples are taken until the service has said so.
+    /// The sampling interval until the service has set one.
     pub interval: Duration,
-    /// Between full reports, on average, while old samples are sent.
+    /// The average pause after each full report, while old samples are sent.
     pub backfill: Duration,
-    pub patience: Patience,
+    pub timeouts: Timeouts,
 }
 
 impl Default for Timing {
     fn default() -> Self {
         Self {
-            backoff_first: Duration::from_secs(1),
-            backoff_most: Duration::from_secs(120),
+            backoff_first: BackoffBounds::STANDARD.first,
+            backoff_most: BackoffBounds::STANDARD.most,
             settled: Duration::from_secs(30),
-            refused: Duration::from_hours(1),
+            refused: limits::NOT_ADMITTED_WAIT,
             token_refused: Duration::from_mins(10),
-            replaced: Duration::from_secs(30),
+            replaced: limits::REPLACED_WAIT,
             goodbye: Duration::from_secs(3),
             status: Duration::from_secs(3),
             interval: Duration::from_secs(30),
             backfill: Duration::from_secs(1),
-            patience: Patience::default(),
+            timeouts: Timeouts::default(),
+        }
+    }
+}
+
+impl Timing {
+    pub fn backoff(&self) -> BackoffBounds {
+        BackoffBounds {
+            first: self.backoff_first,
+            most: self.backoff_most,
         }
     }
 }

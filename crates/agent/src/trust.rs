@@ -57,7 +57,7 @@ impl Trust {
     }
 
     /// By these certificates.
-    pub fn in_certificates(own: Vec<CertificateDer<'static>>) -> Self {
+    pub fn of_certificates(own: Vec<CertificateDer<'static>>) -> Self {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(own.iter().cloned());
         Self {
@@ -73,7 +73,7 @@ impl Trust {
         })?;
         let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
         match certificates {
-            Ok(certificates) if !certificates.is_empty() => Ok(Self::in_certificates(certificates)),
+            Ok(certificates) if !certificates.is_empty() => Ok(Self::of_certificates(certificates)),
             _ => Err(TrustError::Empty { path: path.into() }),
         }
     }

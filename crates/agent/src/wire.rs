@@ -1,20 +1,20 @@
-//! The conversation with the service, without a disk: addresses, connections, the
-//! two calls, and what refusals mean. Whoever plays many agents at once uses this
-//! module, [`identity`](crate::identity) and [`trust`](crate::trust) alone.
+//! The client side of the protocol, without a disk: addresses, connections, the two
+//! calls, and how a call fails.
+//!
+//! A program that simulates many agents needs only this module,
+//! [`identity`](crate::identity) and [`trust`](crate::trust).
 
 mod address;
-mod backoff;
 mod connect;
+mod failure;
+mod heartbeat;
 mod probe;
-mod refusal;
 mod register;
-mod stream;
 
 pub use address::{Address, Addresses};
-pub use backoff::Backoff;
-pub use connect::{ConnectError, Connection, Connector, Patience};
+pub use connect::{ConnectError, Connection, Connector, Timeouts};
+pub use failure::CallFailure;
+pub use heartbeat::{HeartbeatCall, MAX_REPORT_BYTES, MAX_REPORT_SAMPLES};
+pub(crate) use heartbeat::{duration, system_time};
 pub use probe::probe;
-pub use refusal::{Reason, Refusal};
-pub use register::{Credential, Registering, Standing, register};
-pub use stream::{Heard, MAX_REPORT_BYTES, MAX_REPORT_SAMPLES, Stream, greet};
-pub(crate) use stream::{length, time};
+pub use register::{Credential, RegisterCall, RegistrationStatus};

@@ -1,59 +1,61 @@
-//! Until the service admits this key: register, wait on the call while a person
-//! decides, and say in the log what is waited for.
+//! Registration: one `Register` call, which stays open until an administrator has
+//! decided.
 
 use secrecy::ExposeSecret;
 use tokio::time::Instant;
 
-use super::{Agent, Step};
+use super::{Agent, Next};
 use crate::{
     caller::CallError,
     config::Token,
     data_dir::short,
     status::Enrolment,
-    wire::{Credential, Registering, Standing, register},
+    wire::{Credential, RegisterCall, RegistrationStatus},
 };
 
 impl Agent {
-    pub(super) async fn enrol(&mut self) -> Step {
+    pub(super) async fn enrol(&mut self) -> Next {
         let stop = self.stop.clone();
-        let asked = stop.run_until_cancelled(self.ask()).await;
-        match asked {
-            None => Step::Stopped,
-            Some(Err(error)) => self.after(&error),
-            Some(Ok(Standing::Active {
+        match stop.run_until_cancelled(self.register()).await {
+            None => Next::Stop,
+            Some(Err(error)) => self.after_failure(&error),
+            Some(Ok(RegistrationStatus::Active {
                 agent_id,
                 credential,
             })) => self.admitted(agent_id, &credential),
-            Some(Ok(standing)) => self.turned_away(standing),
+            Some(Ok(status)) => self.not_admitted(status),
         }
     }
 
-    /// One call, until it is decided.
-    async fn ask(&mut self) -> Result<Standing, CallError> {
+    /// Returns the first status that is not PENDING.
+    async fn register(&mut self) -> Result<RegistrationStatus, CallError> {
         let Some(address) = self.addresses.current().cloned() else {
             return std::future::pending().await;
         };
         let connection = self.caller.connect(&address).await?;
         let request = self.caller.request(self.token());
-        let mut call = register(connection, request).await?;
+        let mut call = RegisterCall::open(connection, request).await?;
         let opened = Instant::now();
         let decision = self.decision(&mut call).await;
-        self.lived_since(opened);
+        self.reset_backoff_if_settled(opened);
         decision
     }
 
-    async fn decision(&mut self, call: &mut Registering) -> Result<Standing, CallError> {
+    async fn decision(&mut self, call: &mut RegisterCall) -> Result<RegistrationStatus, CallError> {
         loop {
-            match call.answer().await? {
-                Standing::Pending { agent_id, message } => self.waits(&agent_id, &message),
+            match call.status().await? {
+                RegistrationStatus::Pending { agent_id, message } => {
+                    self.pending(&agent_id, &message);
+                }
                 decided => return Ok(decided),
             }
         }
     }
 
-    /// A key that has its place already needs no token, and none may speak for it.
+    /// A successor key has its place already and needs no token. Sending one could admit
+    /// the clone by the rules of the token instead of an administrator's decision.
     fn token(&self) -> String {
-        if self.state.placed {
+        if self.state.is_successor {
             return String::new();
         }
         match &self.config.token {
@@ -69,14 +71,14 @@ impl Agent {
         }
     }
 
-    /// Said once for each thing that is waited for, however often the call is repeated.
-    fn waits(&mut self, agent_id: &str, message: &str) {
+    /// Logs each message once, however often the call is repeated.
+    fn pending(&mut self, agent_id: &str, message: &str) {
         let fingerprint = self.caller.identity().fingerprint();
         let known = self.state.agent_id.as_deref() == Some(agent_id);
         self.state.agent_id = Some(agent_id.to_owned());
         self.connected();
-        let news = self.stands(Enrolment::Pending, message);
-        if news || !known {
+        let is_new = self.set_enrolment(Enrolment::Pending, message);
+        if is_new || !known {
             tracing::info!(
                 agent.id = agent_id,
                 key = short(&fingerprint),
@@ -87,43 +89,50 @@ impl Agent {
         }
     }
 
-    fn admitted(&mut self, agent_id: String, credential: &Credential) -> Step {
+    fn admitted(&mut self, agent_id: String, credential: &Credential) -> Next {
         tracing::info!(agent.id = agent_id, "this agent is admitted");
         self.state.agent_id = Some(agent_id);
         self.take_credential(credential);
-        self.stands(Enrolment::Active, "");
+        self.set_enrolment(Enrolment::Active, "");
         self.sample(|sampling| sampling.on = true);
-        Step::Go
+        Next::Continue
     }
 
-    /// Only a person can change it: it is asked for once an hour, and nothing is measured.
-    fn turned_away(&mut self, standing: Standing) -> Step {
-        let (enrolment, agent_id, message) = match standing {
-            Standing::Rejected { agent_id, message } => (Enrolment::Rejected, agent_id, message),
-            Standing::Revoked { agent_id, message } => (Enrolment::Revoked, agent_id, message),
-            Standing::Pending { .. } | Standing::Active { .. } => return Step::Go,
+    /// Only an administrator can change the decision, so the agent asks rarely. It takes
+    /// no samples meanwhile.
+    fn not_admitted(&mut self, status: RegistrationStatus) -> Next {
+        let (enrolment, agent_id, message) = match status {
+            RegistrationStatus::Rejected { agent_id, message } => {
+                (Enrolment::Rejected, agent_id, message)
+            }
+            RegistrationStatus::Revoked { agent_id, message } => {
+                (Enrolment::Revoked, agent_id, message)
+            }
+            RegistrationStatus::Pending { .. } | RegistrationStatus::Active { .. } => {
+                return Next::Continue;
+            }
         };
-        self.stands(enrolment, &message);
+        self.set_enrolment(enrolment, &message);
         self.sample(|sampling| sampling.on = false);
         let wait = self.timing.refused;
         tracing::warn!(
             agent.id = agent_id, message, retry_in = ?wait,
             "this agent is not admitted: asking again later"
         );
-        Step::Wait(wait)
+        Next::Wait(wait)
     }
 
-    /// Whether that is news.
-    fn stands(&self, enrolment: Enrolment, message: &str) -> bool {
+    /// Returns whether the status or its message changed.
+    fn set_enrolment(&self, enrolment: Enrolment, message: &str) -> bool {
         let message = Some(message.to_owned()).filter(|message| !message.is_empty());
         let agent_id = self.state.agent_id.clone();
-        let mut news = false;
+        let mut is_new = false;
         self.board.change(|status| {
-            news = status.enrolment != enrolment || status.message != message;
+            is_new = status.enrolment != enrolment || status.message != message;
             (status.enrolment, status.message) = (enrolment, message);
             status.agent_id = agent_id;
             status.connection.error = None;
         });
-        news
+        is_new
     }
 }

@@ -1,102 +1,114 @@
-//! One heartbeat stream, from its Welcome to its end: reports out, acknowledgements
-//! in, and on a Drain a new stream before the old one is left.
+//! One heartbeat session: reports out, acknowledgements in, and on a Drain a new stream
+//! before the old one is left.
 //!
-//! At most two reports wait for their acknowledgement, as the service reads no more.
-//! A full report, which means that old samples are being sent, is followed by a pause:
-//! a fleet that comes back after an outage does not come all at once. Order is by
-//! number, so the pause is short beside what one report carries.
+//! [`Session::serve`] alternates between two steps. `send` sends as many reports as the
+//! protocol and the pace allow. `step` then waits for the first event: a message of the
+//! service, the end of a move to another instance, a new sample, the end of a pause, or
+//! the request to stop. Every event is followed by another `send`, so no event has to
+//! say whether it made room for a report.
+//!
+//! At most two reports wait for their acknowledgement, because the service reads no more.
+//! A full report means that the agent sends old samples. A pause follows it, so that a
+//! fleet that returns after an outage does not send everything at once. Samples are sent
+//! in the order of their numbers, so fresh ones wait behind old ones; the pause is
+//! short compared with the time that one report covers.
 
-mod moving;
+mod drain;
 mod pace;
 
 use std::{collections::VecDeque, ops::RangeInclusive, time::Duration};
 
 use jiff::Timestamp;
-use svc_proto::v1::{Rejection, Report, Settings, Welcome};
+use svc_proto::{
+    ServerMessage,
+    contract::{Action, limits},
+    v1::{Rejection, Report, Settings, Welcome},
+};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::{Agent, Step};
+use super::{Agent, Next};
 use crate::{
     caller::CallError,
     release,
-    wire::{Credential, Heard, Reason, Refusal, Stream, length, time},
+    status::Enrolment,
+    wire::{CallFailure, Credential, HeartbeatCall, duration, system_time},
 };
-use moving::Move;
+use drain::PendingMove;
 use pace::Pace;
 
-const MAX_IN_FLIGHT: usize = 2;
-/// Whatever the service says, samples are not taken more or less often than this.
+/// Whatever interval the service sets, the agent samples within these bounds.
 const INTERVALS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(24);
 
-/// Why a session is over.
-enum Over {
+enum SessionEnd {
     Stopped,
     Failed(CallError),
 }
 
-impl<E: Into<CallError>> From<E> for Over {
+impl<E: Into<CallError>> From<E> for SessionEnd {
     fn from(error: E) -> Self {
         Self::Failed(error.into())
     }
 }
 
 impl Agent {
-    pub(super) async fn heartbeat(&mut self, credential: Credential) -> Step {
+    pub(super) async fn heartbeat(&mut self, credential: Credential) -> Next {
         let Some(address) = self.addresses.current().cloned() else {
-            return Step::Stopped;
+            return Next::Stop;
         };
         let caller = self.caller.clone();
         let stop = self.stop.clone();
         let opening = caller.open(&address, &credential);
-        let (stream, welcome) = match stop.run_until_cancelled(opening).await {
-            None => return Step::Stopped,
-            Some(Err(error)) => return self.after(&error),
+        let (call, welcome) = match stop.run_until_cancelled(opening).await {
+            None => return Next::Stop,
+            Some(Err(error)) => return self.after_failure(&error),
             Some(Ok(opened)) => opened,
         };
         let opened = Instant::now();
-        let mut session = Session::new(self, stream);
-        let over = match session.welcomed(welcome) {
+        let mut session = Session::new(self, call);
+        let end = match session.welcomed(welcome) {
             Ok(()) => session.serve().await,
-            Err(over) => over,
+            Err(end) => end,
         };
-        self.lived_since(opened);
-        match over {
-            Over::Stopped => Step::Stopped,
-            Over::Failed(error) => self.after(&error),
+        self.reset_backoff_if_settled(opened);
+        match end {
+            SessionEnd::Stopped => Next::Stop,
+            SessionEnd::Failed(error) => self.after_failure(&error),
         }
     }
 }
 
 struct Session<'a> {
     agent: &'a mut Agent,
-    /// None once it has ended while its successor is on its way.
-    stream: Option<Stream>,
-    moving: Option<Move>,
-    /// The last number that was sent on this stream.
+    /// `None` after the stream ended while the agent moves to another instance.
+    call: Option<HeartbeatCall>,
+    pending_move: Option<PendingMove>,
+    /// The last number that was sent on the current stream.
     sent: u64,
-    /// The last numbers of the reports that wait for their acknowledgement.
+    /// The last number of each report that waits for its acknowledgement.
     in_flight: VecDeque<u64>,
     pace: Pace,
 }
 
 impl<'a> Session<'a> {
-    fn new(agent: &'a mut Agent, stream: Stream) -> Self {
+    fn new(agent: &'a mut Agent, call: HeartbeatCall) -> Self {
         Self {
             pace: Pace::new(agent.timing.backfill, Instant::now()),
-            stream: Some(stream),
-            moving: None,
+            call: Some(call),
+            pending_move: None,
             sent: 0,
             in_flight: VecDeque::new(),
             agent,
         }
     }
 
-    /// The numbers, the time and the settings, by the service.
-    fn welcomed(&mut self, welcome: Welcome) -> Result<(), Over> {
+    /// Takes over the watermark, the time and the settings of the service. Everything
+    /// above the watermark is sent again on this stream, because the acknowledgements of
+    /// a former stream can no longer arrive.
+    fn welcomed(&mut self, welcome: Welcome) -> Result<(), SessionEnd> {
         let acked = welcome.acked_seq;
-        let server_time = time(welcome.server_time);
-        self.agent.record.welcome(acked, server_time)?;
-        self.agent.keep_time();
+        let server_time = system_time(welcome.server_time);
+        self.agent.recorder.welcome(acked, server_time)?;
+        self.agent.save_time();
         (self.sent, self.in_flight) = (acked, VecDeque::new());
         tracing::info!(
             agent.id = welcome.agent_id,
@@ -106,68 +118,74 @@ impl<'a> Session<'a> {
         );
         self.agent.connected();
         self.agent.board.change(|status| {
-            status.enrolment = crate::status::Enrolment::Active;
+            status.enrolment = Enrolment::Active;
             status.message = None;
         });
         if let Some(settings) = welcome.settings {
-            self.heed_settings(&settings);
+            self.apply_settings(&settings);
         }
         Ok(())
     }
 
-    async fn serve(&mut self) -> Over {
+    async fn serve(&mut self) -> SessionEnd {
         loop {
             let step = match self.send().await {
                 Ok(()) => self.step().await,
-                Err(over) => Err(over),
+                Err(end) => Err(end),
             };
-            if let Err(over) = step {
-                return over;
+            if let Err(end) = step {
+                return end;
             }
         }
     }
 
-    /// The next thing that happens.
-    async fn step(&mut self) -> Result<(), Over> {
+    /// Waits for the next event and handles it. Every branch is cancel-safe: a branch that
+    /// loses the race has taken nothing that a later call would miss.
+    async fn step(&mut self) -> Result<(), SessionEnd> {
         let stop = self.agent.stop.clone();
-        let record = self.agent.record.clone();
-        let room = self.stream.is_some() && self.in_flight.len() < MAX_IN_FLIGHT;
+        let recorder = self.agent.recorder.clone();
+        let may_send = self.call.is_some() && self.has_room();
         let pause = self.pace.until(Instant::now());
         tokio::select! {
             () = stop.cancelled() => {
                 self.goodbye().await;
-                Err(Over::Stopped)
+                Err(SessionEnd::Stopped)
             }
-            heard = hear(&mut self.stream) => match heard {
-                Ok(heard) => {
-                    self.heed(heard);
+            message = next_message(&mut self.call) => match message {
+                Ok(message) => {
+                    self.handle(message);
                     Ok(())
                 }
-                Err(refusal) => self.left(refusal),
+                Err(failure) => self.stream_ended(failure),
             },
-            moved = moving::arrival(&mut self.moving) => self.moved(moved),
-            () = record.grown(), if room && pause.is_none() => Ok(()),
-            () = sleep_until(pause.unwrap_or_else(Instant::now)), if room && pause.is_some() => Ok(()),
+            moved = drain::arrival(&mut self.pending_move) => self.moved(moved),
+            () = recorder.sample_taken(), if may_send && pause.is_none() => Ok(()),
+            () = sleep_until(pause.unwrap_or_else(Instant::now)), if may_send && pause.is_some() => Ok(()),
         }
     }
 
-    /// As much as may be on its way now.
-    async fn send(&mut self) -> Result<(), Over> {
-        while let Some(stream) = &self.stream
-            && self.in_flight.len() < MAX_IN_FLIGHT
+    fn has_room(&self) -> bool {
+        self.in_flight.len() < limits::MAX_REPORTS_IN_FLIGHT
+    }
+
+    /// Sends reports until the limit of unacknowledged reports, the pace or the end of
+    /// the spool is reached.
+    async fn send(&mut self) -> Result<(), SessionEnd> {
+        while let Some(call) = &self.call
+            && self.has_room()
             && self.pace.until(Instant::now()).is_none()
         {
-            let Some(report) = self.agent.record.report(self.sent)? else {
+            let Some(report) = self.agent.recorder.report(self.sent)? else {
                 return Ok(());
             };
             let Some(last) = last_number(&report) else {
                 return Ok(());
             };
             self.pace.sent(report.samples.len(), Instant::now());
-            // The stream holds two messages, and no more than two are on their way: no wait.
-            if let Err(refusal) = stream.report(report).await {
-                tracing::debug!(error = %refusal, "a report was not taken: its stream has ended");
-                return Ok(()); // What the stream hears says why.
+            // This does not wait: the call's queue holds as many messages as may be in flight.
+            if let Err(failure) = call.report(report).await {
+                tracing::debug!(error = %failure, "a report was not sent: its stream has ended");
+                return Ok(()); // The next message of the stream is the reason.
             }
             self.sent = last;
             self.in_flight.push_back(last);
@@ -175,15 +193,18 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn heed(&mut self, heard: Heard) {
-        match heard {
-            Heard::Ack { up_to, rejected } => self.acknowledged(up_to, &rejected),
-            Heard::Settings(settings) => self.heed_settings(&settings),
-            Heard::Drain { reconnect_after } => self.drain(reconnect_after),
-            Heard::Credential(credential) => {
-                tracing::debug!("a new JWT came");
-                self.agent.take_credential(&credential);
+    fn handle(&mut self, message: ServerMessage) {
+        match message {
+            ServerMessage::Ack(ack) => self.acknowledged(ack.up_to_seq, &ack.rejected),
+            ServerMessage::Settings(settings) => self.apply_settings(&settings),
+            ServerMessage::Drain(drain) => {
+                self.drain(duration(drain.reconnect_after).unwrap_or_default());
             }
+            ServerMessage::Credential(credential) => {
+                tracing::debug!("the service sent a new JWT");
+                self.agent.take_credential(&credential.into());
+            }
+            ServerMessage::Welcome(_) => {} // `HeartbeatCall::message` never returns it.
         }
     }
 
@@ -196,17 +217,15 @@ impl<'a> Session<'a> {
                 "the service rejected samples"
             );
         }
-        while self.in_flight.front().is_some_and(|last| *last <= up_to) {
-            self.in_flight.pop_front();
-        }
-        self.agent.record.acked(up_to);
+        while self.in_flight.pop_front_if(|last| *last <= up_to).is_some() {}
+        self.agent.recorder.acked(up_to);
         self.agent
             .board
             .change(|status| status.last_acknowledged_at = Some(Timestamp::now()));
     }
 
-    fn heed_settings(&mut self, settings: &Settings) {
-        let interval = length(settings.heartbeat_interval);
+    fn apply_settings(&mut self, settings: &Settings) {
+        let interval = duration(settings.heartbeat_interval);
         if let Some(interval) = interval.filter(|interval| !interval.is_zero()) {
             let interval = interval.clamp(*INTERVALS.start(), *INTERVALS.end());
             self.agent.set_interval(interval);
@@ -216,39 +235,41 @@ impl<'a> Session<'a> {
             tracing::info!(
                 version = news.version,
                 url = news.url,
-                "a newer agent is to be had"
+                "a newer agent version is available"
             );
         }
         self.agent.noticed.clone_from(&notice);
         self.agent.board.change(|status| status.update = notice);
     }
 
-    /// The stream has ended. Where its successor is on its way, that is waited for.
-    fn left(&mut self, refusal: Refusal) -> Result<(), Over> {
-        let expected = matches!(
-            refusal.reason,
-            Reason::Lost | Reason::Later | Reason::Replaced
-        );
-        if self.moving.is_none() || !expected {
-            return Err(refusal.into());
+    async fn goodbye(&mut self) {
+        if let Some(call) = self.call.take() {
+            let sent = timeout(self.agent.timing.goodbye, call.goodbye("stopped")).await;
+            tracing::debug!(received = matches!(sent, Ok(Ok(()))), "Goodbye was sent");
         }
-        self.agent.disconnected(refusal.to_string());
-        self.stream = None;
-        Ok(())
     }
 
-    async fn goodbye(&mut self) {
-        if let Some(stream) = self.stream.take() {
-            let said = timeout(self.agent.timing.goodbye, stream.goodbye("stopped")).await;
-            tracing::debug!(heard = matches!(said, Ok(Ok(()))), "goodbye was said");
+    /// A stream may end before the agent has moved to another instance. The session then
+    /// waits for the move without a stream, unless the failure concerns the agent itself:
+    /// such a refusal would meet it on the other instance as well.
+    fn stream_ended(&mut self, failure: CallFailure) -> Result<(), SessionEnd> {
+        let is_expected = matches!(
+            failure.action,
+            Action::Reconnect | Action::RetryLater | Action::YieldToReplacement
+        );
+        if self.pending_move.is_none() || !is_expected {
+            return Err(failure.into());
         }
+        self.agent.disconnected(failure.to_string());
+        self.call = None;
+        Ok(())
     }
 }
 
-/// A stream that has ended says nothing more.
-async fn hear(stream: &mut Option<Stream>) -> Result<Heard, Refusal> {
-    match stream {
-        Some(stream) => stream.hear().await,
+/// Pending forever without a stream.
+async fn next_message(call: &mut Option<HeartbeatCall>) -> Result<ServerMessage, CallFailure> {
+    match call {
+        Some(call) => call.message().await,
         None => std::future::pending().await,
     }
 }

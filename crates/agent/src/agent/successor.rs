@@ -1,40 +1,58 @@
-//! A copy of another machine's disk takes a key of its own: the old key speaks once
-//! more, to ask for a place for the new one, and is set aside.
+//! A clone of another machine's disk takes a key of its own.
 //!
-//! Every step may be interrupted. The new key is on disk before the service hears of
-//! it, the service answers a repeated question alike, and the files change their names
-//! last; a start that finds a successor goes on where the last one ended.
+//! Two machines with one key are one agent to the service, and would fight for one
+//! stream and one sequence of numbers. The service notices that the key is live on two
+//! machines and refuses one of them with IDENTITY_IN_USE. That agent creates a successor
+//! key, registers its hash over the old key, which proves where it comes from, and then
+//! continues as a new agent that waits for approval. The old key is set aside.
+//!
+//! The agent may be stopped between any two steps. The order makes each of them safe:
+//!
+//! 1. `successor.pem` is on disk before the service learns of the key. A restart finds
+//!    the file and repeats the registration with the same key, which the service answers
+//!    in the same way. Otherwise each attempt would leave another pending agent behind.
+//! 2. The state of the old key (its JWT, above all) is discarded before the files are
+//!    renamed. A restart at this point still has the old key and `successor.pem`, and
+//!    repeats step 1.
+//! 3. `identity.pem` is set aside, and `successor.pem` takes its name. A restart between
+//!    the two renames finds no `identity.pem`, and completes the second one
+//!    (`identity` in `agent.rs`).
+//!
+//! The samples of the old key are deleted: their numbers belong to the origin's agent.
 
-use super::{Agent, AgentError, Step};
+use svc_proto::contract::Action;
+
+use super::{Agent, AgentError, Next};
 use crate::{
     caller::CallError,
     data_dir::{DataDirError, IDENTITY, SUCCESSOR, short},
     identity::Identity,
     spool::Spool,
     state::State,
-    wire::{Reason, register},
+    wire::RegisterCall,
 };
 
 impl Agent {
-    pub(super) async fn take_successor(&mut self) -> Result<Step, AgentError> {
+    pub(super) async fn take_successor(&mut self) -> Result<Next, AgentError> {
         if self.config.client_pair.is_some() {
-            return Ok(self.cannot_change_its_key());
+            return Ok(self.cannot_change_key());
         }
         let successor = self.successor()?;
         let stop = self.stop.clone();
-        let asked = stop.run_until_cancelled(self.ask_for_a_place(&successor));
-        match asked.await {
-            None => Ok(Step::Stopped),
+        let registered = stop.run_until_cancelled(self.register_successor(&successor));
+        match registered.await {
+            None => Ok(Next::Stop),
             Some(Ok(())) => self.change_key(successor, true),
-            // The origin is not active any more: the new key needs a token like any other.
-            Some(Err(CallError::Refused(refusal))) if refusal.reason == Reason::Misunderstood => {
+            // The origin is not active any more, so it cannot vouch for a successor: the
+            // new key needs a token like any other.
+            Some(Err(CallError::Failed(failure))) if failure.action == Action::Defect => {
                 self.change_key(successor, false)
             }
-            Some(Err(error)) => Ok(self.after(&error)),
+            Some(Err(error)) => Ok(self.after_failure(&error)),
         }
     }
 
-    /// The one that an interrupted attempt has left, or a new one.
+    /// The key of an interrupted attempt, or a new one.
     fn successor(&self) -> Result<Identity, AgentError> {
         if let Some(text) = self.dir.read(SUCCESSOR)? {
             return Ok(Identity::from_pem(&text, SUCCESSOR)?);
@@ -44,62 +62,64 @@ impl Agent {
         Ok(successor)
     }
 
-    async fn ask_for_a_place(&self, successor: &Identity) -> Result<(), CallError> {
+    async fn register_successor(&self, successor: &Identity) -> Result<(), CallError> {
         let Some(address) = self.addresses.current() else {
             return std::future::pending().await;
         };
         let connection = self.caller.connect(address).await?;
         let mut request = self.caller.request(String::new());
         request.successor_key = successor.key_hash().to_vec();
-        register(connection, request).await?.answer().await?;
+        RegisterCall::open(connection, request)
+            .await?
+            .status()
+            .await?;
         Ok(())
     }
 
-    /// Samples that were taken under the old key are the origin's numbers: they go with it.
-    fn change_key(&mut self, successor: Identity, placed: bool) -> Result<Step, AgentError> {
+    fn change_key(&mut self, successor: Identity, is_successor: bool) -> Result<Next, AgentError> {
         let (former, new) = (
             self.caller.identity().fingerprint(),
             successor.fingerprint(),
         );
-        self.state = State::of_new_key(placed);
+        self.state = State::of_new_key(is_successor);
         self.state.save(&self.dir)?;
         self.dir
             .rename(IDENTITY, &format!("former-{}.pem", short(&former)))?;
         self.dir.rename(SUCCESSOR, IDENTITY)?;
         let spool = Spool::open(&self.dir.spool(&new), self.config.spool)?;
-        self.record.begin_anew(spool);
+        self.recorder.replace_spool(spool);
         self.sample(|sampling| sampling.on = false);
-        self.forget_samples(&former);
+        self.delete_samples(&former);
         tracing::warn!(
             key = short(&new),
             former_key = short(&former),
-            "this copy has a key of its own now"
+            "this clone has its own key now"
         );
         self.board.change(|status| {
             status.fingerprint.clone_from(&new);
             status.agent_id = None;
         });
         self.caller = self.caller.with_identity(successor);
-        (self.is_copy, self.noticed) = (false, None);
+        (self.is_clone, self.noticed) = (false, None);
         self.backoff.reset();
-        Ok(Step::Go)
+        Ok(Next::Continue)
     }
 
-    fn forget_samples(&self, fingerprint: &str) {
+    fn delete_samples(&self, fingerprint: &str) {
         let path = self.dir.spool(fingerprint);
         if let Err(source) = std::fs::remove_dir_all(&path) {
             let error = DataDirError::Io { path, source };
-            tracing::warn!(%error, "the origin's samples could not be removed");
+            tracing::warn!(%error, "the samples of the former key could not be deleted");
         }
     }
 
-    fn cannot_change_its_key(&mut self) -> Step {
-        self.is_copy = false;
+    fn cannot_change_key(&mut self) -> Next {
+        self.is_clone = false;
         let wait = self.timing.refused;
         tracing::error!(
             retry_in = ?wait,
-            "this machine's client_cert_file is in use on another one: give it a certificate and a key of its own"
+            "another machine uses this machine's client_cert_file: give this machine its own certificate and key"
         );
-        Step::Wait(wait)
+        Next::Wait(wait)
     }
 }

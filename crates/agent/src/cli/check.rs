@@ -20,7 +20,7 @@ use crate::{
     data_dir::{IDENTITY, STATE, holder, short},
     identity::Identity,
     trust::Trust,
-    wire::{Address, Patience, probe},
+    wire::{Address, Timeouts, probe},
 };
 
 /// The service bears five minutes, and certificates have dates.
@@ -80,8 +80,8 @@ async fn looks(config: &Config) -> Vec<(String, Finding)> {
     let identity = identity.or_else(|| Identity::generate().ok());
     if let Some(identity) = identity {
         let clock = Clock::system();
-        let patience = Patience::default();
-        let caller = Caller::new(config, identity, Facts::OfThisMachine, clock, patience);
+        let timeouts = Timeouts::default();
+        let caller = Caller::new(config, identity, Facts::OfThisMachine, clock, timeouts);
         for address in &config.addresses {
             found.extend(service(&caller, address).await);
         }
@@ -184,7 +184,7 @@ async fn service(caller: &Caller, address: &Address) -> Vec<(String, Finding)> {
         Err(error) => return vec![(name, Bad(error.to_string()))],
     };
     match probe(connection).await {
-        Err(refusal) => vec![(name, Bad(refusal.to_string()))],
+        Err(failure) => vec![(name, Bad(failure.to_string()))],
         Ok(time) => vec![
             (
                 name,

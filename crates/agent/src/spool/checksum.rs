@@ -1,4 +1,4 @@
-//! CRC-32C (Castagnoli), one byte at a time: records are small and few, so that a
+//! CRC-32C (Castagnoli), one byte at a time: frames are small and few, so that a
 //! table of 1 KiB does what a dependency would.
 
 const POLYNOMIAL: u32 = 0x82f6_3b78;

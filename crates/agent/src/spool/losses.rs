@@ -1,14 +1,14 @@
 //! Numbers that were given up, and why: pure arithmetic on ranges.
 //!
 //! The ranges are sorted and disjoint. A number in one of them is lost, even if its
-//! record can still be read: what was told once stays told. A missing number that
+//! frame can still be read: what was told once stays told. A missing number that
 //! stands in none was damaged, so that every number has an answer whatever happened.
 
 use std::ops::RangeInclusive;
 
 /// Why a number has no sample. The texts go to the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum LossReason {
     SpoolFull,
     TooOld,
     Damaged,
@@ -23,13 +23,13 @@ pub enum Reason {
 pub(super) struct Loss {
     pub first: u64,
     pub last: u64,
-    pub reason: Reason,
+    pub reason: LossReason,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Losses(Vec<Loss>);
 
-impl Reason {
+impl LossReason {
     const ALL: [Self; 6] = [
         Self::SpoolFull,
         Self::TooOld,
@@ -65,7 +65,7 @@ impl Losses {
     pub const MOST: usize = 200;
 
     /// What is lost already keeps its reason.
-    pub fn add(&mut self, first: u64, last: u64, reason: Reason) {
+    pub fn add(&mut self, first: u64, last: u64, reason: LossReason) {
         let free: Vec<Loss> = self.uncovered(first, last, reason);
         self.0.extend(free);
         self.0.sort_unstable_by_key(|loss| loss.first);
@@ -89,7 +89,7 @@ impl Losses {
                 ..*loss
             })
         });
-        let mut all = self.uncovered(first, last, Reason::Damaged);
+        let mut all = self.uncovered(first, last, LossReason::Damaged);
         all.extend(known);
         all.sort_unstable_by_key(|loss| loss.first);
         all
@@ -102,7 +102,7 @@ impl Losses {
 
     pub fn covers(&self, numbers: RangeInclusive<u64>) -> bool {
         let (first, last) = numbers.into_inner();
-        self.uncovered(first, last, Reason::Damaged).is_empty()
+        self.uncovered(first, last, LossReason::Damaged).is_empty()
     }
 
     /// Numbers up to `seq` need no answer any more.
@@ -122,7 +122,7 @@ impl Losses {
     }
 
     /// The parts of a range that no loss covers.
-    fn uncovered(&self, first: u64, last: u64, reason: Reason) -> Vec<Loss> {
+    fn uncovered(&self, first: u64, last: u64, reason: LossReason) -> Vec<Loss> {
         let (mut parts, mut from) = (Vec::new(), first);
         for loss in self.0.iter().filter(|loss| loss.last >= first) {
             if loss.first > last {
@@ -157,26 +157,26 @@ mod tests {
     #[test]
     fn neighbours_of_one_reason_are_one_range() {
         let mut losses = Losses::default();
-        losses.add(4, 5, Reason::DiskFull);
-        losses.add(1, 2, Reason::DiskFull);
-        losses.add(3, 3, Reason::DiskFull);
-        losses.add(6, 6, Reason::TooOld);
+        losses.add(4, 5, LossReason::DiskFull);
+        losses.add(1, 2, LossReason::DiskFull);
+        losses.add(3, 3, LossReason::DiskFull);
+        losses.add(6, 6, LossReason::TooOld);
         let ranges: Vec<_> = losses.iter().map(|loss| (loss.first, loss.last)).collect();
         assert_eq!(ranges, [(1, 5), (6, 6)]);
     }
 
     #[test]
     fn reasons_have_codes_that_last_and_texts_that_the_service_takes() {
-        for (code, reason) in Reason::ALL.into_iter().enumerate() {
+        for (code, reason) in LossReason::ALL.into_iter().enumerate() {
             assert_eq!(usize::from(reason.code()), code);
-            assert_eq!(Reason::from_code(reason.code()), Some(reason));
+            assert_eq!(LossReason::from_code(reason.code()), Some(reason));
             assert!(reason.text().len() <= 255);
         }
-        assert_eq!(Reason::from_code(6), None);
+        assert_eq!(LossReason::from_code(6), None);
     }
 
-    fn reason() -> impl Strategy<Value = Reason> {
-        prop::sample::select(Reason::ALL.to_vec())
+    fn reason() -> impl Strategy<Value = LossReason> {
+        prop::sample::select(LossReason::ALL.to_vec())
     }
 
     proptest! {
@@ -203,7 +203,7 @@ mod tests {
             for loss in losses.explain(asked, 75) {
                 prop_assert_eq!(loss.first, next);
                 for seq in loss.first..=loss.last {
-                    prop_assert_eq!(loss.reason, table[seq as usize].unwrap_or(Reason::Damaged));
+                    prop_assert_eq!(loss.reason, table[seq as usize].unwrap_or(LossReason::Damaged));
                 }
                 next = loss.last + 1;
             }

@@ -35,7 +35,7 @@ enum Step {
     Tear(f64),
     /// Somewhere in a segment.
     Flip(prop::sample::Index, prop::sample::Index),
-    FlipBooks(prop::sample::Index),
+    FlipCheckpoint(prop::sample::Index),
     /// Welcome with this much more, or less, than was acknowledged.
     Resume(i64),
     Wait(u16),
@@ -52,7 +52,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Crash),
         2 => (0.0..1.0).prop_map(Step::Tear),
         1 => any::<(Index, Index)>().prop_map(|(file, bit)| Step::Flip(file, bit)),
-        1 => any::<Index>().prop_map(Step::FlipBooks),
+        1 => any::<Index>().prop_map(Step::FlipCheckpoint),
         2 => (-60_i64..60).prop_map(Step::Resume),
         1 => (0_u16..2_000).prop_map(Step::Wait),
         1 => Just(Step::Expire),
@@ -167,14 +167,14 @@ impl Model {
         let spool = Spool::open(self.dir.path(), LIMITS).unwrap();
         assert!(spool.next_seq() >= next.min(self.acked + 1));
         self.acked = spool.acked_seq();
-        let midway = spool.books.unsent_after;
+        let midway = spool.checkpoint.unsent_after;
         self.sent = midway.unwrap_or(spool.next_seq() - 1);
         self.spool = Some(spool);
     }
 
     /// Without the books that a clean end would leave.
     fn abandon(&mut self) {
-        self.spool().stale = false;
+        self.spool().checkpoint_stale = false;
         self.spool = None;
     }
 
@@ -204,7 +204,7 @@ impl Model {
     }
 
     fn read(&mut self, most: usize, bytes: usize) {
-        if self.spool().books.unsent_after.is_some() {
+        if self.spool().checkpoint.unsent_after.is_some() {
             self.resume(0); // Welcome goes first
         }
         let mut next = self.acked + 1;
@@ -299,7 +299,7 @@ impl Model {
                     self.crash();
                 }
             }
-            Step::FlipBooks(bit) => {
+            Step::FlipCheckpoint(bit) => {
                 flip(&self.dir.path().join("books"), bit, &mut self.flipped);
                 self.crash();
                 self.forgotten = self.most_acked;
@@ -407,11 +407,11 @@ proptest! {
     }
 }
 
-/// Noise, and noise around records that are good.
+/// Noise, and noise around frames that are good.
 fn content() -> impl Strategy<Value = Vec<u8>> {
     let noise = || prop::collection::vec(any::<u8>(), 0..300);
     let good = (1_u64..250, 0_i64..1_000)
-        .prop_map(|(seq, at)| record::encode(seq, at, &vitals(seq)).unwrap());
+        .prop_map(|(seq, at)| frame::encode(seq, at, &vitals(seq)).unwrap());
     let pieces = prop::collection::vec(prop_oneof![2 => good, 1 => noise()], 0..12);
     prop_oneof![2 => pieces.prop_map(|pieces| pieces.concat()), 1 => noise()]
 }

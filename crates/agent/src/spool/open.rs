@@ -1,6 +1,6 @@
 //! Opening: what is on disk becomes a spool, whatever is on disk.
 //!
-//! Every record is looked at once. An unfinished write is cut off; what is damaged
+//! Every frame is looked at once. An unfinished write is cut off; what is damaged
 //! is left out, and its numbers are gaps because nothing answers for them. The
 //! next number is above every one that can have been told to the service.
 
@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     Limits, MAX_SEGMENTS, MAX_SEQ, Spool, SpoolError,
-    books::Books,
+    checkpoint::Checkpoint,
     segment::{self, End, Segment, Writer},
 };
 
@@ -25,23 +25,28 @@ impl Spool {
 
     fn load(dir: &Path, limits: Limits) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        let mut books = Books::load(dir)?;
+        let mut checkpoint = Checkpoint::load(dir)?;
         let (segments, end) = inspect(dir)?;
-        let next = [end.next, books.next, books.acked + 1, books.lost.last() + 1];
+        let next = [
+            end.next,
+            checkpoint.next,
+            checkpoint.acked + 1,
+            checkpoint.lost.last() + 1,
+        ];
         let next = next.into_iter().fold(1, u64::max);
-        books.lost.forget(books.acked);
+        checkpoint.lost.forget(checkpoint.acked);
         let writer = match (segments.back(), end.offset) {
             (Some(newest), Some(offset)) => Some(Writer::reopen(dir, newest.first, offset)?),
             _ => None,
         };
-        let sent = Cell::new(books.unsent_after.unwrap_or(next - 1));
+        let sent = Cell::new(checkpoint.unsent_after.unwrap_or(next - 1));
         let mut spool = Self {
             dir: dir.into(),
             limits,
             next,
-            books,
-            stale: true,
-            unsaved: false,
+            checkpoint,
+            checkpoint_stale: true,
+            checkpoint_failed: false,
             segments,
             writer,
             sent,
@@ -55,8 +60,8 @@ impl Spool {
     fn settle(&mut self) {
         self.save();
         while let Some(oldest) = self.segments.front() {
-            let rest = oldest.first.max(self.books.acked + 1)..=self.last_of(0);
-            let is_lost = !rest.is_empty() && self.books.lost.covers(rest);
+            let rest = oldest.first.max(self.checkpoint.acked + 1)..=self.last_of(0);
+            let is_lost = !rest.is_empty() && self.checkpoint.lost.covers(rest);
             if !is_lost || self.segments.len() == 1 {
                 break;
             }

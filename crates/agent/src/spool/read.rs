@@ -7,7 +7,7 @@ use svc_proto::v1;
 use super::{
     Spool, SpoolError, Usage,
     batch::{Batch, Bounds, Full},
-    record::{Record, Scan, time},
+    frame::{Frame, Scan, time},
     segment,
 };
 
@@ -26,7 +26,7 @@ impl Spool {
             bytes: most_bytes,
             last: self.next - 1,
         };
-        let batch = self.collect(after.max(self.books.acked), bounds)?;
+        let batch = self.collect(after.max(self.checkpoint.acked), bounds)?;
         self.sent.set(self.sent.get().max(batch.next - 1));
         Ok(batch.report)
     }
@@ -34,8 +34,8 @@ impl Spool {
     /// Reads a segment if one is partly acknowledged; a segment that cannot be read
     /// counts as if nothing of it were.
     pub fn usage(&self) -> Usage {
-        let unacked = self.next - 1 - self.books.acked;
-        let holding = self.holding(self.books.acked + 1);
+        let unacked = self.next - 1 - self.checkpoint.acked;
+        let holding = self.holding(self.checkpoint.acked + 1);
         let (mut samples, mut oldest) = self.partly_acked(holding).unwrap_or_default();
         for segment in self.segments.iter().skip(holding + 1) {
             samples += segment.samples;
@@ -61,7 +61,7 @@ impl Spool {
                 return Ok(batch);
             }
         }
-        let _ = batch.explain_until(bounds.last + 1, &self.books.lost);
+        let _ = batch.explain_until(bounds.last + 1, &self.checkpoint.lost);
         Ok(batch)
     }
 
@@ -83,24 +83,24 @@ impl Spool {
         segment::load(&self.dir, self.segments[index].first)
     }
 
-    /// The records of a segment that are not given up.
-    pub(super) fn records_of<'a>(
+    /// The frames of a segment that are not given up.
+    pub(super) fn frames_of<'a>(
         &self,
         index: usize,
         bytes: &'a [u8],
-    ) -> impl Iterator<Item = Record<'a>> {
+    ) -> impl Iterator<Item = Frame<'a>> {
         let numbers = self.segments[index].first..=self.last_of(index);
-        let lost = &self.books.lost;
-        Scan::new(bytes, numbers).filter(|record| !lost.contains(record.seq))
+        let lost = &self.checkpoint.lost;
+        Scan::new(bytes, numbers).filter(|frame| !lost.contains(frame.seq))
     }
 
     fn collect_from(&self, index: usize, bytes: &[u8], batch: &mut Batch) -> Result<(), Full> {
-        for record in self.records_of(index, bytes) {
-            if record.seq < batch.next {
+        for frame in self.frames_of(index, bytes) {
+            if frame.seq < batch.next {
                 continue;
             }
-            if let Some(sample) = record.sample() {
-                batch.explain_until(sample.seq, &self.books.lost)?;
+            if let Some(sample) = frame.sample() {
+                batch.explain_until(sample.seq, &self.checkpoint.lost)?;
                 batch.sample(sample)?;
             }
         }
@@ -110,9 +110,9 @@ impl Spool {
     fn partly_acked(&self, index: usize) -> Option<(u64, Option<SystemTime>)> {
         self.segments.get(index)?;
         let bytes = self.bytes_of(index).ok()?;
-        let waiting = |record: &Record| record.seq > self.books.acked && record.is_whole();
-        let mut records = self.records_of(index, &bytes).filter(waiting).peekable();
-        let oldest = records.peek().map(|record| time(record.at));
-        Some((records.count() as u64, oldest))
+        let waiting = |frame: &Frame| frame.seq > self.checkpoint.acked && frame.is_whole();
+        let mut frames = self.frames_of(index, &bytes).filter(waiting).peekable();
+        let oldest = frames.peek().map(|frame| time(frame.at));
+        Some((frames.count() as u64, oldest))
     }
 }

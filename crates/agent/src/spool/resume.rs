@@ -11,10 +11,10 @@
 use std::{io, time::UNIX_EPOCH};
 
 use super::{
-    MAX_SEQ, Reason, Spool, SpoolError,
+    LossReason, MAX_SEQ, Spool, SpoolError,
     batch::{Batch, Bounds},
-    record::{Record, nanos},
-    segment::{Sync, Writer},
+    frame::{Frame, nanos},
+    segment::{SyncMode, Writer},
 };
 
 /// How much is stored again at once.
@@ -31,12 +31,12 @@ impl Spool {
         let acked_seq = acked_seq.min(MAX_SEQ);
         if acked_seq > self.sent.get() {
             self.renumber(acked_seq)?;
-        } else if acked_seq < self.books.acked {
+        } else if acked_seq < self.checkpoint.acked {
             self.rewind(acked_seq)?;
         }
-        self.stale |= self.books.unsent_after.take().is_some();
+        self.checkpoint_stale |= self.checkpoint.unsent_after.take().is_some();
         self.acked(acked_seq);
-        if self.stale {
+        if self.checkpoint_stale {
             self.save();
         }
         Ok(())
@@ -52,9 +52,9 @@ impl Spool {
         );
         let last = acked_seq.min(self.next - 1);
         self.next = self.next.max(acked_seq + 1);
-        self.stale = true;
+        self.checkpoint_stale = true;
         while self.sent.get() < last {
-            self.books.unsent_after = Some(self.sent.get());
+            self.checkpoint.unsent_after = Some(self.sent.get());
             self.save();
             self.drop_oldest(self.holding(self.sent.get() + 1));
             let batch = self.collect(self.sent.get(), Bounds { last, ..STEP })?;
@@ -68,19 +68,19 @@ impl Spool {
 
     fn store_again(&mut self, batch: Batch) -> Result<(), SpoolError> {
         for gap in &batch.report.gaps {
-            for loss in self.books.lost.explain(gap.first_seq, gap.last_seq) {
+            for loss in self.checkpoint.lost.explain(gap.first_seq, gap.last_seq) {
                 let first = self.next;
                 self.next = first
                     .saturating_add(loss.last - loss.first + 1)
                     .min(MAX_SEQ + 1);
-                self.lose(first, self.next - 1, loss.reason);
+                self.declare_lost(first, self.next - 1, loss.reason);
             }
         }
         for sample in batch.report.samples {
             let at = sample.sampled_at.and_then(|at| at.try_into().ok());
             let (at, vitals) = (at.unwrap_or(UNIX_EPOCH), sample.vitals.unwrap_or_default());
             // Whatever else fails, the new number is a gap.
-            if let Err(SpoolError::NoNumberLeft) = self.store(nanos(at), &vitals, Sync::Later) {
+            if let Err(SpoolError::NoNumberLeft) = self.store(nanos(at), &vitals, SyncMode::Later) {
                 return Err(SpoolError::NoNumberLeft);
             }
         }
@@ -89,7 +89,7 @@ impl Spool {
     }
 
     fn rewind(&mut self, acked_seq: u64) -> Result<(), SpoolError> {
-        let acked_before = self.books.acked;
+        let acked_before = self.checkpoint.acked;
         tracing::warn!(
             acked_seq,
             acked_before,
@@ -98,11 +98,13 @@ impl Spool {
         let kept = self
             .kept(acked_seq + 1, acked_before)
             .map_err(SpoolError::Unreadable)?;
-        self.books.acked = acked_seq;
+        self.checkpoint.acked = acked_seq;
         let mut next = acked_seq + 1;
         for seq in kept.into_iter().chain([acked_before + 1]) {
             if next < seq {
-                self.books.lost.add(next, seq - 1, Reason::Forgotten);
+                self.checkpoint
+                    .lost
+                    .add(next, seq - 1, LossReason::Forgotten);
             }
             next = seq + 1;
         }
@@ -118,10 +120,10 @@ impl Spool {
                 break;
             }
             let bytes = self.bytes_of(index)?;
-            let whole = self.records_of(index, &bytes).filter(Record::is_whole);
+            let whole = self.frames_of(index, &bytes).filter(Frame::is_whole);
             kept.extend(
                 whole
-                    .map(|record| record.seq)
+                    .map(|frame| frame.seq)
                     .filter(|seq| (first..=last).contains(seq)),
             );
         }

@@ -1,4 +1,4 @@
-//! One file of records, named by the first number that may stand in it.
+//! One file of frames, named by the first number that may stand in it.
 //!
 //! A segment owns the numbers from its name to that of the next. Records are only
 //! ever appended to the newest, and a segment is only ever deleted as a whole, so
@@ -14,21 +14,21 @@ use std::{
 
 use super::{
     MAX_SEQ,
-    record::{HEADER, MAX_BODY, Scan, Tail},
+    frame::{HEADER_BYTES, MAX_BODY_BYTES, Scan, Tail},
 };
 
 /// Some two thousand samples of a machine with one disk. A file that is longer was not written by us, and
-/// is read no further than this and one record.
+/// is read no further than this and one frame.
 pub(super) const MAX_BYTES: u64 = 256 * 1024;
-const MAX_READ: u64 = MAX_BYTES + (HEADER + MAX_BODY) as u64;
+const MAX_READ: u64 = MAX_BYTES + (HEADER_BYTES + MAX_BODY_BYTES) as u64;
 /// The digit is the format's version.
 const EXTENSION: &str = "samples1";
 
-/// What is remembered of a segment; its records stay on disk.
+/// What is remembered of a segment; its frames stay on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     pub first: u64,
-    /// How many whole records it has.
+    /// How many whole frames it has.
     pub samples: u64,
     pub bytes: u64,
     /// Times of the first and the latest sample, in nanoseconds since 1970.
@@ -54,9 +54,9 @@ pub(super) struct Writer {
     pub broken: bool,
 }
 
-/// When a record must be on disk.
+/// When a frame must be on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sync {
+pub(super) enum SyncMode {
     Now,
     /// The caller syncs many at once.
     Later,
@@ -73,15 +73,15 @@ impl Segment {
         }
     }
 
-    /// Looks at every record.
+    /// Looks at every frame.
     pub fn inspect(dir: &Path, numbers: RangeInclusive<u64>) -> io::Result<(Self, End)> {
         let (first, bytes) = (*numbers.start(), load(dir, *numbers.start())?);
         let mut scan = Scan::new(&bytes, numbers);
         let (mut segment, mut next) = (Self::empty(first), first);
-        for record in scan.by_ref() {
-            next = record.seq + 1;
-            if record.is_whole() {
-                segment.note(record.at);
+        for frame in scan.by_ref() {
+            next = frame.seq + 1;
+            if frame.is_whole() {
+                segment.note(frame.at);
             }
         }
         segment.bytes = length(dir, first)?;
@@ -108,7 +108,7 @@ impl Segment {
 }
 
 impl Writer {
-    /// The file's name is on disk before its first record.
+    /// The file's name is on disk before its first frame.
     pub fn create(dir: &Path, first: u64) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         let file = options.write(true).create(true).truncate(true).mode(0o600);
@@ -132,19 +132,19 @@ impl Writer {
         })
     }
 
-    /// A record that could not be written is cut off again. Whether a file can be
+    /// A frame that could not be written is cut off again. Whether a file can be
     /// trusted whose sync failed, nobody knows.
-    pub fn append(&mut self, record: &[u8], sync: Sync) -> io::Result<()> {
-        let written = self.file.write_all_at(record, self.end);
+    pub fn append(&mut self, frame: &[u8], sync: SyncMode) -> io::Result<()> {
+        let written = self.file.write_all_at(frame, self.end);
         let synced = match sync {
-            Sync::Now if written.is_ok() => self.sync(),
+            SyncMode::Now if written.is_ok() => self.sync(),
             _ => Ok(()),
         };
         self.broken |= synced.is_err();
         if written.is_err() || synced.is_err() {
             self.broken |= self.file.set_len(self.end).is_err();
         } else {
-            self.end += record.len() as u64;
+            self.end += frame.len() as u64;
         }
         written.and(synced)
     }
@@ -202,7 +202,7 @@ fn past(next: u64, tail: Tail, unread: u64) -> u64 {
         Tail::Torn => 0,
         Tail::Damaged { bytes } => bytes as u64,
     };
-    let room = (damaged + unread).div_ceil(HEADER as u64);
+    let room = (damaged + unread).div_ceil(HEADER_BYTES as u64);
     next.saturating_add(room).min(MAX_SEQ + 1)
 }
 

@@ -1,9 +1,8 @@
 //! One connection to the service: TCP, TLS in both directions, HTTP/2.
 //!
-//! Not tonic's channel: that one connects again by itself, while an agent wants to
-//! know when a connection is lost, and decides itself where the next one goes. The
-//! connection lives as long as its [`Connection`]; pings find out when the other side
-//! stands still.
+//! The agent does not use tonic's channel, because that one reconnects by itself. An agent
+//! must know when a connection is lost, and chooses the next address itself. The
+//! connection lives as long as its [`Connection`]; pings detect a peer that hangs.
 
 use std::{
     error::Error as StdError,
@@ -37,17 +36,18 @@ const CONNECTION_WINDOW: u32 = 64 * 1024;
 const SEND_BUFFER: usize = 64 * 1024;
 const HEADER_LIST: u32 = 8 * 1024;
 
-/// How long the other side may take.
+/// How long the service may take to answer.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
-    /// From the name's lookup to the end of the handshakes.
+pub struct Timeouts {
+    /// From the name lookup to the end of the HTTP/2 handshake.
     pub connect: Duration,
-    /// How often it is asked whether it is still there, and how long it may take to answer.
+    /// The time between two HTTP/2 pings.
     pub ping_every: Duration,
+    /// The connection is closed if a ping is not answered within this time.
     pub ping_answer: Duration,
 }
 
-impl Default for Patience {
+impl Default for Timeouts {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(10),
@@ -59,15 +59,15 @@ impl Default for Patience {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    #[error("the name {host} is not known: {source}")]
+    #[error("the name {host} cannot be resolved: {source}")]
     Resolve { host: String, source: io::Error },
     #[error("no connection to {address}: {source}")]
     Tcp { address: String, source: io::Error },
-    #[error("{address} is not believed: {why}")]
+    #[error("{address} is not trusted: {why}")]
     Untrusted { address: String, why: String },
     #[error("the TLS handshake with {address} failed: {source}")]
     Tls { address: String, source: io::Error },
-    #[error("{address} speaks no HTTP/2: {source}")]
+    #[error("{address} does not support HTTP/2: {source}")]
     Http2 {
         address: String,
         source: hyper::Error,
@@ -76,16 +76,16 @@ pub enum ConnectError {
     TimedOut { address: String },
 }
 
-/// Opens connections by one set of TLS settings.
+/// Opens connections with one set of TLS settings.
 #[derive(Clone, Debug)]
 pub struct Connector {
     tls: Arc<ClientConfig>,
-    patience: Patience,
+    timeouts: Timeouts,
 }
 
 impl Connector {
-    pub fn new(tls: Arc<ClientConfig>, patience: Patience) -> Self {
-        Self { tls, patience }
+    pub fn new(tls: Arc<ClientConfig>, timeouts: Timeouts) -> Self {
+        Self { tls, timeouts }
     }
 
     pub async fn connect(&self, address: &Address) -> Result<Connection, ConnectError> {
@@ -96,7 +96,7 @@ impl Connector {
         let timed_out = |_| ConnectError::TimedOut {
             address: address.to_string(),
         };
-        timeout(self.patience.connect, connecting)
+        timeout(self.timeouts.connect, connecting)
             .await
             .map_err(timed_out)?
     }
@@ -128,8 +128,8 @@ impl Connector {
         };
         let (requests, connection) = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
-            .keep_alive_interval(self.patience.ping_every)
-            .keep_alive_timeout(self.patience.ping_answer)
+            .keep_alive_interval(self.timeouts.ping_every)
+            .keep_alive_timeout(self.timeouts.ping_answer)
             .keep_alive_while_idle(true)
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
@@ -139,7 +139,7 @@ impl Connector {
             .await
             .map_err(failed)?;
         let driver = tokio::spawn(async move {
-            // Whoever has a call open on it sees why it ended.
+            // The error also reaches every open call, which reports it.
             drop(connection.await);
         });
         let origin = format!("https://{address}").parse::<Uri>();
@@ -153,14 +153,14 @@ impl Connector {
     }
 }
 
-/// A connection that is open, or was: its calls tell.
+/// A connection. Its calls fail once it is lost.
 #[derive(Debug)]
 pub struct Connection {
     pub client: IngestServiceClient<Requests>,
     _driver: AbortOnDropHandle<()>,
 }
 
-/// The first of the name's addresses that answers.
+/// Connects to the first of the name's addresses that answers.
 async fn dial(address: &Address) -> Result<TcpStream, ConnectError> {
     let resolve = |source| ConnectError::Resolve {
         host: address.host.clone(),
@@ -171,7 +171,7 @@ async fn dial(address: &Address) -> Result<TcpStream, ConnectError> {
     for at in found.map_err(resolve)? {
         match TcpStream::connect(at).await {
             Ok(stream) => {
-                drop(stream.set_nodelay(true)); // Slower without, and nothing worse.
+                drop(stream.set_nodelay(true)); // Only an optimisation.
                 return Ok(stream);
             }
             Err(error) => last = error,
@@ -183,7 +183,7 @@ async fn dial(address: &Address) -> Result<TcpStream, ConnectError> {
     })
 }
 
-/// What is wrong with the server's certificate, and what would mend it.
+/// What is wrong with the server's certificate, and how to fix it.
 fn distrust(cause: &(dyn StdError + Send + Sync + 'static)) -> Option<String> {
     use rustls::CertificateError::{
         Expired, ExpiredContext, NotValidForName, NotValidForNameContext, NotValidYet,
@@ -202,7 +202,7 @@ fn distrust(cause: &(dyn StdError + Send + Sync + 'static)) -> Option<String> {
     })
 }
 
-/// hyper's requests, as the generated client wants them.
+/// Adapts hyper's sender of requests to the service trait that the generated client uses.
 #[derive(Clone, Debug)]
 pub struct Requests(SendRequest<Body>);
 

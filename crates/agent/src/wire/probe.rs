@@ -1,29 +1,30 @@
-//! A question that changes nothing: whether the service answers, and what time it is.
+//! A harmless call that shows whether the service answers, and returns its time.
 
 use std::time::SystemTime;
 
 use jiff::fmt::rfc2822;
+use svc_proto::contract::Reason;
 use tonic::Status;
 
-use super::{Connection, Refusal};
+use super::{CallFailure, Connection};
 
-/// Asks for a stream without showing a JWT. Whoever refuses it for that reason has
-/// taken our certificate and understood the call.
-pub async fn probe(mut connection: Connection) -> Result<Option<SystemTime>, Refusal> {
+/// Opens a heartbeat stream without a JWT. A service that refuses it with JWT_MISSING
+/// has accepted the client certificate and understood the call.
+pub async fn probe(mut connection: Connection) -> Result<Option<SystemTime>, CallFailure> {
     match connection.client.heartbeat(tokio_stream::empty()).await {
         Ok(_) => Ok(None),
         Err(status) => {
             let time = date(&status);
-            let refusal = Refusal::from(status);
-            match refusal.name.as_str() {
-                "JWT_MISSING" => Ok(time),
-                _ => Err(refusal),
+            let failure = CallFailure::from(status);
+            match failure.is(Reason::JwtMissing) {
+                true => Ok(time),
+                false => Err(failure),
             }
         }
     }
 }
 
-/// To the second, as every HTTP answer says it.
+/// The `Date` header of the response, which has a resolution of one second.
 fn date(status: &Status) -> Option<SystemTime> {
     let date = status.metadata().get("date")?.to_str().ok()?;
     let parsed = rfc2822::DateTimeParser::new().parse_timestamp(date).ok()?;

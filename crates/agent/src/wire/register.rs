@@ -1,35 +1,34 @@
-//! `Register`: the call that an agent begins with, and waits on while a person
+//! `Register`: the call that admits an agent. It stays open while an administrator
 //! decides.
 
 use std::time::SystemTime;
 
 use secrecy::SecretString;
-use svc_proto::v1::{AgentStatus, RegisterRequest, RegisterResponse};
+use svc_proto::v1::{self, AgentStatus, RegisterRequest, RegisterResponse};
 use tonic::Streaming;
 
-use super::{Connection, Refusal};
+use super::{CallFailure, Connection, heartbeat::system_time};
 
-/// A JWT, and until when it is good.
+/// A JWT and when it expires.
 #[derive(Clone, Debug)]
 pub struct Credential {
     pub jwt: SecretString,
     pub expires_at: Option<SystemTime>,
 }
 
-impl From<svc_proto::v1::Credential> for Credential {
-    fn from(credential: svc_proto::v1::Credential) -> Self {
-        let expires_at = credential.expires_at;
+impl From<v1::Credential> for Credential {
+    fn from(credential: v1::Credential) -> Self {
         Self {
             jwt: credential.jwt.into(),
-            expires_at: expires_at.and_then(|at| SystemTime::try_from(at).ok()),
+            expires_at: system_time(credential.expires_at),
         }
     }
 }
 
-/// Where the service says that an agent stands.
+/// The status of an agent's registration, as the service reports it.
 #[derive(Clone, Debug)]
-pub enum Standing {
-    /// A person decides; the answer comes on the same call.
+pub enum RegistrationStatus {
+    /// An administrator decides; the decision arrives on the same call.
     Pending {
         agent_id: String,
         message: String,
@@ -48,48 +47,49 @@ pub enum Standing {
     },
 }
 
-/// A call under way. The connection goes with it.
+/// An open `Register` call. It owns its connection.
 #[derive(Debug)]
-pub struct Registering {
+pub struct RegisterCall {
     answers: Streaming<RegisterResponse>,
     _connection: Connection,
 }
 
-pub async fn register(
-    mut connection: Connection,
-    request: RegisterRequest,
-) -> Result<Registering, Refusal> {
-    let answers = connection.client.register(request).await?.into_inner();
-    Ok(Registering {
-        answers,
-        _connection: connection,
-    })
-}
+impl RegisterCall {
+    pub async fn open(
+        mut connection: Connection,
+        request: RegisterRequest,
+    ) -> Result<Self, CallFailure> {
+        let answers = connection.client.register(request).await?.into_inner();
+        Ok(Self {
+            answers,
+            _connection: connection,
+        })
+    }
 
-impl Registering {
-    /// The next answer; the first comes at once.
-    pub async fn answer(&mut self) -> Result<Standing, Refusal> {
+    /// The next status. The first one arrives immediately.
+    pub async fn status(&mut self) -> Result<RegistrationStatus, CallFailure> {
         match self.answers.message().await? {
-            Some(response) => standing(response),
-            None => Err(Refusal::lost("the call ended without a decision")),
+            Some(response) => registration_status(response),
+            None => Err(CallFailure::lost("the call ended without a decision")),
         }
     }
 }
 
-fn standing(response: RegisterResponse) -> Result<Standing, Refusal> {
+fn registration_status(response: RegisterResponse) -> Result<RegistrationStatus, CallFailure> {
+    use RegistrationStatus::{Active, Pending, Rejected, Revoked};
     let status = response.status();
     let (agent_id, message) = (response.agent_id, response.message);
     match (status, response.credential) {
-        (AgentStatus::Pending, _) => Ok(Standing::Pending { agent_id, message }),
-        (AgentStatus::Rejected, _) => Ok(Standing::Rejected { agent_id, message }),
-        (AgentStatus::Revoked, _) => Ok(Standing::Revoked { agent_id, message }),
-        (AgentStatus::Active, Some(credential)) => Ok(Standing::Active {
+        (AgentStatus::Pending, _) => Ok(Pending { agent_id, message }),
+        (AgentStatus::Rejected, _) => Ok(Rejected { agent_id, message }),
+        (AgentStatus::Revoked, _) => Ok(Revoked { agent_id, message }),
+        (AgentStatus::Active, Some(credential)) => Ok(Active {
             agent_id,
             credential: credential.into(),
         }),
-        (AgentStatus::Active, None) => Err(Refusal::lost("ACTIVE came without a JWT")),
-        (AgentStatus::Unspecified, _) => Err(Refusal::lost(
-            "the service named a standing that is not known here",
+        (AgentStatus::Active, None) => Err(CallFailure::lost("ACTIVE arrived without a JWT")),
+        (AgentStatus::Unspecified, _) => Err(CallFailure::lost(
+            "the service sent a status that this agent does not know",
         )),
     }
 }

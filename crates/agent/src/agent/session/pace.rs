@@ -1,22 +1,22 @@
-//! How fast reports follow each other: what the service reads, and a pause after
-//! each full one.
+//! The pace of reports: no faster than the service reads them, with a pause after each
+//! full one.
 
 use std::time::Duration;
 
+use svc_proto::contract::limits::{REPORT_BURST, REPORT_INTERVAL};
 use tokio::time::Instant;
 
 use crate::wire::MAX_REPORT_SAMPLES;
 
-/// The service reads two reports a second, twenty at once.
-const EVERY: Duration = Duration::from_millis(500);
-const BURST: u32 = 10;
-/// From here on a report is one of many that wait.
+/// Half of what the service reads without delay, so that its flow control rarely acts.
+const BURST: u32 = REPORT_BURST / 2;
+/// A report of this many samples or more counts as full: more samples wait behind it.
 const FULL: usize = MAX_REPORT_SAMPLES / 2;
 
 #[derive(Debug)]
 pub(super) struct Pace {
     backfill: Duration,
-    /// When all that was sent would have been sent at the steady pace.
+    /// The time at which everything sent so far would have been sent at the steady pace.
     steady_at: Instant,
     pause_until: Option<Instant>,
 }
@@ -30,10 +30,10 @@ impl Pace {
         }
     }
 
-    /// A report of so many samples has gone out.
+    /// Accounts for a report of `samples` that was sent at `now`.
     pub(super) fn sent(&mut self, samples: usize, now: Instant) {
-        self.steady_at = self.steady_at.max(now) + EVERY;
-        let ahead = self.steady_at.checked_sub(EVERY * BURST);
+        self.steady_at = self.steady_at.max(now) + REPORT_INTERVAL;
+        let ahead = self.steady_at.checked_sub(REPORT_INTERVAL * BURST);
         let pause = match samples >= FULL {
             true => Some(now + self.backfill.mul_f64(rand::random_range(0.5..1.5))),
             false => None,
@@ -41,7 +41,7 @@ impl Pace {
         self.pause_until = pause.max(ahead.filter(|ahead| *ahead > now));
     }
 
-    /// When the next report may go; `None`: now.
+    /// When the next report may be sent; `None`: now.
     pub(super) fn until(&self, now: Instant) -> Option<Instant> {
         self.pause_until.filter(|until| *until > now)
     }
@@ -54,7 +54,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn fresh_samples_go_at_once_and_floods_at_the_services_pace() {
+    fn small_reports_are_sent_at_once_until_the_burst_is_used_up() {
         let began = Instant::now();
         let mut pace = Pace::new(SECOND, began);
         let (mut now, mut sent) = (began, 0);
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_week_is_sent_within_minutes_but_not_at_once() {
+    fn a_week_of_samples_is_sent_within_minutes_but_not_at_once() {
         let began = Instant::now();
         let mut pace = Pace::new(SECOND, began);
         let mut now = began;

@@ -1,5 +1,5 @@
-//! What the agent keeps in mind: on disk, so that a restart goes on from there, and on
-//! the board, so that a person can look.
+//! Changes of the agent's state: written to disk, so that a restart continues from there,
+//! and to the status board, which `svc-agent status` shows.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use jiff::Timestamp;
 use super::Agent;
 use crate::{
     caller::Caller,
-    record::Sampling,
+    recorder::Sampling,
     release::VERSION,
     state::State,
     status::{Connection, Enrolment, Status},
     wire::Credential,
 };
 
-/// What is known before the service has said anything.
+/// The status before the first call.
 pub(super) fn at_start(caller: &Caller, state: &State) -> Status {
     Status {
         version: VERSION.into(),
@@ -31,30 +31,31 @@ pub(super) fn at_start(caller: &Caller, state: &State) -> Status {
 }
 
 impl Agent {
-    /// The next call registers. Samples are taken on: it may well be admitted still.
+    /// The next call registers. Sampling continues, because the agent may still be admitted.
     pub(super) fn forget_credential(&mut self) {
         self.state.forget_credential();
-        self.keep_state();
+        self.save_state();
     }
 
-    /// The service knows nothing of this key: it is a new agent's, with a token.
+    /// The service does not know this key: the next call registers it with the token.
     pub(super) fn forget_agent(&mut self) {
         self.state = State::default();
-        self.keep_state();
+        self.save_state();
     }
 
-    /// A new JWT, from a registration or over the stream.
+    /// A new JWT, from a registration or from the heartbeat stream.
     pub(super) fn take_credential(&mut self, credential: &Credential) {
         self.state.set_credential(credential);
         let expires_at = self.state.jwt_expires_at();
         self.board
             .change(|status| status.jwt_expires_at = expires_at);
-        self.keep_state();
+        self.save_state();
     }
 
-    pub(super) fn keep_time(&mut self) {
-        self.state.set_time(&self.boot_id, self.record.anchor());
-        self.keep_state();
+    /// Saves what Welcome said about the time, for a restart within this boot.
+    pub(super) fn save_time(&mut self) {
+        self.state.set_time(&self.boot_id, self.recorder.anchor());
+        self.save_state();
     }
 
     pub(super) fn set_interval(&mut self, interval: Duration) {
@@ -65,7 +66,7 @@ impl Agent {
         let known = self.state.interval();
         self.state.set_interval(interval);
         if self.state.interval() != known {
-            self.keep_state();
+            self.save_state();
         }
     }
 
@@ -73,10 +74,11 @@ impl Agent {
         self.sampling.send_modify(change);
     }
 
-    /// A full disk is no reason to stop: what was not kept is asked for again.
-    fn keep_state(&self) {
+    /// A failure, such as a full disk, does not stop the agent: the service sends all of
+    /// this again after a restart.
+    fn save_state(&self) {
         if let Err(error) = self.state.save(&self.dir) {
-            tracing::warn!(%error, "the state could not be kept");
+            tracing::warn!(%error, "the state file could not be written");
         }
     }
 

@@ -17,7 +17,7 @@ use std::{
 use super::{
     MAX_SEQ,
     checksum::checksum,
-    losses::{Losses, Reason},
+    losses::{LossReason, Losses},
 };
 
 const PAGE: usize = 4096;
@@ -26,7 +26,7 @@ const NAME: &str = "books";
 const MARK: &[u8; 8] = b"svcbook1";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Books {
+pub(super) struct Checkpoint {
     generation: u64,
     /// What the service confirmed last.
     pub acked: u64,
@@ -37,7 +37,7 @@ pub(super) struct Books {
     pub lost: Losses,
 }
 
-impl Books {
+impl Checkpoint {
     /// The newer of the two pages that are good; empty books if none is.
     pub fn load(dir: &Path) -> io::Result<Self> {
         let file = match fs::File::open(path(dir)) {
@@ -49,7 +49,7 @@ impl Books {
         file.take(2 * PAGE as u64).read_to_end(&mut bytes)?;
         let pages = bytes.chunks_exact(PAGE).filter_map(Self::decode);
         Ok(pages
-            .max_by_key(|books| books.generation)
+            .max_by_key(|checkpoint| checkpoint.generation)
             .unwrap_or_default())
     }
 
@@ -95,7 +95,7 @@ impl Books {
             return None;
         }
         let mut rest = content.strip_prefix(MARK)?;
-        let mut books = Self {
+        let mut checkpoint = Self {
             generation: number(&mut rest)?,
             acked: number(&mut rest)?,
             next: number(&mut rest)?,
@@ -110,9 +110,11 @@ impl Books {
             if first == 0 || last < first || last > MAX_SEQ {
                 return None;
             }
-            books.lost.add(first, last, Reason::from_code(*code)?);
+            checkpoint
+                .lost
+                .add(first, last, LossReason::from_code(*code)?);
         }
-        (books.acked <= MAX_SEQ && books.next <= MAX_SEQ + 1).then_some(books)
+        (checkpoint.acked <= MAX_SEQ && checkpoint.next <= MAX_SEQ + 1).then_some(checkpoint)
     }
 }
 
@@ -130,12 +132,12 @@ fn number(bytes: &mut &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn books() -> Books {
+    fn checkpoint() -> Checkpoint {
         let mut lost = Losses::default();
         for seq in 1..=Losses::MOST as u64 {
-            lost.add(seq * 2, seq * 2, Reason::DiskFull);
+            lost.add(seq * 2, seq * 2, LossReason::DiskFull);
         }
-        Books {
+        Checkpoint {
             generation: 0,
             acked: 1,
             next: 500,
@@ -146,20 +148,20 @@ mod tests {
 
     #[test]
     fn the_most_losses_fit_a_page() {
-        let page = books().encode();
+        let page = checkpoint().encode();
         assert_eq!(page.len(), PAGE);
-        assert_eq!(Books::decode(&page), Some(books()));
-        let midway = Books {
+        assert_eq!(Checkpoint::decode(&page), Some(checkpoint()));
+        let midway = Checkpoint {
             unsent_after: Some(0),
-            ..books()
+            ..checkpoint()
         };
-        assert_eq!(Books::decode(&midway.encode()), Some(midway));
+        assert_eq!(Checkpoint::decode(&midway.encode()), Some(midway));
     }
 
     #[test]
     fn a_write_cut_short_anywhere_leaves_the_page_before() {
         let dir = tempfile::tempdir().unwrap();
-        let mut first = books();
+        let mut first = checkpoint();
         first.save(dir.path()).unwrap();
         let before = fs::read(path(dir.path())).unwrap();
         let mut second = first.clone();
@@ -169,7 +171,7 @@ mod tests {
         for cut in (0..=2 * PAGE).step_by(64) {
             let torn = [&after[..cut], &before[cut..]].concat();
             fs::write(path(dir.path()), &torn).unwrap();
-            let read = Books::load(dir.path()).unwrap();
+            let read = Checkpoint::load(dir.path()).unwrap();
             assert!(read == first || read == second, "cut at {cut}");
         }
     }
@@ -177,10 +179,10 @@ mod tests {
     #[test]
     fn bytes_that_are_no_books_are_empty_books() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(Books::load(dir.path()).unwrap(), Books::default());
+        assert_eq!(Checkpoint::load(dir.path()).unwrap(), Checkpoint::default());
         for bytes in [&b""[..], b"x", &[0; 9000], &[0xff; 9000]] {
             fs::write(path(dir.path()), bytes).unwrap();
-            assert_eq!(Books::load(dir.path()).unwrap(), Books::default());
+            assert_eq!(Checkpoint::load(dir.path()).unwrap(), Checkpoint::default());
         }
     }
 }

@@ -1,9 +1,9 @@
 //! A sample as bytes in a segment, and finding the samples among bytes that may be
 //! anything.
 //!
-//! A record is a header of 28 bytes (length, number, time, checksum of the body,
+//! A frame is a header of 28 bytes (length, number, time, checksum of the body,
 //! checksum of the header) and a body: the vitals as the wire has them. The header
-//! has a checksum of its own so that a damaged body costs one record, and a damaged
+//! has a checksum of its own so that a damaged body costs one frame, and a damaged
 //! header is found again by looking for the next good one. Lengths are believed
 //! only under that checksum, and never beyond the bytes that are there.
 
@@ -17,13 +17,13 @@ use svc_proto::v1;
 
 use super::checksum::checksum;
 
-pub(super) const HEADER: usize = 28;
+pub(super) const HEADER_BYTES: usize = 28;
 /// Above the longest vitals that the service takes: 64 disks of three texts each.
-pub(super) const MAX_BODY: usize = 64 * 1024;
+pub(super) const MAX_BODY_BYTES: usize = 64 * 1024;
 
-/// A record whose header is good and whose body is there in full.
+/// A frame whose header is good and whose body is there in full.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Record<'a> {
+pub(super) struct Frame<'a> {
     pub seq: u64,
     /// Nanoseconds since 1970.
     pub at: i64,
@@ -31,16 +31,16 @@ pub(super) struct Record<'a> {
     sum: u32,
 }
 
-/// What follows the last record of a segment.
+/// What follows the last frame of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tail {
     /// Nothing, or what an unfinished write leaves: nobody was told of its number.
     Torn,
-    /// Bytes that may have been as many records as they have room for.
+    /// Bytes that may have been as many frames as they have room for.
     Damaged { bytes: usize },
 }
 
-/// The records among `bytes` whose numbers grow and lie in `numbers`.
+/// The frames among `bytes` whose numbers grow and lie in `numbers`.
 #[derive(Debug)]
 pub(super) struct Scan<'a> {
     bytes: &'a [u8],
@@ -57,7 +57,7 @@ struct Header {
     sum: u32,
 }
 
-impl Record<'_> {
+impl Frame<'_> {
     pub fn is_whole(&self) -> bool {
         checksum(self.body) == self.sum
     }
@@ -73,14 +73,14 @@ impl Record<'_> {
     }
 }
 
-/// The record's bytes; `None` if the body is too long for one.
+/// The frame's bytes; `None` if the body is too long for one.
 pub(super) fn encode(seq: u64, at: i64, vitals: &v1::Vitals) -> Option<Vec<u8>> {
     let body = vitals.encode_to_vec();
     let length = u32::try_from(body.len()).ok()?;
-    if body.len() > MAX_BODY {
+    if body.len() > MAX_BODY_BYTES {
         return None;
     }
-    let mut bytes = Vec::with_capacity(HEADER + body.len());
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
     bytes.extend(length.to_le_bytes());
     bytes.extend(seq.to_le_bytes());
     bytes.extend(at.to_le_bytes());
@@ -117,15 +117,15 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Where the last record ended.
+    /// Where the last frame ended.
     pub fn end(&self) -> usize {
         self.end
     }
 
-    /// What lies there, once all records were seen.
+    /// What lies there, once all frames were seen.
     pub fn tail(&self) -> Tail {
         let rest = &self.bytes[self.end..];
-        if self.torn || rest.len() < HEADER || rest.iter().all(|byte| *byte == 0) {
+        if self.torn || rest.len() < HEADER_BYTES || rest.iter().all(|byte| *byte == 0) {
             return Tail::Torn;
         }
         Tail::Damaged { bytes: rest.len() }
@@ -133,7 +133,10 @@ impl<'a> Scan<'a> {
 
     /// The header at the offset, if it is one.
     fn header(&self) -> Option<Header> {
-        let bytes = self.bytes.get(self.offset..)?.first_chunk::<HEADER>()?;
+        let bytes = self
+            .bytes
+            .get(self.offset..)?
+            .first_chunk::<HEADER_BYTES>()?;
         let (fields, sum) = bytes.split_last_chunk::<4>()?;
         if checksum(fields) != u32::from_le_bytes(*sum) {
             return None;
@@ -147,20 +150,20 @@ impl<'a> Scan<'a> {
             at: i64::from_le_bytes(*at),
             sum: u32::from_le_bytes(*fields.first_chunk()?),
         };
-        (header.length <= MAX_BODY && self.numbers.contains(&header.seq)).then_some(header)
+        (header.length <= MAX_BODY_BYTES && self.numbers.contains(&header.seq)).then_some(header)
     }
 }
 
 impl<'a> Iterator for Scan<'a> {
-    type Item = Record<'a>;
+    type Item = Frame<'a>;
 
-    fn next(&mut self) -> Option<Record<'a>> {
-        while self.offset + HEADER <= self.bytes.len() {
+    fn next(&mut self) -> Option<Frame<'a>> {
+        while self.offset + HEADER_BYTES <= self.bytes.len() {
             let Some(header) = self.header() else {
                 self.offset += 1;
                 continue;
             };
-            let start = self.offset + HEADER;
+            let start = self.offset + HEADER_BYTES;
             let Some(body) = self.bytes.get(start..start + header.length) else {
                 self.torn = true;
                 break;
@@ -168,7 +171,7 @@ impl<'a> Iterator for Scan<'a> {
             self.offset = start + header.length;
             self.end = self.offset;
             self.numbers = header.seq.saturating_add(1)..=*self.numbers.end();
-            return Some(Record {
+            return Some(Frame {
                 seq: header.seq,
                 at: header.at,
                 body,
@@ -186,7 +189,7 @@ mod tests {
 
     use super::*;
 
-    fn record(seq: u64) -> Vec<u8> {
+    fn frame(seq: u64) -> Vec<u8> {
         let vitals = v1::Vitals {
             uptime_seconds: seq,
             process_count: 7,
@@ -195,12 +198,12 @@ mod tests {
         encode(seq, 5, &vitals).unwrap()
     }
 
-    fn records(last: u64) -> Vec<u8> {
-        (1..=last).flat_map(record).collect()
+    fn frames(last: u64) -> Vec<u8> {
+        (1..=last).flat_map(frame).collect()
     }
 
     fn whole(bytes: &[u8]) -> Vec<u64> {
-        let samples = Scan::new(bytes, 1..=100).filter_map(|record| record.sample());
+        let samples = Scan::new(bytes, 1..=100).filter_map(|frame| frame.sample());
         samples
             .inspect(|sample| {
                 assert_eq!(sample.vitals.as_ref().unwrap().uptime_seconds, sample.seq);
@@ -217,11 +220,11 @@ mod tests {
 
     #[test]
     fn a_flipped_bit_costs_one_record_wherever_it_is() {
-        let good = records(3);
+        let good = frames(3);
         for bit in 0..good.len() * 8 {
             let mut bytes = good.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            let hit = (bit / 8 / record(1).len()) as u64 + 1;
+            let hit = (bit / 8 / frame(1).len()) as u64 + 1;
             let left: Vec<u64> = (1..=3).filter(|seq| *seq != hit).collect();
             assert_eq!(whole(&bytes), left, "bit {bit}");
         }
@@ -229,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_write_cut_short_anywhere_is_a_torn_tail() {
-        let (good, next) = (records(2), record(3));
+        let (good, next) = (frames(2), frame(3));
         for cut in 0..next.len() {
             let bytes = [&good, &next[..cut]].concat();
             assert_eq!(whole(&bytes), [1, 2]);
@@ -241,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_last_record_with_a_damaged_header_is_not_taken_for_torn() {
-        let mut bytes = records(2);
+        let mut bytes = frames(2);
         let second = bytes.len() / 2;
         bytes[second] ^= 0x80;
         assert_eq!(tail(&bytes), (second, Tail::Damaged { bytes: second }));
@@ -249,7 +252,7 @@ mod tests {
 
     #[test]
     fn numbers_out_of_order_or_out_of_bounds_are_not_records() {
-        let bytes = [record(5), record(4), record(5), record(101), record(6)].concat();
+        let bytes = [frame(5), frame(4), frame(5), frame(101), frame(6)].concat();
         assert_eq!(whole(&bytes), [5, 6]);
     }
 

@@ -28,7 +28,7 @@ pub struct Sampling {
 }
 
 #[derive(Debug)]
-pub struct Record {
+pub struct Recorder {
     clock: Clock,
     inner: Mutex<Inner>,
     /// Somebody waits for new samples; one waiter, and no news is lost.
@@ -42,7 +42,7 @@ struct Inner {
     time: ServiceTime,
     /// Numbers of this run whose times are still by this machine's own clock: from
     /// this one on, until the first Welcome.
-    unsure_from: Option<u64>,
+    unsynced_from: Option<u64>,
     correction: Option<Correction>,
     failing: bool,
 }
@@ -55,12 +55,12 @@ struct Correction {
     millis: i64,
 }
 
-impl Record {
+impl Recorder {
     /// With what the service said last of the time, if that was in this boot.
     pub fn new(spool: Spool, clock: Clock, known: Option<Anchor>) -> Self {
         Self {
             inner: Mutex::new(Inner {
-                unsure_from: known.is_none().then_some(spool.next_seq()),
+                unsynced_from: known.is_none().then_some(spool.next_seq()),
                 spool,
                 sampler: Sampler::new(),
                 time: ServiceTime::new(clock.clone(), known),
@@ -106,7 +106,7 @@ impl Record {
         server_time: Option<SystemTime>,
     ) -> Result<(), SpoolError> {
         let mut inner = self.inner();
-        let unsure = inner.unsure_from.take();
+        let unsure = inner.unsynced_from.take();
         let unsure = unsure.map(|first| inner.spool.next_seq().saturating_sub(first));
         inner.spool.resume(acked_seq)?;
         let off = server_time.map(|time| inner.time.set(time));
@@ -142,9 +142,9 @@ impl Record {
     }
 
     /// The numbers belong to a key: another key has another spool.
-    pub fn begin_anew(&self, spool: Spool) {
+    pub fn replace_spool(&self, spool: Spool) {
         let mut inner = self.inner();
-        inner.unsure_from = inner.unsure_from.map(|_| spool.next_seq());
+        inner.unsynced_from = inner.unsynced_from.map(|_| spool.next_seq());
         inner.correction = None;
         inner.spool = spool;
     }
@@ -165,7 +165,7 @@ impl Record {
     }
 
     /// Waits until something new was taken.
-    pub async fn grown(&self) {
+    pub async fn sample_taken(&self) {
         self.grown.notified().await;
     }
 
@@ -234,7 +234,7 @@ mod tests {
         let clock = Clock::system();
         clock.move_wall(-86_400_000);
         let spool = Spool::open(folder.path(), Default::default()).unwrap();
-        let record = Record::new(spool, clock, None);
+        let record = Recorder::new(spool, clock, None);
         let before = SystemTime::now();
         record.take();
         record.take();

@@ -1,4 +1,4 @@
-//! Writing: where a record goes, how room is made for it, and what is on disk
+//! Writing: where a frame goes, how room is made for it, and what is on disk
 //! before what else.
 //!
 //! A loss is in the books before its segment is deleted, and an acknowledgement
@@ -9,8 +9,8 @@ use std::io;
 use svc_proto::v1;
 
 use super::{
-    MAX_SEGMENTS, MAX_SEQ, Reason, Spool, SpoolError, record,
-    segment::{self, Segment, Sync, Writer},
+    LossReason, MAX_SEGMENTS, MAX_SEQ, Spool, SpoolError, frame,
+    segment::{self, Segment, SyncMode, Writer},
 };
 
 impl Spool {
@@ -19,7 +19,7 @@ impl Spool {
         &mut self,
         at: i64,
         vitals: &v1::Vitals,
-        sync: Sync,
+        sync: SyncMode,
     ) -> Result<u64, SpoolError> {
         let seq = self.next;
         if seq > MAX_SEQ {
@@ -28,30 +28,30 @@ impl Spool {
         let written = self.write(seq, at, vitals, sync);
         self.next = seq + 1;
         if let Err(error) = &written {
-            self.lose(seq, seq, reason(error));
+            self.declare_lost(seq, seq, reason(error));
         }
         written.map(|()| seq)
     }
 
-    pub(super) fn lose(&mut self, first: u64, last: u64, reason: Reason) {
+    pub(super) fn declare_lost(&mut self, first: u64, last: u64, reason: LossReason) {
         tracing::warn!(
             first_seq = first,
             last_seq = last,
             reason = reason.text(),
             "samples given up"
         );
-        self.books.lost.add(first, last, reason);
+        self.checkpoint.lost.add(first, last, reason);
         self.save();
     }
 
-    pub(super) fn give_up_oldest(&mut self, reason: Reason) {
+    pub(super) fn give_up_oldest(&mut self, reason: LossReason) {
         let Some(oldest) = self.segments.front() else {
             return;
         };
-        let first = oldest.first.max(self.books.acked + 1);
+        let first = oldest.first.max(self.checkpoint.acked + 1);
         let last = self.last_of(0);
         if first <= last {
-            self.lose(first, last, reason);
+            self.declare_lost(first, last, reason);
         }
         self.drop_oldest(1);
     }
@@ -60,7 +60,7 @@ impl Spool {
     pub(super) fn make_room(&mut self, more: u64) {
         let newest_stays = usize::from(more == 0);
         while self.segments.len() > newest_stays && self.is_full(more) {
-            self.give_up_oldest(Reason::SpoolFull);
+            self.give_up_oldest(LossReason::SpoolFull);
         }
     }
 
@@ -76,7 +76,7 @@ impl Spool {
     }
 
     pub(super) fn drop_oldest(&mut self, count: usize) {
-        if count > 0 && self.stale {
+        if count > 0 && self.checkpoint_stale {
             self.save();
         }
         for segment in self.segments.drain(..count) {
@@ -89,13 +89,13 @@ impl Spool {
 
     /// If it fails, memory knows better than the disk until it is tried again.
     pub(super) fn save(&mut self) {
-        self.books.next = self.next;
-        let saved = self.books.save(&self.dir);
+        self.checkpoint.next = self.next;
+        let saved = self.checkpoint.save(&self.dir);
         if let Err(error) = &saved {
             tracing::warn!(%error, "the spool's books could not be written");
         }
-        self.stale = saved.is_err();
-        self.unsaved = saved.is_err();
+        self.checkpoint_stale = saved.is_err();
+        self.checkpoint_failed = saved.is_err();
     }
 
     fn write(
@@ -103,15 +103,15 @@ impl Spool {
         seq: u64,
         at: i64,
         vitals: &v1::Vitals,
-        sync: Sync,
+        sync: SyncMode,
     ) -> Result<(), SpoolError> {
-        let record = record::encode(seq, at, vitals).ok_or(SpoolError::TooLarge)?;
-        if self.is_segment_due(at, record.len() as u64) {
+        let frame = frame::encode(seq, at, vitals).ok_or(SpoolError::TooLarge)?;
+        if self.is_segment_due(at, frame.len() as u64) {
             self.begin_segment(seq).map_err(failed)?;
         }
         if let (Some(writer), Some(segment)) = (&mut self.writer, self.segments.back_mut()) {
-            writer.append(&record, sync).map_err(failed)?;
-            segment.bytes += record.len() as u64;
+            writer.append(&frame, sync).map_err(failed)?;
+            segment.bytes += frame.len() as u64;
             segment.note(at);
         }
         Ok(())
@@ -161,9 +161,9 @@ fn failed(error: io::Error) -> SpoolError {
     }
 }
 
-fn reason(error: &SpoolError) -> Reason {
+fn reason(error: &SpoolError) -> LossReason {
     match error {
-        SpoolError::DiskFull(_) => Reason::DiskFull,
-        _ => Reason::NotStored,
+        SpoolError::DiskFull(_) => LossReason::DiskFull,
+        _ => LossReason::NotStored,
     }
 }

@@ -1,0 +1,73 @@
+//! Moving to another instance after a Drain.
+//!
+//! The service gives each drained agent a slot: the delay after which it reconnects.
+//! The agent opens the new stream at its slot while it still serves the old one, and
+//! leaves the old one when the new one is welcomed. So samples flow throughout, unless
+//! the old instance stops first; the session then waits without a stream.
+//!
+//! The move is a future that owns everything it needs, so it runs inside the session's
+//! `select!` without borrowing the session. From Welcome on, the service's epoch makes
+//! the new stream the agent's only one: the service ends the old stream with
+//! SESSION_REPLACED if the agent has not dropped it before. Reports that were in flight
+//! on the old stream are sent again on the new one; the service stores each number once.
+
+use std::{future::Future, pin::Pin, time::Duration};
+
+use svc_proto::v1::Welcome;
+use tokio::time::{Instant, sleep_until};
+
+use super::{Session, SessionEnd};
+use crate::{agent::rounded, caller::CallError, wire::HeartbeatCall};
+
+/// The longest slot that an agent accepts.
+const LONGEST_SLOT: Duration = Duration::from_hours(1);
+
+/// A stream that is being opened.
+pub(super) type PendingMove = Pin<Box<dyn Future<Output = Moved> + Send>>;
+type Moved = Result<(HeartbeatCall, Welcome), CallError>;
+
+/// Completes with the pending move; pending forever without one.
+pub(super) async fn arrival(pending_move: &mut Option<PendingMove>) -> Moved {
+    match pending_move {
+        Some(pending_move) => pending_move.await,
+        None => std::future::pending().await,
+    }
+}
+
+impl Session<'_> {
+    pub(super) fn drain(&mut self, slot: Duration) {
+        let slot = slot.min(LONGEST_SLOT);
+        tracing::info!(?slot, "the instance drains: connecting to another one");
+        self.pending_move = self.move_at(Instant::now() + slot);
+    }
+
+    fn move_at(&self, slot: Instant) -> Option<PendingMove> {
+        let address = self.agent.addresses.other()?.clone();
+        let credential = self.agent.state.credential()?;
+        let caller = self.agent.caller.clone();
+        Some(Box::pin(async move {
+            sleep_until(slot).await;
+            caller.open(&address, &credential).await
+        }))
+    }
+
+    /// Continues on the new stream. If it could not be opened, the agent tries the next
+    /// address while the old stream lasts; without an old stream the session fails.
+    pub(super) fn moved(&mut self, moved: Moved) -> Result<(), SessionEnd> {
+        self.pending_move = None;
+        self.agent.addresses.advance();
+        match moved {
+            Ok((call, welcome)) => {
+                self.call = Some(call);
+                self.welcomed(welcome)
+            }
+            Err(error) if self.call.is_none() => Err(SessionEnd::Failed(error)),
+            Err(error) => {
+                let wait = self.agent.backoff_wait(error.retry_after());
+                tracing::warn!(%error, retry_in = ?rounded(wait), "could not connect to another instance yet");
+                self.pending_move = self.move_at(Instant::now() + wait);
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! `Heartbeat`: the client side of one heartbeat stream, from Hello to its end.
+//!
+//! This module knows the messages of the protocol. Where samples come from, and what
+//! the agent does with a message, is decided by its caller.
+
+use std::time::{Duration, SystemTime};
+
+use secrecy::ExposeSecret;
+use svc_proto::{
+    ClientMessage, ServerMessage,
+    contract::limits,
+    v1::{Goodbye, HeartbeatRequest, HeartbeatResponse, Hello, Report, Welcome},
+};
+use tokio::{sync::mpsc, time::timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{
+    Request, Streaming,
+    metadata::{Ascii, MetadataValue},
+};
+
+use super::{CallFailure, Connection, Credential};
+
+/// The most samples, and the most gaps, of one report.
+pub const MAX_REPORT_SAMPLES: usize = limits::MAX_SAMPLES;
+/// The size of a report is estimated while it is built, so it stays below the limit of a
+/// message.
+pub const MAX_REPORT_BYTES: usize = 224 * 1024;
+const _: () = assert!(MAX_REPORT_BYTES < limits::MAX_HEARTBEAT_BYTES);
+const _: () = assert!(MAX_REPORT_SAMPLES <= limits::MAX_GAPS);
+
+/// Messages that wait until HTTP/2 sends them. A full channel means that the service does
+/// not read: [`HeartbeatCall::report`] then waits.
+const OUTBOUND: usize = 2;
+/// The service may wait for its database before it answers Hello.
+const WELCOME_DEADLINE: Duration = Duration::from_secs(20);
+
+/// An open heartbeat stream. Dropping it closes the connection without a Goodbye.
+#[derive(Debug)]
+pub struct HeartbeatCall {
+    out: mpsc::Sender<HeartbeatRequest>,
+    answers: Streaming<HeartbeatResponse>,
+    _connection: Connection,
+}
+
+impl HeartbeatCall {
+    /// Opens the stream, sends Hello, and returns with the service's Welcome.
+    pub async fn open(
+        connection: Connection,
+        credential: &Credential,
+        hello: Hello,
+    ) -> Result<(Self, Welcome), CallFailure> {
+        let opening = Self::exchange_hello(connection, credential, hello);
+        let late = |_| CallFailure::lost("the service did not send Welcome in time");
+        timeout(WELCOME_DEADLINE, opening).await.map_err(late)?
+    }
+
+    async fn exchange_hello(
+        mut connection: Connection,
+        credential: &Credential,
+        hello: Hello,
+    ) -> Result<(Self, Welcome), CallFailure> {
+        let (out, requests) = mpsc::channel(OUTBOUND);
+        let mut request = Request::new(ReceiverStream::new(requests));
+        let metadata = request.metadata_mut();
+        metadata.insert("authorization", bearer(credential)?);
+        send(&out, ClientMessage::Hello(hello)).await?;
+        let answers = connection.client.heartbeat(request).await?.into_inner();
+        let mut call = Self {
+            out,
+            answers,
+            _connection: connection,
+        };
+        match call.next().await? {
+            ServerMessage::Welcome(welcome) => Ok((call, welcome)),
+            _ => Err(CallFailure::lost("the service did not begin with Welcome")),
+        }
+    }
+
+    /// Queues a report. It waits while the service does not read.
+    pub async fn report(&self, report: Report) -> Result<(), CallFailure> {
+        send(&self.out, ClientMessage::Report(report)).await
+    }
+
+    /// The next message of the service, never a second Welcome. The end of the stream is
+    /// always an error. Cancel-safe: a message is either returned or still in the stream.
+    pub async fn message(&mut self) -> Result<ServerMessage, CallFailure> {
+        match self.next().await? {
+            ServerMessage::Welcome(_) => Err(CallFailure::lost("the service sent Welcome twice")),
+            message => Ok(message),
+        }
+    }
+
+    /// Announces that the agent stops on purpose, and waits until the service has ended
+    /// the stream in response.
+    pub async fn goodbye(mut self, reason: &str) -> Result<(), CallFailure> {
+        let reason = reason.to_owned();
+        send(&self.out, ClientMessage::Goodbye(Goodbye { reason })).await?;
+        while self.answers.message().await?.is_some() {}
+        Ok(())
+    }
+
+    async fn next(&mut self) -> Result<ServerMessage, CallFailure> {
+        loop {
+            match self.answers.message().await? {
+                None => return Err(CallFailure::lost("the service ended the stream")),
+                Some(HeartbeatResponse {
+                    message: Some(message),
+                }) => return Ok(message),
+                Some(_) => {} // A message of a later version of the protocol.
+            }
+        }
+    }
+}
+
+/// The header is marked as sensitive, so that no layer below logs it or indexes it in the
+/// HPACK table.
+fn bearer(credential: &Credential) -> Result<MetadataValue<Ascii>, CallFailure> {
+    let text = format!("Bearer {}", credential.jwt.expose_secret());
+    let mut bearer: MetadataValue<Ascii> = text
+        .parse()
+        .map_err(|_| CallFailure::lost("the JWT is not a valid header value"))?;
+    bearer.set_sensitive(true);
+    Ok(bearer)
+}
+
+async fn send(
+    out: &mpsc::Sender<HeartbeatRequest>,
+    message: ClientMessage,
+) -> Result<(), CallFailure> {
+    let request = HeartbeatRequest {
+        message: Some(message),
+    };
+    let ended = |_| CallFailure::lost("the stream has ended");
+    out.send(request).await.map_err(ended)
+}
+
+/// A duration of a message; a negative one counts as absent.
+pub(crate) fn duration(given: Option<prost_types::Duration>) -> Option<Duration> {
+    given.and_then(|given| Duration::try_from(given).ok())
+}
+
+/// A timestamp of a message.
+pub(crate) fn system_time(given: Option<prost_types::Timestamp>) -> Option<SystemTime> {
+    given.and_then(|given| SystemTime::try_from(given).ok())
+}
