@@ -79,7 +79,7 @@ async fn leaves_a_frozen_instance(patience: Option<(Duration, Duration)>) -> Res
     let secret = token(&site, AUTO).await?;
     let mut installed = Installed::new(&site, 1, &[frozen.address(), other.address()], &secret)?;
     if let Some((every, answer)) = patience {
-        let patience = &mut installed.surroundings.timing.patience;
+        let patience = &mut installed.surroundings.timing.timeouts;
         (patience.ping_every, patience.ping_answer) = (every, answer);
     }
     let agent = installed.start()?;
@@ -210,9 +210,9 @@ async fn samples_of_an_outage_arrive_after_it_in_order() -> Result<()> {
         .await?;
     // More than one report carries.
     for _ in 0..1_200 {
-        agent.record.take();
+        agent.recorder.take();
     }
-    let (next, _) = agent.record.numbers();
+    let (next, _) = agent.recorder.numbers();
     let agent = {
         agent.kill().await?;
         installed.start()?
@@ -242,7 +242,7 @@ async fn the_services_time_is_followed_whatever_the_wall_clock_does() -> Result<
     becomes(&site, EPOCH, "online|1").await?;
     for step in [-3_600_000, 86_400_000, -7_200_000] {
         clock.move_wall(step);
-        agent.record.take();
+        agent.recorder.take();
     }
     becomes(
         &site,

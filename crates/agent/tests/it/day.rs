@@ -60,13 +60,13 @@ async fn a_day_of_outages_ends_with_balanced_books() -> Result<()> {
     // The network is away again, and so much is measured that the spool is full.
     becomes(&site, "SELECT presence FROM agent_state", "online").await?;
     away(&proxy, true)?;
-    while agent.record.usage().given_up < 1_500 {
-        agent.record.take();
+    while agent.recorder.usage().given_up < 1_500 {
+        agent.recorder.take();
     }
     sleep(HOUR).await;
     away(&proxy, false)?;
 
-    let (next, _) = agent.record.numbers();
+    let (next, _) = agent.recorder.numbers();
     let everything = format!("SELECT acked_seq >= {} FROM agent_state", next - 1);
     svc_sandbox::eventually("everything has arrived", 4 * PATIENCE, async || {
         site.psql(&everything)

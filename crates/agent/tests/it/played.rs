@@ -14,7 +14,7 @@ use svc_agent::{
     agent::{Agent, AgentError, Surroundings},
     caller::Facts,
     config::{Config, Flags},
-    record::Record,
+    recorder::Recorder,
     status::{self, Status},
     timing::Timing,
 };
@@ -97,11 +97,11 @@ impl Installed {
 
     pub fn start(&self) -> Result<Running> {
         let agent = Agent::open(self.config()?, self.surroundings.clone())?;
-        let record = agent.record();
+        let recorder = agent.recorder();
         let stop = CancellationToken::new();
         let task = tokio::spawn(agent.run(stop.clone()));
         Ok(Running {
-            record,
+            recorder,
             stop: stop.drop_guard(),
             task,
         })
@@ -129,7 +129,7 @@ impl Installed {
 /// A running agent; dropped, it is asked to stop.
 #[derive(Debug)]
 pub struct Running {
-    pub record: Arc<Record>,
+    pub recorder: Arc<Recorder>,
     stop: DropGuard,
     task: JoinHandle<Result<(), AgentError>>,
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use svc_agent::{
     identity::Identity,
     trust::Trust,
-    wire::{Address, Connector, Patience, probe},
+    wire::{Address, Connector, Timeouts, probe},
 };
 use svc_sandbox::Authority;
 
@@ -48,7 +48,7 @@ fn openssl_req_x509(site: &Site, extra: &[&str]) -> Result<()> {
 async fn tried(site: &Site, address: &str, ca: Option<&str>) -> Result<Result<(), String>> {
     let trust = Trust::load(ca.map(|name| site.path(name)).as_deref())?;
     let tls = Arc::new(trust.client(&Identity::generate()?)?);
-    let connector = Connector::new(tls, Patience::default());
+    let connector = Connector::new(tls, Timeouts::default());
     let address: Address = address.parse().map_err(anyhow::Error::msg)?;
     Ok(match connector.connect(&address).await {
         Ok(connection) => probe(connection).await.map(drop).map_err(|r| r.to_string()),
@@ -177,13 +177,13 @@ async fn a_site_with_a_client_authority_takes_its_own_certificates_alone() -> Re
 async fn who_does_not_answer_is_not_waited_for() -> Result<()> {
     let silent = std::net::TcpListener::bind("127.0.0.1:0")?;
     let address = silent.local_addr()?.to_string();
-    let tls = Trust::in_certificates(vec![]).client(&Identity::generate()?);
+    let tls = Trust::of_certificates(vec![]).client(&Identity::generate()?);
     ensure!(tls.is_err(), "nobody can be believed");
     let site = Site::new().await?;
     let trust = Trust::load(Some(&site.path("server.crt")))?;
-    let patience = Patience {
+    let patience = Timeouts {
         connect: Duration::from_millis(200),
-        ..Patience::default()
+        ..Timeouts::default()
     };
     let connector = Connector::new(Arc::new(trust.client(&Identity::generate()?)?), patience);
     let address: Address = address.parse().map_err(anyhow::Error::msg)?;
