@@ -10,11 +10,11 @@
 //! | no JWT | register | `enrol` |
 //! | a JWT | hold a heartbeat stream | `session` |
 //!
-//! An activity that fails ends in [`Agent::after_failure`], which changes the state and
+//! An activity that fails ends in `Agent::after_failure`, which changes the state and
 //! returns a wait. `persist` writes state changes to disk and to the status file. Samples
 //! are taken by the [`Recorder`] in parallel, whatever happens to the connection.
 //!
-//! Invariant: every return to the service after a failure goes through [`Agent::wait`],
+//! Invariant: every return to the service after a failure goes through `Agent::wait`,
 //! with the service's hint or a growing backoff. So no refusal causes a busy loop.
 
 mod enrol;

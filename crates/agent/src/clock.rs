@@ -1,11 +1,19 @@
-//! The agent's time, as a value: what it measures by goes through a [`Clock`], so
-//! that a test can let a whole day pass in a minute. What is waited for on the
-//! network (deadlines, backoff, the service's hints) is the network's own time, and
-//! does not.
+//! The agent's clocks.
 //!
-//! Invariant: [`ServiceTime`] never follows the wall clock's steps. It starts from
-//! what the wall clock said once, goes on by a clock that only counts (also while
-//! the machine is suspended), and is set right by every Welcome.
+//! Three clocks matter. The *wall clock* shows the time of day, but NTP or a person may set
+//! it to any value at any moment. The *steady clock* (`CLOCK_BOOTTIME`) counts from the boot,
+//! also while the machine is suspended, and cannot be set, but it knows no date. The
+//! *service's time* is the one that samples carry, so that the samples of all hosts are
+//! comparable and pass the service's rules about time.
+//!
+//! [`ServiceTime`] derives the service's time from an [`Anchor`]: one pair of service time
+//! and steady time. Invariant: it never follows steps of the wall clock. The wall clock is
+//! read once, when no anchor is known; from then on the steady clock advances the time, and
+//! every Welcome replaces the anchor. An anchor stays valid until the next boot, when the
+//! steady clock starts at zero, so the agent saves it together with the boot id.
+//!
+//! The agent measures through a [`Clock`], so that a test can let a day pass in a minute.
+//! Waits for the network (deadlines, backoff, hints) use real time.
 
 use std::{
     sync::{
@@ -17,14 +25,15 @@ use std::{
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The machine's clocks, or a faster imitation of them that ends in the present.
+/// The machine's clocks, or a simulation that starts in the past, runs faster, and meets the
+/// real time in the end.
 #[derive(Clone, Debug)]
 pub struct Clock {
     rate: u32,
     began: Duration,
-    /// When the imitation has caught up with the real time, by both real clocks.
+    /// When the simulation reaches the real time, by the steady clock and the wall clock.
     meets: (Duration, SystemTime),
-    /// How far somebody has moved the wall clock, in milliseconds.
+    /// How far a test has moved the wall clock, in milliseconds.
     moved: Arc<AtomicI64>,
 }
 
@@ -38,8 +47,8 @@ impl Clock {
         }
     }
 
-    /// A clock that starts in the past, runs `rate` times as fast for so long, and is
-    /// right from then on.
+    /// A clock that runs `rate` times as fast for `length`, and shows the real time from
+    /// then on.
     pub fn faster(rate: u32, length: Duration) -> Self {
         let began = since_boot();
         Self {
@@ -50,26 +59,26 @@ impl Clock {
         }
     }
 
-    /// What the machine's wall clock shows; somebody may move it.
+    /// The time of the machine's wall clock.
     pub fn wall(&self) -> SystemTime {
         let moved = self.moved.load(Ordering::Relaxed);
-        shifted(self.seen(SystemTime::now()), moved)
+        shifted(self.simulated(SystemTime::now()), moved)
     }
 
-    /// Moves the wall clock, as NTP or a person would.
+    /// Moves the wall clock, as NTP or a person does.
     pub fn move_wall(&self, millis: i64) {
         self.moved.fetch_add(millis, Ordering::Relaxed);
     }
 
-    /// Counts on, whatever happens to the wall clock, also while the machine is suspended.
+    /// The steady clock: the time since the boot.
     pub fn steady(&self) -> Duration {
         let now = since_boot();
         let fast = now.min(self.meets.0).saturating_sub(self.began);
         self.began + fast * self.rate + now.saturating_sub(self.meets.0)
     }
 
-    /// A moment of real time, as this clock shows it.
-    pub fn seen(&self, real: SystemTime) -> SystemTime {
+    /// The time that this clock shows at a moment of real time.
+    pub fn simulated(&self, real: SystemTime) -> SystemTime {
         match self.meets.1.duration_since(real) {
             Ok(before) => self.meets.1 - before * self.rate,
             Err(_) => real,
@@ -87,15 +96,14 @@ fn since_boot() -> Duration {
     Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
 }
 
-/// A moment of the service's time, and of the clock that only counts. It holds until
-/// the machine is booted anew.
+/// The service's time at one moment of the steady clock. It is valid until the next boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Anchor {
     pub at: SystemTime,
     pub steady: Duration,
 }
 
-/// What time it is by the service, as far as the agent knows.
+/// The service's time, as far as the agent knows it.
 #[derive(Clone, Debug)]
 pub struct ServiceTime {
     clock: Clock,
@@ -103,7 +111,8 @@ pub struct ServiceTime {
 }
 
 impl ServiceTime {
-    /// From what the service said last, or from the wall clock until it says better.
+    /// Starts from a known anchor, or from the wall clock until the first Welcome. An anchor
+    /// ahead of the steady clock is of another boot and is ignored.
     pub fn new(clock: Clock, known: Option<Anchor>) -> Self {
         let steady = clock.steady();
         let known = known.filter(|anchor| anchor.steady <= steady);
@@ -122,19 +131,19 @@ impl ServiceTime {
         self.anchor
     }
 
-    /// The service says what time it is; returns how far off this was, in milliseconds.
+    /// Sets the service's time; returns the correction in milliseconds.
     pub fn set(&mut self, server_time: SystemTime) -> i64 {
-        let told = self.clock.seen(server_time);
-        let off = millis_between(self.now(), told);
+        let server_time = self.clock.simulated(server_time);
+        let off = millis_between(self.now(), server_time);
         self.anchor = Anchor {
-            at: told,
+            at: server_time,
             steady: self.clock.steady(),
         };
         off
     }
 }
 
-/// `to` − `from`.
+/// `to` minus `from`.
 fn millis_between(from: SystemTime, to: SystemTime) -> i64 {
     let millis = |duration: Duration| i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
     match to.duration_since(from) {
@@ -143,7 +152,7 @@ fn millis_between(from: SystemTime, to: SystemTime) -> i64 {
     }
 }
 
-/// A time moved by so many milliseconds; where it cannot be, it stays.
+/// Adds milliseconds to a time; a result out of range leaves it unchanged.
 pub(crate) fn shifted(at: SystemTime, millis: i64) -> SystemTime {
     let by = Duration::from_millis(millis.unsigned_abs());
     let moved = if millis < 0 {
@@ -161,7 +170,7 @@ mod tests {
     const HOUR: Duration = Duration::from_hours(1);
 
     #[test]
-    fn steps_of_the_wall_clock_change_nothing() {
+    fn steps_of_the_wall_clock_do_not_change_the_service_time() {
         let clock = Clock::system();
         let time = ServiceTime::new(clock.clone(), None);
         let before = time.now();
@@ -171,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_service_sets_it_right_and_a_restart_does_not_forget() {
+    fn the_service_sets_the_time_and_a_restart_keeps_it() {
         let clock = Clock::system();
         clock.move_wall(-7_200_000);
         let mut time = ServiceTime::new(clock.clone(), None);
@@ -181,7 +190,7 @@ mod tests {
         assert!(time.now() >= real && time.now() < real + HOUR);
         let again = ServiceTime::new(clock.clone(), Some(time.anchor()));
         assert!(again.now() >= real && again.now() < real + HOUR);
-        // An anchor of another boot would lie ahead of the count.
+        // An anchor of another boot can be ahead of the steady clock.
         let ahead = Anchor {
             at: real,
             steady: clock.steady() + HOUR,
@@ -190,14 +199,14 @@ mod tests {
     }
 
     #[test]
-    fn a_faster_clock_starts_in_the_past_and_is_right_in_the_end() {
+    fn a_faster_clock_starts_in_the_past_and_reaches_the_real_time() {
         let clock = Clock::faster(1440, Duration::from_secs(60));
         let meets = clock.meets.1;
         let day = meets.duration_since(clock.wall()).unwrap();
         assert!(day > 23 * HOUR && day <= 24 * HOUR, "{day:?}");
-        assert_eq!(clock.seen(meets), meets);
-        assert_eq!(clock.seen(meets + HOUR), meets + HOUR);
+        assert_eq!(clock.simulated(meets), meets);
+        assert_eq!(clock.simulated(meets + HOUR), meets + HOUR);
         let service = meets - Duration::from_secs(30);
-        assert_eq!(clock.seen(service), meets - 12 * HOUR);
+        assert_eq!(clock.simulated(service), meets - 12 * HOUR);
     }
 }

@@ -1,9 +1,21 @@
-//! What was measured, from the moment it was taken until the service has it: the
-//! spool, the sampler and the service's time, behind one lock.
+//! The recorder takes samples into the spool, and hands them out as reports.
 //!
-//! Samples are taken whether or not anybody is connected. The stream asks for what
-//! comes after a number, and says what was acknowledged. The lock is held for a
-//! small read or write of a file, never across a wait.
+//! It samples whether or not the agent is connected. The session asks for the report that
+//! follows a number, and passes acknowledgements on. One lock protects the spool, the
+//! sampler and the service's time together; it is held for a small read or write of a file,
+//! never across an await.
+//!
+//! # Sample times
+//!
+//! Samples carry the service's time ([`ServiceTime`]), but before the first Welcome of a boot
+//! the agent knows only its own wall clock, which may be wrong by years. Those samples are
+//! stored with the wrong time. The first Welcome shows the difference, and a `Correction`
+//! shifts their times when they are read. Their frames are not rewritten: a frame on disk
+//! never changes.
+//!
+//! The numbers in a correction need care, because the same Welcome may renumber samples
+//! (`spool/resume.rs`). Renumbering moves samples to the end in their order, so the samples
+//! of this run are still the last ones; the correction counts back from the end.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -31,8 +43,9 @@ pub struct Sampling {
 pub struct Recorder {
     clock: Clock,
     inner: Mutex<Inner>,
-    /// Somebody waits for new samples; one waiter, and no news is lost.
-    grown: Notify,
+    /// Wakes the session after a sample. It has one waiter, and stores one wake-up, so the
+    /// session misses none.
+    sample_taken: Notify,
 }
 
 #[derive(Debug)]
@@ -40,14 +53,14 @@ struct Inner {
     spool: Spool,
     sampler: Sampler,
     time: ServiceTime,
-    /// Numbers of this run whose times are still by this machine's own clock: from
-    /// this one on, until the first Welcome.
-    unsynced_from: Option<u64>,
+    /// Until the first Welcome: samples from this number on carry the time of the wall
+    /// clock.
+    uncorrected_from: Option<u64>,
     correction: Option<Correction>,
     failing: bool,
 }
 
-/// Times that were taken by a clock that was wrong.
+/// The samples that were taken by a wrong clock, and the difference.
 #[derive(Clone, Copy, Debug)]
 struct Correction {
     first: u64,
@@ -56,11 +69,11 @@ struct Correction {
 }
 
 impl Recorder {
-    /// With what the service said last of the time, if that was in this boot.
+    /// `known` is the service's time from an earlier run within this boot.
     pub fn new(spool: Spool, clock: Clock, known: Option<Anchor>) -> Self {
         Self {
             inner: Mutex::new(Inner {
-                unsynced_from: known.is_none().then_some(spool.next_seq()),
+                uncorrected_from: known.is_none().then_some(spool.next_seq()),
                 spool,
                 sampler: Sampler::new(),
                 time: ServiceTime::new(clock.clone(), known),
@@ -68,11 +81,11 @@ impl Recorder {
                 failing: false,
             }),
             clock,
-            grown: Notify::new(),
+            sample_taken: Notify::new(),
         }
     }
 
-    /// Takes samples, as long as it is asked to.
+    /// Takes samples while `sampling` is on, until its sender is dropped.
     pub async fn run(&self, mut sampling: watch::Receiver<Sampling>) {
         let mut due = self.clock.steady();
         loop {
@@ -93,25 +106,25 @@ impl Recorder {
         }
     }
 
-    /// Takes one sample. One that cannot be kept is declared lost.
+    /// Takes one sample. A sample that cannot be stored is declared lost.
     pub fn take(&self) {
         self.inner().take();
-        self.grown.notify_one();
+        self.sample_taken.notify_one();
     }
 
-    /// The service has said where this agent stands and what time it is.
+    /// Applies the watermark and the time of a Welcome.
     pub fn welcome(
         &self,
         acked_seq: u64,
         server_time: Option<SystemTime>,
     ) -> Result<(), SpoolError> {
         let mut inner = self.inner();
-        let unsure = inner.unsynced_from.take();
-        let unsure = unsure.map(|first| inner.spool.next_seq().saturating_sub(first));
+        let uncorrected = inner.uncorrected_from.take();
+        let uncorrected = uncorrected.map(|first| inner.spool.next_seq().saturating_sub(first));
         inner.spool.resume(acked_seq)?;
         let off = server_time.map(|time| inner.time.set(time));
-        if let (Some(count), Some(millis)) = (unsure, off) {
-            // Numbers may have changed, but what was taken last still stands last.
+        if let (Some(count), Some(millis)) = (uncorrected, off) {
+            // `resume` may have changed the numbers, but not the order.
             let next = inner.spool.next_seq();
             inner.correction = Some(Correction {
                 first: next.saturating_sub(count),
@@ -122,7 +135,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// What comes after `sent`, as much as one report carries; `None`: nothing does.
+    /// The report that follows `sent`; `None`: there is nothing to send.
     pub fn report(&self, sent: u64) -> Result<Option<Report>, SpoolError> {
         let inner = self.inner();
         if inner.spool.next_seq() <= sent.saturating_add(1) {
@@ -141,10 +154,10 @@ impl Recorder {
         self.inner().spool.acked(up_to);
     }
 
-    /// The numbers belong to a key: another key has another spool.
+    /// Numbers belong to a key, so a new key has a new spool.
     pub fn replace_spool(&self, spool: Spool) {
         let mut inner = self.inner();
-        inner.unsynced_from = inner.unsynced_from.map(|_| spool.next_seq());
+        inner.uncorrected_from = inner.uncorrected_from.map(|_| spool.next_seq());
         inner.correction = None;
         inner.spool = spool;
     }
@@ -153,20 +166,20 @@ impl Recorder {
         self.inner().spool.usage()
     }
 
-    /// The number that the next sample will bear, and the last one that is safe.
+    /// The number of the next sample, and the watermark.
     pub fn numbers(&self) -> (u64, u64) {
         let inner = self.inner();
         (inner.spool.next_seq(), inner.spool.acked_seq())
     }
 
-    /// What is known of the service's time, to be remembered over a restart.
+    /// The service's time, to be saved for a restart.
     pub fn anchor(&self) -> Anchor {
         self.inner().time.anchor()
     }
 
-    /// Waits until something new was taken.
+    /// Waits for the next sample. Cancel-safe.
     pub async fn sample_taken(&self) {
-        self.grown.notified().await;
+        self.sample_taken.notified().await;
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -182,12 +195,12 @@ impl Inner {
         match self.spool.append(now, &vitals) {
             Ok(_) if self.failing => {
                 self.failing = false;
-                tracing::info!("samples are kept again");
+                tracing::info!("samples are stored again");
             }
             Ok(_) => {}
             Err(error) if !self.failing => {
                 self.failing = true;
-                tracing::error!(%error, "a sample could not be kept: it is declared lost");
+                tracing::error!(%error, "a sample could not be stored: it is declared lost");
             }
             Err(_) => {}
         }
@@ -209,7 +222,7 @@ impl Correction {
     }
 }
 
-/// The next moment of the rhythm; a machine that was suspended misses some.
+/// The time of the next sample. Samples that a suspended machine missed are not made up for.
 fn next_due(due: Duration, now: Duration, interval: Duration) -> Duration {
     let next = due + interval;
     if next > now { next } else { now + interval }
@@ -222,32 +235,32 @@ mod tests {
     const MINUTE: Duration = Duration::from_mins(1);
 
     #[test]
-    fn the_rhythm_is_kept_and_what_was_missed_is_not_made_up_for() {
+    fn samples_keep_their_rhythm_and_missed_ones_are_skipped() {
         let second = Duration::from_secs(1);
         assert_eq!(next_due(MINUTE, MINUTE + second, MINUTE), 2 * MINUTE);
         assert_eq!(next_due(MINUTE, 10 * MINUTE, MINUTE), 11 * MINUTE);
     }
 
     #[test]
-    fn samples_from_before_the_first_welcome_are_set_right() {
+    fn the_times_of_samples_before_the_first_welcome_are_corrected() {
         let folder = tempfile::tempdir().unwrap();
         let clock = Clock::system();
         clock.move_wall(-86_400_000);
         let spool = Spool::open(folder.path(), Default::default()).unwrap();
-        let record = Recorder::new(spool, clock, None);
+        let recorder = Recorder::new(spool, clock, None);
         let before = SystemTime::now();
-        record.take();
-        record.take();
-        // The service has had five of another life: both get other numbers.
-        record.welcome(5, Some(SystemTime::now())).unwrap();
-        record.take();
-        let report = record.report(5).unwrap().unwrap();
+        recorder.take();
+        recorder.take();
+        // The service has five samples of a former life: both samples get new numbers.
+        recorder.welcome(5, Some(SystemTime::now())).unwrap();
+        recorder.take();
+        let report = recorder.report(5).unwrap().unwrap();
         let numbers: Vec<u64> = report.samples.iter().map(|sample| sample.seq).collect();
         assert_eq!(numbers, [6, 7, 8]);
         for sample in report.samples {
             let at = SystemTime::try_from(sample.sampled_at.unwrap()).unwrap();
             assert!(at + MINUTE > before && at < before + MINUTE, "{at:?}");
         }
-        assert!(record.report(8).unwrap().is_none());
+        assert!(recorder.report(8).unwrap().is_none());
     }
 }

@@ -1,15 +1,31 @@
-//! Samples on disk, from the moment they were taken until the service has them.
+//! Samples on disk, from the moment they are taken until the service has acknowledged
+//! them.
 //!
-//! Numbers are given here. Of every number above the acknowledged one there is
-//! always an answer: the sample, or a gap that says why there is none. And a number
-//! that may have been told to the service never names another sample: a frame is
-//! on disk, synced, before `append` returns, hence before anybody can send it. That
-//! sync costs no more than waiting would: at an interval of 30 s the kernel would
-//! write the same page on its own before the next sample.
+//! The spool assigns sequence numbers, and keeps two promises about them:
 //!
-//! `frame` is the format, `segment` a file of frames, `books` the little that
-//! segments do not say, `losses` the numbers given up and why. Memory holds a few
-//! words a segment; reading looks at one segment of at most 256 KiB at a time.
+//! 1. Every number above the watermark has an answer: its sample, or a gap that says why
+//!    there is none. No number is silently missing.
+//! 2. A number that the service may have seen never names another sample. The service
+//!    stores each number once, so it would drop the second sample without a trace.
+//!
+//! The second promise decides the order of writes. [`Spool::append`] returns after the
+//! frame is synced, so a sample is on disk before anything can send it; and a spool that
+//! is opened after a crash continues above every number that can have been sent (`open`).
+//! The sync is cheap: at an interval of 30 s the kernel would write the same page before
+//! the next sample anyway.
+//!
+//! ```text
+//! 00000000000000000001.samples1   a segment: frames, in the order of their numbers
+//! 00000000000000002105.samples1   the newest segment; frames are appended to it
+//! books                           the checkpoint: watermark, next number, losses
+//! ```
+//!
+//! In reading order: `frame` is the format of one sample and `segment` a file of them,
+//! `losses` are the numbers that have no sample, and `checkpoint` is what the segments do
+//! not say. On these build `open`, `write`, `read` (with `batch`) and `resume`, each one
+//! part of [`Spool`]; the tests in `model` run all of them against a simple model. Memory
+//! holds a few words per segment, and reading loads one segment of at most 256 KiB at a
+//! time.
 
 mod batch;
 mod checkpoint;
@@ -32,7 +48,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use svc_proto::v1;
+use svc_proto::{contract::limits::MAX_SEQ, v1};
 
 pub use self::losses::LossReason;
 use self::{
@@ -40,15 +56,13 @@ use self::{
     segment::{Segment, SyncMode, Writer},
 };
 
-/// The last number that the service takes.
-pub const MAX_SEQ: u64 = i64::MAX as u64 - 1;
-/// A bound on files, whatever was found in the folder.
+/// The most files that the spool keeps, whatever it finds in its folder.
 const MAX_SEGMENTS: usize = 1024;
-/// A segment spans at most this part of the age limit, so that little more than
-/// what is too old is kept, and nothing younger is given up.
+/// A segment spans at most this part of the age limit. Segments are deleted as a whole and
+/// only when all of their samples are too old, so the spool keeps little beyond the limit.
 const SEGMENTS_PER_AGE: u32 = 64;
-/// Whole segments kept after their acknowledgement, for a service whose database is
-/// restored from a backup.
+/// Acknowledged segments that are kept. If the service's database is restored from a
+/// backup, their samples are sent again.
 const KEPT_SEGMENTS: usize = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,14 +71,14 @@ pub struct Limits {
     pub age: Duration,
 }
 
-/// How much waits for the service.
+/// How much waits to be acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// Samples that are not acknowledged yet.
     pub samples: u64,
-    /// On disk, with what is kept a little longer.
+    /// The size on disk, including acknowledged segments that are kept.
     pub bytes: u64,
-    /// When the oldest of the samples was taken.
+    /// When the oldest of these samples was taken.
     pub oldest: Option<SystemTime>,
     /// Numbers that are not acknowledged yet and have no sample.
     pub given_up: u64,
@@ -78,7 +92,7 @@ pub enum SpoolError {
     DiskFull(#[source] io::Error),
     #[error("the disk failed: the sample is given up")]
     NotStored(#[source] io::Error),
-    #[error("the vitals are too large for a frame: the sample is given up")]
+    #[error("the vitals exceed the size of a frame: the sample is given up")]
     TooLarge,
     #[error("the sequence numbers are used up")]
     NoNumberLeft,
@@ -86,21 +100,22 @@ pub enum SpoolError {
     Unreadable(#[source] io::Error),
 }
 
-/// Not shared: one task owns it. Its calls block on small reads and writes.
+/// One task owns it. Its calls block on small reads and writes of files.
 #[derive(Debug)]
 pub struct Spool {
     dir: PathBuf,
     limits: Limits,
     next: u64,
     checkpoint: Checkpoint,
-    /// Whether the books on disk lag behind.
+    /// The checkpoint on disk is older than `checkpoint`.
     checkpoint_stale: bool,
-    /// Whether they lag because they could not be written.
+    /// The last attempt to write it failed.
     checkpoint_failed: bool,
     segments: VecDeque<Segment>,
-    /// Of the newest segment; none before the first append, and after a failure.
+    /// Appends to the newest segment; `None` if the next append starts a new one.
     writer: Option<Writer>,
-    /// The highest number that may have been told to anybody.
+    /// The highest number that may have been sent to the service. `read` raises it: what
+    /// was read counts as sent.
     sent: Cell<u64>,
 }
 
@@ -114,7 +129,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Small spools have small segments, because room is made by whole ones.
+    /// A small spool has small segments, because it frees space by whole segments.
     fn segment_bytes(&self) -> u64 {
         (self.bytes / 16).clamp(4 * 1024, segment::MAX_BYTES)
     }
@@ -125,7 +140,7 @@ impl Limits {
 }
 
 impl Spool {
-    /// Stores a sample under the next number. If that fails, the number is a gap.
+    /// Stores a sample under the next number. If that fails, the number becomes a gap.
     pub fn append(
         &mut self,
         sampled_at: SystemTime,
@@ -137,17 +152,17 @@ impl Spool {
         self.store(frame::nanos(sampled_at), vitals, SyncMode::Now)
     }
 
-    /// The number that the next sample will bear.
+    /// The number of the next sample.
     pub fn next_seq(&self) -> u64 {
         self.next
     }
 
-    /// What the service confirmed last, as far as this spool was told.
+    /// The highest watermark that this spool knows.
     pub fn acked_seq(&self) -> u64 {
         self.checkpoint.acked
     }
 
-    /// The service has everything up to this number.
+    /// The service has acknowledged everything up to this number.
     pub fn acked(&mut self, up_to: u64) {
         let up_to = up_to.min(self.next - 1);
         if up_to <= self.checkpoint.acked {
@@ -159,7 +174,7 @@ impl Spool {
         self.drop_oldest(self.holding(up_to + 1).saturating_sub(KEPT_SEGMENTS));
     }
 
-    /// Gives up what is too old or too much.
+    /// Gives up the samples that exceed the limits of age and size.
     pub fn expire(&mut self, now: SystemTime) {
         let age = i64::try_from(self.limits.age.as_nanos()).unwrap_or(i64::MAX);
         let oldest = frame::nanos(now).saturating_sub(age);
@@ -176,8 +191,8 @@ impl Spool {
     }
 }
 
-/// A clean end leaves the books as they are known; after any other, the service's
-/// Welcome tells how far it is.
+/// A clean stop writes the checkpoint. After a crash it may be older than the service's
+/// watermark, which the next Welcome brings.
 impl Drop for Spool {
     fn drop(&mut self) {
         if self.checkpoint_stale {

@@ -1,33 +1,34 @@
-//! A report in the making: every number from its first to its last is a sample or
-//! stands in a gap, however it is cut to its bounds.
+//! Building a report within bounds. Every number from its first to its last is a sample
+//! or part of a gap, wherever the bounds cut it off.
 
 use prost::Message;
 use svc_proto::v1;
 
 use super::losses::{Loss, Losses};
 
-/// What a field costs beside its content: a tag and a length of up to three bytes.
-const FRAME: usize = 4;
+/// The bytes of an entry beside its content: a tag, and a length of up to three bytes.
+const ENTRY_BYTES: usize = 4;
 
 #[derive(Debug)]
 pub(super) struct Batch {
     pub report: v1::Report,
-    /// The first number that it says nothing of.
+    /// The first number that the report does not cover.
     pub next: u64,
     pub bounds: Bounds,
     bytes: usize,
 }
 
-/// At most so many samples, so many gaps, and so many bytes; but never nothing.
+/// The bounds of a report. A first entry that exceeds them is taken nevertheless, so that
+/// reading always makes progress.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     pub entries: usize,
     pub bytes: usize,
-    /// The last number that is wanted.
+    /// The last number that the report may cover.
     pub last: u64,
 }
 
-/// The batch takes no more.
+/// No further entry fits into the batch.
 pub(super) struct Full;
 
 impl Batch {
@@ -40,7 +41,7 @@ impl Batch {
         }
     }
 
-    /// Gaps for all numbers before `seq`.
+    /// Adds gaps for all numbers before `seq` that are not covered yet.
     pub fn explain_until(&mut self, seq: u64, lost: &Losses) -> Result<(), Full> {
         let last = seq.saturating_sub(1).min(self.bounds.last);
         if self.next <= last {
@@ -51,7 +52,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Its number must be the next.
+    /// Adds a sample, whose number must be `next`.
     pub fn sample(&mut self, sample: v1::Sample) -> Result<(), Full> {
         if sample.seq > self.bounds.last {
             return Err(Full);
@@ -75,7 +76,7 @@ impl Batch {
     }
 
     fn room(&mut self, entries: usize, bytes: usize) -> Result<(), Full> {
-        let (bytes, is_first) = (self.bytes + bytes + FRAME, self.bytes == 0);
+        let (bytes, is_first) = (self.bytes + bytes + ENTRY_BYTES, self.bytes == 0);
         if !is_first && (entries >= self.bounds.entries || bytes > self.bounds.bytes) {
             return Err(Full);
         }

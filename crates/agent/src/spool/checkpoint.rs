@@ -1,11 +1,14 @@
-//! What the segments do not say: how far the service has confirmed, and which
-//! numbers were given up and why.
+//! The checkpoint: what the segments do not say. It holds the watermark, the next number,
+//! and the numbers that were given up.
 //!
-//! One file of two pages, written in turns and in place. A write that is cut short
-//! spoils one page and the other still stands; and because both pages were
-//! allocated when the spool was made, a number can be given up on a disk that is
-//! full. Whatever is wrong with the file, the spool opens: what it then does not
-//! know, the service's Welcome tells.
+//! One file holds two pages, which are written alternately and in place. Each page has a
+//! generation and a checksum, and the newest valid page counts. A write that is cut off
+//! damages only the older page, so the other one still stands. Both pages are allocated
+//! when the spool is created; therefore the agent can declare a sample lost on a disk that
+//! is full, where writing a new file would fail.
+//!
+//! The spool opens even if the file is missing or damaged. The next Welcome then brings the
+//! watermark, and numbers without a known loss count as damaged.
 
 use std::{
     fs::{self, OpenOptions},
@@ -21,24 +24,25 @@ use super::{
 };
 
 const PAGE: usize = 4096;
-const NAME: &str = "books";
-/// Stands first in a page; the digit is the format's version.
+const FILE_NAME: &str = "books";
+/// The first bytes of a page; the digit is the version of the format.
 const MARK: &[u8; 8] = b"svcbook1";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Checkpoint {
     generation: u64,
-    /// What the service confirmed last.
+    /// The service's watermark, as far as the agent knows it.
     pub acked: u64,
-    /// No number below this one is given again.
+    /// No lower number is used again.
     pub next: u64,
-    /// While numbers are changed: samples up to this one are done with. See `resume`.
+    /// Set while unsent samples are renumbered: those up to this number are finished. See
+    /// `resume`.
     pub unsent_after: Option<u64>,
     pub lost: Losses,
 }
 
 impl Checkpoint {
-    /// The newer of the two pages that are good; empty books if none is.
+    /// Reads the newest valid page; an empty checkpoint if there is none.
     pub fn load(dir: &Path) -> io::Result<Self> {
         let file = match fs::File::open(path(dir)) {
             Ok(file) => file,
@@ -53,7 +57,7 @@ impl Checkpoint {
             .unwrap_or_default())
     }
 
-    /// Replaces the older page, and waits until the disk has it.
+    /// Replaces the older page and syncs it.
     pub fn save(&mut self, dir: &Path) -> io::Result<()> {
         let mut options = OpenOptions::new();
         let file = options.write(true).create(true).truncate(false).mode(0o600);
@@ -88,7 +92,7 @@ impl Checkpoint {
         page
     }
 
-    /// `None` for a page that was never written, is damaged, or says what cannot be.
+    /// `None`: the page was never written, is damaged, or contains impossible values.
     fn decode(page: &[u8]) -> Option<Self> {
         let (content, sum) = page.split_last_chunk::<4>()?;
         if checksum(content) != u32::from_le_bytes(*sum) {
@@ -119,7 +123,7 @@ impl Checkpoint {
 }
 
 fn path(dir: &Path) -> PathBuf {
-    dir.join(NAME)
+    dir.join(FILE_NAME)
 }
 
 fn number(bytes: &mut &[u8]) -> Option<u64> {
@@ -147,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_losses_fit_a_page() {
+    fn the_maximum_number_of_losses_fits_a_page() {
         let page = checkpoint().encode();
         assert_eq!(page.len(), PAGE);
         assert_eq!(Checkpoint::decode(&page), Some(checkpoint()));
@@ -159,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_cut_short_anywhere_leaves_the_page_before() {
+    fn a_write_that_is_cut_off_leaves_the_other_page_intact() {
         let dir = tempfile::tempdir().unwrap();
         let mut first = checkpoint();
         first.save(dir.path()).unwrap();
@@ -177,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_books_are_empty_books() {
+    fn a_damaged_file_is_an_empty_checkpoint() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(Checkpoint::load(dir.path()).unwrap(), Checkpoint::default());
         for bytes in [&b""[..], b"x", &[0; 9000], &[0xff; 9000]] {

@@ -1,11 +1,15 @@
-//! A sample as bytes in a segment, and finding the samples among bytes that may be
-//! anything.
+//! A frame: one sample as bytes in a segment. And [`Scan`], which finds frames among bytes
+//! that may be damaged.
 //!
-//! A frame is a header of 28 bytes (length, number, time, checksum of the body,
-//! checksum of the header) and a body: the vitals as the wire has them. The header
-//! has a checksum of its own so that a damaged body costs one frame, and a damaged
-//! header is found again by looking for the next good one. Lengths are believed
-//! only under that checksum, and never beyond the bytes that are there.
+//! ```text
+//! offset  0       4       12      20            24              28
+//!         length  number  time    body checksum header checksum body: the encoded vitals
+//! ```
+//!
+//! The header has a checksum of its own. So a damaged body costs one frame, because its
+//! length is still known; and after a damaged header, the scan finds the next frame by trying
+//! every offset for a header with a valid checksum. A length is trusted only if that checksum
+//! is valid, and never beyond the end of the bytes.
 
 use std::{
     ops::RangeInclusive,
@@ -18,10 +22,10 @@ use svc_proto::v1;
 use super::checksum::checksum;
 
 pub(super) const HEADER_BYTES: usize = 28;
-/// Above the longest vitals that the service takes: 64 disks of three texts each.
+/// More than the largest vitals that the service accepts: 64 disks of three texts each.
 pub(super) const MAX_BODY_BYTES: usize = 64 * 1024;
 
-/// A frame whose header is good and whose body is there in full.
+/// A frame with a valid header and a complete body, which may still be damaged.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame<'a> {
     pub seq: u64,
@@ -34,13 +38,14 @@ pub(super) struct Frame<'a> {
 /// What follows the last frame of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tail {
-    /// Nothing, or what an unfinished write leaves: nobody was told of its number.
+    /// Nothing, or an unfinished write. Its `append` did not return, so its number was
+    /// never sent.
     Torn,
-    /// Bytes that may have been as many frames as they have room for.
+    /// Bytes that were frames once: as many as they have room for.
     Damaged { bytes: usize },
 }
 
-/// The frames among `bytes` whose numbers grow and lie in `numbers`.
+/// Iterates over the frames in `bytes` whose numbers are ascending and within `numbers`.
 #[derive(Debug)]
 pub(super) struct Scan<'a> {
     bytes: &'a [u8],
@@ -62,7 +67,7 @@ impl Frame<'_> {
         checksum(self.body) == self.sum
     }
 
-    /// `None` if the body is damaged.
+    /// `None`: the body is damaged.
     pub fn sample(&self) -> Option<v1::Sample> {
         let vitals = self.is_whole().then(|| v1::Vitals::decode(self.body))?;
         Some(v1::Sample {
@@ -73,7 +78,7 @@ impl Frame<'_> {
     }
 }
 
-/// The frame's bytes; `None` if the body is too long for one.
+/// The bytes of a frame; `None`: the body is too long.
 pub(super) fn encode(seq: u64, at: i64, vitals: &v1::Vitals) -> Option<Vec<u8>> {
     let body = vitals.encode_to_vec();
     let length = u32::try_from(body.len()).ok()?;
@@ -90,7 +95,7 @@ pub(super) fn encode(seq: u64, at: i64, vitals: &v1::Vitals) -> Option<Vec<u8>> 
     Some(bytes)
 }
 
-/// From 1677 to 2262; times beyond become the nearest.
+/// Times outside 1677 to 2262 become the nearest one within.
 pub(super) fn nanos(at: SystemTime) -> i64 {
     match at.duration_since(UNIX_EPOCH) {
         Ok(after) => i64::try_from(after.as_nanos()).unwrap_or(i64::MAX),
@@ -117,12 +122,16 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Where the last frame ended.
+    /// The end of the last frame.
     pub fn end(&self) -> usize {
         self.end
     }
 
-    /// What lies there, once all frames were seen.
+    /// What follows the last frame; valid once the iterator is exhausted.
+    ///
+    /// A tail counts as torn if a header promises more bytes than there are, if it is
+    /// shorter than a header, or if it is all zeros: file systems extend a file before they
+    /// write its data.
     pub fn tail(&self) -> Tail {
         let rest = &self.bytes[self.end..];
         if self.torn || rest.len() < HEADER_BYTES || rest.iter().all(|byte| *byte == 0) {
@@ -131,7 +140,7 @@ impl<'a> Scan<'a> {
         Tail::Damaged { bytes: rest.len() }
     }
 
-    /// The header at the offset, if it is one.
+    /// The header at the current offset, if there is a valid one.
     fn header(&self) -> Option<Header> {
         let bytes = self
             .bytes
@@ -219,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_costs_one_record_wherever_it_is() {
+    fn a_flipped_bit_costs_one_frame() {
         let good = frames(3);
         for bit in 0..good.len() * 8 {
             let mut bytes = good.clone();
@@ -231,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_cut_short_anywhere_is_a_torn_tail() {
+    fn a_write_that_is_cut_off_anywhere_is_a_torn_tail() {
         let (good, next) = (frames(2), frame(3));
         for cut in 0..next.len() {
             let bytes = [&good, &next[..cut]].concat();
@@ -243,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_last_record_with_a_damaged_header_is_not_taken_for_torn() {
+    fn a_damaged_header_of_the_last_frame_is_not_a_torn_write() {
         let mut bytes = frames(2);
         let second = bytes.len() / 2;
         bytes[second] ^= 0x80;
@@ -251,13 +260,13 @@ mod tests {
     }
 
     #[test]
-    fn numbers_out_of_order_or_out_of_bounds_are_not_records() {
+    fn numbers_out_of_order_or_out_of_range_are_not_frames() {
         let bytes = [frame(5), frame(4), frame(5), frame(101), frame(6)].concat();
         assert_eq!(whole(&bytes), [5, 6]);
     }
 
     #[test]
-    fn times_survive_and_extremes_are_bounded() {
+    fn times_round_trip_and_extremes_are_clamped() {
         for nanos_ in [0, 1, -1, 1_800_000_000_123_456_789, -i64::MAX, i64::MAX] {
             assert_eq!(nanos(time(nanos_)), nanos_);
         }
@@ -266,7 +275,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..2_000)) {
+        fn random_bytes_are_no_frames_and_cause_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..2_000)) {
             prop_assert!(whole(&bytes).is_empty());
             prop_assert!(tail(&bytes).0 == 0);
         }

@@ -1,21 +1,21 @@
-//! Numbers that were given up, and why: pure arithmetic on ranges.
+//! The numbers that were given up, and why: arithmetic on ranges.
 //!
-//! The ranges are sorted and disjoint. A number in one of them is lost, even if its
-//! frame can still be read: what was told once stays told. A missing number that
-//! stands in none was damaged, so that every number has an answer whatever happened.
+//! The ranges are sorted and disjoint. A number in one of them stays lost even if its frame
+//! can still be read, because the service may have been told of the loss. A missing number
+//! that is in none of them counts as damaged, so every number has an answer.
 
 use std::ops::RangeInclusive;
 
-/// Why a number has no sample. The texts go to the service.
+/// Why a number has no sample. The service stores the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossReason {
     SpoolFull,
     TooOld,
     Damaged,
     DiskFull,
-    /// The disk failed in another way than being full.
+    /// The disk failed, but was not full.
     NotStored,
-    /// The service had it and lost it, and this agent keeps it no longer.
+    /// The service acknowledged the sample and lost it, and the spool no longer has it.
     Forgotten,
 }
 
@@ -60,11 +60,11 @@ impl LossReason {
 }
 
 impl Losses {
-    /// More than this many at once are unheard of. The oldest then lose their reason
-    /// and count as damaged: their numbers stay lost.
+    /// The most ranges, as many as fit into the checkpoint. Beyond that, the oldest ones are
+    /// dropped: their numbers stay lost, with `Damaged` as their reason.
     pub const MOST: usize = 200;
 
-    /// What is lost already keeps its reason.
+    /// Adds a range. Numbers that are lost already keep their reason.
     pub fn add(&mut self, first: u64, last: u64, reason: LossReason) {
         let free: Vec<Loss> = self.uncovered(first, last, reason);
         self.0.extend(free);
@@ -79,7 +79,7 @@ impl Losses {
         self.0.drain(..self.0.len().saturating_sub(Self::MOST));
     }
 
-    /// An answer for every number from `first` to `last`, none of which has a sample.
+    /// Ranges that explain every number from `first` to `last`, none of which has a sample.
     pub fn explain(&self, first: u64, last: u64) -> Vec<Loss> {
         let known = self.0.iter().filter_map(|loss| {
             let (first, last) = (loss.first.max(first), loss.last.min(last));
@@ -105,7 +105,7 @@ impl Losses {
         self.uncovered(first, last, LossReason::Damaged).is_empty()
     }
 
-    /// Numbers up to `seq` need no answer any more.
+    /// Removes the numbers up to `seq`, which the service has acknowledged.
     pub fn forget(&mut self, seq: u64) {
         self.0.retain(|loss| loss.last > seq);
         if let Some(loss) = self.0.first_mut() {
@@ -151,11 +151,12 @@ impl Losses {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use svc_proto::contract::limits;
 
     use super::*;
 
     #[test]
-    fn neighbours_of_one_reason_are_one_range() {
+    fn adjacent_losses_with_one_reason_are_one_range() {
         let mut losses = Losses::default();
         losses.add(4, 5, LossReason::DiskFull);
         losses.add(1, 2, LossReason::DiskFull);
@@ -166,11 +167,11 @@ mod tests {
     }
 
     #[test]
-    fn reasons_have_codes_that_last_and_texts_that_the_service_takes() {
+    fn reasons_have_stable_codes_and_texts_within_the_limit() {
         for (code, reason) in LossReason::ALL.into_iter().enumerate() {
             assert_eq!(usize::from(reason.code()), code);
             assert_eq!(LossReason::from_code(reason.code()), Some(reason));
-            assert!(reason.text().len() <= 255);
+            assert!(reason.text().len() <= limits::MAX_TEXT_BYTES);
         }
         assert_eq!(LossReason::from_code(6), None);
     }
@@ -180,7 +181,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a table of one answer a number.
+        /// Compares with a table that has one reason per number.
         #[test]
         fn the_first_reason_stays_and_every_number_has_an_answer(
             added in prop::collection::vec((1_u64..60, 0_u64..9, reason()), 0..20),

@@ -1,8 +1,8 @@
-//! The spool against a model that cannot lose anything: a map from numbers to samples.
+//! Tests of the spool against a model: a map from numbers to samples.
 //!
-//! After every step the whole spool is read. Each number above the acknowledged one
-//! must be there once; a sample must be the one that was stored under its number; and a
-//! sample may be missing only for a reason that the steps so far allow.
+//! After every step the test reads the whole spool. Each number above the watermark must
+//! occur once; a sample must be the one that was stored under its number; and a sample may
+//! be missing only for a reason that the steps so far explain.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,18 +25,18 @@ const EVERYTHING: usize = usize::MAX / 2;
 #[derive(Clone, Debug)]
 enum Step {
     Append(u8),
-    /// How far, as a share of what is not acknowledged.
+    /// Acknowledges this share of the sent numbers.
     Ack(f64),
     Read(u8, u16),
     Reopen,
-    /// The process ends without a word.
+    /// The process is killed.
     Crash,
-    /// The process ends in the middle of a write, which had come so far.
+    /// The process is killed during a write, after this share of its bytes.
     Tear(f64),
-    /// Somewhere in a segment.
+    /// Flips a bit of a segment.
     Flip(prop::sample::Index, prop::sample::Index),
     FlipCheckpoint(prop::sample::Index),
-    /// Welcome with this much more, or less, than was acknowledged.
+    /// A Welcome whose watermark differs from the known one by this much.
     Resume(i64),
     Wait(u16),
     Expire,
@@ -64,21 +64,20 @@ type Flipped = BTreeSet<(PathBuf, usize)>;
 struct Model {
     dir: tempfile::TempDir,
     spool: Option<Spool>,
-    /// The samples that ought to be there, by number: the moment each was taken,
-    /// which is different for each.
+    /// The samples that must be in the spool, by number: the time of each, which is unique.
     samples: BTreeMap<u64, u64>,
-    /// What was read: `None` for a gap.
-    told: BTreeMap<u64, Option<u64>>,
-    /// Samples that were given new numbers. One may be found under two, if the
-    /// service or the books forget that it was.
+    /// What was read; `None` for a gap.
+    reported: BTreeMap<u64, Option<u64>>,
+    /// Samples with new numbers. One may occur under two numbers, if the service or the
+    /// checkpoint lost the knowledge of the first renumbering.
     renumbered: BTreeSet<u64>,
     sent: u64,
     acked: u64,
     most_acked: u64,
     now: u64,
-    /// Records that may have been damaged and were not missed yet.
+    /// Frames that may be damaged and are not missed yet.
     damaged: usize,
-    /// Up to here the books may have known more than they know now.
+    /// Up to this number the checkpoint may have lost what it knew.
     forgotten: u64,
     flipped: Flipped,
 }
@@ -97,7 +96,11 @@ fn vitals(now: u64) -> v1::Vitals {
 
 fn moment(sample: &v1::Sample) -> u64 {
     let now = sample.sampled_at.unwrap().seconds as u64;
-    assert_eq!(sample.vitals, Some(vitals(now)), "never a wrong sample");
+    assert_eq!(
+        sample.vitals,
+        Some(vitals(now)),
+        "a sample is never a wrong one"
+    );
     now
 }
 
@@ -108,7 +111,8 @@ fn newest_file(dir: &Path) -> Option<(PathBuf, u64)> {
     Some((path, length))
 }
 
-/// Once for each bit: twice would mend it, and what was lost does not come back.
+/// Flips each bit at most once: a second flip would repair it, and the model does not expect
+/// a lost sample to return.
 fn flip(path: &Path, bit: prop::sample::Index, flipped: &mut Flipped) -> bool {
     let mut bytes = fs::read(path).unwrap();
     if bytes.is_empty() {
@@ -131,7 +135,7 @@ impl Model {
             dir,
             spool,
             samples: BTreeMap::new(),
-            told: BTreeMap::new(),
+            reported: BTreeMap::new(),
             renumbered: BTreeSet::new(),
             sent: 0,
             acked: 0,
@@ -154,14 +158,14 @@ impl Model {
         let seq = self.spool().append(at, &vitals(now)).unwrap();
         assert_eq!(seq, next);
         assert!(
-            !self.told.contains_key(&seq),
-            "a number that was told is not given again"
+            !self.reported.contains_key(&seq),
+            "a reported number is never used again"
         );
         self.samples.insert(seq, now);
     }
 
-    /// What was there may have been sent by the process that is gone, unless it ended
-    /// while it gave new numbers.
+    /// The former process may have sent everything on disk, unless it ended while it
+    /// renumbered samples.
     fn open(&mut self) {
         let next = self.samples.last_key_value().map_or(1, |(seq, _)| seq + 1);
         let spool = Spool::open(self.dir.path(), LIMITS).unwrap();
@@ -172,7 +176,7 @@ impl Model {
         self.spool = Some(spool);
     }
 
-    /// Without the books that a clean end would leave.
+    /// Drops the spool without the checkpoint that a clean stop writes.
     fn abandon(&mut self) {
         self.spool().checkpoint_stale = false;
         self.spool = None;
@@ -183,7 +187,7 @@ impl Model {
         self.open();
     }
 
-    /// As if the process had been killed while it wrote: the last append never returned.
+    /// The process is killed while it writes, so the last append never returns.
     fn tear(&mut self, share: f64) {
         let before = newest_file(self.dir.path());
         self.append();
@@ -205,33 +209,33 @@ impl Model {
 
     fn read(&mut self, most: usize, bytes: usize) {
         if self.spool().checkpoint.unsent_after.is_some() {
-            self.resume(0); // Welcome goes first
+            self.resume(0); // The protocol begins with Welcome.
         }
         let mut next = self.acked + 1;
         let report = self.spool().read(0, most, bytes).unwrap();
         assert!(report.samples.len() <= most.max(1) && report.gaps.len() <= most.max(1));
-        let mut told: BTreeMap<u64, Option<u64>> = BTreeMap::new();
-        told.extend(
+        let mut reported: BTreeMap<u64, Option<u64>> = BTreeMap::new();
+        reported.extend(
             report
                 .samples
                 .iter()
                 .map(|sample| (sample.seq, Some(moment(sample)))),
         );
         for gap in &report.gaps {
-            told.extend((gap.first_seq..=gap.last_seq).map(|seq| (seq, None)));
+            reported.extend((gap.first_seq..=gap.last_seq).map(|seq| (seq, None)));
         }
-        for (seq, sample) in told {
+        for (seq, sample) in reported {
             assert_eq!(seq, next, "a report has no hole");
-            let before = self.told.insert(seq, sample).unwrap_or(sample);
+            let before = self.reported.insert(seq, sample).unwrap_or(sample);
             assert!(
                 sample.is_none() || before == sample,
-                "what was told stays true"
+                "a reported answer does not change"
             );
             next += 1;
         }
         assert!(
             next > self.acked + 1 || next == self.spool().next_seq(),
-            "there is progress"
+            "reading makes progress"
         );
         self.sent = self.sent.max(next - 1);
     }
@@ -257,7 +261,7 @@ impl Model {
         self.most_acked = self.most_acked.max(acked);
     }
 
-    /// The new numbers are where the samples are found; none may be missing.
+    /// Looks up the new numbers of the samples; none may be missing.
     fn find_again(&mut self, sent: u64, acked: u64) {
         let taken: BTreeMap<u64, u64> = self
             .samples
@@ -275,7 +279,7 @@ impl Model {
         for moment in taken.into_values() {
             match new.get(&moment) {
                 Some(seq) => drop(self.samples.insert(*seq, moment)),
-                None => self.damaged = self.damaged.checked_sub(1).expect("a sample was lost"),
+                None => self.damaged = self.damaged.checked_sub(1).expect("a sample is lost"),
             }
         }
     }
@@ -304,7 +308,7 @@ impl Model {
                 self.crash();
                 self.forgotten = self.most_acked;
                 let next = self.spool().next_seq();
-                self.told.split_off(&next);
+                self.reported.split_off(&next);
             }
             Step::Resume(more) => self.resume(more),
             Step::Wait(intervals) => self.now += INTERVAL * u64::from(intervals),
@@ -342,7 +346,7 @@ impl Model {
         assert_eq!(answered, last - acked, "every number has one answer");
     }
 
-    /// Only what the steps so far explain may be missing.
+    /// A sample may be missing only for a reason that the steps so far explain.
     fn check_gap(&mut self, gap: &v1::Gap, usage: &Usage) {
         let missing: Vec<u64> = self
             .samples
@@ -379,15 +383,15 @@ proptest! {
         }
     }
 
-    /// Whatever lies in the folder, the spool opens, answers for every number, and works.
+    /// Whatever the folder contains, the spool opens, answers for every number, and works.
     #[test]
-    fn no_bytes_on_disk_stop_it(
+    fn the_spool_works_whatever_is_on_disk(
         files in prop::collection::vec((1_u64..200, content()), 0..6),
-        books in content(),
+        checkpoint in content(),
         acked in 0_u64..300,
     ) {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("books"), books).unwrap();
+        fs::write(dir.path().join("books"), checkpoint).unwrap();
         for (first, bytes) in files {
             fs::write(segment::path(dir.path(), first), bytes).unwrap();
         }
@@ -407,7 +411,7 @@ proptest! {
     }
 }
 
-/// Noise, and noise around frames that are good.
+/// Random bytes, also between valid frames.
 fn content() -> impl Strategy<Value = Vec<u8>> {
     let noise = || prop::collection::vec(any::<u8>(), 0..300);
     let good = (1_u64..250, 0_i64..1_000)

@@ -1,8 +1,15 @@
-//! Opening: what is on disk becomes a spool, whatever is on disk.
+//! Opening a spool, whatever is on disk.
 //!
-//! Every frame is looked at once. An unfinished write is cut off; what is damaged
-//! is left out, and its numbers are gaps because nothing answers for them. The
-//! next number is above every one that can have been told to the service.
+//! Opening reads every frame once. An unfinished write at the end of the newest segment is
+//! cut off: its `append` never returned, so its number was never sent and can be used
+//! again. A damaged frame is skipped; its number becomes a gap, because neither a frame nor
+//! a loss explains it.
+//!
+//! The next number must be above every number that can have been sent. Four sources are
+//! needed, because each of them can be lost on its own: the end of the newest segment; the
+//! checkpoint's `next`, because segments can be deleted; its watermark, because the service
+//! may have more than this disk; and its last loss, because a number can be used up without
+//! a frame.
 
 use std::{
     cell::Cell, collections::VecDeque, fs::DirBuilder, io, os::unix::fs::DirBuilderExt, path::Path,
@@ -15,7 +22,7 @@ use super::{
 };
 
 impl Spool {
-    /// Makes the folder if it is missing. Another process must not have it open.
+    /// Creates the folder if it is missing. No other process may have it open.
     pub fn open(dir: &Path, limits: Limits) -> Result<Self, SpoolError> {
         Self::load(dir, limits).map_err(|source| SpoolError::NotOpened {
             path: dir.into(),
@@ -39,6 +46,7 @@ impl Spool {
             (Some(newest), Some(offset)) => Some(Writer::reopen(dir, newest.first, offset)?),
             _ => None,
         };
+        // The former process may have sent everything that is on disk.
         let sent = Cell::new(checkpoint.unsent_after.unwrap_or(next - 1));
         let mut spool = Self {
             dir: dir.into(),
@@ -55,8 +63,9 @@ impl Spool {
         Ok(spool)
     }
 
-    /// Makes the books, so that their room is there when the disk is full, and drops
-    /// what an interrupted deletion left.
+    /// Writes the checkpoint, so that its file has its full size before the disk can fill
+    /// up, and deletes segments whose deletion was interrupted: a segment whose numbers are
+    /// all declared lost.
     fn settle(&mut self) {
         self.save();
         while let Some(oldest) = self.segments.front() {
@@ -72,7 +81,7 @@ impl Spool {
     }
 }
 
-/// A segment ends where the next begins.
+/// Reads all segments. A segment owns the numbers up to the name of the next one.
 fn inspect(dir: &Path) -> io::Result<(VecDeque<Segment>, End)> {
     let firsts = segment::list(dir)?;
     let newest = &firsts[firsts.len().saturating_sub(MAX_SEGMENTS)..];

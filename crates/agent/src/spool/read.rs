@@ -1,4 +1,4 @@
-//! Reading: what follows a number, without a hole.
+//! Reading: the samples and gaps that follow a number, without a hole.
 
 use std::{io, time::SystemTime};
 
@@ -12,9 +12,10 @@ use super::{
 };
 
 impl Spool {
-    /// What follows `after`: samples and gaps, together every number up to the last
-    /// that the report names. At most `most` of each and about `most_bytes`, but at
-    /// least one if there is any. From now on these numbers count as sent.
+    /// The report that follows `after`. Its samples and gaps cover every number from there
+    /// to the last one that it names. It holds at most `most` of each and about
+    /// `most_bytes`, but at least one entry if any number follows. From now on these
+    /// numbers count as sent.
     pub fn read(
         &self,
         after: u64,
@@ -31,8 +32,8 @@ impl Spool {
         Ok(batch.report)
     }
 
-    /// Reads a segment if one is partly acknowledged; a segment that cannot be read
-    /// counts as if nothing of it were.
+    /// Reads the segment that is partly acknowledged, if there is one. A segment that cannot
+    /// be read counts as if it held no sample.
     pub fn usage(&self) -> Usage {
         let unacked = self.next - 1 - self.checkpoint.acked;
         let holding = self.holding(self.checkpoint.acked + 1);
@@ -49,7 +50,7 @@ impl Spool {
         }
     }
 
-    /// The batch is complete when its `next` is past the bounds' last number.
+    /// The batch is complete if its `next` is past `bounds.last`.
     pub(super) fn collect(&self, after: u64, bounds: Bounds) -> Result<Batch, SpoolError> {
         let mut batch = Batch::new(after + 1, bounds);
         for index in self.holding(after + 1)..self.segments.len() {
@@ -65,7 +66,7 @@ impl Spool {
         Ok(batch)
     }
 
-    /// The segment that owns a number, or the first.
+    /// The index of the segment that owns a number, or 0.
     pub(super) fn holding(&self, seq: u64) -> usize {
         let after = self
             .segments
@@ -83,7 +84,7 @@ impl Spool {
         segment::load(&self.dir, self.segments[index].first)
     }
 
-    /// The frames of a segment that are not given up.
+    /// The frames of a segment whose numbers are not lost.
     pub(super) fn frames_of<'a>(
         &self,
         index: usize,

@@ -1,12 +1,19 @@
-//! What Welcome says of our numbers, when it is not what we expected.
+//! Agreeing with the service on the numbers, after each Welcome.
 //!
-//! The service has more than was ever sent from here: this machine was restored
-//! from a snapshot, or its spool is a new one, and a former life used the numbers.
-//! Samples that were not sent and bear such a number are stored again under new
-//! ones. Only what was taken since the spool was opened is known not to have been sent.
+//! Usually `Welcome.acked_seq` lies between the watermark that the spool knows and the last
+//! number that was sent. Then it is an acknowledgement like any other. Two cases differ:
 //!
-//! The service has less than it confirmed: its database was restored. What is still
-//! here is sent again; the rest are gaps.
+//! **The service has more than was ever sent from here.** The machine was restored from a
+//! snapshot, or the spool was lost, and a former life of this agent used the numbers. The
+//! service would ignore samples with these numbers as duplicates. [`Spool::resume`]
+//! therefore *renumbers*: it stores the samples with such numbers again, above the service's
+//! watermark. Only samples that are known to be unsent may be renumbered; otherwise one
+//! sample would be stored under two numbers. These are the samples taken since the spool
+//! was opened, because a former process may have sent everything older.
+//!
+//! **The service has less than it acknowledged.** Its database was restored from a backup.
+//! The spool *rewinds*: samples that are still on disk are sent again, and the numbers of
+//! all others become gaps.
 
 use std::{io, time::UNIX_EPOCH};
 
@@ -17,7 +24,7 @@ use super::{
     segment::{SyncMode, Writer},
 };
 
-/// How much is stored again at once.
+/// How much one step of renumbering stores.
 const STEP: Bounds = Bounds {
     entries: 500,
     bytes: 256 * 1024,
@@ -25,8 +32,8 @@ const STEP: Bounds = Bounds {
 };
 
 impl Spool {
-    /// Brings the spool in line with `Welcome.acked_seq`: after opening it, before
-    /// anything is read. After an error it can be called again.
+    /// Brings the spool in line with `Welcome.acked_seq`. It must be called before `read`
+    /// after the spool was opened. After an error it can be called again.
     pub fn resume(&mut self, acked_seq: u64) -> Result<(), SpoolError> {
         let acked_seq = acked_seq.min(MAX_SEQ);
         if acked_seq > self.sent.get() {
@@ -42,13 +49,20 @@ impl Spool {
         Ok(())
     }
 
-    /// Before a step, the books say where it begins: if it is cut short, the next
-    /// Welcome repeats it, and no sample is lost (one may be stored under two numbers).
+    /// Moves the unsent samples up to `acked_seq` behind the service's watermark, in steps
+    /// that bound the memory used.
+    ///
+    /// A crash may interrupt it. Before each step the checkpoint records where the step
+    /// begins (`unsent_after`), and `open` continues from there: the next Welcome repeats the
+    /// step. Its samples may then be on disk twice, under two new numbers, and the service
+    /// stores them twice. That is accepted, because the alternative is to lose them. The
+    /// segments of finished steps are deleted only after that record, so no sample is ever
+    /// on disk zero times.
     fn renumber(&mut self, acked_seq: u64) -> Result<(), SpoolError> {
         tracing::warn!(
             acked_seq,
             next_seq = self.next,
-            "the service has more than was sent from here"
+            "the service has samples that were not sent from here: renumbering"
         );
         let last = acked_seq.min(self.next - 1);
         self.next = self.next.max(acked_seq + 1);
@@ -79,7 +93,7 @@ impl Spool {
         for sample in batch.report.samples {
             let at = sample.sampled_at.and_then(|at| at.try_into().ok());
             let (at, vitals) = (at.unwrap_or(UNIX_EPOCH), sample.vitals.unwrap_or_default());
-            // Whatever else fails, the new number is a gap.
+            // After any other error the new number is a gap.
             if let Err(SpoolError::NoNumberLeft) = self.store(nanos(at), &vitals, SyncMode::Later) {
                 return Err(SpoolError::NoNumberLeft);
             }
@@ -93,7 +107,7 @@ impl Spool {
         tracing::warn!(
             acked_seq,
             acked_before,
-            "the service has less than it confirmed"
+            "the service has less than it acknowledged: sending again"
         );
         let kept = self
             .kept(acked_seq + 1, acked_before)
@@ -112,7 +126,7 @@ impl Spool {
         Ok(())
     }
 
-    /// Acknowledged numbers whose samples are still here: a segment's or two.
+    /// The acknowledged numbers whose samples are still on disk, in one or two segments.
     fn kept(&self, first: u64, last: u64) -> io::Result<Vec<u64>> {
         let mut kept = Vec::new();
         for index in self.holding(first)..self.segments.len() {

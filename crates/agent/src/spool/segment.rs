@@ -1,8 +1,8 @@
-//! One file of frames, named by the first number that may stand in it.
+//! A segment: one file of frames, named after the first number that it may contain.
 //!
-//! A segment owns the numbers from its name to that of the next. Records are only
-//! ever appended to the newest, and a segment is only ever deleted as a whole, so
-//! that the usual write is one small one and nothing is written twice.
+//! A segment owns the numbers from its name to the name of the next segment. Frames are only
+//! appended, and only to the newest segment; segments are only deleted as a whole. So the
+//! usual write is a single small one, and no data is ever written twice.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -17,31 +17,32 @@ use super::{
     frame::{HEADER_BYTES, MAX_BODY_BYTES, Scan, Tail},
 };
 
-/// Some two thousand samples of a machine with one disk. A file that is longer was not written by us, and
-/// is read no further than this and one frame.
+/// About two thousand samples of a machine with one disk. The agent writes no longer file,
+/// and reads a longer one only up to this size and one frame.
 pub(super) const MAX_BYTES: u64 = 256 * 1024;
 const MAX_READ: u64 = MAX_BYTES + (HEADER_BYTES + MAX_BODY_BYTES) as u64;
-/// The digit is the format's version.
+/// The digit is the version of the format.
 const EXTENSION: &str = "samples1";
 
-/// What is remembered of a segment; its frames stay on disk.
+/// What memory holds of a segment. Its frames stay on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     pub first: u64,
-    /// How many whole frames it has.
+    /// The number of intact frames.
     pub samples: u64,
     pub bytes: u64,
-    /// Times of the first and the latest sample, in nanoseconds since 1970.
+    /// The earliest sample time, in nanoseconds since 1970.
     pub began: i64,
+    /// The latest sample time.
     pub newest: i64,
 }
 
-/// How the newest segment ends.
+/// The end of the newest segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct End {
-    /// The number after the last that can have stood in it.
+    /// One above the highest number that the segment can have contained.
     pub next: u64,
-    /// Where to go on writing, if the rest can be cut off.
+    /// Where to continue writing; `None` if a damaged rest must not be overwritten.
     pub offset: Option<u64>,
 }
 
@@ -50,11 +51,11 @@ pub(super) struct End {
 pub(super) struct Writer {
     file: File,
     end: u64,
-    /// Something went wrong that leaves the file's end unknown: start another.
+    /// An error left the end of the file unknown: the next frame needs a new segment.
     pub broken: bool,
 }
 
-/// When a frame must be on disk.
+/// When a frame is synced to disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SyncMode {
     Now,
@@ -73,7 +74,7 @@ impl Segment {
         }
     }
 
-    /// Looks at every frame.
+    /// Reads every frame.
     pub fn inspect(dir: &Path, numbers: RangeInclusive<u64>) -> io::Result<(Self, End)> {
         let (first, bytes) = (*numbers.start(), load(dir, *numbers.start())?);
         let mut scan = Scan::new(&bytes, numbers);
@@ -81,7 +82,7 @@ impl Segment {
         for frame in scan.by_ref() {
             next = frame.seq + 1;
             if frame.is_whole() {
-                segment.note(frame.at);
+                segment.count_sample(frame.at);
             }
         }
         segment.bytes = length(dir, first)?;
@@ -92,15 +93,14 @@ impl Segment {
                 offset: Some(scan.end() as u64),
             },
             tail => End {
-                next: past(next, tail, unread),
+                next: skip_damaged(next, tail, unread),
                 offset: None,
             },
         };
         Ok((segment, end))
     }
 
-    /// Counts a sample.
-    pub fn note(&mut self, at: i64) {
+    pub fn count_sample(&mut self, at: i64) {
         self.samples += 1;
         self.began = self.began.min(at);
         self.newest = self.newest.max(at);
@@ -108,7 +108,8 @@ impl Segment {
 }
 
 impl Writer {
-    /// The file's name is on disk before its first frame.
+    /// The directory is synced first, so that the file's name is on disk before its first
+    /// frame.
     pub fn create(dir: &Path, first: u64) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         let file = options.write(true).create(true).truncate(true).mode(0o600);
@@ -121,7 +122,7 @@ impl Writer {
         })
     }
 
-    /// Goes on at `end`; what lies behind it is cut off.
+    /// Continues at `end` and cuts off the rest.
     pub fn reopen(dir: &Path, first: u64, end: u64) -> io::Result<Self> {
         let file = OpenOptions::new().write(true).open(path(dir, first))?;
         file.set_len(end)?;
@@ -132,8 +133,9 @@ impl Writer {
         })
     }
 
-    /// A frame that could not be written is cut off again. Whether a file can be
-    /// trusted whose sync failed, nobody knows.
+    /// Appends a frame, or leaves the file as it was. After a failed sync the content of the
+    /// file is unknown (Linux may drop the dirty pages and report the next sync as
+    /// successful), so the segment is not used again.
     pub fn append(&mut self, frame: &[u8], sync: SyncMode) -> io::Result<()> {
         let written = self.file.write_all_at(frame, self.end);
         let synced = match sync {
@@ -154,7 +156,7 @@ impl Writer {
     }
 }
 
-/// The first numbers of the segments in a folder, in order. Other files are let be.
+/// The first numbers of the segments in a folder, in order. Other files are ignored.
 pub(super) fn list(dir: &Path) -> io::Result<Vec<u64>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -164,8 +166,8 @@ pub(super) fn list(dir: &Path) -> io::Result<Vec<u64>> {
     Ok(found)
 }
 
-/// The bytes of a segment: none if it is gone or its disk cannot read it, because
-/// then its samples are lost and waiting brings nothing back.
+/// The bytes of a segment. A missing file and an unreadable disk block count as an empty
+/// segment: its samples are lost, and a retry would not bring them back.
 pub(super) fn load(dir: &Path, first: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = File::open(path(dir, first)).and_then(|file| {
@@ -195,9 +197,9 @@ fn is_lost(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || code == Some(rustix::io::Errno::IO.raw_os_error())
 }
 
-/// Past every number that a damaged tail has room for: one that may have been sent
-/// is not given again.
-fn past(next: u64, tail: Tail, unread: u64) -> u64 {
+/// The first number that a damaged tail cannot have contained. The tail may have been frames
+/// that were sent, so as many numbers are skipped as the shortest frames would need.
+fn skip_damaged(next: u64, tail: Tail, unread: u64) -> u64 {
     let damaged = match tail {
         Tail::Torn => 0,
         Tail::Damaged { bytes } => bytes as u64,
@@ -222,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_that_we_give_are_segments() {
+    fn only_file_names_of_the_exact_form_are_segments() {
         let name = path(Path::new(""), 42);
         assert_eq!(parse(name.to_str().unwrap()), Some(42));
         for name in [

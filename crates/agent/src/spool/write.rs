@@ -1,8 +1,11 @@
-//! Writing: where a frame goes, how room is made for it, and what is on disk
-//! before what else.
+//! Writing: which segment a frame goes to, how the spool frees space for it, and the order
+//! of writes.
 //!
-//! A loss is in the books before its segment is deleted, and an acknowledgement
-//! too: after a crash in between, a number has its answer all the same.
+//! Crash safety: the checkpoint is written before a segment is deleted, with the loss or
+//! the watermark that explains the deletion. After a crash between the two, the segment is
+//! still there, and its numbers are declared lost or acknowledged; `open` deletes it. In
+//! the opposite order, a crash would leave numbers that nothing explains, and the service
+//! would be told that the spool was damaged.
 
 use std::io;
 
@@ -14,7 +17,8 @@ use super::{
 };
 
 impl Spool {
-    /// Uses up a number, whether or not it can be stored.
+    /// Uses up a number even if the sample cannot be stored: a write that failed may still
+    /// have left a readable frame on disk.
     pub(super) fn store(
         &mut self,
         at: i64,
@@ -38,7 +42,7 @@ impl Spool {
             first_seq = first,
             last_seq = last,
             reason = reason.text(),
-            "samples given up"
+            "samples are given up"
         );
         self.checkpoint.lost.add(first, last, reason);
         self.save();
@@ -56,7 +60,7 @@ impl Spool {
         self.drop_oldest(1);
     }
 
-    /// Until the segments and `more` bytes are within the limits.
+    /// Gives up the oldest segments until `more` bytes fit into the limits.
     pub(super) fn make_room(&mut self, more: u64) {
         let newest_stays = usize::from(more == 0);
         while self.segments.len() > newest_stays && self.is_full(more) {
@@ -64,7 +68,7 @@ impl Spool {
         }
     }
 
-    /// A segment without samples has nothing to keep; its numbers are gaps as it is.
+    /// A segment without a readable sample need not be kept: its numbers are gaps anyway.
     pub(super) fn drop_empty(&mut self) {
         while self
             .segments
@@ -87,12 +91,13 @@ impl Spool {
         }
     }
 
-    /// If it fails, memory knows better than the disk until it is tried again.
+    /// Writes the checkpoint. After a failure the next `append` tries again; until then a
+    /// crash would lose what changed.
     pub(super) fn save(&mut self) {
         self.checkpoint.next = self.next;
         let saved = self.checkpoint.save(&self.dir);
         if let Err(error) = &saved {
-            tracing::warn!(%error, "the spool's books could not be written");
+            tracing::warn!(%error, "the spool's checkpoint could not be written");
         }
         self.checkpoint_stale = saved.is_err();
         self.checkpoint_failed = saved.is_err();
@@ -112,7 +117,7 @@ impl Spool {
         if let (Some(writer), Some(segment)) = (&mut self.writer, self.segments.back_mut()) {
             writer.append(&frame, sync).map_err(failed)?;
             segment.bytes += frame.len() as u64;
-            segment.note(at);
+            segment.count_sample(at);
         }
         Ok(())
     }
@@ -152,7 +157,7 @@ fn remove(dir: &std::path::Path, segment: Segment) {
     }
 }
 
-/// A quota or a limit on file sizes is a full disk, too.
+/// A quota or a limit on file sizes counts as a full disk.
 fn failed(error: io::Error) -> SpoolError {
     use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
     match error.kind() {
