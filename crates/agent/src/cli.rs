@@ -1,6 +1,6 @@
-//! The command line. `svc-agent` alone runs the agent.
+//! The command line. Without a command, `svc-agent` runs the agent.
 //!
-//! Exit codes: 0 done; 1 it failed; 2 the configuration or the call is wrong.
+//! Exit codes: 0 success; 1 failure; 2 the settings or the arguments are wrong.
 
 mod check;
 mod flags;
@@ -26,8 +26,8 @@ pub use output::Output;
     disable_help_subcommand = true
 )]
 #[command(
-    after_help = "Settings stand in /etc/svc/agent.toml, under the names of the flags with `_` for `-`; \
-                  variables (SVC_AGENT_…) go before the file, and flags before both."
+    after_help = "Settings are read from /etc/svc/agent.toml, under the names of the flags with `_` for `-`. \
+                  Variables (SVC_AGENT_…) override the file, and flags override both."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -38,17 +38,17 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the agent (what happens without a command, too)
+    /// Run the agent (the default command)
     Run,
-    /// Show who this agent is, where it stands, and what waits to be sent
+    /// Show the agent's identity, enrolment, connection, and unsent samples
     Status(status::Args),
-    /// Try everything that running needs, change nothing, and say what to mend
+    /// Check everything that running needs, without changing anything
     Check,
     /// Take one sample of this machine and print it
     Sample(sample::Args),
 }
 
-/// Parses the call, runs it, and turns its outcome into an exit code.
+/// Parses the arguments, runs the command, and returns its exit code.
 pub async fn run() -> ExitCode {
     let Cli { command, flags } = Cli::parse();
     let outcome = match command.unwrap_or(Command::Run) {
@@ -60,7 +60,7 @@ pub async fn run() -> ExitCode {
     outcome.unwrap_or_else(|error| report(&error))
 }
 
-/// Problems that a person must mend are listed one a line; all else is one chain of causes.
+/// Prints problems with the settings one per line, any other error as a chain of causes.
 fn report(error: &anyhow::Error) -> ExitCode {
     if let Some(problems) = error.downcast_ref::<Problems>() {
         for problem in &problems.0 {

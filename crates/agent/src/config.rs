@@ -1,9 +1,8 @@
 //! Configuration: flags, environment and file, read once into one plain struct.
 //!
-//! All problems are reported together, each under the name by which it was set.
-//! Secrets never appear in one. Files that a setting names are read when they are
-//! needed: the token's may be gone once the machine is enrolled, and certificates
-//! are renewed under a running agent.
+//! All problems are reported together, each with the name under which the value was set, and
+//! never with a secret. Files that a setting names are read when they are needed: the token's
+//! file may be deleted after the enrolment, and certificates are renewed while the agent runs.
 
 mod parse;
 mod settings;
@@ -16,8 +15,8 @@ use tracing::level_filters::LevelFilter;
 
 use crate::{spool::Limits, wire::Address};
 pub use settings::{SETTINGS, Setting};
+use sources::Sources;
 pub use sources::{DEFAULT_FILE, FILE_VARIABLE, Flags};
-use sources::{Found, Sources};
 
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -30,7 +29,7 @@ pub struct Config {
     pub log: Log,
 }
 
-/// Where the enrolment token is to be found.
+/// The source of the enrolment token.
 #[derive(Clone, Debug)]
 pub enum Token {
     None,
@@ -66,7 +65,7 @@ impl Default for Log {
     }
 }
 
-/// One thing to mend, under the name by which it was set.
+/// One problem, with the name under which the value was set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     pub name: String,
@@ -88,7 +87,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// At least one problem; the process that shows them exits with code 2.
+/// At least one problem. The process prints them and exits with code 2.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
 pub struct Problems(pub Vec<Problem>);
@@ -102,17 +101,15 @@ impl Config {
         flags: &Flags,
         environment: &dyn Fn(&str) -> Option<OsString>,
     ) -> Result<Self, Problems> {
-        let mut problems = Vec::new();
-        let sources = Sources::open(flags, environment, &mut problems);
-        let mut reader = Reader { sources, problems };
-        let config = Self::collect(&mut reader);
-        match config {
+        let mut reader = Reader::open(flags, environment);
+        match Self::collect(&mut reader) {
             Some(config) if reader.problems.is_empty() => Ok(config),
             _ => Err(Problems(reader.problems)),
         }
     }
 
-    /// `None` only where the reader has noted a problem.
+    /// Reads every setting before it returns, so that all problems are found. `None` only if
+    /// the reader has noted one.
     fn collect(reader: &mut Reader<'_>) -> Option<Self> {
         let addresses = reader.value("ingest_address", parse::addresses);
         let ca_cert_file = reader.value("ca_cert_file", parse::optional_path);
@@ -141,12 +138,9 @@ impl Config {
     }
 }
 
-/// Where the agent keeps its things, for the commands that need nothing else.
+/// The data folder, for the commands that need no other setting.
 pub fn data_dir(flags: &Flags) -> Result<PathBuf, Problems> {
-    let environment = |name: &str| std::env::var_os(name);
-    let mut problems = Vec::new();
-    let sources = Sources::open(flags, &environment, &mut problems);
-    let mut reader = Reader { sources, problems };
+    let mut reader = Reader::open(flags, &|name| std::env::var_os(name));
     let found = reader.value("data_dir", parse::path);
     found.ok_or(Problems(reader.problems))
 }
@@ -156,41 +150,29 @@ struct Reader<'a> {
     problems: Vec<Problem>,
 }
 
-impl Reader<'_> {
-    /// A setting's value, or its default's; `None` is a problem that was noted.
-    fn value<T>(&mut self, name: &'static str, parse: fn(&str) -> Result<T, String>) -> Option<T> {
-        let setting = Setting::named(name)?;
-        let found = match (self.find(setting)?, setting.default) {
-            (Some(found), _) => found,
-            (None, Some(default)) => Found {
-                text: default.into(),
-                name: name.into(),
-            },
-            (None, None) => {
-                let variable = setting.variable();
-                let message = format!("is required: set it in {DEFAULT_FILE}, or {variable}");
-                self.problems.push(Problem::new(name, message));
-                return None;
-            }
-        };
-        match parse(found.text.trim()) {
-            Ok(value) => Some(value),
-            Err(reason) => {
-                let message = match setting.secret {
-                    true => reason,
-                    false => format!("{} {reason}", shown(&found.text)),
-                };
-                self.problems.push(Problem::new(found.name, message));
-                None
-            }
-        }
+impl<'a> Reader<'a> {
+    fn open(flags: &'a Flags, environment: &'a dyn Fn(&str) -> Option<OsString>) -> Self {
+        let mut problems = Vec::new();
+        let sources = Sources::open(flags, environment, &mut problems);
+        Self { sources, problems }
     }
 
-    fn find(&mut self, setting: &Setting) -> Option<Option<Found>> {
-        self.sources
-            .find(setting)
-            .map_err(|problem| self.problems.push(problem))
-            .ok()
+    /// The value of a setting, or its default; `None`: a problem was noted.
+    fn value<T>(&mut self, name: &'static str, parse: fn(&str) -> Result<T, String>) -> Option<T> {
+        let setting = Setting::named(name)?;
+        let read = self.sources.find(setting).and_then(|found| {
+            let message = match parse(found.text.trim()) {
+                Ok(value) => return Ok(value),
+                Err(reason) if setting.secret => reason,
+                Err(reason) => format!("{} {reason}", shown(&found.text)),
+            };
+            Err(Problem::new(found.name, message))
+        });
+        self.noted(read)
+    }
+
+    fn noted<T>(&mut self, read: Result<T, Problem>) -> Option<T> {
+        read.map_err(|problem| self.problems.push(problem)).ok()
     }
 
     fn token(&mut self) -> Option<Token> {
@@ -200,11 +182,10 @@ impl Reader<'_> {
             (None, None) => Some(Token::None),
             (Some(token), None) => Some(Token::Given(token)),
             (None, Some(file)) => Some(Token::File(file)),
-            (Some(_), Some(_)) => {
-                let message = "is set beside enrolment_token_file: leave one of them out";
-                self.problems.push(Problem::new("enrolment_token", message));
-                None
-            }
+            (Some(_), Some(_)) => self.noted(Err(Problem::new(
+                "enrolment_token",
+                "is set beside enrolment_token_file: leave one of them out",
+            ))),
         }
     }
 
@@ -220,14 +201,13 @@ impl Reader<'_> {
                     None => "client_cert_file",
                 };
                 let message = "is missing: a client certificate and its key go together";
-                self.problems.push(Problem::new(missing, message));
-                None
+                self.noted(Err(Problem::new(missing, message)))
             }
         }
     }
 }
 
-/// A value as a person may see it: quoted, escaped, and cut where it is long.
+/// A value as a message shows it: quoted, escaped, and cut off if it is long.
 fn shown(text: &str) -> String {
     const LONGEST: usize = 80;
     match text.char_indices().nth(LONGEST) {

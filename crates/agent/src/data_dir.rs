@@ -1,14 +1,14 @@
-//! The agent's folder: closed to others, locked against a second agent, and every
-//! file in it written whole or not at all.
+//! The agent's data folder: private to its user, locked against a second agent, and with
+//! files that are replaced atomically.
 //!
 //! ```text
-//! lock            held while an agent runs; says its process id
-//! identity.pem    the private key and its certificate: who this agent is
-//! successor.pem   while a clone asks for a place of its own
-//! former-*.pem    keys that were set aside
-//! state.json      what the service said last: agent id, JWT, interval
+//! lock            locked while an agent runs; contains its process id
+//! identity.pem    the private key and its certificate: the agent's identity
+//! successor.pem   the new key of a clone, until the clone has changed to it
+//! former-*.pem    keys that clones have set aside
+//! state.json      agent id, JWT, interval, the service's time
 //! status.json     what `svc-agent status` shows; holds no secret
-//! spool/KEY/      samples that the service does not have yet, by the key they belong to
+//! spool/KEY/      samples that are not acknowledged yet, by the key they belong to
 //! ```
 
 use std::{
@@ -25,20 +25,20 @@ pub const STATE: &str = "state.json";
 pub const STATUS: &str = "status.json";
 const LOCK: &str = "lock";
 
-/// Far above what any of our files holds.
+/// Far above the size of any of these files.
 const MAX_FILE: u64 = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
     #[error("{path} is in use by another svc-agent (process {pid})", path = path.display())]
     InUse { path: PathBuf, pid: String },
-    #[error("{path} is open to other users, and is not ours to close: run `chmod 700 {path}`", path = path.display())]
+    #[error("{path} is open to other users, and this user cannot change that: run `chmod 700 {path}`", path = path.display())]
     OpenToOthers { path: PathBuf },
     #[error("{path}: {source}", path = path.display())]
     Io { path: PathBuf, source: io::Error },
 }
 
-/// The folder, held by this process alone.
+/// The folder, locked by this process.
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
@@ -46,7 +46,7 @@ pub struct DataDir {
 }
 
 impl DataDir {
-    /// Makes it where it is missing, closes it to others, and locks it.
+    /// Creates the folder if it is missing, makes it private, and locks it.
     pub fn open(path: &Path) -> Result<Self, DataDirError> {
         let failed = |source| DataDirError::Io {
             path: path.into(),
@@ -57,7 +57,7 @@ impl DataDir {
         builder.create(path).map_err(failed)?;
         close_to_others(path)?;
         let mut lock = private().open(path.join(LOCK)).map_err(failed)?;
-        match patiently_locked(&lock) {
+        match lock_with_retries(&lock) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(in_use(path)),
             Err(TryLockError::Error(source)) => return Err(failed(source)),
@@ -74,38 +74,39 @@ impl DataDir {
         &self.path
     }
 
-    /// Where the samples of this key are kept.
+    /// The folder of the samples of this key.
     pub fn spool(&self, fingerprint: &str) -> PathBuf {
         self.path.join("spool").join(short(fingerprint))
     }
 
-    /// A file's content; `None` where there is none. Closed to others, if it was not.
+    /// The content of a file; `None` if it is missing. A file that other users can read is
+    /// made private first.
     pub fn read(&self, name: &str) -> Result<Option<String>, DataDirError> {
         let path = self.path.join(name);
         let read = || {
             let file = File::open(&path)?;
             if file.metadata()?.mode() & 0o077 != 0 {
-                tracing::warn!(path = %path.display(), "a file was open to other users: closing it");
+                tracing::warn!(path = %path.display(), "a file was open to other users: making it private");
                 file.set_permissions(fs::Permissions::from_mode(0o600))?;
             }
             let mut text = String::new();
-            file.take(MAX_FILE).read_to_string(&mut text)?;
-            Ok(text)
+            file.take(MAX_FILE).read_to_string(&mut text).map(|_| text)
         };
         match read() {
             Ok(text) => Ok(Some(text)),
-            Err(error) if is_missing(&error) => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(source) => Err(DataDirError::Io { path, source }),
         }
     }
 
-    /// Writes a file that must survive a power cut: whole, synced, and then in place.
+    /// Replaces a file that must survive a power failure: the new content is synced under a
+    /// temporary name, then renamed, and the folder is synced.
     pub fn write(&self, name: &str, text: &str) -> Result<(), DataDirError> {
         self.replace(name, text, true)
     }
 
-    /// Writes a file whose loss nobody would mind, without waiting for the disk.
-    pub fn note(&self, name: &str, text: &str) -> Result<(), DataDirError> {
+    /// Replaces a file that may be lost in a power failure, without waiting for the disk.
+    pub fn write_unsynced(&self, name: &str, text: &str) -> Result<(), DataDirError> {
         self.replace(name, text, false)
     }
 
@@ -134,15 +135,6 @@ impl DataDir {
         self.sync()
     }
 
-    /// A file that is not there is removed already.
-    pub fn remove(&self, name: &str) -> Result<(), DataDirError> {
-        let path = self.path.join(name);
-        match fs::remove_file(&path) {
-            Err(source) if !is_missing(&source) => Err(DataDirError::Io { path, source }),
-            _ => Ok(()),
-        }
-    }
-
     fn sync(&self) -> Result<(), DataDirError> {
         let synced = File::open(&self.path).and_then(|folder| folder.sync_all());
         synced.map_err(|source| DataDirError::Io {
@@ -152,7 +144,7 @@ impl DataDir {
     }
 }
 
-/// The process that holds the folder, if one does. (For who only wants to look.)
+/// The id of the process that has locked the folder, if there is one.
 pub fn holder(path: &Path) -> Option<String> {
     let lock = File::open(path.join(LOCK)).ok()?;
     match lock.try_lock() {
@@ -161,13 +153,13 @@ pub fn holder(path: &Path) -> Option<String> {
     }
 }
 
-/// As much of a fingerprint as `svc-ingest agent list` shows.
+/// The part of a fingerprint that `svc-ingest agent list` shows.
 pub fn short(fingerprint: &str) -> &str {
     fingerprint.get(..16).unwrap_or(fingerprint)
 }
 
-/// Whoever only looks ([`holder`]) has the lock for a moment.
-fn patiently_locked(lock: &File) -> Result<(), TryLockError> {
+/// Retries a little, because [`holder`] takes the lock for a moment.
+fn lock_with_retries(lock: &File) -> Result<(), TryLockError> {
     for _ in 0..5 {
         match lock.try_lock() {
             Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
@@ -211,16 +203,12 @@ fn private() -> OpenOptions {
     options
 }
 
-fn is_missing(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_folder_and_its_files_are_closed_to_others() {
+    fn the_folder_and_its_files_are_private() {
         let parent = tempfile::tempdir().unwrap();
         let path = parent.path().join("a/agent");
         let dir = DataDir::open(&path).unwrap();
@@ -234,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_agent_is_told_who_holds_the_folder() {
+    fn a_second_agent_is_refused_with_the_process_id_of_the_first() {
         let parent = tempfile::tempdir().unwrap();
         let held = DataDir::open(parent.path()).unwrap();
         let refused = DataDir::open(parent.path()).unwrap_err().to_string();
@@ -249,11 +237,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_reads_as_nothing_and_may_be_removed_again() {
+    fn a_missing_file_reads_as_none_and_files_can_be_replaced_and_renamed() {
         let parent = tempfile::tempdir().unwrap();
         let dir = DataDir::open(parent.path()).unwrap();
         assert_eq!(dir.read(IDENTITY).unwrap(), None);
-        dir.remove(IDENTITY).unwrap();
         dir.write(IDENTITY, "one").unwrap();
         dir.write(IDENTITY, "two").unwrap();
         dir.rename(IDENTITY, "former.pem").unwrap();

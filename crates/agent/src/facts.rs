@@ -1,16 +1,14 @@
-//! What this machine is recognised by.
+//! The facts by which the service recognises this machine.
 //!
-//! Gathering never fails, needs no network, and works without root: what cannot be
-//! read is left empty. The service compares machines by the strongest identifier
-//! that both sides carry, so that an empty one does no harm and a wrong one does:
-//! where a file may be stale or the same on many machines, it is not taken.
+//! Gathering never fails, and needs neither a network nor root: a fact that cannot be read
+//! stays empty. The service compares machines by the strongest identifier that both have.
+//! So an empty identifier is harmless, but a wrong one is not: the agent skips a file that
+//! may be stale, or the same on many machines.
 
 mod addresses;
 mod cloud;
 mod dmi;
 mod release;
-
-use std::path::Path;
 
 use svc_proto::v1::HostFacts;
 
@@ -19,16 +17,11 @@ use crate::{
     vitals::Memory,
 };
 
-/// A machine without a name is none for the service.
+/// The service requires a host name.
 const NAMELESS: &str = "localhost";
 
 pub fn gather() -> HostFacts {
     of(&Machine::here())
-}
-
-/// Of a machine whose files are under another root.
-pub fn gather_at(root: &Path) -> HostFacts {
-    of(&Machine::at(root))
 }
 
 fn of(machine: &Machine) -> HostFacts {
@@ -59,7 +52,7 @@ fn hostname(machine: &Machine) -> String {
     }
 }
 
-/// During a first boot the file may say `uninitialized`.
+/// During the first boot the file may contain `uninitialized`.
 fn machine_id(machine: &Machine) -> String {
     let files = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
     let mut ids = files.into_iter().map(|file| machine.line(file));
@@ -67,7 +60,7 @@ fn machine_id(machine: &Machine) -> String {
     ids.find(is_id).unwrap_or_default()
 }
 
-/// Processors that are online, whatever share of them this process may use.
+/// The processors that are online, whatever share of them this process may use.
 fn cpu_count(stat: &str) -> u32 {
     let is_one = |line: &&str| {
         let digit = line
@@ -84,7 +77,7 @@ mod tests {
     use crate::machine::tests::machine;
 
     #[test]
-    fn a_machine_that_tells_nothing_still_has_a_name() {
+    fn a_machine_without_any_files_still_has_a_name() {
         let (_dir, machine) = machine(&[]);
         let expected = HostFacts {
             hostname: "localhost".into(),
@@ -96,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_id_that_is_none_yet_is_left_out() {
+    fn an_uninitialized_machine_id_is_left_out() {
         let id = "b0b1b2b3b4b5b6b7b8b9babbbcbdbebf";
         let (_dir, first_boot) = machine(&[("/etc/machine-id", "uninitialized\n")]);
         assert_eq!(machine_id(&first_boot), "");
@@ -105,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn every_processor_counts_once() {
+    fn each_processor_counts_once() {
         assert_eq!(
             cpu_count("cpu  1 2\ncpu0 1\ncpu1 1\nintr 5\ncpufreq 7\n"),
             2

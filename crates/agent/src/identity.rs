@@ -1,8 +1,8 @@
-//! Who an agent is: a private key. SHA-256 of its public half is the name that the
-//! service knows it by, and that a person compares before approving.
+//! The agent's identity: a private key. The service identifies the agent by the SHA-256 of
+//! the public key, its fingerprint, which an administrator compares before approving.
 //!
-//! The certificate around it is self-signed and says nothing of interest: names and
-//! dates in it do not matter, so it never has to be renewed.
+//! The certificate around the key is self-signed. The service ignores its names and dates,
+//! so it never has to be renewed.
 
 use std::{fmt, path::PathBuf};
 
@@ -15,11 +15,11 @@ use crate::config::ClientPair;
 
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    #[error("no key could be made")]
-    Make(#[source] rcgen::Error),
-    #[error("{what} holds no private key in PEM form")]
+    #[error("no key could be created")]
+    Create(#[source] rcgen::Error),
+    #[error("{what} contains no private key in PEM form")]
     NoKey { what: String },
-    #[error("{what} holds no certificate in PEM form")]
+    #[error("{what} contains no certificate in PEM form")]
     NoCertificate { what: String },
     #[error("{path} cannot be read: {source}", path = path.display())]
     Unreadable {
@@ -28,7 +28,7 @@ pub enum IdentityError {
     },
 }
 
-/// A key and the certificate that carries it, or a chain from the site's own PKI.
+/// A key and its certificate, which may be a chain of the site's own PKI.
 pub struct Identity {
     key: PrivateKeyDer<'static>,
     chain: Vec<CertificateDer<'static>>,
@@ -36,19 +36,17 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// A new one.
     pub fn generate() -> Result<Self, IdentityError> {
-        let (text, _) = generate_pem()?;
-        Self::from_pem(&text, "a new identity")
+        Ok(Self::generate_with_pem()?.0)
     }
 
-    /// A new one, and the text that keeps it.
+    /// A new identity, and the text to store it as.
     pub fn generate_with_pem() -> Result<(Self, String), IdentityError> {
-        let (text, _) = generate_pem()?;
+        let text = generate_pem().map_err(IdentityError::Create)?;
         Ok((Self::from_pem(&text, "a new identity")?, text))
     }
 
-    /// From a text that holds the key and the certificate.
+    /// From a text with the key and the certificate.
     pub fn from_pem(text: &str, what: &str) -> Result<Self, IdentityError> {
         Self::from_parts(text, what, text, what)
     }
@@ -102,13 +100,13 @@ impl Identity {
         self.fingerprint
     }
 
-    /// The same as text, as `svc-ingest agent show` writes it.
+    /// The same in hexadecimal, as `svc-ingest agent show` prints it.
     pub fn fingerprint(&self) -> String {
         let bytes = self.fingerprint.iter();
         bytes.map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// What TLS presents and proves.
+    /// The chain that TLS presents, and the key that proves it.
     pub(crate) fn certified(&self) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
         (self.chain.clone(), self.key.clone_key())
     }
@@ -122,17 +120,16 @@ impl fmt::Debug for Identity {
     }
 }
 
-fn generate_pem() -> Result<(String, KeyPair), IdentityError> {
-    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(IdentityError::Make)?;
+fn generate_pem() -> Result<String, rcgen::Error> {
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let mut params = CertificateParams::default();
     params.distinguished_name = Default::default();
     params
         .distinguished_name
         .push(DnType::CommonName, "svc-agent");
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-    let certificate = params.self_signed(&key).map_err(IdentityError::Make)?;
-    let text = format!("{}{}", key.serialize_pem(), certificate.pem());
-    Ok((text, key))
+    let certificate = params.self_signed(&key)?;
+    Ok(format!("{}{}", key.serialize_pem(), certificate.pem()))
 }
 
 fn sha256(bytes: &[u8]) -> [u8; 32] {
@@ -146,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_identity_is_the_same_after_it_was_kept() {
+    fn an_identity_survives_being_stored() {
         let (made, text) = Identity::generate_with_pem().unwrap();
         let read = Identity::from_pem(&text, "identity.pem").unwrap();
         assert_eq!(made.fingerprint(), read.fingerprint());
@@ -158,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_text_is_named_and_never_shown() {
+    fn a_damaged_text_is_named_but_its_content_is_not_shown() {
         let (_, text) = Identity::generate_with_pem().unwrap();
         for cut in [0, 10, text.len() / 3, text.len() - 40] {
             let error = Identity::from_pem(&text[..cut], "identity.pem").unwrap_err();

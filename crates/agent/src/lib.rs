@@ -1,7 +1,21 @@
-//! The host agent, in the order of its story: it knows its machine (`facts`,
-//! `vitals`), keeps what it measured until the service has it (`spool`, `record`), and
-//! tells: who it is (`identity`), whom it believes (`trust`), what is said (`wire`), and
-//! the life that follows from it (`agent`).
+//! svc-agent, the host agent: it enrols its machine, takes samples of the machine's vitals,
+//! and delivers every sample to svc-ingest, or declares why it could not.
+//!
+//! In reading order:
+//!
+//! 1. The machine. [`facts`] identify it; [`vitals`] are the values of one sample. Both read
+//!    `/proc` and `/sys` only, and never fail.
+//! 2. Samples until they are acknowledged. [`spool`] stores them on disk and assigns their
+//!    sequence numbers; [`recorder`] takes them, and hands them out as reports; [`clock`]
+//!    keeps the service's time.
+//! 3. The connection. [`identity`] is the agent's key; [`trust`] decides which server to
+//!    believe; [`wire`] is the client side of the protocol, and [`caller`] puts these together.
+//! 4. The running agent. [`agent`] registers, holds the heartbeat stream and reconnects;
+//!    [`timing`] lists its waits.
+//! 5. Files and settings. [`config`] reads settings; [`data_dir`] is the agent's folder, with
+//!    [`state`] (needed after a restart) and [`status`] (for `svc-agent status`).
+//! 6. The command line: [`cli`], with [`telemetry`] for log lines and [`release`] for notices
+//!    about newer versions.
 
 pub mod facts;
 mod machine;

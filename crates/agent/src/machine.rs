@@ -1,8 +1,7 @@
-//! The machine's files, under a root that tests choose.
+//! The machine's files, under a root that tests can choose.
 //!
-//! Reading never fails: a kernel or a container that lacks a file gives an empty
-//! text, and what is built on it is empty or zero. Reads are bounded, and texts are
-//! cut to what the service takes.
+//! Reading never fails: a missing file reads as an empty text, and what is derived from it is
+//! empty or zero. Reads are clamp_to_i64, and texts are cut to the service's limits.
 
 mod interfaces;
 
@@ -12,10 +11,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Far above any of the files that are read.
+use svc_proto::contract::limits::MAX_TEXT_BYTES;
+
+/// Far above the size of any of these files.
 const MAX_FILE: u64 = 1024 * 1024;
-/// The longest text that the service takes, in bytes.
-const MAX_TEXT: usize = 255;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
@@ -31,7 +30,7 @@ impl Machine {
         Self { root: root.into() }
     }
 
-    /// A path of the machine, as it is found under the root.
+    /// A path of the machine, under the root.
     pub fn path(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
@@ -39,7 +38,7 @@ impl Machine {
     pub fn bytes(&self, path: &str) -> Vec<u8> {
         let mut bytes = Vec::new();
         if let Ok(file) = File::open(self.path(path)) {
-            // What was read before an error is as good as any.
+            // After an error, use what was read before it.
             let _ = file.take(MAX_FILE).read_to_end(&mut bytes);
         }
         bytes
@@ -49,7 +48,7 @@ impl Machine {
         String::from_utf8_lossy(&self.bytes(path)).into_owned()
     }
 
-    /// A file of one line, fit for the service.
+    /// The first line of a file, within the service's limits.
     pub fn line(&self, path: &str) -> String {
         clean(self.text(path).lines().next().unwrap_or_default().trim())
     }
@@ -58,26 +57,26 @@ impl Machine {
         self.path(path).exists()
     }
 
-    /// The names in a folder that are UTF-8.
+    /// The entries of a folder whose names are UTF-8.
     pub fn names(&self, path: &str) -> impl Iterator<Item = String> {
         let entries = fs::read_dir(self.path(path)).into_iter().flatten();
         entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok())
     }
 }
 
-/// At most 255 bytes, and no control characters.
+/// Cuts a text to the service's limit and replaces control characters.
 pub(crate) fn clean(text: &str) -> String {
     let mut clean = text.replace(char::is_control, "?");
-    clean.truncate(clean.floor_char_boundary(MAX_TEXT));
+    clean.truncate(clean.floor_char_boundary(MAX_TEXT_BYTES));
     clean
 }
 
-/// The service stores signed numbers.
-pub(crate) fn bounded(number: u64) -> u64 {
+/// The service stores signed 64-bit numbers.
+pub(crate) fn clamp_to_i64(number: u64) -> u64 {
     number.min(i64::MAX.unsigned_abs())
 }
 
-/// A folder with files in it, as a machine of tests.
+/// A folder of files that serves as a machine in tests.
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -94,13 +93,13 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn texts_are_cut_at_a_character_and_have_no_control_characters() {
+    fn texts_are_cut_between_characters_and_have_no_control_characters() {
         assert_eq!(clean("a\0b\nc\u{9b}"), "a?b?c?");
         assert_eq!(clean(&"ä".repeat(200)), "ä".repeat(127));
     }
 
     #[test]
-    fn what_is_missing_is_empty() {
+    fn missing_files_read_as_empty() {
         let (_dir, machine) = machine(&[("/etc/x", "\n")]);
         assert_eq!(machine.line("/etc/x"), "");
         assert_eq!(machine.line("/etc/y"), "");

@@ -1,4 +1,4 @@
-//! `svc-agent`: the host agent and its few commands, on one thread.
+//! The `svc-agent` binary. The agent runs on one thread.
 
 use std::process::ExitCode;
 

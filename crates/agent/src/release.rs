@@ -1,18 +1,19 @@
-//! The notice that a newer agent is to be had, and where. Nothing is downloaded.
+//! Notices about newer versions of the agent. The agent downloads nothing.
 
 use serde::{Deserialize, Serialize};
 use svc_proto::v1::AgentRelease;
 
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// A newer version than this one, and where this machine's binary of it is.
+/// A newer version, and the URL of its binary for this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notice {
     pub version: String,
     pub url: String,
 }
 
-/// What the service says of a release, if it is of interest here.
+/// A notice, if the release is newer than this version. Text that could move a terminal's
+/// cursor is ignored.
 pub fn notice(release: &AgentRelease) -> Option<Notice> {
     let version = release.version.trim();
     let base = release.download_base_url.trim_end_matches('/');
@@ -32,7 +33,7 @@ fn url(base: &str, version: &str) -> String {
     format!("{base}/download/svc-agent/{version}/{os}/{arch}/svc-agent")
 }
 
-/// By their numbers; versions that have none are newer when they differ.
+/// Compares the numbers. A version without numbers counts as newer if it differs.
 fn is_newer(offered: &str, own: &str) -> bool {
     let numbers = |version: &str| -> Option<Vec<u64>> {
         let core = version.trim_start_matches('v');
@@ -50,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_newer_version_is_news() {
+    fn only_a_newer_version_is_a_notice() {
         for (offered, newer) in [
             ("1.0.1", true),
             ("1.0.0", false),
@@ -64,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn the_url_is_built_from_the_base() {
+    fn the_url_begins_with_the_base_url() {
         let release = |version: &str, base: &str| AgentRelease {
             version: version.into(),
             download_base_url: base.into(),

@@ -1,5 +1,5 @@
-//! What the agent remembers of the service besides its key: losing it costs one
-//! more registration, nothing else. So a damaged file counts as none.
+//! The state file: what the agent keeps across a restart, besides its key. Losing it costs
+//! one more registration and nothing else, so a damaged file counts as missing.
 
 use std::{fmt, time::Duration};
 
@@ -26,7 +26,7 @@ pub struct State {
     time: Option<KnownTime>,
 }
 
-/// What the service said of the time, for as long as the machine is not booted anew.
+/// The service's time, valid within one boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct KnownTime {
     boot_id: String,
@@ -47,7 +47,7 @@ impl State {
         Ok(text.and_then(parse).unwrap_or_default())
     }
 
-    /// Of a key that nothing else is known of.
+    /// The state of a key that has not registered yet.
     pub fn of_new_key(is_successor: bool) -> Self {
         Self {
             is_successor,
@@ -72,7 +72,7 @@ impl State {
         self.jwt_expires_at = expires_at.and_then(|at| Timestamp::try_from(at).ok());
     }
 
-    /// The JWT is of no use any more.
+    /// The JWT is no longer valid.
     pub fn forget_credential(&mut self) {
         (self.jwt, self.jwt_expires_at) = (None, None);
     }
@@ -85,7 +85,7 @@ impl State {
         self.interval_seconds = Some(interval.as_secs().max(1));
     }
 
-    /// The service's time, if it was said in this boot.
+    /// The service's time, if it was saved within this boot.
     pub fn time(&self, boot_id: &str) -> Option<Anchor> {
         let known = self.time.as_ref()?;
         let this_boot = !boot_id.is_empty() && known.boot_id == boot_id;
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_survives_a_restart_and_a_damaged_file_is_none() {
+    fn the_state_survives_a_restart_and_a_damaged_file_counts_as_missing() {
         let folder = tempfile::tempdir().unwrap();
         let dir = DataDir::open(folder.path()).unwrap();
         let mut state = State::load(&dir).unwrap();

@@ -1,7 +1,7 @@
-//! What `svc-agent status` shows: a small file that the running agent keeps up to
-//! date, so that it can be read while the agent is down, too. It holds no secret.
+//! The status file, which `svc-agent status` shows, also while the agent is down. It holds
+//! no secret.
 //!
-//! Written when something changed, and not more often than every few seconds.
+//! The running agent writes it after a change, but at most every few seconds.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -26,7 +26,7 @@ pub struct Status {
     pub fingerprint: String,
     pub agent_id: Option<String>,
     pub enrolment: Enrolment,
-    /// The service's words about it, for people.
+    /// The service's message about it, for people.
     pub message: Option<String>,
     pub jwt_expires_at: Option<Timestamp>,
     pub connection: Connection,
@@ -62,13 +62,13 @@ pub struct Spool {
     pub samples: u64,
     pub bytes: u64,
     pub oldest: Option<Timestamp>,
-    /// Samples that were given up, and declared so.
+    /// Samples that were given up and declared lost.
     pub given_up: u64,
     pub next_seq: u64,
     pub acked_seq: u64,
 }
 
-/// Where the agent's parts leave their news.
+/// The current status. The parts of the agent update it; one task writes it to disk.
 #[derive(Debug)]
 pub struct Board {
     status: Mutex<Status>,
@@ -92,7 +92,7 @@ impl Board {
         }
     }
 
-    /// Writes what changed, at most every so often.
+    /// Writes the file after each change, but no more often than `every`.
     pub async fn run(&self, dir: &Arc<DataDir>, recorder: &Recorder, every: Duration) {
         loop {
             self.write(dir, recorder);
@@ -101,13 +101,13 @@ impl Board {
         }
     }
 
-    /// A status that cannot be written is no reason to do anything else than before.
+    /// A failure is only logged: the agent works without the file.
     pub fn write(&self, dir: &DataDir, recorder: &Recorder) {
         let mut status = self.status().clone();
         status.written_at = Some(Timestamp::now());
         status.spool = spool(recorder);
         let text = serde_json::to_string_pretty(&status).unwrap_or_default();
-        if let Err(error) = dir.note(STATUS, &text) {
+        if let Err(error) = dir.write_unsynced(STATUS, &text) {
             tracing::debug!(%error, "the status file could not be written");
         }
     }
@@ -130,7 +130,7 @@ fn spool(recorder: &Recorder) -> Spool {
     }
 }
 
-/// What the last agent that ran here has left.
+/// The status that the last agent on this folder wrote.
 pub fn read(data_dir: &std::path::Path) -> Result<Option<Status>, std::io::Error> {
     match std::fs::read_to_string(data_dir.join(STATUS)) {
         Ok(text) => Ok(serde_json::from_str(&text).ok()),

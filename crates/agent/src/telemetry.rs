@@ -1,4 +1,4 @@
-//! Log lines, to standard error.
+//! Log lines on standard error.
 
 use std::io::{self, IsTerminal};
 
@@ -7,7 +7,7 @@ use tracing_subscriber::{filter::Targets, fmt, layer::SubscriberExt, util::Subsc
 
 use crate::config::{Log, LogFormat};
 
-/// Called once, by the commands that log. Libraries say less than we do.
+/// The commands that log call this once. Libraries log warnings and errors only.
 pub fn init(log: Log) {
     let targets = Targets::new()
         .with_target("svc_agent", log.level)
@@ -20,5 +20,5 @@ pub fn init(log: Log) {
             .with(lines.with_ansi(io::stderr().is_terminal()))
             .try_init(),
     };
-    drop(set); // A second call, as in tests, changes nothing.
+    drop(set); // A second call, as in tests, has no effect.
 }

@@ -1,10 +1,10 @@
-//! Whom an agent believes to be the service, and the TLS settings that follow.
+//! Which servers the agent trusts, and the TLS settings of its connections.
 //!
-//! By the system's roots, or by the certificates in `ca_cert_file`. The latter may
-//! be the server's own, and `openssl req -x509` makes that one an authority
-//! (CA:TRUE), which no chain may end in. So a server's certificate that is byte for
-//! byte one of the file's is believed without a chain; its name and dates are
-//! checked as ever, and so is that the server holds its key.
+//! The agent trusts the system's root certificates, or those in `ca_cert_file`. That file may
+//! contain the server's own certificate, which `openssl req -x509` marks as a certificate
+//! authority (CA:TRUE), and webpki accepts no authority as a server certificate. So a server
+//! certificate that equals one in the file, byte for byte, is *pinned*: it needs no chain. Its
+//! name and dates are still checked, and so is the server's possession of the key.
 
 use std::{
     io,
@@ -31,7 +31,7 @@ use crate::identity::Identity;
 pub enum TrustError {
     #[error("ca_cert_file: {path} cannot be read: {source}", path = path.display())]
     Unreadable { path: PathBuf, source: io::Error },
-    #[error("ca_cert_file: {path} holds no certificate in PEM form", path = path.display())]
+    #[error("ca_cert_file: {path} contains no certificate in PEM form", path = path.display())]
     Empty { path: PathBuf },
     #[error("this system has no root certificates: install ca-certificates, or set ca_cert_file")]
     NoRoots,
@@ -39,16 +39,16 @@ pub enum TrustError {
     Unusable(#[from] Error),
 }
 
-/// The certificates that the service is believed by.
+/// The certificates that the agent trusts.
 #[derive(Clone, Debug)]
 pub struct Trust {
     roots: Arc<RootCertStore>,
-    /// Each believed by itself, too.
-    own: Vec<CertificateDer<'static>>,
+    /// Certificates that are also trusted without a chain.
+    pinned: Vec<CertificateDer<'static>>,
 }
 
 impl Trust {
-    /// By a file, or by the system's roots.
+    /// Trusts the certificates of a file, or the system's roots.
     pub fn load(ca_cert_file: Option<&Path>) -> Result<Self, TrustError> {
         match ca_cert_file {
             Some(path) => Self::from_file(path),
@@ -56,13 +56,13 @@ impl Trust {
         }
     }
 
-    /// By these certificates.
-    pub fn of_certificates(own: Vec<CertificateDer<'static>>) -> Self {
+    /// Trusts these certificates, as issuers and pinned.
+    pub fn of_certificates(pinned: Vec<CertificateDer<'static>>) -> Self {
         let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(own.iter().cloned());
+        roots.add_parsable_certificates(pinned.iter().cloned());
         Self {
             roots: Arc::new(roots),
-            own,
+            pinned,
         }
     }
 
@@ -87,12 +87,12 @@ impl Trust {
         }
         Ok(Self {
             roots: Arc::new(roots),
-            own: Vec::new(),
+            pinned: Vec::new(),
         })
     }
 
-    /// The TLS settings of an agent: its own certificate, HTTP/2, no resumption
-    /// (the service verifies every connection).
+    /// The TLS settings of an agent: its certificate, HTTP/2, and no session resumption,
+    /// because the service verifies the certificate of every connection.
     pub fn client(&self, identity: &Identity) -> Result<ClientConfig, TrustError> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let verifier = Arc::new(self.verifier(&provider)?);
@@ -112,16 +112,16 @@ impl Trust {
             WebPkiServerVerifier::builder_with_provider(self.roots.clone(), provider.clone())
                 .build()
                 .map_err(|error| Error::General(error.to_string()));
-        // Certificates that cannot be roots leave an empty store, and are believed by themselves.
+        // Certificates that cannot be roots leave the store empty. They are still pinned.
         let chains = match chains {
             Ok(chains) => Some(chains),
-            Err(_) if !self.own.is_empty() => None,
+            Err(_) if !self.pinned.is_empty() => None,
             Err(error) => return Err(error.into()),
         };
         Ok(Verifier {
             provider: provider.clone(),
             chains,
-            own: self.own.clone(),
+            pinned: self.pinned.clone(),
         })
     }
 }
@@ -130,7 +130,7 @@ impl Trust {
 struct Verifier {
     provider: Arc<CryptoProvider>,
     chains: Option<Arc<WebPkiServerVerifier>>,
-    own: Vec<CertificateDer<'static>>,
+    pinned: Vec<CertificateDer<'static>>,
 }
 
 impl ServerCertVerifier for Verifier {
@@ -142,8 +142,8 @@ impl ServerCertVerifier for Verifier {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        if self.own.iter().any(|own| own == leaf) {
-            return believed_itself(leaf, name, now).map(|()| ServerCertVerified::assertion());
+        if self.pinned.iter().any(|pinned| pinned == leaf) {
+            return verify_pinned(leaf, name, now).map(|()| ServerCertVerified::assertion());
         }
         match &self.chains {
             Some(chains) => chains.verify_server_cert(leaf, intermediates, name, ocsp, now),
@@ -177,8 +177,8 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-/// Name and dates of a certificate that needs no chain.
-fn believed_itself(
+/// Checks the name and the dates of a pinned certificate.
+fn verify_pinned(
     leaf: &CertificateDer<'_>,
     name: &ServerName<'_>,
     now: UnixTime,
@@ -199,8 +199,8 @@ fn believed_itself(
     Err(CertificateError::NotValidForName.into())
 }
 
-/// `openssl req -x509 -subj /CN=…` writes no other name. Where the very certificate
-/// is known, its common name will do.
+/// `openssl req -x509 -subj /CN=…` writes no alternative name. For a pinned certificate the
+/// common name is sufficient.
 fn is_common_name(certificate: &X509Certificate<'_>, name: &ServerName<'_>) -> bool {
     let no_other = matches!(certificate.subject_alternative_name(), Ok(None));
     let mut common = certificate.subject().iter_common_name();

@@ -1,23 +1,22 @@
-//! One look at the machine: how busy, how full, how long up.
+//! The vitals of the machine: processor, memory, disks, network, uptime, processes.
 //!
-//! From /proc, /sys and `statvfs` alone. A look never fails and never waits for a
-//! network: what a kernel does not tell is zero, and every figure is one that the
-//! service takes.
+//! They come from /proc, /sys and `statvfs` only. Sampling never fails and never waits for a
+//! network: a value that the kernel does not provide is zero, and every value is within the
+//! service's limits.
 
 mod cpu;
 mod disks;
 mod memory;
 mod network;
 
-use std::path::Path;
-
 use svc_proto::v1::Vitals;
 
 pub(crate) use self::memory::Memory;
 use self::{cpu::Times, network::Totals};
-use crate::machine::{Machine, bounded};
+use crate::machine::{Machine, clamp_to_i64};
 
-/// Remembers the last look, because how busy a processor was is a difference.
+/// Takes samples. It keeps the processor times of the previous one, because the load of the
+/// processor is a difference.
 #[derive(Debug)]
 pub struct Sampler {
     machine: Machine,
@@ -36,12 +35,7 @@ impl Sampler {
         Self::of(Machine::here())
     }
 
-    /// Of a machine whose `/proc` and `/sys` are under another root.
-    pub fn at(root: &Path) -> Self {
-        Self::of(Machine::at(root))
-    }
-
-    /// A first sample that follows at once tells of the time since the boot.
+    /// A first sample that follows immediately covers the time since the boot.
     fn of(machine: Machine) -> Self {
         let times = Times::read(&machine);
         Self {
@@ -51,16 +45,16 @@ impl Sampler {
         }
     }
 
-    /// `cpu_percent` is measured since the sample before.
+    /// `cpu_percent` covers the time since the previous sample.
     pub fn sample(&mut self) -> Vitals {
         let times = Times::read(&self.machine);
         let percent = times.percent_since(&self.times);
         self.cpu_percent = percent.unwrap_or(self.cpu_percent);
         self.times = times;
-        self.look()
+        self.read()
     }
 
-    fn look(&self) -> Vitals {
+    fn read(&self) -> Vitals {
         let machine = &self.machine;
         let memory = Memory::read(machine);
         let network = Totals::read(machine);
@@ -89,10 +83,10 @@ fn load(text: &str) -> [f64; 3] {
 }
 
 fn uptime(text: &str) -> u64 {
-    bounded(text.split_whitespace().next().map_or(0.0, number) as u64)
+    clamp_to_i64(text.split_whitespace().next().map_or(0.0, number) as u64)
 }
 
-/// Not of this world: 0.
+/// A value that is not a finite positive number counts as 0.
 fn number(text: &str) -> f64 {
     let number = text.parse().unwrap_or(0.0);
     if f64::is_finite(number) {
@@ -102,7 +96,7 @@ fn number(text: &str) -> f64 {
     }
 }
 
-/// Processes, not threads: the folders of /proc that are numbers.
+/// Processes, not threads: the entries of /proc that are numbers.
 fn processes(machine: &Machine) -> u32 {
     let is_number = |name: &String| name.bytes().all(|byte| byte.is_ascii_digit());
     u32::try_from(machine.names("/proc").filter(is_number).count()).unwrap_or(u32::MAX)
@@ -114,14 +108,14 @@ mod tests {
     use crate::machine::tests::machine;
 
     #[test]
-    fn a_machine_that_tells_nothing_is_all_zeros() {
+    fn a_machine_without_any_files_has_all_zeros() {
         let (_dir, machine) = machine(&[]);
         let mut sampler = Sampler::of(machine);
         assert_eq!(sampler.sample(), Vitals::default());
     }
 
     #[test]
-    fn load_and_uptime_are_numbers_whatever_is_read() {
+    fn load_and_uptime_are_valid_numbers_whatever_is_read() {
         assert_eq!(load("0.52 1.04 12.00 3/512 9999\n"), [0.52, 1.04, 12.0]);
         assert_eq!(load("nan inf -3"), [0.0; 3]);
         assert_eq!(load("1.5"), [1.5, 0.0, 0.0]);
@@ -131,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_are_the_folders_that_are_numbers() {
+    fn processes_are_the_entries_of_proc_that_are_numbers() {
         let files = [
             "/proc/1/stat",
             "/proc/42/stat",

@@ -1,9 +1,9 @@
-//! `svc-agent check`: a dry run. It reads what running would read, connects where
-//! running would connect, writes nothing, and opens no stream, so that a running
+//! `svc-agent check`: a dry run. It reads what the agent would read and connects where the
+//! agent would connect, but writes nothing and opens no heartbeat stream, so a running
 //! agent is not disturbed.
 
 use std::{
-    fs,
+    fs, io,
     os::unix::fs::MetadataExt,
     path::Path,
     process::ExitCode,
@@ -23,28 +23,28 @@ use crate::{
     wire::{Address, Timeouts, probe},
 };
 
-/// The service bears five minutes, and certificates have dates.
+/// The service tolerates five minutes, but certificates have dates.
 const CLOCK_BOUND: Duration = Duration::from_secs(60);
 
-/// What one look found.
+/// The result of one check.
 enum Finding {
     Good(String),
-    /// It will run, but somebody should look.
+    /// The agent will run, but a person should look at this.
     Doubtful(String),
     Bad(String),
 }
 
 use Finding::{Bad, Doubtful, Good};
 
-/// Exit code 1 where something would go wrong.
+/// Exit code 1 if the agent would fail.
 pub(super) async fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
     let config = match Config::from_env(flags) {
         Ok(config) => config,
-        Err(problems) => return told_problems(&problems),
+        Err(problems) => return print_problems(&problems),
     };
-    let mut all_good = told("configuration", &Good("complete".into()))?;
-    for (name, finding) in looks(&config).await {
-        all_good &= told(&name, &finding)?;
+    let mut all_good = print_finding("configuration", &Good("complete".into()))?;
+    for (name, finding) in findings(&config).await {
+        all_good &= print_finding(&name, &finding)?;
     }
     Ok(match all_good {
         true => ExitCode::SUCCESS,
@@ -52,7 +52,7 @@ pub(super) async fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
     })
 }
 
-fn told(name: &str, finding: &Finding) -> anyhow::Result<bool> {
+fn print_finding(name: &str, finding: &Finding) -> anyhow::Result<bool> {
     let (word, text) = match finding {
         Good(text) => ("ok  ", text),
         Doubtful(text) => ("warn", text),
@@ -62,14 +62,14 @@ fn told(name: &str, finding: &Finding) -> anyhow::Result<bool> {
     Ok(!matches!(finding, Bad(_)))
 }
 
-fn told_problems(problems: &Problems) -> anyhow::Result<ExitCode> {
+fn print_problems(problems: &Problems) -> anyhow::Result<ExitCode> {
     for problem in &problems.0 {
-        told(&problem.name, &Bad(problem.message.clone()))?;
+        print_finding(&problem.name, &Bad(problem.message.clone()))?;
     }
     Ok(ExitCode::from(2))
 }
 
-async fn looks(config: &Config) -> Vec<(String, Finding)> {
+async fn findings(config: &Config) -> Vec<(String, Finding)> {
     let (key, identity) = key(config);
     let mut found = vec![
         ("data_dir".into(), data_dir(&config.data_dir)),
@@ -97,70 +97,60 @@ fn data_dir(path: &Path) -> Finding {
     match fs::metadata(path) {
         Ok(found) if !found.is_dir() => Bad(format!("{shown} is not a folder")),
         Ok(_) if access(path, Access::WRITE_OK).is_err() => Bad(format!(
-            "{shown} is not this user's to write: run as the agent's user, or root"
+            "this user cannot write to {shown}: run as the agent's user, or root"
         )),
         Ok(found) if found.mode() & 0o077 != 0 => Doubtful(format!(
-            "{shown} is open to other users: running closes it (0700)"
+            "{shown} is open to other users: the agent will make it private (0700)"
         )),
         Ok(_) => Good(shown.to_string()),
         Err(_) => match path.ancestors().skip(1).find(|parent| parent.is_dir()) {
             Some(parent) if access(parent, Access::WRITE_OK).is_ok() => {
-                Good(format!("{shown} will be made"))
+                Good(format!("{shown} will be created"))
             }
             _ => Bad(format!(
-                "{shown} does not exist and cannot be made by this user"
+                "{shown} does not exist, and this user cannot create it"
             )),
         },
     }
 }
 
-/// The finding, and the identity where there is one.
+/// The finding, and the identity if there is one.
 fn key(config: &Config) -> (Finding, Option<Identity>) {
+    let path = config.data_dir.join(IDENTITY);
     let read = match &config.client_pair {
-        Some(pair) => Identity::from_files(pair),
-        None => {
-            let path = config.data_dir.join(IDENTITY);
-            match fs::read_to_string(&path) {
-                Ok(text) => Identity::from_pem(&text, &path.display().to_string()),
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                    return (Good("will be made".into()), None);
-                }
-                Err(error) => {
-                    return (
-                        Bad(format!("{} cannot be read: {error}", path.display())),
-                        None,
-                    );
-                }
+        Some(pair) => Identity::from_files(pair).map_err(|error| error.to_string()),
+        None => match fs::read_to_string(&path) {
+            Ok(text) => Identity::from_pem(&text, &path.display().to_string())
+                .map_err(|error| error.to_string()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return (Good("will be created".into()), None);
             }
-        }
+            Err(error) => Err(format!("{} cannot be read: {error}", path.display())),
+        },
     };
     match read {
+        Err(message) => (Bad(message), None),
         Ok(identity) => {
             let fingerprint = identity.fingerprint();
-            (
-                Good(format!("{} ({fingerprint})", short(&fingerprint))),
-                Some(identity),
-            )
+            let shown = format!("{} ({fingerprint})", short(&fingerprint));
+            (Good(shown), Some(identity))
         }
-        Err(error) => (Bad(error.to_string()), None),
     }
 }
 
 fn enrolment(config: &Config) -> Finding {
     if config.data_dir.join(STATE).exists() {
-        return Good(
-            "the service knows this agent: `svc-agent status` says where it stands".into(),
-        );
+        return Good("the service knows this agent: `svc-agent status` shows its enrolment".into());
     }
     match &config.token {
         Token::Given(_) => Good("a token is set".into()),
         Token::None => Doubtful(
-            "no token is set, and this agent is not enrolled: `svc-ingest token create` makes one"
+            "no token is set, and this agent is not enrolled: `svc-ingest token create` creates one"
                 .into(),
         ),
         Token::File(path) => match fs::read_to_string(path) {
             Ok(text) if text.trim().is_empty() => Bad(format!("{} is empty", path.display())),
-            Ok(_) => Good(format!("a token stands in {}", path.display())),
+            Ok(_) => Good(format!("a token is in {}", path.display())),
             Err(error) => Bad(format!("{} cannot be read: {error}", path.display())),
         },
     }
@@ -176,7 +166,7 @@ fn trust(config: &Config) -> Finding {
     }
 }
 
-/// Name, TCP, TLS in both directions, HTTP/2 and gRPC; and what time it is there.
+/// Checks the name, TCP, TLS in both directions, HTTP/2 and gRPC, and compares the clocks.
 async fn service(caller: &Caller, address: &Address) -> Vec<(String, Finding)> {
     let name = address.to_string();
     let connection = match caller.connect(address).await {
@@ -188,7 +178,7 @@ async fn service(caller: &Caller, address: &Address) -> Vec<(String, Finding)> {
         Ok(time) => vec![
             (
                 name,
-                Good("it answers, is believed, and takes this agent's certificate".into()),
+                Good("it answers, is trusted, and accepts this agent's certificate".into()),
             ),
             ("clock".into(), clock(time, SystemTime::now())),
         ],
@@ -197,14 +187,14 @@ async fn service(caller: &Caller, address: &Address) -> Vec<(String, Finding)> {
 
 fn clock(service: Option<SystemTime>, own: SystemTime) -> Finding {
     let Some(service) = service else {
-        return Doubtful("the service does not say what time it is".into());
+        return Doubtful("the service does not send its time".into());
     };
     let apart = own
         .duration_since(service)
         .unwrap_or_else(|error| error.duration());
     match apart > CLOCK_BOUND {
         true => Doubtful(format!(
-            "this machine's clock is {} s off the service's: samples are set right, but certificates have dates",
+            "this machine's clock differs from the service's by {} s: the agent corrects sample times, but certificates may seem expired",
             apart.as_secs()
         )),
         false => Good("within a minute of the service's".into()),

@@ -1,4 +1,4 @@
-//! A flag for every setting, made from the table of settings.
+//! One flag for each setting, generated from the table of settings.
 
 use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
 

@@ -1,4 +1,4 @@
-//! How commands print: aligned text for people, JSON for programs.
+//! Output of the commands: aligned text for people, JSON for programs.
 
 use std::io::{self, Write};
 
@@ -14,7 +14,7 @@ pub enum Output {
     Json,
 }
 
-/// Writes to standard output; a reader that has gone away, as `head` does, is no error.
+/// Writes to standard output. A reader that closed the pipe, such as `head`, is no error.
 pub(super) fn print(text: &str) -> anyhow::Result<()> {
     match writeln!(io::stdout(), "{text}") {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -22,7 +22,8 @@ pub(super) fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Two columns, aligned. What the service said may be anything: nothing of it moves the cursor.
+/// Two aligned columns. Control characters are replaced, because some values come from the
+/// service.
 pub(super) fn facts(rows: &[(&str, String)]) -> String {
     let width = rows.iter().map(|(name, _)| name.len()).max();
     let width = width.unwrap_or_default();
@@ -48,7 +49,7 @@ pub(super) fn bytes(bytes: u64) -> String {
     }
 }
 
-/// A moment, and how long ago it was.
+/// A time and its distance from now.
 pub(super) fn when(at: Timestamp, now: Timestamp) -> String {
     let seconds = now.duration_since(at).as_secs();
     let (ago, word) = match seconds {

@@ -1,4 +1,4 @@
-//! `svc-agent run`: the agent, from its configuration to its end.
+//! `svc-agent run`: runs the agent until a signal.
 
 use std::process::ExitCode;
 
@@ -19,7 +19,7 @@ pub(super) async fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The first signal asks for a clean stop; a second one ends the process at once.
+/// The first signal requests a clean stop; a second one exits immediately.
 fn stop_on_signals() -> anyhow::Result<CancellationToken> {
     let stop = CancellationToken::new();
     let asked = stop.clone();

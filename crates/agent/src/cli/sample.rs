@@ -1,4 +1,4 @@
-//! `svc-agent sample`: this machine's vitals, as they would be sent.
+//! `svc-agent sample`: takes one sample of this machine and prints it.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -8,8 +8,8 @@ use svc_proto::v1::{Disk, Vitals};
 use super::output::{Output, bytes, facts, print};
 use crate::vitals::Sampler;
 
-/// Over how long the processor is watched.
-const WATCH: Duration = Duration::from_secs(1);
+/// The time over which the load of the processor is measured.
+const CPU_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -20,7 +20,7 @@ pub(super) struct Args {
 pub(super) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut sampler = Sampler::new();
     sampler.sample();
-    tokio::time::sleep(WATCH).await;
+    tokio::time::sleep(CPU_INTERVAL).await;
     let vitals = sampler.sample();
     match args.output {
         Output::Table => print(&table(&vitals))?,
@@ -56,11 +56,11 @@ fn table(vitals: &Vitals) -> String {
             ),
         ),
     ];
-    rows.extend(vitals.disks.iter().map(|disk| ("disk", in_words(disk))));
+    rows.extend(vitals.disks.iter().map(|disk| ("disk", disk_row(disk))));
     facts(&rows)
 }
 
-fn in_words(disk: &Disk) -> String {
+fn disk_row(disk: &Disk) -> String {
     let Disk {
         mount_point,
         device,
@@ -77,7 +77,7 @@ fn uptime(seconds: u64) -> String {
     format!("{days} d {hours} h {minutes} min")
 }
 
-/// The names are the wire contract's.
+/// The names are those of the protocol.
 fn as_json(vitals: &Vitals) -> Value {
     let disk = |disk: &Disk| {
         json!({

@@ -1,5 +1,5 @@
-//! `svc-agent status`: what the agent on this machine knows of itself, whether or
-//! not it runs.
+//! `svc-agent status`: shows the status of the agent on this machine, whether or not it
+//! runs.
 
 use std::{path::Path, process::ExitCode};
 
@@ -19,7 +19,7 @@ pub(super) struct Args {
     output: Output,
 }
 
-/// Exit code 1 where no agent runs.
+/// Exit code 1 if no agent runs.
 pub(super) fn run(flags: &Flags, args: &Args) -> anyhow::Result<ExitCode> {
     let folder = data_dir(flags)?;
     let process = holder(&folder);
@@ -40,9 +40,9 @@ pub(super) fn run(flags: &Flags, args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn json(process: Option<&str>, status: Option<&Status>) -> anyhow::Result<String> {
-    let told =
+    let value =
         serde_json::json!({ "running": process.is_some(), "process": process, "status": status });
-    Ok(serde_json::to_string_pretty(&told)?)
+    Ok(serde_json::to_string_pretty(&value)?)
 }
 
 fn table(folder: &Path, process: Option<&str>, status: Option<&Status>) -> String {
@@ -52,7 +52,7 @@ fn table(folder: &Path, process: Option<&str>, status: Option<&Status>) -> Strin
             "data",
             format!("{}: nothing is known here yet", folder.display()),
         )),
-        Some(status) => rows.extend(in_detail(status, process.is_some())),
+        Some(status) => rows.extend(details(status, process.is_some())),
     }
     facts(&rows)
 }
@@ -61,11 +61,11 @@ fn running(process: Option<&str>, status: Option<&Status>) -> String {
     match (process, status) {
         (Some(id), Some(status)) => format!("running, process {id}, version {}", status.version),
         (Some(id), None) => format!("running, process {id}"),
-        (None, _) => "not running: what follows is the last that it knew".into(),
+        (None, _) => "not running; its last status follows".into(),
     }
 }
 
-fn in_detail(status: &Status, runs: bool) -> Vec<(&'static str, String)> {
+fn details(status: &Status, runs: bool) -> Vec<(&'static str, String)> {
     let now = Timestamp::now();
     let moment = |at: Option<Timestamp>| at.map_or_else(|| "-".into(), |at| when(at, now));
     let mut rows = vec![
@@ -101,7 +101,7 @@ fn in_detail(status: &Status, runs: bool) -> Vec<(&'static str, String)> {
         ),
         (
             "given up",
-            format!("{} samples, declared so", spool.given_up),
+            format!("{} samples, declared lost", spool.given_up),
         ),
         ("JWT until", moment(status.jwt_expires_at)),
         ("as of", moment(status.written_at)),
@@ -110,7 +110,7 @@ fn in_detail(status: &Status, runs: bool) -> Vec<(&'static str, String)> {
     rows.extend(update.map(|update| {
         (
             "update",
-            format!("{} is to be had: {}", update.version, update.url),
+            format!("{} is available: {}", update.version, update.url),
         )
     }));
     rows

@@ -1,8 +1,10 @@
-//! From a setting's text to its value; what is wrong with it, in a few words.
+//! Parsers of settings. An error says what is wrong; the reader adds the name and the value.
 
 use std::{path::PathBuf, time::Duration};
 
 use secrecy::SecretString;
+use svc_proto::contract::limits::MAX_TEXT_BYTES;
+use tracing::level_filters::LevelFilter;
 
 use super::LogFormat;
 use crate::wire::Address;
@@ -25,17 +27,16 @@ pub(super) fn path(text: &str) -> Parsed<PathBuf> {
     Ok(text.into())
 }
 
-/// Nothing, where nothing is said.
 pub(super) fn optional_path(text: &str) -> Parsed<Option<PathBuf>> {
     Ok(Some(text)
         .filter(|text| !text.is_empty())
         .map(PathBuf::from))
 }
 
-/// Only that it can be sent at all: whether it is a token is the service's to say.
+/// Checks only that the text can be sent. The service checks whether it is a valid token.
 pub(super) fn token(text: &str) -> Parsed<Option<SecretString>> {
     let text = text.trim();
-    if text.chars().any(char::is_whitespace) || text.len() > 255 {
+    if text.chars().any(char::is_whitespace) || text.len() > MAX_TEXT_BYTES {
         return Err("is not of a token's form".into());
     }
     Ok(Some(text)
@@ -43,7 +44,7 @@ pub(super) fn token(text: &str) -> Parsed<Option<SecretString>> {
         .map(SecretString::from))
 }
 
-pub(super) fn level(text: &str) -> Parsed<tracing::level_filters::LevelFilter> {
+pub(super) fn level(text: &str) -> Parsed<LevelFilter> {
     text.parse()
         .map_err(|_| "is none of error, warn, info, debug and trace".into())
 }
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_and_ages_have_units_and_bounds() {
+    fn sizes_and_ages_need_units_and_have_bounds() {
         assert_eq!(size("64MiB"), Ok(64 << 20));
         assert_eq!(size("1 GiB"), Ok(1 << 30));
         assert_eq!(age("7d"), Ok(Duration::from_hours(168)));

@@ -1,13 +1,12 @@
-//! The table of settings: the one place where their names, defaults and meanings
-//! stand. A setting's variable and flag follow from its name; the table in
-//! docs/agent.md is held against this one by a test.
+//! The table of settings: their names, defaults and meanings. The variable and the flag of a
+//! setting follow from its name. A test compares the table in docs/agent.md with this one.
 
-/// One setting, in the file under its name.
+/// One setting. Its name is its key in the file.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     pub name: &'static str,
     pub default: Option<&'static str>,
-    /// A secret's value is never shown.
+    /// The value of a secret is never shown.
     pub secret: bool,
     pub meaning: &'static str,
 }
@@ -48,49 +47,49 @@ pub const SETTINGS: &[Setting] = &[
     Setting::new(
         "ingest_address",
         None,
-        "Where the service is: `host` or `host:port` (9443), several as a list or separated by commas",
+        "The address of the service: `host` or `host:port` (default 9443); several as a list or separated by commas",
     ),
     Setting::new(
         "ca_cert_file",
         Some(""),
-        "Certificates to trust the service by, PEM: its issuer's or its own. Empty: the system's roots",
+        "The certificates to trust, PEM: the issuer of the service's certificate, or that certificate itself. Empty: the system's roots",
     ),
     Setting::new(
         "enrolment_token",
         Some(""),
-        "The token that admits this machine, until it is enrolled (as a flag it shows in the process list)",
+        "The token that admits this machine; needed until it is enrolled (a flag is visible in the process list)",
     )
     .secret(),
     Setting::new(
         "enrolment_token_file",
         Some(""),
-        "A file that holds the token, instead",
+        "A file that contains the token, as an alternative",
     ),
     Setting::new(
         "data_dir",
         Some("/var/lib/svc-agent"),
-        "Where the agent keeps its key, its state and its samples",
+        "The folder for the agent's key, state and samples",
     ),
     Setting::new(
         "client_cert_file",
         Some(""),
-        "A certificate of your own PKI, PEM, where the service asks for one (INGEST_TLS_CLIENT_CA)",
+        "A client certificate of your own PKI, PEM, if the service requires one (INGEST_TLS_CLIENT_CA)",
     ),
-    Setting::new("client_key_file", Some(""), "Its private key, PEM"),
+    Setting::new("client_key_file", Some(""), "The private key of `client_cert_file`, PEM"),
     Setting::new(
         "spool_size",
         Some("64MiB"),
-        "How much disk samples may take that the service does not have yet",
+        "The most disk space for samples that are not acknowledged yet",
     ),
     Setting::new(
         "spool_age",
         Some("7d"),
-        "How old such samples may become before they are given up",
+        "The age at which samples that are not acknowledged are given up",
     ),
     Setting::new(
         "log",
         Some("info"),
-        "Which log lines are written: `error`, `warn`, `info`, `debug` or `trace`",
+        "The least severe level that is logged: `error`, `warn`, `info`, `debug` or `trace`",
     ),
-    Setting::new("log_format", Some("text"), "`text` or `json`"),
+    Setting::new("log_format", Some("text"), "The format of log lines: `text` or `json`"),
 ];

@@ -1,5 +1,5 @@
-//! Where settings come from: flags go before the environment, the environment
-//! before the file. A value that is empty counts as not set, wherever it stands.
+//! The sources of settings. Flags override the environment, which overrides the file. An
+//! empty value counts as not set in each of them.
 
 use std::{
     collections::BTreeMap,
@@ -14,21 +14,20 @@ pub const DEFAULT_FILE: &str = "/etc/svc/agent.toml";
 /// The variable that names another file.
 pub const FILE_VARIABLE: &str = "SVC_AGENT_CONFIG";
 
-/// What the command line said: values by their settings' names, and a file.
+/// The values of the command line, by the names of their settings, and the file it names.
 #[derive(Clone, Debug, Default)]
 pub struct Flags {
     pub file: Option<PathBuf>,
     pub values: BTreeMap<&'static str, String>,
 }
 
-/// A value, and how whoever set it would name it.
+/// A value, and its name in the source that set it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     pub text: String,
     pub name: String,
 }
 
-/// All three, ready to be asked.
 pub(super) struct Sources<'a> {
     flags: &'a Flags,
     environment: &'a dyn Fn(&str) -> Option<OsString>,
@@ -36,7 +35,7 @@ pub(super) struct Sources<'a> {
 }
 
 impl<'a> Sources<'a> {
-    /// Reads the file; what is wrong with it is noted, and it then says nothing.
+    /// Reads the file. A file with a problem counts as empty.
     pub(super) fn open(
         flags: &'a Flags,
         environment: &'a dyn Fn(&str) -> Option<OsString>,
@@ -58,18 +57,28 @@ impl<'a> Sources<'a> {
         }
     }
 
-    pub(super) fn find(&self, setting: &Setting) -> Result<Option<Found>, Problem> {
+    /// The value from the first source that sets it, or its default.
+    pub(super) fn find(&self, setting: &Setting) -> Result<Found, Problem> {
         let flag = self.flags.values.get(setting.name).map(|text| Found {
             text: text.clone(),
             name: format!("--{}", setting.flag()),
         });
         if let Some(flag) = flag.filter(Found::is_set) {
-            return Ok(Some(flag));
+            return Ok(flag);
         }
         if let Some(variable) = self.variable(setting)?.filter(Found::is_set) {
-            return Ok(Some(variable));
+            return Ok(variable);
         }
-        Ok(self.file.get(setting.name).cloned().filter(Found::is_set))
+        let entry = self.file.get(setting.name).cloned().filter(Found::is_set);
+        let default = setting.default.map(|default| Found {
+            text: default.into(),
+            name: setting.name.into(),
+        });
+        entry.or(default).ok_or_else(|| {
+            let variable = setting.variable();
+            let message = format!("is required: set it in {DEFAULT_FILE}, or {variable}");
+            Problem::new(setting.name, message)
+        })
     }
 
     fn variable(&self, setting: &Setting) -> Result<Option<Found>, Problem> {
@@ -88,7 +97,7 @@ impl Found {
     }
 }
 
-/// The usual file may be missing: the environment or flags may say everything.
+/// The default file may be missing: the environment or flags can set everything.
 fn read(
     path: &Path,
     name: &str,
@@ -107,7 +116,7 @@ fn read(
     match text.parse::<toml::Table>() {
         Ok(table) => entries(path, table, problems),
         Err(error) => {
-            // The parser's own text shows the line, which may hold the token.
+            // The parser's message quotes the line, which may contain the token.
             let line = error.span().map(|span| text[..span.start].lines().count());
             let line = line.map_or(String::new(), |line| format!(", near line {}", line.max(1)));
             let message = format!("{} is not TOML{line}", path.display());
@@ -139,7 +148,7 @@ fn entries(
     entries
 }
 
-/// Lists are what a comma separates elsewhere.
+/// A list is equivalent to a text with commas.
 fn as_text(value: toml::Value) -> Option<String> {
     match value {
         toml::Value::String(text) => Some(text),

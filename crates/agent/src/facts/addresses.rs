@@ -1,16 +1,15 @@
-//! Hardware and internet addresses, as far as they tell the machine from others.
+//! The machine's hardware (MAC) and IP addresses.
 //!
-//! Hardware addresses are those of the machine's own interfaces; ones that a
-//! manufacturer gave stand before ones that software made up. Internet addresses
-//! are all that the machine answers to, from the kernel's tables: without loopback,
-//! without what is valid on one link only.
+//! Hardware addresses are those of the machine's own interfaces; addresses assigned by a
+//! manufacturer come before those assigned by software. IP addresses are all local addresses
+//! in the kernel's tables, except loopback and link-local ones.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use svc_proto::contract::limits::MAX_LIST_ENTRIES;
+
 use crate::machine::Machine;
 
-/// As many as the service takes.
-const MOST: usize = 64;
 const LOCALLY_ADMINISTERED: u8 = 0b10;
 const GROUP: u8 = 0b01;
 
@@ -21,10 +20,10 @@ pub(super) fn hardware(machine: &Machine) -> Vec<String> {
         found.extend(address);
     }
     found.sort_by_key(|address| address[0] & LOCALLY_ADMINISTERED);
-    found.iter().take(MOST).map(shown).collect()
+    found.iter().take(MAX_LIST_ENTRIES).map(shown).collect()
 }
 
-/// A bond gives its members one address; their own is beside it.
+/// The members of a bond share one address; their own is in another file.
 fn hardware_of(machine: &Machine, name: &str) -> Option<[u8; 6]> {
     let files = ["bonding_slave/perm_hwaddr", "address"];
     let mut lines = files
@@ -49,12 +48,12 @@ fn shown(address: &[u8; 6]) -> String {
 pub(super) fn internet(machine: &Machine) -> Vec<String> {
     let mut found = version_4(&machine.text("/proc/net/fib_trie"));
     found.extend(version_6(&machine.text("/proc/net/if_inet6")));
-    found.truncate(MOST);
+    found.truncate(MAX_LIST_ENTRIES);
     found.iter().map(IpAddr::to_string).collect()
 }
 
-/// An address stands on a line of its own, `|-- 192.0.2.2`, and what it is on the
-/// next, `/32 host LOCAL`. The table may be there twice.
+/// An address is on a line of its own, `|-- 192.0.2.2`, and its type on the next one,
+/// `/32 host LOCAL`. The file may contain the table twice.
 fn version_4(fib_trie: &str) -> Vec<IpAddr> {
     let mut found = Vec::new();
     let mut address: Option<Ipv4Addr> = None;
@@ -74,7 +73,7 @@ fn is_global_4(address: &Ipv4Addr) -> bool {
     !address.is_loopback() && !address.is_link_local()
 }
 
-/// 32 digits stand first in a line.
+/// Each line begins with the address in 32 digits.
 fn version_6(if_inet6: &str) -> Vec<IpAddr> {
     let words = if_inet6
         .lines()
@@ -102,7 +101,7 @@ mod tests {
     use crate::machine::tests::machine;
 
     #[test]
-    fn addresses_that_a_manufacturer_gave_come_first() {
+    fn addresses_assigned_by_a_manufacturer_come_first() {
         let (_dir, machine) = machine(&[
             ("/sys/class/net/a/device/x", ""),
             ("/sys/class/net/a/address", "52:54:00:00:00:01\n"),
@@ -145,7 +144,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_table_makes_it_panic(text in "[ -~\n]{0,300}") {
+        fn no_text_causes_a_panic(text in "[ -~\n]{0,300}") {
             version_4(&text);
             version_6(&text);
             parse_hardware(&text);

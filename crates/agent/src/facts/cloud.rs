@@ -1,20 +1,20 @@
-//! The id that a cloud gave this machine, as `provider/id`, from files alone.
+//! The machine's id in its cloud, as `provider/id`, read from files only.
 //!
-//! It is the strongest identifier, so it must not be a guess. In this order:
-//! - the firmware of an AWS instance says its id (`board_asset_tag`);
-//! - what cloud-init wrote at this boot, /run/cloud-init/instance-data.json;
-//! - what it wrote at some boot, /var/lib/cloud/data/instance-id, where the firmware
+//! It is the strongest identifier, so it must not be a guess. The sources, in this order:
+//! - the firmware of an AWS instance (`board_asset_tag`);
+//! - cloud-init's file of this boot, /run/cloud-init/instance-data.json;
+//! - cloud-init's file of an earlier boot, /var/lib/cloud/data/instance-id, if the firmware
 //!   names a cloud's hypervisor.
 //!
-//! Ids of providers that make none of their own (`nocloud`, config drives) are the
-//! same on every machine of an image, and are not taken.
+//! Providers without instance ids (`nocloud`, config drives) are ignored: their ids are the
+//! same on every machine of an image.
 
 use serde_json::Value;
 
 use super::dmi;
 use crate::machine::Machine;
 
-/// cloud-init's names of the clouds whose ids are theirs alone, and ours.
+/// Clouds with unique instance ids: cloud-init's name and ours.
 const CLOUDS: [(&str, &str); 14] = [
     ("aws", "aws"),
     ("ec2", "aws"),
@@ -31,7 +31,7 @@ const CLOUDS: [(&str, &str); 14] = [
     ("akamai", "akamai"),
     ("upcloud", "upcloud"),
 ];
-/// What the firmware says where such a cloud is the hypervisor.
+/// The firmware's vendor on such a cloud, and our name of it.
 const VENDORS: [(&str, &str); 8] = [
     ("Amazon EC2", "aws"),
     ("Google", "gcp"),
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_firmware_of_an_instance_goes_first() {
+    fn the_firmware_has_priority() {
         let tag = ("/sys/class/dmi/id/board_asset_tag", "i-0abc\n");
         assert_eq!(
             found(&[(VENDOR, "Amazon EC2\n"), tag, (OLD, "i-old")]).unwrap(),
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn then_what_cloud_init_wrote_at_this_boot() {
+    fn the_file_of_this_boot_has_priority_over_an_older_one() {
         let data = r#"{"v1": {"cloud_name": "gce", "instance_id": "42"}}"#;
         assert_eq!(found(&[(DATA, data), (OLD, "41")]).unwrap(), "gcp/42");
         assert_eq!(
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_that_an_image_shares_are_not_taken() {
+    fn ids_that_machines_of_an_image_share_are_ignored() {
         for data in [
             r#"{"v1": {"cloud_name": "nocloud", "instance_id": "iid-local01"}}"#,
             r#"{"v1": {"cloud_name": "openstack", "instance_id": "iid-datasource-none"}}"#,

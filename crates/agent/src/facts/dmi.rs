@@ -1,7 +1,7 @@
-//! What the firmware says: /sys/class/dmi/id.
+//! The firmware's fields in /sys/class/dmi/id.
 //!
-//! The hardware's UUID is root's alone to read. The agent does not run as root: its
-//! systemd unit has systemd read the file and hand it over as a credential.
+//! Only root can read the hardware UUID, and the agent does not run as root. Its systemd unit
+//! lets systemd read the file and pass it to the agent as a credential.
 
 use std::{env, fs::File, io::Read, path::PathBuf};
 
@@ -18,7 +18,7 @@ pub(super) fn product_uuid(machine: &Machine) -> String {
     }
 }
 
-/// One of the fields that everybody may read, or as root any.
+/// A field; empty if this user cannot read it.
 pub(super) fn field(machine: &Machine, name: &str) -> String {
     machine.line(&format!("/sys/class/dmi/id/{name}"))
 }
@@ -31,7 +31,7 @@ fn credential(name: &str) -> Option<String> {
     is_uuid(text.trim()).then(|| text.trim().to_owned())
 }
 
-/// The credential of a machine without such a file says so in another word.
+/// On a machine without the file, the credential contains another word.
 fn is_uuid(text: &str) -> bool {
     let digits = |byte: u8| byte.is_ascii_hexdigit() || byte == b'-';
     text.len() == 36 && text.bytes().all(digits)
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_uuid_is_one() {
+    fn only_a_well_formed_uuid_is_accepted() {
         assert!(is_uuid("4C4C4544-0042-3510-8054-B7C04F563232"));
         assert!(!is_uuid("none") && !is_uuid("") && !is_uuid(&"x".repeat(36)));
     }

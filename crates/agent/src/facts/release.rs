@@ -22,7 +22,7 @@ pub(super) fn read(machine: &Machine) -> Release {
     }
 }
 
-/// As a shell would read it, as far as these two need it: quotes go.
+/// Removes quotes as a shell does, which is enough for these keys.
 fn value(text: &str, key: &str) -> Option<String> {
     let mut assignments = text.lines().filter_map(|line| line.trim().split_once('='));
     let (_, value) = assignments.find(|(name, _)| *name == key)?;
@@ -36,7 +36,7 @@ mod tests {
     use crate::machine::tests::machine;
 
     #[test]
-    fn distributions_name_themselves() {
+    fn distribution_and_version_are_read_from_os_release() {
         for (text, id, version) in [
             ("NAME=\"x\"\nVERSION_ID=\"12\"\nID=debian\n", "debian", "12"),
             ("ID=\"rhel\"\nVERSION_ID='9.4'\n", "rhel", "9.4"),

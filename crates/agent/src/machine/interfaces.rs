@@ -1,16 +1,16 @@
 //! Which network interfaces are the machine's own.
 //!
-//! An interface with a device behind it (a card, a virtio port) carries every byte
-//! that enters or leaves; bridges, bonds, VLANs, tunnels, veths and container
-//! networks carry the same bytes again. So only those with a device count. Two with
-//! one are left out: a virtual function on its host (its card counts it), and the
-//! one that another device is the master of (a cloud's accelerated port). In a
-//! container no interface has a device: then all but loopback count.
+//! Every byte that enters or leaves the machine passes an interface with a device (a network
+//! card, a virtio port). Bridges, bonds, VLANs, tunnels, veths and container networks carry
+//! the same bytes a second time, so only interfaces with a device count. Two kinds of these
+//! are excluded: a virtual function on its host, whose card counts its bytes, and an
+//! interface whose master has a device, such as a cloud's accelerated port. In a container no
+//! interface has a device; then all except loopback count.
 
 use super::Machine;
 
 impl Machine {
-    /// In the order of their names.
+    /// The names of the interfaces, sorted.
     pub fn interfaces(&self) -> Vec<String> {
         let (own, others): (Vec<String>, Vec<String>) = self
             .names("/sys/class/net")
@@ -34,7 +34,7 @@ impl Machine {
         self.has(&format!("{folder}/device/physfn")) || self.has(&format!("{folder}/master/device"))
     }
 
-    /// By its type in the kernel, because names can be changed.
+    /// Checks the type as well, because an interface can be renamed.
     fn is_loopback(&self, name: &str) -> bool {
         name == "lo" || self.line(&format!("/sys/class/net/{name}/type")) == "772"
     }
@@ -45,12 +45,12 @@ mod tests {
     use crate::machine::tests::machine;
 
     #[test]
-    fn devices_count_and_what_is_built_on_them_does_not() {
+    fn only_interfaces_with_a_device_of_their_own_count() {
         let (_dir, machine) = machine(&[
             ("/sys/class/net/lo/type", "772"),
             ("/sys/class/net/eth1/device/vendor", ""),
             ("/sys/class/net/eth0/device/vendor", ""),
-            ("/sys/class/net/eth0/master/type", ""), // a bond, without a device
+            ("/sys/class/net/eth0/master/type", ""), // a bond without a device
             ("/sys/class/net/vf0/device/physfn/vendor", ""),
             ("/sys/class/net/enP1/device/vendor", ""),
             ("/sys/class/net/enP1/master/device/vendor", ""),
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_has_what_it_was_given() {
+    fn without_devices_all_interfaces_except_loopback_count() {
         let (_dir, machine) = machine(&[
             ("/sys/class/net/lo/type", "772"),
             ("/sys/class/net/dummy/type", "772"),

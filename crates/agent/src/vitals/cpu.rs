@@ -1,12 +1,12 @@
-//! How busy all processors were between two looks, from /proc/stat.
+//! The load of all processors between two samples, from /proc/stat.
 //!
-//! Waiting for a disk is counted as idle: the processor could have worked. Time that
-//! the hypervisor took away is counted as busy: it could not. Guests' time is
-//! contained in `user` and `nice` already.
+//! Waiting for a disk (iowait) counts as idle: the processor could have worked. Time that the
+//! hypervisor took away (steal) counts as busy: it could not. The time of guests is already
+//! part of `user` and `nice`.
 
 use crate::machine::Machine;
 
-/// Ticks since the boot.
+/// Processor time since the boot, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Times {
     idle: u64,
@@ -32,8 +32,8 @@ impl Times {
         }
     }
 
-    /// From 0 to 100; `None` if no time has passed. Counters that go backwards, as
-    /// that of waiting may, count as standing still.
+    /// From 0 to 100; `None` if no time has passed. A counter that decreased, which iowait may
+    /// do, counts as unchanged.
     pub fn percent_since(&self, before: &Self) -> Option<f64> {
         let total = self.total.saturating_sub(before.total);
         let idle = self.idle.saturating_sub(before.idle).min(total);
@@ -48,14 +48,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waiting_is_idle_and_stolen_time_is_busy() {
+    fn iowait_is_idle_and_steal_is_busy() {
         let before = Times::parse("cpu  100 0 100 800 0 0 0 0 50 0\ncpu0 1 2 3\n");
         let after = Times::parse("cpu  110 5 105 860 10 0 0 10 90 0\n");
         assert_eq!(after.percent_since(&before), Some(30.0));
     }
 
     #[test]
-    fn standing_still_and_old_kernels_are_no_numbers_to_divide_by() {
+    fn unchanged_counters_and_old_kernels_cause_no_division_by_zero() {
         let old = Times::parse("cpu 10 0 10 80\n");
         assert_eq!(old.percent_since(&Times::default()), Some(20.0));
         assert_eq!(old.percent_since(&old), None);
@@ -65,7 +65,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_percentage_is_one(before in ".{0,80}", numbers in prop::collection::vec(any::<u64>(), 0..12)) {
+        fn the_percentage_is_within_0_and_100(before in ".{0,80}", numbers in prop::collection::vec(any::<u64>(), 0..12)) {
             let numbers: Vec<String> = numbers.iter().map(u64::to_string).collect();
             let after = Times::parse(&format!("cpu  {}", numbers.join(" ")));
             let before = Times::parse(&before);

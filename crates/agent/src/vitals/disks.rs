@@ -1,21 +1,19 @@
-//! The machine's own filesystems and how full they are: /proc/self/mountinfo and
+//! The machine's own file systems and how full they are, from /proc/self/mountinfo and
 //! `statvfs`, with the numbers of `df`.
 //!
-//! Real is what lies on a block device, and the few kinds that manage devices
-//! themselves. So network filesystems are left out: asking a server that hangs would
-//! hang the agent. Left out too are images that are full by nature (squashfs, as
-//! snaps are, and CDs). A device that is mounted several times is one disk: at its
-//! root rather than at a folder of it, then at the shortest mount point.
+//! A file system counts if it is on a block device, or is one of the few types that manage
+//! devices themselves. Network file systems do not count: `statvfs` on a server that hangs
+//! would hang the agent. Read-only images, which are always full (squashfs of snaps, CDs), do
+//! not count either. A device that is mounted several times is one disk; a mount of its root
+//! is preferred over one of a folder, then the shortest mount point.
 
 use std::{collections::HashMap, ffi::OsStr, os::unix::ffi::OsStrExt};
 
-use svc_proto::v1::Disk;
+use svc_proto::{contract::limits::MAX_DISKS, v1::Disk};
 
-use crate::machine::{Machine, bounded, clean};
+use crate::machine::{Machine, clamp_to_i64, clean};
 
-/// As many as the service takes; more are left out, the last mounted first.
-const MOST: usize = 64;
-/// Filesystems over several devices have a number of their own, with major 0.
+/// File systems over several devices have a number of their own, with major 0.
 const OWN_NUMBERS: [&str; 3] = ["btrfs", "zfs", "bcachefs"];
 const IMAGES: [&str; 6] = ["squashfs", "iso9660", "udf", "erofs", "cramfs", "romfs"];
 
@@ -23,7 +21,7 @@ const IMAGES: [&str; 6] = ["squashfs", "iso9660", "udf", "erofs", "cramfs", "rom
 struct Mount {
     /// `major:minor`.
     number: String,
-    /// The folder of the filesystem that is mounted: `/`, or another in a bind mount.
+    /// The folder of the file system that is mounted: `/`, or another one for a bind mount.
     root: Vec<u8>,
     mount_point: Vec<u8>,
     fs_type: String,
@@ -32,13 +30,14 @@ struct Mount {
 
 pub(super) fn read(machine: &Machine) -> Vec<Disk> {
     let mounts = real(&machine.bytes("/proc/self/mountinfo"));
-    mounts.iter().filter_map(measure).take(MOST).collect()
+    // Beyond the limit, the file systems that were mounted last are left out.
+    mounts.iter().filter_map(measure).take(MAX_DISKS).collect()
 }
 
-/// As `df` counts: what is reserved for root is not used.
+/// As `df` counts: space reserved for root is not used.
 fn measure(mount: &Mount) -> Option<Disk> {
     let stat = rustix::fs::statvfs(OsStr::from_bytes(&mount.mount_point)).ok()?;
-    let bytes = |blocks: u64| bounded(blocks.saturating_mul(stat.f_frsize));
+    let bytes = |blocks: u64| clamp_to_i64(blocks.saturating_mul(stat.f_frsize));
     let disk = Disk {
         mount_point: text(&mount.mount_point),
         device: text(&mount.device),
@@ -49,7 +48,7 @@ fn measure(mount: &Mount) -> Option<Disk> {
     (disk.total_bytes > 0).then_some(disk)
 }
 
-/// In the order of mounting.
+/// The file systems that count, in the order of mounting.
 fn real(mountinfo: &[u8]) -> Vec<Mount> {
     let mut mounts: Vec<Mount> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
@@ -66,7 +65,7 @@ fn real(mountinfo: &[u8]) -> Vec<Mount> {
     mounts
 }
 
-/// A mount hides what was mounted at the same place before.
+/// A mount hides an earlier one at the same place.
 fn visible(mountinfo: &[u8]) -> Vec<Mount> {
     let mounts: Vec<Mount> = mountinfo
         .split(|b| *b == b'\n')
@@ -112,7 +111,7 @@ impl Mount {
     }
 }
 
-/// Blanks, tabs, newlines and backslashes stand as `\` and three octal digits.
+/// Spaces, tabs, newlines and backslashes are written as `\` and three octal digits.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let (mut plain, mut rest) = (Vec::with_capacity(field.len()), field);
     while let Some((byte, after)) = rest.split_first() {
@@ -148,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn only_real_filesystems_are_disks() {
+    fn only_file_systems_with_a_device_are_disks() {
         let mountinfo = "\
 22 27 0:21 / /proc rw - proc proc rw
 23 27 0:22 / /sys rw shared:7 - sysfs sysfs rw
@@ -167,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_one_disk_at_its_best_place() {
+    fn a_device_is_one_disk_at_its_preferred_mount_point() {
         let mountinfo = "\
 1 0 8:1 /var/lib/kubelet/pods/a /pods/a rw - ext4 /dev/sda1 rw
 2 0 8:2 / /srv rw - xfs /dev/sda2 rw
@@ -179,14 +178,14 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_hides_what_was_there_before() {
+    fn a_mount_hides_an_earlier_one() {
         let mountinfo =
             "1 0 8:1 / /mnt rw - ext4 /dev/sda1 rw\n2 0 0:9 / /mnt rw - tmpfs tmpfs rw\n";
         assert!(mount_points(mountinfo).is_empty());
     }
 
     #[test]
-    fn escapes_are_resolved_and_half_ones_let_be() {
+    fn escapes_are_decoded_and_incomplete_ones_kept() {
         assert_eq!(unescape(br"a\040b\134\011"), b"a b\\\t");
         assert_eq!(unescape(br"\04"), br"\04");
         assert_eq!(unescape(br"\999\777"), br"\999\777");
@@ -194,7 +193,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_line_makes_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..400), words in "[ -~\n]{0,200}") {
+        fn no_text_causes_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..400), words in "[ -~\n]{0,200}") {
             real(&bytes);
             real(words.as_bytes());
         }

@@ -1,9 +1,9 @@
-//! How full the memory is, from /proc/meminfo.
+//! The use of memory and swap, from /proc/meminfo.
 //!
-//! Used is what is not available, as `free` says since procps 4: caches that the
-//! kernel would give back at once do not count. The machine's, not a container's limit.
+//! Used memory is what is not available, as in `free` since procps 4: caches that the kernel
+//! can free immediately do not count. The values are the machine's, not a container's limits.
 
-use crate::machine::{Machine, bounded};
+use crate::machine::{Machine, clamp_to_i64};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Memory {
@@ -31,7 +31,7 @@ impl Memory {
     }
 }
 
-/// Linux before 3.14 does not say what is available.
+/// Linux before 3.14 does not report the available memory.
 fn before_3_14(bytes: impl Fn(&str) -> u64) -> u64 {
     let names = ["MemFree:", "Buffers:", "Cached:", "SReclaimable:"];
     let sum = names
@@ -44,7 +44,7 @@ fn before_3_14(bytes: impl Fn(&str) -> u64) -> u64 {
 fn field(text: &str, name: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kilobytes: u64 = value.split_whitespace().next()?.parse().ok()?;
-    Some(bounded(kilobytes.saturating_mul(1024)))
+    Some(clamp_to_i64(kilobytes.saturating_mul(1024)))
 }
 
 #[cfg(test)]
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn used_is_what_is_not_available() {
+    fn used_memory_is_what_is_not_available() {
         let text = "MemTotal: 1000 kB\nMemFree: 100 kB\nMemAvailable: 700 kB\nCached: 500 kB\n\
                     SwapCached: 5 kB\nSwapTotal: 200 kB\nSwapFree: 150 kB\n";
         let memory = Memory::parse(text);
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn old_kernels_and_nonsense_give_numbers_too() {
+    fn old_kernels_and_invalid_values_give_valid_numbers() {
         let old =
             "MemTotal: 1000 kB\nMemFree: 100 kB\nBuffers: 50 kB\nCached: 300 kB\nShmem: 20 kB\n";
         assert_eq!(Memory::parse(old).used, 570 * 1024);

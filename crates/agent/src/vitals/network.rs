@@ -1,7 +1,7 @@
-//! Bytes that came and went since the boot, from /proc/net/dev, over the machine's
-//! own interfaces (`machine/interfaces.rs`).
+//! Bytes received and sent since the boot, from /proc/net/dev, over the machine's own
+//! interfaces (`machine/interfaces.rs`).
 
-use crate::machine::{Machine, bounded};
+use crate::machine::{Machine, clamp_to_i64};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
@@ -23,10 +23,10 @@ impl Totals {
         counted.fold(Self::default(), |sum, (_, line)| sum.plus(line))
     }
 
-    /// Received bytes stand first, sent ones ninth.
+    /// The first column is received bytes, the ninth sent bytes.
     fn plus(self, line: &str) -> Self {
         let column = |index| line.split_whitespace().nth(index)?.parse::<u64>().ok();
-        let add = |sum: u64, index| bounded(sum.saturating_add(column(index).unwrap_or(0)));
+        let add = |sum: u64, index| clamp_to_i64(sum.saturating_add(column(index).unwrap_or(0)));
         Self {
             received: add(self.received, 0),
             sent: add(self.sent, 8),
@@ -47,14 +47,14 @@ mod tests {
 ";
 
     #[test]
-    fn only_what_counts_is_added_up() {
+    fn only_counted_interfaces_are_added_up() {
         let totals = Totals::parse(TEXT, |name| name != "lo");
         assert_eq!((totals.received, totals.sent), (1010, 202));
         assert_eq!(Totals::parse("", |_| true), Totals::default());
     }
 
     #[test]
-    fn sums_stay_within_a_signed_number() {
+    fn sums_stay_within_a_signed_64_bit_number() {
         let line = format!("{0} 0 0 0 0 0 0 0 {0}", u64::MAX);
         let totals = Totals::parse(&format!("a: {line}\nb: {line}\n"), |_| true);
         assert_eq!(

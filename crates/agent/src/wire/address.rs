@@ -1,4 +1,4 @@
-//! Where the service is: one name behind a load balancer, or several instances.
+//! The addresses of the service: one name behind a load balancer, or several instances.
 
 use std::{fmt, str::FromStr};
 
@@ -6,7 +6,7 @@ use rustls_pki_types::ServerName;
 
 const DEFAULT_PORT: u16 = 9443;
 
-/// A host and a port, and the name that the certificate there must bear.
+/// A host, a port, and the name that the server's certificate must contain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     pub host: String,
@@ -17,7 +17,7 @@ pub struct Address {
 impl FromStr for Address {
     type Err = String;
 
-    /// `host`, `host:port`, `[v6]:port`, each with or without `https://` before it.
+    /// `host`, `host:port` or `[v6]:port`, each with an optional `https://`.
     fn from_str(text: &str) -> Result<Self, String> {
         let given = text.strip_prefix("https://").unwrap_or(text);
         let given = given.strip_suffix('/').unwrap_or(given);
@@ -32,7 +32,7 @@ impl FromStr for Address {
     }
 }
 
-/// An IPv6 address has colons of its own: with a port it stands in brackets.
+/// Splits host and port. An IPv6 address with a port needs brackets.
 fn split(text: &str) -> Result<(&str, u16), String> {
     if let Some(rest) = text.strip_prefix('[') {
         let (host, rest) = rest.split_once(']').ok_or("has a bracket too few")?;
@@ -62,7 +62,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// All addresses, taken in turn. A fleet that is started at once spreads over them.
+/// All addresses, used in turn from a random one on, so that a fleet spreads over them.
 #[derive(Clone, Debug)]
 pub struct Addresses {
     all: Vec<Address>,
@@ -75,17 +75,16 @@ impl Addresses {
         Self { all, turn }
     }
 
-    /// The one to try, if there is any.
+    /// The address to use now, if there is one.
     pub fn current(&self) -> Option<&Address> {
         self.all.get(self.turn % self.all.len().max(1))
     }
 
-    /// On to the next one.
     pub fn advance(&mut self) {
         self.turn = self.turn.wrapping_add(1);
     }
 
-    /// The one after the current one.
+    /// The address after the current one.
     pub fn other(&self) -> Option<&Address> {
         self.all
             .get(self.turn.wrapping_add(1) % self.all.len().max(1))
@@ -97,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_a_host_and_perhaps_a_port() {
+    fn an_address_is_a_host_and_an_optional_port() {
         for (text, shown) in [
             ("ingest.example", "ingest.example:9443"),
             ("ingest.example:443", "ingest.example:443"),
@@ -116,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_taken_in_turn() {
+    fn addresses_are_used_in_turn() {
         let all: Vec<Address> = ["a", "b", "c"].map(|a| a.parse().unwrap()).into();
         let mut addresses = Addresses::new(all);
         let mut seen = Vec::new();
