@@ -1,5 +1,5 @@
-//! Compiles the `.proto` files with protox, so that no `protoc` is needed, and
-//! writes the descriptor set that server reflection answers from.
+//! Compiles the `.proto` files with protox, which needs no `protoc`, and writes the
+//! descriptor set for server reflection.
 
 use std::{env, error::Error, fs, path::PathBuf};
 

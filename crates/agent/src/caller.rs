@@ -1,5 +1,5 @@
-//! Everything that a call needs: the agent's key, whom it trusts, and the facts about its
-//! machine.
+//! Everything that a call needs: the agent's key, the servers it trusts, and the facts about
+//! its machine.
 //!
 //! Certificate files are read for every connection, so that the agent uses renewed ones
 //! without a restart.

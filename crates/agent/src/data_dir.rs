@@ -48,25 +48,13 @@ pub struct DataDir {
 impl DataDir {
     /// Creates the folder if it is missing, makes it private, and locks it.
     pub fn open(path: &Path) -> Result<Self, DataDirError> {
-        let failed = |source| DataDirError::Io {
-            path: path.into(),
-            source,
-        };
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true).mode(0o700);
-        builder.create(path).map_err(failed)?;
-        close_to_others(path)?;
-        let mut lock = private().open(path.join(LOCK)).map_err(failed)?;
-        match lock_with_retries(&lock) {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(in_use(path)),
-            Err(TryLockError::Error(source)) => return Err(failed(source)),
-        }
-        lock.set_len(0).map_err(failed)?;
-        write!(lock, "{}", std::process::id()).map_err(failed)?;
+        builder.create(path).map_err(io_error(path))?;
+        make_private(path)?;
         Ok(Self {
             path: path.into(),
-            _lock: lock,
+            _lock: lock(path)?,
         })
     }
 
@@ -95,7 +83,7 @@ impl DataDir {
         match read() {
             Ok(text) => Ok(Some(text)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(DataDirError::Io { path, source }),
+            Err(error) => Err(io_error(&path)(error)),
         }
     }
 
@@ -121,26 +109,19 @@ impl DataDir {
             }
             fs::rename(&temporary, &path)
         };
-        write().map_err(|source| DataDirError::Io {
-            path: path.clone(),
-            source,
-        })?;
+        write().map_err(io_error(&path))?;
         if durable { self.sync() } else { Ok(()) }
     }
 
     pub fn rename(&self, from: &str, to: &str) -> Result<(), DataDirError> {
         let path = self.path.join(from);
-        fs::rename(&path, self.path.join(to))
-            .map_err(|source| DataDirError::Io { path, source })?;
+        fs::rename(&path, self.path.join(to)).map_err(io_error(&path))?;
         self.sync()
     }
 
     fn sync(&self) -> Result<(), DataDirError> {
         let synced = File::open(&self.path).and_then(|folder| folder.sync_all());
-        synced.map_err(|source| DataDirError::Io {
-            path: self.path.clone(),
-            source,
-        })
+        synced.map_err(io_error(&self.path))
     }
 }
 
@@ -158,6 +139,21 @@ pub fn short(fingerprint: &str) -> &str {
     fingerprint.get(..16).unwrap_or(fingerprint)
 }
 
+fn lock(path: &Path) -> Result<File, DataDirError> {
+    let mut lock = private().open(path.join(LOCK)).map_err(io_error(path))?;
+    match lock_with_retries(&lock) {
+        Ok(()) => {}
+        Err(TryLockError::Error(error)) => return Err(io_error(path)(error)),
+        Err(TryLockError::WouldBlock) => {
+            let (path, pid) = (path.into(), holder_id(path));
+            return Err(DataDirError::InUse { path, pid });
+        }
+    }
+    lock.set_len(0).map_err(io_error(path))?;
+    write!(lock, "{}", std::process::id()).map_err(io_error(path))?;
+    Ok(lock)
+}
+
 /// Retries a little, because [`holder`] takes the lock for a moment.
 fn lock_with_retries(lock: &File) -> Result<(), TryLockError> {
     for _ in 0..5 {
@@ -169,32 +165,29 @@ fn lock_with_retries(lock: &File) -> Result<(), TryLockError> {
     lock.try_lock()
 }
 
-fn in_use(path: &Path) -> DataDirError {
-    DataDirError::InUse {
-        path: path.into(),
-        pid: holder_id(path),
-    }
-}
-
 fn holder_id(path: &Path) -> String {
     let id = fs::read_to_string(path.join(LOCK)).unwrap_or_default();
     if id.is_empty() { "unknown".into() } else { id }
 }
 
-fn close_to_others(path: &Path) -> Result<(), DataDirError> {
+fn make_private(path: &Path) -> Result<(), DataDirError> {
     let close = || {
         if fs::metadata(path)?.mode() & 0o077 != 0 {
             fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
         }
         Ok(())
     };
-    close().map_err(|source: io::Error| match source.kind() {
+    close().map_err(|error: io::Error| match error.kind() {
         io::ErrorKind::PermissionDenied => DataDirError::OpenToOthers { path: path.into() },
-        _ => DataDirError::Io {
-            path: path.into(),
-            source,
-        },
+        _ => io_error(path)(error),
     })
+}
+
+fn io_error(path: &Path) -> impl Fn(io::Error) -> DataDirError {
+    move |source| DataDirError::Io {
+        path: path.into(),
+        source,
+    }
 }
 
 fn private() -> OpenOptions {

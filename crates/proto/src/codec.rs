@@ -1,9 +1,8 @@
-//! The codec of both ends: prost's, with buffers that fit the messages.
+//! The codec of both ends: prost's, with small buffers.
 //!
-//! gRPC's own default sets 8 KiB aside for each direction of each stream, and a stream
-//! here lives as long as its agent: that was a third of what a connected agent costs.
-//! A report is about 300 bytes and an acknowledgement about ten; the buffers grow for
-//! what is larger.
+//! tonic's default allocates 8 KiB per direction of each stream. A heartbeat stream lives as
+//! long as its agent, so that was a third of the memory of a connected agent. A report has
+//! about 300 bytes and an acknowledgement about ten; the buffers grow for larger messages.
 
 use std::marker::PhantomData;
 
@@ -13,7 +12,7 @@ use tonic_prost::{ProstCodec, ProstDecoder, ProstEncoder};
 
 const RECEIVING: usize = 512;
 const SENDING: usize = 128;
-/// What waits to be sent goes out at once when it is this much.
+/// The encoder yields its buffer once it holds this many bytes.
 const FULL: usize = 32 * 1024;
 
 #[derive(Clone, Copy, Debug)]

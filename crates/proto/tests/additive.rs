@@ -1,8 +1,8 @@
 //! Within v1 the wire contracts change only by addition.
 //!
-//! `proto/baseline/` holds one line for each name and number that was ever
-//! published. A line that is gone, or says something else, is a breaking change; a
-//! new one must be added to the file, which this test's message gives.
+//! `proto/baseline/` has one line for each name and number that was ever published. A
+//! removed or changed line is a breaking change. A new line must be added to the file; the
+//! test's message contains it.
 
 use std::collections::BTreeSet;
 
@@ -31,37 +31,37 @@ struct Contract {
 
 #[test]
 fn the_agents_contract_changes_only_by_addition() {
-    AGENTS.hold();
+    AGENTS.assert_additive();
 }
 
 #[test]
 fn the_queues_contract_changes_only_by_addition() {
-    QUEUE.hold();
+    QUEUE.assert_additive();
 }
 
 #[test]
-fn a_change_of_number_or_type_is_noticed() {
+fn the_lines_contain_the_number_and_the_type() {
     for (contract, line) in [
         (AGENTS, "message Sample: 1 uint64 seq"),
         (QUEUE, "message Range: 4 uint64 last_seq"),
     ] {
-        assert!(contract.now().iter().any(|known| known == line));
+        assert!(contract.compiled().iter().any(|known| known == line));
         assert!(contract.published.lines().any(|known| known == line));
     }
 }
 
 impl Contract {
-    fn hold(&self) {
+    fn assert_additive(&self) {
         let published = self.published.lines().filter(|line| !line.is_empty());
         let published: BTreeSet<&str> = published.collect();
-        let now = self.now();
-        let now: BTreeSet<&str> = now.iter().map(String::as_str).collect();
-        let broken: Vec<_> = published.difference(&now).collect();
+        let compiled = self.compiled();
+        let compiled: BTreeSet<&str> = compiled.iter().map(String::as_str).collect();
+        let broken: Vec<_> = published.difference(&compiled).collect();
         assert!(
             broken.is_empty(),
             "published names or numbers were changed or removed: {broken:#?}"
         );
-        let added: Vec<_> = now.difference(&published).copied().collect();
+        let added: Vec<_> = compiled.difference(&published).copied().collect();
         assert!(
             added.is_empty(),
             "add to {}:\n{}",
@@ -70,8 +70,8 @@ impl Contract {
         );
     }
 
-    /// Every published name and number, a line each.
-    fn now(&self) -> BTreeSet<String> {
+    /// One line for each name and number of the compiled contract.
+    fn compiled(&self) -> BTreeSet<String> {
         let set = FileDescriptorSet::decode(svc_proto::DESCRIPTORS);
         let set = set.expect("compiled-in descriptors");
         let ours = set

@@ -52,7 +52,7 @@ impl Agent {
         self.save_state();
     }
 
-    /// Saves what Welcome said about the time, for a restart within this boot.
+    /// Saves the service's time, for a restart within this boot.
     pub(super) fn save_time(&mut self) {
         self.state.set_time(&self.boot_id, self.recorder.anchor());
         self.save_state();

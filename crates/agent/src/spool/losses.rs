@@ -1,7 +1,7 @@
 //! The numbers that were given up, and why: arithmetic on ranges.
 //!
 //! The ranges are sorted and disjoint. A number in one of them stays lost even if its frame
-//! can still be read, because the service may have been told of the loss. A missing number
+//! can still be read, because the agent may have reported the loss. A missing number
 //! that is in none of them counts as damaged, so every number has an answer.
 
 use std::ops::RangeInclusive;

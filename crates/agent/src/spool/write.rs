@@ -4,8 +4,8 @@
 //! Crash safety: the checkpoint is written before a segment is deleted, with the loss or
 //! the watermark that explains the deletion. After a crash between the two, the segment is
 //! still there, and its numbers are declared lost or acknowledged; `open` deletes it. In
-//! the opposite order, a crash would leave numbers that nothing explains, and the service
-//! would be told that the spool was damaged.
+//! the opposite order, a crash would leave numbers that nothing explains, and the agent
+//! would report them as damaged.
 
 use std::io;
 
