@@ -153,6 +153,28 @@ mod tests {
         assert_eq!(Reason::from_name("jwt_missing"), None);
     }
 
+    /// `InvalidArgument` is INVALID_ARGUMENT in the guide.
+    fn code_name(code: Code) -> String {
+        let mut name = String::new();
+        for letter in format!("{code:?}").chars() {
+            if letter.is_uppercase() && !name.is_empty() {
+                name.push('_');
+            }
+            name.push(letter.to_ascii_uppercase());
+        }
+        name
+    }
+
+    #[test]
+    fn the_guide_lists_every_reason_beside_its_status_code() {
+        let guide = include_str!("../../../../docs/protocol.md");
+        for reason in Reason::ALL {
+            let (name, code) = (reason.as_str(), code_name(reason.code()));
+            let row = |line: &str| line.contains(&format!("| {code} |")) && line.contains(name);
+            assert!(guide.lines().any(row), "docs/protocol.md: {code} {name}");
+        }
+    }
+
     #[test]
     fn a_status_without_a_known_reason_is_handled_by_its_code() {
         for (code, name, action) in [
