@@ -49,12 +49,12 @@ pub struct ListArgs {
     list: resource::PageArgs,
 }
 
-const EVENT_COLUMNS: &[Column] = &[
-    ("WHEN", Fit::Whole),
-    ("CHANGE", Fit::Whole),
-    ("BY", Fit::Wraps),
-    ("DATABASE USER", Fit::Wraps),
-    ("REASON", Fit::Wraps),
+const EVENT_COLUMNS: &[Column<EventRecord>] = &[
+    ("WHEN", Fit::Whole, |event| when(Some(event.at))),
+    ("CHANGE", Fit::Whole, change),
+    ("BY", Fit::Wraps, |event| or_dash(event.actor.clone())),
+    ("DATABASE USER", Fit::Wraps, |event| event.db_user.clone()),
+    ("REASON", Fit::Wraps, |event| or_dash(event.reason.clone())),
 ];
 
 pub async fn run(command: Command) -> anyhow::Result<ExitCode> {
@@ -98,32 +98,20 @@ fn empty(filter: &AgentFilter) -> &'static str {
 
 impl Resource for AgentRecord {
     const NOUN: &'static str = "agent";
-    const COLUMNS: &'static [Column] = &[
-        ("ID", Fit::Whole),
-        ("HOST", Fit::Wraps),
-        ("STATUS", Fit::Whole),
-        ("PRESENCE", Fit::Wraps),
-        ("KEY", Fit::Whole),
-        ("JOINED", Fit::Whole),
-        ("NOTE", Fit::Wraps),
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("ID", Fit::Whole, |agent| short(agent.id)),
+        ("HOST", Fit::Wraps, |agent| agent.hostname.clone()),
+        ("STATUS", Fit::Whole, |agent| agent.status.as_str().into()),
+        ("PRESENCE", Fit::Wraps, presence),
+        ("KEY", Fit::Whole, |agent| fingerprint(&agent.key)),
+        ("JOINED", Fit::Whole, |agent| when(Some(agent.created_at))),
+        ("NOTE", Fit::Wraps, |agent| or_dash(note(agent))),
     ];
     type Id = AgentId;
     type Detail = AgentDetail;
 
     fn id(&self) -> AgentId {
         self.id
-    }
-
-    fn row(&self) -> Vec<String> {
-        vec![
-            short(self.id),
-            self.hostname.clone(),
-            self.status.as_str().into(),
-            presence(self),
-            fingerprint(&self.key),
-            when(Some(self.created_at)),
-            or_dash(note(self)),
-        ]
     }
 
     fn hint(&self) -> String {
@@ -158,7 +146,7 @@ impl Resource for AgentRecord {
         ];
         rows.extend(pending_facts(agent));
         rows.extend(identifiers(detail).map(|(kind, values)| (kind, values.join(", "))));
-        let events = output::table(EVENT_COLUMNS, detail.events.iter().map(event_row));
+        let events = output::table(EVENT_COLUMNS, &detail.events);
         format!("{}\n\n{events}", facts(&rows))
     }
 }
@@ -223,17 +211,10 @@ fn identifiers(detail: &AgentDetail) -> impl Iterator<Item = (&'static str, Vec<
     })
 }
 
-fn event_row(event: &EventRecord) -> Vec<String> {
-    let change = match (&event.from_status, &event.to_status) {
+fn change(event: &EventRecord) -> String {
+    match (&event.from_status, &event.to_status) {
         (Some(from), Some(to)) => format!("{from} -> {to}"),
         (None, Some(to)) => format!("registered, {to}"),
         _ => event.kind.clone(),
-    };
-    vec![
-        when(Some(event.at)),
-        change,
-        or_dash(event.actor.clone()),
-        event.db_user.clone(),
-        or_dash(event.reason.clone()),
-    ]
+    }
 }

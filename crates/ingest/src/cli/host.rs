@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use serde::Serialize;
 use svc_store::{
-    AgentBooks, GapRecord, HostDetail, HostFilter, HostId, HostRecord, Page, Store, StoreError,
+    AgentBooks, AgentId, GapRecord, HostDetail, HostFilter, HostId, HostRecord, Page, Store,
+    StoreError,
 };
 
 use super::{
@@ -65,12 +66,17 @@ struct Retired<'a> {
     agents_ended: i32,
 }
 
-const GAP_COLUMNS: &[Column] = &[
-    ("AGENT", Fit::Whole),
-    ("NUMBERS", Fit::Whole),
-    ("KIND", Fit::Whole),
-    ("REASON", Fit::Wraps),
-    ("RECORDED", Fit::Wraps),
+/// A gap in the samples of an agent.
+type Gap = (AgentId, GapRecord);
+
+const GAP_COLUMNS: &[Column<Gap>] = &[
+    ("AGENT", Fit::Whole, |(agent, _)| short(agent)),
+    ("NUMBERS", Fit::Whole, |(_, gap)| numbers(gap)),
+    ("KIND", Fit::Whole, |(_, gap)| gap.kind.clone()),
+    ("REASON", Fit::Wraps, |(_, gap)| or_dash(gap.reason.clone())),
+    ("RECORDED", Fit::Wraps, |(_, gap)| {
+        when(Some(gap.recorded_at))
+    }),
 ];
 
 pub async fn run(command: Command) -> anyhow::Result<ExitCode> {
@@ -100,34 +106,25 @@ async fn list(args: ListArgs) -> anyhow::Result<ExitCode> {
 
 impl Resource for HostRecord {
     const NOUN: &'static str = "host";
-    const COLUMNS: &'static [Column] = &[
-        ("ID", Fit::Whole),
-        ("HOST", Fit::Wraps),
-        ("PRESENCE", Fit::Wraps),
-        ("SYSTEM", Fit::Wraps),
-        ("CPU", Fit::Whole),
-        ("MEMORY", Fit::Whole),
-        ("AGENTS", Fit::Wraps),
-        ("LABELS", Fit::Wraps),
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("ID", Fit::Whole, |host| short(host.id)),
+        ("HOST", Fit::Wraps, |host| host.hostname.clone()),
+        ("PRESENCE", Fit::Wraps, presence),
+        ("SYSTEM", Fit::Wraps, |host| {
+            joined(&[&host.os, &host.os_version])
+        }),
+        ("CPU", Fit::Whole, cpu),
+        ("MEMORY", Fit::Whole, memory),
+        ("AGENTS", Fit::Wraps, agents),
+        ("LABELS", Fit::Wraps, |host| {
+            or_dash(labels::shown(&host.labels))
+        }),
     ];
     type Id = HostId;
     type Detail = HostDetail;
 
     fn id(&self) -> HostId {
         self.id
-    }
-
-    fn row(&self) -> Vec<String> {
-        vec![
-            short(self.id),
-            self.hostname.clone(),
-            presence(self),
-            or_dash(format!("{} {}", self.os, self.os_version).trim().to_owned()),
-            cpu(self),
-            memory(self),
-            agents(self),
-            or_dash(labels::shown(&self.labels)),
-        ]
     }
 
     fn hint(&self) -> String {
@@ -148,12 +145,22 @@ impl Resource for HostRecord {
         if !detail.agents.is_empty() {
             parts.push(resource::table(&detail.agents));
         }
-        let gaps: Vec<Vec<String>> = detail.books.iter().flat_map(gap_rows).collect();
+        let gap = |books: &AgentBooks| {
+            let agent = books.agent_id;
+            let gaps = books.missing.clone().into_iter();
+            gaps.map(move |gap| (agent, gap))
+        };
+        let gaps: Vec<Gap> = detail.books.iter().flat_map(gap).collect();
         if !gaps.is_empty() {
-            parts.push(output::table(GAP_COLUMNS, gaps));
+            parts.push(output::table(GAP_COLUMNS, &gaps));
         }
         parts.join("\n\n")
     }
+}
+
+/// The words that are known, or a dash.
+fn joined(words: &[&str]) -> String {
+    or_dash(words.join(" ").trim().to_owned())
 }
 
 fn presence(host: &HostRecord) -> String {
@@ -192,13 +199,12 @@ fn agents(host: &HostRecord) -> String {
 
 fn detail_rows(detail: &HostDetail) -> Vec<(&str, String)> {
     let host = &detail.host;
-    let system = format!("{} {} {}", host.os, host.os_version, host.arch);
     let vitals_at = host.vitals_at.map(in_full);
     let mut rows = vec![
         ("id", host.id.to_string()),
         ("host", host.hostname.clone()),
         ("presence", presence(host)),
-        ("system", or_dash(system.trim().to_owned())),
+        ("system", joined(&[&host.os, &host.os_version, &host.arch])),
         ("kernel", or_dash(host.kernel_version.clone())),
         ("cpus", cpu(host)),
         ("memory", memory(host)),
@@ -239,21 +245,11 @@ fn balance(books: &AgentBooks) -> String {
     format!("{agent}: {sent} sent = {stored} stored + {rejected} rejected + {gaps} gaps{verdict}")
 }
 
-fn gap_rows(books: &AgentBooks) -> impl Iterator<Item = Vec<String>> {
-    let row = |gap: &GapRecord| {
-        let numbers = match gap.last_seq - gap.first_seq {
-            0 => gap.first_seq.to_string(),
-            _ => format!("{}–{}", gap.first_seq, gap.last_seq),
-        };
-        vec![
-            short(books.agent_id),
-            numbers,
-            gap.kind.clone(),
-            or_dash(gap.reason.clone()),
-            when(Some(gap.recorded_at)),
-        ]
-    };
-    books.missing.iter().map(row)
+fn numbers(gap: &GapRecord) -> String {
+    match gap.last_seq - gap.first_seq {
+        0 => gap.first_seq.to_string(),
+        _ => format!("{}–{}", gap.first_seq, gap.last_seq),
+    }
 }
 
 async fn retire(args: &RetireArgs) -> anyhow::Result<ExitCode> {

@@ -25,7 +25,8 @@ pub enum Fit {
     Wraps,
 }
 
-pub type Column = (&'static str, Fit);
+/// A column of a table of `T`: its heading, its fit, and the text of a cell.
+pub type Column<T> = (&'static str, Fit, fn(&T) -> String);
 
 impl Output {
     /// `value` as JSON, or `text` for people.
@@ -64,16 +65,16 @@ pub fn print_while_read(text: &str) -> anyhow::Result<bool> {
 }
 
 /// Columns without borders: at most as wide as the terminal, and in a pipe as wide as needed.
-pub fn table(columns: &[Column], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+pub fn table<T>(columns: &[Column<T>], rows: &[T]) -> String {
     let mut table = Table::new();
     table
         .load_style(presets::NOTHING)
         .set_content_arrangement(ContentArrangement::Dynamic)
-        .set_header(columns.iter().map(|(name, _)| *name));
+        .set_header(columns.iter().map(|(heading, ..)| *heading));
     for row in rows {
-        table.add_row(row.iter().map(|cell| harmless(cell)));
+        table.add_row(columns.iter().map(|(.., cell)| harmless(&cell(row))));
     }
-    for ((_, fit), column) in columns.iter().zip(table.column_iter_mut()) {
+    for ((_, fit, _), column) in columns.iter().zip(table.column_iter_mut()) {
         column.set_padding((0, 2));
         if matches!(fit, Fit::Whole) {
             column.set_constraint(ColumnConstraint::ContentWidth);
@@ -123,7 +124,10 @@ mod tests {
     #[test]
     fn text_from_an_agent_cannot_move_the_cursor() {
         let text = "web\u{1b}[2J\r\n\u{202e}1".to_owned();
-        let shown = table(&[("HOST", Fit::Wraps)], [vec![text.clone()]]);
+        let shown = table(
+            &[("HOST", Fit::Wraps, String::clone)],
+            std::slice::from_ref(&text),
+        );
         assert_eq!(shown.lines().count(), 2, "{shown:?}");
         for shown in [shown, facts(&[("host", text)])] {
             assert!(!shown.contains(['\u{1b}', '\r', '\u{202e}']), "{shown:?}");

@@ -20,17 +20,14 @@ use super::{
 const CANDIDATES: u32 = 10;
 
 /// One kind of record that the command line lists, shows and selects.
-pub trait Resource: Serialize + Sized {
+pub trait Resource: Serialize + Sized + 'static {
     /// Its name on the command line.
     const NOUN: &'static str;
-    const COLUMNS: &'static [Column];
+    const COLUMNS: &'static [Column<Self>];
     type Id: Copy + Display;
     type Detail: Serialize;
 
     fn id(&self) -> Self::Id;
-
-    /// One cell for each of `COLUMNS`.
-    fn row(&self) -> Vec<String>;
 
     /// What tells it apart from other candidates of the same name.
     fn hint(&self) -> String;
@@ -132,7 +129,7 @@ pub async fn load<R: Resource>(store: &Store, id: R::Id) -> anyhow::Result<R::De
 }
 
 pub fn table<R: Resource>(rows: &[R]) -> String {
-    output::table(R::COLUMNS, rows.iter().map(R::row))
+    output::table(R::COLUMNS, rows)
 }
 
 fn render<R: Resource>(output: Output, page: &Page<R>, empty: &str) -> anyhow::Result<String> {

@@ -13,14 +13,16 @@ use super::{
 
 pub use super::resource::ViewArgs as Args;
 
-const COLUMNS: &[Column] = &[
-    ("INSTANCE", Fit::Whole),
-    ("HOST", Fit::Wraps),
-    ("VERSION", Fit::Whole),
-    ("GRPC", Fit::Whole),
-    ("HTTP", Fit::Whole),
-    ("KEY", Fit::Whole),
-    ("STARTED", Fit::Wraps),
+const COLUMNS: &[Column<InstanceRow>] = &[
+    ("INSTANCE", Fit::Whole, |instance| short(instance.id)),
+    ("HOST", Fit::Wraps, |instance| instance.hostname.clone()),
+    ("VERSION", Fit::Whole, |instance| instance.version.clone()),
+    ("GRPC", Fit::Whole, |instance| instance.grpc_address.clone()),
+    ("HTTP", Fit::Whole, |instance| instance.http_address.clone()),
+    ("KEY", Fit::Whole, |instance| short(&instance.kid)),
+    ("STARTED", Fit::Wraps, |instance| {
+        when(Some(instance.started_at))
+    }),
 ];
 
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -36,7 +38,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
 fn screen(overview: &Overview) -> String {
     let mut parts = vec![counts(overview)];
     if !overview.instances.is_empty() {
-        parts.push(output::table(COLUMNS, overview.instances.iter().map(row)));
+        parts.push(output::table(COLUMNS, &overview.instances));
     }
     parts.extend(advice(overview));
     parts.join("\n\n")
@@ -95,18 +97,6 @@ fn kept(history: &HistoryState) -> String {
             history.changes, history.oldest_change_seconds, history.rollups_due
         ),
     }
-}
-
-fn row(instance: &InstanceRow) -> Vec<String> {
-    vec![
-        short(instance.id),
-        instance.hostname.clone(),
-        instance.version.clone(),
-        instance.grpc_address.clone(),
-        instance.http_address.clone(),
-        short(&instance.kid),
-        when(Some(instance.started_at)),
-    ]
 }
 
 /// What needs an administrator's attention.

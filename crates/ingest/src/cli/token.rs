@@ -6,6 +6,7 @@ use std::{process::ExitCode, time::Duration};
 
 use anyhow::Context;
 use clap::Subcommand;
+use jiff::Timestamp;
 use serde::Serialize;
 use svc_store::{NewToken, Page, Store, StoreError, TokenDetail, TokenId, TokenRecord};
 
@@ -166,7 +167,7 @@ fn warnings(new: &NewToken) -> Vec<&'static str> {
     let idle = new.allow_reinstall && !new.auto_approve;
     [
         open_door.then_some(
-            "whoever holds this token lets machines in unseen, and for ever: prefer --expires-in, or leave out --auto-approve",
+            "anyone with this token can enrol machines without approval, without an end: set --expires-in, or leave out --auto-approve",
         ),
         idle.then_some("--allow-reinstall has no effect without --auto-approve"),
     ]
@@ -177,35 +178,27 @@ fn warnings(new: &NewToken) -> Vec<&'static str> {
 
 impl Resource for TokenRecord {
     const NOUN: &'static str = "token";
-    const COLUMNS: &'static [Column] = &[
-        ("ID", Fit::Whole),
-        ("LABEL", Fit::Wraps),
-        ("STATE", Fit::Whole),
-        ("USES", Fit::Whole),
-        ("EXPIRES", Fit::Whole),
-        ("APPROVAL", Fit::Whole),
-        ("HOST LABELS", Fit::Wraps),
-        ("BY", Fit::Wraps),
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("ID", Fit::Whole, |token| short(token.id)),
+        ("LABEL", Fit::Wraps, |token| or_dash(token.label.clone())),
+        ("STATE", Fit::Whole, |token| token.state.clone()),
+        ("USES", Fit::Whole, |token| {
+            format!("{}/{}", token.uses, token.max_uses)
+        }),
+        ("EXPIRES", Fit::Whole, |token| {
+            or_never(token.expires_at, |at| when(Some(at)))
+        }),
+        ("APPROVAL", Fit::Whole, |token| approval(token).into()),
+        ("HOST LABELS", Fit::Wraps, |token| {
+            or_dash(labels::shown(&token.labels))
+        }),
+        ("BY", Fit::Wraps, |token| token.created_by.clone()),
     ];
     type Id = TokenId;
     type Detail = TokenDetail;
 
     fn id(&self) -> TokenId {
         self.id
-    }
-
-    fn row(&self) -> Vec<String> {
-        vec![
-            short(self.id),
-            or_dash(self.label.clone()),
-            self.state.clone(),
-            format!("{}/{}", self.uses, self.max_uses),
-            self.expires_at
-                .map_or_else(|| "never".into(), |at| when(Some(at))),
-            approval(self).into(),
-            or_dash(labels::shown(&self.labels)),
-            self.created_by.clone(),
-        ]
     }
 
     fn hint(&self) -> String {
@@ -239,6 +232,10 @@ impl Resource for TokenRecord {
     }
 }
 
+fn or_never(at: Option<Timestamp>, text: fn(Timestamp) -> String) -> String {
+    at.map_or_else(|| "never".into(), text)
+}
+
 fn approval(token: &TokenRecord) -> &'static str {
     match (token.auto_approve, token.allow_reinstall) {
         (true, true) => "auto, reinstall",
@@ -248,18 +245,17 @@ fn approval(token: &TokenRecord) -> &'static str {
 }
 
 fn detail_rows(token: &TokenRecord) -> Vec<(&'static str, String)> {
-    let or_never = |at: Option<_>| at.map_or_else(|| "never".into(), in_full);
     let created_at = in_full(token.created_at);
     let mut rows = vec![
         ("id", token.id.to_string()),
         ("label", or_dash(token.label.clone())),
         ("state", token.state.clone()),
         ("uses", format!("{} of {}", token.uses, token.max_uses)),
-        ("expires", or_never(token.expires_at)),
+        ("expires", or_never(token.expires_at, in_full)),
         ("approval", approval(token).into()),
         ("host labels", or_dash(labels::shown(&token.labels))),
         ("created", format!("{created_at} by {}", token.created_by)),
-        ("last used", or_never(token.last_used_at)),
+        ("last used", or_never(token.last_used_at, in_full)),
     ];
     if let Some(at) = token.revoked_at {
         let by = or_dash(token.revoked_by.clone());

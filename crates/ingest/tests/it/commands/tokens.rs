@@ -79,7 +79,7 @@ async fn every_choice_of_creation_is_recorded() -> Result<()> {
     let ended = run(&site, &arguments).await?;
     assert_eq!(ended.code, Some(0));
     assert!(
-        ended.stderr.contains("warning: whoever holds this token"),
+        ended.stderr.contains("warning: anyone with this token"),
         "{}",
         ended.stderr
     );
