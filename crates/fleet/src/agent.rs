@@ -13,22 +13,21 @@ mod lost;
 mod open;
 mod shared;
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use http::HeaderValue;
 use rustls::sign::CertifiedKey;
-use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until, timeout},
+};
 
-use self::backoff::Backoff;
-use self::link::Link;
-use self::live::Over;
-use self::lost::Lost;
-pub use self::open::REGISTER;
-pub use self::shared::Shared;
-use crate::ledger::{Balance, Ledger};
-use crate::plan::{Orders, Task};
+use self::{backoff::Backoff, link::Link, live::Over, lost::Lost};
+pub use self::{open::REGISTER, shared::Shared};
+use crate::{
+    ledger::{Balance, Ledger},
+    plan::{Orders, Task},
+};
 
 /// From the first packet to Welcome.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(20);

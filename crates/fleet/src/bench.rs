@@ -15,16 +15,17 @@ mod sql;
 mod stages;
 mod subject;
 
-use std::io::{Write, stderr, stdout};
-use std::path::PathBuf;
-use std::time::Duration;
+use std::{
+    io::{Write, stderr, stdout},
+    path::PathBuf,
+    time::Duration,
+};
 
 use anyhow::Context;
 use tokio::time::timeout;
 
 pub use self::render::{RenderArgs, render};
-use self::results::Results;
-use self::sizes::Sizes;
+use self::{results::Results, sizes::Sizes};
 
 /// No stage takes longer, whatever happens.
 const STAGE_LIMIT: Duration = Duration::from_mins(40);

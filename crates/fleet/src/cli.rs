@@ -1,17 +1,23 @@
 //! The command line.
 
-use std::io::{Write, stderr};
-use std::process::ExitCode;
+use std::{
+    io::{Write, stderr},
+    process::ExitCode,
+};
 
 use anyhow::bail;
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::bench::echo::{self, EchoArgs};
-use crate::bench::{self, BenchArgs, RenderArgs};
-use crate::run::RunArgs;
-use crate::scenario::ScenarioArgs;
-use crate::{run, scenario, worker};
+use crate::{
+    bench::{
+        self, BenchArgs, RenderArgs,
+        echo::{self, EchoArgs},
+    },
+    run::{self, RunArgs},
+    scenario::{self, ScenarioArgs},
+    worker,
+};
 
 #[derive(Debug, Parser)]
 #[command(

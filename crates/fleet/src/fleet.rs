@@ -5,16 +5,20 @@
 mod totals;
 mod workers;
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use anyhow::{Context, bail};
 use tokio::time::{Instant, sleep};
 
 pub use self::totals::{Totals, quantiles, reasons, shown};
 use self::workers::{Known, Worker};
-use crate::ledger::Balance;
-use crate::plan::{Orders, Part, Plan, split};
+use crate::{
+    ledger::Balance,
+    plan::{Orders, Part, Plan, split},
+};
 
 /// A process has 20,000 files here, and needs some for itself.
 const AGENTS_PER_PROCESS: u32 = 18_000;

@@ -6,14 +6,14 @@
 //! different seeds share nothing. Whoever knows the seed knows every key: these identities are for
 //! load, never for machines that matter.
 
-use std::fmt;
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
-use aws_lc_rs::digest::{SHA256, digest};
-use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
+use aws_lc_rs::{
+    digest::{SHA256, digest},
+    signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair},
+};
 use rcgen::{CertificateParams, DnType, KeyPair, PKCS_ECDSA_P256_SHA256};
-use rustls::crypto::aws_lc_rs::sign::any_ecdsa_type;
-use rustls::sign::CertifiedKey;
+use rustls::{crypto::aws_lc_rs::sign::any_ecdsa_type, sign::CertifiedKey};
 use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use svc_proto::v1::HostFacts;
 use uuid::Uuid;

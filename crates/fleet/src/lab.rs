@@ -6,9 +6,7 @@ pub mod http;
 pub mod ingest;
 mod instance;
 
-use std::net::SocketAddr;
-use std::path::Path;
-use std::time::Duration;
+use std::{net::SocketAddr, path::Path, time::Duration};
 
 use anyhow::Context;
 use svc_sandbox::{Identity, Postgres, PostgresOptions};

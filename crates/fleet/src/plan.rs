@@ -3,10 +3,7 @@
 //! Both travel over the worker's standard input as JSON lines, so that a token is never an argument
 //! that other users of the machine could read.
 
-use std::fmt;
-use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::{fmt, net::SocketAddr, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 

@@ -4,8 +4,7 @@
 //! postmaster's `cutime`. So the family's CPU is the postmaster's own, its dead children's, and that
 //! of the children that live.
 
-use std::fs;
-use std::path::Path;
+use std::{fs, path::Path};
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};

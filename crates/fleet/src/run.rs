@@ -5,21 +5,22 @@ mod progress;
 pub mod report;
 pub mod service;
 
-use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
-use std::time::Duration;
+use std::{
+    net::{SocketAddr, ToSocketAddrs},
+    path::PathBuf,
+    time::Duration,
+};
 
 use anyhow::{Context, bail, ensure};
 use tokio::time::{Instant, sleep};
 
-use self::audit::Books;
-use self::progress::Progress;
-use self::report::Report;
-use self::service::Scrape;
-use crate::fleet::{Fleet, read_pem};
-use crate::lab::ingest;
-use crate::plan::{Plan, Token};
-use crate::state;
+use self::{audit::Books, progress::Progress, report::Report, service::Scrape};
+use crate::{
+    fleet::{Fleet, read_pem},
+    lab::ingest,
+    plan::{Plan, Token},
+    state,
+};
 
 /// For what was taken to be acknowledged after the fleet has fallen quiet.
 const SETTLE_PATIENCE: Duration = Duration::from_secs(60);

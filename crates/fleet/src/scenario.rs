@@ -5,17 +5,18 @@
 mod must;
 mod play;
 
-use std::fs;
-use std::io::{Write, stdout};
-use std::time::Duration;
+use std::{
+    fs,
+    io::{Write, stdout},
+    time::Duration,
+};
 
 use anyhow::Context;
 use jiff::fmt::serde::unsigned_duration::friendly::compact;
 use serde::Deserialize;
 
 use self::must::{Check, Must};
-use crate::plan::Skew;
-use crate::run::duration;
+use crate::{plan::Skew, run::duration};
 
 /// With `--brief` no wait is longer, and agents report every second.
 const BRIEF: Duration = Duration::from_secs(6);

@@ -3,8 +3,7 @@
 //! A worker counts in one `Tally` and tells its parent twice a second: totals as they stand, times
 //! since it last told. Times travel as (microseconds, count) pairs, so merging them loses nothing.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};

@@ -7,18 +7,19 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{Resumption, WebPkiServerVerifier};
-use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls13_signature};
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::version::TLS13;
 use rustls::{
     ClientConfig, DigitallySignedStruct, DistinguishedName, Error, PeerIncompatible, RootCertStore,
     ServerConfig, SignatureScheme,
+    client::{
+        Resumption, WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    },
+    crypto::{CryptoProvider, aws_lc_rs, verify_tls13_signature},
+    server::danger::{ClientCertVerified, ClientCertVerifier},
+    sign::{CertifiedKey, SingleCertAndKey},
+    version::TLS13,
 };
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject};
 
 /// Settings of a client without a key.
 #[derive(Clone, Debug)]

@@ -4,22 +4,28 @@
 //! is gone, and it ends too. A process of its own is what makes a fleet larger than one process's
 //! files, and its cost readable.
 
-use std::collections::BTreeMap;
-use std::io::{BufRead, Write, stdin, stdout};
-use std::process::exit;
-use std::sync::Arc;
-use std::thread;
-use std::time::Duration;
+use std::{
+    collections::BTreeMap,
+    io::{BufRead, Write, stdin, stdout},
+    process::exit,
+    sync::Arc,
+    thread,
+    time::Duration,
+};
 
 use anyhow::Context;
 use http::HeaderValue;
-use tokio::sync::mpsc;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio::{
+    sync::mpsc,
+    task::JoinSet,
+    time::{Instant, MissedTickBehavior, interval, timeout},
+};
 
-use crate::agent::{Agent, Remains, Shared};
-use crate::plan::{Line, Orders, Part};
-use crate::{proc, state};
+use crate::{
+    agent::{Agent, Remains, Shared},
+    plan::{Line, Orders, Part},
+    proc, state,
+};
 
 const TELL_EVERY: Duration = Duration::from_millis(500);
 /// For all agents to say goodbye; those that have not are cut off.

@@ -8,10 +8,12 @@ use http::HeaderValue;
 use svc_proto::v1::HeartbeatResponse;
 use tokio::time::timeout;
 
-use super::link::{Line, Route};
-use super::lost::Lost;
-use super::open::HEARTBEAT;
-use super::{Agent, CONNECT_PATIENCE, Shared};
+use super::{
+    Agent, CONNECT_PATIENCE, Shared,
+    link::{Line, Route},
+    lost::Lost,
+    open::HEARTBEAT,
+};
 use crate::identity::copied_machine;
 
 impl Agent {

@@ -3,26 +3,28 @@
 //! Invariant: nothing here spawns. HTTP/2 needs its connection polled whenever something is awaited,
 //! so every wait goes through [`drive`], and an agent costs one task however many futures it has.
 
-use std::future::{Future, poll_fn};
-use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::{
+    future::{Future, poll_fn},
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
-use h2::client::{Connection, SendRequest};
-use h2::{Ping, PingPong, RecvStream, SendStream};
+use h2::{
+    Ping, PingPong, RecvStream, SendStream,
+    client::{Connection, SendRequest},
+};
 use http::{HeaderValue, Request};
 use prost::Message;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
-use svc_proto::v1::HeartbeatResponse;
-use svc_proto::v1::heartbeat_response::Message as Hear;
+use svc_proto::v1::{HeartbeatResponse, heartbeat_response::Message as Hear};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
+use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use super::lost::Lost;
 use crate::wire::Frames;

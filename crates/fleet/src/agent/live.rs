@@ -5,13 +5,8 @@ use std::time::Duration;
 use svc_proto::v1::{Ack, Drain, Settings, heartbeat_response::Message as Hear};
 use tokio::time::{Instant, sleep_until};
 
-use super::Agent;
-use super::link::Link;
-use super::lost::Lost;
-use super::open::bearer;
-use crate::ledger::Settled;
-use crate::plan::Orders;
-use crate::wire;
+use super::{Agent, link::Link, lost::Lost, open::bearer};
+use crate::{ledger::Settled, plan::Orders, wire};
 
 /// The service takes no third report while two wait to be stored.
 const REPORTS_OUT: u8 = 2;

@@ -1,8 +1,6 @@
 //! Why a stream, or the attempt at one, is over, and what an agent does about it.
 
-use std::borrow::Cow;
-use std::io;
-use std::time::Duration;
+use std::{borrow::Cow, io, time::Duration};
 
 use http::HeaderMap;
 use tonic::{Code, Status};

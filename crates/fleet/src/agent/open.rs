@@ -12,12 +12,16 @@ use svc_proto::v1::{
 };
 use tokio::time::{Instant, timeout};
 
-use super::link::{self, Line, Link, Route};
-use super::lost::Lost;
-use super::{Agent, CONNECT_PATIENCE};
-use crate::identity::{identity, machine};
-use crate::plan::Task;
-use crate::wire::{framed, millis, timestamp};
+use super::{
+    Agent, CONNECT_PATIENCE,
+    link::{self, Line, Link, Route},
+    lost::Lost,
+};
+use crate::{
+    identity::{identity, machine},
+    plan::Task,
+    wire::{framed, millis, timestamp},
+};
 
 pub const REGISTER: &str = "/svc.ingest.v1.IngestService/Register";
 pub const HEARTBEAT: &str = "/svc.ingest.v1.IngestService/Heartbeat";

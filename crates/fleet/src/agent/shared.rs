@@ -1,7 +1,9 @@
 //! What all agents of a process share: the plan, the orders, the counters and the prepared bytes.
 
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::{
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
 use anyhow::Context;
 use bytes::Bytes;
@@ -9,11 +11,13 @@ use rustls_pki_types::ServerName;
 use svc_proto::v1::{AgentInfo, Goodbye, HeartbeatRequest, heartbeat_request::Message as Say};
 use tokio::sync::watch;
 
-use crate::identity::Seed;
-use crate::plan::{Orders, Plan};
-use crate::tally::Tally;
-use crate::tls::TlsBase;
-use crate::wire;
+use crate::{
+    identity::Seed,
+    plan::{Orders, Plan},
+    tally::Tally,
+    tls::TlsBase,
+    wire,
+};
 
 /// Until the service has said how often it wants to hear of its agents.
 const INTERVAL: Duration = Duration::from_secs(30);

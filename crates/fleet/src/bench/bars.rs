@@ -2,8 +2,7 @@
 //!
 //! A quick run is small and noisy: its bars are twice as wide, and absolute ones are left out.
 
-use super::load::Cost;
-use super::results::Results;
+use super::{load::Cost, results::Results};
 use crate::proc;
 
 /// A peer's CPU a heartbeat at 333 a second without TLS, in microseconds: server and database.
@@ -129,8 +128,10 @@ pub fn machine(machine: &proc::Machine) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::results::{Memory, Rss};
-    use super::*;
+    use super::{
+        super::results::{Memory, Rss},
+        *,
+    };
 
     fn with_rss(quick: bool, service: f64, echo: f64) -> Vec<Bar> {
         let memory = |used_kib| Memory {

@@ -3,34 +3,36 @@
 //! It is what a service on this stack cannot be cheaper than: agents register, are welcomed and
 //! acknowledged as by the real one, and nothing is checked or stored.
 
-use std::convert::Infallible;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::{
+    convert::Infallible,
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
-use svc_proto::v1::heartbeat_request::Message as Said;
-use svc_proto::v1::heartbeat_response::Message as Saying;
 use svc_proto::v1::{
     Ack, AgentStatus, Credential, HeartbeatRequest, HeartbeatResponse, RegisterRequest,
-    RegisterResponse, Welcome,
+    RegisterResponse, Welcome, heartbeat_request::Message as Said,
+    heartbeat_response::Message as Saying,
 };
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::mpsc;
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
-use tokio_stream::wrappers::ReceiverStream;
-use tokio_stream::{Stream, StreamExt};
-use tonic::body::Body;
-use tonic::server::{Grpc, NamedService};
-use tonic::{Request, Response, Status, Streaming};
+use tokio::{
+    net::{TcpListener, TcpSocket, TcpStream},
+    sync::mpsc,
+};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
+use tonic::{
+    Request, Response, Status, Streaming,
+    body::Body,
+    server::{Grpc, NamedService},
+};
 use tonic_prost::ProstCodec;
 use tower::{Service, service_fn};
 
-use crate::agent::REGISTER;
-use crate::worker::raise_file_limit;
+use crate::{agent::REGISTER, worker::raise_file_limit};
 
 /// Connections between their handshake and tonic; when full, handshakes wait to hand over.
 const HANDED_OVER: usize = 256;

@@ -9,14 +9,14 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
-use super::note;
-use super::sizes::Sizes;
-use crate::fleet::{Fleet, Outcome, Totals};
-use crate::lab::{Lab, Settings, Spent};
-use crate::plan::Plan;
-use crate::proc;
-use crate::run::audit::Books;
-use crate::run::report::Quantiles;
+use super::{note, sizes::Sizes};
+use crate::{
+    fleet::{Fleet, Outcome, Totals},
+    lab::{Lab, Settings, Spent},
+    plan::Plan,
+    proc,
+    run::{audit::Books, report::Quantiles},
+};
 
 const INTERVAL: Duration = Duration::from_secs(240);
 /// No step begins later: the stage as a whole has a limit, too.

@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-use super::note;
-use super::subject::Subject;
-use crate::fleet::{Fleet, Totals};
-use crate::lab::Spent;
-use crate::plan::{Plan, Task};
-use crate::run::audit::Books;
-use crate::run::report::Quantiles;
+use super::{note, subject::Subject};
+use crate::{
+    fleet::{Fleet, Totals},
+    lab::Spent,
+    plan::{Plan, Task},
+    run::{audit::Books, report::Quantiles},
+};
 
 /// For all to be connected after the ramp is over.
 const PATIENCE: Duration = Duration::from_secs(300);

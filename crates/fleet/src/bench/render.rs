@@ -3,15 +3,19 @@
 //! Invariant: every figure in the documentation between the markers comes from a stored result; what was
 //! not measured is not there.
 
-use std::fmt::Write;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::{
+    fmt::Write,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::Context;
 
-use super::bars::{self, Bar};
-use super::load::Cost;
-use super::results::Results;
+use super::{
+    bars::{self, Bar},
+    load::Cost,
+    results::Results,
+};
 
 const BEGIN: &str = "<!-- results -->";
 const END: &str = "<!-- /results -->";

@@ -1,17 +1,13 @@
 //! What was measured, as it is stored.
 
-use std::fs;
-use std::path::Path;
+use std::{fs, path::Path};
 
 use anyhow::Context;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::far::Far;
-use super::load::Cost;
-use super::sql::SqlCost;
-use crate::proc::Machine;
-use crate::run::report::Quantiles;
+use super::{far::Far, load::Cost, sql::SqlCost};
+use crate::{proc::Machine, run::report::Quantiles};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Results {

@@ -5,15 +5,16 @@
 //! crate that measures the store from outside cannot call it. It is the one place here that speaks to
 //! PostgreSQL by itself.
 
-use std::pin::pin;
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep_until};
-use tokio_postgres::binary_copy::BinaryCopyInWriter;
-use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::{
+    Client, NoTls,
+    binary_copy::BinaryCopyInWriter,
+    types::{ToSql, Type},
+};
 use uuid::Uuid;
 
 use crate::lab::Lab;

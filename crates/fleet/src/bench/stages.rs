@@ -6,15 +6,21 @@ use anyhow::Context;
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
 
-use super::load::{Cost, Load, Shape};
-use super::results::{Enrol, Fifty, Handshake, Kill, Memory, Pace, Results, Rss, Saturate, Storm};
-use super::sizes::{LOW_RATE, Sizes, interval};
-use super::subject::{Kind, Subject};
-use super::{Stage, far, note, sql};
-use crate::fleet::{Fleet, Totals};
-use crate::lab::{Lab, http};
-use crate::plan::{Plan, Task};
-use crate::run::report::Quantiles;
+use super::{
+    Stage, far,
+    load::{Cost, Load, Shape},
+    note,
+    results::{Enrol, Fifty, Handshake, Kill, Memory, Pace, Results, Rss, Saturate, Storm},
+    sizes::{LOW_RATE, Sizes, interval},
+    sql,
+    subject::{Kind, Subject},
+};
+use crate::{
+    fleet::{Fleet, Totals},
+    lab::{Lab, http},
+    plan::{Plan, Task},
+    run::report::Quantiles,
+};
 
 /// An agent may report twice a second: this is as fast as the service lets it.
 const FASTEST: Duration = Duration::from_millis(500);

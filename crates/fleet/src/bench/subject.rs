@@ -1,16 +1,20 @@
 //! What is measured: the service on its own PostgreSQL, or the bare echo.
 
-use std::net::{Ipv4Addr, SocketAddr};
-use std::process::{Child, Stdio};
-use std::time::Duration;
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    process::{Child, Stdio},
+    time::Duration,
+};
 
 use anyhow::Context;
 use svc_sandbox::{Identity, dying_with_us, free_port, spawn};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
-use crate::lab::{Lab, Settings, Spent};
-use crate::proc;
+use crate::{
+    lab::{Lab, Settings, Spent},
+    proc,
+};
 
 const START_PATIENCE: Duration = Duration::from_secs(20);
 /// Agents are told what to do by the bench; the service is only not to miss them.

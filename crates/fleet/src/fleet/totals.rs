@@ -1,7 +1,6 @@
 //! What a whole fleet has counted, at one moment.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use crate::tally::{Clocks, Counts, Times};
 

@@ -1,19 +1,22 @@
 //! A worker process, and what is known of all of them.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
-use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::Duration;
+use std::{
+    io::{BufRead, BufReader, Write},
+    process::{Child, ChildStdin, ChildStdout, Stdio},
+    sync::{Arc, Mutex},
+    thread,
+    time::Duration,
+};
 
 use anyhow::Context;
 use svc_sandbox::{dying_with_us, spawn};
 
-use super::held;
-use super::totals::Totals;
-use crate::ledger::Balance;
-use crate::plan::{Line, Orders, Part};
-use crate::tally::{Clocks, Counts, Told};
+use super::{held, totals::Totals};
+use crate::{
+    ledger::Balance,
+    plan::{Line, Orders, Part},
+    tally::{Clocks, Counts, Told},
+};
 
 /// A running worker; killed when it is dropped.
 #[derive(Debug)]

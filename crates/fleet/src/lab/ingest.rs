@@ -1,13 +1,10 @@
 //! The service's binary: where it is, and its admin commands.
 
-use std::path::PathBuf;
-use std::process::Stdio;
-use std::time::Duration;
+use std::{path::PathBuf, process::Stdio, time::Duration};
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
-use tokio::process::Command;
-use tokio::time::timeout;
+use tokio::{process::Command, time::timeout};
 
 const VARIABLE: &str = "SVC_INGEST_BIN";
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,11 +1,13 @@
 //! One instance of the service: the real binary as a process.
 
-use std::fs::File;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
-use std::process::{Child, ExitStatus};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::{
+    fs::File,
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    process::{Child, ExitStatus},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process};

@@ -1,7 +1,9 @@
 //! Progress for who watches: one line that changes on a terminal, a line now and then elsewhere.
 
-use std::io::{IsTerminal, Write, stderr};
-use std::time::{Duration, Instant};
+use std::{
+    io::{IsTerminal, Write, stderr},
+    time::{Duration, Instant},
+};
 
 use crate::fleet::{Totals, quantiles, reasons};
 

@@ -1,19 +1,22 @@
 //! What a run found, for people and for programs.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::io::{Write, stdout};
-use std::path::Path;
-use std::time::Duration;
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{Write, stdout},
+    path::Path,
+    time::Duration,
+};
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
-use super::audit::Books;
-use super::service::ServiceCost;
-use crate::fleet::Totals;
-use crate::proc::Machine;
-use crate::tally::{Counts, Times};
+use super::{audit::Books, service::ServiceCost};
+use crate::{
+    fleet::Totals,
+    proc::Machine,
+    tally::{Counts, Times},
+};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {

@@ -1,13 +1,14 @@
 //! What must hold, and whether it did: a line each.
 
-use std::fmt;
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use jiff::fmt::serde::unsigned_duration::friendly::compact;
 use serde::Deserialize;
 
-use crate::fleet::{Totals, reasons, shown};
-use crate::run::audit::Books;
+use crate::{
+    fleet::{Totals, reasons, shown},
+    run::audit::Books,
+};
 
 /// What is left out is not asked for. The books are always.
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -1,18 +1,24 @@
 //! Plays a scenario: starts the lab and the fleet, does each step, and looks what held.
 
-use std::io::{Write, stderr};
-use std::time::Duration;
+use std::{
+    io::{Write, stderr},
+    time::Duration,
+};
 
 use anyhow::Context;
 use rustix::process::Signal;
 use tokio::time::sleep;
 
-use super::must::{Check, Seen};
-use super::{Scenario, Step};
-use crate::fleet::{Fleet, shown};
-use crate::lab::{Lab, Settings};
-use crate::plan::{Away, Plan};
-use crate::run::audit::Books;
+use super::{
+    Scenario, Step,
+    must::{Check, Seen},
+};
+use crate::{
+    fleet::{Fleet, shown},
+    lab::{Lab, Settings},
+    plan::{Away, Plan},
+    run::audit::Books,
+};
 
 const AGENTS_PER_INSTANCE: u32 = 18_000;
 /// Longer than anything may take: what a scenario asks for is checked at its end.

@@ -1,8 +1,10 @@
 //! That every line of a `must` can fail.
 
 use super::*;
-use crate::run::audit::Tables;
-use crate::tally::{Clocks, Counts};
+use crate::{
+    run::audit::Tables,
+    tally::{Clocks, Counts},
+};
 
 fn everything() -> Must {
     let second = Some(Duration::from_secs(1));
