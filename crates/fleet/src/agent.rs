@@ -1,37 +1,48 @@
-//! One virtual agent: a key, a connection, a stream and a ledger, in one task.
+//! One virtual agent: a key, a connection, a heartbeat stream and a ledger, in one task.
 //!
-//! It behaves as the wire contract asks: it registers, goes on after what is durable, keeps at most
-//! two reports unacknowledged, heeds hints and drains (connecting anew before it leaves), backs off
-//! with full jitter and takes new JWTs. Samples are taken by the clock whether it is connected or
-//! not, and only counted when it wakes for another reason: an idle agent costs nothing.
+//! It follows the wire contract as the real agent does: it registers, resumes after the watermark,
+//! keeps at most two reports in flight, renews its JWT, reconnects in its drain slot before it leaves
+//! the old stream, and retries by [`svc_proto::contract`]. It samples by the clock whether or not it is
+//! connected, but it has no timer for that while it waits for something else: the samples that became
+//! due are counted at the next wake-up.
+//!
+//! Memory decides how many agents fit on one machine, so an agent is exactly one task. Nothing in this
+//! module spawns (except the short-lived clone in `copy.rs`), and whatever is large and rare is boxed: a
+//! future is as large as its largest await point, so an inlined TLS handshake would occupy its several
+//! KiB for as long as the agent lives. A unit test bounds the size of the task.
 
-mod backoff;
+mod connect;
+mod connection;
 mod copy;
-mod link;
-mod live;
-mod lost;
-mod open;
+mod failure;
+mod heartbeat_call;
+mod session;
 mod shared;
 
 use std::{sync::Arc, time::Duration};
 
 use http::HeaderValue;
 use rustls::sign::CertifiedKey;
+use svc_proto::contract::Backoff;
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until, timeout},
 };
 
-use self::{backoff::Backoff, link::Link, live::Over, lost::Lost};
-pub use self::{open::REGISTER, shared::Shared};
+pub use self::shared::Shared;
+use self::{failure::Failure, heartbeat_call::HeartbeatCall, session::StreamEnd};
 use crate::{
     ledger::{Balance, Ledger},
     plan::{Orders, Task},
 };
 
 /// From the first packet to Welcome.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(20);
-const GOODBYE_PATIENCE: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(5);
+/// A stream that lives this long resets the backoff, as in the real agent.
+const STABLE_AFTER: Duration = Duration::from_secs(30);
+/// The longest pause of an agent that left by itself.
+const CHURN_PAUSE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub struct Agent {
@@ -43,23 +54,23 @@ pub struct Agent {
     agent_id: Box<str>,
     ledger: Ledger,
     backoff: Backoff,
-    /// Which of the targets is next.
-    turn: usize,
+    /// Index of the next target, modulo their number.
+    next_target: usize,
     interval: Duration,
     next_sample: Instant,
-    /// What must be added to its own clock, in milliseconds.
+    /// Milliseconds to add to the agent's own clock.
     correction_ms: i64,
-    lost_at: Option<Instant>,
-    /// What it has heeded of the orders.
+    disconnected_at: Option<Instant>,
+    /// The orders that this agent has carried out so far.
     cuts: u64,
     mark: u64,
     away: bool,
     copied: bool,
 }
 
-/// What an agent leaves behind.
+/// What remains of an agent after its task has ended.
 #[derive(Debug)]
-pub struct Remains {
+pub struct FinishedAgent {
     pub number: u32,
     pub balance: Balance,
     pub bearer: Option<HeaderValue>,
@@ -67,25 +78,21 @@ pub struct Remains {
 
 impl Agent {
     pub fn new(shared: Arc<Shared>, number: u32, bearer: Option<HeaderValue>) -> Agent {
-        let orders = shared.orders.subscribe();
         let interval = shared.interval();
+        let spread = shared.plan.spread;
         Agent {
             number,
-            orders,
+            orders: shared.orders.subscribe(),
             key: None,
             bearer,
             agent_id: Box::default(),
             ledger: Ledger::default(),
             backoff: Backoff::default(),
-            turn: if shared.plan.spread {
-                number as usize
-            } else {
-                0
-            },
+            next_target: if spread { number as usize } else { 0 },
             interval,
             next_sample: Instant::now() + interval.mul_f64(rand::random()),
             correction_ms: 0,
-            lost_at: None,
+            disconnected_at: None,
             cuts: 0,
             mark: 0,
             away: false,
@@ -94,52 +101,64 @@ impl Agent {
         }
     }
 
-    /// Lives from `start` until it is told to leave.
-    pub async fn run(mut self, start: Instant) -> Remains {
+    /// Runs from `start` until the order to leave.
+    pub async fn run(mut self, start: Instant) -> FinishedAgent {
         let mut connect_at = start;
-        let mut old: Option<Box<Link>> = None;
+        // The stream of a drained agent, kept open until the next one is welcomed.
+        let mut drained: Option<Box<HeartbeatCall>> = None;
         while self.rest(connect_at).await {
             if self.shared.plan.task != Task::Report {
-                connect_at = self.errand().await;
+                connect_at = self.run_once().await;
                 continue;
             }
             let opened = self.connect().await;
-            drop(old.take());
-            let over = match opened {
-                Ok(link) => self.live(link).await,
-                Err(lost) => Over::Lost(lost),
+            drop(drained.take());
+            let call = match opened {
+                Ok(call) => call,
+                Err(failure) => {
+                    connect_at = self.retry_at(&failure);
+                    continue;
+                }
             };
-            match over {
-                Over::Leave(mut link) => {
-                    self.disconnected();
-                    let _ = timeout(GOODBYE_PATIENCE, link.leave(self.shared.goodbye())).await;
+            let opened = Instant::now();
+            let (end, mut call) = self.run_stream(call).await;
+            self.disconnected();
+            if opened.elapsed() >= STABLE_AFTER {
+                self.backoff.reset();
+            }
+            connect_at = Instant::now();
+            match end {
+                StreamEnd::Cut => {}
+                StreamEnd::Failed(failure) => {
+                    self.shared.stats(|stats| stats.counts.lost += 1);
+                    connect_at = self.retry_at(&failure);
+                }
+                StreamEnd::Drained => {
+                    self.shared.stats(|stats| stats.counts.drained += 1);
+                    self.next_target += 1;
+                    drained = Some(call);
+                }
+                StreamEnd::Churned => {
+                    self.say_goodbye(&mut call).await;
+                    connect_at = Instant::now() + CHURN_PAUSE.mul_f64(rand::random());
+                }
+                StreamEnd::Left => {
+                    self.say_goodbye(&mut call).await;
                     break;
                 }
-                Over::Drained(link) => {
-                    self.shared.tally(|tally| tally.counts.drained += 1);
-                    self.disconnected();
-                    self.turn += 1;
-                    old = Some(link);
-                    connect_at = Instant::now();
-                }
-                Over::Away(pause) => {
-                    self.disconnected();
-                    connect_at = Instant::now() + pause;
-                }
-                Over::Lost(lost) => connect_at = self.lost(&lost),
             }
         }
-        self.remains()
+        self.finish()
     }
 
-    /// Waits for the time to connect; false when it was told to leave.
+    /// Waits for the time to connect. Returns false after the order to leave.
     async fn rest(&mut self, until: Instant) -> bool {
         loop {
             let orders = self.orders.borrow_and_update().clone();
             if orders.leave {
                 return false;
             }
-            self.heed_absence(&orders);
+            self.apply_absence(&orders);
             self.cuts = orders.cuts;
             tokio::select! {
                 () = sleep_until(until), if !self.away => return true,
@@ -150,57 +169,50 @@ impl Agent {
         }
     }
 
-    /// Going away fills the spool with what was sampled meanwhile.
-    fn heed_absence(&mut self, orders: &Orders) {
+    /// An agent that goes away fills its spool with the samples of that absence.
+    fn apply_absence(&mut self, orders: &Orders) {
         if let Some(away) = orders.away
             && !self.away
         {
             let step_ms = away.span.as_millis() as i64 / i64::from(away.samples.max(1));
             let now_ms = self.clock_ms();
-            let taken = (1..=i64::from(away.samples)).rev();
-            let taken = taken.filter(|age| self.ledger.take(now_ms - age * step_ms));
+            let ages = (1..=i64::from(away.samples)).rev();
+            let taken = ages.filter(|age| self.ledger.take(now_ms - age * step_ms));
             let taken = taken.count() as u64;
-            self.shared.tally(|tally| tally.counts.taken += taken);
+            self.shared.stats(|stats| stats.counts.taken += taken);
         }
         self.away = orders.away.is_some();
     }
 
-    async fn connect(&mut self) -> Result<Box<Link>, Lost> {
+    async fn connect(&mut self) -> Result<Box<HeartbeatCall>, Failure> {
         let began = Instant::now();
-        let opening = Box::pin(timeout(CONNECT_PATIENCE, self.open()));
-        let link = opening.await.unwrap_or(Err(Lost::Slow))?;
-        self.backoff.succeeded();
-        let absence = self.lost_at.take().map(|at| at.elapsed());
-        self.shared.tally(|tally| {
-            tally.counts.connected += 1;
-            tally.counts.streams += 1;
-            tally.clocks.connect.record_duration(began.elapsed());
-            absence
-                .into_iter()
-                .for_each(|time| tally.clocks.absence.record_duration(time));
+        let opening = Box::pin(timeout(CONNECT_TIMEOUT, self.open()));
+        let call = opening.await.unwrap_or(Err(Failure::Timeout))?;
+        let absence = self.disconnected_at.take().map(|at| at.elapsed());
+        self.shared.stats(|stats| {
+            stats.counts.connected += 1;
+            stats.counts.streams += 1;
+            stats.latencies.connect.record_duration(began.elapsed());
+            if let Some(absence) = absence {
+                stats.latencies.absence.record_duration(absence);
+            }
         });
-        Ok(link)
+        Ok(call)
     }
 
     fn disconnected(&mut self) {
-        self.lost_at = Some(Instant::now());
-        self.shared.tally(|tally| tally.counts.connected -= 1);
+        self.disconnected_at = Some(Instant::now());
+        self.shared.stats(|stats| stats.counts.connected -= 1);
     }
 
-    /// Where the loss was of a live stream, `live` has said so already.
-    fn lost(&mut self, lost: &Lost) -> Instant {
-        self.lost_at.get_or_insert_with(Instant::now);
-        self.turn += 1;
-        if lost.wants_registration() {
-            self.bearer = None;
-        }
-        self.shared.tally(|tally| tally.error(&lost.reason()));
-        Instant::now() + self.backoff.wait(lost.hint(), rand::random())
+    async fn say_goodbye(&self, call: &mut HeartbeatCall) {
+        let goodbye = call.close(self.shared.goodbye());
+        let _ = timeout(GOODBYE_TIMEOUT, goodbye).await;
     }
 
-    fn remains(mut self) -> Remains {
+    fn finish(mut self) -> FinishedAgent {
         self.take_due(Instant::now());
-        Remains {
+        FinishedAgent {
             number: self.number,
             balance: self.ledger.balance(&self.agent_id),
             bearer: self.bearer,
@@ -213,15 +225,14 @@ mod tests {
     use super::*;
     use crate::plan::Plan;
 
-    /// Beside its connection an agent is little: fifty thousand of them share a machine with the
-    /// service they test.
+    /// Fifty thousand agents share a machine with the service that they test.
     #[test]
     fn an_agent_s_task_is_small() {
         let target = ([127, 0, 0, 1], 1).into();
         let plan = Plan::local(1, vec![target], String::new());
         let shared = Arc::new(Shared::new(plan).unwrap());
-        let life = Agent::new(shared, 0, None).run(Instant::now());
-        let size = size_of_val(&life);
+        let task = Agent::new(shared, 0, None).run(Instant::now());
+        let size = size_of_val(&task);
         assert!(size <= 2048, "{size} bytes");
     }
 }

@@ -34,21 +34,21 @@ struct Arguments {
 enum Command {
     /// Run virtual agents against a service, for a bounded time
     Run(Box<RunArgs>),
-    /// Play a scenario on a system of its own, and check what must hold
+    /// Run a scenario on a system of its own, and check its expectations
     Scenario(ScenarioArgs),
-    /// Measure the service beside a bare echo and a bare SQL loop, and check the bars
+    /// Measure the service beside a bare echo server and a bare SQL loop, and check the thresholds
     Bench(BenchArgs),
     /// Write stored results into the documentation
     Render(RenderArgs),
-    /// The bare echo that the service is measured beside
+    /// Run the bare echo server, a baseline of the benchmark
     #[command(hide = true)]
     BareEcho(EchoArgs),
-    /// A part of a fleet: how the program starts itself
+    /// Run a part of a fleet; the program starts itself with this
     #[command(hide = true)]
     Worker,
 }
 
-/// 0: all held. 1: something did not. 2: it could not be tried.
+/// Exit codes: 0 all checks passed, 1 a check failed, 2 the command could not run.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let log = tracing_subscriber::fmt().with_writer(stderr);
@@ -80,7 +80,7 @@ fn dispatch(command: Command) -> anyhow::Result<bool> {
     })
 }
 
-/// What was started is stopped and what was made is removed when the work is dropped.
+/// A signal drops `work`, and dropping it stops every process and removes every folder that it created.
 async fn or_interrupted(work: impl Future<Output = anyhow::Result<bool>>) -> anyhow::Result<bool> {
     let mut terminated = signal(SignalKind::terminate())?;
     tokio::select! {

@@ -1,6 +1,6 @@
-//! The fleet as its parent sees it: workers, what they tell together, and orders to all.
+//! A fleet as its parent process sees it: worker processes, their statistics together, and orders to all.
 //!
-//! Invariant: workers die with this process, however it dies, and every wait here has an end.
+//! Invariants: the workers die with this process, even if it is killed; every wait here has a deadline.
 
 mod totals;
 mod workers;
@@ -10,34 +10,34 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use tokio::time::{Instant, sleep};
 
-pub use self::totals::{Totals, quantiles, reasons, shown};
-use self::workers::{Known, Worker};
+pub use self::totals::{Totals, format_errors, format_quantiles, format_time};
+use self::workers::{Collected, Worker};
 use crate::{
     ledger::Balance,
-    plan::{Orders, Part, Plan, split},
+    plan::{Orders, Plan, WorkerPlan, split},
 };
 
-/// A process has 20,000 files here, and needs some for itself.
+/// A process may open 20,000 files on a default machine, and needs some for itself.
 const AGENTS_PER_PROCESS: u32 = 18_000;
-/// Below this a second process costs more than it gives.
-const WORTH_A_PROCESS: u32 = 1_000;
-const PAUSE: Duration = Duration::from_millis(100);
-/// For workers to say goodbye and hand over their books.
-const FINISH_PATIENCE: Duration = Duration::from_secs(60);
+/// Below this a second process costs more than it gains.
+const MIN_AGENTS_PER_PROCESS: u32 = 1_000;
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// For agents to say goodbye and workers to send the balances.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub struct Fleet {
     pub plan: Plan,
     workers: Vec<Worker>,
-    known: Arc<Mutex<Known>>,
+    collected: Arc<Mutex<Collected>>,
     orders: Mutex<Orders>,
     began: Instant,
 }
 
-/// What a fleet leaves behind.
+/// What remains of a fleet after it has ended.
 #[derive(Debug)]
 pub struct Outcome {
     pub totals: Totals,
@@ -45,7 +45,7 @@ pub struct Outcome {
 }
 
 impl Fleet {
-    /// Starts the workers; `processes` 0 is as many as are needed.
+    /// Starts the workers; with `processes` 0 as many as the agents need.
     pub fn start(plan: Plan, processes: u32) -> anyhow::Result<Fleet> {
         anyhow::ensure!(!plan.targets.is_empty(), "a fleet needs a target");
         let count = if processes == 0 {
@@ -53,17 +53,20 @@ impl Fleet {
         } else {
             processes
         };
-        let known = Arc::new(Mutex::new(Known::default()));
+        let collected = Arc::new(Mutex::new(Collected::default()));
         let mut workers = Vec::new();
         for (first, count) in split(plan.agents, count) {
-            let (first, plan) = (plan.first + first, plan.clone());
-            let part = Part { first, count, plan };
-            workers.push(Worker::start(&part, workers.len(), &known)?);
+            let part = WorkerPlan {
+                first: plan.first + first,
+                count,
+                fleet: plan.clone(),
+            };
+            workers.push(Worker::start(&part, workers.len(), &collected)?);
         }
         Ok(Fleet {
             plan,
             workers,
-            known,
+            collected,
             orders: Mutex::default(),
             began: Instant::now(),
         })
@@ -73,29 +76,25 @@ impl Fleet {
         u64::from(self.plan.agents)
     }
 
-    pub fn processes(&self) -> usize {
-        self.workers.len()
-    }
-
     pub fn totals(&self) -> Totals {
-        held(&self.known).totals(self.began.elapsed())
+        lock(&self.collected).totals(self.began.elapsed())
     }
 
-    /// From now on `Totals::window` begins anew.
+    /// Empties the latencies of `Totals::window`.
     pub fn open_window(&self) {
-        held(&self.known).open_window();
+        lock(&self.collected).open_window();
     }
 
     /// Changes the orders of all agents.
     pub fn order(&self, change: impl FnOnce(&mut Orders)) -> anyhow::Result<()> {
-        let mut orders = held(&self.orders);
+        let mut orders = lock(&self.orders);
         change(&mut orders);
         self.workers
             .iter()
             .try_for_each(|worker| worker.order(&orders))
     }
 
-    /// From now on `back` counts who was acknowledged something.
+    /// Starts to count which agents are back. Returns the number of the mark.
     pub fn mark(&self) -> anyhow::Result<u64> {
         let mut mark = 0;
         self.order(|orders| {
@@ -105,11 +104,11 @@ impl Fleet {
         Ok(mark)
     }
 
-    /// Waits until `check` holds of the totals; how long that took.
+    /// Waits until `check` holds for the totals. Returns how long that took.
     pub async fn until(
         &self,
         what: &str,
-        patience: Duration,
+        limit: Duration,
         check: impl Fn(&Totals) -> bool,
     ) -> anyhow::Result<Duration> {
         let began = Instant::now();
@@ -119,41 +118,44 @@ impl Fleet {
                 return Ok(began.elapsed());
             }
             self.healthy()?;
-            if began.elapsed() > patience {
-                bail!("not within {patience:?}: {what}; {}", totals.line());
+            if began.elapsed() > limit {
+                bail!("not within {limit:?}: {what}; {}", totals.line());
             }
-            sleep(PAUSE).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// An error when a worker ended that should not have.
+    /// Fails if a worker has ended too early.
     pub fn healthy(&self) -> anyhow::Result<()> {
-        match held(&self.known).fault() {
-            Some(fault) => bail!("a worker ended: {fault}"),
+        match lock(&self.collected).fault() {
+            Some(fault) => bail!("a worker failed: {fault}"),
             None => Ok(()),
         }
     }
 
-    pub async fn all_connected(&self, patience: Duration) -> anyhow::Result<Duration> {
+    pub async fn all_connected(&self, limit: Duration) -> anyhow::Result<Duration> {
         let agents = self.agents();
         let all = |totals: &Totals| totals.counts.connected == agents;
-        self.until("all agents are connected", patience, all).await
+        self.until("all agents are connected", limit, all).await
     }
 
-    /// Waits until all are connected and were acknowledged something after a mark.
-    pub async fn all_back(&self, mark: u64, patience: Duration) -> anyhow::Result<Duration> {
+    /// Waits until all agents are connected and have got an acknowledgement after the mark.
+    pub async fn all_back(&self, mark: u64, limit: Duration) -> anyhow::Result<Duration> {
         let agents = self.agents();
         let back = |totals: &Totals| {
             let counts = &totals.counts;
             counts.mark >= mark && counts.back >= agents && counts.connected == agents
         };
-        self.until("all agents are back and acknowledged", patience, back)
+        self.until("all agents are back and acknowledged", limit, back)
             .await
     }
 
-    /// Takes no more samples, and waits until all that were taken are acknowledged. Workers tell
-    /// twice a second, so what they say must be newer than the order.
-    pub async fn settle(&self, patience: Duration) -> anyhow::Result<Duration> {
+    /// Stops taking samples, and waits until all samples are acknowledged.
+    ///
+    /// Workers send updates only twice a second. An update from before the order could show zero open
+    /// samples just before the last one is taken. So the order also sets a mark, and only updates that
+    /// carry it count.
+    pub async fn settle(&self, limit: Duration) -> anyhow::Result<Duration> {
         let mut mark = 0;
         self.order(|orders| {
             orders.quiet = true;
@@ -161,40 +163,35 @@ impl Fleet {
             mark = orders.mark;
         })?;
         let settled = |totals: &Totals| totals.counts.mark >= mark && totals.counts.open() == 0;
-        self.until("everything is acknowledged", patience, settled)
+        self.until("all samples are acknowledged", limit, settled)
             .await
     }
 
-    /// Agents say goodbye, and hand over their books.
+    /// Makes all agents say goodbye, and collects their balances.
     pub async fn finish(self) -> anyhow::Result<Outcome> {
         self.order(|orders| orders.leave = true)?;
-        let deadline = Instant::now() + FINISH_PATIENCE;
-        while !held(&self.known).is_done(self.workers.len()) {
+        let deadline = Instant::now() + FINISH_TIMEOUT;
+        while !lock(&self.collected).is_done(self.workers.len()) {
             self.healthy()?;
-            anyhow::ensure!(Instant::now() < deadline, "workers do not end");
-            sleep(PAUSE).await;
+            anyhow::ensure!(Instant::now() < deadline, "the workers do not end");
+            sleep(POLL_INTERVAL).await;
         }
         let totals = self.totals();
-        let balances = held(&self.known).take_balances();
+        let balances = lock(&self.collected).take_balances();
         Ok(Outcome { totals, balances })
     }
 }
 
-/// As many as the files ask for, and one a core where the fleet is large enough.
+/// As many processes as the limit of open files requires, and one for each core if the fleet is large enough.
 fn needed(agents: u32) -> u32 {
     let cores = std::thread::available_parallelism().map_or(1, usize::from) as u32;
-    let useful = agents.div_ceil(WORTH_A_PROCESS).min(cores);
+    let useful = agents.div_ceil(MIN_AGENTS_PER_PROCESS).min(cores);
     agents.div_ceil(AGENTS_PER_PROCESS).max(useful).max(1)
 }
 
-/// Counting goes on whoever panicked.
-fn held<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+/// Ignores poisoning: counters stay usable after a panic.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A file of PEM, for who names one.
-pub fn read_pem(path: &std::path::Path) -> anyhow::Result<String> {
-    std::fs::read_to_string(path).with_context(|| path.display().to_string())
 }
 
 #[cfg(test)]
@@ -202,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_process_holds_more_agents_than_it_has_files_for() {
+    fn no_process_runs_more_agents_than_it_may_open_files() {
         for agents in [1, 20, 999, 18_000, 18_001, 50_000, 200_000] {
             let parts = split(agents, needed(agents));
             assert!(parts.iter().all(|(_, count)| *count <= AGENTS_PER_PROCESS));

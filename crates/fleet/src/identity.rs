@@ -1,10 +1,9 @@
-//! Who a virtual agent is: its key, its certificate and its machine, all derived from the fleet's seed
-//! and the agent's number.
+//! The identity of a virtual agent: its key, its certificate and its machine, derived from the fleet's
+//! seed and the agent's number.
 //!
-//! Invariant: the same seed and number always give the same key and the same machine, so a fleet of
-//! any size can be stopped and started again without writing a key to disk, and two fleets with
-//! different seeds share nothing. Whoever knows the seed knows every key: these identities are for
-//! load, never for machines that matter.
+//! The same seed and number always give the same key and the same machine. So a fleet of any size can be
+//! stopped and started again without keys on disk, and two fleets with different seeds share nothing.
+//! The seed gives away every key: use these identities for load tests only.
 
 use std::{fmt, sync::Arc};
 
@@ -18,30 +17,31 @@ use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use svc_proto::v1::HostFacts;
 use uuid::Uuid;
 
-/// An EC private key (RFC 5915) on P-256 is these bytes around its 32: the public half is computed.
+/// The DER encoding of a P-256 private key (RFC 5915) is these bytes around the 32 bytes of the key. The
+/// public key is left out; the library computes it.
 const SEC1_HEAD: [u8; 7] = [0x30, 0x31, 0x02, 0x01, 0x01, 0x04, 0x20];
 const SEC1_TAIL: [u8; 12] = [
     0xa0, 0x0a, 0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07,
 ];
-/// A number that is no key on the curve comes once in four thousand million.
+/// A random number is not a valid key with a probability of about 2^-32; then the next one is tried.
 const KEY_TRIES: u8 = 4;
 
-/// What all identities of a fleet are derived from.
+/// The secret that all identities of a fleet are derived from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Seed([u8; 32]);
 
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    #[error("no key could be derived")]
+    #[error("could not derive a key")]
     Key,
-    #[error("the certificate could not be made")]
+    #[error("could not create the certificate")]
     Certificate(#[from] rcgen::Error),
     #[error("the key cannot sign handshakes")]
     Signing(#[from] rustls::Error),
 }
 
 impl Seed {
-    /// From any text: the same text is the same fleet.
+    /// The same text gives the same fleet.
     pub fn of(text: &str) -> Seed {
         Seed(hash(&[b"svc-fleet seed", text.as_bytes()]))
     }
@@ -51,7 +51,7 @@ impl Seed {
     }
 }
 
-/// The seed is the private keys: it is not shown.
+/// Does not print the seed: it gives away the private keys.
 impl fmt::Debug for Seed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Seed")
@@ -75,7 +75,7 @@ pub fn identity(seed: Seed, number: u32) -> Result<Arc<CertifiedKey>, IdentityEr
     Ok(Arc::new(CertifiedKey::new(chain, signing)))
 }
 
-/// The machine an agent says it runs on.
+/// The facts of the machine that an agent claims to run on.
 pub fn machine(seed: Seed, number: u32) -> HostFacts {
     let digest = seed.derive("machine", number, 0);
     let (uuid, machine_id) = digest.split_at(16);
@@ -95,7 +95,7 @@ pub fn machine(seed: Seed, number: u32) -> HostFacts {
     }
 }
 
-/// Another machine that bears an agent's disk.
+/// Another machine with a copy of an agent's disk.
 pub fn copied_machine(seed: Seed, number: u32) -> HostFacts {
     let other = seed.derive("copy", number, 0);
     HostFacts {
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_and_number_are_the_same_agent_and_others_are_not() {
+    fn a_seed_and_a_number_determine_the_agent() {
         let (one, two) = (Seed::of("one"), Seed::of("two"));
         let of = |seed, number| spki(&identity(seed, number).unwrap());
         assert_eq!(of(one, 1), of(one, 1));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_has_the_disk_and_not_the_hardware() {
+    fn a_clone_has_the_same_disk_and_other_hardware() {
         let seed = Seed::of("one");
         let (original, copy) = (machine(seed, 1), copied_machine(seed, 1));
         assert_eq!(original.machine_id, copy.machine_id);

@@ -1,9 +1,9 @@
-//! A whole system for scenarios and benchmarks: PostgreSQL, instances of the real binary, certificates.
+//! A complete system for scenarios and benchmarks: PostgreSQL, instances of the real binary, certificates.
 //!
-//! Invariant: everything that is started here dies with this process, even when that is killed.
+//! Invariant: every process that is started here dies with this one, even if that is killed.
 
+pub mod binary;
 pub mod http;
-pub mod ingest;
 mod instance;
 
 use std::{net::SocketAddr, path::Path, time::Duration};
@@ -13,13 +13,13 @@ use svc_sandbox::{Identity, Postgres, PostgresOptions};
 use tempfile::TempDir;
 
 pub use self::instance::Instance;
-use crate::proc::{self, Cost};
+use crate::procfs::{self, ProcessUsage};
 
 const DATABASE: &str = "svc";
 
 #[derive(Debug)]
 pub struct Lab {
-    // Dropped in this order: who uses the database before it.
+    // Fields are dropped in this order: the instances before the database that they use.
     pub instances: Vec<Instance>,
     pub postgres: Postgres,
     folder: TempDir,
@@ -29,19 +29,17 @@ pub struct Lab {
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub instances: usize,
-    /// How often the instances expect to hear of their agents.
+    /// The heartbeat interval of the instances.
     pub interval: Duration,
-    /// Whether PostgreSQL syncs its commits, as it does in production.
+    /// Whether PostgreSQL syncs its commits to disk, as in production.
     pub durable: bool,
-    /// Further variables of the instances.
-    pub variables: Vec<(String, String)>,
 }
 
-/// What everything has cost so far, except the fleet.
+/// The resources that instances and PostgreSQL have used so far; the fleet is not included.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Spent {
-    pub services: Cost,
-    pub postgres: Cost,
+pub struct ResourceUsage {
+    pub services: ProcessUsage,
+    pub postgres: ProcessUsage,
     pub wal_bytes: u64,
     pub statements: u64,
 }
@@ -60,17 +58,17 @@ impl Lab {
             folder,
             settings,
         };
-        // One after the other: the first migrates, and makes the signing key.
+        // One after another: the first one migrates and creates the signing key.
         for _ in 0..lab.settings.instances {
             lab.add_instance().await?;
         }
         Ok(lab)
     }
 
-    /// One more, beside those that run.
+    /// Starts one more instance.
     pub async fn add_instance(&mut self) -> anyhow::Result<()> {
-        let instance = Instance::launch(self, self.instances.len(), None)?;
-        instance.serving().await?;
+        let mut instance = Instance::start(self, self.instances.len(), None)?;
+        instance.wait_until_healthy().await?;
         self.instances.push(instance);
         Ok(())
     }
@@ -98,7 +96,7 @@ impl Lab {
         self.postgres.psql(DATABASE, sql).await
     }
 
-    /// One number.
+    /// Runs a query whose result is one number.
     pub async fn number(&self, sql: &str) -> anyhow::Result<u64> {
         let text = self.psql(sql).await?;
         text.trim()
@@ -106,42 +104,43 @@ impl Lab {
             .with_context(|| format!("{sql}: {text}"))
     }
 
+    /// Creates an auto-approving enrolment token.
     pub async fn token(&self, uses: u32) -> anyhow::Result<String> {
-        ingest::token(&self.database_url(), uses).await
+        binary::create_token(&self.database_url(), uses).await
     }
 
-    /// Starts an instance again on the ports it had.
-    pub async fn start_again(&mut self, index: usize) -> anyhow::Result<()> {
-        let gone = &self.instances[index];
-        let again = Instance::launch(self, index, Some((gone.grpc, gone.http)))?;
-        self.instances[index] = again;
-        self.instances[index].serving().await
+    /// Starts an instance that has ended again, on the same ports.
+    pub async fn restart(&mut self, index: usize) -> anyhow::Result<()> {
+        let ended = &self.instances[index];
+        let restarted = Instance::start(self, index, Some((ended.grpc, ended.http)))?;
+        self.instances[index] = restarted;
+        self.instances[index].wait_until_healthy().await
     }
 
-    /// How often agents have gone offline: every change is an event.
+    /// How often agents have gone offline. Each time is one event.
     pub async fn times_offline(&self) -> anyhow::Result<u64> {
         let sql =
             "SELECT count(*) FROM agent_events WHERE kind = 'presence' AND to_status = 'offline'";
         self.number(sql).await
     }
 
-    /// How many statements PostgreSQL has been asked; it forgets them when it is stopped.
+    /// How many statements PostgreSQL has executed since it was started.
     pub async fn statements(&self) -> anyhow::Result<u64> {
         self.number("SELECT coalesce(sum(calls), 0) FROM pg_stat_statements")
             .await
     }
 
-    pub async fn spent(&self) -> anyhow::Result<Spent> {
-        let mut services = Cost::default();
+    pub async fn usage(&self) -> anyhow::Result<ResourceUsage> {
+        let mut services = ProcessUsage::default();
         for instance in &self.instances {
-            let one = proc::cost(instance.pid())?;
+            let one = procfs::usage(instance.pid())?;
             services.cpu_us += one.cpu_us;
             services.rss_kib += one.rss_kib;
         }
         let wal = "SELECT pg_current_wal_lsn() - '0/0'::pg_lsn";
-        Ok(Spent {
+        Ok(ResourceUsage {
             services,
-            postgres: proc::family_cost(proc::postmaster(self.postgres.data_dir())?)?,
+            postgres: procfs::tree_usage(procfs::postmaster(self.postgres.data_dir())?)?,
             wal_bytes: self.number(wal).await?,
             statements: self.statements().await?,
         })

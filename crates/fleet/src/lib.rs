@@ -1,21 +1,39 @@
-//! The fleet lab: virtual agents by the tens of thousands, scenarios and benchmarks for svc-ingest.
+//! The fleet lab: tens of thousands of virtual agents, scenarios and benchmarks for svc-ingest.
 //!
-//! Invariant: it knows the service only from outside: the wire contract, the binary, the HTTP port and
-//! the tables that its users read. What is measured here is what a user would see.
+//! The lab uses the service only from outside: the wire contract, the binary, the HTTP port, and the
+//! tables that users read. So it measures what a user would see.
+//!
+//! In reading order:
+//!
+//! - [`agent`]: one virtual agent in one task. It is built from [`identity`] (its key and machine),
+//!   [`tls`], [`wire`] (its messages) and [`ledger`] (its record of what was acknowledged).
+//! - [`worker`]: a process that runs many agents. [`plan`] has the messages between it and its parent,
+//!   [`stats`] what it counts, [`state`] what it keeps between runs.
+//! - [`fleet`]: all workers as one: orders, totals, and waits with a deadline.
+//! - [`run`]: `svc-fleet run`, a fleet against a running service, with an audit and a report.
+//! - [`lab`]: a complete system: PostgreSQL and instances of the real binary. [`procfs`] measures its
+//!   processes.
+//! - [`scenario`]: `svc-fleet scenario`, faults in a lab, and what must hold.
+//! - [`mod@bench`]: `svc-fleet bench`, the cost of the service beside two baselines.
+//! - [`cli`]: the command line.
 
 pub mod agent;
-pub mod bench;
-pub mod cli;
-pub mod fleet;
 pub mod identity;
-pub mod lab;
 pub mod ledger;
-pub mod plan;
-pub mod proc;
-pub mod run;
-pub mod scenario;
-pub mod state;
-pub mod tally;
 pub mod tls;
 pub mod wire;
+
+pub mod plan;
+pub mod state;
+pub mod stats;
 pub mod worker;
+
+pub mod fleet;
+pub mod run;
+
+pub mod lab;
+pub mod procfs;
+pub mod scenario;
+
+pub mod bench;
+pub mod cli;

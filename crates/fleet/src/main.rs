@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// Tens of thousands of agents in a process: fragmentation is memory, too.
+/// jemalloc, because fragmentation counts with tens of thousands of agents in a process.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

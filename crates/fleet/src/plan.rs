@@ -1,19 +1,21 @@
-//! What a worker is told: its plan, once, and orders while it runs.
+//! The messages between a fleet and its workers: the plan, orders while it runs, and what comes back.
 //!
-//! Both travel over the worker's standard input as JSON lines, so that a token is never an argument
-//! that other users of the machine could read.
+//! The plan and the orders go to the worker's standard input as JSON lines. They are no command-line
+//! arguments, because other users of the machine can read those, and the plan contains the token.
 
 use std::{fmt, net::SocketAddr, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-/// An enrolment token; not shown.
-#[derive(Clone, Default, Serialize, Deserialize)]
-pub struct Token(pub String);
+use crate::{ledger::Balance, state, stats::StatsUpdate};
 
-impl fmt::Debug for Token {
+/// An enrolment token or a seed. `Debug` does not print it.
+#[derive(Clone, Default, Serialize, Deserialize)]
+pub struct Secret(pub String);
+
+impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token")
+        f.write_str("Secret")
     }
 }
 
@@ -21,37 +23,38 @@ impl fmt::Debug for Token {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plan {
     pub agents: u32,
-    /// The number of its first agent, where several fleets share a machine and its addresses.
+    /// The number of the first agent. It differs between fleets that run on one machine, because it
+    /// decides which addresses their agents connect from.
     pub first: u32,
     pub targets: Vec<SocketAddr>,
-    /// Whether agents begin at different targets; otherwise all begin at the first.
+    /// Whether agents start at different targets; otherwise all start at the first.
     pub spread: bool,
     /// The name in the server's certificate.
     pub server_name: String,
-    /// PEM of who vouches for the server; without it any certificate will do, whose key it holds.
+    /// CA certificates in PEM. Without them agents accept any server certificate.
     pub ca_pem: Option<String>,
-    pub token: Token,
-    pub seed: Token,
-    /// None: as the service says.
+    pub token: Secret,
+    pub seed: Secret,
+    /// None: the interval that the service sends.
     pub interval: Option<Duration>,
     pub ramp: Duration,
     pub report_samples: u32,
-    /// Takes a sample only when the service has room: as much as it can, never more.
+    /// Takes no sample while two reports are unacknowledged, so the service sets the pace.
     pub closed_loop: bool,
     pub skew: Option<Skew>,
-    /// Where JWTs are kept between runs.
+    /// The folder that keeps JWTs between runs.
     pub state: Option<PathBuf>,
     pub task: Task,
 }
 
-/// What the agents are for.
+/// What the agents do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Task {
     #[default]
     Report,
-    /// They register and hold no stream.
+    /// They register, and open no stream.
     Enrol,
-    /// They do TLS handshakes and nothing else, as fast as they can.
+    /// They only do TLS handshakes, as fast as they can.
     Handshake,
 }
 
@@ -62,36 +65,39 @@ pub struct Skew {
     /// The part of the fleet, 0 to 1.
     pub share: f64,
     pub ahead_seconds: i64,
-    /// Whether they correct their clocks by the service's, as agents should.
+    /// Whether they correct their clocks by the service's, as real agents do.
     pub corrects: bool,
 }
 
-/// A worker's part of the fleet.
+/// The part of a fleet that one worker runs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Part {
+pub struct WorkerPlan {
     pub first: u32,
     pub count: u32,
-    pub plan: Plan,
+    pub fleet: Plan,
 }
 
-/// What changes while a fleet runs. Agents look at the whole; numbers that grew are news.
+/// What changes while a fleet runs.
+///
+/// Agents read it from a `watch` channel, which keeps only the latest value. Therefore one-time orders are
+/// counters: an agent compares them with what it has carried out, and misses none that was overwritten.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Orders {
-    /// Acknowledgements count as new after each mark.
+    /// Incremented to restart the count of agents that get an acknowledgement.
     pub mark: u64,
-    /// All drop their connections and come back at once.
+    /// Incremented to make all agents drop their connections and reconnect at once.
     pub cuts: u64,
-    /// No more samples are taken.
+    /// Agents take no more samples.
     pub quiet: bool,
-    /// All are away, each with this many samples of the time they were away.
+    /// All agents are disconnected, and later return with samples of that time.
     pub away: Option<Away>,
-    /// Each leaves by itself once in so long, and comes back.
+    /// The mean time after which an agent leaves by itself, to come back soon.
     pub churn: Option<Duration>,
-    /// This part of the agents, 0 to 1, is copied to other machines.
+    /// The part of the agents, 0 to 1, that is cloned to other machines.
     pub copies: f64,
-    /// From now on another interval.
+    /// Replaces the interval.
     pub interval: Option<Duration>,
-    /// Say goodbye and end.
+    /// Agents say goodbye and end.
     pub leave: bool,
 }
 
@@ -101,23 +107,17 @@ pub struct Away {
     pub span: Duration,
 }
 
-/// What a worker says, a JSON line each.
+/// What a worker writes, one JSON line each.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Line {
-    Told(Box<crate::tally::Told>),
+pub enum WorkerMessage {
+    Stats(Box<StatsUpdate>),
     /// At the end, one for each agent.
-    Balance(crate::ledger::Balance),
+    Balance(Balance),
     Done,
 }
 
 impl Plan {
-    pub fn is_local(&self) -> bool {
-        self.targets.iter().all(|target| target.ip().is_loopback())
-    }
-}
-
-impl Plan {
-    /// A fleet on this machine that reports as the service says, with everything else left out.
+    /// A fleet on this machine that reports at the service's interval, with all options off.
     pub fn local(agents: u32, targets: Vec<SocketAddr>, token: String) -> Plan {
         Plan {
             agents,
@@ -126,8 +126,8 @@ impl Plan {
             spread: true,
             server_name: "localhost".into(),
             ca_pem: None,
-            token: Token(token),
-            seed: Token(crate::state::random_seed()),
+            token: Secret(token),
+            seed: Secret(state::random_seed()),
             interval: None,
             ramp: Duration::ZERO,
             report_samples: 1,
@@ -137,9 +137,13 @@ impl Plan {
             task: Task::Report,
         }
     }
+
+    pub fn is_local(&self) -> bool {
+        self.targets.iter().all(|target| target.ip().is_loopback())
+    }
 }
 
-/// `agents` split as evenly as it goes.
+/// Splits `agents` as evenly as possible, as (first, count) for each worker.
 pub fn split(agents: u32, workers: u32) -> Vec<(u32, u32)> {
     let workers = workers.clamp(1, agents.max(1));
     let bounds = |index: u32| (u64::from(agents) * u64::from(index) / u64::from(workers)) as u32;
@@ -171,8 +175,8 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_not_shown() {
-        let shown = format!("{:?}", Token("svc_enr_secret".into()));
+    fn secrets_are_not_printed() {
+        let shown = format!("{:?}", Secret("svc_enr_secret".into()));
         assert!(!shown.contains("secret"));
     }
 }

@@ -1,4 +1,4 @@
-//! `svc-fleet run`: a fleet against a service that runs already, bounded in time.
+//! `svc-fleet run`: a fleet against a running service, for a limited time.
 
 pub mod audit;
 mod progress;
@@ -7,7 +7,7 @@ pub mod service;
 
 use std::{
     net::{SocketAddr, ToSocketAddrs},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -16,72 +16,72 @@ use tokio::time::{Instant, sleep};
 
 use self::{audit::Books, progress::Progress, report::Report, service::Scrape};
 use crate::{
-    fleet::{Fleet, read_pem},
-    lab::ingest,
-    plan::{Plan, Token},
+    fleet::Fleet,
+    lab::binary,
+    plan::{Plan, Secret},
     state,
 };
 
-/// For what was taken to be acknowledged after the fleet has fallen quiet.
-const SETTLE_PATIENCE: Duration = Duration::from_secs(60);
-/// A run ends, whatever was asked for.
+/// For all samples to be acknowledged after the fleet has stopped taking them.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// No option accepts a longer time.
 const LONGEST: Duration = Duration::from_hours(24);
-const LOOK: Duration = Duration::from_millis(500);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct RunArgs {
     /// The gRPC port of each instance: host:port, separated by commas
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',', required = true)]
     target: Vec<String>,
-    /// The HTTP port of each instance, whose metrics go into the report
+    /// The HTTP port of each instance; its metrics go into the report
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     http: Vec<String>,
-    /// How many virtual agents
+    /// Number of virtual agents
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     agents: u32,
-    /// How often each reports; as the service says, if it is not given
+    /// Time between two reports of an agent; default: the interval of the service
     #[arg(long, value_name = "TIME", value_parser = duration)]
     interval: Option<Duration>,
-    /// How long it takes until all are connected
+    /// Time over which the agents connect
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     ramp: Duration,
-    /// How long they report after that
+    /// Time for which they report after that
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = duration)]
     duration: Duration,
     /// Samples taken at each tick
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     report_samples: u32,
-    /// As fast as the service acknowledges, and no faster
+    /// Take no sample while two reports are unacknowledged
     #[arg(long)]
     closed_loop: bool,
-    /// An enrolment token that approves by itself and has enough uses
+    /// An auto-approving enrolment token with enough uses
     #[arg(long, env = "SVC_FLEET_TOKEN", hide_env_values = true)]
     token: Option<String>,
-    /// The service's database: a token is made there, and the books are held against it
+    /// The service's database, to create a token there and to audit the stored samples
     #[arg(long, value_name = "URL", env = "DATABASE_URL", hide_env_values = true)]
     database_url: Option<String>,
-    /// Who vouches for the service's certificate, PEM; on loopback any certificate will do
+    /// CA certificates in PEM; on loopback the default is to accept any certificate
     #[arg(long, value_name = "FILE")]
     ca_cert: Option<PathBuf>,
     /// The name in the service's certificate
     #[arg(long, value_name = "NAME", default_value = "localhost")]
     server_name: String,
-    /// Worker processes; 0: as many as are needed
+    /// Number of worker processes; 0: as many as the agents need
     #[arg(long, value_name = "N", default_value_t = 0)]
     processes: u32,
-    /// The same seed is the same agents
+    /// The same seed gives the same agents
     #[arg(long, value_name = "TEXT")]
     seed: Option<String>,
-    /// Keeps the seed and the JWTs here, so that the next run need not register
+    /// Keep the seed and the JWTs here, so that the next run need not register
     #[arg(long, value_name = "FOLDER")]
     state: Option<PathBuf>,
-    /// Writes the report here, as JSON
+    /// Write the report here, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Writes the report here, as Markdown
+    /// Write the report here, as Markdown
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
-    /// Allows a target that is not on this machine
+    /// Allow a target that is not on this machine
     #[arg(long)]
     i_own_this_target: bool,
 }
@@ -89,14 +89,15 @@ pub struct RunArgs {
 /// `90s`, `5m`, `1h 30m`.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let signed: jiff::SignedDuration = text.parse().map_err(|error| format!("{error}"))?;
-    let unsigned = Duration::try_from(signed).map_err(|_| "a time is not negative".to_owned())?;
+    let unsigned =
+        Duration::try_from(signed).map_err(|_| "a time must not be negative".to_owned())?;
     match unsigned <= LONGEST {
         true => Ok(unsigned),
         false => Err("at most a day".into()),
     }
 }
 
-/// Whether the books balance.
+/// Returns whether the run passed.
 pub async fn run(args: RunArgs) -> anyhow::Result<bool> {
     let plan = plan(&args).await?;
     let http = addresses(&args.http)?;
@@ -104,7 +105,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<bool> {
     let fleet = Fleet::start(plan, args.processes)?;
     watch(&fleet, args.ramp + args.duration).await?;
     let (running, after) = (fleet.totals(), Scrape::of(&http).await?);
-    let settled = fleet.settle(SETTLE_PATIENCE).await;
+    let settled = fleet.settle(SETTLE_TIMEOUT).await;
     let mut outcome = fleet.finish().await?;
     outcome.totals.rss_kib = running.rss_kib;
     let books = Books::of(
@@ -116,7 +117,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<bool> {
     let mut report = Report::new(args.agents, &outcome.totals, books, settled.err());
     if !http.is_empty() {
         let reports = running.counts.reports_acked;
-        report.service = Some(before.until(&after, reports, args.agents));
+        report.service = Some(before.cost_until(&after, reports, args.agents));
     }
     report.write(args.json.as_deref(), args.markdown.as_deref())?;
     report.print()?;
@@ -129,11 +130,11 @@ async fn plan(args: &RunArgs) -> anyhow::Result<Plan> {
     if !local {
         ensure!(
             args.i_own_this_target,
-            "a target is not on this machine: a fleet can take a service down. If it is yours, add --i-own-this-target"
+            "a target is not on this machine, and a fleet can overload a service: if the service is yours, add --i-own-this-target"
         );
         ensure!(
             args.ca_cert.is_some(),
-            "a target that is not on this machine needs --ca-cert: the token must not go to a stranger"
+            "a target that is not on this machine needs --ca-cert: an agent sends the token to it"
         );
     }
     let seed = match &args.state {
@@ -142,8 +143,8 @@ async fn plan(args: &RunArgs) -> anyhow::Result<Plan> {
     };
     Ok(Plan {
         server_name: args.server_name.clone(),
-        ca_pem: args.ca_cert.as_deref().map(read_pem).transpose()?,
-        seed: Token(seed),
+        ca_pem: args.ca_cert.as_deref().map(read).transpose()?,
+        seed: Secret(seed),
         interval: args.interval,
         ramp: args.ramp,
         report_samples: args.report_samples,
@@ -156,9 +157,13 @@ async fn plan(args: &RunArgs) -> anyhow::Result<Plan> {
 async fn token(args: &RunArgs) -> anyhow::Result<String> {
     match (&args.token, &args.database_url) {
         (Some(token), _) => Ok(token.clone()),
-        (None, Some(url)) => ingest::token(url, args.agents).await,
-        (None, None) => bail!("give --token, or --database-url to make one"),
+        (None, Some(url)) => binary::create_token(url, args.agents).await,
+        (None, None) => bail!("give --token, or --database-url to create one"),
     }
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(path).with_context(|| path.display().to_string())
 }
 
 fn addresses(targets: &[String]) -> anyhow::Result<Vec<SocketAddr>> {
@@ -171,7 +176,7 @@ fn addresses(targets: &[String]) -> anyhow::Result<Vec<SocketAddr>> {
     targets.iter().map(resolve).collect()
 }
 
-/// Until the time is over, Ctrl-C is typed, or a worker is gone.
+/// Shows the progress until the time is over, Ctrl-C is typed, or a worker fails.
 async fn watch(fleet: &Fleet, time: Duration) -> anyhow::Result<()> {
     let mut progress = Progress::new(fleet.agents());
     let end = Instant::now() + time;
@@ -179,7 +184,7 @@ async fn watch(fleet: &Fleet, time: Duration) -> anyhow::Result<()> {
         while Instant::now() < end {
             fleet.healthy()?;
             progress.show(&fleet.totals());
-            sleep(LOOK).await;
+            sleep(PROGRESS_INTERVAL).await;
         }
         anyhow::Ok(())
     };
@@ -196,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_bounded() {
+    fn times_have_bounds() {
         assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
         assert_eq!(duration("1h 30m"), Ok(Duration::from_mins(90)));
         assert!(duration("-1s").is_err() && duration("25h").is_err() && duration("soon").is_err());

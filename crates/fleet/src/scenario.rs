@@ -1,9 +1,10 @@
-//! Scenarios: small files that say how many agents there are, what happens to them, and what must hold.
+//! Scenarios: small TOML files with the size of a fleet, the steps that happen to it, and what must hold.
 //!
-//! A scenario fails when one of its `must` lines does not hold. The books are looked at always.
+//! A scenario fails if one of the expectations in its `must` table does not hold. The audit of the books is
+//! an expectation of every scenario.
 
-mod must;
-mod play;
+mod expectations;
+mod runner;
 
 use std::{
     fs,
@@ -15,16 +16,16 @@ use anyhow::Context;
 use jiff::fmt::serde::unsigned_duration::friendly::compact;
 use serde::Deserialize;
 
-use self::must::{Check, Must};
+use self::expectations::{Check, Expectations};
 use crate::{plan::Skew, run::duration};
 
-/// With `--brief` no wait is longer, and agents report every second.
-const BRIEF: Duration = Duration::from_secs(6);
+/// The longest wait with `--brief`.
+const BRIEF_WAIT: Duration = Duration::from_secs(6);
 
-/// Agents a second that a small machine can take while it does other things.
-const ARRIVALS: f64 = 300.0;
+/// Agents per second that a small machine can connect beside its other work.
+const ARRIVALS_PER_SECOND: f64 = 300.0;
 
-const KNOWN: [(&str, &str); 10] = [
+const BUILT_IN: [(&str, &str); 10] = [
     ("steady", include_str!("../scenarios/steady.toml")),
     ("ramp", include_str!("../scenarios/ramp.toml")),
     ("storm", include_str!("../scenarios/storm.toml")),
@@ -42,15 +43,15 @@ const KNOWN: [(&str, &str); 10] = [
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct ScenarioArgs {
-    /// A scenario's name, or a file; without one they are listed
+    /// The name of a built-in scenario, or a file; without it, list the scenarios
     scenario: Option<String>,
-    /// How many virtual agents, instead of what the file says
+    /// Number of virtual agents, instead of the file's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     agents: Option<u32>,
-    /// How often they report, instead of what the file says
+    /// Time between two reports of an agent, instead of the file's
     #[arg(long, value_name = "TIME", value_parser = duration)]
     interval: Option<Duration>,
-    /// Cut every wait short and ask for no times: whether it works at all
+    /// Shorten every wait and check no times, to see only whether it works
     #[arg(long)]
     brief: bool,
 }
@@ -58,10 +59,10 @@ pub struct ScenarioArgs {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// One sentence: what it shows.
+    /// What it shows, in one sentence.
     pub about: String,
     pub agents: u32,
-    /// At least so many; more where the agents need them.
+    /// The least number of instances; large fleets get more.
     pub instances: u32,
     #[serde(with = "compact::required")]
     pub interval: Duration,
@@ -70,30 +71,31 @@ pub struct Scenario {
     #[serde(default)]
     pub skew: Option<Skew>,
     pub steps: Vec<Step>,
-    pub must: Must,
+    #[serde(rename = "must")]
+    pub expectations: Expectations,
 }
 
-/// What happens, one after the other. After each but `watch` all agents must come back.
+/// The steps run one after another. After each, except `watch`, all agents must come back.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Step {
-    /// Nothing.
+    /// Nothing happens.
     Watch {
         #[serde(rename = "for", with = "compact::required")]
         time: Duration,
     },
-    /// All connections are cut at one moment.
+    /// All connections are cut at the same time.
     Cut,
     /// An instance is killed (SIGKILL) and not started again.
     Kill { instance: usize },
-    /// Every instance in turn is told to stop (SIGTERM), and started again.
+    /// Each instance in turn gets SIGTERM and is started again.
     RollingRestart,
-    /// PostgreSQL stands still (SIGSTOP).
+    /// PostgreSQL is frozen (SIGSTOP).
     FreezeDatabase {
         #[serde(rename = "for", with = "compact::required")]
         time: Duration,
     },
-    /// PostgreSQL is stopped, and started again.
+    /// PostgreSQL is stopped and started again.
     StopDatabase {
         #[serde(rename = "for", with = "compact::required")]
         time: Duration,
@@ -105,9 +107,9 @@ pub enum Step {
         #[serde(rename = "for", with = "compact::required")]
         time: Duration,
     },
-    /// This part of the agents, 0 to 1, is copied to other machines.
+    /// A part of the agents, 0 to 1, is cloned to other machines.
     Copy { share: f64 },
-    /// All agents go away and come back with the samples of the time they were away.
+    /// All agents disconnect and return with the samples of that time.
     Backfill {
         samples: u32,
         #[serde(with = "compact::required")]
@@ -117,11 +119,11 @@ pub enum Step {
 
 impl Scenario {
     pub fn load(name: &str) -> anyhow::Result<Scenario> {
-        let known = KNOWN.iter().find(|(known, _)| *known == name);
-        let text = match known {
+        let built_in = BUILT_IN.iter().find(|(known, _)| *known == name);
+        let text = match built_in {
             Some((_, text)) => (*text).to_owned(),
             None => fs::read_to_string(name)
-                .with_context(|| format!("{name} is neither a known scenario nor a file"))?,
+                .with_context(|| format!("{name} is neither a built-in scenario nor a file"))?,
         };
         toml::from_str(&text).with_context(|| name.to_owned())
     }
@@ -131,17 +133,17 @@ impl Scenario {
         if args.brief {
             self.interval = Duration::from_secs(1);
             self.ramp = self.ramp.min(Duration::from_secs(1));
-            self.steps.iter_mut().for_each(Step::be_brief);
-            self.must = self.must.without_times();
+            self.steps.iter_mut().for_each(Step::shorten);
+            self.expectations = self.expectations.without_times();
         }
         self.interval = args.interval.unwrap_or(self.interval);
-        self.ramp = self.bearable_ramp();
+        self.ramp = self.ramp_for_agents();
         self
     }
 
-    /// More agents than the file thought of take longer to come; all at once stays all at once.
-    fn bearable_ramp(&self) -> Duration {
-        let needed = Duration::from_secs_f64(f64::from(self.agents) / ARRIVALS);
+    /// Lengthens the ramp for a fleet that is larger than the file's. A ramp of zero stays zero.
+    fn ramp_for_agents(&self) -> Duration {
+        let needed = Duration::from_secs_f64(f64::from(self.agents) / ARRIVALS_PER_SECOND);
         match self.ramp.is_zero() {
             true => self.ramp,
             false => self.ramp.max(needed),
@@ -150,18 +152,18 @@ impl Scenario {
 }
 
 impl Step {
-    fn be_brief(&mut self) {
+    fn shorten(&mut self) {
         if let Step::Watch { time }
         | Step::FreezeDatabase { time }
         | Step::StopDatabase { time }
         | Step::Churn { time, .. } = self
         {
-            *time = (*time).min(BRIEF);
+            *time = (*time).min(BRIEF_WAIT);
         }
     }
 }
 
-/// Whether everything held that must.
+/// Returns whether all expectations held.
 pub async fn run(args: ScenarioArgs) -> anyhow::Result<bool> {
     let Some(name) = &args.scenario else {
         return list().map(|()| true);
@@ -169,7 +171,7 @@ pub async fn run(args: ScenarioArgs) -> anyhow::Result<bool> {
     let scenario = Scenario::load(name)?.adjusted(&args);
     let mut out = stdout();
     writeln!(out, "{name}: {}", scenario.about)?;
-    let checks = play::play(&scenario).await?;
+    let checks = runner::run(&scenario).await?;
     for check in &checks {
         writeln!(out, "  {check}")?;
     }
@@ -177,7 +179,7 @@ pub async fn run(args: ScenarioArgs) -> anyhow::Result<bool> {
 }
 
 fn list() -> anyhow::Result<()> {
-    for (name, text) in KNOWN {
+    for (name, text) in BUILT_IN {
         let scenario: Scenario = toml::from_str(text).context(name)?;
         writeln!(stdout(), "{name:16} {}", scenario.about)?;
     }
@@ -186,22 +188,22 @@ fn list() -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{expectations::tests::good_run, *};
 
     #[test]
-    fn every_known_scenario_can_be_read_and_asks_for_something() {
-        for (name, _) in KNOWN {
+    fn every_built_in_scenario_is_valid_and_has_expectations() {
+        for (name, _) in BUILT_IN {
             let scenario = Scenario::load(name).unwrap();
-            assert!(scenario.agents <= 200, "{name}: a laptop must do");
+            assert!(scenario.agents <= 200, "{name}: too large for a laptop");
             assert!(
-                !scenario.steps.is_empty() && scenario.must.lines() > 0,
+                !scenario.steps.is_empty() && scenario.expectations.checks(&good_run()).len() > 1,
                 "{name}"
             );
         }
     }
 
     #[test]
-    fn what_a_file_says_wrong_is_an_error() {
+    fn an_unknown_expectation_is_an_error() {
         let wrong = include_str!("../scenarios/steady.toml").replace("ack_p99", "ack_p98");
         assert!(toml::from_str::<Scenario>(&wrong).is_err());
     }

@@ -1,8 +1,8 @@
-//! Bearers (JWTs) kept between runs, so that fifty thousand agents need not register again.
+//! The state folder: the seed and the JWTs of a fleet between runs, so that agents need not register again.
 //!
-//! Keys come from the seed and need no file. A block of a thousand agents is one file of lines
-//! `number bearer`, readable by its owner alone; a JWT that has run out is simply refused, and its agent
-//! registers over its key.
+//! Keys come from the seed and need no file. Each file holds the lines `number bearer` of a block of a
+//! thousand agents, readable by its owner only. An expired JWT needs no handling here: the service refuses
+//! it, and the agent registers again with its key.
 
 use std::{
     collections::BTreeMap,
@@ -15,12 +15,12 @@ use std::{
 
 use anyhow::Context;
 
-const BLOCK: u32 = 1_000;
+const AGENTS_PER_FILE: u32 = 1_000;
 
-/// The JWTs that are kept of agents `first..first + count`.
+/// Loads the JWTs of the agents `first..first + count`.
 pub fn load(folder: &Path, first: u32, count: u32) -> BTreeMap<u32, String> {
     let mut known = BTreeMap::new();
-    for block in first / BLOCK..=(first + count) / BLOCK {
+    for block in first / AGENTS_PER_FILE..=(first + count) / AGENTS_PER_FILE {
         let text = fs::read_to_string(file(folder, block)).unwrap_or_default();
         let lines = text.lines().filter_map(|line| line.split_once(' '));
         let lines = lines.filter_map(|(number, jwt)| Some((number.parse().ok()?, jwt.to_owned())));
@@ -29,33 +29,34 @@ pub fn load(folder: &Path, first: u32, count: u32) -> BTreeMap<u32, String> {
     known
 }
 
-/// Keeps `jwts` beside what is kept of other agents.
+/// Saves `jwts`, and keeps those of other agents.
 pub fn save(folder: &Path, jwts: &BTreeMap<u32, String>) -> anyhow::Result<()> {
     fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     let mut blocks: BTreeMap<u32, BTreeMap<u32, String>> = BTreeMap::new();
     for (number, jwt) in jwts {
-        let block = number / BLOCK;
-        let kept = || load(folder, block * BLOCK, BLOCK);
+        let block = number / AGENTS_PER_FILE;
+        let kept = || load(folder, block * AGENTS_PER_FILE, AGENTS_PER_FILE);
         let kept = blocks.entry(block).or_insert_with(kept);
         kept.insert(*number, jwt.clone());
     }
     blocks
         .iter()
-        .try_for_each(|(block, jwts)| write(&file(folder, *block), jwts))
+        .try_for_each(|(block, jwts)| write_jwts(&file(folder, *block), jwts))
 }
 
-/// The seed of a folder, which is made with the folder: another seed would be other agents.
+/// The seed of a folder, written when the folder is created. Another seed would give other agents, so it
+/// is refused.
 pub fn seed(folder: &Path, wanted: Option<&str>) -> anyhow::Result<String> {
     let path = folder.join("seed");
     if let Ok(kept) = fs::read_to_string(&path) {
         let kept = kept.trim().to_owned();
         let same = wanted.is_none_or(|wanted| wanted == kept);
-        anyhow::ensure!(same, "{} was made with another --seed", folder.display());
+        anyhow::ensure!(same, "{} was created with another --seed", folder.display());
         return Ok(kept);
     }
     let seed = wanted.map_or_else(random_seed, str::to_owned);
     fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
-    private(&path, seed.as_bytes())?;
+    write_private(&path, seed.as_bytes())?;
     Ok(seed)
 }
 
@@ -63,16 +64,16 @@ pub fn random_seed() -> String {
     uuid::Uuid::new_v4().to_string()
 }
 
-fn write(path: &Path, jwts: &BTreeMap<u32, String>) -> anyhow::Result<()> {
+fn write_jwts(path: &Path, jwts: &BTreeMap<u32, String>) -> anyhow::Result<()> {
     let mut text = String::new();
     for (number, jwt) in jwts {
         writeln!(text, "{number} {jwt}")?;
     }
-    private(path, text.as_bytes())
+    write_private(path, text.as_bytes())
 }
 
-/// Whole or not at all: several workers share a folder, and at its edges a block.
-fn private(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+/// Replaces the file atomically: several workers write to one folder, and neighbours to the same file.
+fn write_private(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let unfinished = path.with_extension(format!("{}.unfinished", std::process::id()));
     let mut options = fs::OpenOptions::new();
     let opened = options.write(true).create(true).truncate(true).mode(0o600);
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn jwts_are_found_again_by_whoever_has_the_agent_now() {
+    fn jwts_are_loaded_by_agent_number_across_files() {
         let folder = tempfile::tempdir().unwrap();
         save(folder.path(), &some(0..1500, "a")).unwrap();
         save(folder.path(), &some(1400..2600, "b")).unwrap();

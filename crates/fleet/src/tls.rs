@@ -1,8 +1,8 @@
-//! TLS of the virtual agents: one shared base, and each agent's own key on top of it.
+//! TLS configuration of the virtual agents and of the bare echo server.
 //!
-//! On loopback any server certificate will do, as long as the server holds its key: what is tested
-//! there was started a moment ago by the same person. Elsewhere the certificate must be vouched for,
-//! because an enrolment token is sent to whoever bears it.
+//! On loopback an agent accepts any server certificate whose key the server holds: the same person has
+//! started the service there. For other targets a CA must have signed the certificate, because the agent
+//! sends its enrolment token to that server.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject};
 
-/// Settings of a client without a key.
+/// The client configuration that all agents share, without a key.
 #[derive(Clone, Debug)]
 pub struct TlsBase(ClientConfig);
 
@@ -29,8 +29,8 @@ impl TlsBase {
     pub fn new(ca_pem: Option<&str>) -> anyhow::Result<TlsBase> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let verifier: Arc<dyn ServerCertVerifier> = match ca_pem {
-            None => Arc::new(Anybody(provider.clone())),
-            Some(pem) => vouched_for(pem, provider.clone())?,
+            None => Arc::new(AnyCertificate(provider.clone())),
+            Some(pem) => verify_with_ca(pem, provider.clone())?,
         };
         let mut config = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])?
@@ -42,7 +42,7 @@ impl TlsBase {
         Ok(TlsBase(config))
     }
 
-    pub fn with(&self, key: &Arc<CertifiedKey>) -> Arc<ClientConfig> {
+    pub fn with_key(&self, key: &Arc<CertifiedKey>) -> Arc<ClientConfig> {
         let mut config = self.0.clone();
         let key = CertifiedKey::clone(key);
         config.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(key));
@@ -50,7 +50,7 @@ impl TlsBase {
     }
 }
 
-fn vouched_for(
+fn verify_with_ca(
     pem: &str,
     provider: Arc<CryptoProvider>,
 ) -> anyhow::Result<Arc<dyn ServerCertVerifier>> {
@@ -63,42 +63,52 @@ fn vouched_for(
     Ok(verifier.build().context("the CA file")?)
 }
 
-/// A server that asks every client for a certificate and believes it, as the service does.
+/// The configuration of a server that requires a client certificate and accepts any, as the service does.
 pub fn server(cert_pem: &[u8], key_pem: &[u8]) -> anyhow::Result<ServerConfig> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let chain = CertificateDer::pem_slice_iter(cert_pem).collect::<Result<Vec<_>, _>>()?;
     let mut config = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&TLS13])?
-        .with_client_cert_verifier(Arc::new(Anybody(provider)))
+        .with_client_cert_verifier(Arc::new(AnyCertificate(provider)))
         .with_single_cert(chain, PrivateKeyDer::from_pem_slice(key_pem)?)?;
     config.alpn_protocols = vec![b"h2".to_vec()];
     config.send_tls13_tickets = 0;
     Ok(config)
 }
 
-/// Believes every certificate, but checks that the peer holds its key.
+/// Accepts every certificate, but checks that the peer holds its key.
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
+struct AnyCertificate(Arc<CryptoProvider>);
 
-impl Anybody {
-    fn verify(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signature, algorithms)
-    }
+/// The three methods that both verifier traits ask for.
+macro_rules! check_key {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            Err(PeerIncompatible::Tls12NotOffered.into())
+        }
 
-    fn schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            let algorithms = &self.0.signature_verification_algorithms;
+            verify_tls13_signature(message, certificate, signature, algorithms)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            self.0.signature_verification_algorithms.supported_schemes()
+        }
+    };
 }
 
-const ONLY_TLS13: Error = Error::PeerIncompatible(PeerIncompatible::Tls12NotOffered);
-
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,
@@ -110,30 +120,10 @@ impl ServerCertVerifier for Anybody {
         Ok(ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Err(ONLY_TLS13)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.verify(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.schemes()
-    }
+    check_key!();
 }
 
-impl ClientCertVerifier for Anybody {
+impl ClientCertVerifier for AnyCertificate {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -147,25 +137,5 @@ impl ClientCertVerifier for Anybody {
         Ok(ClientCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Err(ONLY_TLS13)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.verify(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.schemes()
-    }
+    check_key!();
 }

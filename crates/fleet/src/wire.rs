@@ -1,89 +1,101 @@
-//! What goes over a stream: gRPC's five-byte frames, and reports built from prepared bytes.
+//! Encoding and decoding of gRPC messages, with reports built around vitals that are encoded once.
 //!
-//! A report's vitals are encoded once in a process: a message field and a bytes field look the same
-//! on the wire, so a report is assembled around them without building or cloning their strings.
+//! All virtual agents report the same vitals. In protobuf a message field and a bytes field have the same
+//! encoding, so [`report`] puts the encoded vitals into its samples as bytes: a report costs the fleet no
+//! strings and no encoding of vitals, and the CPU of the machine goes to the service under test.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use http::HeaderValue;
 use prost::Message;
 use prost_types::Timestamp;
-use svc_proto::v1::{Disk, Vitals};
+use svc_proto::{
+    contract::limits::MAX_RESPONSE_BYTES,
+    v1::{Disk, Vitals},
+};
 
+/// A gRPC frame: a compression flag, four bytes of length, the message.
 const PREFIX: usize = 5;
-/// The service's largest answer is a Credential; anything near this is not it.
-const MOST: usize = 64 * 1024;
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     #[error("a compressed or oversized message")]
     Frame,
-    #[error("not a message of the contract")]
+    #[error("a malformed message")]
     Message,
 }
 
-/// A message as gRPC sends it: not compressed, and its length.
+/// An `authorization` header, marked as sensitive so that HTTP/2 keeps it out of its header tables.
+pub fn bearer(text: &str) -> Option<HeaderValue> {
+    let mut bearer = HeaderValue::try_from(text).ok()?;
+    bearer.set_sensitive(true);
+    Some(bearer)
+}
+
+/// A message as a gRPC frame, not compressed.
 pub fn framed(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
     let mut bytes = BytesMut::with_capacity(PREFIX + length);
     bytes.put_u8(0);
     bytes.put_u32(length as u32);
-    // It fails only where the buffer is too small, and a `BytesMut` grows.
+    // Encoding fails only if the buffer is too small, and a `BytesMut` grows.
     let _ = message.encode(&mut bytes);
     bytes.freeze()
 }
 
-/// Messages out of pieces that end anywhere. Whole messages leave nothing behind to keep.
+/// Assembles messages from chunks that may end anywhere. It frees its buffer when no part of a message
+/// remains, so an idle agent holds none.
 #[derive(Debug, Default)]
 pub struct Frames {
-    rest: BytesMut,
+    buffer: BytesMut,
 }
 
 impl Frames {
-    pub fn push(&mut self, piece: &Bytes) {
-        self.rest.extend_from_slice(piece);
+    pub fn push(&mut self, chunk: &Bytes) {
+        self.buffer.extend_from_slice(chunk);
     }
 
     pub fn pop<M: Message + Default>(&mut self) -> Result<Option<M>, WireError> {
-        let Some((head, body)) = self.rest.split_at_checked(PREFIX) else {
+        let Some((head, body)) = self.buffer.split_at_checked(PREFIX) else {
             return Ok(None);
         };
         let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
-        if head[0] != 0 || length > MOST {
+        if head[0] != 0 || length > MAX_RESPONSE_BYTES {
             return Err(WireError::Frame);
         }
         let Some(body) = body.get(..length) else {
             return Ok(None);
         };
         let message = M::decode(body).map_err(|_| WireError::Message)?;
-        self.rest.advance(PREFIX + length);
-        if self.rest.is_empty() {
-            self.rest = BytesMut::new();
+        self.buffer.advance(PREFIX + length);
+        if self.buffer.is_empty() {
+            self.buffer = BytesMut::new();
         }
         Ok(Some(message))
     }
 }
 
-/// One sample's number, and when it was taken in milliseconds since 1970.
+/// The sequence number of a sample, and when it was taken, in milliseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
     pub seq: u64,
     pub at_ms: i64,
 }
 
-/// A framed report of `samples`, all with the vitals that were prepared.
+/// A framed report of `samples`, all with the same encoded vitals.
 pub fn report(vitals: &Bytes, samples: impl Iterator<Item = Taken>) -> Bytes {
-    let samples = samples.map(|sample| PreparedSample {
+    let samples = samples.map(|sample| EncodedSample {
         seq: sample.seq,
         sampled_at: Some(timestamp(sample.at_ms)),
         vitals: vitals.clone(),
     });
-    framed(&PreparedRequest {
-        report: Some(PreparedReport {
+    framed(&EncodedRequest {
+        report: Some(EncodedReport {
             samples: samples.collect(),
         }),
     })
 }
 
-/// The vitals of a machine like many, encoded: a report of one sample is about 300 bytes.
+/// The encoded vitals of a typical machine: a report of one sample has about 300 bytes.
 pub fn vitals() -> Bytes {
     let disk = |mount_point: &str, device: &str, used_bytes| Disk {
         mount_point: mount_point.into(),
@@ -130,21 +142,21 @@ pub fn millis(at: &Timestamp) -> i64 {
     at.seconds * 1000 + i64::from(at.nanos / 1_000_000)
 }
 
-/// `HeartbeatRequest`, `Report` and `Sample` of the contract, with vitals that are bytes already.
+/// `HeartbeatRequest`, `Report` and `Sample` of the contract, with vitals as encoded bytes.
 #[derive(Message)]
-struct PreparedRequest {
+struct EncodedRequest {
     #[prost(message, optional, tag = "2")]
-    report: Option<PreparedReport>,
+    report: Option<EncodedReport>,
 }
 
 #[derive(Message)]
-struct PreparedReport {
+struct EncodedReport {
     #[prost(message, repeated, tag = "1")]
-    samples: Vec<PreparedSample>,
+    samples: Vec<EncodedSample>,
 }
 
 #[derive(Message)]
-struct PreparedSample {
+struct EncodedSample {
     #[prost(uint64, tag = "1")]
     seq: u64,
     #[prost(message, optional, tag = "2")]
@@ -156,7 +168,7 @@ struct PreparedSample {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use svc_proto::v1::{HeartbeatRequest, heartbeat_request::Message as Say};
+    use svc_proto::{ClientMessage, v1::HeartbeatRequest};
 
     use super::*;
 
@@ -167,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_of_one_sample_costs_about_300_bytes() {
+    fn a_report_of_one_sample_has_about_300_bytes() {
         let one = [Taken {
             seq: 1_000,
             at_ms: 1_790_000_000_123,
@@ -178,16 +190,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_prepared_report_is_a_report_of_the_contract(
+        fn a_report_around_encoded_vitals_decodes_as_the_contract_s_report(
             numbers in prop::collection::vec((1_u64..1 << 40, 0_i64..4_000_000_000_000), 0..20)
         ) {
             let taken = numbers.iter().map(|(seq, at_ms)| Taken { seq: *seq, at_ms: *at_ms });
-            let Some(Say::Report(said)) = decoded(&report(&vitals(), taken)).message else {
+            let Some(ClientMessage::Report(decoded)) = decoded(&report(&vitals(), taken)).message else {
                 return Err(TestCaseError::fail("not a report"));
             };
             let expected = Vitals::decode(vitals()).unwrap();
-            prop_assert_eq!(said.samples.len(), numbers.len());
-            for (sample, (seq, at_ms)) in said.samples.iter().zip(numbers) {
+            prop_assert_eq!(decoded.samples.len(), numbers.len());
+            for (sample, (seq, at_ms)) in decoded.samples.iter().zip(numbers) {
                 prop_assert_eq!(sample.seq, seq);
                 prop_assert_eq!(sample.sampled_at.as_ref().map(millis), Some(at_ms));
                 prop_assert_eq!(sample.vitals.as_ref(), Some(&expected));
@@ -195,14 +207,14 @@ mod tests {
         }
 
         #[test]
-        fn pieces_may_end_anywhere(cut in 0_usize..700) {
+        fn chunks_may_end_anywhere(cut in 0_usize..700) {
             let one = |seq| report(&vitals(), [Taken { seq, at_ms: 1 }].into_iter());
             let both = [one(1), one(2)].concat();
             let (first, second) = both.split_at(cut.min(both.len()));
             let mut frames = Frames::default();
             let mut count = 0;
-            for piece in [first, second] {
-                frames.push(&Bytes::copy_from_slice(piece));
+            for chunk in [first, second] {
+                frames.push(&Bytes::copy_from_slice(chunk));
                 while frames.pop::<HeartbeatRequest>().unwrap().is_some() {
                     count += 1;
                 }

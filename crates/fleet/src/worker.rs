@@ -1,8 +1,17 @@
-//! A process that runs a part of the fleet: plan and orders in, counts and books out.
+//! A worker process, which runs a part of the fleet.
 //!
-//! It has one thread that runs agents, and one that reads its input. When its input ends, its parent
-//! is gone, and it ends too. A process of its own is what makes a fleet larger than one process's
-//! files, and its cost readable.
+//! A plan and then orders come in on standard input; statistics, and at the end one balance for each
+//! agent, go out on standard output, as JSON lines. One thread runs all agents and another reads the
+//! input. The end of the input means that the parent is gone, and ends the process.
+//!
+//! Workers are processes for two reasons: a process has a limited number of open files, and each agent
+//! needs one; and the kernel reports CPU time and memory for each process, so the cost of the fleet is
+//! measured apart from the cost of the service.
+//!
+//! The runtime has a single thread on purpose. One task per agent then needs no synchronisation, no
+//! task migrates between cores, and the only lock (that of the statistics) is never contended, so the
+//! load generator disturbs the service under test as little as it can. A larger fleet gets more
+//! workers, not more threads.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +23,6 @@ use std::{
 };
 
 use anyhow::Context;
-use http::HeaderValue;
 use tokio::{
     sync::mpsc,
     task::JoinSet,
@@ -22,16 +30,16 @@ use tokio::{
 };
 
 use crate::{
-    agent::{Agent, Remains, Shared},
-    plan::{Line, Orders, Part},
-    proc, state,
+    agent::{Agent, FinishedAgent, Shared},
+    plan::{Orders, WorkerMessage, WorkerPlan},
+    procfs, state, wire,
 };
 
-const TELL_EVERY: Duration = Duration::from_millis(500);
-/// For all agents to say goodbye; those that have not are cut off.
-const LEAVE_PATIENCE: Duration = Duration::from_secs(45);
-/// Orders are few: a parent that sends more waits for its turn.
-const ORDERS_WAITING: usize = 16;
+const UPDATE_INTERVAL: Duration = Duration::from_millis(500);
+/// For all agents to say goodbye. The others are aborted.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(45);
+/// Orders are rare. When the channel is full, the reading thread waits.
+const ORDER_QUEUE: usize = 16;
 
 /// Runs until the order to leave, or until the parent is gone.
 pub fn run() -> anyhow::Result<()> {
@@ -42,7 +50,7 @@ pub fn run() -> anyhow::Result<()> {
     runtime.block_on(work())
 }
 
-/// A connection is a file: take as many as the hard limit allows.
+/// Raises the limit of open files to the hard limit: each connection needs one.
 pub fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let maximum = getrlimit(Resource::Nofile).maximum;
@@ -51,128 +59,122 @@ pub fn raise_file_limit() {
         maximum,
     };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!(%error, "the limit of open files stays as it is");
+        tracing::warn!(%error, "could not raise the limit of open files");
     }
 }
 
 async fn work() -> anyhow::Result<()> {
-    let (part, mut orders) = read_input()?;
-    let base_kib = proc::own_cost().rss_kib;
-    let shared = Arc::new(Shared::new(part.plan.clone())?);
-    let mut agents = start(&shared, &part);
-    let mut tick = interval(TELL_EVERY);
+    let (plan, mut orders) = read_input()?;
+    let base_kib = procfs::own_usage().rss_kib;
+    let shared = Arc::new(Shared::new(plan.fleet.clone())?);
+    let mut agents = start(&shared, &plan);
+    let mut tick = interval(UPDATE_INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            _ = tick.tick() => tell(&shared, base_kib)?,
-            news = orders.recv() => {
-                let news = news.context("the parent is gone")?;
-                let leave = news.leave;
-                heed(&shared, news);
+            _ = tick.tick() => send_stats(&shared, base_kib)?,
+            received = orders.recv() => {
+                let orders = received.context("the parent is gone")?;
+                let leave = orders.leave;
+                apply(&shared, orders);
                 if leave {
                     break;
                 }
             }
         }
     }
-    let remains = leave(&mut agents).await;
-    tell(&shared, base_kib)?;
-    keep(&part, &remains)?;
-    for agent in remains {
-        say(&Line::Balance(agent.balance))?;
+    let finished = join(&mut agents).await;
+    send_stats(&shared, base_kib)?;
+    save_jwts(&plan, &finished)?;
+    for agent in finished {
+        send(&WorkerMessage::Balance(agent.balance))?;
     }
-    say(&Line::Done)
+    send(&WorkerMessage::Done)
 }
 
-fn start(shared: &Arc<Shared>, part: &Part) -> JoinSet<Remains> {
-    let known = part.plan.state.as_deref();
-    let mut known = known.map_or_else(BTreeMap::new, |folder| {
-        state::load(folder, part.first, part.count)
+fn start(shared: &Arc<Shared>, plan: &WorkerPlan) -> JoinSet<FinishedAgent> {
+    let folder = plan.fleet.state.as_deref();
+    let mut saved = folder.map_or_else(BTreeMap::new, |folder| {
+        state::load(folder, plan.first, plan.count)
     });
-    let (now, step) = (Instant::now(), part.plan.ramp / part.count.max(1));
+    let (now, step) = (Instant::now(), plan.fleet.ramp / plan.count.max(1));
     let mut agents = JoinSet::new();
-    for index in 0..part.count {
-        let number = part.first + index;
-        let bearer = known.remove(&number).and_then(|kept| bearer(&kept));
+    for index in 0..plan.count {
+        let number = plan.first + index;
+        let bearer = saved.remove(&number).and_then(|text| wire::bearer(&text));
         let agent = Agent::new(shared.clone(), number, bearer);
         agents.spawn(agent.run(now + step * index));
     }
     agents
 }
 
-/// Marked as sensitive again, so that HTTP/2 keeps it out of its tables.
-fn bearer(kept: &str) -> Option<HeaderValue> {
-    let mut bearer = HeaderValue::try_from(kept).ok()?;
-    bearer.set_sensitive(true);
-    Some(bearer)
-}
-
-fn heed(shared: &Shared, news: Orders) {
-    shared.tally(|tally| {
-        if news.mark != tally.counts.mark {
-            tally.counts.mark = news.mark;
-            tally.counts.back = 0;
+/// The count of agents that are back restarts before any agent sees the new mark.
+fn apply(shared: &Shared, orders: Orders) {
+    shared.stats(|stats| {
+        if orders.mark != stats.counts.mark {
+            stats.counts.mark = orders.mark;
+            stats.counts.back = 0;
         }
     });
-    shared.orders.send_replace(news);
+    shared.orders.send_replace(orders);
 }
 
-/// Agents that do not come to an end have no books, which the parent will notice.
-async fn leave(agents: &mut JoinSet<Remains>) -> Vec<Remains> {
-    let mut remains = Vec::with_capacity(agents.len());
-    let gathering = async {
+/// Waits for all agents to finish. The parent misses the balance of one that does not.
+async fn join(agents: &mut JoinSet<FinishedAgent>) -> Vec<FinishedAgent> {
+    let mut finished = Vec::with_capacity(agents.len());
+    let all = async {
         while let Some(agent) = agents.join_next().await {
-            remains.extend(agent.ok());
+            finished.extend(agent.ok());
         }
     };
-    let _ = timeout(LEAVE_PATIENCE, gathering).await;
-    remains
+    let _ = timeout(LEAVE_TIMEOUT, all).await;
+    finished
 }
 
-fn keep(part: &Part, remains: &[Remains]) -> anyhow::Result<()> {
-    let Some(folder) = part.plan.state.as_deref() else {
+fn save_jwts(plan: &WorkerPlan, finished: &[FinishedAgent]) -> anyhow::Result<()> {
+    let Some(folder) = plan.fleet.state.as_deref() else {
         return Ok(());
     };
-    let jwts = remains.iter().filter_map(|agent| {
+    let jwts = finished.iter().filter_map(|agent| {
         let bearer = agent.bearer.as_ref()?.to_str().ok()?;
         Some((agent.number, bearer.to_owned()))
     });
     state::save(folder, &jwts.collect())
 }
 
-/// Memory is told without what the process took before its first agent.
-fn tell(shared: &Shared, base_kib: u64) -> anyhow::Result<()> {
-    let cost = proc::own_cost();
-    let agents_kib = cost.rss_kib.saturating_sub(base_kib);
-    let told = shared.tally(|tally| tally.tell((cost.cpu_us, agents_kib)));
-    say(&Line::Told(Box::new(told)))
+/// Memory is given without what the process used before its first agent.
+fn send_stats(shared: &Shared, base_kib: u64) -> anyhow::Result<()> {
+    let usage = procfs::own_usage();
+    let agents_kib = usage.rss_kib.saturating_sub(base_kib);
+    let update = shared.stats(|stats| stats.take_update(usage.cpu_us, agents_kib));
+    send(&WorkerMessage::Stats(Box::new(update)))
 }
 
-fn say(line: &Line) -> anyhow::Result<()> {
-    let mut text = serde_json::to_string(line)?;
-    text.push('\n');
+fn send(message: &WorkerMessage) -> anyhow::Result<()> {
+    let mut line = serde_json::to_string(message)?;
+    line.push('\n');
     let mut out = stdout().lock();
-    out.write_all(text.as_bytes())?;
+    out.write_all(line.as_bytes())?;
     Ok(out.flush()?)
 }
 
-/// The plan at once, and orders as they come. The thread that reads them outlives everything; when
-/// the input ends it ends the process, because nobody is left to hear of it.
-fn read_input() -> anyhow::Result<(Part, mpsc::Receiver<Orders>)> {
+/// Reads the plan, and starts the thread that reads the orders. That thread ends the process when the
+/// input ends: without the parent there is no reader for the results.
+fn read_input() -> anyhow::Result<(WorkerPlan, mpsc::Receiver<Orders>)> {
     let mut first = String::new();
     stdin().lock().read_line(&mut first)?;
-    let part = serde_json::from_str(&first).context("the plan")?;
-    let (orders, inbox) = mpsc::channel(ORDERS_WAITING);
+    let plan = serde_json::from_str(&first).context("the plan")?;
+    let (orders, inbox) = mpsc::channel(ORDER_QUEUE);
     thread::spawn(move || {
         for line in stdin().lock().lines().map_while(Result::ok) {
-            let Ok(news) = serde_json::from_str(&line) else {
+            let Ok(received) = serde_json::from_str(&line) else {
                 break;
             };
-            if orders.blocking_send(news).is_err() {
+            if orders.blocking_send(received).is_err() {
                 return;
             }
         }
         exit(1);
     });
-    Ok((part, inbox))
+    Ok((plan, inbox))
 }

@@ -1,26 +1,28 @@
-//! A copy of an agent's disk on another machine: the same key and JWT, other hardware.
+//! A clone of an agent: the same key and JWT on other hardware, as after copying a disk.
 //!
-//! The service must refuse it, and the original must notice nothing.
+//! The service must refuse the clone, and the original must notice nothing.
 
 use std::sync::Arc;
 
 use http::HeaderValue;
-use svc_proto::v1::HeartbeatResponse;
+use svc_proto::{
+    contract::{HEARTBEAT_PATH, Reason},
+    v1::HeartbeatResponse,
+};
 use tokio::time::timeout;
 
 use super::{
-    Agent, CONNECT_PATIENCE, Shared,
-    link::{Line, Route},
-    lost::Lost,
-    open::HEARTBEAT,
+    Agent, CONNECT_TIMEOUT, Shared,
+    connection::{Connection, Route},
+    failure::Failure,
 };
 use crate::identity::copied_machine;
 
 impl Agent {
-    /// Starts the copy of an agent that is within the share to be copied, once.
-    pub(super) fn be_copied(&mut self, share: f64) {
-        let copied = f64::from(self.shared.plan.agents) * share;
-        if self.copied || f64::from(self.number) >= copied {
+    /// Starts the clone of this agent, once, if the agent is within the share to be cloned.
+    pub(super) fn start_copy(&mut self, share: f64) {
+        let copies = f64::from(self.shared.plan.agents) * share;
+        if self.copied || f64::from(self.number) >= copies {
             return;
         }
         let (Ok(route), Some(bearer)) = (self.route(), self.bearer.clone()) else {
@@ -31,22 +33,28 @@ impl Agent {
         let hello = self.hello(host, "copy");
         let shared = self.shared.clone();
         tokio::spawn(async move {
-            let knocking = timeout(CONNECT_PATIENCE, knock(&route, &bearer, hello));
-            count(&shared, knocking.await.unwrap_or(Err(Lost::Slow)));
+            let attempt = timeout(CONNECT_TIMEOUT, open_stream(&route, &bearer, hello));
+            count(&shared, attempt.await.unwrap_or(Err(Failure::Timeout)));
         });
     }
 }
 
-async fn knock(route: &Route, bearer: &HeaderValue, hello: bytes::Bytes) -> Result<(), Lost> {
-    let mut line = Line::open(route).await?;
-    let mut call = line.call(HEARTBEAT, Some(bearer), hello, false).await?;
-    line.next::<HeartbeatResponse>(&mut call).await.map(drop)
+async fn open_stream(
+    route: &Route,
+    bearer: &HeaderValue,
+    hello: bytes::Bytes,
+) -> Result<(), Failure> {
+    let mut connection = Connection::open(route).await?;
+    let call = connection.call(HEARTBEAT_PATH, Some(bearer), hello, false);
+    let mut call = call.await?;
+    let answer = connection.next::<HeartbeatResponse>(&mut call);
+    answer.await.map(drop)
 }
 
-fn count(shared: &Arc<Shared>, knocked: Result<(), Lost>) {
-    shared.tally(|tally| match knocked {
-        Ok(()) => tally.counts.copies_welcomed += 1,
-        Err(lost) if lost.is("IDENTITY_IN_USE") => tally.counts.copies_refused += 1,
-        Err(lost) => tally.error(&format!("copy: {}", lost.reason())),
+fn count(shared: &Arc<Shared>, opened: Result<(), Failure>) {
+    shared.stats(|stats| match opened {
+        Ok(()) => stats.counts.copies_welcomed += 1,
+        Err(failure) if failure.is(Reason::IdentityInUse) => stats.counts.copies_refused += 1,
+        Err(failure) => stats.count_error(&format!("copy: {}", failure.label())),
     });
 }

@@ -1,4 +1,4 @@
-//! What all agents of a process share: the plan, the orders, the counters and the prepared bytes.
+//! Everything that all agents of a worker process share: plan, orders, statistics, encoded messages.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -8,20 +8,23 @@ use std::{
 use anyhow::Context;
 use bytes::Bytes;
 use rustls_pki_types::ServerName;
-use svc_proto::v1::{AgentInfo, Goodbye, HeartbeatRequest, heartbeat_request::Message as Say};
+use svc_proto::{
+    ClientMessage,
+    v1::{AgentInfo, Goodbye, HeartbeatRequest},
+};
 use tokio::sync::watch;
 
 use crate::{
     identity::Seed,
     plan::{Orders, Plan},
-    tally::Tally,
+    stats::Stats,
     tls::TlsBase,
     wire,
 };
 
-/// Until the service has said how often it wants to hear of its agents.
-const INTERVAL: Duration = Duration::from_secs(30);
-/// Longer than any run: an agent that has done its errand waits to be told to leave.
+/// The heartbeat interval until the service sends its own.
+const DEFAULT_INTERVAL: Duration = Duration::from_secs(30);
+/// Longer than any run: an agent that has only registered then waits for the order to leave.
 pub(super) const NEVER: Duration = Duration::from_hours(24);
 
 #[derive(Debug)]
@@ -33,7 +36,7 @@ pub struct Shared {
     pub(super) name: ServerName<'static>,
     pub(super) vitals: Bytes,
     pub(super) run_id: String,
-    tally: Mutex<Tally>,
+    stats: Mutex<Stats>,
     began: Instant,
     goodbye: Bytes,
 }
@@ -41,7 +44,7 @@ pub struct Shared {
 impl Shared {
     pub fn new(plan: Plan) -> anyhow::Result<Shared> {
         let name = ServerName::try_from(plan.server_name.clone()).context("the server's name")?;
-        let goodbye = Say::Goodbye(Goodbye {
+        let goodbye = ClientMessage::Goodbye(Goodbye {
             reason: "the fleet stops".into(),
         });
         Ok(Shared {
@@ -51,7 +54,7 @@ impl Shared {
             name,
             vitals: wire::vitals(),
             run_id: uuid::Uuid::new_v4().to_string(),
-            tally: Mutex::default(),
+            stats: Mutex::default(),
             began: Instant::now(),
             goodbye: wire::framed(&HeartbeatRequest {
                 message: Some(goodbye),
@@ -60,17 +63,18 @@ impl Shared {
         })
     }
 
-    /// The process has one thread that runs agents, so nobody ever waits here.
-    pub fn tally<T>(&self, change: impl FnOnce(&mut Tally) -> T) -> T {
-        change(&mut self.tally.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Changes the statistics. The lock is never contended: one thread runs all agents of the process.
+    pub fn stats<T>(&self, change: impl FnOnce(&mut Stats) -> T) -> T {
+        change(&mut self.stats.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Microseconds since the worker started.
     pub(super) fn now_us(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
     pub(super) fn interval(&self) -> Duration {
-        self.plan.interval.unwrap_or(INTERVAL)
+        self.plan.interval.unwrap_or(DEFAULT_INTERVAL)
     }
 
     pub(super) fn goodbye(&self) -> Bytes {

@@ -1,7 +1,7 @@
-//! `svc-fleet bare-echo`: the same contract over the same TLS on plain tonic, with nothing behind it.
+//! `svc-fleet bare-echo`: a server of the same contract over the same TLS on plain tonic, which does nothing.
 //!
-//! It is what a service on this stack cannot be cheaper than: agents register, are welcomed and
-//! acknowledged as by the real one, and nothing is checked or stored.
+//! It is the lower bound for a service on this stack: agents register, are welcomed and get
+//! acknowledgements as from the real service, but nothing is checked or stored.
 
 use std::{
     convert::Infallible,
@@ -13,10 +13,13 @@ use std::{
     time::Duration,
 };
 
-use svc_proto::v1::{
-    Ack, AgentStatus, Credential, HeartbeatRequest, HeartbeatResponse, RegisterRequest,
-    RegisterResponse, Welcome, heartbeat_request::Message as Said,
-    heartbeat_response::Message as Saying,
+use svc_proto::{
+    ClientMessage, ServerMessage,
+    contract::REGISTER_PATH,
+    v1::{
+        Ack, AgentStatus, Credential, HeartbeatRequest, HeartbeatResponse, RegisterRequest,
+        RegisterResponse, Welcome,
+    },
 };
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
@@ -32,11 +35,12 @@ use tonic::{
 use tonic_prost::ProstCodec;
 use tower::{Service, service_fn};
 
-use crate::{agent::REGISTER, worker::raise_file_limit};
+use crate::worker::raise_file_limit;
 
-/// Connections between their handshake and tonic; when full, handshakes wait to hand over.
-const HANDED_OVER: usize = 256;
+/// Connections between the TLS handshake and tonic. When it is full, finished handshakes wait.
+const ACCEPTED_QUEUE: usize = 256;
 const BACKLOG: u32 = 4096;
+/// After a failed accept, for example when no file descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Debug, clap::Args)]
@@ -49,7 +53,7 @@ pub struct EchoArgs {
     key: PathBuf,
 }
 
-/// Serves until it is killed.
+/// Serves until the process is killed.
 pub async fn serve(args: EchoArgs) -> anyhow::Result<()> {
     raise_file_limit();
     let tls = crate::tls::server(&std::fs::read(&args.cert)?, &std::fs::read(&args.key)?)?;
@@ -57,7 +61,7 @@ pub async fn serve(args: EchoArgs) -> anyhow::Result<()> {
     socket.set_reuseaddr(true)?;
     socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, args.port)))?;
     let listener = socket.listen(BACKLOG)?;
-    let (secured, incoming) = mpsc::channel(HANDED_OVER);
+    let (secured, incoming) = mpsc::channel(ACCEPTED_QUEUE);
     tokio::spawn(accept(listener, TlsAcceptor::from(Arc::new(tls)), secured));
     let server = tonic::transport::Server::builder().add_service(Echo);
     let incoming = ReceiverStream::new(incoming).map(Ok::<_, std::io::Error>);
@@ -84,11 +88,11 @@ async fn accept(
     }
 }
 
-/// By hand, on tonic's own codec: the generated server uses the one that the service was tuned with.
+/// Written by hand on tonic's own codec: the generated server uses the codec that was tuned for the service.
 #[derive(Clone, Debug)]
 struct Echo;
 
-type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl NamedService for Echo {
     const NAME: &'static str = "svc.ingest.v1.IngestService";
@@ -106,7 +110,7 @@ impl Service<http::Request<Body>> for Echo {
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         Box::pin(async move {
             Ok(match request.uri().path() {
-                REGISTER => {
+                REGISTER_PATH => {
                     let mut grpc = Grpc::new(ProstCodec::default());
                     grpc.server_streaming(service_fn(register), request).await
                 }
@@ -121,8 +125,8 @@ impl Service<http::Request<Body>> for Echo {
 
 async fn register(
     _: Request<RegisterRequest>,
-) -> Result<Response<Answers<RegisterResponse>>, Status> {
-    let answer = RegisterResponse {
+) -> Result<Response<ResponseStream<RegisterResponse>>, Status> {
+    let response = RegisterResponse {
         agent_id: "echo".into(),
         status: AgentStatus::Active.into(),
         credential: Some(Credential {
@@ -131,23 +135,23 @@ async fn register(
         }),
         ..RegisterResponse::default()
     };
-    Ok(Response::new(Box::pin(tokio_stream::once(Ok(answer)))))
+    Ok(Response::new(Box::pin(tokio_stream::once(Ok(response)))))
 }
 
 async fn heartbeat(
     request: Request<Streaming<HeartbeatRequest>>,
-) -> Result<Response<Answers<HeartbeatResponse>>, Status> {
-    let answers = request.into_inner().map(|said| said.map(answer));
-    Ok(Response::new(Box::pin(answers)))
+) -> Result<Response<ResponseStream<HeartbeatResponse>>, Status> {
+    let responses = request.into_inner().map(|message| message.map(answer));
+    Ok(Response::new(Box::pin(responses)))
 }
 
-fn answer(said: HeartbeatRequest) -> HeartbeatResponse {
-    let message = match said.message {
-        Some(Said::Report(report)) => Saying::Ack(Ack {
+fn answer(request: HeartbeatRequest) -> HeartbeatResponse {
+    let message = match request.message {
+        Some(ClientMessage::Report(report)) => ServerMessage::Ack(Ack {
             up_to_seq: report.samples.last().map_or(0, |sample| sample.seq),
             rejected: vec![],
         }),
-        _ => Saying::Welcome(Welcome {
+        _ => ServerMessage::Welcome(Welcome {
             agent_id: "echo".into(),
             ..Welcome::default()
         }),

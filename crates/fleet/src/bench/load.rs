@@ -1,7 +1,14 @@
-//! A load on a subject, and what it costs while it lasts.
+//! A fleet under which a system is measured, and the cost of its heartbeats.
 //!
-//! A measurement is two looks at everything with a window between them: CPU of the processes, bytes of
-//! WAL, statements, and acknowledgements of the fleet. Workers tell twice a second, at both ends alike.
+//! A measurement takes two readings with a window between them and divides the differences by the number
+//! of heartbeats in the window. A reading has the CPU time of the instances and of PostgreSQL with all its
+//! backends (from /proc, see [`crate::procfs`]), the WAL position, the number of SQL statements, and the
+//! counts of the fleet. CPU time is used instead of wall time or load, because the service, PostgreSQL and
+//! the fleet share the machine: only the CPU time of a process tells what that process used.
+//!
+//! Two errors remain, and both are the same for the service and its baselines. Workers send their counts
+//! only twice a second, so the number of heartbeats is up to half a second old at both ends of the window.
+//! And background work (autovacuum, checkpoints, leases) is divided among the heartbeats of the window.
 
 use std::time::Duration;
 
@@ -9,52 +16,59 @@ use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-use super::{note, subject::Subject};
+use super::{note, system::System};
 use crate::{
     fleet::{Fleet, Totals},
-    lab::Spent,
+    lab::ResourceUsage,
     plan::{Plan, Task},
     run::{audit::Books, report::Quantiles},
 };
 
-/// For all to be connected after the ramp is over.
-const PATIENCE: Duration = Duration::from_secs(300);
-/// For allocators and caches to come to rest before a look at memory.
-const REST: Duration = Duration::from_secs(5);
+/// For all agents to connect after the ramp, and for all samples to be acknowledged at the end.
+const TIMEOUT: Duration = Duration::from_secs(300);
+/// For allocators and caches to settle before memory is read.
+const SETTLE_TIME: Duration = Duration::from_secs(5);
 
-/// What a heartbeat cost, and how it went.
+/// The cost of a heartbeat, and the load under which it was measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Cost {
+pub struct HeartbeatCost {
     pub agents: u32,
     pub seconds: f64,
     pub heartbeats: u64,
     pub per_second: f64,
-    /// Microseconds of CPU a heartbeat.
+    /// Microseconds of CPU time per heartbeat.
     pub service_us: f64,
     pub postgres_us: f64,
     pub fleet_us: f64,
-    /// Cores that the services and PostgreSQL kept busy.
+    /// CPU time of the instances and PostgreSQL per second of wall time.
     pub cores: f64,
     pub wal_bytes: f64,
     pub statements: f64,
     pub ack: Quantiles,
-    /// Of the subject's processes, without what they took before any agent came.
+    /// Memory of the system's processes, without what they used before the first agent.
     pub kib_per_agent: f64,
     pub fleet_kib_per_agent: f64,
 }
 
-/// Agents connected to a subject.
+/// A fleet that is connected to a system.
 #[derive(Debug)]
 pub struct Load {
-    pub subject: Subject,
+    pub system: System,
     pub fleet: Fleet,
-    /// The subject's memory before any agent came.
+    /// The system's memory before the first agent.
     base_kib: u64,
     _state: TempDir,
 }
 
+/// What is read at each end of a measurement.
+struct Reading {
+    at: Instant,
+    usage: ResourceUsage,
+    fleet: Totals,
+}
+
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub struct LoadOptions {
     pub agents: u32,
     pub interval: Duration,
     pub ramp: Duration,
@@ -63,24 +77,26 @@ pub struct Shape {
 }
 
 impl Load {
-    /// Registers the agents first, and then begins with processes that have seen none of them: what is
-    /// measured is agents that come back, as they do in all their life but its first minute.
-    pub async fn start(mut subject: Subject, shape: Shape) -> anyhow::Result<Load> {
+    /// Registers the agents, restarts the system, and connects the agents.
+    ///
+    /// After the restart the processes have not seen any agent. So their memory is a clean base, and the
+    /// measurement is about agents that reconnect, which is what agents do except for their first minute.
+    pub async fn start(mut system: System, options: LoadOptions) -> anyhow::Result<Load> {
         let state = tempfile::tempdir()?;
-        let token = subject.token(shape.agents).await?;
+        let token = system.token(options.agents).await?;
         let enrolling = Plan {
-            spread: shape.spread,
-            interval: Some(shape.interval),
-            ramp: shape.ramp,
-            closed_loop: shape.closed_loop,
+            spread: options.spread,
+            interval: Some(options.interval),
+            ramp: options.ramp,
+            closed_loop: options.closed_loop,
             state: Some(state.path().to_owned()),
             task: Task::Enrol,
-            ..Plan::local(shape.agents, subject.targets(), token)
+            ..Plan::local(options.agents, system.targets(), token)
         };
         enrol(enrolling.clone()).await?;
-        subject.start_again().await?;
-        sleep(REST).await;
-        let base_kib = subject.spent().await?.services.rss_kib;
+        system.restart().await?;
+        sleep(SETTLE_TIME).await;
+        let base_kib = system.usage().await?.services.rss_kib;
         let fleet = Fleet::start(
             Plan {
                 task: Task::Report,
@@ -88,41 +104,45 @@ impl Load {
             },
             0,
         )?;
-        let took = fleet.all_connected(shape.ramp + PATIENCE).await?;
+        let took = fleet.all_connected(options.ramp + TIMEOUT).await?;
         note(&format!(
             "{} agents connected after {took:.1?}",
-            shape.agents
+            options.agents
         ));
-        sleep(REST).await;
+        sleep(SETTLE_TIME).await;
         Ok(Load {
-            subject,
+            system,
             fleet,
             base_kib,
             _state: state,
         })
     }
 
-    /// What all agents together have made of the subject's memory.
+    /// Memory that the system has gained since before the first agent, per agent.
     pub async fn kib_per_agent(&self) -> anyhow::Result<f64> {
-        let now = self.subject.spent().await?.services.rss_kib;
-        Ok(now.saturating_sub(self.base_kib) as f64 / self.fleet.agents() as f64)
+        Ok(self.gained_kib(&self.system.usage().await?))
     }
 
-    pub async fn pace(&self, interval: Duration) -> anyhow::Result<()> {
+    fn gained_kib(&self, usage: &ResourceUsage) -> f64 {
+        let gained = usage.services.rss_kib.saturating_sub(self.base_kib);
+        gained as f64 / self.fleet.agents() as f64
+    }
+
+    pub async fn set_interval(&self, interval: Duration) -> anyhow::Result<()> {
         self.fleet
             .order(|orders| orders.interval = Some(interval))?;
-        // Until every agent has come to its first tick at the new pace.
-        sleep(interval.min(Duration::from_secs(30)) + REST).await;
+        // Until every agent has reported at the new interval.
+        sleep(interval.min(Duration::from_secs(30)) + SETTLE_TIME).await;
         Ok(())
     }
 
-    /// What heartbeats cost in the next `window`.
-    pub async fn measure(&self, window: Duration) -> anyhow::Result<Cost> {
+    /// Measures the cost of the heartbeats in the next `window`.
+    pub async fn measure(&self, window: Duration) -> anyhow::Result<HeartbeatCost> {
         self.fleet.open_window();
-        let before = self.look().await?;
+        let before = self.read().await?;
         sleep(window).await;
-        let after = self.look().await?;
-        let cost = self.cost(&before, &after).await?;
+        let after = self.read().await?;
+        let cost = self.cost(&before, &after);
         note(&format!(
             "{:.0} heartbeats/s: service {:.1} µs, PostgreSQL {:.1} µs, p99 {:.1} ms",
             cost.per_second, cost.service_us, cost.postgres_us, cost.ack.p99_ms
@@ -130,55 +150,54 @@ impl Load {
         Ok(cost)
     }
 
-    async fn look(&self) -> anyhow::Result<(Instant, Spent, Totals)> {
-        let spent = self.subject.spent().await?;
-        Ok((Instant::now(), spent, self.fleet.totals()))
+    async fn read(&self) -> anyhow::Result<Reading> {
+        Ok(Reading {
+            usage: self.system.usage().await?,
+            at: Instant::now(),
+            fleet: self.fleet.totals(),
+        })
     }
 
-    async fn cost(
-        &self,
-        (began, spent, told): &(Instant, Spent, Totals),
-        (ended, spends, tells): &(Instant, Spent, Totals),
-    ) -> anyhow::Result<Cost> {
-        let seconds = (*ended - *began).as_secs_f64();
-        let heartbeats = tells.counts.reports_acked - told.counts.reports_acked;
+    fn cost(&self, before: &Reading, after: &Reading) -> HeartbeatCost {
+        let seconds = (after.at - before.at).as_secs_f64();
+        let heartbeats = after.fleet.counts.reports_acked - before.fleet.counts.reports_acked;
         let each = |amount: u64| amount as f64 / heartbeats.max(1) as f64;
-        let service = spends.services.cpu_us - spent.services.cpu_us;
-        let postgres = spends.postgres.cpu_us - spent.postgres.cpu_us;
-        Ok(Cost {
+        let service = after.usage.services.cpu_us - before.usage.services.cpu_us;
+        let postgres = after.usage.postgres.cpu_us - before.usage.postgres.cpu_us;
+        HeartbeatCost {
             agents: self.fleet.plan.agents,
             seconds,
             heartbeats,
             per_second: heartbeats as f64 / seconds,
             service_us: each(service),
             postgres_us: each(postgres),
-            fleet_us: each(tells.cpu_us - told.cpu_us),
+            fleet_us: each(after.fleet.cpu_us - before.fleet.cpu_us),
             cores: (service + postgres) as f64 / 1e6 / seconds,
-            wal_bytes: each(spends.wal_bytes - spent.wal_bytes),
-            statements: each(spends.statements - spent.statements),
-            ack: Quantiles::of(&tells.window.ack),
-            kib_per_agent: self.kib_per_agent().await?,
-            fleet_kib_per_agent: tells.rss_kib as f64 / self.fleet.agents() as f64,
-        })
+            wal_bytes: each(after.usage.wal_bytes - before.usage.wal_bytes),
+            statements: each(after.usage.statements - before.usage.statements),
+            ack: Quantiles::of(&after.fleet.window.ack),
+            kib_per_agent: self.gained_kib(&after.usage),
+            fleet_kib_per_agent: after.fleet.rss_kib as f64 / self.fleet.agents() as f64,
+        }
     }
 
-    /// Settles, and holds the books against the database where there is one.
-    pub async fn finish(self) -> anyhow::Result<(Subject, Books)> {
-        self.fleet.settle(PATIENCE).await?;
-        let (agents, url) = (self.fleet.agents(), self.subject.database_url());
+    /// Waits for all acknowledgements, ends the fleet, and audits the database if there is one.
+    pub async fn finish(self) -> anyhow::Result<(System, Books)> {
+        self.fleet.settle(TIMEOUT).await?;
+        let (agents, url) = (self.fleet.agents(), self.system.database_url());
         let outcome = self.fleet.finish().await?;
         let books = Books::of(&outcome, url.as_deref(), agents).await?;
         anyhow::ensure!(books.balance(), "the books do not balance: {books:?}");
-        Ok((self.subject, books))
+        Ok((self.system, books))
     }
 }
 
-/// Registers all agents of a plan; how long that took.
+/// Registers all agents of a plan. Returns how long that took.
 pub async fn enrol(plan: Plan) -> anyhow::Result<Duration> {
-    let (agents, patience) = (u64::from(plan.agents), plan.ramp + PATIENCE);
+    let (agents, limit) = (u64::from(plan.agents), plan.ramp + TIMEOUT);
     let fleet = Fleet::start(plan, 0)?;
     let all = |totals: &Totals| totals.counts.registered >= agents;
-    let took = fleet.until("all are registered", patience, all).await?;
+    let took = fleet.until("all agents are registered", limit, all).await?;
     fleet.finish().await?;
     Ok(took)
 }

@@ -1,7 +1,7 @@
-//! Results as text: tables, bars and plots, and their place in the documentation.
+//! Results as Markdown: tables and plots, and their place in the documentation.
 //!
-//! Invariant: every figure in the documentation between the markers comes from a stored result; what was
-//! not measured is not there.
+//! Every figure between the markers of the document comes from the stored results. Stages that did not run
+//! leave nothing there.
 
 use std::{
     fmt::Write,
@@ -12,9 +12,10 @@ use std::{
 use anyhow::Context;
 
 use super::{
-    bars::{self, Bar},
-    load::Cost,
+    climb,
+    load::HeartbeatCost,
     results::Results,
+    thresholds::{self, Threshold},
 };
 
 const BEGIN: &str = "<!-- results -->";
@@ -26,7 +27,7 @@ pub struct RenderArgs {
     /// The stored results
     #[arg(long, value_name = "FILE", default_value = "bench/results/latest.json")]
     results: PathBuf,
-    /// The document, in which the part between the markers is replaced
+    /// The document; the part between the markers is replaced
     #[arg(long, value_name = "FILE", default_value = "docs/benchmarks.md")]
     into: PathBuf,
 }
@@ -35,17 +36,17 @@ pub fn render(args: &RenderArgs) -> anyhow::Result<()> {
     let results = Results::read(&args.results)?;
     anyhow::ensure!(
         results.is_real(),
-        "these are figures of a debug build, or of divided fleets: run `make bench`"
+        "these results are of a debug build or of divided fleets: run `make bench`"
     );
-    let text = text(&results, &bars::bars(&results));
+    let text = text(&results, &thresholds::check(&results));
     let document = replaced(&read(&args.into), &text)?;
     fs::write(&args.into, document).with_context(|| args.into.display().to_string())
 }
 
-/// A document that is not there yet begins as its markers.
+/// A missing document starts with the markers only.
 fn read(path: &Path) -> String {
-    let there = fs::read_to_string(path);
-    there.unwrap_or_else(|_| format!("# Benchmarks\n\n{BEGIN}\n{END}\n"))
+    let text = fs::read_to_string(path);
+    text.unwrap_or_else(|_| format!("# Benchmarks\n\n{BEGIN}\n{END}\n"))
 }
 
 fn replaced(document: &str, text: &str) -> anyhow::Result<String> {
@@ -56,25 +57,25 @@ fn replaced(document: &str, text: &str) -> anyhow::Result<String> {
     Ok(format!("{head}{BEGIN}\n{text}\n{END}{tail}"))
 }
 
-/// All that was measured.
-pub fn text(results: &Results, bars: &[Bar]) -> String {
+/// All results as Markdown.
+pub fn text(results: &Results, thresholds: &[Threshold]) -> String {
     let kind = match (results.is_real(), results.quick) {
-        (false, _) => "A try, whose figures say nothing,",
+        (false, _) => "Trial run (its figures are meaningless)",
         (true, true) => "Quick run",
         (true, false) => "Full run",
     };
     let mut out = format!(
         "{kind} of {} on {}.\n",
         results.at.strftime("%Y-%m-%d"),
-        bars::machine(&results.machine)
+        thresholds::machine(&results.machine)
     );
     let parts = [
-        bars_table(bars),
+        thresholds_table(thresholds),
         memory(results),
         costs(results),
         connections(results),
         growth(results),
-        far(results),
+        climb(results),
     ];
     for part in parts.iter().filter(|part| !part.is_empty()) {
         out.push('\n');
@@ -83,16 +84,19 @@ pub fn text(results: &Results, bars: &[Bar]) -> String {
     out
 }
 
-fn bars_table(bars: &[Bar]) -> String {
-    let rows = bars.iter().map(|bar| {
-        let sign = if bar.at_least { "≥" } else { "≤" };
-        let held = if bar.held { "held" } else { "**missed**" };
+fn thresholds_table(thresholds: &[Threshold]) -> String {
+    let rows = thresholds.iter().map(|threshold| {
+        let sign = if threshold.at_least { "≥" } else { "≤" };
+        let met = if threshold.met { "met" } else { "**missed**" };
         format!(
-            "| {} | {:.2} | {sign} {:.2} | {held} |",
-            bar.name, bar.found, bar.wanted
+            "| {} | {:.2} | {sign} {:.2} | {met} |",
+            threshold.name, threshold.measured, threshold.required
         )
     });
-    table("| bar | found | wanted | |\n|---|---|---|---|", rows)
+    table(
+        "| threshold | measured | required | |\n|---|---|---|---|",
+        rows,
+    )
 }
 
 fn memory(results: &Results) -> String {
@@ -107,7 +111,7 @@ fn memory(results: &Results) -> String {
         )
     });
     table(
-        "| agents | service idle, KiB each | after traffic | bare echo idle | after traffic |\n|---|---|---|---|---|",
+        "| agents | service idle, KiB per agent | after traffic | bare echo idle | after traffic |\n|---|---|---|---|---|",
         rows,
     )
 }
@@ -136,7 +140,7 @@ fn costs(results: &Results) -> String {
     )
 }
 
-fn cost(name: &str, cost: &Cost) -> String {
+fn cost(name: &str, cost: &HeartbeatCost) -> String {
     format!(
         "| {name} | {} | {:.0} | {:.1} | {:.1} | {:.0} | {:.3} | {:.1} | {:.1} |",
         cost.agents,
@@ -154,35 +158,35 @@ fn connections(results: &Results) -> String {
     let mut rows = Vec::new();
     rows.extend(results.enrol.iter().map(|enrol| {
         format!(
-            "| registrations a second, {} at once | {:.0} ({:.0} µs of service and {:.0} µs of PostgreSQL each, p99 {:.0} ms) |",
+            "| registrations per second, {} agents | {:.0} (each {:.0} µs of service and {:.0} µs of PostgreSQL, p99 {:.0} ms) |",
             enrol.agents, enrol.per_second, enrol.service_us, enrol.postgres_us, enrol.times.p99_ms
         )
     }));
     rows.extend(results.handshake.iter().map(|handshake| {
         format!(
-            "| mTLS handshakes a second | {:.0} ({:.0} µs of service each) |",
+            "| mTLS handshakes per second | {:.0} (each {:.0} µs of service) |",
             handshake.per_second, handshake.service_us
         )
     }));
     rows.extend(results.storm.iter().map(|storm| {
         format!(
-            "| {} connections cut at once | all connected after {:.1} s, acknowledged after {:.1} s ({:.0} µs of service each, {} statements) |",
+            "| {} connections cut at once | all connected after {:.1} s, acknowledged after {:.1} s (each {:.0} µs of service; {} statements) |",
             storm.agents, storm.connected_seconds, storm.back_seconds, storm.service_us, storm.statements
         )
     }));
     rows.extend(results.kill.iter().map(|kill| {
         format!(
-            "| an instance with {} agents killed | all back on its sibling and acknowledged after {:.1} s, away for {:.1} s at most, at most {} PostgreSQL connections |",
+            "| an instance with {} agents killed | all back on the other instance and acknowledged after {:.1} s, disconnected for at most {:.1} s, at most {} PostgreSQL connections |",
             kill.agents, kill.back_seconds, kill.absence.max_ms / 1000.0, kill.most_connections
         )
     }));
-    table("| what | found |\n|---|---|", rows.into_iter())
+    table("| event | measured |\n|---|---|", rows.into_iter())
 }
 
-/// As a table and as plots: flat is good. The fifty thousand report at a pace of their own.
+/// A table and plots; flat is good. The fifty thousand agents report at another pace than the others.
 fn growth(results: &Results) -> String {
     let fifty = results.fifty.iter().map(|fifty| &fifty.cost);
-    let points: Vec<&Cost> = results.growth.iter().chain(fifty).collect();
+    let points: Vec<&HeartbeatCost> = results.growth.iter().chain(fifty).collect();
     if results.growth.is_empty() {
         return String::new();
     }
@@ -200,18 +204,20 @@ fn growth(results: &Results) -> String {
         )
     });
     let mut out = table(
-        "| agents | heartbeats/s | service µs | PostgreSQL µs | WAL bytes | statements | ack p99 ms | KiB an agent |\n|---|---|---|---|---|---|---|---|",
+        "| agents | heartbeats/s | service µs | PostgreSQL µs | WAL bytes | statements | ack p99 ms | KiB per agent |\n|---|---|---|---|---|---|---|---|",
         rows,
     );
-    let of = |value: fn(&Cost) -> f64| points.iter().map(move |cost| (cost.agents, value(cost)));
+    let of = |value: fn(&HeartbeatCost) -> f64| {
+        points.iter().map(move |cost| (cost.agents, value(cost)))
+    };
     let plots = [
-        plot("service CPU a heartbeat, µs", of(|cost| cost.service_us)),
+        plot("service CPU per heartbeat, µs", of(|cost| cost.service_us)),
         plot(
-            "PostgreSQL CPU a heartbeat, µs",
+            "PostgreSQL CPU per heartbeat, µs",
             of(|cost| cost.postgres_us),
         ),
         plot(
-            "memory of a connected agent, KiB",
+            "memory per connected agent, KiB",
             of(|cost| cost.kib_per_agent),
         ),
     ];
@@ -219,12 +225,11 @@ fn growth(results: &Results) -> String {
     out
 }
 
-/// How far it went, and where that ended.
-fn far(results: &Results) -> String {
-    let Some(far) = &results.far else {
+fn climb(results: &Results) -> String {
+    let Some(climb) = &results.climb else {
         return String::new();
     };
-    let rows = far.steps.iter().map(|step| {
+    let rows = climb.steps.iter().map(|step| {
         format!(
             "| {} | {} | {:.0} | {:.2} | {:.2} | {:.2} | {:.0} | {} | {} | {} |",
             step.agents,
@@ -240,26 +245,26 @@ fn far(results: &Results) -> String {
         )
     });
     let mut out = table(
-        "| agents | instances | heartbeats/s | cores of services | of PostgreSQL | of the fleet | ack p99 ms | services MiB | fleet MiB | MiB left |\n|---|---|---|---|---|---|---|---|---|---|",
+        "| agents | instances | heartbeats/s | cores of services | of PostgreSQL | of the fleet | ack p99 ms | services MiB | fleet MiB | MiB available |\n|---|---|---|---|---|---|---|---|---|---|",
         rows,
     );
-    let cores = |step: &super::far::Step| step.service_cores + step.postgres_cores;
-    let points = far.steps.iter().map(|step| (step.agents, cores(step)));
+    let cores = |step: &climb::Step| step.service_cores + step.postgres_cores;
+    let points = climb.steps.iter().map(|step| (step.agents, cores(step)));
     let plot = plot("cores of services and PostgreSQL", points);
     let _ = write!(
         out,
-        "\nIt ended there: {}. {} samples acknowledged, all in the books; {} times an agent was called offline.\n\n```text\n{plot}```\n",
-        far.stopped, far.acked, far.offline
+        "\nThe climb ended: {}. {} samples were acknowledged, and the audit found all of them; agents went offline {} times.\n\n```text\n{plot}```\n",
+        climb.stopped, climb.acked, climb.offline
     );
     out
 }
 
 fn plot(title: &str, points: impl Iterator<Item = (u32, f64)>) -> String {
     let points: Vec<(u32, f64)> = points.collect();
-    let most = points.iter().map(|(_, value)| *value).fold(0.001, f64::max);
+    let largest = points.iter().map(|(_, value)| *value).fold(0.001, f64::max);
     let mut out = format!("{title}\n");
     for (agents, value) in points {
-        let bar = "█".repeat((value / most * PLOT_WIDTH).round() as usize);
+        let bar = "█".repeat((value / largest * PLOT_WIDTH).round() as usize);
         let _ = writeln!(out, "{agents:>8} {bar} {value:.2}");
     }
     out
@@ -278,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_between_the_markers_is_replaced() {
+    fn only_the_part_between_the_markers_is_replaced() {
         let document = format!("# Head\nwords\n{BEGIN}\nold\n{END}\nmore words\n");
         let once = replaced(&document, "new").unwrap();
         assert_eq!(
@@ -290,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_not_rendered() {
+    fn a_stage_that_did_not_run_is_not_rendered() {
         let results = Results::new(false, 1);
         let text = text(&results, &[]);
         assert_eq!(text.lines().count(), 1, "{text}");

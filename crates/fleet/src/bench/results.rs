@@ -1,4 +1,4 @@
-//! What was measured, as it is stored.
+//! The results of the benchmark, as they are stored.
 
 use std::{fs, path::Path};
 
@@ -6,34 +6,34 @@ use anyhow::Context;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{far::Far, load::Cost, sql::SqlCost};
-use crate::{proc::Machine, run::report::Quantiles};
+use super::{climb::ClimbResult, load::HeartbeatCost, sql::SqlCost};
+use crate::{procfs::Machine, run::report::Quantiles};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Results {
     pub machine: Machine,
     pub quick: bool,
-    /// Of a build without optimisation, whose figures say nothing.
+    /// Whether the build was not optimised. Such figures are meaningless.
     pub debug: bool,
-    /// What all fleets were divided by: 1, unless the stages were only tried.
+    /// The divisor of all fleet sizes; 1 in a real run.
     pub divide: u32,
     pub at: Timestamp,
     #[serde(default)]
     pub rss: Vec<Rss>,
     pub pace: Option<Pace>,
-    pub low: Option<Cost>,
+    pub low: Option<HeartbeatCost>,
     pub saturate: Option<Saturate>,
     pub enrol: Option<Enrol>,
     pub handshake: Option<Handshake>,
     pub storm: Option<Storm>,
     pub kill: Option<Kill>,
     #[serde(default)]
-    pub growth: Vec<Cost>,
+    pub growth: Vec<HeartbeatCost>,
     pub fifty: Option<Fifty>,
-    pub far: Option<Far>,
+    pub climb: Option<ClimbResult>,
 }
 
-/// KiB a connected agent.
+/// KiB per connected agent.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Rss {
     pub agents: u32,
@@ -49,16 +49,16 @@ pub struct Memory {
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Pace {
-    pub service: Cost,
-    pub echo: Cost,
+    pub service: HeartbeatCost,
+    pub echo: HeartbeatCost,
     pub sql: SqlCost,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Saturate {
-    pub service: Cost,
-    pub echo: Cost,
-    pub half: Cost,
+    pub service: HeartbeatCost,
+    pub echo: HeartbeatCost,
+    pub half: HeartbeatCost,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -91,7 +91,7 @@ pub struct Kill {
     /// From the loss of a stream to the Welcome of the next.
     pub absence: Quantiles,
     pub back_seconds: f64,
-    /// The most connections that PostgreSQL was seen to hold, and how many the sibling may have.
+    /// The largest observed number of PostgreSQL connections, and how many the other instance may open.
     pub most_connections: u64,
     pub pool: u64,
 }
@@ -99,19 +99,19 @@ pub struct Kill {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Fifty {
     pub instances: usize,
-    pub cost: Cost,
+    pub cost: HeartbeatCost,
     pub offline: u64,
     pub acked: u64,
 }
 
 impl Results {
-    /// What is there under this name, or nothing yet. Figures of different kinds are not mixed.
+    /// The results in the file, or empty ones. Results of different kinds of runs are not mixed.
     pub fn load(path: &Path, quick: bool, divide: u32) -> Results {
         let new = Results::new(quick, divide);
-        let there = fs::read_to_string(path).ok();
-        let there = there.and_then(|text| serde_json::from_str::<Results>(&text).ok());
-        there
-            .filter(|there| there.kind() == new.kind())
+        let stored = fs::read_to_string(path).ok();
+        let stored = stored.and_then(|text| serde_json::from_str::<Results>(&text).ok());
+        stored
+            .filter(|stored| stored.kind() == new.kind())
             .unwrap_or(new)
     }
 
@@ -119,7 +119,7 @@ impl Results {
         (self.quick, self.debug, self.divide)
     }
 
-    /// Whether its figures say something of the service.
+    /// Whether the figures are meaningful.
     pub fn is_real(&self) -> bool {
         !self.debug && self.divide == 1
     }
@@ -141,7 +141,7 @@ impl Results {
             kill: None,
             growth: vec![],
             fifty: None,
-            far: None,
+            climb: None,
         }
     }
 

@@ -1,8 +1,8 @@
-//! How large each stage is.
+//! The size of each stage.
 
 use std::time::Duration;
 
-/// The rate of a peer that was measured on the same machine.
+/// Heartbeats per second at which a comparable service was measured on the same machine.
 pub const LOW_RATE: f64 = 333.0;
 
 #[derive(Clone, Debug)]
@@ -20,12 +20,12 @@ pub struct Sizes {
     pub growth_rate: f64,
     pub fifty_agents: u32,
     pub fifty_time: Duration,
-    /// How far up it goes, and how many come at a time: an instance's.
-    pub far_goal: u32,
-    pub far_step: u32,
-    /// How long is measured.
+    /// The largest fleet of the climb, and how many agents each step adds.
+    pub climb_goal: u32,
+    pub climb_step: u32,
+    /// The length of a measurement.
     pub window: Duration,
-    /// Arrivals a second while a fleet connects.
+    /// Agents per second while a fleet connects.
     pub arrivals: u32,
 }
 
@@ -47,12 +47,12 @@ impl Sizes {
             storm_agents: 5_000,
             kill_agents: 18_000,
             growth: vec![1_000, 2_000, 5_000, 18_000],
-            // As fast as the smallest fleet may.
+            // The most that the smallest fleet may report.
             growth_rate: 1_900.0,
             fifty_agents: 50_000,
             fifty_time: Duration::from_mins(10),
-            far_goal: 200_000,
-            far_step: 16_700,
+            climb_goal: 200_000,
+            climb_step: 16_700,
             window: Duration::from_secs(30),
             arrivals: 300,
         }
@@ -73,14 +73,14 @@ impl Sizes {
             growth_rate: 300.0,
             fifty_agents: 2_000,
             fifty_time: Duration::from_secs(60),
-            far_goal: 4_000,
-            far_step: 2_000,
+            climb_goal: 4_000,
+            climb_step: 2_000,
             window: Duration::from_secs(15),
             arrivals: 300,
         }
     }
 
-    /// Rates go with the fleets, so that each agent does what it did.
+    /// Divides the rates as well, so that each agent reports as often as before.
     fn divided(mut self, by: u32) -> Sizes {
         let agents = [
             &mut self.pace_agents,
@@ -90,8 +90,8 @@ impl Sizes {
             &mut self.storm_agents,
             &mut self.kill_agents,
             &mut self.fifty_agents,
-            &mut self.far_goal,
-            &mut self.far_step,
+            &mut self.climb_goal,
+            &mut self.climb_step,
         ];
         let fleets = self
             .rss
@@ -109,7 +109,7 @@ impl Sizes {
     }
 }
 
-/// How often each of `agents` reports for `rate` a second of all.
+/// The interval of each agent if all together report `rate` times per second.
 pub fn interval(agents: u32, rate: f64) -> Duration {
     Duration::from_secs_f64(f64::from(agents) / rate.max(0.001))
 }

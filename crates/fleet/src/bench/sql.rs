@@ -1,9 +1,8 @@
-//! The bare SQL loop: what PostgreSQL itself needs for a heartbeat, without a service in front.
+//! The bare SQL loop: the cost of a heartbeat in PostgreSQL alone, without the service.
 //!
-//! The statements are those of `samples_append` in `crates/store`, word for word (a test holds them
-//! against it), on the same tables and rows, at a given batch size and pace. They are kept by hand: a
-//! crate that measures the store from outside cannot call it. It is the one place here that speaks to
-//! PostgreSQL by itself.
+//! It executes the statements of `samples_append` in `crates/store` on the same tables and rows, at the
+//! batch size and pace that were measured with the service. The statements are copied, because this crate
+//! measures the store from outside and cannot call it; a test compares them with the store's source.
 
 use std::{pin::pin, time::Duration};
 
@@ -27,7 +26,7 @@ const COPY: &str = "
                        memory_used_bytes, memory_total_bytes, swap_used_bytes, swap_total_bytes,
                        uptime_seconds, process_count, network_rx_bytes, network_tx_bytes, disks)
     FROM STDIN (FORMAT binary)";
-const MOVE: &str = "
+const ADVANCE: &str = "
     WITH books AS (
         UPDATE agent_state s
            SET acked_seq = m.acked_seq, stored_count = s.stored_count + m.stored,
@@ -54,7 +53,7 @@ const MOVE: &str = "
                 network_rx_bytes, network_tx_bytes, disks, fullest_disk_percent, fullest_disk_mount_point)
      WHERE h.id = v.host_id AND (h.vitals_at IS NULL OR h.vitals_at <= v.sampled_at)";
 
-/// What the loop cost PostgreSQL, a heartbeat.
+/// The cost of a heartbeat in PostgreSQL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SqlCost {
     pub batch: u64,
@@ -63,24 +62,24 @@ pub struct SqlCost {
     pub wal_bytes: f64,
 }
 
-/// Of every vital sign alike.
+/// The value of every vital sign of that type.
 const FLOAT: f64 = 12.5;
 const INTEGER: i64 = 3 << 30;
 
-/// An agent, its host and its next number.
+/// An agent, its host and its next sequence number.
 struct Row {
     agent: Uuid,
     host: Uuid,
     next: i64,
 }
 
-/// Runs for `time` on a lab whose instances have stopped.
+/// Runs for `time` on a lab whose instances are stopped.
 pub async fn run(lab: &Lab, batch: u64, rate: f64, time: Duration) -> anyhow::Result<SqlCost> {
     let (client, connection) = tokio_postgres::connect(&lab.database_url(), NoTls).await?;
     let connection = tokio::spawn(connection);
     let mut rows = rows(&client).await?;
     let batch = batch.clamp(1, rows.len() as u64);
-    let (before, began) = (lab.spent().await?, Instant::now());
+    let (before, began) = (lab.usage().await?, Instant::now());
     let mut done = 0;
     while began.elapsed() < time {
         let start = done as usize % rows.len();
@@ -89,7 +88,7 @@ pub async fn run(lab: &Lab, batch: u64, rate: f64, time: Duration) -> anyhow::Re
         done += (end - start) as u64;
         sleep_until(began + Duration::from_secs_f64(done as f64 / rate)).await;
     }
-    let (after, seconds) = (lab.spent().await?, began.elapsed().as_secs_f64());
+    let (after, seconds) = (lab.usage().await?, began.elapsed().as_secs_f64());
     drop(client);
     connection.abort();
     let each = |amount: u64| amount as f64 / done.max(1) as f64;
@@ -101,7 +100,7 @@ pub async fn run(lab: &Lab, batch: u64, rate: f64, time: Duration) -> anyhow::Re
     })
 }
 
-/// In the order of their keys, as every writer takes them.
+/// In the order of their keys, in which every writer locks them.
 async fn rows(client: &Client) -> anyhow::Result<Vec<Row>> {
     let sql = "SELECT a.id, a.host_id, s.acked_seq + 1 FROM agents a JOIN agent_state s ON s.agent_id = a.id
                 WHERE a.status = 'active' ORDER BY a.id";
@@ -112,7 +111,7 @@ async fn rows(client: &Client) -> anyhow::Result<Vec<Row>> {
         next: row.get(2),
     });
     let rows: Vec<Row> = rows.collect();
-    anyhow::ensure!(!rows.is_empty(), "no agent to write for");
+    anyhow::ensure!(!rows.is_empty(), "there is no agent to write for");
     Ok(rows)
 }
 
@@ -126,7 +125,7 @@ async fn append(client: &Client, rows: &mut [Row]) -> anyhow::Result<()> {
     let locked = [(&agents as Value<'_>, Type::UUID_ARRAY)];
     client.query_typed(LOCK, &locked).await?;
     copy(client, rows, now).await?;
-    follow(client, rows, &agents, now).await?;
+    advance(client, rows, &agents, now).await?;
     client.batch_execute("COMMIT").await?;
     rows.iter_mut().for_each(|row| row.next += 1);
     Ok(())
@@ -150,8 +149,8 @@ async fn copy(client: &Client, rows: &[Row], now: Timestamp) -> anyhow::Result<(
     Ok(())
 }
 
-/// Books, hours to roll up, and latest vitals.
-async fn follow(
+/// Updates the books, the hours to roll up, and the hosts' latest vitals.
+async fn advance(
     client: &Client,
     rows: &[Row],
     agents: &[Uuid],
@@ -163,14 +162,14 @@ async fn follow(
     let hour = Timestamp::from_second(now.as_second() / 3600 * 3600)?;
     let hours = vec![hour; many];
     let (times, floats, integers) = (vec![now; many], vec![FLOAT; many], vec![INTEGER; many]);
-    let (ones, noughts) = (vec![1_i64; many], vec![0_i64; many]);
+    let (ones, zeros) = (vec![1_i64; many], vec![0_i64; many]);
     let (disks, percents, mounts) = (vec![disks(); many], vec![24_i16; many], vec!["/"; many]);
     let mut values: Vec<Param<'_>> = vec![
         (&agents, Type::UUID_ARRAY),
         (&numbers, Type::INT8_ARRAY),
         (&ones, Type::INT8_ARRAY),
-        (&noughts, Type::INT8_ARRAY),
-        (&noughts, Type::INT8_ARRAY),
+        (&zeros, Type::INT8_ARRAY),
+        (&zeros, Type::INT8_ARRAY),
         (&hours, Type::TIMESTAMPTZ_ARRAY),
         (&hosts, Type::UUID_ARRAY),
         (&hosts, Type::UUID_ARRAY),
@@ -181,11 +180,11 @@ async fn follow(
     values.push((&disks, Type::JSONB_ARRAY));
     values.push((&percents, Type::INT2_ARRAY));
     values.push((&mounts, Type::TEXT_ARRAY));
-    client.execute_typed(MOVE, &values).await?;
+    client.execute_typed(ADVANCE, &values).await?;
     Ok(())
 }
 
-/// As large as what the virtual agents report.
+/// As large as the disks that virtual agents report.
 fn disks() -> serde_json::Value {
     let disk = |mount_point: &str, device: &str| {
         serde_json::json!({
@@ -206,12 +205,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_statements_are_those_of_the_store() {
+    fn the_statements_equal_those_of_the_store() {
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let books = words(include_str!("../../../store/src/samples/books.rs"));
         let history = words(include_str!("../../../store/src/samples/history.rs"));
         assert!(books.contains(&words(LOCK)));
-        assert!(books.contains(&words(MOVE)));
+        assert!(books.contains(&words(ADVANCE)));
         assert!(history.contains(&words(COPY)));
     }
 }

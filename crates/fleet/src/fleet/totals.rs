@@ -1,24 +1,24 @@
-//! What a whole fleet has counted, at one moment.
+//! The statistics of a whole fleet at one moment, and how they are printed.
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::tally::{Clocks, Counts, Times};
+use crate::stats::{Counts, Latencies, LatencyHistogram};
 
 #[derive(Clone, Debug)]
 pub struct Totals {
     pub counts: Counts,
     pub errors: BTreeMap<String, u64>,
     /// Since the start, and since the window was opened.
-    pub clocks: Clocks,
-    pub window: Clocks,
-    /// Of the workers; memory without what they took before their first agent.
+    pub latencies: Latencies,
+    pub window: Latencies,
+    /// Of the workers; memory without what they used before their first agent.
     pub cpu_us: u64,
     pub rss_kib: u64,
     pub age: Duration,
 }
 
 impl Totals {
-    /// One line for who watches.
+    /// One line of progress.
     pub fn line(&self) -> String {
         let counts = &self.counts;
         format!(
@@ -26,23 +26,22 @@ impl Totals {
             counts.connected,
             counts.acked,
             counts.open(),
-            quantiles(&self.window.ack),
-            reasons(&self.errors)
+            format_quantiles(&self.window.ack),
+            format_errors(&self.errors)
         )
     }
 }
 
 /// p50, p99 and p999.
-pub fn quantiles(times: &Times) -> String {
+pub fn format_quantiles(times: &LatencyHistogram) -> String {
     if times.count() == 0 {
         return "–".into();
     }
-    let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|quantile| shown(times.quantile(quantile)));
+    let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|quantile| format_time(times.quantile(quantile)));
     format!("p50 {p50} p99 {p99} p999 {p999}")
 }
 
-/// To three digits or so: nobody reads more.
-pub fn shown(time: Duration) -> String {
+pub fn format_time(time: Duration) -> String {
     match time.as_micros() {
         us @ 0..1_000 => format!("{us} µs"),
         us @ 1_000..1_000_000 => format!("{:.1} ms", us as f64 / 1e3),
@@ -50,7 +49,7 @@ pub fn shown(time: Duration) -> String {
     }
 }
 
-pub fn reasons(errors: &BTreeMap<String, u64>) -> String {
+pub fn format_errors(errors: &BTreeMap<String, u64>) -> String {
     if errors.is_empty() {
         return "none".into();
     }

@@ -1,6 +1,7 @@
-//! A worker process, and what is known of all of them.
+//! The worker processes of a fleet, and what they have sent.
 
 use std::{
+    collections::{BTreeMap, HashSet},
     io::{BufRead, BufReader, Write},
     process::{Child, ChildStdin, ChildStdout, Stdio},
     sync::{Arc, Mutex},
@@ -11,50 +12,56 @@ use std::{
 use anyhow::Context;
 use svc_sandbox::{dying_with_us, spawn};
 
-use super::{held, totals::Totals};
+use super::{lock, totals::Totals};
 use crate::{
     ledger::Balance,
-    plan::{Line, Orders, Part},
-    tally::{Clocks, Counts, Told},
+    plan::{Orders, WorkerMessage, WorkerPlan},
+    stats::{Counts, Latencies, StatsUpdate},
 };
 
-/// A running worker; killed when it is dropped.
+/// A running worker; dropping it kills the process.
 #[derive(Debug)]
 pub(super) struct Worker {
     child: Child,
     input: Mutex<ChildStdin>,
 }
 
-/// What the workers have told so far.
+/// Everything that the workers have sent so far.
 #[derive(Debug, Default)]
-pub(super) struct Known {
-    latest: Vec<Told>,
-    clocks: Clocks,
-    window: Clocks,
+pub(super) struct Collected {
+    /// The latest update of each worker.
+    latest: Vec<StatsUpdate>,
+    latencies: Latencies,
+    window: Latencies,
     balances: Vec<Balance>,
-    done: usize,
+    /// The workers that have sent everything.
+    done: HashSet<usize>,
     fault: Option<String>,
 }
 
 impl Worker {
-    pub fn start(part: &Part, index: usize, known: &Arc<Mutex<Known>>) -> anyhow::Result<Worker> {
-        let program = std::env::current_exe().context("this program's own path")?;
+    pub fn start(
+        plan: &WorkerPlan,
+        index: usize,
+        collected: &Arc<Mutex<Collected>>,
+    ) -> anyhow::Result<Worker> {
+        let program = std::env::current_exe().context("the path of this program")?;
         let mut command = dying_with_us(&program);
         command.arg("worker");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = spawn(command)?;
         let mut input = child.stdin.take().context("a worker's input")?;
         let output = child.stdout.take().context("a worker's output")?;
-        writeln!(input, "{}", serde_json::to_string(part)?)?;
-        held(known).latest.push(Told::default());
-        listen(output, index, known.clone());
+        writeln!(input, "{}", serde_json::to_string(plan)?)?;
+        lock(collected).latest.push(StatsUpdate::default());
+        collect(output, index, collected.clone());
         let input = Mutex::new(input);
         Ok(Worker { child, input })
     }
 
     pub fn order(&self, orders: &Orders) -> anyhow::Result<()> {
         let line = serde_json::to_string(orders)?;
-        writeln!(held(&self.input), "{line}").context("a worker is gone")
+        writeln!(lock(&self.input), "{line}").context("a worker has ended")
     }
 }
 
@@ -65,29 +72,31 @@ impl Drop for Worker {
     }
 }
 
-/// A thread a worker, until its output ends.
-fn listen(output: ChildStdout, index: usize, known: Arc<Mutex<Known>>) {
+/// Starts the thread that reads a worker's output until it ends.
+fn collect(output: ChildStdout, index: usize, collected: Arc<Mutex<Collected>>) {
     thread::spawn(move || {
         for line in BufReader::new(output).lines().map_while(Result::ok) {
             match serde_json::from_str(&line) {
-                Ok(line) => held(&known).hear(index, line),
-                Err(error) => held(&known).fail(format!("it says {line:?}: {error}")),
+                Ok(line) => lock(&collected).receive(index, line),
+                Err(error) => lock(&collected).fail(format!("it wrote {line:?}: {error}")),
             }
         }
-        held(&known).ended();
+        lock(&collected).ended(index);
     });
 }
 
-impl Known {
-    fn hear(&mut self, index: usize, line: Line) {
-        match line {
-            Line::Told(told) => {
-                self.clocks.add(&told);
-                self.window.add(&told);
-                self.latest[index] = *told;
+impl Collected {
+    fn receive(&mut self, index: usize, message: WorkerMessage) {
+        match message {
+            WorkerMessage::Stats(update) => {
+                self.latencies.add(&update);
+                self.window.add(&update);
+                self.latest[index] = *update;
             }
-            Line::Balance(balance) => self.balances.push(balance),
-            Line::Done => self.done += 1,
+            WorkerMessage::Balance(balance) => self.balances.push(balance),
+            WorkerMessage::Done => {
+                self.done.insert(index);
+            }
         }
     }
 
@@ -95,10 +104,10 @@ impl Known {
         self.fault.get_or_insert(fault);
     }
 
-    /// An output that ends before `Done` is a worker that died.
-    fn ended(&mut self) {
-        if self.done == 0 {
-            self.fail("before it was told to".into());
+    /// A worker whose output ends before `Done` has died.
+    fn ended(&mut self, index: usize) {
+        if !self.done.contains(&index) {
+            self.fail("it ended before the order to leave".into());
         }
     }
 
@@ -107,11 +116,11 @@ impl Known {
     }
 
     pub fn is_done(&self, workers: usize) -> bool {
-        self.done == workers
+        self.done.len() == workers
     }
 
     pub fn open_window(&mut self) {
-        self.window = Clocks::default();
+        self.window = Latencies::default();
     }
 
     pub fn take_balances(&mut self) -> Vec<Balance> {
@@ -119,17 +128,17 @@ impl Known {
     }
 
     pub fn totals(&self, age: Duration) -> Totals {
-        let mut errors = std::collections::BTreeMap::new();
-        for (reason, count) in self.latest.iter().flat_map(|told| &told.errors) {
+        let mut errors = BTreeMap::new();
+        for (reason, count) in self.latest.iter().flat_map(|update| &update.errors) {
             *errors.entry(reason.clone()).or_default() += count;
         }
         Totals {
-            counts: Counts::sum(self.latest.iter().map(|told| &told.counts)),
+            counts: Counts::sum(self.latest.iter().map(|update| &update.counts)),
             errors,
-            clocks: self.clocks.clone(),
+            latencies: self.latencies.clone(),
             window: self.window.clone(),
-            cpu_us: self.latest.iter().map(|told| told.cpu_us).sum(),
-            rss_kib: self.latest.iter().map(|told| told.rss_kib).sum(),
+            cpu_us: self.latest.iter().map(|update| update.cpu_us).sum(),
+            rss_kib: self.latest.iter().map(|update| update.rss_kib).sum(),
             age,
         }
     }

@@ -1,38 +1,37 @@
-//! One instance of the service: the real binary as a process.
+//! One instance of the service: a process of the real binary.
 
 use std::{
     fs::File,
     net::{Ipv4Addr, SocketAddr},
     path::PathBuf,
-    process::{Child, ExitStatus},
-    sync::{Mutex, MutexGuard, PoisonError},
+    process::Child,
     time::Duration,
 };
 
-use anyhow::{Context, bail};
+use anyhow::{bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use svc_sandbox::{dying_with_us, free_port, spawn};
 use tokio::time::{Instant, sleep};
 
-use super::{Lab, http, ingest};
+use super::{Lab, binary, http};
 
-const START_PATIENCE: Duration = Duration::from_secs(60);
-const END_PATIENCE: Duration = Duration::from_secs(30);
-const PAUSE: Duration = Duration::from_millis(50);
-const TAIL: usize = 2_000;
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// How much of the log an error shows.
+const TAIL_BYTES: usize = 2_000;
 
-/// A running instance; killed when it is dropped.
+/// A running instance; dropping it kills the process.
 #[derive(Debug)]
 pub struct Instance {
     pub grpc: SocketAddr,
     pub http: SocketAddr,
-    child: Mutex<Child>,
-    pid: u32,
+    child: Child,
     log: PathBuf,
 }
 
 impl Instance {
-    pub(super) fn launch(
+    pub(super) fn start(
         lab: &Lab,
         number: usize,
         ports: Option<(SocketAddr, SocketAddr)>,
@@ -42,7 +41,7 @@ impl Instance {
             None => (free_address()?, free_address()?),
         };
         let log = lab.folder().join(format!("instance-{number}.log"));
-        let mut command = dying_with_us(&ingest::program()?);
+        let mut command = dying_with_us(&binary::path()?);
         command.env_clear().envs(environment(lab, grpc, http));
         let file = File::options().create(true).append(true).open(&log)?;
         command.stdout(file.try_clone()?).stderr(file);
@@ -50,67 +49,53 @@ impl Instance {
         Ok(Instance {
             grpc,
             http,
-            pid: child.id(),
-            child: Mutex::new(child),
+            child,
             log,
         })
     }
 
     pub fn pid(&self) -> u32 {
-        self.pid
+        self.child.id()
     }
 
-    /// Waits until `/healthz` answers 200; its log is the error if it ends before.
-    pub async fn serving(&self) -> anyhow::Result<()> {
-        let deadline = Instant::now() + START_PATIENCE;
+    /// Waits until `/healthz` answers 200. The error shows the end of the log.
+    pub async fn wait_until_healthy(&mut self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + START_TIMEOUT;
         while !http::get(self.http, "/healthz")
             .await
             .is_ok_and(|(status, _)| status == 200)
         {
-            if let Some(status) = self.ended() {
-                bail!("svc-ingest ended ({status}): {}", self.tail());
+            if let Some(status) = self.child.try_wait()? {
+                bail!("svc-ingest ended ({status}): {}", self.log_tail());
             }
-            anyhow::ensure!(
+            ensure!(
                 Instant::now() < deadline,
-                "svc-ingest does not serve: {}",
-                self.tail()
+                "svc-ingest is not healthy: {}",
+                self.log_tail()
             );
-            sleep(PAUSE).await;
+            sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
 
-    /// Only a child that was not yet waited for is signalled: its number may be another's afterwards.
-    pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
-        let mut child = self.child();
-        if child.try_wait()?.is_none() {
-            let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
-            kill_process(pid.context("a process id")?, signal)?;
-        }
-        Ok(())
-    }
-
-    pub fn ended(&self) -> Option<ExitStatus> {
-        self.child().try_wait().ok().flatten()
-    }
-
-    /// How long it took to end.
-    pub async fn wait_for_end(&self) -> anyhow::Result<Duration> {
+    /// Sends a signal and waits for the process to end. Returns how long that took.
+    ///
+    /// A process that was already reaped gets no signal, because its id may belong to another one.
+    pub async fn stop(&mut self, signal: Signal) -> anyhow::Result<Duration> {
         let began = Instant::now();
-        while self.ended().is_none() {
-            anyhow::ensure!(began.elapsed() < END_PATIENCE, "svc-ingest does not end");
-            sleep(PAUSE).await;
+        if self.child.try_wait()?.is_none() {
+            kill_process(Pid::from_child(&self.child), signal)?;
+        }
+        while self.child.try_wait()?.is_none() {
+            ensure!(began.elapsed() < STOP_TIMEOUT, "svc-ingest does not end");
+            sleep(POLL_INTERVAL).await;
         }
         Ok(began.elapsed())
     }
 
-    fn child(&self) -> MutexGuard<'_, Child> {
-        self.child.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn tail(&self) -> String {
+    fn log_tail(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
-        let start = text.len().saturating_sub(TAIL);
+        let start = text.len().saturating_sub(TAIL_BYTES);
         let start = text.ceil_char_boundary(start);
         text[start..].to_owned()
     }
@@ -118,9 +103,8 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        let mut child = self.child();
-        let _ = child.kill();
-        let _ = child.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -128,10 +112,10 @@ fn free_address() -> anyhow::Result<SocketAddr> {
     Ok((Ipv4Addr::LOCALHOST, free_port()?).into())
 }
 
-fn environment(lab: &Lab, grpc: SocketAddr, http: SocketAddr) -> Vec<(String, String)> {
+fn environment(lab: &Lab, grpc: SocketAddr, http: SocketAddr) -> [(&'static str, String); 9] {
     let file = |name: &str| lab.folder().join(name).display().to_string();
     let interval = format!("{}ms", lab.settings().interval.as_millis());
-    let ours = [
+    [
         ("DATABASE_URL", lab.database_url()),
         ("INGEST_TLS_CERT", file("server.crt")),
         ("INGEST_TLS_KEY", file("server.key")),
@@ -141,9 +125,5 @@ fn environment(lab: &Lab, grpc: SocketAddr, http: SocketAddr) -> Vec<(String, St
         ("INGEST_HTTP_PORT", http.port().to_string()),
         ("INGEST_HEARTBEAT_INTERVAL", interval),
         ("INGEST_LOG", "warn".into()),
-    ];
-    let ours = ours
-        .into_iter()
-        .map(|(name, value)| (name.to_owned(), value));
-    ours.chain(lab.settings().variables.clone()).collect()
+    ]
 }

@@ -1,13 +1,13 @@
-//! Progress for who watches: one line that changes on a terminal, a line now and then elsewhere.
+//! Progress on standard error: one changing line on a terminal, a line every 10 s elsewhere.
 
 use std::{
     io::{IsTerminal, Write, stderr},
     time::{Duration, Instant},
 };
 
-use crate::fleet::{Totals, quantiles, reasons};
+use crate::fleet::{Totals, format_errors, format_quantiles};
 
-const ELSEWHERE_EVERY: Duration = Duration::from_secs(10);
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub struct Progress {
@@ -29,12 +29,10 @@ impl Progress {
         }
     }
 
-    /// It is not worth an error if nobody can be shown anything.
+    /// Errors are ignored: a run does not fail because its progress cannot be shown.
     pub fn show(&mut self, totals: &Totals) {
         self.measure(totals);
-        let due = self
-            .shown_at
-            .is_none_or(|at| at.elapsed() >= ELSEWHERE_EVERY);
+        let due = self.shown_at.is_none_or(|at| at.elapsed() >= LINE_INTERVAL);
         if !self.terminal && !due {
             return;
         }
@@ -52,7 +50,7 @@ impl Progress {
         }
     }
 
-    /// Workers tell twice a second: a rate needs two of their words.
+    /// Workers send updates only twice a second, so the rate is computed when the count has changed.
     fn measure(&mut self, totals: &Totals) {
         let (age, acked) = (totals.age, totals.counts.acked);
         match self.before {
@@ -73,8 +71,8 @@ impl Progress {
             totals.counts.connected,
             self.agents,
             self.rate,
-            quantiles(&totals.window.ack),
-            reasons(&totals.errors)
+            format_quantiles(&totals.window.ack),
+            format_errors(&totals.errors)
         )
     }
 }

@@ -1,4 +1,4 @@
-//! What a run found, for people and for programs.
+//! The report of a run, as Markdown and JSON.
 
 use std::{
     collections::BTreeMap,
@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use super::{audit::Books, service::ServiceCost};
 use crate::{
     fleet::Totals,
-    proc::Machine,
-    tally::{Counts, Times},
+    procfs::Machine,
+    stats::{Counts, LatencyHistogram},
 };
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -30,14 +30,14 @@ pub struct Report {
     pub enrol: Quantiles,
     pub absence: Quantiles,
     pub cost: AgentCost,
-    /// Where its metrics were asked for.
+    /// Present if `--http` was given.
     pub service: Option<ServiceCost>,
     pub books: Books,
-    /// What kept the fleet from settling, if something did.
+    /// Why the fleet did not settle, if it did not.
     pub unsettled: Option<String>,
 }
 
-/// In milliseconds.
+/// Latencies in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Quantiles {
     pub count: u64,
@@ -47,7 +47,7 @@ pub struct Quantiles {
     pub max_ms: f64,
 }
 
-/// What a virtual agent costs.
+/// The cost of a virtual agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AgentCost {
     pub kib: f64,
@@ -56,7 +56,7 @@ pub struct AgentCost {
 }
 
 impl Quantiles {
-    pub fn of(times: &Times) -> Quantiles {
+    pub fn of(times: &LatencyHistogram) -> Quantiles {
         let at = |quantile| millis(times.quantile(quantile));
         Quantiles {
             count: times.count(),
@@ -81,10 +81,10 @@ impl Report {
             seconds,
             counts: totals.counts.clone(),
             errors: totals.errors.clone(),
-            ack: Quantiles::of(&totals.clocks.ack),
-            connect: Quantiles::of(&totals.clocks.connect),
-            enrol: Quantiles::of(&totals.clocks.enrol),
-            absence: Quantiles::of(&totals.clocks.absence),
+            ack: Quantiles::of(&totals.latencies.ack),
+            connect: Quantiles::of(&totals.latencies.connect),
+            enrol: Quantiles::of(&totals.latencies.enrol),
+            absence: Quantiles::of(&totals.latencies.absence),
             cost: AgentCost {
                 kib: totals.rss_kib as f64 / f64::from(agents.max(1)),
                 cpu_us_per_report: cpu / totals.counts.reports_acked.max(1) as f64,
@@ -96,7 +96,7 @@ impl Report {
         }
     }
 
-    /// Whether the books balance, and something was there to be booked.
+    /// Whether the books balance and at least one sample was acknowledged.
     pub fn passed(&self) -> bool {
         self.books.balance() && self.books.acked > 0 && self.unsettled.is_none()
     }
@@ -147,10 +147,10 @@ impl Report {
             ),
             self.tables(),
             format!(
-                "A virtual agent: {:.1} KiB; {:.1} µs of CPU a report; {:.2} cores for all.",
+                "Each virtual agent: {:.1} KiB, {:.1} µs of CPU per report; {:.2} cores for all.",
                 self.cost.kib, self.cost.cpu_us_per_report, self.cost.cores
             ),
-            format!("Errors: {}.", crate::fleet::reasons(&self.errors)),
+            format!("Errors: {}.", crate::fleet::format_errors(&self.errors)),
         ];
         lines.extend(self.service.iter().map(service));
         lines.extend(
@@ -164,9 +164,9 @@ impl Report {
 
     fn tables(&self) -> String {
         match self.books.tables {
-            None => "No database was given: the ledgers alone were looked at.".into(),
+            None => "No database was given: only the ledgers were checked.".into(),
             Some(tables) => format!(
-                "In PostgreSQL: {} stored, {} missing, {} twice, {} not in the books, {} gaps.",
+                "In PostgreSQL: {} stored, {} missing, {} stored twice, {} not in the books, {} gaps.",
                 tables.stored, tables.missing, tables.twice, tables.unbooked, tables.gaps
             ),
         }
@@ -175,7 +175,7 @@ impl Report {
 
 fn service(cost: &ServiceCost) -> String {
     format!(
-        "The service: {:.1} µs of CPU and {:.3} transactions a report, {:.1} KiB an agent.",
+        "The service: {:.1} µs of CPU and {:.3} transactions per report, {:.1} KiB per agent.",
         cost.cpu_us_per_report, cost.transactions_per_report, cost.kib_per_agent
     )
 }

@@ -1,4 +1,4 @@
-//! What the service says of itself on its HTTP port, before and after: CPU, memory, transactions.
+//! The cost of a run to the service, by its own metrics before and after: CPU, memory, transactions.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::lab::http;
 
-/// All instances together.
+/// The sums of all instances.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Scrape {
     cpu_seconds: f64,
@@ -15,10 +15,10 @@ pub struct Scrape {
     transactions: f64,
 }
 
-/// What a run cost the service, as it says itself.
+/// The cost of a run to the service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServiceCost {
-    /// Connecting and registering included.
+    /// Includes connecting and registering.
     pub cpu_us_per_report: f64,
     pub kib_per_agent: f64,
     pub transactions_per_report: f64,
@@ -46,7 +46,7 @@ impl Scrape {
         }
     }
 
-    pub fn until(&self, after: &Scrape, reports: u64, agents: u32) -> ServiceCost {
+    pub fn cost_until(&self, after: &Scrape, reports: u64, agents: u32) -> ServiceCost {
         let each = |amount: f64| amount / reports.max(1) as f64;
         let bytes = after.resident_bytes - self.resident_bytes;
         ServiceCost {
@@ -77,7 +77,7 @@ mod tests {
         let mut scrape = Scrape::default();
         scrape.add(page);
         scrape.add(page);
-        let cost = Scrape::default().until(&scrape, 10, 2);
+        let cost = Scrape::default().cost_until(&scrape, 10, 2);
         assert_eq!(cost.cpu_us_per_report, 300_000.0);
         assert_eq!(cost.kib_per_agent, 2.0);
         assert_eq!(cost.transactions_per_report, 1.4);

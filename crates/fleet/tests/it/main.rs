@@ -66,7 +66,6 @@ async fn a_fleet_is_run_again_as_the_same_agents() -> anyhow::Result<()> {
         instances: 1,
         interval: Duration::from_secs(1),
         durable: false,
-        variables: vec![],
     })
     .await?;
     let folder = tempfile::tempdir()?;

@@ -1,8 +1,8 @@
-//! As far up as memory goes: a fleet that grows by an instance and its agents at a time.
+//! The climb: how many agents fit on the machine. Each step adds one instance and its agents.
 //!
-//! It stops by itself, at the goal, while the machine still has memory left, or when its time is
-//! used up, and says why. All agents that came stay, report, and must be in the books at the end. They
-//! report seldom: what is asked is how many fit, and who lets them in shares the machine with them.
+//! It ends at the goal, or before a further step would use up the memory or the time, and the result says
+//! why. All agents stay connected and report until the end, and the audit includes all of them. They report
+//! rarely, because the question is how many fit, and the fleet shares the machine with the service.
 
 use std::time::Duration;
 
@@ -12,35 +12,35 @@ use tokio::time::{Instant, sleep};
 use super::{note, sizes::Sizes};
 use crate::{
     fleet::{Fleet, Outcome, Totals},
-    lab::{Lab, Settings, Spent},
+    lab::{Lab, ResourceUsage, Settings},
     plan::Plan,
-    proc,
+    procfs,
     run::{audit::Books, report::Quantiles},
 };
 
 const INTERVAL: Duration = Duration::from_secs(240);
-/// No step begins later: the stage as a whole has a limit, too.
-const TIME: Duration = Duration::from_mins(30);
-/// For those who came last to have begun.
-const REST: Duration = Duration::from_secs(5);
-/// For a look at what so many cost.
+/// No step starts later: the stage as a whole has a deadline.
+const TIME_LIMIT: Duration = Duration::from_mins(30);
+/// For the agents of the last step to start reporting.
+const SETTLE_TIME: Duration = Duration::from_secs(5);
+/// The length of the measurement of a step.
 const WINDOW: Duration = Duration::from_secs(15);
-/// For a step's agents to be connected after their ramp, and for all to settle.
-const PATIENCE: Duration = Duration::from_secs(300);
-/// What the machine keeps for everything else.
-const LEAST_MIB: u64 = 1_500;
+/// For the agents of a step to connect after their ramp, and for all samples to be acknowledged.
+const TIMEOUT: Duration = Duration::from_secs(300);
+/// Memory that must stay available for everything else.
+const RESERVED_MIB: u64 = 1_500;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Far {
+pub struct ClimbResult {
     pub goal: u32,
     pub steps: Vec<Step>,
-    /// Why it went no further.
+    /// Why the climb ended.
     pub stopped: String,
     pub offline: u64,
     pub acked: u64,
 }
 
-/// What it cost with so many agents.
+/// The cost with a given number of agents.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Step {
     pub agents: u32,
@@ -49,7 +49,7 @@ pub struct Step {
     pub service_cores: f64,
     pub postgres_cores: f64,
     pub fleet_cores: f64,
-    /// The worst of the fleet's parts.
+    /// The highest of all fleets.
     pub p99_ms: f64,
     pub service_mib: u64,
     pub fleet_mib: u64,
@@ -63,26 +63,25 @@ struct Climb {
     ramp: Duration,
 }
 
-pub async fn run(sizes: &Sizes) -> anyhow::Result<Far> {
+pub async fn run(sizes: &Sizes) -> anyhow::Result<ClimbResult> {
     let lab = Lab::start(Settings {
         instances: 1,
         interval: INTERVAL,
         durable: true,
-        variables: vec![],
     });
     let mut climb = Climb {
         lab: lab.await?,
         fleets: vec![],
-        step: sizes.far_step,
-        ramp: sizes.ramp(sizes.far_step),
+        step: sizes.climb_step,
+        ramp: sizes.ramp(sizes.climb_step),
     };
     let (began, mut steps) = (Instant::now(), Vec::<Step>::new());
     let stopped = loop {
         if let Err(error) = climb.grow().await {
-            break format!("{} more could not connect: {error:#}", climb.step);
+            break format!("{} more agents could not connect: {error:#}", climb.step);
         }
         steps.push(climb.measure().await?);
-        if let Some(why) = enough(&steps, sizes.far_goal, began.elapsed()) {
+        if let Some(why) = reason_to_stop(&steps, sizes.climb_goal, began.elapsed()) {
             break why;
         }
     };
@@ -90,8 +89,8 @@ pub async fn run(sizes: &Sizes) -> anyhow::Result<Far> {
     let offline = climb.lab.times_offline().await?;
     let books = climb.finish().await?;
     anyhow::ensure!(books.balance(), "the books do not balance: {books:?}");
-    Ok(Far {
-        goal: sizes.far_goal,
+    Ok(ClimbResult {
+        goal: sizes.climb_goal,
         steps,
         stopped,
         offline,
@@ -99,27 +98,27 @@ pub async fn run(sizes: &Sizes) -> anyhow::Result<Far> {
     })
 }
 
-/// Whether to stop here: at the goal, or where another step like the last would not fit.
-fn enough(steps: &[Step], goal: u32, so_far: Duration) -> Option<String> {
+/// The climb ends at the goal, or if another step like the last one would not fit.
+fn reason_to_stop(steps: &[Step], goal: u32, elapsed: Duration) -> Option<String> {
     let last = steps.last()?;
     if last.agents >= goal {
-        return Some("the goal was reached".into());
+        return Some("the goal is reached".into());
     }
-    if so_far > TIME {
-        return Some(format!("{} minutes were used up", TIME.as_secs() / 60));
+    if elapsed > TIME_LIMIT {
+        return Some(format!("{} minutes are used up", TIME_LIMIT.as_secs() / 60));
     }
     let before = steps.iter().rev().nth(1).map(|step| step.available_mib);
     let taken = before.map_or(0, |before| before.saturating_sub(last.available_mib));
-    (last.available_mib < taken + LEAST_MIB).then(|| {
+    (last.available_mib < taken + RESERVED_MIB).then(|| {
         format!(
-            "memory: {} MiB are left, and a step takes {taken}",
+            "memory: {} MiB are available, and a step takes {taken} MiB",
             last.available_mib
         )
     })
 }
 
 impl Climb {
-    /// One more instance, and agents that come to it alone.
+    /// Adds an instance, and agents that connect only to it.
     async fn grow(&mut self) -> anyhow::Result<()> {
         if !self.fleets.is_empty() {
             self.lab.add_instance().await?;
@@ -136,7 +135,7 @@ impl Climb {
         };
         self.fleets.push(Fleet::start(plan, 1)?);
         for fleet in &self.fleets {
-            fleet.all_connected(self.ramp + PATIENCE).await?;
+            fleet.all_connected(self.ramp + TIMEOUT).await?;
         }
         Ok(())
     }
@@ -146,48 +145,49 @@ impl Climb {
     }
 
     async fn measure(&self) -> anyhow::Result<Step> {
-        sleep(REST).await;
+        sleep(SETTLE_TIME).await;
         for fleet in &self.fleets {
             fleet.open_window();
         }
-        let (before, began) = (self.look().await?, Instant::now());
+        let ((usage_before, before), began) = (self.read().await?, Instant::now());
         sleep(WINDOW).await;
-        let (after, seconds) = (self.look().await?, began.elapsed().as_secs_f64());
+        let (usage, after) = self.read().await?;
+        let seconds = began.elapsed().as_secs_f64();
         let cores = |us: u64| us as f64 / 1e6 / seconds;
-        let fleet = |totals: &[Totals], value: fn(&Totals) -> u64| -> u64 {
+        let sum = |totals: &[Totals], value: fn(&Totals) -> u64| -> u64 {
             totals.iter().map(value).sum()
         };
-        let grown = |value: fn(&Totals) -> u64| fleet(&after.1, value) - fleet(&before.1, value);
+        let grown = |value: fn(&Totals) -> u64| sum(&after, value) - sum(&before, value);
         let p99 = |totals: &Totals| Quantiles::of(&totals.window.ack).p99_ms;
         let step = Step {
             agents: self.agents(),
             instances: self.lab.instances.len(),
             per_second: grown(|totals| totals.counts.reports_acked) as f64 / seconds,
-            service_cores: cores(after.0.services.cpu_us - before.0.services.cpu_us),
-            postgres_cores: cores(after.0.postgres.cpu_us - before.0.postgres.cpu_us),
+            service_cores: cores(usage.services.cpu_us - usage_before.services.cpu_us),
+            postgres_cores: cores(usage.postgres.cpu_us - usage_before.postgres.cpu_us),
             fleet_cores: cores(grown(|totals| totals.cpu_us)),
-            p99_ms: after.1.iter().map(p99).fold(0.0, f64::max),
-            service_mib: after.0.services.rss_kib / 1024,
-            fleet_mib: fleet(&after.1, |totals| totals.rss_kib) / 1024,
-            available_mib: proc::available_mib(),
+            p99_ms: after.iter().map(p99).fold(0.0, f64::max),
+            service_mib: usage.services.rss_kib / 1024,
+            fleet_mib: sum(&after, |totals| totals.rss_kib) / 1024,
+            available_mib: procfs::available_mib(),
         };
         note(&format!("{step:?}"));
         Ok(step)
     }
 
-    async fn look(&self) -> anyhow::Result<(Spent, Vec<Totals>)> {
-        let spent = self.lab.spent().await?;
-        Ok((spent, self.fleets.iter().map(Fleet::totals).collect()))
+    async fn read(&self) -> anyhow::Result<(ResourceUsage, Vec<Totals>)> {
+        let usage = self.lab.usage().await?;
+        Ok((usage, self.fleets.iter().map(Fleet::totals).collect()))
     }
 
-    /// Settles all, and holds their books together against the database.
+    /// Waits for all acknowledgements, and audits the database with the balances of all fleets.
     async fn finish(self) -> anyhow::Result<Books> {
         let agents = self.fleets.iter().map(Fleet::agents).sum();
         for fleet in &self.fleets {
             fleet.order(|orders| orders.quiet = true)?;
         }
         for fleet in &self.fleets {
-            fleet.settle(PATIENCE).await?;
+            fleet.settle(TIMEOUT).await?;
         }
         let mut all: Option<Outcome> = None;
         for fleet in self.fleets {
@@ -197,7 +197,7 @@ impl Climb {
                 None => all = Some(outcome),
             }
         }
-        let all = all.ok_or_else(|| anyhow::anyhow!("nobody came"))?;
+        let all = all.ok_or_else(|| anyhow::anyhow!("no agent connected"))?;
         Books::of(&all, Some(&self.lab.database_url()), agents).await
     }
 }
@@ -222,13 +222,13 @@ mod tests {
     }
 
     #[test]
-    fn it_stops_at_the_goal_and_before_memory_or_time_is_used_up() {
+    fn the_climb_ends_at_the_goal_or_before_memory_or_time_is_used_up() {
         let steps = [step(10, 9_000), step(20, 7_000)];
-        let soon = Duration::from_mins(5);
-        assert_eq!(enough(&steps, 100, soon), None);
-        assert!(enough(&steps, 20, soon).is_some());
-        assert!(enough(&steps, 100, TIME * 2).is_some());
+        let early = Duration::from_mins(5);
+        assert_eq!(reason_to_stop(&steps, 100, early), None);
+        assert!(reason_to_stop(&steps, 20, early).is_some());
+        assert!(reason_to_stop(&steps, 100, TIME_LIMIT * 2).is_some());
         let steps = [step(10, 5_000), step(20, 3_000)];
-        assert!(enough(&steps, 100, soon).is_some_and(|why| why.contains("memory")));
+        assert!(reason_to_stop(&steps, 100, early).is_some_and(|why| why.contains("memory")));
     }
 }

@@ -1,4 +1,4 @@
-//! What must hold, and whether it did: a line each.
+//! The expectations of a scenario, and the check of each.
 
 use std::{fmt, time::Duration};
 
@@ -6,58 +6,58 @@ use jiff::fmt::serde::unsigned_duration::friendly::compact;
 use serde::Deserialize;
 
 use crate::{
-    fleet::{Totals, reasons, shown},
+    fleet::{Totals, format_errors, format_time},
     run::audit::Books,
 };
 
-/// What is left out is not asked for. The books are always.
+/// An expectation that is left out is not checked. The books are always checked.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Must {
+pub struct Expectations {
     /// From the end of the ramp until all agents have a stream.
     #[serde(with = "compact::optional")]
     pub connected_within: Option<Duration>,
-    /// From a fault until all agents have a stream and were acknowledged something new.
+    /// From a fault until all agents have a stream and a new acknowledgement.
     #[serde(with = "compact::optional")]
     pub back_within: Option<Duration>,
-    /// Acknowledgements after all were connected.
+    /// Acknowledgements after all agents were connected.
     #[serde(with = "compact::optional")]
     pub ack_p99: Option<Duration>,
     /// From Register to the JWT.
     #[serde(with = "compact::optional")]
     pub enrol_p99: Option<Duration>,
-    /// How often agents may have gone offline.
+    /// How often agents may go offline.
     pub offline_at_most: Option<u64>,
     /// Every agent keeps its first stream.
     pub streams_kept: bool,
-    /// No agent met an error.
+    /// No agent counted an error.
     pub no_errors: bool,
-    /// While the database is away nothing is acknowledged.
+    /// Nothing is acknowledged while the database is down.
     pub silent_while_away: bool,
-    /// Every copy is refused, and none is welcomed.
+    /// Every clone is refused, and none is welcomed.
     pub copies_refused: bool,
-    /// Whether samples are rejected: some must be, or none may.
+    /// true: some samples must be rejected; false: none may be.
     pub rejections: Option<bool>,
-    /// From SIGTERM to the end of an instance.
+    /// From SIGTERM to the exit of an instance.
     #[serde(with = "compact::optional")]
     pub exit_within: Option<Duration>,
-    /// Samples that are acknowledged after a backfill, for each agent.
+    /// The least number of acknowledged samples per agent.
     pub backfilled: Option<u64>,
-    /// SQL statements a sample that was acknowledged, of everything the instances do.
+    /// SQL statements per acknowledged sample, counting everything that the instances execute.
     pub statements_at_most: Option<f64>,
 }
 
-/// What was seen.
+/// What happened while a scenario ran.
 #[derive(Debug)]
-pub struct Seen {
+pub struct Observations {
     pub agents: u64,
     pub connected: Duration,
     pub slowest_back: Duration,
     pub slowest_exit: Duration,
-    pub acked_while_away: u64,
+    pub acked_while_down: u64,
     pub copies: u64,
     pub offline: u64,
-    /// That PostgreSQL was asked after all were connected.
+    /// SQL statements after all agents were connected.
     pub statements: u64,
     pub totals: Totals,
     pub books: Books,
@@ -81,7 +81,7 @@ impl Check {
     }
 
     fn within(name: &'static str, found: Duration, most: Duration) -> Check {
-        let text = format!("{}, at most {}", shown(found), shown(most));
+        let text = format!("{}, at most {}", format_time(found), format_time(most));
         Check::new(name, found <= most, text)
     }
 }
@@ -93,10 +93,10 @@ impl fmt::Display for Check {
     }
 }
 
-impl Must {
-    /// What is left when nothing may fail for being slow.
-    pub fn without_times(self) -> Must {
-        Must {
+impl Expectations {
+    /// Without the expectations that a slow machine could fail.
+    pub fn without_times(self) -> Expectations {
+        Expectations {
             connected_within: None,
             back_within: None,
             ack_p99: None,
@@ -106,87 +106,65 @@ impl Must {
         }
     }
 
-    /// How many lines it asks for, beside the books.
-    pub fn lines(&self) -> usize {
-        let times = [
-            self.connected_within,
-            self.back_within,
-            self.ack_p99,
-            self.enrol_p99,
-            self.exit_within,
-        ];
-        let flags = [
-            self.streams_kept,
-            self.no_errors,
-            self.silent_while_away,
-            self.copies_refused,
-            self.offline_at_most.is_some(),
-            self.rejections.is_some(),
-            self.backfilled.is_some(),
-            self.statements_at_most.is_some(),
-        ];
-        times.iter().flatten().count() + flags.iter().filter(|flag| **flag).count()
-    }
-
-    pub fn checks(&self, seen: &Seen) -> Vec<Check> {
-        let mut checks = vec![books(&seen.books)];
-        checks.extend(self.times(seen));
-        checks.extend(self.counts(seen));
-        checks.extend(self.behaviour(seen));
+    pub fn checks(&self, observed: &Observations) -> Vec<Check> {
+        let mut checks = vec![books(&observed.books)];
+        checks.extend(self.times(observed));
+        checks.extend(self.counts(observed));
+        checks.extend(self.behaviour(observed));
         checks
     }
 
-    fn times(&self, seen: &Seen) -> impl Iterator<Item = Check> {
-        let clocks = &seen.totals;
-        let ack = clocks.window.ack.quantile(0.99);
-        let enrol = clocks.clocks.enrol.quantile(0.99);
+    fn times(&self, observed: &Observations) -> impl Iterator<Item = Check> {
+        let totals = &observed.totals;
+        let ack = totals.window.ack.quantile(0.99);
+        let enrol = totals.latencies.enrol.quantile(0.99);
         let times = [
-            ("all connected", seen.connected, self.connected_within),
+            ("all connected", observed.connected, self.connected_within),
             (
                 "all back and acknowledged",
-                seen.slowest_back,
+                observed.slowest_back,
                 self.back_within,
             ),
             ("acknowledgement p99", ack, self.ack_p99),
             ("Register to JWT p99", enrol, self.enrol_p99),
-            ("SIGTERM to exit", seen.slowest_exit, self.exit_within),
+            ("SIGTERM to exit", observed.slowest_exit, self.exit_within),
         ];
         let asked = times.into_iter();
         asked.filter_map(|(name, found, most)| Some(Check::within(name, found, most?)))
     }
 
-    fn counts(&self, seen: &Seen) -> Vec<Check> {
-        let counts = &seen.totals.counts;
+    fn counts(&self, observed: &Observations) -> Vec<Check> {
+        let counts = &observed.totals.counts;
         let mut checks = Vec::new();
         if let Some(most) = self.offline_at_most {
-            let found = format!("{} times, at most {most}", seen.offline);
-            checks.push(Check::new("went offline", seen.offline <= most, found));
+            let found = format!("{} times, at most {most}", observed.offline);
+            checks.push(Check::new("went offline", observed.offline <= most, found));
         }
         if let Some(some) = self.rejections {
             let held = (counts.rejected > 0) == some;
             checks.push(Check::new("samples rejected", held, counts.rejected));
         }
         if let Some(each) = self.backfilled {
-            let wanted = each * seen.agents;
+            let wanted = each * observed.agents;
             let found = format!("{} of at least {wanted}", counts.acked);
             checks.push(Check::new("backfilled", counts.acked >= wanted, found));
         }
         if let Some(most) = self.statements_at_most {
-            let each = seen.statements as f64 / counts.acked.max(1) as f64;
+            let each = observed.statements as f64 / counts.acked.max(1) as f64;
             let found = format!("{each:.2}, at most {most}");
-            checks.push(Check::new("statements a sample", each <= most, found));
+            checks.push(Check::new("statements per sample", each <= most, found));
         }
         checks
     }
 
-    fn behaviour(&self, seen: &Seen) -> Vec<Check> {
-        let (counts, errors) = (&seen.totals.counts, &seen.totals.errors);
-        let kept = counts.streams == seen.agents;
-        let silent = seen.acked_while_away == 0;
-        let refused = counts.copies_refused == seen.copies && counts.copies_welcomed == 0;
+    fn behaviour(&self, observed: &Observations) -> Vec<Check> {
+        let (counts, errors) = (&observed.totals.counts, &observed.totals.errors);
+        let kept = counts.streams == observed.agents;
+        let silent = observed.acked_while_down == 0;
+        let refused = counts.copies_refused == observed.copies && counts.copies_welcomed == 0;
         let copies = format!(
             "{} of {}, {} welcomed",
-            counts.copies_refused, seen.copies, counts.copies_welcomed
+            counts.copies_refused, observed.copies, counts.copies_welcomed
         );
         let all = [
             (
@@ -199,18 +177,18 @@ impl Must {
                 self.no_errors,
                 "no errors",
                 errors.is_empty(),
-                reasons(errors),
+                format_errors(errors),
             ),
             (
                 self.silent_while_away,
-                "acknowledged while the database was away",
+                "acknowledged while the database was down",
                 silent,
-                seen.acked_while_away.to_string(),
+                observed.acked_while_down.to_string(),
             ),
             (
                 self.copies_refused,
                 "copies refused",
-                refused && seen.copies > 0,
+                refused && observed.copies > 0,
                 copies,
             ),
         ];
@@ -224,7 +202,7 @@ impl Must {
 fn books(books: &Books) -> Check {
     let tables = books.tables.unwrap_or_default();
     let found = format!(
-        "{} taken, {} acknowledged, {} rejected; {} missing, {} twice, {} unbooked, {} gaps, {} promises broken",
+        "{} taken, {} acknowledged, {} rejected; {} missing, {} stored twice, {} not in the books, {} gaps, {} broken promises",
         books.taken,
         books.acked,
         books.rejected,
@@ -239,4 +217,4 @@ fn books(books: &Books) -> Check {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

@@ -1,4 +1,4 @@
-//! What is measured: the service on its own PostgreSQL, or the bare echo.
+//! The system that is measured: the service with its own PostgreSQL, or the bare echo server.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -7,131 +7,131 @@ use std::{
 };
 
 use anyhow::Context;
+use rustix::process::Signal;
 use svc_sandbox::{Identity, dying_with_us, free_port, spawn};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
 use crate::{
-    lab::{Lab, Settings, Spent},
-    proc,
+    lab::{Lab, ResourceUsage, Settings},
+    procfs,
 };
 
-const START_PATIENCE: Duration = Duration::from_secs(20);
-/// Agents are told what to do by the bench; the service is only not to miss them.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// The bench sets the interval of the agents itself. The service's interval only must be long enough that it
+/// never declares an agent silent.
 const INTERVAL: Duration = Duration::from_hours(1);
 
 #[derive(Debug)]
-pub enum Subject {
+pub enum System {
     Service(Box<Lab>),
-    Echo(Echo),
+    Echo(EchoServer),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SystemKind {
     Service { instances: usize },
     Echo,
 }
 
-impl Subject {
-    pub async fn start(kind: Kind) -> anyhow::Result<Subject> {
+impl System {
+    pub async fn start(kind: SystemKind) -> anyhow::Result<System> {
         match kind {
-            Kind::Echo => Ok(Subject::Echo(Echo::start().await?)),
-            Kind::Service { instances } => {
+            SystemKind::Echo => Ok(System::Echo(EchoServer::start().await?)),
+            SystemKind::Service { instances } => {
                 let lab = Lab::start(Settings {
                     instances,
                     interval: INTERVAL,
                     durable: true,
-                    variables: vec![],
                 });
-                Ok(Subject::Service(Box::new(lab.await?)))
+                Ok(System::Service(Box::new(lab.await?)))
             }
         }
     }
 
     pub fn targets(&self) -> Vec<SocketAddr> {
         match self {
-            Subject::Service(lab) => lab.targets(),
-            Subject::Echo(echo) => vec![echo.address],
+            System::Service(lab) => lab.targets(),
+            System::Echo(echo) => vec![echo.address],
         }
     }
 
     pub async fn token(&self, uses: u32) -> anyhow::Result<String> {
         match self {
-            Subject::Service(lab) => lab.token(uses).await,
-            Subject::Echo(_) => Ok(String::new()),
+            System::Service(lab) => lab.token(uses).await,
+            System::Echo(_) => Ok(String::new()),
         }
     }
 
-    /// Processes that have held no agent yet, on the same ports and data.
-    pub async fn start_again(&mut self) -> anyhow::Result<()> {
+    /// Restarts the processes on the same ports and data.
+    pub async fn restart(&mut self) -> anyhow::Result<()> {
         match self {
-            Subject::Echo(echo) => {
+            System::Echo(echo) => {
                 echo.stop();
                 echo.child = launch(&echo.folder, echo.address)?;
-                echo.answers().await
+                echo.wait_until_listening().await
             }
-            Subject::Service(lab) => {
+            System::Service(lab) => {
                 for index in 0..lab.instances.len() {
-                    lab.instances[index].signal(rustix::process::Signal::TERM)?;
-                    lab.instances[index].wait_for_end().await?;
-                    lab.start_again(index).await?;
+                    lab.instances[index].stop(Signal::TERM).await?;
+                    lab.restart(index).await?;
                 }
                 Ok(())
             }
         }
     }
 
-    pub async fn spent(&self) -> anyhow::Result<Spent> {
+    pub async fn usage(&self) -> anyhow::Result<ResourceUsage> {
         match self {
-            Subject::Service(lab) => lab.spent().await,
-            Subject::Echo(echo) => Ok(Spent {
-                services: proc::cost(echo.child.id())?,
-                ..Spent::default()
+            System::Service(lab) => lab.usage().await,
+            System::Echo(echo) => Ok(ResourceUsage {
+                services: procfs::usage(echo.child.id())?,
+                ..ResourceUsage::default()
             }),
         }
     }
 
     pub fn database_url(&self) -> Option<String> {
         match self {
-            Subject::Service(lab) => Some(lab.database_url()),
-            Subject::Echo(_) => None,
+            System::Service(lab) => Some(lab.database_url()),
+            System::Echo(_) => None,
         }
     }
 
-    /// The lab of a service.
+    /// The lab of the service; the echo server has none.
     pub fn lab(&mut self) -> anyhow::Result<&mut Lab> {
         match self {
-            Subject::Service(lab) => Ok(lab),
-            Subject::Echo(_) => anyhow::bail!("the echo has no lab"),
+            System::Service(lab) => Ok(lab),
+            System::Echo(_) => anyhow::bail!("the echo server has no lab"),
         }
     }
 }
 
-/// The bare echo as a process; killed when it is dropped.
+/// The process of the bare echo server; dropping it kills the process.
 #[derive(Debug)]
-pub struct Echo {
+pub struct EchoServer {
     address: SocketAddr,
     child: Child,
     folder: TempDir,
 }
 
-impl Echo {
-    async fn start() -> anyhow::Result<Echo> {
+impl EchoServer {
+    async fn start() -> anyhow::Result<EchoServer> {
         let folder = tempfile::tempdir()?;
         Identity::server(&["localhost", "127.0.0.1"])?.write(folder.path(), "server")?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
         let child = launch(&folder, address)?;
-        let echo = Echo {
+        let echo = EchoServer {
             address,
             child,
             folder,
         };
-        echo.answers().await?;
+        echo.wait_until_listening().await?;
         Ok(echo)
     }
 
-    async fn answers(&self) -> anyhow::Result<()> {
-        svc_sandbox::eventually("the echo answers", START_PATIENCE, async || {
+    async fn wait_until_listening(&self) -> anyhow::Result<()> {
+        svc_sandbox::eventually("the echo server listens", START_TIMEOUT, async || {
             TcpStream::connect(self.address).await.is_ok()
         })
         .await
@@ -143,14 +143,14 @@ impl Echo {
     }
 }
 
-impl Drop for Echo {
+impl Drop for EchoServer {
     fn drop(&mut self) {
         self.stop();
     }
 }
 
 fn launch(folder: &TempDir, address: SocketAddr) -> anyhow::Result<Child> {
-    let own = std::env::current_exe().context("this program's own path")?;
+    let own = std::env::current_exe().context("the path of this program")?;
     let mut command = dying_with_us(&own);
     command.args(["bare-echo", "--port", &address.port().to_string()]);
     command.arg("--cert").arg(folder.path().join("server.crt"));

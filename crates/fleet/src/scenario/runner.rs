@@ -1,4 +1,4 @@
-//! Plays a scenario: starts the lab and the fleet, does each step, and looks what held.
+//! Runs a scenario: starts the lab and the fleet, does each step, and checks the expectations.
 
 use std::{
     io::{Write, stderr},
@@ -11,68 +11,68 @@ use tokio::time::sleep;
 
 use super::{
     Scenario, Step,
-    must::{Check, Seen},
+    expectations::{Check, Observations},
 };
 use crate::{
-    fleet::{Fleet, shown},
+    fleet::{Fleet, Totals, format_time},
     lab::{Lab, Settings},
     plan::{Away, Plan},
     run::audit::Books,
 };
 
 const AGENTS_PER_INSTANCE: u32 = 18_000;
-/// Longer than anything may take: what a scenario asks for is checked at its end.
-const PATIENCE: Duration = Duration::from_secs(300);
-/// What was committed before a fault may still be on its way, and workers tell twice a second.
-const ON_ITS_WAY: Duration = Duration::from_secs(3);
+/// Longer than any step may take. The scenario's own limits are checked at its end.
+const STEP_TIMEOUT: Duration = Duration::from_secs(300);
+/// Acknowledgements of commits from before the fault may still arrive for this long, and workers send their
+/// counts only twice a second.
+const ACK_DELAY: Duration = Duration::from_secs(3);
 
-struct Stage<'a> {
+struct Runner<'a> {
     scenario: &'a Scenario,
     lab: Lab,
     fleet: Fleet,
     slowest_back: Duration,
     slowest_exit: Duration,
-    acked_while_away: u64,
+    acked_while_down: u64,
     copies: u64,
-    statements: u64,
+    statements_before: u64,
 }
 
-pub async fn play(scenario: &Scenario) -> anyhow::Result<Vec<Check>> {
+pub async fn run(scenario: &Scenario) -> anyhow::Result<Vec<Check>> {
     let lab = Lab::start(Settings {
         instances: instances(scenario),
         interval: scenario.interval,
         durable: false,
-        variables: vec![],
     })
     .await?;
     let plan = plan(scenario, &lab).await?;
     let fleet = Fleet::start(plan, 0)?;
-    let connected = fleet.all_connected(scenario.ramp + PATIENCE).await?;
+    let connected = fleet.all_connected(scenario.ramp + STEP_TIMEOUT).await?;
     note(&format!(
         "{} agents connected after {}",
         scenario.agents,
-        shown(connected)
+        format_time(connected)
     ));
     let connected = connected.saturating_sub(scenario.ramp);
     fleet.open_window();
-    let statements = lab.statements().await?;
-    let mut stage = Stage {
+    let statements_before = lab.statements().await?;
+    let mut runner = Runner {
         scenario,
         lab,
         fleet,
         slowest_back: Duration::ZERO,
         slowest_exit: Duration::ZERO,
-        acked_while_away: 0,
+        acked_while_down: 0,
         copies: 0,
-        statements,
+        statements_before,
     };
     for step in &scenario.steps {
-        stage
+        runner
             .step(*step)
             .await
             .with_context(|| format!("{step:?}"))?;
     }
-    stage.end(connected).await
+    runner.finish(connected).await
 }
 
 fn instances(scenario: &Scenario) -> usize {
@@ -89,7 +89,7 @@ async fn plan(scenario: &Scenario, lab: &Lab) -> anyhow::Result<Plan> {
     })
 }
 
-impl Stage<'_> {
+impl Runner<'_> {
     async fn step(&mut self, step: Step) -> anyhow::Result<()> {
         note(&format!("{step:?}; {}", self.fleet.totals().line()));
         match step {
@@ -111,30 +111,27 @@ impl Stage<'_> {
 
     async fn all_back(&mut self) -> anyhow::Result<()> {
         let mark = self.fleet.mark()?;
-        let took = self.fleet.all_back(mark, PATIENCE).await?;
-        note(&format!("all back and acknowledged after {}", shown(took)));
+        let took = self.fleet.all_back(mark, STEP_TIMEOUT).await?;
+        note(&format!(
+            "all back and acknowledged after {}",
+            format_time(took)
+        ));
         self.slowest_back = self.slowest_back.max(took);
         Ok(())
     }
 
     async fn kill(&mut self, instance: usize) -> anyhow::Result<()> {
-        let victim = self
-            .lab
-            .instances
-            .get(instance)
-            .context("no such instance")?;
-        victim.signal(Signal::KILL)?;
-        victim.wait_for_end().await.map(drop)
+        let instance = self.lab.instances.get_mut(instance);
+        let instance = instance.context("no such instance")?;
+        instance.stop(Signal::KILL).await.map(drop)
     }
 
-    /// The next goes when the one before is back and everybody is acknowledged.
+    /// The next instance is restarted when the one before is healthy and all agents are back.
     async fn rolling_restart(&mut self) -> anyhow::Result<()> {
         for index in 0..self.lab.instances.len() {
-            let instance = &self.lab.instances[index];
-            instance.signal(Signal::TERM)?;
-            let took = instance.wait_for_end().await?;
+            let took = self.lab.instances[index].stop(Signal::TERM).await?;
             self.slowest_exit = self.slowest_exit.max(took);
-            self.lab.start_again(index).await?;
+            self.lab.restart(index).await?;
             self.all_back().await?;
         }
         Ok(())
@@ -142,21 +139,21 @@ impl Stage<'_> {
 
     async fn freeze_database(&mut self, time: Duration) -> anyhow::Result<()> {
         self.lab.postgres.freeze()?;
-        self.count_while_away(time).await;
+        self.count_acks_while_down(time).await;
         self.lab.postgres.thaw()
     }
 
     async fn stop_database(&mut self, time: Duration) -> anyhow::Result<()> {
         self.lab.postgres.stop_immediate().await?;
-        self.count_while_away(time).await;
+        self.count_acks_while_down(time).await;
         self.lab.postgres.start_again().await
     }
 
-    async fn count_while_away(&mut self, time: Duration) {
-        sleep(ON_ITS_WAY.min(time)).await;
+    async fn count_acks_while_down(&mut self, time: Duration) {
+        sleep(ACK_DELAY.min(time)).await;
         let before = self.fleet.totals().counts.acked;
-        sleep(time.saturating_sub(ON_ITS_WAY)).await;
-        self.acked_while_away += self.fleet.totals().counts.acked - before;
+        sleep(time.saturating_sub(ACK_DELAY)).await;
+        self.acked_while_down += self.fleet.totals().counts.acked - before;
     }
 
     async fn churn(&mut self, stay: Duration, time: Duration) -> anyhow::Result<()> {
@@ -165,12 +162,12 @@ impl Stage<'_> {
         self.fleet.order(|orders| orders.churn = None)
     }
 
-    /// Every copy is refused, welcomed, or met an error: all are waited for.
+    /// Waits until every clone was refused or welcomed, or has failed.
     async fn copy(&mut self, share: f64) -> anyhow::Result<()> {
         let copies = (f64::from(self.scenario.agents) * share).ceil() as u64;
         self.fleet.order(|orders| orders.copies = share)?;
         self.copies += copies;
-        let answered = |totals: &crate::fleet::Totals| {
+        let answered = |totals: &Totals| {
             let errors = totals.errors.iter();
             let errors = errors.filter(|(reason, _)| reason.starts_with("copy:"));
             let failed: u64 = errors.map(|(_, count)| count).sum();
@@ -178,31 +175,37 @@ impl Stage<'_> {
         };
         let waited = self
             .fleet
-            .until("every copy has its answer", PATIENCE, answered);
+            .until("every clone has an answer", STEP_TIMEOUT, answered);
         waited.await.map(drop)
     }
 
     async fn backfill(&mut self, away: Away) -> anyhow::Result<()> {
         self.fleet.order(|orders| orders.away = Some(away))?;
-        let gone = |totals: &crate::fleet::Totals| totals.counts.connected == 0;
-        self.fleet.until("all are away", PATIENCE, gone).await?;
+        let away = |totals: &Totals| totals.counts.connected == 0;
+        self.fleet
+            .until("all agents are disconnected", STEP_TIMEOUT, away)
+            .await?;
         self.fleet.order(|orders| orders.away = None)
     }
 
-    async fn end(self, connected: Duration) -> anyhow::Result<Vec<Check>> {
-        self.fleet.settle(PATIENCE).await?;
+    async fn finish(self, connected: Duration) -> anyhow::Result<Vec<Check>> {
+        self.fleet.settle(STEP_TIMEOUT).await?;
         let offline = self.lab.times_offline().await?;
-        let statements = self.lab.statements().await?.saturating_sub(self.statements);
+        let statements = self
+            .lab
+            .statements()
+            .await?
+            .saturating_sub(self.statements_before);
         let agents = self.fleet.agents();
         let outcome = self.fleet.finish().await?;
         let url = self.lab.database_url();
         let books = Books::of(&outcome, Some(&url), agents).await?;
-        Ok(self.scenario.must.checks(&Seen {
+        Ok(self.scenario.expectations.checks(&Observations {
             agents,
             connected,
             slowest_back: self.slowest_back,
             slowest_exit: self.slowest_exit,
-            acked_while_away: self.acked_while_away,
+            acked_while_down: self.acked_while_down,
             copies: self.copies,
             offline,
             statements,
@@ -212,7 +215,7 @@ impl Stage<'_> {
     }
 }
 
-/// For who watches; the verdict is on standard output.
+/// Progress goes to standard error; the result goes to standard output.
 fn note(text: &str) {
     let _ = writeln!(stderr(), "  {text}");
 }

@@ -1,17 +1,19 @@
-//! What processes cost, read from /proc: CPU time and resident memory.
+//! CPU time and resident memory of processes, read from /proc.
 //!
-//! PostgreSQL is a family: its backends come and go, and the CPU of those that went is the
-//! postmaster's `cutime`. So the family's CPU is the postmaster's own, its dead children's, and that
-//! of the children that live.
+//! PostgreSQL is a process tree: the postmaster forks a backend for each connection, and backends come
+//! and go during a measurement. Linux adds the CPU time of a child to the `cutime` and `cstime` of its
+//! parent when the parent reaps it. So the CPU time of the tree is that of the postmaster itself, of its
+//! reaped children, and of its living children. The sum never decreases, whichever backends end between
+//! two readings. Its resolution is one clock tick (10 ms), which is small against a window of 15 s or more.
 
 use std::{fs, path::Path};
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
-/// CPU time in microseconds and resident memory in KiB.
+/// CPU time since the start, and resident memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cost {
+pub struct ProcessUsage {
     pub cpu_us: u64,
     pub rss_kib: u64,
 }
@@ -24,23 +26,23 @@ struct Stat {
     pages: u64,
 }
 
-/// One process.
-pub fn cost(pid: u32) -> anyhow::Result<Cost> {
-    let stat = Stat::read(pid).with_context(|| format!("process {pid} is gone"))?;
-    Ok(Cost {
+/// Usage of one process.
+pub fn usage(pid: u32) -> anyhow::Result<ProcessUsage> {
+    let stat = Stat::read(pid).with_context(|| format!("process {pid} has ended"))?;
+    Ok(ProcessUsage {
         cpu_us: micros(stat.own_ticks),
         rss_kib: kib(stat.pages),
     })
 }
 
-pub fn own_cost() -> Cost {
-    cost(std::process::id()).unwrap_or_default()
+pub fn own_usage() -> ProcessUsage {
+    usage(std::process::id()).unwrap_or_default()
 }
 
-/// A process and all its children, dead or alive. Shared memory is counted once for each.
-pub fn family_cost(pid: u32) -> anyhow::Result<Cost> {
-    let head = Stat::read(pid).with_context(|| format!("process {pid} is gone"))?;
-    let (mut ticks, mut pages) = (head.own_ticks + head.reaped_ticks, head.pages);
+/// Usage of a process and all its children. Shared memory is counted once for each of them.
+pub fn tree_usage(pid: u32) -> anyhow::Result<ProcessUsage> {
+    let parent = Stat::read(pid).with_context(|| format!("process {pid} has ended"))?;
+    let (mut ticks, mut pages) = (parent.own_ticks + parent.reaped_ticks, parent.pages);
     for child in pids()
         .filter_map(Stat::read)
         .filter(|stat| stat.parent == pid)
@@ -48,13 +50,13 @@ pub fn family_cost(pid: u32) -> anyhow::Result<Cost> {
         ticks += child.own_ticks + child.reaped_ticks;
         pages += child.pages;
     }
-    Ok(Cost {
+    Ok(ProcessUsage {
         cpu_us: micros(ticks),
         rss_kib: kib(pages),
     })
 }
 
-/// The postmaster of a data folder.
+/// The process id of the postmaster of a data folder.
 pub fn postmaster(data_dir: &Path) -> anyhow::Result<u32> {
     let file = data_dir.join("postmaster.pid");
     let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
@@ -62,15 +64,19 @@ pub fn postmaster(data_dir: &Path) -> anyhow::Result<u32> {
     first.trim().parse().context("a process id")
 }
 
-/// What the machine could still give away without swapping; 0 where it does not say.
+/// Memory that is available without swapping; 0 if the kernel does not report it.
 pub fn available_mib() -> u64 {
+    meminfo_mib("MemAvailable")
+}
+
+fn meminfo_mib(key: &str) -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let value = value(&text, "MemAvailable");
+    let value = value(&text, key);
     let kib = value.split(' ').next().and_then(|kib| kib.parse().ok());
     kib.map_or(0, |kib: u64| kib / 1024)
 }
 
-/// What the figures were measured on, for who compares them.
+/// The machine that figures were measured on.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Machine {
     pub cores: usize,
@@ -82,13 +88,10 @@ pub struct Machine {
 impl Machine {
     pub fn here() -> Machine {
         let file = |path| fs::read_to_string(path).unwrap_or_default();
-        let cpu = value(&file("/proc/cpuinfo"), "model name");
-        let memory = value(&file("/proc/meminfo"), "MemTotal");
-        let memory = memory.split(' ').next().and_then(|kib| kib.parse().ok());
         Machine {
             cores: std::thread::available_parallelism().map_or(1, usize::from),
-            cpu,
-            memory_mib: memory.unwrap_or(0_u64) / 1024,
+            cpu: value(&file("/proc/cpuinfo"), "model name"),
+            memory_mib: meminfo_mib("MemTotal"),
             kernel: file("/proc/sys/kernel/osrelease").trim().to_owned(),
         }
     }
@@ -108,7 +111,8 @@ fn pids() -> impl Iterator<Item = u32> {
 }
 
 impl Stat {
-    /// Fields are counted from behind the command's closing bracket: that one may hold anything.
+    /// The command name, the second field, may contain spaces and brackets. So the fields are counted from
+    /// its last closing bracket; the first after it is number 3 of proc(5).
     fn read(pid: u32) -> Option<Stat> {
         let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
@@ -135,25 +139,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_works_is_seen_to_cost() {
-        let before = own_cost();
+    fn a_busy_process_uses_cpu_time() {
+        let before = own_usage();
         let began = std::time::Instant::now();
         while began.elapsed() < std::time::Duration::from_millis(200) {
             std::hint::black_box(began.elapsed());
         }
-        let after = own_cost();
+        let after = own_usage();
         assert!(after.cpu_us > before.cpu_us && after.rss_kib > 0);
-        assert!(cost(u32::MAX - 1).is_err());
+        assert!(usage(u32::MAX - 1).is_err());
     }
 
     #[test]
-    fn a_family_includes_children_that_are_gone() {
+    fn a_process_tree_includes_reaped_children() {
         let busy = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
-        let before = family_cost(std::process::id()).unwrap();
+        let before = tree_usage(std::process::id()).unwrap();
         let status = std::process::Command::new("sh").args(["-c", busy]).status();
         assert!(status.unwrap().success());
-        let after = family_cost(std::process::id()).unwrap();
-        let own = own_cost();
+        let after = tree_usage(std::process::id()).unwrap();
+        let own = own_usage();
         assert!(after.cpu_us > before.cpu_us);
         assert!(after.cpu_us > own.cpu_us, "{after:?} {own:?}");
     }

@@ -1,0 +1,237 @@
+//! How a stream, or the attempt to open one, failed, and what the agent does about it.
+
+use std::{borrow::Cow, io, time::Duration};
+
+use http::HeaderMap;
+use svc_proto::{
+    contract::{Action, BackoffBounds, DOMAIN, Reason, limits},
+    v1::AgentStatus,
+};
+use tokio::time::Instant;
+use tonic::{Code, Status};
+use tonic_types::StatusExt;
+
+use super::Agent;
+use crate::wire::WireError;
+
+/// The real agent waits this long for a new enrolment token, unless the service gives a hint.
+const TOKEN_REFUSED_WAIT: Duration = Duration::from_mins(10);
+
+#[derive(Debug)]
+pub enum Failure {
+    /// No TCP connection.
+    Unreachable(io::ErrorKind),
+    /// No TLS connection.
+    Handshake,
+    /// The connection ended without a gRPC status.
+    Closed,
+    /// Connecting took too long.
+    Timeout,
+    /// The service answers nothing any more, not even a ping.
+    PingTimeout,
+    /// The call ended with a gRPC status.
+    Refused {
+        code: Code,
+        /// The reason's name on the wire, or empty.
+        reason: String,
+        retry_after: Option<Duration>,
+    },
+    /// The service sent what the contract does not allow.
+    Malformed(WireError),
+    /// The agent is not active: its registration is pending, rejected or revoked.
+    NotAdmitted(AgentStatus),
+    /// The agent's key could not be derived.
+    NoIdentity,
+}
+
+impl Failure {
+    /// From the headers that end a call. A stream that ends with OK, without a Goodbye of the agent,
+    /// has failed like any other.
+    pub fn from_trailers(trailers: &HeaderMap) -> Failure {
+        let Some(status) = Status::from_header_map(trailers) else {
+            return Failure::Closed;
+        };
+        let details = status.get_error_details();
+        let info = details.error_info().filter(|info| info.domain == DOMAIN);
+        Failure::Refused {
+            code: status.code(),
+            reason: info.map(|info| info.reason.clone()).unwrap_or_default(),
+            retry_after: details.retry_info().and_then(|retry| retry.retry_delay),
+        }
+    }
+
+    /// The name under which the failure is counted.
+    pub fn label(&self) -> Cow<'_, str> {
+        match self {
+            Failure::Unreachable(kind) => format!("unreachable: {kind}").into(),
+            Failure::Handshake => "TLS handshake failed".into(),
+            Failure::Closed => "connection closed".into(),
+            Failure::Timeout => "timeout".into(),
+            Failure::PingTimeout => "ping timeout".into(),
+            Failure::Refused { code, reason, .. } if reason.is_empty() => {
+                format!("{code:?}").into()
+            }
+            Failure::Refused { reason, .. } => reason.as_str().into(),
+            Failure::Malformed(error) => error.to_string().into(),
+            Failure::NotAdmitted(status) => {
+                format!("not admitted: {}", status.as_str_name()).into()
+            }
+            Failure::NoIdentity => "no identity".into(),
+        }
+    }
+
+    pub fn is(&self, expected: Reason) -> bool {
+        matches!(self, Failure::Refused { reason, .. } if reason == expected.as_str())
+    }
+
+    fn action(&self) -> Action {
+        match self {
+            Failure::Refused { code, reason, .. } => Action::for_status(*code, reason),
+            Failure::NotAdmitted(_) => Action::WaitForPerson,
+            _ => Action::Reconnect,
+        }
+    }
+
+    fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Failure::Refused { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+}
+
+impl Agent {
+    /// Counts the failure, acts on it as the contract requires, and returns the time of the next attempt.
+    ///
+    /// Two actions differ from the real agent's. A virtual agent has only the key that its seed gives
+    /// it, so it never takes a successor key: it retries. And while a registration is pending it
+    /// registers again after a backoff, instead of holding the call open.
+    pub(super) fn retry_at(&mut self, failure: &Failure) -> Instant {
+        self.disconnected_at.get_or_insert_with(Instant::now);
+        self.shared
+            .stats(|stats| stats.count_error(&failure.label()));
+        let action = failure.action();
+        match action {
+            Action::RegisterAgain | Action::WaitForPerson | Action::RegisterAsNew => {
+                self.bearer = None;
+            }
+            Action::Reconnect | Action::RetryLater => self.next_target += 1,
+            Action::NewToken
+            | Action::TakeSuccessor
+            | Action::YieldToReplacement
+            | Action::Defect => {}
+        }
+        Instant::now() + self.retry_wait(failure, action)
+    }
+
+    fn retry_wait(&mut self, failure: &Failure, action: Action) -> Duration {
+        let hint = failure.retry_after();
+        match (action, failure) {
+            (Action::YieldToReplacement, _) => limits::REPLACED_WAIT,
+            (Action::NewToken, _) => hint.unwrap_or(TOKEN_REFUSED_WAIT),
+            (_, Failure::NotAdmitted(AgentStatus::Rejected | AgentStatus::Revoked)) => {
+                limits::NOT_ADMITTED_WAIT
+            }
+            _ => {
+                let bounds = BackoffBounds::STANDARD;
+                self.backoff.next(bounds, hint, rand::random())
+            }
+        }
+    }
+}
+
+impl From<WireError> for Failure {
+    fn from(error: WireError) -> Self {
+        Failure::Malformed(error)
+    }
+}
+
+impl From<h2::Error> for Failure {
+    fn from(_: h2::Error) -> Self {
+        Failure::Closed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use http::HeaderValue;
+    use tonic_types::ErrorDetails;
+
+    use super::{super::Shared, *};
+    use crate::plan::Plan;
+
+    const HINT: Duration = Duration::from_secs(7);
+
+    fn refused(reason: Reason, retry_after: Option<Duration>) -> Failure {
+        let mut details = ErrorDetails::new();
+        details.set_error_info(reason.as_str(), DOMAIN, []);
+        if retry_after.is_some() {
+            details.set_retry_info(retry_after);
+        }
+        let status = Status::with_error_details(reason.code(), "refused", details);
+        let mut trailers = HeaderMap::new();
+        status.add_header(&mut trailers).unwrap();
+        Failure::from_trailers(&trailers)
+    }
+
+    fn agent() -> Agent {
+        let target = ([127, 0, 0, 1], 1).into();
+        let plan = Plan::local(1, vec![target], String::new());
+        let bearer = HeaderValue::from_static("Bearer kept");
+        Agent::new(Arc::new(Shared::new(plan).unwrap()), 0, Some(bearer))
+    }
+
+    #[test]
+    fn a_refusal_carries_its_reason_and_its_hint() {
+        let failure = refused(Reason::RateLimited, Some(HINT));
+        assert!(failure.is(Reason::RateLimited));
+        assert_eq!(failure.label(), "RATE_LIMITED");
+        assert_eq!(failure.retry_after(), Some(HINT));
+        assert!(matches!(
+            Failure::from_trailers(&HeaderMap::new()),
+            Failure::Closed
+        ));
+    }
+
+    #[test]
+    fn an_agent_follows_the_contract_after_a_refusal() {
+        for (failure, keeps_jwt, same_target, at_least) in [
+            (
+                refused(Reason::JwtExpired, None),
+                false,
+                true,
+                Duration::ZERO,
+            ),
+            (refused(Reason::Draining, Some(HINT)), true, false, HINT),
+            (
+                refused(Reason::SessionReplaced, None),
+                true,
+                true,
+                limits::REPLACED_WAIT,
+            ),
+            (
+                refused(Reason::TokenExpired, None),
+                true,
+                true,
+                TOKEN_REFUSED_WAIT,
+            ),
+            (
+                Failure::NotAdmitted(AgentStatus::Revoked),
+                false,
+                true,
+                limits::NOT_ADMITTED_WAIT,
+            ),
+            (Failure::Closed, true, false, Duration::ZERO),
+        ] {
+            let mut agent = agent();
+            let began = Instant::now();
+            let at = agent.retry_at(&failure);
+            let label = failure.label();
+            assert_eq!(agent.bearer.is_some(), keeps_jwt, "{label}");
+            assert_eq!(agent.next_target == 0, same_target, "{label}");
+            assert!(at >= began + at_least, "{label}");
+        }
+    }
+}
