@@ -6,7 +6,7 @@ pub mod binary;
 pub mod http;
 mod instance;
 
-use std::{net::SocketAddr, path::Path, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
 use anyhow::Context;
 use svc_sandbox::{Identity, Postgres, PostgresOptions};
@@ -78,14 +78,6 @@ impl Lab {
             .iter()
             .map(|instance| instance.grpc)
             .collect()
-    }
-
-    pub fn folder(&self) -> &Path {
-        self.folder.path()
-    }
-
-    pub fn settings(&self) -> &Settings {
-        &self.settings
     }
 
     pub fn database_url(&self) -> String {

@@ -77,7 +77,7 @@ fn meminfo_mib(key: &str) -> u64 {
 }
 
 /// The machine that figures were measured on.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Machine {
     pub cores: usize,
     pub cpu: String,

@@ -197,33 +197,17 @@ mod tests {
 
     #[test]
     fn an_agent_follows_the_contract_after_a_refusal() {
+        let no_wait = Duration::ZERO;
+        let (replaced, not_admitted) = (limits::REPLACED_WAIT, limits::NOT_ADMITTED_WAIT);
+        let revoked = Failure::NotAdmitted(AgentStatus::Revoked);
+        let expired_token = refused(Reason::TokenExpired, None);
         for (failure, keeps_jwt, same_target, at_least) in [
-            (
-                refused(Reason::JwtExpired, None),
-                false,
-                true,
-                Duration::ZERO,
-            ),
+            (refused(Reason::JwtExpired, None), false, true, no_wait),
             (refused(Reason::Draining, Some(HINT)), true, false, HINT),
-            (
-                refused(Reason::SessionReplaced, None),
-                true,
-                true,
-                limits::REPLACED_WAIT,
-            ),
-            (
-                refused(Reason::TokenExpired, None),
-                true,
-                true,
-                TOKEN_REFUSED_WAIT,
-            ),
-            (
-                Failure::NotAdmitted(AgentStatus::Revoked),
-                false,
-                true,
-                limits::NOT_ADMITTED_WAIT,
-            ),
-            (Failure::Closed, true, false, Duration::ZERO),
+            (refused(Reason::SessionReplaced, None), true, true, replaced),
+            (expired_token, true, true, TOKEN_REFUSED_WAIT),
+            (revoked, false, true, not_admitted),
+            (Failure::Closed, true, false, no_wait),
         ] {
             let mut agent = agent();
             let began = Instant::now();

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{climb::ClimbResult, load::HeartbeatCost, sql::SqlCost};
 use crate::{procfs::Machine, run::report::Quantiles};
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Results {
     pub machine: Machine,
     pub quick: bool,
@@ -108,8 +108,7 @@ impl Results {
     /// The results in the file, or empty ones. Results of different kinds of runs are not mixed.
     pub fn load(path: &Path, quick: bool, divide: u32) -> Results {
         let new = Results::new(quick, divide);
-        let stored = fs::read_to_string(path).ok();
-        let stored = stored.and_then(|text| serde_json::from_str::<Results>(&text).ok());
+        let stored = Results::read(path).ok();
         stored
             .filter(|stored| stored.kind() == new.kind())
             .unwrap_or(new)
@@ -131,17 +130,7 @@ impl Results {
             debug: cfg!(debug_assertions),
             divide,
             at: Timestamp::now(),
-            rss: vec![],
-            pace: None,
-            low: None,
-            saturate: None,
-            enrol: None,
-            handshake: None,
-            storm: None,
-            kill: None,
-            growth: vec![],
-            fifty: None,
-            climb: None,
+            ..Results::default()
         }
     }
 

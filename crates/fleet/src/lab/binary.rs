@@ -9,6 +9,9 @@ use tokio::{process::Command, time::timeout};
 const VARIABLE: &str = "SVC_INGEST_BIN";
 const TIMEOUT: Duration = Duration::from_secs(30);
 
+const TOKEN_CREATE: &str =
+    "token create --auto-approve --label svc-fleet --expires-in 1d --output json --max-uses";
+
 /// The path in the variable, or beside this program. (A test binary is one folder further down.)
 pub fn path() -> anyhow::Result<PathBuf> {
     if let Some(named) = std::env::var_os(VARIABLE) {
@@ -32,22 +35,9 @@ struct CreatedToken {
 
 /// Creates an auto-approving enrolment token.
 pub async fn create_token(database_url: &str, uses: u32) -> anyhow::Result<String> {
-    let uses = uses.to_string();
-    let arguments = [
-        "token",
-        "create",
-        "--label",
-        "svc-fleet",
-        "--auto-approve",
-        "--expires-in",
-        "1d",
-        "--max-uses",
-        &uses,
-        "--output",
-        "json",
-    ];
     let mut command = Command::new(path()?);
-    command.args(arguments).env("DATABASE_URL", database_url);
+    command.args(TOKEN_CREATE.split(' ')).arg(uses.to_string());
+    command.env("DATABASE_URL", database_url);
     command.stdin(Stdio::null()).kill_on_drop(true);
     let output = timeout(TIMEOUT, command.output()).await??;
     if !output.status.success() {

@@ -40,7 +40,7 @@ impl Instance {
             Some(ports) => ports,
             None => (free_address()?, free_address()?),
         };
-        let log = lab.folder().join(format!("instance-{number}.log"));
+        let log = lab.folder.path().join(format!("instance-{number}.log"));
         let mut command = dying_with_us(&binary::path()?);
         command.env_clear().envs(environment(lab, grpc, http));
         let file = File::options().create(true).append(true).open(&log)?;
@@ -113,8 +113,8 @@ fn free_address() -> anyhow::Result<SocketAddr> {
 }
 
 fn environment(lab: &Lab, grpc: SocketAddr, http: SocketAddr) -> [(&'static str, String); 9] {
-    let file = |name: &str| lab.folder().join(name).display().to_string();
-    let interval = format!("{}ms", lab.settings().interval.as_millis());
+    let file = |name: &str| lab.folder.path().join(name).display().to_string();
+    let interval = format!("{}ms", lab.settings.interval.as_millis());
     [
         ("DATABASE_URL", lab.database_url()),
         ("INGEST_TLS_CERT", file("server.crt")),
