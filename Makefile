@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: help dev test fmt lint unit attack chaos plans sizing bench bench-quick bench-pipeline bench-agent deps clean
+.PHONY: help dev test fmt lint doc unit attack chaos plans sizing bench bench-quick bench-pipeline bench-agent deps clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -11,7 +11,7 @@ dev: deps  ## Run the real thing on this machine, with a PostgreSQL of its own
 	$(CARGO) build --locked --bin svc-ingest --bin svc-agent
 	@exec target/debug/svc-ingest dev
 
-test: deps fmt lint unit  ## Formatting, lints and all tests (under 15 minutes on 2 cores)
+test: deps fmt lint doc unit  ## Formatting, lints, documentation and all tests (under 15 minutes on 2 cores)
 
 fmt:
 	$(CARGO) fmt --all --check
@@ -19,7 +19,11 @@ fmt:
 lint:
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 
-# More at once than there are cores: most tests wait for servers most of the time.
+doc: export RUSTDOCFLAGS = -D warnings
+doc:
+	$(CARGO) doc --locked --workspace --no-deps
+
+# More tests at once than there are cores: most tests wait for servers most of the time.
 unit: export RUST_TEST_THREADS ?= 4
 unit:
 	$(CARGO) test --locked --workspace

@@ -1,6 +1,6 @@
 //! `Heartbeat`: the stream between an agent and this instance, from Hello to its end.
 //!
-//! In reading order: [`Conversation`] (how the response body runs the handler), `greeting` (Hello, the
+//! In reading order: `conversation` (how the response body runs the handler), `greeting` (Hello, the
 //! session's opening, Welcome), `stream` (the loop over reports and mail), `report` (conversion and
 //! bounds), `acknowledging` (what the agent learns about its samples).
 
