@@ -146,10 +146,7 @@ impl std::fmt::Debug for Server {
 }
 
 fn open_store(database: &Database) -> Result<Store, Problems> {
-    let options = StoreOptions {
-        pool_size: database.pool_size,
-        ..StoreOptions::default()
-    };
+    let options = StoreOptions::for_service(database.pool_size);
     Store::new(database.url.clone(), options)
         .map_err(|error| Problems::one("DATABASE_URL", chain(error)))
 }

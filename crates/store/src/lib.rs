@@ -47,7 +47,9 @@ pub use migrate::{MigrationReport, SchemaState};
 pub use overview::{AgentCounts, HistoryState, HostCounts, Overview, TokenCounts};
 pub use page::Page;
 pub use pool::{Bulkhead, Store, StoreOptions};
-pub use registration::{HostMatch, Incumbent, KnownAgent, Look, NewAgent, TokenRow, TokenState};
+pub use registration::{
+    HostMatch, Incumbent, KnownAgent, Look, NewAgent, RegistrationTx, TokenRow, TokenState,
+};
 pub use rollups::RollupStep;
 pub use samples::{DiskRow, GapKind, GapRow, Range, SampleRow, Watermark};
 pub use sessions::{
@@ -56,8 +58,5 @@ pub use sessions::{
 pub use status::AgentStatus;
 pub use tls::TlsError;
 pub use tokens::{NewToken, TokenDetail, TokenRecord};
-pub use tokio_postgres::Row;
-pub use tokio_postgres::types::{ToSql, Type};
-pub use tx::{Param, Tx, TxLimits};
 pub use url::{DatabaseUrl, DatabaseUrlError, SslMode};
 pub use web_role::WebRole;

@@ -28,16 +28,38 @@ pub struct StoreOptions {
     pub pool_size: usize,
     /// How long to wait for a connection of the pool to come free.
     pub acquire: Duration,
-    pub limits: TxLimits,
+    pub(crate) limits: TxLimits,
+}
+
+impl StoreOptions {
+    /// For the service, whose clients retry: short limits.
+    pub fn for_service(pool_size: usize) -> StoreOptions {
+        StoreOptions {
+            pool_size,
+            acquire: Duration::from_secs(2),
+            limits: TxLimits::default(),
+        }
+    }
+
+    /// For the admin commands. A person waits longer than an agent, and one decision may
+    /// concern thousands of agents.
+    pub fn for_commands() -> StoreOptions {
+        let limits = TxLimits {
+            statement: Duration::from_secs(60),
+            lock: Duration::from_secs(10),
+            idle: Duration::from_secs(10),
+            deadline: Duration::from_secs(75),
+        };
+        StoreOptions {
+            limits,
+            ..StoreOptions::for_service(3)
+        }
+    }
 }
 
 impl Default for StoreOptions {
     fn default() -> StoreOptions {
-        StoreOptions {
-            pool_size: 16,
-            acquire: Duration::from_secs(2),
-            limits: TxLimits::default(),
-        }
+        StoreOptions::for_service(16)
     }
 }
 
@@ -126,7 +148,7 @@ impl Store {
     /// deadlocks start over with a fresh transaction, so `f` may run several
     /// times and must do nothing that cannot be repeated. After `Unavailable`
     /// a commit may or may not have happened.
-    pub async fn run<T, F, Fut>(
+    pub(crate) async fn run<T, F, Fut>(
         &self,
         name: &'static str,
         bulkhead: Bulkhead,
@@ -141,7 +163,7 @@ impl Store {
     }
 
     /// `run` under limits of its own.
-    pub async fn run_within<T, F, Fut>(
+    pub(crate) async fn run_within<T, F, Fut>(
         &self,
         name: &'static str,
         bulkhead: Bulkhead,
@@ -158,7 +180,7 @@ impl Store {
 
     /// A single statement that only reads, in one round trip: no BEGIN, and so
     /// no limits but our own deadline. A lost connection starts it over.
-    pub async fn read(
+    pub(crate) async fn read(
         &self,
         name: &'static str,
         bulkhead: Bulkhead,
@@ -323,15 +345,4 @@ fn acquire_error(error: PoolError) -> StoreError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_pool_is_shared_out_and_nobody_goes_without() {
-        let shares = |total| Bulkhead::ALL.map(|bulkhead| bulkhead.share(total));
-        assert_eq!(shares(16), [8, 5, 3]);
-        assert_eq!(shares(3), [1, 1, 1]);
-        assert_eq!(shares(0), [1, 1, 1]);
-        assert_eq!(shares(100), [51, 31, 18]);
-    }
-}
+mod tests;

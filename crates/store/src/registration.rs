@@ -34,6 +34,11 @@ pub struct Look {
     pub token: Option<TokenState>,
 }
 
+/// The transaction of a registration. Its methods are the only statements that other
+/// crates can combine, so all SQL stays in this crate.
+#[derive(Debug)]
+pub struct RegistrationTx(Tx);
+
 impl Store {
     /// One cheap read, so that strangers cost no transaction.
     pub async fn registration_look(
@@ -70,6 +75,21 @@ impl Store {
         })
     }
 
+    /// Runs a registration, composed by the caller from the steps of [`RegistrationTx`],
+    /// in one transaction. It is retried after a conflict, so `f` may run several times.
+    pub async fn registration_run<T, F, Fut>(
+        &self,
+        name: &'static str,
+        f: F,
+    ) -> Result<T, StoreError>
+    where
+        F: Fn(RegistrationTx) -> Fut,
+        Fut: Future<Output = Result<T, StoreError>>,
+    {
+        self.run(name, Bulkhead::Auth, |tx| f(RegistrationTx(tx)))
+            .await
+    }
+
     /// Approves the conflicts that a token with `allow_reinstall` admits: the
     /// machine's active agent has been offline for `quiet`. One a machine: the
     /// newly approved then has its own time to connect. Any number of instances
@@ -89,7 +109,8 @@ impl Store {
         self.run("reinstalls_admit", Bulkhead::Watch, |tx| async move {
             let mut hosts: HashSet<Uuid> = HashSet::new();
             let mut admitted = Vec::new();
-            for row in tx.query(sql, &[(&seconds, Type::FLOAT8)]).await? {
+            let tx = RegistrationTx(tx);
+            for row in tx.0.query(sql, &[(&seconds, Type::FLOAT8)]).await? {
                 let (agent, token) = (
                     AgentId(row.try_get("id")?),
                     TokenId(row.try_get("token_id")?),
@@ -106,7 +127,7 @@ impl Store {
     }
 }
 
-impl Tx {
+impl RegistrationTx {
     /// Serialises this transaction with all others about these keys and this machine.
     pub async fn registration_lock(
         &self,
@@ -127,7 +148,7 @@ impl Tx {
         keys.extend(identifiers);
         let sql = "-- registration_lock
             SELECT pg_advisory_xact_lock(lock) FROM unnest($1::bigint[]) AS locks(lock)";
-        self.execute(sql, &[(&keys, Type::INT8_ARRAY)]).await?;
+        self.0.execute(sql, &[(&keys, Type::INT8_ARRAY)]).await?;
         Ok(())
     }
 }

@@ -17,16 +17,16 @@ use tokio_postgres::types::{ToSql, Type};
 use crate::error::{StoreError, Unavailability};
 
 /// A value and the type that it is sent as.
-pub type Param<'a> = (&'a (dyn ToSql + Sync), Type);
+pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 
 /// How long PostgreSQL, and how long we ourselves, let one try go on. Ours is
 /// there because a frozen server enforces nothing.
 #[derive(Debug, Clone, Copy)]
-pub struct TxLimits {
-    pub statement: Duration,
-    pub lock: Duration,
-    pub idle: Duration,
-    pub deadline: Duration,
+pub(crate) struct TxLimits {
+    pub(crate) statement: Duration,
+    pub(crate) lock: Duration,
+    pub(crate) idle: Duration,
+    pub(crate) deadline: Duration,
 }
 
 impl Default for TxLimits {
@@ -44,7 +44,7 @@ impl Default for TxLimits {
 /// borrowed it would make futures that cannot be spawned. Its calls never name a
 /// prepared statement. Results must be of built-in types: for others the driver
 /// would prepare a look-up.
-pub struct Tx {
+pub(crate) struct Tx {
     checkout: Arc<Checkout>,
 }
 
@@ -82,15 +82,23 @@ impl Tx {
         Tx { checkout }
     }
 
-    pub async fn query(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, StoreError> {
+    pub(crate) async fn query(
+        &self,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, StoreError> {
         Ok(self.client()?.query_typed(sql, params).await?)
     }
 
-    pub async fn query_one(&self, sql: &str, params: &[Param<'_>]) -> Result<Row, StoreError> {
+    pub(crate) async fn query_one(
+        &self,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<Row, StoreError> {
         Ok(self.client()?.query_typed_one(sql, params).await?)
     }
 
-    pub async fn query_opt(
+    pub(crate) async fn query_opt(
         &self,
         sql: &str,
         params: &[Param<'_>],
@@ -99,7 +107,7 @@ impl Tx {
     }
 
     /// The number of rows that the statement touched.
-    pub async fn execute(&self, sql: &str, params: &[Param<'_>]) -> Result<u64, StoreError> {
+    pub(crate) async fn execute(&self, sql: &str, params: &[Param<'_>]) -> Result<u64, StoreError> {
         Ok(self.client()?.execute_typed(sql, params).await?)
     }
 
@@ -113,7 +121,7 @@ impl Tx {
     }
 
     /// Several statements at once, without parameters.
-    pub async fn batch(&self, sql: &str) -> Result<(), StoreError> {
+    pub(crate) async fn batch(&self, sql: &str) -> Result<(), StoreError> {
         Ok(self.client()?.batch_execute(sql).await?)
     }
 

@@ -1,28 +1,15 @@
 //! The database connection of the admin commands, which need DATABASE_URL alone, and its errors as text.
 
-use std::{error::Error, iter, time::Duration};
+use std::{error::Error, iter};
 
 use anyhow::bail;
-use svc_store::{RefusalKind, SchemaState, Store, StoreError, StoreOptions, TxLimits};
+use svc_store::{RefusalKind, SchemaState, Store, StoreError, StoreOptions};
 
 use crate::config::Database;
 
-/// Longer than the service's: a person waits longer than an agent, and may decide about thousands at once.
-const LIMITS: TxLimits = TxLimits {
-    statement: Duration::from_secs(60),
-    lock: Duration::from_secs(10),
-    idle: Duration::from_secs(10),
-    deadline: Duration::from_secs(75),
-};
-
 /// Opens the database, and fails unless its schema has everything that the commands use.
 pub async fn open() -> anyhow::Result<Store> {
-    let options = StoreOptions {
-        pool_size: 3,
-        limits: LIMITS,
-        ..StoreOptions::default()
-    };
-    let store = Store::new(Database::from_env()?.url, options)?;
+    let store = Store::new(Database::from_env()?.url, StoreOptions::for_commands())?;
     match store.schema_check().await? {
         SchemaState::Current | SchemaState::Ahead { .. } => Ok(store),
         SchemaState::Behind { missing } => bail!(

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use svc_store::{
-    AgentFacts, AgentId, AgentStatus, Bulkhead, HostFacts, HostId, Incumbent, KnownAgent, Store,
-    StoreError, TokenRow, TokenState,
+    AgentFacts, AgentId, AgentStatus, HostFacts, HostId, Incumbent, KnownAgent, Store, StoreError,
+    TokenRow, TokenState,
 };
 use tokio::time::Instant;
 
@@ -96,7 +96,7 @@ impl Enrolment {
     pub async fn register(&self, wanted: &Registration) -> Result<RegisteredAgent, RegisterError> {
         self.check_limits(wanted).await?;
         self.store
-            .run("register", Bulkhead::Auth, |tx| async move {
+            .registration_run("register", |tx| async move {
                 tx.registration_lock(&[&wanted.key.0], &wanted.facts.identifiers)
                     .await?;
                 refusal_as_outcome(match tx.agent_by_key(&wanted.key.0).await? {
@@ -115,7 +115,7 @@ impl Enrolment {
     ) -> Result<RegisteredAgent, RegisterError> {
         self.check_limits(wanted).await?;
         self.store
-            .run("register_successor", Bulkhead::Auth, |tx| async move {
+            .registration_run("register_successor", |tx| async move {
                 tx.registration_lock(&[&wanted.key.0, &successor.0], &wanted.facts.identifiers)
                     .await?;
                 refusal_as_outcome(self.successor(&tx, wanted, successor).await)

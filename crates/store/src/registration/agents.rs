@@ -4,12 +4,12 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{Json, Type};
 use uuid::Uuid;
 
+use super::RegistrationTx;
 use crate::error::StoreError;
 use crate::facts::{AgentFacts, HostFacts};
 use crate::ids::{AgentId, HostId, TokenId};
 use crate::pool::{Bulkhead, Store};
 use crate::status::AgentStatus;
-use crate::tx::Tx;
 
 /// A machine's agent, as a registration finds it.
 #[derive(Clone, Debug)]
@@ -80,13 +80,14 @@ impl Store {
     }
 }
 
-impl Tx {
+impl RegistrationTx {
     pub async fn agent_by_key(&self, key: &[u8; 32]) -> Result<Option<KnownAgent>, StoreError> {
         let sql = "-- agent_by_key
             SELECT id, host_id, status, conflict_with, presence = 'online' AS online
               FROM agents JOIN agent_state ON agent_id = id
              WHERE key = $1 FOR UPDATE OF agents";
         let row = self
+            .0
             .query_opt(sql, &[(&key.as_slice(), Type::BYTEA)])
             .await?;
         row.map(|row| KnownAgent::from_row(&row)).transpose()
@@ -118,7 +119,9 @@ impl Tx {
             (&new.agent.capabilities as _, Type::TEXT_ARRAY),
             (&Json(new.facts) as _, Type::JSONB),
         ];
-        Ok(AgentId(self.query_one(sql, &params).await?.try_get("id")?))
+        Ok(AgentId(
+            self.0.query_one(sql, &params).await?.try_get("id")?,
+        ))
     }
 
     pub async fn agent_refresh(
@@ -135,7 +138,7 @@ impl Tx {
             (&agent.capabilities as _, Type::TEXT_ARRAY),
             (&Json(facts) as _, Type::JSONB),
         ];
-        self.execute(sql, &params).await?;
+        self.0.execute(sql, &params).await?;
         Ok(())
     }
 
@@ -147,15 +150,16 @@ impl Tx {
         mode: Option<&str>,
     ) -> Result<(), StoreError> {
         let sql = "-- agent_approve\nSELECT approve_agent($1, $2, $3)";
-        self.execute(
-            sql,
-            &[
-                (&agent.0, Type::UUID),
-                (&actor, Type::TEXT),
-                (&mode, Type::TEXT),
-            ],
-        )
-        .await?;
+        self.0
+            .execute(
+                sql,
+                &[
+                    (&agent.0, Type::UUID),
+                    (&actor, Type::TEXT),
+                    (&mode, Type::TEXT),
+                ],
+            )
+            .await?;
         Ok(())
     }
 
@@ -166,15 +170,16 @@ impl Tx {
         reason: &str,
     ) -> Result<(), StoreError> {
         let sql = "-- agent_revoke\nSELECT revoke_agent($1, $2, $3)";
-        self.execute(
-            sql,
-            &[
-                (&agent.0, Type::UUID),
-                (&actor, Type::TEXT),
-                (&reason, Type::TEXT),
-            ],
-        )
-        .await?;
+        self.0
+            .execute(
+                sql,
+                &[
+                    (&agent.0, Type::UUID),
+                    (&actor, Type::TEXT),
+                    (&reason, Type::TEXT),
+                ],
+            )
+            .await?;
         Ok(())
     }
 
@@ -183,6 +188,7 @@ impl Tx {
         let sql = "-- clones_pending
             SELECT count(*) AS pending FROM agents WHERE cloned_from = $1 AND status = 'pending'";
         Ok(self
+            .0
             .query_one(sql, &[(&origin.0, Type::UUID)])
             .await?
             .try_get("pending")?)

@@ -9,10 +9,11 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
+use super::RegistrationTx;
 use crate::error::StoreError;
 use crate::facts::{HostFacts, IdentifierKind, Identifiers};
 use crate::ids::{AgentId, HostId};
-use crate::tx::{Param, Tx};
+use crate::tx::Param;
 
 /// The host record that a set of facts belongs to, and its active agent.
 #[derive(Clone, Debug)]
@@ -28,7 +29,7 @@ pub struct Incumbent {
     pub offline_for: Option<Duration>,
 }
 
-impl Tx {
+impl RegistrationTx {
     /// The host that these identifiers belong to. Kinds are tried from the
     /// strongest: a host that carries a stronger kind of ours, with another
     /// value, is another machine. Of several, one with an active agent comes
@@ -61,7 +62,7 @@ impl Tx {
             (&kinds as _, Type::TEXT_ARRAY),
             (&values as _, Type::TEXT_ARRAY),
         ];
-        let rows = self.query(sql, &params).await?;
+        let rows = self.0.query(sql, &params).await?;
         rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
     }
 
@@ -86,7 +87,7 @@ impl Tx {
             (&values as _, Type::TEXT_ARRAY),
             (&stronger as _, Type::TEXT_ARRAY),
         ];
-        let row = self.query_opt(sql, &params).await?;
+        let row = self.0.query_opt(sql, &params).await?;
         row.map(|row| HostMatch::from_row(&row)).transpose()
     }
 
@@ -97,7 +98,7 @@ impl Tx {
                    extract(epoch FROM now() - s.presence_since)::float8 AS seconds
               FROM agents a JOIN agent_state s ON s.agent_id = a.id
              WHERE a.host_id = $1 AND a.status = 'active'";
-        let row = self.query_opt(sql, &[(&host.0, Type::UUID)]).await?;
+        let row = self.0.query_opt(sql, &[(&host.0, Type::UUID)]).await?;
         let found = row.map(|row| HostMatch::from_row(&row)).transpose()?;
         Ok(found.and_then(|found| found.incumbent))
     }
@@ -106,7 +107,7 @@ impl Tx {
         let sql =
             "-- host_identifiers\nSELECT kind, value FROM host_identifiers WHERE host_id = $1";
         let mut identifiers = Identifiers::new();
-        for row in self.query(sql, &[(&host.0, Type::UUID)]).await? {
+        for row in self.0.query(sql, &[(&host.0, Type::UUID)]).await? {
             let kind: String = row.try_get("kind")?;
             let known = IdentifierKind::STRONGEST_FIRST
                 .into_iter()
@@ -126,7 +127,7 @@ impl Tx {
             INSERT INTO hosts (hostname, os, os_version, arch, kernel_version, mac_addresses, ip_addresses,
                                boot_id, cpu_count, memory_total_bytes)
             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING id";
-        let row = self.query_one(sql, &fact_params(facts)).await?;
+        let row = self.0.query_one(sql, &fact_params(facts)).await?;
         let host = HostId(row.try_get("id")?);
         self.host_identifiers_add(host, &facts.identifiers).await?;
         Ok(host)
@@ -141,7 +142,7 @@ impl Tx {
              WHERE id = $11";
         let mut params = fact_params(facts).to_vec();
         params.push((&host.0, Type::UUID));
-        self.execute(sql, &params).await?;
+        self.0.execute(sql, &params).await?;
         self.host_identifiers_add(host, &facts.identifiers).await
     }
 
@@ -160,14 +161,15 @@ impl Tx {
             (&kinds as _, Type::TEXT_ARRAY),
             (&values as _, Type::TEXT_ARRAY),
         ];
-        self.execute(sql, &params).await?;
+        self.0.execute(sql, &params).await?;
         Ok(())
     }
 
     pub async fn host_label(&self, host: HostId, labels: &Value) -> Result<(), StoreError> {
         let sql = "-- host_label
             UPDATE hosts SET labels = labels || $2 WHERE id = $1 AND NOT labels @> $2";
-        self.execute(sql, &[(&host.0, Type::UUID), (labels, Type::JSONB)])
+        self.0
+            .execute(sql, &[(&host.0, Type::UUID), (labels, Type::JSONB)])
             .await?;
         Ok(())
     }

@@ -9,9 +9,9 @@ use serde_json::Value;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
+use super::RegistrationTx;
 use crate::error::StoreError;
 use crate::ids::TokenId;
-use crate::tx::Tx;
 
 /// A token, as it stood when it was looked at.
 #[derive(Clone, Debug)]
@@ -33,13 +33,14 @@ pub enum TokenState {
     Revoked { at: Timestamp },
 }
 
-impl Tx {
+impl RegistrationTx {
     pub async fn token_by_hash(&self, hash: &[u8; 32]) -> Result<Option<TokenRow>, StoreError> {
         let sql = "-- token_by_hash
             SELECT id, label, auto_approve, allow_reinstall, labels, expires_at, revoked_at, last_used_at,
                    uses >= max_uses AS used_up, now() AS now
               FROM enrolment_tokens WHERE hash = $1";
         let row = self
+            .0
             .query_opt(sql, &[(&hash.as_slice(), Type::BYTEA)])
             .await?;
         row.map(|row| TokenRow::from_row(&row)).transpose()
@@ -52,7 +53,7 @@ impl Tx {
             UPDATE enrolment_tokens SET uses = uses + 1, last_used_at = now()
              WHERE id = $1 AND uses < max_uses AND revoked_at IS NULL
                AND (expires_at IS NULL OR expires_at > now())";
-        match self.execute(sql, &[(&token.0, Type::UUID)]).await? {
+        match self.0.execute(sql, &[(&token.0, Type::UUID)]).await? {
             0 => Err(StoreError::Conflict(None)),
             _ => Ok(()),
         }

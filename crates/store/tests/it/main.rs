@@ -1,19 +1,19 @@
-//! The store against a real PostgreSQL.
+//! The store against a real PostgreSQL, through its public API.
 
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::print_stdout,
-    reason = "the helpers of tests may fail, and speak, as loudly as the tests"
+    reason = "test helpers may panic and print like the tests that call them"
 )]
 
-mod agent_life;
+mod agent_status;
 mod books;
 mod bouncer;
 mod document;
-mod faults;
+mod fixtures;
 mod leases;
-mod listening;
+mod listen;
 mod migrations;
 mod plans;
 mod retention;
@@ -22,7 +22,5 @@ mod rollups;
 mod samples;
 mod sizing;
 mod support;
-mod telling;
 mod tls;
-mod transactions;
 mod web_role;

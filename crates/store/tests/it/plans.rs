@@ -1,19 +1,20 @@
-//! The web application's queries on a large fleet: by index, and as the document says. And
-//! what an instance asks every few seconds, which must cost what it holds, not what all hold.
+//! Query plans on a large fleet: the documented queries of the web application use the
+//! documented indexes, and an instance's regular read of its sessions reads only its own.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use anyhow::Result;
-use svc_sandbox::{TestDatabase, eventually, shared_postgres};
+use svc_sandbox::eventually;
 use uuid::Uuid;
 
-use crate::document;
-use crate::support::migrated;
-use crate::telling::DAY;
+use crate::{
+    document,
+    fixtures::DAY,
+    support::{PATIENCE, TestStore, migrated},
+};
 
-/// How large a fleet is: every host with a sample an hour for a day, some with one every
-/// 30 seconds, and some with a year of rollups.
+/// The size of a fleet. Every host has a sample per hour for a day; the busy ones have one
+/// every 30 seconds, and the old ones have a year of rollups.
 #[derive(Clone, Copy, Debug)]
 struct Size {
     hosts: u32,
@@ -39,7 +40,7 @@ const HISTORY: &str = "
     SELECT md5('host ' || n)::uuid, now() - age, md5('agent ' || n)::uuid, 1, 50, 0.5, 0.4, 0.3, 1000, 8589934592, 0, 0, 1, 1, 1, 1, DISKS
       FROM (SELECT n, hour * interval '1 hour' AS age FROM generate_series(23, 0, -1) hour, generate_series(1, HOSTS) n
              UNION ALL
-            SELECT n, beat * interval '30 seconds' FROM generate_series(2880, 1, -1) beat, generate_series(1, BUSY) n) told;";
+            SELECT n, beat * interval '30 seconds' FROM generate_series(2880, 1, -1) beat, generate_series(1, BUSY) n) samples;";
 
 const ROLLUPS: &str = "
     SELECT rollups_partition_ensure(now() - n * interval '28 days') FROM generate_series(0, 13) n;
@@ -49,12 +50,12 @@ const ROLLUPS: &str = "
       FROM (SELECT n, date_trunc('hour', now(), 'UTC') - ago * interval '1 hour' AS hour
               FROM (SELECT n, ago FROM generate_series(8759, 24, -1) ago, generate_series(1, OLD) n
                      UNION ALL
-                    SELECT n, ago FROM generate_series(23, 0, -1) ago, generate_series(1, HOSTS) n) hours) told;";
+                    SELECT n, ago FROM generate_series(23, 0, -1) ago, generate_series(1, HOSTS) n) hours) samples;";
 
 const DISKS: &str = r#"'[{"mount_point": "/", "device": "/dev/sda1", "fs_type": "ext4",
     "total_bytes": 107374182400, "used_bytes": 53687091200}]'::jsonb"#;
 
-/// The queries of the document, with arguments for which there is something to find.
+/// The documented queries, with arguments for which there are rows.
 const QUERIES: [(&str, &str); 4] = [
     (
         "fleet-overview",
@@ -65,35 +66,28 @@ const QUERIES: [(&str, &str); 4] = [
     ("top-disks", ""),
 ];
 
-async fn sql(database: &TestDatabase, sql: &str) -> Result<String> {
-    shared_postgres().await?.psql(database.name(), sql).await
-}
-
-async fn load(database: &TestDatabase, size: Size) -> Result<()> {
+async fn load(store: &TestStore, size: Size) -> Result<()> {
     for load in [FLEET, HISTORY, ROLLUPS, "ANALYZE"] {
         let load = load
             .replace("HOSTS", &size.hosts.to_string())
             .replace("BUSY", &size.busy.to_string())
             .replace("OLD", &size.old.to_string())
             .replace("DISKS", DISKS);
-        sql(database, &load).await?;
+        store.sql(&load).await?;
     }
     Ok(())
 }
 
-/// The plan of a query of the document, and how long it took.
-async fn explain(database: &TestDatabase, (name, arguments): (&str, &str)) -> Result<Vec<String>> {
+/// The plan of a documented query, with its execution time.
+async fn explain(store: &TestStore, (name, arguments): (&str, &str)) -> Result<Vec<String>> {
     let query = document::query(name);
     let explain = "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) EXECUTE documented";
-    let plan = sql(
-        database,
-        &format!("PREPARE documented AS {query}; {explain}{arguments}"),
-    )
-    .await?;
+    let sql = format!("PREPARE documented AS {query}; {explain}{arguments}");
+    let plan = store.sql(&sql).await?;
     Ok(plan.lines().map(general).collect())
 }
 
-/// Without the names of days and months, and the aliases of their tables.
+/// Replaces the dates in partition names, and drops the aliases of partitions.
 fn general(line: &str) -> String {
     let words: Vec<String> = line.split('_').map(str::to_owned).collect();
     let dated = |word: &String| word.len() >= 6 && word[..6].bytes().all(|b| b.is_ascii_digit());
@@ -113,7 +107,7 @@ fn general(line: &str) -> String {
     }
 }
 
-/// The indexes that a plan goes by.
+/// The indexes that a plan uses.
 fn indexes<'a>(plan: impl IntoIterator<Item = &'a str>) -> BTreeSet<&'a str> {
     let index = |line: &'a str| {
         let named = line
@@ -124,35 +118,36 @@ fn indexes<'a>(plan: impl IntoIterator<Item = &'a str>) -> BTreeSet<&'a str> {
     plan.into_iter().filter_map(index).collect()
 }
 
-async fn the_document_is_right(size: Size) -> Result<()> {
-    let (database, store) = migrated().await?;
+async fn check_documented_plans(size: Size) -> Result<()> {
+    let store = migrated().await?;
     store.samples_prepare(DAY).await?;
-    load(&database, size).await?;
+    load(&store, size).await?;
     let mut plans = Vec::new();
     for query in QUERIES {
-        let plan = explain(&database, query).await?;
+        let plan = explain(&store, query).await?;
         println!("{}:\n{}\n", query.0, plan.join("\n"));
         plans.push((query.0, plan));
     }
     for (name, plan) in &plans {
-        is_as_documented(name, plan.iter().map(String::as_str));
+        assert_as_documented(name, plan.iter().map(String::as_str));
     }
     Ok(())
 }
 
-/// Everything by the indexes that the document names; only the handful of instances is read whole.
-fn is_as_documented<'a>(name: &str, plan: impl Iterator<Item = &'a str> + Clone) {
-    let whole = |line: &&str| line.contains("Seq Scan") && !line.contains("ingest_instances");
-    let read_whole: Vec<&str> = plan.clone().filter(whole).collect();
-    assert!(read_whole.is_empty(), "{name}: {read_whole:?}");
+/// The plan uses the documented indexes, and only the small table of instances is scanned
+/// sequentially.
+fn assert_as_documented<'a>(name: &str, plan: impl Iterator<Item = &'a str> + Clone) {
+    let scan = |line: &&str| line.contains("Seq Scan") && !line.contains("ingest_instances");
+    let scans: Vec<&str> = plan.clone().filter(scan).collect();
+    assert!(scans.is_empty(), "{name}: {scans:?}");
     let used = indexes(plan);
     assert!(!used.is_empty(), "{name}");
     assert_eq!(used, indexes(document::plan(name)), "{name}");
 }
 
 #[tokio::test]
-async fn the_documents_queries_go_by_index_and_its_plans_are_true() -> Result<()> {
-    the_document_is_right(Size {
+async fn the_documented_queries_use_the_documented_indexes() -> Result<()> {
+    check_documented_plans(Size {
         hosts: 10_000,
         busy: 100,
         old: 20,
@@ -162,8 +157,9 @@ async fn the_documents_queries_go_by_index_and_its_plans_are_true() -> Result<()
 
 #[tokio::test]
 #[ignore = "loads millions of rows: run by make plans"]
-async fn the_documents_queries_go_by_index_on_a_hundred_thousand_hosts() -> Result<()> {
-    the_document_is_right(Size {
+async fn the_documented_queries_use_the_documented_indexes_on_a_hundred_thousand_hosts()
+-> Result<()> {
+    check_documented_plans(Size {
         hosts: 100_000,
         busy: 1_000,
         old: 100,
@@ -171,7 +167,7 @@ async fn the_documents_queries_go_by_index_on_a_hundred_thousand_hosts() -> Resu
     .await
 }
 
-/// The fleet's instance, but for fifty agents of another.
+/// Moves fifty agents to another instance, and revokes three of them.
 const ELSEWHERE: &str = "
     UPDATE agent_state SET instance_id = '20000000-0000-4000-8000-000000000000'
      WHERE agent_id IN (SELECT md5('agent ' || n)::uuid FROM generate_series(1, 50) n);
@@ -179,28 +175,21 @@ const ELSEWHERE: &str = "
     ANALYZE";
 
 #[tokio::test]
-async fn an_instance_s_look_at_its_streams_reads_its_own_by_index() -> Result<()> {
-    let (database, store) = migrated().await?;
-    sql(
-        &database,
-        &FLEET.replace("HOSTS", "5000").replace("DISKS", DISKS),
-    )
-    .await?;
-    sql(&database, ELSEWHERE).await?;
+async fn an_instance_reads_its_own_sessions_by_index() -> Result<()> {
+    let store = migrated().await?;
+    let fleet = FLEET.replace("HOSTS", "5000").replace("DISKS", DISKS);
+    store.sql(&fleet).await?;
+    store.sql(ELSEWHERE).await?;
     let instance = Uuid::from_u128(0x2000_0000_0000_4000_8000_0000_0000_0000);
-    let standing = store.sessions_standing(instance).await?;
-    let active = standing.iter().filter(|stream| stream.active).count();
-    assert_eq!((standing.len(), active), (50, 47));
-    let used =
-        "SELECT string_agg(indexrelname, ' ' ORDER BY indexrelname) FROM pg_stat_user_indexes
-                 WHERE indexrelname IN ('agent_state_held', 'agents_not_active') AND idx_scan > 0";
-    eventually(
-        "both indexes were used",
-        Duration::from_secs(30),
-        async || {
-            let used = sql(&database, used).await;
-            used.is_ok_and(|used| used == "agent_state_held agents_not_active")
-        },
-    )
+    let stored = store.sessions_standing(instance).await?;
+    let active = stored.iter().filter(|session| session.active).count();
+    assert_eq!((stored.len(), active), (50, 47));
+    let used = "
+        SELECT string_agg(indexrelname, ' ' ORDER BY indexrelname) FROM pg_stat_user_indexes
+         WHERE indexrelname IN ('agent_state_held', 'agents_not_active') AND idx_scan > 0";
+    eventually("both indexes were used", PATIENCE, async || {
+        let used = store.sql(used).await;
+        used.is_ok_and(|used| used == "agent_state_held agents_not_active")
+    })
     .await
 }

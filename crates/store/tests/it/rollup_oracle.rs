@@ -1,13 +1,14 @@
-//! What an hour's rollup must say, computed the plain way from what was sent: the
-//! other opinion that the SQL is held against.
+//! A second implementation of the hourly rollups, computed from the samples in memory.
+//! Tests compare the SQL against it.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
-use svc_store::{Bulkhead, HostId, Row, SampleRow, Store, Type};
+use svc_store::{HostId, SampleRow};
+use tokio_postgres::{Client, Row};
 
-/// Columns of `host_metrics_hourly` by name, as numbers; times are microseconds.
+/// Columns of `host_metrics_hourly` by name, as numbers. Times are in microseconds.
 pub type Numbers = BTreeMap<&'static str, f64>;
 
 #[derive(Debug, PartialEq)]
@@ -26,7 +27,7 @@ const GAUGES: [fn(&SampleRow) -> f64; 7] = [
     |s| s.process_count as f64,
 ];
 
-/// The columns of each of them.
+/// The columns of each gauge.
 const COLUMNS: [[&str; 3]; 7] = [
     ["cpu_percent_min", "cpu_percent_avg", "cpu_percent_max"],
     ["load_1m_min", "load_1m_avg", "load_1m_max"],
@@ -60,7 +61,7 @@ const OTHERS: [&str; 8] = [
     "sample_count",
 ];
 
-/// The rollups of one host's samples, by the second at which their hour begins.
+/// The rollups of one host's samples, by the Unix time at which their hour begins.
 pub fn expected(samples: &[SampleRow]) -> BTreeMap<i64, Hour> {
     let mut in_order = samples.to_vec();
     in_order.sort_by_key(|s| (s.sampled_at, s.seq));
@@ -148,11 +149,10 @@ fn micros(at: Timestamp) -> f64 {
     at.as_microsecond() as f64
 }
 
-/// What the table says of one host.
-pub async fn stored(store: &Store, host: HostId) -> Result<BTreeMap<i64, Hour>> {
+/// The rollups of one host in the database.
+pub async fn stored(client: &Client, host: HostId) -> Result<BTreeMap<i64, Hour>> {
     let sql = "SELECT extract(epoch FROM hour)::bigint AS starts, h.* FROM host_metrics_hourly h WHERE host_id = $1";
-    let params = [(&host.0 as _, Type::UUID)];
-    let rows = store.read("test", Bulkhead::Watch, sql, &params).await?;
+    let rows = client.query(sql, &[&host.0]).await?;
     rows.iter().map(hour_from_row).collect()
 }
 
@@ -184,8 +184,8 @@ fn number(row: &Row, name: &str) -> Result<f64> {
     number.context(name.to_owned())
 }
 
-/// Fails unless both say the same. Means may differ in their last digits, for sums
-/// of floating-point numbers depend on their order, and means of integers are rounded.
+/// Fails unless both are equal. Means may differ in their last digits, because sums of
+/// floating-point numbers depend on their order, and means of integers are rounded.
 pub fn compare(expected: &BTreeMap<i64, Hour>, stored: &BTreeMap<i64, Hour>) -> Result<()> {
     let hours = |of: &BTreeMap<i64, Hour>| of.keys().copied().collect::<Vec<_>>();
     ensure!(
@@ -218,7 +218,7 @@ pub fn compare(expected: &BTreeMap<i64, Hour>, stored: &BTreeMap<i64, Hour>) -> 
             };
             ensure!(
                 (found - expected).abs() <= slack,
-                "{starts} {name}: {found}, not {expected}"
+                "{starts} {name}: {found} instead of {expected}"
             );
         }
     }

@@ -1,70 +1,87 @@
-//! What every test needs: a database of its own and patience.
+//! Test databases, a store on each, and SQL that bypasses the store.
 
-use std::time::Duration;
+use std::{ops::Deref, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result};
 use svc_sandbox::{TestDatabase, test_database};
-use svc_store::{Bulkhead, DatabaseUrl, Store, StoreOptions, TxLimits};
+use svc_store::{DatabaseUrl, Store, StoreOptions};
+use tokio_postgres::{Client, NoTls};
 
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Limits that no slow machine runs into.
-pub const GENEROUS: TxLimits = TxLimits {
-    statement: PATIENCE,
-    lock: PATIENCE,
-    idle: PATIENCE,
-    deadline: Duration::from_secs(60),
-};
+/// A store and the address of its database. Dereferences to the store.
+#[derive(Clone, Debug)]
+pub struct TestStore {
+    store: Store,
+    url: String,
+    /// Dropped with the last clone. `None` if the test owns the server.
+    database: Option<Arc<TestDatabase>>,
+}
 
-pub fn options(pool_size: usize) -> StoreOptions {
-    StoreOptions {
-        pool_size,
-        acquire: PATIENCE,
-        limits: GENEROUS,
+impl TestStore {
+    pub fn open(url: &str, pool_size: usize) -> Result<TestStore> {
+        let mut options = StoreOptions::for_commands();
+        (options.pool_size, options.acquire) = (pool_size, PATIENCE);
+        Ok(TestStore {
+            store: Store::new(DatabaseUrl::parse(url)?, options)?,
+            url: url.to_owned(),
+            database: None,
+        })
+    }
+
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub fn database_name(&self) -> &str {
+        self.database.as_ref().map_or("postgres", |db| db.name())
+    }
+
+    /// Runs statements over a connection of their own. Rows come back as `psql -At`
+    /// prints them.
+    pub async fn sql(&self, sql: &str) -> Result<String> {
+        svc_sandbox::query(&self.url, sql).await
+    }
+
+    /// Opens a connection that lives as long as the client.
+    pub async fn connect(&self) -> Result<Client> {
+        let (client, connection) = tokio_postgres::connect(&self.url, NoTls).await?;
+        tokio::spawn(connection);
+        Ok(client)
     }
 }
 
-pub fn open(url: &str, options: StoreOptions) -> Result<Store> {
-    Ok(Store::new(DatabaseUrl::parse(url)?, options)?)
+impl Deref for TestStore {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        &self.store
+    }
 }
 
-/// A database with nothing in it.
-pub async fn empty() -> Result<(TestDatabase, Store)> {
-    let database = test_database("store_empty", async |_| Ok(())).await?;
-    let store = open(database.url(), options(16))?;
-    Ok((database, store))
+/// A database without a schema.
+pub async fn empty() -> Result<TestStore> {
+    on(test_database("store_empty", async |_| Ok(())).await?)
 }
 
 /// A database with the whole schema.
-pub async fn migrated() -> Result<(TestDatabase, Store)> {
-    let database = test_database("store_migrated", migrate).await?;
-    let store = open(database.url(), options(16))?;
-    Ok((database, store))
+pub async fn migrated() -> Result<TestStore> {
+    let migrate = async |url: String| {
+        TestStore::open(&url, 3)?.migrate().await?;
+        Ok(())
+    };
+    on(test_database("store_migrated", migrate).await?)
 }
 
-async fn migrate(url: String) -> Result<()> {
-    open(&url, options(3))?.migrate().await?;
-    Ok(())
+fn on(database: TestDatabase) -> Result<TestStore> {
+    let mut store = TestStore::open(database.url(), 16)?;
+    store.database = Some(Arc::new(database));
+    Ok(store)
 }
 
-/// The first column of the first row, as text.
-pub async fn text(store: &Store, sql: &str) -> Result<String> {
-    let rows = store.read("test", Bulkhead::Watch, sql, &[]).await?;
-    let row = rows.first().context("no row")?;
-    Ok(row.try_get::<_, Option<String>>(0)?.unwrap_or_default())
-}
-
-pub async fn batch(store: &Store, sql: &str) -> Result<()> {
-    store
-        .run("test", Bulkhead::Watch, async |tx| tx.batch(sql).await)
-        .await?;
-    Ok(())
-}
-
-pub fn metrics(store: &Store) -> String {
-    let mut registry = prometheus_client::registry::Registry::default();
-    store.register(&mut registry);
-    let mut text = String::new();
-    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
-    text
+/// The SQLSTATE of an error that [`TestStore::sql`] returned.
+pub fn sqlstate(error: &anyhow::Error) -> Result<&str> {
+    let error = error.downcast_ref::<tokio_postgres::Error>();
+    let code = error.and_then(|error| error.code());
+    Ok(code.context("not an error of the server")?.code())
 }

@@ -1,16 +1,16 @@
-//! Every sslmode against a server that speaks TLS.
+//! Every sslmode against a server with TLS.
 
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::path::Path;
+use std::{
+    fs::Permissions,
+    os::unix::fs::{MetadataExt, PermissionsExt, chown},
+    sync::atomic::{AtomicU32, Ordering},
+};
 
 use anyhow::Result;
-use svc_sandbox::{Authority, Identity, Postgres, PostgresOptions, eventually};
-use svc_store::{Bulkhead, DatabaseUrl, Listener, Store};
+use svc_sandbox::{Authority, Identity, Postgres, PostgresOptions, eventually, shared_postgres};
+use svc_store::{DatabaseUrl, Listener};
 
-use crate::support::{PATIENCE, open, options};
-
-/// Says "true" or "false": whether this connection is encrypted.
-const ENCRYPTED: &str = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
+use crate::support::{PATIENCE, TestStore};
 
 struct Secured {
     server: Postgres,
@@ -33,7 +33,7 @@ impl Secured {
         Ok(secured)
     }
 
-    /// Makes the server show `identity` from now on.
+    /// Makes the server present `identity` from now on.
     async fn present(&self, identity: &Identity) -> Result<()> {
         self.put("server.crt", &identity.cert_pem)?;
         self.put("server.key", &identity.key_pem)?;
@@ -47,9 +47,9 @@ impl Secured {
         let root = self.server.data_dir().join("pinned.crt");
         self.put("pinned.crt", &identity.cert_pem)?;
         let query = format!("sslmode=verify-ca&sslrootcert={}", root.display());
-        eventually("the certificate is shown", PATIENCE, async || {
-            let shown = self.encrypted("localhost", &query).await;
-            shown.is_ok() || format!("{:#}", shown.unwrap_err()).contains("xpired")
+        eventually("the server presents it", PATIENCE, async || {
+            let outcome = self.encrypted("localhost", &query).await;
+            outcome.is_ok() || format!("{:#}", outcome.unwrap_err()).contains("xpired")
         })
         .await
     }
@@ -58,13 +58,13 @@ impl Secured {
         let folder = self.server.data_dir();
         let (path, owner) = (folder.join(name), folder.metadata()?);
         std::fs::write(&path, text)?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600))?;
         chown(&path, Some(owner.uid()), Some(owner.gid()))?;
         Ok(())
     }
 
     fn file(&self, name: &str) -> String {
-        Path::display(&self.server.data_dir().join(name)).to_string()
+        self.server.data_dir().join(name).display().to_string()
     }
 
     fn url(&self, host: &str, query: &str) -> String {
@@ -73,23 +73,31 @@ impl Secured {
     }
 
     async fn encrypted(&self, host: &str, query: &str) -> Result<bool> {
-        encrypted(&open(&self.url(host, query), options(3))?).await
+        encrypted(&self.server, &self.url(host, query)).await
     }
 
-    /// The whole chain of the error that must come.
+    /// The whole chain of the expected error.
     async fn refusal(&self, host: &str, query: &str) -> String {
         let outcome = self.encrypted(host, query).await;
-        format!("{:#}", outcome.expect_err("it was let in"))
+        format!("{:#}", outcome.expect_err("the connection must fail"))
     }
 }
 
-async fn encrypted(store: &Store) -> Result<bool> {
-    let rows = store.read("test", Bulkhead::Auth, ENCRYPTED, &[]).await?;
-    Ok(rows[0].try_get(0)?)
+/// Whether the store's connection is encrypted. The server tells; the application name
+/// identifies the connection.
+async fn encrypted(server: &Postgres, url: &str) -> Result<bool> {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let name = format!("tls test {}", NUMBER.fetch_add(1, Ordering::Relaxed));
+    let store = TestStore::open(&format!("{url}&application_name={name}"), 3)?;
+    store.ping().await?;
+    let ssl =
+        "SELECT ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE application_name";
+    let ssl = format!("{ssl} = '{name}'");
+    Ok(server.psql("postgres", &ssl).await? == "t")
 }
 
 #[tokio::test]
-async fn every_sslmode_means_what_libpq_means_by_it() -> Result<()> {
+async fn every_sslmode_behaves_as_in_libpq() -> Result<()> {
     let secured = Secured::start().await?;
     let root = format!("sslrootcert={}", secured.file("root.crt"));
     let stranger = format!("sslrootcert={}", secured.file("stranger.crt"));
@@ -118,7 +126,7 @@ async fn every_sslmode_means_what_libpq_means_by_it() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_certificate_named_in_sslrootcert_is_trusted_within_its_dates() -> Result<()> {
+async fn a_server_certificate_in_sslrootcert_is_trusted_while_it_is_valid() -> Result<()> {
     let secured = Secured::start().await?;
     secured.present(&Identity::server(&["localhost"])?).await?;
     let full = format!(
@@ -137,7 +145,7 @@ async fn a_certificate_named_in_sslrootcert_is_trusted_within_its_dates() -> Res
 }
 
 #[tokio::test]
-async fn a_client_certificate_is_shown_to_the_server() -> Result<()> {
+async fn the_client_certificate_is_sent_to_the_server() -> Result<()> {
     let secured = Secured::start().await?;
     secured
         .server
@@ -156,10 +164,11 @@ async fn a_client_certificate_is_shown_to_the_server() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_server_without_tls_is_refused_where_tls_is_demanded() -> Result<()> {
-    let url = svc_sandbox::shared_postgres().await?.url("postgres");
-    assert!(!encrypted(&open(&format!("{url}?sslmode=prefer"), options(3))?).await?);
-    let store = open(&format!("{url}?sslmode=require"), options(3))?;
+async fn a_server_without_tls_is_refused_if_tls_is_required() -> Result<()> {
+    let server = shared_postgres().await?;
+    let url = server.url("postgres");
+    assert!(!encrypted(server, &format!("{url}?sslmode=prefer")).await?);
+    let store = TestStore::open(&format!("{url}?sslmode=require"), 3)?;
     let error = anyhow::Error::from(store.ping().await.unwrap_err());
     assert!(
         format!("{error:#}").contains("does not support TLS"),

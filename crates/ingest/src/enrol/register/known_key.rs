@@ -1,13 +1,13 @@
 //! Registration with a key that has an agent already.
 
-use svc_store::{AgentStatus, KnownAgent, TokenState, Tx, same_machine};
+use svc_store::{AgentStatus, KnownAgent, RegistrationTx, TokenState, same_machine};
 
 use super::{Enrolment, RegisterError, RegisteredAgent, Registration, TokenEffect, actor};
 
 impl Enrolment {
     pub(super) async fn known_key(
         &self,
-        tx: &Tx,
+        tx: &RegistrationTx,
         wanted: &Registration,
         known: KnownAgent,
     ) -> Result<RegisteredAgent, RegisterError> {
@@ -22,7 +22,7 @@ impl Enrolment {
     /// and registers from another was copied.
     async fn known_active(
         &self,
-        tx: &Tx,
+        tx: &RegistrationTx,
         wanted: &Registration,
         known: KnownAgent,
     ) -> Result<RegisteredAgent, RegisterError> {
@@ -39,7 +39,7 @@ impl Enrolment {
     /// The only case in which a known key uses a token: the agent is pending, and an auto-approve token activates it.
     async fn known_pending(
         &self,
-        tx: &Tx,
+        tx: &RegistrationTx,
         wanted: &Registration,
         known: KnownAgent,
     ) -> Result<RegisteredAgent, RegisterError> {

@@ -1,6 +1,6 @@
 //! Registration of a key that has no agent yet: by token, or as the successor of a cloned key.
 
-use svc_store::{AgentId, AgentStatus, HostId, HostMatch, NewAgent, TokenRow, Tx};
+use svc_store::{AgentId, AgentStatus, HostId, HostMatch, NewAgent, RegistrationTx, TokenRow};
 
 use super::{
     Enrolment, MAX_PENDING_CLONES, RegisterError, RegisteredAgent, Registration, TokenEffect,
@@ -11,7 +11,7 @@ use crate::peer::ClientKey;
 impl Enrolment {
     pub(super) async fn new_key(
         &self,
-        tx: &Tx,
+        tx: &RegistrationTx,
         wanted: &Registration,
     ) -> Result<RegisteredAgent, RegisterError> {
         let hash = wanted.token.ok_or(RegisterError::TokenMissing)?;
@@ -30,7 +30,7 @@ impl Enrolment {
 
     pub(super) async fn successor(
         &self,
-        tx: &Tx,
+        tx: &RegistrationTx,
         wanted: &Registration,
         successor: ClientKey,
     ) -> Result<RegisteredAgent, RegisterError> {
@@ -69,7 +69,7 @@ impl Enrolment {
 
 /// The machine's host record. A key that conflicts with an active agent must not change the record.
 async fn host(
-    tx: &Tx,
+    tx: &RegistrationTx,
     wanted: &Registration,
     found: Option<&HostMatch>,
     effect: &TokenEffect,
@@ -84,7 +84,7 @@ async fn host(
 }
 
 async fn insert(
-    tx: &Tx,
+    tx: &RegistrationTx,
     wanted: &Registration,
     token: &TokenRow,
     host: HostId,
@@ -114,7 +114,10 @@ async fn insert(
     insert_agent(tx, &new).await
 }
 
-async fn insert_agent(tx: &Tx, new: &NewAgent<'_>) -> Result<RegisteredAgent, RegisterError> {
+async fn insert_agent(
+    tx: &RegistrationTx,
+    new: &NewAgent<'_>,
+) -> Result<RegisteredAgent, RegisterError> {
     Ok(RegisteredAgent {
         agent: tx.agent_insert(new).await?,
         host: new.host_id,

@@ -1,31 +1,27 @@
 //! The LISTEN connection.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use svc_sandbox::{Proxy, shared_postgres};
 use svc_store::{DatabaseUrl, Listener};
-use tokio::time::{Duration, timeout};
+use tokio::{net::TcpListener, time::timeout};
 
-use crate::support::{PATIENCE, batch, empty, open, options};
+use crate::support::{PATIENCE, TestStore, empty};
 
 #[tokio::test]
 async fn notifications_arrive_in_order_after_the_commit() -> Result<()> {
-    let (database, store) = empty().await?;
-    let url = DatabaseUrl::parse(database.url())?;
+    let store = empty().await?;
+    let url = DatabaseUrl::parse(store.url())?;
     let mut listener = Listener::connect(&url, "odd \"channel").await?;
-    batch(
-        &store,
-        "NOTIFY \"odd \"\"channel\", 'one'; NOTIFY other, 'not mine'",
-    )
-    .await?;
-    batch(&store, "NOTIFY \"odd \"\"channel\", 'two'").await?;
+    let one = "NOTIFY \"odd \"\"channel\", 'one'; NOTIFY other, 'not mine'";
+    store.sql(one).await?;
+    store.sql("NOTIFY \"odd \"\"channel\", 'two'").await?;
     assert_eq!(timeout(PATIENCE, listener.recv()).await??, "one");
     assert_eq!(timeout(PATIENCE, listener.recv()).await??, "two");
-    assert!(
-        timeout(Duration::from_millis(100), listener.recv())
-            .await
-            .is_err()
-    );
-    batch(&store, "NOTIFY \"odd \"\"channel\", 'three'").await?;
+    let cancelled = timeout(Duration::from_millis(100), listener.recv()).await;
+    assert!(cancelled.is_err());
+    store.sql("NOTIFY \"odd \"\"channel\", 'three'").await?;
     assert_eq!(timeout(PATIENCE, listener.recv()).await??, "three");
     Ok(())
 }
@@ -41,14 +37,15 @@ async fn a_lost_connection_is_an_error_and_a_new_one_works() -> Result<()> {
     let error = timeout(PATIENCE, listener.recv()).await?.unwrap_err();
     assert!(error.is_unavailable(), "{error:?}");
     let mut listener = Listener::connect(&url, "changes").await?;
-    batch(&open(&text, options(3))?, "NOTIFY changes, 'again'").await?;
+    let store = TestStore::open(&text, 3)?;
+    store.sql("NOTIFY changes, 'again'").await?;
     assert_eq!(timeout(PATIENCE, listener.recv()).await??, "again");
     Ok(())
 }
 
 #[tokio::test]
-async fn a_server_that_says_nothing_does_not_hold_us() -> Result<()> {
-    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+async fn connecting_to_a_silent_server_times_out() -> Result<()> {
+    let silent = TcpListener::bind("127.0.0.1:0").await?;
     let address = silent.local_addr()?;
     let url = DatabaseUrl::parse(&format!("postgres://u@{address}/d?connect_timeout=1"))?;
     let outcome = timeout(PATIENCE, Listener::connect(&url, "changes")).await?;

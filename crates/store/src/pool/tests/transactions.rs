@@ -1,31 +1,26 @@
-//! The named transaction: retried, metered, isolated, and clean afterwards.
+//! Named transactions: commit, rollback, retry, cancellation, bulkheads.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
-use anyhow::Result;
-use svc_sandbox::eventually;
-use svc_store::{Bulkhead, Store, StoreError, Tx, Type};
-use tokio::sync::{Barrier, Notify};
-use tokio::time::timeout;
+use tokio::{
+    sync::{Barrier, Notify},
+    task::JoinHandle,
+};
 
-use crate::support::{PATIENCE, batch, empty, metrics, open, options, text};
+use super::*;
 
 const TABLE: &str = "CREATE TABLE t (id int4 PRIMARY KEY, n int4 NOT NULL);
                      INSERT INTO t VALUES (1, 0), (2, 0)";
 
 #[tokio::test]
-async fn a_transaction_commits_what_it_returns_and_rolls_back_what_fails() -> Result<()> {
+async fn a_transaction_commits_on_success_and_rolls_back_on_error() -> Result<()> {
     let (_database, store) = empty().await?;
     batch(&store, TABLE).await?;
-    let failed = store
-        .run("fail", Bulkhead::Auth, async |tx| {
-            bump(&tx, 1).await?;
-            tx.execute("INSERT INTO t VALUES (2, 0)", &[]).await
-        })
-        .await
-        .unwrap_err();
+    let failed = store.run("fail", Bulkhead::Auth, async |tx| {
+        bump(&tx, 1).await?;
+        tx.execute("INSERT INTO t VALUES (2, 0)", &[]).await
+    });
+    let failed = failed.await.unwrap_err();
     assert_eq!(failed.sqlstate(), Some("23505"));
     assert_eq!(failed.constraint(), Some("t_pkey"));
     assert!(!failed.is_unavailable());
@@ -40,74 +35,70 @@ async fn a_transaction_commits_what_it_returns_and_rolls_back_what_fails() -> Re
 }
 
 #[tokio::test]
-async fn an_error_that_the_closure_swallows_is_not_taken_for_a_commit() -> Result<()> {
+async fn an_error_that_the_closure_ignores_does_not_pass_for_a_commit() -> Result<()> {
     let (_database, store) = empty().await?;
     batch(&store, TABLE).await?;
-    let outcome = store
-        .run("swallow", Bulkhead::Auth, async |tx| {
-            bump(&tx, 1).await?;
-            let _ = tx.execute("INSERT INTO t VALUES (2, 0)", &[]).await;
-            Ok(())
-        })
-        .await;
-    assert_eq!(outcome.unwrap_err().sqlstate(), Some("25P02"));
+    let outcome = store.run("ignore", Bulkhead::Auth, async |tx| {
+        bump(&tx, 1).await?;
+        let _ = tx.execute("INSERT INTO t VALUES (2, 0)", &[]).await;
+        Ok(())
+    });
+    assert_eq!(outcome.await.unwrap_err().sqlstate(), Some("25P02"));
     assert_eq!(counts(&store).await?, "1:0 2:0");
     Ok(())
 }
 
 #[tokio::test]
-async fn a_run_that_borrows_can_be_spawned() -> Result<()> {
+async fn a_transaction_that_borrows_can_be_spawned() -> Result<()> {
     let (_database, store) = empty().await?;
     let words = vec!["owned".to_owned(), "data".to_owned()];
     let handle = tokio::spawn(async move {
         let words = &words;
-        store
-            .run("spawned", Bulkhead::Ingest, async |tx| {
-                let sql = "SELECT cardinality($1)";
-                let row = tx.query_one(sql, &[(words, Type::TEXT_ARRAY)]).await?;
-                Ok(row.try_get::<_, i32>(0)?)
-            })
-            .await
+        let run = store.run("spawned", Bulkhead::Ingest, async |tx| {
+            let sql = "SELECT cardinality($1)";
+            let row = tx.query_one(sql, &[(words, Type::TEXT_ARRAY)]).await?;
+            Ok(row.try_get::<_, i32>(0)?)
+        });
+        run.await
     });
     assert_eq!(handle.await??, 2);
     Ok(())
 }
 
 #[tokio::test]
-async fn a_deadlock_is_run_again() -> Result<()> {
+async fn a_deadlocked_transaction_is_retried() -> Result<()> {
     let (_database, store) = empty().await?;
     batch(&store, TABLE).await?;
     let meet = Barrier::new(2);
     let (one, two) = tokio::join!(cross(&store, &meet, [1, 2]), cross(&store, &meet, [2, 1]));
-    assert_eq!(one? + two?, 3, "one of them ran twice");
+    assert_eq!(one? + two?, 3, "one of the two ran twice");
     assert_eq!(counts(&store).await?, "1:2 2:2");
     assert!(metrics(&store).contains(r#"database_retries_total{name="cross"} 1"#));
     Ok(())
 }
 
-/// Locks one row, waits for the other transaction to do so too, and goes for
-/// the second. Says how often it ran.
+/// Locks one row, waits until the other transaction has locked its row, and then asks for
+/// the second row. Returns how often the closure ran.
 async fn cross(store: &Store, meet: &Barrier, ids: [i32; 2]) -> Result<u32, StoreError> {
     let ran = AtomicU32::new(0);
-    store
-        .run("cross", Bulkhead::Ingest, async |tx| {
-            bump(&tx, ids[0]).await?;
-            if ran.fetch_add(1, Ordering::Relaxed) == 0 {
-                meet.wait().await;
-            }
-            bump(&tx, ids[1]).await
-        })
-        .await?;
+    let run = store.run("cross", Bulkhead::Ingest, async |tx| {
+        bump(&tx, ids[0]).await?;
+        if ran.fetch_add(1, Ordering::Relaxed) == 0 {
+            meet.wait().await;
+        }
+        bump(&tx, ids[1]).await
+    });
+    run.await?;
     Ok(ran.load(Ordering::Relaxed))
 }
 
 #[tokio::test]
-async fn a_serialization_failure_is_run_again_and_gives_up_in_the_end() -> Result<()> {
+async fn a_serialization_failure_is_retried_a_bounded_number_of_times() -> Result<()> {
     let (database, store) = empty().await?;
     batch(&store, TABLE).await?;
     let strict =
         "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = %L',
-                                             current_database(), 'repeatable read'); END $$";
+                                    current_database(), 'repeatable read'); END $$";
     batch(&store, strict).await?;
     let store = open(database.url(), options(3))?;
     assert_eq!(overtaken(&store, 1).await?, 2);
@@ -118,24 +109,24 @@ async fn a_serialization_failure_is_run_again_and_gives_up_in_the_end() -> Resul
     Ok(())
 }
 
-/// Updates a row that others changed after its snapshot, the first `times`.
+/// Updates a row that another transaction changes after this one's snapshot, in the first
+/// `times` runs. Returns how often the closure ran.
 async fn overtaken(store: &Store, times: u32) -> Result<u32, StoreError> {
     let ran = AtomicU32::new(0);
-    store
-        .run("overtaken", Bulkhead::Auth, async |tx| {
-            tx.query("SELECT n FROM t", &[]).await?;
-            if ran.fetch_add(1, Ordering::Relaxed) < times {
-                let other = async |tx: Tx| bump(&tx, 1).await;
-                store.run("other", Bulkhead::Ingest, other).await?;
-            }
-            bump(&tx, 1).await
-        })
-        .await?;
+    let run = store.run("overtaken", Bulkhead::Auth, async |tx| {
+        tx.query("SELECT n FROM t", &[]).await?;
+        if ran.fetch_add(1, Ordering::Relaxed) < times {
+            let other = async |tx: Tx| bump(&tx, 1).await;
+            store.run("other", Bulkhead::Ingest, other).await?;
+        }
+        bump(&tx, 1).await
+    });
+    run.await?;
     Ok(ran.load(Ordering::Relaxed))
 }
 
 #[tokio::test]
-async fn a_future_dropped_in_the_middle_leaves_a_clean_pool() -> Result<()> {
+async fn a_cancelled_transaction_leaves_nothing_open_in_the_pool() -> Result<()> {
     let (database, _) = empty().await?;
     let store = open(database.url(), options(3))?;
     batch(&store, TABLE).await?;
@@ -147,7 +138,7 @@ async fn a_future_dropped_in_the_middle_leaves_a_clean_pool() -> Result<()> {
             std::future::pending::<Result<(), StoreError>>().await
         });
         let outcome = timeout(Duration::from_micros(round * 300), work).await;
-        assert!(outcome.is_err(), "a pending future came to an end");
+        assert!(outcome.is_err(), "a future that never completes completed");
     }
     let both = async |tx: Tx| {
         bump(&tx, 1).await?;
@@ -155,11 +146,11 @@ async fn a_future_dropped_in_the_middle_leaves_a_clean_pool() -> Result<()> {
     };
     store.run("after", Bulkhead::Auth, both).await?;
     assert_eq!(counts(&store).await?, "1:1 2:1");
-    nobody_is_idle_in_a_transaction(&store).await
+    no_open_transaction(&store).await
 }
 
 #[tokio::test]
-async fn a_stalled_bulkhead_leaves_the_others_alone() -> Result<()> {
+async fn a_stalled_bulkhead_does_not_block_the_others() -> Result<()> {
     let (_database, store) = empty().await?;
     let (release, held) = (Arc::new(Notify::new()), Arc::new(Barrier::new(9)));
     let holders: Vec<_> = (0..8).map(|_| hold(&store, &release, &held)).collect();
@@ -175,26 +166,26 @@ async fn a_stalled_bulkhead_leaves_the_others_alone() -> Result<()> {
     for holder in holders {
         holder.await??;
     }
-    store
-        .read("free", Bulkhead::Ingest, "SELECT 1", &[])
-        .await?;
+    let free = store.read("free", Bulkhead::Ingest, "SELECT 1", &[]);
+    free.await?;
     Ok(())
 }
 
-type Held = tokio::task::JoinHandle<Result<(), StoreError>>;
-
-/// Keeps one connection of the ingest bulkhead until it is released.
-fn hold(store: &Store, release: &Arc<Notify>, held: &Arc<Barrier>) -> Held {
+/// Occupies one connection of the ingest bulkhead until `release` is notified.
+fn hold(
+    store: &Store,
+    release: &Arc<Notify>,
+    held: &Arc<Barrier>,
+) -> JoinHandle<Result<(), StoreError>> {
     let (store, release, held) = (store.clone(), release.clone(), held.clone());
     tokio::spawn(async move {
-        store
-            .run("hold", Bulkhead::Ingest, async |_tx| {
-                let released = release.notified();
-                held.wait().await;
-                released.await;
-                Ok(())
-            })
-            .await
+        let run = store.run("hold", Bulkhead::Ingest, async |_tx| {
+            let released = release.notified();
+            held.wait().await;
+            released.await;
+            Ok(())
+        });
+        run.await
     })
 }
 
@@ -205,18 +196,6 @@ async fn bump(tx: &Tx, id: i32) -> Result<(), StoreError> {
 }
 
 async fn counts(store: &Store) -> Result<String> {
-    text(
-        store,
-        "SELECT string_agg(id || ':' || n, ' ' ORDER BY id) FROM t",
-    )
-    .await
-}
-
-async fn nobody_is_idle_in_a_transaction(store: &Store) -> Result<()> {
-    let sql = "SELECT count(*)::text FROM pg_stat_activity
-                WHERE datname = current_database() AND state LIKE 'idle in%'";
-    eventually("no open transaction is left", PATIENCE, async || {
-        text(store, sql).await.is_ok_and(|count| count == "0")
-    })
-    .await
+    let sql = "SELECT string_agg(id || ':' || n, ' ' ORDER BY id) FROM t";
+    text(store, sql).await
 }

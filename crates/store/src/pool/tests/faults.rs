@@ -1,15 +1,10 @@
 //! A server that freezes, restarts, or is not there at all.
 
-use std::time::Duration;
+use svc_sandbox::{Postgres, PostgresOptions, free_port};
 
-use anyhow::Result;
-use svc_sandbox::{Postgres, PostgresOptions, eventually, free_port, shared_postgres};
-use svc_store::{Bulkhead, Store, StoreError, Tx, Unavailability};
-use tokio::time::{Instant, timeout};
+use super::*;
 
-use crate::support::{GENEROUS, PATIENCE, empty, metrics, open, options, text};
-
-/// A store that loses patience after a second.
+/// A store whose deadline is one second.
 fn impatient(url: &str) -> Result<Store> {
     let mut options = options(3);
     options.limits.deadline = Duration::from_secs(1);
@@ -24,10 +19,10 @@ fn reason(error: &StoreError) -> Option<Unavailability> {
 }
 
 #[tokio::test]
-async fn a_frozen_server_costs_the_connection_and_not_the_pool() -> Result<()> {
+async fn a_frozen_server_costs_the_connection_but_not_the_pool() -> Result<()> {
     let server = Postgres::start(PostgresOptions::default()).await?;
     let store = impatient(&server.url("postgres"))?;
-    warm(&store).await?;
+    answers(&store).await?;
     server.freeze()?;
     let start = Instant::now();
     for _ in 0..3 {
@@ -38,31 +33,27 @@ async fn a_frozen_server_costs_the_connection_and_not_the_pool() -> Result<()> {
     assert!(metrics(&store).contains("database_up 0"));
     assert!(metrics(&store).contains(r#"database_pool_in_use{bulkhead="auth"} 0"#));
     server.thaw()?;
-    recovers(&store).await?;
+    answers(&store).await?;
     assert!(metrics(&store).contains("database_up 1"));
-    let open = "SELECT count(*)::text FROM pg_stat_activity WHERE state LIKE 'idle in%'";
-    eventually("nothing stays open", PATIENCE, async || {
-        text(&store, open).await.is_ok_and(|count| count == "0")
-    })
-    .await
+    no_open_transaction(&store).await
 }
 
 #[tokio::test]
-async fn a_restarted_server_is_found_again() -> Result<()> {
+async fn the_store_reconnects_to_a_restarted_server() -> Result<()> {
     let mut server = Postgres::start(PostgresOptions::default()).await?;
     let store = impatient(&server.url("postgres"))?;
-    warm(&store).await?;
-    let before = store.last_success().expect("it answered");
+    answers(&store).await?;
+    let before = store.last_success().expect("the server answered");
     server.stop_immediate().await?;
     assert!(touch(&store).await.unwrap_err().is_unavailable());
     server.start_again().await?;
-    recovers(&store).await?;
-    assert!(store.last_success().expect("it answered") > before);
+    answers(&store).await?;
+    assert!(store.last_success().expect("the server answered") > before);
     Ok(())
 }
 
 #[tokio::test]
-async fn connections_that_died_in_the_pool_cost_nobody_a_call() -> Result<()> {
+async fn a_connection_that_died_in_the_pool_does_not_fail_a_call() -> Result<()> {
     let (database, _) = empty().await?;
     let store = open(database.url(), options(3))?;
     let others = "SELECT count(pg_terminate_backend(pid, 30000)) FROM pg_stat_activity
@@ -76,8 +67,8 @@ async fn connections_that_died_in_the_pool_cost_nobody_a_call() -> Result<()> {
     Ok(())
 }
 
-/// Ends the sessions while this thread, and the store's connections on it, sleep:
-/// so they look alive when they are next taken from the pool.
+/// Terminates the server sessions while this thread sleeps. The store's connection tasks
+/// run on this thread, so the pool still believes in its connections afterwards.
 async fn blocking_psql(sql: String) -> Result<()> {
     let server = shared_postgres().await?;
     let runtime = || {
@@ -94,11 +85,9 @@ async fn blocking_psql(sql: String) -> Result<()> {
 }
 
 #[tokio::test]
-async fn no_server_is_unavailable_and_says_so() -> Result<()> {
-    let store = open(
-        &format!("postgres://svc@127.0.0.1:{}/none", free_port()?),
-        options(3),
-    )?;
+async fn a_missing_server_is_reported_as_unavailable() -> Result<()> {
+    let url = format!("postgres://svc@127.0.0.1:{}/none", free_port()?);
+    let store = open(&url, options(3))?;
     assert_eq!(store.last_success(), None);
     let error = store.ping().await.unwrap_err();
     assert_eq!(reason(&error), Some(Unavailability::Connect));
@@ -108,45 +97,39 @@ async fn no_server_is_unavailable_and_says_so() -> Result<()> {
 }
 
 #[tokio::test]
-async fn waits_for_locks_and_long_statements_count_as_unavailable() -> Result<()> {
+async fn timeouts_and_a_read_only_server_count_as_unavailable() -> Result<()> {
     let url = shared_postgres().await?.url("postgres");
     let mut short = GENEROUS;
     short.statement = Duration::from_millis(50);
     let mut locked = GENEROUS;
     locked.lock = Duration::from_millis(50);
     let store = open(&url, options(3))?;
-    let error = store
-        .run_within("slow", Bulkhead::Auth, &short, async |tx| {
-            tx.query("SELECT pg_sleep(20)", &[]).await
-        })
-        .await
-        .unwrap_err();
-    assert!(error.is_unavailable());
-    assert_eq!(error.sqlstate(), Some("57014"));
-    let error = store
-        .run("holder", Bulkhead::Ingest, async |holder| {
-            holder.batch("SELECT pg_advisory_xact_lock(1)").await?;
-            let waiting = async |tx: Tx| tx.batch("SELECT pg_advisory_xact_lock(1)").await;
-            let waits = store.run_within("waits", Bulkhead::Auth, &locked, waiting);
-            Ok(waits.await.unwrap_err())
-        })
-        .await?;
-    assert_eq!(error.sqlstate(), Some("55P03"));
-    assert!(error.is_unavailable());
-    let error = store
-        .run("read_only", Bulkhead::Auth, async |tx| {
-            tx.batch("SET TRANSACTION READ ONLY; CREATE TABLE never ()")
-                .await
-        })
-        .await
-        .unwrap_err();
-    assert_eq!(error.sqlstate(), Some("25006"));
-    assert!(error.is_unavailable());
+    let slow = async |tx: Tx| tx.batch("SELECT pg_sleep(20)").await;
+    let slow = store.run_within("slow", Bulkhead::Auth, &short, slow);
+    unavailable(slow.await, "57014");
+    let lock = "SELECT pg_advisory_xact_lock(1)";
+    let holder = store.run("holder", Bulkhead::Ingest, async |holder| {
+        holder.batch(lock).await?;
+        let waiting = async |tx: Tx| tx.batch(lock).await;
+        let waits = store.run_within("waits", Bulkhead::Auth, &locked, waiting);
+        unavailable(waits.await, "55P03");
+        Ok(())
+    });
+    holder.await?;
+    let write = "SET TRANSACTION READ ONLY; CREATE TABLE never ()";
+    let write = async |tx: Tx| tx.batch(write).await;
+    unavailable(store.run("read_only", Bulkhead::Auth, write).await, "25006");
     Ok(())
 }
 
+fn unavailable(outcome: Result<(), StoreError>, sqlstate: &str) {
+    let error = outcome.unwrap_err();
+    assert_eq!(error.sqlstate(), Some(sqlstate));
+    assert!(error.is_unavailable());
+}
+
 #[tokio::test]
-async fn a_busy_pool_is_unavailable() -> Result<()> {
+async fn a_pool_without_a_free_connection_is_unavailable() -> Result<()> {
     let url = shared_postgres().await?.url("postgres");
     let mut hasty = options(3);
     hasty.acquire = Duration::from_millis(50);
@@ -160,7 +143,8 @@ async fn a_busy_pool_is_unavailable() -> Result<()> {
     Ok(())
 }
 
-async fn warm(store: &Store) -> Result<()> {
+/// Waits until both bulkheads that these tests use have a working connection.
+async fn answers(store: &Store) -> Result<()> {
     eventually("the server answers", PATIENCE, async || {
         touch(store).await.is_ok() && store.ping().await.is_ok()
     })
@@ -172,11 +156,4 @@ async fn touch(store: &Store) -> Result<(), StoreError> {
         tx.query("SELECT 1", &[]).await.map(drop)
     });
     run.await
-}
-
-async fn recovers(store: &Store) -> Result<()> {
-    eventually("the pool recovers", PATIENCE, async || {
-        touch(store).await.is_ok()
-    })
-    .await
 }

@@ -1,43 +1,45 @@
-//! Hosts with an active agent each, and samples as they would tell them.
+//! Hosts with an active agent each, and samples for them.
+
+use std::time::Duration;
 
 use anyhow::Result;
 use jiff::{SignedDuration, Timestamp};
-use svc_store::{AgentId, DiskRow, GapRow, HostId, Range, SampleRow, Store};
+use svc_store::{AgentId, DiskRow, GapRow, HostId, Range, SampleRow};
 use uuid::Uuid;
 
-use crate::support::batch;
+use crate::support::TestStore;
 
-pub const DAY: std::time::Duration = std::time::Duration::from_hours(24);
+pub const DAY: Duration = Duration::from_hours(24);
 
 #[derive(Clone, Copy, Debug)]
-pub struct Teller {
+pub struct TestAgent {
     pub host: HostId,
-    pub agent: AgentId,
+    pub id: AgentId,
 }
 
-/// A new host with an active agent.
-pub async fn teller(store: &Store) -> Result<Teller> {
-    let (host, agent) = (Uuid::now_v7(), Uuid::now_v7());
-    let sql = format!(
-        "INSERT INTO hosts (id, hostname) VALUES ('{host}', 'web-{host}');
-         INSERT INTO agents (id, host_id, key, status) VALUES ('{agent}', '{host}', sha256('{agent}'), 'active')"
-    );
-    batch(store, &sql).await?;
-    Ok(Teller {
-        host: HostId(host),
-        agent: AgentId(agent),
-    })
-}
+impl TestAgent {
+    /// Inserts a new host with an active agent.
+    pub async fn new(store: &TestStore) -> Result<TestAgent> {
+        let (host, agent) = (Uuid::now_v7(), Uuid::now_v7());
+        let sql = format!(
+            "INSERT INTO hosts (id, hostname) VALUES ('{host}', 'web-{host}');
+             INSERT INTO agents (id, host_id, key, status) VALUES ('{agent}', '{host}', sha256('{agent}'), 'active')"
+        );
+        store.sql(&sql).await?;
+        Ok(TestAgent {
+            host: HostId(host),
+            id: AgentId(agent),
+        })
+    }
 
-impl Teller {
-    /// Samples and gaps of numbers that follow one another.
+    /// A range of samples and gaps whose numbers are contiguous.
     pub fn range(&self, samples: &[SampleRow], gaps: &[GapRow]) -> Range {
         let firsts = samples.iter().map(|s| s.seq);
         let first = firsts.chain(gaps.iter().map(|g| g.first_seq)).min();
         let lasts = samples.iter().map(|s| s.seq);
         let last = lasts.chain(gaps.iter().map(|g| g.last_seq)).max();
         Range {
-            agent_id: self.agent,
+            agent_id: self.id,
             host_id: self.host,
             first_seq: first.unwrap_or(1),
             last_seq: last.unwrap_or(0),
@@ -45,9 +47,15 @@ impl Teller {
             gaps: gaps.to_vec(),
         }
     }
+
+    /// Appends these samples to the history.
+    pub async fn store(&self, store: &TestStore, samples: &[SampleRow]) -> Result<()> {
+        store.samples_append(&[self.range(samples, &[])]).await?;
+        Ok(())
+    }
 }
 
-/// The beginning of an hour, some hours before this one.
+/// The beginning of an hour, this many hours before the current one.
 pub fn hours_ago(hours: i64) -> Timestamp {
     let now = Timestamp::now().as_second();
     Timestamp::from_second(now - now.rem_euclid(3600) - hours * 3600).unwrap()
