@@ -55,6 +55,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "held_streams",
         sql: include_str!("../migrations/0007_held_streams.sql"),
     },
+    Migration {
+        version: 8,
+        name: "token_state",
+        sql: include_str!("../migrations/0008_token_state.sql"),
+    },
 ];
 
 const LIMITS: TxLimits = TxLimits {

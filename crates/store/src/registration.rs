@@ -13,7 +13,6 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
-use jiff::Timestamp;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
@@ -49,8 +48,8 @@ impl Store {
         let sql = "-- registration_look
             SELECT EXISTS (SELECT FROM agents WHERE key = $1) AS key_known, token.*
               FROM (SELECT) one LEFT JOIN (
-                SELECT expires_at, revoked_at, last_used_at, uses >= max_uses AS used_up, now() AS now
-                  FROM enrolment_tokens WHERE hash = $2) token ON true";
+                SELECT expires_at, revoked_at, last_used_at, enrolment_token_state(found) AS state
+                  FROM enrolment_tokens found WHERE hash = $2) token ON true";
         let token = token.map(<[u8; 32]>::as_slice);
         let params = [
             (&key.as_slice() as _, Type::BYTEA),
@@ -65,7 +64,7 @@ impl Store {
                 token: None,
             });
         };
-        let token = match row.try_get::<_, Option<Timestamp>>("now")? {
+        let token = match row.try_get::<_, Option<&str>>("state")? {
             Some(_) => Some(TokenState::from_row(row)?),
             None => None,
         };

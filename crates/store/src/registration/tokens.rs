@@ -1,19 +1,19 @@
-//! The token's side of a registration: judged and spent.
+//! The token's part of a registration: its state is read first, and a use is taken last.
 //!
-//! A whole fleet may come by one token. Its row is therefore locked only by the
-//! spending, which is the last thing that a transaction does before it commits, and
-//! which takes a use only where there is one.
+//! Thousands of agents may register with one token at once. Taking a use locks the token's
+//! row until the commit, so it is the last statement of the transaction. It takes a use only
+//! from a token that is still active at that moment.
+//!
+//! Which state a token is in has one definition, the SQL function `enrolment_token_state`.
 
 use jiff::Timestamp;
 use serde_json::Value;
-use tokio_postgres::Row;
-use tokio_postgres::types::Type;
+use tokio_postgres::{Row, types::Type};
 
 use super::RegistrationTx;
-use crate::error::StoreError;
-use crate::ids::TokenId;
+use crate::{error::StoreError, ids::TokenId};
 
-/// A token, as it stood when it was looked at.
+/// A token as the transaction has read it. Another transaction may change it meanwhile.
 #[derive(Clone, Debug)]
 pub struct TokenRow {
     pub id: TokenId,
@@ -24,7 +24,7 @@ pub struct TokenRow {
     pub labels: Value,
 }
 
-/// What a token is good for now; what it is no longer good for says since when.
+/// Whether a token can be used, and if not, since when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenState {
     Active,
@@ -37,22 +37,20 @@ impl RegistrationTx {
     pub async fn token_by_hash(&self, hash: &[u8; 32]) -> Result<Option<TokenRow>, StoreError> {
         let sql = "-- token_by_hash
             SELECT id, label, auto_approve, allow_reinstall, labels, expires_at, revoked_at, last_used_at,
-                   uses >= max_uses AS used_up, now() AS now
-              FROM enrolment_tokens WHERE hash = $1";
-        let row = self
-            .0
-            .query_opt(sql, &[(&hash.as_slice(), Type::BYTEA)])
-            .await?;
+                   enrolment_token_state(token) AS state
+              FROM enrolment_tokens token WHERE hash = $1";
+        let params = [(&hash.as_slice() as _, Type::BYTEA)];
+        let row = self.0.query_opt(sql, &params).await?;
         row.map(|row| TokenRow::from_row(&row)).transpose()
     }
 
-    /// Takes one use. Where another transaction has taken the last one since the token
-    /// was looked at, or revoked it, this one is begun anew and will find out.
+    /// Takes one use. If the token is no longer active, because another transaction took its
+    /// last use or revoked it after [`token_by_hash`](Self::token_by_hash), this is a conflict:
+    /// the registration is retried and then reads the new state.
     pub async fn token_spend(&self, token: TokenId) -> Result<(), StoreError> {
         let sql = "-- token_spend
-            UPDATE enrolment_tokens SET uses = uses + 1, last_used_at = now()
-             WHERE id = $1 AND uses < max_uses AND revoked_at IS NULL
-               AND (expires_at IS NULL OR expires_at > now())";
+            UPDATE enrolment_tokens token SET uses = uses + 1, last_used_at = now()
+             WHERE id = $1 AND enrolment_token_state(token) = 'active'";
         match self.0.execute(sql, &[(&token.0, Type::UUID)]).await? {
             0 => Err(StoreError::Conflict(None)),
             _ => Ok(()),
@@ -75,20 +73,17 @@ impl TokenRow {
 
 impl TokenState {
     pub(super) fn from_row(row: &Row) -> Result<TokenState, StoreError> {
-        let now: Timestamp = row.try_get("now")?;
-        let revoked: Option<Timestamp> = row.try_get("revoked_at")?;
-        let expires: Option<Timestamp> = row.try_get("expires_at")?;
-        if let Some(at) = revoked {
-            return Ok(TokenState::Revoked { at });
-        }
-        if let Some(at) = expires.filter(|at| *at <= now) {
-            return Ok(TokenState::Expired { at });
-        }
-        if row.try_get("used_up")? {
-            return Ok(TokenState::Exhausted {
+        Ok(match row.try_get("state")? {
+            "active" => TokenState::Active,
+            "expired" => TokenState::Expired {
+                at: row.try_get("expires_at")?,
+            },
+            "exhausted" => TokenState::Exhausted {
                 at: row.try_get("last_used_at")?,
-            });
-        }
-        Ok(TokenState::Active)
+            },
+            _ => TokenState::Revoked {
+                at: row.try_get("revoked_at")?,
+            },
+        })
     }
 }

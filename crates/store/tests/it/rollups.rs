@@ -2,17 +2,14 @@
 
 use anyhow::Result;
 use jiff::Timestamp;
-use proptest::{
-    prelude::*,
-    test_runner::{Config, TestRunner},
-};
+use proptest::prelude::*;
 use svc_store::{Range, RollupStep, SampleRow, Store};
-use tokio::{runtime::Handle, task::spawn_blocking, time::timeout};
+use tokio::time::timeout;
 
 use crate::{
     fixtures::{DAY, TestAgent, after, disk, hours_ago, sample},
     rollup_oracle::{compare, expected, stored},
-    support::{PATIENCE, TestStore, migrated},
+    support::{PATIENCE, TestStore, migrated, property},
 };
 
 const HOUR: i64 = 3_600_000;
@@ -126,19 +123,8 @@ impl Story {
 #[tokio::test(flavor = "multi_thread")]
 async fn rollups_are_exact_after_duplicates_reordering_late_samples_and_resets() -> Result<()> {
     let (store, _) = world().await?;
-    let runtime = Handle::current();
-    let outcome = spawn_blocking(move || {
-        let config = Config {
-            cases: 64,
-            failure_persistence: None,
-            ..Config::default()
-        };
-        TestRunner::new(config).run(&any_story(), |story| {
-            let played = runtime.block_on(story.play(&store));
-            played.map_err(|wrong| TestCaseError::fail(format!("{wrong:#}")))
-        })
-    });
-    Ok(outcome.await??)
+    let play = async move |story: Story| story.play(&store).await;
+    property(64, any_story(), play).await
 }
 
 #[tokio::test]

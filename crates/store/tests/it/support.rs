@@ -2,9 +2,14 @@
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
+use proptest::{
+    strategy::Strategy,
+    test_runner::{Config, TestCaseError, TestRunner},
+};
 use svc_sandbox::{TestDatabase, test_database};
 use svc_store::{DatabaseUrl, Store, StoreOptions};
+use tokio::{runtime::Handle, task::spawn_blocking};
 use tokio_postgres::{Client, NoTls};
 
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -84,4 +89,28 @@ pub fn sqlstate(error: &anyhow::Error) -> Result<&str> {
     let error = error.downcast_ref::<tokio_postgres::Error>();
     let code = error.and_then(|error| error.code());
     Ok(code.context("not an error of the server")?.code())
+}
+
+/// Runs `test` on random values of `strategy`, and reports a minimal failing value. Needs a
+/// runtime of the multi-thread flavor.
+pub async fn property<S, T>(cases: u32, strategy: S, test: T) -> Result<()>
+where
+    S: Strategy<Value: Send> + Send + 'static,
+    T: AsyncFn(S::Value) -> Result<()> + Send + 'static,
+{
+    let runtime = Handle::current();
+    let config = Config {
+        cases,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let run = move || {
+        TestRunner::new(config).run(&strategy, |value| {
+            let outcome = runtime.block_on(test(value));
+            outcome.map_err(|wrong| TestCaseError::fail(format!("{wrong:#}")))
+        })
+    };
+    spawn_blocking(run)
+        .await?
+        .map_err(|wrong| anyhow!("{wrong}"))
 }

@@ -68,7 +68,7 @@ async fn the_role_reads_everything_except_the_hashes_of_tokens() -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_role_writes_nothing_and_calls_only_the_decisions() -> Result<()> {
+async fn the_role_writes_nothing_and_calls_only_decisions_and_the_state_of_a_token() -> Result<()> {
     let store = migrated().await?;
     let (_role, web) = as_web(&store).await?;
     store.sql(SEED).await?;
@@ -81,8 +81,8 @@ async fn the_role_writes_nothing_and_calls_only_the_decisions() -> Result<()> {
     let callable = "
         SELECT string_agg(proname, ' ' ORDER BY proname) FROM pg_proc
          WHERE pronamespace = 'public'::regnamespace AND has_function_privilege(oid, 'EXECUTE')";
-    let decisions = "add_enrolment_token approve_agent reject_agent reopen_agent retire_host \
-                     revoke_agent revoke_enrolment_token";
+    let decisions = "add_enrolment_token approve_agent enrolment_token_state reject_agent reopen_agent \
+                     retire_host revoke_agent revoke_enrolment_token";
     assert_eq!(web.sql(callable).await?, decisions);
     for sql in [
         "UPDATE agents SET status = 'active'",

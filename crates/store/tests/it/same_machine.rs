@@ -1,0 +1,146 @@
+//! Whether two sets of identifiers belong to one machine: the SQL function, which opens
+//! sessions, and the search for a host agree with the Rust function.
+
+use std::{cmp::Reverse, fmt::Write};
+
+use anyhow::{Result, ensure};
+use proptest::prelude::*;
+use svc_store::{IdentifierKind, Identifiers, same_machine};
+use uuid::Uuid;
+
+use crate::support::{TestStore, migrated, property};
+
+/// A host record. The order of creation is the order of `created`, then of the id.
+#[derive(Clone, Debug)]
+struct Host {
+    id: Uuid,
+    identifiers: Identifiers,
+    created: u8,
+    retired: bool,
+    has_agent: bool,
+}
+
+/// Any subset of the four kinds. Few values, so that machines share them; one is empty.
+fn any_identifiers(values: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = Identifiers> {
+    let values = prop::collection::btree_set("(|a|b|c)", values);
+    let kind = prop::sample::select(&IdentifierKind::STRONGEST_FIRST[..]);
+    prop::collection::btree_map(kind, values, 0..=4).prop_map(|kinds| {
+        let kinds = kinds.into_iter();
+        kinds
+            .map(|(kind, values)| (kind, values.into_iter().collect()))
+            .collect()
+    })
+}
+
+prop_compose! {
+    fn any_host()(
+        id in any::<u64>(),
+        identifiers in any_identifiers(1..=2),
+        created in 0..3_u8,
+        retired in prop::bool::weighted(0.2),
+        has_agent: bool,
+    ) -> Host {
+        Host { id: Uuid::from_u64_pair(id, 0), identifiers, created, retired, has_agent }
+    }
+}
+
+prop_compose! {
+    /// Hosts with distinct ids.
+    fn any_hosts()(mut hosts in prop::collection::vec(any_host(), 0..4)) -> Vec<Host> {
+        for (host, n) in hosts.iter_mut().zip(0..) {
+            host.id = Uuid::from_u64_pair(host.id.as_u64_pair().0, n);
+        }
+        hosts
+    }
+}
+
+impl Host {
+    fn insert(&self) -> String {
+        let Host {
+            id,
+            created,
+            retired,
+            ..
+        } = self;
+        let mut sql = format!(
+            "INSERT INTO hosts (id, hostname, created_at, retired_at)
+             VALUES ('{id}', 'web', to_timestamp({created}), CASE WHEN {retired} THEN now() END);"
+        );
+        for (kind, values) in &self.identifiers {
+            for value in values {
+                let row = format!("('{id}', '{}', '{value}')", kind.as_str());
+                let _ = write!(
+                    sql,
+                    "INSERT INTO host_identifiers (host_id, kind, value) VALUES {row};"
+                );
+            }
+        }
+        if self.has_agent {
+            let row = format!("('{id}', sha256('{id}'), 'active')");
+            let _ = write!(
+                sql,
+                "INSERT INTO agents (host_id, key, status) VALUES {row};"
+            );
+        }
+        sql
+    }
+}
+
+/// The best match by the documented order: the strongest deciding kind, then a host with an
+/// active agent, then the oldest.
+fn expected_match(hosts: &[Host], machine: &Identifiers) -> Option<Uuid> {
+    let deciding = |host: &Host| {
+        let common = |kind: &IdentifierKind| machine.contains_key(kind);
+        host.identifiers.keys().copied().filter(common).max()
+    };
+    let same = |host: &&Host| same_machine(&host.identifiers, machine) == Some(true);
+    let candidates = hosts.iter().filter(|host| !host.retired).filter(same);
+    let order = |host: &&Host| {
+        (
+            Reverse(deciding(host)),
+            !host.has_agent,
+            host.created,
+            host.id,
+        )
+    };
+    candidates.min_by_key(order).map(|host| host.id)
+}
+
+async fn check(store: &TestStore, hosts: &[Host], machine: &Identifiers) -> Result<()> {
+    let mut sql = "DELETE FROM agents; DELETE FROM hosts;".to_owned();
+    sql.extend(hosts.iter().map(Host::insert));
+    store.sql(&sql).await?;
+    let json = serde_json::to_string(machine)?;
+    for host in hosts {
+        let answer = store
+            .sql(&format!("SELECT same_machine('{}', '{json}')", host.id))
+            .await?;
+        let in_sql = match &*answer {
+            "" => None,
+            answer => Some(answer == "t"),
+        };
+        let in_rust = same_machine(&host.identifiers, machine);
+        ensure!(
+            in_sql == in_rust,
+            "{}: {in_sql:?} in SQL, {in_rust:?} in Rust",
+            host.id
+        );
+    }
+    let found = store.registration_run("match", async |tx| tx.host_match(machine).await);
+    let found = found.await?.map(|host| host.id.0);
+    let expected = expected_match(hosts, machine);
+    ensure!(
+        found == expected,
+        "matched {found:?} instead of {expected:?}"
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sql_rust_and_the_host_lookup_agree_on_what_is_the_same_machine() -> Result<()> {
+    let store = migrated().await?;
+    let check = async move |(hosts, machine): (Vec<Host>, Identifiers)| {
+        check(&store, &hosts, &machine).await
+    };
+    property(256, (any_hosts(), any_identifiers(0..=2)), check).await
+}
