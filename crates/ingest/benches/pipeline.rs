@@ -99,7 +99,7 @@ async fn plant(kind: Kind) -> Result<Plant> {
 async fn store(site: &Site) -> Result<Store> {
     let url = DatabaseUrl::parse(&site.database_url())?;
     let store = Store::new(url, StoreOptions::default())?;
-    store.samples_prepare(Duration::from_hours(24)).await?;
+    store.partitions_create(Duration::from_hours(24)).await?;
     Ok(store)
 }
 

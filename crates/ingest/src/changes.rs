@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use svc_store::{AgentId, AgentStatus, Displaced, SessionStanding, Store, StoreError};
+use svc_store::{AgentId, AgentStatus, Displaced, Store, StoreError, StoredSession};
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
@@ -131,7 +131,7 @@ impl ChangeFeed {
         self.clock.synchronise(&self.store).await?;
         let held: HashSet<SessionKey> = self.sessions.keys().into_iter().collect();
         let instance = *self.instance.borrow();
-        let stored = self.store.sessions_standing(instance).await?;
+        let stored = self.store.sessions_stored(instance).await?;
         self.reconcile(&self.doubtful(&held, &stored)).await?;
         self.freshness.confirm(began);
         self.sessions.release_acks();
@@ -140,7 +140,7 @@ impl ChangeFeed {
     }
 
     /// Agents that wait for a decision, and agents whose session is not in the database as it is here.
-    fn doubtful(&self, held: &HashSet<SessionKey>, stored: &[SessionStanding]) -> Vec<AgentId> {
+    fn doubtful(&self, held: &HashSet<SessionKey>, stored: &[StoredSession]) -> Vec<AgentId> {
         let sound: HashSet<SessionKey> = stored
             .iter()
             .filter(|session| session.active)

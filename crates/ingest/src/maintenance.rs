@@ -46,7 +46,7 @@ impl Maintenance {
         let store = &self.store;
         let dropped = store.partitions_drop(&self.direct, metrics, rollups).await;
         log("dropped partitions", dropped.map(|names| names.join(" ")));
-        let made = store.samples_prepare(metrics).await;
+        let made = store.partitions_create(metrics).await;
         log("made partitions", made.map(shown));
         let removed = store.gaps_prune(metrics).await;
         log("removed gaps", removed.map(shown));

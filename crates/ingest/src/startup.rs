@@ -151,7 +151,7 @@ pub async fn signing_key(path: &Path, store: &Store) -> Result<SigningKey, Start
     if let Some(key) = read(path)? {
         return Ok(key);
     }
-    let siblings = store.live_siblings().await?;
+    let siblings = store.instances_live().await?;
     match (siblings.first(), read(path)?) {
         (_, Some(key)) => Ok(key),
         (None, None) => create(path),

@@ -8,7 +8,7 @@ use crate::error::StoreError;
 
 impl StoreError {
     /// True where the same data would be refused by a database in perfect health.
-    pub fn blames_the_data(&self) -> bool {
+    pub fn is_data_error(&self) -> bool {
         match self {
             StoreError::Query(_) => self.sqlstate().is_none_or(is_about_data),
             StoreError::Unavailable { .. } | StoreError::Conflict(_) | StoreError::Schema(_) => {

@@ -42,14 +42,14 @@ pub enum Unavailability {
 
 /// A rule of our own SQL functions and triggers that a call broke: for people to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Refusal<'a> {
-    pub kind: RefusalKind,
+pub struct Rejection<'a> {
+    pub kind: RejectionKind,
     pub message: &'a str,
     pub hint: Option<&'a str>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RefusalKind {
+pub enum RejectionKind {
     /// SV400: the call makes no sense.
     Malformed,
     /// SV404: what it names does not exist.
@@ -101,10 +101,10 @@ impl StoreError {
     }
 
     /// The rule of ours that the call broke, where it broke one.
-    pub fn refusal(&self) -> Option<Refusal<'_>> {
-        let kind = RefusalKind::from_sqlstate(self.sqlstate()?)?;
+    pub fn rejection(&self) -> Option<Rejection<'_>> {
+        let kind = RejectionKind::from_sqlstate(self.sqlstate()?)?;
         let error = self.postgres()?.as_db_error()?;
-        Some(Refusal {
+        Some(Rejection {
             kind,
             message: error.message(),
             hint: error.hint(),
@@ -138,13 +138,13 @@ impl StoreError {
     }
 }
 
-impl RefusalKind {
-    fn from_sqlstate(code: &str) -> Option<RefusalKind> {
+impl RejectionKind {
+    fn from_sqlstate(code: &str) -> Option<RejectionKind> {
         match code {
-            "SV400" => Some(RefusalKind::Malformed),
-            "SV404" => Some(RefusalKind::NotFound),
-            "SV409" => Some(RefusalKind::Conflict),
-            "SV410" => Some(RefusalKind::ModeMissing),
+            "SV400" => Some(RejectionKind::Malformed),
+            "SV404" => Some(RejectionKind::NotFound),
+            "SV409" => Some(RejectionKind::Conflict),
+            "SV410" => Some(RejectionKind::ModeMissing),
             _ => None,
         }
     }

@@ -40,7 +40,7 @@ pub struct HostFilter {
     /// Labels that the host must bear, all of them.
     pub labels: BTreeMap<String, String>,
     pub hostname: Option<String>,
-    pub with_retired: bool,
+    pub include_retired: bool,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -120,7 +120,7 @@ impl Store {
         let params = [
             (&Json(&filter.labels) as _, Type::JSONB),
             (&filter.hostname as _, Type::TEXT),
-            (&filter.with_retired as _, Type::BOOL),
+            (&filter.include_retired as _, Type::BOOL),
             (&rows as _, Type::INT8),
         ];
         let rows = self

@@ -115,7 +115,7 @@ impl Store {
     }
 
     /// The instances that hold a lease now, oldest first.
-    pub async fn live_siblings(&self) -> Result<Vec<InstanceRow>, StoreError> {
+    pub async fn instances_live(&self) -> Result<Vec<InstanceRow>, StoreError> {
         let mut rows = self.instances_list().await?;
         rows.retain(|row| row.live);
         Ok(rows)

@@ -9,7 +9,7 @@
 mod agents;
 mod blame;
 mod books;
-mod direct;
+mod direct_connection;
 mod error;
 mod facts;
 mod hosts;
@@ -37,7 +37,7 @@ mod web_role;
 
 pub use agents::{AgentDetail, AgentFilter, AgentRecord, ApprovalMode, Decision, EventRecord};
 pub use books::{AgentBooks, GapRecord};
-pub use error::{Refusal, RefusalKind, SchemaError, StoreError, Unavailability};
+pub use error::{Rejection, RejectionKind, SchemaError, StoreError, Unavailability};
 pub use facts::{AgentFacts, HostFacts, IdentifierKind, Identifiers, same_machine};
 pub use hosts::{HostDetail, HostFilter, HostRecord, IdentifierRecord};
 pub use ids::{AgentId, HostId, TokenId};
@@ -48,12 +48,13 @@ pub use overview::{AgentCounts, HistoryState, HostCounts, Overview, TokenCounts}
 pub use page::Page;
 pub use pool::{Bulkhead, Store, StoreOptions};
 pub use registration::{
-    HostMatch, Incumbent, KnownAgent, Look, NewAgent, RegistrationTx, TokenRow, TokenState,
+    HostMatch, Incumbent, KnownAgent, NewAgent, RegistrationLookup, RegistrationTx, TokenRow,
+    TokenState,
 };
 pub use rollups::RollupStep;
 pub use samples::{DiskRow, GapKind, GapRow, Range, SampleRow, Watermark};
 pub use sessions::{
-    CloseCause, Displaced, Opened, SessionClose, SessionOpen, SessionStanding, Swept,
+    CloseCause, Displaced, Opened, SessionClose, SessionOpen, StoredSession, Swept,
 };
 pub use status::AgentStatus;
 pub use tls::TlsError;

@@ -62,7 +62,7 @@ pub struct HistoryState {
 
 impl Store {
     pub async fn overview(&self) -> Result<Overview, StoreError> {
-        let instances = self.live_siblings().await?;
+        let instances = self.instances_live().await?;
         Ok(Overview {
             tokens: TokenCounts::from_row(&self.overview_row(TOKENS).await?)?,
             agents: AgentCounts::from_row(&self.overview_row(AGENTS).await?)?,

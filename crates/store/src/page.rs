@@ -10,7 +10,7 @@ use crate::error::StoreError;
 pub struct Page<T> {
     pub rows: Vec<T>,
     /// Whether the limit left some out.
-    pub cut: bool,
+    pub truncated: bool,
 }
 
 impl<T> Page<T> {
@@ -28,7 +28,7 @@ impl<T> Page<T> {
         let kept = rows.iter().take(wanted).map(from_row);
         Ok(Page {
             rows: kept.collect::<Result<_, _>>()?,
-            cut: rows.len() > wanted,
+            truncated: rows.len() > wanted,
         })
     }
 }

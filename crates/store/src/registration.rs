@@ -28,7 +28,7 @@ use crate::tx::Tx;
 
 /// What is known of a caller before any lock is taken.
 #[derive(Clone, Debug)]
-pub struct Look {
+pub struct RegistrationLookup {
     pub key_known: bool,
     pub token: Option<TokenState>,
 }
@@ -40,12 +40,12 @@ pub struct RegistrationTx(Tx);
 
 impl Store {
     /// One cheap read, so that strangers cost no transaction.
-    pub async fn registration_look(
+    pub async fn registration_lookup(
         &self,
         key: &[u8; 32],
         token: Option<&[u8; 32]>,
-    ) -> Result<Look, StoreError> {
-        let sql = "-- registration_look
+    ) -> Result<RegistrationLookup, StoreError> {
+        let sql = "-- registration_lookup
             SELECT EXISTS (SELECT FROM agents WHERE key = $1) AS key_known, token.*
               FROM (SELECT) one LEFT JOIN (
                 SELECT expires_at, revoked_at, last_used_at, enrolment_token_state(found) AS state
@@ -56,10 +56,10 @@ impl Store {
             (&token as _, Type::BYTEA),
         ];
         let rows = self
-            .read("registration_look", Bulkhead::Auth, sql, &params)
+            .read("registration_lookup", Bulkhead::Auth, sql, &params)
             .await?;
         let Some(row) = rows.first() else {
-            return Ok(Look {
+            return Ok(RegistrationLookup {
                 key_known: false,
                 token: None,
             });
@@ -68,7 +68,7 @@ impl Store {
             Some(_) => Some(TokenState::from_row(row)?),
             None => None,
         };
-        Ok(Look {
+        Ok(RegistrationLookup {
             key_known: row.try_get("key_known")?,
             token,
         })

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use crate::direct::Direct;
+use crate::direct_connection::DirectConnection;
 use crate::error::StoreError;
 use crate::locks;
 use crate::pool::{Bulkhead, Store};
@@ -74,11 +74,11 @@ struct Partition {
 
 impl Store {
     /// Makes the partitions that samples may fall into; how many were missing.
-    pub async fn samples_prepare(&self, retention: Duration) -> Result<i32, StoreError> {
-        let lock = "-- samples_prepare\nSELECT pg_advisory_xact_lock($1)";
-        let sql = "-- samples_prepare\nSELECT metrics_partitions_ensure(make_interval(secs => $1)) AS made";
+    pub async fn partitions_create(&self, retention: Duration) -> Result<i32, StoreError> {
+        let lock = "-- partitions_create\nSELECT pg_advisory_xact_lock($1)";
+        let sql = "-- partitions_create\nSELECT metrics_partitions_ensure(make_interval(secs => $1)) AS made";
         let seconds = retention.as_secs_f64();
-        self.run("samples_prepare", Bulkhead::Watch, |tx| async move {
+        self.run("partitions_create", Bulkhead::Watch, |tx| async move {
             tx.execute(lock, &[(&locks::PARTITIONS, Type::INT8)])
                 .await?;
             let row = tx.query_one(sql, &[(&seconds, Type::FLOAT8)]).await?;
@@ -104,8 +104,8 @@ impl Store {
             if partitions.is_empty() {
                 return Ok(Vec::new());
             }
-            tx.let_go().await?;
-            let server = Direct::connect(direct, &DROPPING).await?;
+            tx.release_snapshot().await?;
+            let server = DirectConnection::connect(direct, &DROPPING).await?;
             let mut dropped = Vec::new();
             for partition in partitions {
                 if partition.remove(&server).await? {
@@ -163,7 +163,7 @@ impl Partition {
 
     /// Goes on from wherever a predecessor got to; whether the partition is gone. One
     /// whose retention was lengthened meanwhile is only freed, to be attached again.
-    async fn remove(&self, server: &Direct) -> Result<bool, StoreError> {
+    async fn remove(&self, server: &DirectConnection) -> Result<bool, StoreError> {
         let Partition { name, parent, .. } = self;
         let detach = format!("ALTER TABLE {parent} DETACH PARTITION {name}");
         if self.pending {

@@ -6,8 +6,8 @@
 //! Rows are locked in the order of their keys, so that no two writers wait for
 //! each other.
 
+mod advance;
 mod arrays;
-mod books;
 mod days;
 mod history;
 mod range;

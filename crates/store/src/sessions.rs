@@ -72,7 +72,7 @@ pub struct Swept {
 
 /// A stream, as the database knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SessionStanding {
+pub struct StoredSession {
     pub agent_id: AgentId,
     pub epoch: i64,
     /// Whether its agent may have one.
@@ -226,20 +226,17 @@ impl Store {
     }
 
     /// The streams that the database believes this instance to hold.
-    pub async fn sessions_standing(
-        &self,
-        instance: Uuid,
-    ) -> Result<Vec<SessionStanding>, StoreError> {
-        let sql = "-- sessions_standing
+    pub async fn sessions_stored(&self, instance: Uuid) -> Result<Vec<StoredSession>, StoreError> {
+        let sql = "-- sessions_stored
             SELECT s.agent_id, s.epoch, a.id IS NULL AS active
               FROM agent_state s LEFT JOIN agents a ON a.id = s.agent_id AND a.status <> 'active'
              WHERE s.instance_id = $1";
         let params = [(&instance as _, Type::UUID)];
         let rows = self
-            .read("sessions_standing", Bulkhead::Watch, sql, &params)
+            .read("sessions_stored", Bulkhead::Watch, sql, &params)
             .await?;
         let standing = |row: &Row| {
-            Ok(SessionStanding {
+            Ok(StoredSession {
                 agent_id: AgentId(row.try_get("agent_id")?),
                 epoch: row.try_get("epoch")?,
                 active: row.try_get("active")?,

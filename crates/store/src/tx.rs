@@ -127,7 +127,7 @@ impl Tx {
 
     /// Keeps the locks and lets go of the snapshot, which the last query holds for as
     /// long as its portal is open: until the next one.
-    pub(crate) async fn let_go(&self) -> Result<(), StoreError> {
+    pub(crate) async fn release_snapshot(&self) -> Result<(), StoreError> {
         self.batch("SELECT").await
     }
 

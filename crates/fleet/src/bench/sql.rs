@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn the_statements_equal_those_of_the_store() {
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-        let books = words(include_str!("../../../store/src/samples/books.rs"));
+        let books = words(include_str!("../../../store/src/samples/advance.rs"));
         let history = words(include_str!("../../../store/src/samples/history.rs"));
         assert!(books.contains(&words(LOCK)));
         assert!(books.contains(&words(ADVANCE)));

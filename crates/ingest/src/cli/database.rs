@@ -3,7 +3,7 @@
 use std::{error::Error, iter};
 
 use anyhow::bail;
-use svc_store::{RefusalKind, SchemaState, Store, StoreError, StoreOptions};
+use svc_store::{RejectionKind, SchemaState, Store, StoreError, StoreOptions};
 
 use crate::config::Database;
 
@@ -24,11 +24,11 @@ pub async fn open() -> anyhow::Result<Store> {
 
 /// One line: the rule that rejected the change, or the database's error.
 pub fn explain(error: &StoreError) -> String {
-    let Some(refusal) = error.refusal() else {
+    let Some(refusal) = error.rejection() else {
         return explain_failure(error);
     };
     match (refusal.kind, refusal.hint) {
-        (RefusalKind::ModeMissing, _) => format!(
+        (RejectionKind::ModeMissing, _) => format!(
             "{}: add --replace (the same machine, reinstalled: the old agent is revoked) or --new-host (another machine)",
             refusal.message
         ),

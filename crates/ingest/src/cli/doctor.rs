@@ -280,7 +280,7 @@ fn check_clock(offset: SignedDuration) -> Check {
 
 async fn check_siblings(store: &Store, kid: Option<&str>) -> Result<Check, StoreError> {
     const SUBJECT: &str = "instances";
-    let live = store.live_siblings().await?;
+    let live = store.instances_live().await?;
     let stranger = live
         .iter()
         .find(|sibling| kid.is_some_and(|kid| sibling.kid != kid));

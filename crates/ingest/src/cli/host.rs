@@ -91,7 +91,7 @@ async fn list(args: ListArgs) -> anyhow::Result<ExitCode> {
     let filter = HostFilter {
         labels: labels::by_key(args.host.label)?,
         hostname: args.host.hostname,
-        with_retired: args.retired,
+        include_retired: args.retired,
     };
     let empty = if filter.labels.is_empty() && filter.hostname.is_none() {
         "no host is in service: hosts appear when agents register"

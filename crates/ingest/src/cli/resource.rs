@@ -103,7 +103,10 @@ pub async fn show<R: Resource>(name: &str, output: Output) -> anyhow::Result<Exi
 /// The one record that `name` means. An ambiguous name is an error that lists the candidates; only an exact match
 /// goes before names that merely begin with `name`.
 pub async fn select<R: Resource>(store: &Store, name: &str) -> anyhow::Result<R> {
-    let Page { mut rows, cut } = R::find(store, name, CANDIDATES).await?;
+    let Page {
+        mut rows,
+        truncated,
+    } = R::find(store, name, CANDIDATES).await?;
     let lower = name.to_ascii_lowercase();
     let exact = rows.iter().position(|row| row.is_exactly(&lower));
     if let Some(position) = exact.or((rows.len() == 1).then_some(0)) {
@@ -115,7 +118,7 @@ pub async fn select<R: Resource>(store: &Store, name: &str) -> anyhow::Result<R>
     }
     let candidate = |row: &R| format!("{} ({})", row.id(), row.hint());
     let candidates: Vec<String> = rows.iter().map(candidate).collect();
-    let more = if cut { ", and more" } else { "" };
+    let more = if truncated { ", and more" } else { "" };
     bail!(
         "{name:?} fits several {noun}s, choose one by its id: {}{more}",
         candidates.join(", ")
@@ -134,13 +137,13 @@ pub fn table<R: Resource>(rows: &[R]) -> String {
 
 fn render<R: Resource>(output: Output, page: &Page<R>, empty: &str) -> anyhow::Result<String> {
     let shown = page.rows.len();
-    let cut = format!("only the first {shown} are shown: add a filter, or raise --limit");
-    if output == Output::Json && page.cut {
-        eprintln!("svc-ingest: {cut}");
+    let notice = format!("only the first {shown} are shown: add a filter, or raise --limit");
+    if output == Output::Json && page.truncated {
+        eprintln!("svc-ingest: {notice}");
     }
-    output.render(&page.rows, || match (shown, page.cut) {
+    output.render(&page.rows, || match (shown, page.truncated) {
         (0, _) => empty.to_owned(),
-        (_, true) => format!("{}\n\n{cut}", table(&page.rows)),
+        (_, true) => format!("{}\n\n{notice}", table(&page.rows)),
         (_, false) => table(&page.rows),
     })
 }

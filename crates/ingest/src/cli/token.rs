@@ -215,7 +215,7 @@ impl Resource for TokenRecord {
         let detail = resource::load::<Self>(store, id).await?;
         Ok(Page {
             rows: vec![detail.token],
-            cut: false,
+            truncated: false,
         })
     }
 

@@ -124,7 +124,7 @@ impl<'a> Storing<'a> {
                     self.watermarks.extend(marks);
                     return Ok(Ok(()));
                 }
-                Err(error) if error.blames_the_data() => return Ok(Err(error)),
+                Err(error) if error.is_data_error() => return Ok(Err(error)),
                 Err(_) if self.stop.is_cancelled() => return Err(Stopped),
                 Err(error) => self.pause(error).await,
             }

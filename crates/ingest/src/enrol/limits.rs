@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use svc_store::{Look, TokenState};
+use svc_store::{RegistrationLookup, TokenState};
 use tokio::time::Instant;
 
 use crate::{
@@ -47,7 +47,7 @@ impl RegisterLimits {
     }
 
     /// The limit of the client's class, checked after the lookup of its key and token.
-    pub fn class(&self, look: &Look, now: Instant) -> Result<(), Duration> {
+    pub fn class(&self, look: &RegistrationLookup, now: Instant) -> Result<(), Duration> {
         let (rate, full_at) = match (look.key_known, &look.token) {
             (true, _) => (KNOWN_KEYS, &self.known),
             (false, Some(TokenState::Active)) => (VALID_TOKENS, &self.tokens),
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn unknown_clients_block_neither_the_fleet_nor_new_agents() {
-        let look = |key_known, token| Look { key_known, token };
+        let look = |key_known, token| RegistrationLookup { key_known, token };
         let now = Instant::now();
         let limits = RegisterLimits::new(now);
         while limits.class(&look(false, None), now).is_ok() {}

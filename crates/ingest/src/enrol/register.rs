@@ -131,7 +131,7 @@ impl Enrolment {
             .key(wanted.key, Instant::now())
             .map_err(limited)?;
         let token = wanted.token.as_ref().map(|hash| &hash.0);
-        let look = self.store.registration_look(&wanted.key.0, token).await?;
+        let look = self.store.registration_lookup(&wanted.key.0, token).await?;
         self.limits.class(&look, Instant::now()).map_err(limited)?;
         if look.key_known {
             return Ok(());

@@ -107,7 +107,7 @@ async fn get_ready(
     let patience = config.timing.schema_patience;
     startup::schema(store, config.database.auto_migrate, patience).await?;
     startup::web_role(store, &config.database).await?;
-    store.samples_prepare(config.retention.metrics).await?;
+    store.partitions_create(config.retention.metrics).await?;
     pages.health.starting("waiting for the metrics queue");
     let queue = startup::queue(&config.queue).await?;
     pages.health.starting("waiting for the signing key");

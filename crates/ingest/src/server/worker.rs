@@ -111,7 +111,7 @@ async fn get_ready(
     health.starting("waiting for the schema");
     let patience = settings.timing.schema_patience;
     startup::schema(store, settings.database.auto_migrate, patience).await?;
-    store.samples_prepare(settings.retention.metrics).await?;
+    store.partitions_create(settings.retention.metrics).await?;
     health.starting("waiting for the metrics queue");
     startup::queue(&settings.queue).await
 }

@@ -5,7 +5,7 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use svc_store::{CloseCause, SessionClose, SessionStanding};
+use svc_store::{CloseCause, SessionClose, StoredSession};
 
 use super::{Closer, SessionKey};
 
@@ -26,7 +26,7 @@ impl Orphans {
 
     /// Closes the sessions that were missing here at this comparison and at the last one. Missing once
     /// proves nothing: the session may have been opened just now, with the answer still on its way.
-    pub fn close(&mut self, held: &HashSet<SessionKey>, stored: &[SessionStanding]) {
+    pub fn close(&mut self, held: &HashSet<SessionKey>, stored: &[StoredSession]) {
         let missing: HashSet<SessionKey> = stored
             .iter()
             .map(SessionKey::of)

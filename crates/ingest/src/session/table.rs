@@ -10,7 +10,7 @@ use std::{
 };
 
 use jiff::Timestamp;
-use svc_store::{AgentId, SessionStanding, Watermark};
+use svc_store::{AgentId, StoredSession, Watermark};
 
 use super::{EndReason, Inbox, PendingReport};
 use crate::{queue::Committed, telemetry::SessionMetrics};
@@ -24,7 +24,7 @@ pub struct SessionKey {
 }
 
 impl SessionKey {
-    pub fn of(stored: &SessionStanding) -> Self {
+    pub fn of(stored: &StoredSession) -> Self {
         Self {
             agent: stored.agent_id,
             epoch: stored.epoch,

@@ -357,7 +357,7 @@ async fn under_load_a_thousand_heartbeats_cost_ten_statements_and_two_megabytes_
     let plant = Plant::on(site, Kind::Memory).await?;
     let agents = seed(&plant.site, 4000).await?;
     let (store, queue) = (store(&plant)?, queue(&plant).await?);
-    store.samples_prepare(Duration::from_hours(24)).await?;
+    store.partitions_create(Duration::from_hours(24)).await?;
     let origin = Origin {
         epoch: 1,
         instance: Uuid::nil(),

@@ -126,7 +126,7 @@ pub async fn overlapping_writers(agents: usize, length: Duration) -> Result<u64>
     for _ in 0..4 {
         let url = DatabaseUrl::parse(&site.database_url())?;
         let store = Store::new(url, StoreOptions::default())?;
-        store.samples_prepare(Duration::from_hours(24)).await?;
+        store.partitions_create(Duration::from_hours(24)).await?;
         writers.push(write(store, agents.clone(), end));
     }
     let batches = futures_util::future::try_join_all(writers).await?;

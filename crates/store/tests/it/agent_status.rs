@@ -1,7 +1,7 @@
 //! The status transitions of an agent: the database's trigger against `AgentStatus`.
 
 use anyhow::Result;
-use svc_store::{AgentId, AgentStatus, Decision, RefusalKind};
+use svc_store::{AgentId, AgentStatus, Decision, RejectionKind};
 use uuid::Uuid;
 
 use crate::support::{TestStore, migrated};
@@ -69,8 +69,10 @@ async fn a_rejected_decision_carries_its_kind_and_message() -> Result<()> {
     let unknown = AgentId(Uuid::nil());
     let outcome = store.agent_decide(unknown, Decision::Reject, "ann", None);
     let error = outcome.await.unwrap_err();
-    let refusal = error.refusal().expect("an error of our own SQL functions");
-    assert_eq!(refusal.kind, RefusalKind::NotFound);
-    assert!(refusal.message.starts_with("there is no agent 00000000"));
+    let rejection = error
+        .rejection()
+        .expect("an error of our own SQL functions");
+    assert_eq!(rejection.kind, RejectionKind::NotFound);
+    assert!(rejection.message.starts_with("there is no agent 00000000"));
     Ok(())
 }

@@ -19,7 +19,7 @@ async fn reported(store: &TestStore, query: &str) -> Result<String> {
 
 /// Agents with two days of history, whose numbers are not in the order of their times.
 async fn fleet(store: &TestStore) -> Result<[TestAgent; 3]> {
-    store.samples_prepare(3 * DAY).await?;
+    store.partitions_create(3 * DAY).await?;
     let agents = [
         TestAgent::new(store).await?,
         TestAgent::new(store).await?,

@@ -27,7 +27,7 @@ async fn everything_works_behind_a_pgbouncer_in_transaction_mode() -> Result<()>
     let (one, two) = tokio::join!(stores[0].migrate(), stores[1].migrate());
     assert_eq!(one?.state, SchemaState::Current);
     assert_eq!(two?.state, SchemaState::Current);
-    stores[0].samples_prepare(DAY).await?;
+    stores[0].partitions_create(DAY).await?;
     let mut tasks = JoinSet::new();
     let direct = TestStore::open(database.url(), 3)?;
     for n in 0..400 {
@@ -51,7 +51,7 @@ async fn work(store: TestStore, agent: TestAgent) -> Result<()> {
     assert_eq!(claim, LeaseClaim::Claimed);
     let renewal = store.lease_renew(instance.id, ttl).await?;
     assert_eq!(renewal, LeaseRenewal::Renewed);
-    store.live_siblings().await?;
+    store.instances_live().await?;
     for seq in 1..=3 {
         let range = agent.range(&[sample(seq, after(hours_ago(2), seq))], &[]);
         assert_eq!(store.samples_append(&[range]).await?.len(), 1);

@@ -35,18 +35,18 @@ async fn a_lease_is_claimed_renewed_and_released() -> Result<()> {
     let mine = instance("a");
     assert_eq!(claim(&store, &mine).await?, LeaseClaim::Claimed);
     assert_eq!(claim(&store, &mine).await?, LeaseClaim::Claimed);
-    let first = store.live_siblings().await?;
+    let first = store.instances_live().await?;
     assert_eq!((first.len(), first[0].id), (1, mine.id));
     assert_eq!(first[0].hostname, "host-of-a");
     let renewal = store.lease_renew(mine.id, TTL).await?;
     assert_eq!(renewal, LeaseRenewal::Renewed);
-    let renewed = store.live_siblings().await?;
+    let renewed = store.instances_live().await?;
     assert!(renewed[0].expires_at > first[0].expires_at);
     assert!(store.lease_release(mine.id).await?);
     assert!(!store.lease_release(mine.id).await?);
     assert_eq!(store.lease_renew(mine.id, TTL).await?, LeaseRenewal::Gone);
     assert_eq!(claim(&store, &mine).await?, LeaseClaim::Ended);
-    assert!(store.live_siblings().await?.is_empty());
+    assert!(store.instances_live().await?.is_empty());
     assert!(store.instances_list().await?[0].stopped_at.is_some());
     Ok(())
 }
@@ -63,7 +63,7 @@ async fn a_fenced_instance_can_neither_renew_nor_claim_its_lease() -> Result<()>
     assert_eq!(claim(&store, &mine).await?, LeaseClaim::Ended);
     let unknown = store.lease_renew(Uuid::nil(), TTL).await?;
     assert_eq!(unknown, LeaseRenewal::Gone);
-    assert!(store.live_siblings().await?.is_empty());
+    assert!(store.instances_live().await?.is_empty());
     Ok(())
 }
 
@@ -99,7 +99,7 @@ async fn a_lease_expires_by_the_databases_clock() -> Result<()> {
     store.lease_claim(&mine, short, OUTAGE_GRACE).await?;
     eventually("the lease expires", PATIENCE, async || {
         store
-            .live_siblings()
+            .instances_live()
             .await
             .is_ok_and(|live| live.is_empty())
     })
@@ -119,7 +119,7 @@ async fn of_two_keys_that_start_at_once_exactly_one_gets_a_lease() -> Result<()>
         let claims = [claims.0?, claims.1?];
         let claimed = claims.iter().filter(|claim| **claim == LeaseClaim::Claimed);
         assert_eq!(claimed.count(), 1, "{claims:?}");
-        assert_eq!(store.live_siblings().await?.len(), 1);
+        assert_eq!(store.instances_live().await?.len(), 1);
     }
     Ok(())
 }

@@ -120,7 +120,7 @@ fn indexes<'a>(plan: impl IntoIterator<Item = &'a str>) -> BTreeSet<&'a str> {
 
 async fn check_documented_plans(size: Size) -> Result<()> {
     let store = migrated().await?;
-    store.samples_prepare(DAY).await?;
+    store.partitions_create(DAY).await?;
     load(&store, size).await?;
     let mut plans = Vec::new();
     for query in QUERIES {
@@ -181,7 +181,7 @@ async fn an_instance_reads_its_own_sessions_by_index() -> Result<()> {
     store.sql(&fleet).await?;
     store.sql(ELSEWHERE).await?;
     let instance = Uuid::from_u128(0x2000_0000_0000_4000_8000_0000_0000_0000);
-    let stored = store.sessions_standing(instance).await?;
+    let stored = store.sessions_stored(instance).await?;
     let active = stored.iter().filter(|session| session.active).count();
     assert_eq!((stored.len(), active), (50, 47));
     let used = "

@@ -32,7 +32,7 @@ const SAMPLES: &str = "SELECT count(*) FROM host_metrics";
 async fn pass(store: &TestStore, samples: Duration) -> Result<usize> {
     let direct = DatabaseUrl::parse(store.url())?;
     let dropped = store.partitions_drop(&direct, samples, LONG).await?;
-    store.samples_prepare(samples).await?;
+    store.partitions_create(samples).await?;
     Ok(dropped.len())
 }
 
@@ -174,7 +174,7 @@ async fn creating_a_day_waits_for_no_reader_and_no_writer() -> Result<()> {
     let lock =
         "BEGIN; SELECT count(*) FROM host_metrics; LOCK TABLE host_metrics IN ROW EXCLUSIVE MODE";
     other.batch_execute(lock).await?;
-    let made = timeout(PATIENCE, store.samples_prepare(3 * DAY)).await??;
+    let made = timeout(PATIENCE, store.partitions_create(3 * DAY)).await??;
     assert_eq!(made, 2);
     Ok(())
 }

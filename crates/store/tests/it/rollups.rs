@@ -17,7 +17,7 @@ const HOUR: i64 = 3_600_000;
 /// A migrated database with partitions and one agent.
 async fn world() -> Result<(TestStore, TestAgent)> {
     let store = migrated().await?;
-    store.samples_prepare(DAY).await?;
+    store.partitions_create(DAY).await?;
     let agent = TestAgent::new(&store).await?;
     Ok((store, agent))
 }

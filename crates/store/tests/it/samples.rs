@@ -26,7 +26,7 @@ fn gap(seq: i64, kind: GapKind) -> GapRow {
 #[tokio::test]
 async fn a_number_is_stored_once_and_only_after_all_lower_numbers() -> Result<()> {
     let store = migrated().await?;
-    store.samples_prepare(DAY).await?;
+    store.partitions_create(DAY).await?;
     let agent = TestAgent::new(&store).await?;
     let numbered = |seq| sample(seq, after(hours_ago(2), seq));
     let samples: Vec<SampleRow> = (1..=9).map(numbered).collect();
@@ -55,7 +55,7 @@ async fn a_number_is_stored_once_and_only_after_all_lower_numbers() -> Result<()
 #[tokio::test]
 async fn the_latest_vitals_are_complete_and_never_replaced_by_older_ones() -> Result<()> {
     let store = migrated().await?;
-    store.samples_prepare(DAY).await?;
+    store.partitions_create(DAY).await?;
     let agent = TestAgent::new(&store).await?;
     let newest = SampleRow {
         disks: vec![disk("/", 41), disk("/srv", 97), disk("/data", 97)],
@@ -86,7 +86,7 @@ async fn the_latest_vitals_are_complete_and_never_replaced_by_older_ones() -> Re
 #[tokio::test]
 async fn a_sample_whose_day_has_no_partition_becomes_a_gap_and_blocks_nothing() -> Result<()> {
     let store = migrated().await?;
-    store.samples_prepare(DAY).await?;
+    store.partitions_create(DAY).await?;
     let one = TestAgent::new(&store).await?;
     let two = TestAgent::new(&store).await?;
     let samples = [
@@ -111,7 +111,7 @@ async fn a_sample_whose_day_has_no_partition_becomes_a_gap_and_blocks_nothing() 
 #[tokio::test]
 async fn an_agent_that_is_not_active_stores_nothing() -> Result<()> {
     let store = migrated().await?;
-    store.samples_prepare(DAY).await?;
+    store.partitions_create(DAY).await?;
     let agent = TestAgent::new(&store).await?;
     store.sql("UPDATE agents SET status = 'revoked'").await?;
     let range = agent.range(&[sample(1, hours_ago(1))], &[]);
@@ -131,7 +131,7 @@ async fn updates_of_vitals_and_watermarks_are_hot() -> Result<()> {
     let server = Postgres::start(PostgresOptions::default()).await?;
     let store = TestStore::open(&server.url("postgres"), 3)?;
     store.migrate().await?;
-    store.samples_prepare(DAY).await?;
+    store.partitions_create(DAY).await?;
     let mut agents = Vec::new();
     for _ in 0..HOSTS {
         agents.push(TestAgent::new(&store).await?);

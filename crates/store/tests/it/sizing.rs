@@ -66,7 +66,7 @@ async fn measure_the_cost_of_a_thousand_agents() -> Result<()> {
     let server = Postgres::start(durable).await?;
     let store = TestStore::open(&server.url("postgres"), 3)?;
     store.migrate().await?;
-    store.samples_prepare(DAY).await?;
+    store.partitions_create(DAY).await?;
     let mut agents = Vec::new();
     for _ in 0..HOSTS {
         agents.push(TestAgent::new(&store).await?);

@@ -75,7 +75,7 @@ impl Token {
         let (hash, expected) = (self.hash(), self.expected());
         let inserted = self.insert(store).await?;
         ensure!(inserted == expected, "the view: {inserted}");
-        let lookup = store.registration_look(&[0; 32], Some(&hash)).await?;
+        let lookup = store.registration_lookup(&[0; 32], Some(&hash)).await?;
         let looked_up = lookup.token.as_ref().map(name);
         ensure!(looked_up == Some(expected), "the lookup: {looked_up:?}");
         let token = store.registration_run("read", async |tx| tx.token_by_hash(&hash).await);

@@ -145,7 +145,7 @@ async fn decide_pending(
     if pending.rows.is_empty() {
         return finish(&[], decision, common.output);
     }
-    if pending.cut {
+    if pending.truncated {
         eprintln!("svc-ingest: only the first {AT_ONCE}: run it again for the others");
     }
     if !yes {

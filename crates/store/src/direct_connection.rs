@@ -14,17 +14,17 @@ use crate::tx::TxLimits;
 use crate::url::DatabaseUrl;
 
 #[derive(Debug)]
-pub(crate) struct Direct {
+pub(crate) struct DirectConnection {
     client: Client,
     wire: JoinHandle<()>,
 }
 
-impl Direct {
+impl DirectConnection {
     /// Connects, or fails within the connection timeout.
     pub(crate) async fn connect(
         url: &DatabaseUrl,
         limits: &TxLimits,
-    ) -> Result<Direct, StoreError> {
+    ) -> Result<DirectConnection, StoreError> {
         let mut config = url.config().clone();
         let given = config.get_options().unwrap_or_default();
         config.options(format!("{given} {}", options(limits)));
@@ -37,7 +37,7 @@ impl Direct {
             source: Some(source),
         })?;
         let wire = tokio::spawn(async move { drop(wire.await) });
-        Ok(Direct { client, wire })
+        Ok(DirectConnection { client, wire })
     }
 
     /// One statement, or several, each committed by itself.
@@ -46,7 +46,7 @@ impl Direct {
     }
 }
 
-impl Drop for Direct {
+impl Drop for DirectConnection {
     fn drop(&mut self) {
         self.wire.abort();
     }
