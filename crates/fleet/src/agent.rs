@@ -24,6 +24,7 @@ use std::{sync::Arc, time::Duration};
 use http::HeaderValue;
 use rustls::sign::CertifiedKey;
 use svc_proto::contract::Backoff;
+use svc_testkit::{Balance, Ledger};
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until, timeout},
@@ -31,10 +32,7 @@ use tokio::{
 
 pub use self::shared::Shared;
 use self::{failure::Failure, heartbeat_call::HeartbeatCall, session::StreamEnd};
-use crate::{
-    ledger::{Balance, Ledger},
-    plan::{Orders, Task},
-};
+use crate::plan::{Orders, Task};
 
 /// From the first packet to Welcome.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);

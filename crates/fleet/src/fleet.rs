@@ -11,14 +11,12 @@ use std::{
 };
 
 use anyhow::bail;
+use svc_testkit::Balance;
 use tokio::time::{Instant, sleep};
 
 pub use self::totals::{Totals, format_errors, format_quantiles, format_time};
 use self::workers::{Collected, Worker};
-use crate::{
-    ledger::Balance,
-    plan::{Orders, Plan, WorkerPlan, split},
-};
+use crate::plan::{Orders, Plan, WorkerPlan, split};
 
 /// A process may open 20,000 files on a default machine, and needs some for itself.
 const AGENTS_PER_PROCESS: u32 = 18_000;

@@ -6,8 +6,9 @@
 use std::{fmt, net::SocketAddr, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
+use svc_testkit::Balance;
 
-use crate::{ledger::Balance, state, stats::StatsUpdate};
+use crate::{state, stats::StatsUpdate};
 
 /// An enrolment token or a seed. `Debug` does not print it.
 #[derive(Clone, Default, Serialize, Deserialize)]

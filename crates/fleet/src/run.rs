@@ -1,6 +1,5 @@
 //! `svc-fleet run`: a fleet against a running service, for a limited time.
 
-pub mod audit;
 mod progress;
 pub mod report;
 pub mod service;
@@ -12,9 +11,10 @@ use std::{
 };
 
 use anyhow::{Context, bail, ensure};
+use svc_testkit::AuditReport;
 use tokio::time::{Instant, sleep};
 
-use self::{audit::Books, progress::Progress, report::Report, service::Scrape};
+use self::{progress::Progress, report::Report, service::Scrape};
 use crate::{
     fleet::Fleet,
     lab::binary,
@@ -108,8 +108,8 @@ pub async fn run(args: RunArgs) -> anyhow::Result<bool> {
     let settled = fleet.settle(SETTLE_TIMEOUT).await;
     let mut outcome = fleet.finish().await?;
     outcome.totals.rss_kib = running.rss_kib;
-    let books = Books::of(
-        &outcome,
+    let books = AuditReport::of(
+        &outcome.balances,
         args.database_url.as_deref(),
         u64::from(args.agents),
     )

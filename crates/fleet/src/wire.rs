@@ -12,6 +12,7 @@ use svc_proto::{
     contract::limits::MAX_RESPONSE_BYTES,
     v1::{Disk, Vitals},
 };
+use svc_testkit::Taken;
 
 /// A gRPC frame: a compression flag, four bytes of length, the message.
 const PREFIX: usize = 5;
@@ -72,13 +73,6 @@ impl Frames {
         }
         Ok(Some(message))
     }
-}
-
-/// The sequence number of a sample, and when it was taken, in milliseconds since 1970.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taken {
-    pub seq: u64,
-    pub at_ms: i64,
 }
 
 /// A framed report of `samples`, all with the same encoded vitals.

@@ -1,18 +1,20 @@
-//! A real PgBouncer in transaction mode before a PostgreSQL, on loopback, that stops with us.
+//! A real PgBouncer in transaction mode in front of a PostgreSQL, on loopback.
 //!
-//! Invariant: it has fewer connections to the server than its clients have to it, so that every
-//! transaction may land on another one.
+//! Invariant: it has fewer connections to the server than its clients have to it, so that each
+//! transaction may use another one.
 
 use std::net::Ipv4Addr;
 
 use anyhow::Context;
 use tokio::net::TcpStream;
 
-use crate::child;
-use crate::folder::{Folder, private_folder};
-use crate::ports::free_port;
-use crate::programs;
-use crate::server::Server;
+use crate::{
+    child,
+    folder::{Folder, private_folder},
+    ports::free_port,
+    programs,
+    server::Server,
+};
 
 const SERVER_CONNECTIONS: u32 = 4;
 const CLIENTS: u32 = 500;
@@ -27,7 +29,7 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// Before the PostgreSQL on this port of loopback.
+    /// Starts it in front of the PostgreSQL on this port of loopback.
     pub async fn start(postgres: u16) -> anyhow::Result<PgBouncer> {
         let user = programs::unprivileged_user()?;
         let (path, folder) = Folder::given_or_new(None, "pgbouncer")?;

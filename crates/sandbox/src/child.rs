@@ -1,24 +1,26 @@
-//! Child processes that cannot outlive us.
+//! Child processes that end with this process.
 //!
 //! Invariant: a child dies when this process does, even by SIGKILL. `setpriv --pdeathsig` asks the
-//! kernel for that, but the kernel sends the death signal when the *thread* that spawned the child
-//! ends, and test threads and runtimes come and go. So one keeper thread, which lives as long as
-//! the process, spawns them all.
+//! kernel for that. The kernel sends the signal when the *thread* that spawned the child ends, and
+//! the threads of tests and runtimes end early. So one thread, which lives as long as the process,
+//! spawns all children.
 
-use std::io;
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::{LazyLock, mpsc};
-use std::thread;
+use std::{
+    io,
+    os::unix::process::CommandExt,
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::{LazyLock, mpsc},
+    thread,
+};
 
 use anyhow::Context;
 
 use crate::programs::{self, User};
 
-/// A command that dies with us by `death_signal`, run as `user` where one is given.
+/// A command that gets `death_signal` when this process ends, run as `user` if there is one.
 ///
-/// It gets a process group of its own: an interrupt typed at the terminal is for us to handle.
+/// It has a process group of its own, so that an interrupt from the terminal reaches only us.
 pub(crate) fn command(program: &Path, user: Option<User>, death_signal: &str) -> Command {
     let mut command = match programs::setpriv() {
         Some(setpriv) => under_setpriv(&setpriv, program, user, death_signal),
@@ -28,8 +30,8 @@ pub(crate) fn command(program: &Path, user: Option<User>, death_signal: &str) ->
     command
 }
 
-/// For programs beside our servers: a command that is killed when we end, if it is spawned by
-/// [`spawn`].
+/// A command that is killed when this process ends, if [`spawn`] or [`Process`](crate::Process)
+/// spawns it.
 pub fn dying_with_us(program: &Path) -> Command {
     command(program, None, "KILL")
 }
@@ -49,7 +51,7 @@ fn under_setpriv(setpriv: &Path, program: &Path, user: Option<User>, signal: &st
 
 type SpawnRequest = (Command, mpsc::SyncSender<io::Result<Child>>);
 
-/// Spawns on the keeper thread. The channel holds one request: spawners wait their turn.
+/// Spawns on the long-lived thread. The channel holds one request; further callers wait.
 pub fn spawn(command: Command) -> anyhow::Result<Child> {
     static KEEPER: LazyLock<mpsc::SyncSender<SpawnRequest>> = LazyLock::new(|| {
         let (requests, inbox) = mpsc::sync_channel::<SpawnRequest>(1);

@@ -1,7 +1,7 @@
-//! Waiting for something to become true, for a bounded time.
+//! Bounded waiting for a condition.
 //!
-//! Tests never sleep for a guessed while: they say what they wait for and for how long at most, so
-//! that a fast machine is not held up and a failure names what never happened.
+//! Tests do not sleep for a guessed time. They name the condition and the longest wait, so that a
+//! fast machine loses no time and a failure names what did not happen.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Asks `check` again and again until it is true; an error naming `what` after `patience`.
+/// Repeats `check` until it is true. After `patience`, the error names `what`.
 pub async fn eventually(
     what: &str,
     patience: Duration,

@@ -1,20 +1,22 @@
-//! A temporary folder that is removed at the end, whatever the end was.
+//! A temporary folder that is removed in every case.
 //!
-//! Invariant: while anybody uses a folder, its file `lock` is locked. The lock belongs to the open
-//! file, and servers inherit that file as their standard input, so it is free only when we and they
-//! are gone. A killed process removes nothing; the next one to start sweeps the folders whose lock
-//! is free.
+//! Invariant: while a process uses a folder, its file `lock` is locked. The lock belongs to the
+//! open file, and servers inherit that file as tchild standard input, so it is free only when we and
+//! they have ended. A killed process removes nothing; the next one that starts removes the folders
+//! whose lock is free.
 
-use std::fs::File;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::{
+    fs::File,
+    io,
+    path::{Path, PathBuf},
+};
 
 use anyhow::Context;
 
 use crate::programs::User;
 
 const PREFIX: &str = "svc-sandbox-";
-/// What a folder is called until it is locked, so that no sweep ever sees it unlocked.
+/// The name of a folder before it is locked, which no sweep looks at.
 const UNLOCKED_PREFIX: &str = ".new-svc-sandbox-";
 
 #[derive(Debug)]
@@ -30,7 +32,7 @@ impl Folder {
         Folder::create(&parent).with_context(|| format!("a folder in {}", parent.display()))
     }
 
-    /// The folder that was given, or `name` in a new temporary one that must be kept as long.
+    /// The given folder, or `name` in a new temporary one, which the caller must keep.
     pub fn given_or_new(
         given: Option<PathBuf>,
         name: &str,
@@ -55,7 +57,7 @@ impl Folder {
         Ok(Folder { path, lock })
     }
 
-    /// The locked file, for a server to hold as its standard input.
+    /// The locked file, which a server inherits as its standard input.
     pub fn lock(&self) -> io::Result<File> {
         self.lock.try_clone()
     }
@@ -69,7 +71,7 @@ impl Drop for Folder {
     }
 }
 
-/// A folder that only `user` (or we) may enter, its parents made where they are missing.
+/// Creates a folder, with its parents, that only `user` (or we) may enter.
 pub(crate) fn private_folder(path: &Path, user: Option<User>) -> anyhow::Result<()> {
     std::fs::create_dir_all(path).with_context(|| path.display().to_string())?;
     set_mode(path, 0o700)?;
@@ -79,13 +81,13 @@ pub(crate) fn private_folder(path: &Path, user: Option<User>) -> anyhow::Result<
     Ok(())
 }
 
-/// The one true name of a folder, which is made where it is missing: servers are known by theirs.
+/// Creates a folder and returns its canonical path, by which a server is identified.
 fn canonical(folder: &Path) -> anyhow::Result<PathBuf> {
     let made = std::fs::create_dir_all(folder).and_then(|()| folder.canonicalize());
     made.with_context(|| folder.display().to_string())
 }
 
-/// Best effort: a folder of another user stays.
+/// Best effort: it cannot remove the folder of another user.
 fn sweep(parent: &Path) {
     let entries = std::fs::read_dir(parent).into_iter().flatten().flatten();
     for entry in entries {
@@ -99,7 +101,7 @@ fn is_left_over(folder: &Path) -> bool {
     File::open(folder.join("lock")).is_ok_and(|lock| lock.try_lock().is_ok())
 }
 
-/// PostgreSQL may run as another user than we, and must get through to its own folder inside.
+/// PostgreSQL may run as another user and must reach its folder inside.
 fn make_traversable(path: &Path) -> io::Result<()> {
     set_mode(path, 0o755)
 }
@@ -114,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sweep_removes_what_nobody_holds_and_nothing_else() {
+    fn a_sweep_removes_only_unlocked_folders() {
         let parent = tempfile::tempdir().unwrap();
         let held = Folder::create(parent.path()).unwrap();
         let left_over = parent.path().join("svc-sandbox-dead");
@@ -128,28 +130,29 @@ mod tests {
     }
 
     #[test]
-    fn whoever_inherited_the_lock_keeps_the_folder() {
+    fn a_process_that_inherited_the_lock_keeps_the_folder() {
         let parent = tempfile::tempdir().unwrap();
         let folder = Folder::create(parent.path()).unwrap();
-        let mut heir = spawn_heir(&folder);
+        let mut child = spawn_child(&folder);
         let path = folder.path.clone();
         die_without_cleaning(folder);
 
-        assert!(!is_left_over(&path), "the heir still uses it");
-        heir.kill().unwrap();
-        heir.wait().unwrap();
+        assert!(!is_left_over(&path), "a child still uses it");
+        child.kill().unwrap();
+        child.wait().unwrap();
         assert!(is_left_over(&path));
     }
 
-    fn spawn_heir(folder: &Folder) -> std::process::Child {
-        let mut heir = std::process::Command::new("sleep");
-        heir.arg("60")
+    fn spawn_child(folder: &Folder) -> std::process::Child {
+        let mut child = std::process::Command::new("sleep");
+        child
+            .arg("60")
             .stdin(folder.lock().unwrap())
             .spawn()
             .unwrap()
     }
 
-    /// Closes the lock and leaves the folder, as the death of a process would.
+    /// Closes the lock and leaves the folder, as a killed process does.
     fn die_without_cleaning(folder: Folder) {
         let moved_away = folder.path.with_extension("moved");
         std::fs::rename(&folder.path, &moved_away).unwrap();

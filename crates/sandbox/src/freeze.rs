@@ -1,17 +1,19 @@
-//! A server stopped in its tracks (SIGSTOP), children and all, as on a machine that hangs.
+//! A frozen server (SIGSTOP) with all its children, as on a machine that hangs.
 //!
-//! Invariant: what is frozen thaws when its `Frozen` is dropped, and also when we are killed: a
-//! stopped process does not even die of its death signal. So each process is told to a shell
-//! *before* it is stopped, and the shell continues them all when its input ends, for whatever
-//! reason that ends.
+//! Invariant: a frozen process is continued when its `Frozen` is dropped, and also when this
+//! process is killed: a stopped process does not even react to its death signal. So a shell gets
+//! the number of each process *before* it is stopped, and continues all of them when its input
+//! ends, for any reason.
 
-use std::fs::DirEntry;
-use std::io::Write;
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::{
+    fs::DirEntry,
+    io::Write,
+    os::unix::process::CommandExt,
+    path::Path,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, ensure};
 use rustix::process::{Pid, Signal, kill_process};
@@ -29,7 +31,7 @@ pub(crate) struct Frozen {
 }
 
 impl Frozen {
-    /// The parent first: it makes no more children then.
+    /// Stops the parent first, so that it forks no more children.
     pub fn freeze(parent: Pid) -> anyhow::Result<Frozen> {
         let mut frozen = Frozen {
             shell: child::spawn(thawing_shell())?,
@@ -41,8 +43,8 @@ impl Frozen {
         Ok(frozen)
     }
 
-    /// The signal takes effect a moment after it was sent, so that is waited for: whoever froze a
-    /// server may rely on it. A child that ended in the meantime is no error.
+    /// Waits until the process has stopped, because the signal takes effect with a delay. A child
+    /// that ended meanwhile is no error.
     fn stop(&mut self, pid: Pid) -> anyhow::Result<()> {
         let input = self.shell.stdin.as_mut().context("the shell's input")?;
         writeln!(input, "{}", pid.as_raw_nonzero())?;
@@ -77,7 +79,7 @@ fn wait_until_stopped(pid: Pid) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether no thread of it runs.
+/// Whether all its threads are stopped.
 fn is_stopped(pid: Pid) -> bool {
     let threads = format!("/proc/{}/task", pid.as_raw_nonzero());
     let threads = std::fs::read_dir(threads).into_iter().flatten().flatten();
@@ -85,7 +87,8 @@ fn is_stopped(pid: Pid) -> bool {
     states.all(|state| matches!(state.as_str(), "T" | "t" | "Z" | "X"))
 }
 
-/// PostgreSQL's backends are sessions of their own, so no process group reaches them: /proc does.
+/// The backends of PostgreSQL have sessions of their own, so a signal to a process group does not
+/// reach them.
 fn children_of(parent: Pid) -> anyhow::Result<Vec<Pid>> {
     let processes = std::fs::read_dir("/proc").context("freezing a server needs /proc")?;
     let child = |entry: DirEntry| {
@@ -95,8 +98,8 @@ fn children_of(parent: Pid) -> anyhow::Result<Vec<Pid>> {
     Ok(processes.flatten().filter_map(child).collect())
 }
 
-/// The state and the parent of a process or thread: the first fields after its name, which stands
-/// in brackets and may itself hold brackets and spaces.
+/// The state and the parent of a process or thread: the first fields after its name, which is in
+/// brackets and may contain brackets and spaces.
 fn stat(process: &Path) -> Option<(String, i32)> {
     let text = std::fs::read_to_string(process.join("stat")).ok()?;
     let (_, fields) = text.rsplit_once(')')?;

@@ -1,23 +1,35 @@
-//! A whole system on one machine: real PostgreSQL, PgBouncer and NATS servers, certificates and a
-//! fault-injecting proxy, for `svc-ingest dev`, the tests and the benchmarks.
+//! A whole system on one machine: real PostgreSQL, PgBouncer and NATS servers and certificates, for
+//! `svc-ingest dev`, the tests and the benchmarks.
 //!
-//! Invariant: nothing outlives the process that started it. Servers die with it, even when it is
-//! killed with -9, and what it left in the temporary folder is swept by the next one. Tests run
-//! against the real servers because their faults are what the service promises to survive.
+//! Invariant: nothing outlives the process that started it. The servers end with it, even when it is
+//! killed with SIGKILL, and the next process removes what it left in the temporary folder. Tests run
+//! against the real servers because the service promises to survive the faults of these.
+//!
+//! In reading order:
+//! - [`Postgres`], [`PgBouncer`] and [`Nats`] are the servers. Each can be stopped, started again on
+//!   its port and frozen.
+//! - [`test_database`] gives each test a database of its own, cloned from a template on
+//!   [`shared_postgres`].
+//! - [`Identity`] and [`Authority`] make keys and certificates.
+//! - [`dying_with_us`] and [`Process`] run any other program with the same guarantee.
+//! - [`eventually`] waits for a condition, for a bounded time. [`free_port`] finds a port.
 
 mod bouncer;
-mod child;
-mod eventually;
+mod nats;
+mod postgres;
+mod test_database;
+
 mod folder;
 mod freeze;
-mod nats;
+mod programs;
+mod server;
+
+mod child;
+mod process;
+
+mod eventually;
 mod pki;
 mod ports;
-mod postgres;
-mod programs;
-mod proxy;
-mod server;
-mod test_database;
 
 pub use bouncer::PgBouncer;
 pub use child::{dying_with_us, spawn};
@@ -26,5 +38,5 @@ pub use nats::{Nats, NatsOptions};
 pub use pki::{Authority, Identity};
 pub use ports::free_port;
 pub use postgres::{Postgres, PostgresOptions, query};
-pub use proxy::{Direction, Proxy};
+pub use process::Process;
 pub use test_database::{TestDatabase, shared_postgres, test_database};

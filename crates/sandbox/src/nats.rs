@@ -1,26 +1,27 @@
-//! A real NATS server with JetStream, on loopback, that stops with us.
+//! A real NATS server with JetStream, on loopback.
 //!
-//! Invariant: a `Nats` that `start` returned greets its clients, and what JetStream stored survives
-//! `kill` and `start_again`: it is on disk, in its folder, and the address stays the same.
+//! Invariant: a `Nats` that `start` returned accepts clients. What JetStream has stored survives
+//! `kill` and `start_again`, on the same address.
 
-use std::ffi::OsString;
-use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::{
+    ffi::OsString,
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::bail;
 use rustix::process::Signal;
-use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
-use tokio::task::spawn_blocking;
-use tokio::time::sleep;
+use tokio::{io::AsyncReadExt, net::TcpStream, task::spawn_blocking, time::sleep};
 
-use crate::child;
-use crate::folder::{Folder, private_folder};
-use crate::ports::free_port;
-use crate::programs;
-use crate::server::Server;
+use crate::{
+    child,
+    folder::{Folder, private_folder},
+    ports::free_port,
+    programs,
+    server::Server,
+};
 
 const START_TRIES: u32 = 5;
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
@@ -28,9 +29,10 @@ const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone, Default)]
 pub struct NatsOptions {
-    /// Where JetStream stores, kept at the end; none: a temporary folder, removed at the end.
+    /// The folder of JetStream, which is kept. `None`: a temporary folder, which is removed at the
+    /// end.
     pub data_dir: Option<PathBuf>,
-    /// None: a free one.
+    /// `None`: a free port.
     pub port: Option<u16>,
     /// Further arguments of nats-server, such as `--user` or `--tlscert`.
     pub arguments: Vec<OsString>,
@@ -73,7 +75,7 @@ impl Nats {
         &self.site.data_dir
     }
 
-    /// Stops it in its tracks (SIGSTOP) until `thaw`.
+    /// Freezes it (SIGSTOP) until `thaw`.
     pub fn freeze(&self) -> anyhow::Result<()> {
         self.server.freeze()
     }
@@ -83,7 +85,7 @@ impl Nats {
         Ok(())
     }
 
-    /// Kills it (SIGKILL): nothing is flushed, no client is told.
+    /// Kills it (SIGKILL): it flushes nothing and closes no connection.
     pub async fn kill(&mut self) -> anyhow::Result<()> {
         let server = Arc::clone(&self.server);
         spawn_blocking(move || server.stop(Signal::KILL, STOP_PATIENCE)).await?;
@@ -144,9 +146,9 @@ impl Site {
     }
 }
 
-/// It says so itself and greets: a stranger on the same port would greet us too.
+/// Checks its log and its greeting: another server on the same port would greet too.
 async fn is_up(server: &Server, port: u16) -> bool {
-    server.said().contains("Server is ready") && greets(port).await
+    server.logged().contains("Server is ready") && greets(port).await
 }
 
 async fn greets(port: u16) -> bool {
@@ -158,5 +160,5 @@ async fn greets(port: u16) -> bool {
 }
 
 fn may_pass(server: &Server) -> bool {
-    server.ended().is_some() && server.said().contains("address already in use")
+    server.ended().is_some() && server.logged().contains("address already in use")
 }

@@ -1,12 +1,14 @@
-//! Certificates for development and tests: ECDSA P-256, made in a moment, trusted by nobody else.
+//! Certificates for development and tests: ECDSA P-256, quick to make.
 //!
-//! A server's own certificate is never CA:TRUE, because rustls refuses such a one as a leaf. A
-//! client's needs neither names nor dates: the service knows an agent by its key alone.
+//! The certificate of a server is never CA:TRUE, because rustls refuses such a leaf. The
+//! certificate of a client needs no names and no dates: the service identifies an agent by its key.
 
-use std::fs::OpenOptions;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::{
+    fs::OpenOptions,
+    io::Write,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
 
 use anyhow::Context;
 use rcgen::{
@@ -24,17 +26,17 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// A client's: a common name, no other names.
+    /// Makes a certificate for a client: a common name and no other names.
     pub fn self_signed(common_name: &str) -> anyhow::Result<Identity> {
         self_signed(&client_params(common_name)?)
     }
 
-    /// A server's: DNS names and IP addresses.
+    /// Makes a certificate for a server, with DNS names and IP addresses.
     pub fn server(names: &[&str]) -> anyhow::Result<Identity> {
         self_signed(&server_params(names)?)
     }
 
-    /// A server's that nobody should accept any more.
+    /// Makes an expired certificate for a server.
     pub fn expired_server(names: &[&str]) -> anyhow::Result<Identity> {
         let mut params = server_params(names)?;
         params.not_before = date_time_ymd(2000, 1, 1);
@@ -42,7 +44,7 @@ impl Identity {
         self_signed(&params)
     }
 
-    /// Writes `stem.crt` and `stem.key` (0600) and gives their paths.
+    /// Writes `stem.crt` and `stem.key` (0600), and returns their paths.
     pub fn write(&self, dir: &Path, stem: &str) -> anyhow::Result<(PathBuf, PathBuf)> {
         let (cert, key) = (
             dir.join(format!("{stem}.crt")),

@@ -1,12 +1,13 @@
-//! Free TCP ports for servers that are stopped and started again on the same one.
+//! Free TCP ports for servers that are stopped and started again on the same port.
 //!
-//! They are taken from below the range that the kernel gives to outgoing connections: a port of
-//! that range may be somebody's source port by the time a stopped server wants it back. A port
-//! found free may still be taken before its server binds it, so starting a server is what is
-//! retried.
+//! The ports are below the range that the kernel uses for outgoing connections. A port in that
+//! range may be the source port of a connection when a stopped server needs it again. A free port
+//! may still be taken before the server binds it, so the start of a server is retried.
 
-use std::hash::{BuildHasher, RandomState};
-use std::net::{Ipv4Addr, TcpListener};
+use std::{
+    hash::{BuildHasher, RandomState},
+    net::{Ipv4Addr, TcpListener},
+};
 
 use anyhow::Context;
 
@@ -14,7 +15,7 @@ const FIRST: u16 = 20_000;
 const COUNT: u16 = 10_000;
 const TRIES: u16 = 200;
 
-/// A port of 127.0.0.1 that nobody listens on now.
+/// A port of 127.0.0.1 that has no listener.
 pub fn free_port() -> anyhow::Result<u16> {
     (0..TRIES)
         .map(|_| random_port())
@@ -22,7 +23,7 @@ pub fn free_port() -> anyhow::Result<u16> {
         .context("no free port on 127.0.0.1")
 }
 
-/// Every `RandomState` has keys of its own: enough chance for a port, without a dependency.
+/// Every `RandomState` has random keys: random enough for a port, without a dependency.
 fn random_port() -> u16 {
     let chance = RandomState::new().hash_one(std::process::id());
     FIRST + (chance % u64::from(COUNT)) as u16

@@ -1,49 +1,51 @@
-//! A real PostgreSQL server of our own, on loopback, that stops with us.
+//! A real PostgreSQL server on loopback, for development and tests.
 //!
 //! Invariant: a `Postgres` that `start` returned accepts connections and is the server of *its*
-//! folder, not a stranger on the same port. It is a child process and a folder and needs no
-//! runtime, so one server can be shared by tests that each have their own. Who may connect is
-//! whoever is on this machine (`trust`): it is for development and tests.
+//! folder, not another one on the same port. It needs no runtime, so tests that each have their own
+//! can share one server. Every user of this machine may connect (`trust`).
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::time::Duration;
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context, bail, ensure};
 use rustix::process::Signal;
-use tokio::task::spawn_blocking;
-use tokio::time::sleep;
+use tokio::{task::spawn_blocking, time::sleep};
 use tokio_postgres::{NoTls, SimpleQueryMessage, SimpleQueryRow};
 
-use crate::child;
-use crate::folder::{Folder, private_folder};
-use crate::ports::free_port;
-use crate::programs::{self, User};
-use crate::server::Server;
+use crate::{
+    child,
+    folder::{Folder, private_folder},
+    ports::free_port,
+    programs::{self, User},
+    server::Server,
+};
 
 const USER: &str = "svc";
 const START_TRIES: u32 = 5;
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
-/// What a server refuses to start for that time, or another port, may mend.
+/// Errors at the start that may pass with time or on another port.
 const PASSING_FAULTS: [&str; 2] = ["Address already in use", "lock file \"postmaster.pid\""];
 
 #[derive(Debug, Clone, Default)]
 pub struct PostgresOptions {
-    /// Where the data are, kept at the end; none: a temporary folder, removed at the end.
+    /// The data folder, which is kept. `None`: a temporary folder, which is removed at the end.
     pub data_dir: Option<PathBuf>,
-    /// None: a free one.
+    /// `None`: a free port.
     pub port: Option<u16>,
-    /// Whether commits survive a crash of the machine; tests do not need that and are faster
+    /// Whether commits survive a crash of the machine. Tests do not need that and are faster
     /// without.
     pub durable: bool,
     /// Further settings, as in postgresql.conf; they override ours.
     pub settings: Vec<(String, String)>,
 }
 
-/// A running server; dropping it stops it, blocking for as long as a fast shutdown takes.
+/// A running server. Dropping it blocks for a fast shutdown.
 #[derive(Debug)]
 pub struct Postgres {
     // Dropped in this order: the server before its folder.
@@ -51,7 +53,7 @@ pub struct Postgres {
     site: Site,
 }
 
-/// All that a server needs to be started again where it was.
+/// What is needed to start the server again.
 #[derive(Debug)]
 struct Site {
     programs: PathBuf,
@@ -63,7 +65,7 @@ struct Site {
 }
 
 impl Postgres {
-    /// Starts a server, initialising its folder where that is new, and waits until it accepts.
+    /// Starts a server, initialises a new folder, and waits until the server accepts connections.
     pub async fn start(options: PostgresOptions) -> anyhow::Result<Postgres> {
         let mut site = Site::choose(options)?;
         site.initialise().await?;
@@ -83,7 +85,7 @@ impl Postgres {
         &self.site.data_dir
     }
 
-    /// Runs SQL and gives its rows as `psql -At` would: a line each, columns separated by `|`.
+    /// Runs SQL and returns its rows as `psql -At` does: a line each, with `|` between columns.
     pub async fn psql(&self, database: &str, sql: &str) -> anyhow::Result<String> {
         query(&self.url(database), sql).await
     }
@@ -95,7 +97,7 @@ impl Postgres {
         self.psql("postgres", &sql).await.map(drop)
     }
 
-    /// Stops every process of the server in its tracks (SIGSTOP) until `thaw`.
+    /// Freezes every process of the server (SIGSTOP) until `thaw`.
     pub fn freeze(&self) -> anyhow::Result<()> {
         self.server.freeze()
     }
@@ -105,7 +107,7 @@ impl Postgres {
         Ok(())
     }
 
-    /// An immediate shutdown: connections are cut, and the next start recovers from the log.
+    /// An immediate shutdown: it cuts connections, and the next start recovers from the WAL.
     pub async fn stop_immediate(&mut self) -> anyhow::Result<()> {
         let server = Arc::clone(&self.server);
         spawn_blocking(move || server.stop(Signal::QUIT, STOP_PATIENCE)).await?;
@@ -145,8 +147,8 @@ impl Site {
         format!("postgres://{USER}@127.0.0.1:{}/{database}", self.port)
     }
 
-    /// `initdb`, unless it was done before. It works beside the folder, which is then moved into
-    /// place whole: one that was killed half way is begun anew.
+    /// Runs `initdb` unless the folder has been initialised. It works in a folder beside, which is
+    /// then renamed, so a killed `initdb` leaves nothing that looks complete.
     async fn initialise(&self) -> anyhow::Result<()> {
         if self.data_dir.join("PG_VERSION").exists() {
             return Ok(());
@@ -224,7 +226,7 @@ impl Site {
         command
     }
 
-    /// Whether the server that answers on our port is the one of our folder.
+    /// Whether the server on our port is the one of our folder.
     async fn is_ours(&self) -> bool {
         let answer = query(&self.url("postgres"), "SHOW data_directory").await;
         answer.is_ok_and(|folder| Path::new(&folder) == self.data_dir)
@@ -232,12 +234,12 @@ impl Site {
 }
 
 fn may_pass(server: &Server) -> bool {
-    let log = server.said();
+    let log = server.logged();
     server.ended().is_some() && PASSING_FAULTS.iter().any(|fault| log.contains(fault))
 }
 
-/// Runs SQL on any database without TLS, and gives its rows as `psql -At` would. One connection for
-/// one question: nothing stays open for a runtime to keep.
+/// Runs SQL on any database without TLS and returns its rows as `psql -At` does. It opens a
+/// connection for each call, so none outlives a runtime.
 pub async fn query(url: &str, sql: &str) -> anyhow::Result<String> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
     let connection = tokio::spawn(connection);

@@ -1,14 +1,14 @@
-//! Where the servers' programs are on this machine, and whom they run as.
+//! Where the programs of the servers are, and which user runs them.
 //!
-//! Distributions keep PostgreSQL's server programs off the PATH, and its `initdb` and `postgres`
-//! must be of one version, so they are always taken from the same folder. What is missing is
-//! reported with the command that installs it.
+//! Distributions keep the server programs of PostgreSQL off the PATH. `initdb` and `postgres` must
+//! have the same version, so both are taken from one folder. The error about a missing program has
+//! the command that installs it.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-/// Where PostgreSQL installs itself when it is not on the PATH; `*` is a version, the newest wins.
+/// Folders of PostgreSQL outside the PATH. `*` is a version; the newest is used.
 const POSTGRES_FOLDERS: [&str; 7] = [
     "/usr/lib/postgresql/*/bin",
     "/usr/pgsql-*/bin",
@@ -18,7 +18,7 @@ const POSTGRES_FOLDERS: [&str; 7] = [
     "/usr/local/opt/postgresql@*/bin",
     "/usr/libexec/postgresql",
 ];
-/// Where Debian and others keep servers.
+/// Folders of server programs.
 const SERVER_FOLDERS: [&str; 4] = [
     "/usr/sbin",
     "/usr/bin",
@@ -69,7 +69,7 @@ pub(crate) fn setpriv() -> Option<PathBuf> {
         .find(|program| is_program(program))
 }
 
-/// Whom PostgreSQL runs as, where we are root: it refuses to be.
+/// The user that runs PostgreSQL if we are root, which PostgreSQL refuses to run as.
 pub(crate) fn unprivileged_user() -> anyhow::Result<Option<User>> {
     if !rustix::process::geteuid().is_root() {
         return Ok(None);
@@ -102,7 +102,7 @@ fn is_program(path: &Path) -> bool {
         .is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
-/// The folders that a pattern with at most one `*` means, the highest version first.
+/// The folders that match a pattern with at most one `*`, the highest version first.
 fn expand(pattern: &str) -> Vec<PathBuf> {
     let Some((before, after)) = pattern.split_once('*') else {
         return vec![PathBuf::from(pattern)];

@@ -1,12 +1,16 @@
-//! A database of its own for each test, on one server for all tests of a process.
+//! A database for each test, on one server for all tests of a process.
 //!
-//! Invariant: a template is prepared once in a process and never connected to again, so that
-//! cloning it is quick and every clone is the same. The server is a static that no runtime owns,
-//! because every `#[tokio::test]` has a runtime of its own; it ends with the process.
+//! Invariant: a template is prepared once in a process and has no connections afterwards, so that
+//! cloning it is quick and all clones are equal. The server is a static that belongs to no runtime,
+//! because every `#[tokio::test]` has its own; it ends with the process.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use tokio::sync::{Mutex, OnceCell};
 
@@ -20,7 +24,7 @@ pub async fn shared_postgres() -> anyhow::Result<&'static Postgres> {
         .await
 }
 
-/// A database that is dropped with this value, connections and all.
+/// A database that is dropped with this value.
 #[derive(Debug)]
 pub struct TestDatabase {
     server: &'static Postgres,
@@ -28,7 +32,7 @@ pub struct TestDatabase {
     url: String,
 }
 
-/// Clones `template`, which `prepare` fills on its first use in this process, e.g. with migrations.
+/// Clones `template`, which `prepare` fills on the first use in this process.
 pub async fn test_database<F, Fut>(template: &str, prepare: F) -> anyhow::Result<TestDatabase>
 where
     F: FnOnce(String) -> Fut,
@@ -57,7 +61,7 @@ impl TestDatabase {
     }
 }
 
-/// Best effort, on a thread with a runtime of its own: the test's may be on its way out.
+/// Best effort, on a thread with its own runtime: the runtime of the test may be shutting down.
 impl Drop for TestDatabase {
     fn drop(&mut self) {
         let (server, sql) = (
@@ -73,7 +77,7 @@ impl Drop for TestDatabase {
     }
 }
 
-/// One cell a template: whoever comes second waits for the first, and tries again if that failed.
+/// One cell per template: later callers wait for the first, and try again if it failed.
 async fn template_cell(template: &str) -> Arc<OnceCell<()>> {
     static CELLS: LazyLock<Mutex<HashMap<String, Arc<OnceCell<()>>>>> =
         LazyLock::new(Mutex::default);

@@ -1,33 +1,26 @@
-//! The binary: what its commands print, and how it ends.
+//! The commands of the binary: output, exit codes and signals.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use svc_sandbox::free_port;
+use svc_testkit::{AUTO, MANUAL, Site, assert_contains, token};
 
-use crate::{
-    agents::{AUTO, MANUAL, token},
-    harness::Site,
-    played::{Installed, agent_id, approve, becomes},
-    process::AgentProcess,
-};
+use crate::installation::{Installed, agent_id, approve};
 
 #[tokio::test]
-async fn sigterm_is_a_goodbye() -> Result<()> {
+async fn sigterm_sends_goodbye() -> Result<()> {
     let site = Site::new().await?;
     let service = site.instance().start().await?;
     let installed = Installed::new(&site, 1, &[service.grpc], &token(&site, MANUAL).await?)?;
-    let mut agent = AgentProcess::start(&installed, &[])?;
-    becomes(&site, "SELECT status FROM agents", "pending").await?;
+    let agent = installed.process(&[])?.start()?;
+    site.becomes("SELECT status FROM agents", "pending").await?;
     let id = agent_id(&site).await?;
     approve(&site, &id).await?;
-    becomes(&site, "SELECT presence FROM agent_state", "online").await?;
+    site.becomes("SELECT presence FROM agent_state", "online")
+        .await?;
     agent.stop().await?;
-    becomes(
-        &site,
-        "SELECT presence, cause FROM agent_state",
-        "offline|goodbye",
-    )
-    .await?;
+    site.becomes("SELECT presence, cause FROM agent_state", "offline|goodbye")
+        .await?;
 
     let logs = agent.logs();
     let key = site
@@ -35,20 +28,17 @@ async fn sigterm_is_a_goodbye() -> Result<()> {
         .await?;
     let wanted = [format!("svc-ingest agent approve {id}"), key];
     ensure!(wanted.iter().all(|text| logs.contains(text)), "{logs}");
-    ensure!(
-        !logs.contains(&installed.token),
-        "the token stands in the log"
-    );
-    ensure!(!logs.contains("eyJ"), "a JWT stands in the log");
+    ensure!(!logs.contains(&installed.token), "the token is in the log");
+    ensure!(!logs.contains("eyJ"), "a JWT is in the log");
     Ok(())
 }
 
 #[tokio::test]
-async fn sigterm_ends_an_agent_that_waits_or_finds_nobody() -> Result<()> {
+async fn sigterm_stops_an_agent_that_has_no_connection() -> Result<()> {
     let site = Site::new().await?;
-    let nobody = ([127, 0, 0, 1], free_port()?).into();
-    let installed = Installed::new(&site, 1, &[nobody], "")?;
-    let mut agent = AgentProcess::start(&installed, &["run"])?;
+    let unreachable = ([127, 0, 0, 1], free_port()?).into();
+    let installed = Installed::new(&site, 1, &[unreachable], "")?;
+    let agent = installed.process(&["run"])?.start()?;
     installed
         .status_becomes("it has tried", |status| status.connection.error.is_some())
         .await?;
@@ -58,35 +48,32 @@ async fn sigterm_ends_an_agent_that_waits_or_finds_nobody() -> Result<()> {
 #[tokio::test]
 async fn a_second_agent_on_one_folder_is_refused() -> Result<()> {
     let site = Site::new().await?;
-    let nobody = ([127, 0, 0, 1], free_port()?).into();
-    let installed = Installed::new(&site, 1, &[nobody], "")?;
-    let mut first = AgentProcess::start(&installed, &["run"])?;
+    let unreachable = ([127, 0, 0, 1], free_port()?).into();
+    let installed = Installed::new(&site, 1, &[unreachable], "")?;
+    let first = installed.process(&["run"])?.start()?;
     installed.status_becomes("it runs", |_| true).await?;
-    let second = AgentProcess::run(&installed, &["run"]).await?;
+    let second = installed.process(&["run"])?.run().await?;
     ensure!(second.code == Some(1), "{second:?}");
-    ensure!(
-        second.stderr.contains("in use by another svc-agent"),
-        "{second:?}"
-    );
+    assert_contains(&second.stderr, "in use by another svc-agent");
     first.stop().await
 }
 
 #[tokio::test]
-async fn status_says_where_the_agent_stands_whether_or_not_it_runs() -> Result<()> {
+async fn status_describes_the_agent_whether_or_not_it_runs() -> Result<()> {
     let site = Site::new().await?;
     let service = site.instance().start().await?;
     let installed = Installed::new(&site, 1, &[service.grpc], &token(&site, AUTO).await?)?;
-    let before = AgentProcess::run(&installed, &["status"]).await?;
+    let before = installed.process(&["status"])?.run().await?;
     ensure!(
         before.code == Some(1) && before.stdout.contains("nothing is known here yet"),
         "{before:?}"
     );
 
-    let mut agent = AgentProcess::start(&installed, &["run"])?;
+    let agent = installed.process(&["run"])?.start()?;
     installed
         .status_becomes("a sample is safe", |status| status.spool.acked_seq > 0)
         .await?;
-    let running = AgentProcess::run(&installed, &["status"]).await?;
+    let running = installed.process(&["status"])?.run().await?;
     let id = agent_id(&site).await?;
     for wanted in [
         "running, process",
@@ -100,52 +87,56 @@ async fn status_says_where_the_agent_stands_whether_or_not_it_runs() -> Result<(
             running.stdout
         );
     }
-    let told = AgentProcess::run(&installed, &["status", "--output", "json"]).await?;
-    let told: Value = serde_json::from_str(&told.stdout)?;
+    let json = installed
+        .process(&["status", "--output", "json"])?
+        .run()
+        .await?;
+    let json: Value = serde_json::from_str(&json.stdout)?;
     ensure!(
-        told["running"] == true && told["status"]["enrolment"] == "active",
-        "{told}"
+        json["running"] == true && json["status"]["enrolment"] == "active",
+        "{json}"
     );
-    ensure!(!told.to_string().contains("eyJ"), "the JWT is shown");
+    ensure!(!json.to_string().contains("eyJ"), "the JWT is shown");
 
     agent.stop().await?;
-    let after = AgentProcess::run(&installed, &["status"]).await?;
+    let after = installed.process(&["status"])?.run().await?;
     ensure!(
         after.code == Some(1) && after.stdout.contains("not running"),
         "{after:?}"
     );
-    ensure!(after.stdout.contains(&id), "{after:?}");
+    assert_contains(&after.stdout, &id);
     Ok(())
 }
 
 #[tokio::test]
-async fn check_finds_what_would_go_wrong_and_changes_nothing() -> Result<()> {
+async fn check_finds_problems_and_changes_nothing() -> Result<()> {
     let site = Site::new().await?;
     let service = site.instance().start().await?;
     let secret = token(&site, AUTO).await?;
     let mut installed = Installed::new(&site, 1, &[service.grpc], &secret)?;
-    let good = AgentProcess::run(&installed, &["check"]).await?;
+    let good = installed.process(&["check"])?.run().await?;
     ensure!(
         good.code == Some(0) && !good.stdout.contains("FAIL"),
         "{good:?}"
     );
-    ensure!(
-        good.stdout.contains("it answers") && good.stdout.contains("clock"),
-        "{good:?}"
-    );
+    assert_contains(&good.stdout, "it answers");
+    assert_contains(&good.stdout, "clock");
     ensure!(!installed.path().exists(), "it made the folder");
-    ensure!(site.psql("SELECT count(*) FROM agents").await? == "0");
+    site.expect("SELECT count(*) FROM agents", "0").await?;
 
     installed.ca_cert_file = site.path("none.crt");
     installed
         .addresses
         .push(([127, 0, 0, 1], free_port()?).into());
-    let bad = AgentProcess::run(&installed, &["check"]).await?;
+    let bad = installed.process(&["check"])?.run().await?;
     ensure!(
         bad.code == Some(1) && bad.stdout.contains("ca_cert_file"),
         "{bad:?}"
     );
-    let nothing = AgentProcess::run(&installed, &["check", "--ingest-address", "a:b"]).await?;
+    let nothing = installed
+        .process(&["check", "--ingest-address", "a:b"])?
+        .run()
+        .await?;
     ensure!(
         nothing.code == Some(2) && nothing.stdout.contains("--ingest-address"),
         "{nothing:?}"
@@ -158,25 +149,30 @@ async fn check_does_not_disturb_a_running_agent() -> Result<()> {
     let site = Site::new().await?;
     let service = site.instance().start().await?;
     let installed = Installed::new(&site, 1, &[service.grpc], &token(&site, AUTO).await?)?;
-    let mut agent = AgentProcess::start(&installed, &["run"])?;
-    becomes(&site, "SELECT presence, epoch FROM agent_state", "online|1").await?;
-    let good = AgentProcess::run(&installed, &["check"]).await?;
+    let agent = installed.process(&["run"])?.start()?;
+    site.becomes("SELECT presence, epoch FROM agent_state", "online|1")
+        .await?;
+    let good = installed.process(&["check"])?.run().await?;
     ensure!(good.code == Some(0), "{good:?}");
-    ensure!(good.stdout.contains("in use by process"), "{good:?}");
-    ensure!(site.psql("SELECT presence, epoch FROM agent_state").await? == "online|1");
+    assert_contains(&good.stdout, "in use by process");
+    site.expect("SELECT presence, epoch FROM agent_state", "online|1")
+        .await?;
     agent.stop().await
 }
 
 #[tokio::test]
-async fn sample_prints_the_machine() -> Result<()> {
+async fn sample_prints_the_vitals_of_the_machine() -> Result<()> {
     let site = Site::new().await?;
     let installed = Installed::new(&site, 1, &[], "")?;
-    let table = AgentProcess::run(&installed, &["sample"]).await?;
+    let table = installed.process(&["sample"])?.run().await?;
     ensure!(table.code == Some(0), "{table:?}");
     for name in ["cpu", "load", "memory", "up for", "processes"] {
-        ensure!(table.stdout.contains(name), "{}", table.stdout);
+        assert_contains(&table.stdout, name);
     }
-    let json = AgentProcess::run(&installed, &["sample", "--output", "json"]).await?;
+    let json = installed
+        .process(&["sample", "--output", "json"])?
+        .run()
+        .await?;
     let json: Value = serde_json::from_str(&json.stdout)?;
     let memory = json["memory_total_bytes"].as_u64().context("a number")?;
     let meminfo = std::fs::read_to_string("/proc/meminfo")?;
@@ -192,13 +188,16 @@ async fn sample_prints_the_machine() -> Result<()> {
 }
 
 #[tokio::test]
-async fn problems_of_the_configuration_are_exit_code_2() -> Result<()> {
+async fn configuration_problems_are_exit_code_2() -> Result<()> {
     let site = Site::new().await?;
     let installed = Installed::new(&site, 1, &[], "")?;
-    let refused = AgentProcess::run(&installed, &["--log", "loud", "--spool-age", "never"]).await?;
+    let refused = installed
+        .process(&["--log", "loud", "--spool-age", "never"])?
+        .run()
+        .await?;
     ensure!(refused.code == Some(2), "{refused:?}");
     for name in ["ingest_address", "--log", "--spool-age"] {
-        ensure!(refused.stderr.contains(name), "{refused:?}");
+        assert_contains(&refused.stderr, name);
     }
     Ok(())
 }

@@ -1,38 +1,26 @@
-//! How the agent holds on to the service: drains, frozen instances, refused JWTs,
-//! and what is kept meanwhile.
+//! The connection of the agent: drains, frozen instances, refused JWTs, and samples kept meanwhile.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use svc_agent::data_dir::STATE;
-use svc_sandbox::Proxy;
+use svc_testkit::{AUTO, Instance, PATIENCE, Proxy, Site, eventually, token};
 
-use crate::{
-    agents::{AUTO, token},
-    harness::{Instance, PATIENCE, Site, eventually},
-    played::{Installed, becomes, books_balance},
-};
+use crate::installation::{Installed, books_balance};
 
 const EPOCH: &str = "SELECT presence, epoch FROM agent_state";
 const TIMES_OFFLINE: &str =
     "SELECT count(*) FROM agent_events WHERE kind = 'presence' AND to_status = 'offline'";
 
-/// Notes every stream that ended, drained, while no newer one was there.
+/// Records each stream that ended with a drain while it was the newest.
 const WATCH_FOR_LEAVERS: &str = "CREATE TABLE leavers (at timestamptz);
     CREATE FUNCTION leaver() RETURNS trigger LANGUAGE plpgsql AS
         'BEGIN INSERT INTO public.leavers VALUES (now()); RETURN NULL; END';
     CREATE TRIGGER leaver AFTER UPDATE ON agent_state FOR EACH ROW
         WHEN (NEW.cause = 'drained') EXECUTE FUNCTION leaver();";
 
-async fn pair(site: &Site) -> Result<[Instance; 2]> {
-    Ok([
-        site.instance().start().await?,
-        site.instance().start().await?,
-    ])
-}
-
 /// The number of the instance that holds the agent's stream.
-async fn where_it_is(site: &Site, instances: &[Instance; 2]) -> Result<usize> {
+async fn holder_of(site: &Site, instances: &[Instance; 2]) -> Result<usize> {
     let sql =
         "SELECT grpc_address FROM agent_state s JOIN ingest_instances i ON i.id = s.instance_id";
     let address = site.psql(sql).await?;
@@ -43,36 +31,36 @@ async fn where_it_is(site: &Site, instances: &[Instance; 2]) -> Result<usize> {
 }
 
 #[tokio::test]
-async fn a_drain_is_honoured_by_connecting_before_leaving() -> Result<()> {
+async fn on_a_drain_the_agent_connects_before_it_leaves() -> Result<()> {
     let site = Site::new().await?;
-    let instances = pair(&site).await?;
+    let instances = site.instance().start_pair().await?;
     let addresses = [instances[0].grpc, instances[1].grpc];
     let secret = token(&site, AUTO).await?;
     let installed = Installed::new(&site, 1, &addresses, &secret)?;
     let agent = installed.start()?;
     installed.connected().await?;
-    becomes(&site, EPOCH, "online|1").await?;
+    site.becomes(EPOCH, "online|1").await?;
 
     site.psql(WATCH_FOR_LEAVERS).await?;
-    let holder = where_it_is(&site, &instances).await?;
+    let holder = holder_of(&site, &instances).await?;
     let mut instances: Vec<Instance> = instances.into();
     let asked = Instant::now();
     instances.remove(holder).stop().await?;
-    // The instance waits up to 8 s for its agents: it was left long before.
+    // The instance waits up to 8 s for its agents to leave.
     ensure!(asked.elapsed() < Duration::from_secs(20));
-    becomes(&site, EPOCH, "online|2").await?;
-    ensure!(site.psql(TIMES_OFFLINE).await? == "0");
-    // The end of a stream is written only while it is the newest.
+    site.becomes(EPOCH, "online|2").await?;
+    site.expect(TIMES_OFFLINE, "0").await?;
+    // The service writes the end of a stream only while it is the newest.
     let left = site.psql("SELECT count(*) FROM leavers").await?;
     ensure!(left == "0", "it left before it had connected");
     agent.stop().await?;
     books_balance(&site).await
 }
 
-/// Leaves a network that has lost its way for another address; returns how long that took.
+/// Freezes the network to one address, and returns how long the agent took to move to the other.
 async fn leaves_a_frozen_instance(patience: Option<(Duration, Duration)>) -> Result<Duration> {
     let site = Site::new().await?;
-    let instances = pair(&site).await?;
+    let instances = site.instance().start_pair().await?;
     let frozen = Proxy::start(vec![instances[0].grpc]).await?;
     let other = Proxy::start(vec![instances[1].grpc]).await?;
     other.refuse(true)?;
@@ -84,7 +72,7 @@ async fn leaves_a_frozen_instance(patience: Option<(Duration, Duration)>) -> Res
     }
     let agent = installed.start()?;
     installed.connected().await?;
-    ensure!(where_it_is(&site, &instances).await? == 0);
+    ensure!(holder_of(&site, &instances).await? == 0);
     other.refuse(false)?;
     frozen.black_hole(true);
     let lost = Instant::now();
@@ -95,23 +83,23 @@ async fn leaves_a_frozen_instance(patience: Option<(Duration, Duration)>) -> Res
     })
     .await?;
     let took = lost.elapsed();
-    ensure!(where_it_is(&site, &instances).await? == 1);
+    ensure!(holder_of(&site, &instances).await? == 1);
     agent.stop().await?;
     books_balance(&site).await?;
     Ok(took)
 }
 
 #[tokio::test]
-async fn a_frozen_instance_is_left_for_the_other_address() -> Result<()> {
+async fn the_agent_leaves_a_frozen_instance_for_another_address() -> Result<()> {
     let second = Duration::from_secs(1);
     leaves_a_frozen_instance(Some((second, second))).await?;
     Ok(())
 }
 
-/// With the pings that agents have: 20 s, and 10 s to be answered.
+/// With the default pings: every 20 s, with 10 s for the answer.
 #[tokio::test]
 #[ignore = "a strict time: run by `make chaos`"]
-async fn a_frozen_instance_is_left_within_half_a_minute() -> Result<()> {
+async fn the_agent_leaves_a_frozen_instance_within_half_a_minute() -> Result<()> {
     let took = leaves_a_frozen_instance(None).await?;
     println!("left a frozen instance after {took:.1?}");
     ensure!(took < Duration::from_secs(35), "{took:?}");
@@ -119,13 +107,13 @@ async fn a_frozen_instance_is_left_within_half_a_minute() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_jwt_that_is_refused_is_replaced_over_the_same_key() -> Result<()> {
+async fn a_refused_jwt_is_replaced_with_the_same_key() -> Result<()> {
     let site = Site::new().await?;
     let service = site.instance().start().await?;
     let secret = token(&site, AUTO).await?;
     let mut installed = Installed::new(&site, 1, &[service.grpc], &secret)?;
     let agent = installed.start()?;
-    becomes(&site, EPOCH, "online|1").await?;
+    site.becomes(EPOCH, "online|1").await?;
     agent.stop().await?;
     let state = installed.path().join(STATE);
     let text = std::fs::read_to_string(&state)?;
@@ -136,16 +124,16 @@ async fn a_jwt_that_is_refused_is_replaced_over_the_same_key() -> Result<()> {
 
     installed.token = String::new();
     let agent = installed.start()?;
-    becomes(&site, EPOCH, "online|2").await?;
+    site.becomes(EPOCH, "online|2").await?;
     let now: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&state)?)?;
     ensure!(now["jwt"] != known["jwt"], "it kept the bad JWT");
     agent.stop().await
 }
 
 #[tokio::test]
-async fn a_jwt_that_comes_over_the_stream_is_kept() -> Result<()> {
+async fn a_jwt_renewed_over_the_stream_is_stored() -> Result<()> {
     let site = Site::new().await?;
-    // Renewed as soon as there is a stream: no JWT has that long to live.
+    // Every JWT expires sooner, so it is renewed at once.
     let renewing = site
         .instance()
         .timing(|timing| timing.renew_before = Duration::from_hours(25));
@@ -163,12 +151,12 @@ async fn a_jwt_that_comes_over_the_stream_is_kept() -> Result<()> {
         jwt().is_some_and(|jwt| jwt != first)
     })
     .await?;
-    ensure!(site.psql(EPOCH).await? == "online|1", "it kept its stream");
+    ensure!(site.psql(EPOCH).await? == "online|1", "it lost its stream");
     agent.stop().await
 }
 
 #[tokio::test]
-async fn who_was_replaced_waits_half_a_minute() -> Result<()> {
+async fn a_replaced_agent_waits_half_a_minute() -> Result<()> {
     let site = Site::new().await?;
     let service = site.instance().start().await?;
     let secret = token(&site, AUTO).await?;
@@ -182,8 +170,8 @@ async fn who_was_replaced_waits_half_a_minute() -> Result<()> {
         .status_becomes("the older one waits", |status| {
             let next = status.connection.next_attempt_at;
             let wait = next.map(|next| next.duration_since(jiff::Timestamp::now()).as_secs());
-            let told = status.connection.error.as_deref().unwrap_or_default();
-            told.contains("took over") && wait.is_some_and(|wait| (20..=30).contains(&wait))
+            let error = status.connection.error.as_deref().unwrap_or_default();
+            error.contains("took over") && wait.is_some_and(|wait| (20..=30).contains(&wait))
         })
         .await?;
     second.stop().await?;
@@ -191,7 +179,7 @@ async fn who_was_replaced_waits_half_a_minute() -> Result<()> {
 }
 
 #[tokio::test]
-async fn samples_of_an_outage_arrive_after_it_in_order() -> Result<()> {
+async fn the_samples_of_an_outage_arrive_after_it() -> Result<()> {
     let site = Site::new().await?;
     let service = site
         .instance()
@@ -208,7 +196,7 @@ async fn samples_of_an_outage_arrive_after_it_in_order() -> Result<()> {
     installed
         .status_becomes("it is not connected", |status| !status.connection.connected)
         .await?;
-    // More than one report carries.
+    // More samples than fit into one report.
     for _ in 0..1_200 {
         agent.recorder.take();
     }
@@ -219,19 +207,15 @@ async fn samples_of_an_outage_arrive_after_it_in_order() -> Result<()> {
     };
     proxy.refuse(false)?;
     let stored = format!("SELECT stored_count >= {} FROM agent_state", next - 1);
-    becomes(&site, &stored, "t").await?;
-    becomes(
-        &site,
-        "SELECT gap_count + rejected_count FROM agent_state",
-        "0",
-    )
-    .await?;
+    site.becomes(&stored, "t").await?;
+    site.becomes("SELECT gap_count + rejected_count FROM agent_state", "0")
+        .await?;
     agent.stop().await?;
     books_balance(&site).await
 }
 
 #[tokio::test]
-async fn the_services_time_is_followed_whatever_the_wall_clock_does() -> Result<()> {
+async fn sample_times_follow_the_service_when_the_wall_clock_is_wrong() -> Result<()> {
     let site = Site::new().await?;
     let service = site.instance().start().await?;
     let secret = token(&site, AUTO).await?;
@@ -239,21 +223,19 @@ async fn the_services_time_is_followed_whatever_the_wall_clock_does() -> Result<
     let clock = installed.surroundings.clock.clone();
     clock.move_wall(-365 * 86_400_000);
     let agent = installed.start()?;
-    becomes(&site, EPOCH, "online|1").await?;
+    site.becomes(EPOCH, "online|1").await?;
     for step in [-3_600_000, 86_400_000, -7_200_000] {
         clock.move_wall(step);
         agent.recorder.take();
     }
-    becomes(
-        &site,
+    site.becomes(
         "SELECT stored_count >= 4, rejected_count FROM agent_state",
         "t|0",
     )
     .await?;
     let right = "SELECT bool_and(sampled_at BETWEEN now() - interval '5 min' AND now() + interval '1 min') FROM host_metrics";
-    becomes(&site, right, "t").await?;
-    becomes(
-        &site,
+    site.becomes(right, "t").await?;
+    site.becomes(
         "SELECT clock_skew_ms < -360 * 86400000::bigint FROM agent_state",
         "t",
     )
@@ -262,7 +244,7 @@ async fn the_services_time_is_followed_whatever_the_wall_clock_does() -> Result<
 }
 
 #[tokio::test]
-async fn a_newer_agent_is_noticed_with_its_address() -> Result<()> {
+async fn a_newer_version_is_reported_with_its_url() -> Result<()> {
     let site = Site::new().await?;
     let service = site
         .instance()

@@ -1,23 +1,19 @@
-//! From nothing to online, with restarts and losses on the way.
+//! Registration of a new machine, with restarts and lost replies.
 
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use svc_agent::{data_dir::STATE, status::Enrolment};
-use svc_sandbox::Proxy;
+use svc_testkit::{AUTO, MANUAL, ONE_USE, Proxy, Site, assert_contains, get, token};
 use tokio::time::sleep;
 
-use crate::{
-    agents::{AUTO, MANUAL, ONE_USE, token},
-    harness::{Site, get},
-    played::{Installed, agent_id, approve, becomes, books_balance},
-};
+use crate::installation::{Installed, agent_id, approve, books_balance};
 
 const ONLINE: &str = "SELECT presence FROM agent_state";
 const VITALS: &str = "SELECT count(*) > 0 FROM host_metrics";
 
 #[tokio::test]
-async fn a_machine_comes_from_nothing_to_online_with_vitals() -> Result<()> {
+async fn a_new_machine_registers_and_reports_its_vitals() -> Result<()> {
     let site = Site::new().await?;
     let service = site.instance().start().await?;
     let secret = token(&site, MANUAL).await?;
@@ -33,16 +29,12 @@ async fn a_machine_comes_from_nothing_to_online_with_vitals() -> Result<()> {
     let key = site.psql("SELECT encode(key, 'hex') FROM agents").await?;
     ensure!(status.fingerprint == key, "a person could not compare them");
     let message = status.message.unwrap_or_default();
-    ensure!(
-        message.contains(&format!("svc-ingest agent approve {id}")),
-        "{message}"
-    );
+    assert_contains(&message, &format!("svc-ingest agent approve {id}"));
 
     approve(&site, &id).await?;
-    becomes(&site, ONLINE, "online").await?;
-    becomes(&site, VITALS, "t").await?;
-    becomes(
-        &site,
+    site.becomes(ONLINE, "online").await?;
+    site.becomes(VITALS, "t").await?;
+    site.becomes(
         "SELECT memory_total_bytes > 0 FROM host_metrics LIMIT 1",
         "t",
     )
@@ -52,24 +44,20 @@ async fn a_machine_comes_from_nothing_to_online_with_vitals() -> Result<()> {
         .status_becomes(acknowledged, |status| status.spool.acked_seq >= 1)
         .await?;
     agent.stop().await?;
-    becomes(
-        &site,
-        "SELECT presence, cause FROM agent_state",
-        "offline|goodbye",
-    )
-    .await?;
+    site.becomes("SELECT presence, cause FROM agent_state", "offline|goodbye")
+        .await?;
     books_balance(&site).await
 }
 
 #[tokio::test]
-async fn a_restart_at_any_stage_costs_nothing() -> Result<()> {
+async fn a_restart_at_any_stage_loses_nothing() -> Result<()> {
     let site = Site::new().await?;
     let service = site.instance().start().await?;
     let secret = token(&site, ONE_USE).await?;
     let mut installed = Installed::new(&site, 1, &[service.grpc], &secret)?;
     let waits = |status: &svc_agent::status::Status| status.enrolment == Enrolment::Pending;
 
-    // While it waits for approval.
+    // While it is pending.
     for _ in 0..2 {
         let agent = installed.start()?;
         installed.status_becomes("it waits", waits).await?;
@@ -78,17 +66,19 @@ async fn a_restart_at_any_stage_costs_nothing() -> Result<()> {
     // Approved while it was down.
     approve(&site, &agent_id(&site).await?).await?;
     let agent = installed.start()?;
-    becomes(&site, VITALS, "t").await?;
+    site.becomes(VITALS, "t").await?;
     agent.kill().await?;
-    // Without its state, and without its token: its key is enough.
+    // Without its state and its token: the key is enough.
     std::fs::remove_file(installed.path().join(STATE))?;
     installed.token = String::new();
     let agent = installed.start()?;
-    becomes(&site, "SELECT stored_count > 1 FROM agent_state", "t").await?;
+    site.becomes("SELECT stored_count > 1 FROM agent_state", "t")
+        .await?;
     agent.stop().await?;
 
-    becomes(&site, "SELECT uses FROM enrolment_tokens", "1").await?;
-    becomes(&site, "SELECT count(*) FROM agents", "1").await?;
+    site.becomes("SELECT uses FROM enrolment_tokens", "1")
+        .await?;
+    site.becomes("SELECT count(*) FROM agents", "1").await?;
     books_balance(&site).await
 }
 
@@ -97,16 +87,13 @@ async fn lost_replies_neither_spend_the_token_twice_nor_lose_the_agent() -> Resu
     let site = Site::new().await?;
     let service = site.instance().start().await?;
     let proxy = Proxy::start(vec![service.grpc]).await?;
-    let rules = crate::agents::TokenRules {
-        max_uses: 1,
-        ..AUTO
-    };
+    let rules = AUTO.uses(1);
     let secret = token(&site, rules).await?;
     let mut installed = Installed::new(&site, 1, &[proxy.address()], &secret)?;
     installed.surroundings.timing.backoff_most = Duration::from_millis(100);
     proxy.cut_after(Some(0));
     let agent = installed.start()?;
-    // A little more of every answer gets through, until the service has heard the request.
+    // The proxy passes a little more of each answer, until the service has received the request.
     let spent = "SELECT uses FROM enrolment_tokens";
     for bytes in (600..4_000).step_by(150) {
         proxy.cut_after(Some(bytes));
@@ -115,34 +102,31 @@ async fn lost_replies_neither_spend_the_token_twice_nor_lose_the_agent() -> Resu
             break;
         }
     }
-    becomes(&site, spent, "1").await?;
+    site.becomes(spent, "1").await?;
     ensure!(
         !installed.path().join(STATE).exists(),
         "the answer was not lost"
     );
     sleep(Duration::from_secs(1)).await;
     proxy.heal()?;
-    becomes(&site, VITALS, "t").await?;
-    becomes(&site, "SELECT uses FROM enrolment_tokens", "1").await?;
-    becomes(&site, "SELECT count(*) FROM agents", "1").await?;
+    site.becomes(VITALS, "t").await?;
+    site.becomes("SELECT uses FROM enrolment_tokens", "1")
+        .await?;
+    site.becomes("SELECT count(*) FROM agents", "1").await?;
     agent.stop().await?;
     books_balance(&site).await
 }
 
 #[tokio::test]
-async fn who_was_revoked_or_rejected_is_quiet_for_an_hour() -> Result<()> {
+async fn a_revoked_or_rejected_agent_retries_after_an_hour() -> Result<()> {
     let site = Site::new().await?;
     let service = site.instance().start().await?;
     let revoked = Installed::new(&site, 1, &[service.grpc], &token(&site, AUTO).await?)?;
     let rejected = Installed::new(&site, 2, &[service.grpc], &token(&site, MANUAL).await?)?;
     let agents = [revoked.start()?, rejected.start()?];
     revoked.connected().await?;
-    becomes(
-        &site,
-        "SELECT count(*) FROM agents WHERE status = 'pending'",
-        "1",
-    )
-    .await?;
+    site.becomes("SELECT count(*) FROM agents WHERE status = 'pending'", "1")
+        .await?;
     site.psql("SELECT revoke_agent(id, 'test') FROM agents WHERE status = 'active'")
         .await?;
     site.psql("SELECT reject_agent(id, 'test') FROM agents WHERE status = 'pending'")
@@ -158,12 +142,15 @@ async fn who_was_revoked_or_rejected_is_quiet_for_an_hour() -> Result<()> {
             status.enrolment == enrolment && wait.is_some_and(|wait| wait.as_mins() >= 55)
         };
         installed
-            .status_becomes("it asks again in an hour", in_an_hour)
+            .status_becomes("the next attempt is in an hour", in_an_hour)
             .await?;
     }
     let before = handshakes(service.http).await?;
     sleep(Duration::from_secs(3)).await;
-    ensure!(handshakes(service.http).await? == before, "they knock");
+    ensure!(
+        handshakes(service.http).await? == before,
+        "they still connect"
+    );
     for agent in agents {
         agent.stop().await?;
     }
@@ -180,7 +167,7 @@ async fn handshakes(http: std::net::SocketAddr) -> Result<String> {
 }
 
 #[tokio::test]
-async fn a_bad_token_is_named_and_a_better_one_is_taken_from_its_file() -> Result<()> {
+async fn a_bad_token_is_reported_and_a_new_one_is_read_from_its_file() -> Result<()> {
     let site = Site::new().await?;
     let service = site.instance().start().await?;
     let file = site.path("token");
@@ -196,25 +183,26 @@ async fn a_bad_token_is_named_and_a_better_one_is_taken_from_its_file() -> Resul
         })
         .await?;
     std::fs::write(&file, token(&site, AUTO).await? + "\n")?;
-    becomes(&site, ONLINE, "online").await?;
+    site.becomes(ONLINE, "online").await?;
     agent.stop().await
 }
 
 #[tokio::test]
-async fn a_deleted_agent_enrols_anew() -> Result<()> {
+async fn a_deleted_agent_registers_again() -> Result<()> {
     let site = Site::new().await?;
     let service = site.instance().start().await?;
     let secret = token(&site, AUTO).await?;
     let installed = Installed::new(&site, 1, &[service.grpc], &secret)?;
     let agent = installed.start()?;
-    becomes(&site, VITALS, "t").await?;
+    site.becomes(VITALS, "t").await?;
     let first = agent_id(&site).await?;
     site.psql("DELETE FROM agents").await?;
     let another =
         format!("SELECT count(*) FROM agents WHERE status = 'active' AND id <> '{first}'");
-    becomes(&site, &another, "1").await?;
-    becomes(&site, ONLINE, "online").await?;
-    becomes(&site, "SELECT acked_seq > 0 FROM agent_state", "t").await?;
+    site.becomes(&another, "1").await?;
+    site.becomes(ONLINE, "online").await?;
+    site.becomes("SELECT acked_seq > 0 FROM agent_state", "t")
+        .await?;
     agent.stop().await?;
     books_balance(&site).await
 }

@@ -1,13 +1,13 @@
-//! Configuration: which source goes first, what is refused and by which name, and
-//! what is never shown.
+//! Configuration: precedence of the sources, refused values, their messages, and secrets.
 
 use std::{collections::BTreeMap, ffi::OsString};
 
 use anyhow::{Context, Result, ensure};
 use svc_agent::config::{Config, Flags, Problems, SETTINGS, Setting, Token};
+use svc_testkit::assert_contains;
 use tempfile::TempDir;
 
-/// A file, variables and flags, as an agent finds them.
+/// The three sources: a file, variables and flags.
 struct Given {
     folder: TempDir,
     variables: BTreeMap<String, OsString>,
@@ -51,7 +51,7 @@ impl Given {
 }
 
 #[test]
-fn flags_go_before_the_environment_and_the_environment_before_the_file() -> Result<()> {
+fn flags_override_the_environment_and_the_environment_overrides_the_file() -> Result<()> {
     let file =
         "ingest_address = ['a.example', 'b.example:1']\ndata_dir = '/file'\nspool_size = '2MiB'";
     let config = given(file)?.read()?;
@@ -63,7 +63,7 @@ fn flags_go_before_the_environment_and_the_environment_before_the_file() -> Resu
     ensure!(given.read()?.data_dir == *"/variable");
     let given = given.flag("data_dir", "/flag");
     ensure!(given.read()?.data_dir == *"/flag");
-    // Empty is not set, wherever it stands.
+    // An empty value counts as unset in every source.
     let given = given
         .flag("data_dir", "")
         .variable("SVC_AGENT_DATA_DIR", " ");
@@ -82,7 +82,7 @@ fn one_setting_is_enough_and_a_file_is_not_needed() -> Result<()> {
 }
 
 #[test]
-fn all_problems_are_told_at_once_and_by_name() -> Result<()> {
+fn all_problems_are_reported_at_once_by_name() -> Result<()> {
     let file = "ingest-address = 'a'\nlog = 7\nspool_age = '7w'\n[table]\nx = 1";
     let given = given(file)?
         .variable("SVC_AGENT_SPOOL_SIZE", "tiny")
@@ -143,14 +143,11 @@ fn the_token_is_never_shown() -> Result<()> {
     ensure!(!shown.contains("SECRET"), "{shown}");
     let both = given.variable("SVC_AGENT_ENROLMENT_TOKEN_FILE", "/run/token");
     let problems = both.problems()?;
-    ensure!(
-        problems[0].contains("leave one of them out"),
-        "{problems:?}"
-    );
+    assert_contains(&problems[0], "leave one of them out");
     Ok(())
 }
 
-/// The table in docs/agent.md, as it must stand there.
+/// The table that docs/agent.md must contain.
 fn table() -> String {
     let row = |setting: &Setting| {
         let default = match setting.default {

@@ -1,5 +1,5 @@
-//! Whom the agent believes: the specification's self-signed certificate, a site's
-//! own authorities, and nobody else.
+//! Which servers the agent trusts: a self-signed certificate as in the specification, the given
+//! authorities, and no others.
 
 use std::{process::Command, sync::Arc, time::Duration};
 
@@ -10,14 +10,11 @@ use svc_agent::{
     wire::{Address, Connector, Timeouts, probe},
 };
 use svc_sandbox::Authority;
+use svc_testkit::{AUTO, Site, token};
 
-use crate::{
-    agents::{AUTO, token},
-    harness::Site,
-    played::{Installed, becomes},
-};
+use crate::installation::Installed;
 
-/// As the specification's reader would make it.
+/// Creates a certificate as the specification describes.
 fn openssl_req_x509(site: &Site, extra: &[&str]) -> Result<()> {
     let (certificate, key) = (site.path("own.crt"), site.path("own.key"));
     let made = Command::new("openssl")
@@ -57,7 +54,7 @@ async fn tried(site: &Site, address: &str, ca: Option<&str>) -> Result<Result<()
 }
 
 #[tokio::test]
-async fn a_certificate_as_openssl_makes_it_is_believed_by_itself() -> Result<()> {
+async fn a_self_signed_certificate_of_openssl_is_trusted_by_itself() -> Result<()> {
     for names in [
         &["-subj", "/CN=127.0.0.1"][..],
         &[
@@ -79,9 +76,10 @@ async fn a_certificate_as_openssl_makes_it_is_believed_by_itself() -> Result<()>
         let mut installed = Installed::new(&site, 1, &[service.grpc], &secret)?;
         installed.ca_cert_file = site.path("own.crt");
         let agent = installed.start()?;
-        becomes(&site, "SELECT presence FROM agent_state", "online").await?;
+        site.becomes("SELECT presence FROM agent_state", "online")
+            .await?;
         agent.stop().await?;
-        // Its name still counts.
+        // The name is still checked.
         let elsewhere = format!("localhost:{}", service.grpc.port());
         let refused = tried(&site, &elsewhere, Some("own.crt")).await?;
         ensure!(
@@ -95,7 +93,7 @@ async fn a_certificate_as_openssl_makes_it_is_believed_by_itself() -> Result<()>
 }
 
 #[tokio::test]
-async fn an_authority_of_ones_own_is_believed_and_no_other() -> Result<()> {
+async fn only_the_given_authority_is_trusted() -> Result<()> {
     let site = Site::new().await?;
     let (ours, theirs) = (Authority::new("ours")?, Authority::new("theirs")?);
     ours.issue_server(&["localhost", "127.0.0.1"])?
@@ -122,7 +120,7 @@ async fn an_authority_of_ones_own_is_believed_and_no_other() -> Result<()> {
 }
 
 #[tokio::test]
-async fn an_expired_certificate_is_not_believed_even_by_itself() -> Result<()> {
+async fn an_expired_certificate_is_not_trusted() -> Result<()> {
     let site = Site::new().await?;
     svc_sandbox::Identity::expired_server(&["127.0.0.1"])?.write(site.folder(), "old")?;
     let service = site
@@ -140,7 +138,7 @@ async fn an_expired_certificate_is_not_believed_even_by_itself() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_site_with_a_client_authority_takes_its_own_certificates_alone() -> Result<()> {
+async fn a_service_with_a_client_authority_accepts_only_its_certificates() -> Result<()> {
     let site = Site::new().await?;
     let clients = Authority::new("clients")?;
     std::fs::write(site.path("clients.crt"), clients.cert_pem())?;
@@ -156,7 +154,7 @@ async fn a_site_with_a_client_authority_takes_its_own_certificates_alone() -> Re
     let stranger = Installed::new(&site, 1, &[service.grpc], &secret)?;
     let agent = stranger.start()?;
     stranger
-        .status_becomes("it is told to bring a certificate", |status| {
+        .status_becomes("the error names the client certificate", |status| {
             let error = status.connection.error.as_deref();
             error.is_some_and(|error| error.contains("client_cert_file"))
         })
@@ -169,16 +167,17 @@ async fn a_site_with_a_client_authority_takes_its_own_certificates_alone() -> Re
         ("client_key_file", key.display().to_string()),
     ];
     let agent = own.start()?;
-    becomes(&site, "SELECT presence FROM agent_state", "online").await?;
+    site.becomes("SELECT presence FROM agent_state", "online")
+        .await?;
     agent.stop().await
 }
 
 #[tokio::test]
-async fn who_does_not_answer_is_not_waited_for() -> Result<()> {
+async fn connecting_times_out() -> Result<()> {
     let silent = std::net::TcpListener::bind("127.0.0.1:0")?;
     let address = silent.local_addr()?.to_string();
     let tls = Trust::of_certificates(vec![]).client(&Identity::generate()?);
-    ensure!(tls.is_err(), "nobody can be believed");
+    ensure!(tls.is_err(), "no certificate is trusted");
     let site = Site::new().await?;
     let trust = Trust::load(Some(&site.path("server.crt")))?;
     let patience = Timeouts {

@@ -1,4 +1,4 @@
-//! kill -9 at any time, and death in the middle of a write at every byte.
+//! SIGKILL at any time, and writes that are cut at every byte.
 
 use std::{
     collections::BTreeMap,
@@ -12,18 +12,18 @@ use std::{
 
 use svc_agent::spool::Spool;
 
-use crate::child::{LIMITS, SMALL, append, command, waiting};
+use crate::spool_writer::{LIMITS, SMALL, append, command, waiting};
 
 const ROUNDS: u64 = 30;
 
 #[derive(Default)]
 struct Ledger {
     stored: BTreeMap<u64, u64>,
-    told: BTreeMap<u64, Option<u64>>,
+    reported: BTreeMap<u64, Option<u64>>,
 }
 
 impl Ledger {
-    /// A line that was cut short says nothing.
+    /// Ignores an incomplete line.
     fn note(&mut self, line: &str) {
         let words: Vec<&str> = line.split(' ').collect();
         let [what, seq, moment] = words[..] else {
@@ -37,9 +37,9 @@ impl Ledger {
                 let before = self.stored.insert(seq, moment);
                 assert_eq!(before, None, "number {seq} was given twice");
             }
-            ("told", moment) => {
-                let before = *self.told.entry(seq).or_insert(moment);
-                assert_eq!(before, moment, "what was told of {seq} stays true");
+            ("reported", moment) => {
+                let before = *self.reported.entry(seq).or_insert(moment);
+                assert_eq!(before, moment, "what was reported about {seq} stays true");
             }
             _ => {}
         }
@@ -48,21 +48,21 @@ impl Ledger {
     fn listen(&mut self, child: &mut Child) {
         let out = BufReader::new(child.stdout.take().unwrap());
         let lines: Vec<String> = out.lines().map_while(Result::ok).collect();
-        // Harness lines aside, the last may be incomplete.
+        // The last line may be incomplete.
         lines.iter().for_each(|line| self.note(line));
     }
 
-    /// All that was stored is there, up to what was acknowledged.
+    /// Checks that the spool has everything that was stored and not acknowledged.
     fn check(&self, spool: &Spool) {
         let found: BTreeMap<u64, Option<u64>> = waiting(spool).into_iter().collect();
         for (seq, moment) in self.stored.range(spool.acked_seq() + 1..) {
             assert_eq!(found.get(seq), Some(&Some(*moment)), "sample {seq}");
         }
-        for (seq, told) in self.told.range(spool.acked_seq() + 1..) {
+        for (seq, reported) in self.reported.range(spool.acked_seq() + 1..) {
             assert_eq!(
                 found.get(seq),
-                Some(told),
-                "what was told of {seq} stays true"
+                Some(reported),
+                "what was reported about {seq} stays true"
             );
         }
         let last = self.stored.last_key_value().map_or(0, |(seq, _)| *seq);
@@ -71,7 +71,7 @@ impl Ledger {
 }
 
 #[test]
-fn a_killed_process_loses_nothing_that_it_was_told_is_stored() {
+fn a_killed_process_loses_nothing_that_the_spool_has_stored() {
     let dir = tempfile::tempdir().unwrap();
     let mut ledger = Ledger::default();
     for round in 0..ROUNDS {
@@ -96,10 +96,10 @@ fn a_killed_process_loses_nothing_that_it_was_told_is_stored() {
     );
 }
 
-/// A limit on file sizes kills a process in the middle of the write that exceeds it,
-/// after the bytes that are within.
+/// The limit kills the process in the middle of the write that exceeds it, after the bytes below
+/// the limit.
 #[test]
-fn a_process_that_dies_within_a_write_loses_only_that() {
+fn a_process_that_dies_during_a_write_loses_only_that_sample() {
     let dir = tempfile::tempdir().unwrap();
     for limit in [0, 1, 4_000, 8_191, 8_192]
         .into_iter()
@@ -121,10 +121,10 @@ fn a_process_that_dies_within_a_write_loses_only_that() {
     }
 }
 
-/// strace kills it as it is about to make its first such call, its second, and so on.
+/// strace kills it before its first such call, its second, and so on.
 #[test]
 #[ignore = "takes minutes and strace: make fuzz-agent"]
-fn a_process_killed_before_any_of_its_calls_loses_nothing() {
+fn a_process_killed_before_any_system_call_loses_nothing() {
     let mut kills = 0;
     for call in [
         "pwrite64",
@@ -181,9 +181,9 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The disk's side of it: whatever part of the last write arrived.
+/// Any part of the last write may have reached the disk.
 #[test]
-fn a_last_write_cut_at_every_byte_is_as_if_it_had_not_begun() {
+fn a_truncated_last_write_is_ignored() {
     let dir = tempfile::tempdir().unwrap();
     let whole = dir.path().join("whole");
     let mut spool = Spool::open(&whole, LIMITS).unwrap();

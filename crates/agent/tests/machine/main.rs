@@ -1,12 +1,11 @@
-//! What only a real machine shows: processes that are killed, disks that are full,
-//! and whether other tools see what we see.
+//! Tests that need a real machine: killed processes, full disks, and the values of other tools.
 
 #![expect(
     clippy::unwrap_used,
     reason = "the helpers of tests may fail as loudly as the tests"
 )]
 
-mod agreement;
-mod child;
-mod full;
+mod full_disk;
 mod killed;
+mod other_tools;
+mod spool_writer;

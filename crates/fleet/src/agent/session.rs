@@ -7,11 +7,11 @@ use svc_proto::{
     contract::limits::MAX_REPORTS_IN_FLIGHT,
     v1::{Ack, Drain, Settings},
 };
+use svc_testkit::Settled;
 use tokio::time::{Instant, sleep_until};
 
 use super::{Agent, failure::Failure, heartbeat_call::HeartbeatCall};
 use crate::{
-    ledger::Settled,
     plan::Orders,
     wire::{self, bearer},
 };

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use svc_testkit::AuditReport;
 use tokio::time::{Instant, sleep};
 
 use super::{note, sizes::Sizes};
@@ -15,7 +16,7 @@ use crate::{
     lab::{Lab, ResourceUsage, Settings},
     plan::Plan,
     procfs,
-    run::{audit::Books, report::Quantiles},
+    run::report::Quantiles,
 };
 
 const INTERVAL: Duration = Duration::from_secs(240);
@@ -181,7 +182,7 @@ impl Climb {
     }
 
     /// Waits for all acknowledgements, and audits the database with the balances of all fleets.
-    async fn finish(self) -> anyhow::Result<Books> {
+    async fn finish(self) -> anyhow::Result<AuditReport> {
         let agents = self.fleets.iter().map(Fleet::agents).sum();
         for fleet in &self.fleets {
             fleet.order(|orders| orders.quiet = true)?;
@@ -198,7 +199,7 @@ impl Climb {
             }
         }
         let all = all.ok_or_else(|| anyhow::anyhow!("no agent connected"))?;
-        Books::of(&all, Some(&self.lab.database_url()), agents).await
+        AuditReport::of(&all.balances, Some(&self.lab.database_url()), agents).await
     }
 }
 

@@ -13,6 +13,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use svc_testkit::AuditReport;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
@@ -21,7 +22,7 @@ use crate::{
     fleet::{Fleet, Totals},
     lab::ResourceUsage,
     plan::{Plan, Task},
-    run::{audit::Books, report::Quantiles},
+    run::report::Quantiles,
 };
 
 /// For all agents to connect after the ramp, and for all samples to be acknowledged at the end.
@@ -182,11 +183,11 @@ impl Load {
     }
 
     /// Waits for all acknowledgements, ends the fleet, and audits the database if there is one.
-    pub async fn finish(self) -> anyhow::Result<(System, Books)> {
+    pub async fn finish(self) -> anyhow::Result<(System, AuditReport)> {
         self.fleet.settle(TIMEOUT).await?;
         let (agents, url) = (self.fleet.agents(), self.system.database_url());
         let outcome = self.fleet.finish().await?;
-        let books = Books::of(&outcome, url.as_deref(), agents).await?;
+        let books = AuditReport::of(&outcome.balances, url.as_deref(), agents).await?;
         anyhow::ensure!(books.balance(), "the books do not balance: {books:?}");
         Ok((self.system, books))
     }

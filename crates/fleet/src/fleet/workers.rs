@@ -11,10 +11,10 @@ use std::{
 
 use anyhow::Context;
 use svc_sandbox::{dying_with_us, spawn};
+use svc_testkit::Balance;
 
 use super::{lock, totals::Totals};
 use crate::{
-    ledger::Balance,
     plan::{Orders, WorkerMessage, WorkerPlan},
     stats::{Counts, Latencies, StatsUpdate},
 };

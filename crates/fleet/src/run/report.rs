@@ -10,8 +10,9 @@ use std::{
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
+use svc_testkit::AuditReport;
 
-use super::{audit::Books, service::ServiceCost};
+use super::service::ServiceCost;
 use crate::{
     fleet::Totals,
     procfs::Machine,
@@ -32,7 +33,7 @@ pub struct Report {
     pub cost: AgentCost,
     /// Present if `--http` was given.
     pub service: Option<ServiceCost>,
-    pub books: Books,
+    pub books: AuditReport,
     /// Why the fleet did not settle, if it did not.
     pub unsettled: Option<String>,
 }
@@ -73,7 +74,12 @@ fn millis(time: Duration) -> f64 {
 }
 
 impl Report {
-    pub fn new(agents: u32, totals: &Totals, books: Books, fault: Option<anyhow::Error>) -> Report {
+    pub fn new(
+        agents: u32,
+        totals: &Totals,
+        books: AuditReport,
+        fault: Option<anyhow::Error>,
+    ) -> Report {
         let (seconds, cpu) = (totals.age.as_secs_f64(), totals.cpu_us as f64);
         Report {
             machine: Machine::here(),

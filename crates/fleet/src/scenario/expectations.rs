@@ -4,11 +4,9 @@ use std::{fmt, time::Duration};
 
 use jiff::fmt::serde::unsigned_duration::friendly::compact;
 use serde::Deserialize;
+use svc_testkit::AuditReport;
 
-use crate::{
-    fleet::{Totals, format_errors, format_time},
-    run::audit::Books,
-};
+use crate::fleet::{Totals, format_errors, format_time};
 
 /// An expectation that is left out is not checked. The books are always checked.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -60,7 +58,7 @@ pub struct Observations {
     /// SQL statements after all agents were connected.
     pub statements: u64,
     pub totals: Totals,
-    pub books: Books,
+    pub books: AuditReport,
 }
 
 #[derive(Debug)]
@@ -184,7 +182,7 @@ impl Expectations {
     }
 }
 
-fn books(books: &Books) -> Check {
+fn books(books: &AuditReport) -> Check {
     let tables = books.tables.unwrap_or_default();
     let found = format!(
         "{} taken, {} acknowledged, {} rejected; {} missing, {} stored twice, {} not in the books, {} gaps, {} broken promises",

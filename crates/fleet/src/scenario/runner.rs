@@ -7,6 +7,7 @@ use std::{
 
 use anyhow::Context;
 use rustix::process::Signal;
+use svc_testkit::AuditReport;
 use tokio::time::sleep;
 
 use super::{
@@ -17,7 +18,6 @@ use crate::{
     fleet::{Fleet, Totals, format_time},
     lab::{Lab, Settings},
     plan::{Away, Plan},
-    run::audit::Books,
 };
 
 const AGENTS_PER_INSTANCE: u32 = 18_000;
@@ -199,7 +199,7 @@ impl Runner<'_> {
         let agents = self.fleet.agents();
         let outcome = self.fleet.finish().await?;
         let url = self.lab.database_url();
-        let books = Books::of(&outcome, Some(&url), agents).await?;
+        let books = AuditReport::of(&outcome.balances, Some(&url), agents).await?;
         Ok(self.scenario.expectations.checks(&Observations {
             agents,
             connected,

@@ -1,14 +1,16 @@
 //! The program from outside: scenarios on a system of their own, and runs that are refused or fail.
 //!
-//! They need the service's binary beside this crate's: `cargo test --workspace` and `make test` build it.
+//! They need the binary of the service, which `cargo test --workspace` and `make test` build.
 
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::{
+    path::Path,
+    process::{Command, Output, Stdio},
+    time::Duration,
+};
 
 use svc_fleet::lab::{Lab, Settings};
 
-/// The program with these arguments, to its end.
+/// Runs the program to its end.
 fn fleet(arguments: &[&str]) -> anyhow::Result<Output> {
     let mut command = Command::new("timeout");
     command.arg("300").arg(env!("CARGO_BIN_EXE_svc-fleet"));
@@ -34,17 +36,17 @@ fn scenario_holds(name: &str) -> anyhow::Result<()> {
 }
 
 #[test]
-fn a_steady_fleet_is_acknowledged_and_its_books_balance() -> anyhow::Result<()> {
+fn the_books_of_a_steady_fleet_balance() -> anyhow::Result<()> {
     scenario_holds("steady")
 }
 
 #[test]
-fn a_fleet_that_was_away_comes_back_and_is_stored_in_batches() -> anyhow::Result<()> {
+fn a_fleet_that_was_away_backfills_in_batches() -> anyhow::Result<()> {
     scenario_holds("backfill")
 }
 
 #[test]
-fn a_scenario_whose_must_does_not_hold_fails() -> anyhow::Result<()> {
+fn a_scenario_fails_when_a_must_does_not_hold() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("impossible.toml");
     let steady = include_str!("../../scenarios/steady.toml");
@@ -59,9 +61,9 @@ fn a_scenario_whose_must_does_not_hold_fails() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The first run registers and keeps what it was given; the second goes on where that stopped.
+/// The first run registers its agents; the second continues with their state.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fleet_is_run_again_as_the_same_agents() -> anyhow::Result<()> {
+async fn a_second_run_continues_with_the_same_agents() -> anyhow::Result<()> {
     let lab = Lab::start(Settings {
         instances: 1,
         interval: Duration::from_secs(1),
@@ -80,7 +82,7 @@ async fn a_fleet_is_run_again_as_the_same_agents() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A short run whose books must balance; gives its report.
+/// Runs a small fleet whose books must balance, and returns its report.
 async fn run_against(lab: &Lab, folder: &Path) -> anyhow::Result<serde_json::Value> {
     let (target, http) = (
         lab.targets()[0].to_string(),
@@ -102,7 +104,7 @@ async fn run_against(lab: &Lab, folder: &Path) -> anyhow::Result<serde_json::Val
 }
 
 #[test]
-fn a_target_that_is_not_on_this_machine_is_refused() -> anyhow::Result<()> {
+fn a_remote_target_is_refused() -> anyhow::Result<()> {
     let elsewhere = ["run", "--target", "192.0.2.1:9443", "--token", "none"];
     let output = fleet(&elsewhere)?;
     assert_eq!(output.status.code(), Some(2));

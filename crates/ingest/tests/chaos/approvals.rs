@@ -1,16 +1,14 @@
-//! From an approval to the JWT on the stream that waits for it.
+//! How long an approval takes to reach the pending registration.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use svc_proto::v1::AgentStatus;
-use tokio::task::JoinSet;
-
-use crate::{
-    agents::{FakeAgent, MANUAL, is_active, machine, token},
-    figures::Latencies,
-    harness::{Process, ProcessBuilder, Site, raise_file_limit},
+use svc_testkit::{
+    FakeAgent, Latencies, MANUAL, ServiceBuilder, ServiceProcess, Site, is_active, machine,
+    raise_file_limit, token,
 };
+use tokio::task::JoinSet;
 
 const AGENTS: u32 = 200;
 
@@ -26,8 +24,8 @@ async fn approvals_arrive_within_a_second() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "strict: run by make chaos"]
-async fn approvals_arrive_within_ten_seconds_though_notifications_are_cut_off() -> Result<()> {
-    let nowhere = |builder: ProcessBuilder| {
+async fn approvals_arrive_within_ten_seconds_without_notifications() -> Result<()> {
+    let nowhere = |builder: ServiceBuilder| {
         builder.set(
             "INGEST_LISTEN_DATABASE_URL",
             "postgres://svc@127.0.0.1:1/svc",
@@ -43,10 +41,9 @@ async fn approvals_arrive_within_ten_seconds_though_notifications_are_cut_off() 
     Ok(())
 }
 
-/// All wait, half on each of two instances; then they are approved one by one, every
-/// other one by an UPDATE as anybody might write it. Counted from before the
-/// statement is sent, so that the commit's own time is in it.
-async fn approvals(set: fn(ProcessBuilder) -> ProcessBuilder) -> Result<Latencies> {
+/// Agents wait on two instances and are approved one by one, half of them by a plain UPDATE. The
+/// time starts before the statement is sent, so it includes the commit.
+async fn approvals(set: fn(ServiceBuilder) -> ServiceBuilder) -> Result<Latencies> {
     raise_file_limit();
     let site = Site::new().await?;
     let start = || set(site.process().set("INGEST_MAX_CONNECTIONS", "4000")).start();
@@ -69,10 +66,10 @@ async fn approvals(set: fn(ProcessBuilder) -> ProcessBuilder) -> Result<Latencie
     Ok(Latencies::of(latencies))
 }
 
-/// Each stream's number, and when its JWT arrived.
+/// The number of each registration, and when its JWT arrived.
 type Waiting = JoinSet<Result<(usize, Instant)>>;
 
-async fn wait_all(site: &Site, instances: &[Process; 2]) -> Result<(Vec<String>, Waiting)> {
+async fn wait_all(site: &Site, instances: &[ServiceProcess; 2]) -> Result<(Vec<String>, Waiting)> {
     let secret = token(site, MANUAL).await?;
     let (mut agents, mut waiting) = (Vec::new(), Waiting::new());
     for number in 0..AGENTS {

@@ -1,5 +1,4 @@
-//! Faults on the way of the samples, at full length and with strict figures, over
-//! both queues.
+//! Faults of the pipeline at full length and with strict figures, over both queues.
 
 use std::{
     os::unix::fs::MetadataExt,
@@ -8,26 +7,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
-use rustix::process::Pid;
+use anyhow::{Result, ensure};
 use svc_sandbox::PostgresOptions;
+use svc_testkit::{Fleet, Pace, QueueKind, Site, Usage, faults, metric};
 use tokio::time::sleep;
-
-use crate::{
-    fleet::{Fleet, Pace},
-    harness::Site,
-    plant::{BOTH, BRISK, Kind, Plant, metric},
-    plant_faults,
-};
 
 const ROUNDS: usize = 50;
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "strict: run by make chaos"]
 async fn books_balance_after_fifty_kills_at_random_moments() -> Result<()> {
-    for kind in BOTH {
+    for kind in QueueKind::BOTH {
         let began = Instant::now();
-        plant_faults::killed_at_random(kind, 50, ROUNDS).await?;
+        faults::any_part_killed(kind, 50, ROUNDS).await?;
         println!(
             "{kind:?}: {ROUNDS} kills under load, books balance every time ({:.0?})",
             began.elapsed()
@@ -39,8 +31,8 @@ async fn books_balance_after_fifty_kills_at_random_moments() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "strict: run by make chaos"]
 async fn a_thousand_commits_whose_answers_are_lost_are_stored_once() -> Result<()> {
-    for kind in BOTH {
-        plant_faults::commits_cut(kind, 20, 1000).await?;
+    for kind in QueueKind::BOTH {
+        faults::commits_cut(kind, 20, 1000).await?;
         println!("{kind:?}: 1,000 connections cut right after COMMIT, everything stored once");
     }
     Ok(())
@@ -49,8 +41,8 @@ async fn a_thousand_commits_whose_answers_are_lost_are_stored_once() -> Result<(
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "strict: run by make chaos"]
 async fn thousands_of_resets_leave_a_clean_pool() -> Result<()> {
-    for kind in BOTH {
-        plant_faults::resets(kind, 20, 2500).await?;
+    for kind in QueueKind::BOTH {
+        faults::connections_reset(kind, 20, 2500).await?;
         println!("{kind:?}: all connections reset 2,500 times, the pool is clean");
     }
     Ok(())
@@ -58,8 +50,8 @@ async fn thousands_of_resets_leave_a_clean_pool() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "strict: run by make chaos"]
-async fn overlapping_writers_go_on_for_two_minutes() -> Result<()> {
-    let batches = plant_faults::overlapping_writers(100, Duration::from_mins(2)).await?;
+async fn overlapping_writers_store_everything_once_for_two_minutes() -> Result<()> {
+    let batches = faults::overlapping_writers(100, Duration::from_mins(2)).await?;
     println!(
         "4 writers, {batches} overlapping batches of 100 agents: no deadlock reached a caller"
     );
@@ -68,28 +60,28 @@ async fn overlapping_writers_go_on_for_two_minutes() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "strict: run by make chaos"]
-async fn a_locked_metrics_table_holds_up_no_registration_and_no_revocation() -> Result<()> {
-    for kind in BOTH {
-        let plant = Plant::new(kind).await?;
-        let instance = plant.instance().start().await?;
-        let fleet = Fleet::start(&plant.site, &[instance.grpc], 0, 50, Pace::default()).await?;
-        fleet.all_acked_since(Instant::now()).await?;
-        let slowest = plant_faults::locked(&plant, &instance, 60).await?;
+async fn a_locked_metrics_table_delays_no_registration_and_no_revocation() -> Result<()> {
+    for kind in QueueKind::BOTH {
+        let site = Site::new().await?.with_queue(kind).await?;
+        let instance = site.instance().start().await?;
+        let fleet = Fleet::start(&site, &[instance.grpc], 0, 50, Pace::STEADY).await?;
+        fleet.all_acked_again().await?;
+        let slowest = faults::metrics_locked(&site, &instance, 60).await?;
         println!(
             "{kind:?}: metrics table locked 60 s, registration and revocation took {slowest:.0?} at most"
         );
         ensure!(slowest <= Duration::from_secs(1));
-        fleet.audit(&plant.site).await?;
+        fleet.audit(&site).await?;
     }
     Ok(())
 }
 
-/// A file system of a few MiB, for as long as this lives.
+/// A mounted file system of a few MiB.
 #[derive(Debug)]
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    /// For who owns `like`: PostgreSQL wants its folders for itself.
+    /// Mounts it for the owner of `like`: PostgreSQL needs to own its folders.
     fn mount(path: &Path, like: &Path) -> Result<Self> {
         std::fs::create_dir_all(path)?;
         let owner = std::fs::metadata(like)?;
@@ -101,7 +93,7 @@ impl SmallDisk {
         Ok(Self(path.to_owned()))
     }
 
-    /// Takes all the room that is left.
+    /// Fills the remaining space.
     fn fill(&self) -> Result<PathBuf> {
         let path = self.0.join("filler");
         let mut file = std::fs::File::create(&path)?;
@@ -119,88 +111,91 @@ impl Drop for SmallDisk {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "strict, and needs root to mount a small disk: run by make chaos"]
-async fn a_disk_that_is_really_full_withholds_acknowledgements_until_it_is_not() -> Result<()> {
+async fn a_full_disk_withholds_acknowledgements_until_it_has_room() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(folder.path(), open)?;
     let mut site = Site::with_server(PostgresOptions::default()).await?;
-    let disk = SmallDisk::mount(&folder.path().join("disk"), site.server().data_dir())?;
+    let disk = SmallDisk::mount(&folder.path().join("disk"), site.postgres().data_dir())?;
     let location = disk.0.display();
     site.psql(&format!("CREATE TABLESPACE small LOCATION '{location}'"))
         .await?;
-    let plant = Plant::on(site, Kind::Memory).await?;
-    let instance = plant.instance().start().await?;
-    let today = plant
-        .site
+    let site = site.with_queue(QueueKind::Memory).await?;
+    let instance = site.instance().start().await?;
+    let today = site
         .psql("SELECT 'host_metrics_' || to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD')")
         .await?;
-    plant
-        .site
-        .psql(&format!("ALTER TABLE {today} SET TABLESPACE small"))
+    site.psql(&format!("ALTER TABLE {today} SET TABLESPACE small"))
         .await?;
-    let fleet = Fleet::start(&plant.site, &[instance.grpc], 0, 50, BRISK).await?;
-    fleet.all_acked_since(Instant::now()).await?;
+    let fleet = Fleet::start(&site, &[instance.grpc], 0, 50, Pace::BRISK).await?;
+    fleet.all_acked_again().await?;
     let filler = disk.fill()?;
-    // Pages that have room still take some.
+    // Existing pages still have room for some rows.
     sleep(Duration::from_secs(10)).await;
     let full = Instant::now();
     sleep(Duration::from_secs(5)).await;
     let acks = fleet.acks_between(full, Instant::now());
     std::fs::remove_file(filler)?;
-    ensure!(acks == 0, "{acks} acknowledgements of nothing");
+    ensure!(
+        acks == 0,
+        "{acks} acknowledgements while nothing was stored"
+    );
     let freed = Instant::now();
     fleet.all_acked_since(freed).await?;
     println!(
         "disk full: nothing acknowledged, all 50 again after {:.1?}",
         freed.elapsed()
     );
-    fleet.audit(&plant.site).await?;
-    drop((fleet, instance, plant));
+    fleet.audit(&site).await?;
+    drop((fleet, instance, site));
     drop(disk);
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "strict: run by make chaos"]
-async fn a_pgbouncer_in_between_changes_nothing() -> Result<()> {
-    for kind in BOTH {
-        let plant = Plant::with_own_server(kind).await?;
-        let (_bouncer, url) = plant_faults::bounced(&plant.site).await?;
-        let process = || plant.process().set("DATABASE_URL", &url);
-        let servers = [process().start().await?, process().start().await?];
+async fn everything_is_stored_once_through_a_pgbouncer_under_load() -> Result<()> {
+    for kind in QueueKind::BOTH {
+        let site = Site::with_own_server().await?.with_queue(kind).await?;
+        let (_bouncer, url) = faults::through_pgbouncer(&site).await?;
+        let process = || site.server_process().set("DATABASE_URL", &url);
+        let servers = process().start_pair().await?;
         let addresses = servers.each_ref().map(|server| server.grpc);
-        let fleet = Fleet::start(&plant.site, &addresses, 0, 100, Pace::default()).await?;
+        let fleet = Fleet::start(&site, &addresses, 0, 100, Pace::STEADY).await?;
         sleep(Duration::from_secs(20)).await;
-        fleet.audit(&plant.site).await?;
+        fleet.audit(&site).await?;
         println!("{kind:?}: through PgBouncer, books balance");
     }
     Ok(())
 }
 
-/// What an instance may grow by while nothing is stored.
+/// How much memory may grow while nothing is stored.
 const MOST_GROWTH: u64 = 32 << 20;
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "strict: run by make chaos"]
 async fn memory_is_flat_while_nothing_is_consumed() -> Result<()> {
-    for kind in BOTH {
-        let plant = Plant::new(kind).await?;
+    for kind in QueueKind::BOTH {
+        let site = Site::new().await?.with_queue(kind).await?;
         let builder = match kind {
-            Kind::Memory => plant.process(),
-            Kind::Nats => plant.process().set("INGEST_CONSUME", "false"),
+            QueueKind::Memory => site.server_process(),
+            QueueKind::Nats => site.server_process().set("INGEST_CONSUME", "false"),
         };
         let server = builder.start().await?;
         let lock = "BEGIN; LOCK TABLE host_metrics IN SHARE MODE; SELECT pg_sleep(60); COMMIT";
-        let fleet = Fleet::start(&plant.site, &[server.grpc], 0, 200, Pace::default()).await?;
+        let fleet = Fleet::start(&site, &[server.grpc], 0, 200, Pace::STEADY).await?;
         let stalled = async {
             sleep(Duration::from_secs(10)).await;
-            let (early, since) = (memory(server.pid()?)?, Instant::now());
+            let (early, since) = (Usage::of(server.pid())?.resident, Instant::now());
             sleep(Duration::from_secs(45)).await;
             let acks = fleet.acks_between(since, Instant::now());
-            ensure!(acks == 0, "{acks} acknowledgements of nothing");
-            Ok((early, memory(server.pid()?)?))
+            ensure!(
+                acks == 0,
+                "{acks} acknowledgements while nothing was stored"
+            );
+            Ok((early, Usage::of(server.pid())?.resident))
         };
-        let (locked, stalled) = tokio::join!(plant.site.psql(lock), stalled);
+        let (locked, stalled) = tokio::join!(site.psql(lock), stalled);
         locked?;
         let (early, late) = stalled?;
         let depth = metric(server.http, "queue_ranges").await?;
@@ -211,10 +206,10 @@ async fn memory_is_flat_while_nothing_is_consumed() -> Result<()> {
         );
         ensure!(late < early + MOST_GROWTH);
         let _consumer = match kind {
-            Kind::Memory => None,
-            Kind::Nats => Some(plant.consumer().start().await?),
+            QueueKind::Memory => None,
+            QueueKind::Nats => Some(site.consumer_process().start().await?),
         };
-        fleet.audit(&plant.site).await?;
+        fleet.audit(&site).await?;
     }
     Ok(())
 }
@@ -222,29 +217,19 @@ async fn memory_is_flat_while_nothing_is_consumed() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "strict: run by make chaos"]
 async fn nats_killed_twenty_times_under_load_loses_nothing() -> Result<()> {
-    let mut plant = Plant::new(Kind::Nats).await?;
-    let servers = [
-        plant.process().start().await?,
-        plant.process().start().await?,
-    ];
+    let mut site = Site::new().await?.with_queue(QueueKind::Nats).await?;
+    let servers = site.server_process().start_pair().await?;
     let addresses = servers.each_ref().map(|server| server.grpc);
-    let fleet = Fleet::start(&plant.site, &addresses, 0, 100, BRISK).await?;
+    let fleet = Fleet::start(&site, &addresses, 0, 100, Pace::BRISK).await?;
     let mut slowest = Duration::ZERO;
     for _ in 0..20 {
-        plant.nats().kill().await?;
+        site.nats().kill().await?;
         sleep(Duration::from_millis(500)).await;
-        plant.nats().start_again().await?;
+        site.nats().start_again().await?;
         let back = Instant::now();
         fleet.all_acked_since(back).await?;
         slowest = slowest.max(back.elapsed());
     }
     println!("NATS killed 20 times: all 100 acknowledged again after {slowest:.1?} at most");
-    fleet.audit(&plant.site).await
-}
-
-fn memory(pid: Pid) -> Result<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero()))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kilobytes = line.and_then(|line| line.split_whitespace().next());
-    Ok(kilobytes.context("VmRSS")?.parse::<u64>()? << 10)
+    fleet.audit(&site).await
 }

@@ -1,28 +1,20 @@
-//! Revocation against issuance: no JWT leaves once a revocation has committed.
+//! Revocation against issuance: no JWT is issued once a revocation has committed.
 //!
-//! Two races. In the first the order is certain: the revocation commits only when
-//! the database shows that the call waits for it in mid-transaction, having found
-//! its agent active; whatever it does next, it does after the commit. In the
-//! second, call and revocation start together, and the clock decides: a JWT that
-//! arrives after the revocation has returned was on its way before, so it is late
-//! by no more than the way takes; one that was asked for after is never given.
+//! There are two races. In the first the order is certain: the revocation commits only once the
+//! database shows that the registration waits for its row lock, in a transaction that has found the
+//! agent active. In the second, both start together. A JWT that arrives after the revocation has
+//! returned was issued before, so it may be late only by the time of its delivery.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use svc_proto::v1::{AgentStatus, RegisterResponse, ingest_service_client::IngestServiceClient};
+use svc_testkit::{AUTO, FakeAgent, Latencies, ServiceProcess, Site, is_active, machine, token};
 use tonic::transport::Channel;
-
-use crate::{
-    agents::{AUTO, FakeAgent, TokenRules, is_active, machine, token},
-    figures::Latencies,
-    harness::{Process, Site, eventually},
-};
 
 const CERTAIN: u32 = 200;
 const FREE: u32 = 1000;
-/// From the service's last look at the agent's status to the client's hands: one
-/// way through TLS and HTTP/2 on this machine, and the scheduler's whims.
+/// The time from the last check of the status to the client: TLS, HTTP/2 and scheduling.
 const ON_THE_WAY: Duration = Duration::from_millis(250);
 
 /// An active agent, on one of two instances.
@@ -33,7 +25,7 @@ struct Active {
 }
 
 impl Active {
-    async fn new(number: u32, instances: &[Process; 2], secret: &str) -> Result<Self> {
+    async fn new(number: u32, instances: &[ServiceProcess; 2], secret: &str) -> Result<Self> {
         let agent = FakeAgent::on(machine(number))?;
         let address = instances[number as usize % 2].grpc;
         let mut active = Self {
@@ -47,7 +39,7 @@ impl Active {
         Ok(active)
     }
 
-    /// Asks for a JWT over the pinned key.
+    /// Asks for a JWT with the known key.
     async fn renew(&mut self, secret: &str) -> Result<RegisterResponse> {
         let request = self.agent.request(secret);
         let mut stream = self.client.register(request).await?.into_inner();
@@ -62,31 +54,28 @@ impl Active {
     }
 }
 
-async fn site() -> Result<(Site, [Process; 2], String)> {
+async fn site() -> Result<(Site, [ServiceProcess; 2], String)> {
     let site = Site::new().await?;
     let start = || site.process().set("INGEST_LOG", "warn").start();
     let instances = [start().await?, start().await?];
-    let rules = TokenRules {
-        max_uses: 10_000,
-        ..AUTO
-    };
+    let rules = AUTO.uses(10_000);
     let secret = token(&site, rules).await?;
     Ok((site, instances, secret))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "strict: run by make chaos"]
-async fn a_call_that_is_under_way_when_the_revocation_commits_gets_no_jwt() -> Result<()> {
+async fn a_registration_in_progress_when_the_revocation_commits_gets_no_jwt() -> Result<()> {
     let (site, instances, secret) = site().await?;
     for number in 0..CERTAIN {
         let mut active = Active::new(number, &instances, &secret).await?;
         let revocation = revocation_once_waited_for(&active.id);
         let call = async {
-            eventually("the revocation holds its row", async || {
-                let sleeping = "SELECT count(*) FROM pg_stat_activity
-                                 WHERE datname = current_database() AND wait_event = 'PgSleep'";
-                site.psql(sleeping).await.is_ok_and(|count| count == "1")
-            })
+            site.becomes(
+                "SELECT count(*) FROM pg_stat_activity
+                                 WHERE datname = current_database() AND wait_event = 'PgSleep'",
+                "1",
+            )
             .await?;
             active.renew("").await
         };
@@ -104,7 +93,7 @@ async fn a_call_that_is_under_way_when_the_revocation_commits_gets_no_jwt() -> R
     Ok(())
 }
 
-/// Revokes, and commits once another session waits for this one's row.
+/// Revokes, and commits once another session waits for the row.
 fn revocation_once_waited_for(agent: &str) -> String {
     format!(
         "BEGIN;
@@ -126,7 +115,7 @@ fn revocation_once_waited_for(agent: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "strict: run by make chaos"]
-async fn a_free_race_releases_no_jwt_after_the_revocation() -> Result<()> {
+async fn a_free_race_issues_no_jwt_after_the_revocation() -> Result<()> {
     let (site, instances, secret) = site().await?;
     let (mut won, mut late) = (0, Vec::new());
     for number in 0..FREE {
@@ -155,7 +144,7 @@ async fn a_free_race_releases_no_jwt_after_the_revocation() -> Result<()> {
     println!(
         "free race: {won} of {FREE} had their JWT, {count} after the revocation returned, late by {late}"
     );
-    ensure!(won > 0 && won < FREE, "nothing raced");
+    ensure!(won > 0 && won < FREE, "no call raced");
     ensure!(late.max() < ON_THE_WAY);
     Ok(())
 }

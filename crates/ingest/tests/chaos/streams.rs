@@ -1,18 +1,12 @@
-//! Instances that die, stop and stand still, networks that vanish, agents that hop,
-//! and revocations: streams under faults, held to their figures.
+//! Streams under faults, with figures: instances that die, stop and are suspended, networks that
+//! fail, agents that move, and revocations.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use svc_sandbox::Proxy;
-
-use crate::{
-    agents::{AUTO, FakeAgent, machine, token},
-    beats::sample,
-    figures::Latencies,
-    fleet::Pace,
-    harness::{InstanceBuilder, ProcessBuilder, Site, raise_file_limit},
-    scenes::{self, start_process},
+use svc_testkit::{
+    ActiveAgent, InstanceBuilder, Latencies, Pace, Proxy, ServiceBuilder, Site, faults,
+    raise_file_limit,
 };
 
 const AGENTS: u32 = 100;
@@ -25,10 +19,10 @@ const QUICK: Pace = Pace {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "strict: run by make chaos"]
-async fn agents_are_back_soon_however_often_instances_are_killed() -> Result<()> {
+async fn agents_reconnect_in_time_after_each_of_20_kills() -> Result<()> {
     raise_file_limit();
     let site = Site::new().await?;
-    let absences = Latencies::of(scenes::killed(&site, AGENTS, 20, QUICK).await?);
+    let absences = Latencies::of(faults::instances_killed(&site, AGENTS, 20, QUICK).await?);
     println!("instances killed 20 times, {AGENTS} agents away for {absences}; 0 lost, 0 twice");
     ensure!(absences.quantile(0.95) <= Duration::from_secs(15));
     Ok(())
@@ -38,7 +32,7 @@ async fn agents_are_back_soon_however_often_instances_are_killed() -> Result<()>
 #[ignore = "strict: run by make chaos"]
 async fn a_stop_under_load_takes_15_s_at_most() -> Result<()> {
     let site = Site::new().await?;
-    let took = scenes::terminated(&site, AGENTS, QUICK).await?;
+    let took = faults::instance_terminated(&site, AGENTS, QUICK).await?;
     println!("SIGTERM under load, among clients that never speak: exit 0 after {took:.1?}");
     ensure!(took <= Duration::from_secs(15));
     Ok(())
@@ -46,26 +40,26 @@ async fn a_stop_under_load_takes_15_s_at_most() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "strict: run by make chaos"]
-async fn an_instance_that_stood_still_for_a_minute_changes_nothing_late() -> Result<()> {
+async fn late_writes_of_an_instance_suspended_for_a_minute_change_nothing() -> Result<()> {
     let site = Site::new().await?;
-    scenes::stands_still(&site, AGENTS, Duration::from_secs(60), QUICK).await?;
+    faults::instance_suspended(&site, AGENTS, Duration::from_secs(60), QUICK).await?;
     println!("an instance stood still for 60 s: 0 lost, 0 twice, all online where they are");
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "strict: run by make chaos"]
-async fn an_agent_whose_network_is_gone_is_offline_in_time() -> Result<()> {
+async fn an_agent_whose_network_is_lost_goes_offline_in_time() -> Result<()> {
     let (often, seldom) = tokio::join!(gone(5), gone(30));
     let (often, seldom) = (often?, seldom?);
     println!("network gone: offline after {often:.1?} (interval 5 s), {seldom:.1?} (30 s)");
     ensure!(often <= Duration::from_secs(2 * 5 + 15));
-    // The zombie's connection is noticed by its keepalive, 40 s + 10 s; then it is written.
+    // The keepalive closes the dead connection after 40 s + 10 s; then presence is written.
     ensure!(seldom <= Duration::from_secs(51));
     Ok(())
 }
 
-/// From the loss of an agent's network to its being offline.
+/// Returns the time from the loss of the network to offline.
 async fn gone(interval: u64) -> Result<Duration> {
     let site = Site::new().await?;
     let instance = site
@@ -73,11 +67,9 @@ async fn gone(interval: u64) -> Result<Duration> {
         .set("INGEST_HEARTBEAT_INTERVAL", format!("{interval}s"));
     let instance = instance.start().await?;
     let proxy = Proxy::start(vec![instance.grpc]).await?;
-    let agent = FakeAgent::on(machine(1))?;
-    let jwt = agent.jwt(instance.grpc, &token(&site, AUTO).await?).await?;
-    let mut beat = agent.beat(proxy.address(), &jwt).await?;
-    beat.report(vec![sample(1)], vec![]).await?;
-    beat.acked(1).await?;
+    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let mut call = agent.heartbeat_at(proxy.address()).await?;
+    call.report_acked(1..=1).await?;
     proxy.black_hole(true);
     let lost = Instant::now();
     let offline = "SELECT count(*) FROM agent_state WHERE presence = 'offline'";
@@ -93,8 +85,9 @@ async fn gone(interval: u64) -> Result<Duration> {
 #[ignore = "strict: run by make chaos"]
 async fn an_agent_that_stops_reading_is_closed_in_time() -> Result<()> {
     let site = Site::new().await?;
-    let instance = start_process(&site, None).await?;
-    let took = scenes::stops_reading(&site, instance.grpc).await?;
+    let instance = site.server_process().start().await?;
+    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let took = faults::stops_reading(&site, &agent).await?;
     println!("an agent stops reading: closed and offline after {took:.1?}");
     ensure!(took <= Duration::from_secs(30));
     Ok(())
@@ -105,12 +98,9 @@ async fn an_agent_that_stops_reading_is_closed_in_time() -> Result<()> {
 async fn presence_is_right_after_each_of_1000_hops() -> Result<()> {
     raise_file_limit();
     let site = Site::new().await?;
-    let instances = [
-        start_process(&site, None).await?,
-        start_process(&site, None).await?,
-    ];
+    let instances = site.server_process().start_pair().await?;
     let addresses = instances.each_ref().map(|instance| instance.grpc);
-    scenes::hops(&site, addresses, AGENTS, 10).await?;
+    faults::agents_hop(&site, addresses, AGENTS, 10).await?;
     println!(
         "{} hops between instances: presence right every time",
         AGENTS * 10
@@ -130,9 +120,8 @@ async fn revocations_end_streams_within_a_second() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "strict: run by make chaos"]
-async fn revocations_end_streams_within_ten_seconds_though_notifications_are_cut_off() -> Result<()>
-{
-    let deaf = |builder: ProcessBuilder| {
+async fn revocations_end_streams_within_ten_seconds_without_notifications() -> Result<()> {
+    let deaf = |builder: ServiceBuilder| {
         builder.set(
             "INGEST_LISTEN_DATABASE_URL",
             "postgres://svc@127.0.0.1:1/svc",
@@ -145,16 +134,18 @@ async fn revocations_end_streams_within_ten_seconds_though_notifications_are_cut
     Ok(())
 }
 
-async fn revocations(set: fn(ProcessBuilder) -> ProcessBuilder) -> Result<Latencies> {
+async fn revocations(set: fn(ServiceBuilder) -> ServiceBuilder) -> Result<Latencies> {
     raise_file_limit();
     let site = Site::new().await?;
     let start = || set(site.process().set("INGEST_LOG", "warn")).start();
     let instances = [start().await?, start().await?];
     let addresses = instances.each_ref().map(|instance| instance.grpc);
-    Ok(Latencies::of(scenes::revoked(&site, addresses, 200).await?))
+    Ok(Latencies::of(
+        faults::streams_revoked(&site, addresses, 200).await?,
+    ))
 }
 
-/// From the service's last look at the agent's status to the client's hands.
+/// How long an issued JWT may take to the client.
 const ON_THE_WAY: Duration = Duration::from_millis(250);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -165,22 +156,19 @@ async fn no_jwt_is_renewed_after_any_of_1000_revocations() -> Result<()> {
     let eager = |builder: InstanceBuilder| {
         builder.timing(|timing| timing.renew_before = Duration::from_secs(24 * 3600 - 1))
     };
-    let instances = [
-        eager(site.instance()).start().await?,
-        eager(site.instance()).start().await?,
-    ];
+    let instances = eager(site.instance()).start_pair().await?;
     let addresses = instances.each_ref().map(|instance| instance.grpc);
     let (mut renewed, mut late) = (0, Vec::new());
     for wave in 0..5 {
         let agents = wave * 200..(wave + 1) * 200;
-        let (more, later) = scenes::renewals_raced(&site, addresses, agents).await?;
+        let (more, later) = faults::renewals_raced(&site, addresses, agents).await?;
         renewed += more;
         late.extend(later);
     }
     let count = late.len();
     let late = Latencies::of(late);
     println!("1000 revocations against {renewed} renewals: {count} came after, late by {late}");
-    ensure!(renewed >= 1000, "nothing raced");
+    ensure!(renewed >= 1000, "no call raced");
     ensure!(late.max() < ON_THE_WAY);
     Ok(())
 }

@@ -1,14 +1,15 @@
-//! The commands that look at an installation: `migrate`, `doctor`, `key show`.
+//! The commands for an installation: `migrate`, `doctor`, `key show`.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 use svc_ingest::signing;
 use svc_sandbox::Identity;
-
-use crate::harness::{Finished, ProcessBuilder, Site, eventually, get, write_private};
+use svc_testkit::{
+    Finished, ServiceBuilder, Site, assert_contains, eventually, get, write_private,
+};
 
 #[tokio::test]
-async fn migrate_applies_what_is_missing_once() -> Result<()> {
+async fn migrate_applies_each_missing_migration_once() -> Result<()> {
     let site = Site::unmigrated().await?;
     let only_the_database = || {
         let process = site.process().arguments(&["migrate"]);
@@ -38,40 +39,6 @@ async fn migrate_applies_what_is_missing_once() -> Result<()> {
     Ok(())
 }
 
-#[tokio::test]
-async fn migrate_without_a_database_url_says_so_and_exits_with_2() -> Result<()> {
-    let site = Site::unmigrated().await?;
-    let ended = site
-        .process()
-        .unset("DATABASE_URL")
-        .arguments(&["migrate"])
-        .run()
-        .await?;
-    let expected = "svc-ingest: DATABASE_URL: is required and not set\n";
-    assert_eq!((ended.code, ended.stderr.as_str()), (Some(2), expected));
-    Ok(())
-}
-
-#[tokio::test]
-async fn migrate_without_a_database_fails_with_1() -> Result<()> {
-    let site = Site::unmigrated().await?;
-    let url = "postgres://svc:hunter2@127.0.0.1:1/svc";
-    let ended = site
-        .process()
-        .set("DATABASE_URL", url)
-        .arguments(&["migrate"])
-        .run()
-        .await?;
-    assert_eq!(ended.code, Some(1));
-    assert!(
-        ended.stderr.contains("the database is unavailable"),
-        "{}",
-        ended.stderr
-    );
-    assert!(!ended.stderr.contains("hunter2"), "{}", ended.stderr);
-    Ok(())
-}
-
 /// `doctor`'s findings: (verdict, subject, finding).
 struct Diagnosis {
     code: Option<i32>,
@@ -79,7 +46,7 @@ struct Diagnosis {
 }
 
 impl Diagnosis {
-    async fn of(process: ProcessBuilder) -> Result<Self> {
+    async fn of(process: ServiceBuilder) -> Result<Self> {
         let Finished {
             code,
             stdout,
@@ -111,7 +78,7 @@ impl Diagnosis {
 }
 
 #[tokio::test]
-async fn doctor_finds_a_good_installation_good() -> Result<()> {
+async fn the_doctor_passes_a_good_installation() -> Result<()> {
     let site = Site::new().await?;
     let healthy = Diagnosis::of(site.process()).await?;
     let subjects: Vec<_> = healthy
@@ -154,7 +121,7 @@ async fn doctor_finds_a_good_installation_good() -> Result<()> {
 }
 
 #[tokio::test]
-async fn doctor_warns_of_what_will_matter_and_exits_with_0() -> Result<()> {
+async fn the_doctor_warns_of_future_problems_and_exits_with_0() -> Result<()> {
     let site = Site::unmigrated().await?;
     Identity::expired_server(&["localhost"])?.write(site.folder(), "server")?;
     let running = site
@@ -162,9 +129,9 @@ async fn doctor_warns_of_what_will_matter_and_exits_with_0() -> Result<()> {
         .set("INGEST_JWT_KEY_FILE", site.path("its.pem"))
         .start()
         .await?;
-    // The running service is at work in it, and the two may deadlock.
+    // The running service uses the schema, so the statement may deadlock.
     let emptied = "DROP SCHEMA public CASCADE; CREATE SCHEMA public";
-    eventually("the schema is gone", async || {
+    eventually("the schema is dropped", async || {
         site.psql(emptied).await.is_ok()
     })
     .await?;
@@ -185,16 +152,12 @@ async fn doctor_warns_of_what_will_matter_and_exits_with_0() -> Result<()> {
     );
     assert_eq!(diagnosis.code, Some(0));
     assert!(!site.path("new.pem").exists(), "it changes nothing");
-    assert_eq!(
-        site.psql("SELECT to_regclass('schema_migrations') IS NULL")
-            .await?,
-        "t"
-    );
-    Ok(())
+    site.expect("SELECT to_regclass('schema_migrations') IS NULL", "t")
+        .await
 }
 
 #[tokio::test]
-async fn doctor_fails_what_keeps_the_service_from_starting_and_exits_with_1() -> Result<()> {
+async fn the_doctor_fails_what_prevents_a_start_and_exits_with_1() -> Result<()> {
     let site = Site::new().await?;
     let broken = site
         .process()
@@ -218,7 +181,7 @@ async fn doctor_fails_what_keeps_the_service_from_starting_and_exits_with_1() ->
 }
 
 #[tokio::test]
-async fn doctor_fails_a_key_that_is_not_the_siblings() -> Result<()> {
+async fn the_doctor_fails_a_key_that_differs_from_the_sibling() -> Result<()> {
     let site = Site::new().await?;
     let sibling = site.instance().start().await?;
     let path = site.path("other.pem");
@@ -244,11 +207,8 @@ async fn key_show_shows_the_key_that_the_service_publishes() -> Result<()> {
         .run()
         .await?;
     assert_eq!(show.code, Some(0), "{}", show.stderr);
-    assert!(
-        show.stdout.contains(kid) && show.stdout.contains("2048 bits"),
-        "{}",
-        show.stdout
-    );
+    assert_contains(&show.stdout, kid);
+    assert_contains(&show.stdout, "2048 bits");
 
     let json = site
         .process()
@@ -264,7 +224,7 @@ async fn key_show_shows_the_key_that_the_service_publishes() -> Result<()> {
 }
 
 #[tokio::test]
-async fn key_show_makes_no_key_and_names_what_is_wrong_with_one() -> Result<()> {
+async fn key_show_creates_no_key_and_names_a_bad_one() -> Result<()> {
     let site = Site::new().await?;
     let path = site.path("none.pem");
     let show = || {
@@ -274,11 +234,7 @@ async fn key_show_makes_no_key_and_names_what_is_wrong_with_one() -> Result<()> 
     };
     let missing = show().run().await?;
     assert_eq!(missing.code, Some(1));
-    assert!(
-        missing.stderr.contains("does not exist yet"),
-        "{}",
-        missing.stderr
-    );
+    assert_contains(&missing.stderr, "does not exist yet");
     assert!(!path.exists());
     write_private(&path, "nonsense")?;
     let bad = show().run().await?;
@@ -293,7 +249,7 @@ async fn key_show_makes_no_key_and_names_what_is_wrong_with_one() -> Result<()> 
 }
 
 #[tokio::test]
-async fn a_wrong_call_exits_with_2_and_help_and_version_with_0() -> Result<()> {
+async fn a_usage_error_exits_with_2_and_help_and_version_with_0() -> Result<()> {
     let site = Site::new().await?;
     for (arguments, code) in [
         (&["nonsense"][..], 2),

@@ -1,5 +1,5 @@
-//! What no honest agent sends, through the real port: refused by the contract's
-//! reason, never INTERNAL, and the connection it came over goes on.
+//! Malformed and forged input over the real port: the service refuses it with the reason of the
+//! contract, never INTERNAL, and the connection stays usable.
 
 mod jwt;
 mod metadata;
@@ -10,24 +10,20 @@ use anyhow::{Context, Result};
 use http::{HeaderMap, HeaderValue};
 use prost::Message;
 use svc_proto::v1::{AgentInfo, HeartbeatRequest, Hello, heartbeat_request};
+use svc_testkit::{ActiveAgent, FakeAgent, Instance, OneConnection, RefusedCall, Site, Tls};
 use tonic::{Code, Status};
-
-use crate::{
-    agents::{AUTO, FakeAgent, Refused, machine, token},
-    harness::{Instance, OneConnection, Site, Tls},
-};
 
 const REGISTER: &str = "/svc.ingest.v1.IngestService/Register";
 const HEARTBEAT: &str = "/svc.ingest.v1.IngestService/Heartbeat";
 
-/// One agent's only connection, which is never opened anew: where a test goes on
-/// asking over it, it was not lost.
-struct Wire {
+/// The only connection of an agent. It never reconnects, so a test that still uses it shows that
+/// the service did not close it.
+struct AgentConnection {
     connection: OneConnection,
     agent: FakeAgent,
 }
 
-impl Wire {
+impl AgentConnection {
     async fn open(instance: &Instance, agent: FakeAgent) -> Result<Self> {
         let tls = Tls::with(&agent.identity);
         Ok(Self {
@@ -36,14 +32,14 @@ impl Wire {
         })
     }
 
-    /// How a registration with this body ends.
-    async fn register(&mut self, body: Vec<u8>) -> Result<Refused> {
-        self.end_of(REGISTER, HeaderMap::new(), body).await
+    /// Sends a registration with this body, and returns the refusal.
+    async fn register(&mut self, body: Vec<u8>) -> Result<RefusedCall> {
+        self.refusal_of(REGISTER, HeaderMap::new(), body).await
     }
 
-    /// How a heartbeat stream with a Hello ends, opened with these headers. A
-    /// refusal looks the same wherever in the answer it stands.
-    async fn heartbeat(&mut self, headers: HeaderMap) -> Result<Refused> {
+    /// Opens a heartbeat stream with these headers and sends Hello. Headers and trailers of the
+    /// answer both count.
+    async fn heartbeat(&mut self, headers: HeaderMap) -> Result<RefusedCall> {
         let hello = Hello {
             agent: Some(AgentInfo::default()),
             host: Some(self.agent.host.clone()),
@@ -53,47 +49,48 @@ impl Wire {
         let request = HeartbeatRequest {
             message: Some(heartbeat_request::Message::Hello(hello)),
         };
-        self.end_of(HEARTBEAT, headers, framed(&request.encode_to_vec()))
+        self.refusal_of(HEARTBEAT, headers, framed(&request.encode_to_vec()))
             .await
     }
 
-    async fn heartbeat_with_jwt(&mut self, jwt: &str) -> Result<Refused> {
+    async fn heartbeat_with_jwt(&mut self, jwt: &str) -> Result<RefusedCall> {
         self.heartbeat(authorization(&[format!("Bearer {jwt}").as_bytes()])?)
             .await
     }
 
-    async fn end_of(&mut self, path: &str, headers: HeaderMap, body: Vec<u8>) -> Result<Refused> {
+    async fn refusal_of(
+        &mut self,
+        path: &str,
+        headers: HeaderMap,
+        body: Vec<u8>,
+    ) -> Result<RefusedCall> {
         let trailers = self.connection.ask(path, headers, body).await?;
         let status = Status::from_header_map(&trailers).context("no grpc-status")?;
-        Ok(Refused::of(&status))
+        Ok(RefusedCall::of(&status))
     }
 
-    async fn still_works(&mut self) -> Result<()> {
+    async fn assert_usable(&mut self) -> Result<()> {
         anyhow::ensure!(self.connection.health_status().await? == "0");
         Ok(())
     }
 }
 
-/// A site with one instance, and an active agent that has its JWT.
+/// A site with one instance, and an active agent with a connection.
 struct Enrolled {
     site: Site,
     instance: Instance,
-    wire: Wire,
-    agent_id: String,
-    jwt: String,
+    connection: AgentConnection,
+    active: ActiveAgent,
 }
 
 impl Enrolled {
     async fn new() -> Result<Self> {
         let site = Site::new().await?;
         let instance = site.instance().start().await?;
-        let agent = FakeAgent::on(machine(1))?;
-        let secret = token(&site, AUTO).await?;
-        let answer = agent.register(instance.grpc, &secret).await?;
+        let active = ActiveAgent::new(&site, instance.grpc, 1).await?;
         Ok(Self {
-            wire: Wire::open(&instance, agent).await?,
-            jwt: answer.credential.context("a JWT")?.jwt,
-            agent_id: answer.agent_id,
+            connection: AgentConnection::open(&instance, active.agent.clone()).await?,
+            active,
             site,
             instance,
         })
@@ -105,7 +102,7 @@ fn framed(message: &[u8]) -> Vec<u8> {
     framed_as(0, message.len(), message)
 }
 
-/// A frame with any flag and length, true or not.
+/// A frame with any flag and any length.
 fn framed_as(flag: u8, length: usize, message: &[u8]) -> Vec<u8> {
     let length = u32::try_from(length).expect("a length");
     [&[flag][..], &length.to_be_bytes(), message].concat()
@@ -119,8 +116,8 @@ fn authorization(values: &[&[u8]]) -> Result<HeaderMap> {
     Ok(headers)
 }
 
-/// Whether a heartbeat stream got past the question who opens it.
-fn admitted(end: &Refused) -> bool {
+/// Whether the stream passed authentication.
+fn admitted(end: &RefusedCall) -> bool {
     !matches!(
         end.code,
         Code::Unauthenticated

@@ -1,5 +1,4 @@
-//! Who gets through the handshake: whoever proves to hold the key of the
-//! certificate that they show, and nobody else.
+//! The TLS handshake: a client must prove that it holds the key of its certificate.
 
 use std::{io, sync::Arc};
 
@@ -18,24 +17,24 @@ use rustls::{
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use svc_ingest::listener::Limits;
 use svc_sandbox::{Authority, Identity};
+use svc_testkit::{
+    OneConnection, PATIENCE, Site, Tls, assert_contains, connect_with, eventually, get, http,
+    provider,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     time::timeout,
 };
 
-use crate::harness::{
-    OneConnection, PATIENCE, Site, Tls, connect_with, eventually, get, http, provider,
-};
-
-/// So long that nothing here can be closed by a deadline instead of at once.
-fn unhurried(limits: &mut Limits) {
+/// Long deadlines: a refusal in these tests must not come from a deadline.
+fn long_deadlines(limits: &mut Limits) {
     limits.handshake_deadline = PATIENCE * 100;
     limits.first_request_deadline = PATIENCE * 100;
 }
 
-/// How a client learns that it is refused: from the handshake or, with TLS 1.3,
-/// from the first read after it. It speaks at once, as gRPC clients do.
+/// Returns the error of a refused client, from the handshake or, with TLS 1.3, from the first read.
+/// It sends the preface at once, as gRPC clients do.
 async fn refusal(config: ClientConfig, address: std::net::SocketAddr) -> Result<String> {
     let attempt = async {
         let mut stream = connect_with(config, address).await?;
@@ -45,13 +44,16 @@ async fn refusal(config: ClientConfig, address: std::net::SocketAddr) -> Result<
         stream.read_u8().await
     };
     let refused: io::Result<u8> = timeout(PATIENCE, attempt).await?;
-    Ok(refused.err().context("the client was let in")?.to_string())
+    Ok(refused
+        .err()
+        .context("the client was accepted")?
+        .to_string())
 }
 
 #[tokio::test]
 async fn a_client_without_a_certificate_gets_a_tls_alert() -> Result<()> {
     let site = Site::new().await?;
-    let instance = site.instance().limits(unhurried).start().await?;
+    let instance = site.instance().limits(long_deadlines).start().await?;
     for version in [&TLS12, &TLS13] {
         for _ in 0..20 {
             let config = Tls::without_certificate().version(version).config()?;
@@ -61,11 +63,11 @@ async fn a_client_without_a_certificate_gets_a_tls_alert() -> Result<()> {
     }
     let metrics = get(instance.http, "/metrics").await?.body;
     let counted = "svc_ingest_handshakes_total{result=\"NoCertificate\"} 40";
-    assert!(metrics.contains(counted), "{metrics}");
+    assert_contains(&metrics, counted);
     instance.stop().await
 }
 
-/// Shows somebody's certificate and signs with a key of its own.
+/// Presents the certificate of another client and signs with its own key.
 #[derive(Debug)]
 struct Thief(Arc<CertifiedKey>);
 
@@ -92,7 +94,7 @@ impl ResolvesClientCert for Thief {
 #[tokio::test]
 async fn a_stolen_certificate_is_worth_nothing_without_its_key() -> Result<()> {
     let site = Site::new().await?;
-    let instance = site.instance().limits(unhurried).start().await?;
+    let instance = site.instance().limits(long_deadlines).start().await?;
     let victim = Identity::self_signed("agent")?;
     for version in [&TLS12, &TLS13] {
         let mut config = Tls::with(&victim).version(version).config()?;
@@ -109,7 +111,7 @@ async fn a_stolen_certificate_is_worth_nothing_without_its_key() -> Result<()> {
 #[tokio::test]
 async fn tls_1_1_is_refused_with_an_alert() -> Result<()> {
     let site = Site::new().await?;
-    let instance = site.instance().limits(unhurried).start().await?;
+    let instance = site.instance().limits(long_deadlines).start().await?;
     let mut stream = TcpStream::connect(instance.grpc).await?;
     stream.write_all(&client_hello_of_tls_1_1()).await?;
     let mut answer = Vec::new();
@@ -123,7 +125,7 @@ async fn tls_1_1_is_refused_with_an_alert() -> Result<()> {
     instance.stop().await
 }
 
-/// A hello in which nothing is wrong but the version, which is 1.1.
+/// A valid ClientHello, except for its version 1.1.
 fn client_hello_of_tls_1_1() -> Vec<u8> {
     let cipher_suites = [0, 8, 0xc0, 0x09, 0xc0, 0x0a, 0xc0, 0x13, 0x00, 0x2f];
     let signature_algorithms = [0, 13, 0, 4, 0, 2, 4, 3];
@@ -146,7 +148,7 @@ fn client_hello_of_tls_1_1() -> Vec<u8> {
 #[tokio::test]
 async fn plain_http_on_the_grpc_port_is_closed_at_once() -> Result<()> {
     let site = Site::new().await?;
-    let instance = site.instance().limits(unhurried).start().await?;
+    let instance = site.instance().limits(long_deadlines).start().await?;
     for request in [
         "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
@@ -154,7 +156,7 @@ async fn plain_http_on_the_grpc_port_is_closed_at_once() -> Result<()> {
         let mut stream = TcpStream::connect(instance.grpc).await?;
         stream.write_all(request.as_bytes()).await?;
         let mut answer = Vec::new();
-        // Closed, or reset: what matters is that it does not wait for a deadline.
+        // It may be closed or reset, but not after a deadline.
         drop(timeout(PATIENCE, stream.read_to_end(&mut answer)).await?);
         assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
     }
@@ -185,14 +187,14 @@ async fn tls_on_the_http_port_is_answered_with_400() -> Result<()> {
 }
 
 #[tokio::test]
-async fn with_a_client_ca_only_its_own_certificates_are_let_in() -> Result<()> {
+async fn with_a_client_ca_only_its_certificates_are_accepted() -> Result<()> {
     let site = Site::new().await?;
     let (ours, other) = (Authority::new("ours")?, Authority::new("other")?);
     let path = site.path("client_ca.pem");
     std::fs::write(&path, ours.cert_pem())?;
     let instance = site
         .instance()
-        .limits(unhurried)
+        .limits(long_deadlines)
         .set("INGEST_TLS_CLIENT_CA", &path);
     let instance = instance.start().await?;
     let member = ours.issue_client("agent")?;
@@ -214,7 +216,7 @@ async fn with_a_client_ca_only_its_own_certificates_are_let_in() -> Result<()> {
 #[tokio::test]
 async fn the_dates_and_names_of_a_self_made_certificate_do_not_matter() -> Result<()> {
     let site = Site::new().await?;
-    let instance = site.instance().limits(unhurried).start().await?;
+    let instance = site.instance().limits(long_deadlines).start().await?;
     for (first, last) in [(1990, 1991), (2200, 2300), (2300, 1990)] {
         let client = dated(first, last)?;
         let mut connection = OneConnection::open(&Tls::with(&client), instance.grpc).await?;
@@ -223,7 +225,7 @@ async fn the_dates_and_names_of_a_self_made_certificate_do_not_matter() -> Resul
     instance.stop().await
 }
 
-/// A certificate for two years' span, with a server's name and no purpose.
+/// A certificate with these years, the name of a server and no key usage.
 fn dated(first: i32, last: i32) -> Result<Identity> {
     let mut params = CertificateParams::new(vec!["www.example.org".to_owned()])?;
     params.not_before = date_time_ymd(first, 1, 1);
@@ -238,7 +240,7 @@ fn dated(first: i32, last: i32) -> Result<Identity> {
     })
 }
 
-/// Counts what the server offers for a later resumption.
+/// Counts the offers of session resumption.
 #[derive(Debug, Default)]
 struct Offers(std::sync::atomic::AtomicUsize);
 
@@ -277,7 +279,7 @@ impl ClientSessionStore for Offers {
 #[tokio::test]
 async fn no_connection_can_be_resumed_later() -> Result<()> {
     let site = Site::new().await?;
-    let instance = site.instance().limits(unhurried).start().await?;
+    let instance = site.instance().limits(long_deadlines).start().await?;
     let client = Identity::self_signed("agent")?;
     for version in [&TLS12, &TLS13] {
         let offers = Arc::new(Offers::default());

@@ -1,4 +1,4 @@
-//! The admin commands through the real binary, with DATABASE_URL and nothing else.
+//! The admin commands of the real binary, with only DATABASE_URL set.
 
 mod agents;
 mod hosts;
@@ -8,10 +8,9 @@ mod tokens;
 use anyhow::{Context, Result};
 use rustix::process::Signal;
 use serde_json::Value;
+use svc_testkit::{Finished, ServiceBuilder, ServiceProcess, Site, assert_contains, eventually};
 
-use crate::harness::{Finished, Process, ProcessBuilder, Site, eventually};
-
-fn command(site: &Site, arguments: &[&str]) -> ProcessBuilder {
+fn command(site: &Site, arguments: &[&str]) -> ServiceBuilder {
     let bare = ["INGEST_TLS_CERT", "INGEST_TLS_KEY", "INGEST_JWT_KEY_FILE"];
     let process = site.process().arguments(arguments).set("USER", "ann");
     bare.iter()
@@ -22,8 +21,8 @@ async fn run(site: &Site, arguments: &[&str]) -> Result<Finished> {
     command(site, arguments).run().await
 }
 
-/// What it prints, where it succeeds.
-pub async fn done(site: &Site, arguments: &[&str]) -> Result<String> {
+/// Runs a command that must succeed, and returns its output.
+pub async fn output_of(site: &Site, arguments: &[&str]) -> Result<String> {
     let ended = run(site, arguments).await?;
     anyhow::ensure!(ended.code == Some(0), "{arguments:?}: {ended:?}");
     Ok(ended.stdout)
@@ -31,11 +30,11 @@ pub async fn done(site: &Site, arguments: &[&str]) -> Result<String> {
 
 pub async fn json(site: &Site, arguments: &[&str]) -> Result<Value> {
     let arguments = [arguments, &["--output", "json"]].concat();
-    Ok(serde_json::from_str(&done(site, &arguments).await?)?)
+    Ok(serde_json::from_str(&output_of(site, &arguments).await?)?)
 }
 
-/// The one line that it complains with, where it fails with `code`.
-async fn complaint(site: &Site, code: i32, arguments: &[&str]) -> Result<String> {
+/// Runs a command that must fail with `code` and one line, and returns the line.
+async fn failure_of(site: &Site, code: i32, arguments: &[&str]) -> Result<String> {
     let ended = run(site, arguments).await?;
     assert_eq!(ended.code, Some(code), "{arguments:?}: {ended:?}");
     let line = ended
@@ -47,13 +46,13 @@ async fn complaint(site: &Site, code: i32, arguments: &[&str]) -> Result<String>
 }
 
 /// The member `name` of each object in an array.
-fn each(list: &Value, name: &str) -> Vec<String> {
+fn members(list: &Value, name: &str) -> Vec<String> {
     let objects = list.as_array().into_iter().flatten();
     let text = |object: &Value| object[name].as_str().unwrap_or("null").to_owned();
     objects.map(text).collect()
 }
 
-/// An agent on a machine of its own, whose id begins with four times `digit`.
+/// An agent on its own machine, whose id begins with four times `digit`.
 async fn agent(site: &Site, digit: char, hostname: &str, labels: &str) -> Result<String> {
     let (id, host) = (id('a', digit), id('b', digit));
     site.psql(&format!(
@@ -68,8 +67,8 @@ async fn agent(site: &Site, digit: char, hostname: &str, labels: &str) -> Result
     Ok(id)
 }
 
-/// A second agent for the machine of an active one, as registration would make it.
-async fn rival(site: &Site, digit: char, incumbent: &str) -> Result<String> {
+/// A second agent on the machine of an active one, as registration creates it.
+async fn conflicting_agent(site: &Site, digit: char, incumbent: &str) -> Result<String> {
     let id = id('a', digit);
     site.psql(&format!(
         "INSERT INTO agents (id, host_id, key, status, pending_reason, conflict_with, facts)
@@ -85,22 +84,22 @@ fn id(kind: char, digit: char) -> String {
 }
 
 #[tokio::test]
-async fn empty_lists_say_what_to_do_and_are_empty_arrays() -> Result<()> {
+async fn an_empty_list_prints_advice_and_is_an_empty_json_array() -> Result<()> {
     let site = Site::new().await?;
     for (noun, advice) in [
         ("token", "token create"),
         ("agent", "token create"),
         ("host", "register"),
     ] {
-        let text = done(&site, &[noun, "list"]).await?;
-        assert!(text.contains(advice), "{text}");
+        let text = output_of(&site, &[noun, "list"]).await?;
+        assert_contains(&text, advice);
         assert_eq!(json(&site, &[noun, "list"]).await?, serde_json::json!([]));
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn a_schema_that_is_missing_asks_for_migrate() -> Result<()> {
+async fn without_a_schema_a_command_points_to_migrate() -> Result<()> {
     let site = Site::unmigrated().await?;
     for arguments in [
         &["token", "list"][..],
@@ -109,30 +108,31 @@ async fn a_schema_that_is_missing_asks_for_migrate() -> Result<()> {
         &["host", "show", "x"],
         &["status"],
     ] {
-        let line = complaint(&site, 1, arguments).await?;
-        assert!(line.contains("run `svc-ingest migrate`"), "{line}");
+        let line = failure_of(&site, 1, arguments).await?;
+        assert_contains(&line, "run `svc-ingest migrate`");
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn without_a_database_one_line_says_so_and_hides_the_password() -> Result<()> {
+async fn without_a_database_a_command_fails_and_hides_the_password() -> Result<()> {
     let site = Site::new().await?;
-    let process =
-        command(&site, &["status"]).set("DATABASE_URL", "postgres://u:hunter2@127.0.0.1:1/d");
-    let ended = process.run().await?;
-    assert_eq!(ended.code, Some(1));
-    assert!(
-        ended.stderr.contains("svc-ingest doctor") && !ended.stderr.contains("hunter2"),
-        "{}",
-        ended.stderr
-    );
-    let ended = command(&site, &["status"])
-        .unset("DATABASE_URL")
-        .run()
-        .await?;
-    let expected = "svc-ingest: DATABASE_URL: is required and not set\n";
-    assert_eq!((ended.code, ended.stderr.as_str()), (Some(2), expected));
+    let url = "postgres://u:hunter2@127.0.0.1:1/d";
+    for (name, advice) in [
+        ("status", "svc-ingest doctor"),
+        ("migrate", "the database is unavailable"),
+    ] {
+        let ended = command(&site, &[name])
+            .set("DATABASE_URL", url)
+            .run()
+            .await?;
+        assert_eq!(ended.code, Some(1));
+        assert_contains(&ended.stderr, advice);
+        assert!(!ended.stderr.contains("hunter2"), "{}", ended.stderr);
+        let ended = command(&site, &[name]).unset("DATABASE_URL").run().await?;
+        let expected = "svc-ingest: DATABASE_URL: is required and not set\n";
+        assert_eq!((ended.code, ended.stderr.as_str()), (Some(2), expected));
+    }
     Ok(())
 }
 
@@ -142,8 +142,8 @@ async fn status_counts_everything() -> Result<()> {
     let instance = site.instance().start().await?;
     let one = agent(&site, '1', "web-1", "{}").await?;
     agent(&site, '2', "web-2", "{}").await?;
-    done(&site, &["agent", "approve", &one]).await?;
-    done(&site, &["token", "create"]).await?;
+    output_of(&site, &["agent", "approve", &one]).await?;
+    output_of(&site, &["token", "create"]).await?;
     let status = json(&site, &["status"]).await?;
     assert_eq!(status["tokens"]["active"], 1);
     assert_eq!(status["tokens"]["revoked"], 0);
@@ -156,19 +156,16 @@ async fn status_counts_everything() -> Result<()> {
         instance.grpc.to_string()
     );
     assert_eq!(status["kids"][0], status["instances"][0]["kid"]);
-    let text = done(&site, &["status"]).await?;
-    assert!(
-        text.contains("1 pending, 1 active (0 online, 1 offline)"),
-        "{text}"
-    );
-    assert!(text.contains("agent list --status pending"), "{text}");
+    let text = output_of(&site, &["status"]).await?;
+    assert_contains(&text, "1 pending, 1 active (0 online, 1 offline)");
+    assert_contains(&text, "agent list --status pending");
     instance.stop().await
 }
 
 #[tokio::test]
-async fn a_watch_draws_again_until_it_is_interrupted() -> Result<()> {
+async fn a_watch_prints_again_until_it_is_interrupted() -> Result<()> {
     let site = Site::new().await?;
-    let mut process = command(&site, &["agent", "list", "--watch", "--output", "json"]).launch()?;
+    let process = command(&site, &["agent", "list", "--watch", "--output", "json"]).launch()?;
     agent(&site, '1', "web-1", "{}").await?;
     shows(&process, "web-1").await?;
     agent(&site, '2', "web-2", "{}").await?;
@@ -179,6 +176,6 @@ async fn a_watch_draws_again_until_it_is_interrupted() -> Result<()> {
     Ok(())
 }
 
-async fn shows(process: &Process, text: &str) -> Result<()> {
+async fn shows(process: &ServiceProcess, text: &str) -> Result<()> {
     eventually(text, async || process.output().contains(text)).await
 }

@@ -1,13 +1,12 @@
-//! Configuration: what is refused, by which name, and what is never shown.
+//! Configuration: refused values, their messages, and secrets.
 
 use std::{ffi::OsString, net::TcpListener, os::unix::ffi::OsStringExt};
 
 use anyhow::{Context, Result};
 use svc_ingest::config::{Config, Fallback, Problems, VARIABLES, Variable};
 use svc_sandbox::{Nats, NatsOptions};
+use svc_testkit::{Environment, Site, assert_contains};
 use tempfile::TempDir;
-
-use crate::harness::{Environment, Site};
 
 const DATABASE: &str = "postgres://svc@127.0.0.1:5432/svc";
 
@@ -21,7 +20,7 @@ fn read(environment: &Environment) -> Result<Config, Problems> {
     Config::read(&|name| environment.get(name))
 }
 
-/// The one problem that `environment` has, as its line.
+/// The only problem of `environment`, as its line.
 fn only_problem(environment: &Environment) -> Result<String> {
     let Problems(problems) = read(environment).err().context("no problem was found")?;
     match problems.as_slice() {
@@ -30,7 +29,7 @@ fn only_problem(environment: &Environment) -> Result<String> {
     }
 }
 
-/// Variable, value, and what its one line of complaint must contain.
+/// Variable, value, and a part of its message.
 const REFUSED: &[(&str, &str, &str)] = &[
     ("DATABASE_URL", "", "is required and not set"),
     ("DATABASE_URL", "mysql://h/d", "mysql://"),
@@ -100,7 +99,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn a_bad_value_is_one_problem_under_its_variables_name() -> Result<()> {
+fn a_bad_value_is_one_problem_under_the_name_of_its_variable() -> Result<()> {
     let (_folder, environment) = good()?;
     for (variable, value, complaint) in REFUSED {
         let problem = only_problem(&environment.clone().set(variable, value))
@@ -126,7 +125,7 @@ fn a_value_that_is_not_utf_8_is_a_problem_for_every_variable() -> Result<()> {
 }
 
 #[test]
-fn set_but_empty_is_the_same_as_not_set() -> Result<()> {
+fn an_empty_variable_counts_as_unset() -> Result<()> {
     let (_folder, unset) = good()?;
     let kept = ["INGEST_JWT_KEY_FILE", "INGEST_BIND_ADDRESS"];
     let optional = |variable: &&Variable| variable.fallback != Fallback::Required;
@@ -168,7 +167,7 @@ fn all_problems_are_reported_at_once() -> Result<()> {
 }
 
 #[test]
-fn the_specifications_variables_have_its_defaults() -> Result<()> {
+fn the_variables_of_the_specification_have_its_defaults() -> Result<()> {
     let specified = [
         ("DATABASE_URL", Fallback::Required),
         ("INGEST_TLS_CERT", Fallback::Required),
@@ -193,17 +192,17 @@ fn the_specifications_variables_have_its_defaults() -> Result<()> {
     assert_eq!(config.http.to_string(), "0.0.0.0:8080");
     let base_url = config.agents.download_base_url.as_str();
     assert_eq!(base_url.trim_end_matches('/'), "http://localhost:3000");
-    // The folder of the default key file may or may not be there: either way it is looked at.
+    // The default folder may exist or not; both results name the file.
     let key_file = match read(&environment.unset("INGEST_JWT_KEY_FILE")) {
         Ok(config) => config.jwt_key_file.display().to_string(),
         Err(problems) => problems.to_string(),
     };
-    assert!(key_file.contains("/var/lib/svc/jwt_key.pem"), "{key_file}");
+    assert_contains(&key_file, "/var/lib/svc/jwt_key.pem");
     Ok(())
 }
 
 #[test]
-fn equal_ports_are_fine_on_different_addresses() -> Result<()> {
+fn equal_ports_are_accepted_on_different_addresses() -> Result<()> {
     let (_folder, environment) = good()?;
     let environment = environment
         .set("INGEST_HTTP_BIND_ADDRESS", "127.0.0.2")
@@ -230,7 +229,7 @@ async fn without_any_variable_the_process_lists_what_is_required_and_exits_with_
 }
 
 #[tokio::test]
-async fn a_port_that_is_taken_is_named_and_so_are_both() -> Result<()> {
+async fn each_port_that_is_taken_is_named() -> Result<()> {
     let site = Site::new().await?;
     let taken = [
         TcpListener::bind("127.0.0.1:0")?,
@@ -317,7 +316,7 @@ async fn secrets_are_in_no_log_line_at_any_level() -> Result<()> {
     .await?;
     let queue = nats.url().replace("nats://", "nats://svc:hunter2@");
     for format in ["text", "json"] {
-        let mut process = site
+        let process = site
             .process()
             .set("DATABASE_URL", &url)
             .set("INGEST_QUEUE_URL", &queue)
@@ -327,7 +326,7 @@ async fn secrets_are_in_no_log_line_at_any_level() -> Result<()> {
             .await?;
         process.stop().await?;
         let logs = process.logs();
-        assert!(logs.contains("serving"), "{logs}");
+        assert_contains(&logs, "serving");
         assert!(logs.contains("CONNECT"), "NATS is not logged at this level");
         assert!(!logs.contains("hunter2"), "a secret was logged");
     }
@@ -335,7 +334,7 @@ async fn secrets_are_in_no_log_line_at_any_level() -> Result<()> {
 }
 
 #[tokio::test]
-async fn secrets_are_in_nothing_that_a_refused_start_writes() -> Result<()> {
+async fn a_refused_start_prints_no_secrets() -> Result<()> {
     let site = Site::new().await?;
     let ended = site
         .process()
@@ -354,7 +353,7 @@ async fn secrets_are_in_nothing_that_a_refused_start_writes() -> Result<()> {
 #[tokio::test]
 async fn json_log_lines_are_json() -> Result<()> {
     let site = Site::new().await?;
-    let mut process = site
+    let process = site
         .process()
         .set("INGEST_LOG_FORMAT", "json")
         .start()
@@ -370,7 +369,7 @@ async fn json_log_lines_are_json() -> Result<()> {
     Ok(())
 }
 
-/// The README's table, as it must stand there.
+/// The table that the README must contain.
 fn table() -> String {
     let row = |variable: &Variable| {
         let (required, default) = match variable.fallback {

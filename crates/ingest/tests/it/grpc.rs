@@ -1,10 +1,13 @@
-//! The gRPC port over mutual TLS: health, reflection, and how it refuses.
+//! The gRPC port: health, reflection, and refusals.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use http::HeaderMap;
 use svc_sandbox::Identity;
+use svc_testkit::{
+    Instance, OneConnection, PATIENCE, Site, Tls, assert_contains, channel, eventually,
+};
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
 use tonic::{Code, Status, transport::Channel};
@@ -16,8 +19,6 @@ use tonic_reflection::pb::v1::{
     server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
 };
 use tonic_types::StatusExt;
-
-use crate::harness::{Instance, OneConnection, PATIENCE, Site, Tls, channel, eventually};
 
 const SERVICE: &str = "svc.ingest.v1.IngestService";
 
@@ -32,7 +33,7 @@ fn about(service: &str) -> HealthCheckRequest {
 }
 
 #[tokio::test]
-async fn health_is_told_of_the_whole_and_of_the_service() -> Result<()> {
+async fn health_covers_the_whole_server_and_the_service() -> Result<()> {
     let site = Site::new().await?;
     let instance = site.instance().start().await?;
     let mut health = HealthClient::new(agent_channel(&instance).await?);
@@ -49,7 +50,7 @@ async fn health_is_told_of_the_whole_and_of_the_service() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_health_watch_tells_the_state_and_its_change() -> Result<()> {
+async fn a_health_watch_sends_the_state_and_its_change() -> Result<()> {
     let site = Site::new().await?;
     let instance = site
         .instance()
@@ -76,7 +77,7 @@ async fn a_health_watch_tells_the_state_and_its_change() -> Result<()> {
 }
 
 #[tokio::test]
-async fn watches_are_counted_and_a_place_comes_free_when_one_ends() -> Result<()> {
+async fn health_watches_are_limited_and_a_slot_is_freed_when_one_ends() -> Result<()> {
     let site = Site::new().await?;
     let instance = site
         .instance()
@@ -90,7 +91,7 @@ async fn watches_are_counted_and_a_place_comes_free_when_one_ends() -> Result<()
         .watch(about(""))
         .await
         .err()
-        .context("a third place")?;
+        .context("the limit is two")?;
     assert_refused(&third, Code::Unavailable, "OVERLOADED");
 
     assert_eq!(
@@ -98,7 +99,7 @@ async fn watches_are_counted_and_a_place_comes_free_when_one_ends() -> Result<()
         ServingStatus::Serving
     );
     drop(first);
-    eventually("a place comes free", async || {
+    eventually("a slot is free", async || {
         health.watch(about("")).await.is_ok()
     })
     .await?;
@@ -106,7 +107,7 @@ async fn watches_are_counted_and_a_place_comes_free_when_one_ends() -> Result<()
 }
 
 #[tokio::test]
-async fn what_is_not_served_is_unimplemented() -> Result<()> {
+async fn an_unknown_method_is_unimplemented() -> Result<()> {
     let site = Site::new().await?;
     let instance = site.instance().start().await?;
     let tls = Tls::with(&Identity::self_signed("agent")?);
@@ -157,16 +158,14 @@ async fn reflection_lists_and_describes_the_service() -> Result<()> {
         .iter()
         .map(|service| service.name.as_str())
         .collect();
-    assert!(
-        names.contains(&SERVICE) && names.contains(&"grpc.health.v1.Health"),
-        "{names:?}"
-    );
+    assert!(names.contains(&SERVICE), "{names:?}");
+    assert!(names.contains(&"grpc.health.v1.Health"), "{names:?}");
     assert!(!files.file_descriptor_proto.is_empty());
     instance.stop().await
 }
 
 #[tokio::test]
-async fn a_key_has_four_connections_and_gets_a_place_back_when_one_closes() -> Result<()> {
+async fn a_key_may_have_four_connections_and_a_closed_one_frees_its_slot() -> Result<()> {
     let site = Site::new().await?;
     let instance = site.instance().start().await?;
     let (agent, other) = (
@@ -185,13 +184,13 @@ async fn a_key_has_four_connections_and_gets_a_place_back_when_one_closes() -> R
         .check(about(""))
         .await
         .err()
-        .context("a fifth place")?;
+        .context("the limit is four")?;
     assert_refused(&refused, Code::ResourceExhausted, "TOO_MANY_CONNECTIONS");
     let mut stranger = HealthClient::new(channel(instance.grpc, &other).await?);
     stranger.check(about("")).await?;
 
     drop(open.pop());
-    eventually("a place comes free", async || {
+    eventually("a slot is free", async || {
         let again = channel(instance.grpc, &agent).await;
         match again {
             Ok(channel) => HealthClient::new(channel).check(about("")).await.is_ok(),
@@ -203,7 +202,7 @@ async fn a_key_has_four_connections_and_gets_a_place_back_when_one_closes() -> R
 }
 
 #[tokio::test]
-async fn a_refused_connection_is_closed_soon_and_holds_no_place() -> Result<()> {
+async fn a_refused_connection_is_closed_soon_and_frees_its_slot() -> Result<()> {
     let site = Site::new().await?;
     let instance = site
         .instance()
@@ -225,7 +224,7 @@ async fn a_refused_connection_is_closed_soon_and_holds_no_place() -> Result<()> 
 }
 
 #[tokio::test]
-async fn beyond_all_places_newcomers_are_shed_and_counted() -> Result<()> {
+async fn connections_above_the_limit_are_shed_and_counted() -> Result<()> {
     let site = Site::new().await?;
     let instance = site
         .instance()
@@ -236,23 +235,20 @@ async fn beyond_all_places_newcomers_are_shed_and_counted() -> Result<()> {
     first.check(about("")).await?;
     assert!(
         agent_channel(&instance).await.is_err(),
-        "a second connection was let in"
+        "the limit is one connection"
     );
     first.check(about("")).await?;
-    let page = crate::harness::get(instance.http, "/metrics").await?.body;
-    assert!(
-        page.contains("svc_ingest_connections_shed_total 1\n"),
-        "{page}"
-    );
+    let page = svc_testkit::get(instance.http, "/metrics").await?.body;
+    assert_contains(&page, "svc_ingest_connections_shed_total 1\n");
     drop(first);
-    eventually("the place comes free", async || {
+    eventually("the slot is free", async || {
         agent_channel(&instance).await.is_ok()
     })
     .await?;
     instance.stop().await
 }
 
-/// The contract's form of a refusal: a reason under our domain, and when to come back.
+/// Checks a refusal: the reason under our domain, and a retry delay.
 fn assert_refused(status: &Status, code: Code, reason: &str) {
     assert_eq!(status.code(), code, "{status:?}");
     let details = status.get_error_details();

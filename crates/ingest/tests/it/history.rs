@@ -1,18 +1,14 @@
-//! History through the port: rolled up within a round, and its books printed.
+//! Rollups of samples, and the books of an agent as the commands print them.
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use svc_proto::v1::{Disk, Gap, Sample};
+use svc_testkit::{AUTO, FakeAgent, Site, assert_contains, machine, sample, token, wire_time};
 
-use crate::{
-    agents::{AUTO, FakeAgent, machine, token},
-    beats::{sample, wire_time},
-    commands::{done, json},
-    harness::{Site, eventually},
-};
+use crate::commands::{json, output_of};
 
-/// A sample of some time ago.
+/// A sample taken some time ago.
 fn sample_of(seq: u64, ago: SignedDuration, rx: u64) -> anyhow::Result<Sample> {
     let mut sample = sample(seq);
     sample.sampled_at = Some(wire_time(Timestamp::now().checked_sub(ago)?));
@@ -36,7 +32,7 @@ async fn samples_are_rolled_up_and_the_books_are_shown() -> anyhow::Result<()> {
     let instance = site.instance().timing(brisk).start().await?;
     let agent = FakeAgent::on(machine(1))?;
     let jwt = agent.jwt(instance.grpc, &token(&site, AUTO).await?).await?;
-    let mut beat = agent.beat(instance.grpc, &jwt).await?;
+    let mut beat = agent.heartbeat(instance.grpc, &jwt).await?;
     let (two_hours, now) = (SignedDuration::from_hours(2), SignedDuration::ZERO);
     let mut bad = sample_of(3, now, 0)?;
     if let Some(vitals) = &mut bad.vitals {
@@ -54,16 +50,11 @@ async fn samples_are_rolled_up_and_the_books_are_shown() -> anyhow::Result<()> {
         reason: "spool full".into(),
     };
     beat.report(samples, vec![lost]).await?;
-    beat.acked(6).await?;
+    beat.acked_up_to(6).await?;
 
     let sum = "SELECT sum(sample_count), max(network_rx_bytes_increase), max(fullest_disk_percent), max(fullest_disk_mount_point)
                  FROM host_metrics_hourly";
-    eventually("the samples are rolled up", async || {
-        site.psql(sum)
-            .await
-            .is_ok_and(|sum| sum == "3|15|91.5|/srv")
-    })
-    .await?;
+    site.becomes(sum, "3|15|91.5|/srv").await?;
 
     let shown = json(&site, &["host", "show", "web-1"]).await?;
     assert_eq!(
@@ -95,20 +86,17 @@ async fn samples_are_rolled_up_and_the_books_are_shown() -> anyhow::Result<()> {
             r#"3-3 "rejected" "cpu_percent is not between 0 and 100""#
         ]
     );
-    let table = done(&site, &["host", "show", "web-1"]).await?;
-    assert!(
-        table.contains("6 sent = 3 stored + 1 rejected + 2 gaps"),
-        "{table}"
-    );
-    assert!(table.contains("spool full"), "{table}");
+    let table = output_of(&site, &["host", "show", "web-1"]).await?;
+    assert_contains(&table, "6 sent = 3 stored + 1 rejected + 2 gaps");
+    assert_contains(&table, "spool full");
 
     site.psql("DELETE FROM host_metrics WHERE seq = 2").await?;
     let shown = json(&site, &["host", "show", "web-1"]).await?;
     assert_eq!(
         shown["books"][0]["balanced"], false,
-        "a stored sample is gone"
+        "a stored sample was deleted"
     );
-    let table = done(&site, &["host", "show", "web-1"]).await?;
-    assert!(table.contains("NOT what the tables hold"), "{table}");
+    let table = output_of(&site, &["host", "show", "web-1"]).await?;
+    assert_contains(&table, "NOT what the tables hold");
     Ok(())
 }

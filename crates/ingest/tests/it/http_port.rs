@@ -1,18 +1,17 @@
-//! The HTTP port: three pages for anyone, and nothing that ties it up.
+//! The HTTP port: its three pages, and clients that try to block it.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use svc_ingest::config::Timing;
-use svc_sandbox::{Identity, Proxy, shared_postgres};
+use svc_sandbox::{Identity, shared_postgres};
+use svc_testkit::{PATIENCE, Proxy, Site, assert_contains, channel, eventually, get, http};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     time::timeout,
 };
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
-
-use crate::harness::{PATIENCE, Site, channel, eventually, get, http, raise_file_limit};
 
 const PAGES: [&str; 3] = ["/healthz", "/.well-known/jwks.json", "/metrics"];
 
@@ -90,7 +89,7 @@ async fn headers_beyond_8_kilobytes_or_64_lines_are_431() -> Result<()> {
 }
 
 #[tokio::test]
-async fn whoever_does_not_finish_its_headers_is_closed_at_the_deadline() -> Result<()> {
+async fn a_client_that_does_not_finish_its_headers_is_closed_at_the_deadline() -> Result<()> {
     let site = Site::new().await?;
     let instance = site.instance().start().await?;
     let beginnings = ["", "GET /heal", "GET /healthz HTTP/1.1\r\nHost: x\r\n"];
@@ -113,22 +112,7 @@ async fn whoever_does_not_finish_its_headers_is_closed_at_the_deadline() -> Resu
 }
 
 #[tokio::test]
-async fn more_connections_than_it_takes_only_delay_it() -> Result<()> {
-    raise_file_limit();
-    let site = Site::new().await?;
-    let mut process = site.process().start().await?;
-    let mut idle = Vec::new();
-    for _ in 0..600 {
-        idle.push(TcpStream::connect(process.http).await?);
-    }
-    let answer = get(process.http, "/healthz").await?;
-    assert_eq!((answer.status, answer.body.as_str()), (200, "ok"));
-    drop(idle);
-    process.stop().await
-}
-
-#[tokio::test]
-async fn a_connection_may_ask_again_and_again() -> Result<()> {
+async fn a_connection_serves_several_requests() -> Result<()> {
     let site = Site::new().await?;
     let instance = site.instance().start().await?;
     let mut stream = TcpStream::connect(instance.http).await?;
@@ -147,12 +131,12 @@ async fn a_connection_may_ask_again_and_again() -> Result<()> {
 }
 
 #[tokio::test]
-async fn while_the_database_is_awaited_healthz_and_jwks_are_503_with_a_reason() -> Result<()> {
+async fn healthz_and_jwks_are_503_while_the_start_waits_for_the_database() -> Result<()> {
     let site = Site::new().await?;
     let nobody = Proxy::start(Vec::new()).await?;
     let url = format!("postgres://svc@{}/svc", nobody.address());
     let instance = site.instance().set("DATABASE_URL", url).launch().await?;
-    eventually("it says what it waits for", async || {
+    eventually("the page names what the start waits for", async || {
         let answer = get(instance.http, "/healthz").await;
         answer.is_ok_and(|answer| {
             answer.status == 503 && answer.body == "starting: waiting for the database\n"
@@ -164,16 +148,12 @@ async fn while_the_database_is_awaited_healthz_and_jwks_are_503_with_a_reason() 
         503
     );
     let metrics = get(instance.http, "/metrics").await?;
-    assert!(
-        metrics.body.contains("svc_ingest_database_up 0\n"),
-        "{}",
-        metrics.body
-    );
+    assert_contains(&metrics.body, "svc_ingest_database_up 0\n");
     instance.stop().await
 }
 
 #[tokio::test]
-async fn while_it_drains_healthz_is_503_with_a_reason() -> Result<()> {
+async fn healthz_is_503_during_a_drain() -> Result<()> {
     let site = Site::new().await?;
     let instance = site
         .instance()
@@ -187,7 +167,7 @@ async fn while_it_drains_healthz_is_503_with_a_reason() -> Result<()> {
         .await?;
     let stopping = instance.ask_to_stop();
     let mut drained = None;
-    eventually("it says that it drains", async || {
+    eventually("the page names the drain", async || {
         drained = get(http_port, "/healthz")
             .await
             .ok()
@@ -201,13 +181,13 @@ async fn while_it_drains_healthz_is_503_with_a_reason() -> Result<()> {
     stopping.ended().await
 }
 
-fn impatient(timing: &mut Timing) {
+fn short_grace(timing: &mut Timing) {
     timing.health_grace = Duration::from_secs(2);
     timing.lease_renewal = Duration::from_millis(100);
 }
 
 #[tokio::test]
-async fn a_database_away_for_longer_than_the_grace_is_503_until_it_is_back() -> Result<()> {
+async fn healthz_is_503_while_the_database_is_away_longer_than_the_grace() -> Result<()> {
     let site = Site::new().await?;
     let postgres = format!("127.0.0.1:{}", shared_postgres().await?.port());
     let proxy = Proxy::start(vec![postgres.parse()?]).await?;
@@ -216,7 +196,7 @@ async fn a_database_away_for_longer_than_the_grace_is_503_until_it_is_back() -> 
         .replace(&postgres, &proxy.address().to_string());
     let instance = site
         .instance()
-        .timing(impatient)
+        .timing(short_grace)
         .set("DATABASE_URL", url)
         .start()
         .await?;
@@ -234,7 +214,7 @@ async fn a_database_away_for_longer_than_the_grace_is_503_until_it_is_back() -> 
         let lines = body.lines().count();
         body.starts_with("the database has been away for ") && lines == 1
     };
-    eventually("the health check says it after the grace", async || {
+    eventually("the health check fails after the grace", async || {
         page("/healthz").await.is_ok_and(away)
     })
     .await?;
@@ -247,12 +227,12 @@ async fn a_database_away_for_longer_than_the_grace_is_503_until_it_is_back() -> 
     proxy.heal()?;
     instance.serving().await?;
     let up = page("/metrics").await?;
-    assert!(up.contains("svc_ingest_database_up 1\n"), "{up}");
+    assert_contains(&up, "svc_ingest_database_up 1\n");
     instance.stop().await
 }
 
 #[tokio::test]
-async fn the_metrics_tell_of_build_connections_handshakes_database_and_process() -> Result<()> {
+async fn the_metrics_cover_build_connections_handshakes_database_and_process() -> Result<()> {
     let site = Site::new().await?;
     let instance = site.instance().start().await?;
     let channel = channel(instance.grpc, &Identity::self_signed("agent")?).await?;

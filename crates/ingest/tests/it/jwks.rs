@@ -4,12 +4,11 @@ use anyhow::{Context, Result};
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
-
-use crate::harness::{Site, get, http, write_private};
+use svc_testkit::{Site, get, http, write_private};
 
 const PATH: &str = "/.well-known/jwks.json";
 
-/// Modulus of fixtures/rsa2048.pem, by `openssl rsa -noout -modulus`.
+/// The modulus of `SIGNING_KEY`, by `openssl rsa -noout -modulus`.
 const MODULUS: &str = include_str!("../fixtures/rsa2048.modulus");
 
 #[tokio::test]
@@ -52,7 +51,7 @@ async fn keys_of_every_size_and_exponent_are_published_under_their_thumbprint() 
 }
 
 #[tokio::test]
-async fn a_verifier_that_has_the_document_is_told_that_it_is_fresh() -> Result<()> {
+async fn a_verifier_with_the_current_document_gets_304() -> Result<()> {
     let site = Site::new().await?;
     let instance = site.instance().start().await?;
     let etag = get(instance.http, PATH).await?;
@@ -78,7 +77,7 @@ async fn a_verifier_that_has_the_document_is_told_that_it_is_fresh() -> Result<(
 }
 
 #[tokio::test]
-async fn head_tells_the_length_without_the_document() -> Result<()> {
+async fn head_returns_the_length_without_the_document() -> Result<()> {
     let site = Site::new().await?;
     let instance = site.instance().start().await?;
     let whole = get(instance.http, PATH).await?;
@@ -90,7 +89,7 @@ async fn head_tells_the_length_without_the_document() -> Result<()> {
     instance.stop().await
 }
 
-/// RFC 7638, written out again: SHA-256 over the required members in order.
+/// RFC 7638: SHA-256 over the required members in order.
 fn thumbprint(n: &str, e: &str) -> String {
     let members = format!("{{\"e\":\"{e}\",\"kty\":\"RSA\",\"n\":\"{n}\"}}");
     BASE64_URL_SAFE_NO_PAD.encode(digest(&SHA256, members.as_bytes()))

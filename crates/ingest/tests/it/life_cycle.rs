@@ -1,43 +1,43 @@
-//! From start to end: what an instance waits for, how it holds its lease, and
-//! how it leaves.
+//! The life of an instance: what it waits for at the start, its lease, and how it stops.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::process::Signal;
 use svc_ingest::config::Timing;
-use svc_sandbox::{Identity, Proxy, shared_postgres};
+use svc_sandbox::{Identity, shared_postgres};
+use svc_testkit::{Proxy, ServiceProcess, Site, Tls, assert_contains, channel, eventually, get};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
-use crate::harness::{Process, Site, Tls, channel, eventually, get};
-
-/// P8: from SIGTERM to the end.
+/// From SIGTERM to the end.
 const STOP_LIMIT: Duration = Duration::from_secs(15);
 
-/// Clients of every kind that could keep a service from ending.
-struct Crowd {
+/// Clients of every kind that could keep a service from stopping.
+struct Clients {
     _silent: TcpStream,
-    _half_shaken: TcpStream,
-    _shaken: tokio_rustls::client::TlsStream<TcpStream>,
+    _during_handshake: TcpStream,
+    _after_handshake: tokio_rustls::client::TlsStream<TcpStream>,
     _stalled: h2::client::SendRequest<bytes::Bytes>,
     _watching: tonic::Response<tonic::Streaming<tonic_health::pb::HealthCheckResponse>>,
     busy: tokio::task::JoinHandle<()>,
 }
 
-impl Crowd {
-    async fn gather(process: &Process) -> Result<Self> {
+impl Clients {
+    async fn connect(process: &ServiceProcess) -> Result<Self> {
         let identity = Identity::self_signed("agent")?;
         let silent = TcpStream::connect(process.grpc).await?;
-        let mut half_shaken = TcpStream::connect(process.grpc).await?;
-        half_shaken.write_all(&[22, 3, 1, 2, 0, 1, 0, 1]).await?;
-        let shaken = Tls::with(&identity).connect(process.grpc).await?;
+        let mut during_handshake = TcpStream::connect(process.grpc).await?;
+        during_handshake
+            .write_all(&[22, 3, 1, 2, 0, 1, 0, 1])
+            .await?;
+        let after_handshake = Tls::with(&identity).connect(process.grpc).await?;
         let channel = channel(process.grpc, &identity).await?;
         let mut watching = HealthClient::new(channel.clone());
         Ok(Self {
             _silent: silent,
-            _half_shaken: half_shaken,
-            _shaken: shaken,
+            _during_handshake: during_handshake,
+            _after_handshake: after_handshake,
             _stalled: stalled(process, &identity).await?,
             _watching: watching.watch(HealthCheckRequest::default()).await?,
             busy: tokio::spawn(async move {
@@ -48,15 +48,15 @@ impl Crowd {
     }
 }
 
-impl Drop for Crowd {
+impl Drop for Clients {
     fn drop(&mut self) {
         self.busy.abort();
     }
 }
 
-/// Asks, grants the answer no window, and stops reading.
+/// Sends a request, grants no window for the answer, and stops reading.
 async fn stalled(
-    process: &Process,
+    process: &ServiceProcess,
     identity: &Identity,
 ) -> Result<h2::client::SendRequest<bytes::Bytes>> {
     let stream = Tls::with(identity).connect(process.grpc).await?;
@@ -74,7 +74,7 @@ async fn stalled(
         ended = &mut connection => ended?,
         answer = answer => drop(answer?),
     }
-    // Kept open by a task that never polls it again.
+    // A task keeps the connection open and never polls it again.
     tokio::spawn(async move {
         std::future::pending::<()>().await;
         drop(connection);
@@ -83,41 +83,40 @@ async fn stalled(
 }
 
 #[tokio::test]
-async fn sigterm_ends_it_in_time_whatever_its_clients_do() -> Result<()> {
+async fn sigterm_stops_the_service_in_time_with_clients_of_every_kind() -> Result<()> {
     let site = Site::new().await?;
-    let mut process = site.process().start().await?;
-    let _crowd = Crowd::gather(&process).await?;
+    let process = site.process().start().await?;
+    let _clients = Clients::connect(&process).await?;
     let asked = Instant::now();
     process.stop().await?;
     assert!(asked.elapsed() < STOP_LIMIT, "{:?}", asked.elapsed());
     let released = "SELECT count(*) FROM ingest_instances WHERE stopped_at IS NOT NULL";
-    assert_eq!(site.psql(released).await?, "1");
-    Ok(())
+    site.expect(released, "1").await
 }
 
 #[tokio::test]
-async fn without_clients_it_ends_without_delay() -> Result<()> {
+async fn without_clients_the_service_stops_at_once() -> Result<()> {
     let site = Site::new().await?;
-    let mut process = site
+    let process = site
         .process()
         .set("INGEST_DRAIN_TIMEOUT", "10m")
         .start()
         .await?;
     process.stop().await?;
-    process.says("stopped").await
+    process.logs_contain("stopped").await
 }
 
 #[tokio::test]
-async fn a_second_signal_ends_it_at_once() -> Result<()> {
+async fn a_second_signal_stops_the_service_at_once() -> Result<()> {
     let site = Site::new().await?;
-    let mut process = site
+    let process = site
         .process()
         .set("INGEST_DRAIN_TIMEOUT", "10m")
         .start()
         .await?;
-    let _crowd = Crowd::gather(&process).await?;
+    let _clients = Clients::connect(&process).await?;
     process.signal(Signal::TERM)?;
-    process.says("stopping").await?;
+    process.logs_contain("stopping").await?;
     assert_eq!(get(process.http, "/healthz").await?.status, 503);
     process.signal(Signal::INT)?;
     assert_eq!(process.ended().await?.code(), Some(1));
@@ -125,16 +124,16 @@ async fn a_second_signal_ends_it_at_once() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_signal_during_the_start_ends_it_cleanly() -> Result<()> {
+async fn a_signal_during_the_start_stops_the_service_cleanly() -> Result<()> {
     let site = Site::new().await?;
-    let nobody = Proxy::start(Vec::new()).await?;
-    let url = format!("postgres://svc@{}/svc", nobody.address());
-    let mut process = site.process().set("DATABASE_URL", url).launch()?;
-    process.says("waiting for the database").await?;
+    let proxy = Proxy::start(Vec::new()).await?;
+    let url = format!("postgres://svc@{}/svc", proxy.address());
+    let process = site.process().set("DATABASE_URL", url).launch()?;
+    process.logs_contain("waiting for the database").await?;
     process.stop().await
 }
 
-/// A proxy before the site's database, and the URL that leads through it.
+/// A proxy in front of the database, and the URL through it.
 async fn proxied(site: &Site) -> Result<(Proxy, String)> {
     let postgres = format!("127.0.0.1:{}", shared_postgres().await?.port());
     let proxy = Proxy::start(vec![postgres.parse()?]).await?;
@@ -145,11 +144,11 @@ async fn proxied(site: &Site) -> Result<(Proxy, String)> {
 }
 
 #[tokio::test]
-async fn a_database_that_is_away_at_the_start_is_waited_for() -> Result<()> {
+async fn the_start_waits_for_a_database_that_is_away() -> Result<()> {
     let site = Site::new().await?;
     let (proxy, url) = proxied(&site).await?;
     proxy.refuse(true)?;
-    let mut process = site.process().set("DATABASE_URL", url).launch()?;
+    let process = site.process().set("DATABASE_URL", url).launch()?;
     let tries = || process.logs().matches("waiting for the database").count();
     eventually("it has tried three times", async || tries() >= 3).await?;
     let logs = process.logs();
@@ -164,51 +163,47 @@ async fn a_database_that_is_away_at_the_start_is_waited_for() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_database_that_comes_and_goes_during_the_start_is_waited_for() -> Result<()> {
+async fn the_start_survives_a_database_that_comes_and_goes() -> Result<()> {
     let site = Site::unmigrated().await?;
     let (proxy, url) = proxied(&site).await?;
-    // Enough for a greeting and a ping, too little for what follows.
+    // Enough bytes for a connection, too few for the migrations.
     proxy.cut_after(Some(1500));
-    let mut process = site.process().set("DATABASE_URL", url).launch()?;
-    process.says("waiting for the database").await?;
+    let process = site.process().set("DATABASE_URL", url).launch()?;
+    process.logs_contain("waiting for the database").await?;
     proxy.heal()?;
     process.serving().await?;
     process.stop().await
 }
 
-fn hurried(timing: &mut Timing) {
+fn short_lease(timing: &mut Timing) {
     timing.schema_patience = Duration::from_secs(1);
     timing.lease_renewal = Duration::from_millis(100);
 }
 
 #[tokio::test]
-async fn a_schema_that_nobody_migrates_is_named_after_a_while() -> Result<()> {
+async fn a_start_without_migrations_fails_after_a_while() -> Result<()> {
     let site = Site::unmigrated().await?;
     let instance = site
         .instance()
-        .timing(hurried)
+        .timing(short_lease)
         .set("INGEST_AUTO_MIGRATE", "false");
     let failure = instance.launch().await?.failure().await?;
     assert!(failure.starts_with("INGEST_AUTO_MIGRATE: "), "{failure}");
-    assert!(failure.contains("0001_instances"), "{failure}");
-    assert!(failure.contains("run `svc-ingest migrate`"), "{failure}");
-    assert_eq!(
-        site.psql("SELECT to_regclass('ingest_instances') IS NULL")
-            .await?,
-        "t"
-    );
-    Ok(())
+    assert_contains(&failure, "0001_instances");
+    assert_contains(&failure, "run `svc-ingest migrate`");
+    site.expect("SELECT to_regclass('ingest_instances') IS NULL", "t")
+        .await
 }
 
 #[tokio::test]
-async fn a_schema_that_somebody_else_migrates_is_waited_for() -> Result<()> {
+async fn the_start_waits_for_another_process_to_migrate() -> Result<()> {
     let site = Site::unmigrated().await?;
-    let mut process = site
+    let process = site
         .process()
         .set("INGEST_AUTO_MIGRATE", "false")
         .launch()?;
     process
-        .says("waiting for the schema to be migrated")
+        .logs_contain("waiting for the schema to be migrated")
         .await?;
     let answer = get(process.http, "/healthz").await?;
     assert_eq!(
@@ -222,26 +217,26 @@ async fn a_schema_that_somebody_else_migrates_is_waited_for() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_schema_that_was_altered_is_refused_whoever_migrates() -> Result<()> {
+async fn an_altered_migration_is_refused_with_and_without_auto_migrate() -> Result<()> {
     let site = Site::new().await?;
     site.psql("UPDATE schema_migrations SET checksum = 'other' WHERE version = 1")
         .await?;
     for auto_migrate in ["true", "false"] {
         let instance = site.instance().set("INGEST_AUTO_MIGRATE", auto_migrate);
         let failure = instance.launch().await?.failure().await?;
-        assert!(failure.contains("0001_instances was changed"), "{failure}");
+        assert_contains(&failure, "0001_instances was changed");
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn an_instance_holds_a_lease_renews_it_and_gives_it_back() -> Result<()> {
+async fn an_instance_claims_renews_and_releases_its_lease() -> Result<()> {
     let site = Site::new().await?;
-    let instance = site.instance().timing(hurried).start().await?;
+    let instance = site.instance().timing(short_lease).start().await?;
     let row = "SELECT grpc_address, http_address, fenced, stopped_at IS NULL, expires_at > now()
                  FROM ingest_instances";
     let expected = format!("{}|{}|f|t|t", instance.grpc, instance.http);
-    assert_eq!(site.psql(row).await?, expected);
+    site.expect(row, &expected).await?;
 
     let renewed = "SELECT renewed_at FROM ingest_instances";
     let first = site.psql(renewed).await?;
@@ -251,14 +246,13 @@ async fn an_instance_holds_a_lease_renews_it_and_gives_it_back() -> Result<()> {
     .await?;
     instance.stop().await?;
     let ended = "SELECT stopped_at IS NOT NULL, expires_at <= now() FROM ingest_instances";
-    assert_eq!(site.psql(ended).await?, "t|t");
-    Ok(())
+    site.expect(ended, "t|t").await
 }
 
 #[tokio::test]
-async fn a_fenced_instance_takes_a_new_id_and_serves_on() -> Result<()> {
+async fn a_fenced_instance_claims_a_new_id_and_keeps_serving() -> Result<()> {
     let site = Site::new().await?;
-    let instance = site.instance().timing(hurried).start().await?;
+    let instance = site.instance().timing(short_lease).start().await?;
     let old = site.psql("SELECT id FROM ingest_instances").await?;
     site.psql("UPDATE ingest_instances SET fenced = true")
         .await?;
@@ -272,8 +266,7 @@ async fn a_fenced_instance_takes_a_new_id_and_serves_on() -> Result<()> {
     assert_ne!(new, old);
     assert_eq!(get(instance.http, "/healthz").await?.status, 200);
     instance.stop().await?;
-    assert_eq!(site.psql(live).await?, "");
-    Ok(())
+    site.expect(live, "").await
 }
 
 /// A live sibling that signs with another key.
@@ -282,7 +275,7 @@ const STRANGER: &str = "INSERT INTO ingest_instances
     VALUES (gen_random_uuid(), 'another-kid', 'elsewhere', 'v', 'g', 'w', now() + interval '1 h')";
 
 #[tokio::test]
-async fn an_instance_that_finds_its_place_taken_by_another_key_ends() -> Result<()> {
+async fn an_instance_stops_when_a_sibling_signs_with_another_key() -> Result<()> {
     let lost = [
         "UPDATE ingest_instances SET fenced = true",
         "UPDATE ingest_instances SET expires_at = now() - interval '1 s'",
@@ -290,52 +283,24 @@ async fn an_instance_that_finds_its_place_taken_by_another_key_ends() -> Result<
     ];
     for lost in lost {
         let site = Site::new().await?;
-        let instance = site.instance().timing(hurried).start().await?;
+        let instance = site.instance().timing(short_lease).start().await?;
         site.psql(&format!("BEGIN; {lost}; {STRANGER}; COMMIT"))
             .await?;
         let failure = instance.failure().await.context(lost)?;
-        assert!(failure.contains("the lease failed"), "{failure}");
-        assert!(failure.contains("another-kid"), "{failure}");
+        assert_contains(&failure, "the lease failed");
+        assert_contains(&failure, "another-kid");
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn a_lease_that_only_lapsed_is_taken_up_again() -> Result<()> {
+async fn a_lease_that_only_expired_is_renewed() -> Result<()> {
     let site = Site::new().await?;
-    let instance = site.instance().timing(hurried).start().await?;
+    let instance = site.instance().timing(short_lease).start().await?;
     let id = site.psql("SELECT id FROM ingest_instances").await?;
     site.psql("UPDATE ingest_instances SET expires_at = now() - interval '1 ms'")
         .await?;
     let live = "SELECT id FROM ingest_instances WHERE NOT fenced AND expires_at > now()";
-    eventually("the lease lives again", async || {
-        site.psql(live).await.is_ok_and(|live| live == id)
-    })
-    .await?;
+    site.becomes(live, &id).await?;
     instance.stop().await
-}
-
-#[tokio::test]
-async fn instances_with_one_key_live_side_by_side() -> Result<()> {
-    let site = Site::new().await?;
-    let (one, two) = (
-        site.instance().start().await?,
-        site.instance().start().await?,
-    );
-    let live = "SELECT count(*) FROM ingest_instances WHERE expires_at > now()";
-    assert_eq!(site.psql(live).await?, "2");
-    one.stop().await?;
-    assert_eq!(site.psql(live).await?, "1");
-    two.serving().await?;
-    two.stop().await
-}
-
-#[tokio::test]
-async fn a_killed_instance_leaves_a_lease_that_its_successor_does_not_mind() -> Result<()> {
-    let site = Site::new().await?;
-    let mut process = site.process().start().await?;
-    process.signal(Signal::KILL)?;
-    process.ended().await?;
-    let successor = site.instance().start().await?;
-    successor.stop().await
 }

@@ -1,4 +1,4 @@
-//! The service from outside, on a real PostgreSQL: one binary, a module a theme.
+//! The service from outside, on a real PostgreSQL: one binary, one module per theme.
 
 #![expect(
     clippy::expect_used,
@@ -6,33 +6,24 @@
 )]
 
 mod admin;
-mod agents;
-mod architecture;
+mod allocations;
 mod bad_input;
-mod beats;
 mod client_certificate;
 mod commands;
 mod config;
-mod cost;
-mod enrolment;
-mod enrolment_races;
-mod faults;
-mod fleet;
 mod grpc;
-#[path = "../harness/mod.rs"]
-mod harness;
 mod heartbeat;
 mod history;
-mod hosts;
+mod host_deduplication;
 mod http_port;
 mod jwks;
-mod key_file;
-mod key_races;
 mod life_cycle;
 mod pipeline;
 mod pipeline_faults;
-mod plant;
-mod plant_faults;
 mod queue;
-mod scenes;
-mod tls_pair;
+mod registration;
+mod registration_races;
+mod server_certificate;
+mod signing_key_file;
+mod signing_key_races;
+mod stream_faults;

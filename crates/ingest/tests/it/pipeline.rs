@@ -1,10 +1,7 @@
-//! Samples from the stream to the database over either queue: what is acknowledged
-//! and when, what the database refuses, and the consumer as a process of its own.
+//! Samples from the stream to the database over either queue: acknowledgements, samples that the
+//! database refuses, and the consumer as a process of its own.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use svc_ingest::{
@@ -15,40 +12,25 @@ use svc_ingest::{
     telemetry::PipelineMetrics,
 };
 use svc_sandbox::PostgresOptions;
-use svc_store::{DatabaseUrl, Store, StoreOptions};
+use svc_testkit::{
+    ActiveAgent, Environment, Fleet, Instance, Pace, QueueKind, Site, assert_contains, eventually,
+    metric, range, sample, seed,
+};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::{
-    agents::{AUTO, FakeAgent, machine, token},
-    beats::{Beat, sample},
-    fleet::Fleet,
-    harness::{Environment, Instance, Site, eventually},
-    plant::{BOTH, BRISK, Kind, Plant, metric, range, seed},
-};
-
-async fn beat(
-    plant: &Plant,
-    instance: &Instance,
-    number: u32,
-) -> Result<(FakeAgent, String, Beat)> {
-    let agent = FakeAgent::on(machine(number))?;
-    let jwt = agent
-        .jwt(instance.grpc, &token(&plant.site, AUTO).await?)
-        .await?;
-    let beat = agent.beat(instance.grpc, &jwt).await?;
-    Ok((agent, jwt, beat))
-}
-
-fn store(plant: &Plant) -> Result<Store> {
-    let url = DatabaseUrl::parse(&plant.site.database_url())?;
-    Ok(Store::new(url, StoreOptions::default())?)
-}
-
-async fn queue(plant: &Plant) -> Result<Queue> {
-    let environment = Environment::default().set("INGEST_QUEUE_URL", plant.queue_url());
+async fn queue(site: &Site) -> Result<Queue> {
+    let environment = Environment::default().set("INGEST_QUEUE_URL", site.queue_url());
     let settings = queue_settings(&|name| environment.get(name))?;
     Ok(Queue::open(&settings).await?)
+}
+
+/// An instance that puts reports into NATS and consumes none.
+async fn without_consumer() -> Result<(Site, Instance)> {
+    let site = Site::new().await?.with_queue(QueueKind::Nats).await?;
+    let builder = site.instance().set("INGEST_CONSUME", "false");
+    let server = builder.start().await?;
+    Ok((site, server))
 }
 
 /// The next deliveries of all shards, at least one.
@@ -65,27 +47,21 @@ async fn take(queue: &Queue) -> Result<Vec<Delivery>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_acknowledged_is_stored_once_over_either_queue() -> Result<()> {
-    for kind in BOTH {
-        let plant = Plant::new(kind).await?;
-        let instances = [
-            plant.instance().start().await?,
-            plant.instance().start().await?,
-        ];
+async fn acknowledged_samples_are_stored_once_over_either_queue() -> Result<()> {
+    for kind in QueueKind::BOTH {
+        let site = Site::new().await?.with_queue(kind).await?;
+        let instances = site.instance().start_pair().await?;
         let addresses = instances.each_ref().map(|instance| instance.grpc);
-        let fleet = Fleet::start(&plant.site, &addresses, 0, 10, BRISK).await?;
-        fleet.all_acked_since(Instant::now()).await?;
-        fleet
-            .audit(&plant.site)
-            .await
-            .context(format!("{kind:?}"))?;
+        let fleet = Fleet::start(&site, &addresses, 0, 10, Pace::BRISK).await?;
+        fleet.all_acked_again().await?;
+        fleet.audit(&site).await.context(format!("{kind:?}"))?;
         let mut acknowledged = 0.0;
         for instance in &instances {
             acknowledged += metric(instance.http, "samples_acknowledged_total").await?;
             ensure!(metric(instance.http, "commit_seconds_count").await? > 0.0);
             ensure!(metric(instance.http, "batch_samples_count").await? > 0.0);
         }
-        let taken: u64 = fleet.ledgers().iter().map(|ledger| ledger.acked).sum();
+        let taken = fleet.acked();
         assert_eq!(acknowledged, taken as f64, "{kind:?}");
     }
     Ok(())
@@ -93,19 +69,20 @@ async fn what_is_acknowledged_is_stored_once_over_either_queue() -> Result<()> {
 
 #[tokio::test]
 async fn rejections_are_named_over_either_queue() -> Result<()> {
-    for kind in BOTH {
-        let plant = Plant::new(kind).await?;
-        let instance = plant.instance().start().await?;
-        let (_, _, mut beat) = beat(&plant, &instance, 1).await?;
+    for kind in QueueKind::BOTH {
+        let site = Site::new().await?.with_queue(kind).await?;
+        let instance = site.instance().start().await?;
+        let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+        let mut call = agent.heartbeat().await?;
         let mut bad = sample(2);
         bad.vitals.as_mut().context("vitals")?.cpu_percent = 101.0;
-        beat.report(vec![sample(1), bad, sample(3)], vec![]).await?;
-        let ack = beat.ack().await?;
-        beat.report(vec![sample(3)], vec![]).await?;
+        call.report(vec![sample(1), bad, sample(3)], vec![]).await?;
+        let ack = call.next_ack().await?;
+        call.report(vec![sample(3)], vec![]).await?;
         let rejected: Vec<u64> = ack.rejected.iter().map(|rejection| rejection.seq).collect();
         assert_eq!((ack.up_to_seq, rejected), (3, vec![2]), "{kind:?}");
         let books = "SELECT acked_seq, stored_count, rejected_count, gap_count FROM agent_state";
-        assert_eq!(plant.site.psql(books).await?, "3|2|1|0");
+        site.expect(books, "3|2|1|0").await?;
         eventually("the repetition is counted", async || {
             let counted = metric(instance.http, "samples_duplicate_total").await;
             counted.is_ok_and(|counted| counted == 1.0)
@@ -117,139 +94,107 @@ async fn rejections_are_named_over_either_queue() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn consumers_of_their_own_store_what_servers_only_take() -> Result<()> {
-    let plant = Plant::new(Kind::Nats).await?;
-    let server = plant
-        .instance()
-        .set("INGEST_CONSUME", "false")
-        .start()
-        .await?;
-    let fleet = Fleet::start(&plant.site, &[server.grpc], 0, 5, BRISK).await?;
+async fn consumer_processes_store_what_servers_put_into_the_queue() -> Result<()> {
+    let (site, server) = without_consumer().await?;
+    let fleet = Fleet::start(&site, &[server.grpc], 0, 5, Pace::BRISK).await?;
     eventually("reports are in the queue", async || {
         metric(server.http, "queue_lag")
             .await
             .is_ok_and(|lag| lag >= 5.0)
     })
     .await?;
-    ensure!(
-        fleet.ledgers().iter().all(|ledger| ledger.acked == 0),
-        "nobody has stored them"
-    );
-    let mut consumers = [
-        plant.consumer().start().await?,
-        plant.consumer().start().await?,
-    ];
-    fleet.all_acked_since(Instant::now()).await?;
+    ensure!(fleet.acked() == 0, "nothing is stored yet");
+    let consumers = site.consumer_process().start_pair().await?;
+    fleet.all_acked_again().await?;
     consumers[0].stop().await?;
-    fleet.all_acked_since(Instant::now()).await?;
-    fleet.audit(&plant.site).await?;
+    fleet.all_acked_again().await?;
+    fleet.audit(&site).await?;
     ensure!(metric(consumers[1].http, "commit_seconds_count").await? > 0.0);
     consumers[1].stop().await
 }
 
 #[tokio::test]
-async fn a_commit_that_nobody_tells_of_is_found_in_the_database() -> Result<()> {
-    let plant = Plant::new(Kind::Nats).await?;
-    let server = plant
-        .instance()
-        .set("INGEST_CONSUME", "false")
-        .start()
-        .await?;
-    let (_, _, mut beat) = beat(&plant, &server, 1).await?;
-    beat.report(vec![sample(1), sample(2)], vec![]).await?;
-    let queue = queue(&plant).await?;
+async fn a_commit_without_a_hint_is_found_in_the_database() -> Result<()> {
+    let (site, server) = without_consumer().await?;
+    let agent = ActiveAgent::new(&site, server.grpc, 1).await?;
+    let mut call = agent.heartbeat().await?;
+    call.report(vec![sample(1), sample(2)], vec![]).await?;
+    let queue = queue(&site).await?;
     for Delivery { parcel, receipt } in take(&queue).await? {
-        store(&plant)?.samples_append(&[parcel.range]).await?;
+        site.store()?.samples_append(&[parcel.range]).await?;
         receipt.settle().await;
     }
-    beat.acked(2).await
+    call.acked_up_to(2).await
 }
 
 #[tokio::test]
-async fn an_agent_sends_again_what_the_queue_has_lost() -> Result<()> {
-    let plant = Plant::new(Kind::Nats).await?;
-    let server = plant
-        .instance()
-        .set("INGEST_CONSUME", "false")
-        .start()
-        .await?;
-    let (agent, jwt, mut beat) = beat(&plant, &server, 1).await?;
-    beat.report(vec![sample(1), sample(2)], vec![]).await?;
-    let queue = queue(&plant).await?;
+async fn an_agent_resends_a_report_that_the_queue_has_lost() -> Result<()> {
+    let (site, server) = without_consumer().await?;
+    let agent = ActiveAgent::new(&site, server.grpc, 1).await?;
+    let mut call = agent.heartbeat().await?;
+    call.report(vec![sample(1), sample(2)], vec![]).await?;
+    let queue = queue(&site).await?;
     for delivery in take(&queue).await? {
         delivery.receipt.settle().await;
     }
-    let end = beat
-        .end()
-        .await?
-        .context("it ends with a hint to come back")?;
+    let end = call.end().await?.context("the stream ended with OK")?;
     assert_eq!(
         (end.reason.as_str(), end.retry),
         ("DATABASE_UNAVAILABLE", true)
     );
-    let mut again = agent.beat(server.grpc, &jwt).await?;
+    let mut again = agent.heartbeat().await?;
     assert_eq!(again.welcome.acked_seq, 0);
-    let _consumer = plant.consumer().start().await?;
+    let _consumer = site.consumer_process().start().await?;
     again.report(vec![sample(1), sample(2)], vec![]).await?;
-    again.acked(2).await
+    again.acked_up_to(2).await
 }
 
-/// A report that waits in the queue, because nobody consumes, is not lost.
+/// A report that waits in the queue because nothing consumes it is not lost.
 #[tokio::test]
-async fn a_stream_is_kept_for_as_long_as_the_queue_has_its_report() -> Result<()> {
-    let plant = Plant::new(Kind::Nats).await?;
-    let server = plant
-        .instance()
-        .set("INGEST_CONSUME", "false")
-        .start()
-        .await?;
-    let (_, _, mut beat) = beat(&plant, &server, 1).await?;
-    beat.report(vec![sample(1)], vec![]).await?;
+async fn a_stream_stays_open_while_the_queue_holds_its_report() -> Result<()> {
+    let (site, server) = without_consumer().await?;
+    let agent = ActiveAgent::new(&site, server.grpc, 1).await?;
+    let mut call = agent.heartbeat().await?;
+    call.report(vec![sample(1)], vec![]).await?;
     tokio::time::sleep(Duration::from_secs(4)).await;
-    let _consumer = plant.consumer().start().await?;
-    beat.acked(1).await
+    let _consumer = site.consumer_process().start().await?;
+    call.acked_up_to(1).await
 }
 
 #[tokio::test]
-async fn a_report_that_overtook_another_waits_for_it() -> Result<()> {
-    let plant = Plant::new(Kind::Nats).await?;
-    let server = plant
-        .instance()
-        .set("INGEST_CONSUME", "false")
-        .start()
-        .await?;
-    let (_, _, mut beat) = beat(&plant, &server, 1).await?;
-    beat.report(vec![sample(1)], vec![]).await?;
-    let queue = queue(&plant).await?;
+async fn a_report_that_overtook_an_earlier_one_waits_for_it() -> Result<()> {
+    let (site, server) = without_consumer().await?;
+    let agent = ActiveAgent::new(&site, server.grpc, 1).await?;
+    let mut call = agent.heartbeat().await?;
+    call.report(vec![sample(1)], vec![]).await?;
+    let queue = queue(&site).await?;
     let mut first = take(&queue).await?;
-    beat.report(vec![sample(2)], vec![]).await?;
-    let consumer = plant.consumer().start().await?;
+    call.report(vec![sample(2)], vec![]).await?;
+    let consumer = site.consumer_process().start().await?;
     eventually("the second has been put back", async || {
         let back = metric(consumer.http, "queue_put_back_total").await;
         back.is_ok_and(|back| back >= 2.0)
     })
     .await?;
     let state = "SELECT acked_seq, (SELECT count(*) FROM host_metrics) FROM agent_state";
-    assert_eq!(plant.site.psql(state).await?, "0|0");
+    site.expect(state, "0|0").await?;
     let Delivery { parcel, receipt } = first.pop().context("the first")?;
     receipt.put_back(parcel).await;
-    beat.acked(2).await?;
-    assert_eq!(plant.site.psql(state).await?, "2|2");
-    Ok(())
+    call.acked_up_to(2).await?;
+    site.expect(state, "2|2").await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_database_refuses_is_a_dead_letter_and_a_gap_and_harms_nobody_else() -> Result<()>
-{
-    for kind in BOTH {
-        let plant = Plant::new(kind).await?;
+async fn a_sample_that_the_database_refuses_becomes_a_dead_letter_and_a_gap() -> Result<()> {
+    for kind in QueueKind::BOTH {
+        let site = Site::new().await?.with_queue(kind).await?;
         let poison =
             "ALTER TABLE host_metrics ADD CONSTRAINT unlucky CHECK (memory_used_bytes <> 13)";
-        plant.site.psql(poison).await?;
-        let instance = plant.instance().start().await?;
-        let fleet = Fleet::start(&plant.site, &[instance.grpc], 0, 8, BRISK).await?;
+        site.psql(poison).await?;
+        let instance = site.instance().start().await?;
+        let fleet = Fleet::start(&site, &[instance.grpc], 0, 8, Pace::BRISK).await?;
         eventually("all are past the thirteenth", async || {
-            fleet.ledgers().iter().all(|ledger| ledger.acked > 13)
+            fleet.balances().iter().all(|agent| agent.acked > 13)
         })
         .await
         .context(format!("{kind:?}"))?;
@@ -258,7 +203,7 @@ async fn what_the_database_refuses_is_a_dead_letter_and_a_gap_and_harms_nobody_e
                             bool_and(stored_count + gap_count = acked_seq AND gap_count > 0) FROM agent_state";
         let gaps = "SELECT sum(last_seq - first_seq + 1), bool_and(kind = 'dead letter' AND first_seq <= 13 AND last_seq >= 13),
                            bool_and(reason LIKE '23514: %') FROM metric_gaps";
-        let (books, gaps) = (plant.site.psql(books).await?, plant.site.psql(gaps).await?);
+        let (books, gaps) = (site.psql(books).await?, site.psql(gaps).await?);
         let lost = gaps.split('|').next().context("a sum")?;
         assert_eq!(books, format!("8|{lost}|t|t"), "{kind:?}");
         assert_eq!(gaps, format!("{lost}|t|t"), "{kind:?}");
@@ -267,26 +212,26 @@ async fn what_the_database_refuses_is_a_dead_letter_and_a_gap_and_harms_nobody_e
             8.0,
             "{kind:?}"
         );
-        eventually("their agents are told", async || {
-            let told = fleet
-                .ledgers()
+        eventually("the agents get the rejections", async || {
+            let rejected = fleet
+                .balances()
                 .iter()
-                .map(|ledger| ledger.rejected)
+                .map(|agent| agent.rejected)
                 .sum::<u64>();
-            told.to_string() == lost
+            rejected.to_string() == lost
         })
         .await
         .context(format!("{kind:?}"))?;
-        if kind == Kind::Nats {
-            dead_letters_are_readable(&plant).await?;
+        if kind == QueueKind::Nats {
+            dead_letters_are_readable(&site).await?;
         }
     }
     Ok(())
 }
 
-async fn dead_letters_are_readable(plant: &Plant) -> Result<()> {
+async fn dead_letters_are_readable(site: &Site) -> Result<()> {
     use prost::Message;
-    let context = async_nats::jetstream::new(async_nats::connect(plant.queue_url()).await?);
+    let context = async_nats::jetstream::new(async_nats::connect(site.queue_url()).await?);
     let stream = context.get_stream("SVC_INGEST_DEAD_LETTERS").await?;
     assert_eq!(stream.cached_info().state.messages, 8);
     let letter = stream.get_raw_message(1).await?;
@@ -301,43 +246,34 @@ async fn dead_letters_are_readable(plant: &Plant) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_schema_that_does_not_fit_counts_against_no_sample() -> Result<()> {
-    for kind in BOTH {
-        let plant = Plant::new(kind).await?;
-        let instance = plant.instance().start().await?;
-        let fleet = Fleet::start(&plant.site, &[instance.grpc], 0, 3, BRISK).await?;
-        fleet.all_acked_since(Instant::now()).await?;
-        plant
-            .site
-            .psql("ALTER TABLE host_metrics RENAME TO away")
-            .await?;
+async fn a_missing_table_makes_no_sample_a_dead_letter() -> Result<()> {
+    for kind in QueueKind::BOTH {
+        let site = Site::new().await?.with_queue(kind).await?;
+        let instance = site.instance().start().await?;
+        let fleet = Fleet::start(&site, &[instance.grpc], 0, 3, Pace::BRISK).await?;
+        fleet.all_acked_again().await?;
+        site.psql("ALTER TABLE host_metrics RENAME TO away").await?;
         tokio::time::sleep(Duration::from_secs(3)).await;
-        plant
-            .site
-            .psql("ALTER TABLE away RENAME TO host_metrics")
-            .await?;
-        fleet.all_acked_since(Instant::now()).await?;
-        fleet
-            .audit(&plant.site)
-            .await
-            .context(format!("{kind:?}"))?;
+        site.psql("ALTER TABLE away RENAME TO host_metrics").await?;
+        fleet.all_acked_again().await?;
+        fleet.audit(&site).await.context(format!("{kind:?}"))?;
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn memory_cannot_be_consumed_by_others() -> Result<()> {
-    let plant = Plant::new(Kind::Memory).await?;
-    let ended = plant.consumer().run().await?;
+async fn the_memory_queue_has_no_separate_consumer() -> Result<()> {
+    let site = Site::new().await?.with_queue(QueueKind::Memory).await?;
+    let ended = site.consumer_process().run().await?;
     assert_eq!(ended.code, Some(2), "{}", ended.stderr);
-    assert!(
-        ended.stderr.contains("INGEST_QUEUE_URL"),
-        "{}",
-        ended.stderr
-    );
-    let ended = plant.process().set("INGEST_CONSUME", "false").run().await?;
+    assert_contains(&ended.stderr, "INGEST_QUEUE_URL");
+    let ended = site
+        .server_process()
+        .set("INGEST_CONSUME", "false")
+        .run()
+        .await?;
     assert_eq!(ended.code, Some(2), "{}", ended.stderr);
-    assert!(ended.stderr.contains("INGEST_CONSUME"), "{}", ended.stderr);
+    assert_contains(&ended.stderr, "INGEST_CONSUME");
     Ok(())
 }
 
@@ -354,9 +290,9 @@ async fn under_load_a_thousand_heartbeats_cost_ten_statements_and_two_megabytes_
     };
     let site = Site::with_server(options).await?;
     site.psql("CREATE EXTENSION pg_stat_statements").await?;
-    let plant = Plant::on(site, Kind::Memory).await?;
-    let agents = seed(&plant.site, 4000).await?;
-    let (store, queue) = (store(&plant)?, queue(&plant).await?);
+    let site = site.with_queue(QueueKind::Memory).await?;
+    let agents = seed(&site, 4000).await?;
+    let (store, queue) = (site.store()?, queue(&site).await?);
     store.partitions_create(Duration::from_hours(24)).await?;
     let origin = Origin {
         epoch: 1,
@@ -368,9 +304,9 @@ async fn under_load_a_thousand_heartbeats_cost_ten_statements_and_two_megabytes_
             queue.push(Parcel { range, origin }).await;
         }
     }
-    plant.site.psql("SELECT pg_stat_statements_reset()").await?;
+    site.psql("SELECT pg_stat_statements_reset()").await?;
     let written = "SELECT pg_current_wal_lsn() - '0/0'";
-    let before: f64 = plant.site.psql(written).await?.parse()?;
+    let before: f64 = site.psql(written).await?.parse()?;
     let sessions = Arc::new(SessionTable::default());
     let stop = CancellationToken::new();
     let acks = || Acks::for_queue(&queue, &sessions);
@@ -389,47 +325,33 @@ async fn under_load_a_thousand_heartbeats_cost_ten_statements_and_two_megabytes_
     }
     let count =
         "SELECT sum(calls) FROM pg_stat_statements WHERE query NOT LIKE '%pg_stat_statements%'";
-    let statements: f64 = plant.site.psql(count).await?.parse()?;
-    assert_eq!(
-        plant.site.psql("SELECT count(*) FROM host_metrics").await?,
-        "12000"
-    );
+    let statements: f64 = site.psql(count).await?.parse()?;
+    site.expect("SELECT count(*) FROM host_metrics", "12000")
+        .await?;
     let each_thousand = statements / 12.0;
     ensure!(each_thousand <= 10.0, "{each_thousand} statements");
-    let after: f64 = plant.site.psql(written).await?.parse()?;
+    let after: f64 = site.psql(written).await?.parse()?;
     let each = (after - before) / 12_000.0;
     ensure!(each <= 2_000.0, "{each} bytes of WAL a heartbeat");
     Ok(())
 }
 
 #[tokio::test]
-async fn the_doctor_looks_at_nats_and_makes_nothing_there() -> Result<()> {
-    let mut plant = Plant::new(Kind::Nats).await?;
-    let doctor = |plant: &Plant| plant.process().arguments(&["doctor"]);
-    let looked = doctor(&plant).run().await?;
-    ensure!(
-        looked.stdout.contains("the first start makes the stream"),
-        "{}",
-        looked.stdout
-    );
-    let context = async_nats::jetstream::new(async_nats::connect(plant.queue_url()).await?);
+async fn the_doctor_checks_nats_and_creates_nothing() -> Result<()> {
+    let mut site = Site::new().await?.with_queue(QueueKind::Nats).await?;
+    let doctor = |site: &Site| site.server_process().arguments(&["doctor"]);
+    let looked = doctor(&site).run().await?;
+    assert_contains(&looked.stdout, "the first start makes the stream");
+    let context = async_nats::jetstream::new(async_nats::connect(site.queue_url()).await?);
     ensure!(
         context.get_stream("SVC_INGEST_METRICS").await.is_err(),
-        "it made one"
+        "it created the stream"
     );
-    plant.instance().start().await?.stop().await?;
-    let looked = doctor(&plant).run().await?;
-    ensure!(
-        looked.stdout.contains("the stream is as it should be"),
-        "{}",
-        looked.stdout
-    );
-    plant.nats().kill().await?;
-    let looked = doctor(&plant).run().await?;
-    ensure!(
-        looked.stdout.contains("NATS does not answer"),
-        "{}",
-        looked.stdout
-    );
+    site.instance().start().await?.stop().await?;
+    let looked = doctor(&site).run().await?;
+    assert_contains(&looked.stdout, "the stream is as it should be");
+    site.nats().kill().await?;
+    let looked = doctor(&site).run().await?;
+    assert_contains(&looked.stdout, "NATS does not answer");
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! The contract of the metrics queue, held by both kinds; what JetStream adds is in
-//! [`jetstream`], and how one gets in there in [`access`].
+//! The contract of the metrics queue, tested over both kinds. [`jetstream`] tests what JetStream
+//! adds, and [`access`] its authentication.
 
 mod access;
 mod jetstream;
@@ -18,32 +18,31 @@ use svc_ingest::{
 };
 use svc_sandbox::{Nats, NatsOptions};
 use svc_store::{AgentId, HostId, Range, SampleRow};
+use svc_testkit::{Environment, PATIENCE, eventually};
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
-use crate::harness::{Environment, PATIENCE, eventually};
-
 const METRICS: &str = "SVC_INGEST_METRICS";
-/// Long enough for something to happen that must not.
+/// Long enough to see an unwanted delivery.
 const A_WHILE: Duration = Duration::from_millis(500);
 
-/// A queue, and the server that it may need.
-struct Rig {
+/// A queue and its server.
+struct TestQueue {
     kind: &'static str,
     queue: Queue,
     _nats: Option<Nats>,
 }
 
-/// Both kinds, with room for everything.
-async fn both() -> Result<[Rig; 2]> {
+/// Both kinds of queue, with default bounds.
+async fn both() -> Result<[TestQueue; 2]> {
     let nats = Nats::start(NatsOptions::default()).await?;
     Ok([
-        Rig {
+        TestQueue {
             kind: "in process",
             queue: Queue::InProcess(InProcess::new(Bounds::default())),
             _nats: None,
         },
-        Rig {
+        TestQueue {
             kind: "JetStream",
             queue: open(&nats).await?,
             _nats: Some(nats),
@@ -99,7 +98,7 @@ fn parcel(agent_id: AgentId, first_seq: i64, last_seq: i64) -> Parcel {
     Parcel { range, origin }
 }
 
-/// Takes from all shards until `count` have come.
+/// Takes `count` deliveries from all shards.
 async fn take(receivers: &mut [Receiver], count: usize) -> Result<Vec<Delivery>> {
     let mut taken = Vec::new();
     let deadline = Instant::now() + PATIENCE;
@@ -118,21 +117,21 @@ async fn settle(deliveries: Vec<Delivery>) {
     }
 }
 
-/// What comes although nothing should.
-async fn strays(receivers: &mut [Receiver]) -> Vec<Parcel> {
-    let mut strays = Vec::new();
+/// Deliveries that should not arrive.
+async fn unexpected(receivers: &mut [Receiver]) -> Vec<Parcel> {
+    let mut unexpected = Vec::new();
     let deadline = Instant::now() + A_WHILE;
     while Instant::now() < deadline {
         for receiver in &mut *receivers {
             let batch = receiver.batch(BATCH).await;
-            strays.extend(batch.into_iter().map(|delivery| delivery.parcel));
+            unexpected.extend(batch.into_iter().map(|delivery| delivery.parcel));
         }
     }
-    strays
+    unexpected
 }
 
 #[tokio::test]
-async fn an_agents_ranges_come_as_they_were_pushed_and_in_order() -> Result<()> {
+async fn the_ranges_of_an_agent_arrive_unchanged_and_in_order() -> Result<()> {
     for rig in both().await? {
         for seq in 1..=20 {
             for number in 1..=5 {
@@ -164,14 +163,14 @@ async fn an_agents_ranges_come_as_they_were_pushed_and_in_order() -> Result<()> 
 }
 
 #[tokio::test]
-async fn an_agent_has_one_shard_and_the_agents_have_all() {
+async fn an_agent_has_one_shard_and_all_shards_are_used() {
     let shards: Vec<usize> = (0..256).map(|number| shard_of(agent(number))).collect();
     assert!((0..SHARDS).all(|shard| shards.contains(&shard)));
     assert_eq!(shard_of(agent(7)), shard_of(agent(7)));
 }
 
 #[tokio::test]
-async fn what_is_put_back_comes_again_and_what_is_settled_never() -> Result<()> {
+async fn a_delivery_put_back_is_delivered_again_and_a_settled_one_never() -> Result<()> {
     for rig in both().await? {
         for seq in 1..=3 {
             rig.queue.push(parcel(agent(1), seq, seq)).await;
@@ -187,13 +186,13 @@ async fn what_is_put_back_comes_again_and_what_is_settled_never() -> Result<()> 
                 }
             }
         }
-        assert_eq!(strays(&mut receivers).await, [], "{}", rig.kind);
+        assert_eq!(unexpected(&mut receivers).await, [], "{}", rig.kind);
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn a_ticket_is_gone_when_its_parcel_is_settled_and_not_before() -> Result<()> {
+async fn a_ticket_is_pending_until_its_parcel_is_settled() -> Result<()> {
     for rig in both().await? {
         let first = rig.queue.push(parcel(agent(1), 1, 1)).await;
         let second = rig.queue.push(parcel(agent(1), 2, 2)).await;
@@ -206,13 +205,13 @@ async fn a_ticket_is_gone_when_its_parcel_is_settled_and_not_before() -> Result<
             rig.kind
         );
         taken.remove(0).receipt.settle().await;
-        eventually("the first is gone", async || {
+        eventually("the first is settled", async || {
             let gone = rig.queue.gone(&[first, second]).await;
             gone.is_ok_and(|gone| gone.contains(&first) && !gone.contains(&second))
         })
         .await?;
         settle(taken).await;
-        eventually("both are gone, and nothing is left", async || {
+        eventually("both are settled", async || {
             let gone = rig.queue.gone(&[first, second]).await;
             let depth = rig.queue.depth().await;
             gone.is_ok_and(|gone| gone.len() == 2)
@@ -226,7 +225,7 @@ async fn a_ticket_is_gone_when_its_parcel_is_settled_and_not_before() -> Result<
 }
 
 #[tokio::test]
-async fn the_depth_tells_what_is_not_settled_wherever_it_is() -> Result<()> {
+async fn the_depth_counts_everything_that_is_not_settled() -> Result<()> {
     for rig in both().await? {
         for number in 1..=4 {
             rig.queue.push(parcel(agent(number), 1, 10)).await;
@@ -272,7 +271,7 @@ async fn a_batch_is_bounded() -> Result<()> {
     Ok(())
 }
 
-/// A stream of this size; the operator's choice is kept.
+/// Creates the stream with this size, as an operator might.
 async fn small_stream(nats: &Nats, max_bytes: i64) -> Result<async_nats::jetstream::Context> {
     let context = async_nats::jetstream::new(async_nats::connect(nats.url()).await?);
     let stream = Config {
@@ -288,7 +287,7 @@ async fn small_stream(nats: &Nats, max_bytes: i64) -> Result<async_nats::jetstre
 }
 
 #[tokio::test]
-async fn who_pushes_into_a_full_queue_waits_until_there_is_room() -> Result<()> {
+async fn a_push_into_a_full_queue_waits_for_room() -> Result<()> {
     let nats = Nats::start(NatsOptions::default()).await?;
     small_stream(&nats, 4096).await?;
     let few = Bounds {
@@ -335,7 +334,7 @@ async fn who_pushes_into_a_full_queue_waits_until_there_is_room() -> Result<()> 
 }
 
 #[tokio::test]
-async fn a_parcel_larger_than_the_bounds_still_passes() -> Result<()> {
+async fn a_parcel_larger_than_the_queue_is_still_accepted() -> Result<()> {
     let tiny = Bounds {
         samples: 2,
         bytes: 10,

@@ -6,13 +6,12 @@
     reason = "a test fails by panicking, in its helpers too"
 )]
 
-mod death;
+mod killed_parent;
 mod nats;
 mod pki;
 mod postgres;
-mod proxy;
 
-/// A temporary folder that PostgreSQL gets through to its own, as another user than we.
+/// A temporary folder that PostgreSQL, which runs as another user, can enter.
 fn traversable_folder() -> tempfile::TempDir {
     let everyone = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     let mut folder = tempfile::Builder::new();

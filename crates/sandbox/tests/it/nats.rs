@@ -1,15 +1,17 @@
-//! NATS: JetStream's data outlive a kill; a frozen server is silent.
+//! NATS: its data survive a kill, and a frozen server does not answer.
 
 use std::time::Duration;
 
 use svc_sandbox::{Nats, NatsOptions};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    net::TcpStream,
+    time::timeout,
+};
 
 const SOON: Duration = Duration::from_secs(5);
 
-/// Asks JetStream's API over a bare connection and gives the reply's body.
+/// Calls the JetStream API over a plain connection and returns the body of the reply.
 async fn ask(nats: &Nats, subject: &str, body: &str) -> String {
     let stream = TcpStream::connect(("127.0.0.1", nats.port()))
         .await
@@ -59,7 +61,7 @@ async fn a_stream_survives_a_kill_at_the_same_address() {
 }
 
 #[tokio::test]
-async fn a_frozen_server_greets_nobody_until_it_thaws() {
+async fn a_frozen_server_greets_no_client_until_it_thaws() {
     let nats = Nats::start(NatsOptions::default()).await.unwrap();
     nats.freeze().unwrap();
     let stream = TcpStream::connect(("127.0.0.1", nats.port()))

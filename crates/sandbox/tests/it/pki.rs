@@ -1,14 +1,13 @@
 //! Certificates as rustls sees them.
 
-use std::os::unix::fs::PermissionsExt;
-use std::sync::Arc;
+use std::{os::unix::fs::PermissionsExt, sync::Arc};
 
-use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::ServerCertVerifier;
-use rustls::crypto::aws_lc_rs;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{CertificateError, Error, RootCertStore};
+use rustls::{
+    CertificateError, Error, RootCertStore,
+    client::{WebPkiServerVerifier, danger::ServerCertVerifier},
+    crypto::aws_lc_rs,
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
+};
 use svc_sandbox::{Authority, Identity};
 
 const NAMES: [&str; 2] = ["ingest.example", "127.0.0.1"];
@@ -30,7 +29,7 @@ fn verify(root_pem: &str, identity: &Identity, name: &str) -> Result<(), Error> 
 }
 
 #[test]
-fn an_authority_vouches_for_its_servers_and_their_names_alone() {
+fn an_authority_is_trusted_only_for_the_names_it_issued() {
     let authority = Authority::new("a test authority").unwrap();
     let server = authority.issue_server(&NAMES).unwrap();
     for name in NAMES {
@@ -44,7 +43,7 @@ fn an_authority_vouches_for_its_servers_and_their_names_alone() {
 }
 
 #[test]
-fn a_server_s_own_certificate_is_a_leaf_and_expires() {
+fn a_self_signed_server_certificate_is_a_leaf_and_expires() {
     let server = Identity::server(&NAMES).unwrap();
     verify(&server.cert_pem, &server, NAMES[0]).unwrap();
     let expired = Identity::expired_server(&NAMES).unwrap();

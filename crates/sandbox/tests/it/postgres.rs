@@ -1,7 +1,9 @@
 //! PostgreSQL: started, shared, stopped, frozen.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
 
 use svc_sandbox::{Postgres, PostgresOptions, test_database};
 use tokio::time::timeout;
@@ -36,7 +38,7 @@ async fn a_server_keeps_its_data_over_a_crash_and_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn a_given_folder_is_kept_and_taken_up_again_by_whatever_name() {
+async fn a_given_folder_is_kept_and_used_again_by_another_path() {
     let parent = crate::traversable_folder();
     let options = |path: &str| PostgresOptions {
         data_dir: Some(parent.path().join(path)),
@@ -55,7 +57,7 @@ async fn a_given_folder_is_kept_and_taken_up_again_by_whatever_name() {
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_start_says_why_at_once() {
+async fn a_server_that_cannot_start_fails_at_once_with_its_log() {
     let settings = vec![("no_such_setting".to_owned(), "1".to_owned())];
     let options = PostgresOptions {
         settings,
@@ -69,10 +71,10 @@ async fn a_server_that_cannot_start_says_why_at_once() {
 }
 
 #[tokio::test]
-async fn a_taken_port_is_named_and_the_stranger_on_it_is_not_mistaken_for_ours() {
-    let stranger = svc_sandbox::shared_postgres().await.unwrap();
+async fn a_taken_port_is_an_error_and_its_server_is_not_mistaken_for_ours() {
+    let other = svc_sandbox::shared_postgres().await.unwrap();
     let options = PostgresOptions {
-        port: Some(stranger.port()),
+        port: Some(other.port()),
         ..PostgresOptions::default()
     };
     let error = Postgres::start(options).await.unwrap_err().to_string();

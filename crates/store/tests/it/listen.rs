@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use svc_sandbox::{Proxy, shared_postgres};
+use svc_sandbox::shared_postgres;
 use svc_store::{DatabaseUrl, Listener};
+use svc_testkit::Proxy;
 use tokio::{net::TcpListener, time::timeout};
 
 use crate::support::{PATIENCE, TestStore, empty};

@@ -1,10 +1,9 @@
 //! Every expectation can fail, and only by its own fault.
 
+use svc_testkit::Tables;
+
 use super::*;
-use crate::{
-    run::audit::Tables,
-    stats::{Counts, Latencies},
-};
+use crate::stats::{Counts, Latencies};
 
 fn all_expectations() -> Expectations {
     let second = Some(Duration::from_secs(1));
@@ -41,13 +40,13 @@ pub fn good_run() -> Observations {
         rss_kib: 0,
         age: Duration::ZERO,
     };
-    let books = Books {
+    let books = AuditReport {
         agents: 5,
         expected: 5,
         taken: 10,
         acked: 10,
         tables: Some(Tables::default()),
-        ..Books::default()
+        ..AuditReport::default()
     };
     Observations {
         agents: 5,
@@ -125,11 +124,11 @@ fn each_fault_fails_exactly_one_expectation() {
 #[test]
 fn the_books_are_always_checked() {
     for fault in [
-        |books: &mut Books| books.broken = 1,
-        |books: &mut Books| books.agents = 4,
-        |books: &mut Books| books.open = 1,
-        |books: &mut Books| books.acked = 0,
-        |books: &mut Books| books.tables = None,
+        |books: &mut AuditReport| books.broken = 1,
+        |books: &mut AuditReport| books.agents = 4,
+        |books: &mut AuditReport| books.open = 1,
+        |books: &mut AuditReport| books.acked = 0,
+        |books: &mut AuditReport| books.tables = None,
     ] {
         assert_eq!(
             failures(|observed| fault(&mut observed.books)),

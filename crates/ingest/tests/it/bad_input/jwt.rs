@@ -15,16 +15,12 @@ use base64::{
 use jiff::Timestamp;
 use rustls_pki_types::{PrivatePkcs8KeyDer, pem::PemObject};
 use svc_ingest::signing::{self, SigningKey};
-use svc_sandbox::Identity;
+use svc_testkit::{ActiveAgent, FakeAgent, MANUAL, Site, machine, token};
 use tonic::Code;
 
-use super::{Enrolled, Wire, admitted};
-use crate::{
-    agents::{AUTO, FakeAgent, MANUAL, machine, token},
-    harness::Site,
-};
+use super::{AgentConnection, Enrolled, admitted};
 
-/// Somebody who holds the site's signing key and makes of it what they like.
+/// An attacker with the signing key of the site, who signs any header and claims.
 struct Forger {
     pair: KeyPair,
     kid: String,
@@ -63,7 +59,7 @@ impl Forger {
         Ok(joined(&text, &signature))
     }
 
-    /// The public key in the forms that a verifier might take for a shared secret.
+    /// The public key in the forms that a verifier might use as an HMAC secret.
     fn public_keys(&self) -> Result<[Vec<u8>; 3]> {
         let public = self.pair.public_key();
         let spki: PublicKeyX509Der<'_> = public.as_der()?;
@@ -146,7 +142,7 @@ fn with_other_headers(forger: &Forger, claims: &str) -> Result<Vec<String>> {
         .collect()
 }
 
-/// Claims that are not exactly ours, signed as they should be.
+/// Other claims than the service issues, with a valid signature.
 fn with_other_claims(forger: &Forger, sub: &str, exp: i64) -> Result<Vec<String>> {
     let claims = [
         format!(r#"{{"sub":"{sub}","iss":"svc-ingest"}}"#),
@@ -172,7 +168,7 @@ fn with_other_claims(forger: &Forger, sub: &str, exp: i64) -> Result<Vec<String>
         .collect()
 }
 
-/// A good JWT, in another form.
+/// A valid JWT in another form.
 fn of_other_forms(good: &str) -> Vec<String> {
     let parts: Vec<&str> = good.split('.').collect();
     let (header, claims, signature) = (parts[0], parts[1], parts[2]);
@@ -192,10 +188,10 @@ fn of_other_forms(good: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn no_jwt_but_ours_opens_a_stream_and_none_is_told_why() -> Result<()> {
+async fn a_forged_jwt_opens_no_stream_and_all_get_the_same_message() -> Result<()> {
     let mut enrolled = Enrolled::new().await?;
     let forger = Forger::at(&enrolled.site)?;
-    let sub = enrolled.agent_id.clone();
+    let sub = enrolled.active.id.clone();
     let exp = Timestamp::now().as_second() + 3600;
     let claims = format!(r#"{{"sub":"{sub}","iss":"svc-ingest","exp":{exp}}}"#);
     let foreign = tempfile::tempdir()?;
@@ -204,69 +200,54 @@ async fn no_jwt_but_ours_opens_a_stream_and_none_is_told_why() -> Result<()> {
         by_other_algorithms(&forger, &claims)?,
         with_other_headers(&forger, &claims)?,
         with_other_claims(&forger, &sub, exp)?,
-        of_other_forms(&enrolled.jwt),
+        of_other_forms(&enrolled.active.jwt),
         vec![foreign.sign(&sub, Timestamp::now())?.text],
     ];
     let mut messages = std::collections::BTreeSet::new();
     for jwt in forged.concat() {
-        let refused = enrolled.wire.heartbeat_with_jwt(&jwt).await?;
-        assert_eq!(
-            (refused.code, refused.reason.as_str()),
-            (Code::Unauthenticated, "JWT_INVALID"),
-            "{jwt}"
-        );
+        let refused = enrolled.connection.heartbeat_with_jwt(&jwt).await?;
+        refused.assert(Code::Unauthenticated, "JWT_INVALID");
         messages.insert(refused.message);
     }
     assert_eq!(messages.len(), 1, "one text for all: {messages:?}");
 
     let control = forger.signed(&forger.header("RS256", ""), &claims)?;
-    let end = enrolled.wire.heartbeat_with_jwt(&control).await?;
+    let end = enrolled.connection.heartbeat_with_jwt(&control).await?;
     assert!(admitted(&end), "the forger can make a good one: {end:?}");
     Ok(())
 }
 
 #[tokio::test]
-async fn an_expired_jwt_is_told_so() -> Result<()> {
+async fn an_expired_jwt_is_refused_as_expired() -> Result<()> {
     let mut enrolled = Enrolled::new().await?;
     let forger = Forger::at(&enrolled.site)?;
-    let (sub, now) = (enrolled.agent_id.clone(), Timestamp::now().as_second());
+    let (sub, now) = (enrolled.active.id.clone(), Timestamp::now().as_second());
     for exp in [now - 60, 0, -1, i64::MIN] {
         let claims = format!(r#"{{"sub":"{sub}","iss":"svc-ingest","exp":{exp}}}"#);
         let jwt = forger.signed(&forger.header("RS256", ""), &claims)?;
-        let refused = enrolled.wire.heartbeat_with_jwt(&jwt).await?;
-        assert_eq!(
-            (refused.code, refused.reason.as_str()),
-            (Code::Unauthenticated, "JWT_EXPIRED"),
-            "{exp}"
-        );
+        let refused = enrolled.connection.heartbeat_with_jwt(&jwt).await?;
+        refused.assert(Code::Unauthenticated, "JWT_EXPIRED");
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn another_agents_jwt_is_useless_without_its_key() -> Result<()> {
+async fn the_jwt_of_another_agent_is_useless_without_its_key() -> Result<()> {
     let mut enrolled = Enrolled::new().await?;
-    let other = FakeAgent::on(machine(2))?;
-    let secret = token(&enrolled.site, AUTO).await?;
-    let theirs = other.register(enrolled.instance.grpc, &secret).await?;
-    let theirs = theirs.credential.context("a JWT")?.jwt;
-    let thief = FakeAgent {
-        identity: Identity::self_signed("agent")?,
-        ..other
-    };
-    let mut thief = Wire::open(&enrolled.instance, thief).await?;
-    for (who, wire) in [("an agent", &mut enrolled.wire), ("a stranger", &mut thief)] {
-        let refused = wire.heartbeat_with_jwt(&theirs).await?;
-        assert_eq!(
-            (refused.code, refused.reason.as_str()),
-            (Code::Unauthenticated, "KEY_MISMATCH"),
-            "{who}"
-        );
+    let other = ActiveAgent::new(&enrolled.site, enrolled.instance.grpc, 2).await?;
+    let thief = FakeAgent::on(machine(2))?;
+    let mut thief = AgentConnection::open(&enrolled.instance, thief).await?;
+    for (_who, connection) in [
+        ("an agent", &mut enrolled.connection),
+        ("a stranger", &mut thief),
+    ] {
+        let refused = connection.heartbeat_with_jwt(&other.jwt).await?;
+        refused.assert(Code::Unauthenticated, "KEY_MISMATCH");
     }
     Ok(())
 }
 
-/// The JWTs are good: it is the agent's status that refuses.
+/// The JWTs are valid; the status of the agent refuses them.
 #[tokio::test]
 async fn only_an_active_agent_opens_a_stream() -> Result<()> {
     let site = Site::new().await?;
@@ -275,7 +256,7 @@ async fn only_an_active_agent_opens_a_stream() -> Result<()> {
     let secret = token(&site, MANUAL).await?;
     let id = agent.register(instance.grpc, &secret).await?.agent_id;
     let jwt = site_key(&site)?.sign(&id, Timestamp::now())?.text;
-    let mut wire = Wire::open(&instance, agent).await?;
+    let mut connection = AgentConnection::open(&instance, agent).await?;
     let denied = |reason| Some((Code::PermissionDenied, reason));
     for (change, expected) in [
         ("SELECT", denied("AGENT_PENDING")),
@@ -286,7 +267,7 @@ async fn only_an_active_agent_opens_a_stream() -> Result<()> {
         ("DELETE", Some((Code::NotFound, ""))),
     ] {
         site.psql(&format!("{change} FROM agents")).await?;
-        let end = wire.heartbeat_with_jwt(&jwt).await?;
+        let end = connection.heartbeat_with_jwt(&jwt).await?;
         match expected {
             Some(expected) => assert_eq!((end.code, end.reason.as_str()), expected, "{change}"),
             None => assert!(admitted(&end), "{change}: {end:?}"),

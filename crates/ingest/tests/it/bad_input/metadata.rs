@@ -1,4 +1,4 @@
-//! Headers of a heartbeat call that are not one `authorization: Bearer <jwt>`.
+//! Heartbeat calls without exactly one `authorization: Bearer <jwt>`.
 
 use anyhow::Result;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -9,7 +9,7 @@ use super::{Enrolled, HEARTBEAT, admitted, authorization};
 #[tokio::test]
 async fn a_stream_needs_exactly_one_bearer_token() -> Result<()> {
     let mut enrolled = Enrolled::new().await?;
-    let jwt = enrolled.jwt.clone();
+    let jwt = enrolled.active.jwt.clone();
     let bearer = format!("Bearer {jwt}").into_bytes();
     let [no_space, basic, junk] = [
         format!("Bearer{jwt}").into_bytes(),
@@ -27,7 +27,10 @@ async fn a_stream_needs_exactly_one_bearer_token() -> Result<()> {
         (&[&basic], "JWT_INVALID"),
         (&[&junk], "JWT_INVALID"),
     ] {
-        let refused = enrolled.wire.heartbeat(authorization(values)?).await?;
+        let refused = enrolled
+            .connection
+            .heartbeat(authorization(values)?)
+            .await?;
         assert_eq!(
             (refused.code, refused.reason.as_str()),
             (Code::Unauthenticated, reason),
@@ -41,16 +44,16 @@ async fn a_stream_needs_exactly_one_bearer_token() -> Result<()> {
     for scheme in ["Bearer", "bearer", "BEARER", "bEaReR"] {
         let value = format!("{scheme} {jwt}");
         let headers = authorization(&[value.as_bytes()])?;
-        let end = enrolled.wire.heartbeat(headers).await?;
+        let end = enrolled.connection.heartbeat(headers).await?;
         assert!(admitted(&end), "{scheme}: {end:?}");
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn what_nobody_asked_for_is_ignored() -> Result<()> {
+async fn unknown_headers_are_ignored() -> Result<()> {
     let mut enrolled = Enrolled::new().await?;
-    let bearer = format!("Bearer {}", enrolled.jwt);
+    let bearer = format!("Bearer {}", enrolled.active.jwt);
     for (name, value) in [
         ("x-junk", &b"\xff\xfe\x80"[..]),
         ("x-junk-bin", b"this is not base64!"),
@@ -62,7 +65,7 @@ async fn what_nobody_asked_for_is_ignored() -> Result<()> {
             HeaderName::from_static(name),
             HeaderValue::from_bytes(value)?,
         );
-        let end = enrolled.wire.heartbeat(headers).await?;
+        let end = enrolled.connection.heartbeat(headers).await?;
         assert!(admitted(&end), "{name}: {end:?}");
     }
     Ok(())
@@ -70,7 +73,7 @@ async fn what_nobody_asked_for_is_ignored() -> Result<()> {
 
 /// HTTP itself refuses them (431), before gRPC sees the call.
 #[tokio::test]
-async fn headers_over_8_kib_are_refused_and_the_connection_goes_on() -> Result<()> {
+async fn headers_over_8_kib_are_refused_and_the_connection_stays_usable() -> Result<()> {
     let mut enrolled = Enrolled::new().await?;
     for (values, name) in [(1, "authorization"), (300, "x-many")] {
         let mut headers = HeaderMap::new();
@@ -81,11 +84,11 @@ async fn headers_over_8_kib_are_refused_and_the_connection_goes_on() -> Result<(
                 HeaderValue::from_str(&value)?,
             );
         }
-        let connection = &mut enrolled.wire.connection;
+        let connection = &mut enrolled.connection.connection;
         let answer = connection.ask(HEARTBEAT, headers, vec![]).await;
         let refused = answer.map_or(true, |headers| !headers.contains_key("grpc-status"));
         assert!(refused, "{name}");
-        enrolled.wire.still_works().await?;
+        enrolled.connection.assert_usable().await?;
     }
     Ok(())
 }

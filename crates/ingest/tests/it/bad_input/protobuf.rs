@@ -1,15 +1,12 @@
-//! Messages that do not decode, or decode to what the contract does not allow.
+//! Messages that do not decode, or that the contract does not allow.
 
 use anyhow::Result;
 use prost::Message;
 use svc_proto::v1::{AgentInfo, HostFacts, RegisterRequest};
+use svc_testkit::{AUTO, FakeAgent, Site, machine, token};
 use tonic::Code;
 
-use super::{Wire, framed, framed_as};
-use crate::{
-    agents::{AUTO, FakeAgent, machine, token},
-    harness::Site,
-};
+use super::{AgentConnection, framed, framed_as};
 
 const MALFORMED: (Code, &str) = (Code::InvalidArgument, "MALFORMED_REQUEST");
 const TOO_LARGE: (Code, &str) = (Code::ResourceExhausted, "MESSAGE_TOO_LARGE");
@@ -33,7 +30,7 @@ fn bytes(field: u8, value: &[u8]) -> Vec<u8> {
     [&[tag(field, BYTES), length][..], value].concat()
 }
 
-/// Groups of an unknown field, each in the one before.
+/// Nested groups of an unknown field.
 fn groups(depth: usize) -> Vec<u8> {
     let (begin, end) = (tag(15, GROUP), tag(15, END_GROUP));
     [vec![begin; depth], vec![end; depth]].concat()
@@ -46,8 +43,8 @@ fn undecodable(good: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("no message", vec![]),
         ("a string as a varint", framed(&[tag(1, VARINT), 1])),
-        ("wire type 6", also(&[tag(14, 6), 1])),
-        ("wire type 7", also(&[tag(14, 7), 1])),
+        ("connection type 6", also(&[tag(14, 6), 1])),
+        ("connection type 7", also(&[tag(14, 7), 1])),
         ("field 0", also(&[tag(0, VARINT), 1])),
         ("a truncated varint", also(&[tag(14, VARINT), 0x80])),
         (
@@ -88,7 +85,7 @@ fn undecodable(good: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Messages that decode, with something in them that is missing or out of bounds.
+/// Messages that decode but have a missing or invalid field.
 fn out_of_bounds(good: &RegisterRequest) -> Vec<(&'static str, RegisterRequest)> {
     let host = |change: fn(&mut HostFacts)| {
         let mut request = good.clone();
@@ -143,13 +140,13 @@ fn out_of_bounds(good: &RegisterRequest) -> Vec<(&'static str, RegisterRequest)>
 }
 
 #[tokio::test]
-async fn a_malformed_message_is_refused_and_its_connection_goes_on() -> Result<()> {
+async fn a_malformed_message_is_refused_and_its_connection_stays_usable() -> Result<()> {
     let site = Site::new().await?;
     let instance = site.instance().start().await?;
     let agent = FakeAgent::on(machine(1))?;
     let good = agent.request(&token(&site, AUTO).await?);
     let encoded = good.encode_to_vec();
-    let mut wire = Wire::open(&instance, agent).await?;
+    let mut connection = AgentConnection::open(&instance, agent).await?;
 
     let decodable = out_of_bounds(&good);
     let decodable = decodable
@@ -164,27 +161,27 @@ async fn a_malformed_message_is_refused_and_its_connection_goes_on() -> Result<(
         .map(|(what, body)| (what, body, MALFORMED))
         .chain(too_large.map(|(what, body)| (what, body, TOO_LARGE)));
     for (what, body, expected) in all {
-        let refused = wire.register(body).await?;
+        let refused = connection.register(body).await?;
         assert_eq!(
             (refused.code, refused.reason.as_str()),
             expected,
             "{what}: {}",
             refused.message
         );
-        wire.still_works().await?;
+        connection.assert_usable().await?;
     }
-    assert_eq!(site.psql("SELECT count(*) FROM agents").await?, "0");
-    assert_eq!(wire.register(framed(&encoded)).await?.code, Code::Ok);
+    site.expect("SELECT count(*) FROM agents", "0").await?;
+    assert_eq!(connection.register(framed(&encoded)).await?.code, Code::Ok);
     Ok(())
 }
 
 #[tokio::test]
-async fn what_a_later_version_adds_is_ignored() -> Result<()> {
+async fn fields_of_a_later_version_are_ignored() -> Result<()> {
     let site = Site::new().await?;
     let instance = site.instance().start().await?;
     let agent = FakeAgent::on(machine(1))?;
     let good = agent.request(&token(&site, AUTO).await?).encode_to_vec();
-    let mut wire = Wire::open(&instance, agent).await?;
+    let mut connection = AgentConnection::open(&instance, agent).await?;
     let inside_the_host = bytes(2, &bytes(14, b"new"));
     for more in [
         &[tag(14, VARINT), 0xff, 0x7f][..],
@@ -194,9 +191,8 @@ async fn what_a_later_version_adds_is_ignored() -> Result<()> {
         &groups(50),
         &inside_the_host,
     ] {
-        let end = wire.register(framed(&[&good, more].concat())).await?;
+        let end = connection.register(framed(&[&good, more].concat())).await?;
         assert_eq!(end.code, Code::Ok, "{more:?}: {}", end.message);
     }
-    assert_eq!(site.psql("SELECT count(*) FROM agents").await?, "1");
-    Ok(())
+    site.expect("SELECT count(*) FROM agents", "1").await
 }

@@ -1,9 +1,9 @@
 //! `svc-ingest agent`.
 
 use anyhow::Result;
+use svc_testkit::{Site, assert_contains};
 
-use super::{agent, complaint, done, each, id, json, rival, run};
-use crate::harness::Site;
+use super::{agent, conflicting_agent, failure_of, id, json, members, output_of, run};
 
 const STATUSES: &str = "SELECT string_agg(status, ' ' ORDER BY id) FROM agents";
 
@@ -12,21 +12,21 @@ async fn agents_are_listed_with_their_columns_and_filtered() -> Result<()> {
     let site = Site::new().await?;
     let one = agent(&site, '1', "web-1", r#"{"site": "berlin", "env": "prod"}"#).await?;
     agent(&site, '2', "web-2", r#"{"site": "oslo"}"#).await?;
-    done(&site, &["agent", "approve", &one]).await?;
+    output_of(&site, &["agent", "approve", &one]).await?;
     let list = json(&site, &["agent", "list"]).await?;
     assert_eq!(
-        each(&list, "status"),
+        members(&list, "status"),
         ["pending", "active"],
-        "who waits comes first"
+        "pending agents come first"
     );
-    assert_eq!(each(&list, "presence"), ["offline", "offline"]);
+    assert_eq!(members(&list, "presence"), ["offline", "offline"]);
     let waiting = &list[0];
     assert_eq!(waiting["id"], id('a', '2'));
     assert_eq!(waiting["pending_reason"], "approval");
     assert_eq!(waiting["key"].as_str().map(str::len), Some(64));
     let key = site.psql("SELECT encode(sha256('2'), 'hex')").await?;
     assert_eq!(waiting["key"], key);
-    let table = done(&site, &["agent", "list"]).await?;
+    let table = output_of(&site, &["agent", "list"]).await?;
     assert!(
         table.contains(&key[..16]) && !table.contains(&key[..17]),
         "{table}"
@@ -40,7 +40,7 @@ async fn agents_are_listed_with_their_columns_and_filtered() -> Result<()> {
         (&["--hostname", "web-2"], &["web-2"]),
     ] {
         let list = json(&site, &[&["agent", "list"], filter].concat()).await?;
-        assert_eq!(each(&list, "hostname"), hosts, "{filter:?}");
+        assert_eq!(members(&list, "hostname"), hosts, "{filter:?}");
     }
     let wrong = run(&site, &["agent", "list", "--status", "asleep"]).await?;
     assert_eq!(wrong.code, Some(2));
@@ -48,7 +48,7 @@ async fn agents_are_listed_with_their_columns_and_filtered() -> Result<()> {
 }
 
 #[tokio::test]
-async fn an_agent_is_named_by_id_key_or_host_and_never_guessed() -> Result<()> {
+async fn an_agent_is_found_by_id_key_or_host_and_an_ambiguous_name_is_refused() -> Result<()> {
     let site = Site::new().await?;
     let one = agent(&site, '1', "web-1", "{}").await?;
     agent(&site, '2', "twin", "{}").await?;
@@ -67,72 +67,71 @@ async fn an_agent_is_named_by_id_key_or_host_and_never_guessed() -> Result<()> {
         );
     }
     for name in ["1111", "twin"] {
-        let several = complaint(&site, 1, &["agent", "show", name]).await?;
-        assert!(
-            several.contains("fits several agents") && several.contains(&other),
-            "{several}"
-        );
+        let several = failure_of(&site, 1, &["agent", "show", name]).await?;
+        assert_contains(&several, "fits several agents");
+        assert_contains(&several, &other);
     }
     for name in ["111", &key[..7], "web", "", "%", "1111a%"] {
-        let nobody = complaint(&site, 1, &["agent", "show", name]).await?;
-        assert!(nobody.contains("svc-ingest agent list"), "{nobody}");
+        let unknown = failure_of(&site, 1, &["agent", "show", name]).await?;
+        assert_contains(&unknown, "svc-ingest agent list");
     }
     Ok(())
 }
 
 #[tokio::test]
-async fn decisions_are_recorded_with_who_and_why() -> Result<()> {
+async fn decisions_are_recorded_with_actor_and_reason() -> Result<()> {
     let site = Site::new().await?;
     let one = agent(&site, '1', "web-1", "{}").await?;
-    done(
+    output_of(
         &site,
         &[
             "agent", "approve", &one, "--actor", "ben", "--reason", "seen it",
         ],
     )
     .await?;
-    done(&site, &["agent", "revoke", &one]).await?;
-    done(&site, &["agent", "reopen", &one]).await?;
-    done(&site, &["agent", "reject", &one, "--reason", "not ours"]).await?;
+    output_of(&site, &["agent", "revoke", &one]).await?;
+    output_of(&site, &["agent", "reopen", &one]).await?;
+    output_of(&site, &["agent", "reject", &one, "--reason", "not ours"]).await?;
     let shown = json(&site, &["agent", "show", &one]).await?;
-    let told =
-        ["to_status", "actor", "reason", "db_user"].map(|member| each(&shown["events"], member));
+    let events =
+        ["to_status", "actor", "reason", "db_user"].map(|member| members(&shown["events"], member));
     assert_eq!(
-        told[0],
+        events[0],
         ["pending", "active", "revoked", "pending", "rejected"]
     );
-    assert_eq!(told[1], ["null", "ben", "ann", "ann", "ann"]);
-    assert_eq!(told[2], ["approval", "seen it", "null", "null", "not ours"]);
-    assert_eq!(told[3], ["svc"; 5]);
-    assert_eq!(shown["facts"]["hostname"], "web-1");
-    let table = done(&site, &["agent", "show", &one]).await?;
-    let key = site.psql("SELECT encode(sha256('1'), 'hex')").await?;
-    assert!(
-        table.contains(&key) && table.contains("active -> revoked"),
-        "{table}"
+    assert_eq!(events[1], ["null", "ben", "ann", "ann", "ann"]);
+    assert_eq!(
+        events[2],
+        ["approval", "seen it", "null", "null", "not ours"]
     );
+    assert_eq!(events[3], ["svc"; 5]);
+    assert_eq!(shown["facts"]["hostname"], "web-1");
+    let table = output_of(&site, &["agent", "show", &one]).await?;
+    let key = site.psql("SELECT encode(sha256('1'), 'hex')").await?;
+    assert_contains(&table, &key);
+    assert_contains(&table, "active -> revoked");
     Ok(())
 }
 
 #[tokio::test]
-async fn a_decision_that_cannot_be_says_what_to_do_instead() -> Result<()> {
+async fn an_impossible_decision_names_the_possible_one() -> Result<()> {
     let site = Site::new().await?;
     let one = agent(&site, '1', "web-1", "{}").await?;
-    let wrong = complaint(&site, 1, &["agent", "revoke", &one]).await?;
-    assert!(wrong.contains("reject it instead"), "{wrong}");
-    done(&site, &["agent", "approve", &one]).await?;
-    let wrong = complaint(&site, 1, &["agent", "approve", &one]).await?;
+    let wrong = failure_of(&site, 1, &["agent", "revoke", &one]).await?;
+    assert_contains(&wrong, "reject it instead");
+    output_of(&site, &["agent", "approve", &one]).await?;
+    let wrong = failure_of(&site, 1, &["agent", "approve", &one]).await?;
     assert!(wrong.ends_with("is active, not pending"), "{wrong}");
-    let wrong = complaint(&site, 1, &["agent", "reject", &one]).await?;
-    assert!(wrong.contains("revoke it instead"), "{wrong}");
-    done(&site, &["agent", "revoke", &one]).await?;
-    let wrong = complaint(&site, 1, &["agent", "approve", &one]).await?;
-    assert!(wrong.contains("reopen it first"), "{wrong}");
+    let wrong = failure_of(&site, 1, &["agent", "reject", &one]).await?;
+    assert_contains(&wrong, "revoke it instead");
+    output_of(&site, &["agent", "revoke", &one]).await?;
+    let wrong = failure_of(&site, 1, &["agent", "approve", &one]).await?;
+    assert_contains(&wrong, "reopen it first");
     Ok(())
 }
 
 #[tokio::test]
-async fn of_several_each_has_its_outcome_and_one_failure_is_exit_code_1() -> Result<()> {
+async fn each_of_several_agents_has_its_outcome_and_one_failure_is_exit_code_1() -> Result<()> {
     let site = Site::new().await?;
     let one = agent(&site, '1', "web-1", "{}").await?;
     agent(&site, '2', "web-2", "{}").await?;
@@ -145,14 +144,17 @@ async fn of_several_each_has_its_outcome_and_one_failure_is_exit_code_1() -> Res
     .await?;
     assert_eq!(ended.code, Some(1));
     let outcomes: serde_json::Value = serde_json::from_str(&ended.stdout)?;
-    assert_eq!(each(&outcomes, "status"), ["active", "null", "active"]);
-    assert_eq!(each(&outcomes, "name"), [one.as_str(), "nobody", "web-2"]);
+    assert_eq!(members(&outcomes, "status"), ["active", "null", "active"]);
+    assert_eq!(
+        members(&outcomes, "name"),
+        [one.as_str(), "nobody", "web-2"]
+    );
     assert!(
         outcomes[1]["error"]
             .as_str()
             .is_some_and(|error| error.contains("no agent"))
     );
-    assert_eq!(site.psql(STATUSES).await?, "active active");
+    site.expect(STATUSES, "active active").await?;
     let ended = run(&site, &["agent", "revoke", "nobody", "web-2"]).await?;
     assert_eq!(ended.code, Some(1));
     assert!(
@@ -160,26 +162,22 @@ async fn of_several_each_has_its_outcome_and_one_failure_is_exit_code_1() -> Res
         "{}",
         ended.stdout
     );
-    assert!(
-        ended.stderr.contains("no agent is called \"nobody\""),
-        "{}",
-        ended.stderr
-    );
+    assert_contains(&ended.stderr, "no agent is called \"nobody\"");
     Ok(())
 }
 
 #[tokio::test]
-async fn all_pending_needs_a_yes_and_keeps_to_its_label() -> Result<()> {
+async fn all_pending_needs_yes_and_respects_the_label() -> Result<()> {
     let site = Site::new().await?;
     agent(&site, '1', "web-1", r#"{"site": "berlin"}"#).await?;
     agent(&site, '2', "web-2", r#"{"site": "oslo"}"#).await?;
     agent(&site, '3', "web-3", r#"{"site": "oslo"}"#).await?;
     for verb in ["approve", "reject"] {
-        let refused = complaint(&site, 2, &["agent", verb, "--all-pending"]).await?;
-        assert!(refused.contains("--yes"), "{refused}");
+        let refused = failure_of(&site, 2, &["agent", verb, "--all-pending"]).await?;
+        assert_contains(&refused, "--yes");
     }
-    assert_eq!(site.psql(STATUSES).await?, "pending pending pending");
-    done(
+    site.expect(STATUSES, "pending pending pending").await?;
+    output_of(
         &site,
         &[
             "agent",
@@ -191,9 +189,9 @@ async fn all_pending_needs_a_yes_and_keeps_to_its_label() -> Result<()> {
         ],
     )
     .await?;
-    assert_eq!(site.psql(STATUSES).await?, "pending active active");
-    done(&site, &["agent", "reject", "--all-pending", "--yes"]).await?;
-    assert_eq!(site.psql(STATUSES).await?, "rejected active active");
+    site.expect(STATUSES, "pending active active").await?;
+    output_of(&site, &["agent", "reject", "--all-pending", "--yes"]).await?;
+    site.expect(STATUSES, "rejected active active").await?;
     assert_eq!(
         json(&site, &["agent", "approve", "--all-pending", "--yes"]).await?,
         serde_json::json!([])
@@ -212,27 +210,25 @@ async fn all_pending_needs_a_yes_and_keeps_to_its_label() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_conflict_asks_what_is_meant_and_all_pending_leaves_it() -> Result<()> {
+async fn a_conflict_needs_an_explicit_choice_and_all_pending_skips_it() -> Result<()> {
     let site = Site::new().await?;
     let old = agent(&site, '1', "web-1", "{}").await?;
-    done(&site, &["agent", "approve", &old]).await?;
-    let new = rival(&site, '2', &old).await?;
+    output_of(&site, &["agent", "approve", &old]).await?;
+    let new = conflicting_agent(&site, '2', &old).await?;
     agent(&site, '3', "web-3", "{}").await?;
-    let refused = complaint(&site, 1, &["agent", "approve", &new]).await?;
+    let refused = failure_of(&site, 1, &["agent", "approve", &new]).await?;
     assert!(
         refused.contains("--replace") && refused.contains("--new-host") && refused.contains(&old),
         "{refused}"
     );
     let all = run(&site, &["agent", "approve", "--all-pending", "--yes"]).await?;
     assert_eq!(all.code, Some(1));
-    assert_eq!(site.psql(STATUSES).await?, "active pending active");
-    let table = done(&site, &["agent", "list"]).await?;
-    assert!(table.contains("conflict with 1111a000"), "{table}");
-    let table = done(&site, &["agent", "show", &new]).await?;
-    assert!(
-        table.contains(&old) && table.contains("--new-host"),
-        "{table}"
-    );
+    site.expect(STATUSES, "active pending active").await?;
+    let table = output_of(&site, &["agent", "list"]).await?;
+    assert_contains(&table, "conflict with 1111a000");
+    let table = output_of(&site, &["agent", "show", &new]).await?;
+    assert_contains(&table, &old);
+    assert_contains(&table, "--new-host");
     Ok(())
 }
 
@@ -240,49 +236,45 @@ async fn a_conflict_asks_what_is_meant_and_all_pending_leaves_it() -> Result<()>
 async fn replacing_keeps_the_host_and_revokes_the_old_agent() -> Result<()> {
     let site = Site::new().await?;
     let old = agent(&site, '1', "web-1", "{}").await?;
-    done(&site, &["agent", "approve", &old]).await?;
-    let new = rival(&site, '2', &old).await?;
+    output_of(&site, &["agent", "approve", &old]).await?;
+    let new = conflicting_agent(&site, '2', &old).await?;
     let outcome = json(&site, &["agent", "approve", &new, "--replace"]).await?;
     assert_eq!(outcome[0]["host_id"], id('b', '1'));
-    assert_eq!(site.psql(STATUSES).await?, "revoked active");
-    assert_eq!(site.psql("SELECT count(*) FROM hosts").await?, "1");
+    site.expect(STATUSES, "revoked active").await?;
+    site.expect("SELECT count(*) FROM hosts", "1").await?;
     let why = format!("SELECT decided_by, decision_reason FROM agents WHERE id = '{old}'");
-    assert_eq!(site.psql(&why).await?, format!("ann|superseded by {new}"));
-    Ok(())
+    site.expect(&why, &format!("ann|superseded by {new}")).await
 }
 
 #[tokio::test]
-async fn a_new_host_leaves_the_old_agent_in_peace() -> Result<()> {
+async fn approval_as_a_new_host_leaves_the_old_agent_active() -> Result<()> {
     let site = Site::new().await?;
     let old = agent(&site, '1', "web-1", r#"{"site": "oslo"}"#).await?;
-    done(&site, &["agent", "approve", &old]).await?;
-    let new = rival(&site, '2', &old).await?;
+    output_of(&site, &["agent", "approve", &old]).await?;
+    let new = conflicting_agent(&site, '2', &old).await?;
     let outcome = json(&site, &["agent", "approve", &new, "--new-host"]).await?;
     assert_ne!(outcome[0]["host_id"], id('b', '1'));
-    assert_eq!(site.psql(STATUSES).await?, "active active");
+    site.expect(STATUSES, "active active").await?;
     let hosts = "SELECT count(*), count(DISTINCT hostname), count(DISTINCT labels) FROM hosts";
-    assert_eq!(site.psql(hosts).await?, "2|1|1");
+    site.expect(hosts, "2|1|1").await?;
     let known = "SELECT count(DISTINCT host_id), count(DISTINCT value) FROM host_identifiers";
-    assert_eq!(site.psql(known).await?, "2|1");
-    Ok(())
+    site.expect(known, "2|1").await
 }
 
 #[tokio::test]
 async fn a_clone_is_listed_with_its_origin_and_with_its_own_name() -> Result<()> {
     let site = Site::new().await?;
     let origin = agent(&site, '1', "web-1", "{}").await?;
-    let clone = rival(&site, '2', &origin).await?;
+    let clone = conflicting_agent(&site, '2', &origin).await?;
     site.psql(&format!(
         "UPDATE agents SET pending_reason = 'clone', conflict_with = NULL, cloned_from = '{origin}',
                            facts = facts || '{{\"hostname\": \"copy\"}}' WHERE id = '{clone}'"
     ))
     .await?;
     let list = json(&site, &["agent", "list", "--hostname", "copy"]).await?;
-    assert_eq!(each(&list, "cloned_from"), [origin]);
-    let table = done(&site, &["agent", "list"]).await?;
-    assert!(
-        table.contains("clone of 1111a000") && table.contains("copy"),
-        "{table}"
-    );
+    assert_eq!(members(&list, "cloned_from"), [origin]);
+    let table = output_of(&site, &["agent", "list"]).await?;
+    assert_contains(&table, "clone of 1111a000");
+    assert_contains(&table, "copy");
     Ok(())
 }

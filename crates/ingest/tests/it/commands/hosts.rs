@@ -1,25 +1,25 @@
 //! `svc-ingest host`.
 
 use anyhow::Result;
+use svc_testkit::{Site, assert_contains};
 
-use super::{agent, complaint, done, each, id, json, rival};
-use crate::harness::Site;
+use super::{agent, conflicting_agent, failure_of, id, json, members, output_of};
 
 #[tokio::test]
-async fn hosts_are_listed_and_shown_with_what_they_are_known_by() -> Result<()> {
+async fn hosts_are_listed_and_shown_with_their_identifiers() -> Result<()> {
     let site = Site::new().await?;
     let one = agent(&site, '1', "web-1", r#"{"site": "berlin"}"#).await?;
     agent(&site, '2', "web-2", "{}").await?;
-    done(&site, &["agent", "approve", &one]).await?;
-    rival(&site, '3', &one).await?;
+    output_of(&site, &["agent", "approve", &one]).await?;
+    conflicting_agent(&site, '3', &one).await?;
     let list = json(&site, &["host", "list"]).await?;
-    assert_eq!(each(&list, "hostname"), ["web-1", "web-2"]);
+    assert_eq!(members(&list, "hostname"), ["web-1", "web-2"]);
     assert_eq!(
-        each(&list, "presence"),
+        members(&list, "presence"),
         ["offline", "null"],
         "of the active agent"
     );
-    assert_eq!(each(&list, "agent_id"), [one.as_str(), "null"]);
+    assert_eq!(members(&list, "agent_id"), [one.as_str(), "null"]);
     assert_eq!(list[0]["memory_total_bytes"], 8_589_934_592_i64);
     assert_eq!(
         list[0]["cpu_percent"],
@@ -31,31 +31,29 @@ async fn hosts_are_listed_and_shown_with_what_they_are_known_by() -> Result<()> 
         (&2.into(), &1.into())
     );
     let labelled = json(&site, &["host", "list", "--label", "site=berlin"]).await?;
-    assert_eq!(each(&labelled, "hostname"), ["web-1"]);
+    assert_eq!(members(&labelled, "hostname"), ["web-1"]);
 
     let shown = json(&site, &["host", "show", "web-1"]).await?;
     assert_eq!(shown["id"], id('b', '1'));
-    assert_eq!(each(&shown["identifiers"], "kind"), ["machine"]);
-    assert_eq!(each(&shown["agents"], "status"), ["pending", "active"]);
-    let table = done(&site, &["host", "show", "1111"]).await?;
-    assert!(
-        table.contains("site=berlin") && table.contains("conflict with"),
-        "{table}"
-    );
-    let nobody = complaint(&site, 1, &["host", "show", "web"]).await?;
-    assert!(nobody.contains("svc-ingest host list"), "{nobody}");
+    assert_eq!(members(&shown["identifiers"], "kind"), ["machine"]);
+    assert_eq!(members(&shown["agents"], "status"), ["pending", "active"]);
+    let table = output_of(&site, &["host", "show", "1111"]).await?;
+    assert_contains(&table, "site=berlin");
+    assert_contains(&table, "conflict with");
+    let missing = failure_of(&site, 1, &["host", "show", "web"]).await?;
+    assert_contains(&missing, "svc-ingest host list");
     Ok(())
 }
 
 #[tokio::test]
-async fn retiring_a_host_ends_its_agents_after_a_yes() -> Result<()> {
+async fn retiring_a_host_needs_yes_and_revokes_its_agents() -> Result<()> {
     let site = Site::new().await?;
     let one = agent(&site, '1', "web-1", "{}").await?;
-    done(&site, &["agent", "approve", &one]).await?;
-    rival(&site, '2', &one).await?;
+    output_of(&site, &["agent", "approve", &one]).await?;
+    conflicting_agent(&site, '2', &one).await?;
     agent(&site, '3', "web-3", "{}").await?;
-    let refused = complaint(&site, 2, &["host", "retire", "web-1"]).await?;
-    assert!(refused.contains("--yes"), "{refused}");
+    let refused = failure_of(&site, 2, &["host", "retire", "web-1"]).await?;
+    assert_contains(&refused, "--yes");
     let retired = json(
         &site,
         &["host", "retire", "web-1", "--yes", "--reason", "sold"],
@@ -64,14 +62,14 @@ async fn retiring_a_host_ends_its_agents_after_a_yes() -> Result<()> {
     assert_eq!(retired["agents_ended"], 2);
     assert!(retired["retired_at"].is_string());
     let statuses = "SELECT string_agg(status, ' ' ORDER BY id) FROM agents";
-    assert_eq!(site.psql(statuses).await?, "revoked rejected pending");
+    site.expect(statuses, "revoked rejected pending").await?;
     let why = "SELECT DISTINCT decided_by, decision_reason FROM agents WHERE status <> 'pending'";
-    assert_eq!(site.psql(why).await?, "ann|sold");
+    site.expect(why, "ann|sold").await?;
     assert_eq!(
-        each(&json(&site, &["host", "list"]).await?, "hostname"),
+        members(&json(&site, &["host", "list"]).await?, "hostname"),
         ["web-3"]
     );
     let all = json(&site, &["host", "list", "--retired"]).await?;
-    assert_eq!(each(&all, "hostname"), ["web-1", "web-3"]);
+    assert_eq!(members(&all, "hostname"), ["web-1", "web-3"]);
     Ok(())
 }

@@ -1,11 +1,11 @@
-//! INGEST_WEB_ROLE: granted by `migrate` and by `serve`; what it holds is the store's to test.
+//! INGEST_WEB_ROLE, which `migrate` and `serve` grant. The tests of the store check its privileges.
 
 use anyhow::Result;
+use svc_testkit::{Site, assert_contains};
 
 use super::command;
-use crate::harness::Site;
 
-/// Whether the role may decide; roles belong to the whole server, so each test has its own.
+/// Whether the role may decide. Roles belong to the whole server, so each test has its own.
 async fn may_decide(site: &Site, role: &str) -> Result<bool> {
     let sql = format!(
         "SELECT has_function_privilege('{role}', 'approve_agent(uuid, text, text, text)', 'EXECUTE')"
@@ -33,7 +33,7 @@ async fn migrate_grants_the_role() -> Result<()> {
 }
 
 #[tokio::test]
-async fn serve_grants_the_role_only_where_it_may_migrate() -> Result<()> {
+async fn serve_grants_the_role_only_if_it_may_migrate() -> Result<()> {
     let site = Site::new().await?;
     site.psql("CREATE ROLE web_of_serve").await?;
     let serve = |auto: &str| {
@@ -41,7 +41,7 @@ async fn serve_grants_the_role_only_where_it_may_migrate() -> Result<()> {
             .set("INGEST_WEB_ROLE", "web_of_serve")
             .set("INGEST_AUTO_MIGRATE", auto)
     };
-    let mut verifying = serve("false").start().await?;
+    let verifying = serve("false").start().await?;
     verifying.stop().await?;
     assert!(
         verifying.logs().contains("lacks grants"),
@@ -65,7 +65,7 @@ async fn a_role_that_does_not_exist_is_a_problem_of_its_variable() -> Result<()>
         let ended = process.set("INGEST_WEB_ROLE", "no_such_role").run().await?;
         assert_eq!(ended.code, Some(2), "{}", ended.stderr);
         let problem = "svc-ingest: INGEST_WEB_ROLE: there is no PostgreSQL role \"no_such_role\"";
-        assert!(ended.stderr.contains(problem), "{}", ended.stderr);
+        assert_contains(&ended.stderr, problem);
     }
     Ok(())
 }

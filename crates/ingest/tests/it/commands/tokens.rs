@@ -2,12 +2,12 @@
 
 use anyhow::{Context, Result};
 use svc_ingest::enrol::EnrolmentToken;
+use svc_testkit::{Site, assert_contains};
 
-use super::{agent, complaint, done, each, json, run};
-use crate::harness::Site;
+use super::{agent, failure_of, json, members, output_of, run};
 
 #[tokio::test]
-async fn a_token_is_made_with_careful_defaults_and_shown_once() -> Result<()> {
+async fn a_token_has_safe_defaults_and_its_secret_is_shown_once() -> Result<()> {
     let site = Site::new().await?;
     let made = json(&site, &["token", "create"]).await?;
     let secret = made["token"].as_str().context("the secret")?;
@@ -24,7 +24,7 @@ async fn a_token_is_made_with_careful_defaults_and_shown_once() -> Result<()> {
         assert_eq!(made[member], value, "{member}");
     }
     let week = "SELECT expires_at = created_at + interval '7 days' FROM enrolment_tokens";
-    assert_eq!(site.psql(week).await?, "t");
+    site.expect(week, "t").await?;
     let shown = json(
         &site,
         &["token", "show", made["id"].as_str().context("id")?],
@@ -36,12 +36,12 @@ async fn a_token_is_made_with_careful_defaults_and_shown_once() -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_secret_stands_nowhere_in_the_database() -> Result<()> {
+async fn the_secret_of_a_token_is_not_in_the_database() -> Result<()> {
     let site = Site::new().await?;
-    let text = done(&site, &["token", "create", "--label", "rack 4"]).await?;
+    let text = output_of(&site, &["token", "create", "--label", "rack 4"]).await?;
     let secret = text.lines().next().context("a line")?;
     assert!(EnrolmentToken::parse(secret).is_ok(), "{text}");
-    assert!(text.contains("shown once"), "{text}");
+    assert_contains(&text, "shown once");
     let tables = "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p')";
     let mut dump = String::new();
     for table in site.psql(tables).await?.lines() {
@@ -56,7 +56,7 @@ async fn the_secret_stands_nowhere_in_the_database() -> Result<()> {
 }
 
 #[tokio::test]
-async fn every_choice_of_creation_is_recorded() -> Result<()> {
+async fn every_option_of_a_new_token_is_recorded() -> Result<()> {
     let site = Site::new().await?;
     let arguments = [
         "token",
@@ -78,19 +78,16 @@ async fn every_choice_of_creation_is_recorded() -> Result<()> {
     ];
     let ended = run(&site, &arguments).await?;
     assert_eq!(ended.code, Some(0));
-    assert!(
-        ended.stderr.contains("warning: anyone with this token"),
-        "{}",
-        ended.stderr
-    );
+    assert_contains(&ended.stderr, "warning: anyone with this token");
     let row = "SELECT label, max_uses, expires_at IS NULL, auto_approve, allow_reinstall, labels, created_by FROM enrolment_tokens";
-    assert_eq!(
-        site.psql(row).await?,
-        r#"rack 4|50|t|t|t|{"env": "prod", "site": "berlin", "tier": "web"}|ben"#
-    );
+    site.expect(
+        row,
+        r#"rack 4|50|t|t|t|{"env": "prod", "site": "berlin", "tier": "web"}|ben"#,
+    )
+    .await?;
     let list = json(&site, &["token", "list"]).await?;
     assert_eq!(list[0]["labels"]["site"], "berlin");
-    let table = done(&site, &["token", "list"]).await?;
+    let table = output_of(&site, &["token", "list"]).await?;
     assert!(
         table.contains("0/50") && table.contains("never") && table.contains("auto, reinstall"),
         "{table}"
@@ -114,11 +111,8 @@ async fn wrong_usage_is_refused_with_2() -> Result<()> {
         let ended = run(&site, &[&["token", "create"], arguments].concat()).await?;
         assert_eq!(ended.code, Some(2), "{arguments:?}: {ended:?}");
     }
-    assert_eq!(
-        site.psql("SELECT count(*) FROM enrolment_tokens").await?,
-        "0"
-    );
-    Ok(())
+    site.expect("SELECT count(*) FROM enrolment_tokens", "0")
+        .await
 }
 
 #[tokio::test]
@@ -126,7 +120,7 @@ async fn a_token_is_named_by_id_prefix_label_or_itself() -> Result<()> {
     let site = Site::new().await?;
     let made = json(&site, &["token", "create", "--label", "one"]).await?;
     for label in ["two", "two"] {
-        done(&site, &["token", "create", "--label", label]).await?;
+        output_of(&site, &["token", "create", "--label", label]).await?;
     }
     let id = made["id"].as_str().context("id")?;
     let secret = made["token"].as_str().context("token")?;
@@ -137,29 +131,29 @@ async fn a_token_is_named_by_id_prefix_label_or_itself() -> Result<()> {
             "{name}"
         );
     }
-    let several = complaint(&site, 1, &["token", "show", "two"]).await?;
+    let several = failure_of(&site, 1, &["token", "show", "two"]).await?;
     assert_eq!(several.matches("(two, active)").count(), 2, "{several}");
-    let nobody = complaint(&site, 1, &["token", "revoke", "three"]).await?;
-    assert!(nobody.contains("svc-ingest token list"), "{nobody}");
+    let missing = failure_of(&site, 1, &["token", "revoke", "three"]).await?;
+    assert_contains(&missing, "svc-ingest token list");
     let unknown = EnrolmentToken::generate()?;
-    let unknown = complaint(&site, 1, &["token", "show", unknown.expose()]).await?;
+    let unknown = failure_of(&site, 1, &["token", "show", unknown.expose()]).await?;
     assert!(!unknown.contains("svc_enr_"), "{unknown}");
     Ok(())
 }
 
 #[tokio::test]
-async fn revoking_a_token_ends_its_agents_only_when_asked() -> Result<()> {
+async fn revoking_a_token_revokes_its_agents_only_on_request() -> Result<()> {
     let site = Site::new().await?;
     let made = json(&site, &["token", "create"]).await?;
     let id = made["id"].as_str().context("id")?;
     let active = agent(&site, '1', "web-1", "{}").await?;
     agent(&site, '2', "web-2", "{}").await?;
     agent(&site, '3', "web-3", "{}").await?;
-    done(&site, &["agent", "approve", &active]).await?;
+    output_of(&site, &["agent", "approve", &active]).await?;
     let adopt = format!("UPDATE agents SET token_id = '{id}' WHERE id::text < '3333'");
     site.psql(&adopt).await?;
     let shown = json(&site, &["token", "show", id]).await?;
-    assert_eq!(each(&shown["agents"], "hostname"), ["web-2", "web-1"]);
+    assert_eq!(members(&shown["agents"], "hostname"), ["web-2", "web-1"]);
 
     let first = json(&site, &["token", "revoke", id, "--actor", "ben"]).await?;
     assert_eq!(
@@ -169,17 +163,16 @@ async fn revoking_a_token_ends_its_agents_only_when_asked() -> Result<()> {
     assert_eq!(first["agents_ended"], 0);
     let again = json(&site, &["token", "revoke", id, "--revoke-agents"]).await?;
     assert_eq!(again["agents_ended"], 2);
-    assert_eq!(again["revoked_by"], "ben", "who was first stays on record");
+    assert_eq!(again["revoked_by"], "ben", "the first revocation is kept");
     let statuses = "SELECT string_agg(status, ' ' ORDER BY id) FROM agents";
-    assert_eq!(site.psql(statuses).await?, "revoked rejected pending");
-    Ok(())
+    site.expect(statuses, "revoked rejected pending").await
 }
 
 #[tokio::test]
-async fn a_list_that_is_cut_says_so() -> Result<()> {
+async fn a_truncated_list_says_that_it_is() -> Result<()> {
     let site = Site::new().await?;
     for _ in 0..3 {
-        done(&site, &["token", "create"]).await?;
+        output_of(&site, &["token", "create"]).await?;
     }
     let cut = run(
         &site,
@@ -188,9 +181,9 @@ async fn a_list_that_is_cut_says_so() -> Result<()> {
     .await?;
     let list: serde_json::Value = serde_json::from_str(&cut.stdout)?;
     assert_eq!(list.as_array().map(Vec::len), Some(2));
-    assert!(cut.stderr.contains("--limit"), "{}", cut.stderr);
-    let table = done(&site, &["token", "list", "--limit", "2"]).await?;
-    assert!(table.contains("only the first 2 are shown"), "{table}");
+    assert_contains(&cut.stderr, "--limit");
+    let table = output_of(&site, &["token", "list", "--limit", "2"]).await?;
+    assert_contains(&table, "only the first 2 are shown");
     let whole = run(&site, &["token", "list", "--limit", "3"]).await?;
     assert!(!whole.stdout.contains("only the first"), "{}", whole.stdout);
     Ok(())

@@ -1,4 +1,4 @@
-//! Getting into a NATS that does not let everybody in.
+//! Authentication and TLS of NATS.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use nkeys::KeyPair;
 use serde_json::json;
 use svc_ingest::queue::{Queue, QueueSettings};
 use svc_sandbox::{Authority, Nats, NatsOptions};
+use svc_testkit::PATIENCE;
 use tokio::time::timeout;
 
 use super::{agent, parcel, settings, settle, take};
-use crate::harness::PATIENCE;
 
 async fn guarded(arguments: &[&str]) -> Result<Nats> {
     let arguments = arguments.iter().map(Into::into).collect();
@@ -22,14 +22,14 @@ async fn guarded(arguments: &[&str]) -> Result<Nats> {
     .await
 }
 
-/// Whether it opens at once: who is refused waits.
+/// Whether the queue opens in time. A refused connection is retried forever.
 async fn opens(settings: &QueueSettings) -> bool {
     let opened = timeout(Duration::from_secs(2), Queue::open(settings)).await;
     opened.is_ok_and(|opened| opened.is_ok())
 }
 
 #[tokio::test]
-async fn credentials_stand_in_the_url_as_nats_users_write_them() -> Result<()> {
+async fn credentials_in_the_url_are_used() -> Result<()> {
     let by_name = guarded(&["--user", "svc", "--pass", "p@ss"]).await?;
     let by_token = guarded(&["--auth", "t0ken"]).await?;
     for (nats, credentials, good) in [
@@ -48,7 +48,7 @@ async fn credentials_stand_in_the_url_as_nats_users_write_them() -> Result<()> {
 }
 
 #[tokio::test]
-async fn tls_trusts_the_given_certificates_alone() -> Result<()> {
+async fn tls_trusts_only_the_given_certificates() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let authority = Authority::new("NATS CA")?;
     let (certificate, key) = authority
@@ -69,16 +69,13 @@ async fn tls_trusts_the_given_certificates_alone() -> Result<()> {
     .await?;
     let url = format!("tls://localhost:{}", nats.port());
     let mut settings = settings(&url)?;
-    assert!(
-        !opens(&settings).await,
-        "nobody on this machine vouches for it"
-    );
+    assert!(!opens(&settings).await, "its authority is unknown");
     settings.nats_ca = Some(ca);
     assert!(opens(&settings).await);
     Ok(())
 }
 
-/// A claim as NATS knows it: what is said of `subject`, signed by `issuer`.
+/// A NATS claim about `subject`, signed by `issuer`.
 fn claim(issuer: &KeyPair, subject: &KeyPair, nats: serde_json::Value) -> Result<String> {
     let encoded = |json: serde_json::Value| URL_SAFE_NO_PAD.encode(json.to_string());
     let header = encoded(json!({"typ": "JWT", "alg": "ed25519-nkey"}));
@@ -92,7 +89,7 @@ fn claim(issuer: &KeyPair, subject: &KeyPair, nats: serde_json::Value) -> Result
 }
 
 #[tokio::test]
-async fn a_credentials_file_lets_in_where_nats_demands_one() -> Result<()> {
+async fn a_credentials_file_is_used_where_nats_requires_one() -> Result<()> {
     let (operator, account, user) = (
         KeyPair::new_operator(),
         KeyPair::new_account(),
@@ -155,7 +152,7 @@ async fn a_credentials_file_lets_in_where_nats_demands_one() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_credentials_file_that_is_none_is_named() -> Result<()> {
+async fn the_error_of_a_bad_credentials_file_names_it() -> Result<()> {
     let nats = Nats::start(NatsOptions::default()).await?;
     let file = tempfile::NamedTempFile::new()?;
     std::fs::write(file.path(), "not credentials")?;

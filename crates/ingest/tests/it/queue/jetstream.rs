@@ -1,5 +1,5 @@
-//! What JetStream adds to the contract: other processes, kills, and streams that
-//! somebody else has made.
+//! What JetStream adds to the contract: several processes, kills, and streams that an operator has
+//! created.
 
 use std::time::Duration;
 
@@ -11,15 +11,17 @@ use async_nats::jetstream::{
 };
 use svc_ingest::queue::{BATCH, Batch, Queue, SHARDS};
 use svc_sandbox::{Nats, NatsOptions};
+use svc_testkit::{PATIENCE, eventually};
 use tokio::time::{Instant, timeout};
 
-use super::{A_WHILE, METRICS, agent, open, parcel, settings, settle, small_stream, strays, take};
-use crate::harness::{PATIENCE, eventually};
+use super::{
+    A_WHILE, METRICS, agent, open, parcel, settings, settle, small_stream, take, unexpected,
+};
 
 const DEAD: &str = "SVC_INGEST_DEAD_LETTERS";
 
-/// Consumers that give up on a message after a second, as an operator may have made them.
-async fn impatient(nats: &Nats) -> Result<jetstream::Context> {
+/// Consumers whose acknowledgement deadline is a second, as an operator might create them.
+async fn short_ack_wait(nats: &Nats) -> Result<jetstream::Context> {
     let context = small_stream(nats, 1 << 20).await?;
     let stream = context.get_stream(METRICS).await?;
     for shard in 0..SHARDS {
@@ -36,9 +38,9 @@ async fn impatient(nats: &Nats) -> Result<jetstream::Context> {
 }
 
 #[tokio::test]
-async fn what_a_dead_consumer_had_in_its_hands_comes_to_another() -> Result<()> {
+async fn unsettled_deliveries_of_a_dead_consumer_go_to_another() -> Result<()> {
     let nats = Nats::start(NatsOptions::default()).await?;
-    impatient(&nats).await?;
+    short_ack_wait(&nats).await?;
     let dead = open(&nats).await?;
     for number in 1..=10 {
         dead.push(parcel(agent(number), 1, 1)).await;
@@ -53,23 +55,23 @@ async fn what_a_dead_consumer_had_in_its_hands_comes_to_another() -> Result<()> 
 }
 
 #[tokio::test]
-async fn what_is_held_comes_to_nobody_else() -> Result<()> {
+async fn a_held_delivery_goes_to_no_other_consumer() -> Result<()> {
     let nats = Nats::start(NatsOptions::default()).await?;
-    impatient(&nats).await?;
+    short_ack_wait(&nats).await?;
     let queue = open(&nats).await?;
     queue.push(parcel(agent(1), 1, 1)).await;
     let taken = take(&mut queue.receivers(), 1).await?;
     let mut others = open(&nats).await?.receivers();
     for _ in 0..5 {
         taken[0].receipt.hold().await;
-        assert_eq!(strays(&mut others[..1]).await, []);
+        assert_eq!(unexpected(&mut others[..1]).await, []);
     }
     settle(taken).await;
     Ok(())
 }
 
 #[tokio::test]
-async fn several_processes_share_a_shard_and_none_gets_what_another_has() -> Result<()> {
+async fn several_consumers_share_a_shard_and_each_delivery_goes_to_one() -> Result<()> {
     let nats = Nats::start(NatsOptions::default()).await?;
     let queues = [open(&nats).await?, open(&nats).await?];
     for number in 1..=50 {
@@ -96,7 +98,7 @@ async fn several_processes_share_a_shard_and_none_gets_what_another_has() -> Res
 }
 
 #[tokio::test]
-async fn nothing_that_was_pushed_is_lost_when_nats_is_killed_and_started_again() -> Result<()> {
+async fn no_pushed_parcel_is_lost_when_nats_is_killed_and_restarted() -> Result<()> {
     let mut nats = Nats::start(NatsOptions::default()).await?;
     let queue = open(&nats).await?;
     for seq in 1..=50 {
@@ -112,7 +114,7 @@ async fn nothing_that_was_pushed_is_lost_when_nats_is_killed_and_started_again()
         }
     });
     tokio::time::sleep(A_WHILE).await;
-    assert!(!later.is_finished(), "nobody has it");
+    assert!(!later.is_finished(), "NATS is down");
     nats.start_again().await?;
     timeout(PATIENCE, later).await??;
     let taken = take(&mut queue.receivers(), 100).await?;
@@ -126,7 +128,7 @@ async fn nothing_that_was_pushed_is_lost_when_nats_is_killed_and_started_again()
 }
 
 #[tokio::test]
-async fn a_parcel_that_is_pushed_twice_over_one_stream_is_one_and_over_two_is_two() -> Result<()> {
+async fn a_parcel_pushed_twice_is_deduplicated_within_one_epoch() -> Result<()> {
     let nats = Nats::start(NatsOptions::default()).await?;
     let queue = open(&nats).await?;
     let once = parcel(agent(1), 1, 5);
@@ -141,13 +143,12 @@ async fn a_parcel_that_is_pushed_twice_over_one_stream_is_one_and_over_two_is_tw
     assert_ne!(tickets[0], tickets[2]);
     let mut receivers = queue.receivers();
     settle(take(&mut receivers, 2).await?).await;
-    assert_eq!(strays(&mut receivers).await, []);
+    assert_eq!(unexpected(&mut receivers).await, []);
     Ok(())
 }
 
 #[tokio::test]
-async fn a_stream_with_other_settings_is_an_error_that_names_them_and_is_left_alone() -> Result<()>
-{
+async fn a_stream_with_other_settings_is_an_error_and_stays_unchanged() -> Result<()> {
     for (change, named) in [
         (
             (|config: &mut Config| config.discard = DiscardPolicy::Old) as fn(&mut Config),
@@ -196,7 +197,7 @@ async fn a_stream_with_other_settings_is_an_error_that_names_them_and_is_left_al
 }
 
 #[tokio::test]
-async fn a_message_that_is_not_ours_is_a_dead_letter() -> Result<()> {
+async fn an_undecodable_message_becomes_a_dead_letter() -> Result<()> {
     let nats = Nats::start(NatsOptions::default()).await?;
     let queue = open(&nats).await?;
     let context = jetstream::new(async_nats::connect(nats.url()).await?);
@@ -221,8 +222,8 @@ async fn a_message_that_is_not_ours_is_a_dead_letter() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_queue_waits_for_a_nats_that_is_away() -> Result<()> {
-    let port = crate::harness::own_port()?;
+async fn opening_the_queue_waits_for_nats() -> Result<()> {
+    let port = svc_sandbox::free_port()?;
     let settings = settings(&format!("nats://127.0.0.1:{port}"))?;
     let opening = tokio::spawn(async move { Queue::open(&settings).await });
     tokio::time::sleep(A_WHILE).await;

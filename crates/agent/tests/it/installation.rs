@@ -1,0 +1,198 @@
+//! An installed agent: a data folder and a machine of its own. It runs in this process with shorter
+//! waits, or as the real binary.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use svc_agent::{
+    agent::{Agent, AgentError, Surroundings},
+    caller::Facts,
+    config::{Config, Flags},
+    recorder::Recorder,
+    status::{self, Status},
+    timing::Timing,
+};
+use svc_testkit::{PATIENCE, Program, Site, Tables, eventually, machine};
+use tempfile::TempDir;
+use tokio::{task::JoinHandle, time::timeout};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// Shorter waits in the same proportions; the wait of an hour stays an hour.
+pub fn quick() -> Timing {
+    Timing {
+        backoff_first: Duration::from_millis(100),
+        backoff_most: Duration::from_secs(1),
+        settled: Duration::from_secs(5),
+        replaced: Duration::from_secs(2),
+        status: Duration::from_millis(50),
+        backfill: Duration::from_millis(100),
+        ..Timing::default()
+    }
+}
+
+/// An installation of the agent.
+#[derive(Debug)]
+pub struct Installed {
+    folder: TempDir,
+    pub addresses: Vec<SocketAddr>,
+    pub token: String,
+    pub ca_cert_file: PathBuf,
+    pub surroundings: Surroundings,
+    pub settings: Vec<(&'static str, String)>,
+}
+
+impl Installed {
+    /// Installs it on the machine of this number, with the certificate of the site's instances.
+    pub fn new(site: &Site, number: u32, addresses: &[SocketAddr], token: &str) -> Result<Self> {
+        Ok(Self {
+            folder: tempfile::tempdir()?,
+            addresses: addresses.to_vec(),
+            token: token.into(),
+            ca_cert_file: site.path("server.crt"),
+            surroundings: Surroundings {
+                facts: Facts::Given(Box::new(machine(number))),
+                timing: quick(),
+                ..Surroundings::default()
+            },
+            settings: Vec::new(),
+        })
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.folder.path().join("agent")
+    }
+
+    /// Copies the data folder to another machine.
+    pub fn cloned(&self, site: &Site, number: u32) -> Result<Self> {
+        let copy = Self::new(site, number, &self.addresses, &self.token)?;
+        copy_folder(&self.path(), &copy.path())?;
+        Ok(copy)
+    }
+
+    pub fn config(&self) -> Result<Config> {
+        let addresses: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
+        let mut values = vec![
+            ("ingest_address", addresses.join(",")),
+            ("ca_cert_file", self.ca_cert_file.display().to_string()),
+            ("enrolment_token", self.token.clone()),
+            ("data_dir", self.path().display().to_string()),
+        ];
+        values.extend(self.settings.clone());
+        let flags = Flags {
+            file: None,
+            values: values.into_iter().collect(),
+        };
+        Ok(Config::read(&flags, &|_| None)?)
+    }
+
+    /// The real binary, with these arguments and the settings of this installation.
+    pub fn process(&self, arguments: &[&str]) -> Result<Program> {
+        let addresses: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
+        let variables = [
+            ("SVC_AGENT_INGEST_ADDRESS", addresses.join(",").into()),
+            (
+                "SVC_AGENT_CA_CERT_FILE",
+                self.ca_cert_file.clone().into_os_string(),
+            ),
+            ("SVC_AGENT_ENROLMENT_TOKEN", self.token.clone().into()),
+            ("SVC_AGENT_DATA_DIR", self.path().into_os_string()),
+        ];
+        let program = Program::named("svc-agent")?;
+        Ok(program.arguments(arguments).environment(variables))
+    }
+
+    pub fn start(&self) -> Result<Running> {
+        let agent = Agent::open(self.config()?, self.surroundings.clone())?;
+        let recorder = agent.recorder();
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(agent.run(stop.clone()));
+        Ok(Running {
+            recorder,
+            stop: stop.drop_guard(),
+            task,
+        })
+    }
+
+    /// What `svc-agent status` reads.
+    pub fn status(&self) -> Result<Status> {
+        status::read(&self.path())?.context("no status yet")
+    }
+
+    pub async fn status_becomes(&self, what: &str, is: impl Fn(&Status) -> bool) -> Result<()> {
+        eventually(what, async || self.status().is_ok_and(|status| is(&status)))
+            .await
+            .with_context(|| format!("{:?}", self.status()))
+    }
+
+    pub async fn connected(&self) -> Result<()> {
+        self.status_becomes("the agent is connected", |status| {
+            status.connection.connected
+        })
+        .await
+    }
+}
+
+/// A running agent; dropping it asks it to stop.
+#[derive(Debug)]
+pub struct Running {
+    pub recorder: Arc<Recorder>,
+    stop: DropGuard,
+    task: JoinHandle<Result<(), AgentError>>,
+}
+
+impl Running {
+    /// Asks it to stop, and waits until it has.
+    pub async fn stop(self) -> Result<()> {
+        self.stop.disarm().cancel();
+        let ended = timeout(PATIENCE, self.task).await;
+        Ok(ended.context("the agent did not stop")???)
+    }
+
+    /// Ends it as a crash does, and waits until its folder is free.
+    pub async fn kill(self) -> Result<()> {
+        self.task.abort();
+        let ended = self.task.await;
+        ensure!(
+            ended.is_err_and(|error| error.is_cancelled()),
+            "it had ended"
+        );
+        Ok(())
+    }
+}
+
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_folder(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
+}
+
+/// The id of the only agent.
+pub async fn agent_id(site: &Site) -> Result<String> {
+    site.psql("SELECT id FROM agents").await
+}
+
+pub async fn approve(site: &Site, agent: &str) -> Result<()> {
+    let sql = format!("SELECT approve_agent('{agent}', 'test')");
+    site.psql(&sql).await.map(drop)
+}
+
+/// Fails unless every agent's books balance and no sample is stored twice.
+pub async fn books_balance(site: &Site) -> Result<()> {
+    let tables = Tables::of(&site.database_url()).await?;
+    ensure!(tables.faults() == 0, "{tables:?}");
+    Ok(())
+}

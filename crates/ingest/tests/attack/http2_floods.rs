@@ -1,0 +1,524 @@
+//! HTTP/2 floods, whose frames are cheap to send and expensive to serve: the service sends GOAWAY
+//! or throttles, and other clients are served as before.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Result, ensure};
+use socket2::SockRef;
+use svc_testkit::{Latencies, ServiceProcess, Site, Usage, metric};
+use tokio::{
+    io::{AsyncRead, AsyncWriteExt, ReadHalf, split},
+    net::TcpStream,
+    task::JoinSet,
+    time::{Instant, interval, sleep, timeout, timeout_at},
+};
+use tokio_rustls::client::TlsStream;
+
+use crate::{
+    http2_frames::{self, CHECK, Received, call, check, frame, reset, settings, window_update},
+    witness::Witness,
+};
+
+const ATTACKERS: usize = 4;
+/// Small, so that the bytes written are about the bytes that the server has read.
+const SEND_BUFFER: usize = 16 * 1024;
+/// The rate of a throttled connection, after a burst of 2000 frames.
+const FRAMES_PER_SECOND: f64 = 512.0;
+/// The most bytes of a frame in a throttled flood.
+const SMALL_FRAME: f64 = 32.0;
+/// Bytes that the kernels buffer for a connection that nobody reads.
+const BUFFERED: f64 = 512.0 * 1024.0;
+/// Frames in one write.
+const BURST: usize = 200;
+
+struct Flood {
+    name: &'static str,
+    /// Sent once, after the preface and empty settings.
+    open: fn() -> Vec<u8>,
+    /// Sent repeatedly.
+    again: fn(&mut Streams) -> Vec<u8>,
+    answer: Answer,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Goaway,
+    Throttle,
+}
+
+/// The numbers of the streams that a client opens.
+struct Streams(u32);
+
+impl Streams {
+    fn next(&mut self) -> u32 {
+        self.0 += 2;
+        self.0
+    }
+}
+
+const FLOODS: &[Flood] = &[
+    Flood {
+        name: "rapid reset",
+        open: Vec::new,
+        again: |streams| {
+            burst(|| {
+                let stream = streams.next();
+                [call(stream, CHECK), reset(stream)].concat()
+            })
+        },
+        answer: Answer::Goaway,
+    },
+    Flood {
+        name: "rapid reset, one at a time",
+        open: Vec::new,
+        again: |streams| {
+            let stream = streams.next();
+            [check(stream), reset(stream)].concat()
+        },
+        answer: Answer::Goaway,
+    },
+    Flood {
+        name: "MadeYouReset, window overflow",
+        open: Vec::new,
+        again: |streams| {
+            burst(|| {
+                let stream = streams.next();
+                [call(stream, CHECK), window_update(stream, 0x7fff_ffff)].concat()
+            })
+        },
+        answer: Answer::Goaway,
+    },
+    Flood {
+        name: "MadeYouReset, window update of 0",
+        open: Vec::new,
+        again: |streams| {
+            let stream = streams.next();
+            [call(stream, CHECK), window_update(stream, 0)].concat()
+        },
+        answer: Answer::Goaway,
+    },
+    Flood {
+        name: "MadeYouReset, data after the end",
+        open: Vec::new,
+        again: |streams| {
+            let stream = streams.next();
+            [check(stream), frame(http2_frames::DATA, 0, stream, &[0])].concat()
+        },
+        answer: Answer::Goaway,
+    },
+    Flood {
+        name: "MadeYouReset, depends on itself",
+        open: Vec::new,
+        again: |streams| {
+            burst(|| {
+                let stream = streams.next();
+                let itself = [&stream.to_be_bytes()[..], &[16]].concat();
+                let priority = frame(http2_frames::PRIORITY, 0, stream, &itself);
+                [call(stream, CHECK), priority].concat()
+            })
+        },
+        answer: Answer::Goaway,
+    },
+    Flood {
+        name: "more streams than allowed",
+        open: Vec::new,
+        again: |streams| burst(|| call(streams.next(), CHECK)),
+        answer: Answer::Goaway,
+    },
+    Flood {
+        name: "CONTINUATION",
+        open: || frame(http2_frames::HEADERS, 0, 1, &[]),
+        again: |_| {
+            burst(|| {
+                frame(
+                    http2_frames::CONTINUATION,
+                    0,
+                    1,
+                    &http2_frames::header("x", "y"),
+                )
+            })
+        },
+        answer: Answer::Goaway,
+    },
+    Flood {
+        name: "HPACK bomb",
+        open: || {
+            let entry = [
+                vec![0x40],
+                http2_frames::string("x"),
+                http2_frames::string(&"y".repeat(4000)),
+            ]
+            .concat();
+            let block = [http2_frames::call_headers(CHECK), entry].concat();
+            frame(
+                http2_frames::HEADERS,
+                http2_frames::END_HEADERS | http2_frames::END_STREAM,
+                1,
+                &block,
+            )
+        },
+        again: |streams| {
+            let newest_entry = 0x80 | 62;
+            let block = [
+                http2_frames::call_headers(CHECK),
+                vec![newest_entry; 16_000],
+            ]
+            .concat();
+            frame(
+                http2_frames::HEADERS,
+                http2_frames::END_HEADERS,
+                streams.next(),
+                &block,
+            )
+        },
+        answer: Answer::Goaway,
+    },
+    Flood {
+        name: "empty DATA",
+        open: || call(1, CHECK),
+        again: |_| burst(|| frame(http2_frames::DATA, 0, 1, &[])),
+        answer: Answer::Goaway,
+    },
+    Flood {
+        name: "PING",
+        open: Vec::new,
+        again: |_| burst(|| frame(http2_frames::PING, 0, 0, &[7; 8])),
+        answer: Answer::Throttle,
+    },
+    Flood {
+        name: "PING answers to nothing",
+        open: Vec::new,
+        again: |_| burst(|| frame(http2_frames::PING, http2_frames::ACK, 0, &[7; 8])),
+        answer: Answer::Throttle,
+    },
+    Flood {
+        name: "SETTINGS",
+        open: Vec::new,
+        again: |_| burst(|| settings(&[])),
+        answer: Answer::Throttle,
+    },
+    Flood {
+        name: "SETTINGS, table and window sizes",
+        open: || call(1, CHECK),
+        again: |_| {
+            burst(|| {
+                [
+                    settings(&[(1, 0), (4, 0)]),
+                    settings(&[(1, 65_536), (4, 0x7fff_0000)]),
+                ]
+                .concat()
+            })
+        },
+        answer: Answer::Throttle,
+    },
+    Flood {
+        name: "PRIORITY",
+        open: Vec::new,
+        again: |_| burst(|| frame(http2_frames::PRIORITY, 0, 5, &[0, 0, 0, 3, 16])),
+        answer: Answer::Throttle,
+    },
+    Flood {
+        name: "WINDOW_UPDATE",
+        open: || call(1, CHECK),
+        again: |_| burst(|| window_update(1, 1)),
+        answer: Answer::Throttle,
+    },
+    Flood {
+        name: "unknown frames",
+        open: Vec::new,
+        again: |_| burst(|| frame(http2_frames::UNKNOWN, 0, 0, &[])),
+        answer: Answer::Throttle,
+    },
+];
+
+fn burst(frames: impl FnMut() -> Vec<u8>) -> Vec<u8> {
+    std::iter::repeat_with(frames)
+        .take(BURST)
+        .flatten()
+        .collect()
+}
+
+/// What all attackers sent and received.
+#[derive(Debug, Default)]
+struct Tally {
+    connections: AtomicU64,
+    written: AtomicU64,
+    goaways: Mutex<BTreeMap<String, u64>>,
+}
+
+impl Tally {
+    async fn read(&self, mut stream: ReadHalf<TlsStream<TcpStream>>) {
+        while let Ok(received) = Received::read(&mut stream).await {
+            if let Some(goaway) = received.goaway() {
+                let mut goaways = self.goaways.lock().expect("no panic holds it");
+                *goaways.entry(goaway).or_default() += 1;
+            }
+        }
+    }
+
+    fn connections(&self) -> u64 {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    fn goaways(&self) -> BTreeMap<String, u64> {
+        self.goaways.lock().expect("no panic holds it").clone()
+    }
+}
+
+/// Floods until the deadline, with a new connection after each loss.
+async fn attack(address: SocketAddr, flood: &'static Flood, until: Instant, tally: Arc<Tally>) {
+    while Instant::now() < until {
+        let Ok(stream) = http2_frames::open_http2(address, &[]).await else {
+            sleep(Duration::from_millis(10)).await;
+            continue;
+        };
+        tally.connections.fetch_add(1, Ordering::Relaxed);
+        drop(SockRef::from(stream.get_ref().0).set_send_buffer_size(SEND_BUFFER));
+        let (reader, mut writer) = split(stream);
+        let reading = {
+            let tally = tally.clone();
+            tokio::spawn(async move { tally.read(reader).await })
+        };
+        let writing = async {
+            let mut streams = Streams(1);
+            writer.write_all(&(flood.open)()).await?;
+            loop {
+                let frames = (flood.again)(&mut streams);
+                writer.write_all(&frames).await?;
+                writer.flush().await?;
+                let written = frames.len() as u64;
+                tally.written.fetch_add(written, Ordering::Relaxed);
+            }
+        };
+        let _: Result<std::io::Result<()>, _> = timeout_at(until, writing).await;
+        drop(timeout(Duration::from_millis(200), reading).await);
+    }
+}
+
+/// The effect of a flood on the service.
+struct Effect {
+    tally: Arc<Tally>,
+    /// Growth of memory at its peak, in MiB.
+    growth: u64,
+    cores: f64,
+    requests: f64,
+    witness: Latencies,
+}
+
+async fn run_flood(
+    process: &ServiceProcess,
+    flood: &'static Flood,
+    length: Duration,
+) -> Result<Effect> {
+    let before = Usage::of(process.pid())?.resident_mib();
+    let requests = metric(process.http, "requests_total").await?;
+    let tally = Arc::new(Tally::default());
+    let witness = Witness::agent(process.grpc);
+    let until = Instant::now() + length;
+    let attackers: JoinSet<()> = (0..ATTACKERS)
+        .map(|_| attack(process.grpc, flood, until, tally.clone()))
+        .collect();
+    let watching = watch_memory(process, attackers);
+    let (peak, cores) = Usage::cores(process.pid(), watching).await?;
+    let witness = witness.finish()?;
+    let reached = metric(process.http, "requests_total").await? - requests;
+    Ok(Effect {
+        tally,
+        growth: peak?.saturating_sub(before),
+        cores,
+        requests: reached - witness.count() as f64,
+        witness,
+    })
+}
+
+/// The peak memory of the process while `tasks` run.
+async fn watch_memory(process: &ServiceProcess, mut tasks: JoinSet<()>) -> Result<u64> {
+    let mut tick = interval(Duration::from_millis(100));
+    let mut peak = 0;
+    loop {
+        tokio::select! {
+            _ = tick.tick() => peak = peak.max(Usage::of(process.pid())?.resident_mib()),
+            ended = tasks.join_next() => match ended {
+                Some(ended) => ended?,
+                None => return Ok(peak),
+            },
+        }
+    }
+}
+
+impl Effect {
+    fn print(&self, flood: &Flood) {
+        println!(
+            "{:34} {:8} | {:5} connections, {:7} KiB sent, {:7} requests reached a handler | {:4.2} cores, +{} MiB | agent {} | {:?}",
+            flood.name,
+            format!("{:?}", flood.answer),
+            self.tally.connections(),
+            self.tally.written() / 1024,
+            self.requests,
+            self.cores,
+            self.growth,
+            self.witness,
+            self.tally.goaways(),
+        );
+    }
+
+    /// Faults on any machine.
+    fn faults(&self, flood: &Flood, length: Duration) -> Vec<String> {
+        let connections = self.tally.connections();
+        let goaways = self.tally.goaways().values().sum::<u64>();
+        let frames = 2000.0 + FRAMES_PER_SECOND * length.as_secs_f64();
+        let tokens = ATTACKERS as f64 * frames;
+        let taken = tokens * SMALL_FRAME + connections as f64 * BUFFERED;
+        let throttled = (self.tally.written() as f64) < taken;
+        let bound = tokens + connections as f64 * 200.0;
+        faults(
+            flood,
+            [
+                (flood.answer != Answer::Goaway || goaways > 0, "no GOAWAY"),
+                (
+                    flood.answer != Answer::Throttle || throttled,
+                    "not throttled",
+                ),
+                (self.requests < bound, "too many requests reached a handler"),
+                (self.growth < 64, "memory grew by 64 MiB and more"),
+            ],
+        )
+    }
+
+    /// Violations of the figures in docs/reliability.md, on an idle machine.
+    fn violations(&self, flood: &Flood) -> Vec<String> {
+        let frugal = flood.answer != Answer::Throttle || self.cores < 0.5;
+        let prompt = self.witness.quantile(0.99) < Duration::from_secs(1);
+        faults(
+            flood,
+            [
+                (self.growth < 20, "memory grew by 20 MiB and more"),
+                (prompt, "an agent's p99 of 1 s and more"),
+                (frugal, "half a core and more"),
+            ],
+        )
+    }
+}
+
+fn faults<const N: usize>(flood: &Flood, checks: [(bool, &str); N]) -> Vec<String> {
+    let failed = checks.into_iter().filter(|(holds, _)| !holds);
+    failed
+        .map(|(_, fault)| format!("{}: {fault}", flood.name))
+        .collect()
+}
+
+/// Runs all floods and returns the faults.
+async fn flood_all(length: Duration, strict: bool) -> Result<Vec<String>> {
+    let site = Site::new().await?;
+    let process = site.process().start().await?;
+    warm_up(&process).await?;
+    let before = Usage::of(process.pid())?.resident_mib();
+    let mut faults = Vec::new();
+    for flood in FLOODS {
+        let effect = run_flood(&process, flood, length).await?;
+        effect.print(flood);
+        faults.extend(effect.faults(flood, length));
+        if strict {
+            faults.extend(effect.violations(flood));
+        }
+    }
+    let lines = process.logs().lines().count();
+    let after = Usage::of(process.pid())?.resident_mib();
+    println!("{before} MiB before all floods, {after} MiB after; {lines} lines logged");
+    if lines > 100 {
+        faults.push(format!("the log was flooded: {lines} lines"));
+    }
+    Ok(faults)
+}
+
+/// Serves some clients first, so that the baseline of memory is a service in use.
+async fn warm_up(process: &ServiceProcess) -> Result<()> {
+    let mut clients = JoinSet::new();
+    for _ in 0..200 {
+        let address = process.grpc;
+        clients.spawn(async move {
+            let mut stream = http2_frames::open_http2(address, &[]).await?;
+            stream.write_all(&check(1)).await?;
+            until_answered(&mut stream).await
+        });
+    }
+    while let Some(served) = clients.join_next().await {
+        served??;
+    }
+    Ok(())
+}
+
+async fn until_answered(stream: &mut (impl AsyncRead + Unpin)) -> Result<()> {
+    while Received::read(stream).await?.kind != http2_frames::HEADERS {}
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn floods_get_goaway_or_are_throttled() -> Result<()> {
+    let faults = flood_all(Duration::from_secs(1), false).await?;
+    ensure!(faults.is_empty(), "{faults:#?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long: run by make attack"]
+async fn floods_of_30_s_do_not_slow_other_clients() -> Result<()> {
+    let seconds = std::env::var("ATTACK_SECONDS").ok();
+    let seconds = seconds.and_then(|text| text.parse().ok()).unwrap_or(30);
+    let faults = flood_all(Duration::from_secs(seconds), true).await?;
+    ensure!(faults.is_empty(), "{faults:#?}");
+    Ok(())
+}
+
+/// Sends a request after each answer without a pause, and counts the answers.
+async fn ask_without_pause(address: SocketAddr, length: Duration) -> Result<u64> {
+    let mut stream = http2_frames::open_http2(address, &[]).await?;
+    stream.get_ref().0.set_nodelay(true)?;
+    let (mut streams, mut answered) = (Streams(1), 0);
+    let asking = async {
+        loop {
+            let id = streams.next();
+            stream.write_all(&check(id)).await?;
+            until_ended(&mut stream, id).await?;
+            answered += 1;
+        }
+    };
+    let cut: Result<Result<()>, _> = timeout(length, asking).await;
+    ensure!(cut.is_err(), "the connection was lost");
+    Ok(answered)
+}
+
+async fn until_ended(stream: &mut (impl AsyncRead + Unpin), id: u32) -> Result<()> {
+    loop {
+        let received = Received::read(stream).await?;
+        if received.stream == id && received.ends() {
+            return Ok(());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long: run by make attack"]
+async fn a_client_without_pauses_is_throttled() -> Result<()> {
+    let site = Site::new().await?;
+    let process = site.process().start().await?;
+    let asking = ask_without_pause(process.grpc, Duration::from_secs(10));
+    let (answered, cores) = Usage::cores(process.pid(), asking).await?;
+    let answered = answered?;
+    println!("one client without pause: {answered} answers in 10 s, {cores:.2} cores");
+    ensure!(answered > 1000, "slowed down too early");
+    ensure!(answered < 5000, "not slowed down");
+    Ok(())
+}

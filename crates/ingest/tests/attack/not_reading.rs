@@ -1,0 +1,104 @@
+//! Clients that send requests and do not read, or send one request and nothing more: the service
+//! closes them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use svc_ingest::listener::Limits;
+use svc_testkit::{PATIENCE, Site, Tls};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpSocket, TcpStream},
+    time::timeout,
+};
+use tokio_rustls::TlsConnector;
+
+use crate::http2_frames::{self, check};
+
+const INITIAL_WINDOW_SIZE: u16 = 4;
+
+/// Waits until the service closes the connection.
+async fn closed(stream: &mut (impl AsyncReadExt + Unpin)) -> Result<()> {
+    let mut rest = Vec::new();
+    let _how: std::io::Result<usize> = timeout(PATIENCE, stream.read_to_end(&mut rest)).await?;
+    Ok(())
+}
+
+/// Sends one request with these settings, and expects the service to close the connection after the
+/// deadline of a second, and not before.
+async fn closed_at_deadline(limits: fn(&mut Limits), settings: &[(u16, u32)]) -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().limits(limits).start().await?;
+    let mut stream = http2_frames::open_http2(instance.grpc, settings).await?;
+    stream.write_all(&check(1)).await?;
+    let asked = Instant::now();
+    closed(&mut stream).await?;
+    let after = asked.elapsed();
+    ensure!(
+        after >= Duration::from_millis(500),
+        "closed before the deadline"
+    );
+    ensure!(after < Duration::from_secs(25), "closed after {after:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_client_that_grants_no_window_is_closed() -> Result<()> {
+    let limits = |limits: &mut Limits| limits.send_deadline = Duration::from_secs(1);
+    closed_at_deadline(limits, &[(INITIAL_WINDOW_SIZE, 0)]).await
+}
+
+#[tokio::test]
+async fn a_client_that_is_silent_after_its_first_request_is_closed() -> Result<()> {
+    closed_at_deadline(|limits| limits.idle = Duration::from_secs(1), &[]).await
+}
+
+/// A socket with small buffers.
+async fn small_socket(address: std::net::SocketAddr) -> Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_recv_buffer_size(4096)?;
+    socket.set_send_buffer_size(4096)?;
+    Ok(socket.connect(address).await?)
+}
+
+/// Writes until the connection is closed.
+async fn write_until_closed(stream: &mut (impl AsyncWriteExt + Unpin), bytes: &[u8]) {
+    while stream.write_all(bytes).await.is_ok() && stream.flush().await.is_ok() {}
+}
+
+#[tokio::test]
+async fn an_http_client_that_does_not_read_is_closed() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let mut stream = small_socket(instance.http).await?;
+    let asking = write_until_closed(
+        &mut stream,
+        b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    );
+    timeout(PATIENCE, asking).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long: run by make attack"]
+async fn a_client_whose_socket_is_never_read_is_closed_within_30_s() -> Result<()> {
+    let site = Site::new().await?;
+    let process = site.process().start().await?;
+    let config = Tls::with(&svc_sandbox::Identity::self_signed("agent")?).config()?;
+    let connector = TlsConnector::from(std::sync::Arc::new(config));
+    let stream = small_socket(process.grpc).await?;
+    let mut stream = connector.connect("localhost".try_into()?, stream).await?;
+    stream.write_all(http2_frames::PREFACE).await?;
+    stream.write_all(&http2_frames::settings(&[])).await?;
+    let watch = http2_frames::call(1, "/grpc.health.v1.Health/Watch");
+    stream.write_all(&watch).await?;
+    let message = http2_frames::frame(http2_frames::DATA, http2_frames::END_STREAM, 1, &[0; 5]);
+    stream.write_all(&message).await?;
+    let asked = Instant::now();
+    let ping = http2_frames::frame(http2_frames::PING, 0, 0, &[7; 8]);
+    timeout(PATIENCE * 2, write_until_closed(&mut stream, &ping)).await?;
+    let cut = asked.elapsed();
+    println!("a client that never reads was cut after {cut:.1?}");
+    ensure!(cut <= Duration::from_secs(30));
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! The allocations of a heartbeat: a cost that does not depend on the machine.
+
+use std::time::Duration;
+
+use allocation_counter::measure;
+use futures_util::FutureExt;
+use jiff::Timestamp;
+use prost::Message;
+use svc_ingest::{
+    grpc::heartbeat::{Rules, entries},
+    queue::{BATCH, Bounds, InProcess, Origin, Parcel, shard_of},
+    session::Numbering,
+};
+use svc_proto::{
+    ClientMessage,
+    v1::{Disk, HeartbeatRequest, Report, Sample},
+};
+use svc_store::{AgentId, HostId};
+use svc_testkit::sample;
+use uuid::Uuid;
+
+const HEARTBEATS: u64 = 200;
+const DISKS: u64 = 4;
+/// Three strings per disk, the vectors of samples and disks, decoded and validated, and a box. The
+/// rest is growth of the queue.
+const ALLOCATIONS: u64 = 3 * DISKS + 10;
+
+#[test]
+fn a_heartbeat_through_the_queue_costs_few_allocations() {
+    let (agent, host) = (AgentId(Uuid::now_v7()), HostId(Uuid::now_v7()));
+    let queue = InProcess::new(Bounds::default());
+    let mut receiver = queue.receiver(shard_of(agent));
+    let rules = Rules {
+        now: Timestamp::now(),
+        retention: Duration::from_hours(24),
+    };
+    let origin = Origin {
+        epoch: 1,
+        instance: Uuid::nil(),
+    };
+    let heartbeats: Vec<Vec<u8>> = (1..=HEARTBEATS).map(heartbeat).collect();
+    let mut numbering = Numbering::after(0);
+    let mut delivered = 0;
+    let spent = measure(|| {
+        for bytes in &heartbeats {
+            let request = HeartbeatRequest::decode(&bytes[..]).expect("a request");
+            let Some(ClientMessage::Report(report)) = request.message else {
+                panic!("not a report");
+            };
+            let entries = entries(report, &rules).expect("no violation");
+            let range = numbering.take(agent, host, entries);
+            let range = range.expect("something new");
+            let pushed = queue.push(Parcel { range, origin }).now_or_never();
+            assert!(pushed.is_some(), "there is room");
+            delivered += receiver
+                .batch(BATCH)
+                .now_or_never()
+                .expect("it is there")
+                .len();
+        }
+    });
+    assert_eq!(delivered as u64, HEARTBEATS);
+    let each = spent.count_total / HEARTBEATS;
+    assert!(each <= ALLOCATIONS, "{each} allocations");
+    let kept = spent.count_current;
+    assert!(
+        kept <= 4,
+        "{kept} allocations stay: more than the queue itself"
+    );
+}
+
+/// A heartbeat of a machine with several disks.
+fn heartbeat(seq: u64) -> Vec<u8> {
+    let disk = |number| Disk {
+        mount_point: format!("/srv/volume-{number}"),
+        device: format!("/dev/mapper/volume-{number}"),
+        fs_type: "ext4".into(),
+        total_bytes: 1 << 40,
+        used_bytes: 1 << 39,
+    };
+    let sample: Sample = sample(seq);
+    let vitals = sample.vitals.clone().map(|mut vitals| {
+        vitals.disks = (0..DISKS).map(disk).collect();
+        vitals
+    });
+    let report = Report {
+        samples: vec![Sample { vitals, ..sample }],
+        gaps: vec![],
+    };
+    let message = Some(ClientMessage::Report(report));
+    HeartbeatRequest { message }.encode_to_vec()
+}

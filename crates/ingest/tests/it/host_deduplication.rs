@@ -1,0 +1,393 @@
+//! Host deduplication: every rule that decides which machine a registration belongs to.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use svc_ingest::peer::ClientKey;
+use svc_proto::v1::{
+    AgentStatus::{self, Pending, Revoked},
+    HostFacts, RegisterResponse,
+};
+use svc_sandbox::Identity;
+use svc_testkit::{
+    AUTO, FakeAgent, Instance, MANUAL, REINSTALL, RefusedCall, Site, assert_contains, eventually,
+    is_active, machine, token,
+};
+use tonic::Code;
+
+struct World {
+    site: Site,
+    instance: Instance,
+    auto: String,
+}
+
+impl World {
+    async fn new() -> Result<Self> {
+        let site = Site::new().await?;
+        let tuned = site.instance().timing(|timing| {
+            timing.poll = Duration::from_millis(200);
+            timing.reinstall_quiet = Duration::from_secs(600);
+        });
+        let instance = tuned.start().await?;
+        let auto = token(&site, AUTO).await?;
+        Ok(Self {
+            site,
+            instance,
+            auto,
+        })
+    }
+
+    /// Registers a new key on a machine with these facts.
+    async fn install(&self, host: HostFacts) -> Result<(FakeAgent, RegisterResponse)> {
+        let agent = FakeAgent::on(host)?;
+        let answer = agent.register(self.instance.grpc, &self.auto).await?;
+        Ok((agent, answer))
+    }
+
+    /// Registers a known key without a token.
+    async fn register(&self, agent: &FakeAgent) -> Result<RegisterResponse> {
+        agent.register(self.instance.grpc, "").await
+    }
+
+    async fn status(&self, agent: &FakeAgent) -> Result<AgentStatus> {
+        Ok(self.register(agent).await?.status())
+    }
+
+    /// `decide` is a call of an SQL function without its first argument, the agent's id.
+    async fn decide(&self, answer: &RegisterResponse, decide: &str) -> Result<()> {
+        let (function, arguments) = decide.split_once('(').expect("a call");
+        let id = &answer.agent_id;
+        let sql = format!("SELECT {function}('{id}', {arguments}");
+        self.site.psql(&sql).await.map(drop)
+    }
+
+    async fn presence(&self, answer: &RegisterResponse, presence: &str, since: &str) -> Result<()> {
+        let id = &answer.agent_id;
+        let sql = format!(
+            "UPDATE agent_state SET presence = '{presence}', presence_since = now() - interval '{since}'
+              WHERE agent_id = '{id}'"
+        );
+        self.site.psql(&sql).await.map(drop)
+    }
+}
+
+const HOSTS: &str = "SELECT count(*) FROM hosts";
+
+#[tokio::test]
+async fn a_reinstalled_machine_keeps_its_host_record() -> Result<()> {
+    let world = World::new().await?;
+    let (_, first) = world.install(machine(1)).await?;
+    world.decide(&first, "revoke_agent('ann')").await?;
+    let (_, second) = world.install(machine(1)).await?;
+    assert!(is_active(&second));
+    assert_eq!(second.host_id, first.host_id);
+    assert_ne!(second.agent_id, first.agent_id);
+    world.site.expect(HOSTS, "1").await
+}
+
+#[tokio::test]
+async fn a_new_key_on_a_machine_with_an_active_agent_stays_pending() -> Result<()> {
+    let world = World::new().await?;
+    let (incumbent, first) = world.install(machine(1)).await?;
+    let other_name = HostFacts {
+        hostname: "other".into(),
+        ..machine(1)
+    };
+    let (newcomer, second) = world.install(other_name).await?;
+    assert_eq!(second.status(), Pending, "although the token approves");
+    assert_contains(&second.message, "--replace");
+    assert_contains(&second.message, &first.agent_id);
+    let hostname = "SELECT hostname FROM hosts";
+    world.site.expect(hostname, "web-1").await?;
+    assert!(is_active(&world.register(&incumbent).await?));
+    let refused = world.decide(&second, "approve_agent('ann')").await;
+    let error = refused.expect_err("an approval must choose between the two keys");
+    assert_contains(&format!("{error:#}"), "active agent");
+    assert_eq!(world.status(&newcomer).await?, Pending);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_conflict_approved_as_replacement_takes_over_the_host_record() -> Result<()> {
+    let world = World::new().await?;
+    let (incumbent, first) = world.install(machine(1)).await?;
+    let (newcomer, second) = world.install(machine(1)).await?;
+    let replace = "approve_agent('ann', 'replace')";
+    world.decide(&second, replace).await?;
+    assert_eq!(world.status(&incumbent).await?, Revoked);
+    let now = world.register(&newcomer).await?;
+    assert!(is_active(&now));
+    assert_eq!(now.host_id, first.host_id);
+    let (old, new) = (first.agent_id, second.agent_id);
+    let reason = format!("SELECT decision_reason FROM agents WHERE id = '{old}'");
+    let expected = format!("superseded by {new}");
+    world.site.expect(&reason, &expected).await
+}
+
+#[tokio::test]
+async fn a_conflict_approved_as_a_new_host_leaves_the_incumbent_active() -> Result<()> {
+    let world = World::new().await?;
+    let (incumbent, first) = world.install(machine(1)).await?;
+    let clone = HostFacts {
+        hostname: "clone-1".into(),
+        ..machine(1)
+    };
+    let (newcomer, second) = world.install(clone).await?;
+    let new_host = "approve_agent('ann', 'new-host')";
+    world.decide(&second, new_host).await?;
+    let now = world.register(&newcomer).await?;
+    assert!(is_active(&now));
+    assert_ne!(now.host_id, first.host_id);
+    assert!(is_active(&world.register(&incumbent).await?));
+    let names = "SELECT string_agg(hostname, ',' ORDER BY created_at) FROM hosts";
+    world.site.expect(names, "web-1,clone-1").await?;
+    let (_, third) = world.install(machine(1)).await?;
+    assert_eq!(third.status(), Pending, "a third copy of the image");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_agent_first_run_without_root_and_then_with_it_is_one_host() -> Result<()> {
+    let world = World::new().await?;
+    let without_root = HostFacts {
+        hardware_uuid: String::new(),
+        ..machine(1)
+    };
+    let (agent, first) = world.install(without_root).await?;
+    let with_root = FakeAgent {
+        host: machine(1),
+        ..agent
+    };
+    let again = world.register(&with_root).await?;
+    assert_eq!(again.host_id, first.host_id);
+    world.decide(&first, "revoke_agent('ann')").await?;
+    let only_hardware = HostFacts {
+        machine_id: String::new(),
+        ..machine(1)
+    };
+    let (_, again) = world.install(only_hardware).await?;
+    assert_eq!(again.host_id, first.host_id, "by the later identifier");
+    Ok(())
+}
+
+#[tokio::test]
+async fn clones_of_a_disk_in_different_hardware_are_different_hosts() -> Result<()> {
+    let world = World::new().await?;
+    let cloned = HostFacts {
+        machine_id: machine(1).machine_id,
+        ..machine(2)
+    };
+    let (_, first) = world.install(machine(1)).await?;
+    let (_, second) = world.install(cloned).await?;
+    assert!(is_active(&second));
+    assert_ne!(second.host_id, first.host_id);
+    Ok(())
+}
+
+#[tokio::test]
+async fn machines_with_the_same_junk_identifiers_are_different_hosts() -> Result<()> {
+    let world = World::new().await?;
+    for number in 1..=3 {
+        let host = HostFacts {
+            hardware_uuid: "03000200-0400-0500-0006-000700080009".into(),
+            machine_id: "0".repeat(32),
+            mac_addresses: vec!["02:42:ac:11:00:02".into()],
+            hostname: "localhost".into(),
+            ..machine(number)
+        };
+        assert!(is_active(&world.install(host).await?.1));
+    }
+    world.site.expect(HOSTS, "3").await
+}
+
+#[tokio::test]
+async fn name_and_universal_mac_identify_a_host_without_stronger_identifiers() -> Result<()> {
+    let world = World::new().await?;
+    let weak = |mac: &str| HostFacts {
+        hardware_uuid: String::new(),
+        machine_id: String::new(),
+        mac_addresses: vec!["02:42:ac:11:00:02".into(), mac.into()],
+        ..machine(1)
+    };
+    let (_, first) = world.install(weak("00:1b:21:aa:bb:cc")).await?;
+    let (_, same) = world.install(weak("00-1B-21-AA-BB-CC")).await?;
+    let (_, other) = world.install(weak("00:1b:21:aa:bb:cd")).await?;
+    assert_eq!(same.status(), Pending);
+    assert_eq!(same.host_id, first.host_id);
+    assert_ne!(other.host_id, first.host_id);
+    Ok(())
+}
+
+#[tokio::test]
+async fn facts_over_a_known_key_refresh_the_host_and_never_move_the_agent() -> Result<()> {
+    let world = World::new().await?;
+    let (agent, first) = world.install(machine(1)).await?;
+    let (_, other) = world.install(machine(2)).await?;
+    let host = HostFacts {
+        os_version: "13".into(),
+        ..machine(2)
+    };
+    let answer = world.register(&FakeAgent { host, ..agent }).await?;
+    assert_eq!(answer.host_id, first.host_id);
+    assert_ne!(answer.host_id, other.host_id);
+    let id = first.host_id;
+    let row = format!("SELECT hostname, os_version FROM hosts WHERE id = '{id}'");
+    world.site.expect(&row, "web-2|13").await
+}
+
+#[tokio::test]
+async fn a_reinstall_token_replaces_an_agent_only_after_its_quiet_time() -> Result<()> {
+    let world = World::new().await?;
+    let address = world.instance.grpc;
+    let reinstall = token(&world.site, REINSTALL).await?;
+    let (incumbent, first) = world.install(machine(1)).await?;
+    world.presence(&first, "online", "1 hour").await?;
+    let newcomer = FakeAgent::on(machine(1))?;
+    let mut stream = newcomer.open(address, &reinstall).await??;
+    let answer = stream.answer().await?;
+    assert_eq!(answer.status(), Pending, "the incumbent is online");
+    world.presence(&first, "offline", "11 minutes").await?;
+    assert!(is_active(&stream.answer().await?), "the quiet time is over");
+    assert_eq!(world.status(&incumbent).await?, Revoked);
+
+    let (_, second) = world.install(machine(2)).await?;
+    world.presence(&second, "offline", "11 minutes").await?;
+    let replacement = FakeAgent::on(machine(2))?;
+    let at_once = replacement.register(address, &reinstall).await?;
+    assert!(is_active(&at_once));
+    assert_eq!(at_once.host_id, second.host_id);
+    let (_, third) = world.install(machine(2)).await?;
+    assert_eq!(third.status(), Pending, "its token allows no reinstall");
+    Ok(())
+}
+
+#[tokio::test]
+async fn replicas_with_a_reinstall_token_do_not_evict_one_another() -> Result<()> {
+    let world = World::new().await?;
+    let address = world.instance.grpc;
+    let reinstall = token(&world.site, REINSTALL).await?;
+    let (_, first) = world.install(machine(1)).await?;
+    world.presence(&first, "online", "1 hour").await?;
+    for _ in 0..4 {
+        let replica = FakeAgent::on(machine(1))?;
+        replica.register(address, &reinstall).await?;
+    }
+    world.presence(&first, "offline", "11 minutes").await?;
+    let statuses = "SELECT string_agg(status, ',' ORDER BY created_at) FROM agents";
+    eventually("one of them is admitted", async || {
+        let found = world.site.psql(statuses).await;
+        found.is_ok_and(|statuses| statuses.starts_with("revoked"))
+    })
+    .await?;
+    // Several polls later it is still the same one.
+    let count = |status| format!("SELECT count(*) FROM agents WHERE status = '{status}'");
+    for _ in 0..5 {
+        FakeAgent::on(machine(9))?.refused(address, "x").await?;
+        world.site.expect(&count("active"), "1").await?;
+    }
+    world.site.expect(&count("revoked"), "1").await
+}
+
+#[tokio::test]
+async fn a_clone_of_a_live_key_is_refused_and_may_register_a_successor_key() -> Result<()> {
+    let world = World::new().await?;
+    let address = world.instance.grpc;
+    let (original, first) = world.install(machine(1)).await?;
+    world.presence(&first, "online", "1 minute").await?;
+    let clone = FakeAgent {
+        host: machine(2),
+        ..original.clone()
+    };
+    let refused = clone.refused(address, "").await?;
+    refused.assert(Code::AlreadyExists, "IDENTITY_IN_USE");
+    assert!(is_active(&world.register(&original).await?));
+
+    let successor = FakeAgent::on(machine(2))?;
+    let mut request = clone.request("");
+    request.successor_key = key_of(&successor.identity)?.to_vec();
+    for _ in 0..2 {
+        let mut stream = clone.send(address, request.clone()).await??;
+        let answer = stream.answer().await?;
+        assert_eq!(answer.status(), Pending);
+        assert!(!is_active(&answer));
+        // The decision goes to a connection with the new key.
+        assert_eq!(stream.next().await?, None);
+    }
+    let row = "SELECT pending_reason, cloned_from, (SELECT count(*) FROM hosts) FROM agents WHERE status = 'pending'";
+    let expected = format!("clone|{}|2", first.agent_id);
+    world.site.expect(row, &expected).await?;
+
+    let mut stream = successor.open(address, "").await??;
+    let waiting = stream.answer().await?;
+    assert_eq!(waiting.status(), Pending);
+    world.decide(&waiting, "approve_agent('ann')").await?;
+    assert!(is_active(&stream.answer().await?));
+    Ok(())
+}
+
+#[tokio::test]
+async fn at_most_ten_clones_of_an_agent_are_pending_and_an_unknown_key_has_none() -> Result<()> {
+    let world = World::new().await?;
+    let (original, _) = world.install(machine(1)).await?;
+    let mut client = original.connect(world.instance.grpc).await?;
+    let mut refused = None;
+    for number in 0..12_u8 {
+        let mut request = original.request("");
+        request.host = Some(machine(100 + u32::from(number)));
+        request.successor_key = vec![number; 32];
+        if let Err(status) = client.register(request).await {
+            refused = Some(RefusedCall::of(&status));
+        }
+        // Slower than the rate limit of the key, which is another rule.
+        tokio::time::sleep(Duration::from_millis(if number > 7 { 1100 } else { 0 })).await;
+    }
+    let refused = refused.expect("the eleventh is refused");
+    refused.assert(Code::ResourceExhausted, "RATE_LIMITED");
+    assert!(refused.retry);
+    let clones = "SELECT count(*) FROM agents WHERE cloned_from IS NOT NULL";
+    world.site.expect(clones, "10").await?;
+
+    let unknown = FakeAgent::on(machine(50))?;
+    let mut request = unknown.request(&world.auto);
+    request.successor_key = vec![77; 32];
+    let sent = unknown.send(world.instance.grpc, request).await?;
+    let status = sent.expect_err("no agent has this key");
+    assert_eq!(status.code(), Code::InvalidArgument);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_retired_host_that_comes_back_is_a_new_one() -> Result<()> {
+    let world = World::new().await?;
+    let (agent, first) = world.install(machine(1)).await?;
+    let retire = format!("SELECT retire_host('{}', 'ann')", first.host_id);
+    world.site.psql(&retire).await?;
+    assert_eq!(world.status(&agent).await?, Revoked);
+    let (_, second) = world.install(machine(1)).await?;
+    assert!(is_active(&second));
+    assert_ne!(second.host_id, first.host_id);
+    Ok(())
+}
+
+#[tokio::test]
+async fn two_pending_keys_of_one_machine_cannot_both_be_approved() -> Result<()> {
+    let world = World::new().await?;
+    let manual = token(&world.site, MANUAL).await?;
+    for _ in 0..2 {
+        let agent = FakeAgent::on(machine(1))?;
+        agent.register(world.instance.grpc, &manual).await?;
+    }
+    let psql = async |sql| world.site.psql(sql).await;
+    let apart = "SELECT approve_agent(id, 'ann', 'new-host') FROM agents LIMIT 1";
+    psql(apart).await.expect_err("the host has no active agent");
+    let approve = "SELECT approve_agent(id, 'ann') FROM agents WHERE status = 'pending' LIMIT 1";
+    psql(approve).await?;
+    psql(approve).await.expect_err("it has one now");
+    let plain = "UPDATE agents SET status = 'active' WHERE status = 'pending'";
+    psql(plain).await.expect_err("not by plain SQL either");
+    Ok(())
+}
+
+fn key_of(identity: &Identity) -> Result<[u8; 32]> {
+    Ok(ClientKey::of(&identity.cert_der.clone().into())?.0)
+}

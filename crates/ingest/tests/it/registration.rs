@@ -1,0 +1,403 @@
+//! Registration: from a token to a JWT, and every refusal.
+
+use std::{fs, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use futures_util::future::join_all;
+use jiff::Timestamp;
+use svc_ingest::{enrol::EnrolmentToken, signing};
+use svc_proto::v1::AgentStatus;
+use svc_testkit::{
+    AUTO, FakeAgent, MANUAL, ONE_USE, PATIENCE, RefusedCall, Site, assert_contains, eventually,
+    get, is_active, machine, token,
+};
+use tokio::time::sleep;
+use tonic::Code;
+
+#[tokio::test]
+async fn an_auto_approve_token_returns_a_jwt_at_once() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let agent = FakeAgent::on(machine(1))?;
+    let mut stream = agent
+        .open(instance.grpc, &token(&site, AUTO).await?)
+        .await??;
+    let answer = stream.answer().await?;
+    assert!(is_active(&answer));
+    assert_eq!(stream.next().await?, None, "the stream ends with OK");
+
+    let credential = answer.credential.context("no credential")?;
+    let key = signing::read(&site.path("jwt_key.pem"))?.context("no key")?;
+    let claims = key.verify(&credential.jwt, Timestamp::now())?;
+    assert_eq!(claims.sub, answer.agent_id);
+    assert_eq!(
+        claims.exp,
+        credential.expires_at.context("no expiry")?.seconds
+    );
+    let left = claims.exp - Timestamp::now().as_second();
+    assert!((86_300..=86_400).contains(&left), "24 hours, not {left} s");
+
+    let row = "SELECT status, token_id IS NOT NULL, decided_by LIKE 'token %', h.hostname, h.labels->>'env'
+                 FROM agents JOIN hosts h ON h.id = host_id";
+    site.expect(row, "active|t|t|web-1|test").await
+}
+
+#[tokio::test]
+async fn a_notification_carries_an_approval_to_a_pending_agent_on_any_instance() -> Result<()> {
+    let site = Site::new().await?;
+    // The poll is far away, so notifications carry the decision.
+    let builder = site.instance().timing(|timing| timing.poll = PATIENCE * 10);
+    let instances = builder.start_pair().await?;
+    let secret = token(&site, MANUAL).await?;
+    let decisions = [
+        "SELECT approve_agent(id, 'ann') FROM agents WHERE status = 'pending'",
+        "UPDATE agents SET status = 'active' WHERE status = 'pending'",
+    ];
+    for (number, decide) in decisions.into_iter().enumerate() {
+        let agent = FakeAgent::on(machine(u32::try_from(number)?))?;
+        let mut stream = agent.open(instances[number].grpc, &secret).await??;
+        let first = stream.answer().await?;
+        assert_eq!(first.status(), AgentStatus::Pending);
+        assert!(
+            first
+                .message
+                .contains(&format!("agent approve {}", first.agent_id)),
+            "{}",
+            first.message
+        );
+        site.psql(decide).await?;
+        let decision = stream.answer().await?;
+        assert!(is_active(&decision));
+        assert_eq!(decision.agent_id, first.agent_id);
+        assert_eq!(stream.next().await?, None);
+    }
+    let actors = "SELECT string_agg(decided_by, ',' ORDER BY decided_at) FROM agents";
+    assert_eq!(
+        site.psql(actors).await?,
+        "ann,svc",
+        "the claimed actor, or the database user"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_rejection_or_deletion_ends_a_pending_registration_with_its_status() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let secret = token(&site, MANUAL).await?;
+    let agent = FakeAgent::on(machine(1))?;
+    let mut stream = agent.open(instance.grpc, &secret).await??;
+    stream.answer().await?;
+    site.psql("SELECT reject_agent(id, 'ann', 'not ours') FROM agents")
+        .await?;
+    assert_eq!(stream.answer().await?.status(), AgentStatus::Rejected);
+    assert_eq!(stream.next().await?, None);
+
+    let deleted = FakeAgent::on(machine(2))?;
+    let mut stream = deleted.open(instance.grpc, &secret).await??;
+    stream.answer().await?;
+    site.psql("DELETE FROM agents WHERE status = 'pending'")
+        .await?;
+    assert_eq!(stream.failure().await?.code, Code::NotFound);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_revoked_key_stays_revoked_until_it_is_reopened() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let secret = token(&site, AUTO).await?;
+    let agent = FakeAgent::on(machine(1))?;
+    assert!(is_active(&agent.register(instance.grpc, &secret).await?));
+    site.psql("SELECT revoke_agent(id, 'ann', 'stolen') FROM agents")
+        .await?;
+    for given in [secret.as_str(), ""] {
+        let answer = agent.register(instance.grpc, given).await?;
+        assert_eq!(answer.status(), AgentStatus::Revoked);
+        assert!(!is_active(&answer));
+    }
+    site.psql("SELECT reopen_agent(id, 'ann', 'found again') FROM agents")
+        .await?;
+    let mut stream = agent.open(instance.grpc, "").await??;
+    assert_eq!(stream.answer().await?.status(), AgentStatus::Pending);
+    site.psql("SELECT approve_agent(id, 'ann') FROM agents")
+        .await?;
+    assert!(is_active(&stream.answer().await?));
+    let events =
+        "SELECT string_agg(concat(from_status, '>', to_status), ' ' ORDER BY id) FROM agent_events";
+    site.expect(
+        events,
+        ">active active>revoked revoked>pending pending>active",
+    )
+    .await?;
+    site.expect("SELECT uses FROM enrolment_tokens", "1").await
+}
+
+#[tokio::test]
+async fn an_active_agent_needs_no_token_and_a_bad_one_changes_nothing() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let secret = token(&site, AUTO.uses(1)).await?;
+    let agent = FakeAgent::on(machine(1))?;
+    let first = agent.register(instance.grpc, &secret).await?;
+    let unknown = EnrolmentToken::generate()?.expose().to_owned();
+    site.psql("UPDATE enrolment_tokens SET expires_at = now() - interval '1 hour'")
+        .await?;
+    for given in ["", &secret, &unknown] {
+        let again = agent.register(instance.grpc, given).await?;
+        assert!(is_active(&again));
+        assert_eq!(
+            (&again.agent_id, &again.host_id),
+            (&first.agent_id, &first.host_id)
+        );
+    }
+    site.expect(
+        "SELECT uses, count(*) FROM enrolment_tokens, agents GROUP BY 1",
+        "1|1",
+    )
+    .await
+}
+
+#[tokio::test]
+async fn a_pending_agent_is_approved_by_a_valid_auto_approve_token_once() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let agent = FakeAgent::on(machine(1))?;
+    agent
+        .register(instance.grpc, &token(&site, ONE_USE).await?)
+        .await?;
+    let auto = token(&site, AUTO).await?;
+    for _ in 0..3 {
+        assert!(is_active(&agent.register(instance.grpc, &auto).await?));
+    }
+    let uses = "SELECT string_agg(uses::text, ',' ORDER BY auto_approve) FROM enrolment_tokens";
+    site.expect(uses, "1,1").await
+}
+
+#[tokio::test]
+async fn a_token_that_does_not_admit_is_refused_with_its_reason() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let secret = token(&site, ONE_USE).await?;
+    let agent = FakeAgent::on(machine(1))?;
+    let unknown = EnrolmentToken::generate()?.expose().to_owned();
+    let refused = agent.refused(instance.grpc, &unknown).await?;
+    refused.assert(Code::Unauthenticated, "TOKEN_UNKNOWN");
+
+    for (change, reason) in [
+        ("expires_at = now() - interval '1 hour'", "TOKEN_EXPIRED"),
+        (
+            "expires_at = NULL, uses = 1, last_used_at = now()",
+            "TOKEN_EXHAUSTED",
+        ),
+        ("revoked_at = now()", "TOKEN_REVOKED"),
+    ] {
+        site.psql(&format!("UPDATE enrolment_tokens SET {change}"))
+            .await?;
+        let refused = agent.refused(instance.grpc, &secret).await?;
+        refused.assert(Code::Unauthenticated, reason);
+        assert_contains(&refused.message, "svc-ingest token create");
+        assert!(!refused.message.contains(&secret));
+    }
+    site.expect("SELECT count(*) FROM agents", "0").await?;
+    site.expect("SELECT count(*) FROM hosts", "0").await
+}
+
+#[tokio::test]
+async fn a_key_that_registers_too_often_gets_a_retry_delay() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let agent = FakeAgent::on(machine(1))?;
+    let unknown = EnrolmentToken::generate()?.expose().to_owned();
+    let mut limited = None;
+    for _ in 0..60 {
+        let refused = agent.refused(instance.grpc, &unknown).await?;
+        if refused.reason == "RATE_LIMITED" {
+            limited = Some(refused);
+            break;
+        }
+    }
+    let limited = limited.context("never limited")?;
+    assert_eq!(limited.code, Code::ResourceExhausted);
+    assert!(limited.retry, "with RetryInfo");
+    let other = FakeAgent::on(machine(2))?;
+    let auto = token(&site, AUTO).await?;
+    let answer = other.register(instance.grpc, &auto).await?;
+    assert!(is_active(&answer), "other keys are not limited");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_failed_registration_spends_no_token_use() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let secret = token(&site, AUTO.uses(1)).await?;
+    let agent = FakeAgent::on(machine(1))?;
+    site.psql(
+        "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'on purpose'; END $$;
+         CREATE TRIGGER fail AFTER INSERT ON agents FOR EACH ROW EXECUTE FUNCTION fail();",
+    )
+    .await?;
+    let refused = agent.refused(instance.grpc, &secret).await?;
+    assert_eq!(refused.code, Code::Internal);
+    assert!(
+        !refused.message.contains("on purpose"),
+        "the answer has no internals"
+    );
+    let left = "SELECT uses, (SELECT count(*) FROM agents), (SELECT count(*) FROM hosts),
+                       (SELECT count(*) FROM agent_events) FROM enrolment_tokens";
+    site.expect(left, "0|0|0|0").await?;
+    site.psql("DROP TRIGGER fail ON agents").await?;
+    assert!(is_active(&agent.register(instance.grpc, &secret).await?));
+    site.expect(left, "1|1|1|1").await
+}
+
+#[tokio::test]
+async fn agents_get_new_jwts_without_a_token_after_the_signing_key_is_lost() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let agent = FakeAgent::on(machine(1))?;
+    let before = agent
+        .register(instance.grpc, &token(&site, AUTO).await?)
+        .await?;
+    instance.stop().await?;
+    fs::remove_file(site.path("jwt_key.pem"))?;
+    let instance = site.instance().start().await?;
+    let after = agent.register(instance.grpc, "").await?;
+    assert!(is_active(&after));
+    assert_eq!(after.agent_id, before.agent_id);
+    let key = signing::read(&site.path("jwt_key.pem"))?.context("no key")?;
+    key.verify(&after.credential.context("no JWT")?.jwt, Timestamp::now())?;
+    let old = before.credential.context("no JWT")?.jwt;
+    assert!(
+        key.verify(&old, Timestamp::now()).is_err(),
+        "the old JWT is void"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn pending_registrations_are_bounded_and_end_with_a_drain() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site
+        .instance()
+        .limits(|limits| limits.connections = 20)
+        .start()
+        .await?;
+    let secret = token(&site, MANUAL).await?;
+    let mut streams = Vec::new();
+    for number in 0..3 {
+        let mut stream = FakeAgent::on(machine(number))?
+            .open(instance.grpc, &secret)
+            .await??;
+        assert_eq!(stream.answer().await?.status(), AgentStatus::Pending);
+        streams.push(stream);
+    }
+    let third = streams
+        .last_mut()
+        .context("no third registration")?
+        .failure()
+        .await?;
+    third.assert(Code::Unavailable, "OVERLOADED");
+    assert!(third.retry, "{third:?}");
+    let stopping = instance.ask_to_stop();
+    let drained = streams[0].failure().await?;
+    drained.assert(Code::Unavailable, "DRAINING");
+    assert!(drained.retry, "{drained:?}");
+    stopping.ended().await
+}
+
+#[tokio::test]
+async fn no_secret_reaches_the_log_or_the_database() -> Result<()> {
+    let site = Site::new().await?;
+    let process = site
+        .process()
+        .set("INGEST_LOG", "trace,h2=info,rustls=info,hyper=info")
+        .start()
+        .await?;
+    let secret = token(&site, AUTO).await?;
+    let agent = FakeAgent::on(machine(1))?;
+    let jwt = agent.jwt(process.grpc, &secret).await?;
+    agent
+        .refused(process.grpc, &format!("{}000000", &secret[..40]))
+        .await?;
+    FakeAgent::on(machine(2))?
+        .register(process.grpc, &secret)
+        .await?;
+    eventually("both registrations are logged", async || {
+        process.logs().matches("registered").count() >= 2
+    })
+    .await?;
+
+    let dump = dump(&site).await?;
+    assert!(dump.contains("web-1"), "the dump has rows");
+    let signing_key = fs::read_to_string(site.path("jwt_key.pem"))?;
+    let key_line = signing_key.lines().nth(3).context("no such line")?;
+    for (what, text) in [("log", process.logs()), ("database", dump)] {
+        for needle in [
+            &secret[8..40],
+            jwt.as_str(),
+            jwt.rsplit('.').next().context("no signature")?,
+            key_line,
+        ] {
+            assert!(!text.contains(needle), "a secret in the {what}");
+        }
+    }
+    Ok(())
+}
+
+/// Every row of every table as text.
+async fn dump(site: &Site) -> Result<String> {
+    let tables = site
+        .psql("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        .await?;
+    let mut dump = String::new();
+    for table in tables.lines() {
+        dump += &site.psql(&format!("SELECT t::text FROM {table} t")).await?;
+    }
+    Ok(dump)
+}
+
+const CROWD: u32 = 40;
+
+#[tokio::test]
+async fn many_registrations_wait_for_a_permit_and_none_fails_for_a_connection() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site
+        .instance()
+        .set("INGEST_DB_POOL_SIZE", "4")
+        .start()
+        .await?;
+    let secret = token(&site, AUTO.uses(CROWD.cast_signed())).await?;
+    // Longer than a transaction waits for a connection.
+    let stalled = site.psql("BEGIN; LOCK TABLE agents; SELECT pg_sleep(3); COMMIT");
+    let crowd = join_all((0..CROWD).map(async |number| {
+        let agent = FakeAgent::on(machine(number))?;
+        loop {
+            match agent.open(instance.grpc, &secret).await? {
+                Ok(mut stream) => break stream.answer().await,
+                Err(status) => {
+                    let refused = RefusedCall::of(&status);
+                    ensure!(
+                        refused.reason == "RATE_LIMITED" && refused.retry,
+                        "{refused:?}"
+                    );
+                    sleep(Duration::from_secs(1)).await;
+                }
+            }
+        }
+    }));
+    let (stalled, crowd) = tokio::join!(stalled, crowd);
+    stalled?;
+    for answer in crowd {
+        assert!(is_active(&answer?));
+    }
+    let page = get(instance.http, "/metrics").await?.body;
+    let in_vain = page.lines().find(|line| {
+        line.contains("transactions_total{")
+            && line.contains("regist")
+            && line.contains("unavailable")
+    });
+    assert_eq!(in_vain, None);
+    Ok(())
+}

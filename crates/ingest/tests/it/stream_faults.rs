@@ -1,0 +1,411 @@
+//! The faults of docs/reliability.md that concern streams, briefly and without strict times, which
+//! `make chaos` checks.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use jiff::Timestamp;
+use svc_proto::v1::Sample;
+use svc_testkit::{
+    AUTO, ActiveAgent, FakeAgent, Fleet, InstanceBuilder, Pace, Proxy, Site, eventually,
+    faults::{self, DatabaseFault},
+    get, machine, sample, times_offline, token, transactions, wire_time,
+};
+
+const BRISK: Pace = Pace {
+    every: Duration::from_millis(300),
+    patience: Duration::from_secs(10),
+    keepalive: Duration::from_secs(30),
+    backoff: Duration::from_millis(200),
+};
+
+/// Notices the loss of its database at once, and renews its lease often.
+fn quick_to_notice(builder: InstanceBuilder) -> InstanceBuilder {
+    builder.timing(|timing| {
+        timing.lease_renewal = Duration::from_millis(500);
+        timing.lease_ttl = Duration::from_secs(2);
+        timing.freshness = Duration::from_secs(2);
+        timing.poll = Duration::from_secs(1);
+    })
+}
+
+/// Never sweeps by itself: the test calls the sweep.
+fn without_sweep(builder: InstanceBuilder) -> InstanceBuilder {
+    builder.timing(|timing| {
+        timing.lease_renewal = Duration::from_hours(1);
+        timing.lease_ttl = Duration::from_hours(3);
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_survive_a_database_that_stops_or_freezes() -> Result<()> {
+    for fault in [DatabaseFault::Stopped, DatabaseFault::Frozen] {
+        let mut site = Site::with_own_server().await?;
+        let instances = quick_to_notice(site.instance()).start_pair().await?;
+        let addresses = instances.each_ref().map(|instance| instance.grpc);
+        let length = Duration::from_secs(4);
+        faults::database_away(&mut site, &addresses, (10, BRISK), fault, length)
+            .await
+            .with_context(|| format!("{fault:?}"))?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_cut_off_while_the_database_is_away_stays_online_and_reconnects() -> Result<()> {
+    let mut site = Site::with_own_server().await?;
+    let instance = quick_to_notice(site.instance()).start().await?;
+    let proxy = Proxy::start(vec![instance.grpc]).await?;
+    let fleet = Fleet::start(&site, &[proxy.address()], 0, 5, BRISK).await?;
+    site.postgres().stop_immediate().await?;
+    proxy.cut_all();
+    eventually("all have lost their streams", async || {
+        fleet.connected() == 0
+    })
+    .await?;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    site.postgres().start_again().await?;
+    fleet.all_connected().await?;
+    fleet.audit(&site).await?;
+    ensure!(times_offline(&site).await? == 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn agents_get_a_grace_period_after_all_instances_were_away() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site
+        .instance()
+        .set("INGEST_DRAIN_TIMEOUT", "1s")
+        .start()
+        .await?;
+    let fleet = Fleet::start(&site, &[instance.grpc], 0, 4, BRISK).await?;
+    drop(instance.ask_to_stop().ended().await);
+    drop(fleet);
+    // Two were drained, two were on a lost instance, five minutes ago.
+    let away = "UPDATE agent_state SET online_until = now() - interval '5 minutes';
+        INSERT INTO ingest_instances (id, kid, hostname, version, grpc_address, http_address, expires_at)
+        SELECT '00000000-0000-0000-0000-000000000001', kid, 'gone', '0', '', '', now() - interval '5 minutes'
+          FROM ingest_instances LIMIT 1;
+        UPDATE agent_state SET online_until = NULL, cause = 'connected', instance_id = '00000000-0000-0000-0000-000000000001'
+         WHERE agent_id IN (SELECT agent_id FROM agent_state ORDER BY agent_id LIMIT 2)";
+    site.psql(away).await?;
+    let brisk = |builder: InstanceBuilder| {
+        builder.timing(|timing| timing.lease_renewal = Duration::from_millis(100))
+    };
+    let instance = brisk(site.instance()).start().await?;
+    eventually("it has swept several times", async || {
+        let asked = transactions(&[instance.http]).await;
+        asked.is_ok_and(|asked| asked.get("sessions_sweep").is_some_and(|count| *count > 3))
+    })
+    .await?;
+    let online = "SELECT count(*) FROM agent_state WHERE presence = 'online'";
+    assert_eq!(
+        site.psql(online).await?,
+        "4",
+        "their grace period has not ended"
+    );
+    let over = "UPDATE agent_state SET online_until = now(); UPDATE ingest_instances SET grace_until = now()";
+    site.psql(over).await?;
+    site.becomes(online, "0").await
+}
+
+#[tokio::test]
+async fn an_instance_whose_lease_has_expired_sweeps_no_agent() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = without_sweep(site.instance()).start().await?;
+    let _fleet = Fleet::start(&site, &[instance.grpc], 0, 2, BRISK).await?;
+    let lapsed = "UPDATE ingest_instances SET expires_at = now() - interval '1 hour' RETURNING id";
+    let id = site.psql(lapsed).await?;
+    let sweep = format!("SELECT fenced, lost FROM sessions_sweep('{id}', 10)");
+    assert_eq!(site.psql(&sweep).await?, "", "its own lease has lapsed");
+    ensure!(times_offline(&site).await? == 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_agent_that_reconnects_after_a_drain_during_a_sweep_stays_online() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = without_sweep(site.instance()).start().await?;
+    let _fleet = Fleet::start(&site, &[instance.grpc], 0, 2, BRISK).await?;
+    let id = site.psql("SELECT id FROM ingest_instances").await?;
+    site.psql("UPDATE agent_state SET online_until = now() - interval '1 second'")
+        .await?;
+    let returning = "BEGIN;
+        UPDATE agent_state SET online_until = NULL
+         WHERE agent_id = (SELECT min(agent_id::text)::uuid FROM agent_state);
+        SELECT pg_sleep(1); COMMIT";
+    let sweep = async {
+        site.becomes(
+            "SELECT count(*) FROM pg_stat_activity
+                             WHERE datname = current_database() AND wait_event = 'PgSleep'",
+            "1",
+        )
+        .await?;
+        site.psql(&format!("SELECT undrained FROM sessions_sweep('{id}', 10)"))
+            .await
+    };
+    let (returned, swept) = tokio::join!(site.psql(returning), sweep);
+    returned?;
+    assert_eq!(swept?, "1", "the other one");
+    let state = "SELECT string_agg(presence, ' ' ORDER BY agent_id::text) FROM agent_state";
+    site.expect(state, "online offline").await
+}
+
+#[tokio::test]
+async fn a_fenced_instance_opens_no_stream() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = without_sweep(site.instance()).start().await?;
+    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    site.psql("UPDATE ingest_instances SET fenced = true")
+        .await?;
+    let refused = agent.refused_heartbeat().await?;
+    assert_eq!(refused.reason, "DATABASE_UNAVAILABLE");
+    assert!(refused.retry);
+    site.expect("SELECT presence, epoch FROM agent_state", "offline|0")
+        .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_reconnect_when_an_instance_is_killed() -> Result<()> {
+    let site = Site::new().await?;
+    let absences = faults::instances_killed(&site, 10, 2, BRISK).await?;
+    ensure!(!absences.is_empty(), "no agent was on a killed instance");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_under_load_is_clean_with_clients_of_every_kind() -> Result<()> {
+    let site = Site::new().await?;
+    faults::instance_terminated(&site, 10, BRISK).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn late_writes_of_a_suspended_instance_change_nothing() -> Result<()> {
+    let site = Site::new().await?;
+    let pace = Pace {
+        keepalive: Duration::from_secs(1),
+        patience: Duration::from_secs(3),
+        ..BRISK
+    };
+    faults::instance_suspended(&site, 10, Duration::from_secs(6), pace).await
+}
+
+#[tokio::test]
+async fn an_agent_whose_network_is_lost_goes_offline() -> Result<()> {
+    let site = Site::new().await?;
+    let short = |builder: InstanceBuilder| {
+        builder.timing(|timing| timing.heartbeat_interval = Duration::from_millis(100))
+    };
+    let instance = short(site.instance()).start().await?;
+    let proxy = Proxy::start(vec![instance.grpc]).await?;
+    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let mut call = agent.heartbeat_at(proxy.address()).await?;
+    call.report_acked(1..=1).await?;
+    proxy.black_hole(true);
+    site.becomes("SELECT presence, cause FROM agent_state", "offline|lost")
+        .await
+}
+
+#[tokio::test]
+async fn an_agent_that_stops_reading_is_closed_and_offline() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site
+        .instance()
+        .limits(|limits| limits.send_deadline = Duration::from_secs(1));
+    let instance = instance.start().await?;
+    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    faults::stops_reading(&site, &agent).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn presence_is_right_after_every_hop_between_instances() -> Result<()> {
+    let site = Site::new().await?;
+    let instances = site.instance().start_pair().await?;
+    faults::agents_hop(
+        &site,
+        instances.each_ref().map(|instance| instance.grpc),
+        20,
+        5,
+    )
+    .await
+}
+
+/// How long an issued JWT may take to the client on a slow machine.
+const ON_THE_WAY: Duration = Duration::from_secs(5);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_jwt_is_renewed_after_the_revocation() -> Result<()> {
+    let site = Site::new().await?;
+    let builder = site.instance();
+    let eager = builder.timing(|timing| timing.renew_before = Duration::from_secs(24 * 3600 - 1));
+    let instances = eager.start_pair().await?;
+    let addresses = instances.each_ref().map(|instance| instance.grpc);
+    let (count, late) = faults::renewals_raced(&site, addresses, 0..20).await?;
+    ensure!(count > 0, "nothing was renewed");
+    ensure!(late.iter().all(|late| *late < ON_THE_WAY), "{late:?}");
+    Ok(())
+}
+
+fn sampled(seq: u64, ahead: jiff::SignedDuration) -> Sample {
+    Sample {
+        sampled_at: Some(wire_time(Timestamp::now() + ahead)),
+        ..sample(seq)
+    }
+}
+
+#[tokio::test]
+async fn a_clock_that_is_a_year_off_rejects_samples_of_that_agent_only() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let secret = token(&site, AUTO).await?;
+    let year = jiff::SignedDuration::from_hours(365 * 24);
+    let mut calls = Vec::new();
+    for (number, off) in [(1, -year), (2, jiff::SignedDuration::ZERO), (3, year)] {
+        let agent = FakeAgent::on(machine(number))?;
+        let jwt = agent.jwt(instance.grpc, &secret).await?;
+        let mut hello = agent.hello();
+        hello.sent_at = Some(wire_time(Timestamp::now() + off));
+        let call = agent.try_heartbeat(instance.grpc, &jwt, hello).await?;
+        let call = call.expect("a wrong clock is no reason to refuse");
+        call.report(vec![sampled(1, off), sample(2)], vec![])
+            .await?;
+        calls.push(call);
+    }
+    let mut rejected = Vec::new();
+    for call in &mut calls {
+        let ack = call.next_ack().await?;
+        assert_eq!(ack.up_to_seq, 2, "good samples are accepted");
+        rejected.push(
+            ack.rejected
+                .into_iter()
+                .map(|rejection| rejection.reason)
+                .collect::<Vec<_>>(),
+        );
+    }
+    assert_eq!(rejected[0], ["sampled_at is older than the retention"]);
+    assert_eq!(rejected[1], [""; 0]);
+    assert_eq!(
+        rejected[2],
+        ["sampled_at is more than 5 minutes ahead of the database's clock"]
+    );
+    let skews = "SELECT string_agg((clock_skew_ms / 86400000.0)::int::text, ' ' ORDER BY clock_skew_ms) FROM agent_state";
+    site.expect(skews, "-365 0 365").await?;
+    ensure!(times_offline(&site).await? == 0);
+    Ok(())
+}
+
+/// Shifts the clock of the database: the clock of the service is then ten minutes slow or fast.
+#[tokio::test]
+async fn sample_times_are_judged_by_the_clock_of_the_database() -> Result<()> {
+    for minutes in [10, -10] {
+        let site = Site::new().await?;
+        let shift = format!(
+            "CREATE FUNCTION clock_timestamp() RETURNS timestamptz LANGUAGE sql
+                 AS $$ SELECT pg_catalog.clock_timestamp() + interval '{minutes} minutes' $$;
+             DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog', current_database()); END $$"
+        );
+        site.psql(&shift).await?;
+        let instance = site.instance().start().await?;
+        let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+        let mut call = agent.heartbeat().await?;
+        let server_time = call.welcome.server_time.map_or(0, |time| time.seconds);
+        let expected = Timestamp::now().as_second() + minutes * 60;
+        ensure!(
+            (server_time - expected).abs() < 60,
+            "server_time is {server_time}, not {expected}"
+        );
+        let ahead = |more| jiff::SignedDuration::from_mins(minutes + more);
+        call.report(vec![sampled(1, ahead(3)), sampled(2, ahead(8))], vec![])
+            .await?;
+        let ack = call.next_ack().await?;
+        let rejected: Vec<u64> = ack.rejected.iter().map(|rejection| rejection.seq).collect();
+        assert_eq!((ack.up_to_seq, rejected), (2, vec![2]), "{minutes}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_steady_fleet_writes_samples_and_no_presence() -> Result<()> {
+    let site = Site::new().await?;
+    let busy = |builder: InstanceBuilder| {
+        builder.timing(|timing| {
+            timing.lease_renewal = Duration::from_millis(500);
+            timing.poll = Duration::from_secs(1);
+        })
+    };
+    let instances = busy(site.instance()).start_pair().await?;
+    let addresses = instances.each_ref().map(|instance| instance.grpc);
+    let http = instances.each_ref().map(|instance| instance.http);
+    let fleet = Fleet::start(&site, &addresses, 0, 10, BRISK).await?;
+    let presence = "SELECT md5(string_agg(concat(agent_id, epoch, presence, cause, presence_since, connected_at, last_seen_at), ';' ORDER BY agent_id)),
+                           (SELECT max(id) FROM agent_events) FROM agent_state";
+    let before = (site.psql(presence).await?, transactions(&http).await?);
+    let enough = fleet.acked() + 100;
+    eventually("a hundred more samples", async || fleet.acked() >= enough).await?;
+    let after = (site.psql(presence).await?, transactions(&http).await?);
+    assert_eq!(before.0, after.0, "heartbeats wrote presence");
+    let asked: Vec<&str> = after
+        .1
+        .iter()
+        .filter(|(name, count)| before.1.get(*name) != Some(count))
+        .map(|(name, _)| name.as_str())
+        .collect();
+    let steady = [
+        "database_clock_offset",
+        "events_prune",
+        "gaps_prune",
+        "lease_renew",
+        "partitions_drop",
+        "reinstalls_admit",
+        "rollups_compute",
+        "rollups_gather",
+        "samples_append",
+        "partitions_create",
+        "sessions_displaced",
+        "sessions_stored",
+        "sessions_sweep",
+        "watermarks",
+    ];
+    let strange: Vec<_> = asked.iter().filter(|name| !steady.contains(name)).collect();
+    ensure!(
+        asked.contains(&"samples_append") && strange.is_empty(),
+        "{asked:?}"
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_that_reconnect_at_once_are_opened_in_few_statements() -> Result<()> {
+    const AGENTS: u32 = 100;
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let proxy = Proxy::start(vec![instance.grpc]).await?;
+    let pace = Pace {
+        every: Duration::from_secs(3),
+        backoff: Duration::from_millis(1),
+        ..BRISK
+    };
+    let fleet = Fleet::start(&site, &[proxy.address()], 0, AGENTS, pace).await?;
+    let opens = async || {
+        let asked = transactions(&[instance.http]).await?;
+        anyhow::Ok(asked.get("sessions_open").copied().unwrap_or(0))
+    };
+    let (before, began) = (opens().await?, std::time::Instant::now());
+    proxy.cut_all();
+    eventually("all are back", async || {
+        fleet.streams().iter().all(|streams| *streams >= 2)
+    })
+    .await?;
+    // At most ten batches leave in a second.
+    let most = began.elapsed().as_millis() as u64 / 100 + 2;
+    let asked = opens().await? - before;
+    ensure!(
+        asked <= most && asked < u64::from(AGENTS),
+        "{asked} statements, {most} at most"
+    );
+    assert_eq!(get(instance.http, "/healthz").await?.status, 200);
+    fleet.audit(&site).await
+}

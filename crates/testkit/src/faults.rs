@@ -1,0 +1,19 @@
+//! Faults under load. `cargo test` runs each briefly and checks that nothing is lost; `make chaos`
+//! runs it at full length and also checks the figures that it returns.
+
+mod cold_starts;
+mod database;
+mod instances;
+mod revocations;
+mod unread;
+
+pub use cold_starts::{assert_one_private_file, cold_starts};
+pub use database::{
+    DatabaseFault, commits_cut, connections_reset, database_away, metrics_locked,
+    overlapping_writers, through_pgbouncer,
+};
+pub use instances::{
+    agents_hop, any_part_killed, instance_suspended, instance_terminated, instances_killed,
+};
+pub use revocations::{renewals_raced, streams_revoked};
+pub use unread::{UnreadStream, stops_reading};

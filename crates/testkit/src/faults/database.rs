@@ -1,0 +1,193 @@
+//! Faults of PostgreSQL and of the connections to it.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use svc_sandbox::PgBouncer;
+use svc_store::{AgentId, HostId, Range, Store};
+use tokio::time::sleep;
+use url::Url;
+
+use crate::{
+    AUTO, ActiveAgent, Fleet, Instance, Pace, PresenceSampler, Proxy, QueueKind, Site, Tables,
+    eventually, metric, range, seed, times_offline, token,
+};
+
+const WRITERS: usize = 4;
+
+/// Slower than agents may report, so that they catch up after a fault.
+const SLOW: Pace = Pace {
+    every: Duration::from_secs(1),
+    ..Pace::BRISK
+};
+
+#[derive(Clone, Copy, Debug)]
+pub enum DatabaseFault {
+    Stopped,
+    Frozen,
+}
+
+/// PostgreSQL is away under load and comes back. Meanwhile the service acknowledges nothing, keeps
+/// every stream and leaves every agent online. Returns how long after its return every agent had a
+/// new acknowledgement.
+pub async fn database_away(
+    site: &mut Site,
+    addresses: &[SocketAddr],
+    (agents, pace): (u32, Pace),
+    fault: DatabaseFault,
+    length: Duration,
+) -> Result<Duration> {
+    let fleet = Fleet::start(site, addresses, 0, agents, pace).await?;
+    fleet.all_acked_again().await?;
+    let (streams, presence) = (fleet.streams(), PresenceSampler::start(site));
+    match fault {
+        DatabaseFault::Stopped => site.postgres().stop_immediate().await?,
+        DatabaseFault::Frozen => site.postgres().freeze()?,
+    }
+    // Acknowledgements of earlier commits may still arrive in the first half.
+    sleep(length / 2).await;
+    let half = Instant::now();
+    sleep(length / 2).await;
+    let acks = fleet.acks_between(half, Instant::now());
+    ensure!(acks == 0, "{acks} acknowledgements without a database");
+    match fault {
+        DatabaseFault::Stopped => site.postgres().start_again().await?,
+        DatabaseFault::Frozen => site.postgres().thaw()?,
+    }
+    let back = Instant::now();
+    fleet.all_acked_since(back).await?;
+    let recovered = back.elapsed();
+    fleet.audit(site).await?;
+    ensure!(fleet.streams() == streams, "agents lost their streams");
+    let (samples, offline) = presence.stop().await?;
+    ensure!(samples > 0 && offline == 0, "{offline} agents were offline");
+    ensure!(times_offline(site).await? == 0);
+    Ok(recovered)
+}
+
+/// Cuts the connection to PostgreSQL right after COMMIT was sent, so many times: PostgreSQL
+/// commits, and the service never gets the answer.
+pub async fn commits_cut(kind: QueueKind, agents: u32, times: usize) -> Result<()> {
+    let site = Site::new().await?.with_queue(kind).await?;
+    let (proxy, url) = behind_proxy(&site).await?;
+    let instance = site.instance().set("DATABASE_URL", url).start().await?;
+    let fleet = Fleet::start(&site, &[instance.grpc], 0, agents, SLOW).await?;
+    for _ in 0..times {
+        proxy.cut_once_sent(b"COMMIT");
+        eventually("a commit was cut", async || proxy.has_cut()).await?;
+    }
+    proxy.heal()?;
+    fleet.catches_up().await?;
+    fleet.audit(&site).await
+}
+
+/// Resets all connections to PostgreSQL at random moments, so many times.
+pub async fn connections_reset(kind: QueueKind, agents: u32, times: usize) -> Result<()> {
+    let site = Site::with_own_server().await?.with_queue(kind).await?;
+    let (proxy, url) = behind_proxy(&site).await?;
+    let instance = site.instance().set("DATABASE_URL", url).start().await?;
+    let fleet = Fleet::start(&site, &[instance.grpc], 0, agents, SLOW).await?;
+    for _ in 0..times {
+        sleep(Duration::from_millis(rand::random_range(1..50))).await;
+        proxy.cut_all();
+    }
+    fleet.all_acked_again().await?;
+    fleet.audit(&site).await?;
+    let open = "SELECT count(*) FROM pg_stat_activity WHERE datname = 'svc' AND state LIKE 'idle in transaction%'";
+    site.becomes(open, "0").await?;
+    eventually("no connection of the pool is in use", async || {
+        let in_use = metric(instance.http, "database_pool_in_use").await;
+        in_use.is_ok_and(|in_use| in_use == 0.0)
+    })
+    .await
+}
+
+/// Locks the metrics table while agents register and are revoked. Returns the longest time that one
+/// of these took.
+pub async fn metrics_locked(site: &Site, instance: &Instance, seconds: u64) -> Result<Duration> {
+    let secret = token(site, AUTO).await?;
+    let lock =
+        format!("BEGIN; LOCK TABLE host_metrics IN SHARE MODE; SELECT pg_sleep({seconds}); COMMIT");
+    let newcomers = async {
+        let end = Instant::now() + Duration::from_secs(seconds);
+        let mut slowest = Duration::ZERO;
+        sleep(Duration::from_secs(1)).await;
+        for number in 10_000.. {
+            let asked = Instant::now();
+            let agent = ActiveAgent::with_token(instance.grpc, number, &secret).await?;
+            slowest = slowest.max(asked.elapsed());
+            let mut call = agent.heartbeat().await?;
+            let revoked = Instant::now();
+            let revoke = format!("SELECT revoke_agent('{}', 'test', 'a test')", agent.id);
+            site.psql(&revoke).await?;
+            let end_of_stream = call.end().await?.context("no refusal")?;
+            ensure!(end_of_stream.reason == "AGENT_REVOKED", "{end_of_stream:?}");
+            slowest = slowest.max(revoked.elapsed());
+            if Instant::now() > end {
+                break;
+            }
+        }
+        Ok(slowest)
+    };
+    let (locked, slowest) = tokio::join!(site.psql(&lock), newcomers);
+    locked?;
+    slowest
+}
+
+/// Independent writers append batches of the same agents in different orders, each from a little
+/// before the watermark that it knows. Returns the number of batches.
+pub async fn overlapping_writers(agents: usize, length: Duration) -> Result<u64> {
+    let site = Site::new().await?;
+    let agents = seed(&site, agents).await?;
+    let end = Instant::now() + length;
+    let mut writers = Vec::new();
+    for _ in 0..WRITERS {
+        let store = site.store()?;
+        store.partitions_create(Duration::from_hours(24)).await?;
+        writers.push(write(store, agents.clone(), end));
+    }
+    let batches = futures_util::future::try_join_all(writers).await?;
+    let tables = Tables::of(&site.database_url()).await?;
+    ensure!(tables.stored > 0 && tables.faults() == 0, "{tables:?}");
+    let all_stored = "SELECT bool_and(stored_count = acked_seq AND acked_seq > 0) FROM agent_state";
+    ensure!(site.psql(all_stored).await? == "t");
+    Ok(batches.iter().sum())
+}
+
+async fn write(store: Store, mut agents: Vec<(AgentId, HostId)>, end: Instant) -> Result<u64> {
+    let (mut at, mut batches) = (0, 0);
+    while Instant::now() < end {
+        rand::seq::SliceRandom::shuffle(&mut agents[..], &mut rand::rng());
+        let first = (at - 3).max(0) + 1;
+        let last = first + rand::random_range(1..8);
+        let ranges: Vec<Range> = agents
+            .iter()
+            .map(|agent| range(*agent, first, last))
+            .collect();
+        let marks = store.samples_append(&ranges).await?;
+        at = marks.iter().map(|mark| mark.acked_seq).min().unwrap_or(0);
+        batches += 1;
+    }
+    Ok(batches)
+}
+
+/// Starts a PgBouncer before the site's database, and returns the URL through it.
+pub async fn through_pgbouncer(site: &Site) -> Result<(PgBouncer, String)> {
+    let url = Url::parse(&site.database_url())?;
+    let bouncer = PgBouncer::start(url.port().context("no port")?).await?;
+    let through = bouncer.url(url.path().trim_start_matches('/'));
+    Ok((bouncer, through))
+}
+
+/// Starts a proxy before the site's database, and returns the URL through it.
+async fn behind_proxy(site: &Site) -> Result<(Proxy, String)> {
+    let mut url = Url::parse(&site.database_url())?;
+    let server = SocketAddr::from((Ipv4Addr::LOCALHOST, url.port().context("no port")?));
+    let proxy = Proxy::start(vec![server]).await?;
+    let port = Some(proxy.address().port());
+    url.set_port(port).ok().context("no port")?;
+    Ok((proxy, url.into()))
+}

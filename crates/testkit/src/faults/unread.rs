@@ -1,0 +1,68 @@
+//! Agents that stop reading their stream.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use bytes::Bytes;
+use h2::{RecvStream, SendStream, client::Builder};
+use svc_proto::{ClientMessage, v1::HeartbeatRequest};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    task::JoinHandle,
+    time::timeout,
+};
+
+use crate::{ActiveAgent, PATIENCE, Site, Tls, framed, request};
+
+/// A heartbeat stream over HTTP/2 whose answers are read only on request.
+#[derive(Debug)]
+pub struct UnreadStream {
+    pub connection: JoinHandle<Result<(), h2::Error>>,
+    pub answers: RecvStream,
+    body: SendStream<Bytes>,
+}
+
+impl UnreadStream {
+    /// Opens the stream over this connection, and sends Hello.
+    pub async fn open<S>(http2: &mut Builder, stream: S, agent: &ActiveAgent) -> Result<Self>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let (requests, connection) = http2.handshake(stream).await?;
+        let connection = tokio::spawn(connection);
+        let path = "https://localhost/svc.ingest.v1.IngestService/Heartbeat";
+        let head = http::Request::post(path)
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .header("authorization", format!("Bearer {}", agent.jwt))
+            .body(())?;
+        let (answer, mut body) = requests.ready().await?.send_request(head, false)?;
+        let hello = request(ClientMessage::Hello(agent.agent.hello()));
+        body.send_data(framed(&hello), false)?;
+        Ok(Self {
+            connection,
+            answers: answer.await?.into_body(),
+            body,
+        })
+    }
+
+    pub fn send(&mut self, request: &HeartbeatRequest) -> Result<()> {
+        Ok(self.body.send_data(framed(request), false)?)
+    }
+}
+
+/// An agent sends Hello and grants no window for the answer. Returns how long it took until the
+/// service had closed the connection and the agent was offline.
+pub async fn stops_reading(site: &Site, agent: &ActiveAgent) -> Result<Duration> {
+    let stream = Tls::with(&agent.agent.identity)
+        .connect(agent.address)
+        .await?;
+    let mut http2 = Builder::new();
+    http2.initial_window_size(0);
+    let stream = UnreadStream::open(&mut http2, stream, agent).await?;
+    let opened = Instant::now();
+    drop(timeout(PATIENCE, stream.connection).await?);
+    let state = "SELECT presence, cause FROM agent_state";
+    site.becomes(state, "offline|lost").await?;
+    Ok(opened.elapsed())
+}

@@ -1,0 +1,258 @@
+//! One agent of a fleet: samples, reports, and reconnects until it is dropped.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, LazyLock, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use jiff::Timestamp;
+use rustls::ClientConfig;
+use svc_proto::{
+    ClientMessage, ServerMessage,
+    v1::{HeartbeatResponse, Report, Sample, ingest_service_client::IngestServiceClient},
+};
+use tokio::time::{Instant as Deadline, MissedTickBehavior, interval, sleep_until, timeout};
+use tonic::{Status, transport::Endpoint};
+use tonic_types::StatusExt;
+
+use super::Pace;
+use crate::{
+    ActiveAgent, HeartbeatCall, Ledger, Settled, Taken, Tls, request, sample, tls::channel_with,
+    wire_time,
+};
+
+const MOST_DOUBLINGS: u32 = 4;
+
+/// An agent and what it has seen.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub agent: ActiveAgent,
+    tls: ClientConfig,
+    record: Mutex<Record>,
+}
+
+/// What happened to an agent, as the agent saw it.
+#[derive(Debug, Default)]
+pub(super) struct Record {
+    pub ledger: Ledger,
+    /// Streams that were welcomed.
+    pub streams: u32,
+    pub connected: bool,
+    /// When new samples were acknowledged.
+    pub acked_at: Vec<Instant>,
+    pub latencies: Vec<Duration>,
+    pub absences: Vec<Duration>,
+}
+
+impl Record {
+    fn settled(&mut self, settled: &Settled) {
+        if settled.samples > 0 {
+            self.acked_at.push(Instant::now());
+        }
+        let slowest = settled.slowest_us.map(Duration::from_micros);
+        self.latencies.extend(slowest);
+    }
+}
+
+impl Member {
+    pub fn new(agent: ActiveAgent) -> Result<Self> {
+        let tls = Tls::with(&agent.agent.identity).config()?;
+        let record = Mutex::default();
+        Ok(Self { agent, tls, record })
+    }
+
+    pub fn record(&self) -> MutexGuard<'_, Record> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs the agent; it starts with the address whose turn it is.
+    pub async fn run(
+        self: Arc<Self>,
+        addresses: Vec<SocketAddr>,
+        turn: usize,
+        pace: Pace,
+        sampling: Arc<AtomicBool>,
+    ) {
+        let runner = Runner {
+            jwt: self.agent.jwt.clone(),
+            member: self,
+            addresses,
+            turn,
+            pace,
+            sampling,
+            failures: 0,
+            lost_at: None,
+        };
+        runner.run().await;
+    }
+}
+
+struct Runner {
+    member: Arc<Member>,
+    jwt: String,
+    addresses: Vec<SocketAddr>,
+    turn: usize,
+    pace: Pace,
+    sampling: Arc<AtomicBool>,
+    failures: u32,
+    lost_at: Option<Instant>,
+}
+
+impl Runner {
+    async fn run(mut self) {
+        let mut call: Option<HeartbeatCall> = None;
+        let mut connect_at = Some(Deadline::now());
+        let mut tick = interval(self.pace.every);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let connect = sleep_until(connect_at.unwrap_or_else(Deadline::now));
+            tokio::select! {
+                _ = tick.tick() => {
+                    self.take_sample();
+                    if let Some(call) = &call {
+                        self.report(call);
+                    }
+                }
+                received = next(&mut call) => match received {
+                    Ok(Some(message)) => {
+                        if let Some(slot) = self.handle(message) {
+                            connect_at = Some(Deadline::now() + slot);
+                        }
+                    }
+                    Ok(None) => (call, connect_at) = (None, Some(self.lost(None))),
+                    Err(status) => (call, connect_at) = (None, Some(self.lost(Some(&status)))),
+                },
+                () = connect, if connect_at.is_some() => match self.connect().await {
+                    Ok(welcomed) => {
+                        self.report(&welcomed);
+                        (call, connect_at) = (Some(welcomed), None);
+                    }
+                    Err(status) => connect_at = Some(self.retry_at(status.as_ref())),
+                },
+            }
+        }
+    }
+
+    fn take_sample(&self) {
+        if self.sampling.load(Ordering::Relaxed) {
+            let now = Timestamp::now().as_millisecond();
+            self.member.record().ledger.take(now);
+        }
+    }
+
+    /// Sends what this stream has not been sent yet, as far as its channel has room.
+    fn report(&self, call: &HeartbeatCall) {
+        while let Ok(place) = call.out.try_reserve() {
+            let taken = self.member.record().ledger.next_report(now_us());
+            if taken.is_empty() {
+                return;
+            }
+            let report = Report {
+                samples: taken.into_iter().map(sample_of).collect(),
+                gaps: vec![],
+            };
+            place.send(request(ClientMessage::Report(report)));
+        }
+    }
+
+    /// Handles a message of the service; returns the drain slot if it is Drain.
+    fn handle(&mut self, message: ServerMessage) -> Option<Duration> {
+        match message {
+            ServerMessage::Ack(ack) => {
+                let mut record = self.member.record();
+                let rejected = ack.rejected.len();
+                let settled = record
+                    .ledger
+                    .acknowledged(ack.up_to_seq, rejected, now_us());
+                record.settled(&settled);
+            }
+            ServerMessage::Credential(credential) => self.jwt = credential.jwt,
+            ServerMessage::Drain(drain) => {
+                let slot = drain.reconnect_after.unwrap_or_default();
+                return Some(Duration::try_from(slot).unwrap_or_default());
+            }
+            _ => {}
+        }
+        None
+    }
+
+    fn lost(&mut self, status: Option<&Status>) -> Deadline {
+        self.member.record().connected = false;
+        self.lost_at.get_or_insert_with(Instant::now);
+        self.turn += 1;
+        self.retry_at(status)
+    }
+
+    /// The service's hint, or else exponential backoff with full jitter.
+    fn retry_at(&mut self, status: Option<&Status>) -> Deadline {
+        self.failures += 1;
+        let hint = status.and_then(|status| status.get_error_details().retry_info().cloned());
+        let hint = hint.and_then(|hint| hint.retry_delay);
+        let most = self.pace.backoff * 2_u32.pow(self.failures.min(MOST_DOUBLINGS) - 1);
+        Deadline::now() + hint.unwrap_or_else(|| most.mul_f64(rand::random()))
+    }
+
+    /// `Err(None)` if there was no answer in time.
+    async fn connect(&mut self) -> Result<HeartbeatCall, Option<Status>> {
+        let address = self.addresses[self.turn % self.addresses.len()];
+        let opened = timeout(self.pace.patience, self.open(address)).await;
+        let opened = match opened {
+            Ok(Ok(opened)) => opened.map_err(Some),
+            _ => Err(None),
+        };
+        let call = opened.inspect_err(|_| self.turn += 1)?;
+        self.failures = 0;
+        let absence = self.lost_at.take().map(|at| at.elapsed());
+        let mut record = self.member.record();
+        record.absences.extend(absence);
+        record.streams += 1;
+        record.connected = true;
+        let settled = record.ledger.welcomed(call.welcome.acked_seq, now_us());
+        record.settled(&settled);
+        drop(record);
+        Ok(call)
+    }
+
+    async fn open(&self, address: SocketAddr) -> Result<Result<HeartbeatCall, Status>> {
+        let endpoint = Endpoint::from_static("https://localhost")
+            .http2_keep_alive_interval(self.pace.keepalive)
+            .keep_alive_timeout(self.pace.keepalive)
+            .keep_alive_while_idle(true);
+        let channel = channel_with(endpoint, self.member.tls.clone(), address).await?;
+        let hello = self.member.agent.agent.hello();
+        HeartbeatCall::open(IngestServiceClient::new(channel), &self.jwt, hello).await
+    }
+}
+
+/// The next message of the service; waits forever while there is no stream.
+async fn next(call: &mut Option<HeartbeatCall>) -> Result<Option<ServerMessage>, Status> {
+    let Some(call) = call else {
+        return std::future::pending().await;
+    };
+    loop {
+        match call.responses.message().await? {
+            None => return Ok(None),
+            Some(HeartbeatResponse { message: None }) => {}
+            Some(HeartbeatResponse { message }) => return Ok(message),
+        }
+    }
+}
+
+fn sample_of(taken: Taken) -> Sample {
+    let at = Timestamp::from_millisecond(taken.at_ms).expect("a time of this process");
+    Sample {
+        sampled_at: Some(wire_time(at)),
+        ..sample(taken.seq)
+    }
+}
+
+/// Microseconds since the first call in this process.
+fn now_us() -> u64 {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    u64::try_from(START.elapsed().as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,208 @@
+//! The client side of a heartbeat stream, under the control of a test.
+
+use std::{net::SocketAddr, ops::RangeInclusive};
+
+use anyhow::{Context, bail};
+use jiff::Timestamp;
+use svc_proto::{
+    ClientMessage, ServerMessage,
+    v1::{
+        Ack, Gap, Goodbye, HeartbeatRequest, HeartbeatResponse, Hello, Report, Sample, Vitals,
+        Welcome, ingest_service_client::IngestServiceClient,
+    },
+};
+use tokio::{sync::mpsc, time::timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Status, Streaming, transport::Channel};
+
+use crate::{FakeAgent, PATIENCE, RefusedCall};
+
+/// A stream that the service has welcomed.
+#[derive(Debug)]
+pub struct HeartbeatCall {
+    pub welcome: Welcome,
+    pub(crate) out: mpsc::Sender<HeartbeatRequest>,
+    pub(crate) responses: Streaming<HeartbeatResponse>,
+}
+
+impl FakeAgent {
+    pub fn hello(&self) -> Hello {
+        Hello {
+            agent: self.request("").agent,
+            host: Some(self.host.clone()),
+            run_id: format!("run-{}", self.host.boot_id),
+            sent_at: Some(wire_time(Timestamp::now())),
+        }
+    }
+
+    /// Opens a stream with this Hello.
+    pub async fn try_heartbeat(
+        &self,
+        address: SocketAddr,
+        jwt: &str,
+        hello: Hello,
+    ) -> anyhow::Result<Result<HeartbeatCall, RefusedCall>> {
+        let client = self.connect(address).await?;
+        let opened = HeartbeatCall::open(client, jwt, hello).await?;
+        Ok(opened.map_err(|status| RefusedCall::of(&status)))
+    }
+
+    pub async fn heartbeat(&self, address: SocketAddr, jwt: &str) -> anyhow::Result<HeartbeatCall> {
+        let opened = self.try_heartbeat(address, jwt, self.hello()).await?;
+        opened.map_err(|refused| anyhow::anyhow!("{refused:?}"))
+    }
+
+    /// Opens a stream without sending Hello.
+    pub async fn open_stream(
+        &self,
+        address: SocketAddr,
+        jwt: &str,
+    ) -> anyhow::Result<Result<Stream, Status>> {
+        open_stream(self.connect(address).await?, jwt).await
+    }
+}
+
+/// Both halves of a stream.
+pub type Stream = (mpsc::Sender<HeartbeatRequest>, Streaming<HeartbeatResponse>);
+
+async fn open_stream(
+    mut client: IngestServiceClient<Channel>,
+    jwt: &str,
+) -> anyhow::Result<Result<Stream, Status>> {
+    let (out, requests) = mpsc::channel(32);
+    let mut request = Request::new(ReceiverStream::new(requests));
+    let bearer = format!("Bearer {jwt}").parse()?;
+    request.metadata_mut().insert("authorization", bearer);
+    let response = client.heartbeat(request).await;
+    Ok(response.map(|response| (out, response.into_inner())))
+}
+
+impl HeartbeatCall {
+    /// Opens a stream and waits for Welcome.
+    pub(crate) async fn open(
+        client: IngestServiceClient<Channel>,
+        jwt: &str,
+        hello: Hello,
+    ) -> anyhow::Result<Result<Self, Status>> {
+        let (out, mut responses) = match open_stream(client, jwt).await? {
+            Ok(stream) => stream,
+            Err(status) => return Ok(Err(status)),
+        };
+        out.send(request(ClientMessage::Hello(hello))).await?;
+        let response = match timeout(PATIENCE, responses.message()).await? {
+            Ok(response) => response,
+            Err(status) => return Ok(Err(status)),
+        };
+        match response.and_then(|response| response.message) {
+            Some(ServerMessage::Welcome(welcome)) => Ok(Ok(Self {
+                welcome,
+                out,
+                responses,
+            })),
+            other => bail!("not a Welcome: {other:?}"),
+        }
+    }
+
+    pub async fn send(&self, message: ClientMessage) -> anyhow::Result<()> {
+        Ok(timeout(PATIENCE, self.out.send(request(message))).await??)
+    }
+
+    /// Reports samples of these numbers and waits until they are acknowledged.
+    pub async fn report_acked(&mut self, seqs: RangeInclusive<u64>) -> anyhow::Result<()> {
+        let last = *seqs.end();
+        self.report(seqs.map(sample).collect(), vec![]).await?;
+        self.acked_up_to(last).await
+    }
+
+    pub async fn report(&self, samples: Vec<Sample>, gaps: Vec<Gap>) -> anyhow::Result<()> {
+        self.send(ClientMessage::Report(Report { samples, gaps }))
+            .await
+    }
+
+    /// The next message of the service; `None` at the end.
+    pub async fn receive(&mut self) -> anyhow::Result<Result<Option<ServerMessage>, RefusedCall>> {
+        let response = timeout(PATIENCE, self.responses.message())
+            .await
+            .context("no message in time")?;
+        Ok(response
+            .map(|response| response.and_then(|response| response.message))
+            .map_err(|status| RefusedCall::of(&status)))
+    }
+
+    /// The next acknowledgement; skips other messages.
+    pub async fn next_ack(&mut self) -> anyhow::Result<Ack> {
+        loop {
+            match self.receive().await? {
+                Ok(Some(ServerMessage::Ack(ack))) => return Ok(ack),
+                Ok(Some(_)) => {}
+                Ok(None) => bail!("the stream ended"),
+                Err(refused) => bail!("the stream was refused: {refused:?}"),
+            }
+        }
+    }
+
+    /// Waits until everything up to `seq` is acknowledged.
+    pub async fn acked_up_to(&mut self, seq: u64) -> anyhow::Result<()> {
+        while self.next_ack().await?.up_to_seq < seq {}
+        Ok(())
+    }
+
+    /// How the stream ends, `None` for OK; skips messages.
+    pub async fn end(&mut self) -> anyhow::Result<Option<RefusedCall>> {
+        loop {
+            match self.receive().await? {
+                Ok(Some(_)) => {}
+                Ok(None) => return Ok(None),
+                Err(refused) => return Ok(Some(refused)),
+            }
+        }
+    }
+
+    pub async fn goodbye(mut self) -> anyhow::Result<()> {
+        self.send(ClientMessage::Goodbye(Goodbye {
+            reason: "test".into(),
+        }))
+        .await?;
+        match self.end().await? {
+            None => Ok(()),
+            Some(refused) => bail!("not OK: {refused:?}"),
+        }
+    }
+}
+
+/// A message as a request of the stream.
+pub fn request(message: ClientMessage) -> HeartbeatRequest {
+    HeartbeatRequest {
+        message: Some(message),
+    }
+}
+
+pub fn sample(seq: u64) -> Sample {
+    let vitals = Vitals {
+        cpu_percent: 12.5,
+        memory_used_bytes: seq,
+        memory_total_bytes: 8 << 30,
+        ..Vitals::default()
+    };
+    Sample {
+        seq,
+        sampled_at: Some(wire_time(Timestamp::now())),
+        vitals: Some(vitals),
+    }
+}
+
+pub fn wire_time(at: Timestamp) -> prost_types::Timestamp {
+    prost_types::Timestamp {
+        seconds: at.as_second(),
+        nanos: at.subsec_nanosecond(),
+    }
+}
+
+/// A message as gRPC frames it, without compression.
+pub fn framed(message: &impl prost::Message) -> bytes::Bytes {
+    let mut bytes = vec![0];
+    let length = u32::try_from(message.encoded_len()).expect("a short message");
+    bytes.extend(length.to_be_bytes());
+    bytes.extend(message.encode_to_vec());
+    bytes.into()
+}

@@ -1,0 +1,139 @@
+//! The service in this process, on ports that the kernel chooses.
+
+use std::{ffi::OsString, net::SocketAddr};
+
+use anyhow::Context;
+use svc_ingest::{
+    config::{Config, Timing},
+    listener::Limits,
+    queue::Bounds,
+    server::{RunError, Server},
+};
+use tokio::{task::JoinHandle, time::timeout};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::{Environment, PATIENCE, eventually, get};
+
+/// How an instance differs from the default one of its site.
+#[derive(Clone, Debug)]
+pub struct InstanceBuilder {
+    environment: Environment,
+    timing: fn(&mut Timing),
+    limits: fn(&mut Limits),
+    bounds: Option<Bounds>,
+}
+
+impl InstanceBuilder {
+    pub(crate) fn new(environment: Environment) -> Self {
+        Self {
+            environment,
+            timing: |_| {},
+            limits: |_| {},
+            bounds: None,
+        }
+    }
+
+    pub fn set(mut self, name: &str, value: impl Into<OsString>) -> Self {
+        self.environment = self.environment.set(name, value);
+        self
+    }
+
+    pub fn timing(mut self, tune: fn(&mut Timing)) -> Self {
+        self.timing = tune;
+        self
+    }
+
+    pub fn limits(mut self, tune: fn(&mut Limits)) -> Self {
+        self.limits = tune;
+        self
+    }
+
+    /// How much the in-process queue holds.
+    pub fn bounds(mut self, bounds: Bounds) -> Self {
+        self.bounds = Some(bounds);
+        self
+    }
+
+    /// Starts it without waiting until it serves.
+    pub async fn launch(self) -> anyhow::Result<Instance> {
+        let mut config = Config::read(&|name| self.environment.get(name))?;
+        config.grpc.address.set_port(0);
+        config.http.set_port(0);
+        (self.timing)(&mut config.timing);
+        (self.limits)(&mut config.grpc.limits);
+        config.queue.bounds = self.bounds.unwrap_or(config.queue.bounds);
+        let server = Server::bind(config).await?;
+        let (grpc, http) = (server.grpc_address()?, server.http_address()?);
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(server.run(stop.clone()));
+        Ok(Instance {
+            grpc,
+            http,
+            stop: stop.drop_guard(),
+            task,
+        })
+    }
+
+    /// Starts it and waits until it serves.
+    pub async fn start(self) -> anyhow::Result<Instance> {
+        let instance = self.launch().await?;
+        instance.serving().await?;
+        Ok(instance)
+    }
+
+    /// Starts two of them.
+    pub async fn start_pair(self) -> anyhow::Result<[Instance; 2]> {
+        Ok([self.clone().start().await?, self.start().await?])
+    }
+}
+
+/// A running service; dropping it asks it to stop.
+#[derive(Debug)]
+pub struct Instance {
+    pub grpc: SocketAddr,
+    pub http: SocketAddr,
+    stop: DropGuard,
+    task: JoinHandle<Result<(), RunError>>,
+}
+
+impl Instance {
+    /// Waits until `/healthz` answers 200.
+    pub async fn serving(&self) -> anyhow::Result<()> {
+        eventually("the instance serves", async || {
+            get(self.http, "/healthz")
+                .await
+                .is_ok_and(|answer| answer.status == 200)
+        })
+        .await
+    }
+
+    /// Asks it to stop without waiting.
+    pub fn ask_to_stop(self) -> Stopping {
+        self.stop.disarm().cancel();
+        Stopping(self.task)
+    }
+
+    /// Stops it; fails unless it ends in time and without an error.
+    pub async fn stop(self) -> anyhow::Result<()> {
+        self.ask_to_stop().ended().await
+    }
+
+    /// Waits until it ends by itself, and returns the error.
+    pub async fn failure(self) -> anyhow::Result<String> {
+        let ended = timeout(PATIENCE, self.task).await;
+        let outcome = ended.context("the instance did not end")??;
+        let error = outcome.err().context("the instance ended cleanly")?;
+        Ok(format!("{:#}", anyhow::Error::from(error)))
+    }
+}
+
+/// An instance that has been asked to stop.
+#[derive(Debug)]
+pub struct Stopping(JoinHandle<Result<(), RunError>>);
+
+impl Stopping {
+    pub async fn ended(self) -> anyhow::Result<()> {
+        let ended = timeout(PATIENCE, self.0).await;
+        Ok(ended.context("the instance did not stop")???)
+    }
+}

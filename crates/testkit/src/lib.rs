@@ -1,0 +1,89 @@
+//! What the tests of all crates and the fleet lab share.
+//!
+//! In reading order:
+//! - [`Site`] is where services run: a database, certificates, a signing key and a metrics queue.
+//! - [`Instance`] is the service in this process, [`ServiceProcess`] the real binary as a child
+//!   process; [`Program`] and [`Process`] run any other binary of the workspace.
+//! - [`Tls`], [`channel`] and [`get`] are clients. [`FakeAgent`], [`ActiveAgent`] and
+//!   [`HeartbeatCall`] speak the wire contract as an agent does.
+//! - [`Fleet`] is many agents that report, reconnect and keep a [`Ledger`] each. [`AuditReport`]
+//!   compares the ledgers with what PostgreSQL has stored.
+//! - [`Proxy`] is a network with faults. [`faults`] has the scenarios that `cargo test` runs
+//!   briefly and `make chaos` at full length.
+//! - [`metric`], [`Usage`] and [`Latencies`] measure.
+//!
+//! Every wait is bounded by [`PATIENCE`], which is generous enough for a slow machine.
+
+#![expect(
+    clippy::expect_used,
+    reason = "helpers of tests may panic as the tests may"
+)]
+
+mod site;
+
+mod instance;
+mod process;
+mod service;
+
+mod agent;
+mod heartbeat;
+mod http;
+mod tls;
+
+mod audit;
+mod fleet;
+mod ledger;
+mod presence;
+
+pub mod faults;
+mod proxy;
+mod seed;
+
+mod latencies;
+mod usage;
+
+use std::time::Duration;
+
+pub use agent::{
+    AUTO, ActiveAgent, FakeAgent, MANUAL, ONE_USE, REINSTALL, RefusedCall, Registering, TokenRules,
+    is_active, machine, token,
+};
+pub use audit::{AuditReport, Tables};
+pub use fleet::{Fleet, Pace};
+pub use heartbeat::{HeartbeatCall, framed, request, sample, wire_time};
+pub use http::{Answer, get, http, metric, transactions};
+pub use instance::{Instance, InstanceBuilder, Stopping};
+pub use latencies::Latencies;
+pub use ledger::{Balance, Ledger, Settled, Taken};
+pub use presence::{PresenceSampler, times_offline};
+pub use process::{Finished, Process, Program};
+pub use proxy::{Direction, Proxy};
+pub use seed::{range, seed};
+pub use service::{ServiceBuilder, ServiceProcess};
+pub use site::{Environment, QueueKind, SIGNING_KEY, Site, write_private};
+pub use tls::{OneConnection, Tls, channel, connect_with, provider};
+pub use usage::Usage;
+
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Waits until `check` is true. The error names `what`.
+pub async fn eventually(what: &str, check: impl AsyncFnMut() -> bool) -> anyhow::Result<()> {
+    svc_sandbox::eventually(what, PATIENCE, check).await
+}
+
+/// Panics, with the whole text, unless it contains `part`.
+#[track_caller]
+pub fn assert_contains(text: &str, part: &str) {
+    assert!(text.contains(part), "{part:?} is not in: {text}");
+}
+
+/// Raises the limit of open files to the hard limit, for tests with many connections.
+pub fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let raised = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    setrlimit(Resource::Nofile, raised).expect("a process may raise its soft limit");
+}

@@ -1,0 +1,52 @@
+//! Active agents written straight to the database, and ranges of samples for them.
+
+use anyhow::{Context, Result};
+use svc_store::{AgentId, HostId, Range, SampleRow};
+
+use crate::Site;
+
+/// Inserts active agents, each on a host of its own, without registering them.
+pub async fn seed(site: &Site, count: usize) -> Result<Vec<(AgentId, HostId)>> {
+    let sql = format!(
+        "WITH machines AS (INSERT INTO hosts (hostname) SELECT 'seed-' || n FROM generate_series(1, {count}) n RETURNING id)
+         INSERT INTO agents (host_id, key, status) SELECT id, sha256(id::text::bytea), 'active' FROM machines;
+         INSERT INTO agent_state (agent_id) SELECT id FROM agents ON CONFLICT DO NOTHING"
+    );
+    site.psql(&sql).await?;
+    let rows = site.psql("SELECT id, host_id FROM agents").await?;
+    let ids = |line: &str| {
+        let (agent, host) = line.split_once('|').context("two columns")?;
+        Ok((AgentId(agent.parse()?), HostId(host.parse()?)))
+    };
+    rows.lines().map(ids).collect()
+}
+
+/// A range of plain samples.
+pub fn range((agent_id, host_id): (AgentId, HostId), first_seq: i64, last_seq: i64) -> Range {
+    Range {
+        agent_id,
+        host_id,
+        first_seq,
+        last_seq,
+        samples: (first_seq..=last_seq).map(row).collect(),
+        gaps: vec![],
+    }
+}
+
+fn row(seq: i64) -> SampleRow {
+    SampleRow {
+        seq,
+        sampled_at: jiff::Timestamp::now(),
+        cpu_percent: 1.0,
+        load: [0.1, 0.2, 0.3],
+        memory_used_bytes: seq,
+        memory_total_bytes: 8 << 30,
+        swap_used_bytes: 0,
+        swap_total_bytes: 0,
+        uptime_seconds: seq,
+        process_count: 100,
+        network_rx_bytes: seq,
+        network_tx_bytes: seq,
+        disks: vec![],
+    }
+}

@@ -1,0 +1,250 @@
+//! Where services run: a database, a metrics queue, and a folder with the server's certificate and
+//! a signing key. Services on one site are siblings.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, ensure};
+use svc_sandbox::{
+    Identity, Nats, NatsOptions, Postgres, PostgresOptions, TestDatabase, query, test_database,
+};
+use svc_store::{DatabaseUrl, Store, StoreOptions};
+use tempfile::TempDir;
+
+use crate::{InstanceBuilder, ServiceBuilder, eventually};
+
+/// An RSA key of 2048 bits, made by `openssl genpkey`. Generating one takes long. It is published
+/// with the source: never use it for anything but tests.
+pub const SIGNING_KEY: &str = include_str!("signing_key.pem");
+
+/// The name of the database on a server of the site's own.
+const OWN: &str = "svc";
+
+#[derive(Debug)]
+pub struct Site {
+    folder: TempDir,
+    database: Database,
+    nats: Option<Nats>,
+    environment: Environment,
+}
+
+/// The two kinds of metrics queue. What the queue promises is tested over both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueKind {
+    Memory,
+    Nats,
+}
+
+impl QueueKind {
+    pub const BOTH: [Self; 2] = [Self::Memory, Self::Nats];
+}
+
+#[derive(Debug)]
+enum Database {
+    Shared(TestDatabase),
+    Own(Box<Postgres>),
+}
+
+impl Site {
+    /// A site whose database has the whole schema.
+    pub async fn new() -> anyhow::Result<Self> {
+        Self::on(Database::Shared(
+            test_database("ingest_migrated", migrate).await?,
+        ))
+    }
+
+    /// A site whose database has nothing in it.
+    pub async fn unmigrated() -> anyhow::Result<Self> {
+        Self::on(Database::Shared(
+            test_database("ingest_empty", async |_| Ok(())).await?,
+        ))
+    }
+
+    /// A migrated site on a PostgreSQL server of its own, which a test may stop and freeze.
+    pub async fn with_own_server() -> anyhow::Result<Self> {
+        Self::with_server(PostgresOptions::default()).await
+    }
+
+    /// The same, on a server with settings of its own.
+    pub async fn with_server(options: PostgresOptions) -> anyhow::Result<Self> {
+        let server = Postgres::start(options).await?;
+        server.create_database(OWN, None).await?;
+        migrate(server.url(OWN)).await?;
+        Self::on(Database::Own(Box::new(server)))
+    }
+
+    fn on(database: Database) -> anyhow::Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let environment = Environment::with_files(folder.path(), &database.url())?;
+        Ok(Self {
+            folder,
+            database,
+            nats: None,
+            environment,
+        })
+    }
+
+    /// Gives the site a metrics queue of this kind.
+    pub async fn with_queue(mut self, kind: QueueKind) -> anyhow::Result<Self> {
+        if kind == QueueKind::Nats {
+            self.nats = Some(Nats::start(NatsOptions::default()).await?);
+        }
+        let url = self.queue_url();
+        self.environment = self.environment.set("INGEST_QUEUE_URL", url);
+        Ok(self)
+    }
+
+    /// The service in this process.
+    pub fn instance(&self) -> InstanceBuilder {
+        InstanceBuilder::new(self.environment.clone())
+    }
+
+    /// The service as the real binary.
+    pub fn process(&self) -> ServiceBuilder {
+        ServiceBuilder::new(self.environment.clone())
+    }
+
+    /// The real binary for a fleet: it logs warnings only, and expects a heartbeat every 5 s, which
+    /// makes the grace periods short.
+    pub fn server_process(&self) -> ServiceBuilder {
+        self.process()
+            .set("INGEST_LOG", "warn")
+            .set("INGEST_HEARTBEAT_INTERVAL", "5s")
+    }
+
+    /// `svc-ingest consume`, without the variables that it does not need.
+    pub fn consumer_process(&self) -> ServiceBuilder {
+        self.server_process()
+            .arguments(&["consume"])
+            .unset("INGEST_TLS_CERT")
+            .unset("INGEST_TLS_KEY")
+            .unset("INGEST_JWT_KEY_FILE")
+    }
+
+    pub fn queue_url(&self) -> String {
+        let url = self.nats.as_ref().map(Nats::url);
+        url.unwrap_or_else(|| "memory:".into())
+    }
+
+    pub fn nats(&mut self) -> &mut Nats {
+        self.nats.as_mut().expect("a site with NATS")
+    }
+
+    /// A path in the site's folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn store(&self) -> anyhow::Result<Store> {
+        store(&self.database_url())
+    }
+
+    pub fn database_url(&self) -> String {
+        self.database.url()
+    }
+
+    /// The PostgreSQL server of a site that has its own.
+    pub fn postgres(&mut self) -> &mut Postgres {
+        match &mut self.database {
+            Database::Own(server) => server,
+            Database::Shared(_) => panic!("other tests use this server too"),
+        }
+    }
+
+    /// Runs SQL on the site's database. Each row is a line, with `|` between columns.
+    pub async fn psql(&self, sql: &str) -> anyhow::Result<String> {
+        query(&self.database_url(), sql).await
+    }
+
+    /// Fails unless a query returns `wanted`.
+    pub async fn expect(&self, sql: &str, wanted: &str) -> anyhow::Result<()> {
+        let found = self.psql(sql).await?;
+        ensure!(found == wanted, "{found:?}, not {wanted:?}: {sql}");
+        Ok(())
+    }
+
+    /// Waits until a query returns `wanted`.
+    pub async fn becomes(&self, sql: &str, wanted: &str) -> anyhow::Result<()> {
+        let mut last = String::new();
+        eventually(sql, async || {
+            last = self.psql(sql).await.unwrap_or_default();
+            last == wanted
+        })
+        .await
+        .with_context(|| format!("{last:?}, not {wanted:?}"))
+    }
+}
+
+impl Database {
+    fn url(&self) -> String {
+        match self {
+            Self::Shared(database) => database.url().to_owned(),
+            Self::Own(server) => server.url(OWN),
+        }
+    }
+}
+
+/// Environment variables, as an instance reads them.
+#[derive(Clone, Debug, Default)]
+pub struct Environment(BTreeMap<String, OsString>);
+
+impl Environment {
+    /// What an instance needs; writes its certificate and signing key to `folder`.
+    pub fn with_files(folder: &Path, database_url: &str) -> anyhow::Result<Self> {
+        let server = Identity::server(&["localhost", "127.0.0.1"])?;
+        let (certificate, key) = server.write(folder, "server")?;
+        let jwt_key = folder.join("jwt_key.pem");
+        write_private(&jwt_key, SIGNING_KEY)?;
+        Ok(Self::default()
+            .set("DATABASE_URL", database_url)
+            .set("INGEST_TLS_CERT", certificate)
+            .set("INGEST_TLS_KEY", key)
+            .set("INGEST_JWT_KEY_FILE", jwt_key)
+            .set("INGEST_BIND_ADDRESS", "127.0.0.1"))
+    }
+
+    pub fn set(mut self, name: &str, value: impl Into<OsString>) -> Self {
+        self.0.insert(name.into(), value.into());
+        self
+    }
+
+    pub fn unset(mut self, name: &str) -> Self {
+        self.0.remove(name);
+        self
+    }
+
+    pub fn get(&self, name: &str) -> Option<OsString> {
+        self.0.get(name).cloned()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&String, &OsString)> {
+        self.0.iter()
+    }
+}
+
+/// Writes a file that only its owner may read, as the service requires of its key.
+pub fn write_private(path: &Path, text: impl AsRef<[u8]>) -> std::io::Result<()> {
+    fs::write(path, text)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))
+}
+
+fn store(url: &str) -> anyhow::Result<Store> {
+    Ok(Store::new(
+        DatabaseUrl::parse(url)?,
+        StoreOptions::default(),
+    )?)
+}
+
+async fn migrate(url: String) -> anyhow::Result<()> {
+    store(&url)?.migrate().await?;
+    Ok(())
+}
