@@ -12,8 +12,8 @@
 )]
 
 mod file_descriptors;
-mod http2_floods;
-mod http2_frames;
+mod floods;
+mod http2;
 mod many_clients;
 mod not_reading;
 mod slow_clients;

@@ -13,7 +13,7 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-use crate::http2_frames::{self, check};
+use crate::http2::{self, check};
 
 const INITIAL_WINDOW_SIZE: u16 = 4;
 
@@ -29,7 +29,7 @@ async fn closed(stream: &mut (impl AsyncReadExt + Unpin)) -> Result<()> {
 async fn closed_at_deadline(limits: fn(&mut Limits), settings: &[(u16, u32)]) -> Result<()> {
     let site = Site::new().await?;
     let instance = site.instance().limits(limits).start().await?;
-    let mut stream = http2_frames::open_http2(instance.grpc, settings).await?;
+    let mut stream = http2::open_http2(instance.grpc, settings).await?;
     stream.write_all(&check(1)).await?;
     let asked = Instant::now();
     closed(&mut stream).await?;
@@ -88,14 +88,14 @@ async fn a_client_whose_socket_is_never_read_is_closed_within_30_s() -> Result<(
     let connector = TlsConnector::from(std::sync::Arc::new(config));
     let stream = small_socket(process.grpc).await?;
     let mut stream = connector.connect("localhost".try_into()?, stream).await?;
-    stream.write_all(http2_frames::PREFACE).await?;
-    stream.write_all(&http2_frames::settings(&[])).await?;
-    let watch = http2_frames::call(1, "/grpc.health.v1.Health/Watch");
+    stream.write_all(http2::PREFACE).await?;
+    stream.write_all(&http2::settings(&[])).await?;
+    let watch = http2::call(1, "/grpc.health.v1.Health/Watch");
     stream.write_all(&watch).await?;
-    let message = http2_frames::frame(http2_frames::DATA, http2_frames::END_STREAM, 1, &[0; 5]);
+    let message = http2::frame(http2::DATA, http2::END_STREAM, 1, &[0; 5]);
     stream.write_all(&message).await?;
     let asked = Instant::now();
-    let ping = http2_frames::frame(http2_frames::PING, 0, 0, &[7; 8]);
+    let ping = http2::frame(http2::PING, 0, 0, &[7; 8]);
     timeout(PATIENCE * 2, write_until_closed(&mut stream, &ping)).await?;
     let cut = asked.elapsed();
     println!("a client that never reads was cut after {cut:.1?}");

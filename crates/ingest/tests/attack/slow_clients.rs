@@ -21,7 +21,7 @@ use tokio::{
 };
 
 use crate::{
-    http2_frames::{self, CHECK, Received},
+    http2::{self, CHECK, Received},
     witness::Witness,
 };
 
@@ -62,7 +62,7 @@ impl Stage {
     fn script(self) -> Script {
         let hello = client_hello();
         let half = hello.len() / 2;
-        let spoken = [http2_frames::PREFACE.to_vec(), http2_frames::settings(&[])].concat();
+        let spoken = [http2::PREFACE.to_vec(), http2::settings(&[])].concat();
         let bytes = |bytes: &[u8]| bytes.iter().map(|byte| vec![*byte]).collect::<Vec<_>>();
         match self {
             Self::Connected => Script::plain(vec![], bytes(&hello)),
@@ -73,29 +73,16 @@ impl Stage {
             }
             Self::Tls => Script::tls(vec![], bytes(&spoken)),
             Self::Preface => {
-                let head = http2_frames::frame_head(http2_frames::UNKNOWN, 0, 0, 1000);
+                let head = http2::frame_head(http2::UNKNOWN, 0, 0, 1000);
                 Script::tls(spoken, bytes(&[head, vec![0; 50]].concat()))
             }
             Self::HalfHeaders => {
-                let head = http2_frames::frame_head(
-                    http2_frames::HEADERS,
-                    http2_frames::END_HEADERS,
-                    1,
-                    1000,
-                );
-                Script::tls(
-                    [spoken, head].concat(),
-                    bytes(&http2_frames::call_headers(CHECK)),
-                )
+                let head = http2::frame_head(http2::HEADERS, http2::END_HEADERS, 1, 1000);
+                Script::tls([spoken, head].concat(), bytes(&http2::call_headers(CHECK)))
             }
             Self::Unfinished => {
-                let headers = http2_frames::frame(
-                    http2_frames::HEADERS,
-                    0,
-                    1,
-                    &http2_frames::call_headers(CHECK),
-                );
-                let more = http2_frames::frame_head(http2_frames::CONTINUATION, 0, 1, 1000);
+                let headers = http2::frame(http2::HEADERS, 0, 1, &http2::call_headers(CHECK));
+                let more = http2::frame_head(http2::CONTINUATION, 0, 1, 1000);
                 Script::tls(
                     [spoken, headers].concat(),
                     bytes(&[more, vec![0; 50]].concat()),
@@ -103,9 +90,9 @@ impl Stage {
             }
             Self::HalfMessage => {
                 let prefix = [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
-                let piece = |byte: &u8| http2_frames::frame(http2_frames::DATA, 0, 1, &[*byte]);
+                let piece = |byte: &u8| http2::frame(http2::DATA, 0, 1, &[*byte]);
                 Script::tls(
-                    [spoken, http2_frames::call(1, CHECK)].concat(),
+                    [spoken, http2::call(1, CHECK)].concat(),
                     prefix.iter().map(piece).collect(),
                 )
             }
@@ -165,7 +152,7 @@ impl Crowd {
                 let turn = turns.acquire_owned().await?;
                 let script = self.stage.script();
                 if script.tls {
-                    let stream = http2_frames::new_client(address).await?;
+                    let stream = http2::new_client(address).await?;
                     drop(turn);
                     self.hold_open(stream, script).await
                 } else {
@@ -232,12 +219,7 @@ async fn until_closed(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
 async fn until_answer(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
     loop {
         let received = Received::read(reader).await?;
-        if received.stream == 1
-            && matches!(
-                received.kind,
-                http2_frames::HEADERS | http2_frames::RST_STREAM
-            )
-        {
+        if received.stream == 1 && matches!(received.kind, http2::HEADERS | http2::RST_STREAM) {
             return Ok(());
         }
     }

@@ -116,8 +116,11 @@ async fn a_second_signal_stops_the_service_at_once() -> Result<()> {
         .await?;
     let _clients = Clients::connect(&process).await?;
     process.signal(Signal::TERM)?;
-    process.logs_contain("stopping").await?;
-    assert_eq!(get(process.http, "/healthz").await?.status, 503);
+    eventually("the health check fails", async || {
+        let answer = get(process.http, "/healthz").await;
+        answer.is_ok_and(|answer| answer.status == 503)
+    })
+    .await?;
     process.signal(Signal::INT)?;
     assert_eq!(process.ended().await?.code(), Some(1));
     Ok(())

@@ -1,6 +1,8 @@
 //! HTTP/2 floods, whose frames are cheap to send and expensive to serve: the service sends GOAWAY
 //! or throttles, and other clients are served as before.
 
+mod kinds;
+
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
@@ -22,8 +24,9 @@ use tokio::{
 };
 use tokio_rustls::client::TlsStream;
 
+use self::kinds::{Answer, FLOODS, Flood, Streams};
 use crate::{
-    http2_frames::{self, CHECK, Received, call, check, frame, reset, settings, window_update},
+    http2::{self, Received, check},
     witness::Witness,
 };
 
@@ -36,216 +39,6 @@ const FRAMES_PER_SECOND: f64 = 512.0;
 const SMALL_FRAME: f64 = 32.0;
 /// Bytes that the kernels buffer for a connection that nobody reads.
 const BUFFERED: f64 = 512.0 * 1024.0;
-/// Frames in one write.
-const BURST: usize = 200;
-
-struct Flood {
-    name: &'static str,
-    /// Sent once, after the preface and empty settings.
-    open: fn() -> Vec<u8>,
-    /// Sent repeatedly.
-    again: fn(&mut Streams) -> Vec<u8>,
-    answer: Answer,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
-    Goaway,
-    Throttle,
-}
-
-/// The numbers of the streams that a client opens.
-struct Streams(u32);
-
-impl Streams {
-    fn next(&mut self) -> u32 {
-        self.0 += 2;
-        self.0
-    }
-}
-
-const FLOODS: &[Flood] = &[
-    Flood {
-        name: "rapid reset",
-        open: Vec::new,
-        again: |streams| {
-            burst(|| {
-                let stream = streams.next();
-                [call(stream, CHECK), reset(stream)].concat()
-            })
-        },
-        answer: Answer::Goaway,
-    },
-    Flood {
-        name: "rapid reset, one at a time",
-        open: Vec::new,
-        again: |streams| {
-            let stream = streams.next();
-            [check(stream), reset(stream)].concat()
-        },
-        answer: Answer::Goaway,
-    },
-    Flood {
-        name: "MadeYouReset, window overflow",
-        open: Vec::new,
-        again: |streams| {
-            burst(|| {
-                let stream = streams.next();
-                [call(stream, CHECK), window_update(stream, 0x7fff_ffff)].concat()
-            })
-        },
-        answer: Answer::Goaway,
-    },
-    Flood {
-        name: "MadeYouReset, window update of 0",
-        open: Vec::new,
-        again: |streams| {
-            let stream = streams.next();
-            [call(stream, CHECK), window_update(stream, 0)].concat()
-        },
-        answer: Answer::Goaway,
-    },
-    Flood {
-        name: "MadeYouReset, data after the end",
-        open: Vec::new,
-        again: |streams| {
-            let stream = streams.next();
-            [check(stream), frame(http2_frames::DATA, 0, stream, &[0])].concat()
-        },
-        answer: Answer::Goaway,
-    },
-    Flood {
-        name: "MadeYouReset, depends on itself",
-        open: Vec::new,
-        again: |streams| {
-            burst(|| {
-                let stream = streams.next();
-                let itself = [&stream.to_be_bytes()[..], &[16]].concat();
-                let priority = frame(http2_frames::PRIORITY, 0, stream, &itself);
-                [call(stream, CHECK), priority].concat()
-            })
-        },
-        answer: Answer::Goaway,
-    },
-    Flood {
-        name: "more streams than allowed",
-        open: Vec::new,
-        again: |streams| burst(|| call(streams.next(), CHECK)),
-        answer: Answer::Goaway,
-    },
-    Flood {
-        name: "CONTINUATION",
-        open: || frame(http2_frames::HEADERS, 0, 1, &[]),
-        again: |_| {
-            burst(|| {
-                frame(
-                    http2_frames::CONTINUATION,
-                    0,
-                    1,
-                    &http2_frames::header("x", "y"),
-                )
-            })
-        },
-        answer: Answer::Goaway,
-    },
-    Flood {
-        name: "HPACK bomb",
-        open: || {
-            let entry = [
-                vec![0x40],
-                http2_frames::string("x"),
-                http2_frames::string(&"y".repeat(4000)),
-            ]
-            .concat();
-            let block = [http2_frames::call_headers(CHECK), entry].concat();
-            frame(
-                http2_frames::HEADERS,
-                http2_frames::END_HEADERS | http2_frames::END_STREAM,
-                1,
-                &block,
-            )
-        },
-        again: |streams| {
-            let newest_entry = 0x80 | 62;
-            let block = [
-                http2_frames::call_headers(CHECK),
-                vec![newest_entry; 16_000],
-            ]
-            .concat();
-            frame(
-                http2_frames::HEADERS,
-                http2_frames::END_HEADERS,
-                streams.next(),
-                &block,
-            )
-        },
-        answer: Answer::Goaway,
-    },
-    Flood {
-        name: "empty DATA",
-        open: || call(1, CHECK),
-        again: |_| burst(|| frame(http2_frames::DATA, 0, 1, &[])),
-        answer: Answer::Goaway,
-    },
-    Flood {
-        name: "PING",
-        open: Vec::new,
-        again: |_| burst(|| frame(http2_frames::PING, 0, 0, &[7; 8])),
-        answer: Answer::Throttle,
-    },
-    Flood {
-        name: "PING answers to nothing",
-        open: Vec::new,
-        again: |_| burst(|| frame(http2_frames::PING, http2_frames::ACK, 0, &[7; 8])),
-        answer: Answer::Throttle,
-    },
-    Flood {
-        name: "SETTINGS",
-        open: Vec::new,
-        again: |_| burst(|| settings(&[])),
-        answer: Answer::Throttle,
-    },
-    Flood {
-        name: "SETTINGS, table and window sizes",
-        open: || call(1, CHECK),
-        again: |_| {
-            burst(|| {
-                [
-                    settings(&[(1, 0), (4, 0)]),
-                    settings(&[(1, 65_536), (4, 0x7fff_0000)]),
-                ]
-                .concat()
-            })
-        },
-        answer: Answer::Throttle,
-    },
-    Flood {
-        name: "PRIORITY",
-        open: Vec::new,
-        again: |_| burst(|| frame(http2_frames::PRIORITY, 0, 5, &[0, 0, 0, 3, 16])),
-        answer: Answer::Throttle,
-    },
-    Flood {
-        name: "WINDOW_UPDATE",
-        open: || call(1, CHECK),
-        again: |_| burst(|| window_update(1, 1)),
-        answer: Answer::Throttle,
-    },
-    Flood {
-        name: "unknown frames",
-        open: Vec::new,
-        again: |_| burst(|| frame(http2_frames::UNKNOWN, 0, 0, &[])),
-        answer: Answer::Throttle,
-    },
-];
-
-fn burst(frames: impl FnMut() -> Vec<u8>) -> Vec<u8> {
-    std::iter::repeat_with(frames)
-        .take(BURST)
-        .flatten()
-        .collect()
-}
-
 /// What all attackers sent and received.
 #[derive(Debug, Default)]
 struct Tally {
@@ -280,7 +73,7 @@ impl Tally {
 /// Floods until the deadline, with a new connection after each loss.
 async fn attack(address: SocketAddr, flood: &'static Flood, until: Instant, tally: Arc<Tally>) {
     while Instant::now() < until {
-        let Ok(stream) = http2_frames::open_http2(address, &[]).await else {
+        let Ok(stream) = http2::open_http2(address, &[]).await else {
             sleep(Duration::from_millis(10)).await;
             continue;
         };
@@ -449,7 +242,7 @@ async fn warm_up(process: &ServiceProcess) -> Result<()> {
     for _ in 0..200 {
         let address = process.grpc;
         clients.spawn(async move {
-            let mut stream = http2_frames::open_http2(address, &[]).await?;
+            let mut stream = http2::open_http2(address, &[]).await?;
             stream.write_all(&check(1)).await?;
             until_answered(&mut stream).await
         });
@@ -461,7 +254,7 @@ async fn warm_up(process: &ServiceProcess) -> Result<()> {
 }
 
 async fn until_answered(stream: &mut (impl AsyncRead + Unpin)) -> Result<()> {
-    while Received::read(stream).await?.kind != http2_frames::HEADERS {}
+    while Received::read(stream).await?.kind != http2::HEADERS {}
     Ok(())
 }
 
@@ -484,7 +277,7 @@ async fn floods_of_30_s_do_not_slow_other_clients() -> Result<()> {
 
 /// Sends a request after each answer without a pause, and counts the answers.
 async fn ask_without_pause(address: SocketAddr, length: Duration) -> Result<u64> {
-    let mut stream = http2_frames::open_http2(address, &[]).await?;
+    let mut stream = http2::open_http2(address, &[]).await?;
     stream.get_ref().0.set_nodelay(true)?;
     let (mut streams, mut answered) = (Streams(1), 0);
     let asking = async {

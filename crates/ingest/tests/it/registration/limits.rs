@@ -1,0 +1,213 @@
+//! Limits and failures of registration, and its secrets.
+
+use std::{fs, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use futures_util::future::join_all;
+use jiff::Timestamp;
+use svc_ingest::{enrol::EnrolmentToken, signing};
+use svc_proto::v1::AgentStatus;
+use svc_testkit::{
+    AUTO, FakeAgent, MANUAL, RefusedCall, Site, eventually, get, is_active, machine, token,
+};
+use tokio::time::sleep;
+use tonic::Code;
+
+#[tokio::test]
+async fn a_key_that_registers_too_often_gets_a_retry_delay() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let agent = FakeAgent::on(machine(1))?;
+    let unknown = EnrolmentToken::generate()?.expose().to_owned();
+    let mut limited = None;
+    for _ in 0..60 {
+        let refused = agent.refused(instance.grpc, &unknown).await?;
+        if refused.reason == "RATE_LIMITED" {
+            limited = Some(refused);
+            break;
+        }
+    }
+    let limited = limited.context("never limited")?;
+    assert_eq!(limited.code, Code::ResourceExhausted);
+    assert!(limited.retry, "with RetryInfo");
+    let other = FakeAgent::on(machine(2))?;
+    let auto = token(&site, AUTO).await?;
+    let answer = other.register(instance.grpc, &auto).await?;
+    assert!(is_active(&answer), "other keys are not limited");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_failed_registration_spends_no_token_use() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let secret = token(&site, AUTO.uses(1)).await?;
+    let agent = FakeAgent::on(machine(1))?;
+    site.psql(
+        "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'on purpose'; END $$;
+         CREATE TRIGGER fail AFTER INSERT ON agents FOR EACH ROW EXECUTE FUNCTION fail();",
+    )
+    .await?;
+    let refused = agent.refused(instance.grpc, &secret).await?;
+    assert_eq!(refused.code, Code::Internal);
+    assert!(
+        !refused.message.contains("on purpose"),
+        "the answer has no internals"
+    );
+    let left = "SELECT uses, (SELECT count(*) FROM agents), (SELECT count(*) FROM hosts),
+                       (SELECT count(*) FROM agent_events) FROM enrolment_tokens";
+    site.expect(left, "0|0|0|0").await?;
+    site.psql("DROP TRIGGER fail ON agents").await?;
+    assert!(is_active(&agent.register(instance.grpc, &secret).await?));
+    site.expect(left, "1|1|1|1").await
+}
+
+#[tokio::test]
+async fn agents_get_new_jwts_without_a_token_after_the_signing_key_is_lost() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let agent = FakeAgent::on(machine(1))?;
+    let before = agent
+        .register(instance.grpc, &token(&site, AUTO).await?)
+        .await?;
+    instance.stop().await?;
+    fs::remove_file(site.path("jwt_key.pem"))?;
+    let instance = site.instance().start().await?;
+    let after = agent.register(instance.grpc, "").await?;
+    assert!(is_active(&after));
+    assert_eq!(after.agent_id, before.agent_id);
+    let key = signing::read(&site.path("jwt_key.pem"))?.context("no key")?;
+    key.verify(&after.credential.context("no JWT")?.jwt, Timestamp::now())?;
+    let old = before.credential.context("no JWT")?.jwt;
+    assert!(
+        key.verify(&old, Timestamp::now()).is_err(),
+        "the old JWT is void"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn pending_registrations_are_bounded_and_end_with_a_drain() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site
+        .instance()
+        .limits(|limits| limits.connections = 20)
+        .start()
+        .await?;
+    let secret = token(&site, MANUAL).await?;
+    let mut streams = Vec::new();
+    for number in 0..3 {
+        let mut stream = FakeAgent::on(machine(number))?
+            .open(instance.grpc, &secret)
+            .await??;
+        assert_eq!(stream.answer().await?.status(), AgentStatus::Pending);
+        streams.push(stream);
+    }
+    let third = streams
+        .last_mut()
+        .context("no third registration")?
+        .failure()
+        .await?;
+    third.assert(Code::Unavailable, "OVERLOADED");
+    assert!(third.retry, "{third:?}");
+    let stopping = instance.ask_to_stop();
+    let drained = streams[0].failure().await?;
+    drained.assert(Code::Unavailable, "DRAINING");
+    assert!(drained.retry, "{drained:?}");
+    stopping.ended().await
+}
+
+#[tokio::test]
+async fn no_secret_reaches_the_log_or_the_database() -> Result<()> {
+    let site = Site::new().await?;
+    let process = site
+        .process()
+        .set("INGEST_LOG", "trace,h2=info,rustls=info,hyper=info")
+        .start()
+        .await?;
+    let secret = token(&site, AUTO).await?;
+    let agent = FakeAgent::on(machine(1))?;
+    let jwt = agent.jwt(process.grpc, &secret).await?;
+    agent
+        .refused(process.grpc, &format!("{}000000", &secret[..40]))
+        .await?;
+    FakeAgent::on(machine(2))?
+        .register(process.grpc, &secret)
+        .await?;
+    eventually("both registrations are logged", async || {
+        process.logs().matches("registered").count() >= 2
+    })
+    .await?;
+
+    let dump = dump(&site).await?;
+    assert!(dump.contains("web-1"), "the dump has rows");
+    let signing_key = fs::read_to_string(site.path("jwt_key.pem"))?;
+    let key_line = signing_key.lines().nth(3).context("no such line")?;
+    for (what, text) in [("log", process.logs()), ("database", dump)] {
+        for needle in [
+            &secret[8..40],
+            jwt.as_str(),
+            jwt.rsplit('.').next().context("no signature")?,
+            key_line,
+        ] {
+            assert!(!text.contains(needle), "a secret in the {what}");
+        }
+    }
+    Ok(())
+}
+
+/// Every row of every table as text.
+async fn dump(site: &Site) -> Result<String> {
+    let tables = site
+        .psql("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        .await?;
+    let mut dump = String::new();
+    for table in tables.lines() {
+        dump += &site.psql(&format!("SELECT t::text FROM {table} t")).await?;
+    }
+    Ok(dump)
+}
+
+const CROWD: u32 = 40;
+
+#[tokio::test]
+async fn many_registrations_wait_for_a_permit_and_none_fails_for_a_connection() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site
+        .instance()
+        .set("INGEST_DB_POOL_SIZE", "4")
+        .start()
+        .await?;
+    let secret = token(&site, AUTO.uses(CROWD.cast_signed())).await?;
+    // Longer than a transaction waits for a connection.
+    let stalled = site.psql("BEGIN; LOCK TABLE agents; SELECT pg_sleep(3); COMMIT");
+    let crowd = join_all((0..CROWD).map(async |number| {
+        let agent = FakeAgent::on(machine(number))?;
+        loop {
+            match agent.open(instance.grpc, &secret).await? {
+                Ok(mut stream) => break stream.answer().await,
+                Err(status) => {
+                    let refused = RefusedCall::of(&status);
+                    ensure!(
+                        refused.reason == "RATE_LIMITED" && refused.retry,
+                        "{refused:?}"
+                    );
+                    sleep(Duration::from_secs(1)).await;
+                }
+            }
+        }
+    }));
+    let (stalled, crowd) = tokio::join!(stalled, crowd);
+    stalled?;
+    for answer in crowd {
+        assert!(is_active(&answer?));
+    }
+    let page = get(instance.http, "/metrics").await?.body;
+    let in_vain = page.lines().find(|line| {
+        line.contains("transactions_total{")
+            && line.contains("regist")
+            && line.contains("unavailable")
+    });
+    assert_eq!(in_vain, None);
+    Ok(())
+}

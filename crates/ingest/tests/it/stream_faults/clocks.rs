@@ -1,0 +1,174 @@
+//! Wrong clocks, and what a steady or reconnecting fleet writes.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use jiff::Timestamp;
+use svc_proto::v1::Sample;
+use svc_testkit::{
+    AUTO, ActiveAgent, FakeAgent, Fleet, InstanceBuilder, Pace, Proxy, Site, eventually, get,
+    machine, sample, times_offline, token, transactions, wire_time,
+};
+
+use super::BRISK;
+
+fn sampled(seq: u64, ahead: jiff::SignedDuration) -> Sample {
+    Sample {
+        sampled_at: Some(wire_time(Timestamp::now() + ahead)),
+        ..sample(seq)
+    }
+}
+
+#[tokio::test]
+async fn a_clock_that_is_a_year_off_rejects_samples_of_that_agent_only() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let secret = token(&site, AUTO).await?;
+    let year = jiff::SignedDuration::from_hours(365 * 24);
+    let mut calls = Vec::new();
+    for (number, off) in [(1, -year), (2, jiff::SignedDuration::ZERO), (3, year)] {
+        let agent = FakeAgent::on(machine(number))?;
+        let jwt = agent.jwt(instance.grpc, &secret).await?;
+        let mut hello = agent.hello();
+        hello.sent_at = Some(wire_time(Timestamp::now() + off));
+        let call = agent.try_heartbeat(instance.grpc, &jwt, hello).await?;
+        let call = call.expect("a wrong clock is no reason to refuse");
+        call.report(vec![sampled(1, off), sample(2)], vec![])
+            .await?;
+        calls.push(call);
+    }
+    let mut rejected = Vec::new();
+    for call in &mut calls {
+        let ack = call.next_ack().await?;
+        assert_eq!(ack.up_to_seq, 2, "good samples are accepted");
+        rejected.push(
+            ack.rejected
+                .into_iter()
+                .map(|rejection| rejection.reason)
+                .collect::<Vec<_>>(),
+        );
+    }
+    assert_eq!(rejected[0], ["sampled_at is older than the retention"]);
+    assert_eq!(rejected[1], [""; 0]);
+    assert_eq!(
+        rejected[2],
+        ["sampled_at is more than 5 minutes ahead of the database's clock"]
+    );
+    let skews = "SELECT string_agg((clock_skew_ms / 86400000.0)::int::text, ' ' ORDER BY clock_skew_ms) FROM agent_state";
+    site.expect(skews, "-365 0 365").await?;
+    ensure!(times_offline(&site).await? == 0);
+    Ok(())
+}
+
+/// Shifts the clock of the database: the clock of the service is then ten minutes slow or fast.
+#[tokio::test]
+async fn sample_times_are_judged_by_the_clock_of_the_database() -> Result<()> {
+    for minutes in [10, -10] {
+        let site = Site::new().await?;
+        let shift = format!(
+            "CREATE FUNCTION clock_timestamp() RETURNS timestamptz LANGUAGE sql
+                 AS $$ SELECT pg_catalog.clock_timestamp() + interval '{minutes} minutes' $$;
+             DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog', current_database()); END $$"
+        );
+        site.psql(&shift).await?;
+        let instance = site.instance().start().await?;
+        let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+        let mut call = agent.heartbeat().await?;
+        let server_time = call.welcome.server_time.map_or(0, |time| time.seconds);
+        let expected = Timestamp::now().as_second() + minutes * 60;
+        ensure!(
+            (server_time - expected).abs() < 60,
+            "server_time is {server_time}, not {expected}"
+        );
+        let ahead = |more| jiff::SignedDuration::from_mins(minutes + more);
+        call.report(vec![sampled(1, ahead(3)), sampled(2, ahead(8))], vec![])
+            .await?;
+        let ack = call.next_ack().await?;
+        let rejected: Vec<u64> = ack.rejected.iter().map(|rejection| rejection.seq).collect();
+        assert_eq!((ack.up_to_seq, rejected), (2, vec![2]), "{minutes}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_steady_fleet_writes_samples_and_no_presence() -> Result<()> {
+    let site = Site::new().await?;
+    let busy = |builder: InstanceBuilder| {
+        builder.timing(|timing| {
+            timing.lease_renewal = Duration::from_millis(500);
+            timing.poll = Duration::from_secs(1);
+        })
+    };
+    let instances = busy(site.instance()).start_pair().await?;
+    let addresses = instances.each_ref().map(|instance| instance.grpc);
+    let http = instances.each_ref().map(|instance| instance.http);
+    let fleet = Fleet::start(&site, &addresses, 0, 10, BRISK).await?;
+    let presence = "SELECT md5(string_agg(concat(agent_id, epoch, presence, cause, presence_since, connected_at, last_seen_at), ';' ORDER BY agent_id)),
+                           (SELECT max(id) FROM agent_events) FROM agent_state";
+    let before = (site.psql(presence).await?, transactions(&http).await?);
+    let enough = fleet.acked() + 100;
+    eventually("a hundred more samples", async || fleet.acked() >= enough).await?;
+    let after = (site.psql(presence).await?, transactions(&http).await?);
+    assert_eq!(before.0, after.0, "heartbeats wrote presence");
+    let asked: Vec<&str> = after
+        .1
+        .iter()
+        .filter(|(name, count)| before.1.get(*name) != Some(count))
+        .map(|(name, _)| name.as_str())
+        .collect();
+    let steady = [
+        "database_clock_offset",
+        "events_prune",
+        "gaps_prune",
+        "lease_renew",
+        "partitions_drop",
+        "reinstalls_admit",
+        "rollups_compute",
+        "rollups_gather",
+        "samples_append",
+        "samples_prepare",
+        "sessions_displaced",
+        "sessions_standing",
+        "sessions_sweep",
+        "watermarks",
+    ];
+    let strange: Vec<_> = asked.iter().filter(|name| !steady.contains(name)).collect();
+    ensure!(
+        asked.contains(&"samples_append") && strange.is_empty(),
+        "{asked:?}"
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_that_reconnect_at_once_are_opened_in_few_statements() -> Result<()> {
+    const AGENTS: u32 = 100;
+    let site = Site::new().await?;
+    let instance = site.instance().start().await?;
+    let proxy = Proxy::start(vec![instance.grpc]).await?;
+    let pace = Pace {
+        every: Duration::from_secs(3),
+        backoff: Duration::from_millis(1),
+        ..BRISK
+    };
+    let fleet = Fleet::start(&site, &[proxy.address()], 0, AGENTS, pace).await?;
+    let opens = async || {
+        let asked = transactions(&[instance.http]).await?;
+        anyhow::Ok(asked.get("sessions_open").copied().unwrap_or(0))
+    };
+    let (before, began) = (opens().await?, std::time::Instant::now());
+    proxy.cut_all();
+    eventually("all are back", async || {
+        fleet.streams().iter().all(|streams| *streams >= 2)
+    })
+    .await?;
+    // At most ten batches leave in a second.
+    let most = began.elapsed().as_millis() as u64 / 100 + 2;
+    let asked = opens().await? - before;
+    ensure!(
+        asked <= most && asked < u64::from(AGENTS),
+        "{asked} statements, {most} at most"
+    );
+    assert_eq!(get(instance.http, "/healthz").await?.status, 200);
+    fleet.audit(&site).await
+}
