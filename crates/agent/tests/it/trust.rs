@@ -197,3 +197,41 @@ async fn connecting_times_out() -> Result<()> {
     );
     Ok(())
 }
+
+/// Runs `svc-agent check` without a `ca_cert_file` on a system whose only root is `root`.
+async fn checked(site: &Site, address: &str, root: &str) -> Result<(bool, String)> {
+    let mut check = Command::new(env!("CARGO_BIN_EXE_svc-agent"));
+    check
+        .arg("check")
+        .env_clear()
+        .env("SSL_CERT_FILE", site.path(root))
+        .env("SVC_AGENT_INGEST_ADDRESS", address)
+        .env("SVC_AGENT_CA_CERT_FILE", "")
+        .env("SVC_AGENT_DATA_DIR", site.path("agent"));
+    let output = tokio::task::spawn_blocking(move || check.output()).await??;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    Ok((text.contains("it answers"), text))
+}
+
+#[tokio::test]
+async fn without_a_ca_cert_file_the_systems_roots_are_trusted_and_no_others() -> Result<()> {
+    let site = Site::new().await?;
+    let (public, other) = (Authority::new("public")?, Authority::new("other")?);
+    public
+        .issue_server(&["localhost", "127.0.0.1"])?
+        .write(site.folder(), "issued")?;
+    std::fs::write(site.path("public.crt"), public.cert_pem())?;
+    std::fs::write(site.path("other.crt"), other.cert_pem())?;
+    let service = site
+        .instance()
+        .set("INGEST_TLS_CERT", site.path("issued.crt"))
+        .set("INGEST_TLS_KEY", site.path("issued.key"))
+        .start()
+        .await?;
+    let address = service.grpc.to_string();
+    let (answered, text) = checked(&site, &address, "public.crt").await?;
+    ensure!(answered, "{text}");
+    let (answered, text) = checked(&site, &address, "other.crt").await?;
+    ensure!(!answered && text.contains("ca_cert_file"), "{text}");
+    Ok(())
+}

@@ -1,10 +1,13 @@
 //! The JWKS document, as a verifier fetches it.
 
 use anyhow::{Context, Result};
-use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::{
+    digest::{SHA256, digest},
+    signature::{RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents},
+};
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
-use svc_testkit::{Site, get, http, write_private};
+use svc_testkit::{AUTO, FakeAgent, Site, get, http, machine, token, write_private};
 
 const PATH: &str = "/.well-known/jwks.json";
 
@@ -25,6 +28,45 @@ async fn the_document_holds_the_public_key_in_the_specified_members_and_no_other
     assert_eq!(serde_json::from_str::<Value>(&answer.body)?, expected);
     assert_eq!(answer.header("content-type"), Some("application/json"));
     assert_eq!(answer.header("cache-control"), Some("public, max-age=300"));
+    instance.stop().await
+}
+
+#[tokio::test]
+async fn a_jwt_verifies_with_nothing_but_the_published_document() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site
+        .instance()
+        .set("INGEST_JWT_KEY_FILE", site.path("generated.pem"))
+        .start()
+        .await?;
+    let agent = FakeAgent::on(machine(1))?;
+    let jwt = agent.jwt(instance.grpc, &token(&site, AUTO).await?).await?;
+    let document: Value = serde_json::from_str(&get(instance.http, PATH).await?.body)?;
+    let key = &document["keys"][0];
+    assert_eq!(key["e"], "AQAB", "the exponent of a generated key");
+
+    let decoded = |text: &str| BASE64_URL_SAFE_NO_PAD.decode(text);
+    let member = |name| decoded(key[name].as_str().unwrap_or_default());
+    let public = RsaPublicKeyComponents {
+        n: member("n")?,
+        e: member("e")?,
+    };
+    let (signed, signature) = jwt.rsplit_once('.').context("a signature")?;
+    let signature = decoded(signature)?;
+    let algorithm = &RSA_PKCS1_2048_8192_SHA256;
+    public.verify(algorithm, signed.as_bytes(), &signature)?;
+    let (header, claims) = signed.split_once('.').context("a header")?;
+    let header: Value = serde_json::from_slice(&decoded(header)?)?;
+    assert_eq!(
+        (&header["alg"], &header["kid"]),
+        (&json!("RS256"), &key["kid"])
+    );
+    let claims: Value = serde_json::from_slice(&decoded(claims)?)?;
+    let id = site.psql("SELECT id FROM agents").await?;
+    assert_eq!(
+        (&claims["sub"], &claims["iss"]),
+        (&json!(id), &json!("svc-ingest"))
+    );
     instance.stop().await
 }
 

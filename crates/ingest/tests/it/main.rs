@@ -7,10 +7,13 @@
 
 mod admin;
 mod allocations;
+mod architecture;
 mod bad_input;
+mod cited_tests;
 mod client_certificate;
 mod commands;
 mod config;
+mod documented_metrics;
 mod grpc;
 mod heartbeat;
 mod history;
