@@ -1,25 +1,30 @@
-//! Agents as people see them, and what people decide about them.
+//! Agents for the admin commands: lists, details and decisions.
 //!
-//! Decisions go through the SQL functions that the web application calls too, so
-//! that there is one set of rules and one record of who decided.
+//! Decisions call the SQL functions that the web application calls too, so there is one set
+//! of rules and one record of decisions.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
-use tokio_postgres::Row;
-use tokio_postgres::types::{Json, Type};
-use uuid::Uuid;
+use tokio_postgres::{
+    Row,
+    types::{Json, Type},
+};
 
-use crate::error::StoreError;
-use crate::ids::{AgentId, HostId, TokenId};
-use crate::page::Page;
-use crate::pool::{Bulkhead, Store};
-use crate::status::AgentStatus;
-use crate::tx::Tx;
+use crate::{
+    error::StoreError,
+    ids::{AgentId, HostId, TokenId},
+    page::Page,
+    pool::{Bulkhead, Store},
+    record::record,
+    status::AgentStatus,
+    tx::Tx,
+};
 
-/// An agent's name is what it says itself: a waiting one may share another's host record.
+/// The hostname is the one that the agent reported itself, because a pending agent may share
+/// the host record of another.
 const SELECT: &str = "SELECT a.id, a.host_id, named.hostname, a.status, a.pending_reason, a.conflict_with,
                 a.cloned_from, s.presence, s.presence_since, s.cause, encode(a.key, 'hex') AS key, a.version,
                 a.token_id, h.labels, a.created_at, a.decided_at, a.decided_by, a.decision_reason
@@ -27,46 +32,49 @@ const SELECT: &str = "SELECT a.id, a.host_id, named.hostname, a.status, a.pendin
            JOIN agent_state s ON s.agent_id = a.id
            JOIN hosts h ON h.id = a.host_id
           CROSS JOIN LATERAL (SELECT coalesce(nullif(a.facts ->> 'hostname', ''), h.hostname) AS hostname) named";
-/// How many of an agent's events are shown with it: the newest.
+
+/// How many events of an agent are shown, newest first.
 const EVENTS_SHOWN: i64 = 100;
 
-/// Which agents to list; the default is all.
+/// Which agents to list. The default is all.
 #[derive(Debug, Clone, Default)]
 pub struct AgentFilter {
     pub status: Option<AgentStatus>,
-    /// Labels that the agent's host must bear, all of them.
+    /// Labels that the agent's host must all have.
     pub labels: BTreeMap<String, String>,
     pub hostname: Option<String>,
     pub host: Option<HostId>,
     pub token: Option<TokenId>,
 }
 
-/// An agent with its presence, and with its host's labels.
-#[derive(Debug, Clone, Serialize)]
-pub struct AgentRecord {
-    pub id: AgentId,
-    pub host_id: HostId,
-    pub hostname: String,
-    pub status: AgentStatus,
-    pub pending_reason: Option<String>,
-    pub conflict_with: Option<AgentId>,
-    pub cloned_from: Option<AgentId>,
-    pub presence: String,
-    pub presence_since: Timestamp,
-    /// Why its presence is what it is.
-    pub cause: Option<String>,
-    /// The key's fingerprint, in hexadecimal.
-    pub key: String,
-    pub version: String,
-    pub token_id: Option<TokenId>,
-    pub labels: Value,
-    pub created_at: Timestamp,
-    pub decided_at: Option<Timestamp>,
-    pub decided_by: Option<String>,
-    pub decision_reason: Option<String>,
+record! {
+    /// An agent with its presence and its host's labels.
+    #[derive(Debug, Clone, Serialize)]
+    pub struct AgentRecord {
+        pub id: AgentId,
+        pub host_id: HostId,
+        pub hostname: String,
+        pub status: AgentStatus,
+        pub pending_reason: Option<String>,
+        pub conflict_with: Option<AgentId>,
+        pub cloned_from: Option<AgentId>,
+        pub presence: String,
+        pub presence_since: Timestamp,
+        /// Why its presence last changed.
+        pub cause: Option<String>,
+        /// The fingerprint of its key, in hexadecimal.
+        pub key: String,
+        pub version: String,
+        pub token_id: Option<TokenId>,
+        pub labels: Value,
+        pub created_at: Timestamp,
+        pub decided_at: Option<Timestamp>,
+        pub decided_by: Option<String>,
+        pub decision_reason: Option<String>,
+    }
 }
 
-/// An agent, what it last registered with, and what became of it.
+/// An agent with the facts of its last registration and its events.
 #[derive(Debug, Clone, Serialize)]
 pub struct AgentDetail {
     #[serde(flatten)]
@@ -76,22 +84,24 @@ pub struct AgentDetail {
     pub events: Vec<EventRecord>,
 }
 
-#[derive(Debug, Clone, Serialize)]
-pub struct EventRecord {
-    pub id: i64,
-    pub at: Timestamp,
-    pub kind: String,
-    pub from_status: Option<String>,
-    pub to_status: Option<String>,
-    pub actor: Option<String>,
-    pub reason: Option<String>,
-    pub db_user: String,
+record! {
+    #[derive(Debug, Clone, Serialize)]
+    pub struct EventRecord {
+        pub id: i64,
+        pub at: Timestamp,
+        pub kind: String,
+        pub from_status: Option<String>,
+        pub to_status: Option<String>,
+        pub actor: Option<String>,
+        pub reason: Option<String>,
+        pub db_user: String,
+    }
 }
 
-/// What a person decides about an agent.
+/// A decision about an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// On a machine that has an active agent, the mode says what becomes of it.
+    /// The mode is required if the host has an active agent.
     Approve(Option<ApprovalMode>),
     Reject,
     Revoke,
@@ -100,15 +110,15 @@ pub enum Decision {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ApprovalMode {
-    /// The same machine, reinstalled: its old agent is revoked.
+    /// It is the same machine, reinstalled. Its old agent is revoked.
     Replace,
-    /// Another machine: it gets a host record of its own.
+    /// It is another machine and gets a host record of its own.
     NewHost,
 }
 
 impl Store {
-    /// Removes events older than `retention`, some at a time.
-    pub async fn events_prune(&self, retention: std::time::Duration) -> Result<u64, StoreError> {
+    /// Removes a batch of events older than `retention`. Returns how many.
+    pub async fn events_prune(&self, retention: Duration) -> Result<u64, StoreError> {
         let sql = "-- events_prune
             DELETE FROM agent_events WHERE id IN (
                 SELECT id FROM agent_events
@@ -120,7 +130,7 @@ impl Store {
         .await
     }
 
-    /// Those who wait for a decision first, then by name.
+    /// Pending agents first, then by hostname.
     pub async fn agents_list(
         &self,
         filter: &AgentFilter,
@@ -136,23 +146,19 @@ impl Store {
         );
         let status = filter.status.map(AgentStatus::as_str);
         let (host, token) = (filter.host.map(|id| id.0), filter.token.map(|id| id.0));
-        let rows = Page::<AgentRecord>::limit(limit);
         let params = [
             (&status as _, Type::TEXT),
             (&Json(&filter.labels) as _, Type::JSONB),
             (&filter.hostname as _, Type::TEXT),
             (&host as _, Type::UUID),
             (&token as _, Type::UUID),
-            (&rows as _, Type::INT8),
         ];
-        let rows = self
-            .read("agents_list", Bulkhead::Auth, &sql, &params)
-            .await?;
-        Page::from_rows(&rows, limit, AgentRecord::from_row)
+        self.read_page("agents_list", &sql, &params, limit, AgentRecord::from_row)
+            .await
     }
 
-    /// Those that `name` may mean: an id, the beginning of one (4 characters or
-    /// more) or of a key's fingerprint (8 or more), or a host's name.
+    /// Agents that `name` may mean: a prefix of the id (at least 4 characters), a prefix of the
+    /// key's fingerprint (at least 8), or a hostname.
     pub async fn agents_find(
         &self,
         name: &str,
@@ -165,12 +171,9 @@ impl Store {
                 OR named.hostname = $1
              ORDER BY named.hostname, a.created_at, a.id LIMIT $2"
         );
-        let rows = Page::<AgentRecord>::limit(limit);
-        let params = [(&name as _, Type::TEXT), (&rows as _, Type::INT8)];
-        let rows = self
-            .read("agents_find", Bulkhead::Auth, &sql, &params)
-            .await?;
-        Page::from_rows(&rows, limit, AgentRecord::from_row)
+        let params = [(&name as _, Type::TEXT)];
+        self.read_page("agents_find", &sql, &params, limit, AgentRecord::from_row)
+            .await
     }
 
     pub async fn agent_show(&self, agent: AgentId) -> Result<Option<AgentDetail>, StoreError> {
@@ -190,7 +193,7 @@ impl Store {
         .await
     }
 
-    /// Applies what a person decided, and says how the agent stands then.
+    /// Applies a decision. Returns the agent after it.
     pub async fn agent_decide(
         &self,
         agent: AgentId,
@@ -211,13 +214,13 @@ impl Store {
 async fn agent_show_row(tx: &Tx, agent: AgentId) -> Result<Option<Row>, StoreError> {
     let sql = format!(
         "-- agent_show
-        SELECT shown.*, told.capabilities, told.facts
-          FROM ({SELECT} WHERE a.id = $1) shown JOIN agents told ON told.id = shown.id"
+        SELECT shown.*, detail.capabilities, detail.facts
+          FROM ({SELECT} WHERE a.id = $1) shown JOIN agents detail ON detail.id = shown.id"
     );
     tx.query_opt(&sql, &[(&agent.0, Type::UUID)]).await
 }
 
-/// Oldest first.
+/// The newest events, oldest first.
 async fn agent_show_events(tx: &Tx, agent: AgentId) -> Result<Vec<EventRecord>, StoreError> {
     let sql = "-- agent_show
         SELECT * FROM (
@@ -263,46 +266,5 @@ impl ApprovalMode {
             ApprovalMode::Replace => "replace",
             ApprovalMode::NewHost => "new-host",
         }
-    }
-}
-
-impl AgentRecord {
-    fn from_row(row: &Row) -> Result<AgentRecord, StoreError> {
-        let optional = |column: &str| row.try_get::<_, Option<Uuid>>(column);
-        Ok(AgentRecord {
-            id: AgentId(row.try_get("id")?),
-            host_id: HostId(row.try_get("host_id")?),
-            hostname: row.try_get("hostname")?,
-            status: AgentStatus::from_column(row.try_get("status")?),
-            pending_reason: row.try_get("pending_reason")?,
-            conflict_with: optional("conflict_with")?.map(AgentId),
-            cloned_from: optional("cloned_from")?.map(AgentId),
-            presence: row.try_get("presence")?,
-            presence_since: row.try_get("presence_since")?,
-            cause: row.try_get("cause")?,
-            key: row.try_get("key")?,
-            version: row.try_get("version")?,
-            token_id: optional("token_id")?.map(TokenId),
-            labels: row.try_get("labels")?,
-            created_at: row.try_get("created_at")?,
-            decided_at: row.try_get("decided_at")?,
-            decided_by: row.try_get("decided_by")?,
-            decision_reason: row.try_get("decision_reason")?,
-        })
-    }
-}
-
-impl EventRecord {
-    fn from_row(row: &Row) -> Result<EventRecord, StoreError> {
-        Ok(EventRecord {
-            id: row.try_get("id")?,
-            at: row.try_get("at")?,
-            kind: row.try_get("kind")?,
-            from_status: row.try_get("from_status")?,
-            to_status: row.try_get("to_status")?,
-            actor: row.try_get("actor")?,
-            reason: row.try_get("reason")?,
-            db_user: row.try_get("db_user")?,
-        })
     }
 }

@@ -1,20 +1,22 @@
-//! The books of a host's agents: every number that was sent is stored, rejected or
-//! in a gap; and what of the last day is really there.
+//! The books of a host's agents: every acknowledged number is stored, rejected or in a gap.
+//! For the last day the counters are also compared with the rows.
 
 use jiff::Timestamp;
 use serde::Serialize;
-use tokio_postgres::Row;
-use tokio_postgres::types::Type;
+use tokio_postgres::{Row, types::Type};
 
-use crate::error::StoreError;
-use crate::ids::{AgentId, HostId};
-use crate::pool::{Bulkhead, Store};
+use crate::{
+    error::StoreError,
+    ids::{AgentId, HostId},
+    pool::{Bulkhead, Store},
+    record::record,
+};
 
-/// Of how many agents the books are shown, and how many of an agent's gaps: the newest.
+/// The newest agents whose books are shown, and the newest gaps of each.
 const AGENTS_SHOWN: i64 = 20;
 const GAPS_SHOWN: i64 = 20;
 
-/// sent = stored + rejected + gaps.
+/// The books of one agent: sent = stored + rejected + gaps.
 #[derive(Debug, Clone, Serialize)]
 pub struct AgentBooks {
     pub agent_id: AgentId,
@@ -22,24 +24,26 @@ pub struct AgentBooks {
     pub stored: i64,
     pub rejected: i64,
     pub gaps: i64,
-    /// Whether the counters add up, and the last day's samples and gaps are in the
-    /// tables, each number once.
+    /// Whether the counters add up, and the tables contain every number since the first one of
+    /// the last day exactly once.
     pub balanced: bool,
     /// The newest gaps.
     pub missing: Vec<GapRecord>,
 }
 
-#[derive(Debug, Clone, Serialize)]
-pub struct GapRecord {
-    pub first_seq: i64,
-    pub last_seq: i64,
-    pub kind: String,
-    pub reason: String,
-    pub recorded_at: Timestamp,
+record! {
+    #[derive(Debug, Clone, Serialize)]
+    pub struct GapRecord {
+        pub first_seq: i64,
+        pub last_seq: i64,
+        pub kind: String,
+        pub reason: String,
+        pub recorded_at: Timestamp,
+    }
 }
 
-/// The numbers since the first of the last day are counted over all that is kept,
-/// for samples need not come in the order of their times.
+/// `day` finds the lowest number of the last day. `kept` counts from that number in all kept
+/// samples, whatever their time, because numbers need not be in the order of times.
 const BOOKS: &str = "-- host_books
     SELECT s.agent_id, s.acked_seq, s.stored_count, s.rejected_count, s.gap_count,
            s.stored_count + s.rejected_count + s.gap_count = s.acked_seq
@@ -60,13 +64,13 @@ const BOOKS: &str = "-- host_books
      ORDER BY a.created_at DESC, a.id LIMIT $2";
 
 impl Store {
-    /// Of the host's newest agents that have sent anything.
+    /// The books of the host's newest agents that have reported.
     pub async fn host_books(&self, host: HostId) -> Result<Vec<AgentBooks>, StoreError> {
         let params = [(&host.0 as _, Type::UUID), (&AGENTS_SHOWN as _, Type::INT8)];
         let rows = self.read("host_books", Bulkhead::Auth, BOOKS, &params);
         let mut books = Vec::new();
         for row in rows.await? {
-            let agent = AgentId(row.try_get("agent_id")?);
+            let agent = row.try_get("agent_id")?;
             books.push(AgentBooks::from_row(&row, self.gaps_newest(agent).await?)?);
         }
         Ok(books)
@@ -85,25 +89,13 @@ impl Store {
 impl AgentBooks {
     fn from_row(row: &Row, missing: Vec<GapRecord>) -> Result<AgentBooks, StoreError> {
         Ok(AgentBooks {
-            agent_id: AgentId(row.try_get("agent_id")?),
+            agent_id: row.try_get("agent_id")?,
             sent: row.try_get("acked_seq")?,
             stored: row.try_get("stored_count")?,
             rejected: row.try_get("rejected_count")?,
             gaps: row.try_get("gap_count")?,
             balanced: row.try_get("balanced")?,
             missing,
-        })
-    }
-}
-
-impl GapRecord {
-    fn from_row(row: &Row) -> Result<GapRecord, StoreError> {
-        Ok(GapRecord {
-            first_seq: row.try_get("first_seq")?,
-            last_seq: row.try_get("last_seq")?,
-            kind: row.try_get("kind")?,
-            reason: row.try_get("reason")?,
-            recorded_at: row.try_get("recorded_at")?,
         })
     }
 }

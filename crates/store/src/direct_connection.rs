@@ -1,22 +1,22 @@
-//! A connection of its own, straight to the server, for what no pooler can carry:
-//! statements that are no part of a transaction.
+//! A connection outside the pool, for statements that cannot run inside a transaction.
 //!
-//! Its limits are given when it is opened and not by SET, so that even where a
-//! pooler stands in between after all, nobody else inherits them: the pooler
-//! refuses them.
+//! It should reach the server directly. Its limits are startup options and not SET commands:
+//! if a pooler is in between after all, it refuses the options, and no other client can
+//! inherit them.
 
-use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::{task::JoinHandle, time::timeout};
 use tokio_postgres::Client;
 
-use crate::error::{StoreError, Unavailability};
-use crate::tx::TxLimits;
-use crate::url::DatabaseUrl;
+use crate::{
+    error::{StoreError, Unavailability},
+    tx::TxLimits,
+    url::DatabaseUrl,
+};
 
 #[derive(Debug)]
 pub(crate) struct DirectConnection {
     client: Client,
-    wire: JoinHandle<()>,
+    driver: JoinHandle<()>,
 }
 
 impl DirectConnection {
@@ -28,19 +28,16 @@ impl DirectConnection {
         let mut config = url.config().clone();
         let given = config.get_options().unwrap_or_default();
         config.options(format!("{given} {}", options(limits)));
+        let limit = config.get_connect_timeout().copied();
         let connecting = config.connect(url.tls());
-        let patience = config.get_connect_timeout().copied();
-        let connected = timeout(patience.unwrap_or(limits.deadline), connecting).await;
+        let connected = timeout(limit.unwrap_or(limits.deadline), connecting).await;
         let connected = connected.map_err(|_| StoreError::unavailable(Unavailability::Connect))?;
-        let (client, wire) = connected.map_err(|source| StoreError::Unavailable {
-            reason: Unavailability::Connect,
-            source: Some(source),
-        })?;
-        let wire = tokio::spawn(async move { drop(wire.await) });
-        Ok(DirectConnection { client, wire })
+        let (client, connection) = connected.map_err(StoreError::connect)?;
+        let driver = tokio::spawn(async move { drop(connection.await) });
+        Ok(DirectConnection { client, driver })
     }
 
-    /// One statement, or several, each committed by itself.
+    /// Runs statements that are each committed by themselves.
     pub(crate) async fn execute(&self, sql: &str) -> Result<(), StoreError> {
         Ok(self.client.batch_execute(sql).await?)
     }
@@ -48,7 +45,7 @@ impl DirectConnection {
 
 impl Drop for DirectConnection {
     fn drop(&mut self) {
-        self.wire.abort();
+        self.driver.abort();
     }
 }
 

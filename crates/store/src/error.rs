@@ -1,10 +1,13 @@
-//! What can go wrong with the database, sorted by what a caller does about it.
+//! Errors of the database, classified by what the caller does about them.
 //!
-//! `Unavailable` says nothing about the data: wait, and try the same again.
-//! `Conflict` lost every race it ran. `Schema` needs an operator. `Query` is a
-//! defect or a rule of the schema, which `constraint()` and `sqlstate()` name.
-//! A slow or full database must never look like bad data, so timeouts and lack
-//! of resources count as unavailable.
+//! - `Unavailable`: the data are not at fault. Wait and repeat the call. Timeouts and a lack
+//!   of resources belong here, because a slow or full database must never look like bad data.
+//! - `Conflict`: all attempts collided with other transactions.
+//! - `Schema`: an operator must act.
+//! - `Query`: a defect of the program, or a rule of the schema, which `constraint()` and
+//!   `sqlstate()` name.
+
+use std::{error::Error, io};
 
 use tokio_postgres::error::SqlState;
 
@@ -16,31 +19,31 @@ pub enum StoreError {
         #[source]
         source: Option<tokio_postgres::Error>,
     },
-    /// By PostgreSQL's judgement, or by ours.
-    #[error("the transaction lost every race against others")]
+    /// Detected by PostgreSQL, or by a statement that found its row changed.
+    #[error("the transaction conflicted with others in every attempt")]
     Conflict(#[source] Option<tokio_postgres::Error>),
-    #[error("the database schema does not fit this program")]
+    #[error("the database schema does not match this program")]
     Schema(#[source] SchemaError),
-    #[error("the database refused a statement")]
+    #[error("the database rejected a statement")]
     Query(#[source] tokio_postgres::Error),
 }
 
-/// Why the database could not be used just now.
+/// Why the database cannot be used now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailability {
     #[error("no connection could be opened")]
     Connect,
-    #[error("no connection of the pool came free in time")]
+    #[error("no connection of the pool became free in time")]
     PoolBusy,
-    #[error("it did not answer in time")]
+    #[error("the server did not answer in time")]
     Deadline,
     #[error("the connection was lost")]
     ConnectionLost,
-    #[error("it is not accepting this work now")]
+    #[error("the server does not accept the work now")]
     Refused,
 }
 
-/// A rule of our own SQL functions and triggers that a call broke: for people to read.
+/// Our SQL functions or triggers rejected a decision. The message is for people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rejection<'a> {
     pub kind: RejectionKind,
@@ -50,13 +53,13 @@ pub struct Rejection<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RejectionKind {
-    /// SV400: the call makes no sense.
+    /// SV400: the arguments are invalid.
     Malformed,
-    /// SV404: what it names does not exist.
+    /// SV404: the named object does not exist.
     NotFound,
-    /// SV409: what it asks for cannot follow from how things stand.
+    /// SV409: the current state does not allow the change.
     Conflict,
-    /// SV410: it must be said what becomes of the machine's active agent.
+    /// SV410: the host has an active agent, and the call does not say what becomes of it.
     ModeMissing,
 }
 
@@ -80,27 +83,44 @@ impl StoreError {
         }
     }
 
-    /// True where the same call may succeed later without anybody's doing.
+    pub(crate) fn connect(source: tokio_postgres::Error) -> StoreError {
+        StoreError::Unavailable {
+            reason: Unavailability::Connect,
+            source: Some(source),
+        }
+    }
+
+    /// Whether the same call may succeed later without any change.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, StoreError::Unavailable { .. })
     }
 
-    /// The five characters that PostgreSQL, or a trigger of ours, gave.
+    /// Whether a healthy database would reject the same data too. Only then may a sample be
+    /// discarded. Everything unknown counts as a fault of the database: a missing column or a
+    /// revoked privilege says nothing about the sample that met it first.
+    pub fn is_data_error(&self) -> bool {
+        match self {
+            StoreError::Query(_) => self.sqlstate().is_none_or(is_about_data),
+            _ => false,
+        }
+    }
+
+    /// The SQLSTATE from PostgreSQL or from one of our triggers.
     pub fn sqlstate(&self) -> Option<&str> {
         self.postgres()?.code().map(SqlState::code)
     }
 
-    /// The name of the constraint that was violated.
+    /// The name of the violated constraint.
     pub fn constraint(&self) -> Option<&str> {
         self.postgres()?.as_db_error()?.constraint()
     }
 
-    /// The message of the server alone, where the server spoke.
+    /// The server's own message, without our context.
     pub fn server_message(&self) -> Option<&str> {
         Some(self.postgres()?.as_db_error()?.message())
     }
 
-    /// The rule of ours that the call broke, where it broke one.
+    /// The rejection, if one of our SQL functions or triggers raised the error.
     pub fn rejection(&self) -> Option<Rejection<'_>> {
         let kind = RejectionKind::from_sqlstate(self.sqlstate()?)?;
         let error = self.postgres()?.as_db_error()?;
@@ -111,12 +131,11 @@ impl StoreError {
         })
     }
 
-    /// Running the whole transaction again is the remedy.
     pub(crate) fn is_conflict(&self) -> bool {
         matches!(self, StoreError::Conflict(_))
     }
 
-    /// The session is over, by the network or by the server's own decision.
+    /// Whether the connection is gone: lost in the network, or ended by the server (57P…).
     pub(crate) fn is_connection_lost(&self) -> bool {
         match self {
             StoreError::Unavailable { reason, .. } => {
@@ -158,17 +177,16 @@ impl From<tokio_postgres::Error> for StoreError {
         };
         match error.code().map(SqlState::code) {
             Some("40001" | "40P01") => StoreError::Conflict(Some(error)),
-            Some(code) if is_away(code) => unavailable(Unavailability::Refused, error),
+            Some(code) if is_unavailability(code) => unavailable(Unavailability::Refused, error),
             None if is_lost(&error) => unavailable(Unavailability::ConnectionLost, error),
             _ => StoreError::Query(error),
         }
     }
 }
 
-/// Classes 08 (connection), 53 (resources), 58 (system), and single states:
-/// read-only, killed while idle, lock and statement timeouts, shutting down or
-/// starting.
-fn is_away(code: &str) -> bool {
+/// Classes 08 (connection), 53 (resources) and 58 (system), and the states for: read-only,
+/// idle timeout, lock timeout, statement timeout, shutting down, starting.
+fn is_unavailability(code: &str) -> bool {
     let class = code.get(..2).unwrap_or_default();
     matches!(class, "08" | "53" | "58")
         || matches!(
@@ -177,9 +195,31 @@ fn is_away(code: &str) -> bool {
         )
 }
 
-/// tokio-postgres tells a lost connection only by `is_closed` or by an I/O
-/// error below; anything else without a code is about values, not the network.
+/// Classes 22 (data exception), 23 (integrity constraint), 54 (program limit) and P0 (raised
+/// by a function or trigger). An error without a state means that the driver could not encode
+/// the value.
+fn is_about_data(code: &str) -> bool {
+    matches!(code.get(..2), Some("22" | "23" | "54" | "P0"))
+}
+
+/// tokio-postgres reports a lost connection by `is_closed` or as an I/O error. Other errors
+/// without a state are about values.
 fn is_lost(error: &tokio_postgres::Error) -> bool {
-    let io = std::error::Error::source(error).is_some_and(|below| below.is::<std::io::Error>());
+    let io = error.source().is_some_and(|below| below.is::<io::Error>());
     error.is_closed() || io
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_table_or_privilege_is_no_data_error() {
+        for code in ["42P01", "42703", "42501", "0A000", "XX000", "26000", ""] {
+            assert!(!is_about_data(code), "{code}");
+        }
+        for code in ["22021", "22003", "23514", "23502", "54000", "P0001"] {
+            assert!(is_about_data(code), "{code}");
+        }
+    }
 }

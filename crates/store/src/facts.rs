@@ -1,10 +1,11 @@
-//! What an agent says of its machine, normalised and bounded by the caller.
+//! What an agent reports about its machine and itself. The caller normalises and bounds it.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// What machines are recognised by, weakest first, so that `Ord` is strength.
+/// Kinds of identifiers that machines are recognised by, weakest first, so that `Ord` is
+/// the order of strength.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IdentifierKind {
@@ -32,10 +33,10 @@ impl IdentifierKind {
     }
 }
 
-/// The identifiers of one machine; a kind is there only with values.
+/// The identifiers of one machine. A kind without values is left out.
 pub type Identifiers = BTreeMap<IdentifierKind, Vec<String>>;
 
-/// Serialised, this is `agents.facts`: columns of `hosts`, and the identifiers.
+/// Facts about a machine. Serialised, they are the column `agents.facts`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HostFacts {
     pub hostname: String,
@@ -51,16 +52,20 @@ pub struct HostFacts {
     pub identifiers: Identifiers,
 }
 
-/// What an agent says of itself.
+/// Facts about the agent program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentFacts {
     pub version: String,
     pub capabilities: Vec<String>,
 }
 
-/// Whether two sets of identifiers are of one machine: the strongest kind that
-/// both carry decides, and a weaker one matters only where a side lacks the
-/// stronger. `None` where they have no kind in common, so that nothing is known.
+/// Whether two sets of identifiers belong to one machine. The strongest kind that both have
+/// decides. `None` if they have no kind in common.
+///
+/// The rule exists three times, because it is needed in three shapes: here for one pair, in
+/// SQL (`same_machine`, migration 0003) for the batch that opens sessions, and as a search in
+/// [`RegistrationTx::host_match`](crate::RegistrationTx::host_match). The test
+/// `tests/it/same_machine.rs` compares all three on random machines.
 pub fn same_machine(one: &Identifiers, other: &Identifiers) -> Option<bool> {
     IdentifierKind::STRONGEST_FIRST
         .iter()

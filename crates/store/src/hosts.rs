@@ -1,23 +1,23 @@
-//! Machines as people see them: the facts, what they are recognised by, and
-//! their agents.
+//! Hosts for the admin commands: lists, details and retirement.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
-use tokio_postgres::Row;
 use tokio_postgres::types::{Json, Type};
-use uuid::Uuid;
 
-use crate::agents::{AgentFilter, AgentRecord};
-use crate::books::AgentBooks;
-use crate::error::StoreError;
-use crate::ids::{AgentId, HostId};
-use crate::page::Page;
-use crate::pool::{Bulkhead, Store};
+use crate::{
+    agents::{AgentFilter, AgentRecord},
+    books::AgentBooks,
+    error::StoreError,
+    ids::{AgentId, HostId},
+    page::Page,
+    pool::{Bulkhead, Store},
+    record::record,
+};
 
-/// A machine has at most one active agent: a unique index sees to that.
+/// The join adds at most one row, because a unique index allows one active agent per host.
 const SELECT: &str = "SELECT h.id, h.hostname, a.id AS agent_id, s.presence, s.presence_since, h.os, h.os_version,
                 h.arch, h.kernel_version, h.cpu_count, h.memory_total_bytes, h.mac_addresses,
                 h.ip_addresses, h.boot_id, h.labels, h.created_at, h.facts_at, h.retired_at, h.vitals_at,
@@ -31,59 +31,62 @@ const SELECT: &str = "SELECT h.id, h.hostname, a.id AS agent_id, s.presence, s.p
           CROSS JOIN LATERAL (
                 SELECT count(*) AS agent_count, count(*) FILTER (WHERE status = 'pending') AS pending_count
                   FROM agents WHERE host_id = h.id) n";
-/// How many of a host's agents are shown with it.
+
+/// How many agents of a host are shown.
 const AGENTS_SHOWN: u32 = 1000;
 
-/// Which hosts to list; the default is all that are in service.
+/// Which hosts to list. The default is all that are not retired.
 #[derive(Debug, Clone, Default)]
 pub struct HostFilter {
-    /// Labels that the host must bear, all of them.
+    /// Labels that the host must all have.
     pub labels: BTreeMap<String, String>,
     pub hostname: Option<String>,
     pub include_retired: bool,
 }
 
-#[derive(Debug, Clone, Serialize)]
-pub struct HostRecord {
-    pub id: HostId,
-    pub hostname: String,
-    /// The active agent and its presence; none where no agent is active.
-    pub agent_id: Option<AgentId>,
-    pub presence: Option<String>,
-    pub presence_since: Option<Timestamp>,
-    pub os: String,
-    pub os_version: String,
-    pub arch: String,
-    pub kernel_version: String,
-    pub cpu_count: i64,
-    pub memory_total_bytes: i64,
-    pub mac_addresses: Vec<String>,
-    pub ip_addresses: Vec<String>,
-    pub boot_id: String,
-    pub labels: Value,
-    pub created_at: Timestamp,
-    pub facts_at: Timestamp,
-    pub retired_at: Option<Timestamp>,
-    /// Of the latest sample, where there is one.
-    pub vitals_at: Option<Timestamp>,
-    pub cpu_percent: Option<f64>,
-    pub load_1m: Option<f64>,
-    pub load_5m: Option<f64>,
-    pub load_15m: Option<f64>,
-    pub memory_used_bytes: Option<i64>,
-    pub swap_used_bytes: Option<i64>,
-    pub swap_total_bytes: Option<i64>,
-    pub uptime_seconds: Option<i64>,
-    pub process_count: Option<i64>,
-    pub network_rx_bytes: Option<i64>,
-    pub network_tx_bytes: Option<i64>,
-    /// In whole percents, rounded down.
-    pub fullest_disk_percent: Option<i16>,
-    pub fullest_disk_mount_point: Option<String>,
-    pub disks: Option<Value>,
-    /// Agents of any status, and those of them that wait for a decision.
-    pub agent_count: i64,
-    pub pending_count: i64,
+record! {
+    #[derive(Debug, Clone, Serialize)]
+    pub struct HostRecord {
+        pub id: HostId,
+        pub hostname: String,
+        /// The active agent and its presence.
+        pub agent_id: Option<AgentId>,
+        pub presence: Option<String>,
+        pub presence_since: Option<Timestamp>,
+        pub os: String,
+        pub os_version: String,
+        pub arch: String,
+        pub kernel_version: String,
+        pub cpu_count: i64,
+        pub memory_total_bytes: i64,
+        pub mac_addresses: Vec<String>,
+        pub ip_addresses: Vec<String>,
+        pub boot_id: String,
+        pub labels: Value,
+        pub created_at: Timestamp,
+        pub facts_at: Timestamp,
+        pub retired_at: Option<Timestamp>,
+        /// The time of the latest sample, which the vitals are from.
+        pub vitals_at: Option<Timestamp>,
+        pub cpu_percent: Option<f64>,
+        pub load_1m: Option<f64>,
+        pub load_5m: Option<f64>,
+        pub load_15m: Option<f64>,
+        pub memory_used_bytes: Option<i64>,
+        pub swap_used_bytes: Option<i64>,
+        pub swap_total_bytes: Option<i64>,
+        pub uptime_seconds: Option<i64>,
+        pub process_count: Option<i64>,
+        pub network_rx_bytes: Option<i64>,
+        pub network_tx_bytes: Option<i64>,
+        /// In whole percents, rounded down.
+        pub fullest_disk_percent: Option<i16>,
+        pub fullest_disk_mount_point: Option<String>,
+        pub disks: Option<Value>,
+        /// Agents of any status, and the pending ones among them.
+        pub agent_count: i64,
+        pub pending_count: i64,
+    }
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -92,19 +95,21 @@ pub struct HostDetail {
     pub host: HostRecord,
     pub identifiers: Vec<IdentifierRecord>,
     pub agents: Vec<AgentRecord>,
-    /// Of those that have sent anything.
+    /// The books of agents that have reported.
     pub books: Vec<AgentBooks>,
 }
 
-#[derive(Debug, Clone, Serialize)]
-pub struct IdentifierRecord {
-    pub kind: String,
-    pub value: String,
-    pub added_at: Timestamp,
+record! {
+    #[derive(Debug, Clone, Serialize)]
+    pub struct IdentifierRecord {
+        pub kind: String,
+        pub value: String,
+        pub added_at: Timestamp,
+    }
 }
 
 impl Store {
-    /// By name.
+    /// Ordered by hostname.
     pub async fn hosts_list(
         &self,
         filter: &HostFilter,
@@ -116,33 +121,25 @@ impl Store {
                AND ($3 OR h.retired_at IS NULL)
              ORDER BY h.hostname, h.created_at, h.id LIMIT $4"
         );
-        let rows = Page::<HostRecord>::limit(limit);
         let params = [
             (&Json(&filter.labels) as _, Type::JSONB),
             (&filter.hostname as _, Type::TEXT),
             (&filter.include_retired as _, Type::BOOL),
-            (&rows as _, Type::INT8),
         ];
-        let rows = self
-            .read("hosts_list", Bulkhead::Auth, &sql, &params)
-            .await?;
-        Page::from_rows(&rows, limit, HostRecord::from_row)
+        self.read_page("hosts_list", &sql, &params, limit, HostRecord::from_row)
+            .await
     }
 
-    /// Those that `name` may mean: an id, the beginning of one (4 characters or
-    /// more), or a host's name.
+    /// Hosts that `name` may mean: a prefix of the id (at least 4 characters), or a hostname.
     pub async fn hosts_find(&self, name: &str, limit: u32) -> Result<Page<HostRecord>, StoreError> {
         let sql = format!(
             "-- hosts_find\n{SELECT}
              WHERE length($1) >= 4 AND starts_with(h.id::text, lower($1)) OR h.hostname = $1
              ORDER BY h.hostname, h.created_at, h.id LIMIT $2"
         );
-        let rows = Page::<HostRecord>::limit(limit);
-        let params = [(&name as _, Type::TEXT), (&rows as _, Type::INT8)];
-        let rows = self
-            .read("hosts_find", Bulkhead::Auth, &sql, &params)
-            .await?;
-        Page::from_rows(&rows, limit, HostRecord::from_row)
+        let params = [(&name as _, Type::TEXT)];
+        self.read_page("hosts_find", &sql, &params, limit, HostRecord::from_row)
+            .await
     }
 
     pub async fn host_show(&self, host: HostId) -> Result<Option<HostDetail>, StoreError> {
@@ -176,17 +173,10 @@ impl Store {
              ORDER BY array_position(ARRAY['cloud', 'hardware', 'machine', 'network'], kind), value";
         let params = [(&host.0 as _, Type::UUID)];
         let rows = self.read("host_show", Bulkhead::Auth, sql, &params).await?;
-        let read = |row: &Row| {
-            Ok(IdentifierRecord {
-                kind: row.try_get("kind")?,
-                value: row.try_get("value")?,
-                added_at: row.try_get("added_at")?,
-            })
-        };
-        rows.iter().map(read).collect()
+        rows.iter().map(IdentifierRecord::from_row).collect()
     }
 
-    /// Takes a machine out of service; its agents are revoked or rejected. How many those were.
+    /// Takes a host out of service, and revokes or rejects its agents. Returns how many.
     pub async fn host_retire(
         &self,
         host: HostId,
@@ -203,48 +193,5 @@ impl Store {
             Ok(tx.query_one(sql, &params).await?.try_get(0)?)
         })
         .await
-    }
-}
-
-impl HostRecord {
-    fn from_row(row: &Row) -> Result<HostRecord, StoreError> {
-        let agent: Option<Uuid> = row.try_get("agent_id")?;
-        Ok(HostRecord {
-            id: HostId(row.try_get("id")?),
-            hostname: row.try_get("hostname")?,
-            agent_id: agent.map(AgentId),
-            presence: row.try_get("presence")?,
-            presence_since: row.try_get("presence_since")?,
-            os: row.try_get("os")?,
-            os_version: row.try_get("os_version")?,
-            arch: row.try_get("arch")?,
-            kernel_version: row.try_get("kernel_version")?,
-            cpu_count: row.try_get("cpu_count")?,
-            memory_total_bytes: row.try_get("memory_total_bytes")?,
-            mac_addresses: row.try_get("mac_addresses")?,
-            ip_addresses: row.try_get("ip_addresses")?,
-            boot_id: row.try_get("boot_id")?,
-            labels: row.try_get("labels")?,
-            created_at: row.try_get("created_at")?,
-            facts_at: row.try_get("facts_at")?,
-            retired_at: row.try_get("retired_at")?,
-            vitals_at: row.try_get("vitals_at")?,
-            cpu_percent: row.try_get("cpu_percent")?,
-            load_1m: row.try_get("load_1m")?,
-            load_5m: row.try_get("load_5m")?,
-            load_15m: row.try_get("load_15m")?,
-            memory_used_bytes: row.try_get("memory_used_bytes")?,
-            swap_used_bytes: row.try_get("swap_used_bytes")?,
-            swap_total_bytes: row.try_get("swap_total_bytes")?,
-            uptime_seconds: row.try_get("uptime_seconds")?,
-            process_count: row.try_get("process_count")?,
-            network_rx_bytes: row.try_get("network_rx_bytes")?,
-            network_tx_bytes: row.try_get("network_tx_bytes")?,
-            fullest_disk_percent: row.try_get("fullest_disk_percent")?,
-            fullest_disk_mount_point: row.try_get("fullest_disk_mount_point")?,
-            disks: row.try_get("disks")?,
-            agent_count: row.try_get("agent_count")?,
-            pending_count: row.try_get("pending_count")?,
-        })
     }
 }

@@ -1,8 +1,10 @@
-//! Names of things: distinct types, so that a host can never stand for an agent.
+//! Identifiers as distinct types, so that the compiler does not accept a host's id for an
+//! agent's.
 
-use std::fmt;
+use std::{error::Error, fmt};
 
 use serde::Serialize;
+use tokio_postgres::types::{FromSql, Type};
 use uuid::Uuid;
 
 macro_rules! id {
@@ -17,18 +19,28 @@ macro_rules! id {
                 self.0.fmt(f)
             }
         }
+
+        impl<'a> FromSql<'a> for $name {
+            fn from_sql(ty: &Type, raw: &'a [u8]) -> Result<$name, Box<dyn Error + Sync + Send>> {
+                Uuid::from_sql(ty, raw).map($name)
+            }
+
+            fn accepts(ty: &Type) -> bool {
+                <Uuid as FromSql>::accepts(ty)
+            }
+        }
     };
 }
 
 id!(
-    /// An installed identity; `sub` in its JWTs.
+    /// The id of an agent: `sub` in its JWTs.
     AgentId
 );
 id!(
-    /// A machine.
+    /// The id of a host record.
     HostId
 );
 id!(
-    /// An enrolment token's public name.
+    /// The public id of an enrolment token.
     TokenId
 );

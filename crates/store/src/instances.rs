@@ -1,21 +1,37 @@
-//! Leases: which instances of the service are alive, and with which key.
+//! Leases of instances: which instances are live, and with which signing key.
 //!
-//! Only the database's clock counts. `now()` is the start of the transaction:
-//! where a lock made us wait it is early, which makes siblings look more alive
-//! and our own lease shorter, and both err on the safe side.
+//! **Purpose.** An instance that holds sessions keeps a lease and renews it. If it dies, its
+//! lease expires, and a sweep of another instance ends its sessions (`sessions_sweep`).
+//!
+//! **Fencing.** The sweep first sets `fenced` on the expired lease, and only then ends the
+//! sessions. `fenced` is final: the id can never renew, claim or open a session again. So an
+//! instance that was only paused cannot act on a state that others have taken over. When it
+//! wakes up, its renewal returns [`LeaseRenewal::Fenced`]; it claims a lease under a new id,
+//! and `sessions_reclaim` moves those of its streams to the new id that are still the newest
+//! of their agents. Opening a session locks the instance's row FOR SHARE and fencing locks it
+//! FOR UPDATE, so the two exclude each other.
+//!
+//! **An expired lease is claimed and not renewed**, even if it is not fenced yet. Meanwhile an
+//! instance with another signing key may have started, and only the claim compares keys.
+//!
+//! **Clocks.** Only the database's clock counts. `now()` is the start of the transaction. If
+//! the transaction waited for a lock, `now()` is in the past: other leases then look longer
+//! than they are, and our own is shorter. Both errors are safe.
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
-use tokio_postgres::Row;
-use tokio_postgres::types::Type;
+use tokio_postgres::{Row, types::Type};
 use uuid::Uuid;
 
-use crate::error::StoreError;
-use crate::locks;
-use crate::pool::{Bulkhead, Store};
-use crate::tx::Tx;
+use crate::{
+    error::StoreError,
+    locks,
+    pool::{Bulkhead, Store},
+    record::record,
+    tx::Tx,
+};
 
 #[derive(Debug, Clone)]
 pub struct NewInstance {
@@ -30,47 +46,50 @@ pub struct NewInstance {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeaseClaim {
     Claimed,
-    /// A live sibling signs with another key: theirs is `kid`.
+    /// A live instance signs with another key, `kid`.
     KidMismatch {
         kid: String,
         instance: Uuid,
         hostname: String,
         expires_in: Duration,
     },
-    /// The id belonged to a lease that is fenced or was given back: take a new id.
+    /// The lease of this id is fenced or was released. Use a new id.
     Ended,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseRenewal {
     Renewed,
-    /// Somebody declared this instance lost; it needs a new id.
+    /// A sweep declared this instance lost. It needs a new id.
     Fenced,
-    /// There is nothing to renew: it lapsed, was given back, or never was. Claim it.
+    /// There is no lease to renew: it expired, was released, or never existed. Claim one.
     Gone,
 }
 
-#[derive(Debug, Clone, Serialize)]
-pub struct InstanceRow {
-    pub id: Uuid,
-    pub kid: String,
-    pub hostname: String,
-    pub version: String,
-    pub grpc_address: String,
-    pub http_address: String,
-    pub started_at: Timestamp,
-    pub renewed_at: Timestamp,
-    pub expires_at: Timestamp,
-    pub fenced: bool,
-    pub stopped_at: Option<Timestamp>,
-    /// By the database's clock, at the time of asking.
-    pub live: bool,
+record! {
+    #[derive(Debug, Clone, Serialize)]
+    pub struct InstanceRow {
+        pub id: Uuid,
+        pub kid: String,
+        pub hostname: String,
+        pub version: String,
+        pub grpc_address: String,
+        pub http_address: String,
+        pub started_at: Timestamp,
+        pub renewed_at: Timestamp,
+        pub expires_at: Timestamp,
+        pub fenced: bool,
+        pub stopped_at: Option<Timestamp>,
+        /// Whether it held a lease when this was read, by the database's clock.
+        pub live: bool,
+    }
 }
 
 impl Store {
-    /// Compares `instance` with its live siblings and records it, under one
-    /// lock: of two instances with different keys only one can come first.
-    /// Claiming the same id again renews it, so a lost reply does no harm.
+    /// Compares the signing key of `instance` with the live instances and records a lease.
+    /// One lock covers both, so of two instances with different keys only one gets a lease.
+    /// Claiming the same id again renews the lease, so the call can be repeated after a lost
+    /// reply.
     pub async fn lease_claim(
         &self,
         instance: &NewInstance,
@@ -78,7 +97,7 @@ impl Store {
         outage_grace: Duration,
     ) -> Result<LeaseClaim, StoreError> {
         self.run("lease_claim", Bulkhead::Watch, async |tx| {
-            lease_claim_lock(&tx).await?;
+            tx.lock(locks::LEASE_CLAIM).await?;
             match lease_claim_mismatch(&tx, instance).await? {
                 Some(mismatch) => Ok(mismatch),
                 None => {
@@ -90,19 +109,18 @@ impl Store {
         .await
     }
 
-    /// A lease that lapsed is not renewed but claimed: a sibling with another
-    /// key may have come meanwhile.
+    /// Renews a lease that has not expired.
     pub async fn lease_renew(&self, id: Uuid, ttl: Duration) -> Result<LeaseRenewal, StoreError> {
         self.run("lease_renew", Bulkhead::Watch, async |tx| {
             if lease_renew_update(&tx, id, ttl).await? {
                 return Ok(LeaseRenewal::Renewed);
             }
-            lease_renew_refusal(&tx, id).await
+            lease_renew_failure(&tx, id).await
         })
         .await
     }
 
-    /// The clean end of a lease. False where there was none to give back.
+    /// Ends a lease. Returns false if there was none.
     pub async fn lease_release(&self, id: Uuid) -> Result<bool, StoreError> {
         let sql = "-- lease_release
             UPDATE ingest_instances
@@ -121,7 +139,7 @@ impl Store {
         Ok(rows)
     }
 
-    /// The newest thousand lives of instances, oldest first.
+    /// The thousand leases that expire last, oldest start first.
     pub async fn instances_list(&self) -> Result<Vec<InstanceRow>, StoreError> {
         let sql = "-- instances_list
             SELECT * FROM (
@@ -137,7 +155,7 @@ impl Store {
         rows.iter().map(InstanceRow::from_row).collect()
     }
 
-    /// The database's clock minus ours, taken half way through the round trip.
+    /// The database's clock minus ours, as of the middle of the round trip.
     pub async fn database_clock_offset(&self) -> Result<SignedDuration, StoreError> {
         let sql = "-- database_clock_offset\nSELECT clock_timestamp()";
         self.run("database_clock_offset", Bulkhead::Watch, async |tx| {
@@ -148,13 +166,6 @@ impl Store {
         })
         .await
     }
-}
-
-async fn lease_claim_lock(tx: &Tx) -> Result<(), StoreError> {
-    let sql = "-- lease_claim\nSELECT pg_advisory_xact_lock($1)";
-    tx.execute(sql, &[(&locks::LEASE_CLAIM, Type::INT8)])
-        .await?;
-    Ok(())
 }
 
 async fn lease_claim_mismatch(
@@ -185,10 +196,11 @@ fn mismatch_from_row(row: &Row) -> Result<LeaseClaim, StoreError> {
     })
 }
 
-/// Offline clocks run only while the service could hear. Who comes with no live
-/// sibling, or finds its own lease lapsed, cannot know whether the others, or the
-/// database, were away: every lapsed lease gets time to be claimed again, and every
-/// drained agent time to come back.
+/// Protects sessions after an outage. An agent may count as offline only if the service was
+/// able to receive its heartbeats. An instance that finds no other live lease, or finds its own
+/// lease expired, cannot tell whether the other instances or the database were down. So every
+/// expired lease gets `grace` to be claimed again before a sweep fences it, and every drained
+/// agent gets at least `grace` to reconnect.
 async fn lease_claim_grace(
     tx: &Tx,
     instance: &NewInstance,
@@ -259,30 +271,11 @@ async fn lease_renew_update(tx: &Tx, id: Uuid, ttl: Duration) -> Result<bool, St
     Ok(tx.execute(sql, &params).await? == 1)
 }
 
-async fn lease_renew_refusal(tx: &Tx, id: Uuid) -> Result<LeaseRenewal, StoreError> {
+async fn lease_renew_failure(tx: &Tx, id: Uuid) -> Result<LeaseRenewal, StoreError> {
     let sql = "-- lease_renew
         SELECT FROM ingest_instances WHERE id = $1 AND fenced";
     match tx.query_opt(sql, &[(&id, Type::UUID)]).await? {
         Some(_) => Ok(LeaseRenewal::Fenced),
         None => Ok(LeaseRenewal::Gone),
-    }
-}
-
-impl InstanceRow {
-    fn from_row(row: &Row) -> Result<InstanceRow, StoreError> {
-        Ok(InstanceRow {
-            id: row.try_get("id")?,
-            kid: row.try_get("kid")?,
-            hostname: row.try_get("hostname")?,
-            version: row.try_get("version")?,
-            grpc_address: row.try_get("grpc_address")?,
-            http_address: row.try_get("http_address")?,
-            started_at: row.try_get("started_at")?,
-            renewed_at: row.try_get("renewed_at")?,
-            expires_at: row.try_get("expires_at")?,
-            fenced: row.try_get("fenced")?,
-            stopped_at: row.try_get("stopped_at")?,
-            live: row.try_get("live")?,
-        })
     }
 }

@@ -1,13 +1,42 @@
-//! Everything svc-ingest says to PostgreSQL: the connection string, the pool,
-//! the schema, and one file a resource.
+//! All access of svc-ingest to PostgreSQL.
 //!
-//! The invariant: no other crate writes SQL or knows a table's columns, so the
-//! schema can change with this crate alone as its witness. Statements are sent
-//! unnamed and typed, and no session state is kept, because a PgBouncer in
-//! transaction mode may stand between us and the server.
+//! **Invariant:** no other crate writes SQL or knows a table's columns. The public API is the
+//! named methods of [`Store`], of [`RegistrationTx`] and of [`Listener`]; rows, parameters and
+//! transactions are private. Statements are unnamed and typed, and no session state is kept,
+//! so a PgBouncer in transaction mode may be between the store and the server.
+//!
+//! # Reading order
+//!
+//! Connections and transactions:
+//!
+//! 1. `pool`: [`Store`], its pools ([`Bulkhead`]), deadlines and retries.
+//! 2. `tx`: one attempt of a transaction; why a cancelled one leaves nothing open.
+//! 3. `error`: [`StoreError`], classified by what a caller does about it.
+//! 4. `metrics`: what is counted of each named call.
+//! 5. `url` and `tls`: [`DatabaseUrl`], with libpq's forms and its meaning of `sslmode`.
+//! 6. `direct_connection` and `listen`: connections outside the pools; [`Listener`].
+//! 7. `locks`: the advisory locks and their keys.
+//! 8. `migrate` and `web_role`: the schema ([`Store::migrate`]) and the privileges of the web
+//!    application ([`Store::web_role_grant`]).
+//!
+//! The service:
+//!
+//! 9. `ids`, `status`, `facts`: [`AgentId`], [`AgentStatus`], [`HostFacts`], [`same_machine`].
+//! 10. `registration`: the steps of a registration on a [`RegistrationTx`].
+//! 11. `instances`: leases of instances ([`Store::lease_claim`]) and how they are fenced.
+//! 12. `sessions`: heartbeat streams and presence ([`Store::sessions_open`]), fenced by epochs.
+//! 13. `samples`: exactly-once storage of samples ([`Store::samples_append`]).
+//! 14. `watermarks`: committed watermarks ([`Store::watermarks`]).
+//! 15. `rollups`: hourly rollups ([`Store::rollups_compute`]).
+//! 16. `retention`: partitions, created ahead and dropped ([`Store::partitions_drop`]).
+//!
+//! The admin commands:
+//!
+//! 17. `record` and `page`: how rows become structs and bounded lists ([`Page`]).
+//! 18. `tokens`, `agents`, `hosts`, `books`: what the commands show and decide.
+//! 19. `overview`: counts of everything ([`Store::overview`]).
 
 mod agents;
-mod blame;
 mod books;
 mod direct_connection;
 mod error;
@@ -22,6 +51,7 @@ mod migrate;
 mod overview;
 mod page;
 mod pool;
+mod record;
 mod registration;
 mod retention;
 mod rollups;

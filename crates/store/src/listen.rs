@@ -1,25 +1,29 @@
 //! The LISTEN connection: one channel, on a connection of its own.
 //!
-//! It must reach the server directly, since LISTEN is session state. A loss is
-//! an error that the caller answers by connecting anew; what was notified
-//! meanwhile is gone, so the caller looks at everything once after connecting.
+//! It must reach the server directly, because LISTEN is session state. Notifications that are
+//! sent while it is down are lost. After a lost connection the caller therefore connects
+//! again and reads the whole state once.
 
-use std::future::poll_fn;
-use std::task::{Context, Poll};
+use std::{
+    fmt,
+    future::poll_fn,
+    task::{Context, Poll, ready},
+};
 
 use tokio::time::timeout;
-use tokio_postgres::tls::MakeTlsConnect;
-use tokio_postgres::{AsyncMessage, Client, Connection, Socket};
+use tokio_postgres::{AsyncMessage, Client, Connection, Socket, tls::MakeTlsConnect};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use crate::error::{StoreError, Unavailability};
-use crate::url::DatabaseUrl;
+use crate::{
+    error::{StoreError, Unavailability},
+    url::DatabaseUrl,
+};
 
 type Wire = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
 
-/// Nothing is buffered here: what is not received yet waits in the socket.
+/// Receives notifications. It buffers nothing: unread notifications wait in the socket.
 pub struct Listener {
-    /// Kept because the connection ends with its client.
+    /// The connection closes when its client is dropped.
     _client: Client,
     wire: Wire,
 }
@@ -36,17 +40,15 @@ impl Listener {
         }
     }
 
-    /// The payload of the next notification. Dropping the future loses none.
+    /// The payload of the next notification. Cancel-safe: a dropped future loses none.
     pub async fn recv(&mut self) -> Result<String, StoreError> {
         poll_fn(|cx| poll_payload(&mut self.wire, cx)).await
     }
 
+    /// No task drives the connection, so the `select!` polls it while LISTEN is under way.
     async fn open(url: &DatabaseUrl, channel: &str) -> Result<Listener, StoreError> {
         let connecting = url.config().connect(url.tls());
-        let (client, mut wire) = connecting.await.map_err(|source| StoreError::Unavailable {
-            reason: Unavailability::Connect,
-            source: Some(source),
-        })?;
+        let (client, mut wire) = connecting.await.map_err(StoreError::connect)?;
         let sql = format!("LISTEN \"{}\"", channel.replace('"', "\"\""));
         tokio::select! {
             subscribed = client.batch_execute(&sql) => subscribed?,
@@ -59,15 +61,17 @@ impl Listener {
     }
 }
 
-impl std::fmt::Debug for Listener {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Listener").finish_non_exhaustive()
     }
 }
 
+/// Ready with the next payload. Other messages, such as notices, are skipped; the loop polls
+/// again after each, so that the wire has registered the waker when this returns `Pending`.
 fn poll_payload(wire: &mut Wire, cx: &mut Context<'_>) -> Poll<Result<String, StoreError>> {
     loop {
-        let message = std::task::ready!(wire.poll_message(cx)).transpose()?;
+        let message = ready!(wire.poll_message(cx)).transpose()?;
         match message {
             Some(AsyncMessage::Notification(note)) => {
                 return Poll::Ready(Ok(note.payload().to_owned()));
@@ -81,11 +85,11 @@ fn poll_payload(wire: &mut Wire, cx: &mut Context<'_>) -> Poll<Result<String, St
     }
 }
 
-/// Drives the wire until it breaks. A notification that arrives here, before
-/// `connect` has returned, is covered by the caller's look at everything.
+/// Drives the wire until it breaks. It drops notifications that arrive before `connect`
+/// returns. That is safe, because the caller reads the whole state after connecting.
 fn poll_lost(wire: &mut Wire, cx: &mut Context<'_>) -> Poll<StoreError> {
     loop {
-        if let Err(lost) = std::task::ready!(poll_payload(wire, cx)) {
+        if let Err(lost) = ready!(poll_payload(wire, cx)) {
             return Poll::Ready(lost);
         }
     }

@@ -1,18 +1,40 @@
-//! The keys of the advisory locks, all in one place so that no two meanings
-//! ever share one. Every lock is taken inside a transaction and ends with it,
-//! which is the only kind that works through a PgBouncer.
+//! Advisory locks, with all their keys in one place so that no two uses share a key.
+//!
+//! Every lock is taken inside a transaction and ends with it. Session-level locks would not
+//! work behind a PgBouncer in transaction mode: the next transaction may run on another
+//! server session, which does not hold the lock.
 
-/// Held while the schema is changed.
+use tokio_postgres::types::Type;
+
+use crate::{error::StoreError, tx::Tx};
+
+/// Held while the schema or the web role's privileges change.
 pub(crate) const MIGRATE: i64 = 0x7376_6369_0001;
 
-/// Held while an instance compares its key with its siblings' and joins them.
+/// Held while an instance compares its signing key with the live instances and joins them.
 pub(crate) const LEASE_CLAIM: i64 = 0x7376_6369_0002;
 
-/// Held while the partitions of samples are made.
+/// Held while partitions of samples are created.
 pub(crate) const PARTITIONS: i64 = 0x7376_6369_0003;
 
-/// Held for a step of the rollup: nobody else reads or writes what is due.
+/// Held during a rollup step. Only its holder reads and writes `rollups_due`.
 pub(crate) const ROLLUPS: i64 = 0x7376_6369_0004;
 
 /// Held while partitions are dropped.
 pub(crate) const RETENTION: i64 = 0x7376_6369_0005;
+
+impl Tx {
+    /// Waits for the lock, at most for the transaction's lock timeout.
+    pub(crate) async fn lock(&self, key: i64) -> Result<(), StoreError> {
+        let sql = "-- lock\nSELECT pg_advisory_xact_lock($1)";
+        self.execute(sql, &[(&key, Type::INT8)]).await?;
+        Ok(())
+    }
+
+    /// Takes the lock if it is free.
+    pub(crate) async fn try_lock(&self, key: i64) -> Result<bool, StoreError> {
+        let sql = "-- try_lock\nSELECT pg_try_advisory_xact_lock($1)";
+        let row = self.query_one(sql, &[(&key, Type::INT8)]).await?;
+        Ok(row.try_get(0)?)
+    }
+}

@@ -1,23 +1,27 @@
-//! What the store tells Prometheus. Labels come from closed sets (`&'static`
-//! names of transactions, outcomes, bulkheads), so their number is bounded by
-//! the source code and not by what clients do.
+//! Prometheus metrics of the store. Label values are names of calls, outcomes and bulkheads
+//! from the source code, so clients cannot add time series.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
-use deadpool_postgres::Pool;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
+use deadpool_postgres::{Pool, Status};
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric},
+    metrics::{
+        MetricType, counter::Counter, family::Family, gauge::ConstGauge, histogram::Histogram,
+    },
+    registry::Registry,
+};
 use tokio::time::Instant;
 
-use crate::error::StoreError;
-use crate::pool::Bulkhead;
+use crate::{error::StoreError, pool::Bulkhead};
 
 const SECONDS: [f64; 12] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 8.0,
@@ -39,10 +43,10 @@ pub(crate) struct Metrics {
     transactions: Family<NameOutcome, Counter>,
     retries: Family<Name, Counter>,
     seconds: Family<Name, Histogram, fn() -> Histogram>,
-    /// 1 after a success, 0 while unavailable.
+    /// 1 after a success, 0 after an unavailability.
     up: AtomicI64,
     started: Instant,
-    /// Nanoseconds after `started`; 0 is never.
+    /// Nanoseconds after `started`. 0 means never.
     last_success: AtomicU64,
 }
 
@@ -66,12 +70,12 @@ impl Metrics {
         );
         registry.register(
             "database_retries",
-            "Transactions started over after a conflict or a lost connection",
+            "Transactions retried after a conflict or a lost connection",
             self.retries.clone(),
         );
         registry.register(
             "database_transaction_seconds",
-            "Duration of transactions, waiting for a connection and retries included",
+            "Duration of transactions, including the wait for a connection and retries",
             self.seconds.clone(),
         );
     }
@@ -87,7 +91,7 @@ impl Metrics {
 
     pub(crate) fn last_success(&self) -> Option<Instant> {
         let nanos = self.last_success.load(Ordering::Relaxed);
-        (nanos > 0).then(|| self.started + std::time::Duration::from_nanos(nanos))
+        (nanos > 0).then(|| self.started + Duration::from_nanos(nanos))
     }
 
     fn note(&self, outcome: &'static str) {
@@ -104,7 +108,7 @@ impl Metrics {
     }
 }
 
-/// Counts one transaction, also where its future is dropped half way.
+/// Counts one call on drop, so that a cancelled one is counted too.
 pub(crate) struct Meter<'a> {
     metrics: &'a Metrics,
     name: &'static str,
@@ -146,7 +150,7 @@ fn outcome<T>(result: &Result<T, StoreError>) -> &'static str {
     }
 }
 
-/// What is only known at the moment of the scrape.
+/// Gauges that are computed during the scrape.
 #[derive(Debug)]
 pub(crate) struct StateCollector {
     pub(crate) pools: Arc<[Pool; 3]>,
@@ -159,8 +163,8 @@ impl StateCollector {
         encoder: &mut DescriptorEncoder,
         name: &str,
         help: &str,
-        value: impl Fn(deadpool_postgres::Status) -> usize,
-    ) -> std::fmt::Result {
+        value: impl Fn(Status) -> usize,
+    ) -> fmt::Result {
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (pool, bulkhead) in self.pools.iter().zip(Bulkhead::ALL) {
             let gauge = ConstGauge::new(i64::try_from(value(pool.status())).unwrap_or(i64::MAX));
@@ -170,30 +174,30 @@ impl StateCollector {
         Ok(())
     }
 
-    fn availability(&self, encoder: &mut DescriptorEncoder) -> std::fmt::Result {
+    fn availability(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
         let up = ConstGauge::new(self.metrics.up.load(Ordering::Relaxed));
-        let help = "1 while the database does what it is asked";
+        let help = "1 if the last call succeeded, 0 if the database was unavailable";
         up.encode(encoder.encode_descriptor("database_up", help, None, MetricType::Gauge)?)?;
         let Some(last) = self.metrics.last_success() else {
             return Ok(());
         };
         let age = ConstGauge::new(last.elapsed().as_secs_f64());
         let name = "database_last_success_age_seconds";
-        let help = "Time since the database last did what it was asked";
+        let help = "Time since the last successful call";
         age.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
     }
 }
 
 impl Collector for StateCollector {
-    fn encode(&self, mut encoder: DescriptorEncoder) -> std::fmt::Result {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
         let encoder = &mut encoder;
         let help = "Open connections to the database";
         self.pools(encoder, "database_pool_size", help, |s| s.size)?;
-        let help = "Connections to the database at work";
+        let help = "Connections to the database in use";
         self.pools(encoder, "database_pool_in_use", help, |s| {
             s.size.saturating_sub(s.available)
         })?;
-        let help = "Callers that wait for a connection";
+        let help = "Calls that wait for a connection";
         self.pools(encoder, "database_pool_waiting", help, |s| s.waiting)?;
         self.availability(encoder)
     }

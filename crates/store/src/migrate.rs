@@ -1,66 +1,62 @@
-//! The schema's history: forward only, each migration once, in order.
+//! Schema migrations: forward only, in order, each applied once.
 //!
-//! Many instances may start at once: each step is one transaction that takes
-//! an advisory lock, looks which migration comes next, and applies and records
-//! it. A migration that ran is never edited; its checksum proves it. Versions
-//! that we do not know are a newer program's, and fine: changes expand first
-//! and contract a release later.
+//! Many instances may start at once. Each step is one transaction that takes an advisory
+//! lock, finds the next migration, applies it and records it with its checksum. A released
+//! migration is never edited; the checksum proves that. An unknown version comes from a newer
+//! program and is accepted, because every change expands the schema first and contracts it
+//! one release later.
 
-use std::collections::BTreeMap;
-use std::fmt::Write;
-use std::time::Duration;
+use std::{collections::BTreeMap, fmt::Write, time::Duration};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use tokio::time::Instant;
 use tokio_postgres::types::Type;
 
-use crate::error::{SchemaError, StoreError};
-use crate::locks;
-use crate::pool::{Bulkhead, Store};
-use crate::tx::{Tx, TxLimits};
+use crate::{
+    error::{SchemaError, StoreError},
+    locks,
+    pool::{Bulkhead, Store},
+    tx::{Tx, TxLimits},
+};
 
 const MIGRATIONS: &[Migration] = &[
-    Migration {
-        version: 1,
-        name: "instances",
-        sql: include_str!("../migrations/0001_instances.sql"),
-    },
-    Migration {
-        version: 2,
-        name: "enrolment",
-        sql: include_str!("../migrations/0002_enrolment.sql"),
-    },
-    Migration {
-        version: 3,
-        name: "sessions",
-        sql: include_str!("../migrations/0003_sessions.sql"),
-    },
-    Migration {
-        version: 4,
-        name: "metrics",
-        sql: include_str!("../migrations/0004_metrics.sql"),
-    },
-    Migration {
-        version: 5,
-        name: "rollups",
-        sql: include_str!("../migrations/0005_rollups.sql"),
-    },
-    Migration {
-        version: 6,
-        name: "dead_letters",
-        sql: include_str!("../migrations/0006_dead_letters.sql"),
-    },
-    Migration {
-        version: 7,
-        name: "held_streams",
-        sql: include_str!("../migrations/0007_held_streams.sql"),
-    },
-    Migration {
-        version: 8,
-        name: "token_state",
-        sql: include_str!("../migrations/0008_token_state.sql"),
-    },
+    migration(
+        1,
+        "instances",
+        include_str!("../migrations/0001_instances.sql"),
+    ),
+    migration(
+        2,
+        "enrolment",
+        include_str!("../migrations/0002_enrolment.sql"),
+    ),
+    migration(
+        3,
+        "sessions",
+        include_str!("../migrations/0003_sessions.sql"),
+    ),
+    migration(4, "metrics", include_str!("../migrations/0004_metrics.sql")),
+    migration(5, "rollups", include_str!("../migrations/0005_rollups.sql")),
+    migration(
+        6,
+        "dead_letters",
+        include_str!("../migrations/0006_dead_letters.sql"),
+    ),
+    migration(
+        7,
+        "held_streams",
+        include_str!("../migrations/0007_held_streams.sql"),
+    ),
+    migration(
+        8,
+        "token_state",
+        include_str!("../migrations/0008_token_state.sql"),
+    ),
 ];
+
+const fn migration(version: i32, name: &'static str, sql: &'static str) -> Migration {
+    Migration { version, name, sql }
+}
 
 const LIMITS: TxLimits = TxLimits {
     statement: Duration::from_secs(300),
@@ -69,7 +65,7 @@ const LIMITS: TxLimits = TxLimits {
     deadline: Duration::from_secs(330),
 };
 
-/// How long to keep asking for a lock that somebody else holds.
+/// How long to retry while another process holds a lock that a migration needs.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 #[derive(Debug)]
@@ -81,7 +77,7 @@ struct Migration {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MigrationReport {
-    /// What this call applied; empty where there was nothing to do.
+    /// The migrations that this call applied.
     pub applied: Vec<String>,
     pub state: SchemaState,
 }
@@ -89,15 +85,15 @@ pub struct MigrationReport {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SchemaState {
     Current,
-    /// These are still to be applied.
+    /// These migrations are not applied yet.
     Behind {
         missing: Vec<String>,
     },
-    /// A newer program applied these; we run on.
+    /// A newer program applied these. This program can use the schema.
     Ahead {
         unknown: Vec<String>,
     },
-    /// Was applied in another form than ours: nothing may build on it.
+    /// This migration was applied with other contents. Nothing may build on it.
     Altered {
         version: i32,
         migration: String,
@@ -105,7 +101,7 @@ pub enum SchemaState {
 }
 
 impl Store {
-    /// Brings the schema up to this program's. Safe from many instances at once.
+    /// Applies all missing migrations. Many instances may do so at once.
     pub async fn migrate(&self) -> Result<MigrationReport, StoreError> {
         let mut applied = Vec::new();
         let start = Instant::now();
@@ -121,7 +117,7 @@ impl Store {
         }
     }
 
-    /// How the database's schema stands to this program's; changes nothing.
+    /// Compares the database's schema with this program's. Changes nothing.
     pub async fn schema_check(&self) -> Result<SchemaState, StoreError> {
         self.run("schema_check", Bulkhead::Watch, async |tx| {
             Ok(compare(&applied(&tx).await?))
@@ -149,7 +145,7 @@ enum Step {
     Done(SchemaState),
 }
 
-/// What the database says was applied: version → (name, checksum).
+/// The applied migrations in the database: version → (name, checksum).
 type Applied = BTreeMap<i32, (String, String)>;
 
 impl Migration {
@@ -167,8 +163,7 @@ impl Migration {
 }
 
 async fn prepare(tx: &Tx) -> Result<(), StoreError> {
-    let lock = "-- migrate\nSELECT pg_advisory_xact_lock($1)";
-    tx.execute(lock, &[(&locks::MIGRATE, Type::INT8)]).await?;
+    tx.lock(locks::MIGRATE).await?;
     if !has_history(tx).await? {
         tx.batch(include_str!("../migrations/schema_migrations.sql"))
             .await?;
@@ -248,7 +243,7 @@ async fn record(tx: &Tx, migration: &Migration) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Names the migration where the statement itself is at fault.
+/// Adds the migration's name if its own statements are at fault.
 fn failed(migration: &Migration, error: StoreError) -> StoreError {
     let migration = migration.title();
     match error {
@@ -266,13 +261,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_count_up_from_one() {
+    fn versions_are_contiguous_from_one() {
         let versions = MIGRATIONS.iter().map(|m| m.version);
         assert!(versions.eq(1..=i32::try_from(MIGRATIONS.len()).unwrap()));
     }
 
     #[test]
-    fn a_migration_leaves_the_transaction_to_us() {
+    fn a_migration_does_not_control_the_transaction() {
         for migration in MIGRATIONS {
             let sql = migration.sql.to_uppercase();
             let ends = |line: &str| matches!(line, "BEGIN;" | "COMMIT;" | "ROLLBACK;");

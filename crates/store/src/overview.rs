@@ -1,13 +1,16 @@
-//! The whole at a glance: how many of what, and which instances are live.
+//! Counts of tokens, agents, hosts and history, and the live instances.
 
 use std::collections::BTreeSet;
 
 use serde::Serialize;
 use tokio_postgres::Row;
 
-use crate::error::StoreError;
-use crate::instances::InstanceRow;
-use crate::pool::{Bulkhead, Store};
+use crate::{
+    error::StoreError,
+    instances::InstanceRow,
+    pool::{Bulkhead, Store},
+    record::record,
+};
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Overview {
@@ -15,49 +18,57 @@ pub struct Overview {
     pub agents: AgentCounts,
     pub hosts: HostCounts,
     pub history: HistoryState,
-    /// Those that hold a lease now.
+    /// The instances that hold a lease now.
     pub instances: Vec<InstanceRow>,
-    /// The keys that they sign with: one, unless something is wrong.
+    /// The ids of their signing keys. More than one is a fault.
     pub kids: BTreeSet<String>,
 }
 
-#[derive(Debug, Clone, Serialize)]
-pub struct TokenCounts {
-    pub active: i64,
-    pub expired: i64,
-    pub exhausted: i64,
-    pub revoked: i64,
+record! {
+    #[derive(Debug, Clone, Serialize)]
+    pub struct TokenCounts {
+        pub active: i64,
+        pub expired: i64,
+        pub exhausted: i64,
+        pub revoked: i64,
+    }
 }
 
-/// By status; and the active ones by presence.
-#[derive(Debug, Clone, Serialize)]
-pub struct AgentCounts {
-    pub pending: i64,
-    pub active: i64,
-    pub rejected: i64,
-    pub revoked: i64,
-    pub online: i64,
-    pub offline: i64,
+record! {
+    /// By status, and the active ones by presence.
+    #[derive(Debug, Clone, Serialize)]
+    pub struct AgentCounts {
+        pub pending: i64,
+        pub active: i64,
+        pub rejected: i64,
+        pub revoked: i64,
+        pub online: i64,
+        pub offline: i64,
+    }
 }
 
-#[derive(Debug, Clone, Serialize)]
-pub struct HostCounts {
-    pub in_service: i64,
-    pub retired: i64,
+record! {
+    #[derive(Debug, Clone, Serialize)]
+    pub struct HostCounts {
+        pub in_service: i64,
+        pub retired: i64,
+    }
 }
 
-/// What is kept of samples, and what waits to be rolled up.
-#[derive(Debug, Clone, Serialize)]
-pub struct HistoryState {
-    /// Partitions, made ahead included.
-    pub days: i64,
-    pub oldest_day: Option<String>,
-    pub newest_day: Option<String>,
-    /// How many batches' changes nobody has looked at yet, and for how long.
-    pub changes: i64,
-    pub oldest_change_seconds: f64,
-    /// How many hosts' hours are still to be computed.
-    pub rollups_due: i64,
+record! {
+    /// The kept days of samples, and the backlog of the rollups.
+    #[derive(Debug, Clone, Serialize)]
+    pub struct HistoryState {
+        /// The number of daily partitions, including those created ahead.
+        pub days: i64,
+        pub oldest_day: Option<String>,
+        pub newest_day: Option<String>,
+        /// Changes that no rollup has gathered yet, and the age of the oldest.
+        pub changes: i64,
+        pub oldest_change_seconds: f64,
+        /// Hours of hosts that are still to be computed.
+        pub rollups_due: i64,
+    }
 }
 
 impl Store {
@@ -77,7 +88,7 @@ impl Store {
         HistoryState::from_row(&self.overview_row(HISTORY).await?)
     }
 
-    /// Aggregates without GROUP BY: always one row.
+    /// The queries are aggregates without GROUP BY, which always return one row.
     async fn overview_row(&self, sql: &str) -> Result<Row, StoreError> {
         self.run("overview", Bulkhead::Watch, async |tx| {
             tx.query_one(sql, &[]).await
@@ -115,49 +126,3 @@ const HISTORY: &str = "-- overview
       FROM pg_inherits JOIN pg_class ON oid = inhrelid
      CROSS JOIN LATERAL to_date(right(relname, 8), 'YYYYMMDD') AS day
      WHERE inhparent = 'host_metrics'::regclass AND NOT inhdetachpending";
-
-impl TokenCounts {
-    fn from_row(row: &Row) -> Result<TokenCounts, StoreError> {
-        Ok(TokenCounts {
-            active: row.try_get("active")?,
-            expired: row.try_get("expired")?,
-            exhausted: row.try_get("exhausted")?,
-            revoked: row.try_get("revoked")?,
-        })
-    }
-}
-
-impl AgentCounts {
-    fn from_row(row: &Row) -> Result<AgentCounts, StoreError> {
-        Ok(AgentCounts {
-            pending: row.try_get("pending")?,
-            active: row.try_get("active")?,
-            rejected: row.try_get("rejected")?,
-            revoked: row.try_get("revoked")?,
-            online: row.try_get("online")?,
-            offline: row.try_get("offline")?,
-        })
-    }
-}
-
-impl HostCounts {
-    fn from_row(row: &Row) -> Result<HostCounts, StoreError> {
-        Ok(HostCounts {
-            in_service: row.try_get("in_service")?,
-            retired: row.try_get("retired")?,
-        })
-    }
-}
-
-impl HistoryState {
-    fn from_row(row: &Row) -> Result<HistoryState, StoreError> {
-        Ok(HistoryState {
-            days: row.try_get("days")?,
-            oldest_day: row.try_get("oldest_day")?,
-            newest_day: row.try_get("newest_day")?,
-            changes: row.try_get("changes")?,
-            oldest_change_seconds: row.try_get("oldest_change_seconds")?,
-            rollups_due: row.try_get("rollups_due")?,
-        })
-    }
-}

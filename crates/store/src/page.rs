@@ -1,34 +1,40 @@
-//! Lists are bounded: the first rows, and whether there are more.
-//!
-//! One row more than wanted is asked for, which costs less than counting.
+//! Bounded lists: the first rows, and whether there are more.
 
-use tokio_postgres::Row;
+use tokio_postgres::{Row, types::Type};
 
-use crate::error::StoreError;
+use crate::{
+    error::StoreError,
+    pool::{Bulkhead, Store},
+    tx::Param,
+};
 
 #[derive(Debug, Clone)]
 pub struct Page<T> {
     pub rows: Vec<T>,
-    /// Whether the limit left some out.
+    /// Whether the limit left rows out.
     pub truncated: bool,
 }
 
-impl<T> Page<T> {
-    /// The LIMIT to ask the database for.
-    pub(crate) fn limit(wanted: u32) -> i64 {
-        i64::from(wanted) + 1
-    }
-
-    pub(crate) fn from_rows(
-        rows: &[Row],
-        wanted: u32,
-        from_row: impl Fn(&Row) -> Result<T, StoreError>,
+impl Store {
+    /// Reads at most `limit` rows. `sql` ends with `LIMIT` and the parameter after `params`,
+    /// which is set to one row more: that costs less than counting.
+    pub(crate) async fn read_page<T>(
+        &self,
+        name: &'static str,
+        sql: &str,
+        params: &[Param<'_>],
+        limit: u32,
+        from_row: fn(&Row) -> Result<T, StoreError>,
     ) -> Result<Page<T>, StoreError> {
-        let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
-        let kept = rows.iter().take(wanted).map(from_row);
+        let asked = i64::from(limit) + 1;
+        let mut params = params.to_vec();
+        params.push((&asked, Type::INT8));
+        let rows = self.read(name, Bulkhead::Auth, sql, &params).await?;
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let kept = rows.iter().take(limit).map(from_row);
         Ok(Page {
             rows: kept.collect::<Result<_, _>>()?,
-            truncated: rows.len() > wanted,
+            truncated: rows.len() > limit,
         })
     }
 }

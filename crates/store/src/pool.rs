@@ -1,12 +1,27 @@
-//! The way to the database: three small pools and the named transaction.
+//! The connection pools, and named statements and transactions with retries.
 //!
-//! Work of different kinds has separate connections (bulkheads), so that a
-//! stalled metrics table cannot keep a revocation from being seen. Every call
-//! is bounded by a deadline of our own; what a deadline or a cancellation
-//! interrupts loses its connection, never its neighbours'.
+//! **Bulkheads.** There are three pools, one per [`Bulkhead`]. Work of one kind can exhaust
+//! only its own pool: when appends of samples stall on a slow disk, agents can still be
+//! authenticated, and revocations are still noticed. A call waits a bounded time for a
+//! connection and then fails as unavailable, so a stalled pool does not collect an unbounded
+//! queue of callers.
+//!
+//! **Retries.** One call makes up to [`TRIES`] attempts, with a growing random delay between
+//! them. Each attempt has its own connection and its own deadline. An attempt is repeated only
+//! if it is certain that it changed nothing:
+//!
+//! - After a serialization failure or a deadlock PostgreSQL has rolled the transaction back.
+//! - If the connection turns out to be dead at BEGIN or during a single read, nothing was
+//!   written. This happens after a server restart: the pool cannot see that its idle
+//!   connections died, and the first use finds out.
+//! - If the connection is lost later, for example while COMMIT is under way, the outcome is
+//!   unknown. The error goes to the caller, who must be able to repeat the call safely.
+//!   Watermarks, epochs and leases are designed for that.
+//!
+//! **Cancellation.** Dropping the future of a call, and a deadline, which drops it too, close
+//! the connection (see `tx.rs`). Other calls are not affected.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use deadpool_postgres::{
     Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, TimeoutType,
@@ -15,24 +30,26 @@ use prometheus_client::registry::Registry;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::Row;
 
-use crate::error::{StoreError, Unavailability};
-use crate::metrics::{Metrics, StateCollector};
-use crate::tx::{Param, Tx, TxLimits};
-use crate::url::DatabaseUrl;
+use crate::{
+    error::{StoreError, Unavailability},
+    metrics::{Metrics, StateCollector},
+    tx::{Param, Tx, TxLimits},
+    url::DatabaseUrl,
+};
 
 const TRIES: u32 = 5;
 
 #[derive(Debug, Clone)]
 pub struct StoreOptions {
-    /// Connections in all; each bulkhead has at least one of them.
+    /// Connections of all bulkheads together. Each bulkhead has at least one.
     pub pool_size: usize,
-    /// How long to wait for a connection of the pool to come free.
+    /// How long a call waits for a free connection.
     pub acquire: Duration,
     pub(crate) limits: TxLimits,
 }
 
 impl StoreOptions {
-    /// For the service, whose clients retry: short limits.
+    /// Short limits for the service, whose clients retry.
     pub fn for_service(pool_size: usize) -> StoreOptions {
         StoreOptions {
             pool_size,
@@ -41,8 +58,8 @@ impl StoreOptions {
         }
     }
 
-    /// For the admin commands. A person waits longer than an agent, and one decision may
-    /// concern thousands of agents.
+    /// Longer limits for the admin commands. A person waits longer than an agent, and one
+    /// decision may concern thousands of agents.
     pub fn for_commands() -> StoreOptions {
         let limits = TxLimits {
             statement: Duration::from_secs(60),
@@ -63,14 +80,14 @@ impl Default for StoreOptions {
     }
 }
 
-/// The kinds of work that must not starve each other.
+/// Kinds of work that have separate connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bulkhead {
-    /// Metrics and whatever else comes in bulk.
+    /// Appending samples and rolling them up.
     Ingest,
-    /// Registrations, session opens, decisions.
+    /// Registrations, opening and closing sessions, decisions, admin commands.
     Auth,
-    /// Leases, sweeps, and looking for what changed.
+    /// Leases, sweeps, and polling for changes.
     Watch,
 }
 
@@ -85,7 +102,7 @@ impl Bulkhead {
         }
     }
 
-    /// Half, five and three sixteenths of `total`.
+    /// This bulkhead's part of `total`: 8, 5 and 3 sixteenths.
     pub(crate) fn share(self, total: usize) -> usize {
         let auth = (total * 5 / 16).max(1);
         let watch = (total * 3 / 16).max(1);
@@ -97,7 +114,7 @@ impl Bulkhead {
     }
 }
 
-/// A handle on the database; clones share the pools.
+/// A handle on the database. Clones share the pools.
 #[derive(Debug, Clone)]
 pub struct Store {
     pools: Arc<[Pool; 3]>,
@@ -106,7 +123,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens no connection yet: the first use does.
+    /// Opens no connection yet; the first use does.
     pub fn new(url: DatabaseUrl, options: StoreOptions) -> Result<Store, StoreError> {
         let pool = |bulkhead: Bulkhead| build_pool(&url, &options, bulkhead);
         let [ingest, auth, watch] = Bulkhead::ALL.map(pool);
@@ -127,12 +144,12 @@ impl Store {
         registry.register_collector(Box::new(state));
     }
 
-    /// How many connections work of this kind has.
+    /// The number of connections of this bulkhead.
     pub fn connections(&self, bulkhead: Bulkhead) -> usize {
         bulkhead.share(self.options.pool_size)
     }
 
-    /// When the database last did what it was asked, through any bulkhead.
+    /// When a call last succeeded, in any bulkhead.
     pub fn last_success(&self) -> Option<Instant> {
         self.metrics.last_success()
     }
@@ -143,11 +160,9 @@ impl Store {
         Ok(())
     }
 
-    /// Runs `f` in a transaction and commits it: `store.run("host_retire",
-    /// Bulkhead::Auth, async |tx| { .. })`. Serialization failures and
-    /// deadlocks start over with a fresh transaction, so `f` may run several
-    /// times and must do nothing that cannot be repeated. After `Unavailable`
-    /// a commit may or may not have happened.
+    /// Runs `f` in a transaction and commits it: `store.run("host_retire", Bulkhead::Auth,
+    /// async |tx| { .. })`. `f` may run several times, so it must have no effect outside the
+    /// transaction. After `Unavailable` the commit may or may not have happened.
     pub(crate) async fn run<T, F, Fut>(
         &self,
         name: &'static str,
@@ -162,7 +177,7 @@ impl Store {
             .await
     }
 
-    /// `run` under limits of its own.
+    /// Like `run`, with other limits.
     pub(crate) async fn run_within<T, F, Fut>(
         &self,
         name: &'static str,
@@ -178,8 +193,8 @@ impl Store {
         self.retrying(name, limits.deadline, attempt).await
     }
 
-    /// A single statement that only reads, in one round trip: no BEGIN, and so
-    /// no limits but our own deadline. A lost connection starts it over.
+    /// Runs a single statement that only reads, in one round trip. Without BEGIN there are no
+    /// limits except our deadline. It is retried after a lost connection.
     pub(crate) async fn read(
         &self,
         name: &'static str,
@@ -187,14 +202,14 @@ impl Store {
         sql: &str,
         params: &[Param<'_>],
     ) -> Result<Vec<Row>, StoreError> {
-        let attempt = || self.read_once(bulkhead, sql, params);
+        let attempt = || self.single(bulkhead, sql, params, Failure::before_any_change);
         let deadline = self.options.limits.deadline;
         self.retrying(name, deadline, attempt).await
     }
 
-    /// A single statement that writes, committed by itself in one round trip. A
-    /// deadlock starts it over; a lost connection does not, because it may have
-    /// been committed.
+    /// Runs a single statement that writes and is committed by itself, in one round trip. It
+    /// is retried after a deadlock, but not after a lost connection, because it may have been
+    /// committed.
     pub(crate) async fn call(
         &self,
         name: &'static str,
@@ -202,7 +217,7 @@ impl Store {
         sql: &str,
         params: &[Param<'_>],
     ) -> Result<Vec<Row>, StoreError> {
-        let attempt = || self.call_once(bulkhead, sql, params);
+        let attempt = || self.single(bulkhead, sql, params, Failure::from);
         let deadline = self.options.limits.deadline;
         self.retrying(name, deadline, attempt).await
     }
@@ -220,7 +235,7 @@ impl Store {
         let mut tries = 1;
         loop {
             match within(deadline, attempt()).await {
-                Err(failure) if failure.again && tries < TRIES => meter.retry(),
+                Err(failure) if failure.retry && tries < TRIES => meter.retry(),
                 outcome => return meter.finish(outcome.map_err(|failure| failure.error)),
             }
             sleep(backoff(tries)).await;
@@ -239,7 +254,7 @@ impl Store {
         Fut: Future<Output = Result<T, StoreError>>,
     {
         let tx = Tx::begin(self.acquire(bulkhead).await?, limits).await;
-        let tx = tx.map_err(Failure::harmless)?;
+        let tx = tx.map_err(Failure::before_any_change)?;
         match f(tx.handle()).await {
             Ok(value) => Ok(tx.commit().await.map(|()| value)?),
             Err(error) => {
@@ -249,27 +264,15 @@ impl Store {
         }
     }
 
-    async fn read_once(
+    async fn single(
         &self,
         bulkhead: Bulkhead,
         sql: &str,
         params: &[Param<'_>],
+        failure: fn(StoreError) -> Failure,
     ) -> Result<Vec<Row>, Failure> {
-        let tx = Tx::bare(self.acquire(bulkhead).await?);
-        let rows = tx.query(sql, params).await;
-        let rows = rows.map_err(Failure::harmless)?;
-        tx.finish();
-        Ok(rows)
-    }
-
-    async fn call_once(
-        &self,
-        bulkhead: Bulkhead,
-        sql: &str,
-        params: &[Param<'_>],
-    ) -> Result<Vec<Row>, Failure> {
-        let tx = Tx::bare(self.acquire(bulkhead).await?);
-        let rows = tx.query(sql, params).await?;
+        let tx = Tx::without_transaction(self.acquire(bulkhead).await?);
+        let rows = tx.query(sql, params).await.map_err(failure)?;
         tx.finish();
         Ok(rows)
     }
@@ -280,25 +283,24 @@ impl Store {
     }
 }
 
-/// Why a try failed, and whether another one may help.
+/// Why an attempt failed, and whether it is repeated.
 struct Failure {
     error: StoreError,
-    again: bool,
+    retry: bool,
 }
 
 impl Failure {
-    /// Nothing was changed yet, so a connection that had died in the pool (the
-    /// server restarted, or ended idle sessions) costs a try and not the call.
-    fn harmless(error: StoreError) -> Failure {
-        let again = error.is_connection_lost();
-        Failure { error, again }
+    /// Nothing was changed yet, so an attempt on a lost connection is repeated.
+    fn before_any_change(error: StoreError) -> Failure {
+        let retry = error.is_connection_lost();
+        Failure { error, retry }
     }
 }
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Failure {
-        let again = error.is_conflict();
-        Failure { error, again }
+        let retry = error.is_conflict();
+        Failure { error, retry }
     }
 }
 
@@ -310,7 +312,7 @@ async fn within<T>(
     timeout(deadline, work).await.map_err(late)?
 }
 
-/// Full jitter over 10, 20, 40 and 80 ms.
+/// A random delay of up to 10, 20, 40 and 80 ms (full jitter).
 fn backoff(tries: u32) -> Duration {
     Duration::from_millis(10 << tries.min(4)).mul_f64(rand::random_range(0.0..0.5))
 }
@@ -336,10 +338,7 @@ fn build_pool(
 fn acquire_error(error: PoolError) -> StoreError {
     match error {
         PoolError::Timeout(TimeoutType::Wait) => StoreError::unavailable(Unavailability::PoolBusy),
-        PoolError::Backend(source) => StoreError::Unavailable {
-            reason: Unavailability::Connect,
-            source: Some(source),
-        },
+        PoolError::Backend(source) => StoreError::connect(source),
         _ => StoreError::unavailable(Unavailability::Connect),
     }
 }

@@ -1,32 +1,35 @@
-//! The steps of a registration, each one statement, inside one transaction that
-//! the service's `enrol` composes.
+//! The steps of a registration. The service's module `enrol` composes them in one transaction.
 //!
-//! Locks come first and in one order: the client's key, then the machine's
-//! identifiers. So registrations of one key, and of one machine, are serialised over
-//! all instances. The token's row is locked last, when it is spent.
+//! **Lock order.** First advisory locks on the client's key, then on the machine's identifiers,
+//! each sorted ([`RegistrationTx::registration_lock`]); at the end the token's row
+//! ([`RegistrationTx::token_spend`]). All registrations of one key, and all of one machine, are
+//! thereby serialized over all instances: two concurrent calls with one key create one agent,
+//! and two new keys on one machine do not both become active. The locks are advisory because
+//! the rows of a new key and a new machine do not exist yet. The token's row is locked last,
+//! because thousands of registrations may share a token.
 
 mod agents;
 mod hosts;
 mod tokens;
 
-use std::collections::HashSet;
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use tokio_postgres::types::Type;
-use uuid::Uuid;
 
 pub use agents::{KnownAgent, NewAgent};
 pub use hosts::{HostMatch, Incumbent};
 pub use tokens::{TokenRow, TokenState};
 
-use crate::error::StoreError;
-use crate::facts::Identifiers;
-use crate::ids::{AgentId, TokenId};
-use crate::pool::{Bulkhead, Store};
-use crate::tx::Tx;
+use crate::{
+    error::StoreError,
+    facts::Identifiers,
+    ids::{AgentId, HostId, TokenId},
+    pool::{Bulkhead, Store},
+    tx::Tx,
+};
 
-/// What is known of a caller before any lock is taken.
+/// What a first read, without locks, finds about a client.
 #[derive(Clone, Debug)]
 pub struct RegistrationLookup {
     pub key_known: bool,
@@ -39,7 +42,7 @@ pub struct RegistrationLookup {
 pub struct RegistrationTx(Tx);
 
 impl Store {
-    /// One cheap read, so that strangers cost no transaction.
+    /// One cheap read, so that an unknown client without a usable token costs no transaction.
     pub async fn registration_lookup(
         &self,
         key: &[u8; 32],
@@ -89,10 +92,12 @@ impl Store {
             .await
     }
 
-    /// Approves the conflicts that a token with `allow_reinstall` admits: the
-    /// machine's active agent has been offline for `quiet`. One a machine: the
-    /// newly approved then has its own time to connect. Any number of instances
-    /// may do so at once.
+    /// Approves pending conflicts whose token has `allow_reinstall`, if the host's active agent
+    /// has been offline for `quiet`. At most one per host, because the approved agent then gets
+    /// its own time to connect. Any number of instances may call this at once.
+    ///
+    /// The token must not be revoked. It may be expired or exhausted, because the pending agent
+    /// took its use at registration.
     pub async fn reinstalls_admit(&self, quiet: Duration) -> Result<Vec<AgentId>, StoreError> {
         let sql = "-- reinstalls_admit
             SELECT a.id, a.host_id, t.id AS token_id
@@ -106,15 +111,13 @@ impl Store {
              ORDER BY a.id LIMIT 100 FOR UPDATE OF a, old SKIP LOCKED";
         let seconds = quiet.as_secs_f64();
         self.run("reinstalls_admit", Bulkhead::Watch, |tx| async move {
-            let mut hosts: HashSet<Uuid> = HashSet::new();
+            let mut hosts: HashSet<HostId> = HashSet::new();
             let mut admitted = Vec::new();
             let tx = RegistrationTx(tx);
             for row in tx.0.query(sql, &[(&seconds, Type::FLOAT8)]).await? {
-                let (agent, token) = (
-                    AgentId(row.try_get("id")?),
-                    TokenId(row.try_get("token_id")?),
-                );
                 if hosts.insert(row.try_get("host_id")?) {
+                    let agent = row.try_get("id")?;
+                    let token: TokenId = row.try_get("token_id")?;
                     tx.agent_approve(agent, &format!("token {token}"), Some("replace"))
                         .await?;
                     admitted.push(agent);
@@ -127,7 +130,7 @@ impl Store {
 }
 
 impl RegistrationTx {
-    /// Serialises this transaction with all others about these keys and this machine.
+    /// Serializes this transaction with all others for these keys or this machine.
     pub async fn registration_lock(
         &self,
         keys: &[&[u8; 32]],
@@ -135,14 +138,9 @@ impl RegistrationTx {
     ) -> Result<(), StoreError> {
         let mut keys: Vec<i64> = keys.iter().map(|key| lock_id("key", &key[..])).collect();
         keys.sort_unstable();
-        let mut identifiers: Vec<i64> = machine
-            .iter()
-            .flat_map(|(kind, values)| {
-                values
-                    .iter()
-                    .map(|value| lock_id(kind.as_str(), value.as_bytes()))
-            })
-            .collect();
+        let identifiers = pairs(machine);
+        let identifiers = identifiers.map(|(kind, value)| lock_id(kind, value.as_bytes()));
+        let mut identifiers: Vec<i64> = identifiers.collect();
         identifiers.sort_unstable();
         keys.extend(identifiers);
         let sql = "-- registration_lock
@@ -152,7 +150,15 @@ impl RegistrationTx {
     }
 }
 
-/// 64 bits of SHA-256: far from the few constants in `locks`, and from each other.
+/// Kinds and values of all identifiers.
+fn pairs(machine: &Identifiers) -> impl Iterator<Item = (&str, &String)> {
+    let pairs = machine.iter();
+    pairs.flat_map(|(kind, values)| values.iter().map(move |value| (kind.as_str(), value)))
+}
+
+/// The key of an advisory lock: 64 bits of SHA-256, so that collisions with the constants in
+/// `locks` and with each other are improbable. A collision would only serialize two
+/// registrations.
 fn lock_id(domain: &str, value: &[u8]) -> i64 {
     let hash = digest(&SHA256, &[domain.as_bytes(), b"\0", value].concat());
     let mut id = [0; 8];

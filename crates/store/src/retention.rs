@@ -1,26 +1,39 @@
-//! How long history is kept: partitions made ahead, dropped when they are too old,
-//! and gaps removed with the samples that they stood among.
+//! Retention: partitions are created ahead and dropped when they are too old, and gaps are
+//! removed with the samples of their time.
 //!
-//! Dropping blocks nobody who inserts: a partition is detached concurrently, which
-//! waits for those who still use it without a lock that others would queue behind,
-//! and dropped when it is nobody's. Whoever is killed half way leaves a detached
-//! table, or a detach to be finalized, and the next pass goes on from there. What is
-//! due is derived from the clock and the retention at each pass, so that a changed
-//! retention needs nothing else.
+//! **Dropping must not block inserts.** A plain DROP or DETACH of a partition needs an ACCESS
+//! EXCLUSIVE lock on the parent table. It would wait for every running query, and meanwhile all
+//! inserts would queue behind it. `DETACH PARTITION … CONCURRENTLY` takes a weaker lock, and
+//! waits for the transactions that may still use the partition without blocking others. The
+//! detached table is then nobody's and can be dropped at once. This statement cannot run inside a
+//! transaction, so it needs a connection of its own ([`DirectConnection`]).
+//!
+//! **Crash safety.** A pass that is killed leaves a partition in one of two intermediate states:
+//! detach pending, or detached but not dropped. The next pass finds both in the catalog and
+//! continues: it finalizes a pending detach, and drops a detached table. No state is kept
+//! elsewhere. What is due follows from the clock and the retention alone, so a changed retention
+//! needs no migration: a partition that is within a longer retention again is finalized only,
+//! and `partitions_create` attaches it again.
+//!
+//! **One pass at a time.** A transaction holds an advisory lock during the pass. It must not
+//! hold a snapshot, because the concurrent detach waits for all older snapshots, including
+//! this one: hence `release_snapshot`.
 
 use std::time::Duration;
 
-use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use crate::direct_connection::DirectConnection;
-use crate::error::StoreError;
-use crate::locks;
-use crate::pool::{Bulkhead, Store};
-use crate::tx::{Tx, TxLimits};
-use crate::url::DatabaseUrl;
+use crate::{
+    direct_connection::DirectConnection,
+    error::StoreError,
+    locks,
+    pool::{Bulkhead, Store},
+    record::record,
+    tx::{Tx, TxLimits},
+    url::DatabaseUrl,
+};
 
-/// Of the transaction that holds the lock while partitions are dropped.
+/// The limits of the transaction that holds the lock during a pass.
 const HOLDING: TxLimits = TxLimits {
     statement: Duration::from_secs(5),
     lock: Duration::from_secs(2),
@@ -28,8 +41,7 @@ const HOLDING: TxLimits = TxLimits {
     deadline: Duration::from_mins(15),
 };
 
-/// Of each statement that drops. Waiting for a partition's last readers holds up
-/// nobody but the next of them.
+/// The limits of each statement that detaches or drops.
 const DROPPING: TxLimits = TxLimits {
     statement: Duration::from_mins(2),
     lock: Duration::from_secs(10),
@@ -37,9 +49,9 @@ const DROPPING: TxLimits = TxLimits {
     deadline: Duration::from_mins(15),
 };
 
-/// Detached tables count as well: somebody did not come to drop them. A day is kept
-/// until its hours have been rolled up, and the first of the next day, which counts
-/// from its last sample.
+/// The partitions to remove or to finalize, oldest first. It includes detached tables, which a
+/// killed pass left. A partition is kept until its hours are rolled up, and also the first hour
+/// after it, whose counter increases start at its last sample.
 const EXPIRED: &str = "-- partitions_drop
     WITH partition AS (
         SELECT c.relname AS name, kind.parent, i.inhrelid IS NOT NULL AS attached,
@@ -62,34 +74,34 @@ const EXPIRED: &str = "-- partitions_drop
      WHERE pending OR too_old
      ORDER BY begins";
 
-#[derive(Debug)]
-struct Partition {
-    name: String,
-    parent: String,
-    attached: bool,
-    /// Somebody began to detach it.
-    pending: bool,
-    too_old: bool,
+record! {
+    #[derive(Debug)]
+    struct Partition {
+        name: String,
+        parent: String,
+        attached: bool,
+        /// A detach began and did not finish.
+        pending: bool,
+        too_old: bool,
+    }
 }
 
 impl Store {
-    /// Makes the partitions that samples may fall into; how many were missing.
+    /// Creates the daily partitions for samples within the retention and the next days.
+    /// Returns how many were missing.
     pub async fn partitions_create(&self, retention: Duration) -> Result<i32, StoreError> {
-        let lock = "-- partitions_create\nSELECT pg_advisory_xact_lock($1)";
         let sql = "-- partitions_create\nSELECT metrics_partitions_ensure(make_interval(secs => $1)) AS made";
         let seconds = retention.as_secs_f64();
         self.run("partitions_create", Bulkhead::Watch, |tx| async move {
-            tx.execute(lock, &[(&locks::PARTITIONS, Type::INT8)])
-                .await?;
+            tx.lock(locks::PARTITIONS).await?;
             let row = tx.query_one(sql, &[(&seconds, Type::FLOAT8)]).await?;
             Ok(row.try_get("made")?)
         })
         .await
     }
 
-    /// Drops the days of samples and the months of rollups that are older than their
-    /// retentions allow, over a direct connection. Their names; none where somebody
-    /// else is at it.
+    /// Drops the days of samples and the months of rollups that are beyond their retention.
+    /// Returns their names: none if another instance holds the lock.
     pub async fn partitions_drop(
         &self,
         direct: &DatabaseUrl,
@@ -97,7 +109,7 @@ impl Store {
         rollups: Duration,
     ) -> Result<Vec<String>, StoreError> {
         self.run_within("partitions_drop", Bulkhead::Watch, &HOLDING, async |tx| {
-            if !lock(&tx).await? {
+            if !tx.try_lock(locks::RETENTION).await? {
                 return Ok(Vec::new());
             }
             let partitions = expired(&tx, samples, rollups).await?;
@@ -117,7 +129,7 @@ impl Store {
         .await
     }
 
-    /// Removes the gaps among samples that are no longer kept, some at a time.
+    /// Removes a batch of gaps that are as old as dropped samples. Returns how many.
     pub async fn gaps_prune(&self, retention: Duration) -> Result<u64, StoreError> {
         let sql = "-- gaps_prune
             DELETE FROM metric_gaps WHERE id IN (
@@ -142,27 +154,9 @@ async fn expired(
     rows.iter().map(Partition::from_row).collect()
 }
 
-async fn lock(tx: &Tx) -> Result<bool, StoreError> {
-    let sql = "-- partitions_drop\nSELECT pg_try_advisory_xact_lock($1)";
-    let row = tx
-        .query_one(sql, &[(&locks::RETENTION, Type::INT8)])
-        .await?;
-    Ok(row.try_get(0)?)
-}
-
 impl Partition {
-    fn from_row(row: &Row) -> Result<Partition, StoreError> {
-        Ok(Partition {
-            name: row.try_get("name")?,
-            parent: row.try_get("parent")?,
-            attached: row.try_get("attached")?,
-            pending: row.try_get("pending")?,
-            too_old: row.try_get("too_old")?,
-        })
-    }
-
-    /// Goes on from wherever a predecessor got to; whether the partition is gone. One
-    /// whose retention was lengthened meanwhile is only freed, to be attached again.
+    /// Continues from the state that it is in. Returns whether it was dropped. A partition that
+    /// is not too old is only finalized.
     async fn remove(&self, server: &DirectConnection) -> Result<bool, StoreError> {
         let Partition { name, parent, .. } = self;
         let detach = format!("ALTER TABLE {parent} DETACH PARTITION {name}");

@@ -1,25 +1,39 @@
-//! Hourly rollups, computed from history for the hosts and hours that changed.
+//! Hourly rollups, computed from the samples of the hosts and hours that changed.
 //!
-//! They are exact because nothing is ever added to one: a changed hour is computed
-//! anew, from all its samples. Who stores samples says in the same commit which
-//! hours they fell into (`rollup_changes`); `rollups_gather` makes of that a list in
-//! which each hour stands once, and `rollups_compute` works it off. Both are bounded
-//! steps under one advisory lock, and any instance may take the next one.
+//! **Exactness.** A rollup is never updated incrementally. A changed hour is computed again
+//! from all its samples, so duplicates, late samples and crashes cannot distort it.
+//!
+//! **No change is lost.** An append of samples writes the changed hours to `rollup_changes` in
+//! its own transaction, so a change becomes visible together with its samples. `rollups_gather`
+//! moves changes to `rollups_due`, where each host and hour occurs once. `rollups_compute`
+//! deletes entries there and writes their rollups. Both are single transactions: if one
+//! fails, its input is still there. A change that commits after a step took its snapshot is
+//! not deleted by that step and stays for the next one.
+//!
+//! **Concurrency.** Each step is bounded and runs under one advisory lock. Any instance may do
+//! the next step; an instance that finds the lock taken skips its turn. Appends never wait
+//! for the lock.
+//!
+//! **Rollups outlive samples.** An hour may be due after a part of its samples was dropped,
+//! because a late sample arrived. Samples are only ever added, until they are dropped. So if a
+//! new computation covers less than the stored row (fewer samples, a later start, an earlier
+//! end, or the hour before is missing), samples were dropped, and the stored row stays.
 
 use std::time::Duration;
 
 use tokio_postgres::types::Type;
 
-use crate::error::StoreError;
-use crate::locks;
-use crate::pool::{Bulkhead, Store};
-use crate::tx::{Tx, TxLimits};
+use crate::{
+    error::StoreError,
+    locks,
+    pool::{Bulkhead, Store},
+    tx::TxLimits,
+};
 
-/// Batches whose changes one step gathers, and hours that one step computes.
-const CHANGES_A_STEP: i64 = 500;
-const HOURS_A_STEP: i64 = 500;
+/// How many rows of `rollup_changes` one step gathers, and how many hours one step computes.
+const STEP: i64 = 500;
 
-/// History that is not in memory has to be read from disk, and nobody waits for this.
+/// Long limits, because old samples are read from disk and no client waits for a rollup.
 const LIMITS: TxLimits = TxLimits {
     statement: Duration::from_secs(60),
     lock: Duration::from_secs(2),
@@ -27,18 +41,18 @@ const LIMITS: TxLimits = TxLimits {
     deadline: Duration::from_secs(75),
 };
 
-/// What one step of a rollup has done.
+/// The outcome of one step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RollupStep {
-    /// How much of its work was there: batches of changes, or hours.
+    /// How many changes were gathered, or how many hours computed.
     pub taken: i64,
-    /// Whether there may be more. Not where somebody else is at it.
+    /// Whether there may be more to do. False if another instance holds the lock.
     pub more: bool,
 }
 
-/// An increase begins at the last sample of the hour before, so a change in one
-/// hour is a change in the next one too, where that has begun. Clocks may be a
-/// few minutes ahead.
+/// Counter increases start at the last sample of the hour before. So a change in one hour
+/// makes the next hour due too, if that has begun. The agents' clocks may be some minutes
+/// ahead.
 const GATHER: &str = "-- rollups_gather
     WITH taken AS (
         DELETE FROM rollup_changes WHERE id IN (SELECT id FROM rollup_changes ORDER BY id LIMIT $1)
@@ -52,14 +66,14 @@ const GATHER: &str = "-- rollups_gather
         ON CONFLICT DO NOTHING)
     SELECT count(*) FROM taken";
 
+/// Creates the monthly partitions of the next hours.
 const PARTITIONS: &str = "-- rollups_compute
     SELECT rollups_partition_ensure(month)
       FROM (SELECT DISTINCT date_trunc('month', hour, 'UTC') AS month
               FROM (SELECT hour FROM rollups_due ORDER BY hour, host_id LIMIT $1) next) months";
 
-/// History only grows, until it is dropped. So where it now holds less than a row
-/// was made of (fewer samples, less of the hour, or not the hour before any more),
-/// it has been dropped meanwhile, and the row stays as it was.
+/// The last three conditions keep a stored row whose samples were dropped meanwhile. The
+/// first one avoids writing an unchanged row.
 const COMPUTE: &str = "-- rollups_compute
     WITH due AS (
         DELETE FROM rollups_due d
@@ -95,50 +109,35 @@ const COMPUTE: &str = "-- rollups_compute
     SELECT count(*) FROM due";
 
 impl Store {
-    /// Makes a list of the hours that changed.
+    /// Moves changes to the list of due hours.
     pub async fn rollups_gather(&self) -> Result<RollupStep, StoreError> {
-        self.run_within(
-            "rollups_gather",
-            Bulkhead::Ingest,
-            &LIMITS,
-            async |tx| match lock(&tx).await? {
-                true => step(&tx, GATHER, CHANGES_A_STEP).await,
-                false => Ok(RollupStep::default()),
-            },
-        )
-        .await
+        self.rollup_step("rollups_gather", None, GATHER).await
     }
 
-    /// Computes the next hours of that list, the oldest first.
+    /// Computes the oldest due hours.
     pub async fn rollups_compute(&self) -> Result<RollupStep, StoreError> {
-        self.run_within(
-            "rollups_compute",
-            Bulkhead::Ingest,
-            &LIMITS,
-            async |tx| match lock(&tx).await? {
-                true => {
-                    tx.execute(PARTITIONS, &[(&HOURS_A_STEP, Type::INT8)])
-                        .await?;
-                    step(&tx, COMPUTE, HOURS_A_STEP).await
-                }
-                false => Ok(RollupStep::default()),
-            },
-        )
+        self.rollup_step("rollups_compute", Some(PARTITIONS), COMPUTE)
+            .await
+    }
+
+    async fn rollup_step(
+        &self,
+        name: &'static str,
+        first: Option<&str>,
+        sql: &str,
+    ) -> Result<RollupStep, StoreError> {
+        self.run_within(name, Bulkhead::Ingest, &LIMITS, async |tx| {
+            if !tx.try_lock(locks::ROLLUPS).await? {
+                return Ok(RollupStep::default());
+            }
+            let params = [(&STEP as _, Type::INT8)];
+            if let Some(first) = first {
+                tx.execute(first, &params).await?;
+            }
+            let taken = tx.query_one(sql, &params).await?.try_get(0)?;
+            let more = taken == STEP;
+            Ok(RollupStep { taken, more })
+        })
         .await
     }
-}
-
-async fn lock(tx: &Tx) -> Result<bool, StoreError> {
-    let sql = "-- rollups\nSELECT pg_try_advisory_xact_lock($1)";
-    let row = tx.query_one(sql, &[(&locks::ROLLUPS, Type::INT8)]).await?;
-    Ok(row.try_get(0)?)
-}
-
-async fn step(tx: &Tx, sql: &str, most: i64) -> Result<RollupStep, StoreError> {
-    let taken = tx
-        .query_one(sql, &[(&most, Type::INT8)])
-        .await?
-        .try_get(0)?;
-    let more = taken == most;
-    Ok(RollupStep { taken, more })
 }

@@ -1,30 +1,46 @@
-//! Samples: appended with their watermark, their books and the hosts' latest
-//! vitals, in one transaction for many agents.
+//! Appending samples exactly once, in one transaction for many agents.
 //!
-//! What makes a sample stored once is the watermark `acked_seq`, held under the
-//! agent's row lock, and not a unique index: so history can be written by COPY.
-//! Rows are locked in the order of their keys, so that no two writers wait for
-//! each other.
+//! **Watermark.** An agent numbers its samples 1, 2, 3, … without holes; a number without a
+//! sample is in a gap. `acked_seq` in `agent_state` is the highest number such that it and all
+//! lower numbers are committed as samples or gaps.
+//!
+//! **Exactly once.** Ranges arrive more than once and out of order: agents resend after a
+//! reconnect, the queue redelivers, and several consumers run at once. The transaction locks
+//! the agents' rows and reads their watermarks. Of each range it keeps the part above the
+//! watermark, if that part is adjacent to it, and writes the samples, the gaps and the new
+//! watermark together. A duplicate is entirely below the watermark, so nothing of it is
+//! written. A range beyond a hole is not written either; the returned watermark tells that it
+//! is still missing, and it is delivered again. Two consumers with the same range are
+//! serialized by the row lock; the second one sees the new watermark. If the reply to COMMIT
+//! is lost, the caller repeats the call, and the watermark tells what was committed.
+//!
+//! No unique index is necessary for this, which is why history can be written by COPY.
+//!
+//! **Lock order.** Rows of `agent_state` are locked in the order of the agents' ids before
+//! anything is written, so that two appends cannot deadlock.
 
 mod advance;
 mod arrays;
-mod days;
 mod history;
+mod partitions;
 mod range;
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::error::StoreError;
-use crate::ids::{AgentId, HostId};
-use crate::pool::{Bulkhead, Store};
-use crate::tx::Tx;
+use crate::{
+    error::StoreError,
+    ids::{AgentId, HostId},
+    pool::{Bulkhead, Store},
+    record::record,
+    tx::Tx,
+};
 
-/// How often an append looks again which days are kept, before it gives up.
-const LOOKS: u32 = 3;
+/// How often an append reads the list of partitions before it gives up. A partition may be
+/// dropped between the read and the write.
+const PARTITION_READS: u32 = 3;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct SampleRow {
@@ -52,7 +68,7 @@ pub struct DiskRow {
     pub used_bytes: i64,
 }
 
-/// Numbers for which no sample will be stored.
+/// A range of numbers for which no sample is stored, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GapRow {
     pub first_seq: i64,
@@ -66,13 +82,13 @@ pub enum GapKind {
     NotSent,
     Declared,
     Rejected,
-    /// Their day was dropped before they could be stored.
+    /// Their day has no partition, because the retention has passed.
     NotKept,
-    /// Refused by the database, whatever was tried.
+    /// The database rejected them repeatedly.
     DeadLetter,
 }
 
-/// A contiguous range of one agent's numbers: each is a sample or in a gap.
+/// A contiguous range of one agent's numbers. Each number is a sample or in a gap.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Range {
     pub agent_id: AgentId,
@@ -83,23 +99,28 @@ pub struct Range {
     pub gaps: Vec<GapRow>,
 }
 
-/// Where an agent's watermark stands after a commit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Watermark {
-    pub agent_id: AgentId,
-    pub acked_seq: i64,
+record! {
+    /// An agent's committed watermark.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Watermark {
+        pub agent_id: AgentId,
+        pub acked_seq: i64,
+    }
 }
 
-/// Whether a sample's day is known to be kept, or has to be looked up.
+/// Whether an append checks that the days of its samples have partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Days {
-    Trusted,
-    LookedUp,
+enum Partitions {
+    Assumed,
+    Checked,
 }
 
 impl GapRow {
     /// How many numbers it covers.
-    #[expect(clippy::len_without_is_empty, reason = "a gap covers at least one")]
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "a gap covers at least one number"
+    )]
     pub fn len(&self) -> i64 {
         self.last_seq - self.first_seq + 1
     }
@@ -118,17 +139,17 @@ impl GapKind {
 }
 
 impl Store {
-    /// Stores ranges and moves their agents' watermarks. The watermarks that come
-    /// back are committed; an agent that is not active, or was deleted, has none.
+    /// Stores ranges and returns the committed watermarks of their agents. An agent that is
+    /// not active, or was deleted, has none.
     ///
-    /// A sample whose day is not kept any more becomes a gap. That is rare, so the
-    /// days are looked up only after the database has refused one.
+    /// A sample whose day has no partition any more becomes a gap. That is rare, so the
+    /// partitions are read only after the database has rejected a row.
     pub async fn samples_append(&self, ranges: &[Range]) -> Result<Vec<Watermark>, StoreError> {
-        let mut outcome = self.append(ranges, Days::Trusted).await;
-        for _ in 0..LOOKS {
+        let mut outcome = self.append(ranges, Partitions::Assumed).await;
+        for _ in 0..PARTITION_READS {
             match outcome {
-                Err(error) if days::is_missing(&error) => {
-                    outcome = self.append(ranges, Days::LookedUp).await;
+                Err(error) if partitions::is_missing(&error) => {
+                    outcome = self.append(ranges, Partitions::Checked).await;
                 }
                 outcome => return outcome,
             }
@@ -136,12 +157,16 @@ impl Store {
         outcome
     }
 
-    async fn append(&self, ranges: &[Range], days: Days) -> Result<Vec<Watermark>, StoreError> {
+    async fn append(
+        &self,
+        ranges: &[Range],
+        partitions: Partitions,
+    ) -> Result<Vec<Watermark>, StoreError> {
         self.run("samples_append", Bulkhead::Ingest, |tx| async move {
             let mut acked = tx.watermarks_lock(ranges).await?;
             let mut fresh = advance(ranges, &mut acked);
-            if days == Days::LookedUp {
-                tx.days_look_up(&mut fresh).await?;
+            if partitions == Partitions::Checked {
+                tx.expire_samples(&mut fresh).await?;
             }
             tx.append(&fresh).await?;
             let watermark = |(agent_id, acked_seq)| Watermark {
@@ -161,12 +186,13 @@ impl Tx {
         }
         self.history_copy(fresh).await?;
         self.gaps_insert(fresh).await?;
-        self.books_move(fresh).await
+        self.agents_advance(fresh).await
     }
 }
 
-/// What each range adds to its agent's watermark, which moves on; by host, so that
-/// neighbours in the index are written together.
+/// The part of each range that is new, and the watermarks after it. An agent may have several
+/// ranges; each one continues where the one before ended. The result is ordered by host, so
+/// that neighbours in the index are written together.
 fn advance<'a>(ranges: &'a [Range], acked: &mut BTreeMap<AgentId, i64>) -> Vec<Cow<'a, Range>> {
     let mut fresh = Vec::with_capacity(ranges.len());
     for range in ranges {

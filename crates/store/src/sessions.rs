@@ -1,20 +1,40 @@
-//! Streams of agents: opened, closed, swept and taken over, each in one statement
-//! for many agents. Presence is what is written here; readers look at nothing else.
+//! Sessions: the heartbeat streams of agents, and with them the agents' presence.
+//!
+//! Each operation is one statement for many agents, and is committed by itself. `agent_state`
+//! is the only source of presence.
+//!
+//! **Fencing by epoch.** Each open of a session increments the agent's `epoch` under the lock
+//! of its row. All later writes of a session name its epoch and have no effect if it is no
+//! longer the agent's newest. This is necessary because the writes of different instances
+//! arrive in any order: an agent that lost its connection may already have a new stream on
+//! another instance when the old instance notices the loss. Without the epoch, that late close
+//! would mark the connected agent as offline.
+//!
+//! **Fencing by lease.** The owner of a session is its `instance_id`. A fenced instance can
+//! open no session, because no sweep would ever end it (see `instances`).
+//!
+//! **Lock order.** All statements lock rows of `agent_state` in the order of the agents' ids,
+//! so that two of them cannot deadlock.
 
 use std::time::Duration;
 
 use serde::Serialize;
-use tokio_postgres::Row;
-use tokio_postgres::types::{Json, Type};
+use tokio_postgres::{
+    Row,
+    types::{Json, Type},
+};
 use uuid::Uuid;
 
-use crate::error::StoreError;
-use crate::facts::HostFacts;
-use crate::ids::{AgentId, HostId};
-use crate::pool::{Bulkhead, Store};
-use crate::status::AgentStatus;
+use crate::{
+    error::StoreError,
+    facts::HostFacts,
+    ids::{AgentId, HostId},
+    pool::{Bulkhead, Store},
+    record::record,
+    status::AgentStatus,
+};
 
-/// A stream that wants to be its agent's newest.
+/// A request to open an agent's newest session.
 #[derive(Clone, Debug, Serialize)]
 pub struct SessionOpen {
     pub agent_id: AgentId,
@@ -28,7 +48,7 @@ pub struct SessionOpen {
     pub skew_ms: Option<i64>,
 }
 
-/// What became of it.
+/// The outcome of a [`SessionOpen`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Opened {
     Open {
@@ -38,20 +58,22 @@ pub enum Opened {
     },
     KeyMismatch,
     NotActive(AgentStatus),
+    /// A copy of the agent's key is in use on another machine.
     IdentityInUse,
     Deleted,
 }
 
-/// Why a stream ended.
+/// Why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CloseCause {
     Goodbye,
     Lost,
-    /// Asked to come back after this long.
+    /// The instance asked the agent to reconnect. Until `back_in` has passed, the agent counts
+    /// as online.
     Drained {
         back_in: Duration,
     },
-    /// Its agent is no longer active.
+    /// The agent is no longer active.
     Refused,
 }
 
@@ -62,24 +84,29 @@ pub struct SessionClose {
     pub cause: CloseCause,
 }
 
-/// What a sweep did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
-    pub fenced: i32,
-    pub lost: i32,
-    pub undrained: i32,
+record! {
+    /// How many leases a sweep fenced, how many sessions it ended with them, and how many
+    /// agents did not reconnect after a drain.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Swept {
+        pub fenced: i32,
+        pub lost: i32,
+        pub undrained: i32,
+    }
 }
 
-/// A stream, as the database knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StoredSession {
-    pub agent_id: AgentId,
-    pub epoch: i64,
-    /// Whether its agent may have one.
-    pub active: bool,
+record! {
+    /// A session as it is stored.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct StoredSession {
+        pub agent_id: AgentId,
+        pub epoch: i64,
+        /// Whether its agent is active.
+        pub active: bool,
+    }
 }
 
-/// A stream of ours that should end, and why.
+/// Why a session that an instance holds must end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Displaced {
     NotActive {
@@ -87,6 +114,7 @@ pub enum Displaced {
         since: Duration,
     },
     Deleted,
+    /// The agent has a newer session.
     Replaced,
 }
 
@@ -100,8 +128,9 @@ impl CloseCause {
         }
     }
 
-    /// An end that could not be written at once: its agent could not come back
-    /// either, and is given time to.
+    /// The cause to write for an end that could not be written at once, because the database
+    /// was unavailable. The agent could not open a new session either, so a lost one gets time
+    /// to reconnect before it counts as offline.
     pub fn belated(self, grace: Duration) -> CloseCause {
         match self {
             CloseCause::Lost => CloseCause::Drained { back_in: grace },
@@ -118,8 +147,8 @@ impl CloseCause {
 }
 
 impl Store {
-    /// Opens many streams at once. Of one agent at most one may be among them. None
-    /// is opened, and nothing comes back, for an instance that was fenced.
+    /// Opens many sessions. An agent may occur only once. For a fenced instance nothing is
+    /// opened, and the result is empty.
     pub async fn sessions_open(
         &self,
         instance: Uuid,
@@ -137,7 +166,8 @@ impl Store {
         rows.iter().map(opened_from_row).collect()
     }
 
-    /// Closes many streams at once. What is no longer the newest stays as it is.
+    /// Closes many sessions. One that is not its agent's newest is left alone. Returns how many
+    /// agents went offline.
     pub async fn sessions_close(&self, closes: &[SessionClose]) -> Result<i32, StoreError> {
         let sql = "-- sessions_close\nSELECT sessions_close($1, $2, $3, $4) AS touched";
         let agents: Vec<Uuid> = closes.iter().map(|close| close.agent_id.0).collect();
@@ -153,13 +183,14 @@ impl Store {
         let rows = self
             .call("sessions_close", Bulkhead::Auth, sql, &params)
             .await?;
-        rows.first()
-            .map_or(Ok(0), |row| Ok(row.try_get("touched")?))
+        rows.first().map_or(Ok(0), |row| Ok(row.try_get(0)?))
     }
 
-    /// Ends the streams of instances that lapsed longer than `grace` ago, and of
-    /// agents that did not come back from a drain. Does nothing unless `sweeper`
-    /// holds its own lease when the statement runs.
+    /// Fences the leases that expired more than `grace` ago, ends their sessions, and ends the
+    /// sessions of agents that did not reconnect after a drain.
+    ///
+    /// Does nothing unless `sweeper` holds a valid lease when the statement runs. Otherwise a
+    /// sweep that was delayed by an outage of the database would find every lease expired.
     pub async fn sessions_sweep(
         &self,
         sweeper: Uuid,
@@ -171,17 +202,11 @@ impl Store {
         let rows = self
             .call("sessions_sweep", Bulkhead::Watch, sql, &params)
             .await?;
-        let Some(row) = rows.first() else {
-            return Ok(Swept::default());
-        };
-        Ok(Swept {
-            fenced: row.try_get("fenced")?,
-            lost: row.try_get("lost")?,
-            undrained: row.try_get("undrained")?,
-        })
+        rows.first().map_or(Ok(Swept::default()), Swept::from_row)
     }
 
-    /// Takes streams over under a new id; returns those that are ours still.
+    /// Moves sessions to the instance's new id after it was fenced. Returns the agents whose
+    /// session is still the newest; the others belong to another instance by now.
     pub async fn sessions_reclaim(
         &self,
         instance: Uuid,
@@ -198,11 +223,11 @@ impl Store {
             .call("sessions_reclaim", Bulkhead::Watch, sql, &params)
             .await?;
         rows.iter()
-            .map(|row| Ok(AgentId(row.try_get("agent_id")?)))
+            .map(|row| Ok(row.try_get("agent_id")?))
             .collect()
     }
 
-    /// Of the streams that we hold, those that should end.
+    /// The sessions among `held` that must end, and why.
     pub async fn sessions_displaced(
         &self,
         held: &[(AgentId, i64)],
@@ -225,7 +250,8 @@ impl Store {
         rows.iter().map(displaced_from_row).collect()
     }
 
-    /// The streams that the database believes this instance to hold.
+    /// The sessions that are stored for this instance. The join finds agents that are not
+    /// active, so that it reads the small partial index of those and not all agents.
     pub async fn sessions_stored(&self, instance: Uuid) -> Result<Vec<StoredSession>, StoreError> {
         let sql = "-- sessions_stored
             SELECT s.agent_id, s.epoch, a.id IS NULL AS active
@@ -235,14 +261,7 @@ impl Store {
         let rows = self
             .read("sessions_stored", Bulkhead::Watch, sql, &params)
             .await?;
-        let standing = |row: &Row| {
-            Ok(StoredSession {
-                agent_id: AgentId(row.try_get("agent_id")?),
-                epoch: row.try_get("epoch")?,
-                active: row.try_get("active")?,
-            })
-        };
-        rows.iter().map(standing).collect()
+        rows.iter().map(StoredSession::from_row).collect()
     }
 }
 
@@ -256,19 +275,18 @@ fn opened_from_row(row: &Row) -> Result<(AgentId, Opened), StoreError> {
         "open" => Opened::Open {
             epoch: row.try_get("epoch")?,
             acked_seq: row.try_get("acked_seq")?,
-            host_id: HostId(row.try_get("host_id")?),
+            host_id: row.try_get("host_id")?,
         },
         "key_mismatch" => Opened::KeyMismatch,
         "identity_in_use" => Opened::IdentityInUse,
         "deleted" => Opened::Deleted,
         status => Opened::NotActive(AgentStatus::from_column(status)),
     };
-    Ok((AgentId(row.try_get("agent_id")?), opened))
+    Ok((row.try_get("agent_id")?, opened))
 }
 
 fn displaced_from_row(row: &Row) -> Result<(AgentId, i64, Displaced), StoreError> {
-    let status: Option<&str> = row.try_get("status")?;
-    let displaced = match status.map(AgentStatus::from_column) {
+    let displaced = match row.try_get("status")? {
         None => Displaced::Deleted,
         Some(AgentStatus::Active) => Displaced::Replaced,
         Some(status) => Displaced::NotActive {
@@ -276,8 +294,7 @@ fn displaced_from_row(row: &Row) -> Result<(AgentId, i64, Displaced), StoreError
             since: seconds(row.try_get("since")?),
         },
     };
-    let (agent, epoch) = (row.try_get("agent_id")?, row.try_get("epoch")?);
-    Ok((AgentId(agent), epoch, displaced))
+    Ok((row.try_get("agent_id")?, row.try_get("epoch")?, displaced))
 }
 
 fn seconds(number: Option<f64>) -> Duration {

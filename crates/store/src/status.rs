@@ -1,9 +1,12 @@
-//! An agent's life: four states, and the ways between them.
+//! The four statuses of an agent and the allowed transitions.
 //!
-//! The database's trigger enforces them, whoever writes; this is where they can
-//! be read, and a test holds the two against each other.
+//! A trigger in the database enforces the transitions for every writer. A test compares the
+//! trigger with [`AgentStatus::can_become`].
+
+use std::error::Error;
 
 use serde::Serialize;
+use tokio_postgres::types::{FromSql, Type};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -22,7 +25,7 @@ impl AgentStatus {
         AgentStatus::Revoked,
     ];
 
-    /// Whether a decision may lead from `self` to `to`.
+    /// Whether a decision may change `self` to `to`.
     pub fn can_become(self, to: AgentStatus) -> bool {
         use AgentStatus::{Active, Pending, Rejected, Revoked};
         matches!(
@@ -45,8 +48,18 @@ impl AgentStatus {
         all.find(|status| status.as_str() == text)
     }
 
-    /// The schema allows no other text; one that got in anyway admits nobody.
+    /// The schema allows no other text. If there is one nevertheless, the agent has no access.
     pub(crate) fn from_column(text: &str) -> AgentStatus {
         AgentStatus::parse(text).unwrap_or(AgentStatus::Revoked)
+    }
+}
+
+impl<'a> FromSql<'a> for AgentStatus {
+    fn from_sql(ty: &Type, raw: &'a [u8]) -> Result<AgentStatus, Box<dyn Error + Sync + Send>> {
+        <&str>::from_sql(ty, raw).map(AgentStatus::from_column)
+    }
+
+    fn accepts(ty: &Type) -> bool {
+        <&str as FromSql>::accepts(ty)
     }
 }

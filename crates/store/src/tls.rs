@@ -1,28 +1,34 @@
-//! TLS to the database, with the meaning that libpq gives to `sslmode`.
+//! TLS to the database, with libpq's meaning of `sslmode`.
 //!
-//! One verifier serves every mode: it checks nothing, the chain, or the chain
-//! and the name. The handshake's signature is checked in all of them. The
-//! cryptography is aws-lc-rs, named explicitly, whatever the process's default.
+//! One verifier serves all modes: it verifies nothing, the chain, or the chain and the name.
+//! The signature of the handshake is verified in all modes. The provider is aws-lc-rs,
+//! independent of the process's default.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
-use rustls::crypto::{
-    CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls12_signature,
-    verify_tls13_signature,
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
 };
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::server::ParsedCertificate;
+
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+    client::{
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+        verify_server_cert_signed_by_trust_anchor, verify_server_name,
+    },
+    crypto::{
+        CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls12_signature,
+        verify_tls13_signature,
+    },
+    pki_types::{
+        CertificateDer, PrivateKeyDer, ServerName, UnixTime,
+        pem::{self, PemObject},
+    },
+    server::ParsedCertificate,
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
 use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
-/// The ALPN name that PostgreSQL demands when TLS starts without being asked.
+/// The ALPN protocol that PostgreSQL requires for direct TLS (`sslnegotiation=direct`).
 const ALPN: &[u8] = b"postgresql";
 
 #[derive(Debug, thiserror::Error)]
@@ -32,9 +38,9 @@ pub enum TlsError {
         key: &'static str,
         path: PathBuf,
         #[source]
-        source: rustls::pki_types::pem::Error,
+        source: pem::Error,
     },
-    #[error("{key} {} has no certificate in it", path.display())]
+    #[error("{key} {} contains no certificate", path.display())]
     Empty { key: &'static str, path: PathBuf },
     #[error("a certificate in sslrootcert {} is not usable", path.display())]
     Root {
@@ -44,20 +50,20 @@ pub enum TlsError {
     },
     #[error("sslrootcert=system, but the system has no certificates")]
     NoSystemRoots,
-    #[error("sslcert and sslkey do not fit together")]
+    #[error("sslcert and sslkey do not match")]
     ClientPair(#[source] Error),
-    #[error("the TLS library refused its settings")]
+    #[error("the TLS library rejected its settings")]
     Library(#[source] Error),
 }
 
-/// Where trust comes from.
+/// The trusted root certificates.
 #[derive(Debug, Clone)]
 pub(crate) enum Roots {
     File(PathBuf),
     System,
 }
 
-/// How much of the server's certificate is checked.
+/// What is verified of the server's certificate.
 #[derive(Debug, Clone)]
 pub(crate) enum Check {
     Nothing,
@@ -65,7 +71,7 @@ pub(crate) enum Check {
     ChainAndName(Roots),
 }
 
-/// The certificate that we show, where the server asks for one.
+/// The client certificate, sent if the server asks for one.
 #[derive(Debug, Clone)]
 pub(crate) struct ClientPair {
     pub(crate) cert: PathBuf,
@@ -95,11 +101,11 @@ pub(crate) fn connector(
 
 #[derive(Debug)]
 struct Verifier {
-    /// `None`: any certificate will do.
+    /// `None`: any certificate is accepted.
     roots: Option<Arc<RootCertStore>>,
-    /// The certificates of `sslrootcert` byte by byte. A self-signed server
-    /// certificate, as PostgreSQL's manual has one made, calls itself a CA, and
-    /// webpki refuses a CA as a server; being named here is trust enough.
+    /// The certificates of `sslrootcert`, compared byte by byte. A self-signed server
+    /// certificate, made as in PostgreSQL's manual, is marked as a CA, and webpki rejects a CA
+    /// as a server certificate. If it is listed in `sslrootcert`, it is trusted anyway.
     named: Vec<CertificateDer<'static>>,
     name: bool,
     algorithms: WebPkiSupportedAlgorithms,

@@ -1,26 +1,28 @@
-//! Enrolment tokens as people see them: everything but the hash, which is all
-//! that is known of the secret.
+//! Enrolment tokens for the admin commands. Only the hash of a token is stored, and it is
+//! never shown.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
-use tokio_postgres::Row;
 use tokio_postgres::types::{Json, Type};
 
-use crate::agents::{AgentFilter, AgentRecord};
-use crate::error::StoreError;
-use crate::ids::TokenId;
-use crate::page::Page;
-use crate::pool::{Bulkhead, Store};
+use crate::{
+    agents::{AgentFilter, AgentRecord},
+    error::StoreError,
+    ids::TokenId,
+    page::Page,
+    pool::{Bulkhead, Store},
+    record::record,
+};
 
 const SELECT: &str =
     "SELECT id, label, state, auto_approve, allow_reinstall, max_uses, uses, labels,
                 created_at, created_by, expires_at, revoked_at, revoked_by, last_used_at
            FROM enrolment_token_states";
-/// How many agents are shown with the token that they came by.
+
+/// How many agents are shown that registered with a token.
 const AGENTS_SHOWN: u32 = 1000;
 
 #[derive(Debug, Clone)]
@@ -29,32 +31,34 @@ pub struct NewToken {
     pub auto_approve: bool,
     pub allow_reinstall: bool,
     pub max_uses: i32,
-    /// From now on, by the database's clock; `None`: it never expires.
+    /// Counted by the database's clock. `None`: it never expires.
     pub expires_in: Option<Duration>,
     pub labels: BTreeMap<String, String>,
     pub created_by: String,
 }
 
-/// A row of `enrolment_token_states`.
-#[derive(Debug, Clone, Serialize)]
-pub struct TokenRecord {
-    pub id: TokenId,
-    pub label: String,
-    pub state: String,
-    pub auto_approve: bool,
-    pub allow_reinstall: bool,
-    pub max_uses: i32,
-    pub uses: i32,
-    pub labels: Value,
-    pub created_at: Timestamp,
-    pub created_by: String,
-    pub expires_at: Option<Timestamp>,
-    pub revoked_at: Option<Timestamp>,
-    pub revoked_by: Option<String>,
-    pub last_used_at: Option<Timestamp>,
+record! {
+    /// A row of `enrolment_token_states`.
+    #[derive(Debug, Clone, Serialize)]
+    pub struct TokenRecord {
+        pub id: TokenId,
+        pub label: String,
+        pub state: String,
+        pub auto_approve: bool,
+        pub allow_reinstall: bool,
+        pub max_uses: i32,
+        pub uses: i32,
+        pub labels: Value,
+        pub created_at: Timestamp,
+        pub created_by: String,
+        pub expires_at: Option<Timestamp>,
+        pub revoked_at: Option<Timestamp>,
+        pub revoked_by: Option<String>,
+        pub last_used_at: Option<Timestamp>,
+    }
 }
 
-/// A token and who came by it.
+/// A token and the agents that registered with it.
 #[derive(Debug, Clone, Serialize)]
 pub struct TokenDetail {
     #[serde(flatten)]
@@ -85,7 +89,7 @@ impl Store {
             (&seconds as _, Type::FLOAT8),
         ];
         self.run("token_create", Bulkhead::Auth, async |tx| {
-            Ok(TokenId(tx.query_one(sql, &params).await?.try_get("id")?))
+            Ok(tx.query_one(sql, &params).await?.try_get("id")?)
         })
         .await
     }
@@ -93,15 +97,11 @@ impl Store {
     /// Newest first.
     pub async fn tokens_list(&self, limit: u32) -> Result<Page<TokenRecord>, StoreError> {
         let sql = format!("-- tokens_list\n{SELECT} ORDER BY created_at DESC, id LIMIT $1");
-        let rows = Page::<TokenRecord>::limit(limit);
-        let params = [(&rows as _, Type::INT8)];
-        let rows = self
-            .read("tokens_list", Bulkhead::Auth, &sql, &params)
-            .await?;
-        Page::from_rows(&rows, limit, TokenRecord::from_row)
+        self.read_page("tokens_list", &sql, &[], limit, TokenRecord::from_row)
+            .await
     }
 
-    /// Those that `name` may mean: an id or the beginning of one, or a label.
+    /// Tokens that `name` may mean: a prefix of the id (at least 4 characters), or a label.
     pub async fn tokens_find(
         &self,
         name: &str,
@@ -112,23 +112,19 @@ impl Store {
              WHERE length($1) >= 4 AND starts_with(id::text, lower($1)) OR label = $1
              ORDER BY created_at DESC, id LIMIT $2"
         );
-        let rows = Page::<TokenRecord>::limit(limit);
-        let params = [(&name as _, Type::TEXT), (&rows as _, Type::INT8)];
-        let rows = self
-            .read("tokens_find", Bulkhead::Auth, &sql, &params)
-            .await?;
-        Page::from_rows(&rows, limit, TokenRecord::from_row)
+        let params = [(&name as _, Type::TEXT)];
+        self.read_page("tokens_find", &sql, &params, limit, TokenRecord::from_row)
+            .await
     }
 
-    /// The id of the token whose secret somebody holds.
+    /// The id of the token with this hash.
     pub async fn token_by_hash(&self, hash: &[u8; 32]) -> Result<Option<TokenId>, StoreError> {
         let sql = "-- token_by_hash\nSELECT id FROM enrolment_tokens WHERE hash = $1";
         let params = [(&hash.as_slice() as _, Type::BYTEA)];
         let rows = self
             .read("token_by_hash", Bulkhead::Auth, sql, &params)
             .await?;
-        let id = rows.first().map(|row| row.try_get("id")).transpose()?;
-        Ok(id.map(TokenId))
+        Ok(rows.first().map(|row| row.try_get("id")).transpose()?)
     }
 
     pub async fn token_show(&self, token: TokenId) -> Result<Option<TokenDetail>, StoreError> {
@@ -150,7 +146,8 @@ impl Store {
         }))
     }
 
-    /// Ends a token; with `revoke_agents`, those who came by it too. How many those were.
+    /// Revokes a token and, with `revoke_agents`, the agents that registered with it. Returns
+    /// how many agents.
     pub async fn token_revoke(
         &self,
         token: TokenId,
@@ -167,26 +164,5 @@ impl Store {
             Ok(tx.query_one(sql, &params).await?.try_get(0)?)
         })
         .await
-    }
-}
-
-impl TokenRecord {
-    fn from_row(row: &Row) -> Result<TokenRecord, StoreError> {
-        Ok(TokenRecord {
-            id: TokenId(row.try_get("id")?),
-            label: row.try_get("label")?,
-            state: row.try_get("state")?,
-            auto_approve: row.try_get("auto_approve")?,
-            allow_reinstall: row.try_get("allow_reinstall")?,
-            max_uses: row.try_get("max_uses")?,
-            uses: row.try_get("uses")?,
-            labels: row.try_get("labels")?,
-            created_at: row.try_get("created_at")?,
-            created_by: row.try_get("created_by")?,
-            expires_at: row.try_get("expires_at")?,
-            revoked_at: row.try_get("revoked_at")?,
-            revoked_by: row.try_get("revoked_by")?,
-            last_used_at: row.try_get("last_used_at")?,
-        })
     }
 }

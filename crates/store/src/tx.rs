@@ -1,26 +1,40 @@
-//! A transaction on a pooled connection.
+//! One attempt of a transaction, on a connection from the pool.
 //!
-//! The invariant: a connection returns to the pool only after PostgreSQL has
-//! confirmed the end of its transaction. In every other case (an error on the
-//! way, a deadline, a dropped future, a panic) `Drop` closes it instead, so
-//! nobody ever inherits somebody else's open transaction.
+//! **Invariant:** a connection returns to the pool only after PostgreSQL has confirmed that
+//! its transaction ended.
+//!
+//! **Danger:** the future of a transaction can stop at any await: an error leaves early, a
+//! deadline expires, the caller's client disconnects and drops the future, or the closure
+//! panics. If the connection then returned to the pool, its next user would run inside the
+//! old transaction, with its locks and its uncommitted changes, and might commit them.
+//!
+//! **Why this is safe:** the connection is owned by a `Checkout`, whose `Drop` closes it.
+//! Only `Tx::finish` takes it out and gives it back, and `finish` is called only after a
+//! successful COMMIT, a successful ROLLBACK, or a statement outside a transaction that
+//! completed. Every other path drops the `Checkout`; PostgreSQL sees the connection close and
+//! rolls back. The pool replaces the connection on demand.
+//!
+//! `Tx` is handed to the closure of [`Store::run`](crate::Store::run) by value, because futures that borrow
+//! from a closure's argument cannot be spawned. The handle and the attempt share the
+//! `Checkout`. If the closure leaks its handle beyond its end, `finish` is not the last owner
+//! and does not give the connection back; the last handle closes it.
 
-use std::pin::Pin;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
 use deadpool_postgres::Object;
-use tokio_postgres::Row;
-use tokio_postgres::binary_copy::BinaryCopyInWriter;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{
+    Row,
+    binary_copy::BinaryCopyInWriter,
+    types::{ToSql, Type},
+};
 
 use crate::error::{StoreError, Unavailability};
 
-/// A value and the type that it is sent as.
+/// A value and the PostgreSQL type that it is sent as.
 pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// How long PostgreSQL, and how long we ourselves, let one try go on. Ours is
-/// there because a frozen server enforces nothing.
+/// Time limits of one attempt. PostgreSQL enforces the first three. The deadline is enforced
+/// here, because a frozen server or a dead network enforces nothing.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TxLimits {
     pub(crate) statement: Duration,
@@ -40,43 +54,40 @@ impl Default for TxLimits {
     }
 }
 
-/// A handle on an open transaction, given away by value because a closure that
-/// borrowed it would make futures that cannot be spawned. Its calls never name a
-/// prepared statement. Results must be of built-in types: for others the driver
-/// would prepare a look-up.
+/// A handle on an open transaction. Its queries are unnamed and typed, because a PgBouncer
+/// in transaction mode does not keep prepared statements. Results must be of built-in types:
+/// for others the driver would prepare a lookup of the type.
 pub(crate) struct Tx {
     checkout: Arc<Checkout>,
 }
 
-/// Rows on their way into a table. Dropped before `finish`, it fails the
-/// transaction that it is a part of.
+/// A COPY in progress. Dropping it before `finish` fails its transaction.
 pub(crate) struct CopyIn {
     writer: Pin<Box<BinaryCopyInWriter>>,
 }
 
-/// A connection out of the pool, closed when dropped unless it was given back.
+/// A connection from the pool that is closed on drop unless it was given back.
 struct Checkout {
-    /// `None` only once it has gone back.
+    /// `None` only after it was given back.
     connection: Option<Object>,
 }
 
 impl Tx {
-    /// Opens the transaction and sets its limits, in one round trip.
+    /// Opens a transaction and sets its limits in one round trip.
     pub(crate) async fn begin(connection: Object, limits: &TxLimits) -> Result<Tx, StoreError> {
-        let tx = Tx::bare(connection);
+        let tx = Tx::without_transaction(connection);
         tx.batch(&begin_sql(limits)).await?;
         Ok(tx)
     }
 
-    /// The same guard without a transaction, for a single statement.
-    pub(crate) fn bare(connection: Object) -> Tx {
+    /// The same guard for a single statement that PostgreSQL commits by itself.
+    pub(crate) fn without_transaction(connection: Object) -> Tx {
         let connection = Some(connection);
         let checkout = Arc::new(Checkout { connection });
         Tx { checkout }
     }
 
-    /// What the closure of `run` gets. Where it outlives the transaction, the
-    /// connection does not return to the pool.
+    /// A second handle on the same transaction, for the closure of `run`.
     pub(crate) fn handle(&self) -> Tx {
         let checkout = self.checkout.clone();
         Tx { checkout }
@@ -106,34 +117,35 @@ impl Tx {
         Ok(self.client()?.query_typed_opt(sql, params).await?)
     }
 
-    /// The number of rows that the statement touched.
+    /// Returns the number of rows that the statement changed.
     pub(crate) async fn execute(&self, sql: &str, params: &[Param<'_>]) -> Result<u64, StoreError> {
         Ok(self.client()?.execute_typed(sql, params).await?)
     }
 
-    /// A `COPY … FROM STDIN (FORMAT binary)` of columns of these types. The driver
-    /// names a statement for it and closes it again at once, both inside the
-    /// transaction, so a pooler hands it to nobody else.
+    /// Starts a `COPY … FROM STDIN (FORMAT binary)` of columns of these types. The driver
+    /// prepares a named statement for it and closes that at once. Both happen inside the
+    /// transaction, so no other client of a pooler meets the name.
     pub(crate) async fn copy_in(&self, sql: &str, types: &[Type]) -> Result<CopyIn, StoreError> {
         let sink = self.client()?.copy_in(sql).await?;
         let writer = Box::pin(BinaryCopyInWriter::new(sink, types));
         Ok(CopyIn { writer })
     }
 
-    /// Several statements at once, without parameters.
+    /// Runs several statements without parameters.
     pub(crate) async fn batch(&self, sql: &str) -> Result<(), StoreError> {
         Ok(self.client()?.batch_execute(sql).await?)
     }
 
-    /// Keeps the locks and lets go of the snapshot, which the last query holds for as
-    /// long as its portal is open: until the next one.
+    /// Releases the snapshot but keeps the locks. In READ COMMITTED a transaction holds the
+    /// snapshot of its last query while the portal of that query is open, which is until the
+    /// next statement. An empty SELECT is that statement, and leaves no snapshot behind.
     pub(crate) async fn release_snapshot(&self) -> Result<(), StoreError> {
         self.batch("SELECT").await
     }
 
-    /// PostgreSQL answers COMMIT in a failed transaction with success and rolls
-    /// back. The SELECT before it fails there, so a swallowed error cannot pass
-    /// for a commit.
+    /// Commits. In a transaction that already failed, because the closure ignored an error,
+    /// PostgreSQL answers COMMIT with success and rolls back. The `SELECT 1` before it fails
+    /// in that state, so the caller gets an error instead of a false success.
     pub(crate) async fn commit(self) -> Result<(), StoreError> {
         let outcome = self.batch("SELECT 1; COMMIT").await;
         match outcome {
@@ -143,14 +155,14 @@ impl Tx {
         outcome
     }
 
-    /// Best effort: where it fails, the connection is closed.
+    /// Rolls back. If that fails, the connection is closed instead.
     pub(crate) async fn rollback(self) {
         if self.batch("ROLLBACK").await.is_ok() {
             self.finish();
         }
     }
 
-    /// Hands the connection back to the pool.
+    /// Gives the connection back to the pool, unless another handle still exists.
     pub(crate) fn finish(self) {
         if let Some(mut checkout) = Arc::into_inner(self.checkout) {
             checkout.connection.take();
@@ -165,19 +177,19 @@ impl Tx {
 }
 
 impl CopyIn {
-    /// A value for each column.
+    /// Writes a row: one value per column.
     pub(crate) async fn write(&mut self, row: &[&(dyn ToSql + Sync)]) -> Result<(), StoreError> {
         Ok(self.writer.as_mut().write(row).await?)
     }
 
-    /// The number of rows that were taken.
+    /// Ends the COPY. Returns the number of rows.
     pub(crate) async fn finish(mut self) -> Result<u64, StoreError> {
         Ok(self.writer.as_mut().finish().await?)
     }
 }
 
-impl std::fmt::Debug for Tx {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Tx {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tx").finish_non_exhaustive()
     }
 }
@@ -185,12 +197,14 @@ impl std::fmt::Debug for Tx {
 impl Drop for Checkout {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take() {
+            // `Object::take` detaches the connection from the pool; dropping it closes it.
             drop(Object::take(connection));
         }
     }
 }
 
-/// One statement sets all three limits: what every transaction does is worth keeping short.
+/// One SELECT sets all three limits, because every transaction pays for it. The limits are
+/// local to the transaction, so a pooler passes none of them on.
 fn begin_sql(limits: &TxLimits) -> String {
     format!(
         "BEGIN; SELECT set_config('statement_timeout', '{}', true), set_config('lock_timeout', '{}', true), \

@@ -1,25 +1,23 @@
-//! DATABASE_URL: every form that PostgreSQL's users write, checked at the edge.
+//! Parsing DATABASE_URL in all forms that libpq accepts.
 //!
-//! The driver understands a part of libpq's parameters; the rest is handled
-//! here, so that a string which works with `psql` works with us or is refused
-//! by name. Nothing that this file prints or returns as an error contains the
-//! password.
+//! The driver supports a part of libpq's parameters. The rest is handled here, so that a
+//! string that works with `psql` works here too, or fails with the name of the parameter. No
+//! error and no output contains the password.
 
 mod params;
 mod ssl;
 
-use std::fmt;
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
-use tokio_postgres::Config;
-use tokio_postgres::config::Host;
+use tokio_postgres::{Config, config::Host};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use self::params::Params;
 use crate::tls::TlsError;
-use params::Params;
+
 pub use ssl::SslMode;
 
-/// What the driver takes under the same name and with the same meaning.
+/// Parameters that the driver knows by the same name and with the same meaning.
 const DRIVER: &[&str] = &[
     "user",
     "password",
@@ -40,8 +38,8 @@ const DRIVER: &[&str] = &[
     "sslnegotiation",
 ];
 
-/// libpq's parameters that change nothing for us, or that we always fulfil.
-const HARMLESS: &[&str] = &[
+/// Parameters of libpq that have no effect here, or whose demand is always met.
+const IGNORED: &[&str] = &[
     "sslcompression",
     "sslsni",
     "sslcertmode",
@@ -57,17 +55,17 @@ const HARMLESS: &[&str] = &[
 
 #[derive(Debug, thiserror::Error)]
 pub enum DatabaseUrlError {
-    #[error("is empty")]
+    #[error("the value is empty")]
     Empty,
     #[error("the scheme is {0}://, not postgres:// or postgresql://")]
     Scheme(String),
-    #[error("is neither a postgres:// URL nor a list of key=value pairs")]
+    #[error("the value is neither a postgres:// URL nor a list of key=value pairs")]
     Form,
     #[error(
-        "there is an '@' too many: write '@', '/', '?' and '%' in a password as %40, %2F, %3F and %25"
+        "there are too many '@': encode '@', '/', '?' and '%' in a password as %40, %2F, %3F and %25"
     )]
     Unescaped,
-    #[error("there is a key without a value")]
+    #[error("a key has no value")]
     Pair,
     #[error("a quote is not closed")]
     Quote,
@@ -80,24 +78,24 @@ pub enum DatabaseUrlError {
     #[error("the parameter {0} is not supported")]
     Unsupported(String),
     #[error(
-        "the parameter after password is not known: quote the password, or encode its '&' and '='"
+        "the parameter after password is unknown: quote the password, or encode its '&' and '='"
     )]
     PasswordTail,
-    #[error("no host is named")]
+    #[error("a host name is missing")]
     NoHost,
-    #[error("the numbers of hosts, addresses and ports do not fit together")]
+    #[error("the numbers of hosts, addresses and ports do not match")]
     HostCount,
     #[error("sslmode={0} needs sslrootcert: a file, or system")]
     NoRoots(SslMode),
     #[error("sslrootcert=system needs sslmode=verify-full, not {0}")]
     WeakSystem(SslMode),
-    #[error("sslcert and sslkey go together, and one is missing")]
+    #[error("sslcert and sslkey must both be set, and one is missing")]
     HalfPair,
-    #[error("TLS cannot be set up")]
+    #[error("the TLS setup failed")]
     Tls(#[from] TlsError),
 }
 
-/// A checked connection string, with its certificates already read.
+/// A valid connection string, whose certificates are already loaded.
 #[derive(Clone)]
 pub struct DatabaseUrl {
     config: Config,
@@ -111,7 +109,7 @@ impl DatabaseUrl {
         let (mode, tls) = ssl::take_tls(&mut params)?;
         let tcp_user_timeout = take_tcp_user_timeout(&mut params)?;
         translate(&mut params);
-        drop_harmless(&mut params);
+        drop_ignored(&mut params);
         let mut config = driver_config(&params)?;
         config.tcp_user_timeout(tcp_user_timeout);
         set_defaults(&mut config, &params);
@@ -120,7 +118,7 @@ impl DatabaseUrl {
         Ok(DatabaseUrl { config, mode, tls })
     }
 
-    /// For logs and people: everything but the password.
+    /// The URL without the password, for logs and people.
     pub fn redacted(&self) -> String {
         let config = &self.config;
         let user = config.get_user().unwrap_or_default();
@@ -155,7 +153,7 @@ impl fmt::Debug for DatabaseUrl {
     }
 }
 
-/// Milliseconds in libpq, seconds in the driver: so it is read here.
+/// Read here, because the unit is milliseconds in libpq and seconds in the driver.
 fn take_tcp_user_timeout(params: &mut Params) -> Result<Duration, DatabaseUrlError> {
     let invalid = |_| DatabaseUrlError::Invalid("tcp_user_timeout".into());
     match params.take("tcp_user_timeout") {
@@ -164,7 +162,7 @@ fn take_tcp_user_timeout(params: &mut Params) -> Result<Duration, DatabaseUrlErr
     }
 }
 
-/// What the driver calls by another name.
+/// Renames what the driver calls differently.
 fn translate(params: &mut Params) {
     if let Some(count) = params.take("keepalives_count") {
         params.set("keepalives_retries", count);
@@ -180,15 +178,15 @@ fn translate(params: &mut Params) {
     }
 }
 
-fn drop_harmless(params: &mut Params) {
-    for key in HARMLESS {
+fn drop_ignored(params: &mut Params) {
+    for key in IGNORED {
         if params.take(key).is_some() {
             tracing::warn!(key, "ignoring a parameter of the database URL");
         }
     }
 }
 
-/// Each value is tried alone first, so that a bad one can be named.
+/// Parses each value alone first, so that the error can name an invalid one.
 fn driver_config(params: &Params) -> Result<Config, DatabaseUrlError> {
     let mut all = String::new();
     let mut before = "";
@@ -206,7 +204,8 @@ fn driver_config(params: &Params) -> Result<Config, DatabaseUrlError> {
     all.parse().map_err(|_| DatabaseUrlError::Form)
 }
 
-/// What follows a password that was not quoted may be the rest of it.
+/// An unknown key after an unquoted password may be a part of the password, so it is not
+/// shown.
 fn unsupported(before: &str, key: &str) -> DatabaseUrlError {
     match before {
         "password" => DatabaseUrlError::PasswordTail,
@@ -214,8 +213,8 @@ fn unsupported(before: &str, key: &str) -> DatabaseUrlError {
     }
 }
 
-/// A dead peer is noticed in seconds: probes after 10 s of silence, every 5 s,
-/// three times.
+/// With these defaults a dead peer is detected within 25 s: three probes, the first after 10 s
+/// of silence, then every 5 s.
 fn set_defaults(config: &mut Config, params: &Params) {
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(Duration::from_secs(5));
@@ -237,8 +236,8 @@ fn set_defaults(config: &mut Config, params: &Params) {
 fn check_hosts(config: &Config) -> Result<(), DatabaseUrlError> {
     let hosts = config.get_hosts();
     let (addresses, ports) = (config.get_hostaddrs(), config.get_ports());
-    let nameless = |host: &Host| matches!(host, Host::Tcp(name) if name.is_empty());
-    if hosts.is_empty() || hosts.iter().any(nameless) {
+    let unnamed = |host: &Host| matches!(host, Host::Tcp(name) if name.is_empty());
+    if hosts.is_empty() || hosts.iter().any(unnamed) {
         return Err(DatabaseUrlError::NoHost);
     }
     let fits =

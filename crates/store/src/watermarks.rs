@@ -1,15 +1,17 @@
-//! Watermarks, read without a lock: what is committed for whom.
+//! Watermarks, read without locks.
 
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-use crate::error::StoreError;
-use crate::ids::AgentId;
-use crate::pool::{Bulkhead, Store};
-use crate::samples::Watermark;
+use crate::{
+    error::StoreError,
+    ids::AgentId,
+    pool::{Bulkhead, Store},
+    samples::Watermark,
+};
 
 impl Store {
-    /// The watermarks of those agents that are active: the others are told nothing.
+    /// The committed watermarks of the active agents among `agents`.
     pub async fn watermarks(&self, agents: &[AgentId]) -> Result<Vec<Watermark>, StoreError> {
         let sql = "-- watermarks
             SELECT s.agent_id, s.acked_seq FROM agent_state s JOIN agents a ON a.id = s.agent_id
@@ -19,13 +21,6 @@ impl Store {
         let rows = self
             .read("watermarks", Bulkhead::Watch, sql, &params)
             .await?;
-        rows.iter()
-            .map(|row| {
-                Ok(Watermark {
-                    agent_id: AgentId(row.try_get(0)?),
-                    acked_seq: row.try_get(1)?,
-                })
-            })
-            .collect()
+        rows.iter().map(Watermark::from_row).collect()
     }
 }

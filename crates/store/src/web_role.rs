@@ -1,15 +1,17 @@
-//! What the web application's database role may do: read everything but the
-//! hashes of tokens, and decide through our functions alone.
+//! The privileges of the web application's database role: it reads everything except the
+//! hashes of tokens, and writes only through our functions.
 //!
-//! Tables are named one by one, so that one with a secret in it is not given
-//! away by being new; a test fails until a new one is listed.
+//! Tables are listed one by one, so that a new table with a secret is not readable by
+//! default. A test fails until a new table is listed.
 
 use tokio_postgres::types::Type;
 
-use crate::error::StoreError;
-use crate::locks;
-use crate::pool::{Bulkhead, Store};
-use crate::tx::Tx;
+use crate::{
+    error::StoreError,
+    locks,
+    pool::{Bulkhead, Store},
+    tx::Tx,
+};
 
 const READABLE: &[&str] = &[
     "schema_migrations",
@@ -38,23 +40,23 @@ const CALLABLE: &[&str] = &[
     "retire_host",
 ];
 
-/// How the role stands.
+/// The state of the role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WebRole {
     Granted,
-    /// It exists, and cannot do its work.
+    /// It exists but lacks privileges.
     NotGranted,
-    /// There is no such role.
+    /// It does not exist.
     Missing,
 }
 
 impl Store {
-    /// Grants `role` what the web application needs. Doing it again changes nothing.
+    /// Grants `role` the privileges of the web application. Idempotent.
     pub async fn web_role_grant(&self, role: &str) -> Result<WebRole, StoreError> {
         self.run("web_role_grant", Bulkhead::Watch, async |tx| {
-            // Two who grant at once would fail each other, as would one who migrates.
-            let lock = "-- web_role_grant\nSELECT pg_advisory_xact_lock($1)";
-            tx.execute(lock, &[(&locks::MIGRATE, Type::INT8)]).await?;
+            // Concurrent grants, or a grant during a migration, fail with "tuple concurrently
+            // updated".
+            tx.lock(locks::MIGRATE).await?;
             if !role_exists(&tx, role).await? {
                 return Ok(WebRole::Missing);
             }
@@ -66,7 +68,7 @@ impl Store {
         .await
     }
 
-    /// Whether `role` has what it needs; changes nothing.
+    /// Whether `role` has its privileges. Changes nothing.
     pub async fn web_role_check(&self, role: &str) -> Result<WebRole, StoreError> {
         self.run("web_role_check", Bulkhead::Watch, async |tx| {
             if !role_exists(&tx, role).await? {
@@ -91,8 +93,8 @@ async fn role_exists(tx: &Tx, role: &str) -> Result<bool, StoreError> {
         .try_get(0)?)
 }
 
-/// The statements, with every name quoted by the server. The schema's own grant
-/// is there only where PUBLIC has lost it: often it is not ours to give.
+/// The GRANT statements, with names quoted by the server. USAGE on the schema is granted
+/// only if the role lacks it, because often the schema has another owner.
 async fn grants(tx: &Tx, role: &str) -> Result<Vec<String>, StoreError> {
     let sql = "-- web_role_grant
         SELECT format('GRANT USAGE ON SCHEMA public TO %I', $1)

@@ -1,27 +1,34 @@
-//! The agent's side of a registration: found by its key, inserted, refreshed, decided.
+//! The agent's part of a registration: found by its key, inserted, updated, decided.
 
-use tokio_postgres::Row;
-use tokio_postgres::types::{Json, Type};
+use tokio_postgres::{
+    Row,
+    types::{Json, Type},
+};
 use uuid::Uuid;
 
 use super::RegistrationTx;
-use crate::error::StoreError;
-use crate::facts::{AgentFacts, HostFacts};
-use crate::ids::{AgentId, HostId, TokenId};
-use crate::pool::{Bulkhead, Store};
-use crate::status::AgentStatus;
+use crate::{
+    error::StoreError,
+    facts::{AgentFacts, HostFacts},
+    ids::{AgentId, HostId, TokenId},
+    pool::{Bulkhead, Store},
+    record::record,
+    status::AgentStatus,
+};
 
-/// A machine's agent, as a registration finds it.
-#[derive(Clone, Debug)]
-pub struct KnownAgent {
-    pub id: AgentId,
-    pub host_id: HostId,
-    pub status: AgentStatus,
-    pub conflict_with: Option<AgentId>,
-    pub online: bool,
+record! {
+    /// The agent of a key that registered before.
+    #[derive(Clone, Debug)]
+    pub struct KnownAgent {
+        pub id: AgentId,
+        pub host_id: HostId,
+        pub status: AgentStatus,
+        pub conflict_with: Option<AgentId>,
+        pub online: bool,
+    }
 }
 
-/// Why and how a new agent begins.
+/// A new agent, and why it has its first status.
 #[derive(Clone, Debug)]
 pub struct NewAgent<'a> {
     pub key: &'a [u8; 32],
@@ -37,46 +44,29 @@ pub struct NewAgent<'a> {
 }
 
 impl Store {
-    /// The statuses of those of `agents` that exist.
+    /// The statuses of the agents that exist.
     pub async fn agents_statuses(
         &self,
         agents: &[AgentId],
     ) -> Result<Vec<(AgentId, AgentStatus)>, StoreError> {
         let sql = "-- agents_statuses\nSELECT id, status FROM agents WHERE id = ANY ($1)";
         let ids: Vec<Uuid> = agents.iter().map(|agent| agent.0).collect();
+        let params = [(&ids as _, Type::UUID_ARRAY)];
         let rows = self
-            .read(
-                "agents_statuses",
-                Bulkhead::Watch,
-                sql,
-                &[(&ids, Type::UUID_ARRAY)],
-            )
+            .read("agents_statuses", Bulkhead::Watch, sql, &params)
             .await?;
-        let read = |row: &Row| {
-            Ok((
-                AgentId(row.try_get("id")?),
-                AgentStatus::from_column(row.try_get("status")?),
-            ))
-        };
+        let read = |row: &Row| Ok((row.try_get("id")?, row.try_get("status")?));
         rows.iter().map(read).collect()
     }
 
-    /// An agent's status, or `None` when it was deleted.
+    /// An agent's status. `None` if it was deleted.
     pub async fn agent_status(&self, agent: AgentId) -> Result<Option<AgentStatus>, StoreError> {
         let sql = "-- agent_status\nSELECT status FROM agents WHERE id = $1";
+        let params = [(&agent.0 as _, Type::UUID)];
         let rows = self
-            .read(
-                "agent_status",
-                Bulkhead::Auth,
-                sql,
-                &[(&agent.0, Type::UUID)],
-            )
+            .read("agent_status", Bulkhead::Auth, sql, &params)
             .await?;
-        let status = rows
-            .first()
-            .map(|row| row.try_get::<_, String>("status"))
-            .transpose()?;
-        Ok(status.map(|text| AgentStatus::from_column(&text)))
+        Ok(rows.first().map(|row| row.try_get("status")).transpose()?)
     }
 }
 
@@ -93,7 +83,7 @@ impl RegistrationTx {
         row.map(|row| KnownAgent::from_row(&row)).transpose()
     }
 
-    /// The trigger adds the agent's state and its first event.
+    /// Inserts an agent. A trigger adds its state and its first event.
     pub async fn agent_insert(&self, new: &NewAgent<'_>) -> Result<AgentId, StoreError> {
         let sql = "-- agent_insert
             INSERT INTO agents (key, host_id, status, pending_reason, conflict_with, cloned_from, token_id,
@@ -119,9 +109,7 @@ impl RegistrationTx {
             (&new.agent.capabilities as _, Type::TEXT_ARRAY),
             (&Json(new.facts) as _, Type::JSONB),
         ];
-        Ok(AgentId(
-            self.0.query_one(sql, &params).await?.try_get("id")?,
-        ))
+        Ok(self.0.query_one(sql, &params).await?.try_get("id")?)
     }
 
     pub async fn agent_refresh(
@@ -142,7 +130,8 @@ impl RegistrationTx {
         Ok(())
     }
 
-    /// `mode` says what becomes of a machine's active agent: `replace` or `new-host`.
+    /// Approves an agent. `mode` (`replace` or `new-host`) is required if the host has an active
+    /// agent.
     pub async fn agent_approve(
         &self,
         agent: AgentId,
@@ -150,16 +139,12 @@ impl RegistrationTx {
         mode: Option<&str>,
     ) -> Result<(), StoreError> {
         let sql = "-- agent_approve\nSELECT approve_agent($1, $2, $3)";
-        self.0
-            .execute(
-                sql,
-                &[
-                    (&agent.0, Type::UUID),
-                    (&actor, Type::TEXT),
-                    (&mode, Type::TEXT),
-                ],
-            )
-            .await?;
+        let params = [
+            (&agent.0 as _, Type::UUID),
+            (&actor as _, Type::TEXT),
+            (&mode as _, Type::TEXT),
+        ];
+        self.0.execute(sql, &params).await?;
         Ok(())
     }
 
@@ -170,20 +155,16 @@ impl RegistrationTx {
         reason: &str,
     ) -> Result<(), StoreError> {
         let sql = "-- agent_revoke\nSELECT revoke_agent($1, $2, $3)";
-        self.0
-            .execute(
-                sql,
-                &[
-                    (&agent.0, Type::UUID),
-                    (&actor, Type::TEXT),
-                    (&reason, Type::TEXT),
-                ],
-            )
-            .await?;
+        let params = [
+            (&agent.0 as _, Type::UUID),
+            (&actor as _, Type::TEXT),
+            (&reason as _, Type::TEXT),
+        ];
+        self.0.execute(sql, &params).await?;
         Ok(())
     }
 
-    /// How many clones of `origin` wait for a decision.
+    /// The number of pending clones of `origin`.
     pub async fn clones_pending(&self, origin: AgentId) -> Result<i64, StoreError> {
         let sql = "-- clones_pending
             SELECT count(*) AS pending FROM agents WHERE cloned_from = $1 AND status = 'pending'";
@@ -192,19 +173,5 @@ impl RegistrationTx {
             .query_one(sql, &[(&origin.0, Type::UUID)])
             .await?
             .try_get("pending")?)
-    }
-}
-
-impl KnownAgent {
-    fn from_row(row: &Row) -> Result<KnownAgent, StoreError> {
-        Ok(KnownAgent {
-            id: AgentId(row.try_get("id")?),
-            host_id: HostId(row.try_get("host_id")?),
-            status: AgentStatus::from_column(row.try_get("status")?),
-            conflict_with: row
-                .try_get::<_, Option<Uuid>>("conflict_with")?
-                .map(AgentId),
-            online: row.try_get("online")?,
-        })
     }
 }

@@ -1,19 +1,17 @@
-//! The host's side of a registration: which record a set of facts belongs to, and
-//! what is written on it.
+//! The host's part of a registration: finding, creating and updating its record.
 
-use std::collections::HashSet;
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use serde_json::Value;
-use tokio_postgres::Row;
-use tokio_postgres::types::Type;
-use uuid::Uuid;
+use tokio_postgres::{Row, types::Type};
 
-use super::RegistrationTx;
-use crate::error::StoreError;
-use crate::facts::{HostFacts, IdentifierKind, Identifiers};
-use crate::ids::{AgentId, HostId};
-use crate::tx::Param;
+use super::{RegistrationTx, pairs};
+use crate::{
+    error::StoreError,
+    facts::{HostFacts, IdentifierKind, Identifiers},
+    ids::{AgentId, HostId},
+    tx::Param,
+};
 
 /// The host record that a set of facts belongs to, and its active agent.
 #[derive(Clone, Debug)]
@@ -30,10 +28,14 @@ pub struct Incumbent {
 }
 
 impl RegistrationTx {
-    /// The host that these identifiers belong to. Kinds are tried from the
-    /// strongest: a host that carries a stronger kind of ours, with another
-    /// value, is another machine. Of several, one with an active agent comes
-    /// first, because then a person must look.
+    /// The host that these identifiers belong to, by the rule of
+    /// [`same_machine`](crate::same_machine). Kinds are tried from the strongest. A host that
+    /// has one of our stronger kinds did not match there, so it is another machine. Of several
+    /// hosts, one with an active agent is preferred, because then a person must decide.
+    ///
+    /// The search is a query over sets and does not call the SQL function `same_machine` for
+    /// each candidate: all hosts of a fleet that was cloned from one image share a machine id,
+    /// and then every registration has as many candidates as there are hosts.
     pub async fn host_match(&self, machine: &Identifiers) -> Result<Option<HostMatch>, StoreError> {
         let known = self.kinds_known(machine).await?;
         let mut stronger: Vec<&str> = Vec::new();
@@ -51,13 +53,13 @@ impl RegistrationTx {
         Ok(None)
     }
 
-    /// The kinds by which some host is known that carries one of these identifiers. A new
-    /// machine has none, and spares the database the planning of larger questions.
+    /// The kinds for which some host has one of these identifiers. For a new machine there are
+    /// none, which saves the planning of the larger queries.
     async fn kinds_known(&self, machine: &Identifiers) -> Result<HashSet<String>, StoreError> {
         let sql = "-- kinds_known
             SELECT i.kind FROM unnest($1::text[], $2::text[]) AS given(kind, value)
               JOIN host_identifiers i ON i.kind = given.kind AND i.value = given.value";
-        let (kinds, values) = pairs(machine);
+        let (kinds, values): (Vec<&str>, Vec<&String>) = pairs(machine).unzip();
         let params = [
             (&kinds as _, Type::TEXT_ARRAY),
             (&values as _, Type::TEXT_ARRAY),
@@ -91,7 +93,7 @@ impl RegistrationTx {
         row.map(|row| HostMatch::from_row(&row)).transpose()
     }
 
-    /// A host's active agent, seen from a registration on that host.
+    /// The active agent of a host.
     pub async fn host_incumbent(&self, host: HostId) -> Result<Option<Incumbent>, StoreError> {
         let sql = "-- host_incumbent
             SELECT a.host_id, a.id AS agent_id, s.presence = 'online' AS online,
@@ -128,12 +130,12 @@ impl RegistrationTx {
                                boot_id, cpu_count, memory_total_bytes)
             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING id";
         let row = self.0.query_one(sql, &fact_params(facts)).await?;
-        let host = HostId(row.try_get("id")?);
+        let host = row.try_get("id")?;
         self.host_identifiers_add(host, &facts.identifiers).await?;
         Ok(host)
     }
 
-    /// What the agent says now replaces what it said before; identifiers are only added.
+    /// Replaces the facts of a host. Identifiers are only added.
     pub async fn host_refresh(&self, host: HostId, facts: &HostFacts) -> Result<(), StoreError> {
         let sql = "-- host_refresh
             UPDATE hosts
@@ -151,7 +153,7 @@ impl RegistrationTx {
         host: HostId,
         machine: &Identifiers,
     ) -> Result<(), StoreError> {
-        let (kinds, values) = pairs(machine);
+        let (kinds, values): (Vec<&str>, Vec<&String>) = pairs(machine).unzip();
         let sql = "-- host_identifiers_add
             INSERT INTO host_identifiers (host_id, kind, value)
             SELECT $1, kind, value FROM unnest($2::text[], $3::text[]) AS given(kind, value)
@@ -175,14 +177,6 @@ impl RegistrationTx {
     }
 }
 
-/// Kinds and values, as two columns.
-fn pairs(machine: &Identifiers) -> (Vec<&str>, Vec<&String>) {
-    let pairs = machine
-        .iter()
-        .flat_map(|(kind, values)| values.iter().map(move |value| (kind.as_str(), value)));
-    pairs.unzip()
-}
-
 fn fact_params(facts: &HostFacts) -> [Param<'_>; 10] {
     [
         (&facts.hostname, Type::TEXT),
@@ -200,15 +194,15 @@ fn fact_params(facts: &HostFacts) -> [Param<'_>; 10] {
 
 impl HostMatch {
     fn from_row(row: &Row) -> Result<HostMatch, StoreError> {
-        let incumbent = match row.try_get::<_, Option<Uuid>>("agent_id")? {
+        let incumbent = match row.try_get("agent_id")? {
             None => None,
             Some(id) => Some(Incumbent {
-                id: AgentId(id),
+                id,
                 offline_for: offline_for(row)?,
             }),
         };
         Ok(HostMatch {
-            id: HostId(row.try_get("host_id")?),
+            id: row.try_get("host_id")?,
             incumbent,
         })
     }

@@ -1,26 +1,29 @@
-//! What follows from the samples of a batch: the gaps among them, the agents'
-//! watermarks and counters, the hosts' latest vitals, and which hours are to be
-//! rolled up anew.
+//! Advances the agents of a batch: locks and reads their watermarks first; at the end writes
+//! gaps, watermarks, books and latest vitals, and notes which hours the rollups must compute.
 //!
-//! stored + rejected + gaps = acked_seq, for every agent, after every commit.
+//! **Invariant:** stored + rejected + gaps = acked_seq for every agent after every commit. A
+//! constraint of the table enforces it.
 
-use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use jiff::Timestamp;
 use tokio_postgres::types::{Json, Type};
 use uuid::Uuid;
 
-use super::arrays::Arrays;
-use super::{DiskRow, GapKind, GapRow, Range, SampleRow};
-use crate::error::StoreError;
-use crate::ids::{AgentId, HostId};
-use crate::tx::Tx;
+use super::{DiskRow, GapKind, GapRow, Range, SampleRow, arrays::Arrays};
+use crate::{
+    error::StoreError,
+    ids::{AgentId, HostId},
+    tx::Tx,
+};
 
 const SECONDS_AN_HOUR: i64 = 3600;
 
-/// One statement, because each costs a round trip under the agents' locks. An
-/// older sample never replaces a newer one's vitals.
+/// One statement, because each statement costs a round trip while the agents are locked. An
+/// older sample never replaces the vitals of a newer one.
 const MOVE: &str = "-- samples_append
     WITH books AS (
         UPDATE agent_state s
@@ -48,7 +51,7 @@ const MOVE: &str = "-- samples_append
                 network_rx_bytes, network_tx_bytes, disks, fullest_disk_percent, fullest_disk_mount_point)
      WHERE h.id = v.host_id AND (h.vitals_at IS NULL OR h.vitals_at <= v.sampled_at)";
 
-/// What a batch adds to one agent's books.
+/// The new watermark of one agent, and what the batch adds to its counters.
 #[derive(Clone, Copy, Default)]
 struct Entry {
     acked_seq: i64,
@@ -58,7 +61,8 @@ struct Entry {
 }
 
 impl Tx {
-    /// The watermarks of those agents that may still store.
+    /// Locks the active agents of these ranges and reads their watermarks. The lock lasts until
+    /// the commit. Its order by id prevents deadlocks between appends.
     pub(super) async fn watermarks_lock(
         &self,
         ranges: &[Range],
@@ -69,7 +73,7 @@ impl Tx {
         let agents: Vec<Uuid> = ranges.iter().map(|range| range.agent_id.0).collect();
         let rows = self.query(sql, &[(&agents, Type::UUID_ARRAY)]).await?;
         rows.iter()
-            .map(|row| Ok((AgentId(row.try_get(0)?), row.try_get(1)?)))
+            .map(|row| Ok((row.try_get(0)?, row.try_get(1)?)))
             .collect()
     }
 
@@ -94,7 +98,7 @@ impl Tx {
         Ok(())
     }
 
-    pub(super) async fn books_move(&self, ranges: &[Cow<'_, Range>]) -> Result<(), StoreError> {
+    pub(super) async fn agents_advance(&self, ranges: &[Cow<'_, Range>]) -> Result<(), StoreError> {
         let columns = with_books(Arrays::default(), ranges);
         let columns = with_changes(columns, ranges);
         let columns = with_vitals(columns, ranges);
@@ -103,7 +107,7 @@ impl Tx {
     }
 }
 
-/// Several ranges of one agent add up.
+/// Parameters 1 to 5. Several ranges of one agent add up.
 fn with_books<'a>(columns: Arrays<'a>, ranges: &'a [Cow<'_, Range>]) -> Arrays<'a> {
     let mut entries: BTreeMap<AgentId, Entry> = BTreeMap::new();
     for range in ranges {
@@ -122,7 +126,7 @@ fn with_books<'a>(columns: Arrays<'a>, ranges: &'a [Cow<'_, Range>]) -> Arrays<'
         .column(Type::INT8_ARRAY, &entries, |(_, entry)| entry.gaps)
 }
 
-/// Each host and hour once, however many samples fell into it.
+/// Parameters 6 and 7: each changed host and hour once.
 fn with_changes<'a>(columns: Arrays<'a>, ranges: &'a [Cow<'_, Range>]) -> Arrays<'a> {
     let hours = |range: &Cow<'_, Range>| {
         let host = range.host_id;
@@ -142,7 +146,7 @@ fn hour(sample: &SampleRow) -> Timestamp {
     Timestamp::from_second(hour).unwrap_or(sample.sampled_at)
 }
 
-/// The latest sample of each host.
+/// Parameters 8 to 24: the latest sample of each host.
 fn with_vitals<'a>(columns: Arrays<'a>, ranges: &'a [Cow<'_, Range>]) -> Arrays<'a> {
     let mut latest: BTreeMap<HostId, &SampleRow> = BTreeMap::new();
     for range in ranges {
@@ -178,7 +182,7 @@ fn with_vitals<'a>(columns: Arrays<'a>, ranges: &'a [Cow<'_, Range>]) -> Arrays<
         })
 }
 
-/// The disk with the least room left, by share; the first by name among equals.
+/// The disk with the highest usage in percent. Of equals, the first by mount point.
 fn fullest(disks: &[DiskRow]) -> Option<(f64, &DiskRow)> {
     let share = |disk: &DiskRow| 100.0 * disk.used_bytes as f64 / disk.total_bytes as f64;
     let sized = disks.iter().filter(|disk| disk.total_bytes > 0);

@@ -1,15 +1,15 @@
-//! Rows turned into the arrays that `unnest` turns into rows again.
+//! Rows as one array per column, for statements that `unnest` them.
 
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::tx::Param;
 
-/// The parameters of a statement, column by column.
+/// The parameters of such a statement.
 #[derive(Default)]
 pub(super) struct Arrays<'a>(Vec<(Box<dyn ToSql + Sync + Send + 'a>, Type)>);
 
 impl<'a> Arrays<'a> {
-    /// Adds one column of `rows`. `array` is the type of the array, not of its elements.
+    /// Adds a column. `array` is the type of the array, not of its elements.
     pub(super) fn column<R, T>(mut self, array: Type, rows: &[R], value: impl Fn(&R) -> T) -> Self
     where
         T: ToSql + Sync + Send + 'a,

@@ -1,14 +1,12 @@
-//! `host_metrics`, written by COPY: the server's cheapest way to take many rows, and
-//! no arrays have to be built for it. It cannot skip a duplicate, and need not: what
-//! is written is what the watermark let through.
+//! Writes `host_metrics` by COPY, the cheapest way to insert many rows. COPY cannot skip
+//! duplicates; that is not necessary, because only rows above the watermark get here.
 
 use std::borrow::Cow;
 
 use tokio_postgres::types::{Json, Type};
 
 use super::Range;
-use crate::error::StoreError;
-use crate::tx::Tx;
+use crate::{error::StoreError, tx::Tx};
 
 const COPY: &str = "-- samples_append
     COPY host_metrics (host_id, agent_id, sampled_at, seq, cpu_percent, load_1m, load_5m, load_15m,
@@ -16,7 +14,7 @@ const COPY: &str = "-- samples_append
                        uptime_seconds, process_count, network_rx_bytes, network_tx_bytes, disks)
     FROM STDIN (FORMAT binary)";
 
-/// Of the columns above.
+/// The types of the columns of `COPY`.
 const TYPES: [Type; 17] = [
     Type::UUID,
     Type::UUID,

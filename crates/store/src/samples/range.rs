@@ -1,16 +1,20 @@
-//! What remains of a range when a part of it is stored already, or cannot be.
+//! Cutting ranges: above a watermark, and where days have no partition.
 //!
-//! The invariant that both keep: each number of a range is a sample or in a gap.
+//! **Invariant:** each number of a range is a sample or in a gap, before and after a cut.
 
 use std::borrow::Cow;
 
-use super::{GapKind, GapRow, Range};
+use super::{GapKind, GapRow, Range, SampleRow};
 
 const NOT_KEPT: &str = "samples of its day are no longer kept";
 
 impl Range {
-    /// Leaves out what is at or below the watermark. `None` when nothing is
-    /// left, or when numbers between the watermark and this range are missing.
+    /// The part of the range above the watermark `acked`. `None` if nothing is left, or if
+    /// numbers between the watermark and the range are missing: storing such a range would
+    /// acknowledge numbers that nobody delivered.
+    ///
+    /// A range that starts exactly above the watermark, the usual case, is borrowed. Otherwise
+    /// a gap that crosses the watermark loses its lower part.
     pub(super) fn above(&self, acked: i64) -> Option<Cow<'_, Range>> {
         if self.last_seq <= acked || self.first_seq > acked + 1 {
             return None;
@@ -34,7 +38,7 @@ impl Range {
     }
 
     /// Turns the samples that are not `kept` into gaps.
-    pub(super) fn keep(&mut self, kept: impl Fn(&super::SampleRow) -> bool) {
+    pub(super) fn keep(&mut self, kept: impl Fn(&SampleRow) -> bool) {
         let samples = std::mem::take(&mut self.samples);
         let (kept, lost): (Vec<_>, Vec<_>) = samples.into_iter().partition(kept);
         self.samples = kept;
@@ -46,13 +50,13 @@ impl Range {
         }));
     }
 
-    /// How many numbers stand in gaps of these kinds.
+    /// The count of numbers in gaps of these kinds.
     pub(super) fn missing(&self, kind: impl Fn(GapKind) -> bool) -> i64 {
         let gaps = self.gaps.iter().filter(|gap| kind(gap.kind));
         gaps.map(GapRow::len).sum()
     }
 
-    /// How many numbers are samples.
+    /// The count of numbers that are samples.
     pub(super) fn stored(&self) -> i64 {
         i64::try_from(self.samples.len()).unwrap_or(i64::MAX)
     }

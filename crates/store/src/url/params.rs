@@ -1,13 +1,12 @@
-//! The text of a connection string, as keys and values.
+//! Splitting a connection string into keys and values.
 //!
-//! Both of libpq's forms are read, a little more strictly: what cannot be meant
-//! is refused with its name. No error repeats a value, because any part of a
-//! mistyped string may turn out to be the password.
+//! Both forms of libpq are accepted, a little more strictly. No error repeats a value, because
+//! any part of a mistyped string may be the password.
 
 use super::DatabaseUrlError as Error;
 
-/// Keys in the order of their first appearance; a later value replaces an
-/// earlier one, and an empty value counts as none, as in libpq.
+/// Keys and values in order. As in libpq, a later value replaces an earlier one, and an empty
+/// value counts as missing.
 #[derive(Default)]
 pub(super) struct Params(Vec<(String, String)>);
 
@@ -63,9 +62,9 @@ fn is_scheme(text: &str) -> bool {
         && chars.all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
 }
 
-/// `user:password@host:port,host:port/database?key=value&…`. More than one `@`,
-/// or one after the host, is an unescaped character of the password: what
-/// follows it would be taken for a host and shown.
+/// Parses `user:password@host:port,host:port/database?key=value&…`. A second `@`, or one after
+/// the hosts, is an unescaped character of the password. It is an error, because the rest of
+/// the password would be taken for a host and shown.
 fn from_url(rest: &str) -> Result<Params, Error> {
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
     let (authority, tail) = rest.split_at(end);
@@ -132,8 +131,8 @@ fn url_query(params: &mut Params, query: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Percent-decodes; a stray `%` is an error, since it is most often a password
-/// that was not encoded.
+/// Percent-decodes. A stray `%` is an error, because it usually belongs to a password that was
+/// not encoded.
 fn decode(key: &str, text: &str) -> Result<String, Error> {
     let bad = || Error::Encoding(key.to_owned());
     let mut bytes = Vec::with_capacity(text.len());
@@ -153,7 +152,7 @@ fn decode(key: &str, text: &str) -> Result<String, Error> {
     String::from_utf8(bytes).map_err(|_| bad())
 }
 
-/// `key = value key='quoted \' value'`.
+/// Parses `key = value key='quoted \' value'`.
 fn from_pairs(text: &str) -> Result<Params, Error> {
     let mut params = Params::default();
     let mut rest = text.trim_start();
@@ -170,7 +169,7 @@ fn from_pairs(text: &str) -> Result<Params, Error> {
     Ok(params)
 }
 
-/// One value and what follows it. A backslash takes the next character as it is.
+/// One value and the rest of the text. A backslash escapes the next character.
 fn pair_value(text: &str) -> Result<(String, &str), Error> {
     let quoted = text.strip_prefix('\'');
     let body = quoted.unwrap_or(text);

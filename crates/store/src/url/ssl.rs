@@ -1,18 +1,17 @@
-//! `sslmode` and its companions, with libpq's meaning.
+//! `sslmode` and the certificate parameters, with libpq's meaning.
 //!
-//! The driver knows three of the six modes and none of the files. What is
-//! verified is decided here, from the mode and whether a root certificate is
-//! given; the checking itself is `tls.rs`.
+//! The driver knows three of the six modes and none of the files. This module decides what is
+//! verified; `tls.rs` verifies.
 
-use std::fmt;
-use std::path::PathBuf;
+use std::{fmt, path::PathBuf};
 
-use tokio_postgres::Config;
-use tokio_postgres::config::{Host, SslMode as DriverSslMode};
+use tokio_postgres::{
+    Config,
+    config::{Host, SslMode as DriverSslMode},
+};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::DatabaseUrlError;
-use super::params::Params;
+use super::{DatabaseUrlError, params::Params};
 use crate::tls::{self, Check, ClientPair, Roots};
 
 /// libpq's six modes. `allow` tries TLS first, as `prefer` does.
@@ -73,8 +72,8 @@ pub(super) fn take_tls(
     Ok((mode, tls))
 }
 
-/// `sslrootcert=system` raises the default to verify-full and bears no less:
-/// anybody can have a certificate of a public authority.
+/// `sslrootcert=system` makes verify-full the default and allows no weaker mode, because
+/// everyone can get a certificate from a public authority.
 fn take_mode(params: &mut Params, roots: Option<&Roots>) -> Result<SslMode, DatabaseUrlError> {
     let system = matches!(roots, Some(Roots::System));
     let mode = match params.take("sslmode") {
@@ -88,7 +87,7 @@ fn take_mode(params: &mut Params, roots: Option<&Roots>) -> Result<SslMode, Data
     Ok(mode)
 }
 
-/// A root certificate turns `require` into `verify-ca`, as in libpq.
+/// As in libpq, a root certificate turns `require` into `verify-ca`.
 pub(super) fn check(mode: SslMode, roots: Option<Roots>) -> Result<Check, DatabaseUrlError> {
     match (mode, roots) {
         (SslMode::Disable | SslMode::Allow | SslMode::Prefer, _) => Ok(Check::Nothing),
@@ -109,7 +108,7 @@ fn roots_or_default(mode: SslMode, roots: Option<Roots>) -> Result<Roots, Databa
         .ok_or(DatabaseUrlError::NoRoots(mode))
 }
 
-/// PostgreSQL speaks no TLS over Unix sockets, and libpq ignores the mode there.
+/// PostgreSQL has no TLS on Unix sockets, and libpq ignores the mode there.
 pub(super) fn driver_mode(mode: SslMode, config: &Config) -> DriverSslMode {
     let local = |host: &Host| matches!(host, Host::Unix(_));
     match mode {

@@ -1,4 +1,4 @@
-//! What users write, and what they write by mistake.
+//! Valid connection strings, and typical mistakes.
 
 use tokio_postgres::config::SslMode as DriverSslMode;
 
@@ -18,7 +18,7 @@ fn error(text: &str) -> String {
 }
 
 #[test]
-fn the_usual_url_gets_our_defaults() {
+fn a_plain_url_gets_our_defaults() {
     let url = parse("postgres://svc:secret@db.example:6432/fleet");
     let config = url.config();
     assert_eq!(config.get_connect_timeout(), Some(&Duration::from_secs(5)));
@@ -38,7 +38,7 @@ fn the_usual_url_gets_our_defaults() {
 }
 
 #[test]
-fn what_is_given_goes_before_our_defaults() {
+fn given_values_override_our_defaults() {
     let url = parse(
         "postgresql://h/d?application_name=mine&connect_timeout=9&tcp_user_timeout=2500\
          &keepalives_idle=60&keepalives_count=7&target_session_attrs=primary",
@@ -75,7 +75,7 @@ fn an_address_alone_is_also_the_name_for_tls() {
 }
 
 #[test]
-fn a_unix_socket_never_asks_for_tls() {
+fn a_unix_socket_never_uses_tls() {
     let url = parse("postgres://u@%2Frun%2Fpg/d?sslmode=require");
     assert_eq!(url.config().get_ssl_mode(), DriverSslMode::Disable);
     assert_eq!(
@@ -87,7 +87,7 @@ fn a_unix_socket_never_asks_for_tls() {
 }
 
 #[test]
-fn passwords_of_every_kind_arrive_whole() {
+fn passwords_with_special_characters_are_kept() {
     let password = |text: &str| parse(text).config().get_password().map(<[u8]>::to_vec);
     let whole = Some(b"p@s/s w'o\\r%d".to_vec());
     assert_eq!(password("postgres://u:p%40s%2Fs%20w'o\\r%25d@h/d"), whole);
@@ -103,13 +103,13 @@ fn passwords_of_every_kind_arrive_whole() {
 }
 
 #[test]
-fn the_later_value_wins_and_white_space_around_is_forgiven() {
+fn a_later_value_wins_and_surrounding_white_space_is_ignored() {
     let url = parse(" postgres://u@h/d?dbname=other&sslmode=disable\n");
     assert_eq!(url.redacted(), "postgres://u@h:5432/other?sslmode=disable");
 }
 
 #[test]
-fn every_sslmode_is_understood() {
+fn every_sslmode_is_parsed() {
     let mode = |mode: &str| {
         let url = parse(&format!("postgres://u@h/d?sslmode={mode}"));
         (url.mode, url.config().get_ssl_mode())
@@ -125,7 +125,7 @@ fn every_sslmode_is_understood() {
 }
 
 #[test]
-fn sslrootcert_decides_what_is_verified() {
+fn mode_and_sslrootcert_decide_what_is_verified() {
     let roots = || Some(Roots::File("root.crt".into()));
     let checked = |mode, roots| check(mode, roots).unwrap();
     assert!(matches!(checked(SslMode::Require, None), Check::Nothing));
@@ -143,7 +143,7 @@ fn sslrootcert_decides_what_is_verified() {
 }
 
 #[test]
-fn the_systems_roots_go_with_verify_full_alone() {
+fn the_system_roots_require_verify_full() {
     assert_eq!(
         error("postgres://u@h/d?sslrootcert=system&sslmode=require"),
         "sslrootcert=system needs sslmode=verify-full, not require"
@@ -151,7 +151,7 @@ fn the_systems_roots_go_with_verify_full_alone() {
 }
 
 #[test]
-fn files_that_are_not_there_are_named() {
+fn an_error_names_the_missing_file() {
     let text = error("postgres://u@h/d?sslmode=verify-full&sslrootcert=/nowhere/root.crt");
     assert!(
         text.contains("cannot read sslrootcert /nowhere/root.crt"),
@@ -159,15 +159,18 @@ fn files_that_are_not_there_are_named() {
     );
     let text = error("postgres://u@h/d?sslmode=verify-ca&sslrootcert=/dev/null");
     assert!(
-        text.contains("sslrootcert /dev/null has no certificate in it"),
+        text.contains("sslrootcert /dev/null contains no certificate"),
         "{text}"
     );
     let text = error("postgres://u@h/d?sslcert=/nowhere/c.crt");
-    assert_eq!(text, "sslcert and sslkey go together, and one is missing");
+    assert_eq!(
+        text,
+        "sslcert and sslkey must both be set, and one is missing"
+    );
 }
 
 #[test]
-fn harmless_parameters_are_ignored_and_unknown_ones_named() {
+fn some_parameters_are_ignored_and_unknown_ones_are_named() {
     parse("postgres://u@h/d?gssencmode=disable&sslcompression=0&sslsni=1&channel_binding=prefer");
     let unsupported = |key: &str| error(&format!("postgres://u@h/d?{key}=x"));
     for key in ["sslmod", "sslcrl", "passfile", "require_auth", "service"] {
@@ -179,30 +182,27 @@ fn harmless_parameters_are_ignored_and_unknown_ones_named() {
 }
 
 #[test]
-fn what_is_wrong_is_said() {
-    assert_eq!(error(""), "is empty");
-    assert_eq!(error("  \n"), "is empty");
+fn an_error_names_the_mistake() {
+    assert_eq!(error(""), "the value is empty");
+    assert_eq!(error("  \n"), "the value is empty");
     let scheme = "the scheme is mysql://, not postgres:// or postgresql://";
     assert_eq!(error("mysql://u:p@h/d?a=b"), scheme);
-    let form = "is neither a postgres:// URL nor a list of key=value pairs";
+    let form = "the value is neither a postgres:// URL nor a list of key=value pairs";
     assert_eq!(error("localhost"), form);
     assert_eq!(error("postgres:/h"), form);
-    assert_eq!(error("postgres://"), "no host is named");
-    assert_eq!(error("postgres:///d"), "no host is named");
-    assert_eq!(error("postgres://u@one,,two/d"), "no host is named");
+    assert_eq!(error("postgres://"), "a host name is missing");
+    assert_eq!(error("postgres:///d"), "a host name is missing");
+    assert_eq!(error("postgres://u@one,,two/d"), "a host name is missing");
     for port in ["0", "65536", "-1", "5432x"] {
         let text = error(&format!("postgres://u@h:{port}/d"));
         assert_eq!(text, "the value of port is not valid");
     }
-    let count = "the numbers of hosts, addresses and ports do not fit together";
+    let count = "the numbers of hosts, addresses and ports do not match";
     assert_eq!(error("host=a,b,c port=1,2"), count);
     assert_eq!(error("host=a,b hostaddr=10.0.0.1"), count);
     assert_eq!(error("postgres://[::1/d"), "the value of host is not valid");
     assert_eq!(error("host=h user='u"), "a quote is not closed");
-    assert_eq!(
-        error("postgres://h/d?sslmode"),
-        "there is a key without a value"
-    );
+    assert_eq!(error("postgres://h/d?sslmode"), "a key has no value");
     assert_eq!(
         error("postgres://h/%zz"),
         "dbname is not valid percent-encoded UTF-8"
@@ -218,7 +218,7 @@ fn what_is_wrong_is_said() {
 }
 
 #[test]
-fn no_mistake_shows_a_piece_of_the_password() {
+fn no_error_contains_a_part_of_the_password() {
     let mistakes = [
         "postgres://u:hun@ter2@h/d",
         "postgres://u:hun/ter2@h/d",
