@@ -3,7 +3,7 @@
 //! Decisions call the SQL functions that the web application calls too, so there is one set
 //! of rules and one record of decisions.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -117,19 +117,6 @@ pub enum ApprovalMode {
 }
 
 impl Store {
-    /// Removes a batch of events older than `retention`. Returns how many.
-    pub async fn events_prune(&self, retention: Duration) -> Result<u64, StoreError> {
-        let sql = "-- events_prune
-            DELETE FROM agent_events WHERE id IN (
-                SELECT id FROM agent_events
-                 WHERE at < now() - make_interval(secs => $1) ORDER BY at LIMIT 10000)";
-        let seconds = retention.as_secs_f64();
-        self.run("events_prune", Bulkhead::Watch, |tx| async move {
-            tx.execute(sql, &[(&seconds, Type::FLOAT8)]).await
-        })
-        .await
-    }
-
     /// Pending agents first, then by hostname.
     pub async fn agents_list(
         &self,
@@ -242,21 +229,21 @@ async fn agent_decide_call(
     actor: &str,
     reason: Option<&str>,
 ) -> Result<(), StoreError> {
-    let (agent, actor) = ((&agent.0 as _, Type::UUID), (&actor as _, Type::TEXT));
-    let reason = (&reason as _, Type::TEXT);
-    let sql = match decision {
-        Decision::Approve(mode) => {
-            let sql = "-- agent_decide\nSELECT approve_agent($1, $2, $3, $4)";
-            let mode = mode.map(ApprovalMode::as_str);
-            let mode = (&mode as _, Type::TEXT);
-            tx.execute(sql, &[agent, actor, mode, reason]).await?;
-            return Ok(());
-        }
-        Decision::Reject => "-- agent_decide\nSELECT reject_agent($1, $2, $3)",
-        Decision::Revoke => "-- agent_decide\nSELECT revoke_agent($1, $2, $3)",
-        Decision::Reopen => "-- agent_decide\nSELECT reopen_agent($1, $2, $3)",
+    let (call, mode) = match decision {
+        Decision::Approve(mode) => ("approve_agent($1, $2, $4, $3)", mode),
+        Decision::Reject => ("reject_agent($1, $2, $3)", None),
+        Decision::Revoke => ("revoke_agent($1, $2, $3)", None),
+        Decision::Reopen => ("reopen_agent($1, $2, $3)", None),
     };
-    tx.execute(sql, &[agent, actor, reason]).await?;
+    let mode = mode.map(ApprovalMode::as_str);
+    let params = [
+        (&agent.0 as _, Type::UUID),
+        (&actor as _, Type::TEXT),
+        (&reason as _, Type::TEXT),
+        (&mode as _, Type::TEXT),
+    ];
+    let sql = format!("-- agent_decide\nSELECT {call}");
+    tx.execute(&sql, &params).await?;
     Ok(())
 }
 

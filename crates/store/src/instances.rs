@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
-use tokio_postgres::{Row, types::Type};
+use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use crate::{
@@ -149,10 +149,8 @@ impl Store {
                   FROM ingest_instances
                  ORDER BY expires_at DESC LIMIT 1000) newest
              ORDER BY started_at, id";
-        let rows = self
-            .read("instances_list", Bulkhead::Watch, sql, &[])
-            .await?;
-        rows.iter().map(InstanceRow::from_row).collect()
+        let rows = self.read("instances_list", Bulkhead::Watch, sql, &[]);
+        rows.await?.iter().map(InstanceRow::from_row).collect()
     }
 
     /// The database's clock minus ours, as of the middle of the round trip.
@@ -182,18 +180,16 @@ async fn lease_claim_mismatch(
         (&instance.kid as _, Type::TEXT),
         (&instance.id as _, Type::UUID),
     ];
-    let row = tx.query_opt(sql, &params).await?;
-    row.map(|row| mismatch_from_row(&row)).transpose()
-}
-
-fn mismatch_from_row(row: &Row) -> Result<LeaseClaim, StoreError> {
+    let Some(row) = tx.query_opt(sql, &params).await? else {
+        return Ok(None);
+    };
     let expires_in = Duration::try_from_secs_f64(row.try_get(3)?);
-    Ok(LeaseClaim::KidMismatch {
+    Ok(Some(LeaseClaim::KidMismatch {
         kid: row.try_get(0)?,
         instance: row.try_get(1)?,
         hostname: row.try_get(2)?,
         expires_in: expires_in.unwrap_or_default(),
-    })
+    }))
 }
 
 /// Protects sessions after an outage. An agent may count as offline only if the service was

@@ -25,7 +25,7 @@
 //! 10. `registration`: the steps of a registration on a [`RegistrationTx`].
 //! 11. `instances`: leases of instances ([`Store::lease_claim`]) and how they are fenced.
 //! 12. `sessions`: heartbeat streams and presence ([`Store::sessions_open`]), fenced by epochs.
-//! 13. `samples`: exactly-once storage of samples ([`Store::samples_append`]).
+//! 13. `samples` and `arrays`: exactly-once storage of samples ([`Store::samples_append`]).
 //! 14. `watermarks`: committed watermarks ([`Store::watermarks`]).
 //! 15. `rollups`: hourly rollups ([`Store::rollups_compute`]).
 //! 16. `retention`: partitions, created ahead and dropped ([`Store::partitions_drop`]).
@@ -37,6 +37,7 @@
 //! 19. `overview`: counts of everything ([`Store::overview`]).
 
 mod agents;
+mod arrays;
 mod books;
 mod direct_connection;
 mod error;

@@ -19,44 +19,27 @@ use crate::{
     tx::{Tx, TxLimits},
 };
 
-const MIGRATIONS: &[Migration] = &[
-    migration(
-        1,
-        "instances",
-        include_str!("../migrations/0001_instances.sql"),
-    ),
-    migration(
-        2,
-        "enrolment",
-        include_str!("../migrations/0002_enrolment.sql"),
-    ),
-    migration(
-        3,
-        "sessions",
-        include_str!("../migrations/0003_sessions.sql"),
-    ),
-    migration(4, "metrics", include_str!("../migrations/0004_metrics.sql")),
-    migration(5, "rollups", include_str!("../migrations/0005_rollups.sql")),
-    migration(
-        6,
-        "dead_letters",
-        include_str!("../migrations/0006_dead_letters.sql"),
-    ),
-    migration(
-        7,
-        "held_streams",
-        include_str!("../migrations/0007_held_streams.sql"),
-    ),
-    migration(
-        8,
-        "token_state",
-        include_str!("../migrations/0008_token_state.sql"),
-    ),
-];
-
-const fn migration(version: i32, name: &'static str, sql: &'static str) -> Migration {
-    Migration { version, name, sql }
+/// A migration and its file in `migrations/`.
+macro_rules! migration {
+    ($version:literal, $title:literal) => {
+        Migration {
+            version: $version,
+            title: $title,
+            sql: include_str!(concat!("../migrations/", $title, ".sql")),
+        }
+    };
 }
+
+const MIGRATIONS: &[Migration] = &[
+    migration!(1, "0001_instances"),
+    migration!(2, "0002_enrolment"),
+    migration!(3, "0003_sessions"),
+    migration!(4, "0004_metrics"),
+    migration!(5, "0005_rollups"),
+    migration!(6, "0006_dead_letters"),
+    migration!(7, "0007_held_streams"),
+    migration!(8, "0008_token_state"),
+];
 
 const LIMITS: TxLimits = TxLimits {
     statement: Duration::from_secs(300),
@@ -71,7 +54,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 #[derive(Debug)]
 struct Migration {
     version: i32,
-    name: &'static str,
+    /// The version in four digits, an underscore, and the name.
+    title: &'static str,
     sql: &'static str,
 }
 
@@ -149,8 +133,8 @@ enum Step {
 type Applied = BTreeMap<i32, (String, String)>;
 
 impl Migration {
-    fn title(&self) -> String {
-        format!("{:04}_{}", self.version, self.name)
+    fn name(&self) -> &'static str {
+        self.title.split_once('_').map_or("", |(_, name)| name)
     }
 
     fn checksum(&self) -> String {
@@ -193,7 +177,7 @@ fn compare(applied: &Applied) -> SchemaState {
         theirs.is_some_and(|(_, checksum)| *checksum != ours.checksum())
     });
     if let Some(ours) = altered {
-        let (version, migration) = (ours.version, ours.title());
+        let (version, migration) = (ours.version, ours.title.to_owned());
         return SchemaState::Altered { version, migration };
     }
     match (missing(applied), unknown(applied)) {
@@ -207,7 +191,7 @@ fn missing(applied: &Applied) -> Vec<String> {
     let missing = MIGRATIONS
         .iter()
         .filter(|m| !applied.contains_key(&m.version));
-    missing.map(Migration::title).collect()
+    missing.map(|m| m.title.to_owned()).collect()
 }
 
 fn unknown(applied: &Applied) -> Vec<String> {
@@ -219,15 +203,15 @@ fn unknown(applied: &Applied) -> Vec<String> {
 }
 
 async fn apply_first(tx: &Tx, missing: &[String]) -> Result<Step, StoreError> {
-    let next = MIGRATIONS.iter().find(|m| missing.contains(&m.title()));
-    let Some(migration) = next else {
+    let is_first = |m: &&Migration| missing.first().is_some_and(|first| first == m.title);
+    let Some(migration) = MIGRATIONS.iter().find(is_first) else {
         return Ok(Step::Done(SchemaState::Current));
     };
     let outcome = tx.batch(migration.sql).await;
     outcome.map_err(|error| failed(migration, error))?;
     record(tx, migration).await?;
-    tracing::info!(migration = migration.title(), "applied a schema migration");
-    Ok(Step::Applied(migration.title()))
+    tracing::info!(migration = migration.title, "applied a schema migration");
+    Ok(Step::Applied(migration.title.to_owned()))
 }
 
 async fn record(tx: &Tx, migration: &Migration) -> Result<(), StoreError> {
@@ -236,7 +220,7 @@ async fn record(tx: &Tx, migration: &Migration) -> Result<(), StoreError> {
     let checksum = migration.checksum();
     let params = [
         (&migration.version as _, Type::INT4),
-        (&migration.name as _, Type::TEXT),
+        (&migration.name() as _, Type::TEXT),
         (&checksum as _, Type::TEXT),
     ];
     tx.execute(sql, &params).await?;
@@ -245,7 +229,7 @@ async fn record(tx: &Tx, migration: &Migration) -> Result<(), StoreError> {
 
 /// Adds the migration's name if its own statements are at fault.
 fn failed(migration: &Migration, error: StoreError) -> StoreError {
-    let migration = migration.title();
+    let migration = migration.title.to_owned();
     match error {
         StoreError::Query(source) => StoreError::Schema(SchemaError::Failed { migration, source }),
         other => other,
@@ -262,8 +246,10 @@ mod tests {
 
     #[test]
     fn versions_are_contiguous_from_one() {
-        let versions = MIGRATIONS.iter().map(|m| m.version);
-        assert!(versions.eq(1..=i32::try_from(MIGRATIONS.len()).unwrap()));
+        for (migration, version) in MIGRATIONS.iter().zip(1..) {
+            assert_eq!(migration.version, version);
+            assert!(migration.title.starts_with(&format!("{version:04}_")));
+        }
     }
 
     #[test]

@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// What a first read, without locks, finds about a client.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct RegistrationLookup {
     pub key_known: bool,
     pub token: Option<TokenState>,
@@ -62,10 +62,7 @@ impl Store {
             .read("registration_lookup", Bulkhead::Auth, sql, &params)
             .await?;
         let Some(row) = rows.first() else {
-            return Ok(RegistrationLookup {
-                key_known: false,
-                token: None,
-            });
+            return Ok(RegistrationLookup::default());
         };
         let token = match row.try_get::<_, Option<&str>>("state")? {
             Some(_) => Some(TokenState::from_row(row)?),

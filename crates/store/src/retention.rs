@@ -1,11 +1,11 @@
-//! Retention: partitions are created ahead and dropped when they are too old, and gaps are
-//! removed with the samples of their time.
+//! Retention: partitions are created ahead and dropped when they are too old, gaps are removed
+//! with the samples of their time, and old events are removed.
 //!
 //! **Dropping must not block inserts.** A plain DROP or DETACH of a partition needs an ACCESS
 //! EXCLUSIVE lock on the parent table. It would wait for every running query, and meanwhile all
 //! inserts would queue behind it. `DETACH PARTITION … CONCURRENTLY` takes a weaker lock, and
-//! waits for the transactions that may still use the partition without blocking others. The
-//! detached table is then nobody's and can be dropped at once. This statement cannot run inside a
+//! waits for the transactions that may still use the partition without blocking others. No query uses
+//! the detached table any more, so it can be dropped at once. The statement cannot run inside a
 //! transaction, so it needs a connection of its own ([`DirectConnection`]).
 //!
 //! **Crash safety.** A pass that is killed leaves a partition in one of two intermediate states:
@@ -129,17 +129,33 @@ impl Store {
         .await
     }
 
+    /// Removes a batch of events older than `retention`. Returns how many.
+    pub async fn events_prune(&self, retention: Duration) -> Result<u64, StoreError> {
+        let sql = "-- events_prune
+            DELETE FROM agent_events WHERE id IN (
+                SELECT id FROM agent_events
+                 WHERE at < now() - make_interval(secs => $1) ORDER BY at LIMIT 10000)";
+        self.prune("events_prune", sql, retention).await
+    }
+
     /// Removes a batch of gaps that are as old as dropped samples. Returns how many.
     pub async fn gaps_prune(&self, retention: Duration) -> Result<u64, StoreError> {
         let sql = "-- gaps_prune
             DELETE FROM metric_gaps WHERE id IN (
                 SELECT id FROM (SELECT id, recorded_at FROM metric_gaps ORDER BY id LIMIT 10000) oldest
                  WHERE recorded_at < now() - make_interval(secs => $1) - interval '2 days')";
+        self.prune("gaps_prune", sql, retention).await
+    }
+
+    async fn prune(
+        &self,
+        name: &'static str,
+        sql: &str,
+        retention: Duration,
+    ) -> Result<u64, StoreError> {
         let seconds = retention.as_secs_f64();
-        self.run("gaps_prune", Bulkhead::Watch, |tx| async move {
-            tx.execute(sql, &[(&seconds, Type::FLOAT8)]).await
-        })
-        .await
+        let prune = async |tx: Tx| tx.execute(sql, &[(&seconds, Type::FLOAT8)]).await;
+        self.run(name, Bulkhead::Watch, prune).await
     }
 }
 

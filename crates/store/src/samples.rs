@@ -20,7 +20,6 @@
 //! anything is written, so that two appends cannot deadlock.
 
 mod advance;
-mod arrays;
 mod history;
 mod partitions;
 mod range;

@@ -26,6 +26,7 @@ use tokio_postgres::{
 use uuid::Uuid;
 
 use crate::{
+    arrays::Arrays,
     error::StoreError,
     facts::HostFacts,
     ids::{AgentId, HostId},
@@ -160,30 +161,22 @@ impl Store {
             (&instance as _, Type::UUID),
             (&Json(opens) as _, Type::JSONB),
         ];
-        let rows = self
-            .call("sessions_open", Bulkhead::Auth, sql, &params)
-            .await?;
-        rows.iter().map(opened_from_row).collect()
+        let rows = self.call("sessions_open", Bulkhead::Auth, sql, &params);
+        rows.await?.iter().map(opened_from_row).collect()
     }
 
     /// Closes many sessions. One that is not its agent's newest is left alone. Returns how many
     /// agents went offline.
     pub async fn sessions_close(&self, closes: &[SessionClose]) -> Result<i32, StoreError> {
         let sql = "-- sessions_close\nSELECT sessions_close($1, $2, $3, $4) AS touched";
-        let agents: Vec<Uuid> = closes.iter().map(|close| close.agent_id.0).collect();
-        let epochs: Vec<i64> = closes.iter().map(|close| close.epoch).collect();
-        let causes: Vec<&str> = closes.iter().map(|close| close.cause.as_str()).collect();
-        let back_in: Vec<Option<f64>> = closes.iter().map(|close| close.cause.back_in()).collect();
-        let params = [
-            (&agents as _, Type::UUID_ARRAY),
-            (&epochs as _, Type::INT8_ARRAY),
-            (&causes as _, Type::TEXT_ARRAY),
-            (&back_in as _, Type::FLOAT8_ARRAY),
-        ];
-        let rows = self
-            .call("sessions_close", Bulkhead::Auth, sql, &params)
-            .await?;
-        rows.first().map_or(Ok(0), |row| Ok(row.try_get(0)?))
+        let columns = Arrays::default()
+            .column(Type::UUID_ARRAY, closes, |close| close.agent_id.0)
+            .column(Type::INT8_ARRAY, closes, |close| close.epoch)
+            .column(Type::TEXT_ARRAY, closes, |close| close.cause.as_str())
+            .column(Type::FLOAT8_ARRAY, closes, |close| close.cause.back_in());
+        let params = columns.params();
+        let rows = self.call("sessions_close", Bulkhead::Auth, sql, &params);
+        rows.await?.first().map_or(Ok(0), |row| Ok(row.try_get(0)?))
     }
 
     /// Fences the leases that expired more than `grace` ago, ends their sessions, and ends the
@@ -199,10 +192,10 @@ impl Store {
         let sql = "-- sessions_sweep\nSELECT fenced, lost, undrained FROM sessions_sweep($1, $2)";
         let grace = grace.as_secs_f64();
         let params = [(&sweeper as _, Type::UUID), (&grace as _, Type::FLOAT8)];
-        let rows = self
-            .call("sessions_sweep", Bulkhead::Watch, sql, &params)
-            .await?;
-        rows.first().map_or(Ok(Swept::default()), Swept::from_row)
+        let rows = self.call("sessions_sweep", Bulkhead::Watch, sql, &params);
+        rows.await?
+            .first()
+            .map_or(Ok(Swept::default()), Swept::from_row)
     }
 
     /// Moves sessions to the instance's new id after it was fenced. Returns the agents whose
@@ -219,10 +212,9 @@ impl Store {
             (&agents as _, Type::UUID_ARRAY),
             (&epochs as _, Type::INT8_ARRAY),
         ];
-        let rows = self
-            .call("sessions_reclaim", Bulkhead::Watch, sql, &params)
-            .await?;
-        rows.iter()
+        let rows = self.call("sessions_reclaim", Bulkhead::Watch, sql, &params);
+        rows.await?
+            .iter()
             .map(|row| Ok(row.try_get("agent_id")?))
             .collect()
     }
@@ -244,10 +236,8 @@ impl Store {
             (&agents as _, Type::UUID_ARRAY),
             (&epochs as _, Type::INT8_ARRAY),
         ];
-        let rows = self
-            .read("sessions_displaced", Bulkhead::Watch, sql, &params)
-            .await?;
-        rows.iter().map(displaced_from_row).collect()
+        let rows = self.read("sessions_displaced", Bulkhead::Watch, sql, &params);
+        rows.await?.iter().map(displaced_from_row).collect()
     }
 
     /// The sessions that are stored for this instance. The join finds agents that are not
@@ -258,10 +248,8 @@ impl Store {
               FROM agent_state s LEFT JOIN agents a ON a.id = s.agent_id AND a.status <> 'active'
              WHERE s.instance_id = $1";
         let params = [(&instance as _, Type::UUID)];
-        let rows = self
-            .read("sessions_stored", Bulkhead::Watch, sql, &params)
-            .await?;
-        rows.iter().map(StoredSession::from_row).collect()
+        let rows = self.read("sessions_stored", Bulkhead::Watch, sql, &params);
+        rows.await?.iter().map(StoredSession::from_row).collect()
     }
 }
 

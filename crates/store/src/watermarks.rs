@@ -18,9 +18,7 @@ impl Store {
              WHERE s.agent_id = ANY ($1) AND a.status = 'active'";
         let agents: Vec<Uuid> = agents.iter().map(|agent| agent.0).collect();
         let params = [(&agents as _, Type::UUID_ARRAY)];
-        let rows = self
-            .read("watermarks", Bulkhead::Watch, sql, &params)
-            .await?;
-        rows.iter().map(Watermark::from_row).collect()
+        let rows = self.read("watermarks", Bulkhead::Watch, sql, &params);
+        rows.await?.iter().map(Watermark::from_row).collect()
     }
 }

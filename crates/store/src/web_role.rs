@@ -10,7 +10,7 @@ use crate::{
     error::StoreError,
     locks,
     pool::{Bulkhead, Store},
-    tx::Tx,
+    tx::{Param, Tx},
 };
 
 const READABLE: &[&str] = &[
@@ -108,12 +108,7 @@ async fn grants(tx: &Tx, role: &str) -> Result<Vec<String>, StoreError> {
            AND attname <> 'hash'
          UNION ALL
         SELECT format('GRANT EXECUTE ON FUNCTION public.%I TO %I', name, $1) FROM unnest($3::text[]) AS callable(name)";
-    let params = [
-        (&role as _, Type::TEXT),
-        (&READABLE as _, Type::TEXT_ARRAY),
-        (&CALLABLE as _, Type::TEXT_ARRAY),
-    ];
-    let rows = tx.query(sql, &params).await?;
+    let rows = tx.query(sql, &params(&role)).await?;
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }
 
@@ -125,10 +120,13 @@ async fn is_granted(tx: &Tx, role: &str) -> Result<bool, StoreError> {
            AND has_column_privilege($1::name, 'public.enrolment_tokens', 'id', 'SELECT')
            AND (SELECT bool_and(has_function_privilege($1::name, oid, 'EXECUTE'))
                   FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND proname = ANY ($3))";
-    let params = [
-        (&role as _, Type::TEXT),
-        (&READABLE as _, Type::TEXT_ARRAY),
-        (&CALLABLE as _, Type::TEXT_ARRAY),
-    ];
-    Ok(tx.query_one(sql, &params).await?.try_get(0)?)
+    Ok(tx.query_one(sql, &params(&role)).await?.try_get(0)?)
+}
+
+fn params<'a>(role: &'a &str) -> [Param<'a>; 3] {
+    [
+        (role, Type::TEXT),
+        (&READABLE, Type::TEXT_ARRAY),
+        (&CALLABLE, Type::TEXT_ARRAY),
+    ]
 }

@@ -13,8 +13,9 @@ use jiff::Timestamp;
 use tokio_postgres::types::{Json, Type};
 use uuid::Uuid;
 
-use super::{DiskRow, GapKind, GapRow, Range, SampleRow, arrays::Arrays};
+use super::{DiskRow, GapKind, GapRow, Range, SampleRow};
 use crate::{
+    arrays::Arrays,
     error::StoreError,
     ids::{AgentId, HostId},
     tx::Tx,

@@ -15,32 +15,18 @@ const COPY: &str = "-- samples_append
     FROM STDIN (FORMAT binary)";
 
 /// The types of the columns of `COPY`.
-const TYPES: [Type; 17] = [
-    Type::UUID,
-    Type::UUID,
-    Type::TIMESTAMPTZ,
-    Type::INT8,
-    Type::FLOAT8,
-    Type::FLOAT8,
-    Type::FLOAT8,
-    Type::FLOAT8,
-    Type::INT8,
-    Type::INT8,
-    Type::INT8,
-    Type::INT8,
-    Type::INT8,
-    Type::INT8,
-    Type::INT8,
-    Type::INT8,
-    Type::JSONB,
-];
+fn types() -> Vec<Type> {
+    let keys = vec![Type::UUID, Type::UUID, Type::TIMESTAMPTZ, Type::INT8];
+    let (floats, integers) = (vec![Type::FLOAT8; 4], vec![Type::INT8; 8]);
+    [keys, floats, integers, vec![Type::JSONB]].concat()
+}
 
 impl Tx {
     pub(super) async fn history_copy(&self, ranges: &[Cow<'_, Range>]) -> Result<(), StoreError> {
         if ranges.iter().all(|range| range.samples.is_empty()) {
             return Ok(());
         }
-        let mut copy = self.copy_in(COPY, &TYPES).await?;
+        let mut copy = self.copy_in(COPY, &types()).await?;
         for range in ranges {
             for sample in &range.samples {
                 copy.write(&[

@@ -25,30 +25,26 @@ pub enum SslMode {
     VerifyFull,
 }
 
+const MODES: [(SslMode, &str); 6] = [
+    (SslMode::Disable, "disable"),
+    (SslMode::Allow, "allow"),
+    (SslMode::Prefer, "prefer"),
+    (SslMode::Require, "require"),
+    (SslMode::VerifyCa, "verify-ca"),
+    (SslMode::VerifyFull, "verify-full"),
+];
+
 impl SslMode {
     fn parse(text: &str) -> Option<SslMode> {
-        Some(match text {
-            "disable" => SslMode::Disable,
-            "allow" => SslMode::Allow,
-            "prefer" => SslMode::Prefer,
-            "require" => SslMode::Require,
-            "verify-ca" => SslMode::VerifyCa,
-            "verify-full" => SslMode::VerifyFull,
-            _ => return None,
-        })
+        let found = MODES.iter().find(|(_, name)| *name == text);
+        found.map(|(mode, _)| *mode)
     }
 }
 
 impl fmt::Display for SslMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            SslMode::Disable => "disable",
-            SslMode::Allow => "allow",
-            SslMode::Prefer => "prefer",
-            SslMode::Require => "require",
-            SslMode::VerifyCa => "verify-ca",
-            SslMode::VerifyFull => "verify-full",
-        })
+        let found = MODES.iter().find(|(mode, _)| mode == self);
+        f.write_str(found.map_or("", |(_, name)| name))
     }
 }
 

@@ -18,13 +18,9 @@ async fn reported(store: &TestStore, query: &str) -> Result<String> {
 }
 
 /// Agents with two days of history, whose numbers are not in the order of their times.
-async fn fleet(store: &TestStore) -> Result<[TestAgent; 3]> {
+async fn fleet(store: &TestStore) -> Result<Vec<TestAgent>> {
     store.partitions_create(3 * DAY).await?;
-    let agents = [
-        TestAgent::new(store).await?,
-        TestAgent::new(store).await?,
-        TestAgent::new(store).await?,
-    ];
+    let agents = TestAgent::many(store, 3).await?;
     for agent in &agents {
         let at = |seq: i64| after(hours_ago(48), (seq ^ 3) * 900_000);
         let samples: Vec<SampleRow> = (1..=190).map(|seq| sample(seq, at(seq))).collect();
@@ -51,7 +47,7 @@ async fn the_documented_query_finds_lost_and_duplicate_samples_and_lost_gaps() -
     ];
     for tampering in tampering {
         let store = migrated().await?;
-        let [_, bad, _] = fleet(&store).await?;
+        let bad = fleet(&store).await?[1];
         assert_eq!(reported(&store, "books-rows").await?, "");
         let bad = bad.id.to_string();
         store.sql(&tampering.replace("{agent}", &bad)).await?;
@@ -63,7 +59,7 @@ async fn the_documented_query_finds_lost_and_duplicate_samples_and_lost_gaps() -
 #[tokio::test]
 async fn the_documented_query_finds_counters_that_do_not_add_up() -> Result<()> {
     let store = migrated().await?;
-    let [_, bad, _] = fleet(&store).await?;
+    let bad = fleet(&store).await?[1];
     assert_eq!(reported(&store, "books-counters").await?, "");
     let tampering = "UPDATE agent_state SET stored_count = stored_count + 1 WHERE agent_id = ";
     let tampering = format!("{tampering}'{}'", bad.id);

@@ -9,7 +9,7 @@ use svc_store::{LeaseClaim, LeaseRenewal, SchemaState};
 use tokio::task::JoinSet;
 
 use crate::{
-    fixtures::{DAY, TestAgent, after, hours_ago, sample},
+    fixtures::{DAY, TestAgent, after, hours_ago, roll_up, sample},
     leases::{OUTAGE_GRACE, instance},
     support::{PATIENCE, TestStore},
 };
@@ -37,7 +37,7 @@ async fn everything_works_behind_a_pgbouncer_in_transaction_mode() -> Result<()>
     while let Some(outcome) = tasks.join_next().await {
         outcome??;
     }
-    while stores[0].rollups_gather().await?.more || stores[0].rollups_compute().await?.more {}
+    roll_up(&stores[0]).await?;
     let rolled_up = "SELECT concat(count(*), ' ', sum(sample_count)) FROM host_metrics_hourly";
     assert_eq!(direct.sql(rolled_up).await?, "400 1200");
     Ok(())

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use svc_store::{AgentId, DiskRow, GapRow, HostId, Range, SampleRow};
 use uuid::Uuid;
 
-use crate::support::TestStore;
+use crate::support::{TestStore, migrated};
 
 pub const DAY: Duration = Duration::from_hours(24);
 
@@ -32,6 +32,14 @@ impl TestAgent {
         })
     }
 
+    pub async fn many(store: &TestStore, count: usize) -> Result<Vec<TestAgent>> {
+        let mut agents = Vec::new();
+        for _ in 0..count {
+            agents.push(TestAgent::new(store).await?);
+        }
+        Ok(agents)
+    }
+
     /// A range of samples and gaps whose numbers are contiguous.
     pub fn range(&self, samples: &[SampleRow], gaps: &[GapRow]) -> Range {
         let firsts = samples.iter().map(|s| s.seq);
@@ -52,6 +60,27 @@ impl TestAgent {
     pub async fn store(&self, store: &TestStore, samples: &[SampleRow]) -> Result<()> {
         store.samples_append(&[self.range(samples, &[])]).await?;
         Ok(())
+    }
+}
+
+/// A migrated database with partitions and one agent.
+pub async fn world() -> Result<(TestStore, TestAgent)> {
+    let store = migrated().await?;
+    store.partitions_create(DAY).await?;
+    let agent = TestAgent::new(&store).await?;
+    Ok((store, agent))
+}
+
+/// Rolls up everything, as the service does. Returns how many hours were computed.
+pub async fn roll_up(store: &TestStore) -> Result<i64> {
+    while store.rollups_gather().await?.more {}
+    let mut computed = 0;
+    loop {
+        let step = store.rollups_compute().await?;
+        computed += step.taken;
+        if !step.more {
+            return Ok(computed);
+        }
     }
 }
 

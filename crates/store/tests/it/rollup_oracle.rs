@@ -9,7 +9,7 @@ use svc_store::{HostId, SampleRow};
 use tokio_postgres::{Client, Row};
 
 /// Columns of `host_metrics_hourly` by name, as numbers. Times are in microseconds.
-pub type Numbers = BTreeMap<&'static str, f64>;
+pub type Numbers = BTreeMap<String, f64>;
 
 #[derive(Debug, PartialEq)]
 pub struct Hour {
@@ -17,37 +17,17 @@ pub struct Hour {
     pub fullest_disk: Option<String>,
 }
 
-const GAUGES: [fn(&SampleRow) -> f64; 7] = [
-    |s| s.cpu_percent,
-    |s| s.load[0],
-    |s| s.load[1],
-    |s| s.load[2],
-    |s| s.memory_used_bytes as f64,
-    |s| s.swap_used_bytes as f64,
-    |s| s.process_count as f64,
-];
+type Gauge = (&'static str, fn(&SampleRow) -> f64);
 
-/// The columns of each gauge.
-const COLUMNS: [[&str; 3]; 7] = [
-    ["cpu_percent_min", "cpu_percent_avg", "cpu_percent_max"],
-    ["load_1m_min", "load_1m_avg", "load_1m_max"],
-    ["load_5m_min", "load_5m_avg", "load_5m_max"],
-    ["load_15m_min", "load_15m_avg", "load_15m_max"],
-    [
-        "memory_used_bytes_min",
-        "memory_used_bytes_avg",
-        "memory_used_bytes_max",
-    ],
-    [
-        "swap_used_bytes_min",
-        "swap_used_bytes_avg",
-        "swap_used_bytes_max",
-    ],
-    [
-        "process_count_min",
-        "process_count_avg",
-        "process_count_max",
-    ],
+/// Values with three columns each: minimum, average and maximum.
+const GAUGES: [Gauge; 7] = [
+    ("cpu_percent", |s| s.cpu_percent),
+    ("load_1m", |s| s.load[0]),
+    ("load_5m", |s| s.load[1]),
+    ("load_15m", |s| s.load[2]),
+    ("memory_used_bytes", |s| s.memory_used_bytes as f64),
+    ("swap_used_bytes", |s| s.swap_used_bytes as f64),
+    ("process_count", |s| s.process_count as f64),
 ];
 
 const OTHERS: [&str; 8] = [
@@ -78,35 +58,34 @@ pub fn expected(samples: &[SampleRow]) -> BTreeMap<i64, Hour> {
 
 fn hour_of(before: Option<&SampleRow>, samples: &[SampleRow]) -> Hour {
     let mut numbers = Numbers::new();
-    for (gauge, [min, avg, max]) in GAUGES.iter().zip(COLUMNS) {
+    for (name, gauge) in GAUGES {
         let values = samples.iter().map(gauge);
-        numbers.insert(min, values.clone().fold(f64::INFINITY, f64::min));
-        numbers.insert(max, values.clone().fold(f64::NEG_INFINITY, f64::max));
-        let cut = values.map(|value| value.min(1e100));
-        numbers.insert(avg, cut.sum::<f64>() / samples.len() as f64);
+        let average = values.clone().map(|value| value.min(1e100)).sum::<f64>();
+        let (min, max) = (
+            values.clone().fold(f64::INFINITY, f64::min),
+            values.fold(f64::NEG_INFINITY, f64::max),
+        );
+        numbers.insert(format!("{name}_min"), min);
+        numbers.insert(format!("{name}_avg"), average / samples.len() as f64);
+        numbers.insert(format!("{name}_max"), max);
     }
-    let first = &samples[0];
+    let (first, last) = (&samples[0], &samples[samples.len() - 1]);
     let most = |of: fn(&SampleRow) -> i64| samples.iter().map(of).max().unwrap_or(0) as f64;
     let increase = |of: fn(&SampleRow) -> i64| increase(before, samples, of);
-    numbers.extend([
-        ("first_at", micros(first.sampled_at)),
-        ("last_at", micros(samples[samples.len() - 1].sampled_at)),
-        ("counters_from", micros(before.unwrap_or(first).sampled_at)),
-        ("memory_total_bytes", most(|s| s.memory_total_bytes)),
-        ("swap_total_bytes", most(|s| s.swap_total_bytes)),
-        (
-            "network_rx_bytes_increase",
-            increase(|s| s.network_rx_bytes),
-        ),
-        (
-            "network_tx_bytes_increase",
-            increase(|s| s.network_tx_bytes),
-        ),
-        ("sample_count", samples.len() as f64),
-    ]);
+    let others = [
+        micros(first.sampled_at),
+        micros(last.sampled_at),
+        micros(before.unwrap_or(first).sampled_at),
+        most(|s| s.memory_total_bytes),
+        most(|s| s.swap_total_bytes),
+        increase(|s| s.network_rx_bytes),
+        increase(|s| s.network_tx_bytes),
+        samples.len() as f64,
+    ];
+    numbers.extend(OTHERS.map(str::to_owned).into_iter().zip(others));
     let fullest = fullest_disk(samples);
     if let Some((percent, _)) = &fullest {
-        numbers.insert("fullest_disk_percent", *percent);
+        numbers.insert("fullest_disk_percent".into(), *percent);
     }
     Hour {
         numbers,
@@ -158,11 +137,15 @@ pub async fn stored(client: &Client, host: HostId) -> Result<BTreeMap<i64, Hour>
 
 fn hour_from_row(row: &Row) -> Result<(i64, Hour)> {
     let mut numbers = Numbers::new();
-    for name in COLUMNS.into_iter().flatten().chain(OTHERS) {
-        numbers.insert(name, number(row, name)?);
+    let gauges = GAUGES
+        .iter()
+        .flat_map(|(name, _)| ["min", "avg", "max"].map(|of| format!("{name}_{of}")));
+    for name in gauges.chain(OTHERS.map(str::to_owned)) {
+        let number = number(row, &name)?;
+        numbers.insert(name, number);
     }
     if let Some(percent) = row.try_get("fullest_disk_percent")? {
-        numbers.insert("fullest_disk_percent", percent);
+        numbers.insert("fullest_disk_percent".into(), percent);
     }
     let fullest_disk = row.try_get("fullest_disk_mount_point")?;
     let hour = Hour {
@@ -196,30 +179,19 @@ pub fn compare(expected: &BTreeMap<i64, Hour>, stored: &BTreeMap<i64, Hour>) -> 
     );
     for (starts, ours) in expected {
         let theirs = &stored[starts];
-        ensure!(
-            ours.fullest_disk == theirs.fullest_disk,
-            "{starts}: {ours:?} {theirs:?}"
-        );
-        ensure!(
-            ours.numbers.len() == theirs.numbers.len(),
-            "{starts}: {ours:?} {theirs:?}"
-        );
+        let same_disk = ours.fullest_disk == theirs.fullest_disk;
+        let same_columns = ours.numbers.keys().eq(theirs.numbers.keys());
+        ensure!(same_disk && same_columns, "{starts}: {ours:?} {theirs:?}");
         for (name, expected) in &ours.numbers {
             let found = theirs.numbers[name];
-            let slack = if name.ends_with("_avg") {
-                expected.abs() * 1e-9 + 0.5
-            } else {
-                0.0
+            let is_float = name.starts_with("cpu") || name.starts_with("load");
+            let slack = match name.ends_with("_avg") {
+                true if is_float => expected.abs() * 1e-9,
+                true => expected.abs() * 1e-9 + 0.5,
+                false => 0.0,
             };
-            let slack = if name.starts_with("cpu") || name.starts_with("load") {
-                slack.min(expected.abs() * 1e-9)
-            } else {
-                slack
-            };
-            ensure!(
-                (found - expected).abs() <= slack,
-                "{starts} {name}: {found} instead of {expected}"
-            );
+            let same = (found - expected).abs() <= slack;
+            ensure!(same, "{starts} {name}: {found} instead of {expected}");
         }
     }
     Ok(())

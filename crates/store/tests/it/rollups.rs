@@ -3,37 +3,16 @@
 use anyhow::Result;
 use jiff::Timestamp;
 use proptest::prelude::*;
-use svc_store::{Range, RollupStep, SampleRow, Store};
+use svc_store::{Range, SampleRow};
 use tokio::time::timeout;
 
 use crate::{
-    fixtures::{DAY, TestAgent, after, disk, hours_ago, sample},
+    fixtures::{TestAgent, after, disk, hours_ago, roll_up, sample, world},
     rollup_oracle::{compare, expected, stored},
-    support::{PATIENCE, TestStore, migrated, property},
+    support::{PATIENCE, TestStore, property},
 };
 
 const HOUR: i64 = 3_600_000;
-
-/// A migrated database with partitions and one agent.
-async fn world() -> Result<(TestStore, TestAgent)> {
-    let store = migrated().await?;
-    store.partitions_create(DAY).await?;
-    let agent = TestAgent::new(&store).await?;
-    Ok((store, agent))
-}
-
-/// Rolls up as the service does. Returns how many hours were computed.
-async fn roll_up(store: &Store) -> Result<i64> {
-    while store.rollups_gather().await?.more {}
-    let mut computed = 0;
-    loop {
-        let RollupStep { taken, more } = store.rollups_compute().await?;
-        computed += taken;
-        if !more {
-            return Ok(computed);
-        }
-    }
-}
 
 /// One agent's samples in the order of their numbers, which is not the order of their
 /// times, and deliveries of parts of them, repeated and in any order.

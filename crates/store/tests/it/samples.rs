@@ -7,8 +7,8 @@ use svc_sandbox::{Postgres, PostgresOptions, eventually};
 use svc_store::{GapKind, GapRow, Range, SampleRow, Watermark};
 
 use crate::{
-    fixtures::{DAY, TestAgent, after, disk, hours_ago, sample},
-    support::{PATIENCE, TestStore, migrated},
+    fixtures::{DAY, TestAgent, after, disk, hours_ago, sample, world},
+    support::{PATIENCE, TestStore},
 };
 
 const BOOKS: &str = "SELECT string_agg(concat_ws(' ', acked_seq, stored_count, rejected_count, gap_count), ', ' ORDER BY agent_id)
@@ -25,9 +25,7 @@ fn gap(seq: i64, kind: GapKind) -> GapRow {
 
 #[tokio::test]
 async fn a_number_is_stored_once_and_only_after_all_lower_numbers() -> Result<()> {
-    let store = migrated().await?;
-    store.partitions_create(DAY).await?;
-    let agent = TestAgent::new(&store).await?;
+    let (store, agent) = world().await?;
     let numbered = |seq| sample(seq, after(hours_ago(2), seq));
     let samples: Vec<SampleRow> = (1..=9).map(numbered).collect();
     let at = |acked_seq| {
@@ -54,9 +52,7 @@ async fn a_number_is_stored_once_and_only_after_all_lower_numbers() -> Result<()
 
 #[tokio::test]
 async fn the_latest_vitals_are_complete_and_never_replaced_by_older_ones() -> Result<()> {
-    let store = migrated().await?;
-    store.partitions_create(DAY).await?;
-    let agent = TestAgent::new(&store).await?;
+    let (store, agent) = world().await?;
     let newest = SampleRow {
         disks: vec![disk("/", 41), disk("/srv", 97), disk("/data", 97)],
         ..sample(1, hours_ago(1))
@@ -85,9 +81,7 @@ async fn the_latest_vitals_are_complete_and_never_replaced_by_older_ones() -> Re
 
 #[tokio::test]
 async fn a_sample_whose_day_has_no_partition_becomes_a_gap_and_blocks_nothing() -> Result<()> {
-    let store = migrated().await?;
-    store.partitions_create(DAY).await?;
-    let one = TestAgent::new(&store).await?;
+    let (store, one) = world().await?;
     let two = TestAgent::new(&store).await?;
     let samples = [
         sample(1, hours_ago(2)),
@@ -110,9 +104,7 @@ async fn a_sample_whose_day_has_no_partition_becomes_a_gap_and_blocks_nothing() 
 
 #[tokio::test]
 async fn an_agent_that_is_not_active_stores_nothing() -> Result<()> {
-    let store = migrated().await?;
-    store.partitions_create(DAY).await?;
-    let agent = TestAgent::new(&store).await?;
+    let (store, agent) = world().await?;
     store.sql("UPDATE agents SET status = 'revoked'").await?;
     let range = agent.range(&[sample(1, hours_ago(1))], &[]);
     assert_eq!(store.samples_append(&[range]).await?, []);
@@ -132,10 +124,7 @@ async fn updates_of_vitals_and_watermarks_are_hot() -> Result<()> {
     let store = TestStore::open(&server.url("postgres"), 3)?;
     store.migrate().await?;
     store.partitions_create(DAY).await?;
-    let mut agents = Vec::new();
-    for _ in 0..HOSTS {
-        agents.push(TestAgent::new(&store).await?);
-    }
+    let agents = TestAgent::many(&store, HOSTS).await?;
     for seq in 1..=ROUNDS as i64 {
         let range = |agent: &TestAgent| {
             let mut sample = sample(seq, after(hours_ago(1), seq * 30_000));

@@ -8,7 +8,7 @@ use svc_sandbox::{Postgres, PostgresOptions};
 use svc_store::Range;
 
 use crate::{
-    fixtures::{DAY, TestAgent, after, hours_ago, sample},
+    fixtures::{DAY, TestAgent, after, hours_ago, roll_up, sample},
     support::TestStore,
 };
 
@@ -43,19 +43,6 @@ async fn append_round(store: &TestStore, agents: &[TestAgent], seq: i64) -> Resu
     Ok(())
 }
 
-/// Rolls up everything. Returns the number of computed hours.
-async fn roll_up(store: &TestStore) -> Result<f64> {
-    while store.rollups_gather().await?.more {}
-    let mut hours = 0.0;
-    loop {
-        let step = store.rollups_compute().await?;
-        hours += step.taken as f64;
-        if !step.more {
-            return Ok(hours);
-        }
-    }
-}
-
 #[tokio::test]
 #[ignore = "measures for docs/sizing.md: run by make sizing"]
 async fn measure_the_cost_of_a_thousand_agents() -> Result<()> {
@@ -67,10 +54,7 @@ async fn measure_the_cost_of_a_thousand_agents() -> Result<()> {
     let store = TestStore::open(&server.url("postgres"), 3)?;
     store.migrate().await?;
     store.partitions_create(DAY).await?;
-    let mut agents = Vec::new();
-    for _ in 0..HOSTS {
-        agents.push(TestAgent::new(&store).await?);
-    }
+    let agents = TestAgent::many(&store, HOSTS).await?;
     store.sql("CHECKPOINT").await?;
     let (began, before) = (Instant::now(), wal(&store).await?);
     for seq in 1..=ROUNDS {
@@ -85,7 +69,7 @@ async fn measure_the_cost_of_a_thousand_agents() -> Result<()> {
     );
 
     let (began, before) = (Instant::now(), wal(&store).await?);
-    let hours = roll_up(&store).await?;
+    let hours = roll_up(&store).await? as f64;
     let (took, written) = (began.elapsed().as_secs_f64(), wal(&store).await? - before);
     println!(
         "rollup: {:.2} ms and {:.0} bytes of WAL for each host's hour ({hours} hours)",

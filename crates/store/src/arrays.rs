@@ -6,11 +6,11 @@ use crate::tx::Param;
 
 /// The parameters of such a statement.
 #[derive(Default)]
-pub(super) struct Arrays<'a>(Vec<(Box<dyn ToSql + Sync + Send + 'a>, Type)>);
+pub(crate) struct Arrays<'a>(Vec<(Box<dyn ToSql + Sync + Send + 'a>, Type)>);
 
 impl<'a> Arrays<'a> {
     /// Adds a column. `array` is the type of the array, not of its elements.
-    pub(super) fn column<R, T>(mut self, array: Type, rows: &[R], value: impl Fn(&R) -> T) -> Self
+    pub(crate) fn column<R, T>(mut self, array: Type, rows: &[R], value: impl Fn(&R) -> T) -> Self
     where
         T: ToSql + Sync + Send + 'a,
     {
@@ -19,7 +19,7 @@ impl<'a> Arrays<'a> {
         self
     }
 
-    pub(super) fn params(&self) -> Vec<Param<'_>> {
+    pub(crate) fn params(&self) -> Vec<Param<'_>> {
         let columns = self.0.iter();
         columns
             .map(|(column, array)| (column.as_ref() as _, array.clone()))
