@@ -15,7 +15,7 @@
 //!   written. This happens after a server restart: the pool cannot see that its idle
 //!   connections died, and the first use finds out.
 //! - If the connection is lost later, for example while COMMIT is under way, the outcome is
-//!   unknown. The error goes to the caller, who must be able to repeat the call safely.
+//!   unknown. The error goes to the caller, which must be able to repeat the call safely.
 //!   Watermarks, epochs and leases are designed for that.
 //!
 //! **Cancellation.** Dropping the future of a call, and a deadline, which drops it too, close

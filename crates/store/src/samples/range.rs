@@ -11,7 +11,7 @@ const NOT_KEPT: &str = "samples of its day are no longer kept";
 impl Range {
     /// The part of the range above the watermark `acked`. `None` if nothing is left, or if
     /// numbers between the watermark and the range are missing: storing such a range would
-    /// acknowledge numbers that nobody delivered.
+    /// acknowledge numbers that were never delivered.
     ///
     /// A range that starts exactly above the watermark, the usual case, is borrowed. Otherwise
     /// a gap that crosses the watermark loses its lower part.
