@@ -91,12 +91,12 @@ pub const VARIABLES: &[Variable] = &[
     Variable::unset(
         "INGEST_MAX_CONNECTIONS",
         "the file limit − 512",
-        "How many agents' connections are held at once",
+        "Maximum number of agents' connections",
     ),
     Variable::default(
         "INGEST_DB_POOL_SIZE",
         "16",
-        "How many PostgreSQL connections an instance holds at most",
+        "Maximum number of PostgreSQL connections of an instance",
     ),
     Variable::unset(
         "INGEST_LISTEN_DATABASE_URL",
@@ -107,7 +107,7 @@ pub const VARIABLES: &[Variable] = &[
     Variable::unset(
         "INGEST_WEB_ROLE",
         "none",
-        "An existing PostgreSQL role, the web application's, to be granted reading and the decision functions",
+        "An existing PostgreSQL role of the web application; it is granted read access and the decision functions",
     ),
     Variable::default(
         "INGEST_AUTO_MIGRATE",
@@ -128,7 +128,7 @@ pub const VARIABLES: &[Variable] = &[
     Variable::unset(
         "INGEST_NATS_CA",
         "the system's",
-        "Path to CA certificates, PEM format, that the NATS servers' must chain to",
+        "Path to CA certificates, PEM format; the NATS servers' certificates must chain to one of them",
     ),
     Variable::default(
         "INGEST_CONSUME",
@@ -143,7 +143,7 @@ pub const VARIABLES: &[Variable] = &[
     Variable::unset(
         "INGEST_AGENT_LATEST_VERSION",
         "none",
-        "The newest version of the agent, which agents are told of",
+        "The newest version of the agent, which the service announces to agents",
     ),
     Variable::default(
         "INGEST_METRICS_RETENTION",
