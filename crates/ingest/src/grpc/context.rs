@@ -43,7 +43,7 @@ pub struct Context {
     pub freshness: Arc<Freshness>,
     pub clock: DatabaseClock,
     pub pipeline: PipelineMetrics,
-    /// What agents are told about themselves.
+    /// What a Welcome announces to agents.
     pub agents: Agents,
     /// How long samples are kept: older ones are rejected.
     pub retention: Duration,

@@ -126,9 +126,9 @@ async fn a_steady_fleet_writes_samples_and_no_presence() -> Result<()> {
         "rollups_compute",
         "rollups_gather",
         "samples_append",
-        "samples_prepare",
+        "partitions_create",
         "sessions_displaced",
-        "sessions_standing",
+        "sessions_stored",
         "sessions_sweep",
         "watermarks",
     ];
