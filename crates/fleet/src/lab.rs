@@ -2,28 +2,32 @@
 //!
 //! Invariant: every process that is started here dies with this one, even if that is killed.
 
-pub mod binary;
-pub mod http;
-mod instance;
-
-use std::{net::SocketAddr, time::Duration};
+use std::{env, net::SocketAddr, time::Duration};
 
 use anyhow::Context;
-use svc_sandbox::{Identity, Postgres, PostgresOptions};
+use rustix::process::Signal;
+use svc_sandbox::{Postgres, PostgresOptions};
+use svc_testkit::{Environment, Program, ServiceBuilder, ServiceProcess};
 use tempfile::TempDir;
+use tokio::time::Instant;
 
-pub use self::instance::Instance;
-use crate::procfs::{self, ProcessUsage};
+use crate::{
+    plan::Plan,
+    procfs::{self, ProcessUsage},
+};
 
 const DATABASE: &str = "svc";
+const AGENTS_PER_INSTANCE: u32 = 18_000;
+const TOKEN_CREATE: &str =
+    "token create --auto-approve --label svc-fleet --expires-in 1d --output json --max-uses";
 
 #[derive(Debug)]
 pub struct Lab {
     // Fields are dropped in this order: the instances before the database that they use.
-    pub instances: Vec<Instance>,
+    pub instances: Vec<ServiceProcess>,
     pub postgres: Postgres,
-    folder: TempDir,
-    settings: Settings,
+    service: ServiceBuilder,
+    _folder: TempDir,
 }
 
 #[derive(Clone, Debug)]
@@ -51,15 +55,18 @@ impl Lab {
         let extension = "CREATE EXTENSION IF NOT EXISTS pg_stat_statements";
         postgres.psql(DATABASE, extension).await?;
         let folder = tempfile::tempdir()?;
-        Identity::server(&["localhost", "127.0.0.1"])?.write(folder.path(), "server")?;
+        let environment = Environment::with_files(folder.path(), &postgres.url(DATABASE))?;
+        let interval = format!("{}ms", settings.interval.as_millis());
         let mut lab = Lab {
             instances: Vec::new(),
             postgres,
-            folder,
-            settings,
+            service: ServiceBuilder::new(environment)
+                .set("INGEST_HEARTBEAT_INTERVAL", interval)
+                .set("INGEST_LOG", "warn"),
+            _folder: folder,
         };
-        // One after another: the first one migrates and creates the signing key.
-        for _ in 0..lab.settings.instances {
+        // One after another: the first one migrates.
+        for _ in 0..settings.instances {
             lab.add_instance().await?;
         }
         Ok(lab)
@@ -67,10 +74,18 @@ impl Lab {
 
     /// Starts one more instance.
     pub async fn add_instance(&mut self) -> anyhow::Result<()> {
-        let mut instance = Instance::start(self, self.instances.len(), None)?;
-        instance.wait_until_healthy().await?;
-        self.instances.push(instance);
+        self.instances.push(self.service.clone().start().await?);
         Ok(())
+    }
+
+    /// Stops an instance (SIGTERM), and starts it again on the same ports. Returns how long it took to exit.
+    pub async fn restart(&mut self, index: usize) -> anyhow::Result<Duration> {
+        let (instance, began) = (&mut self.instances[index], Instant::now());
+        instance.signal(Signal::TERM)?;
+        instance.ended().await?;
+        let took = began.elapsed();
+        *instance = self.service.clone().on_ports_of(instance).start().await?;
+        Ok(took)
     }
 
     pub fn targets(&self) -> Vec<SocketAddr> {
@@ -84,29 +99,18 @@ impl Lab {
         self.postgres.url(DATABASE)
     }
 
-    pub async fn psql(&self, sql: &str) -> anyhow::Result<String> {
-        self.postgres.psql(DATABASE, sql).await
-    }
-
     /// Runs a query whose result is one number.
     pub async fn number(&self, sql: &str) -> anyhow::Result<u64> {
-        let text = self.psql(sql).await?;
+        let text = self.postgres.psql(DATABASE, sql).await?;
         text.trim()
             .parse()
             .with_context(|| format!("{sql}: {text}"))
     }
 
-    /// Creates an auto-approving enrolment token.
-    pub async fn token(&self, uses: u32) -> anyhow::Result<String> {
-        binary::create_token(&self.database_url(), uses).await
-    }
-
-    /// Starts an instance that has ended again, on the same ports.
-    pub async fn restart(&mut self, index: usize) -> anyhow::Result<()> {
-        let ended = &self.instances[index];
-        let restarted = Instance::start(self, index, Some((ended.grpc, ended.http)))?;
-        self.instances[index] = restarted;
-        self.instances[index].wait_until_healthy().await
+    /// The plan of a fleet that connects to all instances, with a token for all its agents.
+    pub async fn plan(&self, agents: u32) -> anyhow::Result<Plan> {
+        let token = create_token(&self.database_url(), agents).await?;
+        Ok(Plan::local(agents, self.targets(), token))
     }
 
     /// How often agents have gone offline. Each time is one event.
@@ -137,6 +141,26 @@ impl Lab {
             statements: self.statements().await?,
         })
     }
+}
+
+/// How many instances a fleet needs.
+pub fn instances_for(agents: u32) -> usize {
+    agents.div_ceil(AGENTS_PER_INSTANCE).max(1) as usize
+}
+
+/// Creates an auto-approving enrolment token.
+pub async fn create_token(database_url: &str, uses: u32) -> anyhow::Result<String> {
+    let inherited = env::vars_os();
+    let inherited = inherited.filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+    let uses = uses.to_string();
+    let command = Program::named("svc-ingest")?
+        .arguments(TOKEN_CREATE.split(' ').chain([uses.as_str()]))
+        .environment(inherited)
+        .environment([("DATABASE_URL", database_url)]);
+    let done = command.run().await?;
+    let created = serde_json::from_str::<serde_json::Value>(&done.stdout).ok();
+    let token = created.and_then(|created| Some(created["token"].as_str()?.to_owned()));
+    token.with_context(|| format!("svc-ingest token create: {}", done.stderr))
 }
 
 fn postgres_options(durable: bool) -> PostgresOptions {

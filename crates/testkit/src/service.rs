@@ -22,7 +22,7 @@ pub struct ServiceBuilder {
 }
 
 impl ServiceBuilder {
-    pub(crate) fn new(environment: Environment) -> Self {
+    pub fn new(environment: Environment) -> Self {
         Self {
             environment,
             arguments: Vec::new(),

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{note, sizes::Sizes};
 use crate::{
-    fleet::{Fleet, Outcome, Totals},
+    fleet::{Fleet, Totals},
     lab::{Lab, ResourceUsage, Settings},
     plan::Plan,
     procfs,
@@ -42,7 +42,7 @@ pub struct ClimbResult {
 }
 
 /// The cost with a given number of agents.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Step {
     pub agents: u32,
     pub instances: usize,
@@ -128,11 +128,8 @@ impl Climb {
         let plan = Plan {
             first: self.agents(),
             ramp: self.ramp,
-            ..Plan::local(
-                self.step,
-                newest.into_iter().collect(),
-                self.lab.token(self.step).await?,
-            )
+            targets: newest.into_iter().collect(),
+            ..self.lab.plan(self.step).await?
         };
         self.fleets.push(Fleet::start(plan, 1)?);
         for fleet in &self.fleets {
@@ -190,16 +187,12 @@ impl Climb {
         for fleet in &self.fleets {
             fleet.settle(TIMEOUT).await?;
         }
-        let mut all: Option<Outcome> = None;
+        let mut balances = Vec::new();
         for fleet in self.fleets {
-            let outcome = fleet.finish().await?;
-            match &mut all {
-                Some(all) => all.balances.extend(outcome.balances),
-                None => all = Some(outcome),
-            }
+            balances.extend(fleet.finish().await?.balances);
         }
-        let all = all.ok_or_else(|| anyhow::anyhow!("no agent connected"))?;
-        AuditReport::of(&all.balances, Some(&self.lab.database_url()), agents).await
+        anyhow::ensure!(!balances.is_empty(), "no agent connected");
+        AuditReport::of(&balances, Some(&self.lab.database_url()), agents).await
     }
 }
 
@@ -210,15 +203,8 @@ mod tests {
     fn step(agents: u32, available_mib: u64) -> Step {
         Step {
             agents,
-            instances: 1,
-            per_second: 0.0,
-            service_cores: 0.0,
-            postgres_cores: 0.0,
-            fleet_cores: 0.0,
-            p99_ms: 0.0,
-            service_mib: 0,
-            fleet_mib: 0,
             available_mib,
+            ..Step::default()
         }
     }
 

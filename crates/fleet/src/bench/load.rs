@@ -68,48 +68,25 @@ struct Reading {
     fleet: Totals,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub struct LoadOptions {
-    pub agents: u32,
-    pub interval: Duration,
-    pub ramp: Duration,
-    pub closed_loop: bool,
-    pub spread: bool,
-}
-
 impl Load {
     /// Registers the agents, restarts the system, and connects the agents.
     ///
     /// After the restart the processes have not seen any agent. So their memory is a clean base, and the
     /// measurement is about agents that reconnect, which is what agents do except for their first minute.
-    pub async fn start(mut system: System, options: LoadOptions) -> anyhow::Result<Load> {
+    pub async fn start(mut system: System, plan: Plan) -> anyhow::Result<Load> {
         let state = tempfile::tempdir()?;
-        let token = system.token(options.agents).await?;
-        let enrolling = Plan {
-            spread: options.spread,
-            interval: Some(options.interval),
-            ramp: options.ramp,
-            closed_loop: options.closed_loop,
+        let (agents, limit) = (plan.agents, plan.ramp + TIMEOUT);
+        let plan = Plan {
             state: Some(state.path().to_owned()),
-            task: Task::Enrol,
-            ..Plan::local(options.agents, system.targets(), token)
+            ..plan
         };
-        enrol(enrolling.clone()).await?;
+        enrol(plan.clone()).await?;
         system.restart().await?;
         sleep(SETTLE_TIME).await;
         let base_kib = system.usage().await?.services.rss_kib;
-        let fleet = Fleet::start(
-            Plan {
-                task: Task::Report,
-                ..enrolling
-            },
-            0,
-        )?;
-        let took = fleet.all_connected(options.ramp + TIMEOUT).await?;
-        note(&format!(
-            "{} agents connected after {took:.1?}",
-            options.agents
-        ));
+        let fleet = Fleet::start(plan, 0)?;
+        let took = fleet.all_connected(limit).await?;
+        note(&format!("{agents} agents connected after {took:.1?}"));
         sleep(SETTLE_TIME).await;
         Ok(Load {
             system,
@@ -193,12 +170,12 @@ impl Load {
     }
 }
 
-/// Registers all agents of a plan. Returns how long that took.
-pub async fn enrol(plan: Plan) -> anyhow::Result<Duration> {
+/// Registers all agents of a plan. Returns how long that took, and the fleet's statistics.
+pub async fn enrol(plan: Plan) -> anyhow::Result<(Duration, Totals)> {
     let (agents, limit) = (u64::from(plan.agents), plan.ramp + TIMEOUT);
-    let fleet = Fleet::start(plan, 0)?;
+    let task = Task::Enrol;
+    let fleet = Fleet::start(Plan { task, ..plan }, 0)?;
     let all = |totals: &Totals| totals.counts.registered >= agents;
     let took = fleet.until("all agents are registered", limit, all).await?;
-    fleet.finish().await?;
-    Ok(took)
+    Ok((took, fleet.finish().await?.totals))
 }

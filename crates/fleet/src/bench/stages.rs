@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use rustix::process::Signal;
 use svc_proto::contract::limits::REPORT_INTERVAL;
+use svc_testkit::transactions;
 use tokio::time::{Instant, sleep};
 
 use super::{
     Stage, climb,
-    load::{HeartbeatCost, Load, LoadOptions},
+    load::{self, HeartbeatCost, Load},
     note,
     results::{Enrol, Fifty, Handshake, Kill, Memory, Pace, Results, Rss, Saturate, Storm},
     sizes::{LOW_RATE, Sizes, interval},
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     fleet::{Fleet, Totals},
-    lab::{Lab, http},
+    lab::{Lab, instances_for},
     plan::{Plan, Task},
     run::report::Quantiles,
 };
@@ -29,7 +29,6 @@ const FASTEST: Duration = REPORT_INTERVAL;
 const IDLE: Duration = Duration::from_mins(55);
 const TIMEOUT: Duration = Duration::from_secs(300);
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-const AGENTS_PER_INSTANCE: u32 = 18_000;
 /// More registrations per second than the service can do, without all agents arriving at once.
 const ENROL_ARRIVALS: f64 = 1_000.0;
 /// The default of INGEST_DB_POOL_SIZE, plus the connection that listens for notifications.
@@ -60,14 +59,14 @@ async fn load(
     each: Duration,
     sizes: &Sizes,
 ) -> anyhow::Result<Load> {
-    let options = LoadOptions {
-        agents,
-        interval: each,
+    let system = System::start(kind).await?;
+    let plan = Plan {
+        interval: Some(each),
         ramp: sizes.ramp(agents),
         closed_loop: each == FASTEST || each == IDLE,
-        spread: true,
+        ..system.plan(agents).await?
     };
-    Load::start(System::start(kind).await?, options).await
+    Load::start(system, plan).await
 }
 
 async fn rss(sizes: &Sizes) -> anyhow::Result<Vec<Rss>> {
@@ -131,17 +130,9 @@ async fn pace(sizes: &Sizes) -> anyhow::Result<Pace> {
 
 /// The mean number of heartbeats per transaction, by the service's own metrics.
 async fn batch_size(lab: &Lab) -> anyhow::Result<u64> {
-    let (_, page) = http::get(lab.instances[0].http, "/metrics").await?;
-    let line = |line: &&str| {
-        line.starts_with("svc_ingest_database_transactions_total")
-            && line.contains("name=\"samples_append\"")
-            && line.contains("outcome=\"ok\"")
-    };
-    let line = page
-        .lines()
-        .find(line)
-        .context("the metrics have no count of batches")?;
-    let batches: f64 = line.rsplit(' ').next().unwrap_or_default().parse()?;
+    let counts = transactions(&[lab.instances[0].http]).await?;
+    let batches = counts.get("samples_append");
+    let batches = *batches.context("the metrics have no count of batches")? as f64;
     let stored = lab
         .number("SELECT sum(stored_count) FROM agent_state")
         .await?;
@@ -150,8 +141,8 @@ async fn batch_size(lab: &Lab) -> anyhow::Result<u64> {
 
 /// Idle instances would add to the CPU time of PostgreSQL.
 async fn stop_instances(lab: &mut Lab) -> anyhow::Result<()> {
-    for mut instance in lab.instances.drain(..) {
-        instance.stop(Signal::TERM).await?;
+    for instance in lab.instances.drain(..) {
+        instance.stop().await?;
     }
     Ok(())
 }
@@ -183,17 +174,11 @@ async fn enrol(sizes: &Sizes) -> anyhow::Result<Enrol> {
     let agents = sizes.enrol_agents;
     let plan = Plan {
         ramp: interval(agents, ENROL_ARRIVALS),
-        task: Task::Enrol,
-        ..Plan::local(agents, system.targets(), system.token(agents).await?)
+        ..system.plan(agents).await?
     };
     let before = system.usage().await?;
-    let fleet = Fleet::start(plan, 0)?;
-    let all = |totals: &Totals| totals.counts.registered >= u64::from(agents);
-    let took = fleet
-        .until("all agents are registered", TIMEOUT, all)
-        .await?;
+    let (took, totals) = load::enrol(plan).await?;
     let after = system.usage().await?;
-    let totals = fleet.finish().await?.totals;
     let each = |us: u64| us as f64 / f64::from(agents);
     Ok(Enrol {
         agents,
@@ -208,7 +193,7 @@ async fn handshake(sizes: &Sizes) -> anyhow::Result<Handshake> {
     let system = System::start(SERVICE).await?;
     let plan = Plan {
         task: Task::Handshake,
-        ..Plan::local(sizes.handshakers, system.targets(), String::new())
+        ..system.plan(sizes.handshakers).await?
     };
     let fleet = Fleet::start(plan, 0)?;
     let started = |totals: &Totals| totals.counts.handshakes > 0;
@@ -254,18 +239,17 @@ async fn storm(sizes: &Sizes) -> anyhow::Result<Storm> {
 /// All agents connect to the first of two instances, which is then killed.
 async fn kill(sizes: &Sizes) -> anyhow::Result<Kill> {
     let agents = sizes.kill_agents;
-    let options = LoadOptions {
-        agents,
-        interval: Duration::from_secs(30),
-        ramp: sizes.ramp(agents),
-        closed_loop: false,
-        spread: false,
-    };
     let system = System::start(SystemKind::Service { instances: 2 }).await?;
-    let mut load = Load::start(system, options).await?;
+    let plan = Plan {
+        interval: Some(Duration::from_secs(30)),
+        ramp: sizes.ramp(agents),
+        spread: false,
+        ..system.plan(agents).await?
+    };
+    let mut load = Load::start(system, plan).await?;
     load.fleet.open_window();
     let lab = load.system.lab()?;
-    lab.instances.remove(0).stop(Signal::KILL).await?;
+    lab.instances.remove(0).kill().await?;
     let mark = load.fleet.mark()?;
     let (url, began) = (lab.database_url(), Instant::now());
     let most_connections = most_connections(&url, load.fleet.all_back(mark, TIMEOUT)).await?;
@@ -308,7 +292,7 @@ async fn growth(sizes: &Sizes) -> anyhow::Result<Vec<HeartbeatCost>> {
 
 async fn fifty(sizes: &Sizes) -> anyhow::Result<Fifty> {
     let agents = sizes.fifty_agents;
-    let instances = agents.div_ceil(AGENTS_PER_INSTANCE).max(1) as usize;
+    let instances = instances_for(agents);
     let kind = SystemKind::Service { instances };
     let mut load = load(kind, agents, Duration::from_secs(30), sizes).await?;
     let cost = load.measure(sizes.fifty_time).await?;

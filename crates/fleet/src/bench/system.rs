@@ -2,22 +2,20 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    process::{Child, Stdio},
     time::Duration,
 };
 
-use anyhow::Context;
-use rustix::process::Signal;
-use svc_sandbox::{Identity, dying_with_us, free_port, spawn};
+use svc_sandbox::{Identity, free_port};
+use svc_testkit::{Process, Program, eventually};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
 use crate::{
     lab::{Lab, ResourceUsage, Settings},
+    plan::Plan,
     procfs,
 };
 
-const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// The bench sets the interval of the agents itself. The service's interval only must be long enough that it
 /// never declares an agent silent.
 const INTERVAL: Duration = Duration::from_hours(1);
@@ -49,17 +47,11 @@ impl System {
         }
     }
 
-    pub fn targets(&self) -> Vec<SocketAddr> {
+    /// The plan of a fleet that connects to it.
+    pub async fn plan(&self, agents: u32) -> anyhow::Result<Plan> {
         match self {
-            System::Service(lab) => lab.targets(),
-            System::Echo(echo) => vec![echo.address],
-        }
-    }
-
-    pub async fn token(&self, uses: u32) -> anyhow::Result<String> {
-        match self {
-            System::Service(lab) => lab.token(uses).await,
-            System::Echo(_) => Ok(String::new()),
+            System::Service(lab) => lab.plan(agents).await,
+            System::Echo(echo) => Ok(Plan::local(agents, vec![echo.address], String::new())),
         }
     }
 
@@ -67,13 +59,12 @@ impl System {
     pub async fn restart(&mut self) -> anyhow::Result<()> {
         match self {
             System::Echo(echo) => {
-                echo.stop();
-                echo.child = launch(&echo.folder, echo.address)?;
+                echo.process.kill().await?;
+                echo.process = echo.program.start()?;
                 echo.wait_until_listening().await
             }
             System::Service(lab) => {
                 for index in 0..lab.instances.len() {
-                    lab.instances[index].stop(Signal::TERM).await?;
                     lab.restart(index).await?;
                 }
                 Ok(())
@@ -85,7 +76,7 @@ impl System {
         match self {
             System::Service(lab) => lab.usage().await,
             System::Echo(echo) => Ok(ResourceUsage {
-                services: procfs::usage(echo.child.id())?,
+                services: procfs::usage(echo.process.pid())?,
                 ..ResourceUsage::default()
             }),
         }
@@ -111,50 +102,37 @@ impl System {
 #[derive(Debug)]
 pub struct EchoServer {
     address: SocketAddr,
-    child: Child,
-    folder: TempDir,
+    program: Program,
+    process: Process,
+    _folder: TempDir,
 }
 
 impl EchoServer {
     async fn start() -> anyhow::Result<EchoServer> {
         let folder = tempfile::tempdir()?;
-        Identity::server(&["localhost", "127.0.0.1"])?.write(folder.path(), "server")?;
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
-        let child = launch(&folder, address)?;
+        let identity = Identity::server(&["localhost", "127.0.0.1"])?;
+        let (certificate, key) = identity.write(folder.path(), "server")?;
+        let port = free_port()?;
+        let program = Program::named("svc-fleet")?.arguments([
+            "bare-echo".to_owned(),
+            format!("--port={port}"),
+            format!("--cert={}", certificate.display()),
+            format!("--key={}", key.display()),
+        ]);
         let echo = EchoServer {
-            address,
-            child,
-            folder,
+            address: (Ipv4Addr::LOCALHOST, port).into(),
+            process: program.start()?,
+            program,
+            _folder: folder,
         };
         echo.wait_until_listening().await?;
         Ok(echo)
     }
 
     async fn wait_until_listening(&self) -> anyhow::Result<()> {
-        svc_sandbox::eventually("the echo server listens", START_TIMEOUT, async || {
+        eventually("the echo server listens", async || {
             TcpStream::connect(self.address).await.is_ok()
         })
         .await
     }
-
-    fn stop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Drop for EchoServer {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
-fn launch(folder: &TempDir, address: SocketAddr) -> anyhow::Result<Child> {
-    let own = std::env::current_exe().context("the path of this program")?;
-    let mut command = dying_with_us(&own);
-    command.args(["bare-echo", "--port", &address.port().to_string()]);
-    command.arg("--cert").arg(folder.path().join("server.crt"));
-    command.arg("--key").arg(folder.path().join("server.key"));
-    command.stdout(Stdio::null());
-    spawn(command)
 }

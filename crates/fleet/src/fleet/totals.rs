@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crate::stats::{Counts, Latencies, LatencyHistogram};
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Totals {
     pub counts: Counts,
     pub errors: BTreeMap<String, u64>,

@@ -4,8 +4,7 @@ use std::net::SocketAddr;
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
-
-use crate::lab::http;
+use svc_testkit::metric;
 
 /// The sums of all instances.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -28,22 +27,18 @@ impl Scrape {
     pub async fn of(addresses: &[SocketAddr]) -> anyhow::Result<Scrape> {
         let mut sum = Scrape::default();
         for address in addresses {
-            let page = http::get(*address, "/metrics").await;
-            let (_, page) = page.with_context(|| format!("the metrics of {address}"))?;
-            sum.add(&page);
+            sum.add(*address)
+                .await
+                .with_context(|| format!("the metrics of {address}"))?;
         }
         Ok(sum)
     }
 
-    fn add(&mut self, page: &str) {
-        for (name, value) in page.lines().filter_map(sample) {
-            match name {
-                "process_cpu_seconds_total" => self.cpu_seconds += value,
-                "process_resident_memory_bytes" => self.resident_bytes += value,
-                "svc_ingest_database_transactions_total" => self.transactions += value,
-                _ => {}
-            }
-        }
+    async fn add(&mut self, address: SocketAddr) -> anyhow::Result<()> {
+        self.cpu_seconds += metric(address, "process_cpu_seconds_total").await?;
+        self.resident_bytes += metric(address, "process_resident_memory_bytes").await?;
+        self.transactions += metric(address, "database_transactions_total").await?;
+        Ok(())
     }
 
     pub fn cost_until(&self, after: &Scrape, reports: u64, agents: u32) -> ServiceCost {
@@ -57,27 +52,18 @@ impl Scrape {
     }
 }
 
-/// A metric's name without its labels, and its value.
-fn sample(line: &str) -> Option<(&str, f64)> {
-    let (name, value) = line.rsplit_once(' ')?;
-    let name = name.split('{').next()?;
-    Some((name, value.parse().ok()?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn metrics_are_summed_over_labels_and_instances() {
-        let page = "# TYPE process_cpu_seconds counter\nprocess_cpu_seconds_total 1.5\n\
-            process_resident_memory_bytes 2048\n\
-            svc_ingest_database_transactions_total{name=\"a b\",outcome=\"ok\"} 3\n\
-            svc_ingest_database_transactions_total{name=\"c\",outcome=\"ok\"} 4\n# EOF\n";
-        let mut scrape = Scrape::default();
-        scrape.add(page);
-        scrape.add(page);
-        let cost = Scrape::default().cost_until(&scrape, 10, 2);
+    fn the_cost_is_per_report_and_per_agent() {
+        let after = Scrape {
+            cpu_seconds: 3.0,
+            resident_bytes: 4096.0,
+            transactions: 14.0,
+        };
+        let cost = Scrape::default().cost_until(&after, 10, 2);
         assert_eq!(cost.cpu_us_per_report, 300_000.0);
         assert_eq!(cost.kib_per_agent, 2.0);
         assert_eq!(cost.transactions_per_report, 1.4);

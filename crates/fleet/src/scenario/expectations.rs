@@ -46,7 +46,7 @@ pub struct Expectations {
 }
 
 /// What happened while a scenario ran.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Observations {
     pub agents: u64,
     pub connected: Duration,

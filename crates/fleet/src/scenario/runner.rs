@@ -6,7 +6,6 @@ use std::{
 };
 
 use anyhow::Context;
-use rustix::process::Signal;
 use svc_testkit::AuditReport;
 use tokio::time::sleep;
 
@@ -16,11 +15,10 @@ use super::{
 };
 use crate::{
     fleet::{Fleet, Totals, format_time},
-    lab::{Lab, Settings},
+    lab::{self, Lab, Settings},
     plan::{Away, Plan},
 };
 
-const AGENTS_PER_INSTANCE: u32 = 18_000;
 /// Longer than any step may take. The scenario's own limits are checked at its end.
 const STEP_TIMEOUT: Duration = Duration::from_secs(300);
 /// Acknowledgements of commits from before the fault may still arrive for this long, and workers send their
@@ -31,21 +29,22 @@ struct Runner<'a> {
     scenario: &'a Scenario,
     lab: Lab,
     fleet: Fleet,
-    slowest_back: Duration,
-    slowest_exit: Duration,
-    acked_while_down: u64,
-    copies: u64,
+    observed: Observations,
     statements_before: u64,
 }
 
 pub async fn run(scenario: &Scenario) -> anyhow::Result<Vec<Check>> {
     let lab = Lab::start(Settings {
-        instances: instances(scenario),
+        instances: lab::instances_for(scenario.agents).max(scenario.instances as usize),
         interval: scenario.interval,
         durable: false,
     })
     .await?;
-    let plan = plan(scenario, &lab).await?;
+    let plan = Plan {
+        ramp: scenario.ramp,
+        skew: scenario.skew,
+        ..lab.plan(scenario.agents).await?
+    };
     let fleet = Fleet::start(plan, 0)?;
     let connected = fleet.all_connected(scenario.ramp + STEP_TIMEOUT).await?;
     note(&format!(
@@ -53,18 +52,17 @@ pub async fn run(scenario: &Scenario) -> anyhow::Result<Vec<Check>> {
         scenario.agents,
         format_time(connected)
     ));
-    let connected = connected.saturating_sub(scenario.ramp);
     fleet.open_window();
-    let statements_before = lab.statements().await?;
     let mut runner = Runner {
         scenario,
+        statements_before: lab.statements().await?,
         lab,
+        observed: Observations {
+            agents: fleet.agents(),
+            connected: connected.saturating_sub(scenario.ramp),
+            ..Observations::default()
+        },
         fleet,
-        slowest_back: Duration::ZERO,
-        slowest_exit: Duration::ZERO,
-        acked_while_down: 0,
-        copies: 0,
-        statements_before,
     };
     for step in &scenario.steps {
         runner
@@ -72,21 +70,7 @@ pub async fn run(scenario: &Scenario) -> anyhow::Result<Vec<Check>> {
             .await
             .with_context(|| format!("{step:?}"))?;
     }
-    runner.finish(connected).await
-}
-
-fn instances(scenario: &Scenario) -> usize {
-    let needed = scenario.agents.div_ceil(AGENTS_PER_INSTANCE);
-    scenario.instances.max(needed) as usize
-}
-
-async fn plan(scenario: &Scenario, lab: &Lab) -> anyhow::Result<Plan> {
-    let token = lab.token(scenario.agents).await?;
-    Ok(Plan {
-        ramp: scenario.ramp,
-        skew: scenario.skew,
-        ..Plan::local(scenario.agents, lab.targets(), token)
-    })
+    runner.finish().await
 }
 
 impl Runner<'_> {
@@ -116,22 +100,20 @@ impl Runner<'_> {
             "all back and acknowledged after {}",
             format_time(took)
         ));
-        self.slowest_back = self.slowest_back.max(took);
+        self.observed.slowest_back = self.observed.slowest_back.max(took);
         Ok(())
     }
 
     async fn kill(&mut self, instance: usize) -> anyhow::Result<()> {
-        let instance = self.lab.instances.get_mut(instance);
-        let instance = instance.context("no such instance")?;
-        instance.stop(Signal::KILL).await.map(drop)
+        let instance = self.lab.instances.get(instance);
+        instance.context("no such instance")?.kill().await
     }
 
     /// The next instance is restarted when the one before is healthy and all agents are back.
     async fn rolling_restart(&mut self) -> anyhow::Result<()> {
         for index in 0..self.lab.instances.len() {
-            let took = self.lab.instances[index].stop(Signal::TERM).await?;
-            self.slowest_exit = self.slowest_exit.max(took);
-            self.lab.restart(index).await?;
+            let took = self.lab.restart(index).await?;
+            self.observed.slowest_exit = self.observed.slowest_exit.max(took);
             self.all_back().await?;
         }
         Ok(())
@@ -153,7 +135,7 @@ impl Runner<'_> {
         sleep(ACK_DELAY.min(time)).await;
         let before = self.fleet.totals().counts.acked;
         sleep(time.saturating_sub(ACK_DELAY)).await;
-        self.acked_while_down += self.fleet.totals().counts.acked - before;
+        self.observed.acked_while_down += self.fleet.totals().counts.acked - before;
     }
 
     async fn churn(&mut self, stay: Duration, time: Duration) -> anyhow::Result<()> {
@@ -166,7 +148,7 @@ impl Runner<'_> {
     async fn copy(&mut self, share: f64) -> anyhow::Result<()> {
         let copies = (f64::from(self.scenario.agents) * share).ceil() as u64;
         self.fleet.order(|orders| orders.copies = share)?;
-        self.copies += copies;
+        self.observed.copies += copies;
         let answered = |totals: &Totals| {
             let errors = totals.errors.iter();
             let errors = errors.filter(|(reason, _)| reason.starts_with("copy:"));
@@ -188,29 +170,20 @@ impl Runner<'_> {
         self.fleet.order(|orders| orders.away = None)
     }
 
-    async fn finish(self, connected: Duration) -> anyhow::Result<Vec<Check>> {
+    async fn finish(self) -> anyhow::Result<Vec<Check>> {
         self.fleet.settle(STEP_TIMEOUT).await?;
         let offline = self.lab.times_offline().await?;
-        let statements = self
-            .lab
-            .statements()
-            .await?
-            .saturating_sub(self.statements_before);
-        let agents = self.fleet.agents();
+        let statements = self.lab.statements().await?;
         let outcome = self.fleet.finish().await?;
         let url = self.lab.database_url();
+        let agents = self.observed.agents;
         let books = AuditReport::of(&outcome.balances, Some(&url), agents).await?;
         Ok(self.scenario.expectations.checks(&Observations {
-            agents,
-            connected,
-            slowest_back: self.slowest_back,
-            slowest_exit: self.slowest_exit,
-            acked_while_down: self.acked_while_down,
-            copies: self.copies,
             offline,
-            statements,
+            statements: statements.saturating_sub(self.statements_before),
             totals: outcome.totals,
             books,
+            ..self.observed
         }))
     }
 }
