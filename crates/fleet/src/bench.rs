@@ -116,7 +116,7 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<bool> {
     let thresholds = thresholds::check(&results);
     writeln!(stdout(), "{}", render::text(&results, &thresholds))?;
     writeln!(stdout(), "stored in {}", path.display())?;
-    Ok(!failed && thresholds.iter().all(|threshold| threshold.met))
+    Ok(!failed && thresholds.iter().all(|threshold| threshold.met()))
 }
 
 /// A stage that fails or takes too long does not prevent the others.

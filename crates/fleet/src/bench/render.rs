@@ -3,11 +3,7 @@
 //! Every figure between the markers of the document comes from the stored results. Stages that did not run
 //! leave nothing there.
 
-use std::{
-    fmt::Write,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fmt::Write, fs, path::PathBuf};
 
 use anyhow::Context;
 
@@ -39,14 +35,11 @@ pub fn render(args: &RenderArgs) -> anyhow::Result<()> {
         "these results are of a debug build or of divided fleets: run `make bench`"
     );
     let text = text(&results, &thresholds::check(&results));
-    let document = replaced(&read(&args.into), &text)?;
+    // A missing document starts with the markers only.
+    let document = fs::read_to_string(&args.into)
+        .unwrap_or_else(|_| format!("# Benchmarks\n\n{BEGIN}\n{END}\n"));
+    let document = replaced(&document, &text)?;
     fs::write(&args.into, document).with_context(|| args.into.display().to_string())
-}
-
-/// A missing document starts with the markers only.
-fn read(path: &Path) -> String {
-    let text = fs::read_to_string(path);
-    text.unwrap_or_else(|_| format!("# Benchmarks\n\n{BEGIN}\n{END}\n"))
 }
 
 fn replaced(document: &str, text: &str) -> anyhow::Result<String> {
@@ -67,7 +60,7 @@ pub fn text(results: &Results, thresholds: &[Threshold]) -> String {
     let mut out = format!(
         "{kind} of {} on {}.\n",
         results.at.strftime("%Y-%m-%d"),
-        thresholds::machine(&results.machine)
+        results.machine
     );
     let parts = [
         thresholds_table(thresholds),
@@ -87,7 +80,7 @@ pub fn text(results: &Results, thresholds: &[Threshold]) -> String {
 fn thresholds_table(thresholds: &[Threshold]) -> String {
     let rows = thresholds.iter().map(|threshold| {
         let sign = if threshold.at_least { "≥" } else { "≤" };
-        let met = if threshold.met { "met" } else { "**missed**" };
+        let met = if threshold.met() { "met" } else { "**missed**" };
         format!(
             "| {} | {:.2} | {sign} {:.2} | {met} |",
             threshold.name, threshold.measured, threshold.required
