@@ -151,15 +151,11 @@ impl Fleet {
     /// Stops taking samples, and waits until all samples are acknowledged.
     ///
     /// Workers send updates only twice a second. An update from before the order could show zero open
-    /// samples just before the last one is taken. So the order also sets a mark, and only updates that
+    /// samples just before the last one is taken. So a mark follows the order, and only updates that
     /// carry it count.
     pub async fn settle(&self, limit: Duration) -> anyhow::Result<Duration> {
-        let mut mark = 0;
-        self.order(|orders| {
-            orders.quiet = true;
-            orders.mark += 1;
-            mark = orders.mark;
-        })?;
+        self.order(|orders| orders.quiet = true)?;
+        let mark = self.mark()?;
         let settled = |totals: &Totals| totals.counts.mark >= mark && totals.counts.open() == 0;
         self.until("all samples are acknowledged", limit, settled)
             .await

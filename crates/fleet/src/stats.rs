@@ -1,12 +1,11 @@
 //! What a fleet counts: totals, errors by reason, and latencies.
 //!
 //! A worker counts in one [`Stats`] and sends an update to its parent twice a second. Counts are sent as
-//! totals. Latencies are sent as the pairs (microseconds,
-//! count) that were recorded since the last update; both sides use the same buckets, so merging the
-//! updates of all workers gives the same histogram as recording everything in one place. (Quantiles
-//! could not be merged: the p99 of two p99s is not the p99 of the whole.)
+//! totals, latencies as the pairs (microseconds, count) that were recorded since the last update. Both
+//! sides use the same buckets, so merging the updates of all workers gives the same histogram as recording
+//! everything in one place. (Quantiles could not be merged: the p99 of two p99s is not the p99 of the whole.)
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, mem, time::Duration};
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -42,10 +41,15 @@ pub struct Counts {
     pub handshakes: u64,
 }
 
-#[derive(Clone, Debug)]
+/// On the wire it is the recorded latencies.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(from = "Recorded", into = "Recorded")]
 pub struct LatencyHistogram(Histogram<u64>);
 
-#[derive(Clone, Debug, Default)]
+/// (microseconds, count)
+type Recorded = Vec<(u64, u64)>;
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Latencies {
     /// From the first sending of a sample to its acknowledgement.
     pub ack: LatencyHistogram,
@@ -57,25 +61,17 @@ pub struct Latencies {
     pub absence: LatencyHistogram,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Stats {
     pub counts: Counts,
     pub latencies: Latencies,
     pub errors: BTreeMap<String, u64>,
 }
 
-/// Recorded latencies as (microseconds, count).
-pub type Recorded = Vec<(u64, u64)>;
-
 /// What a worker sends to its parent.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct StatsUpdate {
-    pub counts: Counts,
-    pub errors: BTreeMap<String, u64>,
-    pub ack: Recorded,
-    pub enrol: Recorded,
-    pub connect: Recorded,
-    pub absence: Recorded,
+    pub stats: Stats,
     /// Of the worker process; memory without what it used before its first agent.
     pub cpu_us: u64,
     pub rss_kib: u64,
@@ -101,19 +97,24 @@ impl LatencyHistogram {
     pub fn max(&self) -> Duration {
         Duration::from_micros(self.0.max())
     }
+}
 
-    fn add(&mut self, recorded: &Recorded) {
+impl From<Recorded> for LatencyHistogram {
+    fn from(recorded: Recorded) -> LatencyHistogram {
+        let mut histogram = LatencyHistogram::default();
         for (us, count) in recorded {
-            self.0.saturating_record_n(*us, *count);
+            histogram.0.saturating_record_n(us, count);
         }
+        histogram
     }
+}
 
-    fn take(&mut self) -> Recorded {
-        let recorded = self.0.iter_recorded();
-        let recorded = recorded.map(|step| (step.value_iterated_to(), step.count_at_value()));
-        let recorded = recorded.collect();
-        self.0.reset();
-        recorded
+impl From<LatencyHistogram> for Recorded {
+    fn from(histogram: LatencyHistogram) -> Recorded {
+        let steps = histogram.0.iter_recorded();
+        steps
+            .map(|step| (step.value_iterated_to(), step.count_at_value()))
+            .collect()
     }
 }
 
@@ -125,11 +126,11 @@ impl Default for LatencyHistogram {
 }
 
 impl Latencies {
-    pub fn add(&mut self, update: &StatsUpdate) {
-        self.ack.add(&update.ack);
-        self.enrol.add(&update.enrol);
-        self.connect.add(&update.connect);
-        self.absence.add(&update.absence);
+    pub fn add(&mut self, other: &Latencies) {
+        self.ack.0 += &other.ack.0;
+        self.enrol.0 += &other.enrol.0;
+        self.connect.0 += &other.connect.0;
+        self.absence.0 += &other.absence.0;
     }
 }
 
@@ -143,12 +144,11 @@ impl Stats {
     /// The next update for the parent. It empties the histograms.
     pub fn take_update(&mut self, cpu_us: u64, rss_kib: u64) -> StatsUpdate {
         StatsUpdate {
-            counts: self.counts.clone(),
-            errors: self.errors.clone(),
-            ack: self.latencies.ack.take(),
-            enrol: self.latencies.enrol.take(),
-            connect: self.latencies.connect.take(),
-            absence: self.latencies.absence.take(),
+            stats: Stats {
+                counts: self.counts.clone(),
+                latencies: mem::take(&mut self.latencies),
+                errors: self.errors.clone(),
+            },
             cpu_us,
             rss_kib,
         }
@@ -200,13 +200,14 @@ mod tests {
         for us in [10, 20, 20, 30_000, 2_000_000] {
             stats.latencies.ack.record(us);
         }
-        let update = stats.take_update(0, 0);
+        let sent = serde_json::to_string(&stats.take_update(0, 0)).unwrap();
+        let update: StatsUpdate = serde_json::from_str(&sent).unwrap();
         let mut merged = Latencies::default();
-        merged.add(&update);
+        merged.add(&update.stats.latencies);
         assert_eq!(merged.ack.count(), 5);
         assert_eq!(merged.ack.quantile(0.5), Duration::from_micros(20));
         assert!(merged.ack.max() >= Duration::from_secs(2));
-        assert_eq!(stats.take_update(0, 0).ack, [], "sent twice");
+        assert_eq!(stats.latencies.ack.count(), 0, "sent twice");
     }
 
     #[test]

@@ -89,8 +89,8 @@ impl Collected {
     fn receive(&mut self, index: usize, message: WorkerMessage) {
         match message {
             WorkerMessage::Stats(update) => {
-                self.latencies.add(&update);
-                self.window.add(&update);
+                self.latencies.add(&update.stats.latencies);
+                self.window.add(&update.stats.latencies);
                 self.latest[index] = *update;
             }
             WorkerMessage::Balance(balance) => self.balances.push(balance),
@@ -129,11 +129,12 @@ impl Collected {
 
     pub fn totals(&self, age: Duration) -> Totals {
         let mut errors = BTreeMap::new();
-        for (reason, count) in self.latest.iter().flat_map(|update| &update.errors) {
+        let stats = self.latest.iter().map(|update| &update.stats);
+        for (reason, count) in stats.clone().flat_map(|stats| &stats.errors) {
             *errors.entry(reason.clone()).or_default() += count;
         }
         Totals {
-            counts: Counts::sum(self.latest.iter().map(|update| &update.counts)),
+            counts: Counts::sum(stats.map(|stats| &stats.counts)),
             errors,
             latencies: self.latencies.clone(),
             window: self.window.clone(),
