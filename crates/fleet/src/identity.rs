@@ -7,6 +7,7 @@
 
 use std::{fmt, sync::Arc};
 
+use anyhow::Context;
 use aws_lc_rs::{
     digest::{SHA256, digest},
     signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair},
@@ -30,16 +31,6 @@ const KEY_TRIES: u8 = 4;
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Seed([u8; 32]);
 
-#[derive(Debug, thiserror::Error)]
-pub enum IdentityError {
-    #[error("could not derive a key")]
-    Key,
-    #[error("could not create the certificate")]
-    Certificate(#[from] rcgen::Error),
-    #[error("the key cannot sign handshakes")]
-    Signing(#[from] rustls::Error),
-}
-
 impl Seed {
     /// The same text gives the same fleet.
     pub fn of(text: &str) -> Seed {
@@ -59,10 +50,10 @@ impl fmt::Debug for Seed {
 }
 
 /// An agent's key and certificate, ready for handshakes.
-pub fn identity(seed: Seed, number: u32) -> Result<Arc<CertifiedKey>, IdentityError> {
+pub fn identity(seed: Seed, number: u32) -> anyhow::Result<Arc<CertifiedKey>> {
     let pkcs8 = (0..KEY_TRIES)
         .find_map(|attempt| pkcs8(&seed.derive("key", number, attempt)))
-        .ok_or(IdentityError::Key)?;
+        .context("could not derive a key")?;
     let der = PrivatePkcs8KeyDer::from(pkcs8);
     let pair = KeyPair::from_pkcs8_der_and_sign_algo(&der, &PKCS_ECDSA_P256_SHA256)?;
     let mut params = CertificateParams::default();

@@ -6,14 +6,13 @@
 
 use std::{
     collections::BTreeMap,
-    fmt::Write as _,
     fs,
-    io::Write as _,
-    os::unix::fs::OpenOptionsExt,
-    path::{Path, PathBuf},
+    io::{self, Write},
+    path::Path,
 };
 
 use anyhow::Context;
+use tempfile::NamedTempFile;
 
 const AGENTS_PER_FILE: u32 = 1_000;
 
@@ -21,7 +20,7 @@ const AGENTS_PER_FILE: u32 = 1_000;
 pub fn load(folder: &Path, first: u32, count: u32) -> BTreeMap<u32, String> {
     let mut known = BTreeMap::new();
     for block in first / AGENTS_PER_FILE..=(first + count) / AGENTS_PER_FILE {
-        let text = fs::read_to_string(file(folder, block)).unwrap_or_default();
+        let text = fs::read_to_string(folder.join(file_name(block))).unwrap_or_default();
         let lines = text.lines().filter_map(|line| line.split_once(' '));
         let lines = lines.filter_map(|(number, jwt)| Some((number.parse().ok()?, jwt.to_owned())));
         known.extend(lines.filter(|(number, _)| (first..first + count).contains(number)));
@@ -31,7 +30,6 @@ pub fn load(folder: &Path, first: u32, count: u32) -> BTreeMap<u32, String> {
 
 /// Saves `jwts`, and keeps those of other agents.
 pub fn save(folder: &Path, jwts: &BTreeMap<u32, String>) -> anyhow::Result<()> {
-    fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     let mut blocks: BTreeMap<u32, BTreeMap<u32, String>> = BTreeMap::new();
     for (number, jwt) in jwts {
         let block = number / AGENTS_PER_FILE;
@@ -39,24 +37,23 @@ pub fn save(folder: &Path, jwts: &BTreeMap<u32, String>) -> anyhow::Result<()> {
         let kept = blocks.entry(block).or_insert_with(kept);
         kept.insert(*number, jwt.clone());
     }
-    blocks
-        .iter()
-        .try_for_each(|(block, jwts)| write_jwts(&file(folder, *block), jwts))
+    blocks.iter().try_for_each(|(block, jwts)| {
+        let lines = jwts.iter().map(|(number, jwt)| format!("{number} {jwt}\n"));
+        write_private(folder, &file_name(*block), &lines.collect::<String>())
+    })
 }
 
 /// The seed of a folder, written when the folder is created. Another seed would give other agents, so it
 /// is refused.
 pub fn seed(folder: &Path, wanted: Option<&str>) -> anyhow::Result<String> {
-    let path = folder.join("seed");
-    if let Ok(kept) = fs::read_to_string(&path) {
+    if let Ok(kept) = fs::read_to_string(folder.join("seed")) {
         let kept = kept.trim().to_owned();
         let same = wanted.is_none_or(|wanted| wanted == kept);
         anyhow::ensure!(same, "{} was created with another --seed", folder.display());
         return Ok(kept);
     }
     let seed = wanted.map_or_else(random_seed, str::to_owned);
-    fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
-    write_private(&path, seed.as_bytes())?;
+    write_private(folder, "seed", &seed)?;
     Ok(seed)
 }
 
@@ -64,28 +61,21 @@ pub fn random_seed() -> String {
     uuid::Uuid::new_v4().to_string()
 }
 
-fn write_jwts(path: &Path, jwts: &BTreeMap<u32, String>) -> anyhow::Result<()> {
-    let mut text = String::new();
-    for (number, jwt) in jwts {
-        writeln!(text, "{number} {jwt}")?;
-    }
-    write_private(path, text.as_bytes())
+/// Replaces the file atomically: several workers write to one folder, and neighbours to the same file. Only
+/// its owner may read it.
+fn write_private(folder: &Path, name: &str, text: &str) -> anyhow::Result<()> {
+    let write = || {
+        fs::create_dir_all(folder)?;
+        let mut unfinished = NamedTempFile::new_in(folder)?;
+        unfinished.write_all(text.as_bytes())?;
+        unfinished.persist(folder.join(name))?;
+        io::Result::Ok(())
+    };
+    write().with_context(|| folder.join(name).display().to_string())
 }
 
-/// Replaces the file atomically: several workers write to one folder, and neighbours to the same file.
-fn write_private(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let unfinished = path.with_extension(format!("{}.unfinished", std::process::id()));
-    let mut options = fs::OpenOptions::new();
-    let opened = options.write(true).create(true).truncate(true).mode(0o600);
-    let mut file = opened
-        .open(&unfinished)
-        .with_context(|| unfinished.display().to_string())?;
-    file.write_all(bytes)?;
-    fs::rename(&unfinished, path).with_context(|| path.display().to_string())
-}
-
-fn file(folder: &Path, block: u32) -> PathBuf {
-    folder.join(format!("{block:05}.jwts"))
+fn file_name(block: u32) -> String {
+    format!("{block:05}.jwts")
 }
 
 #[cfg(test)]

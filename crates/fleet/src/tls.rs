@@ -10,16 +10,14 @@ use anyhow::Context;
 use rustls::{
     ClientConfig, DigitallySignedStruct, DistinguishedName, Error, PeerIncompatible, RootCertStore,
     ServerConfig, SignatureScheme,
-    client::{
-        Resumption, WebPkiServerVerifier,
-        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    },
-    crypto::{CryptoProvider, aws_lc_rs, verify_tls13_signature},
+    client::{WebPkiServerVerifier, danger::HandshakeSignatureValid},
+    crypto::{CryptoProvider, verify_tls13_signature},
     server::danger::{ClientCertVerified, ClientCertVerifier},
     sign::{CertifiedKey, SingleCertAndKey},
     version::TLS13,
 };
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem::PemObject};
+use svc_testkit::{Tls, provider};
 
 /// The client configuration that all agents share, without a key.
 #[derive(Clone, Debug)]
@@ -27,18 +25,11 @@ pub struct TlsBase(ClientConfig);
 
 impl TlsBase {
     pub fn new(ca_pem: Option<&str>) -> anyhow::Result<TlsBase> {
-        let provider = Arc::new(aws_lc_rs::default_provider());
-        let verifier: Arc<dyn ServerCertVerifier> = match ca_pem {
-            None => Arc::new(AnyCertificate(provider.clone())),
-            Some(pem) => verify_with_ca(pem, provider.clone())?,
-        };
-        let mut config = ClientConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&TLS13])?
-            .dangerous()
-            .with_custom_certificate_verifier(verifier)
-            .with_no_client_auth();
-        config.alpn_protocols = vec![b"h2".to_vec()];
-        config.resumption = Resumption::disabled();
+        let mut config = Tls::without_certificate().version(&TLS13).config()?;
+        if let Some(pem) = ca_pem {
+            let verifier = verify_with_ca(pem)?;
+            config.dangerous().set_certificate_verifier(verifier);
+        }
         Ok(TlsBase(config))
     }
 
@@ -50,26 +41,22 @@ impl TlsBase {
     }
 }
 
-fn verify_with_ca(
-    pem: &str,
-    provider: Arc<CryptoProvider>,
-) -> anyhow::Result<Arc<dyn ServerCertVerifier>> {
+fn verify_with_ca(pem: &str) -> anyhow::Result<Arc<WebPkiServerVerifier>> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
         roots.add(certificate?)?;
     }
     anyhow::ensure!(!roots.is_empty(), "no certificate in the CA file");
-    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
-    Ok(verifier.build().context("the CA file")?)
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider());
+    verifier.build().context("the CA file")
 }
 
 /// The configuration of a server that requires a client certificate and accepts any, as the service does.
 pub fn server(cert_pem: &[u8], key_pem: &[u8]) -> anyhow::Result<ServerConfig> {
-    let provider = Arc::new(aws_lc_rs::default_provider());
     let chain = CertificateDer::pem_slice_iter(cert_pem).collect::<Result<Vec<_>, _>>()?;
-    let mut config = ServerConfig::builder_with_provider(provider.clone())
+    let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])?
-        .with_client_cert_verifier(Arc::new(AnyCertificate(provider)))
+        .with_client_cert_verifier(Arc::new(AnyCertificate(provider())))
         .with_single_cert(chain, PrivateKeyDer::from_pem_slice(key_pem)?)?;
     config.alpn_protocols = vec![b"h2".to_vec()];
     config.send_tls13_tickets = 0;
@@ -79,49 +66,6 @@ pub fn server(cert_pem: &[u8], key_pem: &[u8]) -> anyhow::Result<ServerConfig> {
 /// Accepts every certificate, but checks that the peer holds its key.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
-
-/// The three methods that both verifier traits ask for.
-macro_rules! check_key {
-    () => {
-        fn verify_tls12_signature(
-            &self,
-            _: &[u8],
-            _: &CertificateDer<'_>,
-            _: &DigitallySignedStruct,
-        ) -> Result<HandshakeSignatureValid, Error> {
-            Err(PeerIncompatible::Tls12NotOffered.into())
-        }
-
-        fn verify_tls13_signature(
-            &self,
-            message: &[u8],
-            certificate: &CertificateDer<'_>,
-            signature: &DigitallySignedStruct,
-        ) -> Result<HandshakeSignatureValid, Error> {
-            let algorithms = &self.0.signature_verification_algorithms;
-            verify_tls13_signature(message, certificate, signature, algorithms)
-        }
-
-        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-            self.0.signature_verification_algorithms.supported_schemes()
-        }
-    };
-}
-
-impl ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    check_key!();
-}
 
 impl ClientCertVerifier for AnyCertificate {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
@@ -137,5 +81,26 @@ impl ClientCertVerifier for AnyCertificate {
         Ok(ClientCertVerified::assertion())
     }
 
-    check_key!();
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(PeerIncompatible::Tls12NotOffered.into())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
 }

@@ -23,6 +23,7 @@ use std::{
 };
 
 use anyhow::Context;
+use svc_testkit::raise_file_limit;
 use tokio::{
     sync::mpsc,
     task::JoinSet,
@@ -48,19 +49,6 @@ pub fn run() -> anyhow::Result<()> {
         .enable_all()
         .build()?;
     runtime.block_on(work())
-}
-
-/// Raises the limit of open files to the hard limit: each connection needs one.
-pub fn raise_file_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let maximum = getrlimit(Resource::Nofile).maximum;
-    let raised = Rlimit {
-        current: maximum,
-        maximum,
-    };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!(%error, "could not raise the limit of open files");
-    }
 }
 
 async fn work() -> anyhow::Result<()> {

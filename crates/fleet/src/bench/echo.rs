@@ -21,6 +21,7 @@ use svc_proto::{
         RegisterResponse, Welcome,
     },
 };
+use svc_testkit::raise_file_limit;
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     sync::mpsc,
@@ -34,8 +35,6 @@ use tonic::{
 };
 use tonic_prost::ProstCodec;
 use tower::{Service, service_fn};
-
-use crate::worker::raise_file_limit;
 
 /// Connections between the TLS handshake and tonic. When it is full, finished handshakes wait.
 const ACCEPTED_QUEUE: usize = 256;
