@@ -223,13 +223,16 @@ mod tests {
     use super::*;
     use crate::plan::Plan;
 
+    pub fn agent(bearer: Option<HeaderValue>) -> Agent {
+        let target = ([127, 0, 0, 1], 1).into();
+        let plan = Plan::local(1, vec![target], String::new());
+        Agent::new(Arc::new(Shared::new(plan).unwrap()), 0, bearer)
+    }
+
     /// Fifty thousand agents share a machine with the service that they test.
     #[test]
     fn an_agent_s_task_is_small() {
-        let target = ([127, 0, 0, 1], 1).into();
-        let plan = Plan::local(1, vec![target], String::new());
-        let shared = Arc::new(Shared::new(plan).unwrap());
-        let task = Agent::new(shared, 0, None).run(Instant::now());
+        let task = agent(None).run(Instant::now());
         let size = size_of_val(&task);
         assert!(size <= 2048, "{size} bytes");
     }

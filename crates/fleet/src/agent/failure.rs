@@ -154,13 +154,10 @@ impl From<h2::Error> for Failure {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use http::HeaderValue;
     use tonic_types::ErrorDetails;
 
-    use super::{super::Shared, *};
-    use crate::plan::Plan;
+    use super::{super::tests::agent, *};
 
     const HINT: Duration = Duration::from_secs(7);
 
@@ -174,13 +171,6 @@ mod tests {
         let mut trailers = HeaderMap::new();
         status.add_header(&mut trailers).unwrap();
         Failure::from_trailers(&trailers)
-    }
-
-    fn agent() -> Agent {
-        let target = ([127, 0, 0, 1], 1).into();
-        let plan = Plan::local(1, vec![target], String::new());
-        let bearer = HeaderValue::from_static("Bearer kept");
-        Agent::new(Arc::new(Shared::new(plan).unwrap()), 0, Some(bearer))
     }
 
     #[test]
@@ -209,7 +199,7 @@ mod tests {
             (revoked, false, true, not_admitted),
             (Failure::Closed, true, false, no_wait),
         ] {
-            let mut agent = agent();
+            let mut agent = agent(Some(HeaderValue::from_static("Bearer kept")));
             let began = Instant::now();
             let at = agent.retry_at(&failure);
             let label = failure.label();

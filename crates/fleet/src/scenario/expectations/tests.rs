@@ -3,7 +3,7 @@
 use svc_testkit::Tables;
 
 use super::*;
-use crate::stats::{Counts, Latencies};
+use crate::stats::Counts;
 
 fn all_expectations() -> Expectations {
     let second = Some(Duration::from_secs(1));
@@ -33,12 +33,7 @@ pub fn good_run() -> Observations {
     };
     let totals = Totals {
         counts,
-        errors: Default::default(),
-        latencies: Latencies::default(),
-        window: Latencies::default(),
-        cpu_us: 0,
-        rss_kib: 0,
-        age: Duration::ZERO,
+        ..Totals::default()
     };
     let books = AuditReport {
         agents: 5,
@@ -50,15 +45,11 @@ pub fn good_run() -> Observations {
     };
     Observations {
         agents: 5,
-        connected: Duration::ZERO,
-        slowest_back: Duration::ZERO,
-        slowest_exit: Duration::ZERO,
-        acked_while_down: 0,
         copies: 1,
-        offline: 0,
         statements: 20,
         totals,
         books,
+        ..Observations::default()
     }
 }
 
