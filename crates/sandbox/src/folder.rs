@@ -1,7 +1,7 @@
 //! A temporary folder that is removed in every case.
 //!
 //! Invariant: while a process uses a folder, its file `lock` is locked. The lock belongs to the
-//! open file, and servers inherit that file as tchild standard input, so it is free only when we and
+//! open file, and servers inherit that file as their standard input, so it is free only when we and
 //! they have ended. A killed process removes nothing; the next one that starts removes the folders
 //! whose lock is free.
 
@@ -47,7 +47,8 @@ impl Folder {
     fn create(parent: &Path) -> io::Result<Folder> {
         let mut unlocked = tempfile::Builder::new();
         let unlocked = unlocked.prefix(UNLOCKED_PREFIX).tempdir_in(parent)?;
-        make_traversable(unlocked.path())?;
+        // PostgreSQL may run as another user and must reach its folder inside.
+        set_mode(unlocked.path(), 0o755)?;
         let lock = File::create_new(unlocked.path().join("lock"))?;
         lock.lock()?;
         let name = unlocked.path().file_name().unwrap_or_default();
@@ -99,11 +100,6 @@ fn sweep(parent: &Path) {
 
 fn is_left_over(folder: &Path) -> bool {
     File::open(folder.join("lock")).is_ok_and(|lock| lock.try_lock().is_ok())
-}
-
-/// PostgreSQL may run as another user and must reach its folder inside.
-fn make_traversable(path: &Path) -> io::Result<()> {
-    set_mode(path, 0o755)
 }
 
 fn set_mode(path: &Path, mode: u32) -> io::Result<()> {

@@ -46,20 +46,21 @@ pub(crate) fn postgres_folder() -> anyhow::Result<PathBuf> {
 
 pub(crate) fn nats_server() -> anyhow::Result<PathBuf> {
     let home = std::env::home_dir().map(|home| home.join("go/bin"));
-    on_path()
-        .chain(SERVER_FOLDERS.iter().map(PathBuf::from))
-        .chain(home)
-        .map(|folder| folder.join("nats-server"))
-        .find(|program| is_program(program))
-        .context("nats-server is not installed: run scripts/deps, or: apt-get install nats-server")
+    server_program("nats-server", home)
 }
 
 pub(crate) fn pgbouncer() -> anyhow::Result<PathBuf> {
-    on_path()
-        .chain(SERVER_FOLDERS.iter().map(PathBuf::from))
-        .map(|folder| folder.join("pgbouncer"))
-        .find(|program| is_program(program))
-        .context("pgbouncer is not installed: run scripts/deps, or: apt-get install pgbouncer")
+    server_program("pgbouncer", None)
+}
+
+fn server_program(name: &str, further_folder: Option<PathBuf>) -> anyhow::Result<PathBuf> {
+    let folders = on_path().chain(SERVER_FOLDERS.iter().map(PathBuf::from));
+    let mut programs = folders
+        .chain(further_folder)
+        .map(|folder| folder.join(name));
+    let advice =
+        || format!("{name} is not installed: run scripts/deps, or: apt-get install {name}");
+    programs.find(|path| is_program(path)).with_context(advice)
 }
 
 /// util-linux's `setpriv`, which sets a death signal and drops privileges without unsafe code here.

@@ -97,11 +97,6 @@ where
     let close = format!("ALTER DATABASE {quoted_name} ALLOW_CONNECTIONS false");
     server.psql("postgres", &close).await?;
     let disconnect = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = ";
-    server
-        .psql(
-            "postgres",
-            &format!("{disconnect}'{}'", name.replace('\'', "''")),
-        )
-        .await?;
-    Ok(())
+    let disconnect = format!("{disconnect}'{}'", name.replace('\'', "''"));
+    server.psql("postgres", &disconnect).await.map(drop)
 }
