@@ -57,7 +57,7 @@ pub use latencies::Latencies;
 pub use ledger::{Balance, Ledger, Settled, Taken};
 pub use presence::{PresenceSampler, times_offline};
 pub use process::{Finished, Process, Program};
-pub use proxy::{Direction, Proxy};
+pub use proxy::Proxy;
 pub use seed::{range, seed};
 pub use service::{ServiceBuilder, ServiceProcess};
 pub use site::{Environment, QueueKind, SIGNING_KEY, Site, write_private};

@@ -15,7 +15,6 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     task::{Context as TaskContext, Poll, Waker},
-    time::Duration,
 };
 
 use anyhow::Context;
@@ -27,26 +26,17 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// The direction of bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Direction {
-    ToClient,
-    ToServer,
-}
-
 /// The settings that connections watch.
 #[derive(Debug, Clone, Default)]
 struct Settings {
     targets: Vec<SocketAddr>,
-    delay: Duration,
     black_hole: bool,
-    cut_after: Option<(Direction, u64)>,
+    /// Bytes to the client.
+    cut_after: Option<u64>,
     /// Cuts the connection of the first client that sends these bytes.
     trigger: Option<Arc<Trigger>>,
     /// How often `cut_all` was called: a connection ends when this changes.
     cuts: u64,
-    /// The same for `half_close`.
-    half_closes: u64,
 }
 
 #[derive(Debug)]
@@ -98,19 +88,9 @@ impl Proxy {
         self.change(|settings| settings.targets = targets);
     }
 
-    /// Delays every piece of up to 64 KiB, in both directions.
-    pub fn delay(&self, delay: Duration) {
-        self.change(|settings| settings.delay = delay);
-    }
-
     /// Ends all connections: the client gets a reset, the target an end of stream.
     pub fn cut_all(&self) {
         self.change(|settings| settings.cuts += 1);
-    }
-
-    /// Ends the direction to the client of all connections; what clients send still arrives.
-    pub fn half_close(&self) {
-        self.change(|settings| settings.half_closes += 1);
     }
 
     /// Passes nothing on: connections stay open, new ones are accepted, and no byte and no end of a
@@ -121,12 +101,7 @@ impl Proxy {
 
     /// Cuts each new connection after so many bytes to the client.
     pub fn cut_after(&self, bytes: Option<u64>) {
-        self.cut_after_in(Direction::ToClient, bytes);
-    }
-
-    /// The same for either direction; the bytes before the cut arrive.
-    pub fn cut_after_in(&self, direction: Direction, bytes: Option<u64>) {
-        self.change(|settings| settings.cut_after = bytes.map(|bytes| (direction, bytes)));
+        self.change(|settings| settings.cut_after = bytes);
     }
 
     /// Cuts the next connection whose client sends `bytes`, right after the proxy has passed them on:
@@ -163,7 +138,6 @@ impl Proxy {
     /// Ends all faults; connections that were cut stay cut.
     pub fn heal(&self) -> anyhow::Result<()> {
         self.change(|settings| {
-            settings.delay = Duration::ZERO;
             settings.black_hole = false;
             settings.cut_after = None;
             settings.trigger = None;

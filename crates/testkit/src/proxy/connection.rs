@@ -10,10 +10,9 @@ use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
     sync::watch,
-    time::sleep,
 };
 
-use super::{Direction, Settings};
+use super::Settings;
 
 const PIECE: usize = 64 * 1024;
 
@@ -45,12 +44,7 @@ async fn relay(
     turn: usize,
     mut settings: watch::Receiver<Settings>,
 ) -> Result<(), Cut> {
-    let limit = settings.borrow().cut_after;
-    let limit_of = |way| {
-        limit
-            .filter(|(limited, _)| *limited == way)
-            .map(|(_, bytes)| bytes)
-    };
+    let limit = settings.borrow().cut_after.unwrap_or(u64::MAX);
     out_of_black_hole(&mut settings).await?;
     let targets = settings.borrow().targets.clone();
     let mut target = connect(&targets, turn).await?;
@@ -58,18 +52,15 @@ async fn relay(
 
     let (from_client, to_client) = client.split();
     let (from_target, to_target) = target.split();
+    let triggered = |sent: &[u8]| triggers(&settings, sent);
     let up = pump(
         from_client,
         to_target,
         settings.clone(),
-        (Direction::ToServer, limit_of(Direction::ToServer)),
+        u64::MAX,
+        triggered,
     );
-    let down = pump_to_client(
-        from_target,
-        to_client,
-        settings,
-        limit_of(Direction::ToClient),
-    );
+    let down = pump(from_target, to_client, settings.clone(), limit, |_| false);
     tokio::try_join!(up, down).map(drop)
 }
 
@@ -83,60 +74,31 @@ async fn connect(targets: &[SocketAddr], turn: usize) -> Result<TcpStream, Cut> 
     Err(Cut)
 }
 
-/// After a half close, the target's bytes are read and dropped, so that its window never fills.
-async fn pump_to_client(
-    mut from: impl AsyncRead + Unpin,
-    mut to: impl AsyncWrite + Unpin,
-    mut settings: watch::Receiver<Settings>,
-    limit: Option<u64>,
-) -> Result<(), Cut> {
-    let half_closes = settings.borrow().half_closes;
-    let pumped = pump(
-        &mut from,
-        &mut to,
-        settings.clone(),
-        (Direction::ToClient, limit),
-    );
-    tokio::select! {
-        biased;
-        changed = settings.wait_for(|settings| settings.half_closes != half_closes) => drop(changed?),
-        outcome = pumped => return outcome,
-    }
-    to.shutdown().await?;
-    tokio::io::copy(&mut from, &mut tokio::io::sink()).await?;
-    Ok(())
-}
-
+/// Passes bytes on until the end of the stream, or until `limit` bytes have passed or `cuts` is true
+/// of a piece, which has passed by then.
 async fn pump(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     mut settings: watch::Receiver<Settings>,
-    (direction, limit): (Direction, Option<u64>),
+    limit: u64,
+    cuts: impl Fn(&[u8]) -> bool,
 ) -> Result<(), Cut> {
-    let mut left = limit.unwrap_or(u64::MAX);
+    let mut left = limit;
     let mut piece = vec![0; PIECE];
     while left > 0 {
         let most = usize::try_from(left).map_or(PIECE, |left| left.min(PIECE));
         let length = from.read(&mut piece[..most]).await?;
-        delayed(&mut settings).await?;
+        out_of_black_hole(&mut settings).await?;
         if length == 0 {
             return Ok(to.shutdown().await?);
         }
         to.write_all(&piece[..length]).await?;
-        if direction == Direction::ToServer && triggers(&settings, &piece[..length]) {
+        if cuts(&piece[..length]) {
             return Err(Cut);
         }
         left -= length as u64;
     }
     Err(Cut)
-}
-
-async fn delayed(settings: &mut watch::Receiver<Settings>) -> Result<(), Cut> {
-    let delay = settings.borrow().delay;
-    if !delay.is_zero() {
-        sleep(delay).await;
-    }
-    out_of_black_hole(settings).await
 }
 
 async fn out_of_black_hole(settings: &mut watch::Receiver<Settings>) -> Result<(), Cut> {
