@@ -258,6 +258,7 @@ impl RefusedCall {
     pub fn of(status: &Status) -> Self {
         let details = status.get_error_details();
         let info = details.error_info();
+        let delay = details.retry_info().and_then(|retry| retry.retry_delay);
         assert!(
             info.is_none_or(|info| info.domain == "svc-ingest"),
             "{info:?}"
@@ -266,22 +267,20 @@ impl RefusedCall {
             code: status.code(),
             reason: info.map(|info| info.reason.clone()).unwrap_or_default(),
             message: status.message().to_owned(),
-            retry: details
-                .retry_info()
-                .and_then(|retry| retry.retry_delay)
-                .is_some(),
+            retry: delay.is_some_and(|delay| !delay.is_zero()),
         }
     }
-}
 
-impl RefusedCall {
     #[track_caller]
     pub fn assert(&self, code: tonic::Code, reason: &str) {
-        assert_eq!(
-            (self.code, self.reason.as_str()),
-            (code, reason),
-            "{self:?}"
-        );
+        assert_eq!((self.code, &*self.reason), (code, reason), "{self:?}");
+    }
+
+    /// The same for a refusal that carries a retry delay.
+    #[track_caller]
+    pub fn assert_with_delay(&self, code: tonic::Code, reason: &str) {
+        self.assert(code, reason);
+        assert!(self.retry, "no retry delay: {self:?}");
     }
 }
 

@@ -9,7 +9,7 @@ mod unread;
 
 pub use cold_starts::{assert_one_private_file, cold_starts};
 pub use database::{
-    DatabaseFault, commits_cut, connections_reset, database_away, metrics_locked,
+    DatabaseFault, behind_proxy, commits_cut, connections_reset, database_away, metrics_locked,
     overlapping_writers, through_pgbouncer,
 };
 pub use instances::{

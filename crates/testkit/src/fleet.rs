@@ -15,9 +15,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use futures_util::{StreamExt, TryStreamExt, stream};
-use tokio::task::JoinSet;
+use tokio::{task::JoinSet, time::sleep};
 
 use self::member::{Member, Record};
 use crate::{AUTO, ActiveAgent, AuditReport, Balance, PATIENCE, Site, eventually, token};
@@ -98,6 +98,19 @@ impl Fleet {
         Ok(fleet)
     }
 
+    /// The same, and waits until every agent has had an acknowledgement. The machines are numbered
+    /// from 0.
+    pub async fn reporting(
+        site: &Site,
+        addresses: &[SocketAddr],
+        count: u32,
+        pace: Pace,
+    ) -> Result<Self> {
+        let fleet = Self::start(site, addresses, 0, count, pace).await?;
+        fleet.all_acked_again().await?;
+        Ok(fleet)
+    }
+
     pub fn len(&self) -> usize {
         self.members.len()
     }
@@ -146,6 +159,18 @@ impl Fleet {
         let times = self.each(|record| record.acked_at.clone());
         let within = |at: &Instant| *at > from && *at < to;
         times.into_iter().flatten().filter(within).count()
+    }
+
+    /// Fails if an acknowledgement arrives in this time.
+    pub async fn no_acks_for(&self, length: Duration) -> Result<()> {
+        let from = Instant::now();
+        sleep(length).await;
+        let acks = self.acks_between(from, Instant::now());
+        ensure!(
+            acks == 0,
+            "{acks} acknowledgements while nothing was stored"
+        );
+        Ok(())
     }
 
     /// How many samples have been acknowledged.

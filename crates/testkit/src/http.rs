@@ -9,7 +9,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::PATIENCE;
+use crate::{PATIENCE, eventually};
 
 /// A parsed HTTP response.
 #[derive(Clone, Debug)]
@@ -69,6 +69,15 @@ pub async fn metric(address: SocketAddr, name: &str) -> anyhow::Result<f64> {
         number.flatten()?.parse::<f64>().ok()
     };
     Ok(page.lines().filter_map(value).sum())
+}
+
+/// Waits until a metric has such a value.
+pub async fn metric_becomes(
+    address: SocketAddr,
+    name: &str,
+    is: impl Fn(f64) -> bool,
+) -> anyhow::Result<()> {
+    eventually(name, async || metric(address, name).await.is_ok_and(&is)).await
 }
 
 /// How often each transaction has run, by its name, on all these instances.

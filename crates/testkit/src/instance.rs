@@ -12,7 +12,7 @@ use svc_ingest::{
 use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::{Environment, PATIENCE, eventually, get};
+use crate::{Environment, NO_DATABASE, PATIENCE, eventually, get};
 
 /// How an instance differs from the default one of its site.
 #[derive(Clone, Debug)]
@@ -36,6 +36,11 @@ impl InstanceBuilder {
     pub fn set(mut self, name: &str, value: impl Into<OsString>) -> Self {
         self.environment = self.environment.set(name, value);
         self
+    }
+
+    /// Cuts notifications off, so that only the poll finds changes.
+    pub fn without_notifications(self) -> Self {
+        self.set("INGEST_LISTEN_DATABASE_URL", NO_DATABASE)
     }
 
     pub fn timing(mut self, tune: fn(&mut Timing)) -> Self {

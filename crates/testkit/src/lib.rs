@@ -51,11 +51,11 @@ pub use agent::{
 pub use audit::{AuditReport, Tables};
 pub use fleet::{Fleet, Pace};
 pub use heartbeat::{HeartbeatCall, framed, request, sample, wire_time};
-pub use http::{Answer, get, http, metric, transactions};
+pub use http::{Answer, get, http, metric, metric_becomes, transactions};
 pub use instance::{Instance, InstanceBuilder, Stopping};
 pub use latencies::Latencies;
 pub use ledger::{Balance, Ledger, Settled, Taken};
-pub use presence::{PresenceSampler, times_offline};
+pub use presence::{PresenceSampler, presence_digest, times_offline};
 pub use process::{Finished, Process, Program};
 pub use proxy::Proxy;
 pub use seed::{range, seed};
@@ -65,6 +65,9 @@ pub use tls::{OneConnection, Tls, channel, connect_with, provider};
 pub use usage::Usage;
 
 pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Nothing listens there.
+const NO_DATABASE: &str = "postgres://svc@127.0.0.1:1/svc";
 
 /// Waits until `check` is true. The error names `what`.
 pub async fn eventually(what: &str, check: impl AsyncFnMut() -> bool) -> anyhow::Result<()> {

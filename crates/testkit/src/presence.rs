@@ -50,6 +50,14 @@ async fn sample(url: String, stop: CancellationToken) -> (usize, u64) {
     (samples, worst)
 }
 
+/// A digest of all columns of presence, and the last event.
+pub async fn presence_digest(site: &Site) -> Result<String> {
+    let sql = "SELECT md5(string_agg(concat(agent_id, epoch, presence, cause, presence_since, connected_at, last_seen_at), ';'
+                                     ORDER BY agent_id)),
+                      (SELECT max(id) FROM agent_events) FROM agent_state";
+    site.psql(sql).await
+}
+
 /// How often agents have gone offline: every change of presence is an event.
 pub async fn times_offline(site: &Site) -> Result<u64> {
     let sql = "SELECT count(*) FROM agent_events WHERE kind = 'presence' AND to_status = 'offline'";

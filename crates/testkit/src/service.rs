@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, bail};
 use svc_sandbox::free_port;
 
-use crate::{Environment, Finished, Process, Program, eventually, get};
+use crate::{Environment, Finished, NO_DATABASE, Process, Program, eventually, get};
 
 const PORTS: [&str; 2] = ["INGEST_GRPC_PORT", "INGEST_HTTP_PORT"];
 
@@ -37,6 +37,17 @@ impl ServiceBuilder {
     pub fn unset(mut self, name: &str) -> Self {
         self.environment = self.environment.unset(name);
         self
+    }
+
+    /// Logs warnings only, and expects a heartbeat every 5 s, which makes the grace periods short.
+    pub(crate) fn for_fleet(self) -> Self {
+        self.set("INGEST_LOG", "warn")
+            .set("INGEST_HEARTBEAT_INTERVAL", "5s")
+    }
+
+    /// Cuts notifications off, so that only the poll finds changes.
+    pub fn without_notifications(self) -> Self {
+        self.set("INGEST_LISTEN_DATABASE_URL", NO_DATABASE)
     }
 
     /// A command and its flags; without any, it serves.

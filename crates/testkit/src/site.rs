@@ -16,7 +16,7 @@ use svc_sandbox::{
 use svc_store::{DatabaseUrl, Store, StoreOptions};
 use tempfile::TempDir;
 
-use crate::{InstanceBuilder, ServiceBuilder, eventually};
+use crate::{Instance, InstanceBuilder, ServiceBuilder, eventually};
 
 /// An RSA key of 2048 bits, made by `openssl genpkey`. Generating one takes long. It is published
 /// with the source: never use it for anything but tests.
@@ -42,6 +42,14 @@ pub enum QueueKind {
 
 impl QueueKind {
     pub const BOTH: [Self; 2] = [Self::Memory, Self::Nats];
+
+    /// Runs a test over each kind; the error names the kind.
+    pub async fn each(test: impl AsyncFn(Self) -> anyhow::Result<()>) -> anyhow::Result<()> {
+        for kind in Self::BOTH {
+            test(kind).await.with_context(|| format!("{kind:?}"))?;
+        }
+        Ok(())
+    }
 }
 
 #[derive(Debug)]
@@ -56,6 +64,13 @@ impl Site {
         Self::on(Database::Shared(
             test_database("ingest_migrated", migrate).await?,
         ))
+    }
+
+    /// A migrated site, with an instance that serves.
+    pub async fn with_instance() -> anyhow::Result<(Self, Instance)> {
+        let site = Self::new().await?;
+        let instance = site.instance().start().await?;
+        Ok((site, instance))
     }
 
     /// A site whose database has nothing in it.
@@ -109,21 +124,21 @@ impl Site {
         ServiceBuilder::new(self.environment.clone())
     }
 
-    /// The real binary for a fleet: it logs warnings only, and expects a heartbeat every 5 s, which
-    /// makes the grace periods short.
+    /// The real binary for a fleet.
     pub fn server_process(&self) -> ServiceBuilder {
-        self.process()
-            .set("INGEST_LOG", "warn")
-            .set("INGEST_HEARTBEAT_INTERVAL", "5s")
+        self.process().for_fleet()
     }
 
-    /// `svc-ingest consume`, without the variables that it does not need.
+    /// `svc-ingest consume`, for a fleet.
     pub fn consumer_process(&self) -> ServiceBuilder {
-        self.server_process()
-            .arguments(&["consume"])
-            .unset("INGEST_TLS_CERT")
-            .unset("INGEST_TLS_KEY")
-            .unset("INGEST_JWT_KEY_FILE")
+        self.command_process(&["consume"]).for_fleet()
+    }
+
+    /// A command of the real binary, without the variables that only a server needs.
+    pub fn command_process(&self, arguments: &[&str]) -> ServiceBuilder {
+        let server_only = ["INGEST_TLS_CERT", "INGEST_TLS_KEY", "INGEST_JWT_KEY_FILE"];
+        let process = self.process().arguments(arguments);
+        server_only.into_iter().fold(process, ServiceBuilder::unset)
     }
 
     pub fn queue_url(&self) -> String {
@@ -181,6 +196,13 @@ impl Site {
         })
         .await
         .with_context(|| format!("{last:?}, not {wanted:?}"))
+    }
+
+    /// Waits until a statement on the site's database runs `pg_sleep`.
+    pub async fn sleeps(&self) -> anyhow::Result<()> {
+        let sleeping = "SELECT count(*) FROM pg_stat_activity
+                         WHERE datname = current_database() AND wait_event = 'PgSleep'";
+        self.becomes(sleeping, "1").await
     }
 }
 

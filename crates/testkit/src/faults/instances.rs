@@ -22,10 +22,9 @@ pub async fn instances_killed(
     pace: Pace,
 ) -> Result<Vec<Duration>> {
     let mut instances = site.server_process().start_pair().await?;
-    let addresses: Vec<SocketAddr> = instances.iter().map(|instance| instance.grpc).collect();
-    let proxy = Proxy::start(addresses).await?;
-    let fleet = Fleet::start(site, &[proxy.address()], 0, agents, pace).await?;
-    fleet.all_acked_again().await?;
+    let addresses = instances.each_ref().map(|instance| instance.grpc);
+    let proxy = Proxy::start(addresses.into()).await?;
+    let fleet = Fleet::reporting(site, &[proxy.address()], agents, pace).await?;
     for round in 0..times {
         let victim = &mut instances[round % 2];
         victim.kill().await?;
@@ -43,8 +42,7 @@ pub async fn instances_killed(
 pub async fn instance_terminated(site: &Site, agents: u32, pace: Pace) -> Result<Duration> {
     let [leaving, staying] = site.server_process().start_pair().await?;
     let addresses = [leaving.grpc, staying.grpc];
-    let fleet = Fleet::start(site, &addresses, 0, agents, pace).await?;
-    fleet.all_acked_again().await?;
+    let fleet = Fleet::reporting(site, &addresses, agents, pace).await?;
     let other = ActiveAgent::new(site, leaving.grpc, 900_000).await?;
     let no_tls = TcpStream::connect(leaving.grpc).await?;
     let tls = Tls::with(&other.agent.identity);
@@ -70,8 +68,7 @@ pub async fn instance_suspended(
 ) -> Result<()> {
     let [suspended, sibling] = site.server_process().start_pair().await?;
     let addresses = [suspended.grpc, sibling.grpc];
-    let fleet = Fleet::start(site, &addresses, 0, agents, pace).await?;
-    fleet.all_acked_again().await?;
+    let fleet = Fleet::reporting(site, &addresses, agents, pace).await?;
     suspended.signal(Signal::STOP)?;
     let stopped = Instant::now();
     sleep(length).await;
