@@ -247,10 +247,7 @@ async fn warm_up(process: &ServiceProcess) -> Result<()> {
             until_answered(&mut stream).await
         });
     }
-    while let Some(served) = clients.join_next().await {
-        served??;
-    }
-    Ok(())
+    clients.join_all().await.into_iter().collect()
 }
 
 async fn until_answered(stream: &mut (impl AsyncRead + Unpin)) -> Result<()> {

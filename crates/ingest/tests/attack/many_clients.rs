@@ -68,9 +68,7 @@ async fn handshakes(address: SocketAddr, clients: usize, length: Duration) -> Re
             }
         });
     }
-    while let Some(client) = crowd.join_next().await {
-        client?;
-    }
+    crowd.join_all().await;
     Ok(done.load(Ordering::Relaxed))
 }
 
@@ -121,16 +119,13 @@ async fn silent_clients(address: SocketAddr, clients: usize, length: Duration) -
             }
         });
     }
-    while let Some(client) = crowd.join_next().await {
-        client?;
-    }
+    crowd.join_all().await;
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_oldest_silent_http_client_is_closed_for_a_new_one() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (_site, instance) = Site::with_instance().await?;
     let mut silent = Vec::new();
     for _ in 0..500 {
         silent.push(TcpStream::connect(instance.http).await?);
@@ -162,8 +157,7 @@ async fn the_http_port_answers_while_it_has_1000_silent_clients() -> Result<()> 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_oversized_client_hello_is_cut_off() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (_site, instance) = Site::with_instance().await?;
     let mut stream = TcpStream::connect(instance.grpc).await?;
     let large_hello = [&[1, 0, 0xff, 0xff][..], &[0; 60_000]].concat();
     for piece in large_hello.chunks(8000) {

@@ -68,8 +68,7 @@ async fn write_until_closed(stream: &mut (impl AsyncWriteExt + Unpin), bytes: &[
 
 #[tokio::test]
 async fn an_http_client_that_does_not_read_is_closed() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (_site, instance) = Site::with_instance().await?;
     let mut stream = small_socket(instance.http).await?;
     let asking = write_until_closed(
         &mut stream,

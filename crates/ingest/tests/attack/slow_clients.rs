@@ -162,10 +162,8 @@ impl Crowd {
                 }
             });
         }
-        let mut ends = Vec::new();
-        while let Some(client) = clients.join_next().await {
-            ends.push(client??);
-        }
+        let ends = clients.join_all().await.into_iter();
+        let mut ends: Vec<Duration> = ends.collect::<Result<_>>()?;
         ends.sort();
         Ok(ends)
     }

@@ -25,13 +25,7 @@ async fn approvals_arrive_within_a_second() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "strict: run by make chaos"]
 async fn approvals_arrive_within_ten_seconds_without_notifications() -> Result<()> {
-    let nowhere = |builder: ServiceBuilder| {
-        builder.set(
-            "INGEST_LISTEN_DATABASE_URL",
-            "postgres://svc@127.0.0.1:1/svc",
-        )
-    };
-    let latencies = approvals(nowhere).await?;
+    let latencies = approvals(ServiceBuilder::without_notifications).await?;
     println!("approval to JWT, by the poll alone: {latencies}");
     ensure!(
         latencies.quantile(0.5) > Duration::from_millis(200),
@@ -46,8 +40,8 @@ async fn approvals_arrive_within_ten_seconds_without_notifications() -> Result<(
 async fn approvals(set: fn(ServiceBuilder) -> ServiceBuilder) -> Result<Latencies> {
     raise_file_limit();
     let site = Site::new().await?;
-    let start = || set(site.process().set("INGEST_MAX_CONNECTIONS", "4000")).start();
-    let instances = [start().await?, start().await?];
+    let builder = set(site.process().set("INGEST_MAX_CONNECTIONS", "4000"));
+    let instances = builder.start_pair().await?;
     let (agents, waiting) = wait_all(&site, &instances).await?;
     let mut sent = Vec::new();
     for (number, agent) in agents.iter().enumerate() {

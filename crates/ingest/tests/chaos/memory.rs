@@ -15,8 +15,7 @@ async fn a_thousand_agents_take_little_memory() -> Result<()> {
     let site = Site::new().await?;
     let instance = site.server_process().start().await?;
     let empty = metric(instance.http, RESIDENT).await?;
-    let fleet = Fleet::start(&site, &[instance.grpc], 0, AGENTS, Pace::STEADY).await?;
-    fleet.all_acked_again().await?;
+    let _fleet = Fleet::reporting(&site, &[instance.grpc], AGENTS, Pace::STEADY).await?;
     let full = metric(instance.http, RESIDENT).await?;
     let each = (full - empty) / f64::from(AGENTS) / 1024.0;
     println!(

@@ -56,10 +56,9 @@ impl Active {
 
 async fn site() -> Result<(Site, [ServiceProcess; 2], String)> {
     let site = Site::new().await?;
-    let start = || site.process().set("INGEST_LOG", "warn").start();
-    let instances = [start().await?, start().await?];
-    let rules = AUTO.uses(10_000);
-    let secret = token(&site, rules).await?;
+    let builder = site.process().set("INGEST_LOG", "warn");
+    let instances = builder.start_pair().await?;
+    let secret = token(&site, AUTO.uses(10_000)).await?;
     Ok((site, instances, secret))
 }
 
@@ -71,12 +70,7 @@ async fn a_registration_in_progress_when_the_revocation_commits_gets_no_jwt() ->
         let mut active = Active::new(number, &instances, &secret).await?;
         let revocation = revocation_once_waited_for(&active.id);
         let call = async {
-            site.becomes(
-                "SELECT count(*) FROM pg_stat_activity
-                                 WHERE datname = current_database() AND wait_event = 'PgSleep'",
-                "1",
-            )
-            .await?;
+            site.sleeps().await?;
             active.renew("").await
         };
         let (revoked, answer) = tokio::join!(site.psql(&revocation), call);

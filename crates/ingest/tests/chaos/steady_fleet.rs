@@ -3,17 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use svc_testkit::{Fleet, Pace, Site};
+use svc_testkit::{Fleet, Pace, Site, presence_digest};
 use tokio::time::sleep;
 
 const AGENTS: u32 = 200;
 const LENGTH: Duration = Duration::from_mins(10);
-
-/// All columns of presence, and the last event.
-const PRESENCE: &str =
-    "SELECT md5(string_agg(concat(agent_id, epoch, presence, cause, presence_since, connected_at, last_seen_at), ';'
-                           ORDER BY agent_id)),
-            (SELECT max(id) FROM agent_events) FROM agent_state";
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "strict: run by make chaos"]
@@ -21,15 +15,17 @@ async fn ten_minutes_of_a_steady_fleet_write_no_presence() -> Result<()> {
     let site = Site::new().await?;
     let instances = site.server_process().start_pair().await?;
     let addresses = instances.each_ref().map(|instance| instance.grpc);
-    let fleet = Fleet::start(&site, &addresses, 0, AGENTS, Pace::STEADY).await?;
-    fleet.all_acked_again().await?;
-    let (before, acked) = (site.psql(PRESENCE).await?, fleet.acked());
+    let fleet = Fleet::reporting(&site, &addresses, AGENTS, Pace::STEADY).await?;
+    let (before, acked) = (presence_digest(&site).await?, fleet.acked());
     sleep(LENGTH).await;
     let heartbeats = fleet.acked() - acked;
     println!(
         "{AGENTS} agents for {LENGTH:?}: {heartbeats} heartbeats acknowledged, presence unchanged"
     );
-    ensure!(site.psql(PRESENCE).await? == before, "presence was written");
+    ensure!(
+        presence_digest(&site).await? == before,
+        "presence was written"
+    );
     ensure!(
         heartbeats > u64::from(AGENTS) * LENGTH.as_secs() / 2,
         "the fleet was not steady"

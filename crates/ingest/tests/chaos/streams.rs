@@ -4,17 +4,16 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use svc_ingest::config::Timing;
 use svc_testkit::{
-    ActiveAgent, InstanceBuilder, Latencies, Pace, Proxy, ServiceBuilder, Site, faults,
-    raise_file_limit,
+    ActiveAgent, Latencies, Pace, Proxy, ServiceBuilder, Site, faults, raise_file_limit,
 };
 
 const AGENTS: u32 = 100;
 const QUICK: Pace = Pace {
-    every: Duration::from_secs(1),
     patience: Duration::from_secs(5),
     keepalive: Duration::from_secs(5),
-    backoff: Duration::from_secs(1),
+    ..Pace::STEADY
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -121,13 +120,7 @@ async fn revocations_end_streams_within_a_second() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "strict: run by make chaos"]
 async fn revocations_end_streams_within_ten_seconds_without_notifications() -> Result<()> {
-    let deaf = |builder: ServiceBuilder| {
-        builder.set(
-            "INGEST_LISTEN_DATABASE_URL",
-            "postgres://svc@127.0.0.1:1/svc",
-        )
-    };
-    let latencies = revocations(deaf).await?;
+    let latencies = revocations(ServiceBuilder::without_notifications).await?;
     println!("revocation to the stream's end, by the poll alone: {latencies}");
     ensure!(latencies.quantile(0.5) > Duration::from_millis(200));
     ensure!(latencies.max() <= Duration::from_secs(10));
@@ -137,12 +130,11 @@ async fn revocations_end_streams_within_ten_seconds_without_notifications() -> R
 async fn revocations(set: fn(ServiceBuilder) -> ServiceBuilder) -> Result<Latencies> {
     raise_file_limit();
     let site = Site::new().await?;
-    let start = || set(site.process().set("INGEST_LOG", "warn")).start();
-    let instances = [start().await?, start().await?];
+    let builder = set(site.process().set("INGEST_LOG", "warn"));
+    let instances = builder.start_pair().await?;
     let addresses = instances.each_ref().map(|instance| instance.grpc);
-    Ok(Latencies::of(
-        faults::streams_revoked(&site, addresses, 200).await?,
-    ))
+    let lived = faults::streams_revoked(&site, addresses, 200).await?;
+    Ok(Latencies::of(lived))
 }
 
 /// How long an issued JWT may take to the client.
@@ -153,10 +145,8 @@ const ON_THE_WAY: Duration = Duration::from_millis(250);
 async fn no_jwt_is_renewed_after_any_of_1000_revocations() -> Result<()> {
     raise_file_limit();
     let site = Site::new().await?;
-    let eager = |builder: InstanceBuilder| {
-        builder.timing(|timing| timing.renew_before = Duration::from_secs(24 * 3600 - 1))
-    };
-    let instances = eager(site.instance()).start_pair().await?;
+    let eager = |timing: &mut Timing| timing.renew_before = Duration::from_secs(24 * 3600 - 1);
+    let instances = site.instance().timing(eager).start_pair().await?;
     let addresses = instances.each_ref().map(|instance| instance.grpc);
     let (mut renewed, mut late) = (0, Vec::new());
     for wave in 0..5 {
