@@ -8,33 +8,29 @@ use svc_testkit::{
     Finished, ServiceBuilder, Site, assert_contains, eventually, get, write_private,
 };
 
+async fn json_of(site: &Site, arguments: &[&str]) -> Result<Value> {
+    let arguments = [arguments, &["--output", "json"]].concat();
+    let ended = site.process().arguments(&arguments).run().await?;
+    Ok(serde_json::from_str(&ended.stdout)?)
+}
+
 #[tokio::test]
 async fn migrate_applies_each_missing_migration_once() -> Result<()> {
     let site = Site::unmigrated().await?;
-    let only_the_database = || {
-        let process = site.process().arguments(&["migrate"]);
-        ["INGEST_TLS_CERT", "INGEST_TLS_KEY"]
-            .iter()
-            .fold(process, |process, name| process.unset(name))
-    };
-    let first = only_the_database().run().await?;
+    let migrate = || site.command_process(&["migrate"]).run();
+    let first = migrate().await?;
     assert_eq!(first.code, Some(0), "{}", first.stderr);
     assert!(
         first.stdout.starts_with("applied 0001_instances"),
         "{}",
         first.stdout
     );
-    let again = only_the_database().run().await?;
+    let again = migrate().await?;
     assert_eq!(
         (again.code, again.stdout.as_str()),
         (Some(0), "the schema is up to date\n")
     );
-    let json = site
-        .process()
-        .arguments(&["migrate", "--output", "json"])
-        .run()
-        .await?;
-    let json: Value = serde_json::from_str(&json.stdout)?;
+    let json = json_of(&site, &["migrate"]).await?;
     assert_eq!(json["applied"], serde_json::json!([]));
     Ok(())
 }
@@ -81,11 +77,8 @@ impl Diagnosis {
 async fn the_doctor_passes_a_good_installation() -> Result<()> {
     let site = Site::new().await?;
     let healthy = Diagnosis::of(site.process()).await?;
-    let subjects: Vec<_> = healthy
-        .findings
-        .iter()
-        .map(|(_, subject, _)| subject.as_str())
-        .collect();
+    let findings = healthy.findings.iter();
+    let subjects: Vec<_> = findings.map(|(_, subject, _)| subject.as_str()).collect();
     let expected = [
         "variables",
         "certificate",
@@ -109,12 +102,7 @@ async fn the_doctor_passes_a_good_installation() -> Result<()> {
     let key = signing::read(&site.path("jwt_key.pem"))?.context("a key")?;
     assert!(healthy.verdict("signing key")?.1.contains(key.kid()));
 
-    let json = site
-        .process()
-        .arguments(&["doctor", "--output", "json"])
-        .run()
-        .await?;
-    let json: Value = serde_json::from_str(&json.stdout)?;
+    let json = json_of(&site, &["doctor"]).await?;
     assert_eq!(json[0]["verdict"], "ok");
     assert_eq!(json.as_array().map(Vec::len), Some(expected.len()));
     Ok(())
@@ -141,15 +129,10 @@ async fn the_doctor_warns_of_future_problems_and_exits_with_0() -> Result<()> {
             .set("INGEST_GRPC_PORT", running.grpc.port().to_string()),
     )
     .await?;
-    assert_eq!(diagnosis.verdict("certificate")?.0, "warn");
-    assert_eq!(diagnosis.verdict("signing key")?.0, "warn");
-    assert_eq!(diagnosis.verdict("INGEST_GRPC_PORT")?.0, "warn");
-    let (verdict, finding) = diagnosis.verdict("schema")?;
-    assert_eq!(
-        (verdict, finding.contains("0001_instances")),
-        ("warn", true),
-        "{finding}"
-    );
+    for subject in ["certificate", "signing key", "INGEST_GRPC_PORT", "schema"] {
+        assert_eq!(diagnosis.verdict(subject)?.0, "warn", "{subject}");
+    }
+    assert_contains(diagnosis.verdict("schema")?.1, "0001_instances");
     assert_eq!(diagnosis.code, Some(0));
     assert!(!site.path("new.pem").exists(), "it changes nothing");
     site.expect("SELECT to_regclass('schema_migrations') IS NULL", "t")
@@ -195,8 +178,7 @@ async fn the_doctor_fails_a_key_that_differs_from_the_sibling() -> Result<()> {
 
 #[tokio::test]
 async fn key_show_shows_the_key_that_the_service_publishes() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (site, instance) = Site::with_instance().await?;
     let published: Value =
         serde_json::from_str(&get(instance.http, "/.well-known/jwks.json").await?.body)?;
     let kid = published["keys"][0]["kid"].as_str().context("kid")?;
@@ -210,12 +192,7 @@ async fn key_show_shows_the_key_that_the_service_publishes() -> Result<()> {
     assert_contains(&show.stdout, kid);
     assert_contains(&show.stdout, "2048 bits");
 
-    let json = site
-        .process()
-        .arguments(&["key", "show", "--output", "json"])
-        .run()
-        .await?;
-    let json: Value = serde_json::from_str(&json.stdout)?;
+    let json = json_of(&site, &["key", "show"]).await?;
     let expected = serde_json::json!({
         "file": site.path("jwt_key.pem"), "kid": kid, "bits": 2048, "jwks": published,
     });

@@ -9,8 +9,10 @@ mod token;
 use anyhow::{Context, Result};
 use http::{HeaderMap, HeaderValue};
 use prost::Message;
-use svc_proto::v1::{AgentInfo, HeartbeatRequest, Hello, heartbeat_request};
-use svc_testkit::{ActiveAgent, FakeAgent, Instance, OneConnection, RefusedCall, Site, Tls};
+use svc_proto::ClientMessage;
+use svc_testkit::{
+    ActiveAgent, FakeAgent, Instance, OneConnection, RefusedCall, Site, Tls, request,
+};
 use tonic::{Code, Status};
 
 const REGISTER: &str = "/svc.ingest.v1.IngestService/Register";
@@ -40,16 +42,8 @@ impl AgentConnection {
     /// Opens a heartbeat stream with these headers and sends Hello. Headers and trailers of the
     /// answer both count.
     async fn heartbeat(&mut self, headers: HeaderMap) -> Result<RefusedCall> {
-        let hello = Hello {
-            agent: Some(AgentInfo::default()),
-            host: Some(self.agent.host.clone()),
-            run_id: "run".into(),
-            sent_at: None,
-        };
-        let request = HeartbeatRequest {
-            message: Some(heartbeat_request::Message::Hello(hello)),
-        };
-        self.refusal_of(HEARTBEAT, headers, framed(&request.encode_to_vec()))
+        let hello = request(ClientMessage::Hello(self.agent.hello()));
+        self.refusal_of(HEARTBEAT, headers, framed(&hello.encode_to_vec()))
             .await
     }
 
@@ -85,8 +79,7 @@ struct Enrolled {
 
 impl Enrolled {
     async fn new() -> Result<Self> {
-        let site = Site::new().await?;
-        let instance = site.instance().start().await?;
+        let (site, instance) = Site::with_instance().await?;
         let active = ActiveAgent::new(&site, instance.grpc, 1).await?;
         Ok(Self {
             connection: AgentConnection::open(&instance, active.agent.clone()).await?,

@@ -1,6 +1,12 @@
 //! The TLS handshake: a client must prove that it holds the key of its certificate.
 
-use std::{io, sync::Arc};
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use anyhow::{Context, Result};
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
@@ -18,7 +24,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use svc_ingest::listener::Limits;
 use svc_sandbox::{Authority, Identity};
 use svc_testkit::{
-    OneConnection, PATIENCE, Site, Tls, assert_contains, connect_with, eventually, get, http,
+    Instance, OneConnection, PATIENCE, Site, Tls, assert_contains, connect_with, eventually, get,
     provider,
 };
 use tokio::{
@@ -31,6 +37,25 @@ use tokio::{
 fn long_deadlines(limits: &mut Limits) {
     limits.handshake_deadline = PATIENCE * 100;
     limits.first_request_deadline = PATIENCE * 100;
+}
+
+async fn patient_instance() -> Result<(Site, Instance)> {
+    let site = Site::new().await?;
+    let instance = site.instance().limits(long_deadlines).start().await?;
+    Ok((site, instance))
+}
+
+async fn assert_served(tls: &Tls, instance: &Instance) -> Result<()> {
+    let mut connection = OneConnection::open(tls, instance.grpc).await?;
+    assert_eq!(connection.health_status().await?, "0", "{tls:?}");
+    Ok(())
+}
+
+/// Fails unless a client with these settings gets an alert.
+async fn assert_alerted(config: ClientConfig, instance: &Instance) -> Result<()> {
+    let refused = refusal(config, instance.grpc).await?;
+    assert_contains(&refused, "alert");
+    Ok(())
 }
 
 /// Returns the error of a refused client, from the handshake or, with TLS 1.3, from the first read.
@@ -52,18 +77,15 @@ async fn refusal(config: ClientConfig, address: std::net::SocketAddr) -> Result<
 
 #[tokio::test]
 async fn a_client_without_a_certificate_gets_a_tls_alert() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().limits(long_deadlines).start().await?;
+    let (_site, instance) = patient_instance().await?;
     for version in [&TLS12, &TLS13] {
         for _ in 0..20 {
             let config = Tls::without_certificate().version(version).config()?;
-            let refused = refusal(config, instance.grpc).await?;
-            assert!(refused.contains("alert"), "{version:?}: {refused}");
+            assert_alerted(config, &instance).await?;
         }
     }
     let metrics = get(instance.http, "/metrics").await?.body;
-    let counted = "svc_ingest_handshakes_total{result=\"NoCertificate\"} 40";
-    assert_contains(&metrics, counted);
+    assert_contains(&metrics, "handshakes_total{result=\"NoCertificate\"} 40");
     instance.stop().await
 }
 
@@ -93,25 +115,20 @@ impl ResolvesClientCert for Thief {
 
 #[tokio::test]
 async fn a_stolen_certificate_is_worth_nothing_without_its_key() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().limits(long_deadlines).start().await?;
+    let (_site, instance) = patient_instance().await?;
     let victim = Identity::self_signed("agent")?;
     for version in [&TLS12, &TLS13] {
         let mut config = Tls::with(&victim).version(version).config()?;
         config.client_auth_cert_resolver = Arc::new(Thief::with_certificate_of(&victim)?);
-        let refused = refusal(config, instance.grpc).await?;
-        assert!(refused.contains("alert"), "{version:?}: {refused}");
-        let honest = Tls::with(&victim).version(version);
-        let mut connection = OneConnection::open(&honest, instance.grpc).await?;
-        assert_eq!(connection.health_status().await?, "0");
+        assert_alerted(config, &instance).await?;
+        assert_served(&Tls::with(&victim).version(version), &instance).await?;
     }
     instance.stop().await
 }
 
 #[tokio::test]
 async fn tls_1_1_is_refused_with_an_alert() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().limits(long_deadlines).start().await?;
+    let (_site, instance) = patient_instance().await?;
     let mut stream = TcpStream::connect(instance.grpc).await?;
     stream.write_all(&client_hello_of_tls_1_1()).await?;
     let mut answer = Vec::new();
@@ -147,8 +164,7 @@ fn client_hello_of_tls_1_1() -> Vec<u8> {
 
 #[tokio::test]
 async fn plain_http_on_the_grpc_port_is_closed_at_once() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().limits(long_deadlines).start().await?;
+    let (_site, instance) = patient_instance().await?;
     for request in [
         "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
@@ -170,19 +186,13 @@ async fn plain_http_on_the_grpc_port_is_closed_at_once() -> Result<()> {
 
 #[tokio::test]
 async fn tls_on_the_http_port_is_answered_with_400() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (_site, instance) = Site::with_instance().await?;
     let mut stream = TcpStream::connect(instance.http).await?;
     stream.write_all(&client_hello_of_tls_1_1()).await?;
     let mut answer = Vec::new();
     timeout(PATIENCE, stream.read_to_end(&mut answer)).await??;
     assert!(answer.starts_with(b"HTTP/1.1 400"), "{answer:?}");
-    assert_eq!(
-        http(instance.http, "GET /healthz HTTP/1.1\r\n")
-            .await?
-            .status,
-        200
-    );
+    assert_eq!(get(instance.http, "/healthz").await?.status, 200);
     instance.stop().await
 }
 
@@ -192,22 +202,17 @@ async fn with_a_client_ca_only_its_certificates_are_accepted() -> Result<()> {
     let (ours, other) = (Authority::new("ours")?, Authority::new("other")?);
     let path = site.path("client_ca.pem");
     std::fs::write(&path, ours.cert_pem())?;
-    let instance = site
-        .instance()
-        .limits(long_deadlines)
-        .set("INGEST_TLS_CLIENT_CA", &path);
-    let instance = instance.start().await?;
+    let builder = site.instance().limits(long_deadlines);
+    let instance = builder.set("INGEST_TLS_CLIENT_CA", &path).start().await?;
     let member = ours.issue_client("agent")?;
-    let mut connection = OneConnection::open(&Tls::with(&member), instance.grpc).await?;
-    assert_eq!(connection.health_status().await?, "0");
+    assert_served(&Tls::with(&member), &instance).await?;
     for stranger in [
         other.issue_client("agent")?,
         Identity::self_signed("agent")?,
     ] {
         for version in [&TLS12, &TLS13] {
             let config = Tls::with(&stranger).version(version).config()?;
-            let refused = refusal(config, instance.grpc).await?;
-            assert!(refused.contains("alert"), "{version:?}: {refused}");
+            assert_alerted(config, &instance).await?;
         }
     }
     instance.stop().await
@@ -215,12 +220,10 @@ async fn with_a_client_ca_only_its_certificates_are_accepted() -> Result<()> {
 
 #[tokio::test]
 async fn the_dates_and_names_of_a_self_made_certificate_do_not_matter() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().limits(long_deadlines).start().await?;
+    let (_site, instance) = patient_instance().await?;
     for (first, last) in [(1990, 1991), (2200, 2300), (2300, 1990)] {
         let client = dated(first, last)?;
-        let mut connection = OneConnection::open(&Tls::with(&client), instance.grpc).await?;
-        assert_eq!(connection.health_status().await?, "0", "{first} to {last}");
+        assert_served(&Tls::with(&client), &instance).await?;
     }
     instance.stop().await
 }
@@ -242,13 +245,7 @@ fn dated(first: i32, last: i32) -> Result<Identity> {
 
 /// Counts the offers of session resumption.
 #[derive(Debug, Default)]
-struct Offers(std::sync::atomic::AtomicUsize);
-
-impl Offers {
-    fn count(&self) {
-        self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-    }
-}
+struct Offers(AtomicUsize);
 
 impl ClientSessionStore for Offers {
     fn set_kx_hint(&self, _: ServerName<'static>, _: rustls::NamedGroup) {}
@@ -258,7 +255,7 @@ impl ClientSessionStore for Offers {
     }
 
     fn set_tls12_session(&self, _: ServerName<'static>, _: Tls12ClientSessionValue) {
-        self.count();
+        self.0.fetch_add(1, Ordering::SeqCst);
     }
 
     fn tls12_session(&self, _: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
@@ -268,7 +265,7 @@ impl ClientSessionStore for Offers {
     fn remove_tls12_session(&self, _: &ServerName<'static>) {}
 
     fn insert_tls13_ticket(&self, _: ServerName<'static>, _: Tls13ClientSessionValue) {
-        self.count();
+        self.0.fetch_add(1, Ordering::SeqCst);
     }
 
     fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
@@ -278,8 +275,7 @@ impl ClientSessionStore for Offers {
 
 #[tokio::test]
 async fn no_connection_can_be_resumed_later() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().limits(long_deadlines).start().await?;
+    let (_site, instance) = patient_instance().await?;
     let client = Identity::self_signed("agent")?;
     for version in [&TLS12, &TLS13] {
         let offers = Arc::new(Offers::default());
@@ -288,11 +284,7 @@ async fn no_connection_can_be_resumed_later() -> Result<()> {
         let stream = connect_with(config, instance.grpc).await?;
         let mut connection = OneConnection::over(stream).await?;
         assert_eq!(connection.health_status().await?, "0");
-        assert_eq!(
-            offers.0.load(std::sync::atomic::Ordering::SeqCst),
-            0,
-            "{version:?}"
-        );
+        assert_eq!(offers.0.load(Ordering::SeqCst), 0, "{version:?}");
     }
     instance.stop().await
 }

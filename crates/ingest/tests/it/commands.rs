@@ -11,10 +11,8 @@ use serde_json::Value;
 use svc_testkit::{Finished, ServiceBuilder, ServiceProcess, Site, assert_contains, eventually};
 
 fn command(site: &Site, arguments: &[&str]) -> ServiceBuilder {
-    let bare = ["INGEST_TLS_CERT", "INGEST_TLS_KEY", "INGEST_JWT_KEY_FILE"];
-    let process = site.process().arguments(arguments).set("USER", "ann");
-    bare.iter()
-        .fold(process, |process, name| process.unset(name))
+    let process = site.command_process(arguments);
+    process.set("USER", "ann")
 }
 
 async fn run(site: &Site, arguments: &[&str]) -> Result<Finished> {
@@ -65,6 +63,20 @@ async fn agent(site: &Site, digit: char, hostname: &str, labels: &str) -> Result
     ))
     .await?;
     Ok(id)
+}
+
+/// The same, approved.
+async fn active_agent(site: &Site, digit: char, hostname: &str, labels: &str) -> Result<String> {
+    let id = agent(site, digit, hostname, labels).await?;
+    output_of(site, &["agent", "approve", &id]).await?;
+    Ok(id)
+}
+
+/// An active agent, and a second one on its machine.
+async fn conflict(site: &Site) -> Result<(String, String)> {
+    let old = active_agent(site, '1', "web-1", "{}").await?;
+    let new = conflicting_agent(site, '2', &old).await?;
+    Ok((old, new))
 }
 
 /// A second agent on the machine of an active one, as registration creates it.
@@ -138,23 +150,23 @@ async fn without_a_database_a_command_fails_and_hides_the_password() -> Result<(
 
 #[tokio::test]
 async fn status_counts_everything() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
-    let one = agent(&site, '1', "web-1", "{}").await?;
+    let (site, instance) = Site::with_instance().await?;
+    active_agent(&site, '1', "web-1", "{}").await?;
     agent(&site, '2', "web-2", "{}").await?;
-    output_of(&site, &["agent", "approve", &one]).await?;
     output_of(&site, &["token", "create"]).await?;
     let status = json(&site, &["status"]).await?;
-    assert_eq!(status["tokens"]["active"], 1);
-    assert_eq!(status["tokens"]["revoked"], 0);
-    assert_eq!(status["agents"]["pending"], 1);
-    assert_eq!(status["agents"]["active"], 1);
-    assert_eq!(status["agents"]["offline"], 1);
-    assert_eq!(status["hosts"]["in_service"], 2);
-    assert_eq!(
-        status["instances"][0]["grpc_address"],
-        instance.grpc.to_string()
-    );
+    for (noun, state, count) in [
+        ("tokens", "active", 1),
+        ("tokens", "revoked", 0),
+        ("agents", "pending", 1),
+        ("agents", "active", 1),
+        ("agents", "offline", 1),
+        ("hosts", "in_service", 2),
+    ] {
+        assert_eq!(status[noun][state], count, "{state} {noun}");
+    }
+    let address = instance.grpc.to_string();
+    assert_eq!(status["instances"][0]["grpc_address"], address);
     assert_eq!(status["kids"][0], status["instances"][0]["kid"]);
     let text = output_of(&site, &["status"]).await?;
     assert_contains(&text, "1 pending, 1 active (0 online, 1 offline)");

@@ -8,6 +8,7 @@ use svc_sandbox::{Nats, NatsOptions};
 use svc_testkit::{Environment, Site, assert_contains};
 use tempfile::TempDir;
 
+const DOWNLOADS: &str = "INGEST_AGENT_DOWNLOAD_BASE_URL";
 const DATABASE: &str = "postgres://svc@127.0.0.1:5432/svc";
 
 fn good() -> Result<(TempDir, Environment)> {
@@ -59,28 +60,12 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("INGEST_HTTP_PORT", "9443", "INGEST_GRPC_PORT"),
     ("INGEST_BIND_ADDRESS", "localhost", "IP address"),
     ("INGEST_HTTP_BIND_ADDRESS", "::g", "IP address"),
-    ("INGEST_AGENT_DOWNLOAD_BASE_URL", "example.org", "URL"),
-    (
-        "INGEST_AGENT_DOWNLOAD_BASE_URL",
-        "localhost:3000",
-        "http://",
-    ),
-    (
-        "INGEST_AGENT_DOWNLOAD_BASE_URL",
-        "ftp://example.org",
-        "http://",
-    ),
-    (
-        "INGEST_AGENT_DOWNLOAD_BASE_URL",
-        "http://u:p@h",
-        "credentials",
-    ),
-    (
-        "INGEST_AGENT_DOWNLOAD_BASE_URL",
-        "http://u@h",
-        "credentials",
-    ),
-    ("INGEST_AGENT_DOWNLOAD_BASE_URL", "http://h/?a=b", "query"),
+    (DOWNLOADS, "example.org", "URL"),
+    (DOWNLOADS, "localhost:3000", "http://"),
+    (DOWNLOADS, "ftp://example.org", "http://"),
+    (DOWNLOADS, "http://u:p@h", "credentials"),
+    (DOWNLOADS, "http://u@h", "credentials"),
+    (DOWNLOADS, "http://h/?a=b", "query"),
     ("INGEST_TLS_CLIENT_CA", "/no/such/ca.pem", "/no/such/ca.pem"),
     ("INGEST_MAX_CONNECTIONS", "0", "from 1 to"),
     ("INGEST_DB_POOL_SIZE", "3", "from 4 to"),
@@ -147,14 +132,14 @@ fn all_problems_are_reported_at_once() -> Result<()> {
         .set("INGEST_JWT_KEY_FILE", "/no/such/folder/key.pem")
         .set("INGEST_GRPC_PORT", "9443x")
         .set("INGEST_HTTP_PORT", "65536")
-        .set("INGEST_AGENT_DOWNLOAD_BASE_URL", "ftp://example.org")
+        .set(DOWNLOADS, "ftp://example.org")
         .set("INGEST_DRAIN_TIMEOUT", "soon");
     let Problems(problems) = read(&environment).err().context("no problem was found")?;
     let mut names: Vec<_> = problems.iter().map(|problem| problem.variable).collect();
     names.sort_unstable();
     let expected = [
         "DATABASE_URL",
-        "INGEST_AGENT_DOWNLOAD_BASE_URL",
+        DOWNLOADS,
         "INGEST_DRAIN_TIMEOUT",
         "INGEST_GRPC_PORT",
         "INGEST_HTTP_PORT",
@@ -178,10 +163,7 @@ fn the_variables_of_the_specification_have_its_defaults() -> Result<()> {
         ),
         ("INGEST_GRPC_PORT", Fallback::Default("9443")),
         ("INGEST_HTTP_PORT", Fallback::Default("8080")),
-        (
-            "INGEST_AGENT_DOWNLOAD_BASE_URL",
-            Fallback::Default("http://localhost:3000"),
-        ),
+        (DOWNLOADS, Fallback::Default("http://localhost:3000")),
     ];
     let table: Vec<_> = VARIABLES.iter().map(|v| (v.name, v.fallback)).collect();
     assert_eq!(table[..specified.len()], specified);
@@ -258,16 +240,13 @@ async fn each_port_that_is_taken_is_named() -> Result<()> {
         .await?;
     assert_eq!(both.code, Some(2));
     let mut lines = both.stderr.lines();
-    assert!(
-        lines
-            .next()
-            .is_some_and(|l| l.starts_with(&line("INGEST_GRPC_PORT", ports[0])))
-    );
-    assert!(
-        lines
-            .next()
-            .is_some_and(|l| l.starts_with(&line("INGEST_HTTP_PORT", ports[1])))
-    );
+    for (name, port) in [
+        ("INGEST_GRPC_PORT", ports[0]),
+        ("INGEST_HTTP_PORT", ports[1]),
+    ] {
+        let found = lines.next().unwrap_or_default();
+        assert!(found.starts_with(&line(name, port)), "{found}");
+    }
     assert_eq!(lines.next(), None);
     Ok(())
 }
@@ -287,7 +266,7 @@ fn secrets_are_in_no_problem_and_in_no_debug_text() -> Result<()> {
         ),
         ("INGEST_QUEUE_URL", "nats://u:hunter2@"),
         ("INGEST_QUEUE_URL", "redis://u:hunter2@h"),
-        ("INGEST_AGENT_DOWNLOAD_BASE_URL", "http://u:hunter2@h"),
+        (DOWNLOADS, "http://u:hunter2@h"),
     ];
     for (name, value) in bad {
         let problem = only_problem(&environment.clone().set(name, value))?;
@@ -340,7 +319,7 @@ async fn a_refused_start_prints_no_secrets() -> Result<()> {
         .process()
         .set("DATABASE_URL", "postgres://svc:hunter2@h:0/d")
         .set("INGEST_QUEUE_URL", "redis://svc:hunter2@h")
-        .set("INGEST_AGENT_DOWNLOAD_BASE_URL", "http://svc:hunter2@h")
+        .set(DOWNLOADS, "http://svc:hunter2@h")
         .set("INGEST_LOG", "trace")
         .run()
         .await?;

@@ -22,8 +22,7 @@ struct Row {
 #[tokio::test]
 async fn the_table_of_metrics_names_exactly_what_an_instance_exposes() -> Result<()> {
     let documented = table()?;
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (_site, instance) = Site::with_instance().await?;
     let exposed = exposed(&get(instance.http, "/metrics").await?.body);
     for (name, kind) in &exposed {
         let row = documented.get(name);

@@ -6,11 +6,11 @@ use anyhow::{Context, Result};
 use http::HeaderMap;
 use svc_sandbox::Identity;
 use svc_testkit::{
-    Instance, OneConnection, PATIENCE, Site, Tls, assert_contains, channel, eventually,
+    Instance, OneConnection, PATIENCE, RefusedCall, Site, Tls, channel, eventually, metric,
 };
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
-use tonic::{Code, Status, transport::Channel};
+use tonic::{Code, transport::Channel};
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
@@ -18,7 +18,6 @@ use tonic_reflection::pb::v1::{
     ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
     server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
 };
-use tonic_types::StatusExt;
 
 const SERVICE: &str = "svc.ingest.v1.IngestService";
 
@@ -34,8 +33,7 @@ fn about(service: &str) -> HealthCheckRequest {
 
 #[tokio::test]
 async fn health_covers_the_whole_server_and_the_service() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (_site, instance) = Site::with_instance().await?;
     let mut health = HealthClient::new(agent_channel(&instance).await?);
     for service in ["", SERVICE] {
         let answer = health.check(about(service)).await?;
@@ -87,12 +85,8 @@ async fn health_watches_are_limited_and_a_slot_is_freed_when_one_ends() -> Resul
     let mut health = HealthClient::new(agent_channel(&instance).await?);
     let first = health.watch(about("")).await?;
     let _second = health.watch(about("")).await?;
-    let third = health
-        .watch(about(""))
-        .await
-        .err()
-        .context("the limit is two")?;
-    assert_refused(&third, Code::Unavailable, "OVERLOADED");
+    let third = health.watch(about("")).await.expect_err("the limit is two");
+    RefusedCall::of(&third).assert_with_delay(Code::Unavailable, "OVERLOADED");
 
     assert_eq!(
         health.check(about("")).await?.get_ref().status(),
@@ -108,8 +102,7 @@ async fn health_watches_are_limited_and_a_slot_is_freed_when_one_ends() -> Resul
 
 #[tokio::test]
 async fn an_unknown_method_is_unimplemented() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (_site, instance) = Site::with_instance().await?;
     let tls = Tls::with(&Identity::self_signed("agent")?);
     let mut connection = OneConnection::open(&tls, instance.grpc).await?;
     for path in [
@@ -126,8 +119,7 @@ async fn an_unknown_method_is_unimplemented() -> Result<()> {
 
 #[tokio::test]
 async fn reflection_lists_and_describes_the_service() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (_site, instance) = Site::with_instance().await?;
     let mut reflection = ServerReflectionClient::new(agent_channel(&instance).await?);
     let ask = |request| ServerReflectionRequest {
         host: String::new(),
@@ -141,11 +133,8 @@ async fn reflection_lists_and_describes_the_service() -> Result<()> {
         .server_reflection_info(questions)
         .await?
         .into_inner();
-    let answers: Vec<_> = timeout(PATIENCE, answers.collect::<Vec<_>>()).await?;
-    let answers = answers
-        .into_iter()
-        .map(|answer| Ok(answer?.message_response))
-        .collect::<Result<Vec<_>>>()?;
+    let answers = answers.map(|answer| Ok(answer?.message_response));
+    let answers = timeout(PATIENCE, answers.collect::<Result<Vec<_>>>()).await??;
     let [
         Some(MessageResponse::ListServicesResponse(list)),
         Some(MessageResponse::FileDescriptorResponse(files)),
@@ -153,25 +142,18 @@ async fn reflection_lists_and_describes_the_service() -> Result<()> {
     else {
         anyhow::bail!("unexpected answers: {answers:?}");
     };
-    let names: Vec<_> = list
-        .service
-        .iter()
-        .map(|service| service.name.as_str())
-        .collect();
-    assert!(names.contains(&SERVICE), "{names:?}");
-    assert!(names.contains(&"grpc.health.v1.Health"), "{names:?}");
+    for name in [SERVICE, "grpc.health.v1.Health"] {
+        let listed = list.service.iter().any(|service| service.name == name);
+        assert!(listed, "{name} is not in {list:?}");
+    }
     assert!(!files.file_descriptor_proto.is_empty());
     instance.stop().await
 }
 
 #[tokio::test]
 async fn a_key_may_have_four_connections_and_a_closed_one_frees_its_slot() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
-    let (agent, other) = (
-        Identity::self_signed("agent")?,
-        Identity::self_signed("other")?,
-    );
+    let (_site, instance) = Site::with_instance().await?;
+    let agent = Identity::self_signed("agent")?;
     let mut open = Vec::new();
     for _ in 0..4 {
         open.push(HealthClient::new(channel(instance.grpc, &agent).await?));
@@ -180,22 +162,19 @@ async fn a_key_may_have_four_connections_and_a_closed_one_frees_its_slot() -> Re
         client.check(about("")).await?;
     }
     let mut fifth = HealthClient::new(channel(instance.grpc, &agent).await?);
-    let refused = fifth
-        .check(about(""))
-        .await
-        .err()
-        .context("the limit is four")?;
-    assert_refused(&refused, Code::ResourceExhausted, "TOO_MANY_CONNECTIONS");
-    let mut stranger = HealthClient::new(channel(instance.grpc, &other).await?);
+    let refused = fifth.check(about("")).await;
+    let refused = refused.expect_err("the limit is four");
+    let refused = RefusedCall::of(&refused);
+    refused.assert_with_delay(Code::ResourceExhausted, "TOO_MANY_CONNECTIONS");
+    let mut stranger = HealthClient::new(agent_channel(&instance).await?);
     stranger.check(about("")).await?;
 
     drop(open.pop());
     eventually("a slot is free", async || {
-        let again = channel(instance.grpc, &agent).await;
-        match again {
-            Ok(channel) => HealthClient::new(channel).check(about("")).await.is_ok(),
-            Err(_) => false,
-        }
+        let Ok(channel) = channel(instance.grpc, &agent).await else {
+            return false;
+        };
+        HealthClient::new(channel).check(about("")).await.is_ok()
     })
     .await?;
     instance.stop().await
@@ -238,25 +217,11 @@ async fn connections_above_the_limit_are_shed_and_counted() -> Result<()> {
         "the limit is one connection"
     );
     first.check(about("")).await?;
-    let page = svc_testkit::get(instance.http, "/metrics").await?.body;
-    assert_contains(&page, "svc_ingest_connections_shed_total 1\n");
+    assert_eq!(metric(instance.http, "connections_shed_total").await?, 1.0);
     drop(first);
     eventually("the slot is free", async || {
         agent_channel(&instance).await.is_ok()
     })
     .await?;
     instance.stop().await
-}
-
-/// Checks a refusal: the reason under our domain, and a retry delay.
-fn assert_refused(status: &Status, code: Code, reason: &str) {
-    assert_eq!(status.code(), code, "{status:?}");
-    let details = status.get_error_details();
-    let info = details.error_info().expect("ErrorInfo");
-    assert_eq!(
-        (info.reason.as_str(), info.domain.as_str()),
-        (reason, "svc-ingest")
-    );
-    let retry = details.retry_info().and_then(|retry| retry.retry_delay);
-    assert!(retry.is_some_and(|delay| !delay.is_zero()), "{details:?}");
 }

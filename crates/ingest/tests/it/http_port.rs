@@ -4,8 +4,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use svc_ingest::config::Timing;
-use svc_sandbox::{Identity, shared_postgres};
-use svc_testkit::{PATIENCE, Proxy, Site, assert_contains, channel, eventually, get, http};
+use svc_sandbox::Identity;
+use svc_testkit::{
+    Answer, PATIENCE, Proxy, Site, assert_contains, channel, eventually, faults::behind_proxy, get,
+    http, metric, metric_becomes,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -17,8 +20,7 @@ const PAGES: [&str; 3] = ["/healthz", "/.well-known/jwks.json", "/metrics"];
 
 #[tokio::test]
 async fn healthz_is_200_and_the_text_ok_and_nothing_more() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (_site, instance) = Site::with_instance().await?;
     let answer = get(instance.http, "/healthz").await?;
     assert_eq!((answer.status, answer.body.as_str()), (200, "ok"));
     assert_eq!(
@@ -31,8 +33,7 @@ async fn healthz_is_200_and_the_text_ok_and_nothing_more() -> Result<()> {
 
 #[tokio::test]
 async fn other_methods_are_405_with_the_allowed_ones() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (_site, instance) = Site::with_instance().await?;
     for page in PAGES {
         for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "BREW"] {
             let head = format!("{method} {page} HTTP/1.1\r\nContent-Length: 0\r\n");
@@ -48,8 +49,7 @@ async fn other_methods_are_405_with_the_allowed_ones() -> Result<()> {
 
 #[tokio::test]
 async fn unknown_paths_are_404() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (_site, instance) = Site::with_instance().await?;
     let near = [
         "/",
         "/healthz/",
@@ -70,8 +70,7 @@ async fn unknown_paths_are_404() -> Result<()> {
 
 #[tokio::test]
 async fn headers_beyond_8_kilobytes_or_64_lines_are_431() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (_site, instance) = Site::with_instance().await?;
     let large =
         |bytes: usize| format!("GET /healthz HTTP/1.1\r\nX-Long: {}\r\n", "x".repeat(bytes));
     let many = |lines: usize| format!("GET /healthz HTTP/1.1\r\n{}", "X: y\r\n".repeat(lines));
@@ -90,8 +89,7 @@ async fn headers_beyond_8_kilobytes_or_64_lines_are_431() -> Result<()> {
 
 #[tokio::test]
 async fn a_client_that_does_not_finish_its_headers_is_closed_at_the_deadline() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (_site, instance) = Site::with_instance().await?;
     let beginnings = ["", "GET /heal", "GET /healthz HTTP/1.1\r\nHost: x\r\n"];
     for result in futures_util::future::join_all(beginnings.map(|beginning| async move {
         let begun = Instant::now();
@@ -113,8 +111,7 @@ async fn a_client_that_does_not_finish_its_headers_is_closed_at_the_deadline() -
 
 #[tokio::test]
 async fn a_connection_serves_several_requests() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (_site, instance) = Site::with_instance().await?;
     let mut stream = TcpStream::connect(instance.http).await?;
     for _ in 0..3 {
         stream
@@ -155,28 +152,21 @@ async fn healthz_and_jwks_are_503_while_the_start_waits_for_the_database() -> Re
 #[tokio::test]
 async fn healthz_is_503_during_a_drain() -> Result<()> {
     let site = Site::new().await?;
-    let instance = site
-        .instance()
-        .set("INGEST_DRAIN_TIMEOUT", "3s")
-        .start()
-        .await?;
+    let instance = site.instance().set("INGEST_DRAIN_TIMEOUT", "3s");
+    let instance = instance.start().await?;
     let http_port = instance.http;
     let channel = channel(instance.grpc, &Identity::self_signed("agent")?).await?;
     let watch = HealthClient::new(channel)
         .watch(HealthCheckRequest::default())
         .await?;
     let stopping = instance.ask_to_stop();
-    let mut drained = None;
     eventually("the page names the drain", async || {
-        drained = get(http_port, "/healthz")
-            .await
-            .ok()
-            .filter(|answer| answer.status == 503);
-        drained.is_some()
+        let answer = get(http_port, "/healthz").await;
+        answer.is_ok_and(|answer| {
+            answer.status == 503 && answer.body == "draining: this instance is stopping\n"
+        })
     })
     .await?;
-    let reason = drained.map(|answer| answer.body).unwrap_or_default();
-    assert_eq!(reason, "draining: this instance is stopping\n");
     drop(watch);
     stopping.ended().await
 }
@@ -189,36 +179,23 @@ fn short_grace(timing: &mut Timing) {
 #[tokio::test]
 async fn healthz_is_503_while_the_database_is_away_longer_than_the_grace() -> Result<()> {
     let site = Site::new().await?;
-    let postgres = format!("127.0.0.1:{}", shared_postgres().await?.port());
-    let proxy = Proxy::start(vec![postgres.parse()?]).await?;
-    let url = site
-        .database_url()
-        .replace(&postgres, &proxy.address().to_string());
-    let instance = site
-        .instance()
-        .timing(short_grace)
-        .set("DATABASE_URL", url)
-        .start()
-        .await?;
+    let (proxy, url) = behind_proxy(&site).await?;
+    let instance = site.instance().timing(short_grace).set("DATABASE_URL", url);
+    let instance = instance.start().await?;
 
     proxy.refuse(true)?;
     proxy.cut_all();
-    let page = async |path| get(instance.http, path).await.map(|answer| answer.body);
-    eventually("the metrics show it at once", async || {
-        page("/metrics")
-            .await
-            .is_ok_and(|body| body.contains("svc_ingest_database_up 0\n"))
-    })
-    .await?;
-    let away = |body: String| {
-        let lines = body.lines().count();
-        body.starts_with("the database has been away for ") && lines == 1
+    let health = async || get(instance.http, "/healthz").await;
+    metric_becomes(instance.http, "database_up", |up| up == 0.0).await?;
+    let away = |answer: Answer| {
+        let prefix = "the database has been away for ";
+        answer.body.starts_with(prefix) && answer.body.lines().count() == 1
     };
     eventually("the health check fails after the grace", async || {
-        page("/healthz").await.is_ok_and(away)
+        health().await.is_ok_and(away)
     })
     .await?;
-    assert_eq!(get(instance.http, "/healthz").await?.status, 503);
+    assert_eq!(health().await?.status, 503);
     assert_eq!(
         get(instance.http, "/.well-known/jwks.json").await?.status,
         200
@@ -226,15 +203,13 @@ async fn healthz_is_503_while_the_database_is_away_longer_than_the_grace() -> Re
 
     proxy.heal()?;
     instance.serving().await?;
-    let up = page("/metrics").await?;
-    assert_contains(&up, "svc_ingest_database_up 1\n");
+    assert_eq!(metric(instance.http, "database_up").await?, 1.0);
     instance.stop().await
 }
 
 #[tokio::test]
 async fn the_metrics_cover_build_connections_handshakes_database_and_process() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (_site, instance) = Site::with_instance().await?;
     let channel = channel(instance.grpc, &Identity::self_signed("agent")?).await?;
     HealthClient::new(channel.clone())
         .check(HealthCheckRequest::default())
@@ -268,13 +243,9 @@ async fn the_metrics_cover_build_connections_handshakes_database_and_process() -
         "process_open_fds ",
         "process_max_fds ",
     ] {
-        assert!(page.contains(line), "{line:?} is not in {page}");
+        assert_contains(&page, line);
     }
     drop(channel);
-    eventually("the connection is counted out", async || {
-        let page = get(instance.http, "/metrics").await;
-        page.is_ok_and(|page| page.body.contains("svc_ingest_connections 0\n"))
-    })
-    .await?;
+    metric_becomes(instance.http, "connections", |open| open == 0.0).await?;
     instance.stop().await
 }

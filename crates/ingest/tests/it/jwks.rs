@@ -16,8 +16,7 @@ const MODULUS: &str = include_str!("../fixtures/rsa2048.modulus");
 
 #[tokio::test]
 async fn the_document_holds_the_public_key_in_the_specified_members_and_no_others() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (_site, instance) = Site::with_instance().await?;
     let answer = get(instance.http, PATH).await?;
     let n = BASE64_URL_SAFE_NO_PAD.encode(from_hex(MODULUS.trim())?);
     let expected = json!({"keys": [{
@@ -94,8 +93,7 @@ async fn keys_of_every_size_and_exponent_are_published_under_their_thumbprint() 
 
 #[tokio::test]
 async fn a_verifier_with_the_current_document_gets_304() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (_site, instance) = Site::with_instance().await?;
     let etag = get(instance.http, PATH).await?;
     let etag = etag.header("etag").context("an ETag")?;
     let ask = async |tags: &str| {
@@ -120,8 +118,7 @@ async fn a_verifier_with_the_current_document_gets_304() -> Result<()> {
 
 #[tokio::test]
 async fn head_returns_the_length_without_the_document() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (_site, instance) = Site::with_instance().await?;
     let whole = get(instance.http, PATH).await?;
     let head = http(instance.http, &format!("HEAD {PATH} HTTP/1.1\r\n")).await?;
     assert_eq!((head.status, head.body.as_str()), (200, ""));

@@ -5,8 +5,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use rustix::process::Signal;
 use svc_ingest::config::Timing;
-use svc_sandbox::{Identity, shared_postgres};
-use svc_testkit::{Proxy, ServiceProcess, Site, Tls, assert_contains, channel, eventually, get};
+use svc_sandbox::Identity;
+use svc_testkit::{
+    Proxy, ServiceProcess, Site, Tls, assert_contains, channel, eventually, faults::behind_proxy,
+    get,
+};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
@@ -97,11 +100,8 @@ async fn sigterm_stops_the_service_in_time_with_clients_of_every_kind() -> Resul
 #[tokio::test]
 async fn without_clients_the_service_stops_at_once() -> Result<()> {
     let site = Site::new().await?;
-    let process = site
-        .process()
-        .set("INGEST_DRAIN_TIMEOUT", "10m")
-        .start()
-        .await?;
+    let process = site.process().set("INGEST_DRAIN_TIMEOUT", "10m");
+    let process = process.start().await?;
     process.stop().await?;
     process.logs_contain("stopped").await
 }
@@ -109,11 +109,8 @@ async fn without_clients_the_service_stops_at_once() -> Result<()> {
 #[tokio::test]
 async fn a_second_signal_stops_the_service_at_once() -> Result<()> {
     let site = Site::new().await?;
-    let process = site
-        .process()
-        .set("INGEST_DRAIN_TIMEOUT", "10m")
-        .start()
-        .await?;
+    let process = site.process().set("INGEST_DRAIN_TIMEOUT", "10m");
+    let process = process.start().await?;
     let _clients = Clients::connect(&process).await?;
     process.signal(Signal::TERM)?;
     eventually("the health check fails", async || {
@@ -136,20 +133,10 @@ async fn a_signal_during_the_start_stops_the_service_cleanly() -> Result<()> {
     process.stop().await
 }
 
-/// A proxy in front of the database, and the URL through it.
-async fn proxied(site: &Site) -> Result<(Proxy, String)> {
-    let postgres = format!("127.0.0.1:{}", shared_postgres().await?.port());
-    let proxy = Proxy::start(vec![postgres.parse()?]).await?;
-    let url = site
-        .database_url()
-        .replace(&postgres, &proxy.address().to_string());
-    Ok((proxy, url))
-}
-
 #[tokio::test]
 async fn the_start_waits_for_a_database_that_is_away() -> Result<()> {
     let site = Site::new().await?;
-    let (proxy, url) = proxied(&site).await?;
+    let (proxy, url) = behind_proxy(&site).await?;
     proxy.refuse(true)?;
     let process = site.process().set("DATABASE_URL", url).launch()?;
     let tries = || process.logs().matches("waiting for the database").count();
@@ -168,7 +155,7 @@ async fn the_start_waits_for_a_database_that_is_away() -> Result<()> {
 #[tokio::test]
 async fn the_start_survives_a_database_that_comes_and_goes() -> Result<()> {
     let site = Site::unmigrated().await?;
-    let (proxy, url) = proxied(&site).await?;
+    let (proxy, url) = behind_proxy(&site).await?;
     // Enough bytes for a connection, too few for the migrations.
     proxy.cut_after(Some(1500));
     let process = site.process().set("DATABASE_URL", url).launch()?;

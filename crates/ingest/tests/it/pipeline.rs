@@ -13,8 +13,8 @@ use svc_ingest::{
 };
 use svc_sandbox::PostgresOptions;
 use svc_testkit::{
-    ActiveAgent, Environment, Fleet, Instance, Pace, QueueKind, Site, assert_contains, eventually,
-    metric, range, sample, seed,
+    ActiveAgent, Environment, Fleet, HeartbeatCall, Instance, Pace, QueueKind, Site,
+    assert_contains, eventually, metric, metric_becomes, range, sample, seed,
 };
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -33,6 +33,14 @@ async fn without_consumer() -> Result<(Site, Instance)> {
     Ok((site, server))
 }
 
+/// An agent with a stream to such an instance.
+async fn agent_without_consumer() -> Result<(Site, Instance, ActiveAgent, HeartbeatCall)> {
+    let (site, server) = without_consumer().await?;
+    let agent = ActiveAgent::new(&site, server.grpc, 1).await?;
+    let call = agent.heartbeat().await?;
+    Ok((site, server, agent, call))
+}
+
 /// The next deliveries of all shards, at least one.
 async fn take(queue: &Queue) -> Result<Vec<Delivery>> {
     let (mut receivers, mut taken) = (queue.receivers(), Vec::new());
@@ -48,28 +56,27 @@ async fn take(queue: &Queue) -> Result<Vec<Delivery>> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn acknowledged_samples_are_stored_once_over_either_queue() -> Result<()> {
-    for kind in QueueKind::BOTH {
+    QueueKind::each(async |kind| {
         let site = Site::new().await?.with_queue(kind).await?;
         let instances = site.instance().start_pair().await?;
         let addresses = instances.each_ref().map(|instance| instance.grpc);
-        let fleet = Fleet::start(&site, &addresses, 0, 10, Pace::BRISK).await?;
-        fleet.all_acked_again().await?;
-        fleet.audit(&site).await.context(format!("{kind:?}"))?;
+        let fleet = Fleet::reporting(&site, &addresses, 10, Pace::BRISK).await?;
+        fleet.audit(&site).await?;
         let mut acknowledged = 0.0;
         for instance in &instances {
             acknowledged += metric(instance.http, "samples_acknowledged_total").await?;
             ensure!(metric(instance.http, "commit_seconds_count").await? > 0.0);
             ensure!(metric(instance.http, "batch_samples_count").await? > 0.0);
         }
-        let taken = fleet.acked();
-        assert_eq!(acknowledged, taken as f64, "{kind:?}");
-    }
-    Ok(())
+        assert_eq!(acknowledged, fleet.acked() as f64, "{kind:?}");
+        Ok(())
+    })
+    .await
 }
 
 #[tokio::test]
 async fn rejections_are_named_over_either_queue() -> Result<()> {
-    for kind in QueueKind::BOTH {
+    QueueKind::each(async |kind| {
         let site = Site::new().await?.with_queue(kind).await?;
         let instance = site.instance().start().await?;
         let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
@@ -83,26 +90,18 @@ async fn rejections_are_named_over_either_queue() -> Result<()> {
         assert_eq!((ack.up_to_seq, rejected), (3, vec![2]), "{kind:?}");
         let books = "SELECT acked_seq, stored_count, rejected_count, gap_count FROM agent_state";
         site.expect(books, "3|2|1|0").await?;
-        eventually("the repetition is counted", async || {
-            let counted = metric(instance.http, "samples_duplicate_total").await;
-            counted.is_ok_and(|counted| counted == 1.0)
-        })
-        .await?;
+        metric_becomes(instance.http, "samples_duplicate_total", |n| n == 1.0).await?;
         assert_eq!(metric(instance.http, "samples_rejected_total").await?, 1.0);
-    }
-    Ok(())
+        Ok(())
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn consumer_processes_store_what_servers_put_into_the_queue() -> Result<()> {
     let (site, server) = without_consumer().await?;
     let fleet = Fleet::start(&site, &[server.grpc], 0, 5, Pace::BRISK).await?;
-    eventually("reports are in the queue", async || {
-        metric(server.http, "queue_lag")
-            .await
-            .is_ok_and(|lag| lag >= 5.0)
-    })
-    .await?;
+    metric_becomes(server.http, "queue_lag", |lag| lag >= 5.0).await?;
     ensure!(fleet.acked() == 0, "nothing is stored yet");
     let consumers = site.consumer_process().start_pair().await?;
     fleet.all_acked_again().await?;
@@ -115,9 +114,7 @@ async fn consumer_processes_store_what_servers_put_into_the_queue() -> Result<()
 
 #[tokio::test]
 async fn a_commit_without_a_hint_is_found_in_the_database() -> Result<()> {
-    let (site, server) = without_consumer().await?;
-    let agent = ActiveAgent::new(&site, server.grpc, 1).await?;
-    let mut call = agent.heartbeat().await?;
+    let (site, _server, _agent, mut call) = agent_without_consumer().await?;
     call.report(vec![sample(1), sample(2)], vec![]).await?;
     let queue = queue(&site).await?;
     for Delivery { parcel, receipt } in take(&queue).await? {
@@ -129,9 +126,7 @@ async fn a_commit_without_a_hint_is_found_in_the_database() -> Result<()> {
 
 #[tokio::test]
 async fn an_agent_resends_a_report_that_the_queue_has_lost() -> Result<()> {
-    let (site, server) = without_consumer().await?;
-    let agent = ActiveAgent::new(&site, server.grpc, 1).await?;
-    let mut call = agent.heartbeat().await?;
+    let (site, _server, agent, mut call) = agent_without_consumer().await?;
     call.report(vec![sample(1), sample(2)], vec![]).await?;
     let queue = queue(&site).await?;
     for delivery in take(&queue).await? {
@@ -152,9 +147,7 @@ async fn an_agent_resends_a_report_that_the_queue_has_lost() -> Result<()> {
 /// A report that waits in the queue because nothing consumes it is not lost.
 #[tokio::test]
 async fn a_stream_stays_open_while_the_queue_holds_its_report() -> Result<()> {
-    let (site, server) = without_consumer().await?;
-    let agent = ActiveAgent::new(&site, server.grpc, 1).await?;
-    let mut call = agent.heartbeat().await?;
+    let (site, _server, _agent, mut call) = agent_without_consumer().await?;
     call.report(vec![sample(1)], vec![]).await?;
     tokio::time::sleep(Duration::from_secs(4)).await;
     let _consumer = site.consumer_process().start().await?;
@@ -163,19 +156,14 @@ async fn a_stream_stays_open_while_the_queue_holds_its_report() -> Result<()> {
 
 #[tokio::test]
 async fn a_report_that_overtook_an_earlier_one_waits_for_it() -> Result<()> {
-    let (site, server) = without_consumer().await?;
-    let agent = ActiveAgent::new(&site, server.grpc, 1).await?;
-    let mut call = agent.heartbeat().await?;
+    let (site, _server, _agent, mut call) = agent_without_consumer().await?;
     call.report(vec![sample(1)], vec![]).await?;
     let queue = queue(&site).await?;
     let mut first = take(&queue).await?;
     call.report(vec![sample(2)], vec![]).await?;
     let consumer = site.consumer_process().start().await?;
-    eventually("the second has been put back", async || {
-        let back = metric(consumer.http, "queue_put_back_total").await;
-        back.is_ok_and(|back| back >= 2.0)
-    })
-    .await?;
+    // The second has been put back.
+    metric_becomes(consumer.http, "queue_put_back_total", |n| n >= 2.0).await?;
     let state = "SELECT acked_seq, (SELECT count(*) FROM host_metrics) FROM agent_state";
     site.expect(state, "0|0").await?;
     let Delivery { parcel, receipt } = first.pop().context("the first")?;
@@ -186,7 +174,7 @@ async fn a_report_that_overtook_an_earlier_one_waits_for_it() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sample_that_the_database_refuses_becomes_a_dead_letter_and_a_gap() -> Result<()> {
-    for kind in QueueKind::BOTH {
+    QueueKind::each(async |kind| {
         let site = Site::new().await?.with_queue(kind).await?;
         let poison =
             "ALTER TABLE host_metrics ADD CONSTRAINT unlucky CHECK (memory_used_bytes <> 13)";
@@ -196,8 +184,7 @@ async fn a_sample_that_the_database_refuses_becomes_a_dead_letter_and_a_gap() ->
         eventually("all are past the thirteenth", async || {
             fleet.balances().iter().all(|agent| agent.acked > 13)
         })
-        .await
-        .context(format!("{kind:?}"))?;
+        .await?;
         fleet.settle().await?;
         let books = "SELECT count(*), sum(gap_count), sum(stored_count) = (SELECT count(*) FROM host_metrics),
                             bool_and(stored_count + gap_count = acked_seq AND gap_count > 0) FROM agent_state";
@@ -207,26 +194,19 @@ async fn a_sample_that_the_database_refuses_becomes_a_dead_letter_and_a_gap() ->
         let lost = gaps.split('|').next().context("a sum")?;
         assert_eq!(books, format!("8|{lost}|t|t"), "{kind:?}");
         assert_eq!(gaps, format!("{lost}|t|t"), "{kind:?}");
-        assert_eq!(
-            metric(instance.http, "dead_letters_total").await?,
-            8.0,
-            "{kind:?}"
-        );
+        ensure!(metric(instance.http, "dead_letters_total").await? == 8.0);
         eventually("the agents get the rejections", async || {
-            let rejected = fleet
-                .balances()
-                .iter()
-                .map(|agent| agent.rejected)
-                .sum::<u64>();
+            let balances = fleet.balances();
+            let rejected: u64 = balances.iter().map(|agent| agent.rejected).sum();
             rejected.to_string() == lost
         })
-        .await
-        .context(format!("{kind:?}"))?;
-        if kind == QueueKind::Nats {
-            dead_letters_are_readable(&site).await?;
+        .await?;
+        match kind {
+            QueueKind::Memory => Ok(()),
+            QueueKind::Nats => dead_letters_are_readable(&site).await,
         }
-    }
-    Ok(())
+    })
+    .await
 }
 
 async fn dead_letters_are_readable(site: &Site) -> Result<()> {
@@ -247,33 +227,31 @@ async fn dead_letters_are_readable(site: &Site) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_table_makes_no_sample_a_dead_letter() -> Result<()> {
-    for kind in QueueKind::BOTH {
+    QueueKind::each(async |kind| {
         let site = Site::new().await?.with_queue(kind).await?;
         let instance = site.instance().start().await?;
-        let fleet = Fleet::start(&site, &[instance.grpc], 0, 3, Pace::BRISK).await?;
-        fleet.all_acked_again().await?;
+        let fleet = Fleet::reporting(&site, &[instance.grpc], 3, Pace::BRISK).await?;
         site.psql("ALTER TABLE host_metrics RENAME TO away").await?;
         tokio::time::sleep(Duration::from_secs(3)).await;
         site.psql("ALTER TABLE away RENAME TO host_metrics").await?;
         fleet.all_acked_again().await?;
-        fleet.audit(&site).await.context(format!("{kind:?}"))?;
-    }
-    Ok(())
+        fleet.audit(&site).await
+    })
+    .await
 }
 
 #[tokio::test]
 async fn the_memory_queue_has_no_separate_consumer() -> Result<()> {
     let site = Site::new().await?.with_queue(QueueKind::Memory).await?;
-    let ended = site.consumer_process().run().await?;
-    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
-    assert_contains(&ended.stderr, "INGEST_QUEUE_URL");
-    let ended = site
-        .server_process()
-        .set("INGEST_CONSUME", "false")
-        .run()
-        .await?;
-    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
-    assert_contains(&ended.stderr, "INGEST_CONSUME");
+    let server = site.server_process().set("INGEST_CONSUME", "false");
+    for (process, variable) in [
+        (site.consumer_process(), "INGEST_QUEUE_URL"),
+        (server, "INGEST_CONSUME"),
+    ] {
+        let ended = process.run().await?;
+        assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+        assert_contains(&ended.stderr, variable);
+    }
     Ok(())
 }
 

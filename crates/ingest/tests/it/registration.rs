@@ -11,10 +11,21 @@ use svc_testkit::{
 };
 use tonic::Code;
 
+/// Every row of every table as text.
+pub async fn dump(site: &Site) -> Result<String> {
+    let tables = site
+        .psql("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        .await?;
+    let mut dump = String::new();
+    for table in tables.lines() {
+        dump += &site.psql(&format!("SELECT t::text FROM {table} t")).await?;
+    }
+    Ok(dump)
+}
+
 #[tokio::test]
 async fn an_auto_approve_token_returns_a_jwt_at_once() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (site, instance) = Site::with_instance().await?;
     let agent = FakeAgent::on(machine(1))?;
     let mut stream = agent
         .open(instance.grpc, &token(&site, AUTO).await?)
@@ -55,13 +66,8 @@ async fn a_notification_carries_an_approval_to_a_pending_agent_on_any_instance()
         let mut stream = agent.open(instances[number].grpc, &secret).await??;
         let first = stream.answer().await?;
         assert_eq!(first.status(), AgentStatus::Pending);
-        assert!(
-            first
-                .message
-                .contains(&format!("agent approve {}", first.agent_id)),
-            "{}",
-            first.message
-        );
+        let advice = format!("agent approve {}", first.agent_id);
+        assert_contains(&first.message, &advice);
         site.psql(decide).await?;
         let decision = stream.answer().await?;
         assert!(is_active(&decision));
@@ -79,8 +85,7 @@ async fn a_notification_carries_an_approval_to_a_pending_agent_on_any_instance()
 
 #[tokio::test]
 async fn a_rejection_or_deletion_ends_a_pending_registration_with_its_status() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (site, instance) = Site::with_instance().await?;
     let secret = token(&site, MANUAL).await?;
     let agent = FakeAgent::on(machine(1))?;
     let mut stream = agent.open(instance.grpc, &secret).await??;
@@ -101,8 +106,7 @@ async fn a_rejection_or_deletion_ends_a_pending_registration_with_its_status() -
 
 #[tokio::test]
 async fn a_revoked_key_stays_revoked_until_it_is_reopened() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (site, instance) = Site::with_instance().await?;
     let secret = token(&site, AUTO).await?;
     let agent = FakeAgent::on(machine(1))?;
     assert!(is_active(&agent.register(instance.grpc, &secret).await?));
@@ -132,8 +136,7 @@ async fn a_revoked_key_stays_revoked_until_it_is_reopened() -> Result<()> {
 
 #[tokio::test]
 async fn an_active_agent_needs_no_token_and_a_bad_one_changes_nothing() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (site, instance) = Site::with_instance().await?;
     let secret = token(&site, AUTO.uses(1)).await?;
     let agent = FakeAgent::on(machine(1))?;
     let first = agent.register(instance.grpc, &secret).await?;
@@ -157,8 +160,7 @@ async fn an_active_agent_needs_no_token_and_a_bad_one_changes_nothing() -> Resul
 
 #[tokio::test]
 async fn a_pending_agent_is_approved_by_a_valid_auto_approve_token_once() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (site, instance) = Site::with_instance().await?;
     let agent = FakeAgent::on(machine(1))?;
     agent
         .register(instance.grpc, &token(&site, ONE_USE).await?)
@@ -173,8 +175,7 @@ async fn a_pending_agent_is_approved_by_a_valid_auto_approve_token_once() -> Res
 
 #[tokio::test]
 async fn a_token_that_does_not_admit_is_refused_with_its_reason() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (site, instance) = Site::with_instance().await?;
     let secret = token(&site, ONE_USE).await?;
     let agent = FakeAgent::on(machine(1))?;
     let unknown = EnrolmentToken::generate()?.expose().to_owned();

@@ -17,11 +17,8 @@ async fn five_uses_admit_exactly_five_of_two_hundred_keys_when_replies_are_lost(
         site.instance().start_pair().await?,
         site.instance().start_pair().await?,
     ];
-    let direct: Vec<SocketAddr> = pairs
-        .iter()
-        .flatten()
-        .map(|instance| instance.grpc)
-        .collect();
+    let instances = pairs.iter().flatten();
+    let direct: Vec<SocketAddr> = instances.map(|instance| instance.grpc).collect();
     let secret = token(&site, AUTO.uses(5)).await?;
     let proxy = Proxy::start(direct.clone()).await?;
     let calls = (0..200_u32).map(|number| {
@@ -118,8 +115,7 @@ async fn one_machine_with_many_keys_at_once_is_one_host_and_one_active_agent() -
 #[tokio::test(flavor = "multi_thread")]
 async fn no_jwt_is_issued_after_a_revocation_has_committed() -> Result<()> {
     const ROUNDS: u32 = 60;
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (site, instance) = Site::with_instance().await?;
     let secret = token(&site, AUTO.uses(10_000)).await?;
     let mut raced = 0;
     for number in 0..ROUNDS {
@@ -146,8 +142,7 @@ async fn no_jwt_is_issued_after_a_revocation_has_committed() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_poll_finds_an_approval_when_notifications_are_cut_off() -> Result<()> {
     let site = Site::new().await?;
-    let nowhere = "postgres://svc@127.0.0.1:1/svc";
-    let builder = site.instance().set("INGEST_LISTEN_DATABASE_URL", nowhere);
+    let builder = site.instance().without_notifications();
     let builder = builder.timing(|timing| timing.poll = Duration::from_millis(200));
     let instance = builder.start().await?;
     let secret = token(&site, MANUAL).await?;
@@ -155,8 +150,8 @@ async fn the_poll_finds_an_approval_when_notifications_are_cut_off() -> Result<(
         .open(instance.grpc, &secret)
         .await??;
     stream.answer().await?;
-    let approve = "SELECT approve_agent(id, 'ann') FROM agents";
-    site.psql(approve).await?;
+    site.psql("SELECT approve_agent(id, 'ann') FROM agents")
+        .await?;
     assert!(is_active(&stream.answer().await?));
     Ok(())
 }

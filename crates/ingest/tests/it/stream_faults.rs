@@ -6,42 +6,37 @@ mod clocks;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use svc_ingest::{config::Timing, listener::Limits};
 use svc_testkit::{
-    ActiveAgent, Fleet, InstanceBuilder, Pace, Proxy, Site, eventually,
+    ActiveAgent, Fleet, Pace, Proxy, Site, eventually,
     faults::{self, DatabaseFault},
     times_offline, transactions,
 };
 
 const BRISK: Pace = Pace {
     every: Duration::from_millis(300),
-    patience: Duration::from_secs(10),
-    keepalive: Duration::from_secs(30),
-    backoff: Duration::from_millis(200),
+    ..Pace::BRISK
 };
 
 /// Notices the loss of its database at once, and renews its lease often.
-fn quick_to_notice(builder: InstanceBuilder) -> InstanceBuilder {
-    builder.timing(|timing| {
-        timing.lease_renewal = Duration::from_millis(500);
-        timing.lease_ttl = Duration::from_secs(2);
-        timing.freshness = Duration::from_secs(2);
-        timing.poll = Duration::from_secs(1);
-    })
+fn quick_to_notice(timing: &mut Timing) {
+    timing.lease_renewal = Duration::from_millis(500);
+    timing.lease_ttl = Duration::from_secs(2);
+    timing.freshness = Duration::from_secs(2);
+    timing.poll = Duration::from_secs(1);
 }
 
 /// Never sweeps by itself: the test calls the sweep.
-fn without_sweep(builder: InstanceBuilder) -> InstanceBuilder {
-    builder.timing(|timing| {
-        timing.lease_renewal = Duration::from_hours(1);
-        timing.lease_ttl = Duration::from_hours(3);
-    })
+fn without_sweep(timing: &mut Timing) {
+    timing.lease_renewal = Duration::from_hours(1);
+    timing.lease_ttl = Duration::from_hours(3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_survive_a_database_that_stops_or_freezes() -> Result<()> {
     for fault in [DatabaseFault::Stopped, DatabaseFault::Frozen] {
         let mut site = Site::with_own_server().await?;
-        let instances = quick_to_notice(site.instance()).start_pair().await?;
+        let instances = site.instance().timing(quick_to_notice).start_pair().await?;
         let addresses = instances.each_ref().map(|instance| instance.grpc);
         let length = Duration::from_secs(4);
         faults::database_away(&mut site, &addresses, (10, BRISK), fault, length)
@@ -54,7 +49,7 @@ async fn streams_survive_a_database_that_stops_or_freezes() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_cut_off_while_the_database_is_away_stays_online_and_reconnects() -> Result<()> {
     let mut site = Site::with_own_server().await?;
-    let instance = quick_to_notice(site.instance()).start().await?;
+    let instance = site.instance().timing(quick_to_notice).start().await?;
     let proxy = Proxy::start(vec![instance.grpc]).await?;
     let fleet = Fleet::start(&site, &[proxy.address()], 0, 5, BRISK).await?;
     site.postgres().stop_immediate().await?;
@@ -90,10 +85,8 @@ async fn agents_get_a_grace_period_after_all_instances_were_away() -> Result<()>
         UPDATE agent_state SET online_until = NULL, cause = 'connected', instance_id = '00000000-0000-0000-0000-000000000001'
          WHERE agent_id IN (SELECT agent_id FROM agent_state ORDER BY agent_id LIMIT 2)";
     site.psql(away).await?;
-    let brisk = |builder: InstanceBuilder| {
-        builder.timing(|timing| timing.lease_renewal = Duration::from_millis(100))
-    };
-    let instance = brisk(site.instance()).start().await?;
+    let often = |timing: &mut Timing| timing.lease_renewal = Duration::from_millis(100);
+    let instance = site.instance().timing(often).start().await?;
     eventually("it has swept several times", async || {
         let asked = transactions(&[instance.http]).await;
         asked.is_ok_and(|asked| asked.get("sessions_sweep").is_some_and(|count| *count > 3))
@@ -113,7 +106,7 @@ async fn agents_get_a_grace_period_after_all_instances_were_away() -> Result<()>
 #[tokio::test]
 async fn an_instance_whose_lease_has_expired_sweeps_no_agent() -> Result<()> {
     let site = Site::new().await?;
-    let instance = without_sweep(site.instance()).start().await?;
+    let instance = site.instance().timing(without_sweep).start().await?;
     let _fleet = Fleet::start(&site, &[instance.grpc], 0, 2, BRISK).await?;
     let lapsed = "UPDATE ingest_instances SET expires_at = now() - interval '1 hour' RETURNING id";
     let id = site.psql(lapsed).await?;
@@ -126,7 +119,7 @@ async fn an_instance_whose_lease_has_expired_sweeps_no_agent() -> Result<()> {
 #[tokio::test]
 async fn an_agent_that_reconnects_after_a_drain_during_a_sweep_stays_online() -> Result<()> {
     let site = Site::new().await?;
-    let instance = without_sweep(site.instance()).start().await?;
+    let instance = site.instance().timing(without_sweep).start().await?;
     let _fleet = Fleet::start(&site, &[instance.grpc], 0, 2, BRISK).await?;
     let id = site.psql("SELECT id FROM ingest_instances").await?;
     site.psql("UPDATE agent_state SET online_until = now() - interval '1 second'")
@@ -136,12 +129,7 @@ async fn an_agent_that_reconnects_after_a_drain_during_a_sweep_stays_online() ->
          WHERE agent_id = (SELECT min(agent_id::text)::uuid FROM agent_state);
         SELECT pg_sleep(1); COMMIT";
     let sweep = async {
-        site.becomes(
-            "SELECT count(*) FROM pg_stat_activity
-                             WHERE datname = current_database() AND wait_event = 'PgSleep'",
-            "1",
-        )
-        .await?;
+        site.sleeps().await?;
         site.psql(&format!("SELECT undrained FROM sessions_sweep('{id}', 10)"))
             .await
     };
@@ -155,7 +143,7 @@ async fn an_agent_that_reconnects_after_a_drain_during_a_sweep_stays_online() ->
 #[tokio::test]
 async fn a_fenced_instance_opens_no_stream() -> Result<()> {
     let site = Site::new().await?;
-    let instance = without_sweep(site.instance()).start().await?;
+    let instance = site.instance().timing(without_sweep).start().await?;
     let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
     site.psql("UPDATE ingest_instances SET fenced = true")
         .await?;
@@ -195,10 +183,8 @@ async fn late_writes_of_a_suspended_instance_change_nothing() -> Result<()> {
 #[tokio::test]
 async fn an_agent_whose_network_is_lost_goes_offline() -> Result<()> {
     let site = Site::new().await?;
-    let short = |builder: InstanceBuilder| {
-        builder.timing(|timing| timing.heartbeat_interval = Duration::from_millis(100))
-    };
-    let instance = short(site.instance()).start().await?;
+    let short = |timing: &mut Timing| timing.heartbeat_interval = Duration::from_millis(100);
+    let instance = site.instance().timing(short).start().await?;
     let proxy = Proxy::start(vec![instance.grpc]).await?;
     let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
     let mut call = agent.heartbeat_at(proxy.address()).await?;
@@ -211,10 +197,8 @@ async fn an_agent_whose_network_is_lost_goes_offline() -> Result<()> {
 #[tokio::test]
 async fn an_agent_that_stops_reading_is_closed_and_offline() -> Result<()> {
     let site = Site::new().await?;
-    let instance = site
-        .instance()
-        .limits(|limits| limits.send_deadline = Duration::from_secs(1));
-    let instance = instance.start().await?;
+    let short = |limits: &mut Limits| limits.send_deadline = Duration::from_secs(1);
+    let instance = site.instance().limits(short).start().await?;
     let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
     faults::stops_reading(&site, &agent).await?;
     Ok(())
@@ -224,13 +208,8 @@ async fn an_agent_that_stops_reading_is_closed_and_offline() -> Result<()> {
 async fn presence_is_right_after_every_hop_between_instances() -> Result<()> {
     let site = Site::new().await?;
     let instances = site.instance().start_pair().await?;
-    faults::agents_hop(
-        &site,
-        instances.each_ref().map(|instance| instance.grpc),
-        20,
-        5,
-    )
-    .await
+    let addresses = instances.each_ref().map(|instance| instance.grpc);
+    faults::agents_hop(&site, addresses, 20, 5).await
 }
 
 /// How long an issued JWT may take to the client on a slow machine.
@@ -239,9 +218,8 @@ const ON_THE_WAY: Duration = Duration::from_secs(5);
 #[tokio::test(flavor = "multi_thread")]
 async fn no_jwt_is_renewed_after_the_revocation() -> Result<()> {
     let site = Site::new().await?;
-    let builder = site.instance();
-    let eager = builder.timing(|timing| timing.renew_before = Duration::from_secs(24 * 3600 - 1));
-    let instances = eager.start_pair().await?;
+    let eager = |timing: &mut Timing| timing.renew_before = Duration::from_secs(24 * 3600 - 1);
+    let instances = site.instance().timing(eager).start_pair().await?;
     let addresses = instances.each_ref().map(|instance| instance.grpc);
     let (count, late) = faults::renewals_raced(&site, addresses, 0..20).await?;
     ensure!(count > 0, "nothing was renewed");

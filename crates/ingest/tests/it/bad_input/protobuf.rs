@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use prost::Message;
-use svc_proto::v1::{AgentInfo, HostFacts, RegisterRequest};
+use svc_proto::v1::{HostFacts, RegisterRequest};
 use svc_testkit::{AUTO, FakeAgent, Site, machine, token};
 use tonic::Code;
 
@@ -87,6 +87,11 @@ fn undecodable(good: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
 
 /// Messages that decode but have a missing or invalid field.
 fn out_of_bounds(good: &RegisterRequest) -> Vec<(&'static str, RegisterRequest)> {
+    let with = |change: fn(&mut RegisterRequest)| {
+        let mut request = good.clone();
+        change(&mut request);
+        request
+    };
     let host = |change: fn(&mut HostFacts)| {
         let mut request = good.clone();
         change(request.host.as_mut().expect("a host"));
@@ -94,12 +99,7 @@ fn out_of_bounds(good: &RegisterRequest) -> Vec<(&'static str, RegisterRequest)>
     };
     vec![
         ("an empty message", RegisterRequest::default()),
-        ("no host", {
-            RegisterRequest {
-                host: None,
-                ..good.clone()
-            }
-        }),
+        ("no host", with(|request| request.host = None)),
         ("an empty host", host(|host| *host = HostFacts::default())),
         ("NUL in a name", host(|host| host.hostname = "web\0".into())),
         (
@@ -114,35 +114,27 @@ fn out_of_bounds(good: &RegisterRequest) -> Vec<(&'static str, RegisterRequest)>
             "memory beyond a signed number",
             host(|host| host.memory_total_bytes = (1 << 63) + 1),
         ),
-        ("10,000 capabilities", {
-            let agent = AgentInfo {
-                capabilities: vec![String::new(); 10_000],
-                ..AgentInfo::default()
-            };
-            RegisterRequest {
-                agent: Some(agent),
-                ..good.clone()
-            }
-        }),
-        ("half a successor's key", {
-            RegisterRequest {
-                successor_key: vec![7; 16],
-                ..good.clone()
-            }
-        }),
-        ("a successor's key and a byte", {
-            RegisterRequest {
-                successor_key: vec![7; 33],
-                ..good.clone()
-            }
-        }),
+        (
+            "10,000 capabilities",
+            with(|request| {
+                let agent = request.agent.as_mut().expect("an agent");
+                agent.capabilities = vec![String::new(); 10_000];
+            }),
+        ),
+        (
+            "half a successor's key",
+            with(|request| request.successor_key = vec![7; 16]),
+        ),
+        (
+            "a successor's key and a byte",
+            with(|request| request.successor_key = vec![7; 33]),
+        ),
     ]
 }
 
 #[tokio::test]
 async fn a_malformed_message_is_refused_and_its_connection_stays_usable() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (site, instance) = Site::with_instance().await?;
     let agent = FakeAgent::on(machine(1))?;
     let good = agent.request(&token(&site, AUTO).await?);
     let encoded = good.encode_to_vec();
@@ -177,8 +169,7 @@ async fn a_malformed_message_is_refused_and_its_connection_stays_usable() -> Res
 
 #[tokio::test]
 async fn fields_of_a_later_version_are_ignored() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (site, instance) = Site::with_instance().await?;
     let agent = FakeAgent::on(machine(1))?;
     let good = agent.request(&token(&site, AUTO).await?).encode_to_vec();
     let mut connection = AgentConnection::open(&instance, agent).await?;

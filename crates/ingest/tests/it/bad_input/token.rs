@@ -29,8 +29,7 @@ fn malformed(good: &str) -> [String; 13] {
 
 #[tokio::test]
 async fn a_malformed_token_is_refused() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (_site, instance) = Site::with_instance().await?;
     let agent = FakeAgent::on(machine(1))?;
     let good = EnrolmentToken::generate()?.expose().to_owned();
     for text in malformed(&good) {
@@ -44,15 +43,12 @@ async fn a_malformed_token_is_refused() -> Result<()> {
 /// The table of tokens is locked, and the service still answers.
 #[tokio::test]
 async fn a_malformed_token_is_refused_without_a_query() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (site, instance) = Site::with_instance().await?;
     let agent = FakeAgent::on(machine(1))?;
     let good = EnrolmentToken::generate()?.expose().to_owned();
     let locked = site.psql("BEGIN; LOCK TABLE enrolment_tokens; SELECT pg_sleep(60)");
     let asked = async {
-        let waits = "SELECT count(*) FROM pg_stat_activity
-                      WHERE datname = current_database() AND wait_event = 'PgSleep'";
-        site.becomes(waits, "1").await?;
+        site.sleeps().await?;
         let mistyped = format!("{}000000", &good[..40]);
         let refused = agent.refused(instance.grpc, &mistyped).await?;
         assert_eq!(refused.reason, "MALFORMED_TOKEN");

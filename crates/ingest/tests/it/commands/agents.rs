@@ -3,16 +3,17 @@
 use anyhow::Result;
 use svc_testkit::{Site, assert_contains};
 
-use super::{agent, conflicting_agent, failure_of, id, json, members, output_of, run};
+use super::{
+    active_agent, agent, conflict, conflicting_agent, failure_of, id, json, members, output_of, run,
+};
 
 const STATUSES: &str = "SELECT string_agg(status, ' ' ORDER BY id) FROM agents";
 
 #[tokio::test]
 async fn agents_are_listed_with_their_columns_and_filtered() -> Result<()> {
     let site = Site::new().await?;
-    let one = agent(&site, '1', "web-1", r#"{"site": "berlin", "env": "prod"}"#).await?;
+    active_agent(&site, '1', "web-1", r#"{"site": "berlin", "env": "prod"}"#).await?;
     agent(&site, '2', "web-2", r#"{"site": "oslo"}"#).await?;
-    output_of(&site, &["agent", "approve", &one]).await?;
     let list = json(&site, &["agent", "list"]).await?;
     assert_eq!(
         members(&list, "status"),
@@ -82,13 +83,9 @@ async fn an_agent_is_found_by_id_key_or_host_and_an_ambiguous_name_is_refused() 
 async fn decisions_are_recorded_with_actor_and_reason() -> Result<()> {
     let site = Site::new().await?;
     let one = agent(&site, '1', "web-1", "{}").await?;
-    output_of(
-        &site,
-        &[
-            "agent", "approve", &one, "--actor", "ben", "--reason", "seen it",
-        ],
-    )
-    .await?;
+    let approve = ["agent", "approve", &one];
+    let by_ben = ["--actor", "ben", "--reason", "seen it"];
+    output_of(&site, &[&approve[..], &by_ben].concat()).await?;
     output_of(&site, &["agent", "revoke", &one]).await?;
     output_of(&site, &["agent", "reopen", &one]).await?;
     output_of(&site, &["agent", "reject", &one, "--reason", "not ours"]).await?;
@@ -117,16 +114,18 @@ async fn decisions_are_recorded_with_actor_and_reason() -> Result<()> {
 async fn an_impossible_decision_names_the_possible_one() -> Result<()> {
     let site = Site::new().await?;
     let one = agent(&site, '1', "web-1", "{}").await?;
-    let wrong = failure_of(&site, 1, &["agent", "revoke", &one]).await?;
-    assert_contains(&wrong, "reject it instead");
-    output_of(&site, &["agent", "approve", &one]).await?;
-    let wrong = failure_of(&site, 1, &["agent", "approve", &one]).await?;
-    assert!(wrong.ends_with("is active, not pending"), "{wrong}");
-    let wrong = failure_of(&site, 1, &["agent", "reject", &one]).await?;
-    assert_contains(&wrong, "revoke it instead");
-    output_of(&site, &["agent", "revoke", &one]).await?;
-    let wrong = failure_of(&site, 1, &["agent", "approve", &one]).await?;
-    assert_contains(&wrong, "reopen it first");
+    for (possible, impossible, advice) in [
+        (None, "revoke", "reject it instead"),
+        (Some("approve"), "approve", "is active, not pending"),
+        (None, "reject", "revoke it instead"),
+        (Some("revoke"), "approve", "reopen it first"),
+    ] {
+        if let Some(possible) = possible {
+            output_of(&site, &["agent", possible, &one]).await?;
+        }
+        let wrong = failure_of(&site, 1, &["agent", impossible, &one]).await?;
+        assert_contains(&wrong, advice);
+    }
     Ok(())
 }
 
@@ -135,25 +134,13 @@ async fn each_of_several_agents_has_its_outcome_and_one_failure_is_exit_code_1()
     let site = Site::new().await?;
     let one = agent(&site, '1', "web-1", "{}").await?;
     agent(&site, '2', "web-2", "{}").await?;
-    let ended = run(
-        &site,
-        &[
-            "agent", "approve", &one, "nobody", "web-2", "--output", "json",
-        ],
-    )
-    .await?;
+    let approve = ["agent", "approve", &one, "nobody", "web-2"];
+    let ended = run(&site, &[&approve[..], &["--output", "json"]].concat()).await?;
     assert_eq!(ended.code, Some(1));
     let outcomes: serde_json::Value = serde_json::from_str(&ended.stdout)?;
     assert_eq!(members(&outcomes, "status"), ["active", "null", "active"]);
-    assert_eq!(
-        members(&outcomes, "name"),
-        [one.as_str(), "nobody", "web-2"]
-    );
-    assert!(
-        outcomes[1]["error"]
-            .as_str()
-            .is_some_and(|error| error.contains("no agent"))
-    );
+    assert_eq!(members(&outcomes, "name"), approve[2..]);
+    assert_contains(&members(&outcomes, "error")[1], "no agent");
     site.expect(STATUSES, "active active").await?;
     let ended = run(&site, &["agent", "revoke", "nobody", "web-2"]).await?;
     assert_eq!(ended.code, Some(1));
@@ -177,25 +164,14 @@ async fn all_pending_needs_yes_and_respects_the_label() -> Result<()> {
         assert_contains(&refused, "--yes");
     }
     site.expect(STATUSES, "pending pending pending").await?;
-    output_of(
-        &site,
-        &[
-            "agent",
-            "approve",
-            "--all-pending",
-            "--label",
-            "site=oslo",
-            "--yes",
-        ],
-    )
-    .await?;
+    let all_pending = ["agent", "approve", "--all-pending", "--yes"];
+    let in_oslo = [&all_pending[..], &["--label", "site=oslo"]].concat();
+    output_of(&site, &in_oslo).await?;
     site.expect(STATUSES, "pending active active").await?;
     output_of(&site, &["agent", "reject", "--all-pending", "--yes"]).await?;
     site.expect(STATUSES, "rejected active active").await?;
-    assert_eq!(
-        json(&site, &["agent", "approve", "--all-pending", "--yes"]).await?,
-        serde_json::json!([])
-    );
+    let nothing = json(&site, &all_pending).await?;
+    assert_eq!(nothing, serde_json::json!([]));
     for wrong in [
         &["agent", "approve"][..],
         &["agent", "approve", "x", "--all-pending"],
@@ -212,9 +188,7 @@ async fn all_pending_needs_yes_and_respects_the_label() -> Result<()> {
 #[tokio::test]
 async fn a_conflict_needs_an_explicit_choice_and_all_pending_skips_it() -> Result<()> {
     let site = Site::new().await?;
-    let old = agent(&site, '1', "web-1", "{}").await?;
-    output_of(&site, &["agent", "approve", &old]).await?;
-    let new = conflicting_agent(&site, '2', &old).await?;
+    let (old, new) = conflict(&site).await?;
     agent(&site, '3', "web-3", "{}").await?;
     let refused = failure_of(&site, 1, &["agent", "approve", &new]).await?;
     assert!(
@@ -235,9 +209,7 @@ async fn a_conflict_needs_an_explicit_choice_and_all_pending_skips_it() -> Resul
 #[tokio::test]
 async fn replacing_keeps_the_host_and_revokes_the_old_agent() -> Result<()> {
     let site = Site::new().await?;
-    let old = agent(&site, '1', "web-1", "{}").await?;
-    output_of(&site, &["agent", "approve", &old]).await?;
-    let new = conflicting_agent(&site, '2', &old).await?;
+    let (old, new) = conflict(&site).await?;
     let outcome = json(&site, &["agent", "approve", &new, "--replace"]).await?;
     assert_eq!(outcome[0]["host_id"], id('b', '1'));
     site.expect(STATUSES, "revoked active").await?;
@@ -249,8 +221,7 @@ async fn replacing_keeps_the_host_and_revokes_the_old_agent() -> Result<()> {
 #[tokio::test]
 async fn approval_as_a_new_host_leaves_the_old_agent_active() -> Result<()> {
     let site = Site::new().await?;
-    let old = agent(&site, '1', "web-1", r#"{"site": "oslo"}"#).await?;
-    output_of(&site, &["agent", "approve", &old]).await?;
+    let old = active_agent(&site, '1', "web-1", r#"{"site": "oslo"}"#).await?;
     let new = conflicting_agent(&site, '2', &old).await?;
     let outcome = json(&site, &["agent", "approve", &new, "--new-host"]).await?;
     assert_ne!(outcome[0]["host_id"], id('b', '1'));

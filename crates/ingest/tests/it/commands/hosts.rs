@@ -3,14 +3,15 @@
 use anyhow::Result;
 use svc_testkit::{Site, assert_contains};
 
-use super::{agent, conflicting_agent, failure_of, id, json, members, output_of};
+use super::{
+    active_agent, agent, conflict, conflicting_agent, failure_of, id, json, members, output_of,
+};
 
 #[tokio::test]
 async fn hosts_are_listed_and_shown_with_their_identifiers() -> Result<()> {
     let site = Site::new().await?;
-    let one = agent(&site, '1', "web-1", r#"{"site": "berlin"}"#).await?;
+    let one = active_agent(&site, '1', "web-1", r#"{"site": "berlin"}"#).await?;
     agent(&site, '2', "web-2", "{}").await?;
-    output_of(&site, &["agent", "approve", &one]).await?;
     conflicting_agent(&site, '3', &one).await?;
     let list = json(&site, &["host", "list"]).await?;
     assert_eq!(members(&list, "hostname"), ["web-1", "web-2"]);
@@ -48,9 +49,7 @@ async fn hosts_are_listed_and_shown_with_their_identifiers() -> Result<()> {
 #[tokio::test]
 async fn retiring_a_host_needs_yes_and_revokes_its_agents() -> Result<()> {
     let site = Site::new().await?;
-    let one = agent(&site, '1', "web-1", "{}").await?;
-    output_of(&site, &["agent", "approve", &one]).await?;
-    conflicting_agent(&site, '2', &one).await?;
+    conflict(&site).await?;
     agent(&site, '3', "web-3", "{}").await?;
     let refused = failure_of(&site, 2, &["host", "retire", "web-1"]).await?;
     assert_contains(&refused, "--yes");

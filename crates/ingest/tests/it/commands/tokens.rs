@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use svc_ingest::enrol::EnrolmentToken;
 use svc_testkit::{Site, assert_contains};
 
-use super::{agent, failure_of, json, members, output_of, run};
+use super::{active_agent, agent, failure_of, json, members, output_of, run};
 
 #[tokio::test]
 async fn a_token_has_safe_defaults_and_its_secret_is_shown_once() -> Result<()> {
@@ -42,11 +42,7 @@ async fn the_secret_of_a_token_is_not_in_the_database() -> Result<()> {
     let secret = text.lines().next().context("a line")?;
     assert!(EnrolmentToken::parse(secret).is_ok(), "{text}");
     assert_contains(&text, "shown once");
-    let tables = "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p')";
-    let mut dump = String::new();
-    for table in site.psql(tables).await?.lines() {
-        dump += &site.psql(&format!("SELECT t::text FROM {table} t")).await?;
-    }
+    let dump = crate::registration::dump(&site).await?;
     assert!(dump.contains("rack 4"));
     assert!(
         !dump.contains(&secret[8..40]) && !dump.contains(secret),
@@ -146,10 +142,9 @@ async fn revoking_a_token_revokes_its_agents_only_on_request() -> Result<()> {
     let site = Site::new().await?;
     let made = json(&site, &["token", "create"]).await?;
     let id = made["id"].as_str().context("id")?;
-    let active = agent(&site, '1', "web-1", "{}").await?;
+    active_agent(&site, '1', "web-1", "{}").await?;
     agent(&site, '2', "web-2", "{}").await?;
     agent(&site, '3', "web-3", "{}").await?;
-    output_of(&site, &["agent", "approve", &active]).await?;
     let adopt = format!("UPDATE agents SET token_id = '{id}' WHERE id::text < '3333'");
     site.psql(&adopt).await?;
     let shown = json(&site, &["token", "show", id]).await?;

@@ -120,8 +120,7 @@ async fn at_most_ten_clones_of_an_agent_are_pending_and_an_unknown_key_has_none(
         tokio::time::sleep(Duration::from_millis(if number > 7 { 1100 } else { 0 })).await;
     }
     let refused = refused.expect("the eleventh is refused");
-    refused.assert(Code::ResourceExhausted, "RATE_LIMITED");
-    assert!(refused.retry);
+    refused.assert_with_delay(Code::ResourceExhausted, "RATE_LIMITED");
     let clones = "SELECT count(*) FROM agents WHERE cloned_from IS NOT NULL";
     world.site.expect(clones, "10").await?;
 

@@ -6,8 +6,8 @@ use anyhow::{Result, ensure};
 use jiff::Timestamp;
 use svc_proto::v1::Sample;
 use svc_testkit::{
-    AUTO, ActiveAgent, FakeAgent, Fleet, InstanceBuilder, Pace, Proxy, Site, eventually, get,
-    machine, sample, times_offline, token, transactions, wire_time,
+    AUTO, ActiveAgent, Fleet, Pace, Proxy, Site, eventually, get, presence_digest, sample,
+    times_offline, token, transactions, wire_time,
 };
 
 use super::BRISK;
@@ -21,39 +21,31 @@ fn sampled(seq: u64, ahead: jiff::SignedDuration) -> Sample {
 
 #[tokio::test]
 async fn a_clock_that_is_a_year_off_rejects_samples_of_that_agent_only() -> Result<()> {
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (site, instance) = Site::with_instance().await?;
     let secret = token(&site, AUTO).await?;
     let year = jiff::SignedDuration::from_hours(365 * 24);
     let mut calls = Vec::new();
     for (number, off) in [(1, -year), (2, jiff::SignedDuration::ZERO), (3, year)] {
-        let agent = FakeAgent::on(machine(number))?;
-        let jwt = agent.jwt(instance.grpc, &secret).await?;
-        let mut hello = agent.hello();
+        let active = ActiveAgent::with_token(instance.grpc, number, &secret).await?;
+        let mut hello = active.agent.hello();
         hello.sent_at = Some(wire_time(Timestamp::now() + off));
-        let call = agent.try_heartbeat(instance.grpc, &jwt, hello).await?;
+        let opened = active
+            .agent
+            .try_heartbeat(instance.grpc, &active.jwt, hello);
+        let call = opened.await?;
         let call = call.expect("a wrong clock is no reason to refuse");
         call.report(vec![sampled(1, off), sample(2)], vec![])
             .await?;
         calls.push(call);
     }
-    let mut rejected = Vec::new();
-    for call in &mut calls {
+    let old = "sampled_at is older than the retention";
+    let ahead = "sampled_at is more than 5 minutes ahead of the database's clock";
+    for (call, expected) in calls.iter_mut().zip([&[old][..], &[], &[ahead]]) {
         let ack = call.next_ack().await?;
         assert_eq!(ack.up_to_seq, 2, "good samples are accepted");
-        rejected.push(
-            ack.rejected
-                .into_iter()
-                .map(|rejection| rejection.reason)
-                .collect::<Vec<_>>(),
-        );
+        let reasons: Vec<_> = ack.rejected.iter().map(|r| r.reason.as_str()).collect();
+        assert_eq!(reasons, expected);
     }
-    assert_eq!(rejected[0], ["sampled_at is older than the retention"]);
-    assert_eq!(rejected[1], [""; 0]);
-    assert_eq!(
-        rejected[2],
-        ["sampled_at is more than 5 minutes ahead of the database's clock"]
-    );
     let skews = "SELECT string_agg((clock_skew_ms / 86400000.0)::int::text, ' ' ORDER BY clock_skew_ms) FROM agent_state";
     site.expect(skews, "-365 0 365").await?;
     ensure!(times_offline(&site).await? == 0);
@@ -93,22 +85,18 @@ async fn sample_times_are_judged_by_the_clock_of_the_database() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_steady_fleet_writes_samples_and_no_presence() -> Result<()> {
     let site = Site::new().await?;
-    let busy = |builder: InstanceBuilder| {
-        builder.timing(|timing| {
-            timing.lease_renewal = Duration::from_millis(500);
-            timing.poll = Duration::from_secs(1);
-        })
-    };
-    let instances = busy(site.instance()).start_pair().await?;
+    let busy = site.instance().timing(|timing| {
+        timing.lease_renewal = Duration::from_millis(500);
+        timing.poll = Duration::from_secs(1);
+    });
+    let instances = busy.start_pair().await?;
     let addresses = instances.each_ref().map(|instance| instance.grpc);
     let http = instances.each_ref().map(|instance| instance.http);
     let fleet = Fleet::start(&site, &addresses, 0, 10, BRISK).await?;
-    let presence = "SELECT md5(string_agg(concat(agent_id, epoch, presence, cause, presence_since, connected_at, last_seen_at), ';' ORDER BY agent_id)),
-                           (SELECT max(id) FROM agent_events) FROM agent_state";
-    let before = (site.psql(presence).await?, transactions(&http).await?);
+    let before = (presence_digest(&site).await?, transactions(&http).await?);
     let enough = fleet.acked() + 100;
     eventually("a hundred more samples", async || fleet.acked() >= enough).await?;
-    let after = (site.psql(presence).await?, transactions(&http).await?);
+    let after = (presence_digest(&site).await?, transactions(&http).await?);
     assert_eq!(before.0, after.0, "heartbeats wrote presence");
     let asked: Vec<&str> = after
         .1
@@ -143,8 +131,7 @@ async fn a_steady_fleet_writes_samples_and_no_presence() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn agents_that_reconnect_at_once_are_opened_in_few_statements() -> Result<()> {
     const AGENTS: u32 = 100;
-    let site = Site::new().await?;
-    let instance = site.instance().start().await?;
+    let (site, instance) = Site::with_instance().await?;
     let proxy = Proxy::start(vec![instance.grpc]).await?;
     let pace = Pace {
         every: Duration::from_secs(3),
