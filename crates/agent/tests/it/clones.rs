@@ -6,16 +6,13 @@ use svc_agent::{
     identity::Identity,
     status::Enrolment,
 };
-use svc_testkit::{AUTO, Site, token};
+use svc_testkit::AUTO;
 
-use crate::installation::{Installed, agent_id, approve, books_balance};
+use crate::installation::{agent_id, approve, books_balance, installed};
 
 #[tokio::test]
 async fn a_copy_registers_as_a_pending_host_with_its_origin() -> Result<()> {
-    let site = Site::new().await?;
-    let service = site.instance().start().await?;
-    let secret = token(&site, AUTO).await?;
-    let original = Installed::new(&site, 1, &[service.grpc], &secret)?;
+    let (site, _service, original) = installed(AUTO).await?;
     let running = original.start()?;
     original.connected().await?;
     let origin = agent_id(&site).await?;
@@ -27,10 +24,7 @@ async fn a_copy_registers_as_a_pending_host_with_its_origin() -> Result<()> {
           WHERE a.status = 'pending' AND a.cloned_from = '{origin}' AND h.hostname = 'web-2'"
     );
     site.becomes(&pending, "1").await?;
-    copy.status_becomes("the copy waits with its new key", |status| {
-        status.enrolment == Enrolment::Pending
-    })
-    .await?;
+    copy.enrolment_becomes(Enrolment::Pending).await?;
     ensure!(copy.status()?.fingerprint != original.status()?.fingerprint);
     let undisturbed =
         format!("SELECT presence, epoch FROM agent_state WHERE agent_id = '{origin}'");
@@ -54,10 +48,7 @@ async fn a_copy_registers_as_a_pending_host_with_its_origin() -> Result<()> {
 
 #[tokio::test]
 async fn an_interrupted_copy_continues_with_the_key_it_had_created() -> Result<()> {
-    let site = Site::new().await?;
-    let service = site.instance().start().await?;
-    let secret = token(&site, AUTO).await?;
-    let original = Installed::new(&site, 1, &[service.grpc], &secret)?;
+    let (site, _service, original) = installed(AUTO).await?;
     let running = original.start()?;
     original.connected().await?;
 
@@ -71,15 +62,13 @@ async fn an_interrupted_copy_continues_with_the_key_it_had_created() -> Result<(
         identity.fingerprint()
     );
     site.becomes(&known, "1").await?;
-    copy.status_becomes("it waits", |status| status.enrolment == Enrolment::Pending)
-        .await?;
+    copy.enrolment_becomes(Enrolment::Pending).await?;
     cloned.kill().await?;
 
     // A crash between the two renames.
     std::fs::rename(copy.path().join(IDENTITY), copy.path().join(SUCCESSOR))?;
     let cloned = copy.start()?;
-    copy.status_becomes("it waits", |status| status.enrolment == Enrolment::Pending)
-        .await?;
+    copy.enrolment_becomes(Enrolment::Pending).await?;
     ensure!(copy.status()?.fingerprint == identity.fingerprint());
     site.becomes("SELECT count(*) FROM agents", "2").await?;
     cloned.stop().await?;

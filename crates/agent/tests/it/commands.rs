@@ -3,15 +3,13 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use svc_sandbox::free_port;
-use svc_testkit::{AUTO, MANUAL, Site, assert_contains, token};
+use svc_testkit::{AUTO, MANUAL, Site, assert_contains};
 
-use crate::installation::{Installed, agent_id, approve};
+use crate::installation::{Installed, agent_id, approve, installed};
 
 #[tokio::test]
 async fn sigterm_sends_goodbye() -> Result<()> {
-    let site = Site::new().await?;
-    let service = site.instance().start().await?;
-    let installed = Installed::new(&site, 1, &[service.grpc], &token(&site, MANUAL).await?)?;
+    let (site, _service, installed) = installed(MANUAL).await?;
     let agent = installed.process(&[])?.start()?;
     site.becomes("SELECT status FROM agents", "pending").await?;
     let id = agent_id(&site).await?;
@@ -36,8 +34,7 @@ async fn sigterm_sends_goodbye() -> Result<()> {
 #[tokio::test]
 async fn sigterm_stops_an_agent_that_has_no_connection() -> Result<()> {
     let site = Site::new().await?;
-    let unreachable = ([127, 0, 0, 1], free_port()?).into();
-    let installed = Installed::new(&site, 1, &[unreachable], "")?;
+    let installed = Installed::without_service(&site)?;
     let agent = installed.process(&["run"])?.start()?;
     installed
         .status_becomes("it has tried", |status| status.connection.error.is_some())
@@ -48,11 +45,10 @@ async fn sigterm_stops_an_agent_that_has_no_connection() -> Result<()> {
 #[tokio::test]
 async fn a_second_agent_on_one_folder_is_refused() -> Result<()> {
     let site = Site::new().await?;
-    let unreachable = ([127, 0, 0, 1], free_port()?).into();
-    let installed = Installed::new(&site, 1, &[unreachable], "")?;
+    let installed = Installed::without_service(&site)?;
     let first = installed.process(&["run"])?.start()?;
     installed.status_becomes("it runs", |_| true).await?;
-    let second = installed.process(&["run"])?.run().await?;
+    let second = installed.run(&["run"]).await?;
     ensure!(second.code == Some(1), "{second:?}");
     assert_contains(&second.stderr, "in use by another svc-agent");
     first.stop().await
@@ -60,20 +56,16 @@ async fn a_second_agent_on_one_folder_is_refused() -> Result<()> {
 
 #[tokio::test]
 async fn status_describes_the_agent_whether_or_not_it_runs() -> Result<()> {
-    let site = Site::new().await?;
-    let service = site.instance().start().await?;
-    let installed = Installed::new(&site, 1, &[service.grpc], &token(&site, AUTO).await?)?;
-    let before = installed.process(&["status"])?.run().await?;
-    ensure!(
-        before.code == Some(1) && before.stdout.contains("nothing is known here yet"),
-        "{before:?}"
-    );
+    let (site, _service, installed) = installed(AUTO).await?;
+    let before = installed.run(&["status"]).await?;
+    ensure!(before.code == Some(1), "{before:?}");
+    assert_contains(&before.stdout, "nothing is known here yet");
 
     let agent = installed.process(&["run"])?.start()?;
     installed
         .status_becomes("a sample is safe", |status| status.spool.acked_seq > 0)
         .await?;
-    let running = installed.process(&["status"])?.run().await?;
+    let running = installed.run(&["status"]).await?;
     let id = agent_id(&site).await?;
     for wanted in [
         "running, process",
@@ -81,16 +73,9 @@ async fn status_describes_the_agent_whether_or_not_it_runs() -> Result<()> {
         "active",
         id.as_str(),
     ] {
-        ensure!(
-            running.stdout.contains(wanted),
-            "{wanted}: {}",
-            running.stdout
-        );
+        assert_contains(&running.stdout, wanted);
     }
-    let json = installed
-        .process(&["status", "--output", "json"])?
-        .run()
-        .await?;
+    let json = installed.run(&["status", "--output", "json"]).await?;
     let json: Value = serde_json::from_str(&json.stdout)?;
     ensure!(
         json["running"] == true && json["status"]["enrolment"] == "active",
@@ -99,22 +84,17 @@ async fn status_describes_the_agent_whether_or_not_it_runs() -> Result<()> {
     ensure!(!json.to_string().contains("eyJ"), "the JWT is shown");
 
     agent.stop().await?;
-    let after = installed.process(&["status"])?.run().await?;
-    ensure!(
-        after.code == Some(1) && after.stdout.contains("not running"),
-        "{after:?}"
-    );
+    let after = installed.run(&["status"]).await?;
+    ensure!(after.code == Some(1), "{after:?}");
+    assert_contains(&after.stdout, "not running");
     assert_contains(&after.stdout, &id);
     Ok(())
 }
 
 #[tokio::test]
 async fn check_finds_problems_and_changes_nothing() -> Result<()> {
-    let site = Site::new().await?;
-    let service = site.instance().start().await?;
-    let secret = token(&site, AUTO).await?;
-    let mut installed = Installed::new(&site, 1, &[service.grpc], &secret)?;
-    let good = installed.process(&["check"])?.run().await?;
+    let (site, _service, mut installed) = installed(AUTO).await?;
+    let good = installed.run(&["check"]).await?;
     ensure!(
         good.code == Some(0) && !good.stdout.contains("FAIL"),
         "{good:?}"
@@ -128,31 +108,22 @@ async fn check_finds_problems_and_changes_nothing() -> Result<()> {
     installed
         .addresses
         .push(([127, 0, 0, 1], free_port()?).into());
-    let bad = installed.process(&["check"])?.run().await?;
-    ensure!(
-        bad.code == Some(1) && bad.stdout.contains("ca_cert_file"),
-        "{bad:?}"
-    );
-    let nothing = installed
-        .process(&["check", "--ingest-address", "a:b"])?
-        .run()
-        .await?;
-    ensure!(
-        nothing.code == Some(2) && nothing.stdout.contains("--ingest-address"),
-        "{nothing:?}"
-    );
+    let bad = installed.run(&["check"]).await?;
+    ensure!(bad.code == Some(1), "{bad:?}");
+    assert_contains(&bad.stdout, "ca_cert_file");
+    let nothing = installed.run(&["check", "--ingest-address", "a:b"]).await?;
+    ensure!(nothing.code == Some(2), "{nothing:?}");
+    assert_contains(&nothing.stdout, "--ingest-address");
     Ok(())
 }
 
 #[tokio::test]
 async fn check_does_not_disturb_a_running_agent() -> Result<()> {
-    let site = Site::new().await?;
-    let service = site.instance().start().await?;
-    let installed = Installed::new(&site, 1, &[service.grpc], &token(&site, AUTO).await?)?;
+    let (site, _service, installed) = installed(AUTO).await?;
     let agent = installed.process(&["run"])?.start()?;
     site.becomes("SELECT presence, epoch FROM agent_state", "online|1")
         .await?;
-    let good = installed.process(&["check"])?.run().await?;
+    let good = installed.run(&["check"]).await?;
     ensure!(good.code == Some(0), "{good:?}");
     assert_contains(&good.stdout, "in use by process");
     site.expect("SELECT presence, epoch FROM agent_state", "online|1")
@@ -164,15 +135,12 @@ async fn check_does_not_disturb_a_running_agent() -> Result<()> {
 async fn sample_prints_the_vitals_of_the_machine() -> Result<()> {
     let site = Site::new().await?;
     let installed = Installed::new(&site, 1, &[], "")?;
-    let table = installed.process(&["sample"])?.run().await?;
+    let table = installed.run(&["sample"]).await?;
     ensure!(table.code == Some(0), "{table:?}");
     for name in ["cpu", "load", "memory", "up for", "processes"] {
         assert_contains(&table.stdout, name);
     }
-    let json = installed
-        .process(&["sample", "--output", "json"])?
-        .run()
-        .await?;
+    let json = installed.run(&["sample", "--output", "json"]).await?;
     let json: Value = serde_json::from_str(&json.stdout)?;
     let memory = json["memory_total_bytes"].as_u64().context("a number")?;
     let meminfo = std::fs::read_to_string("/proc/meminfo")?;
@@ -192,8 +160,7 @@ async fn configuration_problems_are_exit_code_2() -> Result<()> {
     let site = Site::new().await?;
     let installed = Installed::new(&site, 1, &[], "")?;
     let refused = installed
-        .process(&["--log", "loud", "--spool-age", "never"])?
-        .run()
+        .run(&["--log", "loud", "--spool-age", "never"])
         .await?;
     ensure!(refused.code == Some(2), "{refused:?}");
     for name in ["ingest_address", "--log", "--spool-age"] {

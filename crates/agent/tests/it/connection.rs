@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use svc_agent::data_dir::STATE;
 use svc_testkit::{AUTO, Instance, PATIENCE, Proxy, Site, eventually, token};
 
-use crate::installation::{Installed, books_balance};
+use crate::installation::{Installed, books_balance, installed};
 
 const EPOCH: &str = "SELECT presence, epoch FROM agent_state";
 const TIMES_OFFLINE: &str =
@@ -106,26 +106,28 @@ async fn the_agent_leaves_a_frozen_instance_within_half_a_minute() -> Result<()>
     Ok(())
 }
 
+/// What the agent keeps about its registration.
+fn state_of(installed: &Installed) -> Result<serde_json::Value> {
+    let text = std::fs::read_to_string(installed.path().join(STATE))?;
+    Ok(serde_json::from_str(&text)?)
+}
+
 #[tokio::test]
 async fn a_refused_jwt_is_replaced_with_the_same_key() -> Result<()> {
-    let site = Site::new().await?;
-    let service = site.instance().start().await?;
-    let secret = token(&site, AUTO).await?;
-    let mut installed = Installed::new(&site, 1, &[service.grpc], &secret)?;
+    let (site, _service, mut installed) = installed(AUTO).await?;
     let agent = installed.start()?;
     site.becomes(EPOCH, "online|1").await?;
     agent.stop().await?;
-    let state = installed.path().join(STATE);
-    let text = std::fs::read_to_string(&state)?;
-    let mut known: serde_json::Value = serde_json::from_str(&text)?;
+    let path = installed.path().join(STATE);
+    let mut known = state_of(&installed)?;
     let jwt = known["jwt"].as_str().context("a JWT")?.to_owned();
     known["jwt"] = format!("{}AAAA", &jwt[..jwt.len() - 4]).into();
-    std::fs::write(&state, known.to_string())?;
+    std::fs::write(&path, known.to_string())?;
 
     installed.token = String::new();
     let agent = installed.start()?;
     site.becomes(EPOCH, "online|2").await?;
-    let now: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&state)?)?;
+    let now = state_of(&installed)?;
     ensure!(now["jwt"] != known["jwt"], "it kept the bad JWT");
     agent.stop().await
 }
@@ -141,14 +143,9 @@ async fn a_jwt_renewed_over_the_stream_is_stored() -> Result<()> {
     let installed = Installed::new(&site, 1, &[service.grpc], &token(&site, AUTO).await?)?;
     let agent = installed.start()?;
     installed.connected().await?;
-    let jwt = || -> Option<String> {
-        let text = std::fs::read_to_string(installed.path().join(STATE)).ok()?;
-        let state: serde_json::Value = serde_json::from_str(&text).ok()?;
-        Some(state["jwt"].as_str()?.to_owned())
-    };
-    let first = jwt().context("a JWT")?;
+    let first = state_of(&installed)?["jwt"].clone();
     eventually("another JWT is kept", async || {
-        jwt().is_some_and(|jwt| jwt != first)
+        state_of(&installed).is_ok_and(|state| state["jwt"].is_string() && state["jwt"] != first)
     })
     .await?;
     ensure!(site.psql(EPOCH).await? == "online|1", "it lost its stream");
@@ -157,10 +154,7 @@ async fn a_jwt_renewed_over_the_stream_is_stored() -> Result<()> {
 
 #[tokio::test]
 async fn a_replaced_agent_waits_half_a_minute() -> Result<()> {
-    let site = Site::new().await?;
-    let service = site.instance().start().await?;
-    let secret = token(&site, AUTO).await?;
-    let mut installed = Installed::new(&site, 1, &[service.grpc], &secret)?;
+    let (site, _service, mut installed) = installed(AUTO).await?;
     installed.surroundings.timing.replaced = svc_agent::timing::Timing::default().replaced;
     let first = installed.start()?;
     installed.connected().await?;
@@ -216,10 +210,7 @@ async fn the_samples_of_an_outage_arrive_after_it() -> Result<()> {
 
 #[tokio::test]
 async fn sample_times_follow_the_service_when_the_wall_clock_is_wrong() -> Result<()> {
-    let site = Site::new().await?;
-    let service = site.instance().start().await?;
-    let secret = token(&site, AUTO).await?;
-    let installed = Installed::new(&site, 1, &[service.grpc], &secret)?;
+    let (site, _service, installed) = installed(AUTO).await?;
     let clock = installed.surroundings.clock.clone();
     clock.move_wall(-365 * 86_400_000);
     let agent = installed.start()?;

@@ -4,26 +4,20 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use svc_agent::{data_dir::STATE, status::Enrolment};
-use svc_testkit::{AUTO, MANUAL, ONE_USE, Proxy, Site, assert_contains, get, token};
+use svc_testkit::{AUTO, MANUAL, ONE_USE, Proxy, Site, assert_contains, metric, token};
 use tokio::time::sleep;
 
-use crate::installation::{Installed, agent_id, approve, books_balance};
+use crate::installation::{Installed, agent_id, approve, books_balance, installed};
 
 const ONLINE: &str = "SELECT presence FROM agent_state";
 const VITALS: &str = "SELECT count(*) > 0 FROM host_metrics";
 
 #[tokio::test]
 async fn a_new_machine_registers_and_reports_its_vitals() -> Result<()> {
-    let site = Site::new().await?;
-    let service = site.instance().start().await?;
-    let secret = token(&site, MANUAL).await?;
-    let installed = Installed::new(&site, 1, &[service.grpc], &secret)?;
+    let (site, _service, installed) = installed(MANUAL).await?;
     let agent = installed.start()?;
 
-    let pending = "the agent knows that it waits";
-    installed
-        .status_becomes(pending, |status| status.enrolment == Enrolment::Pending)
-        .await?;
+    installed.enrolment_becomes(Enrolment::Pending).await?;
     let (status, id) = (installed.status()?, agent_id(&site).await?);
     ensure!(status.agent_id == Some(id.clone()));
     let key = site.psql("SELECT encode(key, 'hex') FROM agents").await?;
@@ -51,16 +45,11 @@ async fn a_new_machine_registers_and_reports_its_vitals() -> Result<()> {
 
 #[tokio::test]
 async fn a_restart_at_any_stage_loses_nothing() -> Result<()> {
-    let site = Site::new().await?;
-    let service = site.instance().start().await?;
-    let secret = token(&site, ONE_USE).await?;
-    let mut installed = Installed::new(&site, 1, &[service.grpc], &secret)?;
-    let waits = |status: &svc_agent::status::Status| status.enrolment == Enrolment::Pending;
-
+    let (site, _service, mut installed) = installed(ONE_USE).await?;
     // While it is pending.
     for _ in 0..2 {
         let agent = installed.start()?;
-        installed.status_becomes("it waits", waits).await?;
+        installed.enrolment_becomes(Enrolment::Pending).await?;
         agent.kill().await?;
     }
     // Approved while it was down.
@@ -84,11 +73,9 @@ async fn a_restart_at_any_stage_loses_nothing() -> Result<()> {
 
 #[tokio::test]
 async fn lost_replies_neither_spend_the_token_twice_nor_lose_the_agent() -> Result<()> {
-    let site = Site::new().await?;
-    let service = site.instance().start().await?;
+    let (site, service) = Site::with_instance().await?;
     let proxy = Proxy::start(vec![service.grpc]).await?;
-    let rules = AUTO.uses(1);
-    let secret = token(&site, rules).await?;
+    let secret = token(&site, AUTO.uses(1)).await?;
     let mut installed = Installed::new(&site, 1, &[proxy.address()], &secret)?;
     installed.surroundings.timing.backoff_most = Duration::from_millis(100);
     proxy.cut_after(Some(0));
@@ -119,8 +106,7 @@ async fn lost_replies_neither_spend_the_token_twice_nor_lose_the_agent() -> Resu
 
 #[tokio::test]
 async fn a_revoked_or_rejected_agent_retries_after_an_hour() -> Result<()> {
-    let site = Site::new().await?;
-    let service = site.instance().start().await?;
+    let (site, service) = Site::with_instance().await?;
     let revoked = Installed::new(&site, 1, &[service.grpc], &token(&site, AUTO).await?)?;
     let rejected = Installed::new(&site, 2, &[service.grpc], &token(&site, MANUAL).await?)?;
     let agents = [revoked.start()?, rejected.start()?];
@@ -145,31 +131,19 @@ async fn a_revoked_or_rejected_agent_retries_after_an_hour() -> Result<()> {
             .status_becomes("the next attempt is in an hour", in_an_hour)
             .await?;
     }
-    let before = handshakes(service.http).await?;
+    let before = metric(service.http, "handshakes_total").await?;
     sleep(Duration::from_secs(3)).await;
-    ensure!(
-        handshakes(service.http).await? == before,
-        "they still connect"
-    );
+    let after = metric(service.http, "handshakes_total").await?;
+    ensure!(after == before, "they still connect");
     for agent in agents {
         agent.stop().await?;
     }
     Ok(())
 }
 
-/// How many connections the service has seen.
-async fn handshakes(http: std::net::SocketAddr) -> Result<String> {
-    let page = get(http, "/metrics").await?.body;
-    let lines = page
-        .lines()
-        .filter(|line| line.starts_with("svc_ingest_handshakes"));
-    Ok(lines.collect::<Vec<_>>().join("\n"))
-}
-
 #[tokio::test]
 async fn a_bad_token_is_reported_and_a_new_one_is_read_from_its_file() -> Result<()> {
-    let site = Site::new().await?;
-    let service = site.instance().start().await?;
+    let (site, service) = Site::with_instance().await?;
     let file = site.path("token");
     std::fs::write(&file, "svc_enr_mistyped\n")?;
     let mut installed = Installed::new(&site, 1, &[service.grpc], "")?;
@@ -189,10 +163,7 @@ async fn a_bad_token_is_reported_and_a_new_one_is_read_from_its_file() -> Result
 
 #[tokio::test]
 async fn a_deleted_agent_registers_again() -> Result<()> {
-    let site = Site::new().await?;
-    let service = site.instance().start().await?;
-    let secret = token(&site, AUTO).await?;
-    let installed = Installed::new(&site, 1, &[service.grpc], &secret)?;
+    let (site, _service, installed) = installed(AUTO).await?;
     let agent = installed.start()?;
     site.becomes(VITALS, "t").await?;
     let first = agent_id(&site).await?;

@@ -2,6 +2,7 @@
 //! waits, or as the real binary.
 
 use std::{
+    collections::BTreeMap,
     fs,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -15,10 +16,13 @@ use svc_agent::{
     caller::Facts,
     config::{Config, Flags},
     recorder::Recorder,
-    status::{self, Status},
+    status::{self, Enrolment, Status},
     timing::Timing,
 };
-use svc_testkit::{PATIENCE, Program, Site, Tables, eventually, machine};
+use svc_sandbox::free_port;
+use svc_testkit::{
+    Finished, Instance, PATIENCE, Program, Site, Tables, TokenRules, eventually, machine, token,
+};
 use tempfile::TempDir;
 use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -47,6 +51,14 @@ pub struct Installed {
     pub settings: Vec<(&'static str, String)>,
 }
 
+/// A site whose service runs, and an agent installed with a token of these rules.
+pub async fn installed(rules: TokenRules) -> Result<(Site, Instance, Installed)> {
+    let (site, service) = Site::with_instance().await?;
+    let secret = token(&site, rules).await?;
+    let installed = Installed::new(&site, 1, &[service.grpc], &secret)?;
+    Ok((site, service, installed))
+}
+
 impl Installed {
     /// Installs it on the machine of this number, with the certificate of the site's instances.
     pub fn new(site: &Site, number: u32, addresses: &[SocketAddr], token: &str) -> Result<Self> {
@@ -68,6 +80,12 @@ impl Installed {
         self.folder.path().join("agent")
     }
 
+    /// The same on a machine that reaches no service.
+    pub fn without_service(site: &Site) -> Result<Self> {
+        let unreachable = ([127, 0, 0, 1], free_port()?).into();
+        Self::new(site, 1, &[unreachable], "")
+    }
+
     /// Copies the data folder to another machine.
     pub fn cloned(&self, site: &Site, number: u32) -> Result<Self> {
         let copy = Self::new(site, number, &self.addresses, &self.token)?;
@@ -75,36 +93,35 @@ impl Installed {
         Ok(copy)
     }
 
-    pub fn config(&self) -> Result<Config> {
+    /// Settings by name.
+    fn values(&self) -> BTreeMap<&'static str, String> {
         let addresses: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
-        let mut values = vec![
+        let values = [
             ("ingest_address", addresses.join(",")),
             ("ca_cert_file", self.ca_cert_file.display().to_string()),
             ("enrolment_token", self.token.clone()),
             ("data_dir", self.path().display().to_string()),
         ];
-        values.extend(self.settings.clone());
-        let flags = Flags {
-            file: None,
-            values: values.into_iter().collect(),
-        };
-        Ok(Config::read(&flags, &|_| None)?)
+        values.into_iter().chain(self.settings.clone()).collect()
+    }
+
+    fn config(&self) -> Result<Config> {
+        let values = self.values();
+        Ok(Config::read(&Flags { file: None, values }, &|_| None)?)
     }
 
     /// The real binary, with these arguments and the settings of this installation.
     pub fn process(&self, arguments: &[&str]) -> Result<Program> {
-        let addresses: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
-        let variables = [
-            ("SVC_AGENT_INGEST_ADDRESS", addresses.join(",").into()),
-            (
-                "SVC_AGENT_CA_CERT_FILE",
-                self.ca_cert_file.clone().into_os_string(),
-            ),
-            ("SVC_AGENT_ENROLMENT_TOKEN", self.token.clone().into()),
-            ("SVC_AGENT_DATA_DIR", self.path().into_os_string()),
-        ];
+        let variable = |name: &str| format!("SVC_AGENT_{}", name.to_uppercase());
+        let variables = self.values().into_iter();
+        let variables = variables.map(|(name, value)| (variable(name), value));
         let program = Program::named("svc-agent")?;
         Ok(program.arguments(arguments).environment(variables))
+    }
+
+    /// Runs a command of the real binary to its end.
+    pub async fn run(&self, arguments: &[&str]) -> Result<Finished> {
+        self.process(arguments)?.run().await
     }
 
     pub fn start(&self) -> Result<Running> {
@@ -128,6 +145,12 @@ impl Installed {
         eventually(what, async || self.status().is_ok_and(|status| is(&status)))
             .await
             .with_context(|| format!("{:?}", self.status()))
+    }
+
+    pub async fn enrolment_becomes(&self, enrolment: Enrolment) -> Result<()> {
+        let what = format!("the agent is {enrolment:?}");
+        self.status_becomes(&what, |status| status.enrolment == enrolment)
+            .await
     }
 
     pub async fn connected(&self) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Which servers the agent trusts: a self-signed certificate as in the specification, the given
 //! authorities, and no others.
 
-use std::{process::Command, sync::Arc, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, process::Command, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use svc_agent::{
@@ -10,7 +10,7 @@ use svc_agent::{
     wire::{Address, Connector, Timeouts, probe},
 };
 use svc_sandbox::Authority;
-use svc_testkit::{AUTO, Site, token};
+use svc_testkit::{AUTO, Instance, Site, token};
 
 use crate::installation::Installed;
 
@@ -42,6 +42,15 @@ fn openssl_req_x509(site: &Site, extra: &[&str]) -> Result<()> {
     Ok(())
 }
 
+/// Starts an instance with the certificate `name.crt` and the key `name.key`.
+async fn serve(site: &Site, name: &str) -> Result<Instance> {
+    site.instance()
+        .set("INGEST_TLS_CERT", site.path(&format!("{name}.crt")))
+        .set("INGEST_TLS_KEY", site.path(&format!("{name}.key")))
+        .start()
+        .await
+}
+
 async fn tried(site: &Site, address: &str, ca: Option<&str>) -> Result<Result<(), String>> {
     let trust = Trust::load(ca.map(|name| site.path(name)).as_deref())?;
     let tls = Arc::new(trust.client(&Identity::generate()?)?);
@@ -66,12 +75,7 @@ async fn a_self_signed_certificate_of_openssl_is_trusted_by_itself() -> Result<(
     ] {
         let site = Site::new().await?;
         openssl_req_x509(&site, names)?;
-        let service = site
-            .instance()
-            .set("INGEST_TLS_CERT", site.path("own.crt"))
-            .set("INGEST_TLS_KEY", site.path("own.key"))
-            .start()
-            .await?;
+        let service = serve(&site, "own").await?;
         let secret = token(&site, AUTO).await?;
         let mut installed = Installed::new(&site, 1, &[service.grpc], &secret)?;
         installed.ca_cert_file = site.path("own.crt");
@@ -100,12 +104,7 @@ async fn only_the_given_authority_is_trusted() -> Result<()> {
         .write(site.folder(), "issued")?;
     std::fs::write(site.path("ours.crt"), ours.cert_pem())?;
     std::fs::write(site.path("theirs.crt"), theirs.cert_pem())?;
-    let service = site
-        .instance()
-        .set("INGEST_TLS_CERT", site.path("issued.crt"))
-        .set("INGEST_TLS_KEY", site.path("issued.key"))
-        .start()
-        .await?;
+    let service = serve(&site, "issued").await?;
     let address = service.grpc.to_string();
     ensure!(tried(&site, &address, Some("ours.crt")).await? == Ok(()));
     ensure!(tried(&site, &address, Some("issued.crt")).await? == Ok(()));
@@ -123,12 +122,7 @@ async fn only_the_given_authority_is_trusted() -> Result<()> {
 async fn an_expired_certificate_is_not_trusted() -> Result<()> {
     let site = Site::new().await?;
     svc_sandbox::Identity::expired_server(&["127.0.0.1"])?.write(site.folder(), "old")?;
-    let service = site
-        .instance()
-        .set("INGEST_TLS_CERT", site.path("old.crt"))
-        .set("INGEST_TLS_KEY", site.path("old.key"))
-        .start()
-        .await?;
+    let service = serve(&site, "old").await?;
     let refused = tried(&site, &service.grpc.to_string(), Some("old.crt")).await?;
     ensure!(
         refused.clone().is_err_and(|why| why.contains("expired")),
@@ -199,17 +193,12 @@ async fn connecting_times_out() -> Result<()> {
 }
 
 /// Runs `svc-agent check` without a `ca_cert_file` on a system whose only root is `root`.
-async fn checked(site: &Site, address: &str, root: &str) -> Result<(bool, String)> {
-    let mut check = Command::new(env!("CARGO_BIN_EXE_svc-agent"));
-    check
-        .arg("check")
-        .env_clear()
-        .env("SSL_CERT_FILE", site.path(root))
-        .env("SVC_AGENT_INGEST_ADDRESS", address)
-        .env("SVC_AGENT_CA_CERT_FILE", "")
-        .env("SVC_AGENT_DATA_DIR", site.path("agent"));
-    let output = tokio::task::spawn_blocking(move || check.output()).await??;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+async fn checked(site: &Site, address: SocketAddr, root: &str) -> Result<(bool, String)> {
+    let mut installed = Installed::new(site, 1, &[address], "")?;
+    installed.ca_cert_file = PathBuf::new();
+    let check = installed.process(&["check"])?;
+    let check = check.environment([("SSL_CERT_FILE", site.path(root))]);
+    let text = check.run().await?.stdout;
     Ok((text.contains("it answers"), text))
 }
 
@@ -222,16 +211,10 @@ async fn without_a_ca_cert_file_the_systems_roots_are_trusted_and_no_others() ->
         .write(site.folder(), "issued")?;
     std::fs::write(site.path("public.crt"), public.cert_pem())?;
     std::fs::write(site.path("other.crt"), other.cert_pem())?;
-    let service = site
-        .instance()
-        .set("INGEST_TLS_CERT", site.path("issued.crt"))
-        .set("INGEST_TLS_KEY", site.path("issued.key"))
-        .start()
-        .await?;
-    let address = service.grpc.to_string();
-    let (answered, text) = checked(&site, &address, "public.crt").await?;
+    let service = serve(&site, "issued").await?;
+    let (answered, text) = checked(&site, service.grpc, "public.crt").await?;
     ensure!(answered, "{text}");
-    let (answered, text) = checked(&site, &address, "other.crt").await?;
+    let (answered, text) = checked(&site, service.grpc, "other.crt").await?;
     ensure!(!answered && text.contains("ca_cert_file"), "{text}");
     Ok(())
 }
