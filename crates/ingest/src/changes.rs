@@ -12,7 +12,7 @@ mod waiting;
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -32,6 +32,7 @@ use crate::{
     freshness::Freshness,
     periodic::Periodic,
     session::{EndReason, Orphans, SessionKey, SessionTable},
+    sync::lock,
 };
 use waiting::WaitingRoom;
 
@@ -193,8 +194,4 @@ fn end_reason(displaced: &Displaced) -> EndReason {
         Displaced::Deleted => EndReason::Deleted,
         Displaced::Replaced => EndReason::Replaced,
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

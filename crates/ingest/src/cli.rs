@@ -26,6 +26,7 @@ use clap::{Parser, Subcommand};
 use svc_store::StoreError;
 
 pub use output::Output;
+use output::OutputArgs;
 
 use crate::config::Problems;
 
@@ -54,7 +55,7 @@ enum Command {
     /// Run a whole system on this machine: PostgreSQL, certificates, key and service
     Dev(dev::Args),
     /// Bring the database schema up to date
-    Migrate(migrate::Args),
+    Migrate(OutputArgs),
     /// Manage enrolment tokens, which admit new agents
     #[command(subcommand)]
     Token(token::Command),
@@ -70,7 +71,7 @@ enum Command {
     #[command(subcommand)]
     Key(key::Command),
     /// Check configuration, files, ports and database, and report what to fix
-    Doctor(doctor::Args),
+    Doctor(OutputArgs),
 }
 
 /// Parses the command line, runs the command, and returns its exit code.
@@ -114,8 +115,8 @@ fn report(error: &anyhow::Error) -> ExitCode {
         Some(error) => eprintln!("svc-ingest: {}", database::explain(error)),
         None => eprintln!("svc-ingest: {error:#}"),
     }
-    if error.is::<Usage>() {
-        return ExitCode::from(2);
+    match error.is::<Usage>() {
+        true => ExitCode::from(2),
+        false => ExitCode::FAILURE,
     }
-    ExitCode::FAILURE
 }

@@ -84,7 +84,6 @@ pub struct Agents {
 }
 
 impl Config {
-    /// Reads the process's environment.
     pub fn from_env() -> Result<Self, Problems> {
         read(&environment, Self::collect)
     }
@@ -97,25 +96,19 @@ impl Config {
     fn collect(reader: &mut Reader<'_>) -> Option<Self> {
         let database = Database::collect(reader);
         let addresses = addresses(reader);
-        let grpc = Grpc::collect(reader);
+        let (grpc, http) = addresses.unzip();
+        let grpc = Grpc::collect(reader, grpc);
         let jwt_key_file = reader.key_file("INGEST_JWT_KEY_FILE");
         let queue = queue(reader);
         let retention = Retention::collect(reader);
         let agents = Agents::collect(reader);
         let drain_timeout = reader.value("INGEST_DRAIN_TIMEOUT", parse::drain_timeout);
         let log = log(reader);
-        let (grpc_address, http) = addresses?;
-        let (tls, client_ca, limits) = grpc?;
         let agents = agents?;
         Some(Self {
             database: database?,
-            grpc: Grpc {
-                address: grpc_address,
-                tls,
-                client_ca,
-                limits,
-            },
-            http,
+            grpc: grpc?,
+            http: http?,
             jwt_key_file: jwt_key_file?,
             queue: queue?,
             retention: retention?,
@@ -142,10 +135,6 @@ impl Consume {
         read(&environment, Self::collect)
     }
 
-    pub fn read(lookup: Lookup<'_>) -> Result<Self, Problems> {
-        read(lookup, Self::collect)
-    }
-
     fn collect(reader: &mut Reader<'_>) -> Option<Self> {
         let database = Database::collect(reader);
         let addresses = addresses(reader);
@@ -156,8 +145,7 @@ impl Consume {
         if matches!(queue.url, QueueUrl::Memory) {
             let message =
                 "is memory:, which is every instance's own: `consume` needs nats:// or tls://";
-            reader.problem("INGEST_QUEUE_URL", message);
-            return None;
+            return reader.problem("INGEST_QUEUE_URL", message);
         }
         Some(Self {
             database: database?,
@@ -187,10 +175,6 @@ impl Database {
         read(&environment, Self::collect)
     }
 
-    pub fn read(lookup: Lookup<'_>) -> Result<Self, Problems> {
-        read(lookup, Self::collect)
-    }
-
     fn collect(reader: &mut Reader<'_>) -> Option<Self> {
         let url = reader.value("DATABASE_URL", parse::database_url);
         let listen_url = reader.optional("INGEST_LISTEN_DATABASE_URL", parse::database_url);
@@ -208,13 +192,18 @@ impl Database {
 }
 
 impl Grpc {
-    fn collect(reader: &mut Reader<'_>) -> Option<(TlsPair, Option<ClientCa>, Limits)> {
+    fn collect(reader: &mut Reader<'_>, address: Option<SocketAddr>) -> Option<Self> {
         let certificate = reader.value("INGEST_TLS_CERT", parse::path);
         let key = reader.value("INGEST_TLS_KEY", parse::path);
         let tls = reader.tls_pair(certificate, key);
         let client_ca = reader.client_ca("INGEST_TLS_CLIENT_CA");
         let max_connections = reader.value("INGEST_MAX_CONNECTIONS", parse::max_connections);
-        Some((tls?, client_ca?, Limits::new(max_connections?)))
+        Some(Self {
+            address: address?,
+            tls: tls?,
+            client_ca: client_ca?,
+            limits: Limits::new(max_connections?),
+        })
     }
 }
 
@@ -238,8 +227,7 @@ fn queue(reader: &mut Reader<'_>) -> Option<QueueSettings> {
     if matches!(queue.url, QueueUrl::Memory) && !queue.consume {
         let message =
             "false needs a queue that others can consume, and memory: is this process's own";
-        reader.problem("INGEST_CONSUME", message);
-        return None;
+        return reader.problem("INGEST_CONSUME", message);
     }
     Some(queue)
 }
@@ -295,9 +283,14 @@ fn read<T>(
     lookup: Lookup<'_>,
     collect: impl FnOnce(&mut Reader<'_>) -> Option<T>,
 ) -> Result<T, Problems> {
-    let mut reader = Reader::new(lookup);
-    let read = collect(&mut reader);
-    reader.finish(read)
+    let mut reader = Reader {
+        lookup,
+        problems: Vec::new(),
+    };
+    match collect(&mut reader) {
+        Some(value) if reader.problems.is_empty() => Ok(value),
+        _ => Err(Problems(reader.problems)),
+    }
 }
 
 /// Both listening addresses. The two ports may be equal only on different addresses.
@@ -311,11 +304,8 @@ fn addresses(reader: &mut Reader<'_>) -> Option<(SocketAddr, SocketAddr)> {
     let overlap =
         grpc.ip() == http.ip() || grpc.ip().is_unspecified() || http.ip().is_unspecified();
     if grpc.port() == http.port() && overlap {
-        reader.problem(
-            "INGEST_HTTP_PORT",
-            format!("is {}, as is INGEST_GRPC_PORT: choose another", http.port()),
-        );
-        return None;
+        let message = format!("is {}, as is INGEST_GRPC_PORT: choose another", http.port());
+        return reader.problem("INGEST_HTTP_PORT", message);
     }
     Some((grpc, http))
 }

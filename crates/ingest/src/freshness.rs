@@ -5,12 +5,11 @@
 //! streams and to issue JWTs therefore depends on the age of the last complete comparison, which
 //! `changes::ChangeFeed` makes every few seconds.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Mutex, time::Duration};
 
 use tokio::time::Instant;
+
+use crate::sync::lock;
 
 #[derive(Debug)]
 pub struct Freshness {
@@ -32,18 +31,12 @@ impl Freshness {
     }
 
     pub fn age(&self) -> Duration {
-        self.last_comparison
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .elapsed()
+        lock(&self.last_comparison).elapsed()
     }
 
     /// A complete comparison that began at `began` has succeeded. Its beginning counts, because it may
     /// have missed what changed after that.
     pub fn confirm(&self, began: Instant) {
-        *self
-            .last_comparison
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = began;
+        *lock(&self.last_comparison) = began;
     }
 }

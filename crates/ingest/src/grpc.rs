@@ -20,7 +20,7 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 use axum::middleware::from_fn;
 use futures_util::Stream;
 use svc_store::AgentId;
-use tonic::{Status, service::Routes};
+use tonic::{Request, Status, service::Routes};
 
 pub use context::Context;
 pub use refusal::Refusal;
@@ -28,7 +28,7 @@ pub use refusal::Refusal;
 use crate::{
     health::Health,
     listener::Refusals,
-    peer::ClientKey,
+    peer::{ClientKey, Peer},
     rate::{Keyed, Rate},
 };
 
@@ -55,6 +55,12 @@ pub fn routes(
         .layer(from_fn(middleware::single))
         .layer(from_fn(middleware::translated))
         .into())
+}
+
+/// The client of a request, which the listener has added to it.
+fn peer<T>(request: &Request<T>) -> Result<Peer, Refusal> {
+    let peer = request.extensions().get();
+    peer.cloned().ok_or(Refusal::Internal)
 }
 
 /// What the listener answers by itself, in the words of the contract.

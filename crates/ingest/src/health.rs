@@ -4,12 +4,14 @@
 //! would only add a stampede. It counts after a grace.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use svc_store::Store;
 use tokio::time::Instant;
+
+use crate::sync::lock;
 
 #[derive(Clone, Debug)]
 pub struct Health(Arc<Inner>);
@@ -51,7 +53,7 @@ impl Health {
 
     /// `Err` carries one line of reason.
     pub fn verdict(&self) -> Result<(), String> {
-        match &*self.0.phase.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*lock(&self.0.phase) {
             Phase::Starting(step) => Err(format!("starting: {step}")),
             Phase::Draining => Err("draining: this instance is stopping".into()),
             Phase::Serving => self.database(),
@@ -59,12 +61,8 @@ impl Health {
     }
 
     fn database(&self) -> Result<(), String> {
-        let away = self
-            .0
-            .store
-            .last_success()
-            .map(|at| Instant::now().saturating_duration_since(at));
-        match away {
+        let last = self.0.store.last_success();
+        match last.map(|at| Instant::now().saturating_duration_since(at)) {
             Some(away) if away < self.0.grace => Ok(()),
             Some(away) => Err(format!(
                 "the database has been away for {} s",
@@ -75,6 +73,6 @@ impl Health {
     }
 
     fn set(&self, phase: Phase) {
-        *self.0.phase.lock().unwrap_or_else(PoisonError::into_inner) = phase;
+        *lock(&self.0.phase) = phase;
     }
 }

@@ -99,11 +99,8 @@ impl Lease {
 
     /// An unreachable database does not end the instance: the lease expires, and is claimed again later.
     async fn pass(&mut self) -> anyhow::Result<()> {
-        match self
-            .store
-            .lease_renew(self.instance.id, self.timing.lease_ttl)
-            .await
-        {
+        let (id, ttl) = (self.instance.id, self.timing.lease_ttl);
+        match self.store.lease_renew(id, ttl).await {
             Ok(LeaseRenewal::Renewed) => {
                 self.sessions.metrics.lease.set(1);
                 self.after_renewal().await;
@@ -136,10 +133,9 @@ impl Lease {
         let held = self.sessions.epochs();
         for batch in held.chunks(BATCH) {
             let taken = self.store.sessions_reclaim(self.instance.id, batch).await?;
-            for (agent, epoch) in batch.iter().filter(|(agent, _)| !taken.contains(agent)) {
-                let (agent, epoch) = (*agent, *epoch);
-                self.sessions
-                    .end(SessionKey { agent, epoch }, EndReason::Replaced);
+            for &(agent, epoch) in batch.iter().filter(|(agent, _)| !taken.contains(agent)) {
+                let key = SessionKey { agent, epoch };
+                self.sessions.end(key, EndReason::Replaced);
             }
         }
         self.takeover_pending = false;
@@ -168,24 +164,16 @@ impl Lease {
 
     /// Claims under the current id if possible. A lease that has ended needs a new id.
     async fn try_claim(&mut self) -> Result<Result<(), Problems>, StoreError> {
-        match self
-            .store
-            .lease_claim(
-                &self.instance,
-                self.timing.lease_ttl,
-                self.timing.outage_grace,
-            )
-            .await?
-        {
+        let (ttl, grace) = (self.timing.lease_ttl, self.timing.outage_grace);
+        match self.store.lease_claim(&self.instance, ttl, grace).await? {
             LeaseClaim::Claimed => {
                 self.id.send_replace(self.instance.id);
                 Ok(Ok(()))
             }
-            LeaseClaim::KidMismatch { kid, hostname, .. } => Ok(Err(startup::foreign_key(
-                &self.instance.kid,
-                &kid,
-                &hostname,
-            ))),
+            LeaseClaim::KidMismatch { kid, hostname, .. } => {
+                let ours = &self.instance.kid;
+                Ok(Err(startup::foreign_key(ours, &kid, &hostname)))
+            }
             LeaseClaim::Ended => {
                 self.instance.id = Uuid::now_v7();
                 Box::pin(self.try_claim()).await

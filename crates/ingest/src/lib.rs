@@ -12,7 +12,7 @@
 //! 7. [`config`], [`startup`], [`server`], [`supervise`]: how the process starts and ends.
 //! 8. [`http`], [`health`], [`telemetry`]: what it shows about itself. [`cli`]: the command line.
 //!
-//! Small tools: [`clock`], [`periodic`], [`rate`]. SQL is in the crate `svc-store` alone.
+//! Small tools: [`clock`], [`error_chain`], [`periodic`], [`rate`], [`sync`]. SQL is in the crate `svc-store` alone.
 
 pub mod changes;
 pub mod cli;
@@ -20,6 +20,7 @@ pub mod clock;
 pub mod config;
 pub mod consumer;
 pub mod enrol;
+pub mod error_chain;
 pub mod freshness;
 pub mod grpc;
 pub mod health;
@@ -36,6 +37,7 @@ pub mod session;
 pub mod signing;
 pub mod startup;
 pub mod supervise;
+pub mod sync;
 pub mod telemetry;
 
 /// The version that the service reports of itself.

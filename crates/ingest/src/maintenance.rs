@@ -12,7 +12,7 @@ use std::{fmt::Display, time::Duration};
 use svc_store::{DatabaseUrl, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
-use crate::{config::Retention, periodic::Periodic};
+use crate::{config::Retention, error_chain::chain, periodic::Periodic};
 pub use reinstalls::Reinstalls;
 pub use rollups::Rollups;
 
@@ -69,7 +69,7 @@ fn log(step: &'static str, outcome: Result<String, StoreError>) {
         Ok(done) if done.is_empty() => {}
         Ok(done) => tracing::info!(step, done, "maintenance"),
         Err(error) => {
-            let reason = format!("{:#}", anyhow::Error::from(error));
+            let reason = chain(&error);
             tracing::warn!(step, reason, "maintenance failed: the next pass retries");
         }
     }

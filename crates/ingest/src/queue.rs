@@ -158,15 +158,11 @@ impl Queue {
 
     /// One receiver for each shard.
     pub fn receivers(&self) -> Vec<Receiver> {
-        let shards = 0..SHARDS;
-        match self {
-            Self::InProcess(queue) => shards
-                .map(|shard| Receiver::InProcess(queue.receiver(shard)))
-                .collect(),
-            Self::JetStream(queue) => shards
-                .map(|shard| Receiver::JetStream(queue.receiver(shard)))
-                .collect(),
-        }
+        let receiver = |shard| match self {
+            Self::InProcess(queue) => Receiver::InProcess(queue.receiver(shard)),
+            Self::JetStream(queue) => Receiver::JetStream(queue.receiver(shard)),
+        };
+        (0..SHARDS).map(receiver).collect()
     }
 
     /// The tickets whose parcels are no longer in the queue: settled or lost.

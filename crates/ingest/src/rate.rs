@@ -1,13 +1,10 @@
 //! Rate limits with a burst, for one bucket or for one bucket a key.
 
-use std::{
-    collections::HashMap,
-    hash::Hash,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, hash::Hash, sync::Mutex, time::Duration};
 
 use tokio::time::Instant;
+
+use crate::sync::lock;
 
 /// How many keys a table remembers. A key is dropped once its bucket is full again.
 const KEYS: usize = 100_000;
@@ -53,7 +50,7 @@ impl<K: Hash + Eq> Keyed<K> {
     }
 
     pub fn take(&self, key: K, now: Instant) -> Result<(), Duration> {
-        let mut full_at = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut full_at = lock(&self.full_at);
         if full_at.len() >= KEYS {
             full_at.retain(|_, full_at| *full_at > now);
         }

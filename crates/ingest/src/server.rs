@@ -9,12 +9,7 @@ mod parts;
 mod start;
 mod worker;
 
-use std::{
-    io,
-    net::SocketAddr,
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use svc_store::{Store, StoreOptions};
 use tokio_rustls::TlsAcceptor;
@@ -22,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     config::{Config, Database, Problem, Problems},
-    health::Health,
+    error_chain::chain,
     http::{HttpServer, Pages},
     listener::{Listener, Reload},
     session::SessionTable,
@@ -67,7 +62,7 @@ impl Server {
     /// Opens both ports. The gRPC port serves nothing before `run`.
     pub async fn bind(config: Config) -> Result<Self, Problems> {
         let store = open_store(&config.database)?;
-        let (metrics, pipeline) = (Metrics::new(), PipelineMetrics::default());
+        let (metrics, pipeline) = (Metrics::default(), PipelineMetrics::default());
         let (listener_metrics, session_metrics) =
             (ListenerMetrics::default(), SessionMetrics::default());
         metrics.register(|registry| store.register(registry));
@@ -78,13 +73,11 @@ impl Server {
         let (tls, reload) = Reload::new(grpc.tls.clone(), grpc.client_ca.clone())
             .map_err(|error| Problems::one("INGEST_TLS_CLIENT_CA", error))?;
         let listener = Listener::bind(grpc.address, grpc.limits, listener_metrics).await;
+        let listener = listener.map_err(port_problem("INGEST_GRPC_PORT", grpc.address));
         let http = HttpServer::bind(config.http).await;
-        let (listener, http) = both_ports((grpc.address, listener), (config.http, http))?;
-        let pages = Pages {
-            health: Health::new(store.clone(), config.timing.health_grace),
-            metrics,
-            jwks: Arc::new(OnceLock::new()),
-        };
+        let http = http.map_err(port_problem("INGEST_HTTP_PORT", config.http));
+        let (listener, http) = both(listener, http)?;
+        let pages = Pages::new(&store, metrics, config.timing.health_grace);
         Ok(Self {
             config,
             store,
@@ -110,8 +103,9 @@ impl Server {
 
     /// Starts, serves until `stop`, drains, and returns.
     pub async fn run(self, stop: CancellationToken) -> Result<(), RunError> {
-        let addresses =
-            [self.grpc_address(), self.http_address()].map(|address| shown(address.ok()));
+        let shown = |address: SocketAddr| address.to_string();
+        let addresses = [self.grpc_address(), self.http_address()];
+        let addresses = addresses.map(|address| address.map(shown).unwrap_or_default());
         let Self {
             config,
             store,
@@ -148,49 +142,25 @@ impl std::fmt::Debug for Server {
 fn open_store(database: &Database) -> Result<Store, Problems> {
     let options = StoreOptions::for_service(database.pool_size);
     Store::new(database.url.clone(), options)
-        .map_err(|error| Problems::one("DATABASE_URL", chain(error)))
+        .map_err(|error| Problems::one("DATABASE_URL", chain(&error)))
 }
 
 /// Both ports, or everything that is wrong with either.
-fn both_ports<A, B>(
-    (grpc_address, grpc): (SocketAddr, io::Result<A>),
-    (http_address, http): (SocketAddr, io::Result<B>),
-) -> Result<(A, B), Problems> {
+fn both<A, B>(grpc: Result<A, Problem>, http: Result<B, Problem>) -> Result<(A, B), Problems> {
     match (grpc, http) {
         (Ok(grpc), Ok(http)) => Ok((grpc, http)),
-        (grpc, http) => {
-            let grpc = grpc
-                .err()
-                .map(|error| ("INGEST_GRPC_PORT", grpc_address, error));
-            let http = http
-                .err()
-                .map(|error| ("INGEST_HTTP_PORT", http_address, error));
-            let problems = grpc.into_iter().chain(http);
-            Err(Problems(
-                problems
-                    .map(|(variable, address, error)| port_problem(variable, address, &error))
-                    .collect(),
-            ))
-        }
+        (grpc, http) => Err(Problems(grpc.err().into_iter().chain(http.err()).collect())),
     }
 }
 
-fn port_problem(variable: &'static str, address: SocketAddr, error: &io::Error) -> Problem {
-    let message = match error.kind() {
-        io::ErrorKind::AddrInUse => {
-            format!("{address} is taken by another process: stop it, or choose another port")
-        }
-        _ => format!("{address} cannot be bound: {error}"),
-    };
-    Problem { variable, message }
-}
-
-fn shown(address: Option<SocketAddr>) -> String {
-    address
-        .map(|address| address.to_string())
-        .unwrap_or_default()
-}
-
-fn chain(error: impl std::error::Error + Send + Sync + 'static) -> String {
-    format!("{:#}", anyhow::Error::from(error))
+fn port_problem(variable: &'static str, address: SocketAddr) -> impl Fn(io::Error) -> Problem {
+    move |error| {
+        let message = match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                format!("{address} is taken by another process: stop it, or choose another port")
+            }
+            _ => format!("{address} cannot be bound: {error}"),
+        };
+        Problem { variable, message }
+    }
 }

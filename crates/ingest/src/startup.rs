@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use crate::{
     config::{Database, Problems, Timing},
+    error_chain::chain,
     queue::{OpenError, Queue, QueueSettings},
     signing::{self, SigningKey},
 };
@@ -45,7 +46,7 @@ impl StartError {
 pub async fn database(store: &Store) {
     let mut wait = Duration::from_millis(500);
     while let Err(error) = store.ping().await {
-        let reason = format!("{:#}", anyhow::Error::from(error));
+        let reason = chain(&error);
         tracing::warn!(reason, retry_in = ?wait, "waiting for the database");
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(MAX_WAIT);
@@ -58,12 +59,9 @@ pub async fn queue(settings: &QueueSettings) -> Result<Queue, StartError> {
     opened.map_err(|error| {
         let variable = match error {
             OpenError::Credentials(..) => "INGEST_NATS_CREDS",
-            OpenError::Unavailable(_) | OpenError::Different { .. } | OpenError::Refused { .. } => {
-                "INGEST_QUEUE_URL"
-            }
+            _ => "INGEST_QUEUE_URL",
         };
-        let message = format!("{:#}", anyhow::Error::from(error));
-        Problems::one(variable, message).into()
+        Problems::one(variable, chain(&error)).into()
     })
 }
 
@@ -76,10 +74,8 @@ pub async fn schema(
     if auto_migrate {
         let report = store.migrate().await?;
         if !report.applied.is_empty() {
-            tracing::info!(
-                applied = report.applied.join(", "),
-                "the schema was migrated"
-            );
+            let applied = report.applied.join(", ");
+            tracing::info!(applied, "the schema was migrated");
         }
         return Ok(());
     }
@@ -167,7 +163,7 @@ pub async fn signing_key(path: &Path, store: &Store) -> Result<SigningKey, Start
     }
 }
 
-/// The problem of an instance whose key differs from its siblings'.
+/// The key differs from the key of a live sibling.
 pub fn foreign_key(ours: &str, theirs: &str, hostname: &str) -> Problems {
     let message = format!(
         "holds key {ours}, but the live instance on {hostname} signs with {theirs}: give all instances the same key file"

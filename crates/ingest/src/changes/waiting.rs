@@ -2,13 +2,14 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex},
 };
 
 use svc_store::{AgentId, AgentStatus};
 use tokio::sync::watch;
 
-use super::{ChangeFeed, lock};
+use super::ChangeFeed;
+use crate::sync::lock;
 
 /// What happened to a pending agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,28 +33,24 @@ pub struct Waiting {
 
 impl WaitingRoom {
     pub(super) fn contains(&self, agent: AgentId) -> bool {
-        self.room().contains_key(&agent)
+        lock(&self.0).contains_key(&agent)
     }
 
     pub(super) fn all(&self) -> Vec<AgentId> {
-        self.room().keys().copied().collect()
+        lock(&self.0).keys().copied().collect()
     }
 
     pub(super) fn deliver(&self, agent: AgentId, decision: Decision) {
-        if let Some(waiting) = self.room().get(&agent) {
+        if let Some(waiting) = lock(&self.0).get(&agent) {
             waiting.send_replace(Some(decision));
         }
-    }
-
-    fn room(&self) -> MutexGuard<'_, HashMap<AgentId, watch::Sender<Option<Decision>>>> {
-        lock(&self.0)
     }
 }
 
 impl Waiting {
     pub(super) fn enter(changes: Arc<ChangeFeed>, agent: AgentId) -> Self {
         let decision = {
-            let mut room = changes.waiting.room();
+            let mut room = lock(&changes.waiting.0);
             room.entry(agent)
                 .or_insert_with(|| watch::channel(None).0)
                 .subscribe()
@@ -77,7 +74,7 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let mut room = self.changes.waiting.room();
+        let mut room = lock(&self.changes.waiting.0);
         let last = |sender: &watch::Sender<_>| sender.receiver_count() <= 1;
         if room.get(&self.agent).is_some_and(last) {
             room.remove(&self.agent);

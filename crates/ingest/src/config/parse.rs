@@ -14,7 +14,10 @@ use svc_store::DatabaseUrl;
 use tracing_subscriber::EnvFilter;
 use url::Url;
 
-use crate::queue::{NatsServers, QueueUrl};
+use crate::{
+    error_chain::chain,
+    queue::{NatsServers, QueueUrl},
+};
 
 type Parsed<T> = Result<T, String>;
 
@@ -23,7 +26,7 @@ const DAY: Duration = Duration::from_hours(24);
 const RESERVED_FILES: usize = 512;
 
 pub(super) fn database_url(text: &str) -> Parsed<DatabaseUrl> {
-    DatabaseUrl::parse(text).map_err(|error| format!("{:#}", anyhow::Error::from(error)))
+    DatabaseUrl::parse(text).map_err(|error| chain(&error))
 }
 
 pub(super) fn path(text: &str) -> Parsed<PathBuf> {

@@ -2,39 +2,29 @@
 
 use std::{ffi::OsString, fmt::Display, path::PathBuf};
 
-use super::{Problem, Problems, Variable, variables::Fallback};
+use super::{Lookup, Problem, Variable, variables::Fallback};
 use crate::{
     listener::{ClientCa, TlsPair},
     signing,
 };
 
 pub(super) struct Reader<'a> {
-    lookup: &'a dyn Fn(&str) -> Option<OsString>,
-    problems: Vec<Problem>,
+    pub lookup: Lookup<'a>,
+    pub problems: Vec<Problem>,
 }
 
 type Parse<T> = fn(&str) -> Result<T, String>;
 
-impl<'a> Reader<'a> {
-    pub(super) fn new(lookup: &'a dyn Fn(&str) -> Option<OsString>) -> Self {
-        Self {
-            lookup,
-            problems: Vec::new(),
-        }
-    }
-
-    pub(super) fn finish<T>(self, read: Option<T>) -> Result<T, Problems> {
-        match read {
-            Some(value) if self.problems.is_empty() => Ok(value),
-            _ => Err(Problems(self.problems)),
-        }
-    }
-
-    pub(super) fn problem(&mut self, variable: &'static str, message: impl Into<String>) {
-        self.problems.push(Problem {
-            variable,
-            message: message.into(),
-        });
+impl Reader<'_> {
+    /// Notes a problem. Returns `None`, in place of the value that cannot be read.
+    pub(super) fn problem<T>(
+        &mut self,
+        variable: &'static str,
+        message: impl Display,
+    ) -> Option<T> {
+        let message = message.to_string();
+        self.problems.push(Problem { variable, message });
+        None
     }
 
     /// A variable that always has a value: a set one, or its default.
@@ -44,10 +34,7 @@ impl<'a> Reader<'a> {
             (Some(text), _) => self.parsed(name, &text, parse),
             (None, Some(Fallback::Default(default))) => self.parsed(name, default, parse),
             (None, Some(Fallback::Unset(_))) => self.parsed(name, "", parse),
-            (None, _) => {
-                self.problem(name, "is required and not set");
-                None
-            }
+            (None, _) => self.problem(name, "is required and not set"),
         }
     }
 
@@ -65,14 +52,15 @@ impl<'a> Reader<'a> {
         certificate: Option<PathBuf>,
         key: Option<PathBuf>,
     ) -> Option<TlsPair> {
-        let loaded = TlsPair::load(&certificate?, &key?);
-        loaded
-            .map_err(|errors| {
+        match TlsPair::load(&certificate?, &key?) {
+            Ok(pair) => Some(pair),
+            Err(errors) => {
                 for error in errors {
-                    self.problem(error.variable(), error.to_string());
+                    self.problem::<TlsPair>(error.variable(), error);
                 }
-            })
-            .ok()
+                None
+            }
+        }
     }
 
     pub(super) fn client_ca(&mut self, name: &'static str) -> Option<Option<ClientCa>> {
@@ -92,9 +80,7 @@ impl<'a> Reader<'a> {
     }
 
     fn or_problem<T>(&mut self, name: &'static str, result: Result<T, impl Display>) -> Option<T> {
-        result
-            .map_err(|error| self.problem(name, error.to_string()))
-            .ok()
+        result.map_or_else(|error| self.problem(name, error), Some)
     }
 
     /// The variable's text; an empty one counts as not set. `None` if it is not UTF-8, which is a problem.
@@ -102,10 +88,7 @@ impl<'a> Reader<'a> {
         match (self.lookup)(name).map(OsString::into_string) {
             None => Some(None),
             Some(Ok(text)) => Some(Some(text).filter(|text| !text.is_empty())),
-            Some(Err(_)) => {
-                self.problem(name, "is not valid UTF-8");
-                None
-            }
+            Some(Err(_)) => self.problem(name, "is not valid UTF-8"),
         }
     }
 

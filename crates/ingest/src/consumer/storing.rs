@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Consumer, Deliveries, Watermarks};
+use crate::error_chain::chain;
 
 /// The pause after a failure that does not blame the data.
 const RETRY: Duration = Duration::from_millis(500);
@@ -90,7 +91,7 @@ impl<'a> Storing<'a> {
         while let Some(part) = parts.pop() {
             match self.append(part.clone()).await? {
                 Ok(()) => {}
-                Err(error) if part.len() == 1 => refused.push(Refused::new(part.start, error)),
+                Err(error) if part.len() == 1 => refused.push(Refused::new(part.start, &error)),
                 Err(_) => {
                     let middle = part.start + part.len() / 2;
                     parts.push(middle..part.end);
@@ -105,7 +106,7 @@ impl<'a> Storing<'a> {
         let mut still = Vec::new();
         for Refused { index, .. } in refused {
             if let Err(error) = self.append(index..index + 1).await? {
-                still.push(Refused::new(index, error));
+                still.push(Refused::new(index, &error));
             }
         }
         Ok(still)
@@ -126,14 +127,16 @@ impl<'a> Storing<'a> {
                 }
                 Err(error) if error.is_data_error() => return Ok(Err(error)),
                 Err(_) if self.stop.is_cancelled() => return Err(Stopped),
-                Err(error) => self.pause(error).await,
+                Err(error) => self.pause(&error).await,
             }
         }
     }
 
-    async fn pause(&mut self, error: StoreError) {
-        let reason = format!("{:#}", anyhow::Error::from(error));
-        tracing::warn!(reason, "samples could not be stored: retrying");
+    async fn pause(&mut self, error: &StoreError) {
+        tracing::warn!(
+            reason = chain(error),
+            "samples could not be stored: retrying"
+        );
         if self.held_at.elapsed() >= HOLD_INTERVAL {
             self.held_at = Instant::now();
             for (_, receipt) in self.deliveries {
@@ -146,8 +149,8 @@ impl<'a> Storing<'a> {
 }
 
 impl Refused {
-    fn new(index: usize, error: StoreError) -> Self {
-        let state = error.sqlstate().unwrap_or("no SQLSTATE").to_owned();
+    fn new(index: usize, error: &StoreError) -> Self {
+        let state = error.sqlstate().unwrap_or("no SQLSTATE");
         let message = error.server_message().unwrap_or("it cannot be encoded");
         Self {
             index,

@@ -19,15 +19,14 @@
 //! the overload lasts, when registrations are slowest, and some callers do not come back at all. A caller that is early
 //! only waits once more; a permit that nobody uses is lost.
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Mutex, time::Duration};
 
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
     time::{Instant, timeout},
 };
+
+use crate::sync::lock;
 
 /// How long a caller waits for a permit. Well below the deadlines of clients, so that time for the answer is left.
 const MAX_WAIT: Duration = Duration::from_secs(5);
@@ -92,7 +91,7 @@ impl Admission {
     }
 
     fn retry_delay(&self, now: Instant) -> Duration {
-        let mut schedule = self.schedule();
+        let mut schedule = lock(&self.schedule);
         let interval = schedule.mean_duration / self.count / CALLERS_PER_PERMIT;
         let next = schedule.booked_until.max(now) + interval;
         schedule.booked_until = next.min(now + MAX_RETRY_DELAY);
@@ -100,13 +99,9 @@ impl Admission {
     }
 
     fn record(&self, duration: Duration) {
-        let mut schedule = self.schedule();
+        let mut schedule = lock(&self.schedule);
         let mean = schedule.mean_duration * (AVERAGED_OVER - 1) + duration;
         schedule.mean_duration = mean / AVERAGED_OVER;
-    }
-
-    fn schedule(&self) -> MutexGuard<'_, Schedule> {
-        self.schedule.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -30,23 +30,15 @@ pub fn identifiers(
     hostname: &str,
     mac_addresses: &[String],
 ) -> Identifiers {
-    let mut found = Identifiers::new();
-    let mut add = |kind, values: Vec<String>| {
-        if !values.is_empty() {
-            found.insert(kind, values);
-        }
-    };
-    add(
-        IdentifierKind::Cloud,
-        Vec::from_iter(cloud(cloud_instance_id)),
-    );
-    add(
-        IdentifierKind::Hardware,
-        Vec::from_iter(hex_id(hardware_uuid)),
-    );
-    add(IdentifierKind::Machine, Vec::from_iter(hex_id(machine_id)));
-    add(IdentifierKind::Network, network(hostname, mac_addresses));
-    found
+    use IdentifierKind::{Cloud, Hardware, Machine, Network};
+    let all = [
+        (Cloud, Vec::from_iter(cloud(cloud_instance_id))),
+        (Hardware, Vec::from_iter(hex_id(hardware_uuid))),
+        (Machine, Vec::from_iter(hex_id(machine_id))),
+        (Network, network(hostname, mac_addresses)),
+    ];
+    let known = all.into_iter().filter(|(_, values)| !values.is_empty());
+    known.collect()
 }
 
 /// `provider/id`, neither of them empty.
@@ -95,24 +87,15 @@ fn network(hostname: &str, mac_addresses: &[String]) -> Vec<String> {
 }
 
 fn universal_mac(text: &str) -> Option<String> {
-    let octets: Vec<u8> = text
-        .split([':', '-'])
-        .map(|octet| {
-            (octet.len() == 2)
-                .then(|| u8::from_str_radix(octet, 16).ok())
-                .flatten()
-        })
-        .collect::<Option<_>>()?;
-    let [first, ..] = octets[..] else { return None };
-    let group_or_local = first & 0b11 != 0;
-    let known = octets.len() == 6 && !group_or_local && octets.iter().any(|octet| *octet != 0);
-    known.then(|| {
-        octets
-            .iter()
-            .map(|octet| format!("{octet:02x}"))
-            .collect::<Vec<_>>()
-            .join(":")
-    })
+    let octet = |text: &str| match text.len() {
+        2 => u8::from_str_radix(text, 16).ok(),
+        _ => None,
+    };
+    let octets: Option<Vec<u8>> = text.split([':', '-']).map(octet).collect();
+    let [a, b, c, d, e, f] = <[u8; 6]>::try_from(octets?).ok()?;
+    let group_or_local = a & 0b11 != 0;
+    let known = !group_or_local && [a, b, c, d, e, f] != [0; 6];
+    known.then(|| format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"))
 }
 
 #[cfg(test)]
@@ -186,24 +169,13 @@ mod tests {
 
     #[test]
     fn the_strongest_kind_that_both_carry_decides() {
-        let clone = of("", OTHER_HARDWARE, MACHINE, "", &[]);
         let with_root = of("", HARDWARE, MACHINE, "", &[]);
         let without_root = of("", "", MACHINE, "", &[]);
-        assert_eq!(
-            same_machine(&with_root, &clone),
-            Some(false),
-            "a cloned disk in other hardware"
-        );
-        assert_eq!(
-            same_machine(&with_root, &without_root),
-            Some(true),
-            "first run without root"
-        );
-        assert_eq!(
-            same_machine(&without_root, &of("aws/i-1", HARDWARE, "", "", &[])),
-            None,
-            "nothing in common"
-        );
+        let cloned_disk = of("", OTHER_HARDWARE, MACHINE, "", &[]);
+        assert_eq!(same_machine(&with_root, &cloned_disk), Some(false));
+        assert_eq!(same_machine(&with_root, &without_root), Some(true));
+        let nothing_in_common = of("aws/i-1", HARDWARE, "", "", &[]);
+        assert_eq!(same_machine(&without_root, &nothing_in_common), None);
     }
 
     prop_compose! {

@@ -58,20 +58,14 @@ impl Issuer {
     }
 
     async fn sign(&self, agent: AgentId) -> Result<Jwt, IssueError> {
-        let permit = self
-            .signing
-            .clone()
-            .acquire_owned()
-            .await
-            .map_err(|_| IssueError::Signing)?;
+        let permit = self.signing.clone().acquire_owned().await;
+        let permit = permit.map_err(|_| IssueError::Signing)?;
         let key = self.key.clone();
         let signed = tokio::task::spawn_blocking(move || {
             let _held_while_signing = permit;
             key.sign(&agent.to_string(), Timestamp::now())
         });
-        signed
-            .await
-            .map_err(|_| IssueError::Signing)?
-            .map_err(|_| IssueError::Signing)
+        let signed = signed.await.map_err(|_| IssueError::Signing)?;
+        signed.map_err(|_| IssueError::Signing)
     }
 }

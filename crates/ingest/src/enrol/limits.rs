@@ -4,10 +4,7 @@
 //! tokens and one for everything else, so that unknown clients can block neither the fleet nor new agents. There is no
 //! limit by address: fleets are behind NAT and load balancers.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Mutex, time::Duration};
 
 use svc_store::{RegistrationLookup, TokenState};
 use tokio::time::Instant;
@@ -15,6 +12,7 @@ use tokio::time::Instant;
 use crate::{
     peer::ClientKey,
     rate::{Keyed, Rate},
+    sync::lock,
 };
 
 const PER_KEY: Rate = Rate::new(Duration::from_secs(1), 10);
@@ -53,10 +51,7 @@ impl RegisterLimits {
             (false, Some(TokenState::Active)) => (VALID_TOKENS, &self.tokens),
             (false, _) => (FAILURES, &self.failures),
         };
-        rate.take(
-            &mut full_at.lock().unwrap_or_else(PoisonError::into_inner),
-            now,
-        )
+        rate.take(&mut lock(full_at), now)
     }
 }
 

@@ -10,21 +10,14 @@ use tokio::time::Instant;
 use tonic::{Request, metadata::MetadataMap};
 use uuid::Uuid;
 
-use super::{Context, Refusal, heartbeat::Authenticated};
-use crate::{
-    peer::Peer,
-    signing::{Claims, JwtError},
-};
+use super::{Context, Refusal, heartbeat::Authenticated, peer};
+use crate::signing::{Claims, JwtError};
 
 pub(super) fn authenticate<T>(
     context: &Context,
     request: &Request<T>,
 ) -> Result<Authenticated, Refusal> {
-    let peer = request
-        .extensions()
-        .get::<Peer>()
-        .cloned()
-        .ok_or(Refusal::Internal)?;
+    let peer = peer(request)?;
     let claims = verify(context, bearer(request.metadata())?).inspect_err(|refusal| {
         tracing::debug!(?refusal, key = %peer.key, "a JWT was refused");
     })?;
@@ -56,16 +49,14 @@ fn bearer(metadata: &MetadataMap) -> Result<&str, Refusal> {
 
 /// The exact reason goes to the log only. The client learns that its JWT has expired or is not valid.
 fn verify(context: &Context, token: &str) -> Result<Claims, Refusal> {
-    context
-        .key
-        .verify(token, Timestamp::now())
-        .map_err(|error| {
-            tracing::debug!(%error, "a JWT does not verify");
-            match error {
-                JwtError::Expired => Refusal::JwtExpired,
-                _ => Refusal::JwtInvalid,
-            }
-        })
+    let verified = context.key.verify(token, Timestamp::now());
+    verified.map_err(|error| {
+        tracing::debug!(%error, "a JWT does not verify");
+        match error {
+            JwtError::Expired => Refusal::JwtExpired,
+            _ => Refusal::JwtInvalid,
+        }
+    })
 }
 
 #[cfg(test)]
@@ -87,21 +78,13 @@ mod tests {
         assert_eq!(bearer(&metadata(&["Bearer abc"])), Ok("abc"));
         assert_eq!(bearer(&metadata(&["bEARER abc"])), Ok("abc"));
         assert_eq!(bearer(&metadata(&[])), Err(Refusal::JwtMissing));
-        assert_eq!(
-            bearer(&metadata(&["Bearer abc", "Bearer abc"])),
-            Err(Refusal::JwtMissing)
-        );
+        let two = metadata(&["Bearer abc", "Bearer abc"]);
+        assert_eq!(bearer(&two), Err(Refusal::JwtMissing));
         for value in ["Bearer", "abc", "Basic abc", "Bearerabc", ""] {
-            assert_eq!(
-                bearer(&metadata(&[value])),
-                Err(Refusal::JwtInvalid),
-                "{value}"
-            );
+            let metadata = metadata(&[value]);
+            assert_eq!(bearer(&metadata), Err(Refusal::JwtInvalid), "{value}");
         }
-        assert_eq!(
-            bearer(&metadata(&["Bearer  abc"])),
-            Ok(" abc"),
-            "a second space belongs to the token, which does not verify then"
-        );
+        // A second space belongs to the token, which does not verify then.
+        assert_eq!(bearer(&metadata(&["Bearer  abc"])), Ok(" abc"));
     }
 }

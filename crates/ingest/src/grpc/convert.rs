@@ -15,7 +15,9 @@ use crate::{enrol::identifiers, signing::Jwt};
 type Converted<T> = Result<T, Refusal>;
 
 pub(super) fn host_facts(host: Option<v1::HostFacts>) -> Converted<HostFacts> {
-    let host = host.ok_or_else(|| malformed("host is missing"))?;
+    let Some(host) = host else {
+        return malformed("host is missing");
+    };
     for (name, value) in [
         ("hostname", &host.hostname),
         ("os", &host.os),
@@ -30,7 +32,7 @@ pub(super) fn host_facts(host: Option<v1::HostFacts>) -> Converted<HostFacts> {
         text(name, value)?;
     }
     if host.hostname.trim().is_empty() {
-        return Err(malformed("hostname is missing"));
+        return malformed("hostname is missing");
     }
     list("mac_addresses", &host.mac_addresses)?;
     list("ip_addresses", &host.ip_addresses)?;
@@ -43,7 +45,7 @@ pub(super) fn host_facts(host: Option<v1::HostFacts>) -> Converted<HostFacts> {
     );
     Ok(HostFacts {
         memory_total_bytes: i64::try_from(host.memory_total_bytes)
-            .map_err(|_| malformed("memory_total_bytes is beyond a signed 64-bit number"))?,
+            .or_else(|_| malformed("memory_total_bytes is beyond a signed 64-bit number"))?,
         cpu_count: i64::from(host.cpu_count),
         hostname: host.hostname,
         os: host.os,
@@ -73,30 +75,24 @@ pub(super) fn successor_key(bytes: &[u8]) -> Converted<Option<[u8; 32]>> {
     if bytes.is_empty() {
         return Ok(None);
     }
-    bytes
-        .try_into()
-        .map(Some)
-        .map_err(|_| malformed("successor_key is not of 32 bytes"))
+    let key = bytes.try_into().map(Some);
+    key.or_else(|_| malformed("successor_key is not of 32 bytes"))
 }
 
 /// PostgreSQL refuses NUL, and other control characters would garble a listing.
 fn text(name: &str, value: &str) -> Converted<()> {
     if value.len() > MAX_TEXT_BYTES {
-        return Err(malformed(&format!(
-            "{name} is longer than {MAX_TEXT_BYTES} bytes"
-        )));
+        return malformed(format!("{name} is longer than {MAX_TEXT_BYTES} bytes"));
     }
     if value.chars().any(char::is_control) {
-        return Err(malformed(&format!("{name} holds a control character")));
+        return malformed(format!("{name} holds a control character"));
     }
     Ok(())
 }
 
 fn list(name: &str, values: &[String]) -> Converted<()> {
     if values.len() > MAX_LIST_ENTRIES {
-        return Err(malformed(&format!(
-            "{name} has more than {MAX_LIST_ENTRIES} entries"
-        )));
+        return malformed(format!("{name} has more than {MAX_LIST_ENTRIES} entries"));
     }
     values.iter().try_for_each(|value| text(name, value))
 }
@@ -115,8 +111,8 @@ pub(super) fn credential(jwt: Jwt) -> v1::Credential {
     }
 }
 
-fn malformed(what: &str) -> Refusal {
-    Refusal::MalformedRequest(what.to_owned())
+fn malformed<T>(what: impl Into<String>) -> Converted<T> {
+    Err(Refusal::MalformedRequest(what.into()))
 }
 
 #[cfg(test)]
@@ -140,31 +136,18 @@ mod tests {
     fn every_field_is_bounded_and_named() {
         assert_eq!(refused(|h| h.hostname.clear()), "hostname is missing");
         assert_eq!(refused(|h| h.hostname = " ".into()), "hostname is missing");
-        assert_eq!(
-            refused(|h| h.os = "x".repeat(256)),
-            "os is longer than 255 bytes"
-        );
-        assert_eq!(
-            refused(|h| h.boot_id = "a\0b".into()),
-            "boot_id holds a control character"
-        );
-        assert_eq!(
-            refused(|h| h.arch = "a\x1b[31m".into()),
-            "arch holds a control character"
-        );
-        assert_eq!(
-            refused(|h| h.mac_addresses = vec![String::new(); 10_000]),
-            "mac_addresses has more than 64 entries"
-        );
-        assert_eq!(
-            refused(|h| h.ip_addresses = vec!["1".repeat(300)]),
-            "ip_addresses is longer than 255 bytes"
-        );
-        let too_much = refused(|h| h.memory_total_bytes = u64::MAX);
-        assert_eq!(
-            too_much,
-            "memory_total_bytes is beyond a signed 64-bit number"
-        );
+        let long = refused(|h| h.os = "x".repeat(256));
+        assert_eq!(long, "os is longer than 255 bytes");
+        let nul = refused(|h| h.boot_id = "a\0b".into());
+        assert_eq!(nul, "boot_id holds a control character");
+        let escape = refused(|h| h.arch = "a\x1b[31m".into());
+        assert_eq!(escape, "arch holds a control character");
+        let many = refused(|h| h.mac_addresses = vec![String::new(); 10_000]);
+        assert_eq!(many, "mac_addresses has more than 64 entries");
+        let long = refused(|h| h.ip_addresses = vec!["1".repeat(300)]);
+        assert_eq!(long, "ip_addresses is longer than 255 bytes");
+        let much = refused(|h| h.memory_total_bytes = u64::MAX);
+        assert_eq!(much, "memory_total_bytes is beyond a signed 64-bit number");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! A watch ends after a minute, and only a limited number may be open. A client with a self-made
 //! certificate may ask, but cannot occupy the service.
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use futures_util::{Stream, StreamExt, stream};
 use tokio::{sync::Semaphore, time::MissedTickBehavior};
@@ -15,7 +15,7 @@ use tonic_health::pb::{
     health_server::{self, HealthServer},
 };
 
-use super::Refusal;
+use super::{Refusal, ResponseStream};
 use crate::health::Health;
 
 const WATCH_LIFE: Duration = Duration::from_mins(1);
@@ -43,7 +43,7 @@ pub(super) struct HealthService {
 
 #[tonic::async_trait]
 impl health_server::Health for HealthService {
-    type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
+    type WatchStream = ResponseStream<HealthCheckResponse>;
 
     async fn check(
         &self,
@@ -59,19 +59,13 @@ impl health_server::Health for HealthService {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let permit = self
-            .watches
-            .clone()
-            .try_acquire_owned()
-            .map_err(|_| Refusal::Overloaded)?;
+        let permit = self.watches.clone().try_acquire_owned();
+        let permit = permit.map_err(|_| Refusal::Overloaded)?;
         let known = is_known(request.get_ref());
         let health = self.health.clone();
-        let observe = move || {
-            if known {
-                status(&health)
-            } else {
-                ServingStatus::ServiceUnknown
-            }
+        let observe = move || match known {
+            true => status(&health),
+            false => ServingStatus::ServiceUnknown,
         };
         let watched = changes(observe).map(move |status| {
             let _held_until_dropped = &permit;

@@ -11,6 +11,7 @@ use tonic_types::{ErrorDetails, StatusExt};
 
 use crate::{
     enrol::RegisterError,
+    error_chain::chain,
     session::{EndReason, OpenError},
 };
 
@@ -198,9 +199,8 @@ impl From<RegisterError> for Refusal {
 /// Logs the whole error chain once. The client learns only whether waiting helps.
 impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
-        let away = error.is_unavailable();
-        let reason = format!("{:#}", anyhow::Error::from(error));
-        if away {
+        let reason = chain(&error);
+        if error.is_unavailable() {
             tracing::warn!(reason, "a call failed because the database is away");
             return Self::DatabaseUnavailable;
         }

@@ -9,7 +9,7 @@ use svc_store::AgentStatus;
 use tokio::sync::OwnedSemaphorePermit;
 use tonic::{Request, Status};
 
-use super::{Context, Refusal, ResponseStream, convert};
+use super::{Context, Refusal, ResponseStream, convert, peer};
 use crate::{
     changes::Decision,
     enrol::{EnrolmentToken, IssueError, RegisterError, RegisteredAgent, Registration},
@@ -24,22 +24,13 @@ pub(super) async fn register(
     context: Arc<Context>,
     request: Request<RegisterRequest>,
 ) -> Result<ResponseStream<RegisterResponse>, Refusal> {
-    let peer = request
-        .extensions()
-        .get::<Peer>()
-        .cloned()
-        .ok_or(Refusal::Internal)?;
+    let peer = peer(&request)?;
     let (wanted, successor) = parse(request.into_inner(), peer.key)?;
     let permit = context.admission.admit().await;
     let permit = permit.map_err(|retry| refused(RegisterError::RateLimited { retry }, &peer))?;
     let registered = match successor {
         None => context.enrolment.register(&wanted).await,
-        Some(successor) => {
-            context
-                .enrolment
-                .register_successor(&wanted, successor)
-                .await
-        }
+        Some(key) => context.enrolment.register_successor(&wanted, key).await,
     };
     let registered = registered.map_err(|error| refused(error, &peer))?;
     tracing::info!(
@@ -53,9 +44,10 @@ pub(super) async fn register(
             drop(permit);
             Ok(wait(context, registered))
         }
-        (_, None) => Ok(Box::pin(stream::iter(
-            [decided(&context, registered).await],
-        ))),
+        (_, None) => {
+            let answer = decided(&context, registered).await;
+            Ok(Box::pin(stream::iter([answer])))
+        }
     }
 }
 
@@ -64,26 +56,18 @@ fn parse(
     request: RegisterRequest,
     key: ClientKey,
 ) -> Result<(Registration, Option<ClientKey>), Refusal> {
-    let token = match request.enrolment_token.as_str() {
-        "" => None,
-        text => Some(
-            EnrolmentToken::parse(text)
-                .map_err(|_| Refusal::MalformedToken)?
-                .hash(),
-        ),
-    };
+    let token = Some(&request.enrolment_token).filter(|text| !text.is_empty());
+    let token = token.map(|text| EnrolmentToken::parse(text)).transpose();
+    let token = token.map_err(|_| Refusal::MalformedToken)?;
     let successor = convert::successor_key(&request.successor_key)?.map(ClientKey);
     let facts = convert::host_facts(request.host)?;
-    let agent = convert::agent_facts(request.agent)?;
-    Ok((
-        Registration {
-            key,
-            token,
-            facts,
-            agent,
-        },
-        successor,
-    ))
+    let wanted = Registration {
+        key,
+        token: token.map(|token| token.hash()),
+        facts,
+        agent: convert::agent_facts(request.agent)?,
+    };
+    Ok((wanted, successor))
 }
 
 /// Logs the reason for the operator.
@@ -112,7 +96,7 @@ fn wait(context: Arc<Context>, registered: RegisteredAgent) -> ResponseStream<Re
 
 async fn decision(
     context: Arc<Context>,
-    registered: RegisteredAgent,
+    mut registered: RegisteredAgent,
     _waiting: OwnedSemaphorePermit,
 ) -> Result<RegisterResponse, Status> {
     let mut waiting = context.changes.wait_for(registered.agent);
@@ -123,14 +107,8 @@ async fn decision(
     let _permit = permit.map_err(|retry| Refusal::RateLimited { retry })?;
     match decision {
         Decision::Decided(status) => {
-            decided(
-                &context,
-                RegisteredAgent {
-                    status,
-                    ..registered
-                },
-            )
-            .await
+            registered.status = status;
+            decided(&context, registered).await
         }
         Decision::Deleted => Err(Refusal::AgentDeleted.into()),
     }
@@ -139,20 +117,17 @@ async fn decision(
 /// The final answer, with a JWT only if the agent is active now.
 async fn decided(
     context: &Context,
-    registered: RegisteredAgent,
+    mut registered: RegisteredAgent,
 ) -> Result<RegisterResponse, Status> {
     if registered.status != AgentStatus::Active {
         return Ok(answer(&registered, None));
     }
     match context.issuer.issue(registered.agent).await {
         Ok(jwt) => Ok(answer(&registered, Some(jwt))),
-        Err(IssueError::NotActive(Some(status))) => Ok(answer(
-            &RegisteredAgent {
-                status,
-                ..registered
-            },
-            None,
-        )),
+        Err(IssueError::NotActive(Some(status))) => {
+            registered.status = status;
+            Ok(answer(&registered, None))
+        }
         Err(IssueError::NotActive(None)) => Err(Refusal::AgentDeleted.into()),
         Err(IssueError::Signing) => {
             tracing::error!("a JWT could not be signed");

@@ -1,6 +1,9 @@
 //! The responses of the HTTP port.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use axum::{
     Router,
@@ -9,6 +12,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use svc_store::Store;
 
 use crate::{health::Health, signing::Jwks, telemetry::Metrics};
 
@@ -26,6 +30,14 @@ pub struct Pages {
 }
 
 impl Pages {
+    pub fn new(store: &Store, metrics: Metrics, health_grace: Duration) -> Self {
+        Self {
+            health: Health::new(store.clone(), health_grace),
+            metrics,
+            jwks: Arc::default(),
+        }
+    }
+
     pub(super) fn router(self) -> Router {
         Router::new()
             .route("/healthz", get(healthz))
@@ -40,22 +52,13 @@ async fn healthz(State(pages): State<Pages>) -> Response {
     let no_store = [(header::CACHE_CONTROL, "no-store")];
     match pages.health.verdict() {
         Ok(()) => (no_store, "ok").into_response(),
-        Err(reason) => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            no_store,
-            format!("{reason}\n"),
-        )
-            .into_response(),
+        Err(reason) => unavailable((no_store, format!("{reason}\n"))),
     }
 }
 
 async fn jwks(State(pages): State<Pages>, headers: HeaderMap) -> Response {
     let Some(jwks) = pages.jwks.get() else {
-        return (
-            StatusCode::SERVICE_UNAVAILABLE,
-            "the signing key is not loaded yet\n",
-        )
-            .into_response();
+        return unavailable("the signing key is not loaded yet\n");
     };
     let caching = [
         (header::CACHE_CONTROL, JWKS_CACHE),
@@ -64,21 +67,19 @@ async fn jwks(State(pages): State<Pages>, headers: HeaderMap) -> Response {
     if is_fresh(&headers, &jwks.etag) {
         return (StatusCode::NOT_MODIFIED, caching).into_response();
     }
-    (
-        caching,
-        [(header::CONTENT_TYPE, "application/json")],
-        jwks.body.clone(),
-    )
-        .into_response()
+    let json = [(header::CONTENT_TYPE, "application/json")];
+    (caching, json, jwks.body.clone()).into_response()
+}
+
+fn unavailable(response: impl IntoResponse) -> Response {
+    (StatusCode::SERVICE_UNAVAILABLE, response).into_response()
 }
 
 /// RFC 9110: `If-None-Match` compares weakly, and `*` matches any document.
 fn is_fresh(headers: &HeaderMap, etag: &str) -> bool {
-    let tags = headers
-        .get_all(header::IF_NONE_MATCH)
-        .iter()
-        .filter_map(|value| value.to_str().ok());
-    tags.flat_map(|value| value.split(','))
+    let tags = headers.get_all(header::IF_NONE_MATCH).iter();
+    tags.filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
         .map(str::trim)
         .any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag)
 }

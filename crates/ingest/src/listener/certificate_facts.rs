@@ -1,5 +1,7 @@
 //! Names and expiry of a certificate, for people to read.
 
+use std::net::IpAddr;
+
 use jiff::Timestamp;
 use rustls_pki_types::CertificateDer;
 use x509_parser::{
@@ -34,15 +36,11 @@ impl CertificateFacts {
 fn name(name: &GeneralName<'_>) -> Option<String> {
     match name {
         GeneralName::DNSName(name) => Some((*name).to_owned()),
-        GeneralName::IPAddress(bytes) => match bytes.len() {
-            4 => <[u8; 4]>::try_from(*bytes)
-                .ok()
-                .map(|octets| std::net::Ipv4Addr::from(octets).to_string()),
-            16 => <[u8; 16]>::try_from(*bytes)
-                .ok()
-                .map(|octets| std::net::Ipv6Addr::from(octets).to_string()),
-            _ => None,
-        },
+        GeneralName::IPAddress(bytes) => {
+            let v4 = <[u8; 4]>::try_from(*bytes).map(IpAddr::from);
+            let ip = v4.or_else(|_| <[u8; 16]>::try_from(*bytes).map(IpAddr::from));
+            Some(ip.ok()?.to_string())
+        }
         _ => None,
     }
 }

@@ -2,13 +2,13 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 use super::Limits;
-use crate::{peer::ClientKey, telemetry::ListenerMetrics};
+use crate::{peer::ClientKey, sync::lock, telemetry::ListenerMetrics};
 
 #[derive(Debug)]
 pub(super) struct Gate {
@@ -65,7 +65,7 @@ impl Gate {
 
     /// A permit for one more connection of `key`, or `None` when it has too many.
     pub(super) fn enter_key(self: &Arc<Self>, key: ClientKey) -> Option<KeyPermit> {
-        let mut keys = self.keys();
+        let mut keys = lock(&self.keys);
         let count = keys.entry(key).or_default();
         if *count >= self.per_key {
             return None;
@@ -75,10 +75,6 @@ impl Gate {
             gate: self.clone(),
             key,
         })
-    }
-
-    fn keys(&self) -> MutexGuard<'_, HashMap<ClientKey, usize>> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -90,7 +86,7 @@ impl Drop for ConnectionPermit {
 
 impl Drop for KeyPermit {
     fn drop(&mut self) {
-        let mut keys = self.gate.keys();
+        let mut keys = lock(&self.gate.keys);
         match keys.get_mut(&self.key) {
             Some(count) if *count > 1 => *count -= 1,
             _ => drop(keys.remove(&self.key)),
@@ -112,8 +108,8 @@ mod tests {
         drop(permits);
         assert!(gate.enter_key(one).is_some());
         assert!(
-            gate.keys().is_empty(),
-            "a key without connections is removed"
+            lock(&gate.keys).is_empty(),
+            "a key without connections stays"
         );
     }
 

@@ -52,13 +52,10 @@ impl Reload {
         match TlsPair::load(&self.pair.certificate_file, &self.pair.key_file) {
             Ok(pair) if pair.certified.cert == self.pair.certified.cert => self.reported = None,
             Ok(pair) => self.replace(pair),
-            Err(errors) => self.report(
-                errors
-                    .iter()
-                    .map(ToString::to_string)
-                    .collect::<Vec<_>>()
-                    .join("; "),
-            ),
+            Err(errors) => {
+                let reasons: Vec<String> = errors.iter().map(ToString::to_string).collect();
+                self.report(reasons.join("; "));
+            }
         }
     }
 
@@ -82,10 +79,8 @@ impl Reload {
 }
 
 fn warn_if_expired(pair: &TlsPair) {
-    if let Some(facts) = pair
-        .facts()
-        .filter(|facts| facts.expired(jiff::Timestamp::now()))
-    {
+    let now = jiff::Timestamp::now();
+    if let Some(facts) = pair.facts().filter(|facts| facts.expired(now)) {
         tracing::warn!(not_after = %facts.not_after, "the TLS certificate has expired: agents will refuse it");
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    sync::{Arc, RwLock},
+    sync::{Arc, Mutex},
 };
 
 use rustls::{
@@ -16,17 +16,16 @@ use rustls::{
     sign::CertifiedKey,
     version::{TLS12, TLS13},
 };
-use rustls_pki_types::{
-    CertificateDer, PrivateKeyDer,
-    pem::{self, PemObject},
-};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use tokio_rustls::TlsAcceptor;
 use zeroize::Zeroizing;
 
 use super::{CertificateFacts, verifier::ClientKeyVerifier};
+use crate::sync::lock;
 
 const CERTIFICATE: &str = "INGEST_TLS_CERT";
 const KEY: &str = "INGEST_TLS_KEY";
+const CLIENT_CA: &str = "INGEST_TLS_CLIENT_CA";
 
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
@@ -39,7 +38,12 @@ pub enum TlsError {
     #[error("{path} holds no PEM certificate", path = path.display())]
     NoCertificate { path: PathBuf },
     #[error("{path} is damaged or cut short: its PEM text does not decode", path = path.display())]
-    Damaged { path: PathBuf },
+    Damaged {
+        variable: &'static str,
+        path: PathBuf,
+    },
+    #[error("{path} holds no usable PEM certificate", path = path.display())]
+    NoAuthority { path: PathBuf },
     #[error("{path} holds no PEM private key that can be used: PKCS#8, PKCS#1 or SEC1, not encrypted", path = path.display())]
     NoKey { path: PathBuf },
     #[error("{path} is not the key of the certificate in INGEST_TLS_CERT", path = path.display())]
@@ -52,8 +56,9 @@ impl TlsError {
     /// The variable that names the file at fault.
     pub fn variable(&self) -> &'static str {
         match self {
-            Self::Unreadable { variable, .. } => variable,
-            Self::NoCertificate { .. } | Self::Damaged { .. } => CERTIFICATE,
+            Self::Unreadable { variable, .. } | Self::Damaged { variable, .. } => variable,
+            Self::NoCertificate { .. } => CERTIFICATE,
+            Self::NoAuthority { .. } => CLIENT_CA,
             Self::NoKey { .. } | Self::Mismatch { .. } | Self::Unusable(_) => KEY,
         }
     }
@@ -93,28 +98,12 @@ impl TlsPair {
 #[derive(Clone, Debug)]
 pub struct ClientCa(Arc<RootCertStore>);
 
-#[derive(Debug, thiserror::Error)]
-pub enum ClientCaError {
-    #[error("{path} cannot be read: {source}", path = path.display())]
-    Unreadable { path: PathBuf, source: io::Error },
-    #[error("{path} holds no usable PEM certificate", path = path.display())]
-    Empty { path: PathBuf },
-    #[error("{path} is damaged or cut short: its PEM text does not decode", path = path.display())]
-    Damaged { path: PathBuf },
-}
-
 impl ClientCa {
-    pub fn load(path: &Path) -> Result<Self, ClientCaError> {
-        let text = read_file(path).map_err(|source| ClientCaError::Unreadable {
-            path: path.into(),
-            source,
-        })?;
-        let certificates =
-            certificates(&text).map_err(|_| ClientCaError::Damaged { path: path.into() })?;
+    pub fn load(path: &Path) -> Result<Self, TlsError> {
         let mut roots = RootCertStore::empty();
-        let (added, _) = roots.add_parsable_certificates(certificates);
+        let (added, _) = roots.add_parsable_certificates(certificates(CLIENT_CA, path)?);
         if added == 0 {
-            return Err(ClientCaError::Empty { path: path.into() });
+            return Err(TlsError::NoAuthority { path: path.into() });
         }
         Ok(Self(Arc::new(roots)))
     }
@@ -128,36 +117,27 @@ impl ClientCa {
 
 /// The certificate in service. A reload replaces one pointer.
 #[derive(Debug)]
-pub(super) struct CurrentCertificate(RwLock<Arc<CertifiedKey>>);
+pub(super) struct CurrentCertificate(Mutex<Arc<CertifiedKey>>);
 
 impl CurrentCertificate {
     pub(super) fn new(pair: &TlsPair) -> Arc<Self> {
-        Arc::new(Self(RwLock::new(pair.certified.clone())))
+        Arc::new(Self(Mutex::new(pair.certified.clone())))
     }
 
     pub(super) fn replace(&self, pair: &TlsPair) {
-        *self
-            .0
-            .write()
-            .unwrap_or_else(std::sync::PoisonError::into_inner) = pair.certified.clone();
+        *lock(&self.0) = pair.certified.clone();
     }
 
     /// The leaf that is served now.
     #[cfg(test)]
     pub(super) fn certificate(&self) -> Vec<u8> {
-        let current = self.0.read().unwrap();
-        current.cert[0].to_vec()
+        lock(&self.0).cert[0].to_vec()
     }
 }
 
 impl ResolvesServerCert for CurrentCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(
-            self.0
-                .read()
-                .unwrap_or_else(std::sync::PoisonError::into_inner)
-                .clone(),
-        )
+        Some(lock(&self.0).clone())
     }
 }
 
@@ -187,8 +167,7 @@ fn provider() -> Arc<CryptoProvider> {
 }
 
 fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let text = read(CERTIFICATE, path)?;
-    let chain = certificates(&text).map_err(|_| TlsError::Damaged { path: path.into() })?;
+    let chain = certificates(CERTIFICATE, path)?;
     if chain.is_empty() {
         return Err(TlsError::NoCertificate { path: path.into() });
     }
@@ -196,8 +175,16 @@ fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 }
 
 /// All of them or none: a chain that has lost a link would fail at the agents.
-fn certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, pem::Error> {
-    CertificateDer::pem_slice_iter(strip_bom(text)).collect()
+fn certificates(
+    variable: &'static str,
+    path: &Path,
+) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let text = read(variable, path)?;
+    let certificates: Result<_, _> = CertificateDer::pem_slice_iter(strip_bom(&text)).collect();
+    certificates.map_err(|_| TlsError::Damaged {
+        variable,
+        path: path.into(),
+    })
 }
 
 fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {

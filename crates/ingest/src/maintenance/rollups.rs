@@ -7,7 +7,7 @@ use svc_store::{Store, StoreError};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::periodic::Periodic;
+use crate::{error_chain::chain, periodic::Periodic};
 
 #[derive(Debug)]
 pub struct Rollups {
@@ -20,7 +20,7 @@ impl Rollups {
         let mut periodic = Periodic::new(self.period, stop.clone());
         while periodic.tick().await {
             if let Err(error) = self.pass(&stop).await {
-                let reason = format!("{:#}", anyhow::Error::from(error));
+                let reason = chain(&error);
                 tracing::warn!(
                     reason,
                     "rollups could not be computed: the next pass retries"

@@ -16,7 +16,7 @@
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
     mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, Weak},
     time::{Duration, Instant, SystemTime},
 };
 
@@ -27,6 +27,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use super::{
     Batch, Delivery, Depth, Handle, Parcel, PushFuture, Receipt, SHARDS, Ticket, shard_of,
 };
+use crate::sync::lock;
 
 /// After how long a parcel that was put back is delivered again.
 const REDELIVERY_DELAY: Duration = Duration::from_millis(100);
@@ -132,7 +133,7 @@ impl InProcess {
 
     pub fn gone(&self, tickets: &[Ticket]) -> HashSet<Ticket> {
         let is_gone = |ticket: &&Ticket| {
-            let contents = self.0.shards[ticket.shard].contents();
+            let contents = lock(&self.0.shards[ticket.shard].contents);
             !contents.unsettled.contains_key(&ticket.position)
         };
         tickets.iter().filter(is_gone).copied().collect()
@@ -142,7 +143,7 @@ impl InProcess {
         let used = |free: &Semaphore, all: u32| u64::from(all) - free.available_permits() as u64;
         let (mut ranges, mut oldest) = (0, Duration::ZERO);
         for shard in &self.0.shards {
-            let contents = shard.contents();
+            let contents = lock(&shard.contents);
             ranges += contents.unsettled.len() as u64;
             let first = contents.unsettled.first_key_value();
             oldest = oldest.max(first.map_or(Duration::ZERO, |(_, pushed_at)| pushed_at.elapsed()));
@@ -208,7 +209,7 @@ fn weight(range: &Range) -> usize {
 
 impl Shard {
     fn add(self: &Arc<Self>, parcel: Parcel, permits: Permits) -> u64 {
-        let mut contents = self.contents();
+        let mut contents = lock(&self.contents);
         let position = contents.next_position;
         contents.next_position += 1;
         contents.unsettled.insert(position, Instant::now());
@@ -226,10 +227,6 @@ impl Shard {
         drop(contents);
         self.arrived.notify_one();
         position
-    }
-
-    fn contents(&self) -> MutexGuard<'_, Contents> {
-        self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -274,7 +271,7 @@ impl Receiver {
         let deadline = Instant::now() + WAIT;
         loop {
             let (taken, due) = {
-                let mut contents = self.0.contents();
+                let mut contents = lock(&self.0.contents);
                 let taken = contents.take(most);
                 (taken, contents.put_back.front().map(|(due, _)| *due))
             };
@@ -288,7 +285,7 @@ impl Receiver {
     }
 
     pub fn remaining(&mut self) -> Vec<Delivery> {
-        let mut contents = self.0.contents();
+        let mut contents = lock(&self.0.contents);
         let put_back = mem::take(&mut contents.put_back);
         let ready = mem::take(&mut contents.ready);
         let put_back = put_back.into_iter().map(|(_, entry)| entry);
@@ -308,14 +305,14 @@ impl Slot {
             slot: self,
         };
         let due = Instant::now() + REDELIVERY_DELAY;
-        shard.contents().put_back.push_back((due, entry));
+        lock(&shard.contents).put_back.push_back((due, entry));
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
         if let Some(shard) = self.shard.upgrade() {
-            shard.contents().unsettled.remove(&self.position);
+            lock(&shard.contents).unsettled.remove(&self.position);
         }
     }
 }

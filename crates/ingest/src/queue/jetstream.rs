@@ -118,8 +118,8 @@ impl JetStream {
     }
 
     /// A message is in the queue while the stream contains its sequence number and the shard's consumer has not settled
-    /// everything up to it. A
-    /// message that was settled ahead of an earlier one counts as present until the floor passes it, which is harmless.
+    /// everything up to it. A message that was settled ahead of an earlier one counts as present until the floor passes
+    /// it, which is harmless.
     pub async fn gone(&self, tickets: &[Ticket]) -> Result<HashSet<Ticket>, QueueUnavailable> {
         let state = self.state().await?;
         let mut floors = [0; SHARDS];
@@ -142,16 +142,12 @@ impl JetStream {
             lag += info.num_pending + info.num_ack_pending as u64;
         }
         let first: SystemTime = state.first_timestamp.into();
-        let oldest = first.elapsed().unwrap_or_default();
+        let oldest = first.elapsed().ok().filter(|_| state.messages > 0);
         Ok(Depth {
             ranges: state.messages,
             samples: None,
             bytes: state.bytes,
-            oldest: if state.messages > 0 {
-                oldest
-            } else {
-                Duration::ZERO
-            },
+            oldest: oldest.unwrap_or_default(),
             lag,
         })
     }

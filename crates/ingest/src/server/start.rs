@@ -5,11 +5,12 @@ use std::{sync::Arc, time::Duration};
 use svc_store::{NewInstance, Store};
 use uuid::Uuid;
 
-use super::{chain, instance::Instance};
+use super::instance::Instance;
 use crate::{
     clock::DatabaseClock,
     config::Config,
     enrol::Issuer,
+    error_chain::chain,
     freshness::Freshness,
     health::Health,
     http::Pages,
@@ -74,7 +75,6 @@ pub(super) async fn start(
     Ok((instance, lease))
 }
 
-/// Waits until the database answers.
 pub(super) async fn wait_for_database(store: &Store, health: &Health) {
     health.starting("waiting for the database");
     startup::database(store).await;
@@ -86,7 +86,7 @@ pub(super) async fn unless_database_away<T>(
 ) -> Option<Result<T, StartError>> {
     match outcome {
         Err(error) if error.is_passing() => {
-            tracing::warn!(reason = chain(error), "waiting for the database");
+            tracing::warn!(reason = chain(&error), "waiting for the database");
             tokio::time::sleep(RETRY).await;
             None
         }

@@ -1,11 +1,7 @@
 //! The consumer as a process of its own: an HTTP port for health and metrics, and one consumer for each
 //! shard of the queue. It has no lease, no key and no sessions; any number of them may run.
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use svc_store::Store;
 use tokio_util::sync::CancellationToken;
@@ -40,23 +36,15 @@ pub struct Worker {
 
 impl Worker {
     pub async fn bind(settings: Consume) -> Result<Self, Problems> {
-        let metrics = Metrics::new();
+        let metrics = Metrics::default();
         let store = open_store(&settings.database)?;
         metrics.register(|registry| store.register(registry));
         let pipeline = PipelineMetrics::default();
         metrics.register(|registry| pipeline.register(registry));
-        let http = HttpServer::bind(settings.http).await.map_err(|error| {
-            Problems(vec![port_problem(
-                "INGEST_HTTP_PORT",
-                settings.http,
-                &error,
-            )])
-        })?;
-        let pages = Pages {
-            health: Health::new(store.clone(), settings.timing.health_grace),
-            metrics,
-            jwks: Arc::new(OnceLock::new()),
-        };
+        let http = HttpServer::bind(settings.http).await;
+        let http = http.map_err(port_problem("INGEST_HTTP_PORT", settings.http));
+        let http = http.map_err(|problem| Problems(vec![problem]))?;
+        let pages = Pages::new(&store, metrics, settings.timing.health_grace);
         Ok(Self {
             settings,
             store,

@@ -4,16 +4,13 @@
 //! While the database is away, an agent whose stream broke cannot open another one either. A close that
 //! had to be retried therefore gives its agent a grace to come back before it counts as offline.
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Mutex, time::Duration};
 
 use svc_store::{SessionClose, Store};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::periodic::sleep;
+use crate::{periodic::sleep, sync::lock};
 
 const BATCH: usize = 1000;
 const PAUSE: Duration = Duration::from_millis(100);
@@ -39,7 +36,7 @@ impl Closer {
     }
 
     pub fn close(&self, close: SessionClose) {
-        self.waiting().push(close);
+        lock(&self.waiting).push(close);
         self.wake.notify_one();
     }
 
@@ -74,7 +71,7 @@ impl Closer {
     }
 
     fn take(&self) -> Vec<SessionClose> {
-        let mut waiting = self.waiting();
+        let mut waiting = lock(&self.waiting);
         let count = waiting.len().min(BATCH);
         waiting.drain(..count).collect()
     }
@@ -84,11 +81,7 @@ impl Closer {
             cause: close.cause.belated(self.grace),
             ..close
         });
-        self.waiting().splice(..0, belated);
+        lock(&self.waiting).splice(..0, belated);
         self.wake.notify_one();
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, Vec<SessionClose>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

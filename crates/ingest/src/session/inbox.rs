@@ -5,7 +5,7 @@
 
 use std::{
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -14,7 +14,7 @@ use std::{
 use tokio::{sync::Notify, time::Instant};
 
 use super::EndReason;
-use crate::{queue::Ticket, signing::Jwt};
+use crate::{queue::Ticket, signing::Jwt, sync::lock};
 
 /// Two reports may be in flight, and together hold at most this many samples.
 const MAX_REFUSED: usize = 1000;
@@ -108,7 +108,7 @@ impl Inbox {
 
     /// Takes everything out except the end and the watermark, which stay true.
     pub fn take(&self) -> Mail {
-        let mut mail = self.mail();
+        let mut mail = lock(&self.mail);
         Mail {
             end: mail.end,
             credential: mail.credential.take(),
@@ -128,17 +128,9 @@ impl Inbox {
     }
 
     fn post(&self, change: impl FnOnce(&mut Mail)) {
-        change(&mut self.mail());
+        change(&mut lock(&self.mail));
         self.wake.notify_one();
     }
-
-    fn mail(&self) -> MutexGuard<'_, Mail> {
-        lock(&self.mail)
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

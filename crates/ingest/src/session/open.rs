@@ -4,7 +4,11 @@
 //! The first request is served at once. Requests that arrive while a batch is being written wait for the
 //! next batch; batches leave at most ten times a second.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use svc_store::{AgentId, CloseCause, Opened, SessionClose, SessionOpen, Store, StoreError};
 use tokio::{
@@ -15,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::Closer;
-use crate::periodic::sleep_until;
+use crate::{error_chain::chain, periodic::sleep_until};
 
 const BATCH: usize = 512;
 const PAUSE: Duration = Duration::from_millis(100);
@@ -122,11 +126,8 @@ impl OpenerPart {
             batch.into_iter().map(|job| (job.open, job.reply)).unzip();
         let instance = *self.instance.borrow();
         let outcome = self.store.sessions_open(instance, &opens).await;
-        let mut replies: std::collections::HashMap<AgentId, _> = opens
-            .iter()
-            .map(|open| open.agent_id)
-            .zip(replies)
-            .collect();
+        let agents = opens.iter().map(|open| open.agent_id);
+        let mut replies: HashMap<AgentId, _> = agents.zip(replies).collect();
         match outcome {
             Ok(opened) => {
                 for (agent, opened) in opened {
@@ -136,10 +137,10 @@ impl OpenerPart {
                 }
             }
             Err(error) => {
-                let failure = failure(error);
-                replies
-                    .into_values()
-                    .for_each(|reply| drop(reply.send(Err(failure))));
+                let failure = failure(&error);
+                for reply in replies.into_values() {
+                    drop(reply.send(Err(failure)));
+                }
             }
         }
     }
@@ -162,10 +163,9 @@ impl OpenerPart {
 }
 
 /// Logs the reason once for the whole batch.
-fn failure(error: StoreError) -> OpenError {
-    let away = error.is_unavailable();
-    let reason = format!("{:#}", anyhow::Error::from(error));
-    if away {
+fn failure(error: &StoreError) -> OpenError {
+    let reason = chain(error);
+    if error.is_unavailable() {
         tracing::warn!(reason, "streams could not be opened");
         return OpenError::Unavailable;
     }

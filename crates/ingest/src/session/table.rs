@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use svc_store::{AgentId, StoredSession, Watermark};
 
 use super::{EndReason, Inbox, PendingReport};
-use crate::{queue::Committed, telemetry::SessionMetrics};
+use crate::{queue::Committed, sync::lock, telemetry::SessionMetrics};
 
 /// One session: its agent, and the epoch that the database gave it. A newer session of the same agent has
 /// a higher epoch, on whichever instance it is.
@@ -62,7 +62,7 @@ impl SessionTable {
     /// Adds a session. The older session of the same agent ends, whichever of the two is added first.
     pub fn insert(&self, session: Session) {
         session.inbox.message_arrived(self.now());
-        let mut sessions = self.sessions();
+        let mut sessions = lock(&self.sessions);
         match sessions.get(&session.key.agent) {
             Some(newer) if newer.key.epoch > session.key.epoch => {
                 session.inbox.end(EndReason::Replaced);
@@ -77,25 +77,23 @@ impl SessionTable {
 
     /// Removes a session, unless a newer one has taken its place.
     pub fn remove(&self, key: SessionKey) {
-        let mut sessions = self.sessions();
-        if sessions
-            .get(&key.agent)
-            .is_some_and(|known| known.key == key)
-        {
+        let mut sessions = lock(&self.sessions);
+        let known = sessions.get(&key.agent);
+        if known.is_some_and(|known| known.key == key) {
             sessions.remove(&key.agent);
         }
     }
 
     /// Ends a session, but not a newer one that has taken its place.
     pub fn end(&self, key: SessionKey, reason: EndReason) {
-        let sessions = self.sessions();
+        let sessions = lock(&self.sessions);
         if let Some(session) = sessions.get(&key.agent).filter(|known| known.key == key) {
             session.inbox.end(reason);
         }
     }
 
     pub fn renewed(&self, key: SessionKey, jwt_expires_at: Timestamp) {
-        let mut sessions = self.sessions();
+        let mut sessions = lock(&self.sessions);
         let known = sessions.get_mut(&key.agent);
         if let Some(session) = known.filter(|known| known.key == key) {
             session.jwt_expires_at = jwt_expires_at;
@@ -105,7 +103,7 @@ impl SessionTable {
     /// Delivers what a consumer has committed. Dead letters go first, because the acknowledgement that
     /// covers them names them.
     pub fn committed(&self, committed: &Committed) {
-        let sessions = self.sessions();
+        let sessions = lock(&self.sessions);
         for letter in &committed.dead_letters {
             if let Some(session) = sessions.get(&letter.agent_id) {
                 session.inbox.refused(&letter.seqs);
@@ -116,7 +114,7 @@ impl SessionTable {
     }
 
     pub fn acked(&self, watermarks: &[Watermark]) {
-        let sessions = self.sessions();
+        let sessions = lock(&self.sessions);
         for watermark in watermarks {
             if let Some(session) = sessions.get(&watermark.agent_id) {
                 session.inbox.acked(watermark.acked_seq);
@@ -126,7 +124,7 @@ impl SessionTable {
 
     /// Sessions whose oldest pending report has waited for longer than this, with that report.
     pub fn waiting(&self, longer_than: Duration) -> Vec<(Session, PendingReport)> {
-        let sessions = self.sessions();
+        let sessions = lock(&self.sessions);
         let late = sessions.values().filter_map(|session| {
             let pending = session.inbox.oldest_pending()?;
             (pending.since.elapsed() > longer_than).then(|| (session.clone(), pending))
@@ -135,18 +133,16 @@ impl SessionTable {
     }
 
     pub fn contains(&self, agent: AgentId) -> bool {
-        self.sessions().contains_key(&agent)
+        lock(&self.sessions).contains_key(&agent)
     }
 
     pub fn all(&self) -> Vec<Session> {
-        self.sessions().values().cloned().collect()
+        lock(&self.sessions).values().cloned().collect()
     }
 
     pub fn keys(&self) -> Vec<SessionKey> {
-        self.sessions()
-            .values()
-            .map(|session| session.key)
-            .collect()
+        let sessions = lock(&self.sessions);
+        sessions.values().map(|session| session.key).collect()
     }
 
     /// Agents and epochs of all sessions, for the database to compare.
@@ -157,23 +153,17 @@ impl SessionTable {
 
     /// The same for those of `agents` that have a session here.
     pub fn epochs_of(&self, agents: &[AgentId]) -> Vec<(AgentId, i64)> {
-        let sessions = self.sessions();
-        agents
-            .iter()
-            .filter_map(|agent| {
-                sessions
-                    .get(agent)
-                    .map(|session| (*agent, session.key.epoch))
-            })
-            .collect()
+        let sessions = lock(&self.sessions);
+        let epoch = |agent: &AgentId| Some((*agent, sessions.get(agent)?.key.epoch));
+        agents.iter().filter_map(epoch).collect()
     }
 
     pub fn len(&self) -> usize {
-        self.sessions().len()
+        lock(&self.sessions).len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.sessions().is_empty()
+        lock(&self.sessions).is_empty()
     }
 
     /// Notes that a stream holds an acknowledgement back until the database view is fresh again.
@@ -184,25 +174,18 @@ impl SessionTable {
     /// Lets the streams send the acknowledgements that they held back.
     pub fn release_acks(&self) {
         if self.acks_withheld.swap(false, Ordering::Relaxed) {
-            self.sessions()
-                .values()
-                .for_each(|session| session.inbox.nudge());
+            let sessions = lock(&self.sessions);
+            sessions.values().for_each(|session| session.inbox.nudge());
         }
     }
 
-    /// The table's clock.
     pub fn now(&self) -> u64 {
         self.clock.load(Ordering::Relaxed)
     }
 
-    /// Advances the table's clock.
     pub fn advance(&self, by: Duration) {
         let millis = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
         self.clock.fetch_add(millis, Ordering::Relaxed);
-    }
-
-    fn sessions(&self) -> MutexGuard<'_, HashMap<AgentId, Session>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -226,10 +209,9 @@ mod tests {
         for epochs in [[1, 2], [2, 1]] {
             let table = SessionTable::default();
             let sessions = epochs.map(session);
-            sessions
-                .iter()
-                .cloned()
-                .for_each(|session| table.insert(session));
+            for session in &sessions {
+                table.insert(session.clone());
+            }
             for session in &sessions {
                 let expected = (session.key.epoch == 1).then_some(EndReason::Replaced);
                 assert_eq!(session.inbox.take().end, expected);

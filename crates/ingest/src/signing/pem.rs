@@ -44,13 +44,16 @@ pub fn parse(text: &[u8]) -> Result<SigningKey, KeyPemError> {
     if text.trim_ascii().is_empty() {
         return Err(KeyPemError::Empty);
     }
-    refuse_encrypted(text)?;
+    let shown = String::from_utf8_lossy(text);
+    if shown.contains("BEGIN ENCRYPTED PRIVATE KEY") || shown.contains("Proc-Type: 4,ENCRYPTED") {
+        return Err(KeyPemError::Encrypted);
+    }
     let sections = sections(text)?;
     let mut keys = sections.iter().filter(|(kind, _)| is_private_key(*kind));
     match (keys.next(), keys.count()) {
         (Some((kind, der)), 0) => parse_der(*kind, der),
         (Some(_), others) => Err(KeyPemError::Several(others + 1)),
-        (None, _) => Err(explain_missing_key(text, &sections)),
+        (None, _) => Err(explain_missing_key(&shown, &sections)),
     }
 }
 
@@ -59,14 +62,6 @@ pub fn generate() -> Result<(Zeroizing<String>, SigningKey), Unspecified> {
     let pair = KeyPair::generate(KeySize::Rsa2048)?;
     let der: Pkcs8V1Der<'_> = pair.as_der()?;
     Ok((encode(der.as_ref()), SigningKey::new(pair)))
-}
-
-fn refuse_encrypted(text: &[u8]) -> Result<(), KeyPemError> {
-    let text = String::from_utf8_lossy(text);
-    if text.contains("BEGIN ENCRYPTED PRIVATE KEY") || text.contains("Proc-Type: 4,ENCRYPTED") {
-        return Err(KeyPemError::Encrypted);
-    }
-    Ok(())
 }
 
 type Section = (SectionKind, Zeroizing<Vec<u8>>);
@@ -104,12 +99,9 @@ fn names_rsa(der: &[u8]) -> bool {
         .any(|window| window == RSA_ENCRYPTION)
 }
 
-fn explain_missing_key(text: &[u8], sections: &[Section]) -> KeyPemError {
-    let text = String::from_utf8_lossy(text);
-    if sections
-        .iter()
-        .any(|(kind, _)| *kind == SectionKind::Certificate)
-    {
+fn explain_missing_key(text: &str, sections: &[Section]) -> KeyPemError {
+    let is_certificate = |(kind, _): &Section| *kind == SectionKind::Certificate;
+    if sections.iter().any(is_certificate) {
         KeyPemError::Certificate
     } else if text.contains("PUBLIC KEY-----") {
         KeyPemError::PublicKey
@@ -166,21 +158,11 @@ mod tests {
         assert_eq!(refused(&ec.serialize_pem()), KeyPemError::NotRsa);
         assert_eq!(refused(&certificate), KeyPemError::Certificate);
         assert_eq!(refused(&ec.public_key_pem()), KeyPemError::PublicKey);
-        assert_eq!(
-            refused(
-                "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n"
-            ),
-            KeyPemError::Encrypted
-        );
-    }
-
-    #[test]
-    fn two_keys_are_refused() {
+        let encrypted =
+            "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
+        assert_eq!(refused(encrypted), KeyPemError::Encrypted);
         let (pem, _) = generate().unwrap();
-        assert_eq!(
-            refused(&format!("{}{}", *pem, *pem)),
-            KeyPemError::Several(2)
-        );
+        assert_eq!(refused(&pem.repeat(2)), KeyPemError::Several(2));
     }
 
     #[test]

@@ -12,13 +12,15 @@
 use std::{
     future::poll_fn,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     task::{Context, Poll, Waker},
 };
 
 use futures_util::{FutureExt, Stream, future::BoxFuture};
 use svc_proto::{ServerMessage, v1::HeartbeatResponse};
 use tonic::Status;
+
+use crate::sync::lock;
 
 type Outgoing = Result<HeartbeatResponse, Status>;
 
@@ -44,15 +46,11 @@ impl Outbox {
     /// written. That next poll runs the handler, which finds the slot empty, and `put` completes. A
     /// handler that awaited `put` in a task of its own would never be woken: do not spawn one.
     fn put(&self, outgoing: Outgoing) -> impl Future<Output = ()> {
-        *self.slot() = Some(outgoing);
-        poll_fn(|_| match *self.slot() {
+        *lock(&self.0) = Some(outgoing);
+        poll_fn(|_| match *lock(&self.0) {
             Some(_) => Poll::Pending,
             None => Poll::Ready(()),
         })
-    }
-
-    fn slot(&self) -> MutexGuard<'_, Option<Outgoing>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -87,7 +85,7 @@ impl Stream for Conversation {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Outgoing>> {
         self.poll_handler(context);
-        let outgoing = self.outbox.slot().take();
+        let outgoing = lock(&self.outbox.0).take();
         match outgoing {
             Some(outgoing) => Poll::Ready(Some(outgoing)),
             None if self.handler.is_none() => Poll::Ready(None),
@@ -104,7 +102,7 @@ impl Drop for Conversation {
     fn drop(&mut self) {
         let mut context = Context::from_waker(Waker::noop());
         self.poll_handler(&mut context);
-        while self.outbox.slot().take().is_some() {
+        while lock(&self.outbox.0).take().is_some() {
             self.poll_handler(&mut context);
         }
     }

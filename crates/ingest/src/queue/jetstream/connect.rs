@@ -12,7 +12,10 @@ use async_nats::{
 use secrecy::ExposeSecret;
 
 use super::{OpenError, streams};
-use crate::queue::{NatsAuth, NatsServers, QueueSettings, QueueUnavailable};
+use crate::{
+    error_chain::chain,
+    queue::{NatsAuth, NatsServers, QueueSettings, QueueUnavailable},
+};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The client closes a connection when two pings stay unanswered.
@@ -35,12 +38,12 @@ pub(super) async fn open(
 ) -> Result<Context, OpenError> {
     let mut wait = Duration::from_millis(500);
     loop {
-        let unavailable = match try_open(servers, settings).await {
-            Err(OpenError::Unavailable(error)) => OpenError::Unavailable(error),
+        match try_open(servers, settings).await {
+            Err(error @ OpenError::Unavailable(_)) => {
+                tracing::warn!(reason = chain(&error), retry_in = ?wait, "waiting for NATS");
+            }
             outcome => return outcome,
-        };
-        let reason = format!("{:#}", anyhow::Error::from(unavailable));
-        tracing::warn!(reason, retry_in = ?wait, "waiting for NATS");
+        }
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(MAX_WAIT);
     }

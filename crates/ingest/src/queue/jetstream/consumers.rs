@@ -25,12 +25,9 @@ pub(super) async fn open(
     context: &Context,
     shard: usize,
 ) -> Result<Consumer<pull::Config>, QueueUnavailable> {
-    let (name, wanted) = (name(shard), settings(shard));
-    let found = stream(context)
-        .await?
-        .get_or_create_consumer(&name, wanted)
-        .await;
-    found.map_err(QueueUnavailable::new)
+    let (stream, name) = (stream(context).await?, name(shard));
+    let found = stream.get_or_create_consumer(&name, settings(shard));
+    found.await.map_err(QueueUnavailable::new)
 }
 
 pub(super) async fn info(context: &Context, shard: usize) -> Result<Info, QueueUnavailable> {

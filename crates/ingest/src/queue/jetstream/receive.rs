@@ -22,7 +22,10 @@ use futures_util::StreamExt;
 use tokio::time::timeout;
 
 use super::{consumers, dead_subject, message_id, payload};
-use crate::queue::{Batch, Delivery, Handle, Parcel, QueueUnavailable, Receipt, shard_of};
+use crate::{
+    error_chain::chain,
+    queue::{Batch, Delivery, Handle, Parcel, QueueUnavailable, Receipt, shard_of},
+};
 
 /// How long a pull waits for a first message.
 const WAIT: Duration = Duration::from_secs(1);
@@ -66,7 +69,7 @@ impl Receiver {
         match self.pull(most).await {
             Ok(messages) => self.open_all(messages).await,
             Err(error) => {
-                let reason = format!("{:#}", anyhow::Error::from(error));
+                let reason = chain(&error);
                 tracing::debug!(shard = self.shard, reason, "NATS delivers no messages");
                 self.consumer = None; // It may have been deleted: the next pull recreates it.
                 tokio::time::sleep(RETRY).await;
@@ -181,11 +184,8 @@ impl Acknowledger {
     }
 
     async fn publish(&self, shard: usize, message: PublishMessage) -> Result<(), QueueUnavailable> {
-        let sent = self
-            .context
-            .send_publish(dead_subject(shard), message)
-            .await;
-        let sent = sent.map_err(QueueUnavailable::new)?;
+        let sent = self.context.send_publish(dead_subject(shard), message);
+        let sent = sent.await.map_err(QueueUnavailable::new)?;
         sent.await.map_err(QueueUnavailable::new)?;
         Ok(())
     }

@@ -22,6 +22,7 @@ const MAX_AGE: Duration = Duration::from_hours(24);
 const DUPLICATES: Duration = Duration::from_mins(2);
 const DEAD_BYTES: i64 = 256 << 20;
 const DEAD_AGE: Duration = Duration::from_hours(24 * 30);
+
 /// Why the queue cannot be opened. All but [`OpenError::Unavailable`] need an administrator.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -143,25 +144,16 @@ fn dead_letters() -> Config {
 /// Reports the first setting that breaks a guarantee of the queue.
 fn verify(stream: &'static str, wanted: &Config, found: &Config) -> Result<(), OpenError> {
     let different = |difference| Err(OpenError::Different { stream, difference });
-    for (setting, found, wanted) in [
-        (
-            "list of subjects",
-            debug(&found.subjects),
-            debug(&wanted.subjects),
-        ),
-        (
-            "retention",
-            debug(&found.retention),
-            debug(&wanted.retention),
-        ),
-        ("storage", debug(&found.storage), debug(&wanted.storage)),
-        (
-            "discard policy",
-            debug(&found.discard),
-            debug(&wanted.discard),
-        ),
-        ("no_ack", debug(&found.no_ack), debug(&wanted.no_ack)),
-    ] {
+    let settings = |config: &Config| {
+        [
+            ("list of subjects", format!("{:?}", config.subjects)),
+            ("retention", format!("{:?}", config.retention)),
+            ("storage", format!("{:?}", config.storage)),
+            ("discard policy", format!("{:?}", config.discard)),
+            ("no_ack", format!("{:?}", config.no_ack)),
+        ]
+    };
+    for ((setting, found), (_, wanted)) in settings(found).into_iter().zip(settings(wanted)) {
         if found != wanted {
             return different(format!("its {setting} is {found} and must be {wanted}"));
         }
@@ -170,10 +162,6 @@ fn verify(stream: &'static str, wanted: &Config, found: &Config) -> Result<(), O
         return different("its max_bytes is unlimited and must be a bound".into());
     }
     Ok(())
-}
-
-fn debug(value: &impl std::fmt::Debug) -> String {
-    format!("{value:?}")
 }
 
 fn verify_consumer(
