@@ -1,10 +1,34 @@
 //! Log lines, and metrics in the Prometheus format.
 
-/// Registers fields of a metrics struct, each as `field => name, help;`.
-macro_rules! register {
-    ($registry:expr, $metrics:expr; $($field:ident => $name:literal, $help:literal;)+) => {
-        $($registry.register($name, $help, $metrics.$field.clone());)+
+/// Declares a struct of metrics, its `Default` and its `register`. A row is a field with its type, its first value
+/// where the type has no default, its name, and its help.
+macro_rules! metrics {
+    (
+        $(#[$meta:meta])*
+        pub struct $struct:ident {
+            $($(#[$doc:meta])* $vis:vis $field:ident: $type:ty $(= $new:expr)?, $name:literal, $help:literal;)+
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug)]
+        pub struct $struct {
+            $($(#[$doc])* $vis $field: $type,)+
+        }
+
+        impl Default for $struct {
+            fn default() -> Self {
+                Self { $($field: metrics!(@new $($new)?),)+ }
+            }
+        }
+
+        impl $struct {
+            pub fn register(&self, registry: &mut prometheus_client::registry::Registry) {
+                $(registry.register($name, $help, self.$field.clone());)+
+            }
+        }
     };
+    (@new) => { Default::default() };
+    (@new $new:expr) => { $new };
 }
 
 mod metrics;

@@ -16,36 +16,20 @@ impl Collector for Process {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         if let Some(stat) = Stat::read() {
             let cpu = ConstCounter::new(stat.cpu_seconds);
-            let cpu_encoder = encoder.encode_descriptor(
-                "process_cpu_seconds",
-                "CPU time used",
-                None,
-                cpu.metric_type(),
-            )?;
-            cpu.encode(cpu_encoder)?;
-            gauge(
-                &mut encoder,
-                "process_resident_memory_bytes",
-                "Resident memory",
-                stat.resident_bytes,
-            )?;
+            let (name, kind) = ("process_cpu_seconds", cpu.metric_type());
+            cpu.encode(encoder.encode_descriptor(name, "CPU time used", None, kind)?)?;
+            let (name, help) = ("process_resident_memory_bytes", "Resident memory");
+            gauge(&mut encoder, name, help, stat.resident_bytes)?;
             gauge(&mut encoder, "process_threads", "Threads", stat.threads)?;
         }
         if let Ok(files) = fs::read_dir("/proc/self/fd") {
-            gauge(
-                &mut encoder,
-                "process_open_fds",
-                "Open files",
-                files.count() as f64,
-            )?;
+            let count = files.count() as f64;
+            gauge(&mut encoder, "process_open_fds", "Open files", count)?;
         }
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        gauge(
-            &mut encoder,
-            "process_max_fds",
-            "The limit of open files",
-            limit.map_or(f64::INFINITY, |limit| limit as f64),
-        )
+        let limit = limit.map_or(f64::INFINITY, |limit| limit as f64);
+        let (name, help) = ("process_max_fds", "The limit of open files");
+        gauge(&mut encoder, name, help, limit)
     }
 }
 
