@@ -12,22 +12,6 @@ pub struct Setting {
 }
 
 impl Setting {
-    const fn new(name: &'static str, default: Option<&'static str>, meaning: &'static str) -> Self {
-        Self {
-            name,
-            default,
-            secret: false,
-            meaning,
-        }
-    }
-
-    const fn secret(self) -> Self {
-        Self {
-            secret: true,
-            ..self
-        }
-    }
-
     pub fn named(name: &str) -> Option<&'static Self> {
         SETTINGS.iter().find(|setting| setting.name == name)
     }
@@ -43,53 +27,35 @@ impl Setting {
     }
 }
 
-pub const SETTINGS: &[Setting] = &[
-    Setting::new(
-        "ingest_address",
-        None,
-        "The address of the service: `host` or `host:port` (default 9443); several as a list or separated by commas",
-    ),
-    Setting::new(
-        "ca_cert_file",
-        Some(""),
-        "The certificates to trust, PEM: the issuer of the service's certificate, or that certificate itself. Empty: the system's roots",
-    ),
-    Setting::new(
-        "enrolment_token",
-        Some(""),
-        "The token that admits this machine; needed until it is enrolled (a flag is visible in the process list)",
-    )
-    .secret(),
-    Setting::new(
-        "enrolment_token_file",
-        Some(""),
-        "A file that contains the token, as an alternative",
-    ),
-    Setting::new(
-        "data_dir",
-        Some("/var/lib/svc-agent"),
-        "The folder for the agent's key, state and samples",
-    ),
-    Setting::new(
-        "client_cert_file",
-        Some(""),
-        "A client certificate of your own PKI, PEM, if the service requires one (INGEST_TLS_CLIENT_CA)",
-    ),
-    Setting::new("client_key_file", Some(""), "The private key of `client_cert_file`, PEM"),
-    Setting::new(
-        "spool_size",
-        Some("64MiB"),
-        "The most disk space for samples that are not acknowledged yet",
-    ),
-    Setting::new(
-        "spool_age",
-        Some("7d"),
-        "The age at which samples that are not acknowledged are given up",
-    ),
-    Setting::new(
-        "log",
-        Some("info"),
-        "The least severe level that is logged: `error`, `warn`, `info`, `debug` or `trace`",
-    ),
-    Setting::new("log_format", Some("text"), "The format of log lines: `text` or `json`"),
-];
+/// The rows of the table: the name, the default, `secret` where the value is one, and the meaning.
+macro_rules! settings {
+    ($($name:literal, $default:expr, $($secret:ident)? $meaning:literal;)+) => {
+        pub const SETTINGS: &[Setting] = &[$(Setting {
+            name: $name,
+            default: $default,
+            secret: settings!(@ $($secret)?),
+            meaning: $meaning,
+        }),+];
+    };
+    (@) => { false };
+    (@ secret) => { true };
+}
+
+settings! {
+    "ingest_address", None,
+        "The address of the service: `host` or `host:port` (default 9443); several as a list or separated by commas";
+    "ca_cert_file", Some(""),
+        "The certificates to trust, PEM: the issuer of the service's certificate, or that certificate itself. Empty: the system's roots";
+    "enrolment_token", Some(""), secret
+        "The token that admits this machine; needed until it is enrolled (a flag is visible in the process list)";
+    "enrolment_token_file", Some(""), "A file that contains the token, as an alternative";
+    "data_dir", Some("/var/lib/svc-agent"), "The folder for the agent's key, state and samples";
+    "client_cert_file", Some(""),
+        "A client certificate of your own PKI, PEM, if the service requires one (INGEST_TLS_CLIENT_CA)";
+    "client_key_file", Some(""), "The private key of `client_cert_file`, PEM";
+    "spool_size", Some("64MiB"), "The most disk space for samples that are not acknowledged yet";
+    "spool_age", Some("7d"), "The age at which samples that are not acknowledged are given up";
+    "log", Some("info"),
+        "The least severe level that is logged: `error`, `warn`, `info`, `debug` or `trace`";
+    "log_format", Some("text"), "The format of log lines: `text` or `json`";
+}
