@@ -1,11 +1,9 @@
 //! The database connection of the admin commands, which need DATABASE_URL alone, and its errors as text.
 
-use std::{error::Error, iter};
-
 use anyhow::bail;
 use svc_store::{RejectionKind, SchemaState, Store, StoreError, StoreOptions};
 
-use crate::config::Database;
+use crate::{config::Database, error_chain::chain};
 
 /// Opens the database, and fails unless its schema has everything that the commands use.
 pub async fn open() -> anyhow::Result<Store> {
@@ -38,9 +36,7 @@ pub fn explain(error: &StoreError) -> String {
 }
 
 fn explain_failure(error: &StoreError) -> String {
-    let mut text = error.to_string();
-    let causes = iter::successors(error.source(), |&cause| cause.source());
-    text.extend(causes.map(|cause| format!(": {cause}")));
+    let text = chain(error);
     match error.is_unavailable() {
         true => format!("{text} (check DATABASE_URL, and run `svc-ingest doctor`)"),
         false => text,

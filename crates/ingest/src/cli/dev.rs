@@ -23,7 +23,7 @@ use svc_store::{NewToken, Store, StoreOptions};
 
 use super::serve;
 use crate::{
-    config::{Config, Database, log_settings},
+    config::{Config, log_settings},
     enrol::EnrolmentToken,
     server::Server,
     telemetry,
@@ -47,9 +47,9 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let postgres = start_postgres(&folder).await?;
     let environment = environment(&folder, &postgres)?;
     let config = Config::read(&|name| look_up(&environment, name))?;
-    let token = enrolment_token(&folder, &config.database).await?;
-    let certificate = config.grpc.tls.certificate_file.clone();
     let store = Store::new(config.database.url.clone(), StoreOptions::default())?;
+    let token = enrolment_token(&folder, &store).await?;
+    let certificate = config.grpc.tls.certificate_file.clone();
     let server = Server::bind(config).await?;
     let agent = agent::AgentSettings {
         folder: &folder,
@@ -94,11 +94,9 @@ fn log(folder: &Path) -> anyhow::Result<()> {
 }
 
 fn about_agent(runs: bool, log_file: &Path) -> String {
+    let log_file = log_file.display();
     match runs {
-        true => format!(
-            "  This machine's agent runs; its log is {}.",
-            log_file.display()
-        ),
+        true => format!("  This machine's agent runs; its log is {log_file}."),
         false => {
             "  No agent runs: there is no svc-agent beside this binary (`cargo build` makes it)."
                 .into()
@@ -154,12 +152,11 @@ fn same_port(file: &Path) -> Option<u16> {
 }
 
 /// An auto-approve token for trials, created once and kept in the folder.
-async fn enrolment_token(folder: &Path, database: &Database) -> anyhow::Result<String> {
+async fn enrolment_token(folder: &Path, store: &Store) -> anyhow::Result<String> {
     let file = folder.join("enrolment_token");
     if let Ok(known) = fs::read_to_string(&file) {
         return Ok(known.trim().to_owned());
     }
-    let store = Store::new(database.url.clone(), StoreOptions::default())?;
     store.migrate().await?;
     let token = EnrolmentToken::generate().map_err(|_| anyhow!("no random numbers"))?;
     let new = NewToken {

@@ -2,15 +2,21 @@
 //!
 //! Each check is one line: what it found, and what to do about it.
 
-use std::{net::TcpListener, process::ExitCode, time::Instant};
+use std::{
+    io,
+    net::{SocketAddr, TcpListener},
+    process::ExitCode,
+    time::Instant,
+};
 
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use svc_store::{HistoryState, SchemaState, Store, StoreError, StoreOptions};
 
-use super::{exit_code, output::Output, serve};
+use super::{exit_code, output::OutputArgs, serve};
 use crate::{
-    config::{Config, Database, Problems},
+    config::{Config, Database},
+    error_chain::chain,
     listener::CertificateFacts,
     queue::{JetStream, QueueSettings, QueueUrl},
     signing,
@@ -23,13 +29,7 @@ const CLOCK_WARNING: SignedDuration = SignedDuration::from_secs(5);
 /// In seconds. Rollups are computed every few minutes, so that after an hour something is wrong.
 const ROLLUP_WARNING: f64 = 3600.0;
 
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    #[arg(long, value_enum, default_value_t)]
-    output: Output,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Verdict {
     Ok,
@@ -44,35 +44,32 @@ struct Check {
     finding: String,
 }
 
+/// What a check found about its subject.
+type Finding = (Verdict, String);
+
 impl Check {
-    fn ok(subject: &'static str, finding: impl Into<String>) -> Self {
-        Self::new(Verdict::Ok, subject, finding)
-    }
-
-    fn warn(subject: &'static str, finding: impl Into<String>) -> Self {
-        Self::new(Verdict::Warn, subject, finding)
-    }
-
-    fn fail(subject: &'static str, finding: impl Into<String>) -> Self {
-        Self::new(Verdict::Fail, subject, finding)
-    }
-
-    /// `ok` where `good` is true, a warning otherwise.
-    fn ok_if(good: bool, subject: &'static str, finding: String) -> Self {
-        let verdict = if good { Verdict::Ok } else { Verdict::Warn };
-        Self::new(verdict, subject, finding)
-    }
-
-    fn new(verdict: Verdict, subject: &'static str, finding: impl Into<String>) -> Self {
+    fn new(subject: &'static str, (verdict, finding): Finding) -> Self {
         Self {
             verdict,
             subject,
-            finding: finding.into(),
+            finding,
         }
     }
 }
 
-pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+fn ok(finding: impl Into<String>) -> Finding {
+    (Verdict::Ok, finding.into())
+}
+
+fn warn(finding: impl Into<String>) -> Finding {
+    (Verdict::Warn, finding.into())
+}
+
+fn fail(finding: impl Into<String>) -> Finding {
+    (Verdict::Fail, finding.into())
+}
+
+pub async fn run(args: OutputArgs) -> anyhow::Result<ExitCode> {
     serve::raise_file_limit(); // As the service does: the number of connections depends on it.
     let mut checks = Vec::new();
     let kid = match Config::from_env() {
@@ -81,7 +78,9 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             check_config(&config, &mut checks)
         }
         Err(problems) => {
-            checks.extend(failures(&problems));
+            let failed = problems.0.into_iter();
+            checks
+                .extend(failed.map(|problem| Check::new(problem.variable, fail(problem.message))));
             None
         }
     };
@@ -89,16 +88,8 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         checks.extend(check_database(database, kid.as_deref()).await);
     }
     args.output.print(&checks, || lines(&checks))?;
-    Ok(exit_code(
-        checks.iter().all(|check| check.verdict != Verdict::Fail),
-    ))
-}
-
-fn failures(problems: &Problems) -> impl Iterator<Item = Check> {
-    problems
-        .0
-        .iter()
-        .map(|problem| Check::fail(problem.variable, problem.message.clone()))
+    let failed = |check: &Check| check.verdict == Verdict::Fail;
+    Ok(exit_code(!checks.iter().any(failed)))
 }
 
 fn lines(checks: &[Check]) -> String {
@@ -115,27 +106,25 @@ fn lines(checks: &[Check]) -> String {
 
 /// Checks files and ports, and returns the key's id for the comparison with other instances.
 fn check_config(config: &Config, checks: &mut Vec<Check>) -> Option<String> {
-    checks.push(Check::ok("variables", "all are well-formed"));
-    checks.push(check_certificate(config.grpc.tls.facts(), Timestamp::now()));
     let key = signing::read(&config.jwt_key_file).ok().flatten();
     let path = config.jwt_key_file.display();
-    checks.push(match &key {
-        Some(key) => Check::ok(
-            "signing key",
-            format!("{path}: {} bits, kid {}", key.bits(), key.kid()),
-        ),
-        None => Check::warn(
-            "signing key",
-            format!("{path} does not exist: the first start generates it; back it up then"),
-        ),
-    });
-    checks.push(check_port("INGEST_GRPC_PORT", config.grpc.address));
-    checks.push(check_port("INGEST_HTTP_PORT", config.http));
+    let signing_key = match &key {
+        Some(key) => ok(format!("{path}: {} bits, kid {}", key.bits(), key.kid())),
+        None => warn(format!(
+            "{path} does not exist: the first start generates it; back it up then"
+        )),
+    };
+    let certificate = check_certificate(config.grpc.tls.facts(), Timestamp::now());
     let connections = config.grpc.limits.connections;
-    checks.push(Check::ok(
-        "connections",
-        format!("room for {connections} agents on this instance"),
-    ));
+    let connections = ok(format!("room for {connections} agents on this instance"));
+    checks.extend([
+        Check::new("variables", ok("all are well-formed")),
+        Check::new("certificate", certificate),
+        Check::new("signing key", signing_key),
+        Check::new("INGEST_GRPC_PORT", check_port(config.grpc.address)),
+        Check::new("INGEST_HTTP_PORT", check_port(config.http)),
+        Check::new("connections", connections),
+    ]);
     key.map(|key| key.kid().to_owned())
 }
 
@@ -144,57 +133,44 @@ async fn check_queue(queue: &QueueSettings) -> Option<Check> {
     let QueueUrl::Nats(servers) = &queue.url else {
         return None;
     };
-    Some(match JetStream::check(servers, queue).await {
-        Ok(true) => Check::ok(
-            "metrics queue",
-            "NATS answers, and the stream is as it should be",
-        ),
-        Ok(false) => Check::ok(
-            "metrics queue",
-            "NATS answers: the first start makes the stream",
-        ),
-        Err(error) => {
-            let reason = format!("{:#}", anyhow::Error::from(error));
-            Check::fail("metrics queue", reason)
-        }
-    })
+    let finding = match JetStream::check(servers, queue).await {
+        Ok(true) => ok("NATS answers, and the stream is as it should be"),
+        Ok(false) => ok("NATS answers: the first start makes the stream"),
+        Err(error) => fail(chain(&error)),
+    };
+    Some(Check::new("metrics queue", finding))
 }
 
-fn check_certificate(facts: Option<CertificateFacts>, now: Timestamp) -> Check {
-    const SUBJECT: &str = "certificate";
+fn check_certificate(facts: Option<CertificateFacts>, now: Timestamp) -> Finding {
     let Some(facts) = facts else {
-        return Check::warn(SUBJECT, "its names and dates cannot be read");
+        return warn("its names and dates cannot be read");
     };
-    let left = facts.not_after.duration_since(now);
-    let names = facts.names.join(", ");
     if facts.names.is_empty() {
-        return Check::warn(
-            SUBJECT,
-            "it names no host (subjectAltName): agents will refuse it",
-        );
+        return warn("it names no host (subjectAltName): agents will refuse it");
     }
+    let names = facts.names.join(", ");
     if facts.expired(now) {
-        let finding = format!(
+        return warn(format!(
             "for {names}: it ended on {}: replace the files, the service picks them up",
             facts.not_after
-        );
-        return Check::warn(SUBJECT, finding);
+        ));
     }
+    let left = facts.not_after.duration_since(now);
     let days = left.as_hours() / 24;
     let finding = format!("for {names}; key matches; {days} days left");
-    Check::ok_if(left >= EXPIRY_WARNING, SUBJECT, finding)
+    match left >= EXPIRY_WARNING {
+        true => ok(finding),
+        false => warn(finding),
+    }
 }
 
-fn check_port(variable: &'static str, address: std::net::SocketAddr) -> Check {
+fn check_port(address: SocketAddr) -> Finding {
     match TcpListener::bind(address) {
-        Ok(_) => Check::ok(variable, format!("{address} is free")),
-        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Check::warn(
-            variable,
-            format!(
-                "{address} is in use: fine if the service runs, otherwise stop the process that uses it"
-            ),
-        ),
-        Err(error) => Check::fail(variable, format!("{address} cannot be bound: {error}")),
+        Ok(_) => ok(format!("{address} is free")),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => warn(format!(
+            "{address} is in use: fine if the service runs, otherwise stop the process that uses it"
+        )),
+        Err(error) => fail(format!("{address} cannot be bound: {error}")),
     }
 }
 
@@ -202,8 +178,8 @@ async fn check_database(database: Database, kid: Option<&str>) -> Vec<Check> {
     let shown = database.url.redacted();
     let looked = look_at_database(database, kid, &shown).await;
     looked.unwrap_or_else(|error| {
-        let reason = format!("{shown}: {:#}", anyhow::Error::from(error));
-        vec![Check::fail("database", reason)]
+        let finding = fail(format!("{shown}: {}", chain(&error)));
+        vec![Check::new("database", finding)]
     })
 }
 
@@ -216,82 +192,71 @@ async fn look_at_database(
     store.ping().await?;
     let asked = Instant::now();
     store.ping().await?;
-    let answer = format!(
-        "{shown} answers in {:.1} ms",
-        asked.elapsed().as_secs_f64() * 1e3
-    );
+    let millis = asked.elapsed().as_secs_f64() * 1e3;
     let schema = check_schema(&store.schema_check().await?, database.auto_migrate);
-    let usable = schema.verdict == Verdict::Ok;
-    let mut checks = vec![Check::ok("database", answer), schema];
-    checks.push(check_clock(store.database_clock_offset().await?));
+    let usable = schema.0 == Verdict::Ok;
+    let mut checks = vec![
+        Check::new("database", ok(format!("{shown} answers in {millis:.1} ms"))),
+        Check::new("schema", schema),
+        Check::new("clock", check_clock(store.database_clock_offset().await?)),
+    ];
     if usable {
-        checks.push(check_siblings(&store, kid).await?);
-        checks.push(check_history(&store.history_state().await?));
+        checks.push(Check::new("instances", check_siblings(&store, kid).await?));
+        let history = check_history(&store.history_state().await?);
+        checks.push(Check::new("history", history));
     }
     Ok(checks)
 }
 
 /// Where no rollup was computed for an hour, no instance is live, or all of them fail.
-fn check_history(history: &HistoryState) -> Check {
-    const SUBJECT: &str = "history";
+fn check_history(history: &HistoryState) -> Finding {
     let days = format!("{} days of samples", history.days);
     match history.oldest_change_seconds > ROLLUP_WARNING {
-        true => Check::warn(
-            SUBJECT,
-            format!(
-                "{days}; not rolled up for {:.0} minutes: fine if no instance runs, otherwise see its log",
-                history.oldest_change_seconds / 60.0
-            ),
-        ),
-        false => Check::ok(SUBJECT, format!("{days}, rolled up")),
+        true => warn(format!(
+            "{days}; not rolled up for {:.0} minutes: fine if no instance runs, otherwise see its log",
+            history.oldest_change_seconds / 60.0
+        )),
+        false => ok(format!("{days}, rolled up")),
     }
 }
 
-fn check_schema(state: &SchemaState, auto_migrate: bool) -> Check {
-    const SUBJECT: &str = "schema";
+fn check_schema(state: &SchemaState, auto_migrate: bool) -> Finding {
     match state {
-        SchemaState::Current => Check::ok(SUBJECT, "up to date"),
-        SchemaState::Behind { missing } if auto_migrate => Check::warn(
-            SUBJECT,
-            format!("lacks {}: the next start adds them", missing.join(", ")),
-        ),
-        SchemaState::Behind { missing } => Check::fail(
-            SUBJECT,
-            format!("lacks {}: run `svc-ingest migrate`", missing.join(", ")),
-        ),
-        SchemaState::Ahead { unknown } => Check::ok(
-            SUBJECT,
-            format!(
-                "newer than this program, which can work with it ({})",
-                unknown.join(", ")
-            ),
-        ),
-        SchemaState::Altered { migration, .. } => Check::fail(
-            SUBJECT,
-            format!("{migration} was changed after it was applied: restore it"),
-        ),
+        SchemaState::Current => ok("up to date"),
+        SchemaState::Behind { missing } => {
+            let missing = missing.join(", ");
+            match auto_migrate {
+                true => warn(format!("lacks {missing}: the next start adds them")),
+                false => fail(format!("lacks {missing}: run `svc-ingest migrate`")),
+            }
+        }
+        SchemaState::Ahead { unknown } => ok(format!(
+            "newer than this program, which can work with it ({})",
+            unknown.join(", ")
+        )),
+        SchemaState::Altered { migration, .. } => fail(format!(
+            "{migration} was changed after it was applied: restore it"
+        )),
     }
 }
 
-fn check_clock(offset: SignedDuration) -> Check {
+fn check_clock(offset: SignedDuration) -> Finding {
     let finding = format!("{:.3} s from the database's", offset.as_secs_f64());
-    Check::ok_if(offset.abs() < CLOCK_WARNING, "clock", finding)
+    match offset.abs() < CLOCK_WARNING {
+        true => ok(finding),
+        false => warn(finding),
+    }
 }
 
-async fn check_siblings(store: &Store, kid: Option<&str>) -> Result<Check, StoreError> {
-    const SUBJECT: &str = "instances";
+async fn check_siblings(store: &Store, kid: Option<&str>) -> Result<Finding, StoreError> {
     let live = store.instances_live().await?;
-    let stranger = live
-        .iter()
-        .find(|sibling| kid.is_some_and(|kid| sibling.kid != kid));
+    let mut siblings = live.iter();
+    let stranger = siblings.find(|sibling| kid.is_some_and(|kid| sibling.kid != kid));
     Ok(match stranger {
-        Some(stranger) => {
-            let finding = format!(
-                "{} signs with another key ({}): share one key file",
-                stranger.hostname, stranger.kid
-            );
-            Check::fail(SUBJECT, finding)
-        }
-        None => Check::ok(SUBJECT, format!("{} live, all with one key", live.len())),
+        Some(stranger) => fail(format!(
+            "{} signs with another key ({}): share one key file",
+            stranger.hostname, stranger.kid
+        )),
+        None => ok(format!("{} live, all with one key", live.len())),
     })
 }

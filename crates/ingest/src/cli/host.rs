@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use serde::Serialize;
 use svc_store::{
     AgentBooks, AgentId, GapRecord, HostDetail, HostFilter, HostId, HostRecord, Page, Store,
     StoreError,
@@ -14,7 +13,7 @@ use super::{
     database::open,
     labels,
     output::{self, Column, Fit, Output, facts, or_dash, short},
-    resource::{self, HostArgs, Resource},
+    resource::{self, Ended, HostArgs, Resource},
     terminal,
     time::{in_full, lasting, when},
 };
@@ -56,14 +55,6 @@ pub struct RetireArgs {
     attribution: Attribution,
     #[arg(long, value_enum, default_value_t)]
     output: Output,
-}
-
-/// What `retire` prints as JSON.
-#[derive(Serialize)]
-struct Retired<'a> {
-    #[serde(flatten)]
-    host: &'a HostRecord,
-    agents_ended: i32,
 }
 
 /// A gap in the samples of an agent.
@@ -230,19 +221,14 @@ fn fullest_disk(host: &HostRecord) -> String {
 
 /// The agent's books: every sequence number that it has sent is stored, rejected or a gap.
 fn balance(books: &AgentBooks) -> String {
-    let AgentBooks {
-        sent,
-        stored,
-        rejected,
-        gaps,
-        ..
-    } = books;
     let verdict = match books.balanced {
         true => "",
         false => " — NOT what the tables hold: see docs/data-model.md",
     };
     let agent = short(books.agent_id);
-    format!("{agent}: {sent} sent = {stored} stored + {rejected} rejected + {gaps} gaps{verdict}")
+    let missing = format!("{} rejected + {} gaps", books.rejected, books.gaps);
+    let (sent, stored) = (books.sent, books.stored);
+    format!("{agent}: {sent} sent = {stored} stored + {missing}{verdict}")
 }
 
 fn numbers(gap: &GapRecord) -> String {
@@ -266,7 +252,10 @@ async fn retire(args: &RetireArgs) -> anyhow::Result<ExitCode> {
     let (actor, reason) = (&args.attribution.by.actor, &args.attribution.reason);
     let agents_ended = store.host_retire(id, actor, reason.as_deref()).await?;
     let host = &resource::load::<HostRecord>(&store, id).await?.host;
-    let retired = Retired { host, agents_ended };
+    let retired = Ended {
+        record: host,
+        agents_ended,
+    };
     args.output.print(&retired, || {
         let hostname = output::harmless(&host.hostname);
         format!("retired host {id} ({hostname}), and ended {agents_ended} of its agents")

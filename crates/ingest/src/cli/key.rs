@@ -5,20 +5,17 @@ use std::process::ExitCode;
 use anyhow::bail;
 use clap::Subcommand;
 
-use super::output::{Output, facts};
+use super::output::{OutputArgs, facts};
 use crate::{config, signing};
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Show the key's id and size, and the JWKS document
-    Show {
-        #[arg(long, value_enum, default_value_t)]
-        output: Output,
-    },
+    Show(OutputArgs),
 }
 
 pub fn run(command: Command) -> anyhow::Result<ExitCode> {
-    let Command::Show { output } = command;
+    let Command::Show(args) = command;
     let path = config::jwt_key_file()?;
     let Some(key) = signing::read(&path)? else {
         bail!(
@@ -29,7 +26,7 @@ pub fn run(command: Command) -> anyhow::Result<ExitCode> {
     let jwks: serde_json::Value = serde_json::from_str(&key.jwks().body)?;
     let (kid, bits) = (key.kid(), key.bits());
     let value = serde_json::json!({"file": path, "kid": kid, "bits": bits, "jwks": jwks});
-    output.print(&value, || {
+    args.output.print(&value, || {
         facts(&[
             ("file", path.display().to_string()),
             ("kid", kid.to_owned()),

@@ -4,19 +4,13 @@ use std::process::ExitCode;
 
 use svc_store::{Store, StoreOptions};
 
-use super::output::Output;
+use super::output::OutputArgs;
 use crate::{
     config::Database,
     startup::{self, StartError},
 };
 
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    #[arg(long, value_enum, default_value_t)]
-    output: Output,
-}
-
-pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub async fn run(args: OutputArgs) -> anyhow::Result<ExitCode> {
     let database = Database::from_env()?;
     let store = Store::new(database.url, StoreOptions::default())?;
     let report = store.migrate().await?;

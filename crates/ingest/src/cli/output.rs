@@ -18,6 +18,12 @@ pub enum Output {
     Json,
 }
 
+#[derive(Debug, clap::Args)]
+pub struct OutputArgs {
+    #[arg(long, value_enum, default_value_t)]
+    pub output: Output,
+}
+
 /// What a column does on a narrow terminal.
 #[derive(Clone, Copy, Debug)]
 pub enum Fit {
@@ -85,16 +91,10 @@ pub fn table<T>(columns: &[Column<T>], rows: &[T]) -> String {
 
 /// Two aligned columns, for a few facts about one thing.
 pub fn facts(rows: &[(&str, String)]) -> String {
-    let width = rows
-        .iter()
-        .map(|(name, _)| name.len())
-        .max()
-        .unwrap_or_default();
-    let lines: Vec<String> = rows
-        .iter()
-        .map(|(name, value)| format!("{name:<width$}  {}", harmless(value)))
-        .collect();
-    lines.join("\n")
+    let width = rows.iter().map(|(name, _)| name.len()).max();
+    let width = width.unwrap_or_default();
+    let line = |(name, value): &(&str, String)| format!("{name:<width$}  {}", harmless(value));
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// The characters of an id that tables show. They are enough to select the record.

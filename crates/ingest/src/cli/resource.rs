@@ -76,6 +76,14 @@ pub struct HostArgs {
     pub hostname: Option<String>,
 }
 
+/// What a command prints as JSON that ends the agents of a record.
+#[derive(Serialize)]
+pub struct Ended<'a, R> {
+    #[serde(flatten)]
+    pub record: &'a R,
+    pub agents_ended: i32,
+}
+
 /// Prints the records that `fetch` returns, or `empty` where there are none.
 pub async fn list<R: Resource>(
     args: &PageArgs,

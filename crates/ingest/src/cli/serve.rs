@@ -1,6 +1,6 @@
 //! `svc-ingest serve`: reads the environment, and runs the service until a signal stops it.
 
-use std::{io, process::ExitCode};
+use std::process::ExitCode;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -40,37 +40,23 @@ pub(super) fn report(outcome: Result<(), RunError>) -> anyhow::Result<ExitCode> 
 pub(super) fn stop_on_signals() -> anyhow::Result<CancellationToken> {
     let stop = CancellationToken::new();
     let requested = stop.clone();
-    let mut signals = Signals::new()?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::spawn(async move {
-        let signal = signals.next().await;
+        let signal = either(&mut terminate, &mut interrupt).await;
         tracing::info!(signal, "stopping");
         requested.cancel();
-        let signal = signals.next().await;
+        let signal = either(&mut terminate, &mut interrupt).await;
         tracing::warn!(signal, "ending at once");
         std::process::exit(1);
     });
     Ok(stop)
 }
 
-/// SIGTERM and SIGINT, which both request a stop.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn new() -> io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
-        }
+async fn either(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {
+    tokio::select! {
+        _ = terminate.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
     }
 }
 

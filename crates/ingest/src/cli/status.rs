@@ -44,43 +44,28 @@ fn screen(overview: &Overview) -> String {
     parts.join("\n\n")
 }
 
-fn counts(
-    Overview {
-        tokens,
-        agents,
-        hosts,
-        history,
-        instances,
-        kids,
-    }: &Overview,
-) -> String {
-    let kids: Vec<&str> = kids.iter().map(String::as_str).collect();
+fn counts(overview: &Overview) -> String {
+    let kids: Vec<&str> = overview.kids.iter().map(String::as_str).collect();
+    let (tokens, agents, hosts) = (&overview.tokens, &overview.agents, &overview.hosts);
+    let active = format!(
+        "{} active ({} online, {} offline)",
+        agents.active, agents.online, agents.offline
+    );
+    let tokens = format!(
+        "{} active, {} expired, {} exhausted, {} revoked",
+        tokens.active, tokens.expired, tokens.exhausted, tokens.revoked
+    );
+    let agents = format!(
+        "{} pending, {active}, {} rejected, {} revoked",
+        agents.pending, agents.rejected, agents.revoked
+    );
+    let hosts = format!("{} in service, {} retired", hosts.in_service, hosts.retired);
     facts(&[
-        (
-            "tokens",
-            format!(
-                "{} active, {} expired, {} exhausted, {} revoked",
-                tokens.active, tokens.expired, tokens.exhausted, tokens.revoked
-            ),
-        ),
-        (
-            "agents",
-            format!(
-                "{} pending, {} active ({} online, {} offline), {} rejected, {} revoked",
-                agents.pending,
-                agents.active,
-                agents.online,
-                agents.offline,
-                agents.rejected,
-                agents.revoked
-            ),
-        ),
-        (
-            "hosts",
-            format!("{} in service, {} retired", hosts.in_service, hosts.retired),
-        ),
-        ("history", kept(history)),
-        ("instances", format!("{} live", instances.len())),
+        ("tokens", tokens),
+        ("agents", agents),
+        ("hosts", hosts),
+        ("history", kept(&overview.history)),
+        ("instances", format!("{} live", overview.instances.len())),
         ("keys", or_dash(kids.join(", "))),
     ])
 }

@@ -15,7 +15,7 @@ use super::{
     database::open,
     labels::{self, Label},
     output::{Column, Fit, Output, facts, or_dash, short},
-    resource::{self, Resource},
+    resource::{self, Ended, Resource},
     time::{in_full, when},
 };
 use crate::{config, enrol::EnrolmentToken};
@@ -87,14 +87,6 @@ struct Created<'a> {
     token: &'a str,
     #[serde(flatten)]
     record: &'a TokenRecord,
-}
-
-/// What `revoke` prints as JSON.
-#[derive(Serialize)]
-struct Revoked<'a> {
-    #[serde(flatten)]
-    record: &'a TokenRecord,
-    agents_ended: i32,
 }
 
 pub async fn run(command: Command) -> anyhow::Result<ExitCode> {
@@ -266,13 +258,12 @@ fn detail_rows(token: &TokenRecord) -> Vec<(&'static str, String)> {
 
 async fn revoke(args: &RevokeArgs) -> anyhow::Result<ExitCode> {
     let store = open().await?;
-    let id = resource::select::<TokenRecord>(&store, &args.token)
-        .await?
-        .id;
+    let token = resource::select::<TokenRecord>(&store, &args.token).await?;
+    let id = token.id;
     let (actor, with_agents) = (&args.by.actor, args.revoke_agents);
     let agents_ended = store.token_revoke(id, actor, with_agents).await?;
     let record = &resource::load::<TokenRecord>(&store, id).await?.token;
-    let revoked = Revoked {
+    let revoked = Ended {
         record,
         agents_ended,
     };

@@ -58,21 +58,17 @@ impl AgentSettings<'_> {
     /// The kernel sends the death signal when the *thread* that spawned the child ends. `dev` spawns it on the main
     /// thread, which lives as long as the process.
     fn command(&self, program: &Path) -> Command {
+        let address = format!("localhost:{}", self.port);
+        let token_file = self.folder.join("enrolment_token");
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "TERM", "--"])
             .arg(program)
             .arg("run")
             .env("SVC_AGENT_CONFIG", "/dev/null")
-            .env(
-                "SVC_AGENT_INGEST_ADDRESS",
-                format!("localhost:{}", self.port),
-            )
+            .env("SVC_AGENT_INGEST_ADDRESS", address)
             .env("SVC_AGENT_CA_CERT_FILE", self.certificate)
-            .env(
-                "SVC_AGENT_ENROLMENT_TOKEN_FILE",
-                self.folder.join("enrolment_token"),
-            )
+            .env("SVC_AGENT_ENROLMENT_TOKEN_FILE", token_file)
             .env("SVC_AGENT_DATA_DIR", self.folder.join("agent"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
