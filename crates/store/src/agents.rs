@@ -243,8 +243,7 @@ async fn agent_decide_call(
         (&mode as _, Type::TEXT),
     ];
     let sql = format!("-- agent_decide\nSELECT {call}");
-    tx.execute(&sql, &params).await?;
-    Ok(())
+    tx.execute(&sql, &params).await.map(drop)
 }
 
 impl ApprovalMode {

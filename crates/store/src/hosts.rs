@@ -145,9 +145,8 @@ impl Store {
     pub async fn host_show(&self, host: HostId) -> Result<Option<HostDetail>, StoreError> {
         let sql = format!("-- host_show\n{SELECT} WHERE h.id = $1");
         let params = [(&host.0 as _, Type::UUID)];
-        let rows = self
-            .read("host_show", Bulkhead::Auth, &sql, &params)
-            .await?;
+        let rows = self.read("host_show", Bulkhead::Auth, &sql, &params);
+        let rows = rows.await?;
         let Some(row) = rows.first() else {
             return Ok(None);
         };

@@ -27,8 +27,7 @@ impl Tx {
     /// Waits for the lock, at most for the transaction's lock timeout.
     pub(crate) async fn lock(&self, key: i64) -> Result<(), StoreError> {
         let sql = "-- lock\nSELECT pg_advisory_xact_lock($1)";
-        self.execute(sql, &[(&key, Type::INT8)]).await?;
-        Ok(())
+        self.execute(sql, &[(&key, Type::INT8)]).await.map(drop)
     }
 
     /// Takes the lock if it is free.

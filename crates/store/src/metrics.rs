@@ -13,7 +13,7 @@ use std::{
 use deadpool_postgres::{Pool, Status};
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric},
+    encoding::{DescriptorEncoder, EncodeMetric},
     metrics::{
         MetricType, counter::Counter, family::Family, gauge::ConstGauge, histogram::Histogram,
     },
@@ -27,22 +27,14 @@ const SECONDS: [f64; 12] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 8.0,
 ];
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Name {
-    name: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct NameOutcome {
-    name: &'static str,
-    outcome: &'static str,
-}
+/// Names and values of N labels.
+type Labels<const N: usize> = [(&'static str, &'static str); N];
 
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    transactions: Family<NameOutcome, Counter>,
-    retries: Family<Name, Counter>,
-    seconds: Family<Name, Histogram, fn() -> Histogram>,
+    transactions: Family<Labels<2>, Counter>,
+    retries: Family<Labels<1>, Counter>,
+    seconds: Family<Labels<1>, Histogram, fn() -> Histogram>,
     /// 1 after a success, 0 after an unavailability.
     up: AtomicI64,
     started: Instant,
@@ -63,21 +55,12 @@ impl Metrics {
     }
 
     pub(crate) fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "database_transactions",
-            "Transactions by name and outcome",
-            self.transactions.clone(),
-        );
-        registry.register(
-            "database_retries",
-            "Transactions retried after a conflict or a lost connection",
-            self.retries.clone(),
-        );
-        registry.register(
-            "database_transaction_seconds",
-            "Duration of transactions, including the wait for a connection and retries",
-            self.seconds.clone(),
-        );
+        let help = "Transactions by name and outcome";
+        registry.register("database_transactions", help, self.transactions.clone());
+        let help = "Transactions retried after a conflict or a lost connection";
+        registry.register("database_retries", help, self.retries.clone());
+        let help = "Duration of transactions, including the wait for a connection and retries";
+        registry.register("database_transaction_seconds", help, self.seconds.clone());
     }
 
     pub(crate) fn start(&self, name: &'static str) -> Meter<'_> {
@@ -118,8 +101,8 @@ pub(crate) struct Meter<'a> {
 
 impl Meter<'_> {
     pub(crate) fn retry(&mut self) {
-        let name = Name { name: self.name };
-        self.metrics.retries.get_or_create(&name).inc();
+        let labels = [("name", self.name)];
+        self.metrics.retries.get_or_create(&labels).inc();
     }
 
     pub(crate) fn finish<T>(mut self, result: Result<T, StoreError>) -> Result<T, StoreError> {
@@ -133,9 +116,9 @@ impl Drop for Meter<'_> {
     fn drop(&mut self) {
         let Meter { name, outcome, .. } = *self;
         let seconds = self.started.elapsed().as_secs_f64();
-        let labels = NameOutcome { name, outcome };
+        let labels = [("name", name), ("outcome", outcome)];
         self.metrics.transactions.get_or_create(&labels).inc();
-        let histogram = self.metrics.seconds.get_or_create(&Name { name });
+        let histogram = self.metrics.seconds.get_or_create(&[("name", name)]);
         histogram.observe(seconds);
     }
 }

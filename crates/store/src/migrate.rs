@@ -223,8 +223,7 @@ async fn record(tx: &Tx, migration: &Migration) -> Result<(), StoreError> {
         (&migration.name() as _, Type::TEXT),
         (&checksum as _, Type::TEXT),
     ];
-    tx.execute(sql, &params).await?;
-    Ok(())
+    tx.execute(sql, &params).await.map(drop)
 }
 
 /// Adds the migration's name if its own statements are at fault.

@@ -12,7 +12,10 @@ mod agents;
 mod hosts;
 mod tokens;
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::{BTreeSet, HashSet},
+    time::Duration,
+};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use tokio_postgres::types::Type;
@@ -58,9 +61,8 @@ impl Store {
             (&key.as_slice() as _, Type::BYTEA),
             (&token as _, Type::BYTEA),
         ];
-        let rows = self
-            .read("registration_lookup", Bulkhead::Auth, sql, &params)
-            .await?;
+        let rows = self.read("registration_lookup", Bulkhead::Auth, sql, &params);
+        let rows = rows.await?;
         let Some(row) = rows.first() else {
             return Ok(RegistrationLookup::default());
         };
@@ -133,17 +135,16 @@ impl RegistrationTx {
         keys: &[&[u8; 32]],
         machine: &Identifiers,
     ) -> Result<(), StoreError> {
-        let mut keys: Vec<i64> = keys.iter().map(|key| lock_id("key", &key[..])).collect();
-        keys.sort_unstable();
-        let identifiers = pairs(machine);
-        let identifiers = identifiers.map(|(kind, value)| lock_id(kind, value.as_bytes()));
-        let mut identifiers: Vec<i64> = identifiers.collect();
-        identifiers.sort_unstable();
-        keys.extend(identifiers);
+        let keys: BTreeSet<i64> = keys.iter().map(|key| lock_id("key", &key[..])).collect();
+        let identifiers = pairs(machine).map(|(kind, value)| lock_id(kind, value.as_bytes()));
+        let identifiers: BTreeSet<i64> = identifiers.collect();
+        let keys: Vec<i64> = keys.into_iter().chain(identifiers).collect();
         let sql = "-- registration_lock
             SELECT pg_advisory_xact_lock(lock) FROM unnest($1::bigint[]) AS locks(lock)";
-        self.0.execute(sql, &[(&keys, Type::INT8_ARRAY)]).await?;
-        Ok(())
+        self.0
+            .execute(sql, &[(&keys, Type::INT8_ARRAY)])
+            .await
+            .map(drop)
     }
 }
 

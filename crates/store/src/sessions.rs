@@ -213,10 +213,8 @@ impl Store {
             (&epochs as _, Type::INT8_ARRAY),
         ];
         let rows = self.call("sessions_reclaim", Bulkhead::Watch, sql, &params);
-        rows.await?
-            .iter()
-            .map(|row| Ok(row.try_get("agent_id")?))
-            .collect()
+        let agent = |row: &Row| Ok(row.try_get("agent_id")?);
+        rows.await?.iter().map(agent).collect()
     }
 
     /// The sessions among `held` that must end, and why.

@@ -121,18 +121,16 @@ impl Store {
     pub async fn token_by_hash(&self, hash: &[u8; 32]) -> Result<Option<TokenId>, StoreError> {
         let sql = "-- token_by_hash\nSELECT id FROM enrolment_tokens WHERE hash = $1";
         let params = [(&hash.as_slice() as _, Type::BYTEA)];
-        let rows = self
-            .read("token_by_hash", Bulkhead::Auth, sql, &params)
-            .await?;
-        Ok(rows.first().map(|row| row.try_get("id")).transpose()?)
+        let rows = self.read("token_by_hash", Bulkhead::Auth, sql, &params);
+        let id = rows.await?.first().map(|row| row.try_get("id"));
+        Ok(id.transpose()?)
     }
 
     pub async fn token_show(&self, token: TokenId) -> Result<Option<TokenDetail>, StoreError> {
         let sql = format!("-- token_show\n{SELECT} WHERE id = $1");
         let params = [(&token.0 as _, Type::UUID)];
-        let rows = self
-            .read("token_show", Bulkhead::Auth, &sql, &params)
-            .await?;
+        let rows = self.read("token_show", Bulkhead::Auth, &sql, &params);
+        let rows = rows.await?;
         let Some(row) = rows.first() else {
             return Ok(None);
         };

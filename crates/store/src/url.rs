@@ -97,17 +97,13 @@ impl DatabaseUrl {
         let config = &self.config;
         let user = config.get_user().unwrap_or_default();
         let secret = config.get_password().map_or("", |_| ":***");
-        let at = if user.is_empty() && secret.is_empty() {
-            ""
-        } else {
-            "@"
+        let at = match user.is_empty() && secret.is_empty() {
+            true => "",
+            false => "@",
         };
         let hosts = hosts(config).join(",");
-        let dbname = config.get_dbname().unwrap_or_default();
-        format!(
-            "postgres://{user}{secret}{at}{hosts}/{dbname}?sslmode={}",
-            self.mode
-        )
+        let (dbname, mode) = (config.get_dbname().unwrap_or_default(), self.mode);
+        format!("postgres://{user}{secret}{at}{hosts}/{dbname}?sslmode={mode}")
     }
 
     pub(crate) fn config(&self) -> &Config {

@@ -74,11 +74,9 @@ impl Store {
             if !role_exists(&tx, role).await? {
                 return Ok(WebRole::Missing);
             }
-            let granted = is_granted(&tx, role).await?;
-            Ok(if granted {
-                WebRole::Granted
-            } else {
-                WebRole::NotGranted
+            Ok(match is_granted(&tx, role).await? {
+                true => WebRole::Granted,
+                false => WebRole::NotGranted,
             })
         })
         .await
@@ -87,10 +85,8 @@ impl Store {
 
 async fn role_exists(tx: &Tx, role: &str) -> Result<bool, StoreError> {
     let sql = "-- web_role\nSELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)";
-    Ok(tx
-        .query_one(sql, &[(&role, Type::TEXT)])
-        .await?
-        .try_get(0)?)
+    let row = tx.query_one(sql, &[(&role, Type::TEXT)]).await?;
+    Ok(row.try_get(0)?)
 }
 
 /// The GRANT statements, with names quoted by the server. USAGE on the schema is granted

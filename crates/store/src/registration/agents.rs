@@ -52,21 +52,18 @@ impl Store {
         let sql = "-- agents_statuses\nSELECT id, status FROM agents WHERE id = ANY ($1)";
         let ids: Vec<Uuid> = agents.iter().map(|agent| agent.0).collect();
         let params = [(&ids as _, Type::UUID_ARRAY)];
-        let rows = self
-            .read("agents_statuses", Bulkhead::Watch, sql, &params)
-            .await?;
+        let rows = self.read("agents_statuses", Bulkhead::Watch, sql, &params);
         let read = |row: &Row| Ok((row.try_get("id")?, row.try_get("status")?));
-        rows.iter().map(read).collect()
+        rows.await?.iter().map(read).collect()
     }
 
     /// An agent's status. `None` if it was deleted.
     pub async fn agent_status(&self, agent: AgentId) -> Result<Option<AgentStatus>, StoreError> {
         let sql = "-- agent_status\nSELECT status FROM agents WHERE id = $1";
         let params = [(&agent.0 as _, Type::UUID)];
-        let rows = self
-            .read("agent_status", Bulkhead::Auth, sql, &params)
-            .await?;
-        Ok(rows.first().map(|row| row.try_get("status")).transpose()?)
+        let rows = self.read("agent_status", Bulkhead::Auth, sql, &params);
+        let status = rows.await?.first().map(|row| row.try_get("status"));
+        Ok(status.transpose()?)
     }
 }
 
@@ -76,10 +73,8 @@ impl RegistrationTx {
             SELECT id, host_id, status, conflict_with, presence = 'online' AS online
               FROM agents JOIN agent_state ON agent_id = id
              WHERE key = $1 FOR UPDATE OF agents";
-        let row = self
-            .0
-            .query_opt(sql, &[(&key.as_slice(), Type::BYTEA)])
-            .await?;
+        let params = [(&key.as_slice() as _, Type::BYTEA)];
+        let row = self.0.query_opt(sql, &params).await?;
         row.map(|row| KnownAgent::from_row(&row)).transpose()
     }
 
@@ -91,10 +86,8 @@ impl RegistrationTx {
             VALUES ($1, $2, $3, $4, $5, $6, $7, $8::text, CASE WHEN $8::text IS NULL THEN NULL ELSE now() END,
                     $9, $10, $11)
             RETURNING id";
-        let (conflict, clone) = (
-            new.conflict_with.map(|id| id.0),
-            new.cloned_from.map(|id| id.0),
-        );
+        let conflict = new.conflict_with.map(|id| id.0);
+        let clone = new.cloned_from.map(|id| id.0);
         let token = new.token_id.map(|id| id.0);
         let params = [
             (&new.key.as_slice() as _, Type::BYTEA),
@@ -126,8 +119,7 @@ impl RegistrationTx {
             (&agent.capabilities as _, Type::TEXT_ARRAY),
             (&Json(facts) as _, Type::JSONB),
         ];
-        self.0.execute(sql, &params).await?;
-        Ok(())
+        self.0.execute(sql, &params).await.map(drop)
     }
 
     /// Approves an agent. `mode` (`replace` or `new-host`) is required if the host has an active
@@ -144,8 +136,7 @@ impl RegistrationTx {
             (&actor as _, Type::TEXT),
             (&mode as _, Type::TEXT),
         ];
-        self.0.execute(sql, &params).await?;
-        Ok(())
+        self.0.execute(sql, &params).await.map(drop)
     }
 
     pub async fn agent_revoke(
@@ -160,18 +151,14 @@ impl RegistrationTx {
             (&actor as _, Type::TEXT),
             (&reason as _, Type::TEXT),
         ];
-        self.0.execute(sql, &params).await?;
-        Ok(())
+        self.0.execute(sql, &params).await.map(drop)
     }
 
     /// The number of pending clones of `origin`.
     pub async fn clones_pending(&self, origin: AgentId) -> Result<i64, StoreError> {
         let sql = "-- clones_pending
             SELECT count(*) AS pending FROM agents WHERE cloned_from = $1 AND status = 'pending'";
-        Ok(self
-            .0
-            .query_one(sql, &[(&origin.0, Type::UUID)])
-            .await?
-            .try_get("pending")?)
+        let row = self.0.query_one(sql, &[(&origin.0, Type::UUID)]).await?;
+        Ok(row.try_get("pending")?)
     }
 }

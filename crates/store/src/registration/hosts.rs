@@ -115,10 +115,8 @@ impl RegistrationTx {
                 .into_iter()
                 .find(|known| known.as_str() == kind);
             if let Some(kind) = known {
-                identifiers
-                    .entry(kind)
-                    .or_default()
-                    .push(row.try_get("value")?);
+                let values = identifiers.entry(kind).or_default();
+                values.push(row.try_get("value")?);
             }
         }
         Ok(identifiers)
@@ -163,17 +161,14 @@ impl RegistrationTx {
             (&kinds as _, Type::TEXT_ARRAY),
             (&values as _, Type::TEXT_ARRAY),
         ];
-        self.0.execute(sql, &params).await?;
-        Ok(())
+        self.0.execute(sql, &params).await.map(drop)
     }
 
     pub async fn host_label(&self, host: HostId, labels: &Value) -> Result<(), StoreError> {
         let sql = "-- host_label
             UPDATE hosts SET labels = labels || $2 WHERE id = $1 AND NOT labels @> $2";
-        self.0
-            .execute(sql, &[(&host.0, Type::UUID), (labels, Type::JSONB)])
-            .await?;
-        Ok(())
+        let params = [(&host.0 as _, Type::UUID), (labels as _, Type::JSONB)];
+        self.0.execute(sql, &params).await.map(drop)
     }
 }
 
@@ -213,7 +208,6 @@ fn offline_for(row: &Row) -> Result<Option<Duration>, StoreError> {
         return Ok(None);
     }
     let seconds: f64 = row.try_get("seconds")?;
-    Ok(Some(
-        Duration::try_from_secs_f64(seconds).unwrap_or_default(),
-    ))
+    let offline = Duration::try_from_secs_f64(seconds);
+    Ok(Some(offline.unwrap_or_default()))
 }

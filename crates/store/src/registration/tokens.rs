@@ -17,7 +17,6 @@ use crate::{error::StoreError, ids::TokenId};
 #[derive(Clone, Debug)]
 pub struct TokenRow {
     pub id: TokenId,
-    pub label: String,
     pub state: TokenState,
     pub auto_approve: bool,
     pub allow_reinstall: bool,
@@ -36,7 +35,7 @@ pub enum TokenState {
 impl RegistrationTx {
     pub async fn token_by_hash(&self, hash: &[u8; 32]) -> Result<Option<TokenRow>, StoreError> {
         let sql = "-- token_by_hash
-            SELECT id, label, auto_approve, allow_reinstall, labels, expires_at, revoked_at, last_used_at,
+            SELECT id, auto_approve, allow_reinstall, labels, expires_at, revoked_at, last_used_at,
                    enrolment_token_state(token) AS state
               FROM enrolment_tokens token WHERE hash = $1";
         let params = [(&hash.as_slice() as _, Type::BYTEA)];
@@ -61,8 +60,7 @@ impl RegistrationTx {
 impl TokenRow {
     fn from_row(row: &Row) -> Result<TokenRow, StoreError> {
         Ok(TokenRow {
-            id: TokenId(row.try_get("id")?),
-            label: row.try_get("label")?,
+            id: row.try_get("id")?,
             state: TokenState::from_row(row)?,
             auto_approve: row.try_get("auto_approve")?,
             allow_reinstall: row.try_get("allow_reinstall")?,

@@ -95,16 +95,14 @@ impl Tx {
             .column(Type::INT8_ARRAY, &gaps, |(_, gap)| gap.last_seq)
             .column(Type::TEXT_ARRAY, &gaps, |(_, gap)| gap.kind.as_str())
             .column(Type::TEXT_ARRAY, &gaps, |(_, gap)| &*gap.reason);
-        self.execute(sql, &columns.params()).await?;
-        Ok(())
+        self.execute(sql, &columns.params()).await.map(drop)
     }
 
     pub(super) async fn agents_advance(&self, ranges: &[Cow<'_, Range>]) -> Result<(), StoreError> {
         let columns = with_books(Arrays::default(), ranges);
         let columns = with_changes(columns, ranges);
         let columns = with_vitals(columns, ranges);
-        self.execute(MOVE, &columns.params()).await?;
-        Ok(())
+        self.execute(MOVE, &columns.params()).await.map(drop)
     }
 }
 

@@ -140,12 +140,10 @@ fn decode(key: &str, text: &str) -> Result<String, Error> {
     while let Some((plain, escaped)) = rest.split_once('%') {
         bytes.extend_from_slice(plain.as_bytes());
         let (digits, after) = escaped.split_at_checked(2).ok_or_else(bad)?;
-        let digits = digits
-            .bytes()
-            .all(|b| b.is_ascii_hexdigit())
-            .then_some(digits);
-        let byte = u8::from_str_radix(digits.ok_or_else(bad)?, 16);
-        bytes.push(byte.map_err(|_| bad())?);
+        if !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(bad());
+        }
+        bytes.push(u8::from_str_radix(digits, 16).map_err(|_| bad())?);
         rest = after;
     }
     bytes.extend_from_slice(rest.as_bytes());

@@ -191,8 +191,7 @@ fn hold(
 
 async fn bump(tx: &Tx, id: i32) -> Result<(), StoreError> {
     let sql = "UPDATE t SET n = n + 1 WHERE id = $1";
-    tx.execute(sql, &[(&id, Type::INT4)]).await?;
-    Ok(())
+    tx.execute(sql, &[(&id, Type::INT4)]).await.map(drop)
 }
 
 async fn counts(store: &Store) -> Result<String> {
