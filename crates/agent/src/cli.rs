@@ -16,6 +16,7 @@ use clap::{Parser, Subcommand};
 use crate::config::Problems;
 use flags::FlagArgs;
 pub use output::Output;
+use output::OutputArgs;
 
 #[derive(Debug, Parser)]
 #[command(
@@ -41,11 +42,11 @@ enum Command {
     /// Run the agent (the default command)
     Run,
     /// Show the agent's identity, enrolment, connection, and unsent samples
-    Status(status::Args),
+    Status(OutputArgs),
     /// Check everything that running needs, without changing anything
     Check,
     /// Take one sample of this machine and print it
-    Sample(sample::Args),
+    Sample(OutputArgs),
 }
 
 /// Parses the arguments, runs the command, and returns its exit code.

@@ -1,7 +1,7 @@
 //! The machine's files, under a root that tests can choose.
 //!
 //! Reading never fails: a missing file reads as an empty text, and what is derived from it is
-//! empty or zero. Reads are clamp_to_i64, and texts are cut to the service's limits.
+//! empty or zero. Reads are bounded, and texts are cut to the service's limits.
 
 mod interfaces;
 

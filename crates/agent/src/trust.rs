@@ -19,7 +19,10 @@ use rustls::{
         Resumption, WebPkiServerVerifier,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     },
-    crypto::{CryptoProvider, aws_lc_rs},
+    crypto::{
+        CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls12_signature,
+        verify_tls13_signature,
+    },
 };
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject};
 use webpki::EndEntityCert;
@@ -119,7 +122,7 @@ impl Trust {
             Err(error) => return Err(error.into()),
         };
         Ok(Verifier {
-            provider: provider.clone(),
+            algorithms: provider.signature_verification_algorithms,
             chains,
             pinned: self.pinned.clone(),
         })
@@ -128,7 +131,7 @@ impl Trust {
 
 #[derive(Debug)]
 struct Verifier {
-    provider: Arc<CryptoProvider>,
+    algorithms: WebPkiSupportedAlgorithms,
     chains: Option<Arc<WebPkiServerVerifier>>,
     pinned: Vec<CertificateDer<'static>>,
 }
@@ -157,8 +160,7 @@ impl ServerCertVerifier for Verifier {
         leaf: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, leaf, signature, algorithms)
+        verify_tls12_signature(message, leaf, signature, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -167,13 +169,11 @@ impl ServerCertVerifier for Verifier {
         leaf: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, leaf, signature, algorithms)
+        verify_tls13_signature(message, leaf, signature, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        algorithms.supported_schemes()
+        self.algorithms.supported_schemes()
     }
 }
 

@@ -14,6 +14,12 @@ pub enum Output {
     Json,
 }
 
+#[derive(Debug, clap::Args)]
+pub(super) struct OutputArgs {
+    #[arg(long, value_enum, default_value_t)]
+    pub output: Output,
+}
+
 /// Writes to standard output. A reader that closed the pipe, such as `head`, is no error.
 pub(super) fn print(text: &str) -> anyhow::Result<()> {
     match writeln!(io::stdout(), "{text}") {
@@ -62,8 +68,6 @@ pub(super) fn when(at: Timestamp, now: Timestamp) -> String {
         7200..172_800 => format!("{} h", ago / 3600),
         _ => format!("{} d", ago / 86_400),
     };
-    format!(
-        "{} ({length} {word})",
-        at.round(jiff::Unit::Second).unwrap_or(at)
-    )
+    let second = at.round(jiff::Unit::Second).unwrap_or(at);
+    format!("{second} ({length} {word})")
 }

@@ -5,19 +5,13 @@ use std::{process::ExitCode, time::Duration};
 use serde_json::{Value, json};
 use svc_proto::v1::{Disk, Vitals};
 
-use super::output::{Output, bytes, facts, print};
+use super::output::{Output, OutputArgs, bytes, facts, print};
 use crate::vitals::Sampler;
 
 /// The time over which the load of the processor is measured.
 const CPU_INTERVAL: Duration = Duration::from_secs(1);
 
-#[derive(Debug, clap::Args)]
-pub(super) struct Args {
-    #[arg(long, value_enum, default_value_t)]
-    output: Output,
-}
-
-pub(super) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(args: &OutputArgs) -> anyhow::Result<ExitCode> {
     let mut sampler = Sampler::new();
     sampler.sample();
     tokio::time::sleep(CPU_INTERVAL).await;
@@ -31,45 +25,26 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn table(vitals: &Vitals) -> String {
     let of = |used, total| format!("{} of {}", bytes(used), bytes(total));
+    let load = [vitals.load_1m, vitals.load_5m, vitals.load_15m];
+    let memory = of(vitals.memory_used_bytes, vitals.memory_total_bytes);
+    let network = [vitals.network_rx_bytes, vitals.network_tx_bytes].map(bytes);
     let mut rows = vec![
         ("cpu", format!("{:.1} %", vitals.cpu_percent)),
-        (
-            "load",
-            format!(
-                "{:.2} {:.2} {:.2}",
-                vitals.load_1m, vitals.load_5m, vitals.load_15m
-            ),
-        ),
-        (
-            "memory",
-            of(vitals.memory_used_bytes, vitals.memory_total_bytes),
-        ),
+        ("load", load.map(|load| format!("{load:.2}")).join(" ")),
+        ("memory", memory),
         ("swap", of(vitals.swap_used_bytes, vitals.swap_total_bytes)),
         ("up for", uptime(vitals.uptime_seconds)),
         ("processes", vitals.process_count.to_string()),
-        (
-            "network",
-            format!(
-                "{} in, {} out",
-                bytes(vitals.network_rx_bytes),
-                bytes(vitals.network_tx_bytes)
-            ),
-        ),
+        ("network", format!("{} in, {} out", network[0], network[1])),
     ];
     rows.extend(vitals.disks.iter().map(|disk| ("disk", disk_row(disk))));
     facts(&rows)
 }
 
 fn disk_row(disk: &Disk) -> String {
-    let Disk {
-        mount_point,
-        device,
-        fs_type,
-        total_bytes,
-        used_bytes,
-    } = disk;
-    let (used, total) = (bytes(*used_bytes), bytes(*total_bytes));
-    format!("{mount_point}  {used} of {total}  {device} ({fs_type})")
+    let (used, total) = (bytes(disk.used_bytes), bytes(disk.total_bytes));
+    let device = format!("{} ({})", disk.device, disk.fs_type);
+    format!("{}  {used} of {total}  {device}", disk.mount_point)
 }
 
 fn uptime(seconds: u64) -> String {

@@ -6,29 +6,21 @@ use std::{path::Path, process::ExitCode};
 use anyhow::Context;
 use jiff::Timestamp;
 
-use super::output::{Output, bytes, facts, print, when};
+use super::output::{Output, OutputArgs, bytes, facts, print, when};
 use crate::{
     config::{Flags, data_dir},
     data_dir::{holder, short},
+    release::Notice,
     status::{self, Enrolment, Status},
 };
 
-#[derive(Debug, clap::Args)]
-pub(super) struct Args {
-    #[arg(long, value_enum, default_value_t)]
-    output: Output,
-}
-
 /// Exit code 1 if no agent runs.
-pub(super) fn run(flags: &Flags, args: &Args) -> anyhow::Result<ExitCode> {
+pub(super) fn run(flags: &Flags, args: &OutputArgs) -> anyhow::Result<ExitCode> {
     let folder = data_dir(flags)?;
     let process = holder(&folder);
-    let known = status::read(&folder).with_context(|| {
-        format!(
-            "{} (run this as the agent's user, or root)",
-            folder.display()
-        )
-    })?;
+    let shown = folder.display();
+    let known = status::read(&folder)
+        .with_context(|| format!("{shown} (run this as the agent's user, or root)"))?;
     match args.output {
         Output::Json => print(&json(process.as_deref(), known.as_ref())?)?,
         Output::Table => print(&table(&folder, process.as_deref(), known.as_ref()))?,
@@ -47,11 +39,9 @@ fn json(process: Option<&str>, status: Option<&Status>) -> anyhow::Result<String
 
 fn table(folder: &Path, process: Option<&str>, status: Option<&Status>) -> String {
     let mut rows = vec![("agent", running(process, status))];
+    let nothing = format!("{}: nothing is known here yet", folder.display());
     match status {
-        None => rows.push((
-            "data",
-            format!("{}: nothing is known here yet", folder.display()),
-        )),
+        None => rows.push(("data", nothing)),
         Some(status) => rows.extend(details(status, process.is_some())),
     }
     facts(&rows)
@@ -68,51 +58,34 @@ fn running(process: Option<&str>, status: Option<&Status>) -> String {
 fn details(status: &Status, runs: bool) -> Vec<(&'static str, String)> {
     let now = Timestamp::now();
     let moment = |at: Option<Timestamp>| at.map_or_else(|| "-".into(), |at| when(at, now));
+    let agent_id = status.agent_id.clone();
     let mut rows = vec![
         ("key", short(&status.fingerprint).to_owned()),
         ("fingerprint", status.fingerprint.clone()),
-        (
-            "agent id",
-            status.agent_id.clone().unwrap_or_else(|| "-".into()),
-        ),
+        ("agent id", agent_id.unwrap_or_else(|| "-".into())),
         ("enrolment", enrolment(status.enrolment).into()),
     ];
     rows.extend(status.message.clone().map(|message| ("", message)));
     rows.push(("connection", connection(status, runs, now)));
     rows.extend(status.connection.error.clone().map(|error| ("", error)));
     let spool = &status.spool;
+    let last = moment(status.last_acknowledged_at);
+    let (size, oldest) = (bytes(spool.bytes), moment(spool.oldest));
+    let waiting = format!("{} samples, {size} on disk, oldest {oldest}", spool.samples);
+    let given_up = format!("{} samples, declared lost", spool.given_up);
     rows.extend([
         (
             "acknowledged",
-            format!(
-                "up to {}, last {}",
-                spool.acked_seq,
-                moment(status.last_acknowledged_at)
-            ),
+            format!("up to {}, last {last}", spool.acked_seq),
         ),
-        (
-            "waiting",
-            format!(
-                "{} samples, {} on disk, oldest {}",
-                spool.samples,
-                bytes(spool.bytes),
-                moment(spool.oldest)
-            ),
-        ),
-        (
-            "given up",
-            format!("{} samples, declared lost", spool.given_up),
-        ),
+        ("waiting", waiting),
+        ("given up", given_up),
         ("JWT until", moment(status.jwt_expires_at)),
         ("as of", moment(status.written_at)),
     ]);
-    let update = status.update.as_ref();
-    rows.extend(update.map(|update| {
-        (
-            "update",
-            format!("{} is available: {}", update.version, update.url),
-        )
-    }));
+    if let Some(Notice { version, url }) = &status.update {
+        rows.push(("update", format!("{version} is available: {url}")));
+    }
     rows
 }
 
@@ -129,11 +102,8 @@ fn enrolment(enrolment: Enrolment) -> &'static str {
 fn connection(status: &Status, runs: bool, now: Timestamp) -> String {
     let connection = &status.connection;
     let address = connection.address.clone().unwrap_or_default();
-    match (
-        connection.connected && runs,
-        connection.since,
-        connection.next_attempt_at,
-    ) {
+    let connected = connection.connected && runs;
+    match (connected, connection.since, connection.next_attempt_at) {
         (true, Some(since), _) => format!("connected to {address} since {}", when(since, now)),
         (true, None, _) => format!("connected to {address}"),
         (false, _, Some(next)) if runs => {

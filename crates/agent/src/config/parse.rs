@@ -12,10 +12,7 @@ use crate::wire::Address;
 type Parsed<T> = Result<T, String>;
 
 pub(super) fn addresses(text: &str) -> Parsed<Vec<Address>> {
-    let parts = text
-        .split(',')
-        .map(str::trim)
-        .filter(|part| !part.is_empty());
+    let parts = text.split(',').map(str::trim).filter_map(not_empty);
     let addresses: Vec<Address> = parts.map(str::parse).collect::<Result<_, _>>()?;
     if addresses.is_empty() {
         return Err("names no address".into());
@@ -28,9 +25,7 @@ pub(super) fn path(text: &str) -> Parsed<PathBuf> {
 }
 
 pub(super) fn optional_path(text: &str) -> Parsed<Option<PathBuf>> {
-    Ok(Some(text)
-        .filter(|text| !text.is_empty())
-        .map(PathBuf::from))
+    Ok(not_empty(text).map(PathBuf::from))
 }
 
 /// Checks only that the text can be sent. The service checks whether it is a valid token.
@@ -39,9 +34,11 @@ pub(super) fn token(text: &str) -> Parsed<Option<SecretString>> {
     if text.chars().any(char::is_whitespace) || text.len() > MAX_TEXT_BYTES {
         return Err("is not of a token's form".into());
     }
-    Ok(Some(text)
-        .filter(|text| !text.is_empty())
-        .map(SecretString::from))
+    Ok(not_empty(text).map(SecretString::from))
+}
+
+fn not_empty(text: &str) -> Option<&str> {
+    Some(text).filter(|text| !text.is_empty())
 }
 
 pub(super) fn level(text: &str) -> Parsed<LevelFilter> {

@@ -10,10 +10,8 @@ pub(super) struct Release {
 pub(super) fn read(machine: &Machine) -> Release {
     let files = ["/etc/os-release", "/usr/lib/os-release"];
     let texts = files.into_iter().map(|file| machine.text(file));
-    let text = texts
-        .into_iter()
-        .find(|text| !text.is_empty())
-        .unwrap_or_default();
+    let text = texts.into_iter().find(|text| !text.is_empty());
+    let text = text.unwrap_or_default();
     Release {
         id: value(&text, "ID").unwrap_or_else(|| "linux".into()),
         version: value(&text, "VERSION_ID")
