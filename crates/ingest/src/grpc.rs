@@ -28,7 +28,7 @@ pub use refusal::Refusal;
 use crate::{
     health::Health,
     listener::Refusals,
-    peer::{ClientKey, Peer},
+    peer::Peer,
     rate::{Keyed, Rate},
 };
 
@@ -72,6 +72,6 @@ pub fn listener_refusals() -> Refusals {
 }
 
 /// The limiter for [`Context::openings`].
-pub fn openings() -> Keyed<(AgentId, ClientKey)> {
+pub fn openings() -> Keyed<AgentId> {
     Keyed::new(OPENINGS)
 }

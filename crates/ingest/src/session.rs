@@ -5,7 +5,7 @@
 //! in `grpc::heartbeat`. Nothing here knows the wire protocol.
 //!
 //! In reading order: [`SessionTable`] and [`Inbox`], opening and closing in batches ([`Opener`],
-//! [`Closer`]), sequence numbers ([`Numbering`]), and what keeps sessions healthy: [`Upkeep`],
+//! [`Closer`], [`Pins`]), sequence numbers ([`Numbering`]), and what keeps sessions healthy: [`Upkeep`],
 //! [`AckBackstop`], [`HintListener`], [`Orphans`] and [`drain`].
 
 mod backstop;
@@ -17,6 +17,7 @@ mod inbox;
 mod numbering;
 mod open;
 mod orphans;
+mod pins;
 mod table;
 mod upkeep;
 
@@ -27,7 +28,8 @@ pub use end_reason::{EndReason, drained};
 pub use hints::HintListener;
 pub use inbox::{Inbox, PendingReport};
 pub use numbering::{Entry, Numbering};
-pub use open::{OpenError, Opener, OpenerPart};
+pub use open::{OPEN_VALIDITY, OpenError, Opener, OpenerPart};
 pub use orphans::Orphans;
+pub use pins::Pins;
 pub use table::{Session, SessionKey, SessionTable};
 pub use upkeep::Upkeep;

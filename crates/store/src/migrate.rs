@@ -39,6 +39,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(6, "0006_dead_letters"),
     migration!(7, "0007_held_streams"),
     migration!(8, "0008_token_state"),
+    migration!(9, "0009_session_opens"),
 ];
 
 const LIMITS: TxLimits = TxLimits {

@@ -18,6 +18,7 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::Serialize;
 use tokio_postgres::{
     Row,
@@ -47,6 +48,11 @@ pub struct SessionOpen {
     pub capabilities: Vec<String>,
     pub facts: HostFacts,
     pub skew_ms: Option<i64>,
+    /// When the client's Hello arrived, on the database's clock. The request is void if a newer
+    /// session was opened since.
+    pub requested_at: Timestamp,
+    /// When the request becomes void, on the database's clock: before the caller gives up.
+    pub valid_until: Timestamp,
 }
 
 /// The outcome of a [`SessionOpen`].
@@ -62,6 +68,10 @@ pub enum Opened {
     /// A copy of the agent's key is in use on another machine.
     IdentityInUse,
     Deleted,
+    /// The request came too late: its validity has passed, or a newer session was opened.
+    Late,
+    /// Another transaction has locked the agent's row. The request may be repeated.
+    Locked,
 }
 
 /// Why a session ended.
@@ -150,19 +160,42 @@ impl CloseCause {
 impl Store {
     /// Opens many sessions. An agent may occur only once. For a fenced instance nothing is
     /// opened, and the result is empty.
+    ///
+    /// **Late requests are void.** The statement may run on the server after its caller has given
+    /// up, and after the agent has connected to another instance. Without `requested_at` and
+    /// `valid_until` it would then displace the live session.
     pub async fn sessions_open(
         &self,
         instance: Uuid,
         opens: &[SessionOpen],
     ) -> Result<Vec<(AgentId, Opened)>, StoreError> {
         let sql = "-- sessions_open
-            SELECT agent_id, verdict, epoch, acked_seq, host_id FROM sessions_open($1, $2)";
+            SELECT agent_id, verdict, epoch, acked_seq, host_id FROM sessions_open_valid($1, $2)";
         let params = [
             (&instance as _, Type::UUID),
             (&Json(opens) as _, Type::JSONB),
         ];
         let rows = self.call("sessions_open", Bulkhead::Auth, sql, &params);
         rows.await?.iter().map(opened_from_row).collect()
+    }
+
+    /// The client keys that these agents are pinned to. A pin never changes.
+    pub async fn agents_keys(
+        &self,
+        agents: &[AgentId],
+    ) -> Result<Vec<(AgentId, [u8; 32])>, StoreError> {
+        let sql = "-- agents_keys\nSELECT id, key FROM agents WHERE id = ANY ($1)";
+        let agents: Vec<Uuid> = agents.iter().map(|agent| agent.0).collect();
+        let params = [(&agents as _, Type::UUID_ARRAY)];
+        let rows = self
+            .read("agents_keys", Bulkhead::Auth, sql, &params)
+            .await?;
+        rows.iter()
+            .map(|row| {
+                let key: &[u8] = row.try_get("key")?;
+                Ok((row.try_get("id")?, key.try_into().unwrap_or_default()))
+            })
+            .collect()
     }
 
     /// Closes many sessions. One that is not its agent's newest is left alone. Returns how many
@@ -266,6 +299,8 @@ fn opened_from_row(row: &Row) -> Result<(AgentId, Opened), StoreError> {
         "key_mismatch" => Opened::KeyMismatch,
         "identity_in_use" => Opened::IdentityInUse,
         "deleted" => Opened::Deleted,
+        "late" => Opened::Late,
+        "locked" => Opened::Locked,
         status => Opened::NotActive(AgentStatus::from_column(status)),
     };
     Ok((row.try_get("agent_id")?, opened))

@@ -11,7 +11,10 @@ use tonic::{Request, metadata::MetadataMap};
 use uuid::Uuid;
 
 use super::{Context, Refusal, heartbeat::Authenticated, peer};
-use crate::signing::{Claims, JwtError};
+use crate::{
+    peer::ClientKey,
+    signing::{Claims, JwtError},
+};
 
 pub(super) fn authenticate<T>(
     context: &Context,
@@ -24,14 +27,27 @@ pub(super) fn authenticate<T>(
     let agent = Uuid::parse_str(&claims.sub)
         .map(AgentId)
         .map_err(|_| Refusal::JwtInvalid)?;
-    let opening = context.openings.take((agent, peer.key), Instant::now());
-    opening.map_err(|retry| Refusal::RateLimited { retry })?;
+    limit_openings(context, agent, peer.key)?;
     let jwt_expires_at = Timestamp::from_second(claims.exp).unwrap_or(Timestamp::MAX);
     Ok(Authenticated {
         agent,
         jwt_expires_at,
         peer,
     })
+}
+
+/// Refuses a key that is known to be wrong, and limits how often the right one opens streams. Client keys cost
+/// nothing, so they have no buckets of their own. While the agent's pin is not known, nothing is charged to the
+/// agent, because the client may be a thief; the opener then holds one place for all requests of the agent.
+fn limit_openings(context: &Context, agent: AgentId, key: ClientKey) -> Result<(), Refusal> {
+    match context.pins.matches(agent, key) {
+        None => Ok(()),
+        Some(false) => Err(Refusal::KeyMismatch),
+        Some(true) => {
+            let opening = context.openings.take(agent, Instant::now());
+            opening.map_err(|retry| Refusal::RateLimited { retry })
+        }
+    }
 }
 
 /// The one `authorization: Bearer …`; the scheme's case does not matter (RFC 9110).

@@ -13,10 +13,9 @@ use crate::{
     config::{Agents, Timing},
     enrol::{Admission, Enrolment, Issuer},
     freshness::Freshness,
-    peer::ClientKey,
     queue::Queue,
     rate::Keyed,
-    session::{Closer, Opener, SessionTable},
+    session::{Closer, Opener, Pins, SessionTable},
     signing::SigningKey,
     telemetry::PipelineMetrics,
 };
@@ -31,9 +30,9 @@ pub struct Context {
     /// One permit for each registration that waits for a decision.
     pub waiting_registrations: Arc<Semaphore>,
     pub changes: Arc<ChangeFeed>,
-    /// How often an agent may open a stream. The client key is part of the bucket's key, so that a stolen
-    /// JWT does not use up its owner's openings.
-    pub openings: Keyed<(AgentId, ClientKey)>,
+    /// How often an agent may open a stream.
+    pub openings: Keyed<AgentId>,
+    pub pins: Arc<Pins>,
     pub sessions: Arc<SessionTable>,
     pub opener: Opener,
     pub closer: Arc<Closer>,

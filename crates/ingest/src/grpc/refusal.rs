@@ -214,6 +214,7 @@ impl From<Opened> for Refusal {
     fn from(opened: Opened) -> Self {
         match opened {
             Opened::Open { .. } => Self::Internal,
+            Opened::Late | Opened::Locked => Self::DatabaseUnavailable,
             Opened::KeyMismatch => Self::KeyMismatch,
             Opened::NotActive(status) => not_active(status),
             Opened::IdentityInUse => Self::IdentityInUse,
@@ -235,6 +236,7 @@ impl From<OpenError> for Refusal {
         match error {
             OpenError::Overloaded => Self::Overloaded,
             OpenError::Unavailable => Self::DatabaseUnavailable,
+            OpenError::Replaced => Self::SessionReplaced,
             OpenError::Failed => Self::Internal,
         }
     }

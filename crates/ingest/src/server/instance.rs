@@ -18,7 +18,7 @@ use crate::{
     health::Health,
     maintenance::{Maintenance, Reinstalls, Rollups},
     queue::Queue,
-    session::{AckBackstop, Closer, HintListener, Opener, SessionTable, Upkeep},
+    session::{AckBackstop, Closer, HintListener, Opener, Pins, SessionTable, Upkeep},
     signing::SigningKey,
     telemetry::PipelineMetrics,
 };
@@ -67,6 +67,7 @@ impl Instance {
         &self,
         changes: Arc<ChangeFeed>,
         opener: Opener,
+        pins: Arc<Pins>,
         stop: CancellationToken,
     ) -> Arc<Context> {
         let timing = self.config.timing;
@@ -78,6 +79,7 @@ impl Instance {
             waiting_registrations: Arc::new(Semaphore::new(self.max_unauthenticated_streams())),
             changes,
             openings: grpc::openings(),
+            pins,
             sessions: self.sessions.clone(),
             opener,
             closer: self.closer.clone(),

@@ -1,12 +1,12 @@
 //! The list of the long-lived parts of an instance.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::{GrpcPort, instance::Instance};
 use crate::{
     grpc,
     lease::Lease,
-    session::{self, Opener, Orphans},
+    session::{self, Opener, Orphans, Pins},
     supervise::Parts,
 };
 
@@ -28,8 +28,14 @@ pub(super) fn add_all(
         instance.sessions.clone(),
     );
     let changes = instance.changes();
-    let (opener, opener_part) = Opener::new(store.clone(), instance.id.clone(), closer.clone());
-    let context = instance.grpc_context(changes.clone(), opener, stop.clone());
+    let pins = Arc::new(Pins::default());
+    let (opener, opener_part) = Opener::new(
+        store.clone(),
+        instance.id.clone(),
+        closer.clone(),
+        pins.clone(),
+    );
+    let context = instance.grpc_context(changes.clone(), opener, pins, stop.clone());
     let max_watches = instance.max_unauthenticated_streams();
     let routes = grpc::routes(context, instance.health.clone(), max_watches)?;
     let refusals = grpc::listener_refusals();

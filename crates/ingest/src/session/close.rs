@@ -62,9 +62,9 @@ impl Closer {
             if batch.is_empty() {
                 return true;
             }
-            if let Err(error) = store.sessions_close(&batch).await {
-                tracing::warn!(%error, streams = batch.len(), "ended streams could not be written: retrying");
-                self.put_back(batch);
+            let failed = write(store, batch).await;
+            if !failed.is_empty() {
+                self.put_back(failed);
                 return false;
             }
         }
@@ -84,4 +84,23 @@ impl Closer {
         lock(&self.waiting).splice(..0, belated);
         self.wake.notify_one();
     }
+}
+
+/// Writes a batch and returns what could not be written. If the server refuses the batch, because of a lock
+/// or an error, its closes are written one by one, so that only the one at fault waits.
+async fn write(store: &Store, batch: Vec<SessionClose>) -> Vec<SessionClose> {
+    let Err(error) = store.sessions_close(&batch).await else {
+        return Vec::new();
+    };
+    tracing::warn!(%error, streams = batch.len(), "ended streams could not be written: retrying");
+    if error.sqlstate().is_none() || batch.len() == 1 {
+        return batch;
+    }
+    let mut failed = Vec::new();
+    for close in batch {
+        if store.sessions_close(&[close]).await.is_err() {
+            failed.push(close);
+        }
+    }
+    failed
 }

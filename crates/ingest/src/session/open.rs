@@ -3,9 +3,18 @@
 //!
 //! The first request is served at once. Requests that arrive while a batch is being written wait for the
 //! next batch; batches leave at most ten times a second.
+//!
+//! **Nobody delays others.** A batch has one request for each agent, the newest; an older one that still
+//! waits is answered as replaced. However many requests arrive with one JWT, they take one place. Requests
+//! whose client has left are dropped. A batch that fails is repeated request by request, so that only the
+//! one at fault is refused.
+//!
+//! **Late requests are void.** A request carries the time until which it is valid, and the database checks
+//! it. It ends before this instance gives up waiting, so a request that was given up is never executed
+//! later, when the agent may live on another instance.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -18,9 +27,11 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::Closer;
-use crate::{error_chain::chain, periodic::sleep_until};
+use super::{Closer, Pins};
+use crate::{error_chain::chain, peer::ClientKey, periodic::sleep_until};
 
+/// How long a request is valid. Shorter than the store's deadline of a call.
+pub const OPEN_VALIDITY: Duration = Duration::from_secs(7);
 const BATCH: usize = 512;
 const PAUSE: Duration = Duration::from_millis(100);
 /// Requests that wait for a batch. A client that finds the queue full gets OVERLOADED.
@@ -32,13 +43,18 @@ pub enum OpenError {
     Overloaded,
     #[error("the database is away")]
     Unavailable,
-    #[error("the database refused the batch")]
+    #[error("a newer request of the same agent took over")]
+    Replaced,
+    #[error("the database refused the request")]
     Failed,
 }
 
 #[derive(Debug)]
 struct Job {
     open: SessionOpen,
+    key: ClientKey,
+    /// When the request is given up.
+    expires: Instant,
     reply: oneshot::Sender<Result<Opened, OpenError>>,
 }
 
@@ -53,7 +69,15 @@ pub struct OpenerPart {
     store: Store,
     instance: watch::Receiver<Uuid>,
     closer: Arc<Closer>,
-    held_back: Vec<Job>,
+    pins: Arc<Pins>,
+    waiting: Waiting,
+}
+
+/// The newest request of each agent, in the order in which the agents came. Bounded by `QUEUE`.
+#[derive(Debug, Default)]
+struct Waiting {
+    order: VecDeque<AgentId>,
+    jobs: HashMap<AgentId, Job>,
 }
 
 impl Opener {
@@ -61,37 +85,46 @@ impl Opener {
         store: Store,
         instance: watch::Receiver<Uuid>,
         closer: Arc<Closer>,
+        pins: Arc<Pins>,
     ) -> (Self, OpenerPart) {
         let (sender, jobs) = mpsc::channel(QUEUE);
-        (
-            Self(sender),
-            OpenerPart {
-                jobs,
-                store,
-                instance,
-                closer,
-                held_back: Vec::new(),
-            },
-        )
+        let part = OpenerPart {
+            jobs,
+            store,
+            instance,
+            closer,
+            pins,
+            waiting: Waiting::default(),
+        };
+        (Self(sender), part)
     }
 
-    pub async fn open(&self, open: SessionOpen) -> Result<Opened, OpenError> {
+    /// `open.key` is the text of `key`.
+    pub async fn open(&self, open: SessionOpen, key: ClientKey) -> Result<Opened, OpenError> {
         let (reply, answer) = oneshot::channel();
-        self.0
-            .try_send(Job { open, reply })
-            .map_err(|_| OpenError::Overloaded)?;
+        let expires = Instant::now() + OPEN_VALIDITY;
+        let job = Job {
+            open,
+            key,
+            expires,
+            reply,
+        };
+        self.0.try_send(job).map_err(|_| OpenError::Overloaded)?;
         answer.await.map_err(|_| OpenError::Unavailable)?
     }
 }
 
 impl OpenerPart {
     pub async fn run(mut self, stop: CancellationToken) -> anyhow::Result<()> {
-        while let Some(batch) = stop.run_until_cancelled(self.batch()).await {
-            if batch.is_empty() {
+        while let Some(more) = stop.run_until_cancelled(self.gather()).await {
+            if !more {
                 break; // All handles are gone.
             }
             let sent = Instant::now();
-            self.pass(batch).await;
+            let batch = self.waiting.take_batch();
+            if !batch.is_empty() {
+                self.pass(batch).await;
+            }
             if !sleep_until(sent + PAUSE, &stop).await {
                 break;
             }
@@ -100,72 +133,139 @@ impl OpenerPart {
         Ok(())
     }
 
-    /// At least one job (none only after all handles are gone), and at most one for each agent: a second
-    /// job of the same agent waits for the next batch.
-    async fn batch(&mut self) -> Vec<Job> {
-        let mut jobs = std::mem::take(&mut self.held_back);
-        if jobs.is_empty() {
-            self.jobs.recv_many(&mut jobs, BATCH).await;
-        }
-        while jobs.len() < BATCH {
-            match self.jobs.try_recv() {
-                Ok(job) => jobs.push(job),
-                Err(_) => break,
+    /// Waits until there is a request; `false` once there can be none. Cancel-safe: what was received is in
+    /// `waiting`.
+    async fn gather(&mut self) -> bool {
+        if self.waiting.is_empty() {
+            match self.jobs.recv().await {
+                Some(job) => self.waiting.put(job),
+                None => return false,
             }
         }
-        let mut agents: HashSet<AgentId> = HashSet::new();
-        let (batch, again) = jobs
-            .into_iter()
-            .partition(|job| agents.insert(job.open.agent_id));
-        self.held_back = again;
-        batch
+        while self.waiting.len() < QUEUE
+            && let Ok(job) = self.jobs.try_recv()
+        {
+            self.waiting.put(job);
+        }
+        true
     }
 
     async fn pass(&mut self, batch: Vec<Job>) {
-        let (opens, replies): (Vec<SessionOpen>, Vec<_>) =
-            batch.into_iter().map(|job| (job.open, job.reply)).unzip();
+        let opens: Vec<SessionOpen> = batch.iter().map(|job| job.open.clone()).collect();
         let instance = *self.instance.borrow();
-        let outcome = self.store.sessions_open(instance, &opens).await;
-        let agents = opens.iter().map(|open| open.agent_id);
-        let mut replies: HashMap<AgentId, _> = agents.zip(replies).collect();
-        match outcome {
-            Ok(opened) => {
-                for (agent, opened) in opened {
-                    if let Some(reply) = replies.remove(&agent) {
-                        self.answer(agent, opened, reply);
-                    }
+        match self.store.sessions_open(instance, &opens).await {
+            Ok(opened) => self.answer(batch, opened).await,
+            // The server answered, so the others of the batch need not suffer.
+            Err(error) if error.sqlstate().is_some() && batch.len() > 1 => {
+                tracing::warn!(%error, streams = batch.len(), "a batch of streams could not be opened: repeating it one by one");
+                for job in batch {
+                    Box::pin(self.pass(vec![job])).await;
                 }
             }
             Err(error) => {
-                let failure = failure(&error);
-                for reply in replies.into_values() {
-                    drop(reply.send(Err(failure)));
+                let failure = failure(error);
+                for job in batch {
+                    drop(job.reply.send(Err(failure)));
                 }
             }
         }
     }
 
+    async fn answer(&mut self, batch: Vec<Job>, opened: Vec<(AgentId, Opened)>) {
+        let mut opened: HashMap<AgentId, Opened> = opened.into_iter().collect();
+        let mut mismatched = Vec::new();
+        for job in batch {
+            let agent = job.open.agent_id;
+            match opened.remove(&agent) {
+                Some(Opened::Locked) => self.waiting.put_back(job),
+                Some(Opened::Late) | None => drop(job.reply.send(Err(OpenError::Unavailable))),
+                Some(opened) => {
+                    match opened {
+                        Opened::Open { .. } => self.pins.learn(agent, job.key),
+                        Opened::KeyMismatch => mismatched.push(agent),
+                        _ => {}
+                    }
+                    self.deliver(job, opened);
+                }
+            }
+        }
+        self.learn_pins(&mismatched).await;
+    }
+
     /// If the client has left meanwhile, the session that was opened for it is closed again.
-    fn answer(
-        &self,
-        agent: AgentId,
-        opened: Opened,
-        reply: oneshot::Sender<Result<Opened, OpenError>>,
-    ) {
-        if let Err(Ok(Opened::Open { epoch, .. })) = reply.send(Ok(opened)) {
+    fn deliver(&self, job: Job, opened: Opened) {
+        if let Err(Ok(Opened::Open { epoch, .. })) = job.reply.send(Ok(opened)) {
             self.closer.close(SessionClose {
-                agent_id: agent,
+                agent_id: job.open.agent_id,
                 epoch,
                 cause: CloseCause::Lost,
             });
         }
     }
+
+    /// After a wrong key, so that the next ones are refused without the database.
+    async fn learn_pins(&self, agents: &[AgentId]) {
+        if agents.is_empty() {
+            return;
+        }
+        match self.store.agents_keys(agents).await {
+            Ok(keys) => keys
+                .into_iter()
+                .for_each(|(agent, key)| self.pins.learn(agent, ClientKey(key))),
+            Err(error) => tracing::debug!(%error, "the keys of agents could not be read"),
+        }
+    }
 }
 
-/// Logs the reason once for the whole batch.
-fn failure(error: &StoreError) -> OpenError {
-    let reason = chain(error);
-    if error.is_unavailable() {
+impl Waiting {
+    /// Adds a request, which replaces an older one of the same agent.
+    fn put(&mut self, job: Job) {
+        let agent = job.open.agent_id;
+        match self.jobs.insert(agent, job) {
+            Some(older) => drop(older.reply.send(Err(OpenError::Replaced))),
+            None => self.order.push_back(agent),
+        }
+    }
+
+    /// Adds a request that was tried before, unless a newer one of its agent has arrived meanwhile.
+    fn put_back(&mut self, job: Job) {
+        if self.jobs.contains_key(&job.open.agent_id) {
+            drop(job.reply.send(Err(OpenError::Replaced)));
+        } else {
+            self.put(job);
+        }
+    }
+
+    /// The next requests, without those whose client has left and those that have expired.
+    fn take_batch(&mut self) -> Vec<Job> {
+        let mut batch = Vec::new();
+        while batch.len() < BATCH
+            && let Some(agent) = self.order.pop_front()
+        {
+            match self.jobs.remove(&agent) {
+                Some(job) if job.reply.is_closed() => {}
+                Some(job) if job.expires <= Instant::now() => {
+                    drop(job.reply.send(Err(OpenError::Unavailable)));
+                }
+                job => batch.extend(job),
+            }
+        }
+        batch
+    }
+
+    fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+}
+
+fn failure(error: StoreError) -> OpenError {
+    let away = error.is_unavailable();
+    let reason = chain(&error);
+    if away {
         tracing::warn!(reason, "streams could not be opened");
         return OpenError::Unavailable;
     }

@@ -15,7 +15,7 @@ use tonic::Streaming;
 use super::{Authenticated, Outbox, StreamEnd, stream::HeartbeatStream, undecodable, violation};
 use crate::{
     grpc::{Context, Refusal, convert},
-    session::{Inbox, Session, SessionKey},
+    session::{Inbox, OPEN_VALIDITY, Session, SessionKey},
 };
 
 pub(super) async fn greet(
@@ -59,7 +59,7 @@ async fn open(
     if !context.freshness.is_fresh() {
         return Err(Refusal::DatabaseUnavailable);
     }
-    let (epoch, acked, host) = match context.opener.open(open).await? {
+    let (epoch, acked, host) = match context.opener.open(open, client.peer.key).await? {
         Opened::Open {
             epoch,
             acked_seq,
@@ -97,7 +97,8 @@ fn session_open(
     let sent_at = hello
         .sent_at
         .and_then(|at| Timestamp::new(at.seconds, at.nanos).ok());
-    let skew_ms = sent_at.map(|at| at.duration_since(context.clock.now()).as_millis());
+    let now = context.clock.now();
+    let skew_ms = sent_at.map(|at| at.duration_since(now).as_millis());
     let agent = convert::agent_facts(hello.agent)?;
     let facts = convert::host_facts(hello.host)?;
     Ok(SessionOpen {
@@ -109,6 +110,8 @@ fn session_open(
         capabilities: agent.capabilities,
         facts,
         skew_ms: skew_ms.and_then(|skew| i64::try_from(skew).ok()),
+        requested_at: now,
+        valid_until: now + OPEN_VALIDITY,
     })
 }
 
