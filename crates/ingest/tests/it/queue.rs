@@ -17,8 +17,8 @@ use svc_ingest::{
     },
 };
 use svc_sandbox::{Nats, NatsOptions};
-use svc_store::{AgentId, HostId};
-use svc_testkit::{Environment, PATIENCE, eventually, range};
+use svc_store::{AgentId, HostId, Range, SampleRow};
+use svc_testkit::{Environment, PATIENCE, eventually};
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
@@ -68,10 +68,29 @@ fn agent(number: u128) -> AgentId {
 }
 
 fn parcel(agent_id: AgentId, first_seq: i64, last_seq: i64) -> Parcel {
-    let mut range = range((agent_id, HostId(Uuid::nil())), first_seq, last_seq);
-    for sample in &mut range.samples {
-        sample.sampled_at = Timestamp::UNIX_EPOCH;
-    }
+    let sample = |seq| SampleRow {
+        seq,
+        sampled_at: Timestamp::UNIX_EPOCH,
+        cpu_percent: 1.0,
+        load: [0.0; 3],
+        memory_used_bytes: 1,
+        memory_total_bytes: 2,
+        swap_used_bytes: 0,
+        swap_total_bytes: 0,
+        uptime_seconds: 0,
+        process_count: 0,
+        network_rx_bytes: 0,
+        network_tx_bytes: 0,
+        disks: vec![],
+    };
+    let range = Range {
+        agent_id,
+        host_id: HostId(Uuid::nil()),
+        first_seq,
+        last_seq,
+        samples: (first_seq..=last_seq).map(sample).collect(),
+        gaps: vec![],
+    };
     let origin = Origin {
         epoch: 1,
         instance: Uuid::nil(),
@@ -179,8 +198,12 @@ async fn a_ticket_is_pending_until_its_parcel_is_settled() -> Result<()> {
         let second = rig.queue.push(parcel(agent(1), 2, 2)).await;
         let mut receivers = rig.queue.receivers();
         let mut taken = take(&mut receivers, 2).await?;
-        let gone = rig.queue.gone(&[first, second]).await?;
-        assert_eq!(gone.len(), 0, "{}", rig.kind);
+        assert_eq!(
+            rig.queue.gone(&[first, second]).await?.len(),
+            0,
+            "{}",
+            rig.kind
+        );
         taken.remove(0).receipt.settle().await;
         eventually("the first is settled", async || {
             let gone = rig.queue.gone(&[first, second]).await;
@@ -248,28 +271,25 @@ async fn a_batch_is_bounded() -> Result<()> {
     Ok(())
 }
 
-/// The stream with this size, as an operator might create it.
-fn stream_config(max_bytes: i64) -> Config {
-    Config {
+/// Creates the stream with this size, as an operator might.
+async fn small_stream(nats: &Nats, max_bytes: i64) -> Result<async_nats::jetstream::Context> {
+    let context = async_nats::jetstream::new(async_nats::connect(nats.url()).await?);
+    let stream = Config {
         name: METRICS.into(),
         subjects: vec!["svc.ingest.metrics.*".into()],
         retention: RetentionPolicy::Interest,
         discard: DiscardPolicy::New,
         max_bytes,
         ..Config::default()
-    }
-}
-
-async fn create_stream(nats: &Nats, config: Config) -> Result<async_nats::jetstream::Context> {
-    let context = async_nats::jetstream::new(async_nats::connect(nats.url()).await?);
-    context.create_stream(config).await?;
+    };
+    context.create_stream(stream).await?;
     Ok(context)
 }
 
 #[tokio::test]
 async fn a_push_into_a_full_queue_waits_for_room() -> Result<()> {
     let nats = Nats::start(NatsOptions::default()).await?;
-    create_stream(&nats, stream_config(4096)).await?;
+    small_stream(&nats, 4096).await?;
     let few = Bounds {
         samples: 20,
         ..Bounds::default()
@@ -284,8 +304,13 @@ async fn a_push_into_a_full_queue_waits_for_room() -> Result<()> {
         ("JetStream", open(&nats).await?),
     ] {
         let mut pushed = 0;
-        let push = |seq| timeout(A_WHILE, queue.push(parcel(agent(1), seq, seq)));
-        while push(pushed + 1).await.is_ok() {
+        while timeout(
+            A_WHILE,
+            queue.push(parcel(agent(1), pushed + 1, pushed + 1)),
+        )
+        .await
+        .is_ok()
+        {
             pushed += 1;
             ensure!(pushed < 100, "{kind} is not bounded");
         }
@@ -299,8 +324,11 @@ async fn a_push_into_a_full_queue_waits_for_room() -> Result<()> {
         assert!(!waiting.is_finished(), "{kind}");
         settle(take(&mut receivers, usize::try_from(pushed)?).await?).await;
         timeout(PATIENCE, waiting).await.context(kind)??;
-        let last = take(&mut receivers, 1).await?;
-        assert_eq!(last[0].parcel.range.last_seq, 1000, "{kind}");
+        assert_eq!(
+            take(&mut receivers, 1).await?[0].parcel.range.last_seq,
+            1000,
+            "{kind}"
+        );
     }
     Ok(())
 }

@@ -15,15 +15,14 @@ use svc_testkit::{PATIENCE, eventually};
 use tokio::time::{Instant, timeout};
 
 use super::{
-    A_WHILE, METRICS, agent, create_stream, open, parcel, settings, settle, stream_config, take,
-    unexpected,
+    A_WHILE, METRICS, agent, open, parcel, settings, settle, small_stream, take, unexpected,
 };
 
 const DEAD: &str = "SVC_INGEST_DEAD_LETTERS";
 
 /// Consumers whose acknowledgement deadline is a second, as an operator might create them.
 async fn short_ack_wait(nats: &Nats) -> Result<jetstream::Context> {
-    let context = create_stream(nats, stream_config(1 << 20)).await?;
+    let context = small_stream(nats, 1 << 20).await?;
     let stream = context.get_stream(METRICS).await?;
     for shard in 0..SHARDS {
         let consumer = pull::Config {
@@ -170,13 +169,25 @@ async fn a_stream_with_other_settings_is_an_error_and_stays_unchanged() -> Resul
         ),
     ] {
         let nats = Nats::start(NatsOptions::default()).await?;
-        let mut config = stream_config(1 << 20);
+        let context = jetstream::new(async_nats::connect(nats.url()).await?);
+        let mut config = Config {
+            name: METRICS.into(),
+            subjects: vec!["svc.ingest.metrics.*".into()],
+            retention: RetentionPolicy::Interest,
+            discard: DiscardPolicy::New,
+            max_bytes: 1 << 20,
+            ..Config::default()
+        };
         change(&mut config);
-        let context = create_stream(&nats, config.clone()).await?;
+        context.create_stream(config.clone()).await?;
         let error = open(&nats).await.expect_err(named);
         assert!(format!("{error:#}").contains(named), "{error:#}");
-        let after = context.get_stream(METRICS).await?;
-        let after = &after.cached_info().config;
+        let after = context
+            .get_stream(METRICS)
+            .await?
+            .cached_info()
+            .config
+            .clone();
         assert_eq!(
             (after.discard, after.retention, after.max_bytes),
             (config.discard, config.retention, config.max_bytes)
