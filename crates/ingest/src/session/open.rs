@@ -220,9 +220,12 @@ impl OpenerPart {
 impl Waiting {
     /// Adds a request, which replaces an older one of the same agent.
     fn put(&mut self, job: Job) {
-        let agent = job.open.agent_id;
+        let (agent, key) = (job.open.agent_id, job.key);
         match self.jobs.insert(agent, job) {
-            Some(older) => drop(older.reply.send(Err(OpenError::Replaced))),
+            // The agent itself came again. Over another key, one of the two is a thief, and the owner must
+            // not wait as long as a replaced stream does.
+            Some(older) if older.key == key => drop(older.reply.send(Err(OpenError::Replaced))),
+            Some(older) => drop(older.reply.send(Err(OpenError::Unavailable))),
             None => self.order.push_back(agent),
         }
     }
