@@ -1,17 +1,17 @@
 //! The promises with figures: run by `make chaos` with an optimised build on an idle machine;
 //! prints the measurements.
 //!
+//! Most of these tests wait most of the time, so `make chaos` runs three of them at once. The tests in
+//! [`alone`] come afterwards, one at a time.
+//!
 //! `cargo test` shows the same behaviour without strict times.
 
 #![expect(clippy::print_stdout, reason = "people read the figures")]
 
-mod approvals;
-mod cold_starts;
+mod alone;
 mod memory;
 mod not_reading;
 mod outages;
 mod pipeline;
-mod reconnect_storms;
-mod revocations;
 mod steady_fleet;
 mod streams;
