@@ -9,18 +9,19 @@
 //!
 //! **Stalled.** hyper polls a response body for its next frame only when HTTP/2 has accepted the previous
 //! one, which means that the client's flow-control window had room for it. A body that has handed out a data
-//! frame and has not been polled since is therefore waiting for its client. `stalled` returns when, for the
-//! whole limit, at least one body was waiting and no body of the connection made progress. In the usual case
-//! the next poll comes at once and no timer is ever started: `stalled` sleeps on `handed_out`, and by the time
-//! it runs, `waiting` is 0 again.
+//! frame and has not been polled since is therefore waiting for its client. `stalled` returns once any body
+//! has waited for the whole limit, whatever the connection's other bodies do: a client that reads its health
+//! checks and leaves its heartbeat stream unread would otherwise never learn of a revocation. In the usual
+//! case the next poll comes at once and no timer is ever started: `stalled` sleeps on `handed_out`, and by the
+//! time it runs, `waiting` is empty again.
 //!
-//! The counters are atomics because hyper may run bodies on another thread than the connection's task. `Notify`
-//! stores one permit, so a notification between the check of a counter and the wait is not lost.
+//! The counters are atomics and `waiting` has a lock because hyper may run bodies on another thread than the
+//! connection's task. `Notify` stores one permit, so a notification between a check and the wait is not lost.
 
 use std::{
     pin::Pin,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     task::{Context, Poll, ready},
@@ -31,9 +32,11 @@ use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 use tokio::{
     sync::Notify,
-    time::{sleep, timeout},
+    time::{Instant, sleep_until, timeout},
 };
 use tonic::{Status, body::Body};
+
+use crate::sync::lock;
 
 #[derive(Debug, Default)]
 pub(super) struct Activity {
@@ -43,22 +46,22 @@ pub(super) struct Activity {
     running: AtomicUsize,
     /// Notified when `running` leaves or reaches 0.
     changed: Notify,
-    /// Response bodies that have handed out a frame and have not been polled since.
-    waiting: AtomicUsize,
-    /// How often a frame that was handed out has been accepted.
-    accepted: AtomicUsize,
+    /// Response bodies that have handed out a frame and have not been polled since: the number of the request
+    /// and since when, the longest wait first. Bounded by the streams of a connection.
+    waiting: Mutex<Vec<(usize, Instant)>>,
     /// Notified when a body hands out a frame.
     handed_out: Notify,
 }
 
 impl Activity {
     pub(super) fn begin(activity: Arc<Self>) -> Request {
-        activity.begun.fetch_add(1, Ordering::Relaxed);
+        let number = activity.begun.fetch_add(1, Ordering::Relaxed);
         if activity.running.fetch_add(1, Ordering::AcqRel) == 0 {
             activity.changed.notify_one();
         }
         Request {
             activity,
+            number,
             waiting: false,
         }
     }
@@ -87,20 +90,21 @@ impl Activity {
         }
     }
 
-    /// Returns once a response has waited for the client for `limit` while the client accepted nothing.
+    /// Returns once a response has waited for the client for `limit`.
     pub(super) async fn stalled(&self, limit: Duration) {
         loop {
             self.handed_out.notified().await;
-            while self.waiting.load(Ordering::Acquire) > 0 {
-                let accepted = self.accepted.load(Ordering::Acquire);
-                sleep(limit).await;
-                if self.waiting.load(Ordering::Acquire) > 0
-                    && self.accepted.load(Ordering::Acquire) == accepted
-                {
+            while let Some(since) = self.longest_wait() {
+                if since.elapsed() >= limit {
                     return;
                 }
+                sleep_until(since + limit).await;
             }
         }
+    }
+
+    fn longest_wait(&self) -> Option<Instant> {
+        lock(&self.waiting).first().map(|(_, since)| *since)
     }
 }
 
@@ -108,6 +112,7 @@ impl Activity {
 #[derive(Debug)]
 pub(super) struct Request {
     activity: Arc<Activity>,
+    number: usize,
     waiting: bool,
 }
 
@@ -115,7 +120,7 @@ impl Request {
     fn hand_out(&mut self) {
         if !self.waiting {
             self.waiting = true;
-            self.activity.waiting.fetch_add(1, Ordering::AcqRel);
+            lock(&self.activity.waiting).push((self.number, Instant::now()));
             self.activity.handed_out.notify_one();
         }
     }
@@ -123,8 +128,7 @@ impl Request {
     fn accepted(&mut self) {
         if self.waiting {
             self.waiting = false;
-            self.activity.accepted.fetch_add(1, Ordering::AcqRel);
-            self.activity.waiting.fetch_sub(1, Ordering::AcqRel);
+            lock(&self.activity.waiting).retain(|(number, _)| *number != self.number);
         }
     }
 }

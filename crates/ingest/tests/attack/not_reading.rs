@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use svc_ingest::listener::Limits;
-use svc_testkit::{PATIENCE, Site, Tls};
+use svc_proto::ClientMessage;
+use svc_testkit::{ActiveAgent, PATIENCE, Site, Tls, framed, request};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpSocket, TcpStream},
@@ -13,7 +14,7 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-use crate::http2::{self, check};
+use crate::http2::{self, Received, check};
 
 const INITIAL_WINDOW_SIZE: u16 = 4;
 
@@ -51,6 +52,56 @@ async fn a_client_that_grants_no_window_is_closed() -> Result<()> {
 #[tokio::test]
 async fn a_client_that_is_silent_after_its_first_request_is_closed() -> Result<()> {
     closed_at_deadline(|limits| limits.idle = Duration::from_secs(1), &[]).await
+}
+
+/// An agent grants its heartbeat stream no window, and reads a health check ten times a second over the same
+/// connection.
+#[tokio::test]
+async fn an_unread_stream_beside_busy_ones_ends_its_connection() -> Result<()> {
+    let site = Site::new().await?;
+    let limits = |limits: &mut Limits| limits.send_deadline = Duration::from_secs(1);
+    let instance = site.instance().limits(limits).start().await?;
+    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let tls = Tls::with(&agent.agent.identity);
+    let stream = tls.connect(instance.grpc).await?;
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    writer.write_all(http2::PREFACE).await?;
+    let no_window = http2::settings(&[(INITIAL_WINDOW_SIZE, 0)]);
+    writer.write_all(&no_window).await?;
+    writer.write_all(&heartbeat(1, &agent)).await?;
+    let asked = Instant::now();
+    let checking = async {
+        for id in (3..).step_by(2) {
+            let check = [check(id), http2::window_update(id, 1000)].concat();
+            if writer.write_all(&check).await.is_err() || writer.flush().await.is_err() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let answered = async {
+        let mut answered = 0;
+        while let Ok(received) = Received::read(&mut reader).await {
+            answered += usize::from(received.stream > 1 && received.ends());
+        }
+        answered
+    };
+    let ((), answered) = timeout(PATIENCE, async { tokio::join!(checking, answered) }).await?;
+    let after = asked.elapsed();
+    ensure!(answered > 1, "the health checks were not answered");
+    ensure!(after >= Duration::from_secs(1), "closed after {after:?}");
+    let state = "SELECT presence, cause FROM agent_state";
+    site.becomes(state, "offline|lost").await
+}
+
+/// The call of a heartbeat stream and its Hello.
+fn heartbeat(stream: u32, agent: &ActiveAgent) -> Vec<u8> {
+    let mut headers = http2::call_headers("/svc.ingest.v1.IngestService/Heartbeat");
+    let bearer = format!("Bearer {}", agent.jwt);
+    headers.extend(http2::header("authorization", &bearer));
+    let hello = framed(&request(ClientMessage::Hello(agent.agent.hello())));
+    let call = http2::frame(http2::HEADERS, http2::END_HEADERS, stream, &headers);
+    [call, http2::frame(http2::DATA, 0, stream, &hello)].concat()
 }
 
 /// A socket with small buffers.
