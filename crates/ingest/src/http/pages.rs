@@ -85,7 +85,7 @@ fn is_fresh(headers: &HeaderMap, etag: &str) -> bool {
 }
 
 async fn metrics(State(pages): State<Pages>) -> Response {
-    match pages.metrics.encode() {
+    match pages.metrics.scrape().await {
         Ok(text) => ([(header::CONTENT_TYPE, METRICS_FORMAT)], text).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }

@@ -11,18 +11,26 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::process::Process;
+use super::process::{OpenFiles, Process};
 use crate::sync::lock;
 
 /// The registry. Every part registers its own metrics, under the prefix `svc_ingest`.
 #[derive(Clone, Debug)]
-pub struct Metrics(Arc<Mutex<Registry>>);
+pub struct Metrics {
+    registry: Arc<Mutex<Registry>>,
+    open_files: Arc<OpenFiles>,
+}
 
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Process));
-        let metrics = Self(Arc::new(Mutex::new(registry)));
+        let open_files = OpenFiles::default();
+        open_files.register(&mut registry);
+        let metrics = Self {
+            registry: Arc::new(Mutex::new(registry)),
+            open_files: Arc::new(open_files),
+        };
         let build = Info::new([("version", crate::VERSION)]);
         metrics.register(|ours| ours.register("build", "The version that runs", build));
         metrics
@@ -31,14 +39,15 @@ impl Default for Metrics {
 
 impl Metrics {
     pub fn register(&self, register: impl FnOnce(&mut Registry)) {
-        let mut registry = lock(&self.0);
+        let mut registry = lock(&self.registry);
         register(registry.sub_registry_with_prefix("svc_ingest"));
     }
 
     /// The text of a scrape.
-    pub fn encode(&self) -> Result<String, std::fmt::Error> {
+    pub async fn scrape(&self) -> Result<String, std::fmt::Error> {
+        self.open_files.refresh().await;
         let mut text = String::with_capacity(16 * 1024);
-        encode(&mut text, &lock(&self.0))?;
+        encode(&mut text, &lock(&self.registry))?;
         Ok(text)
     }
 }

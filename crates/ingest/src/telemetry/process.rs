@@ -1,14 +1,49 @@
-//! CPU, memory, threads and open files of this process, read at each scrape.
+//! CPU, memory, threads and open files of this process, read at each scrape. The names are those of all Prometheus
+//! client libraries.
 
-use std::fs;
+use std::{fs, time::Duration};
 
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric},
-    metrics::{counter::ConstCounter, gauge::ConstGauge},
+    metrics::{
+        counter::ConstCounter,
+        gauge::{ConstGauge, Gauge},
+    },
+    registry::Registry,
 };
+use tokio::{sync::Mutex, task::spawn_blocking, time::Instant};
 
-/// Uses the same names as all Prometheus client libraries.
+/// How long a count of open files is used.
+const COUNT_LIFE: Duration = Duration::from_secs(5);
+
+/// The number of open files. Counting them reads a directory entry for each, which takes as long as the rest of a
+/// scrape at 1,000 connections and grows with them. So they are counted on a blocking thread, at most once in
+/// [`COUNT_LIFE`]; scrapes that come meanwhile wait for the same count.
+#[derive(Debug, Default)]
+pub(super) struct OpenFiles {
+    count: Gauge,
+    counted: Mutex<Option<Instant>>,
+}
+
+impl OpenFiles {
+    pub(super) fn register(&self, registry: &mut Registry) {
+        registry.register("process_open_fds", "Open files", self.count.clone());
+    }
+
+    pub(super) async fn refresh(&self) {
+        let mut counted = self.counted.lock().await;
+        if counted.is_some_and(|at| at.elapsed() < COUNT_LIFE) {
+            return;
+        }
+        let files = spawn_blocking(|| fs::read_dir("/proc/self/fd").map(Iterator::count));
+        if let Ok(Ok(files)) = files.await {
+            self.count.set(i64::try_from(files).unwrap_or(i64::MAX));
+            *counted = Some(Instant::now());
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Process;
 
@@ -21,10 +56,6 @@ impl Collector for Process {
             let (name, help) = ("process_resident_memory_bytes", "Resident memory");
             gauge(&mut encoder, name, help, stat.resident_bytes)?;
             gauge(&mut encoder, "process_threads", "Threads", stat.threads)?;
-        }
-        if let Ok(files) = fs::read_dir("/proc/self/fd") {
-            let count = files.count() as f64;
-            gauge(&mut encoder, "process_open_fds", "Open files", count)?;
         }
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let limit = limit.map_or(f64::INFINITY, |limit| limit as f64);

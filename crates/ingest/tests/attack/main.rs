@@ -1,5 +1,5 @@
-//! The ports under attack: slow clients, HTTP/2 floods, and more clients than file descriptors or
-//! connection slots.
+//! The ports under attack: slow clients, HTTP/2 floods, reset registrations, and more clients than file
+//! descriptors or places for connections.
 //!
 //! Each attack has a short form in `cargo test`, which shows that the protection works and needs no
 //! fast machine, and a long form in `make attack`, which prints its measurements and checks the
@@ -16,5 +16,6 @@ mod floods;
 mod http2;
 mod many_clients;
 mod not_reading;
+mod open_files;
 mod slow_clients;
 mod witness;

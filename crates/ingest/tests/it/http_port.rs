@@ -249,3 +249,28 @@ async fn the_metrics_cover_build_connections_handshakes_database_and_process() -
     metric_becomes(instance.http, "connections", |open| open == 0.0).await?;
     instance.stop().await
 }
+
+#[tokio::test]
+async fn open_files_are_counted_once_for_all_scrapes_of_a_few_seconds() -> Result<()> {
+    let site = Site::new().await?;
+    let process = site.process().start().await?;
+    let count = async || metric(process.http, "process_open_fds").await;
+    let count_with_50_more = async || {
+        let mut held = Vec::new();
+        for _ in 0..50 {
+            held.push(TcpStream::connect(process.http).await?);
+        }
+        count().await
+    };
+    let (clock, before) = (Instant::now(), count().await?);
+    let soon = count_with_50_more().await?;
+    if clock.elapsed() < Duration::from_secs(4) {
+        assert_eq!(soon, before, "the files were counted again");
+    }
+    eventually("the files are counted again", async || {
+        count_with_50_more()
+            .await
+            .is_ok_and(|count| count > before + 40.0)
+    })
+    .await
+}
