@@ -4,12 +4,16 @@ mod admission;
 mod identity;
 mod issue;
 mod limits;
+mod lookups;
+mod permits;
 mod register;
 mod token;
 
-pub use admission::{Admission, Permit};
+pub use admission::Admission;
 pub use identity::identifiers;
 pub use issue::{IssueError, Issuer};
 pub use limits::RegisterLimits;
+pub use lookups::LookupPart;
+pub use permits::Permit;
 pub use register::{Enrolment, RegisterError, RegisteredAgent, Registration};
 pub use token::{EnrolmentToken, MalformedToken, TokenHash};

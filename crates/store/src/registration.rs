@@ -18,13 +18,14 @@ use std::{
 };
 
 use aws_lc_rs::digest::{SHA256, digest};
-use tokio_postgres::types::Type;
+use tokio_postgres::{Row, types::Type};
 
 pub use agents::{KnownAgent, NewAgent};
 pub use hosts::{HostMatch, Incumbent};
 pub use tokens::{TokenRow, TokenState};
 
 use crate::{
+    arrays::Arrays,
     error::StoreError,
     facts::Identifiers,
     ids::{AgentId, HostId, TokenId},
@@ -39,33 +40,8 @@ pub struct RegistrationLookup {
     pub token: Option<TokenState>,
 }
 
-/// The transaction of a registration. Its methods are the only statements that other
-/// crates can combine, so all SQL stays in this crate.
-#[derive(Debug)]
-pub struct RegistrationTx(Tx);
-
-impl Store {
-    /// One cheap read, so that an unknown client without a usable token costs no transaction.
-    pub async fn registration_lookup(
-        &self,
-        key: &[u8; 32],
-        token: Option<&[u8; 32]>,
-    ) -> Result<RegistrationLookup, StoreError> {
-        let sql = "-- registration_lookup
-            SELECT EXISTS (SELECT FROM agents WHERE key = $1) AS key_known, token.*
-              FROM (SELECT) one LEFT JOIN (
-                SELECT expires_at, revoked_at, last_used_at, enrolment_token_state(found) AS state
-                  FROM enrolment_tokens found WHERE hash = $2) token ON true";
-        let token = token.map(<[u8; 32]>::as_slice);
-        let params = [
-            (&key.as_slice() as _, Type::BYTEA),
-            (&token as _, Type::BYTEA),
-        ];
-        let rows = self.read("registration_lookup", Bulkhead::Auth, sql, &params);
-        let rows = rows.await?;
-        let Some(row) = rows.first() else {
-            return Ok(RegistrationLookup::default());
-        };
+impl RegistrationLookup {
+    fn from_row(row: &Row) -> Result<RegistrationLookup, StoreError> {
         let token = match row.try_get::<_, Option<&str>>("state")? {
             Some(_) => Some(TokenState::from_row(row)?),
             None => None,
@@ -74,6 +50,38 @@ impl Store {
             key_known: row.try_get("key_known")?,
             token,
         })
+    }
+}
+
+/// The transaction of a registration. Its methods are the only statements that other
+/// crates can combine, so all SQL stays in this crate.
+#[derive(Debug)]
+pub struct RegistrationTx(Tx);
+
+impl Store {
+    /// One cheap read for many clients, so that an unknown client without a usable token costs
+    /// no transaction. The answers are in the order of the questions.
+    pub async fn registrations_lookup(
+        &self,
+        clients: &[(&[u8; 32], Option<&[u8; 32]>)],
+    ) -> Result<Vec<RegistrationLookup>, StoreError> {
+        let sql = "-- registrations_lookup
+            SELECT EXISTS (SELECT FROM agents WHERE agents.key = asked.key) AS key_known, token.*
+              FROM unnest($1, $2) WITH ORDINALITY asked (key, token, number)
+              LEFT JOIN LATERAL (
+                SELECT expires_at, revoked_at, last_used_at, enrolment_token_state(found) AS state
+                  FROM enrolment_tokens found WHERE hash = asked.token) token ON true
+             ORDER BY asked.number";
+        let arrays = Arrays::default()
+            .column(Type::BYTEA_ARRAY, clients, |(key, _)| key.to_vec())
+            .column(Type::BYTEA_ARRAY, clients, |(_, token)| {
+                token.map(|token| token.to_vec())
+            });
+        let name = "registrations_lookup";
+        let rows = self
+            .read(name, Bulkhead::Auth, sql, &arrays.params())
+            .await?;
+        rows.iter().map(RegistrationLookup::from_row).collect()
     }
 
     /// Runs a registration, composed by the caller from the steps of [`RegistrationTx`],

@@ -4,6 +4,7 @@
 mod cold_starts;
 mod database;
 mod instances;
+mod reset_calls;
 mod revocations;
 mod unread;
 
@@ -15,5 +16,6 @@ pub use database::{
 pub use instances::{
     agents_hop, any_part_killed, instance_suspended, instance_terminated, instances_killed,
 };
+pub use reset_calls::{ResetCalls, registrations_reset};
 pub use revocations::{renewals_raced, streams_revoked};
 pub use unread::{UnreadStream, stops_reading};

@@ -12,7 +12,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context as TaskContext, Poll, Waker},
 };
@@ -51,6 +51,7 @@ pub struct Proxy {
     address: SocketAddr,
     settings: watch::Sender<Settings>,
     door: Arc<Mutex<Door>>,
+    accepted: Arc<AtomicU64>,
     runtime: Handle,
     _stop: DropGuard,
 }
@@ -69,11 +70,14 @@ impl Proxy {
             ..Settings::default()
         });
         let stop = CancellationToken::new();
-        tokio::spawn(accept_until(stop.clone(), Arc::clone(&door), watched));
+        let accepted = Arc::new(AtomicU64::new(0));
+        let accepting = accept_until(stop.clone(), door.clone(), watched, accepted.clone());
+        tokio::spawn(accepting);
         Ok(Proxy {
             address,
             settings,
             door,
+            accepted,
             runtime: Handle::current(),
             _stop: stop.drop_guard(),
         })
@@ -81,6 +85,11 @@ impl Proxy {
 
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// How many connections it has accepted.
+    pub fn accepted(&self) -> u64 {
+        self.accepted.load(Ordering::Relaxed)
     }
 
     /// Changes the targets of new connections.
@@ -175,12 +184,14 @@ async fn accept_until(
     stop: CancellationToken,
     door: Arc<Mutex<Door>>,
     settings: watch::Receiver<Settings>,
+    accepted: Arc<AtomicU64>,
 ) {
     for turn in 0.. {
         let accept = std::future::poll_fn(|context| held(&door).poll_accept(context));
         let Some(client) = stop.run_until_cancelled(accept).await else {
             return;
         };
+        accepted.fetch_add(1, Ordering::Relaxed);
         let (stop, settings) = (stop.clone(), settings.clone());
         tokio::spawn(async move {
             stop.run_until_cancelled(connection::serve(client, turn, settings))

@@ -1,146 +1,63 @@
-//! Admission of registrations: a limit on how many run at once, and retry delays for the others.
+//! Admission of registrations: everything that a registration has to pass before it may begin its transaction, in the
+//! order of what it costs.
 //!
-//! A registration sends several queries to the database. If thousands started at once, each would finish some of its
-//! queries, time out while it waits for a connection, and start over on the client's next attempt: the more clients,
-//! the fewer would complete. So a registration needs a [`Permit`], and there are fewer permits than connections. A
-//! registration that has started can therefore finish, and the database works at its full speed on it.
-//!
-//! **Waiting is bounded.** A caller waits for a permit in arrival order, for at most [`MAX_WAIT`]. After that it gets
-//! a delay to retry after, which the client receives with `RESOURCE_EXHAUSTED`. Waiting callers need no limit of their
-//! own: each occupies a stream of a connection, and the listener limits both.
-//!
-//! **Retry delays are spread.** If all rejected callers came back at the same time, they would wait and be rejected
-//! again together. [`Schedule`] therefore hands out consecutive instants, as far apart as permits become free: the mean
-//! duration of the recent registrations, divided by the number of permits. An instant in the past is worth nothing, so
-//! the schedule never falls behind the present; and it never runs further ahead than [`MAX_RETRY_DELAY`], so that a
-//! client is not sent away for minutes after an overload has ended.
-//!
-//! **Instants are overbooked.** [`CALLERS_PER_PERMIT`] callers share each expected permit. The mean is measured while
-//! the overload lasts, when registrations are slowest, and some callers do not come back at all. A caller that is early
-//! only waits once more; a permit that nobody uses is lost.
+//! 1. The bucket of its client key ([`RegisterLimits::key`]), which costs nothing.
+//! 2. Its class, by what the lookup finds: a known key, a valid token, or neither ([`RegisterLimits::class`]). The
+//!    lookups of all waiting clients are one query ([`Lookups`]).
+//! 3. A permit ([`Permits`]). A client without a known key or a valid token never gets here, so it cannot take a permit
+//!    from those that have one.
 
-use std::{sync::Mutex, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use tokio::{
-    sync::{Semaphore, SemaphorePermit},
-    time::{Instant, timeout},
+use svc_store::{Bulkhead, Store};
+use tokio::time::Instant;
+
+use super::{
+    RegisterError, RegisterLimits, Registration,
+    lookups::{LookupPart, Lookups},
+    permits::{Permit, Permits},
+    register::check_token,
 };
 
-use crate::sync::lock;
-
-/// How long a caller waits for a permit. Well below the deadlines of clients, so that time for the answer is left.
-const MAX_WAIT: Duration = Duration::from_secs(5);
-const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
-/// The assumed duration of a registration before the first one has ended.
-const INITIAL_DURATION: Duration = Duration::from_millis(10);
-/// The weight of the past in the mean duration: roughly this many registrations.
-const AVERAGED_OVER: u32 = 16;
-const CALLERS_PER_PERMIT: u32 = 2;
-
-/// Limits how many registrations run at once.
 #[derive(Debug)]
 pub struct Admission {
-    permits: Semaphore,
-    count: u32,
-    schedule: Mutex<Schedule>,
-}
-
-/// When rejected callers should come back.
-#[derive(Debug)]
-struct Schedule {
-    /// A moving average over recent registrations.
-    mean_duration: Duration,
-    /// The last instant that was handed out.
-    booked_until: Instant,
-}
-
-/// The right to run one registration, until it is dropped.
-#[derive(Debug)]
-pub struct Permit<'a> {
-    admission: &'a Admission,
-    began: Instant,
-    _permit: SemaphorePermit<'a>,
+    limits: RegisterLimits,
+    lookups: Lookups,
+    permits: Arc<Permits>,
 }
 
 impl Admission {
-    /// For a pool that reserves this many connections for identity lookups. One of them is left to agents that are
-    /// registered already.
-    pub fn for_pool(connections: usize) -> Self {
-        let count = connections.saturating_sub(1).max(1);
-        let schedule = Schedule {
-            mean_duration: INITIAL_DURATION,
-            booked_until: Instant::now(),
+    pub fn new(store: Store) -> (Self, LookupPart) {
+        let permits = Permits::for_pool(store.connections(Bulkhead::Auth));
+        let (lookups, part) = Lookups::new(store);
+        let admission = Self {
+            limits: RegisterLimits::new(Instant::now()),
+            lookups,
+            permits: Arc::new(permits),
         };
-        Self {
-            permits: Semaphore::new(count),
-            count: u32::try_from(count).unwrap_or(u32::MAX),
-            schedule: Mutex::new(schedule),
+        (admission, part)
+    }
+
+    /// The permit to run this registration. The caller holds it until its last query has ended.
+    pub async fn admit(&self, wanted: &Registration) -> Result<Permit, RegisterError> {
+        let limited = |retry| RegisterError::RateLimited { retry };
+        let key = self.limits.key(wanted.key, Instant::now());
+        key.map_err(limited)?;
+        let look = self.lookups.look(wanted.key, wanted.token).await?;
+        let class = self.limits.class(&look, Instant::now());
+        class.map_err(limited)?;
+        if !look.key_known {
+            match (wanted.token, look.token) {
+                (None, _) => return Err(RegisterError::TokenMissing),
+                (Some(_), None) => return Err(RegisterError::TokenUnknown),
+                (Some(_), Some(state)) => check_token(&state)?,
+            }
         }
+        self.permits.admit(look.key_known).await.map_err(limited)
     }
 
-    /// Waits for a permit. The error is the delay after which the client should retry.
-    pub async fn admit(&self) -> Result<Permit<'_>, Duration> {
-        match timeout(MAX_WAIT, self.permits.acquire()).await {
-            Ok(Ok(permit)) => Ok(Permit {
-                admission: self,
-                began: Instant::now(),
-                _permit: permit,
-            }),
-            _ => Err(self.retry_delay(Instant::now())),
-        }
-    }
-
-    fn retry_delay(&self, now: Instant) -> Duration {
-        let mut schedule = lock(&self.schedule);
-        let interval = schedule.mean_duration / self.count / CALLERS_PER_PERMIT;
-        let next = schedule.booked_until.max(now) + interval;
-        schedule.booked_until = next.min(now + MAX_RETRY_DELAY);
-        schedule.booked_until - now
-    }
-
-    fn record(&self, duration: Duration) {
-        let mut schedule = lock(&self.schedule);
-        let mean = schedule.mean_duration * (AVERAGED_OVER - 1) + duration;
-        schedule.mean_duration = mean / AVERAGED_OVER;
-    }
-}
-
-impl Drop for Permit<'_> {
-    fn drop(&mut self) {
-        self.admission.record(self.began.elapsed());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn callers_that_wait_too_long_get_distinct_retry_delays() {
-        let admission = Admission::for_pool(3);
-        let [_one, _other] = [admission.admit().await, admission.admit().await].map(Result::unwrap);
-        let began = Instant::now();
-        let (first, second) = tokio::join!(admission.admit(), admission.admit());
-        assert!(began.elapsed() >= MAX_WAIT);
-        let mut delays = [first.unwrap_err(), second.unwrap_err()];
-        delays.sort();
-        let interval = INITIAL_DURATION / 2 / CALLERS_PER_PERMIT; // There are two permits.
-        assert_eq!(delays, [interval, 2 * interval]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn retry_delays_follow_the_duration_of_registrations_and_are_bounded() {
-        let admission = Admission::for_pool(1);
-        for _ in 0..200 {
-            let permit = admission.admit().await.unwrap();
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            drop(permit);
-        }
-        let now = Instant::now();
-        let seconds = [(); 200].map(|()| admission.retry_delay(now).as_secs_f64().round());
-        assert_eq!([1, 3, 5].map(|caller| seconds[caller]), [1.0, 2.0, 3.0]);
-        assert_eq!(seconds[199], MAX_RETRY_DELAY.as_secs_f64());
-        let later = admission.retry_delay(now + MAX_RETRY_DELAY);
-        assert!(later < Duration::from_secs(1), "past instants do not count");
+    /// The permit to answer an agent that waited for a decision. The error is the delay after which it should retry.
+    pub async fn admit_decided(&self) -> Result<Permit, Duration> {
+        self.permits.admit(true).await
     }
 }

@@ -39,7 +39,7 @@ impl RegisterLimits {
         }
     }
 
-    /// The limit of one client key, checked before the first query.
+    /// The limit of one client key, checked before the lookup.
     pub fn key(&self, key: ClientKey, now: Instant) -> Result<(), Duration> {
         self.keys.take(key, now)
     }

@@ -14,9 +14,8 @@ use svc_store::{
     AgentFacts, AgentId, AgentStatus, HostFacts, HostId, Incumbent, KnownAgent, Store, StoreError,
     TokenRow, TokenState,
 };
-use tokio::time::Instant;
 
-use super::{RegisterLimits, TokenHash};
+use super::TokenHash;
 use crate::peer::ClientKey;
 
 /// How many clones of one agent may be pending at once.
@@ -61,15 +60,20 @@ pub enum RegisterError {
     TooManyClones { origin: AgentId },
     #[error("too many registrations")]
     RateLimited { retry: Duration },
+    #[error("too many registrations wait for their lookup")]
+    Overloaded,
+    #[error("the database is away")]
+    Unavailable,
+    #[error("the database refused the lookup of key and token")]
+    LookupFailed,
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// Registers agents, within the limits of [`RegisterLimits`].
+/// Registers agents that [`Admission`](super::Admission) has admitted.
 #[derive(Debug)]
 pub struct Enrolment {
     store: Store,
-    limits: RegisterLimits,
     /// How long an agent must have been offline before a token may replace it.
     reinstall_quiet: Duration,
 }
@@ -87,14 +91,12 @@ impl Enrolment {
     pub fn new(store: Store, reinstall_quiet: Duration) -> Self {
         Self {
             store,
-            limits: RegisterLimits::new(Instant::now()),
             reinstall_quiet,
         }
     }
 
     /// Registers the client's own key.
     pub async fn register(&self, wanted: &Registration) -> Result<RegisteredAgent, RegisterError> {
-        self.check_limits(wanted).await?;
         self.store
             .registration_run("register", |tx| async move {
                 tx.registration_lock(&[&wanted.key.0], &wanted.facts.identifiers)
@@ -113,7 +115,6 @@ impl Enrolment {
         wanted: &Registration,
         successor: ClientKey,
     ) -> Result<RegisteredAgent, RegisterError> {
-        self.check_limits(wanted).await?;
         self.store
             .registration_run("register_successor", |tx| async move {
                 tx.registration_lock(&[&wanted.key.0, &successor.0], &wanted.facts.identifiers)
@@ -121,26 +122,6 @@ impl Enrolment {
                 refusal_as_outcome(self.successor(&tx, wanted, successor).await)
             })
             .await?
-    }
-
-    /// Refuses clients without a known key or a valid token before any transaction begins. Each class of clients
-    /// has a rate limit of its own.
-    async fn check_limits(&self, wanted: &Registration) -> Result<(), RegisterError> {
-        let limited = |retry| RegisterError::RateLimited { retry };
-        self.limits
-            .key(wanted.key, Instant::now())
-            .map_err(limited)?;
-        let token = wanted.token.as_ref().map(|hash| &hash.0);
-        let look = self.store.registration_lookup(&wanted.key.0, token).await?;
-        self.limits.class(&look, Instant::now()).map_err(limited)?;
-        if look.key_known {
-            return Ok(());
-        }
-        match (wanted.token, look.token) {
-            (None, _) => Err(RegisterError::TokenMissing),
-            (Some(_), None) => Err(RegisterError::TokenUnknown),
-            (Some(_), Some(state)) => check_token(&state),
-        }
     }
 
     /// What a valid token does for a key on a machine whose active agent is `incumbent`.
@@ -184,7 +165,7 @@ fn refusal_as_outcome<T>(
     }
 }
 
-fn check_token(state: &TokenState) -> Result<(), RegisterError> {
+pub(super) fn check_token(state: &TokenState) -> Result<(), RegisterError> {
     match state {
         TokenState::Active => Ok(()),
         TokenState::Expired { at } => Err(RegisterError::TokenExpired { at: *at }),

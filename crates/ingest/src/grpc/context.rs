@@ -25,7 +25,7 @@ pub struct Context {
     pub key: Arc<SigningKey>,
     pub issuer: Issuer,
     pub enrolment: Enrolment,
-    /// Limits concurrent registrations.
+    /// What a registration has to pass before it begins.
     pub admission: Admission,
     /// One permit for each registration that waits for a decision.
     pub waiting_registrations: Arc<Semaphore>,

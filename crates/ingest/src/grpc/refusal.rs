@@ -191,6 +191,9 @@ impl From<RegisterError> for Refusal {
                 retry: Duration::from_mins(10),
             },
             RegisterError::RateLimited { retry } => Self::RateLimited { retry },
+            RegisterError::Overloaded => Self::Overloaded,
+            RegisterError::Unavailable => Self::DatabaseUnavailable,
+            RegisterError::LookupFailed => Self::Internal,
             RegisterError::Store(error) => error.into(),
         }
     }

@@ -1,5 +1,12 @@
 //! `Register`: the first answer comes at once. While the agent is pending, the response stream stays open,
 //! and the decision arrives on it, whichever instance it is made on.
+//!
+//! **A client that leaves costs no database connection.** A transaction whose future is dropped midway must
+//! close its connection, because nobody knows what state it is in; a client could do that a thousand times a
+//! second by resetting its calls. So everything that asks the database runs in tasks of its own, which a
+//! cancelled call does not cancel ([`to_its_end`]). Each holds a permit, so there are never more of them than
+//! permits. What such a task has done when its client is gone is as if the answer were lost on the way: the
+//! client registers again with the same key, and gets the same agent.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +19,7 @@ use tonic::{Request, Status};
 use super::{Context, Refusal, ResponseStream, convert, peer};
 use crate::{
     changes::Decision,
-    enrol::{EnrolmentToken, IssueError, RegisterError, RegisteredAgent, Registration},
+    enrol::{EnrolmentToken, IssueError, Permit, RegisterError, RegisteredAgent, Registration},
     peer::{ClientKey, Peer},
     signing::Jwt,
 };
@@ -26,8 +33,38 @@ pub(super) async fn register(
 ) -> Result<ResponseStream<RegisterResponse>, Refusal> {
     let peer = peer(&request)?;
     let (wanted, successor) = parse(request.into_inner(), peer.key)?;
-    let permit = context.admission.admit().await;
-    let permit = permit.map_err(|retry| refused(RegisterError::RateLimited { retry }, &peer))?;
+    let permit = context.admission.admit(&wanted).await;
+    let permit = permit.map_err(|error| refused(error, &peer))?;
+    let registering = run(context.clone(), peer, wanted, successor);
+    let (registered, answer) = to_its_end(permit, registering).await?;
+    match answer {
+        Some(answer) => Ok(Box::pin(stream::iter([Ok(answer)]))),
+        None => Ok(wait(context, registered)),
+    }
+}
+
+/// Runs `work`, even if the call that waits for it is cancelled.
+async fn to_its_end<T: Send + 'static>(
+    permit: Permit,
+    work: impl Future<Output = Result<T, Refusal>> + Send + 'static,
+) -> Result<T, Refusal> {
+    let task = tokio::spawn(async move {
+        let _held_to_the_end = permit;
+        work.await
+    });
+    task.await.unwrap_or_else(|error| {
+        tracing::error!(%error, "a registration panicked");
+        Err(Refusal::Internal)
+    })
+}
+
+/// The transaction and, unless the agent has to wait for a decision, the final answer.
+async fn run(
+    context: Arc<Context>,
+    peer: Peer,
+    wanted: Registration,
+    successor: Option<ClientKey>,
+) -> Result<(RegisteredAgent, Option<RegisterResponse>), Refusal> {
     let registered = match successor {
         None => context.enrolment.register(&wanted).await,
         Some(key) => context.enrolment.register_successor(&wanted, key).await,
@@ -37,18 +74,13 @@ pub(super) async fn register(
         agent.id = %registered.agent, agent.status = registered.status.as_str(), agent.key = %successor.unwrap_or(peer.key),
         host.id = %registered.host, host.name = wanted.facts.hostname, "registered"
     );
-    match (registered.status, successor) {
+    let answer = match (registered.status, successor) {
         // The decision about a successor, and its JWT, go to the connection that proves the successor's key.
-        (_, Some(_)) => Ok(Box::pin(stream::iter([Ok(answer(&registered, None))]))),
-        (AgentStatus::Pending, None) => {
-            drop(permit);
-            Ok(wait(context, registered))
-        }
-        (_, None) => {
-            let answer = decided(&context, registered).await;
-            Ok(Box::pin(stream::iter([answer])))
-        }
-    }
+        (_, Some(_)) => Some(answer(&registered, None)),
+        (AgentStatus::Pending, None) => None,
+        (_, None) => Some(decided(&context, registered.clone()).await?),
+    };
+    Ok((registered, answer))
 }
 
 /// Bounds and checks everything that the client sent, before the database is asked.
@@ -73,8 +105,9 @@ fn parse(
 /// Logs the reason for the operator.
 fn refused(error: RegisterError, peer: &Peer) -> Refusal {
     match &error {
-        RegisterError::Store(_) => {} // Logged where it becomes a refusal.
-        RegisterError::RateLimited { .. } => {
+        // Logged where they become refusals, or for a whole batch.
+        RegisterError::Store(_) | RegisterError::Unavailable | RegisterError::LookupFailed => {}
+        RegisterError::RateLimited { .. } | RegisterError::Overloaded => {
             tracing::debug!(agent.key = %peer.key, peer = %peer.address, "a registration must retry later");
         }
         reason => {
@@ -103,22 +136,22 @@ async fn decision(
     let Some(decision) = context.stop.run_until_cancelled(waiting.decision()).await else {
         return Err(Refusal::Draining { retry: DRAIN_RETRY }.into());
     };
-    let permit = context.admission.admit().await;
-    let _permit = permit.map_err(|retry| Refusal::RateLimited { retry })?;
-    match decision {
-        Decision::Decided(status) => {
-            registered.status = status;
-            decided(&context, registered).await
-        }
-        Decision::Deleted => Err(Refusal::AgentDeleted.into()),
-    }
+    let status = match decision {
+        Decision::Decided(status) => status,
+        Decision::Deleted => return Err(Refusal::AgentDeleted.into()),
+    };
+    registered.status = status;
+    let permit = context.admission.admit_decided().await;
+    let permit = permit.map_err(|retry| Refusal::RateLimited { retry })?;
+    let answering = async move { decided(&context, registered).await };
+    Ok(to_its_end(permit, answering).await?)
 }
 
 /// The final answer, with a JWT only if the agent is active now.
 async fn decided(
     context: &Context,
     mut registered: RegisteredAgent,
-) -> Result<RegisterResponse, Status> {
+) -> Result<RegisterResponse, Refusal> {
     if registered.status != AgentStatus::Active {
         return Ok(answer(&registered, None));
     }
@@ -128,12 +161,12 @@ async fn decided(
             registered.status = status;
             Ok(answer(&registered, None))
         }
-        Err(IssueError::NotActive(None)) => Err(Refusal::AgentDeleted.into()),
+        Err(IssueError::NotActive(None)) => Err(Refusal::AgentDeleted),
         Err(IssueError::Signing) => {
             tracing::error!("a JWT could not be signed");
-            Err(Refusal::Internal.into())
+            Err(Refusal::Internal)
         }
-        Err(IssueError::Store(error)) => Err(Refusal::from(error).into()),
+        Err(IssueError::Store(error)) => Err(error.into()),
     }
 }
 

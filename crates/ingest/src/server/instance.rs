@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use svc_store::{Bulkhead, Store};
+use svc_store::Store;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -65,6 +65,7 @@ impl Instance {
 
     pub fn grpc_context(
         &self,
+        admission: Admission,
         changes: Arc<ChangeFeed>,
         opener: Opener,
         pins: Arc<Pins>,
@@ -75,7 +76,7 @@ impl Instance {
             key: self.key.clone(),
             issuer: self.issuer.clone(),
             enrolment: Enrolment::new(self.store.clone(), timing.reinstall_quiet),
-            admission: Admission::for_pool(self.store.connections(Bulkhead::Auth)),
+            admission,
             waiting_registrations: Arc::new(Semaphore::new(self.max_unauthenticated_streams())),
             changes,
             openings: grpc::openings(),

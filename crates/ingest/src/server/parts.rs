@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{GrpcPort, instance::Instance};
 use crate::{
+    enrol::Admission,
     grpc,
     lease::Lease,
     session::{self, Opener, Orphans, Pins},
@@ -35,7 +36,8 @@ pub(super) fn add_all(
         closer.clone(),
         pins.clone(),
     );
-    let context = instance.grpc_context(changes.clone(), opener, pins, stop.clone());
+    let (admission, lookup_part) = Admission::new(store.clone());
+    let context = instance.grpc_context(admission, changes.clone(), opener, pins, stop.clone());
     let max_watches = instance.max_unauthenticated_streams();
     let routes = grpc::routes(context, instance.health.clone(), max_watches)?;
     let refusals = grpc::listener_refusals();
@@ -60,6 +62,7 @@ pub(super) fn add_all(
     let orphans = Orphans::new(closer.clone());
     let polling = changes.run(timing.poll, orphans, last.clone());
     parts.back("the change feed", polling);
+    parts.back("the lookups of keys", lookup_part.run(last.clone()));
     parts.back("the opening of sessions", opener_part.run(last.clone()));
     parts.back(
         "the upkeep of sessions",

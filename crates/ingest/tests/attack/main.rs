@@ -17,5 +17,6 @@ mod http2;
 mod many_clients;
 mod not_reading;
 mod open_files;
+mod registrations;
 mod slow_clients;
 mod witness;

@@ -75,8 +75,13 @@ impl Token {
         let (hash, expected) = (self.hash(), self.expected());
         let inserted = self.insert(store).await?;
         ensure!(inserted == expected, "the view: {inserted}");
-        let lookup = store.registration_lookup(&[0; 32], Some(&hash)).await?;
-        let looked_up = lookup.token.as_ref().map(name);
+        let asked = [(&[0; 32], None), (&[0; 32], Some(&hash))];
+        let lookups = store.registrations_lookup(&asked).await?;
+        ensure!(
+            lookups.len() == 2 && lookups[0].token.is_none(),
+            "{lookups:?}"
+        );
+        let looked_up = lookups[1].token.as_ref().map(name);
         ensure!(looked_up == Some(expected), "the lookup: {looked_up:?}");
         let token = store.registration_run("read", async |tx| tx.token_by_hash(&hash).await);
         let token = token.await?.expect("the token exists");

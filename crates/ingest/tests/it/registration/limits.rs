@@ -8,7 +8,8 @@ use jiff::Timestamp;
 use svc_ingest::{enrol::EnrolmentToken, signing};
 use svc_proto::v1::AgentStatus;
 use svc_testkit::{
-    AUTO, FakeAgent, MANUAL, RefusedCall, Site, eventually, get, is_active, machine, token,
+    AUTO, FakeAgent, MANUAL, RefusedCall, Site, eventually, faults::registrations_reset, get,
+    is_active, machine, token,
 };
 use tokio::time::sleep;
 use tonic::Code;
@@ -140,6 +141,14 @@ async fn no_secret_reaches_the_log_or_the_database() -> Result<()> {
             assert!(!text.contains(needle), "a secret in the {what}");
         }
     }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn registrations_that_are_reset_cost_no_database_connection() -> Result<()> {
+    let seen = registrations_reset(100, Duration::from_secs(4)).await?;
+    ensure!(seen.resets >= 100, "{seen:?}");
+    ensure!(seen.connections <= seen.allowed, "{seen:?}");
     Ok(())
 }
 

@@ -1,0 +1,191 @@
+//! Permits of registrations: a limit on how many run at once, and retry delays for the others.
+//!
+//! A registration sends several queries to the database. If thousands started at once, each would finish some of its
+//! queries, time out while it waits for a connection, and start over on the client's next attempt: the more clients,
+//! the fewer would complete. So a registration needs a [`Permit`], and there are fewer permits than connections. A
+//! registration that has started can therefore finish, and the database works at its full speed on it.
+//!
+//! **Known keys have permits of their own.** A crowd of new agents does not delay those that are registered already.
+//! A known key may use a shared permit too.
+//!
+//! **Waiting is bounded.** A caller waits for a permit in arrival order, for at most [`MAX_WAIT`]. After that it gets
+//! a delay to retry after, which the client receives with `RESOURCE_EXHAUSTED`. Waiting callers need no limit of their
+//! own: each occupies a stream of a connection, and the listener limits both.
+//!
+//! **Retry delays are spread.** If all rejected callers came back at the same time, they would wait and be rejected
+//! again together. [`Schedule`] therefore hands out consecutive instants, as far apart as permits become free: the mean
+//! duration of the recent registrations, divided by the number of permits. An instant in the past is worth nothing, so
+//! the schedule never falls behind the present; and it never runs further ahead than [`MAX_RETRY_DELAY`], so that a
+//! client is not sent away for minutes after an overload has ended.
+//!
+//! **Instants are overbooked.** [`CALLERS_PER_PERMIT`] callers share each expected permit. The mean is measured while
+//! the overload lasts, when registrations are slowest, and some callers do not come back at all. A caller that is early
+//! only waits once more; a permit that nobody uses is lost.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use tokio::{
+    sync::{AcquireError, OwnedSemaphorePermit, Semaphore},
+    time::{Instant, timeout},
+};
+
+use crate::sync::lock;
+
+/// How long a caller waits for a permit. Well below the deadlines of clients, so that time for the answer is left.
+const MAX_WAIT: Duration = Duration::from_secs(5);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
+/// The assumed duration of a registration before the first one has ended.
+const INITIAL_DURATION: Duration = Duration::from_millis(10);
+/// The weight of the past in the mean duration: roughly this many registrations.
+const AVERAGED_OVER: u32 = 16;
+const CALLERS_PER_PERMIT: u32 = 2;
+
+/// Limits how many registrations run at once.
+#[derive(Debug)]
+pub(super) struct Permits {
+    /// For every registration.
+    shared: Arc<Semaphore>,
+    /// For known keys only.
+    known: Arc<Semaphore>,
+    count: u32,
+    schedule: Mutex<Schedule>,
+}
+
+/// When rejected callers should come back.
+#[derive(Debug)]
+struct Schedule {
+    /// A moving average over recent registrations.
+    mean_duration: Duration,
+    /// The last instant that was handed out.
+    booked_until: Instant,
+}
+
+/// The right to run one registration, until it is dropped.
+#[derive(Debug)]
+pub struct Permit {
+    permits: Arc<Permits>,
+    began: Instant,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Permits {
+    /// For a bulkhead of this many connections. Two of them are left to others: one to the lookups before the
+    /// permits, one to agents that open their streams.
+    pub(super) fn for_pool(connections: usize) -> Self {
+        let count = connections.saturating_sub(2).max(1);
+        let known = match count {
+            1 => 0, // The only permit is for everyone.
+            _ => count.div_ceil(4),
+        };
+        let schedule = Schedule {
+            mean_duration: INITIAL_DURATION,
+            booked_until: Instant::now(),
+        };
+        Self {
+            shared: Arc::new(Semaphore::new(count - known)),
+            known: Arc::new(Semaphore::new(known)),
+            count: u32::try_from(count).unwrap_or(u32::MAX),
+            schedule: Mutex::new(schedule),
+        }
+    }
+
+    /// Waits for a permit. The error is the delay after which the client should retry.
+    pub(super) async fn admit(self: &Arc<Self>, key_known: bool) -> Result<Permit, Duration> {
+        match timeout(MAX_WAIT, self.acquire(key_known)).await {
+            Ok(Ok(permit)) => Ok(Permit {
+                permits: self.clone(),
+                began: Instant::now(),
+                _permit: permit,
+            }),
+            _ => Err(self.retry_delay(Instant::now())),
+        }
+    }
+
+    /// A known key waits in both queues and leaves both with the first permit.
+    async fn acquire(&self, key_known: bool) -> Result<OwnedSemaphorePermit, AcquireError> {
+        let shared = self.shared.clone().acquire_owned();
+        if !key_known {
+            return shared.await;
+        }
+        tokio::select! {
+            biased;
+            permit = self.known.clone().acquire_owned() => permit,
+            permit = shared => permit,
+        }
+    }
+
+    fn retry_delay(&self, now: Instant) -> Duration {
+        let mut schedule = lock(&self.schedule);
+        let interval = schedule.mean_duration / self.count / CALLERS_PER_PERMIT;
+        let next = schedule.booked_until.max(now) + interval;
+        schedule.booked_until = next.min(now + MAX_RETRY_DELAY);
+        schedule.booked_until - now
+    }
+
+    fn record(&self, duration: Duration) {
+        let mut schedule = lock(&self.schedule);
+        let mean = schedule.mean_duration * (AVERAGED_OVER - 1) + duration;
+        schedule.mean_duration = mean / AVERAGED_OVER;
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.permits.record(self.began.elapsed());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn for_pool(connections: usize) -> Arc<Permits> {
+        Arc::new(Permits::for_pool(connections))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn callers_that_wait_too_long_get_distinct_retry_delays() {
+        let permits = for_pool(3);
+        let _only = permits.admit(false).await.unwrap();
+        let began = Instant::now();
+        let (first, second) = tokio::join!(permits.admit(false), permits.admit(true));
+        assert!(began.elapsed() >= MAX_WAIT);
+        let mut delays = [first.unwrap_err(), second.unwrap_err()];
+        delays.sort();
+        let interval = INITIAL_DURATION / CALLERS_PER_PERMIT; // There is one permit.
+        assert_eq!(delays, [interval, 2 * interval]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn known_keys_have_permits_that_new_keys_cannot_take() {
+        let permits = for_pool(5);
+        let [_one, _other] = [permits.admit(false).await, permits.admit(false).await];
+        let began = Instant::now();
+        let known = permits.admit(true).await.unwrap();
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        let (new, another) = tokio::join!(permits.admit(false), permits.admit(true));
+        assert!(new.is_err() && another.is_err(), "there are three permits");
+        drop((known, _one));
+        let (new, known) = tokio::join!(permits.admit(false), permits.admit(true));
+        assert!(new.is_ok() && known.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn retry_delays_follow_the_duration_of_registrations_and_are_bounded() {
+        let permits = for_pool(1);
+        for _ in 0..200 {
+            let permit = permits.admit(false).await.unwrap();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            drop(permit);
+        }
+        let now = Instant::now();
+        let seconds = [(); 200].map(|()| permits.retry_delay(now).as_secs_f64().round());
+        assert_eq!([1, 3, 5].map(|caller| seconds[caller]), [1.0, 2.0, 3.0]);
+        assert_eq!(seconds[199], MAX_RETRY_DELAY.as_secs_f64());
+        let later = permits.retry_delay(now + MAX_RETRY_DELAY);
+        assert!(later < Duration::from_secs(1), "past instants do not count");
+    }
+}
