@@ -4,6 +4,7 @@
 //! reads the file too, so that a missing certificate is reported together with a mistyped port. Secrets
 //! never appear in a problem.
 
+mod memory;
 mod parse;
 mod problem;
 mod reader;

@@ -2,7 +2,7 @@
 //!
 //! ARCHITECTURE.md is the map. The modules in reading order, along the path of the data:
 //!
-//! 1. [`listener`]: accept, TLS, HTTP/2; [`peer`] is the client that it found.
+//! 1. [`listener`]: accept, TLS, HTTP/2; [`peer`] is the client that it found, [`places`] decides who may stay.
 //! 2. [`grpc`]: the protocol's edge, with [`grpc::heartbeat`].
 //! 3. [`enrol`]: tokens, machines, registration, JWTs; [`signing`] has the key.
 //! 4. [`session`]: heartbeat streams as the instance and the database know them.
@@ -30,6 +30,7 @@ pub mod listener;
 pub mod maintenance;
 pub mod peer;
 pub mod periodic;
+pub mod places;
 pub mod queue;
 pub mod rate;
 pub mod server;

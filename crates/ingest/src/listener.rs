@@ -3,7 +3,7 @@
 //! tonic's own server is not used: it has no deadline for TLS or for the first request, spins when file
 //! descriptors run out, and leaves two of HTTP/2's protections off (docs/decisions.md).
 //!
-//! In reading order: `gate` (permits), `connection` (one connection's life), `activity` (is it idle or
+//! In reading order: `gate` (places and permits), `connection` (one connection's life), `activity` (is it idle or
 //! stalled), `meter` and `write_deadline` (how fast a client is read, how long it may leave data unread),
 //! `panics`, `shedding`, then `tls`, `verifier` and `reload` for certificates.
 
@@ -130,10 +130,10 @@ impl Listener {
         let mut shedding = Shedding::new();
         loop {
             let (stream, address) = self.accept(&mut shedding).await;
-            let Some(permit) = connection.gate.enter() else {
+            let Some(place) = connection.gate.enter() else {
                 continue; // Full: the client sees a closed connection and retries.
             };
-            connections.spawn(connection.clone().serve(stream, address, permit));
+            connections.spawn(connection.clone().serve(stream, address, place));
         }
     }
 

@@ -11,6 +11,8 @@ use rustls_pki_types::CertificateDer;
 use tokio_util::sync::CancellationToken;
 use webpki::EndEntityCert;
 
+use crate::places::Standing;
+
 /// SHA-256 of a client's SubjectPublicKeyInfo.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientKey(pub [u8; 32]);
@@ -22,6 +24,7 @@ pub struct Peer {
     pub address: SocketAddr,
     /// Cancelled shortly before the service closes the connection.
     pub closing: CancellationToken,
+    pub standing: Standing,
 }
 
 impl ClientKey {

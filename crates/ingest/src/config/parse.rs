@@ -4,7 +4,7 @@
 use std::{
     fs::{self, File},
     net::IpAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -14,6 +14,7 @@ use svc_store::DatabaseUrl;
 use tracing_subscriber::EnvFilter;
 use url::Url;
 
+use super::memory;
 use crate::{
     error_chain::chain,
     queue::{NatsServers, QueueUrl},
@@ -24,6 +25,11 @@ type Parsed<T> = Result<T, String>;
 const DAY: Duration = Duration::from_hours(24);
 /// Open files that are not agents' connections: the database pool, the HTTP port, logs and certificates.
 const RESERVED_FILES: usize = 512;
+/// What a connection needs: 47 KiB of the service after traffic and 4 KiB of the kernel (docs/sizing.md), and a
+/// quarter in reserve.
+const CONNECTION_BYTES: u64 = 64 * 1024;
+/// The part of the memory that connections may fill. The rest is for the queue, the database's client, and others.
+const MEMORY_PART: u64 = 2;
 
 pub(super) fn database_url(text: &str) -> Parsed<DatabaseUrl> {
     DatabaseUrl::parse(text).map_err(|error| chain(&error))
@@ -66,12 +72,12 @@ pub(super) fn pool_size(text: &str) -> Parsed<usize> {
     bounded(text, 4, 1000)
 }
 
-/// Without a value (the empty text), the limit follows from the process's limit of open files.
+/// Without a value (the empty text), the limit follows from the process's limits of open files and memory.
 pub(super) fn max_connections(text: &str) -> Parsed<usize> {
     if text.is_empty() {
-        return Ok(file_limit(|limit| limit.current)
-            .saturating_sub(RESERVED_FILES)
-            .max(64));
+        let files = file_limit(|limit| limit.current).saturating_sub(RESERVED_FILES);
+        let memory = memory::limit(Path::new("/")).map_or(usize::MAX, connections_in);
+        return Ok(files.min(memory).max(64));
     }
     bounded(text, 1, file_limit(|limit| limit.maximum))
 }
@@ -171,9 +177,27 @@ fn human(duration: Duration) -> String {
     }
 }
 
+/// How many connections fit into their part of the memory.
+fn connections_in(memory: u64) -> usize {
+    usize::try_from(memory / MEMORY_PART / CONNECTION_BYTES).unwrap_or(usize::MAX)
+}
+
 /// The current or the maximum limit of open files. Commands that serve have raised the current one to the maximum.
 fn file_limit(which: fn(Rlimit) -> Option<u64>) -> usize {
     which(getrlimit(Resource::Nofile))
         .and_then(|limit| usize::try_from(limit).ok())
         .unwrap_or(1_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_number_of_connections_fits_into_half_of_the_memory() {
+        assert_eq!(connections_in(512 << 20), 4096);
+        let (default, memory) = (max_connections("").unwrap(), memory::limit(Path::new("/")));
+        assert!(default as u64 * CONNECTION_BYTES <= memory.unwrap() / MEMORY_PART);
+        assert!(default <= file_limit(|limit| limit.current));
+    }
 }

@@ -23,7 +23,7 @@ use conversation::Outbox;
 pub use report::{Rules, Violation, entries};
 
 use super::{Context, Refusal};
-use crate::{peer::Peer, session::EndReason};
+use crate::{peer::Peer, places::Trial, session::EndReason};
 
 /// The client of a heartbeat stream, with a verified JWT.
 #[derive(Clone, Debug)]
@@ -47,11 +47,12 @@ enum StreamEnd {
 pub(super) fn converse(
     context: Arc<Context>,
     client: Authenticated,
+    trial: Trial,
     inbound: Streaming<HeartbeatRequest>,
 ) -> Conversation {
     Conversation::new(|out| async move {
         // Boxed, because this future would otherwise reserve the space of the awaited one twice.
-        let handled = Box::pin(handle(&context, &client, inbound, &out));
+        let handled = Box::pin(handle(&context, &client, trial, inbound, &out));
         let end = AssertUnwindSafe(handled).catch_unwind().await;
         let end = end.unwrap_or_else(|_| {
             tracing::error!(agent.id = %client.agent, "a stream's handler panicked");
@@ -64,11 +65,12 @@ pub(super) fn converse(
 async fn handle(
     context: &Arc<Context>,
     client: &Authenticated,
+    trial: Trial,
     mut inbound: Streaming<HeartbeatRequest>,
     out: &Outbox,
 ) -> StreamEnd {
     // Boxed: the greeting needs much space for a short time, and a stream may be idle for hours.
-    match Box::pin(greeting::greet(context, client, &mut inbound, out)).await {
+    match Box::pin(greeting::greet(context, client, trial, &mut inbound, out)).await {
         Err(end) => end,
         Ok(mut stream) => {
             let end = stream.serve(client, &mut inbound).await;

@@ -32,11 +32,18 @@ pub(super) async fn register(
     request: Request<RegisterRequest>,
 ) -> Result<ResponseStream<RegisterResponse>, Refusal> {
     let peer = peer(&request)?;
+    let trial = peer.standing.trial();
     let (wanted, successor) = parse(request.into_inner(), peer.key)?;
     let permit = context.admission.admit(&wanted).await;
     let permit = permit.map_err(|error| refused(error, &peer))?;
     let registering = run(context.clone(), peer, wanted, successor);
     let (registered, answer) = to_its_end(permit, registering).await?;
+    if matches!(
+        registered.status,
+        AgentStatus::Active | AgentStatus::Pending
+    ) {
+        trial.succeed();
+    }
     match answer {
         Some(answer) => Ok(Box::pin(stream::iter([Ok(answer)]))),
         None => Ok(wait(context, registered)),

@@ -43,7 +43,8 @@ impl IngestService for Service {
         request: Request<Streaming<HeartbeatRequest>>,
     ) -> Result<Response<Self::HeartbeatStream>, Status> {
         let client = auth::authenticate(&self.0, &request)?;
-        let conversation = heartbeat::converse(self.0.clone(), client, request.into_inner());
+        let trial = client.peer.standing.trial();
+        let conversation = heartbeat::converse(self.0.clone(), client, trial, request.into_inner());
         Ok(Response::new(conversation))
     }
 }

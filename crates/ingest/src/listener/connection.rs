@@ -1,5 +1,6 @@
 //! One connection, from its first byte to its last: TLS, then HTTP/2, each with deadlines. The service closes
-//! it when it is idle or too old, or when the service stops.
+//! it when it is idle or too old, when it has proven nothing and its short life is over or its place is needed,
+//! or when the service stops.
 
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -16,7 +17,7 @@ use tonic::{Status, body::Body, service::Routes};
 use super::{
     Limits, Refusals,
     activity::{Activity, TrackedBody},
-    gate::{ConnectionPermit, Gate},
+    gate::Gate,
     limits::{TLS_BUFFER, http2 as settings},
     meter::{Framed, Metered},
     panics::caught,
@@ -24,10 +25,11 @@ use super::{
 };
 use crate::{
     peer::{ClientKey, Peer},
+    places::{Place, Stage, Standing},
     telemetry::Handshake,
 };
 
-/// How long a connection without requests may take to receive its GOAWAY.
+/// How long a connection may take to receive its GOAWAY when no request of its has to be finished.
 const GOAWAY_TIME: Duration = Duration::from_secs(1);
 
 type Tls = Box<TlsStream<Metered>>;
@@ -51,9 +53,9 @@ impl Connection {
         self: Arc<Self>,
         stream: TcpStream,
         address: SocketAddr,
-        permit: ConnectionPermit,
+        place: Place,
     ) {
-        let Some((stream, key)) = Box::pin(self.secure(stream)).await else {
+        let Some((stream, key)) = Box::pin(self.secure(stream, &place)).await else {
             return;
         };
         let closing = CancellationToken::new();
@@ -61,6 +63,7 @@ impl Connection {
             key,
             address,
             closing,
+            standing: place.standing().clone(),
         };
         let key_permit = self.gate.enter_key(key);
         let (routes, age) = match key_permit {
@@ -70,14 +73,21 @@ impl Connection {
                 Duration::ZERO,
             ),
         };
-        self.serve_http2(stream, peer, routes, age).await;
-        drop((key_permit, permit));
+        tokio::select! {
+            () = self.serve_http2(stream, peer, routes, age) => {}
+            () = place.evicted() => {}
+        }
+        drop((key_permit, place));
     }
 
     /// The TLS handshake, within its deadline. Its outcome is counted.
-    async fn secure(&self, stream: TcpStream) -> Option<(Tls, ClientKey)> {
-        let handshake = timeout(self.limits.handshake_deadline, self.handshake(stream));
-        let handshake = self.stop.run_until_cancelled(handshake).await?;
+    async fn secure(&self, stream: TcpStream, place: &Place) -> Option<(Tls, ClientKey)> {
+        let handshake = self.handshake(stream, place.standing());
+        let handshake = tokio::select! {
+            handshake = timeout(self.limits.handshake_deadline, handshake) => handshake,
+            () = place.evicted() => return None,
+            () = self.stop.cancelled() => return None,
+        };
         let secured = handshake.unwrap_or(Err(Handshake::Timeout));
         let outcome = secured.as_ref().err().copied().unwrap_or(Handshake::Ok);
         self.gate.metrics.handshake(outcome);
@@ -87,16 +97,22 @@ impl Connection {
     /// A permit limits how many handshakes compute their expensive part, the server's signature, at the same
     /// time, so that a storm of handshakes shares the CPU with live streams. No permit is held while waiting
     /// for a client, so slow clients delay nobody.
-    async fn handshake(&self, stream: TcpStream) -> Result<(Tls, ClientKey), Handshake> {
+    async fn handshake(
+        &self,
+        stream: TcpStream,
+        standing: &Standing,
+    ) -> Result<(Tls, ClientKey), Handshake> {
         configure(&stream);
         let failed = |error: std::io::Error| Handshake::of(&error);
         let stream = WriteDeadline::new(stream, self.limits.send_deadline);
         let hello = LazyConfigAcceptor::new(Default::default(), Metered::new(stream));
         let hello = hello.await.map_err(failed)?;
+        standing.reach(Stage::Served);
         let permit = self.gate.handshake_permit().await;
         yield_now().await;
         let accept = hello.into_stream(self.tls.config().clone());
         drop(permit);
+        standing.reach(Stage::Secured);
         let mut stream = Box::new(accept.await.map_err(failed)?);
         stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
         let key = client_key(&stream).ok_or(Handshake::BadCertificate)?;
@@ -112,44 +128,58 @@ impl Connection {
                 with_peer(request, &peer),
                 self.refusals.internal,
             );
-            answer(answered, self.limits.response_deadline, activity.clone())
+            let answered = answer(answered, self.limits.response_deadline, &peer.standing);
+            tracked(answered, activity.clone())
         });
         let stream = TokioIo::new(Framed::new(stream));
         let mut http2 = Box::pin(self.builder().serve_connection(stream, service));
-        tokio::select! {
+        let farewell = tokio::select! {
             _ended = &mut http2 => return,
             () = activity.stalled(self.limits.send_deadline) => return,
             () = self.abort.cancelled() => return,
-            () = self.time_to_go(&activity, age) => {}
-        }
+            farewell = self.time_to_go(&activity, &peer.standing, age) => farewell,
+        };
         if activity.seen() {
             peer.closing.cancel();
             http2.as_mut().graceful_shutdown();
+            let farewell = match activity.none_running() {
+                true => farewell.min(GOAWAY_TIME),
+                false => farewell,
+            };
             tokio::select! {
-                _ended = timeout(self.farewell(&activity), http2) => {}
+                _ended = timeout(farewell, http2) => {}
                 () = self.abort.cancelled() => {}
             }
         }
     }
 
-    fn farewell(&self, activity: &Activity) -> Duration {
-        if activity.none_running() {
-            return GOAWAY_TIME.min(self.limits.farewell);
+    /// Returns when the connection should end: the service stops, the client sent no request or has been
+    /// idle, or the connection has reached its maximum age. The result is how long its requests may take to
+    /// finish.
+    async fn time_to_go(
+        &self,
+        activity: &Activity,
+        standing: &Standing,
+        age: Duration,
+    ) -> Duration {
+        tokio::select! {
+            () = self.stop.cancelled() => self.limits.farewell,
+            farewell = self.aged(standing, age) => farewell,
+            () = activity.idle(self.limits.first_request_deadline, self.limits.idle) => GOAWAY_TIME,
         }
-        self.limits.farewell
     }
 
-    /// Returns when the connection should end: the service stops, the client sent no request or has been
-    /// idle, or the connection has reached its maximum age.
-    async fn time_to_go(&self, activity: &Activity, age: Duration) {
+    /// Returns at the end of the connection's life, which is short while it is unproven.
+    async fn aged(&self, standing: &Standing, age: Duration) -> Duration {
         let age = age
             .mul_f64(rand::random_range(0.8..1.2))
             .max(self.limits.first_request_deadline);
-        tokio::select! {
-            () = self.stop.cancelled() => {}
-            () = tokio::time::sleep(age) => {}
-            () = activity.idle(self.limits.first_request_deadline, self.limits.idle) => {}
+        let short = age.min(self.limits.unproven_life);
+        if timeout(short, standing.proven()).await.is_err() {
+            return GOAWAY_TIME;
         }
+        tokio::time::sleep(age).await;
+        self.limits.farewell
     }
 
     fn builder(&self) -> http2::Builder<TokioExecutor> {
@@ -170,20 +200,33 @@ impl Connection {
     }
 }
 
-/// One request: answered within the deadline, and counted until its response body has ended. Boxed, because
-/// hyper keeps the space of this future for as long as the body lasts.
+/// The answer to one request, within the deadline. The connection's standing learns of it.
 fn answer(
     answered: impl Future<Output = Response<Body>> + Send + 'static,
     deadline: Duration,
-    activity: Arc<Activity>,
-) -> BoxFuture<'static, Result<Response<Body>, Infallible>> {
-    let request = Activity::begin(activity);
+    standing: &Standing,
+) -> impl Future<Output = Response<Body>> + Send + 'static {
     let answered = timeout(deadline, answered);
-    Box::pin(async {
+    let standing = standing.clone();
+    async move {
         let response = answered.await.unwrap_or_else(|_| {
             Status::deadline_exceeded("the request did not arrive, or was not answered, in time")
                 .into_http()
         });
+        standing.answered();
+        response
+    }
+}
+
+/// One request, which counts until its response body has ended. Boxed, because hyper keeps the space of this
+/// future for as long as the body lasts.
+fn tracked(
+    answered: impl Future<Output = Response<Body>> + Send + 'static,
+    activity: Arc<Activity>,
+) -> BoxFuture<'static, Result<Response<Body>, Infallible>> {
+    let request = Activity::begin(activity);
+    Box::pin(async {
+        let response = answered.await;
         Ok(response.map(|body| Body::new(TrackedBody { body, request })))
     })
 }

@@ -1,30 +1,28 @@
-//! Admission of connections: permits for connections, for handshakes, and for each client key.
+//! Admission of connections: places, permits for handshakes, and permits for each client key.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex},
 };
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::Limits;
-use crate::{peer::ClientKey, sync::lock, telemetry::ListenerMetrics};
+use crate::{
+    peer::ClientKey,
+    places::{Place, Places},
+    sync::lock,
+    telemetry::ListenerMetrics,
+};
 
 #[derive(Debug)]
 pub(super) struct Gate {
-    connections: Arc<Semaphore>,
+    places: Arc<Places>,
     handshakes: Semaphore,
     per_key: usize,
     /// Connections of each key. Bounded by the number of connections: a key is removed with its last one.
     keys: Mutex<HashMap<ClientKey, usize>>,
     pub metrics: ListenerMetrics,
-}
-
-/// The permit of one connection, until it is dropped.
-#[derive(Debug)]
-pub(super) struct ConnectionPermit {
-    _permit: OwnedSemaphorePermit,
-    metrics: ListenerMetrics,
 }
 
 /// The permit of one connection among those of its client key.
@@ -37,7 +35,11 @@ pub(super) struct KeyPermit {
 impl Gate {
     pub(super) fn new(limits: Limits, metrics: ListenerMetrics) -> Self {
         Self {
-            connections: Arc::new(Semaphore::new(limits.connections)),
+            places: Arc::new(Places::new(
+                limits.connections,
+                limits.unproven,
+                metrics.clone(),
+            )),
             handshakes: Semaphore::new(limits.handshakes),
             per_key: limits.connections_per_key,
             keys: Mutex::default(),
@@ -45,17 +47,9 @@ impl Gate {
         }
     }
 
-    /// A permit for one more connection, or `None` when all are taken.
-    pub(super) fn enter(&self) -> Option<ConnectionPermit> {
-        let Ok(permit) = self.connections.clone().try_acquire_owned() else {
-            self.metrics.shed.inc();
-            return None;
-        };
-        self.metrics.connections.inc();
-        Some(ConnectionPermit {
-            _permit: permit,
-            metrics: self.metrics.clone(),
-        })
+    /// A place for one more connection, or `None` when it is shed.
+    pub(super) fn enter(&self) -> Option<Place> {
+        self.places.enter()
     }
 
     /// A permit for the expensive part of a handshake.
@@ -75,12 +69,6 @@ impl Gate {
             gate: self.clone(),
             key,
         })
-    }
-}
-
-impl Drop for ConnectionPermit {
-    fn drop(&mut self) {
-        self.metrics.connections.dec();
     }
 }
 
@@ -111,18 +99,5 @@ mod tests {
             lock(&gate.keys).is_empty(),
             "a key without connections stays"
         );
-    }
-
-    #[test]
-    fn new_connections_are_shed_when_all_permits_are_taken() {
-        let gate = Gate::new(Limits::new(1), ListenerMetrics::default());
-        let permit = gate.enter().unwrap();
-        assert!(gate.enter().is_none());
-        assert_eq!(
-            (gate.metrics.shed.get(), gate.metrics.connections.get()),
-            (1, 1)
-        );
-        drop(permit);
-        assert!(gate.enter().is_some());
     }
 }

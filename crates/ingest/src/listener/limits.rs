@@ -6,6 +6,11 @@ use std::time::Duration;
 pub struct Limits {
     /// Connections of all clients, from accept to close.
     pub connections: usize,
+    /// How many of them may be unproven: without a successful Register or Heartbeat.
+    pub unproven: usize,
+    /// How long a connection may stay unproven, from the end of its handshake. Longer than the deadlines of a
+    /// first request together, so that a slow agent can use all of them.
+    pub unproven_life: Duration,
     pub connections_per_key: usize,
     /// Handshakes that may compete with live streams for the CPU at one time.
     pub handshakes: usize,
@@ -45,6 +50,10 @@ pub(super) mod http2 {
     pub const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
 }
 
+/// The part of all connections that may be unproven. A fleet that fails over arrives unproven, all at once.
+const UNPROVEN_PART: usize = 4;
+const LEAST_UNPROVEN: usize = 16;
+
 /// How much plaintext TLS buffers while the socket cannot be written.
 pub(super) const TLS_BUFFER: usize = 16 * 1024;
 
@@ -60,6 +69,8 @@ impl Limits {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             connections,
+            unproven: (connections / UNPROVEN_PART).max(LEAST_UNPROVEN),
+            unproven_life: Duration::from_secs(30),
             connections_per_key: 4,
             handshakes: 64 * cores,
             handshake_deadline: Duration::from_secs(10),

@@ -84,6 +84,8 @@ metrics! {
     /// Metrics of the gRPC port's connections.
     pub struct ListenerMetrics {
         pub connections: Gauge, "connections", "Open connections of the gRPC port";
+        pub unproven: Gauge, "connections_unproven", "Open connections without a successful Register or Heartbeat";
+        pub evicted: Counter, "connections_evicted", "Unproven connections closed to make room for new ones";
         pub shed: Counter, "connections_shed", "Connections closed because the limit was reached";
         pub accept_errors: Counter, "accept_errors", "Failures to accept a connection";
         pub requests: Counter, "requests", "Requests of the gRPC port that reached a handler";

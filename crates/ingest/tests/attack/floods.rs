@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::{Result, ensure};
 use socket2::SockRef;
-use svc_testkit::{Latencies, ServiceProcess, Site, Usage, metric};
+use svc_testkit::{AUTO, Latencies, ServiceProcess, Site, Usage, metric, token};
 use tokio::{
     io::{AsyncRead, AsyncWriteExt, ReadHalf, split},
     net::TcpStream,
@@ -112,13 +112,14 @@ struct Effect {
 
 async fn run_flood(
     process: &ServiceProcess,
+    token: &str,
     flood: &'static Flood,
     length: Duration,
 ) -> Result<Effect> {
     let before = Usage::of(process.pid())?.resident_mib();
     let requests = metric(process.http, "requests_total").await?;
     let tally = Arc::new(Tally::default());
-    let witness = Witness::agent(process.grpc);
+    let witness = Witness::agent(process.grpc, token.to_owned());
     let until = Instant::now() + length;
     let attackers: JoinSet<()> = (0..ATTACKERS)
         .map(|_| attack(process.grpc, flood, until, tally.clone()))
@@ -131,7 +132,7 @@ async fn run_flood(
         tally,
         growth: peak?.saturating_sub(before),
         cores,
-        requests: reached - witness.count() as f64,
+        requests: reached - 1.0 - witness.count() as f64,
         witness,
     })
 }
@@ -217,10 +218,11 @@ async fn flood_all(length: Duration, strict: bool) -> Result<Vec<String>> {
     let site = Site::new().await?;
     let process = site.process().start().await?;
     warm_up(&process).await?;
+    let secret = token(&site, AUTO).await?;
     let before = Usage::of(process.pid())?.resident_mib();
     let mut faults = Vec::new();
     for flood in FLOODS {
-        let effect = run_flood(&process, flood, length).await?;
+        let effect = run_flood(&process, &secret, flood, length).await?;
         effect.print(flood);
         faults.extend(effect.faults(flood, length));
         if strict {

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Result, ensure};
 use rustls::ClientConnection;
 use rustls_pki_types::ServerName;
-use svc_testkit::{Site, Tls, Usage, eventually};
+use svc_testkit::{AUTO, Site, Tls, Usage, eventually, token};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
@@ -273,7 +273,7 @@ async fn slow_clients_are_closed_at_every_stage_and_an_agent_is_still_served() -
         })
         .start()
         .await?;
-    let agent = Witness::agent(instance.grpc);
+    let agent = Witness::agent(instance.grpc, token(&site, AUTO).await?);
     run_all_stages(
         instance.grpc,
         20,
@@ -291,7 +291,7 @@ async fn thousands_of_slow_clients_are_closed_and_an_agent_is_served_fast() -> R
     let site = Site::new().await?;
     let process = site.process().start().await?;
     let before = Usage::of(process.pid())?.resident_mib();
-    let agent = Witness::agent(process.grpc);
+    let agent = Witness::agent(process.grpc, token(&site, AUTO).await?);
     run_all_stages(
         process.grpc,
         2000,

@@ -11,8 +11,8 @@ use std::{
 };
 
 use anyhow::{Result, anyhow};
-use svc_sandbox::Identity;
-use svc_testkit::{Latencies, channel, get};
+use svc_proto::v1::ingest_service_client::IngestServiceClient;
+use svc_testkit::{FakeAgent, Latencies, channel, get, is_active, machine};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
@@ -28,11 +28,17 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// An agent on the gRPC port, which alternates between a new connection and a lasting one.
-    pub fn agent(address: SocketAddr) -> Self {
+    /// An agent on the gRPC port, which alternates between a new connection and a lasting one, over which it has
+    /// registered with this token.
+    pub fn agent(address: SocketAddr, token: String) -> Self {
         Self::spawn(async move |stop| {
-            let identity = Identity::self_signed("agent")?;
+            let agent = FakeAgent::on(machine(rand::random()))?;
+            let identity = agent.identity.clone();
             let lasting = channel(address, &identity).await?;
+            let mut client = IngestServiceClient::new(lasting.clone());
+            let answer = client.register(agent.request(&token)).await?;
+            let answer = answer.into_inner().message().await?;
+            anyhow::ensure!(answer.is_some_and(|answer| is_active(&answer)));
             let mut turn = 0;
             every(PACE, stop, async || {
                 turn += 1;

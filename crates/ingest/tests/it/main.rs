@@ -23,6 +23,7 @@ mod jwks;
 mod life_cycle;
 mod pipeline;
 mod pipeline_faults;
+mod places;
 mod queue;
 mod registration;
 mod registration_races;

@@ -15,12 +15,14 @@ use tonic::Streaming;
 use super::{Authenticated, Outbox, StreamEnd, stream::HeartbeatStream, undecodable, violation};
 use crate::{
     grpc::{Context, Refusal, convert},
+    places::Trial,
     session::{Inbox, OPEN_VALIDITY, Session, SessionKey},
 };
 
 pub(super) async fn greet(
     context: &Arc<Context>,
     client: &Authenticated,
+    trial: Trial,
     inbound: &mut Streaming<HeartbeatRequest>,
     out: &Outbox,
 ) -> Result<HeartbeatStream, StreamEnd> {
@@ -28,6 +30,7 @@ pub(super) async fn greet(
     let stream = open(context, client, hello, out)
         .await
         .map_err(StreamEnd::Refused)?;
+    trial.succeed();
     let welcome = welcome(context, &stream);
     stream.out.send(ServerMessage::Welcome(welcome)).await;
     Ok(stream)

@@ -1,0 +1,141 @@
+//! Places of connections: clients that have proven nothing neither keep agents out nor stay long.
+
+use std::{net::SocketAddr, time::Duration};
+
+use anyhow::{Result, ensure};
+use svc_ingest::listener::Limits;
+use svc_proto::v1::AgentStatus;
+use svc_sandbox::Identity;
+use svc_testkit::{
+    ActiveAgent, FakeAgent, MANUAL, OneConnection, Site, Tls, eventually, is_active, machine,
+    metric, metric_becomes, token,
+};
+use tokio::{
+    net::TcpStream,
+    time::{Instant, sleep},
+};
+
+/// Connections with self-made certificates, each of which has had a health check. Some are evicted already.
+async fn strangers(address: SocketAddr, count: usize) -> Result<Vec<OneConnection>> {
+    let mut strangers = Vec::new();
+    for _ in 0..count {
+        let tls = Tls::with(&Identity::self_signed("stranger")?);
+        let mut stranger = OneConnection::open(&tls, address).await?;
+        ensure!(stranger.health_status().await? == "0");
+        strangers.push(stranger);
+    }
+    Ok(strangers)
+}
+
+#[tokio::test]
+async fn strangers_on_all_places_keep_no_agent_out() -> Result<()> {
+    let site = Site::new().await?;
+    let builder = site.instance().set("INGEST_MAX_CONNECTIONS", "50");
+    let instance = builder.start().await?;
+    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let mut held = strangers(instance.grpc, 60).await?;
+    let mut stream = agent.heartbeat().await?;
+    held.extend(strangers(instance.grpc, 60).await?);
+    stream.report_acked(1..=3).await?;
+    let other = ActiveAgent::new(&site, instance.grpc, 2).await?;
+    other.heartbeat().await?.report_acked(1..=3).await?;
+    ensure!(metric(instance.http, "connections_evicted_total").await? > 0.0);
+    metric_becomes(instance.http, "connections_unproven", |open| open <= 16.0).await?;
+    metric_becomes(instance.http, "connections", |open| open <= 20.0).await?;
+    stream.goodbye().await
+}
+
+#[tokio::test]
+async fn silent_connections_on_all_places_keep_no_agent_out() -> Result<()> {
+    let site = Site::new().await?;
+    let builder = site.instance().set("INGEST_MAX_CONNECTIONS", "20");
+    let instance = builder.start().await?;
+    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let mut silent = Vec::new();
+    for _ in 0..40 {
+        silent.push(TcpStream::connect(instance.grpc).await?);
+    }
+    agent.heartbeat().await?.report_acked(1..=3).await
+}
+
+#[tokio::test]
+async fn a_pending_registration_has_proven_its_token_and_keeps_its_place() -> Result<()> {
+    let site = Site::new().await?;
+    let short = |limits: &mut Limits| {
+        (limits.connections, limits.unproven) = (20, 5);
+        limits.unproven_life = Duration::from_secs(1);
+    };
+    let instance = site.instance().limits(short).start().await?;
+    let secret = token(&site, MANUAL).await?;
+    let agent = FakeAgent::on(machine(1))?;
+    let mut pending = agent.open(instance.grpc, &secret).await??;
+    assert_eq!(pending.answer().await?.status(), AgentStatus::Pending);
+    let waits_since = Instant::now();
+    let _strangers = strangers(instance.grpc, 30).await?;
+    eventually("its life would be over if it were unproven", async || {
+        waits_since.elapsed() > Duration::from_secs(3)
+    })
+    .await?;
+    site.psql("SELECT approve_agent(id, 'ann') FROM agents")
+        .await?;
+    assert!(is_active(&pending.answer().await?));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_connection_that_proves_nothing_has_a_short_life() -> Result<()> {
+    let site = Site::new().await?;
+    let short = |limits: &mut Limits| limits.unproven_life = Duration::from_secs(1);
+    let instance = site.instance().limits(short).start().await?;
+    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let mut stream = agent.heartbeat().await?;
+    let tls = Tls::with(&Identity::self_signed("stranger")?);
+    let mut stranger = OneConnection::open(&tls, instance.grpc).await?;
+    let began = Instant::now();
+    while stranger.health_status().await.is_ok() {
+        ensure!(
+            began.elapsed() < Duration::from_secs(20),
+            "it is still open"
+        );
+        sleep(Duration::from_millis(50)).await;
+    }
+    ensure!(
+        began.elapsed() > Duration::from_millis(500),
+        "it was closed too soon"
+    );
+    stranger.closed().await?;
+    // A refused registration proves nothing either.
+    let refused = FakeAgent::on(machine(2))?
+        .refused(instance.grpc, "")
+        .await?;
+    assert_eq!(refused.reason, "MALFORMED_TOKEN");
+    metric_becomes(instance.http, "connections_unproven", |open| open == 0.0).await?;
+    stream.report_acked(1..=3).await?;
+    stream.goodbye().await
+}
+
+#[tokio::test]
+async fn connections_are_shed_and_counted_when_agents_hold_all_places() -> Result<()> {
+    let site = Site::new().await?;
+    let builder = site.instance().set("INGEST_MAX_CONNECTIONS", "1");
+    let instance = builder.start().await?;
+    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let mut streams = Vec::new();
+    eventually("the connection of the registration has ended", async || {
+        streams.extend(agent.heartbeat().await.ok());
+        !streams.is_empty()
+    })
+    .await?;
+    let shed = metric(instance.http, "connections_shed_total").await?;
+    ensure!(
+        strangers(instance.grpc, 1).await.is_err(),
+        "the limit is one"
+    );
+    ensure!(metric(instance.http, "connections_shed_total").await? > shed);
+    streams.clear();
+    eventually("the place is free", async || {
+        strangers(instance.grpc, 1).await.is_ok()
+    })
+    .await?;
+    instance.stop().await
+}
