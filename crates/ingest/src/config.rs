@@ -24,6 +24,7 @@ use url::Url;
 use crate::{
     listener::{ClientCa, Limits, TlsPair},
     queue::{Bounds, QueueSettings, QueueUrl},
+    signing::PublicKey,
     telemetry::Log,
 };
 pub(crate) use parse::duration;
@@ -42,6 +43,8 @@ pub struct Config {
     pub grpc: Grpc,
     pub http: SocketAddr,
     pub jwt_key_file: PathBuf,
+    /// Published and accepted beside the signing key.
+    pub jwt_extra_keys: Vec<PublicKey>,
     pub queue: QueueSettings,
     pub retention: Retention,
     pub agents: Agents,
@@ -99,7 +102,7 @@ impl Config {
         let addresses = addresses(reader);
         let (grpc, http) = addresses.unzip();
         let grpc = Grpc::collect(reader, grpc);
-        let jwt_key_file = reader.key_file("INGEST_JWT_KEY_FILE");
+        let (jwt_key_file, jwt_extra_keys) = jwt_key_settings(reader).unzip();
         let queue = queue(reader);
         let retention = Retention::collect(reader);
         let agents = Agents::collect(reader);
@@ -111,6 +114,7 @@ impl Config {
             grpc: grpc?,
             http: http?,
             jwt_key_file: jwt_key_file?,
+            jwt_extra_keys: jwt_extra_keys?,
             queue: queue?,
             retention: retention?,
             timing: Timing::new(agents.heartbeat_interval),
@@ -158,11 +162,15 @@ impl Consume {
     }
 }
 
-/// The path of the signing key, for the commands that need nothing else.
-pub fn jwt_key_file() -> Result<PathBuf, Problems> {
-    read(&environment, |reader| {
-        reader.key_file("INGEST_JWT_KEY_FILE")
-    })
+/// The path of the signing key and the further keys, for the commands that need nothing else.
+pub fn jwt_keys() -> Result<(PathBuf, Vec<PublicKey>), Problems> {
+    read(&environment, jwt_key_settings)
+}
+
+fn jwt_key_settings(reader: &mut Reader<'_>) -> Option<(PathBuf, Vec<PublicKey>)> {
+    let key_file = reader.key_file("INGEST_JWT_KEY_FILE");
+    let extra_keys = reader.extra_keys("INGEST_JWT_EXTRA_KEY_FILES");
+    Some((key_file?, extra_keys?))
 }
 
 impl Database {

@@ -16,7 +16,7 @@
 //! **Sweeping.** Only an instance that holds its own lease may fence others: an instance that could not
 //! renew cannot tell whether the others or itself are cut off.
 //!
-//! A lease is claimed only beside siblings that sign with the same key.
+//! A lease is claimed only beside siblings that accept this instance's JWTs, and whose JWTs it accepts.
 
 mod sweep;
 
@@ -28,10 +28,10 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::{
-    config::{Problems, Timing},
+    config::Timing,
     periodic::Periodic,
     session::{EndReason, SessionKey, SessionTable},
-    startup::{self, StartError},
+    startup::{self, KeyMismatch, StartError},
 };
 
 /// Sessions taken over in one statement.
@@ -69,13 +69,13 @@ impl Lease {
             takeover_pending: false,
         };
         loop {
-            let Err(problems) = lease.try_claim().await? else {
+            let Err(mismatch) = lease.try_claim().await? else {
                 return Ok(lease);
             };
             if Instant::now() >= deadline {
-                return Err(problems.into());
+                return Err(mismatch.into());
             }
-            tracing::warn!(reason = %problems, "waiting one lease term for the instance with the other key to expire");
+            tracing::warn!(reason = %mismatch, "waiting one lease term for the instance with the other key to expire");
             tokio::time::sleep(timing.lease_renewal.min(deadline - Instant::now())).await;
         }
     }
@@ -154,7 +154,7 @@ impl Lease {
                 }
                 Ok(())
             }
-            Ok(Err(problems)) => Err(problems.into()),
+            Ok(Err(mismatch)) => Err(mismatch.into()),
             Err(error) => {
                 tracing::warn!(%error, "the lease could not be claimed again");
                 Ok(())
@@ -163,17 +163,18 @@ impl Lease {
     }
 
     /// Claims under the current id if possible. A lease that has ended needs a new id.
-    async fn try_claim(&mut self) -> Result<Result<(), Problems>, StoreError> {
+    async fn try_claim(&mut self) -> Result<Result<(), KeyMismatch>, StoreError> {
         let (ttl, grace) = (self.timing.lease_ttl, self.timing.outage_grace);
         match self.store.lease_claim(&self.instance, ttl, grace).await? {
             LeaseClaim::Claimed => {
                 self.id.send_replace(self.instance.id);
                 Ok(Ok(()))
             }
-            LeaseClaim::KidMismatch { kid, hostname, .. } => {
-                let ours = &self.instance.kid;
-                Ok(Err(startup::foreign_key(ours, &kid, &hostname)))
-            }
+            LeaseClaim::KidMismatch { kid, hostname, .. } => Ok(Err(KeyMismatch {
+                ours: self.instance.kid.clone(),
+                theirs: kid,
+                hostname,
+            })),
             LeaseClaim::Ended => {
                 self.instance.id = Uuid::now_v7();
                 Box::pin(self.try_claim()).await

@@ -1,4 +1,7 @@
-//! The RSA key that all instances share: its file, the JWTs it signs, and the JWKS document.
+//! The RSA keys of the service: their files, the JWTs they sign and verify, and the JWKS document.
+//!
+//! All instances sign with one key. While it is rotated, the [`Keyring`] holds further public keys, which are published
+//! and accepted too.
 //!
 //! The process keeps the parsed key, because parsing costs twice as much as signing, and computes the `kid` once.
 //!
@@ -8,6 +11,7 @@
 mod jwks;
 mod jwt;
 mod key_file;
+mod keyring;
 mod pem;
 
 use std::fmt;
@@ -19,49 +23,70 @@ use aws_lc_rs::{
 };
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 
-pub use jwks::Jwks;
-pub use jwt::{Claims, ISSUER, JWT_LIFETIME, Jwt, JwtError};
-pub use key_file::{KeyFileError, check, create, read};
+pub use jwks::{JWKS_MAX_AGE, Jwks};
+pub use jwt::{Claims, ISSUER, JWT_LIFETIME, Jwt, JwtError, LEEWAY};
+pub use key_file::{KeyFileError, check, create, create_beside, read, read_public};
+pub use keyring::{Keyring, Verified};
 pub use pem::KeyPemError;
 
-/// An RSA key of 2048 to 8192 bits, with its public half and its id.
+/// An RSA key of 2048 to 8192 bits, with its public half.
 pub struct SigningKey {
     pair: KeyPair,
-    public: PublicKeyComponents<Vec<u8>>,
+    public: PublicKey,
+}
+
+/// The public half of an RSA key, with its id.
+#[derive(Clone)]
+pub struct PublicKey {
+    components: PublicKeyComponents<Vec<u8>>,
     kid: String,
 }
 
 impl SigningKey {
     fn new(pair: KeyPair) -> Self {
         let (n, e) = (pair.public_key().modulus(), pair.public_key().exponent());
-        let public = PublicKeyComponents {
-            n: n.big_endian_without_leading_zero().to_vec(),
-            e: e.big_endian_without_leading_zero().to_vec(),
-        };
-        let kid = thumbprint(&public);
-        Self { pair, public, kid }
+        let public = PublicKey::new(
+            n.big_endian_without_leading_zero().to_vec(),
+            e.big_endian_without_leading_zero().to_vec(),
+        );
+        Self { pair, public }
     }
 
-    /// The RFC 7638 thumbprint of the public key, so that all instances have the same.
     pub fn kid(&self) -> &str {
-        &self.kid
+        self.public.kid()
     }
 
     /// The size of the modulus.
     pub fn bits(&self) -> usize {
         self.pair.public_modulus_len() * 8
     }
+}
 
-    /// The document with the public half.
-    pub fn jwks(&self) -> Jwks {
-        let [n, e] = encoded(&self.public);
-        Jwks::new(&self.kid, &n, &e)
+impl PublicKey {
+    /// Modulus and exponent in big-endian bytes without leading zeros.
+    fn new(n: Vec<u8>, e: Vec<u8>) -> Self {
+        let components = PublicKeyComponents { n, e };
+        let kid = thumbprint(&components);
+        Self { components, kid }
+    }
+
+    /// The RFC 7638 thumbprint, so that all instances have the same.
+    pub fn kid(&self) -> &str {
+        &self.kid
     }
 }
 
 impl fmt::Debug for SigningKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SigningKey")
+            .field("kid", &self.kid())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PublicKey")
             .field("kid", &self.kid)
             .finish_non_exhaustive()
     }
@@ -101,6 +126,6 @@ mod tests {
         let key = pem::generate().unwrap().1;
         let shown = format!("{key:?}");
         assert!(shown.contains(key.kid()));
-        assert!(!shown.contains(&encoded(&key.public)[0]));
+        assert!(!shown.contains(&encoded(&key.public.components)[0]));
     }
 }

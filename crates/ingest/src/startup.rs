@@ -1,5 +1,5 @@
-//! What must hold before the first agent connects: the database answers, its schema fits, and the signing key
-//! is the one that all live instances use.
+//! What must hold before the first agent connects: the database answers, its schema fits, and there is a signing key.
+//! Whether it agrees with the keys of the live instances is decided when the lease is claimed.
 
 use std::{path::Path, time::Duration};
 
@@ -24,7 +24,22 @@ pub enum StartError {
     #[error(transparent)]
     Problems(#[from] Problems),
     #[error(transparent)]
+    KeyMismatch(#[from] KeyMismatch),
+    #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// This instance and a live sibling do not accept each other's JWTs. It is not one of the [`Problems`], which end the
+/// process for good: the mismatch ends when the sibling is restarted with the right keys, so a later start may succeed.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "INGEST_JWT_KEY_FILE: holds key {ours}, but the live instance on {hostname} signs with {theirs}: give all instances \
+     the same key file, or, to change the key, follow the steps that `svc-ingest key rotate` prints"
+)]
+pub struct KeyMismatch {
+    pub ours: String,
+    pub theirs: String,
+    pub hostname: String,
 }
 
 impl StartError {
@@ -32,6 +47,7 @@ impl StartError {
     pub fn into_report(self) -> anyhow::Error {
         match self {
             Self::Problems(problems) => problems.into(),
+            Self::KeyMismatch(mismatch) => mismatch.into(),
             Self::Store(error) => error.into(),
         }
     }
@@ -161,14 +177,6 @@ pub async fn signing_key(path: &Path, store: &Store) -> Result<SigningKey, Start
             Err(Problems::one(KEY_FILE, message).into())
         }
     }
-}
-
-/// The key differs from the key of a live sibling.
-pub fn foreign_key(ours: &str, theirs: &str, hostname: &str) -> Problems {
-    let message = format!(
-        "holds key {ours}, but the live instance on {hostname} signs with {theirs}: give all instances the same key file"
-    );
-    Problems::one(KEY_FILE, message)
 }
 
 /// How long the lease of a dead predecessor of this instance may still last.

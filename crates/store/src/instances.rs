@@ -12,7 +12,7 @@
 //! FOR UPDATE, so the two exclude each other.
 //!
 //! **An expired lease is claimed and not renewed**, even if it is not fenced yet. Meanwhile an
-//! instance with another signing key may have started, and only the claim compares keys.
+//! instance with other keys may have started, and only the claim compares keys.
 //!
 //! **Clocks.** Only the database's clock counts. `now()` is the start of the transaction. If
 //! the transaction waited for a lock, `now()` is in the past: other leases then look longer
@@ -36,7 +36,10 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct NewInstance {
     pub id: Uuid,
+    /// The key that it signs with.
     pub kid: String,
+    /// The keys whose JWTs it accepts besides.
+    pub extra_kids: Vec<String>,
     pub hostname: String,
     pub version: String,
     pub grpc_address: String,
@@ -46,7 +49,7 @@ pub struct NewInstance {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeaseClaim {
     Claimed,
-    /// A live instance signs with another key, `kid`.
+    /// A live instance signs with `kid`, and one of the two does not accept the other's JWTs.
     KidMismatch {
         kid: String,
         instance: Uuid,
@@ -71,6 +74,7 @@ record! {
     pub struct InstanceRow {
         pub id: Uuid,
         pub kid: String,
+        pub extra_kids: Vec<String>,
         pub hostname: String,
         pub version: String,
         pub grpc_address: String,
@@ -85,9 +89,19 @@ record! {
     }
 }
 
+impl InstanceRow {
+    /// The rule by which [`Store::lease_claim`] compares keys: each of the two accepts the
+    /// JWTs that the other one signs.
+    pub fn is_compatible_with(&self, kid: &str, extra_kids: &[String]) -> bool {
+        let contains = |kids: &[String], kid: &str| kids.iter().any(|one| one == kid);
+        self.kid == kid || (contains(&self.extra_kids, kid) && contains(extra_kids, &self.kid))
+    }
+}
+
 impl Store {
-    /// Compares the signing key of `instance` with the live instances and records a lease.
-    /// One lock covers both, so of two instances with different keys only one gets a lease.
+    /// Compares the keys of `instance` with those of the live instances and records a lease.
+    /// Two instances are compatible if each accepts the other's signing key. One lock covers
+    /// both steps, so of two instances that are not compatible only one gets a lease.
     /// Claiming the same id again renews the lease, so the call can be repeated after a lost
     /// reply.
     pub async fn lease_claim(
@@ -143,7 +157,7 @@ impl Store {
     pub async fn instances_list(&self) -> Result<Vec<InstanceRow>, StoreError> {
         let sql = "-- instances_list
             SELECT * FROM (
-                SELECT id, kid, hostname, version, grpc_address, http_address, started_at,
+                SELECT id, kid, extra_kids, hostname, version, grpc_address, http_address, started_at,
                        renewed_at, expires_at, fenced, stopped_at,
                        NOT fenced AND stopped_at IS NULL AND expires_at > now() AS live
                   FROM ingest_instances
@@ -175,10 +189,12 @@ async fn lease_claim_mismatch(
           FROM ingest_instances
          WHERE NOT fenced AND stopped_at IS NULL AND expires_at > now()
            AND kid <> $1 AND id <> $2
+           AND NOT ($1 = ANY (extra_kids) AND kid = ANY ($3))
          ORDER BY expires_at DESC LIMIT 1";
     let params = [
         (&instance.kid as _, Type::TEXT),
         (&instance.id as _, Type::UUID),
+        (&instance.extra_kids as _, Type::TEXT_ARRAY),
     ];
     let Some(row) = tx.query_opt(sql, &params).await? else {
         return Ok(None);
@@ -237,8 +253,8 @@ async fn lease_claim_insert(
 ) -> Result<LeaseClaim, StoreError> {
     let sql = "-- lease_claim
         INSERT INTO ingest_instances AS mine
-               (id, kid, hostname, version, grpc_address, http_address, expires_at)
-        VALUES ($1, $2, $3, $4, $5, $6, now() + make_interval(secs => $7))
+               (id, kid, extra_kids, hostname, version, grpc_address, http_address, expires_at)
+        VALUES ($1, $2, $8, $3, $4, $5, $6, now() + make_interval(secs => $7))
         ON CONFLICT (id) DO UPDATE
            SET renewed_at = now(), expires_at = excluded.expires_at
          WHERE NOT mine.fenced AND mine.stopped_at IS NULL AND mine.kid = excluded.kid";
@@ -250,6 +266,7 @@ async fn lease_claim_insert(
         (&instance.grpc_address as _, Type::TEXT),
         (&instance.http_address as _, Type::TEXT),
         (&ttl.as_secs_f64() as _, Type::FLOAT8),
+        (&instance.extra_kids as _, Type::TEXT_ARRAY),
     ];
     match tx.execute(sql, &params).await? {
         0 => Ok(LeaseClaim::Ended),

@@ -26,14 +26,14 @@
 //! 11. `instances`: leases of instances ([`Store::lease_claim`]) and how they are fenced.
 //! 12. `sessions`: heartbeat streams and presence ([`Store::sessions_open`]), fenced by epochs.
 //! 13. `samples` and `arrays`: exactly-once storage of samples ([`Store::samples_append`]).
-//! 14. `watermarks`: committed watermarks ([`Store::watermarks`]).
+//! 14. `watermarks`: what is committed, read without locks ([`Store::watermarks`]).
 //! 15. `rollups`: hourly rollups ([`Store::rollups_compute`]).
 //! 16. `retention`: partitions, created ahead and dropped ([`Store::partitions_drop`]).
 //!
 //! The admin commands:
 //!
 //! 17. `record` and `page`: how rows become structs and bounded lists ([`Page`]).
-//! 18. `tokens`, `agents`, `hosts`, `books`: what the commands show and decide.
+//! 18. `tokens`, `agents`, `hosts`, `books`, `signing_keys`: what the commands show and decide.
 //! 19. `overview`: counts of everything ([`Store::overview`]).
 
 mod agents;
@@ -58,6 +58,7 @@ mod retention;
 mod rollups;
 mod samples;
 mod sessions;
+mod signing_keys;
 mod status;
 mod tls;
 mod tokens;
@@ -87,6 +88,7 @@ pub use samples::{DiskRow, GapKind, GapRow, Range, SampleRow, Watermark};
 pub use sessions::{
     CloseCause, Displaced, Opened, SessionClose, SessionOpen, StoredSession, Swept,
 };
+pub use signing_keys::SigningKeyUse;
 pub use status::AgentStatus;
 pub use tls::TlsError;
 pub use tokens::{NewToken, TokenDetail, TokenRecord};

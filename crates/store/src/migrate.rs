@@ -40,6 +40,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(7, "0007_held_streams"),
     migration!(8, "0008_token_state"),
     migration!(9, "0009_session_opens"),
+    migration!(14, "0014_extra_kids"),
 ];
 
 const LIMITS: TxLimits = TxLimits {

@@ -10,6 +10,7 @@ use crate::{
     instances::InstanceRow,
     pool::{Bulkhead, Store},
     record::record,
+    signing_keys::SigningKeyUse,
 };
 
 #[derive(Debug, Clone, Serialize)]
@@ -20,8 +21,10 @@ pub struct Overview {
     pub history: HistoryState,
     /// The instances that hold a lease now.
     pub instances: Vec<InstanceRow>,
-    /// The ids of their signing keys. More than one is a fault.
+    /// The ids of their signing keys. There are two while the key is rotated.
     pub kids: BTreeSet<String>,
+    /// The keys that they sign with or accept.
+    pub keys: Vec<SigningKeyUse>,
 }
 
 record! {
@@ -79,6 +82,7 @@ impl Store {
             agents: AgentCounts::from_row(&self.overview_row(AGENTS).await?)?,
             hosts: HostCounts::from_row(&self.overview_row(HOSTS).await?)?,
             history: self.history_state().await?,
+            keys: self.signing_keys().await?,
             kids: instances.iter().map(|live| live.kid.clone()).collect(),
             instances,
         })

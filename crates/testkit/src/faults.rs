@@ -5,6 +5,7 @@ mod cold_starts;
 mod database;
 mod instances;
 mod reset_calls;
+mod key_rotation;
 mod revocations;
 mod unread;
 
@@ -17,5 +18,6 @@ pub use instances::{
     agents_hop, any_part_killed, instance_suspended, instance_terminated, instances_killed,
 };
 pub use reset_calls::{ResetCalls, registrations_reset};
+pub use key_rotation::{KeyRotation, key_rotated};
 pub use revocations::{renewals_raced, streams_revoked};
 pub use unread::{UnreadStream, stops_reading};

@@ -178,6 +178,16 @@ impl Fleet {
         self.each(|record| record.ledger.acked()).iter().sum()
     }
 
+    /// The newest JWT of each agent.
+    pub fn jwts(&self) -> Vec<String> {
+        self.each(|record| record.jwt.clone())
+    }
+
+    /// How often streams were refused because of their JWTs.
+    pub fn refused_jwts(&self) -> u32 {
+        self.each(|record| record.refused_jwts).iter().sum()
+    }
+
     /// How often each agent has been welcomed.
     pub fn streams(&self) -> Vec<u32> {
         self.each(|record| record.streams)

@@ -141,6 +141,17 @@ impl HeartbeatCall {
         }
     }
 
+    /// The next JWT; skips other messages.
+    pub async fn next_credential(&mut self) -> anyhow::Result<String> {
+        loop {
+            match self.receive().await? {
+                Ok(Some(ServerMessage::Credential(credential))) => return Ok(credential.jwt),
+                Ok(Some(_)) => {}
+                ended => bail!("the stream ended: {ended:?}"),
+            }
+        }
+    }
+
     /// Waits until everything up to `seq` is acknowledged.
     pub async fn acked_up_to(&mut self, seq: u64) -> anyhow::Result<()> {
         while self.next_ack().await?.up_to_seq < seq {}

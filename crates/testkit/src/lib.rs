@@ -10,6 +10,7 @@
 //!   compares the ledgers with what PostgreSQL has stored.
 //! - [`Proxy`] is a network with faults. [`faults`] has the scenarios that `cargo test` runs
 //!   briefly and `make chaos` at full length.
+//! - [`Verifier`] is a third party that verifies the agents' JWTs.
 //! - [`metric`], [`Usage`] and [`Latencies`] measure.
 //!
 //! Every wait is bounded by [`PATIENCE`], which is generous enough for a slow machine.
@@ -29,6 +30,7 @@ mod agent;
 mod heartbeat;
 mod http;
 mod tls;
+mod verifier;
 
 mod audit;
 mod fleet;
@@ -63,6 +65,7 @@ pub use service::{ServiceBuilder, ServiceProcess};
 pub use site::{Environment, QueueKind, SIGNING_KEY, Site, write_private};
 pub use tls::{OneConnection, Tls, channel, connect_with, provider};
 pub use usage::Usage;
+pub use verifier::{Verifier, kid};
 
 pub const PATIENCE: Duration = Duration::from_secs(30);
 

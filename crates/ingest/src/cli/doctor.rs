@@ -11,15 +11,21 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
-use svc_store::{HistoryState, SchemaState, Store, StoreError, StoreOptions};
+use svc_store::{
+    HistoryState, InstanceRow, SchemaState, SigningKeyUse, Store, StoreError, StoreOptions,
+};
 
-use super::{exit_code, output::OutputArgs, serve};
+use super::{
+    exit_code, key,
+    output::{OutputArgs, short},
+    serve,
+};
 use crate::{
     config::{Config, Database},
     error_chain::chain,
     listener::CertificateFacts,
     queue::{JetStream, QueueSettings, QueueUrl},
-    signing,
+    signing::{self, Keyring},
 };
 
 /// A certificate that expires sooner is a warning.
@@ -72,7 +78,7 @@ fn fail(finding: impl Into<String>) -> Finding {
 pub async fn run(args: OutputArgs) -> anyhow::Result<ExitCode> {
     serve::raise_file_limit(); // As the service does: the number of connections depends on it.
     let mut checks = Vec::new();
-    let kid = match Config::from_env() {
+    let keys = match Config::from_env() {
         Ok(config) => {
             checks.extend(check_queue(&config.queue).await);
             check_config(&config, &mut checks)
@@ -85,7 +91,7 @@ pub async fn run(args: OutputArgs) -> anyhow::Result<ExitCode> {
         }
     };
     if let Ok(database) = Database::from_env() {
-        checks.extend(check_database(database, kid.as_deref()).await);
+        checks.extend(check_database(database, keys.as_ref()).await);
     }
     args.output.print(&checks, || lines(&checks))?;
     let failed = |check: &Check| check.verdict == Verdict::Fail;
@@ -104,12 +110,13 @@ fn lines(checks: &[Check]) -> String {
     checks.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Checks files and ports, and returns the key's id for the comparison with other instances.
-fn check_config(config: &Config, checks: &mut Vec<Check>) -> Option<String> {
+/// Checks files and ports, and returns the keys for the comparison with other instances.
+fn check_config(config: &Config, checks: &mut Vec<Check>) -> Option<Keyring> {
     let key = signing::read(&config.jwt_key_file).ok().flatten();
+    let keys = key.map(|key| Keyring::new(key, config.jwt_extra_keys.clone()));
     let path = config.jwt_key_file.display();
-    let signing_key = match &key {
-        Some(key) => ok(format!("{path}: {} bits, kid {}", key.bits(), key.kid())),
+    let signing_key = match &keys {
+        Some(keys) => ok(format!("{path}: {}", shown_keys(keys))),
         None => warn(format!(
             "{path} does not exist: the first start generates it; back it up then"
         )),
@@ -125,7 +132,16 @@ fn check_config(config: &Config, checks: &mut Vec<Check>) -> Option<String> {
         Check::new("INGEST_HTTP_PORT", check_port(config.http)),
         Check::new("connections", connections),
     ]);
-    key.map(|key| key.kid().to_owned())
+    keys
+}
+
+fn shown_keys(keys: &Keyring) -> String {
+    let (key, extra) = (keys.signing(), keys.extra_kids());
+    let signing = format!("{} bits, kid {}", key.bits(), key.kid());
+    match extra.is_empty() {
+        true => signing,
+        false => format!("{signing}; accepted too: {}", extra.join(", ")),
+    }
 }
 
 /// The in-process queue needs no check.
@@ -174,9 +190,9 @@ fn check_port(address: SocketAddr) -> Finding {
     }
 }
 
-async fn check_database(database: Database, kid: Option<&str>) -> Vec<Check> {
+async fn check_database(database: Database, keys: Option<&Keyring>) -> Vec<Check> {
     let shown = database.url.redacted();
-    let looked = look_at_database(database, kid, &shown).await;
+    let looked = look_at_database(database, keys, &shown).await;
     looked.unwrap_or_else(|error| {
         let finding = fail(format!("{shown}: {}", chain(&error)));
         vec![Check::new("database", finding)]
@@ -185,7 +201,7 @@ async fn check_database(database: Database, kid: Option<&str>) -> Vec<Check> {
 
 async fn look_at_database(
     database: Database,
-    kid: Option<&str>,
+    keys: Option<&Keyring>,
     shown: &str,
 ) -> Result<Vec<Check>, StoreError> {
     let store = Store::new(database.url, StoreOptions::default())?;
@@ -201,7 +217,7 @@ async fn look_at_database(
         Check::new("clock", check_clock(store.database_clock_offset().await?)),
     ];
     if usable {
-        checks.push(Check::new("instances", check_siblings(&store, kid).await?));
+        checks.push(Check::new("instances", check_siblings(&store, keys).await?));
         let history = check_history(&store.history_state().await?);
         checks.push(Check::new("history", history));
     }
@@ -248,15 +264,29 @@ fn check_clock(offset: SignedDuration) -> Finding {
     }
 }
 
-async fn check_siblings(store: &Store, kid: Option<&str>) -> Result<Finding, StoreError> {
+async fn check_siblings(store: &Store, keys: Option<&Keyring>) -> Result<Finding, StoreError> {
     let live = store.instances_live().await?;
-    let mut siblings = live.iter();
-    let stranger = siblings.find(|sibling| kid.is_some_and(|kid| sibling.kid != kid));
-    Ok(match stranger {
-        Some(stranger) => fail(format!(
-            "{} signs with another key ({}): share one key file",
+    let is_stranger = |sibling: &&InstanceRow| {
+        keys.is_some_and(|keys| {
+            !sibling.is_compatible_with(keys.signing().kid(), &keys.extra_kids())
+        })
+    };
+    if let Some(stranger) = live.iter().find(is_stranger) {
+        return Ok(fail(format!(
+            "{} signs with another key ({}): share one key file, or rotate the key (`svc-ingest key rotate`)",
             stranger.hostname, stranger.kid
-        )),
-        None => ok(format!("{} live, all with one key", live.len())),
+        )));
+    }
+    let uses = store.signing_keys().await?;
+    Ok(match uses.len() {
+        0 | 1 => ok(format!("{} live, all with one key", live.len())),
+        _ => ok(format!("{} live; {}", live.len(), describe_keys(&uses))),
     })
+}
+
+fn describe_keys(uses: &[SigningKeyUse]) -> String {
+    let now = Timestamp::now();
+    let described =
+        |used: &SigningKeyUse| format!("key {} {}", short(&used.kid), key::describe(used, now));
+    uses.iter().map(described).collect::<Vec<_>>().join("; ")
 }

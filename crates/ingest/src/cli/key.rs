@@ -1,30 +1,39 @@
-//! `svc-ingest key`: shows the signing key's public half. It never creates or changes a key.
+//! `svc-ingest key`: shows the signing key's public half, and makes the next key. It never changes or replaces a key.
 
-use std::process::ExitCode;
+mod rotate;
+mod usage;
+
+use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::bail;
 use clap::Subcommand;
 
 use super::output::{OutputArgs, facts};
-use crate::{config, signing};
+use crate::{
+    config,
+    signing::{self, Keyring},
+};
+pub use usage::describe;
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Show the key's id and size, and the JWKS document
     Show(OutputArgs),
+    /// Make the next key, and print the steps that put it into use without an interruption
+    Rotate(OutputArgs),
 }
 
 pub fn run(command: Command) -> anyhow::Result<ExitCode> {
-    let Command::Show(args) = command;
-    let path = config::jwt_key_file()?;
-    let Some(key) = signing::read(&path)? else {
-        bail!(
-            "{} does not exist yet: the service generates it on first start",
-            path.display()
-        );
-    };
-    let jwks: serde_json::Value = serde_json::from_str(&key.jwks().body)?;
-    let (kid, bits) = (key.kid(), key.bits());
+    match command {
+        Command::Show(args) => show(&args),
+        Command::Rotate(args) => rotate::run(&args),
+    }
+}
+
+fn show(args: &OutputArgs) -> anyhow::Result<ExitCode> {
+    let (path, keys) = configured()?;
+    let jwks: serde_json::Value = serde_json::from_str(&keys.jwks().body)?;
+    let (kid, bits) = (keys.signing().kid(), keys.signing().bits());
     let value = serde_json::json!({"file": path, "kid": kid, "bits": bits, "jwks": jwks});
     args.output.print(&value, || {
         facts(&[
@@ -35,4 +44,16 @@ pub fn run(command: Command) -> anyhow::Result<ExitCode> {
         ])
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The path of the signing key, and all keys of the configuration.
+fn configured() -> anyhow::Result<(PathBuf, Keyring)> {
+    let (path, extra) = config::jwt_keys()?;
+    let Some(key) = signing::read(&path)? else {
+        bail!(
+            "{} does not exist yet: the service generates it on first start",
+            path.display()
+        );
+    };
+    Ok((path, Keyring::new(key, extra)))
 }

@@ -2,10 +2,12 @@
 
 use std::process::ExitCode;
 
-use svc_store::{HistoryState, InstanceRow, Overview};
+use jiff::Timestamp;
+use svc_store::{HistoryState, InstanceRow, Overview, SigningKeyUse};
 
 use super::{
     database::open,
+    key,
     output::{self, Column, Fit, facts, or_dash, short},
     terminal,
     time::when,
@@ -25,6 +27,13 @@ const COLUMNS: &[Column<InstanceRow>] = &[
     }),
 ];
 
+const KEY_COLUMNS: &[Column<SigningKeyUse>] = &[
+    ("KEY", Fit::Whole, |key| short(&key.kid)),
+    ("USE", Fit::Wraps, |key| {
+        key::describe(key, Timestamp::now())
+    }),
+];
+
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let store = open().await?;
     terminal::show(args.watch, async || {
@@ -39,6 +48,9 @@ fn screen(overview: &Overview) -> String {
     let mut parts = vec![counts(overview)];
     if !overview.instances.is_empty() {
         parts.push(output::table(COLUMNS, &overview.instances));
+    }
+    if overview.keys.len() > 1 {
+        parts.push(output::table(KEY_COLUMNS, &overview.keys));
     }
     parts.extend(advice(overview));
     parts.join("\n\n")
@@ -97,7 +109,7 @@ fn advice(overview: &Overview) -> Vec<String> {
             .is_empty()
             .then(|| "no instance is live: agents cannot connect".to_owned()),
         (keys > 1).then(|| {
-            format!("instances sign with {keys} different keys: give them all the same key file")
+            format!("instances sign with {keys} different keys: give them all the new one to complete the rotation")
         }),
     ]
     .into_iter()

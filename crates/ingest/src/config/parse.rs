@@ -42,6 +42,24 @@ pub(super) fn path(text: &str) -> Parsed<PathBuf> {
     Ok(text.into())
 }
 
+/// One path for each key of a rotation: the old one and the new one, and some to spare.
+const MAX_PATHS: usize = 8;
+
+/// Paths separated by commas.
+pub(super) fn paths(text: &str) -> Parsed<Vec<PathBuf>> {
+    let paths: Vec<PathBuf> = text
+        .split(',')
+        .map(str::trim)
+        .map(path)
+        .collect::<Result<_, _>>()?;
+    match paths.len() {
+        ..=MAX_PATHS => Ok(paths),
+        count => Err(format!(
+            "names {count} files: at most {MAX_PATHS} are accepted"
+        )),
+    }
+}
+
 pub(super) fn readable_file(text: &str) -> Parsed<PathBuf> {
     let path = path(text)?;
     match fs::metadata(&path) {

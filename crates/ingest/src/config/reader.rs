@@ -5,7 +5,7 @@ use std::{ffi::OsString, fmt::Display, path::PathBuf};
 use super::{Lookup, Problem, Variable, variables::Fallback};
 use crate::{
     listener::{ClientCa, TlsPair},
-    signing,
+    signing::{self, PublicKey},
 };
 
 pub(super) struct Reader<'a> {
@@ -77,6 +77,16 @@ impl Reader<'_> {
         let path = self.value(name, super::parse::path)?;
         let checked = signing::check(&path);
         self.or_problem(name, checked).map(|()| path)
+    }
+
+    /// The public keys in the files that a list of paths names.
+    pub(super) fn extra_keys(&mut self, name: &'static str) -> Option<Vec<PublicKey>> {
+        let paths = self.optional(name, super::parse::paths)?;
+        let keys = paths.unwrap_or_default().into_iter().map(|path| {
+            let read = signing::read_public(&path);
+            self.or_problem(name, read)
+        });
+        keys.collect::<Vec<_>>().into_iter().collect()
     }
 
     fn or_problem<T>(&mut self, name: &'static str, result: Result<T, impl Display>) -> Option<T> {

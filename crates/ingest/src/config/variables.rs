@@ -53,6 +53,8 @@ variables! {
     "INGEST_HTTP_BIND_ADDRESS", Unset("INGEST_BIND_ADDRESS"), "IP address of the HTTP listener";
     "INGEST_TLS_CLIENT_CA", Unset("none"),
         "Path to CA certificates, PEM format: agents' certificates must chain to one of them";
+    "INGEST_JWT_EXTRA_KEY_FILES", Unset("none"),
+        "Paths to further RSA keys (public keys suffice), separated by commas: published and accepted while the key is rotated";
     "INGEST_MAX_CONNECTIONS", Unset("the file limit − 512, at most one per 128 KiB of memory"),
         "Maximum number of agents' connections";
     "INGEST_DB_POOL_SIZE", Default("16"), "Maximum number of PostgreSQL connections of an instance";

@@ -17,13 +17,13 @@ use jiff::Timestamp;
 use svc_store::{AgentId, AgentStatus, Store, StoreError};
 use tokio::sync::Semaphore;
 
-use crate::signing::{Jwt, SigningKey};
+use crate::signing::{Jwt, Keyring};
 
 /// Issues JWTs with the service's signing key.
 #[derive(Clone, Debug)]
 pub struct Issuer {
     store: Store,
-    key: Arc<SigningKey>,
+    keys: Arc<Keyring>,
     /// One permit for each core: a signature costs half a millisecond of CPU.
     signing: Arc<Semaphore>,
 }
@@ -39,11 +39,11 @@ pub enum IssueError {
 }
 
 impl Issuer {
-    pub fn new(store: Store, key: Arc<SigningKey>) -> Self {
+    pub fn new(store: Store, keys: Arc<Keyring>) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             store,
-            key,
+            keys,
             signing: Arc::new(Semaphore::new(cores)),
         }
     }
@@ -60,10 +60,10 @@ impl Issuer {
     async fn sign(&self, agent: AgentId) -> Result<Jwt, IssueError> {
         let permit = self.signing.clone().acquire_owned().await;
         let permit = permit.map_err(|_| IssueError::Signing)?;
-        let key = self.key.clone();
+        let keys = self.keys.clone();
         let signed = tokio::task::spawn_blocking(move || {
             let _held_while_signing = permit;
-            key.sign(&agent.to_string(), Timestamp::now())
+            keys.signing().sign(&agent.to_string(), Timestamp::now())
         });
         let signed = signed.await.map_err(|_| IssueError::Signing)?;
         signed.map_err(|_| IssueError::Signing)

@@ -4,6 +4,8 @@
 //! when the session is opened, for many sessions in one statement. Without the agent's private key a
 //! stolen JWT opens nothing.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use svc_store::AgentId;
 use tokio::time::Instant;
@@ -13,7 +15,7 @@ use uuid::Uuid;
 use super::{Context, Refusal, heartbeat::Authenticated, peer};
 use crate::{
     peer::ClientKey,
-    signing::{Claims, JwtError},
+    signing::{JwtError, Verified},
 };
 
 pub(super) fn authenticate<T>(
@@ -21,19 +23,27 @@ pub(super) fn authenticate<T>(
     request: &Request<T>,
 ) -> Result<Authenticated, Refusal> {
     let peer = peer(request)?;
-    let claims = verify(context, bearer(request.metadata())?).inspect_err(|refusal| {
+    let jwt = verify(context, bearer(request.metadata())?).inspect_err(|refusal| {
         tracing::debug!(?refusal, key = %peer.key, "a JWT was refused");
     })?;
-    let agent = Uuid::parse_str(&claims.sub)
+    let agent = Uuid::parse_str(&jwt.claims.sub)
         .map(AgentId)
         .map_err(|_| Refusal::JwtInvalid)?;
     limit_openings(context, agent, peer.key)?;
-    let jwt_expires_at = Timestamp::from_second(claims.exp).unwrap_or(Timestamp::MAX);
     Ok(Authenticated {
         agent,
-        jwt_expires_at,
+        renew_at: renewal(&jwt, context.timing.renew_before),
         peer,
     })
+}
+
+/// A JWT of another key than the signing key is renewed at once, because that key is being replaced.
+fn renewal(jwt: &Verified, renew_before: Duration) -> Timestamp {
+    let expires_at = Timestamp::from_second(jwt.claims.exp).unwrap_or(Timestamp::MAX);
+    match jwt.by_signing_key {
+        true => expires_at - renew_before,
+        false => Timestamp::UNIX_EPOCH,
+    }
 }
 
 /// Refuses a key that is known to be wrong, and limits how often the right one opens streams. Client keys cost
@@ -64,8 +74,8 @@ fn bearer(metadata: &MetadataMap) -> Result<&str, Refusal> {
 }
 
 /// The exact reason goes to the log only. The client learns that its JWT has expired or is not valid.
-fn verify(context: &Context, token: &str) -> Result<Claims, Refusal> {
-    let verified = context.key.verify(token, Timestamp::now());
+fn verify(context: &Context, token: &str) -> Result<Verified, Refusal> {
+    let verified = context.keys.verify(token, Timestamp::now());
     verified.map_err(|error| {
         tracing::debug!(%error, "a JWT does not verify");
         match error {

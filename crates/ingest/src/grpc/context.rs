@@ -16,13 +16,13 @@ use crate::{
     queue::Queue,
     rate::Keyed,
     session::{Closer, Opener, Pins, SessionTable},
-    signing::SigningKey,
+    signing::Keyring,
     telemetry::PipelineMetrics,
 };
 
 #[derive(Debug)]
 pub struct Context {
-    pub key: Arc<SigningKey>,
+    pub keys: Arc<Keyring>,
     pub issuer: Issuer,
     pub enrolment: Enrolment,
     /// What a registration has to pass before it begins.

@@ -29,7 +29,8 @@ use crate::{peer::Peer, places::Trial, session::EndReason};
 #[derive(Clone, Debug)]
 pub(super) struct Authenticated {
     pub agent: AgentId,
-    pub jwt_expires_at: Timestamp,
+    /// When the JWT is to be renewed.
+    pub renew_at: Timestamp,
     pub peer: Peer,
 }
 

@@ -14,10 +14,12 @@ use axum::{
 };
 use svc_store::Store;
 
-use crate::{health::Health, signing::Jwks, telemetry::Metrics};
+use crate::{
+    health::Health,
+    signing::{JWKS_MAX_AGE, Jwks},
+    telemetry::Metrics,
+};
 
-/// How long a verifier may use the key before it fetches the document again.
-const JWKS_CACHE: &str = "public, max-age=300";
 const METRICS_FORMAT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// What the responses are made of.
@@ -60,8 +62,9 @@ async fn jwks(State(pages): State<Pages>, headers: HeaderMap) -> Response {
     let Some(jwks) = pages.jwks.get() else {
         return unavailable("the signing key is not loaded yet\n");
     };
+    let max_age = format!("public, max-age={}", JWKS_MAX_AGE.as_secs());
     let caching = [
-        (header::CACHE_CONTROL, JWKS_CACHE),
+        (header::CACHE_CONTROL, max_age.as_str()),
         (header::ETAG, jwks.etag.as_str()),
     ];
     if is_fresh(&headers, &jwks.etag) {

@@ -19,7 +19,7 @@ use crate::{
     maintenance::{Maintenance, Reinstalls, Rollups},
     queue::Queue,
     session::{AckBackstop, Closer, HintListener, Opener, Pins, SessionTable, Upkeep},
-    signing::SigningKey,
+    signing::Keyring,
     telemetry::PipelineMetrics,
 };
 
@@ -30,7 +30,7 @@ pub(super) struct Instance {
     pub sessions: Arc<SessionTable>,
     pub pipeline: PipelineMetrics,
     pub queue: Queue,
-    pub key: Arc<SigningKey>,
+    pub keys: Arc<Keyring>,
     pub issuer: Issuer,
     pub closer: Arc<Closer>,
     pub freshness: Arc<Freshness>,
@@ -73,7 +73,7 @@ impl Instance {
     ) -> Arc<Context> {
         let timing = self.config.timing;
         Arc::new(Context {
-            key: self.key.clone(),
+            keys: self.keys.clone(),
             issuer: self.issuer.clone(),
             enrolment: Enrolment::new(self.store.clone(), timing.reinstall_quiet),
             admission,

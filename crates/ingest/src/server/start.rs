@@ -17,7 +17,7 @@ use crate::{
     lease::Lease,
     queue::Queue,
     session::{Closer, SessionTable},
-    signing::SigningKey,
+    signing::Keyring,
     startup::{self, StartError},
     telemetry::PipelineMetrics,
 };
@@ -28,7 +28,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// What a start has made.
 struct Ready {
     lease: Lease,
-    key: SigningKey,
+    keys: Keyring,
     /// Synchronised before the first time of an agent is judged by it.
     clock: DatabaseClock,
     queue: Queue,
@@ -53,13 +53,13 @@ pub(super) async fn start(
     };
     let Ready {
         lease,
-        key,
+        keys,
         clock,
         queue,
     } = ready;
-    let key = Arc::new(key);
+    let keys = Arc::new(keys);
     let instance = Instance {
-        issuer: Issuer::new(store.clone(), key.clone()),
+        issuer: Issuer::new(store.clone(), keys.clone()),
         closer: Arc::new(Closer::new(config.timing.outage_grace)),
         freshness: Arc::new(Freshness::new(config.timing.freshness)),
         id: lease.id(),
@@ -69,7 +69,7 @@ pub(super) async fn start(
         sessions,
         pipeline,
         queue,
-        key,
+        keys,
         clock,
     };
     Ok((instance, lease))
@@ -112,9 +112,12 @@ async fn get_ready(
     let queue = startup::queue(&config.queue).await?;
     pages.health.starting("waiting for the signing key");
     let key = startup::signing_key(&config.jwt_key_file, store).await?;
+    let keys = Keyring::new(key, config.jwt_extra_keys.clone());
+    let kid = keys.signing().kid();
     let instance = NewInstance {
         id,
-        kid: key.kid().to_owned(),
+        kid: kid.to_owned(),
+        extra_kids: keys.extra_kids(),
         hostname: hostname(),
         version: crate::VERSION.to_owned(),
         grpc_address: grpc_address.clone(),
@@ -123,11 +126,11 @@ async fn get_ready(
     let lease = Lease::claim(store.clone(), instance, config.timing, sessions.clone()).await?;
     let clock = DatabaseClock::default();
     clock.synchronise(store).await?;
-    drop(pages.jwks.set(key.jwks()));
-    tracing::info!(instance.id = %*lease.id().borrow(), kid = key.kid(), grpc = grpc_address, http = http_address, "serving");
+    drop(pages.jwks.set(keys.jwks()));
+    tracing::info!(instance.id = %*lease.id().borrow(), kid, grpc = grpc_address, http = http_address, "serving");
     Ok(Ready {
         lease,
-        key,
+        keys,
         clock,
         queue,
     })

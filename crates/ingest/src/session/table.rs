@@ -36,7 +36,8 @@ impl SessionKey {
 #[derive(Clone, Debug)]
 pub struct Session {
     pub key: SessionKey,
-    pub jwt_expires_at: Timestamp,
+    /// When its JWT is to be renewed.
+    pub renew_at: Timestamp,
     pub inbox: Arc<Inbox>,
 }
 
@@ -92,11 +93,11 @@ impl SessionTable {
         }
     }
 
-    pub fn renewed(&self, key: SessionKey, jwt_expires_at: Timestamp) {
+    pub fn renewed(&self, key: SessionKey, renew_at: Timestamp) {
         let mut sessions = lock(&self.sessions);
         let known = sessions.get_mut(&key.agent);
         if let Some(session) = known.filter(|known| known.key == key) {
-            session.jwt_expires_at = jwt_expires_at;
+            session.renew_at = renew_at;
         }
     }
 
@@ -199,7 +200,7 @@ mod tests {
         let agent = AgentId(Uuid::nil());
         Session {
             key: SessionKey { agent, epoch },
-            jwt_expires_at: Timestamp::UNIX_EPOCH,
+            renew_at: Timestamp::UNIX_EPOCH,
             inbox: Arc::default(),
         }
     }

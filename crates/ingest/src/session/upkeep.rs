@@ -1,5 +1,5 @@
-//! Once a second for all sessions: ends the silent ones, renews JWTs before they expire, and sends agents
-//! to other instances when this one has lost the database.
+//! Once a second for all sessions: ends the silent ones, renews JWTs before they expire or when the signing key has
+//! changed, and sends agents to other instances when this one has lost the database.
 
 use std::{sync::Arc, time::Duration};
 
@@ -59,14 +59,13 @@ impl Upkeep {
     }
 
     async fn renew(&self, sessions: &[Session]) {
-        let soon = jiff::Timestamp::now() + self.timing.renew_before;
-        let due = sessions
-            .iter()
-            .filter(|session| session.jwt_expires_at <= soon);
+        let now = jiff::Timestamp::now();
+        let due = sessions.iter().filter(|session| session.renew_at <= now);
         for session in due.take(MAX_RENEWALS) {
             match self.issuer.issue(session.key.agent).await {
                 Ok(jwt) => {
-                    self.sessions.renewed(session.key, jwt.expires_at);
+                    let renew_at = jwt.expires_at - self.timing.renew_before;
+                    self.sessions.renewed(session.key, renew_at);
                     session.inbox.credential(jwt);
                 }
                 Err(IssueError::NotActive(status)) => session.inbox.end(not_active(status)),

@@ -1,8 +1,8 @@
 //! The agents' JWTs: RS256, a `kid` in the header, and exactly the claims `sub`, `iss` and `exp`.
 //!
-//! Verification is written here and not left to a general library. There is one algorithm, one issuer, one key and three
-//! claims of known types, so that little can go wrong, and nothing in a token selects how it is verified. The signature is
-//! verified before the claims are parsed.
+//! Verification is written here and not left to a general library. There is one algorithm, one issuer and three claims of
+//! known types, so that little can go wrong. Nothing in a token selects how it is verified, except that its `kid` selects
+//! one of our own keys. The signature is verified before the claims are parsed.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::SigningKey;
+use super::{PublicKey, SigningKey};
 
 /// The `iss` of every token.
 pub const ISSUER: &str = "svc-ingest";
 /// From issuance to `exp`.
 pub const JWT_LIFETIME: Duration = Duration::from_hours(24);
 /// How far apart the clocks of two instances may be.
-const LEEWAY: Duration = Duration::from_secs(30);
+pub const LEEWAY: Duration = Duration::from_secs(30);
 /// Our tokens have less than 600 bytes with a 2048-bit key, and less than 1,700 with 8192 bits.
 const MAX_LENGTH: usize = 4096;
 
@@ -82,7 +82,7 @@ impl SigningKey {
         let header = Header {
             alg: "RS256".into(),
             typ: "JWT".into(),
-            kid: self.kid.clone(),
+            kid: self.kid().to_owned(),
         };
         let claims = Claims {
             sub: sub.into(),
@@ -101,35 +101,51 @@ impl SigningKey {
         BASE64_URL_SAFE_NO_PAD.encode_string(&signature, &mut text);
         Ok(Jwt { text, expires_at })
     }
+}
 
-    /// Verifies a token, and returns its claims.
-    pub fn verify(&self, token: &str, now: Timestamp) -> Result<Claims, JwtError> {
+/// A token whose header has the right form. Nothing of it is verified yet.
+pub(super) struct SignedToken<'a> {
+    kid: String,
+    /// Header and claims, as they were signed.
+    signed: &'a str,
+    claims: Vec<u8>,
+    signature: Vec<u8>,
+}
+
+impl<'a> SignedToken<'a> {
+    pub(super) fn parse(token: &'a str) -> Result<Self, JwtError> {
         if token.len() > MAX_LENGTH {
             return Err(JwtError::Malformed);
         }
         let (signed, signature) = token.rsplit_once('.').ok_or(JwtError::Malformed)?;
         let (header, claims) = signed.split_once('.').ok_or(JwtError::Malformed)?;
         let (header, claims, signature) = (decode(header)?, decode(claims)?, decode(signature)?);
-        self.check_header(&header)?;
-        self.public
-            .verify(&RSA_PKCS1_2048_8192_SHA256, signed.as_bytes(), &signature)
-            .map_err(|_| JwtError::Signature)?;
-        check_claims(&claims, now)
-    }
-
-    fn check_header(&self, json: &[u8]) -> Result<(), JwtError> {
-        let header: Header = serde_json::from_slice(json).map_err(|_| JwtError::Header)?;
+        let header: Header = serde_json::from_slice(&header).map_err(|_| JwtError::Header)?;
         if header.alg != "RS256" || header.typ != "JWT" {
             return Err(JwtError::Header);
         }
-        if header.kid != self.kid {
-            return Err(JwtError::ForeignKey);
-        }
-        Ok(())
+        Ok(Self {
+            kid: header.kid,
+            signed,
+            claims,
+            signature,
+        })
+    }
+
+    pub(super) fn kid(&self) -> &str {
+        &self.kid
+    }
+
+    /// The claims as JSON, if the key has signed them.
+    pub(super) fn verified_claims(self, key: &PublicKey) -> Result<Vec<u8>, JwtError> {
+        let (algorithm, signed) = (&RSA_PKCS1_2048_8192_SHA256, self.signed.as_bytes());
+        let verified = key.components.verify(algorithm, signed, &self.signature);
+        verified.map_err(|_| JwtError::Signature)?;
+        Ok(self.claims)
     }
 }
 
-fn check_claims(json: &[u8], now: Timestamp) -> Result<Claims, JwtError> {
+pub(super) fn check_claims(json: &[u8], now: Timestamp) -> Result<Claims, JwtError> {
     let claims: Claims = serde_json::from_slice(json).map_err(|_| JwtError::ClaimsForm)?;
     if claims.iss != ISSUER {
         return Err(JwtError::ClaimsForm);
@@ -153,13 +169,17 @@ fn decode(part: &str) -> Result<Vec<u8>, JwtError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::signing::pem;
+    use crate::signing::{Keyring, pem};
 
     const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
 
+    fn ring() -> &'static Keyring {
+        static RING: std::sync::OnceLock<Keyring> = std::sync::OnceLock::new();
+        RING.get_or_init(|| Keyring::new(pem::generate().unwrap().1, []))
+    }
+
     fn key() -> &'static SigningKey {
-        static KEY: std::sync::OnceLock<SigningKey> = std::sync::OnceLock::new();
-        KEY.get_or_init(|| pem::generate().unwrap().1)
+        ring().signing()
     }
 
     /// A token with any header and claims, correctly signed by our own key.
@@ -182,7 +202,7 @@ mod tests {
     }
 
     fn verify(token: &str) -> Result<String, JwtError> {
-        key().verify(token, NOW).map(|claims| claims.sub)
+        ring().verify(token, NOW).map(|jwt| jwt.claims.sub)
     }
 
     fn header() -> String {
@@ -207,8 +227,8 @@ mod tests {
     fn a_token_expires_after_its_lifetime_and_30_seconds_of_leeway() {
         let jwt = key().sign("a", NOW).unwrap();
         let at = |seconds: i64| Timestamp::from_second(NOW.as_second() + seconds).unwrap();
-        assert!(key().verify(&jwt.text, at(86_400 + 29)).is_ok());
-        let late = key().verify(&jwt.text, at(86_400 + 30));
+        assert!(ring().verify(&jwt.text, at(86_400 + 29)).is_ok());
+        let late = ring().verify(&jwt.text, at(86_400 + 30));
         assert_eq!(late, Err(JwtError::Expired));
     }
 

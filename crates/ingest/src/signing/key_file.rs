@@ -7,16 +7,16 @@
 //! others read it.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File, Metadata, OpenOptions},
     io::{self, Read, Write},
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    os::unix::fs::{MetadataExt, OpenOptionsExt, chown},
     path::{Path, PathBuf},
 };
 
 use rustix::fs::{OFlags, StatVfsMountFlags, fstatvfs};
 use zeroize::Zeroizing;
 
-use super::{KeyPemError, SigningKey, pem};
+use super::{KeyPemError, PublicKey, SigningKey, pem};
 
 /// Far above the size of an 8192-bit key with comments.
 const MAX_FILE_SIZE: u64 = 64 * 1024;
@@ -34,6 +34,8 @@ pub struct KeyFileError {
 enum Problem {
     #[error("cannot be read: {0}")]
     Unreadable(io::Error),
+    #[error("does not exist")]
+    Missing,
     #[error("is a folder: name the key file in it")]
     Folder,
     #[error("is not a regular file")]
@@ -50,6 +52,10 @@ enum Problem {
     NoFolder(PathBuf),
     #[error("cannot be created: {0}")]
     NotCreated(io::Error),
+    #[error(
+        "was created, but cannot be given to the owner of the old key ({0}): do so before the service reads it"
+    )]
+    NotGiven(io::Error),
 }
 
 impl Problem {
@@ -64,6 +70,11 @@ impl Problem {
 /// Reads the key. `None` if there is no such file.
 pub fn read(path: &Path) -> Result<Option<SigningKey>, KeyFileError> {
     read_key(path).map_err(|problem| problem.of(path))
+}
+
+/// Reads the public half of a key. The file may hold a private key too, and must exist.
+pub fn read_public(path: &Path) -> Result<PublicKey, KeyFileError> {
+    read_public_key(path).map_err(|problem| problem.of(path))
 }
 
 /// Checks that the file is valid, or that it is missing and its folder exists. Whether the key may be created depends on
@@ -82,30 +93,56 @@ pub fn create(path: &Path) -> Result<SigningKey, KeyFileError> {
     create_key(path).map_err(|problem| problem.of(path))
 }
 
+/// Creates a file with a new key in the folder of `old`, named after the key's id, and gives it to the owner of `old`.
+/// An administrator may run this as root, and the service must be able to read the file.
+pub fn create_beside(old: &Path) -> Result<(PathBuf, SigningKey), KeyFileError> {
+    let (text, key) = generate().map_err(|problem| problem.of(old))?;
+    let stem = old.file_stem().unwrap_or_default().to_string_lossy();
+    let start: String = key.kid().chars().take(8).collect();
+    let path = old.with_file_name(format!("{stem}-{start}.pem"));
+    let created = folder_of(&path)
+        .and_then(|folder| write_once(folder, &path, &text).map_err(Problem::NotCreated))
+        .and_then(|()| give_to_owner_of(old, &path).map_err(Problem::NotGiven));
+    match created {
+        Ok(()) => Ok((path, key)),
+        Err(problem) => Err(problem.of(&path)),
+    }
+}
+
 fn read_key(path: &Path) -> Result<Option<SigningKey>, Problem> {
-    let Some(file) = open(path)? else {
+    let Some((file, metadata)) = open(path)? else {
         return Ok(None);
     };
-    let metadata = file.metadata().map_err(Problem::Unreadable)?;
-    if metadata.is_dir() {
-        return Err(Problem::Folder);
-    }
-    if !metadata.is_file() {
-        return Err(Problem::NotAFile);
-    }
     check_mode(path, &file, metadata.mode())?;
     let key = pem::parse(&read_bounded(file)?);
     key.map(Some).map_err(Problem::Invalid)
 }
 
+/// A file with a public key alone may be open to everybody.
+fn read_public_key(path: &Path) -> Result<PublicKey, Problem> {
+    let (file, metadata) = open(path)?.ok_or(Problem::Missing)?;
+    let text = read_bounded(&file)?;
+    match pem::parse(&text) {
+        Err(KeyPemError::PublicKey) => pem::parse_public(&text).map_err(Problem::Invalid),
+        Err(error) => Err(Problem::Invalid(error)),
+        Ok(key) => check_mode(path, &file, metadata.mode()).map(|()| key.public),
+    }
+}
+
+fn generate() -> Result<(Zeroizing<String>, SigningKey), Problem> {
+    let not_generated = |_| io::Error::other("no key could be generated");
+    pem::generate().map_err(|error| Problem::NotCreated(not_generated(error)))
+}
+
 fn create_key(path: &Path) -> Result<SigningKey, Problem> {
-    let not_created = |reason: &str| Problem::NotCreated(io::Error::other(reason));
     let folder = folder_of(path)?;
-    let (text, key) = pem::generate().map_err(|_| not_created("no key could be generated"))?;
+    let (text, key) = generate()?;
     match write_once(folder, path, &text) {
         Ok(()) => Ok(key),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => read_key(path)?
-            .ok_or_else(|| not_created("another process created it and removed it again")),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let removed = "another process created it and removed it again";
+            read_key(path)?.ok_or_else(|| Problem::NotCreated(io::Error::other(removed)))
+        }
         Err(error) => Err(Problem::NotCreated(error)),
     }
 }
@@ -132,8 +169,29 @@ fn write_once(folder: &Path, path: &Path, text: &str) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
+fn give_to_owner_of(old: &Path, path: &Path) -> io::Result<()> {
+    let (wanted, found) = (fs::metadata(old)?, fs::metadata(path)?);
+    match (wanted.uid(), wanted.gid()) == (found.uid(), found.gid()) {
+        true => Ok(()),
+        false => chown(path, Some(wanted.uid()), Some(wanted.gid())),
+    }
+}
+
+/// Opens a regular file. `None` if there is none.
+fn open(path: &Path) -> Result<Option<(File, Metadata)>, Problem> {
+    let Some(file) = open_any(path)? else {
+        return Ok(None);
+    };
+    let metadata = file.metadata().map_err(Problem::Unreadable)?;
+    match (metadata.is_dir(), metadata.is_file()) {
+        (true, _) => Err(Problem::Folder),
+        (_, false) => Err(Problem::NotAFile),
+        (_, true) => Ok(Some((file, metadata))),
+    }
+}
+
 /// Opens with `O_NONBLOCK`: a FIFO without a writer would block the start.
-fn open(path: &Path) -> Result<Option<File>, Problem> {
+fn open_any(path: &Path) -> Result<Option<File>, Problem> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     match OpenOptions::new().read(true).custom_flags(flags).open(path) {
         Ok(file) => Ok(Some(file)),
@@ -164,7 +222,7 @@ fn check_mode(path: &Path, file: &File, mode: u32) -> Result<(), Problem> {
     Ok(())
 }
 
-fn read_bounded(file: File) -> Result<Zeroizing<Vec<u8>>, Problem> {
+fn read_bounded(file: impl Read) -> Result<Zeroizing<Vec<u8>>, Problem> {
     let mut text = Zeroizing::new(Vec::with_capacity(8 * 1024));
     file.take(MAX_FILE_SIZE + 1)
         .read_to_end(&mut text)

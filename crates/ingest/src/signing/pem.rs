@@ -1,4 +1,4 @@
-//! RSA private keys as PEM text: reads PKCS#8 and PKCS#1, writes PKCS#8.
+//! RSA keys as PEM text: reads private keys in PKCS#8 and PKCS#1 and public keys in SPKI, writes PKCS#8.
 //!
 //! The errors name what the file contains instead, because the most common mistakes are the wrong file (a certificate, a
 //! public key) and the wrong kind of key.
@@ -10,9 +10,10 @@ use aws_lc_rs::{
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
 use rustls_pki_types::pem::{PemObject, SectionKind};
+use x509_parser::{prelude::FromDer, public_key, x509::SubjectPublicKeyInfo};
 use zeroize::Zeroizing;
 
-use super::SigningKey;
+use super::{PublicKey, SigningKey};
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyPemError {
@@ -26,6 +27,10 @@ pub enum KeyPemError {
     Certificate,
     #[error("holds a public key, not a private key")]
     PublicKey,
+    #[error(
+        "holds no single public key of the form -----BEGIN PUBLIC KEY-----, as `openssl rsa -pubout` writes it"
+    )]
+    NotSpki,
     #[error(
         "holds an encrypted key: the service has no passphrase, so store it decrypted, with mode 0600"
     )]
@@ -55,6 +60,28 @@ pub fn parse(text: &[u8]) -> Result<SigningKey, KeyPemError> {
         (Some(_), others) => Err(KeyPemError::Several(others + 1)),
         (None, _) => Err(explain_missing_key(&shown, &sections)),
     }
+}
+
+/// Reads the single RSA public key in `text`, as `openssl rsa -pubout` writes it.
+pub fn parse_public(text: &[u8]) -> Result<PublicKey, KeyPemError> {
+    let mut sections = sections(text)?.into_iter();
+    let (Some((SectionKind::PublicKey, der)), None) = (sections.next(), sections.next()) else {
+        return Err(KeyPemError::NotSpki);
+    };
+    let (_, key) = SubjectPublicKeyInfo::from_der(&der).map_err(|_| KeyPemError::Damaged)?;
+    let Ok(public_key::PublicKey::RSA(key)) = key.parsed() else {
+        return Err(KeyPemError::NotRsa);
+    };
+    let [n, e] = [key.modulus, key.exponent].map(without_leading_zeros);
+    match n.len() * 8 {
+        2048..=8192 => Ok(PublicKey::new(n.to_vec(), e.to_vec())),
+        bits => Err(KeyPemError::Rejected(format!("{bits} bits"))),
+    }
+}
+
+fn without_leading_zeros(number: &[u8]) -> &[u8] {
+    let zeros = number.iter().take_while(|byte| **byte == 0).count();
+    &number[zeros..]
 }
 
 /// Generates a 2048-bit key, and returns it as PEM text and parsed.
@@ -126,6 +153,8 @@ fn encode(der: &[u8]) -> Zeroizing<String> {
 
 #[cfg(test)]
 mod tests {
+    use aws_lc_rs::{encoding::PublicKeyX509Der, signature::KeyPair as _};
+
     use super::*;
 
     fn refused(text: &str) -> KeyPemError {
@@ -163,6 +192,28 @@ mod tests {
         assert_eq!(refused(encrypted), KeyPemError::Encrypted);
         let (pem, _) = generate().unwrap();
         assert_eq!(refused(&pem.repeat(2)), KeyPemError::Several(2));
+    }
+
+    #[test]
+    fn a_public_key_is_read_from_the_form_of_openssl() {
+        let (_, key) = generate().unwrap();
+        let spki: PublicKeyX509Der<'_> = key.pair.public_key().as_der().unwrap();
+        let pem = |der: &[u8]| {
+            let body = BASE64_STANDARD.encode(der);
+            format!("-----BEGIN PUBLIC KEY-----\n{body}\n-----END PUBLIC KEY-----\n")
+        };
+        let text = pem(spki.as_ref());
+        assert_eq!(parse_public(text.as_bytes()).unwrap().kid(), key.kid());
+        let ec = rcgen::KeyPair::generate().unwrap().public_key_pem();
+        for (text, expected) in [
+            (text.repeat(2), KeyPemError::NotSpki),
+            (pem(&spki.as_ref()[..200]), KeyPemError::Damaged),
+            (ec, KeyPemError::NotRsa),
+            (String::new(), KeyPemError::NotSpki),
+        ] {
+            let refused = parse_public(text.as_bytes()).expect_err("no single RSA key");
+            assert_eq!(refused, expected, "{text}");
+        }
     }
 
     #[test]

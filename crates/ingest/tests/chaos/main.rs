@@ -9,6 +9,7 @@
 #![expect(clippy::print_stdout, reason = "people read the figures")]
 
 mod alone;
+mod key_rotation;
 mod memory;
 mod not_reading;
 mod outages;

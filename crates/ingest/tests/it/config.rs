@@ -67,6 +67,12 @@ const REFUSED: &[(&str, &str, &str)] = &[
     (DOWNLOADS, "http://u@h", "credentials"),
     (DOWNLOADS, "http://h/?a=b", "query"),
     ("INGEST_TLS_CLIENT_CA", "/no/such/ca.pem", "/no/such/ca.pem"),
+    ("INGEST_JWT_EXTRA_KEY_FILES", "/no/such.pem", "/no/such.pem"),
+    (
+        "INGEST_JWT_EXTRA_KEY_FILES",
+        "1,2,3,4,5,6,7,8,9",
+        "at most 8",
+    ),
     ("INGEST_MAX_CONNECTIONS", "0", "from 1 to"),
     ("INGEST_DB_POOL_SIZE", "3", "from 4 to"),
     ("INGEST_LISTEN_DATABASE_URL", "nonsense", "postgres://"),

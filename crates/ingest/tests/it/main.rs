@@ -20,6 +20,7 @@ mod history;
 mod host_deduplication;
 mod http_port;
 mod jwks;
+mod key_rotation;
 mod life_cycle;
 mod pipeline;
 mod pipeline_faults;

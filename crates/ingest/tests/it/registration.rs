@@ -36,7 +36,8 @@ async fn an_auto_approve_token_returns_a_jwt_at_once() -> Result<()> {
 
     let credential = answer.credential.context("no credential")?;
     let key = signing::read(&site.path("jwt_key.pem"))?.context("no key")?;
-    let claims = key.verify(&credential.jwt, Timestamp::now())?;
+    let keys = signing::Keyring::new(key, []);
+    let claims = keys.verify(&credential.jwt, Timestamp::now())?.claims;
     assert_eq!(claims.sub, answer.agent_id);
     assert_eq!(
         claims.exp,

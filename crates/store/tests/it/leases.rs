@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use jiff::SignedDuration;
 use svc_sandbox::eventually;
-use svc_store::{LeaseClaim, LeaseRenewal, NewInstance};
+use svc_store::{LeaseClaim, LeaseRenewal, NewInstance, SigningKeyUse};
 use uuid::Uuid;
 
 use crate::support::{PATIENCE, TestStore, migrated};
@@ -18,6 +18,7 @@ pub fn instance(kid: &str) -> NewInstance {
     NewInstance {
         id: Uuid::now_v7(),
         kid: kid.to_owned(),
+        extra_kids: Vec::new(),
         hostname: format!("host-of-{kid}"),
         version: "0.1.0".to_owned(),
         grpc_address: "0.0.0.0:9443".to_owned(),
@@ -88,6 +89,65 @@ async fn an_instance_with_another_key_is_refused_while_the_first_is_live() -> Re
     let expire = "UPDATE ingest_instances SET expires_at = now()";
     store.sql(expire).await?;
     assert_eq!(claim(&store, &second).await?, LeaseClaim::Claimed);
+    Ok(())
+}
+
+/// The first one is live with these keys; the second one claims.
+#[tokio::test]
+async fn instances_that_accept_each_others_keys_run_side_by_side() -> Result<()> {
+    let store = migrated().await?;
+    let with = |kid: &str, extra: &[&str]| NewInstance {
+        extra_kids: extra.iter().map(ToString::to_string).collect(),
+        ..instance(kid)
+    };
+    for (live, claiming, compatible) in [
+        (with("old", &[]), with("old", &["new"]), true),
+        (with("old", &["new"]), with("old", &["new"]), true),
+        (with("old", &["new"]), with("new", &["old"]), true),
+        (with("new", &["old"]), with("new", &[]), true),
+        (with("old", &[]), with("new", &["old"]), false),
+        (with("old", &["new"]), with("new", &[]), false),
+        (with("old", &["x"]), with("new", &["x"]), false),
+    ] {
+        store.sql("DELETE FROM ingest_instances").await?;
+        assert_eq!(claim(&store, &live).await?, LeaseClaim::Claimed);
+        let row = &store.instances_live().await?[0];
+        let rule = row.is_compatible_with(&claiming.kid, &claiming.extra_kids);
+        let claimed = claim(&store, &claiming).await? == LeaseClaim::Claimed;
+        assert_eq!((claimed, rule), (compatible, compatible), "{claiming:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_use_of_each_key_is_known() -> Result<()> {
+    let store = migrated().await?;
+    let mut mine = instance("old");
+    mine.extra_kids = vec!["new".to_owned()];
+    claim(&store, &mine).await?;
+    claim(&store, &instance("old")).await?;
+    let keys = store.signing_keys().await?;
+    let uses = |keys: &[SigningKeyUse]| -> Vec<_> {
+        let one = |key: &SigningKeyUse| (key.kid.clone(), key.signers, key.acceptors, key.live);
+        keys.iter().map(one).collect()
+    };
+    let expected = [("old".to_owned(), 2, 2, 2), ("new".to_owned(), 0, 1, 2)];
+    assert_eq!(uses(&keys), expected);
+    assert!(keys[0].signed_until.is_some() && keys[1].signed_until.is_none());
+    store
+        .sql("UPDATE ingest_instances SET stopped_at = now(), expires_at = now() - interval '1 h'")
+        .await?;
+    let mut next = instance("new");
+    next.extra_kids = vec!["old".to_owned()];
+    claim(&store, &next).await?;
+    let keys = store.signing_keys().await?;
+    assert_eq!(
+        uses(&keys),
+        [("new".to_owned(), 1, 1, 1), ("old".to_owned(), 0, 1, 1)]
+    );
+    let until = keys[1].signed_until.expect("it signed");
+    let ago = keys[1].accepted_since.duration_since(until);
+    assert!(ago >= SignedDuration::from_mins(59), "{ago}");
     Ok(())
 }
 

@@ -17,7 +17,7 @@ use svc_proto::{
     v1::{HeartbeatResponse, Report, Sample, ingest_service_client::IngestServiceClient},
 };
 use tokio::time::{Instant as Deadline, MissedTickBehavior, interval, sleep_until, timeout};
-use tonic::{Status, transport::Endpoint};
+use tonic::{Code, Status, transport::Endpoint};
 use tonic_types::StatusExt;
 
 use super::Pace;
@@ -39,6 +39,10 @@ pub(super) struct Member {
 /// What happened to an agent, as the agent saw it.
 #[derive(Debug, Default)]
 pub(super) struct Record {
+    /// The newest JWT.
+    pub jwt: String,
+    /// How often a stream was refused because of its JWT.
+    pub refused_jwts: u32,
     pub ledger: Ledger,
     /// Streams that were welcomed.
     pub streams: u32,
@@ -62,7 +66,10 @@ impl Record {
 impl Member {
     pub fn new(agent: ActiveAgent) -> Result<Self> {
         let tls = Tls::with(&agent.agent.identity).config()?;
-        let record = Mutex::default();
+        let record = Mutex::new(Record {
+            jwt: agent.jwt.clone(),
+            ..Record::default()
+        });
         Ok(Self { agent, tls, record })
     }
 
@@ -79,7 +86,6 @@ impl Member {
         sampling: Arc<AtomicBool>,
     ) {
         let runner = Runner {
-            jwt: self.agent.jwt.clone(),
             member: self,
             addresses,
             turn,
@@ -94,7 +100,6 @@ impl Member {
 
 struct Runner {
     member: Arc<Member>,
-    jwt: String,
     addresses: Vec<SocketAddr>,
     turn: usize,
     pace: Pace,
@@ -171,7 +176,7 @@ impl Runner {
                     .acknowledged(ack.up_to_seq, rejected, now_us());
                 record.settled(&settled);
             }
-            ServerMessage::Credential(credential) => self.jwt = credential.jwt,
+            ServerMessage::Credential(credential) => self.member.record().jwt = credential.jwt,
             ServerMessage::Drain(drain) => {
                 let slot = drain.reconnect_after.unwrap_or_default();
                 return Some(Duration::try_from(slot).unwrap_or_default());
@@ -205,7 +210,7 @@ impl Runner {
             Ok(Ok(opened)) => opened.map_err(Some),
             _ => Err(None),
         };
-        let call = opened.inspect_err(|_| self.turn += 1)?;
+        let call = opened.inspect_err(|status| self.not_opened(status.as_ref()))?;
         self.failures = 0;
         let absence = self.lost_at.take().map(|at| at.elapsed());
         let mut record = self.member.record();
@@ -218,6 +223,13 @@ impl Runner {
         Ok(call)
     }
 
+    fn not_opened(&mut self, status: Option<&Status>) {
+        self.turn += 1;
+        if status.is_some_and(|status| status.code() == Code::Unauthenticated) {
+            self.member.record().refused_jwts += 1;
+        }
+    }
+
     async fn open(&self, address: SocketAddr) -> Result<Result<HeartbeatCall, Status>> {
         let endpoint = Endpoint::from_static("https://localhost")
             .http2_keep_alive_interval(self.pace.keepalive)
@@ -225,7 +237,8 @@ impl Runner {
             .keep_alive_while_idle(true);
         let channel = channel_with(endpoint, self.member.tls.clone(), address).await?;
         let hello = self.member.agent.agent.hello();
-        HeartbeatCall::open(IngestServiceClient::new(channel), &self.jwt, hello).await
+        let jwt = self.member.record().jwt.clone();
+        HeartbeatCall::open(IngestServiceClient::new(channel), &jwt, hello).await
     }
 }
 

@@ -75,7 +75,7 @@ async fn open(
     let key = SessionKey { agent, epoch };
     context.sessions.insert(Session {
         key,
-        jwt_expires_at: client.jwt_expires_at,
+        renew_at: client.renew_at,
         inbox: inbox.clone(),
     });
     context.sessions.metrics.opened.inc();

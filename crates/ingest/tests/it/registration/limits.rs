@@ -74,10 +74,11 @@ async fn agents_get_new_jwts_without_a_token_after_the_signing_key_is_lost() -> 
     assert!(is_active(&after));
     assert_eq!(after.agent_id, before.agent_id);
     let key = signing::read(&site.path("jwt_key.pem"))?.context("no key")?;
-    key.verify(&after.credential.context("no JWT")?.jwt, Timestamp::now())?;
+    let keys = signing::Keyring::new(key, []);
+    keys.verify(&after.credential.context("no JWT")?.jwt, Timestamp::now())?;
     let old = before.credential.context("no JWT")?.jwt;
     assert!(
-        key.verify(&old, Timestamp::now()).is_err(),
+        keys.verify(&old, Timestamp::now()).is_err(),
         "the old JWT is void"
     );
     Ok(())
