@@ -1,6 +1,6 @@
-//! Watermarks, read without locks.
+//! Watermarks and dead letters as they are committed, read without locks.
 
-use tokio_postgres::types::Type;
+use tokio_postgres::{Row, types::Type};
 use uuid::Uuid;
 
 use crate::{
@@ -20,5 +20,29 @@ impl Store {
         let params = [(&agents as _, Type::UUID_ARRAY)];
         let rows = self.read("watermarks", Bulkhead::Watch, sql, &params);
         rows.await?.iter().map(Watermark::from_row).collect()
+    }
+
+    /// Those of these numbers of agents that are dead letters. Gaps do not overlap, so the nearest
+    /// gap that begins at or below a number is the only one that may contain it.
+    pub async fn dead_letters_confirm(
+        &self,
+        numbers: &[(AgentId, i64)],
+    ) -> Result<Vec<(AgentId, i64)>, StoreError> {
+        let sql = "-- dead_letters_confirm
+            SELECT n.agent_id, n.seq FROM unnest($1, $2) AS n (agent_id, seq)
+             CROSS JOIN LATERAL (
+                   SELECT kind, last_seq FROM metric_gaps g
+                    WHERE g.agent_id = n.agent_id AND g.first_seq <= n.seq
+                    ORDER BY g.first_seq DESC LIMIT 1) nearest
+             WHERE nearest.kind = 'dead letter' AND nearest.last_seq >= n.seq";
+        let (agents, seqs): (Vec<Uuid>, Vec<i64>) =
+            numbers.iter().map(|(agent, seq)| (agent.0, *seq)).unzip();
+        let params = [
+            (&agents as _, Type::UUID_ARRAY),
+            (&seqs as _, Type::INT8_ARRAY),
+        ];
+        let rows = self.read("dead_letters_confirm", Bulkhead::Watch, sql, &params);
+        let number = |row: &Row| Ok((row.try_get(0)?, row.try_get(1)?));
+        rows.await?.iter().map(number).collect()
     }
 }

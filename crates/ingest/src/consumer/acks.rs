@@ -15,7 +15,7 @@ use crate::{
 pub enum Acks {
     /// To the streams of this process.
     Local(Arc<SessionTable>),
-    /// To the instances that hold the streams, over NATS.
+    /// To the instances that hold the streams, over NATS. They confirm every hint from the database.
     Remote(Hints),
 }
 

@@ -130,6 +130,7 @@ impl Instance {
             Queue::JetStream(jetstream) => Some(HintListener {
                 hints: jetstream.hints(),
                 sessions: self.sessions.clone(),
+                store: self.store.clone(),
                 instance: self.id.clone(),
             }),
         }

@@ -1,25 +1,74 @@
-//! Commit hints: over NATS, consumers in other processes tell this instance what they have committed.
+//! Commit hints: over NATS, consumers in other processes tell this instance that something was committed.
+//!
+//! A hint only says where to look. Everybody who may publish on the subject can send one, so no number in it reaches an
+//! agent: the listener gathers the agents that hints name, and reads their watermarks from the database. A false hint
+//! costs a row of a statement and acknowledges nothing.
+//!
+//! **Cost.** One statement confirms all hints of a tenth of a second, so an instance runs at most ten of them a second,
+//! however many hints arrive. A second statement is needed only where hints name dead letters.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, mem::take, sync::Arc, time::Duration};
 
-use tokio::sync::watch;
+use svc_store::{AgentId, Store, StoreError};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::SessionTable;
 use crate::{
     periodic::sleep,
-    queue::{HintSubscription, Hints},
+    queue::{Committed, DeadLetter, HintSubscription, Hints},
 };
 
 const RETRY: Duration = Duration::from_secs(1);
+/// The shortest time between two confirmations.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// The most agents in a confirmation. Further hints wait in the subscription.
+const MAX_AGENTS: usize = 2000;
+/// The most numbers of dead letters in a confirmation: more than a consumer's batch has. What exceeds it is not
+/// named to the agents; the numbers are acknowledged nevertheless.
+const MAX_REFUSED: usize = 10_000;
 
 #[derive(Debug)]
 pub struct HintListener {
     pub hints: Hints,
     pub sessions: Arc<SessionTable>,
+    pub store: Store,
     /// Hints are addressed to the instance's current id.
     pub instance: watch::Receiver<Uuid>,
+}
+
+/// What hints have named since the last confirmation.
+#[derive(Debug, Default)]
+struct Hinted {
+    agents: HashSet<AgentId>,
+    refused: Vec<(AgentId, i64)>,
+}
+
+impl Hinted {
+    /// Adds what concerns sessions of this instance.
+    fn add(&mut self, hint: &Committed, sessions: &SessionTable) {
+        let is_here = |agent: &AgentId| sessions.contains(*agent);
+        let agents = hint.watermarks.iter().map(|mark| mark.agent_id);
+        self.agents.extend(agents.filter(is_here));
+        let letters = hint.dead_letters.iter();
+        for letter in letters.filter(|letter| is_here(&letter.agent_id)) {
+            let room = MAX_REFUSED.saturating_sub(self.refused.len());
+            let seqs = letter.seqs.iter().take(room);
+            self.refused.extend(seqs.map(|seq| (letter.agent_id, *seq)));
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.agents.is_empty() && self.refused.is_empty()
+    }
+
+    fn has_room(&self) -> bool {
+        self.agents.len() < MAX_AGENTS && self.refused.len() < MAX_REFUSED
+    }
 }
 
 impl HintListener {
@@ -41,9 +90,17 @@ impl HintListener {
 
     /// Returns when the instance has taken another id.
     async fn receive(&mut self, mut subscription: HintSubscription) {
+        let (mut hinted, mut confirm_at) = (Hinted::default(), Instant::now());
         loop {
             tokio::select! {
-                committed = subscription.next() => self.sessions.committed(&committed),
+                biased;
+                () = sleep_until(confirm_at), if !hinted.is_empty() => {
+                    self.confirm(take(&mut hinted)).await;
+                    confirm_at = Instant::now() + INTERVAL;
+                }
+                hint = subscription.next(), if hinted.has_room() => {
+                    hinted.add(&hint, &self.sessions);
+                }
                 changed = self.instance.changed() => match changed {
                     Ok(()) => return,
                     // The lease has ended because the process stops: `run` is cancelled next.
@@ -51,5 +108,31 @@ impl HintListener {
                 },
             }
         }
+    }
+
+    async fn confirm(&self, hinted: Hinted) {
+        match self.confirmed(hinted).await {
+            Ok(committed) => self.sessions.committed(&committed),
+            Err(error) => {
+                tracing::debug!(%error, "hints could not be confirmed: the backstop reads the watermarks");
+            }
+        }
+    }
+
+    /// What the database says about the agents and the numbers that hints have named.
+    async fn confirmed(&self, hinted: Hinted) -> Result<Committed, StoreError> {
+        let dead_letters = match hinted.refused.is_empty() {
+            true => Vec::new(),
+            false => self.store.dead_letters_confirm(&hinted.refused).await?,
+        };
+        let dead_letters = dead_letters.into_iter().map(|(agent_id, seq)| DeadLetter {
+            agent_id,
+            seqs: vec![seq],
+        });
+        let agents: Vec<AgentId> = hinted.agents.into_iter().collect();
+        Ok(Committed {
+            watermarks: self.store.watermarks(&agents).await?,
+            dead_letters: dead_letters.collect(),
+        })
     }
 }

@@ -67,6 +67,11 @@ impl Numbering {
         }
     }
 
+    /// The last number that the stream has brought; at first, the watermark with which it was opened.
+    pub fn last(&self) -> i64 {
+        self.next - 1
+    }
+
     /// The range that a report adds to what the stream has brought already; `None` if it adds nothing.
     pub fn take(
         &mut self,
@@ -97,7 +102,7 @@ impl Numbering {
             }
             self.next = last + 1;
         }
-        let last_seq = self.next - 1;
+        let last_seq = self.last();
         let range = Range {
             agent_id,
             host_id,

@@ -1,6 +1,9 @@
 //! Samples from the stream to the database over either queue: acknowledgements, samples that the
 //! database refuses, and the consumer as a process of its own.
 
+mod dead_letters;
+mod hints;
+
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
@@ -170,59 +173,6 @@ async fn a_report_that_overtook_an_earlier_one_waits_for_it() -> Result<()> {
     receipt.put_back(parcel).await;
     call.acked_up_to(2).await?;
     site.expect(state, "2|2").await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_sample_that_the_database_refuses_becomes_a_dead_letter_and_a_gap() -> Result<()> {
-    QueueKind::each(async |kind| {
-        let site = Site::new().await?.with_queue(kind).await?;
-        let poison =
-            "ALTER TABLE host_metrics ADD CONSTRAINT unlucky CHECK (memory_used_bytes <> 13)";
-        site.psql(poison).await?;
-        let instance = site.instance().start().await?;
-        let fleet = Fleet::start(&site, &[instance.grpc], 0, 8, Pace::BRISK).await?;
-        eventually("all are past the thirteenth", async || {
-            fleet.balances().iter().all(|agent| agent.acked > 13)
-        })
-        .await?;
-        fleet.settle().await?;
-        let books = "SELECT count(*), sum(gap_count), sum(stored_count) = (SELECT count(*) FROM host_metrics),
-                            bool_and(stored_count + gap_count = acked_seq AND gap_count > 0) FROM agent_state";
-        let gaps = "SELECT sum(last_seq - first_seq + 1), bool_and(kind = 'dead letter' AND first_seq <= 13 AND last_seq >= 13),
-                           bool_and(reason LIKE '23514: %') FROM metric_gaps";
-        let (books, gaps) = (site.psql(books).await?, site.psql(gaps).await?);
-        let lost = gaps.split('|').next().context("a sum")?;
-        assert_eq!(books, format!("8|{lost}|t|t"), "{kind:?}");
-        assert_eq!(gaps, format!("{lost}|t|t"), "{kind:?}");
-        ensure!(metric(instance.http, "dead_letters_total").await? == 8.0);
-        eventually("the agents get the rejections", async || {
-            let balances = fleet.balances();
-            let rejected: u64 = balances.iter().map(|agent| agent.rejected).sum();
-            rejected.to_string() == lost
-        })
-        .await?;
-        match kind {
-            QueueKind::Memory => Ok(()),
-            QueueKind::Nats => dead_letters_are_readable(&site).await,
-        }
-    })
-    .await
-}
-
-async fn dead_letters_are_readable(site: &Site) -> Result<()> {
-    use prost::Message;
-    let context = async_nats::jetstream::new(async_nats::connect(site.queue_url()).await?);
-    let stream = context.get_stream("SVC_INGEST_DEAD_LETTERS").await?;
-    assert_eq!(stream.cached_info().state.messages, 8);
-    let letter = stream.get_raw_message(1).await?;
-    let range = svc_proto::queue::v1::Range::decode(letter.payload)?;
-    assert!(range.samples.iter().any(|sample| sample.seq == 13));
-    let reason = letter
-        .headers
-        .get("Svc-Ingest-Reason")
-        .context("a reason")?;
-    assert!(reason.as_str().starts_with("23514: "), "{reason}");
-    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]

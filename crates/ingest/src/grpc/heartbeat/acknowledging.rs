@@ -36,8 +36,10 @@ impl HeartbeatStream {
     /// Sends one acknowledgement if one is pending and the database view is fresh.
     ///
     /// It reaches to the watermark, or, if more rejections remain than fit, to the number before the first
-    /// one that it does not name; the rest follows with the next acknowledgement. It never goes back: a
-    /// dead letter may become known after a higher number was acknowledged, and is then named late.
+    /// one that it does not name; the rest follows with the next acknowledgement. It never goes beyond what
+    /// this stream has brought, whatever the watermark says: numbers that came over an earlier stream are
+    /// acknowledged when the agent repeats them. It never goes back: a dead letter may become known after a
+    /// higher number was acknowledged, and is then named late.
     pub(super) async fn acknowledge(&mut self) {
         if !self.ack_pending {
             return;
@@ -49,7 +51,7 @@ impl HeartbeatStream {
         let rejected = self.take_rejections();
         let unnamed = self.rejected.front().map(|gap| gap.first_seq);
         let up_to = unnamed.map_or(self.acked, |seq| self.acked.min(seq - 1));
-        let up_to = up_to.max(self.acked_to_client);
+        let up_to = up_to.min(self.numbering.last()).max(self.acked_to_client);
         self.ack_pending = unnamed.is_some_and(|seq| seq <= self.acked);
         self.acked_to_client = up_to;
         while self

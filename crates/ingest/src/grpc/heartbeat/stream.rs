@@ -43,7 +43,7 @@ pub(super) struct HeartbeatStream {
     host: HostId,
     pub(super) inbox: Arc<Inbox>,
     pub(super) out: Outbox,
-    numbering: Numbering,
+    pub(super) numbering: Numbering,
     /// Reports that wait to be committed, oldest first.
     pub(super) in_flight: VecDeque<PendingReport>,
     /// Gaps of rejected samples that no acknowledgement has named yet, in order.

@@ -47,7 +47,7 @@ impl HintSubscription {
             return std::future::pending().await;
         };
         payload::decode_committed(&message.payload).unwrap_or_else(|error| {
-            tracing::warn!(%error, "a commit hint cannot be decoded");
+            tracing::debug!(%error, "a commit hint cannot be decoded");
             Committed::default()
         })
     }

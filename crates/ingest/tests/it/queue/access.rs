@@ -2,8 +2,13 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use async_nats::{
+    ConnectOptions,
+    jetstream::consumer::{PullConsumer, pull},
+};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use futures_util::StreamExt;
 use nkeys::KeyPair;
 use serde_json::json;
 use svc_ingest::queue::{Queue, QueueSettings};
@@ -11,7 +16,7 @@ use svc_sandbox::{Authority, Nats, NatsOptions};
 use svc_testkit::PATIENCE;
 use tokio::time::timeout;
 
-use super::{agent, parcel, settings, settle, take};
+use super::{METRICS, agent, parcel, settings, settle, take};
 
 async fn guarded(arguments: &[&str]) -> Result<Nats> {
     let arguments = arguments.iter().map(Into::into).collect();
@@ -147,6 +152,66 @@ async fn a_credentials_file_is_used_where_nats_requires_one() -> Result<()> {
     settings.nats_creds = Some(creds);
     let queue = timeout(PATIENCE, Queue::open(&settings)).await??;
     queue.push(parcel(agent(1), 1, 1)).await;
+    settle(take(&mut queue.receivers(), 1).await?).await;
+    Ok(())
+}
+
+/// The configuration is the one in docs/queue.md.
+#[tokio::test]
+async fn a_third_party_with_the_documented_permissions_reads_and_forges_nothing() -> Result<()> {
+    let documented = include_str!("../../../../../docs/queue.md").split("```");
+    let mut blocks = documented.filter(|block| block.contains("authorization {"));
+    let folder = tempfile::tempdir()?;
+    let config = folder.path().join("nats.conf");
+    std::fs::write(&config, blocks.next().context("the configuration")?)?;
+    let nats = Nats::start(NatsOptions {
+        arguments: vec!["-c".into(), config.into()],
+        ..NatsOptions::default()
+    })
+    .await?;
+    let url = |user: &str| nats.url().replace("nats://", &format!("nats://{user}@"));
+    let queue = Queue::open(&settings(&url("svc-ingest:change%20me"))?).await?;
+    let user = |name: &str, password: &str| {
+        ConnectOptions::with_user_and_password(name.to_owned(), password.to_owned())
+    };
+    let service = user("svc-ingest", "change me").connect(nats.url()).await?;
+    let administrator = async_nats::jetstream::new(service.clone());
+    let stream = administrator.get_stream(METRICS).await?;
+    let consumer = pull::Config {
+        durable_name: Some("reader".into()),
+        ..pull::Config::default()
+    };
+    stream.create_consumer(consumer).await?;
+    queue.push(parcel(agent(1), 1, 1)).await;
+
+    let reader = user("reader", "change me too").custom_inbox_prefix("_INBOX_reader");
+    let reader = reader.connect(nats.url()).await?;
+    let context = async_nats::jetstream::new(reader.clone());
+    let stream = context.get_stream_no_info(METRICS).await?;
+    let own = stream.get_consumer("reader").await;
+    let own: PullConsumer = own.map_err(anyhow::Error::from_boxed)?;
+    let mut messages = own.fetch().max_messages(1).messages().await?;
+    let message = timeout(PATIENCE, messages.next()).await?;
+    let message = message
+        .context("no message")?
+        .map_err(anyhow::Error::from_boxed)?;
+    message.ack().await.map_err(anyhow::Error::from_boxed)?;
+
+    let mut seen = service.subscribe("svc.ingest.acked.x").await?;
+    service.flush().await?;
+    for subject in ["svc.ingest.acked.x", "svc.ingest.metrics.0"] {
+        reader.publish(subject, "forged".into()).await?;
+    }
+    reader.flush().await?;
+    service.publish("svc.ingest.acked.x", "true".into()).await?;
+    let first = timeout(PATIENCE, seen.next())
+        .await?
+        .context("no message")?;
+    assert_eq!(first.payload, "true");
+    let others = stream.get_consumer::<pull::Config>("svc-ingest-0").await;
+    assert!(others.is_err(), "it sees another consumer");
+    let ranges = queue.depth().await?.ranges;
+    assert_eq!(ranges, 1, "the forged report was taken");
     settle(take(&mut queue.receivers(), 1).await?).await;
     Ok(())
 }

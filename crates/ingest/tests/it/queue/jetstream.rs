@@ -127,6 +127,30 @@ async fn no_pushed_parcel_is_lost_when_nats_is_killed_and_restarted() -> Result<
     Ok(())
 }
 
+/// Reports of every size, in a stream that holds 4 KiB.
+#[tokio::test]
+async fn the_size_of_the_stream_bounds_reports_of_every_size() -> Result<()> {
+    for samples in [1, 3, 10, 40, 400] {
+        let nats = Nats::start(NatsOptions::default()).await?;
+        small_stream(&nats, 4096).await?;
+        let queue = open(&nats).await?;
+        let mut pushed = 0;
+        while pushed < 100 {
+            let report = parcel(agent(1), pushed * samples + 1, (pushed + 1) * samples);
+            if timeout(A_WHILE, queue.push(report)).await.is_err() {
+                break;
+            }
+            pushed += 1;
+        }
+        let depth = queue.depth().await?;
+        ensure!(
+            pushed < 100 && depth.bytes <= 4096,
+            "{pushed} reports of {samples} samples: {depth:?}"
+        );
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_parcel_pushed_twice_is_deduplicated_within_one_epoch() -> Result<()> {
     let nats = Nats::start(NatsOptions::default()).await?;
