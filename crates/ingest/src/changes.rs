@@ -31,7 +31,7 @@ use crate::{
     clock::DatabaseClock,
     freshness::Freshness,
     periodic::Periodic,
-    session::{EndReason, Orphans, SessionKey, SessionTable},
+    session::{EndReason, Orphans, SessionKey, SessionTable, contests},
     sync::lock,
 };
 use waiting::WaitingRoom;
@@ -137,7 +137,7 @@ impl ChangeFeed {
         self.freshness.confirm(began);
         self.sessions.release_acks();
         orphans.close(&held, &stored);
-        Ok(())
+        contests::answer(&self.store, &self.sessions, &stored).await
     }
 
     /// Agents that wait for a decision, and agents whose session is not in the database as it is here.

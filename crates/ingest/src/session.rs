@@ -6,10 +6,11 @@
 //!
 //! In reading order: [`SessionTable`] and [`Inbox`], opening and closing in batches ([`Opener`],
 //! [`Closer`], [`Pins`]), sequence numbers ([`Numbering`]), and what keeps sessions healthy: [`Upkeep`],
-//! [`AckBackstop`], [`HintListener`], [`Orphans`] and [`drain`].
+//! [`AckBackstop`], [`HintListener`], [`Orphans`], [`contests`] and [`drain`].
 
 mod backstop;
 mod close;
+pub mod contests;
 mod drain;
 mod end_reason;
 mod hints;

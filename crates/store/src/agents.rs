@@ -24,14 +24,18 @@ use crate::{
 };
 
 /// The hostname is the one that the agent reported itself, because a pending agent may share
-/// the host record of another.
-const SELECT: &str = "SELECT a.id, a.host_id, named.hostname, a.status, a.pending_reason, a.conflict_with,
+/// the host record of another. For the same reason the labels of a pending agent are those that
+/// its host will have once the agent is admitted.
+const SELECT: &str = "SELECT a.id, a.host_id, shown.hostname, a.status, a.pending_reason, a.conflict_with,
                 a.cloned_from, s.presence, s.presence_since, s.cause, encode(a.key, 'hex') AS key, a.version,
-                a.token_id, h.labels, a.created_at, a.decided_at, a.decided_by, a.decision_reason
+                a.token_id, shown.labels, a.created_at, a.decided_at, a.decided_by, a.decision_reason
            FROM agents a
            JOIN agent_state s ON s.agent_id = a.id
            JOIN hosts h ON h.id = a.host_id
-          CROSS JOIN LATERAL (SELECT coalesce(nullif(a.facts ->> 'hostname', ''), h.hostname) AS hostname) named";
+           LEFT JOIN enrolment_tokens t ON t.id = a.token_id AND a.status = 'pending'
+          CROSS JOIN LATERAL (
+                SELECT coalesce(nullif(a.facts ->> 'hostname', ''), h.hostname) AS hostname,
+                       h.labels || coalesce(t.labels, '{}') AS labels) shown";
 
 /// How many events of an agent are shown, newest first.
 const EVENTS_SHOWN: i64 = 100;
@@ -81,6 +85,8 @@ pub struct AgentDetail {
     pub agent: AgentRecord,
     pub capabilities: Vec<String>,
     pub facts: Value,
+    /// When its key last came from another machine than before.
+    pub machine_changed_at: Option<Timestamp>,
     pub events: Vec<EventRecord>,
 }
 
@@ -125,11 +131,11 @@ impl Store {
     ) -> Result<Page<AgentRecord>, StoreError> {
         let sql = format!(
             "-- agents_list\n{SELECT}
-             WHERE ($1::text IS NULL OR a.status = $1) AND h.labels @> $2
-               AND ($3::text IS NULL OR named.hostname = $3)
+             WHERE ($1::text IS NULL OR a.status = $1) AND shown.labels @> $2
+               AND ($3::text IS NULL OR shown.hostname = $3)
                AND ($4::uuid IS NULL OR a.host_id = $4)
                AND ($5::uuid IS NULL OR a.token_id = $5)
-             ORDER BY a.status <> 'pending', named.hostname, a.created_at, a.id LIMIT $6"
+             ORDER BY a.status <> 'pending', shown.hostname, a.created_at, a.id LIMIT $6"
         );
         let status = filter.status.map(AgentStatus::as_str);
         let (host, token) = (filter.host.map(|id| id.0), filter.token.map(|id| id.0));
@@ -155,8 +161,8 @@ impl Store {
             "-- agents_find\n{SELECT}
              WHERE length($1) >= 4 AND starts_with(a.id::text, lower($1))
                 OR length($1) >= 8 AND starts_with(encode(a.key, 'hex'), lower($1))
-                OR named.hostname = $1
-             ORDER BY named.hostname, a.created_at, a.id LIMIT $2"
+                OR shown.hostname = $1
+             ORDER BY shown.hostname, a.created_at, a.id LIMIT $2"
         );
         let params = [(&name as _, Type::TEXT)];
         self.read_page("agents_find", &sql, &params, limit, AgentRecord::from_row)
@@ -172,6 +178,7 @@ impl Store {
                     agent: AgentRecord::from_row(&row)?,
                     capabilities: row.try_get("capabilities")?,
                     facts: row.try_get("facts")?,
+                    machine_changed_at: row.try_get("machine_changed_at")?,
                     events: agent_show_events(&tx, agent).await?,
                 })),
                 None => Ok(None),
@@ -201,8 +208,8 @@ impl Store {
 async fn agent_show_row(tx: &Tx, agent: AgentId) -> Result<Option<Row>, StoreError> {
     let sql = format!(
         "-- agent_show
-        SELECT shown.*, detail.capabilities, detail.facts
-          FROM ({SELECT} WHERE a.id = $1) shown JOIN agents detail ON detail.id = shown.id"
+        SELECT record.*, detail.capabilities, detail.facts, detail.machine_changed_at
+          FROM ({SELECT} WHERE a.id = $1) record JOIN agents detail ON detail.id = record.id"
     );
     tx.query_opt(&sql, &[(&agent.0, Type::UUID)]).await
 }

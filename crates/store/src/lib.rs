@@ -21,7 +21,8 @@
 //!
 //! The service:
 //!
-//! 9. `ids`, `status`, `facts`: [`AgentId`], [`AgentStatus`], [`HostFacts`], [`same_machine`].
+//! 9. `ids`, `status`, `liveness`, `facts`: [`AgentId`], [`AgentStatus`], [`Liveness`], [`HostFacts`],
+//!    [`same_machine`].
 //! 10. `registration`: the steps of a registration on a [`RegistrationTx`].
 //! 11. `instances`: leases of instances ([`Store::lease_claim`]) and how they are fenced.
 //! 12. `sessions`: heartbeat streams and presence ([`Store::sessions_open`]), fenced by epochs.
@@ -46,6 +47,7 @@ mod hosts;
 mod ids;
 mod instances;
 mod listen;
+mod liveness;
 mod locks;
 mod metrics;
 mod migrate;
@@ -75,6 +77,7 @@ pub use hosts::{HostDetail, HostFilter, HostRecord, IdentifierRecord};
 pub use ids::{AgentId, HostId, TokenId};
 pub use instances::{InstanceRow, LeaseClaim, LeaseRenewal, NewInstance};
 pub use listen::Listener;
+pub use liveness::Liveness;
 pub use migrate::{MigrationReport, SchemaState};
 pub use overview::{AgentCounts, HistoryState, HostCounts, Overview, TokenCounts};
 pub use page::Page;
@@ -86,7 +89,7 @@ pub use registration::{
 pub use rollups::RollupStep;
 pub use samples::{DiskRow, GapKind, GapRow, Range, SampleRow, Watermark};
 pub use sessions::{
-    CloseCause, Displaced, Opened, SessionClose, SessionOpen, StoredSession, Swept,
+    CloseCause, Displaced, Opened, SessionClose, SessionHeard, SessionOpen, StoredSession, Swept,
 };
 pub use signing_keys::SigningKeyUse;
 pub use status::AgentStatus;

@@ -41,6 +41,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(8, "0008_token_state"),
     migration!(9, "0009_session_opens"),
     migration!(14, "0014_extra_kids"),
+    migration!(10, "0010_enrolment_rules"),
 ];
 
 const LIMITS: TxLimits = TxLimits {

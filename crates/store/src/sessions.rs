@@ -65,8 +65,11 @@ pub enum Opened {
     },
     KeyMismatch,
     NotActive(AgentStatus),
-    /// A copy of the agent's key is in use on another machine.
+    /// The agent's key is in use on another machine, which was heard within the last interval.
     IdentityInUse,
+    /// The agent is presumed to be online on another machine. This may be the same agent
+    /// after a failover, so the request should be repeated.
+    PresumedInUse,
     Deleted,
     /// The request came too late: its validity has passed, or a newer session was opened.
     Late,
@@ -114,7 +117,18 @@ record! {
         pub epoch: i64,
         /// Whether its agent is active.
         pub active: bool,
+        /// Whether another machine presented the agent's identity within the last minute.
+        pub contested: bool,
     }
+}
+
+/// When the stream of a contested session last brought a message.
+#[derive(Clone, Copy, Debug)]
+pub struct SessionHeard {
+    pub agent_id: AgentId,
+    pub epoch: i64,
+    /// On the database's clock.
+    pub at: Timestamp,
 }
 
 /// Why a session that an instance holds must end.
@@ -164,16 +178,21 @@ impl Store {
     /// **Late requests are void.** The statement may run on the server after its caller has given
     /// up, and after the agent has connected to another instance. Without `requested_at` and
     /// `valid_until` it would then displace the live session.
+    ///
+    /// `heard_within`: how recent a message proves that an agent's stream is live.
     pub async fn sessions_open(
         &self,
         instance: Uuid,
         opens: &[SessionOpen],
+        heard_within: Duration,
     ) -> Result<Vec<(AgentId, Opened)>, StoreError> {
         let sql = "-- sessions_open
-            SELECT agent_id, verdict, epoch, acked_seq, host_id FROM sessions_open_valid($1, $2)";
+            SELECT agent_id, verdict, epoch, acked_seq, host_id FROM sessions_open_heard($1, $2, $3)";
+        let heard_within = heard_within.as_secs_f64();
         let params = [
             (&instance as _, Type::UUID),
             (&Json(opens) as _, Type::JSONB),
+            (&heard_within as _, Type::FLOAT8),
         ];
         let rows = self.call("sessions_open", Bulkhead::Auth, sql, &params);
         rows.await?.iter().map(opened_from_row).collect()
@@ -275,12 +294,33 @@ impl Store {
     /// active, so that it reads the small partial index of those and not all agents.
     pub async fn sessions_stored(&self, instance: Uuid) -> Result<Vec<StoredSession>, StoreError> {
         let sql = "-- sessions_stored
-            SELECT s.agent_id, s.epoch, a.id IS NULL AS active
+            SELECT s.agent_id, s.epoch, a.id IS NULL AS active,
+                   coalesce(s.contested_at > now() - interval '1 minute', false) AS contested
               FROM agent_state s LEFT JOIN agents a ON a.id = s.agent_id AND a.status <> 'active'
              WHERE s.instance_id = $1";
         let params = [(&instance as _, Type::UUID)];
         let rows = self.read("sessions_stored", Bulkhead::Watch, sql, &params);
         rows.await?.iter().map(StoredSession::from_row).collect()
+    }
+
+    /// Writes when contested sessions were last heard. One that is not its agent's newest is
+    /// left alone, and so is one whose row is locked: the caller repeats this soon, and must not
+    /// wait for one agent.
+    pub async fn sessions_heard(&self, heard: &[SessionHeard]) -> Result<(), StoreError> {
+        let sql = "-- sessions_heard
+            WITH locked AS (
+                SELECT agent_id FROM agent_state WHERE agent_id = ANY ($1) ORDER BY agent_id FOR UPDATE SKIP LOCKED)
+            UPDATE agent_state s SET heard_at = least(h.at, now())
+              FROM unnest($1::uuid[], $2::bigint[], $3::timestamptz[]) AS h(agent_id, epoch, at)
+              JOIN locked USING (agent_id)
+             WHERE s.agent_id = h.agent_id AND s.epoch = h.epoch";
+        let columns = Arrays::default()
+            .column(Type::UUID_ARRAY, heard, |heard| heard.agent_id.0)
+            .column(Type::INT8_ARRAY, heard, |heard| heard.epoch)
+            .column(Type::TIMESTAMPTZ_ARRAY, heard, |heard| heard.at);
+        let params = columns.params();
+        let rows = self.call("sessions_heard", Bulkhead::Watch, sql, &params);
+        rows.await.map(drop)
     }
 }
 
@@ -298,6 +338,7 @@ fn opened_from_row(row: &Row) -> Result<(AgentId, Opened), StoreError> {
         },
         "key_mismatch" => Opened::KeyMismatch,
         "identity_in_use" => Opened::IdentityInUse,
+        "presumed" => Opened::PresumedInUse,
         "deleted" => Opened::Deleted,
         "late" => Opened::Late,
         "locked" => Opened::Locked,

@@ -17,6 +17,7 @@ const READABLE: &[&str] = &[
     "schema_migrations",
     "ingest_instances",
     "enrolment_token_states",
+    "enrolment_token_uses",
     "hosts",
     "host_identifiers",
     "agents",

@@ -46,6 +46,40 @@ async fn a_copy_registers_as_a_pending_host_with_its_origin() -> Result<()> {
     books_balance(&site).await
 }
 
+/// The machine failed over: its disk in other hardware, while the service keeps the agent online through an outage.
+#[tokio::test]
+async fn a_machine_that_fails_over_during_an_outage_keeps_its_key_and_its_samples() -> Result<()> {
+    let (site, service, original) = installed(AUTO).await?;
+    let running = original.start()?;
+    original.connected().await?;
+    let fingerprint = original.status()?.fingerprint;
+    running.kill().await?;
+    let agent = agent_id(&site).await?;
+    let presence = format!("SELECT presence FROM agent_state WHERE agent_id = '{agent}'");
+    site.becomes(&presence, "offline").await?;
+    let kept_online = "UPDATE agent_state SET presence = 'online', cause = 'drained', online_until = now() + interval '1 hour'";
+    site.psql(kept_online).await?;
+
+    let moved = original.cloned(&site, 2)?;
+    let failed_over = moved.start()?;
+    moved
+        .status_becomes("it is asked to wait", |status| {
+            let error = status.connection.error.as_deref();
+            error.is_some_and(|error| error.contains("counts as online on another machine"))
+        })
+        .await?;
+    ensure!(!moved.path().join(SUCCESSOR).exists(), "it gave its key up");
+    site.psql("UPDATE agent_state SET online_until = now()")
+        .await?;
+    moved.connected().await?;
+    ensure!(moved.status()?.fingerprint == fingerprint);
+    site.expect("SELECT count(*), min(status) FROM agents", "1|active")
+        .await?;
+    failed_over.stop().await?;
+    drop(service);
+    books_balance(&site).await
+}
+
 #[tokio::test]
 async fn an_interrupted_copy_continues_with_the_key_it_had_created() -> Result<()> {
     let (site, _service, original) = installed(AUTO).await?;

@@ -9,7 +9,7 @@ use svc_proto::{
     contract::{HEARTBEAT_PATH, Reason},
     v1::HeartbeatResponse,
 };
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::{
     Agent, CONNECT_TIMEOUT, Shared,
@@ -17,6 +17,10 @@ use super::{
     failure::Failure,
 };
 use crate::identity::copied_machine;
+
+/// How often a clone returns while the service cannot tell yet whether the original is live. It can as soon as
+/// the original reports.
+const ATTEMPTS: u32 = 10;
 
 impl Agent {
     /// Starts the clone of this agent, once, if the agent is within the share to be cloned.
@@ -33,10 +37,28 @@ impl Agent {
         let hello = self.hello(host, "copy");
         let shared = self.shared.clone();
         tokio::spawn(async move {
-            let attempt = timeout(CONNECT_TIMEOUT, open_stream(&route, &bearer, hello));
-            count(&shared, attempt.await.unwrap_or(Err(Failure::Timeout)));
+            count(&shared, open_as_copy(&route, &bearer, hello).await);
         });
     }
+}
+
+async fn open_as_copy(
+    route: &Route,
+    bearer: &HeaderValue,
+    hello: bytes::Bytes,
+) -> Result<(), Failure> {
+    let mut opened = Err(Failure::Timeout);
+    for _ in 0..ATTEMPTS {
+        let attempt = timeout(CONNECT_TIMEOUT, open_stream(route, bearer, hello.clone()));
+        opened = attempt.await.unwrap_or(Err(Failure::Timeout));
+        match &opened {
+            Err(failure) if failure.is(Reason::IdentityPresumedInUse) => {
+                sleep(failure.retry_after().unwrap_or_default()).await;
+            }
+            _ => break,
+        }
+    }
+    opened
 }
 
 async fn open_stream(

@@ -92,7 +92,7 @@ impl Failure {
         }
     }
 
-    fn retry_after(&self) -> Option<Duration> {
+    pub(super) fn retry_after(&self) -> Option<Duration> {
         match self {
             Failure::Refused { retry_after, .. } => *retry_after,
             _ => None,

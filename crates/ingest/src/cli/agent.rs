@@ -144,11 +144,19 @@ impl Resource for AgentRecord {
             ("registered", in_full(agent.created_at)),
             ("token", or_dash(agent.token_id.map(|id| id.to_string()))),
         ];
+        rows.extend(machine_change(detail));
         rows.extend(pending_facts(agent));
         rows.extend(identifiers(detail).map(|(kind, values)| (kind, values.join(", "))));
         let events = output::table(EVENT_COLUMNS, &detail.events);
         format!("{}\n\n{events}", facts(&rows))
     }
+}
+
+/// A person should know: it is a failover, a moved disk, or a copy that came before its original.
+fn machine_change(detail: &AgentDetail) -> Option<(&'static str, String)> {
+    let at = in_full(detail.machine_changed_at?);
+    let what = "its key came from another machine than before";
+    Some(("machine changed", format!("{at}: {what}")))
 }
 
 /// As much of a key's fingerprint as a person compares at a glance.

@@ -69,6 +69,12 @@ impl Timing {
         self.heartbeat_interval * 2 + Duration::from_secs(10)
     }
 
+    /// How recent a message proves that a stream is live. An instance answers for its streams once in each
+    /// poll, so what it says may be one poll old.
+    pub fn heard_within(&self) -> Duration {
+        self.heartbeat_interval + self.poll
+    }
+
     /// How long the agents of a fenced instance may take to reappear elsewhere.
     pub fn sweep_grace(&self) -> Duration {
         (self.heartbeat_interval * 2).max(Duration::from_secs(10))

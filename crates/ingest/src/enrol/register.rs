@@ -2,7 +2,8 @@
 //!
 //! A key is admitted once: repeated, lost and parallel calls result in one agent and one use of the token, because the
 //! transaction first locks the key and the machine's identifiers. A known key never needs a token. A new key on a
-//! machine that has an active agent is pending until a person decides, whatever its token allows.
+//! machine that has an active agent is pending until a person decides, whatever its token allows. A pending agent
+//! changes nothing of an existing host: the host takes its facts and labels when it is admitted.
 
 mod known_key;
 mod new_key;
@@ -16,7 +17,7 @@ use svc_store::{
 };
 
 use super::TokenHash;
-use crate::peer::ClientKey;
+use crate::{config::Timing, peer::ClientKey};
 
 /// How many clones of one agent may be pending at once.
 const MAX_PENDING_CLONES: i64 = 10;
@@ -54,6 +55,8 @@ pub enum RegisterError {
     TokenRevoked { at: Timestamp },
     #[error("the same key is live on another machine")]
     IdentityInUse { agent: AgentId },
+    #[error("the same key counts as online on another machine, which is not heard")]
+    IdentityPresumedInUse { agent: AgentId },
     #[error("only an active agent's key can ask for a successor")]
     NotAnOrigin,
     #[error("{MAX_PENDING_CLONES} clones of agent {origin} wait for a decision already")]
@@ -76,6 +79,8 @@ pub struct Enrolment {
     store: Store,
     /// How long an agent must have been offline before a token may replace it.
     reinstall_quiet: Duration,
+    /// How recent a message proves that an agent's stream is live.
+    heard_within: Duration,
 }
 
 /// What a valid token does for a key.
@@ -88,10 +93,11 @@ enum TokenEffect {
 }
 
 impl Enrolment {
-    pub fn new(store: Store, reinstall_quiet: Duration) -> Self {
+    pub fn new(store: Store, timing: &Timing) -> Self {
         Self {
             store,
-            reinstall_quiet,
+            reinstall_quiet: timing.reinstall_quiet,
+            heard_within: timing.heard_within(),
         }
     }
 
@@ -101,7 +107,8 @@ impl Enrolment {
             .registration_run("register", |tx| async move {
                 tx.registration_lock(&[&wanted.key.0], &wanted.facts.identifiers)
                     .await?;
-                refusal_as_outcome(match tx.agent_by_key(&wanted.key.0).await? {
+                let known = tx.agent_by_key(&wanted.key.0, self.heard_within).await?;
+                refusal_as_outcome(match known {
                     Some(known) => self.known_key(&tx, wanted, known).await,
                     None => self.new_key(&tx, wanted).await,
                 })

@@ -112,10 +112,21 @@ mod tests {
     }
 
     #[test]
-    fn the_checksum_depends_on_the_body_alone() {
-        assert_eq!(checksum("00000000000000000000000000000000").len(), 6);
-        let known = format!("svc_enr_{}{}", "a".repeat(32), checksum(&"a".repeat(32)));
-        assert!(EnrolmentToken::parse(&known).is_ok());
+    fn the_test_vectors_of_the_guide_have_the_form_and_the_hash_that_it_names() {
+        let guide = include_str!("../../../../docs/enrolment.md");
+        let rows = guide
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `")?.strip_suffix("` |"));
+        let vectors: Vec<_> = rows
+            .filter_map(|row| row.split_once("` | `"))
+            .filter(|(token, _)| token.starts_with(PREFIX))
+            .collect();
+        assert!(vectors.len() >= 3, "docs/enrolment.md has test vectors");
+        for (token, hash) in vectors {
+            let parsed = EnrolmentToken::parse(token).unwrap();
+            let hex: String = parsed.hash().0.map(|byte| format!("{byte:02x}")).concat();
+            assert_eq!(hex, hash, "{token}");
+        }
     }
 
     #[test]

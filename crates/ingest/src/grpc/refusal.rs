@@ -40,6 +40,8 @@ pub enum Refusal {
     AgentRevoked,
     AgentDeleted,
     IdentityInUse,
+    /// The key counts as online on another machine, which has not been heard lately.
+    IdentityPresumedInUse,
     RateLimited {
         retry: Duration,
     },
@@ -103,6 +105,7 @@ impl Refusal {
             Self::AgentRejected => Reason::AgentRejected,
             Self::AgentRevoked => Reason::AgentRevoked,
             Self::IdentityInUse => Reason::IdentityInUse,
+            Self::IdentityPresumedInUse => Reason::IdentityPresumedInUse,
             Self::RateLimited { .. } => Reason::RateLimited,
             Self::MessageTooLarge => Reason::MessageTooLarge,
             Self::TooManyConnections => Reason::TooManyConnections,
@@ -123,7 +126,8 @@ impl Refusal {
             Self::TooManyConnections => Some(Duration::from_secs(30)),
             Self::Draining { retry } => Some(*retry),
             Self::DatabaseUnavailable => Some(Duration::from_secs(5)),
-            Self::Overloaded => Some(Duration::from_secs(10)),
+            // Not shorter: one agent may open a stream every 10 s.
+            Self::Overloaded | Self::IdentityPresumedInUse => Some(Duration::from_secs(10)),
             _ => None,
         }
     }
@@ -152,6 +156,10 @@ impl Refusal {
             Self::IdentityInUse => {
                 "the same key is live on another machine, as after cloning a disk: make a new key and register it as \
                  successor_key over this one"
+            }
+            Self::IdentityPresumedInUse => {
+                "this key counts as online on another machine that is not heard at the moment: wait until that machine \
+                 is heard or offline"
             }
             Self::RateLimited { .. } => "too many registrations: wait",
             Self::TooManyConnections => "this client key has too many connections open: close one, or wait",
@@ -184,6 +192,7 @@ impl From<RegisterError> for Refusal {
             RegisterError::TokenExhausted { at } => Self::TokenExhausted { at },
             RegisterError::TokenRevoked { at } => Self::TokenRevoked { at },
             RegisterError::IdentityInUse { .. } => Self::IdentityInUse,
+            RegisterError::IdentityPresumedInUse { .. } => Self::IdentityPresumedInUse,
             RegisterError::NotAnOrigin => {
                 Self::MalformedRequest("successor_key needs an active agent's connection".into())
             }
@@ -221,6 +230,7 @@ impl From<Opened> for Refusal {
             Opened::KeyMismatch => Self::KeyMismatch,
             Opened::NotActive(status) => not_active(status),
             Opened::IdentityInUse => Self::IdentityInUse,
+            Opened::PresumedInUse => Self::IdentityPresumedInUse,
             Opened::Deleted => Self::AgentDeleted,
         }
     }

@@ -75,7 +75,7 @@ impl Instance {
         Arc::new(Context {
             keys: self.keys.clone(),
             issuer: self.issuer.clone(),
-            enrolment: Enrolment::new(self.store.clone(), timing.reinstall_quiet),
+            enrolment: Enrolment::new(self.store.clone(), &timing),
             admission,
             waiting_registrations: Arc::new(Semaphore::new(self.max_unauthenticated_streams())),
             changes,

@@ -35,6 +35,7 @@ pub(super) fn add_all(
         instance.id.clone(),
         closer.clone(),
         pins.clone(),
+        timing.heard_within(),
     );
     let (admission, lookup_part) = Admission::new(store.clone());
     let context = instance.grpc_context(admission, changes.clone(), opener, pins, stop.clone());

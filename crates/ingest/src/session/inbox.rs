@@ -6,11 +6,12 @@
 use std::{
     sync::{
         Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use jiff::Timestamp;
 use tokio::{sync::Notify, time::Instant};
 
 use super::EndReason;
@@ -34,6 +35,10 @@ pub struct PendingReport {
 pub struct Inbox {
     /// When the last message of the client arrived, in milliseconds of the table's clock; or `NOT_READING`.
     last_message: AtomicU64,
+    /// When the last message after Hello arrived, in milliseconds of the database's clock; 0 if none did. The
+    /// table's clock does not serve: it stands still while the process does, and would make a message look
+    /// younger than it is.
+    heard: AtomicI64,
     mail: Mutex<Mail>,
     oldest_pending: Mutex<Option<PendingReport>>,
     wake: Notify,
@@ -58,6 +63,16 @@ impl Inbox {
     /// The client has sent a message.
     pub fn message_arrived(&self, now: u64) {
         self.last_message.store(now, Ordering::Relaxed);
+    }
+
+    /// The client has sent a message at this time of the database's clock.
+    pub fn heard(&self, at: Timestamp) {
+        self.heard.store(at.as_millisecond(), Ordering::Relaxed);
+    }
+
+    pub fn heard_at(&self) -> Option<Timestamp> {
+        let heard = self.heard.load(Ordering::Relaxed);
+        (heard > 0).then(|| Timestamp::from_millisecond(heard).ok())?
     }
 
     /// Notes whether the stream reads from its client. While it does not, because of backpressure, the

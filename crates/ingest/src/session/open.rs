@@ -70,6 +70,8 @@ pub struct OpenerPart {
     instance: watch::Receiver<Uuid>,
     closer: Arc<Closer>,
     pins: Arc<Pins>,
+    /// How recent a message proves that an agent's stream is live.
+    heard_within: Duration,
     waiting: Waiting,
 }
 
@@ -86,6 +88,7 @@ impl Opener {
         instance: watch::Receiver<Uuid>,
         closer: Arc<Closer>,
         pins: Arc<Pins>,
+        heard_within: Duration,
     ) -> (Self, OpenerPart) {
         let (sender, jobs) = mpsc::channel(QUEUE);
         let part = OpenerPart {
@@ -94,6 +97,7 @@ impl Opener {
             instance,
             closer,
             pins,
+            heard_within,
             waiting: Waiting::default(),
         };
         (Self(sender), part)
@@ -153,7 +157,10 @@ impl OpenerPart {
     async fn pass(&mut self, batch: Vec<Job>) {
         let opens: Vec<SessionOpen> = batch.iter().map(|job| job.open.clone()).collect();
         let instance = *self.instance.borrow();
-        match self.store.sessions_open(instance, &opens).await {
+        let opened = self
+            .store
+            .sessions_open(instance, &opens, self.heard_within);
+        match opened.await {
             Ok(opened) => self.answer(batch, opened).await,
             // The server answered, so the others of the batch need not suffer.
             Err(error) if error.sqlstate().is_some() && batch.len() > 1 => {

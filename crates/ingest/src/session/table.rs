@@ -133,6 +133,13 @@ impl SessionTable {
         late.collect()
     }
 
+    /// When the stream of this session last brought a message after Hello, on the database's clock.
+    pub fn heard_at(&self, key: SessionKey) -> Option<Timestamp> {
+        let sessions = lock(&self.sessions);
+        let session = sessions.get(&key.agent).filter(|known| known.key == key)?;
+        session.inbox.heard_at()
+    }
+
     pub fn contains(&self, agent: AgentId) -> bool {
         lock(&self.sessions).contains_key(&agent)
     }

@@ -1,5 +1,6 @@
 //! Host deduplication: every rule that decides which machine a registration belongs to.
 
+mod admission;
 mod replacements;
 
 use std::time::Duration;

@@ -136,6 +136,69 @@ async fn a_revoked_key_stays_revoked_until_it_is_reopened() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_reopened_agent_waits_for_a_person_whatever_token_it_presents() -> Result<()> {
+    let (site, instance) = Site::with_instance().await?;
+    let first = token(&site, AUTO.uses(2)).await?;
+    let other = token(&site, AUTO).await?;
+    let agent = FakeAgent::on(machine(1))?;
+    assert!(is_active(&agent.register(instance.grpc, &first).await?));
+    for decide in ["revoke_agent", "reopen_agent"] {
+        let sql = format!("SELECT {decide}(id, 'ann') FROM agents");
+        site.psql(&sql).await?;
+    }
+    for given in [&first, &other] {
+        let answer = agent.register(instance.grpc, given).await?;
+        assert_eq!(answer.status(), AgentStatus::Pending);
+    }
+    let uses = "SELECT string_agg(uses::text, ',' ORDER BY max_uses) FROM enrolment_tokens";
+    site.expect(uses, "1,0").await
+}
+
+#[tokio::test]
+async fn a_key_spends_a_token_once_whatever_happens_in_between() -> Result<()> {
+    let (site, instance) = Site::with_instance().await?;
+    let secret = token(&site, MANUAL.uses(2)).await?;
+    let agent = FakeAgent::on(machine(1))?;
+    agent.register(instance.grpc, &secret).await?;
+    let uses = "SELECT uses FROM enrolment_tokens";
+    // The token that left it pending approves it now.
+    site.psql("UPDATE enrolment_tokens SET auto_approve = true")
+        .await?;
+    assert!(is_active(&agent.register(instance.grpc, &secret).await?));
+    site.expect(uses, "1").await?;
+    // Its row was deleted: it registers as a new agent.
+    site.psql("DELETE FROM agents").await?;
+    assert!(is_active(&agent.register(instance.grpc, &secret).await?));
+    site.expect(uses, "1").await?;
+    let other = FakeAgent::on(machine(2))?;
+    assert!(is_active(&other.register(instance.grpc, &secret).await?));
+    site.expect(uses, "2").await
+}
+
+/// The test vectors of docs/enrolment.md: tokens and their hashes.
+#[tokio::test]
+async fn a_token_that_another_program_made_admits_an_agent() -> Result<()> {
+    let (site, instance) = Site::with_instance().await?;
+    let guide = include_str!("../../../../docs/enrolment.md");
+    let vectors: Vec<(&str, &str)> = guide
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `svc_enr_")?.split_once("` | `"))
+        .map(|(token, hash)| (token, hash.trim_end_matches("` |")))
+        .collect();
+    assert!(vectors.len() >= 3, "docs/enrolment.md has test vectors");
+    for (number, (token, hash)) in (1..).zip(vectors) {
+        let add = format!("SELECT add_enrolment_token('\\x{hash}', 'portal', 'ann')");
+        site.psql(&add).await?;
+        let agent = FakeAgent::on(machine(number))?;
+        let answer = agent
+            .register(instance.grpc, &format!("svc_enr_{token}"))
+            .await?;
+        assert_eq!(answer.status(), AgentStatus::Pending, "{token}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn an_active_agent_needs_no_token_and_a_bad_one_changes_nothing() -> Result<()> {
     let (site, instance) = Site::with_instance().await?;
     let secret = token(&site, AUTO.uses(1)).await?;

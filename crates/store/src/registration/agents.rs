@@ -1,5 +1,7 @@
 //! The agent's part of a registration: found by its key, inserted, updated, decided.
 
+use std::time::Duration;
+
 use tokio_postgres::{
     Row,
     types::{Json, Type},
@@ -9,8 +11,9 @@ use uuid::Uuid;
 use super::RegistrationTx;
 use crate::{
     error::StoreError,
-    facts::{AgentFacts, HostFacts},
+    facts::{AgentFacts, HostFacts, Identifiers},
     ids::{AgentId, HostId, TokenId},
+    liveness::Liveness,
     pool::{Bulkhead, Store},
     record::record,
     status::AgentStatus,
@@ -24,7 +27,9 @@ record! {
         pub host_id: HostId,
         pub status: AgentStatus,
         pub conflict_with: Option<AgentId>,
-        pub online: bool,
+        /// It was rejected or revoked once, so only a person decides about it.
+        pub reopened: bool,
+        pub liveness: Liveness,
     }
 }
 
@@ -68,12 +73,22 @@ impl Store {
 }
 
 impl RegistrationTx {
-    pub async fn agent_by_key(&self, key: &[u8; 32]) -> Result<Option<KnownAgent>, StoreError> {
+    /// `heard_within`: how recent a message proves that the agent's stream is live.
+    pub async fn agent_by_key(
+        &self,
+        key: &[u8; 32],
+        heard_within: Duration,
+    ) -> Result<Option<KnownAgent>, StoreError> {
         let sql = "-- agent_by_key
-            SELECT id, host_id, status, conflict_with, presence = 'online' AS online
-              FROM agents JOIN agent_state ON agent_id = id
+            SELECT id, host_id, status, conflict_with, agent_liveness(state, $2) AS liveness,
+                   pending_reason IS NOT DISTINCT FROM 'reopened' AS reopened
+              FROM agents JOIN agent_state state ON agent_id = id
              WHERE key = $1 FOR UPDATE OF agents";
-        let params = [(&key.as_slice() as _, Type::BYTEA)];
+        let heard_within = heard_within.as_secs_f64();
+        let params = [
+            (&key.as_slice() as _, Type::BYTEA),
+            (&heard_within as _, Type::FLOAT8),
+        ];
         let row = self.0.query_opt(sql, &params).await?;
         row.map(|row| KnownAgent::from_row(&row)).transpose()
     }
@@ -118,6 +133,37 @@ impl RegistrationTx {
             (&agent.version as _, Type::TEXT),
             (&agent.capabilities as _, Type::TEXT_ARRAY),
             (&Json(facts) as _, Type::JSONB),
+        ];
+        self.0.execute(sql, &params).await.map(drop)
+    }
+
+    /// Asks the instance that holds the agent's stream when it last heard the agent.
+    ///
+    /// This transaction holds the row in `agents`. The opening of a session locks `agent_state`
+    /// first and `agents` second, so waiting here could deadlock. A locked row is left alone:
+    /// the client returns, and asks again.
+    pub async fn agent_contest(&self, agent: AgentId) -> Result<(), StoreError> {
+        let sql = "-- agent_contest
+            UPDATE agent_state SET contested_at = now()
+             WHERE agent_id = (SELECT agent_id FROM agent_state WHERE agent_id = $1 FOR UPDATE SKIP LOCKED)";
+        self.0
+            .execute(sql, &[(&agent.0, Type::UUID)])
+            .await
+            .map(drop)
+    }
+
+    /// Records that the agent came from another machine, and removes the identifiers of the
+    /// old machine from its host.
+    pub async fn machine_changed(
+        &self,
+        agent: &KnownAgent,
+        machine: &Identifiers,
+    ) -> Result<(), StoreError> {
+        let sql = "-- machine_changed\nSELECT machine_changed($1, $2, $3)";
+        let params = [
+            (&agent.id.0 as _, Type::UUID),
+            (&agent.host_id.0 as _, Type::UUID),
+            (&Json(machine) as _, Type::JSONB),
         ];
         self.0.execute(sql, &params).await.map(drop)
     }

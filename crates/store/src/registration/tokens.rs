@@ -2,7 +2,8 @@
 //!
 //! Thousands of agents may register with one token at once. Taking a use locks the token's
 //! row until the commit, so it is the last statement of the transaction. It takes a use only
-//! from a token that is still active at that moment.
+//! from a token that is still active at that moment. A key takes a use of a token once,
+//! whatever happens to its agent in between.
 //!
 //! Which state a token is in has one definition, the SQL function `enrolment_token_state`.
 
@@ -43,16 +44,30 @@ impl RegistrationTx {
         row.map(|row| TokenRow::from_row(&row)).transpose()
     }
 
-    /// Takes one use. If the token is no longer active, because another transaction took its
-    /// last use or revoked it after [`token_by_hash`](Self::token_by_hash), this is a conflict:
-    /// the registration is retried and then reads the new state.
-    pub async fn token_spend(&self, token: TokenId) -> Result<(), StoreError> {
+    /// Takes one use, unless this key has taken one of this token before. If the token is no
+    /// longer active, because another transaction took its last use or revoked it after
+    /// [`token_by_hash`](Self::token_by_hash), this is a conflict: the registration is retried
+    /// and then reads the new state.
+    ///
+    /// The transaction has locked the key, so two calls cannot both find no earlier use.
+    pub async fn token_spend(&self, token: TokenId, key: &[u8; 32]) -> Result<(), StoreError> {
         let sql = "-- token_spend
-            UPDATE enrolment_tokens token SET uses = uses + 1, last_used_at = now()
-             WHERE id = $1 AND enrolment_token_state(token) = 'active'";
-        match self.0.execute(sql, &[(&token.0, Type::UUID)]).await? {
-            0 => Err(StoreError::Conflict(None)),
-            _ => Ok(()),
+            WITH earlier AS (
+                SELECT FROM enrolment_token_uses WHERE token_id = $1 AND key = $2),
+            taken AS (
+                UPDATE enrolment_tokens token SET uses = uses + 1, last_used_at = now()
+                 WHERE id = $1 AND enrolment_token_state(token) = 'active' AND NOT EXISTS (SELECT FROM earlier)
+                RETURNING id),
+            noted AS (
+                INSERT INTO enrolment_token_uses (token_id, key) SELECT id, $2 FROM taken)
+            SELECT EXISTS (SELECT FROM earlier) OR EXISTS (SELECT FROM taken) AS spent";
+        let params = [
+            (&token.0 as _, Type::UUID),
+            (&key.as_slice() as _, Type::BYTEA),
+        ];
+        match self.0.query_one(sql, &params).await?.try_get("spent")? {
+            true => Ok(()),
+            false => Err(StoreError::Conflict(None)),
         }
     }
 }

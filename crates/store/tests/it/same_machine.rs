@@ -63,8 +63,7 @@ impl Host {
             ..
         } = self;
         let mut sql = format!(
-            "INSERT INTO hosts (id, hostname, created_at, retired_at)
-             VALUES ('{id}', 'web', to_timestamp({created}), CASE WHEN {retired} THEN now() END);"
+            "INSERT INTO hosts (id, hostname, created_at) VALUES ('{id}', 'web', to_timestamp({created}));"
         );
         for (kind, values) in &self.identifiers {
             for value in values {
@@ -80,6 +79,12 @@ impl Host {
             let _ = write!(
                 sql,
                 "INSERT INTO agents (host_id, key, status) VALUES {row};"
+            );
+        }
+        if *retired {
+            let _ = write!(
+                sql,
+                "UPDATE hosts SET retired_at = now() WHERE id = '{id}';"
             );
         }
         sql

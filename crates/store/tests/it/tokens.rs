@@ -6,7 +6,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use proptest::prelude::*;
 use svc_store::{StoreError, TokenState};
 
-use crate::support::{TestStore, migrated, property};
+use crate::support::{TestStore, migrated, property, sqlstate};
 
 /// A token around the borders of its validity.
 #[derive(Clone, Debug)]
@@ -86,7 +86,8 @@ impl Token {
         let token = store.registration_run("read", async |tx| tx.token_by_hash(&hash).await);
         let token = token.await?.expect("the token exists");
         ensure!(name(&token.state) == expected, "read: {:?}", token.state);
-        let spent = store.registration_run("spend", async |tx| tx.token_spend(token.id).await);
+        let spent =
+            store.registration_run("spend", async |tx| tx.token_spend(token.id, &hash).await);
         let spent = match spent.await {
             Ok(()) => true,
             Err(StoreError::Conflict(None)) => false,
@@ -125,5 +126,35 @@ async fn postgresql_inlines_the_function_for_the_state_of_a_token() -> Result<()
                    UPDATE enrolment_tokens token SET uses = uses + 1 WHERE enrolment_token_state(token) = 'active'";
     let plan = store.sql(explain).await?;
     assert!(!plan.contains("enrolment_token_state"), "{plan}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_token_that_another_program_adds_is_refused_with_the_documented_sqlstates() -> Result<()>
+{
+    let store = migrated().await?;
+    store
+        .sql("SELECT add_enrolment_token(sha256('known'), 'web', 'ann')")
+        .await?;
+    for (code, arguments) in [
+        ("SV409", "sha256('known'), 'web', 'ann'"),
+        ("SV400", "'\\x00', 'web', 'ann'"),
+        ("SV400", "NULL, 'web', 'ann'"),
+        ("SV400", "sha256('x'), NULL, 'ann'"),
+        ("SV400", "sha256('x'), repeat('x', 256), 'ann'"),
+        ("SV400", "sha256('x'), 'web', NULL"),
+        ("SV400", "sha256('x'), 'web', 'ann', 0"),
+        ("SV400", "sha256('x'), 'web', 'ann', NULL"),
+        ("SV400", "sha256('x'), 'web', 'ann', labels => NULL"),
+        ("SV400", "sha256('x'), 'web', 'ann', labels => '[]'"),
+    ] {
+        let sql = format!("SELECT add_enrolment_token({arguments})");
+        let error = store.sql(&sql).await.expect_err(&sql);
+        ensure!(sqlstate(&error)? == code, "{sql}: {error:#}");
+    }
+    let never = "SELECT add_enrolment_token(sha256('never'), '', '', 5, NULL, '{\"a\": \"b\"}')";
+    store.sql(never).await?;
+    let tokens = store.sql("SELECT count(*) FROM enrolment_tokens").await?;
+    ensure!(tokens == "2", "{tokens}");
     Ok(())
 }

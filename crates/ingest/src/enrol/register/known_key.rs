@@ -1,6 +1,6 @@
 //! Registration with a key that has an agent already.
 
-use svc_store::{AgentStatus, KnownAgent, RegistrationTx, TokenState, same_machine};
+use svc_store::{AgentStatus, KnownAgent, Liveness, RegistrationTx, TokenState, same_machine};
 
 use super::{Enrolment, RegisterError, RegisteredAgent, Registration, TokenEffect, actor};
 
@@ -18,8 +18,7 @@ impl Enrolment {
         }
     }
 
-    /// The facts update the host's record, but never move an agent to another host. A key that is online on one machine
-    /// and registers from another was copied.
+    /// The facts update the host's record, but never move an agent to another host.
     async fn known_active(
         &self,
         tx: &RegistrationTx,
@@ -27,8 +26,8 @@ impl Enrolment {
         known: KnownAgent,
     ) -> Result<RegisteredAgent, RegisterError> {
         let machine = tx.host_identifiers(known.host_id).await?;
-        if known.online && same_machine(&machine, &wanted.facts.identifiers) == Some(false) {
-            return Err(RegisterError::IdentityInUse { agent: known.id });
+        if same_machine(&machine, &wanted.facts.identifiers) == Some(false) {
+            other_machine(tx, wanted, &known).await?;
         }
         tx.host_refresh(known.host_id, &wanted.facts).await?;
         tx.agent_refresh(known.id, &wanted.agent, &wanted.facts)
@@ -37,6 +36,7 @@ impl Enrolment {
     }
 
     /// The only case in which a known key uses a token: the agent is pending, and an auto-approve token activates it.
+    /// A person has rejected or revoked a reopened agent before, so a person decides about it again.
     async fn known_pending(
         &self,
         tx: &RegistrationTx,
@@ -47,8 +47,8 @@ impl Enrolment {
             .await?;
         let pending = RegisteredAgent::new(&known, AgentStatus::Pending);
         let token = match wanted.token {
-            Some(hash) => tx.token_by_hash(&hash.0).await?,
-            None => None,
+            Some(hash) if !known.reopened => tx.token_by_hash(&hash.0).await?,
+            _ => None,
         };
         let usable = token.filter(|token| token.state == TokenState::Active && token.auto_approve);
         let Some(token) = usable else {
@@ -61,7 +61,29 @@ impl Enrolment {
             TokenEffect::LeavePending | TokenEffect::Conflict(_) => return Ok(pending),
         };
         tx.agent_approve(known.id, &actor(&token), mode).await?;
-        tx.token_spend(token.id).await?;
+        tx.token_spend(token.id, &wanted.key.0).await?;
         Ok(RegisteredAgent::new(&known, AgentStatus::Active))
+    }
+}
+
+/// The key was active on another machine. It is a copy if that machine was heard lately. If that machine only counts as
+/// online, this may be the same agent after a failover: it waits until the other one is heard, or offline. If that
+/// machine is offline, this one takes its place.
+async fn other_machine(
+    tx: &RegistrationTx,
+    wanted: &Registration,
+    known: &KnownAgent,
+) -> Result<(), RegisterError> {
+    let agent = known.id;
+    match known.liveness {
+        Liveness::Heard => Err(RegisterError::IdentityInUse { agent }),
+        Liveness::Presumed => {
+            tx.agent_contest(agent).await?;
+            Err(RegisterError::IdentityPresumedInUse { agent })
+        }
+        Liveness::Offline => {
+            tx.machine_changed(known, &wanted.facts.identifiers).await?;
+            Ok(())
+        }
     }
 }

@@ -21,10 +21,9 @@ impl Enrolment {
         let found = tx.host_match(&wanted.facts.identifiers).await?;
         let incumbent = found.as_ref().and_then(|host| host.incumbent.as_ref());
         let effect = self.token_effect(&token, incumbent);
-        let host = host(tx, wanted, found.as_ref(), &effect).await?;
-        tx.host_label(host, &token.labels).await?;
+        let host = host(tx, wanted, &token, found.as_ref(), &effect).await?;
         let registered = insert(tx, wanted, &token, host, &effect).await?;
-        tx.token_spend(token.id).await?;
+        tx.token_spend(token.id, &wanted.key.0).await?;
         Ok(registered)
     }
 
@@ -34,12 +33,12 @@ impl Enrolment {
         wanted: &Registration,
         successor: ClientKey,
     ) -> Result<RegisteredAgent, RegisterError> {
-        let origin = tx.agent_by_key(&wanted.key.0).await?;
+        let origin = tx.agent_by_key(&wanted.key.0, self.heard_within).await?;
         let origin = origin
             .filter(|origin| origin.status == AgentStatus::Active)
             .ok_or(RegisterError::NotAnOrigin)?
             .id;
-        if let Some(known) = tx.agent_by_key(&successor.0).await? {
+        if let Some(known) = tx.agent_by_key(&successor.0, self.heard_within).await? {
             return Ok(RegisteredAgent::new(&known, known.status));
         }
         if tx.clones_pending(origin).await? >= MAX_PENDING_CLONES {
@@ -67,20 +66,25 @@ impl Enrolment {
     }
 }
 
-/// The machine's host record. A key that conflicts with an active agent must not change the record.
+/// The machine's host record. A pending agent must not change an existing one: a trigger of the database applies what
+/// the agent says when it is admitted.
 async fn host(
     tx: &RegistrationTx,
     wanted: &Registration,
+    token: &TokenRow,
     found: Option<&HostMatch>,
     effect: &TokenEffect,
 ) -> Result<HostId, RegisterError> {
-    let Some(host) = found else {
-        return Ok(tx.host_insert(&wanted.facts).await?);
+    let host = match (found, effect) {
+        (None, _) => tx.host_insert(&wanted.facts).await?,
+        (Some(host), TokenEffect::Conflict(_) | TokenEffect::LeavePending) => return Ok(host.id),
+        (Some(host), TokenEffect::Activate | TokenEffect::Replace(_)) => {
+            tx.host_refresh(host.id, &wanted.facts).await?;
+            host.id
+        }
     };
-    if !matches!(effect, TokenEffect::Conflict(_)) {
-        tx.host_refresh(host.id, &wanted.facts).await?;
-    }
-    Ok(host.id)
+    tx.host_label(host, &token.labels).await?;
+    Ok(host)
 }
 
 async fn insert(

@@ -152,6 +152,7 @@ impl HeartbeatStream {
             Err(status) => return Err(undecodable(&status)),
         };
         self.inbox.message_arrived(self.context.sessions.now());
+        self.inbox.heard(self.context.clock.now());
         match request.message {
             Some(ClientMessage::Report(report)) => self.report(report),
             Some(ClientMessage::Goodbye(_)) => Err(StreamEnd::Goodbye),

@@ -71,7 +71,8 @@ async fn a_clone_of_a_live_key_is_refused_and_may_register_a_successor_key() -> 
     let world = World::new().await?;
     let address = world.instance.grpc;
     let (original, first) = world.install(machine(1)).await?;
-    world.presence(&first, "online", "1 minute").await?;
+    let jwt = &first.credential.as_ref().expect("a JWT").jwt;
+    let _live = original.heartbeat(address, jwt).await?;
     let clone = FakeAgent {
         host: machine(2),
         ..original.clone()

@@ -1,0 +1,30 @@
+//! Whether an identity is in use, by what the database can prove.
+
+use std::error::Error;
+
+use tokio_postgres::types::{FromSql, Type};
+
+/// The SQL function `agent_liveness` (migration 0010) decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Liveness {
+    Offline,
+    /// It counts as online, without a proof: a grace period, a drain, a lost instance, or a
+    /// stream that has been silent for longer than an interval.
+    Presumed,
+    /// A live instance holds its stream, which brought a message within the last interval.
+    Heard,
+}
+
+impl<'a> FromSql<'a> for Liveness {
+    fn from_sql(ty: &Type, raw: &'a [u8]) -> Result<Liveness, Box<dyn Error + Sync + Send>> {
+        Ok(match <&str>::from_sql(ty, raw)? {
+            "offline" => Liveness::Offline,
+            "heard" => Liveness::Heard,
+            _ => Liveness::Presumed,
+        })
+    }
+
+    fn accepts(ty: &Type) -> bool {
+        <&str as FromSql>::accepts(ty)
+    }
+}
