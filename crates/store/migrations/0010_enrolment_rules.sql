@@ -96,7 +96,7 @@ BEGIN
      WHERE h.id = host;
     INSERT INTO public.host_identifiers (host_id, kind, value)
     SELECT host, kinds.kind, identifiers.value
-      FROM jsonb_each(coalesce(facts -> 'identifiers', '{}'::jsonb)) AS kinds(kind, list),
+      FROM jsonb_each(coalesce(facts -> 'identifiers'::text, '{}'::jsonb)) AS kinds(kind, list),
            jsonb_array_elements_text(kinds.list) AS identifiers(value)
     ON CONFLICT DO NOTHING;
 END $$;
@@ -108,10 +108,10 @@ CREATE FUNCTION agent_admitted(agent agents) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE was_retired boolean;
 BEGIN
     SELECT h.retired_at IS NOT NULL INTO was_retired FROM public.hosts h WHERE h.id = agent.host_id FOR NO KEY UPDATE;
-    IF same_machine(agent.host_id, agent.facts -> 'identifiers') = false THEN
-        PERFORM machine_changed(agent.id, agent.host_id, agent.facts -> 'identifiers');
+    IF public.same_machine(agent.host_id, agent.facts -> 'identifiers'::text) = false THEN
+        PERFORM public.machine_changed(agent.id, agent.host_id, agent.facts -> 'identifiers'::text);
     END IF;
-    PERFORM host_takes_facts(agent.host_id, agent.facts);
+    PERFORM public.host_takes_facts(agent.host_id, agent.facts);
     UPDATE public.hosts h
        SET retired_at = NULL,
            labels = h.labels || coalesce((SELECT t.labels FROM public.enrolment_tokens t WHERE t.id = agent.token_id), '{}'::jsonb)
@@ -152,7 +152,7 @@ BEGIN
         VALUES (NEW.id, 'status', OLD.status, NEW.status, NEW.decided_by, NEW.decision_reason);
         IF NEW.status = 'active' THEN -- Its time to connect begins now.
             UPDATE public.agent_state s SET presence_since = clock_timestamp() WHERE s.agent_id = NEW.id AND s.presence = 'offline';
-            PERFORM agent_admitted(NEW);
+            PERFORM public.agent_admitted(NEW);
         END IF;
         PERFORM pg_notify('svc_agents', NEW.id::text);
     END IF;
@@ -169,7 +169,7 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'there is no host %', host USING ERRCODE = 'SV404';
     END IF;
-    PERFORM decision_begins(actor, coalesce(reason, 'host retired'));
+    PERFORM public.decision_begins(actor, coalesce(reason, 'host retired'::text));
     WITH decided AS (
         UPDATE public.agents a SET status = CASE a.status WHEN 'active' THEN 'revoked' ELSE 'rejected' END
          WHERE a.host_id = host AND a.status IN ('active', 'pending') RETURNING a.id)
@@ -191,7 +191,7 @@ BEGIN
     UPDATE public.agents a SET version = new_version, facts = new_facts,
            capabilities = ARRAY (SELECT jsonb_array_elements_text(new_capabilities))
      WHERE a.id = agent.id;
-    PERFORM host_takes_facts(agent.host_id, new_facts);
+    PERFORM public.host_takes_facts(agent.host_id, new_facts);
 END $$;
 
 -- ---- One identity on two machines --------------------------------------------
@@ -199,16 +199,19 @@ END $$;
 ALTER TABLE agent_state ADD COLUMN contested_at timestamptz, ADD COLUMN heard_at timestamptz;
 
 COMMENT ON COLUMN agent_state.contested_at IS
-    'When another machine last presented this identity while it was presumed online. The instance that holds the stream answers with heard_at.';
+    'Since when another machine presents this identity while it is presumed online. For two minutes the instance that holds the stream answers with heard_at; then a new contest may begin.';
 COMMENT ON COLUMN agent_state.heard_at IS
     'When the agent''s stream last brought a message. Written only while the identity is contested.';
 
--- The opening of a stream counts as a message. An instance without a valid lease proves nothing:
--- nobody knows whether it still hears its agents.
+-- The proof that an identity is in use on two machines: its stream brings a message after the other
+-- machine has come. A message from shortly before proves nothing, because a machine may fail over
+-- within seconds. A stream that was opened within the interval is taken for live without that proof.
+-- An instance without a valid lease proves nothing: nobody knows whether it still hears its agents.
 CREATE FUNCTION agent_liveness(state agent_state, heard_within double precision) RETURNS text LANGUAGE sql STABLE AS $$
     SELECT CASE
         WHEN state.presence <> 'online' THEN 'offline'
-        WHEN greatest(state.connected_at, state.heard_at) > now() - make_interval(secs => heard_within)
+        WHEN greatest(state.connected_at, CASE WHEN state.heard_at > state.contested_at THEN state.heard_at END)
+                 > now() - make_interval(secs => heard_within)
              AND EXISTS (SELECT FROM public.ingest_instances i
                           WHERE i.id = state.instance_id AND NOT i.fenced AND i.stopped_at IS NULL AND i.expires_at > now())
         THEN 'heard'
@@ -216,7 +219,18 @@ CREATE FUNCTION agent_liveness(state agent_state, heard_within double precision)
 $$;
 
 COMMENT ON FUNCTION agent_liveness IS
-    'offline; heard: a live instance holds its stream, which brought a message within the given seconds; presumed: it counts as online without that proof (grace, drain, lost instance, silence).';
+    'offline; heard: a live instance holds its stream, which within the given seconds was opened or brought a message since another machine contests the identity; presumed: it counts as online without that proof (grace, drain, lost instance, silence).';
+
+-- A locked row is left alone, so that a registration, which holds the row in agents, cannot deadlock
+-- with the opening of a session, which locks agent_state first. The client returns and contests again.
+CREATE FUNCTION agent_contest(agent uuid) RETURNS void LANGUAGE sql AS $$
+    UPDATE public.agent_state s SET contested_at = now()
+     WHERE s.agent_id = (SELECT free.agent_id FROM public.agent_state free WHERE free.agent_id = agent FOR UPDATE SKIP LOCKED)
+       AND (s.contested_at IS NULL OR s.contested_at < now() - interval '2 minutes');
+$$;
+
+COMMENT ON FUNCTION agent_contest IS
+    'Asks the instance that holds the agent''s stream when it hears the agent, because another machine presents its identity.';
 
 -- As sessions_open_valid of migration 0009, with another rule for an identity that comes from another
 -- machine. Its agent is a clone (identity_in_use) only if the stream of the original has been heard.
@@ -259,13 +273,15 @@ BEGIN
         END IF;
         came_back := (o.boot_id <> state.boot_id AND o.boot_id = ANY (state.earlier_lives))
                   OR (o.run_id <> state.run_id AND o.run_id = ANY (state.earlier_lives));
-        moved := coalesce(NOT same_machine(agent.host_id, o.facts -> 'identifiers'), false);
-        liveness := agent_liveness(state, heard_within);
+        -- The host has the identifiers that its active agent said last, so only others need a comparison.
+        moved := agent.facts -> 'identifiers' IS DISTINCT FROM o.facts -> 'identifiers'
+             AND coalesce(NOT same_machine(agent.host_id, o.facts -> 'identifiers'), false);
+        liveness := CASE WHEN moved THEN agent_liveness(state, heard_within) END;
         IF (moved AND liveness = 'heard') OR o.boot_id = ANY (state.refused_lives) OR o.run_id = ANY (state.refused_lives) THEN
             PERFORM session_clone_seen(state, 'a copy of this identity was refused');
             verdict := 'identity_in_use'; RETURN NEXT; CONTINUE;
         ELSIF moved AND liveness = 'presumed' THEN
-            UPDATE public.agent_state s SET contested_at = now() WHERE s.agent_id = o.agent_id;
+            PERFORM agent_contest(o.agent_id);
             verdict := 'presumed'; RETURN NEXT; CONTINUE;
         ELSIF came_back THEN
             PERFORM session_clone_seen(state, 'two copies of this identity are live: the second is refused from now on');
@@ -307,4 +323,4 @@ CREATE OR REPLACE FUNCTION sessions_open_valid(instance uuid, opens jsonb)
 $$;
 
 REVOKE EXECUTE ON FUNCTION
-    machine_changed, host_takes_facts, agent_admitted, agent_liveness, sessions_open_heard FROM PUBLIC;
+    machine_changed, host_takes_facts, agent_admitted, agent_liveness, agent_contest, sessions_open_heard FROM PUBLIC;

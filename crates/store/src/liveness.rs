@@ -9,9 +9,10 @@ use tokio_postgres::types::{FromSql, Type};
 pub enum Liveness {
     Offline,
     /// It counts as online, without a proof: a grace period, a drain, a lost instance, or a
-    /// stream that has been silent for longer than an interval.
+    /// stream that is silent.
     Presumed,
-    /// A live instance holds its stream, which brought a message within the last interval.
+    /// A live instance holds its stream. Within the last interval the stream was opened, or it
+    /// brought a message after another machine had presented the identity.
     Heard,
 }
 

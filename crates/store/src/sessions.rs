@@ -65,7 +65,7 @@ pub enum Opened {
     },
     KeyMismatch,
     NotActive(AgentStatus),
-    /// The agent's key is in use on another machine, which was heard within the last interval.
+    /// The agent's key is in use on another machine, which is being heard.
     IdentityInUse,
     /// The agent is presumed to be online on another machine. This may be the same agent
     /// after a failover, so the request should be repeated.
@@ -117,7 +117,7 @@ record! {
         pub epoch: i64,
         /// Whether its agent is active.
         pub active: bool,
-        /// Whether another machine presented the agent's identity within the last minute.
+        /// Whether another machine contests the agent's identity.
         pub contested: bool,
     }
 }
@@ -295,7 +295,7 @@ impl Store {
     pub async fn sessions_stored(&self, instance: Uuid) -> Result<Vec<StoredSession>, StoreError> {
         let sql = "-- sessions_stored
             SELECT s.agent_id, s.epoch, a.id IS NULL AS active,
-                   coalesce(s.contested_at > now() - interval '1 minute', false) AS contested
+                   coalesce(s.contested_at > now() - interval '2 minutes', false) AS contested
               FROM agent_state s LEFT JOIN agents a ON a.id = s.agent_id AND a.status <> 'active'
              WHERE s.instance_id = $1";
         let params = [(&instance as _, Type::UUID)];

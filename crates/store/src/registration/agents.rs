@@ -137,15 +137,9 @@ impl RegistrationTx {
         self.0.execute(sql, &params).await.map(drop)
     }
 
-    /// Asks the instance that holds the agent's stream when it last heard the agent.
-    ///
-    /// This transaction holds the row in `agents`. The opening of a session locks `agent_state`
-    /// first and `agents` second, so waiting here could deadlock. A locked row is left alone:
-    /// the client returns, and asks again.
+    /// Asks the instance that holds the agent's stream when it hears the agent.
     pub async fn agent_contest(&self, agent: AgentId) -> Result<(), StoreError> {
-        let sql = "-- agent_contest
-            UPDATE agent_state SET contested_at = now()
-             WHERE agent_id = (SELECT agent_id FROM agent_state WHERE agent_id = $1 FOR UPDATE SKIP LOCKED)";
+        let sql = "-- agent_contest\nSELECT agent_contest($1)";
         self.0
             .execute(sql, &[(&agent.0, Type::UUID)])
             .await

@@ -14,6 +14,7 @@ mod document;
 mod fixtures;
 mod leases;
 mod listen;
+mod liveness;
 mod migrations;
 mod plans;
 mod retention;

@@ -1,0 +1,89 @@
+//! When an identity that another machine presents is in use: the rule of `agent_liveness`.
+
+use anyhow::{Result, ensure};
+
+use crate::support::{TestStore, migrated};
+
+const LIVE: &str = "00000000-0000-4000-8000-000000000001";
+const LAPSED: &str = "00000000-0000-4000-8000-000000000002";
+const STOPPED: &str = "00000000-0000-4000-8000-000000000003";
+
+/// An agent that connected an hour ago, and three instances.
+async fn seeded() -> Result<TestStore> {
+    let store = migrated().await?;
+    let seed = format!(
+        "INSERT INTO ingest_instances (id, kid, hostname, version, grpc_address, http_address, expires_at, stopped_at)
+         VALUES ('{LIVE}', 'k', 'live', '', '', '', now() + interval '1 hour', NULL),
+                ('{LAPSED}', 'k', 'lapsed', '', '', '', now() - interval '1 second', NULL),
+                ('{STOPPED}', 'k', 'stopped', '', '', '', now() + interval '1 hour', now());
+         INSERT INTO hosts (id, hostname) VALUES (gen_random_uuid(), 'web-1');
+         INSERT INTO host_identifiers SELECT id, 'hardware', 'a' FROM hosts;
+         INSERT INTO agents (host_id, key, status) SELECT id, sha256('k'), 'active' FROM hosts"
+    );
+    store.sql(&seed).await?;
+    Ok(store)
+}
+
+#[tokio::test]
+async fn an_identity_is_in_use_only_if_a_live_instance_hears_it() -> Result<()> {
+    let store = seeded().await?;
+    let online = format!("presence = 'online', instance_id = '{LIVE}'");
+    let seconds = |ago: i32| format!("now() - interval '{ago} seconds'");
+    let heard = |connected, contested, heard| {
+        let [connected, contested, heard] = [connected, contested, heard].map(seconds);
+        format!(
+            "{online}, connected_at = {connected}, contested_at = {contested}, heard_at = {heard}"
+        )
+    };
+    let just_now = format!("connected_at = {}", seconds(1));
+    for (expected, change) in [
+        ("offline", format!("presence = 'offline', {just_now}")),
+        ("presumed", format!("presence = 'online', {just_now}")),
+        (
+            "presumed",
+            format!("presence = 'online', instance_id = '{LAPSED}', {just_now}"),
+        ),
+        (
+            "presumed",
+            format!("presence = 'online', instance_id = '{STOPPED}', {just_now}"),
+        ),
+        ("heard", format!("{online}, {just_now}")),
+        (
+            "presumed",
+            format!("{online}, connected_at = {}", seconds(40)),
+        ),
+        ("heard", heard(3600, 20, 10)),
+        // Before the other machine came.
+        ("presumed", heard(3600, 10, 20)),
+        // Longer ago than an interval.
+        ("presumed", heard(3600, 60, 40)),
+    ] {
+        let sql = format!(
+            "UPDATE agent_state SET instance_id = NULL, connected_at = NULL, contested_at = NULL, heard_at = NULL;
+             UPDATE agent_state SET {change};
+             SELECT agent_liveness(s, 35) FROM agent_state s"
+        );
+        let found = store.sql(&sql).await?;
+        ensure!(found == expected, "{found}, not {expected}: {change}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_instance_of_the_previous_version_makes_a_contested_identity_retry() -> Result<()> {
+    let store = seeded().await?;
+    let open = |function: &str, more: &str| {
+        format!(
+            "UPDATE agent_state SET presence = 'online', cause = 'drained';
+             SELECT verdict FROM {function}('{LIVE}', (
+                SELECT jsonb_agg(jsonb_build_object('agent_id', id, 'key', encode(key, 'hex'), 'boot_id', 'b', 'run_id', 'r',
+                       'version', '', 'capabilities', '[]'::jsonb, 'facts', '{{\"identifiers\": {{\"hardware\": [\"b\"]}}}}'::jsonb))
+                  FROM agents){more})"
+        )
+    };
+    let verdict = store.sql(&open("sessions_open_heard", ", 35")).await?;
+    ensure!(verdict == "presumed", "{verdict}");
+    let verdict = store.sql(&open("sessions_open_valid", "")).await?;
+    ensure!(verdict == "late", "{verdict}");
+    Ok(())
+}
