@@ -7,7 +7,7 @@ use std::{env, net::SocketAddr, time::Duration};
 use anyhow::Context;
 use rustix::process::Signal;
 use svc_sandbox::{Postgres, PostgresOptions};
-use svc_testkit::{Environment, Program, ServiceBuilder, ServiceProcess};
+use svc_testkit::{Environment, Program, ServiceBuilder, ServiceProcess, Usage};
 use tempfile::TempDir;
 use tokio::time::Instant;
 
@@ -124,6 +124,13 @@ impl Lab {
     pub async fn statements(&self) -> anyhow::Result<u64> {
         self.number("SELECT coalesce(sum(calls), 0) FROM pg_stat_statements")
             .await
+    }
+
+    /// The most memory that a running instance has taken so far, in bytes.
+    pub fn peak_memory(&self) -> anyhow::Result<u64> {
+        let running = self.instances.iter().filter(|one| !one.has_ended());
+        let mut peaks = running.map(|one| Ok(Usage::of(one.pid())?.peak));
+        peaks.try_fold(0, |most, peak: anyhow::Result<u64>| Ok(most.max(peak?)))
     }
 
     pub async fn usage(&self) -> anyhow::Result<ResourceUsage> {

@@ -25,7 +25,7 @@ const BRIEF_WAIT: Duration = Duration::from_secs(6);
 /// Agents per second that a small machine can connect beside its other work.
 const ARRIVALS_PER_SECOND: f64 = 300.0;
 
-const BUILT_IN: [(&str, &str); 10] = [
+const BUILT_IN: [(&str, &str); 11] = [
     ("steady", include_str!("../scenarios/steady.toml")),
     ("ramp", include_str!("../scenarios/ramp.toml")),
     ("storm", include_str!("../scenarios/storm.toml")),
@@ -39,6 +39,7 @@ const BUILT_IN: [(&str, &str); 10] = [
     ("skew", include_str!("../scenarios/skew.toml")),
     ("db-stall", include_str!("../scenarios/db-stall.toml")),
     ("backfill", include_str!("../scenarios/backfill.toml")),
+    ("recovery", include_str!("../scenarios/recovery.toml")),
 ];
 
 #[derive(Clone, Debug, clap::Args)]

@@ -22,6 +22,7 @@ use svc_store::DatabaseUrl;
 use url::Url;
 
 use crate::{
+    budget::BudgetBounds,
     listener::{ClientCa, Limits, TlsPair},
     queue::{Bounds, QueueSettings, QueueUrl},
     signing::PublicKey,
@@ -70,6 +71,8 @@ pub struct Grpc {
     pub tls: TlsPair,
     pub client_ca: Option<ClientCa>,
     pub limits: Limits,
+    /// No variable sets it; tests shrink it.
+    pub report_budget: BudgetBounds,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -212,6 +215,7 @@ impl Grpc {
             tls: tls?,
             client_ca: client_ca?,
             limits: Limits::new(max_connections?),
+            report_budget: BudgetBounds::default(),
         })
     }
 }

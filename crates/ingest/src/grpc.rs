@@ -1,7 +1,7 @@
 //! The protocol's edge: the gRPC services of the port, conversion and bounds, and refusals.
 //!
 //! Generated protobuf types do not leave this module. In reading order: `service` (the two methods),
-//! `auth`, `register`, [`heartbeat`], `convert`, [`Refusal`], and around them `middleware`, `health` and
+//! `auth`, `register`, [`heartbeat`], `write_limits`, `convert`, [`Refusal`], and around them `middleware`, `health` and
 //! `reflection`.
 
 mod auth;
@@ -14,6 +14,7 @@ mod reflection;
 mod refusal;
 mod register;
 mod service;
+mod write_limits;
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
@@ -24,6 +25,7 @@ use tonic::{Request, Status, service::Routes};
 
 pub use context::Context;
 pub use refusal::Refusal;
+pub use write_limits::WriteLimits;
 
 use crate::{
     health::Health,
@@ -53,6 +55,7 @@ pub fn routes(
         .into_axum_router()
         .layer(from_fn(reflection::bounded))
         .layer(from_fn(middleware::single))
+        .layer(from_fn(heartbeat::RawBody::set_aside))
         .layer(from_fn(middleware::translated))
         .into())
 }

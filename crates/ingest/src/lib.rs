@@ -3,7 +3,7 @@
 //! ARCHITECTURE.md is the map. The modules in reading order, along the path of the data:
 //!
 //! 1. [`listener`]: accept, TLS, HTTP/2; [`peer`] is the client that it found, [`places`] decides who may stay.
-//! 2. [`grpc`]: the protocol's edge, with [`grpc::heartbeat`].
+//! 2. [`grpc`]: the protocol's edge, with [`grpc::heartbeat`]; [`budget`] bounds the memory of reports.
 //! 3. [`enrol`]: tokens, machines, registration, JWTs; [`signing`] has the key.
 //! 4. [`session`]: heartbeat streams as the instance and the database know them.
 //! 5. [`queue`] and [`consumer`]: samples on their way into PostgreSQL.
@@ -14,6 +14,7 @@
 //!
 //! Small tools: [`clock`], [`error_chain`], [`periodic`], [`rate`], [`sync`]. SQL is in the crate `svc-store` alone.
 
+pub mod budget;
 pub mod changes;
 pub mod cli;
 pub mod clock;

@@ -21,6 +21,7 @@ mod jetstream;
 mod nats_servers;
 mod payload;
 mod settings;
+mod weight;
 
 use std::{
     collections::HashSet,
@@ -36,6 +37,7 @@ pub use jetstream::{HintSubscription, Hints, JetStream, OpenError};
 
 pub use nats_servers::{NatsAuth, NatsServers};
 pub use settings::{QueueSettings, QueueUrl};
+pub use weight::weight;
 
 /// Each shard has one consumer in a process. Two writers kept PostgreSQL busy on the machines that were measured; more
 /// processes may consume the same shards.

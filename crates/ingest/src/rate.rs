@@ -34,6 +34,16 @@ impl Rate {
         *full_at = next;
         Ok(())
     }
+
+    /// Takes `count` events, even if that makes a debt, and returns how long it takes to repay.
+    pub fn charge(self, full_at: &mut Instant, now: Instant, count: u32) -> Duration {
+        *full_at = (*full_at).max(now) + self.every * count;
+        self.debt(*full_at, now)
+    }
+
+    fn debt(self, full_at: Instant, now: Instant) -> Duration {
+        full_at.saturating_duration_since(now + self.every * self.burst)
+    }
 }
 
 /// A bucket for each key, in a table that cannot grow without bound.
@@ -52,15 +62,37 @@ impl<K: Hash + Eq> Keyed<K> {
     }
 
     pub fn take(&self, key: K, now: Instant) -> Result<(), Duration> {
-        let mut full_at = lock(&self.full_at);
-        if full_at.len() >= KEYS && !full_at.contains_key(&key) {
-            full_at.retain(|_, full_at| *full_at > now);
-            if full_at.len() > KEYS / 2 {
-                full_at.clear();
-            }
-        }
-        self.rate.take(full_at.entry(key).or_insert(now), now)
+        let mut buckets = lock(&self.full_at);
+        self.rate.take(bucket(&mut buckets, key, now), now)
     }
+
+    /// As [`Rate::charge`].
+    pub fn charge(&self, key: K, now: Instant, count: u32) -> Duration {
+        let mut buckets = lock(&self.full_at);
+        self.rate.charge(bucket(&mut buckets, key, now), now, count)
+    }
+
+    /// How long it takes a key to repay its debt.
+    pub fn debt(&self, key: &K, now: Instant) -> Duration {
+        let buckets = lock(&self.full_at);
+        let full_at = buckets.get(key);
+        full_at.map_or(Duration::ZERO, |full_at| self.rate.debt(*full_at, now))
+    }
+}
+
+/// The bucket of a key. A full table forgets its idle keys or, if most keys are in use, all of them.
+fn bucket<K: Hash + Eq>(
+    buckets: &mut HashMap<K, Instant>,
+    key: K,
+    now: Instant,
+) -> &mut Instant {
+    if buckets.len() >= KEYS && !buckets.contains_key(&key) {
+        buckets.retain(|_, full_at| *full_at > now);
+        if buckets.len() > KEYS / 2 {
+            buckets.clear();
+        }
+    }
+    buckets.entry(key).or_insert(now)
 }
 
 #[cfg(test)]
@@ -77,6 +109,18 @@ mod tests {
         assert!(table.take("other", now).is_ok());
         assert!(table.take("one", now + Duration::from_secs(1)).is_ok());
         assert!(table.take("one", now + Duration::from_secs(1)).is_err());
+    }
+
+    #[test]
+    fn a_charge_beyond_the_burst_is_a_debt() {
+        let (now, table) = (Instant::now(), Keyed::new(RATE));
+        let seconds = Duration::from_secs;
+        assert_eq!(table.charge("one", now, 10), Duration::ZERO);
+        assert_eq!(table.charge("one", now, 5), seconds(5));
+        assert_eq!(table.debt(&"one", now + seconds(2)), seconds(3));
+        assert_eq!(table.charge("one", now + seconds(2), 1), seconds(4));
+        assert_eq!(table.debt(&"one", now + seconds(6)), Duration::ZERO);
+        assert_eq!(table.debt(&"other", now), Duration::ZERO);
     }
 
     #[test]

@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use svc_proto::{
     ClientMessage, ServerMessage,
     v1::{
-        Ack, Gap, Goodbye, HeartbeatRequest, HeartbeatResponse, Hello, Report, Sample, Vitals,
-        Welcome, ingest_service_client::IngestServiceClient,
+        Ack, Disk, Gap, Goodbye, HeartbeatRequest, HeartbeatResponse, Hello, Report, Sample,
+        Vitals, Welcome, ingest_service_client::IngestServiceClient,
     },
 };
 use tokio::{sync::mpsc, time::timeout};
@@ -199,6 +199,27 @@ pub fn sample(seq: u64) -> Sample {
         seq,
         sampled_at: Some(wire_time(Timestamp::now())),
         vitals: Some(vitals),
+    }
+}
+
+/// A report of these samples that is as large as backlogs of machines with many disks are.
+pub fn large_report(seqs: RangeInclusive<u64>) -> Report {
+    let disk = |number| Disk {
+        mount_point: format!("/srv/volume-{number}"),
+        device: format!("/dev/mapper/volume-{number}"),
+        fs_type: "ext4".into(),
+        total_bytes: 1 << 40,
+        used_bytes: 1 << 39,
+    };
+    let samples = seqs.map(|seq| {
+        let mut sample = sample(seq);
+        let vitals = sample.vitals.get_or_insert_default();
+        vitals.disks = (0..6).map(disk).collect();
+        sample
+    });
+    Report {
+        samples: samples.collect(),
+        gaps: vec![],
     }
 }
 

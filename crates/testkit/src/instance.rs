@@ -4,6 +4,7 @@ use std::{ffi::OsString, net::SocketAddr};
 
 use anyhow::Context;
 use svc_ingest::{
+    budget::BudgetBounds,
     config::{Config, Timing},
     listener::Limits,
     queue::Bounds,
@@ -21,6 +22,7 @@ pub struct InstanceBuilder {
     timing: fn(&mut Timing),
     limits: fn(&mut Limits),
     bounds: Option<Bounds>,
+    report_budget: Option<BudgetBounds>,
 }
 
 impl InstanceBuilder {
@@ -30,6 +32,7 @@ impl InstanceBuilder {
             timing: |_| {},
             limits: |_| {},
             bounds: None,
+            report_budget: None,
         }
     }
 
@@ -59,6 +62,12 @@ impl InstanceBuilder {
         self
     }
 
+    /// How much the reports outside the queue may take.
+    pub fn report_budget(mut self, bounds: BudgetBounds) -> Self {
+        self.report_budget = Some(bounds);
+        self
+    }
+
     /// Starts it without waiting until it serves.
     pub async fn launch(self) -> anyhow::Result<Instance> {
         let mut config = Config::read(&|name| self.environment.get(name))?;
@@ -67,6 +76,8 @@ impl InstanceBuilder {
         (self.timing)(&mut config.timing);
         (self.limits)(&mut config.grpc.limits);
         config.queue.bounds = self.bounds.unwrap_or(config.queue.bounds);
+        let grpc = &mut config.grpc;
+        grpc.report_budget = self.report_budget.unwrap_or(grpc.report_budget);
         let server = Server::bind(config).await?;
         let (grpc, http) = (server.grpc_address()?, server.http_address()?);
         let stop = CancellationToken::new();

@@ -42,6 +42,7 @@ mod proxy;
 mod seed;
 
 mod latencies;
+mod sizing;
 mod usage;
 
 use std::time::Duration;
@@ -52,7 +53,7 @@ pub use agent::{
 };
 pub use audit::{AuditReport, Tables};
 pub use fleet::{Fleet, Pace};
-pub use heartbeat::{HeartbeatCall, framed, request, sample, wire_time};
+pub use heartbeat::{HeartbeatCall, framed, large_report, request, sample, wire_time};
 pub use http::{Answer, get, http, metric, metric_becomes, transactions};
 pub use instance::{Instance, InstanceBuilder, Stopping};
 pub use latencies::Latencies;
@@ -63,6 +64,7 @@ pub use proxy::Proxy;
 pub use seed::{range, seed};
 pub use service::{ServiceBuilder, ServiceProcess};
 pub use site::{Environment, QueueKind, SIGNING_KEY, Site, write_private};
+pub use sizing::documented_memory;
 pub use tls::{OneConnection, Tls, channel, connect_with, provider};
 pub use usage::Usage;
 pub use verifier::{Verifier, kid};

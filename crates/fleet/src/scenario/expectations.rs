@@ -43,6 +43,8 @@ pub struct Expectations {
     pub backfilled: Option<u64>,
     /// SQL statements per acknowledged sample, counting everything that the instances execute.
     pub statements_at_most: Option<f64>,
+    /// The largest memory of an instance, as a multiple of what docs/sizing.md has for its agents.
+    pub memory_at_most: Option<f64>,
 }
 
 /// What happened while a scenario ran.
@@ -57,6 +59,9 @@ pub struct Observations {
     pub offline: u64,
     /// SQL statements after all agents were connected.
     pub statements: u64,
+    /// The most memory that an instance has taken, in bytes, and what is documented for its agents.
+    pub memory: u64,
+    pub documented_memory: u64,
     pub totals: Totals,
     pub books: AuditReport,
 }
@@ -151,6 +156,16 @@ impl Expectations {
             let each = observed.statements as f64 / counts.acked.max(1) as f64;
             let found = format!("{each:.2}, at most {most}");
             checks.push(Check::new("statements per sample", each <= most, found));
+        }
+        if let Some(most) = self.memory_at_most {
+            let (found, documented) = (observed.memory, observed.documented_memory);
+            let held = found > 0 && found as f64 <= documented as f64 * most;
+            let text = format!(
+                "{} MiB, at most {most} times {} MiB",
+                found >> 20,
+                documented >> 20
+            );
+            checks.push(Check::new("memory of an instance", held, text));
         }
         checks
     }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::Context;
-use svc_testkit::AuditReport;
+use svc_testkit::{AuditReport, documented_memory};
 use tokio::time::sleep;
 
 use super::{
@@ -19,8 +19,10 @@ use crate::{
     plan::{Away, Plan},
 };
 
-/// Longer than any step may take. The scenario's own limits are checked at its end.
+/// Longer than any step may take, apart from a backlog. The scenario's own limits are checked at its end.
 const STEP_TIMEOUT: Duration = Duration::from_secs(300);
+/// Samples that a small machine stores in a second beside its other work.
+const STORED_PER_SECOND: u64 = 3_000;
 /// Acknowledgements of commits from before the fault may still arrive for this long, and workers send their
 /// counts only twice a second.
 const ACK_DELAY: Duration = Duration::from_secs(3);
@@ -93,9 +95,16 @@ impl Runner<'_> {
         }
     }
 
+    /// How long the agents may take to come back and to deliver their backlogs.
+    fn patience(&self) -> Duration {
+        let backlog = self.scenario.expectations.backfilled.unwrap_or(0);
+        let samples = backlog * u64::from(self.scenario.agents);
+        STEP_TIMEOUT + Duration::from_secs(samples / STORED_PER_SECOND)
+    }
+
     async fn all_back(&mut self) -> anyhow::Result<()> {
         let mark = self.fleet.mark()?;
-        let took = self.fleet.all_back(mark, STEP_TIMEOUT).await?;
+        let took = self.fleet.all_back(mark, self.patience()).await?;
         note(&format!(
             "all back and acknowledged after {}",
             format_time(took)
@@ -171,8 +180,13 @@ impl Runner<'_> {
     }
 
     async fn finish(self) -> anyhow::Result<Vec<Check>> {
-        self.fleet.settle(STEP_TIMEOUT).await?;
+        self.fleet.settle(self.patience()).await?;
         let offline = self.lab.times_offline().await?;
+        let memory = self.lab.peak_memory()?;
+        let each = self
+            .observed
+            .agents
+            .div_ceil(self.lab.instances.len() as u64);
         let statements = self.lab.statements().await?;
         let outcome = self.fleet.finish().await?;
         let url = self.lab.database_url();
@@ -181,6 +195,8 @@ impl Runner<'_> {
         Ok(self.scenario.expectations.checks(&Observations {
             offline,
             statements: statements.saturating_sub(self.statements_before),
+            memory,
+            documented_memory: documented_memory(each),
             totals: outcome.totals,
             books,
             ..self.observed

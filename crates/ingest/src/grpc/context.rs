@@ -7,7 +7,9 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use super::write_limits::WriteLimits;
 use crate::{
+    budget::ReportBudget,
     changes::ChangeFeed,
     clock::DatabaseClock,
     config::{Agents, Timing},
@@ -36,6 +38,9 @@ pub struct Context {
     pub sessions: Arc<SessionTable>,
     pub opener: Opener,
     pub closer: Arc<Closer>,
+    pub write_limits: WriteLimits,
+    /// Room for reports that are not in the queue yet.
+    pub budget: Arc<ReportBudget>,
     pub queue: Queue,
     /// The current id of this instance, to which consumers address their commit hints.
     pub instance: watch::Receiver<Uuid>,

@@ -1,25 +1,29 @@
 //! `Heartbeat`: the stream between an agent and this instance, from Hello to its end.
 //!
-//! In reading order: `conversation` (how the response body runs the handler), `greeting` (Hello, the
-//! session's opening, Welcome), `stream` (the loop over reports and mail), `report` (conversion and
+//! In reading order: `conversation` (how the response body runs the handler), `inbound` (the client's
+//! messages, within the report budget), `greeting` (Hello, the session's opening, Welcome), `stream` (the
+//! loop over reports and mail), `receiving` and `report` (from a message to a range, conversion and
 //! bounds), `acknowledging` (what the agent learns about its samples).
 
 mod acknowledging;
 mod conversation;
 mod greeting;
+mod inbound;
+mod receiving;
 mod report;
 mod stream;
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
+use axum::body::Body;
 use futures_util::FutureExt;
 use jiff::Timestamp;
-use svc_proto::v1::HeartbeatRequest;
 use svc_store::AgentId;
-use tonic::{Code, Status, Streaming};
 
 pub(super) use conversation::Conversation;
 use conversation::Outbox;
+use inbound::Inbound;
+pub(super) use inbound::RawBody;
 pub use report::{Rules, Violation, entries};
 
 use super::{Context, Refusal};
@@ -49,8 +53,9 @@ pub(super) fn converse(
     context: Arc<Context>,
     client: Authenticated,
     trial: Trial,
-    inbound: Streaming<HeartbeatRequest>,
+    body: Body,
 ) -> Conversation {
+    let inbound = Inbound::new(body, context.budget.clone());
     Conversation::new(|out| async move {
         // Boxed, because this future would otherwise reserve the space of the awaited one twice.
         let handled = Box::pin(handle(&context, &client, trial, inbound, &out));
@@ -67,7 +72,7 @@ async fn handle(
     context: &Arc<Context>,
     client: &Authenticated,
     trial: Trial,
-    mut inbound: Streaming<HeartbeatRequest>,
+    mut inbound: Inbound,
     out: &Outbox,
 ) -> StreamEnd {
     // Boxed: the greeting needs much space for a short time, and a stream may be idle for hours.
@@ -96,13 +101,4 @@ async fn finish(context: &Context, out: &Outbox, end: StreamEnd) {
 
 fn violation(what: &str) -> StreamEnd {
     StreamEnd::Refused(Refusal::ProtocolViolation(what.to_owned()))
-}
-
-/// A message that does not decode is the client's fault. Any other status means that the stream broke.
-fn undecodable(status: &Status) -> StreamEnd {
-    match status.code() {
-        Code::OutOfRange | Code::ResourceExhausted => StreamEnd::Refused(Refusal::MessageTooLarge),
-        Code::Internal | Code::InvalidArgument => violation("a message does not decode"),
-        _ => StreamEnd::ClientGone,
-    }
 }

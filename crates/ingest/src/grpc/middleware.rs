@@ -3,7 +3,6 @@
 //! - tonic answers a request that does not decode with statuses of its own (OUT_OF_RANGE for a message
 //!   that is too large, INTERNAL for a malformed one). `translated` replaces them by refusals.
 //! - tonic reads all messages of a call that takes one, and ignores all but one. `single` refuses them.
-//! - tonic has one limit of message size for both methods. `single` adds the smaller one of `Register`.
 
 use axum::{body::Body, extract::Request, middleware::Next, response::Response};
 use futures_util::StreamExt;
@@ -16,7 +15,7 @@ use super::Refusal;
 /// The prefix of each message: a flag and the message's length.
 const PREFIX: usize = 5;
 
-/// Limits the request of a registration to one message of its own maximum size.
+/// Limits the request of a registration to one message, and refuses it by the length that it claims.
 pub(super) async fn single(request: Request, next: Next) -> Response {
     let request = if request.uri().path() == REGISTER_PATH {
         request.map(only_message)

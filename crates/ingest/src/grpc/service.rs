@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use svc_proto::{
-    contract::limits::MAX_HEARTBEAT_BYTES,
+    contract::limits::MAX_REGISTER_BYTES,
     v1::{
         HeartbeatRequest, RegisterRequest, RegisterResponse,
         ingest_service_server::{IngestService, IngestServiceServer},
@@ -12,15 +12,13 @@ use svc_proto::{
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{
-    Context, ResponseStream, auth,
-    heartbeat::{self, Conversation},
+    Context, Refusal, ResponseStream, auth,
+    heartbeat::{self, Conversation, RawBody},
     register,
 };
 
-/// Both methods decode messages up to the larger limit, a report's. The middleware enforces the smaller
-/// one of `Register`.
 pub(super) fn service(context: Arc<Context>) -> IngestServiceServer<Service> {
-    IngestServiceServer::new(Service(context)).max_decoding_message_size(MAX_HEARTBEAT_BYTES)
+    IngestServiceServer::new(Service(context)).max_decoding_message_size(MAX_REGISTER_BYTES)
 }
 
 pub(super) struct Service(Arc<Context>);
@@ -44,7 +42,9 @@ impl IngestService for Service {
     ) -> Result<Response<Self::HeartbeatStream>, Status> {
         let client = auth::authenticate(&self.0, &request)?;
         let trial = client.peer.standing.trial();
-        let conversation = heartbeat::converse(self.0.clone(), client, trial, request.into_inner());
+        let body = request.extensions().get().and_then(RawBody::take);
+        let body = body.ok_or(Refusal::Internal)?;
+        let conversation = heartbeat::converse(self.0.clone(), client, trial, body);
         Ok(Response::new(conversation))
     }
 }

@@ -40,8 +40,11 @@ pub(super) mod http2 {
     pub const LOCAL_ERROR_RESETS: usize = 128;
     pub const HEADER_LIST: u32 = 8 * 1024;
     pub const FRAME: u32 = 16 * 1024;
-    pub const STREAM_WINDOW: u32 = 64 * 1024;
-    pub const CONNECTION_WINDOW: u32 = 256 * 1024;
+    /// What a client may send before the service reads it. Together with one frame it is what a stream that waits
+    /// for room holds (docs/sizing.md). Enough for a week's backlog in two minutes over a round trip of 200 ms.
+    pub const STREAM_WINDOW: u32 = 16 * 1024;
+    /// The least that HTTP/2 allows.
+    pub const CONNECTION_WINDOW: u32 = 64 * 1024 - 1;
     pub const SEND_BUFFER: usize = 16 * 1024;
     /// Longer than the default report interval, so that only agents that have missed a report are pinged.
     /// Together with the timeout a dead connection is found within 50 s.

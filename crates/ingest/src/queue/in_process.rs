@@ -21,11 +21,11 @@ use std::{
 };
 
 use futures_util::future::ready;
-use svc_store::{GapRow, Range, SampleRow};
+use svc_store::Range;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::{
-    Batch, Delivery, Depth, Handle, Parcel, PushFuture, Receipt, SHARDS, Ticket, shard_of,
+    Batch, Delivery, Depth, Handle, Parcel, PushFuture, Receipt, SHARDS, Ticket, shard_of, weight,
 };
 use crate::sync::lock;
 
@@ -164,7 +164,7 @@ impl Inner {
         let capped = |size: usize, all: u32| u32::try_from(size).unwrap_or(all).min(all);
         [
             capped(range.samples.len().max(1), self.bounds.samples),
-            capped(weight(range), self.bounds.bytes),
+            capped(size_of::<Entry>() + weight(range), self.bounds.bytes),
         ]
     }
 
@@ -188,23 +188,6 @@ impl Inner {
         let position = self.shards[shard].add(parcel, permits);
         Ticket { shard, position }
     }
-}
-
-/// Roughly how many bytes of memory a range occupies.
-fn weight(range: &Range) -> usize {
-    let disks = range.samples.iter().flat_map(|sample| &sample.disks);
-    let disks = disks.map(|disk| {
-        let text = disk.mount_point.len() + disk.device.len() + disk.fs_type.len();
-        mem::size_of_val(disk) + text
-    });
-    let gaps = range
-        .gaps
-        .iter()
-        .map(|gap| size_of::<GapRow>() + gap.reason.len());
-    size_of::<Entry>()
-        + range.samples.len() * size_of::<SampleRow>()
-        + disks.sum::<usize>()
-        + gaps.sum::<usize>()
 }
 
 impl Shard {

@@ -84,6 +84,7 @@ impl JetStream {
             .message_id(message_id(&parcel))
             .expected_stream(STREAM)
             .payload(payload::encode(&parcel).into());
+        drop(parcel); // The push may wait for long, and needs only the payload.
         let mut pauses = RETRY.into_iter();
         loop {
             match self.publish(shard, message.clone()).await {

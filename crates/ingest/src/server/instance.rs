@@ -8,13 +8,14 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::{
+    budget::ReportBudget,
     changes::{ChangeFeed, Listen},
     clock::DatabaseClock,
     config::Config,
     consumer::{Acks, Consumer, DepthGauge},
     enrol::{Admission, Enrolment, Issuer},
     freshness::Freshness,
-    grpc::{self, Context},
+    grpc::{self, Context, WriteLimits},
     health::Health,
     maintenance::{Maintenance, Reinstalls, Rollups},
     queue::Queue,
@@ -72,6 +73,7 @@ impl Instance {
         stop: CancellationToken,
     ) -> Arc<Context> {
         let timing = self.config.timing;
+        let waiting = &self.pipeline.reports_waiting;
         Arc::new(Context {
             keys: self.keys.clone(),
             issuer: self.issuer.clone(),
@@ -84,6 +86,8 @@ impl Instance {
             sessions: self.sessions.clone(),
             opener,
             closer: self.closer.clone(),
+            write_limits: WriteLimits::default(),
+            budget: Arc::new(ReportBudget::new(self.config.grpc.report_budget, waiting)),
             queue: self.queue.clone(),
             instance: self.id.clone(),
             freshness: self.freshness.clone(),

@@ -16,6 +16,7 @@ const SECONDS: [f64; 12] = [
 metrics! {
     /// Metrics of the samples' path.
     pub struct PipelineMetrics {
+        pub reports_waiting: Gauge, "reports_waiting", "Reports that wait for room to be read or decoded";
         queue_ranges: Gauge, "queue_ranges", "Reports in the metrics queue";
         queue_samples: Gauge, "queue_samples", "Samples in the metrics queue (in-process queue only)";
         queue_bytes: Gauge, "queue_bytes", "Bytes in the metrics queue";

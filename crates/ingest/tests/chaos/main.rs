@@ -16,3 +16,4 @@ mod outages;
 mod pipeline;
 mod steady_fleet;
 mod streams;
+mod write_limits;

@@ -7,6 +7,9 @@ use std::time::Duration;
 pub const MAX_REGISTER_BYTES: usize = 64 * 1024;
 /// The largest `HeartbeatRequest`. A larger one ends the stream with MESSAGE_TOO_LARGE.
 pub const MAX_HEARTBEAT_BYTES: usize = 256 * 1024;
+/// The largest `HeartbeatRequest` with a Hello. All its fields at their limits fit. A larger one ends the stream
+/// with MESSAGE_TOO_LARGE.
+pub const MAX_HELLO_BYTES: usize = 64 * 1024;
 /// The service sends no larger message, so a client may treat one as a fault.
 pub const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 
@@ -37,11 +40,16 @@ pub const MAX_REJECTIONS_PER_ACK: usize = 100;
 /// Reports of one stream that may wait for their acknowledgement. The service reads no
 /// further report until it has acknowledged one of them.
 pub const MAX_REPORTS_IN_FLIGHT: usize = 2;
-/// The service reads one report of a stream in this time, after [`REPORT_BURST`] reports
-/// at any speed. Flow control holds a faster client back.
+/// The service reads one message of an agent in this time, after [`REPORT_BURST`] at any
+/// speed, whichever stream brings them. Flow control holds a faster client back.
 pub const REPORT_INTERVAL: Duration = Duration::from_millis(500);
-/// How many reports of a stream the service reads without delay.
+/// How many messages of an agent the service reads without delay.
 pub const REPORT_BURST: u32 = 20;
+/// The service takes one row (a sample or a gap) of an agent in this time, after [`ROW_BURST`] rows at any speed. It
+/// reads no report of an agent that is ahead of that.
+pub const ROW_INTERVAL: Duration = Duration::from_millis(10);
+/// How many rows of an agent the service takes without delay. A backlog of a week at an interval of 30 s has 20,160.
+pub const ROW_BURST: u32 = 12_000;
 /// The time for the first message, Hello. A later one is refused with HELLO_TIMEOUT.
 pub const HELLO_DEADLINE: Duration = Duration::from_secs(10);
 

@@ -1,8 +1,11 @@
 //! Agents that stop reading their stream.
 
-use std::time::{Duration, Instant};
+use std::{
+    future::poll_fn,
+    time::{Duration, Instant},
+};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use bytes::Bytes;
 use h2::{RecvStream, SendStream, client::Builder};
 use svc_proto::{ClientMessage, v1::HeartbeatRequest};
@@ -23,6 +26,16 @@ pub struct UnreadStream {
 }
 
 impl UnreadStream {
+    /// Opens the stream of this agent over a connection of its own, and waits for Welcome.
+    pub async fn welcomed(agent: &ActiveAgent) -> Result<Self> {
+        let tls = Tls::with(&agent.agent.identity);
+        let stream = tls.connect(agent.address).await?;
+        let mut stream = Self::open(&mut Builder::new(), stream, agent).await?;
+        let welcome = timeout(PATIENCE, stream.answers.data()).await?;
+        welcome.context("no Welcome")??;
+        Ok(stream)
+    }
+
     /// Opens the stream over this connection, and sends Hello.
     pub async fn open<S>(http2: &mut Builder, stream: S, agent: &ActiveAgent) -> Result<Self>
     where
@@ -48,6 +61,23 @@ impl UnreadStream {
 
     pub fn send(&mut self, request: &HeartbeatRequest) -> Result<()> {
         Ok(self.body.send_data(framed(request), false)?)
+    }
+
+    /// Sends from the front of `bytes` as much as the service takes, until it takes nothing for `patience`. Returns how
+    /// many bytes it took.
+    pub async fn send_taken(&mut self, bytes: &mut Bytes, patience: Duration) -> Result<usize> {
+        let before = bytes.len();
+        while !bytes.is_empty() {
+            self.body.reserve_capacity(bytes.len());
+            let capacity = poll_fn(|context| self.body.poll_capacity(context));
+            let Ok(capacity) = timeout(patience, capacity).await else {
+                break;
+            };
+            let capacity = capacity.context("the stream has ended")??;
+            let part = bytes.split_to(capacity.min(bytes.len()));
+            self.body.send_data(part, false)?;
+        }
+        Ok(before - bytes.len())
     }
 }
 

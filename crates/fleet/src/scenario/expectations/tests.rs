@@ -21,6 +21,7 @@ fn all_expectations() -> Expectations {
         exit_within: second,
         backfilled: Some(2),
         statements_at_most: Some(10.0),
+        memory_at_most: Some(2.0),
     }
 }
 
@@ -47,6 +48,8 @@ pub fn good_run() -> Observations {
         agents: 5,
         copies: 1,
         statements: 20,
+        memory: 150,
+        documented_memory: 100,
         totals,
         books,
         ..Observations::default()
@@ -70,7 +73,7 @@ const SLOW: Duration = Duration::from_secs(2);
 
 type Fault = fn(&mut Observations);
 
-const FAULTS: [(&str, Fault); 13] = [
+const FAULTS: [(&str, Fault); 14] = [
     ("all connected", |observed| observed.connected = SLOW),
     ("all back and acknowledged", |observed| {
         observed.slowest_back = SLOW;
@@ -101,6 +104,7 @@ const FAULTS: [(&str, Fault); 13] = [
     ("statements per sample", |observed| {
         observed.statements = 101;
     }),
+    ("memory of an instance", |observed| observed.memory = 201),
     ("backfilled", |observed| observed.totals.counts.acked = 9),
 ];
 

@@ -6,13 +6,14 @@ use jiff::Timestamp;
 use svc_proto::{
     ClientMessage, ServerMessage,
     contract::limits::MAX_RUN_ID_BYTES,
-    v1::{AgentRelease, HeartbeatRequest, Hello, Settings, Welcome},
+    v1::{AgentRelease, Hello, Settings, Welcome},
 };
 use svc_store::{Opened, SessionOpen};
 use tokio::time::timeout;
-use tonic::Streaming;
 
-use super::{Authenticated, Outbox, StreamEnd, stream::HeartbeatStream, undecodable, violation};
+use super::{
+    Authenticated, Outbox, StreamEnd, inbound::Inbound, stream::HeartbeatStream, violation,
+};
 use crate::{
     grpc::{Context, Refusal, convert},
     places::Trial,
@@ -23,7 +24,7 @@ pub(super) async fn greet(
     context: &Arc<Context>,
     client: &Authenticated,
     trial: Trial,
-    inbound: &mut Streaming<HeartbeatRequest>,
+    inbound: &mut Inbound,
     out: &Outbox,
 ) -> Result<HeartbeatStream, StreamEnd> {
     let hello = hello(context, inbound).await?;
@@ -36,18 +37,14 @@ pub(super) async fn greet(
     Ok(stream)
 }
 
-async fn hello(
-    context: &Context,
-    inbound: &mut Streaming<HeartbeatRequest>,
-) -> Result<Hello, StreamEnd> {
-    match timeout(context.timing.hello_deadline, inbound.message()).await {
-        Err(_) => Err(StreamEnd::Refused(Refusal::HelloTimeout)),
-        Ok(Err(status)) => Err(undecodable(&status)),
-        Ok(Ok(None)) => Err(StreamEnd::ClientGone),
-        Ok(Ok(Some(request))) => match request.message {
-            Some(ClientMessage::Hello(hello)) => Ok(hello),
-            _ => Err(violation("the first message is not Hello")),
-        },
+async fn hello(context: &Context, inbound: &mut Inbound) -> Result<Hello, StreamEnd> {
+    let first = timeout(context.timing.hello_deadline, inbound.first());
+    let first = first
+        .await
+        .map_err(|_| StreamEnd::Refused(Refusal::HelloTimeout))??;
+    match first.ok_or(StreamEnd::ClientGone)?.message {
+        Some(ClientMessage::Hello(hello)) => Ok(hello),
+        _ => Err(violation("the first message is not Hello")),
     }
 }
 

@@ -1,38 +1,33 @@
 //! One heartbeat stream after its greeting: reports in, acknowledgements and mail out.
 //!
 //! Backpressure: the stream reads nothing from its client while two of its reports wait to be stored,
-//! while the client reports faster than allowed, or while a message to the client has not been taken.
-//! HTTP/2 flow control then holds the client back.
+//! while the report budget has no room, while its agent writes more than one agent may, or while a
+//! message to the client has not been taken. HTTP/2 flow control then holds the client back.
 
 use std::{collections::VecDeque, pin::pin, sync::Arc, time::Duration};
 
-use svc_proto::{
-    ClientMessage, ServerMessage,
-    contract::limits::{MAX_REPORTS_IN_FLIGHT, REPORT_BURST, REPORT_INTERVAL},
-    v1::{Drain, HeartbeatRequest, Report},
-};
-use svc_store::{CloseCause, GapKind, GapRow, HostId, Range, SessionClose};
+use svc_proto::{ServerMessage, contract::limits::MAX_REPORTS_IN_FLIGHT, v1::Drain};
+use svc_store::{CloseCause, GapRow, HostId, Range, SessionClose};
 use tokio::time::{Instant, sleep_until};
-use tonic::{Status, Streaming};
 
-use super::{Authenticated, Outbox, Rules, StreamEnd, entries, undecodable, violation};
+use super::{Authenticated, Outbox, StreamEnd, inbound::Inbound};
 use crate::{
+    budget::Room,
     grpc::{Context, convert},
     queue::{Origin, Parcel},
-    rate::Rate,
     session::{EndReason, Inbox, Numbering, PendingReport, SessionKey, drained},
 };
 
-const REPORTS: Rate = Rate::new(REPORT_INTERVAL, REPORT_BURST);
 /// Agents on a connection that has reached its maximum age reconnect within this time.
 const AGE_SPREAD: Duration = Duration::from_secs(10);
 
 /// What a stream acts upon next.
-enum Event {
+pub(super) enum Event {
     Mail,
     /// The connection has reached its maximum age.
     Aged,
-    Report(Box<Range>),
+    /// A range, and the room that it takes until the queue has it.
+    Report(Box<Range>, Room),
     /// Nothing to do but to check for acknowledgements and to read on.
     Ready,
 }
@@ -40,7 +35,7 @@ enum Event {
 pub(super) struct HeartbeatStream {
     pub(super) context: Arc<Context>,
     pub(super) session: SessionKey,
-    host: HostId,
+    pub(super) host: HostId,
     pub(super) inbox: Arc<Inbox>,
     pub(super) out: Outbox,
     pub(super) numbering: Numbering,
@@ -57,10 +52,8 @@ pub(super) struct HeartbeatStream {
     /// Whether an acknowledgement must be sent at the next opportunity: the watermark moved, the client
     /// repeated something that is committed already, or rejections remain to be named.
     pub(super) ack_pending: bool,
-    /// The bucket of the report rate: when it will be full again.
-    reports_full_at: Instant,
-    /// Nothing is read before this time, because the client reports too fast.
-    paused_until: Option<Instant>,
+    /// Nothing is read before this time, because the agent has written too much.
+    pub(super) paused_until: Option<Instant>,
     aged: bool,
     /// What to record when the stream ends, and its name in the metrics.
     cause: CloseCause,
@@ -76,6 +69,9 @@ impl HeartbeatStream {
         inbox: Arc<Inbox>,
         out: Outbox,
     ) -> Self {
+        let now = Instant::now();
+        let debt = context.write_limits.debt(session.agent, now);
+        let paused_until = (!debt.is_zero()).then(|| now + debt);
         Self {
             context,
             session,
@@ -88,8 +84,7 @@ impl HeartbeatStream {
             acked,
             acked_to_client: acked,
             ack_pending: false,
-            reports_full_at: Instant::now(),
-            paused_until: None,
+            paused_until,
             aged: false,
             cause: CloseCause::Lost,
             cause_name: CloseCause::Lost.as_str(),
@@ -99,7 +94,7 @@ impl HeartbeatStream {
     pub(super) async fn serve(
         &mut self,
         client: &Authenticated,
-        inbound: &mut Streaming<HeartbeatRequest>,
+        inbound: &mut Inbound,
     ) -> StreamEnd {
         loop {
             let event = self.next_event(client, inbound).await;
@@ -114,11 +109,12 @@ impl HeartbeatStream {
     async fn next_event(
         &mut self,
         client: &Authenticated,
-        inbound: &mut Streaming<HeartbeatRequest>,
+        inbound: &mut Inbound,
     ) -> Result<Event, StreamEnd> {
         let pause_ends = self.paused_until.unwrap_or_else(Instant::now);
         let reading = self.in_flight.len() < MAX_REPORTS_IN_FLIGHT && self.paused_until.is_none();
-        self.inbox.set_reading(reading, self.context.sessions.now());
+        let now = self.context.sessions.now();
+        self.inbox.set_reading(reading && !inbound.waits(), now);
         tokio::select! {
             biased;
             () = self.inbox.mail_arrived() => Ok(Event::Mail),
@@ -127,7 +123,7 @@ impl HeartbeatStream {
                 self.paused_until = None;
                 Ok(Event::Ready)
             }
-            message = inbound.message(), if reading => self.receive(message),
+            read = inbound.next(), if reading => self.receive(read?),
         }
     }
 
@@ -135,61 +131,11 @@ impl HeartbeatStream {
         match event? {
             Event::Mail => self.read_mail().await?,
             Event::Aged => self.drain_aged().await,
-            Event::Report(range) => self.enqueue(*range).await?,
+            Event::Report(range, _room) => self.enqueue(*range).await?,
             Event::Ready => {}
         }
         self.acknowledge().await;
         Ok(())
-    }
-
-    fn receive(
-        &mut self,
-        message: Result<Option<HeartbeatRequest>, Status>,
-    ) -> Result<Event, StreamEnd> {
-        let request = match message {
-            Ok(Some(request)) => request,
-            Ok(None) => return Err(StreamEnd::ClientGone),
-            Err(status) => return Err(undecodable(&status)),
-        };
-        self.inbox.message_arrived(self.context.sessions.now());
-        self.inbox.heard(self.context.clock.now());
-        match request.message {
-            Some(ClientMessage::Report(report)) => self.report(report),
-            Some(ClientMessage::Goodbye(_)) => Err(StreamEnd::Goodbye),
-            Some(ClientMessage::Hello(_)) => Err(violation("Hello came twice")),
-            None => Ok(Event::Ready), // A message of a later protocol version.
-        }
-    }
-
-    fn report(&mut self, report: Report) -> Result<Event, StreamEnd> {
-        let now = Instant::now();
-        if let Err(wait) = REPORTS.take(&mut self.reports_full_at, now) {
-            self.paused_until = Some(now + wait);
-        }
-        let rules = Rules {
-            now: self.context.clock.now(),
-            retention: self.context.retention,
-        };
-        let sent = report.samples.len();
-        let entries = entries(report, &rules).map_err(|error| violation(&error.to_string()))?;
-        let Some(range) = self.numbering.take(self.session.agent, self.host, entries) else {
-            self.count_duplicates(sent);
-            self.ack_pending = true; // A repetition is acknowledged again.
-            return Ok(Event::Ready);
-        };
-        let rejected = range
-            .gaps
-            .iter()
-            .filter(|gap| gap.kind == GapKind::Rejected);
-        let rejected_count: i64 = rejected.clone().map(GapRow::len).sum();
-        self.rejected.extend(rejected.cloned());
-        let taken = range.samples.len() + usize::try_from(rejected_count).unwrap_or(0);
-        self.count_duplicates(sent.saturating_sub(taken));
-        Ok(Event::Report(Box::new(range)))
-    }
-
-    fn count_duplicates(&self, count: usize) {
-        self.context.pipeline.duplicates.inc_by(count as u64);
     }
 
     /// Waits until the queue has the range. Mail is served meanwhile; the client is not read.

@@ -1,0 +1,211 @@
+//! The report budget: how many bytes the reports of all streams may take between the socket and the queue.
+//!
+//! A stream takes room for a report before it reads it, and again before it decodes it; it reads nothing while it
+//! waits, so HTTP/2 flow control holds the client back. The memory of an instance is therefore bounded however many
+//! agents return at once (docs/sizing.md).
+//!
+//! - **Reading.** A report that is larger than [`SMALL_REPORT`] takes room for its bytes. A smaller one is part of the
+//!   memory of its connection and takes none, so that clients that send slowly cannot keep heartbeats out.
+//! - **Decoding.** Every report takes room for the most that its bytes can decode to, and returns at once what it does
+//!   not need. It keeps the rest until the queue has it. Small and large reports have room of their own: the heartbeats
+//!   of agents without a backlog do not wait behind the backlogs of others.
+//!
+//! **No deadlock.** Room is taken in one order: for reading, for decoding, then in the queue, which the consumer empties
+//! by itself. A stream that waits holds only room of an earlier kind, so no two streams can wait for each other. A
+//! client that never completes its report is ended as silent and returns its room.
+//!
+//! **Order.** Waiting streams get room in the order of their arrival. The wait of a stream is a future that the stream
+//! keeps while it serves its mail, so it does not lose its place.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use prometheus_client::metrics::gauge::Gauge;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// About a dozen samples.
+pub const SMALL_REPORT: usize = 4 * 1024;
+
+/// The bytes of each kind of room.
+#[derive(Clone, Copy, Debug)]
+pub struct BudgetBounds {
+    pub reading: u32,
+    /// For decoded large reports.
+    pub large: u32,
+    /// For decoded small reports.
+    pub small: u32,
+}
+
+impl Default for BudgetBounds {
+    fn default() -> Self {
+        Self {
+            reading: 32 << 20,
+            large: 32 << 20,
+            small: 8 << 20,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct ReportBudget {
+    reading: Pool,
+    large: Pool,
+    small: Pool,
+}
+
+/// Room that a report has taken; dropping it returns it.
+#[derive(Debug, Default)]
+pub struct Room(Option<OwnedSemaphorePermit>);
+
+/// Room, at once or after a wait.
+pub(crate) enum Grant {
+    Now(Room),
+    Later(BoxFuture<'static, Room>),
+}
+
+impl ReportBudget {
+    /// `waiting` counts the reports that wait for room.
+    pub fn new(bounds: BudgetBounds, waiting: &Gauge) -> Self {
+        let pool = |bytes: u32| Pool {
+            free: Arc::new(Semaphore::new(bytes as usize)),
+            bytes,
+            waiting: waiting.clone(),
+        };
+        Self {
+            reading: pool(bounds.reading),
+            large: pool(bounds.large),
+            small: pool(bounds.small),
+        }
+    }
+
+    /// Room for the bytes of a report of this length.
+    pub(crate) fn to_read(&self, length: usize) -> Grant {
+        if length <= SMALL_REPORT {
+            return Grant::Now(Room::default());
+        }
+        self.reading.take(length)
+    }
+
+    /// Room for a report of this length, which decodes to `decoded` bytes at most.
+    pub(crate) fn to_decode(&self, length: usize, decoded: usize) -> Grant {
+        let pool = if length <= SMALL_REPORT {
+            &self.small
+        } else {
+            &self.large
+        };
+        pool.take(decoded)
+    }
+}
+
+impl Room {
+    /// Returns the room beyond `bytes`.
+    pub fn shrink_to(&mut self, bytes: usize) {
+        if let Some(permit) = &mut self.0 {
+            let excess = permit.num_permits().saturating_sub(bytes);
+            drop(permit.split(excess));
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Pool {
+    free: Arc<Semaphore>,
+    bytes: u32,
+    waiting: Gauge,
+}
+
+impl Pool {
+    /// What is larger than the whole pool takes all of it.
+    fn take(&self, bytes: usize) -> Grant {
+        let bytes = u32::try_from(bytes).unwrap_or(self.bytes).min(self.bytes);
+        if let Ok(permit) = self.free.clone().try_acquire_many_owned(bytes) {
+            return Grant::Now(Room(Some(permit)));
+        }
+        let (free, waiting) = (self.free.clone(), Waiting::new(&self.waiting));
+        Grant::Later(Box::pin(async move {
+            let permit = free.acquire_many_owned(bytes).await;
+            drop(waiting);
+            Room(permit.ok()) // The semaphore is never closed.
+        }))
+    }
+}
+
+/// One report in the gauge of waiting ones.
+struct Waiting(Gauge);
+
+impl Waiting {
+    fn new(gauge: &Gauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    const LARGE: usize = 100 * 1024;
+
+    fn budget(waiting: &Gauge) -> ReportBudget {
+        let bounds = BudgetBounds {
+            reading: 150 * 1024,
+            large: 1 << 20,
+            small: 1 << 20,
+        };
+        ReportBudget::new(bounds, waiting)
+    }
+
+    fn now(grant: Grant) -> Option<Room> {
+        match grant {
+            Grant::Now(room) => Some(room),
+            Grant::Later(_) => None,
+        }
+    }
+
+    #[test]
+    fn a_large_report_waits_for_room_and_a_small_one_does_not() {
+        let waiting = Gauge::default();
+        let budget = budget(&waiting);
+        let first = now(budget.to_read(LARGE)).expect("room for one");
+        let Grant::Later(mut second) = budget.to_read(LARGE) else {
+            panic!("room for two");
+        };
+        assert!((&mut second).now_or_never().is_none());
+        assert_eq!(waiting.get(), 1);
+        assert!(now(budget.to_read(SMALL_REPORT)).is_some());
+        drop(first);
+        let room = second.now_or_never().expect("the room of the first");
+        assert_eq!(waiting.get(), 0);
+        assert!(now(budget.to_read(LARGE)).is_none());
+        drop(room);
+    }
+
+    #[test]
+    fn a_decoded_report_returns_what_it_does_not_need() {
+        let budget = budget(&Gauge::default());
+        let mut room = now(budget.to_decode(LARGE, 2 << 20)).expect("all of the room");
+        assert!(now(budget.to_decode(LARGE, 2 << 20)).is_none());
+        room.shrink_to(1000);
+        assert_eq!(budget.large.free.available_permits(), (1 << 20) - 1000);
+        assert!(now(budget.to_decode(SMALL_REPORT, 1000)).is_some());
+    }
+
+    #[test]
+    fn a_wait_that_is_given_up_leaves_no_trace() {
+        let waiting = Gauge::default();
+        let budget = budget(&waiting);
+        let first = now(budget.to_read(LARGE));
+        let second = budget.to_read(LARGE);
+        drop((second, first));
+        assert_eq!(waiting.get(), 0);
+        assert_eq!(budget.reading.free.available_permits(), 150 * 1024);
+    }
+}
