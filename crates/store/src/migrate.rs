@@ -42,6 +42,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(9, "0009_session_opens"),
     migration!(14, "0014_extra_kids"),
     migration!(10, "0010_enrolment_rules"),
+    migration!(13, "0013_identifier_claims"),
 ];
 
 const LIMITS: TxLimits = TxLimits {

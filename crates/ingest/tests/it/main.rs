@@ -19,6 +19,7 @@ mod heartbeat;
 mod history;
 mod host_deduplication;
 mod http_port;
+mod identifier_claims;
 mod jwks;
 mod key_rotation;
 mod life_cycle;
