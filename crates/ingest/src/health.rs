@@ -2,6 +2,8 @@
 //!
 //! A database that is away for a moment does not make the service unhealthy: restarting every instance at once
 //! would only add a stampede. It counts after a grace.
+//!
+//! A database that answers reads and refuses writes is as good as away: no sample is stored, no lease renewed.
 
 use std::{
     sync::{Arc, Mutex},
@@ -61,14 +63,17 @@ impl Health {
     }
 
     fn database(&self) -> Result<(), String> {
-        let last = self.0.store.last_success();
-        match last.map(|at| Instant::now().saturating_duration_since(at)) {
-            Some(away) if away < self.0.grace => Ok(()),
-            Some(away) => Err(format!(
-                "the database has been away for {} s",
-                away.as_secs()
-            )),
-            None => Err("the database has never answered".into()),
+        let store = &self.0.store;
+        let longer = |since: Option<Instant>| {
+            let length = since?.elapsed();
+            (length >= self.0.grace).then_some(length.as_secs())
+        };
+        if let Some(seconds) = longer(store.away_since()) {
+            return Err(format!("the database has been away for {seconds} s"));
+        }
+        match longer(store.unwritable_since()) {
+            Some(seconds) => Err(format!("the database has refused writes for {seconds} s")),
+            None => Ok(()),
         }
     }
 

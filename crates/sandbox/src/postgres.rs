@@ -68,9 +68,39 @@ impl Postgres {
     /// Starts a server, initialises a new folder, and waits until the server accepts connections.
     pub async fn start(options: PostgresOptions) -> anyhow::Result<Postgres> {
         let mut site = Site::choose(options)?;
-        site.initialise().await?;
+        site.initialise(|folder| site.initdb(folder)).await?;
         let server = site.start().await?;
         Ok(Postgres { server, site })
+    }
+
+    /// Starts a standby of this server: a copy that follows it by streaming replication and answers
+    /// reads. It is on a port of its own.
+    pub async fn standby(&self) -> anyhow::Result<Postgres> {
+        let mut site = Site::choose(PostgresOptions {
+            data_dir: None,
+            port: None,
+            ..self.site.options.clone()
+        })?;
+        let primary = self.port();
+        site.initialise(|folder| site.base_backup(primary, folder))
+            .await?;
+        let server = site.start().await?;
+        Ok(Postgres { server, site })
+    }
+
+    /// Makes a standby a primary.
+    pub async fn promote(&self) -> anyhow::Result<()> {
+        let promoted = self.psql("postgres", "SELECT pg_promote(true, 60)").await?;
+        ensure!(promoted == "t", "the standby was not promoted");
+        Ok(())
+    }
+
+    /// Refuses writes from now on, as a primary does that was replaced; or accepts them again.
+    pub async fn set_read_only(&self, read_only: bool) -> anyhow::Result<()> {
+        let setting = format!("ALTER SYSTEM SET default_transaction_read_only = {read_only}");
+        self.psql("postgres", &setting).await?;
+        self.psql("postgres", "SELECT pg_reload_conf()").await?;
+        Ok(())
     }
 
     pub fn url(&self, database: &str) -> String {
@@ -147,19 +177,19 @@ impl Site {
         format!("postgres://{USER}@127.0.0.1:{}/{database}", self.port)
     }
 
-    /// Runs `initdb` unless the folder has been initialised. It works in a folder beside, which is
-    /// then renamed, so a killed `initdb` leaves nothing that looks complete.
-    async fn initialise(&self) -> anyhow::Result<()> {
+    /// Fills the folder with `make`, unless it has been initialised. That works in a folder beside, which
+    /// is then renamed, so a killed program leaves nothing that looks complete.
+    async fn initialise(&self, make: impl FnOnce(&Path) -> Command) -> anyhow::Result<()> {
         if self.data_dir.join("PG_VERSION").exists() {
             return Ok(());
         }
         let unfinished = self.data_dir.with_added_extension("unfinished");
         let _ = std::fs::remove_dir_all(&unfinished);
         private_folder(&unfinished, self.user)?;
-        let initdb = child::spawn(self.initdb(&unfinished))?;
-        let output = spawn_blocking(move || initdb.wait_with_output()).await??;
+        let made = child::spawn(make(&unfinished))?;
+        let output = spawn_blocking(move || made.wait_with_output()).await??;
         let complaint = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "initdb: {complaint}");
+        ensure!(output.status.success(), "{complaint}");
         let moved = std::fs::rename(&unfinished, &self.data_dir);
         moved.with_context(|| self.data_dir.display().to_string())
     }
@@ -171,6 +201,16 @@ impl Site {
         if !self.options.durable {
             command.arg("--no-sync");
         }
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        command
+    }
+
+    /// `--write-recovery-conf` makes the copy a standby.
+    fn base_backup(&self, primary: u16, folder: &Path) -> Command {
+        let mut command = self.command("pg_basebackup", folder, "KILL");
+        command.args(["--host=127.0.0.1", "--username", USER, "--port"]);
+        command.arg(primary.to_string());
+        command.args(["--write-recovery-conf", "--checkpoint=fast", "--no-sync"]);
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         command
     }

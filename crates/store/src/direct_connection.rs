@@ -4,48 +4,65 @@
 //! if a pooler is in between after all, it refuses the options, and no other client can
 //! inherit them.
 
-use tokio::{task::JoinHandle, time::timeout};
+use tokio::{runtime::Handle, task::JoinHandle};
 use tokio_postgres::Client;
 
 use crate::{
-    error::{StoreError, Unavailability},
+    cancel::Canceller,
+    connect::{Connected, connect},
+    error::StoreError,
     tx::TxLimits,
     url::DatabaseUrl,
 };
 
-#[derive(Debug)]
 pub(crate) struct DirectConnection {
     client: Client,
+    canceller: Canceller,
     driver: JoinHandle<()>,
 }
 
 impl DirectConnection {
-    /// Connects, or fails within the connection timeout.
     pub(crate) async fn connect(
         url: &DatabaseUrl,
         limits: &TxLimits,
     ) -> Result<DirectConnection, StoreError> {
-        let mut config = url.config().clone();
-        let given = config.get_options().unwrap_or_default();
-        config.options(format!("{given} {}", options(limits)));
-        let limit = config.get_connect_timeout().copied();
-        let connecting = config.connect(url.tls());
-        let connected = timeout(limit.unwrap_or(limits.deadline), connecting).await;
-        let connected = connected.map_err(|_| StoreError::unavailable(Unavailability::Connect))?;
-        let (client, connection) = connected.map_err(StoreError::connect)?;
-        let driver = tokio::spawn(async move { drop(connection.await) });
-        Ok(DirectConnection { client, driver })
+        let options = options(limits);
+        let connected = Box::pin(connect(url, Some(&options))).await?;
+        let Connected {
+            client,
+            wire,
+            canceller,
+        } = connected;
+        Ok(DirectConnection {
+            client,
+            canceller,
+            driver: tokio::spawn(async move { drop(wire.await) }),
+        })
     }
 
-    /// Runs statements that are each committed by themselves.
+    /// Runs statements that are each committed by themselves. Dropping the future cancels them.
     pub(crate) async fn execute(&self, sql: &str) -> Result<(), StoreError> {
-        Ok(self.client.batch_execute(sql).await?)
+        let mut running = Running(Some(self.canceller.clone()));
+        let outcome = self.client.batch_execute(sql).await;
+        running.0 = None;
+        Ok(outcome?)
     }
 }
 
 impl Drop for DirectConnection {
     fn drop(&mut self) {
         self.driver.abort();
+    }
+}
+
+/// A statement that is cancelled on drop, unless it has ended.
+struct Running(Option<Canceller>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let (Some(canceller), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
+            runtime.spawn(async move { canceller.cancel().await });
+        }
     }
 }
 

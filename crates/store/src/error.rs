@@ -135,6 +135,11 @@ impl StoreError {
         matches!(self, StoreError::Conflict(_))
     }
 
+    /// Whether the server refused a write because it is read-only, as a standby is.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.sqlstate() == Some("25006")
+    }
+
     /// Whether the connection is gone: lost in the network, or ended by the server (57P…).
     pub(crate) fn is_connection_lost(&self) -> bool {
         match self {

@@ -10,11 +10,13 @@
 //! Connections and transactions:
 //!
 //! 1. `pool`: [`Store`], its pools ([`Bulkhead`]), deadlines and retries.
-//! 2. `tx`: one attempt of a transaction; why a cancelled one leaves nothing open.
+//! 2. `tx`, `checkout` and `cancel`: one attempt of a transaction; why a cancelled one leaves nothing open, here
+//!    and on the server.
 //! 3. `error`: [`StoreError`], classified by what a caller does about it.
 //! 4. `metrics`: what is counted of each named call.
 //! 5. `url` and `tls`: [`DatabaseUrl`], with libpq's forms and its meaning of `sslmode`.
-//! 6. `direct_connection` and `listen`: connections outside the pools; [`Listener`].
+//! 6. `connect` and `servers`: opening connections, to several hosts; leaving a server after a failover.
+//!    `direct_connection` and `listen`: connections outside the pools; [`Listener`].
 //! 7. `locks`: the advisory locks and their keys.
 //! 8. `migrate` and `web_role`: the schema ([`Store::migrate`]) and the privileges of the web
 //!    application ([`Store::web_role_grant`]).
@@ -40,6 +42,9 @@
 mod agents;
 mod arrays;
 mod books;
+mod cancel;
+mod checkout;
+mod connect;
 mod direct_connection;
 mod error;
 mod facts;
@@ -59,6 +64,7 @@ mod registration;
 mod retention;
 mod rollups;
 mod samples;
+mod servers;
 mod sessions;
 mod signing_keys;
 mod status;

@@ -3,6 +3,9 @@
 //! It must reach the server directly, because LISTEN is session state. Notifications that are
 //! sent while it is down are lost. After a lost connection the caller therefore connects
 //! again and reads the whole state once.
+//!
+//! After a failover the old server may live on and never notify again. The listener therefore ends
+//! when the connections of the pools are discarded, and when it is as old as they may become.
 
 use std::{
     fmt,
@@ -10,54 +13,73 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use tokio::time::timeout;
-use tokio_postgres::{AsyncMessage, Client, Connection, Socket, tls::MakeTlsConnect};
-use tokio_postgres_rustls::MakeRustlsConnect;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until, timeout},
+};
+use tokio_postgres::{AsyncMessage, Client};
 
 use crate::{
+    connect::{Connected, Wire, connect},
     error::{StoreError, Unavailability},
+    pool::max_age,
     url::DatabaseUrl,
 };
-
-type Wire = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::Stream>;
 
 /// Receives notifications. It buffers nothing: unread notifications wait in the socket.
 pub struct Listener {
     /// The connection closes when its client is dropped.
     _client: Client,
     wire: Wire,
+    discards: watch::Receiver<Instant>,
+    expires: Instant,
 }
 
 impl Listener {
-    /// Connects and subscribes, or fails within the connection timeout.
-    pub async fn connect(url: &DatabaseUrl, channel: &str) -> Result<Listener, StoreError> {
-        let connecting = Listener::open(url, channel);
-        match url.config().get_connect_timeout() {
-            Some(limit) => timeout(*limit, connecting)
-                .await
-                .map_err(|_| StoreError::unavailable(Unavailability::Connect))?,
-            None => connecting.await,
-        }
-    }
-
-    /// The payload of the next notification. Cancel-safe: a dropped future loses none.
-    pub async fn recv(&mut self) -> Result<String, StoreError> {
-        poll_fn(|cx| poll_payload(&mut self.wire, cx)).await
-    }
-
-    /// No task drives the connection, so the `select!` polls it while LISTEN is under way.
-    async fn open(url: &DatabaseUrl, channel: &str) -> Result<Listener, StoreError> {
-        let connecting = url.config().connect(url.tls());
-        let (client, mut wire) = connecting.await.map_err(StoreError::connect)?;
-        let sql = format!("LISTEN \"{}\"", channel.replace('"', "\"\""));
-        tokio::select! {
-            subscribed = client.batch_execute(&sql) => subscribed?,
-            lost = poll_fn(|cx| poll_lost(&mut wire, cx)) => return Err(lost),
-        }
+    pub(crate) async fn connect(
+        url: &DatabaseUrl,
+        channel: &str,
+        mut discards: watch::Receiver<Instant>,
+    ) -> Result<Listener, StoreError> {
+        discards.mark_unchanged();
+        let subscribing = Listener::subscribe(url, channel);
+        let (client, wire) = subscribing.await?;
         Ok(Listener {
             _client: client,
             wire,
+            discards,
+            expires: Instant::now() + max_age(),
         })
+    }
+
+    /// The payload of the next notification; `None` once a new listener should take over. Cancel-safe:
+    /// a dropped future loses none.
+    pub async fn recv(&mut self) -> Result<Option<String>, StoreError> {
+        let Listener { wire, discards, .. } = self;
+        tokio::select! {
+            payload = poll_fn(|cx| poll_payload(wire, cx)) => payload.map(Some),
+            _ = discards.changed() => Ok(None),
+            () = sleep_until(self.expires) => Ok(None),
+        }
+    }
+
+    /// No task drives the connection, so the `select!` polls it while LISTEN is under way.
+    async fn subscribe(url: &DatabaseUrl, channel: &str) -> Result<(Client, Wire), StoreError> {
+        let connected = Box::pin(connect(url, None)).await?;
+        let Connected {
+            client, mut wire, ..
+        } = connected;
+        let sql = format!("LISTEN \"{}\"", channel.replace('"', "\"\""));
+        let listening = async {
+            tokio::select! {
+                subscribed = client.batch_execute(&sql) => Ok(subscribed?),
+                lost = poll_fn(|cx| poll_lost(&mut wire, cx)) => Err(lost),
+            }
+        };
+        let late = |_| StoreError::unavailable(Unavailability::Connect);
+        let listening = timeout(url.connect_timeout(), listening);
+        listening.await.map_err(late)??;
+        Ok((client, wire))
     }
 }
 

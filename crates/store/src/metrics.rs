@@ -4,13 +4,13 @@
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use deadpool_postgres::{Pool, Status};
+use deadpool::Status;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric},
@@ -21,7 +21,11 @@ use prometheus_client::{
 };
 use tokio::time::Instant;
 
-use crate::{error::StoreError, pool::Bulkhead};
+use crate::{
+    error::StoreError,
+    pool::{Bulkhead, Pool},
+    tx::Committed,
+};
 
 const SECONDS: [f64; 12] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 8.0,
@@ -29,6 +33,24 @@ const SECONDS: [f64; 12] = [
 
 /// Names and values of N labels.
 type Labels<const N: usize> = [(&'static str, &'static str); N];
+
+/// Whether a call may write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Read,
+    Write,
+}
+
+/// What is wrong with the database, if anything.
+#[derive(Debug, Default)]
+struct Trouble {
+    /// The first failed call since the last success.
+    away_since: Option<Instant>,
+    /// The first writing call that failed, and when, until a transaction has written something or the
+    /// same call succeeds. A server that is read-only, or whose disk is full, still answers reads, and
+    /// transactions that turn out to have nothing to write.
+    unwritable: Option<(&'static str, Instant)>,
+}
 
 #[derive(Debug)]
 pub(crate) struct Metrics {
@@ -40,6 +62,7 @@ pub(crate) struct Metrics {
     started: Instant,
     /// Nanoseconds after `started`. 0 means never.
     last_success: AtomicU64,
+    trouble: Mutex<Trouble>,
 }
 
 impl Metrics {
@@ -51,6 +74,7 @@ impl Metrics {
             up: AtomicI64::new(0),
             started: Instant::now(),
             last_success: AtomicU64::new(0),
+            trouble: Mutex::default(),
         }
     }
 
@@ -63,10 +87,11 @@ impl Metrics {
         registry.register("database_transaction_seconds", help, self.seconds.clone());
     }
 
-    pub(crate) fn start(&self, name: &'static str) -> Meter<'_> {
+    pub(crate) fn start(&self, name: &'static str, kind: Kind) -> Meter<'_> {
         Meter {
             metrics: self,
             name,
+            kind,
             started: Instant::now(),
             outcome: "cancelled",
         }
@@ -77,17 +102,38 @@ impl Metrics {
         (nanos > 0).then(|| self.started + Duration::from_nanos(nanos))
     }
 
-    fn note(&self, outcome: &'static str) {
-        match outcome {
-            "ok" => {
-                let nanos = self.started.elapsed().as_nanos().max(1);
-                let nanos = u64::try_from(nanos).unwrap_or(u64::MAX);
-                self.last_success.fetch_max(nanos, Ordering::Relaxed);
-                self.up.store(1, Ordering::Relaxed);
-            }
-            "unavailable" => self.up.store(0, Ordering::Relaxed),
-            _ => {}
+    pub(crate) fn away_since(&self) -> Option<Instant> {
+        self.trouble().away_since
+    }
+
+    pub(crate) fn unwritable_since(&self) -> Option<Instant> {
+        self.trouble().unwritable.map(|(_, since)| since)
+    }
+
+    fn succeeded(&self, name: &'static str, wrote: bool) {
+        let nanos = self.started.elapsed().as_nanos().max(1);
+        let nanos = u64::try_from(nanos).unwrap_or(u64::MAX);
+        self.last_success.fetch_max(nanos, Ordering::Relaxed);
+        self.up.store(1, Ordering::Relaxed);
+        let mut trouble = self.trouble();
+        trouble.away_since = None;
+        trouble
+            .unwritable
+            .take_if(|(failed, _)| wrote || *failed == name);
+    }
+
+    fn was_unavailable(&self, name: &'static str, kind: Kind) {
+        self.up.store(0, Ordering::Relaxed);
+        let mut trouble = self.trouble();
+        let now = Instant::now();
+        trouble.away_since.get_or_insert(now);
+        if kind == Kind::Write {
+            trouble.unwritable.get_or_insert((name, now));
         }
+    }
+
+    fn trouble(&self) -> MutexGuard<'_, Trouble> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -95,6 +141,7 @@ impl Metrics {
 pub(crate) struct Meter<'a> {
     metrics: &'a Metrics,
     name: &'static str,
+    kind: Kind,
     started: Instant,
     outcome: &'static str,
 }
@@ -105,10 +152,19 @@ impl Meter<'_> {
         self.metrics.retries.get_or_create(&labels).inc();
     }
 
-    pub(crate) fn finish<T>(mut self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+    pub(crate) fn finish<T>(
+        mut self,
+        result: Result<Committed<T>, StoreError>,
+    ) -> Result<T, StoreError> {
         self.outcome = outcome(&result);
-        self.metrics.note(self.outcome);
-        result
+        match &result {
+            Ok(committed) => self.metrics.succeeded(self.name, committed.wrote),
+            Err(error) if error.is_unavailable() => {
+                self.metrics.was_unavailable(self.name, self.kind);
+            }
+            Err(_) => {}
+        }
+        Ok(result?.value)
     }
 }
 
@@ -136,7 +192,7 @@ fn outcome<T>(result: &Result<T, StoreError>) -> &'static str {
 /// Gauges that are computed during the scrape.
 #[derive(Debug)]
 pub(crate) struct StateCollector {
-    pub(crate) pools: Arc<[Pool; 3]>,
+    pub(crate) pools: Arc<[Pool; 4]>,
     pub(crate) metrics: Arc<Metrics>,
 }
 

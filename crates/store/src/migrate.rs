@@ -114,7 +114,7 @@ impl Store {
     }
 
     async fn migrate_step(&self) -> Result<Step, StoreError> {
-        self.run_within("migrate", Bulkhead::Watch, &LIMITS, async |tx| {
+        self.run_within("migrate", Bulkhead::Maintenance, &LIMITS, async |tx| {
             prepare(&tx).await?;
             match compare(&applied(&tx).await?) {
                 SchemaState::Behind { missing } => apply_first(&tx, &missing).await,

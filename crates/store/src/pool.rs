@@ -1,6 +1,6 @@
 //! The connection pools, and named statements and transactions with retries.
 //!
-//! **Bulkheads.** There are three pools, one per [`Bulkhead`]. Work of one kind can exhaust
+//! **Bulkheads.** There are four pools, one per [`Bulkhead`]. Work of one kind can exhaust
 //! only its own pool: when appends of samples stall on a slow disk, agents can still be
 //! authenticated, and revocations are still noticed. A call waits a bounded time for a
 //! connection and then fails as unavailable, so a stalled pool does not collect an unbounded
@@ -11,6 +11,8 @@
 //! if it is certain that it changed nothing:
 //!
 //! - After a serialization failure or a deadlock PostgreSQL has rolled the transaction back.
+//! - A read-only server has refused the write. After a failover another server may take it, so all
+//!   connections are discarded first (see `servers.rs`).
 //! - If the connection turns out to be dead at BEGIN or during a single read, nothing was
 //!   written. This happens after a server restart: the pool cannot see that its idle
 //!   connections died, and the first use finds out.
@@ -18,13 +20,17 @@
 //!   unknown. The error goes to the caller, which must be able to repeat the call safely.
 //!   Watermarks, epochs and leases are designed for that.
 //!
-//! **Cancellation.** Dropping the future of a call, and a deadline, which drops it too, close
-//! the connection (see `tx.rs`). Other calls are not affected.
+//! **Limits.** PostgreSQL limits every statement, its waits for locks and its idle time (`tx.rs`). The
+//! deadline of a call is enforced here. Whatever drops the future of a call, the deadline too, has
+//! its statement ended on the server (`checkout.rs`). Other calls are not affected.
+
+mod connections;
 
 use std::{sync::Arc, time::Duration};
 
-use deadpool_postgres::{
-    Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime, TimeoutType,
+use deadpool::{
+    Runtime,
+    managed::{PoolError, TimeoutType},
 };
 use prometheus_client::registry::Registry;
 use tokio::time::{Instant, sleep, timeout};
@@ -32,10 +38,14 @@ use tokio_postgres::Row;
 
 use crate::{
     error::{StoreError, Unavailability},
-    metrics::{Metrics, StateCollector},
-    tx::{Param, Tx, TxLimits},
+    listen::Listener,
+    metrics::{Kind, Metrics, StateCollector},
+    servers::Servers,
+    tx::{Committed, Param, Tx, TxLimits},
     url::DatabaseUrl,
 };
+use connections::Connections;
+pub(crate) use connections::{Object, Pool, max_age};
 
 const TRIES: u32 = 5;
 
@@ -69,7 +79,7 @@ impl StoreOptions {
         };
         StoreOptions {
             limits,
-            ..StoreOptions::for_service(3)
+            ..StoreOptions::for_service(Bulkhead::ALL.len())
         }
     }
 }
@@ -83,33 +93,43 @@ impl Default for StoreOptions {
 /// Kinds of work that have separate connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bulkhead {
-    /// Appending samples and rolling them up.
+    /// Appending samples.
     Ingest,
     /// Registrations, opening and closing sessions, decisions, admin commands.
     Auth,
-    /// Leases, sweeps, and polling for changes.
+    /// Leases, sweeps, and polling for changes. Nothing long runs here.
     Watch,
+    /// Migrations, partitions, pruning and rollups, which may take minutes.
+    Maintenance,
 }
 
 impl Bulkhead {
-    pub(crate) const ALL: [Bulkhead; 3] = [Bulkhead::Ingest, Bulkhead::Auth, Bulkhead::Watch];
+    pub(crate) const ALL: [Bulkhead; 4] = [
+        Bulkhead::Ingest,
+        Bulkhead::Auth,
+        Bulkhead::Watch,
+        Bulkhead::Maintenance,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Bulkhead::Ingest => "ingest",
             Bulkhead::Auth => "auth",
             Bulkhead::Watch => "watch",
+            Bulkhead::Maintenance => "maintenance",
         }
     }
 
-    /// This bulkhead's part of `total`: 8, 5 and 3 sixteenths.
+    /// This bulkhead's part of `total`. Maintenance is two tasks at most: rollups and the rest.
     pub(crate) fn share(self, total: usize) -> usize {
         let auth = (total * 5 / 16).max(1);
         let watch = (total * 3 / 16).max(1);
+        let maintenance = (total / 8).clamp(1, 2);
         match self {
-            Bulkhead::Ingest => total.saturating_sub(auth + watch).max(1),
+            Bulkhead::Ingest => total.saturating_sub(auth + watch + maintenance).max(1),
             Bulkhead::Auth => auth,
             Bulkhead::Watch => watch,
+            Bulkhead::Maintenance => maintenance,
         }
     }
 }
@@ -117,7 +137,8 @@ impl Bulkhead {
 /// A handle on the database. Clones share the pools.
 #[derive(Debug, Clone)]
 pub struct Store {
-    pools: Arc<[Pool; 3]>,
+    pools: Arc<[Pool; 4]>,
+    servers: Arc<Servers>,
     metrics: Arc<Metrics>,
     options: Arc<StoreOptions>,
 }
@@ -125,10 +146,12 @@ pub struct Store {
 impl Store {
     /// Opens no connection yet; the first use does.
     pub fn new(url: DatabaseUrl, options: StoreOptions) -> Result<Store, StoreError> {
-        let pool = |bulkhead: Bulkhead| build_pool(&url, &options, bulkhead);
-        let [ingest, auth, watch] = Bulkhead::ALL.map(pool);
+        let servers = Arc::new(Servers::new());
+        let pool = |bulkhead: Bulkhead| build_pool(&url, &servers, &options, bulkhead);
+        let [ingest, auth, watch, maintenance] = Bulkhead::ALL.map(pool);
         Ok(Store {
-            pools: Arc::new([ingest?, auth?, watch?]),
+            pools: Arc::new([ingest?, auth?, watch?, maintenance?]),
+            servers,
             metrics: Arc::new(Metrics::new()),
             options: Arc::new(options),
         })
@@ -152,6 +175,22 @@ impl Store {
     /// When a call last succeeded, in any bulkhead.
     pub fn last_success(&self) -> Option<Instant> {
         self.metrics.last_success()
+    }
+
+    /// Since when calls have failed because the database is unavailable, in all bulkheads.
+    pub fn away_since(&self) -> Option<Instant> {
+        self.metrics.away_since()
+    }
+
+    /// Since when writes have failed, while reads may succeed.
+    pub fn unwritable_since(&self) -> Option<Instant> {
+        self.metrics.unwritable_since()
+    }
+
+    /// Listens on `channel` until the connections of the pools are discarded, for example after a
+    /// failover. `url` reaches the same database directly.
+    pub async fn listen(&self, url: &DatabaseUrl, channel: &str) -> Result<Listener, StoreError> {
+        Listener::connect(url, channel, self.servers.discards()).await
     }
 
     pub async fn ping(&self) -> Result<(), StoreError> {
@@ -190,11 +229,12 @@ impl Store {
         Fut: Future<Output = Result<T, StoreError>>,
     {
         let attempt = || self.attempt(bulkhead, limits, &f);
-        self.retrying(name, limits.deadline, attempt).await
+        self.retrying(name, Kind::Write, limits.deadline, attempt)
+            .await
     }
 
-    /// Runs a single statement that only reads, in one round trip. Without BEGIN there are no
-    /// limits except our deadline. It is retried after a lost connection.
+    /// Runs a single statement that only reads, in one round trip. It is retried after a lost
+    /// connection.
     pub(crate) async fn read(
         &self,
         name: &'static str,
@@ -204,7 +244,7 @@ impl Store {
     ) -> Result<Vec<Row>, StoreError> {
         let attempt = || self.single(bulkhead, sql, params, Failure::before_any_change);
         let deadline = self.options.limits.deadline;
-        self.retrying(name, deadline, attempt).await
+        self.retrying(name, Kind::Read, deadline, attempt).await
     }
 
     /// Runs a single statement that writes and is committed by itself, in one round trip. It
@@ -219,22 +259,29 @@ impl Store {
     ) -> Result<Vec<Row>, StoreError> {
         let attempt = || self.single(bulkhead, sql, params, Failure::from);
         let deadline = self.options.limits.deadline;
-        self.retrying(name, deadline, attempt).await
+        self.retrying(name, Kind::Write, deadline, attempt).await
     }
 
     async fn retrying<T, Fut>(
         &self,
         name: &'static str,
+        kind: Kind,
         deadline: Duration,
         attempt: impl Fn() -> Fut,
     ) -> Result<T, StoreError>
     where
-        Fut: Future<Output = Result<T, Failure>>,
+        Fut: Future<Output = Result<Committed<T>, Failure>>,
     {
-        let mut meter = self.metrics.start(name);
+        let mut meter = self.metrics.start(name, kind);
         let mut tries = 1;
         loop {
-            match within(deadline, attempt()).await {
+            let outcome = within(deadline, attempt()).await;
+            if let Err(failure) = &outcome
+                && failure.error.is_read_only()
+            {
+                self.servers.discard("the server is read-only");
+            }
+            match outcome {
                 Err(failure) if failure.retry && tries < TRIES => meter.retry(),
                 outcome => return meter.finish(outcome.map_err(|failure| failure.error)),
             }
@@ -248,7 +295,7 @@ impl Store {
         bulkhead: Bulkhead,
         limits: &TxLimits,
         f: &F,
-    ) -> Result<T, Failure>
+    ) -> Result<Committed<T>, Failure>
     where
         F: Fn(Tx) -> Fut,
         Fut: Future<Output = Result<T, StoreError>>,
@@ -256,7 +303,10 @@ impl Store {
         let tx = Tx::begin(self.acquire(bulkhead).await?, limits).await;
         let tx = tx.map_err(Failure::before_any_change)?;
         match f(tx.handle()).await {
-            Ok(value) => Ok(tx.commit().await.map(|()| value)?),
+            Ok(value) => {
+                let wrote = tx.commit().await?;
+                Ok(Committed { value, wrote })
+            }
             Err(error) => {
                 tx.rollback().await;
                 Err(error.into())
@@ -270,11 +320,10 @@ impl Store {
         sql: &str,
         params: &[Param<'_>],
         failure: fn(StoreError) -> Failure,
-    ) -> Result<Vec<Row>, Failure> {
-        let tx = Tx::without_transaction(self.acquire(bulkhead).await?);
-        let rows = tx.query(sql, params).await.map_err(failure)?;
-        tx.finish();
-        Ok(rows)
+    ) -> Result<Committed<Vec<Row>>, Failure> {
+        let connection = self.acquire(bulkhead).await?;
+        let rows = Tx::single(connection, &self.options.limits, sql, params);
+        rows.await.map_err(failure)
     }
 
     async fn acquire(&self, bulkhead: Bulkhead) -> Result<Object, StoreError> {
@@ -299,7 +348,7 @@ impl Failure {
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Failure {
-        let retry = error.is_conflict();
+        let retry = error.is_conflict() || error.is_read_only();
         Failure { error, retry }
     }
 }
@@ -319,26 +368,23 @@ fn backoff(tries: u32) -> Duration {
 
 fn build_pool(
     url: &DatabaseUrl,
+    servers: &Arc<Servers>,
     options: &StoreOptions,
     bulkhead: Bulkhead,
 ) -> Result<Pool, StoreError> {
-    let recycling_method = RecyclingMethod::Fast;
-    let manager = ManagerConfig { recycling_method };
-    let manager = Manager::from_config(url.config().clone(), url.tls(), manager);
-    Pool::builder(manager)
+    let (url, servers) = (url.clone(), servers.clone());
+    Pool::builder(Connections { url, servers })
         .max_size(bulkhead.share(options.pool_size))
         .runtime(Runtime::Tokio1)
         .wait_timeout(Some(options.acquire))
-        .create_timeout(url.config().get_connect_timeout().copied())
-        .recycle_timeout(Some(options.acquire))
         .build()
         .map_err(|_| StoreError::unavailable(Unavailability::Connect))
 }
 
-fn acquire_error(error: PoolError) -> StoreError {
+fn acquire_error(error: PoolError<StoreError>) -> StoreError {
     match error {
         PoolError::Timeout(TimeoutType::Wait) => StoreError::unavailable(Unavailability::PoolBusy),
-        PoolError::Backend(source) => StoreError::connect(source),
+        PoolError::Backend(error) => error,
         _ => StoreError::unavailable(Unavailability::Connect),
     }
 }

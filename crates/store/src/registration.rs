@@ -117,7 +117,7 @@ impl Store {
                AND s.presence = 'offline' AND s.presence_since <= now() - make_interval(secs => $1)
              ORDER BY a.id LIMIT 100 FOR UPDATE OF a, old SKIP LOCKED";
         let seconds = quiet.as_secs_f64();
-        self.run("reinstalls_admit", Bulkhead::Watch, |tx| async move {
+        self.run("reinstalls_admit", Bulkhead::Auth, |tx| async move {
             let mut hosts: HashSet<HostId> = HashSet::new();
             let mut admitted = Vec::new();
             let tx = RegistrationTx(tx);

@@ -92,11 +92,15 @@ impl Store {
     pub async fn partitions_create(&self, retention: Duration) -> Result<i32, StoreError> {
         let sql = "-- partitions_create\nSELECT metrics_partitions_ensure(make_interval(secs => $1)) AS made";
         let seconds = retention.as_secs_f64();
-        self.run("partitions_create", Bulkhead::Watch, |tx| async move {
-            tx.lock(locks::PARTITIONS).await?;
-            let row = tx.query_one(sql, &[(&seconds, Type::FLOAT8)]).await?;
-            Ok(row.try_get("made")?)
-        })
+        self.run(
+            "partitions_create",
+            Bulkhead::Maintenance,
+            |tx| async move {
+                tx.lock(locks::PARTITIONS).await?;
+                let row = tx.query_one(sql, &[(&seconds, Type::FLOAT8)]).await?;
+                Ok(row.try_get("made")?)
+            },
+        )
         .await
     }
 
@@ -108,24 +112,29 @@ impl Store {
         samples: Duration,
         rollups: Duration,
     ) -> Result<Vec<String>, StoreError> {
-        self.run_within("partitions_drop", Bulkhead::Watch, &HOLDING, async |tx| {
-            if !tx.try_lock(locks::RETENTION).await? {
-                return Ok(Vec::new());
-            }
-            let partitions = expired(&tx, samples, rollups).await?;
-            if partitions.is_empty() {
-                return Ok(Vec::new());
-            }
-            tx.release_snapshot().await?;
-            let server = DirectConnection::connect(direct, &DROPPING).await?;
-            let mut dropped = Vec::new();
-            for partition in partitions {
-                if partition.remove(&server).await? {
-                    dropped.push(partition.name);
+        self.run_within(
+            "partitions_drop",
+            Bulkhead::Maintenance,
+            &HOLDING,
+            async |tx| {
+                if !tx.try_lock(locks::RETENTION).await? {
+                    return Ok(Vec::new());
                 }
-            }
-            Ok(dropped)
-        })
+                let partitions = expired(&tx, samples, rollups).await?;
+                if partitions.is_empty() {
+                    return Ok(Vec::new());
+                }
+                tx.release_snapshot().await?;
+                let server = DirectConnection::connect(direct, &DROPPING).await?;
+                let mut dropped = Vec::new();
+                for partition in partitions {
+                    if partition.remove(&server).await? {
+                        dropped.push(partition.name);
+                    }
+                }
+                Ok(dropped)
+            },
+        )
         .await
     }
 
@@ -155,7 +164,7 @@ impl Store {
     ) -> Result<u64, StoreError> {
         let seconds = retention.as_secs_f64();
         let prune = async |tx: Tx| tx.execute(sql, &[(&seconds, Type::FLOAT8)]).await;
-        self.run(name, Bulkhead::Watch, prune).await
+        self.run(name, Bulkhead::Maintenance, prune).await
     }
 }
 

@@ -126,7 +126,7 @@ impl Store {
         first: Option<&str>,
         sql: &str,
     ) -> Result<RollupStep, StoreError> {
-        self.run_within(name, Bulkhead::Ingest, &LIMITS, async |tx| {
+        self.run_within(name, Bulkhead::Maintenance, &LIMITS, async |tx| {
             if !tx.try_lock(locks::ROLLUPS).await? {
                 return Ok(RollupStep::default());
             }

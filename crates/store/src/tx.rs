@@ -1,34 +1,24 @@
 //! One attempt of a transaction, on a connection from the pool.
 //!
-//! **Invariant:** a connection returns to the pool only after PostgreSQL has confirmed that
-//! its transaction ended.
+//! Every statement runs inside a transaction that sets its limits, a single one too. Limits of the
+//! session would not survive a pooler in transaction mode, or would reach other clients of it.
 //!
-//! **Danger:** the future of a transaction can stop at any await: an error leaves early, a
-//! deadline expires, the caller's client disconnects and drops the future, or the closure
-//! panics. If the connection then returned to the pool, its next user would run inside the
-//! old transaction, with its locks and its uncommitted changes, and might commit them.
-//!
-//! **Why this is safe:** the connection is owned by a `Checkout`, whose `Drop` closes it.
-//! Only `Tx::finish` takes it out and gives it back, and `finish` is called only after a
-//! successful COMMIT, a successful ROLLBACK, or a statement outside a transaction that
-//! completed. Every other path drops the `Checkout`; PostgreSQL sees the connection close and
-//! rolls back. The pool replaces the connection on demand.
+//! Dropping a `Tx` before its end gives its work up; `checkout.rs` says what becomes of it.
 //!
 //! `Tx` is handed to the closure of [`Store::run`](crate::Store::run) by value, because futures that borrow
 //! from a closure's argument cannot be spawned. The handle and the attempt share the
 //! `Checkout`. If the closure leaks its handle beyond its end, `finish` is not the last owner
-//! and does not give the connection back; the last handle closes it.
+//! and does not give the connection back; the last handle gives it up.
 
 use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
-use deadpool_postgres::Object;
 use tokio_postgres::{
-    Row,
+    Row, SimpleQueryMessage,
     binary_copy::BinaryCopyInWriter,
     types::{ToSql, Type},
 };
 
-use crate::error::{StoreError, Unavailability};
+use crate::{checkout::Checkout, error::StoreError, pool::Object};
 
 /// A value and the PostgreSQL type that it is sent as.
 pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
@@ -66,24 +56,63 @@ pub(crate) struct CopyIn {
     writer: Pin<Box<BinaryCopyInWriter>>,
 }
 
-/// A connection from the pool that is closed on drop unless it was given back.
-struct Checkout {
-    /// `None` only after it was given back.
-    connection: Option<Object>,
+/// In a transaction that already failed, because the closure ignored an error, PostgreSQL answers
+/// COMMIT with success and rolls back. The SELECT before it fails in that state, so the caller gets
+/// an error instead of a false success. It also tells whether the transaction has written.
+const COMMIT: &str = "SELECT pg_current_xact_id_if_assigned() IS NOT NULL; COMMIT";
+
+/// The result of a transaction that was committed.
+#[derive(Debug)]
+pub(crate) struct Committed<T> {
+    pub(crate) value: T,
+    /// Whether it has written something.
+    pub(crate) wrote: bool,
 }
 
 impl Tx {
     /// Opens a transaction and sets its limits in one round trip.
     pub(crate) async fn begin(connection: Object, limits: &TxLimits) -> Result<Tx, StoreError> {
-        let tx = Tx::without_transaction(connection);
+        let tx = Tx::on(connection);
         tx.batch(&begin_sql(limits)).await?;
         Ok(tx)
     }
 
-    /// The same guard for a single statement that PostgreSQL commits by itself.
-    pub(crate) fn without_transaction(connection: Object) -> Tx {
-        let connection = Some(connection);
-        let checkout = Arc::new(Checkout { connection });
+    /// Runs one statement as a transaction of its own, in one round trip: BEGIN with the limits, the
+    /// statement and COMMIT are sent together. The driver sends them in the order in which the futures
+    /// are first polled, which `biased` fixes. After an error of the statement COMMIT fails too.
+    ///
+    /// The limit of the statement covers its waits for locks.
+    pub(crate) async fn single(
+        connection: Object,
+        limits: &TxLimits,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<Committed<Vec<Row>>, StoreError> {
+        let tx = Tx::on(connection);
+        let client = tx.client()?;
+        let begin = begin_sql(&TxLimits {
+            lock: limits.statement,
+            ..*limits
+        });
+        let (begun, rows, committed) = tokio::join!(
+            biased;
+            client.batch_execute(&begin),
+            client.query_typed(sql, params),
+            client.simple_query(COMMIT),
+        );
+        let outcome = begun.and(rows).and_then(|value| {
+            let wrote = wrote(&committed?);
+            Ok(Committed { value, wrote })
+        });
+        match outcome {
+            Ok(_) => tx.finish(),
+            Err(_) => tx.rollback().await,
+        }
+        Ok(outcome?)
+    }
+
+    fn on(connection: Object) -> Tx {
+        let checkout = Arc::new(Checkout::new(connection));
         Tx { checkout }
     }
 
@@ -143,19 +172,17 @@ impl Tx {
         self.batch("SELECT").await
     }
 
-    /// Commits. In a transaction that already failed, because the closure ignored an error,
-    /// PostgreSQL answers COMMIT with success and rolls back. The `SELECT 1` before it fails
-    /// in that state, so the caller gets an error instead of a false success.
-    pub(crate) async fn commit(self) -> Result<(), StoreError> {
-        let outcome = self.batch("SELECT 1; COMMIT").await;
+    /// Commits. Returns whether the transaction has written something.
+    pub(crate) async fn commit(self) -> Result<bool, StoreError> {
+        let outcome = self.client()?.simple_query(COMMIT).await;
         match outcome {
-            Ok(()) => self.finish(),
+            Ok(_) => self.finish(),
             Err(_) => self.rollback().await,
         }
-        outcome
+        Ok(wrote(&outcome?))
     }
 
-    /// Rolls back. If that fails, the connection is closed instead.
+    /// Rolls back. If that fails, the work is given up instead.
     pub(crate) async fn rollback(self) {
         if self.batch("ROLLBACK").await.is_ok() {
             self.finish();
@@ -163,16 +190,14 @@ impl Tx {
     }
 
     /// Gives the connection back to the pool, unless another handle still exists.
-    pub(crate) fn finish(self) {
-        if let Some(mut checkout) = Arc::into_inner(self.checkout) {
-            checkout.connection.take();
+    fn finish(self) {
+        if let Some(checkout) = Arc::into_inner(self.checkout) {
+            checkout.give_back();
         }
     }
 
     fn client(&self) -> Result<&tokio_postgres::Client, StoreError> {
-        let connection = self.checkout.connection.as_ref();
-        let lost = || StoreError::unavailable(Unavailability::ConnectionLost);
-        connection.map(|object| &***object).ok_or_else(lost)
+        self.checkout.client()
     }
 }
 
@@ -194,13 +219,12 @@ impl fmt::Debug for Tx {
     }
 }
 
-impl Drop for Checkout {
-    fn drop(&mut self) {
-        if let Some(connection) = self.connection.take() {
-            // `Object::take` detaches the connection from the pool; dropping it closes it.
-            drop(Object::take(connection));
-        }
-    }
+/// The answer to the SELECT of `COMMIT`.
+fn wrote(messages: &[SimpleQueryMessage]) -> bool {
+    messages.iter().any(|message| match message {
+        SimpleQueryMessage::Row(row) => row.get(0) == Some("t"),
+        _ => false,
+    })
 }
 
 /// One SELECT sets all three limits, because every transaction pays for it. The limits are

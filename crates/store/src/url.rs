@@ -7,9 +7,19 @@
 mod params;
 mod ssl;
 
-use std::{fmt, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
-use tokio_postgres::{Config, config::Host};
+use tokio_postgres::{
+    Config,
+    config::{Host, LoadBalanceHosts, TargetSessionAttrs},
+};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use self::params::Params;
@@ -26,6 +36,8 @@ const DRIVER: &str = "user password dbname options application_name host hostadd
 const IGNORED: &str = "sslcompression sslsni sslcertmode gssencmode gsslib gssdelegation \
     krbsrvname client_encoding fallback_application_name min_protocol_version \
     max_protocol_version";
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum DatabaseUrlError {
@@ -73,6 +85,10 @@ pub enum DatabaseUrlError {
 #[derive(Clone)]
 pub struct DatabaseUrl {
     config: Config,
+    /// One for each host.
+    servers: Arc<[Config]>,
+    /// The server to try first.
+    next: Arc<AtomicUsize>,
     mode: SslMode,
     tls: MakeRustlsConnect,
 }
@@ -84,12 +100,22 @@ impl DatabaseUrl {
         let tcp_user_timeout = take_tcp_user_timeout(&mut params)?;
         translate(&mut params);
         drop_ignored(&mut params);
-        let mut config = driver_config(&params)?;
-        config.tcp_user_timeout(tcp_user_timeout);
-        set_defaults(&mut config, &params);
+        let config = with_defaults(&params, tcp_user_timeout, mode)?;
         check_hosts(&config)?;
-        config.ssl_mode(ssl::driver_mode(mode, &config));
-        Ok(DatabaseUrl { config, mode, tls })
+        let hosts = 0..config.get_hosts().len();
+        let server = |at| with_defaults(&params.of_host(at), tcp_user_timeout, mode);
+        let servers: Arc<[Config]> = hosts.map(server).collect::<Result<_, _>>()?;
+        let next = match config.get_load_balance_hosts() {
+            LoadBalanceHosts::Random => rand::random_range(0..servers.len()),
+            _ => 0,
+        };
+        Ok(DatabaseUrl {
+            config,
+            servers,
+            next: Arc::new(AtomicUsize::new(next)),
+            mode,
+            tls,
+        })
     }
 
     /// The URL without the password, for logs and people.
@@ -106,8 +132,27 @@ impl DatabaseUrl {
         format!("postgres://{user}{secret}{at}{hosts}/{dbname}?sslmode={mode}")
     }
 
-    pub(crate) fn config(&self) -> &Config {
-        &self.config
+    /// Each host, beginning with the one whose turn it is. Asking for a server makes it the turn of the
+    /// next one.
+    pub(crate) fn servers(&self) -> impl Iterator<Item = (usize, &Config)> {
+        let (first, count) = (self.next.load(Ordering::Relaxed), self.servers.len());
+        (first..first + count).map(move |turn| {
+            self.next.store((turn + 1) % count, Ordering::Relaxed);
+            (turn % count, &self.servers[turn % count])
+        })
+    }
+
+    /// The server works: it is its turn again, unless the load is to be balanced.
+    pub(crate) fn prefer(&self, at: usize) {
+        if self.config.get_load_balance_hosts() == LoadBalanceHosts::Disable {
+            self.next.store(at, Ordering::Relaxed);
+        }
+    }
+
+    /// How long connecting to one address may take.
+    pub(crate) fn connect_timeout(&self) -> Duration {
+        let given = self.config.get_connect_timeout().copied();
+        given.unwrap_or(CONNECT_TIMEOUT)
     }
 
     pub(crate) fn tls(&self) -> MakeRustlsConnect {
@@ -156,6 +201,20 @@ fn drop_ignored(params: &mut Params) {
     }
 }
 
+/// The driver's configuration. The service writes, so a server that does not accept writes, such as a
+/// standby, is refused unless the URL says otherwise.
+fn with_defaults(
+    params: &Params,
+    tcp_user_timeout: Duration,
+    mode: SslMode,
+) -> Result<Config, DatabaseUrlError> {
+    let mut config = driver_config(params)?;
+    config.tcp_user_timeout(tcp_user_timeout);
+    set_defaults(&mut config, params);
+    config.ssl_mode(ssl::driver_mode(mode, &config));
+    Ok(config)
+}
+
 /// Parses each value alone first, so that the error can name an invalid one.
 fn driver_config(params: &Params) -> Result<Config, DatabaseUrlError> {
     let mut all = String::new();
@@ -187,7 +246,10 @@ fn unsupported(before: &str, key: &str) -> DatabaseUrlError {
 /// of silence, then every 5 s.
 fn set_defaults(config: &mut Config, params: &Params) {
     if config.get_connect_timeout().is_none() {
-        config.connect_timeout(Duration::from_secs(5));
+        config.connect_timeout(CONNECT_TIMEOUT);
+    }
+    if !params.contains("target_session_attrs") {
+        config.target_session_attrs(TargetSessionAttrs::ReadWrite);
     }
     if !params.contains("keepalives_idle") {
         config.keepalives_idle(Duration::from_secs(10));

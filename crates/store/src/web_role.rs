@@ -54,7 +54,7 @@ pub enum WebRole {
 impl Store {
     /// Grants `role` the privileges of the web application. Idempotent.
     pub async fn web_role_grant(&self, role: &str) -> Result<WebRole, StoreError> {
-        self.run("web_role_grant", Bulkhead::Watch, async |tx| {
+        self.run("web_role_grant", Bulkhead::Maintenance, async |tx| {
             // Concurrent grants, or a grant during a migration, fail with "tuple concurrently
             // updated".
             tx.lock(locks::MIGRATE).await?;

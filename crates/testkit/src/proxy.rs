@@ -15,6 +15,7 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context as TaskContext, Poll, Waker},
+    time::Duration,
 };
 
 use anyhow::Context;
@@ -33,6 +34,8 @@ struct Settings {
     black_hole: bool,
     /// Bytes to the client.
     cut_after: Option<u64>,
+    /// How long each piece takes, in either direction.
+    delay: Duration,
     /// Cuts the connection of the first client that sends these bytes.
     trigger: Option<Arc<Trigger>>,
     /// How often `cut_all` was called: a connection ends when this changes.
@@ -108,6 +111,11 @@ impl Proxy {
         self.change(|settings| settings.black_hole = lost);
     }
 
+    /// Delays everything that passes, in either direction.
+    pub fn delay(&self, delay: Duration) {
+        self.change(|settings| settings.delay = delay);
+    }
+
     /// Cuts each new connection after so many bytes to the client.
     pub fn cut_after(&self, bytes: Option<u64>) {
         self.change(|settings| settings.cut_after = bytes);
@@ -148,6 +156,7 @@ impl Proxy {
     pub fn heal(&self) -> anyhow::Result<()> {
         self.change(|settings| {
             settings.black_hole = false;
+            settings.delay = Duration::ZERO;
             settings.cut_after = None;
             settings.trigger = None;
         });

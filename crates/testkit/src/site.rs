@@ -175,6 +175,12 @@ impl Site {
         }
     }
 
+    /// Makes another server, which has the same databases, the site's own. Returns the old one.
+    /// Services that run stay with the URL that they have.
+    pub fn replace_postgres(&mut self, server: Postgres) -> Postgres {
+        std::mem::replace(self.postgres(), server)
+    }
+
     /// Runs SQL on the site's database. Each row is a line, with `|` between columns.
     pub async fn psql(&self, sql: &str) -> anyhow::Result<String> {
         query(&self.database_url(), sql).await

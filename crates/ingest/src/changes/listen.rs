@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use svc_store::{AgentId, DatabaseUrl, Listener, StoreError};
+use svc_store::{AgentId, DatabaseUrl, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use super::ChangeFeed;
@@ -13,17 +13,17 @@ const RETRY: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub struct Listen {
+    pub store: Store,
     pub url: DatabaseUrl,
     pub changes: Arc<ChangeFeed>,
 }
 
 impl Listen {
-    /// Listens until `stop`, and reconnects whenever the connection is lost.
+    /// Listens until `stop`, and reconnects whenever the connection is lost or has served its time.
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
         while let Some(ended) = stop.run_until_cancelled(self.listen()).await {
-            if let Err(error) = ended {
-                tracing::warn!(%error, "not listening for changes: polling continues");
-            }
+            let Err(error) = ended else { continue };
+            tracing::warn!(%error, "not listening for changes: polling continues");
             if !sleep(RETRY, &stop).await {
                 break;
             }
@@ -32,12 +32,13 @@ impl Listen {
     }
 
     async fn listen(&self) -> Result<(), StoreError> {
-        let mut listener = Listener::connect(&self.url, CHANNEL).await?;
+        let mut listener = self.store.listen(&self.url, CHANNEL).await?;
         self.changes.notice_all();
-        loop {
-            if let Ok(agent) = listener.recv().await?.parse() {
+        while let Some(payload) = listener.recv().await? {
+            if let Ok(agent) = payload.parse() {
                 self.changes.notice(AgentId(agent));
             }
         }
+        Ok(())
     }
 }

@@ -59,6 +59,7 @@ impl Instance {
 
     pub fn listen(&self, changes: &Arc<ChangeFeed>) -> Listen {
         Listen {
+            store: self.store.clone(),
             url: self.config.database.listen_url(),
             changes: changes.clone(),
         }

@@ -47,6 +47,20 @@ impl Params {
         self.iter().any(|(name, _)| name == key)
     }
 
+    /// The parameters for one of several hosts alone.
+    pub(super) fn of_host(&self, at: usize) -> Params {
+        let mut alone = Params::default();
+        for (key, value) in self.iter() {
+            let listed = ["host", "hostaddr", "port"].contains(&key) && value.contains(',');
+            let value = match listed {
+                true => value.split(',').nth(at).unwrap_or_default(),
+                false => value,
+            };
+            alone.set(key, value.to_owned());
+        }
+        alone
+    }
+
     fn without_nul(self) -> Result<Params, Error> {
         let nul = self.0.iter().find(|(_, value)| value.contains('\0'));
         match nul.map(|(key, _)| key.clone()) {

@@ -24,7 +24,7 @@ fn error(text: &str) -> String {
 #[test]
 fn a_plain_url_gets_our_defaults() {
     let url = parse("postgres://svc:secret@db.example:6432/fleet");
-    let config = url.config();
+    let config = &url.config;
     assert_eq!(config.get_connect_timeout(), Some(&Duration::from_secs(5)));
     let timeout = Duration::from_secs(15);
     assert_eq!(config.get_tcp_user_timeout(), Some(&timeout));
@@ -43,7 +43,7 @@ fn given_values_override_our_defaults() {
         "postgresql://h/d?application_name=mine&connect_timeout=9&tcp_user_timeout=2500\
          &keepalives_idle=60&keepalives_count=7&target_session_attrs=primary",
     );
-    let config = url.config();
+    let config = &url.config;
     assert_eq!(config.get_application_name(), Some("mine"));
     assert_eq!(config.get_connect_timeout(), Some(&Duration::from_secs(9)));
     let timeout = Duration::from_millis(2500);
@@ -63,22 +63,22 @@ fn several_hosts_addresses_and_sockets_are_kept() {
 #[test]
 fn an_address_alone_is_also_the_name_for_tls() {
     let url = parse("hostaddr=10.0.0.1 dbname=d sslmode=require");
-    assert_eq!(url.config().get_hosts(), [Host::Tcp("10.0.0.1".to_owned())]);
+    assert_eq!(url.config.get_hosts(), [Host::Tcp("10.0.0.1".to_owned())]);
 }
 
 #[test]
 fn a_unix_socket_never_uses_tls() {
     let url = parse("postgres://u@%2Frun%2Fpg/d?sslmode=require");
-    assert_eq!(url.config().get_ssl_mode(), DriverSslMode::Disable);
+    assert_eq!(url.config.get_ssl_mode(), DriverSslMode::Disable);
     let shown = "postgres://u@%2Frun%2Fpg:5432/d?sslmode=require";
     assert_eq!(url.redacted(), shown);
     let url = parse("postgres:///d?host=/run/pg&user=u");
-    assert_eq!(url.config().get_hosts(), [Host::Unix("/run/pg".into())]);
+    assert_eq!(url.config.get_hosts(), [Host::Unix("/run/pg".into())]);
 }
 
 #[test]
 fn passwords_with_special_characters_are_kept() {
-    let password = |text: &str| parse(text).config().get_password().map(<[u8]>::to_vec);
+    let password = |text: &str| parse(text).config.get_password().map(<[u8]>::to_vec);
     let whole = Some(b"p@s/s w'o\\r%d".to_vec());
     for text in [
         "postgres://u:p%40s%2Fs%20w'o\\r%25d@h/d",
@@ -100,7 +100,7 @@ fn a_later_value_wins_and_surrounding_white_space_is_ignored() {
 fn every_sslmode_is_parsed() {
     let mode = |mode: &str| {
         let url = parse(&format!("postgres://u@h/d?sslmode={mode}"));
-        (url.mode, url.config().get_ssl_mode())
+        (url.mode, url.config.get_ssl_mode())
     };
     assert_eq!(mode("disable"), (SslMode::Disable, DriverSslMode::Disable));
     assert_eq!(mode("allow"), (SslMode::Allow, DriverSslMode::Prefer));

@@ -4,11 +4,13 @@ use std::{
     fs::Permissions,
     os::unix::fs::{MetadataExt, PermissionsExt, chown},
     sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
 };
 
 use anyhow::Result;
 use svc_sandbox::{Authority, Identity, Postgres, PostgresOptions, eventually, shared_postgres};
-use svc_store::{DatabaseUrl, Listener};
+use svc_store::DatabaseUrl;
+use tokio::time::timeout;
 
 use crate::support::{PATIENCE, TestStore};
 
@@ -120,8 +122,53 @@ async fn every_sslmode_behaves_as_in_libpq() -> Result<()> {
         let text = secured.refusal("localhost", &with(mode, &stranger)).await;
         assert!(text.contains("UnknownIssuer"), "{mode}: {text}");
     }
-    let listening = DatabaseUrl::parse(&secured.url("localhost", &with("verify-full", &root)))?;
-    Listener::connect(&listening, "changes").await?;
+    let text = secured.url("localhost", &with("verify-full", &root));
+    let store = TestStore::open(&text, 4)?;
+    store.listen(&DatabaseUrl::parse(&text)?, "changes").await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn each_of_several_hosts_is_verified_by_its_own_name() -> Result<()> {
+    let secured = Secured::start().await?;
+    let root = secured.file("root.crt");
+    let full = format!("sslmode=verify-full&sslrootcert={root}&hostaddr=127.0.0.1,127.0.0.1");
+    let port = secured.server.port();
+    let hosts = format!("127.0.0.1:{port},localhost");
+    assert!(secured.encrypted(&hosts, &full).await?);
+    let hosts = format!("127.0.0.1:{port},127.0.0.1");
+    let text = secured.refusal(&hosts, &full).await;
+    assert!(text.contains("not valid for name"), "{text}");
+    Ok(())
+}
+
+/// The statement could run for a minute.
+#[tokio::test]
+async fn an_abandoned_statement_is_cancelled_over_tls() -> Result<()> {
+    let secured = Secured::start().await?;
+    let slow = "CREATE VIEW ingest_instances AS
+        SELECT NULL::uuid AS id, '' AS kid, '' AS hostname, '' AS version, '' AS grpc_address, '' AS http_address,
+               now() AS started_at, now() AS renewed_at, now() AS expires_at, true AS fenced, now() AS stopped_at
+          FROM pg_sleep(60)";
+    secured.server.psql("postgres", slow).await?;
+    let root = secured.file("root.crt");
+    let url = secured.url(
+        "localhost",
+        &format!("sslmode=verify-full&sslrootcert={root}"),
+    );
+    let store = TestStore::open(&url, 4)?;
+    store.ping().await?;
+    let sleeping = async || {
+        let sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+        secured.server.psql("postgres", sql).await
+    };
+    let abandoned = timeout(Duration::from_secs(1), store.instances_list());
+    assert!(abandoned.await.is_err());
+    eventually("the server has ended it", PATIENCE, async || {
+        sleeping().await.is_ok_and(|count| count == "0")
+    })
+    .await?;
+    store.ping().await?;
     Ok(())
 }
 

@@ -10,6 +10,7 @@ use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
     sync::watch,
+    time::sleep,
 };
 
 use super::Settings;
@@ -88,6 +89,8 @@ async fn pump(
     while left > 0 {
         let most = usize::try_from(left).map_or(PIECE, |left| left.min(PIECE));
         let length = from.read(&mut piece[..most]).await?;
+        let delay = settings.borrow().delay;
+        sleep(delay).await;
         out_of_black_hole(&mut settings).await?;
         if length == 0 {
             return Ok(to.shutdown().await?);

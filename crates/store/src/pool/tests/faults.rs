@@ -6,7 +6,7 @@ use super::*;
 
 /// A store whose deadline is one second.
 fn impatient(url: &str) -> Result<Store> {
-    let mut options = options(3);
+    let mut options = options(4);
     options.limits.deadline = Duration::from_secs(1);
     open(url, options)
 }
@@ -31,10 +31,16 @@ async fn a_frozen_server_costs_the_connection_but_not_the_pool() -> Result<()> {
     }
     assert!(start.elapsed() < PATIENCE);
     assert!(metrics(&store).contains("database_up 0"));
-    assert!(metrics(&store).contains(r#"database_pool_in_use{bulkhead="auth"} 0"#));
+    assert!(store.away_since().is_some() && store.unwritable_since().is_some());
     server.thaw()?;
     answers(&store).await?;
     assert!(metrics(&store).contains("database_up 1"));
+    assert_eq!(store.away_since(), None);
+    let free = r#"database_pool_in_use{bulkhead="auth"} 0"#;
+    eventually("no place is taken", PATIENCE, async || {
+        metrics(&store).contains(free)
+    })
+    .await?;
     no_open_transaction(&store).await
 }
 
@@ -55,7 +61,7 @@ async fn the_store_reconnects_to_a_restarted_server() -> Result<()> {
 #[tokio::test]
 async fn a_connection_that_died_in_the_pool_does_not_fail_a_call() -> Result<()> {
     let (database, _) = empty().await?;
-    let store = open(database.url(), options(3))?;
+    let store = open(database.url(), options(4))?;
     let others = "SELECT count(pg_terminate_backend(pid, 30000)) FROM pg_stat_activity
                    WHERE application_name = 'svc-ingest' AND datname = ";
     let others = format!("{others}'{}'", database.name());
@@ -87,7 +93,7 @@ async fn blocking_psql(sql: String) -> Result<()> {
 #[tokio::test]
 async fn a_missing_server_is_reported_as_unavailable() -> Result<()> {
     let url = format!("postgres://svc@127.0.0.1:{}/none", free_port()?);
-    let store = open(&url, options(3))?;
+    let store = open(&url, options(4))?;
     assert_eq!(store.last_success(), None);
     let error = store.ping().await.unwrap_err();
     assert_eq!(reason(&error), Some(Unavailability::Connect));
@@ -103,7 +109,7 @@ async fn timeouts_and_a_read_only_server_count_as_unavailable() -> Result<()> {
     short.statement = Duration::from_millis(50);
     let mut locked = GENEROUS;
     locked.lock = Duration::from_millis(50);
-    let store = open(&url, options(3))?;
+    let store = open(&url, options(4))?;
     let slow = async |tx: Tx| tx.batch("SELECT pg_sleep(20)").await;
     let slow = store.run_within("slow", Bulkhead::Auth, &short, slow);
     unavailable(slow.await, "57014");
@@ -122,6 +128,107 @@ async fn timeouts_and_a_read_only_server_count_as_unavailable() -> Result<()> {
     Ok(())
 }
 
+#[tokio::test]
+async fn refused_writes_are_noticed_although_reads_succeed() -> Result<()> {
+    let (_database, store) = empty().await?;
+    let refused = "SET TRANSACTION READ ONLY; CREATE TABLE never ()";
+    assert!(batch(&store, refused).await.is_err());
+    touch(&store).await?;
+    assert_eq!(store.away_since(), None);
+    assert!(store.unwritable_since().is_some(), "a read proves nothing");
+    let write = async |tx: Tx| tx.batch("CREATE TABLE t ()").await;
+    store.run("write", Bulkhead::Ingest, write).await?;
+    assert_eq!(store.unwritable_since(), None);
+    Ok(())
+}
+
+/// The server could sleep for 30 s: it is cancelled.
+#[tokio::test]
+async fn a_deadline_ends_the_statement_on_the_server_and_through_a_pgbouncer() -> Result<()> {
+    let server = Postgres::start(PostgresOptions::default()).await?;
+    let bouncer = PgBouncer::start(server.port()).await?;
+    for url in [server.url("postgres"), bouncer.url("postgres")] {
+        let store = impatient(&url)?;
+        answers(&store).await?;
+        let sleep = "SELECT pg_sleep(29)";
+        let read = store.read("slow", Bulkhead::Auth, sleep, &[]);
+        assert_eq!(
+            reason(&read.await.unwrap_err()),
+            Some(Unavailability::Deadline)
+        );
+        let slow = async |tx: Tx| tx.batch(sleep).await;
+        let run = store.run("slow", Bulkhead::Ingest, slow).await;
+        assert_eq!(reason(&run.unwrap_err()), Some(Unavailability::Deadline));
+        let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+        let cancelled = Duration::from_secs(20);
+        eventually("both were cancelled", cancelled, async || {
+            let count = server.psql("postgres", sleeping).await;
+            count.is_ok_and(|count| count == "0")
+        })
+        .await?;
+        answers(&store).await?;
+    }
+    Ok(())
+}
+
+/// A table that is locked longer than a deadline, and far more calls than connections.
+#[tokio::test]
+async fn calls_that_are_given_up_leave_no_more_server_sessions_than_the_pool_has() -> Result<()> {
+    let (database, _) = empty().await?;
+    let store = impatient(database.url())?;
+    batch(&store, "CREATE TABLE t ()").await?;
+    let sessions = "SELECT count(*) FROM pg_stat_activity
+                     WHERE datname = current_database() AND application_name = 'svc-ingest'";
+    let url = database.url().to_owned();
+    let lock = "BEGIN; LOCK TABLE t; SELECT pg_sleep(8); COMMIT";
+    let lock = tokio::spawn(async move { svc_sandbox::query(&url, lock).await });
+    let mut most = 0;
+    for _ in 0..8 {
+        let calls = [
+            Bulkhead::Auth,
+            Bulkhead::Watch,
+            Bulkhead::Ingest,
+            Bulkhead::Auth,
+        ];
+        let calls = calls.map(|bulkhead| store.read("waits", bulkhead, "SELECT FROM t", &[]));
+        let [a, b, c, d] = calls;
+        let _ = tokio::join!(a, b, c, d);
+        let count = svc_sandbox::query(database.url(), sessions).await?;
+        most = most.max(count.parse()?);
+    }
+    assert!(
+        most <= 4,
+        "{most} server sessions, and the pool has 4 places"
+    );
+    lock.await??;
+    answers(&store).await
+}
+
+#[tokio::test]
+async fn a_host_that_says_nothing_does_not_hide_the_next_one() -> Result<()> {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    let (silent, port) = (silent.local_addr()?, shared_postgres().await?.port());
+    let url = format!("postgres://svc@{silent},127.0.0.1:{port}/postgres?connect_timeout=1");
+    let store = open(&url, options(4))?;
+    store.ping().await?;
+    let began = Instant::now();
+    touch(&store).await?;
+    assert!(
+        began.elapsed() < Duration::from_secs(1),
+        "the host that answered is asked first"
+    );
+    Ok(())
+}
+
+/// A deadline may be shorter than one attempt to connect.
+#[tokio::test]
+async fn each_host_gets_its_turn_however_short_the_deadline_is() -> Result<()> {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    let (silent, port) = (silent.local_addr()?, shared_postgres().await?.port());
+    let url = format!("postgres://svc@{silent},{silent},127.0.0.1:{port}/postgres");
+    answers(&impatient(&url)?).await
+}
+
 fn unavailable(outcome: Result<(), StoreError>, sqlstate: &str) {
     let error = outcome.unwrap_err();
     assert_eq!(error.sqlstate(), Some(sqlstate));
@@ -131,7 +238,7 @@ fn unavailable(outcome: Result<(), StoreError>, sqlstate: &str) {
 #[tokio::test]
 async fn a_pool_without_a_free_connection_is_unavailable() -> Result<()> {
     let url = shared_postgres().await?.url("postgres");
-    let mut hasty = options(3);
+    let mut hasty = options(4);
     hasty.acquire = Duration::from_millis(50);
     let store = open(&url, hasty)?;
     let busy = store.run("busy", Bulkhead::Auth, async |_| {

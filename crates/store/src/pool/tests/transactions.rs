@@ -100,7 +100,7 @@ async fn a_serialization_failure_is_retried_a_bounded_number_of_times() -> Resul
         "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = %L',
                                     current_database(), 'repeatable read'); END $$";
     batch(&store, strict).await?;
-    let store = open(database.url(), options(3))?;
+    let store = open(database.url(), options(4))?;
     assert_eq!(overtaken(&store, 1).await?, 2);
     let error = overtaken(&store, 100).await.unwrap_err();
     assert!(matches!(error, StoreError::Conflict(_)), "{error:?}");
@@ -128,7 +128,7 @@ async fn overtaken(store: &Store, times: u32) -> Result<u32, StoreError> {
 #[tokio::test]
 async fn a_cancelled_transaction_leaves_nothing_open_in_the_pool() -> Result<()> {
     let (database, _) = empty().await?;
-    let store = open(database.url(), options(3))?;
+    let store = open(database.url(), options(4))?;
     batch(&store, TABLE).await?;
     for round in 0..200 {
         let work = store.run("dropped", Bulkhead::Auth, async |tx| {
@@ -152,16 +152,16 @@ async fn a_cancelled_transaction_leaves_nothing_open_in_the_pool() -> Result<()>
 #[tokio::test]
 async fn a_stalled_bulkhead_does_not_block_the_others() -> Result<()> {
     let (_database, store) = empty().await?;
-    let (release, held) = (Arc::new(Notify::new()), Arc::new(Barrier::new(9)));
-    let holders: Vec<_> = (0..8).map(|_| hold(&store, &release, &held)).collect();
+    let (release, held) = (Arc::new(Notify::new()), Arc::new(Barrier::new(7)));
+    let holders: Vec<_> = (0..6).map(|_| hold(&store, &release, &held)).collect();
     held.wait().await;
-    for bulkhead in [Bulkhead::Auth, Bulkhead::Watch] {
+    for bulkhead in [Bulkhead::Auth, Bulkhead::Watch, Bulkhead::Maintenance] {
         let sql = "SELECT 1";
         timeout(PATIENCE, store.read("other", bulkhead, sql, &[])).await??;
     }
     let waiting = store.read("waiting", Bulkhead::Ingest, "SELECT 1", &[]);
     assert!(timeout(Duration::from_millis(200), waiting).await.is_err());
-    assert!(metrics(&store).contains(r#"database_pool_in_use{bulkhead="ingest"} 8"#));
+    assert!(metrics(&store).contains(r#"database_pool_in_use{bulkhead="ingest"} 6"#));
     release.notify_waiters();
     for holder in holders {
         holder.await??;
