@@ -81,11 +81,7 @@ impl<K: Hash + Eq> Keyed<K> {
 }
 
 /// The bucket of a key. A full table forgets its idle keys or, if most keys are in use, all of them.
-fn bucket<K: Hash + Eq>(
-    buckets: &mut HashMap<K, Instant>,
-    key: K,
-    now: Instant,
-) -> &mut Instant {
+fn bucket<K: Hash + Eq>(buckets: &mut HashMap<K, Instant>, key: K, now: Instant) -> &mut Instant {
     if buckets.len() >= KEYS && !buckets.contains_key(&key) {
         buckets.retain(|_, full_at| *full_at > now);
         if buckets.len() > KEYS / 2 {

@@ -40,9 +40,9 @@ const MIGRATIONS: &[Migration] = &[
     migration!(7, "0007_held_streams"),
     migration!(8, "0008_token_state"),
     migration!(9, "0009_session_opens"),
-    migration!(14, "0014_extra_kids"),
     migration!(10, "0010_enrolment_rules"),
     migration!(13, "0013_identifier_claims"),
+    migration!(14, "0014_extra_kids"),
 ];
 
 const LIMITS: TxLimits = TxLimits {

@@ -4,8 +4,8 @@
 mod cold_starts;
 mod database;
 mod instances;
-mod reset_calls;
 mod key_rotation;
+mod reset_calls;
 mod revocations;
 mod unread;
 
@@ -17,7 +17,7 @@ pub use database::{
 pub use instances::{
     agents_hop, any_part_killed, instance_suspended, instance_terminated, instances_killed,
 };
-pub use reset_calls::{ResetCalls, registrations_reset};
 pub use key_rotation::{KeyRotation, key_rotated};
+pub use reset_calls::{ResetCalls, registrations_reset};
 pub use revocations::{renewals_raced, streams_revoked};
 pub use unread::{UnreadStream, stops_reading};
