@@ -280,13 +280,15 @@ async fn check_siblings(store: &Store, keys: Option<&Keyring>) -> Result<Finding
     let uses = store.signing_keys().await?;
     Ok(match uses.len() {
         0 | 1 => ok(format!("{} live, all with one key", live.len())),
-        _ => ok(format!("{} live; {}", live.len(), describe_keys(&uses))),
+        _ => ok(describe_rotation(&live, &uses)),
     })
 }
 
-fn describe_keys(uses: &[SigningKeyUse]) -> String {
+/// Which instance signs with which key, and what comes next for each key.
+fn describe_rotation(live: &[InstanceRow], uses: &[SigningKeyUse]) -> String {
     let now = Timestamp::now();
-    let described =
-        |used: &SigningKeyUse| format!("key {} {}", short(&used.kid), key::describe(used, now));
-    uses.iter().map(described).collect::<Vec<_>>().join("; ")
+    let signer = |one: &InstanceRow| format!("{} signs with {}", one.hostname, short(&one.kid));
+    let used = |one: &SigningKeyUse| format!("{} {}", short(&one.kid), key::describe(one, now));
+    let (signers, uses) = (live.iter().map(signer), uses.iter().map(used));
+    signers.chain(uses).collect::<Vec<_>>().join("; ")
 }

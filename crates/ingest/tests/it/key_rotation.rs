@@ -1,6 +1,11 @@
 //! The rotation of the signing key: several keys at once, and instances that differ in them.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -41,7 +46,7 @@ impl TwoKeys {
     }
 }
 
-fn kid_of(path: &PathBuf) -> Result<String> {
+fn kid_of(path: &Path) -> Result<String> {
     let key: SigningKey = signing::read(path)?.context("a key")?;
     Ok(key.kid().to_owned())
 }
@@ -242,6 +247,10 @@ async fn status_and_doctor_show_which_instances_sign_with_which_key() -> Result<
         ensure!(shown.code == Some(0), "{} {}", shown.stdout, shown.stderr);
         Ok(shown.stdout)
     };
+    for kid in keys.kids()? {
+        let signs = format!("signs with {}", &kid[..8]);
+        assert_contains(&show("doctor").await?, &signs);
+    }
     for command in ["status", "doctor"] {
         let shown = show(command).await?;
         assert_eq!(

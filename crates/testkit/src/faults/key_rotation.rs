@@ -22,7 +22,8 @@ use crate::{
 pub struct KeyRotation {
     /// How many JWTs a third party has verified. None was refused.
     pub verified: usize,
-    /// From the restart of the last instance to the last agent's JWT of the new key.
+    /// How long the last agent still waited for a JWT of the new key when, after the last restart, all agents were
+    /// connected and acknowledged again.
     pub renewed_after: Duration,
     /// The lines of `svc-ingest status` about keys, before the new key signs and after it does.
     pub status: [String; 2],
