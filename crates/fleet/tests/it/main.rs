@@ -46,6 +46,11 @@ fn a_fleet_that_was_away_backfills_in_batches() -> anyhow::Result<()> {
 }
 
 #[test]
+fn a_fleet_that_returns_after_hours_stays_within_the_documented_memory() -> anyhow::Result<()> {
+    scenario_holds("recovery")
+}
+
+#[test]
 fn a_scenario_fails_when_a_must_does_not_hold() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("impossible.toml");

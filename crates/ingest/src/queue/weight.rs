@@ -18,7 +18,6 @@ pub fn weight(range: &Range) -> usize {
     size_of::<Range>() + samples + disks + gaps + reasons
 }
 
-#[expect(clippy::ptr_arg, reason = "the capacity counts")]
 fn disks(disks: &Vec<DiskRow>) -> usize {
     let texts = disks.iter().map(|disk| {
         let texts = [&disk.mount_point, &disk.device, &disk.fs_type];

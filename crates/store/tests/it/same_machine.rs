@@ -144,6 +144,9 @@ async fn check(store: &TestStore, hosts: &[Host], machine: &Identifiers) -> Resu
 #[tokio::test(flavor = "multi_thread")]
 async fn sql_rust_and_the_host_lookup_agree_on_what_is_the_same_machine() -> Result<()> {
     let store = migrated().await?;
+    // The rule holds for any hosts, also for some that could not come to share identifiers any more.
+    let unlimited = "ALTER TABLE host_identifiers DISABLE TRIGGER host_identifiers_limit";
+    store.sql(unlimited).await?;
     let check = async move |(hosts, machine): (Vec<Host>, Identifiers)| {
         check(&store, &hosts, &machine).await
     };

@@ -87,7 +87,7 @@ enum Step {
 /// What [`Inbound::next`] returns.
 pub(super) enum Read {
     /// A message, and the room for it.
-    Message(HeartbeatRequest, Room),
+    Message(Box<HeartbeatRequest>, Room),
     /// No message yet: the wait for room has begun or ended.
     Wait,
     End,
@@ -167,7 +167,7 @@ impl Inbound {
         self.step = Step::Prefix;
         let request = decode(message)?;
         self.reading = Room::default();
-        Ok(Read::Message(request, room))
+        Ok(Read::Message(Box::new(request), room))
     }
 
     /// The length of the next message, at most `most`; `None` at the end.
