@@ -9,7 +9,7 @@
 
 use std::{error::Error, io};
 
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{DbError, SqlState};
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -182,11 +182,19 @@ impl From<tokio_postgres::Error> for StoreError {
         };
         match error.code().map(SqlState::code) {
             Some("40001" | "40P01") => StoreError::Conflict(Some(error)),
+            Some("XX000") if is_catalog_race(&error) => StoreError::Conflict(Some(error)),
             Some(code) if is_unavailability(code) => unavailable(Unavailability::Refused, error),
             None if is_lost(&error) => unavailable(Unavailability::ConnectionLost, error),
             _ => StoreError::Query(error),
         }
     }
+}
+
+/// Whether two transactions changed the same row of a system catalog at once, for example by
+/// GRANT and CREATE TABLE. PostgreSQL has no SQLSTATE for it, and never translates this message.
+fn is_catalog_race(error: &tokio_postgres::Error) -> bool {
+    let message = error.as_db_error().map(DbError::message);
+    message.is_some_and(|message| message.starts_with("tuple concurrently "))
 }
 
 /// Classes 08 (connection), 53 (resources) and 58 (system), and the states for: read-only,

@@ -3,24 +3,28 @@
 //! Every lock is taken inside a transaction and ends with it. Session-level locks would not
 //! work behind a PgBouncer in transaction mode: the next transaction may run on another
 //! server session, which does not hold the lock.
+//!
+//! **Order.** A transaction takes at most one of these locks, and takes it before any lock on a
+//! table, so two of them cannot wait for each other. Whatever changes the catalog of a table that
+//! others change too (a migration, a GRANT, a new partition) holds [`SCHEMA`]: PostgreSQL fails
+//! one of two concurrent updates of the same catalog row ("tuple concurrently updated"). Dropping
+//! a partition is the exception. It may wait minutes for readers, and a start must not wait for
+//! it; the rare collision counts as a conflict and is repeated.
 
 use tokio_postgres::types::Type;
 
 use crate::{error::StoreError, tx::Tx};
 
-/// Held while the schema or the web role's privileges change.
-pub(crate) const MIGRATE: i64 = 0x7376_6369_0001;
+/// Held while the schema changes: migrations, privileges, new partitions.
+pub(crate) const SCHEMA: i64 = 0x7376_6369_0001;
 
 /// Held while an instance compares its signing key with the live instances and joins them.
 pub(crate) const LEASE_CLAIM: i64 = 0x7376_6369_0002;
 
-/// Held while partitions of samples are created.
-pub(crate) const PARTITIONS: i64 = 0x7376_6369_0003;
-
 /// Held during a rollup step. Only its holder reads and writes `rollups_due`.
 pub(crate) const ROLLUPS: i64 = 0x7376_6369_0004;
 
-/// Held while partitions are dropped.
+/// Held while partitions are dropped. (The previous version held 0x7376_6369_0003 to create them.)
 pub(crate) const RETENTION: i64 = 0x7376_6369_0005;
 
 impl Tx {

@@ -151,7 +151,7 @@ impl Migration {
 }
 
 async fn prepare(tx: &Tx) -> Result<(), StoreError> {
-    tx.lock(locks::MIGRATE).await?;
+    tx.lock(locks::SCHEMA).await?;
     if !has_history(tx).await? {
         tx.batch(include_str!("../migrations/schema_migrations.sql"))
             .await?;

@@ -51,7 +51,8 @@ const DROPPING: TxLimits = TxLimits {
 
 /// The partitions to remove or to finalize, oldest first. It includes detached tables, which a
 /// killed pass left. A partition is kept until its hours are rolled up, and also the first hour
-/// after it, whose counter increases start at its last sample.
+/// after it, whose counter increases start at its last sample. A month of rollups is kept as long
+/// as samples of it may exist.
 const EXPIRED: &str = "-- partitions_drop
     WITH partition AS (
         SELECT c.relname AS name, kind.parent, i.inhrelid IS NOT NULL AS attached,
@@ -60,7 +61,7 @@ const EXPIRED: &str = "-- partitions_drop
           FROM (VALUES ('host_metrics', '^host_metrics_(\\d{8})$', 'YYYYMMDD', interval '1 day',
                         date_trunc('day', now() - make_interval(secs => $1), 'UTC') - interval '1 day'),
                        ('host_metrics_hourly', '^host_metrics_hourly_(\\d{6})$', 'YYYYMM', interval '1 month',
-                        date_trunc('month', now() - make_interval(secs => $2), 'UTC')))
+                        date_trunc('month', now() - make_interval(secs => greatest($2, $1 + 5 * 86400)), 'UTC')))
                AS kind(parent, pattern, form, unit, kept_from)
           JOIN pg_class p ON p.oid = kind.parent::regclass
           JOIN pg_class c ON c.relnamespace = p.relnamespace AND c.relkind = 'r' AND c.relname ~ kind.pattern
@@ -73,6 +74,18 @@ const EXPIRED: &str = "-- partitions_drop
               AND NOT EXISTS (SELECT FROM rollup_changes WHERE hour BETWEEN begins AND begins + unit) AS too_old) judged
      WHERE pending OR too_old
      ORDER BY begins";
+
+const DAYS: &str = "-- partitions_create
+    SELECT metrics_partitions_ensure(make_interval(secs => $1)) AS made";
+
+/// The months of all days of samples, and of the hour after each day, which is rolled up with it.
+const MONTHS: &str = "-- partitions_create
+    SELECT rollups_partition_ensure(month AT TIME ZONE 'UTC')
+      FROM (SELECT DISTINCT date_trunc('month', day + after)
+              FROM pg_inherits JOIN pg_class ON oid = inhrelid
+             CROSS JOIN LATERAL to_date(right(relname, 8), 'YYYYMMDD') AS day
+             CROSS JOIN (VALUES (interval '0'), (interval '1 day')) AS hours(after)
+             WHERE inhparent = 'host_metrics'::regclass) months(month)";
 
 record! {
     #[derive(Debug)]
@@ -87,18 +100,19 @@ record! {
 }
 
 impl Store {
-    /// Creates the daily partitions for samples within the retention and the next days.
-    /// Returns how many were missing.
+    /// Creates the daily partitions for samples within the retention and the next days, and the
+    /// monthly partitions for their rollups. Returns how many days were missing.
     pub async fn partitions_create(&self, retention: Duration) -> Result<i32, StoreError> {
-        let sql = "-- partitions_create\nSELECT metrics_partitions_ensure(make_interval(secs => $1)) AS made";
         let seconds = retention.as_secs_f64();
         self.run(
             "partitions_create",
             Bulkhead::Maintenance,
             |tx| async move {
-                tx.lock(locks::PARTITIONS).await?;
-                let row = tx.query_one(sql, &[(&seconds, Type::FLOAT8)]).await?;
-                Ok(row.try_get("made")?)
+                tx.lock(locks::SCHEMA).await?;
+                let params = [(&seconds as _, Type::FLOAT8)];
+                let made = tx.query_one(DAYS, &params).await?.try_get("made")?;
+                tx.execute(MONTHS, &[]).await?;
+                Ok(made)
             },
         )
         .await

@@ -66,12 +66,6 @@ const GATHER: &str = "-- rollups_gather
         ON CONFLICT DO NOTHING)
     SELECT count(*) FROM taken";
 
-/// Creates the monthly partitions of the next hours.
-const PARTITIONS: &str = "-- rollups_compute
-    SELECT rollups_partition_ensure(month)
-      FROM (SELECT DISTINCT date_trunc('month', hour, 'UTC') AS month
-              FROM (SELECT hour FROM rollups_due ORDER BY hour, host_id LIMIT $1) next) months";
-
 /// The last three conditions keep a stored row whose samples were dropped meanwhile. The
 /// first one avoids writing an unchanged row.
 const COMPUTE: &str = "-- rollups_compute
@@ -111,29 +105,20 @@ const COMPUTE: &str = "-- rollups_compute
 impl Store {
     /// Moves changes to the list of due hours.
     pub async fn rollups_gather(&self) -> Result<RollupStep, StoreError> {
-        self.rollup_step("rollups_gather", None, GATHER).await
+        self.rollup_step("rollups_gather", GATHER).await
     }
 
     /// Computes the oldest due hours.
     pub async fn rollups_compute(&self) -> Result<RollupStep, StoreError> {
-        self.rollup_step("rollups_compute", Some(PARTITIONS), COMPUTE)
-            .await
+        self.rollup_step("rollups_compute", COMPUTE).await
     }
 
-    async fn rollup_step(
-        &self,
-        name: &'static str,
-        first: Option<&str>,
-        sql: &str,
-    ) -> Result<RollupStep, StoreError> {
+    async fn rollup_step(&self, name: &'static str, sql: &str) -> Result<RollupStep, StoreError> {
         self.run_within(name, Bulkhead::Maintenance, &LIMITS, async |tx| {
             if !tx.try_lock(locks::ROLLUPS).await? {
                 return Ok(RollupStep::default());
             }
             let params = [(&STEP as _, Type::INT8)];
-            if let Some(first) = first {
-                tx.execute(first, &params).await?;
-            }
             let taken = tx.query_one(sql, &params).await?.try_get(0)?;
             let more = taken == STEP;
             Ok(RollupStep { taken, more })

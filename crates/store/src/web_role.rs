@@ -10,7 +10,7 @@ use crate::{
     error::StoreError,
     locks,
     pool::{Bulkhead, Store},
-    tx::{Param, Tx},
+    tx::Tx,
 };
 
 const READABLE: &[&str] = &[
@@ -52,16 +52,15 @@ pub enum WebRole {
 }
 
 impl Store {
-    /// Grants `role` the privileges of the web application. Idempotent.
+    /// Grants `role` the privileges of the web application. Writes nothing if it has them.
     pub async fn web_role_grant(&self, role: &str) -> Result<WebRole, StoreError> {
         self.run("web_role_grant", Bulkhead::Maintenance, async |tx| {
-            // Concurrent grants, or a grant during a migration, fail with "tuple concurrently
-            // updated".
-            tx.lock(locks::MIGRATE).await?;
-            if !role_exists(&tx, role).await? {
-                return Ok(WebRole::Missing);
+            match look(&tx, role).await? {
+                WebRole::NotGranted => {}
+                found => return Ok(found),
             }
-            for statement in grants(&tx, role).await? {
+            tx.lock(locks::SCHEMA).await?;
+            for statement in missing_grants(&tx, role).await? {
                 tx.batch(&statement).await?;
             }
             Ok(WebRole::Granted)
@@ -72,58 +71,46 @@ impl Store {
     /// Whether `role` has its privileges. Changes nothing.
     pub async fn web_role_check(&self, role: &str) -> Result<WebRole, StoreError> {
         self.run("web_role_check", Bulkhead::Watch, async |tx| {
-            if !role_exists(&tx, role).await? {
-                return Ok(WebRole::Missing);
-            }
-            Ok(match is_granted(&tx, role).await? {
-                true => WebRole::Granted,
-                false => WebRole::NotGranted,
-            })
+            look(&tx, role).await
         })
         .await
     }
 }
 
-async fn role_exists(tx: &Tx, role: &str) -> Result<bool, StoreError> {
+async fn look(tx: &Tx, role: &str) -> Result<WebRole, StoreError> {
     let sql = "-- web_role\nSELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)";
-    let row = tx.query_one(sql, &[(&role, Type::TEXT)]).await?;
-    Ok(row.try_get(0)?)
+    let exists = tx.query_one(sql, &[(&role, Type::TEXT)]).await?;
+    if !exists.try_get::<_, bool>(0)? {
+        return Ok(WebRole::Missing);
+    }
+    Ok(match missing_grants(tx, role).await?.is_empty() {
+        true => WebRole::Granted,
+        false => WebRole::NotGranted,
+    })
 }
 
-/// The GRANT statements, with names quoted by the server. USAGE on the schema is granted
-/// only if the role lacks it, because often the schema has another owner.
-async fn grants(tx: &Tx, role: &str) -> Result<Vec<String>, StoreError> {
-    let sql = "-- web_role_grant
-        SELECT format('GRANT USAGE ON SCHEMA public TO %I', $1)
-         WHERE NOT has_schema_privilege($1::name, 'public', 'USAGE')
+/// The GRANT statements for the privileges that the role lacks, with names quoted by the server.
+async fn missing_grants(tx: &Tx, role: &str) -> Result<Vec<String>, StoreError> {
+    let sql = "-- web_role
+        SELECT format('GRANT USAGE ON SCHEMA %I TO %I', current_schema(), $1)
+         WHERE NOT has_schema_privilege($1::name, current_schema(), 'USAGE')
          UNION ALL
-        SELECT format('GRANT SELECT ON public.%I TO %I', name, $1) FROM unnest($2::text[]) AS readable(name)
+        SELECT format('GRANT SELECT ON %s TO %I', oid::regclass, $1) FROM pg_class
+         WHERE relnamespace = current_schema()::regnamespace AND relname = ANY ($2)
+           AND NOT has_table_privilege($1::name, oid, 'SELECT')
          UNION ALL
-        SELECT format('GRANT SELECT (%s) ON public.enrolment_tokens TO %I', string_agg(quote_ident(attname), ', '), $1)
-          FROM pg_attribute
-         WHERE attrelid = 'public.enrolment_tokens'::regclass AND attnum > 0 AND NOT attisdropped
-           AND attname <> 'hash'
+        SELECT format('GRANT SELECT (%I) ON enrolment_tokens TO %I', attname, $1) FROM pg_attribute
+         WHERE attrelid = 'enrolment_tokens'::regclass AND attnum > 0 AND NOT attisdropped AND attname <> 'hash'
+           AND NOT has_column_privilege($1::name, attrelid, attnum, 'SELECT')
          UNION ALL
-        SELECT format('GRANT EXECUTE ON FUNCTION public.%I TO %I', name, $1) FROM unnest($3::text[]) AS callable(name)";
-    let rows = tx.query(sql, &params(&role)).await?;
+        SELECT format('GRANT EXECUTE ON FUNCTION %s TO %I', oid::regprocedure, $1) FROM pg_proc
+         WHERE pronamespace = current_schema()::regnamespace AND proname = ANY ($3)
+           AND NOT has_function_privilege($1::name, oid, 'EXECUTE')";
+    let params = [
+        (&role as _, Type::TEXT),
+        (&READABLE as _, Type::TEXT_ARRAY),
+        (&CALLABLE as _, Type::TEXT_ARRAY),
+    ];
+    let rows = tx.query(sql, &params).await?;
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
-}
-
-async fn is_granted(tx: &Tx, role: &str) -> Result<bool, StoreError> {
-    let sql = "-- web_role_check
-        SELECT has_schema_privilege($1::name, 'public', 'USAGE')
-           AND (SELECT bool_and(has_table_privilege($1::name, 'public.' || quote_ident(name), 'SELECT'))
-                  FROM unnest($2::text[]) AS readable(name))
-           AND has_column_privilege($1::name, 'public.enrolment_tokens', 'id', 'SELECT')
-           AND (SELECT bool_and(has_function_privilege($1::name, oid, 'EXECUTE'))
-                  FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND proname = ANY ($3))";
-    Ok(tx.query_one(sql, &params(&role)).await?.try_get(0)?)
-}
-
-fn params<'a>(role: &'a &str) -> [Param<'a>; 3] {
-    [
-        (role, Type::TEXT),
-        (&READABLE, Type::TEXT_ARRAY),
-        (&CALLABLE, Type::TEXT_ARRAY),
-    ]
 }

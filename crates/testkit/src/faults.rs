@@ -9,7 +9,7 @@ mod reset_calls;
 mod revocations;
 mod unread;
 
-pub use cold_starts::{assert_one_private_file, cold_starts};
+pub use cold_starts::{assert_one_private_file, cold_starts, first_starts_with_web_role};
 pub use database::{
     DatabaseFault, behind_proxy, commits_cut, connections_reset, database_away, metrics_locked,
     overlapping_writers, through_pgbouncer,

@@ -39,6 +39,28 @@ pub async fn cold_starts(rounds: usize) -> Result<Vec<Duration>> {
     Ok(took)
 }
 
+/// Starts three services at once on an empty database in each round, all with the same web role. Each of
+/// them must serve, and the role must have its rights. Returns how long each round took until all served.
+pub async fn first_starts_with_web_role(rounds: usize) -> Result<Vec<Duration>> {
+    let mut took = Vec::new();
+    for round in 0..rounds {
+        let site = Site::unmigrated().await?;
+        let role = site.psql("SELECT 'web_' || current_database()").await?;
+        site.psql(&format!("CREATE ROLE {role}")).await?;
+        let began = Instant::now();
+        let launch = |_| site.process().set("INGEST_WEB_ROLE", &role).launch();
+        let services: Vec<ServiceProcess> = (0..3).map(launch).collect::<Result<_>>()?;
+        for service in &services {
+            let served = service.serving().await;
+            served.with_context(|| format!("round {round}"))?;
+        }
+        took.push(began.elapsed());
+        let granted = format!("SELECT has_table_privilege('{role}', 'hosts', 'SELECT')");
+        site.expect(&granted, "t").await?;
+    }
+    Ok(took)
+}
+
 /// Fails unless only its owner may read the file, and its folder has no other.
 pub fn assert_one_private_file(path: &Path) -> Result<()> {
     let mode = fs::metadata(path)?.permissions().mode() & 0o7777;

@@ -1,7 +1,7 @@
 //! INGEST_WEB_ROLE, which `migrate` and `serve` grant. The tests of the store check its privileges.
 
 use anyhow::Result;
-use svc_testkit::{Site, assert_contains};
+use svc_testkit::{Site, assert_contains, faults};
 
 use super::command;
 
@@ -52,6 +52,11 @@ async fn serve_grants_the_role_only_if_it_may_migrate() -> Result<()> {
     serve("true").start().await?.stop().await?;
     assert!(may_decide(&site, "web_of_serve").await?);
     Ok(())
+}
+
+#[tokio::test]
+async fn instances_that_start_at_once_on_an_empty_database_all_serve() -> Result<()> {
+    faults::first_starts_with_web_role(3).await.map(drop)
 }
 
 #[tokio::test]
