@@ -59,6 +59,8 @@ pub struct Database {
     pub url: DatabaseUrl,
     /// Where the LISTEN connection goes, when `url` is a pooler.
     pub listen_url: Option<DatabaseUrl>,
+    /// How the owner of the tables connects, when that is not the role of `url`.
+    pub owner_url: Option<DatabaseUrl>,
     pub pool_size: usize,
     pub auto_migrate: bool,
     /// The web application's role, which is granted what it may read and call.
@@ -182,6 +184,20 @@ impl Database {
         self.listen_url.clone().unwrap_or_else(|| self.url.clone())
     }
 
+    /// Where partitions are dropped: as the owner of the tables, and not through a pooler.
+    pub fn direct_url(&self) -> DatabaseUrl {
+        let owner = self.owner_url.clone();
+        owner.unwrap_or_else(|| self.listen_url())
+    }
+
+    /// The variable with the connection of the owner of the tables.
+    pub fn owner_variable(&self) -> &'static str {
+        match self.owner_url {
+            Some(_) => "INGEST_OWNER_DATABASE_URL",
+            None => "DATABASE_URL",
+        }
+    }
+
     /// The database section alone, for the admin commands.
     pub fn from_env() -> Result<Self, Problems> {
         read(&environment, Self::collect)
@@ -190,12 +206,14 @@ impl Database {
     fn collect(reader: &mut Reader<'_>) -> Option<Self> {
         let url = reader.value("DATABASE_URL", parse::database_url);
         let listen_url = reader.optional("INGEST_LISTEN_DATABASE_URL", parse::database_url);
+        let owner_url = reader.optional("INGEST_OWNER_DATABASE_URL", parse::database_url);
         let pool_size = reader.value("INGEST_DB_POOL_SIZE", parse::pool_size);
         let auto_migrate = reader.value("INGEST_AUTO_MIGRATE", parse::boolean);
         let web_role = reader.optional("INGEST_WEB_ROLE", parse::role);
         Some(Self {
             url: url?,
             listen_url: listen_url?,
+            owner_url: owner_url?,
             pool_size: pool_size?,
             auto_migrate: auto_migrate?,
             web_role: web_role?,

@@ -21,7 +21,9 @@ const PERIOD: Duration = Duration::from_hours(1);
 #[derive(Debug)]
 pub struct Maintenance {
     pub store: Store,
-    /// A direct connection: partitions cannot be dropped through a pooler.
+    /// Connects as the owner of the tables, who makes and drops partitions.
+    pub owner: Store,
+    /// A direct connection of the owner: partitions cannot be dropped through a pooler.
     pub direct: DatabaseUrl,
     pub retention: Retention,
 }
@@ -43,10 +45,10 @@ impl Maintenance {
             rollups,
             events,
         } = self.retention;
-        let store = &self.store;
-        let dropped = store.partitions_drop(&self.direct, metrics, rollups).await;
+        let (store, owner) = (&self.store, &self.owner);
+        let dropped = owner.partitions_drop(&self.direct, metrics, rollups).await;
         log("dropped partitions", dropped.map(|names| names.join(" ")));
-        let made = store.partitions_create(metrics).await;
+        let made = owner.partitions_create(metrics).await;
         log("made partitions", made.map(shown));
         let removed = store.gaps_prune(metrics).await;
         log("removed gaps", removed.map(shown));

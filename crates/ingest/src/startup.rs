@@ -1,19 +1,24 @@
 //! What must hold before the first agent connects: the database answers, its schema fits, and there is a signing key.
 //! Whether it agrees with the keys of the live instances is decided when the lease is claimed.
 
+mod schema;
+
 use std::{path::Path, time::Duration};
 
-use svc_store::{SchemaError, SchemaState, Store, StoreError, WebRole};
-use tokio::time::Instant;
+use svc_store::{Store, StoreError};
 
 use crate::{
-    config::{Database, Problems, Timing},
+    config::{Problems, Timing},
     error_chain::chain,
     queue::{OpenError, Queue, QueueSettings},
     signing::{self, SigningKey},
 };
 
-const WEB_ROLE: &str = "INGEST_WEB_ROLE";
+pub use schema::{
+    owner, runtime_role, runtime_role_grant, schema, server, server_problem, web_role,
+    web_role_grant,
+};
+
 const KEY_FILE: &str = "INGEST_JWT_KEY_FILE";
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
@@ -79,79 +84,6 @@ pub async fn queue(settings: &QueueSettings) -> Result<Queue, StartError> {
         };
         Problems::one(variable, chain(&error)).into()
     })
-}
-
-/// Migrates the schema, or waits for another process to migrate it.
-pub async fn schema(
-    store: &Store,
-    auto_migrate: bool,
-    patience: Duration,
-) -> Result<(), StartError> {
-    if auto_migrate {
-        let report = store.migrate().await?;
-        if !report.applied.is_empty() {
-            let applied = report.applied.join(", ");
-            tracing::info!(applied, "the schema was migrated");
-        }
-        return Ok(());
-    }
-    let deadline = Instant::now() + patience;
-    loop {
-        let missing = match store.schema_check().await? {
-            SchemaState::Current | SchemaState::Ahead { .. } => return Ok(()),
-            SchemaState::Behind { missing } => missing.join(", "),
-            SchemaState::Altered { migration, .. } => {
-                return Err(StoreError::Schema(SchemaError::Altered { migration }).into());
-            }
-        };
-        if Instant::now() >= deadline {
-            let message =
-                format!("is false, and the schema lacks {missing}: run `svc-ingest migrate`");
-            return Err(Problems::one("INGEST_AUTO_MIGRATE", message).into());
-        }
-        tracing::warn!(missing, "waiting for the schema to be migrated");
-        tokio::time::sleep(Duration::from_secs(2)).await;
-    }
-}
-
-/// Grants the web application's role its rights, if this instance may change the schema.
-pub async fn web_role(store: &Store, database: &Database) -> Result<(), StartError> {
-    let Some(role) = &database.web_role else {
-        return Ok(());
-    };
-    if database.auto_migrate {
-        return web_role_grant(store, role).await;
-    }
-    match store.web_role_check(role).await? {
-        WebRole::Missing => Err(no_role(role).into()),
-        WebRole::Granted => Ok(()),
-        WebRole::NotGranted => {
-            tracing::warn!(
-                role,
-                "the web application's role lacks grants: run `svc-ingest migrate` with INGEST_WEB_ROLE set"
-            );
-            Ok(())
-        }
-    }
-}
-
-pub async fn web_role_grant(store: &Store, role: &str) -> Result<(), StartError> {
-    match store.web_role_grant(role).await {
-        Ok(WebRole::Missing) => Err(no_role(role).into()),
-        Err(error) if error.sqlstate() == Some("42501") => {
-            let reason = error.server_message().unwrap_or_default();
-            let message = format!(
-                "{role:?} cannot be granted its rights ({reason}): run `svc-ingest migrate` as the owner of the tables"
-            );
-            Err(Problems::one(WEB_ROLE, message).into())
-        }
-        granted => Ok(granted.map(drop)?),
-    }
-}
-
-fn no_role(role: &str) -> Problems {
-    let message = format!("there is no PostgreSQL role {role:?}: create it, or leave this unset");
-    Problems::one(WEB_ROLE, message)
 }
 
 /// The key in the file, or a new one if no live sibling has another.

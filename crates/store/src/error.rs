@@ -105,6 +105,16 @@ impl StoreError {
         }
     }
 
+    /// Whether the work took too long, by the server's clock or by ours. Less work may succeed.
+    pub fn is_timeout(&self) -> bool {
+        let late = |reason: &Unavailability| *reason == Unavailability::Deadline;
+        let reason = match self {
+            StoreError::Unavailable { reason, .. } => Some(reason),
+            _ => None,
+        };
+        self.sqlstate() == Some("57014") || reason.is_some_and(late)
+    }
+
     /// The SQLSTATE from PostgreSQL or from one of our triggers.
     pub fn sqlstate(&self) -> Option<&str> {
         self.postgres()?.code().map(SqlState::code)

@@ -18,8 +18,9 @@
 //! 6. `connect` and `servers`: opening connections, to several hosts; leaving a server after a failover.
 //!    `direct_connection` and `listen`: connections outside the pools; [`Listener`].
 //! 7. `locks`: the advisory locks and their keys.
-//! 8. `migrate` and `web_role`: the schema ([`Store::migrate`]) and the privileges of the web
-//!    application ([`Store::web_role_grant`]).
+//! 8. `server_facts`, `migrate`, `web_role` and `runtime_role`: the server ([`ServerFacts`]), the
+//!    schema ([`Store::migrate`]), and the privileges of the web application
+//!    ([`Store::web_role_grant`]) and of a service that does not own the tables.
 //!
 //! The service:
 //!
@@ -63,7 +64,9 @@ mod record;
 mod registration;
 mod retention;
 mod rollups;
+mod runtime_role;
 mod samples;
+mod server_facts;
 mod servers;
 mod sessions;
 mod signing_keys;
@@ -94,6 +97,7 @@ pub use registration::{
 };
 pub use rollups::RollupStep;
 pub use samples::{DiskRow, GapKind, GapRow, Range, SampleRow, Watermark};
+pub use server_facts::ServerFacts;
 pub use sessions::{
     CloseCause, Displaced, Opened, SessionClose, SessionHeard, SessionOpen, StoredSession, Swept,
 };

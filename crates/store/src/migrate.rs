@@ -5,11 +5,21 @@
 //! migration is never edited; the checksum proves that. An unknown version comes from a newer
 //! program and is accepted, because every change expands the schema first and contracts it
 //! one release later.
+//!
+//! **The schema** is the connection's current one, `public` or another. Migrations name no schema,
+//! except in the search path of functions that run with their owner's rights; there the name is
+//! replaced ([`Migration::sql_in`]).
+//!
+//! **A long reader must not stop the fleet.** ALTER TABLE waits for everybody who uses the table,
+//! and everybody who comes later waits behind it. So a try waits at most [`TABLE_LOCK`] for a
+//! table, then rolls back to a savepoint, which releases all locks on tables, and pauses. The
+//! transaction keeps the advisory lock meanwhile, so that in the whole fleet only one instance
+//! tries at a time; those that wait for the advisory lock hold no other.
 
 use std::{collections::BTreeMap, fmt::Write, time::Duration};
 
 use aws_lc_rs::digest::{SHA256, digest};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tokio_postgres::types::Type;
 
 use crate::{
@@ -43,14 +53,24 @@ const MIGRATIONS: &[Migration] = &[
     migration!(10, "0010_enrolment_rules"),
     migration!(13, "0013_identifier_claims"),
     migration!(14, "0014_extra_kids"),
+    migration!(11, "0011_definers"),
 ];
 
 const LIMITS: TxLimits = TxLimits {
     statement: Duration::from_secs(300),
     lock: Duration::from_secs(10),
-    idle: Duration::from_secs(10),
+    idle: Duration::from_secs(60),
     deadline: Duration::from_secs(330),
 };
+
+/// How long a migration waits for a lock on a table, and everybody else behind it.
+const TABLE_LOCK: Duration = Duration::from_secs(1);
+
+/// The seconds between tries, in which others use the table.
+const PAUSES: [u64; 6] = [1, 2, 4, 8, 16, 32];
+
+/// The one place where a migration names a schema.
+const DEFINER_PATH: &str = "SET search_path = pg_catalog, public, pg_temp";
 
 /// How long to retry while another process holds a lock that a migration needs.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -91,10 +111,14 @@ pub enum SchemaState {
 impl Store {
     /// Applies all missing migrations. Many instances may do so at once.
     pub async fn migrate(&self) -> Result<MigrationReport, StoreError> {
+        self.migrate_to(MIGRATIONS).await
+    }
+
+    async fn migrate_to(&self, ours: &[Migration]) -> Result<MigrationReport, StoreError> {
         let mut applied = Vec::new();
         let start = Instant::now();
         loop {
-            match self.migrate_step().await {
+            match self.migrate_step(ours).await {
                 Ok(Step::Applied(migration)) => applied.push(migration),
                 Ok(Step::Done(state)) => return Ok(MigrationReport { applied, state }),
                 Err(error) if is_locked(&error) && start.elapsed() < PATIENCE => {
@@ -108,16 +132,18 @@ impl Store {
     /// Compares the database's schema with this program's. Changes nothing.
     pub async fn schema_check(&self) -> Result<SchemaState, StoreError> {
         self.run("schema_check", Bulkhead::Watch, async |tx| {
-            Ok(compare(&applied(&tx).await?))
+            Ok(compare(MIGRATIONS, &applied(&tx).await?))
         })
         .await
     }
 
     async fn migrate_step(&self) -> Result<Step, StoreError> {
         self.run_within("migrate", Bulkhead::Maintenance, &LIMITS, async |tx| {
+    async fn migrate_step(&self, ours: &[Migration]) -> Result<Step, StoreError> {
+        self.run_within("migrate", Bulkhead::Watch, &LIMITS, async |tx| {
             prepare(&tx).await?;
-            match compare(&applied(&tx).await?) {
-                SchemaState::Behind { missing } => apply_first(&tx, &missing).await,
+            match compare(ours, &applied(&tx).await?) {
+                SchemaState::Behind { missing } => apply_first(&tx, ours, &missing).await,
                 SchemaState::Altered { migration, .. } => {
                     Err(StoreError::Schema(SchemaError::Altered { migration }))
                 }
@@ -141,6 +167,12 @@ impl Migration {
         self.title.split_once('_').map_or("", |(_, name)| name)
     }
 
+    /// The statements, for a schema whose name is quoted.
+    fn sql_in(&self, schema: &str) -> String {
+        let path = format!("SET search_path = pg_catalog, {schema}, pg_temp");
+        self.sql.replace(DEFINER_PATH, &path)
+    }
+
     fn checksum(&self) -> String {
         let digest = digest(&SHA256, self.sql.as_bytes());
         digest.as_ref().iter().fold(String::new(), |mut hex, byte| {
@@ -160,7 +192,8 @@ async fn prepare(tx: &Tx) -> Result<(), StoreError> {
 }
 
 async fn has_history(tx: &Tx) -> Result<bool, StoreError> {
-    let sql = "-- migrate\nSELECT to_regclass('schema_migrations') IS NOT NULL";
+    let sql = "-- migrate
+        SELECT to_regclass(quote_ident(current_schema()) || '.schema_migrations') IS NOT NULL";
     Ok(tx.query_one(sql, &[]).await?.try_get(0)?)
 }
 
@@ -175,8 +208,8 @@ async fn applied(tx: &Tx) -> Result<Applied, StoreError> {
         .collect()
 }
 
-fn compare(applied: &Applied) -> SchemaState {
-    let altered = MIGRATIONS.iter().find(|ours| {
+fn compare(ours: &[Migration], applied: &Applied) -> SchemaState {
+    let altered = ours.iter().find(|ours| {
         let theirs = applied.get(&ours.version);
         theirs.is_some_and(|(_, checksum)| *checksum != ours.checksum())
     });
@@ -184,38 +217,57 @@ fn compare(applied: &Applied) -> SchemaState {
         let (version, migration) = (ours.version, ours.title.to_owned());
         return SchemaState::Altered { version, migration };
     }
-    match (missing(applied), unknown(applied)) {
+    match (missing(ours, applied), unknown(ours, applied)) {
         (missing, _) if !missing.is_empty() => SchemaState::Behind { missing },
         (_, unknown) if !unknown.is_empty() => SchemaState::Ahead { unknown },
         _ => SchemaState::Current,
     }
 }
 
-fn missing(applied: &Applied) -> Vec<String> {
-    let missing = MIGRATIONS
-        .iter()
-        .filter(|m| !applied.contains_key(&m.version));
+fn missing(ours: &[Migration], applied: &Applied) -> Vec<String> {
+    let missing = ours.iter().filter(|m| !applied.contains_key(&m.version));
     missing.map(|m| m.title.to_owned()).collect()
 }
 
-fn unknown(applied: &Applied) -> Vec<String> {
-    let known = |version| MIGRATIONS.iter().any(|m| m.version == version);
+fn unknown(ours: &[Migration], applied: &Applied) -> Vec<String> {
+    let known = |version| ours.iter().any(|m| m.version == version);
     let unknown = applied.iter().filter(|(version, _)| !known(**version));
     unknown
         .map(|(version, (name, _))| format!("{version:04}_{name}"))
         .collect()
 }
 
-async fn apply_first(tx: &Tx, missing: &[String]) -> Result<Step, StoreError> {
+async fn apply_first(tx: &Tx, ours: &[Migration], missing: &[String]) -> Result<Step, StoreError> {
     let is_first = |m: &&Migration| missing.first().is_some_and(|first| first == m.title);
-    let Some(migration) = MIGRATIONS.iter().find(is_first) else {
+    let Some(migration) = ours.iter().find(is_first) else {
         return Ok(Step::Done(SchemaState::Current));
     };
-    let outcome = tx.batch(migration.sql).await;
+    let schema = "-- migrate\nSELECT quote_ident(current_schema())";
+    let schema: String = tx.query_one(schema, &[]).await?.try_get(0)?;
+    let outcome = apply(tx, migration, &migration.sql_in(&schema)).await;
     outcome.map_err(|error| failed(migration, error))?;
     record(tx, migration).await?;
     tracing::info!(migration = migration.title, "applied a schema migration");
     Ok(Step::Applied(migration.title.to_owned()))
+}
+
+/// Tries again after a pause while others use a table that the migration changes.
+async fn apply(tx: &Tx, migration: &Migration, sql: &str) -> Result<(), StoreError> {
+    let limit = TABLE_LOCK.as_millis();
+    let begin = format!("SET LOCAL lock_timeout = {limit}; SAVEPOINT migration");
+    tx.batch(&begin).await?;
+    for pause in PAUSES.map(Duration::from_secs) {
+        match tx.batch(sql).await {
+            Err(error) if is_locked(&error) => {
+                tx.batch("ROLLBACK TO SAVEPOINT migration").await?;
+                let migration = migration.title;
+                tracing::warn!(migration, retry_in = ?pause, "a migration waits for the users of a table");
+                sleep(pause).await;
+            }
+            outcome => return outcome,
+        }
+    }
+    tx.batch(sql).await
 }
 
 async fn record(tx: &Tx, migration: &Migration) -> Result<(), StoreError> {
@@ -244,23 +296,4 @@ fn is_locked(error: &StoreError) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_are_contiguous_from_one() {
-        for (migration, version) in MIGRATIONS.iter().zip(1..) {
-            assert_eq!(migration.version, version);
-            assert!(migration.title.starts_with(&format!("{version:04}_")));
-        }
-    }
-
-    #[test]
-    fn a_migration_does_not_control_the_transaction() {
-        for migration in MIGRATIONS {
-            let sql = migration.sql.to_uppercase();
-            let ends = |line: &str| matches!(line, "BEGIN;" | "COMMIT;" | "ROLLBACK;");
-            assert!(!sql.lines().map(str::trim).any(ends));
-        }
-    }
-}
+mod tests;

@@ -75,6 +75,18 @@ impl Store {
         })
         .await
     }
+
+    /// Whether `role` may create objects in our schema.
+    pub async fn role_may_create(&self, role: &str) -> Result<bool, StoreError> {
+        let sql = "-- role_may_create
+            SELECT coalesce(bool_or(has_schema_privilege(oid, current_schema()::text, 'CREATE')), false)
+              FROM pg_roles WHERE rolname = $1";
+        self.run("role_may_create", Bulkhead::Watch, async |tx| {
+            let row = tx.query_one(sql, &[(&role, Type::TEXT)]).await?;
+            Ok(row.try_get(0)?)
+        })
+        .await
+    }
 }
 
 async fn look(tx: &Tx, role: &str) -> Result<WebRole, StoreError> {
@@ -96,7 +108,7 @@ async fn missing_grants(tx: &Tx, role: &str) -> Result<Vec<String>, StoreError> 
          WHERE NOT has_schema_privilege($1::name, current_schema(), 'USAGE')
          UNION ALL
         SELECT format('GRANT SELECT ON %s TO %I', oid::regclass, $1) FROM pg_class
-         WHERE relnamespace = current_schema()::regnamespace AND relname = ANY ($2)
+         WHERE relnamespace = quote_ident(current_schema())::regnamespace AND relname = ANY ($2)
            AND NOT has_table_privilege($1::name, oid, 'SELECT')
          UNION ALL
         SELECT format('GRANT SELECT (%I) ON enrolment_tokens TO %I', attname, $1) FROM pg_attribute
@@ -104,7 +116,7 @@ async fn missing_grants(tx: &Tx, role: &str) -> Result<Vec<String>, StoreError> 
            AND NOT has_column_privilege($1::name, attrelid, attnum, 'SELECT')
          UNION ALL
         SELECT format('GRANT EXECUTE ON FUNCTION %s TO %I', oid::regprocedure, $1) FROM pg_proc
-         WHERE pronamespace = current_schema()::regnamespace AND proname = ANY ($3)
+         WHERE pronamespace = quote_ident(current_schema())::regnamespace AND proname = ANY ($3)
            AND NOT has_function_privilege($1::name, oid, 'EXECUTE')";
     let params = [
         (&role as _, Type::TEXT),

@@ -2,6 +2,8 @@
 //!
 //! Each check is one line: what it found, and what to do about it.
 
+mod rights;
+
 use std::{
     io,
     net::{SocketAddr, TcpListener},
@@ -204,22 +206,29 @@ async fn look_at_database(
     keys: Option<&Keyring>,
     shown: &str,
 ) -> Result<Vec<Check>, StoreError> {
-    let store = Store::new(database.url, StoreOptions::default())?;
+    let store = Store::new(database.url.clone(), StoreOptions::default())?;
+    let owner = match &database.owner_url {
+        Some(url) => Store::new(url.clone(), StoreOptions::default())?,
+        None => store.clone(),
+    };
     store.ping().await?;
     let asked = Instant::now();
     store.ping().await?;
     let millis = asked.elapsed().as_secs_f64() * 1e3;
-    let schema = check_schema(&store.schema_check().await?, database.auto_migrate);
+    let server = rights::check_server(&owner.server_facts().await?);
+    let schema = check_schema(&owner.schema_check().await?, database.auto_migrate);
     let usable = schema.0 == Verdict::Ok;
     let mut checks = vec![
         Check::new("database", ok(format!("{shown} answers in {millis:.1} ms"))),
+        Check::new("server", server),
         Check::new("schema", schema),
         Check::new("clock", check_clock(store.database_clock_offset().await?)),
     ];
     if usable {
         checks.push(Check::new("instances", check_siblings(&store, keys).await?));
-        let history = check_history(&store.history_state().await?);
+        let history = check_history(&owner.history_state().await?);
         checks.push(Check::new("history", history));
+        checks.extend(rights::check_roles(&database, &owner, &store).await?);
     }
     Ok(checks)
 }

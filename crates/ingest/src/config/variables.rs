@@ -60,6 +60,8 @@ variables! {
     "INGEST_DB_POOL_SIZE", Default("16"), "Maximum number of PostgreSQL connections of an instance";
     "INGEST_LISTEN_DATABASE_URL", Unset("DATABASE_URL"), secret
         "A direct PostgreSQL connection string for LISTEN and for dropping old partitions, when DATABASE_URL is a pooler";
+    "INGEST_OWNER_DATABASE_URL", Unset("DATABASE_URL"), secret
+        "A direct PostgreSQL connection string of the role that owns the tables: migrations, grants and partitions use it, and the role of DATABASE_URL needs no right to change tables";
     "INGEST_WEB_ROLE", Unset("none"),
         "An existing PostgreSQL role of the web application; it is granted read access and the decision functions";
     "INGEST_AUTO_MIGRATE", Default("true"), "`true`: migrate the schema at start; `false`: only verify it";

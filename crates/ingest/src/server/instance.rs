@@ -27,6 +27,8 @@ use crate::{
 pub(super) struct Instance {
     pub config: Config,
     pub store: Store,
+    /// Connects as the owner of the tables.
+    pub owner: Store,
     pub health: Health,
     pub sessions: Arc<SessionTable>,
     pub pipeline: PipelineMetrics,
@@ -151,7 +153,8 @@ impl Instance {
     pub fn maintenance(&self) -> Maintenance {
         Maintenance {
             store: self.store.clone(),
-            direct: self.config.database.listen_url(),
+            owner: self.owner.clone(),
+            direct: self.config.database.direct_url(),
             retention: self.config.retention,
         }
     }

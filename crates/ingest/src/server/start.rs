@@ -43,10 +43,11 @@ pub(super) async fn start(
     pipeline: PipelineMetrics,
     addresses: &[String; 2],
 ) -> Result<(Instance, Lease), StartError> {
+    let owner = startup::owner(&store, &config.database)?;
     let id = Uuid::now_v7();
     let ready = loop {
         wait_for_database(&store, &pages.health).await;
-        let ready = get_ready(&config, &store, &pages, &sessions, addresses, id).await;
+        let ready = get_ready(&config, &store, &owner, &pages, &sessions, addresses, id).await;
         if let Some(ready) = unless_database_away(ready).await {
             break ready?;
         }
@@ -66,6 +67,7 @@ pub(super) async fn start(
         health: pages.health,
         config,
         store,
+        owner,
         sessions,
         pipeline,
         queue,
@@ -98,6 +100,7 @@ pub(super) async fn unless_database_away<T>(
 async fn get_ready(
     config: &Config,
     store: &Store,
+    owner: &Store,
     pages: &Pages,
     sessions: &Arc<SessionTable>,
     [grpc_address, http_address]: &[String; 2],
@@ -105,9 +108,10 @@ async fn get_ready(
 ) -> Result<Ready, StartError> {
     pages.health.starting("waiting for the schema");
     let patience = config.timing.schema_patience;
-    startup::schema(store, config.database.auto_migrate, patience).await?;
-    startup::web_role(store, &config.database).await?;
-    store.partitions_create(config.retention.metrics).await?;
+    startup::schema(owner, &config.database, patience).await?;
+    startup::runtime_role(owner, store, &config.database).await?;
+    startup::web_role(owner, &config.database).await?;
+    owner.partitions_create(config.retention.metrics).await?;
     pages.health.starting("waiting for the metrics queue");
     let queue = startup::queue(&config.queue).await?;
     pages.health.starting("waiting for the signing key");

@@ -83,9 +83,11 @@ impl Worker {
 
 /// Gets ready, and starts over when the database goes away halfway.
 async fn start(settings: &Consume, store: &Store, health: &Health) -> Result<Queue, StartError> {
+    let owner = startup::owner(store, &settings.database)?;
     loop {
         wait_for_database(store, health).await;
-        if let Some(ready) = unless_database_away(get_ready(settings, store, health).await).await {
+        let ready = get_ready(settings, store, &owner, health).await;
+        if let Some(ready) = unless_database_away(ready).await {
             return ready;
         }
     }
@@ -94,12 +96,14 @@ async fn start(settings: &Consume, store: &Store, health: &Health) -> Result<Que
 async fn get_ready(
     settings: &Consume,
     store: &Store,
+    owner: &Store,
     health: &Health,
 ) -> Result<Queue, StartError> {
     health.starting("waiting for the schema");
     let patience = settings.timing.schema_patience;
-    startup::schema(store, settings.database.auto_migrate, patience).await?;
-    store.partitions_create(settings.retention.metrics).await?;
+    startup::schema(owner, &settings.database, patience).await?;
+    startup::runtime_role(owner, store, &settings.database).await?;
+    owner.partitions_create(settings.retention.metrics).await?;
     health.starting("waiting for the metrics queue");
     startup::queue(&settings.queue).await
 }

@@ -87,6 +87,7 @@ async fn the_doctor_passes_a_good_installation() -> Result<()> {
         "INGEST_HTTP_PORT",
         "connections",
         "database",
+        "server",
         "schema",
         "clock",
         "instances",
@@ -160,6 +161,26 @@ async fn the_doctor_fails_what_prevents_a_start_and_exits_with_1() -> Result<()>
     let altered = Diagnosis::of(site.process()).await?;
     assert_eq!(altered.verdict("schema")?.0, "FAIL");
     assert_eq!(altered.code, Some(1));
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_doctor_warns_of_a_web_role_that_may_create_objects() -> Result<()> {
+    let site = Site::new().await?;
+    let role = site.psql("SELECT 'web_' || current_database()").await?;
+    let diagnose = || Diagnosis::of(site.process().set("INGEST_WEB_ROLE", &role));
+    assert_eq!(diagnose().await?.verdict("web role")?.0, "FAIL");
+    site.psql(&format!("CREATE ROLE {role}")).await?;
+    assert_eq!(diagnose().await?.verdict("web role")?.0, "warn");
+    site.store()?.web_role_grant(&role).await?;
+    assert_eq!(diagnose().await?.verdict("web role")?.0, "ok");
+    site.psql("GRANT CREATE ON SCHEMA public TO PUBLIC").await?;
+    let diagnosis = diagnose().await?;
+    for subject in ["web role", "server"] {
+        let (verdict, finding) = diagnosis.verdict(subject)?;
+        assert_eq!(verdict, "warn");
+        assert_contains(finding, "REVOKE CREATE ON SCHEMA");
+    }
     Ok(())
 }
 

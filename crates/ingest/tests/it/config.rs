@@ -76,6 +76,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("INGEST_MAX_CONNECTIONS", "0", "from 1 to"),
     ("INGEST_DB_POOL_SIZE", "3", "from 4 to"),
     ("INGEST_LISTEN_DATABASE_URL", "nonsense", "postgres://"),
+    ("INGEST_OWNER_DATABASE_URL", "nonsense", "postgres://"),
     ("INGEST_AUTO_MIGRATE", "yes", "neither true nor false"),
     ("INGEST_QUEUE_URL", "kafka://h", "memory:"),
     ("INGEST_NATS_CREDS", "/no/such/file", "cannot be read"),

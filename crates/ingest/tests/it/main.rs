@@ -13,6 +13,7 @@ mod cited_tests;
 mod client_certificate;
 mod commands;
 mod config;
+mod database_setup;
 mod documented_metrics;
 mod grpc;
 mod heartbeat;

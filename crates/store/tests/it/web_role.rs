@@ -1,5 +1,7 @@
 //! The privileges of the web application's role, tried over a connection as that role.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context, Result};
 use svc_store::WebRole;
 use tokio::task::JoinSet;
@@ -132,6 +134,21 @@ async fn the_roles_decisions_are_recorded_with_actor_and_database_user() -> Resu
 }
 
 #[tokio::test]
+async fn a_role_with_its_privileges_is_left_alone() -> Result<()> {
+    let store = migrated().await?;
+    let (role, _web) = as_web(&store).await?;
+    let version = "SELECT xmin FROM pg_class WHERE oid = 'hosts'::regclass";
+    let before = store.sql(version).await?;
+    store.web_role_grant(&role).await?;
+    assert_eq!(store.sql(version).await?, before, "granted again");
+    store
+        .sql("ALTER TABLE enrolment_tokens ADD COLUMN later text")
+        .await?;
+    assert_eq!(store.web_role_check(&role).await?, WebRole::NotGranted);
+    Ok(())
+}
+
+#[tokio::test]
 async fn granting_is_idempotent_and_concurrent_and_needs_an_existing_role() -> Result<()> {
     let store = migrated().await?;
     assert_eq!(store.web_role_grant("nobody").await?, WebRole::Missing);
@@ -158,4 +175,92 @@ async fn the_role_may_use_a_schema_that_public_may_not_use() -> Result<()> {
     let (_role, web) = as_web(&store).await?;
     assert_eq!(web.sql("SELECT count(*) FROM agents").await?, "0");
     Ok(())
+}
+
+/// For each operator and function that a function with its owner's rights may call, others of
+/// the same name, with all combinations of some argument types. Calling one is an error.
+const HOSTILE: &str = r"
+    CREATE TEMP TABLE called AS
+    WITH ours AS (SELECT * FROM pg_proc WHERE pronamespace = 'public'::regnamespace)
+    SELECT prosrc FROM ours
+     WHERE prosecdef OR prorettype = 'trigger'::regtype
+        OR EXISTS (SELECT FROM ours definer
+                    WHERE definer.prosecdef AND definer.prosrc ~ ('\m' || ours.proname || '\('));
+    CREATE TEMP TABLE type AS
+    SELECT unnest('{text, varchar, uuid, jsonb, integer, bigint, boolean, timestamptz, interval,
+                    text[], uuid[], bytea, agents, hosts}'::text[]) AS name;
+    CREATE TEMP TABLE hostile AS
+    SELECT 1 AS turn, format('hostile(%s, %s)', a.name, b.name) AS object, '' AS operator FROM type a, type b
+     UNION
+    SELECT 2, format('(FUNCTION = hostile, LEFTARG = %s, RIGHTARG = %s)', a.name, b.name), oprname
+      FROM type a, type b, pg_operator, called WHERE position(oprname IN prosrc) > 0
+     UNION
+    SELECT 3, format('%I(%s)', proname, CASE pronargs WHEN 1 THEN a.name WHEN 2 THEN concat_ws(', ', a.name, b.name)
+                                                      ELSE concat_ws(', ', a.name, b.name, c.name) END), ''
+      FROM called, regexp_matches(prosrc, '(\w+)\s*\(', 'g') AS found, pg_proc, type a, type b, type c
+     WHERE proname = found[1] AND pronargs BETWEEN 1 AND 3 AND c.name IN ('text', 'boolean');
+    DO $do$
+    DECLARE next record;
+    BEGIN
+        DELETE FROM hostile WHERE turn = 3 AND to_regprocedure('public.' || object) IS NOT NULL; -- These are ours.
+        FOR next IN SELECT * FROM hostile ORDER BY turn LOOP
+            IF next.turn = 2 THEN
+                EXECUTE format('CREATE OPERATOR public.%s %s', next.operator, next.object);
+            ELSE
+                EXECUTE format('CREATE FUNCTION public.%s RETURNS text LANGUAGE plpgsql AS %L',
+                               next.object, 'BEGIN RAISE EXCEPTION $$hijacked$$; END');
+            END IF;
+        END LOOP;
+    END $do$;
+    SELECT count(*) FILTER (WHERE turn = 2) > 1000 AND count(*) FILTER (WHERE turn = 3) > 1000 FROM hostile";
+
+/// Calls of every function with its owner's rights, through each branch.
+const DEFINER_CALLS: &[&str] = &[
+    "SELECT approve_agent('a0000000-0000-4000-8000-000000000001', 'ann')",
+    "SELECT approve_agent('a0000000-0000-4000-8000-000000000003', 'ann', 'replace', 'why')",
+    "SELECT approve_agent('a0000000-0000-4000-8000-000000000004', 'ann', 'new-host')",
+    "SELECT revoke_agent('a0000000-0000-4000-8000-000000000001', 'ann', 'lost')",
+    "SELECT reopen_agent('a0000000-0000-4000-8000-000000000001', 'ann')",
+    "SELECT reject_agent('a0000000-0000-4000-8000-000000000001', 'ann')",
+    "SELECT reopen_agent('a0000000-0000-4000-8000-000000000001', 'ann')",
+    "SELECT retire_host('00000000-0000-4000-8000-000000000002', 'ann')",
+    "SELECT add_enrolment_token(sha256('t'), 'web', 'ann')",
+    "SELECT revoke_enrolment_token(id, 'ann', true) FROM enrolment_tokens",
+];
+
+#[tokio::test]
+async fn objects_of_the_role_are_never_called_with_the_owners_rights() -> Result<()> {
+    let store = migrated().await?;
+    let (role, web) = as_web(&store).await?;
+    store.sql(SEED).await?;
+    let quoted = role.replace('"', "\"\"");
+    let further = format!(
+        "INSERT INTO agents (id, host_id, key, status, facts) VALUES
+            ('a0000000-0000-4000-8000-000000000004', '00000000-0000-4000-8000-000000000002', sha256('4'), 'pending',
+             jsonb_build_object('hostname', 'web-4', 'identifiers', jsonb_build_object('machine', jsonb_build_array('m4'))));
+         GRANT CREATE ON SCHEMA public TO \"{quoted}\""
+    );
+    store.sql(&further).await?;
+    assert_eq!(store.sql(DEFINERS).await?, called(), "add a call of it");
+    let loose = "SELECT string_agg(proname, ' ') FROM pg_proc
+                  WHERE prosecdef AND pronamespace = 'public'::regnamespace
+                    AND proconfig IS DISTINCT FROM ARRAY['search_path=pg_catalog, public, pg_temp']";
+    assert_eq!(store.sql(loose).await?, "", "without a fixed search_path");
+    assert_eq!(web.sql(HOSTILE).await?, "t");
+    for sql in DEFINER_CALLS {
+        web.sql(sql).await.context(*sql)?;
+    }
+    Ok(())
+}
+
+/// Every function with its owner's rights that can be called. Triggers run in the calls of others.
+const DEFINERS: &str = "
+    SELECT string_agg(DISTINCT proname, ' ' ORDER BY proname) FROM pg_proc
+     WHERE prosecdef AND prorettype <> 'trigger'::regtype AND pronamespace = 'public'::regnamespace";
+
+/// The names of the functions in [`DEFINER_CALLS`].
+fn called() -> String {
+    let name = |sql: &&'static str| Some(sql.split_once('(')?.0.strip_prefix("SELECT ")?);
+    let names: BTreeSet<&str> = DEFINER_CALLS.iter().filter_map(name).collect();
+    names.into_iter().collect::<Vec<_>>().join(" ")
 }

@@ -1,0 +1,136 @@
+//! The texts of the migrations, and a migration that has to wait for a reader.
+
+use anyhow::Result;
+use svc_sandbox::{TestDatabase, eventually, query, test_database};
+
+use super::*;
+use crate::{DatabaseUrl, StoreOptions};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Tables that grow with the number of samples and events.
+const LARGE: [&str; 4] = [
+    "host_metrics",
+    "host_metrics_hourly",
+    "metric_gaps",
+    "agent_events",
+];
+
+/// The last migration that may build indexes on large tables: they were empty then.
+const FIRST_RELEASE: i32 = 9;
+
+/// The text without comments, with single spaces.
+fn text(migration: &Migration) -> String {
+    let code = migration.sql.lines();
+    let code = code.filter(|line| !line.trim_start().starts_with("--"));
+    let words: Vec<&str> = code.flat_map(str::split_whitespace).collect();
+    words.join(" ")
+}
+
+#[test]
+fn versions_increase_and_titles_begin_with_them() {
+    let mut last = 0;
+    for Migration { version, title, .. } in MIGRATIONS {
+        assert!(*version > last, "{title}");
+        assert!(title.starts_with(&format!("{version:04}_")), "{title}");
+        last = *version;
+    }
+}
+
+#[test]
+fn a_migration_does_not_control_the_transaction() {
+    for migration in MIGRATIONS {
+        let sql = migration.sql.to_uppercase();
+        let ends = |line: &str| matches!(line, "BEGIN;" | "COMMIT;" | "ROLLBACK;");
+        assert!(!sql.lines().map(str::trim).any(ends));
+    }
+}
+
+/// A search path without the phrase that `sql_in` replaces would name the wrong schema.
+#[test]
+fn a_migration_names_the_schema_only_in_the_search_path_of_definers() {
+    for migration in MIGRATIONS {
+        let text = text(migration);
+        let title = migration.title;
+        for after in text.split("SECURITY DEFINER ").skip(1) {
+            assert!(after.starts_with(DEFINER_PATH), "{title}: {after:.80}");
+        }
+        let elsewhere = text.replace(DEFINER_PATH, "");
+        for name in ["search_path", "public.", "'public'"] {
+            assert!(!elsewhere.contains(name), "{title} names {name}");
+        }
+    }
+}
+
+/// Building an index locks out writers. A large table needs CREATE INDEX CONCURRENTLY, which
+/// cannot run inside the transaction of a migration.
+#[test]
+fn no_migration_builds_an_index_on_a_large_table() {
+    for migration in MIGRATIONS.iter().filter(|m| m.version > FIRST_RELEASE) {
+        let text = text(migration);
+        for index in text.split("INDEX ").skip(1) {
+            let table = index
+                .split(" ON ")
+                .nth(1)
+                .and_then(|on| on.split(' ').next());
+            let large = table.is_some_and(|table| LARGE.contains(&table));
+            assert!(!large, "{}: {index:.80}", migration.title);
+        }
+    }
+}
+
+async fn migrated() -> Result<(TestDatabase, Store)> {
+    let open = |url: &str| {
+        anyhow::Ok(Store::new(
+            DatabaseUrl::parse(url)?,
+            StoreOptions::default(),
+        )?)
+    };
+    let migrate = async |url: String| {
+        open(&url)?.migrate().await?;
+        Ok(())
+    };
+    let database = test_database("migrate_migrated", migrate).await?;
+    let store = open(database.url())?;
+    Ok((database, store))
+}
+
+/// An ALTER TABLE that waits for a reader would make every other reader wait too.
+#[tokio::test(flavor = "multi_thread")]
+async fn others_use_a_table_while_a_migration_waits_for_its_reader() -> Result<()> {
+    let (database, store) = migrated().await?;
+    let next = Migration {
+        version: 9999,
+        title: "9999_probe",
+        sql: "ALTER TABLE agents ADD COLUMN probe text",
+    };
+    let (reader, connection) =
+        tokio_postgres::connect(database.url(), tokio_postgres::NoTls).await?;
+    tokio::spawn(connection);
+    reader
+        .batch_execute("BEGIN; SELECT count(*) FROM agents")
+        .await?;
+    let migrating = tokio::spawn(async move { store.migrate_to(&[next]).await });
+    let waits = "SELECT count(*) > 0 FROM pg_locks
+                  WHERE relation = 'agents'::regclass AND NOT granted AND mode = 'AccessExclusiveLock'";
+    for _ in 0..2 {
+        eventually("the migration waits", PATIENCE, async || {
+            query(database.url(), waits)
+                .await
+                .is_ok_and(|yes| yes == "t")
+        })
+        .await?;
+        // Five seconds are five times as long as a try, and half as long as a careless one.
+        for other in [
+            "SET lock_timeout = '5s'; SELECT count(*) FROM agents",
+            "SET lock_timeout = '5s'; UPDATE agents SET version = version",
+        ] {
+            query(database.url(), other).await?;
+        }
+    }
+    assert!(!migrating.is_finished());
+    reader.batch_execute("COMMIT").await?;
+    assert_eq!(migrating.await??.applied, ["9999_probe"]);
+    query(database.url(), "SELECT probe FROM agents").await?;
+    Ok(())
+}
