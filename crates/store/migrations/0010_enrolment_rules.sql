@@ -41,7 +41,7 @@ BEGIN
     IF problem IS NOT NULL THEN
         RAISE EXCEPTION '%', problem USING ERRCODE = 'SV400';
     END IF;
-    INSERT INTO public.enrolment_tokens (hash, label, created_by, max_uses, expires_at, labels)
+    INSERT INTO enrolment_tokens (hash, label, created_by, max_uses, expires_at, labels)
     VALUES (hash, label, left(actor, 255), max_uses, expires_at, labels)
     ON CONFLICT DO NOTHING RETURNING id INTO token;
     IF token IS NULL THEN
@@ -67,19 +67,19 @@ COMMENT ON COLUMN agent_events.kind IS
 -- event a minute, however often an agent changes its facts.
 CREATE FUNCTION machine_changed(agent uuid, host uuid, identifiers jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO public.agent_events (agent_id, kind, reason)
+    INSERT INTO agent_events (agent_id, kind, reason)
     SELECT agent, 'machine changed',
-           left(format('%s %s instead of %s', known.kind,
-                       (SELECT string_agg(given.value, ', ') FROM jsonb_array_elements_text(identifiers -> known.kind) AS given(value)),
-                       string_agg(known.value, ', ')), 1000)
-      FROM public.host_identifiers known
+           left(pg_catalog.format('%s %s instead of %s', known.kind,
+                       (SELECT pg_catalog.string_agg(given.value, ', ') FROM jsonb_array_elements_text(identifiers -> known.kind) AS given(value)),
+                       pg_catalog.string_agg(known.value, ', ')), 1000)
+      FROM host_identifiers known
      WHERE known.host_id = host AND identifiers ? known.kind
-       AND NOT EXISTS (SELECT FROM public.agents a
+       AND NOT EXISTS (SELECT FROM agents a
                         WHERE a.id = agent AND a.machine_changed_at > now() - interval '1 minute')
      GROUP BY known.kind
-     ORDER BY array_position(ARRAY['cloud', 'hardware', 'machine', 'network'], known.kind) LIMIT 1;
-    UPDATE public.agents a SET machine_changed_at = now() WHERE a.id = agent;
-    DELETE FROM public.host_identifiers known WHERE known.host_id = host;
+     ORDER BY pg_catalog.array_position(ARRAY['cloud', 'hardware', 'machine', 'network'], known.kind) LIMIT 1;
+    UPDATE agents a SET machine_changed_at = now() WHERE a.id = agent;
+    DELETE FROM host_identifiers known WHERE known.host_id = host;
 END $$;
 
 COMMENT ON FUNCTION machine_changed IS
@@ -87,16 +87,16 @@ COMMENT ON FUNCTION machine_changed IS
 
 CREATE FUNCTION host_takes_facts(host uuid, facts jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    UPDATE public.hosts h
+    UPDATE hosts h
        SET (hostname, os, os_version, arch, kernel_version, mac_addresses, ip_addresses, boot_id, cpu_count,
             memory_total_bytes, facts_at)
          = (SELECT f.hostname, f.os, f.os_version, f.arch, f.kernel_version, f.mac_addresses, f.ip_addresses, f.boot_id,
                    f.cpu_count, f.memory_total_bytes, now()
-              FROM jsonb_populate_record(h, facts) f)
+              FROM pg_catalog.jsonb_populate_record(h, facts) f)
      WHERE h.id = host;
-    INSERT INTO public.host_identifiers (host_id, kind, value)
+    INSERT INTO host_identifiers (host_id, kind, value)
     SELECT host, kinds.kind, identifiers.value
-      FROM jsonb_each(coalesce(facts -> 'identifiers'::text, '{}'::jsonb)) AS kinds(kind, list),
+      FROM jsonb_each(coalesce(facts -> 'identifiers'::text::text, '{}'::jsonb)) AS kinds(kind, list),
            jsonb_array_elements_text(kinds.list) AS identifiers(value)
     ON CONFLICT DO NOTHING;
 END $$;
@@ -107,17 +107,17 @@ COMMENT ON FUNCTION host_takes_facts IS 'Replaces the facts of a host and adds t
 CREATE FUNCTION agent_admitted(agent agents) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE was_retired boolean;
 BEGIN
-    SELECT h.retired_at IS NOT NULL INTO was_retired FROM public.hosts h WHERE h.id = agent.host_id FOR NO KEY UPDATE;
-    IF public.same_machine(agent.host_id, agent.facts -> 'identifiers'::text) = false THEN
-        PERFORM public.machine_changed(agent.id, agent.host_id, agent.facts -> 'identifiers'::text);
+    SELECT h.retired_at IS NOT NULL INTO was_retired FROM hosts h WHERE h.id = agent.host_id FOR NO KEY UPDATE;
+    IF same_machine(agent.host_id, agent.facts -> 'identifiers'::text::text) = false THEN
+        PERFORM machine_changed(agent.id, agent.host_id, agent.facts -> 'identifiers'::text::text);
     END IF;
-    PERFORM public.host_takes_facts(agent.host_id, agent.facts);
-    UPDATE public.hosts h
+    PERFORM host_takes_facts(agent.host_id, agent.facts);
+    UPDATE hosts h
        SET retired_at = NULL,
-           labels = h.labels || coalesce((SELECT t.labels FROM public.enrolment_tokens t WHERE t.id = agent.token_id), '{}'::jsonb)
+           labels = h.labels || coalesce((SELECT t.labels FROM enrolment_tokens t WHERE t.id = agent.token_id), '{}'::jsonb)
      WHERE h.id = agent.host_id;
     IF was_retired THEN
-        INSERT INTO public.agent_events (agent_id, kind, reason)
+        INSERT INTO agent_events (agent_id, kind, reason)
         VALUES (agent.id, 'host returned', 'the host was retired and is in service again');
     END IF;
 END $$;
@@ -135,24 +135,24 @@ CREATE OR REPLACE FUNCTION agents_record() RETURNS trigger LANGUAGE plpgsql
     SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
 BEGIN
     IF TG_OP = 'DELETE' THEN
-        INSERT INTO public.agent_events (agent_id, kind, from_status) VALUES (OLD.id, 'deleted', OLD.status);
+        INSERT INTO agent_events (agent_id, kind, from_status) VALUES (OLD.id, 'deleted', OLD.status);
         PERFORM pg_notify('svc_agents', OLD.id::text);
         RETURN NULL;
     END IF;
     IF TG_OP = 'INSERT' THEN
-        PERFORM FROM public.hosts h WHERE h.id = NEW.host_id AND h.retired_at IS NULL FOR SHARE;
+        PERFORM FROM hosts h WHERE h.id = NEW.host_id AND h.retired_at IS NULL FOR SHARE;
         IF NOT FOUND THEN
             RAISE EXCEPTION 'host % is retired', NEW.host_id USING ERRCODE = 'serialization_failure';
         END IF;
-        INSERT INTO public.agent_state (agent_id) VALUES (NEW.id);
-        INSERT INTO public.agent_events (agent_id, kind, to_status, actor, reason)
+        INSERT INTO agent_state (agent_id) VALUES (NEW.id);
+        INSERT INTO agent_events (agent_id, kind, to_status, actor, reason)
         VALUES (NEW.id, 'status', NEW.status, NEW.decided_by, coalesce(NEW.decision_reason, NEW.pending_reason));
     ELSIF NEW.status <> OLD.status THEN
-        INSERT INTO public.agent_events (agent_id, kind, from_status, to_status, actor, reason)
+        INSERT INTO agent_events (agent_id, kind, from_status, to_status, actor, reason)
         VALUES (NEW.id, 'status', OLD.status, NEW.status, NEW.decided_by, NEW.decision_reason);
         IF NEW.status = 'active' THEN -- Its time to connect begins now.
-            UPDATE public.agent_state s SET presence_since = clock_timestamp() WHERE s.agent_id = NEW.id AND s.presence = 'offline';
-            PERFORM public.agent_admitted(NEW);
+            UPDATE agent_state s SET presence_since = clock_timestamp() WHERE s.agent_id = NEW.id AND s.presence = 'offline';
+            PERFORM agent_admitted(NEW);
         END IF;
         PERFORM pg_notify('svc_agents', NEW.id::text);
     END IF;
@@ -164,14 +164,14 @@ CREATE OR REPLACE FUNCTION retire_host(host uuid, actor text, reason text DEFAUL
     RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
 DECLARE touched integer;
 BEGIN
-    PERFORM FROM public.agents a WHERE a.host_id = host AND a.status IN ('active', 'pending') ORDER BY a.id FOR UPDATE;
-    UPDATE public.hosts h SET retired_at = coalesce(h.retired_at, now()) WHERE h.id = host;
+    PERFORM FROM agents a WHERE a.host_id = host AND a.status IN ('active', 'pending') ORDER BY a.id FOR UPDATE;
+    UPDATE hosts h SET retired_at = coalesce(h.retired_at, now()) WHERE h.id = host;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'there is no host %', host USING ERRCODE = 'SV404';
     END IF;
-    PERFORM public.decision_begins(actor, coalesce(reason, 'host retired'::text));
+    PERFORM decision_begins(actor, coalesce(reason, 'host retired'::text));
     WITH decided AS (
-        UPDATE public.agents a SET status = CASE a.status WHEN 'active' THEN 'revoked' ELSE 'rejected' END
+        UPDATE agents a SET status = CASE a.status WHEN 'active' THEN 'revoked' ELSE 'rejected' END
          WHERE a.host_id = host AND a.status IN ('active', 'pending') RETURNING a.id)
     SELECT count(*) INTO touched FROM decided;
     RETURN touched;
@@ -188,10 +188,10 @@ BEGIN
     IF agent.facts = new_facts AND agent.version = new_version AND to_jsonb(agent.capabilities) = new_capabilities THEN
         RETURN;
     END IF;
-    UPDATE public.agents a SET version = new_version, facts = new_facts,
+    UPDATE agents a SET version = new_version, facts = new_facts,
            capabilities = ARRAY (SELECT jsonb_array_elements_text(new_capabilities))
      WHERE a.id = agent.id;
-    PERFORM public.host_takes_facts(agent.host_id, new_facts);
+    PERFORM host_takes_facts(agent.host_id, new_facts);
 END $$;
 
 -- ---- One identity on two machines --------------------------------------------
@@ -212,7 +212,7 @@ CREATE FUNCTION agent_liveness(state agent_state, heard_within double precision)
         WHEN state.presence <> 'online' THEN 'offline'
         WHEN greatest(state.connected_at, CASE WHEN state.heard_at > state.contested_at THEN state.heard_at END)
                  > now() - make_interval(secs => heard_within)
-             AND EXISTS (SELECT FROM public.ingest_instances i
+             AND EXISTS (SELECT FROM ingest_instances i
                           WHERE i.id = state.instance_id AND NOT i.fenced AND i.stopped_at IS NULL AND i.expires_at > now())
         THEN 'heard'
         ELSE 'presumed' END;
@@ -224,8 +224,8 @@ COMMENT ON FUNCTION agent_liveness IS
 -- A locked row is left alone, so that a registration, which holds the row in agents, cannot deadlock
 -- with the opening of a session, which locks agent_state first. The client returns and contests again.
 CREATE FUNCTION agent_contest(agent uuid) RETURNS void LANGUAGE sql AS $$
-    UPDATE public.agent_state s SET contested_at = now()
-     WHERE s.agent_id = (SELECT free.agent_id FROM public.agent_state free WHERE free.agent_id = agent FOR UPDATE SKIP LOCKED)
+    UPDATE agent_state s SET contested_at = now()
+     WHERE s.agent_id = (SELECT free.agent_id FROM agent_state free WHERE free.agent_id = agent FOR UPDATE SKIP LOCKED)
        AND (s.contested_at IS NULL OR s.contested_at < now() - interval '2 minutes');
 $$;
 
@@ -247,7 +247,7 @@ DECLARE
     moved     boolean;
     liveness  text;
 BEGIN
-    PERFORM FROM public.ingest_instances i WHERE i.id = instance AND NOT i.fenced AND i.stopped_at IS NULL FOR SHARE;
+    PERFORM FROM ingest_instances i WHERE i.id = instance AND NOT i.fenced AND i.stopped_at IS NULL FOR SHARE;
     IF NOT FOUND THEN
         RETURN;
     END IF;
@@ -258,8 +258,8 @@ BEGIN
          ORDER BY given.agent_id
     LOOP
         agent_id := o.agent_id; epoch := 0; acked_seq := 0; host_id := NULL;
-        SELECT * INTO state FROM public.agent_state s WHERE s.agent_id = o.agent_id FOR UPDATE SKIP LOCKED;
-        SELECT * INTO agent FROM public.agents a WHERE a.id = o.agent_id;
+        SELECT * INTO state FROM agent_state s WHERE s.agent_id = o.agent_id FOR UPDATE SKIP LOCKED;
+        SELECT * INTO agent FROM agents a WHERE a.id = o.agent_id;
         IF agent.id IS NULL THEN
             verdict := 'deleted'; RETURN NEXT; CONTINUE;
         ELSIF agent.key <> decode(o.key, 'hex') THEN
@@ -274,8 +274,8 @@ BEGIN
         came_back := (o.boot_id <> state.boot_id AND o.boot_id = ANY (state.earlier_lives))
                   OR (o.run_id <> state.run_id AND o.run_id = ANY (state.earlier_lives));
         -- The host has the identifiers that its active agent said last, so only others need a comparison.
-        moved := agent.facts -> 'identifiers' IS DISTINCT FROM o.facts -> 'identifiers'
-             AND coalesce(NOT same_machine(agent.host_id, o.facts -> 'identifiers'), false);
+        moved := agent.facts -> 'identifiers'::text IS DISTINCT FROM o.facts -> 'identifiers'::text
+             AND coalesce(NOT same_machine(agent.host_id, o.facts -> 'identifiers'::text), false);
         liveness := CASE WHEN moved THEN agent_liveness(state, heard_within) END;
         IF (moved AND liveness = 'heard') OR o.boot_id = ANY (state.refused_lives) OR o.run_id = ANY (state.refused_lives) THEN
             PERFORM session_clone_seen(state, 'a copy of this identity was refused');
@@ -286,7 +286,7 @@ BEGIN
         ELSIF came_back THEN
             PERFORM session_clone_seen(state, 'two copies of this identity are live: the second is refused from now on');
         END IF;
-        UPDATE public.agent_state s
+        UPDATE agent_state s
            SET epoch = s.epoch + 1, instance_id = instance, presence = 'online', cause = 'connected',
                presence_since = CASE s.presence WHEN 'online' THEN s.presence_since ELSE now() END,
                connected_at = now(), last_seen_at = now(), online_until = NULL, contested_at = NULL, heard_at = NULL,
@@ -297,11 +297,11 @@ BEGIN
          WHERE s.agent_id = o.agent_id
         RETURNING s.epoch, s.acked_seq INTO epoch, acked_seq;
         IF state.presence = 'offline' THEN
-            INSERT INTO public.agent_events (agent_id, kind, from_status, to_status, reason)
+            INSERT INTO agent_events (agent_id, kind, from_status, to_status, reason)
             VALUES (o.agent_id, 'presence', 'offline', 'online', 'connected');
         END IF;
         IF moved THEN
-            PERFORM machine_changed(agent.id, agent.host_id, o.facts -> 'identifiers');
+            PERFORM machine_changed(agent.id, agent.host_id, o.facts -> 'identifiers'::text);
             agent.facts := '{}'::jsonb; -- The host has lost its identifiers, so agent_says must write them.
         END IF;
         PERFORM agent_says(agent, o.version, o.capabilities, o.facts);

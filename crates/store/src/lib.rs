@@ -95,7 +95,7 @@ pub use registration::{
     HostMatch, Incumbent, KnownAgent, NewAgent, RegistrationLookup, RegistrationTx, TokenRow,
     TokenState,
 };
-pub use rollups::RollupStep;
+pub use rollups::{HostHour, ROLLUP_STEP, RollupStep};
 pub use samples::{DiskRow, GapKind, GapRow, Range, SampleRow, Watermark};
 pub use server_facts::ServerFacts;
 pub use sessions::{

@@ -51,9 +51,10 @@ const MIGRATIONS: &[Migration] = &[
     migration!(8, "0008_token_state"),
     migration!(9, "0009_session_opens"),
     migration!(10, "0010_enrolment_rules"),
-    migration!(13, "0013_identifier_claims"),
-    migration!(14, "0014_extra_kids"),
-    migration!(11, "0011_definers"),
+    migration!(11, "0011_identifier_claims"),
+    migration!(12, "0012_extra_kids"),
+    migration!(13, "0013_definers"),
+    migration!(14, "0014_rollups_set_aside"),
 ];
 
 const LIMITS: TxLimits = TxLimits {
@@ -137,10 +138,8 @@ impl Store {
         .await
     }
 
-    async fn migrate_step(&self) -> Result<Step, StoreError> {
-        self.run_within("migrate", Bulkhead::Maintenance, &LIMITS, async |tx| {
     async fn migrate_step(&self, ours: &[Migration]) -> Result<Step, StoreError> {
-        self.run_within("migrate", Bulkhead::Watch, &LIMITS, async |tx| {
+        self.run_within("migrate", Bulkhead::Maintenance, &LIMITS, async |tx| {
             prepare(&tx).await?;
             match compare(ours, &applied(&tx).await?) {
                 SchemaState::Behind { missing } => apply_first(&tx, ours, &missing).await,

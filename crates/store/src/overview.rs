@@ -71,6 +71,8 @@ record! {
         pub oldest_change_seconds: f64,
         /// Hours of hosts that are still to be computed.
         pub rollups_due: i64,
+        /// Hours of hosts that could not be computed, even alone.
+        pub rollups_set_aside: i64,
     }
 }
 
@@ -126,7 +128,8 @@ const HISTORY: &str = "-- overview
     SELECT count(*) AS days, min(day)::text AS oldest_day, max(day)::text AS newest_day,
            (SELECT count(*) FROM rollup_changes) AS changes,
            (SELECT coalesce(extract(epoch FROM now() - min(at)), 0)::float8 FROM rollup_changes) AS oldest_change_seconds,
-           (SELECT count(*) FROM rollups_due) AS rollups_due
+           (SELECT count(*) FROM rollups_due) AS rollups_due,
+           (SELECT count(*) FROM rollups_set_aside) AS rollups_set_aside
       FROM pg_inherits JOIN pg_class ON oid = inhrelid
      CROSS JOIN LATERAL to_date(right(relname, 8), 'YYYYMMDD') AS day
      WHERE inhparent = 'host_metrics'::regclass AND NOT inhdetachpending";

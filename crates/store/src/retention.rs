@@ -33,6 +33,9 @@ use crate::{
     url::DatabaseUrl,
 };
 
+/// How many rows one statement removes.
+const BATCH: i64 = 10_000;
+
 /// The limits of the transaction that holds the lock during a pass.
 const HOLDING: TxLimits = TxLimits {
     statement: Duration::from_secs(5),
@@ -50,12 +53,13 @@ const DROPPING: TxLimits = TxLimits {
 };
 
 /// The partitions to remove or to finalize, oldest first. It includes detached tables, which a
-/// killed pass left. A partition is kept until its hours are rolled up, and also the first hour
+/// killed pass left. A partition is kept until its hours are rolled up, but at most two days
+/// longer than without that: rollups that fail must not fill the disk. This includes the first hour
 /// after it, whose counter increases start at its last sample. A month of rollups is kept as long
 /// as samples of it may exist.
 const EXPIRED: &str = "-- partitions_drop
     WITH partition AS (
-        SELECT c.relname AS name, kind.parent, i.inhrelid IS NOT NULL AS attached,
+        SELECT quote_ident(current_schema()) AS schema, c.relname AS name, kind.parent, i.inhrelid IS NOT NULL AS attached,
                coalesce(i.inhdetachpending, false) AS pending, kind.kept_from,
                to_date(substring(c.relname FROM kind.pattern), kind.form)::timestamp AT TIME ZONE 'UTC' AS begins, kind.unit
           FROM (VALUES ('host_metrics', '^host_metrics_(\\d{8})$', 'YYYYMMDD', interval '1 day',
@@ -66,12 +70,14 @@ const EXPIRED: &str = "-- partitions_drop
           JOIN pg_class p ON p.oid = kind.parent::regclass
           JOIN pg_class c ON c.relnamespace = p.relnamespace AND c.relkind = 'r' AND c.relname ~ kind.pattern
           LEFT JOIN pg_inherits i ON i.inhrelid = c.oid)
-    SELECT name, parent, attached, pending, too_old
+    SELECT schema, name, parent, attached, pending, too_old
       FROM partition
      CROSS JOIN LATERAL (
            SELECT begins < kept_from
-              AND NOT EXISTS (SELECT FROM rollups_due WHERE hour BETWEEN begins AND begins + unit)
-              AND NOT EXISTS (SELECT FROM rollup_changes WHERE hour BETWEEN begins AND begins + unit) AS too_old) judged
+              AND (begins < kept_from - interval '2 days'
+                   OR NOT EXISTS (SELECT FROM rollups_due WHERE hour BETWEEN begins AND begins + unit)
+                  AND NOT EXISTS (SELECT FROM rollup_changes WHERE hour BETWEEN begins AND begins + unit)
+                  AND NOT EXISTS (SELECT FROM rollups_set_aside WHERE hour BETWEEN begins AND begins + unit)) AS too_old) judged
      WHERE pending OR too_old
      ORDER BY begins";
 
@@ -90,6 +96,8 @@ const MONTHS: &str = "-- partitions_create
 record! {
     #[derive(Debug)]
     struct Partition {
+        /// Quoted, because the direct connection may have another search path.
+        schema: String,
         name: String,
         parent: String,
         attached: bool,
@@ -126,50 +134,51 @@ impl Store {
         samples: Duration,
         rollups: Duration,
     ) -> Result<Vec<String>, StoreError> {
-        self.run_within(
-            "partitions_drop",
-            Bulkhead::Maintenance,
-            &HOLDING,
-            async |tx| {
-                if !tx.try_lock(locks::RETENTION).await? {
-                    return Ok(Vec::new());
-                }
-                let partitions = expired(&tx, samples, rollups).await?;
-                if partitions.is_empty() {
-                    return Ok(Vec::new());
-                }
-                tx.release_snapshot().await?;
-                let server = DirectConnection::connect(direct, &DROPPING).await?;
-                let mut dropped = Vec::new();
-                for partition in partitions {
-                    if partition.remove(&server).await? {
-                        dropped.push(partition.name);
+        self.run_within("partitions_drop", Bulkhead::Maintenance, &HOLDING, async |tx| {
+            if !tx.try_lock(locks::RETENTION).await? {
+                return Ok(Vec::new());
+            }
+            let partitions = expired(&tx, samples, rollups).await?;
+            if partitions.is_empty() {
+                return Ok(Vec::new());
+            }
+            tx.release_snapshot().await?;
+            let server = DirectConnection::connect(direct, &DROPPING).await?;
+            let mut dropped = Vec::new();
+            for partition in partitions {
+                match partition.remove(&server).await {
+                    Ok(true) => dropped.push(partition.name),
+                    Ok(false) => {}
+                    Err(error) => {
+                        let name = partition.name;
+                        tracing::warn!(name, %error, "a partition could not be dropped: the next pass retries");
                     }
                 }
-                Ok(dropped)
-            },
-        )
+            }
+            Ok(dropped)
+        })
         .await
     }
 
-    /// Removes a batch of events older than `retention`. Returns how many.
+    /// Removes all events older than `retention`. Returns how many.
     pub async fn events_prune(&self, retention: Duration) -> Result<u64, StoreError> {
         let sql = "-- events_prune
             DELETE FROM agent_events WHERE id IN (
                 SELECT id FROM agent_events
-                 WHERE at < now() - make_interval(secs => $1) ORDER BY at LIMIT 10000)";
+                 WHERE at < now() - make_interval(secs => $1) ORDER BY at LIMIT $2 FOR UPDATE SKIP LOCKED)";
         self.prune("events_prune", sql, retention).await
     }
 
-    /// Removes a batch of gaps that are as old as dropped samples. Returns how many.
+    /// Removes all gaps that are as old as dropped samples. Returns how many.
     pub async fn gaps_prune(&self, retention: Duration) -> Result<u64, StoreError> {
         let sql = "-- gaps_prune
             DELETE FROM metric_gaps WHERE id IN (
-                SELECT id FROM (SELECT id, recorded_at FROM metric_gaps ORDER BY id LIMIT 10000) oldest
+                SELECT id FROM (SELECT id, recorded_at FROM metric_gaps ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED) oldest
                  WHERE recorded_at < now() - make_interval(secs => $1) - interval '2 days')";
         self.prune("gaps_prune", sql, retention).await
     }
 
+    /// Removes batch after batch, each in a transaction of its own, until one is not full.
     async fn prune(
         &self,
         name: &'static str,
@@ -177,8 +186,16 @@ impl Store {
         retention: Duration,
     ) -> Result<u64, StoreError> {
         let seconds = retention.as_secs_f64();
-        let prune = async |tx: Tx| tx.execute(sql, &[(&seconds, Type::FLOAT8)]).await;
-        self.run(name, Bulkhead::Maintenance, prune).await
+        let params = [(&seconds as _, Type::FLOAT8), (&BATCH as _, Type::INT8)];
+        let mut removed = 0;
+        loop {
+            let batch = async |tx: Tx| tx.execute(sql, &params).await;
+            let rows = self.run(name, Bulkhead::Maintenance, batch).await?;
+            removed += rows;
+            if rows < BATCH.unsigned_abs() {
+                return Ok(removed);
+            }
+        }
     }
 }
 
@@ -197,15 +214,22 @@ impl Partition {
     /// Continues from the state that it is in. Returns whether it was dropped. A partition that
     /// is not too old is only finalized.
     async fn remove(&self, server: &DirectConnection) -> Result<bool, StoreError> {
-        let Partition { name, parent, .. } = self;
-        let detach = format!("ALTER TABLE {parent} DETACH PARTITION {name}");
+        let Partition {
+            schema,
+            name,
+            parent,
+            ..
+        } = self;
+        let detach = format!("ALTER TABLE {schema}.{parent} DETACH PARTITION {schema}.{name}");
         if self.pending {
             server.execute(&format!("{detach} FINALIZE")).await?;
         } else if self.attached {
             server.execute(&format!("{detach} CONCURRENTLY")).await?;
         }
         if self.too_old {
-            server.execute(&format!("DROP TABLE {name}")).await?;
+            server
+                .execute(&format!("DROP TABLE {schema}.{name}"))
+                .await?;
         }
         Ok(self.too_old)
     }

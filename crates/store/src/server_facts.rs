@@ -5,6 +5,7 @@ use crate::{
     error::StoreError,
     pool::{Bulkhead, Store},
     record::record,
+    tx::Tx,
 };
 
 record! {
@@ -53,7 +54,7 @@ impl Store {
                    (SELECT pg_get_userbyid(relowner)::text FROM home) AS owner,
                    coalesce((SELECT pg_has_role(relowner, 'USAGE') FROM home), true) AS owns,
                    EXISTS (SELECT FROM history WHERE NOT ours AND nspname = current_schema()) AS foreign_history";
-        let look = async |tx: crate::tx::Tx| tx.query_one(sql, &[]).await;
+        let look = async |tx: Tx| tx.query_one(sql, &[]).await;
         ServerFacts::from_row(&self.run("server_facts", Bulkhead::Watch, look).await?)
     }
 }

@@ -29,6 +29,7 @@ const READABLE: &[&str] = &[
     "host_metrics_hourly",
     "rollup_changes",
     "rollups_due",
+    "rollups_set_aside",
 ];
 
 const CALLABLE: &[&str] = &[

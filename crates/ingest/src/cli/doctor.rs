@@ -236,6 +236,12 @@ async fn look_at_database(
 /// Where no rollup was computed for an hour, no instance is live, or all of them fail.
 fn check_history(history: &HistoryState) -> Finding {
     let days = format!("{} days of samples", history.days);
+    if history.rollups_set_aside > 0 {
+        return warn(format!(
+            "{days}; {} hours of hosts could not be rolled up: the table rollups_set_aside says why",
+            history.rollups_set_aside
+        ));
+    }
     match history.oldest_change_seconds > ROLLUP_WARNING {
         true => warn(format!(
             "{days}; not rolled up for {:.0} minutes: fine if no instance runs, otherwise see its log",

@@ -100,7 +100,11 @@ fn kept(history: &HistoryState) -> String {
 fn advice(overview: &Overview) -> Vec<String> {
     let pending = overview.agents.pending;
     let keys = overview.kids.len();
+    let aside = overview.history.rollups_set_aside;
     [
+        (aside > 0).then(|| {
+            format!("{aside} hours of hosts could not be rolled up and are tried again every hour: the table rollups_set_aside says why")
+        }),
         (pending > 0).then(|| {
             format!("{pending} wait for a decision: `svc-ingest agent list --status pending`")
         }),

@@ -41,6 +41,8 @@ pub struct Timing {
     pub schema_patience: Duration,
     /// How often the hours that changed are rolled up.
     pub rollup: Duration,
+    /// How long an hour that could not be rolled up is left alone before it is tried again.
+    pub rollup_retry: Duration,
 }
 
 impl Timing {
@@ -61,6 +63,7 @@ impl Timing {
             reinstall_quiet: Duration::from_mins(10),
             schema_patience: Duration::from_mins(1),
             rollup: Duration::from_mins(5),
+            rollup_retry: Duration::from_hours(1),
         }
     }
 

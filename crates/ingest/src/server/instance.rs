@@ -162,7 +162,9 @@ impl Instance {
     pub fn rollups(&self) -> Rollups {
         Rollups {
             store: self.store.clone(),
+            pipeline: self.pipeline.clone(),
             period: self.config.timing.rollup,
+            retry: self.config.timing.rollup_retry,
         }
     }
 

@@ -32,6 +32,8 @@ metrics! {
         pub dead_letters: Counter, "dead_letters", "Reports that the database refused for good";
         pub acknowledged: Counter, "samples_acknowledged", "Sequence numbers acknowledged to agents";
         pub rejected: Counter, "samples_rejected", "Samples that broke a rule of the protocol";
+        /// As the database has it, the same on every instance.
+        pub rollups_set_aside: Gauge, "rollups_set_aside", "Hours of hosts that could not be rolled up";
         pub duplicates: Counter, "samples_duplicate", "Samples that agents sent again over one stream";
     }
 }

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use svc_proto::v1::{Disk, Gap, Sample};
-use svc_testkit::{AUTO, FakeAgent, Site, assert_contains, machine, sample, token, wire_time};
+use svc_testkit::{
+    AUTO, ActiveAgent, FakeAgent, Site, assert_contains, eventually, get, machine, sample, token,
+    wire_time,
+};
 
 use crate::commands::{json, output_of};
 
@@ -99,4 +102,52 @@ async fn samples_are_rolled_up_and_the_books_are_shown() -> anyhow::Result<()> {
     let table = output_of(&site, &["host", "show", "web-1"]).await?;
     assert_contains(&table, "NOT what the tables hold");
     Ok(())
+}
+
+/// A rollup of the first host takes too long, as PostgreSQL reports it.
+const FIRST_HOST_IS_SLOW: &str = "
+    CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        IF NEW.host_id = (SELECT id FROM hosts WHERE hostname = 'web-1') THEN
+            RAISE EXCEPTION 'canceling statement due to statement timeout' USING ERRCODE = 'query_canceled';
+        END IF;
+        RETURN NEW;
+    END $$;
+    CREATE TRIGGER slow BEFORE INSERT ON host_metrics_hourly FOR EACH ROW EXECUTE FUNCTION slow()";
+
+#[tokio::test]
+async fn an_hour_that_cannot_be_rolled_up_is_set_aside_and_stops_no_other_host()
+-> anyhow::Result<()> {
+    let site = Site::new().await?;
+    let brisk = |timing: &mut svc_ingest::config::Timing| {
+        let short = Duration::from_millis(200);
+        (timing.rollup, timing.rollup_retry) = (short, short);
+    };
+    let instance = site.instance().timing(brisk).start().await?;
+    site.psql(FIRST_HOST_IS_SLOW).await?;
+    for number in [1, 2] {
+        let agent = ActiveAgent::new(&site, instance.grpc, number).await?;
+        let mut beat = agent.heartbeat().await?;
+        beat.report(vec![sample(1)], vec![]).await?;
+        beat.acked_up_to(1).await?;
+    }
+    let rolled_up = "SELECT string_agg(hostname, ' ' ORDER BY hostname)
+                       FROM host_metrics_hourly JOIN hosts ON id = host_id";
+    site.becomes(rolled_up, "web-2").await?;
+    let aside = "SELECT hostname, reason LIKE '%timeout%' FROM rollups_set_aside JOIN hosts ON id = host_id";
+    site.becomes(aside, "web-1|t").await?;
+    let status = output_of(&site, &["status"]).await?;
+    assert_contains(&status, "1 hours of hosts could not be rolled up");
+    let gauge = "\nsvc_ingest_rollups_set_aside 1\n";
+    eventually("the metric counts it", async || {
+        let page = get(instance.http, "/metrics").await;
+        page.is_ok_and(|page| page.body.contains(gauge))
+    })
+    .await?;
+    site.psql("DROP TRIGGER slow ON host_metrics_hourly")
+        .await?;
+    site.becomes(rolled_up, "web-1 web-2").await?;
+    let left = "SELECT count(*) FROM rollups_set_aside";
+    site.becomes(left, "0").await?;
+    instance.stop().await
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use jiff::{SignedDuration, Timestamp};
-use svc_store::{AgentId, DiskRow, GapRow, HostId, Range, SampleRow};
+use svc_store::{AgentId, DiskRow, GapRow, HostId, ROLLUP_STEP, Range, SampleRow};
 use uuid::Uuid;
 
 use crate::support::{TestStore, migrated};
@@ -73,10 +73,10 @@ pub async fn world() -> Result<(TestStore, TestAgent)> {
 
 /// Rolls up everything, as the service does. Returns how many hours were computed.
 pub async fn roll_up(store: &TestStore) -> Result<i64> {
-    while store.rollups_gather().await?.more {}
+    while store.rollups_gather(ROLLUP_STEP).await?.more {}
     let mut computed = 0;
     loop {
-        let step = store.rollups_compute().await?;
+        let step = store.rollups_compute(ROLLUP_STEP).await?;
         computed += step.taken;
         if !step.more {
             return Ok(computed);

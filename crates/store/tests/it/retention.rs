@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use jiff::Timestamp;
 use svc_sandbox::eventually;
-use svc_store::DatabaseUrl;
+use svc_store::{DatabaseUrl, ROLLUP_STEP};
 use tokio::time::timeout;
 
 use crate::{
@@ -43,6 +43,12 @@ async fn partition(store: &TestStore, days_ago: u32) -> Result<String> {
     store.sql(&sql).await
 }
 
+/// Noon of this many days ago: its hour and the next are of the same day.
+fn noon(days_ago: i64) -> Timestamp {
+    let day = Timestamp::now().as_second().div_euclid(86_400) - days_ago;
+    Timestamp::from_second(day * 86_400 + 43_200).unwrap()
+}
+
 async fn detach(store: &TestStore, partition: &str) -> Result<()> {
     let detach = format!("ALTER TABLE host_metrics DETACH PARTITION {partition}");
     store.sql(&detach).await?;
@@ -68,15 +74,49 @@ async fn a_day_is_kept_until_its_hours_are_rolled_up() -> Result<()> {
     let store = migrated().await?;
     pass(&store, 5 * DAY).await?;
     let agent = TestAgent::new(&store).await?;
-    agent.store(&store, &[sample(1, hours_ago(24 * 5))]).await?;
+    agent.store(&store, &[sample(1, noon(3))]).await?;
     assert_eq!(pass(&store, DAY).await?, 3, "the days without samples");
-    store.rollups_gather().await?;
+    store.rollups_gather(ROLLUP_STEP).await?;
     assert_eq!(pass(&store, DAY).await?, 0, "gathered but not computed");
-    store.rollups_compute().await?;
+    store.rollups_compute(ROLLUP_STEP).await?;
     assert_eq!(pass(&store, DAY).await?, 1);
     assert_eq!(store.sql(SAMPLES).await?, "0");
     let rollups = "SELECT sample_count FROM host_metrics_hourly";
     assert_eq!(store.sql(rollups).await?, "1", "rollups outlive samples");
+    Ok(())
+}
+
+/// Two days more than the retention, whatever keeps the rollups from being computed.
+#[tokio::test]
+async fn rollups_that_are_not_computed_delay_a_drop_by_two_days_at_most() -> Result<()> {
+    let store = migrated().await?;
+    pass(&store, 5 * DAY).await?;
+    let agent = TestAgent::new(&store).await?;
+    let samples = [sample(1, noon(5)), sample(2, noon(4)), sample(3, noon(3))];
+    agent.store(&store, &samples).await?;
+    pass(&store, DAY).await?;
+    assert_eq!(store.sql(DAYS).await?, "-4 -3 -2 -1 0 1 2");
+    store.rollups_gather(ROLLUP_STEP).await?;
+    let set_aside = "INSERT INTO rollups_set_aside (hour, host_id, reason) SELECT hour, host_id, '' FROM rollups_due;
+                     DELETE FROM rollups_due";
+    store.sql(set_aside).await?;
+    assert_eq!(pass(&store, DAY).await?, 0, "set aside");
+    store.sql("DELETE FROM rollups_set_aside").await?;
+    assert_eq!(pass(&store, DAY).await?, 2);
+    Ok(())
+}
+
+#[tokio::test]
+async fn pruning_goes_on_until_nothing_old_is_left() -> Result<()> {
+    let store = migrated().await?;
+    let rows = "
+        INSERT INTO agent_events (agent_id, kind, at)
+        SELECT gen_random_uuid(), 'presence', now() - interval '9 days' FROM generate_series(1, 25000);
+        INSERT INTO metric_gaps (agent_id, first_seq, last_seq, kind, reason, recorded_at)
+        SELECT gen_random_uuid(), n, n, 'declared', '', now() - interval '9 days' FROM generate_series(1, 25000) n";
+    store.sql(rows).await?;
+    assert_eq!(store.events_prune(DAY).await?, 25_000);
+    assert_eq!(store.gaps_prune(DAY).await?, 25_000);
     Ok(())
 }
 

@@ -260,7 +260,7 @@ const DEFINERS: &str = "
 
 /// The names of the functions in [`DEFINER_CALLS`].
 fn called() -> String {
-    let name = |sql: &&'static str| Some(sql.split_once('(')?.0.strip_prefix("SELECT ")?);
+    let name = |sql: &&'static str| sql.split_once('(')?.0.strip_prefix("SELECT ");
     let names: BTreeSet<&str> = DEFINER_CALLS.iter().filter_map(name).collect();
     names.into_iter().collect::<Vec<_>>().join(" ")
 }
