@@ -96,7 +96,7 @@ BEGIN
      WHERE h.id = host;
     INSERT INTO host_identifiers (host_id, kind, value)
     SELECT host, kinds.kind, identifiers.value
-      FROM jsonb_each(coalesce(facts -> 'identifiers'::text::text, '{}'::jsonb)) AS kinds(kind, list),
+      FROM jsonb_each(coalesce(facts -> 'identifiers'::text, '{}'::jsonb)) AS kinds(kind, list),
            jsonb_array_elements_text(kinds.list) AS identifiers(value)
     ON CONFLICT DO NOTHING;
 END $$;
@@ -108,8 +108,8 @@ CREATE FUNCTION agent_admitted(agent agents) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE was_retired boolean;
 BEGIN
     SELECT h.retired_at IS NOT NULL INTO was_retired FROM hosts h WHERE h.id = agent.host_id FOR NO KEY UPDATE;
-    IF same_machine(agent.host_id, agent.facts -> 'identifiers'::text::text) = false THEN
-        PERFORM machine_changed(agent.id, agent.host_id, agent.facts -> 'identifiers'::text::text);
+    IF same_machine(agent.host_id, agent.facts -> 'identifiers'::text) = false THEN
+        PERFORM machine_changed(agent.id, agent.host_id, agent.facts -> 'identifiers'::text);
     END IF;
     PERFORM host_takes_facts(agent.host_id, agent.facts);
     UPDATE hosts h

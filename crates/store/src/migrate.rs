@@ -6,9 +6,9 @@
 //! program and is accepted, because every change expands the schema first and contracts it
 //! one release later.
 //!
-//! **The schema** is the connection's current one, `public` or another. Migrations name no schema,
-//! except in the search path of functions that run with their owner's rights; there the name is
-//! replaced ([`Migration::sql_in`]).
+//! **The schema** is the connection's current one, `public` or another. Migrations are written for
+//! `public`, and the name is replaced where they contain it ([`Migration::sql_in`]): in the search
+//! path of functions that run with their owner's rights, and before a name.
 //!
 //! **A long reader must not stop the fleet.** ALTER TABLE waits for everybody who uses the table,
 //! and everybody who comes later waits behind it. So a try waits at most [`TABLE_LOCK`] for a
@@ -70,7 +70,7 @@ const TABLE_LOCK: Duration = Duration::from_secs(1);
 /// The seconds between tries, in which others use the table.
 const PAUSES: [u64; 6] = [1, 2, 4, 8, 16, 32];
 
-/// The one place where a migration names a schema.
+/// Where a migration names a schema, besides `public.` before a name.
 const DEFINER_PATH: &str = "SET search_path = pg_catalog, public, pg_temp";
 
 /// How long to retry while another process holds a lock that a migration needs.
@@ -169,7 +169,8 @@ impl Migration {
     /// The statements, for a schema whose name is quoted.
     fn sql_in(&self, schema: &str) -> String {
         let path = format!("SET search_path = pg_catalog, {schema}, pg_temp");
-        self.sql.replace(DEFINER_PATH, &path)
+        let sql = self.sql.replace(DEFINER_PATH, &path);
+        sql.replace("public.", &format!("{schema}."))
     }
 
     fn checksum(&self) -> String {
