@@ -50,7 +50,9 @@ pub(super) mod http2 {
     /// Together with the timeout a dead connection is found within 50 s.
     pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(40);
     pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-    pub const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
+    /// Ends a client that leaves data unread that fits the kernel's buffers, which the send deadline does not see. Less
+    /// than the 30 s within which such a client must be closed, because the kernel looks only at its next probe.
+    pub const TCP_USER_TIMEOUT: Duration = Duration::from_secs(25);
 }
 
 /// The part of all connections that may be unproven. A fleet that fails over arrives unproven, all at once.

@@ -82,7 +82,8 @@ impl Numbering {
         // The sort is stable, so that entries of the same number keep their order: gaps come first.
         entries.sort_by_key(Entry::first);
         let first_seq = self.next;
-        let mut samples = Vec::with_capacity(entries.len());
+        let is_sample = |entry: &&Entry| matches!(entry, Entry::Sample(_));
+        let mut samples = Vec::with_capacity(entries.iter().filter(is_sample).count());
         let mut gaps = Vec::new();
         for entry in entries {
             let (first, last) = (entry.first(), entry.last());
