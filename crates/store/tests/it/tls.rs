@@ -147,7 +147,7 @@ async fn each_of_several_hosts_is_verified_by_its_own_name() -> Result<()> {
 async fn an_abandoned_statement_is_cancelled_over_tls() -> Result<()> {
     let secured = Secured::start().await?;
     let slow = "CREATE VIEW ingest_instances AS
-        SELECT NULL::uuid AS id, '' AS kid, '' AS hostname, '' AS version, '' AS grpc_address, '' AS http_address,
+        SELECT NULL::uuid AS id, '' AS kid, '{}'::text[] AS extra_kids, '' AS hostname, '' AS version, '' AS grpc_address, '' AS http_address,
                now() AS started_at, now() AS renewed_at, now() AS expires_at, true AS fenced, now() AS stopped_at
           FROM pg_sleep(60)";
     secured.server.psql("postgres", slow).await?;
