@@ -29,7 +29,7 @@ pub use end_reason::{EndReason, drained};
 pub use hints::HintListener;
 pub use inbox::{Inbox, PendingReport};
 pub use numbering::{Entry, Numbering};
-pub use open::{OPEN_VALIDITY, OpenError, Opener, OpenerPart};
+pub use open::{OPEN_TOLERANCE, OPEN_VALIDITY, OpenError, Opener, OpenerPart};
 pub use orphans::Orphans;
 pub use pins::Pins;
 pub use table::{Session, SessionKey, SessionTable};

@@ -1,7 +1,7 @@
 //! Where the programs of the servers are, and which user runs them.
 //!
-//! Distributions keep the server programs of PostgreSQL off the PATH. `initdb` and `postgres` must
-//! have the same version, so both are taken from one folder. The error about a missing program has
+//! Distributions keep the server programs of PostgreSQL off the PATH. They must have the same
+//! version, so all are taken from one folder. The error about a missing program has
 //! the command that installs it.
 
 use std::path::{Path, PathBuf};
@@ -33,14 +33,20 @@ pub(crate) struct User {
     pub gid: u32,
 }
 
-/// The folder that holds both `initdb` and `postgres`.
+const POSTGRES_PROGRAMS: [&str; 3] = ["initdb", "postgres", "pg_basebackup"];
+
+/// The folder that holds all programs of PostgreSQL that are needed.
 pub(crate) fn postgres_folder() -> anyhow::Result<PathBuf> {
+    let has_all = |folder: &PathBuf| {
+        let mut programs = POSTGRES_PROGRAMS.iter();
+        programs.all(|name| is_program(&folder.join(name)))
+    };
     on_path()
         .chain(POSTGRES_FOLDERS.iter().flat_map(|pattern| expand(pattern)))
-        .find(|folder| is_program(&folder.join("initdb")) && is_program(&folder.join("postgres")))
+        .find(has_all)
         .context(
-            "PostgreSQL's server programs (initdb, postgres) are not installed: run scripts/deps, \
-             or: apt-get install postgresql",
+            "PostgreSQL's server programs (initdb, postgres, pg_basebackup) are not installed: \
+             run scripts/deps, or: apt-get install postgresql",
         )
 }
 

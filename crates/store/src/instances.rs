@@ -69,6 +69,14 @@ pub enum LeaseRenewal {
     Gone,
 }
 
+/// The database's clock minus ours, as of the middle of a round trip.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ClockOffset {
+    pub offset: SignedDuration,
+    /// How wrong it may be: half of the round trip.
+    pub error: Duration,
+}
+
 record! {
     #[derive(Debug, Clone, Serialize)]
     pub struct InstanceRow {
@@ -167,14 +175,17 @@ impl Store {
         rows.await?.iter().map(InstanceRow::from_row).collect()
     }
 
-    /// The database's clock minus ours, as of the middle of the round trip.
-    pub async fn database_clock_offset(&self) -> Result<SignedDuration, StoreError> {
+    /// Compares the database's clock with ours.
+    pub async fn database_clock_offset(&self) -> Result<ClockOffset, StoreError> {
         let sql = "-- database_clock_offset\nSELECT clock_timestamp()";
         self.run("database_clock_offset", Bulkhead::Watch, async |tx| {
             let asked = Timestamp::now();
             let theirs: Timestamp = tx.query_one(sql, &[]).await?.try_get(0)?;
             let trip = Timestamp::now().duration_since(asked);
-            Ok(theirs.duration_since(asked) - trip / 2)
+            Ok(ClockOffset {
+                offset: theirs.duration_since(asked) - trip / 2,
+                error: (trip / 2).unsigned_abs(),
+            })
         })
         .await
     }

@@ -84,7 +84,7 @@ pub use error::{Rejection, RejectionKind, SchemaError, StoreError, Unavailabilit
 pub use facts::{AgentFacts, HostFacts, IdentifierKind, Identifiers, same_machine};
 pub use hosts::{HostDetail, HostFilter, HostRecord, IdentifierRecord};
 pub use ids::{AgentId, HostId, TokenId};
-pub use instances::{InstanceRow, LeaseClaim, LeaseRenewal, NewInstance};
+pub use instances::{ClockOffset, InstanceRow, LeaseClaim, LeaseRenewal, NewInstance};
 pub use listen::Listener;
 pub use liveness::Liveness;
 pub use migrate::{MigrationReport, SchemaState};

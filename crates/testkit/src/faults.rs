@@ -12,7 +12,7 @@ mod unread;
 pub use cold_starts::{assert_one_private_file, cold_starts, first_starts_with_web_role};
 pub use database::{
     DatabaseFault, behind_proxy, commits_cut, connections_reset, database_away, metrics_locked,
-    overlapping_writers, through_pgbouncer,
+    overlapping_writers, sessions_during, through_pgbouncer,
 };
 pub use instances::{
     agents_hop, any_part_killed, instance_suspended, instance_terminated, instances_killed,

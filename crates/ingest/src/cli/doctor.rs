@@ -222,7 +222,10 @@ async fn look_at_database(
         Check::new("database", ok(format!("{shown} answers in {millis:.1} ms"))),
         Check::new("server", server),
         Check::new("schema", schema),
-        Check::new("clock", check_clock(store.database_clock_offset().await?)),
+        Check::new(
+            "clock",
+            check_clock(store.database_clock_offset().await?.offset),
+        ),
     ];
     if usable {
         checks.push(Check::new("instances", check_siblings(&store, keys).await?));

@@ -128,8 +128,7 @@ async fn get_ready(
         http_address: http_address.clone(),
     };
     let lease = Lease::claim(store.clone(), instance, config.timing, sessions.clone()).await?;
-    let clock = DatabaseClock::default();
-    clock.synchronise(store).await?;
+    let clock = DatabaseClock::synchronised(store).await?;
     drop(pages.jwks.set(keys.jwks()));
     tracing::info!(instance.id = %*lease.id().borrow(), kid, grpc = grpc_address, http = http_address, "serving");
     Ok(Ready {

@@ -11,7 +11,9 @@
 //!
 //! **Late requests are void.** A request carries the time until which it is valid, and the database checks
 //! it. It ends before this instance gives up waiting, so a request that was given up is never executed
-//! later, when the agent may live on another instance.
+//! later, when the agent may live on another instance. A request is also void once a session was opened after
+//! its Hello. A client that finds its own abandoned request opened meanwhile is refused, and succeeds when it
+//! comes again.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -32,6 +34,10 @@ use crate::{error_chain::chain, peer::ClientKey, periodic::sleep_until};
 
 /// How long a request is valid. Shorter than the store's deadline of a call.
 pub const OPEN_VALIDITY: Duration = Duration::from_secs(7);
+/// `sessions_open_valid` adds this to the time of a request before it compares it with the newest session. That is too
+/// much: an agent that connects elsewhere within a second would be displaced by its own abandoned request. The error of
+/// the clock is known here, so the request is predated by it and by what the function adds.
+pub const OPEN_TOLERANCE: Duration = Duration::from_secs(1);
 const BATCH: usize = 512;
 const PAUSE: Duration = Duration::from_millis(100);
 /// Requests that wait for a batch. A client that finds the queue full gets OVERLOADED.

@@ -93,3 +93,16 @@ async fn all_away(signal: Signal) -> Result<Duration> {
     ensure!(times_offline(&site).await? == 0);
     Ok(took)
 }
+
+/// Registrations arrive all the time, and none can be answered.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "strict: run by make chaos"]
+async fn a_table_locked_for_60_s_leaves_no_more_server_sessions_than_the_pool_has() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.server_process().start().await?;
+    let lock = "BEGIN; LOCK TABLE agents; SELECT pg_sleep(60); COMMIT";
+    let most = faults::sessions_during(&site, instance.grpc, lock).await?;
+    println!("table locked 60 s: {most} server sessions at most, with a pool of 16");
+    ensure!(most <= 16, "{most} server sessions");
+    Ok(())
+}

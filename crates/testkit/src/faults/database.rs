@@ -6,14 +6,14 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use svc_sandbox::PgBouncer;
+use svc_sandbox::{PgBouncer, query};
 use svc_store::{AgentId, HostId, Range, Store};
-use tokio::time::sleep;
+use tokio::{task::JoinSet, time::sleep};
 use url::Url;
 
 use crate::{
-    AUTO, ActiveAgent, Fleet, Instance, Pace, PresenceSampler, Proxy, QueueKind, Site, Tables,
-    eventually, metric_becomes, range, seed, times_offline, token,
+    AUTO, ActiveAgent, FakeAgent, Fleet, Instance, Pace, PresenceSampler, Proxy, QueueKind, Site,
+    Tables, eventually, machine, metric_becomes, range, seed, times_offline, token,
 };
 
 const WRITERS: usize = 4;
@@ -130,6 +130,39 @@ pub async fn metrics_locked(site: &Site, instance: &Instance, seconds: u64) -> R
     let (locked, slowest) = tokio::join!(site.psql(&lock), newcomers);
     locked?;
     slowest
+}
+
+/// Runs `statement`, which blocks registrations and calls `pg_sleep`, while dozens of them arrive and come again. Returns the
+/// most server sessions that the instance had meanwhile, without the one that listens. All registrations
+/// succeed afterwards.
+pub async fn sessions_during(site: &Site, address: SocketAddr, statement: &str) -> Result<u32> {
+    const SESSIONS: &str = "SELECT count(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND application_name = 'svc-ingest' AND query NOT LIKE 'LISTEN%'";
+    let secret = token(site, AUTO.uses(1000)).await?;
+    let (url, statement) = (site.database_url(), statement.to_owned());
+    let blocking = tokio::spawn(async move { query(&url, &statement).await });
+    site.sleeps().await?;
+    let mut registrations = JoinSet::new();
+    for number in 0..40 {
+        let secret = secret.clone();
+        registrations.spawn(async move {
+            let agent = FakeAgent::on(machine(number))?;
+            while agent.open(address, &secret).await?.is_err() {
+                sleep(Duration::from_millis(200)).await;
+            }
+            anyhow::Ok(())
+        });
+    }
+    let mut most = 0;
+    while !blocking.is_finished() {
+        most = most.max(site.psql(SESSIONS).await?.parse()?);
+        sleep(Duration::from_millis(200)).await;
+    }
+    blocking.await??;
+    for registered in registrations.join_all().await {
+        registered?;
+    }
+    Ok(most)
 }
 
 /// Independent writers append batches of the same agents in different orders, each from a little

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     grpc::{Context, Refusal, convert},
     places::Trial,
-    session::{Inbox, OPEN_VALIDITY, Session, SessionKey},
+    session::{Inbox, OPEN_TOLERANCE, OPEN_VALIDITY, Session, SessionKey},
 };
 
 pub(super) async fn greet(
@@ -98,6 +98,8 @@ fn session_open(
         .sent_at
         .and_then(|at| Timestamp::new(at.seconds, at.nanos).ok());
     let now = context.clock.now();
+    // The earliest, so that a session opened after this Hello is never taken for an older one.
+    let requested_at = context.clock.earliest_now();
     let skew_ms = sent_at.map(|at| at.duration_since(now).as_millis());
     let agent = convert::agent_facts(hello.agent)?;
     let facts = convert::host_facts(hello.host)?;
@@ -110,8 +112,8 @@ fn session_open(
         capabilities: agent.capabilities,
         facts,
         skew_ms: skew_ms.and_then(|skew| i64::try_from(skew).ok()),
-        requested_at: now,
-        valid_until: now + OPEN_VALIDITY,
+        requested_at: requested_at - OPEN_TOLERANCE,
+        valid_until: requested_at + OPEN_VALIDITY,
     })
 }
 

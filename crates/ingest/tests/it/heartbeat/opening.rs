@@ -2,8 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
-use svc_testkit::{ActiveAgent, FakeAgent, Site};
+use anyhow::{Context, Result, ensure};
+use svc_testkit::{
+    ActiveAgent, FakeAgent, HeartbeatCall, Instance, Site, eventually, faults::behind_proxy, get,
+    transactions,
+};
 use tokio::{
     task::{JoinHandle, JoinSet},
     time::timeout,
@@ -14,6 +17,9 @@ use super::{EPOCH, World};
 
 /// Far below what a stalled opening took, far above what a slow machine needs.
 const PROMPT: Duration = Duration::from_secs(8);
+
+/// Agents of a storm.
+const STORM: u32 = 30;
 
 /// A JWT over many keys of the thief's own.
 #[tokio::test(flavor = "multi_thread")]
@@ -74,18 +80,126 @@ async fn an_agent_whose_row_is_locked_delays_no_other() -> Result<()> {
 /// The request of a client that has connected to another instance meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_outlived_its_client_displaces_no_live_stream() -> Result<()> {
-    let World { site, agent, .. } = &World::new().await?;
+    let World {
+        site,
+        instance,
+        agent,
+    } = &World::new().await?;
     let sibling = site.instance().start().await?;
+    let other = ActiveAgent::new(site, instance.grpc, 2).await?;
     let lock = lock_row(site, agent, 4).await?;
-    let abandoned = agent.clone();
-    let waiting = tokio::spawn(async move { abandoned.heartbeat().await.map(drop) });
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    waiting.abort();
+    let abandoned = open_and_forget(agent);
+    opens(instance, |count| count >= 2).await?;
+    abandoned.abort();
     lock.await??;
     let mut live = agent.heartbeat_at(sibling.grpc).await?;
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    // The instance serves requests in their order, so it has done with the abandoned one after this.
+    let _other = other.heartbeat().await?;
+    live.report_acked(1..=1).await?;
+    site.expect(EPOCH, "online|1\nonline|1").await
+}
+
+/// PostgreSQL gets to the request after the instance has given it up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_a_frozen_database_delays_displaces_no_live_stream() -> Result<()> {
+    let mut site = Site::with_own_server().await?;
+    let [instance, sibling] = site.instance().start_pair().await?;
+    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    site.postgres().freeze()?;
+    let abandoned = open_and_forget(&agent);
+    opens(&instance, |count| count >= 1).await?;
+    abandoned.abort();
+    site.postgres().thaw()?;
+    let mut live = opened_at(&agent, &sibling).await?;
+    let late = "SELECT count(*) FROM pg_stat_activity
+                 WHERE state = 'active' AND query LIKE '-- sessions_open%'";
+    site.becomes(late, "0").await?;
     live.report_acked(1..=1).await?;
     site.expect(EPOCH, "online|1").await
+}
+
+/// A network that delays each message to and from the database, and agents that do not wait for it: they
+/// connect to another instance after a moment. Their requests arrive later than their new streams.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storm_of_abandoned_requests_on_a_slow_database_displaces_no_live_stream() -> Result<()> {
+    let site = Site::new().await?;
+    let (proxy, url) = behind_proxy(&site).await?;
+    let slow = site.instance().set("DATABASE_URL", url).timing(|timing| {
+        timing.freshness = Duration::from_mins(5);
+    });
+    let (slow, sibling) = (slow.start().await?, site.instance().start().await?);
+    let mut agents = Vec::new();
+    for number in 0..STORM {
+        agents.push(ActiveAgent::new(&site, slow.grpc, number).await?);
+    }
+    proxy.delay(Duration::from_millis(700));
+    let mut storm = JoinSet::new();
+    for (turn, agent) in (0..).zip(agents) {
+        let sibling = sibling.grpc;
+        storm.spawn(async move {
+            let abandoned = open_and_forget(&agent);
+            // From less than the delay to more than two of them.
+            tokio::time::sleep(Duration::from_millis(100 + turn * 60)).await;
+            abandoned.abort();
+            loop {
+                match agent.heartbeat_at(sibling).await {
+                    Ok(live) => break live,
+                    Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+                }
+            }
+        });
+    }
+    let mut live = storm.join_all().await;
+    // Whatever the instance has sent arrives before this.
+    ActiveAgent::new(&site, sibling.grpc, STORM).await?;
+    opens_are_done(&slow).await?;
+    for call in &mut live {
+        call.report_acked(1..=1).await?;
+    }
+    let elsewhere = format!(
+        "SELECT count(*) FROM agent_state s JOIN ingest_instances i ON i.id = s.instance_id
+          WHERE i.grpc_address = '{}' AND s.presence = 'online'",
+        sibling.grpc
+    );
+    site.expect(&elsewhere, &STORM.to_string()).await
+}
+
+/// Sends Hello where the agent registered, and does not care about the answer.
+fn open_and_forget(agent: &ActiveAgent) -> JoinHandle<Result<()>> {
+    let agent = agent.clone();
+    tokio::spawn(async move { agent.heartbeat().await.map(drop) })
+}
+
+/// Opens a stream at an instance that may still refuse it, because it has just got its database back.
+async fn opened_at(agent: &ActiveAgent, instance: &Instance) -> Result<HeartbeatCall> {
+    let mut opened = None;
+    eventually("the stream is open", async || {
+        opened = agent.heartbeat_at(instance.grpc).await.ok();
+        opened.is_some()
+    })
+    .await?;
+    opened.context("no stream")
+}
+
+/// Waits until the instance has called `sessions_open` so many times. A call counts when it has ended.
+async fn opens(instance: &Instance, enough: impl Fn(u64) -> bool) -> Result<()> {
+    eventually("streams were requested from the database", async || {
+        let counts = transactions(&[instance.http]).await;
+        counts.is_ok_and(|counts| enough(counts.get("sessions_open").copied().unwrap_or(0)))
+    })
+    .await
+}
+
+/// Waits until the instance has no connection in use for opening streams, twice in a row.
+async fn opens_are_done(instance: &Instance) -> Result<()> {
+    let idle = r#"database_pool_in_use{bulkhead="auth"} 0"#;
+    let mut before = false;
+    eventually("nothing is being opened", async || {
+        let page = get(instance.http, "/metrics").await;
+        let now = page.is_ok_and(|page| page.body.contains(idle));
+        std::mem::replace(&mut before, now) && now
+    })
+    .await
 }
 
 /// A transaction that holds an agent's row for some seconds.

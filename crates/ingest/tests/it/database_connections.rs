@@ -1,0 +1,65 @@
+//! The connections to PostgreSQL: no more of them than the pool has, and none that the work which
+//! keeps an instance alive must wait for.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::{Result, ensure};
+use svc_testkit::{ActiveAgent, Site, faults, transactions};
+use tokio::time::sleep;
+
+/// The smallest value that INGEST_DB_POOL_SIZE accepts.
+const SMALLEST: &str = "4";
+
+/// A lock that outlasts every deadline.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_locked_table_leaves_no_more_server_sessions_than_the_pool_has() -> Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().set("INGEST_DB_POOL_SIZE", SMALLEST);
+    let instance = instance.start().await?;
+    let lock = "BEGIN; LOCK TABLE agents; SELECT pg_sleep(18); COMMIT";
+    let most = faults::sessions_during(&site, instance.grpc, lock).await?;
+    let pool = SMALLEST.parse()?;
+    ensure!(most <= pool, "{most} server sessions, {pool} in the pool");
+    Ok(())
+}
+
+/// A long reader keeps an expired partition from being detached; the pass waits for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_the_smallest_pool_maintenance_delays_neither_lease_nor_poll_nor_sweep() -> Result<()> {
+    let site = Site::new().await?;
+    let expired = "CREATE TABLE host_metrics_20200101 PARTITION OF host_metrics
+        FOR VALUES FROM ('2020-01-01 00:00+00') TO ('2020-01-02 00:00+00')";
+    site.psql(expired).await?;
+    let url = site.database_url();
+    let reader = "BEGIN; SELECT FROM host_metrics; SELECT pg_sleep(15); COMMIT";
+    let reader = tokio::spawn(async move { svc_sandbox::query(&url, reader).await });
+    site.sleeps().await?;
+    let instance = site.instance().set("INGEST_DB_POOL_SIZE", SMALLEST);
+    let instance = instance.timing(|timing| {
+        timing.lease_renewal = Duration::from_millis(500);
+        timing.lease_ttl = Duration::from_secs(3);
+        timing.poll = Duration::from_secs(1);
+    });
+    let instance = instance.start().await?;
+    let detaching = "SELECT count(*) FROM pg_stat_activity
+                      WHERE query LIKE '%DETACH PARTITION%' AND wait_event_type = 'Lock'";
+    site.becomes(detaching, "1").await?;
+    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let mut call = agent.heartbeat().await?;
+    let before = transactions(&[instance.http]).await?;
+    sleep(Duration::from_secs(4)).await;
+    let after = transactions(&[instance.http]).await?;
+    for name in ["lease_renew", "sessions_sweep", "sessions_stored"] {
+        let count = |counts: &BTreeMap<String, u64>| counts.get(name).copied().unwrap_or_default();
+        ensure!(count(&after) > count(&before) + 2, "{name} waited");
+    }
+    let live = "SELECT count(*) FROM ingest_instances WHERE expires_at > now() AND NOT fenced";
+    site.expect(live, "1").await?;
+    let revoke = format!("SELECT revoke_agent('{}', 'test', 'a test')", agent.id);
+    site.psql(&revoke).await?;
+    let refused = call.end().await?;
+    ensure!(refused.is_some_and(|refused| refused.reason == "AGENT_REVOKED"));
+    site.expect(detaching, "1").await?;
+    reader.await??;
+    Ok(())
+}

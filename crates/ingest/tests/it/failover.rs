@@ -1,0 +1,116 @@
+//! PostgreSQL fails over to a standby. The old primary stays alive and answers reads, as it does after
+//! a switch of the address, so nothing but its refusals tells the service to leave it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use svc_sandbox::Postgres;
+use svc_testkit::{
+    Answer, Fleet, Instance, Pace, Site, eventually, faults::behind_proxy, get, times_offline,
+};
+use url::Url;
+
+const AGENTS: u32 = 8;
+const PACE: Pace = Pace {
+    every: Duration::from_secs(1),
+    ..Pace::BRISK
+};
+
+/// A primary and its standby, which has every commit that the primary has confirmed.
+async fn replicated_site() -> Result<(Site, Postgres)> {
+    let mut site = Site::with_own_server().await?;
+    let primary = site.postgres();
+    let standby = primary.standby().await?;
+    let wait = "ALTER SYSTEM SET synchronous_standby_names = '*'";
+    primary.psql("postgres", wait).await?;
+    primary.psql("postgres", "SELECT pg_reload_conf()").await?;
+    let follows = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'";
+    site.becomes(follows, "1").await?;
+    Ok((site, standby))
+}
+
+/// Makes the standby the site's server. Returns the old one, which refuses writes from now on.
+async fn fail_over(site: &mut Site, standby: Postgres) -> Result<Postgres> {
+    site.postgres().set_read_only(true).await?;
+    let writing = "SELECT count(*) FROM pg_stat_activity WHERE backend_xid IS NOT NULL";
+    site.becomes(writing, "0").await?;
+    standby.promote().await?;
+    Ok(site.replace_postgres(standby))
+}
+
+/// Every agent is acknowledged again, on the streams that it had; nothing is lost.
+async fn goes_on(site: &Site, fleet: &Fleet, instances: &[Instance]) -> Result<Duration> {
+    let switched = Instant::now();
+    fleet.all_acked_since(switched).await?;
+    let took = switched.elapsed();
+    fleet.audit(site).await?;
+    ensure!(times_offline(site).await? == 0, "an agent was offline");
+    for instance in instances {
+        instance.serving().await?;
+    }
+    Ok(took)
+}
+
+fn port_of(url: &str) -> Result<u16> {
+    Url::parse(url)?.port().context("no port")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_service_leaves_an_old_primary_that_still_answers_reads() -> Result<()> {
+    let (mut site, standby) = replicated_site().await?;
+    let (proxy, url) = behind_proxy(&site).await?;
+    let instances = site.instance().set("DATABASE_URL", url);
+    let instances = instances.start_pair().await?;
+    let addresses = instances.each_ref().map(|instance| instance.grpc);
+    let fleet = Fleet::reporting(&site, &addresses, AGENTS, PACE).await?;
+    let streams = fleet.streams();
+    proxy.set_targets(vec![([127, 0, 0, 1], standby.port()).into()]);
+    let old = fail_over(&mut site, standby).await?;
+    goes_on(&site, &fleet, &instances).await?;
+    ensure!(fleet.streams() == streams, "agents lost their streams");
+    let left = "SELECT count(*) FROM pg_stat_activity
+                 WHERE application_name = 'svc-ingest' AND query NOT LIKE '%server_identity%'
+                   AND state_change > now() - interval '2 seconds'";
+    eventually("nothing uses the old primary", async || {
+        old.psql("svc", left).await.is_ok_and(|count| count == "0")
+    })
+    .await
+}
+
+/// The standby is first in the list, and is refused until it is the primary.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_several_hosts_the_service_uses_the_one_that_accepts_writes() -> Result<()> {
+    let (mut site, standby) = replicated_site().await?;
+    let primary = port_of(&site.database_url())?;
+    let hosts = format!("127.0.0.1:{},127.0.0.1:{primary}", standby.port());
+    let url = format!("postgres://svc@{hosts}/svc?target_session_attrs=read-write");
+    let instance = site.instance().set("DATABASE_URL", url).start().await?;
+    let fleet = Fleet::reporting(&site, &[instance.grpc], AGENTS, PACE).await?;
+    let _old = fail_over(&mut site, standby).await?;
+    goes_on(&site, &fleet, &[instance]).await?;
+    Ok(())
+}
+
+/// `target_session_attrs=any` lets the service read from the server that refuses its writes.
+#[tokio::test(flavor = "multi_thread")]
+async fn healthz_is_503_while_the_database_answers_reads_and_refuses_writes() -> Result<()> {
+    let mut site = Site::with_own_server().await?;
+    let url = format!("{}?target_session_attrs=any", site.database_url());
+    let instance = site.instance().set("DATABASE_URL", url);
+    let instance = instance.timing(|timing| {
+        timing.health_grace = Duration::from_secs(2);
+        timing.lease_renewal = Duration::from_millis(500);
+    });
+    let instance = instance.start().await?;
+    site.postgres().set_read_only(true).await?;
+    let refused = |answer: Answer| {
+        let prefix = "the database has refused writes for ";
+        answer.status == 503 && answer.body.starts_with(prefix)
+    };
+    eventually("the health check fails after the grace", async || {
+        get(instance.http, "/healthz").await.is_ok_and(refused)
+    })
+    .await?;
+    site.postgres().set_read_only(false).await?;
+    instance.serving().await
+}
