@@ -41,6 +41,8 @@ pub struct HostFilter {
     /// Labels that the host must all have.
     pub labels: BTreeMap<String, String>,
     pub hostname: Option<String>,
+    /// A part of the hostname, in any case.
+    pub search: Option<String>,
     pub include_retired: bool,
 }
 
@@ -119,12 +121,14 @@ impl Store {
             "-- hosts_list\n{SELECT}
              WHERE h.labels @> $1 AND ($2::text IS NULL OR h.hostname = $2)
                AND ($3 OR h.retired_at IS NULL)
-             ORDER BY h.hostname, h.created_at, h.id LIMIT $4"
+               AND ($4::text IS NULL OR strpos(lower(h.hostname), lower($4)) > 0)
+             ORDER BY h.hostname, h.created_at, h.id LIMIT $5"
         );
         let params = [
             (&Json(&filter.labels) as _, Type::JSONB),
             (&filter.hostname as _, Type::TEXT),
             (&filter.include_retired as _, Type::BOOL),
+            (&filter.search as _, Type::TEXT),
         ];
         self.read_page("hosts_list", &sql, &params, limit, HostRecord::from_row)
             .await

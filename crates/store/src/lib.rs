@@ -39,6 +39,10 @@
 //! 17. `record` and `page`: how rows become structs and bounded lists ([`Page`]).
 //! 18. `tokens`, `agents`, `hosts`, `books`, `signing_keys`: what the commands show and decide.
 //! 19. `overview`: counts of everything ([`Store::overview`]).
+//!
+//! The web console:
+//!
+//! 20. `console`: the queries of its pages, its people and sessions, and its own schema.
 
 mod agents;
 mod arrays;
@@ -46,6 +50,7 @@ mod books;
 mod cancel;
 mod checkout;
 mod connect;
+mod console;
 mod direct_connection;
 mod error;
 mod facts;
@@ -80,6 +85,12 @@ mod web_role;
 
 pub use agents::{AgentDetail, AgentFilter, AgentRecord, ApprovalMode, Decision, EventRecord};
 pub use books::{AgentBooks, GapRecord};
+pub use console::{
+    ActivityCursor, ActivityFilter, ActivityRecord, AttentionCounts, DatabaseState, EventMark,
+    FleetCounts, GapReason, HostListRow, HostSearch, HostSort, HostsPage, InstanceRecord,
+    LabelChange, LinkKind, LoginRecord, PresenceMark, Role, RollupPoint, SamplePoint,
+    SessionRecord, SparkPoint, TokenRequest, UserId, UserRecord,
+};
 pub use error::{Rejection, RejectionKind, SchemaError, StoreError, Unavailability};
 pub use facts::{AgentFacts, HostFacts, IdentifierKind, Identifiers, same_machine};
 pub use hosts::{HostDetail, HostFilter, HostRecord, IdentifierRecord};

@@ -55,7 +55,29 @@ const MIGRATIONS: &[Migration] = &[
     migration!(12, "0012_extra_kids"),
     migration!(13, "0013_definers"),
     migration!(14, "0014_rollups_set_aside"),
+    migration!(15, "0015_console"),
 ];
+
+const CONSOLE_MIGRATIONS: &[Migration] = &[migration!(1, "console/0001_people")];
+
+/// A schema with a history of its own: the table of the history and the statements that create it.
+#[derive(Clone, Copy, Debug)]
+struct History {
+    /// `None`: in the connection's current schema.
+    schema: Option<&'static str>,
+    create: &'static str,
+}
+
+const SERVICE: History = History {
+    schema: None,
+    create: include_str!("../migrations/schema_migrations.sql"),
+};
+
+/// The web console's schema, which the console itself migrates.
+const CONSOLE: History = History {
+    schema: Some("console"),
+    create: include_str!("../migrations/console/history.sql"),
+};
 
 const LIMITS: TxLimits = TxLimits {
     statement: Duration::from_secs(300),
@@ -112,14 +134,23 @@ pub enum SchemaState {
 impl Store {
     /// Applies all missing migrations. Many instances may do so at once.
     pub async fn migrate(&self) -> Result<MigrationReport, StoreError> {
-        self.migrate_to(MIGRATIONS).await
+        self.migrate_to(SERVICE, MIGRATIONS).await
     }
 
-    async fn migrate_to(&self, ours: &[Migration]) -> Result<MigrationReport, StoreError> {
+    /// The same for the schema of the web console.
+    pub async fn console_migrate(&self) -> Result<MigrationReport, StoreError> {
+        self.migrate_to(CONSOLE, CONSOLE_MIGRATIONS).await
+    }
+
+    async fn migrate_to(
+        &self,
+        history: History,
+        ours: &[Migration],
+    ) -> Result<MigrationReport, StoreError> {
         let mut applied = Vec::new();
         let start = Instant::now();
         loop {
-            match self.migrate_step(ours).await {
+            match self.migrate_step(history, ours).await {
                 Ok(Step::Applied(migration)) => applied.push(migration),
                 Ok(Step::Done(state)) => return Ok(MigrationReport { applied, state }),
                 Err(error) if is_locked(&error) && start.elapsed() < PATIENCE => {
@@ -133,16 +164,24 @@ impl Store {
     /// Compares the database's schema with this program's. Changes nothing.
     pub async fn schema_check(&self) -> Result<SchemaState, StoreError> {
         self.run("schema_check", Bulkhead::Watch, async |tx| {
-            Ok(compare(MIGRATIONS, &applied(&tx).await?))
+            Ok(compare(MIGRATIONS, &applied(&tx, SERVICE).await?))
         })
         .await
     }
 
-    async fn migrate_step(&self, ours: &[Migration]) -> Result<Step, StoreError> {
+    /// The same for the schema of the web console.
+    pub async fn console_schema_check(&self) -> Result<SchemaState, StoreError> {
+        self.run("schema_check", Bulkhead::Watch, async |tx| {
+            Ok(compare(CONSOLE_MIGRATIONS, &applied(&tx, CONSOLE).await?))
+        })
+        .await
+    }
+
+    async fn migrate_step(&self, history: History, ours: &[Migration]) -> Result<Step, StoreError> {
         self.run_within("migrate", Bulkhead::Maintenance, &LIMITS, async |tx| {
-            prepare(&tx).await?;
-            match compare(ours, &applied(&tx).await?) {
-                SchemaState::Behind { missing } => apply_first(&tx, ours, &missing).await,
+            prepare(&tx, history).await?;
+            match compare(ours, &applied(&tx, history).await?) {
+                SchemaState::Behind { missing } => apply_first(&tx, history, ours, &missing).await,
                 SchemaState::Altered { migration, .. } => {
                     Err(StoreError::Schema(SchemaError::Altered { migration }))
                 }
@@ -160,6 +199,13 @@ enum Step {
 
 /// The applied migrations in the database: version → (name, checksum).
 type Applied = BTreeMap<i32, (String, String)>;
+
+impl History {
+    fn table(self) -> String {
+        let schema = self.schema.map(|schema| format!("{schema}."));
+        format!("{}schema_migrations", schema.unwrap_or_default())
+    }
+}
 
 impl Migration {
     fn name(&self) -> &'static str {
@@ -182,27 +228,28 @@ impl Migration {
     }
 }
 
-async fn prepare(tx: &Tx) -> Result<(), StoreError> {
+async fn prepare(tx: &Tx, history: History) -> Result<(), StoreError> {
     tx.lock(locks::SCHEMA).await?;
-    if !has_history(tx).await? {
-        tx.batch(include_str!("../migrations/schema_migrations.sql"))
-            .await?;
+    if !has_history(tx, history).await? {
+        tx.batch(history.create).await?;
     }
     Ok(())
 }
 
-async fn has_history(tx: &Tx) -> Result<bool, StoreError> {
+async fn has_history(tx: &Tx, history: History) -> Result<bool, StoreError> {
     let sql = "-- migrate
-        SELECT to_regclass(quote_ident(current_schema()) || '.schema_migrations') IS NOT NULL";
-    Ok(tx.query_one(sql, &[]).await?.try_get(0)?)
+        SELECT to_regclass(quote_ident(coalesce($1, current_schema())) || '.schema_migrations') IS NOT NULL";
+    let params = [(&history.schema as _, Type::TEXT)];
+    Ok(tx.query_one(sql, &params).await?.try_get(0)?)
 }
 
-async fn applied(tx: &Tx) -> Result<Applied, StoreError> {
-    if !has_history(tx).await? {
+async fn applied(tx: &Tx, history: History) -> Result<Applied, StoreError> {
+    if !has_history(tx, history).await? {
         return Ok(Applied::new());
     }
-    let sql = "-- schema_check\nSELECT version, name, checksum FROM schema_migrations";
-    let rows = tx.query(sql, &[]).await?;
+    let table = history.table();
+    let sql = format!("-- schema_check\nSELECT version, name, checksum FROM {table}");
+    let rows = tx.query(&sql, &[]).await?;
     rows.iter()
         .map(|row| Ok((row.try_get(0)?, (row.try_get(1)?, row.try_get(2)?))))
         .collect()
@@ -237,7 +284,12 @@ fn unknown(ours: &[Migration], applied: &Applied) -> Vec<String> {
         .collect()
 }
 
-async fn apply_first(tx: &Tx, ours: &[Migration], missing: &[String]) -> Result<Step, StoreError> {
+async fn apply_first(
+    tx: &Tx,
+    history: History,
+    ours: &[Migration],
+    missing: &[String],
+) -> Result<Step, StoreError> {
     let is_first = |m: &&Migration| missing.first().is_some_and(|first| first == m.title);
     let Some(migration) = ours.iter().find(is_first) else {
         return Ok(Step::Done(SchemaState::Current));
@@ -246,7 +298,7 @@ async fn apply_first(tx: &Tx, ours: &[Migration], missing: &[String]) -> Result<
     let schema: String = tx.query_one(schema, &[]).await?.try_get(0)?;
     let outcome = apply(tx, migration, &migration.sql_in(&schema)).await;
     outcome.map_err(|error| failed(migration, error))?;
-    record(tx, migration).await?;
+    record(tx, history, migration).await?;
     tracing::info!(migration = migration.title, "applied a schema migration");
     Ok(Step::Applied(migration.title.to_owned()))
 }
@@ -270,16 +322,19 @@ async fn apply(tx: &Tx, migration: &Migration, sql: &str) -> Result<(), StoreErr
     tx.batch(sql).await
 }
 
-async fn record(tx: &Tx, migration: &Migration) -> Result<(), StoreError> {
-    let sql = "-- migrate
-        INSERT INTO schema_migrations (version, name, checksum) VALUES ($1, $2, $3)";
+async fn record(tx: &Tx, history: History, migration: &Migration) -> Result<(), StoreError> {
+    let table = history.table();
+    let sql = format!(
+        "-- migrate
+        INSERT INTO {table} (version, name, checksum) VALUES ($1, $2, $3)"
+    );
     let checksum = migration.checksum();
     let params = [
         (&migration.version as _, Type::INT4),
         (&migration.name() as _, Type::TEXT),
         (&checksum as _, Type::TEXT),
     ];
-    tx.execute(sql, &params).await.map(drop)
+    tx.execute(&sql, &params).await.map(drop)
 }
 
 /// Adds the migration's name if its own statements are at fault.

@@ -23,6 +23,7 @@ const READABLE: &[&str] = &[
     "agents",
     "agent_state",
     "agent_events",
+    "host_events",
     "host_overview",
     "host_metrics",
     "metric_gaps",
@@ -40,6 +41,9 @@ const CALLABLE: &[&str] = &[
     "add_enrolment_token",
     "revoke_enrolment_token",
     "retire_host",
+    "label_hosts",
+    "add_host_note",
+    "expire_hosts",
 ];
 
 /// The state of the role.

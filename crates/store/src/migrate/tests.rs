@@ -39,7 +39,7 @@ fn versions_increase_and_titles_begin_with_them() {
 
 #[test]
 fn a_migration_does_not_control_the_transaction() {
-    for migration in MIGRATIONS {
+    for migration in MIGRATIONS.iter().chain(CONSOLE_MIGRATIONS) {
         let sql = migration.sql.to_uppercase();
         let ends = |line: &str| matches!(line, "BEGIN;" | "COMMIT;" | "ROLLBACK;");
         assert!(!sql.lines().map(str::trim).any(ends));
@@ -110,7 +110,7 @@ async fn others_use_a_table_while_a_migration_waits_for_its_reader() -> Result<(
     reader
         .batch_execute("BEGIN; SELECT count(*) FROM agents")
         .await?;
-    let migrating = tokio::spawn(async move { store.migrate_to(&[next]).await });
+    let migrating = tokio::spawn(async move { store.migrate_to(SERVICE, &[next]).await });
     let waits = "SELECT count(*) > 0 FROM pg_locks
                   WHERE relation = 'agents'::regclass AND NOT granted AND mode = 'AccessExclusiveLock'";
     for _ in 0..2 {

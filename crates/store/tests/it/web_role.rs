@@ -82,14 +82,16 @@ async fn the_role_writes_nothing_and_calls_only_decisions_and_the_state_of_a_tok
     assert_eq!(web.sql(writable).await?, "");
     let callable = "
         SELECT string_agg(proname, ' ' ORDER BY proname) FROM pg_proc
-         WHERE pronamespace = 'public'::regnamespace AND has_function_privilege(oid, 'EXECUTE')";
-    let decisions = "add_enrolment_token approve_agent enrolment_token_state reject_agent reopen_agent \
-                     retire_host revoke_agent revoke_enrolment_token";
+         WHERE pronamespace = 'public'::regnamespace AND has_function_privilege(oid, 'EXECUTE')
+           AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = pg_proc.oid AND d.deptype = 'e')";
+    let decisions = "add_enrolment_token add_host_note approve_agent enrolment_token_state expire_hosts label_hosts \
+                     reject_agent reopen_agent retire_host revoke_agent revoke_enrolment_token";
     assert_eq!(web.sql(callable).await?, decisions);
     for sql in [
         "UPDATE agents SET status = 'active'",
         "DELETE FROM agent_events",
         "INSERT INTO enrolment_tokens (hash, auto_approve) VALUES (sha256('x'), true)",
+        "INSERT INTO host_events (host_id, kind, actor, text) SELECT id, 'note', 'ann', 'x' FROM hosts",
         "SELECT decision_begins('ann', 'why')",
         "SELECT agent_to_decide('a0000000-0000-4000-8000-000000000001')",
         "SELECT host_for_clone(a) FROM agents a",
@@ -198,6 +200,9 @@ const HOSTILE: &str = r"
     DECLARE next record;
     BEGIN
         DELETE FROM hostile WHERE turn = 3 AND to_regprocedure('public.' || object) IS NOT NULL; -- These are ours.
+        DELETE FROM hostile USING pg_operator o -- These are an extension's.
+         WHERE turn = 2 AND o.oprnamespace = 'public'::regnamespace AND o.oprname = operator
+           AND object = format('(FUNCTION = hostile, LEFTARG = %s, RIGHTARG = %s)', o.oprleft::regtype, o.oprright::regtype);
         FOR next IN SELECT * FROM hostile ORDER BY turn LOOP
             IF next.turn = 2 THEN
                 EXECUTE format('CREATE OPERATOR public.%s %s', next.operator, next.object);
@@ -211,6 +216,9 @@ const HOSTILE: &str = r"
 
 /// Calls of every function with its owner's rights, through each branch.
 const DEFINER_CALLS: &[&str] = &[
+    "SELECT expire_hosts('1 hour', 'ann')",
+    "SELECT label_hosts(ARRAY['00000000-0000-4000-8000-000000000001']::uuid[], '{\"a\": \"b\"}', ARRAY['c'], 'ann')",
+    "SELECT add_host_note('00000000-0000-4000-8000-000000000001', NULL, 'ann', 'a note')",
     "SELECT approve_agent('a0000000-0000-4000-8000-000000000001', 'ann')",
     "SELECT approve_agent('a0000000-0000-4000-8000-000000000003', 'ann', 'replace', 'why')",
     "SELECT approve_agent('a0000000-0000-4000-8000-000000000004', 'ann', 'new-host')",
@@ -233,6 +241,10 @@ async fn objects_of_the_role_are_never_called_with_the_owners_rights() -> Result
         "INSERT INTO agents (id, host_id, key, status, facts) VALUES
             ('a0000000-0000-4000-8000-000000000004', '00000000-0000-4000-8000-000000000002', sha256('4'), 'pending',
              jsonb_build_object('hostname', 'web-4', 'identifiers', jsonb_build_object('machine', jsonb_build_array('m4'))));
+         INSERT INTO hosts (id, hostname) VALUES ('00000000-0000-4000-8000-000000000005', 'web-5');
+         INSERT INTO agents (id, host_id, key, status) VALUES
+            ('a0000000-0000-4000-8000-000000000005', '00000000-0000-4000-8000-000000000005', sha256('5'), 'active');
+         UPDATE agent_state SET presence_since = now() - interval '1 day' WHERE agent_id = 'a0000000-0000-4000-8000-000000000005';
          GRANT CREATE ON SCHEMA public TO \"{quoted}\""
     );
     store.sql(&further).await?;

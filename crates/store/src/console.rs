@@ -1,0 +1,25 @@
+//! What the web console reads and writes: its own schema (`people`, `sessions`), and the pages.
+//!
+//! The console connects as the web role (`web_role`): it reads the service's tables and changes them
+//! only through the functions that the role may call. It uses the bulkheads by who waits: `Ingest` for
+//! the queries of pages, `Auth` for sessions and decisions, `Watch` for the live feed. So a heavy page
+//! cannot keep anybody from signing in or deciding.
+//!
+//! Lists are read by keyset. A query has a bounded result, and pages of 200,000 hosts cost what their
+//! rows cost.
+
+mod activity;
+mod changes;
+mod fleet;
+mod history;
+mod hosts;
+mod people;
+mod sessions;
+
+pub use activity::{ActivityCursor, ActivityFilter, ActivityRecord};
+pub use changes::{LabelChange, TokenRequest};
+pub use fleet::{AttentionCounts, DatabaseState, FleetCounts, InstanceRecord};
+pub use history::{EventMark, GapReason, PresenceMark, RollupPoint, SamplePoint};
+pub use hosts::{HostListRow, HostSearch, HostSort, HostsPage, SparkPoint};
+pub use people::{LinkKind, LoginRecord, Role, UserId, UserRecord};
+pub use sessions::SessionRecord;

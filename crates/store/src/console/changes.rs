@@ -1,0 +1,187 @@
+//! What people change through the console, by the functions of the web role.
+//!
+//! Decisions about single agents are `Store::agent_decide`, the same as the admin commands'.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tokio_postgres::types::{Json, Type};
+use uuid::Uuid;
+
+use super::people::event;
+use crate::{
+    error::StoreError,
+    ids::{AgentId, HostId, TokenId},
+    pool::{Bulkhead, Store},
+};
+
+/// A new token. It never approves agents by itself: the web role may not create such tokens.
+#[derive(Debug, Clone)]
+pub struct TokenRequest {
+    pub label: String,
+    pub max_uses: i32,
+    /// Counted by the database's clock. `None`: it never expires.
+    pub expires_in: Option<Duration>,
+    pub labels: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LabelChange {
+    pub added: BTreeMap<String, String>,
+    pub removed: Vec<String>,
+}
+
+impl Store {
+    pub async fn console_token_add(
+        &self,
+        hash: &[u8; 32],
+        request: &TokenRequest,
+        actor: &str,
+    ) -> Result<TokenId, StoreError> {
+        let sql = "-- console_token_add
+            SELECT add_enrolment_token($1, $2, $3, $4, now() + make_interval(secs => $5), $6)";
+        let seconds = request.expires_in.map(|life| life.as_secs_f64());
+        let params = [
+            (&hash.as_slice() as _, Type::BYTEA),
+            (&request.label as _, Type::TEXT),
+            (&actor as _, Type::TEXT),
+            (&request.max_uses as _, Type::INT4),
+            (&seconds as _, Type::FLOAT8),
+            (&Json(&request.labels) as _, Type::JSONB),
+        ];
+        self.run("console_token_add", Bulkhead::Auth, async |tx| {
+            let id: TokenId = tx.query_one(sql, &params).await?.try_get(0)?;
+            let uses = format!("{} uses", request.max_uses);
+            event(&tx, actor, "token created", &request.label, &uses).await?;
+            Ok(id)
+        })
+        .await
+    }
+
+    /// Revokes a token, and its agents if asked to. Returns how many agents changed.
+    pub async fn console_token_revoke(
+        &self,
+        token: TokenId,
+        label: &str,
+        revoke_agents: bool,
+        actor: &str,
+    ) -> Result<i32, StoreError> {
+        let sql = "-- console_token_revoke\nSELECT revoke_enrolment_token($1, $2, $3)";
+        let params = [
+            (&token.0 as _, Type::UUID),
+            (&actor as _, Type::TEXT),
+            (&revoke_agents as _, Type::BOOL),
+        ];
+        self.run("console_token_revoke", Bulkhead::Auth, async |tx| {
+            let touched: i32 = tx.query_one(sql, &params).await?.try_get(0)?;
+            let detail = format!("{touched} agents changed");
+            event(&tx, actor, "token revoked", label, &detail).await?;
+            Ok(touched)
+        })
+        .await
+    }
+
+    /// Changes labels of many hosts. Returns how many changed.
+    pub async fn console_hosts_label(
+        &self,
+        hosts: &[Uuid],
+        change: &LabelChange,
+        actor: &str,
+    ) -> Result<i32, StoreError> {
+        let sql = "-- console_hosts_label\nSELECT label_hosts($1, $2, $3, $4)";
+        let params = [
+            (&hosts as _, Type::UUID_ARRAY),
+            (&Json(&change.added) as _, Type::JSONB),
+            (&change.removed as _, Type::TEXT_ARRAY),
+            (&actor as _, Type::TEXT),
+        ];
+        self.run("console_hosts_label", Bulkhead::Auth, async |tx| {
+            Ok(tx.query_one(sql, &params).await?.try_get(0)?)
+        })
+        .await
+    }
+
+    /// Retires hosts. Returns how many agents were revoked or rejected.
+    pub async fn console_hosts_retire(
+        &self,
+        hosts: &[Uuid],
+        actor: &str,
+        reason: Option<&str>,
+    ) -> Result<i64, StoreError> {
+        let sql = "-- console_hosts_retire
+            SELECT coalesce(sum(retire_host(host, $2, $3)), 0)::bigint FROM unnest($1::uuid[]) AS host";
+        let params = [
+            (&hosts as _, Type::UUID_ARRAY),
+            (&actor as _, Type::TEXT),
+            (&reason as _, Type::TEXT),
+        ];
+        self.run("console_hosts_retire", Bulkhead::Auth, async |tx| {
+            Ok(tx.query_one(sql, &params).await?.try_get(0)?)
+        })
+        .await
+    }
+
+    /// Revokes the active agents of hosts. Returns how many.
+    pub async fn console_hosts_revoke(
+        &self,
+        hosts: &[Uuid],
+        actor: &str,
+        reason: Option<&str>,
+    ) -> Result<i64, StoreError> {
+        let sql = "-- console_hosts_revoke
+            WITH chosen AS MATERIALIZED (
+                SELECT id FROM agents WHERE host_id = ANY ($1) AND status = 'active' ORDER BY id),
+            done AS MATERIALIZED (SELECT id, revoke_agent(id, $2, $3) FROM chosen)
+            SELECT count(*) FROM done";
+        let params = [
+            (&hosts as _, Type::UUID_ARRAY),
+            (&actor as _, Type::TEXT),
+            (&reason as _, Type::TEXT),
+        ];
+        self.run("console_hosts_revoke", Bulkhead::Auth, async |tx| {
+            Ok(tx.query_one(sql, &params).await?.try_get(0)?)
+        })
+        .await
+    }
+
+    /// Retires at most `most` hosts whose active agent has been offline for this long, the longest
+    /// first. Returns how many.
+    pub async fn hosts_expire(
+        &self,
+        offline_for: Duration,
+        actor: &str,
+        most: i32,
+    ) -> Result<i32, StoreError> {
+        let sql = "-- hosts_expire\nSELECT expire_hosts(make_interval(secs => $1), $2, $3)";
+        let seconds = offline_for.as_secs_f64();
+        let params = [
+            (&seconds as _, Type::FLOAT8),
+            (&actor as _, Type::TEXT),
+            (&most as _, Type::INT4),
+        ];
+        self.run("hosts_expire", Bulkhead::Auth, async |tx| {
+            Ok(tx.query_one(sql, &params).await?.try_get(0)?)
+        })
+        .await
+    }
+
+    /// Adds a note to a host, of a person or of an agent.
+    pub async fn console_note_add(
+        &self,
+        host: HostId,
+        agent: Option<AgentId>,
+        actor: &str,
+        note: &str,
+    ) -> Result<(), StoreError> {
+        let sql = "-- console_note_add\nSELECT add_host_note($1, $2, $3, $4)";
+        let agent = agent.map(|id| id.0);
+        let params = [
+            (&host.0 as _, Type::UUID),
+            (&agent as _, Type::UUID),
+            (&actor as _, Type::TEXT),
+            (&note as _, Type::TEXT),
+        ];
+        self.call("console_note_add", Bulkhead::Auth, sql, &params)
+            .await
+            .map(drop)
+    }
+}

@@ -1,0 +1,174 @@
+//! Counts of the fleet, what needs attention, and the state of instances and database.
+
+use jiff::Timestamp;
+use serde_json::Value;
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use crate::{
+    error::StoreError,
+    pool::{Bulkhead, Store},
+    record::record,
+};
+
+record! {
+    #[derive(Debug, Clone, Default, PartialEq, Eq)]
+    pub struct FleetCounts {
+        pub hosts: i64,
+        pub retired: i64,
+        pub online: i64,
+        pub offline: i64,
+        pub pending: i64,
+        pub rejected: i64,
+        pub revoked: i64,
+    }
+}
+
+record! {
+    #[derive(Debug, Clone, Default, PartialEq)]
+    pub struct AttentionCounts {
+        pub offline_day: i64,
+        pub disks_90: i64,
+        pub gaps_day: i64,
+        pub dead_letters_day: i64,
+        pub clock_skew: i64,
+        pub clones_day: i64,
+        pub tokens_expiring: i64,
+        pub rollup_lag_seconds: f64,
+    }
+}
+
+record! {
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct InstanceRecord {
+        pub id: Uuid,
+        pub kid: String,
+        pub extra_kids: Vec<String>,
+        pub hostname: String,
+        pub version: String,
+        pub grpc_address: String,
+        pub http_address: String,
+        pub started_at: Timestamp,
+        pub renewed_at: Timestamp,
+        pub expires_at: Timestamp,
+        pub state: String,
+        pub streams: i64,
+    }
+}
+
+impl InstanceRecord {
+    /// Whether it accepts JWTs that are signed with this key.
+    pub fn accepts(&self, kid: &str) -> bool {
+        self.kid == kid || self.extra_kids.iter().any(|extra| extra == kid)
+    }
+}
+
+record! {
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct DatabaseState {
+        pub version: String,
+        pub size_bytes: i64,
+        pub samples_bytes: i64,
+        pub rollups_bytes: i64,
+        pub connections: i64,
+        pub max_connections: i64,
+        pub cache_hit_percent: Option<f64>,
+        pub sample_days: i64,
+        pub oldest_sample_day: Option<String>,
+        pub rollup_months: i64,
+        pub rollups_due: i64,
+        pub rollup_lag_seconds: f64,
+        pub settings: Value,
+    }
+}
+
+/// Retired hosts are counted by what is not in the index of those in service.
+const COUNTS: &str = "-- console_counts
+    SELECT h.in_service AS hosts, h.retired, s.online, o.offline, n.pending, n.rejected, n.revoked
+      FROM (SELECT count(*) FILTER (WHERE retired_at IS NULL) AS in_service,
+                   count(*) FILTER (WHERE retired_at IS NOT NULL) AS retired FROM hosts) h,
+           (SELECT count(*) AS online FROM agent_state WHERE presence = 'online') s,
+           (SELECT count(*) AS offline FROM agent_state st JOIN agents a ON a.id = st.agent_id AND a.status = 'active'
+             WHERE st.presence = 'offline') o,
+           (SELECT count(*) FILTER (WHERE status = 'pending') AS pending,
+                   count(*) FILTER (WHERE status = 'rejected') AS rejected,
+                   count(*) FILTER (WHERE status = 'revoked') AS revoked FROM agents WHERE status <> 'active') n";
+
+/// Gaps and events have no index on their kind, and are too large to get one in a migration: the newest
+/// 100,000 of each are looked at, by their ids.
+const ATTENTION: &str = "-- console_attention
+    SELECT (SELECT count(*) FROM agent_state st JOIN agents a ON a.id = st.agent_id AND a.status = 'active'
+             WHERE st.presence = 'offline' AND st.presence_since < now() - interval '1 day') AS offline_day,
+           (SELECT count(*) FROM hosts WHERE retired_at IS NULL AND fullest_disk_percent >= 90) AS disks_90,
+           (SELECT count(DISTINCT agent_id) FROM (SELECT * FROM metric_gaps ORDER BY id DESC LIMIT 100000) newest
+             WHERE recorded_at > now() - interval '1 day') AS gaps_day,
+           (SELECT count(*) FROM (SELECT * FROM metric_gaps ORDER BY id DESC LIMIT 100000) newest
+             WHERE recorded_at > now() - interval '1 day' AND kind = 'dead letter') AS dead_letters_day,
+           (SELECT count(*) FROM agent_state WHERE presence = 'online' AND abs(clock_skew_ms) > 30000) AS clock_skew,
+           (SELECT count(DISTINCT agent_id) FROM (SELECT * FROM agent_events ORDER BY id DESC LIMIT 100000) newest
+             WHERE at > now() - interval '1 day' AND kind = 'clone') AS clones_day,
+           (SELECT count(*) FROM enrolment_token_states
+             WHERE state = 'active' AND expires_at < now() + interval '3 days') AS tokens_expiring,
+           (SELECT coalesce(extract(epoch FROM now() - min(at)), 0)::float8 FROM rollup_changes) AS rollup_lag_seconds";
+
+const INSTANCES: &str = "-- console_instances
+    SELECT i.id, i.kid, i.extra_kids, i.hostname, i.version, i.grpc_address, i.http_address, i.started_at, i.renewed_at, i.expires_at,
+           CASE WHEN i.fenced THEN 'fenced' WHEN i.stopped_at IS NOT NULL THEN 'stopped'
+                WHEN i.expires_at < now() THEN 'lapsed' ELSE 'live' END AS state,
+           (SELECT count(*) FROM agent_state s WHERE s.instance_id = i.id) AS streams
+      FROM ingest_instances i
+     ORDER BY (i.fenced OR i.stopped_at IS NOT NULL OR i.expires_at < now()), i.started_at DESC LIMIT 50";
+
+const DATABASE: &str = "-- console_database
+    SELECT current_setting('server_version') AS version,
+           pg_database_size(current_database()) AS size_bytes,
+           (SELECT coalesce(sum(pg_total_relation_size(inhrelid)), 0)::bigint FROM pg_inherits
+             WHERE inhparent = 'host_metrics'::regclass) AS samples_bytes,
+           (SELECT coalesce(sum(pg_total_relation_size(inhrelid)), 0)::bigint FROM pg_inherits
+             WHERE inhparent = 'host_metrics_hourly'::regclass) AS rollups_bytes,
+           (SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()) AS connections,
+           current_setting('max_connections')::bigint AS max_connections,
+           (SELECT 100.0::float8 * blks_hit / nullif(blks_hit + blks_read, 0) FROM pg_stat_database
+             WHERE datname = current_database()) AS cache_hit_percent,
+           (SELECT count(*) FROM pg_inherits WHERE inhparent = 'host_metrics'::regclass) AS sample_days,
+           (SELECT to_char(min(to_date(right(relname, 8), 'YYYYMMDD')), 'YYYY-MM-DD') FROM pg_inherits
+              JOIN pg_class ON oid = inhrelid WHERE inhparent = 'host_metrics'::regclass) AS oldest_sample_day,
+           (SELECT count(*) FROM pg_inherits WHERE inhparent = 'host_metrics_hourly'::regclass) AS rollup_months,
+           (SELECT count(*) FROM rollups_due) AS rollups_due,
+           (SELECT coalesce(extract(epoch FROM now() - min(at)), 0)::float8 FROM rollup_changes) AS rollup_lag_seconds,
+           (SELECT jsonb_object_agg(name, setting) FROM pg_settings
+             WHERE name IN ('shared_buffers', 'max_wal_size', 'synchronous_commit')) AS settings";
+
+impl Store {
+    pub async fn console_counts(&self) -> Result<FleetCounts, StoreError> {
+        FleetCounts::from_row(&self.console_row(COUNTS).await?)
+    }
+
+    pub async fn console_attention(&self) -> Result<AttentionCounts, StoreError> {
+        AttentionCounts::from_row(&self.console_row(ATTENTION).await?)
+    }
+
+    /// Live instances first, then the newest ended ones.
+    pub async fn console_instances(&self) -> Result<Vec<InstanceRecord>, StoreError> {
+        let rows = self.read("console_instances", Bulkhead::Watch, INSTANCES, &[]);
+        rows.await?.iter().map(InstanceRecord::from_row).collect()
+    }
+
+    pub async fn console_database(&self) -> Result<DatabaseState, StoreError> {
+        DatabaseState::from_row(&self.console_row(DATABASE).await?)
+    }
+
+    /// How many agents wait for a decision. Cheap: an index has them.
+    pub async fn console_pending_count(&self) -> Result<i64, StoreError> {
+        let sql = "-- console_pending_count\nSELECT count(*) FROM agents WHERE status = 'pending'";
+        Ok(self.console_row(sql).await?.try_get(0)?)
+    }
+
+    /// The queries are aggregates or constants, which always return one row.
+    async fn console_row(&self, sql: &str) -> Result<Row, StoreError> {
+        self.run("console_row", Bulkhead::Watch, async |tx| {
+            tx.query_one(sql, &[]).await
+        })
+        .await
+    }
+}

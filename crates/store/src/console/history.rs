@@ -1,0 +1,193 @@
+//! One host's history for its plots: samples or rollups, gaps with their reasons, presence, and
+//! events on the same time axis.
+
+use jiff::Timestamp;
+use serde_json::Value;
+use tokio_postgres::types::Type;
+
+use crate::{
+    error::StoreError,
+    ids::{AgentId, HostId},
+    pool::{Bulkhead, Store},
+    record::record,
+};
+
+/// The most samples of one plot: a day of samples every 10 s.
+const SAMPLES: i64 = 9000;
+
+record! {
+    #[derive(Debug, Clone)]
+    pub struct SamplePoint {
+        pub sampled_at: Timestamp,
+        pub agent_id: AgentId,
+        pub seq: i64,
+        pub cpu_percent: f64,
+        pub load_1m: f64,
+        pub memory_used_bytes: i64,
+        pub memory_total_bytes: i64,
+        pub network_rx_bytes: i64,
+        pub network_tx_bytes: i64,
+        pub disks: Value,
+    }
+}
+
+record! {
+    /// Hours, or days and weeks combined from them.
+    #[derive(Debug, Clone)]
+    pub struct RollupPoint {
+        pub at: Timestamp,
+        pub cpu_percent: f64,
+        pub load_1m: f64,
+        pub memory_used_bytes: i64,
+        pub memory_total_bytes: i64,
+        /// Bytes a second.
+        pub network_rx: f64,
+        pub network_tx: f64,
+        pub fullest_disk_percent: Option<f64>,
+    }
+}
+
+record! {
+    /// Numbers without a sample, and why.
+    #[derive(Debug, Clone)]
+    pub struct GapReason {
+        pub agent_id: AgentId,
+        pub first_seq: i64,
+        pub last_seq: i64,
+        pub kind: String,
+        pub reason: String,
+    }
+}
+
+record! {
+    #[derive(Debug, Clone)]
+    pub struct PresenceMark {
+        pub at: Timestamp,
+        pub online: bool,
+        pub reason: Option<String>,
+    }
+}
+
+record! {
+    #[derive(Debug, Clone)]
+    pub struct EventMark {
+        pub at: Timestamp,
+        pub kind: String,
+        pub actor: Option<String>,
+        pub text: String,
+    }
+}
+
+impl Store {
+    /// The newest samples since `from`, in the order of their times.
+    pub async fn console_samples(
+        &self,
+        host: HostId,
+        from: Timestamp,
+    ) -> Result<Vec<SamplePoint>, StoreError> {
+        let sql = "-- console_samples
+            SELECT * FROM (
+                SELECT sampled_at, agent_id, seq, cpu_percent, load_1m, memory_used_bytes, memory_total_bytes,
+                       network_rx_bytes, network_tx_bytes, disks
+                  FROM host_metrics
+                 WHERE host_id = $1 AND sampled_at BETWEEN $2 AND now() + interval '10 minutes'
+                 ORDER BY sampled_at DESC LIMIT $3) newest
+             ORDER BY sampled_at, seq";
+        let params = [
+            (&host.0 as _, Type::UUID),
+            (&from as _, Type::TIMESTAMPTZ),
+            (&SAMPLES as _, Type::INT8),
+        ];
+        let rows = self.read("console_samples", Bulkhead::Ingest, sql, &params);
+        rows.await?.iter().map(SamplePoint::from_row).collect()
+    }
+
+    /// Rollups since `from`, combined to `step` (`hour` or `day`). Means are weighted by samples.
+    pub async fn console_rollups(
+        &self,
+        host: HostId,
+        from: Timestamp,
+        step: &str,
+    ) -> Result<Vec<RollupPoint>, StoreError> {
+        let sql = "-- console_rollups
+            SELECT date_trunc($3, hour, 'UTC') AS at,
+                   sum(cpu_percent_avg * sample_count) / sum(sample_count) AS cpu_percent,
+                   sum(load_1m_avg * sample_count) / sum(sample_count) AS load_1m,
+                   (sum(memory_used_bytes_avg::float8 * sample_count) / sum(sample_count))::bigint AS memory_used_bytes,
+                   max(memory_total_bytes) AS memory_total_bytes,
+                   coalesce(sum(network_rx_bytes_increase)::float8
+                            / nullif(sum(extract(epoch FROM last_at - counters_from)), 0)::float8, 0) AS network_rx,
+                   coalesce(sum(network_tx_bytes_increase)::float8
+                            / nullif(sum(extract(epoch FROM last_at - counters_from)), 0)::float8, 0) AS network_tx,
+                   max(fullest_disk_percent) AS fullest_disk_percent
+              FROM host_metrics_hourly
+             WHERE host_id = $1 AND hour >= $2 AND hour <= now()
+             GROUP BY 1 ORDER BY 1";
+        let params = [
+            (&host.0 as _, Type::UUID),
+            (&from as _, Type::TIMESTAMPTZ),
+            (&step as _, Type::TEXT),
+        ];
+        let rows = self.read("console_rollups", Bulkhead::Ingest, sql, &params);
+        rows.await?.iter().map(RollupPoint::from_row).collect()
+    }
+
+    /// The gaps of the host's agents that were recorded since `from`.
+    pub async fn console_gaps(
+        &self,
+        host: HostId,
+        from: Timestamp,
+    ) -> Result<Vec<GapReason>, StoreError> {
+        let sql = "-- console_gaps
+            SELECT g.agent_id, g.first_seq, g.last_seq, g.kind, g.reason
+              FROM metric_gaps g JOIN agents a ON a.id = g.agent_id
+             WHERE a.host_id = $1 AND g.recorded_at >= $2
+             ORDER BY g.agent_id, g.first_seq LIMIT 1000";
+        let params = [(&host.0 as _, Type::UUID), (&from as _, Type::TIMESTAMPTZ)];
+        let rows = self.read("console_gaps", Bulkhead::Ingest, sql, &params);
+        rows.await?.iter().map(GapReason::from_row).collect()
+    }
+
+    /// The changes of the host's presence since `from`, preceded by the last one before.
+    pub async fn console_presence(
+        &self,
+        host: HostId,
+        from: Timestamp,
+    ) -> Result<Vec<PresenceMark>, StoreError> {
+        let sql = "-- console_presence
+            WITH mine AS (SELECT id FROM agents WHERE host_id = $1),
+            before AS (
+                SELECT last.* FROM mine CROSS JOIN LATERAL (
+                    SELECT e.at, e.to_status, e.reason FROM agent_events e
+                     WHERE e.agent_id = mine.id AND e.kind = 'presence' AND e.at < $2 ORDER BY e.id DESC LIMIT 1) last
+                 ORDER BY last.at DESC LIMIT 1)
+            SELECT at, to_status = 'online' AS online, reason FROM before
+             UNION ALL
+            (SELECT e.at, e.to_status = 'online', e.reason
+               FROM agent_events e JOIN mine ON mine.id = e.agent_id
+              WHERE e.kind = 'presence' AND e.at >= $2 ORDER BY e.id DESC LIMIT 1000)
+             ORDER BY at";
+        let params = [(&host.0 as _, Type::UUID), (&from as _, Type::TIMESTAMPTZ)];
+        let rows = self.read("console_presence", Bulkhead::Ingest, sql, &params);
+        rows.await?.iter().map(PresenceMark::from_row).collect()
+    }
+
+    /// The newest notes, changes of labels and decisions of a host since `from`, newest first.
+    pub async fn console_host_events(
+        &self,
+        host: HostId,
+        from: Timestamp,
+    ) -> Result<Vec<EventMark>, StoreError> {
+        let sql = "-- console_host_events
+            SELECT at, kind, actor, text FROM (
+                (SELECT at, kind, actor, text FROM host_events WHERE host_id = $1 AND at >= $2 ORDER BY at DESC LIMIT 100)
+                 UNION ALL
+                (SELECT e.at, e.kind, e.actor, concat_ws(': ', coalesce(e.to_status, 'deleted'), e.reason)
+                   FROM agent_events e JOIN agents a ON a.id = e.agent_id
+                  WHERE a.host_id = $1 AND e.kind <> 'presence' AND e.at >= $2 ORDER BY e.at DESC LIMIT 100)) marks
+             ORDER BY at DESC LIMIT 100";
+        let params = [(&host.0 as _, Type::UUID), (&from as _, Type::TIMESTAMPTZ)];
+        let rows = self.read("console_host_events", Bulkhead::Ingest, sql, &params);
+        rows.await?.iter().map(EventMark::from_row).collect()
+    }
+}
