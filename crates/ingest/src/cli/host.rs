@@ -1,5 +1,7 @@
 //! `svc-ingest host`: the machines that agents run on.
 
+mod change;
+
 use std::process::ExitCode;
 
 use clap::Subcommand;
@@ -31,12 +33,19 @@ pub enum Command {
     },
     /// Take a host out of service: its agents end, and if the machine comes back it is a new host
     Retire(RetireArgs),
+    /// Set and remove labels of a host
+    Label(change::LabelArgs),
+    /// Retire hosts that have been offline for long
+    Expire(change::ExpireArgs),
 }
 
 #[derive(Debug, clap::Args)]
 pub struct ListArgs {
     #[command(flatten)]
     host: HostArgs,
+    /// Only hosts whose name contains this text
+    #[arg(long, value_name = "TEXT")]
+    search: Option<String>,
     /// Retired hosts, too
     #[arg(long)]
     retired: bool,
@@ -75,6 +84,8 @@ pub async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::List(args) => list(args).await,
         Command::Show { host, output } => resource::show::<HostRecord>(&host, output).await,
         Command::Retire(args) => retire(&args).await,
+        Command::Label(args) => change::label(args).await,
+        Command::Expire(args) => change::expire(args).await,
     }
 }
 
@@ -82,9 +93,11 @@ async fn list(args: ListArgs) -> anyhow::Result<ExitCode> {
     let filter = HostFilter {
         labels: labels::by_key(args.host.label)?,
         hostname: args.host.hostname,
+        search: args.search,
         include_retired: args.retired,
     };
-    let empty = if filter.labels.is_empty() && filter.hostname.is_none() {
+    let filtered = filter.hostname.is_some() || filter.search.is_some();
+    let empty = if filter.labels.is_empty() && !filtered {
         "no host is in service: hosts appear when agents register"
     } else {
         "no host matches"

@@ -72,3 +72,28 @@ async fn retiring_a_host_needs_yes_and_revokes_its_agents() -> Result<()> {
     assert_eq!(members(&all, "hostname"), ["web-1", "web-3"]);
     Ok(())
 }
+
+#[tokio::test]
+async fn hosts_are_searched_labelled_and_expired() -> Result<()> {
+    let site = Site::new().await?;
+    active_agent(&site, '1', "web-1", r#"{"site": "berlin"}"#).await?;
+    active_agent(&site, '2', "db-2", "{}").await?;
+    let found = json(&site, &["host", "list", "--search", "EB-"]).await?;
+    assert_eq!(members(&found, "hostname"), ["web-1"]);
+    let change = [
+        "host", "label", "web-1", "env=prod", "--remove", "site", "--actor", "ann",
+    ];
+    let labelled = json(&site, &change).await?;
+    assert_eq!(labelled["labels"], serde_json::json!({"env": "prod"}));
+    let event = "SELECT kind, actor, text FROM host_events";
+    site.expect(event, "labels|ann|env=prod, -site").await?;
+    let nothing = failure_of(&site, 2, &["host", "label", "web-1"]).await?;
+    assert_contains(&nothing, "at least one label");
+    let long = "UPDATE agent_state SET presence_since = now() - interval '40 days' WHERE agent_id IN (SELECT a.id FROM agents a JOIN hosts h ON h.id = a.host_id WHERE h.hostname = 'db-2')";
+    site.psql(long).await?;
+    let expired = json(&site, &["host", "expire", "--offline-for", "30d", "--yes"]).await?;
+    assert_eq!(expired["retired"], 1);
+    let left = json(&site, &["host", "list"]).await?;
+    assert_eq!(members(&left, "hostname"), ["web-1"]);
+    Ok(())
+}
