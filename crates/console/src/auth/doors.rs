@@ -1,0 +1,48 @@
+//! Limits of trying to sign in, and the passwords behind them.
+//!
+//! Three buckets: one for a name from one address (guessing), one for an address (guessing many
+//! names), one for a name (many addresses). The last is wide: otherwise anyone could lock a person out.
+//! Open sessions are not affected by any of them.
+
+use std::{net::IpAddr, time::Duration};
+
+use tokio::time::Instant;
+
+use super::password::Passwords;
+use crate::{address::network, error::AppError, rate::Keyed};
+
+#[derive(Debug)]
+pub struct Doors {
+    pub passwords: Passwords,
+    guesses: Keyed<(IpAddr, String)>,
+    addresses: Keyed<IpAddr>,
+    names: Keyed<String>,
+}
+
+impl Doors {
+    pub fn new() -> anyhow::Result<Self> {
+        Ok(Self {
+            passwords: Passwords::new()?,
+            guesses: Keyed::new(Duration::from_secs(15), 6),
+            addresses: Keyed::new(Duration::from_secs(2), 40),
+            names: Keyed::new(Duration::from_secs(2), 120),
+        })
+    }
+
+    /// Takes one attempt at `name`, or fails with the time to wait.
+    pub fn attempt(&self, address: IpAddr, name: &str) -> Result<(), AppError> {
+        let (now, name) = (Instant::now(), name.to_lowercase());
+        let address = network(address);
+        let guess = self.guesses.take((address, name.clone()), now);
+        guess
+            .and_then(|()| self.addresses.take(address, now))
+            .and_then(|()| self.names.take(name, now))
+            .map_err(AppError::Limited)
+    }
+
+    /// Takes one attempt at a one-time code. Codes cannot be guessed: only the work is limited.
+    pub fn attempt_code(&self, address: IpAddr) -> Result<(), AppError> {
+        let taken = self.addresses.take(network(address), Instant::now());
+        taken.map_err(AppError::Limited)
+    }
+}

@@ -1,0 +1,124 @@
+//! Passwords: Argon2id with 19 MiB and two passes, computed away from the runtime's threads.
+//!
+//! At most [`AT_ONCE`] hashes are computed at a time. The permit is owned by the blocking task: if the
+//! request goes away, the computation still counts until it ends, so clients that hang up cannot start
+//! more of them.
+
+use std::sync::Arc;
+
+use argon2::{
+    Argon2,
+    password_hash::{PasswordHasher, PasswordVerifier, phc::PasswordHash},
+};
+use tokio::sync::Semaphore;
+
+use crate::error::AppError;
+
+/// 4 × 19 MiB are what trying passwords may cost.
+const AT_ONCE: usize = 2;
+pub const LEAST: usize = 12;
+pub const MOST: usize = 256;
+
+#[derive(Debug)]
+pub struct Passwords {
+    turns: Arc<Semaphore>,
+    /// Compared with when the name is unknown, so that the answer takes as long.
+    nobody: String,
+}
+
+impl Passwords {
+    pub fn new() -> anyhow::Result<Self> {
+        let nobody = hash("a password that nobody has")
+            .map_err(|error| anyhow::anyhow!("cannot hash a password: {error}"))?;
+        Ok(Self {
+            turns: Arc::new(Semaphore::new(AT_ONCE)),
+            nobody,
+        })
+    }
+
+    /// Whether `password` is the one of `known`. Without a known hash the answer is no, after the same
+    /// work.
+    pub async fn verify(&self, password: String, known: Option<String>) -> Result<bool, AppError> {
+        let exists = known.is_some();
+        let known = known.unwrap_or_else(|| self.nobody.clone());
+        let same = self
+            .compute(move || {
+                let parsed = PasswordHash::new(&known).ok()?;
+                let verified = Argon2::default().verify_password(password.as_bytes(), &parsed);
+                Some(verified.is_ok())
+            })
+            .await?;
+        Ok(exists && same == Some(true))
+    }
+
+    pub async fn hash(&self, password: String) -> Result<String, AppError> {
+        let hashed = self.compute(move || hash(&password).ok()).await?;
+        hashed.ok_or(AppError::Internal("a password cannot be hashed"))
+    }
+
+    async fn compute<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, AppError> {
+        let closed = |_| AppError::Internal("the console is stopping");
+        let turn = self.turns.clone().acquire_owned().await.map_err(closed)?;
+        let done = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            work()
+        });
+        done.await
+            .map_err(|_| AppError::Internal("a password computation failed"))
+    }
+}
+
+fn hash(password: &str) -> Result<String, argon2::password_hash::Error> {
+    Ok(Argon2::default()
+        .hash_password(password.as_bytes())?
+        .to_string())
+}
+
+/// Why a new password is not good enough.
+pub fn weakness(password: &str, name: &str) -> Option<String> {
+    if password.chars().count() < LEAST {
+        return Some(format!("A password has at least {LEAST} characters."));
+    }
+    if password.len() > MOST {
+        return Some(format!("A password has at most {MOST} bytes."));
+    }
+    let distinct = password.chars().collect::<std::collections::BTreeSet<_>>();
+    if distinct.len() < 5 || password.to_lowercase().contains(&name.to_lowercase()) {
+        return Some("This password is too easy to guess: use several words.".into());
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_the_right_password_of_a_known_person_is_accepted() {
+        let passwords = Passwords::new().unwrap();
+        let hash = passwords.hash("correct horse".into()).await.unwrap();
+        assert!(hash.starts_with("$argon2id$"), "{hash}");
+        let verify = async |text: &str, known: Option<String>| {
+            passwords.verify(text.into(), known).await.unwrap()
+        };
+        assert!(verify("correct horse", Some(hash.clone())).await);
+        assert!(!verify("wrong horse", Some(hash)).await);
+        assert!(!verify("a password that nobody has", None).await);
+    }
+
+    #[test]
+    fn weak_passwords_are_refused() {
+        for weak in [
+            "short",
+            "aaaaaaaaaaaaaaaa",
+            "ann-is-my-name-x",
+            &"x1y2z".repeat(60),
+        ] {
+            assert!(weakness(weak, "ann").is_some(), "{weak}");
+        }
+        assert_eq!(weakness("correct horse battery", "ann"), None);
+    }
+}

@@ -1,0 +1,157 @@
+//! Sessions as requests carry them: a cookie with a random secret.
+//!
+//! Each sign-in makes a new secret, so nobody can fix a session in advance. The cookie is not readable
+//! by scripts, is not sent along with other sites' forms, and over HTTPS has the prefix `__Host-`, which
+//! no other host can set.
+
+use std::time::Duration;
+
+use axum::{
+    extract::FromRequestParts,
+    http::{HeaderMap, HeaderValue, Method, header, request::Parts},
+};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use svc_store::{LoginRecord, Role};
+
+use crate::{app::App, config::Web, error::AppError, secret::Secret};
+
+/// A session without requests ends after this time.
+pub const IDLE: Duration = Duration::from_hours(2);
+
+/// The signed-in person of a request.
+#[derive(Clone, Debug)]
+pub struct User {
+    pub name: String,
+    pub role: Role,
+    /// The session's secret, hashed.
+    pub session: [u8; 32],
+}
+
+/// A person who may decide about agents and hosts.
+#[derive(Clone, Debug)]
+pub struct Operator(pub User);
+
+/// A person who may manage tokens and people.
+#[derive(Clone, Debug)]
+pub struct Admin(pub User);
+
+impl User {
+    pub fn may_operate(&self) -> bool {
+        self.role >= Role::Operator
+    }
+
+    pub fn is_admin(&self) -> bool {
+        self.role == Role::Admin
+    }
+
+    fn require(self, role: Role) -> Result<Self, AppError> {
+        match self.role >= role {
+            true => Ok(self),
+            false => Err(AppError::Forbidden(role.as_str())),
+        }
+    }
+}
+
+impl FromRequestParts<App> for User {
+    type Rejection = AppError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, AppError> {
+        let away = || match parts.uri.path() {
+            "/live" => AppError::SignedOut,
+            _ => AppError::SignIn(sign_in_path(parts)),
+        };
+        let secret = secret(&parts.headers, &app.web).ok_or_else(away)?;
+        let session = secret.hash();
+        let found = app.store.console_session(&session, IDLE).await?;
+        let found = found.ok_or_else(away)?;
+        if found.stale {
+            app.store.console_session_touch(&session).await?;
+        }
+        Ok(Self {
+            name: found.name,
+            role: found.role,
+            session,
+        })
+    }
+}
+
+impl FromRequestParts<App> for Operator {
+    type Rejection = AppError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, AppError> {
+        let user = User::from_request_parts(parts, app).await?;
+        user.require(Role::Operator).map(Self)
+    }
+}
+
+impl FromRequestParts<App> for Admin {
+    type Rejection = AppError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, AppError> {
+        let user = User::from_request_parts(parts, app).await?;
+        user.require(Role::Admin).map(Self)
+    }
+}
+
+/// Only pages are returned to: repeating a change unasked would be wrong.
+fn sign_in_path(parts: &Parts) -> String {
+    let target = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    match parts.method == Method::GET && target != "/" {
+        true => format!(
+            "/sign-in?next={}",
+            utf8_percent_encode(target, NON_ALPHANUMERIC)
+        ),
+        false => "/sign-in".into(),
+    }
+}
+
+/// Opens a session for a person, and returns its cookie. A session that the browser had before ends.
+pub async fn open(
+    app: &App,
+    user: &LoginRecord,
+    headers: &HeaderMap,
+) -> Result<HeaderValue, AppError> {
+    if let Some(before) = secret(headers, &app.web) {
+        app.store.console_session_close(&before.hash()).await?;
+    }
+    let secret = Secret::generate().map_err(|_| AppError::Internal("no random numbers"))?;
+    let life = app.web.session_lifetime;
+    app.store
+        .console_session_open(&secret.hash(), user.id, &user.name, life)
+        .await?;
+    cookie(&app.web, secret.expose(), life.as_secs())
+}
+
+/// The cookie that removes the session from the browser.
+pub fn forget(web: &Web) -> Result<HeaderValue, AppError> {
+    cookie(web, "", 0)
+}
+
+fn cookie(web: &Web, value: &str, seconds: u64) -> Result<HeaderValue, AppError> {
+    let secure = if web.is_https() { "; Secure" } else { "" };
+    let name = cookie_name(web);
+    let text = format!("{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}");
+    let mut cookie = HeaderValue::from_str(&text)
+        .map_err(|_| AppError::Internal("a cookie cannot be written"))?;
+    cookie.set_sensitive(true);
+    Ok(cookie)
+}
+
+/// Browsers refuse `__Host-` cookies without HTTPS.
+fn cookie_name(web: &Web) -> &'static str {
+    match web.is_https() {
+        true => "__Host-console",
+        false => "console",
+    }
+}
+
+fn secret(headers: &HeaderMap, web: &Web) -> Option<Secret> {
+    let name = cookie_name(web);
+    let cookies = headers.get_all(header::COOKIE).iter();
+    let cookies = cookies.filter_map(|value| value.to_str().ok());
+    let mut pairs = cookies.flat_map(|value| value.split(';'));
+    pairs.find_map(|pair| {
+        let (key, value) = pair.trim().split_once('=')?;
+        (key == name).then(|| Secret::parse(value)).flatten()
+    })
+}

@@ -1,0 +1,156 @@
+//! Signing in with name and password, and signing out.
+
+use askama::Template;
+use axum::{
+    Form,
+    extract::{Query, State},
+    http::{Extensions, HeaderMap, StatusCode, header},
+    response::{Html, IntoResponse, Redirect, Response},
+};
+use serde::Deserialize;
+
+use super::{
+    password,
+    session::{self, User},
+};
+use crate::{address, app::App, error::AppError, telemetry::Outcome};
+
+#[derive(Deserialize)]
+pub struct Return {
+    #[serde(default)]
+    next: String,
+}
+
+#[derive(Template)]
+#[template(path = "sign_in.html")]
+struct SignInPage<'a> {
+    next: &'a str,
+    name: &'a str,
+    problem: &'a str,
+    /// Nobody can sign in yet: the page says how to add the first person.
+    first: bool,
+}
+
+#[derive(Deserialize)]
+pub struct SignIn {
+    name: String,
+    password: String,
+    #[serde(default)]
+    next: String,
+}
+
+pub async fn page(
+    State(app): State<App>,
+    Query(target): Query<Return>,
+) -> Result<Html<String>, AppError> {
+    let first = !app.store.console_has_users().await?;
+    let page = SignInPage {
+        next: local(&target.next),
+        name: "",
+        problem: "",
+        first,
+    };
+    Ok(Html(page.render()?))
+}
+
+/// A wrong name and a wrong password get the same answer after the same work.
+pub async fn submit(
+    State(app): State<App>,
+    extensions: Extensions,
+    headers: HeaderMap,
+    Form(form): Form<SignIn>,
+) -> Result<Response, AppError> {
+    let name = form.name.trim();
+    if name.len() > 64 || form.password.len() > password::MOST {
+        return refused(&app, &form);
+    }
+    let address = client(&app, &extensions, &headers)?;
+    app.doors.attempt(address, name).inspect_err(|_| {
+        count(&app, "limited");
+    })?;
+    let known = app.store.console_user_login(name).await?;
+    let hash = known.as_ref().and_then(|user| user.password_hash.clone());
+    let right = app.doors.passwords.verify(form.password.clone(), hash);
+    let (true, Some(user)) = (right.await?, known) else {
+        return refused(&app, &form);
+    };
+    let cookie = session::open(&app, &user, &headers).await?;
+    count(&app, "accepted");
+    tracing::info!(user = user.name, "signed in");
+    let to = Redirect::to(local(&form.next));
+    Ok(([(header::SET_COOKIE, cookie)], to).into_response())
+}
+
+pub async fn sign_out(State(app): State<App>, user: User) -> Result<Response, AppError> {
+    app.store.console_session_close(&user.session).await?;
+    let cookie = session::forget(&app.web)?;
+    let clear = (
+        header::HeaderName::from_static("clear-site-data"),
+        header::HeaderValue::from_static("\"cache\""),
+    );
+    let to = Redirect::to("/sign-in");
+    Ok(([(header::SET_COOKIE, cookie), clear], to).into_response())
+}
+
+fn refused(app: &App, form: &SignIn) -> Result<Response, AppError> {
+    count(app, "refused");
+    let name: String = form.name.chars().take(64).collect();
+    let page = SignInPage {
+        next: local(&form.next),
+        name: &name,
+        problem: "The name or the password is wrong.",
+        first: false,
+    };
+    Ok((StatusCode::UNAUTHORIZED, Html(page.render()?)).into_response())
+}
+
+fn count(app: &App, outcome: &'static str) {
+    app.metrics
+        .sign_ins
+        .get_or_create(&Outcome { outcome })
+        .inc();
+}
+
+pub(super) fn client(
+    app: &App,
+    extensions: &Extensions,
+    headers: &HeaderMap,
+) -> Result<std::net::IpAddr, AppError> {
+    address::client(extensions, headers, &app.web.trusted_proxies)
+        .ok_or(AppError::Internal("a request without an address"))
+}
+
+/// A path of this site, whatever the client asked for. `//host` and `/\host` name other hosts.
+pub(super) fn local(next: &str) -> &str {
+    let mut letters = next.chars();
+    let inside = letters.next() == Some('/')
+        && !matches!(letters.next(), Some('/' | '\\'))
+        && next
+            .chars()
+            .all(|letter| letter.is_ascii_graphic() && letter != '\\');
+    match inside {
+        true => next,
+        false => "/",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::local;
+
+    #[test]
+    fn a_return_path_stays_on_this_site() {
+        assert_eq!(local("/hosts?q=a%20b"), "/hosts?q=a%20b");
+        for foreign in [
+            "",
+            "//evil.example",
+            "/\\evil.example",
+            "https://evil.example",
+            "evil",
+            "/\t/evil",
+            "javascript:alert(1)",
+        ] {
+            assert_eq!(local(foreign), "/", "{foreign}");
+        }
+    }
+}

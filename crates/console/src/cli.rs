@@ -1,0 +1,128 @@
+//! The command line. Without a command `svc-console` serves.
+//!
+//! Exit codes: 0 success; 1 failure; 2 wrong configuration or wrong usage.
+
+mod healthcheck;
+mod user;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use svc_store::{Store, StoreError, StoreOptions};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    config::{Config, Database, Problems, log_settings},
+    server::Server,
+    telemetry,
+};
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "svc-console",
+    version,
+    about,
+    propagate_version = true,
+    disable_help_subcommand = true
+)]
+#[command(
+    after_help = "The console is configured by environment variables alone: docs/console.md lists them."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve the console (the default command)
+    Serve,
+    /// Bring the schema `console` up to date
+    Migrate,
+    /// Manage the people who may use the console
+    #[command(subcommand)]
+    User(user::Command),
+    /// Ask the console on this machine whether it is healthy (for containers)
+    Healthcheck,
+}
+
+/// Parses the command line, runs the command, and returns its exit code.
+pub async fn run() -> ExitCode {
+    let outcome = match Cli::parse().command.unwrap_or(Command::Serve) {
+        Command::Serve => serve().await,
+        Command::Migrate => migrate().await,
+        Command::User(command) => user::run(command).await,
+        Command::Healthcheck => healthcheck::run().await,
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => report(&error),
+    }
+}
+
+async fn serve() -> anyhow::Result<()> {
+    telemetry::init(&log_settings());
+    let server = Server::bind(Config::from_env()?).await?;
+    server.run(stop_on_signals()?).await?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+async fn migrate() -> anyhow::Result<()> {
+    let report = store()?.console_migrate().await?;
+    for migration in report.applied {
+        print(&format!("applied {migration}\n"));
+    }
+    Ok(())
+}
+
+fn store() -> anyhow::Result<Store> {
+    let database = Database::from_env()?;
+    Ok(Store::new(database.url, StoreOptions::for_commands())?)
+}
+
+/// A closed pipe is no failure of the command.
+fn print(text: &str) {
+    use std::io::Write;
+    drop(std::io::stdout().write_all(text.as_bytes()));
+}
+
+/// The first signal requests a clean stop; a second one ends the process at once.
+fn stop_on_signals() -> anyhow::Result<CancellationToken> {
+    let stop = CancellationToken::new();
+    let requested = stop.clone();
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::spawn(async move {
+        either(&mut terminate, &mut interrupt).await;
+        tracing::info!("stopping");
+        requested.cancel();
+        either(&mut terminate, &mut interrupt).await;
+        std::process::exit(1);
+    });
+    Ok(stop)
+}
+
+async fn either(terminate: &mut Signal, interrupt: &mut Signal) {
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+}
+
+/// Configuration problems get one line each; any other error is one line with its chain of causes.
+fn report(error: &anyhow::Error) -> ExitCode {
+    if let Some(problems) = error.downcast_ref::<Problems>() {
+        for problem in &problems.0 {
+            eprintln!("svc-console: {problem}");
+        }
+        return ExitCode::from(2);
+    }
+    let server = error.downcast_ref::<StoreError>();
+    match server.and_then(StoreError::server_message) {
+        Some(message) => eprintln!("svc-console: {error:#}: {message}"),
+        None => eprintln!("svc-console: {error:#}"),
+    }
+    ExitCode::FAILURE
+}

@@ -1,0 +1,139 @@
+//! `svc-console user`: the people who may use the console. There is no default password: a new person
+//! gets a link that sets one.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::{Context, anyhow, ensure};
+use clap::ValueEnum;
+use svc_store::{LinkKind, Role, Store};
+
+use super::{print, store};
+use crate::{auth::link, config, secret::Secret};
+
+/// A link to set a password must reach a person; a link to sign in is used at once.
+const PASSWORD_LINK: Duration = Duration::from_hours(24);
+const SIGN_IN_LINK: Duration = Duration::from_mins(10);
+const ACTOR: &str = "svc-console";
+
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Add a person, and print a one-time link that sets the password
+    Add {
+        name: String,
+        #[arg(long, value_enum, default_value = "viewer")]
+        role: RoleArg,
+    },
+    /// Print a new one-time link for a person
+    Link {
+        name: String,
+        /// Sign in at once instead of setting a password; adds the person as admin if missing
+        #[arg(long)]
+        sign_in: bool,
+    },
+    /// List people
+    List,
+    /// Keep a person from signing in, and end the person's sessions
+    Disable { name: String },
+    /// Let a disabled person sign in again
+    Enable { name: String },
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum RoleArg {
+    Viewer,
+    Operator,
+    Admin,
+}
+
+pub async fn run(command: Command) -> anyhow::Result<()> {
+    let store = store()?;
+    store.console_migrate().await?;
+    match command {
+        Command::Add { name, role } => {
+            add(&store, &name, role.into()).await?;
+            print_link(&store, &name, LinkKind::SetPassword).await
+        }
+        Command::Link {
+            name,
+            sign_in: false,
+        } => print_link(&store, &name, LinkKind::SetPassword).await,
+        Command::Link {
+            name,
+            sign_in: true,
+        } => {
+            if store.console_user_login(&name).await?.is_none() {
+                add(&store, &name, Role::Admin).await?;
+            }
+            print_link(&store, &name, LinkKind::SignIn).await
+        }
+        Command::List => list(&store).await,
+        Command::Disable { name } => disable(&store, &name, true).await,
+        Command::Enable { name } => disable(&store, &name, false).await,
+    }
+}
+
+async fn add(store: &Store, name: &str, role: Role) -> anyhow::Result<()> {
+    let added = store.console_user_add(name, role, ACTOR).await;
+    match added.as_ref().err().and_then(|error| error.constraint()) {
+        Some("users_name_key") => Err(anyhow!("there is a person named {name} already")),
+        Some("users_name_check") => Err(anyhow!(
+            "{name:?} is not a name: use lower-case letters, digits and . _ @ -, at most 64"
+        )),
+        _ => Ok(added.map(drop)?),
+    }
+}
+
+async fn print_link(store: &Store, name: &str, kind: LinkKind) -> anyhow::Result<()> {
+    let base_url = config::base_url()?;
+    let code = Secret::generate().map_err(|_| anyhow!("no random numbers"))?;
+    let life = match kind {
+        LinkKind::SetPassword => PASSWORD_LINK,
+        LinkKind::SignIn => SIGN_IN_LINK,
+    };
+    let hash = code.hash();
+    let created = store.console_link_create(name, kind, &hash, life, ACTOR);
+    ensure!(
+        created.await?,
+        "there is no person named {name} who may sign in"
+    );
+    print(&format!("{}\n", link(&base_url, &code)));
+    Ok(())
+}
+
+async fn list(store: &Store) -> anyhow::Result<()> {
+    let people = store.console_users().await?;
+    let lines: BTreeMap<_, _> = people
+        .iter()
+        .map(|user| {
+            let state = match (user.disabled_at.is_some(), user.has_password) {
+                (true, _) => "disabled",
+                (false, true) => "active",
+                (false, false) => "no password yet",
+            };
+            (&user.name, format!("{:9} {state}", user.role.as_str()))
+        })
+        .collect();
+    for (name, line) in lines {
+        print(&format!("{name:24} {line}\n"));
+    }
+    Ok(())
+}
+
+async fn disable(store: &Store, name: &str, disabled: bool) -> anyhow::Result<()> {
+    let found = store.console_user_disable(name, disabled, ACTOR).await;
+    ensure!(
+        found.context("cannot change the person")?,
+        "there is no person named {name}"
+    );
+    Ok(())
+}
+
+impl From<RoleArg> for Role {
+    fn from(role: RoleArg) -> Self {
+        match role {
+            RoleArg::Viewer => Self::Viewer,
+            RoleArg::Operator => Self::Operator,
+            RoleArg::Admin => Self::Admin,
+        }
+    }
+}

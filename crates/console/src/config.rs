@@ -1,0 +1,243 @@
+//! Configuration: the environment, read once into one plain struct. All problems are reported
+//! together, each by its variable's name, and no problem shows a secret.
+
+mod parse;
+mod problem;
+mod reader;
+mod variables;
+
+use std::{
+    ffi::OsString,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
+
+use svc_store::DatabaseUrl;
+use url::Url;
+
+pub use problem::{Problem, Problems};
+use reader::Reader;
+pub use variables::{Fallback, VARIABLES, Variable};
+
+use crate::telemetry::Log;
+
+/// Finds the value of a variable by its name.
+pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+
+/// Everything that the environment decides.
+#[derive(Debug)]
+pub struct Config {
+    pub database: Database,
+    pub address: SocketAddr,
+    pub web: Web,
+    pub jwks: Jwks,
+    pub install: Install,
+    pub log: Log,
+}
+
+#[derive(Clone, Debug)]
+pub struct Database {
+    pub url: DatabaseUrl,
+    /// Where the LISTEN connection goes, when `url` is a pooler.
+    pub listen_url: DatabaseUrl,
+    pub pool_size: usize,
+    pub auto_migrate: bool,
+}
+
+/// How people reach the console.
+#[derive(Clone, Debug)]
+pub struct Web {
+    pub base_url: Url,
+    pub session_lifetime: Duration,
+    pub trusted_proxies: Vec<IpAddr>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Jwks {
+    pub url: Url,
+    pub ca: Option<String>,
+}
+
+/// What `/download` and `/install.sh` offer.
+#[derive(Clone, Debug)]
+pub struct Install {
+    pub downloads: Option<PathBuf>,
+    /// The ingest service's address for agents.
+    pub ingest_address: String,
+    /// The certificate that the script pins, PEM.
+    pub ingest_ca: Option<String>,
+}
+
+impl Config {
+    pub fn from_env() -> Result<Self, Problems> {
+        read(&environment, Self::collect)
+    }
+
+    pub fn read(lookup: Lookup<'_>) -> Result<Self, Problems> {
+        read(lookup, Self::collect)
+    }
+
+    /// Returns `None` exactly when the reader has noted a problem.
+    fn collect(reader: &mut Reader<'_>) -> Option<Self> {
+        let database = Database::collect(reader);
+        let ip = reader.value("CONSOLE_BIND_ADDRESS", parse::ip);
+        let port = reader.value("CONSOLE_PORT", parse::port);
+        let web = Web::collect(reader);
+        let jwks_url = reader.value("CONSOLE_JWKS_URL", parse::http_url);
+        let jwks_ca = reader.optional("CONSOLE_JWKS_CA", parse::certificates);
+        let downloads = reader.optional("CONSOLE_DOWNLOAD_DIR", parse::folder);
+        let ingest_address = reader.optional("CONSOLE_INGEST_ADDRESS", parse::address);
+        let ingest_ca = reader.optional("CONSOLE_INGEST_CA", parse::certificates);
+        let log = log(reader);
+        let web = web?;
+        let ingest_address = ingest_address?.unwrap_or_else(|| default_ingest(&web.base_url));
+        Some(Self {
+            database: database?,
+            address: SocketAddr::new(ip?, port?),
+            web,
+            jwks: Jwks {
+                url: jwks_url?,
+                ca: jwks_ca?,
+            },
+            install: Install {
+                downloads: downloads?,
+                ingest_address,
+                ingest_ca: ingest_ca?,
+            },
+            log: log?,
+        })
+    }
+}
+
+impl Database {
+    /// The database section alone, for commands.
+    pub fn from_env() -> Result<Self, Problems> {
+        read(&environment, Self::collect)
+    }
+
+    fn collect(reader: &mut Reader<'_>) -> Option<Self> {
+        let url = reader.value("DATABASE_URL", parse::database_url);
+        let listen_url = reader.optional("CONSOLE_LISTEN_DATABASE_URL", parse::database_url);
+        let pool_size = reader.value("CONSOLE_DB_POOL_SIZE", parse::pool_size);
+        let auto_migrate = reader.value("CONSOLE_AUTO_MIGRATE", parse::boolean);
+        let url = url?;
+        Some(Self {
+            listen_url: listen_url?.unwrap_or_else(|| url.clone()),
+            url,
+            pool_size: pool_size?,
+            auto_migrate: auto_migrate?,
+        })
+    }
+}
+
+impl Web {
+    fn collect(reader: &mut Reader<'_>) -> Option<Self> {
+        let base_url = reader.value("CONSOLE_BASE_URL", parse::base_url);
+        let session_lifetime = reader.value("CONSOLE_SESSION_LIFETIME", parse::lifetime);
+        let trusted_proxies = reader.optional("CONSOLE_TRUSTED_PROXIES", parse::ips);
+        Some(Self {
+            base_url: base_url?,
+            session_lifetime: session_lifetime?,
+            trusted_proxies: trusted_proxies?.unwrap_or_default(),
+        })
+    }
+
+    /// Scheme, host and port, as browsers send them.
+    pub fn origin(&self) -> String {
+        self.base_url.origin().ascii_serialization()
+    }
+
+    pub fn is_https(&self) -> bool {
+        self.base_url.scheme() == "https"
+    }
+}
+
+/// The form of the log, read before everything else. Bad values fall back to the defaults here, and
+/// `Config` reports them by name.
+pub fn log_settings() -> Log {
+    read(&environment, log).unwrap_or_default()
+}
+
+/// The base URL alone, for the commands that print links.
+pub fn base_url() -> Result<Url, Problems> {
+    read(&environment, |reader| {
+        reader.value("CONSOLE_BASE_URL", parse::base_url)
+    })
+}
+
+/// The port alone, for the health check.
+pub fn port() -> Result<u16, Problems> {
+    read(&environment, |reader| {
+        reader.value("CONSOLE_PORT", parse::port)
+    })
+}
+
+fn log(reader: &mut Reader<'_>) -> Option<Log> {
+    let filter = reader.value("CONSOLE_LOG", parse::log_filter);
+    let json = reader.value("CONSOLE_LOG_FORMAT", parse::log_is_json);
+    Some(Log {
+        filter: filter?,
+        json: json?,
+    })
+}
+
+fn default_ingest(base_url: &Url) -> String {
+    format!("{}:9443", base_url.host_str().unwrap_or("localhost"))
+}
+
+fn environment(name: &str) -> Option<OsString> {
+    std::env::var_os(name)
+}
+
+/// Reads a section, or returns all problems of its variables.
+fn read<T>(
+    lookup: Lookup<'_>,
+    collect: impl FnOnce(&mut Reader<'_>) -> Option<T>,
+) -> Result<T, Problems> {
+    let mut reader = Reader {
+        lookup,
+        problems: Vec::new(),
+    };
+    match collect(&mut reader) {
+        Some(value) if reader.problems.is_empty() => Ok(value),
+        _ => Err(Problems(reader.problems)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(set: &[(&str, &str)]) -> String {
+        let lookup = |name: &str| {
+            let found = set.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| OsString::from(value))
+        };
+        Config::read(&lookup).map_or_else(|problems| problems.to_string(), |_| String::new())
+    }
+
+    const GOOD: [(&str, &str); 2] = [
+        ("DATABASE_URL", "postgres://web:geheim@db/svc"),
+        ("CONSOLE_BASE_URL", "https://console.example"),
+    ];
+
+    #[test]
+    fn two_variables_are_enough() {
+        assert_eq!(problems(&GOOD), "");
+    }
+
+    #[test]
+    fn all_problems_are_reported_together_and_show_no_secret() {
+        let report = problems(&[
+            ("DATABASE_URL", "mysql://web:geheim@db/svc"),
+            ("CONSOLE_BASE_URL", "https://console.example/app"),
+            ("CONSOLE_PORT", "0"),
+            ("CONSOLE_TRUSTED_PROXIES", "10.0.0.1, proxy"),
+            ("CONSOLE_INGEST_ADDRESS", "a;rm -rf"),
+            ("CONSOLE_SESSION_LIFETIME", "1s"),
+        ]);
+        assert_eq!(report.lines().count(), 6, "{report}");
+        assert!(!report.contains("geheim"), "{report}");
+    }
+}

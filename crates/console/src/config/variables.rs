@@ -1,0 +1,63 @@
+//! The table of environment variables. A test compares the table in docs/console.md with it.
+
+/// What an unset variable means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fallback {
+    Required,
+    Default(&'static str),
+    /// The feature is off, or something else applies. The text is for the documentation.
+    Unset(&'static str),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Variable {
+    pub name: &'static str,
+    pub fallback: Fallback,
+    /// Problems never show the value of a secret.
+    pub secret: bool,
+    pub meaning: &'static str,
+}
+
+impl Variable {
+    pub(super) fn named(name: &str) -> Option<&'static Self> {
+        VARIABLES.iter().find(|variable| variable.name == name)
+    }
+}
+
+/// The rows of the table: the name, the fallback, `secret` where the value is one, and the meaning.
+macro_rules! variables {
+    ($($name:literal, $kind:ident$(($text:literal))?, $($secret:ident)? $meaning:literal;)+) => {
+        pub const VARIABLES: &[Variable] = &[$(Variable {
+            name: $name,
+            fallback: Fallback::$kind$(($text))?,
+            secret: variables!(@ $($secret)?),
+            meaning: $meaning,
+        }),+];
+    };
+    (@) => { false };
+    (@ secret) => { true };
+}
+
+variables! {
+    "DATABASE_URL", Required, secret "PostgreSQL connection string of the web role";
+    "CONSOLE_BASE_URL", Required, "Public URL of the console, without a path; it decides on cookies and origins";
+    "CONSOLE_PORT", Default("3000"), "HTTP port of the console";
+    "CONSOLE_BIND_ADDRESS", Default("0.0.0.0"), "IP address of the HTTP listener";
+    "CONSOLE_JWKS_URL", Default("http://localhost:8080/.well-known/jwks.json"),
+        "The service's JWKS document, which the console fetches in the background";
+    "CONSOLE_JWKS_CA", Unset("the system's"), "Path to CA certificates, PEM format, for an https:// JWKS URL";
+    "CONSOLE_LISTEN_DATABASE_URL", Unset("DATABASE_URL"), secret
+        "A direct PostgreSQL connection string for LISTEN, when DATABASE_URL is a pooler";
+    "CONSOLE_DB_POOL_SIZE", Default("12"), "Maximum number of PostgreSQL connections";
+    "CONSOLE_AUTO_MIGRATE", Default("true"), "`true`: migrate the schema `console` at start; `false`: only verify it";
+    "CONSOLE_SESSION_LIFETIME", Default("12h"), "How long a person stays signed in";
+    "CONSOLE_TRUSTED_PROXIES", Unset("none"),
+        "Addresses of reverse proxies, separated by commas; only they may name the client in X-Forwarded-For";
+    "CONSOLE_DOWNLOAD_DIR", Unset("none"), "A folder with the agent's releases: `{version}/{os}/{arch}/svc-agent`";
+    "CONSOLE_INGEST_ADDRESS", Unset("the base URL's host, port 9443"),
+        "The address of the ingest service for agents, `host` or `host:port`";
+    "CONSOLE_INGEST_CA", Unset("none"),
+        "Path to the ingest service's certificate or its issuer, PEM format, which `/install.sh` pins";
+    "CONSOLE_LOG", Default("info"), "Which log lines are written: a level, or a tracing filter";
+    "CONSOLE_LOG_FORMAT", Default("text"), "`text` or `json`";
+}

@@ -1,0 +1,185 @@
+//! The agent's releases, and the script that installs it: `/download/svc-agent/…` and `/install.sh`.
+//!
+//! Releases lie in a folder: `{version}/{os}/{arch}/` with `svc-agent` and, where there are packages,
+//! `svc-agent.deb` and `svc-agent.rpm`. Each has a checksum at its path with `.sha256` appended. Names
+//! are checked letter by letter before they become a path.
+
+use std::{io, path::PathBuf, sync::LazyLock};
+
+use askama::Template;
+use aws_lc_rs::digest::{Context, SHA256};
+use axum::{
+    body::{Body, Bytes},
+    extract::{Path, State},
+    http::header,
+    response::{IntoResponse, Response},
+};
+use futures_util::stream;
+use tokio::{
+    fs::File,
+    io::AsyncReadExt,
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
+
+use crate::{app::App, assets::typed, config::Install, error::AppError, secret::hex};
+
+const FILES: [&str; 3] = ["svc-agent", "svc-agent.deb", "svc-agent.rpm"];
+const CHUNK: usize = 64 * 1024;
+/// A fleet that updates at once waits here instead of filling memory with chunks.
+const AT_ONCE: usize = 256;
+const MISSING: AppError = AppError::NotFound("There is no such release.");
+
+static TURNS: LazyLock<std::sync::Arc<Semaphore>> =
+    LazyLock::new(|| std::sync::Arc::new(Semaphore::new(AT_ONCE)));
+
+pub async fn release(
+    State(app): State<App>,
+    Path((version, os, arch, file)): Path<(String, String, String, String)>,
+) -> Result<Response, AppError> {
+    let (name, sum) = match file.strip_suffix(".sha256") {
+        Some(name) => (name, true),
+        None => (file.as_str(), false),
+    };
+    let path = path(&app.install, [&version, &os, &arch], name).ok_or(MISSING)?;
+    let opened = File::open(path).await.map_err(|_| MISSING)?;
+    let metadata = opened.metadata().await.map_err(|_| MISSING)?;
+    if !metadata.is_file() {
+        return Err(MISSING);
+    }
+    let closed = |_| AppError::Internal("the console is stopping");
+    let turn = TURNS.clone().acquire_owned().await.map_err(closed)?;
+    if sum {
+        let sum = checksum(opened).await;
+        let sum = sum.map_err(|_| AppError::Internal("a release cannot be read"))?;
+        return Ok(typed(
+            "text/plain; charset=utf-8",
+            format!("{sum}  {name}\n"),
+        ));
+    }
+    let headers = [
+        (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
+        (header::CONTENT_LENGTH, metadata.len().to_string()),
+        (header::CACHE_CONTROL, "public, max-age=3600".to_owned()),
+    ];
+    Ok((headers, body(opened, turn)).into_response())
+}
+
+/// The path of a release's file, if every name has the form of one.
+fn path(install: &Install, folders: [&str; 3], file: &str) -> Option<PathBuf> {
+    let plain = |name: &str| {
+        let letter = |c: char| c.is_ascii_alphanumeric() || "._+~-".contains(c);
+        (1..=64).contains(&name.len()) && !name.starts_with('.') && name.chars().all(letter)
+    };
+    let known = FILES.contains(&file) && folders.iter().all(|name| plain(name));
+    let base = install.downloads.as_ref().filter(|_| known)?;
+    let folder = folders
+        .iter()
+        .fold(base.clone(), |path, name| path.join(name));
+    Some(folder.join(file))
+}
+
+fn body(file: File, turn: OwnedSemaphorePermit) -> Body {
+    Body::from_stream(stream::unfold((file, turn), async |(mut file, turn)| {
+        let mut chunk = vec![0; CHUNK];
+        match file.read(&mut chunk).await {
+            Ok(0) => None,
+            Ok(length) => {
+                chunk.truncate(length);
+                Some((Ok(Bytes::from(chunk)), (file, turn)))
+            }
+            Err(error) => Some((Err(error), (file, turn))),
+        }
+    }))
+}
+
+async fn checksum(mut file: File) -> io::Result<String> {
+    let (mut context, mut chunk) = (Context::new(&SHA256), vec![0; CHUNK]);
+    loop {
+        match file.read(&mut chunk).await? {
+            0 => return Ok(hex(context.finish().as_ref())),
+            length => context.update(&chunk[..length]),
+        }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "install.sh", escape = "none")]
+struct Script<'a> {
+    base_url: &'a str,
+    ingest_address: &'a str,
+    ca: &'a str,
+    version: &'a str,
+}
+
+/// The newest release by its folder's name.
+pub async fn script(State(app): State<App>) -> Result<Response, AppError> {
+    let origin = app.web.origin();
+    let script = Script {
+        base_url: &origin,
+        ingest_address: &app.install.ingest_address,
+        ca: app.install.ingest_ca.as_deref().unwrap_or_default().trim(),
+        version: &newest(&app.install).await.unwrap_or_default(),
+    };
+    Ok(typed("text/x-shellscript; charset=utf-8", script.render()?))
+}
+
+pub async fn newest(install: &Install) -> Option<String> {
+    let mut entries = tokio::fs::read_dir(install.downloads.as_ref()?)
+        .await
+        .ok()?;
+    let mut versions = Vec::new();
+    while let Ok(Some(entry)) = entries.next_entry().await {
+        let name = entry.file_name().into_string().ok();
+        versions.extend(name.filter(|name| name.starts_with(|c: char| c.is_ascii_digit())));
+    }
+    let letter = |c: char| c.is_ascii_alphanumeric() || "._+~-".contains(c);
+    versions.retain(|version| version.chars().all(letter));
+    versions.into_iter().max_by_key(|version| numbers(version))
+}
+
+/// `0.10.2` is newer than `0.9.0`.
+fn numbers(version: &str) -> Vec<u64> {
+    let parts = version.split(|c: char| !c.is_ascii_digit());
+    parts.filter_map(|part| part.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(version: &str, file: &str) -> Option<PathBuf> {
+        let install = Install {
+            downloads: Some("/srv/releases".into()),
+            ingest_address: "localhost:9443".into(),
+            ingest_ca: None,
+        };
+        path(&install, [version, "linux", "x86_64"], file)
+    }
+
+    #[test]
+    fn only_names_of_releases_become_paths() {
+        let good = find("0.2.0-rc.1", "svc-agent").unwrap();
+        assert_eq!(
+            good.to_str(),
+            Some("/srv/releases/0.2.0-rc.1/linux/x86_64/svc-agent")
+        );
+        for version in [
+            "",
+            "..",
+            ".",
+            "../../etc",
+            "a/b",
+            "a\0b",
+            ".hidden",
+            &"1".repeat(65),
+        ] {
+            assert_eq!(find(version, "svc-agent"), None, "{version}");
+        }
+        assert_eq!(find("0.2.0", "passwd"), None);
+    }
+
+    #[test]
+    fn versions_are_ordered_by_number() {
+        assert!(numbers("0.10.2") > numbers("0.9.10"));
+    }
+}

@@ -1,0 +1,197 @@
+//! What a request can fail with, and the one place that shows it: a page, or for htmx a part of one.
+//! The person reads what happened; the cause goes to the log.
+
+use std::{fmt::Write, time::Duration};
+
+use askama::Template;
+use axum::{
+    extract::Request,
+    http::{HeaderValue, StatusCode, header},
+    middleware::Next,
+    response::{Html, IntoResponse, Redirect, Response},
+};
+use svc_store::{RejectionKind, StoreError};
+
+#[derive(Debug, thiserror::Error)]
+pub enum AppError {
+    #[error("{0}")]
+    NotFound(&'static str),
+    #[error("{0}")]
+    BadRequest(String),
+    /// The current state does not allow the change.
+    #[error("{0}")]
+    Conflict(String),
+    #[error("this needs the role {0}")]
+    Forbidden(&'static str),
+    #[error("too many attempts")]
+    Limited(Duration),
+    /// Nobody is signed in; the path to return to.
+    #[error("not signed in")]
+    SignIn(String),
+    /// The same for a live stream, which has no page to show: its page reloads itself.
+    #[error("not signed in any more")]
+    SignedOut,
+    #[error("{0}")]
+    Internal(&'static str),
+    #[error("the database failed")]
+    Store(#[source] StoreError),
+    #[error("the page cannot be rendered")]
+    Template(#[from] askama::Error),
+}
+
+impl From<StoreError> for AppError {
+    /// A rejected decision is an answer for the person, not a failure.
+    fn from(error: StoreError) -> Self {
+        let rejection = error.rejection().map(|rejection| {
+            let mut text = sentence(rejection.message);
+            if let Some(hint) = rejection.hint {
+                let _ = write!(text, " {}", sentence(hint));
+            }
+            (rejection.kind, text)
+        });
+        match rejection {
+            Some((RejectionKind::NotFound, _)) => Self::NotFound("It does not exist any more."),
+            Some((RejectionKind::Malformed, text)) => Self::BadRequest(text),
+            Some((RejectionKind::Conflict | RejectionKind::ModeMissing, text)) => {
+                Self::Conflict(text)
+            }
+            // A NUL in a text, a number out of range: what a person or a forged form sent.
+            None if error.is_data_error() => {
+                Self::BadRequest("The database does not accept these values.".into())
+            }
+            None => Self::Store(error),
+        }
+    }
+}
+
+fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|letter| letter.to_ascii_uppercase());
+    let mut text: String = first.into_iter().chain(letters).collect();
+    if !text.ends_with('.') {
+        text.push('.');
+    }
+    text
+}
+
+/// What the middleware renders, once it knows how the client asked.
+#[derive(Clone, Debug)]
+struct Shown {
+    title: &'static str,
+    message: String,
+}
+
+#[derive(Template)]
+#[template(path = "error.html")]
+struct ErrorPage<'a> {
+    title: &'a str,
+    message: &'a str,
+}
+
+#[derive(Template)]
+#[template(path = "error_part.html")]
+struct ErrorPart<'a> {
+    title: &'a str,
+    message: &'a str,
+}
+
+impl AppError {
+    fn shown(&self) -> (StatusCode, &'static str, String) {
+        match self {
+            Self::NotFound(text) => (StatusCode::NOT_FOUND, "Not found", (*text).into()),
+            Self::BadRequest(text) => (StatusCode::BAD_REQUEST, "That does not work", text.clone()),
+            Self::Conflict(text) => (StatusCode::CONFLICT, "That is not possible now", text.clone()),
+            Self::Forbidden(role) => (
+                StatusCode::FORBIDDEN,
+                "Not allowed",
+                format!("This needs the role {role}. An admin can give it to you."),
+            ),
+            Self::Limited(wait) => (
+                StatusCode::TOO_MANY_REQUESTS,
+                "Too many attempts",
+                format!("Try again in {} seconds.", wait.as_secs() + 1),
+            ),
+            Self::Store(error) if error.is_unavailable() => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "The database is away",
+                "The console cannot read or change anything now. Agents keep their samples meanwhile. Try again in a moment."
+                    .into(),
+            ),
+            Self::SignedOut => (
+                StatusCode::UNAUTHORIZED,
+                "Signed out",
+                "The session has ended.".into(),
+            ),
+            Self::SignIn(_) | Self::Internal(_) | Self::Store(_) | Self::Template(_) => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "Something is broken",
+                "This is a fault of the console. Its log has the cause.".into(),
+            ),
+        }
+    }
+}
+
+impl IntoResponse for AppError {
+    fn into_response(self) -> Response {
+        if let Self::SignIn(next) = &self {
+            return Redirect::to(next).into_response();
+        }
+        let (status, title, message) = self.shown();
+        if status.is_server_error() {
+            let cause = format!("{:#}", anyhow::Error::from(self));
+            tracing::warn!(cause, "a request failed");
+        }
+        let mut response = status.into_response();
+        response.extensions_mut().insert(Shown { title, message });
+        response
+    }
+}
+
+/// Renders errors, ours and those of the layers below, as the client asked for them.
+pub async fn render(request: Request, next: Next) -> Response {
+    let part = request.headers().contains_key("hx-request");
+    let api = request.uri().path().starts_with("/api/");
+    let response = next.run(request).await;
+    let status = response.status();
+    let shown = match response.extensions().get::<Shown>() {
+        Some(shown) => shown.clone(),
+        None if status.is_redirection() && part => return redirect_htmx(response),
+        None if !(status.is_client_error() || status.is_server_error()) => return response,
+        None if response.headers().contains_key(header::CONTENT_TYPE) && !is_plain(&response) => {
+            return response;
+        }
+        None => Shown {
+            title: status.canonical_reason().unwrap_or("Error"),
+            message: "The request was refused.".into(),
+        },
+    };
+    let (title, message) = (shown.title, shown.message.as_str());
+    let body = match (api, part) {
+        (true, _) => return (status, format!("{message}\n")).into_response(),
+        (_, true) => ErrorPart { title, message }.render(),
+        (_, false) => ErrorPage { title, message }.render(),
+    };
+    match body {
+        Ok(body) => (status, Html(body)).into_response(),
+        Err(_) => (status, title).into_response(),
+    }
+}
+
+/// Plain texts are the short refusals of layers and extractors.
+fn is_plain(response: &Response) -> bool {
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/plain"))
+}
+
+/// htmx follows redirects inside its request, which would put a whole page into a part.
+fn redirect_htmx(response: Response) -> Response {
+    let location = response.headers().get(header::LOCATION).cloned();
+    let to = location.unwrap_or(HeaderValue::from_static("/"));
+    let cookies = response.headers().get_all(header::SET_COOKIE).iter();
+    let cookies: Vec<HeaderValue> = cookies.cloned().collect();
+    let mut answer = ([("hx-redirect", to)], "").into_response();
+    for cookie in cookies {
+        answer.headers_mut().append(header::SET_COOKIE, cookie);
+    }
+    answer
+}

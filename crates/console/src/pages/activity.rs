@@ -1,0 +1,232 @@
+//! What happened: decisions and changes with actor and reason, and their export.
+
+use askama::Template;
+use axum::{
+    body::{Body, Bytes},
+    extract::{Query, State},
+    http::header,
+    response::{IntoResponse, Response},
+};
+use futures_util::stream;
+use jiff::Timestamp;
+use serde::Deserialize;
+use svc_store::{ActivityCursor, ActivityFilter, ActivityRecord, Page as Rows, StoreError};
+
+use super::{Page, html};
+use crate::{app::App, auth::User, error::AppError, view::Shell};
+
+const PAGE: u32 = 100;
+const EXPORT_PAGE: u32 = 1000;
+/// An export ends here; a filter makes it smaller.
+const EXPORT_ROWS: usize = 200_000;
+
+#[derive(Clone, Deserialize)]
+pub struct Asked {
+    #[serde(default)]
+    actor: String,
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    subject: String,
+    #[serde(default)]
+    presence: String,
+    #[serde(default)]
+    before: String,
+    #[serde(default)]
+    format: String,
+}
+
+#[derive(Template)]
+#[template(path = "activity.html")]
+struct ActivityPage {
+    shell: Shell,
+    asked: Asked,
+    rows: Vec<ActivityRecord>,
+    query: String,
+    next: Option<String>,
+}
+
+pub async fn page(State(app): State<App>, user: User, Query(asked): Query<Asked>) -> Page {
+    let filter = asked.filter();
+    let before = cursor(&asked.before);
+    let found = app
+        .store
+        .console_activity(&filter, before.as_ref(), PAGE)
+        .await?;
+    html(&ActivityPage {
+        shell: Shell::new(&app, user, "activity"),
+        query: asked.query(),
+        next: next(&found).map(|cursor| format!("{}&before={}", asked.query(), written(&cursor))),
+        rows: found.rows,
+        asked,
+    })
+}
+
+impl Asked {
+    fn filter(&self) -> ActivityFilter {
+        let given = |text: &str| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
+        ActivityFilter {
+            actor: given(&self.actor),
+            kind: given(&self.kind),
+            subject: given(&self.subject),
+            presence: self.presence == "yes" || self.kind == "presence",
+        }
+    }
+
+    fn query(&self) -> String {
+        let mut query = url::form_urlencoded::Serializer::new(String::new());
+        let fields = [
+            ("actor", &self.actor),
+            ("kind", &self.kind),
+            ("subject", &self.subject),
+            ("presence", &self.presence),
+        ];
+        query.extend_pairs(fields.iter().filter(|(_, value)| !value.is_empty()));
+        query.finish()
+    }
+}
+
+/// `GET /activity/export?format=csv`: all that the filter finds, read page by page while it is sent.
+pub async fn export(
+    State(app): State<App>,
+    _user: User,
+    Query(asked): Query<Asked>,
+) -> Result<Response, AppError> {
+    let csv = match asked.format.as_str() {
+        "csv" => true,
+        "ndjson" => false,
+        _ => return Err(AppError::BadRequest("The format is csv or ndjson.".into())),
+    };
+    let (kind, name) = match csv {
+        true => ("text/csv; charset=utf-8", "activity.csv"),
+        false => ("application/x-ndjson", "activity.ndjson"),
+    };
+    let headers = [
+        (header::CONTENT_TYPE, kind.to_owned()),
+        (
+            header::CONTENT_DISPOSITION,
+            format!("attachment; filename=\"{name}\""),
+        ),
+    ];
+    let export = Export {
+        app,
+        filter: asked.filter(),
+        csv,
+        before: None,
+        sent: 0,
+        done: false,
+    };
+    let body = Body::from_stream(stream::unfold(export, Export::next));
+    Ok((headers, body).into_response())
+}
+
+struct Export {
+    app: App,
+    filter: ActivityFilter,
+    csv: bool,
+    before: Option<ActivityCursor>,
+    sent: usize,
+    done: bool,
+}
+
+impl Export {
+    async fn next(mut self) -> Option<(Result<Bytes, StoreError>, Self)> {
+        if self.done {
+            return None;
+        }
+        let store = &self.app.store;
+        let found = store.console_activity(&self.filter, self.before.as_ref(), EXPORT_PAGE);
+        let found = match found.await {
+            Ok(found) => found,
+            Err(error) => {
+                self.done = true;
+                return Some((Err(error), self));
+            }
+        };
+        let mut text = String::new();
+        if self.csv && self.sent == 0 {
+            text.push_str("time,kind,actor,subject,change,reason,host,agent\r\n");
+        }
+        for row in &found.rows {
+            text.push_str(&match self.csv {
+                true => csv(row),
+                false => serde_json::to_string(row).unwrap_or_default() + "\n",
+            });
+        }
+        self.sent += found.rows.len();
+        self.before = next(&found);
+        self.done = self.before.is_none() || self.sent >= EXPORT_ROWS;
+        Some((Ok(text.into()), self))
+    }
+}
+
+fn csv(row: &ActivityRecord) -> String {
+    let id = |id: Option<uuid::Uuid>| id.map(|id| id.to_string()).unwrap_or_default();
+    let fields = [
+        row.at.to_string(),
+        row.kind.clone(),
+        row.actor.clone().unwrap_or_default(),
+        row.subject.clone(),
+        row.change.clone(),
+        row.reason.clone(),
+        id(row.host_id),
+        id(row.agent_id),
+    ];
+    fields.map(|field| cell(&field)).join(",") + "\r\n"
+}
+
+/// A quoted cell. A spreadsheet would run a text that begins like a formula: an apostrophe prevents it.
+fn cell(text: &str) -> String {
+    let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
+    let guard = if formula { "'" } else { "" };
+    format!("\"{guard}{}\"", text.replace('"', "\"\""))
+}
+
+fn next(found: &Rows<ActivityRecord>) -> Option<ActivityCursor> {
+    let last = found.rows.last().filter(|_| found.truncated)?;
+    Some(ActivityCursor {
+        at: last.at,
+        source: last.source,
+        id: last.id,
+    })
+}
+
+fn written(cursor: &ActivityCursor) -> String {
+    format!(
+        "{}_{}_{}",
+        cursor.at.as_microsecond(),
+        cursor.source,
+        cursor.id
+    )
+}
+
+fn cursor(text: &str) -> Option<ActivityCursor> {
+    let mut parts = text.split('_');
+    Some(ActivityCursor {
+        at: Timestamp::from_microsecond(parts.next()?.parse().ok()?).ok()?,
+        source: parts.next()?.parse().ok()?,
+        id: parts.next()?.parse().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_are_quoted_and_never_formulas() {
+        assert_eq!(cell("a \"b\""), "\"a \"\"b\"\"\"");
+        assert_eq!(cell("=HYPERLINK(1)"), "\"'=HYPERLINK(1)\"");
+    }
+
+    #[test]
+    fn a_cursor_survives_a_round_trip() {
+        let given = ActivityCursor {
+            at: Timestamp::from_microsecond(1_800_000_000_123_456).unwrap(),
+            source: 2,
+            id: 7,
+        };
+        assert_eq!(cursor(&written(&given)), Some(given));
+        assert_eq!(cursor("x_y"), None);
+    }
+}

@@ -1,0 +1,140 @@
+//! Changes of many hosts: of a selection, or of everything that a search finds.
+//!
+//! Two steps. The preview names what will be hit, and fixes it: the second form carries the ids, so a
+//! host that begins to match the search in between is not touched.
+
+use askama::Template;
+use axum::{
+    body::Bytes,
+    extract::State,
+    response::{IntoResponse, Redirect, Response},
+};
+use svc_store::{HostListRow, LabelChange};
+use uuid::Uuid;
+
+use super::{
+    form::{self, Fields},
+    html,
+};
+use crate::{
+    app::App,
+    auth::Operator,
+    error::AppError,
+    view::{Search, Shell},
+};
+
+/// One form carries at most this many ids.
+const MOST: i64 = 5000;
+/// How many hosts one statement changes, so that it ends within its time limit.
+const BATCH: usize = 250;
+/// How many are named in the preview.
+const NAMED: usize = 50;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Action {
+    Label,
+    Retire,
+    Revoke,
+}
+
+impl Action {
+    fn parse(name: &str) -> Result<Self, AppError> {
+        match name {
+            "label" => Ok(Self::Label),
+            "retire" => Ok(Self::Retire),
+            "revoke" => Ok(Self::Revoke),
+            _ => Err(AppError::BadRequest("Choose what to do.".into())),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Label => "label",
+            Self::Retire => "retire",
+            Self::Revoke => "revoke",
+        }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "bulk.html")]
+struct Preview {
+    shell: Shell,
+    action: &'static str,
+    ids: Vec<Uuid>,
+    named: Vec<HostListRow>,
+    online: usize,
+    total: i64,
+    too_many: bool,
+    labels: String,
+    change: LabelChange,
+    search: String,
+}
+
+pub async fn preview(
+    State(app): State<App>,
+    Operator(user): Operator,
+    body: Bytes,
+) -> Result<Response, AppError> {
+    let fields = Fields::parse(&body);
+    let action = Action::parse(fields.get("action"))?;
+    let change = form::labels(fields.get("labels"))?;
+    if action == Action::Label && change == LabelChange::default() {
+        return Err(AppError::BadRequest("Write at least one label.".into()));
+    }
+    let search = Search::parse(fields.get("q"));
+    let mut ids = match fields.get("scope") {
+        "all" => app.store.console_host_ids(&search.search, MOST + 1).await?,
+        _ => fields.ids("id"),
+    };
+    if ids.is_empty() {
+        return Err(AppError::BadRequest("Select at least one host.".into()));
+    }
+    let most = usize::try_from(MOST).unwrap_or(usize::MAX);
+    let too_many = ids.len() > most;
+    ids.truncate(most);
+    let rows = app.store.console_hosts_by_id(&ids).await?;
+    let is_online = |row: &&HostListRow| row.presence.as_deref() == Some("online");
+    let page = Preview {
+        shell: Shell::new(&app, user, "hosts"),
+        action: action.name(),
+        online: rows.iter().filter(is_online).count(),
+        total: i64::try_from(ids.len()).unwrap_or(i64::MAX),
+        named: rows.into_iter().take(NAMED).collect(),
+        ids,
+        too_many,
+        labels: fields.get("labels").to_owned(),
+        change,
+        search: search.text,
+    };
+    Ok(html(&page)?.into_response())
+}
+
+pub async fn apply(
+    State(app): State<App>,
+    Operator(user): Operator,
+    body: Bytes,
+) -> Result<Redirect, AppError> {
+    let fields = Fields::parse(&body);
+    let action = Action::parse(fields.get("action"))?;
+    let (ids, reason) = (fields.ids("id"), fields.reason()?);
+    let change = form::labels(fields.get("labels"))?;
+    let (store, actor, reason) = (&app.store, user.name.as_str(), reason.as_deref());
+    for batch in ids.chunks(BATCH) {
+        match action {
+            Action::Label => store
+                .console_hosts_label(batch, &change, actor)
+                .await
+                .map(drop)?,
+            Action::Retire => store
+                .console_hosts_retire(batch, actor, reason)
+                .await
+                .map(drop)?,
+            Action::Revoke => store
+                .console_hosts_revoke(batch, actor, reason)
+                .await
+                .map(drop)?,
+        }
+    }
+    Ok(Redirect::to("/activity"))
+}

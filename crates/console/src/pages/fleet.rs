@@ -1,0 +1,163 @@
+//! The fleet at a glance: counts, what needs attention, and how full the service is.
+
+use askama::Template;
+use axum::extract::State;
+use svc_store::InstanceRecord;
+
+use super::{Page, html};
+use crate::{
+    app::App,
+    auth::User,
+    error::AppError,
+    feed::News,
+    view::{Shell, count, span},
+};
+
+#[derive(Template)]
+#[template(path = "fleet.html")]
+struct FleetPage {
+    shell: Shell,
+    part: String,
+}
+
+#[derive(Template)]
+#[template(path = "fleet_part.html")]
+struct FleetPart {
+    news: News,
+    attention: Vec<Attention>,
+    instances: Vec<InstanceRecord>,
+    capacity: Capacity,
+}
+
+/// A line of what needs attention, with the page that shows it.
+struct Attention {
+    count: String,
+    what: &'static str,
+    why: &'static str,
+    link: &'static str,
+    level: &'static str,
+}
+
+/// How full the service is, as far as the database knows.
+struct Capacity {
+    streams: i64,
+    live: usize,
+    connections: i64,
+    max_connections: i64,
+    size: i64,
+    per_host_day: Option<i64>,
+}
+
+pub async fn page(State(app): State<App>, user: User) -> Page {
+    let part = part(&app).await?;
+    let shell = Shell::new(&app, user, "fleet").live("view=fleet");
+    html(&FleetPage { shell, part })
+}
+
+pub async fn part(app: &App) -> Result<String, AppError> {
+    let news = app.news.borrow().clone();
+    let mut instances = app.store.console_instances().await?;
+    instances.retain(|instance| instance.state == "live");
+    let database = app.store.console_database().await?;
+    let days = (database.sample_days - 3).max(1);
+    let hosts = news.counts.online.max(1);
+    let capacity = Capacity {
+        streams: instances.iter().map(|instance| instance.streams).sum(),
+        live: instances.len(),
+        connections: database.connections,
+        max_connections: database.max_connections,
+        size: database.size_bytes,
+        per_host_day: (database.samples_bytes > 0 && news.counts.online > 0)
+            .then(|| database.samples_bytes / days / hosts),
+    };
+    let part = FleetPart {
+        attention: attention(&news),
+        news,
+        instances,
+        capacity,
+    };
+    Ok(part.render()?)
+}
+
+/// Only what is not as it should be, the most urgent first.
+fn attention(news: &News) -> Vec<Attention> {
+    let found = &news.attention;
+    let line = |number: i64, level, what, why, link| {
+        (number > 0).then(|| Attention {
+            count: count(&number),
+            what,
+            why,
+            link,
+            level,
+        })
+    };
+    let lines = [
+        line(
+            news.pending,
+            "info",
+            "wait for approval",
+            "A registration waits for a decision.",
+            "/approvals",
+        ),
+        line(
+            found.dead_letters_day,
+            "bad",
+            "dead letters since yesterday",
+            "The database refused samples five times.",
+            "/service",
+        ),
+        line(
+            found.disks_90,
+            "bad",
+            "disks at 90 % or more",
+            "The fullest file system of a host.",
+            "/hosts?q=disk:90&sort=disk",
+        ),
+        line(
+            found.offline_day,
+            "warn",
+            "offline for more than a day",
+            "Their agents have no stream.",
+            "/hosts?q=is:offline&sort=offline",
+        ),
+        line(
+            found.clones_day,
+            "warn",
+            "identities used twice since yesterday",
+            "A copy of an agent's key was refused.",
+            "/activity?kind=clone",
+        ),
+        line(
+            found.gaps_day,
+            "warn",
+            "hosts with gaps since yesterday",
+            "Some of their samples are missing.",
+            "/hosts?q=has:gaps",
+        ),
+        line(
+            found.clock_skew,
+            "warn",
+            "clocks off by more than 30 s",
+            "Compared when they connected.",
+            "/hosts?q=is:skewed",
+        ),
+        line(
+            found.tokens_expiring,
+            "info",
+            "tokens expire within 3 days",
+            "New machines will need another one.",
+            "/tokens",
+        ),
+    ];
+    let mut lines: Vec<Attention> = lines.into_iter().flatten().collect();
+    if found.rollup_lag_seconds > 900.0 {
+        lines.push(Attention {
+            count: span(found.rollup_lag_seconds as u64),
+            what: "behind with rollups",
+            why: "Hourly values appear late in plots.",
+            link: "/service",
+            level: "warn",
+        });
+    }
+    lines
+}

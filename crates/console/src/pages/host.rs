@@ -1,0 +1,127 @@
+//! One host: its vitals, plots, timeline, facts, identifiers, agents and books.
+
+use askama::Template;
+use axum::{
+    body::Bytes,
+    extract::{Path, State},
+    response::Redirect,
+};
+use jiff::{Timestamp, ToSpan};
+use svc_store::{EventMark, HostDetail, HostId};
+use uuid::Uuid;
+
+use super::{
+    Page,
+    form::{self, Fields},
+    html,
+};
+use crate::{
+    app::App,
+    auth::{Operator, User},
+    error::AppError,
+    view::Shell,
+};
+
+const NOTE_BYTES: usize = 500;
+const MISSING: AppError = AppError::NotFound("There is no such host.");
+
+#[derive(Template)]
+#[template(path = "host.html")]
+struct HostPage {
+    shell: Shell,
+    detail: HostDetail,
+    part: String,
+    events: Vec<EventMark>,
+}
+
+/// What changes while one looks.
+#[derive(Template)]
+#[template(path = "host_part.html")]
+struct HostPart {
+    detail: HostDetail,
+    disks: Vec<Disk>,
+}
+
+struct Disk {
+    mount_point: String,
+    used: i64,
+    total: i64,
+}
+
+pub async fn page(State(app): State<App>, user: User, Path(id): Path<Uuid>) -> Page {
+    let detail = find(&app, id).await?;
+    let year = Timestamp::now() - (365 * 24).hours();
+    let events = app.store.console_host_events(detail.host.id, year).await?;
+    let part = render(detail.clone())?;
+    let shell = Shell::new(&app, user, "hosts").live(format!("view=host&ids={id}"));
+    html(&HostPage {
+        shell,
+        detail,
+        part,
+        events,
+    })
+}
+
+pub async fn part(app: &App, id: Uuid) -> Result<String, AppError> {
+    render(find(app, id).await?)
+}
+
+pub async fn note(
+    State(app): State<App>,
+    Operator(user): Operator,
+    Path(id): Path<Uuid>,
+    body: Bytes,
+) -> Result<Redirect, AppError> {
+    let fields = Fields::parse(&body);
+    let note = form::bounded(fields.get("note"), NOTE_BYTES, "The note")?;
+    let note = note.ok_or_else(|| AppError::BadRequest("The note is empty.".into()))?;
+    app.store
+        .console_note_add(HostId(id), None, &user.name, &note)
+        .await?;
+    Ok(Redirect::to(&format!("/hosts/{id}")))
+}
+
+pub async fn labels(
+    State(app): State<App>,
+    Operator(user): Operator,
+    Path(id): Path<Uuid>,
+    body: Bytes,
+) -> Result<Redirect, AppError> {
+    let change = form::labels(Fields::parse(&body).get("labels"))?;
+    app.store
+        .console_hosts_label(&[id], &change, &user.name)
+        .await?;
+    Ok(Redirect::to(&format!("/hosts/{id}")))
+}
+
+pub async fn retire(
+    State(app): State<App>,
+    Operator(user): Operator,
+    Path(id): Path<Uuid>,
+    body: Bytes,
+) -> Result<Redirect, AppError> {
+    let reason = Fields::parse(&body).reason()?;
+    app.store
+        .host_retire(HostId(id), &user.name, reason.as_deref())
+        .await?;
+    Ok(Redirect::to(&format!("/hosts/{id}")))
+}
+
+async fn find(app: &App, id: Uuid) -> Result<HostDetail, AppError> {
+    app.store.host_show(HostId(id)).await?.ok_or(MISSING)
+}
+
+fn render(detail: HostDetail) -> Result<String, AppError> {
+    let disks = detail
+        .host
+        .disks
+        .as_ref()
+        .and_then(|disks| disks.as_array());
+    let disks = disks.into_iter().flatten().take(64).map(|disk| Disk {
+        mount_point: disk["mount_point"].as_str().unwrap_or_default().into(),
+        used: disk["used_bytes"].as_i64().unwrap_or_default(),
+        total: disk["total_bytes"].as_i64().unwrap_or_default(),
+    });
+    let disks = disks.collect();
+    Ok(HostPart { detail, disks }.render()?)
+}

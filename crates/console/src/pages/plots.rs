@@ -1,0 +1,253 @@
+//! A host's history as plots take it: columns of numbers over one time axis, with `null` where
+//! nothing is known, and beside them gaps with their reasons, presence, and events.
+
+mod gaps;
+
+use std::collections::{BTreeMap, HashSet};
+
+use axum::{
+    extract::{Path, Query, State},
+    response::Response,
+};
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+use svc_store::{HostId, PresenceMark, RollupPoint, SamplePoint};
+use uuid::Uuid;
+
+use crate::{app::App, assets::typed, auth::User, error::AppError};
+use gaps::{Gap, gaps};
+
+#[derive(Deserialize)]
+pub struct Asked {
+    #[serde(default)]
+    range: String,
+}
+
+/// Times are seconds since 1970.
+#[derive(Debug, Default, Serialize)]
+struct Series {
+    from: i64,
+    to: i64,
+    source: &'static str,
+    t: Vec<i64>,
+    cpu: Vec<Option<f64>>,
+    load: Vec<Option<f64>>,
+    memory: Vec<Option<f64>>,
+    rx: Vec<Option<f64>>,
+    tx: Vec<Option<f64>>,
+    disks: BTreeMap<String, Vec<Option<f64>>>,
+    gaps: Vec<Gap>,
+    presence: Vec<Stretch>,
+    marks: Vec<Mark>,
+}
+
+#[derive(Debug, Serialize)]
+struct Stretch {
+    from: i64,
+    to: i64,
+    online: bool,
+    reason: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Mark {
+    at: i64,
+    kind: String,
+    actor: String,
+    text: String,
+}
+
+/// A range, and the resolution that it is read in.
+struct Range {
+    length: SignedDuration,
+    /// `None`: single samples.
+    step: Option<(&'static str, i64)>,
+    source: &'static str,
+}
+
+fn range(name: &str) -> Range {
+    const HOUR: Option<(&str, i64)> = Some(("hour", 3600));
+    const DAY: Option<(&str, i64)> = Some(("day", 86_400));
+    let (hours, step, source) = match name {
+        "1h" => (1, None, "every sample"),
+        "7d" => (7 * 24, HOUR, "hourly means"),
+        "30d" => (30 * 24, HOUR, "hourly means"),
+        "1y" => (365 * 24, DAY, "daily means"),
+        _ => (24, None, "every sample"),
+    };
+    Range {
+        length: SignedDuration::from_hours(hours),
+        step,
+        source,
+    }
+}
+
+/// `GET /hosts/{id}/series?range=24h`
+pub async fn series(
+    State(app): State<App>,
+    _user: User,
+    Path(id): Path<Uuid>,
+    Query(asked): Query<Asked>,
+) -> Result<Response, AppError> {
+    let (host, now, range) = (HostId(id), Timestamp::now(), range(&asked.range));
+    let from = now - range.length;
+    let mut series = Series {
+        from: from.as_second(),
+        to: now.as_second(),
+        source: range.source,
+        ..Series::default()
+    };
+    match range.step {
+        None => {
+            let samples = app.store.console_samples(host, from).await?;
+            let reasons = app.store.console_gaps(host, from).await?;
+            series.gaps = gaps(&samples, &reasons, series.to);
+            series.samples(&samples);
+        }
+        Some((step, seconds)) => {
+            let points = app.store.console_rollups(host, from, step).await?;
+            series.rollups(&points, seconds);
+        }
+    }
+    let presence = app.store.console_presence(host, from).await?;
+    series.presence = stretches(&presence, series.from, series.to);
+    let events = app.store.console_host_events(host, from).await?;
+    series.marks = events
+        .into_iter()
+        .map(|event| Mark {
+            at: event.at.as_second(),
+            kind: event.kind,
+            actor: event.actor.unwrap_or_default(),
+            text: event.text,
+        })
+        .collect();
+    let json = serde_json::to_string(&series);
+    let json = json.map_err(|_| AppError::Internal("plots cannot be written"))?;
+    Ok(typed("application/json", json))
+}
+
+impl Series {
+    fn samples(&mut self, samples: &[SamplePoint]) {
+        let breaks: HashSet<i64> = self.gaps.iter().map(|gap| gap.from).collect();
+        let mut before: Option<&SamplePoint> = None;
+        for sample in samples {
+            let at = sample.sampled_at.as_second();
+            if let Some(last) = before
+                && breaks.contains(&last.sampled_at.as_second())
+            {
+                self.nothing(last.sampled_at.as_second() + 1);
+                before = None;
+            }
+            self.t.push(at);
+            self.cpu.push(Some(rounded(sample.cpu_percent)));
+            self.load.push(Some(rounded(sample.load_1m)));
+            self.memory
+                .push(percent(sample.memory_used_bytes, sample.memory_total_bytes));
+            self.rx
+                .push(before.and_then(|last| rate(last, sample, |s| s.network_rx_bytes)));
+            self.tx
+                .push(before.and_then(|last| rate(last, sample, |s| s.network_tx_bytes)));
+            self.sample_disks(sample);
+            before = Some(sample);
+        }
+        self.pad_disks();
+    }
+
+    /// A column for each file system. One that appears later has `null` before.
+    fn sample_disks(&mut self, sample: &SamplePoint) {
+        let before = self.t.len() - 1;
+        for disk in sample.disks.as_array().into_iter().flatten().take(16) {
+            let Some(name) = disk["mount_point"].as_str() else {
+                continue;
+            };
+            if self.disks.len() >= 8 && !self.disks.contains_key(name) {
+                continue;
+            }
+            let column = self.disks.entry(name.to_owned()).or_default();
+            column.resize(before, None);
+            let (used, total) = (disk["used_bytes"].as_i64(), disk["total_bytes"].as_i64());
+            column.push(
+                used.zip(total)
+                    .and_then(|(used, total)| percent(used, total)),
+            );
+        }
+    }
+
+    fn pad_disks(&mut self) {
+        for column in self.disks.values_mut() {
+            column.resize(self.t.len(), None);
+        }
+    }
+
+    fn rollups(&mut self, points: &[RollupPoint], step: i64) {
+        let mut before: Option<i64> = None;
+        let mut disk = Vec::new();
+        for point in points {
+            let at = point.at.as_second();
+            if let Some(last) = before
+                && at - last > step * 3 / 2
+            {
+                self.gaps.push(Gap::unexplained(last + step, at));
+                self.nothing(last + step);
+                disk.push(None);
+            }
+            self.t.push(at);
+            self.cpu.push(Some(rounded(point.cpu_percent)));
+            self.load.push(Some(rounded(point.load_1m)));
+            self.memory
+                .push(percent(point.memory_used_bytes, point.memory_total_bytes));
+            self.rx.push(Some(point.network_rx.round()));
+            self.tx.push(Some(point.network_tx.round()));
+            disk.push(point.fullest_disk_percent.map(rounded));
+            before = Some(at);
+        }
+        self.disks.insert("the fullest disk".into(), disk);
+    }
+
+    /// A point without values, which interrupts the lines.
+    fn nothing(&mut self, at: i64) {
+        self.t.push(at);
+        for column in [
+            &mut self.cpu,
+            &mut self.load,
+            &mut self.memory,
+            &mut self.rx,
+            &mut self.tx,
+        ] {
+            column.push(None);
+        }
+    }
+}
+
+fn rounded(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
+}
+
+fn percent(part: i64, whole: i64) -> Option<f64> {
+    (whole > 0).then(|| rounded(100.0 * part as f64 / whole as f64))
+}
+
+/// Bytes a second between two samples. A counter that decreased was reset: nothing is known.
+fn rate(last: &SamplePoint, now: &SamplePoint, of: fn(&SamplePoint) -> i64) -> Option<f64> {
+    let seconds = (now.sampled_at - last.sampled_at)
+        .total(jiff::Unit::Second)
+        .ok()?;
+    let increase = of(now) - of(last);
+    (seconds > 0.0 && increase >= 0).then(|| (increase as f64 / seconds).round())
+}
+
+/// Presence from change to change, cut to the range.
+fn stretches(marks: &[PresenceMark], from: i64, to: i64) -> Vec<Stretch> {
+    let ends = marks.iter().skip(1).map(|mark| mark.at.as_second());
+    let ends = ends.chain([to]);
+    marks
+        .iter()
+        .zip(ends)
+        .map(|(mark, end)| Stretch {
+            from: mark.at.as_second().max(from),
+            to: end,
+            online: mark.online,
+            reason: mark.reason.clone().unwrap_or_default(),
+        })
+        .collect()
+}

@@ -1,0 +1,46 @@
+//! The service: instances, keys, database, history.
+
+use askama::Template;
+use axum::extract::State;
+use svc_store::{DatabaseState, InstanceRecord};
+
+use super::{Page, html};
+use crate::{app::App, auth::User, error::AppError, view::Shell, webhook::KeyState};
+
+#[derive(Template)]
+#[template(path = "service.html")]
+struct ServicePage {
+    shell: Shell,
+    part: String,
+}
+
+#[derive(Template)]
+#[template(path = "service_part.html")]
+struct ServicePart {
+    instances: Vec<InstanceRecord>,
+    database: DatabaseState,
+    keys: KeyState,
+    /// An instance refuses agents of another one whose key it does not accept.
+    keys_differ: bool,
+    dead_letters: i64,
+}
+
+pub async fn page(State(app): State<App>, user: User) -> Page {
+    let part = part(&app).await?;
+    let shell = Shell::new(&app, user, "service").live("view=service");
+    html(&ServicePage { shell, part })
+}
+
+pub async fn part(app: &App) -> Result<String, AppError> {
+    let instances = app.store.console_instances().await?;
+    let mut live = instances.iter().filter(|instance| instance.state == "live");
+    let kids: Vec<&str> = live.clone().map(|live| live.kid.as_str()).collect();
+    let part = ServicePart {
+        keys_differ: live.any(|live| !kids.iter().all(|kid| live.accepts(kid))),
+        database: app.store.console_database().await?,
+        keys: app.verifier.state(),
+        dead_letters: app.news.borrow().attention.dead_letters_day,
+        instances,
+    };
+    Ok(part.render()?)
+}

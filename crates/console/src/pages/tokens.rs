@@ -1,0 +1,137 @@
+//! Enrolment tokens: create (the secret is shown once), list, revoke.
+
+use std::time::Duration;
+
+use askama::Template;
+use axum::{
+    body::Bytes,
+    extract::{Path, State},
+    response::{Html, Redirect},
+};
+use svc_store::{AgentRecord, TokenId, TokenRecord, TokenRequest};
+use uuid::Uuid;
+
+use super::{
+    Page,
+    form::{self, Fields},
+    html,
+};
+use crate::{
+    app::App,
+    auth::{Admin, User},
+    error::AppError,
+    secret::EnrolmentToken,
+    view::Shell,
+};
+
+const SHOWN: u32 = 500;
+const DAY: Duration = Duration::from_hours(24);
+
+#[derive(Template)]
+#[template(path = "tokens.html")]
+struct TokensPage {
+    shell: Shell,
+    tokens: Vec<TokenRecord>,
+    truncated: bool,
+}
+
+#[derive(Template)]
+#[template(path = "token_new.html")]
+struct NewTokenPage<'a> {
+    shell: Shell,
+    label: &'a str,
+    secret: &'a str,
+    base_url: &'a str,
+    id: TokenId,
+}
+
+#[derive(Template)]
+#[template(path = "token.html")]
+struct TokenPage {
+    shell: Shell,
+    token: TokenRecord,
+    agents: Vec<AgentRecord>,
+}
+
+pub async fn page(State(app): State<App>, user: User) -> Page {
+    let page = app.store.tokens_list(SHOWN).await?;
+    html(&TokensPage {
+        shell: Shell::new(&app, user, "tokens"),
+        truncated: page.truncated,
+        tokens: page.rows,
+    })
+}
+
+/// The answer to this request is the only place that shows the secret.
+pub async fn create(
+    State(app): State<App>,
+    Admin(user): Admin,
+    body: Bytes,
+) -> Result<Html<String>, AppError> {
+    let fields = Fields::parse(&body);
+    let request = request(&fields)?;
+    let token = EnrolmentToken::generate().map_err(|_| AppError::Internal("no random numbers"))?;
+    let id = app
+        .store
+        .console_token_add(&token.hash(), &request, &user.name)
+        .await?;
+    html(&NewTokenPage {
+        shell: Shell::new(&app, user, "tokens"),
+        label: &request.label,
+        secret: token.expose(),
+        base_url: &app.web.origin(),
+        id,
+    })
+}
+
+fn request(fields: &Fields) -> Result<TokenRequest, AppError> {
+    let wrong = |message: &str| AppError::BadRequest(message.into());
+    let label = form::bounded(fields.get("label"), 255, "The name")?;
+    let max_uses = fields.get("max_uses").parse().ok();
+    let max_uses = max_uses.filter(|uses| (1..=1_000_000).contains(uses));
+    let days: Option<u32> = match fields.get("days") {
+        "" | "never" => None,
+        days => Some(
+            days.parse()
+                .map_err(|_| wrong("The expiry is a number of days."))?,
+        ),
+    };
+    if days.is_some_and(|days| !(1..=3650).contains(&days)) {
+        return Err(wrong("A token expires after 1 to 3650 days, or never."));
+    }
+    let change = form::labels(fields.get("labels"))?;
+    if !change.removed.is_empty() {
+        return Err(wrong("A new token has no labels to remove."));
+    }
+    Ok(TokenRequest {
+        label: label.ok_or_else(|| wrong("Give the token a name."))?,
+        max_uses: max_uses.ok_or_else(|| wrong("A token has 1 to 1,000,000 uses."))?,
+        expires_in: days.map(|days| DAY * days),
+        labels: change.added,
+    })
+}
+
+pub async fn show(State(app): State<App>, user: User, Path(id): Path<Uuid>) -> Page {
+    let found = app.store.token_show(TokenId(id)).await?;
+    let found = found.ok_or(AppError::NotFound("There is no such token."))?;
+    html(&TokenPage {
+        shell: Shell::new(&app, user, "tokens"),
+        token: found.token,
+        agents: found.agents,
+    })
+}
+
+pub async fn revoke(
+    State(app): State<App>,
+    Admin(user): Admin,
+    Path(id): Path<Uuid>,
+    body: Bytes,
+) -> Result<Redirect, AppError> {
+    let found = app.store.token_show(TokenId(id)).await?;
+    let found = found.ok_or(AppError::NotFound("There is no such token."))?;
+    let with_agents = Fields::parse(&body).get("agents") == "yes";
+    app.store
+        .console_token_revoke(TokenId(id), &found.token.label, with_agents, &user.name)
+        .await?;
+    Ok(Redirect::to(&format!("/tokens/{id}")))
+}

@@ -1,0 +1,107 @@
+//! The console as a whole: what is opened at start, the list of long-lived parts, how they end.
+
+use std::{io, net::SocketAddr, time::Duration};
+
+use anyhow::{Context, bail};
+use svc_store::{SchemaState, Store, StoreOptions};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::{app::App, config::Config, feed::Feed, http::HttpServer, webhook::Keys};
+
+const SCHEMA_RETRY: Duration = Duration::from_secs(2);
+
+/// A bound console, before it serves.
+#[derive(Debug)]
+pub struct Server {
+    http: HttpServer,
+    app: App,
+    feed: Feed,
+    keys: Keys,
+    auto_migrate: bool,
+}
+
+impl Server {
+    /// Opens the port. The database may be away: the console says so until it is back.
+    pub async fn bind(config: Config) -> anyhow::Result<Self> {
+        let options = StoreOptions::for_service(config.database.pool_size);
+        let store = Store::new(config.database.url.clone(), options)?;
+        let http = HttpServer::bind(config.address)
+            .await
+            .with_context(|| format!("cannot listen on {}", config.address))?;
+        let feed = Feed::new(store.clone(), config.database.listen_url.clone());
+        let keys = Keys::new(config.jwks.clone());
+        let auto_migrate = config.database.auto_migrate;
+        let app = App::new(config, store, feed.watch(), keys.verifier())?;
+        Ok(Self {
+            http,
+            app,
+            feed,
+            keys,
+            auto_migrate,
+        })
+    }
+
+    /// The real address, where port 0 was requested.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.http.address()
+    }
+
+    /// Serves until `stop`, or until a part fails.
+    pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
+        tracing::info!(address = %self.address()?, version = crate::VERSION, "serving");
+        let stop = stop.child_token();
+        self.app.stop_with(&stop);
+        let mut parts = JoinSet::new();
+        let (app, metrics) = (self.app.clone(), self.app.metrics.clone());
+        let schema = schema(app, self.auto_migrate, stop.clone());
+        parts.spawn(schema);
+        let proxies = self.app.web.trusted_proxies.clone();
+        let router = self.app.router()?;
+        let http = self.http.run(router, proxies, metrics, stop.clone());
+        parts.spawn(async move {
+            http.await;
+            Ok(())
+        });
+        parts.spawn(self.feed.run(stop.clone()));
+        parts.spawn(self.keys.run(stop.clone()));
+        let mut outcome = Ok(());
+        while let Some(ended) = parts.join_next().await {
+            outcome = outcome.and(ended.unwrap_or_else(|panic| Err(panic.into())));
+            stop.cancel(); // Whatever ends first ends the rest.
+        }
+        outcome
+    }
+}
+
+/// Brings the console's schema up to date, and waits for the stop. While the database is away it
+/// tries again; any other failure needs an administrator and ends the process.
+async fn schema(app: App, migrate: bool, stop: CancellationToken) -> anyhow::Result<()> {
+    loop {
+        let state = match migrate {
+            true => app.store.console_migrate().await.map(|report| report.state),
+            false => app.store.console_schema_check().await,
+        };
+        match state {
+            Ok(SchemaState::Behind { missing }) => bail!(
+                "the schema console lacks {}: run svc-console migrate",
+                missing.join(", ")
+            ),
+            Ok(SchemaState::Altered { migration, .. }) => {
+                bail!("migration {migration} was changed after it was applied")
+            }
+            Ok(_) => break,
+            Err(error) if error.is_unavailable() => {
+                tracing::warn!(%error, "waiting for the database");
+            }
+            Err(error) => return Err(error).context("cannot prepare the schema console"),
+        }
+        let wait = tokio::time::sleep(SCHEMA_RETRY);
+        if stop.run_until_cancelled(wait).await.is_none() {
+            return Ok(());
+        }
+    }
+    app.schema_ready();
+    stop.cancelled().await;
+    Ok(())
+}

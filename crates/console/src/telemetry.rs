@@ -1,0 +1,150 @@
+//! Log lines, and metrics in the Prometheus format.
+
+use std::{fmt, io, sync::Arc, time::Duration};
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::{Registry, Unit},
+};
+use svc_store::Store;
+use tracing_subscriber::EnvFilter;
+
+const SECONDS: [f64; 10] = [0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
+
+/// The form of the log.
+#[derive(Clone, Debug)]
+pub struct Log {
+    pub filter: String,
+    pub json: bool,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            filter: "info".into(),
+            json: false,
+        }
+    }
+}
+
+/// Sends log lines to standard error.
+pub fn init(log: &Log) {
+    let filter = EnvFilter::try_new(&log.filter).unwrap_or_else(|_| EnvFilter::new("info"));
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_target(false);
+    let set = if log.json {
+        lines.json().flatten_event(true).try_init()
+    } else {
+        let ansi = io::IsTerminal::is_terminal(&io::stderr());
+        lines.with_ansi(ansi).try_init()
+    };
+    drop(set); // A second call, as tests make it, changes nothing.
+}
+
+/// A route as it was declared, never a path that a client chose.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct Route {
+    pub route: String,
+    pub status: u16,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct Outcome {
+    pub outcome: &'static str,
+}
+
+/// What the console counts of itself.
+#[derive(Clone)]
+pub struct Metrics {
+    registry: Arc<Registry>,
+    requests: Family<Route, Counter>,
+    seconds: Histogram,
+    pub sign_ins: Family<Outcome, Counter>,
+    pub webhooks: Family<Outcome, Counter>,
+    pub connections: Gauge,
+    pub live_streams: Gauge,
+    pub live_views: Gauge,
+    pub live_renders: Counter,
+}
+
+impl Metrics {
+    pub fn new(store: &Store) -> Self {
+        let mut registry = Registry::with_prefix("console");
+        store.register(&mut registry);
+        let mut metrics = Self {
+            registry: Arc::default(),
+            requests: Family::default(),
+            seconds: Histogram::new(SECONDS),
+            sign_ins: Family::default(),
+            webhooks: Family::default(),
+            connections: Gauge::default(),
+            live_streams: Gauge::default(),
+            live_views: Gauge::default(),
+            live_renders: Counter::default(),
+        };
+        metrics.register(&mut registry);
+        metrics.registry = Arc::new(registry);
+        metrics
+    }
+
+    fn register(&self, registry: &mut Registry) {
+        let help = "HTTP requests by route and status";
+        registry.register("http_requests", help, self.requests.clone());
+        let help = "Time from the request to the head of the response";
+        let seconds = self.seconds.clone();
+        registry.register_with_unit("http_request", help, Unit::Seconds, seconds);
+        let help = "Attempts to sign in, by outcome";
+        registry.register("sign_ins", help, self.sign_ins.clone());
+        let help = "Notes by webhook, by outcome";
+        registry.register("webhooks", help, self.webhooks.clone());
+        let help = "Open HTTP connections";
+        registry.register("http_connections", help, self.connections.clone());
+        let help = "Open live streams";
+        registry.register("live_streams", help, self.live_streams.clone());
+        let help = "Different views that live streams show";
+        registry.register("live_views", help, self.live_views.clone());
+        let help = "Times that a live view was read and rendered";
+        registry.register("live_renders", help, self.live_renders.clone());
+    }
+
+    pub fn request(&self, route: &str, status: u16, took: Duration) {
+        let route = Route {
+            route: route.to_owned(),
+            status,
+        };
+        self.requests.get_or_create(&route).inc();
+        self.seconds.observe(took.as_secs_f64());
+    }
+
+    pub fn encode(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+/// Counts something open; dropping it counts it as closed.
+#[derive(Debug)]
+pub struct Open(Gauge);
+
+impl Open {
+    pub fn new(gauge: &Gauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}

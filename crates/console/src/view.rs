@@ -1,0 +1,241 @@
+//! How values are shown: times, sizes, bars, sparklines, presence. Each writes HTML of its own and
+//! escapes nothing that comes from outside, because numbers and times are all it takes; texts stay with
+//! the templates, which escape them.
+
+mod query;
+mod spark;
+
+use std::fmt;
+
+use askama::filters::HtmlSafe;
+use jiff::Timestamp;
+use serde_json::Value;
+
+pub use query::{Search, sort};
+pub use spark::Spark;
+
+use crate::{app::App, auth::User};
+
+/// What every page has around it.
+#[derive(Clone, Debug)]
+pub struct Shell {
+    pub user: User,
+    pub section: &'static str,
+    pub pending: i64,
+    pub stale: bool,
+    /// The live view of the page, as a query of `/live`; empty if it has none.
+    pub live: String,
+}
+
+impl Shell {
+    pub fn new(app: &App, user: User, section: &'static str) -> Self {
+        let news = app.news.borrow();
+        Self {
+            user,
+            section,
+            pending: news.pending,
+            stale: news.stale,
+            live: String::new(),
+        }
+    }
+
+    pub fn live(mut self, query: impl Into<String>) -> Self {
+        self.live = query.into();
+        self
+    }
+}
+
+/// A time: relative in the page, exact on hover. A script shows it in the reader's zone.
+#[derive(Clone, Copy, Debug)]
+pub struct When(pub Timestamp);
+
+impl HtmlSafe for When {}
+
+impl fmt::Display for When {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let exact = self.0.strftime("%Y-%m-%dT%H:%M:%SZ");
+        let utc = self.0.strftime("%Y-%m-%d %H:%M:%S UTC");
+        let seconds = Timestamp::now().as_second() - self.0.as_second();
+        write!(
+            f,
+            "<time datetime=\"{exact}\" title=\"{utc}\" data-ago>{}</time>",
+            ago(seconds)
+        )
+    }
+}
+
+/// An exact time, for lists of events.
+#[derive(Clone, Copy, Debug)]
+pub struct Exact(pub Timestamp);
+
+impl HtmlSafe for Exact {}
+
+impl fmt::Display for Exact {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let exact = self.0.strftime("%Y-%m-%dT%H:%M:%SZ");
+        let utc = self.0.strftime("%Y-%m-%d %H:%M:%S UTC");
+        write!(
+            f,
+            "<time datetime=\"{exact}\" title=\"{utc}\" data-exact>{}</time>",
+            self.0.strftime("%Y-%m-%d %H:%M:%S")
+        )
+    }
+}
+
+/// Arguments of these functions are references, as templates pass them.
+pub fn when(at: &Timestamp) -> When {
+    When(*at)
+}
+
+pub fn exact(at: &Timestamp) -> Exact {
+    Exact(*at)
+}
+
+pub fn ago(seconds: i64) -> String {
+    let (past, length) = (seconds >= 0, span(seconds.unsigned_abs()));
+    match past {
+        _ if seconds.abs() < 2 => "now".into(),
+        true => format!("{length} ago"),
+        false => format!("in {length}"),
+    }
+}
+
+/// A length of time in one unit.
+pub fn span(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        7200..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+/// A size in binary units, with three digits.
+pub fn bytes(size: &i64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut value = *size as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit < UNITS.len() - 1 {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let digits = match (unit, value) {
+        (0, _) | (_, 100.0..) => 0,
+        (_, 10.0..) => 1,
+        _ => 2,
+    };
+    format!("{value:.digits$} {}", UNITS[unit])
+}
+
+/// A count with groups of three digits.
+pub fn count(number: &i64) -> String {
+    let digits = number.unsigned_abs().to_string();
+    let mut grouped = String::new();
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
+            grouped.push('\u{202f}');
+        }
+        grouped.push(digit);
+    }
+    match *number < 0 {
+        true => format!("−{grouped}"),
+        false => grouped,
+    }
+}
+
+/// A percentage as bar and number. Without a value, a dash.
+#[derive(Clone, Copy, Debug)]
+pub struct Bar(pub Option<f64>);
+
+pub fn bar(percent: &Option<f64>) -> Bar {
+    Bar(*percent)
+}
+
+impl HtmlSafe for Bar {}
+
+impl fmt::Display for Bar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(percent) = self.0 else {
+            return f.write_str("<span class=\"none\">–</span>");
+        };
+        let percent = percent.clamp(0.0, 100.0);
+        let level = match percent {
+            90.0.. => "high",
+            75.0.. => "raised",
+            _ => "normal",
+        };
+        write!(
+            f,
+            "<span class=\"bar {level}\"><svg aria-hidden=\"true\" viewBox=\"0 0 100 6\" preserveAspectRatio=\"none\">\
+             <rect class=\"track\" width=\"100\" height=\"6\"/><rect class=\"fill\" width=\"{percent:.1}\" height=\"6\"/></svg>\
+             <span class=\"num\">{percent:.0} %</span></span>"
+        )
+    }
+}
+
+/// A part of a whole as a bar.
+pub fn share(part: &i64, whole: &i64) -> Bar {
+    share_of(&Some(*part), whole)
+}
+
+pub fn share_of(part: &Option<i64>, whole: &i64) -> Bar {
+    let part = part.filter(|_| *whole > 0);
+    Bar(part.map(|part| 100.0 * part as f64 / *whole as f64))
+}
+
+/// A percentage without a bar.
+pub fn percent(value: &Option<f64>) -> String {
+    value.map_or_else(|| "–".into(), |value| format!("{value:.1} %"))
+}
+
+/// A whole percentage as a bar.
+pub fn small_bar(percent: &Option<i16>) -> Bar {
+    Bar(percent.map(f64::from))
+}
+
+/// A length of time that is a number of seconds.
+pub fn lasting(seconds: &f64) -> String {
+    span(seconds.max(0.0) as u64)
+}
+
+/// Labels in the order of their names.
+pub fn labels(value: &Value) -> Vec<(String, String)> {
+    let pairs = value.as_object().into_iter().flatten();
+    let mut labels: Vec<(String, String)> = pairs
+        .map(|(name, value)| (name.clone(), value.as_str().unwrap_or_default().to_owned()))
+        .collect();
+    labels.sort();
+    labels
+}
+
+/// The first letters of a long identifier.
+pub fn short(text: &dyn fmt::Display) -> String {
+    text.to_string().chars().take(8).collect()
+}
+
+/// A fingerprint in groups of four, to compare by eye.
+pub fn fingerprint(hex: &str) -> String {
+    let letters: Vec<char> = hex.chars().collect();
+    let groups = letters
+        .chunks(4)
+        .map(|group| group.iter().collect::<String>());
+    groups.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_readable() {
+        assert_eq!(bytes(&0), "0 B");
+        assert_eq!(bytes(&1536), "1.50 KiB");
+        assert_eq!(bytes(&(16 << 30)), "16.0 GiB");
+        assert_eq!(count(&1_234_567), "1\u{202f}234\u{202f}567");
+        assert_eq!(count(&-12), "−12");
+        assert_eq!(ago(1), "now");
+        assert_eq!(ago(90), "90 s ago");
+        assert_eq!(ago(-7200), "in 2 h");
+        assert_eq!(fingerprint("0123456789"), "0123 4567 89");
+    }
+}

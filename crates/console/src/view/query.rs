@@ -1,0 +1,114 @@
+//! The search box: words that mean conditions.
+//!
+//! `web nyc` finds names with both parts, or an address; `label:env=prod`, `os:debian`, `version:0.2`,
+//! `is:online`, `is:offline`, `is:retired`, `is:skewed`, `has:gaps`, `disk:90`, `token:<id>`.
+
+use svc_store::{HostSearch, HostSort};
+use uuid::Uuid;
+
+const MAX_BYTES: usize = 256;
+const MAX_WORDS: usize = 12;
+
+/// A search as a person wrote it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Search {
+    pub text: String,
+    pub search: HostSearch,
+    /// Words that mean nothing here. The page names them.
+    pub unknown: Vec<String>,
+}
+
+impl Search {
+    pub fn parse(text: &str) -> Self {
+        let end = (0..=MAX_BYTES.min(text.len())).rev();
+        let end = end.into_iter().find(|end| text.is_char_boundary(*end));
+        let text = text[..end.unwrap_or(0)].trim();
+        let mut parsed = Self {
+            text: text.to_owned(),
+            ..Self::default()
+        };
+        for word in text.split_whitespace().take(MAX_WORDS) {
+            if !parsed.word(word) {
+                parsed.unknown.push(word.to_owned());
+            }
+        }
+        parsed
+    }
+
+    /// Whether the word means something.
+    fn word(&mut self, word: &str) -> bool {
+        let search = &mut self.search;
+        let Some((key, value)) = word.split_once(':') else {
+            search.texts.push(word.to_owned());
+            return true;
+        };
+        match (key, value) {
+            (_, "") => return false,
+            ("label", pair) => {
+                let Some((name, value)) = pair.split_once('=') else {
+                    return false;
+                };
+                search.labels.insert(name.into(), value.into());
+            }
+            ("os", os) => search.os = Some(os.into()),
+            ("version", version) => search.version = Some(version.into()),
+            ("is", "online") => search.online = Some(true),
+            ("is", "offline") => search.online = Some(false),
+            ("is", "retired") => search.retired = true,
+            ("is", "skewed") => search.skewed = true,
+            ("has", "gaps") => search.gaps = true,
+            ("disk", percent) => match percent.trim_start_matches('>').parse() {
+                Ok(percent) => search.disk_at_least = Some(percent),
+                Err(_) => return false,
+            },
+            ("token", id) => match Uuid::parse_str(id) {
+                Ok(id) => search.token = Some(id),
+                Err(_) => return false,
+            },
+            // An IPv6 address has colons too.
+            _ if word.parse::<std::net::Ipv6Addr>().is_ok() => {
+                search.texts.push(word.to_owned());
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.text.is_empty()
+    }
+}
+
+pub fn sort(name: &str) -> HostSort {
+    match name {
+        "disk" => HostSort::Disk,
+        "offline" => HostSort::Offline,
+        _ => HostSort::Name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_become_conditions() {
+        let parsed =
+            Search::parse("web label:env=prod os:debian is:offline disk:90 fe80::1 nonsense:x is:");
+        assert_eq!(parsed.search.texts, ["web", "fe80::1"]);
+        assert_eq!(
+            parsed.search.labels.get("env").map(String::as_str),
+            Some("prod")
+        );
+        assert_eq!(parsed.search.os.as_deref(), Some("debian"));
+        assert_eq!(parsed.search.online, Some(false));
+        assert_eq!(parsed.search.disk_at_least, Some(90));
+        assert_eq!(parsed.unknown, ["nonsense:x", "is:"]);
+    }
+
+    #[test]
+    fn long_searches_are_cut_between_letters() {
+        let parsed = Search::parse(&"é".repeat(500));
+        assert!(parsed.text.len() <= MAX_BYTES && !parsed.text.is_empty());
+    }
+}

@@ -1,0 +1,148 @@
+//! `POST /api/v1/notes`: a short note of an agent about its host, such as "deployed 4.2".
+//!
+//! The agent proves itself with its JWT. The console verifies it with keys that a background task has
+//! fetched, never by a call inside the request, and then reads the agent's status: a JWT outlives the
+//! revocation of its agent by up to 24 hours.
+
+mod fetch;
+mod jwt;
+mod keys;
+
+use std::{net::IpAddr, sync::LazyLock, time::Duration};
+
+use axum::{
+    body::Bytes,
+    extract::State,
+    http::{Extensions, HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde::Deserialize;
+use svc_store::{AgentId, AgentStatus};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+pub use keys::{KeyState, Keys, Verifier};
+
+use crate::{address, app::App, error::AppError, rate::Keyed, telemetry::Outcome};
+
+const NOTE_BYTES: usize = 500;
+
+/// Of one agent: a deployment writes some notes at once, and not one a second all day.
+static NOTES: LazyLock<Keyed<Uuid>> = LazyLock::new(|| Keyed::new(Duration::from_secs(10), 10));
+/// Of one address without a valid JWT.
+static STRANGERS: LazyLock<Keyed<IpAddr>> =
+    LazyLock::new(|| Keyed::new(Duration::from_secs(1), 30));
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Note {
+    text: String,
+}
+
+pub async fn note(
+    State(app): State<App>,
+    extensions: Extensions,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, AppError> {
+    let outcome = accept(&app, &extensions, &headers, &body).await;
+    let name = match &outcome {
+        Ok(()) => "accepted",
+        Err(Refusal::Unauthorized) => "unauthorized",
+        Err(Refusal::App(AppError::Limited(_))) => "limited",
+        Err(Refusal::App(_)) => "failed",
+    };
+    let label = Outcome { outcome: name };
+    app.metrics.webhooks.get_or_create(&label).inc();
+    match outcome {
+        Ok(()) => Ok((StatusCode::CREATED, "noted\n").into_response()),
+        Err(Refusal::App(error)) => Err(error),
+        Err(Refusal::Unauthorized) => {
+            let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
+            let text = "the JWT is not one of an active agent\n";
+            Ok((StatusCode::UNAUTHORIZED, challenge, text).into_response())
+        }
+    }
+}
+
+/// One answer for every reason that concerns the JWT.
+enum Refusal {
+    Unauthorized,
+    App(AppError),
+}
+
+impl<E: Into<AppError>> From<E> for Refusal {
+    fn from(error: E) -> Self {
+        Self::App(error.into())
+    }
+}
+
+async fn accept(
+    app: &App,
+    extensions: &Extensions,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Result<(), Refusal> {
+    let address = address::client(extensions, headers, &app.web.trusted_proxies)
+        .ok_or(AppError::Internal("a request without an address"))?;
+    let Some(agent) = bearer(headers).and_then(|jwt| app.verifier.verify(jwt)) else {
+        let limited = STRANGERS.take(address::network(address), Instant::now());
+        return Err(limited.map_or_else(
+            |wait| Refusal::App(AppError::Limited(wait)),
+            |()| Refusal::Unauthorized,
+        ));
+    };
+    NOTES
+        .take(agent, Instant::now())
+        .map_err(AppError::Limited)?;
+    let text = parse(body)?;
+    let found = app.store.agent_show(AgentId(agent)).await?;
+    let active = found.filter(|found| found.agent.status == AgentStatus::Active);
+    let found = active.ok_or(Refusal::Unauthorized)?.agent;
+    let actor = format!("agent {}", found.hostname);
+    app.store
+        .console_note_add(found.host_id, Some(found.id), &actor, &text)
+        .await?;
+    Ok(())
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, jwt) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then_some(jwt)
+}
+
+fn parse(body: &[u8]) -> Result<String, AppError> {
+    let form = "send {\"text\": \"…\"} with 1 to 500 bytes of text";
+    let note: Note = serde_json::from_slice(body).map_err(|_| AppError::BadRequest(form.into()))?;
+    let text = note.text.trim();
+    let printable = text.chars().all(|letter| !letter.is_control());
+    match (1..=NOTE_BYTES).contains(&text.len()) && printable {
+        true => Ok(text.to_owned()),
+        false => Err(AppError::BadRequest(form.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn notes_are_short_printable_texts() {
+        assert_eq!(
+            parse(br#"{"text": " deployed 4.2 "}"#).unwrap(),
+            "deployed 4.2"
+        );
+        let long = format!(r#"{{"text": "{}"}}"#, "x".repeat(501));
+        for bad in [
+            "",
+            "{}",
+            r#"{"text": ""}"#,
+            r#"{"text": "a\nb"}"#,
+            r#"{"text": "a", "x": 1}"#,
+            &long,
+        ] {
+            assert!(parse(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+}

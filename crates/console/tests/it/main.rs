@@ -1,0 +1,17 @@
+//! The console through its port: against a real PostgreSQL, the real service and its agents, as the
+//! web role; and in a real browser.
+
+#![expect(clippy::unwrap_used, reason = "tests may panic")]
+
+mod attacks;
+mod browser;
+mod decisions;
+mod documents;
+mod hosts;
+mod live;
+mod people;
+mod plots;
+mod process;
+mod support;
+mod webdriver;
+mod webhook;

@@ -1,0 +1,161 @@
+//! The process: health, metrics, schema, faults of the database, and its commands.
+
+use anyhow::Result;
+use svc_store::Role;
+use svc_testkit::{Program, Site, eventually};
+
+use crate::support::{Console, seed_hosts};
+
+#[tokio::test]
+async fn health_and_metrics_answer_and_metrics_are_not_for_outside() -> Result<()> {
+    let console = Console::start().await?;
+    let client = console.client();
+    assert_eq!(client.get("/healthz").await?.body, "ok");
+    let metrics = client.get("/metrics").await?;
+    assert!(
+        metrics.has("console_http_requests_total") && metrics.has("route=\"/healthz\""),
+        "{metrics:?}"
+    );
+    let forwarded = client
+        .send("GET", "/metrics", "X-Forwarded-For: 1.2.3.4\r\n", "")
+        .await?;
+    assert_eq!(forwarded.status, 404);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_schema_is_the_web_roles_own_and_every_object_has_a_comment() -> Result<()> {
+    let console = Console::start().await?;
+    let owner = console.site.psql("SELECT nspowner::regrole::text LIKE 'web_%' FROM pg_namespace WHERE nspname = 'console'").await?;
+    assert_eq!(owner, "t");
+    let bare = "SELECT coalesce(string_agg(relname || '.' || attname, ', '), '') FROM pg_class c
+                  JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT attisdropped
+                 WHERE relnamespace = 'console'::regnamespace AND relkind = 'r'
+                   AND (col_description(c.oid, attnum) IS NULL OR obj_description(c.oid, 'pg_class') IS NULL)";
+    console.site.expect(bare, "").await
+}
+
+#[tokio::test]
+async fn the_console_survives_its_database() -> Result<()> {
+    let site = Site::with_own_server().await?;
+    let mut console = Console::on(site, &[]).await?;
+    seed_hosts(&console.site, 3).await?;
+    let client = console.signed_in("ann", Role::Viewer).await?;
+    assert_eq!(client.get("/hosts").await?.status, 200);
+    console.site.postgres().stop_immediate().await?;
+    let away = client.get("/hosts").await?;
+    assert_eq!(away.status, 503);
+    assert!(away.has("The database is away"), "{away:?}");
+    console.site.postgres().start_again().await?;
+    eventually(
+        "the pages are back, and the session with them",
+        async || {
+            client
+                .get("/hosts")
+                .await
+                .is_ok_and(|page| page.status == 200 && page.has("web-002"))
+        },
+    )
+    .await
+}
+
+#[tokio::test]
+async fn a_restart_keeps_people_signed_in() -> Result<()> {
+    let mut console = Console::start().await?;
+    let cookie = console.signed_in("ann", Role::Viewer).await?.cookie;
+    console.restart().await?;
+    let mut client = console.client();
+    client.cookie = cookie;
+    assert_eq!(client.get("/hosts").await?.status, 200);
+    Ok(())
+}
+
+#[tokio::test]
+async fn commands_add_people_check_health_and_report_wrong_settings_together() -> Result<()> {
+    let console = Console::start().await?;
+    let program = Program::named("svc-console")?.environment(console.environment.clone());
+    let added = program
+        .clone()
+        .arguments(["user", "add", "ann", "--role", "admin"])
+        .run()
+        .await?;
+    assert!(added.stdout.contains("/welcome#"), "{added:?}");
+    let twice = program
+        .clone()
+        .arguments(["user", "add", "ann"])
+        .run()
+        .await?;
+    assert!(
+        twice.code == Some(1) && twice.stderr.contains("already"),
+        "{twice:?}"
+    );
+    let list = program.clone().arguments(["user", "list"]).run().await?;
+    assert!(
+        list.stdout.contains("ann") && list.stdout.contains("no password yet"),
+        "{list:?}"
+    );
+    let health = program.clone().arguments(["healthcheck"]).run().await?;
+    assert_eq!(health.code, Some(0), "{health:?}");
+    let wrong = program
+        .environment([("CONSOLE_PORT", "x"), ("CONSOLE_BASE_URL", "ftp://x")])
+        .run()
+        .await?;
+    assert_eq!(wrong.code, Some(2), "{wrong:?}");
+    assert!(
+        wrong.stderr.contains("CONSOLE_PORT: ") && wrong.stderr.contains("CONSOLE_BASE_URL: "),
+        "{wrong:?}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn releases_and_the_install_script_are_served() -> Result<()> {
+    let releases = tempfile::tempdir()?;
+    let folder = releases.path().join("0.10.0/linux/x86_64");
+    std::fs::create_dir_all(&folder)?;
+    std::fs::create_dir_all(releases.path().join("0.9.0"))?;
+    std::fs::write(folder.join("svc-agent"), "a binary")?;
+    let set = [
+        (
+            "CONSOLE_DOWNLOAD_DIR",
+            releases.path().display().to_string(),
+        ),
+        ("CONSOLE_INGEST_ADDRESS", "ingest.example:9443".into()),
+    ];
+    let site = Site::new().await?;
+    let pinned = site.path("server.crt").display().to_string();
+    let set = [set.as_slice(), &[("CONSOLE_INGEST_CA", pinned)]].concat();
+    let console = Console::on(site, &set).await?;
+    let client = console.client();
+    let path = "/download/svc-agent/0.10.0/linux/x86_64/svc-agent";
+    assert_eq!(client.get(path).await?.body, "a binary");
+    let sum = client.get(&format!("{path}.sha256")).await?;
+    assert!(
+        sum.body.ends_with("  svc-agent\n") && sum.body.len() == 64 + 12,
+        "{sum:?}"
+    );
+    for missing in [
+        "/download/svc-agent/0.11.0/linux/x86_64/svc-agent",
+        "/download/svc-agent/..%2f..%2fetc/a/b/svc-agent",
+        "/download/svc-agent/0.10.0/linux/x86_64/passwd",
+    ] {
+        assert_eq!(client.get(missing).await?.status, 404, "{missing}");
+    }
+    let script = client.get("/install.sh").await?;
+    for part in [
+        "INGEST_ADDRESS='ingest.example:9443'",
+        ":-0.10.0}",
+        "BEGIN CERTIFICATE",
+        "main \"$@\"",
+    ] {
+        assert!(script.has(part), "{part}");
+    }
+    let file = releases.path().join("install.sh");
+    std::fs::write(&file, &script.body)?;
+    let checked = std::process::Command::new("sh")
+        .arg("-n")
+        .arg(&file)
+        .status()?;
+    assert!(checked.success(), "the script has a fault of syntax");
+    Ok(())
+}
