@@ -8,7 +8,7 @@ help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 dev: deps  ## Run the real thing on this machine, with a PostgreSQL of its own
-	$(CARGO) build --locked --bin svc-ingest --bin svc-agent
+	$(CARGO) build --locked --bin svc-ingest --bin svc-agent --bin svc-console
 	@exec target/debug/svc-ingest dev
 
 test: deps fmt lint doc unit  ## Formatting, lints, documentation and all tests (under 15 minutes on 2 cores)
@@ -72,7 +72,7 @@ bench-quick: deps  ## The same, small and in minutes: fails only when grossly of
 	$(CARGO) build --locked --release -p svc-ingest -p svc-fleet
 	target/release/svc-fleet bench --quick --name quick $(BENCH)
 
-deps:  ## Install PostgreSQL's server programs, PgBouncer and nats-server, if missing
+deps:  ## Install PostgreSQL's server programs, PgBouncer, nats-server and Chromium, if missing
 	@scripts/deps
 
 clean:  ## Remove what was built (not what `make dev` keeps)

@@ -4,6 +4,7 @@
 //! start uses them again. PostgreSQL and the agent are child processes that end with this one, however it ends.
 
 mod agent;
+mod console;
 mod view;
 
 use std::{
@@ -58,9 +59,25 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let log_file = agent.log_file();
     let agent = agent.start()?;
+    let console = console::ConsoleSettings {
+        folder: &folder,
+        database_url: postgres
+            .url(DATABASE)
+            .replacen("svc@", &format!("{}@", console::ROLE), 1),
+        grpc_port: server.grpc_address()?.port(),
+        http: server.http_address()?,
+        certificate: &certificate,
+    };
+    let console_log = console.log_file();
+    let console = console.start().await?;
     let screen = screen(&folder, &postgres, &server, &token)?;
-    let screen = format!("{screen}\n{}\n", about_agent(agent.is_some(), &log_file));
+    let screen = format!(
+        "{screen}\n{}\n{}\n",
+        about_agent(agent.is_some(), &log_file),
+        about_console(console.as_ref(), &console_log)
+    );
     let ended = run_and_show(server, view::View { store, screen }).await;
+    drop(console);
     if let Some(agent) = agent {
         agent.stop().await;
     }
@@ -104,6 +121,17 @@ fn about_agent(runs: bool, log_file: &Path) -> String {
     }
 }
 
+fn about_console(console: Option<&console::Console>, log_file: &Path) -> String {
+    let log_file = log_file.display();
+    match console {
+        Some(console) => format!(
+            "  The web console: {}\n  (the link signs in once; its log is {log_file})",
+            console.link
+        ),
+        None => "  No console runs: there is no svc-console beside this binary.".into(),
+    }
+}
+
 /// The environment overrides our settings, except for the database: `dev` has its own.
 fn look_up(ours: &HashMap<&'static str, OsString>, name: &str) -> Option<OsString> {
     let set = std::env::var_os(name).filter(|value| !value.is_empty());
@@ -140,6 +168,7 @@ async fn start_postgres(folder: &Path) -> anyhow::Result<Postgres> {
     if !postgres.psql("postgres", &exists).await?.contains(DATABASE) {
         postgres.create_database(DATABASE, None).await?;
     }
+    console::create_role(&postgres, DATABASE).await?;
     Ok(postgres)
 }
 
@@ -191,6 +220,7 @@ fn environment(
         ("INGEST_JWT_KEY_FILE", folder.join("jwt_key.pem").into()),
         ("INGEST_BIND_ADDRESS", "127.0.0.1".into()),
         ("INGEST_HEARTBEAT_INTERVAL", "5s".into()),
+        ("INGEST_WEB_ROLE", console::ROLE.into()),
     ]))
 }
 
