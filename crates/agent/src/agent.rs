@@ -41,7 +41,7 @@ use crate::{
     state::State,
     status::Board,
     timing::Timing,
-    wire::Addresses,
+    wire::{Addresses, Names, Route},
 };
 
 /// What an agent takes from its machine, and a test may replace.
@@ -49,6 +49,7 @@ use crate::{
 pub struct Surroundings {
     pub clock: Clock,
     pub facts: Facts,
+    pub names: Names,
     pub timing: Timing,
 }
 
@@ -57,6 +58,7 @@ impl Default for Surroundings {
         Self {
             clock: Clock::system(),
             facts: Facts::OfThisMachine,
+            names: Names::OfTheSystem,
             timing: Timing::default(),
         }
     }
@@ -108,6 +110,7 @@ impl Agent {
         let Surroundings {
             clock,
             facts,
+            names,
             timing,
         } = surroundings;
         let dir = Arc::new(DataDir::open(&config.data_dir)?);
@@ -119,7 +122,12 @@ impl Agent {
             interval: state.interval().unwrap_or(timing.interval),
         });
         let is_clone = dir.read(SUCCESSOR)?.is_some();
-        let caller = Caller::new(&config, identity, facts, clock.clone(), timing.timeouts);
+        let route = Route {
+            names,
+            ..Route::default()
+        };
+        let timeouts = timing.timeouts;
+        let caller = Caller::new(&config, identity, facts, clock.clone(), timeouts, route);
         let boot_id = caller.facts().boot_id;
         let recorder = Recorder::new(spool, clock, state.time(&boot_id));
         Ok(Self {
@@ -208,8 +216,8 @@ impl Agent {
     ///
     /// The state: without its JWT the agent registers next. A deleted agent discards its
     /// whole state, so that it registers with the token again. Only failures that another
-    /// instance may not have move on to the next address; after a refusal of the agent
-    /// itself, every instance would answer the same.
+    /// instance may not have move on to the next address, and to another IP address of a
+    /// name; after a refusal of the agent itself, every instance would answer the same.
     fn after_failure(&mut self, error: &CallError) -> Next {
         let (action, reason) = match error {
             CallError::Failed(failure) => (failure.action, failure.reason.as_str()),
@@ -230,10 +238,15 @@ impl Agent {
             Action::RegisterAgain | Action::WaitForPerson => self.forget_credential(),
             Action::RegisterAsNew => self.forget_agent(),
             Action::TakeSuccessor => self.is_clone = true,
-            Action::Reconnect | Action::RetryLater => self.addresses.advance(),
+            Action::Reconnect | Action::RetryLater => self.leave_address(),
             Action::YieldToReplacement | Action::NewToken | Action::Defect => {}
         }
         Next::Wait(wait)
+    }
+
+    fn leave_address(&mut self) {
+        self.caller.leave_peer();
+        self.addresses.advance();
     }
 
     fn backoff_wait(&mut self, hint: Option<Duration>) -> Duration {

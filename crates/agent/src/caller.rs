@@ -22,7 +22,7 @@ use crate::{
     trust::{Trust, TrustError},
     wire::{
         Address, CallFailure, ConnectError, Connection, Connector, Credential, HeartbeatCall,
-        Timeouts,
+        Route, Timeouts,
     },
 };
 
@@ -67,6 +67,7 @@ pub struct Caller {
     client_pair: Option<ClientPair>,
     ca_cert_file: Option<PathBuf>,
     timeouts: Timeouts,
+    route: Route,
     facts: Facts,
     clock: Clock,
     run_id: String,
@@ -79,12 +80,14 @@ impl Caller {
         facts: Facts,
         clock: Clock,
         timeouts: Timeouts,
+        route: Route,
     ) -> Self {
         Self {
             identity: Arc::new(identity),
             client_pair: config.client_pair.clone(),
             ca_cert_file: config.ca_cert_file.clone(),
             timeouts,
+            route,
             facts,
             clock,
             run_id: format!("{:032x}", rand::random::<u128>()),
@@ -109,8 +112,13 @@ impl Caller {
             None => trust.client(&self.identity)?,
             Some(pair) => trust.client(&Identity::from_files(pair)?)?,
         };
-        let connector = Connector::new(Arc::new(tls), self.timeouts);
+        let connector = Connector::new(Arc::new(tls), self.timeouts, self.route.clone());
         Ok(connector.connect(address).await?)
+    }
+
+    /// The next connection prefers other IP addresses than that of the newest one.
+    pub fn leave_peer(&self) {
+        self.route.peers.leave();
     }
 
     /// Connects and opens a heartbeat stream.

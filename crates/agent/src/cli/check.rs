@@ -20,7 +20,7 @@ use crate::{
     data_dir::{IDENTITY, STATE, holder, short},
     identity::Identity,
     trust::Trust,
-    wire::{Address, Timeouts, probe},
+    wire::{Address, Route, Timeouts, probe},
 };
 
 /// The service tolerates five minutes, but certificates have dates.
@@ -80,8 +80,9 @@ async fn findings(config: &Config) -> Vec<(String, Finding)> {
     let identity = identity.or_else(|| Identity::generate().ok());
     if let Some(identity) = identity {
         let clock = Clock::system();
-        let timeouts = Timeouts::default();
-        let caller = Caller::new(config, identity, Facts::OfThisMachine, clock, timeouts);
+        let (timeouts, route) = (Timeouts::default(), Route::default());
+        let facts = Facts::OfThisMachine;
+        let caller = Caller::new(config, identity, facts, clock, timeouts, route);
         for address in &config.addresses {
             found.extend(service(&caller, address).await);
         }

@@ -21,7 +21,7 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Self, String> {
         let given = text.strip_prefix("https://").unwrap_or(text);
         let given = given.strip_suffix('/').unwrap_or(given);
-        let (host, port) = split(given)?;
+        let (host, port) = split(given, DEFAULT_PORT)?;
         let name = ServerName::try_from(host.to_owned())
             .map_err(|_| "is neither a host's name nor an IP address".to_owned())?;
         Ok(Self {
@@ -33,21 +33,21 @@ impl FromStr for Address {
 }
 
 /// Splits host and port. An IPv6 address with a port needs brackets.
-fn split(text: &str) -> Result<(&str, u16), String> {
+pub(super) fn split(text: &str, default_port: u16) -> Result<(&str, u16), String> {
     if let Some(rest) = text.strip_prefix('[') {
         let (host, rest) = rest.split_once(']').ok_or("has a bracket too few")?;
-        return Ok((host, port(rest.strip_prefix(':'))?));
+        return Ok((host, port(rest.strip_prefix(':'), default_port)?));
     }
     match text.split_once(':') {
-        Some((_, rest)) if rest.contains(':') => Ok((text, DEFAULT_PORT)),
-        Some((host, rest)) => Ok((host, port(Some(rest))?)),
-        None => Ok((text, DEFAULT_PORT)),
+        Some((_, rest)) if rest.contains(':') => Ok((text, default_port)),
+        Some((host, rest)) => Ok((host, port(Some(rest), default_port)?)),
+        None => Ok((text, default_port)),
     }
 }
 
-fn port(text: Option<&str>) -> Result<u16, String> {
+fn port(text: Option<&str>, default_port: u16) -> Result<u16, String> {
     match text.map(str::parse) {
-        None => Ok(DEFAULT_PORT),
+        None => Ok(default_port),
         Some(Ok(port)) if port > 0 => Ok(port),
         _ => Err("has no port between 1 and 65535".into()),
     }

@@ -1,5 +1,10 @@
 //! One connection to the service: TCP, TLS in both directions, HTTP/2.
 //!
+//! A name may have several IP addresses. TCP connections race (`race`); the first that is
+//! open does the handshake of TLS and HTTP/2. If the handshake fails, the next one of the
+//! race takes its place. Each address has its own time for both steps, so no address, however
+//! it fails, keeps the agent from another one.
+//!
 //! The agent does not use tonic's channel, because that one reconnects by itself. An agent
 //! must know when a connection is lost, and chooses the next address itself. The
 //! connection lives as long as its [`Connection`]; pings detect a peer that hangs.
@@ -7,6 +12,7 @@
 use std::{
     error::Error as StdError,
     io,
+    net::SocketAddr,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -20,16 +26,16 @@ use hyper::{
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ClientConfig;
 use svc_proto::v1::ingest_service_client::IngestServiceClient;
-use tokio::{
-    net::{TcpStream, lookup_host},
-    time::timeout,
-};
+use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::body::Body;
 use tower::Service;
 
-use super::Address;
+use super::{
+    Address, Names, Peers,
+    race::{Attempt, Race, interleaved},
+};
 
 const STREAM_WINDOW: u32 = 32 * 1024;
 const CONNECTION_WINDOW: u32 = 64 * 1024;
@@ -39,8 +45,12 @@ const HEADER_LIST: u32 = 8 * 1024;
 /// How long the service may take to answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// From the name lookup to the end of the HTTP/2 handshake.
-    pub connect: Duration,
+    /// The lookup of the name. A dead first name server alone costs 5 s.
+    pub resolve: Duration,
+    /// TCP, for each IP address.
+    pub tcp: Duration,
+    /// The handshakes of TLS and HTTP/2, for each IP address.
+    pub handshake: Duration,
     /// The time between two HTTP/2 pings.
     pub ping_every: Duration,
     /// The connection is closed if a ping is not answered within this time.
@@ -50,7 +60,9 @@ pub struct Timeouts {
 impl Default for Timeouts {
     fn default() -> Self {
         Self {
-            connect: Duration::from_secs(10),
+            resolve: Duration::from_secs(20),
+            tcp: Duration::from_secs(10),
+            handshake: Duration::from_secs(10),
             ping_every: Duration::from_secs(20),
             ping_answer: Duration::from_secs(10),
         }
@@ -61,8 +73,12 @@ impl Default for Timeouts {
 pub enum ConnectError {
     #[error("the name {host} cannot be resolved: {source}")]
     Resolve { host: String, source: io::Error },
-    #[error("no connection to {address}: {source}")]
-    Tcp { address: String, source: io::Error },
+    #[error("no connection to {address} ({peer}): {source}")]
+    Tcp {
+        address: String,
+        peer: SocketAddr,
+        source: io::Error,
+    },
     #[error("{address} is not trusted: {why}")]
     Untrusted { address: String, why: String },
     #[error("the TLS handshake with {address} failed: {source}")]
@@ -76,29 +92,89 @@ pub enum ConnectError {
     TimedOut { address: String },
 }
 
+/// How the agent reaches the service.
+#[derive(Clone, Debug, Default)]
+pub struct Route {
+    pub names: Names,
+    pub peers: Peers,
+}
+
 /// Opens connections with one set of TLS settings.
 #[derive(Clone, Debug)]
 pub struct Connector {
     tls: Arc<ClientConfig>,
     timeouts: Timeouts,
+    route: Route,
 }
 
 impl Connector {
-    pub fn new(tls: Arc<ClientConfig>, timeouts: Timeouts) -> Self {
-        Self { tls, timeouts }
+    pub fn new(tls: Arc<ClientConfig>, timeouts: Timeouts, route: Route) -> Self {
+        Self {
+            tls,
+            timeouts,
+            route,
+        }
     }
 
+    /// Connects to the first IP address that completes the handshakes. If none does, the
+    /// error is that of the address that came furthest.
     pub async fn connect(&self, address: &Address) -> Result<Connection, ConnectError> {
-        let connecting = async {
-            let stream = self.tls(address, dial(address).await?).await?;
+        let found = self.resolve(&address.host, address.port).await?;
+        let mut race = Race::new(found, self.timeouts.tcp);
+        let (mut no_connection, mut no_handshake) = (None, None);
+        while let Some(Attempt { peer, connected }) = race.next().await {
+            let stream = match connected {
+                Ok(stream) => stream,
+                Err(source) => {
+                    let address = address.to_string();
+                    no_connection = Some(ConnectError::Tcp {
+                        address,
+                        peer,
+                        source,
+                    });
+                    continue;
+                }
+            };
+            match self.handshake(address, stream).await {
+                Ok(connection) => {
+                    self.route.peers.connected(peer);
+                    return Ok(connection);
+                }
+                Err(error) => {
+                    self.route.peers.failed(peer);
+                    no_handshake = Some(error);
+                }
+            }
+        }
+        Err(no_handshake
+            .or(no_connection)
+            .unwrap_or_else(|| timed_out(address)))
+    }
+
+    /// The addresses in the order in which they are tried.
+    async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, ConnectError> {
+        let failed = |source| ConnectError::Resolve {
+            host: host.to_owned(),
+            source,
+        };
+        let lookup = timeout(self.timeouts.resolve, self.route.names.resolve(host, port)).await;
+        let found = lookup.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        let found = interleaved(found.map_err(failed)?);
+        Ok(self.route.peers.order(found))
+    }
+
+    async fn handshake(
+        &self,
+        address: &Address,
+        stream: TcpStream,
+    ) -> Result<Connection, ConnectError> {
+        let handshake = async {
+            let stream = self.tls(address, stream).await?;
             self.http2(address, stream).await
         };
-        let timed_out = |_| ConnectError::TimedOut {
-            address: address.to_string(),
-        };
-        timeout(self.timeouts.connect, connecting)
+        timeout(self.timeouts.handshake, handshake)
             .await
-            .map_err(timed_out)?
+            .unwrap_or_else(|_| Err(timed_out(address)))
     }
 
     async fn tls(
@@ -160,27 +236,10 @@ pub struct Connection {
     _driver: AbortOnDropHandle<()>,
 }
 
-/// Connects to the first of the name's addresses that answers.
-async fn dial(address: &Address) -> Result<TcpStream, ConnectError> {
-    let resolve = |source| ConnectError::Resolve {
-        host: address.host.clone(),
-        source,
-    };
-    let found = lookup_host((address.host.as_str(), address.port)).await;
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "it has no address");
-    for at in found.map_err(resolve)? {
-        match TcpStream::connect(at).await {
-            Ok(stream) => {
-                drop(stream.set_nodelay(true)); // Only an optimisation.
-                return Ok(stream);
-            }
-            Err(error) => last = error,
-        }
-    }
-    Err(ConnectError::Tcp {
+fn timed_out(address: &Address) -> ConnectError {
+    ConnectError::TimedOut {
         address: address.to_string(),
-        source: last,
-    })
+    }
 }
 
 /// What is wrong with the server's certificate, and how to fix it.

@@ -1,5 +1,6 @@
 //! The agent against the real service on a real PostgreSQL: one binary, one module per theme.
 
+mod addresses;
 mod clones;
 mod commands;
 mod connection;

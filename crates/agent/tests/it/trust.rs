@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use svc_agent::{
     identity::Identity,
     trust::Trust,
-    wire::{Address, Connector, Timeouts, probe},
+    wire::{Address, Connector, Route, Timeouts, probe},
 };
 use svc_sandbox::Authority;
 use svc_testkit::{AUTO, Instance, Site, token};
@@ -54,7 +54,7 @@ async fn serve(site: &Site, name: &str) -> Result<Instance> {
 async fn tried(site: &Site, address: &str, ca: Option<&str>) -> Result<Result<(), String>> {
     let trust = Trust::load(ca.map(|name| site.path(name)).as_deref())?;
     let tls = Arc::new(trust.client(&Identity::generate()?)?);
-    let connector = Connector::new(tls, Timeouts::default());
+    let connector = Connector::new(tls, Timeouts::default(), Route::default());
     let address: Address = address.parse().map_err(anyhow::Error::msg)?;
     Ok(match connector.connect(&address).await {
         Ok(connection) => probe(connection).await.map(drop).map_err(|r| r.to_string()),
@@ -175,10 +175,11 @@ async fn connecting_times_out() -> Result<()> {
     let site = Site::new().await?;
     let trust = Trust::load(Some(&site.path("server.crt")))?;
     let patience = Timeouts {
-        connect: Duration::from_millis(200),
+        handshake: Duration::from_millis(200),
         ..Timeouts::default()
     };
-    let connector = Connector::new(Arc::new(trust.client(&Identity::generate()?)?), patience);
+    let tls = Arc::new(trust.client(&Identity::generate()?)?);
+    let connector = Connector::new(tls, patience, Route::default());
     let address: Address = address.parse().map_err(anyhow::Error::msg)?;
     let refused = connector
         .connect(&address)

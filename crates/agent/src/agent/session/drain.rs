@@ -38,6 +38,7 @@ impl Session<'_> {
     pub(super) fn drain(&mut self, slot: Duration) {
         let slot = slot.min(LONGEST_SLOT);
         tracing::info!(?slot, "the instance drains: connecting to another one");
+        self.agent.caller.leave_peer();
         self.pending_move = self.move_at(Instant::now() + slot);
     }
 
@@ -55,14 +56,18 @@ impl Session<'_> {
     /// address while the old stream lasts; without an old stream the session fails.
     pub(super) fn moved(&mut self, moved: Moved) -> Result<(), SessionEnd> {
         self.pending_move = None;
-        self.agent.addresses.advance();
         match moved {
             Ok((call, welcome)) => {
+                self.agent.addresses.advance();
                 self.call = Some(call);
                 self.welcomed(welcome)
             }
-            Err(error) if self.call.is_none() => Err(SessionEnd::Failed(error)),
+            Err(error) if self.call.is_none() => {
+                self.agent.addresses.advance();
+                Err(SessionEnd::Failed(error))
+            }
             Err(error) => {
+                self.agent.leave_address();
                 let wait = self.agent.backoff_wait(error.retry_after());
                 tracing::warn!(%error, retry_in = ?rounded(wait), "could not connect to another instance yet");
                 self.pending_move = self.move_at(Instant::now() + wait);
