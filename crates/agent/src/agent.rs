@@ -41,7 +41,7 @@ use crate::{
     state::State,
     status::Board,
     timing::Timing,
-    wire::{Addresses, Names, Route},
+    wire::{Addresses, Names},
 };
 
 /// What an agent takes from its machine, and a test may replace.
@@ -122,10 +122,7 @@ impl Agent {
             interval: state.interval().unwrap_or(timing.interval),
         });
         let is_clone = dir.read(SUCCESSOR)?.is_some();
-        let route = Route {
-            names,
-            ..Route::default()
-        };
+        let route = config.route(names);
         let timeouts = timing.timeouts;
         let caller = Caller::new(&config, identity, facts, clock.clone(), timeouts, route);
         let boot_id = caller.facts().boot_id;

@@ -13,7 +13,10 @@ use std::{ffi::OsString, fmt, path::PathBuf};
 use secrecy::SecretString;
 use tracing::level_filters::LevelFilter;
 
-use crate::{spool::Limits, wire::Address};
+use crate::{
+    spool::Limits,
+    wire::{Address, Exceptions, Names, Proxy, Route},
+};
 pub use settings::{SETTINGS, Setting};
 use sources::Sources;
 pub use sources::{DEFAULT_FILE, FILE_VARIABLE, Flags};
@@ -25,6 +28,9 @@ pub struct Config {
     pub token: Token,
     pub data_dir: PathBuf,
     pub client_pair: Option<ClientPair>,
+    pub proxy: Option<Proxy>,
+    /// The hosts that are reached without the proxy.
+    pub no_proxy: Exceptions,
     pub spool: Limits,
     pub log: Log,
 }
@@ -108,6 +114,16 @@ impl Config {
         }
     }
 
+    /// How the agent reaches the service.
+    pub fn route(&self, names: Names) -> Route {
+        Route {
+            names,
+            proxy: self.proxy.clone(),
+            no_proxy: self.no_proxy.clone(),
+            ..Route::default()
+        }
+    }
+
     /// Reads every setting before it returns, so that all problems are found. `None` only if
     /// the reader has noted one.
     fn collect(reader: &mut Reader<'_>) -> Option<Self> {
@@ -116,6 +132,8 @@ impl Config {
         let token = reader.token();
         let data_dir = reader.value("data_dir", parse::path);
         let client_pair = reader.client_pair();
+        let proxy = reader.value("https_proxy", parse::proxy);
+        let no_proxy = reader.value("no_proxy", parse::exceptions);
         let bytes = reader.value("spool_size", parse::size);
         let age = reader.value("spool_age", parse::age);
         let level = reader.value("log", parse::level);
@@ -126,6 +144,8 @@ impl Config {
             token: token?,
             data_dir: data_dir?,
             client_pair: client_pair?,
+            proxy: proxy?,
+            no_proxy: no_proxy?,
             spool: Limits {
                 bytes: bytes?,
                 age: age?,

@@ -6,20 +6,24 @@
 
 mod address;
 mod connect;
+mod exceptions;
 mod failure;
 mod heartbeat;
 mod names;
 mod peers;
 mod probe;
+mod proxy;
 mod race;
 mod register;
 
 pub use address::{Address, Addresses};
 pub use connect::{ConnectError, Connection, Connector, Route, Timeouts};
+pub use exceptions::Exceptions;
 pub use failure::CallFailure;
 pub use heartbeat::{HeartbeatCall, MAX_REPORT_BYTES, MAX_REPORT_SAMPLES};
 pub(crate) use heartbeat::{duration, system_time};
 pub use names::Names;
 pub use peers::Peers;
 pub use probe::probe;
+pub use proxy::Proxy;
 pub use register::{Credential, RegisterCall, RegistrationStatus};

@@ -20,7 +20,7 @@ use crate::{
     data_dir::{IDENTITY, STATE, holder, short},
     identity::Identity,
     trust::Trust,
-    wire::{Address, Route, Timeouts, probe},
+    wire::{Address, Names, Timeouts, probe},
 };
 
 /// The service tolerates five minutes, but certificates have dates.
@@ -80,11 +80,18 @@ async fn findings(config: &Config) -> Vec<(String, Finding)> {
     let identity = identity.or_else(|| Identity::generate().ok());
     if let Some(identity) = identity {
         let clock = Clock::system();
-        let (timeouts, route) = (Timeouts::default(), Route::default());
+        let (timeouts, route) = (Timeouts::default(), config.route(Names::OfTheSystem));
+        let proxies = config
+            .addresses
+            .iter()
+            .map(|address| route.proxy_for(address));
+        let proxies: Vec<Option<String>> = proxies
+            .map(|proxy| proxy.map(ToString::to_string))
+            .collect();
         let facts = Facts::OfThisMachine;
         let caller = Caller::new(config, identity, facts, clock, timeouts, route);
-        for address in &config.addresses {
-            found.extend(service(&caller, address).await);
+        for (address, proxy) in config.addresses.iter().zip(proxies) {
+            found.extend(service(&caller, address, proxy).await);
         }
     }
     found
@@ -168,8 +175,15 @@ fn trust(config: &Config) -> Finding {
 }
 
 /// Checks the name, TCP, TLS in both directions, HTTP/2 and gRPC, and compares the clocks.
-async fn service(caller: &Caller, address: &Address) -> Vec<(String, Finding)> {
-    let name = address.to_string();
+async fn service(
+    caller: &Caller,
+    address: &Address,
+    proxy: Option<String>,
+) -> Vec<(String, Finding)> {
+    let name = match proxy {
+        None => address.to_string(),
+        Some(proxy) => format!("{address} through the proxy {proxy}"),
+    };
     let connection = match caller.connect(address).await {
         Ok(connection) => connection,
         Err(error) => return vec![(name, Bad(error.to_string()))],

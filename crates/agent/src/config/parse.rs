@@ -7,7 +7,7 @@ use svc_proto::contract::limits::MAX_TEXT_BYTES;
 use tracing::level_filters::LevelFilter;
 
 use super::LogFormat;
-use crate::wire::Address;
+use crate::wire::{Address, Exceptions, Proxy};
 
 type Parsed<T> = Result<T, String>;
 
@@ -26,6 +26,18 @@ pub(super) fn path(text: &str) -> Parsed<PathBuf> {
 
 pub(super) fn optional_path(text: &str) -> Parsed<Option<PathBuf>> {
     Ok(not_empty(text).map(PathBuf::from))
+}
+
+/// `direct` is for machines whose environment names a proxy that the agent must not use.
+pub(super) fn proxy(text: &str) -> Parsed<Option<Proxy>> {
+    match text {
+        "" | "direct" => Ok(None),
+        _ => text.parse().map(Some),
+    }
+}
+
+pub(super) fn exceptions(text: &str) -> Parsed<Exceptions> {
+    Ok(Exceptions::parse(text))
 }
 
 /// Checks only that the text can be sent. The service checks whether it is a valid token.

@@ -53,6 +53,10 @@ settings! {
     "client_cert_file", Some(""),
         "A client certificate of your own PKI, PEM, if the service requires one (INGEST_TLS_CLIENT_CA)";
     "client_key_file", Some(""), "The private key of `client_cert_file`, PEM";
+    "https_proxy", Some(""), secret
+        "The HTTP proxy to the service: `http://host:port` or `http://user:password@host:port`; `direct`: none. Empty: the variable `https_proxy`";
+    "no_proxy", Some(""),
+        "The hosts that are reached without the proxy: names with all names below them, IP addresses, networks, `*`. Empty: the variable `no_proxy`";
     "spool_size", Some("64MiB"), "The most disk space for samples that are not acknowledged yet";
     "spool_age", Some("7d"), "The age at which samples that are not acknowledged are given up";
     "log", Some("info"),

@@ -1,5 +1,6 @@
-//! The sources of settings. Flags override the environment, which overrides the file. An
-//! empty value counts as not set in each of them.
+//! The sources of settings. Flags override the agent's variables, which override the file,
+//! which overrides variables that all programs share. An empty value counts as not set in
+//! each of them.
 
 use std::{
     collections::BTreeMap,
@@ -13,6 +14,10 @@ use super::{Problem, SETTINGS, Setting};
 pub const DEFAULT_FILE: &str = "/etc/svc/agent.toml";
 /// The variable that names another file.
 pub const FILE_VARIABLE: &str = "SVC_AGENT_CONFIG";
+
+/// Settings that other programs read from the environment, under the name itself or in
+/// capitals. The agent's own sources override these variables.
+const COMMON: [&str; 2] = ["https_proxy", "no_proxy"];
 
 /// The values of the command line, by the names of their settings, and the file it names.
 #[derive(Clone, Debug, Default)]
@@ -70,6 +75,10 @@ impl<'a> Sources<'a> {
             return Ok(variable);
         }
         let entry = self.file.get(setting.name).cloned().filter(Found::is_set);
+        let entry = match entry {
+            Some(entry) => Some(entry),
+            None => self.common_variable(setting)?.filter(Found::is_set),
+        };
         let default = setting.default.map(|default| Found {
             text: default.into(),
             name: setting.name.into(),
@@ -82,7 +91,20 @@ impl<'a> Sources<'a> {
     }
 
     fn variable(&self, setting: &Setting) -> Result<Option<Found>, Problem> {
-        let name = setting.variable();
+        self.read_variable(setting.variable())
+    }
+
+    fn common_variable(&self, setting: &Setting) -> Result<Option<Found>, Problem> {
+        if !COMMON.contains(&setting.name) {
+            return Ok(None);
+        }
+        match self.read_variable(setting.name.into())? {
+            Some(found) => Ok(Some(found)),
+            None => self.read_variable(setting.name.to_uppercase()),
+        }
+    }
+
+    fn read_variable(&self, name: String) -> Result<Option<Found>, Problem> {
         match (self.environment)(&name).map(OsString::into_string) {
             None => Ok(None),
             Some(Ok(text)) => Ok(Some(Found { text, name })),

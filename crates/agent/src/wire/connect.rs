@@ -3,7 +3,8 @@
 //! A name may have several IP addresses. TCP connections race (`race`); the first that is
 //! open does the handshake of TLS and HTTP/2. If the handshake fails, the next one of the
 //! race takes its place. Each address has its own time for both steps, so no address, however
-//! it fails, keeps the agent from another one.
+//! it fails, keeps the agent from another one. Behind an HTTP proxy all of this concerns the
+//! proxy's addresses, and the handshake begins with the request for a tunnel.
 //!
 //! The agent does not use tonic's channel, because that one reconnects by itself. An agent
 //! must know when a connection is lost, and chooses the next address itself. The
@@ -33,7 +34,7 @@ use tonic::body::Body;
 use tower::Service;
 
 use super::{
-    Address, Names, Peers,
+    Address, Exceptions, Names, Peers, Proxy,
     race::{Attempt, Race, interleaved},
 };
 
@@ -79,6 +80,12 @@ pub enum ConnectError {
         peer: SocketAddr,
         source: io::Error,
     },
+    #[error("the proxy {proxy} opens no tunnel to {address}: {source}")]
+    Proxy {
+        proxy: String,
+        address: String,
+        source: io::Error,
+    },
     #[error("{address} is not trusted: {why}")]
     Untrusted { address: String, why: String },
     #[error("the TLS handshake with {address} failed: {source}")]
@@ -97,6 +104,16 @@ pub enum ConnectError {
 pub struct Route {
     pub names: Names,
     pub peers: Peers,
+    pub proxy: Option<Proxy>,
+    /// The hosts that are reached without the proxy.
+    pub no_proxy: Exceptions,
+}
+
+impl Route {
+    pub fn proxy_for(&self, address: &Address) -> Option<&Proxy> {
+        let proxy = self.proxy.as_ref()?;
+        (!self.no_proxy.cover(address)).then_some(proxy)
+    }
 }
 
 /// Opens connections with one set of TLS settings.
@@ -119,7 +136,10 @@ impl Connector {
     /// Connects to the first IP address that completes the handshakes. If none does, the
     /// error is that of the address that came furthest.
     pub async fn connect(&self, address: &Address) -> Result<Connection, ConnectError> {
-        let found = self.resolve(&address.host, address.port).await?;
+        let found = match self.route.proxy_for(address) {
+            None => self.resolve(&address.host, address.port).await?,
+            Some(proxy) => self.resolve(&proxy.host, proxy.port).await?,
+        };
         let mut race = Race::new(found, self.timeouts.tcp);
         let (mut no_connection, mut no_handshake) = (None, None);
         while let Some(Attempt { peer, connected }) = race.next().await {
@@ -166,9 +186,17 @@ impl Connector {
     async fn handshake(
         &self,
         address: &Address,
-        stream: TcpStream,
+        mut stream: TcpStream,
     ) -> Result<Connection, ConnectError> {
         let handshake = async {
+            if let Some(proxy) = self.route.proxy_for(address) {
+                let refused = |source| ConnectError::Proxy {
+                    proxy: proxy.to_string(),
+                    address: address.to_string(),
+                    source,
+                };
+                proxy.tunnel(&mut stream, address).await.map_err(refused)?;
+            }
             let stream = self.tls(address, stream).await?;
             self.http2(address, stream).await
         };

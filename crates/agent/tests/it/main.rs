@@ -7,6 +7,7 @@ mod connection;
 mod cost;
 mod enrolment;
 mod installation;
+mod proxies;
 mod settings;
 mod simulated_day;
 mod trust;

@@ -147,6 +147,30 @@ fn the_token_is_never_shown() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn the_common_variables_for_proxies_yield_to_the_agents_own_settings() -> Result<()> {
+    let proxy = |given: Given| -> Result<Option<String>> {
+        Ok(given.read()?.proxy.as_ref().map(ToString::to_string))
+    };
+    let given = |file: &str| Ok::<_, anyhow::Error>(given(file)?.flag("ingest_address", "a"));
+    ensure!(proxy(given("")?)?.is_none());
+    let common = |given: Given| given.variable("https_proxy", "http://common:1");
+    ensure!(proxy(common(given("")?))?.as_deref() == Some("common:1"));
+    let capitals = given("")?.variable("HTTPS_PROXY", "http://capitals:1");
+    ensure!(proxy(capitals)?.as_deref() == Some("capitals:1"));
+    let own = common(given("https_proxy = 'http://own:1'")?);
+    ensure!(proxy(own)?.as_deref() == Some("own:1"));
+    ensure!(proxy(common(given("https_proxy = 'direct'")?))?.is_none());
+    let wrong = given("https_proxy = 'https://u:SECRET@proxy'")?;
+    let problems = wrong.problems()?;
+    ensure!(
+        problems.len() == 1 && !problems[0].contains("SECRET"),
+        "{problems:?}"
+    );
+    assert_contains(&problems[0], "is not an HTTP proxy");
+    Ok(())
+}
+
 /// The table that docs/agent.md must contain.
 fn table() -> String {
     let row = |setting: &Setting| {
