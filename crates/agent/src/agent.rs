@@ -33,12 +33,12 @@ use crate::{
     caller::{CallError, Caller, Facts},
     clock::Clock,
     config::Config,
-    data_dir::{DataDir, DataDirError, IDENTITY, SUCCESSOR, short},
+    data_dir::{DataDir, DataDirError, IDENTITY, STATE, SUCCESSOR, short},
     identity::{Identity, IdentityError},
     recorder::{Recorder, Sampling},
     release::{Notice, VERSION},
     spool::{Spool, SpoolError},
-    state::State,
+    state::{Binding, Machine, State},
     status::Board,
     timing::Timing,
     wire::{Addresses, Names},
@@ -89,8 +89,11 @@ pub struct Agent {
     sampling: watch::Sender<Sampling>,
     addresses: Addresses,
     backoff: Backoff,
-    /// The service refused this key with IDENTITY_IN_USE: the disk is a clone.
+    /// The disk is a clone: its machine differs, or the service refused its key with
+    /// IDENTITY_IN_USE for long enough.
     is_clone: bool,
+    /// Since when the service has refused the key so.
+    refused_since: Option<Instant>,
     noticed: Option<Notice>,
     stop: CancellationToken,
 }
@@ -115,20 +118,30 @@ impl Agent {
         } = surroundings;
         let dir = Arc::new(DataDir::open(&config.data_dir)?);
         let identity = identity(&dir, &config)?;
-        let state = State::load(&dir)?;
+        let mut state = State::load(&dir)?;
         let spool = Spool::open(&dir.spool(&identity.fingerprint()), config.spool)?;
         let (sampling, _) = watch::channel(Sampling {
-            on: state.credential().is_some(),
+            on: state.is_admitted(),
             interval: state.interval().unwrap_or(timing.interval),
         });
-        let is_clone = dir.read(SUCCESSOR)?.is_some();
+        let mut is_clone = dir.read(SUCCESSOR)?.is_some();
         let route = config.route(names);
         let timeouts = timing.timeouts;
         let caller = Caller::new(&config, identity, facts, clock.clone(), timeouts, route);
-        let boot_id = caller.facts().boot_id;
-        let recorder = Recorder::new(spool, clock, state.time(&boot_id));
+        let here = caller.facts();
+        let (boot_id, machine) = (here.boot_id.clone(), Machine::of(&here));
+        let binding = state.bind(machine);
+        if binding == Binding::Copy {
+            tracing::warn!("this key belongs to another machine: this disk is a copy");
+            is_clone = true;
+        }
+        let known = state.time(&boot_id);
+        let recorder = Recorder::start(spool, dir.clone(), clock, &boot_id, known)?;
+        if binding == Binding::New {
+            recorder.write_file(STATE, state.text(), true);
+        }
         Ok(Self {
-            board: Arc::new(Board::new(persist::at_start(&caller, &state))),
+            board: Arc::new(Board::new(persist::at_start(&caller, &state, dir.path()))),
             recorder: Arc::new(recorder),
             caller,
             boot_id,
@@ -142,6 +155,7 @@ impl Agent {
             state,
             sampling,
             is_clone,
+            refused_since: None,
         })
     }
 
@@ -152,7 +166,7 @@ impl Agent {
     /// Runs until `stop` is cancelled, then sends Goodbye.
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), AgentError> {
         self.stop = stop;
-        let (dir, recorder, board) = (self.dir.clone(), self.recorder.clone(), self.board.clone());
+        let (recorder, board) = (self.recorder.clone(), self.board.clone());
         let fingerprint = self.caller.identity().fingerprint();
         tracing::info!(
             version = VERSION,
@@ -161,7 +175,7 @@ impl Agent {
             "the agent starts"
         );
         let sampling = recorder.run(self.sampling.subscribe());
-        let status = board.run(&dir, &recorder, self.timing.status);
+        let status = board.run(&recorder, self.timing.status);
         let ended = tokio::select! {
             ended = self.main_loop() => ended,
             () = sampling => Ok(()),
@@ -169,7 +183,7 @@ impl Agent {
         };
         self.board
             .change(|status| status.connection = Default::default());
-        self.board.write(&self.dir, &self.recorder);
+        self.board.write(&self.recorder);
         tracing::info!("the agent stops");
         ended
     }
@@ -234,11 +248,21 @@ impl Agent {
         match action {
             Action::RegisterAgain | Action::WaitForPerson => self.forget_credential(),
             Action::RegisterAsNew => self.forget_agent(),
-            Action::TakeSuccessor => self.is_clone = true,
+            Action::TakeSuccessor => self.in_use(),
             Action::Reconnect | Action::RetryLater => self.leave_address(),
             Action::YieldToReplacement | Action::NewToken | Action::Defect => {}
         }
         Next::Wait(wait)
+    }
+
+    /// The key seems to be live on another machine. The service may be wrong for a while: a
+    /// machine that was restored or renamed itself meets the session of its former life until
+    /// every grace of the service is over. So only refusals that outlast them show a clone.
+    fn in_use(&mut self) {
+        let since = *self.refused_since.get_or_insert_with(Instant::now);
+        if since.elapsed() >= self.timing.in_use {
+            self.is_clone = true;
+        }
     }
 
     fn leave_address(&mut self) {
@@ -290,7 +314,7 @@ fn log_line(action: Action) -> &'static str {
             "the enrolment token is not valid: an administrator creates a new one with `svc-ingest token create`"
         }
         Action::TakeSuccessor => {
-            "this key is live on another machine: this disk is a clone, and the agent creates a new key"
+            "this key is live on another machine: if that lasts, this disk is a clone, and the agent creates a new key"
         }
         Action::YieldToReplacement => "another stream of this agent took over",
         Action::RetryLater => "the service asks to retry later",

@@ -4,6 +4,7 @@
 
 mod check;
 mod flags;
+mod jwt;
 mod output;
 mod run;
 mod sample;
@@ -45,6 +46,8 @@ enum Command {
     Status(OutputArgs),
     /// Check everything that running needs, without changing anything
     Check,
+    /// Print the agent's current JWT, for scripts on this machine (root or the agent's user)
+    Jwt,
     /// Take one sample of this machine and print it
     Sample(OutputArgs),
 }
@@ -56,6 +59,7 @@ pub async fn run() -> ExitCode {
         Command::Run => run::run(&flags.0).await,
         Command::Status(args) => status::run(&flags.0, &args),
         Command::Check => check::run(&flags.0).await,
+        Command::Jwt => jwt::run(&flags.0),
         Command::Sample(args) => sample::run(&args).await,
     };
     outcome.unwrap_or_else(|error| report(&error))

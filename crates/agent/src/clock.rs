@@ -108,6 +108,8 @@ pub struct Anchor {
 pub struct ServiceTime {
     clock: Clock,
     anchor: Anchor,
+    /// A Welcome of this boot set it.
+    is_confirmed: bool,
 }
 
 impl ServiceTime {
@@ -116,11 +118,21 @@ impl ServiceTime {
     pub fn new(clock: Clock, known: Option<Anchor>) -> Self {
         let steady = clock.steady();
         let known = known.filter(|anchor| anchor.steady <= steady);
+        let is_confirmed = known.is_some();
         let anchor = known.unwrap_or_else(|| Anchor {
             at: clock.wall(),
             steady,
         });
-        Self { clock, anchor }
+        Self {
+            clock,
+            anchor,
+            is_confirmed,
+        }
+    }
+
+    /// The time, if a Welcome of this boot has confirmed it.
+    pub fn confirmed_now(&self) -> Option<SystemTime> {
+        self.is_confirmed.then(|| self.now())
     }
 
     pub fn now(&self) -> SystemTime {
@@ -139,6 +151,7 @@ impl ServiceTime {
             at: server_time,
             steady: self.clock.steady(),
         };
+        self.is_confirmed = true;
         off
     }
 }

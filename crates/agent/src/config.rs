@@ -8,7 +8,12 @@ mod parse;
 mod settings;
 mod sources;
 
-use std::{ffi::OsString, fmt, path::PathBuf};
+use std::{
+    ffi::OsString,
+    fmt,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
 
 use secrecy::SecretString;
 use tracing::level_filters::LevelFilter;
@@ -19,7 +24,7 @@ use crate::{
 };
 pub use settings::{SETTINGS, Setting};
 use sources::Sources;
-pub use sources::{DEFAULT_FILE, FILE_VARIABLE, Flags};
+pub use sources::{DEFAULT_FILE, FILE_VARIABLE, Flags, read_token, token_in};
 
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -33,13 +38,18 @@ pub struct Config {
     pub no_proxy: Exceptions,
     pub spool: Limits,
     pub log: Log,
+    /// What does not keep the agent from running, but should be fixed.
+    pub warnings: Vec<Problem>,
 }
 
-/// The source of the enrolment token.
+/// The source of the enrolment token. Files are read for every registration, so that a token
+/// that was refused can be replaced without a restart.
 #[derive(Clone, Debug)]
 pub enum Token {
     None,
     Given(SecretString),
+    /// The setting `enrolment_token` of this configuration file.
+    Setting(PathBuf),
     File(PathBuf),
 }
 
@@ -109,7 +119,10 @@ impl Config {
     ) -> Result<Self, Problems> {
         let mut reader = Reader::open(flags, environment);
         match Self::collect(&mut reader) {
-            Some(config) if reader.problems.is_empty() => Ok(config),
+            Some(config) if reader.problems.is_empty() => Ok(Self {
+                warnings: reader.sources.warnings,
+                ..config
+            }),
             _ => Err(Problems(reader.problems)),
         }
     }
@@ -154,8 +167,14 @@ impl Config {
                 level: level?,
                 format: format?,
             },
+            warnings: Vec::new(),
         })
     }
+}
+
+/// Whether every user of the machine may read a file.
+pub fn is_open_to_all(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.mode() & 0o004 != 0)
 }
 
 /// The data folder, for the commands that need no other setting.
@@ -200,7 +219,10 @@ impl<'a> Reader<'a> {
         let file = self.value("enrolment_token_file", parse::optional_path);
         match (given?, file?) {
             (None, None) => Some(Token::None),
-            (Some(token), None) => Some(Token::Given(token)),
+            (Some(token), None) => Some(match self.sources.file_that_sets("enrolment_token") {
+                Some(file) => Token::Setting(file),
+                None => Token::Given(token),
+            }),
             (None, Some(file)) => Some(Token::File(file)),
             (Some(_), Some(_)) => self.noted(Err(Problem::new(
                 "enrolment_token",

@@ -19,6 +19,8 @@ use std::{
     time::Duration,
 };
 
+use rustix::process::geteuid;
+
 pub const IDENTITY: &str = "identity.pem";
 pub const SUCCESSOR: &str = "successor.pem";
 pub const STATE: &str = "state.json";
@@ -34,6 +36,8 @@ pub enum DataDirError {
     InUse { path: PathBuf, pid: String },
     #[error("{path} is open to other users, and this user cannot change that: run `chmod 700 {path}`", path = path.display())]
     OpenToOthers { path: PathBuf },
+    #[error("{path} belongs to another user (uid {uid}), and files that root leaves in it would stop that user's agent: start the unit, or run this as that user", path = path.display())]
+    ForeignOwner { path: PathBuf, uid: u32 },
     #[error("{path}: {source}", path = path.display())]
     Io { path: PathBuf, source: io::Error },
 }
@@ -51,6 +55,11 @@ impl DataDir {
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true).mode(0o700);
         builder.create(path).map_err(io_error(path))?;
+        let uid = fs::metadata(path).map_err(io_error(path))?.uid();
+        if geteuid().is_root() && uid != 0 {
+            let path = path.into();
+            return Err(DataDirError::ForeignOwner { path, uid });
+        }
         make_private(path)?;
         Ok(Self {
             path: path.into(),
@@ -119,6 +128,22 @@ impl DataDir {
         self.sync()
     }
 
+    /// Deletes former keys, and the samples of all keys but this one.
+    pub fn delete_former(&self, fingerprint: &str) -> Result<(), DataDirError> {
+        let is_former = |name: &str| name.starts_with("former-") && name.ends_with(".pem");
+        for (name, path) in entries(&self.path)? {
+            if is_former(&name) {
+                fs::remove_file(&path).map_err(io_error(&path))?;
+            }
+        }
+        for (name, path) in entries(&self.path.join("spool"))? {
+            if name != short(fingerprint) {
+                fs::remove_dir_all(&path).map_err(io_error(&path))?;
+            }
+        }
+        self.sync()
+    }
+
     fn sync(&self) -> Result<(), DataDirError> {
         let synced = File::open(&self.path).and_then(|folder| folder.sync_all());
         synced.map_err(io_error(&self.path))
@@ -139,8 +164,16 @@ pub fn short(fingerprint: &str) -> &str {
     fingerprint.get(..16).unwrap_or(fingerprint)
 }
 
+/// A read-only disk does not keep the agent from running: its key is there, and samples go
+/// through memory.
 fn lock(path: &Path) -> Result<File, DataDirError> {
-    let mut lock = private().open(path.join(LOCK)).map_err(io_error(path))?;
+    let opened = private().open(path.join(LOCK));
+    let is_read_only = |error: &io::Error| error.kind() == io::ErrorKind::ReadOnlyFilesystem;
+    let mut lock = match opened {
+        Err(error) if is_read_only(&error) => File::open(path.join(LOCK)),
+        opened => opened,
+    }
+    .map_err(io_error(path))?;
     match lock_with_retries(&lock) {
         Ok(()) => {}
         Err(TryLockError::Error(error)) => return Err(io_error(path)(error)),
@@ -149,8 +182,10 @@ fn lock(path: &Path) -> Result<File, DataDirError> {
             return Err(DataDirError::InUse { path, pid });
         }
     }
-    lock.set_len(0).map_err(io_error(path))?;
-    write!(lock, "{}", std::process::id()).map_err(io_error(path))?;
+    // The id is for people; a full or read-only disk does not take it.
+    if lock.set_len(0).is_ok() {
+        let _ = write!(lock, "{}", std::process::id());
+    }
     Ok(lock)
 }
 
@@ -163,6 +198,19 @@ fn lock_with_retries(lock: &File) -> Result<(), TryLockError> {
         }
     }
     lock.try_lock()
+}
+
+/// The names and paths in a folder; none if it is missing.
+fn entries(path: &Path) -> Result<Vec<(String, PathBuf)>, DataDirError> {
+    let found = match fs::read_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        found => found.map_err(io_error(path))?,
+    };
+    let named = found.flatten().map(|entry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        (name, entry.path())
+    });
+    Ok(named.collect())
 }
 
 fn holder_id(path: &Path) -> String {

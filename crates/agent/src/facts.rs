@@ -7,6 +7,7 @@
 
 mod addresses;
 mod cloud;
+mod container;
 mod dmi;
 mod release;
 
@@ -26,6 +27,8 @@ pub fn gather() -> HostFacts {
 
 fn of(machine: &Machine) -> HostFacts {
     let release = release::read(machine);
+    let is_container = container::detected(machine);
+    let firmware = |id: String| if is_container { String::new() } else { id };
     HostFacts {
         hostname: hostname(machine),
         os: release.id,
@@ -33,8 +36,8 @@ fn of(machine: &Machine) -> HostFacts {
         arch: std::env::consts::ARCH.into(),
         kernel_version: machine.line("/proc/sys/kernel/osrelease"),
         machine_id: machine_id(machine),
-        hardware_uuid: dmi::product_uuid(machine),
-        cloud_instance_id: clean(&cloud::instance_id(machine).unwrap_or_default()),
+        hardware_uuid: firmware(dmi::product_uuid(machine)),
+        cloud_instance_id: clean(&cloud::instance_id(machine, is_container).unwrap_or_default()),
         mac_addresses: addresses::hardware(machine),
         ip_addresses: addresses::internet(machine),
         boot_id: machine.line("/proc/sys/kernel/random/boot_id"),
@@ -95,6 +98,30 @@ mod tests {
         assert_eq!(machine_id(&first_boot), "");
         let (_dir, old) = machine(&[("/etc/machine-id", ""), ("/var/lib/dbus/machine-id", id)]);
         assert_eq!(machine_id(&old), id);
+    }
+
+    #[test]
+    fn a_container_does_not_report_the_identity_of_its_node() {
+        let node = [
+            (
+                "/sys/class/dmi/id/product_uuid",
+                "4c4c4544-0042-3510-8054-b7c04f563232\n",
+            ),
+            ("/sys/class/dmi/id/sys_vendor", "Amazon EC2\n"),
+            ("/sys/class/dmi/id/board_asset_tag", "i-0abc\n"),
+            ("/etc/machine-id", "b0b1b2b3b4b5b6b7b8b9babbbcbdbebf\n"),
+        ];
+        let (_dir, machine) = self::machine(&node);
+        let facts = of(&machine);
+        assert!(!facts.hardware_uuid.is_empty() && !facts.cloud_instance_id.is_empty());
+        let inside = [&node[..], &[("/run/systemd/container", "lxc\n")]].concat();
+        let (_dir, machine) = self::machine(&inside);
+        let facts = of(&machine);
+        assert_eq!(
+            (facts.hardware_uuid, facts.cloud_instance_id),
+            Default::default()
+        );
+        assert!(!facts.machine_id.is_empty(), "a container may have its own");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, PKCS_EC
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use webpki::EndEntityCert;
 
-use crate::config::ClientPair;
+use crate::config::{ClientPair, is_open_to_all};
 
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
@@ -21,6 +21,8 @@ pub enum IdentityError {
     NoKey { what: String },
     #[error("{what} contains no certificate in PEM form")]
     NoCertificate { what: String },
+    #[error("every user can read the private key {path}: run `chmod o-rwx {path}`", path = path.display())]
+    OpenToAll { path: PathBuf },
     #[error("{path} cannot be read: {source}", path = path.display())]
     Unreadable {
         path: PathBuf,
@@ -59,6 +61,10 @@ impl Identity {
                 source,
             })
         };
+        if is_open_to_all(&pair.key) {
+            let path = pair.key.clone();
+            return Err(IdentityError::OpenToAll { path });
+        }
         let (certificate, key) = (read(&pair.certificate)?, read(&pair.key)?);
         let name = |path: &PathBuf| path.display().to_string();
         Self::from_parts(

@@ -5,9 +5,9 @@
 //!
 //! 1. The machine. [`facts`] identify it; [`vitals`] are the values of one sample. Both read
 //!    `/proc` and `/sys` only, and never fail.
-//! 2. Samples until they are acknowledged. [`spool`] stores them on disk and assigns their
-//!    sequence numbers; [`recorder`] takes them, and hands them out as reports; [`clock`]
-//!    keeps the service's time.
+//! 2. Samples until they are acknowledged. [`recorder`] takes them, assigns their sequence
+//!    numbers, and hands them out as reports; [`spool`] stores them on disk; [`clock`] keeps
+//!    the service's time.
 //! 3. The connection. [`identity`] is the agent's key; [`trust`] decides which server to
 //!    believe; [`wire`] is the client side of the protocol, and [`caller`] puts these together.
 //! 4. The running agent. [`agent`] registers, holds the heartbeat stream and reconnects;
@@ -33,6 +33,7 @@ pub mod config;
 pub mod data_dir;
 pub mod recorder;
 pub mod release;
+mod stamp;
 pub mod state;
 pub mod status;
 pub mod timing;

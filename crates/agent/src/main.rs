@@ -1,4 +1,4 @@
-//! The `svc-agent` binary. The agent runs on one thread.
+//! The `svc-agent` binary. The agent runs on one thread, and a second one for the disk.
 
 use std::process::ExitCode;
 

@@ -1,36 +1,55 @@
-//! The recorder takes samples into the spool, and hands them out as reports.
+//! The recorder takes samples, and hands them out as reports.
 //!
-//! It samples whether or not the agent is connected. The session asks for the report that
-//! follows a number, and passes acknowledgements on. One lock protects the spool, the
-//! sampler and the service's time together; it is held for a small read or write of a file,
-//! never across an await.
+//! It samples whether or not the agent is connected. Samples are in memory (`window`), get
+//! their numbers there (`numbers`), and are stored by a thread of their own (`disk`). The
+//! session asks for the report that follows a number, and passes acknowledgements on. No
+//! call from the network thread waits for the disk: full, read-only and stalled disks delay
+//! neither samples nor reports.
 //!
 //! # Sample times
 //!
-//! Samples carry the service's time ([`ServiceTime`]), but before the first Welcome of a boot
-//! the agent knows only its own wall clock, which may be wrong by years. Those samples are
-//! stored with the wrong time. The first Welcome shows the difference, and a `Correction`
-//! shifts their times when they are read. Their frames are not rewritten: a frame on disk
-//! never changes.
-//!
-//! The numbers in a correction need care, because the same Welcome may renumber samples
-//! (`spool/resume.rs`). Renumbering moves samples to the end in their order, so the samples
-//! of this run are still the last ones; the correction counts back from the end.
+//! Samples carry the service's time ([`ServiceTime`]). Before the first Welcome of a boot the
+//! agent does not know it, and samples carry a moment of the steady clock instead
+//! ([`Stamp`]). Reports exist only after a Welcome, so they have times alone: a moment of
+//! this boot is dated by the steady clock, a moment of another boot becomes a gap.
+
+mod dates;
+mod disk;
+mod numbers;
+mod shared;
+mod window;
 
 use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime},
 };
 
+use prost::Message;
 use svc_proto::v1::Report;
-use tokio::sync::{Notify, watch};
-
-use crate::{
-    clock::{Anchor, Clock, ServiceTime, shifted},
-    spool::{Spool, SpoolError, Usage},
-    vitals::Sampler,
-    wire::{MAX_REPORT_BYTES, MAX_REPORT_SAMPLES},
+use tokio::{
+    sync::{oneshot, watch},
+    time::{Instant, sleep_until, timeout},
 };
+
+use self::{
+    dates::dated,
+    disk::Disk,
+    shared::{DiskState, FileJob, STALL, Shared},
+};
+use crate::{
+    clock::{Anchor, Clock, ServiceTime},
+    data_dir::DataDir,
+    spool::{Spool, SpoolError, Usage},
+    stamp::{Boot, Stamp},
+    vitals::Sampler,
+};
+
+/// The first sample waits until there is a processor load to measure.
+const FIRST: Duration = Duration::from_secs(1);
+/// How long a session waits for samples that are only on disk.
+const READ_WAIT: Duration = Duration::from_secs(2);
+/// Renumbering may copy the whole spool.
+const RESUME_WAIT: Duration = Duration::from_secs(60);
 
 /// Whether samples are taken, and how often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,52 +61,39 @@ pub struct Sampling {
 #[derive(Debug)]
 pub struct Recorder {
     clock: Clock,
-    inner: Mutex<Inner>,
-    /// Wakes the session after a sample. It has one waiter, and stores one wake-up, so the
-    /// session misses none.
-    sample_taken: Notify,
-}
-
-#[derive(Debug)]
-struct Inner {
-    spool: Spool,
-    sampler: Sampler,
-    time: ServiceTime,
-    /// Until the first Welcome: samples from this number on carry the time of the wall
-    /// clock.
-    uncorrected_from: Option<u64>,
-    correction: Option<Correction>,
-    failing: bool,
-}
-
-/// The samples that were taken by a wrong clock, and the difference.
-#[derive(Clone, Copy, Debug)]
-struct Correction {
-    first: u64,
-    last: u64,
-    millis: i64,
+    boot: Boot,
+    time: Mutex<ServiceTime>,
+    sampler: Mutex<Sampler>,
+    shared: Arc<Shared>,
 }
 
 impl Recorder {
     /// `known` is the service's time from an earlier run within this boot.
-    pub fn new(spool: Spool, clock: Clock, known: Option<Anchor>) -> Self {
-        Self {
-            inner: Mutex::new(Inner {
-                uncorrected_from: known.is_none().then_some(spool.next_seq()),
-                spool,
-                sampler: Sampler::new(),
-                time: ServiceTime::new(clock.clone(), known),
-                correction: None,
-                failing: false,
-            }),
+    pub fn start(
+        spool: Spool,
+        dir: Arc<DataDir>,
+        clock: Clock,
+        boot_id: &str,
+        known: Option<Anchor>,
+    ) -> Result<Self, SpoolError> {
+        let shared = Arc::new(Shared::new(&spool));
+        let path = dir.path().to_owned();
+        Disk::start(shared.clone(), spool, dir)
+            .map_err(|source| SpoolError::NotOpened { path, source })?;
+        Ok(Self {
+            boot: Boot::new(boot_id),
+            time: Mutex::new(ServiceTime::new(clock.clone(), known)),
+            sampler: Mutex::new(Sampler::new()),
             clock,
-            sample_taken: Notify::new(),
-        }
+            shared,
+        })
     }
 
     /// Takes samples while `sampling` is on, until its sender is dropped.
     pub async fn run(&self, mut sampling: watch::Receiver<Sampling>) {
-        let mut due = self.clock.steady();
+        let mut due = self.clock.steady() + FIRST;
+        // A disk that does not answer wakes nobody, so the session is woken after a while.
+        let mut wake_at: Option<Instant> = None;
         loop {
             let Sampling { on, interval } = *sampling.borrow_and_update();
             let now = self.clock.steady();
@@ -95,7 +101,12 @@ impl Recorder {
             tokio::select! {
                 () = self.clock.sleep(due.saturating_sub(now)), if on => {
                     self.take();
+                    wake_at.get_or_insert_with(|| Instant::now() + STALL);
                     due = next_due(due, self.clock.steady(), interval);
+                }
+                () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {
+                    wake_at = None;
+                    self.shared.changed.notify_one();
                 }
                 changed = sampling.changed() => {
                     if changed.is_err() {
@@ -106,120 +117,146 @@ impl Recorder {
         }
     }
 
-    /// Takes one sample. A sample that cannot be stored is declared lost.
+    /// Takes one sample. A sample that neither the disk nor the memory can hold is declared
+    /// lost.
     pub fn take(&self) {
-        self.inner().take();
-        self.sample_taken.notify_one();
+        let mut vitals = locked(&self.sampler).sample();
+        vitals.spool_problem = self.problem().unwrap_or_default();
+        let now = locked(&self.time).confirmed_now();
+        let at = match now {
+            Some(now) => Stamp::time(now),
+            None => Stamp::moment(self.boot, self.clock.steady()),
+        };
+        self.shared.change(|inner| {
+            let reason = inner.loss_reason();
+            inner.numbers.take(at, vitals.encode_to_vec(), reason);
+            inner.is_resting = false;
+            inner.expire(now);
+        });
+        if self.shared.inner().state() == DiskState::Fails {
+            self.shared.changed.notify_one();
+        }
     }
 
     /// Applies the watermark and the time of a Welcome.
-    pub fn welcome(
+    pub async fn welcome(
         &self,
         acked_seq: u64,
         server_time: Option<SystemTime>,
     ) -> Result<(), SpoolError> {
-        let mut inner = self.inner();
-        let uncorrected = inner.uncorrected_from.take();
-        let uncorrected = uncorrected.map(|first| inner.spool.next_seq().saturating_sub(first));
-        inner.spool.resume(acked_seq)?;
-        let off = server_time.map(|time| inner.time.set(time));
-        if let (Some(count), Some(millis)) = (uncorrected, off) {
-            // `resume` may have changed the numbers, but not the order.
-            let next = inner.spool.next_seq();
-            inner.correction = Some(Correction {
-                first: next.saturating_sub(count),
-                last: next.saturating_sub(1),
-                millis,
-            });
+        if let Some(server_time) = server_time {
+            locked(&self.time).set(server_time);
         }
-        Ok(())
+        let is_usual = self
+            .shared
+            .change(|inner| inner.numbers.welcomed(acked_seq));
+        match is_usual {
+            true => Ok(()),
+            false => answered(self.shared.resume(acked_seq), RESUME_WAIT).await,
+        }
     }
 
-    /// The report that follows `sent`; `None`: there is nothing to send.
-    pub fn report(&self, sent: u64) -> Result<Option<Report>, SpoolError> {
-        let inner = self.inner();
-        if inner.spool.next_seq() <= sent.saturating_add(1) {
+    /// The report that follows `sent`; `None`: there is nothing to send. `NoAnswer`: it must
+    /// come from the disk, which does not answer.
+    pub async fn report(&self, sent: u64) -> Result<Option<Report>, SpoolError> {
+        let from_memory = {
+            let mut inner = self.shared.inner();
+            let disk = inner.state();
+            let numbers = &mut inner.numbers;
+            let last = numbers.sendable(disk);
+            let after = sent.max(numbers.acked);
+            if last <= after {
+                return Ok(None);
+            }
+            let is_held = numbers.window.answers_for(after + 1);
+            is_held.then(|| numbers.window.report(after, last))
+        };
+        let report = match from_memory {
+            Some(report) => report,
+            None => answered(self.shared.read(sent), READ_WAIT).await?,
+        };
+        let Some(last) = last_number(&report) else {
             return Ok(None);
-        }
-        let mut report = inner
-            .spool
-            .read(sent, MAX_REPORT_SAMPLES, MAX_REPORT_BYTES)?;
-        if let Some(correction) = inner.correction {
-            correction.apply(&mut report);
-        }
-        Ok(Some(report).filter(|report| !report.samples.is_empty() || !report.gaps.is_empty()))
+        };
+        let mut inner = self.shared.inner();
+        inner.numbers.handed = inner.numbers.handed.max(last);
+        drop(inner);
+        Ok(Some(dated(report, self.boot, self.anchor())))
     }
 
     pub fn acked(&self, up_to: u64) {
-        self.inner().spool.acked(up_to);
+        self.shared.change(|inner| inner.numbers.acked(up_to));
     }
 
     /// Numbers belong to a key, so a new key has a new spool.
     pub fn replace_spool(&self, spool: Spool) {
-        let mut inner = self.inner();
-        inner.uncorrected_from = inner.uncorrected_from.map(|_| spool.next_seq());
-        inner.correction = None;
-        inner.spool = spool;
+        self.shared.replace(spool);
+    }
+
+    /// Replaces a file of the data folder as soon as the disk allows. A later content
+    /// replaces an earlier one that was not written yet.
+    pub fn write_file(&self, name: &'static str, text: String, is_durable: bool) {
+        self.shared
+            .change(|inner| inner.files.insert(name, FileJob { text, is_durable }));
+    }
+
+    /// Waits until everything is on disk, or the disk makes no progress.
+    pub fn flush(&self) {
+        self.shared.finish(false);
+    }
+
+    /// Why samples are not stored; `None` while they are.
+    pub fn problem(&self) -> Option<String> {
+        self.shared.inner().problem()
     }
 
     pub fn usage(&self) -> Usage {
-        self.inner().spool.usage()
+        self.shared.inner().usage
     }
 
     /// The number of the next sample, and the watermark.
     pub fn numbers(&self) -> (u64, u64) {
-        let inner = self.inner();
-        (inner.spool.next_seq(), inner.spool.acked_seq())
+        let inner = self.shared.inner();
+        (inner.numbers.next, inner.numbers.acked)
     }
 
     /// The service's time, to be saved for a restart.
     pub fn anchor(&self) -> Anchor {
-        self.inner().time.anchor()
+        locked(&self.time).anchor()
     }
 
-    /// Waits for the next sample. Cancel-safe.
-    pub async fn sample_taken(&self) {
-        self.sample_taken.notified().await;
-    }
-
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Waits until there may be something to send. Cancel-safe.
+    pub async fn changed(&self) {
+        self.shared.changed.notified().await;
     }
 }
 
-impl Inner {
-    fn take(&mut self) {
-        let now = self.time.now();
-        self.spool.expire(now);
-        let vitals = self.sampler.sample();
-        match self.spool.append(now, &vitals) {
-            Ok(_) if self.failing => {
-                self.failing = false;
-                tracing::info!("samples are stored again");
-            }
-            Ok(_) => {}
-            Err(error) if !self.failing => {
-                self.failing = true;
-                tracing::error!(%error, "a sample could not be stored: it is declared lost");
-            }
-            Err(_) => {}
-        }
+/// The disk thread ends with its recorder.
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.shared.finish(true);
     }
 }
 
-impl Correction {
-    fn apply(&self, report: &mut Report) {
-        let wrong = report
-            .samples
-            .iter_mut()
-            .filter(|sample| (self.first..=self.last).contains(&sample.seq));
-        for sample in wrong {
-            let at = sample
-                .sampled_at
-                .and_then(|at| SystemTime::try_from(at).ok());
-            sample.sampled_at = at.map(|at| shifted(at, self.millis).into());
-        }
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn answered<T>(
+    answer: oneshot::Receiver<Result<T, SpoolError>>,
+    patience: Duration,
+) -> Result<T, SpoolError> {
+    match timeout(patience, answer).await {
+        Ok(Ok(answer)) => answer,
+        _ => Err(SpoolError::NoAnswer),
     }
+}
+
+/// The last number that a report covers.
+pub(crate) fn last_number(report: &Report) -> Option<u64> {
+    let samples = report.samples.last().map(|sample| sample.seq);
+    let gaps = report.gaps.iter().map(|gap| gap.last_seq).max();
+    samples.max(gaps)
 }
 
 /// The time of the next sample. Samples that a suspended machine missed are not made up for.
@@ -230,9 +267,29 @@ fn next_due(due: Duration, now: Duration, interval: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use svc_proto::v1::Sample;
+
     use super::*;
+    use crate::spool::LossReason;
 
     const MINUTE: Duration = Duration::from_mins(1);
+    const WEEK_MS: i64 = 7 * 86_400_000;
+
+    fn recorder(folder: &std::path::Path, clock: &Clock, boot_id: &str) -> Recorder {
+        let dir = Arc::new(DataDir::open(folder).unwrap());
+        let spool = Spool::open(&folder.join("spool"), Default::default()).unwrap();
+        Recorder::start(spool, dir, clock.clone(), boot_id, None).unwrap()
+    }
+
+    async fn reported(recorder: &Recorder, after: u64) -> Report {
+        recorder.flush();
+        recorder.report(after).await.unwrap().unwrap()
+    }
+
+    fn is_near(sample: &Sample, expected: SystemTime) -> bool {
+        let at = SystemTime::try_from(sample.sampled_at.unwrap()).unwrap();
+        at + MINUTE > expected && at < expected + MINUTE
+    }
 
     #[test]
     fn samples_keep_their_rhythm_and_missed_ones_are_skipped() {
@@ -241,26 +298,53 @@ mod tests {
         assert_eq!(next_due(MINUTE, 10 * MINUTE, MINUTE), 11 * MINUTE);
     }
 
-    #[test]
-    fn the_times_of_samples_before_the_first_welcome_are_corrected() {
+    #[tokio::test]
+    async fn samples_before_the_first_welcome_are_dated_by_it() {
         let folder = tempfile::tempdir().unwrap();
         let clock = Clock::system();
-        clock.move_wall(-86_400_000);
-        let spool = Spool::open(folder.path(), Default::default()).unwrap();
-        let recorder = Recorder::new(spool, clock, None);
+        clock.move_wall(-WEEK_MS);
+        let recorder = recorder(folder.path(), &clock, "boot");
         let before = SystemTime::now();
         recorder.take();
         recorder.take();
         // The service has five samples of a former life: both samples get new numbers.
-        recorder.welcome(5, Some(SystemTime::now())).unwrap();
+        let welcome = recorder.welcome(5, Some(SystemTime::now()));
+        welcome.await.unwrap();
         recorder.take();
-        let report = recorder.report(5).unwrap().unwrap();
+        let report = reported(&recorder, 5).await;
+        assert_eq!(report.gaps.len(), 1, "{:?}", report.gaps);
         let numbers: Vec<u64> = report.samples.iter().map(|sample| sample.seq).collect();
-        assert_eq!(numbers, [6, 7, 8]);
-        for sample in report.samples {
-            let at = SystemTime::try_from(sample.sampled_at.unwrap()).unwrap();
-            assert!(at + MINUTE > before && at < before + MINUTE, "{at:?}");
+        assert_eq!(numbers, [22, 23, 24]);
+        assert!(report.samples.iter().all(|sample| is_near(sample, before)));
+        assert!(recorder.report(24).await.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn samples_of_an_earlier_run_are_dated_within_the_boot_and_declared_after_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let clock = Clock::system();
+        clock.move_wall(WEEK_MS); // A week ahead: nothing may expire by this clock.
+        for _ in 0..2 {
+            let recorder = recorder(folder.path(), &clock, "boot");
+            recorder.take();
         }
-        assert!(recorder.report(8).unwrap().is_none());
+        let now = SystemTime::now();
+        let same_boot = recorder(folder.path(), &clock, "boot");
+        same_boot.welcome(0, Some(now)).await.unwrap();
+        let report = reported(&same_boot, 0).await;
+        assert_eq!((report.samples.len(), report.gaps.len()), (2, 0));
+        assert!(report.samples.iter().all(|sample| is_near(sample, now)));
+        drop(same_boot);
+
+        let next_boot = recorder(folder.path(), &clock, "another");
+        next_boot.welcome(0, Some(now)).await.unwrap();
+        next_boot.take();
+        let report = reported(&next_boot, 0).await;
+        assert_eq!(report.gaps.len(), 1);
+        let gap = &report.gaps[0];
+        assert_eq!((gap.first_seq, gap.last_seq), (1, 2));
+        assert_eq!(gap.reason, LossReason::Undated.text());
+        let rest = reported(&next_boot, 2).await;
+        assert_eq!(rest.samples[0].seq, 3);
     }
 }

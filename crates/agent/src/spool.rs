@@ -8,11 +8,13 @@
 //! 2. A number that the service may have seen never names another sample. The service
 //!    stores each number once, so it would drop the second sample without a trace.
 //!
-//! The second promise decides the order of writes. [`Spool::append`] returns after the
+//! The second promise decides the order of writes. [`Spool::put`] returns after the
 //! frame is synced, so a sample is on disk before anything can send it; and a spool that
 //! is opened after a crash continues above every number that can have been sent (`open`).
 //! The sync is cheap: at an interval of 30 s the kernel would write the same page before
-//! the next sample anyway.
+//! the next sample anyway. On a disk that takes no samples the recorder keeps the promise
+//! by other means (`recorder/numbers.rs`), for which [`Spool::reserve`] and
+//! [`Spool::traced`] exist.
 //!
 //! ```text
 //! 00000000000000000001.samples1   a segment: frames, in the order of their numbers
@@ -48,13 +50,20 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use prost::Message;
 use svc_proto::{contract::limits::MAX_SEQ, v1};
 
 pub use self::losses::LossReason;
+pub(crate) use self::{
+    batch::{Batch, Bounds},
+    frame::MAX_BODY_BYTES,
+    losses::Losses,
+};
 use self::{
     checkpoint::Checkpoint,
     segment::{Segment, SyncMode, Writer},
 };
+use crate::stamp::{Stamp, nanos};
 
 /// The most files that the spool keeps, whatever it finds in its folder.
 const MAX_SEGMENTS: usize = 1024;
@@ -88,16 +97,30 @@ pub struct Usage {
 pub enum SpoolError {
     #[error("the spool {path} cannot be opened", path = path.display())]
     NotOpened { path: PathBuf, source: io::Error },
-    #[error("the disk is full: the sample is given up")]
+    #[error("the disk is full")]
     DiskFull(#[source] io::Error),
-    #[error("the disk failed: the sample is given up")]
-    NotStored(#[source] io::Error),
-    #[error("the vitals exceed the size of a frame: the sample is given up")]
+    #[error("the disk takes no samples: {0}")]
+    NotStored(io::Error),
+    #[error("no sequence number can be reserved on disk")]
+    NotReserved,
+    #[error("the vitals exceed the size of a frame")]
     TooLarge,
     #[error("the sequence numbers are used up")]
     NoNumberLeft,
     #[error("the spool cannot be read")]
     Unreadable(#[source] io::Error),
+    #[error("the disk does not answer")]
+    NoAnswer,
+}
+
+impl SpoolError {
+    /// The reason that the service gets if the sample is given up.
+    pub(crate) fn loss_reason(&self) -> LossReason {
+        match self {
+            Self::DiskFull(_) => LossReason::DiskFull,
+            _ => LossReason::NotStored,
+        }
+    }
 }
 
 /// One task owns it. Its calls block on small reads and writes of files.
@@ -117,6 +140,12 @@ pub struct Spool {
     /// The highest number that may have been sent to the service. `read` raises it: what
     /// was read counts as sent.
     sent: Cell<u64>,
+    /// The highest number with a synced frame.
+    synced: u64,
+    /// A checkpoint makes a restart continue at this number or above.
+    reserved: u64,
+    /// `next` of the checkpoint that is on disk.
+    saved_next: u64,
 }
 
 impl Default for Limits {
@@ -140,6 +169,58 @@ impl Limits {
 }
 
 impl Spool {
+    /// Stores encoded vitals under a number that is not below the next one. If that fails,
+    /// the number can be used again, for the same sample.
+    pub fn put(&mut self, seq: u64, at: i64, vitals: &[u8]) -> Result<(), SpoolError> {
+        if self.checkpoint_failed {
+            self.save();
+        }
+        self.next = self.next.max(seq);
+        self.write(seq, at, vitals, SyncMode::Now)?;
+        self.next = seq + 1;
+        Ok(())
+    }
+
+    /// The next sample has this number or a higher one. The numbers in between need no
+    /// answer, because the service has acknowledged them.
+    pub fn continue_at(&mut self, seq: u64) {
+        self.next = self.next.max(seq);
+    }
+
+    /// No sample with these numbers will be stored.
+    pub fn lose(&mut self, first: u64, last: u64, reason: LossReason) {
+        self.next = self.next.max(last + 1);
+        self.declare_lost(first, last, reason);
+    }
+
+    /// Makes a restart continue above `seq`, although no frame has that number. It needs no
+    /// space, so it succeeds on a full disk.
+    pub fn reserve(&mut self, seq: u64) -> bool {
+        self.reserved = self.reserved.max(seq + 1);
+        self.save();
+        !self.checkpoint_failed
+    }
+
+    /// A restart on this disk, as it is now, continues above this number.
+    pub fn traced(&self) -> u64 {
+        self.synced.max(self.saved_next.saturating_sub(1))
+    }
+
+    /// The highest number that may have been sent.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent.get()
+    }
+
+    /// A renumbering was interrupted: the next Welcome must continue it.
+    pub(crate) fn is_midway(&self) -> bool {
+        self.checkpoint.unsent_after.is_some()
+    }
+
+    /// Numbers up to this one may have been sent, from here or from memory.
+    pub fn note_sent(&self, seq: u64) {
+        self.sent.set(self.sent.get().max(seq));
+    }
+
     /// Stores a sample under the next number. If that fails, the number becomes a gap.
     pub fn append(
         &mut self,
@@ -149,7 +230,7 @@ impl Spool {
         if self.checkpoint_failed {
             self.save();
         }
-        self.store(frame::nanos(sampled_at), vitals, SyncMode::Now)
+        self.store(nanos(sampled_at), &vitals.encode_to_vec(), SyncMode::Now)
     }
 
     /// The number of the next sample.
@@ -174,16 +255,17 @@ impl Spool {
         self.drop_oldest(self.holding(up_to + 1).saturating_sub(KEPT_SEGMENTS));
     }
 
-    /// Gives up the samples that exceed the limits of age and size.
-    pub fn expire(&mut self, now: SystemTime) {
+    /// Gives up the samples that exceed the limits of age and size. `now` is `None` while
+    /// no Welcome has confirmed the time: then nothing is too old. Samples without a time
+    /// are not too old either. A segment has samples of one kind alone, because the two are
+    /// further apart than a segment spans.
+    pub fn expire(&mut self, now: Option<SystemTime>) {
         let age = i64::try_from(self.limits.age.as_nanos()).unwrap_or(i64::MAX);
-        let oldest = frame::nanos(now).saturating_sub(age);
+        let oldest = now.map_or(i64::MIN, |now| nanos(now).saturating_sub(age));
         self.drop_empty();
-        while self
-            .segments
-            .front()
-            .is_some_and(|front| front.newest < oldest)
-        {
+        while self.segments.front().is_some_and(|front| {
+            front.newest < oldest && !Stamp::from_raw(front.newest).is_moment()
+        }) {
             self.give_up_oldest(LossReason::TooOld);
             self.drop_empty();
         }

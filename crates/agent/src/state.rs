@@ -1,11 +1,12 @@
 //! The state file: what the agent keeps across a restart, besides its key. Losing it costs
 //! one more registration and nothing else, so a damaged file counts as missing.
 
-use std::{fmt, time::Duration};
+use std::{fmt, fs, io, path::Path, time::Duration};
 
 use jiff::Timestamp;
 use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
+use svc_proto::v1::HostFacts;
 
 use crate::{
     clock::Anchor,
@@ -22,8 +23,54 @@ pub struct State {
     /// token.
     #[serde(default, rename = "placed")]
     pub is_successor: bool,
+    /// The service admitted this key and has not said otherwise since. A JWT that it refused
+    /// does not change that.
+    #[serde(default, rename = "admitted")]
+    is_admitted: bool,
     interval_seconds: Option<u64>,
     time: Option<KnownTime>,
+    /// The machine that the key belongs to.
+    #[serde(default)]
+    machine: Machine,
+}
+
+/// What tells a machine from a copy of its disk. The machine id is not among it, because a
+/// copied disk has it too.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    cloud_instance_id: String,
+    hardware_uuid: String,
+}
+
+impl Machine {
+    pub fn of(facts: &HostFacts) -> Self {
+        Self {
+            cloud_instance_id: facts.cloud_instance_id.clone(),
+            hardware_uuid: facts.hardware_uuid.to_lowercase(),
+        }
+    }
+
+    /// Whether both are known and differ. A cloud's id decides before the firmware's, which
+    /// may change when a cloud moves the machine.
+    fn differs_from(&self, other: &Self) -> bool {
+        let ids = [
+            (&self.cloud_instance_id, &other.cloud_instance_id),
+            (&self.hardware_uuid, &other.hardware_uuid),
+        ];
+        let mut known = ids
+            .into_iter()
+            .filter(|(one, other)| !one.is_empty() && !other.is_empty());
+        known.next().is_some_and(|(one, other)| one != other)
+    }
+}
+
+/// What [`State::bind`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Binding {
+    Known,
+    /// Something was learned about the machine, and should be saved.
+    New,
+    Copy,
 }
 
 /// The service's time, valid within one boot.
@@ -47,17 +94,51 @@ impl State {
         Ok(text.and_then(parse).unwrap_or_default())
     }
 
+    /// Binds the key to this machine, or finds that it belongs to another one, which means
+    /// that this disk is a copy.
+    pub fn bind(&mut self, machine: Machine) -> Binding {
+        if self.machine.differs_from(&machine) {
+            return Binding::Copy;
+        }
+        let known = std::mem::replace(&mut self.machine, machine);
+        let keep = |id: &mut String, known: String| {
+            if id.is_empty() {
+                *id = known;
+            }
+        };
+        let before = known.clone();
+        keep(&mut self.machine.cloud_instance_id, known.cloud_instance_id);
+        keep(&mut self.machine.hardware_uuid, known.hardware_uuid);
+        match self.machine == before {
+            true => Binding::Known,
+            false => Binding::New,
+        }
+    }
+
+    /// The state without anything that the service said.
+    pub fn of_deleted_agent(self) -> Self {
+        Self {
+            machine: self.machine,
+            ..Self::default()
+        }
+    }
+
     /// The state of a key that has not registered yet.
-    pub fn of_new_key(is_successor: bool) -> Self {
+    pub fn of_new_key(is_successor: bool, machine: Machine) -> Self {
         Self {
             is_successor,
+            machine,
             ..Self::default()
         }
     }
 
     pub fn save(&self, dir: &DataDir) -> Result<(), DataDirError> {
-        let text = serde_json::to_string_pretty(self).unwrap_or_default();
-        dir.write(STATE, &text)
+        dir.write(STATE, &self.text())
+    }
+
+    /// The content of the file.
+    pub fn text(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
     pub fn credential(&self) -> Option<Credential> {
@@ -67,6 +148,7 @@ impl State {
     }
 
     pub fn set_credential(&mut self, credential: &Credential) {
+        self.is_admitted = true;
         self.jwt = Some(credential.jwt.expose_secret().to_owned());
         let expires_at = credential.expires_at;
         self.jwt_expires_at = expires_at.and_then(|at| Timestamp::try_from(at).ok());
@@ -75,6 +157,17 @@ impl State {
     /// The JWT is no longer valid.
     pub fn forget_credential(&mut self) {
         (self.jwt, self.jwt_expires_at) = (None, None);
+    }
+
+    /// Whether samples are taken. A state without the field, of an older version, has a JWT.
+    pub fn is_admitted(&self) -> bool {
+        self.is_admitted || self.jwt.is_some()
+    }
+
+    /// The service rejected or revoked this key.
+    pub fn set_refused(&mut self) {
+        self.is_admitted = false;
+        self.forget_credential();
     }
 
     pub fn interval(&self) -> Option<Duration> {
@@ -119,6 +212,15 @@ impl fmt::Debug for State {
     }
 }
 
+/// The state in a data folder, whether or not an agent runs on it.
+pub fn read(data_dir: &Path) -> io::Result<State> {
+    match fs::read_to_string(data_dir.join(STATE)) {
+        Ok(text) => Ok(serde_json::from_str(&text).unwrap_or_default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(State::default()),
+        Err(error) => Err(error),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,6 +246,18 @@ mod tests {
         assert_eq!(state.time("another"), None);
         assert_eq!(State::load(&dir).unwrap(), state);
         assert!(!format!("{state:?}").contains("a.b.c"));
+
+        let machine = |uuid: &str, cloud: &str| Machine {
+            cloud_instance_id: cloud.into(),
+            hardware_uuid: uuid.into(),
+        };
+        assert_eq!(state.bind(machine("", "")), Binding::Known);
+        assert_eq!(state.bind(machine("a", "")), Binding::New);
+        assert_eq!(state.bind(machine("", "")), Binding::Known);
+        assert_eq!(state.bind(machine("b", "")), Binding::Copy);
+        assert_eq!(state.bind(machine("a", "aws/1")), Binding::New);
+        assert_eq!(state.bind(machine("b", "aws/1")), Binding::New);
+        assert_eq!(state.bind(machine("b", "aws/2")), Binding::Copy);
 
         dir.write(STATE, "{\"agent_id\": 7").unwrap();
         assert_eq!(State::load(&dir).unwrap(), State::default());

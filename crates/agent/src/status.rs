@@ -4,7 +4,9 @@
 //! The running agent writes it after a change, but at most every few seconds.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    env, fs, io,
+    path::Path,
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -12,16 +14,14 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use crate::{
-    data_dir::{DataDir, STATUS},
-    recorder::Recorder,
-    release::Notice,
-};
+use crate::{data_dir::STATUS, recorder::Recorder, release::Notice};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     pub version: String,
     pub written_at: Option<Timestamp>,
+    #[serde(default)]
+    pub data_dir: Option<String>,
     /// SHA-256 of the public key: what a person compares before approving.
     pub fingerprint: String,
     pub agent_id: Option<String>,
@@ -64,6 +64,9 @@ pub struct Spool {
     pub oldest: Option<Timestamp>,
     /// Samples that were given up and declared lost.
     pub given_up: u64,
+    /// Why samples are not stored; they are in memory only.
+    #[serde(default)]
+    pub problem: Option<String>,
     pub next_seq: u64,
     pub acked_seq: u64,
 }
@@ -93,23 +96,25 @@ impl Board {
     }
 
     /// Writes the file after each change, but no more often than `every`.
-    pub async fn run(&self, dir: &Arc<DataDir>, recorder: &Recorder, every: Duration) {
+    pub async fn run(&self, recorder: &Recorder, every: Duration) {
         loop {
-            self.write(dir, recorder);
+            self.write(recorder);
             tokio::time::sleep(every).await;
             self.changed.notified().await;
         }
     }
 
-    /// A failure is only logged: the agent works without the file.
-    pub fn write(&self, dir: &DataDir, recorder: &Recorder) {
+    /// Also to the runtime folder of systemd, which is in memory: there it can be read while
+    /// the disk does not work.
+    pub fn write(&self, recorder: &Recorder) {
         let mut status = self.status().clone();
         status.written_at = Some(Timestamp::now());
         status.spool = spool(recorder);
         let text = serde_json::to_string_pretty(&status).unwrap_or_default();
-        if let Err(error) = dir.write_unsynced(STATUS, &text) {
-            tracing::debug!(%error, "the status file could not be written");
+        if let Some(runtime) = env::var_os(RUNTIME_VARIABLE) {
+            drop(replace(&Path::new(&runtime).join(STATUS), &text)); // The disk has one, too.
         }
+        recorder.write_file(STATUS, text, false);
     }
 
     fn status(&self) -> MutexGuard<'_, Status> {
@@ -125,16 +130,40 @@ fn spool(recorder: &Recorder) -> Spool {
         bytes: usage.bytes,
         oldest: usage.oldest.and_then(|at| Timestamp::try_from(at).ok()),
         given_up: usage.given_up,
+        problem: recorder.problem(),
         next_seq,
         acked_seq,
     }
 }
 
-/// The status that the last agent on this folder wrote.
-pub fn read(data_dir: &std::path::Path) -> Result<Option<Status>, std::io::Error> {
-    match std::fs::read_to_string(data_dir.join(STATUS)) {
+/// The variable with which systemd names the folder of a unit in /run.
+const RUNTIME_VARIABLE: &str = "RUNTIME_DIRECTORY";
+/// That folder, for commands that are run by hand.
+const RUNTIME: &str = "/run/svc-agent";
+
+/// The newer one of the two statuses that the last agent on this folder wrote.
+pub fn read(data_dir: &Path) -> Result<Option<Status>, io::Error> {
+    let on_disk = read_file(&data_dir.join(STATUS))?;
+    let runtime = env::var_os(RUNTIME_VARIABLE).unwrap_or_else(|| RUNTIME.into());
+    let in_memory = read_file(&Path::new(&runtime).join(STATUS)).unwrap_or(None);
+    // Another agent on this machine may have written it.
+    let in_memory = in_memory.filter(|status| status.data_dir.as_deref() == data_dir.to_str());
+    Ok(on_disk
+        .into_iter()
+        .chain(in_memory)
+        .max_by_key(|status| status.written_at))
+}
+
+fn read_file(path: &Path) -> Result<Option<Status>, io::Error> {
+    match fs::read_to_string(path) {
         Ok(text) => Ok(serde_json::from_str(&text).ok()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let temporary = path.with_extension("new");
+    fs::write(&temporary, text)?;
+    fs::rename(&temporary, path)
 }

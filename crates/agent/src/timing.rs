@@ -19,6 +19,9 @@ pub struct Timing {
     pub refused: Duration,
     /// How often an agent retries after its token was refused.
     pub token_refused: Duration,
+    /// How long the service must refuse the key as in use before the agent takes another one.
+    /// It is longer than every grace of the service, of which 150 s is the longest.
+    pub in_use: Duration,
     /// The wait after a newer stream replaced this agent's stream.
     pub replaced: Duration,
     /// How long the service may take to answer Goodbye.
@@ -40,6 +43,7 @@ impl Default for Timing {
             settled: Duration::from_secs(30),
             refused: limits::NOT_ADMITTED_WAIT,
             token_refused: Duration::from_mins(10),
+            in_use: Duration::from_mins(5),
             replaced: limits::REPLACED_WAIT,
             goodbye: Duration::from_secs(3),
             status: Duration::from_secs(3),

@@ -1,19 +1,26 @@
 //! The vitals of the machine: processor, memory, disks, network, uptime, processes.
 //!
-//! They come from /proc, /sys and `statvfs` only. Sampling never fails and never waits for a
-//! network: a value that the kernel does not provide is zero, and every value is within the
-//! service's limits.
+//! They come from /proc, /sys and `statvfs` only. Sampling never fails and hardly waits: a
+//! value that the kernel does not provide is zero, a file system that does not answer is
+//! named as unreadable, and every value is within the service's limits.
 
 mod cpu;
 mod disks;
 mod memory;
+mod meter;
 mod network;
+
+use std::time::{Duration, Instant};
 
 use svc_proto::v1::Vitals;
 
 pub(crate) use self::memory::Memory;
-use self::{cpu::Times, network::Totals};
+use self::{cpu::Times, meter::Meter, network::Totals};
 use crate::machine::{Machine, clamp_to_i64};
+
+/// The kernel counts processor time in steps of 10 ms. Over a few of them the load would be
+/// 0 or 100 by chance, so a shorter time keeps the figure before it.
+const SHORTEST: Duration = Duration::from_millis(500);
 
 /// Takes samples. It keeps the processor times of the previous one, because the load of the
 /// processor is a difference.
@@ -21,7 +28,9 @@ use crate::machine::{Machine, clamp_to_i64};
 pub struct Sampler {
     machine: Machine,
     times: Times,
+    times_at: Instant,
     cpu_percent: f64,
+    meter: Meter,
 }
 
 impl Default for Sampler {
@@ -35,30 +44,35 @@ impl Sampler {
         Self::of(Machine::here())
     }
 
-    /// A first sample that follows immediately covers the time since the boot.
+    /// A first sample that follows too soon covers the time since the boot.
     fn of(machine: Machine) -> Self {
         let times = Times::read(&machine);
         Self {
             machine,
             cpu_percent: times.percent_since(&Times::default()).unwrap_or(0.0),
             times,
+            times_at: Instant::now(),
+            meter: Meter::default(),
         }
     }
 
     /// `cpu_percent` covers the time since the previous sample.
     pub fn sample(&mut self) -> Vitals {
-        let times = Times::read(&self.machine);
-        let percent = times.percent_since(&self.times);
-        self.cpu_percent = percent.unwrap_or(self.cpu_percent);
-        self.times = times;
+        if self.times_at.elapsed() >= SHORTEST {
+            let times = Times::read(&self.machine);
+            let percent = times.percent_since(&self.times);
+            self.cpu_percent = percent.unwrap_or(self.cpu_percent);
+            (self.times, self.times_at) = (times, Instant::now());
+        }
         self.read()
     }
 
-    fn read(&self) -> Vitals {
+    fn read(&mut self) -> Vitals {
         let machine = &self.machine;
         let memory = Memory::read(machine);
         let network = Totals::read(machine);
         let [load_1m, load_5m, load_15m] = load(&machine.text("/proc/loadavg"));
+        let measured = self.meter.measure(disks::mounts(machine));
         Vitals {
             cpu_percent: self.cpu_percent,
             load_1m,
@@ -72,7 +86,9 @@ impl Sampler {
             process_count: processes(machine),
             network_rx_bytes: network.received,
             network_tx_bytes: network.sent,
-            disks: disks::read(machine),
+            disks: measured.disks,
+            unreadable_mounts: measured.unreadable,
+            spool_problem: String::new(),
         }
     }
 }
@@ -112,6 +128,16 @@ mod tests {
         let (_dir, machine) = machine(&[]);
         let mut sampler = Sampler::of(machine);
         assert_eq!(sampler.sample(), Vitals::default());
+    }
+
+    #[test]
+    fn a_sample_right_after_the_start_has_the_load_since_the_boot() {
+        let (_dir, machine) = machine(&[("/proc/stat", "cpu 10 0 10 80\n")]);
+        let mut sampler = Sampler::of(machine.clone());
+        std::fs::write(machine.path("/proc/stat"), "cpu 11 0 10 80\n").unwrap();
+        assert_eq!(sampler.sample().cpu_percent, 20.0);
+        sampler.times_at -= SHORTEST;
+        assert_eq!(sampler.sample().cpu_percent, 100.0);
     }
 
     #[test]

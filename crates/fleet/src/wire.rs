@@ -121,6 +121,7 @@ pub fn vitals() -> Bytes {
             disk("/home", "/dev/nvme0n1p3", 80 << 30),
             disk("/var/log", "/dev/mapper/data-log", 9 << 30),
         ],
+        ..Vitals::default()
     };
     vitals.encode_to_vec().into()
 }

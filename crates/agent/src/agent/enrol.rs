@@ -1,13 +1,15 @@
 //! Registration: one `Register` call, which stays open until an administrator has
 //! decided.
 
+use std::path::Path;
+
 use secrecy::ExposeSecret;
 use tokio::time::Instant;
 
 use super::{Agent, Next};
 use crate::{
     caller::CallError,
-    config::Token,
+    config::{Token, read_token, token_in},
     data_dir::short,
     status::Enrolment,
     wire::{Credential, RegisterCall, RegistrationStatus},
@@ -52,22 +54,14 @@ impl Agent {
         }
     }
 
-    /// A successor key has its place already and needs no token. Sending one could admit
-    /// the clone by the rules of the token instead of an administrator's decision.
+    /// A successor key has its place already and needs no token, but a valid one admits it
+    /// like any new machine.
     fn token(&self) -> String {
-        if self.state.is_successor {
-            return String::new();
-        }
         match &self.config.token {
             Token::None => String::new(),
             Token::Given(token) => token.expose_secret().to_owned(),
-            Token::File(path) => match std::fs::read_to_string(path) {
-                Ok(text) => text.trim().to_owned(),
-                Err(error) => {
-                    tracing::warn!(path = %path.display(), %error, "the enrolment token's file cannot be read");
-                    String::new()
-                }
-            },
+            Token::Setting(path) => known(path, token_in(path)),
+            Token::File(path) => known(path, read_token(path)),
         }
     }
 
@@ -91,6 +85,8 @@ impl Agent {
 
     fn admitted(&mut self, agent_id: String, credential: &Credential) -> Next {
         tracing::info!(agent.id = agent_id, "this agent is admitted");
+        self.refused_since = None;
+        self.delete_former();
         self.state.agent_id = Some(agent_id);
         self.take_credential(credential);
         self.set_enrolment(Enrolment::Active, "");
@@ -113,6 +109,7 @@ impl Agent {
             }
         };
         self.set_enrolment(enrolment, &message);
+        self.refused();
         self.sample(|sampling| sampling.on = false);
         let wait = self.timing.refused;
         tracing::warn!(
@@ -135,4 +132,11 @@ impl Agent {
         });
         is_new
     }
+}
+
+fn known(path: &Path, token: Result<String, String>) -> String {
+    token.unwrap_or_else(|error| {
+        tracing::warn!(path = %path.display(), error, "the enrolment token cannot be read");
+        String::new()
+    })
 }

@@ -1,13 +1,14 @@
 //! Changes of the agent's state: written to disk, so that a restart continues from there,
 //! and to the status board, which `svc-agent status` shows.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use jiff::Timestamp;
 
 use super::Agent;
 use crate::{
     caller::Caller,
+    data_dir::STATE,
     recorder::Sampling,
     release::VERSION,
     state::State,
@@ -16,9 +17,10 @@ use crate::{
 };
 
 /// The status before the first call.
-pub(super) fn at_start(caller: &Caller, state: &State) -> Status {
+pub(super) fn at_start(caller: &Caller, state: &State, data_dir: &Path) -> Status {
     Status {
         version: VERSION.into(),
+        data_dir: data_dir.to_str().map(Into::into),
         fingerprint: caller.identity().fingerprint(),
         agent_id: state.agent_id.clone(),
         enrolment: match state.credential() {
@@ -39,7 +41,13 @@ impl Agent {
 
     /// The service does not know this key: the next call registers it with the token.
     pub(super) fn forget_agent(&mut self) {
-        self.state = State::default();
+        self.state = std::mem::take(&mut self.state).of_deleted_agent();
+        self.save_state();
+    }
+
+    /// The service does not admit this key. A restart takes no samples either.
+    pub(super) fn refused(&mut self) {
+        self.state.set_refused();
         self.save_state();
     }
 
@@ -77,9 +85,7 @@ impl Agent {
     /// A failure, such as a full disk, does not stop the agent: the service sends all of
     /// this again after a restart.
     fn save_state(&self) {
-        if let Err(error) = self.state.save(&self.dir) {
-            tracing::warn!(%error, "the state file could not be written");
-        }
+        self.recorder.write_file(STATE, self.state.text(), true);
     }
 
     pub(super) fn connected(&self) {

@@ -29,7 +29,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::{Agent, Next};
 use crate::{
     caller::CallError,
+    recorder::last_number,
     release,
+    spool::SpoolError,
     status::Enrolment,
     wire::{CallFailure, Credential, HeartbeatCall, duration, system_time},
 };
@@ -65,7 +67,7 @@ impl Agent {
         };
         let opened = Instant::now();
         let mut session = Session::new(self, call);
-        let end = match session.welcomed(welcome) {
+        let end = match session.welcomed(welcome).await {
             Ok(()) => session.serve().await,
             Err(end) => end,
         };
@@ -104,11 +106,12 @@ impl<'a> Session<'a> {
     /// Takes over the watermark, the time and the settings of the service. Everything
     /// above the watermark is sent again on this stream, because the acknowledgements of
     /// a former stream can no longer arrive.
-    fn welcomed(&mut self, welcome: Welcome) -> Result<(), SessionEnd> {
+    async fn welcomed(&mut self, welcome: Welcome) -> Result<(), SessionEnd> {
         let acked = welcome.acked_seq;
         let server_time = system_time(welcome.server_time);
-        self.agent.recorder.welcome(acked, server_time)?;
+        self.agent.recorder.welcome(acked, server_time).await?;
         self.agent.save_time();
+        self.agent.refused_since = None;
         (self.sent, self.in_flight) = (acked, VecDeque::new());
         tracing::info!(
             agent.id = welcome.agent_id,
@@ -158,8 +161,8 @@ impl<'a> Session<'a> {
                 }
                 Err(failure) => self.stream_ended(failure),
             },
-            moved = drain::arrival(&mut self.pending_move) => self.moved(moved),
-            () = recorder.sample_taken(), if may_send && pause.is_none() => Ok(()),
+            moved = drain::arrival(&mut self.pending_move) => self.moved(moved).await,
+            () = recorder.changed(), if may_send && pause.is_none() => Ok(()),
             () = sleep_until(pause.unwrap_or_else(Instant::now)), if may_send && pause.is_some() => Ok(()),
         }
     }
@@ -175,7 +178,16 @@ impl<'a> Session<'a> {
             && self.has_room()
             && self.pace.until(Instant::now()).is_none()
         {
-            let Some(report) = self.agent.recorder.report(self.sent)? else {
+            let report = match self.agent.recorder.report(self.sent).await {
+                // Old samples are on a disk that does not answer, and newer ones must not
+                // overtake them. An empty report shows that the agent lives.
+                Err(SpoolError::NoAnswer) => {
+                    drop(call.report(Report::default()).await);
+                    return Ok(());
+                }
+                report => report?,
+            };
+            let Some(report) = report else {
                 return Ok(());
             };
             let Some(last) = last_number(&report) else {
@@ -272,10 +284,4 @@ async fn next_message(call: &mut Option<HeartbeatCall>) -> Result<ServerMessage,
         Some(call) => call.message().await,
         None => std::future::pending().await,
     }
-}
-
-fn last_number(report: &Report) -> Option<u64> {
-    let samples = report.samples.last().map(|sample| sample.seq);
-    let gaps = report.gaps.iter().map(|gap| gap.last_seq).max();
-    samples.max(gaps)
 }

@@ -2,9 +2,11 @@
 //!
 //! Two machines with one key are one agent to the service, and would fight for one
 //! stream and one sequence of numbers. The service notices that the key is live on two
-//! machines and refuses one of them with IDENTITY_IN_USE. That agent creates a successor
-//! key, registers its hash over the old key, which proves where it comes from, and then
-//! continues as a new agent that waits for approval. The old key is set aside.
+//! machines and refuses one of them with IDENTITY_IN_USE. Often the clone knows by itself,
+//! because its machine is not the one that the key was bound to (`State::bind`). That agent
+//! creates a successor key, registers its hash over the old key, which proves where it comes
+//! from, and then continues as a new agent, which a token or an administrator admits. The
+//! old key is set aside.
 //!
 //! The agent may be stopped between any two steps. The order makes each of them safe:
 //!
@@ -18,17 +20,18 @@
 //!    the two renames finds no `identity.pem`, and completes the second one
 //!    (`identity` in `agent.rs`).
 //!
-//! The samples of the old key are deleted: their numbers belong to the origin's agent.
+//! The samples of the old key are not sent: their numbers belong to the origin's agent. They
+//! and the old key are deleted when the new key is admitted.
 
 use svc_proto::contract::Action;
 
 use super::{Agent, AgentError, Next};
 use crate::{
     caller::CallError,
-    data_dir::{DataDirError, IDENTITY, SUCCESSOR, short},
+    data_dir::{IDENTITY, SUCCESSOR, short},
     identity::Identity,
     spool::Spool,
-    state::State,
+    state::{Machine, State},
     wire::RegisterCall,
 };
 
@@ -81,7 +84,8 @@ impl Agent {
             self.caller.identity().fingerprint(),
             successor.fingerprint(),
         );
-        self.state = State::of_new_key(is_successor);
+        self.recorder.flush(); // It must not write the old state after the new one.
+        self.state = State::of_new_key(is_successor, Machine::of(&self.caller.facts()));
         self.state.save(&self.dir)?;
         self.dir
             .rename(IDENTITY, &format!("former-{}.pem", short(&former)))?;
@@ -89,7 +93,6 @@ impl Agent {
         let spool = Spool::open(&self.dir.spool(&new), self.config.spool)?;
         self.recorder.replace_spool(spool);
         self.sample(|sampling| sampling.on = false);
-        self.delete_samples(&former);
         tracing::warn!(
             key = short(&new),
             former_key = short(&former),
@@ -100,16 +103,16 @@ impl Agent {
             status.agent_id = None;
         });
         self.caller = self.caller.with_identity(successor);
-        (self.is_clone, self.noticed) = (false, None);
+        (self.is_clone, self.noticed, self.refused_since) = (false, None, None);
         self.backoff.reset();
         Ok(Next::Continue)
     }
 
-    fn delete_samples(&self, fingerprint: &str) {
-        let path = self.dir.spool(fingerprint);
-        if let Err(source) = std::fs::remove_dir_all(&path) {
-            let error = DataDirError::Io { path, source };
-            tracing::warn!(%error, "the samples of the former key could not be deleted");
+    /// Deletes what is left of former keys, once the present one is admitted.
+    pub(super) fn delete_former(&self) {
+        let fingerprint = self.caller.identity().fingerprint();
+        if let Err(error) = self.dir.delete_former(&fingerprint) {
+            tracing::warn!(%error, "what is left of a former key could not be deleted");
         }
     }
 

@@ -2,6 +2,8 @@
 //! agent would connect, but writes nothing and opens no heartbeat stream, so a running
 //! agent is not disturbed.
 
+mod unit;
+
 use std::{
     fs, io,
     os::unix::fs::MetadataExt,
@@ -16,9 +18,10 @@ use super::output::print;
 use crate::{
     caller::{Caller, Facts},
     clock::Clock,
-    config::{Config, Flags, Problems, Token},
-    data_dir::{IDENTITY, STATE, holder, short},
+    config::{Config, Flags, Problems, Token, read_token},
+    data_dir::{IDENTITY, holder, short},
     identity::Identity,
+    state,
     trust::Trust,
     wire::{Address, Names, Timeouts, probe},
 };
@@ -42,7 +45,15 @@ pub(super) async fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
         Ok(config) => config,
         Err(problems) => return print_problems(&problems),
     };
+    if let Err(error) = unit::continue_as_user(&config.data_dir) {
+        let text =
+            format!("these checks ran as root and not as the agent's user: setpriv: {error}");
+        print_finding("user", &Doubtful(text))?;
+    }
     let mut all_good = print_finding("configuration", &Good("complete".into()))?;
+    for warning in &config.warnings {
+        print_finding(&warning.name, &Doubtful(warning.message.clone()))?;
+    }
     for (name, finding) in findings(&config).await {
         all_good &= print_finding(&name, &finding)?;
     }
@@ -77,6 +88,7 @@ async fn findings(config: &Config) -> Vec<(String, Finding)> {
         ("enrolment".into(), enrolment(config)),
         ("trust".into(), trust(config)),
     ];
+    found.extend(unit::findings(config));
     let identity = identity.or_else(|| Identity::generate().ok());
     if let Some(identity) = identity {
         let clock = Clock::system();
@@ -147,17 +159,17 @@ fn key(config: &Config) -> (Finding, Option<Identity>) {
 }
 
 fn enrolment(config: &Config) -> Finding {
-    if config.data_dir.join(STATE).exists() {
+    if state::read(&config.data_dir).is_ok_and(|state| state.agent_id.is_some()) {
         return Good("the service knows this agent: `svc-agent status` shows its enrolment".into());
     }
     match &config.token {
-        Token::Given(_) => Good("a token is set".into()),
+        Token::Given(_) | Token::Setting(_) => Good("a token is set".into()),
         Token::None => Doubtful(
             "no token is set, and this agent is not enrolled: `svc-ingest token create` creates one"
                 .into(),
         ),
-        Token::File(path) => match fs::read_to_string(path) {
-            Ok(text) if text.trim().is_empty() => Bad(format!("{} is empty", path.display())),
+        Token::File(path) => match read_token(path) {
+            Ok(text) if text.is_empty() => Bad(format!("{} is empty", path.display())),
             Ok(_) => Good(format!("a token is in {}", path.display())),
             Err(error) => Bad(format!("{} cannot be read: {error}", path.display())),
         },

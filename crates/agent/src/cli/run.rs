@@ -14,6 +14,9 @@ use crate::{
 pub(super) async fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
     let config = Config::from_env(flags)?;
     telemetry::init(config.log);
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
     let agent = Agent::open(config, Surroundings::default())?;
     agent.run(stop_on_signals()?).await?;
     Ok(ExitCode::SUCCESS)

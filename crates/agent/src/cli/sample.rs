@@ -38,6 +38,8 @@ fn table(vitals: &Vitals) -> String {
         ("network", format!("{} in, {} out", network[0], network[1])),
     ];
     rows.extend(vitals.disks.iter().map(|disk| ("disk", disk_row(disk))));
+    let unreadable = vitals.unreadable_mounts.iter();
+    rows.extend(unreadable.map(|mount| ("unreadable", mount.clone())));
     facts(&rows)
 }
 
@@ -68,5 +70,6 @@ fn as_json(vitals: &Vitals) -> Value {
         "uptime_seconds": vitals.uptime_seconds, "process_count": vitals.process_count,
         "network_rx_bytes": vitals.network_rx_bytes, "network_tx_bytes": vitals.network_tx_bytes,
         "disks": vitals.disks.iter().map(disk).collect::<Vec<_>>(),
+        "unreadable_mounts": vitals.unreadable_mounts,
     })
 }

@@ -72,6 +72,8 @@ fn details(status: &Status, runs: bool) -> Vec<(&'static str, String)> {
     let last = moment(status.last_acknowledged_at);
     let (size, oldest) = (bytes(spool.bytes), moment(spool.oldest));
     let waiting = format!("{} samples, {size} on disk, oldest {oldest}", spool.samples);
+    let problem = spool.problem.clone();
+    let problem = problem.unwrap_or_else(|| "samples are stored".into());
     let given_up = format!("{} samples, declared lost", spool.given_up);
     rows.extend([
         (
@@ -80,6 +82,7 @@ fn details(status: &Status, runs: bool) -> Vec<(&'static str, String)> {
         ),
         ("waiting", waiting),
         ("given up", given_up),
+        ("disk", problem),
         ("JWT until", moment(status.jwt_expires_at)),
         ("as of", moment(status.written_at)),
     ]);

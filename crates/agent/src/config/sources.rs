@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Problem, SETTINGS, Setting};
+use super::{Problem, SETTINGS, Setting, is_open_to_all};
 
 pub const DEFAULT_FILE: &str = "/etc/svc/agent.toml";
 /// The variable that names another file.
@@ -18,6 +18,10 @@ pub const FILE_VARIABLE: &str = "SVC_AGENT_CONFIG";
 /// Settings that other programs read from the environment, under the name itself or in
 /// capitals. The agent's own sources override these variables.
 const COMMON: [&str; 2] = ["https_proxy", "no_proxy"];
+
+const TOKEN: &str = "enrolment_token";
+/// A key with more typing errors is not recognised.
+const MOST_TYPOS: usize = 3;
 
 /// The values of the command line, by the names of their settings, and the file it names.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +41,8 @@ pub(super) struct Sources<'a> {
     flags: &'a Flags,
     environment: &'a dyn Fn(&str) -> Option<OsString>,
     file: BTreeMap<String, Found>,
+    path: PathBuf,
+    pub warnings: Vec<Problem>,
 }
 
 impl<'a> Sources<'a> {
@@ -51,15 +57,26 @@ impl<'a> Sources<'a> {
             let path = environment(FILE_VARIABLE).filter(|path| !path.is_empty())?;
             Some((path.into(), FILE_VARIABLE.to_owned()))
         });
-        let file = match named {
-            Some((path, name)) => read(&path, &name, false, problems),
-            None => read(Path::new(DEFAULT_FILE), "the configuration", true, problems),
-        };
+        let is_default = named.is_none();
+        let default = || (DEFAULT_FILE.into(), "the configuration".to_owned());
+        let (path, name) = named.unwrap_or_else(default);
+        let mut warnings = Vec::new();
+        let file = read(&path, &name, is_default, problems, &mut warnings);
         Self {
             flags,
             environment,
             file,
+            path,
+            warnings,
         }
+    }
+
+    /// The file, if the value of a setting comes from it.
+    pub(super) fn file_that_sets(&self, name: &str) -> Option<PathBuf> {
+        let setting = Setting::named(name)?;
+        let found = self.find(setting).ok()?;
+        let entry = self.file.get(name)?;
+        (found.name == entry.name).then(|| self.path.clone())
     }
 
     /// The value from the first source that sets it, or its default.
@@ -125,6 +142,7 @@ fn read(
     name: &str,
     may_be_missing: bool,
     problems: &mut Vec<Problem>,
+    warnings: &mut Vec<Problem>,
 ) -> BTreeMap<String, Found> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
@@ -136,7 +154,7 @@ fn read(
         }
     };
     match text.parse::<toml::Table>() {
-        Ok(table) => entries(path, table, problems),
+        Ok(table) => entries(path, table, problems, warnings),
         Err(error) => {
             // The parser's message quotes the line, which may contain the token.
             let line = error.span().map(|span| text[..span.start].lines().count());
@@ -152,12 +170,20 @@ fn entries(
     path: &Path,
     table: toml::Table,
     problems: &mut Vec<Problem>,
+    warnings: &mut Vec<Problem>,
 ) -> BTreeMap<String, Found> {
     let mut entries = BTreeMap::new();
     for (key, value) in table {
         let name = format!("{key} in {}", path.display());
+        // A newer binary may know it: the configuration may be ahead of the binary.
         if Setting::named(&key).is_none() {
-            problems.push(Problem::new(name, unknown(&key)));
+            warnings.push(Problem::new(name, unknown(&key)));
+            continue;
+        }
+        if key == TOKEN && is_open_to_all(path) {
+            let fix = format!("chmod o-rwx {}", path.display());
+            let message = format!("is not used, because every user can read it: run `{fix}`");
+            warnings.push(Problem::new(name, message));
             continue;
         }
         match as_text(value) {
@@ -183,12 +209,46 @@ fn as_text(value: toml::Value) -> Option<String> {
     }
 }
 
-fn unknown(key: &str) -> String {
-    let near = SETTINGS.iter().find(|setting| {
-        setting.name.replace('_', "") == key.to_lowercase().replace(['_', '-'], "")
-    });
-    match near {
-        Some(setting) => format!("is not a setting: {} is", setting.name),
-        None => "is not a setting".into(),
+/// The token that a configuration file sets now.
+pub fn token_in(path: &Path) -> Result<String, String> {
+    let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let table: toml::Table = text.parse().map_err(|_| "it is not TOML")?;
+    let token = table.get(TOKEN).and_then(toml::Value::as_str);
+    Ok(token.unwrap_or_default().trim().to_owned())
+}
+
+/// The token in a file of its own.
+pub fn read_token(path: &Path) -> Result<String, String> {
+    if is_open_to_all(path) {
+        let path = path.display();
+        return Err(format!("every user can read it: run `chmod o-rwx {path}`"));
     }
+    let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
+    Ok(text.trim().to_owned())
+}
+
+fn unknown(key: &str) -> String {
+    let key = key.to_lowercase().replace('-', "_");
+    let distance = |setting: &&Setting| distance(setting.name, &key);
+    match SETTINGS.iter().min_by_key(distance) {
+        Some(near) if distance(&near) <= MOST_TYPOS => {
+            format!("is not a setting and is ignored: {} is one", near.name)
+        }
+        _ => "is not a setting of this version and is ignored".into(),
+    }
+}
+
+/// How many letters must be inserted, deleted or replaced to get from one text to the other.
+fn distance(from: &str, to: &str) -> usize {
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (line, letter) in from.bytes().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = line + 1;
+        for (column, other) in to.bytes().enumerate() {
+            let replaced = diagonal + usize::from(letter != other);
+            diagonal = row[column + 1];
+            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[to.len()]
 }

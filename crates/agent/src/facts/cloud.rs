@@ -43,8 +43,12 @@ const VENDORS: [(&str, &str); 8] = [
     ("Alibaba Cloud", "alibaba"),
 ];
 
-pub(super) fn instance_id(machine: &Machine) -> Option<String> {
-    let vendor = find(&VENDORS, &dmi::field(machine, "sys_vendor"));
+/// In a container the firmware is that of its node and does not count.
+pub(super) fn instance_id(machine: &Machine, is_container: bool) -> Option<String> {
+    let vendor = match is_container {
+        true => None,
+        false => find(&VENDORS, &dmi::field(machine, "sys_vendor")),
+    };
     from_firmware(machine, vendor)
         .or_else(|| from_this_boot(&machine.text("/run/cloud-init/instance-data.json")))
         .or_else(|| named(vendor?, &machine.line("/var/lib/cloud/data/instance-id")))
@@ -84,7 +88,7 @@ mod tests {
 
     fn found(files: &[(&str, &str)]) -> Option<String> {
         let (_dir, machine) = machine(files);
-        instance_id(&machine)
+        instance_id(&machine, false)
     }
 
     #[test]

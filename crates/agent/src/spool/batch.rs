@@ -10,7 +10,7 @@ use super::losses::{Loss, Losses};
 const ENTRY_BYTES: usize = 4;
 
 #[derive(Debug)]
-pub(super) struct Batch {
+pub(crate) struct Batch {
     pub report: v1::Report,
     /// The first number that the report does not cover.
     pub next: u64,
@@ -21,7 +21,7 @@ pub(super) struct Batch {
 /// The bounds of a report. A first entry that exceeds them is taken nevertheless, so that
 /// reading always makes progress.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
+pub(crate) struct Bounds {
     pub entries: usize,
     pub bytes: usize,
     /// The last number that the report may cover.
@@ -29,7 +29,7 @@ pub(super) struct Bounds {
 }
 
 /// No further entry fits into the batch.
-pub(super) struct Full;
+pub(crate) struct Full;
 
 impl Batch {
     pub fn new(first: u64, bounds: Bounds) -> Self {

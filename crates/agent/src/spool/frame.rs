@@ -11,19 +11,17 @@
 //! every offset for a header with a valid checksum. A length is trusted only if that checksum
 //! is valid, and never beyond the end of the bytes.
 
-use std::{
-    ops::RangeInclusive,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::ops::RangeInclusive;
 
 use prost::Message;
 use svc_proto::v1;
 
 use super::checksum::checksum;
+use crate::stamp::from_nanos;
 
 pub(super) const HEADER_BYTES: usize = 28;
 /// More than the largest vitals that the service accepts: 64 disks of three texts each.
-pub(super) const MAX_BODY_BYTES: usize = 64 * 1024;
+pub(crate) const MAX_BODY_BYTES: usize = 64 * 1024;
 
 /// A frame with a valid header and a complete body, which may still be damaged.
 #[derive(Clone, Copy, Debug)]
@@ -72,15 +70,14 @@ impl Frame<'_> {
         let vitals = self.is_whole().then(|| v1::Vitals::decode(self.body))?;
         Some(v1::Sample {
             seq: self.seq,
-            sampled_at: Some(time(self.at).into()),
+            sampled_at: Some(from_nanos(self.at).into()),
             vitals: Some(vitals.ok()?),
         })
     }
 }
 
-/// The bytes of a frame; `None`: the body is too long.
-pub(super) fn encode(seq: u64, at: i64, vitals: &v1::Vitals) -> Option<Vec<u8>> {
-    let body = vitals.encode_to_vec();
+/// The bytes of a frame; `None`: the body, encoded vitals, is too long.
+pub(super) fn encode(seq: u64, at: i64, body: &[u8]) -> Option<Vec<u8>> {
     let length = u32::try_from(body.len()).ok()?;
     if body.len() > MAX_BODY_BYTES {
         return None;
@@ -89,26 +86,10 @@ pub(super) fn encode(seq: u64, at: i64, vitals: &v1::Vitals) -> Option<Vec<u8>> 
     bytes.extend(length.to_le_bytes());
     bytes.extend(seq.to_le_bytes());
     bytes.extend(at.to_le_bytes());
-    bytes.extend(checksum(&body).to_le_bytes());
+    bytes.extend(checksum(body).to_le_bytes());
     bytes.extend(checksum(&bytes).to_le_bytes());
     bytes.extend(body);
     Some(bytes)
-}
-
-/// Times outside 1677 to 2262 become the nearest one within.
-pub(super) fn nanos(at: SystemTime) -> i64 {
-    match at.duration_since(UNIX_EPOCH) {
-        Ok(after) => i64::try_from(after.as_nanos()).unwrap_or(i64::MAX),
-        Err(before) => i64::try_from(before.duration().as_nanos()).map_or(-i64::MAX, |n| -n),
-    }
-}
-
-pub(super) fn time(nanos: i64) -> SystemTime {
-    let distance = Duration::from_nanos(nanos.unsigned_abs());
-    match nanos {
-        0.. => UNIX_EPOCH + distance,
-        _ => UNIX_EPOCH - distance,
-    }
 }
 
 impl<'a> Scan<'a> {
@@ -204,7 +185,7 @@ mod tests {
             process_count: 7,
             ..Default::default()
         };
-        encode(seq, 5, &vitals).unwrap()
+        encode(seq, 5, &vitals.encode_to_vec()).unwrap()
     }
 
     fn frames(last: u64) -> Vec<u8> {
@@ -263,14 +244,6 @@ mod tests {
     fn numbers_out_of_order_or_out_of_range_are_not_frames() {
         let bytes = [frame(5), frame(4), frame(5), frame(101), frame(6)].concat();
         assert_eq!(whole(&bytes), [5, 6]);
-    }
-
-    #[test]
-    fn times_round_trip_and_extremes_are_clamped() {
-        for nanos_ in [0, 1, -1, 1_800_000_000_123_456_789, -i64::MAX, i64::MAX] {
-            assert_eq!(nanos(time(nanos_)), nanos_);
-        }
-        assert_eq!(nanos(UNIX_EPOCH + Duration::from_secs(1 << 40)), i64::MAX);
     }
 
     proptest! {

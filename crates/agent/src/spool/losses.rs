@@ -17,26 +17,34 @@ pub enum LossReason {
     NotStored,
     /// The service acknowledged the sample and lost it, and the spool no longer has it.
     Forgotten,
+    /// A former life of the agent may have sent a sample under this number, of which the
+    /// disk has no trace.
+    MaybeSent,
+    /// The sample was taken before the service's time was known, and the machine was
+    /// rebooted since.
+    Undated,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Loss {
+pub(crate) struct Loss {
     pub first: u64,
     pub last: u64,
     pub reason: LossReason,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Losses(Vec<Loss>);
+pub(crate) struct Losses(Vec<Loss>);
 
 impl LossReason {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 8] = [
         Self::SpoolFull,
         Self::TooOld,
         Self::Damaged,
         Self::DiskFull,
         Self::NotStored,
         Self::Forgotten,
+        Self::MaybeSent,
+        Self::Undated,
     ];
 
     pub fn text(self) -> &'static str {
@@ -47,6 +55,8 @@ impl LossReason {
             Self::DiskFull => "disk full",
             Self::NotStored => "could not be stored",
             Self::Forgotten => "acknowledged before and no longer kept",
+            Self::MaybeSent => "may have been sent before a restart",
+            Self::Undated => "taken at an unknown time",
         }
     }
 
@@ -173,7 +183,7 @@ mod tests {
             assert_eq!(LossReason::from_code(reason.code()), Some(reason));
             assert!(reason.text().len() <= limits::MAX_TEXT_BYTES);
         }
-        assert_eq!(LossReason::from_code(6), None);
+        assert_eq!(LossReason::from_code(8), None);
     }
 
     fn reason() -> impl Strategy<Value = LossReason> {

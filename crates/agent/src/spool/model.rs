@@ -314,7 +314,7 @@ impl Model {
             Step::Wait(intervals) => self.now += INTERVAL * u64::from(intervals),
             Step::Expire => {
                 let now = UNIX_EPOCH + Duration::from_secs(self.now);
-                self.spool().expire(now);
+                self.spool().expire(Some(now));
             }
         }
         self.check();
@@ -406,7 +406,7 @@ proptest! {
             last = report.samples.last().cloned().or(last);
         }
         prop_assert_eq!(last.map(|sample| (sample.seq, sample.vitals)), Some((seq, Some(vitals(7)))));
-        spool.expire(UNIX_EPOCH + LIMITS.age * 2);
+        spool.expire(Some(UNIX_EPOCH + LIMITS.age * 2));
         prop_assert_eq!(spool.usage().samples, 0);
     }
 }
@@ -415,7 +415,7 @@ proptest! {
 fn content() -> impl Strategy<Value = Vec<u8>> {
     let noise = || prop::collection::vec(any::<u8>(), 0..300);
     let good = (1_u64..250, 0_i64..1_000)
-        .prop_map(|(seq, at)| frame::encode(seq, at, &vitals(seq)).unwrap());
+        .prop_map(|(seq, at)| frame::encode(seq, at, &vitals(seq).encode_to_vec()).unwrap());
     let pieces = prop::collection::vec(prop_oneof![2 => good, 1 => noise()], 0..12);
     prop_oneof![2 => pieces.prop_map(|pieces| pieces.concat()), 1 => noise()]
 }

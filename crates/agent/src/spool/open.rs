@@ -43,7 +43,8 @@ impl Spool {
         let next = next.into_iter().fold(1, u64::max);
         checkpoint.lost.forget(checkpoint.acked);
         let writer = match (segments.back(), end.offset) {
-            (Some(newest), Some(offset)) => Some(Writer::reopen(dir, newest.first, offset)?),
+            // On a disk that cannot be written, the next sample starts a new segment.
+            (Some(newest), Some(offset)) => Writer::reopen(dir, newest.first, offset).ok(),
             _ => None,
         };
         // The former process may have sent everything that is on disk.
@@ -58,6 +59,9 @@ impl Spool {
             segments,
             writer,
             sent,
+            synced: next - 1,
+            reserved: 0,
+            saved_next: 0,
         };
         spool.settle();
         Ok(spool)
@@ -86,7 +90,8 @@ fn inspect(dir: &Path) -> io::Result<(VecDeque<Segment>, End)> {
     let firsts = segment::list(dir)?;
     let newest = &firsts[firsts.len().saturating_sub(MAX_SEGMENTS)..];
     for first in &firsts[..firsts.len() - newest.len()] {
-        segment::remove(dir, *first)?;
+        // What cannot be deleted is found again at the next start.
+        let _ = segment::remove(dir, *first);
     }
     let mut segments = VecDeque::with_capacity(newest.len());
     let mut end = End {

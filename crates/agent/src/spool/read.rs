@@ -7,9 +7,10 @@ use svc_proto::v1;
 use super::{
     Spool, SpoolError, Usage,
     batch::{Batch, Bounds, Full},
-    frame::{Frame, Scan, time},
+    frame::{Frame, Scan},
     segment,
 };
+use crate::stamp::{Stamp, from_nanos};
 
 impl Spool {
     /// The report that follows `after`. Its samples and gaps cover every number from there
@@ -40,7 +41,7 @@ impl Spool {
         let (mut samples, mut oldest) = self.partly_acked(holding).unwrap_or_default();
         for segment in self.segments.iter().skip(holding + 1) {
             samples += segment.samples;
-            oldest = oldest.or((segment.samples > 0).then(|| time(segment.began)));
+            oldest = oldest.or_else(|| known_time(segment.began).filter(|_| segment.samples > 0));
         }
         Usage {
             samples,
@@ -113,7 +114,11 @@ impl Spool {
         let bytes = self.bytes_of(index).ok()?;
         let waiting = |frame: &Frame| frame.seq > self.checkpoint.acked && frame.is_whole();
         let mut frames = self.frames_of(index, &bytes).filter(waiting).peekable();
-        let oldest = frames.peek().map(|frame| time(frame.at));
+        let oldest = frames.peek().and_then(|frame| known_time(frame.at));
         Some((frames.count() as u64, oldest))
     }
+}
+
+fn known_time(at: i64) -> Option<SystemTime> {
+    (!Stamp::from_raw(at).is_moment()).then(|| from_nanos(at))
 }

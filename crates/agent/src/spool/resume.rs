@@ -17,12 +17,15 @@
 
 use std::{io, time::UNIX_EPOCH};
 
+use prost::Message;
+
 use super::{
     LossReason, MAX_SEQ, Spool, SpoolError,
     batch::{Batch, Bounds},
-    frame::{Frame, nanos},
+    frame::Frame,
     segment::{SyncMode, Writer},
 };
+use crate::stamp::nanos;
 
 /// How much one step of renumbering stores.
 const STEP: Bounds = Bounds {
@@ -35,9 +38,21 @@ impl Spool {
     /// Brings the spool in line with `Welcome.acked_seq`. It must be called before `read`
     /// after the spool was opened. After an error it can be called again.
     pub fn resume(&mut self, acked_seq: u64) -> Result<(), SpoolError> {
+        self.resume_beyond(acked_seq, 0)
+    }
+
+    /// The same. If the service has more than was sent from here, the next `margin` numbers
+    /// are not used either: a former life may have sent samples with these numbers that the
+    /// service has not stored yet.
+    pub fn resume_beyond(&mut self, acked_seq: u64, margin: u64) -> Result<(), SpoolError> {
         let acked_seq = acked_seq.min(MAX_SEQ);
         if acked_seq > self.sent.get() {
-            self.renumber(acked_seq)?;
+            let doubtful = acked_seq.saturating_add(margin).min(MAX_SEQ);
+            self.renumber(doubtful)?;
+            if doubtful > acked_seq {
+                let lost = &mut self.checkpoint.lost;
+                lost.add(acked_seq + 1, doubtful, LossReason::MaybeSent);
+            }
         } else if acked_seq < self.checkpoint.acked {
             self.rewind(acked_seq)?;
         }
@@ -94,7 +109,9 @@ impl Spool {
             let at = sample.sampled_at.and_then(|at| at.try_into().ok());
             let (at, vitals) = (at.unwrap_or(UNIX_EPOCH), sample.vitals.unwrap_or_default());
             // After any other error the new number is a gap.
-            if let Err(SpoolError::NoNumberLeft) = self.store(nanos(at), &vitals, SyncMode::Later) {
+            if let Err(SpoolError::NoNumberLeft) =
+                self.store(nanos(at), &vitals.encode_to_vec(), SyncMode::Later)
+            {
                 return Err(SpoolError::NoNumberLeft);
             }
         }

@@ -9,8 +9,6 @@
 
 use std::io;
 
-use svc_proto::v1;
-
 use super::{
     LossReason, MAX_SEGMENTS, MAX_SEQ, Spool, SpoolError, frame,
     segment::{self, Segment, SyncMode, Writer},
@@ -22,7 +20,7 @@ impl Spool {
     pub(super) fn store(
         &mut self,
         at: i64,
-        vitals: &v1::Vitals,
+        vitals: &[u8],
         sync: SyncMode,
     ) -> Result<u64, SpoolError> {
         let seq = self.next;
@@ -32,7 +30,7 @@ impl Spool {
         let written = self.write(seq, at, vitals, sync);
         self.next = seq + 1;
         if let Err(error) = &written {
-            self.declare_lost(seq, seq, reason(error));
+            self.declare_lost(seq, seq, error.loss_reason());
         }
         written.map(|()| seq)
     }
@@ -94,20 +92,24 @@ impl Spool {
     /// Writes the checkpoint. After a failure the next `append` tries again; until then a
     /// crash would lose what changed.
     pub(super) fn save(&mut self) {
-        self.checkpoint.next = self.next;
+        self.checkpoint.next = self.next.max(self.reserved);
         let saved = self.checkpoint.save(&self.dir);
-        if let Err(error) = &saved {
-            tracing::warn!(%error, "the spool's checkpoint could not be written");
+        match &saved {
+            Ok(()) => self.saved_next = self.checkpoint.next,
+            Err(error) if !self.checkpoint_failed => {
+                tracing::warn!(%error, "the spool's checkpoint could not be written");
+            }
+            Err(_) => {}
         }
         self.checkpoint_stale = saved.is_err();
         self.checkpoint_failed = saved.is_err();
     }
 
-    fn write(
+    pub(super) fn write(
         &mut self,
         seq: u64,
         at: i64,
-        vitals: &v1::Vitals,
+        vitals: &[u8],
         sync: SyncMode,
     ) -> Result<(), SpoolError> {
         let frame = frame::encode(seq, at, vitals).ok_or(SpoolError::TooLarge)?;
@@ -118,6 +120,9 @@ impl Spool {
             writer.append(&frame, sync).map_err(failed)?;
             segment.bytes += frame.len() as u64;
             segment.count_sample(at);
+            if sync == SyncMode::Now {
+                self.synced = self.synced.max(seq);
+            }
         }
         Ok(())
     }
@@ -163,12 +168,5 @@ fn failed(error: io::Error) -> SpoolError {
     match error.kind() {
         StorageFull | QuotaExceeded | FileTooLarge => SpoolError::DiskFull(error),
         _ => SpoolError::NotStored(error),
-    }
-}
-
-fn reason(error: &SpoolError) -> LossReason {
-    match error {
-        SpoolError::DiskFull(_) => LossReason::DiskFull,
-        _ => LossReason::NotStored,
     }
 }

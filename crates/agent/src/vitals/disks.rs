@@ -9,7 +9,8 @@
 
 use std::{collections::HashMap, ffi::OsStr, os::unix::ffi::OsStrExt};
 
-use svc_proto::{contract::limits::MAX_DISKS, v1::Disk};
+use rustix::io::Errno;
+use svc_proto::v1::Disk;
 
 use crate::machine::{Machine, clamp_to_i64, clean};
 
@@ -18,7 +19,7 @@ const OWN_NUMBERS: [&str; 3] = ["btrfs", "zfs", "bcachefs"];
 const IMAGES: [&str; 6] = ["squashfs", "iso9660", "udf", "erofs", "cramfs", "romfs"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Mount {
+pub(super) struct Mount {
     /// `major:minor`.
     number: String,
     /// The folder of the file system that is mounted: `/`, or another one for a bind mount.
@@ -28,15 +29,15 @@ struct Mount {
     device: Vec<u8>,
 }
 
-pub(super) fn read(machine: &Machine) -> Vec<Disk> {
-    let mounts = real(&machine.bytes("/proc/self/mountinfo"));
-    // Beyond the limit, the file systems that were mounted last are left out.
-    mounts.iter().filter_map(measure).take(MAX_DISKS).collect()
+/// The file systems that count, in the order of mounting.
+pub(super) fn mounts(machine: &Machine) -> Vec<Mount> {
+    real(&machine.bytes("/proc/self/mountinfo"))
 }
 
-/// As `df` counts: space reserved for root is not used.
-fn measure(mount: &Mount) -> Option<Disk> {
-    let stat = rustix::fs::statvfs(OsStr::from_bytes(&mount.mount_point)).ok()?;
+/// As `df` counts: space reserved for root is not used. `None`: the file system has no size.
+/// The call may hang with its device, so it belongs to a thread of its own.
+pub(super) fn measure(mount: &Mount) -> Result<Option<Disk>, Errno> {
+    let stat = rustix::fs::statvfs(OsStr::from_bytes(&mount.mount_point))?;
     let bytes = |blocks: u64| clamp_to_i64(blocks.saturating_mul(stat.f_frsize));
     let disk = Disk {
         mount_point: text(&mount.mount_point),
@@ -45,10 +46,9 @@ fn measure(mount: &Mount) -> Option<Disk> {
         total_bytes: bytes(stat.f_blocks),
         used_bytes: bytes(stat.f_blocks.saturating_sub(stat.f_bfree)),
     };
-    (disk.total_bytes > 0).then_some(disk)
+    Ok((disk.total_bytes > 0).then_some(disk))
 }
 
-/// The file systems that count, in the order of mounting.
 fn real(mountinfo: &[u8]) -> Vec<Mount> {
     let mut mounts: Vec<Mount> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
@@ -104,6 +104,10 @@ impl Mount {
         let has_device = !self.number.starts_with("0:");
         let fs_type = self.fs_type.as_str();
         (has_device || OWN_NUMBERS.contains(&fs_type)) && !IMAGES.contains(&fs_type)
+    }
+
+    pub(super) fn place(&self) -> String {
+        text(&self.mount_point)
     }
 
     fn rank(&self) -> (usize, usize) {

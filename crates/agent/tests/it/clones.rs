@@ -2,13 +2,91 @@
 
 use anyhow::{Result, ensure};
 use svc_agent::{
+    caller::Facts,
     data_dir::{IDENTITY, SUCCESSOR},
     identity::Identity,
     status::Enrolment,
+    timing::Timing,
 };
-use svc_testkit::AUTO;
+use svc_testkit::{AUTO, Site, machine};
 
-use crate::installation::{agent_id, approve, books_balance, installed};
+use crate::installation::{Installed, agent_id, approve, books_balance, installed};
+
+fn former_keys(installed: &Installed) -> Result<usize> {
+    let files = std::fs::read_dir(installed.path())?.flatten();
+    let is_former = |name: &str| name.starts_with("former-");
+    Ok(files
+        .filter(|file| is_former(&file.file_name().to_string_lossy()))
+        .count())
+}
+
+/// A copy that its machine does not give away: the hypervisor has no UUID.
+fn indistinct(original: &Installed, site: &Site) -> Result<Installed> {
+    let mut copy = original.cloned(site, 2)?;
+    let mut facts = machine(2);
+    facts.hardware_uuid = String::new();
+    copy.surroundings.facts = Facts::Given(Box::new(facts));
+    copy.token = String::new();
+    Ok(copy)
+}
+
+#[tokio::test]
+async fn a_copy_that_the_service_notices_takes_a_key_of_its_own() -> Result<()> {
+    let (site, _service, original) = installed(AUTO).await?;
+    let running = original.start()?;
+    original.connected().await?;
+    let copy = indistinct(&original, &site)?;
+    let cloned = copy.start()?;
+    copy.enrolment_becomes(Enrolment::Pending).await?;
+    ensure!(copy.status()?.fingerprint != original.status()?.fingerprint);
+    let online = "SELECT epoch FROM agent_state WHERE presence = 'online'";
+    site.expect(online, "1").await?;
+    cloned.stop().await?;
+    running.stop().await
+}
+
+/// The service may presume an origin online that is gone; no new key is made meanwhile.
+#[tokio::test]
+async fn a_key_is_kept_until_refusals_have_outlasted_every_grace() -> Result<()> {
+    let (site, _service, original) = installed(AUTO).await?;
+    let running = original.start()?;
+    original.connected().await?;
+    let mut copy = indistinct(&original, &site)?;
+    copy.surroundings.timing.in_use = Timing::default().in_use;
+    let key = original.status()?.fingerprint;
+    let returned = copy.start()?;
+    copy.status_becomes("the key is refused", |status| {
+        let error = status.connection.error.as_deref().unwrap_or_default();
+        error.contains("another machine") || error.contains("live")
+    })
+    .await?;
+    running.stop().await?;
+    copy.connected().await?;
+    ensure!(copy.status()?.fingerprint == key, "it changed its key");
+    site.expect("SELECT count(*) FROM agents", "1").await?;
+    returned.stop().await?;
+    books_balance(&site).await
+}
+
+#[tokio::test]
+async fn a_valid_token_admits_a_copy_like_any_new_machine() -> Result<()> {
+    let (site, _service, original) = installed(AUTO).await?;
+    let running = original.start()?;
+    original.connected().await?;
+    let copy = original.cloned(&site, 2)?;
+    let cloned = copy.start()?;
+    site.becomes(
+        "SELECT count(*) FROM agent_state WHERE presence = 'online' AND epoch = 1",
+        "2",
+    )
+    .await?;
+    ensure!(copy.status()?.fingerprint != original.status()?.fingerprint);
+    site.expect("SELECT uses FROM enrolment_tokens", "2")
+        .await?;
+    cloned.stop().await?;
+    running.stop().await?;
+    books_balance(&site).await
+}
 
 #[tokio::test]
 async fn a_copy_registers_as_a_pending_host_with_its_origin() -> Result<()> {
@@ -17,7 +95,8 @@ async fn a_copy_registers_as_a_pending_host_with_its_origin() -> Result<()> {
     original.connected().await?;
     let origin = agent_id(&site).await?;
 
-    let copy = original.cloned(&site, 2)?;
+    let mut copy = original.cloned(&site, 2)?;
+    copy.token = String::new();
     let cloned = copy.start()?;
     let pending = format!(
         "SELECT count(*) FROM agents a JOIN hosts h ON h.id = a.host_id
@@ -25,6 +104,7 @@ async fn a_copy_registers_as_a_pending_host_with_its_origin() -> Result<()> {
     );
     site.becomes(&pending, "1").await?;
     copy.enrolment_becomes(Enrolment::Pending).await?;
+    ensure!(former_keys(&copy)? == 1, "the old key was not set aside");
     ensure!(copy.status()?.fingerprint != original.status()?.fingerprint);
     let undisturbed =
         format!("SELECT presence, epoch FROM agent_state WHERE agent_id = '{origin}'");
@@ -38,9 +118,9 @@ async fn a_copy_registers_as_a_pending_host_with_its_origin() -> Result<()> {
         format!("SELECT presence, acked_seq > 0 FROM agent_state WHERE agent_id = '{successor}'");
     site.becomes(&online, "online|t").await?;
     site.expect(&undisturbed, "online|1").await?;
-    let former = std::fs::read_dir(copy.path())?.flatten();
-    let former = former.filter(|file| file.file_name().to_string_lossy().starts_with("former-"));
-    ensure!(former.count() == 1, "the old key was not set aside");
+    ensure!(former_keys(&copy)? == 0, "the old key was not deleted");
+    let spools = std::fs::read_dir(copy.path().join("spool"))?.count();
+    ensure!(spools == 1, "the samples of the old key were not deleted");
     cloned.stop().await?;
     running.stop().await?;
     books_balance(&site).await
@@ -87,7 +167,8 @@ async fn an_interrupted_copy_continues_with_the_key_it_had_created() -> Result<(
     original.connected().await?;
 
     // The successor key exists when the copy is interrupted.
-    let copy = original.cloned(&site, 2)?;
+    let mut copy = original.cloned(&site, 2)?;
+    copy.token = String::new();
     let (identity, text) = Identity::generate_with_pem()?;
     std::fs::write(copy.path().join(SUCCESSOR), &text)?;
     let cloned = copy.start()?;

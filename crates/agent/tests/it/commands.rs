@@ -132,6 +132,43 @@ async fn check_does_not_disturb_a_running_agent() -> Result<()> {
 }
 
 #[tokio::test]
+async fn jwt_prints_the_current_jwt() -> Result<()> {
+    let (site, _service, installed) = installed(AUTO).await?;
+    let without = installed.run(&["jwt"]).await?;
+    ensure!(without.code == Some(1), "{without:?}");
+    assert_contains(&without.stderr, "has no JWT");
+    let agent = installed.process(&["run"])?.start()?;
+    site.becomes("SELECT presence FROM agent_state", "online")
+        .await?;
+    svc_testkit::eventually("it has a JWT", async || {
+        let printed = installed.run(&["jwt"]).await;
+        printed.is_ok_and(|printed| printed.code == Some(0))
+    })
+    .await?;
+    let printed = installed.run(&["jwt"]).await?.stdout;
+    let parts: Vec<&str> = printed.trim().split('.').collect();
+    ensure!(parts.len() == 3 && printed.starts_with("eyJ"));
+    agent.stop().await
+}
+
+#[tokio::test]
+async fn root_leaves_no_files_in_the_folder_of_another_user() -> Result<()> {
+    let site = Site::new().await?;
+    let installed = Installed::without_service(&site)?;
+    std::fs::create_dir(installed.path())?;
+    let nobody = Some(65_534);
+    if std::os::unix::fs::chown(installed.path(), nobody, nobody).is_err() {
+        eprintln!("not root: nothing was tested");
+        return Ok(());
+    }
+    let refused = installed.run(&["run"]).await?;
+    ensure!(refused.code == Some(1), "{refused:?}");
+    assert_contains(&refused.stderr, "belongs to another user");
+    ensure!(std::fs::read_dir(installed.path())?.next().is_none());
+    Ok(())
+}
+
+#[tokio::test]
 async fn sample_prints_the_vitals_of_the_machine() -> Result<()> {
     let site = Site::new().await?;
     let installed = Installed::new(&site, 1, &[], "")?;

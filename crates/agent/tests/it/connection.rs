@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use svc_agent::data_dir::STATE;
+use svc_agent::{caller::Facts, data_dir::STATE};
 use svc_testkit::{AUTO, Instance, PATIENCE, Proxy, Site, eventually, token};
 
 use crate::installation::{Installed, books_balance, installed};
@@ -133,6 +133,34 @@ async fn a_refused_jwt_is_replaced_with_the_same_key() -> Result<()> {
 }
 
 #[tokio::test]
+async fn an_agent_whose_jwt_was_refused_samples_through_a_restart() -> Result<()> {
+    let (site, _service, mut installed) = installed(AUTO).await?;
+    let agent = installed.start()?;
+    site.becomes(EPOCH, "online|1").await?;
+    agent.stop().await?;
+    // What it keeps after a refusal: everything but the JWT.
+    let mut known = state_of(&installed)?;
+    known["jwt"] = serde_json::Value::Null;
+    std::fs::write(installed.path().join(STATE), known.to_string())?;
+    let nobody = ([127, 0, 0, 1], svc_sandbox::free_port()?).into();
+    let there = std::mem::replace(&mut installed.addresses, vec![nobody]);
+    let agent = installed.start()?;
+    let (before, _) = agent.recorder.numbers();
+    eventually("it takes samples", async || {
+        agent.recorder.numbers().0 > before
+    })
+    .await?;
+    agent.stop().await?;
+    installed.addresses = there;
+    let agent = installed.start()?;
+    site.becomes(EPOCH, "online|2").await?;
+    let all = format!("SELECT stored_count >= {before} FROM agent_state");
+    site.becomes(&all, "t").await?;
+    agent.stop().await?;
+    books_balance(&site).await
+}
+
+#[tokio::test]
 async fn a_jwt_renewed_over_the_stream_is_stored() -> Result<()> {
     let site = Site::new().await?;
     // Every JWT expires sooner, so it is renewed at once.
@@ -232,6 +260,46 @@ async fn sample_times_follow_the_service_when_the_wall_clock_is_wrong() -> Resul
     )
     .await?;
     agent.stop().await
+}
+
+/// After a reboot with a wrong clock, before any Welcome has corrected it.
+#[tokio::test]
+async fn a_clock_a_week_ahead_at_boot_discards_no_sample() -> Result<()> {
+    let (site, service) = Site::with_instance().await?;
+    let proxy = Proxy::start(vec![service.grpc]).await?;
+    let secret = token(&site, AUTO).await?;
+    let mut installed = Installed::new(&site, 1, &[proxy.address()], &secret)?;
+    installed.settings = vec![("spool_age", "7d".into())];
+    let agent = installed.start()?;
+    site.becomes(EPOCH, "online|1").await?;
+    proxy.refuse(true)?;
+    proxy.cut_all();
+    installed
+        .status_becomes("it is not connected", |status| !status.connection.connected)
+        .await?;
+    for _ in 0..10 {
+        agent.recorder.take();
+    }
+    agent.stop().await?;
+
+    let mut facts = svc_testkit::machine(1);
+    facts.boot_id = "7f1a9f0e-8c5c-4f9d-9f54-27f0d1b1a0c1".into();
+    installed.surroundings.facts = Facts::Given(Box::new(facts));
+    installed.surroundings.clock.move_wall(8 * 86_400_000);
+    let agent = installed.start()?;
+    for _ in 0..10 {
+        agent.recorder.take();
+    }
+    let (next, _) = agent.recorder.numbers();
+    proxy.refuse(false)?;
+    let all = format!("SELECT stored_count >= {} FROM agent_state", next - 1);
+    site.becomes(&all, "t").await?;
+    site.becomes("SELECT gap_count + rejected_count FROM agent_state", "0")
+        .await?;
+    let right = "SELECT bool_and(sampled_at BETWEEN now() - interval '5 min' AND now() + interval '1 min') FROM host_metrics";
+    site.becomes(right, "t").await?;
+    agent.stop().await?;
+    books_balance(&site).await
 }
 
 #[tokio::test]

@@ -1,10 +1,12 @@
 //! Registration of a new machine, with restarts and lost replies.
 
-use std::time::Duration;
+use std::{os::unix::fs::PermissionsExt, time::Duration};
 
 use anyhow::{Result, ensure};
 use svc_agent::{data_dir::STATE, status::Enrolment};
-use svc_testkit::{AUTO, MANUAL, ONE_USE, Proxy, Site, assert_contains, metric, token};
+use svc_testkit::{
+    AUTO, MANUAL, ONE_USE, Proxy, Site, assert_contains, metric, token, write_private,
+};
 use tokio::time::sleep;
 
 use crate::installation::{Installed, agent_id, approve, books_balance, installed};
@@ -90,10 +92,8 @@ async fn lost_replies_neither_spend_the_token_twice_nor_lose_the_agent() -> Resu
         }
     }
     site.becomes(spent, "1").await?;
-    ensure!(
-        !installed.path().join(STATE).exists(),
-        "the answer was not lost"
-    );
+    let state = std::fs::read_to_string(installed.path().join(STATE))?;
+    ensure!(!state.contains("eyJ"), "the answer was not lost");
     sleep(Duration::from_secs(1)).await;
     proxy.heal()?;
     site.becomes(VITALS, "t").await?;
@@ -145,7 +145,7 @@ async fn a_revoked_or_rejected_agent_retries_after_an_hour() -> Result<()> {
 async fn a_bad_token_is_reported_and_a_new_one_is_read_from_its_file() -> Result<()> {
     let (site, service) = Site::with_instance().await?;
     let file = site.path("token");
-    std::fs::write(&file, "svc_enr_mistyped\n")?;
+    write_private(&file, "svc_enr_mistyped\n")?;
     let mut installed = Installed::new(&site, 1, &[service.grpc], "")?;
     installed.surroundings.timing.token_refused = Duration::from_millis(200);
     installed.settings = vec![("enrolment_token_file", file.display().to_string())];
@@ -158,6 +158,40 @@ async fn a_bad_token_is_reported_and_a_new_one_is_read_from_its_file() -> Result
         .await?;
     std::fs::write(&file, token(&site, AUTO).await? + "\n")?;
     site.becomes(ONLINE, "online").await?;
+    agent.stop().await
+}
+
+#[tokio::test]
+async fn a_refused_token_is_read_again_from_the_configuration() -> Result<()> {
+    let (site, service) = Site::with_instance().await?;
+    let file = site.path("agent.toml");
+    write_private(&file, "enrolment_token = 'svc_enr_mistyped'\n")?;
+    let mut installed = Installed::new(&site, 1, &[service.grpc], "")?;
+    installed.surroundings.timing.token_refused = Duration::from_millis(200);
+    installed.config_file = Some(file.clone());
+    let agent = installed.start()?;
+    installed
+        .status_becomes("the token is refused", |status| {
+            status.connection.error.is_some()
+        })
+        .await?;
+    let good = token(&site, AUTO).await?;
+    write_private(&file, format!("enrolment_token = '{good}'\n"))?;
+    site.becomes(ONLINE, "online").await?;
+    agent.stop().await
+}
+
+#[tokio::test]
+async fn a_token_file_that_every_user_can_read_is_not_used() -> Result<()> {
+    let (site, service) = Site::with_instance().await?;
+    let file = site.path("token");
+    write_private(&file, token(&site, AUTO).await?)?;
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644))?;
+    let mut installed = Installed::new(&site, 1, &[service.grpc], "")?;
+    installed.settings = vec![("enrolment_token_file", file.display().to_string())];
+    let agent = installed.process(&["run"])?.start()?;
+    agent.logs_contain("every user can read it").await?;
+    site.expect("SELECT count(*) FROM agents", "0").await?;
     agent.stop().await
 }
 

@@ -34,6 +34,7 @@ pub fn quick() -> Timing {
         backoff_most: Duration::from_secs(1),
         settled: Duration::from_secs(5),
         replaced: Duration::from_secs(2),
+        in_use: Duration::from_secs(1),
         status: Duration::from_millis(50),
         backfill: Duration::from_millis(100),
         ..Timing::default()
@@ -44,6 +45,9 @@ pub fn quick() -> Timing {
 #[derive(Debug)]
 pub struct Installed {
     folder: TempDir,
+    /// Where its data folder is, if not in a folder of its own.
+    pub home: Option<PathBuf>,
+    pub config_file: Option<PathBuf>,
     pub addresses: Vec<SocketAddr>,
     pub token: String,
     pub ca_cert_file: PathBuf,
@@ -64,6 +68,8 @@ impl Installed {
     pub fn new(site: &Site, number: u32, addresses: &[SocketAddr], token: &str) -> Result<Self> {
         Ok(Self {
             folder: tempfile::tempdir()?,
+            home: None,
+            config_file: None,
             addresses: addresses.to_vec(),
             token: token.into(),
             ca_cert_file: site.path("server.crt"),
@@ -77,7 +83,8 @@ impl Installed {
     }
 
     pub fn path(&self) -> PathBuf {
-        self.folder.path().join("agent")
+        let home = self.home.as_deref().unwrap_or(self.folder.path());
+        home.join("agent")
     }
 
     /// The same on a machine that reaches no service.
@@ -107,7 +114,8 @@ impl Installed {
 
     fn config(&self) -> Result<Config> {
         let values = self.values();
-        Ok(Config::read(&Flags { file: None, values }, &|_| None)?)
+        let file = self.config_file.clone();
+        Ok(Config::read(&Flags { file, values }, &|_| None)?)
     }
 
     /// The real binary, with these arguments and the settings of this installation.

@@ -5,6 +5,7 @@ mod clones;
 mod commands;
 mod connection;
 mod cost;
+mod disks;
 mod enrolment;
 mod installation;
 mod proxies;

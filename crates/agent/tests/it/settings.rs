@@ -1,10 +1,10 @@
 //! Configuration: precedence of the sources, refused values, their messages, and secrets.
 
-use std::{collections::BTreeMap, ffi::OsString};
+use std::{collections::BTreeMap, ffi::OsString, os::unix::fs::PermissionsExt};
 
 use anyhow::{Context, Result, ensure};
 use svc_agent::config::{Config, Flags, Problems, SETTINGS, Setting, Token};
-use svc_testkit::assert_contains;
+use svc_testkit::{assert_contains, write_private};
 use tempfile::TempDir;
 
 /// The three sources: a file, variables and flags.
@@ -17,7 +17,7 @@ struct Given {
 fn given(file: &str) -> Result<Given> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("agent.toml");
-    std::fs::write(&path, file)?;
+    write_private(&path, file)?;
     let flags = Flags {
         file: Some(path),
         values: BTreeMap::new(),
@@ -91,8 +91,6 @@ fn all_problems_are_reported_at_once_by_name() -> Result<()> {
     let problems = given.problems()?;
     let file = given.folder.path().join("agent.toml").display().to_string();
     for wanted in [
-        format!("ingest-address in {file}: is not a setting: ingest_address is"),
-        format!("table in {file}: is not a setting"),
         "ingest_address: is required: set it in /etc/svc/agent.toml, or SVC_AGENT_INGEST_ADDRESS"
             .into(),
         format!("log in {file}: \"7\" is none of error, warn, info, debug and trace"),
@@ -106,7 +104,42 @@ fn all_problems_are_reported_at_once_by_name() -> Result<()> {
             "{wanted:?} is not among {problems:#?}"
         );
     }
-    ensure!(problems.len() == 8, "{problems:#?}");
+    ensure!(problems.len() == 6, "{problems:#?}");
+    Ok(())
+}
+
+#[test]
+fn unknown_settings_and_open_secrets_are_warnings() -> Result<()> {
+    let file = "ingest_address = 'a'\ningest-adress = 'b'\nspol_size = 1\ncolour = 1\nenrolment_token = 'svc_enr_x'";
+    let given = given(file)?;
+    let warnings = |config: Config| -> Vec<String> {
+        let warnings = config.warnings.iter();
+        warnings.map(ToString::to_string).collect()
+    };
+    let path = given.folder.path().join("agent.toml");
+    let name = path.display();
+    let config = given.read()?;
+    ensure!(
+        matches!(config.token, Token::Setting(_)),
+        "{:?}",
+        config.token
+    );
+    let found = warnings(config);
+    for wanted in [
+        format!("ingest-adress in {name}: is not a setting and is ignored: ingest_address is one"),
+        format!("spol_size in {name}: is not a setting and is ignored: spool_size is one"),
+        format!("colour in {name}: is not a setting of this version and is ignored"),
+    ] {
+        ensure!(
+            found.contains(&wanted),
+            "{wanted:?} is not among {found:#?}"
+        );
+    }
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644))?;
+    let config = given.read()?;
+    ensure!(matches!(config.token, Token::None), "{:?}", config.token);
+    let found = warnings(config).join("\n");
+    assert_contains(&found, "is not used, because every user can read it");
     Ok(())
 }
 

@@ -61,6 +61,7 @@ async fn a_day_of_outages_ends_with_balanced_books() -> Result<()> {
     away(&proxy, true)?;
     while agent.recorder.usage().given_up < 1_500 {
         agent.recorder.take();
+        agent.recorder.flush();
     }
     sleep(HOUR).await;
     away(&proxy, false)?;

@@ -128,6 +128,7 @@ fn sample(row: &SampleRow) -> Sample {
             network_rx_bytes: row.network_rx_bytes.cast_unsigned(),
             network_tx_bytes: row.network_tx_bytes.cast_unsigned(),
             disks: row.disks.iter().map(disk).collect(),
+            ..Vitals::default()
         }),
     }
 }

@@ -54,13 +54,13 @@ impl Session<'_> {
 
     /// Continues on the new stream. If it could not be opened, the agent tries the next
     /// address while the old stream lasts; without an old stream the session fails.
-    pub(super) fn moved(&mut self, moved: Moved) -> Result<(), SessionEnd> {
+    pub(super) async fn moved(&mut self, moved: Moved) -> Result<(), SessionEnd> {
         self.pending_move = None;
         match moved {
             Ok((call, welcome)) => {
                 self.agent.addresses.advance();
                 self.call = Some(call);
-                self.welcomed(welcome)
+                self.welcomed(welcome).await
             }
             Err(error) if self.call.is_none() => {
                 self.agent.addresses.advance();

@@ -1,0 +1,216 @@
+//! Disks that are full, read-only or stalled: the host stays visible, and the books balance.
+//!
+//! These tests need root and a loop device; without them they say so and pass.
+
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use svc_testkit::{AUTO, Instance, Process, Site, Usage, assert_contains, token};
+use tempfile::TempDir;
+use tokio::time::sleep;
+
+use crate::installation::{Installed, books_balance};
+
+const STORED: &str = "SELECT stored_count FROM agent_state";
+const EPOCH: &str = "SELECT presence, epoch FROM agent_state";
+const TIMES_OFFLINE: &str =
+    "SELECT count(*) FROM agent_events WHERE kind = 'presence' AND to_status = 'offline'";
+
+fn run(program: &str, arguments: &[&str]) -> bool {
+    let mut command = Command::new(program);
+    let status = command.args(arguments).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+/// A small ext4 file system of its own, which turns read-only after an error.
+struct Disk {
+    folder: TempDir,
+}
+
+impl Disk {
+    /// `None` without the permission to mount.
+    fn mount() -> Result<Option<Self>> {
+        let disk = Self {
+            folder: tempfile::tempdir()?,
+        };
+        std::fs::create_dir(disk.path())?;
+        let image = disk.folder.path().join("image");
+        std::fs::File::create(&image)?.set_len(16 << 20)?;
+        let image = image.display().to_string();
+        // Small blocks, so that a full disk takes no further sample soon.
+        let is_mounted = run("mkfs.ext4", &["-q", "-F", "-b", "1024", &image])
+            && run(
+                "mount",
+                &["-o", "loop,errors=remount-ro", &image, &disk.place()],
+            );
+        if !is_mounted {
+            eprintln!("not allowed to mount: nothing was tested");
+        }
+        Ok(is_mounted.then_some(disk))
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("disk")
+    }
+
+    fn place(&self) -> String {
+        self.path().display().to_string()
+    }
+
+    /// ext4 promises space before it allocates it, so the last blocks are taken one by one.
+    fn fill(&self) -> Result<()> {
+        let mut ballast = std::fs::File::create(self.path().join("ballast"))?;
+        let full = ballast.write_all(&vec![1; 32 << 20]);
+        ensure!(full.is_err(), "the disk is not full");
+        while ballast.sync_all().is_ok() && ballast.write_all(&[1; 512]).is_ok() {}
+        Ok(())
+    }
+
+    fn free(&self) -> Result<()> {
+        Ok(std::fs::remove_file(self.path().join("ballast"))?)
+    }
+
+    /// Lets the kernel find an error, after which it allows no more writes.
+    fn fail(&self) -> Result<()> {
+        let device = Command::new("findmnt")
+            .args(["-no", "SOURCE", &self.place()])
+            .output()?;
+        let device = String::from_utf8(device.stdout)?;
+        let name = Path::new(device.trim()).file_name().context("a device")?;
+        let trigger = Path::new("/sys/fs/ext4").join(name);
+        std::fs::write(trigger.join("trigger_fs_error"), "a test")?;
+        let written = std::fs::write(self.path().join("x"), "x");
+        ensure!(written.is_err(), "the disk can still be written");
+        Ok(())
+    }
+
+    fn freeze(&self) -> Result<()> {
+        ensure!(run("fsfreeze", &["-f", &self.place()]), "fsfreeze");
+        Ok(())
+    }
+
+    fn thaw(&self) {
+        run("fsfreeze", &["-u", &self.place()]);
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.thaw();
+        run("umount", &["-l", &self.place()]);
+    }
+}
+
+/// A site whose agents report every second, and an agent with its data on that disk.
+async fn installed_on(disk: &Disk) -> Result<(Site, Instance, Installed)> {
+    let site = Site::new().await?;
+    let service = site.instance().set("INGEST_HEARTBEAT_INTERVAL", "1s");
+    let service = service.start().await?;
+    let mut installed = Installed::new(&site, 1, &[service.grpc], &token(&site, AUTO).await?)?;
+    installed.home = Some(disk.path());
+    Ok((site, service, installed))
+}
+
+/// Starts the binary and waits until its samples arrive.
+async fn reporting(site: &Site, installed: &Installed) -> Result<Process> {
+    let agent = installed.process(&["run"])?.start()?;
+    more_arrive(site, 3).await?;
+    Ok(agent)
+}
+
+async fn more_arrive(site: &Site, count: u64) -> Result<()> {
+    let before: u64 = site.psql(STORED).await?.parse().unwrap_or(0);
+    let more = format!("SELECT stored_count >= {} FROM agent_state", before + count);
+    site.becomes(&more, "t").await
+}
+
+#[tokio::test]
+async fn a_full_disk_does_not_hide_the_host() -> Result<()> {
+    let Some(disk) = Disk::mount()? else {
+        return Ok(());
+    };
+    let (site, _service, installed) = installed_on(&disk).await?;
+    let agent = reporting(&site, &installed).await?;
+    disk.fill()?;
+    agent.logs_contain("samples cannot be stored").await?;
+    more_arrive(&site, 5).await?;
+    // A crash: the numbers that went through memory are not used again.
+    agent.kill().await?;
+    let agent = installed.process(&["run"])?.start()?;
+    more_arrive(&site, 5).await?;
+    agent.logs_contain("the disk is full").await?;
+
+    disk.free()?;
+    agent.logs_contain("samples are stored again").await?;
+    more_arrive(&site, 3).await?;
+    agent.stop().await?;
+    let lost = "SELECT count(*) FROM metric_gaps WHERE kind <> 'declared'";
+    site.expect(lost, "0").await?;
+    books_balance(&site).await
+}
+
+#[tokio::test]
+async fn a_disk_that_turns_read_only_does_not_hide_the_host() -> Result<()> {
+    let Some(disk) = Disk::mount()? else {
+        return Ok(());
+    };
+    let (site, _service, installed) = installed_on(&disk).await?;
+    let agent = reporting(&site, &installed).await?;
+    disk.fail()?;
+    agent.logs_contain("samples cannot be stored").await?;
+    more_arrive(&site, 5).await?;
+    site.expect(EPOCH, "online|1").await?;
+    // The disk has no trace of the numbers that were sent since; the service has.
+    agent.kill().await?;
+    let agent = installed.process(&["run"])?.start()?;
+    more_arrive(&site, 5).await?;
+    agent.kill().await?;
+    let agent = installed.process(&["run"])?.start()?;
+    more_arrive(&site, 5).await?;
+    agent.stop().await?;
+    let few = "SELECT gap_count BETWEEN 1 AND 100, rejected_count FROM agent_state";
+    site.expect(few, "t|0").await?;
+    books_balance(&site).await
+}
+
+#[tokio::test]
+async fn a_stalled_disk_delays_no_heartbeat() -> Result<()> {
+    let Some(disk) = Disk::mount()? else {
+        return Ok(());
+    };
+    let (site, _service, installed) = installed_on(&disk).await?;
+    let runtime = tempfile::tempdir()?;
+    let with_runtime = |arguments: &[&str]| -> Result<_> {
+        let process = installed.process(arguments)?;
+        Ok(process.environment([("RUNTIME_DIRECTORY", runtime.path())]))
+    };
+    let agent = with_runtime(&["run"])?.start()?;
+    more_arrive(&site, 3).await?;
+    disk.freeze()?;
+    // Longer than the service tolerates silence: two intervals and 10 s.
+    let mut most_threads = 0;
+    for _ in 0..5 {
+        more_arrive(&site, 3).await?;
+        sleep(Duration::from_secs(3)).await;
+        most_threads = most_threads.max(Usage::of(agent.pid())?.threads);
+    }
+    let status = with_runtime(&["status"])?.run().await?;
+    assert_contains(&status.stdout, "the disk has not answered for");
+    site.expect(EPOCH, "online|1").await?;
+    site.expect(TIMES_OFFLINE, "0").await?;
+    ensure!(most_threads <= 3, "{most_threads} threads");
+
+    disk.thaw();
+    more_arrive(&site, 3).await?;
+    agent.stop().await?;
+    let status = with_runtime(&["status"])?.run().await?;
+    assert_contains(&status.stdout, "samples are stored");
+    site.expect("SELECT rejected_count FROM agent_state", "0")
+        .await?;
+    books_balance(&site).await
+}
