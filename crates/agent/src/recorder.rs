@@ -15,6 +15,8 @@
 
 mod dates;
 mod disk;
+#[cfg(test)]
+mod model;
 mod numbers;
 mod shared;
 mod window;
@@ -34,7 +36,7 @@ use tokio::{
 use self::{
     dates::dated,
     disk::Disk,
-    shared::{DiskState, FileJob, STALL, Shared},
+    shared::{DiskState, FileJob, Held, STALL, Shared},
 };
 use crate::{
     clock::{Anchor, Clock, ServiceTime},
@@ -78,7 +80,8 @@ impl Recorder {
     ) -> Result<Self, SpoolError> {
         let shared = Arc::new(Shared::new(&spool));
         let path = dir.path().to_owned();
-        Disk::start(shared.clone(), spool, dir)
+        let disk = Disk::new(shared.clone(), spool, dir);
+        disk.start()
             .map_err(|source| SpoolError::NotOpened { path, source })?;
         Ok(Self {
             boot: Boot::new(boot_id),
@@ -159,28 +162,15 @@ impl Recorder {
     /// The report that follows `sent`; `None`: there is nothing to send. `NoAnswer`: it must
     /// come from the disk, which does not answer.
     pub async fn report(&self, sent: u64) -> Result<Option<Report>, SpoolError> {
-        let from_memory = {
-            let mut inner = self.shared.inner();
-            let disk = inner.state();
-            let numbers = &mut inner.numbers;
-            let last = numbers.sendable(disk);
-            let after = sent.max(numbers.acked);
-            if last <= after {
-                return Ok(None);
-            }
-            let is_held = numbers.window.answers_for(after + 1);
-            is_held.then(|| numbers.window.report(after, last))
-        };
-        let report = match from_memory {
-            Some(report) => report,
-            None => answered(self.shared.read(sent), READ_WAIT).await?,
+        let report = match self.shared.held(sent) {
+            Held::Nothing => return Ok(None),
+            Held::Report(report) => report,
+            Held::OnDisk => answered(self.shared.read(sent), READ_WAIT).await?,
         };
         let Some(last) = last_number(&report) else {
             return Ok(None);
         };
-        let mut inner = self.shared.inner();
-        inner.numbers.handed = inner.numbers.handed.max(last);
-        drop(inner);
+        self.shared.handed(last);
         Ok(Some(dated(report, self.boot, self.anchor())))
     }
 

@@ -146,6 +146,18 @@ pub struct Spool {
     reserved: u64,
     /// `next` of the checkpoint that is on disk.
     saved_next: u64,
+    #[cfg(test)]
+    pub(crate) fault: Option<Fault>,
+}
+
+/// What a test lets the disk refuse.
+#[cfg(test)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// New frames, as a full disk does.
+    Frames,
+    /// All writes, as a read-only disk does.
+    Writes,
 }
 
 impl Default for Limits {

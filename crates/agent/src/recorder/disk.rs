@@ -27,17 +27,20 @@ const RESERVED: u64 = 16;
 
 /// What the thread owns.
 pub(super) struct Disk {
-    shared: Arc<Shared>,
-    spool: Spool,
+    pub shared: Arc<Shared>,
+    pub spool: Spool,
     dir: Arc<DataDir>,
 }
 
 impl Disk {
-    pub fn start(shared: Arc<Shared>, spool: Spool, dir: Arc<DataDir>) -> io::Result<()> {
-        let disk = Self { shared, spool, dir };
+    pub fn new(shared: Arc<Shared>, spool: Spool, dir: Arc<DataDir>) -> Self {
+        Self { shared, spool, dir }
+    }
+
+    pub fn start(self) -> io::Result<()> {
         thread::Builder::new()
             .name("disk".into())
-            .spawn(|| disk.run())?;
+            .spawn(|| self.run())?;
         Ok(())
     }
 
@@ -80,7 +83,7 @@ impl Disk {
         }
     }
 
-    fn work(&mut self, job: Job) {
+    pub fn work(&mut self, job: Job) {
         match job {
             Job::Store(entry) => self.store(&entry),
             Job::Acked(up_to) => self.acked(up_to),
@@ -150,7 +153,7 @@ impl Disk {
         self.publish();
     }
 
-    fn resume(&mut self, acked_seq: u64) -> Result<(), SpoolError> {
+    pub fn resume(&mut self, acked_seq: u64) -> Result<(), SpoolError> {
         let handed = self.shared.inner().numbers.handed;
         self.spool.note_sent(handed);
         if acked_seq > handed {

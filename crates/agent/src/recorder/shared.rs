@@ -67,6 +67,16 @@ pub(super) enum DiskState {
     Fails,
 }
 
+/// What memory knows about a report.
+#[derive(Debug)]
+pub(super) enum Held {
+    /// There is nothing to send.
+    Nothing,
+    Report(Report),
+    /// The samples are only on disk.
+    OnDisk,
+}
+
 type Answer<T> = oneshot::Sender<Result<T, SpoolError>>;
 
 #[derive(Debug)]
@@ -132,6 +142,26 @@ impl Shared {
         let changed = change(&mut self.inner());
         self.work.notify_all();
         changed
+    }
+
+    /// What memory knows about the report that follows `sent`.
+    pub fn held(&self, sent: u64) -> Held {
+        let mut inner = self.inner();
+        let disk = inner.state();
+        let numbers = &mut inner.numbers;
+        let last = numbers.sendable(disk);
+        let after = sent.max(numbers.acked);
+        match numbers.window.answers_for(after + 1) {
+            _ if last <= after => Held::Nothing,
+            true => Held::Report(numbers.window.report(after, last)),
+            false => Held::OnDisk,
+        }
+    }
+
+    /// A session gets the numbers up to this one.
+    pub fn handed(&self, last: u64) {
+        let mut inner = self.inner();
+        inner.numbers.handed = inner.numbers.handed.max(last);
     }
 
     /// Asks for the samples that follow a number. A later request replaces an earlier one.

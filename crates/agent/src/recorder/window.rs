@@ -105,6 +105,7 @@ impl Window {
         for entry in self.entries.iter_mut().skip(first) {
             entry.seq += by;
         }
+        self.lost.shift(after, by);
     }
 
     /// Keeps the samples that are not stored, with new numbers from `next` on, after as many

@@ -115,6 +115,26 @@ impl Losses {
         self.uncovered(first, last, LossReason::Damaged).is_empty()
     }
 
+    /// Adds `by` to every number above `after`.
+    pub fn shift(&mut self, after: u64, by: u64) {
+        let mut shifted = Vec::with_capacity(self.0.len() + 1);
+        for loss in &self.0 {
+            if loss.first <= after {
+                let last = loss.last.min(after);
+                shifted.push(Loss { last, ..*loss });
+            }
+            if loss.last > after {
+                let first = loss.first.max(after + 1);
+                shifted.push(Loss {
+                    first: first + by,
+                    last: loss.last + by,
+                    ..*loss
+                });
+            }
+        }
+        self.0 = shifted;
+    }
+
     /// Removes the numbers up to `seq`, which the service has acknowledged.
     pub fn forget(&mut self, seq: u64) {
         self.0.retain(|loss| loss.last > seq);
@@ -174,6 +194,17 @@ mod tests {
         losses.add(6, 6, LossReason::TooOld);
         let ranges: Vec<_> = losses.iter().map(|loss| (loss.first, loss.last)).collect();
         assert_eq!(ranges, [(1, 5), (6, 6)]);
+    }
+
+    #[test]
+    fn a_shift_moves_the_numbers_above_its_place() {
+        let mut losses = Losses::default();
+        losses.add(1, 2, LossReason::TooOld);
+        losses.add(4, 8, LossReason::DiskFull);
+        losses.add(10, 10, LossReason::TooOld);
+        losses.shift(5, 3);
+        let ranges: Vec<_> = losses.iter().map(|loss| (loss.first, loss.last)).collect();
+        assert_eq!(ranges, [(1, 2), (4, 5), (9, 11), (13, 13)]);
     }
 
     #[test]

@@ -62,6 +62,8 @@ impl Spool {
             synced: next - 1,
             reserved: 0,
             saved_next: 0,
+            #[cfg(test)]
+            fault: None,
         };
         spool.settle();
         Ok(spool)

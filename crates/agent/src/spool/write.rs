@@ -93,7 +93,7 @@ impl Spool {
     /// crash would lose what changed.
     pub(super) fn save(&mut self) {
         self.checkpoint.next = self.next.max(self.reserved);
-        let saved = self.checkpoint.save(&self.dir);
+        let saved = self.save_checkpoint();
         match &saved {
             Ok(()) => self.saved_next = self.checkpoint.next,
             Err(error) if !self.checkpoint_failed => {
@@ -105,6 +105,14 @@ impl Spool {
         self.checkpoint_failed = saved.is_err();
     }
 
+    fn save_checkpoint(&mut self) -> io::Result<()> {
+        #[cfg(test)]
+        if self.fault == Some(super::Fault::Writes) {
+            return Err(io::ErrorKind::ReadOnlyFilesystem.into());
+        }
+        self.checkpoint.save(&self.dir)
+    }
+
     pub(super) fn write(
         &mut self,
         seq: u64,
@@ -112,6 +120,10 @@ impl Spool {
         vitals: &[u8],
         sync: SyncMode,
     ) -> Result<(), SpoolError> {
+        #[cfg(test)]
+        if self.fault.is_some() {
+            return Err(SpoolError::DiskFull(io::ErrorKind::StorageFull.into()));
+        }
         let frame = frame::encode(seq, at, vitals).ok_or(SpoolError::TooLarge)?;
         if self.is_segment_due(at, frame.len() as u64) {
             self.begin_segment(seq).map_err(failed)?;
