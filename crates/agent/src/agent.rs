@@ -131,7 +131,8 @@ impl Agent {
         let here = caller.facts();
         let (boot_id, machine) = (here.boot_id.clone(), Machine::of(&here));
         let binding = state.bind(machine);
-        if binding == Binding::Copy {
+        // A key of the site's own PKI is not the agent's to change.
+        if binding == Binding::Copy && config.client_pair.is_none() {
             tracing::warn!("this key belongs to another machine: this disk is a copy");
             is_clone = true;
         }
