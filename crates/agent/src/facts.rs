@@ -28,7 +28,6 @@ pub fn gather() -> HostFacts {
 fn of(machine: &Machine) -> HostFacts {
     let release = release::read(machine);
     let is_container = container::detected(machine);
-    let firmware = |id: String| if is_container { String::new() } else { id };
     HostFacts {
         hostname: hostname(machine),
         os: release.id,
@@ -36,7 +35,7 @@ fn of(machine: &Machine) -> HostFacts {
         arch: std::env::consts::ARCH.into(),
         kernel_version: machine.line("/proc/sys/kernel/osrelease"),
         machine_id: machine_id(machine),
-        hardware_uuid: firmware(dmi::product_uuid(machine)),
+        hardware_uuid: dmi::product_uuid(machine, is_container),
         cloud_instance_id: clean(&cloud::instance_id(machine, is_container).unwrap_or_default()),
         mac_addresses: addresses::hardware(machine),
         ip_addresses: addresses::internet(machine),
