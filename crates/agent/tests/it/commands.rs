@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use svc_sandbox::free_port;
-use svc_testkit::{AUTO, MANUAL, Site, assert_contains};
+use svc_testkit::{AUTO, MANUAL, Site, assert_contains, write_private};
 
 use crate::installation::{Installed, agent_id, approve, installed};
 
@@ -149,6 +149,27 @@ async fn jwt_prints_the_current_jwt() -> Result<()> {
     let parts: Vec<&str> = printed.trim().split('.').collect();
     ensure!(parts.len() == 3 && printed.starts_with("eyJ"));
     agent.stop().await
+}
+
+/// Root can read every file; the agent's user cannot.
+#[tokio::test]
+async fn root_checks_what_the_agents_user_will_see() -> Result<()> {
+    let (site, _service, mut installed) = installed(AUTO).await?;
+    std::fs::create_dir(installed.path())?;
+    let certificate = std::fs::read(&installed.ca_cert_file)?;
+    installed.ca_cert_file = site.path("private.crt");
+    write_private(&installed.ca_cert_file, certificate)?;
+    let nobody = Some(65_534);
+    let as_root = installed.run(&["check"]).await?;
+    if std::os::unix::fs::chown(installed.path(), nobody, nobody).is_err() {
+        eprintln!("not root: nothing was tested");
+        return Ok(());
+    }
+    ensure!(as_root.code == Some(0), "{as_root:?}");
+    let as_user = installed.run(&["check"]).await?;
+    ensure!(as_user.code == Some(1), "{as_user:?}");
+    assert_contains(&as_user.stdout, "FAIL  trust");
+    Ok(())
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use svc_testkit::{AUTO, Instance, Process, Site, Usage, assert_contains, token};
+use svc_testkit::{AUTO, Instance, Process, Proxy, Site, Usage, assert_contains, token};
 use tempfile::TempDir;
 use tokio::time::sleep;
 
@@ -212,5 +212,37 @@ async fn a_stalled_disk_delays_no_heartbeat() -> Result<()> {
     assert_contains(&status.stdout, "samples are stored");
     site.expect("SELECT rejected_count FROM agent_state", "0")
         .await?;
+    books_balance(&site).await
+}
+
+/// Old samples are only on disk, so newer ones cannot be sent either.
+#[tokio::test]
+async fn an_agent_whose_backlog_is_on_a_stalled_disk_stays_online() -> Result<()> {
+    let Some(disk) = Disk::mount()? else {
+        return Ok(());
+    };
+    let (site, service, mut installed) = installed_on(&disk).await?;
+    let proxy = Proxy::start(vec![service.grpc]).await?;
+    installed.addresses = vec![proxy.address()];
+    let agent = installed.start()?;
+    more_arrive(&site, 1).await?;
+    proxy.refuse(true)?;
+    proxy.cut_all();
+    for _ in 0..20 {
+        agent.recorder.take();
+    }
+    agent.stop().await?;
+    let agent = installed.start()?;
+    let (next, _) = agent.recorder.numbers();
+    disk.freeze()?;
+    proxy.refuse(false)?;
+    site.becomes(EPOCH, "online|2").await?;
+    // Longer than the service tolerates silence.
+    sleep(Duration::from_secs(20)).await;
+    site.expect(EPOCH, "online|2").await?;
+    disk.thaw();
+    let all = format!("SELECT stored_count >= {next} FROM agent_state");
+    site.becomes(&all, "t").await?;
+    agent.stop().await?;
     books_balance(&site).await
 }
