@@ -35,32 +35,25 @@ pub struct State {
 }
 
 /// What tells a machine from a copy of its disk. The machine id is not among it, because a
-/// copied disk has it too.
+/// copied disk has it too, nor is the firmware's UUID: a machine that fails over to other
+/// hardware has another one, and must keep its identity. The service tells these two apart,
+/// because it knows whether the original is still heard.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     cloud_instance_id: String,
-    hardware_uuid: String,
 }
 
 impl Machine {
     pub fn of(facts: &HostFacts) -> Self {
         Self {
             cloud_instance_id: facts.cloud_instance_id.clone(),
-            hardware_uuid: facts.hardware_uuid.to_lowercase(),
         }
     }
 
-    /// Whether both are known and differ. A cloud's id decides before the firmware's, which
-    /// may change when a cloud moves the machine.
+    /// Whether both are known and differ.
     fn differs_from(&self, other: &Self) -> bool {
-        let ids = [
-            (&self.cloud_instance_id, &other.cloud_instance_id),
-            (&self.hardware_uuid, &other.hardware_uuid),
-        ];
-        let mut known = ids
-            .into_iter()
-            .filter(|(one, other)| !one.is_empty() && !other.is_empty());
-        known.next().is_some_and(|(one, other)| one != other)
+        let (one, other) = (&self.cloud_instance_id, &other.cloud_instance_id);
+        !one.is_empty() && !other.is_empty() && one != other
     }
 }
 
@@ -100,19 +93,11 @@ impl State {
         if self.machine.differs_from(&machine) {
             return Binding::Copy;
         }
-        let known = std::mem::replace(&mut self.machine, machine);
-        let keep = |id: &mut String, known: String| {
-            if id.is_empty() {
-                *id = known;
-            }
-        };
-        let before = known.clone();
-        keep(&mut self.machine.cloud_instance_id, known.cloud_instance_id);
-        keep(&mut self.machine.hardware_uuid, known.hardware_uuid);
-        match self.machine == before {
-            true => Binding::Known,
-            false => Binding::New,
+        if machine.cloud_instance_id.is_empty() || self.machine == machine {
+            return Binding::Known;
         }
+        self.machine = machine;
+        Binding::New
     }
 
     /// The state without anything that the service said.
@@ -247,17 +232,14 @@ mod tests {
         assert_eq!(State::load(&dir).unwrap(), state);
         assert!(!format!("{state:?}").contains("a.b.c"));
 
-        let machine = |uuid: &str, cloud: &str| Machine {
+        let machine = |cloud: &str| Machine {
             cloud_instance_id: cloud.into(),
-            hardware_uuid: uuid.into(),
         };
-        assert_eq!(state.bind(machine("", "")), Binding::Known);
-        assert_eq!(state.bind(machine("a", "")), Binding::New);
-        assert_eq!(state.bind(machine("", "")), Binding::Known);
-        assert_eq!(state.bind(machine("b", "")), Binding::Copy);
-        assert_eq!(state.bind(machine("a", "aws/1")), Binding::New);
-        assert_eq!(state.bind(machine("b", "aws/1")), Binding::New);
-        assert_eq!(state.bind(machine("b", "aws/2")), Binding::Copy);
+        assert_eq!(state.bind(machine("")), Binding::Known);
+        assert_eq!(state.bind(machine("aws/1")), Binding::New);
+        assert_eq!(state.bind(machine("aws/1")), Binding::Known);
+        assert_eq!(state.bind(machine("")), Binding::Known);
+        assert_eq!(state.bind(machine("aws/2")), Binding::Copy);
 
         dir.write(STATE, "{\"agent_id\": 7").unwrap();
         assert_eq!(State::load(&dir).unwrap(), State::default());

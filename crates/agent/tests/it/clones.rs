@@ -30,6 +30,13 @@ fn indistinct(original: &Installed, site: &Site) -> Result<Installed> {
     Ok(copy)
 }
 
+/// A machine whose cloud gives every instance an id of its own.
+fn in_cloud(number: u32) -> Facts {
+    let mut facts = machine(number);
+    facts.cloud_instance_id = format!("aws/i-{number}");
+    Facts::Given(Box::new(facts))
+}
+
 #[tokio::test]
 async fn a_copy_that_the_service_notices_takes_a_key_of_its_own() -> Result<()> {
     let (site, _service, original) = installed(AUTO).await?;
@@ -90,13 +97,17 @@ async fn a_valid_token_admits_a_copy_like_any_new_machine() -> Result<()> {
 
 #[tokio::test]
 async fn a_copy_registers_as_a_pending_host_with_its_origin() -> Result<()> {
-    let (site, _service, original) = installed(AUTO).await?;
+    let (site, _service, mut original) = installed(AUTO).await?;
+    original.surroundings.facts = in_cloud(1);
     let running = original.start()?;
     original.connected().await?;
     let origin = agent_id(&site).await?;
 
     let mut copy = original.cloned(&site, 2)?;
     copy.token = String::new();
+    copy.surroundings.facts = in_cloud(2);
+    // The service's refusals do not count for minutes: the copy must notice it by itself.
+    copy.surroundings.timing.in_use = Timing::default().in_use;
     let cloned = copy.start()?;
     let pending = format!(
         "SELECT count(*) FROM agents a JOIN hosts h ON h.id = a.host_id
