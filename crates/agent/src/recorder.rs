@@ -10,7 +10,7 @@
 //!
 //! Samples carry the service's time ([`ServiceTime`]). Before the first Welcome of a boot the
 //! agent does not know it, and samples carry a moment of the steady clock instead
-//! ([`Stamp`]). Reports exist only after a Welcome, so they have times alone: a moment of
+//! (`Stamp`). Reports exist only after a Welcome, so they have times alone: a moment of
 //! this boot is dated by the steady clock, a moment of another boot becomes a gap.
 
 mod dates;

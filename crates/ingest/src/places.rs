@@ -12,7 +12,7 @@
 //! connection is shed and its client retries. How long that stage lasts depends on the service alone: a client
 //! that stalls leaves it.
 //!
-//! **One lock.** All changes of a place happen under the lock of [`Table`]. A number is in at most one stage. It
+//! **One lock.** All changes of a place happen under the lock of `Table`. A number is in at most one stage. It
 //! leaves the table by eviction, by proof or when its connection ends, whichever comes first, and each later
 //! attempt finds nothing. The token `proven` is cancelled under the lock too, so that the end of the connection
 //! knows which count to lower.
