@@ -18,7 +18,7 @@ CREATE INDEX agent_state_offline ON agent_state (presence_since, agent_id) WHERE
 DO $$
 BEGIN
     CREATE EXTENSION IF NOT EXISTS pg_trgm;
-    EXECUTE format('CREATE INDEX hosts_hostname_trigrams ON hosts USING gin (hostname %I.gin_trgm_ops)',
+    EXECUTE format('CREATE INDEX hosts_hostname_trigrams ON hosts USING gin (hostname %s.gin_trgm_ops)',
                    (SELECT extnamespace::regnamespace::text FROM pg_extension WHERE extname = 'pg_trgm'));
 EXCEPTION WHEN insufficient_privilege OR undefined_file OR feature_not_supported OR undefined_object THEN
     RAISE WARNING 'the search for parts of a hostname has no index: %', SQLERRM;
