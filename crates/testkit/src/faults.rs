@@ -5,6 +5,7 @@ mod cold_starts;
 mod database;
 mod instances;
 mod key_rotation;
+mod locked_table;
 mod reset_calls;
 mod revocations;
 mod unread;
@@ -18,6 +19,7 @@ pub use instances::{
     agents_hop, any_part_killed, instance_suspended, instance_terminated, instances_killed,
 };
 pub use key_rotation::{KeyRotation, key_rotated};
+pub use locked_table::{LockedOut, registrations_behind_a_lock};
 pub use reset_calls::{ResetCalls, registrations_reset};
 pub use revocations::{renewals_raced, streams_revoked};
 pub use unread::{UnreadStream, stops_reading};

@@ -14,6 +14,7 @@ mod memory;
 mod not_reading;
 mod outages;
 mod pipeline;
+mod registrations;
 mod steady_fleet;
 mod streams;
 mod write_limits;

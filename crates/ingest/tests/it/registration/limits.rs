@@ -3,15 +3,14 @@
 use std::{fs, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use futures_util::future::join_all;
 use jiff::Timestamp;
 use svc_ingest::{enrol::EnrolmentToken, signing};
 use svc_proto::v1::AgentStatus;
 use svc_testkit::{
-    AUTO, FakeAgent, MANUAL, RefusedCall, Site, eventually, faults::registrations_reset, get,
+    AUTO, FakeAgent, MANUAL, Site, eventually,
+    faults::{registrations_behind_a_lock, registrations_reset},
     is_active, machine, token,
 };
-use tokio::time::sleep;
 use tonic::Code;
 
 use super::dump;
@@ -153,43 +152,8 @@ async fn registrations_that_are_reset_cost_no_database_connection() -> Result<()
     Ok(())
 }
 
-const CROWD: u32 = 40;
-
-#[tokio::test]
-async fn many_registrations_wait_for_a_permit_and_none_fails_for_a_connection() -> Result<()> {
-    let site = Site::new().await?;
-    let builder = site.instance().set("INGEST_DB_POOL_SIZE", "4");
-    let instance = builder.start().await?;
-    let secret = token(&site, AUTO.uses(CROWD.cast_signed())).await?;
-    // Longer than a transaction waits for a connection.
-    let stalled = site.psql("BEGIN; LOCK TABLE agents; SELECT pg_sleep(3); COMMIT");
-    let crowd = join_all((0..CROWD).map(async |number| {
-        let agent = FakeAgent::on(machine(number))?;
-        loop {
-            match agent.open(instance.grpc, &secret).await? {
-                Ok(mut stream) => break stream.answer().await,
-                Err(status) => {
-                    let refused = RefusedCall::of(&status);
-                    ensure!(
-                        refused.reason == "RATE_LIMITED" && refused.retry,
-                        "{refused:?}"
-                    );
-                    sleep(Duration::from_secs(1)).await;
-                }
-            }
-        }
-    }));
-    let (stalled, crowd) = tokio::join!(stalled, crowd);
-    stalled?;
-    for answer in crowd {
-        assert!(is_active(&answer?));
-    }
-    let page = get(instance.http, "/metrics").await?.body;
-    let in_vain = page.lines().find(|line| {
-        line.contains("transactions_total{")
-            && line.contains("regist")
-            && line.contains("unavailable")
-    });
-    assert_eq!(in_vain, None);
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crowd_that_registers_behind_a_locked_table_is_admitted() -> Result<()> {
+    registrations_behind_a_lock().await?;
     Ok(())
 }
