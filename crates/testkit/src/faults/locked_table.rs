@@ -19,14 +19,16 @@ pub struct LockedOut {
     pub failed: Option<String>,
 }
 
-/// Forty agents register at once, with a pool of four connections, while `agents` is locked for longer than a
-/// transaction waits for a connection. Returns when all of them are admitted.
+/// Forty agents register at once, with a pool of four connections, while `hosts` is locked again and again. No
+/// transaction waits too long for the lock, but whoever waited for a connection instead of a permit would wait longer
+/// than the pool allows. Returns when all agents are admitted.
 pub async fn registrations_behind_a_lock() -> Result<LockedOut> {
     let site = Site::new().await?;
     let builder = site.instance().set("INGEST_DB_POOL_SIZE", "4");
     let instance = builder.start().await?;
     let secret = token(&site, AUTO.uses(CROWD.cast_signed())).await?;
-    let lock = site.psql("BEGIN; LOCK TABLE agents; SELECT pg_sleep(3); COMMIT");
+    let locks = "BEGIN; LOCK TABLE hosts; SELECT pg_sleep(1.5); COMMIT;".repeat(3);
+    let lock = site.psql(&locks);
     let crowd = try_join_all((0..CROWD).map(async |number| {
         let agent = FakeAgent::on(machine(number))?;
         let mut refused = Vec::new();
