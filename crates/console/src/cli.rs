@@ -8,12 +8,13 @@ mod user;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use svc_common::settings::Problems;
 use svc_store::{Store, StoreError, StoreOptions};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    config::{Config, Database, Problems, log_settings},
+    config::{Config, Database, log_settings},
     server::Server,
     telemetry,
 };

@@ -2,28 +2,21 @@
 //! together, each by its variable's name, and no problem shows a secret.
 
 mod parse;
-mod problem;
-mod reader;
 mod variables;
 
 use std::{
-    ffi::OsString,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
     time::Duration,
 };
 
+use svc_common::settings::{Lookup, Problems, Reader, environment};
 use svc_store::DatabaseUrl;
 use url::Url;
 
-pub use problem::{Problem, Problems};
-use reader::Reader;
-pub use variables::{Fallback, VARIABLES, Variable};
+pub use variables::VARIABLES;
 
 use crate::telemetry::Log;
-
-/// Finds the value of a variable by its name.
-pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 /// Everything that the environment decides.
 #[derive(Debug)]
@@ -186,27 +179,18 @@ fn default_ingest(base_url: &Url) -> String {
     format!("{}:9443", base_url.host_str().unwrap_or("localhost"))
 }
 
-fn environment(name: &str) -> Option<OsString> {
-    std::env::var_os(name)
-}
-
 /// Reads a section, or returns all problems of its variables.
 fn read<T>(
     lookup: Lookup<'_>,
     collect: impl FnOnce(&mut Reader<'_>) -> Option<T>,
 ) -> Result<T, Problems> {
-    let mut reader = Reader {
-        lookup,
-        problems: Vec::new(),
-    };
-    match collect(&mut reader) {
-        Some(value) if reader.problems.is_empty() => Ok(value),
-        _ => Err(Problems(reader.problems)),
-    }
+    svc_common::settings::read(VARIABLES, lookup, collect)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+
     use super::*;
 
     fn problems(set: &[(&str, &str)]) -> String {

@@ -25,7 +25,6 @@ mod feed;
 mod http;
 mod live;
 mod pages;
-mod rate;
 mod secret;
 mod security;
 pub mod server;

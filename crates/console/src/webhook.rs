@@ -17,21 +17,23 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::Deserialize;
+use svc_common::rate::{Keyed, Rate};
 use svc_store::{AgentId, AgentStatus};
 use tokio::time::Instant;
 use uuid::Uuid;
 
 pub use keys::{KeyState, Keys, Verifier};
 
-use crate::{address, app::App, error::AppError, rate::Keyed, telemetry::Outcome};
+use crate::{address, app::App, error::AppError, telemetry::Outcome};
 
 const NOTE_BYTES: usize = 500;
 
 /// Of one agent: a deployment writes some notes at once, and not one a second all day.
-static NOTES: LazyLock<Keyed<Uuid>> = LazyLock::new(|| Keyed::new(Duration::from_secs(10), 10));
+static NOTES: LazyLock<Keyed<Uuid>> =
+    LazyLock::new(|| Keyed::new(Rate::new(Duration::from_secs(10), 10)));
 /// Of one address without a valid JWT.
 static STRANGERS: LazyLock<Keyed<IpAddr>> =
-    LazyLock::new(|| Keyed::new(Duration::from_secs(1), 30));
+    LazyLock::new(|| Keyed::new(Rate::new(Duration::from_secs(1), 30)));
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -4,20 +4,19 @@
 //! reads the file too, so that a missing certificate is reported together with a mistyped port. Secrets
 //! never appear in a problem.
 
+mod files;
 mod memory;
 mod parse;
-mod problem;
-mod reader;
 mod timing;
 mod variables;
 
 use std::{
-    ffi::OsString,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
     time::Duration,
 };
 
+use svc_common::settings::{Reader, environment};
 use svc_store::DatabaseUrl;
 use url::Url;
 
@@ -28,14 +27,11 @@ use crate::{
     signing::PublicKey,
     telemetry::Log,
 };
-pub(crate) use parse::duration;
-pub use problem::{Problem, Problems};
-use reader::Reader;
+pub use memory::limit as memory_limit;
+pub(crate) use svc_common::settings::parse::duration;
+pub use svc_common::settings::{Fallback, Lookup, Problem, Problems, Variable};
 pub use timing::Timing;
-pub use variables::{Fallback, VARIABLES, Variable};
-
-/// Finds the value of a variable by its name.
-pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+pub use variables::VARIABLES;
 
 /// Everything that the environment decides.
 #[derive(Debug)]
@@ -82,6 +78,8 @@ pub struct Retention {
     pub metrics: Duration,
     pub rollups: Duration,
     pub events: Duration,
+    /// How long a host may be offline before it is retired; `None`: for ever.
+    pub offline_hosts: Option<Duration>,
 }
 
 /// What the service tells agents.
@@ -173,8 +171,8 @@ pub fn jwt_keys() -> Result<(PathBuf, Vec<PublicKey>), Problems> {
 }
 
 fn jwt_key_settings(reader: &mut Reader<'_>) -> Option<(PathBuf, Vec<PublicKey>)> {
-    let key_file = reader.key_file("INGEST_JWT_KEY_FILE");
-    let extra_keys = reader.extra_keys("INGEST_JWT_EXTRA_KEY_FILES");
+    let key_file = files::key_file(reader, "INGEST_JWT_KEY_FILE");
+    let extra_keys = files::extra_keys(reader, "INGEST_JWT_EXTRA_KEY_FILES");
     Some((key_file?, extra_keys?))
 }
 
@@ -225,8 +223,8 @@ impl Grpc {
     fn collect(reader: &mut Reader<'_>, address: Option<SocketAddr>) -> Option<Self> {
         let certificate = reader.value("INGEST_TLS_CERT", parse::path);
         let key = reader.value("INGEST_TLS_KEY", parse::path);
-        let tls = reader.tls_pair(certificate, key);
-        let client_ca = reader.client_ca("INGEST_TLS_CLIENT_CA");
+        let tls = files::tls_pair(reader, certificate, key);
+        let client_ca = files::client_ca(reader, "INGEST_TLS_CLIENT_CA");
         let max_connections = reader.value("INGEST_MAX_CONNECTIONS", parse::max_connections);
         Some(Self {
             address: address?,
@@ -268,10 +266,12 @@ impl Retention {
         let metrics = reader.value("INGEST_METRICS_RETENTION", parse::retention);
         let rollups = reader.value("INGEST_ROLLUP_RETENTION", parse::retention);
         let events = reader.value("INGEST_EVENTS_RETENTION", parse::retention);
+        let offline_hosts = reader.optional("INGEST_EXPIRE_HOSTS_OFFLINE_FOR", parse::host_expiry);
         Some(Self {
             metrics: metrics?,
             rollups: rollups?,
             events: events?,
+            offline_hosts: offline_hosts?,
         })
     }
 }
@@ -305,23 +305,12 @@ fn log(reader: &mut Reader<'_>) -> Option<Log> {
     })
 }
 
-fn environment(name: &str) -> Option<OsString> {
-    std::env::var_os(name)
-}
-
 /// Reads a section, or returns all problems of its variables.
 fn read<T>(
     lookup: Lookup<'_>,
     collect: impl FnOnce(&mut Reader<'_>) -> Option<T>,
 ) -> Result<T, Problems> {
-    let mut reader = Reader {
-        lookup,
-        problems: Vec::new(),
-    };
-    match collect(&mut reader) {
-        Some(value) if reader.problems.is_empty() => Ok(value),
-        _ => Err(Problems(reader.problems)),
-    }
+    svc_common::settings::read(VARIABLES, lookup, collect)
 }
 
 /// Both listening addresses. The two ports may be equal only on different addresses.

@@ -29,6 +29,7 @@ use uuid::Uuid;
 
 use crate::{
     config::Timing,
+    load::LoadGauge,
     periodic::Periodic,
     session::{EndReason, SessionKey, SessionTable},
     startup::{self, KeyMismatch, StartError},
@@ -45,6 +46,7 @@ pub struct Lease {
     sessions: Arc<SessionTable>,
     /// Announces the instance's current id to the other parts.
     id: watch::Sender<Uuid>,
+    load: LoadGauge,
     /// The sessions are still recorded under an earlier id.
     takeover_pending: bool,
 }
@@ -57,6 +59,7 @@ impl Lease {
         instance: NewInstance,
         timing: Timing,
         sessions: Arc<SessionTable>,
+        load: LoadGauge,
     ) -> Result<Self, StartError> {
         let deadline = Instant::now() + startup::lease_patience(&timing);
         let id = watch::Sender::new(instance.id);
@@ -66,6 +69,7 @@ impl Lease {
             timing,
             sessions,
             id,
+            load,
             takeover_pending: false,
         };
         loop {
@@ -103,6 +107,7 @@ impl Lease {
         match self.store.lease_renew(id, ttl).await {
             Ok(LeaseRenewal::Renewed) => {
                 self.sessions.metrics.lease.set(1);
+                self.record_load().await;
                 self.after_renewal().await;
             }
             Ok(LeaseRenewal::Fenced | LeaseRenewal::Gone) => return self.claim_again().await,
@@ -112,6 +117,15 @@ impl Lease {
             }
         }
         Ok(())
+    }
+
+    /// Nothing depends on it but what people see.
+    async fn record_load(&mut self) {
+        let load = self.load.read();
+        let recorded = self.store.instance_load_record(self.instance.id, &load);
+        if let Err(error) = recorded.await {
+            tracing::debug!(%error, "the load was not recorded: the next renewal does");
+        }
     }
 
     /// Takes over its own sessions first; sweeps other instances only when that is done.

@@ -7,12 +7,13 @@
 //! 3. [`enrol`]: tokens, machines, registration, JWTs; [`signing`] has the key.
 //! 4. [`session`]: heartbeat streams as the instance and the database know them.
 //! 5. [`queue`] and [`consumer`]: samples on their way into PostgreSQL.
-//! 6. [`changes`], [`lease`], [`maintenance`]: what runs in the background; [`freshness`] says whether the view
+//! 6. [`changes`], [`lease`] with [`load`], [`maintenance`]: what runs in the background; [`freshness`] says whether the view
 //!    of the database may be acted on.
 //! 7. [`config`], [`startup`], [`server`], [`supervise`]: how the process starts and ends.
 //! 8. [`http`], [`health`], [`telemetry`]: what it shows about itself. [`cli`]: the command line.
 //!
-//! Small tools: [`clock`], [`error_chain`], [`periodic`], [`rate`], [`sync`]. SQL is in the crate `svc-store` alone.
+//! Small tools: [`clock`], [`periodic`], and those that the console shares (`svc-common`): [`error_chain`], [`rate`],
+//! [`sync`]. SQL is in the crate `svc-store` alone.
 
 pub mod budget;
 pub mod changes;
@@ -21,26 +22,26 @@ pub mod clock;
 pub mod config;
 pub mod consumer;
 pub mod enrol;
-pub mod error_chain;
 pub mod freshness;
 pub mod grpc;
 pub mod health;
 pub mod http;
 pub mod lease;
 pub mod listener;
+pub mod load;
 pub mod maintenance;
 pub mod peer;
 pub mod periodic;
 pub mod places;
 pub mod queue;
-pub mod rate;
 pub mod server;
 pub mod session;
 pub mod signing;
 pub mod startup;
 pub mod supervise;
-pub mod sync;
 pub mod telemetry;
+
+pub use svc_common::{error_chain, rate, sync};
 
 /// The version that the service reports of itself.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -1,9 +1,10 @@
 //! Maintenance, by whichever instance gets to it: partitions made ahead and dropped after the retention,
-//! old events and gaps removed, hourly rollups computed, reinstalled agents admitted.
+//! old events and gaps removed, hourly rollups computed, reinstalled agents admitted, hosts expired.
 //!
 //! Each step is bounded and safe on several instances at once. A step that fails is logged, does not
 //! delay the others, and is retried by the next pass.
 
+mod expiry;
 mod reinstalls;
 mod rollups;
 
@@ -13,6 +14,7 @@ use svc_store::{DatabaseUrl, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::{config::Retention, error_chain::chain, periodic::Periodic};
+pub use expiry::HostExpiry;
 pub use reinstalls::Reinstalls;
 pub use rollups::Rollups;
 
@@ -44,6 +46,7 @@ impl Maintenance {
             metrics,
             rollups,
             events,
+            ..
         } = self.retention;
         let (store, owner) = (&self.store, &self.owner);
         let dropped = owner.partitions_drop(&self.direct, metrics, rollups).await;

@@ -20,6 +20,7 @@ use crate::{
     error_chain::chain,
     http::{HttpServer, Pages},
     listener::{Listener, Reload},
+    load::LoadGauge,
     session::SessionTable,
     startup::StartError,
     supervise::Parts,
@@ -115,11 +116,13 @@ impl Server {
             sessions,
             pipeline,
         } = self;
+        let expiry = port.reload.expires_at();
+        let load = LoadGauge::new(&config, sessions.clone(), pipeline.clone(), expiry);
         let drain = config.drain_timeout + DRAIN_MARGIN;
         let health = pages.health.clone();
         let mut parts = Parts::new(stop.clone());
         parts.back("the HTTP port", http.run(pages.clone(), parts.last.clone()));
-        let starting = start::start(config, store, pages, sessions, pipeline, &addresses);
+        let starting = start::start(config, store, pages, load, sessions, pipeline, &addresses);
         if let Some(started) = stop.run_until_cancelled(starting).await {
             let (instance, lease) = started?;
             parts::add_all(&mut parts, &instance, lease, port)?;

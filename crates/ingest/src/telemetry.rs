@@ -41,6 +41,7 @@ use tracing_subscriber::{EnvFilter, fmt, fmt::MakeWriter};
 
 pub use metrics::{Handshake, ListenerMetrics, Metrics, SessionMetrics};
 pub use pipeline::PipelineMetrics;
+pub use process::ProcessUse;
 
 /// h2 logs warnings about the behaviour of single clients, some of them for every frame: a client could fill our log. A
 /// filter in INGEST_LOG that names h2 overrides this.

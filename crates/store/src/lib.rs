@@ -56,6 +56,7 @@ mod error;
 mod facts;
 mod hosts;
 mod ids;
+mod instance_load;
 mod instances;
 mod listen;
 mod liveness;
@@ -95,6 +96,7 @@ pub use error::{Rejection, RejectionKind, SchemaError, StoreError, Unavailabilit
 pub use facts::{AgentFacts, HostFacts, IdentifierKind, Identifiers, same_machine};
 pub use hosts::{HostDetail, HostFilter, HostRecord, IdentifierRecord};
 pub use ids::{AgentId, HostId, TokenId};
+pub use instance_load::InstanceLoad;
 pub use instances::{ClockOffset, InstanceRow, LeaseClaim, LeaseRenewal, NewInstance};
 pub use listen::Listener;
 pub use liveness::Liveness;

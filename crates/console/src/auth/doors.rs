@@ -6,10 +6,11 @@
 
 use std::{net::IpAddr, time::Duration};
 
+use svc_common::rate::{Keyed, Rate};
 use tokio::time::Instant;
 
 use super::password::Passwords;
-use crate::{address::network, error::AppError, rate::Keyed};
+use crate::{address::network, error::AppError};
 
 #[derive(Debug)]
 pub struct Doors {
@@ -23,9 +24,9 @@ impl Doors {
     pub fn new() -> anyhow::Result<Self> {
         Ok(Self {
             passwords: Passwords::new()?,
-            guesses: Keyed::new(Duration::from_secs(15), 6),
-            addresses: Keyed::new(Duration::from_secs(2), 40),
-            names: Keyed::new(Duration::from_secs(2), 120),
+            guesses: Keyed::new(Rate::new(Duration::from_secs(15), 6)),
+            addresses: Keyed::new(Rate::new(Duration::from_secs(2), 40)),
+            names: Keyed::new(Rate::new(Duration::from_secs(2), 120)),
         })
     }
 

@@ -1,23 +1,17 @@
 //! Parsers of the variables' values. An error continues a sentence: the reader puts the variable's
 //! name and value in front of it.
 
-use std::{error::Error, fs, iter, net::IpAddr, path::PathBuf, time::Duration};
+use std::{fs, net::IpAddr, path::PathBuf, time::Duration};
 
-use jiff::{Span, SpanRelativeTo};
+pub(super) use svc_common::settings::parse::{
+    Parsed, boolean, http_url, ip, log_filter, log_is_json, pool_size, port,
+};
+use svc_common::{error_chain::chain, settings::parse::duration};
 use svc_store::DatabaseUrl;
-use tracing_subscriber::EnvFilter;
 use url::Url;
 
-type Parsed<T> = Result<T, String>;
-
 pub(super) fn database_url(text: &str) -> Parsed<DatabaseUrl> {
-    DatabaseUrl::parse(text).map_err(|error| {
-        let errors = iter::successors(Some(&error as &dyn Error), |&error| error.source());
-        errors
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
-            .join(": ")
-    })
+    DatabaseUrl::parse(text).map_err(|error| chain(&error))
 }
 
 /// An origin: cookies with the prefix `__Host-` need the path `/`.
@@ -29,56 +23,12 @@ pub(super) fn base_url(text: &str) -> Parsed<Url> {
     Ok(url)
 }
 
-pub(super) fn http_url(text: &str) -> Parsed<Url> {
-    let url = Url::parse(text).map_err(|error| format!("is not a URL: {error}"))?;
-    if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
-        return Err("is not an http:// or https:// URL".into());
-    }
-    if !url.username().is_empty() || url.password().is_some() {
-        return Err("carries credentials".into());
-    }
-    Ok(url)
-}
-
-pub(super) fn port(text: &str) -> Parsed<u16> {
-    match text.parse() {
-        Ok(0) | Err(_) => Err("is not a port: use a number from 1 to 65535".into()),
-        Ok(port) => Ok(port),
-    }
-}
-
-pub(super) fn ip(text: &str) -> Parsed<IpAddr> {
-    text.parse()
-        .map_err(|_| "is not an IP address, such as 0.0.0.0 or ::1".into())
-}
-
 pub(super) fn ips(text: &str) -> Parsed<Vec<IpAddr>> {
     text.split(',').map(|part| ip(part.trim())).collect()
 }
 
-pub(super) fn boolean(text: &str) -> Parsed<bool> {
-    text.parse().map_err(|_| "is neither true nor false".into())
-}
-
-pub(super) fn pool_size(text: &str) -> Parsed<usize> {
-    match text.parse() {
-        Ok(size) if (4..=1000).contains(&size) => Ok(size),
-        _ => Err("is not a number from 4 to 1000".into()),
-    }
-}
-
 pub(super) fn lifetime(text: &str) -> Parsed<Duration> {
-    let parsed = text.parse::<Span>().ok().and_then(|span| {
-        let signed = span.to_duration(SpanRelativeTo::days_are_24_hours()).ok()?;
-        Duration::try_from(signed).ok()
-    });
-    match parsed {
-        Some(life) if (Duration::from_secs(5)..=Duration::from_hours(24 * 30)).contains(&life) => {
-            Ok(life)
-        }
-        Some(_) => Err("is not between 5s and 30d".into()),
-        None => Err("is not a duration, such as 30m, 12h or 7d".into()),
-    }
+    duration(text, Duration::from_secs(5), Duration::from_hours(24 * 30))
 }
 
 pub(super) fn folder(text: &str) -> Parsed<PathBuf> {
@@ -105,19 +55,5 @@ pub(super) fn address(text: &str) -> Parsed<String> {
     match text.len() <= 255 && text.chars().all(allowed) {
         true => Ok(text.into()),
         false => Err("is not an address: host or host:port".into()),
-    }
-}
-
-pub(super) fn log_filter(text: &str) -> Parsed<String> {
-    EnvFilter::try_new(text)
-        .map(|_| text.into())
-        .map_err(|error| format!("is not a log filter: {error}"))
-}
-
-pub(super) fn log_is_json(text: &str) -> Parsed<bool> {
-    match text {
-        "text" => Ok(false),
-        "json" => Ok(true),
-        _ => Err("is neither text nor json".into()),
     }
 }

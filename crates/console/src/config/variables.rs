@@ -1,44 +1,6 @@
 //! The table of environment variables. A test compares the table in docs/console.md with it.
 
-/// What an unset variable means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fallback {
-    Required,
-    Default(&'static str),
-    /// The feature is off, or something else applies. The text is for the documentation.
-    Unset(&'static str),
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct Variable {
-    pub name: &'static str,
-    pub fallback: Fallback,
-    /// Problems never show the value of a secret.
-    pub secret: bool,
-    pub meaning: &'static str,
-}
-
-impl Variable {
-    pub(super) fn named(name: &str) -> Option<&'static Self> {
-        VARIABLES.iter().find(|variable| variable.name == name)
-    }
-}
-
-/// The rows of the table: the name, the fallback, `secret` where the value is one, and the meaning.
-macro_rules! variables {
-    ($($name:literal, $kind:ident$(($text:literal))?, $($secret:ident)? $meaning:literal;)+) => {
-        pub const VARIABLES: &[Variable] = &[$(Variable {
-            name: $name,
-            fallback: Fallback::$kind$(($text))?,
-            secret: variables!(@ $($secret)?),
-            meaning: $meaning,
-        }),+];
-    };
-    (@) => { false };
-    (@ secret) => { true };
-}
-
-variables! {
+svc_common::variables! {
     "DATABASE_URL", Required, secret "PostgreSQL connection string of the web role";
     "CONSOLE_BASE_URL", Required, "Public URL of the console, without a path; it decides on cookies and origins";
     "CONSOLE_PORT", Default("3000"), "HTTP port of the console";

@@ -1,7 +1,8 @@
 //! What the documents and templates promise.
 
 use anyhow::Result;
-use svc_console::config::{Fallback, VARIABLES};
+use svc_common::settings::Fallback;
+use svc_console::config::VARIABLES;
 
 #[test]
 fn the_document_lists_every_variable() -> Result<()> {

@@ -24,7 +24,7 @@ const VERSION_1: Hierarchy = Hierarchy {
 };
 
 /// The smallest limit in bytes, if any is known. `root` is `/` except in tests.
-pub(super) fn limit(root: &Path) -> Option<u64> {
+pub fn limit(root: &Path) -> Option<u64> {
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let groups = groups.lines().flat_map(|line| group_limits(root, line));
     groups.chain(machine(root)).min()

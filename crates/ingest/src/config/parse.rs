@@ -3,15 +3,16 @@
 
 use std::{
     fs::{self, File},
-    net::IpAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use jiff::{Span, SpanRelativeTo};
 use rustix::process::{Resource, Rlimit, getrlimit};
+pub(super) use svc_common::settings::parse::{
+    Parsed, boolean, ip, log_filter, log_is_json, pool_size, port,
+};
+use svc_common::settings::parse::{bounded, duration, http_url};
 use svc_store::DatabaseUrl;
-use tracing_subscriber::EnvFilter;
 use url::Url;
 
 use super::memory;
@@ -19,8 +20,6 @@ use crate::{
     error_chain::chain,
     queue::{NatsServers, QueueUrl},
 };
-
-type Parsed<T> = Result<T, String>;
 
 const DAY: Duration = Duration::from_hours(24);
 /// Open files that are not agents' connections: the database pool, the HTTP port, logs and certificates.
@@ -70,26 +69,6 @@ pub(super) fn readable_file(text: &str) -> Parsed<PathBuf> {
     }
 }
 
-pub(super) fn port(text: &str) -> Parsed<u16> {
-    match text.parse() {
-        Ok(0) | Err(_) => Err("is not a port: use a number from 1 to 65535".into()),
-        Ok(port) => Ok(port),
-    }
-}
-
-pub(super) fn ip(text: &str) -> Parsed<IpAddr> {
-    text.parse()
-        .map_err(|_| "is not an IP address, such as 0.0.0.0 or ::1".into())
-}
-
-pub(super) fn boolean(text: &str) -> Parsed<bool> {
-    text.parse().map_err(|_| "is neither true nor false".into())
-}
-
-pub(super) fn pool_size(text: &str) -> Parsed<usize> {
-    bounded(text, 4, 1000)
-}
-
 /// Without a value (the empty text), the limit follows from the process's limits of open files and memory.
 pub(super) fn max_connections(text: &str) -> Parsed<usize> {
     if text.is_empty() {
@@ -106,6 +85,11 @@ pub(super) fn heartbeat_interval(text: &str) -> Parsed<Duration> {
 
 pub(super) fn drain_timeout(text: &str) -> Parsed<Duration> {
     duration(text, Duration::from_secs(1), Duration::from_mins(10))
+}
+
+/// Less would retire machines that are switched off over night.
+pub(super) fn host_expiry(text: &str) -> Parsed<Duration> {
+    duration(text, DAY, DAY * 3660)
 }
 
 pub(super) fn retention(text: &str) -> Parsed<Duration> {
@@ -129,13 +113,7 @@ pub(super) fn version(text: &str) -> Parsed<String> {
 }
 
 pub(super) fn base_url(text: &str) -> Parsed<Url> {
-    let url = Url::parse(text).map_err(|error| format!("is not a URL: {error}"))?;
-    if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
-        return Err("is not an http:// or https:// URL".into());
-    }
-    if !url.username().is_empty() || url.password().is_some() {
-        return Err("carries credentials, which every agent would be sent".into());
-    }
+    let url = http_url(text)?;
     if url.query().is_some() || url.fragment().is_some() {
         return Err("carries a query or a fragment: agents append a path to it".into());
     }
@@ -146,52 +124,6 @@ pub(super) fn queue_url(text: &str) -> Parsed<QueueUrl> {
     match text {
         "memory:" => Ok(QueueUrl::Memory),
         servers => NatsServers::parse(servers).map(QueueUrl::Nats),
-    }
-}
-
-pub(super) fn log_filter(text: &str) -> Parsed<String> {
-    EnvFilter::try_new(text)
-        .map(|_| text.into())
-        .map_err(|error| format!("is not a log filter: {error}"))
-}
-
-pub(super) fn log_is_json(text: &str) -> Parsed<bool> {
-    match text {
-        "text" => Ok(false),
-        "json" => Ok(true),
-        _ => Err("is neither text nor json".into()),
-    }
-}
-
-fn bounded(text: &str, least: usize, most: usize) -> Parsed<usize> {
-    match text.parse() {
-        Ok(number) if (least..=most).contains(&number) => Ok(number),
-        _ => Err(format!("is not a number from {least} to {most}")),
-    }
-}
-
-pub(crate) fn duration(text: &str, least: Duration, most: Duration) -> Parsed<Duration> {
-    let parsed = text.parse::<Span>().ok().and_then(|span| {
-        let signed = span.to_duration(SpanRelativeTo::days_are_24_hours()).ok()?;
-        Duration::try_from(signed).ok()
-    });
-    match parsed {
-        Some(duration) if (least..=most).contains(&duration) => Ok(duration),
-        Some(_) => Err(format!(
-            "is not between {} and {}",
-            human(least),
-            human(most)
-        )),
-        None => Err("is not a duration, such as 30s, 15m, 12h or 7d".into()),
-    }
-}
-
-fn human(duration: Duration) -> String {
-    match duration.as_secs() {
-        seconds if seconds % 86_400 == 0 => format!("{}d", seconds / 86_400),
-        seconds if seconds % 3600 == 0 => format!("{}h", seconds / 3600),
-        seconds if seconds % 60 == 0 => format!("{}m", seconds / 60),
-        seconds => format!("{seconds}s"),
     }
 }
 

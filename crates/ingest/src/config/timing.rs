@@ -43,6 +43,8 @@ pub struct Timing {
     pub rollup: Duration,
     /// How long an hour that could not be rolled up is left alone before it is tried again.
     pub rollup_retry: Duration,
+    /// How often hosts that are offline for long are looked for, and how long an instance has run before.
+    pub host_expiry: Duration,
 }
 
 impl Timing {
@@ -64,6 +66,7 @@ impl Timing {
             schema_patience: Duration::from_mins(1),
             rollup: Duration::from_mins(5),
             rollup_retry: Duration::from_hours(1),
+            host_expiry: Duration::from_hours(1),
         }
     }
 

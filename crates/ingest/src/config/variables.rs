@@ -1,44 +1,6 @@
-//! The table of environment variables: names, defaults and meanings. A test compares the README's table with it.
+//! The table of environment variables. A test compares the README's table with it.
 
-/// What an unset variable means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fallback {
-    Required,
-    Default(&'static str),
-    /// The feature is off, or another variable applies. The text is for the README.
-    Unset(&'static str),
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct Variable {
-    pub name: &'static str,
-    pub fallback: Fallback,
-    /// Problems never show the value of a secret.
-    pub secret: bool,
-    pub meaning: &'static str,
-}
-
-impl Variable {
-    pub(super) fn named(name: &str) -> Option<&'static Self> {
-        VARIABLES.iter().find(|variable| variable.name == name)
-    }
-}
-
-/// The rows of the table: the name, the fallback, `secret` where the value is one, and the meaning.
-macro_rules! variables {
-    ($($name:literal, $kind:ident$(($text:literal))?, $($secret:ident)? $meaning:literal;)+) => {
-        pub const VARIABLES: &[Variable] = &[$(Variable {
-            name: $name,
-            fallback: Fallback::$kind$(($text))?,
-            secret: variables!(@ $($secret)?),
-            meaning: $meaning,
-        }),+];
-    };
-    (@) => { false };
-    (@ secret) => { true };
-}
-
-variables! {
+svc_common::variables! {
     "DATABASE_URL", Required, secret "PostgreSQL connection string";
     "INGEST_TLS_CERT", Required, "Path to the TLS certificate, PEM format";
     "INGEST_TLS_KEY", Required, "Path to the TLS private key, PEM format";
@@ -78,6 +40,8 @@ variables! {
     "INGEST_METRICS_RETENTION", Default("7d"), "How long single samples are kept";
     "INGEST_ROLLUP_RETENTION", Default("400d"), "How long hourly rollups are kept";
     "INGEST_EVENTS_RETENTION", Default("365d"), "How long agents' events are kept";
+    "INGEST_EXPIRE_HOSTS_OFFLINE_FOR", Unset("never"),
+        "How long a host must have been offline to be retired, at least `1d`; its agent is revoked";
     "INGEST_DRAIN_TIMEOUT", Default("8s"),
         "How long a stopping instance waits for its clients (`docker stop` kills after 10)";
     "INGEST_LOG", Default("info"), "Which log lines are written: a level, or a tracing filter";

@@ -6,6 +6,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use jiff::Timestamp;
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
@@ -20,6 +22,7 @@ pub struct Reload {
     pair: TlsPair,
     current: Arc<CurrentCertificate>,
     reported: Option<String>,
+    expires_at: watch::Sender<Option<Timestamp>>,
 }
 
 impl Reload {
@@ -30,14 +33,21 @@ impl Reload {
     ) -> Result<(TlsAcceptor, Self), rustls::Error> {
         warn_if_expired(&pair);
         let current = CurrentCertificate::new(&pair);
+        let expires_at = watch::Sender::new(expiry(&pair));
         Ok((
             acceptor(current.clone(), client_ca)?,
             Self {
                 pair,
                 current,
                 reported: None,
+                expires_at,
             },
         ))
+    }
+
+    /// When the certificate in service expires.
+    pub fn expires_at(&self) -> watch::Receiver<Option<Timestamp>> {
+        self.expires_at.subscribe()
     }
 
     pub async fn run(mut self, period: Duration, stop: CancellationToken) -> anyhow::Result<()> {
@@ -63,6 +73,7 @@ impl Reload {
         tracing::info!(certificate.file = %pair.certificate_file.display(), "serving a new TLS certificate");
         warn_if_expired(&pair);
         self.current.replace(&pair);
+        self.expires_at.send_replace(expiry(&pair));
         self.pair = pair;
         self.reported = None;
     }
@@ -78,8 +89,12 @@ impl Reload {
     }
 }
 
+fn expiry(pair: &TlsPair) -> Option<Timestamp> {
+    pair.facts().map(|facts| facts.not_after)
+}
+
 fn warn_if_expired(pair: &TlsPair) {
-    let now = jiff::Timestamp::now();
+    let now = Timestamp::now();
     if let Some(facts) = pair.facts().filter(|facts| facts.expired(now)) {
         tracing::warn!(not_after = %facts.not_after, "the TLS certificate has expired: agents will refuse it");
     }

@@ -17,7 +17,7 @@ use crate::{
     freshness::Freshness,
     grpc::{self, Context, WriteLimits},
     health::Health,
-    maintenance::{Maintenance, Reinstalls, Rollups},
+    maintenance::{HostExpiry, Maintenance, Reinstalls, Rollups},
     queue::Queue,
     session::{AckBackstop, Closer, HintListener, Opener, Pins, SessionTable, Upkeep},
     signing::Keyring,
@@ -157,6 +157,16 @@ impl Instance {
             direct: self.config.database.direct_url(),
             retention: self.config.retention,
         }
+    }
+
+    /// None where no setting asks for it.
+    pub fn host_expiry(&self) -> Option<HostExpiry> {
+        let offline_for = self.config.retention.offline_hosts?;
+        Some(HostExpiry {
+            store: self.store.clone(),
+            offline_for,
+            period: self.config.timing.host_expiry,
+        })
     }
 
     pub fn rollups(&self) -> Rollups {

@@ -57,6 +57,9 @@ pub(super) fn add_all(
     parts.back("the rollups", instance.rollups().run(last.clone()));
     let reinstalls = instance.reinstalls(&changes);
     parts.back("the reinstalls", reinstalls.run(last.clone()));
+    if let Some(expiry) = instance.host_expiry() {
+        parts.back("the expiry of hosts", expiry.run(last.clone()));
+    }
     parts.back("the lease", lease.run(last.clone()));
     let listen = instance.listen(&changes);
     parts.back("the LISTEN connection", listen.run(last.clone()));

@@ -15,6 +15,7 @@ use crate::{
     health::Health,
     http::Pages,
     lease::Lease,
+    load::LoadGauge,
     queue::Queue,
     session::{Closer, SessionTable},
     signing::Keyring,
@@ -39,6 +40,7 @@ pub(super) async fn start(
     config: Config,
     store: Store,
     pages: Pages,
+    load: LoadGauge,
     sessions: Arc<SessionTable>,
     pipeline: PipelineMetrics,
     addresses: &[String; 2],
@@ -47,7 +49,8 @@ pub(super) async fn start(
     let id = Uuid::now_v7();
     let ready = loop {
         wait_for_database(&store, &pages.health).await;
-        let ready = get_ready(&config, &store, &owner, &pages, &sessions, addresses, id).await;
+        let parts = (&load, &sessions);
+        let ready = get_ready(&config, &store, &owner, &pages, parts, addresses, id).await;
         if let Some(ready) = unless_database_away(ready).await {
             break ready?;
         }
@@ -102,7 +105,7 @@ async fn get_ready(
     store: &Store,
     owner: &Store,
     pages: &Pages,
-    sessions: &Arc<SessionTable>,
+    (load, sessions): (&LoadGauge, &Arc<SessionTable>),
     [grpc_address, http_address]: &[String; 2],
     id: Uuid,
 ) -> Result<Ready, StartError> {
@@ -127,7 +130,14 @@ async fn get_ready(
         grpc_address: grpc_address.clone(),
         http_address: http_address.clone(),
     };
-    let lease = Lease::claim(store.clone(), instance, config.timing, sessions.clone()).await?;
+    let lease = Lease::claim(
+        store.clone(),
+        instance,
+        config.timing,
+        sessions.clone(),
+        load.clone(),
+    )
+    .await?;
     let clock = DatabaseClock::synchronised(store).await?;
     drop(pages.jwks.set(keys.jwks()));
     tracing::info!(instance.id = %*lease.id().borrow(), kid, grpc = grpc_address, http = http_address, "serving");

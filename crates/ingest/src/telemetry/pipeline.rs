@@ -39,6 +39,11 @@ metrics! {
 }
 
 impl PipelineMetrics {
+    /// Bytes in the queue, and the age of the oldest report in seconds, as last measured.
+    pub fn queued(&self) -> (i64, f64) {
+        (self.queue_bytes.get(), self.queue_oldest_seconds.get())
+    }
+
     pub fn depth(&self, depth: &Depth) {
         let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         self.queue_ranges.set(whole(depth.ranges));

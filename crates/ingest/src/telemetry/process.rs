@@ -49,7 +49,7 @@ pub(super) struct Process;
 
 impl Collector for Process {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        if let Some(stat) = Stat::read() {
+        if let Some(stat) = ProcessUse::read() {
             let cpu = ConstCounter::new(stat.cpu_seconds);
             let (name, kind) = ("process_cpu_seconds", cpu.metric_type());
             cpu.encode(encoder.encode_descriptor(name, "CPU time used", None, kind)?)?;
@@ -64,16 +64,18 @@ impl Collector for Process {
     }
 }
 
-struct Stat {
-    cpu_seconds: f64,
-    resident_bytes: f64,
+/// What this process uses.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessUse {
+    pub cpu_seconds: f64,
+    pub resident_bytes: f64,
     threads: f64,
 }
 
-impl Stat {
+impl ProcessUse {
     /// Reads `/proc/self/stat`. The command name in it may contain spaces, so fields are counted from the bracket that
     /// closes it, which ends field 2.
-    fn read() -> Option<Self> {
+    pub fn read() -> Option<Self> {
         let text = fs::read_to_string("/proc/self/stat").ok()?;
         let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();

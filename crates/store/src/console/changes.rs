@@ -14,6 +14,9 @@ use crate::{
     pool::{Bulkhead, Store},
 };
 
+/// One statement retires at most this many hosts.
+const EXPIRE_STEP: i32 = 500;
+
 /// A new token. It never approves agents by itself: the web role may not create such tokens.
 #[derive(Debug, Clone)]
 pub struct TokenRequest {
@@ -143,25 +146,31 @@ impl Store {
         .await
     }
 
-    /// Retires at most `most` hosts whose active agent has been offline for this long, the longest
-    /// first. Returns how many.
+    /// Retires all hosts whose active agent has been offline for this long, the longest first. Returns
+    /// how many. Each step is committed, and ends within its time limit.
     pub async fn hosts_expire(
         &self,
         offline_for: Duration,
         actor: &str,
-        most: i32,
-    ) -> Result<i32, StoreError> {
+    ) -> Result<u64, StoreError> {
         let sql = "-- hosts_expire\nSELECT expire_hosts(make_interval(secs => $1), $2, $3)";
         let seconds = offline_for.as_secs_f64();
         let params = [
             (&seconds as _, Type::FLOAT8),
             (&actor as _, Type::TEXT),
-            (&most as _, Type::INT4),
+            (&EXPIRE_STEP as _, Type::INT4),
         ];
-        self.run("hosts_expire", Bulkhead::Auth, async |tx| {
-            Ok(tx.query_one(sql, &params).await?.try_get(0)?)
-        })
-        .await
+        let mut retired = 0;
+        loop {
+            let step = self.run("hosts_expire", Bulkhead::Auth, async |tx| {
+                Ok(tx.query_one(sql, &params).await?.try_get::<_, i32>(0)?)
+            });
+            let step = step.await?;
+            retired += u64::try_from(step).unwrap_or(0);
+            if step < EXPIRE_STEP {
+                return Ok(retired);
+            }
+        }
     }
 
     /// Adds a note to a host, of a person or of an agent.

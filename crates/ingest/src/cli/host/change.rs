@@ -15,9 +15,6 @@ use super::super::{
 };
 use crate::config;
 
-/// One statement retires at most this many hosts, so that it ends within its time limit.
-const EXPIRE_STEP: i32 = 500;
-
 #[derive(Debug, clap::Args)]
 pub struct LabelArgs {
     /// Its id, a prefix of it (4 characters or more), or its name
@@ -68,7 +65,6 @@ pub(super) async fn label(args: LabelArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Retires hosts in steps, the longest offline first, until none is left.
 pub(super) async fn expire(args: ExpireArgs) -> anyhow::Result<ExitCode> {
     terminal::require_answer(args.yes)?;
     let store = open().await?;
@@ -76,16 +72,7 @@ pub(super) async fn expire(args: ExpireArgs) -> anyhow::Result<ExitCode> {
     if !terminal::confirm(args.yes, question)? {
         return Ok(ExitCode::FAILURE);
     }
-    let mut retired = 0;
-    loop {
-        let step = store
-            .hosts_expire(args.offline_for, &args.by.actor, EXPIRE_STEP)
-            .await?;
-        retired += step;
-        if step < EXPIRE_STEP {
-            break;
-        }
-    }
+    let retired = store.hosts_expire(args.offline_for, &args.by.actor).await?;
     args.output.print(&json!({ "retired": retired }), || {
         format!("retired {retired} hosts")
     })?;

@@ -1,0 +1,7 @@
+//! What the service and the console share: [`settings`] from the environment, [`rate`] limits, and small
+//! tools ([`error_chain`], [`sync`]). Nothing here knows of agents, databases or pages.
+
+pub mod error_chain;
+pub mod rate;
+pub mod settings;
+pub mod sync;

@@ -1,0 +1,55 @@
+//! Variables that name files: the files are read too, so that a missing certificate is reported together
+//! with a mistyped port.
+
+use std::path::PathBuf;
+
+use svc_common::settings::Reader;
+
+use super::parse;
+use crate::{
+    listener::{ClientCa, TlsPair},
+    signing::{self, PublicKey},
+};
+
+/// The certificate and the key that two variables name. Either may be wrong, or they do not belong together.
+pub(super) fn tls_pair(
+    reader: &mut Reader<'_>,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+) -> Option<TlsPair> {
+    match TlsPair::load(&certificate?, &key?) {
+        Ok(pair) => Some(pair),
+        Err(errors) => {
+            for error in errors {
+                reader.problem::<TlsPair>(error.variable(), error);
+            }
+            None
+        }
+    }
+}
+
+pub(super) fn client_ca(reader: &mut Reader<'_>, name: &'static str) -> Option<Option<ClientCa>> {
+    let Some(path) = reader.text(name)? else {
+        return Some(None);
+    };
+    let loaded = ClientCa::load(path.as_ref());
+    reader.or_problem(name, loaded).map(Some)
+}
+
+/// The path of the signing key. The file may be missing, because the first start creates it; otherwise it must be
+/// valid.
+pub(super) fn key_file(reader: &mut Reader<'_>, name: &'static str) -> Option<PathBuf> {
+    let path = reader.value(name, parse::path)?;
+    let checked = signing::check(&path);
+    reader.or_problem(name, checked).map(|()| path)
+}
+
+/// The public keys in the files that a list of paths names.
+pub(super) fn extra_keys(reader: &mut Reader<'_>, name: &'static str) -> Option<Vec<PublicKey>> {
+    let paths = reader.optional(name, parse::paths)?;
+    let keys = paths.unwrap_or_default().into_iter().map(|path| {
+        let read = signing::read_public(&path);
+        reader.or_problem(name, read)
+    });
+    keys.collect::<Vec<_>>().into_iter().collect()
+}
