@@ -146,8 +146,15 @@ impl Store {
             (&host as _, Type::UUID),
             (&token as _, Type::UUID),
         ];
-        self.read_page("agents_list", &sql, &params, limit, AgentRecord::from_row)
-            .await
+        self.read_page(
+            "agents_list",
+            Bulkhead::Auth,
+            &sql,
+            &params,
+            limit,
+            AgentRecord::from_row,
+        )
+        .await
     }
 
     /// Agents that `name` may mean: a prefix of the id (at least 4 characters), a prefix of the
@@ -165,8 +172,15 @@ impl Store {
              ORDER BY shown.hostname, a.created_at, a.id LIMIT $2"
         );
         let params = [(&name as _, Type::TEXT)];
-        self.read_page("agents_find", &sql, &params, limit, AgentRecord::from_row)
-            .await
+        self.read_page(
+            "agents_find",
+            Bulkhead::Auth,
+            &sql,
+            &params,
+            limit,
+            AgentRecord::from_row,
+        )
+        .await
     }
 
     pub async fn agent_show(&self, agent: AgentId) -> Result<Option<AgentDetail>, StoreError> {

@@ -14,12 +14,14 @@ mod fleet;
 mod history;
 mod hosts;
 mod people;
+mod search;
 mod sessions;
 
 pub use activity::{ActivityCursor, ActivityFilter, ActivityRecord};
 pub use changes::{LabelChange, TokenRequest};
 pub use fleet::{AttentionCounts, DatabaseState, FleetCounts, InstanceRecord};
 pub use history::{EventMark, GapReason, PresenceMark, RollupPoint, SamplePoint};
-pub use hosts::{HostListRow, HostSearch, HostSort, HostsPage, SparkPoint};
+pub use hosts::{HostListRow, SparkPoint};
 pub use people::{LinkKind, LoginRecord, Role, UserId, UserRecord};
+pub use search::{HostCursor, HostSearch, HostSort, HostsFound, HostsPage, Total};
 pub use sessions::SessionRecord;

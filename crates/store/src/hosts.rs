@@ -130,8 +130,15 @@ impl Store {
             (&filter.include_retired as _, Type::BOOL),
             (&filter.search as _, Type::TEXT),
         ];
-        self.read_page("hosts_list", &sql, &params, limit, HostRecord::from_row)
-            .await
+        self.read_page(
+            "hosts_list",
+            Bulkhead::Auth,
+            &sql,
+            &params,
+            limit,
+            HostRecord::from_row,
+        )
+        .await
     }
 
     /// Hosts that `name` may mean: a prefix of the id (at least 4 characters), or a hostname.
@@ -142,8 +149,15 @@ impl Store {
              ORDER BY h.hostname, h.created_at, h.id LIMIT $2"
         );
         let params = [(&name as _, Type::TEXT)];
-        self.read_page("hosts_find", &sql, &params, limit, HostRecord::from_row)
-            .await
+        self.read_page(
+            "hosts_find",
+            Bulkhead::Auth,
+            &sql,
+            &params,
+            limit,
+            HostRecord::from_row,
+        )
+        .await
     }
 
     pub async fn host_show(&self, host: HostId) -> Result<Option<HostDetail>, StoreError> {

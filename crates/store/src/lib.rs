@@ -88,9 +88,9 @@ pub use agents::{AgentDetail, AgentFilter, AgentRecord, ApprovalMode, Decision, 
 pub use books::{AgentBooks, GapRecord};
 pub use console::{
     ActivityCursor, ActivityFilter, ActivityRecord, AttentionCounts, DatabaseState, EventMark,
-    FleetCounts, GapReason, HostListRow, HostSearch, HostSort, HostsPage, InstanceRecord,
-    LabelChange, LinkKind, LoginRecord, PresenceMark, Role, RollupPoint, SamplePoint,
-    SessionRecord, SparkPoint, TokenRequest, UserId, UserRecord,
+    FleetCounts, GapReason, HostCursor, HostListRow, HostSearch, HostSort, HostsFound, HostsPage,
+    InstanceRecord, LabelChange, LinkKind, LoginRecord, PresenceMark, Role, RollupPoint,
+    SamplePoint, SessionRecord, SparkPoint, TokenRequest, Total, UserId, UserRecord,
 };
 pub use error::{Rejection, RejectionKind, SchemaError, StoreError, Unavailability};
 pub use facts::{AgentFacts, HostFacts, IdentifierKind, Identifiers, same_machine};

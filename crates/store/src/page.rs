@@ -21,6 +21,7 @@ impl Store {
     pub(crate) async fn read_page<T>(
         &self,
         name: &'static str,
+        bulkhead: Bulkhead,
         sql: &str,
         params: &[Param<'_>],
         limit: u32,
@@ -29,7 +30,7 @@ impl Store {
         let asked = i64::from(limit) + 1;
         let mut params = params.to_vec();
         params.push((&asked, Type::INT8));
-        let rows = self.read(name, Bulkhead::Auth, sql, &params).await?;
+        let rows = self.read(name, bulkhead, sql, &params).await?;
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let kept = rows.iter().take(limit).map(from_row);
         Ok(Page {

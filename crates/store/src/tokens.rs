@@ -97,8 +97,15 @@ impl Store {
     /// Newest first.
     pub async fn tokens_list(&self, limit: u32) -> Result<Page<TokenRecord>, StoreError> {
         let sql = format!("-- tokens_list\n{SELECT} ORDER BY created_at DESC, id LIMIT $1");
-        self.read_page("tokens_list", &sql, &[], limit, TokenRecord::from_row)
-            .await
+        self.read_page(
+            "tokens_list",
+            Bulkhead::Auth,
+            &sql,
+            &[],
+            limit,
+            TokenRecord::from_row,
+        )
+        .await
     }
 
     /// Tokens that `name` may mean: a prefix of the id (at least 4 characters), or a label.
@@ -113,8 +120,15 @@ impl Store {
              ORDER BY created_at DESC, id LIMIT $2"
         );
         let params = [(&name as _, Type::TEXT)];
-        self.read_page("tokens_find", &sql, &params, limit, TokenRecord::from_row)
-            .await
+        self.read_page(
+            "tokens_find",
+            Bulkhead::Auth,
+            &sql,
+            &params,
+            limit,
+            TokenRecord::from_row,
+        )
+        .await
     }
 
     /// The id of the token with this hash.

@@ -9,7 +9,7 @@ use axum::{
 };
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
-use svc_store::{HostListRow, HostSort, HostsPage, Page as Rows};
+use svc_store::{HostCursor, HostListRow, HostSort, HostsPage, Total};
 use uuid::Uuid;
 
 use super::{Page, html};
@@ -21,8 +21,6 @@ use crate::{
 };
 
 const PAGE: u32 = 50;
-/// Counting further costs more than knowing is worth.
-const COUNT_UP_TO: i64 = 10_000;
 
 #[derive(Deserialize)]
 pub struct Asked {
@@ -101,36 +99,29 @@ pub async fn rows(app: &App, ids: &[Uuid]) -> Result<String, AppError> {
 
 async fn list(app: &App, asked: &Asked) -> Result<List, AppError> {
     let search = Search::parse(&asked.q);
-    let order = sort(&asked.sort);
+    let order = sort(&asked.sort, &search.search);
     let page = HostsPage {
         search: search.search.clone(),
         sort: order,
         after: cursor(&asked.after, order),
     };
     let found = app.store.console_hosts(&page, PAGE).await?;
-    let counted = app.store.console_hosts_count(&page.search, COUNT_UP_TO);
-    let counted = counted.await?;
-    let next = next(&found, &search, page.sort);
     let ids: Vec<String> = found.rows.iter().map(|row| row.id.to_string()).collect();
     Ok(List {
-        sort: match page.sort {
-            HostSort::Name => "name",
-            HostSort::Disk => "disk",
-            HostSort::Offline => "offline",
-        },
+        sort: name(order),
         shown: found.rows.len(),
-        found: match counted {
-            COUNT_UP_TO => format!("{} or more", count(&COUNT_UP_TO)),
-            number => count(&number),
+        found: match found.total {
+            Total::Exactly(number) => count(&number),
+            Total::AtLeast(number) => format!("{} or more", count(&number)),
         },
-        fleet_is_empty: counted == 0 && search.is_empty(),
+        fleet_is_empty: found.total == Total::Exactly(0) && search.is_empty(),
         first: page.after.is_none(),
         live: match ids.is_empty() {
             true => String::new(),
             false => format!("view=hosts&ids={}", ids.join(",")),
         },
         rows: render_rows(app, found.rows).await?,
-        next,
+        next: found.next.map(|next| link(&next, &search, order)),
         search,
         base_url: app.web.origin(),
     })
@@ -151,24 +142,23 @@ async fn render_rows(app: &App, hosts: Vec<HostListRow>) -> Result<String, AppEr
     Ok(RowsTemplate { rows }.render()?)
 }
 
-/// The link to the next page: the sort key and the id of the last row.
-fn next(found: &Rows<HostListRow>, search: &Search, sort: HostSort) -> Option<String> {
-    let last = found.rows.last().filter(|_| found.truncated)?;
-    let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
-    let sort = match sort {
+fn name(sort: HostSort) -> &'static str {
+    match sort {
         HostSort::Name => "name",
         HostSort::Disk => "disk",
         HostSort::Offline => "offline",
-    };
-    let after = encode(&format!("{}~{}", last.id, last.sort_key));
-    Some(format!(
-        "/hosts?q={}&sort={sort}&after={after}",
-        encode(&search.text)
-    ))
+    }
+}
+
+/// The link to the next page.
+fn link((key, id): &HostCursor, search: &Search, sort: HostSort) -> String {
+    let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+    let (query, after) = (encode(&search.text), encode(&format!("{id}~{key}")));
+    format!("/hosts?q={query}&sort={}&after={after}", name(sort))
 }
 
 /// `None`, and so the first page, for a cursor that this order cannot have made.
-fn cursor(text: &str, sort: HostSort) -> Option<(String, Uuid)> {
+fn cursor(text: &str, sort: HostSort) -> Option<HostCursor> {
     let (id, key) = text.split_once('~')?;
     let fits = match sort {
         HostSort::Name => key.len() <= 1024,

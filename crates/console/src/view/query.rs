@@ -79,10 +79,11 @@ impl Search {
     }
 }
 
-pub fn sort(name: &str) -> HostSort {
+/// The order that a page asks for. Hosts that are online have none by the length of their absence.
+pub fn sort(name: &str, search: &HostSearch) -> HostSort {
     match name {
         "disk" => HostSort::Disk,
-        "offline" => HostSort::Offline,
+        "offline" if search.online != Some(true) => HostSort::Offline,
         _ => HostSort::Name,
     }
 }

@@ -4,7 +4,12 @@
 use jiff::Timestamp;
 use tokio_postgres::types::Type;
 
-use crate::{error::StoreError, page::Page, pool::Store, record::record};
+use crate::{
+    error::StoreError,
+    page::Page,
+    pool::{Bulkhead, Store},
+    record::record,
+};
 
 /// Which entries to list. The default is all but changes of presence.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -95,7 +100,8 @@ impl Store {
             (&filter.presence as _, Type::BOOL),
         ];
         let from_row = ActivityRecord::from_row;
-        self.console_page("console_activity", SQL, &params, limit, from_row)
+        let (name, pages) = ("console_activity", Bulkhead::Ingest);
+        self.read_page(name, pages, SQL, &params, limit, from_row)
             .await
     }
 }

@@ -1,0 +1,347 @@
+//! The conditions of a search as SQL on `hosts h`, by what they cost.
+
+use tokio_postgres::types::{Json, ToSql, Type};
+
+use super::{HostSearch, HostSort};
+use crate::{
+    error::StoreError,
+    tx::{Param, Tx},
+};
+
+/// A set of agents is rare up to this size: its hosts are read one by one.
+pub(super) const RARE: i64 = 2000;
+/// Systems and versions are few. A fleet with more different ones than this is searched without the list.
+const DIFFERENT: usize = 1000;
+
+const OFFLINE: Agents = Agents {
+    probe: "SELECT FROM agent_state away JOIN agents gone ON gone.id = away.agent_id AND gone.status = 'active'
+             WHERE away.presence = 'offline'",
+    hosts: "SELECT gone.host_id FROM agent_state away JOIN agents gone ON gone.id = away.agent_id AND gone.status = 'active'
+             WHERE away.presence = 'offline'",
+    lookup: "(SELECT one.presence FROM agents mine JOIN agent_state one ON one.agent_id = mine.id
+               WHERE mine.host_id = h.id AND mine.status = 'active') = 'offline'",
+};
+
+/// Who is online has a stream: an index has these, and none has presence.
+const ONLINE: Agents = Agents {
+    probe: "SELECT FROM agent_state WHERE instance_id IS NOT NULL",
+    hosts: "SELECT here.host_id FROM agent_state up JOIN agents here ON here.id = up.agent_id AND here.status = 'active'
+             WHERE up.presence = 'online'",
+    lookup: "(SELECT one.presence FROM agents mine JOIN agent_state one ON one.agent_id = mine.id
+               WHERE mine.host_id = h.id AND mine.status = 'active') = 'online'",
+};
+
+const SKEWED: &str = "h.id IN (SELECT off.host_id FROM agent_state clock JOIN agents off ON off.id = clock.agent_id
+                           WHERE clock.presence = 'online' AND off.status = 'active' AND abs(clock.clock_skew_ms) > 30000)";
+
+const GAPS: &str = "h.id IN (SELECT lacking.host_id FROM (SELECT * FROM metric_gaps ORDER BY id DESC LIMIT 100000) g
+                           JOIN agents lacking ON lacking.id = g.agent_id
+                         WHERE g.recorded_at > now() - interval '1 day')";
+
+/// Every different value once: one step through the index for each.
+const SYSTEMS: &str = "-- console_hosts
+    WITH RECURSIVE systems AS (
+        SELECT min(os || ' ' || os_version) AS system FROM hosts
+        UNION ALL
+        SELECT (SELECT min(os || ' ' || os_version) FROM hosts WHERE os || ' ' || os_version > systems.system)
+          FROM systems WHERE system IS NOT NULL)
+    SELECT system FROM systems WHERE system IS NOT NULL LIMIT $1";
+
+const VERSIONS: &str = "-- console_hosts
+    WITH RECURSIVE versions AS (
+        SELECT min(version) AS version FROM agents WHERE status = 'active'
+        UNION ALL
+        SELECT (SELECT min(version) FROM agents WHERE status = 'active' AND version > versions.version)
+          FROM versions WHERE version IS NOT NULL)
+    SELECT version FROM versions WHERE version IS NOT NULL LIMIT $1";
+
+/// A condition on agents.
+struct Agents<'a> {
+    /// Has at least as many rows as there are hosts, and costs little for each.
+    probe: &'a str,
+    /// The ids of the hosts.
+    hosts: &'a str,
+    /// The condition for one host.
+    lookup: &'a str,
+}
+
+pub(super) struct Conditions {
+    /// Whether hosts in service are meant, or retired ones.
+    pub(super) in_service: &'static str,
+    /// Sets of few hosts, or of hosts that only a set can tell.
+    rare: Vec<String>,
+    /// Answered by an index, or by the names alone.
+    indexed: Vec<String>,
+    /// These cost a lookup for each host.
+    lookups: Vec<String>,
+    params: Vec<(Box<dyn ToSql + Sync + Send>, Type)>,
+}
+
+impl Conditions {
+    /// `None` if no host can match.
+    pub(super) async fn of(
+        tx: &Tx,
+        search: &HostSearch,
+        sort: HostSort,
+    ) -> Result<Option<Self>, StoreError> {
+        let mut all = Self {
+            in_service: match search.retired {
+                true => "h.retired_at IS NOT NULL",
+                false => "h.retired_at IS NULL",
+            },
+            rare: Vec::new(),
+            indexed: Vec::new(),
+            lookups: Vec::new(),
+            params: Vec::new(),
+        };
+        all.of_hosts(search);
+        if !all.systems(tx, search).await? || !all.versions(tx, search).await? {
+            return Ok(None);
+        }
+        all.of_agents(tx, search, sort).await?;
+        Ok(Some(all))
+    }
+
+    fn of_hosts(&mut self, search: &HostSearch) {
+        for text in &search.texts {
+            self.text(text);
+        }
+        if !search.labels.is_empty() {
+            let labels = self.param(Json(search.labels.clone()), Type::JSONB);
+            self.indexed.push(format!("h.labels @> {labels}"));
+        }
+        if let Some(least) = search.disk_at_least {
+            let least = self.param(least, Type::INT2);
+            self.indexed
+                .push(format!("h.fullest_disk_percent >= {least}"));
+        }
+        if search.skewed {
+            self.rare.push(SKEWED.into());
+        }
+        if search.gaps {
+            self.rare.push(GAPS.into());
+        }
+    }
+
+    /// A part of the name, or a whole address. Only what can be one is looked for among addresses:
+    /// otherwise two indexes would have to be combined for every search.
+    fn text(&mut self, text: &str) {
+        let name = self.name_has(&text.to_ascii_lowercase());
+        match text.parse::<std::net::IpAddr>() {
+            Ok(_) => {
+                let address = self.param(vec![text.to_owned()], Type::TEXT_ARRAY);
+                self.indexed
+                    .push(format!("({name} OR h.ip_addresses @> {address})"));
+            }
+            Err(_) => self.indexed.push(name),
+        }
+    }
+
+    /// The index has groups of three letters. Without one in the text it would return every host, which
+    /// costs more than reading all names; `strpos` keeps the planner from trying.
+    fn name_has(&mut self, text: &str) -> String {
+        const NAME: &str = "lower(h.hostname COLLATE \"C\")";
+        match has_trigram(text) {
+            true => {
+                let pattern = self.param(like(text), Type::TEXT);
+                format!("{NAME} LIKE {pattern}")
+            }
+            false => {
+                let text = self.param(text.to_owned(), Type::TEXT);
+                format!("strpos({NAME}, {text}) > 0")
+            }
+        }
+    }
+
+    /// Whether a host can match.
+    async fn systems(&mut self, tx: &Tx, search: &HostSearch) -> Result<bool, StoreError> {
+        let Some(os) = &search.os else {
+            return Ok(true);
+        };
+        let part = os.to_lowercase();
+        let Some(mut systems) = different(tx, SYSTEMS).await? else {
+            let os = self.param(like(os), Type::TEXT);
+            let condition = format!("(h.os || ' ' || h.os_version) ILIKE {os}");
+            self.indexed.push(condition);
+            return Ok(true);
+        };
+        systems.retain(|system| system.to_lowercase().contains(&part));
+        let any = !systems.is_empty();
+        let systems = self.param(systems, Type::TEXT_ARRAY);
+        self.indexed
+            .push(format!("h.os || ' ' || h.os_version = ANY ({systems})"));
+        Ok(any)
+    }
+
+    /// Whether a host can match.
+    async fn versions(&mut self, tx: &Tx, search: &HostSearch) -> Result<bool, StoreError> {
+        let Some(begin) = &search.version else {
+            return Ok(true);
+        };
+        let (any, condition) = match different(tx, VERSIONS).await? {
+            Some(mut versions) => {
+                versions.retain(|version| version.starts_with(begin));
+                let any = !versions.is_empty();
+                let versions = self.param(versions, Type::TEXT_ARRAY);
+                (any, format!("mine.version = ANY ({versions})"))
+            }
+            None => {
+                let begin = self.param(begin.clone(), Type::TEXT);
+                (true, format!("starts_with(mine.version, {begin})"))
+            }
+        };
+        let hosts = format!(
+            "SELECT mine.host_id FROM agents mine WHERE mine.status = 'active' AND {condition}"
+        );
+        let lookup = format!(
+            "(SELECT {condition} FROM agents mine WHERE mine.host_id = h.id AND mine.status = 'active')"
+        );
+        let agents = Agents {
+            probe: &hosts,
+            hosts: &hosts,
+            lookup: &lookup,
+        };
+        self.agents(tx, &agents).await?;
+        Ok(any)
+    }
+
+    async fn of_agents(
+        &mut self,
+        tx: &Tx,
+        search: &HostSearch,
+        sort: HostSort,
+    ) -> Result<(), StoreError> {
+        match search.online {
+            Some(true) => self.agents(tx, &ONLINE).await?,
+            Some(false) if sort != HostSort::Offline => self.agents(tx, &OFFLINE).await?,
+            _ => {}
+        }
+        if let Some(token) = search.token {
+            let token = self.param(token, Type::UUID);
+            let hosts =
+                format!("SELECT their.host_id FROM agents their WHERE their.token_id = {token}");
+            let lookup = format!(
+                "(SELECT true FROM agents their WHERE their.host_id = h.id AND their.token_id = {token} LIMIT 1)"
+            );
+            let agents = Agents {
+                probe: &hosts,
+                hosts: &hosts,
+                lookup: &lookup,
+            };
+            self.agents(tx, &agents).await?;
+        }
+        Ok(())
+    }
+
+    async fn agents(&mut self, tx: &Tx, agents: &Agents<'_>) -> Result<(), StoreError> {
+        let probe = format!(
+            "-- console_hosts\nSELECT count(*) > {RARE} FROM (SELECT FROM ({}) all_of_them LIMIT {RARE} + 1) some",
+            agents.probe
+        );
+        let row = tx.query_one(&probe, &self.params()).await?;
+        match row.try_get(0)? {
+            true => self.lookups.push(agents.lookup.into()),
+            false => self.rare.push(format!("h.id IN ({})", agents.hosts)),
+        }
+        Ok(())
+    }
+
+    pub(super) fn param(
+        &mut self,
+        value: impl ToSql + Sync + Send + 'static,
+        kind: Type,
+    ) -> String {
+        self.params.push((Box::new(value), kind));
+        format!("${}", self.params.len())
+    }
+
+    pub(super) fn params(&self) -> Vec<Param<'_>> {
+        let borrowed = self.params.iter();
+        borrowed
+            .map(|(value, kind)| (value.as_ref() as _, kind.clone()))
+            .collect()
+    }
+
+    pub(super) fn is_rare(&self) -> bool {
+        !self.rare.is_empty()
+    }
+
+    pub(super) fn has_lookups(&self) -> bool {
+        !self.lookups.is_empty()
+    }
+
+    pub(super) fn rare(&self) -> String {
+        conjunction(&self.rare)
+    }
+
+    pub(super) fn indexed(&self) -> String {
+        conjunction(&self.indexed)
+    }
+
+    pub(super) fn lookups(&self) -> String {
+        conjunction(&self.lookups)
+    }
+}
+
+fn conjunction(conditions: &[String]) -> String {
+    match conditions.is_empty() {
+        true => "true".into(),
+        false => conditions.join(" AND "),
+    }
+}
+
+/// All values, or `None` if they are too many to list.
+async fn different(tx: &Tx, sql: &str) -> Result<Option<Vec<String>>, StoreError> {
+    let most = i64::try_from(DIFFERENT).unwrap_or(i64::MAX);
+    let rows = tx.query(sql, &[(&most, Type::INT8)]).await?;
+    if rows.len() >= DIFFERENT {
+        return Ok(None);
+    }
+    let values = rows.iter().map(|row| Ok(row.try_get(0)?));
+    values.collect::<Result<_, StoreError>>().map(Some)
+}
+
+/// Whether the index has something to look for in a text that is anywhere in a name: three letters in
+/// a row, or the first letter of a word.
+fn has_trigram(text: &str) -> bool {
+    let letters: Vec<bool> = text.chars().map(|c| c.is_ascii_alphanumeric()).collect();
+    letters.windows(3).any(|three| three == [true; 3])
+        || letters.windows(2).any(|two| two == [false, true])
+}
+
+/// The pattern of LIKE that finds `text` anywhere, with its wildcards taken literally.
+fn like(text: &str) -> String {
+    let mut pattern = String::from("%");
+    for letter in text.chars() {
+        if matches!(letter, '%' | '_' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(letter);
+    }
+    pattern.push('%');
+    pattern
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wildcards_in_a_search_are_literal() {
+        assert_eq!(like("50%_a\\"), "%50\\%\\_a\\\\%");
+    }
+
+    #[test]
+    fn only_texts_with_a_trigram_are_looked_for_in_the_index() {
+        assert!(
+            ["nyc", "web-1", "-1", "10.0.0.7", "::1"]
+                .iter()
+                .all(|text| has_trigram(text))
+        );
+        assert!(
+            ["a", "ab", "b-", "%", "--"]
+                .iter()
+                .all(|text| !has_trigram(text))
+        );
+    }
+}
