@@ -109,7 +109,11 @@ struct Script<'a> {
     ingest_address: &'a str,
     ca: &'a str,
     version: &'a str,
+    /// The package's unit, with the path of the binary that the script installs.
+    unit: String,
 }
+
+const UNIT: &str = include_str!("../../../packaging/systemd/svc-agent.service");
 
 /// The newest release by its folder's name.
 pub async fn script(State(app): State<App>) -> Result<Response, AppError> {
@@ -119,6 +123,10 @@ pub async fn script(State(app): State<App>) -> Result<Response, AppError> {
         ingest_address: &app.install.ingest_address,
         ca: app.install.ingest_ca.as_deref().unwrap_or_default().trim(),
         version: &newest(&app.install).await.unwrap_or_default(),
+        unit: UNIT
+            .replace("=/usr/bin/svc-agent run", "=/usr/local/bin/svc-agent run")
+            .trim_end()
+            .to_owned(),
     };
     Ok(typed("text/x-shellscript; charset=utf-8", script.render()?))
 }

@@ -6,10 +6,8 @@
 //! and live streams end because they watch the same token.
 
 use std::{
-    collections::HashMap,
     io,
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -27,6 +25,7 @@ use tower::ServiceExt;
 
 use crate::{
     address::{Peer, network},
+    places::{Place, Places},
     telemetry::{Metrics, Open},
 };
 
@@ -67,7 +66,7 @@ impl HttpServer {
         metrics: Metrics,
         stop: CancellationToken,
     ) {
-        let places = Places::default();
+        let places = Places::new(MAX_CONNECTIONS);
         let mut connections = JoinSet::new();
         while let Some((stream, peer)) = stop.run_until_cancelled(self.accept()).await {
             while connections.try_join_next().is_some() {}
@@ -101,48 +100,12 @@ impl HttpServer {
     }
 }
 
-/// How many connections each network has.
-#[derive(Clone, Debug, Default)]
-struct Places(Arc<Mutex<HashMap<IpAddr, usize>>>);
-
-/// A connection's place; dropping it gives the place back.
-#[derive(Debug)]
-struct Place(Places, IpAddr);
-
-impl Places {
-    fn take(&self, network: IpAddr, limit: usize) -> Option<Place> {
-        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if taken.values().sum::<usize>() >= MAX_CONNECTIONS {
-            return None;
-        }
-        let of_network = taken.entry(network).or_default();
-        if *of_network >= limit {
-            return None;
-        }
-        *of_network += 1;
-        Some(Place(self.clone(), network))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut taken = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = taken.get_mut(&self.1).map(|count| {
-            *count = count.saturating_sub(1);
-            *count
-        });
-        if left == Some(0) {
-            taken.remove(&self.1);
-        }
-    }
-}
-
 /// Serves one connection. Errors are the client's, and are not logged.
 async fn serve(
     stream: TcpStream,
     peer: SocketAddr,
     router: Router,
-    _held: (Place, Open),
+    _held: (Place<IpAddr>, Open),
     stop: CancellationToken,
 ) {
     let limited = SockRef::from(&stream).set_tcp_user_timeout(Some(SEND_DEADLINE));

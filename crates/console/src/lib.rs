@@ -25,6 +25,7 @@ mod feed;
 mod http;
 mod live;
 mod pages;
+mod places;
 mod secret;
 mod security;
 pub mod server;

@@ -9,16 +9,21 @@ mod view;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
+use svc_common::sync::lock;
 use tokio::{sync::watch, time::Instant};
 
 pub use stream::live;
 pub use view::View;
 
-use crate::{app::App, telemetry::Metrics};
+use crate::{
+    app::App,
+    places::{Place, Places},
+    telemetry::Metrics,
+};
 
 const PERIOD: Duration = Duration::from_secs(5);
 /// The period grows by this for each open view: 200 views are read every 10 s, 20 a second.
@@ -27,6 +32,9 @@ const PERIOD_PER_VIEW: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_secs(1);
 /// Different views at once. A viewer beyond gets no live updates, and a page all the same.
 const MAX_VIEWS: usize = 2000;
+const MAX_STREAMS: usize = 3000;
+/// Of one person: every tab has one. Nobody keeps others from live pages.
+const MAX_STREAMS_EACH: usize = 40;
 
 type Rendered = Arc<str>;
 type Table = HashMap<View, watch::Sender<Rendered>>;
@@ -35,6 +43,7 @@ type Table = HashMap<View, watch::Sender<Rendered>>;
 #[derive(Clone, Debug)]
 pub struct Hub {
     views: Arc<Mutex<Table>>,
+    streams: Arc<Places<String>>,
     metrics: Metrics,
 }
 
@@ -42,8 +51,14 @@ impl Hub {
     pub fn new(metrics: Metrics) -> Self {
         Self {
             views: Arc::default(),
+            streams: Arc::new(Places::new(MAX_STREAMS)),
             metrics,
         }
+    }
+
+    /// A stream of this person, unless there are too many.
+    fn enter(&self, person: &str) -> Option<Place<String>> {
+        self.streams.take(person.to_owned(), MAX_STREAMS_EACH)
     }
 
     /// Joins the viewers of `view`, or is the first of them.
@@ -92,7 +107,7 @@ impl Hub {
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.views.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.views)
     }
 }
 

@@ -10,6 +10,7 @@ use std::fmt;
 use askama::filters::HtmlSafe;
 use jiff::Timestamp;
 use serde_json::Value;
+use svc_store::InstanceRecord;
 
 pub use query::{Search, sort};
 pub use spark::Spark;
@@ -206,6 +207,11 @@ pub fn labels(value: &Value) -> Vec<(String, String)> {
         .collect();
     labels.sort();
     labels
+}
+
+/// When the certificate that an instance shows to agents expires.
+pub fn certificate_expiry(instance: &InstanceRecord) -> Option<Timestamp> {
+    instance.load()?.certificate_expires_at
 }
 
 /// The first letters of a long identifier.

@@ -4,15 +4,17 @@
 #   curl -fsSL {{ base_url }}/install.sh -o install.sh
 #   SVC_ENROLMENT_TOKEN=… sh install.sh        (without the variable, the script asks)
 #
+# With DESTDIR it copies the binary and its configuration into a folder, such as an image, and starts nothing.
 # Everything is inside a function that the last line calls: a script that is cut off does nothing.
 set -eu
 
 BASE_URL='{{ base_url }}'
 INGEST_ADDRESS='{{ ingest_address }}'
 VERSION="${SVC_AGENT_VERSION:-{{ version }}}"
+DESTDIR="${DESTDIR:-}"
 
 main() {
-    [ "$(id -u)" = 0 ] || fail "run this as root"
+    [ "$(id -u)" = 0 ] || [ -n "$DESTDIR" ] || fail "run this as root"
     [ -n "$VERSION" ] || fail "the console offers no release: set SVC_AGENT_VERSION"
     os=$(uname -s | tr '[:upper:]' '[:lower:]')
     arch=$(uname -m)
@@ -20,9 +22,9 @@ main() {
     [ -n "$token" ] || fail "an enrolment token is needed"
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
-    if command -v dpkg >/dev/null && fetch svc-agent.deb; then
+    if [ -z "$DESTDIR" ] && command -v dpkg >/dev/null && fetch svc-agent.deb; then
         dpkg -i "$work/svc-agent.deb"
-    elif command -v rpm >/dev/null && fetch svc-agent.rpm; then
+    elif [ -z "$DESTDIR" ] && command -v rpm >/dev/null && fetch svc-agent.rpm; then
         rpm -U --replacepkgs "$work/svc-agent.rpm"
     else
         fetch svc-agent || fail "there is no release $VERSION for $os on $arch"
@@ -60,54 +62,39 @@ download() {
 }
 
 install_binary() {
-    install -m 755 "$work/svc-agent" /usr/local/bin/svc-agent
+    install -D -m 755 "$work/svc-agent" "$DESTDIR/usr/local/bin/svc-agent"
+    mkdir -p "$DESTDIR/etc/systemd/system"
+    cat >"$DESTDIR/etc/systemd/system/svc-agent.service" <<'UNIT'
+{{ unit }}
+UNIT
+    [ -z "$DESTDIR" ] || return 0
     id svc-agent >/dev/null 2>&1 ||
         useradd --system --user-group --no-create-home --home-dir /var/lib/svc-agent --shell /usr/sbin/nologin svc-agent
-    [ -d /run/systemd/system ] || return 0
-    cat >/etc/systemd/system/svc-agent.service <<'UNIT'
-[Unit]
-Description=Host agent of svc-ingest
-After=network-online.target
-Wants=network-online.target
-
-[Service]
-ExecStart=/usr/local/bin/svc-agent run --config /etc/svc/agent.toml
-User=svc-agent
-StateDirectory=svc-agent
-StateDirectoryMode=0700
-Restart=always
-RestartSec=10
-NoNewPrivileges=yes
-ProtectSystem=strict
-ProtectHome=yes
-PrivateTmp=yes
-
-[Install]
-WantedBy=multi-user.target
-UNIT
-    systemctl daemon-reload
+    [ ! -d /run/systemd/system ] || systemctl daemon-reload
 }
 
 # The service's certificate is pinned: the agent trusts it alone. An existing configuration stays.
 configure() {
-    mkdir -p /etc/svc
-{% if !ca.is_empty() %}    cat >/etc/svc/ingest_ca.pem <<'CERTIFICATE'
+    etc=$DESTDIR/etc/svc
+    mkdir -p "$etc"
+{% if !ca.is_empty() %}    cat >"$etc/ingest_ca.pem" <<'CERTIFICATE'
 {{ ca }}
 CERTIFICATE
 {% endif %}    umask 027
-    printf '%s\n' "$token" >/etc/svc/enrolment_token
-    chgrp svc-agent /etc/svc/enrolment_token
-    [ ! -e /etc/svc/agent.toml ] || grep -q '^ingest_address' /etc/svc/agent.toml || rm /etc/svc/agent.toml
-    [ -e /etc/svc/agent.toml ] || cat >/etc/svc/agent.toml <<CONFIG
+    printf '%s\n' "$token" >"$etc/enrolment_token"
+    [ ! -e "$etc/agent.toml" ] || grep -q '^ingest_address' "$etc/agent.toml" || rm "$etc/agent.toml"
+    [ -e "$etc/agent.toml" ] || cat >"$etc/agent.toml" <<CONFIG
 ingest_address = "$INGEST_ADDRESS"
 enrolment_token_file = "/etc/svc/enrolment_token"
 {% if !ca.is_empty() %}ca_cert_file = "/etc/svc/ingest_ca.pem"
 {% endif %}CONFIG
-    chgrp svc-agent /etc/svc/agent.toml
+    [ -n "$DESTDIR" ] || chgrp svc-agent "$etc/enrolment_token" "$etc/agent.toml"
 }
 
 start() {
-    if [ -d /run/systemd/system ]; then
+    if [ -n "$DESTDIR" ]; then
+        echo "svc-agent $VERSION is in $DESTDIR. The image needs the user svc-agent, and the unit enabled."
+    elif [ -d /run/systemd/system ]; then
         systemctl enable --now svc-agent
         systemctl restart svc-agent
         echo "svc-agent $VERSION runs. It waits for approval at $BASE_URL/approvals, unless its token approves it."

@@ -19,12 +19,11 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{Rendered, View};
-use crate::{app::App, auth::User, error::AppError, feed::News, telemetry::Open};
+use crate::{app::App, auth::User, error::AppError, feed::News, places::Place, telemetry::Open};
 
 /// How often a stream checks that its session is still good.
 const SESSION_CHECK: Duration = Duration::from_secs(30);
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-const MAX_STREAMS: i64 = 3000;
 
 #[derive(Deserialize)]
 pub struct Asked {
@@ -39,9 +38,9 @@ pub async fn live(
     user: User,
     Query(asked): Query<Asked>,
 ) -> Result<Response, AppError> {
-    if app.metrics.live_streams.get() >= MAX_STREAMS {
+    let Some(place) = app.live.enter(&user.name) else {
         return Err(AppError::Limited(Duration::from_secs(60)));
-    }
+    };
     let view = View::parse(&asked.view, &asked.ids, &user)
         .ok_or(AppError::NotFound("There is no such view."))?;
     let Some(mut rendered) = app.live.watch(&app, view) else {
@@ -60,7 +59,7 @@ pub async fn live(
         check: interval(SESSION_CHECK),
         stop: app.stopping(),
         session: user.session,
-        open: Open::new(&app.metrics.live_streams),
+        held: (place, Open::new(&app.metrics.live_streams)),
         app,
     };
     let events = stream::unfold(viewer, Viewer::next);
@@ -79,7 +78,7 @@ struct Viewer {
     shown: Option<(i64, bool)>,
     check: Interval,
     stop: CancellationToken,
-    open: Open,
+    held: (Place<String>, Open),
 }
 
 impl Viewer {
@@ -146,7 +145,7 @@ fn part(target: &str, swap: &str, html: &str) -> String {
 impl std::fmt::Debug for Viewer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Viewer")
-            .field("open", &self.open)
+            .field("held", &self.held)
             .finish_non_exhaustive()
     }
 }

@@ -1,17 +1,24 @@
 //! The fleet at a glance: counts, what needs attention, and how full the service is.
 
+mod capacity;
+
 use askama::Template;
 use axum::extract::State;
-use svc_store::InstanceRecord;
+use jiff::{SignedDuration, Timestamp};
+use svc_store::{DatabaseState, InstanceRecord};
 
+use self::capacity::Capacity;
 use super::{Page, html};
 use crate::{
     app::App,
     auth::User,
     error::AppError,
     feed::News,
-    view::{Shell, count, span},
+    view::{Shell, certificate_expiry, count, span},
 };
+
+/// When an expiring certificate needs attention: most are renewed 30 days before their end.
+const CERTIFICATES_SOON: SignedDuration = SignedDuration::from_hours(21 * 24);
 
 #[derive(Template)]
 #[template(path = "fleet.html")]
@@ -27,6 +34,8 @@ struct FleetPart {
     attention: Vec<Attention>,
     instances: Vec<InstanceRecord>,
     capacity: Capacity,
+    size: i64,
+    per_host_day: Option<i64>,
 }
 
 /// A line of what needs attention, with the page that shows it.
@@ -36,16 +45,6 @@ struct Attention {
     why: &'static str,
     link: &'static str,
     level: &'static str,
-}
-
-/// How full the service is, as far as the database knows.
-struct Capacity {
-    streams: i64,
-    live: usize,
-    connections: i64,
-    max_connections: i64,
-    size: i64,
-    per_host_day: Option<i64>,
 }
 
 pub async fn page(State(app): State<App>, user: User) -> Page {
@@ -59,28 +58,34 @@ pub async fn part(app: &App) -> Result<String, AppError> {
     let mut instances = app.store.console_instances().await?;
     instances.retain(|instance| instance.state == "live");
     let database = app.store.console_database().await?;
-    let days = (database.sample_days - 3).max(1);
-    let hosts = news.counts.online.max(1);
-    let capacity = Capacity {
-        streams: instances.iter().map(|instance| instance.streams).sum(),
-        live: instances.len(),
-        connections: database.connections,
-        max_connections: database.max_connections,
-        size: database.size_bytes,
-        per_host_day: (database.samples_bytes > 0 && news.counts.online > 0)
-            .then(|| database.samples_bytes / days / hosts),
-    };
     let part = FleetPart {
-        attention: attention(&news),
+        attention: attention(&news, &instances),
+        capacity: Capacity::of(&instances, &database),
+        size: database.size_bytes,
+        per_host_day: per_host_day(&database, news.counts.online),
         news,
         instances,
-        capacity,
     };
     Ok(part.render()?)
 }
 
+/// What the samples of a host take a day. Three of the days are made ahead and nearly empty.
+fn per_host_day(database: &DatabaseState, hosts: i64) -> Option<i64> {
+    let days = (database.sample_days - 3).max(1);
+    let known = database.samples_bytes > 0 && hosts > 0;
+    known.then(|| database.samples_bytes / days / hosts)
+}
+
+/// How many instances show a certificate that expires soon.
+fn certificates(instances: &[InstanceRecord]) -> i64 {
+    let soon = Timestamp::now() + CERTIFICATES_SOON;
+    let expires =
+        |instance: &&InstanceRecord| certificate_expiry(instance).is_some_and(|at| at < soon);
+    i64::try_from(instances.iter().filter(expires).count()).unwrap_or(i64::MAX)
+}
+
 /// Only what is not as it should be, the most urgent first.
-fn attention(news: &News) -> Vec<Attention> {
+fn attention(news: &News, instances: &[InstanceRecord]) -> Vec<Attention> {
     let found = &news.attention;
     let line = |number: i64, level, what, why, link| {
         (number > 0).then(|| Attention {
@@ -104,6 +109,13 @@ fn attention(news: &News) -> Vec<Attention> {
             "bad",
             "dead letters since yesterday",
             "The database refused samples five times.",
+            "/service",
+        ),
+        line(
+            certificates(instances),
+            "bad",
+            "certificates expire within 21 days",
+            "Agents refuse an instance with an expired certificate.",
             "/service",
         ),
         line(

@@ -1,12 +1,14 @@
 //! Counts of the fleet, what needs attention, and the state of instances and database.
 
 use jiff::Timestamp;
+use serde::Deserialize;
 use serde_json::Value;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
 use crate::{
     error::StoreError,
+    instance_load::InstanceLoad,
     pool::{Bulkhead, Store},
     record::record,
 };
@@ -53,10 +55,16 @@ record! {
         pub expires_at: Timestamp,
         pub state: String,
         pub streams: i64,
+        pub load: Option<Value>,
     }
 }
 
 impl InstanceRecord {
+    /// How full it said it is, unless its version does not say or says it in a way that this one does not know.
+    pub fn load(&self) -> Option<InstanceLoad> {
+        InstanceLoad::deserialize(self.load.as_ref()?).ok()
+    }
+
     /// Whether it accepts JWTs that are signed with this key.
     pub fn accepts(&self, kid: &str) -> bool {
         self.kid == kid || self.extra_kids.iter().any(|extra| extra == kid)
@@ -111,11 +119,12 @@ const ATTENTION: &str = "-- console_attention
              WHERE state = 'active' AND expires_at < now() + interval '3 days') AS tokens_expiring,
            (SELECT coalesce(extract(epoch FROM now() - min(at)), 0)::float8 FROM rollup_changes) AS rollup_lag_seconds";
 
+/// An instance counts its streams itself; those of earlier versions are counted.
 const INSTANCES: &str = "-- console_instances
     SELECT i.id, i.kid, i.extra_kids, i.hostname, i.version, i.grpc_address, i.http_address, i.started_at, i.renewed_at, i.expires_at,
            CASE WHEN i.fenced THEN 'fenced' WHEN i.stopped_at IS NOT NULL THEN 'stopped'
                 WHEN i.expires_at < now() THEN 'lapsed' ELSE 'live' END AS state,
-           (SELECT count(*) FROM agent_state s WHERE s.instance_id = i.id) AS streams
+           coalesce((i.load ->> 'agents')::bigint, (SELECT count(*) FROM agent_state s WHERE s.instance_id = i.id)) AS streams, i.load
       FROM ingest_instances i
      ORDER BY (i.fenced OR i.stopped_at IS NOT NULL OR i.expires_at < now()), i.started_at DESC LIMIT 50";
 
