@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: help dev test fmt lint doc unit attack chaos plans sizing bench bench-quick bench-agent deps clean
+.PHONY: help dev test fmt lint doc unit attack chaos plans sizing bench bench-quick bench-agent bench-console deps clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -56,6 +56,9 @@ test-deb:  ## Install, run, remove and purge the packages in a Debian of their o
 install-agent:  ## Install the agent from this tree (PREFIX, SYSCONFDIR and DESTDIR are respected)
 	$(CARGO) build --locked --release --bin svc-agent
 	@scripts/install-agent
+
+bench-console: deps  ## Pages, searches and live viewers of the console with 200,000 hosts (about 10 minutes)
+	$(CARGO) test --locked --profile strict -p svc-console --test it -- scale --ignored --nocapture --test-threads=1
 
 plans: deps  ## The web application's queries on 100,000 hosts, with their plans (about 5 minutes)
 	$(CARGO) test --locked -p svc-store --test it -- plans --include-ignored --nocapture --test-threads=1

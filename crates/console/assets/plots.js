@@ -179,6 +179,18 @@
     place().append(figure);
   }
 
+  // The gaps with their reasons, which the plots show under the crosshair only.
+  function gapList() {
+    const list = document.createElement("ul");
+    const at = (seconds) => clock.format(new Date(seconds * 1000));
+    for (const gap of series.gaps) {
+      const line = document.createElement("li");
+      line.textContent = `Gap from ${at(gap.from)} to ${at(gap.to)}: ${gap.reason}`;
+      list.append(line);
+    }
+    return list;
+  }
+
   // Filled when it is opened: most people never do.
   function table() {
     const details = document.getElementById("plot-table");
@@ -205,6 +217,7 @@
         cell.textContent = column.values[i] == null ? "–" : column.unit(column.values[i]);
       }
     }
+    if (series.gaps.length) home.append(gapList());
     home.append(grid);
   }
 

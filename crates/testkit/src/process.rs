@@ -5,7 +5,7 @@ use std::{
     env,
     ffi::OsString,
     io::{BufRead, BufReader, Read},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
     sync::{Arc, Mutex, PoisonError},
     thread,
@@ -44,11 +44,20 @@ impl Program {
                 })?
             }
         };
-        Ok(Self {
-            path,
+        Ok(Self::at(path))
+    }
+
+    /// The binary at this path.
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
             arguments: Vec::new(),
             environment: BTreeMap::new(),
-        })
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     pub fn arguments(mut self, arguments: impl IntoIterator<Item = impl Into<OsString>>) -> Self {

@@ -1,7 +1,7 @@
 //! What must be refused: the classes of the OWASP list that concern a console.
 
 use anyhow::Result;
-use svc_store::Role;
+use svc_store::{LinkKind, Role};
 use svc_testkit::PATIENCE;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -240,5 +240,80 @@ async fn a_request_that_is_never_finished_is_cut_off() -> Result<()> {
     let mut answer = Vec::new();
     let ended = timeout(PATIENCE, slow.read_to_end(&mut answer)).await;
     assert!(ended.is_ok(), "the connection is still open");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_body_that_never_ends_is_cut_off() -> Result<()> {
+    let console = Console::start().await?;
+    let client = console.signed_in("ann", Role::Admin).await?;
+    let mut slow = TcpStream::connect(console.address).await?;
+    let cookie = client.cookie.clone().unwrap();
+    let head = format!(
+        "POST /tokens HTTP/1.1\r\nHost: {}\r\nOrigin: {}\r\nCookie: {cookie}\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 1000\r\n\r\nlabel=",
+        console.origin.trim_start_matches("http://"),
+        console.origin
+    );
+    slow.write_all(head.as_bytes()).await?;
+    let mut answer = Vec::new();
+    let ended = timeout(PATIENCE, slow.read_to_end(&mut answer)).await;
+    assert!(ended.is_ok(), "the connection is still open");
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn signing_in_never_leads_to_another_site() -> Result<()> {
+    let console = Console::start().await?;
+    for next in [
+        "//evil.example",
+        "https://evil.example/",
+        "/\\evil.example",
+        "javascript:alert(1)",
+    ] {
+        let code = console
+            .link("ann", Role::Viewer, LinkKind::SetPassword)
+            .await?;
+        let password = "correct horse battery";
+        let fields = [
+            ("code", code.as_str()),
+            ("password", password),
+            ("again", password),
+        ];
+        console.client().post("/welcome/password", &fields).await?;
+        let fields = [("name", "ann"), ("password", password), ("next", next)];
+        let entered = console.client().post("/sign-in", &fields).await?;
+        assert_eq!(
+            (entered.status, entered.header("location")),
+            (303, Some("/")),
+            "{next}"
+        );
+        let query = url::form_urlencoded::byte_serialize(next.as_bytes()).collect::<String>();
+        let page = console
+            .client()
+            .get(&format!("/sign-in?next={query}"))
+            .await?;
+        assert!(
+            !page.has("evil.example") && !page.has("javascript:"),
+            "{next}"
+        );
+    }
+    Ok(())
+}
+
+/// A session that an attacker knows is worth nothing after its owner signs in again, and a cookie that an
+/// attacker chose is never taken over.
+#[tokio::test]
+async fn a_session_cannot_be_fixed_in_advance() -> Result<()> {
+    let console = Console::start().await?;
+    let known = console.signed_in("ann", Role::Viewer).await?;
+    let code = console.link("ann", Role::Viewer, LinkKind::SignIn).await?;
+    let mut victim = known.clone();
+    let entered = victim.post("/welcome", &[("code", &code)]).await?;
+    victim.keep_cookie(&entered);
+    assert_ne!(victim.cookie, known.cookie);
+    assert_eq!(victim.get("/hosts").await?.status, 200);
+    assert_eq!(known.get("/hosts").await?.status, 303);
     Ok(())
 }

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Signs in by a one-time link, as `make dev` prints it.
-async fn enter(browser: &Browser, console: &Console, name: &str, role: Role) -> Result<()> {
+pub async fn enter(browser: &Browser, console: &Console, name: &str, role: Role) -> Result<()> {
     let code = console.link(name, role, LinkKind::SignIn).await?;
     browser
         .goto(&format!("{}/welcome#{code}", console.origin))

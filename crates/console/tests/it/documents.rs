@@ -1,8 +1,17 @@
 //! What the documents and templates promise.
 
-use anyhow::Result;
+use std::collections::BTreeSet;
+
+use anyhow::{Result, ensure};
 use svc_common::settings::Fallback;
 use svc_console::config::VARIABLES;
+use svc_store::Role;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use crate::support::{Console, seed_hosts};
 
 #[test]
 fn the_document_lists_every_variable() -> Result<()> {
@@ -52,19 +61,38 @@ fn templates_use_nothing_that_the_policy_forbids() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn the_client_is_small() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/assets");
-    let files = [
-        "vendor/htmx.min.js",
-        "vendor/hx-sse.min.js",
-        "vendor/uPlot.iife.min.js",
-        "vendor/uPlot.min.css",
-        "app.js",
-        "plots.js",
-        "console.css",
-    ];
-    let sizes = files.map(|file| std::fs::metadata(format!("{folder}/{file}")).unwrap().len());
-    let total: u64 = sizes.iter().sum();
-    assert!(total < 140 * 1024, "{total} bytes before compression");
+/// How many bytes an answer takes on the wire, with its head.
+async fn bytes_of(console: &Console, path: &str) -> Result<usize> {
+    let mut stream = TcpStream::connect(console.address).await?;
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await?;
+    let head = String::from_utf8_lossy(&answer[..answer.len().min(2000)]).to_lowercase();
+    ensure!(
+        head.starts_with("http/1.1 200 ") && head.contains("content-encoding: gzip"),
+        "{path}: {head}"
+    );
+    Ok(answer.len())
+}
+
+/// Scripts and styles that the pages name, as browsers load them.
+#[tokio::test]
+async fn the_whole_client_takes_at_most_50_kb() -> Result<()> {
+    let console = Console::start().await?;
+    seed_hosts(&console.site, 1).await?;
+    let host = console.site.psql("SELECT id FROM hosts").await?;
+    let client = console.signed_in("ann", Role::Viewer).await?;
+    let page = client.get(&format!("/hosts/{host}")).await?;
+    let names = page.body.split("\"/assets/").skip(1);
+    let names: BTreeSet<&str> = names.filter_map(|rest| rest.split('"').next()).collect();
+    assert_eq!(names.len(), 7, "{names:?}");
+    let mut total = 0;
+    for name in names {
+        total += bytes_of(&console, &format!("/assets/{name}")).await?;
+    }
+    assert!(total <= 50_000, "{total} bytes");
+    Ok(())
 }

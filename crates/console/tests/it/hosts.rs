@@ -44,6 +44,18 @@ async fn searches_find_by_part_of_the_name_address_label_system_and_presence() -
     assert_eq!(found("is:skewed").await?, ["web-010"]);
     assert_eq!(found("has:gaps").await?, ["web-020"]);
     assert_eq!(found("%25").await?.len(), 0, "wildcards are letters");
+    assert_eq!(
+        found("b-").await?.len(),
+        50,
+        "a short text is found anywhere"
+    );
+    assert_eq!(found("19").await?, ["web-019", "web-119"]);
+    assert_eq!(
+        found("is:online+version:0.1+19").await?,
+        ["web-019", "web-119"]
+    );
+    assert_eq!(found("version:7").await?.len(), 0);
+    assert_eq!(found("os:12+is:offline+web-00").await?.len(), 4);
     let nonsense = client.get("/hosts?q=colour:red").await?;
     assert!(nonsense.has("Not understood: <code>colour:red</code>"));
     Ok(())

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use svc_store::Role;
-use svc_testkit::{FakeAgent, MANUAL, PATIENCE, machine, token};
+use svc_testkit::{FakeAgent, MANUAL, PATIENCE, eventually, machine, token};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -109,4 +109,29 @@ async fn views_that_do_not_exist_and_too_many_rows_are_refused() -> Result<()> {
         assert_eq!(client.get(&format!("/live?{view}")).await?.status, 404);
     }
     Ok(())
+}
+
+#[tokio::test]
+async fn one_person_does_not_take_all_streams() -> Result<()> {
+    let console = Console::start().await?;
+    let greedy = console.signed_in("greedy", Role::Viewer).await?;
+    let mut streams = Vec::new();
+    for _ in 0..40 {
+        let mut stream = Stream::open(&greedy, "view=fleet").await?;
+        stream.until("text/event-stream").await?;
+        streams.push(stream);
+    }
+    assert_eq!(greedy.get("/live?view=fleet").await?.status, 429);
+    let other = console.signed_in("ann", Role::Viewer).await?;
+    let mut stream = Stream::open(&other, "view=fleet").await?;
+    stream.until("text/event-stream").await?;
+    drop(streams);
+    eventually("closed streams make room", async || {
+        let mut again = match Stream::open(&greedy, "view=fleet").await {
+            Ok(stream) => stream,
+            Err(_) => return false,
+        };
+        again.until("HTTP/1.1 ").await.is_ok() && again.1.contains("200 OK")
+    })
+    .await
 }

@@ -5,13 +5,16 @@
 
 mod attacks;
 mod browser;
+mod browser_flows;
 mod decisions;
 mod documents;
+mod fleet;
 mod hosts;
 mod live;
 mod people;
 mod plots;
 mod process;
+mod scale;
 mod support;
 mod webdriver;
 mod webhook;

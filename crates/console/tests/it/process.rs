@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use svc_store::Role;
-use svc_testkit::{Program, Site, eventually};
+use svc_testkit::{Program, Site, eventually, faults::behind_proxy};
 
 use crate::support::{Console, seed_hosts};
 
@@ -56,6 +56,83 @@ async fn the_console_survives_its_database() -> Result<()> {
                 .is_ok_and(|page| page.status == 200 && page.has("web-002"))
         },
     )
+    .await
+}
+
+#[tokio::test]
+async fn the_console_survives_a_stalled_database() -> Result<()> {
+    let site = Site::with_own_server().await?;
+    let mut console = Console::on(site, &[]).await?;
+    seed_hosts(&console.site, 3).await?;
+    let client = console.signed_in("ann", Role::Viewer).await?;
+    assert_eq!(client.get("/hosts").await?.status, 200);
+    console.site.postgres().freeze()?;
+    let stalled = client.get("/hosts").await?;
+    assert_eq!(stalled.status, 503, "{stalled:?}");
+    assert_eq!(client.get("/sign-in").await?.status, 503);
+    assert!(client.get("/install.sh").await?.has("main \"$@\""));
+    console.site.postgres().thaw()?;
+    eventually("the pages are back", async || {
+        let page = client.get("/hosts").await;
+        page.is_ok_and(|page| page.status == 200 && page.has("web-002"))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn the_console_follows_its_database_to_another_server() -> Result<()> {
+    let mut site = Site::with_own_server().await?;
+    let standby = site.postgres().standby().await?;
+    let (proxy, url) = behind_proxy(&site).await?;
+    let mut console = Console::on(site, &[("DATABASE_URL", url)]).await?;
+    seed_hosts(&console.site, 1).await?;
+    let client = console.signed_in("olga", Role::Operator).await?;
+    let host = console.site.psql("SELECT id FROM hosts").await?;
+    let path = format!("/hosts/{host}/note");
+    assert_eq!(client.post(&path, &[("note", "before")]).await?.status, 303);
+    let arrived = "SELECT count(*) FROM host_events";
+    eventually("the standby has the note", async || {
+        let count = standby.psql("svc", arrived).await;
+        count.is_ok_and(|count| count == "1")
+    })
+    .await?;
+    console.site.postgres().set_read_only(true).await?;
+    standby.promote().await?;
+    proxy.set_targets(vec![([127, 0, 0, 1], standby.port()).into()]);
+    proxy.cut_all();
+    let _old = console.site.replace_postgres(standby);
+    eventually("notes are written on the new server", async || {
+        let posted = client.post(&path, &[("note", "after")]).await;
+        posted.is_ok_and(|page| page.status == 303)
+    })
+    .await?;
+    let page = client.get(&format!("/hosts/{host}")).await?;
+    assert!(page.has("before") && page.has("after"), "{page:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_killed_console_comes_back_and_keeps_people_signed_in() -> Result<()> {
+    let mut console = Console::start().await?;
+    let process = console.run_as_process().await?;
+    let client = console.signed_in("ann", Role::Viewer).await?;
+    process.kill().await?;
+    assert!(client.get("/hosts").await.is_err(), "nobody answers");
+    let program = Program::named("svc-console")?.environment(console.environment.clone());
+    let _again = program.start()?;
+    console.healthy().await?;
+    assert_eq!(client.get("/hosts").await?.status, 200);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_service_page_says_that_the_keys_cannot_be_fetched() -> Result<()> {
+    let console = Console::start().await?;
+    let client = console.signed_in("ann", Role::Viewer).await?;
+    eventually("the page names the problem", async || {
+        let page = client.get("/service").await;
+        page.is_ok_and(|page| page.has("not fetched yet") && page.has("Connection refused"))
+    })
     .await
 }
 

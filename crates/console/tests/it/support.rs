@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use svc_console::{config::Config, server::Server};
 use svc_sandbox::free_port;
 use svc_store::{LinkKind, Role, WebRole};
-use svc_testkit::{Instance, PATIENCE, Site, eventually};
+use svc_testkit::{Instance, PATIENCE, Process, Program, Site, eventually};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -88,6 +88,20 @@ impl Console {
         let (address, stop, task) = launch(&self.environment).await?;
         (self.address, self.stop, self.task) = (address, stop, Some(task));
         self.healthy().await
+    }
+
+    /// Ends the console in this process, and runs the real binary in its place.
+    pub async fn run_as_process(&mut self) -> Result<Process> {
+        self.stop.cancel();
+        let task = self.task.take().context("stopped twice")?;
+        timeout(PATIENCE, task)
+            .await
+            .context("it did not stop")???;
+        let process = Program::named("svc-console")?
+            .environment(self.environment.clone())
+            .start()?;
+        self.healthy().await?;
+        Ok(process)
     }
 
     /// A client that has not signed in.

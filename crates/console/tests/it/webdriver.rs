@@ -13,6 +13,11 @@ use crate::support::Client;
 /// The name of an element's id in the protocol.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
+/// Keys without a letter, as the protocol names them.
+pub const TAB: &str = "\u{E004}";
+pub const ENTER: &str = "\u{E007}";
+pub const SPACE: &str = " ";
+
 const FLAGS: [&str; 11] = [
     "--headless=new",
     "--no-sandbox",
@@ -116,6 +121,13 @@ impl Browser {
         let actions: Vec<Value> = presses.collect();
         let body = json!({"actions": [{"type": "key", "id": "keyboard", "actions": actions}]});
         self.command("actions", &body).await.map(drop)
+    }
+
+    /// A property of the element that has the focus, as text.
+    pub async fn focused(&self, property: &str) -> Result<String> {
+        let script = format!("return String(document.activeElement?.{property} ?? '').trim()");
+        let value = self.run(&script).await?;
+        Ok(value.as_str().unwrap_or_default().to_owned())
     }
 
     pub async fn resize(&self, width: u32, height: u32) -> Result<()> {

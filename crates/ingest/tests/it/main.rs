@@ -21,6 +21,7 @@ mod grpc;
 mod heartbeat;
 mod history;
 mod host_deduplication;
+mod host_expiry;
 mod http_port;
 mod identifier_claims;
 mod jwks;
