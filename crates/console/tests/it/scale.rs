@@ -21,9 +21,9 @@ const ROUNDS: usize = 60;
 /// Names, labels and systems of four data centres. Every hundredth host is offline, and the first 10,000
 /// have a day of rollups.
 const FLEET: &str = "
-    INSERT INTO hosts (id, hostname, os, os_version, cpu_count, memory_total_bytes, labels, ip_addresses)
+    INSERT INTO hosts (id, hostname, os, os_version, cpu_count, memory_total_bytes, fullest_disk_percent, labels, ip_addresses)
     SELECT md5('host ' || n)::uuid, place || '-web-' || lpad((n * 7919 % 200000)::text, 6, '0'),
-           (ARRAY['Debian GNU/Linux', 'Ubuntu', 'Rocky Linux'])[1 + n % 3], (ARRAY['12', '24.04', '9'])[1 + n % 3], 4, 8::bigint << 30,
+           (ARRAY['Debian GNU/Linux', 'Ubuntu', 'Rocky Linux'])[1 + n % 3], (ARRAY['12', '24.04', '9'])[1 + n % 3], 4, 8::bigint << 30, n % 97,
            jsonb_build_object('env', CASE n % 4 WHEN 0 THEN 'staging' ELSE 'prod' END, 'dc', place, 'rack', (n % 500)::text),
            ARRAY['10.' || n / 65536 || '.' || n / 256 % 256 || '.' || n % 256]
       FROM generate_series(1, 200000) n, LATERAL (SELECT (ARRAY['ams', 'fra', 'nyc', 'sfo'])[1 + n / 50000 % 4] AS place) p;
