@@ -75,7 +75,7 @@ bench-quick: deps  ## The same, small and in minutes: fails only when grossly of
 	$(CARGO) build --locked --release -p svc-ingest -p svc-fleet
 	target/release/svc-fleet bench --quick --name quick $(BENCH)
 
-deps:  ## Install PostgreSQL's server programs, PgBouncer, nats-server and Chromium, if missing
+deps:  ## Install PostgreSQL's server programs, PgBouncer, nats-server, Chromium and the node exporter, if missing
 	@scripts/deps
 
 clean:  ## Remove what was built (not what `make dev` keeps)

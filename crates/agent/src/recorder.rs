@@ -41,6 +41,7 @@ use self::{
 use crate::{
     clock::{Anchor, Clock, ServiceTime},
     data_dir::DataDir,
+    machine::clean,
     spool::{Spool, SpoolError, Usage},
     stamp::{Boot, Stamp},
     vitals::Sampler,
@@ -124,7 +125,7 @@ impl Recorder {
     /// lost.
     pub fn take(&self) {
         let mut vitals = locked(&self.sampler).sample();
-        vitals.spool_problem = self.problem().unwrap_or_default();
+        vitals.spool_problem = clean(&self.problem().unwrap_or_default());
         let now = locked(&self.time).confirmed_now();
         let at = match now {
             Some(now) => Stamp::time(now),

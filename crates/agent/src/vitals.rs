@@ -1,21 +1,24 @@
-//! The vitals of the machine: processor, memory, disks, network, uptime, processes.
+//! The vitals of the machine: processor, memory, disks, network, pressure, uptime, processes.
 //!
 //! They come from /proc, /sys and `statvfs` only. Sampling never fails and hardly waits: a
-//! value that the kernel does not provide is zero, a file system that does not answer is
-//! named as unreadable, and every value is within the service's limits.
+//! value that the kernel does not provide is absent, or zero where the contract has no
+//! absence, a file system that does not answer is named as unreadable, and every value is
+//! within the service's limits.
 
+mod blocks;
 mod cpu;
 mod disks;
 mod memory;
 mod meter;
 mod network;
+mod pressure;
 
 use std::time::{Duration, Instant};
 
-use svc_proto::v1::Vitals;
+use svc_proto::{contract::limits::MAX_INTERFACES, v1::Vitals};
 
 pub(crate) use self::memory::Memory;
-use self::{cpu::Times, meter::Meter, network::Totals};
+use self::{cpu::Times, meter::Meter};
 use crate::machine::{Machine, clamp_to_i64};
 
 /// The kernel counts processor time in steps of 10 ms. Over a few of them the load would be
@@ -70,7 +73,10 @@ impl Sampler {
     fn read(&mut self) -> Vitals {
         let machine = &self.machine;
         let memory = Memory::read(machine);
-        let network = Totals::read(machine);
+        let mut interfaces = network::interfaces(machine);
+        let network_rx_bytes = network::total(&interfaces, |one| one.rx_bytes);
+        let network_tx_bytes = network::total(&interfaces, |one| one.tx_bytes);
+        interfaces.truncate(MAX_INTERFACES);
         let [load_1m, load_5m, load_15m] = load(&machine.text("/proc/loadavg"));
         let measured = self.meter.measure(disks::mounts(machine));
         Vitals {
@@ -84,11 +90,15 @@ impl Sampler {
             swap_total_bytes: memory.swap_total,
             uptime_seconds: uptime(&machine.text("/proc/uptime")),
             process_count: processes(machine),
-            network_rx_bytes: network.received,
-            network_tx_bytes: network.sent,
+            network_rx_bytes,
+            network_tx_bytes,
             disks: measured.disks,
             unreadable_mounts: measured.unreadable,
             spool_problem: String::new(),
+            interfaces,
+            block_devices: blocks::block_devices(machine),
+            pressure: pressure::read(machine),
+            cpu_steal_ms: self.times.steal_ms(),
         }
     }
 }
@@ -124,7 +134,7 @@ mod tests {
     use crate::machine::tests::machine;
 
     #[test]
-    fn a_machine_without_any_files_has_all_zeros() {
+    fn a_machine_without_any_files_has_zeros_and_nothing_optional() {
         let (_dir, machine) = machine(&[]);
         let mut sampler = Sampler::of(machine);
         assert_eq!(sampler.sample(), Vitals::default());

@@ -97,6 +97,7 @@ pub fn vitals() -> Bytes {
         fs_type: "ext4".into(),
         total_bytes: 500 << 30,
         used_bytes,
+        ..Disk::default()
     };
     let vitals = Vitals {
         cpu_percent: 12.5,

@@ -109,22 +109,19 @@ fn field_line(message: &DescriptorProto, field: &FieldDescriptorProto) -> String
         "" => format!("{:?}", field.r#type()).to_lowercase(),
         name => name.trim_start_matches('.').to_owned(),
     };
-    let repeated = if field.label() == Label::Repeated {
-        "repeated "
-    } else {
-        ""
+    let is_optional = field.proto3_optional();
+    let label = match field.label() {
+        Label::Repeated => "repeated ",
+        _ if is_optional => "optional ",
+        _ => "",
     };
-    let oneof = field
-        .oneof_index
-        .and_then(|index| message.oneof_decl.get(usize::try_from(index).ok()?));
+    // The compiler puts an optional field into a oneof of its own.
+    let index = field.oneof_index.filter(|_| !is_optional);
+    let oneof = index.and_then(|index| message.oneof_decl.get(usize::try_from(index).ok()?));
     let oneof = oneof
         .map(|oneof| format!(" in oneof {}", oneof.name()))
         .unwrap_or_default();
-    format!(
-        "{} {repeated}{kind} {}{oneof}",
-        field.number(),
-        field.name()
-    )
+    format!("{} {label}{kind} {}{oneof}", field.number(), field.name())
 }
 
 fn enum_lines(kind: &EnumDescriptorProto) -> Vec<String> {

@@ -210,6 +210,7 @@ pub fn large_report(seqs: RangeInclusive<u64>) -> Report {
         fs_type: "ext4".into(),
         total_bytes: 1 << 40,
         used_bytes: 1 << 39,
+        ..Disk::default()
     };
     let samples = seqs.map(|seq| {
         let mut sample = sample(seq);

@@ -2,15 +2,21 @@
 //!
 //! Waiting for a disk (iowait) counts as idle: the processor could have worked. Time that the
 //! hypervisor took away (steal) counts as busy: it could not. The time of guests is already
-//! part of `user` and `nice`.
+//! part of `user` and `nice`. Steal is also reported by itself: it tells a busy machine from
+//! one that is kept from working.
 
-use crate::machine::Machine;
+use crate::machine::{Machine, clamp_to_i64};
+
+/// The unit of /proc/stat, on every architecture that Rust builds for.
+const TICK_MS: u64 = 10;
 
 /// Processor time since the boot, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Times {
     idle: u64,
     total: u64,
+    /// Unknown on old kernels.
+    steal: Option<u64>,
 }
 
 impl Times {
@@ -29,7 +35,13 @@ impl Times {
             total: ticks
                 .iter()
                 .fold(0, |sum, ticks| sum.saturating_add(*ticks)),
+            steal: ticks.get(7).copied(),
         }
+    }
+
+    /// Since the boot, of all processors together.
+    pub fn steal_ms(&self) -> Option<u64> {
+        Some(clamp_to_i64(self.steal?.saturating_mul(TICK_MS)))
     }
 
     /// From 0 to 100; `None` if no time has passed. A counter that decreased, which iowait may
@@ -52,6 +64,7 @@ mod tests {
         let before = Times::parse("cpu  100 0 100 800 0 0 0 0 50 0\ncpu0 1 2 3\n");
         let after = Times::parse("cpu  110 5 105 860 10 0 0 10 90 0\n");
         assert_eq!(after.percent_since(&before), Some(30.0));
+        assert_eq!((before.steal_ms(), after.steal_ms()), (Some(0), Some(100)));
     }
 
     #[test]
@@ -59,6 +72,7 @@ mod tests {
         let old = Times::parse("cpu 10 0 10 80\n");
         assert_eq!(old.percent_since(&Times::default()), Some(20.0));
         assert_eq!(old.percent_since(&old), None);
+        assert_eq!(old.steal_ms(), None);
         assert_eq!(Times::parse("").percent_since(&old), None);
         assert_eq!(Times::parse("intr 5\ncpu0 1 2 3 4\n"), Times::default());
     }

@@ -16,9 +16,12 @@ use crate::machine::{Machine, clamp_to_i64, clean};
 
 /// File systems over several devices have a number of their own, with major 0.
 const OWN_NUMBERS: [&str; 3] = ["btrfs", "zfs", "bcachefs"];
+/// Options of a file system that takes no writes. Since Linux 6.15, ext4 marks one that turned
+/// read-only after an error, or was shut down, by an option of its own.
+const READ_ONLY: [&[u8]; 3] = [b"ro", b"emergency_ro", b"shutdown"];
 const IMAGES: [&str; 6] = ["squashfs", "iso9660", "udf", "erofs", "cramfs", "romfs"];
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct Mount {
     /// `major:minor`.
     number: String,
@@ -27,6 +30,7 @@ pub(super) struct Mount {
     mount_point: Vec<u8>,
     fs_type: String,
     device: Vec<u8>,
+    is_read_only: bool,
 }
 
 /// The file systems that count, in the order of mounting.
@@ -39,12 +43,17 @@ pub(super) fn mounts(machine: &Machine) -> Vec<Mount> {
 pub(super) fn measure(mount: &Mount) -> Result<Option<Disk>, Errno> {
     let stat = rustix::fs::statvfs(OsStr::from_bytes(&mount.mount_point))?;
     let bytes = |blocks: u64| clamp_to_i64(blocks.saturating_mul(stat.f_frsize));
+    let (inodes, has_inodes) = (clamp_to_i64, stat.f_files > 0);
     let disk = Disk {
         mount_point: text(&mount.mount_point),
         device: text(&mount.device),
         fs_type: clean(&mount.fs_type),
         total_bytes: bytes(stat.f_blocks),
         used_bytes: bytes(stat.f_blocks.saturating_sub(stat.f_bfree)),
+        available_bytes: Some(bytes(stat.f_bavail)),
+        inodes_used: has_inodes.then(|| inodes(stat.f_files.saturating_sub(stat.f_ffree))),
+        inodes_free: has_inodes.then(|| inodes(stat.f_ffree)),
+        read_only: Some(mount.is_read_only),
     };
     Ok((disk.total_bytes > 0).then_some(disk))
 }
@@ -84,20 +93,31 @@ fn visible(mountinfo: &[u8]) -> Vec<Mount> {
 }
 
 impl Mount {
-    /// `36 35 98:0 /root /mount/point options… - type device super-options`
+    /// `36 35 98:0 /root /mount/point options… - type device super-options`. The options of the
+    /// mount say less about the file system: the agent's sandbox mounts everything read-only.
     fn parse(line: &[u8]) -> Option<Self> {
         let mut fields = line.split(|byte| *byte == b' ');
         let number = fields.nth(2)?;
         let (root, mount_point) = (fields.next()?, fields.next()?);
         fields.find(|field| *field == b"-")?;
         let (fs_type, device) = (fields.next()?, fields.next()?);
+        let mut options = fields
+            .next()
+            .unwrap_or_default()
+            .split(|byte| *byte == b',');
         Some(Self {
             number: String::from_utf8(number.into()).ok()?,
             root: unescape(root),
             mount_point: unescape(mount_point),
             fs_type: String::from_utf8_lossy(fs_type).into_owned(),
             device: unescape(device),
+            is_read_only: options.any(|option| READ_ONLY.contains(&option)),
         })
+    }
+
+    /// A file system that turns read-only is still the same.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        (&self.number, &self.mount_point) == (&other.number, &other.mount_point)
     }
 
     fn is_real(&self) -> bool {
@@ -186,6 +206,19 @@ mod tests {
         let mountinfo =
             "1 0 8:1 / /mnt rw - ext4 /dev/sda1 rw\n2 0 0:9 / /mnt rw - tmpfs tmpfs rw\n";
         assert!(mount_points(mountinfo).is_empty());
+    }
+
+    #[test]
+    fn a_file_system_is_read_only_and_not_one_of_its_mounts() {
+        let mountinfo = "\
+1 0 8:1 / / ro,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro
+2 0 8:2 / /a rw - ext4 /dev/sda2 ro,errors=remount-ro
+3 0 8:3 / /b rw - ext4 /dev/sda3 rw,emergency_ro
+4 0 8:4 / /c rw - ext4 /dev/sda4
+";
+        let mounts = real(mountinfo.as_bytes());
+        let read_only: Vec<bool> = mounts.iter().map(|mount| mount.is_read_only).collect();
+        assert_eq!(read_only, [false, true, true, false]);
     }
 
     #[test]

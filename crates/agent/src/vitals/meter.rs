@@ -55,7 +55,7 @@ impl Meter {
     pub fn measure(&mut self, mounts: Vec<Mount>) -> Measured {
         self.stuck.retain(|(_, thread)| !thread.is_finished());
         let mut measured = Measured::default();
-        let is_stuck = |mount: &Mount| self.stuck.iter().any(|(stuck, _)| stuck == mount);
+        let is_stuck = |mount: &Mount| self.stuck.iter().any(|(stuck, _)| stuck.is_same(mount));
         let (unreadable, mut rest): (Vec<Mount>, Vec<Mount>) =
             mounts.into_iter().take(MAX_DISKS).partition(is_stuck);
         measured

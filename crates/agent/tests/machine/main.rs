@@ -7,5 +7,7 @@
 
 mod full_disk;
 mod killed;
+mod node_exporter;
 mod other_tools;
+mod size;
 mod spool_writer;

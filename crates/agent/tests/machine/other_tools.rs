@@ -1,5 +1,5 @@
-//! The vitals agree with `free`, `df`, `uptime`, `ps` and `getconf`, within what changes between
-//! two calls.
+//! The vitals agree with `free`, `df`, `uptime`, `ps`, `getconf` and the kernel's files, within what
+//! changes between two calls (`node_exporter.rs` has the same for Prometheus' exporter).
 
 use std::process::Command;
 
@@ -69,6 +69,23 @@ fn disks_agree_with_df() {
         agrees("disk use", 64 * MIB, &field("used"), |v| {
             v.disks[index].used_bytes
         });
+        agrees("disk space", 64 * MIB, &field("avail"), |v| {
+            v.disks[index].available_bytes.unwrap()
+        });
+        if disk.inodes_used.is_some() {
+            agrees("inodes in use", 1000, &field("iused"), |v| {
+                v.disks[index].inodes_used.unwrap()
+            });
+            agrees("inodes", 1000, &field("iavail"), |v| {
+                v.disks[index].inodes_free.unwrap()
+            });
+        }
+        let percent = format!("{} | tr -d '% '", field("pcent"));
+        agrees("percent", 1, &percent, |v| {
+            let disk = &v.disks[index];
+            let whole = disk.used_bytes + disk.available_bytes.unwrap();
+            (disk.used_bytes * 100).div_ceil(whole)
+        });
     }
 }
 
@@ -90,6 +107,47 @@ fn the_other_vitals_agree_with_the_kernel() {
     if number("ls -d /sys/class/net/*/device 2>/dev/null | wc -l") > 0 {
         agrees("received", MIB, &own("rx_bytes"), |v| v.network_rx_bytes);
         agrees("sent", MIB, &own("tx_bytes"), |v| v.network_tx_bytes);
+    }
+    let steal = "awk '/^cpu / {print $9 * 10}' /proc/stat";
+    agrees("steal", 50, steal, |v| v.cpu_steal_ms.unwrap_or(0));
+}
+
+#[test]
+fn each_disk_agrees_with_its_file_in_sys() {
+    let vitals = Sampler::new().sample();
+    for (index, device) in vitals.block_devices.iter().enumerate() {
+        let column = |column, factor| {
+            let name = device.name.replace('/', "!");
+            format!("awk '{{printf \"%d\", ${column} * {factor}}}' /sys/block/{name}/stat")
+        };
+        let device = |v: &Vitals| v.block_devices[index].clone();
+        agrees("reads", 0, &column(1, 1), |v| device(v).reads);
+        agrees("read", 0, &column(3, 512), |v| device(v).read_bytes);
+        agrees("writes", 0, &column(5, 1), |v| device(v).writes);
+        agrees("written", 0, &column(7, 512), |v| device(v).written_bytes);
+        agrees("busy", 0, &column(10, 1), |v| device(v).busy_ms);
+    }
+}
+
+#[test]
+fn pressure_agrees_with_the_kernel_where_it_is_measured() {
+    let pressure = Sampler::new().sample().pressure;
+    let is_measured = std::fs::read("/proc/pressure/cpu").is_ok();
+    assert_eq!(pressure.is_some(), is_measured);
+    if is_measured {
+        let total = |file: &str, line: &str| {
+            format!(
+                "sed -n 's/^{line} .*total=//p' /proc/pressure/{file} | awk '{{printf \"%d\", $1 / 1000}}'"
+            )
+        };
+        let of = |v: &Vitals| v.pressure.unwrap();
+        agrees("cpu", 1, &total("cpu", "some"), |v| {
+            of(v).cpu_some_ms.unwrap()
+        });
+        agrees("memory", 1, &total("memory", "full"), |v| {
+            of(v).memory_full_ms.unwrap()
+        });
+        agrees("io", 1, &total("io", "some"), |v| of(v).io_some_ms.unwrap());
     }
 }
 

@@ -140,6 +140,7 @@ fn disk(row: &DiskRow) -> Disk {
         fs_type: row.fs_type.clone(),
         total_bytes: row.total_bytes.cast_unsigned(),
         used_bytes: row.used_bytes.cast_unsigned(),
+        ..Disk::default()
     }
 }
 

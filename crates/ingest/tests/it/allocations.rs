@@ -77,6 +77,7 @@ fn heartbeat(seq: u64) -> Vec<u8> {
         fs_type: "ext4".into(),
         total_bytes: 1 << 40,
         used_bytes: 1 << 39,
+        ..Disk::default()
     };
     let sample: Sample = sample(seq);
     let vitals = sample.vitals.clone().map(|mut vitals| {

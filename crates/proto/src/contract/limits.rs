@@ -19,6 +19,10 @@ pub const MAX_SAMPLES: usize = 500;
 pub const MAX_GAPS: usize = 500;
 /// Disks of one sample. A sample with more is rejected.
 pub const MAX_DISKS: usize = 64;
+/// Network interfaces of one sample. A sample with more is rejected.
+pub const MAX_INTERFACES: usize = 64;
+/// Block devices of one sample. A sample with more is rejected.
+pub const MAX_BLOCK_DEVICES: usize = 64;
 /// Bytes of any text field. Control characters are not allowed either.
 pub const MAX_TEXT_BYTES: usize = 255;
 /// Entries of a repeated text field, such as the IP addresses of a host.

@@ -3,6 +3,8 @@
 //! A sample that breaks a rule becomes a rejected entry; the rest of the report is taken. A report that
 //! breaks the protocol as a whole ends the stream.
 
+mod optional;
+
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -89,6 +91,7 @@ fn row(seq: i64, sample: v1::Sample, rules: &Rules) -> Result<SampleRow, &'stati
     if !(0.0..=100.0).contains(&vitals.cpu_percent) {
         return Err("cpu_percent is not between 0 and 100");
     }
+    optional::check(&vitals)?;
     Ok(SampleRow {
         seq,
         sampled_at: time(sample.sampled_at, rules)?,
@@ -210,6 +213,7 @@ mod tests {
             with_vitals(|v| v.memory_used_bytes = u64::MAX),
             with_vitals(|v| v.network_tx_bytes = 1 << 63),
             with_vitals(|v| v.disks = vec![v1::Disk::default(); 65]),
+            with_vitals(|v| v.cpu_steal_ms = Some(1 << 63)),
             with_vitals(nul),
             v1::Sample {
                 vitals: None,

@@ -1,0 +1,160 @@
+//! Bounds of the vitals that a sample may carry or not: inodes and available bytes of file systems, interfaces, block
+//! devices, pressure, steal. Absent is not zero, and agents of an older version send none of them.
+
+use svc_proto::{
+    contract::limits::{MAX_BLOCK_DEVICES, MAX_DISKS, MAX_INTERFACES},
+    v1::{BlockDevice, Disk, Interface, Pressure, Vitals},
+};
+
+use super::{is_text, signed};
+
+/// The rule that one of them breaks.
+pub(super) fn check(vitals: &Vitals) -> Result<(), &'static str> {
+    if vitals.interfaces.len() > MAX_INTERFACES {
+        return Err("more than 64 interfaces");
+    }
+    if vitals.block_devices.len() > MAX_BLOCK_DEVICES {
+        return Err("more than 64 block devices");
+    }
+    if vitals.unreadable_mounts.len() > MAX_DISKS {
+        return Err("more than 64 unreadable mounts");
+    }
+    let mut texts = vitals
+        .unreadable_mounts
+        .iter()
+        .chain([&vitals.spool_problem]);
+    if !texts.all(|text| is_text(text)) {
+        return Err("a text is longer than 255 bytes or holds a control character");
+    }
+    names(&vitals.interfaces, |one| &one.name)?;
+    names(&vitals.block_devices, |one| &one.name)?;
+    let mut numbers = numbers(vitals);
+    numbers.try_for_each(|number| signed(number).map(drop))
+}
+
+/// A name stands for one series of values, so a list has it once. Lists are short, and this allocates nothing.
+fn names<T>(list: &[T], name: fn(&T) -> &str) -> Result<(), &'static str> {
+    let is_new = |index: usize, one: &str| list[..index].iter().all(|other| name(other) != one);
+    let is_valid = |(index, one)| {
+        let one = name(one);
+        !one.is_empty() && is_text(one) && is_new(index, one)
+    };
+    match list.iter().enumerate().all(is_valid) {
+        true => Ok(()),
+        false => {
+            Err("a name is empty, used twice, longer than 255 bytes or holds a control character")
+        }
+    }
+}
+
+fn numbers(vitals: &Vitals) -> impl Iterator<Item = u64> {
+    let disks = vitals.disks.iter().flat_map(|disk: &Disk| {
+        [disk.available_bytes, disk.inodes_used, disk.inodes_free]
+            .into_iter()
+            .flatten()
+    });
+    let interfaces = vitals.interfaces.iter();
+    let interfaces = interfaces.flat_map(|one: &Interface| [one.rx_bytes, one.tx_bytes]);
+    let devices = vitals.block_devices.iter().flat_map(|one: &BlockDevice| {
+        [
+            one.reads,
+            one.read_bytes,
+            one.writes,
+            one.written_bytes,
+            one.busy_ms,
+        ]
+    });
+    let pressure = vitals.pressure.iter().flat_map(|one: &Pressure| {
+        [
+            one.cpu_some_ms,
+            one.memory_some_ms,
+            one.memory_full_ms,
+            one.io_some_ms,
+            one.io_full_ms,
+        ]
+        .into_iter()
+        .flatten()
+    });
+    let all = disks.chain(interfaces).chain(devices).chain(pressure);
+    all.chain(vitals.cpu_steal_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interface(name: &str) -> Interface {
+        Interface {
+            name: name.into(),
+            rx_bytes: i64::MAX as u64,
+            ..Default::default()
+        }
+    }
+
+    fn device(name: &str) -> BlockDevice {
+        BlockDevice {
+            name: name.into(),
+            busy_ms: i64::MAX as u64,
+            ..Default::default()
+        }
+    }
+
+    fn full() -> Vitals {
+        let names = (0..64).map(|number| format!("name{number}"));
+        let disk = Disk {
+            available_bytes: Some(0),
+            inodes_used: Some(i64::MAX as u64),
+            read_only: Some(true),
+            ..Default::default()
+        };
+        Vitals {
+            disks: vec![disk],
+            interfaces: names.clone().map(|name| interface(&name)).collect(),
+            block_devices: names.map(|name| device(&name)).collect(),
+            unreadable_mounts: vec!["/mnt/nfs".into(); 64],
+            pressure: Some(Pressure {
+                io_full_ms: Some(i64::MAX as u64),
+                ..Default::default()
+            }),
+            cpu_steal_ms: Some(0),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn all_at_their_limits_and_none_at_all_are_accepted() {
+        assert_eq!(check(&full()), Ok(()));
+        assert_eq!(check(&Vitals::default()), Ok(()));
+    }
+
+    #[test]
+    fn each_of_them_is_bounded() {
+        let changes: [fn(&mut Vitals); 15] = [
+            |vitals| vitals.interfaces.push(interface("one more")),
+            |vitals| vitals.block_devices.push(device("one more")),
+            |vitals| vitals.unreadable_mounts.push("/more".into()),
+            |vitals| vitals.interfaces[7].name = "name6".into(),
+            |vitals| vitals.block_devices[7].name.clear(),
+            |vitals| vitals.interfaces[7].name = "x".repeat(256),
+            |vitals| vitals.block_devices[7].name = "sd\na".into(),
+            |vitals| vitals.unreadable_mounts[7] = "/\u{0}".into(),
+            |vitals| vitals.spool_problem = "x".repeat(256),
+            |vitals| vitals.disks[0].available_bytes = Some(1 << 63),
+            |vitals| vitals.disks[0].inodes_free = Some(u64::MAX),
+            |vitals| vitals.interfaces[63].tx_bytes = 1 << 63,
+            |vitals| vitals.block_devices[63].written_bytes = 1 << 63,
+            |vitals| {
+                vitals.pressure = Some(Pressure {
+                    cpu_some_ms: Some(1 << 63),
+                    ..Default::default()
+                });
+            },
+            |vitals| vitals.cpu_steal_ms = Some(1 << 63),
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            let mut vitals = full();
+            change(&mut vitals);
+            assert!(check(&vitals).is_err(), "change {number}");
+        }
+    }
+}
