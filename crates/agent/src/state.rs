@@ -34,27 +34,57 @@ pub struct State {
     machine: Machine,
 }
 
-/// What tells a machine from a copy of its disk. The machine id is not among it, because a
-/// copied disk has it too, nor is the firmware's UUID: a machine that fails over to other
-/// hardware has another one, and must keep its identity. The service tells these two apart,
-/// because it knows whether the original is still heard.
+/// What tells a machine from a copy of its disk, where it says so clearly:
+///
+/// - The cloud's instance id. If it is known, nothing else counts.
+/// - The machine id together with the firmware's UUID. A machine id alone may have been set
+///   anew on the same machine. Another UUID alone is a machine that failed over to other
+///   hardware, or whose firmware changed: it keeps its disk, so it keeps its machine id, and must
+///   keep its identity. Only a copy that was made into a machine of its own has both anew.
+///
+/// A copy with its origin's machine id is left to the service, which knows whether the
+/// origin is still heard.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Machine {
     cloud_instance_id: String,
+    hardware_uuid: String,
+    machine_id: String,
 }
 
 impl Machine {
     pub fn of(facts: &HostFacts) -> Self {
         Self {
             cloud_instance_id: facts.cloud_instance_id.clone(),
+            hardware_uuid: facts.hardware_uuid.clone(),
+            machine_id: facts.machine_id.clone(),
         }
     }
 
-    /// Whether both are known and differ.
-    fn differs_from(&self, other: &Self) -> bool {
-        let (one, other) = (&self.cloud_instance_id, &other.cloud_instance_id);
-        !one.is_empty() && !other.is_empty() && one != other
+    fn is_copy_of(&self, origin: &Self) -> bool {
+        let cloud = differs(&self.cloud_instance_id, &origin.cloud_instance_id);
+        let hardware = || differs(&self.hardware_uuid, &origin.hardware_uuid);
+        let machine = || differs(&self.machine_id, &origin.machine_id);
+        cloud.unwrap_or_else(|| hardware() == Some(true) && machine() == Some(true))
     }
+
+    /// A fact that is not readable at the moment is kept.
+    fn or(self, known: &Self) -> Self {
+        let or = |new: String, known: &String| match new.is_empty() {
+            true => known.clone(),
+            false => new,
+        };
+        Self {
+            cloud_instance_id: or(self.cloud_instance_id, &known.cloud_instance_id),
+            hardware_uuid: or(self.hardware_uuid, &known.hardware_uuid),
+            machine_id: or(self.machine_id, &known.machine_id),
+        }
+    }
+}
+
+/// `None` unless both are known.
+fn differs(one: &str, other: &str) -> Option<bool> {
+    (!one.is_empty() && !other.is_empty()).then(|| one != other)
 }
 
 /// What [`State::bind`] found.
@@ -90,10 +120,11 @@ impl State {
     /// Binds the key to this machine, or finds that it belongs to another one, which means
     /// that this disk is a copy.
     pub fn bind(&mut self, machine: Machine) -> Binding {
-        if self.machine.differs_from(&machine) {
+        if machine.is_copy_of(&self.machine) {
             return Binding::Copy;
         }
-        if machine.cloud_instance_id.is_empty() || self.machine == machine {
+        let machine = machine.or(&self.machine);
+        if self.machine == machine {
             return Binding::Known;
         }
         self.machine = machine;
@@ -232,16 +263,48 @@ mod tests {
         assert_eq!(State::load(&dir).unwrap(), state);
         assert!(!format!("{state:?}").contains("a.b.c"));
 
-        let machine = |cloud: &str| Machine {
-            cloud_instance_id: cloud.into(),
-        };
-        assert_eq!(state.bind(machine("")), Binding::Known);
-        assert_eq!(state.bind(machine("aws/1")), Binding::New);
-        assert_eq!(state.bind(machine("aws/1")), Binding::Known);
-        assert_eq!(state.bind(machine("")), Binding::Known);
-        assert_eq!(state.bind(machine("aws/2")), Binding::Copy);
-
         dir.write(STATE, "{\"agent_id\": 7").unwrap();
         assert_eq!(State::load(&dir).unwrap(), State::default());
+    }
+
+    fn machine(cloud: &str, hardware: &str, machine: &str) -> Machine {
+        Machine {
+            cloud_instance_id: cloud.into(),
+            hardware_uuid: hardware.into(),
+            machine_id: machine.into(),
+        }
+    }
+
+    #[test]
+    fn another_instance_of_the_cloud_is_a_copy() {
+        let mut state = State::default();
+        assert_eq!(state.bind(machine("", "", "")), Binding::Known);
+        assert_eq!(state.bind(machine("aws/1", "", "")), Binding::New);
+        assert_eq!(state.bind(machine("aws/1", "", "")), Binding::Known);
+        assert_eq!(state.bind(machine("", "", "")), Binding::Known);
+        assert_eq!(state.bind(machine("aws/2", "", "")), Binding::Copy);
+    }
+
+    #[test]
+    fn other_hardware_with_another_machine_id_is_a_copy() {
+        let mut state = State::default();
+        assert_eq!(state.bind(machine("", "board", "id")), Binding::New);
+        assert_eq!(state.bind(machine("", "other", "other")), Binding::Copy);
+        // The cloud knows better.
+        assert_eq!(state.bind(machine("aws/1", "board", "id")), Binding::New);
+        let same = machine("aws/1", "other", "other");
+        assert_eq!(state.bind(same), Binding::New);
+    }
+
+    #[test]
+    fn either_of_them_may_change_on_the_same_machine() {
+        let mut state = State::default();
+        state.bind(machine("", "board", "id"));
+        // A failover, then a machine id that an administrator set anew, then a UUID that
+        // cannot be read.
+        assert_eq!(state.bind(machine("", "spare", "id")), Binding::New);
+        assert_eq!(state.bind(machine("", "spare", "new")), Binding::New);
+        assert_eq!(state.bind(machine("", "", "newer")), Binding::New);
+        assert_eq!(state.bind(machine("", "spare", "newer")), Binding::Known);
     }
 }
