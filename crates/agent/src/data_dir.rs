@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::geteuid;
+use rustix::process::{Uid, geteuid};
 
 pub const IDENTITY: &str = "identity.pem";
 pub const SUCCESSOR: &str = "successor.pem";
@@ -55,11 +55,7 @@ impl DataDir {
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true).mode(0o700);
         builder.create(path).map_err(io_error(path))?;
-        let uid = fs::metadata(path).map_err(io_error(path))?.uid();
-        if geteuid().is_root() && uid != 0 {
-            let path = path.into();
-            return Err(DataDirError::ForeignOwner { path, uid });
-        }
+        check_owner(path, geteuid())?;
         make_private(path)?;
         Ok(Self {
             path: path.into(),
@@ -231,6 +227,17 @@ fn make_private(path: &Path) -> Result<(), DataDirError> {
     })
 }
 
+/// Root may write everywhere, and the files that it leaves would stop the owner's agent.
+fn check_owner(path: &Path, user: Uid) -> Result<(), DataDirError> {
+    let uid = fs::metadata(path).map_err(io_error(path))?.uid();
+    let is_foreign = user.is_root() && uid != user.as_raw();
+    let path = path.into();
+    match is_foreign {
+        true => Err(DataDirError::ForeignOwner { path, uid }),
+        false => Ok(()),
+    }
+}
+
 fn io_error(path: &Path) -> impl Fn(io::Error) -> DataDirError {
     move |source| DataDirError::Io {
         path: path.into(),
@@ -260,6 +267,21 @@ mod tests {
         fs::set_permissions(path.join(STATE), fs::Permissions::from_mode(0o644)).unwrap();
         assert_eq!(dir.read(STATE).unwrap().as_deref(), Some("{}"));
         assert_eq!(mode(&path.join(STATE)), 0o600);
+    }
+
+    /// It tests the same whether or not root runs it.
+    #[test]
+    fn only_root_is_refused_and_only_on_the_folder_of_another_user() {
+        let folder = tempfile::tempdir().unwrap();
+        let owner = fs::metadata(folder.path()).unwrap().uid();
+        let nobody = Uid::from_raw(65_534);
+        assert!(check_owner(folder.path(), Uid::from_raw(owner)).is_ok());
+        assert!(check_owner(folder.path(), nobody).is_ok());
+        if owner == 0 {
+            std::os::unix::fs::chown(folder.path(), Some(65_534), None).unwrap();
+        }
+        let refused = check_owner(folder.path(), Uid::ROOT).unwrap_err();
+        assert!(matches!(refused, DataDirError::ForeignOwner { .. }));
     }
 
     #[test]
