@@ -101,14 +101,14 @@ fn the_other_vitals_agree_with_the_kernel() {
     agrees("load", 5, load, |v| (v.load_1m * 100.0).round() as u64);
     let own = |file| {
         format!(
-            "for i in /sys/class/net/*; do [ -e $i/device ] && cat $i/statistics/{file}; done | awk '{{s += $1}} END {{printf \"%d\", s}}'"
+            "for i in /sys/class/net/*; do [ -e $i/device ] && cat $i/statistics/{file}; done | awk '{{s += $1}} END {{printf \"%.0f\", s}}'"
         )
     };
     if number("ls -d /sys/class/net/*/device 2>/dev/null | wc -l") > 0 {
         agrees("received", MIB, &own("rx_bytes"), |v| v.network_rx_bytes);
         agrees("sent", MIB, &own("tx_bytes"), |v| v.network_tx_bytes);
     }
-    let steal = "awk '/^cpu / {print $9 * 10}' /proc/stat";
+    let steal = "awk '/^cpu / {printf \"%.0f\", $9 * 10}' /proc/stat";
     agrees("steal", 50, steal, |v| v.cpu_steal_ms.unwrap_or(0));
 }
 
@@ -118,7 +118,7 @@ fn each_disk_agrees_with_its_file_in_sys() {
     for (index, device) in vitals.block_devices.iter().enumerate() {
         let column = |column, factor| {
             let name = device.name.replace('/', "!");
-            format!("awk '{{printf \"%d\", ${column} * {factor}}}' /sys/block/{name}/stat")
+            format!("awk '{{printf \"%.0f\", ${column} * {factor}}}' /sys/block/{name}/stat")
         };
         let device = |v: &Vitals| v.block_devices[index].clone();
         agrees("reads", 0, &column(1, 1), |v| device(v).reads);
@@ -137,7 +137,7 @@ fn pressure_agrees_with_the_kernel_where_it_is_measured() {
     if is_measured {
         let total = |file: &str, line: &str| {
             format!(
-                "sed -n 's/^{line} .*total=//p' /proc/pressure/{file} | awk '{{printf \"%d\", $1 / 1000}}'"
+                "sed -n 's/^{line} .*total=//p' /proc/pressure/{file} | awk '{{printf \"%.0f\", int($1 / 1000)}}'"
             )
         };
         let of = |v: &Vitals| v.pressure.unwrap();
