@@ -45,6 +45,8 @@ pub struct Config {
     pub queue: QueueSettings,
     pub retention: Retention,
     pub agents: Agents,
+    /// From the stop to the drain.
+    pub drain_delay: Duration,
     pub drain_timeout: Duration,
     pub log: Log,
     pub timing: Timing,
@@ -109,6 +111,7 @@ impl Config {
         let queue = queue(reader);
         let retention = Retention::collect(reader);
         let agents = Agents::collect(reader);
+        let drain_delay = reader.value("INGEST_DRAIN_DELAY", parse::drain_delay);
         let drain_timeout = reader.value("INGEST_DRAIN_TIMEOUT", parse::drain_timeout);
         let log = log(reader);
         let agents = agents?;
@@ -122,6 +125,7 @@ impl Config {
             retention: retention?,
             timing: Timing::new(agents.heartbeat_interval),
             agents,
+            drain_delay: drain_delay?,
             drain_timeout: drain_timeout?,
             log: log?,
         })

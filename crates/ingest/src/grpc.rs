@@ -71,6 +71,7 @@ pub fn listener_refusals() -> Refusals {
     Refusals {
         too_many_connections: || Refusal::TooManyConnections.into_status(),
         internal: || Refusal::Internal.into_status(),
+        reason: Refusal::reason_in,
     }
 }
 

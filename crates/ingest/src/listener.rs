@@ -4,12 +4,15 @@
 //! descriptors run out, and leaves two of HTTP/2's protections off (docs/decisions.md).
 //!
 //! In reading order: `gate` (places and permits), `connection` (one connection's life), `activity` (is it idle or
-//! stalled), `meter` and `write_deadline` (how fast a client is read, how long it may leave data unread),
-//! `panics`, `shedding`, then `tls`, `verifier` and `reload` for certificates.
+//! stalled), `ending` (how its requests end), `meter` and `write_deadline` (how fast a client is read, how long it may leave data unread),
+//! `panics`, `shedding`, then `tls`, `verifier`, `certificate_log` and `reload` for
+//! certificates.
 
 mod activity;
 mod certificate_facts;
+mod certificate_log;
 mod connection;
+mod ending;
 mod gate;
 mod limits;
 mod meter;
@@ -22,6 +25,7 @@ mod write_deadline;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
+use http::HeaderMap;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -34,6 +38,7 @@ pub(crate) use shedding::Shedding;
 pub use tls::{ClientCa, TlsError, TlsPair};
 
 use crate::telemetry::ListenerMetrics;
+use certificate_log::CertificateLog;
 use connection::Connection;
 use gate::Gate;
 
@@ -48,6 +53,8 @@ pub struct Refusals {
     pub too_many_connections: fn() -> Status,
     /// For a handler that panicked.
     pub internal: fn() -> Status,
+    /// The reason of the refusal in the headers or trailers of a response.
+    pub reason: fn(&HeaderMap) -> Option<&'static str>,
 }
 
 /// The bound port, before it serves.
@@ -105,6 +112,7 @@ impl Listener {
             gate,
             limits: self.limits,
             refusals,
+            certificate_log: CertificateLog::new(),
             stop: stop.clone(),
             abort: abort.clone(),
         });

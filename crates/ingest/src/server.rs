@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     config::{Config, Database, Problem, Problems},
     error_chain::chain,
+    health::Health,
     http::{HttpServer, Pages},
     listener::{Listener, Reload},
     load::LoadGauge,
@@ -120,16 +121,37 @@ impl Server {
         let load = LoadGauge::new(&config, sessions.clone(), pipeline.clone(), expiry);
         let drain = config.drain_timeout + DRAIN_MARGIN;
         let health = pages.health.clone();
-        let mut parts = Parts::new(stop.clone());
+        let (leave, delay) = (CancellationToken::new(), config.drain_delay);
+        let mut parts = Parts::new(leave.clone());
         parts.back("the HTTP port", http.run(pages.clone(), parts.last.clone()));
         let starting = start::start(config, store, pages, load, sessions, pipeline, &addresses);
-        if let Some(started) = stop.run_until_cancelled(starting).await {
-            let (instance, lease) = started?;
-            parts::add_all(&mut parts, &instance, lease, port)?;
-            health.serving();
+        match stop.run_until_cancelled(starting).await {
+            Some(started) => {
+                let (instance, lease) = started?;
+                parts::add_all(&mut parts, &instance, lease, port)?;
+                health.serving();
+            }
+            None => leave.cancel(),
         }
-        parts.run(drain, || health.draining()).await?;
-        Ok(())
+        let leaving = leave_after(&stop, delay, &health, &leave);
+        let (ended, ()) = tokio::join!(parts.run(drain, || health.draining()), leaving);
+        Ok(ended?)
+    }
+}
+
+/// Begins the drain `delay` after the stop. Until then the port serves as before, and only `/healthz` says that the
+/// instance is stopping: a load balancer takes it out before the first agent is sent away, and no agent comes back.
+async fn leave_after(
+    stop: &CancellationToken,
+    delay: Duration,
+    health: &Health,
+    leave: &CancellationToken,
+) {
+    let stopped = leave.run_until_cancelled(stop.cancelled()).await;
+    if stopped.is_some() {
+        health.draining();
+        leave.run_until_cancelled(tokio::time::sleep(delay)).await;
+        leave.cancel();
     }
 }
 

@@ -31,6 +31,8 @@ macro_rules! metrics {
     (@new $new:expr) => { $new };
 }
 
+mod exposition;
+mod labels;
 mod metrics;
 mod pipeline;
 mod process;
@@ -39,7 +41,9 @@ use std::{fs::File, io, sync::Mutex};
 
 use tracing_subscriber::{EnvFilter, fmt, fmt::MakeWriter};
 
-pub use metrics::{Handshake, ListenerMetrics, Metrics, SessionMetrics};
+pub use exposition::Exposition;
+pub use labels::{ReasonName, Variant};
+pub use metrics::{Handshake, ListenerMetrics, Method, Metrics, Outcome, SessionMetrics};
 pub use pipeline::PipelineMetrics;
 pub use process::ProcessUse;
 

@@ -70,7 +70,7 @@ pub async fn connect_tls(route: &Route) -> Result<TlsStream<TcpStream>, Failure>
     let tcp = connect_tcp(route).await;
     let tcp = tcp.map_err(|error| Failure::Unreachable(error.kind()))?;
     let tls = TlsConnector::from(route.tls.clone()).connect(route.name.clone(), tcp);
-    tls.await.map_err(|_| Failure::Handshake)
+    tls.await.map_err(|error| Failure::from_handshake(&error))
 }
 
 async fn connect_tcp(route: &Route) -> io::Result<TcpStream> {
@@ -194,7 +194,42 @@ async fn drive<W: Future>(http2: &mut Http2, work: W) -> Result<W::Output, Failu
 
 #[cfg(test)]
 mod tests {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
+
     use super::*;
+    use crate::{
+        identity::{Seed, identity},
+        tls::{self, TlsBase},
+    };
+
+    /// As `openssl req -x509` makes it.
+    #[tokio::test]
+    async fn a_server_certificate_that_is_marked_as_a_ca_is_explained() -> anyhow::Result<()> {
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::new(["localhost".to_owned()])?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&key)?.pem();
+        let server = tls::server(certificate.as_bytes(), key.serialize_pem().as_bytes())?;
+        let socket = TcpListener::bind("127.0.0.1:0").await?;
+        let route = Route {
+            target: socket.local_addr()?,
+            source: None,
+            name: ServerName::try_from("localhost")?,
+            tls: TlsBase::new(Some(&certificate))?.with_key(&identity(Seed::of("test"), 0)?),
+        };
+        tokio::spawn(async move {
+            let (stream, _) = socket.accept().await?;
+            let acceptor = TlsAcceptor::from(Arc::new(server));
+            acceptor.accept(stream).await.map(drop)
+        });
+        let failure = connect_tls(&route)
+            .await
+            .expect_err("it is no server certificate");
+        assert!(failure.label().contains("CA:FALSE"), "{}", failure.label());
+        Ok(())
+    }
 
     #[test]
     fn agents_share_loopback_addresses_in_groups() {

@@ -1,8 +1,9 @@
 //! How a stream, or the attempt to open one, failed, and what the agent does about it.
 
-use std::{borrow::Cow, io, time::Duration};
+use std::{borrow::Cow, error::Error, io, time::Duration};
 
 use http::HeaderMap;
+use rustls::CertificateError;
 use svc_proto::{
     contract::{Action, BackoffBounds, DOMAIN, Reason, limits},
     v1::AgentStatus,
@@ -21,8 +22,8 @@ const TOKEN_REFUSED_WAIT: Duration = Duration::from_mins(10);
 pub enum Failure {
     /// No TCP connection.
     Unreachable(io::ErrorKind),
-    /// No TLS connection.
-    Handshake,
+    /// No TLS connection, and what is wrong with the server's certificate, if that is why.
+    Handshake(Option<CertificateError>),
     /// The connection ended without a gRPC status.
     Closed,
     /// Connecting took too long.
@@ -60,11 +61,22 @@ impl Failure {
         }
     }
 
+    pub fn from_handshake(error: &io::Error) -> Failure {
+        let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+        Failure::Handshake(match inner {
+            Some(rustls::Error::InvalidCertificate(problem)) => Some(problem.clone()),
+            _ => None,
+        })
+    }
+
     /// The name under which the failure is counted.
     pub fn label(&self) -> Cow<'_, str> {
         match self {
             Failure::Unreachable(kind) => format!("unreachable: {kind}").into(),
-            Failure::Handshake => "TLS handshake failed".into(),
+            Failure::Handshake(None) => "TLS handshake failed".into(),
+            Failure::Handshake(Some(problem)) => {
+                format!("TLS handshake failed: {}", explained(problem)).into()
+            }
             Failure::Closed => "connection closed".into(),
             Failure::Timeout => "timeout".into(),
             Failure::PingTimeout => "ping timeout".into(),
@@ -97,6 +109,31 @@ impl Failure {
             Failure::Refused { retry_after, .. } => *retry_after,
             _ => None,
         }
+    }
+}
+
+/// What is wrong with the server's certificate, and what to do about the usual cases.
+fn explained(problem: &CertificateError) -> Cow<'static, str> {
+    let other = match problem {
+        CertificateError::UnknownIssuer => {
+            return "no certificate of --ca-cert has signed the server's certificate".into();
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            return "the server's certificate has another name: set --server-name".into();
+        }
+        CertificateError::Other(other) => other.source(),
+        _ => None,
+    };
+    match other.and_then(|other| other.downcast_ref()) {
+        Some(webpki::Error::CaUsedAsEndEntity) => {
+            "the server's certificate is marked as a CA (CA:TRUE), as `openssl req -x509` does: make it with \
+             -addext basicConstraints=critical,CA:FALSE, or sign it by a CA and pass that as --ca-cert"
+                .into()
+        }
+        Some(webpki::Error::UnsupportedCertVersion) => {
+            "the server's certificate is X.509 version 1: make one of version 3".into()
+        }
+        _ => problem.to_string().into(),
     }
 }
 

@@ -21,6 +21,7 @@ use std::{
 use anyhow::{Context, anyhow};
 use svc_sandbox::{Identity, Postgres, PostgresOptions};
 use svc_store::{NewToken, Store, StoreOptions};
+use tokio_util::sync::CancellationToken;
 
 use super::serve;
 use crate::{
@@ -76,23 +77,35 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         about_agent(agent.is_some(), &log_file),
         about_console(console.as_ref(), &console_log)
     );
-    let ended = run_and_show(server, view::View { store, screen }).await;
+    let ended = run_and_show(server, agent, view::View { store, screen }).await;
     drop(console);
-    if let Some(agent) = agent {
-        agent.stop().await;
-    }
     ended
 }
 
-/// Runs the server until a signal. The view may end earlier, when its reader closes the pipe.
-async fn run_and_show(server: Server, view: view::View) -> anyhow::Result<ExitCode> {
+/// Runs the server until a signal. The view may end earlier, when its reader closes the pipe. The agent stops before the
+/// server, which would otherwise wait for it: a drained agent has no other instance to go to.
+async fn run_and_show(
+    server: Server,
+    agent: Option<agent::Agent>,
+    view: view::View,
+) -> anyhow::Result<ExitCode> {
+    let (asked, stop) = (serve::stop_on_signals()?, CancellationToken::new());
+    let stopping = async {
+        asked.cancelled().await;
+        if let Some(agent) = agent {
+            agent.stop().await;
+        }
+        stop.cancel();
+        std::future::pending().await
+    };
     let showing = async {
         view.run().await?;
         std::future::pending().await
     };
     tokio::select! {
-        ended = serve::until_signalled(server) => ended,
+        ended = server.run(stop.clone()) => serve::report(ended),
         failed = showing => failed,
+        never = stopping => never,
     }
 }
 

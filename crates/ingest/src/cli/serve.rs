@@ -15,13 +15,7 @@ pub async fn run() -> anyhow::Result<ExitCode> {
     telemetry::init(&log_settings());
     raise_file_limit();
     let server = Server::bind(Config::from_env()?).await?;
-    until_signalled(server).await
-}
-
-/// Runs a bound server until SIGTERM or SIGINT.
-pub async fn until_signalled(server: Server) -> anyhow::Result<ExitCode> {
-    let stop = stop_on_signals()?;
-    report(server.run(stop).await)
+    report(server.run(stop_on_signals()?).await)
 }
 
 /// The exit code of a run.

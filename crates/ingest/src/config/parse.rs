@@ -83,6 +83,10 @@ pub(super) fn heartbeat_interval(text: &str) -> Parsed<Duration> {
     duration(text, Duration::from_secs(1), Duration::from_hours(1))
 }
 
+pub(super) fn drain_delay(text: &str) -> Parsed<Duration> {
+    duration(text, Duration::ZERO, Duration::from_mins(2))
+}
+
 pub(super) fn drain_timeout(text: &str) -> Parsed<Duration> {
     duration(text, Duration::from_secs(1), Duration::from_mins(10))
 }

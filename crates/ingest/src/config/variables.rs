@@ -42,6 +42,8 @@ svc_common::variables! {
     "INGEST_EVENTS_RETENTION", Default("365d"), "How long agents' events are kept";
     "INGEST_EXPIRE_HOSTS_OFFLINE_FOR", Unset("never"),
         "How long a host must have been offline to be retired, at least `1d`; its agent is revoked";
+    "INGEST_DRAIN_DELAY", Default("0s"),
+        "How long a stopping instance still serves after `/healthz` has turned 503, so that a load balancer can notice; it comes before the drain";
     "INGEST_DRAIN_TIMEOUT", Default("8s"),
         "How long a stopping instance waits for its clients (`docker stop` kills after 10)";
     "INGEST_LOG", Default("info"), "Which log lines are written: a level, or a tracing filter";

@@ -23,6 +23,8 @@ fn descriptors() -> Builder<'static> {
     Builder::configure()
         .register_encoded_file_descriptor_set(svc_proto::DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        // The details of refusals: without them grpcurl shows bytes.
+        .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
 }
 
 /// Ends the requests of a reflection client, and with them its stream, after a maximum life.

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use http::HeaderMap;
 use jiff::Timestamp;
 use svc_proto::contract::{DOMAIN, Reason};
 use svc_store::{AgentStatus, Opened, StoreError};
@@ -86,6 +87,12 @@ impl Refusal {
     /// The name of the reason, for metrics.
     pub fn reason_name(&self) -> Option<&'static str> {
         self.reason().map(Reason::as_str)
+    }
+
+    /// The name of the reason that headers or trailers of this service carry.
+    pub fn reason_in(headers: &HeaderMap) -> Option<&'static str> {
+        let info = Status::from_header_map(headers)?.get_details_error_info()?;
+        Reason::from_name(&info.reason).map(Reason::as_str)
     }
 
     /// The contract has no reason for a deleted agent (NOT_FOUND) and a fault of the service (INTERNAL).

@@ -17,10 +17,8 @@ use svc_store::Store;
 use crate::{
     health::Health,
     signing::{JWKS_MAX_AGE, Jwks},
-    telemetry::Metrics,
+    telemetry::{Exposition, Metrics},
 };
-
-const METRICS_FORMAT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// What the responses are made of.
 #[derive(Clone, Debug)]
@@ -87,9 +85,16 @@ fn is_fresh(headers: &HeaderMap, etag: &str) -> bool {
         .any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == etag)
 }
 
-async fn metrics(State(pages): State<Pages>) -> Response {
-    match pages.metrics.scrape().await {
-        Ok(text) => ([(header::CONTENT_TYPE, METRICS_FORMAT)], text).into_response(),
+async fn metrics(State(pages): State<Pages>, headers: HeaderMap) -> Response {
+    let accept = headers.get_all(header::ACCEPT).iter();
+    let accept: Vec<&str> = accept.filter_map(|value| value.to_str().ok()).collect();
+    let exposition = Exposition::accepted(&accept.join(","));
+    let negotiated = [
+        (header::CONTENT_TYPE, exposition.content_type()),
+        (header::VARY, "Accept"),
+    ];
+    match pages.metrics.scrape(exposition).await {
+        Ok(text) => (negotiated, text).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }

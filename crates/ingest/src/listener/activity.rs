@@ -36,6 +36,7 @@ use tokio::{
 };
 use tonic::{Status, body::Body};
 
+use super::ending::Ending;
 use crate::sync::lock;
 
 #[derive(Debug, Default)]
@@ -142,11 +143,12 @@ impl Drop for Request {
     }
 }
 
-/// A response body that reports its progress to the connection's [`Activity`].
+/// A response body that reports its progress to the connection's [`Activity`], and its trailers to its [`Ending`].
 #[derive(Debug)]
 pub(super) struct TrackedBody {
     pub body: Body,
     pub request: Request,
+    pub ending: Ending,
 }
 
 impl hyper::body::Body for TrackedBody {
@@ -159,8 +161,11 @@ impl hyper::body::Body for TrackedBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         self.request.accepted();
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        if matches!(&frame, Some(Ok(frame)) if frame.is_data()) {
-            self.request.hand_out();
+        if let Some(Ok(frame)) = &frame {
+            match frame.trailers_ref() {
+                Some(trailers) => self.ending.see(trailers),
+                None => self.request.hand_out(),
+            }
         }
         Poll::Ready(frame)
     }

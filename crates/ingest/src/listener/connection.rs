@@ -17,6 +17,8 @@ use tonic::{Status, body::Body, service::Routes};
 use super::{
     Limits, Refusals,
     activity::{Activity, TrackedBody},
+    certificate_log::CertificateLog,
+    ending::Ending,
     gate::Gate,
     limits::{TLS_BUFFER, http2 as settings},
     meter::{Framed, Metered},
@@ -41,6 +43,7 @@ pub(super) struct Connection {
     pub gate: Arc<Gate>,
     pub limits: Limits,
     pub refusals: Refusals,
+    pub certificate_log: CertificateLog,
     pub stop: CancellationToken,
     /// Ends the connections that have not finished after `stop`.
     pub abort: CancellationToken,
@@ -55,7 +58,7 @@ impl Connection {
         address: SocketAddr,
         place: Place,
     ) {
-        let Some((stream, key)) = Box::pin(self.secure(stream, &place)).await else {
+        let Some((stream, key)) = Box::pin(self.secure(stream, address, &place)).await else {
             return;
         };
         let closing = CancellationToken::new();
@@ -81,8 +84,13 @@ impl Connection {
     }
 
     /// The TLS handshake, within its deadline. Its outcome is counted.
-    async fn secure(&self, stream: TcpStream, place: &Place) -> Option<(Tls, ClientKey)> {
-        let handshake = self.handshake(stream, place.standing());
+    async fn secure(
+        &self,
+        stream: TcpStream,
+        address: SocketAddr,
+        place: &Place,
+    ) -> Option<(Tls, ClientKey)> {
+        let handshake = self.handshake(stream, address, place.standing());
         let handshake = tokio::select! {
             handshake = timeout(self.limits.handshake_deadline, handshake) => handshake,
             () = place.evicted() => return None,
@@ -100,10 +108,14 @@ impl Connection {
     async fn handshake(
         &self,
         stream: TcpStream,
+        address: SocketAddr,
         standing: &Standing,
     ) -> Result<(Tls, ClientKey), Handshake> {
         configure(&stream);
-        let failed = |error: std::io::Error| Handshake::of(&error);
+        let failed = |error: std::io::Error| {
+            self.certificate_log.report(address, &error);
+            Handshake::of(&error)
+        };
         let stream = WriteDeadline::new(stream, self.limits.send_deadline);
         let hello = LazyConfigAcceptor::new(Default::default(), Metered::new(stream));
         let hello = hello.await.map_err(failed)?;
@@ -122,14 +134,15 @@ impl Connection {
     async fn serve_http2(&self, stream: Tls, peer: Peer, routes: Routes, age: Duration) {
         let activity = Arc::new(Activity::default());
         let service = service_fn(|request: Request<Incoming>| {
-            self.gate.metrics.requests.inc();
+            let (gate, path) = (self.gate.clone(), request.uri().path());
+            let ending = Ending::begin(gate, path, self.refusals.reason);
             let answered = caught(
                 routes.clone(),
                 with_peer(request, &peer),
                 self.refusals.internal,
             );
             let answered = answer(answered, self.limits.response_deadline, &peer.standing);
-            tracked(answered, activity.clone())
+            tracked(answered, activity.clone(), ending)
         });
         let stream = TokioIo::new(Framed::new(stream));
         let mut http2 = Box::pin(self.builder().serve_connection(stream, service));
@@ -223,11 +236,18 @@ fn answer(
 fn tracked(
     answered: impl Future<Output = Response<Body>> + Send + 'static,
     activity: Arc<Activity>,
+    mut ending: Ending,
 ) -> BoxFuture<'static, Result<Response<Body>, Infallible>> {
     let request = Activity::begin(activity);
     Box::pin(async {
         let response = answered.await;
-        Ok(response.map(|body| Body::new(TrackedBody { body, request })))
+        ending.see(response.headers());
+        let tracked = |body| TrackedBody {
+            body,
+            request,
+            ending,
+        };
+        Ok(response.map(|body| Body::new(tracked(body))))
     })
 }
 

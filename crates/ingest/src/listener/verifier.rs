@@ -6,13 +6,18 @@
 use std::sync::Arc;
 
 use rustls::{
-    DigitallySignedStruct, DistinguishedName, Error, SignatureScheme,
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, SignatureScheme,
     client::danger::HandshakeSignatureValid,
     crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature},
     server::danger::{ClientCertVerified, ClientCertVerifier},
 };
 use rustls_pki_types::{CertificateDer, UnixTime};
 use webpki::EndEntityCert;
+
+/// `openssl x509 -req` makes version 1 unless it is given extensions.
+#[derive(Debug, thiserror::Error)]
+#[error("it is X.509 version 1: make one of version 3, for example with `openssl req -x509`")]
+struct VersionOne;
 
 #[derive(Debug)]
 pub(super) struct ClientKeyVerifier {
@@ -38,7 +43,7 @@ impl ClientCertVerifier for ClientKeyVerifier {
         }
         EndEntityCert::try_from(certificate)
             .map(|_| ClientCertVerified::assertion())
-            .map_err(|_| Error::InvalidCertificate(rustls::CertificateError::BadEncoding))
+            .map_err(|error| Error::InvalidCertificate(problem(&error)))
     }
 
     fn verify_tls12_signature(
@@ -61,5 +66,14 @@ impl ClientCertVerifier for ClientKeyVerifier {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.algorithms.supported_schemes()
+    }
+}
+
+fn problem(error: &webpki::Error) -> CertificateError {
+    match error {
+        webpki::Error::UnsupportedCertVersion => {
+            CertificateError::Other(OtherError(Arc::new(VersionOne)))
+        }
+        _ => CertificateError::BadEncoding,
     }
 }

@@ -6,12 +6,17 @@ use std::{
 };
 
 use prometheus_client::{
-    encoding::{EncodeLabelValue, text::encode},
+    encoding::{EncodeLabelSet, text::encode},
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
     registry::Registry,
 };
 
-use super::process::{OpenFiles, Process};
+use tonic::Code;
+
+use super::{
+    Exposition, ReasonName, Variant,
+    process::{OpenFiles, Process},
+};
 use crate::sync::lock;
 
 /// The registry. Every part registers its own metrics, under the prefix `svc_ingest`.
@@ -44,16 +49,16 @@ impl Metrics {
     }
 
     /// The text of a scrape.
-    pub async fn scrape(&self) -> Result<String, std::fmt::Error> {
+    pub async fn scrape(&self, exposition: Exposition) -> Result<String, std::fmt::Error> {
         self.open_files.refresh().await;
-        let mut text = String::with_capacity(16 * 1024);
-        encode(&mut text, &lock(&self.registry))?;
-        Ok(text)
+        let mut page = String::with_capacity(32 * 1024);
+        encode(&mut page, &lock(&self.registry))?;
+        Ok(exposition.write(page))
     }
 }
 
 /// The result of a TLS handshake.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Handshake {
     Ok,
     Timeout,
@@ -77,6 +82,24 @@ impl Handshake {
     }
 }
 
+/// What a request of the gRPC port calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Method {
+    Register,
+    Heartbeat,
+    Health,
+    Reflection,
+    Other,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Outcome {
+    pub method: Variant<Method>,
+    pub code: Variant<Code>,
+    pub reason: ReasonName,
+}
+
 /// One label and its value.
 type Label<T> = [(&'static str, T); 1];
 
@@ -88,14 +111,25 @@ metrics! {
         pub evicted: Counter, "connections_evicted", "Unproven connections closed to make room for new ones";
         pub shed: Counter, "connections_shed", "Connections closed because the limit was reached";
         pub accept_errors: Counter, "accept_errors", "Failures to accept a connection";
-        pub requests: Counter, "requests", "Requests of the gRPC port that reached a handler";
-        handshakes: Family<Label<Handshake>, Counter>, "handshakes", "TLS handshakes by result";
+        requests: Family<Label<Variant<Method>>, Counter>, "requests", "Requests of the gRPC port that reached a handler";
+        ended: Family<Outcome, Counter>, "requests_ended", "Requests of the gRPC port that have ended";
+        handshakes: Family<Label<Variant<Handshake>>, Counter>, "handshakes", "TLS handshakes by result";
     }
 }
 
 impl ListenerMetrics {
     pub fn handshake(&self, result: Handshake) {
-        self.handshakes.get_or_create(&[("result", result)]).inc();
+        let result = [("result", Variant(result))];
+        self.handshakes.get_or_create(&result).inc();
+    }
+
+    pub fn request(&self, method: Method) {
+        let method = [("method", Variant(method))];
+        self.requests.get_or_create(&method).inc();
+    }
+
+    pub fn ended(&self, outcome: Outcome) {
+        self.ended.get_or_create(&outcome).inc();
     }
 }
 
@@ -105,7 +139,7 @@ metrics! {
         pub streams: Gauge, "streams", "Open heartbeat streams";
         pub opened: Counter, "streams_opened", "Heartbeat streams opened";
         closed: Family<Label<&'static str>, Counter>, "streams_closed", "Heartbeat streams closed by cause";
-        refused: Family<Label<&'static str>, Counter>, "streams_refused", "Heartbeat streams refused by reason";
+        refused: Family<Label<ReasonName>, Counter>, "streams_refused", "Heartbeat streams refused by reason";
         /// From the commit of a revocation to the end of the stream.
         pub revocation_seconds: Histogram = Histogram::new(REVOCATION_SECONDS),
             "revocation_seconds", "From a revocation to the end of the agent's stream";
@@ -125,7 +159,7 @@ impl SessionMetrics {
     }
 
     pub fn refused(&self, reason: Option<&'static str>) {
-        let reason = reason.unwrap_or("none");
-        self.refused.get_or_create(&[("reason", reason)]).inc();
+        let reason = [("reason", ReasonName(reason))];
+        self.refused.get_or_create(&reason).inc();
     }
 }

@@ -56,6 +56,13 @@ impl Collector for Process {
             let (name, help) = ("process_resident_memory_bytes", "Resident memory");
             gauge(&mut encoder, name, help, stat.resident_bytes)?;
             gauge(&mut encoder, "process_threads", "Threads", stat.threads)?;
+            if let Some(booted) = booted_at() {
+                let (name, help) = (
+                    "process_start_time_seconds",
+                    "When the process started, since 1970",
+                );
+                gauge(&mut encoder, name, help, booted + stat.started_seconds)?;
+            }
         }
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let limit = limit.map_or(f64::INFINITY, |limit| limit as f64);
@@ -70,6 +77,15 @@ pub struct ProcessUse {
     pub cpu_seconds: f64,
     pub resident_bytes: f64,
     threads: f64,
+    /// After the boot of the machine.
+    started_seconds: f64,
+}
+
+/// When the machine booted, in seconds since 1970.
+fn booted_at() -> Option<f64> {
+    let text = fs::read_to_string("/proc/stat").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("btime "));
+    line?.trim().parse().ok()
 }
 
 impl ProcessUse {
@@ -79,8 +95,10 @@ impl ProcessUse {
         let text = fs::read_to_string("/proc/self/stat").ok()?;
         let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
+        let ticks = rustix::param::clock_ticks_per_second() as f64;
         Some(Self {
-            cpu_seconds: (field(14)? + field(15)?) / rustix::param::clock_ticks_per_second() as f64,
+            cpu_seconds: (field(14)? + field(15)?) / ticks,
+            started_seconds: field(22)? / ticks,
             threads: field(20)?,
             resident_bytes: field(24)? * rustix::param::page_size() as f64,
         })

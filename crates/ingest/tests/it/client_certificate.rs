@@ -20,7 +20,7 @@ use rustls::{
     sign::CertifiedKey,
     version::{TLS12, TLS13},
 };
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem::PemObject};
 use svc_ingest::listener::Limits;
 use svc_sandbox::{Authority, Identity};
 use svc_testkit::{
@@ -85,7 +85,7 @@ async fn a_client_without_a_certificate_gets_a_tls_alert() -> Result<()> {
         }
     }
     let metrics = get(instance.http, "/metrics").await?.body;
-    assert_contains(&metrics, "handshakes_total{result=\"NoCertificate\"} 40");
+    assert_contains(&metrics, "handshakes_total{result=\"no_certificate\"} 40");
     instance.stop().await
 }
 
@@ -178,7 +178,7 @@ async fn plain_http_on_the_grpc_port_is_closed_at_once() -> Result<()> {
     }
     let counted = async || {
         let metrics = get(instance.http, "/metrics").await;
-        metrics.is_ok_and(|page| page.body.contains("handshakes_total{result=\"NotTls\"} 2"))
+        metrics.is_ok_and(|page| page.body.contains("handshakes_total{result=\"not_tls\"} 2"))
     };
     eventually("both are counted", counted).await?;
     instance.stop().await
@@ -229,6 +229,37 @@ async fn the_dates_and_names_of_a_self_made_certificate_do_not_matter() -> Resul
 }
 
 /// A certificate with these years, the name of a server and no key usage.
+/// Made by `openssl x509 -req` without extensions.
+const VERSION_1: &str = include_str!("../fixtures/client_x509_v1.pem");
+
+#[tokio::test]
+async fn a_refused_certificate_of_version_1_is_logged_with_the_address_and_the_remedy() -> Result<()>
+{
+    let site = Site::new().await?;
+    let process = site.process().start().await?;
+    let certificate = CertificateDer::from_pem_slice(VERSION_1.as_bytes())?;
+    let key = PrivateKeyDer::from_pem_slice(VERSION_1.as_bytes())?;
+    let version_1 = Identity {
+        cert_der: certificate.to_vec(),
+        key_der: key.secret_der().to_vec(),
+        ..Identity::self_signed("unused")?
+    };
+    for _ in 0..20 {
+        let config = Tls::with(&version_1).config()?;
+        assert_contains(&refusal(config, process.grpc).await?, "alert");
+    }
+    process
+        .logs_contain("a client certificate was refused")
+        .await?;
+    for words in ["peer=127.0.0.1:", "X.509 version 1", "openssl req -x509"] {
+        assert_contains(&process.logs(), words);
+    }
+    process.stop().await?;
+    let lines = process.logs().matches("certificate was refused").count();
+    assert!(lines < 15, "{lines} lines: anyone could fill the log");
+    Ok(())
+}
+
 fn dated(first: i32, last: i32) -> Result<Identity> {
     let mut params = CertificateParams::new(vec!["www.example.org".to_owned()])?;
     params.not_before = date_time_ymd(first, 1, 1);

@@ -126,6 +126,13 @@ async fn reflection_lists_and_describes_the_service() -> Result<()> {
     let questions = tokio_stream::iter([
         ask(MessageRequest::ListServices(String::new())),
         ask(MessageRequest::FileContainingSymbol(SERVICE.to_owned())),
+        // Clients look up the details of a refusal by the name of their type.
+        ask(MessageRequest::FileContainingSymbol(
+            "google.rpc.ErrorInfo".into(),
+        )),
+        ask(MessageRequest::FileContainingSymbol(
+            "google.rpc.RetryInfo".into(),
+        )),
     ]);
     let answers = reflection
         .server_reflection_info(questions)
@@ -136,6 +143,8 @@ async fn reflection_lists_and_describes_the_service() -> Result<()> {
     let [
         Some(MessageResponse::ListServicesResponse(list)),
         Some(MessageResponse::FileDescriptorResponse(files)),
+        Some(MessageResponse::FileDescriptorResponse(_)),
+        Some(MessageResponse::FileDescriptorResponse(_)),
     ] = &answers[..]
     else {
         anyhow::bail!("unexpected answers: {answers:?}");

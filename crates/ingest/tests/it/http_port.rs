@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use jiff::Timestamp;
 use svc_ingest::config::Timing;
 use svc_sandbox::Identity;
 use svc_testkit::{
-    Answer, PATIENCE, Proxy, Site, assert_contains, channel, eventually, faults::behind_proxy, get,
-    http, metric, metric_becomes,
+    AUTO, Answer, FakeAgent, MANUAL, PATIENCE, Proxy, Site, assert_contains, channel, eventually,
+    faults::behind_proxy, get, http, machine, metric, metric_becomes, token,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -214,14 +215,7 @@ async fn the_metrics_cover_build_connections_handshakes_database_and_process() -
     HealthClient::new(channel.clone())
         .check(HealthCheckRequest::default())
         .await?;
-    let answer = get(instance.http, "/metrics").await?;
-    let format = answer.header("content-type").unwrap_or_default();
-    assert!(
-        format.starts_with("application/openmetrics-text"),
-        "{format}"
-    );
-    let page = answer.body;
-    assert!(page.ends_with("# EOF\n"), "{page}");
+    let page = get(instance.http, "/metrics").await?.body;
     let version = format!(
         "svc_ingest_build_info{{version=\"{}\"}} 1\n",
         svc_ingest::VERSION
@@ -231,7 +225,7 @@ async fn the_metrics_cover_build_connections_handshakes_database_and_process() -
         "svc_ingest_connections 1\n",
         "svc_ingest_connections_shed_total 0\n",
         "svc_ingest_accept_errors_total 0\n",
-        "svc_ingest_handshakes_total{result=\"Ok\"} 1\n",
+        "svc_ingest_handshakes_total{result=\"ok\"} 1\n",
         "svc_ingest_database_up 1\n",
         "svc_ingest_database_last_success_age_seconds ",
         "svc_ingest_database_pool_size{bulkhead=\"watch\"} ",
@@ -242,11 +236,96 @@ async fn the_metrics_cover_build_connections_handshakes_database_and_process() -
         "process_resident_memory_bytes ",
         "process_open_fds ",
         "process_max_fds ",
+        "svc_ingest_requests_total{method=\"health\"} 1\n",
+        "svc_ingest_requests_ended_total{method=\"health\",code=\"ok\",reason=\"none\"} 1\n",
     ] {
         assert_contains(&page, line);
     }
     drop(channel);
     metric_becomes(instance.http, "connections", |open| open == 0.0).await?;
+    instance.stop().await
+}
+
+#[tokio::test]
+async fn the_format_of_the_metrics_follows_the_accept_header() -> Result<()> {
+    let (_site, instance) = Site::with_instance().await?;
+    let page = async |accept: &str| {
+        let head = format!("GET /metrics HTTP/1.1\r\n{accept}");
+        http(instance.http, &head).await
+    };
+    for (accept, format, counter, ends_with_eof) in [
+        ("", "text/plain; version=0.0.4", "requests_total", false),
+        (
+            "Accept: text/plain;version=0.0.4\r\n",
+            "text/plain; version=0.0.4",
+            "requests_total",
+            false,
+        ),
+        (
+            "Accept: application/openmetrics-text;version=1.0.0,*/*;q=0.1\r\n",
+            "application/openmetrics-text",
+            "requests",
+            true,
+        ),
+    ] {
+        let answer = page(accept).await?;
+        let shown = answer.header("content-type").unwrap_or_default();
+        assert!(shown.starts_with(format), "{accept:?}: {shown}");
+        assert_contains(
+            &answer.body,
+            &format!("# TYPE svc_ingest_{counter} counter\n"),
+        );
+        assert_eq!(
+            answer.body.ends_with("# EOF\n"),
+            ends_with_eof,
+            "{accept:?}"
+        );
+    }
+    instance.stop().await
+}
+
+#[tokio::test]
+async fn the_start_time_of_the_process_is_shown() -> Result<()> {
+    let site = Site::new().await?;
+    let before = Timestamp::now().as_second() as f64;
+    let process = site.process().start().await?;
+    let started = metric(process.http, "process_start_time_seconds").await?;
+    let after = Timestamp::now().as_second() as f64;
+    // The kernel rounds the time of the boot to a second.
+    assert!(
+        (before - 3.0..=after + 3.0).contains(&started),
+        "{started}, not from {before} to {after}"
+    );
+    process.stop().await
+}
+
+#[tokio::test]
+async fn requests_are_counted_by_method_code_and_reason_when_they_end() -> Result<()> {
+    let (site, instance) = Site::with_instance().await?;
+    let agent = FakeAgent::on(machine(1))?;
+    agent.refused(instance.grpc, "nonsense").await?;
+    let jwt = agent.jwt(instance.grpc, &token(&site, AUTO).await?).await?;
+    let mut call = agent.heartbeat(instance.grpc, &jwt).await?;
+    let counted = async |line: &str| {
+        let line = format!("svc_ingest_requests_ended_total{{{line}}} 1\n");
+        eventually(&line, async || {
+            let page = get(instance.http, "/metrics").await;
+            page.is_ok_and(|page| page.body.contains(&line))
+        })
+        .await
+    };
+    counted("method=\"register\",code=\"invalid_argument\",reason=\"malformed_token\"").await?;
+    counted("method=\"register\",code=\"ok\",reason=\"none\"").await?;
+    site.psql("SELECT revoke_agent(id, 'ann') FROM agents")
+        .await?;
+    call.end().await?;
+    counted("method=\"heartbeat\",code=\"permission_denied\",reason=\"agent_revoked\"").await?;
+    let mut left = FakeAgent::on(machine(2))?
+        .open(instance.grpc, &token(&site, MANUAL).await?)
+        .await??;
+    left.answer().await?;
+    drop(left);
+    counted("method=\"register\",code=\"cancelled\",reason=\"none\"").await?;
     instance.stop().await
 }
 

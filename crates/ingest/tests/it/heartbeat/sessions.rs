@@ -1,10 +1,10 @@
 //! How streams end other than by their client: replacement, revocation, drains, sweeps and fencing.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use svc_proto::{ServerMessage, v1::HostFacts};
-use svc_testkit::{ActiveAgent, InstanceBuilder, machine};
+use svc_testkit::{ActiveAgent, InstanceBuilder, eventually, get, machine};
 use tonic::Code;
 
 use super::{EPOCH, PRESENCE, PRESENCE_CHANGES, World, refusal};
@@ -168,6 +168,40 @@ async fn a_stopping_instance_gives_its_agents_a_drain_slot_and_they_stay_online(
     let state = "SELECT presence, cause, online_until IS NULL FROM agent_state";
     site.expect(state, "online|connected|t").await?;
     site.expect(PRESENCE_CHANGES, "1").await
+}
+
+#[tokio::test]
+async fn a_stopping_instance_serves_until_the_load_balancer_has_had_time_to_notice() -> Result<()> {
+    const DELAY: Duration = Duration::from_secs(5);
+    let world = World::tuned(|builder| builder.set("INGEST_DRAIN_DELAY", "5s")).await?;
+    let (agent, http) = (&world.agent, world.instance.http);
+    let mut first = agent.heartbeat().await?;
+    let asked = Instant::now();
+    let stopping = world.instance.ask_to_stop();
+    eventually("/healthz says that it stops", async || {
+        get(http, "/healthz")
+            .await
+            .is_ok_and(|answer| answer.status == 503)
+    })
+    .await?;
+    let served = async {
+        first.report_acked(1..=1).await?;
+        let mut late = ActiveAgent::new(&world.site, agent.address, 2)
+            .await?
+            .heartbeat()
+            .await?;
+        match late.receive().await? {
+            Ok(Some(ServerMessage::Drain(_))) => Ok(asked.elapsed()),
+            other => bail!("not a drain: {other:?}"),
+        }
+    };
+    match served.await {
+        Ok(drained) => assert!(drained >= DELAY, "drained after {drained:?}"),
+        // A machine this slow has missed the delay.
+        Err(error) => assert!(asked.elapsed() >= DELAY, "{error:#}"),
+    }
+    drop(first);
+    stopping.ended().await
 }
 
 #[tokio::test]

@@ -1,0 +1,80 @@
+//! How requests end: each is counted once, by its method, its gRPC status code and the reason of a refusal.
+//!
+//! The status of a refused call is in the headers of its response, that of a stream in its trailers. A request that
+//! ends without either was cancelled: its client, or its connection, went away.
+
+use std::sync::Arc;
+
+use http::HeaderMap;
+use svc_proto::contract::{HEARTBEAT_PATH, REGISTER_PATH};
+use tonic::Code;
+
+use super::gate::Gate;
+use crate::telemetry::{Method, Outcome, ReasonName, Variant};
+
+#[derive(Debug)]
+pub(super) struct Ending {
+    gate: Arc<Gate>,
+    method: Method,
+    /// Finds the reason of a refusal.
+    reason: fn(&HeaderMap) -> Option<&'static str>,
+    counted: bool,
+}
+
+impl Ending {
+    /// Counts a request that begins.
+    pub(super) fn begin(
+        gate: Arc<Gate>,
+        path: &str,
+        reason: fn(&HeaderMap) -> Option<&'static str>,
+    ) -> Self {
+        let method = method(path);
+        gate.metrics.request(method);
+        Self {
+            gate,
+            method,
+            reason,
+            counted: false,
+        }
+    }
+
+    /// Counts the end of the request, if these headers or trailers have its status.
+    pub(super) fn see(&mut self, headers: &HeaderMap) {
+        let Some(code) = headers.get("grpc-status") else {
+            return;
+        };
+        match Code::from_bytes(code.as_bytes()) {
+            Code::Ok => self.count(Code::Ok, None),
+            code => self.count(code, (self.reason)(headers)),
+        }
+    }
+
+    fn count(&mut self, code: Code, reason: Option<&'static str>) {
+        if self.counted {
+            return;
+        }
+        self.counted = true;
+        self.gate.metrics.ended(Outcome {
+            method: Variant(self.method),
+            code: Variant(code),
+            reason: ReasonName(reason),
+        });
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.count(Code::Cancelled, None);
+    }
+}
+
+/// A closed set: clients choose the path.
+fn method(path: &str) -> Method {
+    match path {
+        REGISTER_PATH => Method::Register,
+        HEARTBEAT_PATH => Method::Heartbeat,
+        _ if path.starts_with("/grpc.health.v1.") => Method::Health,
+        _ if path.starts_with("/grpc.reflection.") => Method::Reflection,
+        _ => Method::Other,
+    }
+}
