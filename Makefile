@@ -75,7 +75,7 @@ bench-quick: deps  ## The same, small and in minutes: fails only when grossly of
 	$(CARGO) build --locked --release -p svc-ingest -p svc-fleet
 	target/release/svc-fleet bench --quick --name quick $(BENCH)
 
-deps:  ## Install PostgreSQL's server programs, PgBouncer, nats-server, Chromium and the node exporter, if missing
+deps:  ## Install the servers and tools that the tests start, if missing (scripts/deps lists them)
 	@scripts/deps
 
 clean:  ## Remove what was built (not what `make dev` keeps)

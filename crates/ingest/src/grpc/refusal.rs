@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use jiff::Timestamp;
-use svc_proto::contract::{DOMAIN, Reason};
+use svc_proto::contract::{DOMAIN, Reason, limits::REPLACED_WAIT};
 use svc_store::{AgentStatus, Opened, StoreError};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
@@ -133,6 +133,7 @@ impl Refusal {
             Self::TooManyConnections => Some(Duration::from_secs(30)),
             Self::Draining { retry } => Some(*retry),
             Self::DatabaseUnavailable => Some(Duration::from_secs(5)),
+            Self::SessionReplaced => Some(REPLACED_WAIT),
             // Not shorter: one agent may open a stream every 10 s.
             Self::Overloaded | Self::IdentityPresumedInUse => Some(Duration::from_secs(10)),
             _ => None,

@@ -16,6 +16,7 @@ mod config;
 mod database_connections;
 mod database_setup;
 mod documented_metrics;
+mod example_agents;
 mod failover;
 mod grpc;
 mod heartbeat;

@@ -16,7 +16,7 @@ async fn the_newest_stream_replaces_older_ones_on_any_instance() -> Result<()> {
     let mut old = agent.heartbeat().await?;
     let mut new = agent.heartbeat_at(sibling.grpc).await?;
     let refused = refusal(&mut old).await?;
-    refused.assert(Code::Aborted, "SESSION_REPLACED");
+    refused.assert_with_delay(Code::Aborted, "SESSION_REPLACED");
     let mut newest = agent.heartbeat_at(sibling.grpc).await?;
     let refused = refusal(&mut new).await?;
     refused.assert(Code::Aborted, "SESSION_REPLACED");
