@@ -3,15 +3,19 @@
 //! Absolute figures are not comparable: on a shared machine they move by a quarter from run to run, and another
 //! machine gives others. So each stage measures, minutes apart on the same machine, the service and what a
 //! service on this stack cannot go below: a bare tonic echo server with the same agents over the same
-//! TLS ([`echo`]), and a bare loop of the same SQL at the same batch size (`sql.rs`). The ratio of the two
-//! figures cancels the speed of the machine, so thresholds on ratios hold anywhere. Figures of different
+//! TLS ([`echo`]), a bare loop of the same SQL at the same batch size (`sql.rs`), and a loop that stores the
+//! same samples in the narrowest tables (`minimal.rs`). The ratio of two figures cancels the speed of the machine, so thresholds on ratios hold anywhere. Figures of different
 //! runs are never compared.
 //!
 //! Each stage has a deadline, starts its own servers, and stores its result before the next one starts.
 
 mod climb;
+mod costs;
 pub mod echo;
+mod history;
 mod load;
+mod minimal;
+mod outages;
 mod render;
 mod results;
 mod sizes;
@@ -31,9 +35,12 @@ use tokio::time::timeout;
 
 pub use self::render::{RenderArgs, render};
 use self::{results::Results, sizes::Sizes};
+use crate::lab::{Lab, Settings};
 
 /// A stage that takes longer is cancelled.
 const STAGE_TIMEOUT: Duration = Duration::from_mins(40);
+/// Where the clock of the schema cannot be advanced, the stage waits for the end of the hour.
+const HISTORY_TIMEOUT: Duration = Duration::from_mins(110);
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct BenchArgs {
@@ -59,12 +66,16 @@ pub struct BenchArgs {
 pub enum Stage {
     /// Memory per connected agent, idle and after traffic; also of the bare echo server
     Rss,
-    /// CPU per heartbeat at a steady pace; also of the bare echo server and the bare SQL loop
+    /// CPU per heartbeat at a steady pace; also of the bare echo server, the bare SQL loop and the minimal one
     Pace,
     /// CPU per heartbeat at 333 heartbeats per second, the pace of a comparable service
     Low,
     /// Durable heartbeats per second at saturation, and acknowledgement times at half of that
     Saturate,
+    /// PostgreSQL's CPU at a low rate on ten instances, and on one
+    Instances,
+    /// Disk and WAL bytes per sample, compaction, and pages of history that are read back
+    History,
     /// Registrations per second, from token to JWT
     Enrol,
     /// TLS handshakes with client certificates per second
@@ -82,12 +93,20 @@ pub enum Stage {
 }
 
 impl Stage {
+    fn timeout(self) -> Duration {
+        match self {
+            Stage::History => HISTORY_TIMEOUT,
+            _ => STAGE_TIMEOUT,
+        }
+    }
+
     fn all(quick: bool) -> Vec<Stage> {
         use Stage::*;
         match quick {
             true => vec![Rss, Pace, Saturate, Enrol, Handshake, Storm],
             false => vec![
-                Rss, Pace, Low, Saturate, Enrol, Handshake, Storm, Kill, Growth, Fifty, Climb,
+                Rss, Pace, Low, Saturate, Instances, History, Enrol, Handshake, Storm, Kill,
+                Growth, Fifty, Climb,
             ],
         }
     }
@@ -102,6 +121,7 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<bool> {
     let sizes = Sizes::new(args.quick, args.divide);
     let path = args.results.join(format!("{}.json", args.name));
     let mut results = Results::load(&path, args.quick, args.divide);
+    results.postgres = postgres_settings().await?;
     let mut failed = false;
     for stage in stages {
         note(&format!("{stage:?}"));
@@ -119,9 +139,19 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<bool> {
     Ok(!failed && thresholds.iter().all(|threshold| threshold.met()))
 }
 
+/// As the labs of all stages have them.
+async fn postgres_settings() -> anyhow::Result<String> {
+    let lab = Lab::start(Settings {
+        instances: 0,
+        interval: Duration::ZERO,
+        durable: true,
+    });
+    lab.await?.postgres_settings().await
+}
+
 /// A stage that fails or takes too long does not prevent the others.
 async fn attempt(stage: Stage, sizes: &Sizes, results: &mut Results) -> anyhow::Result<()> {
-    let run = timeout(STAGE_TIMEOUT, stages::run(stage, sizes, results));
+    let run = timeout(stage.timeout(), stages::run(stage, sizes, results));
     run.await.context("it took too long")?
 }
 

@@ -18,6 +18,15 @@ use crate::{
 
 const DATABASE: &str = "svc";
 const AGENTS_PER_INSTANCE: u32 = 18_000;
+/// What docs/sizing.md recommends. With PostgreSQL's own defaults a checkpoint every few minutes, and a cache
+/// that holds little of the tables, would cost more than the statements that are measured.
+const PRODUCTION: [(&str, &str); 5] = [
+    ("shared_buffers", "1GB"),
+    ("wal_compression", "lz4"),
+    ("checkpoint_timeout", "15min"),
+    ("checkpoint_completion_target", "0.9"),
+    ("max_wal_size", "8GB"),
+];
 const TOKEN_CREATE: &str =
     "token create --auto-approve --label svc-fleet --expires-in 1d --output json --max-uses";
 
@@ -35,7 +44,8 @@ pub struct Settings {
     pub instances: usize,
     /// The heartbeat interval of the instances.
     pub interval: Duration,
-    /// Whether PostgreSQL syncs its commits to disk, as in production.
+    /// Whether PostgreSQL syncs its commits to disk and has the settings of production. That needs
+    /// PostgreSQL 15.
     pub durable: bool,
 }
 
@@ -70,6 +80,22 @@ impl Lab {
             lab.add_instance().await?;
         }
         Ok(lab)
+    }
+
+    /// Sets a variable of the instances that are started from now on.
+    pub fn set(&mut self, name: &str, value: &str) {
+        self.service = self.service.clone().set(name, value);
+    }
+
+    /// PostgreSQL's version and the settings that decide its cost, as the server has them.
+    pub async fn postgres_settings(&self) -> anyhow::Result<String> {
+        let names = PRODUCTION.map(|(name, _)| format!("'{name}'")).join(", ");
+        let sql = format!(
+            "SELECT 'PostgreSQL ' || split_part(current_setting('server_version'), ' ', 1) || ': '
+                    || string_agg(name || ' ' || current_setting(name), ', ' ORDER BY n)
+               FROM unnest(ARRAY['fsync', {names}]) WITH ORDINALITY AS setting(name, n)"
+        );
+        self.postgres.psql(DATABASE, &sql).await
     }
 
     /// Starts one more instance.
@@ -171,17 +197,20 @@ pub async fn create_token(database_url: &str, uses: u32) -> anyhow::Result<Strin
 }
 
 fn postgres_options(durable: bool) -> PostgresOptions {
-    let settings = [
+    let counting = [
         ("shared_preload_libraries", "pg_stat_statements"),
         ("pg_stat_statements.track", "top"),
-        ("shared_buffers", "512MB"),
-        ("max_wal_size", "4GB"),
     ];
+    let settings = match durable {
+        true => [&counting[..], &PRODUCTION].concat(),
+        false => counting.to_vec(),
+    };
     PostgresOptions {
         durable,
         settings: settings
-            .map(|(name, value)| (name.into(), value.into()))
-            .into(),
+            .iter()
+            .map(|(name, value)| ((*name).into(), (*value).into()))
+            .collect(),
         ..PostgresOptions::default()
     }
 }

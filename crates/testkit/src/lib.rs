@@ -11,7 +11,7 @@
 //! - [`Proxy`] is a network with faults. [`faults`] has the scenarios that `cargo test` runs
 //!   briefly and `make chaos` at full length.
 //! - [`Verifier`] is a third party that verifies the agents' JWTs.
-//! - [`metric`], [`Usage`] and [`Latencies`] measure.
+//! - [`metric`], [`Usage`] and [`Latencies`] measure. [`SampleWriter`] writes samples without the service.
 //!
 //! Every wait is bounded by [`PATIENCE`], which is generous enough for a slow machine.
 
@@ -44,6 +44,7 @@ mod seed;
 mod latencies;
 mod sizing;
 mod usage;
+mod writer;
 
 use std::time::Duration;
 
@@ -68,6 +69,7 @@ pub use sizing::documented_memory;
 pub use tls::{OneConnection, Tls, channel, connect_with, provider};
 pub use usage::Usage;
 pub use verifier::{Verifier, kid};
+pub use writer::SampleWriter;
 
 pub const PATIENCE: Duration = Duration::from_secs(30);
 

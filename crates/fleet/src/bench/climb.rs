@@ -1,8 +1,8 @@
 //! The climb: how many agents fit on the machine. Each step adds one instance and its agents.
 //!
-//! It ends at the goal, or before a further step would use up the memory or the time, and the result says
-//! why. All agents stay connected and report until the end, and the audit includes all of them. They report
-//! rarely, because the question is how many fit, and the fleet shares the machine with the service.
+//! It ends at the goal, when the machine no longer stores what the agents report, or before a further step would
+//! use up the memory or the time, and the result says why. All agents stay connected and report every 30
+//! seconds until the end, and the audit includes all of them. The fleet shares the machine with the service.
 
 use std::time::Duration;
 
@@ -19,13 +19,16 @@ use crate::{
     run::report::Quantiles,
 };
 
-const INTERVAL: Duration = Duration::from_secs(240);
+/// The default of the service.
+const INTERVAL: Duration = Duration::from_secs(30);
+/// The part of the reports of a window that must be acknowledged in it. Less means that a backlog grows.
+const KEPT_UP: f64 = 0.95;
 /// No step starts later: the stage as a whole has a deadline.
 const TIME_LIMIT: Duration = Duration::from_mins(30);
 /// For the agents of the last step to start reporting.
-const SETTLE_TIME: Duration = Duration::from_secs(5);
-/// The length of the measurement of a step.
-const WINDOW: Duration = Duration::from_secs(15);
+const SETTLE_TIME: Duration = Duration::from_secs(10);
+/// The length of the measurement of a step: every agent reports once in it.
+const WINDOW: Duration = INTERVAL;
 /// For the agents of a step to connect after their ramp, and for all samples to be acknowledged.
 const TIMEOUT: Duration = Duration::from_secs(300);
 /// Memory that must stay available for everything else.
@@ -34,6 +37,9 @@ const RESERVED_MIB: u64 = 1_500;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ClimbResult {
     pub goal: u32,
+    /// Seconds between two reports of an agent.
+    #[serde(default)]
+    pub interval: u64,
     pub steps: Vec<Step>,
     /// Why the climb ended.
     pub stopped: String,
@@ -92,6 +98,7 @@ pub async fn run(sizes: &Sizes) -> anyhow::Result<ClimbResult> {
     anyhow::ensure!(books.balance(), "the books do not balance: {books:?}");
     Ok(ClimbResult {
         goal: sizes.climb_goal,
+        interval: INTERVAL.as_secs(),
         steps,
         stopped,
         offline,
@@ -99,9 +106,17 @@ pub async fn run(sizes: &Sizes) -> anyhow::Result<ClimbResult> {
     })
 }
 
-/// The climb ends at the goal, or if another step like the last one would not fit.
+/// The climb ends at the goal, if the last step was too much, or if another one like it would not fit.
 fn reason_to_stop(steps: &[Step], goal: u32, elapsed: Duration) -> Option<String> {
     let last = steps.last()?;
+    let sent = f64::from(last.agents) / INTERVAL.as_secs_f64();
+    if last.per_second < KEPT_UP * sent {
+        let cores = last.service_cores + last.postgres_cores + last.fleet_cores;
+        return Some(format!(
+            "CPU: {:.0} of {sent:.0} heartbeats/s were acknowledged while services, PostgreSQL and fleet used {cores:.2} cores",
+            last.per_second
+        ));
+    }
     if last.agents >= goal {
         return Some("the goal is reached".into());
     }
@@ -204,6 +219,7 @@ mod tests {
         Step {
             agents,
             available_mib,
+            per_second: f64::from(agents) / 30.0,
             ..Step::default()
         }
     }
@@ -217,5 +233,14 @@ mod tests {
         assert!(reason_to_stop(&steps, 100, TIME_LIMIT * 2).is_some());
         let steps = [step(10, 5_000), step(20, 3_000)];
         assert!(reason_to_stop(&steps, 100, early).is_some_and(|why| why.contains("memory")));
+        let slow = Step {
+            per_second: 0.5,
+            ..step(20, 7_000)
+        };
+        let why = reason_to_stop(&[slow], 20, early);
+        assert!(
+            why.is_some_and(|why| why.contains("CPU")),
+            "even at the goal"
+        );
     }
 }

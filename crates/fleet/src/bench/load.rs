@@ -13,11 +13,16 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use svc_proto::contract::limits::REPORT_INTERVAL;
 use svc_testkit::AuditReport;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-use super::{note, system::System};
+use super::{
+    note,
+    sizes::Sizes,
+    system::{System, SystemKind},
+};
 use crate::{
     fleet::{Fleet, Totals},
     lab::ResourceUsage,
@@ -26,7 +31,11 @@ use crate::{
 };
 
 /// For all agents to connect after the ramp, and for all samples to be acknowledged at the end.
-const TIMEOUT: Duration = Duration::from_secs(300);
+pub const TIMEOUT: Duration = Duration::from_secs(300);
+/// As fast as the service lets an agent report.
+pub const FASTEST: Duration = REPORT_INTERVAL;
+/// So long that no agent reports while memory is read.
+pub const IDLE: Duration = Duration::from_mins(55);
 /// For allocators and caches to settle before memory is read.
 const SETTLE_TIME: Duration = Duration::from_secs(5);
 
@@ -51,6 +60,13 @@ pub struct HeartbeatCost {
     pub fleet_kib_per_agent: f64,
 }
 
+impl HeartbeatCost {
+    /// CPU time of PostgreSQL per second of wall time.
+    pub fn postgres_cores(&self) -> f64 {
+        self.postgres_us * self.per_second / 1e6
+    }
+}
+
 /// A fleet that is connected to a system.
 #[derive(Debug)]
 pub struct Load {
@@ -69,6 +85,23 @@ struct Reading {
 }
 
 impl Load {
+    /// A new system, and agents that report in this interval.
+    pub async fn of(
+        kind: SystemKind,
+        agents: u32,
+        each: Duration,
+        sizes: &Sizes,
+    ) -> anyhow::Result<Load> {
+        let system = System::start(kind).await?;
+        let plan = Plan {
+            interval: Some(each),
+            ramp: sizes.ramp(agents),
+            closed_loop: each == FASTEST || each == IDLE,
+            ..system.plan(agents).await?
+        };
+        Load::start(system, plan).await
+    }
+
     /// Registers the agents, restarts the system, and connects the agents.
     ///
     /// After the restart the processes have not seen any agent. So their memory is a clean base, and the

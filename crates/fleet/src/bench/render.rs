@@ -3,14 +3,17 @@
 //! Every figure between the markers of the document comes from the stored results. Stages that did not run
 //! leave nothing there.
 
+mod climb;
+mod database;
+
 use std::{fmt::Write, fs, path::PathBuf};
 
 use anyhow::Context;
 
 use super::{
-    climb,
     load::HeartbeatCost,
     results::Results,
+    sql::SqlCost,
     thresholds::{self, Threshold},
 };
 
@@ -62,13 +65,18 @@ pub fn text(results: &Results, thresholds: &[Threshold]) -> String {
         results.at.strftime("%Y-%m-%d"),
         results.machine
     );
+    if !results.postgres.is_empty() {
+        let _ = write!(out, "\n{}.\n", results.postgres);
+    }
     let parts = [
         thresholds_table(thresholds),
         memory(results),
         costs(results),
+        database::instances(results),
+        database::history(results),
         connections(results),
         growth(results),
-        climb(results),
+        climb::climb(results),
     ];
     for part in parts.iter().filter(|part| !part.is_empty()) {
         out.push('\n');
@@ -114,15 +122,15 @@ fn costs(results: &Results) -> String {
     if let Some(pace) = &results.pace {
         rows.push(cost("at pace", &pace.service));
         rows.push(cost("bare echo at pace", &pace.echo));
-        rows.push(format!(
-            "| bare SQL, batches of {} | | {:.0} | | {:.1} | {:.0} | | | |",
-            pace.sql.batch, pace.sql.per_second, pace.sql.postgres_us, pace.sql.wal_bytes
-        ));
+        rows.push(loop_cost("bare SQL", &pace.sql));
+        rows.extend(pace.minimal.map(|cost| loop_cost("minimal SQL", &cost)));
     }
     rows.extend(results.low.iter().map(|low| cost("at 333/s", low)));
     if let Some(saturate) = &results.saturate {
         rows.push(cost("saturated", &saturate.service));
         rows.push(cost("bare echo saturated", &saturate.echo));
+        let minimal = saturate.minimal.iter();
+        rows.extend(minimal.map(|cost| loop_cost("minimal SQL at that rate", cost)));
         rows.push(cost("at half of saturation", &saturate.half));
     }
     let fifty = results.fifty.as_ref();
@@ -130,6 +138,13 @@ fn costs(results: &Results) -> String {
     table(
         "| load | agents | heartbeats/s | service µs | PostgreSQL µs | WAL bytes | statements | ack p50 ms | p99 ms |\n|---|---|---|---|---|---|---|---|---|",
         rows.into_iter(),
+    )
+}
+
+fn loop_cost(name: &str, cost: &SqlCost) -> String {
+    format!(
+        "| {name}, batches of {} | | {:.0} | | {:.1} | {:.0} | | | |",
+        cost.batch, cost.per_second, cost.postgres_us, cost.wal_bytes
     )
 }
 
@@ -215,40 +230,6 @@ fn growth(results: &Results) -> String {
         ),
     ];
     let _ = write!(out, "\n```text\n{}```\n", plots.join("\n"));
-    out
-}
-
-fn climb(results: &Results) -> String {
-    let Some(climb) = &results.climb else {
-        return String::new();
-    };
-    let rows = climb.steps.iter().map(|step| {
-        format!(
-            "| {} | {} | {:.0} | {:.2} | {:.2} | {:.2} | {:.0} | {} | {} | {} |",
-            step.agents,
-            step.instances,
-            step.per_second,
-            step.service_cores,
-            step.postgres_cores,
-            step.fleet_cores,
-            step.p99_ms,
-            step.service_mib,
-            step.fleet_mib,
-            step.available_mib
-        )
-    });
-    let mut out = table(
-        "| agents | instances | heartbeats/s | cores of services | of PostgreSQL | of the fleet | ack p99 ms | services MiB | fleet MiB | MiB available |\n|---|---|---|---|---|---|---|---|---|---|",
-        rows,
-    );
-    let cores = |step: &climb::Step| step.service_cores + step.postgres_cores;
-    let points = climb.steps.iter().map(|step| (step.agents, cores(step)));
-    let plot = plot("cores of services and PostgreSQL", points);
-    let _ = write!(
-        out,
-        "\nThe climb ended: {}. {} samples were acknowledged, and the audit found all of them; agents went offline {} times.\n\n```text\n{plot}```\n",
-        climb.stopped, climb.acked, climb.offline
-    );
     out
 }
 

@@ -6,7 +6,7 @@ use anyhow::Context;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{climb::ClimbResult, load::HeartbeatCost, sql::SqlCost};
+use super::{climb::ClimbResult, history::History, load::HeartbeatCost, sql::SqlCost};
 use crate::{procfs::Machine, run::report::Quantiles};
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -18,11 +18,16 @@ pub struct Results {
     /// The divisor of all fleet sizes; 1 in a real run.
     pub divide: u32,
     pub at: Timestamp,
+    /// PostgreSQL's version and settings.
+    #[serde(default)]
+    pub postgres: String,
     #[serde(default)]
     pub rss: Vec<Rss>,
     pub pace: Option<Pace>,
     pub low: Option<HeartbeatCost>,
     pub saturate: Option<Saturate>,
+    pub instances: Option<Instances>,
+    pub history: Option<History>,
     pub enrol: Option<Enrol>,
     pub handshake: Option<Handshake>,
     pub storm: Option<Storm>,
@@ -52,6 +57,8 @@ pub struct Pace {
     pub service: HeartbeatCost,
     pub echo: HeartbeatCost,
     pub sql: SqlCost,
+    /// `None` in results of earlier versions.
+    pub minimal: Option<SqlCost>,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -59,6 +66,16 @@ pub struct Saturate {
     pub service: HeartbeatCost,
     pub echo: HeartbeatCost,
     pub half: HeartbeatCost,
+    /// `None` in results of earlier versions.
+    pub minimal: Option<SqlCost>,
+}
+
+/// One fleet at one rate, on one instance and on many.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Instances {
+    pub instances: usize,
+    pub one: HeartbeatCost,
+    pub many: HeartbeatCost,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]

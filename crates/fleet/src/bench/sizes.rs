@@ -12,6 +12,13 @@ pub struct Sizes {
     pub pace_rate: f64,
     pub low_agents: u32,
     pub saturate_agents: u32,
+    /// One fleet on one instance and on this many, at a low rate.
+    pub instances: usize,
+    pub instances_agents: u32,
+    pub instances_rate: f64,
+    /// Hosts with an hour of history, and how many of them have a month.
+    pub history_hosts: u32,
+    pub history_long: u32,
     pub enrol_agents: u32,
     pub handshakers: u32,
     pub storm_agents: u32,
@@ -42,6 +49,11 @@ impl Sizes {
             pace_rate: 3_300.0,
             low_agents: 10_000,
             saturate_agents: 12_000,
+            instances: 10,
+            instances_agents: 21_000,
+            instances_rate: 700.0,
+            history_hosts: 2_000,
+            history_long: 5,
             enrol_agents: 10_000,
             handshakers: 64,
             storm_agents: 5_000,
@@ -65,6 +77,11 @@ impl Sizes {
             pace_rate: 1_000.0,
             low_agents: 2_000,
             saturate_agents: 6_000,
+            instances: 5,
+            instances_agents: 2_000,
+            instances_rate: 100.0,
+            history_hosts: 500,
+            history_long: 2,
             enrol_agents: 1_000,
             handshakers: 32,
             storm_agents: 1_000,
@@ -86,6 +103,8 @@ impl Sizes {
             &mut self.pace_agents,
             &mut self.low_agents,
             &mut self.saturate_agents,
+            &mut self.instances_agents,
+            &mut self.history_hosts,
             &mut self.enrol_agents,
             &mut self.storm_agents,
             &mut self.kill_agents,
@@ -100,6 +119,8 @@ impl Sizes {
             .chain(agents);
         fleets.for_each(|agents| *agents = (*agents / by).max(1));
         self.pace_rate /= f64::from(by);
+        self.instances_rate /= f64::from(by);
+        self.history_long = self.history_long.min(self.history_hosts);
         self.growth_rate /= f64::from(by);
         self
     }

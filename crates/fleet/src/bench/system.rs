@@ -32,6 +32,8 @@ pub enum SystemKind {
     Echo,
 }
 
+pub const SERVICE: SystemKind = SystemKind::Service { instances: 1 };
+
 impl System {
     pub async fn start(kind: SystemKind) -> anyhow::Result<System> {
         match kind {

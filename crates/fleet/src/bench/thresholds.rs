@@ -3,12 +3,19 @@
 //! Ratios compare figures of one run, so they do not depend on the speed of the machine. A quick run is
 //! small and noisy: its thresholds are twice as wide, and absolute ones are left out.
 
-use super::{load::HeartbeatCost, results::Results};
+use super::{
+    history::{History, Page},
+    load::HeartbeatCost,
+    results::Results,
+    sql::SqlCost,
+};
 
 /// CPU per heartbeat of a comparable service at 333 heartbeats per second without TLS, in microseconds: server
 /// and database.
 const PEER_US: f64 = 406.0 + 192.0;
 const QUICK_SLACK: f64 = 2.0;
+/// Samples per second of 100,000 hosts at the default interval.
+const LARGE_FLEET: f64 = 100_000.0 / 30.0;
 
 #[derive(Clone, Debug)]
 pub struct Threshold {
@@ -60,8 +67,22 @@ fn ratios(results: &Results) -> Vec<Threshold> {
         thresholds.push(at_most("service CPU at pace, × bare echo", service, 1.8));
         let postgres = pace.service.postgres_us / pace.sql.postgres_us;
         thresholds.push(at_most("PostgreSQL CPU at pace, × bare SQL", postgres, 1.5));
+        thresholds.extend(above_minimal("at pace", &pace.service, pace.minimal));
+    }
+    if let Some(instances) = &results.instances {
+        let name = format!(
+            "PostgreSQL CPU on {} instances, × on one",
+            instances.instances
+        );
+        let ratio = instances.many.postgres_us / instances.one.postgres_us;
+        thresholds.push(at_most(name, ratio, 2.0));
     }
     if let Some(saturate) = &results.saturate {
+        thresholds.extend(above_minimal(
+            "at saturation",
+            &saturate.service,
+            saturate.minimal,
+        ));
         let (name, p99) = (
             "acknowledgement p99 at half load, ms",
             saturate.half.ack.p99_ms,
@@ -73,6 +94,12 @@ fn ratios(results: &Results) -> Vec<Threshold> {
         thresholds.push(at_most(name, large.service_us / small.service_us, 1.25));
     }
     thresholds
+}
+
+/// A costly statement shows here, whatever the service adds to it.
+fn above_minimal(load: &str, cost: &HeartbeatCost, minimal: Option<SqlCost>) -> Option<Threshold> {
+    let name = format!("PostgreSQL CPU {load}, × minimal SQL");
+    minimal.map(|minimal| at_most(name, cost.postgres_us / minimal.postgres_us, 2.0))
 }
 
 fn absolutes(results: &Results) -> Vec<Threshold> {
@@ -88,9 +115,14 @@ fn absolutes(results: &Results) -> Vec<Threshold> {
         );
         thresholds.push(Threshold {
             at_least: true,
-            ..at_most(name, rate, 10_000.0)
+            ..at_most(name, rate, 20_000.0)
         });
     }
+    if let Some(instances) = &results.instances {
+        let name = format!("{} instances: cores of PostgreSQL", instances.instances);
+        thresholds.push(at_most(name, instances.many.postgres_cores(), 0.15));
+    }
+    thresholds.extend(results.history.iter().flat_map(of_history));
     if let Some(kill) = &results.kill {
         let (connections, pool) = (kill.most_connections as f64, kill.pool as f64);
         thresholds.push(at_most("all back after a kill, s", kill.back_seconds, 60.0));
@@ -106,6 +138,50 @@ fn absolutes(results: &Results) -> Vec<Threshold> {
         let name = "fifty thousand: cores of services and PostgreSQL";
         thresholds.push(at_most(name, fifty.cost.cores, 1.0));
     }
+    if let Some(climb) = &results.climb {
+        let reached = climb.steps.last().map_or(0, |step| step.agents);
+        thresholds.push(Threshold {
+            at_least: true,
+            ..at_most(
+                "the climb: agents",
+                f64::from(reached),
+                f64::from(climb.goal),
+            )
+        });
+    }
+    thresholds
+}
+
+fn of_history(history: &History) -> Vec<Threshold> {
+    let compaction = history.compacted.postgres_us + history.compacted.service_us;
+    let mut thresholds = vec![
+        at_most(
+            "bytes on disk per sample, compacted",
+            history.compacted.disk_bytes,
+            60.0,
+        ),
+        at_most(
+            "compaction for 100,000 hosts, cores",
+            compaction * LARGE_FLEET / 1e6,
+            0.05,
+        ),
+    ];
+    let page = |span: &str| history.pages.iter().find(|page| page.span == span);
+    let mut read = |span, name, ms: fn(&Page) -> f64, most| {
+        thresholds.extend(page(span).map(|page| at_most(name, ms(page), most)));
+    };
+    read(
+        "24 h",
+        "a day of a host read back, ms",
+        |page| page.all_columns_ms,
+        10.0,
+    );
+    read(
+        "30 d",
+        "one vital of 30 days read back, ms",
+        |page| page.one_vital_ms,
+        100.0,
+    );
     thresholds
 }
 

@@ -8,7 +8,9 @@ use std::{
     time::Duration,
 };
 
+use jiff::{SignedDuration, Timestamp};
 use svc_fleet::lab::{Lab, Settings};
+use svc_testkit::{SampleWriter, Tables};
 
 /// Runs the program to its end.
 fn fleet(arguments: &[&str]) -> anyhow::Result<Output> {
@@ -84,6 +86,30 @@ async fn a_second_run_continues_with_the_same_agents() -> anyhow::Result<()> {
     assert_eq!(lab.number("SELECT count(*) FROM agents").await?, 5);
     let stored = lab.number("SELECT count(*) FROM host_metrics").await?;
     assert_eq!(second["books"]["tables"]["stored"], stored);
+    Ok(())
+}
+
+/// The baseline of the benchmark is worth something only if it stores what the service stores.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_bare_loop_continues_the_books_of_the_fleet() -> anyhow::Result<()> {
+    let lab = Lab::start(Settings {
+        instances: 1,
+        interval: Duration::from_secs(1),
+        durable: false,
+    })
+    .await?;
+    let folder = tempfile::tempdir()?;
+    run_against(&lab, folder.path()).await?;
+    let url = lab.database_url();
+    let before = Tables::of(&url).await?;
+    let mut writer = SampleWriter::open(&url, 2).await?;
+    let now = Timestamp::now();
+    let times = [now - SignedDuration::from_secs(30), now];
+    for agents in [0..3, 3..5, 0..3] {
+        writer.append(agents, &times).await?;
+    }
+    let after = Tables::of(&url).await?;
+    assert_eq!((after.faults(), after.stored), (0, before.stored + 16));
     Ok(())
 }
 

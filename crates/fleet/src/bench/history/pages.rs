@@ -1,0 +1,88 @@
+//! Pages of history: how long a reader waits for one host's samples of an hour, a day, a week, a month.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+use tokio_postgres::{Client, NoTls, types::Type};
+use uuid::Uuid;
+
+use crate::lab::Lab;
+
+/// Each query runs this often for each host; the median counts.
+const REPEATS: usize = 3;
+const PAGES: [(&str, i64); 4] = [("1 h", 1), ("24 h", 24), ("7 d", 7 * 24), ("30 d", 30 * 24)];
+
+const ALL_COLUMNS: &str = "SELECT * FROM host_metrics
+    WHERE host_id = $1 AND sampled_at >= $2 AND sampled_at < $3 ORDER BY sampled_at";
+const ONE_VITAL: &str = "SELECT sampled_at, cpu_percent FROM host_metrics
+    WHERE host_id = $1 AND sampled_at >= $2 AND sampled_at < $3 ORDER BY sampled_at";
+const HOURLY: &str = "SELECT * FROM host_metrics_hourly
+    WHERE host_id = $1 AND hour >= $2 AND hour < $3 ORDER BY hour";
+
+/// Milliseconds until the last row of a page has arrived.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Page {
+    pub span: String,
+    pub rows: usize,
+    pub all_columns_ms: f64,
+    pub one_vital_ms: f64,
+    pub hourly_ms: f64,
+}
+
+/// Reads the pages that end with the hour after `hour`.
+pub async fn read(
+    lab: &Lab,
+    hosts: &[impl ToString],
+    hour: Timestamp,
+) -> anyhow::Result<Vec<Page>> {
+    let (client, connection) = tokio_postgres::connect(&lab.database_url(), NoTls).await?;
+    let connection = tokio::spawn(connection);
+    let hosts: Vec<Uuid> = hosts
+        .iter()
+        .map(|host| host.to_string().parse())
+        .collect::<Result<_, _>>()?;
+    let until = hour.checked_add(SignedDuration::from_hours(1))?;
+    let mut pages = Vec::new();
+    for (span, hours) in PAGES {
+        let from = until.checked_sub(SignedDuration::from_hours(hours))?;
+        let timed = async |sql| timed(&client, sql, &hosts, from, until).await;
+        let (all, rows) = timed(ALL_COLUMNS).await?;
+        let expected = hours as usize * 120;
+        anyhow::ensure!(rows == expected, "{rows} of {expected} samples were read");
+        pages.push(Page {
+            span: span.into(),
+            rows,
+            all_columns_ms: all,
+            one_vital_ms: timed(ONE_VITAL).await?.0,
+            hourly_ms: timed(HOURLY).await?.0,
+        });
+    }
+    drop(client);
+    connection.abort();
+    Ok(pages)
+}
+
+/// The median time, and the number of rows of one host.
+async fn timed(
+    client: &Client,
+    sql: &str,
+    hosts: &[Uuid],
+    from: Timestamp,
+    until: Timestamp,
+) -> anyhow::Result<(f64, usize)> {
+    let (mut times, mut rows) = (Vec::<Duration>::new(), 0);
+    for host in (0..REPEATS).flat_map(|_| hosts) {
+        let began = Instant::now();
+        let parameters: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 3] = [
+            (host, Type::UUID),
+            (&from, Type::TIMESTAMPTZ),
+            (&until, Type::TIMESTAMPTZ),
+        ];
+        rows = client.query_typed(sql, &parameters).await?.len();
+        times.push(began.elapsed());
+    }
+    times.sort();
+    Ok((times[times.len() / 2].as_secs_f64() * 1e3, rows))
+}

@@ -1,0 +1,56 @@
+//! The tables about PostgreSQL: many instances, history on disk, pages of history.
+
+use super::{super::results::Results, table};
+use crate::bench::{history::Cost, load::HeartbeatCost};
+
+pub fn instances(results: &Results) -> String {
+    let row = |instances: usize, cost: &HeartbeatCost| {
+        format!(
+            "| {instances} | {} | {:.0} | {:.3} | {:.1} | {:.0} | {:.3} | {:.1} |",
+            cost.agents,
+            cost.per_second,
+            cost.postgres_cores(),
+            cost.postgres_us,
+            cost.wal_bytes,
+            cost.statements,
+            cost.ack.p99_ms
+        )
+    };
+    let both = results.instances.iter();
+    let rows = both.flat_map(|both| [row(1, &both.one), row(both.instances, &both.many)]);
+    table(
+        "| instances | agents | heartbeats/s | cores of PostgreSQL | PostgreSQL µs | WAL bytes | statements | ack p99 ms |\n|---|---|---|---|---|---|---|---|",
+        rows,
+    )
+}
+
+pub fn history(results: &Results) -> String {
+    let Some(history) = &results.history else {
+        return String::new();
+    };
+    let row = |name: &str, cost: &Cost| {
+        format!(
+            "| {name} | {:.1} | {:.1} | {:.0} | {:.0} |",
+            cost.postgres_us, cost.service_us, cost.wal_bytes, cost.disk_bytes
+        )
+    };
+    let rows = [
+        row("stored, in batches of 1,000", &history.stored),
+        row("compacted and rolled up", &history.compacted),
+    ];
+    let head = format!(
+        "| each of {} samples of {} hosts | PostgreSQL µs | service µs | WAL bytes | bytes on disk |\n|---|---|---|---|---|",
+        history.samples, history.hosts
+    );
+    let pages = history.pages.iter().map(|page| {
+        format!(
+            "| {} | {} | {:.1} | {:.1} | {:.1} |",
+            page.span, page.rows, page.all_columns_ms, page.one_vital_ms, page.hourly_ms
+        )
+    });
+    let pages = table(
+        "| page of a host's history | samples | all columns, ms | one vital, ms | hourly rollups, ms |\n|---|---|---|---|---|",
+        pages,
+    );
+    format!("{}\n{pages}", table(&head, rows.into_iter()))
+}
