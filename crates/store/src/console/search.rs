@@ -9,7 +9,8 @@
 //! 1. Conditions on agents are looked at first. A set of at most [`conditions::RARE`] hosts decides alone.
 //! 2. Otherwise at most [`WALK`] hosts are walked in their order. Usually that fills the page.
 //! 3. Otherwise all matches of the indexes are collected and sorted. Conditions that cost a lookup for
-//!    each host come last, so they are evaluated only until the page is full.
+//!    each host come last, so they are evaluated only until the page is full: for the first
+//!    [`CANDIDATES`] matches first, because sorting a few out of many costs less than sorting all.
 //!
 //! The page's ids are found first, and only they are joined with what is shown.
 
@@ -33,7 +34,9 @@ const WALK: i64 = 4000;
 /// Counting further costs more than knowing is worth.
 const COUNT_UP_TO: i64 = 10_000;
 /// The same where each host costs a lookup.
-const COUNT_LOOKUPS_UP_TO: i64 = 2000;
+const COUNT_LOOKUPS_UP_TO: i64 = 1000;
+/// Conditions that cost lookups hold for many agents: this many times the page usually fills it.
+const CANDIDATES: i64 = 20;
 
 /// Tables and indexes of a fleet are in memory, and compiling a plan takes longer than these plans run.
 const SETTINGS: &str =
@@ -248,7 +251,18 @@ impl Plan {
                 return Ok(walked);
             }
         }
-        let mut found = self.query(tx, &self.collect_sql(limit), limit).await?;
+        if self.conditions.has_lookups() {
+            let some = format!("LIMIT {}", CANDIDATES * limit);
+            let found = self
+                .query(tx, &self.collect_sql(limit, &some), limit)
+                .await?;
+            if found.next.is_some() {
+                return Ok(found);
+            }
+        }
+        // An OFFSET keeps the sorted part apart, so that lookups come after it.
+        let all = self.collect_sql(limit, "OFFSET 0");
+        let mut found = self.query(tx, &all, limit).await?;
         if self.after.is_none() && found.ids.is_empty() {
             found.total = Some(0);
         }
@@ -314,14 +328,14 @@ impl Plan {
         )
     }
 
-    /// All matches of the indexes, sorted; lookups last.
-    fn collect_sql(&self, limit: i64) -> String {
+    /// All matches of the indexes, sorted, and as many of them as `bound` lets through; lookups last.
+    fn collect_sql(&self, limit: i64, bound: &str) -> String {
         let (_, direction, _) = self.sort.order();
         format!(
             "-- console_hosts
             {found}
             SELECT h.id, {key} AS sort_key, h.sort_id, {count} AS total
-              FROM (SELECT * FROM found h WHERE {after} ORDER BY h.sort_value {direction}, h.sort_id OFFSET 0) h
+              FROM (SELECT * FROM found h WHERE {after} ORDER BY h.sort_value {direction}, h.sort_id {bound}) h
              WHERE {lookups} LIMIT {limit} + 1",
             found = self.found_sql(),
             key = self.sort.key(),
