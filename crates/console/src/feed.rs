@@ -9,7 +9,7 @@ use std::time::Duration;
 use svc_store::{AttentionCounts, DatabaseUrl, FleetCounts, Store, StoreError};
 use tokio::{
     sync::watch,
-    time::{Instant, MissedTickBehavior, interval, sleep},
+    time::{Instant, MissedTickBehavior, interval, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -17,7 +17,7 @@ const POLL: Duration = Duration::from_secs(1);
 const COUNTS_EVERY: Duration = Duration::from_secs(10);
 const ATTENTION_EVERY: Duration = Duration::from_secs(30);
 const RECONNECT: Duration = Duration::from_secs(5);
-/// Values older than this are called stale.
+/// Values older than this are called stale, and a read that takes longer is given up.
 const STALE_AFTER: Duration = Duration::from_secs(10);
 const CHANNEL: &str = "svc_registrations";
 
@@ -73,9 +73,9 @@ impl Feed {
         loop {
             ticks.tick().await;
             let now = Instant::now();
-            let read = self.pass(now >= counts_due, now >= attention_due).await;
-            match read {
-                Ok(()) => {
+            let read = self.pass(now >= counts_due, now >= attention_due);
+            match timeout(STALE_AFTER, read).await {
+                Ok(Ok(())) => {
                     last_success = now;
                     if now >= counts_due {
                         counts_due = now + COUNTS_EVERY;
@@ -84,7 +84,8 @@ impl Feed {
                         attention_due = now + ATTENTION_EVERY;
                     }
                 }
-                Err(error) => tracing::debug!(%error, "the feed cannot read"),
+                Ok(Err(error)) => tracing::debug!(%error, "the feed cannot read"),
+                Err(_) => tracing::debug!("the feed gets no answer"),
             }
             self.note_staleness(last_success.elapsed() > STALE_AFTER);
         }

@@ -345,7 +345,7 @@ async fn plots_name_the_reason_of_a_gap() -> Result<()> {
     eventually("a plot says how many gaps it has", async || {
         let script = "return [...document.querySelectorAll('#plots [role=img]')].map(plot => plot.ariaLabel).join(' ')";
         let labels = browser.run(script).await.unwrap_or_default();
-        labels.as_str().is_some_and(|labels| labels.contains("1 gaps") || labels.contains("2 gaps"))
+        labels.as_str().is_some_and(|labels| labels.contains(" gaps.") && !labels.contains(" 0 gaps."))
     })
     .await?;
     browser.click("#plot-table summary").await?;
@@ -379,7 +379,5 @@ async fn a_lost_database_is_named_on_the_open_page_and_forgotten_when_it_is_back
     eventually("the page says that it is stale", notice).await?;
     console.site.postgres().thaw()?;
     eventually("the page is live again", async || !notice().await).await?;
-    let secret = token(&console.site, AUTO).await?;
-    ensure!(!secret.is_empty(), "the database works");
     quiet(&browser).await
 }
