@@ -12,7 +12,7 @@ mod status;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::Problems;
 use flags::FlagArgs;
@@ -22,7 +22,7 @@ use output::OutputArgs;
 #[derive(Debug, Parser)]
 #[command(
     name = "svc-agent",
-    version,
+    version = crate::release::VERSION,
     about,
     propagate_version = true,
     disable_help_subcommand = true
@@ -50,6 +50,11 @@ enum Command {
     Jwt,
     /// Take one sample of this machine and print it
     Sample(OutputArgs),
+}
+
+/// The command line as data, for the manual.
+pub fn command() -> clap::Command {
+    Cli::command()
 }
 
 /// Parses the arguments, runs the command, and returns its exit code.

@@ -3,7 +3,11 @@
 use serde::{Deserialize, Serialize};
 use svc_proto::v1::AgentRelease;
 
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// This version: what `scripts/version` says of a release, otherwise the workspace's.
+pub const VERSION: &str = match option_env!("SVC_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};
 
 /// A newer version, and the URL of its binary for this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

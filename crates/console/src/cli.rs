@@ -5,10 +5,10 @@
 mod healthcheck;
 mod user;
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
-use clap::{Parser, Subcommand};
-use svc_common::settings::Problems;
+use clap::{CommandFactory, Parser, Subcommand};
+use svc_common::settings::{Problems, use_file};
 use svc_store::{Store, StoreError, StoreOptions};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -22,7 +22,7 @@ use crate::{
 #[derive(Debug, Parser)]
 #[command(
     name = "svc-console",
-    version,
+    version = crate::VERSION,
     about,
     propagate_version = true,
     disable_help_subcommand = true
@@ -33,6 +33,14 @@ use crate::{
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
+    /// Where the variables come from if the environment has no DATABASE_URL; `FILE.d/*.env` is read too
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        default_value = "/etc/svc/console.env"
+    )]
+    env_file: PathBuf,
 }
 
 #[derive(Debug, Subcommand)]
@@ -48,9 +56,16 @@ enum Command {
     Healthcheck,
 }
 
+/// The command line as data, for the manual.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
 /// Parses the command line, runs the command, and returns its exit code.
 pub async fn run() -> ExitCode {
-    let outcome = match Cli::parse().command.unwrap_or(Command::Serve) {
+    let Cli { command, env_file } = Cli::parse();
+    use_file(&env_file);
+    let outcome = match command.unwrap_or(Command::Serve) {
         Command::Serve => serve().await,
         Command::Migrate => migrate().await,
         Command::User(command) => user::run(command).await,

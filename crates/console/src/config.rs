@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use svc_common::settings::{Lookup, Problems, Reader, environment};
+use svc_common::settings::{Lookup, Problems, Reader, read_environment};
 use svc_store::DatabaseUrl;
 use url::Url;
 
@@ -64,7 +64,7 @@ pub struct Install {
 
 impl Config {
     pub fn from_env() -> Result<Self, Problems> {
-        read(&environment, Self::collect)
+        from_environment(Self::collect)
     }
 
     pub fn read(lookup: Lookup<'_>) -> Result<Self, Problems> {
@@ -106,7 +106,7 @@ impl Config {
 impl Database {
     /// The database section alone, for commands.
     pub fn from_env() -> Result<Self, Problems> {
-        read(&environment, Self::collect)
+        from_environment(Self::collect)
     }
 
     fn collect(reader: &mut Reader<'_>) -> Option<Self> {
@@ -149,21 +149,17 @@ impl Web {
 /// The form of the log, read before everything else. Bad values fall back to the defaults here, and
 /// `Config` reports them by name.
 pub fn log_settings() -> Log {
-    read(&environment, log).unwrap_or_default()
+    from_environment(log).unwrap_or_default()
 }
 
 /// The base URL alone, for the commands that print links.
 pub fn base_url() -> Result<Url, Problems> {
-    read(&environment, |reader| {
-        reader.value("CONSOLE_BASE_URL", parse::base_url)
-    })
+    from_environment(|reader| reader.value("CONSOLE_BASE_URL", parse::base_url))
 }
 
 /// The port alone, for the health check.
 pub fn port() -> Result<u16, Problems> {
-    read(&environment, |reader| {
-        reader.value("CONSOLE_PORT", parse::port)
-    })
+    from_environment(|reader| reader.value("CONSOLE_PORT", parse::port))
 }
 
 fn log(reader: &mut Reader<'_>) -> Option<Log> {
@@ -177,6 +173,10 @@ fn log(reader: &mut Reader<'_>) -> Option<Log> {
 
 fn default_ingest(base_url: &Url) -> String {
     format!("{}:9443", base_url.host_str().unwrap_or("localhost"))
+}
+
+fn from_environment<T>(collect: impl FnOnce(&mut Reader<'_>) -> Option<T>) -> Result<T, Problems> {
+    read_environment(VARIABLES, collect)
 }
 
 /// Reads a section, or returns all problems of its variables.

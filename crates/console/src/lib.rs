@@ -34,4 +34,7 @@ mod view;
 mod webhook;
 
 /// The version of the program.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub const VERSION: &str = match option_env!("SVC_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};

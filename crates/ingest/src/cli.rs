@@ -8,7 +8,9 @@ mod consume;
 mod database;
 mod dev;
 mod doctor;
+mod healthcheck;
 mod host;
+mod init;
 mod key;
 mod labels;
 mod migrate;
@@ -20,9 +22,9 @@ mod terminal;
 mod time;
 mod token;
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use svc_store::StoreError;
 
 pub use output::Output;
@@ -33,21 +35,32 @@ use crate::config::Problems;
 #[derive(Debug, Parser)]
 #[command(
     name = "svc-ingest",
-    version,
+    version = crate::VERSION,
     about,
     propagate_version = true,
     disable_help_subcommand = true
 )]
 #[command(
-    after_help = "The service is configured by environment variables alone: the README lists them."
+    after_help = "The service is configured by environment variables alone, which the README lists. Where DATABASE_URL is not \
+                  set, they come from /etc/svc/ingest.env and /etc/svc/ingest.env.d/*.env, which `svc-ingest init` makes."
 )]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
+    /// Where the variables come from if the environment has no DATABASE_URL; `FILE.d/*.env` is read too
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        default_value = "/etc/svc/ingest.env"
+    )]
+    env_file: PathBuf,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Make what a first installation needs: database, certificates, keys, settings and a token
+    Init(init::Args),
     /// Serve agents (the default command)
     Serve,
     /// Consume the metrics queue, beside servers with INGEST_CONSUME=false
@@ -72,11 +85,29 @@ enum Command {
     Key(key::Command),
     /// Check configuration, files, ports and database, and report what to fix
     Doctor(OutputArgs),
+    /// Ask the service on this machine whether it is healthy (for containers)
+    Healthcheck,
+    #[command(hide = true)]
+    InitDatabase,
+}
+
+/// The command line as data, for the manual.
+pub fn command() -> clap::Command {
+    Cli::command()
 }
 
 /// Parses the command line, runs the command, and returns its exit code.
 pub async fn run() -> ExitCode {
-    let outcome = match Cli::parse().command.unwrap_or(Command::Serve) {
+    let Cli { command, env_file } = Cli::parse();
+    let command = command.unwrap_or(Command::Serve);
+    if !matches!(
+        command,
+        Command::Dev(_) | Command::Init(_) | Command::InitDatabase
+    ) {
+        svc_common::settings::use_file(&env_file);
+    }
+    let outcome = match command {
+        Command::Init(args) => init::run(args, &env_file).await,
         Command::Serve => serve::run().await,
         Command::Consume => consume::run().await,
         Command::Dev(args) => dev::run(args).await,
@@ -87,6 +118,8 @@ pub async fn run() -> ExitCode {
         Command::Status(args) => status::run(args).await,
         Command::Key(command) => key::run(command),
         Command::Doctor(args) => doctor::run(args).await,
+        Command::Healthcheck => healthcheck::run().await,
+        Command::InitDatabase => init::database_child().await,
     };
     outcome.unwrap_or_else(|error| report(&error))
 }

@@ -11,12 +11,12 @@ mod timing;
 mod variables;
 
 use std::{
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::PathBuf,
     time::Duration,
 };
 
-use svc_common::settings::{Reader, environment};
+use svc_common::settings::{Reader, read_environment};
 use svc_store::DatabaseUrl;
 use url::Url;
 
@@ -94,7 +94,7 @@ pub struct Agents {
 
 impl Config {
     pub fn from_env() -> Result<Self, Problems> {
-        read(&environment, Self::collect)
+        from_environment(Self::collect)
     }
 
     pub fn read(lookup: Lookup<'_>) -> Result<Self, Problems> {
@@ -144,7 +144,7 @@ pub struct Consume {
 
 impl Consume {
     pub fn from_env() -> Result<Self, Problems> {
-        read(&environment, Self::collect)
+        from_environment(Self::collect)
     }
 
     fn collect(reader: &mut Reader<'_>) -> Option<Self> {
@@ -169,9 +169,20 @@ impl Consume {
     }
 }
 
+/// Where the HTTP port of a service with this configuration answers, from this machine.
+pub fn http_address() -> Result<SocketAddr, Problems> {
+    let (_, mut http) = from_environment(addresses)?;
+    match http.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => http.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => http.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    Ok(http)
+}
+
 /// The path of the signing key and the further keys, for the commands that need nothing else.
 pub fn jwt_keys() -> Result<(PathBuf, Vec<PublicKey>), Problems> {
-    read(&environment, jwt_key_settings)
+    from_environment(jwt_key_settings)
 }
 
 fn jwt_key_settings(reader: &mut Reader<'_>) -> Option<(PathBuf, Vec<PublicKey>)> {
@@ -202,7 +213,7 @@ impl Database {
 
     /// The database section alone, for the admin commands.
     pub fn from_env() -> Result<Self, Problems> {
-        read(&environment, Self::collect)
+        from_environment(Self::collect)
     }
 
     fn collect(reader: &mut Reader<'_>) -> Option<Self> {
@@ -297,7 +308,7 @@ impl Agents {
 /// The form of the log, read before everything else. It never fails, because the other failures are reported
 /// through the log: bad values fall back to the defaults, and `Config` reports them by name.
 pub fn log_settings() -> Log {
-    read(&environment, log).unwrap_or_default()
+    from_environment(log).unwrap_or_default()
 }
 
 fn log(reader: &mut Reader<'_>) -> Option<Log> {
@@ -307,6 +318,10 @@ fn log(reader: &mut Reader<'_>) -> Option<Log> {
         filter: filter?,
         json: json?,
     })
+}
+
+fn from_environment<T>(collect: impl FnOnce(&mut Reader<'_>) -> Option<T>) -> Result<T, Problems> {
+    read_environment(VARIABLES, collect)
 }
 
 /// Reads a section, or returns all problems of its variables.

@@ -44,4 +44,7 @@ pub mod telemetry;
 pub use svc_common::{error_chain, rate, sync};
 
 /// The version that the service reports of itself.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub const VERSION: &str = match option_env!("SVC_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};

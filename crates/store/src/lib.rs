@@ -18,8 +18,8 @@
 //! 6. `connect` and `servers`: opening connections, to several hosts; leaving a server after a failover.
 //!    `direct_connection` and `listen`: connections outside the pools; [`Listener`].
 //! 7. `locks`: the advisory locks and their keys.
-//! 8. `server_facts`, `migrate`, `web_role` and `runtime_role`: the server ([`ServerFacts`]), the
-//!    schema ([`Store::migrate`]), and the privileges of the web application
+//! 8. `installation`, `server_facts`, `migrate`, `web_role` and `runtime_role`: roles and database of a new
+//!    installation, the server ([`ServerFacts`]), the schema ([`Store::migrate`]), and the privileges of the web application
 //!    ([`Store::web_role_grant`]) and of a service that does not own the tables.
 //!
 //! The service:
@@ -56,6 +56,7 @@ mod error;
 mod facts;
 mod hosts;
 mod ids;
+mod installation;
 mod instance_load;
 mod instances;
 mod listen;

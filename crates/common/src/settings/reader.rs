@@ -7,11 +7,6 @@ use super::{Fallback, Problem, Problems, Variable};
 /// Finds the value of a variable by its name.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
-/// The value of a variable in the process's environment.
-pub fn environment(name: &str) -> Option<OsString> {
-    std::env::var_os(name)
-}
-
 type Parse<T> = fn(&str) -> Result<T, String>;
 
 /// Its methods return `None` in place of a value that cannot be read, after they have noted a problem.

@@ -18,15 +18,14 @@ use std::{
     process::ExitCode,
 };
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use svc_sandbox::{Identity, Postgres, PostgresOptions};
 use svc_store::{NewToken, Store, StoreOptions};
 use tokio_util::sync::CancellationToken;
 
-use super::serve;
+use super::{serve, token};
 use crate::{
     config::{Config, log_settings},
-    enrol::EnrolmentToken,
     server::Server,
     telemetry,
 };
@@ -200,7 +199,6 @@ async fn enrolment_token(folder: &Path, store: &Store) -> anyhow::Result<String>
         return Ok(known.trim().to_owned());
     }
     store.migrate().await?;
-    let token = EnrolmentToken::generate().map_err(|_| anyhow!("no random numbers"))?;
     let new = NewToken {
         label: "dev".into(),
         auto_approve: true,
@@ -210,7 +208,7 @@ async fn enrolment_token(folder: &Path, store: &Store) -> anyhow::Result<String>
         labels: BTreeMap::from([("env".into(), "dev".into())]),
         created_by: "svc-ingest dev".into(),
     };
-    store.token_create(&token.hash().0, &new).await?;
+    let (token, _) = token::add(store, &new).await?;
     let mut kept = OpenOptions::new()
         .write(true)
         .create_new(true)

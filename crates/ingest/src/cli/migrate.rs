@@ -22,7 +22,10 @@ pub async fn run(args: OutputArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn migrate(store: &Store, database: &Database) -> Result<MigrationReport, StartError> {
+pub(super) async fn migrate(
+    store: &Store,
+    database: &Database,
+) -> Result<MigrationReport, StartError> {
     let owner = startup::owner(store, database)?;
     startup::server(&owner, database).await?;
     let report = owner.migrate().await?;

@@ -13,9 +13,27 @@ use super::{Usage, database, output};
 const REDRAW: Duration = Duration::from_secs(2);
 pub const CLEAR: &str = "\x1b[2J\x1b[H";
 
+/// Whether a person can be asked.
+pub fn is_there() -> bool {
+    io::stdin().is_terminal() && io::stderr().is_terminal()
+}
+
+/// Asks for a text on the terminal. An empty answer means the default.
+pub fn ask(question: &str, default: Option<&str>) -> anyhow::Result<Option<String>> {
+    match default {
+        Some(default) => eprint!("{question} [{default}]: "),
+        None => eprint!("{question}: "),
+    }
+    io::stderr().flush()?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    let answer = Some(answer.trim().to_owned()).filter(|answer| !answer.is_empty());
+    Ok(answer.or_else(|| default.map(Into::into)))
+}
+
 /// Fails where nobody can answer a question and `--yes` is not given.
 pub fn require_answer(yes: bool) -> Result<(), Usage> {
-    if yes || (io::stdin().is_terminal() && io::stderr().is_terminal()) {
+    if yes || is_there() {
         return Ok(());
     }
     let message = "this needs a confirmation, and there is no terminal to ask on: add --yes";

@@ -20,6 +20,9 @@ use super::{
 };
 use crate::{config, enrol::EnrolmentToken};
 
+/// How long a token is valid, unless --expires-in says otherwise.
+pub const DEFAULT_LIFETIME: Duration = Duration::from_hours(7 * 24);
+
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Create a token, and show it this once
@@ -110,9 +113,7 @@ async fn create(args: CreateArgs) -> anyhow::Result<ExitCode> {
     let output = args.output;
     let new = new_token(args)?;
     let store = open().await?;
-    let token = EnrolmentToken::generate()
-        .map_err(|_| anyhow::anyhow!("the operating system gave no random numbers"))?;
-    let id = store.token_create(&token.hash().0, &new).await?;
+    let (token, id) = add(&store, &new).await?;
     let record = &resource::load::<TokenRecord>(&store, id).await?.token;
     let token = token.expose();
     output.print(&Created { token, record }, || created(token, record))?;
@@ -120,6 +121,14 @@ async fn create(args: CreateArgs) -> anyhow::Result<ExitCode> {
         eprintln!("svc-ingest: warning: {warning}");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Generates a token and stores its hash.
+pub async fn add(store: &Store, new: &NewToken) -> anyhow::Result<(EnrolmentToken, TokenId)> {
+    let token = EnrolmentToken::generate()
+        .map_err(|_| anyhow::anyhow!("the operating system gave no random numbers"))?;
+    let id = store.token_create(&token.hash().0, new).await?;
+    Ok((token, id))
 }
 
 fn new_token(args: CreateArgs) -> anyhow::Result<NewToken> {

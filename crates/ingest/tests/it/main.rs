@@ -25,6 +25,7 @@ mod host_deduplication;
 mod host_expiry;
 mod http_port;
 mod identifier_claims;
+mod init;
 mod jwks;
 mod key_rotation;
 mod life_cycle;
