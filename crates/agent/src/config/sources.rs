@@ -1,6 +1,6 @@
-//! The sources of settings. Flags override the agent's variables, which override the file,
-//! which overrides variables that all programs share. An empty value counts as not set in
-//! each of them.
+//! The sources of settings. Flags override the agent's variables, which override the file and
+//! its drop-ins (`<file>.d/*.toml`, the last one wins), which override variables that all programs
+//! share. An empty value counts as not set in each of them.
 
 use std::{
     collections::BTreeMap,
@@ -40,13 +40,13 @@ pub(super) struct Found {
 pub(super) struct Sources<'a> {
     flags: &'a Flags,
     environment: &'a dyn Fn(&str) -> Option<OsString>,
-    file: BTreeMap<String, Found>,
-    path: PathBuf,
+    /// The file and its drop-ins, each with its settings.
+    files: Vec<(PathBuf, BTreeMap<String, Found>)>,
     pub warnings: Vec<Problem>,
 }
 
 impl<'a> Sources<'a> {
-    /// Reads the file. A file with a problem counts as empty.
+    /// Reads the files. A file with a problem counts as empty.
     pub(super) fn open(
         flags: &'a Flags,
         environment: &'a dyn Fn(&str) -> Option<OsString>,
@@ -62,11 +62,15 @@ impl<'a> Sources<'a> {
         let (path, name) = named.unwrap_or_else(default);
         let mut warnings = Vec::new();
         let file = read(&path, &name, is_default, problems, &mut warnings);
+        let mut files = vec![(path.clone(), file)];
+        for path in drop_ins(&path) {
+            let settings = read(&path, "a drop-in", false, problems, &mut warnings);
+            files.push((path, settings));
+        }
         Self {
             flags,
             environment,
-            file,
-            path,
+            files,
             warnings,
         }
     }
@@ -75,8 +79,8 @@ impl<'a> Sources<'a> {
     pub(super) fn file_that_sets(&self, name: &str) -> Option<PathBuf> {
         let setting = Setting::named(name)?;
         let found = self.find(setting).ok()?;
-        let entry = self.file.get(name)?;
-        (found.name == entry.name).then(|| self.path.clone())
+        let (path, entry) = self.entry(name)?;
+        (found.name == entry.name).then(|| path.to_owned())
     }
 
     /// The value from the first source that sets it, or its default.
@@ -91,7 +95,7 @@ impl<'a> Sources<'a> {
         if let Some(variable) = self.variable(setting)?.filter(Found::is_set) {
             return Ok(variable);
         }
-        let entry = self.file.get(setting.name).cloned().filter(Found::is_set);
+        let entry = self.entry(setting.name).map(|(_, entry)| entry.clone());
         let entry = match entry {
             Some(entry) => Some(entry),
             None => self.common_variable(setting)?.filter(Found::is_set),
@@ -104,6 +108,15 @@ impl<'a> Sources<'a> {
             let variable = setting.variable();
             let message = format!("is required: set it in {DEFAULT_FILE}, or {variable}");
             Problem::new(setting.name, message)
+        })
+    }
+
+    /// The last file that sets it, and its value there.
+    fn entry(&self, name: &str) -> Option<(&Path, &Found)> {
+        let mut latest = self.files.iter().rev();
+        latest.find_map(|(path, entries)| {
+            let entry = entries.get(name).filter(|entry| entry.is_set())?;
+            Some((path.as_path(), entry))
         })
     }
 
@@ -134,6 +147,17 @@ impl Found {
     fn is_set(&self) -> bool {
         !self.text.trim().is_empty()
     }
+}
+
+fn drop_ins(path: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(path.with_added_extension("d"));
+    let paths = entries.into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> = paths
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|end| end == "toml"))
+        .collect();
+    files.sort();
+    files
 }
 
 /// The default file may be missing: the environment or flags can set everything.

@@ -72,6 +72,24 @@ fn flags_override_the_environment_and_the_environment_overrides_the_file() -> Re
 }
 
 #[test]
+fn drop_ins_override_the_file_in_the_order_of_their_names() -> Result<()> {
+    let given = given("ingest_address = 'a.example'\ndata_dir = '/file'\nspool_size = '2MiB'")?;
+    let folder = given.folder.path().join("agent.toml.d");
+    std::fs::create_dir(&folder)?;
+    write_private(&folder.join("20-site.toml"), "data_dir = '/second'")?;
+    write_private(
+        &folder.join("10-site.toml"),
+        "data_dir = '/first'\nspool_size = '3MiB'",
+    )?;
+    write_private(&folder.join("30-site.toml.bak"), "data_dir = '/no'")?;
+    let config = given.read()?;
+    ensure!(config.data_dir == *"/second" && config.spool.bytes == 3 << 20);
+    write_private(&folder.join("20-site.toml"), "data_dir = ")?;
+    assert_contains(&given.problems()?.concat(), "20-site.toml is not TOML");
+    Ok(())
+}
+
+#[test]
 fn one_setting_is_enough_and_a_file_is_not_needed() -> Result<()> {
     let variables =
         |name: &str| (name == "SVC_AGENT_INGEST_ADDRESS").then(|| "ingest.example".into());
