@@ -46,12 +46,44 @@ fuzz-agent:  ## The agent's spool against its model, noise and kill -9 before ev
 	PROPTEST_CASES=$${PROPTEST_CASES:-10000} $(CARGO) test --locked --profile strict -p svc-agent --lib spool::
 	$(CARGO) test --locked --profile strict -p svc-agent --test machine -- --ignored --skip spool_writer:: --nocapture
 
-deb:  ## Debian packages of service and agent, in target/deb
-	$(CARGO) build --locked --release --bin svc-ingest --bin svc-agent
+# The binaries and the manual of all packages. BINARIES names a folder with others, static ones for example.
+.PHONY: programs deb rpm packages repo lintian
+programs: export SVC_VERSION = $(shell scripts/version)
+programs:
+ifndef BINARIES
+	$(CARGO) build --locked --release --bin svc-ingest --bin svc-agent --bin svc-console
+endif
+	$(CARGO) run --locked --quiet --bin svc-manual -- target/manual
+
+deb: programs  ## Debian packages of service, console and agent, in target/deb
 	@scripts/deb
+
+rpm: programs  ## RPM packages of the same, in target/rpm
+	@scripts/rpm
+
+packages: deb rpm lintian  ## All packages, checked with lintian
+
+lintian:
+	lintian --fail-on error,warning --info target/deb/*.deb
+
+repo:  ## apt and dnf repositories with signed metadata, in target/repo (REPO_KEY=<gpg key>; after `make packages`)
+	@scripts/repo
 
 test-deb:  ## Install, run, remove and purge the packages in a Debian of their own (as root; after `make deb`)
 	@scripts/test-deb
+
+test-readme:  ## Run the README's production path, line by line, in a fresh Debian (as root; after `make deb`)
+	@scripts/test-readme
+
+.PHONY: test-readme deny check-deploy images
+deny:  ## Advisories, licences, bans and sources of all dependencies (needs cargo-deny and the advisory database)
+	$(CARGO) deny check
+
+check-deploy:  ## Check the Helm chart, the compose file and the proxies' configurations (needs helm and kubeconform)
+	@deploy/check
+
+images:  ## Container images of service, console and agent (needs buildah; after `make programs` with static BINARIES)
+	@deploy/images
 
 install-agent:  ## Install the agent from this tree (PREFIX, SYSCONFDIR and DESTDIR are respected)
 	$(CARGO) build --locked --release --bin svc-agent
