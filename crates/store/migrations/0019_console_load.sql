@@ -4,6 +4,7 @@
 -- ---- Searches ------------------------------------------------------------------------------------
 
 CREATE INDEX hosts_in_service ON hosts (hostname, id) WHERE retired_at IS NULL;
+CREATE INDEX hosts_retired ON hosts (hostname, id) WHERE retired_at IS NOT NULL;
 CREATE INDEX hosts_system ON hosts ((os || ' ' || os_version));
 CREATE INDEX agents_version ON agents (version) WHERE status = 'active';
 

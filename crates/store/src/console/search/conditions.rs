@@ -235,7 +235,7 @@ impl Conditions {
 
     async fn agents(&mut self, tx: &Tx, agents: &Agents<'_>) -> Result<(), StoreError> {
         let probe = format!(
-            "-- console_hosts\nSELECT count(*) > {RARE} FROM (SELECT FROM ({}) all_of_them LIMIT {RARE} + 1) some",
+            "-- console_hosts\nSELECT count(*) > {RARE} FROM (SELECT FROM ({}) all_of_them LIMIT {RARE} + 1) first",
             agents.probe
         );
         let row = tx.query_one(&probe, &self.params()).await?;
