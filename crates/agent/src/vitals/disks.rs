@@ -130,8 +130,8 @@ impl Mount {
         text(&self.mount_point)
     }
 
-    fn rank(&self) -> (usize, usize) {
-        (self.root.len(), self.mount_point.len())
+    fn rank(&self) -> (bool, usize) {
+        (self.root != b"/", self.mount_point.len())
     }
 }
 
@@ -199,6 +199,11 @@ mod tests {
 5 0 8:1 /etc/hosts /etc/hosts rw - ext4 /dev/sda1 rw
 ";
         assert_eq!(mount_points(mountinfo), ["/", "/srv"]);
+        let container = "\
+1 0 8:1 /usr/lib/os-release /run/host/os-release ro - ext4 /dev/sda1 rw
+2 0 8:1 /var/lib/machines/one / rw - ext4 /dev/sda1 rw
+";
+        assert_eq!(mount_points(container), ["/"]);
     }
 
     #[test]
