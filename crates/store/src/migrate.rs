@@ -56,8 +56,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(13, "0013_definers"),
     migration!(14, "0014_rollups_set_aside"),
     migration!(15, "0015_console"),
-    migration!(18, "0018_registrations_admit"),
-    migration!(19, "0019_console_load"),
+    migration!(16, "0016_console_load"),
 ];
 
 const CONSOLE_MIGRATIONS: &[Migration] = &[migration!(1, "console/0001_people")];

@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use svc_store::Role;
 use svc_testkit::{
-    AUTO, ActiveAgent, FakeAgent, MANUAL, Program, Site, eventually, is_active, machine, token,
+    ActiveAgent, FakeAgent, MANUAL, Program, Site, eventually, is_active, machine, token,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
