@@ -82,7 +82,7 @@ deny:  ## Advisories, licences, bans and sources of all dependencies (needs carg
 check-deploy:  ## Check the Helm chart, the compose file and the proxies' configurations (needs helm and kubeconform)
 	@deploy/check
 
-images:  ## Container images of service, console and agent (needs buildah; after `make programs` with static BINARIES)
+images:  ## Container images of service, console and agent (needs buildah; after `make static`)
 	@deploy/images
 
 install-agent:  ## Install the agent from this tree (PREFIX, SYSCONFDIR and DESTDIR are respected)
