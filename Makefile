@@ -40,7 +40,7 @@ chaos: deps  ## Strict figures: faults of instances, database and network, races
 bench-agent: deps  ## What a running agent costs: memory, processor, threads, disk (about 2 minutes)
 	$(CARGO) test --locked --profile strict -p svc-agent --test it -- cost --ignored --nocapture
 
-.PHONY: fuzz-agent deb test-deb install-agent
+.PHONY: fuzz-agent deb test-deb static install-agent
 
 fuzz-agent:  ## The agent's spool against its model, noise and kill -9 before every call (about 10 minutes)
 	PROPTEST_CASES=$${PROPTEST_CASES:-10000} $(CARGO) test --locked --profile strict -p svc-agent --lib spool::
@@ -69,7 +69,7 @@ lintian:
 repo:  ## apt and dnf repositories with signed metadata, in target/repo (REPO_KEY=<gpg key>; after `make packages`)
 	@scripts/repo
 
-test-deb:  ## Install, run, remove and purge the packages in a Debian of their own (as root; after `make deb`)
+test-deb:  ## Install, run, remove and purge the packages in a Debian of their own (as root; after `make deb`; see scripts/test-deb)
 	@scripts/test-deb
 
 test-readme:  ## Run the README's production path, line by line, in a fresh Debian (as root; after `make deb`)
@@ -84,6 +84,9 @@ check-deploy:  ## Check the Helm chart, the compose file and the proxies' config
 
 images:  ## Container images of service, console and agent (needs buildah; after `make static`)
 	@deploy/images
+
+static:  ## Static binaries for any Linux, x86_64 and aarch64, in target/static; STATIC=svc-agent builds some
+	@scripts/static $(STATIC)
 
 install-agent:  ## Install the agent from this tree (PREFIX, SYSCONFDIR and DESTDIR are respected)
 	$(CARGO) build --locked --release --bin svc-agent
