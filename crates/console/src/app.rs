@@ -19,7 +19,9 @@ use axum::{
 use svc_store::Store;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
-use tower_http::{compression::CompressionLayer, csrf::CsrfLayer, timeout::TimeoutLayer};
+use tower_http::{
+    CompressionLevel, compression::CompressionLayer, csrf::CsrfLayer, timeout::TimeoutLayer,
+};
 
 use crate::{
     assets, auth,
@@ -120,7 +122,7 @@ impl App {
                 app.clone(),
                 security::headers,
             ))
-            .layer(CompressionLayer::new())
+            .layer(CompressionLayer::new().quality(CompressionLevel::Best))
             .layer(middleware::from_fn_with_state(app.clone(), observe))
             .with_state(app))
     }

@@ -20,6 +20,7 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 
 use axum::middleware::from_fn;
 use futures_util::Stream;
+use svc_proto::contract::{HEARTBEAT_PATH, REGISTER_PATH};
 use svc_store::AgentId;
 use tonic::{Request, Status, service::Routes};
 
@@ -32,6 +33,7 @@ use crate::{
     listener::Refusals,
     peer::Peer,
     rate::{Keyed, Rate},
+    telemetry::Method,
 };
 
 type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -71,7 +73,18 @@ pub fn listener_refusals() -> Refusals {
     Refusals {
         too_many_connections: || Refusal::TooManyConnections.into_status(),
         internal: || Refusal::Internal.into_status(),
+        method,
         reason: Refusal::reason_in,
+    }
+}
+
+fn method(path: &str) -> Method {
+    match path {
+        REGISTER_PATH => Method::Register,
+        HEARTBEAT_PATH => Method::Heartbeat,
+        _ if path.starts_with("/grpc.health.v1.") => Method::Health,
+        _ if path.starts_with("/grpc.reflection.") => Method::Reflection,
+        _ => Method::Other,
     }
 }
 

@@ -37,7 +37,7 @@ pub use reload::Reload;
 pub(crate) use shedding::Shedding;
 pub use tls::{ClientCa, TlsError, TlsPair};
 
-use crate::telemetry::ListenerMetrics;
+use crate::telemetry::{ListenerMetrics, Method};
 use certificate_log::CertificateLog;
 use connection::Connection;
 use gate::Gate;
@@ -53,6 +53,8 @@ pub struct Refusals {
     pub too_many_connections: fn() -> Status,
     /// For a handler that panicked.
     pub internal: fn() -> Status,
+    /// The method of a path. A closed set: clients choose the path.
+    pub method: fn(&str) -> Method,
     /// The reason of the refusal in the headers or trailers of a response.
     pub reason: fn(&HeaderMap) -> Option<&'static str>,
 }

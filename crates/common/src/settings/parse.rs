@@ -55,6 +55,7 @@ pub fn duration(text: &str, least: Duration, most: Duration) -> Parsed<Duration>
 
 fn human(duration: Duration) -> String {
     match duration.as_secs() {
+        0 => "0s".into(),
         seconds if seconds % 86_400 == 0 => format!("{}d", seconds / 86_400),
         seconds if seconds % 3600 == 0 => format!("{}h", seconds / 3600),
         seconds if seconds % 60 == 0 => format!("{}m", seconds / 60),

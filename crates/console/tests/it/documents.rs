@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use svc_common::settings::Fallback;
 use svc_console::config::VARIABLES;
 use svc_store::Role;
@@ -61,7 +61,7 @@ fn templates_use_nothing_that_the_policy_forbids() -> Result<()> {
     Ok(())
 }
 
-/// How many bytes an answer takes on the wire, with its head.
+/// How many bytes the body of an answer takes on the wire.
 async fn bytes_of(console: &Console, path: &str) -> Result<usize> {
     let mut stream = TcpStream::connect(console.address).await?;
     let request = format!(
@@ -75,7 +75,8 @@ async fn bytes_of(console: &Console, path: &str) -> Result<usize> {
         head.starts_with("http/1.1 200 ") && head.contains("content-encoding: gzip"),
         "{path}: {head}"
     );
-    Ok(answer.len())
+    let end = answer.windows(4).position(|end| end == b"\r\n\r\n");
+    Ok(answer.len() - end.context("no body")? - 4)
 }
 
 /// Scripts and styles that the pages name, as browsers load them.

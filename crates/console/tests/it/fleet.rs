@@ -35,7 +35,7 @@ async fn a_certificate_that_expires_needs_attention() -> Result<()> {
     let console = Console::start().await?;
     let instance = "INSERT INTO ingest_instances (id, kid, hostname, version, grpc_address, http_address, expires_at, load)
         VALUES (gen_random_uuid(), 'k', 'h', 'v', 'g', 'w', now() + interval '1 hour',
-                jsonb_build_object('certificate_expires_at', to_char(now() + interval '20 days', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')))";
+                jsonb_build_object('certificate_expires_at', to_char(now() + interval '20 days 6 hours', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')))";
     console.site.psql(instance).await?;
     let client = console.signed_in("ann", Role::Viewer).await?;
     eventually("the page names it", async || {
@@ -45,7 +45,7 @@ async fn a_certificate_that_expires_needs_attention() -> Result<()> {
     .await?;
     let page = client.get("/service").await?;
     assert!(
-        page.has("Certificate expires") && page.has("in 19 d"),
+        page.has("Certificate expires") && page.has("in 20 d"),
         "{page:?}"
     );
     Ok(())

@@ -135,7 +135,7 @@ impl Connection {
         let activity = Arc::new(Activity::default());
         let service = service_fn(|request: Request<Incoming>| {
             let (gate, path) = (self.gate.clone(), request.uri().path());
-            let ending = Ending::begin(gate, path, self.refusals.reason);
+            let ending = Ending::begin(gate, path, self.refusals);
             let answered = caught(
                 routes.clone(),
                 with_peer(request, &peer),

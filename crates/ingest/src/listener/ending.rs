@@ -6,10 +6,9 @@
 use std::sync::Arc;
 
 use http::HeaderMap;
-use svc_proto::contract::{HEARTBEAT_PATH, REGISTER_PATH};
 use tonic::Code;
 
-use super::gate::Gate;
+use super::{Refusals, gate::Gate};
 use crate::telemetry::{Method, Outcome, ReasonName, Variant};
 
 #[derive(Debug)]
@@ -26,7 +25,7 @@ impl Ending {
     pub(super) fn begin(
         gate: Arc<Gate>,
         path: &str,
-        reason: fn(&HeaderMap) -> Option<&'static str>,
+        Refusals { method, reason, .. }: Refusals,
     ) -> Self {
         let method = method(path);
         gate.metrics.request(method);
@@ -65,16 +64,5 @@ impl Ending {
 impl Drop for Ending {
     fn drop(&mut self) {
         self.count(Code::Cancelled, None);
-    }
-}
-
-/// A closed set: clients choose the path.
-fn method(path: &str) -> Method {
-    match path {
-        REGISTER_PATH => Method::Register,
-        HEARTBEAT_PATH => Method::Heartbeat,
-        _ if path.starts_with("/grpc.health.v1.") => Method::Health,
-        _ if path.starts_with("/grpc.reflection.") => Method::Reflection,
-        _ => Method::Other,
     }
 }

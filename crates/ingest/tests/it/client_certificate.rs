@@ -89,11 +89,11 @@ async fn a_client_without_a_certificate_gets_a_tls_alert() -> Result<()> {
     instance.stop().await
 }
 
-/// Presents the certificate of another client and signs with its own key.
+/// Presents a certificate without a look at it, or at the key that it belongs to.
 #[derive(Debug)]
-struct Thief(Arc<CertifiedKey>);
+struct Presented(Arc<CertifiedKey>);
 
-impl Thief {
+impl Presented {
     fn with_certificate_of(victim: &Identity) -> Result<Self> {
         let own = Identity::self_signed("thief")?;
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(own.key_der));
@@ -103,7 +103,7 @@ impl Thief {
     }
 }
 
-impl ResolvesClientCert for Thief {
+impl ResolvesClientCert for Presented {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         Some(self.0.clone())
     }
@@ -119,7 +119,7 @@ async fn a_stolen_certificate_is_worth_nothing_without_its_key() -> Result<()> {
     let victim = Identity::self_signed("agent")?;
     for version in [&TLS12, &TLS13] {
         let mut config = Tls::with(&victim).version(version).config()?;
-        config.client_auth_cert_resolver = Arc::new(Thief::with_certificate_of(&victim)?);
+        config.client_auth_cert_resolver = Arc::new(Presented::with_certificate_of(&victim)?);
         assert_alerted(config, &instance).await?;
         assert_served(&Tls::with(&victim).version(version), &instance).await?;
     }
@@ -239,13 +239,11 @@ async fn a_refused_certificate_of_version_1_is_logged_with_the_address_and_the_r
     let process = site.process().start().await?;
     let certificate = CertificateDer::from_pem_slice(VERSION_1.as_bytes())?;
     let key = PrivateKeyDer::from_pem_slice(VERSION_1.as_bytes())?;
-    let version_1 = Identity {
-        cert_der: certificate.to_vec(),
-        key_der: key.secret_der().to_vec(),
-        ..Identity::self_signed("unused")?
-    };
+    let key = provider().key_provider.load_private_key(key)?;
+    let version_1 = Arc::new(CertifiedKey::new(vec![certificate], key));
     for _ in 0..20 {
-        let config = Tls::with(&version_1).config()?;
+        let mut config = Tls::without_certificate().config()?;
+        config.client_auth_cert_resolver = Arc::new(Presented(version_1.clone()));
         assert_contains(&refusal(config, process.grpc).await?, "alert");
     }
     process

@@ -254,17 +254,22 @@ async fn the_format_of_the_metrics_follows_the_accept_header() -> Result<()> {
         http(instance.http, &head).await
     };
     for (accept, format, counter, ends_with_eof) in [
-        ("", "text/plain; version=0.0.4", "requests_total", false),
+        (
+            "",
+            "text/plain; version=0.0.4",
+            "streams_opened_total",
+            false,
+        ),
         (
             "Accept: text/plain;version=0.0.4\r\n",
             "text/plain; version=0.0.4",
-            "requests_total",
+            "streams_opened_total",
             false,
         ),
         (
             "Accept: application/openmetrics-text;version=1.0.0,*/*;q=0.1\r\n",
             "application/openmetrics-text",
-            "requests",
+            "streams_opened",
             true,
         ),
     ] {

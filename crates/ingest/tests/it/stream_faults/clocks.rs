@@ -108,6 +108,7 @@ async fn a_steady_fleet_writes_samples_and_no_presence() -> Result<()> {
         "database_clock_offset",
         "events_prune",
         "gaps_prune",
+        "instance_load_record",
         "lease_renew",
         "partitions_drop",
         "reinstalls_admit",
