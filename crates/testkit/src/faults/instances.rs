@@ -199,9 +199,25 @@ pub async fn any_part_killed(kind: QueueKind, agents: u32, rounds: usize) -> Res
             }
         }
         let audited = fleet.audit(&site).await;
-        audited.with_context(|| format!("{kind:?}, round {round}, {victim:?}"))?;
+        audited.with_context(|| {
+            let logs = servers
+                .iter()
+                .chain(&consumers)
+                .map(|process| process.logs());
+            let logs: Vec<String> = logs.map(|log| last_lines(&log)).collect();
+            format!(
+                "{kind:?}, round {round}, {victim:?}\n{}",
+                logs.join("\n---\n")
+            )
+        })?;
     }
     Ok(())
+}
+
+fn last_lines(log: &str) -> String {
+    const SHOWN: usize = 30;
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(SHOWN)..].join("\n")
 }
 
 /// Replaces a process that has ended by one on its ports.
