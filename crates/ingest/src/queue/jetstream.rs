@@ -10,11 +10,13 @@
 //! **Bounds.** A full stream refuses new messages and keeps the old ones, and the push waits and retries.
 //!
 //! **Losses.** NATS acknowledges a message before it is synced to disk, so a crash may lose it. The agent has no
-//! acknowledgement then, and [`JetStream::gone`] detects the loss.
+//! acknowledgement then, and [`JetStream::gone`] detects the loss. The stream may even forget numbers that its consumers
+//! remember; [`lost_end`] repairs that.
 
 mod connect;
 mod consumers;
 mod hints;
+mod lost_end;
 mod receive;
 mod streams;
 
@@ -118,25 +120,31 @@ impl JetStream {
         Hints::new(self.context.client())
     }
 
-    /// A message is in the queue while the stream contains its sequence number and the shard's consumer has not settled
-    /// everything up to it. A message that was settled ahead of an earlier one counts as present until the floor passes
-    /// it, which is harmless.
+    /// A message is in the queue while the stream contains it and the shard's consumer has yet to deliver it or waits
+    /// for its acknowledgement. JetStream does not tell which messages wait: one that was settled ahead of an earlier
+    /// one counts as present until none waits or the floor passes it, which is harmless.
+    ///
+    /// The floor alone is not enough. A crash can restore a consumer whose floor is below messages that it has
+    /// delivered, without any that waits: it delivers those never again.
     pub async fn gone(&self, tickets: &[Ticket]) -> Result<HashSet<Ticket>, QueueUnavailable> {
-        let state = self.state().await?;
-        let mut floors = [0; SHARDS];
-        for (shard, floor) in floors.iter_mut().enumerate() {
-            let info = consumers::info(&self.context, shard).await?;
-            *floor = info.ack_floor.stream_sequence;
-        }
+        let state = state(&self.context).await?;
         let held = state.first_sequence..=state.last_sequence;
+        let mut settled = [0; SHARDS];
+        for (shard, settled) in settled.iter_mut().enumerate() {
+            let info = consumers::info(&self.context, shard).await?;
+            *settled = match info.num_ack_pending {
+                0 => info.delivered.stream_sequence,
+                _ => info.ack_floor.stream_sequence,
+            };
+        }
         let is_gone = |ticket: &&Ticket| {
-            floors[ticket.shard] >= ticket.position || !held.contains(&ticket.position)
+            settled[ticket.shard] >= ticket.position || !held.contains(&ticket.position)
         };
         Ok(tickets.iter().filter(is_gone).copied().collect())
     }
 
     pub async fn depth(&self) -> Result<Depth, QueueUnavailable> {
-        let state = self.state().await?;
+        let state = state(&self.context).await?;
         let mut lag = 0;
         for shard in 0..SHARDS {
             let info = consumers::info(&self.context, shard).await?;
@@ -152,12 +160,12 @@ impl JetStream {
             lag,
         })
     }
+}
 
-    async fn state(&self) -> Result<State, QueueUnavailable> {
-        let stream = self.context.get_stream(STREAM).await;
-        let stream = stream.map_err(QueueUnavailable::new)?;
-        Ok(stream.cached_info().state.clone())
-    }
+async fn state(context: &Context) -> Result<State, QueueUnavailable> {
+    let stream = context.get_stream(STREAM).await;
+    let stream = stream.map_err(QueueUnavailable::new)?;
+    Ok(stream.cached_info().state.clone())
 }
 
 /// Retries of one push have the same id. The epoch makes the id of a resend over a new heartbeat stream different: after

@@ -35,7 +35,7 @@ pub(super) async fn info(context: &Context, shard: usize) -> Result<Info, QueueU
     info.map_err(QueueUnavailable::new)
 }
 
-async fn stream(context: &Context) -> Result<Stream<()>, QueueUnavailable> {
+pub(super) async fn stream(context: &Context) -> Result<Stream<()>, QueueUnavailable> {
     let stream = context.get_stream_no_info(STREAM).await;
     stream.map_err(QueueUnavailable::new)
 }

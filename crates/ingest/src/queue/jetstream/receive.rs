@@ -6,7 +6,7 @@
 
 use std::{
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use async_nats::{
@@ -21,7 +21,7 @@ use async_nats::{
 use futures_util::StreamExt;
 use tokio::time::timeout;
 
-use super::{consumers, dead_subject, message_id, payload};
+use super::{consumers, dead_subject, lost_end, message_id, payload};
 use crate::{
     error_chain::chain,
     queue::{Batch, Delivery, Handle, Parcel, QueueUnavailable, Receipt, shard_of},
@@ -34,6 +34,8 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two messages of a pull. A server that pauses for longer has forgotten the pull.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(500);
+/// While nothing is delivered, how often to look whether the stream has lost its end.
+const LOSS_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// After how long a message that was put back is delivered again.
 const REDELIVERY_DELAY: Duration = Duration::from_millis(250);
 /// The most that one pull returns. Larger than any single message.
@@ -47,6 +49,8 @@ pub struct Receiver {
     context: Arc<Context>,
     shard: usize,
     consumer: Option<Box<Consumer<pull::Config>>>,
+    /// When the stream was last known to be whole.
+    whole_at: Instant,
 }
 
 /// Answers JetStream for one message.
@@ -62,11 +66,12 @@ impl Receiver {
             context,
             shard,
             consumer: None,
+            whole_at: Instant::now(),
         }
     }
 
     pub async fn batch(&mut self, most: Batch) -> Vec<Delivery> {
-        match self.pull(most).await {
+        match self.pull_or_repair(most).await {
             Ok(messages) => self.open_all(messages).await,
             Err(error) => {
                 let reason = chain(&error);
@@ -76,6 +81,18 @@ impl Receiver {
                 Vec::new()
             }
         }
+    }
+
+    /// A stream that has lost its end delivers nothing, so only an empty pull asks about it.
+    async fn pull_or_repair(&mut self, most: Batch) -> Result<Vec<Delivered>, QueueUnavailable> {
+        let messages = self.pull(most).await?;
+        if !messages.is_empty() {
+            self.whole_at = Instant::now();
+        } else if self.whole_at.elapsed() >= LOSS_CHECK_INTERVAL {
+            lost_end::repair(&self.context, self.shard).await?;
+            self.whole_at = Instant::now();
+        }
+        Ok(messages)
     }
 
     /// Waits for one message, then takes those that are available.

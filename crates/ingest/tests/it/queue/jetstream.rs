@@ -127,6 +127,55 @@ async fn no_pushed_parcel_is_lost_when_nats_is_killed_and_restarted() -> Result<
     Ok(())
 }
 
+/// The second half of the stream's file is lost, as in a loss of power. NATS gives the lost numbers to new messages, and
+/// its consumer has delivered these numbers already.
+#[tokio::test]
+async fn reports_are_delivered_after_nats_has_lost_the_end_of_the_stream() -> Result<()> {
+    let mut nats = Nats::start(NatsOptions::default()).await?;
+    let queue = open(&nats).await?;
+    let mut receivers = queue.receivers();
+    for seq in 1..=1000 {
+        queue.push(parcel(agent(1), seq, seq)).await;
+    }
+    let mut taken = take(&mut receivers, 1000).await?;
+    let _first = taken.remove(0);
+    settle(taken).await;
+    // NATS writes the state of its consumers every second.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    nats.kill().await?;
+    halve_messages(&nats)?;
+    nats.start_again().await?;
+    let deadline = Instant::now() + PATIENCE;
+    let mut report = parcel(agent(1), 1001, 1001);
+    let mut ticket = queue.push(report.clone()).await;
+    'delivered: loop {
+        ensure!(Instant::now() < deadline, "{ticket:?} was not delivered");
+        for receiver in &mut receivers {
+            let mut batch = receiver.batch(BATCH).await.into_iter();
+            if batch.any(|delivery| delivery.parcel == report) {
+                break 'delivered;
+            }
+        }
+        // The service ends the heartbeat stream, and the agent sends the report over another one.
+        if queue.gone(&[ticket]).await?.contains(&ticket) {
+            report.origin.epoch += 1;
+            ticket = queue.push(report.clone()).await;
+        }
+    }
+    let attempts = report.origin.epoch;
+    ensure!(attempts <= 3, "{attempts} attempts");
+    Ok(())
+}
+
+/// Cuts the file of the stream's messages, and removes its index, which NATS makes again.
+fn halve_messages(nats: &Nats) -> Result<()> {
+    let folder = nats.data_dir().join("jetstream/$G/streams").join(METRICS);
+    let (block, index) = (folder.join("msgs/1.blk"), folder.join("msgs/1.idx"));
+    let block = std::fs::File::options().write(true).open(block)?;
+    block.set_len(block.metadata()?.len() / 2)?;
+    Ok(std::fs::remove_file(index)?)
+}
+
 /// Reports of every size, in a stream that holds 4 KiB.
 #[tokio::test]
 async fn the_size_of_the_stream_bounds_reports_of_every_size() -> Result<()> {
