@@ -1,10 +1,12 @@
 //! Maintenance, by whichever instance gets to it: partitions made ahead and dropped after the retention,
-//! old events and gaps removed, hourly rollups computed, reinstalled agents admitted, hosts expired.
+//! old events and gaps removed, hourly rollups computed, reinstalled agents admitted, hosts expired, the gauges of
+//! the fleet read.
 //!
 //! Each step is bounded and safe on several instances at once. A step that fails is logged, does not
 //! delay the others, and is retried by the next pass.
 
 mod expiry;
+mod fleet_gauges;
 mod reinstalls;
 mod rollups;
 
@@ -15,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{config::Retention, error_chain::chain, periodic::Periodic};
 pub use expiry::HostExpiry;
+pub use fleet_gauges::FleetReport;
 pub use reinstalls::Reinstalls;
 pub use rollups::Rollups;
 

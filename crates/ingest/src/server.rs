@@ -25,7 +25,7 @@ use crate::{
     session::SessionTable,
     startup::StartError,
     supervise::Parts,
-    telemetry::{ListenerMetrics, Metrics, PipelineMetrics, SessionMetrics},
+    telemetry::{FleetMetrics, ListenerMetrics, Metrics, PipelineMetrics, SessionMetrics},
 };
 
 pub use worker::Worker;
@@ -42,6 +42,7 @@ pub struct Server {
     pages: Pages,
     sessions: Arc<SessionTable>,
     pipeline: PipelineMetrics,
+    fleet: FleetMetrics,
 }
 
 /// The gRPC port and its certificate.
@@ -65,15 +66,21 @@ impl Server {
     pub async fn bind(config: Config) -> Result<Self, Problems> {
         let store = open_store(&config.database)?;
         let (metrics, pipeline) = (Metrics::default(), PipelineMetrics::default());
+        let fleet = FleetMetrics::default();
         let (listener_metrics, session_metrics) =
             (ListenerMetrics::default(), SessionMetrics::default());
         metrics.register(|registry| store.register(registry));
         metrics.register(|registry| listener_metrics.register(registry));
         metrics.register(|registry| session_metrics.register(registry));
         metrics.register(|registry| pipeline.register(registry));
+        metrics.register(|registry| fleet.register(registry));
         let grpc = &config.grpc;
-        let (tls, reload) = Reload::new(grpc.tls.clone(), grpc.client_ca.clone())
-            .map_err(|error| Problems::one("INGEST_TLS_CLIENT_CA", error))?;
+        let (tls, reload) = Reload::new(
+            grpc.tls.clone(),
+            grpc.client_ca.clone(),
+            listener_metrics.clone(),
+        )
+        .map_err(|error| Problems::one("INGEST_TLS_CLIENT_CA", error))?;
         let listener = Listener::bind(grpc.address, grpc.limits, listener_metrics).await;
         let listener = listener.map_err(port_problem("INGEST_GRPC_PORT", grpc.address));
         let http = HttpServer::bind(config.http).await;
@@ -92,6 +99,7 @@ impl Server {
             pages,
             sessions: Arc::new(SessionTable::new(session_metrics)),
             pipeline,
+            fleet,
         })
     }
 
@@ -116,6 +124,7 @@ impl Server {
             pages,
             sessions,
             pipeline,
+            fleet,
         } = self;
         let expiry = port.reload.expires_at();
         let load = LoadGauge::new(&config, sessions.clone(), pipeline.clone(), expiry);
@@ -124,7 +133,15 @@ impl Server {
         let (leave, delay) = (CancellationToken::new(), config.drain_delay);
         let mut parts = Parts::new(leave.clone());
         parts.back("the HTTP port", http.run(pages.clone(), parts.last.clone()));
-        let starting = start::start(config, store, pages, load, sessions, pipeline, &addresses);
+        let starting = start::start(
+            config,
+            store,
+            pages,
+            load,
+            sessions,
+            (pipeline, fleet),
+            &addresses,
+        );
         match stop.run_until_cancelled(starting).await {
             Some(started) => {
                 let (instance, lease) = started?;

@@ -32,6 +32,7 @@ macro_rules! metrics {
 }
 
 mod exposition;
+mod fleet;
 mod labels;
 mod metrics;
 mod pipeline;
@@ -42,6 +43,7 @@ use std::{fs::File, io, sync::Mutex};
 use tracing_subscriber::{EnvFilter, fmt, fmt::MakeWriter};
 
 pub use exposition::Exposition;
+pub use fleet::FleetMetrics;
 pub use labels::{ReasonName, Variant};
 pub use metrics::{Handshake, ListenerMetrics, Method, Metrics, Outcome, SessionMetrics};
 pub use pipeline::PipelineMetrics;

@@ -33,6 +33,7 @@
 //! 14. `watermarks`: what is committed, read without locks ([`Store::watermarks`]).
 //! 15. `rollups`: hourly rollups ([`Store::rollups_compute`]).
 //! 16. `retention`: partitions, created ahead and dropped ([`Store::partitions_drop`]).
+//!     `fleet_gauges`: the state of the fleet in numbers ([`Store::fleet_gauges`]).
 //!
 //! The admin commands:
 //!
@@ -54,6 +55,7 @@ mod console;
 mod direct_connection;
 mod error;
 mod facts;
+mod fleet_gauges;
 mod hosts;
 mod ids;
 mod installation;
@@ -95,6 +97,7 @@ pub use console::{
 };
 pub use error::{Rejection, RejectionKind, SchemaError, StoreError, Unavailability};
 pub use facts::{AgentFacts, HostFacts, IdentifierKind, Identifiers, same_machine};
+pub use fleet_gauges::{AgentGroup, FleetGauges, FleetState};
 pub use hosts::{HostDetail, HostFilter, HostRecord, IdentifierRecord};
 pub use ids::{AgentId, HostId, TokenId};
 pub use instance_load::InstanceLoad;

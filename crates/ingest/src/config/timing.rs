@@ -41,6 +41,8 @@ pub struct Timing {
     pub schema_patience: Duration,
     /// How often the hours that changed are rolled up.
     pub rollup: Duration,
+    /// How often the reporter reads the gauges of the whole fleet.
+    pub fleet_gauges: Duration,
     /// How long an hour that could not be rolled up is left alone before it is tried again.
     pub rollup_retry: Duration,
     /// How often hosts that are offline for long are looked for, and how long an instance has run before.
@@ -65,6 +67,7 @@ impl Timing {
             reinstall_quiet: Duration::from_mins(10),
             schema_patience: Duration::from_mins(1),
             rollup: Duration::from_mins(5),
+            fleet_gauges: Duration::from_mins(1),
             rollup_retry: Duration::from_hours(1),
             host_expiry: Duration::from_hours(1),
         }

@@ -15,7 +15,7 @@ use super::{
     ClientCa, TlsPair,
     tls::{CurrentCertificate, acceptor},
 };
-use crate::periodic::Periodic;
+use crate::{periodic::Periodic, telemetry::ListenerMetrics};
 
 #[derive(Debug)]
 pub struct Reload {
@@ -23,6 +23,7 @@ pub struct Reload {
     current: Arc<CurrentCertificate>,
     reported: Option<String>,
     expires_at: watch::Sender<Option<Timestamp>>,
+    metrics: ListenerMetrics,
 }
 
 impl Reload {
@@ -30,8 +31,12 @@ impl Reload {
     pub fn new(
         pair: TlsPair,
         client_ca: Option<ClientCa>,
+        metrics: ListenerMetrics,
     ) -> Result<(TlsAcceptor, Self), rustls::Error> {
-        warn_if_expired(&pair);
+        if let Some(at) = client_ca.as_ref().and_then(|ca| ca.expires_at) {
+            metrics.certificate_expires("client_ca", at);
+        }
+        note_expiry(&pair, &metrics);
         let current = CurrentCertificate::new(&pair);
         let expires_at = watch::Sender::new(expiry(&pair));
         Ok((
@@ -41,6 +46,7 @@ impl Reload {
                 current,
                 reported: None,
                 expires_at,
+                metrics,
             },
         ))
     }
@@ -71,7 +77,7 @@ impl Reload {
 
     fn replace(&mut self, pair: TlsPair) {
         tracing::info!(certificate.file = %pair.certificate_file.display(), "serving a new TLS certificate");
-        warn_if_expired(&pair);
+        note_expiry(&pair, &self.metrics);
         self.current.replace(&pair);
         self.expires_at.send_replace(expiry(&pair));
         self.pair = pair;
@@ -93,9 +99,12 @@ fn expiry(pair: &TlsPair) -> Option<Timestamp> {
     pair.facts().map(|facts| facts.not_after)
 }
 
-fn warn_if_expired(pair: &TlsPair) {
-    let now = Timestamp::now();
-    if let Some(facts) = pair.facts().filter(|facts| facts.expired(now)) {
+fn note_expiry(pair: &TlsPair, metrics: &ListenerMetrics) {
+    let Some(facts) = pair.facts() else {
+        return;
+    };
+    metrics.certificate_expires("server", facts.not_after);
+    if facts.expired(Timestamp::now()) {
         tracing::warn!(not_after = %facts.not_after, "the TLS certificate has expired: agents will refuse it");
     }
 }
@@ -113,7 +122,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (certificate, key) = identity.write(folder.path(), "server").unwrap();
         let pair = TlsPair::load(&certificate, &key).unwrap();
-        let (_, reload) = Reload::new(pair, None).unwrap();
+        let (_, reload) = Reload::new(pair, None, ListenerMetrics::default()).unwrap();
         (folder, reload)
     }
 

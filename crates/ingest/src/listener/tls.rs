@@ -6,6 +6,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use jiff::Timestamp;
 use rustls::{
     RootCertStore, ServerConfig,
     crypto::{CryptoProvider, aws_lc_rs},
@@ -96,20 +97,28 @@ impl TlsPair {
 
 /// The authorities that agents' certificates must chain to.
 #[derive(Clone, Debug)]
-pub struct ClientCa(Arc<RootCertStore>);
+pub struct ClientCa {
+    roots: Arc<RootCertStore>,
+    /// When the first of them expires.
+    pub(super) expires_at: Option<Timestamp>,
+}
 
 impl ClientCa {
     pub fn load(path: &Path) -> Result<Self, TlsError> {
         let mut roots = RootCertStore::empty();
-        let (added, _) = roots.add_parsable_certificates(certificates(CLIENT_CA, path)?);
+        let certificates = certificates(CLIENT_CA, path)?;
+        let facts = certificates.iter().filter_map(CertificateFacts::of);
+        let expires_at = facts.map(|facts| facts.not_after).min();
+        let (added, _) = roots.add_parsable_certificates(certificates);
         if added == 0 {
             return Err(TlsError::NoAuthority { path: path.into() });
         }
-        Ok(Self(Arc::new(roots)))
+        let roots = Arc::new(roots);
+        Ok(Self { roots, expires_at })
     }
 
     fn verifier(self) -> Result<Arc<dyn ClientCertVerifier>, rustls::Error> {
-        WebPkiClientVerifier::builder_with_provider(self.0, provider())
+        WebPkiClientVerifier::builder_with_provider(self.roots, provider())
             .build()
             .map_err(|error| rustls::Error::General(error.to_string()))
     }

@@ -17,11 +17,11 @@ use crate::{
     freshness::Freshness,
     grpc::{self, Context, WriteLimits},
     health::Health,
-    maintenance::{HostExpiry, Maintenance, Reinstalls, Rollups},
+    maintenance::{FleetReport, HostExpiry, Maintenance, Reinstalls, Rollups},
     queue::Queue,
     session::{AckBackstop, Closer, HintListener, Opener, Pins, SessionTable, Upkeep},
     signing::Keyring,
-    telemetry::PipelineMetrics,
+    telemetry::{FleetMetrics, PipelineMetrics},
 };
 
 pub(super) struct Instance {
@@ -32,6 +32,7 @@ pub(super) struct Instance {
     pub health: Health,
     pub sessions: Arc<SessionTable>,
     pub pipeline: PipelineMetrics,
+    pub fleet: FleetMetrics,
     pub queue: Queue,
     pub keys: Arc<Keyring>,
     pub issuer: Issuer,
@@ -175,6 +176,16 @@ impl Instance {
             pipeline: self.pipeline.clone(),
             period: self.config.timing.rollup,
             retry: self.config.timing.rollup_retry,
+        }
+    }
+
+    pub fn fleet_report(&self) -> FleetReport {
+        FleetReport {
+            store: self.store.clone(),
+            metrics: self.fleet.clone(),
+            instance: self.id.clone(),
+            retention: self.config.retention.metrics,
+            period: self.config.timing.fleet_gauges,
         }
     }
 

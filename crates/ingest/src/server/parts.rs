@@ -55,6 +55,8 @@ pub(super) fn add_all(
 
     parts.back("the maintenance", instance.maintenance().run(last.clone()));
     parts.back("the rollups", instance.rollups().run(last.clone()));
+    let report = instance.fleet_report().run(last.clone());
+    parts.back("the gauges of the fleet", report);
     let reinstalls = instance.reinstalls(&changes);
     parts.back("the reinstalls", reinstalls.run(last.clone()));
     if let Some(expiry) = instance.host_expiry() {

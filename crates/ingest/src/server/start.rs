@@ -20,7 +20,7 @@ use crate::{
     session::{Closer, SessionTable},
     signing::Keyring,
     startup::{self, StartError},
-    telemetry::PipelineMetrics,
+    telemetry::{FleetMetrics, PipelineMetrics},
 };
 
 /// The pause before a start is repeated that lost the database halfway.
@@ -42,7 +42,7 @@ pub(super) async fn start(
     pages: Pages,
     load: LoadGauge,
     sessions: Arc<SessionTable>,
-    pipeline: PipelineMetrics,
+    (pipeline, fleet): (PipelineMetrics, FleetMetrics),
     addresses: &[String; 2],
 ) -> Result<(Instance, Lease), StartError> {
     let owner = startup::owner(&store, &config.database)?;
@@ -61,6 +61,7 @@ pub(super) async fn start(
         clock,
         queue,
     } = ready;
+    sessions.metrics.signing_keys.set(keys.count());
     let keys = Arc::new(keys);
     let instance = Instance {
         issuer: Issuer::new(store.clone(), keys.clone()),
@@ -73,6 +74,7 @@ pub(super) async fn start(
         owner,
         sessions,
         pipeline,
+        fleet,
         queue,
         keys,
         clock,

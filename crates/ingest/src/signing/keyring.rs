@@ -46,6 +46,11 @@ impl Keyring {
         &self.signing
     }
 
+    /// How many keys are published and accepted: more than one while the key is rotated.
+    pub fn count(&self) -> i64 {
+        1 + i64::try_from(self.extra_kids().len()).unwrap_or(i64::MAX - 1)
+    }
+
     /// The ids of the keys that are accepted beside the signing key.
     pub fn extra_kids(&self) -> Vec<String> {
         let kids = self.extra.iter().map(PublicKey::kid);

@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use jiff::Timestamp;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
@@ -113,6 +114,8 @@ metrics! {
         pub accept_errors: Counter, "accept_errors", "Failures to accept a connection";
         requests: Family<Label<Variant<Method>>, Counter>, "requests", "Requests of the gRPC port that reached a handler";
         ended: Family<Outcome, Counter>, "requests_ended", "Requests of the gRPC port that have ended";
+        expiry: Family<Label<&'static str>, Gauge>,
+            "certificate_expiry_timestamp_seconds", "When a certificate expires, since 1970";
         handshakes: Family<Label<Variant<Handshake>>, Counter>, "handshakes", "TLS handshakes by result";
     }
 }
@@ -121,6 +124,12 @@ impl ListenerMetrics {
     pub fn handshake(&self, result: Handshake) {
         let result = [("result", Variant(result))];
         self.handshakes.get_or_create(&result).inc();
+    }
+
+    /// When the certificate in service, or the first of the client CAs, expires.
+    pub fn certificate_expires(&self, certificate: &'static str, at: Timestamp) {
+        let certificate = [("certificate", certificate)];
+        self.expiry.get_or_create(&certificate).set(at.as_second());
     }
 
     pub fn request(&self, method: Method) {
@@ -143,6 +152,8 @@ metrics! {
         /// From the commit of a revocation to the end of the stream.
         pub revocation_seconds: Histogram = Histogram::new(REVOCATION_SECONDS),
             "revocation_seconds", "From a revocation to the end of the agent's stream";
+        /// More than one while the signing key is rotated.
+        pub signing_keys: Gauge, "signing_keys", "Keys whose JWTs this instance accepts";
         pub lease: Gauge, "lease_held", "Whether this instance holds its lease";
         pub fenced: Counter, "instances_fenced", "Lost instances that this instance fenced";
         pub swept: Counter, "agents_swept", "Agents that this instance marked offline because they were lost";

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use svc_testkit::{Site, http};
+use svc_testkit::{Site, http, metric_becomes};
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 /// Where metrics are registered, for those that appear only with their first label value.
@@ -23,6 +23,8 @@ struct Row {
 async fn the_table_of_metrics_names_exactly_what_an_instance_exposes() -> Result<()> {
     let documented = table()?;
     let (_site, instance) = Site::with_instance().await?;
+    // The first metrics of the reporter come with its first pass.
+    metric_becomes(instance.http, "fleet_instances", |live| live == 1.0).await?;
     let scrape = "GET /metrics HTTP/1.1\r\nAccept: application/openmetrics-text\r\n";
     let exposed = exposed(&http(instance.http, scrape).await?.body);
     for (name, kind) in &exposed {

@@ -12,6 +12,7 @@ mod books;
 mod bouncer;
 mod document;
 mod fixtures;
+mod fleet_gauges;
 mod leases;
 mod listen;
 mod liveness;

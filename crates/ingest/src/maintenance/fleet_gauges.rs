@@ -1,0 +1,42 @@
+//! Reads the gauges of the whole fleet at a slow period, if this instance is the reporter.
+
+use std::time::Duration;
+
+use svc_store::Store;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::{error_chain::chain, periodic::Periodic, telemetry::FleetMetrics};
+
+#[derive(Debug)]
+pub struct FleetReport {
+    pub store: Store,
+    pub metrics: FleetMetrics,
+    pub instance: watch::Receiver<Uuid>,
+    /// How long samples are kept.
+    pub retention: Duration,
+    pub period: Duration,
+}
+
+impl FleetReport {
+    pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
+        let mut periodic = Periodic::new(self.period, stop);
+        while periodic.tick().await {
+            periodic.until_stopped(self.pass()).await;
+        }
+        Ok(())
+    }
+
+    /// After a failure the last numbers stay until they are too old.
+    async fn pass(&self) {
+        let instance = *self.instance.borrow();
+        match self.store.fleet_gauges(instance, self.retention).await {
+            Ok(gauges) => self.metrics.set(gauges),
+            Err(error) => {
+                let reason = chain(&error);
+                tracing::debug!(reason, "the gauges of the fleet could not be read");
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Gauges of the whole fleet. Only the reporter has them (`store/src/fleet_gauges.rs`): a scrape of another instance,
+//! or of one that has lost the database, shows none rather than old numbers.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::{MetricType, gauge::ConstGauge},
+    registry::Registry,
+};
+use svc_store::FleetGauges;
+use tokio::time::Instant;
+
+use crate::sync::lock;
+
+/// How long numbers are shown: three periods of the timing `fleet_gauges`.
+const LIFE: Duration = Duration::from_mins(3);
+
+#[derive(Clone, Debug, Default)]
+pub struct FleetMetrics(Arc<Mutex<Option<(FleetGauges, Instant)>>>);
+
+impl FleetMetrics {
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register_collector(Box::new(self.clone()));
+    }
+
+    /// `None` on an instance that is not the reporter.
+    pub fn set(&self, gauges: Option<FleetGauges>) {
+        *lock(&self.0) = gauges.map(|gauges| (gauges, Instant::now()));
+    }
+}
+
+impl Collector for FleetMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let gauges = lock(&self.0).clone();
+        let Some((gauges, _)) = gauges.filter(|(_, read)| read.elapsed() < LIFE) else {
+            return Ok(());
+        };
+        agents(&mut encoder, &gauges)?;
+        let state = gauges.state;
+        let mut gauge = |name: &str, help: &str, value: f64| {
+            let gauge = ConstGauge::new(value);
+            gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
+        };
+        gauge("fleet_instances", "Live instances", state.instances as f64)?;
+        let help = "Age of the oldest registration that waits for a decision";
+        gauge("fleet_pending_oldest_seconds", help, state.pending_seconds)?;
+        let help = "Hosts with a gap recorded in the last 24 hours";
+        gauge("fleet_hosts_with_gaps", help, state.hosts_with_gaps as f64)?;
+        let help = "Age of the oldest change that no rollup has gathered";
+        gauge("rollup_lag_seconds", help, state.rollup_lag_seconds)?;
+        let help = "Hours of hosts that are still to be rolled up";
+        gauge("rollups_due", help, state.rollups_due as f64)?;
+        let help = "Days of samples older than the retention";
+        gauge("partitions_undropped", help, state.days_undropped as f64)?;
+        let help = "Server processes in a transaction that no client has any more";
+        let orphaned = state.backends_orphaned as f64;
+        gauge("database_backends_orphaned", help, orphaned)
+    }
+}
+
+fn agents(encoder: &mut DescriptorEncoder<'_>, gauges: &FleetGauges) -> fmt::Result {
+    let (name, help) = ("fleet_agents", "Agents by status and presence");
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for group in &gauges.agents {
+        let labels = [
+            ("status", group.status.as_str()),
+            ("presence", group.presence.as_str()),
+        ];
+        ConstGauge::new(group.count).encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,124 @@
+//! The state of the whole fleet and its history in a few numbers, for `/metrics`.
+//!
+//! The numbers are the same whoever reads them, so one instance does: the *reporter*, which is the live instance with
+//! the oldest lease. For all others the call costs one index lookup. When the reporter is lost, the next one takes over
+//! as soon as the lease has expired; for a period both may report, and they agree.
+
+use std::time::Duration;
+
+use tokio_postgres::types::Type;
+use uuid::Uuid;
+
+use crate::{
+    error::StoreError,
+    pool::{Bulkhead, Store},
+    record::record,
+    tx::Tx,
+};
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct FleetGauges {
+    pub agents: Vec<AgentGroup>,
+    pub state: FleetState,
+}
+
+record! {
+    /// How many agents have this status and presence.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct AgentGroup {
+        pub status: String,
+        pub presence: String,
+        pub count: i64,
+    }
+}
+
+record! {
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct FleetState {
+        pub instances: i64,
+        /// How long the oldest pending registration has waited; 0 without one.
+        pub pending_seconds: f64,
+        /// Hosts whose agents had a gap recorded in the last 24 hours, among the newest 20,000 gaps.
+        pub hosts_with_gaps: i64,
+        /// The age of the oldest change that no rollup has gathered.
+        pub rollup_lag_seconds: f64,
+        pub rollups_due: i64,
+        /// Days of samples that are older than the retention and still there.
+        pub days_undropped: i64,
+        /// Server processes of this role in a transaction that no client of ours has any more: nothing that the
+        /// service does in a transaction takes three minutes, except the pass that drops partitions.
+        pub backends_orphaned: i64,
+    }
+}
+
+const IS_REPORTER: &str = "-- fleet_gauges
+    SELECT coalesce((SELECT id FROM ingest_instances
+                      WHERE NOT fenced AND stopped_at IS NULL AND expires_at > now()
+                      ORDER BY started_at, id LIMIT 1) = $1, false)";
+
+/// Indexes answer it: nearly all agents are active and online, and only the others are looked at one by one. Every agent
+/// has a row in `agent_state`.
+const AGENTS: &str = "-- fleet_gauges
+    WITH others AS MATERIALIZED (
+        SELECT a.status, s.presence
+          FROM agents a JOIN agent_state s ON s.agent_id = a.id
+         WHERE a.status <> 'active'),
+    active AS (
+        SELECT (SELECT count(*) FROM agents) - (SELECT count(*) FROM others) AS agents,
+               (SELECT count(*) FROM agent_state WHERE presence = 'offline')
+             - (SELECT count(*) FROM others WHERE presence = 'offline') AS offline)
+    SELECT status, presence, count(*) AS count FROM others GROUP BY status, presence
+     UNION ALL SELECT 'active', 'offline', offline FROM active
+     UNION ALL SELECT 'active', 'online', agents - offline FROM active";
+
+const STATE: &str = "-- fleet_gauges
+    SELECT (SELECT count(*) FROM ingest_instances
+             WHERE NOT fenced AND stopped_at IS NULL AND expires_at > now()) AS instances,
+           (SELECT coalesce(extract(epoch FROM now() - min(greatest(created_at, decided_at))), 0)::float8
+              FROM agents WHERE status = 'pending') AS pending_seconds,
+           (SELECT count(DISTINCT a.host_id)
+              FROM (SELECT agent_id, recorded_at FROM metric_gaps ORDER BY id DESC LIMIT 20000) newest
+              JOIN agents a ON a.id = newest.agent_id
+             WHERE newest.recorded_at > now() - interval '1 day') AS hosts_with_gaps,
+           coalesce((SELECT extract(epoch FROM now() - at) FROM rollup_changes ORDER BY id LIMIT 1), 0)::float8
+               AS rollup_lag_seconds,
+           (SELECT count(*) FROM rollups_due) AS rollups_due,
+           (SELECT count(*) FROM pg_inherits JOIN pg_class ON oid = inhrelid
+             WHERE inhparent = 'host_metrics'::regclass
+               AND to_date(right(relname, 8), 'YYYYMMDD')::timestamp AT TIME ZONE 'UTC'
+                   < date_trunc('day', now() - make_interval(secs => $1), 'UTC') - interval '1 day') AS days_undropped,
+           (SELECT count(*) FROM pg_stat_activity a
+             WHERE a.datname = current_database() AND a.usename = current_user
+               AND a.application_name = current_setting('application_name')
+               AND a.xact_start < now() - interval '3 minutes'
+               AND NOT EXISTS (SELECT FROM pg_locks l
+                                WHERE l.pid = a.pid AND l.locktype = 'advisory' AND l.granted)) AS backends_orphaned";
+
+impl Store {
+    /// `None` unless `instance` is the reporter. `retention` is that of the samples.
+    pub async fn fleet_gauges(
+        &self,
+        instance: Uuid,
+        retention: Duration,
+    ) -> Result<Option<FleetGauges>, StoreError> {
+        let seconds = retention.as_secs_f64();
+        self.run("fleet_gauges", Bulkhead::Watch, async |tx: Tx| {
+            let row = tx
+                .query_one(IS_REPORTER, &[(&instance, Type::UUID)])
+                .await?;
+            if !row.try_get::<_, bool>(0)? {
+                return Ok(None);
+            }
+            let agents = tx.query(AGENTS, &[]).await?;
+            let state = tx.query_one(STATE, &[(&seconds, Type::FLOAT8)]).await?;
+            Ok(Some(FleetGauges {
+                agents: agents
+                    .iter()
+                    .map(AgentGroup::from_row)
+                    .collect::<Result<_, _>>()?,
+                state: FleetState::from_row(&state)?,
+            }))
+        })
+        .await
+    }
+}

@@ -1,0 +1,99 @@
+//! The gauges of the whole fleet: who reads them, and what they count.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use svc_store::{FleetGauges, NewInstance};
+
+use crate::{
+    fixtures::{DAY, TestAgent, hours_ago, sample},
+    leases::{OUTAGE_GRACE, instance},
+    support::{TestStore, migrated},
+};
+
+const TTL: Duration = Duration::from_secs(600);
+
+async fn claimed(store: &TestStore) -> Result<NewInstance> {
+    let instance = instance("a");
+    store.lease_claim(&instance, TTL, OUTAGE_GRACE).await?;
+    Ok(instance)
+}
+
+async fn read(store: &TestStore, instance: &NewInstance) -> Result<Option<FleetGauges>> {
+    Ok(store.fleet_gauges(instance.id, DAY).await?)
+}
+
+#[tokio::test]
+async fn only_the_live_instance_with_the_oldest_lease_reports() -> Result<()> {
+    let store = migrated().await?;
+    assert_eq!(read(&store, &instance("stranger")).await?, None);
+    let (first, second) = (claimed(&store).await?, claimed(&store).await?);
+    let gauges = read(&store, &first).await?.context("the first reports")?;
+    assert_eq!(gauges.state.instances, 2);
+    assert_eq!(read(&store, &second).await?, None);
+    store.lease_release(first.id).await?;
+    assert_eq!(read(&store, &first).await?, None);
+    let gauges = read(&store, &second)
+        .await?
+        .context("the second takes over")?;
+    assert_eq!(gauges.state.instances, 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn agents_are_counted_by_status_and_presence_with_the_oldest_pending_one() -> Result<()> {
+    let store = migrated().await?;
+    let reporter = claimed(&store).await?;
+    let state = read(&store, &reporter).await?.context("a reporter")?.state;
+    assert_eq!((state.pending_seconds, state.hosts_with_gaps), (0.0, 0));
+    let [online, lossy, pending] = TestAgent::many(&store, 3).await?[..] else {
+        anyhow::bail!("three agents");
+    };
+    store
+        .sql(&format!(
+            "UPDATE agent_state SET presence = 'online', cause = 'connected' WHERE agent_id = '{}';
+             INSERT INTO metric_gaps (agent_id, first_seq, last_seq, kind, reason) VALUES ('{}', 1, 2, 'declared', 'test'), ('{}', 4, 4, 'declared', 'test');
+             INSERT INTO agents (host_id, key, status, pending_reason, created_at)
+             VALUES ('{}', sha256('pending'), 'pending', 'approval', now() - interval '2 hours')",
+            online.id.0, lossy.id.0, lossy.id.0, pending.host.0
+        ))
+        .await?;
+    let gauges = read(&store, &reporter).await?.context("a reporter")?;
+    let count = |status: &str, presence: &str| {
+        let mut groups = gauges.agents.iter();
+        let group = groups.find(|group| group.status == status && group.presence == presence);
+        group.map_or(0, |group| group.count)
+    };
+    assert_eq!(count("active", "online"), 1);
+    assert_eq!(count("active", "offline"), 2);
+    assert_eq!(count("pending", "offline"), 1);
+    assert!(
+        (7200.0..8000.0).contains(&gauges.state.pending_seconds),
+        "{gauges:?}"
+    );
+    assert_eq!(gauges.state.hosts_with_gaps, 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn history_that_is_behind_shows() -> Result<()> {
+    let store = migrated().await?;
+    let reporter = claimed(&store).await?;
+    store.partitions_create(DAY * 5).await?;
+    let agent = TestAgent::new(&store).await?;
+    agent.store(&store, &[sample(1, hours_ago(2))]).await?;
+    store
+        .sql("UPDATE rollup_changes SET at = now() - interval '1 hour'")
+        .await?;
+    let state = read(&store, &reporter).await?.context("a reporter")?.state;
+    assert!(
+        (3600.0..4200.0).contains(&state.rollup_lag_seconds),
+        "{state:?}"
+    );
+    // Days of the longer retention that a shorter one no longer keeps.
+    assert!((3..=4).contains(&state.days_undropped), "{state:?}");
+    assert_eq!(state.backends_orphaned, 0);
+    let kept = store.fleet_gauges(reporter.id, DAY * 5).await?;
+    assert_eq!(kept.context("a reporter")?.state.days_undropped, 0);
+    Ok(())
+}
