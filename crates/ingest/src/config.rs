@@ -22,7 +22,7 @@ use url::Url;
 
 use crate::{
     budget::BudgetBounds,
-    listener::{ClientCa, Limits, TlsPair},
+    listener::{ClientCa, Limits, ProxyNetworks, TlsPair},
     queue::{Bounds, QueueSettings, QueueUrl},
     signing::PublicKey,
     telemetry::Log,
@@ -70,6 +70,8 @@ pub struct Grpc {
     pub address: SocketAddr,
     pub tls: TlsPair,
     pub client_ca: Option<ClientCa>,
+    /// Load balancers that send the PROXY protocol.
+    pub proxies: ProxyNetworks,
     pub limits: Limits,
     /// No variable sets it; tests shrink it.
     pub report_budget: BudgetBounds,
@@ -240,11 +242,13 @@ impl Grpc {
         let key = reader.value("INGEST_TLS_KEY", parse::path);
         let tls = files::tls_pair(reader, certificate, key);
         let client_ca = files::client_ca(reader, "INGEST_TLS_CLIENT_CA");
+        let proxies = reader.optional("INGEST_PROXY_PROTOCOL_FROM", parse::proxy_networks);
         let max_connections = reader.value("INGEST_MAX_CONNECTIONS", parse::max_connections);
         Some(Self {
             address: address?,
             tls: tls?,
             client_ca: client_ca?,
+            proxies: proxies?.unwrap_or_default(),
             limits: Limits::new(max_connections?),
             report_budget: BudgetBounds::default(),
         })

@@ -3,7 +3,7 @@
 //! tonic's own server is not used: it has no deadline for TLS or for the first request, spins when file
 //! descriptors run out, and leaves two of HTTP/2's protections off (docs/decisions.md).
 //!
-//! In reading order: `gate` (places and permits), `connection` (one connection's life), `activity` (is it idle or
+//! In reading order: `gate` (places and permits), `proxy_protocol` (addresses behind a load balancer), `connection` (one connection's life), `activity` (is it idle or
 //! stalled), `ending` (how its requests end), `meter` and `write_deadline` (how fast a client is read, how long it may leave data unread),
 //! `panics`, `shedding`, then `tls`, `verifier`, `certificate_log` and `reload` for
 //! certificates.
@@ -17,6 +17,7 @@ mod gate;
 mod limits;
 mod meter;
 mod panics;
+mod proxy_protocol;
 mod reload;
 mod shedding;
 mod tls;
@@ -33,6 +34,7 @@ use tonic::{Status, service::Routes};
 
 pub use certificate_facts::CertificateFacts;
 pub use limits::Limits;
+pub use proxy_protocol::ProxyNetworks;
 pub use reload::Reload;
 pub(crate) use shedding::Shedding;
 pub use tls::{ClientCa, TlsError, TlsPair};
@@ -46,7 +48,8 @@ use gate::Gate;
 const SHORTEST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// What the listener answers without asking the routes. Its caller knows the words of the contract.
+/// What the listener answers without asking the routes, and how it names what they do. Its caller knows the words of the
+/// contract.
 #[derive(Clone, Copy, Debug)]
 pub struct Refusals {
     /// For a client key that has as many connections as one key may have.
@@ -65,6 +68,7 @@ pub struct Listener {
     socket: TcpListener,
     limits: Limits,
     metrics: ListenerMetrics,
+    proxies: ProxyNetworks,
 }
 
 impl Listener {
@@ -89,7 +93,13 @@ impl Listener {
             socket: TcpListener::from_std(socket.into())?,
             limits,
             metrics,
+            proxies: ProxyNetworks::default(),
         })
+    }
+
+    /// Connections from these networks begin with a header of the PROXY protocol.
+    pub fn behind(self, proxies: ProxyNetworks) -> Self {
+        Self { proxies, ..self }
     }
 
     pub fn address(&self) -> io::Result<SocketAddr> {
@@ -113,6 +123,7 @@ impl Listener {
             routes: routes.prepare(),
             gate,
             limits: self.limits,
+            proxies: self.proxies.clone(),
             refusals,
             certificate_log: CertificateLog::new(),
             stop: stop.clone(),

@@ -86,6 +86,7 @@ impl Server {
         let http = HttpServer::bind(config.http).await;
         let http = http.map_err(port_problem("INGEST_HTTP_PORT", config.http));
         let (listener, http) = both(listener, http)?;
+        let listener = listener.behind(grpc.proxies.clone());
         let pages = Pages::new(&store, metrics, config.timing.health_grace);
         Ok(Self {
             config,

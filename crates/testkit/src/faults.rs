@@ -5,6 +5,7 @@ mod cold_starts;
 mod database;
 mod instances;
 mod key_rotation;
+mod load_balancer;
 mod locked_table;
 mod reset_calls;
 mod revocations;
@@ -19,6 +20,7 @@ pub use instances::{
     agents_hop, any_part_killed, instance_suspended, instance_terminated, instances_killed,
 };
 pub use key_rotation::{KeyRotation, key_rotated};
+pub use load_balancer::{LoadBalancer, instance_leaves_load_balancer};
 pub use locked_table::{LockedOut, registrations_behind_a_lock};
 pub use reset_calls::{ResetCalls, registrations_reset};
 pub use revocations::{renewals_raced, streams_revoked};

@@ -18,6 +18,7 @@ use url::Url;
 use super::memory;
 use crate::{
     error_chain::chain,
+    listener::ProxyNetworks,
     queue::{NatsServers, QueueUrl},
 };
 
@@ -67,6 +68,11 @@ pub(super) fn readable_file(text: &str) -> Parsed<PathBuf> {
             .map(|_| path)
             .map_err(|error| format!("cannot be read: {error}")),
     }
+}
+
+pub(super) fn proxy_networks(text: &str) -> Parsed<ProxyNetworks> {
+    ProxyNetworks::parse(text)
+        .ok_or_else(|| "is not a list of networks such as 10.0.0.0/8, separated by commas".into())
 }
 
 /// Without a value (the empty text), the limit follows from the process's limits of open files and memory.

@@ -15,6 +15,8 @@ svc_common::variables! {
     "INGEST_HTTP_BIND_ADDRESS", Unset("INGEST_BIND_ADDRESS"), "IP address of the HTTP listener";
     "INGEST_TLS_CLIENT_CA", Unset("none"),
         "Path to CA certificates, PEM format: agents' certificates must chain to one of them";
+    "INGEST_PROXY_PROTOCOL_FROM", Unset("none"),
+        "Networks of load balancers (`10.0.0.0/8`), separated by commas: connections from them must begin with a PROXY protocol header, which names the agent's address";
     "INGEST_JWT_EXTRA_KEY_FILES", Unset("none"),
         "Paths to further RSA keys (public keys suffice), separated by commas: published and accepted while the key is rotated";
     "INGEST_MAX_CONNECTIONS", Unset("the file limit − 512, at most one per 128 KiB of memory"),

@@ -79,7 +79,7 @@ async fn run(
     let registered = registered.map_err(|error| refused(error, &peer))?;
     tracing::info!(
         agent.id = %registered.agent, agent.status = registered.status.as_str(), agent.key = %successor.unwrap_or(peer.key),
-        host.id = %registered.host, host.name = wanted.facts.hostname, "registered"
+        host.id = %registered.host, host.name = wanted.facts.hostname, peer = %peer.address, "registered"
     );
     let answer = match (registered.status, successor) {
         // The decision about a successor, and its JWT, go to the connection that proves the successor's key.

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Status, body::Body, service::Routes};
 
 use super::{
-    Limits, Refusals,
+    Limits, ProxyNetworks, Refusals,
     activity::{Activity, TrackedBody},
     certificate_log::CertificateLog,
     ending::Ending,
@@ -23,6 +23,7 @@ use super::{
     limits::{TLS_BUFFER, http2 as settings},
     meter::{Framed, Metered},
     panics::caught,
+    proxy_protocol,
     write_deadline::WriteDeadline,
 };
 use crate::{
@@ -42,6 +43,7 @@ pub(super) struct Connection {
     pub routes: Routes,
     pub gate: Arc<Gate>,
     pub limits: Limits,
+    pub proxies: ProxyNetworks,
     pub refusals: Refusals,
     pub certificate_log: CertificateLog,
     pub stop: CancellationToken,
@@ -58,7 +60,8 @@ impl Connection {
         address: SocketAddr,
         place: Place,
     ) {
-        let Some((stream, key)) = Box::pin(self.secure(stream, address, &place)).await else {
+        let secured = Box::pin(self.secure(stream, address, &place)).await;
+        let Some((stream, key, address)) = secured else {
             return;
         };
         let closing = CancellationToken::new();
@@ -89,7 +92,7 @@ impl Connection {
         stream: TcpStream,
         address: SocketAddr,
         place: &Place,
-    ) -> Option<(Tls, ClientKey)> {
+    ) -> Option<(Tls, ClientKey, SocketAddr)> {
         let handshake = self.handshake(stream, address, place.standing());
         let handshake = tokio::select! {
             handshake = timeout(self.limits.handshake_deadline, handshake) => handshake,
@@ -107,11 +110,15 @@ impl Connection {
     /// for a client, so slow clients delay nobody.
     async fn handshake(
         &self,
-        stream: TcpStream,
-        address: SocketAddr,
+        mut stream: TcpStream,
+        mut address: SocketAddr,
         standing: &Standing,
-    ) -> Result<(Tls, ClientKey), Handshake> {
+    ) -> Result<(Tls, ClientKey, SocketAddr), Handshake> {
         configure(&stream);
+        if self.proxies.contain(address) {
+            let named = proxy_protocol::client(&mut stream, address).await;
+            address = named.map_err(|_| Handshake::NoProxyHeader)?;
+        }
         let failed = |error: std::io::Error| {
             self.certificate_log.report(address, &error);
             Handshake::of(&error)
@@ -128,7 +135,7 @@ impl Connection {
         let mut stream = Box::new(accept.await.map_err(failed)?);
         stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
         let key = client_key(&stream).ok_or(Handshake::BadCertificate)?;
-        Ok((stream, key))
+        Ok((stream, key, address))
     }
 
     async fn serve_http2(&self, stream: Tls, peer: Peer, routes: Routes, age: Duration) {

@@ -66,6 +66,8 @@ pub enum Handshake {
     NoCertificate,
     BadCertificate,
     NotTls,
+    /// A connection from a load balancer that does not say whose it is.
+    NoProxyHeader,
     Closed,
     Failed,
 }

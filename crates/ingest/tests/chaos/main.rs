@@ -10,6 +10,7 @@
 
 mod alone;
 mod key_rotation;
+mod load_balancers;
 mod memory;
 mod not_reading;
 mod outages;

@@ -84,6 +84,11 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("INGEST_HEARTBEAT_INTERVAL", "30", "30s"),
     ("INGEST_HEARTBEAT_INTERVAL", "0s", "between 1s and 1h"),
     ("INGEST_METRICS_RETENTION", "1h", "between 1d"),
+    (
+        "INGEST_PROXY_PROTOCOL_FROM",
+        "10.0.0.0/33",
+        "list of networks",
+    ),
     ("INGEST_DRAIN_DELAY", "3m", "between 0s and 2m"),
     ("INGEST_DRAIN_TIMEOUT", "11m", "between 1s and 10m"),
     ("INGEST_AGENT_LATEST_VERSION", "one two", "version"),

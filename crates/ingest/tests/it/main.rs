@@ -29,6 +29,7 @@ mod init;
 mod jwks;
 mod key_rotation;
 mod life_cycle;
+mod load_balancers;
 mod pipeline;
 mod pipeline_faults;
 mod places;
