@@ -75,7 +75,11 @@ test-deb:  ## Install, run, remove and purge the packages in a Debian of their o
 test-readme:  ## Run the README's production path, line by line, in a fresh Debian (as root; after `make deb`)
 	@scripts/test-readme
 
-.PHONY: test-readme deny check-deploy images
+test-export: deps  ## Export to the OTLP receiver of the OpenTelemetry collector (needs Go)
+	cd crates/ingest/tests/otlp_receiver && go build -o $(CURDIR)/target/otlp-receiver .
+	OTLP_RECEIVER=$(CURDIR)/target/otlp-receiver $(CARGO) test --locked -p svc-ingest --test it -- export:: --include-ignored
+
+.PHONY: test-readme test-export deny check-deploy images
 deny:  ## Advisories, licences, bans and sources of all dependencies (needs cargo-deny and the advisory database)
 	$(CARGO) deny check
 

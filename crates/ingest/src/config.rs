@@ -22,6 +22,7 @@ use url::Url;
 
 use crate::{
     budget::BudgetBounds,
+    export::Receiver,
     listener::{ClientCa, Limits, ProxyNetworks, TlsPair},
     queue::{Bounds, QueueSettings, QueueUrl},
     signing::PublicKey,
@@ -43,6 +44,7 @@ pub struct Config {
     /// Published and accepted beside the signing key.
     pub jwt_extra_keys: Vec<PublicKey>,
     pub queue: QueueSettings,
+    pub export: Option<Receiver>,
     pub retention: Retention,
     pub agents: Agents,
     /// From the stop to the drain.
@@ -111,6 +113,7 @@ impl Config {
         let grpc = Grpc::collect(reader, grpc);
         let (jwt_key_file, jwt_extra_keys) = jwt_key_settings(reader).unzip();
         let queue = queue(reader);
+        let export = export(reader);
         let retention = Retention::collect(reader);
         let agents = Agents::collect(reader);
         let drain_delay = reader.value("INGEST_DRAIN_DELAY", parse::drain_delay);
@@ -124,6 +127,7 @@ impl Config {
             jwt_key_file: jwt_key_file?,
             jwt_extra_keys: jwt_extra_keys?,
             queue: queue?,
+            export: export?,
             retention: retention?,
             timing: Timing::new(agents.heartbeat_interval),
             agents,
@@ -140,6 +144,7 @@ pub struct Consume {
     pub database: Database,
     pub queue: QueueSettings,
     pub http: SocketAddr,
+    pub export: Option<Receiver>,
     pub retention: Retention,
     pub timing: Timing,
 }
@@ -153,6 +158,7 @@ impl Consume {
         let database = Database::collect(reader);
         let addresses = addresses(reader);
         let queue = queue(reader);
+        let export = export(reader);
         let retention = Retention::collect(reader);
         let log = log(reader);
         let (queue, _) = (queue?, log?);
@@ -165,6 +171,7 @@ impl Consume {
             database: database?,
             queue,
             http: addresses?.1,
+            export: export?,
             retention: retention?,
             timing: Timing::default(),
         })
@@ -278,6 +285,19 @@ fn queue(reader: &mut Reader<'_>) -> Option<QueueSettings> {
         return reader.problem("INGEST_CONSUME", message);
     }
     Some(queue)
+}
+
+/// Where committed samples are exported to, if anywhere.
+fn export(reader: &mut Reader<'_>) -> Option<Option<Receiver>> {
+    let url = reader.optional("INGEST_OTLP_ENDPOINT", parse::otlp_endpoint);
+    let protocol = reader.value("INGEST_OTLP_PROTOCOL", parse::otlp_protocol);
+    let headers = reader.optional("INGEST_OTLP_HEADERS", parse::headers);
+    let (url, protocol, headers) = (url?, protocol?, headers?.unwrap_or_default());
+    Some(url.map(|url| Receiver {
+        protocol,
+        url,
+        headers,
+    }))
 }
 
 impl Retention {

@@ -23,6 +23,7 @@ pub use gauge::DepthGauge;
 use storing::{Refused, Stopped, Storing};
 
 use crate::{
+    export::Export,
     queue::{BATCH, Delivery, Origin, Parcel, Queue, Receipt, Receiver},
     telemetry::PipelineMetrics,
 };
@@ -40,6 +41,7 @@ pub struct Consumer {
     pub store: Store,
     pub acks: Acks,
     pub metrics: PipelineMetrics,
+    pub export: Export,
 }
 
 /// The watermarks after the commits of a batch. An agent that is not active has none.
@@ -64,12 +66,14 @@ impl Consumer {
         store: &Store,
         acks: impl Fn() -> Acks,
         metrics: &PipelineMetrics,
+        export: &Export,
     ) -> Vec<Self> {
         let consumer = |receiver| Self {
             receiver,
             store: store.clone(),
             acks: acks(),
             metrics: metrics.clone(),
+            export: export.clone(),
         };
         queue.receivers().into_iter().map(consumer).collect()
     }
@@ -171,6 +175,7 @@ impl Consumer {
             unrecorded,
             mut acks,
         } = outcome;
+        let mut committed = Vec::new();
         for (index, (range, (origin, receipt))) in ranges.into_iter().zip(deliveries).enumerate() {
             let watermark = watermarks.get(&range.agent_id).copied();
             if let Some(acked) = watermark {
@@ -180,12 +185,16 @@ impl Consumer {
             let expired = receipt.age() > MAX_AGE;
             if (stored || expired) && !unrecorded.contains(&index) {
                 receipt.settle().await;
+                if self.export.is_on() && watermark.is_some_and(|acked| acked >= range.last_seq) {
+                    committed.push(range);
+                }
             } else {
                 self.metrics.put_back.inc();
                 receipt.put_back(Parcel { range, origin }).await;
             }
         }
         self.acks.send(acks).await;
+        self.export.offer(committed);
     }
 
     fn measure(&self, batch: &[Delivery]) {

@@ -22,6 +22,7 @@ pub mod clock;
 pub mod config;
 pub mod consumer;
 pub mod enrol;
+pub mod export;
 pub mod freshness;
 pub mod grpc;
 pub mod health;

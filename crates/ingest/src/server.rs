@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     config::{Config, Database, Problem, Problems},
     error_chain::chain,
+    export::{Export, Exporter},
     health::Health,
     http::{HttpServer, Pages},
     listener::{Listener, Reload},
@@ -25,7 +26,9 @@ use crate::{
     session::SessionTable,
     startup::StartError,
     supervise::Parts,
-    telemetry::{FleetMetrics, ListenerMetrics, Metrics, PipelineMetrics, SessionMetrics},
+    telemetry::{
+        ExportMetrics, FleetMetrics, ListenerMetrics, Metrics, PipelineMetrics, SessionMetrics,
+    },
 };
 
 pub use worker::Worker;
@@ -43,6 +46,8 @@ pub struct Server {
     sessions: Arc<SessionTable>,
     pipeline: PipelineMetrics,
     fleet: FleetMetrics,
+    export: Export,
+    exporter: Option<Exporter>,
 }
 
 /// The gRPC port and its certificate.
@@ -74,6 +79,10 @@ impl Server {
         metrics.register(|registry| session_metrics.register(registry));
         metrics.register(|registry| pipeline.register(registry));
         metrics.register(|registry| fleet.register(registry));
+        let export_metrics = ExportMetrics::default();
+        metrics.register(|registry| export_metrics.register(registry));
+        let (export, exporter) = Export::new(config.export.clone(), &store, &export_metrics)
+            .map_err(|error| Problems::one("INGEST_OTLP_ENDPOINT", error))?;
         let grpc = &config.grpc;
         let (tls, reload) = Reload::new(
             grpc.tls.clone(),
@@ -101,6 +110,8 @@ impl Server {
             sessions: Arc::new(SessionTable::new(session_metrics)),
             pipeline,
             fleet,
+            export,
+            exporter,
         })
     }
 
@@ -126,6 +137,8 @@ impl Server {
             sessions,
             pipeline,
             fleet,
+            export,
+            exporter,
         } = self;
         let expiry = port.reload.expires_at();
         let load = LoadGauge::new(&config, sessions.clone(), pipeline.clone(), expiry);
@@ -140,9 +153,12 @@ impl Server {
             pages,
             load,
             sessions,
-            (pipeline, fleet),
+            (pipeline, fleet, export),
             &addresses,
         );
+        if let Some(exporter) = exporter {
+            parts.back("the export", exporter.run(parts.last.clone()));
+        }
         match stop.run_until_cancelled(starting).await {
             Some(started) => {
                 let (instance, lease) = started?;

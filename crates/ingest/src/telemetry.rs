@@ -31,6 +31,7 @@ macro_rules! metrics {
     (@new $new:expr) => { $new };
 }
 
+mod export;
 mod exposition;
 mod fleet;
 mod labels;
@@ -42,6 +43,7 @@ use std::{fs::File, io, sync::Mutex};
 
 use tracing_subscriber::{EnvFilter, fmt, fmt::MakeWriter};
 
+pub use export::ExportMetrics;
 pub use exposition::Exposition;
 pub use fleet::FleetMetrics;
 pub use labels::{ReasonName, Variant};

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 use tokio_postgres::types::{Json, Type};
+use uuid::Uuid;
 
 use crate::{
     agents::{AgentFilter, AgentRecord},
@@ -110,7 +111,29 @@ record! {
     }
 }
 
+record! {
+    /// What names a host elsewhere.
+    #[derive(Debug, Clone)]
+    pub struct HostIdentity {
+        pub id: HostId,
+        pub hostname: String,
+        pub os: String,
+        pub os_version: String,
+        pub arch: String,
+        pub labels: Value,
+    }
+}
+
 impl Store {
+    pub async fn hosts_identify(&self, hosts: &[HostId]) -> Result<Vec<HostIdentity>, StoreError> {
+        let sql = "-- hosts_identify
+            SELECT id, hostname, os, os_version, arch, labels FROM hosts WHERE id = ANY ($1)";
+        let hosts: Vec<Uuid> = hosts.iter().map(|host| host.0).collect();
+        let params = [(&hosts as _, Type::UUID_ARRAY)];
+        let rows = self.read("hosts_identify", Bulkhead::Watch, sql, &params);
+        rows.await?.iter().map(HostIdentity::from_row).collect()
+    }
+
     /// Ordered by hostname.
     pub async fn hosts_list(
         &self,

@@ -98,7 +98,7 @@ pub use console::{
 pub use error::{Rejection, RejectionKind, SchemaError, StoreError, Unavailability};
 pub use facts::{AgentFacts, HostFacts, IdentifierKind, Identifiers, same_machine};
 pub use fleet_gauges::{AgentGroup, FleetGauges, FleetState};
-pub use hosts::{HostDetail, HostFilter, HostRecord, IdentifierRecord};
+pub use hosts::{HostDetail, HostFilter, HostIdentity, HostRecord, IdentifierRecord};
 pub use ids::{AgentId, HostId, TokenId};
 pub use instance_load::InstanceLoad;
 pub use instances::{ClockOffset, InstanceRow, LeaseClaim, LeaseRenewal, NewInstance};

@@ -7,7 +7,9 @@ use std::{
     time::Duration,
 };
 
+use http::{HeaderName, HeaderValue};
 use rustix::process::{Resource, Rlimit, getrlimit};
+use secrecy::SecretString;
 pub(super) use svc_common::settings::parse::{
     Parsed, boolean, ip, log_filter, log_is_json, pool_size, port,
 };
@@ -18,6 +20,7 @@ use url::Url;
 use super::memory;
 use crate::{
     error_chain::chain,
+    export::Protocol,
     listener::ProxyNetworks,
     queue::{NatsServers, QueueUrl},
 };
@@ -128,6 +131,30 @@ pub(super) fn base_url(text: &str) -> Parsed<Url> {
         return Err("carries a query or a fragment: agents append a path to it".into());
     }
     Ok(url)
+}
+
+/// Credentials belong into INGEST_OTLP_HEADERS.
+pub(super) fn otlp_endpoint(text: &str) -> Parsed<Url> {
+    let url = http_url(text)?;
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err("carries a query or a fragment: a path is appended to it".into());
+    }
+    Ok(url)
+}
+
+pub(super) fn otlp_protocol(text: &str) -> Parsed<Protocol> {
+    Protocol::parse(text).ok_or_else(|| "is neither http/protobuf nor grpc".into())
+}
+
+/// `name=value`, separated by commas.
+pub(super) fn headers(text: &str) -> Parsed<Vec<(HeaderName, SecretString)>> {
+    let header = |text: &str| {
+        let (name, value) = text.split_once('=')?;
+        HeaderValue::from_str(value.trim()).ok()?;
+        Some((name.trim().parse().ok()?, value.trim().into()))
+    };
+    let headers: Option<_> = text.split(',').map(header).collect();
+    headers.ok_or_else(|| "is not a list of headers as name=value, separated by commas".into())
 }
 
 pub(super) fn queue_url(text: &str) -> Parsed<QueueUrl> {

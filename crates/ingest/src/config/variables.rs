@@ -36,6 +36,13 @@ svc_common::variables! {
         "Path to CA certificates, PEM format; the NATS servers' certificates must chain to one of them";
     "INGEST_CONSUME", Default("true"),
         "Whether this instance consumes the metrics queue too; `false` where `svc-ingest consume` does";
+    // A URL with credentials is refused, and the refusal must not show them.
+    "INGEST_OTLP_ENDPOINT", Unset("none"), secret
+        "Base URL of an OTLP receiver (`http://collector:4318`), to which committed samples are sent as metrics";
+    "INGEST_OTLP_PROTOCOL", Default("http/protobuf"),
+        "Protocol of the receiver: `http/protobuf`, or `grpc` (usually port 4317)";
+    "INGEST_OTLP_HEADERS", Unset("none"), secret
+        "Further headers for the receiver, as `name=value` separated by commas";
     "INGEST_HEARTBEAT_INTERVAL", Default("30s"), "How often agents report";
     "INGEST_AGENT_LATEST_VERSION", Unset("none"),
         "The newest version of the agent, which the service announces to agents";

@@ -14,6 +14,7 @@ use crate::{
     config::Config,
     consumer::{Acks, Consumer, DepthGauge},
     enrol::{Admission, Enrolment, Issuer},
+    export::Export,
     freshness::Freshness,
     grpc::{self, Context, WriteLimits},
     health::Health,
@@ -33,6 +34,7 @@ pub(super) struct Instance {
     pub sessions: Arc<SessionTable>,
     pub pipeline: PipelineMetrics,
     pub fleet: FleetMetrics,
+    pub export: Export,
     pub queue: Queue,
     pub keys: Arc<Keyring>,
     pub issuer: Issuer,
@@ -128,7 +130,7 @@ impl Instance {
             return Vec::new();
         }
         let acks = || Acks::for_queue(&self.queue, &self.sessions);
-        Consumer::for_all_shards(&self.queue, &self.store, acks, &self.pipeline)
+        Consumer::for_all_shards(&self.queue, &self.store, acks, &self.pipeline, &self.export)
     }
 
     /// The in-process queue needs no hints: its consumer delivers to the table itself.

@@ -11,6 +11,7 @@ use crate::{
     config::Config,
     enrol::Issuer,
     error_chain::chain,
+    export::Export,
     freshness::Freshness,
     health::Health,
     http::Pages,
@@ -42,7 +43,7 @@ pub(super) async fn start(
     pages: Pages,
     load: LoadGauge,
     sessions: Arc<SessionTable>,
-    (pipeline, fleet): (PipelineMetrics, FleetMetrics),
+    (pipeline, fleet, export): (PipelineMetrics, FleetMetrics, Export),
     addresses: &[String; 2],
 ) -> Result<(Instance, Lease), StartError> {
     let owner = startup::owner(&store, &config.database)?;
@@ -75,6 +76,7 @@ pub(super) async fn start(
         sessions,
         pipeline,
         fleet,
+        export,
         queue,
         keys,
         clock,

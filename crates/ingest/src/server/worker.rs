@@ -13,13 +13,14 @@ use super::{
 use crate::{
     config::{Consume, Problems},
     consumer::{Acks, Consumer, DepthGauge},
+    export::{Export, Exporter},
     health::Health,
     http::{HttpServer, Pages},
     queue::Queue,
     session::SessionTable,
     startup::{self, StartError},
     supervise::Parts,
-    telemetry::{Metrics, PipelineMetrics},
+    telemetry::{ExportMetrics, Metrics, PipelineMetrics},
 };
 
 /// No clients are connected, so there is nothing to drain.
@@ -32,6 +33,8 @@ pub struct Worker {
     http: HttpServer,
     pages: Pages,
     pipeline: PipelineMetrics,
+    export: Export,
+    exporter: Option<Exporter>,
 }
 
 impl Worker {
@@ -41,6 +44,10 @@ impl Worker {
         metrics.register(|registry| store.register(registry));
         let pipeline = PipelineMetrics::default();
         metrics.register(|registry| pipeline.register(registry));
+        let export_metrics = ExportMetrics::default();
+        metrics.register(|registry| export_metrics.register(registry));
+        let (export, exporter) = Export::new(settings.export.clone(), &store, &export_metrics)
+            .map_err(|error| Problems::one("INGEST_OTLP_ENDPOINT", error))?;
         let http = HttpServer::bind(settings.http).await;
         let http = http.map_err(port_problem("INGEST_HTTP_PORT", settings.http));
         let http = http.map_err(|problem| Problems(vec![problem]))?;
@@ -51,6 +58,8 @@ impl Worker {
             http,
             pages,
             pipeline,
+            export,
+            exporter,
         })
     }
 
@@ -66,13 +75,18 @@ impl Worker {
             http,
             pages,
             pipeline,
+            export,
+            exporter,
         } = self;
         let health = pages.health.clone();
         let mut parts = Parts::new(stop.clone());
         parts.back("the HTTP port", http.run(pages, parts.last.clone()));
         let starting = start(&settings, &store, &health);
         if let Some(queue) = stop.run_until_cancelled(starting).await {
-            add_all(&mut parts, &queue?, &store, &pipeline);
+            if let Some(exporter) = exporter {
+                parts.back("the export", exporter.run(parts.last.clone()));
+            }
+            add_all(&mut parts, &queue?, &store, &pipeline, &export);
             tracing::info!("consuming");
             health.serving();
         }
@@ -108,11 +122,17 @@ async fn get_ready(
     startup::queue(&settings.queue).await
 }
 
-fn add_all(parts: &mut Parts, queue: &Queue, store: &Store, pipeline: &PipelineMetrics) {
+fn add_all(
+    parts: &mut Parts,
+    queue: &Queue,
+    store: &Store,
+    pipeline: &PipelineMetrics,
+    export: &Export,
+) {
     let last = parts.last.clone();
     let no_sessions = Arc::new(SessionTable::default());
     let acks = || Acks::for_queue(queue, &no_sessions);
-    for consumer in Consumer::for_all_shards(queue, store, acks, pipeline) {
+    for consumer in Consumer::for_all_shards(queue, store, acks, pipeline, export) {
         parts.back("the consumer", consumer.run(last.clone()));
     }
     let gauge = DepthGauge {

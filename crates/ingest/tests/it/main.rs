@@ -17,6 +17,7 @@ mod database_connections;
 mod database_setup;
 mod documented_metrics;
 mod example_agents;
+mod export;
 mod failover;
 mod grpc;
 mod heartbeat;

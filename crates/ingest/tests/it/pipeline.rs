@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use svc_ingest::{
     config::queue_settings,
     consumer::{Acks, Consumer},
+    export::Export,
     queue::{BATCH, Delivery, Origin, Parcel, Queue},
     session::SessionTable,
     telemetry::PipelineMetrics,
@@ -238,7 +239,13 @@ async fn under_load_a_thousand_heartbeats_cost_ten_statements_and_two_megabytes_
     let sessions = Arc::new(SessionTable::default());
     let stop = CancellationToken::new();
     let acks = || Acks::for_queue(&queue, &sessions);
-    let consumers = Consumer::for_all_shards(&queue, &store, acks, &PipelineMetrics::default());
+    let consumers = Consumer::for_all_shards(
+        &queue,
+        &store,
+        acks,
+        &PipelineMetrics::default(),
+        &Export::default(),
+    );
     let consuming: Vec<_> = consumers
         .into_iter()
         .map(|consumer| tokio::spawn(consumer.run(stop.clone())))
