@@ -76,13 +76,23 @@ impl Postgres {
     /// Starts a standby of this server: a copy that follows it by streaming replication and answers
     /// reads. It is on a port of its own.
     pub async fn standby(&self) -> anyhow::Result<Postgres> {
+        // This makes the copy a standby.
+        self.copy(&["--write-recovery-conf"]).await
+    }
+
+    /// Starts a server from a base backup that is taken now. It is on a port of its own, and does not follow this one.
+    pub async fn restored(&self) -> anyhow::Result<Postgres> {
+        self.copy(&[]).await
+    }
+
+    async fn copy(&self, arguments: &[&str]) -> anyhow::Result<Postgres> {
         let mut site = Site::choose(PostgresOptions {
             data_dir: None,
             port: None,
             ..self.site.options.clone()
         })?;
-        let primary = self.port();
-        site.initialise(|folder| site.base_backup(primary, folder))
+        let origin = self.port();
+        site.initialise(|folder| site.base_backup(origin, folder, arguments))
             .await?;
         let server = site.start().await?;
         Ok(Postgres { server, site })
@@ -205,12 +215,13 @@ impl Site {
         command
     }
 
-    /// `--write-recovery-conf` makes the copy a standby.
-    fn base_backup(&self, primary: u16, folder: &Path) -> Command {
+    fn base_backup(&self, origin: u16, folder: &Path, arguments: &[&str]) -> Command {
         let mut command = self.command("pg_basebackup", folder, "KILL");
         command.args(["--host=127.0.0.1", "--username", USER, "--port"]);
-        command.arg(primary.to_string());
-        command.args(["--write-recovery-conf", "--checkpoint=fast", "--no-sync"]);
+        command.arg(origin.to_string());
+        command
+            .args(["--checkpoint=fast", "--no-sync"])
+            .args(arguments);
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         command
     }

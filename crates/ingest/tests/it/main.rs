@@ -38,6 +38,7 @@ mod queue;
 mod registration;
 mod registration_races;
 mod report_budget;
+mod restore;
 mod server_certificate;
 mod signing_key_file;
 mod signing_key_races;
