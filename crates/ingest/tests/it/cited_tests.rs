@@ -1,11 +1,15 @@
-//! The tests that docs/conformance.md and docs/reliability.md cite exist.
+//! The tests that docs/conformance.md, docs/reliability.md and docs/runbooks.md cite exist.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// The documents, and how many different tests each of them cites at least.
-const DOCUMENTS: [(&str, usize); 2] = [("docs/conformance.md", 85), ("docs/reliability.md", 160)];
+const DOCUMENTS: [(&str, usize); 3] = [
+    ("docs/conformance.md", 85),
+    ("docs/reliability.md", 160),
+    ("docs/runbooks.md", 30),
+];
 
 #[test]
 fn every_cited_test_exists() {

@@ -44,6 +44,11 @@ async fn the_table_of_metrics_names_exactly_what_an_instance_exposes() -> Result
     instance.stop().await
 }
 
+/// The names in the table.
+pub fn names() -> Result<BTreeSet<String>> {
+    Ok(table()?.into_keys().collect())
+}
+
 /// The table between the markers, by name.
 fn table() -> Result<BTreeMap<String, Row>> {
     let document = fs::read_to_string(Path::new(REPOSITORY).join("docs/metrics.md"))?;

@@ -31,6 +31,7 @@ mod jwks;
 mod key_rotation;
 mod life_cycle;
 mod load_balancers;
+mod observability;
 mod pipeline;
 mod pipeline_faults;
 mod places;

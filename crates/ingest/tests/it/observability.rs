@@ -1,0 +1,185 @@
+//! The dashboards and alerts in deploy/, against what an instance exposes and what the documents say.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use svc_testkit::{ActiveAgent, Site, eventually, get};
+use tokio::{io::AsyncWriteExt, process::Command};
+
+use crate::documented_metrics;
+
+const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+const DASHBOARDS: [&str; 2] = ["operators", "fleet"];
+
+fn deploy(path: &str) -> PathBuf {
+    Path::new(REPOSITORY).join("deploy").join(path)
+}
+
+fn rules() -> Result<String> {
+    Ok(fs::read_to_string(deploy("prometheus/rules.yml"))?)
+}
+
+/// The values after `key: ` in a YAML file.
+fn values<'a>(text: &'a str, key: &'a str) -> impl Iterator<Item = &'a str> {
+    text.lines().filter_map(move |line| {
+        let line = line.trim().trim_start_matches("- ").trim_start_matches('{');
+        let (_, value) = line.split_once(key)?;
+        Some(value.trim_matches(['\'', ' ', '}']))
+    })
+}
+
+fn dashboard(name: &str) -> Result<Value> {
+    let text = fs::read_to_string(deploy(&format!("grafana/{name}.json")))?;
+    serde_json::from_str(&text).with_context(|| name.to_owned())
+}
+
+/// Every expression of a dashboard.
+fn expressions(dashboard: &Value) -> Vec<String> {
+    let panels = dashboard["panels"].as_array().into_iter().flatten();
+    let targets = panels.flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
+    targets
+        .filter_map(|target| Some(target["expr"].as_str()?.to_owned()))
+        .collect()
+}
+
+/// The names of our metrics in an expression, as the table of metrics has them.
+fn metrics(expression: &str) -> BTreeSet<String> {
+    let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let ours = words.filter(|word| word.starts_with("svc_ingest_") || word.starts_with("process_"));
+    ours.map(|word| word.strip_suffix("_bucket").unwrap_or(word).to_owned())
+        .collect()
+}
+
+#[test]
+fn every_metric_of_dashboards_and_alerts_exists() -> Result<()> {
+    // A test of its own compares this table with a running instance, in both directions.
+    let documented = documented_metrics::names()?;
+    let rules = rules()?;
+    let mut expressions: Vec<String> = values(&rules, "expr: ").map(str::to_owned).collect();
+    ensure!(expressions.len() > 20, "no rules were found");
+    for name in DASHBOARDS {
+        let found = self::expressions(&dashboard(name)?);
+        ensure!(found.len() > 10, "{name} has no panels");
+        expressions.extend(found);
+    }
+    for expression in &expressions {
+        for metric in metrics(expression) {
+            assert!(
+                documented.contains(&metric),
+                "{metric} does not exist: {expression}"
+            );
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_panel_uses_the_data_source_that_the_reader_chooses() -> Result<()> {
+    for name in DASHBOARDS {
+        let dashboard = dashboard(name)?;
+        let variables = dashboard["templating"]["list"]
+            .as_array()
+            .context("no variables")?;
+        let chosen =
+            |variable: &Value| variable["name"] == "datasource" && variable["type"] == "datasource";
+        assert!(
+            variables.iter().any(chosen),
+            "{name} has no variable for its data source"
+        );
+        let panels = dashboard["panels"].as_array().context("no panels")?;
+        for panel in panels.iter().filter(|panel| panel["type"] != "row") {
+            assert_eq!(
+                panel["datasource"]["uid"], "${datasource}",
+                "{}",
+                panel["title"]
+            );
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_alert_has_a_test_and_a_runbook_entry_that_it_links_to() -> Result<()> {
+    let rules = rules()?;
+    let tests = ["rules_test.yml", "rules_slow_test.yml"];
+    let tests = tests.map(|file| fs::read_to_string(deploy(&format!("prometheus/{file}"))));
+    let tests = tests.into_iter().collect::<Result<String, _>>()?;
+    let runbooks = fs::read_to_string(Path::new(REPOSITORY).join("docs/runbooks.md"))?;
+    let alerts: Vec<&str> = values(&rules, "alert: ").collect();
+    let links: Vec<&str> = values(&rules, "runbook_url: ").collect();
+    assert_eq!(alerts.len(), links.len());
+    for (alert, link) in alerts.iter().zip(links) {
+        assert_eq!(link, format!("docs/runbooks.md#{}", alert.to_lowercase()));
+        assert!(
+            runbooks.contains(&format!("### {alert}\n")),
+            "docs/runbooks.md has no entry for {alert}"
+        );
+        let fires = format!("alertname: {alert}\n        exp_alerts:");
+        assert!(tests.contains(&fires), "no test in which {alert} fires");
+    }
+    let entries = runbooks
+        .lines()
+        .filter_map(|line| line.strip_prefix("### SvcIngest"));
+    assert_eq!(
+        entries.count(),
+        alerts.len(),
+        "an entry of docs/runbooks.md has no alert"
+    );
+    Ok(())
+}
+
+async fn promtool(arguments: &[&str], input: &str) -> Result<()> {
+    let mut promtool = Command::new("promtool");
+    promtool.args(arguments).current_dir(deploy("prometheus"));
+    promtool
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = promtool.spawn().context("scripts/deps installs promtool")?;
+    let mut stdin = child.stdin.take().context("no standard input")?;
+    stdin.write_all(input.as_bytes()).await?;
+    drop(stdin);
+    let output = child.wait_with_output().await?;
+    let shown = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    ensure!(output.status.success(), "{arguments:?}: {shown}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn alerts_fire_in_promtools_tests_and_only_then() -> Result<()> {
+    promtool(&["check", "rules", "rules.yml"], "").await?;
+    promtool(
+        &["test", "rules", "rules_test.yml", "rules_slow_test.yml"],
+        "",
+    )
+    .await
+}
+
+#[tokio::test]
+async fn promtool_accepts_the_names_and_units_of_all_metrics() -> Result<()> {
+    let (site, instance) = Site::with_instance().await?;
+    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    agent.heartbeat().await?.report_acked(1..=2).await?;
+    let page = async || {
+        get(instance.http, "/metrics")
+            .await
+            .map(|answer| answer.body)
+    };
+    eventually(
+        "the reporter has read the gauges of the fleet",
+        async || {
+            page()
+                .await
+                .is_ok_and(|page| page.contains("\nsvc_ingest_fleet_instances 1"))
+        },
+    )
+    .await?;
+    promtool(&["check", "metrics"], &page().await?).await?;
+    instance.stop().await
+}
