@@ -12,6 +12,7 @@ mod alone;
 mod key_rotation;
 mod load_balancers;
 mod memory;
+mod nats_cluster;
 mod not_reading;
 mod outages;
 mod pipeline;
