@@ -81,6 +81,11 @@ const REFUSED: &[(&str, &str, &str)] = &[
     ("INGEST_QUEUE_URL", "kafka://h", "memory:"),
     ("INGEST_NATS_CREDS", "/no/such/file", "cannot be read"),
     ("INGEST_CONSUME", "1", "neither true nor false"),
+    ("INGEST_OTLP_ENDPOINT", "h:4318", "http://"),
+    ("INGEST_OTLP_ENDPOINT", "http://u:p@h", "credentials"),
+    ("INGEST_OTLP_ENDPOINT", "http://h/?a=b", "query"),
+    ("INGEST_OTLP_PROTOCOL", "http", "neither http/protobuf"),
+    ("INGEST_OTLP_HEADERS", "authorization", "name=value"),
     ("INGEST_HEARTBEAT_INTERVAL", "30", "30s"),
     ("INGEST_HEARTBEAT_INTERVAL", "0s", "between 1s and 1h"),
     ("INGEST_METRICS_RETENTION", "1h", "between 1d"),
@@ -280,6 +285,9 @@ fn secrets_are_in_no_problem_and_in_no_debug_text() -> Result<()> {
         ("INGEST_QUEUE_URL", "nats://u:hunter2@"),
         ("INGEST_QUEUE_URL", "redis://u:hunter2@h"),
         (DOWNLOADS, "http://u:hunter2@h"),
+        ("INGEST_OTLP_ENDPOINT", "http://u:hunter2@h"),
+        ("INGEST_OTLP_HEADERS", "hunter2"),
+        ("INGEST_OTLP_HEADERS", "authorization=hunter2\u{1}"),
     ];
     for (name, value) in bad {
         let problem = only_problem(&environment.clone().set(name, value))?;
@@ -289,7 +297,9 @@ fn secrets_are_in_no_problem_and_in_no_debug_text() -> Result<()> {
         &environment
             .set("DATABASE_URL", "postgres://u:hunter2@h/d")
             .set("INGEST_LISTEN_DATABASE_URL", "postgres://u:hunter2@h/d")
-            .set("INGEST_QUEUE_URL", "nats://u:hunter2@h"),
+            .set("INGEST_QUEUE_URL", "nats://u:hunter2@h")
+            .set("INGEST_OTLP_ENDPOINT", "http://h")
+            .set("INGEST_OTLP_HEADERS", "authorization=hunter2"),
     )?;
     let shown = format!("{config:?}");
     assert!(!shown.contains("hunter2"), "{shown}");

@@ -175,6 +175,28 @@ async fn samples_arrive(protocol: &str) -> Result<()> {
 }
 
 #[tokio::test]
+async fn headers_of_the_export_are_in_no_log_line() -> Result<()> {
+    for protocol in ["http/protobuf", "grpc"] {
+        let (address, received) = receiver(protocol == "grpc").await?;
+        let site = Site::new().await?;
+        let instance = site
+            .process()
+            .set("INGEST_LOG", "trace")
+            .set("INGEST_OTLP_ENDPOINT", format!("http://{address}/otlp"))
+            .set("INGEST_OTLP_PROTOCOL", protocol)
+            .set("INGEST_OTLP_HEADERS", "x-key=hunter2");
+        let instance = instance.start().await?;
+        let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+        agent.heartbeat().await?.report_acked(1..=1).await?;
+        eventually("the sample arrives", async || !received.all().is_empty()).await?;
+        assert_eq!(received.all()[0].0, "hunter2");
+        instance.stop().await?;
+        assert!(!instance.logs().contains("hunter2"), "{protocol}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_receiver_that_is_away_delays_no_acknowledgement() -> Result<()> {
     let away = TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
     let site = Site::new().await?;
