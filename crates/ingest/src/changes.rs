@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use svc_store::{AgentId, AgentStatus, Displaced, Store, StoreError, StoredSession};
+use svc_store::{AgentId, AgentStatus, Bulkhead, Displaced, Store, StoreError, StoredSession};
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
@@ -160,7 +160,10 @@ impl ChangeFeed {
             .filter(|agent| self.waiting.contains(*agent))
             .collect();
         if !waiting.is_empty() {
-            let statuses = self.store.agents_statuses(&waiting).await?;
+            let statuses = self
+                .store
+                .agents_statuses(Bulkhead::Watch, &waiting)
+                .await?;
             self.deliver(&waiting, &statuses.into_iter().collect());
         }
         let held = self.sessions.epochs_of(agents);

@@ -12,9 +12,10 @@
 //! 7. [`config`], [`startup`], [`server`], [`supervise`]: how the process starts and ends.
 //! 8. [`http`], [`health`], [`telemetry`]: what it shows about itself. [`cli`]: the command line.
 //!
-//! Small tools: [`clock`], [`periodic`], and those that the console shares (`svc-common`): [`error_chain`], [`rate`],
+//! Small tools: [`batched`], [`clock`], [`periodic`], and those that the console shares (`svc-common`): [`error_chain`], [`rate`],
 //! [`sync`]. SQL is in the crate `svc-store` alone.
 
+pub mod batched;
 pub mod budget;
 pub mod changes;
 pub mod cli;

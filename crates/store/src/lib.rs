@@ -26,7 +26,8 @@
 //!
 //! 9. `ids`, `status`, `liveness`, `facts`: [`AgentId`], [`AgentStatus`], [`Liveness`], [`HostFacts`],
 //!    [`same_machine`].
-//! 10. `registration`: the steps of a registration on a [`RegistrationTx`].
+//! 10. `registration`: newcomers in batches ([`Store::registrations_admit`]), and the steps of every other
+//!     registration on a [`RegistrationTx`].
 //! 11. `instances`: leases of instances ([`Store::lease_claim`]) and how they are fenced.
 //! 12. `sessions`: heartbeat streams and presence ([`Store::sessions_open`]), fenced by epochs.
 //! 13. `samples` and `arrays`: exactly-once storage of samples ([`Store::samples_append`]).
@@ -109,8 +110,8 @@ pub use overview::{AgentCounts, HistoryState, HostCounts, Overview, TokenCounts}
 pub use page::Page;
 pub use pool::{Bulkhead, Store, StoreOptions};
 pub use registration::{
-    HostMatch, Incumbent, KnownAgent, NewAgent, RegistrationLookup, RegistrationTx, TokenRow,
-    TokenState,
+    Admitted, HostMatch, Incumbent, KnownAgent, NewAgent, Newcomer, RegistrationLookup,
+    RegistrationTx, TokenRow, TokenState,
 };
 pub use rollups::{HostHour, ROLLUP_STEP, RollupStep};
 pub use samples::{DiskRow, GapKind, GapRow, Range, SampleRow, Watermark};

@@ -1,4 +1,6 @@
-//! The steps of a registration. The service's module `enrol` composes them in one transaction.
+//! Registrations. A new key on an unknown machine is registered in a batch with others
+//! (`newcomers`). For every other registration there are steps, which the service's module `enrol`
+//! composes in one transaction.
 //!
 //! **Lock order.** First advisory locks on the client's key, then on the machine's identifiers,
 //! each sorted ([`RegistrationTx::registration_lock`]); at the end the token's row
@@ -6,10 +8,12 @@
 //! thereby serialized over all instances: two concurrent calls with one key create one agent,
 //! and two new keys on one machine do not both become active. The locks are advisory because
 //! the rows of a new key and a new machine do not exist yet. The token's row is locked last,
-//! because thousands of registrations may share a token.
+//! because thousands of registrations may share a token. A batch of newcomers locks its tokens
+//! first and waits for no advisory lock (migration 0018).
 
 mod agents;
 mod hosts;
+mod newcomers;
 mod tokens;
 
 use std::{
@@ -22,6 +26,7 @@ use tokio_postgres::{Row, types::Type};
 
 pub use agents::{KnownAgent, NewAgent};
 pub use hosts::{HostMatch, Incumbent};
+pub use newcomers::{Admitted, Newcomer};
 pub use tokens::{TokenRow, TokenState};
 
 use crate::{
@@ -143,14 +148,11 @@ impl RegistrationTx {
         keys: &[&[u8; 32]],
         machine: &Identifiers,
     ) -> Result<(), StoreError> {
-        let keys: BTreeSet<i64> = keys.iter().map(|key| lock_id("key", &key[..])).collect();
-        let identifiers = pairs(machine).map(|(kind, value)| lock_id(kind, value.as_bytes()));
-        let identifiers: BTreeSet<i64> = identifiers.collect();
-        let keys: Vec<i64> = keys.into_iter().chain(identifiers).collect();
+        let locks = lock_ids(keys, machine);
         let sql = "-- registration_lock
             SELECT pg_advisory_xact_lock(lock) FROM unnest($1::bigint[]) AS locks(lock)";
         self.0
-            .execute(sql, &[(&keys, Type::INT8_ARRAY)])
+            .execute(sql, &[(&locks, Type::INT8_ARRAY)])
             .await
             .map(drop)
     }
@@ -160,6 +162,14 @@ impl RegistrationTx {
 fn pairs(machine: &Identifiers) -> impl Iterator<Item = (&str, &String)> {
     let pairs = machine.iter();
     pairs.flat_map(|(kind, values)| values.iter().map(move |value| (kind.as_str(), value)))
+}
+
+/// The keys of the advisory locks of a registration, in the lock order.
+fn lock_ids(keys: &[&[u8; 32]], machine: &Identifiers) -> Vec<i64> {
+    let keys: BTreeSet<i64> = keys.iter().map(|key| lock_id("key", &key[..])).collect();
+    let identifiers = pairs(machine).map(|(kind, value)| lock_id(kind, value.as_bytes()));
+    let identifiers: BTreeSet<i64> = identifiers.collect();
+    keys.into_iter().chain(identifiers).collect()
 }
 
 /// The key of an advisory lock: 64 bits of SHA-256, so that collisions with the constants in

@@ -4,17 +4,19 @@
 //! 1. The bucket of its client key ([`RegisterLimits::key`]), which costs nothing.
 //! 2. Its class, by what the lookup finds: a known key, a valid token, or neither ([`RegisterLimits::class`]). The
 //!    lookups of all waiting clients are one query ([`Lookups`]).
-//! 3. A permit ([`Permits`]). A client without a known key or a valid token never gets here, so it cannot take a permit
-//!    from those that have one.
+//! 3. A new key with a valid token is registered in a batch with others ([`Newcomers`]), if that is all there is to it.
+//! 4. Every other one needs a permit ([`Permits`]). A client without a known key or a valid token never gets here, so it
+//!    cannot take a permit from those that have one.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use svc_store::{Bulkhead, Store};
 use tokio::time::Instant;
 
 use super::{
-    RegisterError, RegisterLimits, Registration,
+    RegisterError, RegisterLimits, RegisteredAgent, Registration,
     lookups::{LookupPart, Lookups},
+    newcomers::{NewcomerPart, Newcomers},
     permits::{Permit, Permits},
     register::check_token,
 };
@@ -23,23 +25,39 @@ use super::{
 pub struct Admission {
     limits: RegisterLimits,
     lookups: Lookups,
+    newcomers: Newcomers,
     permits: Arc<Permits>,
 }
 
+/// What admission came to.
+#[derive(Debug)]
+pub enum Admitted {
+    /// A newcomer, which is registered already.
+    Registered(RegisteredAgent),
+    /// The right to run the registration. The caller holds it until the last query has ended.
+    Permitted(Permit),
+}
+
 impl Admission {
-    pub fn new(store: Store) -> (Self, LookupPart) {
+    pub fn new(store: Store) -> (Self, LookupPart, NewcomerPart) {
         let permits = Permits::for_pool(store.connections(Bulkhead::Auth));
-        let (lookups, part) = Lookups::new(store);
+        let (lookups, lookup_part) = Lookups::new(store.clone());
+        let (newcomers, newcomer_part) = Newcomers::new(store);
         let admission = Self {
             limits: RegisterLimits::new(Instant::now()),
             lookups,
+            newcomers,
             permits: Arc::new(permits),
         };
-        (admission, part)
+        (admission, lookup_part, newcomer_part)
     }
 
-    /// The permit to run this registration. The caller holds it until its last query has ended.
-    pub async fn admit(&self, wanted: &Registration) -> Result<Permit, RegisterError> {
+    /// Admits a registration of the client's own key, or (`succeeds`) of the key that succeeds it.
+    pub async fn admit(
+        &self,
+        wanted: &Registration,
+        succeeds: bool,
+    ) -> Result<Admitted, RegisterError> {
         let limited = |retry| RegisterError::RateLimited { retry };
         let key = self.limits.key(wanted.key, Instant::now());
         key.map_err(limited)?;
@@ -52,12 +70,11 @@ impl Admission {
                 (Some(_), None) => return Err(RegisterError::TokenUnknown),
                 (Some(_), Some(state)) => check_token(&state)?,
             }
+            if !succeeds && let Some(registered) = self.newcomers.register(wanted).await? {
+                return Ok(Admitted::Registered(registered));
+            }
         }
-        self.permits.admit(look.key_known).await.map_err(limited)
-    }
-
-    /// The permit to answer an agent that waited for a decision. The error is the delay after which it should retry.
-    pub async fn admit_decided(&self) -> Result<Permit, Duration> {
-        self.permits.admit(true).await
+        let permit = self.permits.admit(look.key_known).await;
+        Ok(Admitted::Permitted(permit.map_err(limited)?))
     }
 }

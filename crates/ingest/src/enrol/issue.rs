@@ -14,15 +14,16 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use svc_store::{AgentId, AgentStatus, Store, StoreError};
+use svc_store::{AgentId, AgentStatus, Store};
 use tokio::sync::Semaphore;
 
+use super::statuses::{StatusError, StatusPart, Statuses};
 use crate::signing::{Jwt, Keyring};
 
 /// Issues JWTs with the service's signing key.
 #[derive(Clone, Debug)]
 pub struct Issuer {
-    store: Store,
+    statuses: Statuses,
     keys: Arc<Keyring>,
     /// One permit for each core: a signature costs half a millisecond of CPU.
     signing: Arc<Semaphore>,
@@ -35,23 +36,25 @@ pub enum IssueError {
     #[error("the token could not be signed")]
     Signing,
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Status(#[from] StatusError),
 }
 
 impl Issuer {
-    pub fn new(store: Store, keys: Arc<Keyring>) -> Self {
+    pub fn new(store: Store, keys: Arc<Keyring>) -> (Self, StatusPart) {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Self {
-            store,
+        let (statuses, part) = Statuses::new(store);
+        let issuer = Self {
+            statuses,
             keys,
             signing: Arc::new(Semaphore::new(cores)),
-        }
+        };
+        (issuer, part)
     }
 
     /// Signs a JWT, and returns it only if the agent is active afterwards.
     pub async fn issue(&self, agent: AgentId) -> Result<Jwt, IssueError> {
         let jwt = self.sign(agent).await?;
-        match self.store.agent_status(agent).await? {
+        match self.statuses.read(agent).await? {
             Some(AgentStatus::Active) => Ok(jwt),
             status => Err(IssueError::NotActive(status)),
         }

@@ -17,7 +17,8 @@ use crate::{
 
 const PER_KEY: Rate = Rate::new(Duration::from_secs(1), 10);
 const KNOWN_KEYS: Rate = Rate::new(Duration::from_micros(500), 5000);
-const VALID_TOKENS: Rate = Rate::new(Duration::from_millis(1), 2000);
+/// A burst is a fleet that is rolled out at once.
+const VALID_TOKENS: Rate = Rate::new(Duration::from_millis(1), 10_000);
 const FAILURES: Rate = Rate::new(Duration::from_millis(50), 100);
 
 /// The buckets of one instance.

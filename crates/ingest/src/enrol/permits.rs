@@ -12,36 +12,19 @@
 //! a delay to retry after, which the client receives with `RESOURCE_EXHAUSTED`. Waiting callers need no limit of their
 //! own: each occupies a stream of a connection, and the listener limits both.
 //!
-//! **Retry delays are spread.** If all rejected callers came back at the same time, they would wait and be rejected
-//! again together. [`Schedule`] therefore hands out consecutive instants, as far apart as permits become free: the mean
-//! duration of the recent registrations, divided by the number of permits. An instant in the past is worth nothing, so
-//! the schedule never falls behind the present; and it never runs further ahead than [`MAX_RETRY_DELAY`], so that a
-//! client is not sent away for minutes after an overload has ended.
-//!
-//! **Instants are overbooked.** [`CALLERS_PER_PERMIT`] callers share each expected permit. The mean is measured while
-//! the overload lasts, when registrations are slowest, and some callers do not come back at all. A caller that is early
-//! only waits once more; a permit that nobody uses is lost.
+//! The delays are spread ([`Schedule`]).
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use tokio::{
     sync::{AcquireError, OwnedSemaphorePermit, Semaphore},
     time::{Instant, timeout},
 };
 
-use crate::sync::lock;
+use super::schedule::Schedule;
 
 /// How long a caller waits for a permit. Well below the deadlines of clients, so that time for the answer is left.
 const MAX_WAIT: Duration = Duration::from_secs(5);
-const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
-/// The assumed duration of a registration before the first one has ended.
-const INITIAL_DURATION: Duration = Duration::from_millis(10);
-/// The weight of the past in the mean duration: roughly this many registrations.
-const AVERAGED_OVER: u32 = 16;
-const CALLERS_PER_PERMIT: u32 = 2;
 
 /// Limits how many registrations run at once.
 #[derive(Debug)]
@@ -50,17 +33,7 @@ pub(super) struct Permits {
     shared: Arc<Semaphore>,
     /// For known keys only.
     known: Arc<Semaphore>,
-    count: u32,
-    schedule: Mutex<Schedule>,
-}
-
-/// When rejected callers should come back.
-#[derive(Debug)]
-struct Schedule {
-    /// A moving average over recent registrations.
-    mean_duration: Duration,
-    /// The last instant that was handed out.
-    booked_until: Instant,
+    schedule: Schedule,
 }
 
 /// The right to run one registration, until it is dropped.
@@ -72,23 +45,18 @@ pub struct Permit {
 }
 
 impl Permits {
-    /// For a bulkhead of this many connections. Two of them are left to others: one to the lookups before the
-    /// permits, one to agents that open their streams.
+    /// For a bulkhead of this many connections. Two of them are left to the batches: lookups, newcomers, statuses and
+    /// the opening of streams each use one connection at a time, and only for milliseconds.
     pub(super) fn for_pool(connections: usize) -> Self {
         let count = connections.saturating_sub(2).max(1);
         let known = match count {
             1 => 0, // The only permit is for everyone.
             _ => count.div_ceil(4),
         };
-        let schedule = Schedule {
-            mean_duration: INITIAL_DURATION,
-            booked_until: Instant::now(),
-        };
         Self {
             shared: Arc::new(Semaphore::new(count - known)),
             known: Arc::new(Semaphore::new(known)),
-            count: u32::try_from(count).unwrap_or(u32::MAX),
-            schedule: Mutex::new(schedule),
+            schedule: Schedule::new(u32::try_from(count).unwrap_or(u32::MAX)),
         }
     }
 
@@ -100,7 +68,7 @@ impl Permits {
                 began: Instant::now(),
                 _permit: permit,
             }),
-            _ => Err(self.retry_delay(Instant::now())),
+            _ => Err(self.schedule.retry_delay(Instant::now())),
         }
     }
 
@@ -116,31 +84,20 @@ impl Permits {
             permit = shared => permit,
         }
     }
-
-    fn retry_delay(&self, now: Instant) -> Duration {
-        let mut schedule = lock(&self.schedule);
-        let interval = schedule.mean_duration / self.count / CALLERS_PER_PERMIT;
-        let next = schedule.booked_until.max(now) + interval;
-        schedule.booked_until = next.min(now + MAX_RETRY_DELAY);
-        schedule.booked_until - now
-    }
-
-    fn record(&self, duration: Duration) {
-        let mut schedule = lock(&self.schedule);
-        let mean = schedule.mean_duration * (AVERAGED_OVER - 1) + duration;
-        schedule.mean_duration = mean / AVERAGED_OVER;
-    }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.permits.record(self.began.elapsed());
+        self.permits.schedule.record(self.began.elapsed());
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::schedule::{CALLERS_PER_END, INITIAL_DURATION, MAX_RETRY_DELAY},
+        *,
+    };
 
     fn for_pool(connections: usize) -> Arc<Permits> {
         Arc::new(Permits::for_pool(connections))
@@ -155,7 +112,7 @@ mod tests {
         assert!(began.elapsed() >= MAX_WAIT);
         let mut delays = [first.unwrap_err(), second.unwrap_err()];
         delays.sort();
-        let interval = INITIAL_DURATION / CALLERS_PER_PERMIT; // There is one permit.
+        let interval = INITIAL_DURATION / CALLERS_PER_END; // There is one permit.
         assert_eq!(delays, [interval, 2 * interval]);
     }
 
@@ -182,10 +139,10 @@ mod tests {
             drop(permit);
         }
         let now = Instant::now();
-        let seconds = [(); 200].map(|()| permits.retry_delay(now).as_secs_f64().round());
+        let seconds = [(); 200].map(|()| permits.schedule.retry_delay(now).as_secs_f64().round());
         assert_eq!([1, 3, 5].map(|caller| seconds[caller]), [1.0, 2.0, 3.0]);
         assert_eq!(seconds[199], MAX_RETRY_DELAY.as_secs_f64());
-        let later = permits.retry_delay(now + MAX_RETRY_DELAY);
+        let later = permits.schedule.retry_delay(now + MAX_RETRY_DELAY);
         assert!(later < Duration::from_secs(1), "past instants do not count");
     }
 }

@@ -1,4 +1,5 @@
-//! Registration of an agent: one transaction that takes a client's key, token and facts, and returns its agent.
+//! Registration of an agent: one transaction that takes a client's key, token and facts, and returns its agent. All
+//! rules are here. The batches of newcomers apply only the simplest: a new key on an unknown machine.
 //!
 //! A key is admitted once: repeated, lost and parallel calls result in one agent and one use of the token, because the
 //! transaction first locks the key and the machine's identifiers. A known key never needs a token. A new key on a
@@ -17,7 +18,7 @@ use svc_store::{
 };
 
 use super::TokenHash;
-use crate::{config::Timing, peer::ClientKey};
+use crate::{batched::Unanswered, config::Timing, peer::ClientKey};
 
 /// How many clones of one agent may be pending at once.
 const MAX_PENDING_CLONES: i64 = 10;
@@ -63,7 +64,7 @@ pub enum RegisterError {
     TooManyClones { origin: AgentId },
     #[error("too many registrations")]
     RateLimited { retry: Duration },
-    #[error("too many registrations wait for their lookup")]
+    #[error("too many registrations wait")]
     Overloaded,
     #[error("the database is away")]
     Unavailable,
@@ -157,6 +158,23 @@ impl RegisteredAgent {
             host: known.host_id,
             status,
             conflict_with: known.conflict_with.filter(|_| pending),
+        }
+    }
+
+    /// Logs it for the operator.
+    pub fn log(&self, key: ClientKey, facts: &HostFacts) {
+        tracing::info!(
+            agent.id = %self.agent, agent.status = self.status.as_str(), agent.key = %key,
+            host.id = %self.host, host.name = facts.hostname, "registered"
+        );
+    }
+}
+
+impl From<Unanswered> for RegisterError {
+    fn from(unanswered: Unanswered) -> Self {
+        match unanswered {
+            Unanswered::Full => Self::Overloaded,
+            Unanswered::Ended => Self::Unavailable,
         }
     }
 }

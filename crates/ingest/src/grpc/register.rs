@@ -3,10 +3,10 @@
 //!
 //! **A client that leaves costs no database connection.** A transaction whose future is dropped midway must
 //! close its connection, because nobody knows what state it is in; a client could do that a thousand times a
-//! second by resetting its calls. So everything that asks the database runs in tasks of its own, which a
-//! cancelled call does not cancel ([`to_its_end`]). Each holds a permit, so there are never more of them than
-//! permits. What such a task has done when its client is gone is as if the answer were lost on the way: the
-//! client registers again with the same key, and gets the same agent.
+//! second by resetting its calls. So everything that asks the database runs in tasks that a cancelled call
+//! does not cancel: those of the batches ([`batched`](crate::batched)), and one for each registration that needs a
+//! transaction of its own ([`to_its_end`]), which holds a permit. What a task has done when its client is gone is
+//! as if the answer were lost on the way: the client registers again with the same key, and gets the same agent.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +19,10 @@ use tonic::{Request, Status};
 use super::{Context, Refusal, ResponseStream, convert, peer};
 use crate::{
     changes::Decision,
-    enrol::{EnrolmentToken, IssueError, Permit, RegisterError, RegisteredAgent, Registration},
+    enrol::{
+        Admitted, EnrolmentToken, IssueError, Permit, RegisterError, RegisteredAgent, Registration,
+        StatusError,
+    },
     peer::{ClientKey, Peer},
     signing::Jwt,
 };
@@ -34,20 +37,28 @@ pub(super) async fn register(
     let peer = peer(&request)?;
     let trial = peer.standing.trial();
     let (wanted, successor) = parse(request.into_inner(), peer.key)?;
-    let permit = context.admission.admit(&wanted).await;
-    let permit = permit.map_err(|error| refused(error, &peer))?;
-    let registering = run(context.clone(), peer, wanted, successor);
-    let (registered, answer) = to_its_end(permit, registering).await?;
+    let succeeds = successor.is_some();
+    let admitted = context.admission.admit(&wanted, succeeds).await;
+    let registered = match admitted.map_err(|error| refused(error, &peer))? {
+        Admitted::Registered(registered) => registered,
+        Admitted::Permitted(permit) => {
+            let registering = run(context.clone(), peer, wanted, successor);
+            to_its_end(permit, registering).await?
+        }
+    };
     if matches!(
         registered.status,
         AgentStatus::Active | AgentStatus::Pending
     ) {
         trial.succeed();
     }
-    match answer {
-        Some(answer) => Ok(Box::pin(stream::iter([Ok(answer)]))),
-        None => Ok(wait(context, registered)),
-    }
+    let answer = match (registered.status, successor) {
+        // The decision about a successor, and its JWT, go to the connection that proves the successor's key.
+        (_, Some(_)) => answer(&registered, None),
+        (AgentStatus::Pending, None) => return Ok(wait(context, registered)),
+        (_, None) => decided(&context, registered).await?,
+    };
+    Ok(Box::pin(stream::iter([Ok(answer)])))
 }
 
 /// Runs `work`, even if the call that waits for it is cancelled.
@@ -65,29 +76,20 @@ async fn to_its_end<T: Send + 'static>(
     })
 }
 
-/// The transaction and, unless the agent has to wait for a decision, the final answer.
+/// The transaction.
 async fn run(
     context: Arc<Context>,
     peer: Peer,
     wanted: Registration,
     successor: Option<ClientKey>,
-) -> Result<(RegisteredAgent, Option<RegisterResponse>), Refusal> {
+) -> Result<RegisteredAgent, Refusal> {
     let registered = match successor {
         None => context.enrolment.register(&wanted).await,
         Some(key) => context.enrolment.register_successor(&wanted, key).await,
     };
     let registered = registered.map_err(|error| refused(error, &peer))?;
-    tracing::info!(
-        agent.id = %registered.agent, agent.status = registered.status.as_str(), agent.key = %successor.unwrap_or(peer.key),
-        host.id = %registered.host, host.name = wanted.facts.hostname, peer = %peer.address, "registered"
-    );
-    let answer = match (registered.status, successor) {
-        // The decision about a successor, and its JWT, go to the connection that proves the successor's key.
-        (_, Some(_)) => Some(answer(&registered, None)),
-        (AgentStatus::Pending, None) => None,
-        (_, None) => Some(decided(&context, registered.clone()).await?),
-    };
-    Ok((registered, answer))
+    registered.log(successor.unwrap_or(peer.key), &wanted.facts);
+    Ok(registered)
 }
 
 /// Bounds and checks everything that the client sent, before the database is asked.
@@ -148,10 +150,7 @@ async fn decision(
         Decision::Deleted => return Err(Refusal::AgentDeleted.into()),
     };
     registered.status = status;
-    let permit = context.admission.admit_decided().await;
-    let permit = permit.map_err(|retry| Refusal::RateLimited { retry })?;
-    let answering = async move { decided(&context, registered).await };
-    Ok(to_its_end(permit, answering).await?)
+    Ok(decided(&context, registered).await?)
 }
 
 /// The final answer, with a JWT only if the agent is active now.
@@ -173,7 +172,8 @@ async fn decided(
             tracing::error!("a JWT could not be signed");
             Err(Refusal::Internal)
         }
-        Err(IssueError::Store(error)) => Err(error.into()),
+        Err(IssueError::Status(StatusError::Unavailable)) => Err(Refusal::DatabaseUnavailable),
+        Err(IssueError::Status(StatusError::Failed)) => Err(Refusal::Internal),
     }
 }
 

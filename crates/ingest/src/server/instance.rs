@@ -37,7 +37,6 @@ pub(super) struct Instance {
     pub export: Export,
     pub queue: Queue,
     pub keys: Arc<Keyring>,
-    pub issuer: Issuer,
     pub closer: Arc<Closer>,
     pub freshness: Arc<Freshness>,
     pub clock: DatabaseClock,
@@ -73,6 +72,7 @@ impl Instance {
     pub fn grpc_context(
         &self,
         admission: Admission,
+        issuer: Issuer,
         changes: Arc<ChangeFeed>,
         opener: Opener,
         pins: Arc<Pins>,
@@ -82,7 +82,7 @@ impl Instance {
         let waiting = &self.pipeline.reports_waiting;
         Arc::new(Context {
             keys: self.keys.clone(),
-            issuer: self.issuer.clone(),
+            issuer,
             enrolment: Enrolment::new(self.store.clone(), &timing),
             admission,
             waiting_registrations: Arc::new(Semaphore::new(self.max_unauthenticated_streams())),
@@ -106,10 +106,10 @@ impl Instance {
         })
     }
 
-    pub fn upkeep(&self) -> Upkeep {
+    pub fn upkeep(&self, issuer: Issuer) -> Upkeep {
         Upkeep {
             sessions: self.sessions.clone(),
-            issuer: self.issuer.clone(),
+            issuer,
             freshness: self.freshness.clone(),
             timing: self.config.timing,
         }

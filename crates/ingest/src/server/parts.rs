@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{GrpcPort, instance::Instance};
 use crate::{
-    enrol::Admission,
+    enrol::{Admission, Issuer},
     grpc,
     lease::Lease,
     session::{self, Opener, Orphans, Pins},
@@ -37,8 +37,16 @@ pub(super) fn add_all(
         pins.clone(),
         timing.heard_within(),
     );
-    let (admission, lookup_part) = Admission::new(store.clone());
-    let context = instance.grpc_context(admission, changes.clone(), opener, pins, stop.clone());
+    let (admission, lookup_part, newcomer_part) = Admission::new(store.clone());
+    let (issuer, status_part) = Issuer::new(store.clone(), instance.keys.clone());
+    let context = instance.grpc_context(
+        admission,
+        issuer.clone(),
+        changes.clone(),
+        opener,
+        pins,
+        stop.clone(),
+    );
     let max_watches = instance.max_unauthenticated_streams();
     let routes = grpc::routes(context, instance.health.clone(), max_watches)?;
     let refusals = grpc::listener_refusals();
@@ -69,10 +77,12 @@ pub(super) fn add_all(
     let polling = changes.run(timing.poll, orphans, last.clone());
     parts.back("the change feed", polling);
     parts.back("the lookups of keys", lookup_part.run(last.clone()));
+    parts.back("the newcomers", newcomer_part.run(last.clone()));
+    parts.back("the statuses for JWTs", status_part.run(last.clone()));
     parts.back("the opening of sessions", opener_part.run(last.clone()));
     parts.back(
         "the upkeep of sessions",
-        instance.upkeep().run(last.clone()),
+        instance.upkeep(issuer).run(last.clone()),
     );
     for consumer in instance.consumers() {
         parts.back("the consumer", consumer.run(last.clone()));

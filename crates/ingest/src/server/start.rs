@@ -9,7 +9,6 @@ use super::instance::Instance;
 use crate::{
     clock::DatabaseClock,
     config::Config,
-    enrol::Issuer,
     error_chain::chain,
     export::Export,
     freshness::Freshness,
@@ -65,7 +64,6 @@ pub(super) async fn start(
     sessions.metrics.signing_keys.set(keys.count());
     let keys = Arc::new(keys);
     let instance = Instance {
-        issuer: Issuer::new(store.clone(), keys.clone()),
         closer: Arc::new(Closer::new(config.timing.outage_grace)),
         freshness: Arc::new(Freshness::new(config.timing.freshness)),
         id: lease.id(),

@@ -52,23 +52,15 @@ impl Store {
     /// The statuses of the agents that exist.
     pub async fn agents_statuses(
         &self,
+        bulkhead: Bulkhead,
         agents: &[AgentId],
     ) -> Result<Vec<(AgentId, AgentStatus)>, StoreError> {
         let sql = "-- agents_statuses\nSELECT id, status FROM agents WHERE id = ANY ($1)";
         let ids: Vec<Uuid> = agents.iter().map(|agent| agent.0).collect();
         let params = [(&ids as _, Type::UUID_ARRAY)];
-        let rows = self.read("agents_statuses", Bulkhead::Watch, sql, &params);
+        let rows = self.read("agents_statuses", bulkhead, sql, &params);
         let read = |row: &Row| Ok((row.try_get("id")?, row.try_get("status")?));
         rows.await?.iter().map(read).collect()
-    }
-
-    /// An agent's status. `None` if it was deleted.
-    pub async fn agent_status(&self, agent: AgentId) -> Result<Option<AgentStatus>, StoreError> {
-        let sql = "-- agent_status\nSELECT status FROM agents WHERE id = $1";
-        let params = [(&agent.0 as _, Type::UUID)];
-        let rows = self.read("agent_status", Bulkhead::Auth, sql, &params);
-        let status = rows.await?.first().map(|row| row.try_get("status"));
-        Ok(status.transpose()?)
     }
 }
 
