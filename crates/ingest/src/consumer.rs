@@ -10,6 +10,7 @@
 
 mod acks;
 mod gauge;
+mod pace;
 mod storing;
 
 use std::{collections::BTreeMap, time::Duration};
@@ -20,17 +21,17 @@ use tokio_util::sync::CancellationToken;
 
 pub use acks::{Acks, PendingAcks};
 pub use gauge::DepthGauge;
+use pace::{Pace, SHORTEST};
 use storing::{Refused, Stopped, Storing};
 
 use crate::{
     export::Export,
+    config::Timing,
+    periodic::sleep_until,
     queue::{BATCH, Delivery, Origin, Parcel, Queue, Receipt, Receiver},
     telemetry::PipelineMetrics,
 };
 
-/// The shortest time from one batch to the next, unless a batch is full. A transaction costs as much as two dozen of its
-/// rows, so batches should not be tiny.
-const BATCH_INTERVAL: Duration = Duration::from_millis(200);
 /// How long a report may wait for an earlier report of its agent. After that it is dropped; the agent sends it again.
 const MAX_AGE: Duration = Duration::from_secs(60);
 
@@ -42,6 +43,8 @@ pub struct Consumer {
     pub acks: Acks,
     pub metrics: PipelineMetrics,
     pub export: Export,
+    /// The longest time from one batch to the next, while there are reports.
+    pub batch_wait: Duration,
 }
 
 /// The watermarks after the commits of a batch. An agent that is not active has none.
@@ -67,6 +70,7 @@ impl Consumer {
         acks: impl Fn() -> Acks,
         metrics: &PipelineMetrics,
         export: &Export,
+        timing: &Timing,
     ) -> Vec<Self> {
         let consumer = |receiver| Self {
             receiver,
@@ -74,22 +78,20 @@ impl Consumer {
             acks: acks(),
             metrics: metrics.clone(),
             export: export.clone(),
+            batch_wait: timing.batch_wait,
         };
         queue.receivers().into_iter().map(consumer).collect()
     }
 
     /// Consumes until `stop`, and then stores what exists in this process alone.
     pub async fn run(mut self, stop: CancellationToken) -> anyhow::Result<()> {
+        let mut pace = Pace::new(self.batch_wait);
         while !stop.is_cancelled() {
-            let batch = self.receiver.batch(BATCH).await;
-            if batch.is_empty() {
-                continue;
-            }
-            let (began, full) = (Instant::now(), BATCH.is_filled_by(&batch));
-            self.pass(batch, &stop).await;
-            if !full {
-                let pause = tokio::time::sleep_until(began + BATCH_INTERVAL);
-                stop.run_until_cancelled(pause).await;
+            let mut batch = self.receiver.batch(BATCH).await;
+            if !batch.is_empty() {
+                self.gather(&mut batch, &pace, &stop).await;
+                pace.began(Instant::now());
+                self.pass(batch, &stop).await;
             }
         }
         let remaining = self.receiver.remaining();
@@ -97,6 +99,18 @@ impl Consumer {
             self.pass(remaining, &stop).await;
         }
         Ok(())
+    }
+
+    /// Adds to the batch what arrives until it is due, or until `stop`. The queue is read in slices, because a report that
+    /// makes the batch urgent may arrive at any time.
+    async fn gather(&mut self, batch: &mut Vec<Delivery>, pace: &Pace, stop: &CancellationToken) {
+        loop {
+            let (now, due) = (Instant::now(), pace.due(batch, Instant::now()));
+            if due <= now || !sleep_until(due.min(now + SHORTEST), stop).await {
+                return;
+            }
+            batch.extend(self.receiver.available(BATCH.after(batch)).await);
+        }
     }
 
     /// Stores a batch, settles it, and sends its acknowledgements.

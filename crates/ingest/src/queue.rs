@@ -133,6 +133,15 @@ impl Batch {
         let samples = delivered.iter().map(|one| one.parcel.range.samples.len());
         delivered.len() >= self.ranges || samples.sum::<usize>() >= self.samples
     }
+
+    /// What may be delivered after `delivered`.
+    pub fn after(&self, delivered: &[Delivery]) -> Self {
+        let samples = delivered.iter().map(|one| one.parcel.range.samples.len());
+        Self {
+            ranges: self.ranges.saturating_sub(delivered.len()),
+            samples: self.samples.saturating_sub(samples.sum()),
+        }
+    }
 }
 
 impl Queue {
@@ -203,6 +212,15 @@ impl Receiver {
         match self {
             Self::InProcess(receiver) => receiver.batch(most).await,
             Self::JetStream(receiver) => receiver.batch(most).await,
+        }
+    }
+
+    /// The parcels that wait, at most `most`, without waiting for one. It must be awaited to the end, as
+    /// [`batch`](Self::batch).
+    pub async fn available(&mut self, most: Batch) -> Vec<Delivery> {
+        match self {
+            Self::InProcess(receiver) => receiver.available(most),
+            Self::JetStream(receiver) => receiver.available(most).await,
         }
     }
 

@@ -29,7 +29,8 @@
 //! 10. `registration`: newcomers in batches ([`Store::registrations_admit`]), and the steps of every other
 //!     registration on a [`RegistrationTx`].
 //! 11. `instances`: leases of instances ([`Store::lease_claim`]) and how they are fenced.
-//! 12. `sessions`: heartbeat streams and presence ([`Store::sessions_open`]), fenced by epochs.
+//! 12. `sessions`: heartbeat streams and presence ([`Store::sessions_open`]), fenced by epochs; `session_digest`: whether
+//!     an instance holds what is stored ([`Store::sessions_digest`]).
 //! 13. `samples` and `arrays`: exactly-once storage of samples ([`Store::samples_append`]).
 //! 14. `watermarks`: what is committed, read without locks ([`Store::watermarks`]).
 //! 15. `rollups`: hourly rollups ([`Store::rollups_compute`]).
@@ -78,6 +79,7 @@ mod runtime_role;
 mod samples;
 mod server_facts;
 mod servers;
+mod session_digest;
 mod sessions;
 mod signing_keys;
 mod status;
@@ -116,6 +118,7 @@ pub use registration::{
 pub use rollups::{HostHour, ROLLUP_STEP, RollupStep};
 pub use samples::{DiskRow, GapKind, GapRow, Range, SampleRow, Watermark};
 pub use server_facts::ServerFacts;
+pub use session_digest::SessionDigest;
 pub use sessions::{
     CloseCause, Displaced, Opened, SessionClose, SessionHeard, SessionOpen, StoredSession, Swept,
 };

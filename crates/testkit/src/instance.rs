@@ -1,6 +1,6 @@
 //! The service in this process, on ports that the kernel chooses.
 
-use std::{ffi::OsString, net::SocketAddr};
+use std::{ffi::OsString, net::SocketAddr, time::Duration};
 
 use anyhow::Context;
 use svc_ingest::{
@@ -14,6 +14,10 @@ use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{Environment, NO_DATABASE, PATIENCE, eventually, get};
+
+/// Most tests send a report and wait for its acknowledgement, again and again.
+const BATCH_WAIT: Duration = Duration::from_millis(200);
+const ACK_BACKSTOP: Duration = Duration::from_secs(1);
 
 /// How an instance differs from the default one of its site.
 #[derive(Clone, Debug)]
@@ -73,6 +77,8 @@ impl InstanceBuilder {
         let mut config = Config::read(&|name| self.environment.get(name))?;
         config.grpc.address.set_port(0);
         config.http.set_port(0);
+        config.timing.batch_wait = BATCH_WAIT;
+        config.timing.ack_backstop = ACK_BACKSTOP;
         (self.timing)(&mut config.timing);
         (self.limits)(&mut config.grpc.limits);
         config.queue.bounds = self.bounds.unwrap_or(config.queue.bounds);

@@ -31,7 +31,11 @@ pub struct Timing {
     pub certificate_poll: Duration,
     /// The grace of every expired lease after an outage of all instances or of the database.
     pub outage_grace: Duration,
-    /// How long a report waits for its commit before the backstop looks for it, and how often it looks.
+    /// The longest time for which a consumer gathers reports before it stores them. Clients are promised their
+    /// acknowledgements within this time and that of a commit, while the database keeps up.
+    pub batch_wait: Duration,
+    /// How long a report waits for its commit before the backstop looks for it, and how often it looks. Longer than
+    /// `batch_wait` and a commit, so that the backstop finds only what was lost.
     pub ack_backstop: Duration,
     /// How often sessions and waiting registrations are compared with the database.
     pub poll: Duration,
@@ -62,7 +66,8 @@ impl Timing {
             blind_patience: Duration::from_secs(60),
             certificate_poll: Duration::from_secs(10),
             outage_grace: Duration::from_secs(150),
-            ack_backstop: Duration::from_secs(1),
+            batch_wait: Duration::from_secs(1),
+            ack_backstop: Duration::from_secs(2),
             poll: Duration::from_secs(5),
             reinstall_quiet: Duration::from_mins(10),
             schema_patience: Duration::from_mins(1),

@@ -30,7 +30,7 @@ impl Acks {
     }
 
     /// Sends each instance the results of its agents' reports. A failure is not an error: the instance's backstop reads
-    /// the watermarks within a second.
+    /// the watermarks within seconds.
     pub async fn send(&self, acks: PendingAcks) {
         for (instance, committed) in acks.by_instance() {
             match self {

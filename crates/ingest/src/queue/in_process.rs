@@ -267,6 +267,10 @@ impl Receiver {
         }
     }
 
+    pub fn available(&mut self, most: Batch) -> Vec<Delivery> {
+        lock(&self.0.contents).take(most)
+    }
+
     pub fn remaining(&mut self) -> Vec<Delivery> {
         let mut contents = lock(&self.0.contents);
         let put_back = mem::take(&mut contents.put_back);

@@ -130,7 +130,14 @@ impl Instance {
             return Vec::new();
         }
         let acks = || Acks::for_queue(&self.queue, &self.sessions);
-        Consumer::for_all_shards(&self.queue, &self.store, acks, &self.pipeline, &self.export)
+        Consumer::for_all_shards(
+            &self.queue,
+            &self.store,
+            acks,
+            &self.pipeline,
+            &self.export,
+            &self.config.timing,
+        )
     }
 
     /// The in-process queue needs no hints: its consumer delivers to the table itself.

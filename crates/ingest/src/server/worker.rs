@@ -11,7 +11,7 @@ use super::{
     start::{unless_database_away, wait_for_database},
 };
 use crate::{
-    config::{Consume, Problems},
+    config::{Consume, Problems, Timing},
     consumer::{Acks, Consumer, DepthGauge},
     export::{Export, Exporter},
     health::Health,
@@ -86,7 +86,7 @@ impl Worker {
             if let Some(exporter) = exporter {
                 parts.back("the export", exporter.run(parts.last.clone()));
             }
-            add_all(&mut parts, &queue?, &store, &pipeline, &export);
+            add_all(&mut parts, &queue?, &store, &pipeline, &export, &settings.timing);
             tracing::info!("consuming");
             health.serving();
         }
@@ -128,11 +128,12 @@ fn add_all(
     store: &Store,
     pipeline: &PipelineMetrics,
     export: &Export,
+    timing: &Timing,
 ) {
     let last = parts.last.clone();
     let no_sessions = Arc::new(SessionTable::default());
     let acks = || Acks::for_queue(queue, &no_sessions);
-    for consumer in Consumer::for_all_shards(queue, store, acks, pipeline, export) {
+    for consumer in Consumer::for_all_shards(queue, store, acks, pipeline, export, timing) {
         parts.back("the consumer", consumer.run(last.clone()));
     }
     let gauge = DepthGauge {

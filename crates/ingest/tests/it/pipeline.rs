@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use svc_ingest::{
-    config::queue_settings,
+    config::{Timing, queue_settings},
     consumer::{Acks, Consumer},
     export::Export,
     queue::{BATCH, Delivery, Origin, Parcel, Queue},
@@ -245,6 +245,7 @@ async fn under_load_a_thousand_heartbeats_cost_ten_statements_and_two_megabytes_
         acks,
         &PipelineMetrics::default(),
         &Export::default(),
+        &Timing::default(),
     );
     let consuming: Vec<_> = consumers
         .into_iter()

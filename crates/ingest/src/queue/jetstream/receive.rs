@@ -71,7 +71,21 @@ impl Receiver {
     }
 
     pub async fn batch(&mut self, most: Batch) -> Vec<Delivery> {
-        match self.pull_or_repair(most).await {
+        let pulled = self.pull_or_repair(most).await;
+        self.opened(pulled).await
+    }
+
+    pub async fn available(&mut self, most: Batch) -> Vec<Delivery> {
+        if most.ranges == 0 {
+            return Vec::new();
+        }
+        let pulled = self.pull_available(most).await;
+        self.opened(pulled).await
+    }
+
+    /// The deliveries of a pull. After a pull that failed it pauses.
+    async fn opened(&mut self, pulled: Result<Vec<Delivered>, QueueUnavailable>) -> Vec<Delivery> {
+        match pulled {
             Ok(messages) => self.open_all(messages).await,
             Err(error) => {
                 let reason = chain(&error);
@@ -97,21 +111,34 @@ impl Receiver {
 
     /// Waits for one message, then takes those that are available.
     async fn pull(&mut self, most: Batch) -> Result<Vec<Delivered>, QueueUnavailable> {
-        let consumer = match &mut self.consumer {
-            Some(consumer) => consumer,
-            none => none.insert(Box::new(consumers::open(&self.context, self.shard).await?)),
-        };
+        let consumer = self.consumer().await?;
         let first = consumer.batch().max_messages(1).expires(WAIT).messages();
         let mut messages = gather(first.await).await?;
-        if !messages.is_empty() {
-            let rest = consumer
-                .fetch()
-                .max_messages(most.ranges.saturating_sub(1).max(1))
-                .max_bytes(MAX_BYTES)
-                .messages();
-            messages.extend(gather(rest.await).await?);
+        let rest = Batch {
+            ranges: most.ranges.saturating_sub(1),
+            ..most
+        };
+        if !messages.is_empty() && rest.ranges > 0 {
+            messages.extend(self.pull_available(rest).await?);
         }
         Ok(messages)
+    }
+
+    async fn pull_available(&mut self, most: Batch) -> Result<Vec<Delivered>, QueueUnavailable> {
+        let consumer = self.consumer().await?;
+        let pull = consumer
+            .fetch()
+            .max_messages(most.ranges)
+            .max_bytes(MAX_BYTES)
+            .messages();
+        gather(pull.await).await
+    }
+
+    async fn consumer(&mut self) -> Result<&Consumer<pull::Config>, QueueUnavailable> {
+        Ok(match &mut self.consumer {
+            Some(consumer) => consumer,
+            none => none.insert(Box::new(consumers::open(&self.context, self.shard).await?)),
+        })
     }
 
     async fn open_all(&self, messages: Vec<Delivered>) -> Vec<Delivery> {
