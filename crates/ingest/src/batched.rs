@@ -72,7 +72,7 @@ impl<Q, A> Batches<Q, A> {
 }
 
 impl<Q, A> Batch<Q, A> {
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.0.len()
     }
 

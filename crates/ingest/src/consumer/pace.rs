@@ -7,8 +7,8 @@
 //! - **A lone report waits for nothing.** If no batch was stored within the last `longest`, a batch leaves at once. So
 //!   an agent's first report, and every report of an instance with a handful of agents, is acknowledged immediately.
 //! - **A backfill is never held up.** An agent that sends a backlog can send the next report only after an
-//!   acknowledgement, so it would pay the wait for each of them. A report with more than one number, or a second report of
-//!   one agent, makes the batch urgent.
+//!   acknowledgement, so it would pay the wait for each of them. A report with more than one number, a second report of
+//!   one agent, or a report that comes again makes the batch urgent.
 //! - **A batch that is large enough does not wait for more** ([`ENOUGH`]).
 //!
 //! An urgent or large batch still leaves [`SHORTEST`] after the one before; only a full batch leaves at once.
@@ -63,8 +63,11 @@ impl Pace {
 /// Whether an agent waits for this batch before it can go on.
 fn is_urgent(batch: &[Delivery]) -> bool {
     let mut agents = HashSet::new();
-    let mut ranges = batch.iter().map(|delivery| &delivery.parcel.range);
-    ranges.any(|range| range.last_seq > range.first_seq || !agents.insert(range.agent_id))
+    batch.iter().any(|delivery| {
+        let range = &delivery.parcel.range;
+        let backlog = range.last_seq > range.first_seq;
+        backlog || delivery.receipt.redelivered || !agents.insert(range.agent_id)
+    })
 }
 
 #[cfg(test)]

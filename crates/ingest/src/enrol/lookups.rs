@@ -58,7 +58,7 @@ impl LookupPart {
             Err(error) => {
                 tracing::warn!(
                     reason = chain(&error),
-                    registrations = batch.len(),
+                    registrations = batch.count(),
                     "keys and tokens could not be looked up"
                 );
                 batch.answer_all(|| match error.is_unavailable() {

@@ -72,7 +72,7 @@ impl NewcomerPart {
     pub async fn run(mut self, stop: CancellationToken) -> anyhow::Result<()> {
         while let Some(batch) = self.batches.next(&stop).await {
             let began = Instant::now();
-            let newcomers = u32::try_from(batch.len()).unwrap_or(u32::MAX);
+            let newcomers = u32::try_from(batch.count()).unwrap_or(u32::MAX);
             self.pass(batch).await;
             self.schedule.record(began.elapsed() / newcomers.max(1));
         }
@@ -92,7 +92,7 @@ impl NewcomerPart {
                 batch.answer(registered.into_iter().map(Ok));
             }
             Err(error) => {
-                let (reason, registrations) = (chain(&error), batch.len());
+                let (reason, registrations) = (chain(&error), batch.count());
                 tracing::warn!(reason, registrations, "a batch of new agents failed");
                 batch.answer_all(|| match error.is_unavailable() {
                     true => Err(RegisterError::Unavailable),

@@ -67,7 +67,7 @@ impl StatusPart {
                 batch.answer(agents.iter().map(|agent| Ok(found.get(agent).copied())));
             }
             Err(error) => {
-                let (reason, jwts) = (chain(&error), batch.len());
+                let (reason, jwts) = (chain(&error), batch.count());
                 tracing::warn!(reason, jwts, "the statuses of agents could not be read");
                 batch.answer_all(|| match error.is_unavailable() {
                     true => Err(StatusError::Unavailable),

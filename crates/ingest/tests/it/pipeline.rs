@@ -1,6 +1,7 @@
 //! Samples from the stream to the database over either queue: acknowledgements, samples that the
 //! database refuses, and the consumer as a process of its own.
 
+mod batches;
 mod dead_letters;
 mod hints;
 

@@ -1,6 +1,7 @@
 //! Registration: from a token to a JWT, and every refusal.
 
 mod limits;
+mod newcomers;
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;

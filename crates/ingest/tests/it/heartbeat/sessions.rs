@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use svc_proto::{ServerMessage, v1::HostFacts};
-use svc_testkit::{ActiveAgent, InstanceBuilder, eventually, get, machine};
+use svc_testkit::{ActiveAgent, InstanceBuilder, eventually, get, machine, transactions};
 use tonic::Code;
 
 use super::{EPOCH, PRESENCE, PRESENCE_CHANGES, World, refusal};
@@ -67,6 +67,28 @@ async fn the_poll_finds_a_revocation_when_notifications_are_cut_off() -> Result<
     world.site.psql(revoke).await?;
     assert_eq!(refusal(&mut call).await?.reason, "AGENT_REVOKED");
     Ok(())
+}
+
+/// Nothing differs, so no session is read.
+#[tokio::test]
+async fn the_poll_reads_only_a_digest_while_nothing_changes() -> Result<()> {
+    let world =
+        World::tuned(|builder| builder.timing(|timing| timing.poll = Duration::from_millis(100)))
+            .await?;
+    let _call = world.agent.heartbeat().await?;
+    let mut counts = (0, 0);
+    eventually("ten polls in a row read only the digest", async || {
+        let Ok(found) = transactions(&[world.instance.http]).await else {
+            return false;
+        };
+        let count = |name| found.get(name).copied().unwrap_or_default();
+        let (digests, read) = (count("sessions_digest"), count("sessions_stored"));
+        if read != counts.1 {
+            counts = (digests, read);
+        }
+        digests >= counts.0 + 10
+    })
+    .await
 }
 
 #[tokio::test]

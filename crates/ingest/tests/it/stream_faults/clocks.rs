@@ -116,6 +116,7 @@ async fn a_steady_fleet_writes_samples_and_no_presence() -> Result<()> {
         "rollups_gather",
         "samples_append",
         "partitions_create",
+        "sessions_digest",
         "sessions_displaced",
         "sessions_stored",
         "sessions_sweep",
