@@ -105,7 +105,8 @@ impl Consumer {
     /// makes the batch urgent may arrive at any time.
     async fn gather(&mut self, batch: &mut Vec<Delivery>, pace: &Pace, stop: &CancellationToken) {
         loop {
-            let (now, due) = (Instant::now(), pace.due(batch, Instant::now()));
+            let now = Instant::now();
+            let due = pace.due(batch, now);
             if due <= now || !sleep_until(due.min(now + SHORTEST), stop).await {
                 return;
             }
