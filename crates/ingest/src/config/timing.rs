@@ -32,7 +32,7 @@ pub struct Timing {
     /// The grace of every expired lease after an outage of all instances or of the database.
     pub outage_grace: Duration,
     /// The longest time for which a consumer gathers reports before it stores them. Clients are promised their
-    /// acknowledgements within this time and that of a commit, while the database keeps up.
+    /// acknowledgements within a second while the database keeps up; this leaves time for the commit.
     pub batch_wait: Duration,
     /// How long a report waits for its commit before the backstop looks for it, and how often it looks. Longer than
     /// `batch_wait` and a commit, so that the backstop finds only what was lost.
@@ -66,7 +66,7 @@ impl Timing {
             blind_patience: Duration::from_secs(60),
             certificate_poll: Duration::from_secs(10),
             outage_grace: Duration::from_secs(150),
-            batch_wait: Duration::from_secs(1),
+            batch_wait: Duration::from_millis(800),
             ack_backstop: Duration::from_secs(2),
             poll: Duration::from_secs(5),
             reinstall_quiet: Duration::from_mins(10),
