@@ -4,7 +4,10 @@
 //! sends it, so an asker that leaves in the middle does not cost a connection; a question whose asker
 //! has left before is dropped.
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{
+    mpsc::{self, error::TrySendError},
+    oneshot,
+};
 use tokio_util::sync::CancellationToken;
 
 /// The handle through which tasks ask.
@@ -13,10 +16,7 @@ pub struct Batched<Q, A>(mpsc::Sender<(Q, oneshot::Sender<A>)>);
 
 /// The end of the part that answers.
 #[derive(Debug)]
-pub struct Batches<Q, A> {
-    questions: mpsc::Receiver<(Q, oneshot::Sender<A>)>,
-    most: usize,
-}
+pub struct Batches<Q, A>(mpsc::Receiver<(Q, oneshot::Sender<A>)>);
 
 /// Questions that wait for their answers, in the order in which they came.
 #[derive(Debug)]
@@ -32,17 +32,21 @@ pub enum Unanswered {
 }
 
 /// A handle and its part. `waiting` bounds the questions that wait for a batch: one more is refused as
-/// [`Unanswered::Full`]. `most` is the size of a batch.
-pub fn batched<Q, A>(waiting: usize, most: usize) -> (Batched<Q, A>, Batches<Q, A>) {
+/// [`Unanswered::Full`].
+pub fn batched<Q, A>(waiting: usize) -> (Batched<Q, A>, Batches<Q, A>) {
     let (sender, questions) = mpsc::channel(waiting);
-    (Batched(sender), Batches { questions, most })
+    (Batched(sender), Batches(questions))
 }
 
 impl<Q, A> Batched<Q, A> {
     pub async fn ask(&self, question: Q) -> Result<A, Unanswered> {
         let (reply, answer) = oneshot::channel();
-        let asked = self.0.try_send((question, reply));
-        asked.map_err(|_| Unanswered::Full)?;
+        self.0
+            .try_send((question, reply))
+            .map_err(|error| match error {
+                TrySendError::Full(_) => Unanswered::Full,
+                TrySendError::Closed(_) => Unanswered::Ended,
+            })?;
         answer.await.map_err(|_| Unanswered::Ended)
     }
 }
@@ -54,11 +58,11 @@ impl<Q, A> Clone for Batched<Q, A> {
 }
 
 impl<Q, A> Batches<Q, A> {
-    /// The next batch, which is not empty. `None` means stop.
-    pub async fn next(&mut self, stop: &CancellationToken) -> Option<Batch<Q, A>> {
+    /// The next batch of at most `most` questions. It is not empty. `None` means stop.
+    pub async fn next(&mut self, most: usize, stop: &CancellationToken) -> Option<Batch<Q, A>> {
         loop {
             let mut batch = Vec::new();
-            let received = self.questions.recv_many(&mut batch, self.most);
+            let received = self.0.recv_many(&mut batch, most);
             if stop.run_until_cancelled(received).await? == 0 {
                 stop.cancelled().await; // All handles are gone, and a part ends only when it is stopped.
                 return None;
@@ -99,7 +103,7 @@ mod tests {
 
     #[tokio::test]
     async fn questions_that_wait_are_one_batch_without_those_whose_asker_has_left() {
-        let (handle, mut batches) = batched::<u32, u32>(8, 8);
+        let (handle, mut batches) = batched::<u32, u32>(8);
         let stop = CancellationToken::new();
         let asking = [1, 2, 3].map(|question| {
             let handle = handle.clone();
@@ -111,18 +115,18 @@ mod tests {
         let [one, two, three] = asking;
         two.abort();
         assert!(two.await.unwrap_err().is_cancelled());
-        let batch = batches.next(&stop).await.unwrap();
+        let batch = batches.next(8, &stop).await.unwrap();
         assert_eq!(batch.questions().copied().collect::<Vec<_>>(), [1, 3]);
         batch.answer([10, 30]);
         assert_eq!(one.await.unwrap(), Ok(10));
         assert_eq!(three.await.unwrap(), Ok(30));
         stop.cancel();
-        assert!(batches.next(&stop).await.is_none());
+        assert!(batches.next(8, &stop).await.is_none());
     }
 
     #[tokio::test]
     async fn a_question_too_many_is_refused() {
-        let (handle, batches) = batched::<u32, u32>(1, 8);
+        let (handle, batches) = batched::<u32, u32>(1);
         let waiting = tokio::spawn({
             let handle = handle.clone();
             async move { handle.ask(1).await }
@@ -133,5 +137,6 @@ mod tests {
         assert_eq!(handle.ask(2).await, Err(Unanswered::Full));
         drop(batches);
         assert_eq!(waiting.await.unwrap(), Err(Unanswered::Ended));
+        assert_eq!(handle.ask(3).await, Err(Unanswered::Ended));
     }
 }

@@ -11,21 +11,32 @@
 -- the whole batch. A registration in steps locks its token last, while it holds advisory locks. No cycle can arise,
 -- because the holder of a token's row waits for no advisory lock.
 --
+-- The locks are taken in one statement, and key and machine are looked for in the next. A statement sees what was
+-- committed before it began. In one statement, a registration that commits just before its lock is taken here would not
+-- be seen, and its machine would get a second host.
+--
+-- The table of locks has room for max_locks_per_transaction * max_connections locks of all sessions (6,400 by default),
+-- and a machine may have 67 identifiers. So a batch takes at most 1,024 advisory locks. Usually 128 newcomers take
+-- fewer; the registrations beyond are left out. Batches with one token run one after another, because they lock its row first.
+--
 -- Plans. A session plans the statements of a function once. If the tables are still empty then, the planner chooses
 -- sequential scans, and a crowd that registers in a new database would be slower with every host. All statements here,
--- and those of the triggers, find single rows by an index, so other plans are switched off.
+-- and those of the triggers, find single rows by an index, so other plans are switched off. A plan that cannot avoid a
+-- sequential scan then looks so expensive that PostgreSQL would compile it, so that is switched off too.
 
 CREATE FUNCTION registrations_admit(keys bytea[], tokens bytea[], details jsonb)
     RETURNS TABLE (number bigint, agent_id uuid, host_id uuid, status text) LANGUAGE plpgsql
-    SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+    SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
+    most_locks CONSTANT integer := 1024;
     wanted record;
     spent  uuid[] := '{}';
 BEGIN
     PERFORM FROM enrolment_tokens t WHERE t.hash = ANY (tokens) ORDER BY t.id FOR NO KEY UPDATE;
     FOR wanted IN
         SELECT given.*, t.id AS token_id, t.auto_approve, t.labels, t.max_uses - t.uses AS uses_left,
-               row_number() OVER (PARTITION BY t.id ORDER BY given.position) AS use
+               row_number() OVER (PARTITION BY t.id ORDER BY given.position) AS use,
+               sum(cardinality(given.locks)) OVER (ORDER BY given.position) AS locks_needed
           FROM ROWS FROM (unnest(keys), unnest(tokens), jsonb_to_recordset(details) AS (
                    locks bigint[], version text, capabilities text[], facts jsonb))
                WITH ORDINALITY AS given(key, token, locks, version, capabilities, facts, position)
@@ -33,9 +44,9 @@ BEGIN
          WHERE enrolment_token_state(t) = 'active'
          ORDER BY given.position
     LOOP
-        CONTINUE WHEN wanted.use > wanted.uses_left
-            OR NOT (SELECT bool_and(pg_try_advisory_xact_lock(lock)) FROM unnest(wanted.locks) AS locks(lock))
-            OR EXISTS (SELECT FROM agents a WHERE a.key = wanted.key)
+        CONTINUE WHEN wanted.use > wanted.uses_left OR wanted.locks_needed > most_locks;
+        CONTINUE WHEN NOT (SELECT bool_and(pg_try_advisory_xact_lock(lock)) FROM unnest(wanted.locks) AS locks(lock));
+        CONTINUE WHEN EXISTS (SELECT FROM agents a WHERE a.key = wanted.key)
             OR EXISTS (SELECT FROM enrolment_token_uses u WHERE u.token_id = wanted.token_id AND u.key = wanted.key)
             OR EXISTS (SELECT FROM jsonb_each(wanted.facts -> 'identifiers') AS kinds(kind, list),
                                    jsonb_array_elements_text(kinds.list) AS identifiers(value),

@@ -112,7 +112,7 @@ pub use overview::{AgentCounts, HistoryState, HostCounts, Overview, TokenCounts}
 pub use page::Page;
 pub use pool::{Bulkhead, Store, StoreOptions};
 pub use registration::{
-    Admitted, HostMatch, Incumbent, KnownAgent, NewAgent, Newcomer, RegistrationLookup,
+    HostMatch, Incumbent, KnownAgent, NewAgent, Newcomer, RegisteredNewcomer, RegistrationLookup,
     RegistrationTx, TokenRow, TokenState,
 };
 pub use rollups::{HostHour, ROLLUP_STEP, RollupStep};

@@ -9,7 +9,7 @@
 //! and two new keys on one machine do not both become active. The locks are advisory because
 //! the rows of a new key and a new machine do not exist yet. The token's row is locked last,
 //! because thousands of registrations may share a token. A batch of newcomers locks its tokens
-//! first and waits for no advisory lock (migration 0018).
+//! first and waits for no advisory lock (migration 0019).
 
 mod agents;
 mod hosts;
@@ -26,7 +26,7 @@ use tokio_postgres::{Row, types::Type};
 
 pub use agents::{KnownAgent, NewAgent};
 pub use hosts::{HostMatch, Incumbent};
-pub use newcomers::{Admitted, Newcomer};
+pub use newcomers::{Newcomer, RegisteredNewcomer};
 pub use tokens::{TokenRow, TokenState};
 
 use crate::{

@@ -8,7 +8,7 @@
 //! 4. Every other one needs a permit ([`Permits`]). A client without a known key or a valid token never gets here, so it
 //!    cannot take a permit from those that have one.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use svc_store::{Bulkhead, Store};
 use tokio::time::Instant;
@@ -20,6 +20,11 @@ use super::{
     permits::{Permit, Permits},
     register::check_token,
 };
+
+/// How long a registration waits for its batch and for a permit, in all. The listener answers a request that takes longer than
+/// its `response_deadline` (10 s) with DEADLINE_EXCEEDED; this leaves 3 s for the lookup, the transaction and the JWT, so
+/// a registration that has to wait too long gets a retry delay instead.
+const MAX_WAIT: Duration = Duration::from_secs(7);
 
 #[derive(Debug)]
 pub struct Admission {
@@ -55,26 +60,28 @@ impl Admission {
     /// Admits a registration of the client's own key, or (`succeeds`) of the key that succeeds it.
     pub async fn admit(
         &self,
-        wanted: &Registration,
+        wanted: &Arc<Registration>,
         succeeds: bool,
     ) -> Result<Admitted, RegisterError> {
         let limited = |retry| RegisterError::RateLimited { retry };
+        let until = Instant::now() + MAX_WAIT;
         let key = self.limits.key(wanted.key, Instant::now());
         key.map_err(limited)?;
         let look = self.lookups.look(wanted.key, wanted.token).await?;
         let class = self.limits.class(&look, Instant::now());
         class.map_err(limited)?;
         if !look.key_known {
-            match (wanted.token, look.token) {
-                (None, _) => return Err(RegisterError::TokenMissing),
-                (Some(_), None) => return Err(RegisterError::TokenUnknown),
-                (Some(_), Some(state)) => check_token(&state)?,
-            }
-            if !succeeds && let Some(registered) = self.newcomers.register(wanted).await? {
-                return Ok(Admitted::Registered(registered));
+            let token = wanted.token.ok_or(RegisterError::TokenMissing)?;
+            check_token(&look.token.ok_or(RegisterError::TokenUnknown)?)?;
+            if !succeeds {
+                let newcomers = &self.newcomers;
+                let registered = newcomers.register(wanted.clone(), token, until).await?;
+                if let Some(registered) = registered {
+                    return Ok(Admitted::Registered(registered));
+                }
             }
         }
-        let permit = self.permits.admit(look.key_known).await;
+        let permit = self.permits.admit(look.key_known, until).await;
         Ok(Admitted::Permitted(permit.map_err(limited)?))
     }
 }

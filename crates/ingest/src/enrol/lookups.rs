@@ -32,7 +32,7 @@ pub struct LookupPart {
 
 impl Lookups {
     pub(super) fn new(store: Store) -> (Self, LookupPart) {
-        let (handle, questions) = batched(QUEUE, BATCH);
+        let (handle, questions) = batched(QUEUE);
         (Self(handle), LookupPart { questions, store })
     }
 
@@ -43,7 +43,7 @@ impl Lookups {
 
 impl LookupPart {
     pub async fn run(mut self, stop: CancellationToken) -> anyhow::Result<()> {
-        while let Some(batch) = self.questions.next(&stop).await {
+        while let Some(batch) = self.questions.next(BATCH, &stop).await {
             self.pass(batch).await;
         }
         Ok(())

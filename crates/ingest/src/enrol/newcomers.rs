@@ -3,19 +3,23 @@
 //!
 //! A batch registers those whose machine is unknown too. Whoever else is among them (a machine with an agent, two
 //! calls with one key, the last use of a token) is left to a transaction of its own, as every other registration.
-//! If the database refuses a batch for what is in it, all of the batch are left to their own transactions, so that
-//! only the one at fault is refused.
+//! If the database refuses a batch for what is in it, or takes too long for it, all of the batch are left to their own
+//! transactions, so that only the one at fault is refused. After a batch that took too long, the next ones are
+//! smaller.
 //!
-//! Newcomers need no permit: all of an instance use one connection. How long they wait is bounded like the wait for a
-//! permit; a newcomer that waits longer gets a retry delay.
+//! Newcomers need no permit: all of an instance use one connection. A newcomer that waits too long gets a retry delay, as
+//! for a permit.
+//!
+//! **A caller that leaves** changes nothing for the others. Its registration is dropped if it is not in a batch yet. If
+//! it is, it ends as if the answer were lost on the way: the client comes again with the same key, which is known then.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use svc_store::{Admitted, Newcomer, Store, StoreError};
-use tokio::time::{Instant, timeout};
+use svc_store::{Newcomer, RegisteredNewcomer, Store, StoreError};
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::{RegisterError, RegisteredAgent, Registration, schedule::Schedule};
+use super::{RegisterError, RegisteredAgent, Registration, TokenHash, schedule::Schedule};
 use crate::{
     batched::{Batch, Batched, Batches, batched},
     error_chain::chain,
@@ -24,42 +28,50 @@ use crate::{
 /// A batch takes a few dozen milliseconds, and a longer one would delay its first newcomer.
 const BATCH: usize = 128;
 /// Newcomers that wait for a batch. A client that finds the queue full gets OVERLOADED.
-const QUEUE: usize = 32 * 1024;
-/// How long a newcomer waits: below the deadlines of clients, and long enough for a crowd of several thousand.
-const MAX_WAIT: Duration = Duration::from_secs(10);
+const QUEUE: usize = 16 * 1024;
 
+type Question = (Arc<Registration>, TokenHash);
 /// The registered agent. `None`: it needs a transaction of its own.
 type Answer = Result<Option<RegisteredAgent>, RegisterError>;
 
 /// The handle through which newcomers are registered.
 #[derive(Debug)]
 pub(super) struct Newcomers {
-    batched: Batched<Registration, Answer>,
+    batched: Batched<Question, Answer>,
     schedule: Arc<Schedule>,
 }
 
 /// The background part that registers them.
 #[derive(Debug)]
 pub struct NewcomerPart {
-    batches: Batches<Registration, Answer>,
+    batches: Batches<Question, Answer>,
     store: Store,
     schedule: Arc<Schedule>,
+    /// The size of the next batch: halved after a batch that took too long, doubled after any other.
+    most: usize,
 }
 
 impl Newcomers {
     pub(super) fn new(store: Store) -> (Self, NewcomerPart) {
-        let (batched, batches) = batched(QUEUE, BATCH);
+        let (batched, batches) = batched(QUEUE);
         let schedule = Arc::new(Schedule::new(1));
         let part = NewcomerPart {
             batches,
             store,
             schedule: schedule.clone(),
+            most: BATCH,
         };
         (Self { batched, schedule }, part)
     }
 
-    pub(super) async fn register(&self, wanted: &Registration) -> Answer {
-        match timeout(MAX_WAIT, self.batched.ask(wanted.clone())).await {
+    /// Waits until `until` at most.
+    pub(super) async fn register(
+        &self,
+        wanted: Arc<Registration>,
+        token: TokenHash,
+        until: Instant,
+    ) -> Answer {
+        match timeout_at(until, self.batched.ask((wanted, token))).await {
             Ok(answer) => answer?,
             Err(_) => Err(RegisterError::RateLimited {
                 retry: self.schedule.retry_delay(Instant::now()),
@@ -70,7 +82,7 @@ impl Newcomers {
 
 impl NewcomerPart {
     pub async fn run(mut self, stop: CancellationToken) -> anyhow::Result<()> {
-        while let Some(batch) = self.batches.next(&stop).await {
+        while let Some(batch) = self.batches.next(self.most, &stop).await {
             let began = Instant::now();
             let newcomers = u32::try_from(batch.count()).unwrap_or(u32::MAX);
             self.pass(batch).await;
@@ -79,22 +91,19 @@ impl NewcomerPart {
         Ok(())
     }
 
-    async fn pass(&self, batch: Batch<Registration, Answer>) {
-        match self.admit(&batch).await {
-            Ok(found) => {
-                let registered: Vec<Option<RegisteredAgent>> =
-                    found.into_iter().map(|one| one.map(Into::into)).collect();
-                for (wanted, registered) in batch.questions().zip(&registered) {
-                    if let Some(registered) = registered {
-                        registered.log(wanted.key, &wanted.facts);
-                    }
-                }
-                batch.answer(registered.into_iter().map(Ok));
-            }
+    async fn pass(&mut self, batch: Batch<Question, Answer>) {
+        let outcome = self.admit(&batch).await;
+        let late = outcome.as_ref().is_err_and(StoreError::is_timeout);
+        self.most = match late {
+            true => (self.most / 2).max(1),
+            false => (self.most * 2).min(BATCH),
+        };
+        match outcome {
+            Ok(found) => answer(batch, found),
             Err(error) => {
                 let (reason, registrations) = (chain(&error), batch.count());
                 tracing::warn!(reason, registrations, "a batch of new agents failed");
-                batch.answer_all(|| match error.is_unavailable() {
+                batch.answer_all(|| match error.is_unavailable() && !late {
                     true => Err(RegisterError::Unavailable),
                     false => Ok(None),
                 });
@@ -104,12 +113,11 @@ impl NewcomerPart {
 
     async fn admit(
         &self,
-        batch: &Batch<Registration, Answer>,
-    ) -> Result<Vec<Option<Admitted>>, StoreError> {
-        // A registration without a token is no newcomer; the empty hash is no token's.
-        let newcomers = batch.questions().map(|wanted| Newcomer {
+        batch: &Batch<Question, Answer>,
+    ) -> Result<Vec<Option<RegisteredNewcomer>>, StoreError> {
+        let newcomers = batch.questions().map(|(wanted, token)| Newcomer {
             key: &wanted.key.0,
-            token: wanted.token.as_ref().map_or(&[0; 32], |token| &token.0),
+            token: &token.0,
             facts: &wanted.facts,
             agent: &wanted.agent,
         });
@@ -118,13 +126,58 @@ impl NewcomerPart {
     }
 }
 
-impl From<Admitted> for RegisteredAgent {
-    fn from(admitted: Admitted) -> Self {
+fn answer(batch: Batch<Question, Answer>, found: Vec<Option<RegisteredNewcomer>>) {
+    let found = found.into_iter().map(|one| one.map(RegisteredAgent::from));
+    let found: Vec<Option<RegisteredAgent>> = found.collect();
+    for ((wanted, _), registered) in batch.questions().zip(&found) {
+        if let Some(registered) = registered {
+            registered.log(wanted.key, &wanted.facts);
+        }
+    }
+    batch.answer(found.into_iter().map(Ok));
+}
+
+impl From<RegisteredNewcomer> for RegisteredAgent {
+    fn from(newcomer: RegisteredNewcomer) -> Self {
         Self {
-            agent: admitted.agent_id,
-            host: admitted.host_id,
-            status: admitted.status,
+            agent: newcomer.agent_id,
+            host: newcomer.host_id,
+            status: newcomer.status,
             conflict_with: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use svc_store::{AgentFacts, DatabaseUrl, HostFacts, StoreOptions};
+
+    use super::*;
+    use crate::peer::ClientKey;
+
+    #[tokio::test(start_paused = true)]
+    async fn newcomers_that_wait_too_long_get_distinct_retry_delays() {
+        let url = DatabaseUrl::parse("postgres://nobody@localhost/nowhere").unwrap();
+        let store = Store::new(url, StoreOptions::default()).unwrap();
+        let (newcomers, _busy) = Newcomers::new(store);
+        let until = Instant::now() + Duration::from_secs(5);
+        let register = async |key| {
+            let token = TokenHash([0; 32]);
+            let wanted = Arc::new(Registration {
+                key: ClientKey([key; 32]),
+                token: Some(token),
+                facts: HostFacts::default(),
+                agent: AgentFacts::default(),
+            });
+            match newcomers.register(wanted, token, until).await {
+                Err(RegisterError::RateLimited { retry }) => retry,
+                other => panic!("{other:?}"),
+            }
+        };
+        let (one, other) = tokio::join!(register(1), register(2));
+        assert!(Instant::now() >= until);
+        assert!(one != other && !one.is_zero() && !other.is_zero());
     }
 }

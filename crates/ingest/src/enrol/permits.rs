@@ -8,7 +8,7 @@
 //! **Known keys have permits of their own.** A crowd of new agents does not delay those that are registered already.
 //! A known key may use a shared permit too.
 //!
-//! **Waiting is bounded.** A caller waits for a permit in arrival order, for at most [`MAX_WAIT`]. After that it gets
+//! **Waiting is bounded.** A caller waits for a permit in arrival order, until the time that admission sets. After that it gets
 //! a delay to retry after, which the client receives with `RESOURCE_EXHAUSTED`. Waiting callers need no limit of their
 //! own: each occupies a stream of a connection, and the listener limits both.
 //!
@@ -18,13 +18,10 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::{
     sync::{AcquireError, OwnedSemaphorePermit, Semaphore},
-    time::{Instant, timeout},
+    time::{Instant, timeout_at},
 };
 
 use super::schedule::Schedule;
-
-/// How long a caller waits for a permit. Well below the deadlines of clients, so that time for the answer is left.
-const MAX_WAIT: Duration = Duration::from_secs(5);
 
 /// Limits how many registrations run at once.
 #[derive(Debug)]
@@ -60,9 +57,13 @@ impl Permits {
         }
     }
 
-    /// Waits for a permit. The error is the delay after which the client should retry.
-    pub(super) async fn admit(self: &Arc<Self>, key_known: bool) -> Result<Permit, Duration> {
-        match timeout(MAX_WAIT, self.acquire(key_known)).await {
+    /// Waits for a permit, until `until` at most. The error is the delay after which the client should retry.
+    pub(super) async fn admit(
+        self: &Arc<Self>,
+        key_known: bool,
+        until: Instant,
+    ) -> Result<Permit, Duration> {
+        match timeout_at(until, self.acquire(key_known)).await {
             Ok(Ok(permit)) => Ok(Permit {
                 permits: self.clone(),
                 began: Instant::now(),
@@ -99,17 +100,23 @@ mod tests {
         *,
     };
 
+    const WAIT: Duration = Duration::from_secs(5);
+
     fn for_pool(connections: usize) -> Arc<Permits> {
         Arc::new(Permits::for_pool(connections))
+    }
+
+    async fn admit(permits: &Arc<Permits>, key_known: bool) -> Result<Permit, Duration> {
+        permits.admit(key_known, Instant::now() + WAIT).await
     }
 
     #[tokio::test(start_paused = true)]
     async fn callers_that_wait_too_long_get_distinct_retry_delays() {
         let permits = for_pool(3);
-        let _only = permits.admit(false).await.unwrap();
+        let _only = admit(&permits, false).await.unwrap();
         let began = Instant::now();
-        let (first, second) = tokio::join!(permits.admit(false), permits.admit(true));
-        assert!(began.elapsed() >= MAX_WAIT);
+        let (first, second) = tokio::join!(admit(&permits, false), admit(&permits, true));
+        assert!(began.elapsed() >= WAIT);
         let mut delays = [first.unwrap_err(), second.unwrap_err()];
         delays.sort();
         let interval = INITIAL_DURATION / CALLERS_PER_END; // There is one permit.
@@ -119,14 +126,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn known_keys_have_permits_that_new_keys_cannot_take() {
         let permits = for_pool(5);
-        let [_one, _other] = [permits.admit(false).await, permits.admit(false).await];
+        let [_one, _other] = [admit(&permits, false).await, admit(&permits, false).await];
         let began = Instant::now();
-        let known = permits.admit(true).await.unwrap();
+        let known = admit(&permits, true).await.unwrap();
         assert_eq!(began.elapsed(), Duration::ZERO);
-        let (new, another) = tokio::join!(permits.admit(false), permits.admit(true));
+        let (new, another) = tokio::join!(admit(&permits, false), admit(&permits, true));
         assert!(new.is_err() && another.is_err(), "there are three permits");
         drop((known, _one));
-        let (new, known) = tokio::join!(permits.admit(false), permits.admit(true));
+        let (new, known) = tokio::join!(admit(&permits, false), admit(&permits, true));
         assert!(new.is_ok() && known.is_ok());
     }
 
@@ -134,7 +141,7 @@ mod tests {
     async fn retry_delays_follow_the_duration_of_registrations_and_are_bounded() {
         let permits = for_pool(1);
         for _ in 0..200 {
-            let permit = permits.admit(false).await.unwrap();
+            let permit = admit(&permits, false).await.unwrap();
             tokio::time::sleep(Duration::from_secs(1)).await;
             drop(permit);
         }

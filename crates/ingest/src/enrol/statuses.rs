@@ -41,7 +41,7 @@ pub struct StatusPart {
 
 impl Statuses {
     pub(super) fn new(store: Store) -> (Self, StatusPart) {
-        let (handle, questions) = batched(QUEUE, BATCH);
+        let (handle, questions) = batched(QUEUE);
         (Self(handle), StatusPart { questions, store })
     }
 
@@ -53,7 +53,7 @@ impl Statuses {
 
 impl StatusPart {
     pub async fn run(mut self, stop: CancellationToken) -> anyhow::Result<()> {
-        while let Some(batch) = self.questions.next(&stop).await {
+        while let Some(batch) = self.questions.next(BATCH, &stop).await {
             self.pass(batch).await;
         }
         Ok(())

@@ -37,8 +37,8 @@ pub(super) async fn register(
     let peer = peer(&request)?;
     let trial = peer.standing.trial();
     let (wanted, successor) = parse(request.into_inner(), peer.key)?;
-    let succeeds = successor.is_some();
-    let admitted = context.admission.admit(&wanted, succeeds).await;
+    let wanted = Arc::new(wanted);
+    let admitted = context.admission.admit(&wanted, successor.is_some()).await;
     let registered = match admitted.map_err(|error| refused(error, &peer))? {
         Admitted::Registered(registered) => registered,
         Admitted::Permitted(permit) => {
@@ -80,7 +80,7 @@ async fn to_its_end<T: Send + 'static>(
 async fn run(
     context: Arc<Context>,
     peer: Peer,
-    wanted: Registration,
+    wanted: Arc<Registration>,
     successor: Option<ClientKey>,
 ) -> Result<RegisteredAgent, Refusal> {
     let registered = match successor {

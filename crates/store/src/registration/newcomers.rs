@@ -1,6 +1,6 @@
 //! New keys on unknown machines, registered in batches. This is what a crowd of new agents consists of.
 //!
-//! The SQL function `registrations_admit` (migration 0018) registers the obvious cases. Everything
+//! The SQL function `registrations_admit` (migration 0019) registers the obvious cases. Everything
 //! else, it leaves to the steps of [`RegistrationTx`](super::RegistrationTx).
 
 use serde::Serialize;
@@ -29,7 +29,7 @@ pub struct Newcomer<'a> {
 record! {
     /// A newcomer that was registered.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct Admitted {
+    pub struct RegisteredNewcomer {
         pub agent_id: AgentId,
         pub host_id: HostId,
         pub status: AgentStatus,
@@ -52,7 +52,7 @@ impl Store {
     pub async fn registrations_admit(
         &self,
         newcomers: &[Newcomer<'_>],
-    ) -> Result<Vec<Option<Admitted>>, StoreError> {
+    ) -> Result<Vec<Option<RegisteredNewcomer>>, StoreError> {
         let sql = "-- registrations_admit
             SELECT number, agent_id, host_id, status FROM registrations_admit($1, $2, $3)";
         let details: Vec<Details<'_>> = newcomers.iter().map(Details::of).collect();
@@ -68,7 +68,7 @@ impl Store {
             let number: i64 = row.try_get("number")?;
             let index = usize::try_from(number - 1).ok();
             if let Some(slot) = index.and_then(|index| admitted.get_mut(index)) {
-                *slot = Some(Admitted::from_row(&row)?);
+                *slot = Some(RegisteredNewcomer::from_row(&row)?);
             }
         }
         Ok(admitted)

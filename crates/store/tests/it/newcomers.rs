@@ -168,3 +168,29 @@ async fn a_registration_in_progress_does_not_delay_a_batch() -> Result<()> {
     }
     Ok(())
 }
+
+/// The server's table of locks has room for a few thousand in all.
+#[tokio::test]
+async fn a_batch_of_machines_with_many_identifiers_takes_a_bounded_number_of_locks() -> Result<()> {
+    const NETWORKS: usize = 64;
+    const MOST_LOCKS: usize = 1024;
+    let store = migrated().await?;
+    store.sql(TOKENS).await?;
+    let batch: Vec<Client> = (0..40)
+        .map(|number| {
+            let machine = format!("m{number}");
+            let mut client = Client::new(&machine, &machine, "auto");
+            let networks = (0..NETWORKS).map(|network| format!("{machine}/{network}"));
+            let networks = networks.collect();
+            client
+                .facts
+                .identifiers
+                .insert(IdentifierKind::Network, networks);
+            client
+        })
+        .collect();
+    let admitted = admit(&store, &batch).await?;
+    let admitted = admitted.iter().filter(|status| status.is_some()).count();
+    assert_eq!(admitted, MOST_LOCKS / (NETWORKS + 2)); // Key and machine id.
+    Ok(())
+}

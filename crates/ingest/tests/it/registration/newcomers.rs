@@ -1,23 +1,24 @@
 //! New agents that are registered in batches, beside those that are registered step by step.
 
-use anyhow::{Context, Result, ensure};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
 use futures_util::future::try_join_all;
-use svc_testkit::{AUTO, FakeAgent, MANUAL, Site, is_active, machine, token, transactions};
+use svc_proto::v1::RegisterResponse;
+use svc_testkit::{
+    AUTO, FakeAgent, Instance, MANUAL, Site, is_active, machine, token, transactions,
+};
+use tokio::time::timeout;
+use tonic::Code;
+
+const CROWD: u32 = 100;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crowd_of_new_agents_is_registered_in_few_transactions() -> Result<()> {
-    const CROWD: u32 = 100;
     let (site, instance) = Site::with_instance().await?;
     let secret = token(&site, AUTO.uses(CROWD.cast_signed())).await?;
-    // The crowd gathers behind the lock, so that it does not depend on the speed of the machine.
-    let lock = site.psql("BEGIN; LOCK TABLE enrolment_tokens; SELECT pg_sleep(2); COMMIT");
-    let crowd = try_join_all((0..CROWD).map(async |number| {
-        let agent = FakeAgent::on(machine(number))?;
-        agent.register(instance.grpc, &secret).await
-    }));
-    let (locked, answers) = tokio::join!(lock, crowd);
-    locked?;
-    ensure!(answers?.iter().all(is_active), "all are active at once");
+    let answers = crowd(&site, &instance, &secret).await?;
+    ensure!(answers.iter().all(is_active), "all are active at once");
     let counts = transactions(&[instance.http]).await?;
     let count = |name| counts.get(name).copied().unwrap_or_default();
     assert_eq!(count("register"), 0, "none was registered step by step");
@@ -33,6 +34,18 @@ async fn a_crowd_of_new_agents_is_registered_in_few_transactions() -> Result<()>
         "SELECT count(*), (SELECT uses FROM enrolment_tokens), (SELECT count(*) FROM hosts),
                          (SELECT count(*) FROM enrolment_token_uses) FROM agents";
     site.expect(stored, "100|100|100|100").await
+}
+
+/// Registers `CROWD` machines at once. They gather behind a lock, so that batches do not depend on the speed of the machine.
+async fn crowd(site: &Site, instance: &Instance, secret: &str) -> Result<Vec<RegisterResponse>> {
+    let lock = site.psql("BEGIN; LOCK TABLE enrolment_tokens; SELECT pg_sleep(2); COMMIT");
+    let crowd = try_join_all((0..CROWD).map(async |number| {
+        let agent = FakeAgent::on(machine(number))?;
+        agent.register(instance.grpc, secret).await
+    }));
+    let (locked, answers) = tokio::join!(lock, crowd);
+    locked?;
+    answers
 }
 
 /// A batch writes the same rows as the steps. A machine whose host was retired is registered in steps.
@@ -73,6 +86,79 @@ async fn a_newcomer_leaves_the_same_records_as_a_registration_in_steps() -> Resu
         let rows: Vec<&str> = rows.lines().collect();
         ensure!(rows.len() == 2 && rows[0].contains(status), "{rows:#?}");
         assert_eq!(rows[0], rows[1]);
+    }
+    Ok(())
+}
+
+/// A rule of the database that the service does not know: it refuses one machine.
+const POISON: &str = "
+    CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN RAISE EXCEPTION 'not this one' USING ERRCODE = 'check_violation'; END $$;
+    CREATE TRIGGER refuse BEFORE INSERT ON hosts FOR EACH ROW WHEN (NEW.hostname = 'poison') EXECUTE FUNCTION refuse()";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newcomer_that_the_database_refuses_does_not_fail_its_batch() -> Result<()> {
+    let (site, instance) = Site::with_instance().await?;
+    let secret = token(&site, AUTO.uses(1000)).await?;
+    site.psql(POISON).await?;
+    let poisoned = async {
+        let mut host = machine(1_000_000);
+        host.hostname = "poison".into();
+        FakeAgent::on(host)?.refused(instance.grpc, &secret).await
+    };
+    let (answers, refused) = tokio::try_join!(crowd(&site, &instance, &secret), poisoned)?;
+    refused.assert(Code::Internal, "");
+    ensure!(answers.iter().all(is_active), "all others are active");
+    let stored = "SELECT count(*), (SELECT uses FROM enrolment_tokens) FROM agents";
+    site.expect(stored, "100|100").await
+}
+
+/// Half of the crowd leaves while the batches wait for a lock. Those who come again find themselves registered, or are
+/// registered then; in either case once.
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_that_leave_while_their_batch_runs_are_registered_once() -> Result<()> {
+    let (site, instance) = Site::with_instance().await?;
+    let secret = token(&site, AUTO.uses(1000)).await?;
+    let agents = (0..CROWD).map(|number| FakeAgent::on(machine(number)));
+    let agents: Vec<FakeAgent> = agents.collect::<Result<_>>()?;
+    let lock = site.psql("BEGIN; LOCK TABLE hosts; SELECT pg_sleep(2); COMMIT");
+    let crowd = try_join_all(agents.iter().enumerate().map(async |(number, agent)| {
+        let registering = agent.register(instance.grpc, &secret);
+        match number % 2 {
+            0 => Ok(drop(timeout(Duration::from_secs(1), registering).await)),
+            _ => registering.await.map(drop),
+        }
+    }));
+    let (locked, answers) = tokio::join!(lock, crowd);
+    locked?;
+    answers?;
+    for agent in &agents {
+        ensure!(is_active(&agent.register(instance.grpc, &secret).await?));
+    }
+    let stored = "SELECT count(*), (SELECT uses FROM enrolment_tokens), (SELECT count(*) FROM hosts) FROM agents";
+    site.expect(stored, "100|100|100").await
+}
+
+/// The batch waits for the first token's row until its time is over, and is then repeated in steps.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_somebody_locks_does_not_stop_newcomers_with_other_tokens() -> Result<()> {
+    let (site, instance) = Site::with_instance().await?;
+    let [locked, free] = [token(&site, AUTO).await?, token(&site, AUTO).await?];
+    let first = "SELECT FROM enrolment_tokens ORDER BY created_at LIMIT 1";
+    let lock = format!("BEGIN; {first} FOR UPDATE; SELECT pg_sleep(20); COMMIT");
+    let held = "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%pg_sleep(20)%'
+                   AND wait_event = 'PgSleep'";
+    let registrations = async {
+        site.becomes(held, "t").await?;
+        let unlucky = FakeAgent::on(machine(1))?;
+        let unlucky = async { anyhow::Ok(drop(unlucky.open(instance.grpc, &locked).await?)) };
+        let lucky = FakeAgent::on(machine(2))?;
+        let lucky = async { lucky.register(instance.grpc, &free).await };
+        anyhow::Ok(tokio::try_join!(lucky, unlucky)?.0)
+    };
+    tokio::select! {
+        ended = site.psql(&lock) => bail!("the lock was released before: {ended:?}"),
+        answer = registrations => ensure!(is_active(&answer?)),
     }
     Ok(())
 }
