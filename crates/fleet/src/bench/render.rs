@@ -165,9 +165,15 @@ fn cost(name: &str, cost: &HeartbeatCost) -> String {
 fn connections(results: &Results) -> String {
     let mut rows = Vec::new();
     rows.extend(results.enrol.iter().map(|enrol| {
+        let second_tries = enrol.second_tries.map(|count| format!(", {count} second tries"));
         format!(
-            "| registrations per second, {} agents | {:.0} (each {:.0} µs of service and {:.0} µs of PostgreSQL, p99 {:.0} ms) |",
-            enrol.agents, enrol.per_second, enrol.service_us, enrol.postgres_us, enrol.times.p99_ms
+            "| registrations per second, {} agents | {:.0} (each {:.0} µs of service and {:.0} µs of PostgreSQL, p99 {:.0} ms{}) |",
+            enrol.agents,
+            enrol.per_second,
+            enrol.service_us,
+            enrol.postgres_us,
+            enrol.times.p99_ms,
+            second_tries.unwrap_or_default()
         )
     }));
     rows.extend(results.handshake.iter().map(|handshake| {

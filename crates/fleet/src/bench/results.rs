@@ -85,6 +85,8 @@ pub struct Enrol {
     pub service_us: f64,
     pub postgres_us: f64,
     pub times: Quantiles,
+    /// Attempts that failed. Results of earlier versions do not have it.
+    pub second_tries: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]

@@ -87,6 +87,7 @@ async fn enrol(sizes: &Sizes) -> anyhow::Result<Enrol> {
         service_us: each(after.services.cpu_us - before.services.cpu_us),
         postgres_us: each(after.postgres.cpu_us - before.postgres.cpu_us),
         times: Quantiles::of(&totals.latencies.enrol),
+        second_tries: Some(totals.errors.values().sum()),
     })
 }
 
