@@ -47,7 +47,7 @@ pub struct NewcomerPart {
     batches: Batches<Question, Answer>,
     store: Store,
     schedule: Arc<Schedule>,
-    /// The size of the next batch: halved after a batch that took too long, doubled after any other.
+    /// The most newcomers in the next batch.
     most: usize,
 }
 
@@ -94,10 +94,7 @@ impl NewcomerPart {
     async fn pass(&mut self, batch: Batch<Question, Answer>) {
         let outcome = self.admit(&batch).await;
         let late = outcome.as_ref().is_err_and(StoreError::is_timeout);
-        self.most = match late {
-            true => (self.most / 2).max(1),
-            false => (self.most * 2).min(BATCH),
-        };
+        self.most = next_size(self.most, late);
         match outcome {
             Ok(found) => answer(batch, found),
             Err(error) => {
@@ -123,6 +120,14 @@ impl NewcomerPart {
         });
         let newcomers: Vec<Newcomer<'_>> = newcomers.collect();
         self.store.registrations_admit(&newcomers).await
+    }
+}
+
+/// Half as many after a batch that took too long, twice as many after any other.
+fn next_size(most: usize, late: bool) -> usize {
+    match late {
+        true => (most / 2).max(1),
+        false => (most * 2).min(BATCH),
     }
 }
 
@@ -156,6 +161,15 @@ mod tests {
 
     use super::*;
     use crate::peer::ClientKey;
+
+    #[test]
+    fn batches_shrink_while_they_take_too_long_and_grow_again() {
+        let sizes = |late| move |most: &usize| Some(next_size(*most, late));
+        let shrinking = std::iter::successors(Some(BATCH), sizes(true));
+        assert_eq!(shrinking.take(9).last(), Some(1));
+        let growing = std::iter::successors(Some(1), sizes(false));
+        assert_eq!(growing.take(9).last(), Some(BATCH));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn newcomers_that_wait_too_long_get_distinct_retry_delays() {
