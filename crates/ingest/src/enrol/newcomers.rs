@@ -1,11 +1,10 @@
 //! Newcomers: registrations of unknown keys with valid tokens, which come by the thousand when a fleet is rolled
 //! out. They are registered in batches, one call of the database for each.
 //!
-//! A batch registers those whose machine is unknown too. Whoever else is among them (a machine with an agent, two
-//! calls with one key, the last use of a token) is left to a transaction of its own, as every other registration.
-//! If the database refuses a batch for what is in it, or takes too long for it, all of the batch are left to their own
-//! transactions, so that only the one at fault is refused. After a batch that took too long, the next ones are
-//! smaller.
+//! A batch registers those whose machine is unknown too. The others (a machine with an agent, two calls with one key,
+//! the last use of a token) are left to a transaction of their own, as every other registration. If the database
+//! refuses a batch for what is in it, or takes too long for it, its members are all left to transactions of their own,
+//! so that only the one at fault is refused. After a batch that took too long, the next ones are smaller.
 //!
 //! Newcomers need no permit: all of an instance use one connection. A newcomer that waits too long gets a retry delay, as
 //! for a permit.

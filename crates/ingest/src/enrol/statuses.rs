@@ -1,6 +1,6 @@
 //! The statuses of agents whose JWTs were just signed, read for all of them at once.
 //!
-//! Whoever asks has signed before, and a query begins only after it has taken its questions. So an answer is always
+//! A caller asks after it has signed, and a query begins only after it has taken its questions. So an answer is always
 //! newer than the signature that it decides about.
 
 use std::collections::HashMap;
