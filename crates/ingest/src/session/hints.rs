@@ -5,7 +5,8 @@
 //! costs a row of a statement and acknowledges nothing.
 //!
 //! **Cost.** The first hint after a pause is confirmed at once. After that one statement confirms all hints of a quarter
-//! of a second, so an instance runs at most four of them a second, however many consumers send hints. A second statement is needed only where hints name dead letters.
+//! of a second, so an instance runs at most four of them a second, however many consumers send hints. A second statement
+//! is needed only where hints name dead letters.
 
 use std::{collections::HashSet, mem::take, sync::Arc, time::Duration};
 
