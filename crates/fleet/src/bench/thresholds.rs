@@ -56,6 +56,13 @@ fn at_most(name: impl Into<String>, measured: f64, required: f64) -> Threshold {
     }
 }
 
+fn at_least(name: impl Into<String>, measured: f64, required: f64) -> Threshold {
+    Threshold {
+        at_least: true,
+        ..at_most(name, measured, required)
+    }
+}
+
 fn ratios(results: &Results) -> Vec<Threshold> {
     let memory = results.rss.iter().map(|rss| {
         let name = format!("memory after traffic at {} agents, × bare echo", rss.agents);
@@ -113,10 +120,13 @@ fn absolutes(results: &Results) -> Vec<Threshold> {
             "durable heartbeats/s at saturation",
             saturate.service.per_second,
         );
-        thresholds.push(Threshold {
-            at_least: true,
-            ..at_most(name, rate, 20_000.0)
-        });
+        thresholds.push(at_least(name, rate, 20_000.0));
+    }
+    if let Some(enrol) = &results.enrol {
+        thresholds.push(at_least("registrations/s", enrol.per_second, 700.0));
+        let name = "second tries of a crowd that registers";
+        let second_tries = enrol.second_tries.map(|count| count as f64);
+        thresholds.extend(second_tries.map(|count| at_most(name, count, 0.0)));
     }
     if let Some(instances) = &results.instances {
         let name = format!("{} instances: cores of PostgreSQL", instances.instances);
