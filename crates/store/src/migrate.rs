@@ -57,6 +57,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(14, "0014_rollups_set_aside"),
     migration!(15, "0015_console"),
     migration!(16, "0016_console_load"),
+    migration!(17, "0017_narrow_samples"),
     migration!(19, "0019_registrations_admit"),
 ];
 
