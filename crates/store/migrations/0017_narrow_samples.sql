@@ -55,7 +55,7 @@ CREATE TABLE host_vitals (
 ) WITH (fillfactor = 50);
 
 -- Whole percents change rarely, and an update that leaves an indexed value as it was stays in its page.
-CREATE INDEX host_vitals_fullest_disk ON host_vitals (fullest_disk_percent DESC NULLS LAST);
+CREATE INDEX host_vitals_fullest_disk ON host_vitals (fullest_disk_percent DESC NULLS LAST, host_id);
 
 COMMENT ON TABLE host_vitals IS 'The integer that stands for each host in history, and its latest sample. The only row that a heartbeat changes, besides that of agent_state.';
 COMMENT ON COLUMN host_vitals.host_no IS 'The number that stands for the host in history.';
@@ -79,6 +79,17 @@ COMMENT ON COLUMN host_vitals.parts IS 'The values of the parts that the shape l
 COMMENT ON COLUMN host_vitals.fullest_disk_mount_point IS 'Which file system that is.';
 COMMENT ON COLUMN host_vitals.spool_problem IS 'Why its agent cannot store samples on its own disk; null while it can.';
 COMMENT ON COLUMN host_vitals.unreadable_mounts IS 'The mount points of file systems that did not say how full they are: [text]; null where there are none.';
+
+-- Every host has a row here: lists join the two tables.
+CREATE FUNCTION hosts_number() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO host_vitals (host_id) VALUES (NEW.id) ON CONFLICT DO NOTHING;
+    RETURN NULL;
+END $$;
+
+CREATE TRIGGER hosts_number AFTER INSERT ON hosts FOR EACH ROW EXECUTE FUNCTION hosts_number();
+
+COMMENT ON FUNCTION hosts_number IS 'Gives a new host its number.';
 
 -- Without an agent's numbers and shape its samples take the general path, which sets them.
 ALTER TABLE agent_state
@@ -407,7 +418,7 @@ CREATE OR REPLACE VIEW host_overview AS
       LEFT JOIN agents a ON a.host_id = h.id AND a.status = 'active'
       LEFT JOIN agent_state s ON s.agent_id = a.id
       LEFT JOIN ingest_instances i ON i.id = s.instance_id
-      LEFT JOIN host_vitals v ON v.host_id = h.id
+      JOIN host_vitals v ON v.host_id = h.id
       LEFT JOIN sample_shapes d ON d.host_no = v.host_no AND d.shape = v.shape;
 
 COMMENT ON COLUMN host_overview.disks IS 'File systems: [{mount_point, device, fs_type, total_bytes, used_bytes}].';
@@ -594,11 +605,12 @@ SELECT id, vitals_at, memory_used_bytes, CASE WHEN vitals_at IS NOT NULL THEN me
        uptime_seconds, network_rx_bytes, network_tx_bytes, least(process_count, 2147483647)::integer, cpu_percent::real,
        least(load_1m, 3.4e38)::real, least(load_5m, 3.4e38)::real, least(load_15m, 3.4e38)::real,
        fullest_disk_percent, fullest_disk_mount_point
-  FROM hosts ORDER BY created_at, id;
+  FROM hosts ORDER BY created_at, id
+ON CONFLICT DO NOTHING;
 
 ANALYZE agent_numbers;
 ANALYZE host_vitals;
 
 REVOKE EXECUTE ON FUNCTION
-    agents_moved, sample_disks, samples_now, sample_hours_ensure, sample_hour_take, host_samples, samples_store, samples_append,
+    hosts_number, agents_moved, sample_disks, samples_now, sample_hours_ensure, sample_hour_take, host_samples, samples_store, samples_append,
     samples_prepare, host_metrics_insert FROM PUBLIC;

@@ -1,4 +1,4 @@
-//! Rows as one array per column, for statements that `unnest` them.
+//! Rows as one array per column, for statements that `unnest` them and functions that take them.
 
 use tokio_postgres::types::{ToSql, Type};
 
@@ -17,6 +17,18 @@ impl<'a> Arrays<'a> {
         let column: Vec<T> = rows.iter().map(value).collect();
         self.0.push((Box::new(column), array));
         self
+    }
+
+    /// A statement of `method` that passes all columns to a function, the last ones by `names`.
+    pub(crate) fn call(&self, method: &str, function: &str, names: &[&str]) -> String {
+        let positional = self.0.len() - names.len().min(self.0.len());
+        let argument = |n: usize| match n.checked_sub(positional).and_then(|n| names.get(n)) {
+            Some(name) => format!("{name} => ${}", n + 1),
+            None => format!("${}", n + 1),
+        };
+        let arguments: Vec<String> = (0..self.0.len()).map(argument).collect();
+        let arguments = arguments.join(", ");
+        format!("-- {method}\nSELECT * FROM {function}({arguments})")
     }
 
     pub(crate) fn params(&self) -> Vec<Param<'_>> {

@@ -18,17 +18,22 @@ use crate::{
     record::record,
 };
 
-/// The join adds at most one row, because a unique index allows one active agent per host.
+/// The joins change the number of rows not: a unique index allows one active agent per host, and every
+/// host has its row of vitals.
 const SELECT: &str = "SELECT h.id, h.hostname, a.id AS agent_id, s.presence, s.presence_since, h.os, h.os_version,
-                h.arch, h.kernel_version, h.cpu_count, h.memory_total_bytes, h.mac_addresses,
-                h.ip_addresses, h.boot_id, h.labels, h.created_at, h.facts_at, h.retired_at, h.vitals_at,
-                h.cpu_percent, h.load_1m, h.load_5m, h.load_15m, h.memory_used_bytes, h.swap_used_bytes,
-                h.swap_total_bytes, h.uptime_seconds, h.process_count, h.network_rx_bytes, h.network_tx_bytes,
-                h.fullest_disk_percent, h.fullest_disk_mount_point, h.disks, n.agent_count,
-                n.pending_count
+                h.arch, h.kernel_version, h.cpu_count, h.mac_addresses,
+                h.ip_addresses, h.boot_id, h.labels, h.created_at, h.facts_at, h.retired_at, v.vitals_at,
+                v.cpu_percent::float8, v.load_1m::float8, v.load_5m::float8, v.load_15m::float8, v.memory_used_bytes,
+                coalesce(v.memory_total_bytes, h.memory_total_bytes) AS memory_total_bytes, v.swap_used_bytes,
+                v.swap_total_bytes, v.uptime_seconds, v.process_count::bigint, v.network_rx_bytes, v.network_tx_bytes,
+                v.fullest_disk_percent, v.fullest_disk_mount_point, v.spool_problem, v.unreadable_mounts,
+                CASE WHEN v.shape IS NULL THEN h.disks ELSE format(d.disks, VARIADIC v.parts::text[])::jsonb END AS disks,
+                n.agent_count, n.pending_count
            FROM hosts h
            LEFT JOIN agents a ON a.host_id = h.id AND a.status = 'active'
            LEFT JOIN agent_state s ON s.agent_id = a.id
+           JOIN host_vitals v ON v.host_id = h.id
+           LEFT JOIN sample_shapes d ON d.host_no = v.host_no AND d.shape = v.shape
           CROSS JOIN LATERAL (
                 SELECT count(*) AS agent_count, count(*) FILTER (WHERE status = 'pending') AS pending_count
                   FROM agents WHERE host_id = h.id) n";
@@ -86,6 +91,10 @@ record! {
         pub fullest_disk_percent: Option<i16>,
         pub fullest_disk_mount_point: Option<String>,
         pub disks: Option<Value>,
+        /// Why its agent cannot store samples on its own disk.
+        pub spool_problem: Option<String>,
+        /// The mount points of file systems that did not say how full they are.
+        pub unreadable_mounts: Option<Value>,
         /// Agents of any status, and the pending ones among them.
         pub agent_count: i64,
         pub pending_count: i64,

@@ -31,7 +31,8 @@
 //! 11. `instances`: leases of instances ([`Store::lease_claim`]) and how they are fenced.
 //! 12. `sessions`: heartbeat streams and presence ([`Store::sessions_open`]), fenced by epochs; `session_digest`: whether
 //!     an instance holds what is stored ([`Store::sessions_digest`]).
-//! 13. `samples` and `arrays`: exactly-once storage of samples ([`Store::samples_append`]).
+//! 13. `vitals`: what a sample consists of, declared once. `samples` and `arrays`: exactly-once storage
+//!     of samples ([`Store::samples_append`]).
 //! 14. `watermarks`: what is committed, read without locks ([`Store::watermarks`]).
 //! 15. `rollups`: hourly rollups ([`Store::rollups_compute`]).
 //! 16. `retention`: partitions, created ahead and dropped ([`Store::partitions_drop`]).
@@ -87,6 +88,7 @@ mod tls;
 mod tokens;
 mod tx;
 mod url;
+mod vitals;
 mod watermarks;
 mod web_role;
 
@@ -116,7 +118,7 @@ pub use registration::{
     RegistrationTx, TokenRow, TokenState,
 };
 pub use rollups::{HostHour, ROLLUP_STEP, RollupStep};
-pub use samples::{DiskRow, GapKind, GapRow, Range, SampleRow, Watermark};
+pub use samples::{DiskRow, GapKind, GapRow, OptionalVitals, PartRow, Range, SampleRow, Watermark};
 pub use server_facts::ServerFacts;
 pub use session_digest::SessionDigest;
 pub use sessions::{
@@ -127,4 +129,5 @@ pub use status::AgentStatus;
 pub use tls::TlsError;
 pub use tokens::{NewToken, TokenDetail, TokenRecord};
 pub use url::{DatabaseUrl, DatabaseUrlError, SslMode};
+pub use vitals::{Measure, PartKind};
 pub use web_role::WebRole;

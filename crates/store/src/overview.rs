@@ -132,4 +132,4 @@ const HISTORY: &str = "-- overview
            (SELECT count(*) FROM rollups_set_aside) AS rollups_set_aside
       FROM pg_inherits JOIN pg_class ON oid = inhrelid
      CROSS JOIN LATERAL to_date(right(relname, 8), 'YYYYMMDD') AS day
-     WHERE inhparent = 'host_metrics'::regclass AND NOT inhdetachpending";
+     WHERE inhparent = 'sample_chunks'::regclass AND NOT inhdetachpending";

@@ -5,41 +5,38 @@
 //! lower numbers are committed as samples or gaps.
 //!
 //! **Exactly once.** Ranges arrive more than once and out of order: agents resend after a
-//! reconnect, the queue redelivers, and several consumers run at once. The transaction locks
-//! the agents' rows and reads their watermarks. Of each range it keeps the part above the
-//! watermark, if that part is adjacent to it, and writes the samples, the gaps and the new
-//! watermark together. A duplicate is entirely below the watermark, so nothing of it is
-//! written. A range beyond a hole is not written either; the returned watermark tells that it
-//! is still missing, and it is delivered again. Two consumers with the same range are
-//! serialized by the row lock; the second one sees the new watermark. If the reply to COMMIT
-//! is lost, the caller repeats the call, and the watermark tells what was committed.
+//! reconnect, the queue redelivers, and several consumers run at once. Almost every range continues
+//! exactly above its agent's watermark: `usual` stores all of those by one call. The others take the
+//! general path, `advance`, in a second transaction. It locks the agents' rows and reads their
+//! watermarks. Of each range it keeps the part above the watermark, if that part is adjacent to it,
+//! and writes the samples, the gaps and the new watermark together. A duplicate is entirely below
+//! the watermark, so nothing of it is written. A range beyond a hole is not written either; the
+//! returned watermark tells that it is still missing, and it is delivered again. Two consumers with
+//! the same range are serialized by the row lock; the second one sees the new watermark. If the reply
+//! to COMMIT is lost, the caller repeats the call, and the watermark tells what was committed.
 //!
-//! No unique index is necessary for this, which is why history can be written by COPY.
+//! No unique index is necessary for this.
 //!
 //! **Lock order.** Rows of `agent_state` are locked in the order of the agents' ids before
 //! anything is written, so that two appends cannot deadlock.
 
 mod advance;
-mod history;
-mod partitions;
+mod columns;
 mod range;
+mod shape;
+mod usual;
 
 use std::{borrow::Cow, collections::BTreeMap};
 
 use jiff::Timestamp;
-use serde::Serialize;
 
 use crate::{
     error::StoreError,
     ids::{AgentId, HostId},
     pool::{Bulkhead, Store},
     record::record,
-    tx::Tx,
+    vitals::PartKind,
 };
-
-/// How often an append reads the list of partitions before it gives up. A partition may be
-/// dropped between the read and the write.
-const PARTITION_READS: u32 = 3;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct SampleRow {
@@ -56,15 +53,35 @@ pub struct SampleRow {
     pub network_rx_bytes: i64,
     pub network_tx_bytes: i64,
     pub disks: Vec<DiskRow>,
+    pub optional: Option<Box<OptionalVitals>>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskRow {
     pub mount_point: String,
     pub device: String,
     pub fs_type: String,
     pub total_bytes: i64,
     pub used_bytes: i64,
+}
+
+/// What not every host measures.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OptionalVitals {
+    pub parts: Vec<PartRow>,
+    /// The mount points of file systems that did not say how full they are. Only the latest are stored.
+    pub unreadable_mounts: Vec<String>,
+    /// Why the agent cannot store samples on its own disk; empty while it can. Only the latest is stored.
+    pub spool_problem: String,
+}
+
+/// One measurement of something that a host has several of, or may not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartRow {
+    pub kind: PartKind,
+    /// Which one; empty if there is only one.
+    pub name: String,
+    pub value: i64,
 }
 
 /// A range of numbers for which no sample is stored, and why.
@@ -81,7 +98,7 @@ pub enum GapKind {
     NotSent,
     Declared,
     Rejected,
-    /// Their day has no partition, because the retention has passed.
+    /// The previous version could not store them, because their day was beyond the retention.
     NotKept,
     /// The database rejected them repeatedly.
     DeadLetter,
@@ -105,13 +122,6 @@ record! {
         pub agent_id: AgentId,
         pub acked_seq: i64,
     }
-}
-
-/// Whether an append checks that the days of its samples have partitions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Partitions {
-    Assumed,
-    Checked,
 }
 
 impl GapRow {
@@ -140,59 +150,43 @@ impl GapKind {
 impl Store {
     /// Stores ranges and returns the committed watermarks of their agents. An agent that is
     /// not active, or was deleted, has none.
-    ///
-    /// A sample whose day has no partition any more becomes a gap. That is rare, so the
-    /// partitions are read only after the database has rejected a row.
     pub async fn samples_append(&self, ranges: &[Range]) -> Result<Vec<Watermark>, StoreError> {
-        let mut outcome = self.append(ranges, Partitions::Assumed).await;
-        for _ in 0..PARTITION_READS {
-            match outcome {
-                Err(error) if partitions::is_missing(&error) => {
-                    outcome = self.append(ranges, Partitions::Checked).await;
-                }
-                outcome => return outcome,
+        let (runs, mut others) = usual::runs(ranges);
+        let mut acked: BTreeMap<AgentId, i64> = BTreeMap::new();
+        if !runs.is_empty() {
+            let marks = runs.iter().map(|run| (run.agent_id, run.last_seq));
+            acked.extend(marks);
+            for index in self.runs_append(&runs).await? {
+                acked.remove(&runs[index].agent_id);
+                others.extend(&runs[index].ranges);
             }
         }
-        outcome
+        if !others.is_empty() {
+            acked.extend(self.append(&others).await?);
+        }
+        let watermark = |(agent_id, acked_seq)| Watermark {
+            agent_id,
+            acked_seq,
+        };
+        Ok(acked.into_iter().map(watermark).collect())
     }
 
-    async fn append(
-        &self,
-        ranges: &[Range],
-        partitions: Partitions,
-    ) -> Result<Vec<Watermark>, StoreError> {
+    /// The general path.
+    async fn append(&self, ranges: &[&Range]) -> Result<BTreeMap<AgentId, i64>, StoreError> {
         self.run("samples_append", Bulkhead::Ingest, |tx| async move {
             let mut acked = tx.watermarks_lock(ranges).await?;
-            let mut fresh = advance(ranges, &mut acked);
-            if partitions == Partitions::Checked {
-                tx.expire_samples(&mut fresh).await?;
-            }
-            tx.append(&fresh).await?;
-            let watermark = |(agent_id, acked_seq)| Watermark {
-                agent_id,
-                acked_seq,
-            };
-            Ok(acked.into_iter().map(watermark).collect())
+            let fresh = advance(ranges, &mut acked);
+            tx.ranges_write(&fresh).await?;
+            Ok(acked)
         })
         .await
-    }
-}
-
-impl Tx {
-    async fn append(&self, fresh: &[Cow<'_, Range>]) -> Result<(), StoreError> {
-        if fresh.is_empty() {
-            return Ok(());
-        }
-        self.history_copy(fresh).await?;
-        self.gaps_insert(fresh).await?;
-        self.agents_advance(fresh).await
     }
 }
 
 /// The part of each range that is new, and the watermarks after it. An agent may have several
 /// ranges; each one continues where the one before ended. The result is ordered by host, so
 /// that neighbours in the index are written together.
-fn advance<'a>(ranges: &'a [Range], acked: &mut BTreeMap<AgentId, i64>) -> Vec<Cow<'a, Range>> {
+fn advance<'a>(ranges: &[&'a Range], acked: &mut BTreeMap<AgentId, i64>) -> Vec<Cow<'a, Range>> {
     let mut fresh = Vec::with_capacity(ranges.len());
     for range in ranges {
         let Some(watermark) = acked.get_mut(&range.agent_id) else {

@@ -10,11 +10,10 @@
 //! `Checkout`. If the closure leaks its handle beyond its end, `finish` is not the last owner
 //! and does not give the connection back; the last handle gives it up.
 
-use std::{fmt, pin::Pin, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use tokio_postgres::{
     Row, SimpleQueryMessage,
-    binary_copy::BinaryCopyInWriter,
     types::{ToSql, Type},
 };
 
@@ -49,11 +48,6 @@ impl Default for TxLimits {
 /// for others the driver would prepare a lookup of the type.
 pub(crate) struct Tx {
     checkout: Arc<Checkout>,
-}
-
-/// A COPY in progress. Dropping it before `finish` fails its transaction.
-pub(crate) struct CopyIn {
-    writer: Pin<Box<BinaryCopyInWriter>>,
 }
 
 /// In a transaction that already failed, because the closure ignored an error, PostgreSQL answers
@@ -151,15 +145,6 @@ impl Tx {
         Ok(self.client()?.execute_typed(sql, params).await?)
     }
 
-    /// Starts a `COPY … FROM STDIN (FORMAT binary)` of columns of these types. The driver
-    /// prepares a named statement for it and closes that at once. Both happen inside the
-    /// transaction, so no other client of a pooler meets the name.
-    pub(crate) async fn copy_in(&self, sql: &str, types: &[Type]) -> Result<CopyIn, StoreError> {
-        let sink = self.client()?.copy_in(sql).await?;
-        let writer = Box::pin(BinaryCopyInWriter::new(sink, types));
-        Ok(CopyIn { writer })
-    }
-
     /// Runs several statements without parameters.
     pub(crate) async fn batch(&self, sql: &str) -> Result<(), StoreError> {
         Ok(self.client()?.batch_execute(sql).await?)
@@ -198,18 +183,6 @@ impl Tx {
 
     fn client(&self) -> Result<&tokio_postgres::Client, StoreError> {
         self.checkout.client()
-    }
-}
-
-impl CopyIn {
-    /// Writes a row: one value per column.
-    pub(crate) async fn write(&mut self, row: &[&(dyn ToSql + Sync)]) -> Result<(), StoreError> {
-        Ok(self.writer.as_mut().write(row).await?)
-    }
-
-    /// Ends the COPY. Returns the number of rows.
-    pub(crate) async fn finish(mut self) -> Result<u64, StoreError> {
-        Ok(self.writer.as_mut().finish().await?)
     }
 }
 

@@ -25,7 +25,15 @@ const READABLE: &[&str] = &[
     "agent_events",
     "host_events",
     "host_overview",
+    "host_vitals",
     "host_metrics",
+    "host_metrics_old",
+    "samples_open",
+    "samples_visible",
+    "sample_hours",
+    "sample_chunks",
+    "sample_shapes",
+    "agent_numbers",
     "metric_gaps",
     "host_metrics_hourly",
     "rollup_changes",
@@ -44,6 +52,7 @@ const CALLABLE: &[&str] = &[
     "label_hosts",
     "add_host_note",
     "expire_hosts",
+    "host_samples",
 ];
 
 /// The state of the role.

@@ -48,5 +48,6 @@ fn row(seq: i64) -> SampleRow {
         network_rx_bytes: seq,
         network_tx_bytes: seq,
         disks: vec![],
+        optional: None,
     }
 }

@@ -157,7 +157,7 @@ async fn searching_as_one_types_works_by_keyboard_and_keeps_the_search_in_the_ad
     // Rows of the list that is shown are live, not those of the list before.
     console
         .site
-        .psql("UPDATE hosts SET cpu_percent = 97 WHERE hostname = 'web-042'")
+        .psql("UPDATE host_vitals SET cpu_percent = 97 FROM hosts WHERE id = host_id AND hostname = 'web-042'")
         .await?;
     browser.shows("97 %").await?;
     let errors = browser.errors().await?;

@@ -67,7 +67,8 @@ async fn pages_follow_each_other_without_repeating_or_missing_a_host() -> Result
     seed_hosts(&console.site, 120).await?;
     let client = console.signed_in("ann", Role::Viewer).await?;
     // Hosts without a known disk come last, and there are more than a page of them.
-    let unknown = "UPDATE hosts SET fullest_disk_percent = NULL WHERE right(hostname, 3)::int > 40";
+    let unknown = "UPDATE host_vitals SET fullest_disk_percent = NULL FROM hosts
+                    WHERE id = host_id AND right(hostname, 3)::int > 40";
     console.site.psql(unknown).await?;
     for sort in ["name", "disk", "offline"] {
         let (mut all, mut path) = (Vec::new(), format!("/hosts?sort={sort}"));

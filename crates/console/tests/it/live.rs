@@ -75,7 +75,7 @@ async fn rows_of_a_list_are_updated_in_place() -> Result<()> {
     rows.until("text/event-stream").await?;
     console
         .site
-        .psql("UPDATE hosts SET cpu_percent = 87")
+        .psql("UPDATE host_vitals SET cpu_percent = 87")
         .await?;
     rows.until("87 %").await?;
     assert!(

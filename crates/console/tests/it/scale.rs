@@ -21,12 +21,13 @@ const ROUNDS: usize = 60;
 /// Names, labels and systems of four data centres. Every hundredth host is offline, and the first 10,000
 /// have a day of rollups.
 const FLEET: &str = "
-    INSERT INTO hosts (id, hostname, os, os_version, cpu_count, memory_total_bytes, fullest_disk_percent, labels, ip_addresses)
+    INSERT INTO hosts (id, hostname, os, os_version, cpu_count, memory_total_bytes, labels, ip_addresses)
     SELECT md5('host ' || n)::uuid, place || '-web-' || lpad((n * 7919 % 200000)::text, 6, '0'),
-           (ARRAY['Debian GNU/Linux', 'Ubuntu', 'Rocky Linux'])[1 + n % 3], (ARRAY['12', '24.04', '9'])[1 + n % 3], 4, 8::bigint << 30, n % 97,
+           (ARRAY['Debian GNU/Linux', 'Ubuntu', 'Rocky Linux'])[1 + n % 3], (ARRAY['12', '24.04', '9'])[1 + n % 3], 4, 8::bigint << 30,
            jsonb_build_object('env', CASE n % 4 WHEN 0 THEN 'staging' ELSE 'prod' END, 'dc', place, 'rack', (n % 500)::text),
            ARRAY['10.' || n / 65536 || '.' || n / 256 % 256 || '.' || n % 256]
       FROM generate_series(1, 200000) n, LATERAL (SELECT (ARRAY['ams', 'fra', 'nyc', 'sfo'])[1 + n / 50000 % 4] AS place) p;
+    UPDATE host_vitals v SET fullest_disk_percent = n % 97 FROM generate_series(1, 200000) n WHERE v.host_id = md5('host ' || n)::uuid;
     INSERT INTO agents (id, host_id, key, status, version)
     SELECT md5('agent ' || n)::uuid, md5('host ' || n)::uuid, sha256(n::text::bytea), 'active',
            CASE n % 1000 WHEN 0 THEN '0.3.0' ELSE '0.2.0' END FROM generate_series(1, 200000) n;

@@ -339,6 +339,15 @@ pub async fn seed_hosts(site: &Site, count: u32) -> Result<()> {
     ))
     .await?;
     site.psql(
+        "UPDATE host_vitals v
+            SET vitals_at = h.vitals_at, cpu_percent = h.cpu_percent, load_1m = h.load_1m,
+                memory_used_bytes = h.memory_used_bytes, memory_total_bytes = h.memory_total_bytes,
+                uptime_seconds = h.uptime_seconds, process_count = h.process_count,
+                fullest_disk_percent = h.fullest_disk_percent, fullest_disk_mount_point = h.fullest_disk_mount_point
+           FROM hosts h WHERE h.id = v.host_id",
+    )
+    .await?;
+    site.psql(
         "UPDATE agent_state s SET presence = 'online', cause = 'connected'
            FROM agents a JOIN hosts h ON h.id = a.host_id
           WHERE a.id = s.agent_id AND right(h.hostname, 3)::int % 3 <> 0",

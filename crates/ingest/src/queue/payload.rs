@@ -162,6 +162,7 @@ fn sample_row(sample: Sample) -> Result<SampleRow, PayloadError> {
         network_rx_bytes: vitals.network_rx_bytes.try_into()?,
         network_tx_bytes: vitals.network_tx_bytes.try_into()?,
         disks: disks.collect::<Result<_, _>>()?,
+        optional: None,
     })
 }
 
@@ -237,7 +238,7 @@ mod tests {
                 seq, sampled_at: Timestamp::new(at, nanos).unwrap(), cpu_percent,
                 load: load.map(|load| if load.is_finite() { f64::from(load) } else { 0.0 }),
                 memory_used_bytes: n[0], memory_total_bytes: n[1], swap_used_bytes: n[2], swap_total_bytes: n[3],
-                uptime_seconds: n[4], process_count: processes.into(), network_rx_bytes: n[5], network_tx_bytes: n[6], disks,
+                uptime_seconds: n[4], process_count: processes.into(), network_rx_bytes: n[5], network_tx_bytes: n[6], disks, optional: None,
             }
         }
     }

@@ -163,6 +163,7 @@ mod tests {
             network_rx_bytes: 0,
             network_tx_bytes: 0,
             disks: vec![],
+            optional: None,
         }))
     }
 

@@ -121,10 +121,10 @@ async fn a_full_disk_withholds_acknowledgements_until_it_has_room() -> Result<()
         .await?;
     let site = site.with_queue(QueueKind::Memory).await?;
     let instance = site.instance().start().await?;
-    let today = site
-        .psql("SELECT 'host_metrics_' || to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD')")
+    let this_hour = site
+        .psql("SELECT 'samples_open_' || to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDDHH24')")
         .await?;
-    site.psql(&format!("ALTER TABLE {today} SET TABLESPACE small"))
+    site.psql(&format!("ALTER TABLE {this_hour} SET TABLESPACE small"))
         .await?;
     let fleet = Fleet::reporting(&site, &[instance.grpc], 50, Pace::BRISK).await?;
     let filler = disk.fill()?;
@@ -174,7 +174,7 @@ async fn memory_is_flat_while_nothing_is_consumed() -> Result<()> {
             QueueKind::Nats => site.server_process().set("INGEST_CONSUME", "false"),
         };
         let server = builder.start().await?;
-        let lock = "BEGIN; LOCK TABLE host_metrics IN SHARE MODE; SELECT pg_sleep(60); COMMIT";
+        let lock = "BEGIN; LOCK TABLE samples_open IN SHARE MODE; SELECT pg_sleep(60); COMMIT";
         let fleet = Fleet::start(&site, &[server.grpc], 0, 200, Pace::STEADY).await?;
         let stalled = async {
             sleep(Duration::from_secs(10)).await;

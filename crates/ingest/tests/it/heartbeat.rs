@@ -76,7 +76,7 @@ async fn a_stream_is_welcomed_and_its_samples_are_acknowledged_once_they_are_sto
     let stored = "SELECT count(*), max(seq) FROM host_metrics";
     site.expect(stored, "2|2").await?;
     site.expect(BOOKS, "2|2|0|0").await?;
-    let vitals = "SELECT cpu_percent, memory_used_bytes, vitals_at IS NOT NULL FROM hosts";
+    let vitals = "SELECT cpu_percent, memory_used_bytes, vitals_at IS NOT NULL FROM host_overview";
     site.expect(vitals, "12.5|2|t").await?;
     let overview = "SELECT online, agent_version, last_seen_at IS NOT NULL FROM host_overview";
     site.expect(overview, "t|1.0.0|t").await?;

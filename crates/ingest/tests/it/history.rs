@@ -93,7 +93,7 @@ async fn samples_are_rolled_up_and_the_books_are_shown() -> anyhow::Result<()> {
     assert_contains(&table, "6 sent = 3 stored + 1 rejected + 2 gaps");
     assert_contains(&table, "spool full");
 
-    site.psql("DELETE FROM host_metrics WHERE seq = 2").await?;
+    site.psql("DELETE FROM samples_open WHERE seq = 2").await?;
     let shown = json(&site, &["host", "show", "web-1"]).await?;
     assert_eq!(
         shown["books"][0]["balanced"], false,

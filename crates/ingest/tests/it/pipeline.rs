@@ -183,9 +183,9 @@ async fn a_missing_table_makes_no_sample_a_dead_letter() -> Result<()> {
         let site = Site::new().await?.with_queue(kind).await?;
         let instance = site.instance().start().await?;
         let fleet = Fleet::reporting(&site, &[instance.grpc], 3, Pace::BRISK).await?;
-        site.psql("ALTER TABLE host_metrics RENAME TO away").await?;
+        site.psql("ALTER TABLE samples_open RENAME TO away").await?;
         tokio::time::sleep(Duration::from_secs(3)).await;
-        site.psql("ALTER TABLE away RENAME TO host_metrics").await?;
+        site.psql("ALTER TABLE away RENAME TO samples_open").await?;
         fleet.all_acked_again().await?;
         fleet.audit(&site).await
     })

@@ -17,11 +17,11 @@ async fn a_full_disk_withholds_acknowledgements_and_loses_nothing() -> Result<()
         let fleet = Fleet::reporting(&site, &[instance.grpc], 5, Pace::BRISK).await?;
         let full = "CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS
                       $$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END $$;
-                    CREATE TRIGGER no_room BEFORE INSERT ON host_metrics FOR EACH ROW EXECUTE FUNCTION no_room()";
+                    CREATE TRIGGER no_room BEFORE INSERT ON samples_open FOR EACH ROW EXECUTE FUNCTION no_room()";
         site.psql(full).await?;
         sleep(Duration::from_secs(1)).await;
         fleet.no_acks_for(Duration::from_secs(3)).await?;
-        site.psql("DROP TRIGGER no_room ON host_metrics").await?;
+        site.psql("DROP TRIGGER no_room ON samples_open").await?;
         fleet.all_acked_again().await?;
         fleet.audit(&site).await
     })
@@ -89,7 +89,7 @@ async fn a_full_queue_withholds_acknowledgements_and_grows_no_further() -> Resul
     };
     let instance = site.instance().bounds(few).start().await?;
     let fleet = Fleet::reporting(&site, &[instance.grpc], 10, Pace::BRISK).await?;
-    let lock = "BEGIN; LOCK TABLE host_metrics IN SHARE MODE; SELECT pg_sleep(6); COMMIT";
+    let lock = "BEGIN; LOCK TABLE samples_open IN SHARE MODE; SELECT pg_sleep(6); COMMIT";
     let stalled = async {
         metric_becomes(instance.http, "queue_samples", |samples| samples == 8.0).await?;
         fleet.no_acks_for(Duration::from_secs(2)).await?;

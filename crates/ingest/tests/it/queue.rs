@@ -82,6 +82,7 @@ fn parcel(agent_id: AgentId, first_seq: i64, last_seq: i64) -> Parcel {
         network_rx_bytes: 0,
         network_tx_bytes: 0,
         disks: vec![],
+        optional: None,
     };
     let range = Range {
         agent_id,

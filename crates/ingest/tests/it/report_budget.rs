@@ -47,7 +47,7 @@ async fn a_report_without_room_is_not_read_until_there_is_room() -> Result<()> {
         let agent = ActiveAgent::new(&site, instance.grpc, number).await?;
         streams.push(UnreadStream::welcomed(&agent).await?);
     }
-    let lock = "BEGIN; LOCK TABLE host_metrics IN SHARE MODE; SELECT pg_sleep(8); COMMIT";
+    let lock = "BEGIN; LOCK TABLE samples_open IN SHARE MODE; SELECT pg_sleep(8); COMMIT";
     let stalled = async {
         sleep(Duration::from_secs(1)).await; // The lock is taken.
         let (mut sending, mut taken) = (JoinSet::new(), 0);

@@ -107,7 +107,8 @@ const COUNTS: &str = "-- console_counts
 const ATTENTION: &str = "-- console_attention
     SELECT (SELECT count(*) FROM agent_state st JOIN agents a ON a.id = st.agent_id AND a.status = 'active'
              WHERE st.presence = 'offline' AND st.presence_since < now() - interval '1 day') AS offline_day,
-           (SELECT count(*) FROM hosts WHERE retired_at IS NULL AND fullest_disk_percent >= 90) AS disks_90,
+           (SELECT count(*) FROM host_vitals v JOIN hosts h ON h.id = v.host_id
+             WHERE v.fullest_disk_percent >= 90 AND h.retired_at IS NULL) AS disks_90,
            (SELECT count(DISTINCT agent_id) FROM (SELECT * FROM metric_gaps ORDER BY id DESC LIMIT 100000) newest
              WHERE recorded_at > now() - interval '1 day') AS gaps_day,
            (SELECT count(*) FROM (SELECT * FROM metric_gaps ORDER BY id DESC LIMIT 100000) newest
@@ -132,16 +133,16 @@ const DATABASE: &str = "-- console_database
     SELECT current_setting('server_version') AS version,
            pg_database_size(current_database()) AS size_bytes,
            (SELECT coalesce(sum(pg_total_relation_size(inhrelid)), 0)::bigint FROM pg_inherits
-             WHERE inhparent = 'host_metrics'::regclass) AS samples_bytes,
+             WHERE inhparent IN ('samples_open'::regclass, 'sample_chunks'::regclass, 'host_metrics_old'::regclass)) AS samples_bytes,
            (SELECT coalesce(sum(pg_total_relation_size(inhrelid)), 0)::bigint FROM pg_inherits
              WHERE inhparent = 'host_metrics_hourly'::regclass) AS rollups_bytes,
            (SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()) AS connections,
            current_setting('max_connections')::bigint AS max_connections,
            (SELECT 100.0::float8 * blks_hit / nullif(blks_hit + blks_read, 0) FROM pg_stat_database
              WHERE datname = current_database()) AS cache_hit_percent,
-           (SELECT count(*) FROM pg_inherits WHERE inhparent = 'host_metrics'::regclass) AS sample_days,
+           (SELECT count(*) FROM pg_inherits WHERE inhparent = 'sample_chunks'::regclass) AS sample_days,
            (SELECT to_char(min(to_date(right(relname, 8), 'YYYYMMDD')), 'YYYY-MM-DD') FROM pg_inherits
-              JOIN pg_class ON oid = inhrelid WHERE inhparent = 'host_metrics'::regclass) AS oldest_sample_day,
+              JOIN pg_class ON oid = inhrelid WHERE inhparent = 'sample_chunks'::regclass) AS oldest_sample_day,
            (SELECT count(*) FROM pg_inherits WHERE inhparent = 'host_metrics_hourly'::regclass) AS rollup_months,
            (SELECT count(*) FROM rollups_due) AS rollups_due,
            (SELECT coalesce(extract(epoch FROM now() - min(at)), 0)::float8 FROM rollup_changes) AS rollup_lag_seconds,

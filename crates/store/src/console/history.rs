@@ -89,8 +89,7 @@ impl Store {
             SELECT * FROM (
                 SELECT sampled_at, agent_id, seq, cpu_percent, load_1m, memory_used_bytes, memory_total_bytes,
                        network_rx_bytes, network_tx_bytes, disks
-                  FROM host_metrics
-                 WHERE host_id = $1 AND sampled_at BETWEEN $2 AND now() + interval '10 minutes'
+                  FROM host_samples($1, $2, now() + interval '10 minutes')
                  ORDER BY sampled_at DESC LIMIT $3) newest
              ORDER BY sampled_at, seq";
         let params = [

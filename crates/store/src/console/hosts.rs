@@ -49,8 +49,12 @@ record! {
 
 const COLUMNS: &str =
     "h.id, h.hostname, h.os, h.os_version, h.ip_addresses, h.labels, h.retired_at, a.id AS agent_id,
-                a.version, s.presence, s.presence_since, s.cause, h.vitals_at, h.cpu_percent, h.memory_used_bytes,
-                h.memory_total_bytes, h.fullest_disk_percent, h.fullest_disk_mount_point";
+                a.version, s.presence, s.presence_since, s.cause, v.vitals_at, v.cpu_percent::float8, v.memory_used_bytes,
+                coalesce(v.memory_total_bytes, h.memory_total_bytes) AS memory_total_bytes, v.fullest_disk_percent,
+                v.fullest_disk_mount_point";
+
+/// The latest vitals of `h`: every host has this row.
+const VITALS: &str = "JOIN host_vitals v ON v.host_id = h.id";
 
 /// The active agent of `h`, if it has one.
 const AGENT: &str = "LEFT JOIN agents a ON a.host_id = h.id AND a.status = 'active'
@@ -60,7 +64,7 @@ const AGENT: &str = "LEFT JOIN agents a ON a.host_id = h.id AND a.status = 'acti
 pub(super) fn rows_sql() -> String {
     format!(
         "-- console_hosts_by_id
-        SELECT {COLUMNS} FROM hosts h {AGENT} WHERE h.id = ANY ($1) ORDER BY h.hostname, h.id"
+        SELECT {COLUMNS} FROM hosts h {AGENT} {VITALS} WHERE h.id = ANY ($1) ORDER BY h.hostname, h.id"
     )
 }
 

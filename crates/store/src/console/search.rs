@@ -6,7 +6,7 @@
 //! order: the hosts of one data centre often have its name in front of theirs. So both run, each with a
 //! bound:
 //!
-//! 1. Conditions on agents are looked at first. A set of at most [`conditions::RARE`] hosts decides alone.
+//! 1. Conditions on agents and vitals are looked at first. A set of at most [`conditions::RARE`] hosts decides alone.
 //! 2. Otherwise at most [`WALK`] hosts are walked in their order. Usually that fills the page.
 //! 3. Otherwise all matches of the indexes are collected and sorted. Conditions that cost a lookup for
 //!    each host come last, so they are evaluated only until the page is full: for the first
@@ -122,7 +122,11 @@ impl HostSort {
     /// The tables to read, with the condition that the order itself makes.
     fn source(self) -> (&'static str, &'static str) {
         match self {
-            Self::Name | Self::Disk => ("hosts h", "true"),
+            Self::Name => ("hosts h", "true"),
+            Self::Disk => (
+                "host_vitals v JOIN hosts h ON h.id = v.host_id",
+                "true",
+            ),
             Self::Offline => (
                 "agent_state s JOIN agents a ON a.id = s.agent_id AND a.status = 'active' JOIN hosts h ON h.id = a.host_id",
                 "s.presence = 'offline'",
@@ -135,7 +139,7 @@ impl HostSort {
     fn order(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::Name => ("h.hostname", "", "h.id"),
-            Self::Disk => ("h.fullest_disk_percent", "DESC NULLS LAST", "h.id"),
+            Self::Disk => ("v.fullest_disk_percent", "DESC NULLS LAST", "v.host_id"),
             Self::Offline => ("s.presence_since", "", "s.agent_id"),
         }
     }

@@ -1,64 +1,59 @@
-//! Advances the agents of a batch: locks and reads their watermarks first; at the end writes
-//! gaps, watermarks, books and latest vitals, and notes which hours the rollups must compute.
+//! The general path: ranges that overlap, arrive out of order or contain gaps, and agents whose
+//! numbers or shape are not known yet. It locks the agents and reads their watermarks first; at the end it
+//! writes samples, gaps, watermarks and books.
 //!
 //! **Invariant:** stored + rejected + gaps = acked_seq for every agent after every commit. A
 //! constraint of the table enforces it.
 
-use std::{
-    borrow::Cow,
-    collections::{BTreeMap, BTreeSet},
-};
+use std::{borrow::Cow, collections::BTreeMap};
 
-use jiff::Timestamp;
-use tokio_postgres::types::{Json, Type};
+use serde_json::Value;
+use tokio_postgres::types::Type;
 use uuid::Uuid;
 
-use super::{DiskRow, GapKind, GapRow, Range, SampleRow};
+use super::{
+    GapKind, GapRow, Range,
+    columns::{Entry, with_samples},
+};
 use crate::{
-    arrays::Arrays,
-    error::StoreError,
-    ids::{AgentId, HostId},
-    tx::Tx,
+    arrays::Arrays, error::StoreError, ids::AgentId, record::record, tx::Tx, vitals::SCALARS,
 };
 
-const SECONDS_AN_HOUR: i64 = 3600;
+/// The numbers and the shape let the next samples take the usual path. They are those of the agent's
+/// present host: samples of a host that it has left do not change them.
+const BOOKS: &str = "-- samples_append
+    UPDATE agent_state s
+       SET acked_seq = m.acked_seq, stored_count = s.stored_count + m.stored,
+           rejected_count = s.rejected_count + m.rejected, gap_count = s.gap_count + m.gaps,
+           agent_no = m.agent_no, host_no = CASE a.host_id WHEN m.host_id THEN m.host_no ELSE s.host_no END,
+           shape = CASE a.host_id WHEN m.host_id THEN coalesce(m.shape, CASE s.host_no WHEN m.host_no THEN s.shape END)
+                                  ELSE s.shape END
+      FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[],
+                  $6::uuid[], $7::integer[], $8::integer[], $9::bigint[])
+           AS m(agent_id, acked_seq, stored, rejected, gaps, host_id, agent_no, host_no, shape)
+      JOIN agents a ON a.id = m.agent_id
+     WHERE s.agent_id = m.agent_id";
 
-/// One statement, because each statement costs a round trip while the agents are locked. An
-/// older sample never replaces the vitals of a newer one.
-const MOVE: &str = "-- samples_append
-    WITH books AS (
-        UPDATE agent_state s
-           SET acked_seq = m.acked_seq, stored_count = s.stored_count + m.stored,
-               rejected_count = s.rejected_count + m.rejected, gap_count = s.gap_count + m.gaps
-          FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
-               AS m(agent_id, acked_seq, stored, rejected, gaps)
-         WHERE s.agent_id = m.agent_id),
-    changes AS (
-        INSERT INTO rollup_changes (hour, host_ids)
-        SELECT hour, array_agg(host_id) FROM unnest($6::timestamptz[], $7::uuid[]) AS c(hour, host_id) GROUP BY hour)
-    UPDATE hosts h
-       SET vitals_at = v.sampled_at, cpu_percent = v.cpu_percent,
-           load_1m = v.load_1m, load_5m = v.load_5m, load_15m = v.load_15m,
-           memory_used_bytes = v.memory_used_bytes, memory_total_bytes = v.memory_total_bytes,
-           swap_used_bytes = v.swap_used_bytes, swap_total_bytes = v.swap_total_bytes,
-           uptime_seconds = v.uptime_seconds, process_count = v.process_count,
-           network_rx_bytes = v.network_rx_bytes, network_tx_bytes = v.network_tx_bytes, disks = v.disks,
-           fullest_disk_percent = v.fullest_disk_percent, fullest_disk_mount_point = v.fullest_disk_mount_point
-      FROM unnest($8::uuid[], $9::timestamptz[], $10::float8[], $11::float8[], $12::float8[], $13::float8[],
-                  $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[],
-                  $20::bigint[], $21::bigint[], $22::jsonb[], $23::smallint[], $24::text[])
-           AS v(host_id, sampled_at, cpu_percent, load_1m, load_5m, load_15m,
-                memory_used_bytes, memory_total_bytes, swap_used_bytes, swap_total_bytes, uptime_seconds, process_count,
-                network_rx_bytes, network_tx_bytes, disks, fullest_disk_percent, fullest_disk_mount_point)
-     WHERE h.id = v.host_id AND (h.vitals_at IS NULL OR h.vitals_at <= v.sampled_at)";
+record! {
+    /// The integers that stand for the agent and the host of a range.
+    #[derive(Clone, Copy)]
+    struct Numbers {
+        agent_no: i32,
+        host_no: i32,
+    }
+}
 
-/// The new watermark of one agent, and what the batch adds to its counters.
-#[derive(Clone, Copy, Default)]
-struct Entry {
+/// The new watermark of one agent, what the batch adds to its counters, and what is known of its
+/// newest range.
+#[derive(Clone, Copy)]
+struct Entries {
     acked_seq: i64,
     stored: i64,
     rejected: i64,
     gaps: i64,
+    host_id: Uuid,
+    numbers: Numbers,
+    shape: Option<i64>,
 }
 
 impl Tx {
@@ -66,7 +61,7 @@ impl Tx {
     /// the commit. Its order by id prevents deadlocks between appends.
     pub(super) async fn watermarks_lock(
         &self,
-        ranges: &[Range],
+        ranges: &[&Range],
     ) -> Result<BTreeMap<AgentId, i64>, StoreError> {
         let sql = "-- samples_append
             SELECT s.agent_id, s.acked_seq FROM agent_state s JOIN agents a ON a.id = s.agent_id
@@ -78,7 +73,7 @@ impl Tx {
             .collect()
     }
 
-    pub(super) async fn gaps_insert(&self, ranges: &[Cow<'_, Range>]) -> Result<(), StoreError> {
+    async fn gaps_insert(&self, ranges: &[Cow<'_, Range>]) -> Result<(), StoreError> {
         let mut gaps: Vec<(Uuid, &GapRow)> = Vec::new();
         for range in ranges {
             gaps.extend(range.gaps.iter().map(|gap| (range.agent_id.0, gap)));
@@ -98,96 +93,93 @@ impl Tx {
         self.execute(sql, &columns.params()).await.map(drop)
     }
 
-    pub(super) async fn agents_advance(&self, ranges: &[Cow<'_, Range>]) -> Result<(), StoreError> {
-        let columns = with_books(Arrays::default(), ranges);
-        let columns = with_changes(columns, ranges);
-        let columns = with_vitals(columns, ranges);
-        self.execute(MOVE, &columns.params()).await.map(drop)
+    /// Writes ranges of locked agents that begin exactly above their watermarks.
+    pub(super) async fn ranges_write(&self, ranges: &[Cow<'_, Range>]) -> Result<(), StoreError> {
+        if ranges.is_empty() {
+            return Ok(());
+        }
+        let entries: Vec<Entry<'_>> = ranges
+            .iter()
+            .map(|range| Entry::new(range.host_id, range.samples.iter()))
+            .collect();
+        let numbers = self.numbers_prepare(ranges, &entries).await?;
+        self.samples_store(&entries, &numbers).await?;
+        self.gaps_insert(ranges).await?;
+        let columns = books(ranges, &entries, &numbers);
+        self.execute(BOOKS, &columns.params()).await.map(drop)
     }
-}
 
-/// Parameters 1 to 5. Several ranges of one agent add up.
-fn with_books<'a>(columns: Arrays<'a>, ranges: &'a [Cow<'_, Range>]) -> Arrays<'a> {
-    let mut entries: BTreeMap<AgentId, Entry> = BTreeMap::new();
-    for range in ranges {
-        let entry = entries.entry(range.agent_id).or_default();
-        entry.acked_seq = entry.acked_seq.max(range.last_seq);
-        entry.stored += range.stored();
-        entry.rejected += range.missing(|kind| kind == GapKind::Rejected);
-        entry.gaps += range.missing(|kind| kind != GapKind::Rejected);
-    }
-    let entries: Vec<(AgentId, Entry)> = entries.into_iter().collect();
-    columns
-        .column(Type::UUID_ARRAY, &entries, |(agent, _)| agent.0)
-        .column(Type::INT8_ARRAY, &entries, |(_, entry)| entry.acked_seq)
-        .column(Type::INT8_ARRAY, &entries, |(_, entry)| entry.stored)
-        .column(Type::INT8_ARRAY, &entries, |(_, entry)| entry.rejected)
-        .column(Type::INT8_ARRAY, &entries, |(_, entry)| entry.gaps)
-}
-
-/// Parameters 6 and 7: each changed host and hour once.
-fn with_changes<'a>(columns: Arrays<'a>, ranges: &'a [Cow<'_, Range>]) -> Arrays<'a> {
-    let hours = |range: &Cow<'_, Range>| {
-        let host = range.host_id;
-        let hours: BTreeSet<Timestamp> = range.samples.iter().map(hour).collect();
-        hours.into_iter().map(move |hour| (hour, host))
-    };
-    let changes: BTreeSet<(Timestamp, HostId)> = ranges.iter().flat_map(hours).collect();
-    let changes: Vec<(Timestamp, HostId)> = changes.into_iter().collect();
-    columns
-        .column(Type::TIMESTAMPTZ_ARRAY, &changes, |(hour, _)| *hour)
-        .column(Type::UUID_ARRAY, &changes, |(_, host)| host.0)
-}
-
-fn hour(sample: &SampleRow) -> Timestamp {
-    let seconds = sample.sampled_at.as_second();
-    let hour = seconds - seconds.rem_euclid(SECONDS_AN_HOUR);
-    Timestamp::from_second(hour).unwrap_or(sample.sampled_at)
-}
-
-/// Parameters 8 to 24: the latest sample of each host.
-fn with_vitals<'a>(columns: Arrays<'a>, ranges: &'a [Cow<'_, Range>]) -> Arrays<'a> {
-    let mut latest: BTreeMap<HostId, &SampleRow> = BTreeMap::new();
-    for range in ranges {
-        for sample in &range.samples {
-            let known = latest.entry(range.host_id).or_insert(sample);
-            if sample.sampled_at >= known.sampled_at {
-                *known = sample;
+    /// The numbers of each range. Missing ones are assigned, and the shapes are stored.
+    async fn numbers_prepare(
+        &self,
+        ranges: &[Cow<'_, Range>],
+        entries: &[Entry<'_>],
+    ) -> Result<Vec<Numbers>, StoreError> {
+        let mut shapes: BTreeMap<(Uuid, i64), Value> = BTreeMap::new();
+        for entry in entries {
+            for (sample, shape) in &entry.samples {
+                let parts = shapes.entry((entry.host_id.0, *shape));
+                parts.or_insert_with(|| sample.shape_parts());
             }
         }
+        let shapes: Vec<((Uuid, i64), Value)> = shapes.into_iter().collect();
+        let columns = Arrays::default()
+            .column(Type::UUID_ARRAY, ranges, |range| range.agent_id.0)
+            .column(Type::UUID_ARRAY, ranges, |range| range.host_id.0)
+            .column(Type::UUID_ARRAY, &shapes, |((host, _), _)| *host)
+            .column(Type::INT8_ARRAY, &shapes, |((_, shape), _)| *shape)
+            .column(Type::JSONB_ARRAY, &shapes, |(_, parts)| parts.clone());
+        let sql = columns.call("samples_append", "samples_prepare", &[]);
+        let rows = self.query(&sql, &columns.params()).await?;
+        rows.iter().map(Numbers::from_row).collect()
     }
-    let latest: Vec<(HostId, &SampleRow)> = latest.into_iter().collect();
-    columns
-        .column(Type::UUID_ARRAY, &latest, |(host, _)| host.0)
-        .column(Type::TIMESTAMPTZ_ARRAY, &latest, |(_, s)| s.sampled_at)
-        .column(Type::FLOAT8_ARRAY, &latest, |(_, s)| s.cpu_percent)
-        .column(Type::FLOAT8_ARRAY, &latest, |(_, s)| s.load[0])
-        .column(Type::FLOAT8_ARRAY, &latest, |(_, s)| s.load[1])
-        .column(Type::FLOAT8_ARRAY, &latest, |(_, s)| s.load[2])
-        .column(Type::INT8_ARRAY, &latest, |(_, s)| s.memory_used_bytes)
-        .column(Type::INT8_ARRAY, &latest, |(_, s)| s.memory_total_bytes)
-        .column(Type::INT8_ARRAY, &latest, |(_, s)| s.swap_used_bytes)
-        .column(Type::INT8_ARRAY, &latest, |(_, s)| s.swap_total_bytes)
-        .column(Type::INT8_ARRAY, &latest, |(_, s)| s.uptime_seconds)
-        .column(Type::INT8_ARRAY, &latest, |(_, s)| s.process_count)
-        .column(Type::INT8_ARRAY, &latest, |(_, s)| s.network_rx_bytes)
-        .column(Type::INT8_ARRAY, &latest, |(_, s)| s.network_tx_bytes)
-        .column(Type::JSONB_ARRAY, &latest, |(_, s)| Json(&s.disks))
-        .column(Type::INT2_ARRAY, &latest, |(_, s)| {
-            fullest(&s.disks).map(|(percent, _)| percent.floor() as i16)
-        })
-        .column(Type::TEXT_ARRAY, &latest, |(_, s)| {
-            fullest(&s.disks).map(|(_, disk)| disk.mount_point.as_str())
-        })
+
+    async fn samples_store(
+        &self,
+        entries: &[Entry<'_>],
+        numbers: &[Numbers],
+    ) -> Result<(), StoreError> {
+        if entries.iter().all(|entry| entry.samples.is_empty()) {
+            return Ok(());
+        }
+        let columns = Arrays::default()
+            .column(Type::INT4_ARRAY, numbers, |numbers| numbers.host_no)
+            .column(Type::INT4_ARRAY, numbers, |numbers| numbers.agent_no);
+        let entries: Vec<&Entry<'_>> = entries.iter().collect();
+        let columns = with_samples(columns, &entries);
+        let sql = columns.call("samples_append", "samples_store", &SCALARS.map(|s| s.name));
+        self.execute(&sql, &columns.params()).await.map(drop)
+    }
 }
 
-/// The disk with the highest usage in percent. Of equals, the first by mount point.
-fn fullest(disks: &[DiskRow]) -> Option<(f64, &DiskRow)> {
-    let share = |disk: &DiskRow| 100.0 * disk.used_bytes as f64 / disk.total_bytes as f64;
-    let sized = disks.iter().filter(|disk| disk.total_bytes > 0);
-    let shares = sized.map(|disk| (share(disk).min(100.0), disk));
-    shares.max_by(|(one, a), (other, b)| {
-        let by_name = || b.mount_point.cmp(&a.mount_point);
-        one.total_cmp(other).then_with(by_name)
-    })
+/// The parameters of `BOOKS`. Several ranges of one agent add up; they are in the order of their numbers.
+fn books<'a>(ranges: &[Cow<'_, Range>], entries: &[Entry<'_>], numbers: &[Numbers]) -> Arrays<'a> {
+    let mut agents: BTreeMap<AgentId, Entries> = BTreeMap::new();
+    for ((range, entry), numbers) in ranges.iter().zip(entries).zip(numbers) {
+        let known = agents.get(&range.agent_id);
+        let sum = |of: fn(&Entries) -> i64| known.map_or(0, of);
+        let shape = entry.last_shape();
+        let written = Entries {
+            acked_seq: sum(|entries| entries.acked_seq).max(range.last_seq),
+            stored: sum(|entries| entries.stored) + range.stored(),
+            rejected: sum(|entries| entries.rejected)
+                + range.missing(|kind| kind == GapKind::Rejected),
+            gaps: sum(|entries| entries.gaps) + range.missing(|kind| kind != GapKind::Rejected),
+            host_id: range.host_id.0,
+            numbers: *numbers,
+            shape: shape.or(known.and_then(|entries| entries.shape)),
+        };
+        agents.insert(range.agent_id, written);
+    }
+    let agents: Vec<(AgentId, Entries)> = agents.into_iter().collect();
+    Arrays::default()
+        .column(Type::UUID_ARRAY, &agents, |(agent, _)| agent.0)
+        .column(Type::INT8_ARRAY, &agents, |(_, sums)| sums.acked_seq)
+        .column(Type::INT8_ARRAY, &agents, |(_, sums)| sums.stored)
+        .column(Type::INT8_ARRAY, &agents, |(_, sums)| sums.rejected)
+        .column(Type::INT8_ARRAY, &agents, |(_, sums)| sums.gaps)
+        .column(Type::UUID_ARRAY, &agents, |(_, sums)| sums.host_id)
+        .column(Type::INT4_ARRAY, &agents, |(_, sums)| sums.numbers.agent_no)
+        .column(Type::INT4_ARRAY, &agents, |(_, sums)| sums.numbers.host_no)
+        .column(Type::INT8_ARRAY, &agents, |(_, sums)| sums.shape)
 }

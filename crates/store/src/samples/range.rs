@@ -1,12 +1,10 @@
-//! Cutting ranges: above a watermark, and where days have no partition.
+//! Cutting ranges above a watermark.
 //!
 //! **Invariant:** each number of a range is a sample or in a gap, before and after a cut.
 
 use std::borrow::Cow;
 
-use super::{GapKind, GapRow, Range, SampleRow};
-
-const NOT_KEPT: &str = "samples of its day are no longer kept";
+use super::{GapKind, GapRow, Range};
 
 impl Range {
     /// The part of the range above the watermark `acked`. `None` if nothing is left, or if
@@ -35,19 +33,6 @@ impl Range {
                 .collect(),
             ..*self
         }))
-    }
-
-    /// Turns the samples that are not `kept` into gaps.
-    pub(super) fn keep(&mut self, kept: impl Fn(&SampleRow) -> bool) {
-        let samples = std::mem::take(&mut self.samples);
-        let (kept, lost): (Vec<_>, Vec<_>) = samples.into_iter().partition(kept);
-        self.samples = kept;
-        self.gaps.extend(lost.iter().map(|sample| GapRow {
-            first_seq: sample.seq,
-            last_seq: sample.seq,
-            kind: GapKind::NotKept,
-            reason: NOT_KEPT.into(),
-        }));
     }
 
     /// The count of numbers in gaps of these kinds.

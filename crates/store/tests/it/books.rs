@@ -40,9 +40,9 @@ async fn fleet(store: &TestStore) -> Result<Vec<TestAgent>> {
 #[tokio::test]
 async fn the_documented_query_finds_lost_and_duplicate_samples_and_lost_gaps() -> Result<()> {
     let tampering = [
-        "DELETE FROM host_metrics WHERE seq = 180 AND agent_id = '{agent}'",
-        "INSERT INTO host_metrics SELECT * FROM host_metrics WHERE seq = 180 AND agent_id = '{agent}'",
-        "UPDATE host_metrics SET seq = 181 WHERE seq = 180 AND agent_id = '{agent}'",
+        "DELETE FROM samples_open WHERE seq = 180 AND agent_no = (SELECT agent_no FROM agent_numbers WHERE agent_id = '{agent}')",
+        "INSERT INTO samples_open SELECT * FROM samples_open WHERE seq = 180 AND agent_no = (SELECT agent_no FROM agent_numbers WHERE agent_id = '{agent}')",
+        "UPDATE samples_open SET seq = 181 WHERE seq = 180 AND agent_no = (SELECT agent_no FROM agent_numbers WHERE agent_id = '{agent}')",
         "DELETE FROM metric_gaps WHERE agent_id = '{agent}'",
     ];
     for tampering in tampering {
@@ -77,7 +77,7 @@ async fn the_documented_query_finds_counters_that_do_not_add_up() -> Result<()> 
 async fn books_balance_after_retention_drops_the_oldest_days() -> Result<()> {
     let store = migrated().await?;
     fleet(&store).await?;
-    let drop = "DELETE FROM host_metrics WHERE sampled_at < now() - interval '36 hours'";
+    let drop = "DELETE FROM samples_open WHERE sampled_at < now() - interval '36 hours'";
     store.sql(drop).await?;
     assert_eq!(reported(&store, "books-rows").await?, "");
     Ok(())

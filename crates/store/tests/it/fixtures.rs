@@ -109,6 +109,7 @@ pub fn sample(seq: i64, sampled_at: Timestamp) -> SampleRow {
         network_rx_bytes: 1_000 * seq,
         network_tx_bytes: 100 * seq,
         disks: vec![disk("/", 41), disk("/var", 63)],
+        optional: None,
     }
 }
 

@@ -4,7 +4,7 @@ use std::slice;
 
 use anyhow::Result;
 use svc_sandbox::{Postgres, PostgresOptions, eventually};
-use svc_store::{GapKind, GapRow, Range, SampleRow, Watermark};
+use svc_store::{GapKind, GapRow, OptionalVitals, PartKind, PartRow, Range, SampleRow, Watermark};
 
 use crate::{
     fixtures::{DAY, TestAgent, after, disk, hours_ago, sample, world},
@@ -23,30 +23,101 @@ fn gap(seq: i64, kind: GapKind) -> GapRow {
     }
 }
 
+fn at(agent: TestAgent, acked_seq: i64) -> Vec<Watermark> {
+    vec![Watermark {
+        agent_id: agent.id,
+        acked_seq,
+    }]
+}
+
 #[tokio::test]
 async fn a_number_is_stored_once_and_only_after_all_lower_numbers() -> Result<()> {
     let (store, agent) = world().await?;
     let numbered = |seq| sample(seq, after(hours_ago(2), seq));
     let samples: Vec<SampleRow> = (1..=9).map(numbered).collect();
-    let at = |acked_seq| {
-        vec![Watermark {
-            agent_id: agent.id,
-            acked_seq,
-        }]
-    };
     let ahead = agent.range(&samples[4..6], &[]);
     let watermarks = store.samples_append(slice::from_ref(&ahead)).await?;
-    assert_eq!(watermarks, at(0));
+    assert_eq!(watermarks, at(agent, 0));
     let gaps = [gap(3, GapKind::Rejected), gap(4, GapKind::NotSent)];
     let first = agent.range(&samples[..2], &gaps);
     let ranges = [first.clone(), ahead.clone()];
-    assert_eq!(store.samples_append(&ranges).await?, at(6));
+    assert_eq!(store.samples_append(&ranges).await?, at(agent, 6));
     let overlapping = agent.range(&samples[5..], &[]);
     let ranges = [first, overlapping, ahead];
-    assert_eq!(store.samples_append(&ranges).await?, at(9));
+    assert_eq!(store.samples_append(&ranges).await?, at(agent, 9));
     let seqs = "SELECT string_agg(seq::text, ' ' ORDER BY seq) FROM host_metrics";
     assert_eq!(store.sql(seqs).await?, "1 2 5 6 7 8 9");
     assert_eq!(store.sql(BOOKS).await?, "9 7 1 1");
+    Ok(())
+}
+
+/// After an agent's first samples its next ones take the usual path; whatever does not continue
+/// exactly takes the general one, in the same call.
+#[tokio::test]
+async fn a_batch_of_usual_and_unusual_ranges_stores_each_number_once() -> Result<()> {
+    let (store, first) = world().await?;
+    let mut agents = TestAgent::many(&store, 3).await?;
+    agents.push(first);
+    let samples: Vec<SampleRow> = (1..=6)
+        .map(|seq| sample(seq, after(hours_ago(1), seq)))
+        .collect();
+    for agent in &agents {
+        agent.store(&store, &samples[..2]).await?;
+    }
+    let ranges = [
+        agents[0].range(&samples[2..4], &[]), // It continues.
+        agents[1].range(&samples[1..4], &[]), // It overlaps.
+        agents[2].range(&samples[3..4], &[]), // It leaves a number out.
+        agents[3].range(&samples[2..3], &[]), // Two reports of one agent.
+        agents[3].range(&samples[3..6], &[]),
+    ];
+    for _ in 0..2 {
+        let watermarks = store.samples_append(&ranges).await?;
+        let acked = |agent: &TestAgent| {
+            let own = watermarks.iter().find(|mark| mark.agent_id == agent.id);
+            own.map(|mark| mark.acked_seq)
+        };
+        let acked: Vec<_> = agents.iter().map(acked).collect();
+        assert_eq!(acked, [4, 4, 2, 6].map(Some));
+    }
+    for (agent, seqs) in agents
+        .iter()
+        .zip(["1 2 3 4", "1 2 3 4", "1 2", "1 2 3 4 5 6"])
+    {
+        let stored =
+            "SELECT string_agg(seq::text, ' ' ORDER BY seq) FROM host_metrics WHERE agent_id = ";
+        assert_eq!(store.sql(&format!("{stored}'{}'", agent.id)).await?, seqs);
+    }
+    Ok(())
+}
+
+/// The first sample of an agent takes the general path, the second one the usual path.
+#[tokio::test]
+async fn every_value_is_read_back_as_it_was_written_by_either_path() -> Result<()> {
+    let (store, agent) = world().await?;
+    let samples: Vec<SampleRow> = (1..=2)
+        .map(|seq| sample(seq, after(hours_ago(1), seq)))
+        .collect();
+    agent.store(&store, &samples[..1]).await?;
+    agent.store(&store, &samples[1..]).await?;
+    let values = "SELECT DISTINCT concat_ws(' ', host_id, agent_id, cpu_percent, load_1m, load_5m, load_15m, memory_used_bytes,
+                         memory_total_bytes, swap_used_bytes, swap_total_bytes, process_count,
+                         uptime_seconds - 30 * seq, network_rx_bytes / seq, network_tx_bytes / seq, disks) FROM host_metrics";
+    let disk = |mount: &str, percent: i64| {
+        let used = percent << 30;
+        format!(
+            "{{\"device\": \"/dev/nvme0n1p2\", \"fs_type\": \"ext4\", \"used_bytes\": {used}, \"mount_point\": \"{mount}\", \
+             \"total_bytes\": 107374182400}}"
+        )
+    };
+    let expected = format!(
+        "{} {} 12.5 0.5 0.4000000059604645 0.30000001192092896 3221225472 8589934592 1048576 2147483648 240 86400 1000 100 [{}, {}]",
+        agent.host,
+        agent.id,
+        disk("/", 41),
+        disk("/var", 63)
+    );
+    assert_eq!(store.sql(values).await?, expected);
     Ok(())
 }
 
@@ -62,9 +133,10 @@ async fn the_latest_vitals_are_complete_and_never_replaced_by_older_ones() -> Re
         ..sample(2, hours_ago(2))
     };
     agent.store(&store, &[newest, older]).await?;
-    let vitals = "SELECT concat_ws(' ', cpu_percent, load_1m, load_5m, load_15m, memory_used_bytes, memory_total_bytes,
+    let vitals = "SELECT concat_ws(' ', v.cpu_percent, v.load_1m, load_5m, load_15m, v.memory_used_bytes, v.memory_total_bytes,
                          swap_used_bytes, swap_total_bytes, uptime_seconds, process_count, network_rx_bytes,
-                         network_tx_bytes, jsonb_array_length(disks), fullest_disk_percent, fullest_disk_mount_point) FROM hosts";
+                         network_tx_bytes, jsonb_array_length(disks), v.fullest_disk_percent, v.fullest_disk_mount_point)
+                    FROM host_vitals v JOIN host_overview ON id = host_id";
     assert_eq!(
         store.sql(vitals).await?,
         "12.5 0.5 0.4 0.3 3221225472 8589934592 1048576 2147483648 86430 240 1000 100 3 97 /data"
@@ -74,42 +146,128 @@ async fn the_latest_vitals_are_complete_and_never_replaced_by_older_ones() -> Re
         ..sample(3, after(hours_ago(1), 1))
     };
     agent.store(&store, &[without_disks]).await?;
-    let fullest = "SELECT concat(fullest_disk_percent, fullest_disk_mount_point) FROM hosts";
-    assert_eq!(store.sql(fullest).await?, "");
+    let fullest =
+        "SELECT concat(fullest_disk_percent, fullest_disk_mount_point, disks) FROM host_overview";
+    assert_eq!(store.sql(fullest).await?, "[]");
+    Ok(())
+}
+
+/// Disks that come and go, with names that a template or JSON could mistake.
+#[tokio::test]
+async fn each_sample_keeps_the_disks_that_it_named() -> Result<()> {
+    let (store, agent) = world().await?;
+    let lists: [&[&str]; 5] = [
+        &["/"],
+        &["/", "/50%s"],
+        &["/50%s", "/"],
+        &[],
+        &["/\"a\\", "/%1$s"],
+    ];
+    let mut samples = Vec::new();
+    for (seq, names) in (1..).zip(lists) {
+        let disks = names
+            .iter()
+            .zip(1..)
+            .map(|(name, percent)| disk(name, percent));
+        samples.push(SampleRow {
+            disks: disks.collect(),
+            ..sample(seq, after(hours_ago(1), seq))
+        });
+    }
+    agent.store(&store, &samples).await?;
+    let stored = "SELECT json_agg((SELECT json_agg(d ->> 'mount_point') FROM jsonb_array_elements(disks) d) ORDER BY seq) FROM host_metrics";
+    let stored: Vec<Option<Vec<String>>> = serde_json::from_str(&store.sql(stored).await?)?;
+    let stored: Vec<Vec<String>> = stored.into_iter().map(Option::unwrap_or_default).collect();
+    assert_eq!(stored, lists);
     Ok(())
 }
 
 #[tokio::test]
-async fn a_sample_whose_day_has_no_partition_becomes_a_gap_and_blocks_nothing() -> Result<()> {
-    let (store, one) = world().await?;
-    let two = TestAgent::new(&store).await?;
-    let samples = [
-        sample(1, hours_ago(2)),
-        sample(2, hours_ago(24 * 30)),
-        sample(3, hours_ago(1)),
-    ];
-    let mixed = one.range(&samples, &[]);
-    let good = two.range(&[sample(1, hours_ago(1))], &[]);
-    let watermarks = store.samples_append(&[mixed, good]).await?;
-    let acked: Vec<i64> = watermarks.iter().map(|mark| mark.acked_seq).collect();
-    assert_eq!(acked, [3, 1]);
-    let seqs = "SELECT string_agg(seq::text, ' ' ORDER BY sampled_at, host_id) FROM host_metrics";
-    assert_eq!(store.sql(seqs).await?, "1 3 1");
-    let gaps = "SELECT concat_ws(' ', first_seq, last_seq, kind, reason) FROM metric_gaps";
-    let expected = "2 2 not kept samples of its day are no longer kept";
-    assert_eq!(store.sql(gaps).await?, expected);
-    assert_eq!(store.sql(BOOKS).await?, "3 2 0 1, 1 1 0 0");
+async fn optional_vitals_are_parts_of_the_sample() -> Result<()> {
+    let (store, agent) = world().await?;
+    let part = |kind, name: &str, value| PartRow {
+        kind,
+        name: name.into(),
+        value,
+    };
+    let optional = OptionalVitals {
+        parts: vec![
+            part(PartKind::InterfaceRx, "eth0", 7),
+            part(PartKind::CpuSteal, "", 8),
+        ],
+        unreadable_mounts: vec!["/mnt/nfs".into()],
+        spool_problem: "disk full".into(),
+    };
+    let with = SampleRow {
+        optional: Some(Box::new(optional)),
+        ..sample(1, hours_ago(1))
+    };
+    agent.store(&store, &[with]).await?;
+    let parts = "SELECT string_agg(concat_ws(' ', part ->> 'kind', part ->> 'name', part ->> 'counter', o.parts[n]), ', ' ORDER BY n)
+                   FROM samples_open o JOIN sample_shapes USING (host_no, shape),
+                        jsonb_array_elements(sample_shapes.parts) WITH ORDINALITY AS listed(part, n)
+                  WHERE part ->> 'kind' NOT LIKE 'disk%'";
+    assert_eq!(
+        store.sql(parts).await?,
+        "interface_rx_bytes eth0 true 7, cpu_steal_ms  true 8"
+    );
+    let latest = "SELECT concat_ws(' ', spool_problem, unreadable_mounts, cardinality(parts)) FROM host_vitals";
+    assert_eq!(store.sql(latest).await?, "disk full [\"/mnt/nfs\"] 6");
+    let without = sample(2, after(hours_ago(1), 1));
+    agent.store(&store, &[without]).await?;
+    assert_eq!(store.sql(latest).await?, "4");
     Ok(())
 }
 
 #[tokio::test]
 async fn an_agent_that_is_not_active_stores_nothing() -> Result<()> {
     let (store, agent) = world().await?;
+    agent.store(&store, &[sample(1, hours_ago(1))]).await?;
     store.sql("UPDATE agents SET status = 'revoked'").await?;
-    let range = agent.range(&[sample(1, hours_ago(1))], &[]);
+    let range = agent.range(&[sample(2, hours_ago(1))], &[]);
     assert_eq!(store.samples_append(&[range]).await?, []);
     let count = "SELECT count(*) FROM host_metrics";
-    assert_eq!(store.sql(count).await?, "0");
+    assert_eq!(store.sql(count).await?, "1");
+    Ok(())
+}
+
+/// An agent that was approved for another host: what it sends from then on is of the new one, and
+/// a late range of the old one is still stored there.
+#[tokio::test]
+async fn an_agent_that_moved_to_another_host_stores_its_samples_there() -> Result<()> {
+    let (store, agent) = world().await?;
+    agent.store(&store, &[sample(1, hours_ago(2))]).await?;
+    let other = TestAgent::new(&store).await?;
+    let moved = TestAgent {
+        host: other.host,
+        ..agent
+    };
+    let moves = format!(
+        "UPDATE agents SET status = 'revoked' WHERE id = '{}';
+         UPDATE agents SET host_id = '{}' WHERE id = '{}'",
+        other.id, other.host, agent.id
+    );
+    store.sql(&moves).await?;
+    for (seq, from) in [(2, agent), (3, moved), (4, moved)] {
+        from.store(&store, &[sample(seq, after(hours_ago(1), seq))])
+            .await?;
+    }
+    let hosts = format!(
+        "SELECT string_agg(CASE host_id WHEN '{}' THEN 'new' ELSE 'old' END, ' ' ORDER BY seq) FROM host_metrics",
+        other.host
+    );
+    assert_eq!(store.sql(&hosts).await?, "old old new new");
+    Ok(())
+}
+
+#[tokio::test]
+async fn history_outlives_its_agent() -> Result<()> {
+    let (store, agent) = world().await?;
+    agent.store(&store, &[sample(1, hours_ago(2))]).await?;
+    store.sql("DELETE FROM agents").await?;
+    let left = "SELECT concat_ws(' ', agent_id, host_id, seq) FROM host_metrics";
+    let expected = format!("{} {} 1", agent.id, agent.host);
+    assert_eq!(store.sql(left).await?, expected);
     Ok(())
 }
 
@@ -134,7 +292,7 @@ async fn updates_of_vitals_and_watermarks_are_hot() -> Result<()> {
         let ranges: Vec<Range> = agents.iter().map(range).collect();
         store.samples_append(&ranges).await?;
     }
-    for table in ["hosts", "agent_state"] {
+    for table in ["host_vitals", "agent_state"] {
         let (updates, hot) = updates(&store, table, HOSTS * ROUNDS).await?;
         // A host's first sample grows its row and adds it to the index of full disks.
         assert!(hot + 2 * HOSTS >= updates, "{table}: {hot} of {updates}");

@@ -105,7 +105,7 @@ pub async fn connections_reset(kind: QueueKind, agents: u32, times: usize) -> Re
 pub async fn metrics_locked(site: &Site, instance: &Instance, seconds: u64) -> Result<Duration> {
     let secret = token(site, AUTO).await?;
     let lock =
-        format!("BEGIN; LOCK TABLE host_metrics IN SHARE MODE; SELECT pg_sleep({seconds}); COMMIT");
+        format!("BEGIN; LOCK TABLE samples_open IN SHARE MODE; SELECT pg_sleep({seconds}); COMMIT");
     let newcomers = async {
         let end = Instant::now() + Duration::from_secs(seconds);
         let mut slowest = Duration::ZERO;

@@ -84,19 +84,12 @@ fn number(seq: u64) -> Result<i64, Violation> {
 /// The sample as it is stored, or the rule that it breaks.
 fn row(seq: i64, sample: v1::Sample, rules: &Rules) -> Result<SampleRow, &'static str> {
     let vitals = sample.vitals.ok_or("vitals are missing")?;
-    let load = [vitals.load_1m, vitals.load_5m, vitals.load_15m];
-    if !load.iter().all(|load| load.is_finite() && *load >= 0.0) {
-        return Err("a load is not a number of 0 or more");
-    }
-    if !(0.0..=100.0).contains(&vitals.cpu_percent) {
-        return Err("cpu_percent is not between 0 and 100");
-    }
     optional::check(&vitals)?;
-    Ok(SampleRow {
+    let row = SampleRow {
         seq,
         sampled_at: time(sample.sampled_at, rules)?,
         cpu_percent: vitals.cpu_percent,
-        load,
+        load: [vitals.load_1m, vitals.load_5m, vitals.load_15m],
         memory_used_bytes: signed(vitals.memory_used_bytes)?,
         memory_total_bytes: signed(vitals.memory_total_bytes)?,
         swap_used_bytes: signed(vitals.swap_used_bytes)?,
@@ -106,7 +99,12 @@ fn row(seq: i64, sample: v1::Sample, rules: &Rules) -> Result<SampleRow, &'stati
         network_rx_bytes: signed(vitals.network_rx_bytes)?,
         network_tx_bytes: signed(vitals.network_tx_bytes)?,
         disks: disks(vitals.disks)?,
-    })
+        optional: None,
+    };
+    match row.broken_rule() {
+        Some(rule) => Err(rule),
+        None => Ok(row),
+    }
 }
 
 fn time(

@@ -8,7 +8,7 @@ use svc_testkit::{
 const DEAD_LETTERS: &str = "SVC_INGEST_DEAD_LETTERS";
 /// The thirteenth sample of every agent, because `sample` uses as many bytes of memory as its number.
 const POISON: &str =
-    "ALTER TABLE host_metrics ADD CONSTRAINT unlucky CHECK (memory_used_bytes <> 13)";
+    "ALTER TABLE samples_open ADD CONSTRAINT unlucky CHECK (memory_used_bytes <> 13)";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sample_that_the_database_refuses_becomes_a_dead_letter_and_a_gap() -> Result<()> {

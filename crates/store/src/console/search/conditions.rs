@@ -8,12 +8,12 @@ use crate::{
     tx::{Param, Tx},
 };
 
-/// A set of agents is rare up to this size: its hosts are read one by one.
+/// A set of hosts is rare up to this size: its hosts are read one by one.
 pub(super) const RARE: i64 = 2000;
 /// Systems and versions are few. A fleet with more different ones than this is searched without the list.
 const DIFFERENT: usize = 1000;
 
-const OFFLINE: Agents = Agents {
+const OFFLINE: Related = Related {
     probe: "SELECT FROM agent_state away JOIN agents gone ON gone.id = away.agent_id AND gone.status = 'active'
              WHERE away.presence = 'offline'",
     hosts: "SELECT gone.host_id FROM agent_state away JOIN agents gone ON gone.id = away.agent_id AND gone.status = 'active'
@@ -23,7 +23,7 @@ const OFFLINE: Agents = Agents {
 };
 
 /// Who is online has a stream: an index has these, and none has presence.
-const ONLINE: Agents = Agents {
+const ONLINE: Related = Related {
     probe: "SELECT FROM agent_state WHERE instance_id IS NOT NULL",
     hosts: "SELECT here.host_id FROM agent_state up JOIN agents here ON here.id = up.agent_id AND here.status = 'active'
              WHERE up.presence = 'online'",
@@ -55,8 +55,8 @@ const VERSIONS: &str = "-- console_hosts
           FROM versions WHERE version IS NOT NULL)
     SELECT version FROM versions WHERE version IS NOT NULL LIMIT $1";
 
-/// A condition on agents.
-struct Agents<'a> {
+/// A condition on what belongs to a host: its agents, its vitals.
+struct Related<'a> {
     /// Has at least as many rows as there are hosts, and costs little for each.
     probe: &'a str,
     /// The ids of the hosts.
@@ -99,6 +99,7 @@ impl Conditions {
             return Ok(None);
         }
         all.of_agents(tx, search, sort).await?;
+        all.of_vitals(tx, search).await?;
         Ok(Some(all))
     }
 
@@ -109,11 +110,6 @@ impl Conditions {
         if !search.labels.is_empty() {
             let labels = self.param(Json(search.labels.clone()), Type::JSONB);
             self.indexed.push(format!("h.labels @> {labels}"));
-        }
-        if let Some(least) = search.disk_at_least {
-            let least = self.param(least, Type::INT2);
-            self.indexed
-                .push(format!("h.fullest_disk_percent >= {least}"));
         }
         if search.skewed {
             self.rare.push(SKEWED.into());
@@ -196,12 +192,12 @@ impl Conditions {
         let lookup = format!(
             "(SELECT {condition} FROM agents mine WHERE mine.host_id = h.id AND mine.status = 'active')"
         );
-        let agents = Agents {
+        let versions = Related {
             probe: &hosts,
             hosts: &hosts,
             lookup: &lookup,
         };
-        self.agents(tx, &agents).await?;
+        self.related(tx, &versions).await?;
         Ok(any)
     }
 
@@ -212,8 +208,8 @@ impl Conditions {
         sort: HostSort,
     ) -> Result<(), StoreError> {
         match search.online {
-            Some(true) => self.agents(tx, &ONLINE).await?,
-            Some(false) if sort != HostSort::Offline => self.agents(tx, &OFFLINE).await?,
+            Some(true) => self.related(tx, &ONLINE).await?,
+            Some(false) if sort != HostSort::Offline => self.related(tx, &OFFLINE).await?,
             _ => {}
         }
         if let Some(token) = search.token {
@@ -223,25 +219,44 @@ impl Conditions {
             let lookup = format!(
                 "(SELECT true FROM agents their WHERE their.host_id = h.id AND their.token_id = {token} LIMIT 1)"
             );
-            let agents = Agents {
+            let token = Related {
                 probe: &hosts,
                 hosts: &hosts,
                 lookup: &lookup,
             };
-            self.agents(tx, &agents).await?;
+            self.related(tx, &token).await?;
         }
         Ok(())
     }
 
-    async fn agents(&mut self, tx: &Tx, agents: &Agents<'_>) -> Result<(), StoreError> {
+    async fn of_vitals(&mut self, tx: &Tx, search: &HostSearch) -> Result<(), StoreError> {
+        let Some(least) = search.disk_at_least else {
+            return Ok(());
+        };
+        let least = self.param(least, Type::INT2);
+        let hosts = format!(
+            "SELECT disk.host_id FROM host_vitals disk WHERE disk.fullest_disk_percent >= {least}"
+        );
+        let lookup = format!(
+            "(SELECT disk.fullest_disk_percent FROM host_vitals disk WHERE disk.host_id = h.id) >= {least}"
+        );
+        let disks = Related {
+            probe: &hosts,
+            hosts: &hosts,
+            lookup: &lookup,
+        };
+        self.related(tx, &disks).await
+    }
+
+    async fn related(&mut self, tx: &Tx, related: &Related<'_>) -> Result<(), StoreError> {
         let probe = format!(
             "-- console_hosts\nSELECT count(*) > {RARE} FROM (SELECT FROM ({}) all_of_them LIMIT {RARE} + 1) first",
-            agents.probe
+            related.probe
         );
         let row = tx.query_one(&probe, &self.params()).await?;
         match row.try_get(0)? {
-            true => self.lookups.push(agents.lookup.into()),
-            false => self.rare.push(format!("h.id IN ({})", agents.hosts)),
+            true => self.lookups.push(related.lookup.into()),
+            false => self.rare.push(format!("h.id IN ({})", related.hosts)),
         }
         Ok(())
     }
