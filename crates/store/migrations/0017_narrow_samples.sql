@@ -426,7 +426,9 @@ COMMENT ON COLUMN host_overview.disks IS 'File systems: [{mount_point, device, f
 -- ---- Writing -------------------------------------------------------------------------------------
 
 -- Joins in these functions look rows up by key, in the order of the arrays. The plans are made once a session,
--- perhaps while the tables are almost empty: they must not read a table as a whole when it has grown.
+-- perhaps while the tables are almost empty: they must not read a table as a whole when it has grown. Without
+-- sequential scans the estimated cost of reading sample_hours is so high that PostgreSQL would compile it: hence no JIT.
+-- A plan for each call would cost more than the call of a small batch: hence generic plans.
 
 -- Stores samples, given as one array for each column, and updates the latest vitals where a sample is newer.
 -- `owner` is the place of a sample's host and agent in `host_nos` and `agent_nos`; samples of a host that is
@@ -439,7 +441,8 @@ CREATE FUNCTION samples_store(
     cpu_percent real[], load_1m real[], load_5m real[], load_15m real[],
     memory_used_bytes bigint[], memory_total_bytes bigint[], swap_used_bytes bigint[], swap_total_bytes bigint[],
     uptime_seconds bigint[], process_count integer[], network_rx_bytes bigint[], network_tx_bytes bigint[])
-    RETURNS void LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+    RETURNS void LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+    SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_variable
 DECLARE hour timestamptz := sample_hour_take();
 BEGIN
@@ -483,8 +486,10 @@ CREATE FUNCTION samples_append(
     cpu_percent real[], load_1m real[], load_5m real[], load_15m real[],
     memory_used_bytes bigint[], memory_total_bytes bigint[], swap_used_bytes bigint[], swap_total_bytes bigint[],
     uptime_seconds bigint[], process_count integer[], network_rx_bytes bigint[], network_tx_bytes bigint[])
-    RETURNS integer[] LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+    RETURNS integer[] LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+    SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
+    every     integer[] := ARRAY (SELECT generate_series(1, cardinality(agent_ids)));
     taken     integer[];
     hosts     integer[];
     agents    integer[];
@@ -499,11 +504,10 @@ BEGIN
          WHERE s.agent_id = e.agent_id AND s.acked_seq = e.first_seq - 1 AND s.shape = e.shape
            AND s.host_no IS NOT NULL AND s.agent_no IS NOT NULL
         RETURNING e.place::integer, s.host_no, s.agent_no)
-    SELECT array_agg(m.place ORDER BY m.place), array_agg(m.host_no ORDER BY m.place), array_agg(m.agent_no ORDER BY m.place)
-      INTO taken, hosts, agents FROM moved m;
+    SELECT array_agg(m.place), array_agg(m.host_no), array_agg(m.agent_no) INTO taken, hosts, agents FROM moved m;
     IF taken IS NULL THEN
-        RETURN ARRAY (SELECT generate_series(1, cardinality(agent_ids)));
-    ELSIF cardinality(taken) = cardinality(agent_ids) THEN
+        RETURN every;
+    ELSIF taken = every THEN
         host_nos := hosts;
         agent_nos := agents;
     ELSE
@@ -527,7 +531,8 @@ COMMENT ON FUNCTION samples_append IS 'Stores the samples of agents that continu
 -- The numbers of agents and hosts, and the shapes of samples: made where they are missing.
 CREATE FUNCTION samples_prepare(agent_ids uuid[], host_ids uuid[], shape_hosts uuid[], shapes bigint[], shape_parts jsonb[])
     RETURNS TABLE (agent_no integer, host_no integer)
-    LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+    LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+    SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 BEGIN
     INSERT INTO agent_numbers (agent_id)

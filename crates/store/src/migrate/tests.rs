@@ -95,6 +95,49 @@ async fn migrated() -> Result<(TestDatabase, Store)> {
     Ok((database, store))
 }
 
+/// The schema of the previous version, with a host, its history, and a role that may read that.
+const BEFORE: &str = r#"
+    SELECT metrics_partitions_ensure('2 days');
+    INSERT INTO hosts (hostname, vitals_at, cpu_percent, fullest_disk_percent, disks)
+    VALUES ('web-1', now(), 12.5, 41, '[{"mount_point": "/"}]');
+    INSERT INTO agents (host_id, key, status) SELECT id, sha256('k'), 'active' FROM hosts;
+    INSERT INTO host_metrics
+    SELECT h.id, now() - n * interval '30 minutes', a.id, n, 12.5, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, '[{"mount_point": "/"}]'
+      FROM hosts h, agents a, generate_series(1, 48) n;"#;
+
+#[tokio::test]
+async fn history_and_latest_vitals_of_the_previous_version_are_read_after_the_migration()
+-> Result<()> {
+    let database = test_database("migrate_empty", async |_| Ok(())).await?;
+    let url = DatabaseUrl::parse(database.url())?;
+    let store = Store::new(url, StoreOptions::default())?;
+    let narrow = MIGRATIONS.iter().position(|m| m.version == 16);
+    let narrow = narrow.expect("migration 16");
+    store.migrate_to(SERVICE, &MIGRATIONS[..narrow]).await?;
+    query(database.url(), BEFORE).await?;
+    let role = format!("reader_{}", database.name());
+    let reader = format!("CREATE ROLE {role}; GRANT SELECT ON host_metrics TO {role}");
+    query(database.url(), &reader).await?;
+    store.migrate().await?;
+    let read = format!(
+        "SET ROLE {role};
+         SELECT concat_ws(' ', count(*), count(DISTINCT seq), min(disks::text)) FROM host_metrics
+          WHERE sampled_at > now() - interval '2 days'"
+    );
+    let expected = r#"48 48 [{"mount_point": "/"}]"#;
+    assert_eq!(query(database.url(), &read).await?, expected);
+    let vitals =
+        "SELECT concat_ws(' ', cpu_percent, fullest_disk_percent, disks) FROM host_overview";
+    let expected = r#"12.5 41 [{"mount_point": "/"}]"#;
+    assert_eq!(query(database.url(), vitals).await?, expected);
+    query(
+        database.url(),
+        &format!("DROP OWNED BY {role}; DROP ROLE {role}"),
+    )
+    .await?;
+    Ok(())
+}
+
 /// An ALTER TABLE that waits for a reader would make every other reader wait too.
 #[tokio::test(flavor = "multi_thread")]
 async fn others_use_a_table_while_a_migration_waits_for_its_reader() -> Result<()> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use jiff::{SignedDuration, Timestamp};
 use svc_store::{AgentId, DiskRow, GapRow, HostId, ROLLUP_STEP, Range, SampleRow};
 use uuid::Uuid;
@@ -38,6 +38,25 @@ impl TestAgent {
             agents.push(TestAgent::new(store).await?);
         }
         Ok(agents)
+    }
+
+    /// Like `many`, in one statement: for tens of thousands.
+    pub async fn many_at_once(store: &TestStore, count: usize) -> Result<Vec<TestAgent>> {
+        let sql = format!(
+            "CREATE TEMP TABLE new AS SELECT gen_random_uuid() AS host, gen_random_uuid() AS agent FROM generate_series(1, {count});
+             INSERT INTO hosts (id, hostname) SELECT host, 'web-' || host FROM new;
+             INSERT INTO agents (id, host_id, key, status) SELECT agent, host, sha256(agent::text::bytea), 'active' FROM new;
+             SELECT host, agent FROM new"
+        );
+        let rows = store.sql(&sql).await?;
+        let agent = |line: &str| {
+            let (host, id) = line.split_once('|').context("two ids")?;
+            Ok(TestAgent {
+                host: HostId(host.parse()?),
+                id: AgentId(id.parse()?),
+            })
+        };
+        rows.lines().map(agent).collect()
     }
 
     /// A range of samples and gaps whose numbers are contiguous.

@@ -271,6 +271,40 @@ async fn history_outlives_its_agent() -> Result<()> {
     Ok(())
 }
 
+const SEAL: &str = "UPDATE sample_hours SET sealed = true
+                     WHERE arrived_hour = (SELECT max(arrived_hour) FROM sample_hours WHERE arrived_hour <= now())";
+
+/// Whoever seals an hour waits for the writers of it; those that come later write into another one.
+#[tokio::test]
+async fn an_hour_is_sealed_only_between_writers_and_gets_no_row_afterwards() -> Result<()> {
+    let (store, agent) = world().await?;
+    let writer = store.connect().await?;
+    let take = "BEGIN; SELECT sample_hour_take()";
+    writer.batch_execute(take).await?;
+    let free = "SELECT pg_try_advisory_xact_lock(1937137513, (extract(epoch FROM max(arrived_hour)) / 3600)::integer)
+                  FROM sample_hours WHERE arrived_hour <= now()";
+    assert_eq!(store.sql(free).await?, "f", "the writer keeps it open");
+    agent.store(&store, &[sample(1, hours_ago(1))]).await?; // Another writer does not wait.
+    writer.batch_execute("COMMIT").await?;
+    assert_eq!(store.sql(free).await?, "t");
+    store.sql(SEAL).await?;
+    agent.store(&store, &[sample(2, hours_ago(1))]).await?;
+    let hours =
+        "SELECT concat_ws(' ', count(DISTINCT arrived_hour), count(*) FILTER (WHERE sealed))
+                   FROM samples_open JOIN sample_hours USING (arrived_hour)";
+    assert_eq!(store.sql(hours).await?, "2 1");
+    store.sql("UPDATE sample_hours SET sealed = true").await?;
+    let range = agent.range(&[sample(3, hours_ago(1))], &[]);
+    let error = store
+        .samples_append(slice::from_ref(&range))
+        .await
+        .unwrap_err();
+    assert!(!error.is_data_error(), "no sample is to blame: {error:?}");
+    store.sql("UPDATE sample_hours SET sealed = false").await?;
+    assert_eq!(store.samples_append(&[range]).await?, at(agent, 3));
+    Ok(())
+}
+
 /// The only indexed value among the vitals is the percentage of the fullest disk, in whole
 /// percents. While it does not change, an update stays in its page (HOT). The test has a
 /// server of its own, because other activity on a server delays the pruning of pages.
