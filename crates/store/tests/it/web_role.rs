@@ -227,7 +227,7 @@ const DEFINER_CALLS: &[&str] = &[
     "SELECT reject_agent('a0000000-0000-4000-8000-000000000001', 'ann')",
     "SELECT reopen_agent('a0000000-0000-4000-8000-000000000001', 'ann')",
     "SELECT retire_host('00000000-0000-4000-8000-000000000002', 'ann')",
-    "SELECT add_enrolment_token(sha256('t'), 'web', 'ann')",
+    "SELECT add_enrolment_token(sha256('t'::bytea), 'web', 'ann')",
     "SELECT revoke_enrolment_token(id, 'ann', true) FROM enrolment_tokens",
 ];
 
