@@ -1,14 +1,14 @@
 //! Maintenance, by whichever instance gets to it: partitions made ahead and dropped after the retention,
-//! old events and gaps removed, hourly rollups computed, reinstalled agents admitted, hosts expired, the gauges of
+//! old events, gaps and shapes removed, closed hours compacted, reinstalled agents admitted, hosts expired, the gauges of
 //! the fleet read.
 //!
 //! Each step is bounded and safe on several instances at once. A step that fails is logged, does not
 //! delay the others, and is retried by the next pass.
 
+mod compaction;
 mod expiry;
 mod fleet_gauges;
 mod reinstalls;
-mod rollups;
 
 use std::{fmt::Display, time::Duration};
 
@@ -16,10 +16,10 @@ use svc_store::{DatabaseUrl, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::{config::Retention, error_chain::chain, periodic::Periodic};
+pub use compaction::Compaction;
 pub use expiry::HostExpiry;
 pub use fleet_gauges::FleetReport;
 pub use reinstalls::Reinstalls;
-pub use rollups::Rollups;
 
 const PERIOD: Duration = Duration::from_hours(1);
 
@@ -56,6 +56,10 @@ impl Maintenance {
         log("dropped partitions", dropped.map(|names| names.join(" ")));
         let made = owner.partitions_create(metrics).await;
         log("made partitions", made.map(shown));
+        let removed = store.shapes_prune(metrics).await;
+        log("removed shapes", removed.map(shown));
+        let removed = store.hours_prune().await;
+        log("removed entries of hours", removed.map(shown));
         let removed = store.gaps_prune(metrics).await;
         log("removed gaps", removed.map(shown));
         let removed = store.events_prune(events).await;

@@ -299,7 +299,7 @@ COMMENT ON COLUMN sample_chunks.memory_used_bytes IS 'Memory in use.';
 COMMENT ON COLUMN sample_chunks.memory_total_bytes IS 'Memory installed.';
 COMMENT ON COLUMN sample_chunks.swap_used_bytes IS 'Swap in use.';
 COMMENT ON COLUMN sample_chunks.swap_total_bytes IS 'Swap configured.';
-COMMENT ON COLUMN sample_chunks.uptime_seconds IS 'Time since boot.';
+COMMENT ON COLUMN sample_chunks.uptime_seconds IS 'Time since boot, minus the whole seconds in at: about the same number in all samples.';
 COMMENT ON COLUMN sample_chunks.process_count IS 'Processes.';
 COMMENT ON COLUMN sample_chunks.network_rx_bytes IS 'Bytes received since boot, without loopback.';
 COMMENT ON COLUMN sample_chunks.network_tx_bytes IS 'Bytes sent since boot, without loopback.';
@@ -369,7 +369,7 @@ CREATE VIEW host_metrics AS
                   unnest(c.cpu_percent) AS cpu_percent, unnest(c.load_1m) AS load_1m, unnest(c.load_5m) AS load_5m,
                   unnest(c.load_15m) AS load_15m, unnest(c.memory_used_bytes) AS memory_used_bytes,
                   unnest(c.memory_total_bytes) AS memory_total_bytes, unnest(c.swap_used_bytes) AS swap_used_bytes,
-                  unnest(c.swap_total_bytes) AS swap_total_bytes, unnest(c.uptime_seconds) AS uptime_seconds,
+                  unnest(c.swap_total_bytes) AS swap_total_bytes, unnest(c.uptime_seconds) + unnest(c.at) / 1000000 AS uptime_seconds,
                   unnest(c.process_count) AS process_count, unnest(c.network_rx_bytes) AS network_rx_bytes,
                   unnest(c.network_tx_bytes) AS network_tx_bytes) x;
 

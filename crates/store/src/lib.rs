@@ -34,7 +34,7 @@
 //! 13. `vitals`: what a sample consists of, declared once. `samples` and `arrays`: exactly-once storage
 //!     of samples ([`Store::samples_append`]).
 //! 14. `watermarks`: what is committed, read without locks ([`Store::watermarks`]).
-//! 15. `rollups`: hourly rollups ([`Store::rollups_compute`]).
+//! 15. `compaction`: closed hours become chunks and rollups ([`Store::compaction_step`]).
 //! 16. `retention`: partitions, created ahead and dropped ([`Store::partitions_drop`]).
 //!     `fleet_gauges`: the state of the fleet in numbers ([`Store::fleet_gauges`]).
 //!
@@ -53,6 +53,7 @@ mod arrays;
 mod books;
 mod cancel;
 mod checkout;
+mod compaction;
 mod connect;
 mod console;
 mod direct_connection;
@@ -75,7 +76,6 @@ mod pool;
 mod record;
 mod registration;
 mod retention;
-mod rollups;
 mod runtime_role;
 mod samples;
 mod server_facts;
@@ -94,6 +94,7 @@ mod web_role;
 
 pub use agents::{AgentDetail, AgentFilter, AgentRecord, ApprovalMode, Decision, EventRecord};
 pub use books::{AgentBooks, GapRecord};
+pub use compaction::{COMPACTION_STEP, CompactionStep, HostOfHour};
 pub use console::{
     ActivityCursor, ActivityFilter, ActivityRecord, AttentionCounts, DatabaseState, EventMark,
     FleetCounts, GapReason, HostCursor, HostListRow, HostSearch, HostSort, HostsFound, HostsPage,
@@ -117,7 +118,6 @@ pub use registration::{
     HostMatch, Incumbent, KnownAgent, NewAgent, Newcomer, RegisteredNewcomer, RegistrationLookup,
     RegistrationTx, TokenRow, TokenState,
 };
-pub use rollups::{HostHour, ROLLUP_STEP, RollupStep};
 pub use samples::{DiskRow, GapKind, GapRow, OptionalVitals, PartRow, Range, SampleRow, Watermark};
 pub use server_facts::ServerFacts;
 pub use session_digest::SessionDigest;

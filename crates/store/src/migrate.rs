@@ -58,6 +58,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(15, "0015_console"),
     migration!(16, "0016_console_load"),
     migration!(17, "0017_narrow_samples"),
+    migration!(18, "0018_compaction"),
     migration!(19, "0019_registrations_admit"),
 ];
 

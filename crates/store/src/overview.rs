@@ -59,19 +59,19 @@ record! {
 }
 
 record! {
-    /// The kept days of samples, and the backlog of the rollups.
+    /// The kept days of samples, and the backlog of the compaction.
     #[derive(Debug, Clone, Serialize)]
     pub struct HistoryState {
         /// The number of daily partitions, including those created ahead.
         pub days: i64,
         pub oldest_day: Option<String>,
         pub newest_day: Option<String>,
-        /// Changes that no rollup has gathered yet, and the age of the oldest.
-        pub changes: i64,
-        pub oldest_change_seconds: f64,
-        /// Hours of hosts that are still to be computed.
+        /// Arrival hours that are over and not compacted yet, and how long ago the oldest ended.
+        pub hours_to_compact: i64,
+        pub compaction_lag_seconds: f64,
+        /// Hours of hosts that the previous version had not rolled up.
         pub rollups_due: i64,
-        /// Hours of hosts that could not be computed, even alone.
+        /// Hours of hosts that could not be compacted, even alone.
         pub rollups_set_aside: i64,
     }
 }
@@ -126,8 +126,10 @@ const HOSTS: &str = "-- overview
 
 const HISTORY: &str = "-- overview
     SELECT count(*) AS days, min(day)::text AS oldest_day, max(day)::text AS newest_day,
-           (SELECT count(*) FROM rollup_changes) AS changes,
-           (SELECT coalesce(extract(epoch FROM now() - min(at)), 0)::float8 FROM rollup_changes) AS oldest_change_seconds,
+           (SELECT count(*) FROM sample_hours
+             WHERE compacted_below < 2147483647 AND arrived_hour + interval '1 hour' < samples_now()) AS hours_to_compact,
+           (SELECT coalesce(greatest(extract(epoch FROM samples_now() - min(arrived_hour) - interval '1 hour'), 0), 0)::float8
+              FROM sample_hours WHERE compacted_below < 2147483647) AS compaction_lag_seconds,
            (SELECT count(*) FROM rollups_due) AS rollups_due,
            (SELECT count(*) FROM rollups_set_aside) AS rollups_set_aside
       FROM pg_inherits JOIN pg_class ON oid = inhrelid

@@ -1,5 +1,5 @@
-//! Retention: partitions are created ahead and dropped when they are too old, gaps are removed
-//! with the samples of their time, and old events are removed.
+//! Retention: partitions are created ahead, and dropped when they are compacted or too old. Gaps are removed
+//! with the samples of their time, shapes after the last sample that has them, and old events are removed.
 //!
 //! **Dropping must not block inserts.** A plain DROP or DETACH of a partition needs an ACCESS
 //! EXCLUSIVE lock on the parent table. It would wait for every running query, and meanwhile all
@@ -29,7 +29,7 @@ use crate::{
     locks,
     pool::{Bulkhead, Store},
     record::record,
-    tx::{Tx, TxLimits},
+    tx::{Param, Tx, TxLimits},
     url::DatabaseUrl,
 };
 
@@ -53,20 +53,22 @@ const DROPPING: TxLimits = TxLimits {
 };
 
 /// The partitions to remove or to finalize, oldest first. It includes detached tables, which a
-/// killed pass left. A partition is kept until its hours are rolled up, but at most two days
-/// longer than without that: rollups that fail must not fill the disk. This includes the first hour
+/// killed pass left. A day of the previous version's samples is kept until its hours are rolled up, but at most
+/// two days longer than without that: rollups that fail must not fill the disk. This includes the first hour
 /// after it, whose counter increases start at its last sample. A month of rollups is kept as long
 /// as samples of it may exist.
 const EXPIRED: &str = "-- partitions_drop
     WITH partition AS (
         SELECT quote_ident(current_schema()) AS schema, c.relname AS name, kind.parent, i.inhrelid IS NOT NULL AS attached,
                coalesce(i.inhdetachpending, false) AS pending, kind.kept_from,
-               to_date(substring(c.relname FROM kind.pattern), kind.form)::timestamp AT TIME ZONE 'UTC' AS begins, kind.unit
-          FROM (VALUES ('host_metrics', '^host_metrics_(\\d{8})$', 'YYYYMMDD', interval '1 day',
+               to_date(substring(c.relname FROM kind.pattern), kind.form)::timestamp AT TIME ZONE 'UTC' AS begins
+          FROM (VALUES ('sample_chunks', '^sample_chunks_(\\d{8})$', 'YYYYMMDD',
                         date_trunc('day', now() - make_interval(secs => $1), 'UTC') - interval '1 day'),
-                       ('host_metrics_hourly', '^host_metrics_hourly_(\\d{6})$', 'YYYYMM', interval '1 month',
+                       ('host_metrics_old', '^host_metrics_old_(\\d{8})$', 'YYYYMMDD',
+                        date_trunc('day', now() - make_interval(secs => $1), 'UTC') - interval '1 day'),
+                       ('host_rollups', '^host_rollups_(\\d{6})$', 'YYYYMM',
                         date_trunc('month', now() - make_interval(secs => greatest($2, $1 + 5 * 86400)), 'UTC')))
-               AS kind(parent, pattern, form, unit, kept_from)
+               AS kind(parent, pattern, form, kept_from)
           JOIN pg_class p ON p.oid = kind.parent::regclass
           JOIN pg_class c ON c.relnamespace = p.relnamespace AND c.relkind = 'r' AND c.relname ~ kind.pattern
           LEFT JOIN pg_inherits i ON i.inhrelid = c.oid)
@@ -74,12 +76,22 @@ const EXPIRED: &str = "-- partitions_drop
       FROM partition
      CROSS JOIN LATERAL (
            SELECT begins < kept_from
-              AND (begins < kept_from - interval '2 days'
-                   OR NOT EXISTS (SELECT FROM rollups_due WHERE hour BETWEEN begins AND begins + unit)
-                  AND NOT EXISTS (SELECT FROM rollup_changes WHERE hour BETWEEN begins AND begins + unit)
-                  AND NOT EXISTS (SELECT FROM rollups_set_aside WHERE hour BETWEEN begins AND begins + unit)) AS too_old) judged
+              AND (parent <> 'host_metrics_old' OR begins < kept_from - interval '2 days'
+                   OR NOT EXISTS (SELECT FROM rollups_due WHERE hour BETWEEN begins AND begins + interval '1 day')) AS too_old) judged
      WHERE pending OR too_old
      ORDER BY begins";
+
+/// The partitions of finished arrival hours, oldest first.
+const COMPACTED: &str = "-- hours_drop
+    SELECT quote_ident(current_schema()) AS schema, c.relname AS name, 'samples_open' AS parent, i.inhrelid IS NOT NULL AS attached,
+           coalesce(i.inhdetachpending, false) AS pending, true AS too_old
+      FROM sample_hours h
+      JOIN pg_class p ON p.oid = 'samples_open'::regclass
+      JOIN pg_class c ON c.relnamespace = p.relnamespace AND c.relkind = 'r'
+           AND c.relname = 'samples_open_' || to_char(h.arrived_hour AT TIME ZONE 'UTC', 'YYYYMMDDHH24')
+      LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
+     WHERE h.compacted_below = 2147483647
+     ORDER BY h.arrived_hour";
 
 const DAYS: &str = "-- partitions_create
     SELECT metrics_partitions_ensure(make_interval(secs => $1)) AS made";
@@ -91,7 +103,7 @@ const MONTHS: &str = "-- partitions_create
               FROM pg_inherits JOIN pg_class ON oid = inhrelid
              CROSS JOIN LATERAL to_date(right(relname, 8), 'YYYYMMDD') AS day
              CROSS JOIN (VALUES (interval '0'), (interval '1 day')) AS hours(after)
-             WHERE inhparent = 'host_metrics'::regclass) months(month)";
+             WHERE inhparent IN ('sample_chunks'::regclass, 'host_metrics_old'::regclass)) months(month)";
 
 record! {
     #[derive(Debug)]
@@ -134,11 +146,32 @@ impl Store {
         samples: Duration,
         rollups: Duration,
     ) -> Result<Vec<String>, StoreError> {
-        self.run_within("partitions_drop", Bulkhead::Maintenance, &HOLDING, async |tx| {
+        let (samples, rollups) = (samples.as_secs_f64(), rollups.as_secs_f64());
+        let params = [(&samples as _, Type::FLOAT8), (&rollups as _, Type::FLOAT8)];
+        self.remove("partitions_drop", EXPIRED, &params, direct)
+            .await
+    }
+
+    /// Drops the arrival hours that are compacted, like `partitions_drop`.
+    pub async fn hours_drop(&self, direct: &DatabaseUrl) -> Result<Vec<String>, StoreError> {
+        self.remove("hours_drop", COMPACTED, &[], direct).await
+    }
+
+    /// Drops the partitions that a query returns.
+    async fn remove(
+        &self,
+        name: &'static str,
+        sql: &str,
+        params: &[Param<'_>],
+        direct: &DatabaseUrl,
+    ) -> Result<Vec<String>, StoreError> {
+        self.run_within(name, Bulkhead::Maintenance, &HOLDING, async |tx| {
             if !tx.try_lock(locks::RETENTION).await? {
                 return Ok(Vec::new());
             }
-            let partitions = expired(&tx, samples, rollups).await?;
+            let rows = tx.query(sql, params).await?;
+            let partitions = rows.iter().map(Partition::from_row);
+            let partitions = partitions.collect::<Result<Vec<_>, _>>()?;
             if partitions.is_empty() {
                 return Ok(Vec::new());
             }
@@ -158,6 +191,30 @@ impl Store {
             Ok(dropped)
         })
         .await
+    }
+
+    /// Removes the entries of dropped hours. They are kept for two days, so that a clock that was
+    /// set back makes no finished hour again. Returns how many.
+    pub async fn hours_prune(&self) -> Result<u64, StoreError> {
+        let sql = "-- hours_prune
+            DELETE FROM sample_hours
+             WHERE compacted_below = 2147483647 AND arrived_hour < samples_now() - interval '2 days'
+               AND to_regclass('samples_open_' || to_char(arrived_hour AT TIME ZONE 'UTC', 'YYYYMMDDHH24')) IS NULL";
+        let prune = async |tx: Tx| tx.execute(sql, &[]).await;
+        self.run("hours_prune", Bulkhead::Maintenance, prune).await
+    }
+
+    /// Removes the shapes that no kept sample has: those that no chunk, no agent and no latest
+    /// sample was seen to use for longer than samples are kept. Returns how many.
+    pub async fn shapes_prune(&self, retention: Duration) -> Result<u64, StoreError> {
+        let sql = "-- shapes_prune
+            DELETE FROM sample_shapes WHERE (host_no, shape) IN (
+                SELECT s.host_no, s.shape FROM sample_shapes s
+                 WHERE s.seen_on < (now() - make_interval(secs => $1))::date - 14
+                   AND NOT EXISTS (SELECT FROM agent_state a WHERE a.host_no = s.host_no AND a.shape = s.shape)
+                   AND NOT EXISTS (SELECT FROM host_vitals v WHERE v.host_no = s.host_no AND v.shape = s.shape)
+                 LIMIT $2 FOR UPDATE SKIP LOCKED)";
+        self.prune("shapes_prune", sql, retention).await
     }
 
     /// Removes all events older than `retention`. Returns how many.
@@ -197,17 +254,6 @@ impl Store {
             }
         }
     }
-}
-
-async fn expired(
-    tx: &Tx,
-    samples: Duration,
-    rollups: Duration,
-) -> Result<Vec<Partition>, StoreError> {
-    let (samples, rollups) = (samples.as_secs_f64(), rollups.as_secs_f64());
-    let params = [(&samples as _, Type::FLOAT8), (&rollups as _, Type::FLOAT8)];
-    let rows = tx.query(EXPIRED, &params).await?;
-    rows.iter().map(Partition::from_row).collect()
 }
 
 impl Partition {

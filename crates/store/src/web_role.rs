@@ -36,6 +36,10 @@ const READABLE: &[&str] = &[
     "agent_numbers",
     "metric_gaps",
     "host_metrics_hourly",
+    "host_metric_parts",
+    "host_metric_parts_hourly",
+    "host_hours",
+    "host_rollups",
     "rollup_changes",
     "rollups_due",
     "rollups_set_aside",
@@ -53,6 +57,12 @@ const CALLABLE: &[&str] = &[
     "add_host_note",
     "expire_hosts",
     "host_samples",
+    "host_hours_open",
+    "host_hour",
+    "shape_parts",
+    "sample_parts",
+    "sample_parts_loose",
+    "sample_counters",
 ];
 
 /// The state of the role.

@@ -34,8 +34,8 @@ use crate::{
 const EXPIRY_WARNING: SignedDuration = SignedDuration::from_hours(24 * 21);
 /// Clocks that are further apart are a warning: they make log lines hard to compare.
 const CLOCK_WARNING: SignedDuration = SignedDuration::from_secs(5);
-/// In seconds. Rollups are computed every few minutes, so that after an hour something is wrong.
-const ROLLUP_WARNING: f64 = 3600.0;
+/// In seconds. Hours are compacted within minutes of their end, so that after an hour something is wrong.
+const COMPACTION_WARNING: f64 = 3600.0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -236,21 +236,21 @@ async fn look_at_database(
     Ok(checks)
 }
 
-/// Where no rollup was computed for an hour, no instance is live, or all of them fail.
+/// Where nothing was compacted for an hour, no instance is live, or all of them fail.
 fn check_history(history: &HistoryState) -> Finding {
     let days = format!("{} days of samples", history.days);
     if history.rollups_set_aside > 0 {
         return warn(format!(
-            "{days}; {} hours of hosts could not be rolled up: the table rollups_set_aside says why",
+            "{days}; {} hours of hosts could not be compacted: the table rollups_set_aside says why",
             history.rollups_set_aside
         ));
     }
-    match history.oldest_change_seconds > ROLLUP_WARNING {
+    match history.compaction_lag_seconds > COMPACTION_WARNING {
         true => warn(format!(
-            "{days}; not rolled up for {:.0} minutes: fine if no instance runs, otherwise see its log",
-            history.oldest_change_seconds / 60.0
+            "{days}; not compacted for {:.0} minutes: fine if no instance runs, otherwise see its log",
+            history.compaction_lag_seconds / 60.0
         )),
-        false => ok(format!("{days}, rolled up")),
+        false => ok(format!("{days}, closed hours compacted")),
     }
 }
 

@@ -87,12 +87,16 @@ fn kept(history: &HistoryState) -> String {
         (Some(oldest), Some(newest)) => format!("{} days, {oldest} to {newest}", history.days),
         _ => "no days yet".to_owned(),
     };
-    match history.changes + history.rollups_due {
-        0 => format!("{days}; everything is rolled up"),
-        _ => format!(
-            "{days}; to be rolled up: {} changes, the oldest {:.0} s old, and {} hours",
-            history.changes, history.oldest_change_seconds, history.rollups_due
+    let behind = match history.hours_to_compact {
+        0 => "all closed hours are compacted".to_owned(),
+        hours => format!(
+            "to be compacted: {hours} hours, the oldest closed {:.0} s ago",
+            history.compaction_lag_seconds
         ),
+    };
+    match history.rollups_due {
+        0 => format!("{days}; {behind}"),
+        due => format!("{days}; {behind}; to be rolled up: {due} hours of the previous version"),
     }
 }
 
@@ -103,7 +107,7 @@ fn advice(overview: &Overview) -> Vec<String> {
     let aside = overview.history.rollups_set_aside;
     [
         (aside > 0).then(|| {
-            format!("{aside} hours of hosts could not be rolled up and are tried again every hour: the table rollups_set_aside says why")
+            format!("{aside} hours of hosts could not be compacted and rolled up and are tried again every hour: the table rollups_set_aside says why")
         }),
         (pending > 0).then(|| {
             format!("{pending} wait for a decision: `svc-ingest agent list --status pending`")

@@ -43,12 +43,10 @@ pub struct Timing {
     pub reinstall_quiet: Duration,
     /// How long an instance that may not migrate waits for the schema to be migrated.
     pub schema_patience: Duration,
-    /// How often the hours that changed are rolled up.
-    pub rollup: Duration,
+    /// How often hours that are over are compacted.
+    pub compaction: Duration,
     /// How often the reporter reads the gauges of the whole fleet.
     pub fleet_gauges: Duration,
-    /// How long an hour that could not be rolled up is left alone before it is tried again.
-    pub rollup_retry: Duration,
     /// How often hosts that are offline for long are looked for, and how long an instance has run before.
     pub host_expiry: Duration,
 }
@@ -71,9 +69,8 @@ impl Timing {
             poll: Duration::from_secs(5),
             reinstall_quiet: Duration::from_mins(10),
             schema_patience: Duration::from_mins(1),
-            rollup: Duration::from_mins(5),
+            compaction: Duration::from_mins(5),
             fleet_gauges: Duration::from_mins(1),
-            rollup_retry: Duration::from_hours(1),
             host_expiry: Duration::from_hours(1),
         }
     }

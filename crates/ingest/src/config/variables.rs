@@ -46,7 +46,7 @@ svc_common::variables! {
     "INGEST_HEARTBEAT_INTERVAL", Default("30s"), "How often agents report";
     "INGEST_AGENT_LATEST_VERSION", Unset("none"),
         "The newest version of the agent, which the service announces to agents";
-    "INGEST_METRICS_RETENTION", Default("7d"), "How long single samples are kept";
+    "INGEST_METRICS_RETENTION", Default("30d"), "How long single samples are kept";
     "INGEST_ROLLUP_RETENTION", Default("400d"), "How long hourly rollups are kept";
     "INGEST_EVENTS_RETENTION", Default("365d"), "How long agents' events are kept";
     "INGEST_EXPIRE_HOSTS_OFFLINE_FOR", Unset("never"),

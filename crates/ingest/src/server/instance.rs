@@ -18,7 +18,7 @@ use crate::{
     freshness::Freshness,
     grpc::{self, Context, WriteLimits},
     health::Health,
-    maintenance::{FleetReport, HostExpiry, Maintenance, Reinstalls, Rollups},
+    maintenance::{Compaction, FleetReport, HostExpiry, Maintenance, Reinstalls},
     queue::Queue,
     session::{AckBackstop, Closer, HintListener, Opener, Pins, SessionTable, Upkeep},
     signing::Keyring,
@@ -179,12 +179,13 @@ impl Instance {
         })
     }
 
-    pub fn rollups(&self) -> Rollups {
-        Rollups {
+    pub fn compaction(&self) -> Compaction {
+        Compaction {
             store: self.store.clone(),
+            owner: self.owner.clone(),
+            direct: self.config.database.direct_url(),
             pipeline: self.pipeline.clone(),
-            period: self.config.timing.rollup,
-            retry: self.config.timing.rollup_retry,
+            period: self.config.timing.compaction,
         }
     }
 

@@ -62,7 +62,7 @@ pub(super) fn add_all(
     });
 
     parts.back("the maintenance", instance.maintenance().run(last.clone()));
-    parts.back("the rollups", instance.rollups().run(last.clone()));
+    parts.back("the compaction", instance.compaction().run(last.clone()));
     let report = instance.fleet_report().run(last.clone());
     parts.back("the gauges of the fleet", report);
     let reinstalls = instance.reinstalls(&changes);

@@ -27,7 +27,7 @@ async fn a_locked_table_leaves_no_more_server_sessions_than_the_pool_has() -> Re
 #[tokio::test(flavor = "multi_thread")]
 async fn in_the_smallest_pool_maintenance_delays_neither_lease_nor_poll_nor_sweep() -> Result<()> {
     let site = Site::new().await?;
-    let expired = "CREATE TABLE host_metrics_20200101 PARTITION OF host_metrics
+    let expired = "CREATE TABLE sample_chunks_20200101 PARTITION OF sample_chunks
         FOR VALUES FROM ('2020-01-01 00:00+00') TO ('2020-01-02 00:00+00')";
     site.psql(expired).await?;
     let url = site.database_url();

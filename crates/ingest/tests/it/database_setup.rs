@@ -45,7 +45,7 @@ async fn the_schema_may_have_any_name() -> Result<()> {
     let (role, url) = plain_role(&site, "web").await?;
     let instance = site
         .instance()
-        .timing(|timing| timing.rollup = Duration::from_millis(100))
+        .timing(|timing| timing.compaction = Duration::from_millis(100))
         .set("INGEST_WEB_ROLE", &role)
         .start()
         .await?;
@@ -117,7 +117,7 @@ async fn the_service_works_as_a_role_that_owns_nothing() -> Result<()> {
     let (role, url) = plain_role(&site, "runtime").await?;
     let two_roles = |auto_migrate: &str| {
         site.instance()
-            .timing(|timing| timing.rollup = Duration::from_millis(100))
+            .timing(|timing| timing.compaction = Duration::from_millis(100))
             .set("DATABASE_URL", &url)
             .set("INGEST_OWNER_DATABASE_URL", site.database_url())
             .set("INGEST_AUTO_MIGRATE", auto_migrate)

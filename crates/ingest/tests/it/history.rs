@@ -31,7 +31,7 @@ fn sample_of(seq: u64, ago: SignedDuration, rx: u64) -> anyhow::Result<Sample> {
 async fn samples_are_rolled_up_and_the_books_are_shown() -> anyhow::Result<()> {
     let site = Site::new().await?;
     let brisk =
-        |timing: &mut svc_ingest::config::Timing| timing.rollup = Duration::from_millis(100);
+        |timing: &mut svc_ingest::config::Timing| timing.compaction = Duration::from_millis(100);
     let instance = site.instance().timing(brisk).start().await?;
     let agent = FakeAgent::on(machine(1))?;
     let jwt = agent.jwt(instance.grpc, &token(&site, AUTO).await?).await?;
@@ -57,6 +57,12 @@ async fn samples_are_rolled_up_and_the_books_are_shown() -> anyhow::Result<()> {
 
     let sum = "SELECT sum(sample_count), max(network_rx_bytes_increase), max(fullest_disk_percent), max(fullest_disk_mount_point)
                  FROM host_metrics_hourly";
+    site.becomes(sum, "3|15|91.5|/srv").await?;
+    hour_passes(&site).await?;
+    site.becomes("SELECT sum(sample_count) FROM host_rollups", "3")
+        .await?;
+    let open = "SELECT count(*) FROM samples_open";
+    site.becomes(open, "0").await?;
     site.becomes(sum, "3|15|91.5|/srv").await?;
 
     let shown = json(&site, &["host", "show", "web-1"]).await?;
@@ -93,7 +99,8 @@ async fn samples_are_rolled_up_and_the_books_are_shown() -> anyhow::Result<()> {
     assert_contains(&table, "6 sent = 3 stored + 1 rejected + 2 gaps");
     assert_contains(&table, "spool full");
 
-    site.psql("DELETE FROM samples_open WHERE seq = 2").await?;
+    site.psql("DELETE FROM sample_chunks WHERE first_seq = 1")
+        .await?;
     let shown = json(&site, &["host", "show", "web-1"]).await?;
     assert_eq!(
         shown["books"][0]["balanced"], false,
@@ -104,7 +111,7 @@ async fn samples_are_rolled_up_and_the_books_are_shown() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A rollup of the first host takes too long, as PostgreSQL reports it.
+/// The rollup of the first host takes too long, as PostgreSQL reports it.
 const FIRST_HOST_IS_SLOW: &str = "
     CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
@@ -113,16 +120,25 @@ const FIRST_HOST_IS_SLOW: &str = "
         END IF;
         RETURN NEW;
     END $$;
-    CREATE TRIGGER slow BEFORE INSERT ON host_metrics_hourly FOR EACH ROW EXECUTE FUNCTION slow()";
+    CREATE TRIGGER slow BEFORE INSERT ON host_rollups FOR EACH ROW EXECUTE FUNCTION slow()";
+
+/// Lets an hour pass on the clock by which samples arrive.
+async fn hour_passes(site: &Site) -> anyhow::Result<()> {
+    let sql = "
+        CREATE TABLE IF NOT EXISTS hours_passed (n integer GENERATED ALWAYS AS IDENTITY);
+        INSERT INTO hours_passed DEFAULT VALUES;
+        CREATE OR REPLACE FUNCTION samples_now() RETURNS timestamptz LANGUAGE sql STABLE AS
+            'SELECT now() + (SELECT count(*) FROM hours_passed) * interval ''1 hour'''";
+    site.psql(sql).await?;
+    Ok(())
+}
 
 #[tokio::test]
-async fn an_hour_that_cannot_be_rolled_up_is_set_aside_and_stops_no_other_host()
--> anyhow::Result<()> {
+async fn a_host_that_cannot_be_compacted_is_set_aside_and_stops_no_other_host() -> anyhow::Result<()>
+{
     let site = Site::new().await?;
-    let brisk = |timing: &mut svc_ingest::config::Timing| {
-        let short = Duration::from_millis(200);
-        (timing.rollup, timing.rollup_retry) = (short, short);
-    };
+    let brisk =
+        |timing: &mut svc_ingest::config::Timing| timing.compaction = Duration::from_millis(200);
     let instance = site.instance().timing(brisk).start().await?;
     site.psql(FIRST_HOST_IS_SLOW).await?;
     for number in [1, 2] {
@@ -131,23 +147,30 @@ async fn an_hour_that_cannot_be_rolled_up_is_set_aside_and_stops_no_other_host()
         beat.report(vec![sample(1)], vec![]).await?;
         beat.acked_up_to(1).await?;
     }
-    let rolled_up = "SELECT string_agg(hostname, ' ' ORDER BY hostname)
-                       FROM host_metrics_hourly JOIN hosts ON id = host_id";
-    site.becomes(rolled_up, "web-2").await?;
+    hour_passes(&site).await?;
+    let stored = "SELECT string_agg(hostname, ' ' ORDER BY hostname)
+                    FROM host_rollups JOIN hosts ON id = host_id";
+    site.becomes(stored, "web-2").await?;
     let aside = "SELECT hostname, reason LIKE '%timeout%' FROM rollups_set_aside JOIN hosts ON id = host_id";
     site.becomes(aside, "web-1|t").await?;
+    let seen = "SELECT count(*), count(DISTINCT host_id) FROM host_metrics";
+    site.becomes(seen, "2|2").await?;
     let status = output_of(&site, &["status"]).await?;
-    assert_contains(&status, "1 hours of hosts could not be rolled up");
+    assert_contains(
+        &status,
+        "1 hours of hosts could not be compacted and rolled up",
+    );
     let gauge = "\nsvc_ingest_rollups_set_aside 1\n";
     eventually("the metric counts it", async || {
         let page = get(instance.http, "/metrics").await;
         page.is_ok_and(|page| page.body.contains(gauge))
     })
     .await?;
-    site.psql("DROP TRIGGER slow ON host_metrics_hourly")
-        .await?;
-    site.becomes(rolled_up, "web-1 web-2").await?;
+    site.psql("DROP TRIGGER slow ON host_rollups").await?;
+    hour_passes(&site).await?;
+    site.becomes(stored, "web-1 web-2").await?;
     let left = "SELECT count(*) FROM rollups_set_aside";
     site.becomes(left, "0").await?;
+    site.becomes(seen, "2|2").await?;
     instance.stop().await
 }

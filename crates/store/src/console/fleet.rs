@@ -118,7 +118,8 @@ const ATTENTION: &str = "-- console_attention
              WHERE at > now() - interval '1 day' AND kind = 'clone') AS clones_day,
            (SELECT count(*) FROM enrolment_token_states
              WHERE state = 'active' AND expires_at < now() + interval '3 days') AS tokens_expiring,
-           (SELECT coalesce(extract(epoch FROM now() - min(at)), 0)::float8 FROM rollup_changes) AS rollup_lag_seconds";
+           (SELECT coalesce(greatest(extract(epoch FROM samples_now() - min(arrived_hour) - interval '1 hour'), 0), 0)::float8
+              FROM sample_hours WHERE compacted_below < 2147483647) AS rollup_lag_seconds";
 
 /// An instance counts its streams itself; those of earlier versions are counted.
 const INSTANCES: &str = "-- console_instances
@@ -135,7 +136,7 @@ const DATABASE: &str = "-- console_database
            (SELECT coalesce(sum(pg_total_relation_size(inhrelid)), 0)::bigint FROM pg_inherits
              WHERE inhparent IN ('samples_open'::regclass, 'sample_chunks'::regclass, 'host_metrics_old'::regclass)) AS samples_bytes,
            (SELECT coalesce(sum(pg_total_relation_size(inhrelid)), 0)::bigint FROM pg_inherits
-             WHERE inhparent = 'host_metrics_hourly'::regclass) AS rollups_bytes,
+             WHERE inhparent = 'host_rollups'::regclass) AS rollups_bytes,
            (SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()) AS connections,
            current_setting('max_connections')::bigint AS max_connections,
            (SELECT 100.0::float8 * blks_hit / nullif(blks_hit + blks_read, 0) FROM pg_stat_database
@@ -143,9 +144,10 @@ const DATABASE: &str = "-- console_database
            (SELECT count(*) FROM pg_inherits WHERE inhparent = 'sample_chunks'::regclass) AS sample_days,
            (SELECT to_char(min(to_date(right(relname, 8), 'YYYYMMDD')), 'YYYY-MM-DD') FROM pg_inherits
               JOIN pg_class ON oid = inhrelid WHERE inhparent = 'sample_chunks'::regclass) AS oldest_sample_day,
-           (SELECT count(*) FROM pg_inherits WHERE inhparent = 'host_metrics_hourly'::regclass) AS rollup_months,
+           (SELECT count(*) FROM pg_inherits WHERE inhparent = 'host_rollups'::regclass) AS rollup_months,
            (SELECT count(*) FROM rollups_due) AS rollups_due,
-           (SELECT coalesce(extract(epoch FROM now() - min(at)), 0)::float8 FROM rollup_changes) AS rollup_lag_seconds,
+           (SELECT coalesce(greatest(extract(epoch FROM samples_now() - min(arrived_hour) - interval '1 hour'), 0), 0)::float8
+              FROM sample_hours WHERE compacted_below < 2147483647) AS rollup_lag_seconds,
            (SELECT jsonb_object_agg(name, setting) FROM pg_settings
              WHERE name IN ('shared_buffers', 'max_wal_size', 'synchronous_commit')) AS settings";
 

@@ -9,7 +9,7 @@ use svc_store::{LeaseClaim, LeaseRenewal, SchemaState};
 use tokio::task::JoinSet;
 
 use crate::{
-    fixtures::{DAY, TestAgent, after, hours_ago, roll_up, sample},
+    fixtures::{DAY, TestAgent, after, compact_sealed, hour_passes, hours_ago, sample},
     leases::{OUTAGE_GRACE, instance},
     support::{PATIENCE, TestStore},
 };
@@ -37,9 +37,21 @@ async fn everything_works_behind_a_pgbouncer_in_transaction_mode() -> Result<()>
     while let Some(outcome) = tasks.join_next().await {
         outcome??;
     }
-    roll_up(&stores[0]).await?;
     let rolled_up = "SELECT concat(count(*), ' ', sum(sample_count)) FROM host_metrics_hourly";
-    assert_eq!(direct.sql(rolled_up).await?, "400 1200");
+    assert_eq!(direct.sql(rolled_up).await?, "400 1200", "on demand");
+    hour_passes(&direct).await?;
+    stores[0].hours_create().await?;
+    let (one, two) = tokio::join!(stores[0].hours_seal(), stores[1].hours_seal());
+    (one?, two?);
+    let (one, two) = tokio::join!(
+        compact_sealed(&stores[0], 100),
+        compact_sealed(&stores[1], 100)
+    );
+    let rest = compact_sealed(&stores[0], 100).await?;
+    assert_eq!(one? + two? + rest, 1200);
+    assert_eq!(direct.sql(rolled_up).await?, "400 1200", "compacted");
+    let stored = "SELECT sum(cardinality(at)) FROM sample_chunks";
+    assert_eq!(direct.sql(stored).await?, "1200");
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use jiff::{SignedDuration, Timestamp};
-use svc_store::{AgentId, DiskRow, GapRow, HostId, ROLLUP_STEP, Range, SampleRow};
+use svc_store::{AgentId, COMPACTION_STEP, DatabaseUrl, DiskRow, GapRow, HostId, Range, SampleRow};
 use uuid::Uuid;
 
 use crate::support::{TestStore, migrated};
@@ -90,15 +90,37 @@ pub async fn world() -> Result<(TestStore, TestAgent)> {
     Ok((store, agent))
 }
 
-/// Rolls up everything, as the service does. Returns how many hours were computed.
-pub async fn roll_up(store: &TestStore) -> Result<i64> {
-    while store.rollups_gather(ROLLUP_STEP).await?.more {}
-    let mut computed = 0;
+/// Lets an hour pass on the clock by which samples arrive.
+pub async fn hour_passes(store: &TestStore) -> Result<()> {
+    let sql = "
+        CREATE TABLE IF NOT EXISTS hours_passed (n integer GENERATED ALWAYS AS IDENTITY);
+        INSERT INTO hours_passed DEFAULT VALUES;
+        CREATE OR REPLACE FUNCTION samples_now() RETURNS timestamptz LANGUAGE sql STABLE AS
+            'SELECT now() + (SELECT count(*) FROM hours_passed) * interval ''1 hour'''";
+    store.sql(sql).await?;
+    Ok(())
+}
+
+/// Closes the running hour, compacts all closed hours and drops them, as the service does. Returns how
+/// many samples were compacted.
+pub async fn compact(store: &TestStore) -> Result<i64> {
+    hour_passes(store).await?;
+    store.hours_create().await?;
+    store.hours_seal().await?;
+    let samples = compact_sealed(store, COMPACTION_STEP).await?;
+    let direct = DatabaseUrl::parse(store.url())?;
+    store.hours_drop(&direct).await?;
+    Ok(samples)
+}
+
+/// Compacts what is sealed, in steps of so many rows.
+pub async fn compact_sealed(store: &TestStore, rows: i64) -> Result<i64> {
+    let mut samples = 0;
     loop {
-        let step = store.rollups_compute(ROLLUP_STEP).await?;
-        computed += step.taken;
+        let step = store.compaction_step(rows).await?;
+        samples += step.samples;
         if !step.more {
-            return Ok(computed);
+            return Ok(samples);
         }
     }
 }

@@ -10,6 +10,7 @@
 mod agent_status;
 mod books;
 mod bouncer;
+mod compaction;
 mod document;
 mod fixtures;
 mod fleet_gauges;

@@ -57,7 +57,7 @@ const HISTORY: &str = "
 
 const ROLLUPS: &str = "
     SELECT rollups_partition_ensure(now() - n * interval '28 days') FROM generate_series(0, 13) n;
-    INSERT INTO host_metrics_hourly
+    INSERT INTO host_rollups
     SELECT md5('host ' || n)::uuid, hour, hour, hour, hour, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 8589934592,
            1, 2, 3, 0, 1, 2, 3, 1000, 1000, 50, 120, '/'
       FROM (SELECT n, date_trunc('hour', now(), 'UTC') - ago * interval '1 hour' AS hour

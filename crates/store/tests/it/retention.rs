@@ -6,11 +6,11 @@ use std::time::Duration;
 use anyhow::Result;
 use jiff::Timestamp;
 use svc_sandbox::eventually;
-use svc_store::{DatabaseUrl, ROLLUP_STEP};
+use svc_store::DatabaseUrl;
 use tokio::time::timeout;
 
 use crate::{
-    fixtures::{DAY, TestAgent, hours_ago, sample},
+    fixtures::{DAY, TestAgent, compact, hours_ago, sample},
     support::{PATIENCE, TestStore, migrated},
 };
 
@@ -20,11 +20,11 @@ const LONG: Duration = Duration::from_hours(24 * 10_000);
 const DAYS: &str = "
     SELECT string_agg((to_date(right(relname, 8), 'YYYYMMDD') - (now() AT TIME ZONE 'UTC')::date)::text, ' ' ORDER BY relname)
       FROM pg_inherits JOIN pg_class ON oid = inhrelid
-     WHERE inhparent = 'host_metrics'::regclass AND NOT inhdetachpending";
+     WHERE inhparent = 'sample_chunks'::regclass AND NOT inhdetachpending";
 
 /// The number of tables for days of samples, attached or not.
 const TABLES: &str =
-    "SELECT count(*) FROM pg_class WHERE relkind = 'r' AND relname ~ '^host_metrics_\\d{8}$'";
+    "SELECT count(*) FROM pg_class WHERE relkind = 'r' AND relname ~ '^sample_chunks_\\d{8}$'";
 
 const SAMPLES: &str = "SELECT count(*) FROM host_metrics";
 
@@ -39,7 +39,7 @@ async fn pass(store: &TestStore, samples: Duration) -> Result<usize> {
 /// The name of the partition of this many days ago.
 async fn partition(store: &TestStore, days_ago: u32) -> Result<String> {
     let day = format!("now() AT TIME ZONE 'UTC' - interval '{days_ago} days'");
-    let sql = format!("SELECT to_char({day}, '\"host_metrics_\"YYYYMMDD')");
+    let sql = format!("SELECT to_char({day}, '\"sample_chunks_\"YYYYMMDD')");
     store.sql(&sql).await
 }
 
@@ -50,7 +50,7 @@ fn noon(days_ago: i64) -> Timestamp {
 }
 
 async fn detach(store: &TestStore, partition: &str) -> Result<()> {
-    let detach = format!("ALTER TABLE host_metrics DETACH PARTITION {partition}");
+    let detach = format!("ALTER TABLE sample_chunks DETACH PARTITION {partition}");
     store.sql(&detach).await?;
     Ok(())
 }
@@ -70,19 +70,54 @@ async fn the_retention_decides_which_days_exist_also_after_it_changed() -> Resul
 }
 
 #[tokio::test]
-async fn a_day_is_kept_until_its_hours_are_rolled_up() -> Result<()> {
+async fn rollups_outlive_the_days_of_their_samples() -> Result<()> {
     let store = migrated().await?;
     pass(&store, 5 * DAY).await?;
     let agent = TestAgent::new(&store).await?;
     agent.store(&store, &[sample(1, noon(3))]).await?;
-    assert_eq!(pass(&store, DAY).await?, 3, "the days without samples");
-    store.rollups_gather(ROLLUP_STEP).await?;
-    assert_eq!(pass(&store, DAY).await?, 0, "gathered but not computed");
-    store.rollups_compute(ROLLUP_STEP).await?;
-    assert_eq!(pass(&store, DAY).await?, 1);
+    compact(&store).await?;
+    assert_eq!(pass(&store, DAY).await?, 4);
     assert_eq!(store.sql(SAMPLES).await?, "0");
     let rollups = "SELECT sample_count FROM host_metrics_hourly";
-    assert_eq!(store.sql(rollups).await?, "1", "rollups outlive samples");
+    assert_eq!(store.sql(rollups).await?, "1");
+    Ok(())
+}
+
+/// Days of the previous version's samples, and one hour of each that it had not rolled up.
+async fn old_days(store: &TestStore) -> Result<TestAgent> {
+    store.partitions_create(5 * DAY).await?;
+    let agent = TestAgent::new(store).await?;
+    for days_ago in 3..=5 {
+        let sql = format!(
+            "SELECT partition_ensure('host_metrics_old', to_char(day, 'YYYYMMDD'), day, day + interval '1 day')
+               FROM date_trunc('day', now() - interval '{days_ago} days', 'UTC') day;
+             INSERT INTO host_metrics_old
+             SELECT '{host}', '{noon}', '{agent}', {days_ago}, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+                    '[{{\"mount_point\": \"/\", \"total_bytes\": 100, \"used_bytes\": 42}}]';
+             INSERT INTO host_vitals (host_id) VALUES ('{host}') ON CONFLICT DO NOTHING;
+             INSERT INTO rollups_due VALUES ('{noon}', '{host}')",
+            host = agent.host,
+            agent = agent.id,
+            noon = noon(days_ago),
+        );
+        store.sql(&sql).await?;
+    }
+    Ok(agent)
+}
+
+const OLD_SAMPLES: &str = "SELECT count(*) FROM host_metrics_old";
+
+#[tokio::test]
+async fn history_of_the_previous_version_is_read_rolled_up_and_ages_out() -> Result<()> {
+    let store = migrated().await?;
+    old_days(&store).await?;
+    assert_eq!(store.sql(SAMPLES).await?, "3");
+    while store.rollups_left_over(2).await?.more {}
+    let rollups = "SELECT concat_ws(' ', count(*), sum(sample_count), max(fullest_disk_percent)) FROM host_metrics_hourly";
+    assert_eq!(store.sql(rollups).await?, "3 3 42");
+    pass(&store, DAY).await?;
+    assert_eq!(store.sql(OLD_SAMPLES).await?, "0");
+    assert_eq!(store.sql(rollups).await?, "3 3 42");
     Ok(())
 }
 
@@ -90,19 +125,12 @@ async fn a_day_is_kept_until_its_hours_are_rolled_up() -> Result<()> {
 #[tokio::test]
 async fn rollups_that_are_not_computed_delay_a_drop_by_two_days_at_most() -> Result<()> {
     let store = migrated().await?;
-    pass(&store, 5 * DAY).await?;
-    let agent = TestAgent::new(&store).await?;
-    let samples = [sample(1, noon(5)), sample(2, noon(4)), sample(3, noon(3))];
-    agent.store(&store, &samples).await?;
+    old_days(&store).await?;
     pass(&store, DAY).await?;
-    assert_eq!(store.sql(DAYS).await?, "-4 -3 -2 -1 0 1 2");
-    store.rollups_gather(ROLLUP_STEP).await?;
-    let set_aside = "INSERT INTO rollups_set_aside (hour, host_id, reason) SELECT hour, host_id, '' FROM rollups_due;
-                     DELETE FROM rollups_due";
-    store.sql(set_aside).await?;
-    assert_eq!(pass(&store, DAY).await?, 0, "set aside");
-    store.sql("DELETE FROM rollups_set_aside").await?;
-    assert_eq!(pass(&store, DAY).await?, 2);
+    assert_eq!(store.sql(OLD_SAMPLES).await?, "2");
+    store.rollups_left_over(10).await?;
+    pass(&store, DAY).await?;
+    assert_eq!(store.sql(OLD_SAMPLES).await?, "0");
     Ok(())
 }
 
@@ -128,10 +156,10 @@ async fn rollups_are_dropped_by_the_month() -> Result<()> {
     let direct = DatabaseUrl::parse(store.url())?;
     let dropped = store.partitions_drop(&direct, DAY, 400 * DAY).await?;
     assert!((1..=3).contains(&dropped.len()), "{dropped:?}");
-    let is_month = |name: &String| name.starts_with("host_metrics_hourly_");
+    let is_month = |name: &String| name.starts_with("host_rollups_");
     assert!(dropped.iter().all(is_month), "{dropped:?}");
     let oldest = "SELECT to_date(right(min(relname), 6), 'YYYYMM') + interval '1 month' > now() - interval '400 days'
-                    FROM pg_class WHERE relkind = 'r' AND relname ~ '^host_metrics_hourly_\\d{6}$'";
+                    FROM pg_class WHERE relkind = 'r' AND relname ~ '^host_rollups_\\d{6}$'";
     let kept = store.sql(oldest).await?;
     assert_eq!(kept, "t", "a dropped month reached into the retention");
     Ok(())
@@ -162,7 +190,7 @@ async fn half_detach(store: &TestStore, day: &str) -> Result<()> {
     let watermarks = store.samples_append(&[range]).await?;
     assert_eq!(watermarks[0].acked_seq, 1, "the insert was blocked");
     let kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-                 WHERE query LIKE 'ALTER TABLE host_metrics DETACH%' AND datname = current_database()";
+                 WHERE query LIKE 'ALTER TABLE sample_chunks DETACH%' AND datname = current_database()";
     store.sql(kill).await?;
     assert!(killed.await?.is_err());
     Ok(reader.batch_execute("COMMIT").await?)
@@ -198,7 +226,8 @@ async fn a_detached_day_within_the_retention_is_attached_with_its_samples() -> R
     pass(&store, 5 * DAY).await?;
     let agent = TestAgent::new(&store).await?;
     agent.store(&store, &[sample(1, hours_ago(48))]).await?;
-    let day = "SELECT tableoid::regclass FROM host_metrics";
+    compact(&store).await?;
+    let day = "SELECT tableoid::regclass FROM sample_chunks";
     detach(&store, &store.sql(day).await?).await?;
     assert_eq!(store.sql(SAMPLES).await?, "0");
     pass(&store, 5 * DAY).await?;
@@ -211,8 +240,7 @@ async fn creating_a_day_waits_for_no_reader_and_no_writer() -> Result<()> {
     let store = migrated().await?;
     pass(&store, DAY).await?;
     let other = store.connect().await?;
-    let lock =
-        "BEGIN; SELECT count(*) FROM host_metrics; LOCK TABLE host_metrics IN ROW EXCLUSIVE MODE";
+    let lock = "BEGIN; SELECT count(*) FROM host_metrics; LOCK TABLE sample_chunks, samples_open IN ROW EXCLUSIVE MODE";
     other.batch_execute(lock).await?;
     let made = timeout(PATIENCE, store.partitions_create(3 * DAY)).await??;
     assert_eq!(made, 2);

@@ -21,14 +21,19 @@ type Gauge = (&'static str, fn(&SampleRow) -> f64);
 
 /// Values with three columns each: minimum, average and maximum.
 const GAUGES: [Gauge; 7] = [
-    ("cpu_percent", |s| s.cpu_percent),
-    ("load_1m", |s| s.load[0]),
-    ("load_5m", |s| s.load[1]),
-    ("load_15m", |s| s.load[2]),
+    ("cpu_percent", |s| kept(s.cpu_percent)),
+    ("load_1m", |s| kept(s.load[0])),
+    ("load_5m", |s| kept(s.load[1])),
+    ("load_15m", |s| kept(s.load[2])),
     ("memory_used_bytes", |s| s.memory_used_bytes as f64),
     ("swap_used_bytes", |s| s.swap_used_bytes as f64),
     ("process_count", |s| s.process_count as f64),
 ];
+
+/// Percentages and loads are stored in single precision.
+fn kept(value: f64) -> f64 {
+    f64::from(value as f32)
+}
 
 const OTHERS: [&str; 8] = [
     "first_at",

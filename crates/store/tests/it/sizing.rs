@@ -8,7 +8,7 @@ use svc_sandbox::{Postgres, PostgresOptions};
 use svc_store::Range;
 
 use crate::{
-    fixtures::{DAY, TestAgent, after, hours_ago, roll_up, sample},
+    fixtures::{DAY, TestAgent, after, compact, hours_ago, sample},
     support::TestStore,
 };
 
@@ -69,17 +69,22 @@ async fn measure_the_cost_of_a_thousand_agents() -> Result<()> {
     );
 
     let (began, before) = (Instant::now(), wal(&store).await?);
-    let hours = roll_up(&store).await? as f64;
+    assert_eq!(compact(&store).await? as f64, samples);
     let (took, written) = (began.elapsed().as_secs_f64(), wal(&store).await? - before);
     println!(
-        "rollup: {:.2} ms and {:.0} bytes of WAL for each host's hour ({hours} hours)",
-        1e3 * took / hours,
-        written / hours
+        "compaction and rollup: {:.1} µs and {:.0} bytes of WAL for each sample",
+        1e6 * took / samples,
+        written / samples
     );
+    for table in ["sample_chunks", "host_rollups"] {
+        let (rows, heap, index) = bytes(&store, table).await?;
+        let of_sample = (heap + index) * rows / samples;
+        println!("{table}: {of_sample:.1} bytes a sample with indexes");
+    }
 
     let tables = [
-        "host_metrics",
-        "host_metrics_hourly",
+        "sample_chunks",
+        "host_rollups",
         "hosts",
         "agent_state",
         "agents",

@@ -1,0 +1,232 @@
+//! Compaction: readers see each sample exactly once at any moment, whoever is killed; nothing that was stored
+//! changes; and one host stops nobody.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use svc_store::{DatabaseUrl, SampleRow};
+use tokio::time::{sleep, timeout};
+
+use crate::{
+    fixtures::{
+        DAY, TestAgent, after, compact, compact_sealed, disk, hour_passes, hours_ago, sample, world,
+    },
+    rollup_oracle::{compare, expected, stored},
+    support::{PATIENCE, TestStore, migrated},
+};
+
+const HOUR: i64 = 3_600_000;
+
+/// All that the view shows, in a fixed order.
+const ALL: &str = "SELECT coalesce(md5(string_agg(m::text, chr(10) ORDER BY host_id, agent_id, seq, m::text)), '') FROM host_metrics m";
+
+/// Samples that the view has twice or not at all, and the difference to what the rollups count.
+const SEEN: &str = "SELECT concat_ws(' ', count(*), count(DISTINCT (agent_id, seq)), (SELECT sum(sample_count) FROM host_metrics_hourly)) FROM host_metrics";
+
+/// Agents with samples of three hours, ten in each.
+async fn fleet(store: &TestStore, agents: usize) -> Result<Vec<(TestAgent, Vec<SampleRow>)>> {
+    let mut fleet = Vec::new();
+    for agent in TestAgent::many(store, agents).await? {
+        let at = |seq: i64| after(hours_ago(4), seq * HOUR / 10);
+        let samples: Vec<SampleRow> = (1..=30).map(|seq| sample(seq, at(seq))).collect();
+        agent.store(store, &samples).await?;
+        fleet.push((agent, samples));
+    }
+    Ok(fleet)
+}
+
+/// Closes the running hour without compacting it.
+async fn close(store: &TestStore) -> Result<()> {
+    hour_passes(store).await?;
+    store.hours_create().await?;
+    store.hours_seal().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_sample_is_seen_once_while_hours_are_compacted_and_compactors_are_killed()
+-> Result<()> {
+    let (store, _) = world().await?;
+    let fleet = fleet(&store, 20).await?;
+    close(&store).await?;
+    let all = store.sql(ALL).await?;
+    let done = AtomicBool::new(false);
+    let compacting = async {
+        let left =
+            "SELECT count(*) FROM sample_hours WHERE sealed AND compacted_below < 2147483647";
+        while store.sql(left).await? != "0" {
+            // A killed step is an error, and what it did is undone.
+            drop(store.compaction_step(20).await);
+        }
+        done.store(true, Ordering::Relaxed);
+        anyhow::Ok(())
+    };
+    let killing = async {
+        let kill = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+                     WHERE datname = current_database() AND query LIKE '%compaction_step%' AND state <> 'idle' AND pid <> pg_backend_pid()";
+        let mut killed = 0;
+        while !done.load(Ordering::Relaxed) {
+            killed += store.sql(kill).await?.parse::<u32>()?;
+            sleep(Duration::from_millis(40)).await;
+        }
+        anyhow::Ok(killed)
+    };
+    let reading = async {
+        let mut reads = 0;
+        while !done.load(Ordering::Relaxed) || reads == 0 {
+            let seen = store.sql(SEEN).await?;
+            ensure!(seen == "600 600 600", "{seen}");
+            reads += 1;
+        }
+        anyhow::Ok(reads)
+    };
+    let race = async { tokio::try_join!(compacting, killing, reading) };
+    let ((), killed, reads) = timeout(PATIENCE * 4, race).await??;
+    println!("{killed} killed, {reads} reads");
+    assert_eq!(store.sql(ALL).await?, all);
+    let direct = DatabaseUrl::parse(store.url())?;
+    assert_eq!(store.hours_drop(&direct).await?.len(), 1);
+    assert_eq!(store.sql("SELECT count(*) FROM samples_open").await?, "0");
+    assert_eq!(store.sql(ALL).await?, all);
+    let client = store.connect().await?;
+    for (agent, samples) in &fleet {
+        let found = stored(&client, agent.host).await?;
+        compare(&expected(samples), &found).context("rollup")?;
+    }
+    Ok(())
+}
+
+/// Gaps in the numbers, disks that come and go, none at all, and times out of order.
+#[tokio::test]
+async fn compaction_changes_no_sample_and_late_ones_join_their_chunk() -> Result<()> {
+    let (store, agent) = world().await?;
+    let other = TestAgent::new(&store).await?;
+    let of = |seq: i64, minutes: i64, disks: &[(&str, i64)]| {
+        let mut of = sample(seq, after(hours_ago(3), minutes * 60_000));
+        of.sampled_at = of.sampled_at + jiff::SignedDuration::from_micros(seq * 7 + 1);
+        of.disks = disks.iter().map(|(name, used)| disk(name, *used)).collect();
+        of
+    };
+    let two: &[(&str, i64)] = &[("/", 10), ("/a %s \"b\"", 20)];
+    let deliveries = [
+        vec![of(1, 1, two), of(2, 2, two), of(3, 3, &[]), of(4, 0, &[])],
+        vec![of(5, 70, two), of(6, 71, &[("/", 10)]), of(7, 59, two)],
+        vec![of(8, 2, two), of(9, 61, &[]), of(10, 119, two)],
+    ];
+    for delivery in &deliveries {
+        agent.store(&store, delivery).await?;
+        other.store(&store, delivery).await?;
+        let all = store.sql(ALL).await?;
+        assert_eq!(compact(&store).await?, 2 * delivery.len() as i64);
+        assert_eq!(store.sql(ALL).await?, all);
+    }
+    let samples: Vec<SampleRow> = deliveries.concat();
+    let client = store.connect().await?;
+    compare(&expected(&samples), &stored(&client, agent.host).await?)?;
+    let chunks = "SELECT count(*) FROM sample_chunks";
+    assert_eq!(store.sql(chunks).await?, "10", "chunks are merged");
+    assert_eq!(compact(&store).await?, 0, "nothing is left");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_hour_is_sealed_after_its_writers_and_takes_no_more_rows() -> Result<()> {
+    let (store, agent) = world().await?;
+    let taken = "SELECT extract(epoch FROM sample_hour_take())::bigint";
+    let before: i64 = store.sql(taken).await?.parse()?;
+    let mut writer = store.connect().await?;
+    let open = writer.transaction().await?;
+    open.batch_execute("SELECT sample_hour_take()").await?;
+    hour_passes(&store).await?;
+    let outcome = store.hours_seal().await;
+    assert!(
+        outcome.is_err_and(|error| error.is_timeout()),
+        "sealed below a writer"
+    );
+    open.commit().await?;
+    assert_eq!(store.hours_seal().await?, 1);
+    agent.store(&store, &[sample(1, hours_ago(1))]).await?;
+    let hour = "SELECT extract(epoch FROM arrived_hour)::bigint FROM samples_open";
+    assert_eq!(store.sql(hour).await?, (before + 3600).to_string());
+    assert_eq!(store.hours_seal().await?, 0, "the newest hour stays open");
+    Ok(())
+}
+
+/// The clock goes back by hours, and nobody makes new ones: samples are stored all the same.
+#[tokio::test]
+async fn a_clock_that_steps_back_stops_no_writer() -> Result<()> {
+    let (store, agent) = world().await?;
+    agent.store(&store, &[sample(1, hours_ago(1))]).await?;
+    compact(&store).await?;
+    store
+        .sql("CREATE OR REPLACE FUNCTION samples_now() RETURNS timestamptz LANGUAGE sql STABLE AS 'SELECT now() - interval ''5 hours'''")
+        .await?;
+    assert_eq!(store.hours_seal().await?, 0);
+    agent.store(&store, &[sample(2, hours_ago(1))]).await?;
+    assert_eq!(store.sql(SEEN).await?, "2 2 2");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_host_that_fails_alone_is_set_aside_stays_visible_and_is_tried_again() -> Result<()> {
+    let (store, _) = world().await?;
+    let fleet = fleet(&store, 3).await?;
+    let (all, bad) = (store.sql(ALL).await?, fleet[1].0.host);
+    let refuse = format!(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN IF NEW.host_id = '{bad}' THEN RAISE numeric_value_out_of_range; END IF; RETURN NEW; END $$;
+         CREATE TRIGGER refuse BEFORE INSERT ON host_rollups FOR EACH ROW EXECUTE FUNCTION refuse()"
+    );
+    store.sql(&refuse).await?;
+    close(&store).await?;
+    assert_eq!(store.compaction_step(1).await?.samples, 30);
+    assert!(store.compaction_step(60).await.is_err());
+    let next = store.compaction_next().await?.context("nothing to do")?;
+    assert_eq!(next.host_id, bad.0);
+    store.compaction_set_aside(next, "refused").await?;
+    store.compaction_set_aside(next, "again").await?;
+    assert_eq!(compact_sealed(&store, 60).await?, 30);
+    assert_eq!(store.sql(ALL).await?, all, "its samples are not visible");
+    assert_eq!(store.sql(SEEN).await?, "90 90 90");
+    let aside = "SELECT count(*), max(reason) FROM rollups_set_aside JOIN hosts ON id = host_id";
+    assert_eq!(store.sql(aside).await?, "1|refused");
+    assert_eq!(store.overview().await?.history.rollups_set_aside, 1);
+    store.sql("DROP TRIGGER refuse ON host_rollups").await?;
+    assert_eq!(compact(&store).await?, 30);
+    assert_eq!(store.sql(aside).await?, "0|");
+    assert_eq!(store.sql(ALL).await?, all);
+    Ok(())
+}
+
+/// Samples of a day that retention has dropped would be dropped with the next pass.
+#[tokio::test]
+async fn samples_older_than_the_kept_days_end_with_their_hour() -> Result<()> {
+    let store = migrated().await?;
+    store.partitions_create(DAY).await?;
+    let agent = TestAgent::new(&store).await?;
+    let samples = [sample(1, hours_ago(24 * 9)), sample(2, hours_ago(1))];
+    agent.store(&store, &samples).await?;
+    assert_eq!(compact(&store).await?, 1);
+    assert_eq!(store.sql("SELECT seq FROM host_metrics").await?, "2");
+    Ok(())
+}
+
+#[tokio::test]
+async fn shapes_are_removed_when_no_sample_has_them() -> Result<()> {
+    let (store, agent) = world().await?;
+    agent.store(&store, &[sample(1, hours_ago(1))]).await?;
+    let mut changed = sample(2, hours_ago(1));
+    changed.disks.clear();
+    agent.store(&store, &[changed]).await?;
+    let age = "UPDATE sample_shapes SET seen_on = current_date - 20";
+    store.sql(age).await?;
+    compact(&store).await?;
+    assert_eq!(store.shapes_prune(DAY).await?, 0, "chunks use both");
+    store.sql(age).await?;
+    store.sql("TRUNCATE sample_chunks").await?;
+    assert_eq!(store.shapes_prune(DAY).await?, 1, "the latest one stays");
+    Ok(())
+}
