@@ -146,6 +146,7 @@ fn sample(host: u64, seq: i64, sampled_at: Timestamp, disks: usize) -> SampleRow
         network_rx_bytes: seq * 90_000 + (chance(7, 1) * 80_000.0) as i64,
         network_tx_bytes: seq * 40_000 + (chance(8, 1) * 30_000.0) as i64,
         disks: DISKS.iter().take(disks).enumerate().map(disk).collect(),
+        optional: None,
     }
 }
 

@@ -36,7 +36,7 @@ const FLEET: &str = "
     UPDATE agent_state s SET presence = 'online', cause = 'connected', instance_id = '10000000-0000-4000-8000-000000000000'
       FROM agents a WHERE a.id = s.agent_id AND get_byte(a.key, 0) > 2;
     SELECT metrics_partitions_ensure('7 days'), rollups_partition_ensure(now()), rollups_partition_ensure(now() - interval '24 hours');
-    INSERT INTO host_metrics_hourly
+    INSERT INTO host_rollups
     SELECT md5('host ' || n)::uuid, hour, hour, hour, hour, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 8589934592,
            1, 2, 3, 0, 1, 2, 3, 1000, 1000, 50, 120, '/'
       FROM generate_series(1, 10000) n, LATERAL (SELECT date_trunc('hour', now(), 'UTC') - ago * interval '1 hour' AS hour
