@@ -42,6 +42,7 @@ pub mod signing;
 pub mod startup;
 pub mod supervise;
 pub mod telemetry;
+pub mod vitals;
 
 pub use svc_common::{error_chain, rate, sync};
 

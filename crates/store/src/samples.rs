@@ -26,7 +26,7 @@ mod range;
 mod shape;
 mod usual;
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 
@@ -79,8 +79,8 @@ pub struct OptionalVitals {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartRow {
     pub kind: PartKind,
-    /// Which one; empty if there is only one.
-    pub name: String,
+    /// Which one; empty if there is only one. The parts of one device share it.
+    pub name: Arc<str>,
     pub value: i64,
 }
 

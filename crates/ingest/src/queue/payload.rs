@@ -15,6 +15,7 @@ use svc_proto::{
 use svc_store::{AgentId, DiskRow, GapKind, GapRow, HostId, Range, SampleRow, Watermark};
 
 use super::{Committed, DeadLetter, Origin, Parcel};
+use crate::vitals::{add_optional, optional};
 
 /// Why a message does not decode.
 #[derive(Debug, thiserror::Error)]
@@ -108,28 +109,32 @@ fn dead_letter(letter: WireLetter) -> Result<DeadLetter, PayloadError> {
 }
 
 fn sample(row: &SampleRow) -> Sample {
+    let mut vitals = Vitals {
+        cpu_percent: row.cpu_percent,
+        load_1m: row.load[0],
+        load_5m: row.load[1],
+        load_15m: row.load[2],
+        memory_used_bytes: row.memory_used_bytes.cast_unsigned(),
+        memory_total_bytes: row.memory_total_bytes.cast_unsigned(),
+        swap_used_bytes: row.swap_used_bytes.cast_unsigned(),
+        swap_total_bytes: row.swap_total_bytes.cast_unsigned(),
+        uptime_seconds: row.uptime_seconds.cast_unsigned(),
+        process_count: u32::try_from(row.process_count).unwrap_or(u32::MAX),
+        network_rx_bytes: row.network_rx_bytes.cast_unsigned(),
+        network_tx_bytes: row.network_tx_bytes.cast_unsigned(),
+        disks: row.disks.iter().map(disk).collect(),
+        ..Vitals::default()
+    };
+    if let Some(optional) = &row.optional {
+        add_optional(&mut vitals, optional);
+    }
     Sample {
         seq: row.seq.cast_unsigned(),
         sampled_at: Some(prost_types::Timestamp {
             seconds: row.sampled_at.as_second(),
             nanos: row.sampled_at.subsec_nanosecond(),
         }),
-        vitals: Some(Vitals {
-            cpu_percent: row.cpu_percent,
-            load_1m: row.load[0],
-            load_5m: row.load[1],
-            load_15m: row.load[2],
-            memory_used_bytes: row.memory_used_bytes.cast_unsigned(),
-            memory_total_bytes: row.memory_total_bytes.cast_unsigned(),
-            swap_used_bytes: row.swap_used_bytes.cast_unsigned(),
-            swap_total_bytes: row.swap_total_bytes.cast_unsigned(),
-            uptime_seconds: row.uptime_seconds.cast_unsigned(),
-            process_count: u32::try_from(row.process_count).unwrap_or(u32::MAX),
-            network_rx_bytes: row.network_rx_bytes.cast_unsigned(),
-            network_tx_bytes: row.network_tx_bytes.cast_unsigned(),
-            disks: row.disks.iter().map(disk).collect(),
-            ..Vitals::default()
-        }),
+        vitals: Some(vitals),
     }
 }
 
@@ -147,6 +152,7 @@ fn disk(row: &DiskRow) -> Disk {
 fn sample_row(sample: Sample) -> Result<SampleRow, PayloadError> {
     let vitals = sample.vitals.ok_or(PayloadError::Sample)?;
     let at = sample.sampled_at.ok_or(PayloadError::Sample)?;
+    let optional = optional(&vitals)?;
     let disks = vitals.disks.into_iter().map(disk_row);
     Ok(SampleRow {
         seq: sample.seq.try_into()?,
@@ -162,7 +168,7 @@ fn sample_row(sample: Sample) -> Result<SampleRow, PayloadError> {
         network_rx_bytes: vitals.network_rx_bytes.try_into()?,
         network_tx_bytes: vitals.network_tx_bytes.try_into()?,
         disks: disks.collect::<Result<_, _>>()?,
-        optional: None,
+        optional,
     })
 }
 
@@ -212,6 +218,8 @@ fn gap_row(missing: Missing) -> Result<GapRow, PayloadError> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use svc_proto::v1::{BlockDevice, Interface, Pressure};
+    use svc_store::OptionalVitals;
     use uuid::Uuid;
 
     use super::*;
@@ -231,14 +239,39 @@ mod tests {
     }
 
     prop_compose! {
+        /// Optional vitals of two disks, as a report has them.
+        fn optional_vitals()(numbers in proptest::collection::vec(proptest::option::of(0..i64::MAX.cast_unsigned()), 10),
+                             read_only in any::<Option<bool>>(), names in proptest::collection::hash_set(text(), 0..4),
+                             mounts in proptest::collection::vec(text(), 0..3), problem in text()) -> (Vec<DiskRow>, Option<Box<OptionalVitals>>) {
+            let disk = |number: usize| Disk {
+                mount_point: format!("/{number}"), available_bytes: numbers[number], inodes_used: numbers[number + 2], read_only,
+                ..Disk::default()
+            };
+            let interface = |name: &String| Interface { name: name.clone(), rx_bytes: numbers[4].unwrap_or(0), tx_bytes: 7 };
+            let device = |name: &String| BlockDevice { name: name.clone(), busy_ms: numbers[5].unwrap_or(0), ..BlockDevice::default() };
+            let vitals = Vitals {
+                disks: vec![disk(0), disk(1)],
+                interfaces: names.iter().map(interface).collect(),
+                block_devices: names.iter().map(device).collect(),
+                pressure: numbers[6].map(|_| Pressure { cpu_some_ms: numbers[6], io_full_ms: numbers[7], ..Pressure::default() }),
+                cpu_steal_ms: numbers[8], unreadable_mounts: mounts, spool_problem: problem,
+                ..Vitals::default()
+            };
+            let parts = optional(&vitals).unwrap();
+            (vitals.disks.into_iter().map(|disk| disk_row(disk).unwrap()).collect(), parts)
+        }
+    }
+
+    prop_compose! {
         fn a_sample()(seq in number(), at in 0..4_000_000_000_i64, nanos in 0..1_000_000_000_i32, cpu_percent in 0.0..100.0,
                       load in any::<[f32; 3]>(), n in proptest::array::uniform7(number()), processes in any::<u32>(),
-                      disks in proptest::collection::vec(a_disk(), 0..3)) -> SampleRow {
+                      (disks, optional) in prop_oneof![
+                          proptest::collection::vec(a_disk(), 0..3).prop_map(|disks| (disks, None)), optional_vitals()]) -> SampleRow {
             SampleRow {
                 seq, sampled_at: Timestamp::new(at, nanos).unwrap(), cpu_percent,
                 load: load.map(|load| if load.is_finite() { f64::from(load) } else { 0.0 }),
                 memory_used_bytes: n[0], memory_total_bytes: n[1], swap_used_bytes: n[2], swap_total_bytes: n[3],
-                uptime_seconds: n[4], process_count: processes.into(), network_rx_bytes: n[5], network_tx_bytes: n[6], disks, optional: None,
+                uptime_seconds: n[4], process_count: processes.into(), network_rx_bytes: n[5], network_tx_bytes: n[6], disks, optional,
             }
         }
     }

@@ -16,6 +16,7 @@ use svc_ingest::{
     session::SessionTable,
     telemetry::PipelineMetrics,
 };
+use svc_proto::v1::{Disk, Interface, Pressure};
 use svc_sandbox::PostgresOptions;
 use svc_testkit::{
     ActiveAgent, Environment, Fleet, HeartbeatCall, Instance, Pace, QueueKind, Site,
@@ -75,6 +76,54 @@ async fn acknowledged_samples_are_stored_once_over_either_queue() -> Result<()> 
         }
         assert_eq!(acknowledged, fleet.acked() as f64, "{kind:?}");
         Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn optional_vitals_become_parts_over_either_queue() -> Result<()> {
+    QueueKind::each(async |kind| {
+        let site = Site::new().await?.with_queue(kind).await?;
+        let instance = site.instance().start().await?;
+        let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+        let mut call = agent.heartbeat().await?;
+        let with = |seq| {
+            let mut sample = sample(seq);
+            let vitals = sample.vitals.get_or_insert_default();
+            vitals.disks = vec![Disk {
+                mount_point: "/".into(),
+                total_bytes: 100,
+                used_bytes: 40,
+                available_bytes: Some(50),
+                read_only: Some(false),
+                ..Disk::default()
+            }];
+            vitals.interfaces = vec![Interface {
+                name: "eth0".into(),
+                rx_bytes: 1000 * seq,
+                tx_bytes: 7,
+            }];
+            vitals.pressure = Some(Pressure {
+                io_full_ms: Some(3),
+                ..Pressure::default()
+            });
+            vitals.unreadable_mounts = vec!["/mnt/nfs".into()];
+            sample
+        };
+        call.report(vec![with(1), with(2)], vec![]).await?;
+        assert_eq!(call.next_ack().await?.up_to_seq, 2);
+        let parts = "SELECT string_agg(concat_ws(' ', kind, name, value), ', ' ORDER BY kind, value) FROM host_metric_parts
+                      WHERE sampled_at = (SELECT vitals_at FROM host_vitals)";
+        site.expect(
+            parts,
+            "disk_available / 50, disk_read_only / 0, disk_total / 100, disk_used / 40, interface_rx_bytes eth0 2000, \
+             interface_tx_bytes eth0 7, pressure_io_full_ms  3",
+        )
+        .await?;
+        let increase = "SELECT sum(increase) FROM host_metric_parts_hourly WHERE kind = 'interface_rx_bytes'";
+        site.expect(increase, "1000").await?;
+        let latest = "SELECT unreadable_mounts FROM host_vitals";
+        site.expect(latest, "[\"/mnt/nfs\"]").await
     })
     .await
 }

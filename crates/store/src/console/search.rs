@@ -123,10 +123,7 @@ impl HostSort {
     fn source(self) -> (&'static str, &'static str) {
         match self {
             Self::Name => ("hosts h", "true"),
-            Self::Disk => (
-                "host_vitals v JOIN hosts h ON h.id = v.host_id",
-                "true",
-            ),
+            Self::Disk => ("host_vitals v JOIN hosts h ON h.id = v.host_id", "true"),
             Self::Offline => (
                 "agent_state s JOIN agents a ON a.id = s.agent_id AND a.status = 'active' JOIN hosts h ON h.id = a.host_id",
                 "s.presence = 'offline'",

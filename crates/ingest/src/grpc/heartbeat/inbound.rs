@@ -19,26 +19,42 @@ use prost::Message;
 use svc_proto::{
     contract::{
         HEARTBEAT_PATH,
-        limits::{MAX_DISKS, MAX_GAPS, MAX_HEARTBEAT_BYTES, MAX_HELLO_BYTES, MAX_SAMPLES},
+        limits::{
+            MAX_BLOCK_DEVICES, MAX_DISKS, MAX_GAPS, MAX_HEARTBEAT_BYTES, MAX_HELLO_BYTES,
+            MAX_INTERFACES, MAX_SAMPLES,
+        },
     },
     v1::HeartbeatRequest,
 };
-use svc_store::{DiskRow, GapRow, SampleRow};
+use svc_store::{DiskRow, GapRow, OptionalVitals, PartRow, SampleRow};
 
 use super::{StreamEnd, violation};
 use crate::{
     budget::{Grant, ReportBudget, Room},
     grpc::Refusal,
     sync::lock,
+    vitals::MOST_PARTS,
 };
 
 /// The prefix of each message: a flag and the message's length.
 const PREFIX: usize = 5;
-/// A disk without values takes two bytes on the wire, and nothing takes more memory for its bytes.
+/// A disk without values takes two bytes on the wire, and nothing takes more memory for its bytes. The next is a disk with
+/// one optional value: four bytes, and beside its row a part and the name of that part.
 const DECODED_PER_BYTE: usize = size_of::<DiskRow>() / 2;
+/// The most that the optional vitals of a sample take: each disk, interface and block device has one name for its parts.
+const MOST_OPTIONAL: usize = {
+    let [disk, interface, device, host] = MOST_PARTS;
+    let parts = disk * MAX_DISKS + interface * MAX_INTERFACES + device * MAX_BLOCK_DEVICES + host;
+    let names = MAX_DISKS + MAX_INTERFACES + MAX_BLOCK_DEVICES + 2;
+    let mounts = MAX_DISKS * size_of::<String>();
+    size_of::<OptionalVitals>()
+        + parts * size_of::<PartRow>()
+        + names * 2 * size_of::<Arc<str>>()
+        + mounts
+};
 /// The most that a report within the limits decodes to. Short texts take up to four times their length.
 const MOST_DECODED: usize = MAX_SAMPLES
-    * (size_of::<SampleRow>() + MAX_DISKS * size_of::<DiskRow>())
+    * (size_of::<SampleRow>() + MAX_DISKS * size_of::<DiskRow>() + MOST_OPTIONAL)
     + MAX_GAPS * size_of::<GapRow>()
     + 4 * MAX_HEARTBEAT_BYTES;
 

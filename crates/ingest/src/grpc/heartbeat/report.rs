@@ -84,7 +84,6 @@ fn number(seq: u64) -> Result<i64, Violation> {
 /// The sample as it is stored, or the rule that it breaks.
 fn row(seq: i64, sample: v1::Sample, rules: &Rules) -> Result<SampleRow, &'static str> {
     let vitals = sample.vitals.ok_or("vitals are missing")?;
-    optional::check(&vitals)?;
     let row = SampleRow {
         seq,
         sampled_at: time(sample.sampled_at, rules)?,
@@ -98,8 +97,8 @@ fn row(seq: i64, sample: v1::Sample, rules: &Rules) -> Result<SampleRow, &'stati
         process_count: i64::from(vitals.process_count),
         network_rx_bytes: signed(vitals.network_rx_bytes)?,
         network_tx_bytes: signed(vitals.network_tx_bytes)?,
+        optional: optional::row(&vitals)?,
         disks: disks(vitals.disks)?,
-        optional: None,
     };
     match row.broken_rule() {
         Some(rule) => Err(rule),
@@ -146,8 +145,10 @@ fn disk(disk: v1::Disk) -> Result<DiskRow, &'static str> {
     })
 }
 
+const NOT_SIGNED: &str = "a number is beyond a signed 64-bit one";
+
 fn signed(number: u64) -> Result<i64, &'static str> {
-    i64::try_from(number).map_err(|_| "a number is beyond a signed 64-bit one")
+    i64::try_from(number).map_err(|_| NOT_SIGNED)
 }
 
 fn is_text(text: &str) -> bool {

@@ -3,13 +3,20 @@
 
 use svc_proto::{
     contract::limits::{MAX_BLOCK_DEVICES, MAX_DISKS, MAX_INTERFACES},
-    v1::{BlockDevice, Disk, Interface, Pressure, Vitals},
+    v1::Vitals,
 };
+use svc_store::OptionalVitals;
 
-use super::{is_text, signed};
+use super::{NOT_SIGNED, is_text};
+use crate::vitals::optional;
 
-/// The rule that one of them breaks.
-pub(super) fn check(vitals: &Vitals) -> Result<(), &'static str> {
+/// What is stored of them, or the rule that one of them breaks.
+pub(super) fn row(vitals: &Vitals) -> Result<Option<Box<OptionalVitals>>, &'static str> {
+    check(vitals)?;
+    optional(vitals).map_err(|_| NOT_SIGNED)
+}
+
+fn check(vitals: &Vitals) -> Result<(), &'static str> {
     if vitals.interfaces.len() > MAX_INTERFACES {
         return Err("more than 64 interfaces");
     }
@@ -28,8 +35,7 @@ pub(super) fn check(vitals: &Vitals) -> Result<(), &'static str> {
     }
     names(&vitals.interfaces, |one| &one.name)?;
     names(&vitals.block_devices, |one| &one.name)?;
-    let mut numbers = numbers(vitals);
-    numbers.try_for_each(|number| signed(number).map(drop))
+    Ok(())
 }
 
 /// A name stands for one series of values, so a list has it once. Lists are short, and this allocates nothing.
@@ -47,40 +53,10 @@ fn names<T>(list: &[T], name: fn(&T) -> &str) -> Result<(), &'static str> {
     }
 }
 
-fn numbers(vitals: &Vitals) -> impl Iterator<Item = u64> {
-    let disks = vitals.disks.iter().flat_map(|disk: &Disk| {
-        [disk.available_bytes, disk.inodes_used, disk.inodes_free]
-            .into_iter()
-            .flatten()
-    });
-    let interfaces = vitals.interfaces.iter();
-    let interfaces = interfaces.flat_map(|one: &Interface| [one.rx_bytes, one.tx_bytes]);
-    let devices = vitals.block_devices.iter().flat_map(|one: &BlockDevice| {
-        [
-            one.reads,
-            one.read_bytes,
-            one.writes,
-            one.written_bytes,
-            one.busy_ms,
-        ]
-    });
-    let pressure = vitals.pressure.iter().flat_map(|one: &Pressure| {
-        [
-            one.cpu_some_ms,
-            one.memory_some_ms,
-            one.memory_full_ms,
-            one.io_some_ms,
-            one.io_full_ms,
-        ]
-        .into_iter()
-        .flatten()
-    });
-    let all = disks.chain(interfaces).chain(devices).chain(pressure);
-    all.chain(vitals.cpu_steal_ms)
-}
-
 #[cfg(test)]
 mod tests {
+    use svc_proto::v1::{BlockDevice, Disk, Interface, Pressure};
+
     use super::*;
 
     fn interface(name: &str) -> Interface {
@@ -123,8 +99,9 @@ mod tests {
 
     #[test]
     fn all_at_their_limits_and_none_at_all_are_accepted() {
-        assert_eq!(check(&full()), Ok(()));
-        assert_eq!(check(&Vitals::default()), Ok(()));
+        let parts = row(&full()).unwrap().unwrap().parts;
+        assert_eq!(parts.len(), 3 + 64 * 2 + 64 * 5 + 2);
+        assert_eq!(row(&Vitals::default()), Ok(None));
     }
 
     #[test]
@@ -154,7 +131,7 @@ mod tests {
         for (number, change) in changes.into_iter().enumerate() {
             let mut vitals = full();
             change(&mut vitals);
-            assert!(check(&vitals).is_err(), "change {number}");
+            assert!(row(&vitals).is_err(), "change {number}");
         }
     }
 }
