@@ -99,7 +99,7 @@ async fn samples_are_rolled_up_and_the_books_are_shown() -> anyhow::Result<()> {
     assert_contains(&table, "6 sent = 3 stored + 1 rejected + 2 gaps");
     assert_contains(&table, "spool full");
 
-    site.psql("DELETE FROM sample_chunks WHERE first_seq = 1")
+    site.psql("DELETE FROM sample_chunks WHERE first_seq = 6")
         .await?;
     let shown = json(&site, &["host", "show", "web-1"]).await?;
     assert_eq!(
