@@ -1,6 +1,6 @@
 //! The vitals that not every sample has: the fields of a message, and the parts that are stored.
 //!
-//! Each list of [`Field`]s is the whole translation of one message, in both directions: reports become rows, and
+//! Each list of fields is the whole translation of one message, in both directions: reports become rows, and
 //! the queue carries rows as messages. A field that is absent is no part: absent is not zero.
 
 use std::{num::TryFromIntError, sync::Arc};

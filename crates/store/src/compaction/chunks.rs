@@ -80,7 +80,7 @@ static WRITE: LazyLock<String> = LazyLock::new(|| {
 /// The scalars and the time: the values that have an array of their own.
 fn list(value: impl Fn(&str) -> String) -> String {
     let scalars = SCALARS.iter().map(|scalar| scalar.name);
-    let values: Vec<String> = scalars.chain(["at"]).map(|name| value(name)).collect();
+    let values: Vec<String> = scalars.chain(["at"]).map(value).collect();
     values.join(", ")
 }
 

@@ -42,7 +42,8 @@ async fn everything_works_behind_a_pgbouncer_in_transaction_mode() -> Result<()>
     hour_passes(&direct).await?;
     stores[0].hours_create().await?;
     let (one, two) = tokio::join!(stores[0].hours_seal(), stores[1].hours_seal());
-    (one?, two?);
+    one?;
+    two?;
     let (one, two) = tokio::join!(
         compact_sealed(&stores[0], 100),
         compact_sealed(&stores[1], 100)

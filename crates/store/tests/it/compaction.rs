@@ -107,7 +107,7 @@ async fn compaction_changes_no_sample_and_late_ones_join_their_chunk() -> Result
     let other = TestAgent::new(&store).await?;
     let of = |seq: i64, minutes: i64, disks: &[(&str, i64)]| {
         let mut of = sample(seq, after(hours_ago(3), minutes * 60_000));
-        of.sampled_at = of.sampled_at + jiff::SignedDuration::from_micros(seq * 7 + 1);
+        of.sampled_at += jiff::SignedDuration::from_micros(seq * 7 + 1);
         of.disks = disks.iter().map(|(name, used)| disk(name, *used)).collect();
         of
     };
