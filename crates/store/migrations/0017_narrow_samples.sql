@@ -30,15 +30,16 @@ COMMENT ON TABLE agent_numbers IS 'The integers that stand for agents in history
 COMMENT ON COLUMN agent_numbers.agent_no IS 'The number.';
 COMMENT ON COLUMN agent_numbers.agent_id IS 'The agent.';
 
+-- What rarely changes comes first and last: the WAL of an update has only the bytes between the first and the last change.
 CREATE TABLE host_vitals (
     host_no                  integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     host_id                  uuid NOT NULL UNIQUE,
     shape                    bigint,
+    memory_total_bytes       bigint,
+    swap_total_bytes         bigint,
+    swap_used_bytes          bigint,
     vitals_at                timestamptz,
     memory_used_bytes        bigint,
-    memory_total_bytes       bigint,
-    swap_used_bytes          bigint,
-    swap_total_bytes         bigint,
     uptime_seconds           bigint,
     network_rx_bytes         bigint,
     network_tx_bytes         bigint,
