@@ -77,6 +77,12 @@ BEGIN ATOMIC
       FROM jsonb_array_elements(list) WITH ORDINALITY p(part, n) OFFSET 0;
 END;
 
+-- The parts of a chunk, decompressed once and not again for every part; OFFSET sees to that.
+CREATE FUNCTION chunk_parts(parts bigint[], at integer[]) RETURNS TABLE (parts bigint[], samples integer) LANGUAGE sql IMMUTABLE
+BEGIN ATOMIC
+    SELECT chunk_parts.parts || '{}'::bigint[], cardinality(at) OFFSET 0;
+END;
+
 -- The values of one host's parts in rows of their own, each with the value of the part after it: a disk's total
 -- follows its use. Both times are whole hours, or infinite.
 CREATE FUNCTION sample_parts_loose(host integer, since timestamptz, until timestamptz)
@@ -105,12 +111,15 @@ CREATE FUNCTION sample_parts(host integer, since timestamptz, until timestamptz)
     RETURNS TABLE (sampled_at timestamptz, agent_no integer, seq bigint, kind text, name text, counter boolean, value bigint)
     LANGUAGE sql STABLE
 BEGIN ATOMIC
-    SELECT c.hour + interval '30 minutes' + u.at * interval '1 microsecond', c.agent_no, c.first_seq + coalesce(c.seqs[u.i], u.i - 1),
+    SELECT c.hour + interval '30 minutes' + u.at * interval '1 microsecond', c.agent_no, c.first_seq + coalesce(u.seq, u.i - 1),
            p.kind, p.name, p.counter, u.value
       FROM sample_chunks c
       JOIN sample_shapes sh USING (host_no, shape)
+     CROSS JOIN LATERAL chunk_parts(c.parts, c.at) whole
      CROSS JOIN LATERAL shape_parts(sh.parts) p
-     CROSS JOIN LATERAL unnest(c.at, c.parts[(p.n - 1) * cardinality(c.at) + 1 : p.n * cardinality(c.at)]) WITH ORDINALITY u(at, value, i)
+     CROSS JOIN LATERAL (
+           SELECT unnest(c.at) AS at, unnest(c.seqs) AS seq, generate_subscripts(c.at, 1) AS i,
+                  unnest(whole.parts[(p.n - 1) * whole.samples + 1 : p.n * whole.samples]) AS value) u
      WHERE c.host_no = host AND c.hour >= since AND c.hour < until
     UNION ALL
     SELECT sampled_at, agent_no, seq, kind, name, counter, value FROM sample_parts_loose(host, since, until);
@@ -137,6 +146,63 @@ BEGIN ATOMIC
       JOIN host_metrics_old o ON o.host_id = v.host_id
       LEFT JOIN agent_numbers n ON n.agent_id = o.agent_id
      WHERE v.host_no = host AND o.sampled_at >= since AND o.sampled_at < until;
+END;
+
+-- What the counters of one host's parts increased by in an hour, from the last sample of the hour before that has the part. Each
+-- counter is on its own: one that is below its value before began at 0 again.
+--
+-- As a rule all samples of the hour are one chunk in the order of their times. Then neighbours in a series are neighbours in
+-- time, and nothing is sorted. Otherwise (late samples, rows that are not compacted, parts that came or went) the values of
+-- both hours are put in order. Both ways give the same.
+CREATE FUNCTION host_hour_counters(host integer, starts timestamptz) RETURNS TABLE (kind text, name text, increase bigint)
+    LANGUAGE sql STABLE
+BEGIN ATOMIC
+    WITH chunk AS MATERIALIZED (
+        SELECT c.at, sh.parts AS list, whole.parts, whole.samples
+          FROM sample_chunks c
+          JOIN sample_shapes sh USING (host_no, shape)
+         CROSS JOIN LATERAL chunk_parts(c.parts, c.at) whole
+         WHERE c.host_no = host AND c.hour = starts),
+    plain AS MATERIALIZED (
+        SELECT (SELECT count(*) = 1 AND bool_and(NOT EXISTS (
+                           SELECT FROM (SELECT unnest(chunk.at) AS at, unnest(chunk.at[2:]) AS next) pair WHERE pair.next < pair.at)) FROM chunk)
+               AND NOT EXISTS (
+                   SELECT FROM samples_open s
+                    WHERE s.host_no = host AND s.sampled_at >= starts AND s.sampled_at < starts + interval '1 hour'
+                      AND s.arrived_hour = ANY (ARRAY(SELECT h.arrived_hour FROM sample_hours h WHERE h.compacted_below <= host))) AS yes),
+    series AS MATERIALIZED (
+        SELECT p.kind, p.name, chunk.parts[(p.n - 1) * chunk.samples + 1 : p.n * chunk.samples] AS these
+          FROM chunk CROSS JOIN LATERAL shape_parts(chunk.list) p
+         WHERE p.counter AND (SELECT yes FROM plain)),
+    before AS (
+        SELECT DISTINCT ON (kind COLLATE "C", name COLLATE "C") kind, name, value
+          FROM (SELECT p.kind, p.name, last.at, c.agent_no, whole.parts[(p.n - 1) * whole.samples + last.i] AS value
+                  FROM sample_chunks c
+                  JOIN sample_shapes sh USING (host_no, shape)
+                 CROSS JOIN LATERAL chunk_parts(c.parts, c.at) whole
+                 CROSS JOIN LATERAL (SELECT c.hour + interval '30 minutes' + u.at * interval '1 microsecond' AS at, u.i
+                                       FROM unnest(c.at) WITH ORDINALITY u(at, i) ORDER BY u.at DESC, u.i DESC LIMIT 1) last
+                 CROSS JOIN LATERAL shape_parts(sh.parts) p
+                 WHERE c.host_no = host AND c.hour = starts - interval '1 hour' AND p.counter
+                 UNION ALL
+                SELECT l.kind, l.name, l.sampled_at, l.agent_no, l.value
+                  FROM sample_parts_loose(host, starts - interval '1 hour', starts) l WHERE l.counter) v
+         WHERE (SELECT yes FROM plain)
+         ORDER BY kind COLLATE "C", name COLLATE "C", at DESC, agent_no DESC)
+    SELECT s.kind, s.name, least(
+               coalesce((SELECT sum(u.value - CASE WHEN u.value >= u.value_before THEN u.value_before ELSE 0 END)
+                           FROM (SELECT unnest(s.these[2:]) AS value, unnest(s.these) AS value_before) u WHERE u.value IS NOT NULL), 0)
+               + coalesce(s.these[1] - CASE WHEN s.these[1] >= b.value THEN b.value WHEN b.value IS NOT NULL THEN 0 END, 0),
+               9223372036854775807)::bigint
+      FROM series s LEFT JOIN before b ON b.kind = s.kind AND b.name = s.name
+     UNION ALL
+    SELECT kind, name, least(coalesce(sum(value - CASE WHEN value >= value_before THEN value_before ELSE 0 END)
+                                      FILTER (WHERE value_before IS NOT NULL), 0), 9223372036854775807)::bigint
+      FROM (SELECT p.kind, p.name, p.sampled_at, p.value,
+                   lag(p.value) OVER (PARTITION BY p.kind COLLATE "C", p.name COLLATE "C" ORDER BY p.sampled_at, p.agent_no, p.seq) AS value_before
+              FROM sample_parts(host, starts - interval '1 hour', starts + interval '1 hour') p
+             WHERE p.counter AND NOT (SELECT yes FROM plain)) in_order
+     WHERE sampled_at >= starts GROUP BY kind, name;
 END;
 
 -- ---- One host's hour, rolled up ----------------------------------------------
@@ -192,9 +258,10 @@ BEGIN ATOMIC
         SELECT p.kind, p.name, f.*
           FROM sample_chunks c
           JOIN sample_shapes sh USING (host_no, shape)
+         CROSS JOIN LATERAL chunk_parts(c.parts, c.at) whole
          CROSS JOIN LATERAL shape_parts(sh.parts) p
-         CROSS JOIN LATERAL (SELECT c.parts[(p.n - 1) * cardinality(c.at) + 1 : p.n * cardinality(c.at)] AS these,
-                                    CASE p.kind WHEN 'disk_used' THEN c.parts[p.n * cardinality(c.at) + 1 : (p.n + 1) * cardinality(c.at)] END AS totals OFFSET 0) v
+         CROSS JOIN LATERAL (SELECT whole.parts[(p.n - 1) * whole.samples + 1 : p.n * whole.samples] AS these,
+                                    CASE p.kind WHEN 'disk_used' THEN whole.parts[p.n * whole.samples + 1 : (p.n + 1) * whole.samples] END AS totals OFFSET 0) v
          CROSS JOIN LATERAL (SELECT min(value) AS lowest, sum(value) AS added, max(value) AS highest, count(*) AS values,
                                     max(CASE WHEN total > 0 THEN least(100 * value::double precision / total, 100) END) AS percent
                                FROM (SELECT unnest(v.these) AS value, unnest(v.totals) AS total) u) f
@@ -205,14 +272,11 @@ BEGIN ATOMIC
           FROM sample_parts_loose(host, starts, starts + interval '1 hour')
          WHERE NOT counter GROUP BY kind, name),
     gauge AS (
-        SELECT kind, name, min(lowest) AS lowest, (sum(added) / sum(values))::bigint AS mean, max(highest) AS highest, max(percent) AS percent
-          FROM gauge_of GROUP BY kind, name),
+        SELECT kind COLLATE "C" AS kind, name COLLATE "C" AS name, min(lowest) AS lowest, (sum(added) / sum(values))::bigint AS mean,
+               max(highest) AS highest, max(percent) AS percent
+          FROM gauge_of GROUP BY 1, 2),
     counter AS (
-        SELECT kind, name, least(coalesce(sum(value - CASE WHEN value >= value_before THEN value_before ELSE 0 END)
-                                          FILTER (WHERE value_before IS NOT NULL), 0), 9223372036854775807)::bigint AS increase
-          FROM (SELECT *, lag(value) OVER (PARTITION BY kind, name ORDER BY sampled_at, agent_no, seq) AS value_before
-                  FROM sample_parts(host, starts - interval '1 hour', starts + interval '1 hour') WHERE counter) p
-         WHERE sampled_at >= starts GROUP BY kind, name),
+        SELECT kind COLLATE "C" AS kind, name COLLATE "C" AS name, increase FROM host_hour_counters(host, starts)),
     figures AS (
         SELECT jsonb_agg(of_part ORDER BY kind, name) AS parts
           FROM (SELECT kind, name, CASE WHEN lowest < highest THEN jsonb_build_array(kind, name, lowest, mean, highest)
@@ -236,10 +300,13 @@ BEGIN ATOMIC
     HAVING count(*) > 0;
 END;
 
-REVOKE EXECUTE ON FUNCTION host_hours_open, shape_parts, sample_parts, sample_parts_loose, sample_counters, host_hour, rollup_changes_ignore FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION host_hours_open, shape_parts, chunk_parts, sample_parts, sample_parts_loose, sample_counters, host_hour_counters, host_hour,
+    rollup_changes_ignore FROM PUBLIC;
 COMMENT ON FUNCTION rollup_changes_ignore IS 'Keeps the rollups of the previous version idle.';
 COMMENT ON FUNCTION host_hours_open IS 'The hours of a host whose rollup depends on rows that are not compacted yet.';
 COMMENT ON FUNCTION shape_parts IS 'The parts that a shape lists.';
+COMMENT ON FUNCTION chunk_parts IS 'The parts of a chunk, decompressed, and how many samples it has.';
+COMMENT ON FUNCTION host_hour_counters IS 'The increases of the counters among one host''s parts in one hour.';
 COMMENT ON FUNCTION sample_parts_loose IS 'The values of one host''s parts, from open rows and the previous version''s table.';
 COMMENT ON FUNCTION sample_parts IS 'The values of one host''s parts, from chunks, open rows and the previous version''s table.';
 COMMENT ON FUNCTION sample_counters IS 'The network counters of one host, from chunks, open rows and the previous version''s table.';

@@ -60,9 +60,11 @@ const LIMITS: TxLimits = TxLimits {
 };
 
 /// Settings of this transaction. Compilation would take longer than the statements. Arrays are built in the
-/// order of sorted input, which hashing that spills to disk would not keep.
+/// order of sorted input, which hashing that spills to disk would not keep. To remember results by whole arrays costs
+/// more than to compute them again.
 const SETTINGS: &str = "-- compaction_step
-    SELECT set_config('jit', 'off', true), set_config('work_mem', '64MB', true), set_config('enable_hashagg', 'off', true)";
+    SELECT set_config('jit', 'off', true), set_config('work_mem', '64MB', true), set_config('enable_hashagg', 'off', true),
+           set_config('enable_memoize', 'off', true)";
 
 /// The outcome of one step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

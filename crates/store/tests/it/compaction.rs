@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use svc_store::{DatabaseUrl, SampleRow};
+use svc_store::{DatabaseUrl, OptionalVitals, PartKind, PartRow, SampleRow};
 use tokio::time::{sleep, timeout};
 
 use crate::{
@@ -130,6 +130,53 @@ async fn compaction_changes_no_sample_and_late_ones_join_their_chunk() -> Result
     let chunks = "SELECT count(*) FROM sample_chunks";
     assert_eq!(store.sql(chunks).await?, "10", "chunks are merged");
     assert_eq!(compact(&store).await?, 0, "nothing is left");
+    Ok(())
+}
+
+/// A sample with the received bytes of these interfaces.
+fn with_interfaces(seq: i64, minute: i64, values: &[(&str, i64)]) -> SampleRow {
+    let part = |(name, value): &(&str, i64)| PartRow {
+        kind: PartKind::InterfaceRx,
+        name: (*name).into(),
+        value: *value,
+    };
+    let optional = OptionalVitals {
+        parts: values.iter().map(part).collect(),
+        ..OptionalVitals::default()
+    };
+    SampleRow {
+        optional: Some(Box::new(optional)),
+        ..sample(seq, after(hours_ago(4), minute * 60_000))
+    }
+}
+
+/// Counters that go on, begin again at 0, come, and are taken from rows, from one chunk and from several.
+#[tokio::test]
+async fn increases_of_parts_are_the_same_before_and_after_compaction() -> Result<()> {
+    let (store, agent) = world().await?;
+    let samples = [
+        with_interfaces(1, 1, &[("eth0", 100)]),
+        with_interfaces(2, 2, &[("eth0", 150)]),
+        with_interfaces(3, 3, &[("eth0", 20)]),
+        with_interfaces(4, 61, &[("eth0", 60)]),
+        with_interfaces(5, 62, &[("eth0", 100)]),
+        with_interfaces(6, 121, &[("eth0", 130), ("eth1", 5)]),
+        with_interfaces(7, 122, &[("eth0", 140), ("eth1", 9)]),
+    ];
+    let increases = "SELECT string_agg(concat_ws(' ', name, increase), ', ' ORDER BY hour, name)
+                       FROM host_metric_parts_hourly WHERE kind = 'interface_rx_bytes'";
+    let expected = "eth0 70, eth0 80, eth0 40, eth1 4";
+    agent.store(&store, &samples[..4]).await?;
+    compact(&store).await?;
+    agent.store(&store, &samples[4..]).await?;
+    assert_eq!(store.sql(increases).await?, expected, "chunks and rows");
+    compact(&store).await?;
+    assert_eq!(store.sql(increases).await?, expected, "chunks");
+    let all = "SELECT string_agg(concat_ws(' ', name, value), ', ' ORDER BY sampled_at, name)
+                 FROM host_metric_parts WHERE kind = 'interface_rx_bytes'";
+    let values =
+        "eth0 100, eth0 150, eth0 20, eth0 60, eth0 100, eth0 130, eth1 5, eth0 140, eth1 9";
+    assert_eq!(store.sql(all).await?, values);
     Ok(())
 }
 
