@@ -53,7 +53,8 @@ const BOOKS: &str = "-- host_books
       JOIN agent_state s ON s.agent_id = a.id
      CROSS JOIN LATERAL (
            SELECT min(m.seq) AS first_seq FROM host_metrics m
-            WHERE m.host_id = a.host_id AND m.agent_id = a.id AND m.sampled_at >= now() - interval '1 day') day
+            WHERE m.host_id = a.host_id AND m.agent_id = a.id AND m.sampled_at >= now() - interval '1 day'
+              AND m.hour >= now() - interval '25 hours') day
      CROSS JOIN LATERAL (
            SELECT count(*) AS samples, count(DISTINCT m.seq) AS numbers FROM host_metrics m
             WHERE m.host_id = a.host_id AND m.agent_id = a.id AND m.seq >= day.first_seq) kept

@@ -118,7 +118,7 @@ const ATTENTION: &str = "-- console_attention
              WHERE at > now() - interval '1 day' AND kind = 'clone') AS clones_day,
            (SELECT count(*) FROM enrolment_token_states
              WHERE state = 'active' AND expires_at < now() + interval '3 days') AS tokens_expiring,
-           (SELECT coalesce(greatest(extract(epoch FROM samples_now() - min(arrived_hour) - interval '1 hour'), 0), 0)::float8
+           (SELECT coalesce(greatest(extract(epoch FROM now() - min(arrived_hour) - interval '1 hour'), 0), 0)::float8
               FROM sample_hours WHERE compacted_below < 2147483647) AS rollup_lag_seconds";
 
 /// An instance counts its streams itself; those of earlier versions are counted.
@@ -146,7 +146,7 @@ const DATABASE: &str = "-- console_database
               JOIN pg_class ON oid = inhrelid WHERE inhparent = 'sample_chunks'::regclass) AS oldest_sample_day,
            (SELECT count(*) FROM pg_inherits WHERE inhparent = 'host_rollups'::regclass) AS rollup_months,
            (SELECT count(*) FROM rollups_due) AS rollups_due,
-           (SELECT coalesce(greatest(extract(epoch FROM samples_now() - min(arrived_hour) - interval '1 hour'), 0), 0)::float8
+           (SELECT coalesce(greatest(extract(epoch FROM now() - min(arrived_hour) - interval '1 hour'), 0), 0)::float8
               FROM sample_hours WHERE compacted_below < 2147483647) AS rollup_lag_seconds,
            (SELECT jsonb_object_agg(name, setting) FROM pg_settings
              WHERE name IN ('shared_buffers', 'max_wal_size', 'synchronous_commit')) AS settings";
