@@ -25,8 +25,8 @@ use pace::{Pace, SHORTEST};
 use storing::{Refused, Stopped, Storing};
 
 use crate::{
-    export::Export,
     config::Timing,
+    export::Export,
     periodic::sleep_until,
     queue::{BATCH, Delivery, Origin, Parcel, Queue, Receipt, Receiver},
     telemetry::PipelineMetrics,

@@ -264,6 +264,7 @@ mod tests {
             network_rx_bytes: 0,
             network_tx_bytes: 0,
             disks: Vec::new(),
+            optional: None,
         };
         Range {
             agent_id: AgentId(Uuid::nil()),

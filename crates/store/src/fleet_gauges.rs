@@ -40,9 +40,6 @@ record! {
         pub pending_seconds: f64,
         /// Hosts whose agents had a gap recorded in the last 24 hours, among the newest 20,000 gaps.
         pub hosts_with_gaps: i64,
-        /// The age of the oldest change that no rollup has gathered.
-        pub rollup_lag_seconds: f64,
-        pub rollups_due: i64,
         /// Days of samples that are older than the retention and still there.
         pub days_undropped: i64,
         /// Server processes of this role in a transaction that no client of ours has any more: nothing that the
@@ -80,11 +77,8 @@ const STATE: &str = "-- fleet_gauges
               FROM (SELECT agent_id, recorded_at FROM metric_gaps ORDER BY id DESC LIMIT 20000) newest
               JOIN agents a ON a.id = newest.agent_id
              WHERE newest.recorded_at > now() - interval '1 day') AS hosts_with_gaps,
-           coalesce((SELECT extract(epoch FROM now() - at) FROM rollup_changes ORDER BY id LIMIT 1), 0)::float8
-               AS rollup_lag_seconds,
-           (SELECT count(*) FROM rollups_due) AS rollups_due,
            (SELECT count(*) FROM pg_inherits JOIN pg_class ON oid = inhrelid
-             WHERE inhparent = 'host_metrics'::regclass
+             WHERE inhparent IN ('sample_chunks'::regclass, 'host_metrics_old'::regclass)
                AND to_date(right(relname, 8), 'YYYYMMDD')::timestamp AT TIME ZONE 'UTC'
                    < date_trunc('day', now() - make_interval(secs => $1), 'UTC') - interval '1 day') AS days_undropped,
            (SELECT count(*) FROM pg_stat_activity a

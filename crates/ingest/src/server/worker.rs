@@ -86,7 +86,14 @@ impl Worker {
             if let Some(exporter) = exporter {
                 parts.back("the export", exporter.run(parts.last.clone()));
             }
-            add_all(&mut parts, &queue?, &store, &pipeline, &export, &settings.timing);
+            add_all(
+                &mut parts,
+                &queue?,
+                &store,
+                &pipeline,
+                &export,
+                &settings.timing,
+            );
             tracing::info!("consuming");
             health.serving();
         }

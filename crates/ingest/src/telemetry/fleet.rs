@@ -52,10 +52,6 @@ impl Collector for FleetMetrics {
         gauge("fleet_pending_oldest_seconds", help, state.pending_seconds)?;
         let help = "Hosts with a gap recorded in the last 24 hours";
         gauge("fleet_hosts_with_gaps", help, state.hosts_with_gaps as f64)?;
-        let help = "Age of the oldest change that no rollup has gathered";
-        gauge("rollup_lag_seconds", help, state.rollup_lag_seconds)?;
-        let help = "Hours of hosts that are still to be rolled up";
-        gauge("rollups_due", help, state.rollups_due as f64)?;
         let help = "Days of samples older than the retention";
         gauge("partitions_undropped", help, state.days_undropped as f64)?;
         let help = "Server processes in a transaction that no client has any more";
