@@ -19,6 +19,11 @@ COMMENT ON TABLE host_rollups IS
 COMMENT ON COLUMN host_rollups.parts IS
     'Figures of file systems, devices and interfaces: [kind, name, least, mean, greatest] of a gauge, [kind, name, value] of one that did not change, [kind, name, null, increase] of a counter. Readers use host_metric_parts_hourly.';
 
+COMMENT ON COLUMN host_rollups.network_rx_bytes_increase IS
+    'Bytes received from counters_from to last_at. The counter begins at 0 after a boot; where it falls without one, nothing is added.';
+COMMENT ON COLUMN host_rollups.network_tx_bytes_increase IS
+    'Bytes sent from counters_from to last_at. The counter begins at 0 after a boot; where it falls without one, nothing is added.';
+
 CREATE OR REPLACE FUNCTION rollups_partition_ensure(hour timestamptz) RETURNS void
     LANGUAGE plpgsql SET timezone = 'UTC' AS $$
 DECLARE month timestamptz := date_trunc('month', hour);
@@ -125,23 +130,24 @@ BEGIN ATOMIC
     SELECT sampled_at, agent_no, seq, kind, name, counter, value FROM sample_parts_loose(host, since, until);
 END;
 
--- The network counters of one host. Both times are whole hours.
+-- The network counters of one host, with its uptime. Both times are whole hours.
 CREATE FUNCTION sample_counters(host integer, since timestamptz, until timestamptz)
-    RETURNS TABLE (sampled_at timestamptz, agent_no integer, seq bigint, network_rx_bytes bigint, network_tx_bytes bigint)
+    RETURNS TABLE (sampled_at timestamptz, agent_no integer, seq bigint, uptime_seconds bigint, network_rx_bytes bigint, network_tx_bytes bigint)
     LANGUAGE sql STABLE
 BEGIN ATOMIC
     SELECT c.hour + interval '30 minutes' + u.at * interval '1 microsecond', c.agent_no, c.first_seq + coalesce(c.seqs[u.i], u.i - 1),
-           u.network_rx_bytes, u.network_tx_bytes
+           u.uptime_seconds + u.at / 1000000, u.network_rx_bytes, u.network_tx_bytes
       FROM sample_chunks c
-     CROSS JOIN LATERAL unnest(c.at, c.network_rx_bytes, c.network_tx_bytes) WITH ORDINALITY u(at, network_rx_bytes, network_tx_bytes, i)
+     CROSS JOIN LATERAL unnest(c.at, c.uptime_seconds, c.network_rx_bytes, c.network_tx_bytes)
+           WITH ORDINALITY u(at, uptime_seconds, network_rx_bytes, network_tx_bytes, i)
      WHERE c.host_no = host AND c.hour >= since AND c.hour < until
     UNION ALL
-    SELECT s.sampled_at, s.agent_no, s.seq, s.network_rx_bytes, s.network_tx_bytes
+    SELECT s.sampled_at, s.agent_no, s.seq, s.uptime_seconds, s.network_rx_bytes, s.network_tx_bytes
       FROM samples_open s
      WHERE s.host_no = host AND s.sampled_at >= since AND s.sampled_at < until
        AND s.arrived_hour = ANY (ARRAY(SELECT h.arrived_hour FROM sample_hours h WHERE h.compacted_below <= host))
     UNION ALL
-    SELECT o.sampled_at, n.agent_no, o.seq, o.network_rx_bytes, o.network_tx_bytes
+    SELECT o.sampled_at, n.agent_no, o.seq, o.uptime_seconds, o.network_rx_bytes, o.network_tx_bytes
       FROM host_vitals v
       JOIN host_metrics_old o ON o.host_id = v.host_id
       LEFT JOIN agent_numbers n ON n.agent_id = o.agent_id
@@ -209,12 +215,16 @@ END;
 
 -- As its visible samples say, wherever they are; no row where there are none. Sums have no room beyond
 -- 64 bits: absurd ones are cut, so that one liar's numbers do not fail everybody's rollup.
+--
+-- The network totals add up all interfaces. After a boot they begin at 0 again. A total that falls without a boot has lost an
+-- interface, or the counters of one: what the others received meanwhile is unknown, and the new total is no traffic.
 CREATE FUNCTION host_hour(host integer, starts timestamptz) RETURNS SETOF host_rollups LANGUAGE sql STABLE
 BEGIN ATOMIC
     WITH sample AS (
         SELECT c.hour + interval '30 minutes' + x.at * interval '1 microsecond' AS sampled_at,
                c.agent_no, c.first_seq + coalesce(c.seqs[x.place], x.place - 1) AS seq, x.cpu_percent, x.load_1m, x.load_5m, x.load_15m,
-               x.memory_used_bytes, x.memory_total_bytes, x.swap_used_bytes, x.swap_total_bytes, x.process_count, x.network_rx_bytes, x.network_tx_bytes
+               x.memory_used_bytes, x.memory_total_bytes, x.swap_used_bytes, x.swap_total_bytes, x.uptime_seconds, x.process_count,
+               x.network_rx_bytes, x.network_tx_bytes
           FROM sample_chunks c
          CROSS JOIN LATERAL (
         SELECT unnest(c.at) AS at, generate_subscripts(c.at, 1) AS place,
@@ -222,18 +232,18 @@ BEGIN ATOMIC
                unnest(c.load_5m)::double precision AS load_5m, unnest(c.load_15m)::double precision AS load_15m,
                unnest(c.memory_used_bytes) AS memory_used_bytes, unnest(c.memory_total_bytes) AS memory_total_bytes,
                unnest(c.swap_used_bytes) AS swap_used_bytes, unnest(c.swap_total_bytes) AS swap_total_bytes,
-               unnest(c.process_count)::bigint AS process_count,
+               unnest(c.uptime_seconds) + unnest(c.at) / 1000000 AS uptime_seconds, unnest(c.process_count)::bigint AS process_count,
                unnest(c.network_rx_bytes) AS network_rx_bytes, unnest(c.network_tx_bytes) AS network_tx_bytes) x
          WHERE c.host_no = host AND c.hour = starts
         UNION ALL
         SELECT s.sampled_at, s.agent_no, s.seq, s.cpu_percent, s.load_1m, s.load_5m, s.load_15m, s.memory_used_bytes, s.memory_total_bytes,
-               s.swap_used_bytes, s.swap_total_bytes, s.process_count, s.network_rx_bytes, s.network_tx_bytes
+               s.swap_used_bytes, s.swap_total_bytes, s.uptime_seconds, s.process_count, s.network_rx_bytes, s.network_tx_bytes
           FROM samples_open s
          WHERE s.host_no = host AND s.sampled_at >= starts AND s.sampled_at < starts + interval '1 hour'
            AND s.arrived_hour = ANY (ARRAY(SELECT h.arrived_hour FROM sample_hours h WHERE h.compacted_below <= host))
         UNION ALL
         SELECT o.sampled_at, n.agent_no, o.seq, o.cpu_percent, o.load_1m, o.load_5m, o.load_15m, o.memory_used_bytes, o.memory_total_bytes,
-               o.swap_used_bytes, o.swap_total_bytes, o.process_count, o.network_rx_bytes, o.network_tx_bytes
+               o.swap_used_bytes, o.swap_total_bytes, o.uptime_seconds, o.process_count, o.network_rx_bytes, o.network_tx_bytes
           FROM host_vitals v
           JOIN host_metrics_old o ON o.host_id = v.host_id
           LEFT JOIN agent_numbers n ON n.agent_id = o.agent_id
@@ -243,15 +253,16 @@ BEGIN ATOMIC
          ORDER BY sampled_at DESC, agent_no DESC NULLS LAST, seq DESC LIMIT 1),
     counted AS (
         SELECT sampled_at, lag(sampled_at) OVER in_order AS before_at, network_rx_bytes, network_tx_bytes,
-               lag(network_rx_bytes) OVER in_order AS rx_before, lag(network_tx_bytes) OVER in_order AS tx_before
+               lag(network_rx_bytes) OVER in_order AS rx_before, lag(network_tx_bytes) OVER in_order AS tx_before,
+               uptime_seconds < lag(uptime_seconds) OVER in_order AS booted
           FROM (SELECT * FROM before
                  UNION ALL
-                SELECT sampled_at, agent_no, seq, network_rx_bytes, network_tx_bytes FROM sample) s
+                SELECT sampled_at, agent_no, seq, uptime_seconds, network_rx_bytes, network_tx_bytes FROM sample) s
         WINDOW in_order AS (ORDER BY sampled_at, agent_no NULLS FIRST, seq)),
     increase AS (
-        SELECT least(coalesce(sum(network_rx_bytes - CASE WHEN network_rx_bytes >= rx_before THEN rx_before ELSE 0 END)
+        SELECT least(coalesce(sum(CASE WHEN network_rx_bytes >= rx_before THEN network_rx_bytes - rx_before WHEN booted THEN network_rx_bytes END)
                               FILTER (WHERE before_at IS NOT NULL), 0), 9223372036854775807)::bigint AS rx,
-               least(coalesce(sum(network_tx_bytes - CASE WHEN network_tx_bytes >= tx_before THEN tx_before ELSE 0 END)
+               least(coalesce(sum(CASE WHEN network_tx_bytes >= tx_before THEN network_tx_bytes - tx_before WHEN booted THEN network_tx_bytes END)
                               FILTER (WHERE before_at IS NOT NULL), 0), 9223372036854775807)::bigint AS tx
           FROM counted WHERE sampled_at >= starts),
     gauge_of AS (

@@ -100,12 +100,13 @@ fn hour_of(before: Option<&SampleRow>, samples: &[SampleRow]) -> Hour {
 
 fn increase(before: Option<&SampleRow>, samples: &[SampleRow], of: fn(&SampleRow) -> i64) -> f64 {
     let mut total: i128 = 0;
-    let mut last = before.map(of);
-    for now in samples.iter().map(of) {
+    let mut last = before;
+    for now in samples {
         total += match last {
             None => 0,
-            Some(last) if now < last => i128::from(now),
-            Some(last) => i128::from(now) - i128::from(last),
+            Some(last) if of(now) >= of(last) => i128::from(of(now)) - i128::from(of(last)),
+            Some(last) if now.uptime_seconds < last.uptime_seconds => i128::from(of(now)),
+            Some(_) => 0,
         };
         last = Some(now);
     }

@@ -40,6 +40,7 @@ prop_compose! {
         memory in 0..1_i64 << 40,
         counters in prop_oneof![8 => (0..1_i64 << 40, 0..1_i64 << 30), 1 => Just((i64::MAX, 0)), 1 => Just((0, i64::MAX))],
         processes in 0..1_000_i64,
+        uptime in 0..100_i64,
         disks in prop::collection::vec(("/[a-c]", 0..110_i64, prop::bool::weighted(0.9)), 0..3),
     ) -> SampleRow {
         let mut any = sample(0, after(hours_ago(8), at));
@@ -49,6 +50,7 @@ prop_compose! {
         any.swap_used_bytes = memory / 7;
         (any.network_rx_bytes, any.network_tx_bytes) = counters;
         any.process_count = processes;
+        any.uptime_seconds = uptime;
         any.disks = disks.iter().map(|(name, percent, sized)| {
             let mut disk = disk(name, *percent);
             disk.total_bytes *= i64::from(*sized);
@@ -128,11 +130,16 @@ async fn a_late_sample_changes_its_hour_and_the_increase_of_the_next() -> Result
         received(3, after(second, 2), 600),
     ];
     let late = received(4, after(second, -1), 450);
-    let reset = received(5, after(second, 3), 40);
+    let lost = received(5, after(second, 3), 40);
+    let booted = SampleRow {
+        uptime_seconds: 5,
+        ..received(6, after(second, 4), 30)
+    };
     for (new, expected) in [
         (samples.as_slice(), "0/1 500/2"),
         (&[late], "350/2 150/2"),
-        (&[reset], "350/2 190/3"),
+        (&[lost], "350/2 150/3"),
+        (&[booted], "350/2 180/4"),
     ] {
         agent.store(&store, new).await?;
         assert_eq!(store.sql(&on_demand).await?, expected);
