@@ -2,50 +2,41 @@
 //!
 //! The consumer offers the reports of a batch after their commit and after their acknowledgements. Offering never waits:
 //! there is room for 16 MiB of samples, and what does not fit is dropped and counted. So a receiver that is slow, away or
-//! wrong costs some memory and its own copy of the samples, and delays nobody. PostgreSQL has all of them.
+//! wrong costs some memory and its own copy of the samples, and delays nobody. PostgreSQL has all of them. With JetStream
+//! the samples then wait in a bounded stream on disk (`durable`), through outages of the receiver and restarts.
 //!
 //! A report that the queue delivers again is exported again, with the same times and values.
 
 mod client;
+mod durable;
 mod mapping;
 pub mod otlp;
 mod protocol;
+mod sender;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use prost::Message;
-use svc_store::{HostId, HostIdentity, Range, SampleRow, Store};
+use svc_store::{Range, Store};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
-    time::{Instant, sleep, timeout},
+    time::timeout,
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{error_chain::chain, queue::weight, telemetry::ExportMetrics};
+use crate::{
+    queue::{Queue, weight},
+    telemetry::ExportMetrics,
+};
 use client::Client;
-use otlp::ExportRequest;
 pub use protocol::{Protocol, Receiver};
+use sender::{REQUEST_SAMPLES, Sender};
 
 /// How many bytes of samples may wait: about 30,000 samples with two disks.
 const ROOM: usize = 16 << 20;
 /// How many batches may wait. A batch of one sample without disks has about 300 bytes, so the room is full first.
 const OFFERS: usize = 1 << 16;
-/// Samples in one request: about 1 MiB.
-const REQUEST_SAMPLES: usize = 500;
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// The pauses before a request is repeated that may succeed later.
-const RETRIES: [Duration; 3] = [
-    Duration::from_secs(1),
-    Duration::from_secs(4),
-    Duration::from_secs(15),
-];
 /// How long the rest may take at a stop.
 const LAST_REQUESTS: Duration = Duration::from_secs(2);
-/// How long the name and the labels of a host are used.
-const IDENTITY_LIFE: Duration = Duration::from_mins(5);
-/// The pause between log lines about a receiver that does not take samples.
-const REPEAT: Duration = Duration::from_mins(1);
-
 /// Reports on their way to the exporter, and the room that they take.
 type Offer = (Vec<Range>, OwnedSemaphorePermit);
 
@@ -76,13 +67,11 @@ impl Export {
             room: Arc::new(Semaphore::new(ROOM)),
             metrics: metrics.clone(),
         };
+        let client = Client::new(receiver)?;
         let exporter = Exporter {
-            waiting,
-            store: store.clone(),
-            client: Client::new(receiver)?,
+            offered: Offered(waiting),
+            sender: Sender::new(store.clone(), client, metrics.clone()),
             metrics: metrics.clone(),
-            identities: BTreeMap::new(),
-            reported: None,
         };
         Ok((Self(Some(outlet)), Some(exporter)))
     }
@@ -109,126 +98,73 @@ impl Export {
 
 /// The part that sends what was offered.
 pub struct Exporter {
-    waiting: mpsc::Receiver<Offer>,
-    store: Store,
-    client: Client,
+    offered: Offered,
+    sender: Sender,
     metrics: ExportMetrics,
-    /// What is known about hosts. Emptied every few minutes, so it is bounded by the hosts that report meanwhile.
-    identities: BTreeMap<HostId, HostIdentity>,
-    reported: Option<Instant>,
 }
 
+/// What consumers have offered.
+struct Offered(mpsc::Receiver<Offer>);
+
 impl Exporter {
-    /// Sends until `stop`, and then what is left, for a short time.
-    pub async fn run(mut self, stop: CancellationToken) -> anyhow::Result<()> {
-        let mut forget_at = Instant::now() + IDENTITY_LIFE;
-        while let Some(Some(first)) = stop.run_until_cancelled(self.waiting.recv()).await {
-            if Instant::now() >= forget_at {
-                self.identities.clear();
-                forget_at = Instant::now() + IDENTITY_LIFE;
+    /// Sends until `stop`, and then what is left, for a short time. With JetStream the samples wait in a stream in
+    /// between.
+    pub async fn run(self, queue: Queue, stop: CancellationToken) -> anyhow::Result<()> {
+        match queue {
+            Queue::InProcess(_) => self.run_directly(stop).await,
+            Queue::JetStream(queue) => {
+                let backlog = queue.backlog();
+                durable::open(&backlog, &stop).await;
+                let taking =
+                    durable::take(backlog.clone(), self.offered, self.metrics.clone(), &stop);
+                let sending = durable::send(backlog, self.sender, self.metrics, &stop);
+                tokio::join!(taking, sending);
             }
-            let (ranges, _room) = self.gather(first);
+        }
+        Ok(())
+    }
+
+    async fn run_directly(mut self, stop: CancellationToken) {
+        while let Some(Some((ranges, _room))) = stop.run_until_cancelled(self.offered.next()).await
+        {
             self.export(ranges, &stop).await;
         }
         let rest = async {
-            while let Ok(first) = self.waiting.try_recv() {
-                let (ranges, _room) = self.gather(first);
+            while let Some((ranges, _room)) = self.offered.left() {
                 self.export(ranges, &stop).await;
             }
         };
         drop(timeout(LAST_REQUESTS, rest).await);
-        Ok(())
+    }
+
+    async fn export(&mut self, ranges: Vec<Range>, stop: &CancellationToken) {
+        let left = self.sender.export(ranges, stop).await;
+        self.metrics.dropped(left);
+    }
+}
+
+impl Offered {
+    async fn next(&mut self) -> Option<Offer> {
+        let first = self.0.recv().await?;
+        Some(self.gather(first))
+    }
+
+    fn left(&mut self) -> Option<Offer> {
+        let first = self.0.try_recv().ok()?;
+        Some(self.gather(first))
     }
 
     /// An offer, and those that wait behind it, up to a full request: a receiver far away gets few and full requests.
     fn gather(&mut self, (mut ranges, mut room): Offer) -> Offer {
         let mut samples = count(&ranges);
         while samples < REQUEST_SAMPLES
-            && let Ok((more, its_room)) = self.waiting.try_recv()
+            && let Ok((more, its_room)) = self.0.try_recv()
         {
             samples += count(&more);
             ranges.extend(more);
             room.merge(its_room);
         }
         (ranges, room)
-    }
-
-    async fn export(&mut self, ranges: Vec<Range>, stop: &CancellationToken) {
-        let mut hosts: BTreeMap<HostId, Vec<SampleRow>> = BTreeMap::new();
-        for range in ranges {
-            hosts
-                .entry(range.host_id)
-                .or_default()
-                .extend(range.samples);
-        }
-        self.look_up(hosts.keys().copied()).await;
-        let (mut request, mut samples) = (ExportRequest::default(), 0);
-        for (id, rows) in hosts {
-            for rows in rows.chunks(REQUEST_SAMPLES) {
-                let resource = mapping::resource(id, self.identities.get(&id));
-                let metrics = mapping::resource_metrics(resource, rows);
-                request.resource_metrics.push(metrics);
-                samples += rows.len();
-                if samples >= REQUEST_SAMPLES {
-                    self.send(&request, samples, stop).await;
-                    (request, samples) = (ExportRequest::default(), 0);
-                }
-            }
-        }
-        if samples > 0 {
-            self.send(&request, samples, stop).await;
-        }
-    }
-
-    /// Hosts that cannot be looked up now are exported by their id alone.
-    async fn look_up(&mut self, hosts: impl Iterator<Item = HostId>) {
-        let unknown: Vec<HostId> = hosts
-            .filter(|id| !self.identities.contains_key(id))
-            .collect();
-        if unknown.is_empty() {
-            return;
-        }
-        match self.store.hosts_identify(&unknown).await {
-            Ok(found) => {
-                let found = found.into_iter().map(|host| (host.id, host));
-                self.identities.extend(found);
-            }
-            Err(error) => {
-                let reason = chain(&error);
-                tracing::debug!(reason, "hosts could not be looked up for the export");
-            }
-        }
-    }
-
-    /// Repeats a request that may succeed later, unless the process stops.
-    async fn send(&mut self, request: &ExportRequest, samples: usize, stop: &CancellationToken) {
-        let body = bytes::Bytes::from(request.encode_to_vec());
-        let mut pauses = RETRIES.iter();
-        loop {
-            let (passing, reason) =
-                match timeout(REQUEST_TIMEOUT, self.client.post(body.clone())).await {
-                    Ok(Ok(None)) => return self.metrics.sent(samples),
-                    Ok(Ok(Some(rejected))) => {
-                        self.report(&rejected);
-                        return self.metrics.sent(samples);
-                    }
-                    Ok(Err(error)) => (error.is_passing(), chain(&error)),
-                    Err(_) => (true, "the receiver does not answer in time".into()),
-                };
-            self.report(&reason);
-            match pauses.next().filter(|_| passing && !stop.is_cancelled()) {
-                Some(pause) => drop(stop.run_until_cancelled(sleep(*pause)).await),
-                None if passing => return self.metrics.dropped(samples),
-                None => return self.metrics.refused(samples),
-            }
-        }
-    }
-
-    fn report(&mut self, reason: &str) {
-        if self.reported.is_none_or(|last| last.elapsed() > REPEAT) {
-            self.reported = Some(Instant::now());
-            tracing::warn!(reason, "samples could not be exported");
-        }
     }
 }
 
@@ -244,7 +180,7 @@ impl std::fmt::Debug for Exporter {
 
 #[cfg(test)]
 mod tests {
-    use svc_store::AgentId;
+    use svc_store::{AgentId, HostId, SampleRow};
     use uuid::Uuid;
 
     use super::*;

@@ -33,7 +33,7 @@ use svc_store::{AgentId, Range, Watermark};
 use uuid::Uuid;
 
 pub use in_process::{Bounds, InProcess};
-pub use jetstream::{HintSubscription, Hints, JetStream, OpenError};
+pub use jetstream::{Backlog, HintSubscription, Hints, JetStream, OpenError};
 
 pub use nats_servers::{NatsAuth, NatsServers};
 pub use settings::{QueueSettings, QueueUrl};

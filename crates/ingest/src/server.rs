@@ -156,12 +156,13 @@ impl Server {
             (pipeline, fleet, export),
             &addresses,
         );
-        if let Some(exporter) = exporter {
-            parts.back("the export", exporter.run(parts.last.clone()));
-        }
         match stop.run_until_cancelled(starting).await {
             Some(started) => {
                 let (instance, lease) = started?;
+                if let Some(exporter) = exporter {
+                    let export = exporter.run(instance.queue.clone(), parts.last.clone());
+                    parts.back("the export", export);
+                }
                 parts::add_all(&mut parts, &instance, lease, port)?;
                 health.serving();
             }

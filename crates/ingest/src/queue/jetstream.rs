@@ -13,6 +13,7 @@
 //! acknowledgement then, and [`JetStream::gone`] detects the loss. The stream may even forget numbers that its consumers
 //! remember; [`lost_end`] repairs that.
 
+mod backlog;
 mod connect;
 mod consumers;
 mod hints;
@@ -35,6 +36,7 @@ use async_nats::jetstream::{
     stream::State,
 };
 
+pub use backlog::Backlog;
 pub use hints::{HintSubscription, Hints};
 pub use receive::{Acknowledger, Receiver};
 pub use streams::OpenError;
@@ -47,6 +49,10 @@ use super::{
 pub const STREAM: &str = "SVC_INGEST_METRICS";
 /// The stream of reports that cannot be stored.
 pub const DEAD_LETTERS: &str = "SVC_INGEST_DEAD_LETTERS";
+
+/// The stream of samples that wait for the receiver of the export.
+pub const BACKLOG: &str = "SVC_INGEST_EXPORT";
+const BACKLOG_SUBJECT: &str = "svc.ingest.export";
 
 /// The pauses between attempts to publish; the last one repeats.
 const RETRY: [Duration; 5] = [

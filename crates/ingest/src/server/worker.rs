@@ -83,12 +83,14 @@ impl Worker {
         parts.back("the HTTP port", http.run(pages, parts.last.clone()));
         let starting = start(&settings, &store, &health);
         if let Some(queue) = stop.run_until_cancelled(starting).await {
+            let queue = queue?;
             if let Some(exporter) = exporter {
-                parts.back("the export", exporter.run(parts.last.clone()));
+                let export = exporter.run(queue.clone(), parts.last.clone());
+                parts.back("the export", export);
             }
             add_all(
                 &mut parts,
-                &queue?,
+                &queue,
                 &store,
                 &pipeline,
                 &export,

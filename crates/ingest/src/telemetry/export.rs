@@ -20,12 +20,20 @@ impl ExportMetrics {
         self.count("dropped", samples);
     }
 
+    /// The receiver is away, and they stay in the stream of JetStream.
+    pub fn postponed(&self, samples: usize) {
+        self.count("postponed", samples);
+    }
+
     /// The receiver does not want them.
     pub fn refused(&self, samples: usize) {
         self.count("refused", samples);
     }
 
     fn count(&self, outcome: &'static str, samples: usize) {
+        if samples == 0 {
+            return;
+        }
         let counter = self.samples.get_or_create(&[("outcome", outcome)]);
         counter.inc_by(samples as u64);
     }

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeSet,
     convert::Infallible,
     fs,
-    net::SocketAddr,
+    net::{Ipv4Addr, SocketAddr},
     path::Path,
     sync::{Arc, Mutex},
 };
@@ -23,7 +23,7 @@ use prost::Message;
 use svc_ingest::export::otlp::{ExportRequest, KeyValue, Value};
 use svc_proto::v1::Disk;
 use svc_sandbox::{Process, dying_with_us, free_port};
-use svc_testkit::{ActiveAgent, Site, eventually, metric_becomes, sample};
+use svc_testkit::{ActiveAgent, QueueKind, Site, eventually, metric_becomes, sample};
 use tokio::net::TcpListener;
 
 /// What a receiver has got: the value of its header, and the requests.
@@ -49,11 +49,16 @@ impl Received {
     }
 }
 
-/// A receiver that decodes what it gets.
+/// A receiver that decodes what it gets, on a port of its own.
 async fn receiver(grpc: bool) -> Result<(SocketAddr, Received)> {
+    let address = (Ipv4Addr::LOCALHOST, free_port()?).into();
+    Ok((address, receiver_at(address, grpc).await?))
+}
+
+async fn receiver_at(address: SocketAddr, grpc: bool) -> Result<Received> {
     let received = Received::default();
-    let socket = TcpListener::bind("127.0.0.1:0").await?;
-    let (address, taken) = (socket.local_addr()?, received.clone());
+    let socket = TcpListener::bind(address).await?;
+    let taken = received.clone();
     tokio::spawn(async move {
         while let Ok((stream, _)) = socket.accept().await {
             let (stream, taken) = (TokioIo::new(stream), taken.clone());
@@ -69,7 +74,7 @@ async fn receiver(grpc: bool) -> Result<(SocketAddr, Received)> {
             });
         }
     });
-    Ok((address, received))
+    Ok(received)
 }
 
 async fn answer(
@@ -212,6 +217,28 @@ async fn a_receiver_that_is_away_delays_no_acknowledgement() -> Result<()> {
     call.goodbye().await?;
     // The stop does not wait for the receiver either.
     instance.stop().await
+}
+
+/// The samples are in the stream when the first instance has stopped, and the second one sends them.
+#[tokio::test]
+async fn over_jetstream_samples_wait_for_a_receiver_that_comes_later() -> Result<()> {
+    let site = Site::new().await?.with_queue(QueueKind::Nats).await?;
+    let address = (Ipv4Addr::LOCALHOST, free_port()?).into();
+    let instance = || {
+        let endpoint = format!("http://{address}/otlp");
+        site.instance().set("INGEST_OTLP_ENDPOINT", endpoint)
+    };
+    let first = instance().start().await?;
+    let agent = ActiveAgent::new(&site, first.grpc, 1).await?;
+    let mut call = agent.heartbeat().await?;
+    call.report_acked(1..=3).await?;
+    call.goodbye().await?;
+    first.stop().await?;
+    let received = receiver_at(address, false).await?;
+    let second = instance().start().await?;
+    eventually("the samples arrive", async || !received.all().is_empty()).await?;
+    metric_becomes(second.http, "export_samples_total", |count| count == 3.0).await?;
+    second.stop().await
 }
 
 /// The OTLP receiver of the OpenTelemetry collector, which prints each request as JSON.

@@ -182,7 +182,7 @@ impl Receiver {
 }
 
 /// All messages of one pull. An error ends the pull, and the messages before it are kept.
-async fn gather(
+pub(super) async fn gather(
     pull: Result<pull::Batch, pull::BatchError>,
 ) -> Result<Vec<Delivered>, QueueUnavailable> {
     let mut pull = pull.map_err(QueueUnavailable::new)?;

@@ -11,7 +11,7 @@ use async_nats::jetstream::{
     stream::{Config, DiscardPolicy, RetentionPolicy, StorageType},
 };
 
-use super::{DEAD_LETTERS, STREAM, consumers};
+use super::{BACKLOG, BACKLOG_SUBJECT, DEAD_LETTERS, STREAM, consumers};
 use crate::queue::{QueueUnavailable, SHARDS};
 
 /// The default size of the stream; the administrator may choose another.
@@ -50,18 +50,30 @@ impl From<QueueUnavailable> for OpenError {
 
 /// Creates or verifies both streams and the consumer of each shard.
 pub(super) async fn ensure(context: &Context) -> Result<(), OpenError> {
-    for (name, wanted) in [(STREAM, metrics()), (DEAD_LETTERS, dead_letters())] {
-        let found = match find(context, name).await? {
-            Some(found) => found,
-            None => create(context, name, &wanted).await?,
-        };
-        verify(name, &wanted, &found)?;
-    }
+    ensure_stream(context, STREAM, metrics()).await?;
+    ensure_stream(context, DEAD_LETTERS, dead_letters()).await?;
     for shard in 0..SHARDS {
         let found = consumers::open(context, shard).await?;
         verify_consumer(shard, &found.cached_info().config)?;
     }
     Ok(())
+}
+
+/// Creates or verifies the stream of the export.
+pub(super) async fn ensure_backlog(context: &Context) -> Result<(), OpenError> {
+    ensure_stream(context, BACKLOG, backlog()).await
+}
+
+async fn ensure_stream(
+    context: &Context,
+    name: &'static str,
+    wanted: Config,
+) -> Result<(), OpenError> {
+    let found = match find(context, name).await? {
+        Some(found) => found,
+        None => create(context, name, &wanted).await?,
+    };
+    verify(name, &wanted, &found)
 }
 
 /// Whether the stream of the queue exists, with the settings that we need.
@@ -135,6 +147,23 @@ fn dead_letters() -> Config {
         storage: StorageType::File,
         max_bytes: DEAD_BYTES,
         max_age: DEAD_AGE,
+        duplicate_window: DUPLICATES,
+        num_replicas: 1,
+        ..Config::default()
+    }
+}
+
+/// A message goes when it is exported, or when newer ones need its room.
+fn backlog() -> Config {
+    Config {
+        name: BACKLOG.into(),
+        description: Some("svc-ingest: samples on their way to the receiver of the export".into()),
+        subjects: vec![BACKLOG_SUBJECT.into()],
+        retention: RetentionPolicy::WorkQueue,
+        discard: DiscardPolicy::Old,
+        storage: StorageType::File,
+        max_bytes: MAX_BYTES,
+        max_age: MAX_AGE,
         duplicate_window: DUPLICATES,
         num_replicas: 1,
         ..Config::default()

@@ -1,0 +1,141 @@
+//! Sends samples to the receiver, in requests of a bounded size, each repeated a few times.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use bytes::Bytes;
+use prost::Message;
+use svc_store::{HostId, HostIdentity, Range, SampleRow, Store};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::{client::Client, mapping, otlp::ExportRequest};
+use crate::{error_chain::chain, telemetry::ExportMetrics};
+
+/// Samples in one request: about 1 MiB.
+pub(super) const REQUEST_SAMPLES: usize = 500;
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// The pauses before a request is repeated that may succeed later.
+const RETRIES: [Duration; 3] = [
+    Duration::from_secs(1),
+    Duration::from_secs(4),
+    Duration::from_secs(15),
+];
+/// How long the name and the labels of a host are used.
+const IDENTITY_LIFE: Duration = Duration::from_mins(5);
+/// The pause between log lines about a receiver that does not take samples.
+const REPEAT: Duration = Duration::from_mins(1);
+
+pub(super) struct Sender {
+    store: Store,
+    client: Client,
+    metrics: ExportMetrics,
+    /// What is known about hosts. Emptied every few minutes, so it is bounded by the hosts that report meanwhile.
+    identities: BTreeMap<HostId, HostIdentity>,
+    forget_at: Instant,
+    reported: Option<Instant>,
+}
+
+impl Sender {
+    pub(super) fn new(store: Store, client: Client, metrics: ExportMetrics) -> Self {
+        Self {
+            store,
+            client,
+            metrics,
+            identities: BTreeMap::new(),
+            forget_at: Instant::now() + IDENTITY_LIFE,
+            reported: None,
+        }
+    }
+
+    /// Returns how many samples the receiver has not answered for: it is away.
+    pub(super) async fn export(&mut self, ranges: Vec<Range>, stop: &CancellationToken) -> usize {
+        let mut hosts: BTreeMap<HostId, Vec<SampleRow>> = BTreeMap::new();
+        for range in ranges {
+            hosts
+                .entry(range.host_id)
+                .or_default()
+                .extend(range.samples);
+        }
+        self.look_up(hosts.keys().copied()).await;
+        let (mut request, mut samples, mut left) = (ExportRequest::default(), 0, 0);
+        for (id, rows) in hosts {
+            for rows in rows.chunks(REQUEST_SAMPLES) {
+                let resource = mapping::resource(id, self.identities.get(&id));
+                let metrics = mapping::resource_metrics(resource, rows);
+                request.resource_metrics.push(metrics);
+                samples += rows.len();
+                if samples >= REQUEST_SAMPLES {
+                    left += self.send(&request, samples, stop).await;
+                    (request, samples) = (ExportRequest::default(), 0);
+                }
+            }
+        }
+        if samples > 0 {
+            left += self.send(&request, samples, stop).await;
+        }
+        left
+    }
+
+    /// Hosts that cannot be looked up now are exported by their id alone.
+    async fn look_up(&mut self, hosts: impl Iterator<Item = HostId>) {
+        if Instant::now() >= self.forget_at {
+            self.identities.clear();
+            self.forget_at = Instant::now() + IDENTITY_LIFE;
+        }
+        let unknown: Vec<HostId> = hosts
+            .filter(|id| !self.identities.contains_key(id))
+            .collect();
+        if unknown.is_empty() {
+            return;
+        }
+        match self.store.hosts_identify(&unknown).await {
+            Ok(found) => {
+                let found = found.into_iter().map(|host| (host.id, host));
+                self.identities.extend(found);
+            }
+            Err(error) => {
+                let reason = chain(&error);
+                tracing::debug!(reason, "hosts could not be looked up for the export");
+            }
+        }
+    }
+
+    /// Repeats a request that may succeed later, unless the process stops. Returns `samples` if the receiver is away.
+    async fn send(
+        &mut self,
+        request: &ExportRequest,
+        samples: usize,
+        stop: &CancellationToken,
+    ) -> usize {
+        let body = Bytes::from(request.encode_to_vec());
+        let mut pauses = RETRIES.iter();
+        loop {
+            let (passing, reason) =
+                match timeout(REQUEST_TIMEOUT, self.client.post(body.clone())).await {
+                    Ok(Ok(rejected)) => {
+                        self.metrics.sent(samples);
+                        rejected.iter().for_each(|rejected| self.report(rejected));
+                        return 0;
+                    }
+                    Ok(Err(error)) => (error.is_passing(), chain(&error)),
+                    Err(_) => (true, "the receiver does not answer in time".into()),
+                };
+            self.report(&reason);
+            match pauses.next().filter(|_| passing && !stop.is_cancelled()) {
+                Some(pause) => drop(stop.run_until_cancelled(sleep(*pause)).await),
+                None if passing => return samples,
+                None => {
+                    self.metrics.refused(samples);
+                    return 0;
+                }
+            }
+        }
+    }
+
+    fn report(&mut self, reason: &str) {
+        if self.reported.is_none_or(|last| last.elapsed() > REPEAT) {
+            self.reported = Some(Instant::now());
+            tracing::warn!(reason, "samples could not be exported");
+        }
+    }
+}
