@@ -7,10 +7,10 @@
 
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{Offered, count, sender::Sender};
+use super::{LAST_REQUESTS, Offered, count, sender::Sender};
 use crate::{error_chain::chain, queue::Backlog, telemetry::ExportMetrics};
 
 /// The pause after NATS did not answer.
@@ -29,7 +29,7 @@ pub(super) async fn open(backlog: &Backlog, stop: &CancellationToken) {
     }
 }
 
-/// Publishes what is offered. What cannot be published is dropped: it has been waited for long enough.
+/// Publishes what is offered until `stop`, and then what is left, for a short time. What cannot be published is dropped: it has been waited for long enough.
 pub(super) async fn take(
     backlog: Backlog,
     mut offered: Offered,
@@ -39,9 +39,12 @@ pub(super) async fn take(
     while let Some(Some((ranges, _room))) = stop.run_until_cancelled(offered.next()).await {
         metrics.dropped(backlog.publish(&ranges).await);
     }
-    while let Some((ranges, _room)) = offered.left() {
-        metrics.dropped(backlog.publish(&ranges).await);
-    }
+    let rest = async {
+        while let Some((ranges, _room)) = offered.left() {
+            metrics.dropped(backlog.publish(&ranges).await);
+        }
+    };
+    drop(timeout(LAST_REQUESTS, rest).await);
 }
 
 /// Sends what the stream holds. A message is settled when the receiver has answered for all that was pulled with it;
