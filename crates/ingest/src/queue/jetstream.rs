@@ -10,15 +10,15 @@
 //! **Bounds.** A full stream refuses new messages and keeps the old ones, and the push waits and retries.
 //!
 //! **Losses.** NATS acknowledges a message before it is synced to disk, so a crash may lose it. The agent has no
-//! acknowledgement then, and [`JetStream::gone`] detects the loss. The stream may even forget numbers that its consumers
-//! remember; [`lost_end`] repairs that.
+//! acknowledgement then, and [`JetStream::gone`] detects the loss. Its consumers may also skip what the stream
+//! still has; [`skipped`] repairs that.
 
 mod backlog;
 mod connect;
 mod consumers;
 mod hints;
-mod lost_end;
 mod receive;
+mod skipped;
 mod streams;
 
 use std::{

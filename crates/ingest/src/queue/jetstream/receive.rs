@@ -6,7 +6,7 @@
 
 use std::{
     sync::Arc,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, SystemTime},
 };
 
 use async_nats::{
@@ -21,7 +21,7 @@ use async_nats::{
 use futures_util::StreamExt;
 use tokio::time::timeout;
 
-use super::{consumers, dead_subject, lost_end, message_id, payload};
+use super::{consumers, dead_subject, message_id, payload, skipped::SkipCheck};
 use crate::{
     error_chain::chain,
     queue::{Batch, Delivery, Handle, Parcel, QueueUnavailable, Receipt, shard_of},
@@ -34,8 +34,6 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two messages of a pull. A server that pauses for longer has forgotten the pull.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(500);
-/// While nothing is delivered, how often to look whether the stream has lost its end.
-const LOSS_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// After how long a message that was put back is delivered again.
 const REDELIVERY_DELAY: Duration = Duration::from_millis(250);
 /// The most that one pull returns. Larger than any single message.
@@ -49,8 +47,7 @@ pub struct Receiver {
     context: Arc<Context>,
     shard: usize,
     consumer: Option<Box<Consumer<pull::Config>>>,
-    /// When the stream was last known to be whole.
-    whole_at: Instant,
+    skip_check: SkipCheck,
 }
 
 /// Answers JetStream for one message.
@@ -63,15 +60,15 @@ pub struct Acknowledger {
 impl Receiver {
     pub(super) fn new(context: Arc<Context>, shard: usize) -> Self {
         Self {
+            skip_check: SkipCheck::new(context.clone(), shard),
             context,
             shard,
             consumer: None,
-            whole_at: Instant::now(),
         }
     }
 
     pub async fn batch(&mut self, most: Batch) -> Vec<Delivery> {
-        let pulled = self.pull_or_repair(most).await;
+        let pulled = self.pull_and_check(most).await;
         self.opened(pulled).await
     }
 
@@ -97,14 +94,11 @@ impl Receiver {
         }
     }
 
-    /// A stream that has lost its end delivers nothing, so only an empty pull asks about it.
-    async fn pull_or_repair(&mut self, most: Batch) -> Result<Vec<Delivered>, QueueUnavailable> {
+    async fn pull_and_check(&mut self, most: Batch) -> Result<Vec<Delivered>, QueueUnavailable> {
         let messages = self.pull(most).await?;
-        if !messages.is_empty() {
-            self.whole_at = Instant::now();
-        } else if self.whole_at.elapsed() >= LOSS_CHECK_INTERVAL {
-            lost_end::repair(&self.context, self.shard).await?;
-            self.whole_at = Instant::now();
+        match messages.is_empty() {
+            true => self.skip_check.idle().await?,
+            false => self.skip_check.delivered(),
         }
         Ok(messages)
     }

@@ -1,7 +1,10 @@
 //! What JetStream adds to the contract: several processes, kills, and streams that an operator has
 //! created.
 
-use std::time::Duration;
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Result, ensure};
 use async_nats::jetstream::{
@@ -169,11 +172,65 @@ async fn reports_are_delivered_after_nats_has_lost_the_end_of_the_stream() -> Re
 
 /// Cuts the file of the stream's messages, and removes its index, which NATS makes again.
 fn halve_messages(nats: &Nats) -> Result<()> {
-    let folder = nats.data_dir().join("jetstream/$G/streams").join(METRICS);
+    let folder = stream_folder(nats);
     let (block, index) = (folder.join("msgs/1.blk"), folder.join("msgs/1.idx"));
     let block = std::fs::File::options().write(true).open(block)?;
     block.set_len(block.metadata()?.len() / 2)?;
     Ok(std::fs::remove_file(index)?)
+}
+
+/// The files of the messages are older than the consumer's state: it has passed messages that the stream still has.
+#[tokio::test]
+async fn reports_that_nats_would_skip_forever_are_dropped() -> Result<()> {
+    let mut nats = Nats::start(NatsOptions::default()).await?;
+    short_ack_wait(&nats).await?;
+    let queue = open(&nats).await?;
+    let mut receivers = queue.receivers();
+    let mut tickets = Vec::new();
+    for seq in 1..=10 {
+        tickets.push(queue.push(parcel(agent(1), seq, seq)).await);
+    }
+    nats.kill().await?;
+    let messages = stream_folder(&nats).join("msgs");
+    let older = tempfile::tempdir()?;
+    copy_files(&messages, older.path())?;
+    nats.start_again().await?;
+    let mut taken = take(&mut receivers, 10).await?;
+    // NATS cleans up below the first message that is not settled.
+    drop(taken.remove(0));
+    settle(taken).await;
+    // NATS writes the state of its consumers every second.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    nats.kill().await?;
+    std::fs::remove_dir_all(&messages)?;
+    std::fs::create_dir(&messages)?;
+    copy_files(older.path(), &messages)?;
+    nats.start_again().await?;
+    settle(take(&mut receivers, 1).await?).await;
+    ensure!(queue.depth().await?.ranges >= 8, "the others are skipped");
+    let deadline = Instant::now() + PATIENCE;
+    while queue.depth().await?.ranges > 0 {
+        ensure!(Instant::now() < deadline, "{:?}", queue.depth().await?);
+        for receiver in &mut receivers {
+            ensure!(receiver.batch(BATCH).await.is_empty(), "one was delivered");
+        }
+    }
+    ensure!(queue.gone(&tickets).await?.len() == tickets.len());
+    queue.push(parcel(agent(1), 11, 11)).await;
+    take(&mut receivers, 1).await?;
+    Ok(())
+}
+
+fn copy_files(from: &Path, to: &Path) -> Result<()> {
+    for file in std::fs::read_dir(from)? {
+        let file = file?;
+        std::fs::copy(file.path(), to.join(file.file_name()))?;
+    }
+    Ok(())
+}
+
+fn stream_folder(nats: &Nats) -> PathBuf {
+    nats.data_dir().join("jetstream/$G/streams").join(METRICS)
 }
 
 /// Reports of every size, in a stream that holds 4 KiB.

@@ -1,0 +1,120 @@
+//! Finds messages that a JetStream consumer skips, and repairs the stream.
+//!
+//! After a crash or a loss of power NATS may come back in two states in which it delivers nothing, without a word:
+//!
+//! - **The stream has lost its end.** NATS syncs messages and the state of consumers to disk at different moments. The
+//!   stream may end below the number that a consumer has delivered last. New messages get numbers that the consumer
+//!   believes to have delivered already.
+//! - **The stream does not find its messages.** A consumer reads its messages through an index by subject. Where the
+//!   index is wrong, the consumer finds none of its messages, and moves to the end of the stream past each new one.
+//!
+//! Both look the same from outside: the stream has a message of the shard, the consumer has passed its number, and no
+//! message waits for an acknowledgement. In a healthy stream that is true only for a moment, between an
+//! acknowledgement and the removal of its message. So a message counts as skipped if two checks in a row find it.
+//!
+//! The repair drops all messages and moves the stream's numbers beyond the consumer's: NATS then begins new files. Nobody
+//! has acknowledged the dropped reports to an agent: [`super::JetStream::gone`] finds them lost, and agents send
+//! them again. Several processes may repair at once. At worst one of them drops a report that came after the repair of
+//! another, and it is sent again too.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use async_nats::jetstream::{context::Context, stream::State};
+
+use super::{consumers, state, subject};
+use crate::queue::QueueUnavailable;
+
+/// How often to look, while nothing is delivered.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The checks of one shard.
+#[derive(Debug)]
+pub(super) struct SkipCheck {
+    context: Arc<Context>,
+    shard: usize,
+    /// When the shard delivered a message, or was checked.
+    healthy_at: Instant,
+    /// The number that the last check found.
+    suspect: Option<u64>,
+}
+
+impl SkipCheck {
+    pub(super) fn new(context: Arc<Context>, shard: usize) -> Self {
+        Self {
+            context,
+            shard,
+            healthy_at: Instant::now(),
+            suspect: None,
+        }
+    }
+
+    /// A message was delivered, so none is skipped.
+    pub(super) fn delivered(&mut self) {
+        self.healthy_at = Instant::now();
+        self.suspect = None;
+    }
+
+    /// Nothing was delivered: if that has lasted for long enough, looks for the reason.
+    pub(super) async fn idle(&mut self) -> Result<(), QueueUnavailable> {
+        if self.healthy_at.elapsed() < CHECK_INTERVAL {
+            return Ok(());
+        }
+        self.healthy_at = Instant::now();
+        // The consumer is read first: without a crash the stream's last number only grows, so it cannot be below what
+        // the consumer had delivered earlier.
+        let consumer = consumers::info(&self.context, self.shard).await?;
+        let state = state(&self.context).await?;
+        let delivered = consumer.delivered.stream_sequence;
+        let found = match consumer.num_ack_pending {
+            0 => self.passed_over(&state, delivered).await?,
+            _ => None,
+        };
+        let skipped = found.is_some() && found == self.suspect;
+        self.suspect = found;
+        if skipped || delivered > state.last_sequence {
+            self.repair(&state, delivered).await?;
+        }
+        Ok(())
+    }
+
+    /// A message of this shard that the consumer has passed: one of both ends of the stream. Shards that deliver leave
+    /// nothing behind, so the oldest message belongs to a shard that does not.
+    async fn passed_over(
+        &self,
+        state: &State,
+        delivered: u64,
+    ) -> Result<Option<u64>, QueueUnavailable> {
+        if state.messages == 0 {
+            return Ok(None);
+        }
+        let stream = consumers::stream(&self.context).await?;
+        for number in [state.first_sequence, state.last_sequence] {
+            if number > delivered {
+                continue;
+            }
+            // An error is also the answer for a message that was removed a moment ago.
+            let message = stream.get_raw_message(number).await;
+            if message.is_ok_and(|message| message.subject.as_str() == subject(self.shard)) {
+                return Ok(Some(number));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn repair(&mut self, state: &State, delivered: u64) -> Result<(), QueueUnavailable> {
+        tracing::warn!(
+            shard = self.shard,
+            messages = state.messages,
+            last = state.last_sequence,
+            delivered,
+            "NATS skips reports in its stream since a crash: dropping them, agents send them again"
+        );
+        let beyond = delivered.max(state.last_sequence) + 1;
+        let stream = consumers::stream(&self.context).await?;
+        let purged = stream.purge().sequence(beyond).await;
+        purged.map(drop).map_err(QueueUnavailable::new)
+    }
+}
