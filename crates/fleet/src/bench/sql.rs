@@ -17,6 +17,8 @@ use crate::lab::Lab;
 
 /// As many as virtual agents report.
 pub const DISKS: usize = 4;
+/// The samples of a transaction before the measurement.
+const WARM_UP: usize = 1_000;
 
 /// The cost of a heartbeat in PostgreSQL.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -51,7 +53,8 @@ pub async fn minimal(lab: &Lab, schedule: Schedule) -> anyhow::Result<SqlCost> {
     repeated(lab, agents, schedule, append).await
 }
 
-/// Stores one sample for each agent in turn, batch by batch.
+/// Stores one sample for each agent in turn, batch by batch. The first sample of each is not measured: the list of its
+/// disks is new then, and is stored with it.
 async fn repeated(
     lab: &Lab,
     agents: usize,
@@ -59,6 +62,9 @@ async fn repeated(
     mut append: impl AsyncFnMut(Range<usize>) -> anyhow::Result<()>,
 ) -> anyhow::Result<SqlCost> {
     let batch = schedule.batch.clamp(1, agents as u64);
+    for start in (0..agents).step_by(WARM_UP) {
+        append(start..(start + WARM_UP).min(agents)).await?;
+    }
     let (before, began) = (lab.usage().await?, Instant::now());
     let mut done = 0;
     while began.elapsed() < schedule.time {
