@@ -17,6 +17,7 @@ mod backlog;
 mod connect;
 mod consumers;
 mod hints;
+mod pull;
 mod receive;
 mod skipped;
 mod streams;

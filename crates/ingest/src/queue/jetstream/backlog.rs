@@ -9,7 +9,7 @@ use async_nats::{
     Subject,
     jetstream::{
         AckKind,
-        consumer::{AckPolicy, Consumer, pull},
+        consumer::{AckPolicy, Consumer, pull::Config},
         context::{Context, ContextBuilder},
         message::PublishMessage,
     },
@@ -19,7 +19,7 @@ use svc_store::Range;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use super::{BACKLOG, BACKLOG_SUBJECT, JetStream, OpenError, payload, receive::gather, streams};
+use super::{BACKLOG, BACKLOG_SUBJECT, JetStream, OpenError, payload, pull, streams};
 use crate::queue::{Origin, Parcel, QueueUnavailable};
 
 const CONSUMER: &str = "svc-ingest-export";
@@ -27,19 +27,16 @@ const CONSUMER: &str = "svc-ingest-export";
 const ACK_WAIT: Duration = Duration::from_mins(3);
 /// After how long a message that was put back is delivered again.
 const REDELIVERY_DELAY: Duration = Duration::from_secs(5);
-/// How long a pull waits for a first message.
-const WAIT: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The most that one pull returns.
 const MAX_MESSAGES: usize = 500;
-const MAX_BYTES: usize = 2 << 20;
 /// Publishes in flight. They are counted apart from those of the queue, which must not wait for them.
 const IN_FLIGHT: usize = 512;
 
 #[derive(Clone, Debug)]
 pub struct Backlog {
     context: Context,
-    consumer: Option<Consumer<pull::Config>>,
+    consumer: Option<Consumer<Config>>,
 }
 
 impl JetStream {
@@ -118,17 +115,7 @@ impl Backlog {
             Some(consumer) => consumer,
             none => none.insert(open(&self.context).await?),
         };
-        let first = consumer.batch().max_messages(1).expires(WAIT).messages();
-        let mut messages = gather(first.await).await?;
-        if !messages.is_empty() {
-            let rest = consumer
-                .fetch()
-                .max_messages(MAX_MESSAGES)
-                .max_bytes(MAX_BYTES)
-                .messages();
-            messages.extend(gather(rest.await).await?);
-        }
-        Ok(messages)
+        pull::next(consumer, MAX_MESSAGES).await
     }
 
     pub async fn settle(&self, receipts: Vec<Subject>) {
@@ -150,16 +137,16 @@ impl Backlog {
 }
 
 /// The consumer, created where it is missing.
-async fn open(context: &Context) -> Result<Consumer<pull::Config>, QueueUnavailable> {
+async fn open(context: &Context) -> Result<Consumer<Config>, QueueUnavailable> {
     let stream = context.get_stream_no_info(BACKLOG).await;
     let stream = stream.map_err(QueueUnavailable::new)?;
-    let settings = pull::Config {
+    let settings = Config {
         durable_name: Some(CONSUMER.into()),
         description: Some("svc-ingest: sends to the receiver of the export".into()),
         ack_policy: AckPolicy::Explicit,
         ack_wait: ACK_WAIT,
         max_deliver: -1,
-        ..pull::Config::default()
+        ..Config::default()
     };
     let found = stream.get_or_create_consumer(CONSUMER, settings).await;
     found.map_err(QueueUnavailable::new)

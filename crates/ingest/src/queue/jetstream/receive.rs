@@ -1,8 +1,4 @@
 //! Receiving messages of a shard, and answering JetStream for them.
-//!
-//! A receiver makes one pull at a time, bounded in messages and bytes, and reads it to its end. JetStream assigns
-//! messages to a pull when it sends them: if the receiver dropped a pull half way, its messages would reach no consumer
-//! until their redelivery timeout has passed.
 
 use std::{
     sync::Arc,
@@ -13,31 +9,24 @@ use async_nats::{
     Subject,
     jetstream::{
         AckKind, Message as Delivered,
-        consumer::{Consumer, pull},
+        consumer::{Consumer, pull::Config},
         context::Context,
         message::PublishMessage,
     },
 };
-use futures_util::StreamExt;
 use tokio::time::timeout;
 
-use super::{consumers, dead_subject, message_id, payload, skipped::SkipCheck};
+use super::{consumers, dead_subject, message_id, payload, pull, skipped::SkipCheck};
 use crate::{
     error_chain::chain,
     queue::{Batch, Delivery, Handle, Parcel, QueueUnavailable, Receipt, shard_of},
 };
 
-/// How long a pull waits for a first message.
-const WAIT: Duration = Duration::from_secs(1);
 /// For publishes that need no response.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between two messages of a pull. A server that pauses for longer has forgotten the pull.
-const MESSAGE_TIMEOUT: Duration = Duration::from_secs(2);
 const RETRY: Duration = Duration::from_millis(500);
 /// After how long a message that was put back is delivered again.
 const REDELIVERY_DELAY: Duration = Duration::from_millis(250);
-/// The most that one pull returns. Larger than any single message.
-const MAX_BYTES: usize = 2 << 20;
 /// The header of a dead letter with the reason.
 const REASON: &str = "Svc-Ingest-Reason";
 
@@ -46,7 +35,7 @@ const REASON: &str = "Svc-Ingest-Reason";
 pub struct Receiver {
     context: Arc<Context>,
     shard: usize,
-    consumer: Option<Box<Consumer<pull::Config>>>,
+    consumer: Option<Box<Consumer<Config>>>,
     skip_check: SkipCheck,
 }
 
@@ -76,7 +65,10 @@ impl Receiver {
         if most.ranges == 0 {
             return Vec::new();
         }
-        let pulled = self.pull_available(most).await;
+        let pulled = match self.consumer().await {
+            Ok(consumer) => pull::available(consumer, most.ranges).await,
+            Err(error) => Err(error),
+        };
         self.opened(pulled).await
     }
 
@@ -95,7 +87,7 @@ impl Receiver {
     }
 
     async fn pull_and_check(&mut self, most: Batch) -> Result<Vec<Delivered>, QueueUnavailable> {
-        let messages = self.pull(most).await?;
+        let messages = pull::next(self.consumer().await?, most.ranges).await?;
         match messages.is_empty() {
             true => self.skip_check.idle().await?,
             false => self.skip_check.delivered(),
@@ -103,32 +95,7 @@ impl Receiver {
         Ok(messages)
     }
 
-    /// Waits for one message, then takes those that are available.
-    async fn pull(&mut self, most: Batch) -> Result<Vec<Delivered>, QueueUnavailable> {
-        let consumer = self.consumer().await?;
-        let first = consumer.batch().max_messages(1).expires(WAIT).messages();
-        let mut messages = gather(first.await).await?;
-        let rest = Batch {
-            ranges: most.ranges.saturating_sub(1),
-            ..most
-        };
-        if !messages.is_empty() && rest.ranges > 0 {
-            messages.extend(self.pull_available(rest).await?);
-        }
-        Ok(messages)
-    }
-
-    async fn pull_available(&mut self, most: Batch) -> Result<Vec<Delivered>, QueueUnavailable> {
-        let consumer = self.consumer().await?;
-        let pull = consumer
-            .fetch()
-            .max_messages(most.ranges)
-            .max_bytes(MAX_BYTES)
-            .messages();
-        gather(pull.await).await
-    }
-
-    async fn consumer(&mut self) -> Result<&Consumer<pull::Config>, QueueUnavailable> {
+    async fn consumer(&mut self) -> Result<&Consumer<Config>, QueueUnavailable> {
         Ok(match &mut self.consumer {
             Some(consumer) => consumer,
             none => none.insert(Box::new(consumers::open(&self.context, self.shard).await?)),
@@ -173,22 +140,6 @@ impl Receiver {
             }
         }
     }
-}
-
-/// All messages of one pull. An error ends the pull, and the messages before it are kept.
-pub(super) async fn gather(
-    pull: Result<pull::Batch, pull::BatchError>,
-) -> Result<Vec<Delivered>, QueueUnavailable> {
-    let mut pull = pull.map_err(QueueUnavailable::new)?;
-    let mut messages = Vec::new();
-    while let Ok(Some(next)) = timeout(MESSAGE_TIMEOUT, pull.next()).await {
-        match next {
-            Ok(message) => messages.push(message),
-            Err(error) if messages.is_empty() => return Err(QueueUnavailable(error)),
-            Err(_) => break,
-        }
-    }
-    Ok(messages)
 }
 
 impl Acknowledger {
