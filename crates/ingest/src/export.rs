@@ -11,6 +11,7 @@ mod client;
 mod durable;
 mod mapping;
 pub mod otlp;
+mod points;
 mod protocol;
 mod sender;
 

@@ -1,6 +1,6 @@
 //! Sends samples to the receiver, in requests of a bounded size, each repeated a few times.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, mem, time::Duration};
 
 use bytes::Bytes;
 use prost::Message;
@@ -8,11 +8,17 @@ use svc_store::{HostId, HostIdentity, Range, SampleRow, Store};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{client::Client, mapping, otlp::ExportRequest};
+use super::{
+    client::Client,
+    mapping,
+    otlp::{ExportRequest, Resource, ResourceMetrics},
+};
 use crate::{error_chain::chain, telemetry::ExportMetrics};
 
-/// Samples in one request: about 1 MiB.
+/// Samples in one request, if they fit.
 pub(super) const REQUEST_SAMPLES: usize = 500;
+/// Receivers accept 4 MiB over gRPC. A single sample has less than this, whatever its agent reports.
+const REQUEST_BYTES: usize = 2 << 20;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pauses before a request is repeated that may succeed later.
 const RETRIES: [Duration; 3] = [
@@ -57,23 +63,17 @@ impl Sender {
                 .extend(range.samples);
         }
         self.look_up(hosts.keys().copied()).await;
-        let (mut request, mut samples, mut left) = (ExportRequest::default(), 0, 0);
+        let (mut request, mut left) = (Request::default(), 0);
         for (id, rows) in hosts {
-            for rows in rows.chunks(REQUEST_SAMPLES) {
-                let resource = mapping::resource(id, self.identities.get(&id));
-                let metrics = mapping::resource_metrics(resource, rows);
-                request.resource_metrics.push(metrics);
-                samples += rows.len();
-                if samples >= REQUEST_SAMPLES {
-                    left += self.send(&request, samples, stop).await;
-                    (request, samples) = (ExportRequest::default(), 0);
+            let resource = mapping::resource(id, self.identities.get(&id));
+            for piece in cut(&resource, &rows) {
+                if !request.has_room_for(&piece) {
+                    left += self.send(mem::take(&mut request), stop).await;
                 }
+                request.add(piece);
             }
         }
-        if samples > 0 {
-            left += self.send(&request, samples, stop).await;
-        }
-        left
+        left + self.send(request, stop).await
     }
 
     /// Hosts that cannot be looked up now are exported by their id alone.
@@ -100,14 +100,13 @@ impl Sender {
         }
     }
 
-    /// Repeats a request that may succeed later, unless the process stops. Returns `samples` if the receiver is away.
-    async fn send(
-        &mut self,
-        request: &ExportRequest,
-        samples: usize,
-        stop: &CancellationToken,
-    ) -> usize {
-        let body = Bytes::from(request.encode_to_vec());
+    /// Repeats a request that may succeed later, unless the process stops. Returns its samples if the receiver is away.
+    async fn send(&mut self, request: Request, stop: &CancellationToken) -> usize {
+        let samples = request.samples;
+        if samples == 0 {
+            return 0;
+        }
+        let body = Bytes::from(request.message.encode_to_vec());
         let mut pauses = RETRIES.iter();
         loop {
             let (passing, reason) =
@@ -139,3 +138,55 @@ impl Sender {
         }
     }
 }
+
+/// Metrics of one host.
+struct Piece {
+    metrics: ResourceMetrics,
+    samples: usize,
+    bytes: usize,
+}
+
+#[derive(Default)]
+struct Request {
+    message: ExportRequest,
+    samples: usize,
+    bytes: usize,
+}
+
+impl Request {
+    fn has_room_for(&self, piece: &Piece) -> bool {
+        self.samples == 0
+            || (self.samples + piece.samples <= REQUEST_SAMPLES
+                && self.bytes + piece.bytes <= REQUEST_BYTES)
+    }
+
+    fn add(&mut self, piece: Piece) {
+        self.message.resource_metrics.push(piece.metrics);
+        self.samples += piece.samples;
+        self.bytes += piece.bytes;
+    }
+}
+
+/// Cuts the samples of one host into pieces that fit into a request.
+fn cut(resource: &Resource, rows: &[SampleRow]) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    for rows in rows.chunks(REQUEST_SAMPLES) {
+        let metrics = mapping::resource_metrics(resource.clone(), rows);
+        let (samples, bytes) = (rows.len(), metrics.encoded_len());
+        if bytes <= REQUEST_BYTES || samples == 1 {
+            pieces.push(Piece {
+                metrics,
+                samples,
+                bytes,
+            });
+        } else {
+            let (first, second) = rows.split_at(samples / 2);
+            pieces.extend(cut(resource, first));
+            pieces.extend(cut(resource, second));
+        }
+    }
+    pieces
+}
+
+#[cfg(test)]
+mod tests;

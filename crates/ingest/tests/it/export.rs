@@ -20,8 +20,8 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
-use svc_ingest::export::otlp::{ExportRequest, KeyValue, Value};
-use svc_proto::v1::Disk;
+use svc_ingest::export::otlp::{Data, ExportRequest, Gauge, KeyValue, Metric, Number, Sum, Value};
+use svc_proto::v1::{BlockDevice, Disk, Interface, Pressure, Sample};
 use svc_sandbox::{Process, dying_with_us, free_port};
 use svc_testkit::{ActiveAgent, QueueKind, Site, eventually, metric_becomes, sample};
 use tokio::net::TcpListener;
@@ -35,17 +35,33 @@ impl Received {
         self.0.lock().expect("no panic").clone()
     }
 
-    /// The names of all metrics, and the number of points of one.
-    fn names(&self) -> BTreeSet<String> {
-        let requests = self
-            .all()
-            .into_iter()
-            .flat_map(|(_, request)| request.resource_metrics);
-        let scopes = requests.flat_map(|resource| resource.scope_metrics);
-        scopes
-            .flat_map(|scope| scope.metrics)
-            .map(|metric| metric.name)
-            .collect()
+    fn metrics(&self) -> impl Iterator<Item = Metric> {
+        let requests = self.all().into_iter();
+        let resources = requests.flat_map(|(_, request)| request.resource_metrics);
+        let scopes = resources.flat_map(|resource| resource.scope_metrics);
+        scopes.flat_map(|scope| scope.metrics)
+    }
+
+    /// Each point as its metric's name and unit, its attributes, and its value.
+    fn points(&self) -> BTreeSet<String> {
+        let mut shown = BTreeSet::new();
+        for Metric { name, unit, data } in self.metrics() {
+            let (Data::Gauge(Gauge { points }) | Data::Sum(Sum { points, .. })) =
+                data.expect("data");
+            for point in points {
+                let attributes = point.attributes.iter().map(|attribute| {
+                    let value = text(&point.attributes, &attribute.key);
+                    format!("{}={}", attribute.key, value.unwrap_or_default())
+                });
+                let attributes = attributes.collect::<Vec<_>>().join(",");
+                let value = match point.value.expect("a value") {
+                    Number::Double(value) => value.to_string(),
+                    Number::Int(value) => value.to_string(),
+                };
+                shown.insert(format!("{name} {unit} {{{attributes}}} {value}"));
+            }
+        }
+        shown
     }
 }
 
@@ -161,6 +177,7 @@ async fn samples_arrive(protocol: &str) -> Result<()> {
     );
     let id = site.psql("SELECT id FROM hosts").await?;
     assert_eq!(text(&resource.attributes, "host.id"), Some(id));
+    let names: BTreeSet<String> = received.metrics().map(|metric| metric.name).collect();
     for name in [
         "system.cpu.utilization",
         "system.cpu.load_average.1m",
@@ -170,13 +187,100 @@ async fn samples_arrive(protocol: &str) -> Result<()> {
         "system.uptime",
         "system.process.count",
     ] {
-        assert!(
-            received.names().contains(name),
-            "{name}: {:?}",
-            received.names()
-        );
+        assert!(names.contains(name), "{name}: {names:?}");
     }
     instance.stop().await
+}
+
+/// A sample with everything that is optional.
+fn full_sample(seq: u64) -> Sample {
+    let mut full = sample(seq);
+    let vitals = full.vitals.get_or_insert_default();
+    vitals.disks = vec![Disk {
+        mount_point: "/srv".into(),
+        device: "/dev/vdb".into(),
+        fs_type: "xfs".into(),
+        total_bytes: 100,
+        used_bytes: 40,
+        available_bytes: Some(50),
+        inodes_used: Some(7),
+        inodes_free: Some(8),
+        read_only: Some(true),
+    }];
+    vitals.interfaces = vec![Interface {
+        name: "eth0".into(),
+        rx_bytes: 1000,
+        tx_bytes: 2000,
+    }];
+    vitals.block_devices = vec![BlockDevice {
+        name: "vdb".into(),
+        reads: 1,
+        read_bytes: 4096,
+        writes: 2,
+        written_bytes: 8192,
+        busy_ms: 1500,
+    }];
+    vitals.pressure = Some(Pressure {
+        cpu_some_ms: Some(100),
+        memory_some_ms: Some(200),
+        memory_full_ms: Some(300),
+        io_some_ms: Some(400),
+        io_full_ms: Some(500),
+    });
+    vitals.cpu_steal_ms = Some(2500);
+    full
+}
+
+#[tokio::test]
+async fn optional_vitals_are_exported_over_either_queue() -> Result<()> {
+    QueueKind::each(async |kind| {
+        let (address, received) = receiver(false).await?;
+        let site = Site::new().await?.with_queue(kind).await?;
+        let endpoint = format!("http://{address}/otlp");
+        let instance = site.instance().set("INGEST_OTLP_ENDPOINT", endpoint);
+        let instance = instance.start().await?;
+        let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+        let mut call = agent.heartbeat().await?;
+        call.report(vec![full_sample(1)], vec![]).await?;
+        call.acked_up_to(1).await?;
+        eventually("the sample arrives", async || !received.all().is_empty()).await?;
+        let points = received.points();
+        let file_system = "system.device=/dev/vdb,system.filesystem.mountpoint=/srv,system.filesystem.type=xfs,system.filesystem.mode=ro";
+        let mut expected: Vec<String> = [
+            "system.network.io By {network.interface.name=eth0,network.io.direction=receive} 1000",
+            "system.network.io By {network.interface.name=eth0,network.io.direction=transmit} 2000",
+            "system.disk.io By {system.device=vdb,disk.io.direction=read} 4096",
+            "system.disk.io By {system.device=vdb,disk.io.direction=write} 8192",
+            "system.disk.operations {operation} {system.device=vdb,disk.io.direction=read} 1",
+            "system.disk.operations {operation} {system.device=vdb,disk.io.direction=write} 2",
+            "system.disk.io_time s {system.device=vdb} 1.5",
+            "system.cpu.linux.pressure.total s {system.linux.pressure.stall_type=some} 0.1",
+            "system.memory.linux.pressure.total s {system.linux.pressure.stall_type=some} 0.2",
+            "system.memory.linux.pressure.total s {system.linux.pressure.stall_type=full} 0.3",
+            "system.io.linux.pressure.total s {system.linux.pressure.stall_type=some} 0.4",
+            "system.io.linux.pressure.total s {system.linux.pressure.stall_type=full} 0.5",
+            "system.cpu.time s {cpu.mode=steal} 2.5",
+        ]
+        .map(String::from)
+        .to_vec();
+        for (metric, state, value) in [
+            ("system.filesystem.usage By", "used", 40),
+            ("system.filesystem.usage By", "free", 50),
+            ("system.filesystem.usage By", "reserved", 10),
+            ("system.filesystem.inodes.usage {inodes}", "used", 7),
+            ("system.filesystem.inodes.usage {inodes}", "free", 8),
+        ] {
+            let state = format!("{file_system},system.filesystem.state={state}");
+            expected.push(format!("{metric} {{{state}}} {value}"));
+        }
+        for point in expected {
+            assert!(points.contains(&point), "{kind:?}: no {point} in {points:#?}");
+        }
+        let network = points.iter().filter(|point| point.starts_with("system.network.io"));
+        assert_eq!(network.count(), 2, "the totals would count everything twice");
+        instance.stop().await
+    })
+    .await
 }
 
 #[tokio::test]
@@ -241,6 +345,24 @@ async fn over_jetstream_samples_wait_for_a_receiver_that_comes_later() -> Result
     second.stop().await
 }
 
+/// What waits for the export then is lost to the receiver, not to PostgreSQL. The stop has a deadline, which NATS cannot extend.
+#[tokio::test]
+async fn an_instance_with_an_export_stops_while_nats_is_frozen() -> Result<()> {
+    let mut site = Site::new().await?.with_queue(QueueKind::Nats).await?;
+    let (address, received) = receiver(false).await?;
+    let endpoint = format!("http://{address}/otlp");
+    let instance = site.process().set("INGEST_OTLP_ENDPOINT", endpoint);
+    let instance = instance.start().await?;
+    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let mut call = agent.heartbeat().await?;
+    call.report_acked(1..=3).await?;
+    eventually("the samples arrive", async || !received.all().is_empty()).await?;
+    site.nats().freeze()?;
+    call.report(vec![sample(4)], vec![]).await?;
+    instance.stop().await?;
+    site.nats().thaw()
+}
+
 /// The OTLP receiver of the OpenTelemetry collector, which prints each request as JSON.
 #[tokio::test]
 #[ignore = "needs the collector: run by make test-export"]
@@ -262,10 +384,13 @@ async fn the_opentelemetry_collector_accepts_what_is_exported() -> Result<()> {
             .set("INGEST_OTLP_PROTOCOL", protocol);
         let instance = instance.start().await?;
         let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
-        agent.heartbeat().await?.report_acked(1..=3).await?;
+        let mut call = agent.heartbeat().await?;
+        call.report((1..=3).map(full_sample).collect(), vec![])
+            .await?;
+        call.acked_up_to(3).await?;
         metric_becomes(instance.http, "export_samples_total", |count| count == 3.0).await?;
         let printed = fs::read_to_string(&printed)?;
-        for part in ["web-1", "system.memory.usage", "network.io.direction"] {
+        for part in ["web-1", "system.memory.usage", "system.disk.io", "eth0"] {
             ensure!(printed.contains(part), "{protocol}: no {part} in {printed}");
         }
         instance.stop().await?;
