@@ -90,8 +90,10 @@ const LIMITS: TxLimits = TxLimits {
     deadline: Duration::from_secs(330),
 };
 
-/// How long a migration waits for a lock on a table, and everybody else behind it.
-const TABLE_LOCK: Duration = Duration::from_secs(1);
+/// How long a migration waits for a lock on a table, and everybody else behind it. Longer than PostgreSQL's
+/// `deadlock_timeout` (1 s unless it was changed): only after that does an autovacuum of the table make way, and one of a
+/// large table may take hours.
+const TABLE_LOCK: Duration = Duration::from_millis(1500);
 
 /// The seconds between tries, in which others use the table.
 const PAUSES: [u64; 6] = [1, 2, 4, 8, 16, 32];
