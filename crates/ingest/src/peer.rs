@@ -4,7 +4,10 @@
 //! self-signed unless a client CA is configured, so the names and dates in it mean nothing. The
 //! signature in the TLS handshake proves possession of the key.
 
-use std::{fmt, net::SocketAddr};
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+};
 
 use aws_lc_rs::digest;
 use rustls_pki_types::CertificateDer;
@@ -25,6 +28,13 @@ pub struct Peer {
     /// Cancelled shortly before the service closes the connection.
     pub closing: CancellationToken,
     pub standing: Standing,
+}
+
+impl Peer {
+    /// An IPv4 address as such, also on a socket for both families.
+    pub fn ip(&self) -> IpAddr {
+        self.address.ip().to_canonical()
+    }
 }
 
 impl ClientKey {

@@ -3,7 +3,7 @@
 //! Decisions call the SQL functions that the web application calls too, so there is one set
 //! of rules and one record of decisions.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -100,6 +100,8 @@ record! {
         pub to_status: Option<String>,
         pub actor: Option<String>,
         pub reason: Option<String>,
+        /// The address that the agent came from, of registrations, connections and clones.
+        pub address: Option<IpAddr>,
         pub db_user: String,
     }
 }
@@ -232,7 +234,7 @@ async fn agent_show_row(tx: &Tx, agent: AgentId) -> Result<Option<Row>, StoreErr
 async fn agent_show_events(tx: &Tx, agent: AgentId) -> Result<Vec<EventRecord>, StoreError> {
     let sql = "-- agent_show
         SELECT * FROM (
-            SELECT id, at, kind, from_status, to_status, actor, reason, db_user
+            SELECT id, at, kind, from_status, to_status, actor, reason, address, db_user
               FROM agent_events WHERE agent_id = $1 ORDER BY id DESC LIMIT $2) newest
          ORDER BY id";
     let params = [

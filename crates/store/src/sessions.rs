@@ -16,7 +16,7 @@
 //! **Lock order.** All statements lock rows of `agent_state` in the order of the agents' ids,
 //! so that two of them cannot deadlock.
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -47,6 +47,8 @@ pub struct SessionOpen {
     pub version: String,
     pub capabilities: Vec<String>,
     pub facts: HostFacts,
+    /// The address of the client.
+    pub address: IpAddr,
     pub skew_ms: Option<i64>,
     /// When the client's Hello arrived, on the database's clock. The request is void if a newer
     /// session was opened since.

@@ -52,6 +52,9 @@ pub struct ListArgs {
 const EVENT_COLUMNS: &[Column<EventRecord>] = &[
     ("WHEN", Fit::Whole, |event| when(Some(event.at))),
     ("CHANGE", Fit::Whole, change),
+    ("FROM", Fit::Whole, |event| {
+        or_dash(event.address.map(|address| address.to_string()))
+    }),
     ("BY", Fit::Wraps, |event| or_dash(event.actor.clone())),
     ("DATABASE USER", Fit::Wraps, |event| event.db_user.clone()),
     ("REASON", Fit::Wraps, |event| or_dash(event.reason.clone())),

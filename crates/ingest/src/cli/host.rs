@@ -219,6 +219,9 @@ fn detail_rows(detail: &HostDetail) -> Vec<(&str, String)> {
         ("first seen", in_full(host.created_at)),
         ("facts of", in_full(host.facts_at)),
     ];
+    let problem = host.spool_problem.as_ref();
+    rows.extend(problem.map(|problem| ("agent's disk", problem.clone())));
+    rows.extend(unreadable_mounts(host).map(|mounts| ("unreadable", mounts)));
     let identifiers = detail.identifiers.iter();
     rows.extend(identifiers.map(|known| (known.kind.as_str(), known.value.clone())));
     rows.extend(detail.books.iter().map(|books| ("books", balance(books))));
@@ -230,6 +233,13 @@ fn fullest_disk(host: &HostRecord) -> String {
         (Some(percent), Some(mount_point)) => format!("{mount_point}, {percent} %"),
         _ => "-".into(),
     }
+}
+
+/// The mount points of file systems that did not say how full they are.
+fn unreadable_mounts(host: &HostRecord) -> Option<String> {
+    let mounts = host.unreadable_mounts.as_ref()?.as_array()?;
+    let mounts: Vec<&str> = mounts.iter().filter_map(|mount| mount.as_str()).collect();
+    Some(mounts.join(", "))
 }
 
 /// The agent's books: every sequence number that it has sent is stored, rejected or a gap.

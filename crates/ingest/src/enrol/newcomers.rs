@@ -116,6 +116,7 @@ impl NewcomerPart {
             token: &token.0,
             facts: &wanted.facts,
             agent: &wanted.agent,
+            address: wanted.address,
         });
         let newcomers: Vec<Newcomer<'_>> = newcomers.collect();
         self.store.registrations_admit(&newcomers).await
@@ -154,7 +155,7 @@ impl From<RegisteredNewcomer> for RegisteredAgent {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{net::Ipv4Addr, time::Duration};
 
     use svc_store::{AgentFacts, DatabaseUrl, HostFacts, StoreOptions};
 
@@ -183,6 +184,7 @@ mod tests {
                 token: Some(token),
                 facts: HostFacts::default(),
                 agent: AgentFacts::default(),
+                address: Ipv4Addr::LOCALHOST.into(),
             });
             match newcomers.register(wanted, token, until).await {
                 Err(RegisterError::RateLimited { retry }) => retry,

@@ -9,7 +9,7 @@
 mod known_key;
 mod new_key;
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use jiff::Timestamp;
 use svc_store::{
@@ -30,6 +30,8 @@ pub struct Registration {
     pub token: Option<TokenHash>,
     pub facts: HostFacts,
     pub agent: AgentFacts,
+    /// The address of the client.
+    pub address: IpAddr,
 }
 
 /// The result of a registration.

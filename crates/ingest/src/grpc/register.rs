@@ -36,7 +36,7 @@ pub(super) async fn register(
 ) -> Result<ResponseStream<RegisterResponse>, Refusal> {
     let peer = peer(&request)?;
     let trial = peer.standing.trial();
-    let (wanted, successor) = parse(request.into_inner(), peer.key)?;
+    let (wanted, successor) = parse(request.into_inner(), &peer)?;
     let wanted = Arc::new(wanted);
     let admitted = context.admission.admit(&wanted, successor.is_some()).await;
     let registered = match admitted.map_err(|error| refused(error, &peer))? {
@@ -95,7 +95,7 @@ async fn run(
 /// Bounds and checks everything that the client sent, before the database is asked.
 fn parse(
     request: RegisterRequest,
-    key: ClientKey,
+    peer: &Peer,
 ) -> Result<(Registration, Option<ClientKey>), Refusal> {
     let token = Some(&request.enrolment_token).filter(|text| !text.is_empty());
     let token = token.map(|text| EnrolmentToken::parse(text)).transpose();
@@ -103,10 +103,11 @@ fn parse(
     let successor = convert::successor_key(&request.successor_key)?.map(ClientKey);
     let facts = convert::host_facts(request.host)?;
     let wanted = Registration {
-        key,
+        key: peer.key,
         token: token.map(|token| token.hash()),
         facts,
         agent: convert::agent_facts(request.agent)?,
+        address: peer.ip(),
     };
     Ok((wanted, successor))
 }

@@ -25,6 +25,8 @@ use svc_testkit::{
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::commands::output_of;
+
 async fn queue(site: &Site) -> Result<Queue> {
     let environment = Environment::default().set("INGEST_QUEUE_URL", site.queue_url());
     let settings = queue_settings(&|name| environment.get(name))?;
@@ -108,6 +110,7 @@ async fn optional_vitals_become_parts_over_either_queue() -> Result<()> {
                 ..Pressure::default()
             });
             vitals.unreadable_mounts = vec!["/mnt/nfs".into()];
+            vitals.spool_problem = "the disk is full".into();
             sample
         };
         call.report(vec![with(1), with(2)], vec![]).await?;
@@ -122,8 +125,15 @@ async fn optional_vitals_become_parts_over_either_queue() -> Result<()> {
         .await?;
         let increase = "SELECT sum(increase) FROM host_metric_parts_hourly WHERE kind = 'interface_rx_bytes'";
         site.expect(increase, "1000").await?;
-        let latest = "SELECT unreadable_mounts FROM host_vitals";
-        site.expect(latest, "[\"/mnt/nfs\"]").await
+        let latest = "SELECT unreadable_mounts, spool_problem FROM host_overview";
+        site.expect(latest, "[\"/mnt/nfs\"]|the disk is full")
+            .await?;
+        let shown = output_of(&site, &["host", "show", "web-1"]).await?;
+        assert_contains(&shown, "the disk is full");
+        assert_contains(&shown, "/mnt/nfs");
+        call.report(vec![sample(3)], vec![]).await?;
+        call.acked_up_to(3).await?;
+        site.expect(latest, "|").await
     })
     .await
 }

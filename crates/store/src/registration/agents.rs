@@ -1,6 +1,6 @@
 //! The agent's part of a registration: found by its key, inserted, updated, decided.
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use tokio_postgres::{
     Row,
@@ -46,6 +46,8 @@ pub struct NewAgent<'a> {
     pub decided_by: Option<String>,
     pub facts: &'a HostFacts,
     pub agent: &'a AgentFacts,
+    /// The address of the client.
+    pub address: IpAddr,
 }
 
 impl Store {
@@ -89,9 +91,9 @@ impl RegistrationTx {
     pub async fn agent_insert(&self, new: &NewAgent<'_>) -> Result<AgentId, StoreError> {
         let sql = "-- agent_insert
             INSERT INTO agents (key, host_id, status, pending_reason, conflict_with, cloned_from, token_id,
-                                decided_by, decided_at, version, capabilities, facts)
+                                decided_by, decided_at, version, capabilities, facts, registered_from)
             VALUES ($1, $2, $3, $4, $5, $6, $7, $8::text, CASE WHEN $8::text IS NULL THEN NULL ELSE now() END,
-                    $9, $10, $11)
+                    $9, $10, $11, $12)
             RETURNING id";
         let conflict = new.conflict_with.map(|id| id.0);
         let clone = new.cloned_from.map(|id| id.0);
@@ -108,6 +110,7 @@ impl RegistrationTx {
             (&new.agent.version as _, Type::TEXT),
             (&new.agent.capabilities as _, Type::TEXT_ARRAY),
             (&Json(new.facts) as _, Type::JSONB),
+            (&new.address as _, Type::INET),
         ];
         Ok(self.0.query_one(sql, &params).await?.try_get("id")?)
     }

@@ -1,7 +1,9 @@
 //! New keys on unknown machines, registered in batches. This is what a crowd of new agents consists of.
 //!
-//! The SQL function `registrations_admit` (migration 0019) registers the obvious cases. Everything
+//! The SQL function `registrations_admit` (migrations 0019 and 0021) registers the obvious cases. Everything
 //! else, it leaves to the steps of [`RegistrationTx`](super::RegistrationTx).
+
+use std::net::IpAddr;
 
 use serde::Serialize;
 use tokio_postgres::types::{Json, Type};
@@ -24,6 +26,8 @@ pub struct Newcomer<'a> {
     pub token: &'a [u8; 32],
     pub facts: &'a HostFacts,
     pub agent: &'a AgentFacts,
+    /// The address of the client.
+    pub address: IpAddr,
 }
 
 record! {
@@ -43,6 +47,7 @@ struct Details<'a> {
     version: &'a str,
     capabilities: &'a [String],
     facts: &'a HostFacts,
+    address: IpAddr,
 }
 
 impl Store {
@@ -82,6 +87,7 @@ impl<'a> Details<'a> {
             version: &newcomer.agent.version,
             capabilities: &newcomer.agent.capabilities,
             facts: newcomer.facts,
+            address: newcomer.address,
         }
     }
 }

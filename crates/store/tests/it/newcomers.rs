@@ -1,6 +1,6 @@
 //! Newcomers: a batch registers what is obviously new, and leaves everything else alone.
 
-use std::time::Duration;
+use std::{net::Ipv4Addr, time::Duration};
 
 use anyhow::{Result, ensure};
 use aws_lc_rs::digest::{SHA256, digest};
@@ -56,6 +56,7 @@ async fn admit(store: &TestStore, clients: &[Client]) -> Result<Vec<Option<Agent
         token: &client.token,
         facts: &client.facts,
         agent: &client.agent,
+        address: Ipv4Addr::LOCALHOST.into(),
     });
     let newcomers: Vec<Newcomer<'_>> = newcomers.collect();
     let admitted = store.registrations_admit(&newcomers).await?;

@@ -21,7 +21,8 @@ use tonic::transport::{Endpoint, Uri};
 use tower::service_fn;
 
 use crate::{
-    FakeAgent, Fleet, PATIENCE, Pace, ServiceProcess, Site, Tls, eventually, machine, times_offline,
+    FakeAgent, Fleet, ONE_USE, PATIENCE, Pace, ServiceProcess, Site, Tls, eventually, machine,
+    times_offline, token,
 };
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -114,8 +115,8 @@ impl LoadBalancer {
     }
 }
 
-/// Stops one of two instances under a fleet that reaches them through a load balancer. The log of the instances has the
-/// clients' own addresses. Returns how long agents were away.
+/// Stops one of two instances under a fleet that reaches them through a load balancer. Logs and events have the clients'
+/// own addresses. Returns how long agents were away.
 pub async fn instance_leaves_load_balancer(
     site: &Site,
     kind: LoadBalancer,
@@ -129,7 +130,7 @@ pub async fn instance_leaves_load_balancer(
     let instances = service.start_pair().await?;
     let (_running, address) = kind.start(site, &instances).await?;
     let fleet = Fleet::reporting(site, &[address], agents, pace).await?;
-    real_address_is_logged(address, &instances).await?;
+    real_address_is_recorded(site, address, &instances).await?;
     instances[0].stop().await?;
     fleet.all_connected().await?;
     fleet.all_acked_again().await?;
@@ -138,8 +139,10 @@ pub async fn instance_leaves_load_balancer(
     Ok(fleet.absences())
 }
 
-/// A refused registration is logged with the address of its client, which here is not the load balancer's.
-async fn real_address_is_logged(
+/// A refused registration is logged with the address of its client, which here is not the load balancer's. The event of
+/// an accepted one has it too.
+async fn real_address_is_recorded(
+    site: &Site,
     address: SocketAddr,
     instances: &[ServiceProcess; 2],
 ) -> Result<()> {
@@ -158,8 +161,16 @@ async fn real_address_is_logged(
     let endpoint = Endpoint::from_static("https://localhost").timeout(PATIENCE);
     let channel = endpoint.connect_with_connector(connector).await?;
     let unknown = stranger.request(EnrolmentToken::generate()?.expose());
-    let refused = IngestServiceClient::new(channel).register(unknown).await;
+    let mut client = IngestServiceClient::new(channel);
+    let refused = client.register(unknown).await;
     ensure!(refused.is_err(), "an unknown token was accepted");
+    let token = token(site, ONE_USE).await?;
+    client.register(stranger.request(&token)).await?;
+    let registered =
+        format!("SELECT count(*) FROM agent_events WHERE kind = 'status' AND address = '{CLIENT}'");
+    site.expect(&registered, "1").await?;
+    let others = "SELECT count(*) FROM agent_events WHERE kind = 'presence' AND to_status = 'online' AND address IS NULL";
+    site.expect(others, "0").await?;
     eventually("the client's own address is in a log", async || {
         let logged = format!("peer={CLIENT}:");
         let mut logs = instances.iter().map(|instance| instance.logs());

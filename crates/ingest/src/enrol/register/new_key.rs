@@ -61,6 +61,7 @@ impl Enrolment {
             decided_by: None,
             facts: &wanted.facts,
             agent: &wanted.agent,
+            address: wanted.address,
         };
         insert_agent(tx, &new).await
     }
@@ -114,6 +115,7 @@ async fn insert(
         decided_by: (status == AgentStatus::Active).then(|| actor(token)),
         facts: &wanted.facts,
         agent: &wanted.agent,
+        address: wanted.address,
     };
     insert_agent(tx, &new).await
 }

@@ -111,6 +111,7 @@ fn session_open(
         version: agent.version,
         capabilities: agent.capabilities,
         facts,
+        address: client.peer.ip(),
         skew_ms: skew_ms.and_then(|skew| i64::try_from(skew).ok()),
         requested_at: requested_at - OPEN_TOLERANCE,
         valid_until: requested_at + OPEN_VALIDITY,
