@@ -27,6 +27,11 @@ const PRODUCTION: [(&str, &str); 5] = [
     ("checkpoint_completion_target", "0.9"),
     ("max_wal_size", "8GB"),
 ];
+/// The service of this version, and the one that `SVC_INGEST_PREVIOUS_BIN` names.
+pub const THIS_VERSION: &str = "svc-ingest";
+pub const PREVIOUS_VERSION: &str = "svc-ingest-previous";
+/// For an instance that has to migrate the schema before it serves.
+const MIGRATION_TIMEOUT: Duration = Duration::from_secs(300);
 const TOKEN_CREATE: &str =
     "token create --auto-approve --label svc-fleet --expires-in 1d --output json --max-uses";
 
@@ -36,6 +41,7 @@ pub struct Lab {
     pub instances: Vec<ServiceProcess>,
     pub postgres: Postgres,
     service: ServiceBuilder,
+    program: &'static str,
     _folder: TempDir,
 }
 
@@ -70,6 +76,7 @@ impl Lab {
         let mut lab = Lab {
             instances: Vec::new(),
             postgres,
+            program: THIS_VERSION,
             service: ServiceBuilder::new(environment)
                 .set("INGEST_HEARTBEAT_INTERVAL", interval)
                 .set("INGEST_LOG", "warn"),
@@ -87,6 +94,12 @@ impl Lab {
         self.service = self.service.clone().set(name, value);
     }
 
+    /// Instances that are started from now on are of this version.
+    pub fn set_program(&mut self, program: &'static str) {
+        self.program = program;
+        self.service = self.service.clone().program(program);
+    }
+
     /// PostgreSQL's version and the settings that decide its cost, as the server has them.
     pub async fn postgres_settings(&self) -> anyhow::Result<String> {
         let names = PRODUCTION.map(|(name, _)| format!("'{name}'")).join(", ");
@@ -95,7 +108,7 @@ impl Lab {
                     || string_agg(name || ' ' || current_setting(name), ', ' ORDER BY n)
                FROM unnest(ARRAY['fsync', {names}]) WITH ORDINALITY AS setting(name, n)"
         );
-        self.postgres.psql(DATABASE, &sql).await
+        self.sql(&sql).await
     }
 
     /// Starts one more instance.
@@ -110,7 +123,8 @@ impl Lab {
         instance.signal(Signal::TERM)?;
         instance.ended().await?;
         let took = began.elapsed();
-        *instance = self.service.clone().on_ports_of(instance).start().await?;
+        *instance = self.service.clone().on_ports_of(instance).launch()?;
+        instance.serving_within(MIGRATION_TIMEOUT).await?;
         Ok(took)
     }
 
@@ -125,9 +139,14 @@ impl Lab {
         self.postgres.url(DATABASE)
     }
 
+    /// Runs SQL, and returns what psql prints.
+    pub async fn sql(&self, sql: &str) -> anyhow::Result<String> {
+        self.postgres.psql(DATABASE, sql).await
+    }
+
     /// Runs a query whose result is one number.
     pub async fn number(&self, sql: &str) -> anyhow::Result<u64> {
-        let text = self.postgres.psql(DATABASE, sql).await?;
+        let text = self.sql(sql).await?;
         text.trim()
             .parse()
             .with_context(|| format!("{sql}: {text}"))
@@ -135,7 +154,7 @@ impl Lab {
 
     /// The plan of a fleet that connects to all instances, with a token for all its agents.
     pub async fn plan(&self, agents: u32) -> anyhow::Result<Plan> {
-        let token = create_token(&self.database_url(), agents).await?;
+        let token = create_token(self.program, &self.database_url(), agents).await?;
         Ok(Plan::local(agents, self.targets(), token))
     }
 
@@ -182,11 +201,11 @@ pub fn instances_for(agents: u32) -> usize {
 }
 
 /// Creates an auto-approving enrolment token.
-pub async fn create_token(database_url: &str, uses: u32) -> anyhow::Result<String> {
+pub async fn create_token(program: &str, database_url: &str, uses: u32) -> anyhow::Result<String> {
     let inherited = env::vars_os();
     let inherited = inherited.filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
     let uses = uses.to_string();
-    let command = Program::named("svc-ingest")?
+    let command = Program::named(program)?
         .arguments(TOKEN_CREATE.split(' ').chain([uses.as_str()]))
         .environment(inherited)
         .environment([("DATABASE_URL", database_url)]);

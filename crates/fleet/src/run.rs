@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 use self::{progress::Progress, report::Report, service::Scrape};
 use crate::{
     fleet::Fleet,
-    lab::create_token,
+    lab::{THIS_VERSION, create_token},
     plan::{Plan, Secret},
     state,
 };
@@ -157,7 +157,7 @@ async fn plan(args: &RunArgs) -> anyhow::Result<Plan> {
 async fn token(args: &RunArgs) -> anyhow::Result<String> {
     match (&args.token, &args.database_url) {
         (Some(token), _) => Ok(token.clone()),
-        (None, Some(url)) => create_token(url, args.agents).await,
+        (None, Some(url)) => create_token(THIS_VERSION, url, args.agents).await,
         (None, None) => bail!("give --token, or --database-url to create one"),
     }
 }

@@ -4,6 +4,7 @@
 //! an expectation of every scenario.
 
 mod expectations;
+mod history;
 mod runner;
 
 use std::{
@@ -22,10 +23,13 @@ use crate::{plan::Skew, run::duration};
 /// The longest wait with `--brief`.
 const BRIEF_WAIT: Duration = Duration::from_secs(6);
 
+/// The most samples of history per host with `--brief`.
+const BRIEF_SAMPLES: u32 = 24;
+
 /// Agents per second that a small machine can connect beside its other work.
 const ARRIVALS_PER_SECOND: f64 = 300.0;
 
-const BUILT_IN: [(&str, &str); 11] = [
+const BUILT_IN: [(&str, &str); 12] = [
     ("steady", include_str!("../scenarios/steady.toml")),
     ("ramp", include_str!("../scenarios/ramp.toml")),
     ("storm", include_str!("../scenarios/storm.toml")),
@@ -33,6 +37,7 @@ const BUILT_IN: [(&str, &str); 11] = [
         "rolling-restart",
         include_str!("../scenarios/rolling-restart.toml"),
     ),
+    ("upgrade", include_str!("../scenarios/upgrade.toml")),
     ("churn", include_str!("../scenarios/churn.toml")),
     ("enrol", include_str!("../scenarios/enrol.toml")),
     ("clone", include_str!("../scenarios/clone.toml")),
@@ -65,6 +70,9 @@ pub struct Scenario {
     pub agents: u32,
     /// The least number of instances; large fleets get more.
     pub instances: u32,
+    /// Whether the instances are of the previous version at the start (`SVC_INGEST_PREVIOUS_BIN`).
+    #[serde(default)]
+    pub from_previous: bool,
     #[serde(with = "compact::required")]
     pub interval: Duration,
     #[serde(with = "compact::required")]
@@ -91,6 +99,12 @@ pub enum Step {
     Kill { instance: usize },
     /// Each instance in turn gets SIGTERM and is started again.
     RollingRestart,
+    /// As many hosts as there are agents get samples of the last 24 hours, as the previous version stores them.
+    FillHistory { samples: u32 },
+    /// Each instance in turn gets SIGTERM, and one of this version is started in its place.
+    Upgrade,
+    /// The same with the previous version.
+    Rollback,
     /// PostgreSQL is frozen (SIGSTOP).
     FreezeDatabase {
         #[serde(rename = "for", with = "compact::required")]
@@ -160,6 +174,9 @@ impl Step {
         | Step::Churn { time, .. } = self
         {
             *time = (*time).min(BRIEF_WAIT);
+        }
+        if let Step::FillHistory { samples } = self {
+            *samples = (*samples).min(BRIEF_SAMPLES);
         }
     }
 }

@@ -6,17 +6,19 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     ops::Deref,
     sync::{LazyLock, Mutex, PoisonError},
+    time::Duration,
 };
 
 use anyhow::{Context, bail};
 use svc_sandbox::free_port;
 
-use crate::{Environment, Finished, NO_DATABASE, Process, Program, eventually, get};
+use crate::{Environment, Finished, NO_DATABASE, PATIENCE, Process, Program, get};
 
 const PORTS: [&str; 2] = ["INGEST_GRPC_PORT", "INGEST_HTTP_PORT"];
 
 #[derive(Clone, Debug)]
 pub struct ServiceBuilder {
+    program: &'static str,
     environment: Environment,
     arguments: Vec<String>,
 }
@@ -24,6 +26,7 @@ pub struct ServiceBuilder {
 impl ServiceBuilder {
     pub fn new(environment: Environment) -> Self {
         Self {
+            program: "svc-ingest",
             environment,
             arguments: Vec::new(),
         }
@@ -36,6 +39,12 @@ impl ServiceBuilder {
 
     pub fn unset(mut self, name: &str) -> Self {
         self.environment = self.environment.unset(name);
+        self
+    }
+
+    /// Another binary than `svc-ingest`, by its name: see [`Program::named`].
+    pub fn program(mut self, name: &'static str) -> Self {
+        self.program = name;
         self
     }
 
@@ -69,7 +78,7 @@ impl ServiceBuilder {
                 self = self.set(name, own_port()?.to_string());
             }
         }
-        let program = Program::named("svc-ingest")?
+        let program = Program::named(self.program)?
             .arguments(&self.arguments)
             .environment(self.environment.iter());
         Ok(ServiceProcess {
@@ -113,13 +122,17 @@ pub struct ServiceProcess {
 }
 
 impl ServiceProcess {
-    /// Waits until `/healthz` answers 200; fails at once if the process ends first.
     pub async fn serving(&self) -> anyhow::Result<()> {
+        self.serving_within(PATIENCE).await
+    }
+
+    /// Waits until `/healthz` answers 200; fails at once if the process ends first.
+    pub async fn serving_within(&self, patience: Duration) -> anyhow::Result<()> {
         let healthy = async || {
             let answer = get(self.http, "/healthz").await;
             answer.is_ok_and(|answer| answer.status == 200)
         };
-        eventually("the process serves", async || {
+        svc_sandbox::eventually("the process serves", patience, async || {
             self.has_ended() || healthy().await
         })
         .await

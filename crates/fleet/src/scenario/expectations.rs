@@ -21,6 +21,9 @@ pub struct Expectations {
     /// Acknowledgements after all agents were connected.
     #[serde(with = "compact::optional")]
     pub ack_p99: Option<Duration>,
+    /// The same, of the slowest.
+    #[serde(with = "compact::optional")]
+    pub ack_slowest: Option<Duration>,
     /// From Register to the JWT.
     #[serde(with = "compact::optional")]
     pub enrol_p99: Option<Duration>,
@@ -56,6 +59,8 @@ pub struct Observations {
     pub slowest_exit: Duration,
     pub acked_while_down: u64,
     pub copies: u64,
+    /// Samples of history that were filled in, and are readable after each replacement of instances.
+    pub history: u64,
     pub offline: u64,
     /// SQL statements after all agents were connected.
     pub statements: u64,
@@ -103,6 +108,7 @@ impl Expectations {
             connected_within: None,
             back_within: None,
             ack_p99: None,
+            ack_slowest: None,
             enrol_p99: None,
             exit_within: None,
             ..self
@@ -129,6 +135,11 @@ impl Expectations {
                 self.back_within,
             ),
             ("acknowledgement p99", ack, self.ack_p99),
+            (
+                "slowest acknowledgement",
+                totals.window.ack.max(),
+                self.ack_slowest,
+            ),
             ("Register to JWT p99", enrol, self.enrol_p99),
             ("SIGTERM to exit", observed.slowest_exit, self.exit_within),
         ];

@@ -12,10 +12,11 @@ use tokio::time::sleep;
 use super::{
     Scenario, Step,
     expectations::{Check, Observations},
+    history,
 };
 use crate::{
     fleet::{Fleet, Totals, format_time},
-    lab::{self, Lab, Settings},
+    lab::{self, Lab, PREVIOUS_VERSION, Settings, THIS_VERSION},
     plan::{Away, Plan},
 };
 
@@ -36,12 +37,7 @@ struct Runner<'a> {
 }
 
 pub async fn run(scenario: &Scenario) -> anyhow::Result<Vec<Check>> {
-    let lab = Lab::start(Settings {
-        instances: lab::instances_for(scenario.agents).max(scenario.instances as usize),
-        interval: scenario.interval,
-        durable: false,
-    })
-    .await?;
+    let lab = start_lab(scenario).await?;
     let plan = Plan {
         ramp: scenario.ramp,
         skew: scenario.skew,
@@ -75,6 +71,22 @@ pub async fn run(scenario: &Scenario) -> anyhow::Result<Vec<Check>> {
     runner.finish().await
 }
 
+async fn start_lab(scenario: &Scenario) -> anyhow::Result<Lab> {
+    let mut lab = Lab::start(Settings {
+        instances: 0,
+        interval: scenario.interval,
+        durable: false,
+    })
+    .await?;
+    if scenario.from_previous {
+        lab.set_program(PREVIOUS_VERSION);
+    }
+    for _ in 0..lab::instances_for(scenario.agents).max(scenario.instances as usize) {
+        lab.add_instance().await?;
+    }
+    Ok(lab)
+}
+
 impl Runner<'_> {
     async fn step(&mut self, step: Step) -> anyhow::Result<()> {
         note(&format!("{step:?}; {}", self.fleet.totals().line()));
@@ -83,6 +95,9 @@ impl Runner<'_> {
             Step::Cut => self.fleet.order(|orders| orders.cuts += 1)?,
             Step::Kill { instance } => self.kill(instance).await?,
             Step::RollingRestart => self.rolling_restart().await?,
+            Step::FillHistory { samples } => self.fill_history(samples).await?,
+            Step::Upgrade => self.replace(THIS_VERSION).await?,
+            Step::Rollback => self.replace(PREVIOUS_VERSION).await?,
             Step::FreezeDatabase { time } => self.freeze_database(time).await?,
             Step::StopDatabase { time } => self.stop_database(time).await?,
             Step::Churn { stay, time } => self.churn(stay, time).await?,
@@ -125,6 +140,26 @@ impl Runner<'_> {
             self.observed.slowest_exit = self.observed.slowest_exit.max(took);
             self.all_back().await?;
         }
+        Ok(())
+    }
+
+    async fn replace(&mut self, program: &'static str) -> anyhow::Result<()> {
+        self.lab.set_program(program);
+        self.rolling_restart().await?;
+        let took = history::check(&self.lab, self.observed.history).await?;
+        note(&format!(
+            "{} samples of history, of one host read in {}",
+            self.observed.history,
+            format_time(took)
+        ));
+        Ok(())
+    }
+
+    async fn fill_history(&mut self, samples: u32) -> anyhow::Result<()> {
+        self.observed.history += history::fill(&self.lab, self.scenario.agents, samples).await?;
+        // Acknowledgements that waited for this are not what a scenario measures.
+        self.all_back().await?;
+        self.fleet.open_window();
         Ok(())
     }
 

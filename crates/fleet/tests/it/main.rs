@@ -10,17 +10,21 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use svc_fleet::lab::{Lab, Settings};
-use svc_testkit::{SampleWriter, Tables};
+use svc_testkit::{Program, SampleWriter, Tables};
 
 /// Runs the program to its end.
 fn fleet(arguments: &[&str]) -> anyhow::Result<Output> {
+    Ok(command(arguments).output()?)
+}
+
+fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new("timeout");
     command.arg("300").arg(env!("CARGO_BIN_EXE_svc-fleet"));
     command.args(arguments).stdin(Stdio::null());
     command
         .env_remove("DATABASE_URL")
         .env_remove("SVC_FLEET_TOKEN");
-    Ok(command.output()?)
+    command
 }
 
 fn shown(output: &Output) -> String {
@@ -50,6 +54,24 @@ fn a_fleet_that_was_away_backfills_in_batches() -> anyhow::Result<()> {
 #[test]
 fn a_fleet_that_returns_after_hours_stays_within_the_documented_memory() -> anyhow::Result<()> {
     scenario_holds("recovery")
+}
+
+/// From this version to itself. `make test-upgrade` upgrades from another one.
+#[test]
+fn instances_are_replaced_and_history_stays_readable() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("upgrade.toml");
+    let upgrade = include_str!("../../scenarios/upgrade.toml");
+    std::fs::write(&file, upgrade.replace("15s", "1s"))?;
+    let file = file.to_string_lossy();
+    let mut command = command(&["scenario", &file, "--agents", "6", "--brief"]);
+    let previous = Program::named("svc-ingest")?;
+    command.env("SVC_INGEST_PREVIOUS_BIN", previous.path());
+    let shown = shown(&command.output()?);
+    assert!(shown.contains("pass  the books balance"), "{shown}");
+    assert!(shown.contains("144 samples of history"), "{shown}");
+    assert!(!shown.contains("FAIL"), "{shown}");
+    Ok(())
 }
 
 #[test]
