@@ -131,8 +131,7 @@ async fn optional_vitals_become_parts_over_either_queue() -> Result<()> {
         let shown = output_of(&site, &["host", "show", "web-1"]).await?;
         assert_contains(&shown, "the disk is full");
         assert_contains(&shown, "/mnt/nfs");
-        call.report(vec![sample(3)], vec![]).await?;
-        call.acked_up_to(3).await?;
+        agent.heartbeat().await?.report_acked(3..=3).await?;
         site.expect(latest, "|").await
     })
     .await
