@@ -72,6 +72,9 @@ repo:  ## apt and dnf repositories with signed metadata, in target/repo (REPO_KE
 test-deb:  ## Install, run, remove and purge the packages in a Debian of their own (as root; after `make deb`; see scripts/test-deb)
 	@scripts/test-deb
 
+test-rpm:  ## Install, upgrade and remove the RPM packages in a root of their own (as root; after `make rpm`; see scripts/test-rpm)
+	@scripts/test-rpm
+
 test-readme:  ## Run the README's production path, line by line, in a fresh Debian (as root; after `make deb`)
 	@scripts/test-readme
 
@@ -82,7 +85,7 @@ test-export: deps  ## Export to the OTLP receiver of the OpenTelemetry collector
 test-upgrade: deps  ## Upgrade 1,000 connected agents from FROM=<revision> (0.1.0) and roll back (about 10 minutes)
 	@scripts/test-upgrade $(FROM)
 
-.PHONY: test-readme test-export test-upgrade deny check-deploy images
+.PHONY: test-readme test-rpm test-export test-upgrade deny check-deploy images
 deny:  ## Advisories, licences, bans and sources of all dependencies (needs cargo-deny and the advisory database)
 	$(CARGO) deny check
 
@@ -91,6 +94,10 @@ check-deploy:  ## Check the Helm chart, the compose file and the proxies' config
 
 images:  ## Container images of service, console and agent (needs buildah; after `make static`)
 	@deploy/images
+
+.PHONY: release
+release:  ## All of a release in target/dist: static tarballs, packages, bills of materials, checksums (needs rpmbuild and jq)
+	@scripts/release
 
 static:  ## Static binaries for any Linux, x86_64 and aarch64, in target/static; STATIC=svc-agent builds some
 	@scripts/static $(STATIC)
