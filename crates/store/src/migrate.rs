@@ -60,7 +60,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(17, "0017_narrow_samples"),
     migration!(18, "0018_compaction"),
     migration!(19, "0019_registrations_admit"),
-    migration!(21, "0021_addresses_and_problems"),
+    migration!(20, "0020_addresses_and_problems"),
 ];
 
 const CONSOLE_MIGRATIONS: &[Migration] = &[migration!(1, "console/0001_people")];
