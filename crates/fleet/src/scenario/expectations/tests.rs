@@ -11,6 +11,7 @@ fn all_expectations() -> Expectations {
         connected_within: second,
         back_within: second,
         ack_p99: second,
+        ack_slowest: Some(SLOW * 2),
         enrol_p99: second,
         offline_at_most: Some(0),
         streams_kept: true,
@@ -73,7 +74,7 @@ const SLOW: Duration = Duration::from_secs(2);
 
 type Fault = fn(&mut Observations);
 
-const FAULTS: [(&str, Fault); 14] = [
+const FAULTS: [(&str, Fault); 15] = [
     ("all connected", |observed| observed.connected = SLOW),
     ("all back and acknowledged", |observed| {
         observed.slowest_back = SLOW;
@@ -81,6 +82,11 @@ const FAULTS: [(&str, Fault); 14] = [
     ("SIGTERM to exit", |observed| observed.slowest_exit = SLOW),
     ("acknowledgement p99", |observed| {
         observed.totals.window.ack.record_duration(SLOW);
+    }),
+    ("slowest acknowledgement", |observed| {
+        let ack = &mut observed.totals.window.ack;
+        (0..1000).for_each(|_| ack.record_duration(Duration::ZERO));
+        ack.record_duration(SLOW * 3);
     }),
     ("Register to JWT p99", |observed| {
         observed.totals.latencies.enrol.record_duration(SLOW);
