@@ -19,12 +19,13 @@
 
   const exact = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
+  const span = (size) => size < 120 ? `${size} s` : size < 7200 ? `${Math.floor(size / 60)} min`
+    : size < 172800 ? `${Math.floor(size / 3600)} h` : size < 63072000 ? `${Math.floor(size / 86400)} d`
+    : `${Math.floor(size / 31536000)} y`;
+
   function ago(seconds) {
-    const size = Math.abs(seconds);
-    if (size < 2) return "now";
-    const text = size < 120 ? `${size} s` : size < 7200 ? `${Math.floor(size / 60)} min`
-      : size < 172800 ? `${Math.floor(size / 3600)} h` : `${Math.floor(size / 86400)} d`;
-    return seconds >= 0 ? `${text} ago` : `in ${text}`;
+    if (Math.abs(seconds) < 2) return "now";
+    return seconds >= 0 ? `${span(seconds)} ago` : `in ${span(-seconds)}`;
   }
 
   function showTimes(scope) {
@@ -33,7 +34,9 @@
       const at = new Date(time.dateTime);
       if (!time.dataset.utc) time.dataset.utc = time.title;
       time.title = `${exact.format(at)} (${time.dataset.utc})`;
-      if ("ago" in time.dataset) time.textContent = ago(Math.round((now - at) / 1000));
+      const seconds = Math.round((now - at) / 1000);
+      if ("for" in time.dataset) time.textContent = `for ${span(Math.max(seconds, 0))}`;
+      else if ("ago" in time.dataset) time.textContent = ago(seconds);
       else if ("exact" in time.dataset) time.textContent = exact.format(at);
     }
   }

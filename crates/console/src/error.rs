@@ -160,10 +160,7 @@ pub async fn render(request: Request, next: Next) -> Response {
         None if response.headers().contains_key(header::CONTENT_TYPE) && !is_plain(&response) => {
             return response;
         }
-        None => Shown {
-            title: status.canonical_reason().unwrap_or("Error"),
-            message: "The request was refused.".into(),
-        },
+        None => refusal(status),
     };
     let (title, message) = (shown.title, shown.message.as_str());
     let body = match (api, part) {
@@ -174,6 +171,32 @@ pub async fn render(request: Request, next: Next) -> Response {
     match body {
         Ok(body) => (status, Html(body)).into_response(),
         Err(_) => (status, title).into_response(),
+    }
+}
+
+/// What the layers below refuse: their own texts are for programs.
+fn refusal(status: StatusCode) -> Shown {
+    let (title, message) = match status {
+        StatusCode::BAD_REQUEST => ("Not found", "This address leads nowhere."),
+        StatusCode::FORBIDDEN => (
+            "Not allowed",
+            "The form was not sent by a page of this console. Open the page again, and repeat it there.",
+        ),
+        StatusCode::REQUEST_TIMEOUT => {
+            ("Too slow", "The request did not arrive in time. Try again.")
+        }
+        StatusCode::METHOD_NOT_ALLOWED => {
+            ("Not found", "Changes are made by the forms of the pages.")
+        }
+        StatusCode::PAYLOAD_TOO_LARGE => ("Too large", "The form is too large."),
+        _ => (
+            status.canonical_reason().unwrap_or("Error"),
+            "The request was refused.",
+        ),
+    };
+    Shown {
+        title,
+        message: message.into(),
     }
 }
 

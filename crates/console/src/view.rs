@@ -10,7 +10,7 @@ use std::fmt;
 use askama::filters::HtmlSafe;
 use jiff::Timestamp;
 use serde_json::Value;
-use svc_store::InstanceRecord;
+use svc_store::{InstanceLoad, InstanceRecord};
 
 pub use query::{Search, sort};
 pub use spark::Spark;
@@ -65,6 +65,25 @@ impl fmt::Display for When {
     }
 }
 
+/// How long something has lasted: `for 3 d`, exact on hover.
+#[derive(Clone, Copy, Debug)]
+pub struct Lasting(pub Timestamp);
+
+impl HtmlSafe for Lasting {}
+
+impl fmt::Display for Lasting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let exact = self.0.strftime("%Y-%m-%dT%H:%M:%SZ");
+        let utc = self.0.strftime("%Y-%m-%d %H:%M:%S UTC");
+        let seconds = Timestamp::now().as_second() - self.0.as_second();
+        write!(
+            f,
+            "<time datetime=\"{exact}\" title=\"{utc}\" data-for data-ago>for {}</time>",
+            span(seconds.max(0).unsigned_abs())
+        )
+    }
+}
+
 /// An exact time, for lists of events.
 #[derive(Clone, Copy, Debug)]
 pub struct Exact(pub Timestamp);
@@ -88,6 +107,10 @@ pub fn when(at: &Timestamp) -> When {
     When(*at)
 }
 
+pub fn lasting_since(at: &Timestamp) -> Lasting {
+    Lasting(*at)
+}
+
 pub fn exact(at: &Timestamp) -> Exact {
     Exact(*at)
 }
@@ -107,7 +130,8 @@ pub fn span(seconds: u64) -> String {
         0..120 => format!("{seconds} s"),
         120..7200 => format!("{} min", seconds / 60),
         7200..172_800 => format!("{} h", seconds / 3600),
-        _ => format!("{} d", seconds / 86_400),
+        172_800..63_072_000 => format!("{} d", seconds / 86_400),
+        _ => format!("{} y", seconds / 31_536_000),
     }
 }
 
@@ -129,7 +153,8 @@ pub fn bytes(size: &i64) -> String {
 }
 
 /// A count with groups of three digits.
-pub fn count(number: &i64) -> String {
+pub fn count<N: Copy + Into<i64>>(number: &N) -> String {
+    let number: i64 = (*number).into();
     let digits = number.unsigned_abs().to_string();
     let mut grouped = String::new();
     for (position, digit) in digits.chars().enumerate() {
@@ -138,7 +163,7 @@ pub fn count(number: &i64) -> String {
         }
         grouped.push(digit);
     }
-    match *number < 0 {
+    match number < 0 {
         true => format!("−{grouped}"),
         false => grouped,
     }
@@ -214,6 +239,32 @@ pub fn certificate_expiry(instance: &InstanceRecord) -> Option<Timestamp> {
     instance.load()?.certificate_expires_at
 }
 
+/// `host` or `hosts`.
+pub fn plural<'a>(number: &i64, one: &'a str, many: &'a str) -> &'a str {
+    match *number {
+        1 => one,
+        _ => many,
+    }
+}
+
+/// The name of a system as people say it.
+pub fn system(name: &str) -> &str {
+    name.strip_suffix(" GNU/Linux").unwrap_or(name)
+}
+
+/// The load of an instance, while it runs.
+pub fn live_load(instance: &InstanceRecord) -> Option<InstanceLoad> {
+    instance.load().filter(|_| instance.state == "live")
+}
+
+/// Who did it. Tokens act by their ids, which are long.
+pub fn actor(name: &str) -> String {
+    match name.strip_prefix("token ") {
+        Some(id) if id.len() == 36 => format!("token {}", short(&id)),
+        _ => name.to_owned(),
+    }
+}
+
 /// The first letters of a long identifier.
 pub fn short(text: &dyn fmt::Display) -> String {
     text.to_string().chars().take(8).collect()
@@ -237,11 +288,18 @@ mod tests {
         assert_eq!(bytes(&0), "0 B");
         assert_eq!(bytes(&1536), "1.50 KiB");
         assert_eq!(bytes(&(16 << 30)), "16.0 GiB");
-        assert_eq!(count(&1_234_567), "1\u{202f}234\u{202f}567");
-        assert_eq!(count(&-12), "−12");
+        assert_eq!(count(&1_234_567_i64), "1\u{202f}234\u{202f}567");
+        assert_eq!(count(&-12_i64), "−12");
         assert_eq!(ago(1), "now");
         assert_eq!(ago(90), "90 s ago");
         assert_eq!(ago(-7200), "in 2 h");
+        assert_eq!(span(2 * 365 * 86_400), "2 y");
+        assert_eq!(plural(&1, "host", "hosts"), "host");
+        assert_eq!(
+            actor("token 813cbadc-0ec2-4fa4-a778-72d9360221b4"),
+            "token 813cbadc"
+        );
+        assert_eq!(actor("token"), "token");
         assert_eq!(fingerprint("0123456789"), "0123 4567 89");
     }
 }

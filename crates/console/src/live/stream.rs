@@ -19,7 +19,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{Rendered, View};
-use crate::{app::App, auth::User, error::AppError, feed::News, places::Place, telemetry::Open};
+use crate::{
+    app::App, auth::User, error::AppError, feed::News, pages::approvals::Filter, places::Place,
+    telemetry::Open,
+};
 
 /// How often a stream checks that its session is still good.
 const SESSION_CHECK: Duration = Duration::from_secs(30);
@@ -37,11 +40,12 @@ pub async fn live(
     State(app): State<App>,
     user: User,
     Query(asked): Query<Asked>,
+    Query(filter): Query<Filter>,
 ) -> Result<Response, AppError> {
     let Some(place) = app.live.enter(&user.name) else {
         return Err(AppError::Limited(Duration::from_secs(60)));
     };
-    let view = View::parse(&asked.view, &asked.ids, &user)
+    let view = View::parse(&asked.view, &asked.ids, filter, &user)
         .ok_or(AppError::NotFound("There is no such view."))?;
     let Some(mut rendered) = app.live.watch(&app, view) else {
         return Err(AppError::Limited(Duration::from_secs(60)));

@@ -9,7 +9,9 @@ use axum::{
     response::{IntoResponse, Redirect, Response},
 };
 use serde::Deserialize;
-use svc_store::{AgentFilter, AgentId, AgentRecord, AgentStatus, Decision, Role, TokenId};
+use svc_store::{
+    AgentFilter, AgentId, AgentRecord, AgentStatus, Decision, Role, TokenId, TokenRecord,
+};
 use uuid::Uuid;
 
 use super::{Page, form::Fields, html};
@@ -17,13 +19,16 @@ use crate::{
     app::App,
     auth::{Operator, User},
     error::AppError,
-    view::Shell,
+    view::{Shell, short},
 };
 
 const SHOWN: u32 = 200;
+/// How many tokens the filter offers.
+const TOKENS: u32 = 100;
 
-#[derive(Deserialize)]
-pub struct Asked {
+/// Which of the pending agents: those of a token, or with a label.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+pub struct Filter {
     #[serde(default)]
     token: String,
     #[serde(default)]
@@ -35,6 +40,8 @@ pub struct Asked {
 struct ApprovalsPage {
     shell: Shell,
     part: String,
+    /// Ids and names to choose from.
+    tokens: Vec<(String, String)>,
     token: String,
     label: String,
     filtered: bool,
@@ -47,6 +54,8 @@ struct ApprovalsPart {
     truncated: bool,
     operator: bool,
     filtered: bool,
+    /// The filter cannot be read, so nothing is shown: showing everything would lead to wrong approvals.
+    misunderstood: bool,
     base_url: String,
 }
 
@@ -58,59 +67,89 @@ struct ApproveMany {
     skipped: usize,
 }
 
-pub async fn page(State(app): State<App>, user: User, Query(asked): Query<Asked>) -> Page {
-    let filtered = !asked.token.is_empty() || !asked.label.is_empty();
-    let part = render(&app, &filter(&asked), user.role, filtered).await?;
-    let shell = Shell::new(&app, user, "approvals");
-    let shell = match filtered {
-        true => shell,
-        false => shell.live("view=approvals"),
-    };
+pub async fn page(State(app): State<App>, user: User, Query(asked): Query<Filter>) -> Page {
+    let filter = asked.trimmed();
+    let part = part(&app, user.role, &filter).await?;
+    let shell = Shell::new(&app, user, "approvals").live(filter.live());
     html(&ApprovalsPage {
         shell,
         part,
-        token: asked.token,
-        label: asked.label,
-        filtered,
+        tokens: tokens(&app, &filter.token).await?,
+        filtered: filter != Filter::default(),
+        token: filter.token,
+        label: filter.label,
     })
 }
 
-pub async fn part(app: &App, role: Role) -> Result<String, AppError> {
-    render(app, &AgentFilter::default(), role, false).await
+/// The newest tokens, and the one that is chosen.
+async fn tokens(app: &App, chosen: &str) -> Result<Vec<(String, String)>, AppError> {
+    let listed = app.store.tokens_list(TOKENS).await?.rows;
+    let name = |token: &TokenRecord| match token.label.as_str() {
+        "" => short(&token.id),
+        label => label.chars().take(40).collect(),
+    };
+    let pairs = listed
+        .iter()
+        .map(|token| (token.id.to_string(), name(token)));
+    let mut pairs: Vec<(String, String)> = pairs.collect();
+    if !chosen.is_empty() && pairs.iter().all(|(id, _)| id != chosen) {
+        pairs.push((chosen.to_owned(), short(&chosen)));
+    }
+    Ok(pairs)
 }
 
-async fn render(
-    app: &App,
-    filter: &AgentFilter,
-    role: Role,
-    filtered: bool,
-) -> Result<String, AppError> {
-    let filter = AgentFilter {
-        status: Some(AgentStatus::Pending),
-        ..filter.clone()
-    };
-    let page = app.store.agents_list(&filter, SHOWN).await?;
-    let mut rows = page.rows;
+pub async fn part(app: &App, role: Role, filter: &Filter) -> Result<String, AppError> {
+    let (mut rows, mut truncated) = (Vec::new(), false);
+    let wanted = filter.parse();
+    if let Some(wanted) = &wanted {
+        let page = app.store.agents_list(wanted, SHOWN).await?;
+        (rows, truncated) = (page.rows, page.truncated);
+    }
     // The oldest first: what is new appears at the end, and nothing moves under the cursor.
     rows.sort_by_key(|row| (row.created_at, row.id));
     let part = ApprovalsPart {
         rows,
-        truncated: page.truncated,
+        truncated,
         operator: role >= Role::Operator,
-        filtered,
+        filtered: *filter != Filter::default(),
+        misunderstood: wanted.is_none(),
         base_url: app.web.origin(),
     };
     Ok(part.render()?)
 }
 
-fn filter(asked: &Asked) -> AgentFilter {
-    let label = asked.label.split_once('=');
-    AgentFilter {
-        token: Uuid::parse_str(&asked.token).ok().map(TokenId),
-        labels: label
-            .map(|(name, value)| BTreeMap::from([(name.trim().into(), value.trim().into())]))
-            .unwrap_or_default(),
-        ..AgentFilter::default()
+impl Filter {
+    pub fn trimmed(&self) -> Self {
+        let cut = |text: &str| text.trim().chars().take(300).collect();
+        Self {
+            token: cut(&self.token),
+            label: cut(&self.label),
+        }
+    }
+
+    /// The live view of the filtered list.
+    fn live(&self) -> String {
+        let mut query = url::form_urlencoded::Serializer::new(String::new());
+        query.append_pair("view", "approvals");
+        let fields = [("token", &self.token), ("label", &self.label)];
+        query.extend_pairs(fields.iter().filter(|(_, value)| !value.is_empty()));
+        query.finish()
+    }
+
+    /// `None` if it cannot be understood.
+    fn parse(&self) -> Option<AgentFilter> {
+        let mut filter = AgentFilter {
+            status: Some(AgentStatus::Pending),
+            ..AgentFilter::default()
+        };
+        if !self.token.is_empty() {
+            filter.token = Some(TokenId(Uuid::parse_str(&self.token).ok()?));
+        }
+        if !self.label.is_empty() {
+            let (name, value) = self.label.split_once('=')?;
+            filter.labels = BTreeMap::from([(name.trim().into(), value.trim().into())]);
+        }
+        Some(filter)
     }
 }
 
@@ -165,4 +204,21 @@ async fn approve_one(
 fn is_plain(agent: &AgentRecord) -> bool {
     let chosen = matches!(agent.pending_reason.as_deref(), Some("conflict" | "clone"));
     agent.status == AgentStatus::Pending && !chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_that_cannot_be_read_is_not_taken_for_none() {
+        let of = |token: &str, label: &str| Filter {
+            token: token.into(),
+            label: label.into(),
+        };
+        assert!(of("", "").parse().is_some());
+        assert!(of("", "env=prod").parse().is_some());
+        assert!(of("", "env").parse().is_none());
+        assert!(of("813cbadc", "").parse().is_none());
+    }
 }

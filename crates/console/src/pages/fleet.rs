@@ -1,11 +1,11 @@
 //! The fleet at a glance: counts, what needs attention, and how full the service is.
 
-mod capacity;
+pub mod capacity;
 
 use askama::Template;
 use axum::extract::State;
 use jiff::{SignedDuration, Timestamp};
-use svc_store::{DatabaseState, InstanceRecord};
+use svc_store::{ActivityFilter, ActivityRecord, DatabaseState, InstanceRecord};
 
 use self::capacity::Capacity;
 use super::{Page, html};
@@ -14,11 +14,14 @@ use crate::{
     auth::User,
     error::AppError,
     feed::News,
-    view::{Shell, certificate_expiry, count, span},
+    view::{Shell, certificate_expiry, count, plural, span},
 };
 
 /// When an expiring certificate needs attention: most are renewed 30 days before their end.
 const CERTIFICATES_SOON: SignedDuration = SignedDuration::from_hours(21 * 24);
+
+/// How many of the newest entries of the activity are shown.
+const RECENT: u32 = 8;
 
 #[derive(Template)]
 #[template(path = "fleet.html")]
@@ -32,6 +35,7 @@ struct FleetPage {
 struct FleetPart {
     news: News,
     attention: Vec<Attention>,
+    recent: Vec<ActivityRecord>,
     instances: Vec<InstanceRecord>,
     capacity: Capacity,
     size: i64,
@@ -58,8 +62,11 @@ pub async fn part(app: &App) -> Result<String, AppError> {
     let mut instances = app.store.console_instances().await?;
     instances.retain(|instance| instance.state == "live");
     let database = app.store.console_database().await?;
+    let everything = ActivityFilter::default();
+    let recent = app.store.console_activity(&everything, None, RECENT);
     let part = FleetPart {
-        attention: attention(&news, &instances),
+        recent: recent.await?.rows,
+        attention: attention(&news, &instances, app.verifier.state().problem.is_some()),
         capacity: Capacity::of(&instances, &database),
         size: database.size_bytes,
         per_host_day: per_host_day(&database, news.counts.online),
@@ -85,12 +92,12 @@ fn certificates(instances: &[InstanceRecord]) -> i64 {
 }
 
 /// Only what is not as it should be, the most urgent first.
-fn attention(news: &News, instances: &[InstanceRecord]) -> Vec<Attention> {
+fn attention(news: &News, instances: &[InstanceRecord], keys_away: bool) -> Vec<Attention> {
     let found = &news.attention;
-    let line = |number: i64, level, what, why, link| {
+    let line = |number: i64, level, (one, many), why, link| {
         (number > 0).then(|| Attention {
             count: count(&number),
-            what,
+            what: plural(&number, one, many),
             why,
             link,
             level,
@@ -100,63 +107,78 @@ fn attention(news: &News, instances: &[InstanceRecord]) -> Vec<Attention> {
         line(
             news.pending,
             "info",
-            "wait for approval",
-            "A registration waits for a decision.",
+            ("waits for approval", "wait for approval"),
+            "Registrations wait for a decision.",
             "/approvals",
         ),
         line(
             found.dead_letters_day,
             "bad",
-            "dead letters since yesterday",
+            (
+                "dead letter since yesterday",
+                "dead letters since yesterday",
+            ),
             "The database refused samples five times.",
             "/service",
         ),
         line(
             certificates(instances),
             "bad",
-            "certificates expire within 21 days",
+            (
+                "certificate expires within 21 days",
+                "certificates expire within 21 days",
+            ),
             "Agents refuse an instance with an expired certificate.",
             "/service",
         ),
         line(
             found.disks_90,
             "bad",
-            "disks at 90 % or more",
+            ("disk at 90 % or more", "disks at 90 % or more"),
             "The fullest file system of a host.",
             "/hosts?q=disk:90&sort=disk",
         ),
         line(
             found.offline_day,
             "warn",
-            "offline for more than a day",
+            ("offline for more than a day", "offline for more than a day"),
             "Their agents have no stream.",
             "/hosts?q=is:offline&sort=offline",
         ),
         line(
             found.clones_day,
             "warn",
-            "identities used twice since yesterday",
+            (
+                "identity used twice since yesterday",
+                "identities used twice since yesterday",
+            ),
             "A copy of an agent's key was refused.",
             "/activity?kind=clone",
         ),
         line(
             found.gaps_day,
             "warn",
-            "hosts with gaps since yesterday",
+            (
+                "host with gaps since yesterday",
+                "hosts with gaps since yesterday",
+            ),
             "Some of their samples are missing.",
             "/hosts?q=has:gaps",
         ),
         line(
             found.clock_skew,
             "warn",
-            "clocks off by more than 30 s",
+            (
+                "clock off by more than 30 s",
+                "clocks off by more than 30 s",
+            ),
             "Compared when they connected.",
             "/hosts?q=is:skewed",
         ),
         line(
             found.tokens_expiring,
             "info",
-            "tokens expire within 3 days",
+            ("token expires within 3 days", "tokens expire within 3 days"),
             "New machines will need another one.",
             "/tokens",
         ),
@@ -167,6 +189,15 @@ fn attention(news: &News, instances: &[InstanceRecord]) -> Vec<Attention> {
             count: span(found.rollup_lag_seconds as u64),
             what: "behind with rollups",
             why: "Hourly values appear late in plots.",
+            link: "/service",
+            level: "warn",
+        });
+    }
+    if keys_away {
+        lines.push(Attention {
+            count: "JWKS".into(),
+            what: "cannot be fetched",
+            why: "Notes of agents are verified with the keys that are known.",
             link: "/service",
             level: "warn",
         });

@@ -7,6 +7,7 @@ use axum::{
     extract::{Query, State},
     http::HeaderMap,
 };
+use futures_util::future::try_join_all;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use svc_store::{HostCursor, HostListRow, HostSort, HostsPage, Total};
@@ -21,6 +22,8 @@ use crate::{
 };
 
 const PAGE: u32 = 50;
+/// A search of more words than this gets no hints: each costs a search.
+const HINT_WORDS: usize = 4;
 
 #[derive(Deserialize)]
 pub struct Asked {
@@ -62,8 +65,17 @@ struct List {
     next: Option<String>,
     first: bool,
     fleet_is_empty: bool,
+    /// If nothing was found: what would be, without one of the words.
+    hints: Vec<Hint>,
     live: String,
     base_url: String,
+}
+
+/// A word without which a search finds hosts.
+struct Hint {
+    word: String,
+    found: String,
+    link: String,
 }
 
 struct Row {
@@ -106,14 +118,16 @@ async fn list(app: &App, asked: &Asked) -> Result<List, AppError> {
         after: cursor(&asked.after, order),
     };
     let found = app.store.console_hosts(&page, PAGE).await?;
+    let hints = match found.rows.is_empty() && page.after.is_none() {
+        true => hints(app, &search).await?,
+        false => Vec::new(),
+    };
     let ids: Vec<String> = found.rows.iter().map(|row| row.id.to_string()).collect();
     Ok(List {
         sort: name(order),
         shown: found.rows.len(),
-        found: match found.total {
-            Total::Exactly(number) => count(&number),
-            Total::AtLeast(number) => format!("{} or more", count(&number)),
-        },
+        found: written(found.total),
+        hints,
         fleet_is_empty: found.total == Total::Exactly(0) && search.is_empty(),
         first: page.after.is_none(),
         live: match ids.is_empty() {
@@ -125,6 +139,43 @@ async fn list(app: &App, asked: &Asked) -> Result<List, AppError> {
         search,
         base_url: app.web.origin(),
     })
+}
+
+/// Which words exclude everything: each is left out in turn, all at once.
+async fn hints(app: &App, search: &Search) -> Result<Vec<Hint>, AppError> {
+    let words: Vec<&str> = search.text.split_whitespace().collect();
+    if !(2..=HINT_WORDS).contains(&words.len()) {
+        return Ok(Vec::new());
+    }
+    let tried = words.iter().enumerate().map(|(left_out, word)| {
+        let others = words.iter().enumerate();
+        let others: Vec<&str> = others
+            .filter_map(|(place, word)| (place != left_out).then_some(*word))
+            .collect();
+        hint(app, word, Search::parse(&others.join(" ")))
+    });
+    let found = try_join_all(tried).await?;
+    Ok(found.into_iter().flatten().collect())
+}
+
+async fn hint(app: &App, word: &str, without: Search) -> Result<Option<Hint>, AppError> {
+    let page = HostsPage {
+        search: without.search.clone(),
+        ..HostsPage::default()
+    };
+    let found = app.store.console_hosts(&page, 1).await?;
+    Ok((!found.rows.is_empty()).then(|| Hint {
+        word: word.to_owned(),
+        found: written(found.total),
+        link: format!("/hosts?q={}", encoded(&without.text)),
+    }))
+}
+
+fn written(total: Total) -> String {
+    match total {
+        Total::Exactly(number) => count(&number),
+        Total::AtLeast(number) => format!("{} or more", count(&number)),
+    }
 }
 
 async fn render_rows(app: &App, hosts: Vec<HostListRow>) -> Result<String, AppError> {
@@ -150,10 +201,13 @@ fn name(sort: HostSort) -> &'static str {
     }
 }
 
+fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
 /// The link to the next page.
 fn link((key, id): &HostCursor, search: &Search, sort: HostSort) -> String {
-    let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
-    let (query, after) = (encode(&search.text), encode(&format!("{id}~{key}")));
+    let (query, after) = (encoded(&search.text), encoded(&format!("{id}~{key}")));
     format!("/hosts?q={query}&sort={}&after={after}", name(sort))
 }
 

@@ -2,9 +2,13 @@
 
 use askama::Template;
 use axum::extract::State;
-use svc_store::{DatabaseState, InstanceRecord};
+use svc_store::{DatabaseState, InstanceLoad, InstanceRecord};
 
-use super::{Page, html};
+use super::{
+    Page,
+    fleet::capacity::{self, Meter},
+    html,
+};
 use crate::{app::App, auth::User, error::AppError, view::Shell, webhook::KeyState};
 
 #[derive(Template)]
@@ -23,6 +27,7 @@ struct ServicePart {
     /// An instance refuses agents of another one whose key it does not accept.
     keys_differ: bool,
     dead_letters: i64,
+    queue: Meter,
 }
 
 pub async fn page(State(app): State<App>, user: User) -> Page {
@@ -35,11 +40,13 @@ pub async fn part(app: &App) -> Result<String, AppError> {
     let instances = app.store.console_instances().await?;
     let mut live = instances.iter().filter(|instance| instance.state == "live");
     let kids: Vec<&str> = live.clone().map(|live| live.kid.as_str()).collect();
+    let loads: Vec<InstanceLoad> = live.clone().filter_map(InstanceRecord::load).collect();
     let part = ServicePart {
         keys_differ: live.any(|live| !kids.iter().all(|kid| live.accepts(kid))),
         database: app.store.console_database().await?,
         keys: app.verifier.state(),
         dead_letters: app.news.borrow().attention.dead_letters_day,
+        queue: capacity::queue(&loads),
         instances,
     };
     Ok(part.render()?)

@@ -8,7 +8,7 @@ use axum::{
     extract::{Path, State},
     response::{Html, Redirect},
 };
-use svc_store::{AgentRecord, TokenId, TokenRecord, TokenRequest};
+use svc_store::{AgentRecord, AgentStatus, TokenId, TokenRecord, TokenRequest};
 use uuid::Uuid;
 
 use super::{
@@ -51,6 +51,8 @@ struct TokenPage {
     shell: Shell,
     token: TokenRecord,
     agents: Vec<AgentRecord>,
+    /// How many of them a revocation would change.
+    admitted: usize,
 }
 
 pub async fn page(State(app): State<App>, user: User) -> Page {
@@ -117,8 +119,17 @@ pub async fn show(State(app): State<App>, user: User, Path(id): Path<Uuid>) -> P
     html(&TokenPage {
         shell: Shell::new(&app, user, "tokens"),
         token: found.token,
+        admitted: found
+            .agents
+            .iter()
+            .filter(|agent| is_admitted(agent))
+            .count(),
         agents: found.agents,
     })
+}
+
+fn is_admitted(agent: &AgentRecord) -> bool {
+    matches!(agent.status, AgentStatus::Active | AgentStatus::Pending)
 }
 
 pub async fn revoke(

@@ -40,7 +40,7 @@ async fn a_certificate_that_expires_needs_attention() -> Result<()> {
     let client = console.signed_in("ann", Role::Viewer).await?;
     eventually("the page names it", async || {
         let page = client.get("/").await;
-        page.is_ok_and(|page| page.has("certificates expire within 21 days"))
+        page.is_ok_and(|page| page.has("certificate expires within 21 days"))
     })
     .await?;
     let page = client.get("/service").await?;

@@ -94,7 +94,8 @@ fn memory(loads: &[InstanceLoad]) -> Meter {
     bytes_of("Memory", used, most, "")
 }
 
-fn queue(loads: &[InstanceLoad]) -> Meter {
+/// What waits in the queues of all instances.
+pub fn queue(loads: &[InstanceLoad]) -> Meter {
     let used = total(loads, |load| load.queue_bytes);
     let most = loads.iter().map(|load| load.max_queue_bytes);
     let most: Option<i64> = most.sum();
@@ -215,7 +216,7 @@ mod tests {
         let both = room(&[FREE, FREE]).unwrap();
         assert_eq!(both.agents, 40_000);
         let shown = |agents| Room { agents, limit: "" }.shown();
-        assert_eq!(shown(38_412), count(&38_000));
+        assert_eq!(shown(38_412), count(&38_000_i64));
         assert_eq!((shown(7), shown(0)), ("7".into(), "0".into()));
         assert_eq!(room(&[]), None);
     }
