@@ -5,11 +5,13 @@
 
 mod attacks;
 mod browser;
+mod browser_attacks;
 mod browser_flows;
 mod decisions;
 mod documents;
 mod fleet;
 mod hosts;
+mod limits;
 mod live;
 mod people;
 mod plots;

@@ -143,12 +143,25 @@ impl Browser {
         Ok(std::fs::write(file, bytes)?)
     }
 
-    /// The lines of the browser's log since the last call that mean an error.
-    pub async fn errors(&self) -> Result<Vec<String>> {
+    /// Nothing in the browser's log since the last call means an error.
+    pub async fn is_quiet(&self) -> Result<()> {
+        self.complains_only_of(&[]).await
+    }
+
+    /// The errors in the browser's log since the last call are these: as many lines, each of which has
+    /// the text at its place.
+    pub async fn complains_only_of(&self, texts: &[&str]) -> Result<()> {
         let log = self.command("se/log", &json!({"type": "browser"})).await?;
         let lines = log.as_array().into_iter().flatten();
         let severe = lines.filter(|line| line["level"] == "SEVERE");
-        Ok(severe.map(|line| line["message"].to_string()).collect())
+        let lines: Vec<String> = severe.map(|line| line["message"].to_string()).collect();
+        let expected = lines.len() == texts.len()
+            && lines
+                .iter()
+                .zip(texts)
+                .all(|(line, text)| line.contains(text));
+        ensure!(expected, "expected {texts:?}: {lines:#?}");
+        Ok(())
     }
 
     /// Waits until the page's main part contains `text`.

@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 use svc_store::Role;
-use svc_testkit::{AUTO, FakeAgent, eventually, machine, token};
+use svc_testkit::{AUTO, FakeAgent, Proxy, Site, eventually, machine, token};
 
-use crate::support::{Console, Page};
+use crate::support::{Client, Console, Page};
 
 async fn note(console: &Console, jwt: &str, body: &str) -> Result<Page> {
     let headers = format!("Authorization: Bearer {jwt}\r\nContent-Type: application/json\r\n");
@@ -73,5 +73,63 @@ async fn the_keys_stay_in_use_while_the_service_is_away_and_notes_are_limited() 
         limited |= note(&console, &jwt, BODY).await?.status == 429;
     }
     assert!(limited, "20 notes at once");
+    Ok(())
+}
+
+/// The line about keys on the page of the service.
+async fn keys_shown(client: &Client) -> Result<String> {
+    let page = client.get("/service").await?;
+    let line = page.body.split("<dt>Signing keys</dt>").nth(1);
+    let line = line.and_then(|rest| rest.split("</dd>").next());
+    Ok(line.unwrap_or_default().to_owned())
+}
+
+/// The document goes away before the first fetch and again later, while the service changes its key.
+#[tokio::test]
+async fn the_webhook_recovers_by_itself_when_the_keys_can_be_fetched_again() -> Result<()> {
+    const PROBLEM: &str = "Connection refused";
+    let site = Site::new().await?;
+    let first = site.instance().start().await?;
+    let proxy = Proxy::start(vec![first.http]).await?;
+    proxy.refuse(true)?;
+    let url = format!("http://{}/.well-known/jwks.json", proxy.address());
+    let console = Console::on(site, &[("CONSOLE_JWKS_URL", url)]).await?;
+    let client = console.signed_in("ann", Role::Viewer).await?;
+    let secret = token(&console.site, AUTO).await?;
+    let old = FakeAgent::on(machine(1))?.jwt(first.grpc, &secret).await?;
+    assert_eq!(note(&console, &old, BODY).await?.status, 401);
+    let shows = async |parts: &[&str], problem: bool| {
+        eventually("the page says how old the keys are", async || {
+            let line = keys_shown(&client).await.unwrap_or_default();
+            parts.iter().all(|part| line.contains(part)) && line.contains(PROBLEM) == problem
+        })
+        .await
+    };
+    shows(&["not fetched yet"], true).await?;
+    proxy.refuse(false)?;
+    shows(&["fetched <time"], false).await?;
+    assert_eq!(note(&console, &old, BODY).await?.status, 201);
+
+    proxy.refuse(true)?;
+    first.stop().await?;
+    let other_key = console.site.path("other_key.pem");
+    let second = console
+        .site
+        .instance()
+        .set("INGEST_JWT_KEY_FILE", other_key);
+    let second = second.start().await?;
+    let new = FakeAgent::on(machine(2))?.jwt(second.grpc, &secret).await?;
+    // A key that is not known makes the console look again, and it finds nobody.
+    assert_eq!(note(&console, &new, BODY).await?.status, 401);
+    shows(&["fetched <time", "verified with these keys"], true).await?;
+    assert_eq!(note(&console, &old, BODY).await?.status, 201);
+    let fleet = client.get("/").await?;
+    assert!(fleet.has("cannot be fetched"), "{fleet:?}");
+
+    proxy.set_targets(vec![second.http]);
+    proxy.refuse(false)?;
+    shows(&["fetched <time"], false).await?;
+    assert_eq!(note(&console, &new, BODY).await?.status, 201);
+    assert!(!client.get("/").await?.has("cannot be fetched"));
     Ok(())
 }
