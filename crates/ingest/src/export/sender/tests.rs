@@ -1,38 +1,17 @@
-use svc_proto::v1::{BlockDevice, Disk, Interface, Pressure, Vitals};
-use svc_store::DiskRow;
+use svc_store::{DiskRow, OptionalVitals, PartKind, PartRow};
 
 use super::*;
-use crate::vitals;
 
 /// All that an agent may report at once, with the longest names.
 fn largest() -> SampleRow {
     let name = |n: usize| format!("{n:0>255}");
-    let disk = |n| Disk {
-        mount_point: name(n),
-        available_bytes: Some(1),
-        inodes_used: Some(1),
-        inodes_free: Some(1),
-        read_only: Some(true),
-        ..Disk::default()
+    let part = |kind: PartKind, n| PartRow {
+        kind,
+        name: name(n).into(),
+        value: i64::MAX,
     };
-    let interface = |n| Interface {
-        name: name(n),
-        ..Interface::default()
-    };
-    let device = |n| BlockDevice {
-        name: name(n),
-        ..BlockDevice::default()
-    };
-    let reported = Vitals {
-        disks: (0..64).map(disk).collect(),
-        interfaces: (0..64).map(interface).collect(),
-        block_devices: (0..64).map(device).collect(),
-        pressure: Some(Pressure {
-            io_full_ms: Some(1),
-            ..Pressure::default()
-        }),
-        ..Vitals::default()
-    };
+    let parts = PartKind::ALL.iter();
+    let parts = parts.flat_map(|kind| (0..64).map(move |n| part(*kind, n)));
     let disk = |n| DiskRow {
         mount_point: name(n),
         device: name(n),
@@ -42,7 +21,10 @@ fn largest() -> SampleRow {
     };
     SampleRow {
         disks: (0..64).map(disk).collect(),
-        optional: vitals::optional(&reported).expect("small numbers"),
+        optional: Some(Box::new(OptionalVitals {
+            parts: parts.collect(),
+            ..OptionalVitals::default()
+        })),
         ..plain()
     }
 }
