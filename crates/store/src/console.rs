@@ -1,4 +1,4 @@
-//! What the web console reads and writes: its own schema (`people`, `sessions`), and the pages.
+//! What the web console reads and writes: its own schema (`people`, `links`, `sessions`), and the pages.
 //!
 //! The console connects as the web role (`web_role`): it reads the service's tables and changes them
 //! only through the functions that the role may call. It uses the bulkheads by who waits: `Ingest` for
@@ -13,6 +13,7 @@ mod changes;
 mod fleet;
 mod history;
 mod hosts;
+mod links;
 mod people;
 mod search;
 mod sessions;
@@ -22,6 +23,7 @@ pub use changes::{LabelChange, TokenRequest};
 pub use fleet::{AttentionCounts, DatabaseState, FleetCounts, InstanceRecord};
 pub use history::{EventMark, GapReason, PresenceMark, RollupPoint, SamplePoint};
 pub use hosts::{HostListRow, SparkPoint};
-pub use people::{LinkKind, LoginRecord, Role, UserId, UserRecord};
+pub use links::LinkKind;
+pub use people::{LoginRecord, Role, UserId, UserRecord};
 pub use search::{HostCursor, HostSearch, HostSort, HostsFound, HostsPage, Total};
 pub use sessions::SessionRecord;

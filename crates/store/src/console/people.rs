@@ -1,6 +1,6 @@
-//! The people who may use the console, and the one-time links by which they come in.
+//! The people who may use the console, and the record of what they did.
 
-use std::{error::Error, fmt, time::Duration};
+use std::{error::Error, fmt};
 
 use jiff::Timestamp;
 use tokio_postgres::types::{FromSql, Type};
@@ -26,13 +26,6 @@ pub enum Role {
     Operator,
     /// Manages enrolment tokens and people.
     Admin,
-}
-
-/// What a one-time link does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinkKind {
-    SetPassword,
-    SignIn,
 }
 
 record! {
@@ -158,84 +151,6 @@ impl Store {
         .await
     }
 
-    /// Creates a one-time link for a person, and returns whether there is such a person.
-    pub async fn console_link_create(
-        &self,
-        name: &str,
-        kind: LinkKind,
-        hash: &[u8; 32],
-        life: Duration,
-        actor: &str,
-    ) -> Result<bool, StoreError> {
-        let sql = "-- console_link_create
-            WITH expired AS (DELETE FROM console.links WHERE expires_at < now())
-            INSERT INTO console.links (hash, user_id, kind, expires_at)
-            SELECT $2, id, $3, now() + make_interval(secs => $4)
-              FROM console.users WHERE name = $1 AND disabled_at IS NULL";
-        let (kind, seconds) = (kind.as_str(), life.as_secs_f64());
-        let params = [
-            (&name as _, Type::TEXT),
-            (&hash.as_slice() as _, Type::BYTEA),
-            (&kind as _, Type::TEXT),
-            (&seconds as _, Type::FLOAT8),
-        ];
-        self.run("console_link_create", Bulkhead::Auth, async |tx| {
-            let created = tx.execute(sql, &params).await? == 1;
-            if created {
-                event(&tx, actor, "link created", name, kind).await?;
-            }
-            Ok(created)
-        })
-        .await
-    }
-
-    /// The person and the kind of a link that is still good.
-    pub async fn console_link(
-        &self,
-        hash: &[u8; 32],
-    ) -> Result<Option<(LoginRecord, LinkKind)>, StoreError> {
-        let sql = "-- console_link
-            SELECT u.id, u.name, u.role, u.password_hash, l.kind = 'sign-in' AS signs_in
-              FROM console.links l JOIN console.users u ON u.id = l.user_id
-             WHERE l.hash = $1 AND l.expires_at > now() AND u.disabled_at IS NULL";
-        let params = [(&hash.as_slice() as _, Type::BYTEA)];
-        let rows = self.read("console_link", Bulkhead::Auth, sql, &params);
-        first(rows.await?.first(), |row| {
-            let kind = match row.try_get("signs_in")? {
-                true => LinkKind::SignIn,
-                false => LinkKind::SetPassword,
-            };
-            Ok((LoginRecord::from_row(row)?, kind))
-        })
-    }
-
-    /// Uses a link up, and sets the person's password if one is given. Of several concurrent calls
-    /// one gets `true`: the deletion locks the link's row. A new password ends the person's sessions.
-    pub async fn console_link_redeem(
-        &self,
-        hash: &[u8; 32],
-        password_hash: Option<&str>,
-    ) -> Result<bool, StoreError> {
-        let take = "-- console_link_redeem
-            DELETE FROM console.links WHERE hash = $1 AND expires_at > now() RETURNING user_id";
-        let set = "-- console_link_redeem
-            WITH ended AS (DELETE FROM console.sessions WHERE user_id = $1)
-            UPDATE console.users SET password_hash = $2 WHERE id = $1";
-        let params = [(&hash.as_slice() as _, Type::BYTEA)];
-        self.run("console_link_redeem", Bulkhead::Auth, async |tx| {
-            let Some(row) = tx.query_opt(take, &params).await? else {
-                return Ok(false);
-            };
-            let user: Uuid = row.try_get("user_id")?;
-            if let Some(password) = password_hash {
-                let params = [(&user as _, Type::UUID), (&password as _, Type::TEXT)];
-                tx.execute(set, &params).await?;
-            }
-            Ok(true)
-        })
-        .await
-    }
-
     /// Records what a person did.
     pub async fn console_event(
         &self,
@@ -290,15 +205,6 @@ impl Role {
 
     pub fn parse(text: &str) -> Option<Role> {
         Role::ALL.into_iter().find(|role| role.as_str() == text)
-    }
-}
-
-impl LinkKind {
-    fn as_str(self) -> &'static str {
-        match self {
-            LinkKind::SetPassword => "password",
-            LinkKind::SignIn => "sign-in",
-        }
     }
 }
 

@@ -2,7 +2,11 @@
 
 use tokio_postgres::types::{Json, ToSql, Type};
 
-use super::{HostSearch, HostSort};
+use super::{
+    HostSearch, HostSort,
+    text::{has_trigram, like},
+    values::{SYSTEMS, VERSIONS, different},
+};
 use crate::{
     error::StoreError,
     tx::{Param, Tx},
@@ -10,8 +14,6 @@ use crate::{
 
 /// A set of hosts is rare up to this size: its hosts are read one by one.
 pub(super) const RARE: i64 = 2000;
-/// Systems and versions are few. A fleet with more different ones than this is searched without the list.
-const DIFFERENT: usize = 1000;
 
 const OFFLINE: Related = Related {
     probe: "SELECT FROM agent_state away JOIN agents gone ON gone.id = away.agent_id AND gone.status = 'active'
@@ -37,23 +39,6 @@ const SKEWED: &str = "h.id IN (SELECT off.host_id FROM agent_state clock JOIN ag
 const GAPS: &str = "h.id IN (SELECT lacking.host_id FROM (SELECT * FROM metric_gaps ORDER BY id DESC LIMIT 100000) g
                            JOIN agents lacking ON lacking.id = g.agent_id
                          WHERE g.recorded_at > now() - interval '1 day')";
-
-/// Every different value once: one step through the index for each.
-const SYSTEMS: &str = "-- console_hosts
-    WITH RECURSIVE systems AS (
-        SELECT min(os || ' ' || os_version) AS system FROM hosts
-        UNION ALL
-        SELECT (SELECT min(os || ' ' || os_version) FROM hosts WHERE os || ' ' || os_version > systems.system)
-          FROM systems WHERE system IS NOT NULL)
-    SELECT system FROM systems WHERE system IS NOT NULL LIMIT $1";
-
-const VERSIONS: &str = "-- console_hosts
-    WITH RECURSIVE versions AS (
-        SELECT min(version) AS version FROM agents WHERE status = 'active'
-        UNION ALL
-        SELECT (SELECT min(version) FROM agents WHERE status = 'active' AND version > versions.version)
-          FROM versions WHERE version IS NOT NULL)
-    SELECT version FROM versions WHERE version IS NOT NULL LIMIT $1";
 
 /// A condition on what belongs to a host: its agents, its vitals.
 struct Related<'a> {
@@ -302,61 +287,5 @@ fn conjunction(conditions: &[String]) -> String {
     match conditions.is_empty() {
         true => "true".into(),
         false => conditions.join(" AND "),
-    }
-}
-
-/// All values, or `None` if they are too many to list.
-async fn different(tx: &Tx, sql: &str) -> Result<Option<Vec<String>>, StoreError> {
-    let most = i64::try_from(DIFFERENT).unwrap_or(i64::MAX);
-    let rows = tx.query(sql, &[(&most, Type::INT8)]).await?;
-    if rows.len() >= DIFFERENT {
-        return Ok(None);
-    }
-    let values = rows.iter().map(|row| Ok(row.try_get(0)?));
-    values.collect::<Result<_, StoreError>>().map(Some)
-}
-
-/// Whether the index has something to look for in a text that is anywhere in a name: three letters in
-/// a row, or the first letter of a word.
-fn has_trigram(text: &str) -> bool {
-    let letters: Vec<bool> = text.chars().map(|c| c.is_ascii_alphanumeric()).collect();
-    letters.windows(3).any(|three| three == [true; 3])
-        || letters.windows(2).any(|two| two == [false, true])
-}
-
-/// The pattern of LIKE that finds `text` anywhere, with its wildcards taken literally.
-fn like(text: &str) -> String {
-    let mut pattern = String::from("%");
-    for letter in text.chars() {
-        if matches!(letter, '%' | '_' | '\\') {
-            pattern.push('\\');
-        }
-        pattern.push(letter);
-    }
-    pattern.push('%');
-    pattern
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn wildcards_in_a_search_are_literal() {
-        assert_eq!(like("50%_a\\"), "%50\\%\\_a\\\\%");
-    }
-
-    #[test]
-    fn only_texts_with_a_trigram_are_looked_for_in_the_index() {
-        assert!(
-            ["nyc", "web-1", "-1", "10.0.0.7", "::1"]
-                .iter()
-                .all(|text| has_trigram(text))
-        );
-        assert!(
-            ["a", "ab", "b-", "%", "--"]
-                .iter()
-                .all(|text| !has_trigram(text))
-        );
     }
 }

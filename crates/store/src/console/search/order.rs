@@ -1,0 +1,55 @@
+//! The orders of a list of hosts, as SQL.
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum HostSort {
+    #[default]
+    Name,
+    /// The fullest disk first.
+    Disk,
+    /// The longest offline first; only hosts whose agent is offline.
+    Offline,
+}
+
+impl HostSort {
+    /// The tables to read, with the condition that the order itself makes.
+    pub(super) fn source(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Name => ("hosts h", "true"),
+            Self::Disk => ("host_vitals v JOIN hosts h ON h.id = v.host_id", "true"),
+            Self::Offline => (
+                "agent_state s JOIN agents a ON a.id = s.agent_id AND a.status = 'active' JOIN hosts h ON h.id = a.host_id",
+                "s.presence = 'offline'",
+            ),
+        }
+    }
+
+    /// The value to sort by, its direction, and the id that decides between equal values. An index has
+    /// each pair: a whole fleet that went offline at once has one value.
+    pub(super) fn order(self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            Self::Name => ("h.hostname", "", "h.id"),
+            Self::Disk => ("v.fullest_disk_percent", "DESC NULLS LAST", "v.host_id"),
+            Self::Offline => ("s.presence_since", "", "s.agent_id"),
+        }
+    }
+
+    /// The sort key as text.
+    pub(super) fn key(self) -> &'static str {
+        match self {
+            Self::Name => "h.sort_value",
+            Self::Disk => "coalesce(h.sort_value, -1)::text",
+            Self::Offline => "coalesce(extract(epoch FROM h.sort_value), 0)::text",
+        }
+    }
+
+    /// The condition on the rows behind the key `last` and the id `id`.
+    pub(super) fn after(self, (value, tie): (&str, &str), (last, id): (&str, &str)) -> String {
+        match self {
+            Self::Name => format!("({value}, {tie}) > ({last}, {id})"),
+            Self::Disk => format!(
+                "(coalesce({value}, -1) < {last}::int OR coalesce({value}, -1) = {last}::int AND {tie} > {id})"
+            ),
+            Self::Offline => format!("({value}, {tie}) > (to_timestamp({last}::float8), {id})"),
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! How a search finds a page of hosts in their order, and how many there are.
+//!
+//! No single plan is fast for every search. A plan that follows the order stops early when many hosts
+//! match, and reads the whole fleet when few do. A plan that collects all matches by an index is
+//! the opposite. The planner guesses between the two, and guesses wrong where a condition follows the
+//! order: the hosts of one data centre often have its name in front of theirs. So both run, each with a
+//! bound:
+//!
+//! 1. Conditions on agents and vitals are looked at first. A set of at most [`RARE`](super::conditions::RARE) hosts decides alone.
+//! 2. Otherwise at most [`WALK`] hosts are walked in their order. Usually that fills the page.
+//! 3. Otherwise all matches of the indexes are collected and sorted. Conditions that cost a lookup for
+//!    each host come last, so they are evaluated only until the page is full: for the first
+//!    [`CANDIDATES`] matches first, because sorting a few out of many costs less than sorting all.
+
+use tokio_postgres::{Row, types::Type};
+use uuid::Uuid;
+
+use super::{HostCursor, HostSort, HostsPage, Total, conditions::Conditions};
+use crate::{error::StoreError, tx::Tx};
+
+/// Hosts that are walked before the indexes are asked: about 10 ms.
+const WALK: i64 = 4000;
+/// Counting further costs more than knowing is worth.
+const COUNT_UP_TO: i64 = 10_000;
+/// The same where each host costs a lookup.
+const COUNT_LOOKUPS_UP_TO: i64 = 1000;
+/// Conditions that cost lookups hold for many agents: this many times the page usually fills it.
+const CANDIDATES: i64 = 20;
+
+/// Found ids in their order, with the place of the last of them.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) ids: Vec<Uuid>,
+    pub(super) next: Option<HostCursor>,
+    /// Some if finding them has counted all.
+    total: Option<i64>,
+}
+
+/// A search with its conditions as SQL.
+pub(super) struct Plan {
+    sort: HostSort,
+    conditions: Conditions,
+    /// The parameters of the place behind which the page begins.
+    after: Option<(String, String)>,
+}
+
+impl Plan {
+    /// `None` if no host can match.
+    pub(super) async fn new(tx: &Tx, page: &HostsPage) -> Result<Option<Self>, StoreError> {
+        let sort = match page.search.online {
+            // Hosts that are online have no order by the length of their absence.
+            Some(true) if page.sort == HostSort::Offline => HostSort::Name,
+            _ => page.sort,
+        };
+        let Some(mut conditions) = Conditions::of(tx, &page.search, sort).await? else {
+            return Ok(None);
+        };
+        let after = page.after.as_ref().map(|(last, id)| {
+            let last = conditions.param(last.clone(), Type::TEXT);
+            (last, conditions.param(*id, Type::UUID))
+        });
+        Ok(Some(Self {
+            sort,
+            conditions,
+            after,
+        }))
+    }
+
+    pub(super) async fn find(&self, tx: &Tx, limit: i64) -> Result<Found, StoreError> {
+        if !self.conditions.is_rare() {
+            let walked = self.query(tx, &self.walk_sql(limit), limit).await?;
+            // A page with a next one is full; any other may lack hosts that the walk did not reach.
+            if walked.next.is_some() {
+                return Ok(walked);
+            }
+        }
+        if self.conditions.has_lookups() {
+            let some = format!("LIMIT {}", CANDIDATES * limit);
+            let found = self
+                .query(tx, &self.collect_sql(limit, &some), limit)
+                .await?;
+            if found.next.is_some() {
+                return Ok(found);
+            }
+        }
+        // An OFFSET keeps the sorted part apart, so that lookups come after it.
+        let all = self.collect_sql(limit, "OFFSET 0");
+        let mut found = self.query(tx, &all, limit).await?;
+        if self.after.is_none() && found.ids.is_empty() {
+            found.total = Some(0);
+        }
+        Ok(found)
+    }
+
+    async fn query(&self, tx: &Tx, sql: &str, limit: i64) -> Result<Found, StoreError> {
+        let rows = tx.query(sql, &self.conditions.params()).await?;
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let id = |row: &Row| Ok(row.try_get("id")?);
+        let kept = &rows[..rows.len().min(limit)];
+        let last = kept.last().filter(|_| rows.len() > limit);
+        let place = |row: &Row| -> Result<HostCursor, StoreError> {
+            Ok((row.try_get("sort_key")?, row.try_get("sort_id")?))
+        };
+        Ok(Found {
+            ids: kept.iter().map(id).collect::<Result<_, StoreError>>()?,
+            next: last.map(place).transpose()?,
+            total: match rows.first() {
+                Some(first) => first.try_get("total")?,
+                None => None,
+            },
+        })
+    }
+
+    pub(super) async fn total(&self, tx: &Tx, found: &Found) -> Result<Total, StoreError> {
+        let number = match found.total {
+            Some(number) => number,
+            None => {
+                let sql = format!(
+                    "-- console_hosts\n{} SELECT {}",
+                    self.found_sql(),
+                    self.count_sql()
+                );
+                let row = tx.query_one(&sql, &self.conditions.params()).await?;
+                row.try_get(0)?
+            }
+        };
+        Ok(match number < self.count_up_to() {
+            true => Total::Exactly(number),
+            false => Total::AtLeast(number),
+        })
+    }
+
+    /// Hosts in their order, until the page is full or the walk has taken its bound. One row more than
+    /// the page tells whether there is a next one.
+    fn walk_sql(&self, limit: i64) -> String {
+        let (source, base) = self.sort.source();
+        let (value, direction, tie) = self.sort.order();
+        format!(
+            "-- console_hosts
+            SELECT h.id, {key} AS sort_key, h.sort_id, NULL::bigint AS total
+              FROM (SELECT h.id, {value} AS sort_value, {tie} AS sort_id, ({indexed} AND {lookups}) AS fits
+                      FROM {source} WHERE {base} AND {in_service} AND {after}
+                     ORDER BY {value} {direction}, {tie} LIMIT {walk}) h
+             WHERE h.fits ORDER BY h.sort_value {direction}, h.sort_id LIMIT {limit} + 1",
+            key = self.sort.key(),
+            indexed = self.conditions.indexed(),
+            lookups = self.conditions.lookups(),
+            in_service = self.conditions.in_service,
+            after = self.after_sql(value, tie),
+            walk = WALK.max(limit * 4),
+        )
+    }
+
+    /// All matches of the indexes, sorted, and as many of them as `bound` lets through; lookups last.
+    fn collect_sql(&self, limit: i64, bound: &str) -> String {
+        let (_, direction, _) = self.sort.order();
+        format!(
+            "-- console_hosts
+            {found}
+            SELECT h.id, {key} AS sort_key, h.sort_id, {count} AS total
+              FROM (SELECT * FROM found h WHERE {after} ORDER BY h.sort_value {direction}, h.sort_id {bound}) h
+             WHERE {lookups} LIMIT {limit} + 1",
+            found = self.found_sql(),
+            key = self.sort.key(),
+            count = self.count_sql(),
+            after = self.after_sql("h.sort_value", "h.sort_id"),
+            lookups = self.conditions.lookups(),
+        )
+    }
+
+    /// A materialized part is planned for all its rows, and read only as far as needed.
+    fn found_sql(&self) -> String {
+        let (source, base) = self.sort.source();
+        let (value, _, tie) = self.sort.order();
+        format!(
+            "WITH found AS MATERIALIZED (SELECT h.id, {value} AS sort_value, {tie} AS sort_id
+                    FROM {source} WHERE {base} AND {in_service} AND {rare} AND {indexed})",
+            in_service = self.conditions.in_service,
+            rare = self.conditions.rare(),
+            indexed = self.conditions.indexed(),
+        )
+    }
+
+    fn count_sql(&self) -> String {
+        let (lookups, most) = (self.conditions.lookups(), self.count_up_to());
+        format!("(SELECT count(*) FROM (SELECT FROM found h WHERE {lookups} LIMIT {most}) counted)")
+    }
+
+    fn count_up_to(&self) -> i64 {
+        match self.conditions.has_lookups() {
+            true => COUNT_LOOKUPS_UP_TO,
+            false => COUNT_UP_TO,
+        }
+    }
+
+    fn after_sql(&self, value: &str, tie: &str) -> String {
+        match &self.after {
+            Some((last, id)) => self.sort.after((value, tie), (last, id)),
+            None => "true".into(),
+        }
+    }
+}
