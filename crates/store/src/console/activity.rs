@@ -46,12 +46,16 @@ record! {
     }
 }
 
+/// Of the events of agents, the newest alone: after an outage there are hundreds of thousands of changes of presence.
+const NEWEST_AGENT_EVENTS: &str =
+    "(SELECT * FROM agent_events ORDER BY at DESC, id DESC LIMIT 10000)";
+
 /// Each source is read by its index on the time and gives at most a page.
 const SQL: &str = "-- console_activity
     SELECT at, source, id, kind, actor, subject, host_id, agent_id, change, reason FROM (
         (SELECT e.at, 1 AS source, e.id, e.kind, e.actor, coalesce(h.hostname, e.agent_id::text) AS subject, h.id AS host_id,
                 e.agent_id, concat_ws(' → ', e.from_status, e.to_status) AS change, coalesce(e.reason, '') AS reason
-           FROM agent_events e LEFT JOIN agents a ON a.id = e.agent_id LEFT JOIN hosts h ON h.id = a.host_id
+           FROM {agent_events} e LEFT JOIN agents a ON a.id = e.agent_id LEFT JOIN hosts h ON h.id = a.host_id
           WHERE ($7 OR e.kind <> 'presence') AND e.at <= $1 AND (e.at, 1, e.id) < ($1, $2, $3)
             AND ($4::text IS NULL OR e.actor = $4) AND ($5::text IS NULL OR e.kind = $5)
             AND ($6::text IS NULL OR h.hostname ILIKE $6)
@@ -80,6 +84,24 @@ impl Store {
         before: Option<&ActivityCursor>,
         limit: u32,
     ) -> Result<Page<ActivityRecord>, StoreError> {
+        self.activity("agent_events", filter, before, limit).await
+    }
+
+    /// The newest entries except changes of presence, at a cost that is bounded.
+    pub async fn console_latest(&self, limit: u32) -> Result<Vec<ActivityRecord>, StoreError> {
+        let all = ActivityFilter::default();
+        let page = self.activity(NEWEST_AGENT_EVENTS, &all, None, limit);
+        Ok(page.await?.rows)
+    }
+
+    async fn activity(
+        &self,
+        agent_events: &str,
+        filter: &ActivityFilter,
+        before: Option<&ActivityCursor>,
+        limit: u32,
+    ) -> Result<Page<ActivityRecord>, StoreError> {
+        let sql = SQL.replace("{agent_events}", agent_events);
         let newest = ActivityCursor {
             at: Timestamp::MAX,
             source: i32::MAX,
@@ -101,7 +123,7 @@ impl Store {
         ];
         let from_row = ActivityRecord::from_row;
         let (name, pages) = ("console_activity", Bulkhead::Ingest);
-        self.read_page(name, pages, SQL, &params, limit, from_row)
+        self.read_page(name, pages, &sql, &params, limit, from_row)
             .await
     }
 }
