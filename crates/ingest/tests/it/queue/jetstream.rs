@@ -170,13 +170,18 @@ async fn reports_are_delivered_after_nats_has_lost_the_end_of_the_stream() -> Re
     Ok(())
 }
 
-/// Cuts the file of the stream's messages, and removes its index, which NATS makes again.
+/// Cuts the file of the stream's messages, and removes its indexes, which NATS makes again.
 fn halve_messages(nats: &Nats) -> Result<()> {
-    let folder = stream_folder(nats);
-    let (block, index) = (folder.join("msgs/1.blk"), folder.join("msgs/1.idx"));
-    let block = std::fs::File::options().write(true).open(block)?;
-    block.set_len(block.metadata()?.len() / 2)?;
-    Ok(std::fs::remove_file(index)?)
+    for file in std::fs::read_dir(stream_folder(nats).join("msgs"))? {
+        let path = file?.path();
+        if path.extension().is_some_and(|extension| extension == "blk") {
+            let block = std::fs::File::options().write(true).open(path)?;
+            block.set_len(block.metadata()?.len() / 2)?;
+        } else {
+            std::fs::remove_file(path)?;
+        }
+    }
+    Ok(())
 }
 
 /// The files of the messages are older than the consumer's state: it has passed messages that the stream still has.
