@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use svc_testkit::{Fleet, Latencies, Pace, Proxy, Site, get, raise_file_limit, transactions};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -45,7 +45,10 @@ async fn storm(agents: u32, most_statements: u64) -> Result<()> {
     let others = Fleet::start(&site, &grpc, agents, OTHERS, Pace::STEADY).await?;
     others.all_acked_again().await?;
     let stop = CancellationToken::new();
-    let pages = tokio::spawn(ask_pages(http[0], stop.clone()));
+    let pages = std::thread::spawn({
+        let stop = stop.clone();
+        move || ask_pages(http[0], stop)
+    });
     let (asked, known) = (transactions(&http).await?, others.latencies().len());
     let began = Instant::now();
     proxy.cut_all();
@@ -57,7 +60,8 @@ async fn storm(agents: u32, most_statements: u64) -> Result<()> {
     let took = began.elapsed();
     stop.cancel();
     let opens = transactions(&http).await?["sessions_open"] - asked["sessions_open"];
-    let pages = Latencies::of(pages.await??);
+    let pages = pages.join().map_err(|_| anyhow!("asking panicked"))?;
+    let pages = Latencies::of(pages?);
     let acks = Latencies::of(others.latencies().split_off(known));
     println!("{agents} agents reconnect at once: all in after {took:.1?}, {opens} statements");
     println!("  others' acknowledgements: {acks}");
@@ -70,6 +74,8 @@ async fn storm(agents: u32, most_statements: u64) -> Result<()> {
     others.audit(&site).await
 }
 
+/// Asks on a thread and a runtime of its own: beside the thousands of agents of this process, it would measure their delay.
+#[tokio::main(flavor = "current_thread")]
 async fn ask_pages(http: SocketAddr, stop: CancellationToken) -> Result<Vec<Duration>> {
     let mut latencies = Vec::new();
     while !stop.is_cancelled() {
