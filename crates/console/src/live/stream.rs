@@ -14,7 +14,7 @@ use futures_util::stream;
 use serde::Deserialize;
 use tokio::{
     sync::watch,
-    time::{Interval, interval},
+    time::{Interval, interval, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -24,8 +24,9 @@ use crate::{
     telemetry::Open,
 };
 
-/// How often a stream checks that its session is still good.
+/// How often a stream checks that its session is still good, and for how long it waits for the answer.
 const SESSION_CHECK: Duration = Duration::from_secs(30);
+const SESSION_WAIT: Duration = Duration::from_secs(2);
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 #[derive(Deserialize)]
@@ -131,11 +132,11 @@ impl Viewer {
     }
 
     /// The session is looked at, not used: an open tab alone does not keep a person signed in. While
-    /// the database is away nobody is signed out.
+    /// the database is away nobody is signed out, and nobody waits long for it: the page is to say so.
     async fn signed_out(&self) -> bool {
         let idle = crate::auth::IDLE;
-        let session = self.app.store.console_session(&self.session, idle).await;
-        matches!(session, Ok(None))
+        let session = self.app.store.console_session(&self.session, idle);
+        matches!(timeout(SESSION_WAIT, session).await, Ok(Ok(None)))
     }
 }
 

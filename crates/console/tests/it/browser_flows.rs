@@ -324,6 +324,11 @@ async fn a_lost_database_is_named_on_the_open_page_and_forgotten_when_it_is_back
                 .is_some_and(|text| text.contains("may be out of date"))
         })
     };
+    eventually("the page is live", async || {
+        let metrics = console.client().get("/metrics").await;
+        metrics.is_ok_and(|metrics| metrics.body.contains("console_live_streams 1"))
+    })
+    .await?;
     console.site.postgres().freeze()?;
     eventually("the page says that it is stale", notice).await?;
     console.site.postgres().thaw()?;
