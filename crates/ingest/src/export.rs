@@ -186,8 +186,9 @@ mod tests {
 
     use super::*;
 
-    fn range(samples: usize) -> Range {
-        let sample = SampleRow {
+    /// A sample without anything optional.
+    pub(super) fn plain() -> SampleRow {
+        SampleRow {
             seq: 1,
             sampled_at: jiff::Timestamp::UNIX_EPOCH,
             cpu_percent: 0.0,
@@ -202,13 +203,16 @@ mod tests {
             network_tx_bytes: 0,
             disks: Vec::new(),
             optional: None,
-        };
+        }
+    }
+
+    fn range(samples: usize) -> Range {
         Range {
             agent_id: AgentId(Uuid::nil()),
             host_id: HostId(Uuid::nil()),
             first_seq: 1,
             last_seq: 1,
-            samples: vec![sample; samples],
+            samples: vec![plain(); samples],
             gaps: Vec::new(),
         }
     }

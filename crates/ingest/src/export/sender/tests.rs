@@ -1,6 +1,7 @@
 use svc_store::{DiskRow, OptionalVitals, PartKind, PartRow};
 
 use super::*;
+use crate::export::tests::plain;
 
 /// All that an agent may report at once, with the longest names.
 fn largest() -> SampleRow {
@@ -26,25 +27,6 @@ fn largest() -> SampleRow {
             ..OptionalVitals::default()
         })),
         ..plain()
-    }
-}
-
-fn plain() -> SampleRow {
-    SampleRow {
-        seq: 1,
-        sampled_at: jiff::Timestamp::UNIX_EPOCH,
-        cpu_percent: 0.0,
-        load: [0.0; 3],
-        memory_used_bytes: 0,
-        memory_total_bytes: 0,
-        swap_used_bytes: 0,
-        swap_total_bytes: 0,
-        uptime_seconds: 0,
-        process_count: 0,
-        network_rx_bytes: 0,
-        network_tx_bytes: 0,
-        disks: Vec::new(),
-        optional: None,
     }
 }
 
