@@ -87,7 +87,12 @@ async fn a_valid_token_admits_a_copy_like_any_new_machine() -> Result<()> {
         "2",
     )
     .await?;
-    ensure!(copy.status()?.fingerprint != original.status()?.fingerprint);
+    // The copied disk has the original's status until the copy writes its own.
+    let key = original.status()?.fingerprint;
+    copy.status_becomes("it has a key of its own", |status| {
+        status.fingerprint != key
+    })
+    .await?;
     site.expect("SELECT uses FROM enrolment_tokens", "2")
         .await?;
     cloned.stop().await?;
