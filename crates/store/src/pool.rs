@@ -30,7 +30,7 @@ use std::{sync::Arc, time::Duration};
 
 use deadpool::{
     Runtime,
-    managed::{PoolError, TimeoutType},
+    managed::{PoolError, QueueMode, TimeoutType},
 };
 use prometheus_client::registry::Registry;
 use tokio::time::{Instant, sleep, timeout};
@@ -375,6 +375,8 @@ fn build_pool(
     let (url, servers) = (url.clone(), servers.clone());
     Pool::builder(Connections { url, servers })
         .max_size(bulkhead.share(options.pool_size))
+        // The connection that was used last has its plans and pages in the processor's caches.
+        .queue_mode(QueueMode::Lifo)
         .runtime(Runtime::Tokio1)
         .wait_timeout(Some(options.acquire))
         .build()

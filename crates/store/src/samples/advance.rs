@@ -63,8 +63,10 @@ impl Tx {
         &self,
         ranges: &[&Range],
     ) -> Result<BTreeMap<AgentId, i64>, StoreError> {
+        // OFFSET 0 lets the planner find agents by their primary key alone, as in migration 0021.
         let sql = "-- samples_append
-            SELECT s.agent_id, s.acked_seq FROM agent_state s JOIN agents a ON a.id = s.agent_id
+            SELECT s.agent_id, s.acked_seq FROM agent_state s
+             CROSS JOIN LATERAL (SELECT a.status FROM agents a WHERE a.id = s.agent_id OFFSET 0) a
              WHERE s.agent_id = ANY ($1) AND a.status = 'active' ORDER BY s.agent_id FOR UPDATE OF s";
         let agents: Vec<Uuid> = ranges.iter().map(|range| range.agent_id.0).collect();
         let rows = self.query(sql, &[(&agents, Type::UUID_ARRAY)]).await?;

@@ -1,5 +1,6 @@
 //! Query plans on a large fleet: the documented queries of the web application use the
-//! documented indexes, and an instance's regular read of its sessions reads only its own.
+//! documented indexes, an instance's regular read of its sessions reads only its own, and an append
+//! reads only its own agents.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +10,7 @@ use uuid::Uuid;
 
 use crate::{
     document,
-    fixtures::DAY,
+    fixtures::{DAY, TestAgent, hours_ago, sample},
     support::{PATIENCE, TestStore, migrated},
 };
 
@@ -210,4 +211,28 @@ async fn an_instance_reads_its_own_sessions_by_index() -> Result<()> {
         used.is_ok_and(|used| used == "agent_state_held agents_not_active")
     })
     .await
+}
+
+/// A session makes its plans while PostgreSQL knows nothing yet of tables that were just filled. A plan
+/// that compares each active agent with each of the batch finds the agents by another index.
+#[tokio::test]
+async fn an_append_finds_its_agents_by_key_before_the_tables_are_analysed() -> Result<()> {
+    let store = migrated().await?;
+    store.partitions_create(DAY).await?;
+    let agents = TestAgent::many_at_once(&store, 1_000).await?;
+    for seq in 1..=3 {
+        let range = |agent: &TestAgent| agent.range(&[sample(seq, hours_ago(1))], &[]);
+        let ranges: Vec<_> = agents[..10].iter().map(range).collect();
+        store.samples_append(&ranges).await?;
+    }
+    let moved = "SELECT n_tup_upd >= 30 FROM pg_stat_user_tables WHERE relname = 'agent_state'";
+    eventually("PostgreSQL has counted the appends", PATIENCE, async || {
+        store.sql(moved).await.is_ok_and(|counted| counted == "t")
+    })
+    .await?;
+    let otherwise = "
+        SELECT coalesce(sum(idx_tup_read), 0) FROM pg_stat_user_indexes
+         WHERE relname = 'agents' AND indexrelname <> 'agents_pkey'";
+    assert_eq!(store.sql(otherwise).await?, "0");
+    Ok(())
 }
