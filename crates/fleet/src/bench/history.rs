@@ -146,14 +146,14 @@ async fn store_hour(
     ))
 }
 
-/// Closes the hour, and measures an instance until it has compacted and rolled up everything. What an instance
-/// costs without such work in the same time is subtracted.
+/// Closes the hour, and measures an instance from its start, when it looks for closed hours, until it has compacted and
+/// rolled up everything. What an instance costs without such work in the same time is subtracted.
 async fn finish(lab: &mut Lab, samples: u64) -> anyhow::Result<Cost> {
     let unfinished = svc_sandbox::query(&lab.database_url(), UNFINISHED).await?;
     let tables: Vec<&str> = unfinished.lines().collect();
-    lab.add_instance().await?;
     close_hour(lab, &tables).await?;
     let (before, began) = (lab.usage().await?, Instant::now());
+    lab.add_instance().await?;
     while is_unfinished(lab, &tables).await? {
         anyhow::ensure!(began.elapsed() < TIMEOUT, "history is not compacted");
         sleep(POLL_INTERVAL).await;
