@@ -23,6 +23,7 @@ mod download;
 mod error;
 mod feed;
 mod http;
+mod id;
 mod live;
 mod pages;
 mod places;

@@ -1,24 +1,18 @@
 //! One agent: who it says it is, what it conflicts with, its events, and the decision.
 
 use askama::Template;
-use axum::{
-    body::Bytes,
-    extract::{Path, State},
-    response::Redirect,
-};
+use axum::{body::Bytes, extract::State, response::Redirect};
 use serde_json::Value;
 use svc_store::{AgentDetail, AgentId, AgentStatus, ApprovalMode, Decision, HostRecord};
-use uuid::Uuid;
 
 use super::{Page, form::Fields, html};
 use crate::{
     app::App,
     auth::{Operator, User},
     error::AppError,
+    id::{Id, Subject},
     view::Shell,
 };
-
-const MISSING: AppError = AppError::NotFound("There is no such agent.");
 
 #[derive(Template)]
 #[template(path = "agent.html")]
@@ -42,8 +36,9 @@ struct Compared {
     same: bool,
 }
 
-pub async fn page(State(app): State<App>, user: User, Path(id): Path<Uuid>) -> Page {
-    let detail = app.store.agent_show(AgentId(id)).await?.ok_or(MISSING)?;
+pub async fn page(State(app): State<App>, user: User, Id(id): Id<AgentId>) -> Page {
+    let detail = app.store.agent_show(id).await?;
+    let detail = detail.ok_or(AgentId::MISSING)?;
     let host = app.store.host_show(detail.agent.host_id).await?;
     let host = host.map(|found| found.host);
     let holder = host.as_ref().and_then(|host| host.agent_id);
@@ -73,7 +68,7 @@ pub async fn page(State(app): State<App>, user: User, Path(id): Path<Uuid>) -> P
 pub async fn decide(
     State(app): State<App>,
     Operator(user): Operator,
-    Path(id): Path<Uuid>,
+    Id(id): Id<AgentId>,
     body: Bytes,
 ) -> Result<Redirect, AppError> {
     let fields = Fields::parse(&body);
@@ -88,7 +83,7 @@ pub async fn decide(
     };
     let reason = fields.reason()?;
     app.store
-        .agent_decide(AgentId(id), decision, &user.name, reason.as_deref())
+        .agent_decide(id, decision, &user.name, reason.as_deref())
         .await?;
     match fields.get("from") {
         "approvals" => Ok(Redirect::to("/approvals")),

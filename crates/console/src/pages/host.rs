@@ -1,11 +1,7 @@
 //! One host: its vitals, plots, timeline, facts, identifiers, agents and books.
 
 use askama::Template;
-use axum::{
-    body::Bytes,
-    extract::{Path, State},
-    response::Redirect,
-};
+use axum::{body::Bytes, extract::State, response::Redirect};
 use jiff::{Timestamp, ToSpan};
 use svc_store::{EventMark, HostDetail, HostId};
 use uuid::Uuid;
@@ -19,11 +15,11 @@ use crate::{
     app::App,
     auth::{Operator, User},
     error::AppError,
+    id::{Id, Subject},
     view::Shell,
 };
 
 const NOTE_BYTES: usize = 500;
-const MISSING: AppError = AppError::NotFound("There is no such host.");
 
 #[derive(Template)]
 #[template(path = "host.html")]
@@ -48,7 +44,7 @@ struct Disk {
     total: i64,
 }
 
-pub async fn page(State(app): State<App>, user: User, Path(id): Path<Uuid>) -> Page {
+pub async fn page(State(app): State<App>, user: User, Id(id): Id<HostId>) -> Page {
     let detail = find(&app, id).await?;
     let year = Timestamp::now() - (365 * 24).hours();
     let events = app.store.console_host_events(detail.host.id, year).await?;
@@ -63,20 +59,20 @@ pub async fn page(State(app): State<App>, user: User, Path(id): Path<Uuid>) -> P
 }
 
 pub async fn part(app: &App, id: Uuid) -> Result<String, AppError> {
-    render(find(app, id).await?)
+    render(find(app, HostId(id)).await?)
 }
 
 pub async fn note(
     State(app): State<App>,
     Operator(user): Operator,
-    Path(id): Path<Uuid>,
+    Id(id): Id<HostId>,
     body: Bytes,
 ) -> Result<Redirect, AppError> {
     let fields = Fields::parse(&body);
     let note = form::bounded(fields.get("note"), NOTE_BYTES, "The note")?;
     let note = note.ok_or_else(|| AppError::BadRequest("The note is empty.".into()))?;
     app.store
-        .console_note_add(HostId(id), None, &user.name, &note)
+        .console_note_add(id, None, &user.name, &note)
         .await?;
     Ok(Redirect::to(&format!("/hosts/{id}")))
 }
@@ -84,12 +80,12 @@ pub async fn note(
 pub async fn labels(
     State(app): State<App>,
     Operator(user): Operator,
-    Path(id): Path<Uuid>,
+    Id(id): Id<HostId>,
     body: Bytes,
 ) -> Result<Redirect, AppError> {
     let change = form::labels(Fields::parse(&body).get("labels"))?;
     app.store
-        .console_hosts_label(&[id], &change, &user.name)
+        .console_hosts_label(&[id.0], &change, &user.name)
         .await?;
     Ok(Redirect::to(&format!("/hosts/{id}")))
 }
@@ -97,18 +93,19 @@ pub async fn labels(
 pub async fn retire(
     State(app): State<App>,
     Operator(user): Operator,
-    Path(id): Path<Uuid>,
+    Id(id): Id<HostId>,
     body: Bytes,
 ) -> Result<Redirect, AppError> {
     let reason = Fields::parse(&body).reason()?;
     app.store
-        .host_retire(HostId(id), &user.name, reason.as_deref())
+        .host_retire(id, &user.name, reason.as_deref())
         .await?;
     Ok(Redirect::to(&format!("/hosts/{id}")))
 }
 
-async fn find(app: &App, id: Uuid) -> Result<HostDetail, AppError> {
-    app.store.host_show(HostId(id)).await?.ok_or(MISSING)
+async fn find(app: &App, id: HostId) -> Result<HostDetail, AppError> {
+    let found = app.store.host_show(id).await?;
+    found.ok_or(HostId::MISSING)
 }
 
 fn render(detail: HostDetail) -> Result<String, AppError> {

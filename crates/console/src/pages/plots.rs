@@ -6,15 +6,14 @@ mod gaps;
 use std::collections::{BTreeMap, HashSet};
 
 use axum::{
-    extract::{Path, Query, State},
+    extract::{Query, State},
     response::Response,
 };
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use svc_store::{HostId, PresenceMark, RollupPoint, SamplePoint};
-use uuid::Uuid;
 
-use crate::{app::App, assets::typed, auth::User, error::AppError};
+use crate::{app::App, assets::typed, auth::User, error::AppError, id::Id};
 use gaps::{Gap, gaps};
 
 #[derive(Deserialize)]
@@ -86,10 +85,10 @@ fn range(name: &str) -> Range {
 pub async fn series(
     State(app): State<App>,
     _user: User,
-    Path(id): Path<Uuid>,
+    Id(host): Id<HostId>,
     Query(asked): Query<Asked>,
 ) -> Result<Response, AppError> {
-    let (host, now, range) = (HostId(id), Timestamp::now(), range(&asked.range));
+    let (now, range) = (Timestamp::now(), range(&asked.range));
     let from = now - range.length;
     let mut series = Series {
         from: from.as_second(),

@@ -5,11 +5,10 @@ use std::time::Duration;
 use askama::Template;
 use axum::{
     body::Bytes,
-    extract::{Path, State},
+    extract::State,
     response::{Html, Redirect},
 };
 use svc_store::{AgentRecord, AgentStatus, TokenId, TokenRecord, TokenRequest};
-use uuid::Uuid;
 
 use super::{
     Page,
@@ -20,6 +19,7 @@ use crate::{
     app::App,
     auth::{Admin, User},
     error::AppError,
+    id::{Id, Subject},
     secret::EnrolmentToken,
     view::Shell,
 };
@@ -113,9 +113,9 @@ fn request(fields: &Fields) -> Result<TokenRequest, AppError> {
     })
 }
 
-pub async fn show(State(app): State<App>, user: User, Path(id): Path<Uuid>) -> Page {
-    let found = app.store.token_show(TokenId(id)).await?;
-    let found = found.ok_or(AppError::NotFound("There is no such token."))?;
+pub async fn show(State(app): State<App>, user: User, Id(id): Id<TokenId>) -> Page {
+    let found = app.store.token_show(id).await?;
+    let found = found.ok_or(TokenId::MISSING)?;
     html(&TokenPage {
         shell: Shell::new(&app, user, "tokens"),
         token: found.token,
@@ -135,14 +135,14 @@ fn is_admitted(agent: &AgentRecord) -> bool {
 pub async fn revoke(
     State(app): State<App>,
     Admin(user): Admin,
-    Path(id): Path<Uuid>,
+    Id(id): Id<TokenId>,
     body: Bytes,
 ) -> Result<Redirect, AppError> {
-    let found = app.store.token_show(TokenId(id)).await?;
-    let found = found.ok_or(AppError::NotFound("There is no such token."))?;
+    let found = app.store.token_show(id).await?;
+    let found = found.ok_or(TokenId::MISSING)?;
     let with_agents = Fields::parse(&body).get("agents") == "yes";
     app.store
-        .console_token_revoke(TokenId(id), &found.token.label, with_agents, &user.name)
+        .console_token_revoke(id, &found.token.label, with_agents, &user.name)
         .await?;
     Ok(Redirect::to(&format!("/tokens/{id}")))
 }

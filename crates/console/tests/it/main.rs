@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests may panic")]
 
+mod addresses;
 mod attacks;
 mod browser;
 mod browser_attacks;
