@@ -62,6 +62,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(19, "0019_registrations_admit"),
     migration!(20, "0020_addresses_and_problems"),
     migration!(21, "0021_append_by_key"),
+    migration!(22, "0022_reasons"),
 ];
 
 const CONSOLE_MIGRATIONS: &[Migration] = &[migration!(1, "console/0001_people")];

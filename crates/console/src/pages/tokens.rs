@@ -140,9 +140,10 @@ pub async fn revoke(
 ) -> Result<Redirect, AppError> {
     let found = app.store.token_show(id).await?;
     let found = found.ok_or(TokenId::MISSING)?;
-    let with_agents = Fields::parse(&body).get("agents") == "yes";
+    let fields = Fields::parse(&body);
+    let (with_agents, reason) = (fields.get("agents") == "yes", fields.reason()?);
     app.store
-        .console_token_revoke(id, &found.token.label, with_agents, &user.name)
+        .console_token_revoke(&found.token, with_agents, &user.name, reason.as_deref())
         .await?;
     Ok(Redirect::to(&format!("/tokens/{id}")))
 }

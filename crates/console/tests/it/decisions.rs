@@ -140,9 +140,9 @@ async fn a_token_of_the_console_admits_machines_and_is_shown_once() -> Result<()
     ] {
         assert_eq!(admin.post("/tokens", &bad).await?.status, 400);
     }
-    admin
-        .post(&format!("/tokens/{id}/revoke"), &[("agents", "yes")])
-        .await?;
+    assert!(page.has("name=\"reason\""), "{page:?}");
+    let form = [("agents", "yes"), ("reason", "leaked <b>here</b>")];
+    admin.post(&format!("/tokens/{id}/revoke"), &form).await?;
     console
         .site
         .expect("SELECT state FROM enrolment_token_states", "revoked")
@@ -150,5 +150,16 @@ async fn a_token_of_the_console_admits_machines_and_is_shown_once() -> Result<()
     console
         .site
         .expect("SELECT status FROM agents", "rejected")
-        .await
+        .await?;
+    let event = "SELECT actor || ' ' || reason FROM agent_events WHERE to_status = 'rejected'";
+    let reason = "enrolment token revoked: leaked <b>here</b>";
+    console.site.expect(event, &format!("ann {reason}")).await?;
+    let activity = admin.get("/activity").await?;
+    for text in [
+        "leaked &#60;b&#62;here&#60;/b&#62; (1 agent changed)",
+        "enrolment token revoked: leaked &#60;b&#62;here&#60;/b&#62;",
+    ] {
+        assert!(activity.has(text), "{text}: {activity:?}");
+    }
+    Ok(())
 }

@@ -2,7 +2,7 @@
 //!
 //! Decisions about single agents are `Store::agent_decide`, the same as the admin commands'.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, fmt::Write, time::Duration};
 
 use tokio_postgres::types::{Json, Type};
 use uuid::Uuid;
@@ -12,6 +12,7 @@ use crate::{
     error::StoreError,
     ids::{AgentId, HostId, TokenId},
     pool::{Bulkhead, Store},
+    tokens::TokenRecord,
 };
 
 /// One statement retires at most this many hosts.
@@ -63,21 +64,26 @@ impl Store {
     /// Revokes a token, and its agents if asked to. Returns how many agents changed.
     pub async fn console_token_revoke(
         &self,
-        token: TokenId,
-        label: &str,
+        token: &TokenRecord,
         revoke_agents: bool,
         actor: &str,
+        reason: Option<&str>,
     ) -> Result<i32, StoreError> {
-        let sql = "-- console_token_revoke\nSELECT revoke_enrolment_token($1, $2, $3)";
+        let sql = "-- console_token_revoke\nSELECT revoke_enrolment_token($1, $2, $3, $4)";
         let params = [
-            (&token.0 as _, Type::UUID),
+            (&token.id.0 as _, Type::UUID),
             (&actor as _, Type::TEXT),
             (&revoke_agents as _, Type::BOOL),
+            (&reason as _, Type::TEXT),
         ];
         self.run("console_token_revoke", Bulkhead::Auth, async |tx| {
             let touched: i32 = tx.query_one(sql, &params).await?.try_get(0)?;
-            let detail = format!("{touched} agents changed");
-            event(&tx, actor, "token revoked", label, &detail).await?;
+            let mut detail = reason.unwrap_or_default().to_owned();
+            if revoke_agents {
+                let agents = if touched == 1 { "agent" } else { "agents" };
+                let _ = write!(detail, " ({touched} {agents} changed)");
+            }
+            event(&tx, actor, "token revoked", &token.label, detail.trim()).await?;
             Ok(touched)
         })
         .await

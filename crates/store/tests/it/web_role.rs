@@ -86,7 +86,7 @@ async fn the_role_writes_nothing_and_calls_only_decisions_and_the_state_of_a_tok
            AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = pg_proc.oid AND d.deptype = 'e')";
     let decisions = "add_enrolment_token add_host_note approve_agent chunk_parts enrolment_token_state expire_hosts host_hour \
                      host_hour_counters host_hours_open host_samples label_hosts reject_agent reopen_agent retire_host revoke_agent \
-                     revoke_enrolment_token sample_counters sample_parts sample_parts_loose shape_parts";
+                     revoke_enrolment_token revoke_enrolment_token sample_counters sample_parts sample_parts_loose shape_parts";
     assert_eq!(web.sql(callable).await?, decisions);
     for sql in [
         "UPDATE agents SET status = 'active'",
@@ -229,6 +229,7 @@ const DEFINER_CALLS: &[&str] = &[
     "SELECT reopen_agent('a0000000-0000-4000-8000-000000000001', 'ann')",
     "SELECT retire_host('00000000-0000-4000-8000-000000000002', 'ann')",
     "SELECT add_enrolment_token(sha256('t'::bytea), 'web', 'ann')",
+    "SELECT revoke_enrolment_token(id, 'ann', true, 'leaked') FROM enrolment_tokens",
     "SELECT revoke_enrolment_token(id, 'ann', true) FROM enrolment_tokens",
 ];
 
