@@ -18,7 +18,7 @@ mod people;
 mod search;
 mod sessions;
 
-pub use activity::{ActivityCursor, ActivityFilter, ActivityRecord};
+pub use activity::{ActivityCursor, ActivityFilter, ActivityPage, ActivityRecord};
 pub use changes::{LabelChange, TokenRequest};
 pub use fleet::{AttentionCounts, DatabaseState, FleetCounts, InstanceRecord};
 pub use history::{EventMark, GapReason, PresenceMark, RollupPoint, SamplePoint};

@@ -96,9 +96,9 @@ pub use agents::{AgentDetail, AgentFilter, AgentRecord, ApprovalMode, Decision, 
 pub use books::{AgentBooks, GapRecord};
 pub use compaction::{COMPACTION_STEP, CompactionStep, HostOfHour};
 pub use console::{
-    ActivityCursor, ActivityFilter, ActivityRecord, AttentionCounts, DatabaseState, EventMark,
-    FleetCounts, GapReason, HostCursor, HostListRow, HostSearch, HostSort, HostsFound, HostsPage,
-    InstanceRecord, LabelChange, LinkKind, LoginRecord, PresenceMark, Role, RollupPoint,
+    ActivityCursor, ActivityFilter, ActivityPage, ActivityRecord, AttentionCounts, DatabaseState,
+    EventMark, FleetCounts, GapReason, HostCursor, HostListRow, HostSearch, HostSort, HostsFound,
+    HostsPage, InstanceRecord, LabelChange, LinkKind, LoginRecord, PresenceMark, Role, RollupPoint,
     SamplePoint, SessionRecord, SparkPoint, TokenRequest, Total, UserId, UserRecord,
 };
 pub use error::{Rejection, RejectionKind, SchemaError, StoreError, Unavailability};

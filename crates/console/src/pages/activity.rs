@@ -10,7 +10,7 @@ use axum::{
 use futures_util::stream;
 use jiff::Timestamp;
 use serde::Deserialize;
-use svc_store::{ActivityCursor, ActivityFilter, ActivityRecord, Page as Rows, StoreError};
+use svc_store::{ActivityCursor, ActivityFilter, ActivityRecord, StoreError};
 
 use super::{Page, html};
 use crate::{app::App, auth::User, error::AppError, view::Shell};
@@ -43,6 +43,8 @@ struct ActivityPage {
     asked: Asked,
     rows: Vec<ActivityRecord>,
     query: String,
+    /// Set if a bounded search stopped there.
+    searched_to: Option<Timestamp>,
     next: Option<String>,
 }
 
@@ -56,7 +58,10 @@ pub async fn page(State(app): State<App>, user: User, Query(asked): Query<Asked>
     html(&ActivityPage {
         shell: Shell::new(&app, user, "activity"),
         query: asked.query(),
-        next: next(&found).map(|cursor| format!("{}&before={}", asked.query(), written(&cursor))),
+        next: found
+            .next
+            .map(|next| format!("{}&before={}", asked.query(), written(&next))),
+        searched_to: found.searched_to,
         rows: found.rows,
         asked,
     })
@@ -144,7 +149,7 @@ impl Export {
             }
         };
         let mut text = String::new();
-        if self.csv && self.sent == 0 {
+        if self.csv && self.before.is_none() {
             text.push_str("time,kind,actor,subject,change,reason,host,agent\r\n");
         }
         for row in &found.rows {
@@ -154,7 +159,7 @@ impl Export {
             });
         }
         self.sent += found.rows.len();
-        self.before = next(&found);
+        self.before = found.next;
         self.done = self.before.is_none() || self.sent >= EXPORT_ROWS;
         Some((Ok(text.into()), self))
     }
@@ -180,15 +185,6 @@ fn cell(text: &str) -> String {
     let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
     let guard = if formula { "'" } else { "" };
     format!("\"{guard}{}\"", text.replace('"', "\"\""))
-}
-
-fn next(found: &Rows<ActivityRecord>) -> Option<ActivityCursor> {
-    let last = found.rows.last().filter(|_| found.truncated)?;
-    Some(ActivityCursor {
-        at: last.at,
-        source: last.source,
-        id: last.id,
-    })
 }
 
 fn written(cursor: &ActivityCursor) -> String {

@@ -5,7 +5,7 @@ pub mod capacity;
 use askama::Template;
 use axum::extract::State;
 use jiff::{SignedDuration, Timestamp};
-use svc_store::{ActivityRecord, DatabaseState, InstanceRecord};
+use svc_store::{ActivityFilter, ActivityRecord, DatabaseState, InstanceRecord};
 
 use self::capacity::Capacity;
 use super::{Page, html};
@@ -62,8 +62,10 @@ pub async fn part(app: &App) -> Result<String, AppError> {
     let mut instances = app.store.console_instances().await?;
     instances.retain(|instance| instance.state == "live");
     let database = app.store.console_database().await?;
+    let all = ActivityFilter::default();
+    let recent = app.store.console_activity(&all, None, RECENT).await?;
     let part = FleetPart {
-        recent: app.store.console_latest(RECENT).await?,
+        recent: recent.rows,
         attention: attention(&news, &instances, app.verifier.state().problem.is_some()),
         capacity: Capacity::of(&instances, &database),
         size: database.size_bytes,

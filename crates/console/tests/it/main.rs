@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests may panic")]
 
+mod activity;
 mod addresses;
 mod attacks;
 mod browser;

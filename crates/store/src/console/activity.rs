@@ -2,11 +2,11 @@
 //! people and tokens, in one list with one cursor.
 
 use jiff::Timestamp;
-use tokio_postgres::types::Type;
+use tokio_postgres::{Row, types::Type};
 
+use super::search::like;
 use crate::{
     error::StoreError,
-    page::Page,
     pool::{Bulkhead, Store},
     record::record,
 };
@@ -46,84 +46,145 @@ record! {
     }
 }
 
-/// Of the events of agents, the newest alone: after an outage there are hundreds of thousands of changes of presence.
-const NEWEST_AGENT_EVENTS: &str =
-    "(SELECT * FROM agent_events ORDER BY at DESC, id DESC LIMIT 10000)";
+/// Some entries, and where the next ones begin.
+#[derive(Debug, Clone)]
+pub struct ActivityPage {
+    pub rows: Vec<ActivityRecord>,
+    /// The place behind which older entries may be.
+    pub next: Option<ActivityCursor>,
+    /// Set if the search stopped at `next` before it had found a whole page.
+    pub searched_to: Option<Timestamp>,
+}
 
-/// Each source is read by its index on the time and gives at most a page.
+/// How many entries of each source one page looks at. After an outage there are hundreds of thousands of changes of presence,
+/// and a filter may match nothing: no index has what it asks for, and the tables are too large to get one in a migration.
+const LOOKED_AT: i64 = 10_000;
+
+/// The last of the entries that a page may look at: every source has at most [`LOOKED_AT`] between the cursor and it.
+const HORIZON: &str = "-- console_activity
+    SELECT at, source, id FROM (
+        (SELECT e.at, 1 AS source, e.id FROM agent_events e WHERE e.at <= $1 AND (e.at, 1, e.id) < ($1, $2, $3)
+          ORDER BY e.at DESC, e.id DESC OFFSET $4 - 1 LIMIT 1)
+         UNION ALL
+        (SELECT e.at, 2, e.id FROM host_events e WHERE e.at <= $1 AND (e.at, 2, e.id) < ($1, $2, $3)
+          ORDER BY e.at DESC, e.id DESC OFFSET $4 - 1 LIMIT 1)
+         UNION ALL
+        (SELECT e.at, 3, e.id FROM console.events e WHERE e.at <= $1 AND (e.at, 3, e.id) < ($1, $2, $3)
+          ORDER BY e.at DESC, e.id DESC OFFSET $4 - 1 LIMIT 1)) ends
+     ORDER BY at DESC, source DESC, id DESC LIMIT 1";
+
+/// Each source is read by its index on the time, from the cursor to the horizon, and gives at most a page. LIMIT 1 keeps the
+/// planner from searching the names of all hosts first.
 const SQL: &str = "-- console_activity
     SELECT at, source, id, kind, actor, subject, host_id, agent_id, change, reason FROM (
         (SELECT e.at, 1 AS source, e.id, e.kind, e.actor, coalesce(h.hostname, e.agent_id::text) AS subject, h.id AS host_id,
                 e.agent_id, concat_ws(' → ', e.from_status, e.to_status) AS change, coalesce(e.reason, '') AS reason
-           FROM {agent_events} e LEFT JOIN agents a ON a.id = e.agent_id LEFT JOIN hosts h ON h.id = a.host_id
-          WHERE ($7 OR e.kind <> 'presence') AND e.at <= $1 AND (e.at, 1, e.id) < ($1, $2, $3)
+           FROM agent_events e LEFT JOIN LATERAL (
+                SELECT h.id, h.hostname FROM agents a JOIN hosts h ON h.id = a.host_id WHERE a.id = e.agent_id LIMIT 1) h ON true
+          WHERE e.at BETWEEN $8 AND $1 AND (e.at, 1, e.id) < ($1, $2, $3) AND (e.at, 1, e.id) >= ($8, $9, $10)
             AND ($4::text IS NULL OR e.actor = $4) AND ($5::text IS NULL OR e.kind = $5)
-            AND ($6::text IS NULL OR h.hostname ILIKE $6)
-          ORDER BY e.at DESC, e.id DESC LIMIT $8)
+            AND ($6::text IS NULL OR h.hostname ILIKE $6) AND ($7 OR e.kind <> 'presence')
+          ORDER BY e.at DESC, e.id DESC LIMIT $11)
          UNION ALL
         (SELECT e.at, 2, e.id, e.kind, e.actor, h.hostname, h.id, e.agent_id, '', e.text
-           FROM host_events e JOIN hosts h ON h.id = e.host_id
-          WHERE e.at <= $1 AND (e.at, 2, e.id) < ($1, $2, $3)
+           FROM host_events e CROSS JOIN LATERAL (SELECT h.id, h.hostname FROM hosts h WHERE h.id = e.host_id LIMIT 1) h
+          WHERE e.at BETWEEN $8 AND $1 AND (e.at, 2, e.id) < ($1, $2, $3) AND (e.at, 2, e.id) >= ($8, $9, $10)
             AND ($4::text IS NULL OR e.actor = $4) AND ($5::text IS NULL OR e.kind = $5)
             AND ($6::text IS NULL OR h.hostname ILIKE $6)
-          ORDER BY e.at DESC, e.id DESC LIMIT $8)
+          ORDER BY e.at DESC, e.id DESC LIMIT $11)
          UNION ALL
         (SELECT e.at, 3, e.id, e.kind, e.actor, e.subject, NULL, NULL, '', e.detail
            FROM console.events e
-          WHERE e.at <= $1 AND (e.at, 3, e.id) < ($1, $2, $3)
+          WHERE e.at BETWEEN $8 AND $1 AND (e.at, 3, e.id) < ($1, $2, $3) AND (e.at, 3, e.id) >= ($8, $9, $10)
             AND ($4::text IS NULL OR e.actor = $4) AND ($5::text IS NULL OR e.kind = $5)
             AND ($6::text IS NULL OR e.subject ILIKE $6)
-          ORDER BY e.at DESC, e.id DESC LIMIT $8)) activity
-     ORDER BY at DESC, source DESC, id DESC LIMIT $8";
+          ORDER BY e.at DESC, e.id DESC LIMIT $11)) activity
+     ORDER BY at DESC, source DESC, id DESC LIMIT $11";
+
+impl ActivityCursor {
+    /// Behind every entry that there can be. PostgreSQL's times end before jiff's do.
+    fn newest() -> Self {
+        Self {
+            at: Timestamp::from_second(32_503_680_000).unwrap_or(Timestamp::MAX),
+            source: i32::MAX,
+            id: i64::MAX,
+        }
+    }
+
+    /// Before every entry.
+    fn oldest() -> Self {
+        Self {
+            at: Timestamp::UNIX_EPOCH,
+            source: 0,
+            id: 0,
+        }
+    }
+}
 
 impl Store {
-    /// The entries before `before`, or the newest ones.
+    /// The entries before `before`, or the newest ones. At most a page of them is found, and a bounded number is looked at:
+    /// the page that comes next goes on where this one stopped.
     pub async fn console_activity(
         &self,
         filter: &ActivityFilter,
         before: Option<&ActivityCursor>,
         limit: u32,
-    ) -> Result<Page<ActivityRecord>, StoreError> {
-        self.activity("agent_events", filter, before, limit).await
-    }
-
-    /// The newest entries except changes of presence, at a cost that is bounded.
-    pub async fn console_latest(&self, limit: u32) -> Result<Vec<ActivityRecord>, StoreError> {
-        let all = ActivityFilter::default();
-        let page = self.activity(NEWEST_AGENT_EVENTS, &all, None, limit);
-        Ok(page.await?.rows)
-    }
-
-    async fn activity(
-        &self,
-        agent_events: &str,
-        filter: &ActivityFilter,
-        before: Option<&ActivityCursor>,
-        limit: u32,
-    ) -> Result<Page<ActivityRecord>, StoreError> {
-        let sql = SQL.replace("{agent_events}", agent_events);
-        let newest = ActivityCursor {
-            at: Timestamp::MAX,
-            source: i32::MAX,
-            id: i64::MAX,
-        };
-        // PostgreSQL's times end before jiff's do.
-        let far = Timestamp::from_second(32_503_680_000).unwrap_or(newest.at);
-        let cursor = before.unwrap_or(&newest);
-        let at = cursor.at.min(far);
-        let subject = filter.subject.as_ref().map(|text| format!("%{text}%"));
+    ) -> Result<ActivityPage, StoreError> {
+        let newest = ActivityCursor::newest();
+        let mut before = before.unwrap_or(&newest).clone();
+        before.at = before.at.clamp(Timestamp::UNIX_EPOCH, newest.at);
+        let horizon = self.activity_horizon(&before).await?;
+        let until = horizon.clone().unwrap_or_else(ActivityCursor::oldest);
+        let subject = filter.subject.as_deref().map(like);
         let params = [
-            (&at as _, Type::TIMESTAMPTZ),
-            (&cursor.source as _, Type::INT4),
-            (&cursor.id as _, Type::INT8),
+            (&before.at as _, Type::TIMESTAMPTZ),
+            (&before.source as _, Type::INT4),
+            (&before.id as _, Type::INT8),
             (&filter.actor as _, Type::TEXT),
             (&filter.kind as _, Type::TEXT),
             (&subject as _, Type::TEXT),
             (&filter.presence as _, Type::BOOL),
+            (&until.at as _, Type::TIMESTAMPTZ),
+            (&until.source as _, Type::INT4),
+            (&until.id as _, Type::INT8),
         ];
-        let from_row = ActivityRecord::from_row;
-        let (name, pages) = ("console_activity", Bulkhead::Ingest);
-        self.read_page(name, pages, &sql, &params, limit, from_row)
-            .await
+        let (name, from_row) = ("console_activity", ActivityRecord::from_row);
+        let found = self.read_page(name, Bulkhead::Ingest, SQL, &params, limit, from_row);
+        let found = found.await?;
+        let last = found.rows.last().filter(|_| found.truncated);
+        let last = last.map(|row| ActivityCursor {
+            at: row.at,
+            source: row.source,
+            id: row.id,
+        });
+        let searched_to = horizon.as_ref().filter(|_| last.is_none());
+        Ok(ActivityPage {
+            searched_to: searched_to.map(|horizon| horizon.at),
+            next: last.or(horizon),
+            rows: found.rows,
+        })
+    }
+
+    /// `None` if all older entries may be looked at.
+    async fn activity_horizon(
+        &self,
+        before: &ActivityCursor,
+    ) -> Result<Option<ActivityCursor>, StoreError> {
+        let params = [
+            (&before.at as _, Type::TIMESTAMPTZ),
+            (&before.source as _, Type::INT4),
+            (&before.id as _, Type::INT8),
+            (&LOOKED_AT as _, Type::INT8),
+        ];
+        let rows = self.read("console_activity", Bulkhead::Ingest, HORIZON, &params);
+        let rows = rows.await?;
+        let cursor = |row: &Row| {
+            Ok(ActivityCursor {
+                at: row.try_get("at")?,
+                source: row.try_get("source")?,
+                id: row.try_get("id")?,
+            })
+        };
+        rows.first().map(cursor).transpose()
     }
 }

@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 pub use self::order::HostSort;
 use self::plan::Plan;
+pub(super) use self::text::like;
 use super::hosts::{HostListRow, rows_sql};
 use crate::{
     error::StoreError,

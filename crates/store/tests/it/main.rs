@@ -7,6 +7,7 @@
     reason = "test helpers may panic and print like the tests that call them"
 )]
 
+mod activity;
 mod agent_status;
 mod books;
 mod bouncer;

@@ -9,7 +9,7 @@ pub(super) fn has_trigram(text: &str) -> bool {
 }
 
 /// The pattern of LIKE that finds `text` anywhere, with its wildcards taken literally.
-pub(super) fn like(text: &str) -> String {
+pub(in crate::console) fn like(text: &str) -> String {
     let mut pattern = String::from("%");
     for letter in text.chars() {
         if matches!(letter, '%' | '_' | '\\') {
