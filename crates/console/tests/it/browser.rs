@@ -1,16 +1,14 @@
 //! The console in Chromium, with the real service behind it.
 //!
 //! Every test fails on an error in the browser's log, which is how violations of the
-//! Content-Security-Policy show, and pages fail on every violation that axe-core finds.
+//! Content-Security-Policy show.
 
-use std::path::{Path, PathBuf};
-
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use svc_store::{LinkKind, Role};
 use svc_testkit::{FakeAgent, MANUAL, eventually, is_active, machine, token};
 
 use crate::{
-    support::{Console, seed_history, seed_hosts},
+    support::{Console, seed_hosts},
     webdriver::Browser,
 };
 
@@ -21,84 +19,6 @@ pub async fn enter(browser: &Browser, console: &Console, name: &str, role: Role)
         .goto(&format!("{}/welcome#{code}", console.origin))
         .await?;
     browser.shows("in service").await
-}
-
-async fn is_clean(browser: &Browser, page: &str) -> Result<()> {
-    browser.run(include_str!("vendor/axe.min.js")).await?;
-    let check = "const done = arguments[arguments.length - 1];
-        axe.run(document).then(found => done(found.violations.map(
-            v => v.id + ': ' + v.nodes.slice(0, 3).map(n => n.html + ' ' + (n.any[0]?.message ?? '')).join(' | '))));";
-    let found = browser.run_async(check).await?;
-    ensure!(
-        found.as_array().is_some_and(Vec::is_empty),
-        "{page}: {found:#}"
-    );
-    browser.is_quiet().await.with_context(|| page.to_owned())
-}
-
-/// Pictures for people to look at, and for the README.
-fn picture(name: &str) -> Result<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/console-pictures");
-    std::fs::create_dir_all(&folder)?;
-    Ok(folder.join(format!("{name}.png")))
-}
-
-#[tokio::test]
-async fn every_page_is_accessible_and_obeys_the_policy_in_both_themes_and_on_a_phone() -> Result<()>
-{
-    let (console, instance) = Console::with_service().await?;
-    seed_hosts(&console.site, 60).await?;
-    seed_history(&console.site).await?;
-    let secret = token(&console.site, MANUAL).await?;
-    let agent = FakeAgent::on(machine(900))?;
-    agent.open(instance.grpc, &secret).await??.answer().await?;
-    let browser = Browser::open().await?;
-    enter(&browser, &console, "ann", Role::Admin).await?;
-    let host = console
-        .site
-        .psql("SELECT id FROM hosts WHERE hostname = 'web-042'")
-        .await?;
-    let agent = console
-        .site
-        .psql("SELECT id FROM agents WHERE status = 'pending'")
-        .await?;
-    let pages = [
-        ("fleet", "/".into()),
-        ("hosts", "/hosts".into()),
-        ("host", format!("/hosts/{host}?range=1h")),
-        ("approvals", "/approvals".into()),
-        ("agent", format!("/agents/{agent}")),
-        ("tokens", "/tokens".into()),
-        ("activity", "/activity".into()),
-        ("service", "/service".into()),
-        ("people", "/people".into()),
-    ];
-    for theme in ["light", "dark"] {
-        browser
-            .run(&format!("localStorage.setItem('theme', '{theme}')"))
-            .await?;
-        for (name, path) in &pages {
-            browser.goto(&format!("{}{path}", console.origin)).await?;
-            if *name == "host" {
-                browser.shows("Presence").await?;
-            }
-            is_clean(&browser, &format!("{name}, {theme}")).await?;
-            browser
-                .picture(&picture(&format!("{name}-{theme}"))?)
-                .await?;
-        }
-    }
-    browser.resize(390, 844).await?;
-    for (name, path) in &pages {
-        browser.goto(&format!("{}{path}", console.origin)).await?;
-        let wide = browser
-            .run("return document.documentElement.scrollWidth > innerWidth")
-            .await?;
-        browser.picture(&picture(&format!("{name}-phone"))?).await?;
-        ensure!(wide == false, "{name} is wider than a phone");
-        is_clean(&browser, &format!("{name}, phone")).await?;
-    }
-    Ok(())
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ mod attacks;
 mod browser;
 mod browser_attacks;
 mod browser_flows;
+mod browser_pages;
 mod decisions;
 mod documents;
 mod fleet;

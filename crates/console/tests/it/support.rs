@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::{
     client::{Client, Page},
-    seed::{seed_history, seed_hosts},
+    seed::{seed_fleet, seed_history, seed_hosts},
 };
 
 /// A running console. Dropping it asks it to stop.

@@ -69,3 +69,37 @@ pub async fn seed_history(site: &Site) -> Result<()> {
     .await?;
     Ok(())
 }
+
+/// Makes the hosts, but for those with samples, look like a fleet: several kinds in three places, most of them online, each
+/// with a day of rollups.
+pub async fn seed_fleet(site: &Site) -> Result<()> {
+    site.psql(
+        "CREATE TEMP TABLE fleet AS
+         SELECT id, right(hostname, 3)::int AS n, 8 + right(hostname, 3)::int * 37 % 61 AS cpu FROM hosts
+          WHERE hostname NOT IN ('web-002', 'web-042');
+         UPDATE hosts h
+            SET hostname = (ARRAY['db', 'cache', 'web', 'queue'])[1 + n % 4] || '-' || to_char(n, 'FM000'),
+                os = (ARRAY['Debian GNU/Linux', 'Ubuntu', 'Rocky Linux'])[1 + n % 3], os_version = (ARRAY['12', '24.04', '9'])[1 + n % 3],
+                labels = jsonb_build_object('env', CASE n % 5 WHEN 0 THEN 'test' ELSE 'prod' END, 'dc', (ARRAY['ams', 'fra', 'nyc'])[1 + n / 4 % 3])
+           FROM fleet WHERE fleet.id = h.id;
+         UPDATE host_vitals v
+            SET cpu_percent = cpu, memory_used_bytes = v.memory_total_bytes / 100 * (20 + n * 53 % 70),
+                fullest_disk_percent = CASE n WHEN 25 THEN 93 ELSE 10 + n * 29 % 71 END
+           FROM fleet WHERE fleet.id = v.host_id;
+         UPDATE agent_state s
+            SET presence = CASE n % 13 WHEN 5 THEN 'offline' ELSE 'online' END, cause = CASE n % 13 WHEN 5 THEN 'lost' ELSE 'connected' END,
+                presence_since = now() - n * 7919 % 400 * interval '1 hour'
+           FROM fleet JOIN agents a ON a.host_id = fleet.id WHERE a.id = s.agent_id;
+         INSERT INTO host_rollups (
+            host_id, hour, first_at, last_at, counters_from, cpu_percent_min, cpu_percent_avg, cpu_percent_max,
+            load_1m_min, load_1m_avg, load_1m_max, load_5m_min, load_5m_avg, load_5m_max, load_15m_min, load_15m_avg, load_15m_max,
+            memory_used_bytes_min, memory_used_bytes_avg, memory_used_bytes_max, memory_total_bytes,
+            swap_used_bytes_min, swap_used_bytes_avg, swap_used_bytes_max, swap_total_bytes,
+            process_count_min, process_count_avg, process_count_max, network_rx_bytes_increase, network_tx_bytes_increase, sample_count)
+         SELECT id, hour, hour, hour, hour, 0, least(greatest(cpu + 16 * sin((n + ago) / 3.1) + 9 * sin(n * ago), 1), 99), 100,
+                0, 1, 2, 0, 1, 2, 0, 1, 2, 1, 2, 3, 4, 0, 0, 0, 0, 1, 2, 3, 0, 0, 120
+           FROM fleet, generate_series(0, 23) AS ago, LATERAL (SELECT date_trunc('hour', now(), 'UTC') - ago * interval '1 hour' AS hour) hours",
+    )
+    .await?;
+    Ok(())
+}
