@@ -34,6 +34,11 @@ impl AgentStatus {
         )
     }
 
+    /// Whether retiring its host, or revoking its token with the agents, ends it.
+    pub fn is_current(self) -> bool {
+        matches!(self, AgentStatus::Pending | AgentStatus::Active)
+    }
+
     pub fn as_str(self) -> &'static str {
         match self {
             AgentStatus::Pending => "pending",

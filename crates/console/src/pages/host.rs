@@ -26,6 +26,8 @@ const NOTE_BYTES: usize = 500;
 struct HostPage {
     shell: Shell,
     detail: HostDetail,
+    /// How many agents retiring the host would revoke or reject.
+    current: usize,
     part: String,
     events: Vec<EventMark>,
 }
@@ -50,8 +52,10 @@ pub async fn page(State(app): State<App>, user: User, Id(id): Id<HostId>) -> Pag
     let events = app.store.console_host_events(detail.host.id, year).await?;
     let part = render(detail.clone())?;
     let shell = Shell::new(&app, user, "hosts").live(format!("view=host&ids={id}"));
+    let agents = detail.agents.iter();
     html(&HostPage {
         shell,
+        current: agents.filter(|agent| agent.status.is_current()).count(),
         detail,
         part,
         events,
