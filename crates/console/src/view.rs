@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use svc_store::{InstanceLoad, InstanceRecord};
 
-pub use query::{Search, sort};
+pub use query::{Search, label_query, sort, words};
 pub use spark::Spark;
 
 use crate::{app::App, auth::User};

@@ -84,6 +84,11 @@ pub async fn preview(
     }
     let search = Search::parse(fields.get("q"));
     let mut ids = match fields.get("scope") {
+        "all" if !search.unknown.is_empty() => {
+            let words = search.unknown.join(" ");
+            let message = format!("The search has words that are not understood: {words}");
+            return Err(AppError::BadRequest(message));
+        }
         "all" => app.store.console_host_ids(&search.search, MOST + 1).await?,
         _ => fields.ids("id"),
     };

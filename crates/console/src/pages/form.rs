@@ -56,11 +56,8 @@ pub fn labels(text: &str) -> Result<svc_store::LabelChange, AppError> {
         AppError::BadRequest(form.into())
     };
     let mut change = svc_store::LabelChange::default();
-    let parts = text
-        .split(',')
-        .map(str::trim)
-        .filter(|part| !part.is_empty());
-    for part in parts.take(64) {
+    let parts = text.split(',').map(str::trim);
+    for part in parts.filter(|part| !part.is_empty()) {
         let plain = part.chars().all(|letter| !letter.is_control());
         match (part.strip_prefix('-'), part.split_once('=')) {
             _ if !plain => return Err(wrong()),

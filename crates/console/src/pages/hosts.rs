@@ -18,7 +18,7 @@ use crate::{
     app::App,
     auth::User,
     error::AppError,
-    view::{Search, Shell, Spark, count, sort},
+    view::{Search, Shell, Spark, count, sort, words},
 };
 
 const PAGE: u32 = 50;
@@ -143,7 +143,7 @@ async fn list(app: &App, asked: &Asked) -> Result<List, AppError> {
 
 /// Which words exclude everything: each is left out in turn, all at once.
 async fn hints(app: &App, search: &Search) -> Result<Vec<Hint>, AppError> {
-    let words: Vec<&str> = search.text.split_whitespace().collect();
+    let words: Vec<&str> = words(&search.text).collect();
     if !(2..=HINT_WORDS).contains(&words.len()) {
         return Ok(Vec::new());
     }

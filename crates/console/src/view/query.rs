@@ -1,7 +1,8 @@
 //! The search box: words that mean conditions.
 //!
 //! `web nyc` finds names with both parts, or an address; `label:env=prod`, `os:debian`, `version:0.2`,
-//! `is:online`, `is:offline`, `is:retired`, `is:skewed`, `has:gaps`, `disk:90`, `token:<id>`.
+//! `is:online`, `is:offline`, `is:retired`, `is:skewed`, `has:gaps`, `disk:90`, `token:<id>`. Quotes keep
+//! spaces inside a word: `label:team="web ops"`.
 
 use svc_store::{HostSearch, HostSort};
 use uuid::Uuid;
@@ -14,7 +15,7 @@ const MAX_WORDS: usize = 12;
 pub struct Search {
     pub text: String,
     pub search: HostSearch,
-    /// Words that mean nothing here. The page names them.
+    /// Words that mean nothing here, or are too many. The page names them, and nothing is changed by such a search.
     pub unknown: Vec<String>,
 }
 
@@ -22,16 +23,17 @@ impl Search {
     pub fn parse(text: &str) -> Self {
         let end = (0..=MAX_BYTES.min(text.len())).rev();
         let end = end.into_iter().find(|end| text.is_char_boundary(*end));
-        let text = text[..end.unwrap_or(0)].trim();
+        let (text, rest) = text.split_at(end.unwrap_or(0));
         let mut parsed = Self {
-            text: text.to_owned(),
+            text: text.trim().to_owned(),
             ..Self::default()
         };
-        for word in text.split_whitespace().take(MAX_WORDS) {
-            if !parsed.word(word) {
+        for (place, word) in words(text).enumerate() {
+            if place >= MAX_WORDS || !parsed.word(&word.replace('"', "")) {
                 parsed.unknown.push(word.to_owned());
             }
         }
+        parsed.unknown.extend(words(rest).next().map(str::to_owned));
         parsed
     }
 
@@ -79,6 +81,24 @@ impl Search {
     }
 }
 
+/// The words of a search, with their quotes.
+pub fn words(text: &str) -> impl Iterator<Item = &str> {
+    let mut quoted = false;
+    let between = move |letter: char| {
+        quoted ^= letter == '"';
+        letter.is_whitespace() && !quoted
+    };
+    text.split(between).filter(|word| !word.is_empty())
+}
+
+/// The search for the hosts with a label.
+pub fn label_query(name: &str, value: &str) -> String {
+    match value.contains(char::is_whitespace) || name.contains(char::is_whitespace) {
+        true => format!("label:\"{name}={value}\""),
+        false => format!("label:{name}={value}"),
+    }
+}
+
 /// The order that a page asks for. Hosts that are online have none by the length of their absence.
 pub fn sort(name: &str, search: &HostSearch) -> HostSort {
     match name {
@@ -108,8 +128,21 @@ mod tests {
     }
 
     #[test]
-    fn long_searches_are_cut_between_letters() {
+    fn the_link_of_a_label_finds_it_though_it_has_spaces() {
+        for value in ["prod", "web ops", "a=b"] {
+            let parsed = Search::parse(&label_query("team", value));
+            let found = parsed.search.labels.get("team").map(String::as_str);
+            assert_eq!((found, parsed.unknown.len()), (Some(value), 0));
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_of_a_search_is_named() {
         let parsed = Search::parse(&"é".repeat(500));
         assert!(parsed.text.len() <= MAX_BYTES && !parsed.text.is_empty());
+        assert_eq!(parsed.unknown.len(), 1);
+        let many = Search::parse(&"a ".repeat(MAX_WORDS + 2));
+        assert_eq!(many.search.texts.len(), MAX_WORDS);
+        assert_eq!(many.unknown, ["a", "a"]);
     }
 }

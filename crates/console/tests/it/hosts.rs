@@ -155,6 +155,61 @@ async fn many_hosts_are_labelled_and_retired_after_a_preview() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_search_with_a_mistyped_word_changes_nothing() -> Result<()> {
+    let console = Console::start().await?;
+    seed_hosts(&console.site, 3).await?;
+    let client = console.signed_in("olga", Role::Operator).await?;
+    for search in [
+        "lable:env=prod",
+        "a b c d e f g h i j k l web",
+        &"web ".repeat(100),
+    ] {
+        let form = [("scope", "all"), ("q", search), ("action", "retire")];
+        let refused = client.post("/hosts/bulk", &form).await?;
+        assert_eq!(refused.status, 400, "{search}");
+        assert!(refused.has("not understood"), "{refused:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_retired_a_host_without_agents_is_on_record() -> Result<()> {
+    let console = Console::start().await?;
+    let id = "INSERT INTO hosts (hostname) VALUES ('old-1') RETURNING id";
+    let id = console.site.psql(id).await?;
+    let id = id.lines().next().unwrap();
+    let client = console.signed_in("olga", Role::Operator).await?;
+    let page = client.get(&format!("/hosts/{id}")).await?;
+    assert!(page.has("It has no agent that could report."), "{page:?}");
+    for reason in ["sold", "again"] {
+        let form = [("reason", reason)];
+        let retired = client.post(&format!("/hosts/{id}/retire"), &form).await?;
+        assert_eq!(retired.status, 303);
+    }
+    let activity = client.get("/activity?kind=retired&actor=olga").await?;
+    assert!(
+        activity.has("old-1") && activity.has("sold"),
+        "{activity:?}"
+    );
+    assert!(!activity.has("again"), "it was retired once");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_label_with_spaces_is_found_by_its_link() -> Result<()> {
+    let console = Console::start().await?;
+    seed_hosts(&console.site, 3).await?;
+    let label = "UPDATE hosts SET labels = '{\"team\": \"web ops\"}' WHERE hostname = 'web-001'";
+    console.site.psql(label).await?;
+    let client = console.signed_in("ann", Role::Viewer).await?;
+    let page = client.get("/hosts").await?;
+    let (before, _) = page.body.split_once("\">team=web ops</a>").unwrap();
+    let (_, link) = before.rsplit_once("href=\"").unwrap();
+    assert_eq!(names(&client, link).await?, ["web-001"], "{link}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_person_adds_a_note_and_labels_to_a_host() -> Result<()> {
     let console = Console::start().await?;
     seed_hosts(&console.site, 1).await?;
