@@ -158,6 +158,17 @@ impl Store {
         }))
     }
 
+    /// How many agents that registered with the token are active or pending.
+    pub async fn token_current_agents(&self, token: TokenId) -> Result<i64, StoreError> {
+        let sql = "-- token_current_agents
+            SELECT count(*) FROM agents WHERE token_id = $1 AND status IN ('active', 'pending')";
+        let params = [(&token.0 as _, Type::UUID)];
+        self.run("token_current_agents", Bulkhead::Auth, async |tx| {
+            Ok(tx.query_one(sql, &params).await?.try_get(0)?)
+        })
+        .await
+    }
+
     /// Revokes a token and, with `revoke_agents`, the agents that registered with it. Returns
     /// how many agents.
     pub async fn token_revoke(

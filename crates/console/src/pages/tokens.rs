@@ -8,7 +8,7 @@ use axum::{
     extract::State,
     response::{Html, Redirect},
 };
-use svc_store::{AgentRecord, AgentStatus, TokenId, TokenRecord, TokenRequest};
+use svc_store::{AgentRecord, TokenId, TokenRecord, TokenRequest};
 
 use super::{
     Page,
@@ -51,8 +51,9 @@ struct TokenPage {
     shell: Shell,
     token: TokenRecord,
     agents: Vec<AgentRecord>,
-    /// How many of them a revocation would change.
-    admitted: usize,
+    /// How many a revocation would change.
+    current: i64,
+    shown: i64,
 }
 
 pub async fn page(State(app): State<App>, user: User) -> Page {
@@ -119,17 +120,10 @@ pub async fn show(State(app): State<App>, user: User, Id(id): Id<TokenId>) -> Pa
     html(&TokenPage {
         shell: Shell::new(&app, user, "tokens"),
         token: found.token,
-        admitted: found
-            .agents
-            .iter()
-            .filter(|agent| is_admitted(agent))
-            .count(),
+        current: app.store.token_current_agents(id).await?,
+        shown: i64::try_from(found.agents.len()).unwrap_or(i64::MAX),
         agents: found.agents,
     })
-}
-
-fn is_admitted(agent: &AgentRecord) -> bool {
-    matches!(agent.status, AgentStatus::Active | AgentStatus::Pending)
 }
 
 pub async fn revoke(
