@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 
 use crate::error::AppError;
 
-/// 4 × 19 MiB are what trying passwords may cost.
+/// 2 × 19 MiB are what trying passwords may cost.
 const AT_ONCE: usize = 2;
 pub const LEAST: usize = 12;
 pub const MOST: usize = 256;

@@ -17,6 +17,26 @@ use crate::{app::App, auth::User, error::AppError, view::Shell};
 
 const PAGE: u32 = 100;
 const EXPORT_PAGE: u32 = 1000;
+/// The kinds of entries to choose from: of agents, of hosts, and of the console's own people and tokens.
+const KINDS: [&str; 17] = [
+    "status",
+    "clone",
+    "machine changed",
+    "host returned",
+    "deleted",
+    "presence",
+    "note",
+    "labels",
+    "retired",
+    "signed in",
+    "link created",
+    "user added",
+    "user disabled",
+    "user enabled",
+    "role changed",
+    "token created",
+    "token revoked",
+];
 /// An export ends here; a filter makes it smaller.
 const EXPORT_ROWS: usize = 200_000;
 

@@ -18,6 +18,7 @@ use crate::{
     view::Shell,
 };
 
+const MISSING: AppError = AppError::NotFound("There is no such person who may sign in.");
 const LINK: Duration = Duration::from_hours(24);
 
 #[derive(Template)]
@@ -75,7 +76,7 @@ pub async fn change(
         let message = "You cannot change yourself. Ask another admin.";
         return Err(AppError::Conflict(message.into()));
     }
-    match fields.get("do") {
+    let found = match fields.get("do") {
         "role" => {
             store
                 .console_user_role(&name, role(&fields)?, &actor)
@@ -86,7 +87,10 @@ pub async fn change(
         "link" => return show_link(&app, Admin(user), name).await,
         _ => return Err(AppError::BadRequest("Choose what to do.".into())),
     };
-    Ok(Redirect::to("/people").into_response())
+    match found {
+        true => Ok(Redirect::to("/people").into_response()),
+        false => Err(MISSING),
+    }
 }
 
 async fn show_link(app: &App, Admin(user): Admin, name: String) -> Result<Response, AppError> {
@@ -96,9 +100,7 @@ async fn show_link(app: &App, Admin(user): Admin, name: String) -> Result<Respon
         .store
         .console_link_create(&name, kind, &hash, LINK, &user.name);
     if !created.await? {
-        return Err(AppError::NotFound(
-            "There is no such person who may sign in.",
-        ));
+        return Err(MISSING);
     }
     let link = link(&app.web.base_url, &code);
     let people = app.store.console_users().await?;

@@ -144,9 +144,11 @@ async fn an_admin_adds_people_changes_roles_and_disables_but_not_himself() -> Re
     );
     let ben = console.signed_in("ben", Role::Viewer).await?;
     assert_eq!(ben.get("/people").await?.status, 403);
-    admin
-        .post("/people/ben", &[("do", "role"), ("role", "admin")])
-        .await?;
+    let role = [("do", "role"), ("role", "admin")];
+    admin.post("/people/ben", &role).await?;
+    assert_eq!(admin.post("/people/nobody", &role).await?.status, 404);
+    let people = admin.get("/people").await?;
+    assert!(people.has("<option selected>admin"), "{people:?}");
     assert_eq!(
         ben.get("/people").await?.status,
         200,

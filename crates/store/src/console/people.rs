@@ -150,22 +150,9 @@ impl Store {
         })
         .await
     }
-
-    /// Records what a person did.
-    pub async fn console_event(
-        &self,
-        actor: &str,
-        kind: &str,
-        subject: &str,
-        detail: &str,
-    ) -> Result<(), StoreError> {
-        self.run("console_event", Bulkhead::Auth, async |tx| {
-            event(&tx, actor, kind, subject, detail).await
-        })
-        .await
-    }
 }
 
+/// Records what a person did.
 pub(super) async fn event(
     tx: &Tx,
     actor: &str,
