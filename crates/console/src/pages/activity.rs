@@ -62,6 +62,7 @@ struct ActivityPage {
     shell: Shell,
     asked: Asked,
     rows: Vec<ActivityRecord>,
+    kinds: [&'static str; KINDS.len()],
     query: String,
     /// Set if a bounded search stopped there.
     searched_to: Option<Timestamp>,
@@ -77,6 +78,7 @@ pub async fn page(State(app): State<App>, user: User, Query(asked): Query<Asked>
         .await?;
     html(&ActivityPage {
         shell: Shell::new(&app, user, "activity"),
+        kinds: KINDS,
         query: asked.query(),
         next: found
             .next
