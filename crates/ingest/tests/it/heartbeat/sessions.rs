@@ -101,8 +101,9 @@ async fn a_copy_on_another_machine_is_refused_and_the_original_keeps_its_stream(
         refused.assert(Code::AlreadyExists, "IDENTITY_IN_USE");
     }
     original.report_acked(1..=1).await?;
-    let events = "SELECT count(*), min(reason) FROM agent_events WHERE kind = 'clone'";
-    let expected = "1|a copy of this identity was refused";
+    let events =
+        "SELECT count(*), min(reason), min(host(address)) FROM agent_events WHERE kind = 'clone'";
+    let expected = "1|a copy of this identity was refused|127.0.0.1";
     site.expect(events, expected).await?;
     site.expect(EPOCH, "online|1").await
 }
