@@ -56,7 +56,9 @@ pub async fn run(mut args: Args, env_file: &Path) -> anyhow::Result<ExitCode> {
     report.add(schema(&store, &config).await?);
     report.add(signing_key(&key_file, owner, &store).await?);
     report.add(settings.step());
-    if let Some(secret) = first_token(&store).await? {
+    if !args.no_token
+        && let Some(secret) = first_token(&store).await?
+    {
         report.token(&secret);
     }
     report.next(&args, &settings);

@@ -171,6 +171,17 @@ async fn one_command_makes_an_installation_and_a_second_run_changes_nothing() ->
 }
 
 #[tokio::test]
+async fn a_run_into_a_log_makes_no_token() -> Result<()> {
+    let machine = Machine::new().await?;
+    let report = machine.made(&["--name", "localhost", "--no-token"]).await?;
+    assert_eq!(report["token"], Value::Null, "{report}");
+    let url = machine.sourced("etc/ingest.env", "DATABASE_URL")?;
+    let tokens = "SELECT count(*) FROM enrolment_tokens";
+    assert_eq!(query(&url, tokens).await?, "0");
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_later_run_adds_a_name_to_the_certificate_and_keeps_its_key() -> Result<()> {
     let machine = Machine::new().await?;
     machine.made(&["--name", "localhost"]).await?;
@@ -241,6 +252,25 @@ async fn the_console_gets_a_role_and_settings_of_its_own() -> Result<()> {
         machine.sourced("etc/ingest.env", "INGEST_WEB_ROLE")?,
         "fleet_web"
     );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_console_of_its_own_folder_needs_none_of_the_services_files() -> Result<()> {
+    let machine = Machine::new().await?;
+    let folder = machine.path("console");
+    let place = folder.to_string_lossy();
+    let url = "https://console.example/";
+    let console = ["--console-url", url, "--console-folder", &place];
+    machine.made(&console).await?;
+    let names = fs::read_dir(&folder)?.map(|file| Ok(file?.file_name()));
+    let mut names: Vec<_> = names.collect::<Result<_>>()?;
+    names.sort();
+    assert_eq!(names, ["ca.pem", "console.env"]);
+    let ca = machine.sourced("console/console.env", "CONSOLE_INGEST_CA")?;
+    assert_eq!(Path::new(&ca), folder.join("ca.pem"));
+    assert_eq!(fs::read(&ca)?, fs::read(machine.path("etc/ca.pem"))?);
+    assert!(!machine.path("etc/console.env").exists());
     Ok(())
 }
 

@@ -38,9 +38,15 @@ pub struct Args {
     /// The public URL of the web console: makes its role and its settings, too
     #[arg(long, value_name = "URL")]
     pub console_url: Option<Url>,
+    /// Where the console's settings go, with a copy of the private CA's certificate [default: beside the service's]
+    #[arg(long, value_name = "FOLDER", requires = "console_url")]
+    pub console_folder: Option<PathBuf>,
     /// The user that runs the service, which may read its keys
     #[arg(long, value_name = "NAME", default_value = "svc-ingest")]
     pub user: String,
+    /// Make no first token: for a run whose output goes to a log
+    #[arg(long)]
+    pub no_token: bool,
     /// Ask nothing, and use the defaults
     #[arg(long)]
     pub yes: bool,

@@ -1,13 +1,19 @@
 //! The web console's part of an installation: a role of its own, and its settings.
 
-use std::{cell::RefCell, path::Path};
+use std::{
+    cell::RefCell,
+    fs,
+    path::{Path, PathBuf},
+};
 
+use anyhow::Context;
 use url::Url;
 
 use super::{
     args::Args,
     certificates,
     connection_string::{login_of, new_password, service_url},
+    files,
     peer::{Login, Request},
     settings::{self, Settings},
     step::Step,
@@ -27,7 +33,11 @@ impl Plan {
         let Some(base_url) = args.console_url.clone() else {
             return Ok(None);
         };
-        let settings = Settings::open(&env_file.with_file_name("console.env"), settings::CONSOLE)?;
+        let file = match &args.console_folder {
+            Some(folder) => folder.join("console.env"),
+            None => env_file.with_file_name("console.env"),
+        };
+        let settings = Settings::open(&file, settings::CONSOLE)?;
         Ok(Some(Self {
             base_url,
             settings: RefCell::new(settings),
@@ -78,8 +88,19 @@ impl Plan {
             settings.set("CONSOLE_INGEST_ADDRESS", &format!("{name}:{port}"))?;
         }
         if let Some(ca) = certificates::private_ca(service) {
+            let ca = beside(&settings, ca)?;
             settings.set("CONSOLE_INGEST_CA", &ca.to_string_lossy())?;
         }
         Ok(settings.step().about("console"))
     }
+}
+
+/// The CA's certificate in the folder of the console, which may not read the service's.
+fn beside(settings: &Settings, ca: PathBuf) -> anyhow::Result<PathBuf> {
+    let copy = settings.folder().join("ca.pem");
+    if copy != ca {
+        let text = fs::read_to_string(&ca).with_context(|| ca.display().to_string())?;
+        files::replace(&copy, &text, 0o644, None)?;
+    }
+    Ok(copy)
 }
