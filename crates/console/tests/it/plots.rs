@@ -1,6 +1,6 @@
 //! A host's history as the plots get it.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use svc_store::Role;
 
 use crate::support::{Console, seed_hosts};
@@ -23,7 +23,7 @@ async fn gaps_are_null_with_their_reason_and_rollups_serve_long_ranges() -> Resu
         let page = client
             .get(&format!("/hosts/{id}/series?range={range}"))
             .await?;
-        Ok(serde_json::from_str(&page.body)?)
+        serde_json::from_str(&page.body).with_context(|| page.body.clone())
     };
     let hour = series("1h").await?;
     assert_eq!(hour["source"], "every sample");
