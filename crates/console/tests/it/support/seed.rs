@@ -49,8 +49,8 @@ pub async fn seed_history(site: &Site) -> Result<()> {
                 40 + 30 * sin(n / 180.0) + 8 * sin(n / 7.0), 2 + 1.5 * sin(n / 200.0), 2, 2,
                 ((7 + 2 * sin(n / 400.0)) * 1073741824)::bigint, 16::bigint << 30, 0, 0, n * 30, 180,
                 n * 900000::bigint + (300000 * sin(n / 50.0))::bigint, n * 300000::bigint,
-                jsonb_build_array(jsonb_build_object('mount_point', '/', 'total_bytes', 100000, 'used_bytes', 42000 + n),
-                                  jsonb_build_object('mount_point', '/var', 'total_bytes', 100000, 'used_bytes', 70000 + 5 * (n % 700)))
+                jsonb_build_array(jsonb_build_object('mount_point', '/', 'total_bytes', 100000::bigint << 20, 'used_bytes', (42000 + n)::bigint << 20),
+                                  jsonb_build_object('mount_point', '/var', 'total_bytes', 100000::bigint << 20, 'used_bytes', (70000 + 5 * (n % 700))::bigint << 20))
            FROM hosts h JOIN agents a ON a.host_id = h.id, generate_series(1, 2880) AS n
           WHERE h.hostname IN ('web-002', 'web-042') AND n NOT BETWEEN 1200 AND 1400 AND n NOT BETWEEN 2800 AND 2815;
          INSERT INTO metric_gaps (agent_id, first_seq, last_seq, kind, reason)
