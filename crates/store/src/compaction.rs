@@ -59,12 +59,10 @@ const LIMITS: TxLimits = TxLimits {
     deadline: Duration::from_secs(75),
 };
 
-/// Settings of this transaction. Compilation would take longer than the statements. Arrays are built in the
-/// order of sorted input, which hashing that spills to disk would not keep. To remember results by whole arrays costs
-/// more than to compute them again.
+/// Settings of this transaction. Arrays are built in the order of sorted input, which hashing that spills to disk
+/// would not keep. To remember results by whole arrays costs more than to compute them again.
 const SETTINGS: &str = "-- compaction_step
-    SELECT set_config('jit', 'off', true), set_config('work_mem', '64MB', true), set_config('enable_hashagg', 'off', true),
-           set_config('enable_memoize', 'off', true)";
+    SELECT set_config('work_mem', '64MB', true), set_config('enable_hashagg', 'off', true), set_config('enable_memoize', 'off', true)";
 
 /// The outcome of one step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

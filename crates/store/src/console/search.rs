@@ -23,9 +23,8 @@ use crate::{
     tx::Tx,
 };
 
-/// Tables and indexes of a fleet are in memory, and compiling a plan takes longer than these plans run.
-const SETTINGS: &str =
-    "SET LOCAL random_page_cost = 1.1; SET LOCAL work_mem = '16MB'; SET LOCAL jit = off";
+/// Tables and indexes of a fleet are in memory.
+const SETTINGS: &str = "SET LOCAL random_page_cost = 1.1; SET LOCAL work_mem = '16MB'";
 
 /// Which hosts to list. All conditions must hold. The default is every host in service.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]

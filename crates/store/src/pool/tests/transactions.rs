@@ -198,3 +198,19 @@ async fn counts(store: &Store) -> Result<String> {
     let sql = "SELECT string_agg(id || ':' || n, ' ' ORDER BY id) FROM t";
     text(store, sql).await
 }
+
+#[tokio::test]
+async fn no_statement_is_compiled_even_where_the_server_compiles_all() -> Result<()> {
+    let (database, store) = empty().await?;
+    let sql =
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET jit = on', current_database()); END $$";
+    svc_sandbox::query(database.url(), sql).await?;
+    assert_eq!(text(&store, "SELECT current_setting('jit')").await?, "off");
+    let in_transaction = async |tx: Tx| {
+        let row = tx.query_one("SELECT current_setting('jit')", &[]).await?;
+        Ok(row.try_get::<_, String>(0)?)
+    };
+    let jit = store.run("test", Bulkhead::Watch, in_transaction).await?;
+    assert_eq!(jit, "off");
+    Ok(())
+}
