@@ -11,7 +11,7 @@ dev: deps  ## Run the real thing on this machine, with a PostgreSQL of its own
 	$(CARGO) build --locked --bin svc-ingest --bin svc-agent --bin svc-console
 	@exec target/debug/svc-ingest dev
 
-test: deps fmt lint doc unit  ## Formatting, lints, documentation and all tests (under 15 minutes on 2 cores)
+test: deps fmt lint doc unit  ## Formatting, lints, documentation and all tests (under 20 minutes on 2 cores)
 
 fmt:
 	$(CARGO) fmt --all --check
@@ -32,7 +32,7 @@ attack: deps  ## Slow clients and HTTP/2 floods at full length (about 10 minutes
 	$(CARGO) test --locked --profile strict -p svc-ingest --test attack -- --include-ignored --nocapture --test-threads=1
 
 # Most tests wait most of the time and run three at once; those in `alone` need the whole machine.
-chaos: deps  ## Strict figures: faults of instances, database and network, races, storms (about 25 minutes)
+chaos: deps  ## Strict figures: faults of instances, database and network, races, storms (about 35 minutes)
 	$(CARGO) test --locked --profile strict -p svc-ingest --test chaos -- --include-ignored --nocapture --test-threads=3 --skip alone::
 	$(CARGO) test --locked --profile strict -p svc-ingest --test chaos -- --include-ignored --nocapture --test-threads=1 alone::
 	$(CARGO) test --locked --profile strict -p svc-agent --test it -- --ignored --skip cost:: --nocapture --test-threads=1
@@ -106,7 +106,7 @@ install-agent:  ## Install the agent from this tree (PREFIX, SYSCONFDIR and DEST
 	$(CARGO) build --locked --release --bin svc-agent
 	@scripts/install-agent
 
-bench-console: deps  ## Pages, searches and live viewers of the console with 200,000 hosts (about 15 minutes; BENCH_HOSTS=2000 tries it)
+bench-console: deps  ## Pages, searches and live viewers of the console with 200,000 hosts (takes long; BENCH_HOSTS=2000 tries it)
 	$(CARGO) test --locked --profile strict -p svc-console --test it -- scale --ignored --nocapture --test-threads=1
 
 plans: deps  ## The web application's queries on 100,000 hosts, with their plans (about 5 minutes)

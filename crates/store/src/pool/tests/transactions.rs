@@ -200,7 +200,7 @@ async fn counts(store: &Store) -> Result<String> {
 }
 
 #[tokio::test]
-async fn no_statement_is_compiled_even_where_the_server_compiles_all() -> Result<()> {
+async fn no_statement_is_compiled_where_the_server_would() -> Result<()> {
     let (database, store) = empty().await?;
     let sql =
         "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET jit = on', current_database()); END $$";
