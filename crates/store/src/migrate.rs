@@ -63,6 +63,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(20, "0020_addresses_and_problems"),
     migration!(21, "0021_append_by_key"),
     migration!(22, "0022_reasons"),
+    migration!(23, "0023_samples_loose"),
 ];
 
 const CONSOLE_MIGRATIONS: &[Migration] = &[migration!(1, "console/0001_people")];

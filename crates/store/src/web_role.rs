@@ -64,6 +64,7 @@ const CALLABLE: &[&str] = &[
     "chunk_parts",
     "sample_parts",
     "sample_parts_loose",
+    "samples_loose",
     "sample_counters",
 ];
 

@@ -7,7 +7,8 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use svc_store::{DatabaseUrl, OptionalVitals, PartKind, PartRow, SampleRow};
+use svc_sandbox::eventually;
+use svc_store::{COMPACTION_STEP, DatabaseUrl, OptionalVitals, PartKind, PartRow, SampleRow};
 use tokio::time::{sleep, timeout};
 
 use crate::{
@@ -274,5 +275,25 @@ async fn shapes_are_removed_when_no_sample_has_them() -> Result<()> {
     store.sql(age).await?;
     store.sql("TRUNCATE sample_chunks").await?;
     assert_eq!(store.shapes_prune(DAY).await?, 1, "the latest one stays");
+    Ok(())
+}
+
+/// The rollup of an hour does not read the other hours of the same backfill again.
+#[tokio::test]
+async fn a_backfill_is_read_in_proportion_to_its_samples() -> Result<()> {
+    let (store, agent) = world().await?;
+    let at = |seq: i64| after(hours_ago(20), seq * HOUR / 120);
+    let samples: Vec<SampleRow> = (1..=2_000).map(|seq| sample(seq, at(seq))).collect();
+    agent.store(&store, &samples).await?;
+    close(&store).await?;
+    assert_eq!(compact_sealed(&store, COMPACTION_STEP).await?, 2_000);
+    let read = "SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_user_tables WHERE relname LIKE 'samples_open%'";
+    eventually("PostgreSQL has counted the reads", PATIENCE, async || {
+        let read = store.sql(read).await.unwrap_or_default();
+        read.parse::<i64>().is_ok_and(|read| read >= 2_000)
+    })
+    .await?;
+    let read: i64 = store.sql(read).await?.parse()?;
+    ensure!(read <= 20_000, "it read {read} rows for 2,000 samples");
     Ok(())
 }
