@@ -50,7 +50,7 @@ impl Sizes {
             low_agents: 10_000,
             saturate_agents: 12_000,
             instances: 10,
-            instances_agents: 21_000,
+            instances_agents: 18_000,
             instances_rate: 700.0,
             history_hosts: 2_000,
             history_long: 5,
