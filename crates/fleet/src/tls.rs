@@ -17,7 +17,7 @@ use rustls::{
     version::TLS13,
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem::PemObject};
-use svc_testkit::{Tls, provider};
+use svc_testkit::{Tls, provider, service_provider};
 
 /// The client configuration that all agents share, without a key.
 #[derive(Clone, Debug)]
@@ -51,15 +51,16 @@ fn verify_with_ca(pem: &str) -> anyhow::Result<Arc<WebPkiServerVerifier>> {
     verifier.build().context("the CA file")
 }
 
-/// The configuration of a server that requires a client certificate and accepts any, as the service does.
+/// The configuration of a server that requires a client certificate and accepts any, with the cipher suites of the service.
 pub fn server(cert_pem: &[u8], key_pem: &[u8]) -> anyhow::Result<ServerConfig> {
     let chain = CertificateDer::pem_slice_iter(cert_pem).collect::<Result<Vec<_>, _>>()?;
-    let mut config = ServerConfig::builder_with_provider(provider())
+    let mut config = ServerConfig::builder_with_provider(service_provider())
         .with_protocol_versions(&[&TLS13])?
         .with_client_cert_verifier(Arc::new(AnyCertificate(provider())))
         .with_single_cert(chain, PrivateKeyDer::from_pem_slice(key_pem)?)?;
     config.alpn_protocols = vec![b"h2".to_vec()];
     config.send_tls13_tickets = 0;
+    config.ignore_client_order = true;
     Ok(config)
 }
 

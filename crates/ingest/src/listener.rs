@@ -37,7 +37,7 @@ pub use limits::Limits;
 pub use proxy_protocol::ProxyNetworks;
 pub use reload::Reload;
 pub(crate) use shedding::Shedding;
-pub use tls::{ClientCa, TlsError, TlsPair};
+pub use tls::{ClientCa, TlsError, TlsPair, provider};
 
 use crate::telemetry::{ListenerMetrics, Method};
 use certificate_log::CertificateLog;

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, Result};
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use rustls::{
-    ClientConfig, SignatureScheme,
+    CipherSuite, ClientConfig, SignatureScheme,
     client::{
         ClientSessionStore, ResolvesClientCert, Resumption, Tls12ClientSessionValue,
         Tls13ClientSessionValue,
@@ -300,6 +300,18 @@ impl ClientSessionStore for Offers {
     fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
         None
     }
+}
+
+/// The client prefers AES-256 with SHA-384, as rustls and OpenSSL do.
+#[tokio::test]
+async fn the_service_chooses_the_cheapest_cipher_suite() -> Result<()> {
+    let (_site, instance) = patient_instance().await?;
+    let tls = Tls::with(&Identity::self_signed("agent")?);
+    let stream = tls.connect(instance.grpc).await?;
+    let suite = stream.get_ref().1.negotiated_cipher_suite();
+    let suite = suite.context("no cipher suite")?.suite();
+    assert_eq!(suite, CipherSuite::TLS13_AES_128_GCM_SHA256);
+    Ok(())
 }
 
 #[tokio::test]
