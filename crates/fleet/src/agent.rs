@@ -34,8 +34,8 @@ pub use self::shared::Shared;
 use self::{failure::Failure, heartbeat_call::HeartbeatCall, session::StreamEnd};
 use crate::plan::{Orders, Task};
 
-/// From the first packet to Welcome.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+/// From the first packet to Welcome. Longer than a registration waits in a crowd (30 s).
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(40);
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A stream that lives this long resets the backoff, as in the real agent.
 const STABLE_AFTER: Duration = Duration::from_secs(30);

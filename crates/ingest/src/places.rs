@@ -12,6 +12,10 @@
 //! connection is shed and its client retries. How long that stage lasts depends on the service alone: a client
 //! that stalls leaves it.
 //!
+//! **A valid token vouches for a connection.** A fleet that is rolled out arrives all at once, and its registrations wait
+//! for each other. Once such a call is known to have a valid token, its connection is outside the quota until the call
+//! ends; otherwise the quota would turn away whoever comes later.
+//!
 //! **One lock.** All changes of a place happen under the lock of `Table`. A number is in at most one stage. It
 //! leaves the table by eviction, by proof or when its connection ends, whichever comes first, and each later
 //! attempt finds nothing. The token `proven` is cancelled under the lock too, so that the end of the connection
@@ -37,9 +41,11 @@ pub enum Stage {
     Secured,
     /// The service is working for it. Not evicted.
     Served,
+    /// The same, for a call with a valid token. Outside the quota.
+    Vouched,
 }
 
-const STAGES: usize = 4;
+const STAGES: usize = 5;
 
 /// All places of the port.
 #[derive(Debug)]
@@ -53,7 +59,7 @@ pub struct Places {
 #[derive(Debug, Default)]
 struct Table {
     /// The unproven connections of each stage in order of arrival, with the token that evicts them. Bounded by
-    /// the quota.
+    /// the quota, except those of the last stage.
     unproven: [BTreeMap<u64, CancellationToken>; STAGES],
     proven: usize,
     arrivals: u64,
@@ -93,7 +99,7 @@ impl Places {
     pub fn enter(self: &Arc<Self>) -> Option<Place> {
         let mut table = lock(&self.table);
         let unproven = table.unproven();
-        if unproven >= self.quota || unproven + table.proven >= self.total {
+        if unproven >= self.quota || unproven + table.vouched() + table.proven >= self.total {
             let Some(evicted) = table.worst() else {
                 self.metrics.shed.inc();
                 return None;
@@ -117,8 +123,14 @@ impl Places {
 }
 
 impl Table {
+    /// Those that the quota counts.
     fn unproven(&self) -> usize {
-        self.unproven.iter().map(BTreeMap::len).sum()
+        let counted = &self.unproven[..Stage::Vouched as usize];
+        counted.iter().map(BTreeMap::len).sum()
+    }
+
+    fn vouched(&self) -> usize {
+        self.unproven[Stage::Vouched as usize].len()
     }
 
     /// Takes the connection that has to give way.
@@ -167,6 +179,7 @@ impl Standing {
         let mut table = lock(&self.places.table);
         if let Some(evicted) = table.take(self.number) {
             table.unproven[stage as usize].insert(self.number, evicted);
+            self.places.metrics.unproven.set(gauge(table.unproven()));
         }
     }
 
@@ -184,6 +197,11 @@ impl Standing {
         Trial(self.clone())
     }
 
+    pub fn is_vouched(&self) -> bool {
+        let table = lock(&self.places.table);
+        table.unproven[Stage::Vouched as usize].contains_key(&self.number)
+    }
+
     /// Returns when the connection is proven.
     pub async fn proven(&self) {
         self.proven.cancelled().await;
@@ -191,6 +209,11 @@ impl Standing {
 }
 
 impl Trial {
+    /// The call has a valid token.
+    pub fn vouch(&self) {
+        self.0.reach(Stage::Vouched);
+    }
+
     /// The call has succeeded: from now on the connection keeps its place.
     pub fn succeed(self) {
         let Standing {
@@ -267,6 +290,27 @@ mod tests {
         place.standing.reach(Stage::Served);
         assert!(places.enter().is_none());
         assert_eq!(places.metrics.shed.get(), 1);
+    }
+
+    #[test]
+    fn a_valid_token_keeps_a_connection_outside_the_quota_until_its_call_ends() {
+        let places = places(3, 1);
+        let first = places.enter().expect("it is free");
+        let trial = first.standing.trial();
+        trial.vouch();
+        assert!(first.standing.is_vouched());
+        let second = places.enter().expect("the quota is free");
+        second.standing.reach(Stage::Served);
+        assert!(places.enter().is_none(), "the quota is used up");
+        second.standing.reach(Stage::Vouched);
+        let third = places.enter().expect("the quota is free again");
+        third.standing.reach(Stage::Vouched);
+        assert!(places.enter().is_none(), "all places are used up");
+        drop(trial);
+        assert!(!first.standing.is_vouched());
+        assert!(places.enter().is_some() && first.evicted.is_cancelled());
+        drop((first, second, third));
+        assert_eq!(counts(&places), [0, 0]);
     }
 
     #[test]

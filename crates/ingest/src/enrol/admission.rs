@@ -21,10 +21,13 @@ use super::{
     register::check_token,
 };
 
-/// How long a registration waits for its batch and for a permit, in all. The listener answers a request that takes longer than
-/// its `response_deadline` (10 s) with DEADLINE_EXCEEDED; this leaves 3 s for the lookup, the transaction and the JWT, so
+/// How long a registration waits for a permit. The listener answers a request that takes longer than its
+/// `response_deadline` (10 s) with DEADLINE_EXCEEDED; this leaves 3 s for the lookup, the transaction and the JWT, so
 /// a registration that has to wait too long gets a retry delay instead.
-const MAX_WAIT: Duration = Duration::from_secs(7);
+const PERMIT_WAIT: Duration = Duration::from_secs(7);
+/// How long a newcomer waits for its batch: a crowd of ten thousand takes about 15 s. If it then needs a permit, both waits
+/// and those 3 s are what the listener's `vouched_deadline` allows (30 s).
+const BATCH_WAIT: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
 pub struct Admission {
@@ -57,14 +60,15 @@ impl Admission {
         (admission, lookup_part, newcomer_part)
     }
 
-    /// Admits a registration of the client's own key, or (`succeeds`) of the key that succeeds it.
+    /// Admits a registration of the client's own key, or (`succeeds`) of the key that succeeds it. Calls `vouch` before it waits
+    /// with a valid token in a crowd of newcomers.
     pub async fn admit(
         &self,
         wanted: &Arc<Registration>,
         succeeds: bool,
+        vouch: impl FnOnce(),
     ) -> Result<Admitted, RegisterError> {
         let limited = |retry| RegisterError::RateLimited { retry };
-        let until = Instant::now() + MAX_WAIT;
         let key = self.limits.key(wanted.key, Instant::now());
         key.map_err(limited)?;
         let look = self.lookups.look(wanted.key, wanted.token).await?;
@@ -74,6 +78,8 @@ impl Admission {
             let token = wanted.token.ok_or(RegisterError::TokenMissing)?;
             check_token(&look.token.ok_or(RegisterError::TokenUnknown)?)?;
             if !succeeds {
+                vouch();
+                let until = Instant::now() + BATCH_WAIT;
                 let newcomers = &self.newcomers;
                 let registered = newcomers.register(wanted.clone(), token, until).await?;
                 if let Some(registered) = registered {
@@ -81,6 +87,7 @@ impl Admission {
                 }
             }
         }
+        let until = Instant::now() + PERMIT_WAIT;
         let permit = self.permits.admit(look.key_known, until).await;
         Ok(Admitted::Permitted(permit.map_err(limited)?))
     }

@@ -38,8 +38,9 @@ pub(super) async fn register(
     let trial = peer.standing.trial();
     let (wanted, successor) = parse(request.into_inner(), &peer)?;
     let wanted = Arc::new(wanted);
-    let admitted = context.admission.admit(&wanted, successor.is_some()).await;
-    let registered = match admitted.map_err(|error| refused(error, &peer))? {
+    let succeeds = successor.is_some();
+    let admitted = context.admission.admit(&wanted, succeeds, || trial.vouch());
+    let registered = match admitted.await.map_err(|error| refused(error, &peer))? {
         Admitted::Registered(registered) => registered,
         Admitted::Permitted(permit) => {
             let registering = run(context.clone(), peer, wanted, successor);

@@ -2,14 +2,18 @@
 //! it when it is idle or too old, when it has proven nothing and its short life is over or its place is needed,
 //! or when the service stops.
 
-use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+use std::{convert::Infallible, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use socket2::{SockRef, TcpKeepalive};
-use tokio::{net::TcpStream, task::yield_now, time::timeout};
+use tokio::{
+    net::TcpStream,
+    task::yield_now,
+    time::{Instant, timeout, timeout_at},
+};
 use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor, server::TlsStream};
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, body::Body, service::Routes};
@@ -148,7 +152,7 @@ impl Connection {
                 with_peer(request, &peer),
                 self.refusals.internal,
             );
-            let answered = answer(answered, self.limits.response_deadline, &peer.standing);
+            let answered = answer(answered, self.limits, &peer.standing);
             tracked(answered, activity.clone(), ending)
         });
         let stream = TokioIo::new(Framed::new(stream));
@@ -223,13 +227,18 @@ impl Connection {
 /// The answer to one request, within the deadline. The connection's standing learns of it.
 fn answer(
     answered: impl Future<Output = Response<Body>> + Send + 'static,
-    deadline: Duration,
+    limits: Limits,
     standing: &Standing,
 ) -> impl Future<Output = Response<Body>> + Send + 'static {
-    let answered = timeout(deadline, answered);
+    let began = Instant::now();
     let standing = standing.clone();
     async move {
-        let response = answered.await.unwrap_or_else(|_| {
+        let mut answered = pin!(answered);
+        let mut response = timeout_at(began + limits.response_deadline, &mut answered).await;
+        if response.is_err() && standing.is_vouched() {
+            response = timeout_at(began + limits.vouched_deadline, answered).await;
+        }
+        let response = response.unwrap_or_else(|_| {
             Status::deadline_exceeded("the request did not arrive, or was not answered, in time")
                 .into_http()
         });

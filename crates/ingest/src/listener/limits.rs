@@ -20,6 +20,8 @@ pub struct Limits {
     pub first_request_deadline: Duration,
     /// From a request's headers to the headers of its response.
     pub response_deadline: Duration,
+    /// The same for a registration with a valid token, which may wait for a crowd of others.
+    pub vouched_deadline: Duration,
     /// How long a response may wait for the client to read.
     pub send_deadline: Duration,
     /// How long a connection may have no request in progress.
@@ -81,6 +83,7 @@ impl Limits {
             handshake_deadline: Duration::from_secs(10),
             first_request_deadline: Duration::from_secs(10),
             response_deadline: Duration::from_secs(10),
+            vouched_deadline: Duration::from_secs(30),
             send_deadline: Duration::from_secs(10),
             idle: Duration::from_mins(1),
             age: Duration::from_hours(2),

@@ -2,13 +2,13 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use svc_ingest::listener::Limits;
 use svc_proto::v1::AgentStatus;
 use svc_sandbox::Identity;
 use svc_testkit::{
-    ActiveAgent, FakeAgent, MANUAL, OneConnection, Site, Tls, eventually, is_active, machine,
-    metric, metric_becomes, token,
+    AUTO, ActiveAgent, FakeAgent, Instance, MANUAL, OneConnection, Site, Tls, eventually,
+    is_active, machine, metric, metric_becomes, token,
 };
 use tokio::{
     net::TcpStream,
@@ -80,6 +80,48 @@ async fn a_pending_registration_has_proven_its_token_and_keeps_its_place() -> Re
         .await?;
     assert!(is_active(&pending.answer().await?));
     Ok(())
+}
+
+#[tokio::test]
+async fn a_newcomer_that_waits_with_a_valid_token_takes_no_place_of_the_unproven() -> Result<()> {
+    let (site, instance) = Site::with_instance().await?;
+    let secret = token(&site, AUTO).await?;
+    // On a slow machine the lock may be gone before the metrics are read.
+    for number in 1..=5 {
+        metric_becomes(instance.http, "connections", |open| open == 0.0).await?;
+        let lock = site.psql("BEGIN; LOCK TABLE hosts; SELECT pg_sleep(3); COMMIT");
+        let vouched = async {
+            eventually("nobody can be registered", async || locked(&site).await).await?;
+            let agent = FakeAgent::on(machine(number))?;
+            let registering = agent.register(instance.grpc, &secret);
+            let (answer, vouched) =
+                tokio::join!(registering, vouched_while_locked(&site, &instance));
+            ensure!(is_active(&answer?));
+            vouched
+        };
+        let (unlocked, vouched) = tokio::join!(lock, vouched);
+        unlocked?;
+        if vouched? {
+            return Ok(());
+        }
+    }
+    bail!("a connection was unproven until its registration ended")
+}
+
+async fn locked(site: &Site) -> bool {
+    let lock = "SELECT count(*) FROM pg_locks WHERE relation = 'hosts'::regclass AND mode = 'AccessExclusiveLock' AND granted";
+    site.psql(lock).await.is_ok_and(|count| count == "1")
+}
+
+async fn vouched_while_locked(site: &Site, instance: &Instance) -> Result<bool> {
+    loop {
+        let open = metric(instance.http, "connections").await?;
+        let unproven = metric(instance.http, "connections_unproven").await?;
+        let locked = locked(site).await;
+        if !locked || open > unproven {
+            return Ok(locked);
+        }
+    }
 }
 
 #[tokio::test]
