@@ -6,7 +6,7 @@ use std::{env, net::SocketAddr, time::Duration};
 
 use anyhow::Context;
 use rustix::process::Signal;
-use svc_sandbox::{Postgres, PostgresOptions};
+use svc_sandbox::{PRODUCTION, Postgres, PostgresOptions};
 use svc_testkit::{Environment, Program, ServiceBuilder, ServiceProcess, Usage};
 use tempfile::TempDir;
 use tokio::time::Instant;
@@ -18,15 +18,6 @@ use crate::{
 
 const DATABASE: &str = "svc";
 const AGENTS_PER_INSTANCE: u32 = 18_000;
-/// What docs/sizing.md recommends. With PostgreSQL's own defaults a checkpoint every few minutes, and a cache
-/// that holds little of the tables, would cost more than the statements that are measured.
-const PRODUCTION: [(&str, &str); 5] = [
-    ("shared_buffers", "1GB"),
-    ("wal_compression", "lz4"),
-    ("checkpoint_timeout", "15min"),
-    ("checkpoint_completion_target", "0.9"),
-    ("max_wal_size", "8GB"),
-];
 /// The service of this version, and the one that `SVC_INGEST_PREVIOUS_BIN` names.
 pub const THIS_VERSION: &str = "svc-ingest";
 pub const PREVIOUS_VERSION: &str = "svc-ingest-previous";
@@ -220,16 +211,11 @@ fn postgres_options(durable: bool) -> PostgresOptions {
         ("shared_preload_libraries", "pg_stat_statements"),
         ("pg_stat_statements.track", "top"),
     ];
-    let settings = match durable {
-        true => [&counting[..], &PRODUCTION].concat(),
-        false => counting.to_vec(),
+    let mut options = match durable {
+        true => PostgresOptions::production(),
+        false => PostgresOptions::default(),
     };
-    PostgresOptions {
-        durable,
-        settings: settings
-            .iter()
-            .map(|(name, value)| ((*name).into(), (*value).into()))
-            .collect(),
-        ..PostgresOptions::default()
-    }
+    let counting = counting.map(|(name, value)| (name.into(), value.into()));
+    options.settings.extend(counting);
+    options
 }

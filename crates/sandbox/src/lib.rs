@@ -37,6 +37,6 @@ pub use eventually::eventually;
 pub use nats::{Nats, NatsOptions};
 pub use pki::{Authority, Identity};
 pub use ports::free_port;
-pub use postgres::{Postgres, PostgresOptions, query};
+pub use postgres::{PRODUCTION, Postgres, PostgresOptions, query};
 pub use process::Process;
 pub use test_database::{TestDatabase, shared_postgres, test_database};

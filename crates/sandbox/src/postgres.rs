@@ -32,6 +32,17 @@ const RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// Errors at the start that may pass with time or on another port.
 const PASSING_FAULTS: [&str; 2] = ["Address already in use", "lock file \"postmaster.pid\""];
 
+/// What docs/sizing.md recommends. With PostgreSQL's own defaults a checkpoint every few minutes, and a cache
+/// that holds little of the tables, would cost more than the statements that are measured.
+pub const PRODUCTION: [(&str, &str); 6] = [
+    ("shared_buffers", "1GB"),
+    ("wal_compression", "lz4"),
+    ("checkpoint_timeout", "15min"),
+    ("checkpoint_completion_target", "0.9"),
+    ("max_wal_size", "8GB"),
+    ("jit", "off"),
+];
+
 #[derive(Debug, Clone, Default)]
 pub struct PostgresOptions {
     /// The data folder, which is kept. `None`: a temporary folder, which is removed at the end.
@@ -43,6 +54,18 @@ pub struct PostgresOptions {
     pub durable: bool,
     /// Further settings, as in postgresql.conf; they override ours.
     pub settings: Vec<(String, String)>,
+}
+
+impl PostgresOptions {
+    /// A server for measurements: durable, with the settings of [`PRODUCTION`].
+    pub fn production() -> PostgresOptions {
+        let setting = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        PostgresOptions {
+            durable: true,
+            settings: PRODUCTION.map(setting).to_vec(),
+            ..PostgresOptions::default()
+        }
+    }
 }
 
 /// A running server. Dropping it blocks for a fast shutdown.

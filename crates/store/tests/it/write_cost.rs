@@ -90,19 +90,8 @@ async fn settle(store: &TestStore) -> Result<()> {
 #[tokio::test]
 #[ignore = "measures: run by hand, on a quiet machine"]
 async fn measure_the_cost_of_a_sample_in_batches() -> Result<()> {
-    let settings = [
-        ("shared_buffers", "1GB"),
-        ("wal_compression", "lz4"),
-        ("max_wal_size", "8GB"),
-        ("autovacuum", "off"),
-    ];
-    let options = PostgresOptions {
-        durable: true,
-        settings: settings
-            .map(|(name, value)| (name.into(), value.into()))
-            .to_vec(),
-        ..PostgresOptions::default()
-    };
+    let mut options = PostgresOptions::production();
+    options.settings.push(("autovacuum".into(), "off".into()));
     let server = Postgres::start(options).await?;
     server.create_database("previous", None).await?;
     let previous = TestStore::open(&server.url("previous"), 4)?;

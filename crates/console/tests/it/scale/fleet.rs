@@ -109,7 +109,7 @@ fn disk(mount_point: &str) -> DiskRow {
 
 /// A filled database, and the agents that report to it.
 pub async fn fill(hosts: usize) -> Result<(Site, Vec<Reporter>)> {
-    let site = Site::with_server(PostgresOptions::default()).await?;
+    let site = Site::with_server(PostgresOptions::production()).await?;
     for statement in FLEET.split(";\n") {
         let statement = statement.replace("{hosts}", &hosts.to_string());
         site.psql(&statement)
