@@ -63,7 +63,7 @@ struct Preview {
     action: &'static str,
     ids: Vec<Uuid>,
     named: Vec<HostListRow>,
-    online: usize,
+    online: i64,
     total: i64,
     too_many: bool,
     labels: String,
@@ -98,14 +98,15 @@ pub async fn preview(
     let most = usize::try_from(MOST).unwrap_or(usize::MAX);
     let too_many = ids.len() > most;
     ids.truncate(most);
-    let rows = app.store.console_hosts_by_id(&ids).await?;
-    let is_online = |row: &&HostListRow| row.presence.as_deref() == Some("online");
+    let first = &ids[..ids.len().min(NAMED)];
+    let named = app.store.console_hosts_by_id(first).await?;
+    let online = app.store.console_hosts_online(&ids).await?;
     let page = Preview {
         shell: Shell::new(&app, user, "hosts"),
         action: action.name(),
-        online: rows.iter().filter(is_online).count(),
+        online,
         total: i64::try_from(ids.len()).unwrap_or(i64::MAX),
-        named: rows.into_iter().take(NAMED).collect(),
+        named,
         ids,
         too_many,
         labels: fields.get("labels").to_owned(),

@@ -80,6 +80,17 @@ impl Store {
         rows.await?.iter().map(HostListRow::from_row).collect()
     }
 
+    /// How many of these hosts are online.
+    pub async fn console_hosts_online(&self, hosts: &[Uuid]) -> Result<i64, StoreError> {
+        let sql = "-- console_hosts_online
+            SELECT count(*) FROM agents a JOIN agent_state s ON s.agent_id = a.id
+             WHERE a.host_id = ANY ($1) AND a.status = 'active' AND s.presence = 'online'";
+        let params = [(&hosts as _, Type::UUID_ARRAY)];
+        let rows = self.read("console_hosts_online", Bulkhead::Ingest, sql, &params);
+        let rows = rows.await?;
+        rows.first().map_or(Ok(0), |row| Ok(row.try_get(0)?))
+    }
+
     /// The last 24 hours of these hosts: stored rollups, and the mean of the samples that are not compacted yet. (The view
     /// `host_metrics_hourly` would roll up all vitals of each of these hours.) An hour that has both, because samples came
     /// late, shows the mean of the two.

@@ -91,10 +91,10 @@ impl Store {
     ) -> Result<HostsFound, StoreError> {
         self.run("console_hosts", Bulkhead::Ingest, async |tx| {
             tx.batch(SETTINGS).await?;
-            let Some(plan) = Plan::new(&tx, page).await? else {
+            let Some(plan) = Plan::new(&tx, page, i64::from(limit)).await? else {
                 return Ok(HostsFound::default());
             };
-            let found = plan.find(&tx, i64::from(limit)).await?;
+            let found = plan.find(&tx).await?;
             let rows = rows(&tx, &found.ids).await?;
             Ok(HostsFound {
                 total: plan.total(&tx, &found).await?,
@@ -117,8 +117,8 @@ impl Store {
         };
         self.run("console_host_ids", Bulkhead::Ingest, async |tx| {
             tx.batch(SETTINGS).await?;
-            match Plan::new(&tx, &page).await? {
-                Some(plan) => Ok(plan.find(&tx, most).await?.ids),
+            match Plan::new(&tx, &page, most).await? {
+                Some(plan) => Ok(plan.find(&tx).await?.ids),
                 None => Ok(Vec::new()),
             }
         })

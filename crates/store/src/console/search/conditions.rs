@@ -12,8 +12,9 @@ use crate::{
     tx::{Param, Tx},
 };
 
-/// A set of hosts is rare up to this size: its hosts are read one by one.
+/// A set of hosts is rare up to this size, or up to this many times the hosts that are wanted: it is read whole.
 pub(super) const RARE: i64 = 2000;
+const RARE_FOR_EACH: i64 = 8;
 
 const OFFLINE: Related = Related {
     probe: "SELECT FROM agent_state away JOIN agents gone ON gone.id = away.agent_id AND gone.status = 'active'
@@ -59,15 +60,18 @@ pub(super) struct Conditions {
     indexed: Vec<String>,
     /// These cost a lookup for each host.
     lookups: Vec<String>,
+    /// The most hosts of a rare set.
+    most_rare: i64,
     params: Vec<(Box<dyn ToSql + Sync + Send>, Type)>,
 }
 
 impl Conditions {
-    /// `None` if no host can match.
+    /// The conditions of a search for `limit` hosts. `None` if no host can match.
     pub(super) async fn of(
         tx: &Tx,
         search: &HostSearch,
         sort: HostSort,
+        limit: i64,
     ) -> Result<Option<Self>, StoreError> {
         let mut all = Self {
             in_service: match search.retired {
@@ -77,6 +81,7 @@ impl Conditions {
             rare: Vec::new(),
             indexed: Vec::new(),
             lookups: Vec::new(),
+            most_rare: RARE.max(limit * RARE_FOR_EACH),
             params: Vec::new(),
         };
         all.of_hosts(search);
@@ -235,8 +240,9 @@ impl Conditions {
 
     async fn related(&mut self, tx: &Tx, related: &Related<'_>) -> Result<(), StoreError> {
         let probe = format!(
-            "-- console_hosts\nSELECT count(*) > {RARE} FROM (SELECT FROM ({}) all_of_them LIMIT {RARE} + 1) first",
-            related.probe
+            "-- console_hosts\nSELECT count(*) > {most} FROM (SELECT FROM ({}) all_of_them LIMIT {most} + 1) first",
+            related.probe,
+            most = self.most_rare,
         );
         let row = tx.query_one(&probe, &self.params()).await?;
         match row.try_get(0)? {

@@ -6,7 +6,8 @@
 //! order: the hosts of one data centre often have its name in front of theirs. So both run, each with a
 //! bound:
 //!
-//! 1. Conditions on agents and vitals are looked at first. A set of at most [`RARE`](super::conditions::RARE) hosts decides alone.
+//! 1. Conditions on agents and vitals are looked at first. A set of at most [`RARE`](super::conditions::RARE) hosts, or of a few
+//!    times as many as are wanted, decides alone.
 //! 2. Otherwise at most [`WALK`] hosts are walked in their order. Usually that fills the page.
 //! 3. Otherwise all matches of the indexes are collected and sorted. Conditions that cost a lookup for
 //!    each host come last, so they are evaluated only until the page is full: for the first
@@ -40,19 +41,24 @@ pub(super) struct Found {
 pub(super) struct Plan {
     sort: HostSort,
     conditions: Conditions,
+    limit: i64,
     /// The parameters of the place behind which the page begins.
     after: Option<(String, String)>,
 }
 
 impl Plan {
-    /// `None` if no host can match.
-    pub(super) async fn new(tx: &Tx, page: &HostsPage) -> Result<Option<Self>, StoreError> {
+    /// A plan to find `limit` hosts. `None` if no host can match.
+    pub(super) async fn new(
+        tx: &Tx,
+        page: &HostsPage,
+        limit: i64,
+    ) -> Result<Option<Self>, StoreError> {
         let sort = match page.search.online {
             // Hosts that are online have no order by the length of their absence.
             Some(true) if page.sort == HostSort::Offline => HostSort::Name,
             _ => page.sort,
         };
-        let Some(mut conditions) = Conditions::of(tx, &page.search, sort).await? else {
+        let Some(mut conditions) = Conditions::of(tx, &page.search, sort, limit).await? else {
             return Ok(None);
         };
         let after = page.after.as_ref().map(|(last, id)| {
@@ -62,39 +68,38 @@ impl Plan {
         Ok(Some(Self {
             sort,
             conditions,
+            limit,
             after,
         }))
     }
 
-    pub(super) async fn find(&self, tx: &Tx, limit: i64) -> Result<Found, StoreError> {
+    pub(super) async fn find(&self, tx: &Tx) -> Result<Found, StoreError> {
         if !self.conditions.is_rare() {
-            let walked = self.query(tx, &self.walk_sql(limit), limit).await?;
+            let walked = self.query(tx, &self.walk_sql()).await?;
             // A page with a next one is full; any other may lack hosts that the walk did not reach.
             if walked.next.is_some() {
                 return Ok(walked);
             }
         }
         if self.conditions.has_lookups() {
-            let some = format!("LIMIT {}", CANDIDATES * limit);
-            let found = self
-                .query(tx, &self.collect_sql(limit, &some), limit)
-                .await?;
+            let some = format!("LIMIT {}", CANDIDATES * self.limit);
+            let found = self.query(tx, &self.collect_sql(&some)).await?;
             if found.next.is_some() {
                 return Ok(found);
             }
         }
         // An OFFSET keeps the sorted part apart, so that lookups come after it.
-        let all = self.collect_sql(limit, "OFFSET 0");
-        let mut found = self.query(tx, &all, limit).await?;
+        let all = self.collect_sql("OFFSET 0");
+        let mut found = self.query(tx, &all).await?;
         if self.after.is_none() && found.ids.is_empty() {
             found.total = Some(0);
         }
         Ok(found)
     }
 
-    async fn query(&self, tx: &Tx, sql: &str, limit: i64) -> Result<Found, StoreError> {
+    async fn query(&self, tx: &Tx, sql: &str) -> Result<Found, StoreError> {
         let rows = tx.query(sql, &self.conditions.params()).await?;
-        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);
         let id = |row: &Row| Ok(row.try_get("id")?);
         let kept = &rows[..rows.len().min(limit)];
         let last = kept.last().filter(|_| rows.len() > limit);
@@ -132,7 +137,7 @@ impl Plan {
 
     /// Hosts in their order, until the page is full or the walk has taken its bound. One row more than
     /// the page tells whether there is a next one.
-    fn walk_sql(&self, limit: i64) -> String {
+    fn walk_sql(&self) -> String {
         let (source, base) = self.sort.source();
         let (value, direction, tie) = self.sort.order();
         format!(
@@ -147,12 +152,13 @@ impl Plan {
             lookups = self.conditions.lookups(),
             in_service = self.conditions.in_service,
             after = self.after_sql(value, tie),
-            walk = WALK.max(limit * 4),
+            walk = WALK.max(self.limit * 4),
+            limit = self.limit,
         )
     }
 
     /// All matches of the indexes, sorted, and as many of them as `bound` lets through; lookups last.
-    fn collect_sql(&self, limit: i64, bound: &str) -> String {
+    fn collect_sql(&self, bound: &str) -> String {
         let (_, direction, _) = self.sort.order();
         format!(
             "-- console_hosts
@@ -165,6 +171,7 @@ impl Plan {
             count = self.count_sql(),
             after = self.after_sql("h.sort_value", "h.sort_id"),
             lookups = self.conditions.lookups(),
+            limit = self.limit,
         )
     }
 
