@@ -159,6 +159,24 @@ impl Store {
         .await
     }
 
+    /// Agents that registered with the token: those that wait, then the newest. They are chosen before anything else is
+    /// read, because a token may have registered a whole fleet.
+    pub(crate) async fn agents_of_token(
+        &self,
+        token: TokenId,
+        limit: i64,
+    ) -> Result<Vec<AgentRecord>, StoreError> {
+        let sql = format!(
+            "-- agents_of_token\n{SELECT}
+             WHERE a.id = ANY (ARRAY(SELECT id FROM agents WHERE token_id = $1
+                                      ORDER BY status <> 'pending', created_at DESC, id LIMIT $2))
+             ORDER BY a.status <> 'pending', a.created_at DESC, a.id"
+        );
+        let params = [(&token.0 as _, Type::UUID), (&limit as _, Type::INT8)];
+        let rows = self.read("agents_of_token", Bulkhead::Auth, &sql, &params);
+        rows.await?.iter().map(AgentRecord::from_row).collect()
+    }
+
     /// Agents that `name` may mean: a prefix of the id (at least 4 characters), a prefix of the
     /// key's fingerprint (at least 8), or a hostname.
     pub async fn agents_find(

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio_postgres::types::{Json, Type};
 
 use crate::{
-    agents::{AgentFilter, AgentRecord},
+    agents::AgentRecord,
     error::StoreError,
     ids::TokenId,
     page::Page,
@@ -22,8 +22,8 @@ const SELECT: &str =
                 created_at, created_by, expires_at, revoked_at, revoked_by, last_used_at
            FROM enrolment_token_states";
 
-/// How many agents are shown that registered with a token.
-const AGENTS_SHOWN: u32 = 1000;
+/// How many agents are shown that registered with a token: those that wait, then the newest.
+const AGENTS_SHOWN: i64 = 100;
 
 #[derive(Debug, Clone)]
 pub struct NewToken {
@@ -148,13 +148,9 @@ impl Store {
         let Some(row) = rows.first() else {
             return Ok(None);
         };
-        let filter = AgentFilter {
-            token: Some(token),
-            ..AgentFilter::default()
-        };
         Ok(Some(TokenDetail {
             token: TokenRecord::from_row(row)?,
-            agents: self.agents_list(&filter, AGENTS_SHOWN).await?.rows,
+            agents: self.agents_of_token(token, AGENTS_SHOWN).await?,
         }))
     }
 

@@ -23,8 +23,9 @@ use crate::{
     tx::Tx,
 };
 
-/// Tables and indexes of a fleet are in memory.
-const SETTINGS: &str = "SET LOCAL random_page_cost = 1.1; SET LOCAL work_mem = '16MB'";
+/// Tables and indexes of a fleet are in memory. Parallel workers take processors from everybody else for a query of some
+/// milliseconds, and wait for each other when there are none.
+const SETTINGS: &str = "SET LOCAL random_page_cost = 1.1; SET LOCAL work_mem = '16MB'; SET LOCAL max_parallel_workers_per_gather = 0";
 
 /// Which hosts to list. All conditions must hold. The default is every host in service.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// A set of hosts is rare up to this size, or up to this many times the hosts that are wanted: it is read whole.
-pub(super) const RARE: i64 = 2000;
+pub(super) const RARE: i64 = 20_000;
 const RARE_FOR_EACH: i64 = 8;
 
 const OFFLINE: Related = Related {
