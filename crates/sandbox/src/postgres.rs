@@ -284,6 +284,8 @@ impl Site {
             ("shared_buffers", "128MB"),
             ("timezone", "UTC"),
             ("log_timezone", "UTC"),
+            // As docs/sizing.md recommends: compiling a view of many partitions takes longer than reading it.
+            ("jit", "off"),
         ];
         let volatile = [("fsync", "off"), ("full_page_writes", "off")];
         let volatile = volatile.into_iter().filter(|_| !self.options.durable);

@@ -123,7 +123,7 @@ async fn optional_vitals_become_parts_over_either_queue() -> Result<()> {
              interface_tx_bytes eth0 7, pressure_io_full_ms  3",
         )
         .await?;
-        let increase = "SET jit = off; SELECT sum(increase) FROM host_metric_parts_hourly WHERE kind = 'interface_rx_bytes'";
+        let increase = "SELECT sum(increase) FROM host_metric_parts_hourly WHERE kind = 'interface_rx_bytes'";
         site.expect(increase, "1000").await?;
         let latest = "SELECT unreadable_mounts, spool_problem FROM host_overview";
         site.expect(latest, "[\"/mnt/nfs\"]|the disk is full")
