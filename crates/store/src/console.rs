@@ -18,6 +18,10 @@ mod people;
 mod search;
 mod sessions;
 
+/// Tables and indexes of a fleet are in memory. Parallel workers would take processors from everybody else for a query of some
+/// milliseconds, and wait for each other when there are none.
+const NO_WORKERS: &str = "SET LOCAL max_parallel_workers_per_gather = 0";
+
 pub use activity::{ActivityCursor, ActivityFilter, ActivityPage, ActivityRecord};
 pub use changes::{LabelChange, TokenRequest};
 pub use fleet::{AttentionCounts, DatabaseState, FleetCounts, InstanceRecord};

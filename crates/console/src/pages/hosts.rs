@@ -181,7 +181,7 @@ fn written(total: Total) -> String {
 async fn render_rows(app: &App, hosts: Vec<HostListRow>) -> Result<String, AppError> {
     let ids: Vec<Uuid> = hosts.iter().map(|host| host.id.0).collect();
     let mut sparks: HashMap<Uuid, Spark> = HashMap::new();
-    for point in app.store.console_sparklines(&ids).await? {
+    for point in app.store.console_sparklines(&ids, Spark::begins()).await? {
         let spark = sparks.entry(point.host_id.0).or_insert_with(Spark::empty);
         spark.set(point.position, point.cpu_percent);
     }

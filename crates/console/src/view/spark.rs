@@ -3,9 +3,12 @@
 use std::fmt::{self, Write};
 
 use askama::filters::HtmlSafe;
+use jiff::Timestamp;
 
 const WIDTH: usize = 24;
 const HEIGHT: f64 = 20.0;
+/// In seconds.
+const HOUR: i64 = 3600;
 
 /// Percentages by the hour, oldest first.
 #[derive(Clone, Debug)]
@@ -14,6 +17,13 @@ pub struct Spark(pub Vec<Option<f64>>);
 impl Spark {
     pub fn empty() -> Self {
         Self(vec![None; WIDTH])
+    }
+
+    /// The first of the hours until now.
+    pub fn begins() -> Timestamp {
+        let this_hour = Timestamp::now().as_second().div_euclid(HOUR) * HOUR;
+        let first = this_hour - (WIDTH as i64 - 1) * HOUR;
+        Timestamp::from_second(first).unwrap_or(Timestamp::UNIX_EPOCH)
     }
 
     pub fn set(&mut self, position: i32, percent: f64) {

@@ -6,6 +6,7 @@ use serde_json::Value;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
+use super::NO_WORKERS;
 use crate::{
     error::StoreError,
     instance_load::InstanceLoad,
@@ -179,6 +180,7 @@ impl Store {
     /// The queries are aggregates or constants, which always return one row.
     async fn console_row(&self, sql: &str) -> Result<Row, StoreError> {
         self.run("console_row", Bulkhead::Watch, async |tx| {
+            tx.batch(NO_WORKERS).await?;
             tx.query_one(sql, &[]).await
         })
         .await

@@ -91,26 +91,32 @@ impl Store {
         rows.first().map_or(Ok(0), |row| Ok(row.try_get(0)?))
     }
 
-    /// The last 24 hours of these hosts: stored rollups, and the mean of the samples that are not compacted yet. (The view
-    /// `host_metrics_hourly` would roll up all vitals of each of these hours.) An hour that has both, because samples came
-    /// late, shows the mean of the two.
-    pub async fn console_sparklines(&self, hosts: &[Uuid]) -> Result<Vec<SparkPoint>, StoreError> {
+    /// The hours of these hosts since `begins`: stored rollups, and the mean of the samples that are not compacted yet. (The
+    /// view `host_metrics_hourly` would roll up all vitals of each of these hours.) An hour that has both, because samples
+    /// came late, shows the mean of the two. The planner must know the first hour: it leaves out the months before.
+    pub async fn console_sparklines(
+        &self,
+        hosts: &[Uuid],
+        begins: Timestamp,
+    ) -> Result<Vec<SparkPoint>, StoreError> {
         let sql = "-- console_sparklines
-            WITH day AS (SELECT date_trunc('hour', now(), 'UTC') - interval '23 hours' AS begins),
-            hourly AS (
+            WITH hourly AS (
                 SELECT r.host_id, r.hour, r.cpu_percent_avg AS cpu
                   FROM host_rollups r
-                 WHERE r.host_id = ANY ($1) AND r.hour >= (SELECT begins FROM day) AND r.hour <= now()
+                 WHERE r.host_id = ANY ($1) AND r.hour >= $2 AND r.hour <= now()
                  UNION ALL
                 SELECT v.host_id, date_trunc('hour', o.sampled_at, 'UTC'), avg(o.cpu_percent)
                   FROM host_vitals v JOIN samples_visible o ON o.host_no = v.host_no
-                 WHERE v.host_id = ANY ($1) AND o.sampled_at >= (SELECT begins FROM day) AND o.sampled_at <= now()
+                 WHERE v.host_id = ANY ($1) AND o.sampled_at >= $2 AND o.sampled_at <= now()
                  GROUP BY 1, 2)
-            SELECT host_id, (extract(epoch FROM hour - begins) / 3600)::int AS position, avg(cpu) AS cpu_percent
-              FROM hourly, day
-             GROUP BY host_id, hour, begins
+            SELECT host_id, (extract(epoch FROM hour - $2) / 3600)::int AS position, avg(cpu) AS cpu_percent
+              FROM hourly
+             GROUP BY host_id, hour
              ORDER BY host_id, hour";
-        let params = [(&hosts as _, Type::UUID_ARRAY)];
+        let params = [
+            (&hosts as _, Type::UUID_ARRAY),
+            (&begins as _, Type::TIMESTAMPTZ),
+        ];
         let rows = self.read("console_sparklines", Bulkhead::Ingest, sql, &params);
         rows.await?.iter().map(SparkPoint::from_row).collect()
     }

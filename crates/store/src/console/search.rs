@@ -16,16 +16,15 @@ use uuid::Uuid;
 pub use self::order::HostSort;
 use self::plan::Plan;
 pub(super) use self::text::like;
-use super::hosts::{HostListRow, rows_sql};
+use super::{
+    NO_WORKERS,
+    hosts::{HostListRow, rows_sql},
+};
 use crate::{
     error::StoreError,
     pool::{Bulkhead, Store},
     tx::Tx,
 };
-
-/// Tables and indexes of a fleet are in memory. Parallel workers take processors from everybody else for a query of some
-/// milliseconds, and wait for each other when there are none.
-const SETTINGS: &str = "SET LOCAL random_page_cost = 1.1; SET LOCAL work_mem = '16MB'; SET LOCAL max_parallel_workers_per_gather = 0";
 
 /// Which hosts to list. All conditions must hold. The default is every host in service.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -91,7 +90,7 @@ impl Store {
         limit: u32,
     ) -> Result<HostsFound, StoreError> {
         self.run("console_hosts", Bulkhead::Ingest, async |tx| {
-            tx.batch(SETTINGS).await?;
+            settings(&tx).await?;
             let Some(plan) = Plan::new(&tx, page, i64::from(limit)).await? else {
                 return Ok(HostsFound::default());
             };
@@ -117,7 +116,7 @@ impl Store {
             ..HostsPage::default()
         };
         self.run("console_host_ids", Bulkhead::Ingest, async |tx| {
-            tx.batch(SETTINGS).await?;
+            settings(&tx).await?;
             match Plan::new(&tx, &page, most).await? {
                 Some(plan) => Ok(plan.find(&tx).await?.ids),
                 None => Ok(Vec::new()),
@@ -125,6 +124,12 @@ impl Store {
         })
         .await
     }
+}
+
+async fn settings(tx: &Tx) -> Result<(), StoreError> {
+    tx.batch(NO_WORKERS).await?;
+    tx.batch("SET LOCAL random_page_cost = 1.1; SET LOCAL work_mem = '16MB'")
+        .await
 }
 
 /// The rows of these hosts, in the same order.

@@ -32,8 +32,8 @@ const FLEET: &str = "
     WITH waiting AS (INSERT INTO hosts (hostname, labels) SELECT 'new-' || n, '{\"env\": \"prod\"}' FROM generate_series(1, 500) n RETURNING id)
     INSERT INTO agents (host_id, key, status, pending_reason, token_id)
     SELECT id, sha256(id::text::bytea), 'pending', 'approval', md5('token 2')::uuid FROM waiting;
-    INSERT INTO ingest_instances (id, kid, hostname, version, grpc_address, http_address, expires_at)
-    VALUES ('10000000-0000-4000-8000-000000000000', 'k', 'h', 'v', 'g', 'w', now() + interval '1 day');
+    INSERT INTO ingest_instances (id, kid, hostname, version, grpc_address, http_address, expires_at, load)
+    VALUES ('10000000-0000-4000-8000-000000000000', 'k', 'h', 'v', 'g', 'w', now() + interval '1 day', '{\"agents\": {hosts}}');
     UPDATE agent_state s SET presence = 'online', cause = 'connected', instance_id = '10000000-0000-4000-8000-000000000000'
       FROM agents a WHERE a.id = s.agent_id AND a.status = 'active' AND get_byte(a.key, 0) > 2;
     SELECT metrics_partitions_ensure('7 days');

@@ -56,7 +56,9 @@ pub(super) struct Conditions {
     pub(super) in_service: &'static str,
     /// Sets of few hosts, or of hosts that only a set can tell.
     rare: Vec<String>,
-    /// Answered by an index, or by the names alone.
+    /// Answered by the names alone.
+    names: Vec<String>,
+    /// Answered by an index.
     indexed: Vec<String>,
     /// These cost a lookup for each host.
     lookups: Vec<String>,
@@ -79,6 +81,7 @@ impl Conditions {
                 false => "h.retired_at IS NULL",
             },
             rare: Vec::new(),
+            names: Vec::new(),
             indexed: Vec::new(),
             lookups: Vec::new(),
             most_rare: RARE.max(limit * RARE_FOR_EACH),
@@ -119,7 +122,7 @@ impl Conditions {
                 self.indexed
                     .push(format!("({name} OR h.ip_addresses @> {address})"));
             }
-            Err(_) => self.indexed.push(name),
+            Err(_) => self.names.push(name),
         }
     }
 
@@ -280,8 +283,20 @@ impl Conditions {
         conjunction(&self.rare)
     }
 
+    pub(super) fn only_names(&self) -> bool {
+        !self.names.is_empty()
+            && self.rare.is_empty()
+            && self.indexed.is_empty()
+            && self.lookups.is_empty()
+    }
+
+    /// What is answered by an index, or by the names.
     pub(super) fn indexed(&self) -> String {
-        conjunction(&self.indexed)
+        format!(
+            "{} AND {}",
+            conjunction(&self.names),
+            conjunction(&self.indexed)
+        )
     }
 
     pub(super) fn lookups(&self) -> String {

@@ -23,6 +23,14 @@ impl HostSort {
         }
     }
 
+    /// An order with the same hosts that is read faster. Every host has vitals, so that their order leaves none out.
+    pub(super) fn counted(self) -> Self {
+        match self {
+            Self::Disk => Self::Name,
+            Self::Name | Self::Offline => self,
+        }
+    }
+
     /// The value to sort by, its direction, and the id that decides between equal values. An index has
     /// each pair: a whole fleet that went offline at once has one value.
     pub(super) fn order(self) -> (&'static str, &'static str, &'static str) {
