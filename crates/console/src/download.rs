@@ -4,7 +4,14 @@
 //! `svc-agent.deb` and `svc-agent.rpm`. Each has a checksum at its path with `.sha256` appended. Names
 //! are checked letter by letter before they become a path.
 
-use std::{io, path::PathBuf, sync::LazyLock};
+use std::{
+    collections::HashMap,
+    fs::Metadata,
+    io,
+    path::PathBuf,
+    sync::{LazyLock, Mutex},
+    time::SystemTime,
+};
 
 use askama::Template;
 use aws_lc_rs::digest::{Context, SHA256};
@@ -15,6 +22,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures_util::stream;
+use svc_common::sync::lock;
 use tokio::{
     fs::File,
     io::AsyncReadExt,
@@ -24,13 +32,24 @@ use tokio::{
 use crate::{app::App, assets::typed, config::Install, error::AppError, secret::hex};
 
 const FILES: [&str; 3] = ["svc-agent", "svc-agent.deb", "svc-agent.rpm"];
-const CHUNK: usize = 64 * 1024;
-/// A fleet that updates at once waits here instead of filling memory with chunks.
-const AT_ONCE: usize = 256;
+const CHUNK: usize = 16 * 1024;
+/// A fleet that updates at once waits here instead of filling memory with chunks. One network may have a quarter as many
+/// connections, so its slow readers leave the others their turns.
+const AT_ONCE: usize = 1024;
 const MISSING: AppError = AppError::NotFound("There is no such release.");
 
 static TURNS: LazyLock<std::sync::Arc<Semaphore>> =
     LazyLock::new(|| std::sync::Arc::new(Semaphore::new(AT_ONCE)));
+
+/// The checksums of files that have not changed since: anyone may ask for them, and computing one reads the whole file.
+static SUMS: LazyLock<Mutex<HashMap<PathBuf, Sum>>> = LazyLock::new(Mutex::default);
+
+struct Sum {
+    /// Of the file that was read.
+    length: u64,
+    modified: Option<SystemTime>,
+    sum: String,
+}
 
 pub async fn release(
     State(app): State<App>,
@@ -41,7 +60,7 @@ pub async fn release(
         None => (file.as_str(), false),
     };
     let path = path(&app.install, [&version, &os, &arch], name).ok_or(MISSING)?;
-    let opened = File::open(path).await.map_err(|_| MISSING)?;
+    let opened = File::open(&path).await.map_err(|_| MISSING)?;
     let metadata = opened.metadata().await.map_err(|_| MISSING)?;
     if !metadata.is_file() {
         return Err(MISSING);
@@ -49,7 +68,7 @@ pub async fn release(
     let closed = |_| AppError::Internal("the console is stopping");
     let turn = TURNS.clone().acquire_owned().await.map_err(closed)?;
     if sum {
-        let sum = checksum(opened).await;
+        let sum = checksum(path, opened, &metadata).await;
         let sum = sum.map_err(|_| AppError::Internal("a release cannot be read"))?;
         return Ok(typed(
             "text/plain; charset=utf-8",
@@ -92,7 +111,25 @@ fn body(file: File, turn: OwnedSemaphorePermit) -> Body {
     }))
 }
 
-async fn checksum(mut file: File) -> io::Result<String> {
+async fn checksum(path: PathBuf, file: File, metadata: &Metadata) -> io::Result<String> {
+    let (length, modified) = (metadata.len(), metadata.modified().ok());
+    if let Some(known) = lock(&SUMS).get(&path)
+        && known.length == length
+        && known.modified == modified
+    {
+        return Ok(known.sum.clone());
+    }
+    let sum = digest(file).await?;
+    let known = Sum {
+        length,
+        modified,
+        sum: sum.clone(),
+    };
+    lock(&SUMS).insert(path, known);
+    Ok(sum)
+}
+
+async fn digest(mut file: File) -> io::Result<String> {
     let (mut context, mut chunk) = (Context::new(&SHA256), vec![0; CHUNK]);
     loop {
         match file.read(&mut chunk).await? {

@@ -13,7 +13,13 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use svc_store::{HostId, PresenceMark, RollupPoint, SamplePoint};
 
-use crate::{app::App, assets::typed, auth::User, error::AppError, id::Id};
+use crate::{
+    app::App,
+    assets::typed,
+    auth::User,
+    error::AppError,
+    id::{Id, Subject},
+};
 use gaps::{Gap, gaps};
 
 #[derive(Deserialize)]
@@ -88,6 +94,9 @@ pub async fn series(
     Id(host): Id<HostId>,
     Query(asked): Query<Asked>,
 ) -> Result<Response, AppError> {
+    if !app.store.console_host_exists(host).await? {
+        return Err(HostId::MISSING);
+    }
     let (now, range) = (Timestamp::now(), range(&asked.range));
     let from = now - range.length;
     let mut series = Series {

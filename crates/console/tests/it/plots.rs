@@ -47,5 +47,7 @@ async fn gaps_are_null_with_their_reason_and_rollups_serve_long_ranges() -> Resu
     assert_eq!(week["source"], "hourly means");
     assert_eq!(week["cpu"][0], 50.0);
     assert_eq!(series("1y").await?["source"], "daily means");
+    let unknown = format!("/hosts/{}/series?range=1h", uuid::Uuid::nil());
+    assert_eq!(client.get(&unknown).await?.status, 404);
     Ok(())
 }

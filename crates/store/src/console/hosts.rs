@@ -80,6 +80,13 @@ impl Store {
         rows.await?.iter().map(HostListRow::from_row).collect()
     }
 
+    pub async fn console_host_exists(&self, host: HostId) -> Result<bool, StoreError> {
+        let sql = "-- console_host_exists\nSELECT FROM hosts WHERE id = $1";
+        let params = [(&host.0 as _, Type::UUID)];
+        let rows = self.read("console_host_exists", Bulkhead::Ingest, sql, &params);
+        Ok(!rows.await?.is_empty())
+    }
+
     /// How many of these hosts are online.
     pub async fn console_hosts_online(&self, hosts: &[Uuid]) -> Result<i64, StoreError> {
         let sql = "-- console_hosts_online
