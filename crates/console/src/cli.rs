@@ -16,7 +16,6 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     config::{Config, Database, log_settings},
     server::Server,
-    telemetry,
 };
 
 #[derive(Debug, Parser)]
@@ -78,7 +77,7 @@ pub async fn run() -> ExitCode {
 }
 
 async fn serve() -> anyhow::Result<()> {
-    telemetry::init(&log_settings());
+    log_settings().start();
     let server = Server::bind(Config::from_env()?).await?;
     server.run(stop_on_signals()?).await?;
     tracing::info!("stopped");

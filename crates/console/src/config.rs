@@ -10,13 +10,14 @@ use std::{
     time::Duration,
 };
 
-use svc_common::settings::{Lookup, Problems, Reader, read_environment};
+use svc_common::{
+    log::Log,
+    settings::{Lookup, Problems, Reader, read_environment},
+};
 use svc_store::DatabaseUrl;
 use url::Url;
 
 pub use variables::VARIABLES;
-
-use crate::telemetry::Log;
 
 /// Everything that the environment decides.
 #[derive(Debug)]
@@ -163,12 +164,7 @@ pub fn port() -> Result<u16, Problems> {
 }
 
 fn log(reader: &mut Reader<'_>) -> Option<Log> {
-    let filter = reader.value("CONSOLE_LOG", parse::log_filter);
-    let json = reader.value("CONSOLE_LOG_FORMAT", parse::log_is_json);
-    Some(Log {
-        filter: filter?,
-        json: json?,
-    })
+    Log::read(reader, ["CONSOLE_LOG", "CONSOLE_LOG_FORMAT"])
 }
 
 fn default_ingest(base_url: &Url) -> String {

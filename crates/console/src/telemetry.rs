@@ -1,6 +1,6 @@
-//! Log lines, and metrics in the Prometheus format.
+//! Metrics in the Prometheus format.
 
-use std::{fmt, io, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
@@ -8,41 +8,8 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 use svc_store::Store;
-use tracing_subscriber::EnvFilter;
 
 const SECONDS: [f64; 10] = [0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
-
-/// The form of the log.
-#[derive(Clone, Debug)]
-pub struct Log {
-    pub filter: String,
-    pub json: bool,
-}
-
-impl Default for Log {
-    fn default() -> Self {
-        Self {
-            filter: "info".into(),
-            json: false,
-        }
-    }
-}
-
-/// Sends log lines to standard error.
-pub fn init(log: &Log) {
-    let filter = EnvFilter::try_new(&log.filter).unwrap_or_else(|_| EnvFilter::new("info"));
-    let lines = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_target(false);
-    let set = if log.json {
-        lines.json().flatten_event(true).try_init()
-    } else {
-        let ansi = io::IsTerminal::is_terminal(&io::stderr());
-        lines.with_ansi(ansi).try_init()
-    };
-    drop(set); // A second call, as tests make it, changes nothing.
-}
 
 /// A route as it was declared, never a path that a client chose.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]

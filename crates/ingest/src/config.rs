@@ -16,7 +16,10 @@ use std::{
     time::Duration,
 };
 
-use svc_common::settings::{Reader, read_environment};
+use svc_common::{
+    log::Log,
+    settings::{Reader, read_environment},
+};
 use svc_store::DatabaseUrl;
 use url::Url;
 
@@ -26,7 +29,6 @@ use crate::{
     listener::{ClientCa, Limits, ProxyNetworks, TlsPair},
     queue::{Bounds, QueueSettings, QueueUrl},
     signing::PublicKey,
-    telemetry::Log,
 };
 pub use memory::limit as memory_limit;
 pub(crate) use svc_common::settings::parse::duration;
@@ -336,12 +338,7 @@ pub fn log_settings() -> Log {
 }
 
 fn log(reader: &mut Reader<'_>) -> Option<Log> {
-    let filter = reader.value("INGEST_LOG", parse::log_filter);
-    let json = reader.value("INGEST_LOG_FORMAT", parse::log_is_json);
-    Some(Log {
-        filter: filter?,
-        json: json?,
-    })
+    Log::read(reader, ["INGEST_LOG", "INGEST_LOG_FORMAT"])
 }
 
 fn from_environment<T>(collect: impl FnOnce(&mut Reader<'_>) -> Option<T>) -> Result<T, Problems> {

@@ -4,7 +4,6 @@
 use std::{net::IpAddr, time::Duration};
 
 use jiff::{Span, SpanRelativeTo};
-use tracing_subscriber::EnvFilter;
 use url::Url;
 
 pub type Parsed<T> = Result<T, String>;
@@ -73,18 +72,4 @@ pub fn http_url(text: &str) -> Parsed<Url> {
         return Err("carries credentials".into());
     }
     Ok(url)
-}
-
-pub fn log_filter(text: &str) -> Parsed<String> {
-    EnvFilter::try_new(text)
-        .map(|_| text.into())
-        .map_err(|error| format!("is not a log filter: {error}"))
-}
-
-pub fn log_is_json(text: &str) -> Parsed<bool> {
-    match text {
-        "text" => Ok(false),
-        "json" => Ok(true),
-        _ => Err("is neither text nor json".into()),
-    }
 }

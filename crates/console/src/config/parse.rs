@@ -3,9 +3,7 @@
 
 use std::{fs, net::IpAddr, path::PathBuf, time::Duration};
 
-pub(super) use svc_common::settings::parse::{
-    Parsed, boolean, http_url, ip, log_filter, log_is_json, pool_size, port,
-};
+pub(super) use svc_common::settings::parse::{Parsed, boolean, http_url, ip, pool_size, port};
 use svc_common::{error_chain::chain, settings::parse::duration};
 use svc_store::DatabaseUrl;
 use url::Url;

@@ -6,11 +6,10 @@ use super::serve;
 use crate::{
     config::{Consume, log_settings},
     server::Worker,
-    telemetry,
 };
 
 pub async fn run() -> anyhow::Result<ExitCode> {
-    telemetry::init(&log_settings());
+    log_settings().start();
     let worker = Worker::bind(Consume::from_env()?).await?;
     let stop = serve::stop_on_signals()?;
     serve::report(worker.run(stop).await)

@@ -27,7 +27,6 @@ use super::{serve, token};
 use crate::{
     config::{Config, log_settings},
     server::Server,
-    telemetry,
 };
 
 const DATABASE: &str = "svc";
@@ -112,11 +111,11 @@ async fn run_and_show(
 fn log(folder: &Path) -> anyhow::Result<()> {
     let log = log_settings();
     match view::is_drawn() {
-        false => telemetry::init(&log),
+        false => log.start(),
         true => {
             let path = folder.join("service.log");
             let file = File::create(&path).with_context(|| path.display().to_string())?;
-            telemetry::init_file(&log, file);
+            log.start_in(file);
         }
     }
     Ok(())

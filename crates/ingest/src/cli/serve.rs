@@ -8,11 +8,10 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     config::{Config, log_settings},
     server::{RunError, Server},
-    telemetry,
 };
 
 pub async fn run() -> anyhow::Result<ExitCode> {
-    telemetry::init(&log_settings());
+    log_settings().start();
     raise_file_limit();
     let server = Server::bind(Config::from_env()?).await?;
     report(server.run(stop_on_signals()?).await)

@@ -10,9 +10,7 @@ use std::{
 use http::{HeaderName, HeaderValue};
 use rustix::process::{Resource, Rlimit, getrlimit};
 use secrecy::SecretString;
-pub(super) use svc_common::settings::parse::{
-    Parsed, boolean, ip, log_filter, log_is_json, pool_size, port,
-};
+pub(super) use svc_common::settings::parse::{Parsed, boolean, ip, pool_size, port};
 use svc_common::settings::parse::{bounded, duration, http_url};
 use svc_store::DatabaseUrl;
 use url::Url;

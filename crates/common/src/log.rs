@@ -1,0 +1,81 @@
+//! The form of the log, and where it goes.
+
+use std::{
+    fs::File,
+    io::{self, IsTerminal},
+    sync::Mutex,
+};
+
+use tracing_subscriber::{EnvFilter, fmt, fmt::MakeWriter};
+
+use crate::settings::{Reader, parse::Parsed};
+
+/// h2 logs warnings about the behaviour of single clients, some of them for every frame: a client could fill our log. A
+/// filter in the settings that names h2 overrides this.
+const H2_FILTER: &str = "h2=error";
+
+#[derive(Clone, Debug)]
+pub struct Log {
+    filter: String,
+    json: bool,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            filter: "info".into(),
+            json: false,
+        }
+    }
+}
+
+impl Log {
+    /// The variables' names are those of the filter and of the format.
+    pub fn read(reader: &mut Reader<'_>, [filter, format]: [&'static str; 2]) -> Option<Self> {
+        let filter = reader.value(filter, parse_filter);
+        let json = reader.value(format, parse_json);
+        Some(Self {
+            filter: filter?,
+            json: json?,
+        })
+    }
+
+    /// Sends log lines to standard error. The commands that log call it once.
+    pub fn start(&self) {
+        self.start_to(io::stderr, io::stderr().is_terminal());
+    }
+
+    /// Sends log lines to a file, for a command that uses the terminal for its view.
+    pub fn start_in(&self, file: File) {
+        self.start_to(Mutex::new(file), false);
+    }
+
+    fn start_to(&self, writer: impl for<'a> MakeWriter<'a> + Send + Sync + 'static, ansi: bool) {
+        let filter = EnvFilter::try_new(format!("{H2_FILTER},{}", self.filter))
+            .unwrap_or_else(|_| EnvFilter::new(format!("{H2_FILTER},info")));
+        let lines = fmt()
+            .with_env_filter(filter)
+            .with_writer(writer)
+            .with_target(false);
+        let set = if self.json {
+            lines.json().flatten_event(true).try_init()
+        } else {
+            lines.with_ansi(ansi).try_init()
+        };
+        drop(set); // A second call, as tests make it, changes nothing.
+    }
+}
+
+fn parse_filter(text: &str) -> Parsed<String> {
+    EnvFilter::try_new(text)
+        .map(|_| text.into())
+        .map_err(|error| format!("is not a log filter: {error}"))
+}
+
+fn parse_json(text: &str) -> Parsed<bool> {
+    match text {
+        "text" => Ok(false),
+        "json" => Ok(true),
+        _ => Err("is neither text nor json".into()),
+    }
+}
