@@ -64,6 +64,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(21, "0021_append_by_key"),
     migration!(22, "0022_reasons"),
     migration!(23, "0023_samples_loose"),
+    migration!(24, "0024_chunks_read_faster"),
 ];
 
 const CONSOLE_MIGRATIONS: &[Migration] = &[migration!(1, "console/0001_people")];

@@ -57,6 +57,7 @@ const CALLABLE: &[&str] = &[
     "add_host_note",
     "expire_hosts",
     "host_samples",
+    "host_disk_samples",
     "host_hours_open",
     "host_hour",
     "host_hour_counters",
@@ -66,6 +67,7 @@ const CALLABLE: &[&str] = &[
     "sample_parts_loose",
     "samples_loose",
     "sample_counters",
+    "sample_counters_loose",
 ];
 
 /// The state of the role.

@@ -21,29 +21,34 @@ pub(super) struct Chunks {
     pub(super) samples: i64,
 }
 
-/// The bounds of the days that have a partition of chunks.
-pub(super) const KEPT: &str = "
-    (SELECT min(day)::timestamp AT TIME ZONE 'UTC' AS since, (max(day) + 1)::timestamp AT TIME ZONE 'UTC' AS until
-       FROM pg_inherits JOIN pg_class ON oid = inhrelid
-      CROSS JOIN LATERAL to_date(right(relname, 8), 'YYYYMMDD') AS day
-      WHERE inhparent = 'sample_chunks'::regclass AND NOT inhdetachpending) kept";
+/// The bounds of the days that have a partition of chunks, for a WITH clause, and a condition by them.
+const KEPT: &str = "kept AS MATERIALIZED (
+        SELECT min(day)::timestamp AT TIME ZONE 'UTC' AS since, (max(day) + 1)::timestamp AT TIME ZONE 'UTC' AS until
+          FROM pg_inherits JOIN pg_class ON oid = inhrelid
+         CROSS JOIN LATERAL to_date(right(relname, 8), 'YYYYMMDD') AS day
+         WHERE inhparent = 'sample_chunks'::regclass AND NOT inhdetachpending)";
+const IS_KEPT: &str =
+    "sampled_at >= (SELECT since FROM kept) AND sampled_at < (SELECT until FROM kept)";
 
+/// OFFSET keeps the planner from computing an hour again wherever it is used. (A join with date_bin would be
+/// a set of rows for each sample.) A slice of one column is faster than its elements, one by one.
 static WRITE: LazyLock<String> = LazyLock::new(|| {
     let values = list(str::to_owned);
-    let relative = "s.uptime_seconds - at / 1000000 AS uptime_seconds";
+    let relative = "uptime_seconds - at / 1000000 AS uptime_seconds";
     let of_sample = values.replace("uptime_seconds", relative);
     let of_chunk = list(|name| format!("c.{name}"));
     let aggregates = list(|name| format!("array_agg({name}) AS {name}"));
     let replaced = list(|name| format!("{name} = excluded.{name}"));
     format!(
         "-- compaction_step
-    WITH fresh AS MATERIALIZED (
-        SELECT s.host_no, hour, s.agent_no, s.shape, s.seq, s.parts, {of_sample}
-          FROM samples_open s
-         CROSS JOIN LATERAL date_bin(interval '1 hour', s.sampled_at, timestamptz 'epoch') AS hour
-         CROSS JOIN LATERAL (SELECT ((date_part('epoch', s.sampled_at - hour) * 1000000)::bigint - 1800000000)::integer AS at) middle
-          JOIN {KEPT} ON s.sampled_at >= kept.since AND s.sampled_at < kept.until
-         WHERE s.arrived_hour = $1 AND s.host_no >= $2 AND s.host_no < $3),
+    WITH {KEPT},
+    fresh AS MATERIALIZED (
+        SELECT host_no, hour, agent_no, shape, seq, parts, {of_sample}
+          FROM (SELECT *, ((date_part('epoch', sampled_at - hour) * 1000000)::bigint - 1800000000)::integer AS at
+                  FROM (SELECT *, date_bin(interval '1 hour', sampled_at, timestamptz 'epoch') AS hour
+                          FROM samples_open
+                         WHERE arrived_hour = $1 AND host_no >= $2 AND host_no < $3 AND {IS_KEPT} OFFSET 0) binned
+                OFFSET 0) placed),
     known AS (
         SELECT c.host_no, c.hour, c.agent_no, c.shape, c.first_seq + coalesce(c.seqs[u.i], u.i - 1),
                ARRAY(SELECT whole.parts[part + u.i] FROM generate_series(0, cardinality(whole.parts) - 1, cardinality(c.at)) part), {of_unnest}
@@ -63,8 +68,7 @@ static WRITE: LazyLock<String> = LazyLock::new(|| {
         INSERT INTO sample_chunks (host_no, hour, agent_no, shape, first_seq, seqs, parts, {values})
         SELECT host_no, hour, agent_no, shape, first_seq,
                CASE WHEN NOT consecutive THEN ARRAY(SELECT seq - first_seq FROM unnest(seqs) seq) END,
-               CASE WHEN parts IS NOT NULL THEN
-                   ARRAY(SELECT parts[n % samples + 1][n / samples + 1] FROM generate_series(0, samples * array_length(parts, 2) - 1) n) END,
+               CASE WHEN parts IS NOT NULL THEN ARRAY(SELECT unnest(parts[:][part:part]) FROM generate_series(1, array_length(parts, 2)) part) END,
                {values}
           FROM chunk
         ON CONFLICT (host_no, hour, agent_no, shape) DO UPDATE
@@ -88,11 +92,11 @@ static MOVE: LazyLock<String> = LazyLock::new(|| {
     let values = list(str::to_owned).replace(", at", "");
     format!(
         "-- compaction_set_aside
+    WITH {KEPT}
     INSERT INTO samples_open (arrived_hour, host_no, agent_no, sampled_at, seq, shape, parts, {values})
     SELECT (SELECT sample_hour_take()), host_no, agent_no, sampled_at, seq, shape, parts, {values}
-      FROM samples_open s
-      JOIN {KEPT} ON s.sampled_at >= kept.since AND s.sampled_at < kept.until
-     WHERE arrived_hour = $1 AND host_no >= $2 AND host_no < $3"
+      FROM samples_open
+     WHERE arrived_hour = $1 AND host_no >= $2 AND host_no < $3 AND {IS_KEPT}"
     )
 });
 

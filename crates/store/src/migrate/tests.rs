@@ -37,6 +37,22 @@ fn versions_increase_and_titles_begin_with_them() {
     }
 }
 
+/// Databases have the checksums of the migrations that made them, and refuse a program with others.
+#[test]
+fn no_migration_has_changed_since_it_landed() {
+    let landed = include_str!("../../migrations/SHA256SUMS");
+    let landed: Vec<&str> = landed.lines().collect();
+    let line = |m: &Migration| format!("{}  {}.sql", m.checksum(), m.title);
+    let ours = MIGRATIONS.iter().chain(CONSOLE_MIGRATIONS).map(line);
+    for ours in ours {
+        assert!(
+            landed.contains(&ours.as_str()),
+            "SHA256SUMS has no line {ours:?}. Leave a migration that has landed as it was, and write a new one. \
+             Add the line of a new one."
+        );
+    }
+}
+
 #[test]
 fn a_migration_does_not_control_the_transaction() {
     for migration in MIGRATIONS.iter().chain(CONSOLE_MIGRATIONS) {

@@ -181,6 +181,62 @@ async fn increases_of_parts_are_the_same_before_and_after_compaction() -> Result
     Ok(())
 }
 
+/// Of chunks and of rows, and of samples that name other disks than the ones before.
+#[tokio::test]
+async fn disks_are_read_as_numbers_wherever_their_samples_are() -> Result<()> {
+    let (store, agent) = world().await?;
+    let with_disks = |seq: i64, names: &[&str]| {
+        let mut sample = with_interfaces(seq, seq * 20, &[("eth0", seq)]);
+        sample.disks = names.iter().map(|name| disk(name, seq)).collect();
+        sample
+    };
+    let samples = [
+        with_disks(1, &["/"]),
+        with_disks(2, &["/", "/srv"]),
+        with_disks(3, &["/", "/srv"]),
+        with_disks(4, &[]),
+        with_disks(5, &["/srv", "/"]),
+    ];
+    let host = agent.host;
+    let differences = format!(
+        "WITH numbers AS (SELECT * FROM host_disk_samples('{host}', '-infinity', 'infinity')),
+              json AS (SELECT m.sampled_at, m.agent_id, m.seq, d.* FROM host_metrics m,
+                              jsonb_to_recordset(m.disks) AS d(mount_point text, used_bytes bigint, total_bytes bigint))
+         SELECT concat_ws(' ', (SELECT count(*) FROM (TABLE numbers EXCEPT ALL TABLE json) more),
+                          (SELECT count(*) FROM (TABLE json EXCEPT ALL TABLE numbers) less), (SELECT count(*) FROM numbers))"
+    );
+    agent.store(&store, &samples[..3]).await?;
+    assert_eq!(store.sql(&differences).await?, "0 0 5", "rows");
+    compact(&store).await?;
+    agent.store(&store, &samples[3..]).await?;
+    assert_eq!(store.sql(&differences).await?, "0 0 7", "chunks and rows");
+    compact(&store).await?;
+    assert_eq!(store.sql(&differences).await?, "0 0 7", "chunks");
+    let at = samples[1].sampled_at;
+    let span = format!(
+        "SELECT string_agg(seq || mount_point, ' ' ORDER BY seq, mount_point) FROM host_disk_samples('{host}', '{at}', '{}')",
+        samples[2].sampled_at
+    );
+    assert_eq!(store.sql(&span).await?, "2/ 2/srv 3/ 3/srv", "both ends");
+    Ok(())
+}
+
+/// Also of the days that are made later.
+#[tokio::test]
+async fn chunks_are_compressed_fast_and_analysed_without_their_arrays() -> Result<()> {
+    let (store, _) = world().await?;
+    store.partitions_create(2 * DAY).await?;
+    let has_lz4 =
+        "SELECT 'lz4' = ANY (enumvals) FROM pg_settings WHERE name = 'default_toast_compression'";
+    let arrays = "SELECT concat_ws(' ', bool_and(a.attstattarget = 0), bool_and((a.attcompression = 'l') = (a.attname NOT IN ('parts', 'process_count'))))
+                    FROM pg_inherits JOIN pg_attribute a ON a.attrelid = inhrelid JOIN pg_type t ON t.oid = a.atttypid
+                   WHERE inhparent = 'sample_chunks'::regclass AND a.attnum > 0 AND t.typcategory = 'A'";
+    let fast = store.sql(has_lz4).await?;
+    let found = store.sql(arrays).await?;
+    assert_eq!(found, if fast == "t" { "t t" } else { "t f" });
+    Ok(())
+}
+
 #[tokio::test]
 async fn an_hour_is_sealed_after_its_writers_and_takes_no_more_rows() -> Result<()> {
     let (store, agent) = world().await?;

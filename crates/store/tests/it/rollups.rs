@@ -150,6 +150,35 @@ async fn a_late_sample_changes_its_hour_and_the_increase_of_the_next() -> Result
     Ok(())
 }
 
+/// Hours of one chunk in order, which are rolled up without a comparison of neighbours.
+#[tokio::test]
+async fn counters_go_on_from_the_hour_before_from_a_boot_or_from_the_first_sample() -> Result<()> {
+    let (store, _) = world().await?;
+    let received = |seq: i64, at: Timestamp, rx: i64, uptime_seconds: i64| SampleRow {
+        network_rx_bytes: rx,
+        uptime_seconds,
+        ..sample(seq, at)
+    };
+    for (first_rx, uptime, expected) in [(150, 4000, 120), (40, 4000, 70), (40, 5, 110)] {
+        let agent = TestAgent::new(&store).await?;
+        let at = hours_ago(2);
+        let samples = [
+            received(1, after(at, -2), 90, 3000),
+            received(2, after(at, -1), 100, 3001),
+            received(3, after(at, 1), first_rx, uptime),
+            received(4, after(at, 2), first_rx + 70, uptime + 1),
+        ];
+        agent.store(&store, &samples).await?;
+        compact(&store).await?;
+        let increase = format!(
+            "SELECT string_agg(network_rx_bytes_increase::text, ' ' ORDER BY hour) FROM host_rollups WHERE host_id = '{}'",
+            agent.host
+        );
+        assert_eq!(store.sql(&increase).await?, format!("10 {expected}"));
+    }
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn samples_that_arrive_during_compactions_are_rolled_up() -> Result<()> {
     const SAMPLES: i64 = 60;
