@@ -97,9 +97,9 @@ pub use books::{AgentBooks, GapRecord};
 pub use compaction::{COMPACTION_STEP, CompactionStep, HostOfHour};
 pub use console::{
     ActivityCursor, ActivityFilter, ActivityPage, ActivityRecord, AttentionCounts, DatabaseState,
-    EventMark, FleetCounts, GapReason, HostCursor, HostListRow, HostSearch, HostSort, HostsFound,
-    HostsPage, InstanceRecord, LabelChange, LinkKind, LoginRecord, PresenceMark, Role, RollupPoint,
-    SamplePoint, SessionRecord, SparkPoint, TokenRequest, Total, UserId, UserRecord,
+    DiskPoint, EventMark, FleetCounts, GapReason, HostCursor, HostListRow, HostSearch, HostSort,
+    HostsFound, HostsPage, InstanceRecord, LabelChange, LinkKind, LoginRecord, PresenceMark, Role,
+    RollupPoint, SamplePoint, SessionRecord, SparkPoint, TokenRequest, Total, UserId, UserRecord,
 };
 pub use error::{Rejection, RejectionKind, SchemaError, StoreError, Unavailability};
 pub use facts::{AgentFacts, HostFacts, IdentifierKind, Identifiers, same_machine};

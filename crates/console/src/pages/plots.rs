@@ -3,7 +3,7 @@
 
 mod gaps;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use axum::{
     extract::{Query, State},
@@ -11,7 +11,7 @@ use axum::{
 };
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
-use svc_store::{HostId, PresenceMark, RollupPoint, SamplePoint};
+use svc_store::{AgentId, DiskPoint, HostId, PresenceMark, RollupPoint, SamplePoint};
 
 use crate::{
     app::App,
@@ -21,6 +21,9 @@ use crate::{
     id::{Id, Subject},
 };
 use gaps::{Gap, gaps};
+
+/// How many file systems a plot has at most.
+const DISKS: usize = 8;
 
 #[derive(Deserialize)]
 pub struct Asked {
@@ -110,7 +113,9 @@ pub async fn series(
             let samples = app.store.console_samples(host, from).await?;
             let reasons = app.store.console_gaps(host, from).await?;
             series.gaps = gaps(&samples, &reasons, series.to);
-            series.samples(&samples);
+            let disks = app.store.console_disks(host, from).await?;
+            let places = series.samples(&samples);
+            series.sample_disks(&disks, &places);
         }
         Some((step, seconds)) => {
             let points = app.store.console_rollups(host, from, step).await?;
@@ -134,8 +139,12 @@ pub async fn series(
     Ok(typed("application/json", json))
 }
 
+/// The place of each sample on the time axis, by its agent and number.
+type Places = HashMap<(AgentId, i64), usize>;
+
 impl Series {
-    fn samples(&mut self, samples: &[SamplePoint]) {
+    fn samples(&mut self, samples: &[SamplePoint]) -> Places {
+        let mut places = Places::new();
         let breaks: HashSet<i64> = self.gaps.iter().map(|gap| gap.from).collect();
         let mut before: Option<&SamplePoint> = None;
         for sample in samples {
@@ -146,6 +155,7 @@ impl Series {
                 self.nothing(last.sampled_at.as_second() + 1);
                 before = None;
             }
+            places.insert((sample.agent_id, sample.seq), self.t.len());
             self.t.push(at);
             self.cpu.push(Some(rounded(sample.cpu_percent)));
             self.load.push(Some(rounded(sample.load_1m)));
@@ -155,35 +165,23 @@ impl Series {
                 .push(before.and_then(|last| rate(last, sample, |s| s.network_rx_bytes)));
             self.tx
                 .push(before.and_then(|last| rate(last, sample, |s| s.network_tx_bytes)));
-            self.sample_disks(sample);
             before = Some(sample);
         }
-        self.pad_disks();
+        places
     }
 
-    /// A column for each file system. One that appears later has `null` before.
-    fn sample_disks(&mut self, sample: &SamplePoint) {
-        let before = self.t.len() - 1;
-        for disk in sample.disks.as_array().into_iter().flatten().take(16) {
-            let Some(name) = disk["mount_point"].as_str() else {
+    /// A column for each file system, with `null` where a sample does not name it.
+    fn sample_disks(&mut self, disks: &[DiskPoint], places: &Places) {
+        for disk in disks {
+            let Some(place) = places.get(&(disk.agent_id, disk.seq)) else {
                 continue;
             };
-            if self.disks.len() >= 8 && !self.disks.contains_key(name) {
+            if self.disks.len() >= DISKS && !self.disks.contains_key(&disk.mount_point) {
                 continue;
             }
-            let column = self.disks.entry(name.to_owned()).or_default();
-            column.resize(before, None);
-            let (used, total) = (disk["used_bytes"].as_i64(), disk["total_bytes"].as_i64());
-            column.push(
-                used.zip(total)
-                    .and_then(|(used, total)| percent(used, total)),
-            );
-        }
-    }
-
-    fn pad_disks(&mut self) {
-        for column in self.disks.values_mut() {
+            let column = self.disks.entry(disk.mount_point.clone()).or_default();
             column.resize(self.t.len(), None);
+            column[*place] = percent(disk.used_bytes, disk.total_bytes);
         }
     }
 

@@ -2,7 +2,6 @@
 //! events on the same time axis.
 
 use jiff::Timestamp;
-use serde_json::Value;
 use tokio_postgres::types::Type;
 
 use crate::{
@@ -14,6 +13,8 @@ use crate::{
 
 /// The most samples of one plot: a day of samples every 10 s.
 const SAMPLES: i64 = 9000;
+/// The most figures of file systems in one plot: of eight in each sample.
+const DISKS: i64 = 8 * SAMPLES;
 
 record! {
     #[derive(Debug, Clone)]
@@ -27,7 +28,18 @@ record! {
         pub memory_total_bytes: i64,
         pub network_rx_bytes: i64,
         pub network_tx_bytes: i64,
-        pub disks: Value,
+    }
+}
+
+record! {
+    /// A file system as a sample has it.
+    #[derive(Debug, Clone)]
+    pub struct DiskPoint {
+        pub agent_id: AgentId,
+        pub seq: i64,
+        pub mount_point: String,
+        pub used_bytes: i64,
+        pub total_bytes: i64,
     }
 }
 
@@ -88,7 +100,7 @@ impl Store {
         let sql = "-- console_samples
             SELECT * FROM (
                 SELECT sampled_at, agent_id, seq, cpu_percent, load_1m, memory_used_bytes, memory_total_bytes,
-                       network_rx_bytes, network_tx_bytes, disks
+                       network_rx_bytes, network_tx_bytes
                   FROM host_samples($1, $2, now() + interval '10 minutes')
                  ORDER BY sampled_at DESC LIMIT $3) newest
              ORDER BY sampled_at, seq";
@@ -99,6 +111,26 @@ impl Store {
         ];
         let rows = self.read("console_samples", Bulkhead::Ingest, sql, &params);
         rows.await?.iter().map(SamplePoint::from_row).collect()
+    }
+
+    /// The file systems of the samples since `from`, the newest first, without those of unknown size.
+    pub async fn console_disks(
+        &self,
+        host: HostId,
+        from: Timestamp,
+    ) -> Result<Vec<DiskPoint>, StoreError> {
+        let sql = "-- console_disks
+            SELECT agent_id, seq, mount_point, used_bytes, total_bytes
+              FROM host_disk_samples($1, $2, now() + interval '10 minutes')
+             WHERE mount_point IS NOT NULL AND used_bytes >= 0 AND total_bytes > 0
+             ORDER BY sampled_at DESC LIMIT $3";
+        let params = [
+            (&host.0 as _, Type::UUID),
+            (&from as _, Type::TIMESTAMPTZ),
+            (&DISKS as _, Type::INT8),
+        ];
+        let rows = self.read("console_disks", Bulkhead::Ingest, sql, &params);
+        rows.await?.iter().map(DiskPoint::from_row).collect()
     }
 
     /// Rollups since `from`, combined to `step` (`hour` or `day`). Means are weighted by samples.
