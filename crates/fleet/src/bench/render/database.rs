@@ -44,17 +44,18 @@ pub fn history(results: &Results) -> String {
     );
     let pages = history.pages.iter().map(|page| {
         format!(
-            "| {} | {} | {:.1} | {:.1} | {:.1} | {:.1} |",
+            "| {} | {} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} |",
             page.span,
             page.rows,
             page.all_columns_ms,
             page.view_ms,
+            page.numbers_ms,
             page.one_vital_ms,
             page.hourly_ms
         )
     });
     let pages = table(
-        "| page of a host's history | samples | all columns, ms | from the view | one vital | hourly rollups |\n|---|---|---|---|---|---|",
+        "| page of a host's history | samples | all columns, ms | from the view | all as numbers | one vital | hourly rollups |\n|---|---|---|---|---|---|---|",
         pages,
     );
     format!("{}\n{pages}", table(&head, rows.into_iter()))
