@@ -5,7 +5,9 @@
 //! database. Two lists with the same hash would need 2³² lists of one host; then the values of one would
 //! be read with the names of the other.
 
-use aws_lc_rs::digest::{Context, SHA256};
+use std::fmt::Write as _;
+
+use aws_lc_rs::digest::{SHA256, digest};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -58,14 +60,14 @@ impl SampleRow {
 
     /// The name of the list of parts.
     pub(super) fn shape(&self) -> i64 {
-        let mut hash = Context::new(&SHA256);
+        let mut list = Vec::new();
         for part in self.parts() {
             for text in [Some(part.kind), Some(part.name), part.device, part.fs_type] {
-                hash.update(text.unwrap_or_default().as_bytes());
-                hash.update(b"\0");
+                list.extend_from_slice(text.unwrap_or_default().as_bytes());
+                list.push(0);
             }
         }
-        let hash = hash.finish();
+        let hash = digest(&SHA256, &list);
         let first = hash.as_ref().first_chunk().copied();
         i64::from_be_bytes(first.unwrap_or_default())
     }
@@ -78,7 +80,14 @@ impl SampleRow {
 
     /// The values, as the text of an array.
     pub(super) fn part_values(&self) -> String {
-        let values: Vec<String> = self.parts().map(|part| part.value.to_string()).collect();
-        format!("{{{}}}", values.join(","))
+        let mut array = String::from("{");
+        for part in self.parts() {
+            if array.len() > 1 {
+                array.push(',');
+            }
+            let _ = write!(array, "{}", part.value); // A String takes everything.
+        }
+        array.push('}');
+        array
     }
 }
