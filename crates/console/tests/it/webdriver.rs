@@ -18,8 +18,10 @@ pub const TAB: &str = "\u{E004}";
 pub const ENTER: &str = "\u{E007}";
 pub const SPACE: &str = " ";
 
-const FLAGS: [&str; 11] = [
+const FLAGS: [&str; 12] = [
     "--headless=new",
+    // The browser ends when chromedriver does, even by SIGKILL: its pipe closes.
+    "--remote-debugging-pipe",
     "--no-sandbox",
     "--disable-gpu",
     "--disable-dev-shm-usage",
