@@ -1,6 +1,6 @@
 //! Live streams.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use svc_store::Role;
 use svc_testkit::{FakeAgent, MANUAL, PATIENCE, eventually, machine, token};
 use tokio::{
@@ -29,7 +29,7 @@ impl Stream {
             let mut chunk = [0; 8192];
             while !self.1.contains(text) {
                 let length = self.0.read(&mut chunk).await?;
-                anyhow::ensure!(length > 0, "the stream ended: {}", self.1);
+                ensure!(length > 0, "the stream ended: {}", self.1);
                 self.1.push_str(&String::from_utf8_lossy(&chunk[..length]));
             }
             Ok(())
@@ -47,6 +47,21 @@ impl Stream {
             .context("it is still open")??;
         Ok(())
     }
+}
+
+/// A deferred htmx starts without waiting for the scripts after it, and opens no stream if its extension comes late.
+#[tokio::test]
+async fn htmx_starts_after_its_extension() -> Result<()> {
+    let console = Console::start().await?;
+    let client = console.signed_in("ann", Role::Viewer).await?;
+    let page = client.get("/").await?.body;
+    let tag = |name: &str| {
+        let mut tags = page.split("<script ").filter_map(|tag| tag.split_once('>'));
+        tags.position(|(tag, _)| tag.contains(name) && !tag.contains("defer"))
+    };
+    let (htmx, extension) = (tag("/htmx"), tag("/hx-sse"));
+    ensure!(htmx.is_some() && htmx < extension, "{page}");
+    Ok(())
 }
 
 #[tokio::test]
