@@ -183,6 +183,8 @@ impl Agent {
     }
 
     async fn connect(&mut self) -> Result<Box<HeartbeatCall>, Failure> {
+        let shared = self.shared.clone();
+        let _turn = shared.openings.acquire().await;
         let began = Instant::now();
         let opening = Box::pin(timeout(CONNECT_TIMEOUT, self.open()));
         let call = opening.await.unwrap_or(Err(Failure::Timeout))?;

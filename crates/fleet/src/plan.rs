@@ -39,6 +39,10 @@ pub struct Plan {
     /// None: the interval that the service sends.
     pub interval: Option<Duration>,
     pub ramp: Duration,
+    /// How many agents of a worker connect at once; None: all that want to. They share one thread. If the machine has
+    /// little time for it, they delay each other until the service ends their handshakes, which no fleet of real
+    /// machines does.
+    pub openings: Option<usize>,
     pub report_samples: u32,
     /// Takes no sample while two reports are unacknowledged, so the service sets the pace.
     pub closed_loop: bool,
@@ -131,6 +135,7 @@ impl Plan {
             seed: Secret(state::random_seed()),
             interval: None,
             ramp: Duration::ZERO,
+            openings: None,
             report_samples: 1,
             closed_loop: false,
             skew: None,

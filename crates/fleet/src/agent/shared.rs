@@ -12,7 +12,7 @@ use svc_proto::{
     ClientMessage,
     v1::{AgentInfo, Goodbye, HeartbeatRequest},
 };
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::{
     identity::Seed,
@@ -36,6 +36,7 @@ pub struct Shared {
     pub(super) name: ServerName<'static>,
     pub(super) vitals: Bytes,
     pub(super) run_id: String,
+    pub(super) openings: Semaphore,
     stats: Mutex<Stats>,
     began: Instant,
     goodbye: Bytes,
@@ -54,6 +55,7 @@ impl Shared {
             name,
             vitals: wire::vitals(),
             run_id: uuid::Uuid::new_v4().to_string(),
+            openings: Semaphore::new(plan.openings.unwrap_or(Semaphore::MAX_PERMITS)),
             stats: Mutex::default(),
             began: Instant::now(),
             goodbye: wire::framed(&HeartbeatRequest {

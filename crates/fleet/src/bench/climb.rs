@@ -27,6 +27,8 @@ const KEPT_UP: f64 = 0.95;
 const TIME_LIMIT: Duration = Duration::from_mins(45);
 /// The instances with which the machine still has time for newcomers at the full rate.
 const IDLE_INSTANCES: u32 = 3;
+/// Newcomers that connect at once.
+const OPENINGS: usize = 128;
 /// For the agents of the last step to start reporting.
 const SETTLE_TIME: Duration = Duration::from_secs(10);
 /// The length of the measurement of a step: every agent reports once in it.
@@ -146,6 +148,7 @@ impl Climb {
         let plan = Plan {
             first: self.agents(),
             ramp,
+            openings: Some(OPENINGS),
             targets: newest.into_iter().collect(),
             ..self.lab.plan(self.step).await?
         };
@@ -156,7 +159,7 @@ impl Climb {
         Ok(())
     }
 
-    /// A newcomer takes 3 ms of the machine's CPU: its keys, the handshake, the registration and the JWT. Nobody rolls out
+    /// A newcomer takes 6 ms of the machine's CPU: its keys, the handshake, the registration, the JWT, its first stream. Nobody rolls out
     /// hundreds a second beside a fleet that needs most of the CPU, so each step takes longer than the last.
     fn next_ramp(&self) -> Duration {
         let instances = (self.fleets.len() as u32 + 1).max(IDLE_INSTANCES);
