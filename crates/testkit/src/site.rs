@@ -7,6 +7,7 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use anyhow::{Context, ensure};
@@ -24,6 +25,8 @@ pub const SIGNING_KEY: &str = include_str!("signing_key.pem");
 
 /// The name of the database on a server of the site's own.
 const OWN: &str = "svc";
+/// The service's default for samples.
+const RETENTION: Duration = Duration::from_hours(30 * 24);
 
 #[derive(Debug)]
 pub struct Site {
@@ -272,7 +275,11 @@ fn store(url: &str) -> anyhow::Result<Store> {
     )?)
 }
 
+/// The schema, with the partitions that the first instance would make: to copy them costs less than to make them in
+/// every test.
 async fn migrate(url: String) -> anyhow::Result<()> {
-    store(&url)?.migrate().await?;
+    let store = store(&url)?;
+    store.migrate().await?;
+    store.partitions_create(RETENTION).await?;
     Ok(())
 }

@@ -1,11 +1,13 @@
 //! Faults of instances: killed, terminated, suspended; and agents that move between them.
 
 use std::{
+    fmt::Write,
     net::SocketAddr,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
+use futures_util::TryStreamExt;
 use rustix::process::Signal;
 use tokio::{net::TcpStream, task::JoinSet, time::sleep};
 
@@ -176,9 +178,11 @@ pub async fn any_part_killed(kind: QueueKind, agents: u32, rounds: usize) -> Res
     };
     let addresses = servers.each_ref().map(|server| server.grpc);
     let fleet = Fleet::start(&site, &addresses, 0, agents, Pace::BRISK).await?;
+    let mut victims = Vec::new();
     for round in 0..rounds {
         fleet.resume();
         let victim = Victim::any(kind);
+        victims.push(victim);
         sleep(Duration::from_millis(rand::random_range(0..1500))).await;
         match victim {
             Victim::Server(index) => {
@@ -198,20 +202,50 @@ pub async fn any_part_killed(kind: QueueKind, agents: u32, rounds: usize) -> Res
                 site.nats().start_again().await?;
             }
         }
-        let audited = fleet.audit(&site).await;
-        audited.with_context(|| {
-            let logs = servers
-                .iter()
-                .chain(&consumers)
-                .map(|process| process.logs());
-            let logs: Vec<String> = logs.map(|log| last_lines(&log)).collect();
-            format!(
-                "{kind:?}, round {round}, {victim:?}\n{}",
-                logs.join("\n---\n")
-            )
-        })?;
+        if let Err(error) = fleet.audit(&site).await {
+            let queue = match kind {
+                QueueKind::Memory => String::new(),
+                QueueKind::Nats => jetstream_state(&site.queue_url()).await?,
+            };
+            let balances = fleet.balances().into_iter();
+            let unsettled: Vec<_> = balances.filter(|one| one.acked < one.taken).collect();
+            let stored = "SELECT agent_id, acked_seq FROM agent_state";
+            let stored = site.psql(stored).await?;
+            let processes = servers.iter().chain(&consumers);
+            let logs: Vec<String> = processes
+                .map(|process| last_lines(&process.logs()))
+                .collect();
+            let logs = logs.join("\n---\n");
+            return Err(error.context(format!(
+                "{kind:?}, round {round}, killed so far: {victims:?}\n{unsettled:?}\n{stored}\n{queue}\n{logs}"
+            )));
+        }
     }
     Ok(())
+}
+
+/// What the stream holds, and what each of its consumers has delivered.
+async fn jetstream_state(url: &str) -> Result<String> {
+    let context = async_nats::jetstream::new(async_nats::connect(url).await?);
+    let mut stream = context.get_stream("SVC_INGEST_METRICS").await?;
+    let mut state = format!("{:?}\n", stream.info().await?.state);
+    let mut consumers = stream.consumers();
+    while let Some(consumer) = consumers.try_next().await? {
+        let of_interest = (
+            consumer.delivered,
+            consumer.ack_floor,
+            consumer.num_ack_pending,
+            consumer.num_redelivered,
+            consumer.num_waiting,
+            consumer.num_pending,
+        );
+        writeln!(
+            state,
+            "{}: (delivered, floor, unsettled, redelivered, pulls, pending) {of_interest:?}",
+            consumer.name
+        )?;
+    }
+    Ok(state)
 }
 
 fn last_lines(log: &str) -> String {
