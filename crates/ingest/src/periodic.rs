@@ -36,9 +36,9 @@ impl Periodic {
         self.interval.reset_after(wait);
     }
 
-    /// Runs a pass that may be dropped halfway when the stop comes.
-    pub async fn until_stopped(&self, pass: impl Future<Output = ()>) {
-        self.stop.run_until_cancelled(pass).await;
+    /// Runs a pass that may be dropped halfway when the stop comes; `None` means that it was.
+    pub async fn until_stopped<T>(&self, pass: impl Future<Output = T>) -> Option<T> {
+        self.stop.run_until_cancelled(pass).await
     }
 }
 

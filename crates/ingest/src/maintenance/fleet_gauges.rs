@@ -9,6 +9,9 @@ use uuid::Uuid;
 
 use crate::{error_chain::chain, periodic::Periodic, telemetry::FleetMetrics};
 
+/// The wait after a failure.
+const RETRY: Duration = Duration::from_secs(5);
+
 #[derive(Debug)]
 pub struct FleetReport {
     pub store: Store,
@@ -23,20 +26,24 @@ impl FleetReport {
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
         let mut periodic = Periodic::new(self.period, stop);
         while periodic.tick().await {
-            periodic.until_stopped(self.pass()).await;
+            if periodic.until_stopped(self.pass()).await == Some(false) {
+                periodic.tick_after(RETRY.min(self.period));
+            }
         }
         Ok(())
     }
 
-    /// After a failure the last numbers stay until they are too old.
-    async fn pass(&self) {
+    /// Returns whether the gauges could be read. After a failure the last numbers stay until they are too old.
+    async fn pass(&self) -> bool {
         let instance = *self.instance.borrow();
         match self.store.fleet_gauges(instance, self.retention).await {
             Ok(gauges) => self.metrics.set(gauges),
             Err(error) => {
                 let reason = chain(&error);
                 tracing::debug!(reason, "the gauges of the fleet could not be read");
+                return false;
             }
         }
+        true
     }
 }

@@ -5,10 +5,12 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Stdio,
+    time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
+use svc_ingest::config::Timing;
 use svc_testkit::{ActiveAgent, Site, eventually, get};
 use tokio::{io::AsyncWriteExt, process::Command};
 
@@ -163,7 +165,9 @@ async fn alerts_fire_in_promtools_tests_and_only_then() -> Result<()> {
 
 #[tokio::test]
 async fn promtool_accepts_the_names_and_units_of_all_metrics() -> Result<()> {
-    let (site, instance) = Site::with_instance().await?;
+    let site = Site::new().await?;
+    let often = |timing: &mut Timing| timing.fleet_gauges = Duration::from_secs(1);
+    let instance = site.instance().timing(often).start().await?;
     let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
     agent.heartbeat().await?.report_acked(1..=2).await?;
     let page = async || {
