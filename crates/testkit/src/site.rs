@@ -7,7 +7,6 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use anyhow::{Context, ensure};
@@ -25,8 +24,6 @@ pub const SIGNING_KEY: &str = include_str!("signing_key.pem");
 
 /// The name of the database on a server of the site's own.
 const OWN: &str = "svc";
-/// The service's default for samples.
-const RETENTION: Duration = Duration::from_hours(30 * 24);
 
 #[derive(Debug)]
 pub struct Site {
@@ -275,11 +272,7 @@ fn store(url: &str) -> anyhow::Result<Store> {
     )?)
 }
 
-/// The schema, with the partitions that the first instance would make: to copy them costs less than to make them in
-/// every test.
 async fn migrate(url: String) -> anyhow::Result<()> {
-    let store = store(&url)?;
-    store.migrate().await?;
-    store.partitions_create(RETENTION).await?;
+    store(&url)?.migrate().await?;
     Ok(())
 }
