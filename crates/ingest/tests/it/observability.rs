@@ -163,7 +163,7 @@ async fn alerts_fire_in_promtools_tests_and_only_then() -> Result<()> {
     .await
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn promtool_accepts_the_names_and_units_of_all_metrics() -> Result<()> {
     let site = Site::new().await?;
     let often = |timing: &mut Timing| timing.fleet_gauges = Duration::from_secs(1);
@@ -175,15 +175,22 @@ async fn promtool_accepts_the_names_and_units_of_all_metrics() -> Result<()> {
             .await
             .map(|answer| answer.body)
     };
-    eventually(
+    let mut last = Ok(String::new());
+    let read = eventually(
         "the reporter has read the gauges of the fleet",
         async || {
-            page()
-                .await
-                .is_ok_and(|page| page.contains("\nsvc_ingest_fleet_instances 1"))
+            last = page().await;
+            let page = last.as_ref().ok();
+            page.is_some_and(|page| page.contains("\nsvc_ingest_fleet_instances 1"))
         },
-    )
-    .await?;
+    );
+    read.await.with_context(|| {
+        let page = last.map(|page| {
+            let lines = page.lines().filter(|line| line.contains("fleet"));
+            lines.collect::<Vec<_>>().join("\n")
+        });
+        format!("the last page: {page:?}")
+    })?;
     promtool(&["check", "metrics"], &page().await?).await?;
     instance.stop().await
 }
