@@ -41,7 +41,7 @@ use crate::lab::{Lab, Settings};
 const STAGE_TIMEOUT: Duration = Duration::from_mins(40);
 /// Where the clock of the schema cannot be advanced, the stage waits for the end of the hour.
 const HISTORY_TIMEOUT: Duration = Duration::from_mins(110);
-/// Its twelve steps take 40 minutes, and the last acknowledgements and the audit may take ten.
+/// Its twelve steps take 33 minutes if all agents connect in time.
 const CLIMB_TIMEOUT: Duration = Duration::from_mins(60);
 
 #[derive(Clone, Debug, clap::Args)]

@@ -159,8 +159,9 @@ impl Climb {
         Ok(())
     }
 
-    /// A newcomer takes 6 ms of the machine's CPU: its keys, the handshake, the registration, the JWT, its first stream. Nobody rolls out
-    /// hundreds a second beside a fleet that needs most of the CPU, so each step takes longer than the last.
+    /// A newcomer takes about 6 ms of the machine's CPU: its keys, the handshake, the registration, the JWT, its first
+    /// stream. Nobody rolls out hundreds a second beside a fleet that needs most of the CPU, so each step takes longer
+    /// than the last.
     fn next_ramp(&self) -> Duration {
         let instances = (self.fleets.len() as u32 + 1).max(IDLE_INSTANCES);
         self.ramp * instances / IDLE_INSTANCES

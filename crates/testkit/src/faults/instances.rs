@@ -203,14 +203,16 @@ pub async fn any_part_killed(kind: QueueKind, agents: u32, rounds: usize) -> Res
             }
         }
         if let Err(error) = fleet.audit(&site).await {
+            // What cannot be read must not hide the error.
+            let shown = |read: Result<String>| read.unwrap_or_else(|error| format!("{error:#}"));
             let queue = match kind {
                 QueueKind::Memory => String::new(),
-                QueueKind::Nats => jetstream_state(&site.queue_url()).await?,
+                QueueKind::Nats => shown(jetstream_state(&site.queue_url()).await),
             };
             let balances = fleet.balances().into_iter();
             let unsettled: Vec<_> = balances.filter(|one| one.acked < one.taken).collect();
             let stored = "SELECT agent_id, acked_seq FROM agent_state";
-            let stored = site.psql(stored).await?;
+            let stored = shown(site.psql(stored).await);
             let processes = servers.iter().chain(&consumers);
             let logs: Vec<String> = processes
                 .map(|process| last_lines(&process.logs()))
