@@ -222,6 +222,8 @@ impl Agent {
 
 #[cfg(test)]
 mod tests {
+    use tokio::{net::TcpListener, task::JoinSet};
+
     use super::*;
     use crate::plan::Plan;
 
@@ -229,6 +231,24 @@ mod tests {
         let target = ([127, 0, 0, 1], 1).into();
         let plan = Plan::local(1, vec![target], String::new());
         Agent::new(Arc::new(Shared::new(plan).unwrap()), 0, bearer)
+    }
+
+    #[tokio::test]
+    async fn no_more_agents_connect_at_once_than_the_plan_says() -> anyhow::Result<()> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let mut plan = Plan::local(5, vec![listener.local_addr()?], String::new());
+        plan.openings = Some(2);
+        let shared = Arc::new(Shared::new(plan)?);
+        let bearer = Some(HeaderValue::from_static("Bearer none"));
+        let agents = (0..5).map(|number| Agent::new(shared.clone(), number, bearer.clone()));
+        let _agents: JoinSet<_> = agents.map(|agent| agent.run(Instant::now())).collect();
+        // Nobody answers the handshakes of the first two until one of them is cut off.
+        let (first, _second) = (listener.accept().await?, listener.accept().await?);
+        let third = timeout(Duration::from_millis(500), listener.accept()).await;
+        assert!(third.is_err(), "a third agent connected");
+        drop(first);
+        timeout(Duration::from_secs(60), listener.accept()).await??;
+        Ok(())
     }
 
     /// Fifty thousand agents share a machine with the service that they test.

@@ -1,10 +1,14 @@
 //! A cluster of three NATS servers that loses the node which leads the stream.
 
-use anyhow::{Context as _, Result, ensure};
-use async_nats::jetstream::{self, Context, stream::Info};
-use svc_sandbox::{Nats, NatsOptions, free_port};
-use svc_testkit::{Fleet, Pace, Site, eventually, times_offline};
+use std::time::{Duration, Instant};
 
+use anyhow::{Context as _, Result, ensure};
+use async_nats::jetstream::{self, Context, ErrorCode, context::GetStreamErrorKind, stream::Info};
+use svc_sandbox::{Nats, NatsOptions, free_port};
+use svc_testkit::{Fleet, Pace, Site, times_offline};
+
+/// For an election (up to nine seconds) that may have to be repeated, and for a node to catch up.
+const PATIENCE: Duration = Duration::from_mins(1);
 const STREAMS: [&str; 2] = ["SVC_INGEST_METRICS", "SVC_INGEST_DEAD_LETTERS"];
 
 /// Three servers, named by their index.
@@ -33,28 +37,65 @@ async fn cluster() -> Result<[Nats; 3]> {
     Ok([a, b, c])
 }
 
+/// Asks until the cluster answers as wanted. While it elects a leader, requests fail or remain unanswered.
+async fn answers(what: &str, asked: impl AsyncFn() -> Result<bool>) -> Result<()> {
+    let mut last = Ok(false);
+    let answered = svc_sandbox::eventually(what, PATIENCE, async || {
+        last = asked().await;
+        matches!(last, Ok(true))
+    });
+    answered.await.with_context(|| format!("{last:?}"))
+}
+
 async fn info(context: &Context, stream: &str) -> Result<Info> {
     let mut stream = context.get_stream(stream).await?;
     Ok(stream.info().await?.clone())
 }
 
-/// As `nats stream edit --replicas 3` does.
+/// Whether the cluster answers that it has no stream yet.
+async fn no_stream(context: &Context) -> Result<bool> {
+    let Err(error) = context.get_stream(STREAMS[0]).await else {
+        return Ok(false);
+    };
+    match error.kind() {
+        GetStreamErrorKind::JetStream(answer) => {
+            Ok(answer.error_code() == ErrorCode::STREAM_NOT_FOUND)
+        }
+        _ => Err(error.into()),
+    }
+}
+
+/// As `nats stream edit --replicas 3` does, until all replicas are current.
 async fn replicate(context: &Context) -> Result<()> {
     for stream in STREAMS {
-        let mut config = info(context, stream).await?.config;
-        config.num_replicas = 3;
-        context.update_stream(config).await?;
-        eventually("all replicas are current", async || {
-            let cluster = info(context, stream)
-                .await
-                .ok()
-                .and_then(|info| info.cluster);
+        answers("all replicas are current", async || {
+            let Info {
+                mut config,
+                cluster,
+                ..
+            } = info(context, stream).await?;
+            if config.num_replicas != 3 {
+                config.num_replicas = 3;
+                context.update_stream(config).await?;
+            }
             let replicas = cluster.map(|cluster| cluster.replicas).unwrap_or_default();
-            replicas.len() == 2 && replicas.iter().all(|replica| replica.current)
+            Ok(replicas.len() == 2 && replicas.iter().all(|replica| replica.current))
         })
         .await?;
     }
     Ok(())
+}
+
+/// The index of the node that leads the stream of reports.
+async fn leader(context: &Context) -> Result<usize> {
+    let mut leader = None;
+    let found = svc_sandbox::eventually("the stream has a leader", PATIENCE, async || {
+        let info = info(context, STREAMS[0]).await.ok();
+        leader = info.and_then(|info| info.cluster?.leader);
+        leader.is_some()
+    });
+    found.await?;
+    Ok(leader.context("no leader")?.parse()?)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -63,6 +104,10 @@ async fn a_lost_node_of_a_nats_cluster_costs_nothing() -> Result<()> {
     let mut nodes = cluster().await?;
     let urls = nodes.each_ref().map(Nats::url);
     let context = jetstream::new(async_nats::connect(&urls[..]).await?);
+    answers("the cluster has a leader", async || {
+        no_stream(&context).await
+    })
+    .await?;
     let site = Site::new().await?;
     let instances = site.instance().set("INGEST_QUEUE_URL", urls.join(","));
     let instances = instances.start_pair().await?;
@@ -71,11 +116,12 @@ async fn a_lost_node_of_a_nats_cluster_costs_nothing() -> Result<()> {
     let fleet = Fleet::reporting(&site, &addresses, 20, Pace::BRISK).await?;
 
     for _ in 0..2 {
-        let cluster = info(&context, STREAMS[0]).await?.cluster;
-        let leader = cluster.and_then(|cluster| cluster.leader);
-        let leader: usize = leader.context("no leader")?.parse()?;
+        let leader = leader(&context).await?;
         nodes[leader].kill().await?;
+        let killed = Instant::now();
         fleet.all_acked_again().await?;
+        let back = killed.elapsed();
+        eprintln!("the stream's leader was killed: all agents acknowledged again after {back:.1?}");
         nodes[leader].start_again().await?;
         replicate(&context).await?;
     }

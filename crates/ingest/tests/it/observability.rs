@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     fs,
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
@@ -170,27 +171,51 @@ async fn promtool_accepts_the_names_and_units_of_all_metrics() -> Result<()> {
     let instance = site.instance().timing(often).start().await?;
     let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
     agent.heartbeat().await?.report_acked(1..=2).await?;
-    let page = async || {
-        get(instance.http, "/metrics")
-            .await
-            .map(|answer| answer.body)
-    };
+    let page = fleet_gauges(instance.http).await?;
+    promtool(&["check", "metrics"], &page).await?;
+    instance.stop().await
+}
+
+/// A lock makes the first read fail. The period is longer than this test.
+#[tokio::test(flavor = "multi_thread")]
+async fn gauges_of_the_fleet_are_read_again_soon_after_a_failure() -> Result<()> {
+    let site = Site::new().await?;
+    let (url, lock) = (
+        site.database_url(),
+        "BEGIN; LOCK metric_gaps; SELECT pg_sleep(600)",
+    );
+    let lock = tokio::spawn(async move { svc_sandbox::query(&url, lock).await });
+    site.sleeps().await?;
+    let rarely = |timing: &mut Timing| timing.fleet_gauges = Duration::from_hours(1);
+    let instance = site.instance().timing(rarely).start().await?;
+    let waiting = "SELECT count(*) FROM pg_stat_activity
+                    WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    site.becomes(waiting, "1").await?;
+    site.becomes(waiting, "0").await?;
+    let release = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+                    WHERE datname = current_database() AND wait_event = 'PgSleep'";
+    site.becomes(release, "1").await?;
+    ensure!(lock.await?.is_err(), "the lock was not held");
+    fleet_gauges(instance.http).await?;
+    instance.stop().await
+}
+
+/// The page of metrics, as soon as the reporter has read the gauges of the fleet.
+async fn fleet_gauges(http: SocketAddr) -> Result<String> {
     let mut last = Ok(String::new());
     let read = eventually(
         "the reporter has read the gauges of the fleet",
         async || {
-            last = page().await;
+            last = get(http, "/metrics").await.map(|answer| answer.body);
             let page = last.as_ref().ok();
             page.is_some_and(|page| page.contains("\nsvc_ingest_fleet_instances 1"))
         },
     );
-    read.await.with_context(|| {
-        let page = last.map(|page| {
-            let lines = page.lines().filter(|line| line.contains("fleet"));
-            lines.collect::<Vec<_>>().join("\n")
-        });
-        format!("the last page: {page:?}")
+    let read = read.await;
+    let page = last?;
+    read.with_context(|| {
+        let lines = page.lines().filter(|line| line.contains("fleet"));
+        format!("the last page: {:?}", lines.collect::<Vec<_>>())
     })?;
-    promtool(&["check", "metrics"], &page().await?).await?;
-    instance.stop().await
+    Ok(page)
 }
