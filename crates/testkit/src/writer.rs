@@ -1,11 +1,14 @@
 //! Samples written as the service's consumer writes them, without the service: for measurements of the
 //! database alone.
 
-use std::{collections::HashMap, ops::Range, time::Duration};
+use std::{collections::HashMap, ops::Range, sync::Arc, time::Duration};
 
 use anyhow::{Context, ensure};
 use jiff::Timestamp;
-use svc_store::{AgentId, DatabaseUrl, DiskRow, HostId, SampleRow, Store, StoreOptions};
+use svc_store::{
+    AgentId, DatabaseUrl, DiskRow, HostId, OptionalVitals, PartKind, PartRow, SampleRow, Store,
+    StoreOptions,
+};
 
 const AGENTS: &str =
     "SELECT a.id, a.host_id, s.acked_seq FROM agents a JOIN agent_state s ON s.agent_id = a.id
@@ -24,6 +27,7 @@ pub struct SampleWriter {
     store: Store,
     agents: Vec<Agent>,
     disks: usize,
+    all_vitals: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +53,13 @@ impl SampleWriter {
             store,
             agents,
             disks,
+            all_vitals: false,
         })
+    }
+
+    /// From now on samples also contain all optional vitals of a machine with one network interface and one block device.
+    pub fn write_all_vitals(&mut self) {
+        self.all_vitals = true;
     }
 
     /// How many agents there are.
@@ -92,7 +102,13 @@ impl SampleWriter {
     fn range(&self, index: usize, times: &[Timestamp]) -> svc_store::Range {
         let agent = self.agents[index];
         let numbered = (agent.acked + 1..).zip(times);
-        let sample = |(seq, at): (i64, &Timestamp)| sample(index as u64, seq, *at, self.disks);
+        let sample = |(seq, at): (i64, &Timestamp)| {
+            let mut sample = sample(index as u64, seq, *at, self.disks);
+            if self.all_vitals {
+                sample.optional = Some(Box::new(optional_vitals(index as u64, &sample)));
+            }
+            sample
+        };
         svc_store::Range {
             agent_id: agent.id,
             host_id: agent.host,
@@ -150,6 +166,56 @@ fn sample(host: u64, seq: i64, sampled_at: Timestamp, disks: usize) -> SampleRow
     }
 }
 
+/// As [`sample`]: a machine that writes a little all the time, reads now and then, and seldom waits for memory.
+fn optional_vitals(host: u64, sample: &SampleRow) -> OptionalVitals {
+    let seq = sample.seq;
+    // Grows by up to `most` with every step of `every` samples.
+    let counter = |what: u64, every: i64, most: i64| {
+        let step = seq / every;
+        step * most + (chance(host, what, step) * most as f64) as i64
+    };
+    let part = |kind, name: &Arc<str>, value| PartRow {
+        kind,
+        name: name.clone(),
+        value,
+    };
+    let mut parts = Vec::new();
+    for (number, disk) in (0..).zip(&sample.disks) {
+        let (mount_point, inodes) = (disk.mount_point.as_str().into(), counter(20 + number, 4, 3));
+        parts.extend([
+            part(
+                PartKind::DiskAvailable,
+                &mount_point,
+                (475 << 30) - disk.used_bytes,
+            ),
+            part(PartKind::DiskInodesUsed, &mount_point, 400_000 + inodes),
+            part(PartKind::DiskInodesFree, &mount_point, 32_000_000 - inodes),
+            part(PartKind::DiskReadOnly, &mount_point, 0),
+        ]);
+    }
+    let (interface, device, nothing) = ("eth0".into(), "nvme0n1".into(), "".into());
+    let (reads, writes) = (counter(30, 10, 40), counter(31, 1, 300));
+    parts.extend([
+        part(PartKind::InterfaceRx, &interface, sample.network_rx_bytes),
+        part(PartKind::InterfaceTx, &interface, sample.network_tx_bytes),
+        part(PartKind::DeviceReads, &device, reads),
+        part(PartKind::DeviceReadBytes, &device, reads * 16_384),
+        part(PartKind::DeviceWrites, &device, writes),
+        part(PartKind::DeviceWrittenBytes, &device, writes * 12_288),
+        part(PartKind::DeviceBusy, &device, counter(32, 1, 400)),
+        part(PartKind::PressureCpuSome, &nothing, counter(33, 1, 200)),
+        part(PartKind::PressureMemorySome, &nothing, counter(34, 100, 5)),
+        part(PartKind::PressureMemoryFull, &nothing, counter(35, 100, 4)),
+        part(PartKind::PressureIoSome, &nothing, counter(36, 1, 90)),
+        part(PartKind::PressureIoFull, &nothing, counter(37, 1, 70)),
+        part(PartKind::CpuSteal, &nothing, counter(38, 2, 20)),
+    ]);
+    OptionalVitals {
+        parts,
+        ..OptionalVitals::default()
+    }
+}
+
 /// A number from 0 to 1 that looks random and is the same in every run (SplitMix64).
 fn chance(host: u64, what: u64, step: i64) -> f64 {
     let mut z = (host << 40) ^ (what << 32) ^ step.unsigned_abs();
@@ -165,6 +231,8 @@ fn chance(host: u64, what: u64, step: i64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use svc_store::Measure;
+
     use super::*;
 
     /// The rollups of counters, and the size of history, depend on it.
@@ -179,5 +247,21 @@ mod tests {
             assert_eq!(pair[0].memory_total_bytes, pair[1].memory_total_bytes);
         }
         assert!(samples.iter().all(|one| one.cpu_percent <= 100.0));
+    }
+
+    #[test]
+    fn all_vitals_are_every_kind_of_part_and_counters_do_not_fall() {
+        let parts = |seq| optional_vitals(7, &sample(7, seq, Timestamp::now(), 2)).parts;
+        let disks = [PartKind::DiskUsed, PartKind::DiskTotal];
+        let missing = PartKind::ALL.iter().filter(|kind| {
+            !disks.contains(kind) && !parts(1).iter().any(|part| part.kind == **kind)
+        });
+        assert_eq!(missing.count(), 0);
+        for seq in 1..500 {
+            for (before, after) in parts(seq).iter().zip(&parts(seq + 1)) {
+                let falls = after.value < before.value;
+                assert!(!falls || before.kind.measure() == Measure::Gauge);
+            }
+        }
     }
 }

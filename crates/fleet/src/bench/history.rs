@@ -55,7 +55,16 @@ pub struct History {
     pub stored: Cost,
     /// The cost of compacting and rolling up a sample.
     pub compacted: Cost,
+    #[serde(default)]
+    pub all_vitals: Option<AllVitals>,
     pub pages: Vec<Page>,
+}
+
+/// The same if each sample contains all optional vitals of a machine with one network interface and one block device.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct AllVitals {
+    pub stored: Cost,
+    pub compacted: Cost,
 }
 
 /// Per sample. The bytes on disk include indexes, and are what is there afterwards.
@@ -68,37 +77,75 @@ pub struct Cost {
 }
 
 pub async fn run(sizes: &Sizes) -> anyhow::Result<History> {
-    let mut lab = lab(sizes).await?;
-    let before = lab.number(BYTES).await?;
-    let on_disk = async |lab: &Lab, samples: u64| -> anyhow::Result<f64> {
-        Ok(lab.number(BYTES).await?.saturating_sub(before) as f64 / samples as f64)
-    };
-    let mut writer = SampleWriter::open(&lab.database_url(), DISKS).await?;
-    writer.partitions_create(RETENTION).await?;
-    let hour = last_full_hour()?;
-    let long = sizes.history_long as usize;
-    let month = times(hour, -DAYS * 24 * SAMPLES_PER_HOUR..0)?;
-    for times in month.chunks(BATCH / long) {
-        writer.append(0..long, times).await?;
-    }
-    let samples = (month.len() * long) as u64;
-    note(&format!("{samples} samples of {DAYS} days are stored"));
-    let (mut stored, fresh) = store_hour(&lab, &mut writer, hour).await?;
-    let samples = samples + fresh;
-    stored.disk_bytes = on_disk(&lab, samples).await?;
-    let mut compacted = finish(&mut lab, samples).await?;
-    compacted.disk_bytes = on_disk(&lab, samples).await?;
-    let hosts = &writer.hosts()[..long];
-    let pages = pages::read(&lab, hosts, hour).await?;
+    let usual = Recorded::new(sizes, |_| {}).await?;
+    let hosts = &usual.writer.hosts()[..sizes.history_long as usize];
+    let pages = pages::read(&usual.lab, hosts, usual.hour).await?;
+    let Recorded {
+        samples,
+        stored,
+        compacted,
+        ..
+    } = usual;
+    note("the same with all optional vitals");
+    let all_vitals = Recorded::new(sizes, SampleWriter::write_all_vitals).await?;
     let history = History {
         hosts: sizes.history_hosts,
         samples,
         stored,
         compacted,
+        all_vitals: Some(AllVitals {
+            stored: all_vitals.stored,
+            compacted: all_vitals.compacted,
+        }),
         pages,
     };
     note(&format!("{history:?}"));
     Ok(history)
+}
+
+/// A history that was stored, compacted and rolled up.
+struct Recorded {
+    lab: Lab,
+    writer: SampleWriter,
+    /// The last hour of it.
+    hour: Timestamp,
+    samples: u64,
+    stored: Cost,
+    compacted: Cost,
+}
+
+impl Recorded {
+    async fn new(sizes: &Sizes, set_up: impl Fn(&mut SampleWriter)) -> anyhow::Result<Recorded> {
+        let mut lab = lab(sizes).await?;
+        let before = lab.number(BYTES).await?;
+        let on_disk = async |lab: &Lab, samples: u64| -> anyhow::Result<f64> {
+            Ok(lab.number(BYTES).await?.saturating_sub(before) as f64 / samples as f64)
+        };
+        let mut writer = SampleWriter::open(&lab.database_url(), DISKS).await?;
+        set_up(&mut writer);
+        writer.partitions_create(RETENTION).await?;
+        let hour = last_full_hour()?;
+        let long = sizes.history_long as usize;
+        let month = times(hour, -DAYS * 24 * SAMPLES_PER_HOUR..0)?;
+        for times in month.chunks(BATCH / long) {
+            writer.append(0..long, times).await?;
+        }
+        let samples = (month.len() * long) as u64;
+        note(&format!("{samples} samples of {DAYS} days are stored"));
+        let (mut stored, fresh) = store_hour(&lab, &mut writer, hour).await?;
+        let samples = samples + fresh;
+        stored.disk_bytes = on_disk(&lab, samples).await?;
+        let mut compacted = finish(&mut lab, samples).await?;
+        compacted.disk_bytes = on_disk(&lab, samples).await?;
+        Ok(Recorded {
+            lab,
+            writer,
+            hour,
+            samples,
+            stored,
+            compacted,
+        })
+    }
 }
 
 /// A lab with registered agents and no instance.

@@ -176,6 +176,10 @@ fn of_history(history: &History) -> Vec<Threshold> {
             0.05,
         ),
     ];
+    thresholds.extend(history.all_vitals.map(|all| {
+        let name = "bytes on disk per sample with all optional vitals, compacted";
+        at_most(name, all.compacted.disk_bytes, 90.0)
+    }));
     let page = |span: &str| history.pages.iter().find(|page| page.span == span);
     let mut read = |span, name, ms: fn(&Page) -> f64, most| {
         thresholds.extend(page(span).map(|page| at_most(name, ms(page), most)));

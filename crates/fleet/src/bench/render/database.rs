@@ -34,10 +34,14 @@ pub fn history(results: &Results) -> String {
             cost.postgres_us, cost.service_us, cost.wal_bytes, cost.disk_bytes
         )
     };
-    let rows = [
+    let mut rows = vec![
         row("stored, in batches of 1,000", &history.stored),
         row("compacted and rolled up", &history.compacted),
     ];
+    if let Some(all) = &history.all_vitals {
+        rows.push(row("stored, with all optional vitals", &all.stored));
+        rows.push(row("compacted and rolled up", &all.compacted));
+    }
     let head = format!(
         "| each of {} samples of {} hosts | PostgreSQL µs | service µs | WAL bytes | bytes on disk |\n|---|---|---|---|---|",
         history.samples, history.hosts
