@@ -39,8 +39,8 @@ use crate::lab::{Lab, Settings};
 
 /// A stage that takes longer is cancelled.
 const STAGE_TIMEOUT: Duration = Duration::from_mins(40);
-/// Where the clock of the schema cannot be advanced, the stage waits for the end of the hour.
-const HISTORY_TIMEOUT: Duration = Duration::from_mins(110);
+/// Where the clock of the schema cannot be advanced, the stage waits for the end of the hour, twice.
+const HISTORY_TIMEOUT: Duration = Duration::from_mins(180);
 /// Its twelve steps take 33 minutes if all agents connect in time.
 const CLIMB_TIMEOUT: Duration = Duration::from_mins(60);
 

@@ -80,19 +80,14 @@ pub async fn run(sizes: &Sizes) -> anyhow::Result<History> {
     let usual = Recorded::new(sizes, |_| {}).await?;
     let hosts = &usual.writer.hosts()[..sizes.history_long as usize];
     let pages = pages::read(&usual.lab, hosts, usual.hour).await?;
-    let Recorded {
-        samples,
-        stored,
-        compacted,
-        ..
-    } = usual;
+    drop(usual.lab); // Its servers must not run beside the next ones.
     note("the same with all optional vitals");
     let all_vitals = Recorded::new(sizes, SampleWriter::write_all_vitals).await?;
     let history = History {
         hosts: sizes.history_hosts,
-        samples,
-        stored,
-        compacted,
+        samples: usual.samples,
+        stored: usual.stored,
+        compacted: usual.compacted,
         all_vitals: Some(AllVitals {
             stored: all_vitals.stored,
             compacted: all_vitals.compacted,
