@@ -91,6 +91,7 @@ pub async fn connections_reset(kind: QueueKind, agents: u32, times: usize) -> Re
         proxy.cut_all();
     }
     fleet.all_acked_again().await?;
+    fleet.catches_up().await?;
     fleet.audit(&site).await?;
     let open = "SELECT count(*) FROM pg_stat_activity WHERE datname = 'svc' AND state LIKE 'idle in transaction%'";
     site.becomes(open, "0").await?;
