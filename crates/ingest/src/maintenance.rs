@@ -56,7 +56,7 @@ impl Maintenance {
         log("dropped partitions", dropped.map(|names| names.join(" ")));
         let made = owner.partitions_create(metrics).await;
         log("made partitions", made.map(shown));
-        let removed = store.shapes_prune(metrics).await;
+        let removed = store.shapes_prune(metrics, rollups).await;
         log("removed shapes", removed.map(shown));
         let removed = store.hours_prune().await;
         log("removed entries of hours", removed.map(shown));

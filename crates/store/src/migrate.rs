@@ -65,6 +65,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(22, "0022_reasons"),
     migration!(23, "0023_samples_loose"),
     migration!(24, "0024_chunks_read_faster"),
+    migration!(25, "0025_parts_packed"),
 ];
 
 const CONSOLE_MIGRATIONS: &[Migration] = &[migration!(1, "console/0001_people")];

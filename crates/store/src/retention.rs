@@ -36,6 +36,9 @@ use crate::{
 /// How many rows one statement removes.
 const BATCH: i64 = 10_000;
 
+/// Rollups go month by month, so the first of a month stays this much longer.
+const ROLLUPS_PARTITION: Duration = Duration::from_hours(31 * 24);
+
 /// The limits of the transaction that holds the lock during a pass.
 const HOLDING: TxLimits = TxLimits {
     statement: Duration::from_secs(5),
@@ -204,17 +207,27 @@ impl Store {
         self.run("hours_prune", Bulkhead::Maintenance, prune).await
     }
 
-    /// Removes the shapes that no kept sample has: those that no chunk, no agent and no latest
-    /// sample was seen to use for longer than samples are kept. Returns how many.
-    pub async fn shapes_prune(&self, retention: Duration) -> Result<u64, StoreError> {
-        let sql = "-- shapes_prune
+    /// Removes the shapes that nothing refers to any more: those that no chunk, no agent and no latest
+    /// sample was seen to use for longer than samples are kept, or rollups if one has it. Returns how many.
+    pub async fn shapes_prune(
+        &self,
+        samples: Duration,
+        rollups: Duration,
+    ) -> Result<u64, StoreError> {
+        let unused = |rolled_up: bool| {
+            format!(
+                "-- shapes_prune
             DELETE FROM sample_shapes WHERE (host_no, shape) IN (
                 SELECT s.host_no, s.shape FROM sample_shapes s
-                 WHERE s.seen_on < (now() - make_interval(secs => $1))::date - 14
+                 WHERE s.seen_on < (now() - make_interval(secs => $1))::date - 14 AND s.rolled_up = {rolled_up}
                    AND NOT EXISTS (SELECT FROM agent_state a WHERE a.host_no = s.host_no AND a.shape = s.shape)
                    AND NOT EXISTS (SELECT FROM host_vitals v WHERE v.host_no = s.host_no AND v.shape = s.shape)
-                 LIMIT $2 FOR UPDATE SKIP LOCKED)";
-        self.prune("shapes_prune", sql, retention).await
+                 LIMIT $2 FOR UPDATE SKIP LOCKED)"
+            )
+        };
+        let removed = self.prune("shapes_prune", &unused(false), samples).await?;
+        let kept = samples.max(rollups + ROLLUPS_PARTITION);
+        Ok(removed + self.prune("shapes_prune", &unused(true), kept).await?)
     }
 
     /// Removes all events older than `retention`. Returns how many.

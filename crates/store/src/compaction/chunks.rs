@@ -1,9 +1,9 @@
 //! Rows into chunks: one row for each host, hour, agent and shape, with an array for each value.
 //!
 //! A chunk that exists is read back and written again with the new samples among the old ones. Its arrays
-//! are in the order of the sequence numbers; the values of the parts are stored part by part, because
-//! neighbours that resemble each other compress best. For the same reason `uptime_seconds` is stored without the
-//! seconds in `at`.
+//! are in the order of the sequence numbers; the values of the parts are packed, part by part
+//! (`0025_parts_packed.sql` says how). `uptime_seconds` is stored without the seconds in `at`: values that resemble
+//! each other compress best.
 
 use std::sync::LazyLock;
 
@@ -56,7 +56,8 @@ static WRITE: LazyLock<String> = LazyLock::new(|| {
          CROSS JOIN LATERAL (
                SELECT * FROM sample_chunks c
                 WHERE c.host_no = k.host_no AND c.hour = k.hour AND c.agent_no = k.agent_no AND c.shape = k.shape OFFSET 0) c
-         CROSS JOIN LATERAL (SELECT coalesce(c.parts, '{{}}') || '{{}}'::bigint[] AS parts OFFSET 0) whole -- Decompressed once.
+         CROSS JOIN LATERAL chunk_parts(c.parts_plain, c.parts_series, c.parts_steps, c.at) packed
+         CROSS JOIN LATERAL parts_values(packed.parts, packed.series, packed.steps, packed.samples, packed.kinds) whole
          CROSS JOIN LATERAL unnest({of_chunk}) WITH ORDINALITY u({values}, i)),
     chunk AS (
         SELECT host_no, hour, agent_no, shape, min(seq) AS first_seq, array_agg(seq) AS seqs,
@@ -65,14 +66,16 @@ static WRITE: LazyLock<String> = LazyLock::new(|| {
           FROM (SELECT * FROM fresh UNION ALL SELECT * FROM known ORDER BY host_no, hour, agent_no, shape, seq) s
          GROUP BY host_no, hour, agent_no, shape),
     written AS (
-        INSERT INTO sample_chunks (host_no, hour, agent_no, shape, first_seq, seqs, parts, {values})
+        INSERT INTO sample_chunks (host_no, hour, agent_no, shape, first_seq, seqs, parts_plain, parts_series, parts_steps, {values})
         SELECT host_no, hour, agent_no, shape, first_seq,
                CASE WHEN NOT consecutive THEN ARRAY(SELECT seq - first_seq FROM unnest(seqs) seq) END,
-               CASE WHEN parts IS NOT NULL THEN ARRAY(SELECT unnest(parts[:][part:part]) FROM generate_series(1, array_length(parts, 2)) part) END,
-               {values}
-          FROM chunk
+               CASE WHEN packed.series IS NULL AND parts IS NOT NULL
+                    THEN ARRAY(SELECT unnest(parts[:][part:part]) FROM generate_series(1, array_length(parts, 2)) part) END,
+               packed.series, packed.steps, {values}
+          FROM chunk CROSS JOIN LATERAL parts_pack(chunk.parts) packed
         ON CONFLICT (host_no, hour, agent_no, shape) DO UPDATE
-           SET first_seq = excluded.first_seq, seqs = excluded.seqs, parts = excluded.parts, {replaced}
+           SET first_seq = excluded.first_seq, seqs = excluded.seqs, parts_plain = excluded.parts_plain,
+               parts_series = excluded.parts_series, parts_steps = excluded.parts_steps, {replaced}
         RETURNING host_no, hour, shape)
     SELECT coalesce(array_agg(host_no), '{{}}') AS host_nos, coalesce(array_agg(hour), '{{}}') AS hours,
            coalesce(array_agg(shape), '{{}}') AS shapes, (SELECT count(*) FROM fresh) AS samples

@@ -13,7 +13,7 @@ use crate::{
 
 /// A statement that computes the hours of `due`, which the given text defines. The last three
 /// conditions keep a stored row whose samples were dropped meanwhile. The first one avoids
-/// writing an unchanged row.
+/// writing an unchanged row. The shapes that the rollups refer to are kept as long as rollups are.
 macro_rules! compute {
     ($due:literal) => {
         concat!($due, ",
@@ -38,11 +38,17 @@ macro_rules! compute {
             network_rx_bytes_increase = excluded.network_rx_bytes_increase,
             network_tx_bytes_increase = excluded.network_tx_bytes_increase,
             fullest_disk_percent = excluded.fullest_disk_percent, sample_count = excluded.sample_count,
-            fullest_disk_mount_point = excluded.fullest_disk_mount_point, parts = excluded.parts
+            fullest_disk_mount_point = excluded.fullest_disk_mount_point, parts = excluded.parts,
+            shape = excluded.shape, figures = excluded.figures
         WHERE known.* IS DISTINCT FROM excluded.*
           AND excluded.sample_count >= known.sample_count
           AND excluded.first_at <= known.first_at AND excluded.last_at >= known.last_at
-          AND (excluded.counters_from < known.hour OR known.counters_from >= known.hour))
+          AND (excluded.counters_from < known.hour OR known.counters_from >= known.hour)
+        RETURNING host_id, shape),
+    named AS (
+        UPDATE sample_shapes s SET rolled_up = true
+          FROM written w JOIN host_vitals v USING (host_id)
+         WHERE s.host_no = v.host_no AND s.shape = w.shape AND NOT s.rolled_up)
     SELECT count(*) FROM due")
     };
 }

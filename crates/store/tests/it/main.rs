@@ -20,6 +20,7 @@ mod listen;
 mod liveness;
 mod migrations;
 mod newcomers;
+mod parts;
 mod plans;
 mod previous_version;
 mod retention;
