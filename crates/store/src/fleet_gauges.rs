@@ -77,9 +77,8 @@ const STATE: &str = "-- fleet_gauges
               FROM (SELECT agent_id, recorded_at FROM metric_gaps ORDER BY id DESC LIMIT 20000) newest
               JOIN agents a ON a.id = newest.agent_id
              WHERE newest.recorded_at > now() - interval '1 day') AS hosts_with_gaps,
-           (SELECT count(*) FROM pg_inherits JOIN pg_class ON oid = inhrelid
-             WHERE inhparent IN ('sample_chunks'::regclass, 'host_metrics_old'::regclass)
-               AND to_date(right(relname, 8), 'YYYYMMDD')::timestamp AT TIME ZONE 'UTC'
+           (SELECT count(*) FROM sample_days
+             WHERE day::timestamp AT TIME ZONE 'UTC'
                    < date_trunc('day', now() - make_interval(secs => $1), 'UTC') - interval '1 day') AS days_undropped,
            (SELECT count(*) FROM pg_stat_activity a
              WHERE a.datname = current_database() AND a.usename = current_user

@@ -66,6 +66,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(23, "0023_samples_loose"),
     migration!(24, "0024_chunks_read_faster"),
     migration!(25, "0025_parts_packed"),
+    migration!(26, "0026_sample_days"),
 ];
 
 const CONSOLE_MIGRATIONS: &[Migration] = &[migration!(1, "console/0001_people")];

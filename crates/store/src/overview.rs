@@ -132,6 +132,4 @@ const HISTORY: &str = "-- overview
               FROM sample_hours WHERE compacted_below < 2147483647) AS compaction_lag_seconds,
            (SELECT count(*) FROM rollups_due) AS rollups_due,
            (SELECT count(*) FROM rollups_set_aside) AS rollups_set_aside
-      FROM pg_inherits JOIN pg_class ON oid = inhrelid
-     CROSS JOIN LATERAL to_date(right(relname, 8), 'YYYYMMDD') AS day
-     WHERE inhparent = 'sample_chunks'::regclass AND NOT inhdetachpending";
+      FROM sample_days WHERE parent = 'sample_chunks'::regclass AND NOT detaching";

@@ -103,10 +103,7 @@ const DAYS: &str = "-- partitions_create
 const MONTHS: &str = "-- partitions_create
     SELECT rollups_partition_ensure(month AT TIME ZONE 'UTC')
       FROM (SELECT DISTINCT date_trunc('month', day + after)
-              FROM pg_inherits JOIN pg_class ON oid = inhrelid
-             CROSS JOIN LATERAL to_date(right(relname, 8), 'YYYYMMDD') AS day
-             CROSS JOIN (VALUES (interval '0'), (interval '1 day')) AS hours(after)
-             WHERE inhparent IN ('sample_chunks'::regclass, 'host_metrics_old'::regclass)) months(month)";
+              FROM sample_days CROSS JOIN (VALUES (interval '0'), (interval '1 day')) AS hours(after)) months(month)";
 
 record! {
     #[derive(Debug)]

@@ -32,6 +32,7 @@ const READABLE: &[&str] = &[
     "samples_visible",
     "sample_hours",
     "sample_chunks",
+    "sample_days",
     "sample_shapes",
     "agent_numbers",
     "metric_gaps",

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::{error_chain::chain, periodic::Periodic, telemetry::FleetMetrics};
 
-/// The wait after a failure.
+/// The wait after the database was away or slow.
 const RETRY: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -22,28 +22,38 @@ pub struct FleetReport {
     pub period: Duration,
 }
 
+#[derive(PartialEq)]
+enum Pass {
+    Done,
+    RetrySoon,
+}
+
 impl FleetReport {
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
         let mut periodic = Periodic::new(self.period, stop);
         while periodic.tick().await {
-            if periodic.until_stopped(self.pass()).await == Some(false) {
+            if periodic.until_stopped(self.pass()).await == Some(Pass::RetrySoon) {
                 periodic.tick_after(RETRY.min(self.period));
             }
         }
         Ok(())
     }
 
-    /// Returns whether the gauges could be read. After a failure the last numbers stay until they are too old.
-    async fn pass(&self) -> bool {
+    /// After a failure the last numbers stay until they are too old.
+    async fn pass(&self) -> Pass {
         let instance = *self.instance.borrow();
         match self.store.fleet_gauges(instance, self.retention).await {
             Ok(gauges) => self.metrics.set(gauges),
-            Err(error) => {
+            Err(error) if error.is_unavailable() => {
                 let reason = chain(&error);
                 tracing::debug!(reason, "the gauges of the fleet could not be read");
-                return false;
+                return Pass::RetrySoon;
+            }
+            Err(error) => {
+                let reason = chain(&error);
+                tracing::warn!(reason, "the gauges of the fleet cannot be read");
             }
         }
-        true
+        Pass::Done
     }
 }

@@ -24,9 +24,7 @@ pub(super) struct Chunks {
 /// The bounds of the days that have a partition of chunks, for a WITH clause, and a condition by them.
 const KEPT: &str = "kept AS MATERIALIZED (
         SELECT min(day)::timestamp AT TIME ZONE 'UTC' AS since, (max(day) + 1)::timestamp AT TIME ZONE 'UTC' AS until
-          FROM pg_inherits JOIN pg_class ON oid = inhrelid
-         CROSS JOIN LATERAL to_date(right(relname, 8), 'YYYYMMDD') AS day
-         WHERE inhparent = 'sample_chunks'::regclass AND NOT inhdetachpending)";
+          FROM sample_days WHERE parent = 'sample_chunks'::regclass AND NOT detaching)";
 const IS_KEPT: &str =
     "sampled_at >= (SELECT since FROM kept) AND sampled_at < (SELECT until FROM kept)";
 

@@ -143,8 +143,7 @@ const DATABASE: &str = "-- console_database
            (SELECT 100.0::float8 * blks_hit / nullif(blks_hit + blks_read, 0) FROM pg_stat_database
              WHERE datname = current_database()) AS cache_hit_percent,
            (SELECT count(*) FROM pg_inherits WHERE inhparent = 'sample_chunks'::regclass) AS sample_days,
-           (SELECT to_char(min(to_date(right(relname, 8), 'YYYYMMDD')), 'YYYY-MM-DD') FROM pg_inherits
-              JOIN pg_class ON oid = inhrelid WHERE inhparent = 'sample_chunks'::regclass) AS oldest_sample_day,
+           (SELECT min(day)::text FROM sample_days WHERE parent = 'sample_chunks'::regclass) AS oldest_sample_day,
            (SELECT count(*) FROM pg_inherits WHERE inhparent = 'host_rollups'::regclass) AS rollup_months,
            (SELECT count(*) FROM rollups_due) AS rollups_due,
            (SELECT coalesce(greatest(extract(epoch FROM now() - min(arrived_hour) - interval '1 hour'), 0), 0)::float8

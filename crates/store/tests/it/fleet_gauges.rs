@@ -88,3 +88,20 @@ async fn days_that_should_be_dropped_are_counted() -> Result<()> {
     assert_eq!(kept.context("a reporter")?.state.days_undropped, 0);
     Ok(())
 }
+
+/// With statistics of many partitions PostgreSQL reads the names of all tables at once, not only those of partitions.
+#[tokio::test]
+async fn days_are_read_from_the_names_of_partitions_alone() -> Result<()> {
+    let store = migrated().await?;
+    let reporter = claimed(&store).await?;
+    store.partitions_create(DAY * 60).await?;
+    store.sql("ANALYZE pg_inherits, pg_class").await?;
+    let plan = "EXPLAIN SELECT FROM sample_days WHERE day < now()";
+    let plan = store.sql(plan).await?;
+    assert!(plan.contains("Seq Scan on pg_class"), "{plan}");
+    let state = read(&store, &reporter).await?.context("a reporter")?.state;
+    assert!(state.days_undropped >= 58, "{state:?}");
+    assert!(store.overview().await?.history.days >= 60);
+    store.partitions_create(DAY * 60).await?;
+    Ok(())
+}

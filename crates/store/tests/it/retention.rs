@@ -18,9 +18,8 @@ const LONG: Duration = Duration::from_hours(24 * 10_000);
 
 /// The attached days of samples as offsets from today, oldest first.
 const DAYS: &str = "
-    SELECT string_agg((to_date(right(relname, 8), 'YYYYMMDD') - (now() AT TIME ZONE 'UTC')::date)::text, ' ' ORDER BY relname)
-      FROM pg_inherits JOIN pg_class ON oid = inhrelid
-     WHERE inhparent = 'sample_chunks'::regclass AND NOT inhdetachpending";
+    SELECT string_agg((day - (now() AT TIME ZONE 'UTC')::date)::text, ' ' ORDER BY day)
+      FROM sample_days WHERE parent = 'sample_chunks'::regclass AND NOT detaching";
 
 /// The number of tables for days of samples, attached or not.
 const TABLES: &str =
