@@ -9,26 +9,25 @@
 //! commit, or delivered again, or sent again by its agent.
 
 mod acks;
+mod gathering;
 mod gauge;
 mod pace;
 mod storing;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, mem, sync::Arc, time::Duration};
 
 use svc_store::{AgentId, GapKind, GapRow, Range, Store};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 pub use acks::{Acks, PendingAcks};
+use gathering::Gathering;
 pub use gauge::DepthGauge;
-use pace::{Pace, SHORTEST};
 use storing::{Refused, Stopped, Storing};
 
 use crate::{
     config::Timing,
     export::Export,
-    periodic::sleep_until,
-    queue::{BATCH, Delivery, Origin, Parcel, Queue, Receipt, Receiver},
+    queue::{Delivery, Origin, Parcel, Queue, Receipt},
     telemetry::PipelineMetrics,
 };
 
@@ -38,13 +37,12 @@ const MAX_AGE: Duration = Duration::from_secs(60);
 /// The consumer of one shard.
 #[derive(Debug)]
 pub struct Consumer {
-    pub receiver: Receiver,
-    pub store: Store,
-    pub acks: Acks,
-    pub metrics: PipelineMetrics,
-    pub export: Export,
-    /// The longest time from one batch to the next, while there are reports.
-    pub batch_wait: Duration,
+    shard: usize,
+    gathering: Arc<Gathering>,
+    store: Store,
+    acks: Acks,
+    metrics: PipelineMetrics,
+    export: Export,
 }
 
 /// The watermarks after the commits of a batch. An agent that is not active has none.
@@ -72,50 +70,34 @@ impl Consumer {
         export: &Export,
         timing: &Timing,
     ) -> Vec<Self> {
-        let consumer = |receiver| Self {
-            receiver,
+        let gathering = Arc::new(Gathering::new(queue, timing.batch_wait));
+        let consumer = |shard| Self {
+            shard,
+            gathering: gathering.clone(),
             store: store.clone(),
             acks: acks(),
             metrics: metrics.clone(),
             export: export.clone(),
-            batch_wait: timing.batch_wait,
         };
-        queue.receivers().into_iter().map(consumer).collect()
+        (0..gathering.shards()).map(consumer).collect()
     }
 
     /// Consumes until `stop`, and then stores what exists in this process alone.
-    pub async fn run(mut self, stop: CancellationToken) -> anyhow::Result<()> {
-        let mut pace = Pace::new(self.batch_wait);
+    pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
         while !stop.is_cancelled() {
-            let mut batch = self.receiver.batch(BATCH).await;
-            if !batch.is_empty() {
-                self.gather(&mut batch, &pace, &stop).await;
-                pace.began(Instant::now());
-                self.pass(batch, &stop).await;
+            if let Some(mut due) = self.gathering.next(self.shard, &stop).await {
+                self.pass(mem::take(&mut due.batch), &stop).await;
             }
         }
-        let remaining = self.receiver.remaining();
+        let remaining = self.gathering.remaining(self.shard).await;
         if !remaining.is_empty() {
             self.pass(remaining, &stop).await;
         }
         Ok(())
     }
 
-    /// Adds to the batch what arrives until it is due, or until `stop`. The queue is read in slices, because a report that
-    /// makes the batch urgent may arrive at any time.
-    async fn gather(&mut self, batch: &mut Vec<Delivery>, pace: &Pace, stop: &CancellationToken) {
-        loop {
-            let now = Instant::now();
-            let due = pace.due(batch, now);
-            if due <= now || !sleep_until(due.min(now + SHORTEST), stop).await {
-                return;
-            }
-            batch.extend(self.receiver.available(BATCH.after(batch)).await);
-        }
-    }
-
     /// Stores a batch, settles it, and sends its acknowledgements.
-    pub async fn pass(&self, batch: Vec<Delivery>, stop: &CancellationToken) {
+    async fn pass(&self, batch: Vec<Delivery>, stop: &CancellationToken) {
         self.measure(&batch);
         let split = |Delivery { parcel, receipt }| (parcel.range, (parcel.origin, receipt));
         let (ranges, deliveries): (Vec<_>, Vec<_>) = batch.into_iter().map(split).unzip();

@@ -22,7 +22,7 @@ use crate::queue::{BATCH, Delivery};
 /// The shortest time from one batch to the next, unless a batch is full.
 pub(super) const SHORTEST: Duration = Duration::from_millis(200);
 /// With so many reports the cost of the transaction itself is small beside theirs.
-const ENOUGH: usize = 256;
+pub(super) const ENOUGH: usize = 256;
 
 #[derive(Debug)]
 pub(super) struct Pace {
