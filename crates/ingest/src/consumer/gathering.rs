@@ -93,13 +93,14 @@ impl Gathering {
         let now = Instant::now();
         let due = own.pace.due(&own.batch, now);
         match due <= now || stop.is_cancelled() {
-            true => Decision::Now(self.take(own, shard, now)),
+            true => Decision::Now(self.take(own, shard, now).await),
             false => Decision::At(due),
         }
     }
 
-    /// Takes the batch of this shard, and those of the others if all are small.
-    fn take(&self, own: OwnedMutexGuard<Shard>, shard: usize, now: Instant) -> Due {
+    /// Takes the batch of this shard, and those of the others if all are small. What waits in the queue of another is
+    /// taken too: it would wait for a whole batch otherwise, after it has waited for its slice.
+    async fn take(&self, own: OwnedMutexGuard<Shard>, shard: usize, now: Instant) -> Due {
         let mut due = Due {
             batch: Vec::new(),
             _shards: Vec::new(),
@@ -109,9 +110,11 @@ impl Gathering {
             if other == shard {
                 continue;
             }
-            if let Ok(other) = lock.clone().try_lock_owned()
-                && due.batch.len() + other.batch.len() < ENOUGH
-            {
+            let Ok(mut other) = lock.clone().try_lock_owned() else {
+                continue;
+            };
+            if due.batch.len() + other.batch.len() < ENOUGH {
+                other.add_available().await;
                 due.add(other, now);
             }
         }
@@ -159,7 +162,10 @@ mod tests {
     use std::time::Duration;
 
     use svc_store::{AgentId, HostId, Range};
-    use tokio::{join, select, time::timeout};
+    use tokio::{
+        join, select,
+        time::{sleep, timeout},
+    };
     use uuid::Uuid;
 
     use super::*;
@@ -225,6 +231,17 @@ mod tests {
             assert_eq!(first.or(second), Some(100), "{first:?} {second:?}");
             assert_eq!(first.and(second), None, "two batches");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_arrived_since_the_last_slice_leaves_too() {
+        let test = Test::new().await;
+        test.push([0, 1]).await;
+        let (first, second, ()) = join!(test.next(0), test.next(1), async {
+            sleep(LONGEST - Duration::from_millis(1)).await;
+            test.push([2, 3]).await;
+        });
+        assert_eq!(first.or(second), Some(4), "{first:?} {second:?}");
     }
 
     #[tokio::test(start_paused = true)]
