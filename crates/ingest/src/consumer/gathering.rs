@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::pace::{ENOUGH, Pace, SHORTEST};
 use crate::{
     periodic::sleep_until,
-    queue::{BATCH, Delivery, Queue, Receiver},
+    queue::{BATCH, Batch, Delivery, Queue, Receiver},
 };
 
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl Gathering {
             };
             let slice = due.min(Instant::now() + SHORTEST);
             if sleep_until(slice, stop).await {
-                self.lock(shard).await.add_available().await;
+                self.lock(shard).await.add_available(BATCH).await;
             }
         }
     }
@@ -113,8 +113,9 @@ impl Gathering {
             let Ok(mut other) = lock.clone().try_lock_owned() else {
                 continue;
             };
-            if due.batch.len() + other.batch.len() < ENOUGH {
-                other.add_available().await;
+            let room = BATCH.after(&due.batch);
+            if due.batch.len() + other.batch.len() < ENOUGH && !room.is_filled_by(&other.batch) {
+                other.add_available(room).await;
                 due.add(other, now);
             }
         }
@@ -138,10 +139,10 @@ enum Decision {
 }
 
 impl Shard {
-    /// Adds what has arrived, unless another consumer took the batch along.
-    async fn add_available(&mut self) {
+    /// Adds what has arrived, until the batch has `most`, unless another consumer took it along.
+    async fn add_available(&mut self, most: Batch) {
         if !self.batch.is_empty() {
-            let room = BATCH.after(&self.batch);
+            let room = most.after(&self.batch);
             self.batch.extend(self.receiver.available(room).await);
         }
     }
@@ -242,6 +243,18 @@ mod tests {
             test.push([2, 3]).await;
         });
         assert_eq!(first.or(second), Some(4), "{first:?} {second:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_of_several_shards_is_not_larger_than_one() {
+        let test = Test::new().await;
+        test.push([0, 1]).await;
+        let (first, second, ()) = join!(test.next(0), test.next(1), async {
+            sleep(LONGEST - Duration::from_millis(1)).await;
+            test.push((1..3000).map(|agent| agent * 2 + 1)).await;
+        });
+        let largest = first.max(second);
+        assert_eq!(largest, Some(BATCH.ranges), "{first:?} {second:?}");
     }
 
     #[tokio::test(start_paused = true)]
