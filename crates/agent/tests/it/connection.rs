@@ -271,7 +271,8 @@ async fn a_clock_a_week_ahead_at_boot_discards_no_sample() -> Result<()> {
     let mut installed = Installed::new(&site, 1, &[proxy.address()], &secret)?;
     installed.settings = vec![("spool_age", "7d".into())];
     let agent = installed.start()?;
-    site.becomes(EPOCH, "online|1").await?;
+    // The agent knows the time as soon as it has its Welcome; the service says `online` before that.
+    installed.connected().await?;
     proxy.refuse(true)?;
     proxy.cut_all();
     installed
