@@ -9,7 +9,8 @@
 //!
 //! **Locks.** A consumer waits for its own shard only, and takes another one only if it is free, so none waits in a
 //! circle. Batches that left together are due together the next time: `deciding` lets one consumer look at both
-//! before the other does. It may be held while waiting for a shard, because no consumer needs it to let go of one.
+//! before the other does, or while the other adds to its own. So a shard that is not free is being stored, or is empty.
+//! `deciding` may be held while waiting for a shard, because no consumer needs it to let go of one.
 
 use std::{sync::Arc, time::Duration};
 
@@ -79,6 +80,7 @@ impl Gathering {
             };
             let slice = due.min(Instant::now() + SHORTEST);
             if sleep_until(slice, stop).await {
+                let _deciding = self.deciding.lock().await;
                 self.lock(shard).await.add_available(BATCH).await;
             }
         }
