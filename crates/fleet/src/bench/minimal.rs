@@ -9,6 +9,7 @@
 use std::ops::Range;
 
 use jiff::Timestamp;
+use rand::seq::SliceRandom;
 use tokio::task::JoinHandle;
 use tokio_postgres::{
     Client, NoTls,
@@ -75,7 +76,10 @@ const APPEND: &str =
 pub struct Minimal {
     client: Client,
     connection: JoinHandle<Result<(), tokio_postgres::Error>>,
-    /// Of each agent.
+    /// The numbers of the agents, in the order in which they report. Like that of a fleet, it has nothing to do with
+    /// the order of their rows.
+    agents: Vec<i32>,
+    /// Of each agent, in the same order.
     acked: Vec<i64>,
 }
 
@@ -86,9 +90,12 @@ impl Minimal {
         client.batch_execute(SCHEMA).await?;
         let rows = AGENTS.replace("$1", &agents.to_string());
         client.batch_execute(&rows).await?;
+        let mut order: Vec<i32> = (1..=agents as i32).collect();
+        order.shuffle(&mut rand::rng());
         Ok(Minimal {
             client,
             connection,
+            agents: order,
             acked: vec![0; agents],
         })
     }
@@ -96,7 +103,7 @@ impl Minimal {
     /// Stores one sample of each of these agents.
     pub async fn append(&mut self, which: Range<usize>, now: Timestamp) -> anyhow::Result<()> {
         let many = which.len();
-        let agents: Vec<i32> = which.clone().map(|index| index as i32 + 1).collect();
+        let agents = &self.agents[which.clone()];
         let seqs: Vec<i64> = self.acked[which.clone()]
             .iter()
             .map(|seq| seq + 1)
@@ -151,7 +158,7 @@ mod tests {
         let shown = async |sql| query(database.url(), sql).await;
         let samples = "SELECT count(*), count(DISTINCT (agent_no, seq)), max(cardinality(disks)) FROM bench_minimal.samples";
         assert_eq!(shown(samples).await?, format!("8|8|{DISKS}"));
-        let books = "SELECT string_agg(acked_seq::text, ' ' ORDER BY agent_no) FROM bench_minimal.books WHERE acked_seq = stored_count";
+        let books = "SELECT string_agg(acked_seq::text, ' ' ORDER BY acked_seq DESC) FROM bench_minimal.books WHERE acked_seq = stored_count";
         assert_eq!(shown(books).await?, "2 2 2 1 1");
         let latest = "SELECT count(*) FROM bench_minimal.latest l JOIN bench_minimal.samples s USING (agent_no, seq, sampled_at)";
         assert_eq!(shown(latest).await?, "5");
