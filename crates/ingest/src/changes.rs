@@ -31,7 +31,6 @@ pub use listen::Listen;
 pub use waiting::{Decision, Waiting};
 
 use crate::{
-    clock::DatabaseClock,
     freshness::Freshness,
     periodic::Periodic,
     session::{EndReason, Orphans, SessionKey, SessionTable, contests},
@@ -48,7 +47,6 @@ pub struct ChangeFeed {
     store: Store,
     sessions: Arc<SessionTable>,
     freshness: Arc<Freshness>,
-    clock: DatabaseClock,
     instance: watch::Receiver<Uuid>,
     waiting: WaitingRoom,
     /// Agents to look up next. Bounded: only agents with a session or a waiting registration here get in.
@@ -61,14 +59,12 @@ impl ChangeFeed {
         store: Store,
         sessions: Arc<SessionTable>,
         freshness: Arc<Freshness>,
-        clock: DatabaseClock,
         instance: watch::Receiver<Uuid>,
     ) -> Arc<Self> {
         Arc::new(Self {
             store,
             sessions,
             freshness,
-            clock,
             instance,
             waiting: WaitingRoom::default(),
             changed: Mutex::default(),
@@ -133,7 +129,6 @@ impl ChangeFeed {
     /// looked up.
     async fn poll(&self, orphans: &mut Orphans) -> Result<(), StoreError> {
         let began = Instant::now();
-        self.clock.synchronise(&self.store).await?;
         let ours = SessionDigest::of(self.sessions.epochs());
         let instance = *self.instance.borrow();
         if self.store.sessions_digest(instance).await? == ours {

@@ -48,11 +48,9 @@ impl DatabaseClock {
         now.checked_sub(error).unwrap_or(now)
     }
 
-    /// Measures the offset again.
-    pub async fn synchronise(&self, store: &Store) -> Result<(), StoreError> {
-        let clock = store.database_clock_offset().await?;
+    /// The offset was measured again, just now.
+    pub fn measured(&self, clock: ClockOffset) {
         lock(&self.0).update(clock, Instant::now());
-        Ok(())
     }
 }
 

@@ -28,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::{
+    clock::DatabaseClock,
     config::Timing,
     load::LoadGauge,
     periodic::Periodic,
@@ -47,6 +48,7 @@ pub struct Lease {
     /// Announces the instance's current id to the other parts.
     id: watch::Sender<Uuid>,
     load: LoadGauge,
+    clock: DatabaseClock,
     /// The sessions are still recorded under an earlier id.
     takeover_pending: bool,
 }
@@ -60,6 +62,7 @@ impl Lease {
         timing: Timing,
         sessions: Arc<SessionTable>,
         load: LoadGauge,
+        clock: DatabaseClock,
     ) -> Result<Self, StartError> {
         let deadline = Instant::now() + startup::lease_patience(&timing);
         let id = watch::Sender::new(instance.id);
@@ -70,6 +73,7 @@ impl Lease {
             sessions,
             id,
             load,
+            clock,
             takeover_pending: false,
         };
         loop {
@@ -104,11 +108,15 @@ impl Lease {
     /// An unreachable database does not end the instance: the lease expires, and is claimed again later.
     async fn pass(&mut self) -> anyhow::Result<()> {
         let (id, ttl) = (self.instance.id, self.timing.lease_ttl);
-        match self.store.lease_renew(id, ttl).await {
-            Ok(LeaseRenewal::Renewed) => {
+        let (load, grace) = (self.load.read(), self.timing.sweep_grace());
+        match self.store.lease_renew(id, ttl, &load, grace).await {
+            Ok(LeaseRenewal::Renewed {
+                sweep_is_due,
+                clock,
+            }) => {
                 self.sessions.metrics.lease.set(1);
-                self.record_load().await;
-                self.after_renewal().await;
+                self.clock.measured(clock);
+                self.after_renewal(sweep_is_due).await;
             }
             Ok(LeaseRenewal::Fenced | LeaseRenewal::Gone) => return self.claim_again().await,
             Err(error) => {
@@ -119,23 +127,15 @@ impl Lease {
         Ok(())
     }
 
-    /// Nothing depends on it but what people see.
-    async fn record_load(&mut self) {
-        let load = self.load.read();
-        let recorded = self.store.instance_load_record(self.instance.id, &load);
-        if let Err(error) = recorded.await {
-            tracing::debug!(%error, "the load was not recorded: the next renewal does");
-        }
-    }
-
     /// Takes over its own sessions first; sweeps other instances only when that is done.
-    async fn after_renewal(&mut self) {
-        let done = match self.takeover_pending {
-            true => self.take_over().await,
-            false => {
+    async fn after_renewal(&mut self, sweep_is_due: bool) {
+        let done = match (self.takeover_pending, sweep_is_due) {
+            (true, _) => self.take_over().await,
+            (false, true) => {
                 let (own_id, metrics) = (self.instance.id, &self.sessions.metrics);
                 sweep::pass(&self.store, own_id, &self.timing, metrics).await
             }
+            (false, false) => Ok(()),
         };
         if let Err(error) = done {
             tracing::warn!(%error, "could not sweep: the next pass retries");
@@ -164,7 +164,7 @@ impl Lease {
                 tracing::warn!(instance.old = %old, instance.id = %self.instance.id, "the lease was lost and claimed again");
                 self.takeover_pending = old != self.instance.id;
                 if self.takeover_pending {
-                    self.after_renewal().await;
+                    self.after_renewal(false).await;
                 }
                 Ok(())
             }

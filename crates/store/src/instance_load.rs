@@ -2,13 +2,6 @@
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use tokio_postgres::types::{Json, Type};
-use uuid::Uuid;
-
-use crate::{
-    error::StoreError,
-    pool::{Bulkhead, Store},
-};
 
 /// Fields may come and go between versions: an unknown one is ignored, a missing one is zero or unknown.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -31,18 +24,4 @@ pub struct InstanceLoad {
     pub heartbeat_seconds: f64,
     /// When the TLS certificate that agents see expires.
     pub certificate_expires_at: Option<Timestamp>,
-}
-
-impl Store {
-    /// Records the load of an instance. It says nothing about the lease.
-    pub async fn instance_load_record(
-        &self,
-        id: Uuid,
-        load: &InstanceLoad,
-    ) -> Result<(), StoreError> {
-        let sql = "-- instance_load_record\nUPDATE ingest_instances SET load = $2 WHERE id = $1";
-        let params = [(&id as _, Type::UUID), (&Json(load) as _, Type::JSONB)];
-        let written = self.call("instance_load_record", Bulkhead::Watch, sql, &params);
-        written.await.map(drop)
-    }
 }

@@ -22,11 +22,12 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{Json, Type};
 use uuid::Uuid;
 
 use crate::{
     error::StoreError,
+    instance_load::InstanceLoad,
     locks,
     pool::{Bulkhead, Store},
     record::record,
@@ -62,7 +63,11 @@ pub enum LeaseClaim {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseRenewal {
-    Renewed,
+    Renewed {
+        /// Whether [`Store::sessions_sweep`] has anything to do.
+        sweep_is_due: bool,
+        clock: ClockOffset,
+    },
     /// A sweep declared this instance lost. It needs a new id.
     Fenced,
     /// There is no lease to renew: it expired, was released, or never existed. Claim one.
@@ -75,6 +80,17 @@ pub struct ClockOffset {
     pub offset: SignedDuration,
     /// How wrong it may be: half of the round trip.
     pub error: Duration,
+}
+
+impl ClockOffset {
+    /// The database's answer has just arrived.
+    fn measured(asked: Timestamp, theirs: Timestamp) -> ClockOffset {
+        let trip = Timestamp::now().duration_since(asked);
+        ClockOffset {
+            offset: theirs.duration_since(asked) - trip / 2,
+            error: (trip / 2).unsigned_abs(),
+        }
+    }
 }
 
 record! {
@@ -131,14 +147,23 @@ impl Store {
         .await
     }
 
-    /// Renews a lease that has not expired.
-    pub async fn lease_renew(&self, id: Uuid, ttl: Duration) -> Result<LeaseRenewal, StoreError> {
-        self.run("lease_renew", Bulkhead::Watch, async |tx| {
-            if lease_renew_update(&tx, id, ttl).await? {
-                return Ok(LeaseRenewal::Renewed);
-            }
-            lease_renew_failure(&tx, id).await
-        })
+    /// Renews a lease that has not expired, and records the instance's load beside it. Everything that every
+    /// instance does every few seconds and that fits is in this one transaction.
+    pub async fn lease_renew(
+        &self,
+        id: Uuid,
+        ttl: Duration,
+        load: &InstanceLoad,
+        sweep_grace: Duration,
+    ) -> Result<LeaseRenewal, StoreError> {
+        self.run(
+            "lease_renew",
+            Bulkhead::Watch,
+            async |tx| match lease_renew_update(&tx, id, ttl, load, sweep_grace).await? {
+                Some(renewed) => Ok(renewed),
+                None => lease_renew_failure(&tx, id).await,
+            },
+        )
         .await
     }
 
@@ -180,12 +205,8 @@ impl Store {
         let sql = "-- database_clock_offset\nSELECT clock_timestamp()";
         self.run("database_clock_offset", Bulkhead::Watch, async |tx| {
             let asked = Timestamp::now();
-            let theirs: Timestamp = tx.query_one(sql, &[]).await?.try_get(0)?;
-            let trip = Timestamp::now().duration_since(asked);
-            Ok(ClockOffset {
-                offset: theirs.duration_since(asked) - trip / 2,
-                error: (trip / 2).unsigned_abs(),
-            })
+            let theirs = tx.query_one(sql, &[]).await?.try_get(0)?;
+            Ok(ClockOffset::measured(asked, theirs))
         })
         .await
     }
@@ -285,14 +306,32 @@ async fn lease_claim_insert(
     }
 }
 
-async fn lease_renew_update(tx: &Tx, id: Uuid, ttl: Duration) -> Result<bool, StoreError> {
+async fn lease_renew_update(
+    tx: &Tx,
+    id: Uuid,
+    ttl: Duration,
+    load: &InstanceLoad,
+    sweep_grace: Duration,
+) -> Result<Option<LeaseRenewal>, StoreError> {
     let sql = "-- lease_renew
         UPDATE ingest_instances
-           SET renewed_at = now(), expires_at = now() + make_interval(secs => $2)
-         WHERE id = $1 AND NOT fenced AND stopped_at IS NULL AND expires_at > now()";
-    let ttl = ttl.as_secs_f64();
-    let params = [(&id as _, Type::UUID), (&ttl as _, Type::FLOAT8)];
-    Ok(tx.execute(sql, &params).await? == 1)
+           SET renewed_at = now(), expires_at = now() + make_interval(secs => $2), load = $3
+         WHERE id = $1 AND NOT fenced AND stopped_at IS NULL AND expires_at > now()
+        RETURNING sweep_is_due($4), clock_timestamp()";
+    let params = [
+        (&id as _, Type::UUID),
+        (&ttl.as_secs_f64() as _, Type::FLOAT8),
+        (&Json(load) as _, Type::JSONB),
+        (&sweep_grace.as_secs_f64() as _, Type::FLOAT8),
+    ];
+    let asked = Timestamp::now();
+    let Some(row) = tx.query_opt(sql, &params).await? else {
+        return Ok(None);
+    };
+    Ok(Some(LeaseRenewal::Renewed {
+        clock: ClockOffset::measured(asked, row.try_get(1)?),
+        sweep_is_due: row.try_get(0)?,
+    }))
 }
 
 async fn lease_renew_failure(tx: &Tx, id: Uuid) -> Result<LeaseRenewal, StoreError> {

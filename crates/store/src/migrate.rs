@@ -67,6 +67,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(24, "0024_chunks_read_faster"),
     migration!(25, "0025_parts_packed"),
     migration!(26, "0026_sample_days"),
+    migration!(27, "0027_sweep_is_due"),
 ];
 
 const CONSOLE_MIGRATIONS: &[Migration] = &[migration!(1, "console/0001_people")];

@@ -56,7 +56,6 @@ impl Instance {
             self.store.clone(),
             self.sessions.clone(),
             self.freshness.clone(),
-            self.clock.clone(),
             self.id.clone(),
         )
     }

@@ -132,15 +132,16 @@ async fn get_ready(
         grpc_address: grpc_address.clone(),
         http_address: http_address.clone(),
     };
+    let clock = DatabaseClock::synchronised(store).await?;
     let lease = Lease::claim(
         store.clone(),
         instance,
         config.timing,
         sessions.clone(),
         load.clone(),
+        clock.clone(),
     )
     .await?;
-    let clock = DatabaseClock::synchronised(store).await?;
     drop(pages.jwks.set(keys.jwks()));
     tracing::info!(instance.id = %*lease.id().borrow(), kid, grpc = grpc_address, http = http_address, "serving");
     Ok(Ready {

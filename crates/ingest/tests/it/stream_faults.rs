@@ -87,9 +87,9 @@ async fn agents_get_a_grace_period_after_all_instances_were_away() -> Result<()>
     site.psql(away).await?;
     let often = |timing: &mut Timing| timing.lease_renewal = Duration::from_millis(100);
     let instance = site.instance().timing(often).start().await?;
-    eventually("it has swept several times", async || {
+    eventually("it has looked several times", async || {
         let asked = transactions(&[instance.http]).await;
-        asked.is_ok_and(|asked| asked.get("sessions_sweep").is_some_and(|count| *count > 3))
+        asked.is_ok_and(|asked| asked.get("lease_renew").is_some_and(|count| *count > 3))
     })
     .await?;
     let online = "SELECT count(*) FROM agent_state WHERE presence = 'online'";

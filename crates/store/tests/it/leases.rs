@@ -5,14 +5,19 @@ use std::time::Duration;
 use anyhow::Result;
 use jiff::SignedDuration;
 use svc_sandbox::eventually;
-use svc_store::{LeaseClaim, LeaseRenewal, NewInstance, SigningKeyUse};
+use svc_store::{InstanceLoad, LeaseClaim, LeaseRenewal, NewInstance, SigningKeyUse, Swept};
 use uuid::Uuid;
 
-use crate::support::{PATIENCE, TestStore, migrated};
+use crate::{
+    fixtures::world,
+    support::{PATIENCE, TestStore, migrated},
+};
 
 pub const OUTAGE_GRACE: Duration = Duration::from_secs(150);
 
 const TTL: Duration = Duration::from_secs(600);
+const SWEEP_GRACE: Duration = Duration::from_secs(60);
+const AGENTS: i64 = 7;
 
 pub fn instance(kid: &str) -> NewInstance {
     NewInstance {
@@ -24,6 +29,14 @@ pub fn instance(kid: &str) -> NewInstance {
         grpc_address: "0.0.0.0:9443".to_owned(),
         http_address: "0.0.0.0:8080".to_owned(),
     }
+}
+
+pub async fn renew(store: &TestStore, id: Uuid) -> Result<LeaseRenewal> {
+    let load = InstanceLoad {
+        agents: AGENTS,
+        ..InstanceLoad::default()
+    };
+    Ok(store.lease_renew(id, TTL, &load, SWEEP_GRACE).await?)
 }
 
 async fn claim(store: &TestStore, instance: &NewInstance) -> Result<LeaseClaim> {
@@ -39,13 +52,23 @@ async fn a_lease_is_claimed_renewed_and_released() -> Result<()> {
     let first = store.instances_live().await?;
     assert_eq!((first.len(), first[0].id), (1, mine.id));
     assert_eq!(first[0].hostname, "host-of-a");
-    let renewal = store.lease_renew(mine.id, TTL).await?;
-    assert_eq!(renewal, LeaseRenewal::Renewed);
+    let renewal = renew(&store, mine.id).await?;
+    let LeaseRenewal::Renewed {
+        sweep_is_due,
+        clock,
+    } = renewal
+    else {
+        panic!("{renewal:?}");
+    };
+    assert!(!sweep_is_due);
+    assert!(clock.offset.abs() < SignedDuration::from_secs(10));
     let renewed = store.instances_live().await?;
     assert!(renewed[0].expires_at > first[0].expires_at);
+    let agents = store.sql("SELECT load->'agents' FROM ingest_instances");
+    assert_eq!(agents.await?, AGENTS.to_string());
     assert!(store.lease_release(mine.id).await?);
     assert!(!store.lease_release(mine.id).await?);
-    assert_eq!(store.lease_renew(mine.id, TTL).await?, LeaseRenewal::Gone);
+    assert_eq!(renew(&store, mine.id).await?, LeaseRenewal::Gone);
     assert_eq!(claim(&store, &mine).await?, LeaseClaim::Ended);
     assert!(store.instances_live().await?.is_empty());
     assert!(store.instances_list().await?[0].stopped_at.is_some());
@@ -60,9 +83,9 @@ async fn a_fenced_instance_can_neither_renew_nor_claim_its_lease() -> Result<()>
     store
         .sql("UPDATE ingest_instances SET fenced = true")
         .await?;
-    assert_eq!(store.lease_renew(mine.id, TTL).await?, LeaseRenewal::Fenced);
+    assert_eq!(renew(&store, mine.id).await?, LeaseRenewal::Fenced);
     assert_eq!(claim(&store, &mine).await?, LeaseClaim::Ended);
-    let unknown = store.lease_renew(Uuid::nil(), TTL).await?;
+    let unknown = renew(&store, Uuid::nil()).await?;
     assert_eq!(unknown, LeaseRenewal::Gone);
     assert!(store.instances_live().await?.is_empty());
     Ok(())
@@ -164,8 +187,50 @@ async fn a_lease_expires_by_the_databases_clock() -> Result<()> {
             .is_ok_and(|live| live.is_empty())
     })
     .await?;
-    assert_eq!(store.lease_renew(mine.id, TTL).await?, LeaseRenewal::Gone);
+    assert_eq!(renew(&store, mine.id).await?, LeaseRenewal::Gone);
     assert_eq!(claim(&store, &mine).await?, LeaseClaim::Claimed);
+    Ok(())
+}
+
+/// A renewal after each of these says that a sweep is due; the sweep finds it, and then none is due.
+#[tokio::test]
+async fn a_renewal_tells_what_a_sweep_would_find() -> Result<()> {
+    let (store, _) = world().await?;
+    let mine = instance("a");
+    claim(&store, &mine).await?;
+    let other = format!(
+        "INSERT INTO ingest_instances (id, kid, hostname, version, grpc_address, http_address, expires_at)
+         VALUES ('{}', 'a', '', '', '', '', now() - interval '2 minutes')",
+        instance("a").id
+    );
+    let lost = "UPDATE agent_state s SET instance_id = i.id, presence = 'online', presence_since = now(), cause = 'connected'
+                  FROM ingest_instances i WHERE i.fenced";
+    let drained =
+        "UPDATE agent_state SET presence = 'online', online_until = now() - interval '1 second'";
+    let old = "UPDATE ingest_instances SET expires_at = now() - interval '31 days' WHERE fenced";
+    let swept = |fenced, lost, undrained| Swept {
+        fenced,
+        lost,
+        undrained,
+    };
+    let due = async || match renew(&store, mine.id).await? {
+        LeaseRenewal::Renewed { sweep_is_due, .. } => Ok(sweep_is_due),
+        other => anyhow::bail!("{other:?}"),
+    };
+    assert!(!due().await?);
+    for (change, found) in [
+        (other.as_str(), swept(1, 0, 0)),
+        (lost, swept(0, 1, 0)),
+        (drained, swept(0, 0, 1)),
+        (old, swept(0, 0, 0)),
+    ] {
+        store.sql(change).await?;
+        assert!(due().await?, "{change}");
+        assert_eq!(store.sessions_sweep(mine.id, SWEEP_GRACE).await?, found);
+        assert!(!due().await?, "{change}");
+    }
+    let left = store.sql("SELECT count(*) FROM ingest_instances").await?;
+    assert_eq!(left, "1");
     Ok(())
 }
 

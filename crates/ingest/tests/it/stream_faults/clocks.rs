@@ -105,10 +105,8 @@ async fn a_steady_fleet_writes_samples_and_no_presence() -> Result<()> {
         .map(|(name, _)| name.as_str())
         .collect();
     let steady = [
-        "database_clock_offset",
         "events_prune",
         "gaps_prune",
-        "instance_load_record",
         "lease_renew",
         "partitions_drop",
         "reinstalls_admit",
@@ -125,7 +123,6 @@ async fn a_steady_fleet_writes_samples_and_no_presence() -> Result<()> {
         "sessions_digest",
         "sessions_displaced",
         "sessions_stored",
-        "sessions_sweep",
         "watermarks",
     ];
     let strange: Vec<_> = asked.iter().filter(|name| !steady.contains(name)).collect();
