@@ -8,9 +8,10 @@
 //! - **The stream does not find its messages.** A consumer reads its messages through an index by subject. Where the
 //!   index is wrong, the consumer finds none of its messages, and moves to the end of the stream past each new one.
 //!
-//! Both look the same from outside: the stream has a message of the shard, the consumer has passed its number, and no
-//! message waits for an acknowledgement. In a healthy stream that is true only for a moment, between an
-//! acknowledgement and the removal of its message. So a message counts as skipped if two checks in a row find it.
+//! Both look the same from outside: the stream has a message that no consumer will deliver, or waits for. In a healthy
+//! stream that is true only for a moment, between an acknowledgement and the removal of its message. So a message
+//! counts as skipped if two checks in a row find it. It is not read to see which shard it belongs to: a stream that does
+//! not find its messages may refuse that too.
 //!
 //! The repair drops all messages and moves the stream's numbers beyond the consumer's: NATS then begins new files. Nobody
 //! has acknowledged the dropped reports to an agent: [`super::JetStream::gone`] finds them lost, and agents send
@@ -22,10 +23,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use async_nats::jetstream::{context::Context, stream::State};
+use async_nats::jetstream::{consumer::Info, context::Context, stream::State};
 
-use super::{consumers, state, subject};
-use crate::queue::QueueUnavailable;
+use super::{consumers, state};
+use crate::queue::{QueueUnavailable, SHARDS};
 
 /// How often to look, while nothing is delivered.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
@@ -63,45 +64,23 @@ impl SkipCheck {
             return Ok(());
         }
         self.healthy_at = Instant::now();
-        // The consumer is read first: without a crash the stream's last number only grows, so it cannot be below what
-        // the consumer had delivered earlier.
-        let consumer = consumers::info(&self.context, self.shard).await?;
+        // Consumers are read before the stream: without a crash its last number only grows, so it cannot be below what
+        // was delivered earlier.
+        let (mut delivered, mut passed) = (0, u64::MAX);
+        for shard in 0..SHARDS {
+            let consumer = consumers::info(&self.context, shard).await?;
+            delivered = delivered.max(consumer.delivered.stream_sequence);
+            passed = passed.min(passed_by(&consumer));
+        }
         let state = state(&self.context).await?;
-        let delivered = consumer.delivered.stream_sequence;
-        let found = match consumer.num_ack_pending {
-            0 => self.passed_over(&state, delivered).await?,
-            _ => None,
-        };
+        let is_passed = state.messages > 0 && state.first_sequence <= passed;
+        let found = is_passed.then_some(state.first_sequence);
         let skipped = found.is_some() && found == self.suspect;
         self.suspect = found;
         if skipped || delivered > state.last_sequence {
             self.repair(&state, delivered).await?;
         }
         Ok(())
-    }
-
-    /// A message of this shard that the consumer has passed: one of both ends of the stream. Shards that deliver leave
-    /// nothing behind, so the oldest message belongs to a shard that does not.
-    async fn passed_over(
-        &self,
-        state: &State,
-        delivered: u64,
-    ) -> Result<Option<u64>, QueueUnavailable> {
-        if state.messages == 0 {
-            return Ok(None);
-        }
-        let stream = consumers::stream(&self.context).await?;
-        for number in [state.first_sequence, state.last_sequence] {
-            if number > delivered {
-                continue;
-            }
-            // An error is also the answer for a message that was removed a moment ago.
-            let message = stream.get_raw_message(number).await;
-            if message.is_ok_and(|message| message.subject.as_str() == subject(self.shard)) {
-                return Ok(Some(number));
-            }
-        }
-        Ok(None)
     }
 
     async fn repair(&mut self, state: &State, delivered: u64) -> Result<(), QueueUnavailable> {
@@ -116,5 +95,14 @@ impl SkipCheck {
         let stream = consumers::stream(&self.context).await?;
         let purged = stream.purge().sequence(beyond).await;
         purged.map(drop).map_err(QueueUnavailable::new)
+    }
+}
+
+/// Of the messages up to this number the consumer will deliver none, and waits for none.
+fn passed_by(consumer: &Info) -> u64 {
+    match (consumer.num_ack_pending, consumer.num_pending) {
+        (0, 0) => u64::MAX,
+        (0, _) => consumer.delivered.stream_sequence,
+        _ => consumer.ack_floor.stream_sequence,
     }
 }
