@@ -53,6 +53,11 @@ async fn in_the_smallest_pool_maintenance_delays_neither_lease_nor_poll_nor_swee
         let count = |counts: &BTreeMap<String, u64>| counts.get(name).copied().unwrap_or_default();
         ensure!(count(&after) > count(&before) + 2, "{name} waited");
     }
+    let lapsed = "INSERT INTO ingest_instances (id, kid, hostname, version, grpc_address, http_address, expires_at)
+        SELECT gen_random_uuid(), kid, 'gone', '0', '', '', now() - interval '5 minutes' FROM ingest_instances";
+    site.psql(lapsed).await?;
+    let swept = "SELECT count(*) FROM ingest_instances WHERE fenced";
+    site.becomes(swept, "1").await?;
     let live = "SELECT count(*) FROM ingest_instances WHERE expires_at > now() AND NOT fenced";
     site.expect(live, "1").await?;
     let revoke = format!("SELECT revoke_agent('{}', 'test', 'a test')", agent.id);
