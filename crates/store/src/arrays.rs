@@ -19,14 +19,9 @@ impl<'a> Arrays<'a> {
         self
     }
 
-    /// A statement of `method` that passes all columns to a function, the last ones by `names`.
-    pub(crate) fn call(&self, method: &str, function: &str, names: &[&str]) -> String {
-        let positional = self.0.len() - names.len().min(self.0.len());
-        let argument = |n: usize| match n.checked_sub(positional).and_then(|n| names.get(n)) {
-            Some(name) => format!("{name} => ${}", n + 1),
-            None => format!("${}", n + 1),
-        };
-        let arguments: Vec<String> = (0..self.0.len()).map(argument).collect();
+    /// A statement of `method` that passes all columns to a function.
+    pub(crate) fn call(&self, method: &str, function: &str) -> String {
+        let arguments: Vec<String> = (1..=self.0.len()).map(|n| format!("${n}")).collect();
         let arguments = arguments.join(", ");
         format!("-- {method}\nSELECT * FROM {function}({arguments})")
     }

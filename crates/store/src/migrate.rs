@@ -68,6 +68,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(25, "0025_parts_packed"),
     migration!(26, "0026_sample_days"),
     migration!(27, "0027_sweep_is_due"),
+    migration!(28, "0028_cheaper_appends"),
 ];
 
 const CONSOLE_MIGRATIONS: &[Migration] = &[migration!(1, "console/0001_people")];

@@ -199,11 +199,13 @@ impl Instance {
     }
 
     pub fn reinstalls(&self, changes: &Arc<ChangeFeed>) -> Reinstalls {
+        let quiet = self.config.timing.reinstall_quiet;
         Reinstalls {
             store: self.store.clone(),
             changes: changes.clone(),
-            period: self.config.timing.poll,
-            quiet: self.config.timing.reinstall_quiet,
+            // An agent that has waited for the whole of it can wait for another twentieth.
+            period: (quiet / 20).max(self.config.timing.poll),
+            quiet,
         }
     }
 }

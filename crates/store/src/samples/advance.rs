@@ -15,19 +15,18 @@ use super::{
     GapKind, GapRow, Range,
     columns::{Entry, with_samples},
 };
-use crate::{
-    arrays::Arrays, error::StoreError, ids::AgentId, record::record, tx::Tx, vitals::SCALARS,
-};
+use crate::{arrays::Arrays, error::StoreError, ids::AgentId, record::record, tx::Tx};
 
-/// The numbers and the shape let the next samples take the usual path. They are those of the agent's
-/// present host: samples of a host that it has left do not change them.
+/// The host, the numbers and the shape let the next samples take the usual path. They are those of the
+/// agent's present host: samples of a host that it has left do not change them.
 const BOOKS: &str = "-- samples_append
     UPDATE agent_state s
        SET acked_seq = m.acked_seq, stored_count = s.stored_count + m.stored,
            rejected_count = s.rejected_count + m.rejected, gap_count = s.gap_count + m.gaps,
            agent_no = m.agent_no, host_no = CASE a.host_id WHEN m.host_id THEN m.host_no ELSE s.host_no END,
            shape = CASE a.host_id WHEN m.host_id THEN coalesce(m.shape, CASE s.host_no WHEN m.host_no THEN s.shape END)
-                                  ELSE s.shape END
+                                  ELSE s.shape END,
+           numbered_host = CASE a.host_id WHEN m.host_id THEN m.host_id ELSE s.numbered_host END
       FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[],
                   $6::uuid[], $7::integer[], $8::integer[], $9::bigint[])
            AS m(agent_id, acked_seq, stored, rejected, gaps, host_id, agent_no, host_no, shape)
@@ -131,7 +130,7 @@ impl Tx {
             .column(Type::UUID_ARRAY, &shapes, |((host, _), _)| *host)
             .column(Type::INT8_ARRAY, &shapes, |((_, shape), _)| *shape)
             .column(Type::JSONB_ARRAY, &shapes, |(_, parts)| parts.clone());
-        let sql = columns.call("samples_append", "samples_prepare", &[]);
+        let sql = columns.call("samples_append", "samples_prepare");
         let rows = self.query(&sql, &columns.params()).await?;
         rows.iter().map(Numbers::from_row).collect()
     }
@@ -149,7 +148,7 @@ impl Tx {
             .column(Type::INT4_ARRAY, numbers, |numbers| numbers.agent_no);
         let entries: Vec<&Entry<'_>> = entries.iter().collect();
         let columns = with_samples(columns, &entries);
-        let sql = columns.call("samples_append", "samples_store", &SCALARS.map(|s| s.name));
+        let sql = columns.call("samples_append", "samples_store");
         self.execute(&sql, &columns.params()).await.map(drop)
     }
 }

@@ -49,14 +49,31 @@ pub(super) fn with_samples<'a>(columns: Arrays<'a>, entries: &[&Entry<'a>]) -> A
             shapes.push(*shape);
         }
     }
+    let (values, starts) = part_values(&samples);
     let columns = with_newest(columns, entries, &samples)
         .column(Type::INT4_ARRAY, &owners, |owner| *owner)
         .column(Type::TIMESTAMPTZ_ARRAY, &samples, |s| s.sampled_at)
         .column(Type::INT8_ARRAY, &samples, |s| s.seq)
         .column(Type::INT8_ARRAY, &shapes, |shape| *shape)
-        .column(Type::TEXT_ARRAY, &samples, |s| s.part_values());
+        .column(Type::INT8_ARRAY, &values, |value| *value)
+        .column(Type::INT4_ARRAY, &starts, |start| *start);
     let scalar = |columns, scalar: &Scalar| scalar.column(columns, &samples);
     SCALARS.iter().fold(columns, scalar)
+}
+
+/// The values of the parts of all samples, and the place where those of each one start. One more place
+/// tells where the last ones end.
+fn part_values(samples: &[&SampleRow]) -> (Vec<i64>, Vec<i32>) {
+    let (mut values, mut starts) = (Vec::new(), vec![1]);
+    for sample in samples {
+        values.extend(sample.part_values());
+        starts.push(
+            i32::try_from(values.len())
+                .unwrap_or(i32::MAX)
+                .saturating_add(1),
+        );
+    }
+    (values, starts)
 }
 
 /// For each entry the place of the newest sample of its host, and what only the latest vitals have.

@@ -1,5 +1,5 @@
 //! The usual batch: for each agent one run of samples that continues exactly above its watermark,
-//! stored by one call of the function `samples_append` of migration 0017, in one round trip.
+//! stored by one call of the function `samples_append` of migration 0028, in one round trip.
 //!
 //! **Exactly once.** The function moves an agent's watermark by one conditional UPDATE, and stores the
 //! samples of those agents alone that it has moved. If two consumers have the same run, the second one
@@ -24,7 +24,6 @@ use crate::{
     error::StoreError,
     ids::AgentId,
     pool::{Bulkhead, Store},
-    vitals::SCALARS,
 };
 
 /// Ranges of one agent that together are one run: without a gap or a hole, all of one shape.
@@ -95,7 +94,7 @@ impl Store {
             .column(Type::INT8_ARRAY, runs, |run| run.shape);
         let entries: Vec<&Entry<'_>> = runs.iter().map(|run| &run.entry).collect();
         let columns = with_samples(columns, &entries);
-        let sql = columns.call("samples_append", "samples_append", &SCALARS.map(|s| s.name));
+        let sql = columns.call("samples_append", "samples_append");
         let params = columns.params();
         let rows = self.call("samples_append", Bulkhead::Ingest, &sql, &params);
         let mut left = Vec::new();
