@@ -219,6 +219,21 @@ async fn optional_vitals_are_parts_of_the_sample() -> Result<()> {
     Ok(())
 }
 
+/// The general path cannot work without the function that is dropped here.
+#[tokio::test]
+async fn an_agent_takes_the_usual_path_after_its_first_samples() -> Result<()> {
+    let (store, agent) = world().await?;
+    agent.store(&store, &[sample(1, hours_ago(1))]).await?;
+    store.sql("DROP FUNCTION samples_prepare").await?;
+    agent
+        .store(&store, &[sample(2, after(hours_ago(1), 1))])
+        .await?;
+    let newcomer = TestAgent::new(&store).await?;
+    let refused = newcomer.store(&store, &[sample(1, hours_ago(1))]).await;
+    assert!(refused.is_err(), "the general path worked");
+    Ok(())
+}
+
 #[tokio::test]
 async fn an_agent_that_is_not_active_stores_nothing() -> Result<()> {
     let (store, agent) = world().await?;
