@@ -1,6 +1,6 @@
 //! Query plans on a large fleet: the documented queries of the web application use the
-//! documented indexes, an instance's regular read of its sessions reads only its own, and an append
-//! reads only its own agents.
+//! documented indexes, an instance's regular read of its sessions reads only its own, an append
+//! reads only its own agents, and a query of `host_metrics` unpacks only what it returns.
 
 use std::collections::BTreeSet;
 
@@ -241,4 +241,33 @@ async fn an_append_finds_its_agents_by_key_before_the_tables_are_analysed() -> R
         store.sql(looked).await.is_ok_and(|counted| counted == "30")
     })
     .await
+}
+
+/// Of a host with 23 chunks. Their times are all compared.
+#[tokio::test]
+async fn a_query_by_time_alone_unpacks_only_the_chunks_that_it_returns() -> Result<()> {
+    let store = migrated().await?;
+    store.partitions_create(DAY).await?;
+    let size = Size {
+        hosts: 10,
+        busy: 1,
+        old: 1,
+    };
+    load(&store, size).await?;
+    let hour = "date_trunc('hour', now(), 'UTC') - interval '3 hours'";
+    let rows = format!(
+        "FROM host_metrics WHERE host_id = md5('host 1')::uuid
+            AND sampled_at >= {hour} AND sampled_at < {hour} + interval '1 hour'"
+    );
+    assert_eq!(store.sql(&format!("SELECT count(*) {rows}")).await?, "120");
+    let explain = format!("EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) SELECT * {rows}");
+    let plan = store.sql(&explain).await?;
+    let loops = |node: &str| {
+        let line = plan.lines().find(|line| line.contains(node));
+        line.and_then(|line| line.split_once("loops="))
+            .map(|(_, loops)| loops.trim_end_matches(')'))
+    };
+    assert_eq!(loops("Subquery Scan on x"), Some("23"), "{plan}");
+    assert_eq!(loops("jsonb_array_elements d"), Some("1"), "{plan}");
+    Ok(())
 }
