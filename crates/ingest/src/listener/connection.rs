@@ -4,7 +4,10 @@
 
 use std::{convert::Infallible, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
-use futures_util::future::BoxFuture;
+use futures_util::{
+    future::BoxFuture,
+    stream::{FuturesUnordered, StreamExt},
+};
 use http::{Request, Response};
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -26,7 +29,7 @@ use super::{
     gate::Gate,
     limits::{TLS_BUFFER, http2 as settings},
     meter::{Framed, Metered},
-    panics::caught,
+    panics::{Guarded, caught},
     proxy_protocol,
     write_deadline::WriteDeadline,
 };
@@ -83,10 +86,7 @@ impl Connection {
                 Duration::ZERO,
             ),
         };
-        tokio::select! {
-            () = self.serve_http2(stream, peer, routes, age) => {}
-            () = place.evicted() => {}
-        }
+        self.serve_http2(stream, peer, routes, age, &place).await;
         drop((key_permit, place));
     }
 
@@ -142,7 +142,14 @@ impl Connection {
         Ok((stream, key, address))
     }
 
-    async fn serve_http2(&self, stream: Tls, peer: Peer, routes: Routes, age: Duration) {
+    async fn serve_http2(
+        &self,
+        stream: Tls,
+        peer: Peer,
+        routes: Routes,
+        age: Duration,
+        place: &Place,
+    ) {
         let activity = Arc::new(Activity::default());
         let service = service_fn(|request: Request<Incoming>| {
             let (gate, path) = (self.gate.clone(), request.uri().path());
@@ -153,15 +160,23 @@ impl Connection {
                 self.refusals.internal,
             );
             let answered = answer(answered, self.limits, &peer.standing);
-            tracked(answered, activity.clone(), ending)
+            tracked(answered, activity.clone(), ending, self.refusals.internal)
         });
         let stream = TokioIo::new(Framed::new(stream));
         let mut http2 = Box::pin(self.builder().serve_connection(stream, service));
+        let ending = async {
+            tokio::select! {
+                farewell = self.time_to_go(&activity, &peer.standing, age) => Some(farewell),
+                () = self.cut_off(place) => None,
+            }
+        };
         let farewell = tokio::select! {
             _ended = &mut http2 => return,
             () = activity.stalled(self.limits.send_deadline) => return,
-            () = self.abort.cancelled() => return,
-            farewell = self.time_to_go(&activity, &peer.standing, age) => farewell,
+            farewell = when_woken(ending) => farewell,
+        };
+        let Some(farewell) = farewell else {
+            return;
         };
         if activity.seen() {
             peer.closing.cancel();
@@ -172,8 +187,16 @@ impl Connection {
             };
             tokio::select! {
                 _ended = timeout(farewell, http2) => {}
-                () = self.abort.cancelled() => {}
+                () = self.cut_off(place) => {}
             }
+        }
+    }
+
+    /// Returns when the connection should end at once.
+    async fn cut_off(&self, place: &Place) {
+        tokio::select! {
+            () = self.abort.cancelled() => {}
+            () = place.evicted() => {}
         }
     }
 
@@ -253,18 +276,25 @@ fn tracked(
     answered: impl Future<Output = Response<Body>> + Send + 'static,
     activity: Arc<Activity>,
     mut ending: Ending,
-) -> BoxFuture<'static, Result<Response<Body>, Infallible>> {
+    internal: fn() -> Status,
+) -> BoxFuture<'static, Result<Response<TrackedBody>, Infallible>> {
     let request = Activity::begin(activity);
-    Box::pin(async {
+    Box::pin(async move {
         let response = answered.await;
         ending.see(response.headers());
-        let tracked = |body| TrackedBody {
-            body,
+        Ok(response.map(|body| TrackedBody {
+            body: Guarded { body, internal },
             request,
             ending,
-        };
-        Ok(response.map(|body| Body::new(tracked(body))))
+        }))
     })
+}
+
+/// `future`, polled when it was woken itself, not whenever its task is. A connection's task is woken for every frame, and what
+/// ends a connection waits at locks that all connections share.
+async fn when_woken<F: Future>(future: F) -> F::Output {
+    let mut alone = FuturesUnordered::from_iter([future]);
+    alone.select_next_some().await
 }
 
 fn with_peer(mut request: Request<Incoming>, peer: &Peer) -> Request<Incoming> {

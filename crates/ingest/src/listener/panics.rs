@@ -16,7 +16,7 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use tonic::{Status, body::Body, service::Routes};
 use tower::ServiceExt;
 
-/// The answer of the routes, or `internal` if they panic.
+/// The answer of the routes, or `internal` if they panic. Its body may panic later: see [`Guarded`].
 ///
 /// Asserting unwind safety is sound here: what panicked is dropped and never used again, and what it shared
 /// with others is behind locks, whose users handle poisoning.
@@ -29,7 +29,7 @@ pub(super) async fn caught(
         .catch_unwind()
         .await
     {
-        Ok(Ok(response)) => response.map(|body| Body::new(Guarded { body, internal })),
+        Ok(Ok(response)) => response,
         Ok(Err(never)) => match never {},
         Err(panic) => {
             log(&*panic);
@@ -39,9 +39,10 @@ pub(super) async fn caught(
 }
 
 /// A response body. If it panics, it ends with the trailers of `internal`.
-struct Guarded {
-    body: Body,
-    internal: fn() -> Status,
+#[derive(Debug)]
+pub(super) struct Guarded {
+    pub body: Body,
+    pub internal: fn() -> Status,
 }
 
 impl hyper::body::Body for Guarded {
@@ -122,7 +123,10 @@ mod tests {
         let routes = Routes::from(axum::Router::new().fallback(answer));
         let service = service_fn(move |request| {
             let routes = routes.clone();
-            async move { Ok::<_, Infallible>(caught(routes, request, internal).await) }
+            async move {
+                let response = caught(routes, request, internal).await;
+                Ok::<_, Infallible>(response.map(|body| Guarded { body, internal }))
+            }
         });
         let server = http2::Builder::new(TokioExecutor::new());
         tokio::spawn(server.serve_connection(TokioIo::new(far), service));

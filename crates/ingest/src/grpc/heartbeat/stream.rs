@@ -4,11 +4,17 @@
 //! while the report budget has no room, while its agent writes more than one agent may, or while a
 //! message to the client has not been taken. HTTP/2 flow control then holds the client back.
 
-use std::{collections::VecDeque, pin::pin, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
 
 use svc_proto::{ServerMessage, contract::limits::MAX_REPORTS_IN_FLIGHT, v1::Drain};
 use svc_store::{CloseCause, GapRow, HostId, Range, SessionClose};
 use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::WaitForCancellationFuture;
 
 use super::{Authenticated, Outbox, StreamEnd, inbound::Inbound};
 use crate::{
@@ -96,8 +102,9 @@ impl HeartbeatStream {
         client: &Authenticated,
         inbound: &mut Inbound,
     ) -> StreamEnd {
+        let mut closing = pin!(client.peer.closing.cancelled());
         loop {
-            let event = self.next_event(client, inbound).await;
+            let event = self.next_event(closing.as_mut(), inbound).await;
             if let Err(end) = self.act(event).await {
                 return end;
             }
@@ -108,7 +115,7 @@ impl HeartbeatStream {
     /// this one, and it stays small because the states of acting are not part of it.
     async fn next_event(
         &mut self,
-        client: &Authenticated,
+        closing: Pin<&mut WaitForCancellationFuture<'_>>,
         inbound: &mut Inbound,
     ) -> Result<Event, StreamEnd> {
         let pause_ends = self.paused_until.unwrap_or_else(Instant::now);
@@ -118,7 +125,7 @@ impl HeartbeatStream {
         tokio::select! {
             biased;
             () = self.inbox.mail_arrived() => Ok(Event::Mail),
-            () = client.peer.closing.cancelled(), if !self.aged => Ok(Event::Aged),
+            () = closing, if !self.aged => Ok(Event::Aged),
             () = sleep_until(pause_ends), if self.paused_until.is_some() => {
                 self.paused_until = None;
                 Ok(Event::Ready)
