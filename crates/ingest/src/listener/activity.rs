@@ -12,14 +12,14 @@
 //! frame and has not been polled since is therefore waiting for its client. `stalled` returns once any body
 //! has waited for the whole limit, whatever the connection's other bodies do: a client that reads its health
 //! checks and leaves its heartbeat stream unread would otherwise never learn of a revocation. In the usual
-//! case the next poll comes at once, `waiting` is empty again when the connection's task looks, and no timer is
-//! started.
+//! case the next poll comes at once and no timer is ever started: `stalled` sleeps on `handed_out`, and by the
+//! time it runs, `waiting` is empty again. A frame that HTTP/2 has no room for does not wake the connection's task
+//! otherwise.
 //!
 //! The counters are atomics and `waiting` has a lock because hyper may run bodies on another thread than the
 //! connection's task. `Notify` stores one permit, so a notification between a check and the wait is not lost.
 
 use std::{
-    future::poll_fn,
     pin::Pin,
     sync::{
         Arc, Mutex,
@@ -51,6 +51,8 @@ pub(super) struct Activity {
     /// Response bodies that have handed out a frame and have not been polled since: the number of the request
     /// and since when, the longest wait first. Bounded by the streams of a connection.
     waiting: Mutex<Vec<(usize, Instant)>>,
+    /// Notified when a body hands out a frame.
+    handed_out: Notify,
 }
 
 impl Activity {
@@ -91,24 +93,20 @@ impl Activity {
     }
 
     /// Returns once a response has waited for the client for `limit`.
-    ///
-    /// While none waits, no waker is registered: this must be polled by the connection's own task. A body is asked for a
-    /// frame only if HTTP/2 can send some of it, so every frame that is handed out wakes that task, to write it.
     pub(super) async fn stalled(&self, limit: Duration) {
         loop {
-            let since = poll_fn(|_| self.longest_wait()).await;
-            if since.elapsed() >= limit {
-                return;
+            self.handed_out.notified().await;
+            while let Some(since) = self.longest_wait() {
+                if since.elapsed() >= limit {
+                    return;
+                }
+                sleep_until(since + limit).await;
             }
-            sleep_until(since + limit).await;
         }
     }
 
-    fn longest_wait(&self) -> Poll<Instant> {
-        match lock(&self.waiting).first() {
-            Some((_, since)) => Poll::Ready(*since),
-            None => Poll::Pending,
-        }
+    fn longest_wait(&self) -> Option<Instant> {
+        lock(&self.waiting).first().map(|(_, since)| *since)
     }
 }
 
@@ -125,6 +123,7 @@ impl Request {
         if !self.waiting {
             self.waiting = true;
             lock(&self.activity.waiting).push((self.number, Instant::now()));
+            self.activity.handed_out.notify_one();
         }
     }
 
