@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use svc_ingest::listener::Limits;
 use svc_proto::ClientMessage;
-use svc_testkit::{ActiveAgent, PATIENCE, Site, Tls, framed, request};
+use svc_testkit::{ActiveAgent, PATIENCE, Site, Tls, framed, large_report, request};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpSocket, TcpStream},
@@ -92,6 +92,31 @@ async fn an_unread_stream_beside_busy_ones_ends_its_connection() -> Result<()> {
     ensure!(after >= Duration::from_secs(1), "closed after {after:?}");
     let state = "SELECT presence, cause FROM agent_state";
     site.becomes(state, "offline|lost").await
+}
+
+/// The window takes the first byte of the Welcome. The acknowledgement of a report is handed out when the connection's task
+/// sleeps already, and nothing else comes before the first keepalive, which is later than this test waits.
+#[tokio::test]
+async fn an_unread_stream_on_a_quiet_connection_ends_it() -> Result<()> {
+    let site = Site::new().await?;
+    let limits = |limits: &mut Limits| limits.send_deadline = Duration::from_secs(1);
+    let instance = site.instance().limits(limits).start().await?;
+    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let tls = Tls::with(&agent.agent.identity);
+    let mut stream = tls.connect(instance.grpc).await?;
+    let one_byte = http2::settings(&[(INITIAL_WINDOW_SIZE, 1)]);
+    let opening = [http2::PREFACE, &one_byte, &heartbeat(1, &agent)].concat();
+    stream.write_all(&opening).await?;
+    while Received::read(&mut stream).await?.kind != http2::DATA {}
+    let report = framed(&request(ClientMessage::Report(large_report(1..=1))));
+    let report = http2::frame(http2::DATA, 0, 1, &report);
+    stream.write_all(&report).await?;
+    let reported = Instant::now();
+    closed(&mut stream).await?;
+    let after = reported.elapsed();
+    ensure!(after >= Duration::from_secs(1), "closed after {after:?}");
+    let stored = "SELECT count(*) FROM host_metrics";
+    site.expect(stored, "1").await
 }
 
 /// The call of a heartbeat stream and its Hello.
