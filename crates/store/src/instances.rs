@@ -156,15 +156,27 @@ impl Store {
         load: &InstanceLoad,
         sweep_grace: Duration,
     ) -> Result<LeaseRenewal, StoreError> {
-        self.run(
-            "lease_renew",
-            Bulkhead::Watch,
-            async |tx| match lease_renew_update(&tx, id, ttl, load, sweep_grace).await? {
-                Some(renewed) => Ok(renewed),
-                None => lease_renew_failure(&tx, id).await,
+        let sql = "-- lease_renew
+            SELECT renewed, fenced, sweep, clock FROM lease_renew($1, $2, $3, $4)";
+        let params = [
+            (&id as _, Type::UUID),
+            (&ttl.as_secs_f64() as _, Type::FLOAT8),
+            (&Json(load) as _, Type::JSONB),
+            (&sweep_grace.as_secs_f64() as _, Type::FLOAT8),
+        ];
+        let asked = Timestamp::now();
+        let rows = self.call("lease_renew", Bulkhead::Watch, sql, &params);
+        let Some(row) = rows.await?.into_iter().next() else {
+            return Ok(LeaseRenewal::Gone);
+        };
+        Ok(match (row.try_get("renewed")?, row.try_get("fenced")?) {
+            (true, _) => LeaseRenewal::Renewed {
+                clock: ClockOffset::measured(asked, row.try_get("clock")?),
+                sweep_is_due: row.try_get("sweep")?,
             },
-        )
-        .await
+            (false, true) => LeaseRenewal::Fenced,
+            (false, false) => LeaseRenewal::Gone,
+        })
     }
 
     /// Ends a lease. Returns false if there was none.
@@ -303,42 +315,5 @@ async fn lease_claim_insert(
     match tx.execute(sql, &params).await? {
         0 => Ok(LeaseClaim::Ended),
         _ => Ok(LeaseClaim::Claimed),
-    }
-}
-
-async fn lease_renew_update(
-    tx: &Tx,
-    id: Uuid,
-    ttl: Duration,
-    load: &InstanceLoad,
-    sweep_grace: Duration,
-) -> Result<Option<LeaseRenewal>, StoreError> {
-    let sql = "-- lease_renew
-        UPDATE ingest_instances
-           SET renewed_at = now(), expires_at = now() + make_interval(secs => $2), load = $3
-         WHERE id = $1 AND NOT fenced AND stopped_at IS NULL AND expires_at > now()
-        RETURNING sweep_is_due($4), clock_timestamp()";
-    let params = [
-        (&id as _, Type::UUID),
-        (&ttl.as_secs_f64() as _, Type::FLOAT8),
-        (&Json(load) as _, Type::JSONB),
-        (&sweep_grace.as_secs_f64() as _, Type::FLOAT8),
-    ];
-    let asked = Timestamp::now();
-    let Some(row) = tx.query_opt(sql, &params).await? else {
-        return Ok(None);
-    };
-    Ok(Some(LeaseRenewal::Renewed {
-        clock: ClockOffset::measured(asked, row.try_get(1)?),
-        sweep_is_due: row.try_get(0)?,
-    }))
-}
-
-async fn lease_renew_failure(tx: &Tx, id: Uuid) -> Result<LeaseRenewal, StoreError> {
-    let sql = "-- lease_renew
-        SELECT FROM ingest_instances WHERE id = $1 AND fenced";
-    match tx.query_opt(sql, &[(&id, Type::UUID)]).await? {
-        Some(_) => Ok(LeaseRenewal::Fenced),
-        None => Ok(LeaseRenewal::Gone),
     }
 }

@@ -70,6 +70,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(27, "0027_sweep_is_due"),
     migration!(28, "0028_cheaper_appends"),
     migration!(29, "0029_view_unpacks_what_it_returns"),
+    migration!(30, "0030_kept_plans"),
 ];
 
 const CONSOLE_MIGRATIONS: &[Migration] = &[migration!(1, "console/0001_people")];

@@ -46,11 +46,7 @@ impl SessionDigest {
 impl Store {
     /// The digest of the sessions that are stored for this instance.
     pub async fn sessions_digest(&self, instance: Uuid) -> Result<SessionDigest, StoreError> {
-        let sql = "-- sessions_digest
-            SELECT count(*) AS sessions, coalesce(bit_xor(uuid_hash_extended(s.agent_id, s.epoch)), 0) AS digest,
-                   count(*) FILTER (WHERE a.id IS NOT NULL OR s.contested_at > now() - interval '2 minutes') AS doubtful
-              FROM agent_state s LEFT JOIN agents a ON a.id = s.agent_id AND a.status <> 'active'
-             WHERE s.instance_id = $1";
+        let sql = "-- sessions_digest\nSELECT sessions, digest, doubtful FROM sessions_digest($1)";
         let params = [(&instance as _, Type::UUID)];
         let rows = self.read("sessions_digest", Bulkhead::Watch, sql, &params);
         rows.await?
