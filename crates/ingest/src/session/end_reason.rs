@@ -30,8 +30,10 @@ impl EndReason {
     pub fn cause(self) -> CloseCause {
         match self {
             Self::NotActive(_) | Self::Deleted => CloseCause::Refused,
-            Self::Replaced | Self::Silent | Self::Unstored => CloseCause::Lost,
+            Self::Replaced | Self::Silent => CloseCause::Lost,
             Self::Drained { slot } => drained(slot),
+            // The agent is there, and comes back in seconds.
+            Self::Unstored => drained(Duration::ZERO),
         }
     }
 }

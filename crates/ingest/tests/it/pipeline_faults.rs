@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use async_nats::jetstream;
 use svc_ingest::queue::Bounds;
-use svc_testkit::{Fleet, Pace, QueueKind, Site, faults, metric, metric_becomes};
+use svc_testkit::{Fleet, Pace, QueueKind, Site, faults, metric, metric_becomes, times_offline};
 use tokio::time::sleep;
 
 /// The same SQLSTATE from the same statement as a full disk gives. `make chaos` fills a real one.
@@ -132,5 +133,26 @@ async fn nothing_is_lost_when_nats_freezes() -> Result<()> {
     sleep(Duration::from_secs(4)).await;
     site.nats().thaw()?;
     fleet.all_acked_again().await?;
+    fleet.audit(&site).await
+}
+
+/// Nobody takes the reports out of the queue, so that it can forget them.
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_whose_reports_the_queue_forgets_send_them_again_and_stay_online() -> Result<()> {
+    let mut site = Site::new().await?.with_queue(QueueKind::Nats).await?;
+    let builder = site.instance().set("INGEST_CONSUME", "false");
+    let instance = builder.start().await?;
+    let fleet = Fleet::start(&site, &[instance.grpc], 0, 5, Pace::BRISK).await?;
+    metric_becomes(instance.http, "queue_ranges", |reports| reports >= 5.0).await?;
+    let nats = async_nats::connect(site.nats().url()).await?;
+    let stream = jetstream::new(nats)
+        .get_stream("SVC_INGEST_METRICS")
+        .await?;
+    stream.purge().await?;
+    let forgotten = r#"streams_closed_total{cause="unstored"}"#;
+    metric_becomes(instance.http, forgotten, |streams| streams >= 5.0).await?;
+    let _consuming = site.instance().start().await?;
+    fleet.all_acked_again().await?;
+    ensure!(times_offline(&site).await? == 0, "agents were offline");
     fleet.audit(&site).await
 }
