@@ -8,10 +8,11 @@
 //! - **The stream does not find its messages.** A consumer reads its messages through an index by subject. Where the
 //!   index is wrong, the consumer finds none of its messages, and moves to the end of the stream past each new one.
 //!
-//! Both look the same from outside: the stream has a message that no consumer will deliver, or waits for. In a healthy
-//! stream that is true only for a moment, between an acknowledgement and the removal of its message. So a message
-//! counts as skipped if two checks in a row find it. It is not read to see which shard it belongs to: a stream that does
-//! not find its messages may refuse that too.
+//! From outside, the first shows in the numbers alone, and both in a message that no consumer will deliver, or waits for.
+//! A healthy stream looks like that for a moment: between an acknowledgement and the removal of its message, and in a
+//! cluster while one node answers for the stream and another, further ahead, for a consumer. So both count only if two
+//! checks in a row find them at the same first message. It is not read to see which shard it belongs to: a stream that
+//! does not find its messages may refuse that too.
 //!
 //! The repair drops all messages and moves the stream's numbers beyond the consumer's: NATS then begins new files. Nobody
 //! has acknowledged the dropped reports to an agent: [`super::JetStream::gone`] finds them lost, and agents send
@@ -38,7 +39,7 @@ pub(super) struct SkipCheck {
     shard: usize,
     /// When the shard delivered a message, or was checked.
     healthy_at: Instant,
-    /// The number that the last check found.
+    /// The first message of the stream, if the last check found reports skipped.
     suspect: Option<u64>,
 }
 
@@ -64,8 +65,8 @@ impl SkipCheck {
             return Ok(());
         }
         self.healthy_at = Instant::now();
-        // Consumers are read before the stream: without a crash its last number only grows, so it cannot be below what
-        // was delivered earlier.
+        // Consumers are read before the stream: without a crash its last number only grows, so one that has all messages
+        // cannot end below what was delivered earlier.
         let (mut delivered, mut passed) = (0, u64::MAX);
         for shard in 0..SHARDS {
             let consumer = consumers::info(&self.context, shard).await?;
@@ -73,13 +74,13 @@ impl SkipCheck {
             passed = passed.min(passed_by(&consumer));
         }
         let state = state(&self.context).await?;
+        let end_is_lost = delivered > state.last_sequence;
         let is_passed = state.messages > 0 && state.first_sequence <= passed;
-        let found = is_passed.then_some(state.first_sequence);
-        let skipped = found.is_some() && found == self.suspect;
-        self.suspect = found;
-        if skipped || delivered > state.last_sequence {
+        let found = (end_is_lost || is_passed).then_some(state.first_sequence);
+        if found.is_some() && found == self.suspect {
             self.repair(&state, delivered).await?;
         }
+        self.suspect = found;
         Ok(())
     }
 
