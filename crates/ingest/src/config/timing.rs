@@ -64,7 +64,7 @@ impl Timing {
             blind_patience: Duration::from_secs(60),
             certificate_poll: Duration::from_secs(10),
             outage_grace: Duration::from_secs(150),
-            batch_wait: Duration::from_millis(800),
+            batch_wait: Duration::from_millis(900),
             ack_backstop: Duration::from_secs(2),
             poll: Duration::from_secs(5),
             reinstall_quiet: Duration::from_mins(10),

@@ -174,7 +174,7 @@ mod tests {
     use super::*;
     use crate::queue::{Bounds, InProcess, Origin, Parcel, shard_of};
 
-    const LONGEST: Duration = Duration::from_millis(800);
+    const LONGEST: Duration = Duration::from_millis(900);
 
     struct Test {
         queue: Queue,

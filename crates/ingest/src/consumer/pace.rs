@@ -78,7 +78,7 @@ mod tests {
     use super::*;
     use crate::queue::{Bounds, InProcess, Origin, Parcel, Queue};
 
-    const LONGEST: Duration = Duration::from_millis(800);
+    const LONGEST: Duration = Duration::from_millis(900);
 
     /// Reports of these agents, with this many numbers each.
     async fn batch(agents: impl IntoIterator<Item = u128>, numbers: i64) -> Vec<Delivery> {
