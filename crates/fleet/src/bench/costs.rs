@@ -116,6 +116,10 @@ pub async fn saturate(sizes: &Sizes) -> anyhow::Result<Saturate> {
 pub async fn instances(sizes: &Sizes) -> anyhow::Result<Instances> {
     let (agents, rate) = (sizes.instances_agents, sizes.instances_rate);
     let many = sizes.instances;
+    let sizes = &Sizes {
+        window: sizes.instances_window,
+        ..sizes.clone()
+    };
     let (one, system) = paced(SERVICE, agents, rate, sizes).await?;
     drop(system);
     let kind = SystemKind::Service { instances: many };

@@ -16,6 +16,9 @@ pub struct Sizes {
     pub instances: usize,
     pub instances_agents: u32,
     pub instances_rate: f64,
+    /// Autovacuum looks for work once a minute. At a low rate what it finds is a good part of all that PostgreSQL does, so
+    /// every measurement must have as many rounds of it.
+    pub instances_window: Duration,
     /// Hosts with an hour of history, and how many of them have a month.
     pub history_hosts: u32,
     pub history_long: u32,
@@ -52,6 +55,7 @@ impl Sizes {
             instances: 10,
             instances_agents: 18_000,
             instances_rate: 700.0,
+            instances_window: Duration::from_mins(2),
             history_hosts: 2_000,
             history_long: 5,
             enrol_agents: 10_000,
@@ -80,6 +84,7 @@ impl Sizes {
             instances: 5,
             instances_agents: 2_000,
             instances_rate: 100.0,
+            instances_window: Duration::from_secs(15),
             history_hosts: 500,
             history_long: 2,
             enrol_agents: 1_000,
