@@ -71,6 +71,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(28, "0028_cheaper_appends"),
     migration!(29, "0029_view_unpacks_what_it_returns"),
     migration!(30, "0030_kept_plans"),
+    migration!(31, "0031_seldom_analysed"),
 ];
 
 const CONSOLE_MIGRATIONS: &[Migration] = &[migration!(1, "console/0001_people")];

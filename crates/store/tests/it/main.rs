@@ -9,6 +9,7 @@
 
 mod activity;
 mod agent_status;
+mod autovacuum;
 mod books;
 mod bouncer;
 mod compaction;
