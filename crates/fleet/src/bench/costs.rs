@@ -111,22 +111,22 @@ pub async fn saturate(sizes: &Sizes) -> anyhow::Result<Saturate> {
     })
 }
 
-/// The same fleet at the same low rate on one instance and on many: batches become small, and the periodic work of
-/// each instance is multiplied.
+/// The same fleet at the same low rate on one instance, on many, and on one again: batches become small, and the
+/// periodic work of each instance is multiplied.
 pub async fn instances(sizes: &Sizes) -> anyhow::Result<Instances> {
-    let (agents, rate) = (sizes.instances_agents, sizes.instances_rate);
-    let many = sizes.instances;
     let sizes = &Sizes {
         window: sizes.instances_window,
         ..sizes.clone()
     };
-    let (one, system) = paced(SERVICE, agents, rate, sizes).await?;
-    drop(system);
-    let kind = SystemKind::Service { instances: many };
-    let (cost, _) = paced(kind, agents, rate, sizes).await?;
+    let cost = async |instances| {
+        let (agents, rate) = (sizes.instances_agents, sizes.instances_rate);
+        let measured = paced(SystemKind::Service { instances }, agents, rate, sizes).await;
+        measured.map(|(cost, _system)| cost)
+    };
     Ok(Instances {
-        instances: many,
-        one,
-        many: cost,
+        instances: sizes.instances,
+        one: cost(1).await?,
+        many: cost(sizes.instances).await?,
+        one_again: Some(cost(1).await?),
     })
 }

@@ -76,6 +76,21 @@ pub struct Instances {
     pub instances: usize,
     pub one: HeartbeatCost,
     pub many: HeartbeatCost,
+    /// One instance again, after the many. `None` in older results.
+    #[serde(default)]
+    pub one_again: Option<HeartbeatCost>,
+}
+
+impl Instances {
+    /// PostgreSQL's CPU per heartbeat on many instances, by that on one. A machine that becomes slower or faster in the
+    /// meantime changes both about equally, because one instance is measured before and after.
+    pub fn ratio(&self) -> f64 {
+        let ones = [Some(self.one), self.one_again].into_iter().flatten();
+        let (count, sum) = ones.fold((0.0, 0.0), |(count, sum), one| {
+            (count + 1.0, sum + one.postgres_us)
+        });
+        self.many.postgres_us * count / sum
+    }
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]

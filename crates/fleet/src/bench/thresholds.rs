@@ -81,8 +81,7 @@ fn ratios(results: &Results) -> Vec<Threshold> {
             "PostgreSQL CPU on {} instances, × on one",
             instances.instances
         );
-        let ratio = instances.many.postgres_us / instances.one.postgres_us;
-        thresholds.push(at_most(name, ratio, 2.0));
+        thresholds.push(at_most(name, instances.ratio(), 2.0));
     }
     if let Some(saturate) = &results.saturate {
         thresholds.extend(above_minimal(
@@ -207,7 +206,7 @@ fn at(results: &Results, agents: u32) -> Option<HeartbeatCost> {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::results::{Memory, Rss},
+        super::results::{Instances, Memory, Rss},
         *,
     };
 
@@ -236,6 +235,23 @@ mod tests {
     #[test]
     fn a_stage_that_did_not_run_has_no_threshold() {
         assert!(check(&Results::new(false, 1)).is_empty());
+    }
+
+    #[test]
+    fn many_instances_are_compared_with_one_before_and_after() {
+        let cost = |postgres_us| HeartbeatCost {
+            postgres_us,
+            ..HeartbeatCost::default()
+        };
+        let mut instances = Instances {
+            instances: 10,
+            one: cost(30.0),
+            many: cost(60.0),
+            one_again: None,
+        };
+        assert_eq!(instances.ratio(), 2.0);
+        instances.one_again = Some(cost(50.0));
+        assert_eq!(instances.ratio(), 1.5);
     }
 
     #[test]
