@@ -82,14 +82,12 @@ pub struct Instances {
 }
 
 impl Instances {
-    /// PostgreSQL's CPU per heartbeat on many instances, by that on one. A machine that becomes slower or faster in the
-    /// meantime changes both about equally, because one instance is measured before and after.
+    /// PostgreSQL's CPU per heartbeat on many instances, divided by the mean of one instance before and after: a machine
+    /// that steadily becomes slower or faster changes both equally.
     pub fn ratio(&self) -> f64 {
-        let ones = [Some(self.one), self.one_again].into_iter().flatten();
-        let (count, sum) = ones.fold((0.0, 0.0), |(count, sum), one| {
-            (count + 1.0, sum + one.postgres_us)
-        });
-        self.many.postgres_us * count / sum
+        let again = self.one_again.unwrap_or(self.one);
+        let one = f64::midpoint(self.one.postgres_us, again.postgres_us);
+        self.many.postgres_us / one
     }
 }
 
