@@ -112,7 +112,7 @@ bench-console: deps  ## Pages, searches and live viewers of the console with 200
 plans: deps  ## The web application's queries on 100,000 hosts, with their plans (about 5 minutes)
 	$(CARGO) test --locked -p svc-store --test it -- plans --include-ignored --nocapture --test-threads=1
 
-sizing: deps  ## What agents cost PostgreSQL: the figures of docs/sizing.md (about a minute)
+sizing: deps  ## What agents cost PostgreSQL: the figures of docs/sizing.md (minutes)
 	$(CARGO) test --locked --profile strict -p svc-store --test it -- sizing --include-ignored --nocapture
 	$(CARGO) test --locked --profile strict -p svc-ingest --test chaos -- memory --include-ignored --nocapture
 

@@ -41,7 +41,7 @@ const SAMPLES: u64 = 500;
 const OUTAGE: Duration = Duration::from_secs(45);
 const RECOVERY: Duration = Duration::from_mins(10);
 
-/// PostgreSQL is stopped, and 2,000 agents send a report of 500 samples and 218 KiB each.
+/// PostgreSQL is stopped, and 2,000 agents send a report of 500 samples each.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "strict: run by make chaos and make sizing"]
 async fn backlogs_of_two_thousand_agents_stay_within_the_documented_memory() -> Result<()> {
@@ -95,7 +95,7 @@ async fn backlogs_of_two_thousand_agents_stay_within_the_documented_memory() -> 
         peak >> 20,
         most >> 20
     );
-    ensure!(peak <= most + most / 10);
+    ensure!(peak <= most, "more than documented");
     for sent in sending.join_all().await {
         drop(sent?);
     }

@@ -5,14 +5,15 @@ use std::time::Instant;
 
 use anyhow::Result;
 use svc_sandbox::{Postgres, PostgresOptions};
-use svc_store::Range;
+use svc_testkit::SampleWriter;
 
 use crate::{
-    fixtures::{DAY, TestAgent, after, compact, hours_ago, sample},
+    fixtures::{DAY, TestAgent, after, compact, hours_ago},
     support::TestStore,
 };
 
 const HOSTS: usize = 1_000;
+const DISKS: usize = 2;
 /// Two hours of samples, one every 30 seconds.
 const ROUNDS: i64 = 240;
 
@@ -20,27 +21,20 @@ async fn number(store: &TestStore, sql: &str) -> Result<f64> {
     Ok(store.sql(sql).await?.parse()?)
 }
 
-/// The rows of a table with its partitions, and the bytes of heap and of indexes per row.
-async fn bytes(store: &TestStore, table: &str) -> Result<(f64, f64, f64)> {
+/// Prints the rows of a table with its partitions, and the bytes of heap and of indexes per row.
+async fn print_size(store: &TestStore, table: &str) -> Result<()> {
     let leaves = format!("SELECT relid FROM pg_partition_tree('{table}') WHERE isleaf");
     let all = format!("FROM ({leaves} UNION SELECT '{table}'::regclass) parts");
     let rows = number(store, &format!("SELECT count(*) FROM {table}")).await?;
     let heap = number(store, &format!("SELECT sum(pg_table_size(relid)) {all}")).await?;
     let index = number(store, &format!("SELECT sum(pg_indexes_size(relid)) {all}")).await?;
-    Ok((rows, heap / rows, index / rows))
+    let (heap, index) = (heap / rows, index / rows);
+    println!("{table}: {rows} rows of {heap:.0} bytes, {index:.0} in indexes");
+    Ok(())
 }
 
 async fn wal(store: &TestStore) -> Result<f64> {
     number(store, "SELECT pg_current_wal_lsn() - '0/0'").await
-}
-
-/// Stores one sample of every agent, as the consumer does.
-async fn append_round(store: &TestStore, agents: &[TestAgent], seq: i64) -> Result<()> {
-    let at = after(hours_ago(3), seq * 30_000);
-    let range = |agent: &TestAgent| agent.range(&[sample(seq, at)], &[]);
-    let ranges: Vec<Range> = agents.iter().map(range).collect();
-    store.samples_append(&ranges).await?;
-    Ok(())
 }
 
 #[tokio::test]
@@ -54,11 +48,13 @@ async fn measure_the_cost_of_a_thousand_agents() -> Result<()> {
     let store = TestStore::open(&server.url("postgres"), 3)?;
     store.migrate().await?;
     store.partitions_create(DAY).await?;
-    let agents = TestAgent::many(&store, HOSTS).await?;
+    TestAgent::many_at_once(&store, HOSTS).await?;
+    let mut writer = SampleWriter::open(store.url(), DISKS).await?;
     store.sql("CHECKPOINT").await?;
     let (began, before) = (Instant::now(), wal(&store).await?);
-    for seq in 1..=ROUNDS {
-        append_round(&store, &agents, seq).await?;
+    for round in 0..ROUNDS {
+        let at = after(hours_ago(3), round * 30_000);
+        writer.append(0..HOSTS, &[at]).await?;
     }
     let samples = HOSTS as f64 * ROUNDS as f64;
     let (took, written) = (began.elapsed().as_secs_f64(), wal(&store).await? - before);
@@ -67,6 +63,7 @@ async fn measure_the_cost_of_a_thousand_agents() -> Result<()> {
         samples / took,
         written / samples
     );
+    print_size(&store, "samples_open").await?;
 
     let (began, before) = (Instant::now(), wal(&store).await?);
     assert_eq!(compact(&store).await? as f64, samples);
@@ -76,22 +73,16 @@ async fn measure_the_cost_of_a_thousand_agents() -> Result<()> {
         1e6 * took / samples,
         written / samples
     );
-    for table in ["sample_chunks", "host_rollups"] {
-        let (rows, heap, index) = bytes(&store, table).await?;
-        let of_sample = (heap + index) * rows / samples;
-        println!("{table}: {of_sample:.1} bytes a sample with indexes");
-    }
-
     let tables = [
         "sample_chunks",
         "host_rollups",
         "hosts",
-        "agent_state",
+        "host_vitals",
         "agents",
+        "agent_state",
     ];
     for table in tables {
-        let (rows, heap, index) = bytes(&store, table).await?;
-        println!("{table}: {rows} rows of {heap:.0} bytes, {index:.0} in indexes");
+        print_size(&store, table).await?;
     }
     Ok(())
 }
