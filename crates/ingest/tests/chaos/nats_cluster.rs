@@ -3,12 +3,17 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use async_nats::jetstream::{self, Context, ErrorCode, context::GetStreamErrorKind, stream::Info};
+use async_nats::jetstream::{
+    self, Context, ErrorCode,
+    context::GetStreamErrorKind,
+    stream::{ClusterInfo, Info},
+};
+use futures_util::TryStreamExt;
 use svc_sandbox::{Nats, NatsOptions, free_port};
 use svc_testkit::{Fleet, Pace, Site, times_offline};
 
 /// For an election (up to nine seconds) that may have to be repeated, and for a node to catch up.
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_mins(2);
 const STREAMS: [&str; 2] = ["SVC_INGEST_METRICS", "SVC_INGEST_DEAD_LETTERS"];
 
 /// Three servers, named by their index.
@@ -47,11 +52,6 @@ async fn answers(what: &str, asked: impl AsyncFn() -> Result<bool>) -> Result<()
     answered.await.with_context(|| format!("{last:?}"))
 }
 
-async fn info(context: &Context, stream: &str) -> Result<Info> {
-    let mut stream = context.get_stream(stream).await?;
-    Ok(stream.info().await?.clone())
-}
-
 /// Whether the cluster answers that it has no stream yet.
 async fn no_stream(context: &Context) -> Result<bool> {
     let Err(error) = context.get_stream(STREAMS[0]).await else {
@@ -65,33 +65,43 @@ async fn no_stream(context: &Context) -> Result<bool> {
     }
 }
 
-/// As `nats stream edit --replicas 3` does, until all replicas are current.
+/// As `nats stream edit --replicas 3` does, until all replicas of the streams and their consumers are current. Consumers follow
+/// their stream a little later. Until then a consumer is on one node only, and if that is lost nobody is delivered anything.
 async fn replicate(context: &Context) -> Result<()> {
-    for stream in STREAMS {
+    for name in STREAMS {
         answers("all replicas are current", async || {
+            let stream = context.get_stream(name).await?;
             let Info {
                 mut config,
                 cluster,
+                state,
                 ..
-            } = info(context, stream).await?;
+            } = stream.cached_info().clone();
             if config.num_replicas != 3 {
                 config.num_replicas = 3;
                 context.update_stream(config).await?;
             }
-            let replicas = cluster.map(|cluster| cluster.replicas).unwrap_or_default();
-            Ok(replicas.len() == 2 && replicas.iter().all(|replica| replica.current))
+            let consumers: Vec<_> = stream.consumers().try_collect().await?;
+            let all_listed = consumers.len() == state.consumer_count;
+            let consumers = consumers.into_iter().map(|consumer| consumer.cluster);
+            Ok(all_listed && consumers.chain([cluster]).all(is_current))
         })
         .await?;
     }
     Ok(())
 }
 
+fn is_current(cluster: Option<ClusterInfo>) -> bool {
+    let replicas = cluster.map(|cluster| cluster.replicas).unwrap_or_default();
+    replicas.len() == 2 && replicas.iter().all(|replica| replica.current)
+}
+
 /// The index of the node that leads the stream of reports.
 async fn leader(context: &Context) -> Result<usize> {
     let mut leader = None;
     let found = svc_sandbox::eventually("the stream has a leader", PATIENCE, async || {
-        let info = info(context, STREAMS[0]).await.ok();
-        leader = info.and_then(|info| info.cluster?.leader);
+        let stream = context.get_stream(STREAMS[0]).await.ok();
+        leader = stream.and_then(|stream| stream.cached_info().cluster.clone()?.leader);
         leader.is_some()
     });
     found.await?;
