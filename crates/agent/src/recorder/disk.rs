@@ -131,7 +131,6 @@ impl Disk {
     fn put(&mut self, entry: &Entry) -> Result<(), SpoolError> {
         let (handed, missing) = self.shared.change(|inner| {
             let numbers = &mut inner.numbers;
-            numbers.attempted = numbers.attempted.max(entry.seq);
             let first = self.spool.next_seq().max(numbers.acked + 1);
             let last = entry.seq - 1;
             let missing = (first <= last).then(|| numbers.window.lost.explain(first, last));

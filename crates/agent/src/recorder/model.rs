@@ -274,3 +274,16 @@ proptest! {
         model.settle();
     }
 }
+
+/// The gap that leaves a trace must end above a number whose write has begun and does not answer.
+#[test]
+fn a_write_that_lands_late_does_not_hide_the_gap() {
+    use Step::{Commit, Connect, Crash, Send, Stall, Take, Work};
+    let before = [Connect, Take(1), Stall, Send, Commit(1), Send];
+    let after = [Crash(true), Connect, Take(1), Work, Send];
+    let mut model = Model::new();
+    for step in before.into_iter().chain(after) {
+        model.run(step);
+    }
+    model.settle();
+}

@@ -271,7 +271,10 @@ impl Inner {
         if let Some(entry) = self.numbers.window.unstored()
             && !self.is_resting
         {
-            return Some(Job::Store(entry.clone()));
+            let entry = entry.clone();
+            // Here and not when the job begins: a thread that is paused in between counts as stalled.
+            self.numbers.attempted = self.numbers.attempted.max(entry.seq);
+            return Some(Job::Store(entry));
         }
         let (name, file) = self.files.pop_first()?;
         Some(Job::File(name, file))
