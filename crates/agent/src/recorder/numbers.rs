@@ -63,7 +63,7 @@ pub(super) struct Numbers {
     pub stored: u64,
     /// A restart on the disk as it is now continues above this number.
     pub traced: u64,
-    /// The highest number that was handed to the spool.
+    /// The highest number that the disk thread has taken to hand it to the spool.
     pub attempted: u64,
     /// The end of the gap that leaves a trace at the service.
     gap: u64,

@@ -66,7 +66,7 @@ async fn no_stream(context: &Context) -> Result<bool> {
 }
 
 /// As `nats stream edit --replicas 3` does, until all replicas of the streams and their consumers are current. Consumers follow
-/// their stream a little later. Until then a consumer is on one node only, and if that is lost nobody is delivered anything.
+/// their stream a little later. Until then a consumer is on one node only, and delivers nothing while that is away.
 async fn replicate(context: &Context) -> Result<()> {
     for name in STREAMS {
         answers("all replicas are current", async || {
