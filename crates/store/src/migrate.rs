@@ -72,6 +72,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(29, "0029_view_unpacks_what_it_returns"),
     migration!(30, "0030_kept_plans"),
     migration!(31, "0031_seldom_analysed"),
+    migration!(32, "0032_samples_as_arrays"),
 ];
 
 const CONSOLE_MIGRATIONS: &[Migration] = &[migration!(1, "console/0001_people")];

@@ -58,7 +58,7 @@ const CALLABLE: &[&str] = &[
     "add_host_note",
     "expire_hosts",
     "host_samples",
-    "host_disk_samples",
+    "host_chunks",
     "host_hours_open",
     "host_hour",
     "host_hour_planned",

@@ -3,7 +3,7 @@
 
 mod gaps;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
 use axum::{
     extract::{Query, State},
@@ -11,7 +11,7 @@ use axum::{
 };
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
-use svc_store::{AgentId, DiskPoint, HostId, PresenceMark, RollupPoint, SamplePoint};
+use svc_store::{HostId, PresenceMark, RollupPoint, SamplePoint};
 
 use crate::{
     app::App,
@@ -113,9 +113,7 @@ pub async fn series(
             let samples = app.store.console_samples(host, from).await?;
             let reasons = app.store.console_gaps(host, from).await?;
             series.gaps = gaps(&samples, &reasons, series.to);
-            let disks = app.store.console_disks(host, from).await?;
-            let places = series.samples(&samples);
-            series.sample_disks(&disks, &places);
+            series.samples(&samples);
         }
         Some((step, seconds)) => {
             let points = app.store.console_rollups(host, from, step).await?;
@@ -139,12 +137,9 @@ pub async fn series(
     Ok(typed("application/json", json))
 }
 
-/// The place of each sample on the time axis, by its agent and number.
-type Places = HashMap<(AgentId, i64), usize>;
-
 impl Series {
-    fn samples(&mut self, samples: &[SamplePoint]) -> Places {
-        let mut places = Places::new();
+    fn samples(&mut self, samples: &[SamplePoint]) {
+        let mut places = Vec::with_capacity(samples.len());
         let breaks: HashSet<i64> = self.gaps.iter().map(|gap| gap.from).collect();
         let mut before: Option<&SamplePoint> = None;
         for sample in samples {
@@ -155,7 +150,7 @@ impl Series {
                 self.nothing(last.sampled_at.as_second() + 1);
                 before = None;
             }
-            places.insert((sample.agent_id, sample.seq), self.t.len());
+            places.push(self.t.len());
             self.t.push(at);
             self.cpu.push(Some(rounded(sample.cpu_percent)));
             self.load.push(Some(rounded(sample.load_1m)));
@@ -167,21 +162,25 @@ impl Series {
                 .push(before.and_then(|last| rate(last, sample, |s| s.network_tx_bytes)));
             before = Some(sample);
         }
-        places
+        self.sample_disks(samples, &places);
     }
 
-    /// A column for each file system, with `null` where a sample does not name it.
-    fn sample_disks(&mut self, disks: &[DiskPoint], places: &Places) {
-        for disk in disks {
-            let Some(place) = places.get(&(disk.agent_id, disk.seq)) else {
-                continue;
-            };
-            if self.disks.len() >= DISKS && !self.disks.contains_key(&disk.mount_point) {
-                continue;
+    /// A column for each file system, with `null` where a sample does not name it or its size is
+    /// unknown. The newest samples come first: they decide which file systems the plot has.
+    fn sample_disks(&mut self, samples: &[SamplePoint], places: &[usize]) {
+        for (sample, place) in samples.iter().zip(places).rev() {
+            for disk in &sample.disks {
+                let Some(percent) = percent(disk.used_bytes, disk.total_bytes) else {
+                    continue;
+                };
+                let drawn = self.disks.contains_key(&*disk.mount_point);
+                if !drawn && self.disks.len() >= DISKS {
+                    continue;
+                }
+                let column = self.disks.entry(disk.mount_point.to_string()).or_default();
+                column.resize(self.t.len(), None);
+                column[*place] = Some(percent);
             }
-            let column = self.disks.entry(disk.mount_point.clone()).or_default();
-            column.resize(self.t.len(), None);
-            column[*place] = percent(disk.used_bytes, disk.total_bytes);
         }
     }
 

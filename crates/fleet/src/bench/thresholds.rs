@@ -3,12 +3,7 @@
 //! Ratios compare figures of one run, so they do not depend on the speed of the machine. A quick run is
 //! small and noisy: its thresholds are twice as wide, and absolute ones are left out.
 
-use super::{
-    history::{History, Page},
-    load::HeartbeatCost,
-    results::Results,
-    sql::SqlCost,
-};
+use super::{history::History, load::HeartbeatCost, results::Results, sql::SqlCost};
 
 /// CPU per heartbeat of a comparable service at 333 heartbeats per second without TLS, in microseconds: server
 /// and database.
@@ -180,21 +175,12 @@ fn of_history(history: &History) -> Vec<Threshold> {
         at_most(name, all.compacted.disk_bytes, 90.0)
     }));
     let page = |span: &str| history.pages.iter().find(|page| page.span == span);
-    let mut read = |span, name, ms: fn(&Page) -> f64, most| {
-        thresholds.extend(page(span).map(|page| at_most(name, ms(page), most)));
+    let mut read = |span, name, most| {
+        let arrays = page(span).and_then(|page| page.arrays_ms);
+        thresholds.extend(arrays.map(|ms| at_most(name, ms, most)));
     };
-    read(
-        "24 h",
-        "a day of a host read back, ms",
-        |page| page.all_columns_ms,
-        10.0,
-    );
-    read(
-        "30 d",
-        "one vital of 30 days read back, ms",
-        |page| page.one_vital_ms,
-        100.0,
-    );
+    read("24 h", "a day of a host read back, ms", 10.0);
+    read("30 d", "30 days of a host read back, ms", 100.0);
     thresholds
 }
 

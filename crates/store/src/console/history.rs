@@ -1,6 +1,8 @@
 //! One host's history for its plots: samples or rollups, gaps with their reasons, presence, and
 //! events on the same time axis.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use tokio_postgres::types::Type;
 
@@ -11,35 +13,77 @@ use crate::{
     record::record,
 };
 
-/// The most samples of one plot: a day of samples every 10 s.
-const SAMPLES: i64 = 9000;
-/// The most figures of file systems in one plot: of eight in each sample.
-const DISKS: i64 = 8 * SAMPLES;
+/// The most samples of one plot: more than an agent that samples every 10 s has in a day and an hour.
+const SAMPLES: i64 = 10_000;
 
-record! {
-    #[derive(Debug, Clone)]
-    pub struct SamplePoint {
-        pub sampled_at: Timestamp,
-        pub agent_id: AgentId,
-        pub seq: i64,
-        pub cpu_percent: f64,
-        pub load_1m: f64,
-        pub memory_used_bytes: i64,
-        pub memory_total_bytes: i64,
-        pub network_rx_bytes: i64,
-        pub network_tx_bytes: i64,
-    }
+#[derive(Debug, Clone)]
+pub struct SamplePoint {
+    pub sampled_at: Timestamp,
+    pub agent_id: AgentId,
+    pub seq: i64,
+    pub cpu_percent: f64,
+    pub load_1m: f64,
+    pub memory_used_bytes: i64,
+    pub memory_total_bytes: i64,
+    pub network_rx_bytes: i64,
+    pub network_tx_bytes: i64,
+    pub disks: Vec<DiskPoint>,
+}
+
+/// A file system as a sample has it.
+#[derive(Debug, Clone)]
+pub struct DiskPoint {
+    pub mount_point: Arc<str>,
+    pub used_bytes: i64,
+    pub total_bytes: i64,
 }
 
 record! {
-    /// A file system as a sample has it.
-    #[derive(Debug, Clone)]
-    pub struct DiskPoint {
-        pub agent_id: AgentId,
-        pub seq: i64,
-        pub mount_point: String,
-        pub used_bytes: i64,
-        pub total_bytes: i64,
+    /// Samples as `host_chunks` returns them. All arrays have one element for each sample, except the last two.
+    struct Chunk {
+        agent_id: AgentId,
+        sampled_at: Vec<Timestamp>,
+        seq: Vec<i64>,
+        cpu_percent: Vec<f32>,
+        load_1m: Vec<f32>,
+        memory_used_bytes: Vec<i64>,
+        memory_total_bytes: Vec<i64>,
+        network_rx_bytes: Vec<i64>,
+        network_tx_bytes: Vec<i64>,
+        mount_points: Vec<String>,
+        /// Of each mount point the bytes in use in all samples, then the total bytes in all of them.
+        disk_bytes: Vec<i64>,
+    }
+}
+
+impl Chunk {
+    fn samples(self) -> impl Iterator<Item = SamplePoint> {
+        let mount_points: Vec<Arc<str>> = self
+            .mount_points
+            .iter()
+            .map(|name| Arc::from(&**name))
+            .collect();
+        let samples = self.seq.len();
+        (0..samples).map(move |i| SamplePoint {
+            sampled_at: self.sampled_at[i],
+            agent_id: self.agent_id,
+            seq: self.seq[i],
+            cpu_percent: self.cpu_percent[i].into(),
+            load_1m: self.load_1m[i].into(),
+            memory_used_bytes: self.memory_used_bytes[i],
+            memory_total_bytes: self.memory_total_bytes[i],
+            network_rx_bytes: self.network_rx_bytes[i],
+            network_tx_bytes: self.network_tx_bytes[i],
+            disks: mount_points
+                .iter()
+                .zip(self.disk_bytes.chunks_exact(2 * samples))
+                .map(|(mount_point, bytes)| DiskPoint {
+                    mount_point: mount_point.clone(),
+                    used_bytes: bytes[i],
+                    total_bytes: bytes[samples + i],
+                })
+                .collect(),
+        })
     }
 }
 
@@ -91,46 +135,31 @@ record! {
 }
 
 impl Store {
-    /// The newest samples since `from`, in the order of their times.
+    /// The newest samples since `from`, in the order of their times: of as many hours as have [`SAMPLES`] together.
     pub async fn console_samples(
         &self,
         host: HostId,
         from: Timestamp,
     ) -> Result<Vec<SamplePoint>, StoreError> {
         let sql = "-- console_samples
-            SELECT * FROM (
-                SELECT sampled_at, agent_id, seq, cpu_percent, load_1m, memory_used_bytes, memory_total_bytes,
-                       network_rx_bytes, network_tx_bytes
-                  FROM host_samples($1, $2, now() + interval '10 minutes')
-                 ORDER BY sampled_at DESC LIMIT $3) newest
-             ORDER BY sampled_at, seq";
+            SELECT agent_id, sampled_at, seq, cpu_percent, load_1m, memory_used_bytes, memory_total_bytes,
+                   network_rx_bytes, network_tx_bytes, mount_points, disk_bytes
+              FROM (SELECT *, sum(cardinality(cpu_percent)) OVER (ORDER BY hour DESC) AS with_newer
+                      FROM host_chunks($1, $2, now() + interval '10 minutes')) chunks
+             WHERE with_newer <= $3";
         let params = [
             (&host.0 as _, Type::UUID),
             (&from as _, Type::TIMESTAMPTZ),
             (&SAMPLES as _, Type::INT8),
         ];
         let rows = self.read("console_samples", Bulkhead::Ingest, sql, &params);
-        rows.await?.iter().map(SamplePoint::from_row).collect()
-    }
-
-    /// The file systems of the samples since `from`, the newest first, without those of unknown size.
-    pub async fn console_disks(
-        &self,
-        host: HostId,
-        from: Timestamp,
-    ) -> Result<Vec<DiskPoint>, StoreError> {
-        let sql = "-- console_disks
-            SELECT agent_id, seq, mount_point, used_bytes, total_bytes
-              FROM host_disk_samples($1, $2, now() + interval '10 minutes')
-             WHERE mount_point IS NOT NULL AND used_bytes >= 0 AND total_bytes > 0
-             ORDER BY sampled_at DESC LIMIT $3";
-        let params = [
-            (&host.0 as _, Type::UUID),
-            (&from as _, Type::TIMESTAMPTZ),
-            (&DISKS as _, Type::INT8),
-        ];
-        let rows = self.read("console_disks", Bulkhead::Ingest, sql, &params);
-        rows.await?.iter().map(DiskPoint::from_row).collect()
+        let mut samples = Vec::new();
+        for row in rows.await? {
+            samples.extend(Chunk::from_row(&row)?.samples());
+        }
+        samples.retain(|sample| sample.sampled_at >= from);
+        samples.sort_by_key(|sample| (sample.sampled_at, sample.seq));
+        Ok(samples)
     }
 
     /// Rollups since `from`, combined to `step` (`hour` or `day`). Means are weighted by samples.

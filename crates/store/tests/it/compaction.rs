@@ -124,6 +124,7 @@ async fn compaction_changes_no_sample_and_late_ones_join_their_chunk() -> Result
         let all = store.sql(ALL).await?;
         assert_eq!(compact(&store).await?, 2 * delivery.len() as i64);
         assert_eq!(store.sql(ALL).await?, all);
+        assert!(store.sql(CHUNKS_AND_ROWS).await?.starts_with("0 0 "));
     }
     let samples: Vec<SampleRow> = deliveries.concat();
     let client = store.connect().await?;
@@ -181,9 +182,32 @@ async fn increases_of_parts_are_the_same_before_and_after_compaction() -> Result
     Ok(())
 }
 
-/// Of chunks and of rows, and of samples that name other disks than the ones before.
+/// What `host_chunks` has and `host_metrics` has not, the opposite, and how many samples both have.
+const CHUNKS_AND_ROWS: &str = "
+    WITH arrays AS (
+        SELECT c.hour, u.sampled_at, c.agent_id, u.seq, u.cpu_percent::float8, u.load_1m::float8, u.load_5m::float8, u.load_15m::float8, u.memory_used_bytes,
+               u.memory_total_bytes, u.swap_used_bytes, u.swap_total_bytes, u.uptime_seconds, u.process_count::bigint, u.network_rx_bytes, u.network_tx_bytes,
+               (SELECT coalesce(jsonb_agg(jsonb_build_array(d.mount_point, c.disk_bytes[(2 * d.n - 2) * cardinality(c.seq) + u.i],
+                                                            c.disk_bytes[(2 * d.n - 1) * cardinality(c.seq) + u.i]) ORDER BY d.n), '[]')
+                  FROM unnest(c.mount_points) WITH ORDINALITY d(mount_point, n)) AS disks
+          FROM host_vitals v
+         CROSS JOIN LATERAL host_chunks(v.host_id, '-infinity', 'infinity') c
+         CROSS JOIN LATERAL unnest(c.sampled_at, c.seq, c.cpu_percent, c.load_1m, c.load_5m, c.load_15m, c.memory_used_bytes, c.memory_total_bytes,
+                                   c.swap_used_bytes, c.swap_total_bytes, c.uptime_seconds, c.process_count, c.network_rx_bytes, c.network_tx_bytes)
+                    WITH ORDINALITY u(sampled_at, seq, cpu_percent, load_1m, load_5m, load_15m, memory_used_bytes, memory_total_bytes,
+                                      swap_used_bytes, swap_total_bytes, uptime_seconds, process_count, network_rx_bytes, network_tx_bytes, i)),
+    rows AS (
+        SELECT hour, sampled_at, agent_id, seq, cpu_percent, load_1m, load_5m, load_15m, memory_used_bytes,
+               memory_total_bytes, swap_used_bytes, swap_total_bytes, uptime_seconds, process_count, network_rx_bytes, network_tx_bytes,
+               (SELECT coalesce(jsonb_agg(jsonb_build_array(d.disk -> 'mount_point', d.disk -> 'used_bytes', d.disk -> 'total_bytes') ORDER BY d.n), '[]')
+                  FROM jsonb_array_elements(disks) WITH ORDINALITY d(disk, n)) AS disks
+          FROM host_metrics)
+    SELECT concat_ws(' ', (SELECT count(*) FROM (TABLE arrays EXCEPT ALL TABLE rows) more), (SELECT count(*) FROM (TABLE rows EXCEPT ALL TABLE arrays) less),
+                     (SELECT count(*) FROM (TABLE rows INTERSECT ALL TABLE arrays) same))";
+
+/// Of chunks and of rows, and of samples that name other disks than the ones before: a chunk then has no consecutive numbers.
 #[tokio::test]
-async fn disks_are_read_as_numbers_wherever_their_samples_are() -> Result<()> {
+async fn samples_are_read_as_arrays_wherever_they_are() -> Result<()> {
     let (store, agent) = world().await?;
     let with_disks = |seq: i64, names: &[&str]| {
         let mut sample = with_interfaces(seq, seq * 20, &[("eth0", seq)]);
@@ -194,30 +218,37 @@ async fn disks_are_read_as_numbers_wherever_their_samples_are() -> Result<()> {
         with_disks(1, &["/"]),
         with_disks(2, &["/", "/srv"]),
         with_disks(3, &["/", "/srv"]),
-        with_disks(4, &[]),
-        with_disks(5, &["/srv", "/"]),
+        with_disks(4, &["/"]),
+        with_disks(5, &["/", "/srv"]),
+        with_disks(6, &[]),
+        with_disks(7, &["/srv", "/"]),
     ];
-    let host = agent.host;
-    let differences = format!(
-        "WITH numbers AS (SELECT * FROM host_disk_samples('{host}', '-infinity', 'infinity')),
-              json AS (SELECT m.sampled_at, m.agent_id, m.seq, d.* FROM host_metrics m,
-                              jsonb_to_recordset(m.disks) AS d(mount_point text, used_bytes bigint, total_bytes bigint))
-         SELECT concat_ws(' ', (SELECT count(*) FROM (TABLE numbers EXCEPT ALL TABLE json) more),
-                          (SELECT count(*) FROM (TABLE json EXCEPT ALL TABLE numbers) less), (SELECT count(*) FROM numbers))"
-    );
-    agent.store(&store, &samples[..3]).await?;
-    assert_eq!(store.sql(&differences).await?, "0 0 5", "rows");
+    agent.store(&store, &samples[..5]).await?;
+    assert_eq!(store.sql(CHUNKS_AND_ROWS).await?, "0 0 5", "rows");
     compact(&store).await?;
-    agent.store(&store, &samples[3..]).await?;
-    assert_eq!(store.sql(&differences).await?, "0 0 7", "chunks and rows");
+    agent.store(&store, &samples[5..]).await?;
+    let both = "chunks and rows";
+    assert_eq!(store.sql(CHUNKS_AND_ROWS).await?, "0 0 7", "{both}");
     compact(&store).await?;
-    assert_eq!(store.sql(&differences).await?, "0 0 7", "chunks");
-    let at = samples[1].sampled_at;
+    assert_eq!(store.sql(CHUNKS_AND_ROWS).await?, "0 0 7", "chunks");
     let span = format!(
-        "SELECT string_agg(seq || mount_point, ' ' ORDER BY seq, mount_point) FROM host_disk_samples('{host}', '{at}', '{}')",
-        samples[2].sampled_at
+        "SELECT string_agg(seq::text, ' ' ORDER BY seq) FROM host_chunks('{}', '{}', '{}')",
+        agent.host, samples[3].sampled_at, samples[4].sampled_at
     );
-    assert_eq!(store.sql(&span).await?, "2/ 2/srv 3/ 3/srv", "both ends");
+    assert_eq!(store.sql(&span).await?, "{3,5} {4}", "the hour of both");
+    let from = samples[1].sampled_at;
+    let plotted = store.console_samples(agent.host, from).await?;
+    let plotted = plotted.iter().map(|sample| {
+        let disks = sample.disks.iter();
+        let disks = disks.map(|disk| (&*disk.mount_point, disk.used_bytes, disk.total_bytes));
+        (sample.seq, sample.sampled_at, disks.collect::<Vec<_>>())
+    });
+    let stored = samples[1..].iter().map(|sample| {
+        let disks = sample.disks.iter();
+        let disks = disks.map(|disk| (&*disk.mount_point, disk.used_bytes, disk.total_bytes));
+        (sample.seq, sample.sampled_at, disks.collect::<Vec<_>>())
+    });
+    assert!(plotted.eq(stored), "the console reads them, too");
     Ok(())
 }
 

@@ -241,6 +241,12 @@ async fn a_sample_of_the_previous_version_is_read_like_one_of_this_version() -> 
          WHERE to_jsonb(a) - '{host_id, agent_id}'::text[] <> to_jsonb(b) - '{host_id, agent_id}'::text[]";
     assert_eq!(store.sql(differences).await?, "0");
     assert_eq!(store.sql("SELECT count(*) FROM host_metrics").await?, "6");
+    let arrays = format!(
+        "SELECT concat_ws(' ', count(*) FILTER (WHERE to_jsonb(a) - 'agent_id' = to_jsonb(b) - 'agent_id'), count(*))
+           FROM host_chunks('{}', '-infinity', 'infinity') a JOIN host_chunks('{}', '-infinity', 'infinity') b USING (seq)",
+        one.host, two.host
+    );
+    assert_eq!(store.sql(&arrays).await?, "3 3", "read as arrays");
     let vitals = "
         SELECT count(DISTINCT to_jsonb(o) - '{id, hostname, created_at, agent_id, presence_since}'::text[]) FROM host_overview o";
     assert_eq!(store.sql(vitals).await?, "1", "the latest vitals differ");

@@ -99,6 +99,7 @@ mod tests {
             memory_total_bytes: 2,
             network_rx_bytes: 1,
             network_tx_bytes: 1,
+            disks: Vec::new(),
         }
     }
 

@@ -18,11 +18,10 @@ const PAGES: [(&str, i64); 4] = [("1 h", 1), ("24 h", 24), ("7 d", 7 * 24), ("30
 const FUNCTION: &str = "host_samples($1, $2, $3)";
 const VIEW: &str = "host_metrics WHERE host_id = $1 AND sampled_at BETWEEN $2 AND $3";
 const HAS_FUNCTION: &str = "SELECT count(*) FROM pg_proc WHERE proname = 'host_samples'";
-/// The same as numbers, as plots need them: the disks of the samples have a function of their own.
-const NUMBERS: &str = "sampled_at, agent_id, seq, cpu_percent, load_1m, load_5m, load_15m, memory_used_bytes, memory_total_bytes,
-    swap_used_bytes, swap_total_bytes, uptime_seconds, process_count, network_rx_bytes, network_tx_bytes";
-const DISKS: &str = "host_disk_samples($1, $2, $3)";
-const HAS_DISKS: &str = "SELECT count(*) FROM pg_proc WHERE proname = 'host_disk_samples'";
+/// The same as arrays, as the console reads them.
+const ARRAYS: &str = "SELECT * FROM host_chunks($1, $2, $3) ORDER BY hour";
+const ONE_ARRAY: &str = "SELECT sampled_at, cpu_percent FROM host_chunks($1, $2, $3) ORDER BY hour";
+const HAS_ARRAYS: &str = "SELECT count(*) FROM pg_proc WHERE proname = 'host_chunks'";
 const HOURLY: &str = "SELECT * FROM host_metrics_hourly
     WHERE host_id = $1 AND hour BETWEEN $2 AND $3 ORDER BY hour";
 
@@ -34,10 +33,12 @@ pub struct Page {
     pub all_columns_ms: f64,
     /// The same from the view `host_metrics`, for readers that know no function.
     pub view_ms: f64,
-    /// All columns and the disks, as numbers instead of JSON. 0 where the schema cannot do that.
-    #[serde(default)]
-    pub numbers_ms: f64,
     pub one_vital_ms: f64,
+    /// All columns, and one vital, as arrays; nothing where the schema has none.
+    #[serde(default)]
+    pub arrays_ms: Option<f64>,
+    #[serde(default)]
+    pub one_array_ms: Option<f64>,
     pub hourly_ms: f64,
 }
 
@@ -57,32 +58,35 @@ pub async fn read(
         0 => VIEW,
         _ => FUNCTION,
     };
-    let has_disks = lab.number(HAS_DISKS).await? == 1;
+    let has_arrays = lab.number(HAS_ARRAYS).await? == 1;
     let end = hour.checked_add(SignedDuration::from_hours(1))?;
     let until = end.checked_sub(SignedDuration::from_secs(1))?;
     let mut pages = Vec::new();
     for (span, hours) in PAGES {
         let from = end.checked_sub(SignedDuration::from_hours(hours))?;
-        let timed = async |columns: &str, source: &str| {
-            let sql = format!("SELECT {columns} FROM {source} ORDER BY sampled_at");
-            timed(&client, &sql, &hosts, from, until).await
+        let read = async |sql: &str| timed(&client, sql, &hosts, from, until).await;
+        let rows = async |columns: &str, source: &str| {
+            read(&format!(
+                "SELECT {columns} FROM {source} ORDER BY sampled_at"
+            ))
+            .await
         };
-        let (all_columns_ms, rows) = timed("*", samples).await?;
+        let (all_columns_ms, found) = rows("*", samples).await?;
         let expected = hours as usize * 120;
-        anyhow::ensure!(rows == expected, "{rows} of {expected} samples were read");
-        let hourly = self::timed(&client, HOURLY, &hosts, from, until).await?;
-        let numbers_ms = match has_disks {
-            true => timed(NUMBERS, samples).await?.0 + timed("*", DISKS).await?.0,
-            false => 0.0,
+        anyhow::ensure!(found == expected, "{found} of {expected} samples were read");
+        let arrays = async |sql: &str| match has_arrays {
+            true => anyhow::Ok(Some(read(sql).await?.0)),
+            false => Ok(None),
         };
         pages.push(Page {
             span: span.into(),
-            rows,
+            rows: found,
             all_columns_ms,
-            view_ms: timed("*", VIEW).await?.0,
-            numbers_ms,
-            one_vital_ms: timed("sampled_at, cpu_percent", samples).await?.0,
-            hourly_ms: hourly.0,
+            view_ms: rows("*", VIEW).await?.0,
+            one_vital_ms: rows("sampled_at, cpu_percent", samples).await?.0,
+            arrays_ms: arrays(ARRAYS).await?,
+            one_array_ms: arrays(ONE_ARRAY).await?,
+            hourly_ms: read(HOURLY).await?.0,
         });
     }
     drop(client);

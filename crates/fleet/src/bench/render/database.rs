@@ -52,20 +52,22 @@ pub fn history(results: &Results) -> String {
         "| each of {} samples of {} hosts | PostgreSQL µs | service µs | WAL bytes | bytes on disk |\n|---|---|---|---|---|",
         history.samples, history.hosts
     );
+    let if_measured = |ms: Option<f64>| ms.map_or(String::new(), |ms| format!("{ms:.1}"));
     let pages = history.pages.iter().map(|page| {
         format!(
-            "| {} | {} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} |",
+            "| {} | {} | {} | {} | {:.1} | {:.1} | {:.1} | {:.1} |",
             page.span,
             page.rows,
+            if_measured(page.arrays_ms),
+            if_measured(page.one_array_ms),
             page.all_columns_ms,
-            page.view_ms,
-            page.numbers_ms,
             page.one_vital_ms,
+            page.view_ms,
             page.hourly_ms
         )
     });
     let pages = table(
-        "| page of a host's history | samples | all columns, ms | from the view | all as numbers | one vital | hourly rollups |\n|---|---|---|---|---|---|---|",
+        "| page of a host's history | samples | all columns as arrays, ms | one vital | all columns as rows | one vital | all from the view | hourly rollups |\n|---|---|---|---|---|---|---|---|",
         pages,
     );
     format!("{}\n{pages}", table(&head, rows.into_iter()))
