@@ -3,7 +3,7 @@
 -- ---- Unpacking -----------------------------------------------------------------------------------
 
 -- The values of a packed series: each is the one before plus a step. A window function did the same with numerics, in twice the time.
-CREATE FUNCTION part_unpack(first bigint, unit bigint, least_step bigint, width bigint, steps bytea, place integer, count integer)
+CREATE FUNCTION part_unpack(first bigint, unit bigint, least_step bigint, width integer, steps bytea, place integer, count integer)
     RETURNS bigint[] LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
     these bigint[] := array_fill(first, ARRAY[count + 1]);
@@ -27,29 +27,51 @@ CREATE OR REPLACE FUNCTION part_values(parts bigint[], series bigint[], steps by
 BEGIN ATOMIC
     SELECT CASE WHEN series IS NULL THEN parts[(n - 1) * samples + 1 : n * samples]
                 WHEN s.width = 0 THEN array_fill(s.first, ARRAY[samples])
-                ELSE part_unpack(s.first, s.unit, s.least, s.width, steps, s.place, samples - 1) END
+                ELSE part_unpack(s.first, s.unit, s.least, s.width::integer, steps, s.place, samples - 1) END
       FROM (SELECT series[n] AS first, series[2 * kinds + n] AS unit, series[3 * kinds + n] AS least, series[4 * kinds + n] AS width,
                    (samples - 1) * (SELECT coalesce(sum(before), 0)::integer FROM unnest(series[4 * kinds + 1 : 4 * kinds + n - 1]) before) AS place
               FROM (SELECT cardinality(series) / 5 AS kinds) k OFFSET 0) s
     OFFSET 0;
 END;
 
-CREATE AGGREGATE arrays_joined(bigint[]) (SFUNC = array_cat, STYPE = bigint[]);
-COMMENT ON AGGREGATE arrays_joined(bigint[]) IS 'One array after the other.';
+-- The values of the first parts of a chunk, part by part. The steps are decompressed once.
+CREATE FUNCTION parts_unpack(parts bigint[], series bigint[], steps bytea, samples integer, most integer)
+    RETURNS bigint[] LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, public, pg_temp AS $$
+DECLARE
+    kinds integer := cardinality(series) / 5;
+    bytes bytea := steps || ''::bytea;
+    place integer := 0;
+    width integer;
+    these bigint[] := '{}';
+BEGIN
+    IF series IS NULL THEN
+        RETURN coalesce(parts[1 : most * samples], '{}');
+    END IF;
+    FOR n IN 1 .. coalesce(most, 0) LOOP
+        width := series[4 * kinds + n];
+        IF width = 0 THEN
+            these := these || array_fill(series[n], ARRAY[samples]);
+        ELSE
+            these := these || part_unpack(series[n], series[2 * kinds + n], series[3 * kinds + n], width, bytes, place, samples - 1);
+            place := place + width * (samples - 1);
+        END IF;
+    END LOOP;
+    RETURN these;
+END $$;
+COMMENT ON FUNCTION parts_unpack IS 'The values of the first parts in a chunk, packed or plain, part by part.';
 
--- The same as before, without taking the arrays apart.
+-- The same as before.
 CREATE OR REPLACE FUNCTION parts_values(parts bigint[], series bigint[], steps bytea, samples integer, kinds integer)
     RETURNS TABLE (parts bigint[]) LANGUAGE sql IMMUTABLE
 BEGIN ATOMIC
-    SELECT arrays_joined(v.these ORDER BY n)
-      FROM generate_series(1, kinds) n
-     CROSS JOIN LATERAL part_values(parts_values.parts, series, steps, samples, n) v;
+    SELECT parts_unpack(parts_values.parts, series, steps, samples, kinds) OFFSET 0;
 END;
 
 -- ---- Reading -------------------------------------------------------------------------------------
 
 -- The samples of one host as arrays: an hour that is compacted is a row, or several if it has several agents or lists of disks; a sample that is not
 -- compacted yet is a row of its own. The rows are of whole hours, so a reader ignores the samples before `since` and after `until`.
+-- The disks are the first parts of a shape, each followed by its size.
 -- One SELECT, which the planner inlines: an array that a query does not select is neither decompressed nor computed.
 CREATE FUNCTION host_chunks(host uuid, since timestamptz, until timestamptz)
     RETURNS TABLE (hour timestamptz, agent_id uuid, sampled_at timestamptz[], seq bigint[],
@@ -59,18 +81,15 @@ CREATE FUNCTION host_chunks(host uuid, since timestamptz, until timestamptz)
                    mount_points text[], disk_bytes bigint[])
     LANGUAGE sql STABLE
 BEGIN ATOMIC
-    SELECT c.hour, n.agent_id, ARRAY(SELECT c.hour + interval '30 minutes' + unnest(c.at) * interval '1 microsecond'),
+    SELECT c.hour, n.agent_id, ARRAY(SELECT (SELECT c.hour + interval '30 minutes') + unnest(c.at) * interval '1 microsecond'),
            CASE WHEN c.seqs IS NULL THEN ARRAY(SELECT generate_series(c.first_seq, c.first_seq + cardinality(c.at) - 1))
                 ELSE ARRAY(SELECT c.first_seq + unnest(c.seqs)) END,
            c.cpu_percent, c.load_1m, c.load_5m, c.load_15m,
            c.memory_used_bytes, c.memory_total_bytes, c.swap_used_bytes, c.swap_total_bytes,
            ARRAY(SELECT unnest(c.uptime_seconds) + unnest(c.at) / 1000000), c.process_count, c.network_rx_bytes, c.network_tx_bytes,
            ARRAY(SELECT p.name FROM shape_parts(s.parts) p WHERE p.kind = 'disk_used'),
-           (SELECT coalesce(arrays_joined(v.these ORDER BY p.n), '{}')
-              FROM chunk_parts(c.parts_plain, c.parts_series, c.parts_steps, c.at) whole
-             CROSS JOIN LATERAL shape_parts(s.parts) p
-             CROSS JOIN LATERAL part_values(whole.parts, whole.series, whole.steps, whole.samples, p.n) v
-             WHERE p.kind IN ('disk_used', 'disk_total'))
+           parts_unpack(c.parts_plain, c.parts_series, c.parts_steps, cardinality(c.at),
+                        2 * jsonb_array_length(jsonb_path_query_array(s.parts, '$[*] ? (@.kind == "disk_used")')))
       FROM host_vitals v
       JOIN sample_chunks c ON c.host_no = v.host_no
       LEFT JOIN agent_numbers n ON n.agent_no = c.agent_no
