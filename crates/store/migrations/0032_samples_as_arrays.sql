@@ -69,6 +69,40 @@ END;
 
 -- ---- Reading -------------------------------------------------------------------------------------
 
+-- The samples of one host that are in no chunk, each as a chunk of one. Planning this takes longer than reading it. A session keeps the plans of this function.
+CREATE FUNCTION host_chunks_loose(host uuid, since timestamptz, until timestamptz)
+    RETURNS TABLE (hour timestamptz, agent_id uuid, sampled_at timestamptz[], seq bigint[],
+                   cpu_percent real[], load_1m real[], load_5m real[], load_15m real[],
+                   memory_used_bytes bigint[], memory_total_bytes bigint[], swap_used_bytes bigint[], swap_total_bytes bigint[],
+                   uptime_seconds bigint[], process_count integer[], network_rx_bytes bigint[], network_tx_bytes bigint[],
+                   mount_points text[], disk_bytes bigint[])
+    LANGUAGE plpgsql STABLE ROWS 100 SET search_path = pg_catalog, public, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT date_bin(interval '1 hour', o.sampled_at, timestamptz 'epoch'), n.agent_id, ARRAY[o.sampled_at], ARRAY[o.seq],
+           ARRAY[o.cpu_percent], ARRAY[o.load_1m], ARRAY[o.load_5m], ARRAY[o.load_15m],
+           ARRAY[o.memory_used_bytes], ARRAY[o.memory_total_bytes], ARRAY[o.swap_used_bytes], ARRAY[o.swap_total_bytes],
+           ARRAY[o.uptime_seconds], ARRAY[o.process_count], ARRAY[o.network_rx_bytes], ARRAY[o.network_tx_bytes],
+           ARRAY(SELECT p.name FROM shape_parts(s.parts) p WHERE p.kind = 'disk_used'),
+           ARRAY(SELECT o.parts[p.n] FROM shape_parts(s.parts) p WHERE p.kind IN ('disk_used', 'disk_total'))
+      FROM host_vitals v
+     CROSS JOIN LATERAL samples_loose(v.host_no, since, until + interval '1 microsecond') o
+      LEFT JOIN agent_numbers n ON n.agent_no = o.agent_no
+      LEFT JOIN sample_shapes s ON s.host_no = o.host_no AND s.shape = o.shape
+     WHERE v.host_id = host
+     UNION ALL
+    SELECT date_bin(interval '1 hour', m.sampled_at, timestamptz 'epoch'), m.agent_id, ARRAY[m.sampled_at], ARRAY[m.seq],
+           ARRAY[m.cpu_percent::real], ARRAY[least(m.load_1m, 3.4e38)::real], ARRAY[least(m.load_5m, 3.4e38)::real], ARRAY[least(m.load_15m, 3.4e38)::real],
+           ARRAY[m.memory_used_bytes], ARRAY[m.memory_total_bytes], ARRAY[m.swap_used_bytes], ARRAY[m.swap_total_bytes],
+           ARRAY[m.uptime_seconds], ARRAY[least(m.process_count, 2147483647)::integer], ARRAY[m.network_rx_bytes], ARRAY[m.network_tx_bytes],
+           ARRAY(SELECT d.mount_point FROM jsonb_to_recordset(m.disks) AS d(mount_point text)),
+           ARRAY(SELECT unnest(ARRAY[d.used_bytes, d.total_bytes]) FROM jsonb_to_recordset(m.disks) AS d(used_bytes bigint, total_bytes bigint))
+      FROM host_metrics_old m
+     WHERE m.host_id = host AND m.sampled_at >= since AND m.sampled_at <= until;
+END $$;
+COMMENT ON FUNCTION host_chunks_loose IS 'The samples of one host that are in no chunk, as host_chunks returns them.';
+
 -- The samples of one host as arrays: an hour that is compacted is a row, or several if it has several agents or lists of disks; a sample that is not
 -- compacted yet is a row of its own. The rows are of whole hours, so a reader ignores the samples before `since` and after `until`.
 -- The disks are the first parts of a shape, each followed by its size.
@@ -96,29 +130,10 @@ BEGIN ATOMIC
       LEFT JOIN sample_shapes s ON s.host_no = c.host_no AND s.shape = c.shape
      WHERE v.host_id = host AND c.hour >= date_bin(interval '1 hour', since, timestamptz 'epoch') AND c.hour <= until
      UNION ALL
-    SELECT date_bin(interval '1 hour', o.sampled_at, timestamptz 'epoch'), n.agent_id, ARRAY[o.sampled_at], ARRAY[o.seq],
-           ARRAY[o.cpu_percent], ARRAY[o.load_1m], ARRAY[o.load_5m], ARRAY[o.load_15m],
-           ARRAY[o.memory_used_bytes], ARRAY[o.memory_total_bytes], ARRAY[o.swap_used_bytes], ARRAY[o.swap_total_bytes],
-           ARRAY[o.uptime_seconds], ARRAY[o.process_count], ARRAY[o.network_rx_bytes], ARRAY[o.network_tx_bytes],
-           ARRAY(SELECT p.name FROM shape_parts(s.parts) p WHERE p.kind = 'disk_used'),
-           ARRAY(SELECT o.parts[p.n] FROM shape_parts(s.parts) p WHERE p.kind IN ('disk_used', 'disk_total'))
-      FROM host_vitals v
-     CROSS JOIN LATERAL samples_loose(v.host_no, since, until + interval '1 microsecond') o
-      LEFT JOIN agent_numbers n ON n.agent_no = o.agent_no
-      LEFT JOIN sample_shapes s ON s.host_no = o.host_no AND s.shape = o.shape
-     WHERE v.host_id = host
-     UNION ALL
-    SELECT date_bin(interval '1 hour', m.sampled_at, timestamptz 'epoch'), m.agent_id, ARRAY[m.sampled_at], ARRAY[m.seq],
-           ARRAY[m.cpu_percent::real], ARRAY[least(m.load_1m, 3.4e38)::real], ARRAY[least(m.load_5m, 3.4e38)::real], ARRAY[least(m.load_15m, 3.4e38)::real],
-           ARRAY[m.memory_used_bytes], ARRAY[m.memory_total_bytes], ARRAY[m.swap_used_bytes], ARRAY[m.swap_total_bytes],
-           ARRAY[m.uptime_seconds], ARRAY[least(m.process_count, 2147483647)::integer], ARRAY[m.network_rx_bytes], ARRAY[m.network_tx_bytes],
-           ARRAY(SELECT d.mount_point FROM jsonb_to_recordset(m.disks) AS d(mount_point text)),
-           ARRAY(SELECT unnest(ARRAY[d.used_bytes, d.total_bytes]) FROM jsonb_to_recordset(m.disks) AS d(used_bytes bigint, total_bytes bigint))
-      FROM host_metrics_old m
-     WHERE m.host_id = host AND m.sampled_at >= since AND m.sampled_at <= until;
+    SELECT * FROM host_chunks_loose(host, since, until);
 END;
 COMMENT ON FUNCTION host_chunks IS 'The samples of one host from one time to another as arrays, in rows of whole hours or single samples. disk_bytes has, of one mount point after the other, the bytes in use in all samples of the row, then the total bytes in all of them.';
-REVOKE EXECUTE ON FUNCTION host_chunks FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION host_chunks_loose, host_chunks FROM PUBLIC;
 
 -- It returned the disks alone, as a row for each sample and disk.
 DROP FUNCTION host_disk_samples;

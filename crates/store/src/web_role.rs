@@ -59,6 +59,7 @@ const CALLABLE: &[&str] = &[
     "expire_hosts",
     "host_samples",
     "host_chunks",
+    "host_chunks_loose",
     "host_hours_open",
     "host_hour",
     "host_hour_planned",

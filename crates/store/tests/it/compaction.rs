@@ -27,6 +27,8 @@ const ALL: &str = "SELECT coalesce(md5(string_agg(m::text, chr(10) ORDER BY host
 /// Samples that the view has twice or not at all, and the difference to what the rollups count.
 const SEEN: &str = "SELECT concat_ws(' ', count(*), count(DISTINCT (agent_id, seq)), (SELECT sum(sample_count) FROM host_metrics_hourly)) FROM host_metrics";
 
+const IN_ARRAYS: &str = "SELECT sum(cardinality(c.seq)) FROM host_vitals v CROSS JOIN LATERAL host_chunks(v.host_id, '-infinity', 'infinity') c";
+
 /// Agents with samples of three hours, ten in each.
 async fn fleet(store: &TestStore, agents: usize) -> Result<Vec<(TestAgent, Vec<SampleRow>)>> {
     let mut fleet = Vec::new();
@@ -81,6 +83,8 @@ async fn every_sample_is_seen_once_while_hours_are_compacted_and_compactors_are_
         while !done.load(Ordering::Relaxed) || reads == 0 {
             let seen = store.sql(SEEN).await?;
             ensure!(seen == "600 600 600", "{seen}");
+            let in_arrays = store.sql(IN_ARRAYS).await?;
+            ensure!(in_arrays == "600", "{in_arrays} in arrays");
             reads += 1;
         }
         anyhow::Ok(reads)

@@ -84,7 +84,7 @@ async fn the_role_writes_nothing_and_calls_only_decisions_and_the_state_of_a_tok
         SELECT string_agg(proname, ' ' ORDER BY proname) FROM pg_proc
          WHERE pronamespace = 'public'::regnamespace AND has_function_privilege(oid, 'EXECUTE')
            AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = pg_proc.oid AND d.deptype = 'e')";
-    let decisions = "add_enrolment_token add_host_note approve_agent chunk_parts enrolment_token_state expire_hosts greatest_divisor host_chunks host_hour \
+    let decisions = "add_enrolment_token add_host_note approve_agent chunk_parts enrolment_token_state expire_hosts greatest_divisor host_chunks host_chunks_loose host_hour \
                      host_hour_counters host_hour_planned host_hours_open host_samples label_hosts part_ends part_unpack part_values parts_unpack parts_values reject_agent reopen_agent retire_host revoke_agent \
                      revoke_enrolment_token revoke_enrolment_token sample_counters sample_counters_loose sample_parts sample_parts_loose samples_loose shape_parts";
     assert_eq!(web.sql(callable).await?, decisions);
