@@ -13,7 +13,8 @@ use crate::{
     record::record,
 };
 
-/// The most samples of one plot: more than an agent that samples every 10 s has in a day and an hour.
+/// The most samples of one plot, in whole hours: more than an agent that samples every 10 s has in a day and
+/// an hour.
 const SAMPLES: i64 = 10_000;
 
 #[derive(Debug, Clone)]
@@ -135,7 +136,7 @@ record! {
 }
 
 impl Store {
-    /// The newest samples since `from`, in the order of their times: of as many hours as have [`SAMPLES`] together.
+    /// The samples of the newest hours since `from`, in the order of their times.
     pub async fn console_samples(
         &self,
         host: HostId,
