@@ -16,7 +16,13 @@
 //!
 //! **Clocks.** Only the database's clock counts. `now()` is the start of the transaction. If
 //! the transaction waited for a lock, `now()` is in the past: other leases then look longer
-//! than they are, and our own is shorter. Both errors are safe.
+//! than they are, and our own is shorter. Both errors are safe. If the clock is set forward, all
+//! leases expire at once, and whoever claims first finds no live one: nothing is swept for a while.
+//! If it is set back, a lease that was renewed in the future would outlive its instance by the
+//! size of the step; so its term begins again (`leases_restart`).
+//!
+//! **Cost.** Neither a claim nor fencing depends on the number of agents: after an outage one row,
+//! `sweep_pause`, protects them all, and the sessions of a fenced instance end in batches.
 
 use std::time::Duration;
 
@@ -64,7 +70,7 @@ pub enum LeaseClaim {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseRenewal {
     Renewed {
-        /// Whether [`Store::sessions_sweep`] has anything to do.
+        /// Whether [`Store::leases_fence`] or [`Store::sessions_sweep`] has anything to do.
         sweep_is_due: bool,
         clock: ClockOffset,
     },
@@ -136,12 +142,11 @@ impl Store {
     ) -> Result<LeaseClaim, StoreError> {
         self.run("lease_claim", Bulkhead::Watch, async |tx| {
             tx.lock(locks::LEASE_CLAIM).await?;
+            lease_claim_grace(&tx, instance, outage_grace).await?;
+            lease_claim_restart(&tx, ttl).await?;
             match lease_claim_mismatch(&tx, instance).await? {
                 Some(mismatch) => Ok(mismatch),
-                None => {
-                    lease_claim_grace(&tx, instance, outage_grace).await?;
-                    lease_claim_insert(&tx, instance, ttl).await
-                }
+                None => lease_claim_insert(&tx, instance, ttl).await,
             }
         })
         .await
@@ -177,6 +182,20 @@ impl Store {
             (false, true) => LeaseRenewal::Fenced,
             (false, false) => LeaseRenewal::Gone,
         })
+    }
+
+    /// Fences the leases that expired more than `grace` ago. Returns how many.
+    ///
+    /// Does nothing unless `sweeper` holds a valid lease when the statement runs. Otherwise a
+    /// sweep that was delayed by an outage of the database would find every lease expired.
+    pub async fn leases_fence(&self, sweeper: Uuid, grace: Duration) -> Result<i32, StoreError> {
+        let sql = "-- leases_fence\nSELECT leases_fence($1, $2)";
+        let params = [
+            (&sweeper as _, Type::UUID),
+            (&grace.as_secs_f64() as _, Type::FLOAT8),
+        ];
+        let rows = self.call("leases_fence", Bulkhead::Watch, sql, &params);
+        rows.await?.first().map_or(Ok(0), |row| Ok(row.try_get(0)?))
     }
 
     /// Ends a lease. Returns false if there was none.
@@ -253,41 +272,33 @@ async fn lease_claim_mismatch(
 }
 
 /// Protects sessions after an outage. An agent may count as offline only if the service was
-/// able to receive its heartbeats. An instance that finds no other live lease, or finds its own
-/// lease expired, cannot tell whether the other instances or the database were down. So every
-/// expired lease gets `grace` to be claimed again before a sweep fences it, and every drained
-/// agent gets at least `grace` to reconnect.
+/// able to receive its heartbeats. An instance that finds no other live lease cannot tell how long
+/// there was none, because all instances or the database were away. So nothing is swept for
+/// `grace`: expired leases may be claimed again, and drained agents may reconnect. While another
+/// instance is live, the outage was this instance's own.
 async fn lease_claim_grace(
     tx: &Tx,
     instance: &NewInstance,
     grace: Duration,
 ) -> Result<(), StoreError> {
-    if !lease_claim_after_outage(tx, instance.id).await? {
-        return Ok(());
-    }
-    let leases = "-- lease_claim
-        UPDATE ingest_instances
-           SET grace_until = now() + make_interval(secs => $1)
-         WHERE NOT fenced AND stopped_at IS NULL AND expires_at <= now()";
-    let drained = "-- lease_claim
-        UPDATE agent_state s
-           SET online_until = greatest(s.online_until, now() + make_interval(secs => $1))
-          FROM (SELECT agent_id FROM agent_state
-                 WHERE online_until IS NOT NULL ORDER BY agent_id FOR UPDATE) locked
-         WHERE s.agent_id = locked.agent_id AND s.online_until IS NOT NULL";
-    for sql in [leases, drained] {
-        tx.execute(sql, &[(&grace.as_secs_f64(), Type::FLOAT8)])
-            .await?;
-    }
-    Ok(())
+    let sql = "-- lease_claim
+        SELECT sweep_postpone($1)
+         WHERE NOT EXISTS (SELECT FROM ingest_instances
+                            WHERE NOT fenced AND stopped_at IS NULL AND expires_at > now()
+                              AND renewed_at <= clock_timestamp() AND id <> $2)";
+    let params = [
+        (&grace.as_secs_f64() as _, Type::FLOAT8),
+        (&instance.id as _, Type::UUID),
+    ];
+    tx.query_opt(sql, &params).await.map(drop)
 }
 
-async fn lease_claim_after_outage(tx: &Tx, id: Uuid) -> Result<bool, StoreError> {
-    let sql = "-- lease_claim
-        SELECT coalesce(bool_or(id = $1 AND expires_at <= now()), false)
-            OR NOT coalesce(bool_or(id <> $1 AND expires_at > now()), false)
-          FROM ingest_instances WHERE NOT fenced AND stopped_at IS NULL";
-    Ok(tx.query_one(sql, &[(&id, Type::UUID)]).await?.try_get(0)?)
+/// A lease that was renewed in the future is from before the clock was set back. It proves no life:
+/// its term begins again.
+async fn lease_claim_restart(tx: &Tx, ttl: Duration) -> Result<(), StoreError> {
+    let sql = "-- lease_claim\nSELECT leases_restart($1)";
+    let params = [(&ttl.as_secs_f64() as _, Type::FLOAT8)];
+    tx.query_one(sql, &params).await.map(drop)
 }
 
 async fn lease_claim_insert(

@@ -122,7 +122,8 @@ pub use samples::{DiskRow, GapKind, GapRow, OptionalVitals, PartRow, Range, Samp
 pub use server_facts::ServerFacts;
 pub use session_digest::SessionDigest;
 pub use sessions::{
-    CloseCause, Displaced, Opened, SessionClose, SessionHeard, SessionOpen, StoredSession, Swept,
+    CloseCause, Displaced, Opened, SWEEP_BATCH, SessionClose, SessionHeard, SessionOpen,
+    StoredSession, Swept,
 };
 pub use signing_keys::SigningKeyUse;
 pub use status::AgentStatus;

@@ -73,6 +73,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(30, "0030_kept_plans"),
     migration!(31, "0031_seldom_analysed"),
     migration!(32, "0032_samples_as_arrays"),
+    migration!(33, "0033_sweep_in_batches"),
 ];
 
 const CONSOLE_MIGRATIONS: &[Migration] = &[migration!(1, "console/0001_people")];

@@ -36,6 +36,9 @@ use crate::{
     status::AgentStatus,
 };
 
+/// How many sessions of each kind one call of [`Store::sessions_sweep`] ends: a fraction of a second.
+pub const SWEEP_BATCH: i32 = 2000;
+
 /// A request to open an agent's newest session.
 #[derive(Clone, Debug, Serialize)]
 pub struct SessionOpen {
@@ -101,11 +104,10 @@ pub struct SessionClose {
 }
 
 record! {
-    /// How many leases a sweep fenced, how many sessions it ended with them, and how many
-    /// agents did not reconnect after a drain.
+    /// How many sessions of lost instances a batch of the sweep ended, and how many agents did
+    /// not reconnect after a drain.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Swept {
-        pub fenced: i32,
         pub lost: i32,
         pub undrained: i32,
     }
@@ -233,19 +235,20 @@ impl Store {
         rows.await?.first().map_or(Ok(0), |row| Ok(row.try_get(0)?))
     }
 
-    /// Fences the leases that expired more than `grace` ago, ends their sessions, and ends the
-    /// sessions of agents that did not reconnect after a drain.
-    ///
-    /// Does nothing unless `sweeper` holds a valid lease when the statement runs. Otherwise a
-    /// sweep that was delayed by an outage of the database would find every lease expired.
+    /// Ends sessions of instances that were fenced or have stopped, and of agents that did not
+    /// reconnect after a drain: at most [`SWEEP_BATCH`] of each. Does nothing unless `sweeper`
+    /// holds a valid lease when the statement runs.
     pub async fn sessions_sweep(
         &self,
         sweeper: Uuid,
         grace: Duration,
     ) -> Result<Swept, StoreError> {
-        let sql = "-- sessions_sweep\nSELECT fenced, lost, undrained FROM sessions_sweep($1, $2)";
-        let grace = grace.as_secs_f64();
-        let params = [(&sweeper as _, Type::UUID), (&grace as _, Type::FLOAT8)];
+        let sql = "-- sessions_sweep\nSELECT lost, undrained FROM sessions_sweep_batch($1, $2, $3)";
+        let params = [
+            (&sweeper as _, Type::UUID),
+            (&grace.as_secs_f64() as _, Type::FLOAT8),
+            (&SWEEP_BATCH as _, Type::INT4),
+        ];
         let rows = self.call("sessions_sweep", Bulkhead::Watch, sql, &params);
         rows.await?
             .first()

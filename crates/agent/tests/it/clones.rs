@@ -172,7 +172,7 @@ async fn a_machine_that_fails_over_during_an_outage_keeps_its_key_and_its_sample
     let agent = agent_id(&site).await?;
     let presence = format!("SELECT presence FROM agent_state WHERE agent_id = '{agent}'");
     site.becomes(&presence, "offline").await?;
-    let kept_online = "UPDATE agent_state SET presence = 'online', cause = 'drained', online_until = now() + interval '1 hour'";
+    let kept_online = "UPDATE agent_state SET presence = 'online', cause = 'drained', online_until = now() + interval '10 minutes'";
     site.psql(kept_online).await?;
 
     let mut moved = original.cloned(&site, 2)?;

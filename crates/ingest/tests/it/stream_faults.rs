@@ -98,8 +98,7 @@ async fn agents_get_a_grace_period_after_all_instances_were_away() -> Result<()>
         "4",
         "their grace period has not ended"
     );
-    let over = "UPDATE agent_state SET online_until = now(); UPDATE ingest_instances SET grace_until = now()";
-    site.psql(over).await?;
+    site.psql("UPDATE sweep_pause SET until = now()").await?;
     site.becomes(online, "0").await
 }
 
@@ -110,8 +109,12 @@ async fn an_instance_whose_lease_has_expired_sweeps_no_agent() -> Result<()> {
     let _fleet = Fleet::start(&site, &[instance.grpc], 0, 2, BRISK).await?;
     let lapsed = "UPDATE ingest_instances SET expires_at = now() - interval '1 hour' RETURNING id";
     let id = site.psql(lapsed).await?;
-    let sweep = format!("SELECT fenced, lost FROM sessions_sweep('{id}', 10)");
-    assert_eq!(site.psql(&sweep).await?, "", "its own lease has lapsed");
+    let sweep = format!("SELECT leases_fence('{id}', 10), sessions_sweep_batch('{id}', 10, 100)");
+    assert_eq!(
+        site.psql(&sweep).await?,
+        "0|(0,0)",
+        "its own lease has lapsed"
+    );
     ensure!(times_offline(&site).await? == 0);
     Ok(())
 }
@@ -131,7 +134,7 @@ async fn an_agent_that_reconnects_after_a_drain_during_a_sweep_stays_online() ->
     // A sweep passes over rows that are locked, and the other agent's may be, by a report.
     let sweep = async {
         site.sleeps().await?;
-        let undrained = format!("SELECT undrained FROM sessions_sweep('{id}', 10)");
+        let undrained = format!("SELECT undrained FROM sessions_sweep_batch('{id}', 10, 100)");
         site.becomes(&undrained, "1").await
     };
     let (returned, swept) = tokio::join!(site.psql(returning), sweep);

@@ -207,30 +207,122 @@ async fn a_renewal_tells_what_a_sweep_would_find() -> Result<()> {
                   FROM ingest_instances i WHERE i.fenced";
     let drained =
         "UPDATE agent_state SET presence = 'online', online_until = now() - interval '1 second'";
+    let set_back =
+        "UPDATE agent_state SET presence = 'online', online_until = now() + interval '1 hour'";
     let old = "UPDATE ingest_instances SET expires_at = now() - interval '31 days' WHERE fenced";
-    let swept = |fenced, lost, undrained| Swept {
-        fenced,
-        lost,
-        undrained,
-    };
-    let due = async || match renew(&store, mine.id).await? {
-        LeaseRenewal::Renewed { sweep_is_due, .. } => Ok(sweep_is_due),
-        other => anyhow::bail!("{other:?}"),
-    };
-    assert!(!due().await?);
-    for (change, found) in [
-        (other.as_str(), swept(1, 0, 0)),
-        (lost, swept(0, 1, 0)),
-        (drained, swept(0, 0, 1)),
-        (old, swept(0, 0, 0)),
+    let nothing = "SELECT";
+    for (change, fenced, lost, undrained) in [
+        (other.as_str(), 1, 0, 0),
+        (lost, 0, 1, 0),
+        (drained, 0, 0, 1),
+        (set_back, 0, 0, 0),
+        (old, 0, 0, 0),
+        // It is deleted after it has been swept.
+        (nothing, 0, 0, 0),
     ] {
         store.sql(change).await?;
-        assert!(due().await?, "{change}");
-        assert_eq!(store.sessions_sweep(mine.id, SWEEP_GRACE).await?, found);
-        assert!(!due().await?, "{change}");
+        assert!(sweep_is_due(&store, mine.id).await?, "{change}");
+        assert_eq!(sweep(&store, mine.id).await?, (fenced, lost, undrained));
     }
+    assert!(!sweep_is_due(&store, mine.id).await?);
     let left = store.sql("SELECT count(*) FROM ingest_instances").await?;
     assert_eq!(left, "1");
+    let drained = "SELECT online_until <= now() + interval '15 minutes' FROM agent_state";
+    assert_eq!(store.sql(drained).await?, "t");
+    Ok(())
+}
+
+/// Fences leases, ends one batch of sessions: the leases fenced, the sessions of lost instances, and those drained for too long.
+pub async fn sweep(store: &TestStore, sweeper: Uuid) -> Result<(i32, i32, i32)> {
+    let fenced = store.leases_fence(sweeper, SWEEP_GRACE).await?;
+    let Swept { lost, undrained } = store.sessions_sweep(sweeper, SWEEP_GRACE).await?;
+    Ok((fenced, lost, undrained))
+}
+
+async fn sweep_is_due(store: &TestStore, id: Uuid) -> Result<bool> {
+    match renew(store, id).await? {
+        LeaseRenewal::Renewed { sweep_is_due, .. } => Ok(sweep_is_due),
+        other => anyhow::bail!("{other:?}"),
+    }
+}
+
+/// A site whose only instance is claimed anew: agents may come back, whichever way it ended.
+#[tokio::test]
+async fn nothing_is_swept_for_a_while_after_no_instance_was_live() -> Result<()> {
+    let (store, _) = world().await?;
+    let (lost, mine) = (instance("a"), instance("a"));
+    claim(&store, &lost).await?;
+    let agents = format!(
+        "UPDATE agent_state SET presence = 'online', cause = 'connected', instance_id = '{}';
+         UPDATE ingest_instances SET expires_at = now() - interval '1 hour'",
+        lost.id
+    );
+    store.sql(&agents).await?;
+    claim(&store, &mine).await?;
+    assert!(!sweep_is_due(&store, mine.id).await?);
+    assert_eq!(sweep(&store, mine.id).await?, (0, 0, 0));
+    store.sql("UPDATE sweep_pause SET until = now()").await?;
+    assert!(sweep_is_due(&store, mine.id).await?);
+    assert_eq!(sweep(&store, mine.id).await?, (1, 1, 0));
+    Ok(())
+}
+
+/// The other instance is live all the time, so the lapse was this one's own and protects no lost instance.
+#[tokio::test]
+async fn an_instance_that_lapses_beside_a_live_one_delays_no_sweep() -> Result<()> {
+    let (store, _) = world().await?;
+    let (live, lapsing, lost) = (instance("a"), instance("a"), instance("a"));
+    for one in [&live, &lapsing, &lost] {
+        claim(&store, one).await?;
+    }
+    let ended = format!(
+        "UPDATE agent_state SET presence = 'online', cause = 'connected', instance_id = '{0}';
+         UPDATE ingest_instances SET expires_at = now() - interval '1 hour' WHERE id IN ('{0}', '{1}')",
+        lost.id, lapsing.id
+    );
+    store.sql(&ended).await?;
+    assert_eq!(claim(&store, &lapsing).await?, LeaseClaim::Claimed);
+    assert_eq!(sweep(&store, live.id).await?, (1, 1, 0));
+    Ok(())
+}
+
+/// The clock is set back by an hour: every time that was written before lies an hour ahead.
+#[tokio::test]
+async fn a_clock_that_is_set_back_keeps_no_dead_lease_alive() -> Result<()> {
+    let (store, _) = world().await?;
+    let (dead, live, other_key) = (instance("a"), instance("a"), instance("b"));
+    claim(&store, &dead).await?;
+    claim(&store, &live).await?;
+    let set_back = "UPDATE ingest_instances SET expires_at = expires_at + interval '1 hour', renewed_at = renewed_at + interval '1 hour';
+        UPDATE sweep_pause SET since = now() + interval '1 hour', until = now() + interval '2 hours'";
+    let ahead = async || {
+        let sql = "SELECT count(*) FROM ingest_instances WHERE expires_at > now() + interval '11 minutes'";
+        store.sql(sql).await
+    };
+    for look in 0..2 {
+        store.sql(set_back).await?;
+        assert_eq!(ahead().await?, "2");
+        if look == 0 {
+            renew(&store, live.id).await?;
+        } else {
+            let refused = claim(&store, &other_key).await?;
+            assert!(
+                matches!(refused, LeaseClaim::KidMismatch { expires_in, .. } if expires_in <= TTL)
+            );
+        }
+        assert_eq!(ahead().await?, "0", "their terms begin again");
+    }
+    let expired = format!(
+        "UPDATE ingest_instances SET expires_at = now() - interval '2 minutes' WHERE id = '{}'",
+        dead.id
+    );
+    store.sql(&expired).await?;
+    let swept = sweep(&store, live.id).await?;
+    assert_eq!(
+        swept,
+        (1, 0, 0),
+        "a pause that begins in the future is over"
+    );
     Ok(())
 }
 

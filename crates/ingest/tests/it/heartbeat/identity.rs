@@ -58,7 +58,7 @@ async fn a_machine_that_fails_over_while_its_agent_is_drained_keeps_its_identity
     drop(world.agent.heartbeat().await?);
     world.site.becomes(PRESENCE, "offline|lost").await?;
     // As an outage of the database leaves it.
-    let drained = "UPDATE agent_state SET presence = 'online', cause = 'drained', online_until = now() + interval '1 hour'";
+    let drained = "UPDATE agent_state SET presence = 'online', cause = 'drained', online_until = now() + interval '10 minutes'";
     world.site.psql(drained).await?;
     assert_fails_over(&world, &world.agent.copied_to(machine(2))).await
 }
