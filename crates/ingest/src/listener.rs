@@ -14,6 +14,7 @@ mod certificate_log;
 mod connection;
 mod ending;
 mod gate;
+mod issuer;
 mod limits;
 mod meter;
 mod panics;
@@ -33,6 +34,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::{Status, service::Routes};
 
 pub use certificate_facts::CertificateFacts;
+pub use issuer::is_signed_by;
 pub use limits::Limits;
 pub use proxy_protocol::ProxyNetworks;
 pub use reload::Reload;

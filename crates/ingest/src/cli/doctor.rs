@@ -2,6 +2,7 @@
 //!
 //! Each check is one line: what it found, and what to do about it.
 
+mod certificate;
 mod rights;
 
 use std::{
@@ -25,13 +26,10 @@ use super::{
 use crate::{
     config::{Config, Database},
     error_chain::chain,
-    listener::CertificateFacts,
     queue::{JetStream, QueueSettings, QueueUrl},
     signing::{self, Keyring},
 };
 
-/// A certificate that expires sooner is a warning.
-const EXPIRY_WARNING: SignedDuration = SignedDuration::from_hours(24 * 21);
 /// Clocks that are further apart are a warning: they make log lines hard to compare.
 const CLOCK_WARNING: SignedDuration = SignedDuration::from_secs(5);
 /// In seconds. Hours are compacted within minutes of their end, so that after an hour something is wrong.
@@ -123,7 +121,7 @@ fn check_config(config: &Config, checks: &mut Vec<Check>) -> Option<Keyring> {
             "{path} does not exist: the first start generates it; back it up then"
         )),
     };
-    let certificate = check_certificate(config.grpc.tls.facts(), Timestamp::now());
+    let certificate = certificate::check(&config.grpc.tls, Timestamp::now());
     let connections = config.grpc.limits.connections;
     let connections = ok(format!("room for {connections} agents on this instance"));
     checks.extend([
@@ -157,29 +155,6 @@ async fn check_queue(queue: &QueueSettings) -> Option<Check> {
         Err(error) => fail(chain(&error)),
     };
     Some(Check::new("metrics queue", finding))
-}
-
-fn check_certificate(facts: Option<CertificateFacts>, now: Timestamp) -> Finding {
-    let Some(facts) = facts else {
-        return warn("its names and dates cannot be read");
-    };
-    if facts.names.is_empty() {
-        return warn("it names no host (subjectAltName): agents will refuse it");
-    }
-    let names = facts.names.join(", ");
-    if facts.expired(now) {
-        return warn(format!(
-            "for {names}: it ended on {}: replace the files, the service picks them up",
-            facts.not_after
-        ));
-    }
-    let left = facts.not_after.duration_since(now);
-    let days = left.as_hours() / 24;
-    let finding = format!("for {names}; key matches; {days} days left");
-    match left >= EXPIRY_WARNING {
-        true => ok(finding),
-        false => warn(finding),
-    }
 }
 
 fn check_port(address: SocketAddr) -> Finding {

@@ -5,6 +5,7 @@
 //! schema, the schema the database, and the settings name everything else.
 
 mod args;
+mod authority;
 mod certificates;
 mod connection_string;
 mod console;

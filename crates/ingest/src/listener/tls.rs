@@ -89,6 +89,11 @@ impl TlsPair {
         })
     }
 
+    /// The server's certificate first.
+    pub fn chain(&self) -> &[CertificateDer<'static>] {
+        &self.certified.cert
+    }
+
     /// Names and expiry of the certificate; `None` if they cannot be parsed.
     pub fn facts(&self) -> Option<CertificateFacts> {
         CertificateFacts::of(self.certified.cert.first()?)
@@ -191,7 +196,7 @@ fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 }
 
 /// All of them or none: a chain that has lost a link would fail at the agents.
-fn certificates(
+pub(super) fn certificates(
     variable: &'static str,
     path: &Path,
 ) -> Result<Vec<CertificateDer<'static>>, TlsError> {

@@ -1,5 +1,7 @@
 //! `svc-ingest init` on a real PostgreSQL server that demands passwords, and the settings file that all commands find.
 
+mod private_ca;
+
 use std::{
     collections::BTreeMap,
     fs,

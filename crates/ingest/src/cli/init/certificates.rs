@@ -1,7 +1,7 @@
 //! The server's certificate: a given pair that is checked, or one from a private CA that is made here.
 //!
-//! The CA's files stay beside the settings, so that a later run can renew the certificate or add names. Agents pin
-//! `ca.pem`; the service's key stays the same when its certificate is renewed.
+//! The CA's files stay beside the settings, so that a later run can renew the certificate or add names. The service's key stays
+//! the same when its certificate is renewed.
 
 use std::{
     fs,
@@ -10,46 +10,20 @@ use std::{
 
 use anyhow::{Context, bail};
 use jiff::{Timestamp, ToSpan, civil::Date, tz::TimeZone};
-use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SerialNumber, date_time_ymd,
-};
 
 use super::{
     args::Args,
+    authority::{Authority, Files},
     files::{self, Owner},
     settings::Settings,
     step::Step,
 };
-use crate::listener::{CertificateFacts, TlsPair};
+use crate::listener::{CertificateFacts, TlsPair, is_signed_by};
 
 const CERTIFICATE: &str = "INGEST_TLS_CERT";
 const KEY: &str = "INGEST_TLS_KEY";
-const CA_NAME: &str = "svc-ingest private CA";
-const CA_YEARS: i16 = 20;
-const CERTIFICATE_DAYS: i32 = 730;
 /// A later run renews a certificate of ours that ends sooner.
 const RENEWAL_DAYS: i32 = 60;
-
-/// The files of the private CA and of the certificate that it issued.
-struct Files {
-    ca: PathBuf,
-    ca_key: PathBuf,
-    certificate: PathBuf,
-    key: PathBuf,
-}
-
-impl Files {
-    fn of(settings: &Settings) -> Self {
-        let at = |name: &str| settings.folder().join(name);
-        Self {
-            ca: at("ca.pem"),
-            ca_key: at("ca.key"),
-            certificate: at("tls.crt"),
-            key: at("tls.key"),
-        }
-    }
-}
 
 pub fn ensure(
     args: &Args,
@@ -62,12 +36,11 @@ pub fn ensure(
     if is_given {
         return Ok(vec![check_given(args, settings)?]);
     }
-    let mut steps = Vec::new();
-    let issuer = authority(&files, &mut steps)?;
-    steps.push(certificate(&files, &issuer, &args.names, owner)?);
+    let (authority, step) = Authority::ensure(&files)?;
+    let certificate = certificate(&files, authority.as_ref(), &args.names, owner)?;
     settings.set(CERTIFICATE, &files.certificate.to_string_lossy())?;
     settings.set(KEY, &files.key.to_string_lossy())?;
-    Ok(steps)
+    Ok(vec![step, certificate])
 }
 
 /// The private CA that agents pin, if the certificate comes from it.
@@ -124,104 +97,92 @@ fn check_given(args: &Args, settings: &mut Settings) -> anyhow::Result<Step> {
     Ok(Step::kept("certificate", described(&certificate, &facts)))
 }
 
-/// The CA as it is on disk, or a new one. Its certificate follows from its key and its name.
-fn authority(files: &Files, steps: &mut Vec<Step>) -> anyhow::Result<Issuer<'static, KeyPair>> {
-    let exists = files.ca_key.exists();
-    let key = key(&files.ca_key, 0o600, None)?;
-    let mut params = named(CA_NAME, &[])?;
-    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    set_dates(&mut params, today() + CA_YEARS.years());
-    let path = files.ca.display();
-    if exists && files.ca.exists() {
-        steps.push(Step::kept("private CA", format!("{path}")));
-    } else {
-        files::replace(&files.ca, &params.self_signed(&key)?.pem(), 0o644, None)?;
-        let key = files.ca_key.display();
-        steps.push(Step::made(
-            "private CA",
-            format!("{path}; its key {key} may be kept offline"),
-        ));
-    }
-    Ok(Issuer::new(params, key))
-}
-
 /// Keeps a certificate that has all names and lasts, or issues one with the names of both.
 fn certificate(
     files: &Files,
-    issuer: &Issuer<'static, KeyPair>,
+    authority: Option<&Authority<'_>>,
     wanted: &[String],
     owner: Option<Owner>,
 ) -> anyhow::Result<Step> {
-    let known = match files.certificate.exists() {
-        true => Some(load(&files.certificate, &files.key)?.1),
-        false => None,
+    let known = issued(files)?;
+    let Some(authority) = authority else {
+        return without_key(files, known, wanted);
     };
-    if let Some(facts) = &known {
-        let lasts = facts.not_after > Timestamp::now() + (RENEWAL_DAYS * 24).hours();
-        if lasts && wanted.iter().all(|name| names(facts, name)) {
-            return Ok(Step::kept(
+    match known {
+        Some(facts) if fault(&facts, wanted, renewal()).is_none() => Ok(Step::kept(
+            "certificate",
+            described(&files.certificate, &facts),
+        )),
+        known => {
+            authority.issue(&all_names(known, wanted), owner)?;
+            let (_, facts) = load(&files.certificate, &files.key)?;
+            Ok(Step::made(
                 "certificate",
-                described(&files.certificate, facts),
-            ));
+                described(&files.certificate, &facts),
+            ))
         }
     }
-    let mut all: Vec<String> = known.map(|facts| facts.names).unwrap_or_default();
-    all.extend(
-        wanted
-            .iter()
-            .filter(|name| !all.contains(name))
-            .cloned()
-            .collect::<Vec<_>>(),
-    );
-    let first = all
-        .first()
-        .context("a certificate needs a name: add --name")?;
-    let key = key(&files.key, 0o640, owner)?;
-    let mut params = named(first, &all)?;
-    params.is_ca = IsCa::ExplicitNoCa;
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.use_authority_key_identifier_extension = true;
-    set_dates(&mut params, today() + CERTIFICATE_DAYS.days());
-    let pem = params.signed_by(&key, issuer)?.pem();
-    files::replace(&files.certificate, &pem, 0o644, None)?;
-    let (_, facts) = load(&files.certificate, &files.key)?;
-    Ok(Step::made(
-        "certificate",
-        described(&files.certificate, &facts),
-    ))
 }
 
-/// The key in a file, or a new one in it.
-fn key(path: &Path, mode: u32, readers: Option<Owner>) -> anyhow::Result<KeyPair> {
-    if path.exists() {
-        let text = zeroize::Zeroizing::new(
-            fs::read_to_string(path).with_context(|| path.display().to_string())?,
-        );
-        return KeyPair::from_pem(&text).with_context(|| path.display().to_string());
+/// Nothing can be issued, so the certificate is kept until its end: a run that has nothing to change must not fail before that.
+fn without_key(
+    files: &Files,
+    known: Option<CertificateFacts>,
+    wanted: &[String],
+) -> anyhow::Result<Step> {
+    let fault_at = |at| match &known {
+        Some(facts) => fault(facts, wanted, at),
+        None => Some("does not exist".into()),
+    };
+    let (path, ca_key) = (files.certificate.display(), files.ca_key.display());
+    if let Some(fault) = fault_at(Timestamp::now()) {
+        bail!("{path} {fault}, and the private CA's key is not here: bring ca.key back ({ca_key})");
     }
-    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
-    files::replace(
-        path,
-        &zeroize::Zeroizing::new(key.serialize_pem()),
-        mode,
-        readers,
-    )?;
-    Ok(key)
+    let shown = known
+        .as_ref()
+        .map(|facts| described(&files.certificate, facts));
+    let hint = fault_at(renewal()).map(|_| ": bring ca.key back before that, to renew it");
+    let detail = shown.unwrap_or_default() + hint.unwrap_or_default();
+    Ok(Step::kept("certificate", detail))
 }
 
-fn named(common_name: &str, names: &[String]) -> anyhow::Result<CertificateParams> {
-    let mut params = CertificateParams::new(names)?;
-    params.distinguished_name = Default::default();
-    params
-        .distinguished_name
-        .push(DnType::CommonName, common_name);
-    // A renewed certificate has the same key, from which the serial number would otherwise follow.
-    let mut serial: [u8; 16] = rand::random();
-    serial[0] &= 0x7f;
-    params.serial_number = Some(SerialNumber::from_slice(&serial));
-    Ok(params)
+/// The certificate as it is on disk. Where its CA is there, too, it must have signed it: hosts pin that CA.
+fn issued(files: &Files) -> anyhow::Result<Option<CertificateFacts>> {
+    if !files.certificate.exists() {
+        return Ok(None);
+    }
+    let (pair, facts) = load(&files.certificate, &files.key)?;
+    let valid = facts.not_after.min(Timestamp::now());
+    if files.ca.exists() && !is_signed_by(pair.chain(), &files.ca, valid)? {
+        let (path, ca) = (files.certificate.display(), files.ca.display());
+        bail!(
+            "{ca} has not signed {path}: hosts that pin one of them refuse the other. Bring the ca.pem and the ca.key of {path} back, or remove {path} if no host relies on it"
+        );
+    }
+    Ok(Some(facts))
+}
+
+fn renewal() -> Timestamp {
+    Timestamp::now() + (RENEWAL_DAYS * 24).hours()
+}
+
+/// Why a certificate cannot be used at a time, under these names.
+fn fault(facts: &CertificateFacts, wanted: &[String], at: Timestamp) -> Option<String> {
+    if facts.expired(at) {
+        return Some(format!("ends on {}", last_day(facts)));
+    }
+    let missing = wanted.iter().find(|name| !names(facts, name));
+    missing.map(|name| format!("does not name {name}"))
+}
+
+fn all_names(known: Option<CertificateFacts>, wanted: &[String]) -> Vec<String> {
+    let mut all = known.map(|facts| facts.names).unwrap_or_default();
+    for name in wanted {
+        if !all.contains(name) {
+            all.push(name.clone());
+        }
+    }
+    all
 }
 
 fn load(certificate: &Path, key: &Path) -> anyhow::Result<(TlsPair, CertificateFacts)> {
@@ -242,27 +203,40 @@ fn names(facts: &CertificateFacts, name: &str) -> bool {
 }
 
 fn described(path: &Path, facts: &CertificateFacts) -> String {
-    let until = facts.not_after.to_zoned(TimeZone::UTC).date();
-    format!(
-        "{}, for {}, until {until}",
-        path.display(),
-        facts.names.join(", ")
-    )
+    let (names, until) = (facts.names.join(", "), last_day(facts));
+    format!("{}, for {names}, until {until}", path.display())
 }
 
-fn today() -> Date {
-    Timestamp::now().to_zoned(TimeZone::UTC).date()
+fn last_day(facts: &CertificateFacts) -> Date {
+    facts.not_after.to_zoned(TimeZone::UTC).date()
 }
 
-/// Sets the days of validity. The day before covers clocks that are late.
-fn set_dates(params: &mut CertificateParams, last: Date) {
-    let day = |date: Date| {
-        date_time_ymd(
-            date.year().into(),
-            date.month().cast_unsigned(),
-            date.day().cast_unsigned(),
-        )
-    };
-    params.not_before = day(today() - 1.day());
-    params.not_after = day(last);
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::init::settings::SERVICE;
+
+    #[test]
+    fn without_the_cas_key_a_certificate_is_kept_until_its_end() {
+        let files = Files::of(&Settings::open(Path::new("/no/env"), SERVICE).unwrap());
+        let kept = |days: i32, wanted: &[&str]| {
+            let facts = CertificateFacts {
+                names: vec!["a.example".into()],
+                not_after: Timestamp::now() + (days * 24).hours(),
+            };
+            let wanted: Vec<String> = wanted.iter().map(ToString::to_string).collect();
+            without_key(&files, Some(facts), &wanted).map(|step| step.detail)
+        };
+        let hint = "bring ca.key back";
+        assert!(
+            !kept(RENEWAL_DAYS + 1, &["A.example"])
+                .unwrap()
+                .contains(hint)
+        );
+        assert!(kept(RENEWAL_DAYS - 1, &[]).unwrap().contains(hint));
+        for refused in [kept(-1, &[]), kept(365, &["b.example"])] {
+            assert!(refused.unwrap_err().to_string().contains(hint));
+        }
+        assert!(without_key(&files, None, &[]).is_err());
+    }
 }

@@ -1,0 +1,31 @@
+//! Whether an authority has signed a certificate, as the agents that pin it see it.
+
+use std::{path::Path, time::Duration};
+
+use jiff::Timestamp;
+use rustls::{
+    RootCertStore, client::verify_server_cert_signed_by_trust_anchor, server::ParsedCertificate,
+};
+use rustls_pki_types::{CertificateDer, UnixTime};
+
+use super::tls::{TlsError, certificates, provider};
+
+/// Whether the certificates in the file `authority` vouch for a server's chain at a time.
+pub fn is_signed_by(
+    chain: &[CertificateDer<'_>],
+    authority: &Path,
+    at: Timestamp,
+) -> Result<bool, TlsError> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(certificates("ca.pem", authority)?);
+    let Some((server, further)) = chain.split_first() else {
+        return Ok(false);
+    };
+    let at = Duration::from_secs(at.as_second().try_into().unwrap_or(0));
+    let at = UnixTime::since_unix_epoch(at);
+    let algorithms = provider().signature_verification_algorithms.all;
+    let verified = ParsedCertificate::try_from(server).and_then(|server| {
+        verify_server_cert_signed_by_trust_anchor(&server, &roots, further, at, algorithms)
+    });
+    Ok(verified.is_ok())
+}
