@@ -3,7 +3,7 @@
 use std::{
     fs::{self, DirBuilder, Permissions},
     io::Write,
-    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown},
+    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown, lchown},
     path::Path,
 };
 
@@ -43,12 +43,12 @@ pub fn folder(path: &Path, mode: u32, owner: Option<Owner>) -> anyhow::Result<()
     give(path, owner)
 }
 
-/// Gives a file to the service's user. Only root can.
+/// Gives a file to the service's user. Only root can. The folder may be that user's already, so no link is followed.
 pub fn give(path: &Path, owner: Option<Owner>) -> anyhow::Result<()> {
     let Some(owner) = owner.filter(|_| rustix::process::geteuid().is_root()) else {
         return Ok(());
     };
-    let given = chown(path, Some(owner.uid), Some(owner.gid));
+    let given = lchown(path, Some(owner.uid), Some(owner.gid));
     given.with_context(|| format!("cannot change the owner of {}", path.display()))
 }
 
