@@ -4,7 +4,8 @@
 //! their numbers there (`numbers`), and are stored by a thread of their own (`disk`). The
 //! session asks for the report that follows a number, and passes acknowledgements on. No
 //! call from the network thread waits for the disk: full, read-only and stalled disks delay
-//! neither samples nor reports.
+//! neither samples nor reports. Nor does it measure, because file systems may be slow: a
+//! thread of its own does, and not the disk's, because a stalled disk must not stop samples.
 //!
 //! # Sample times
 //!
@@ -27,9 +28,10 @@ use std::{
 };
 
 use prost::Message;
-use svc_proto::v1::Report;
+use svc_proto::v1::{Report, Vitals};
 use tokio::{
     sync::{oneshot, watch},
+    task::spawn_blocking,
     time::{Instant, sleep_until, timeout},
 };
 
@@ -66,7 +68,7 @@ pub struct Recorder {
     clock: Clock,
     boot: Boot,
     time: Mutex<ServiceTime>,
-    sampler: Mutex<Sampler>,
+    sampler: Arc<Mutex<Sampler>>,
     shared: Arc<Shared>,
 }
 
@@ -87,7 +89,7 @@ impl Recorder {
         Ok(Self {
             boot: Boot::new(boot_id),
             time: Mutex::new(ServiceTime::new(clock.clone(), known)),
-            sampler: Mutex::new(Sampler::new()),
+            sampler: Arc::new(Mutex::new(Sampler::new())),
             clock,
             shared,
         })
@@ -104,7 +106,7 @@ impl Recorder {
             due = due.min(now + interval);
             tokio::select! {
                 () = self.clock.sleep(due.saturating_sub(now)), if on => {
-                    self.take();
+                    self.take().await;
                     wake_at.get_or_insert_with(|| Instant::now() + STALL);
                     due = next_due(due, self.clock.steady(), interval);
                 }
@@ -121,10 +123,18 @@ impl Recorder {
         }
     }
 
-    /// Takes one sample. A sample that neither the disk nor the memory can hold is declared
-    /// lost.
-    pub fn take(&self) {
-        let mut vitals = locked(&self.sampler).sample();
+    /// Takes one sample. It is measured on a thread of its own, because the caller's is the
+    /// network's, and a file system may take a second to answer.
+    pub async fn take(&self) {
+        let sampler = self.sampler.clone();
+        let measured = spawn_blocking(move || locked(&sampler).sample()).await;
+        if let Ok(vitals) = measured {
+            self.record(vitals);
+        }
+    }
+
+    /// A sample that neither the disk nor the memory can hold is declared lost.
+    fn record(&self, mut vitals: Vitals) {
         vitals.spool_problem = clean(&self.problem().unwrap_or_default());
         let now = locked(&self.time).confirmed_now();
         let at = match now {
@@ -258,10 +268,15 @@ fn next_due(due: Duration, now: Duration, interval: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+
     use svc_proto::v1::Sample;
 
     use super::*;
-    use crate::spool::LossReason;
+    use crate::{
+        spool::LossReason,
+        vitals::tests::{IS_ASKED, IS_SEEN, waiting_sampler},
+    };
 
     const MINUTE: Duration = Duration::from_mins(1);
     const WEEK_MS: i64 = 7 * 86_400_000;
@@ -296,12 +311,12 @@ mod tests {
         clock.move_wall(-WEEK_MS);
         let recorder = recorder(folder.path(), &clock, "boot");
         let before = SystemTime::now();
-        recorder.take();
-        recorder.take();
+        recorder.take().await;
+        recorder.take().await;
         // The service has five samples of a former life: both samples get new numbers.
         let welcome = recorder.welcome(5, Some(SystemTime::now()));
         welcome.await.unwrap();
-        recorder.take();
+        recorder.take().await;
         let report = reported(&recorder, 5).await;
         assert_eq!(report.gaps.len(), 1, "{:?}", report.gaps);
         let numbers: Vec<u64> = report.samples.iter().map(|sample| sample.seq).collect();
@@ -311,13 +326,31 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_network_thread_works_while_a_sample_is_measured() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut recorder = recorder(folder.path(), &Clock::system(), "boot");
+        let (_dir, sampler) = waiting_sampler();
+        recorder.sampler = Arc::new(Mutex::new(sampler));
+        let network = async {
+            while !IS_ASKED.load(Relaxed) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            IS_SEEN.store(true, Relaxed);
+            recorder.numbers().0
+        };
+        let (next, ()) = tokio::join!(timeout(MINUTE, network), recorder.take());
+        assert_eq!(next, Ok(1), "the sample was not complete then");
+        assert_eq!(recorder.numbers().0, 2);
+    }
+
+    #[tokio::test]
     async fn samples_of_an_earlier_run_are_dated_within_the_boot_and_declared_after_it() {
         let folder = tempfile::tempdir().unwrap();
         let clock = Clock::system();
         clock.move_wall(WEEK_MS); // A week ahead: nothing may expire by this clock.
         for _ in 0..2 {
             let recorder = recorder(folder.path(), &clock, "boot");
-            recorder.take();
+            recorder.take().await;
         }
         let now = SystemTime::now();
         let same_boot = recorder(folder.path(), &clock, "boot");
@@ -329,7 +362,7 @@ mod tests {
 
         let next_boot = recorder(folder.path(), &clock, "another");
         next_boot.welcome(0, Some(now)).await.unwrap();
-        next_boot.take();
+        next_boot.take().await;
         let report = reported(&next_boot, 0).await;
         assert_eq!(report.gaps.len(), 1);
         let gap = &report.gaps[0];

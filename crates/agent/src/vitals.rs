@@ -1,6 +1,6 @@
 //! The vitals of the machine: processor, memory, disks, network, pressure, uptime, processes.
 //!
-//! They come from /proc, /sys and `statvfs` only. Sampling never fails and hardly waits: a
+//! They come from /proc, /sys and `statvfs` only. Sampling never fails and waits for a second at most: a
 //! value that the kernel does not provide is absent, or zero where the contract has no
 //! absence, a file system that does not answer is named as unreadable, and every value is
 //! within the service's limits.
@@ -129,9 +129,34 @@ fn processes(machine: &Machine) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::{
+        sync::atomic::{AtomicBool, Ordering::Relaxed},
+        thread,
+    };
+
     use super::*;
     use crate::machine::tests::machine;
+
+    /// Whether the file system of [`waiting_sampler`] is asked, and whether somebody has seen it.
+    pub(crate) static IS_ASKED: AtomicBool = AtomicBool::new(false);
+    pub(crate) static IS_SEEN: AtomicBool = AtomicBool::new(false);
+
+    /// A sampler of a machine whose file system answers when somebody has seen that it is asked.
+    pub(crate) fn waiting_sampler() -> (tempfile::TempDir, Sampler) {
+        let mountinfo = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n";
+        let (dir, machine) = machine(&[("/proc/self/mountinfo", mountinfo)]);
+        let measure = |_: &disks::Mount| {
+            IS_ASKED.store(true, Relaxed);
+            while !IS_SEEN.load(Relaxed) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            Ok(None)
+        };
+        let mut sampler = Sampler::of(machine);
+        sampler.meter = Meter::with(measure, Duration::from_secs(20));
+        (dir, sampler)
+    }
 
     #[test]
     fn a_machine_without_any_files_has_zeros_and_nothing_optional() {

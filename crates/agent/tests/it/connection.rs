@@ -220,7 +220,7 @@ async fn the_samples_of_an_outage_arrive_after_it() -> Result<()> {
         .await?;
     // More samples than fit into one report.
     for _ in 0..1_200 {
-        agent.recorder.take();
+        agent.recorder.take().await;
     }
     let (next, _) = agent.recorder.numbers();
     let agent = {
@@ -245,7 +245,7 @@ async fn sample_times_follow_the_service_when_the_wall_clock_is_wrong() -> Resul
     site.becomes(EPOCH, "online|1").await?;
     for step in [-3_600_000, 86_400_000, -7_200_000] {
         clock.move_wall(step);
-        agent.recorder.take();
+        agent.recorder.take().await;
     }
     site.becomes(
         "SELECT stored_count >= 4, rejected_count FROM agent_state",
@@ -279,7 +279,7 @@ async fn a_clock_a_week_ahead_at_boot_discards_no_sample() -> Result<()> {
         .status_becomes("it is not connected", |status| !status.connection.connected)
         .await?;
     for _ in 0..10 {
-        agent.recorder.take();
+        agent.recorder.take().await;
     }
     agent.stop().await?;
 
@@ -289,7 +289,7 @@ async fn a_clock_a_week_ahead_at_boot_discards_no_sample() -> Result<()> {
     installed.surroundings.clock.move_wall(8 * 86_400_000);
     let agent = installed.start()?;
     for _ in 0..10 {
-        agent.recorder.take();
+        agent.recorder.take().await;
     }
     let (next, _) = agent.recorder.numbers();
     proxy.refuse(false)?;

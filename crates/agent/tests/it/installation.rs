@@ -120,11 +120,15 @@ impl Installed {
 
     /// The real binary, with these arguments and the settings of this installation.
     pub fn process(&self, arguments: &[&str]) -> Result<Program> {
+        let program = Program::named("svc-agent")?;
+        Ok(self.with_settings(program.arguments(arguments)))
+    }
+
+    /// A program that starts the binary, with the settings of this installation.
+    pub fn with_settings(&self, program: Program) -> Program {
         let variable = |name: &str| format!("SVC_AGENT_{}", name.to_uppercase());
         let variables = self.values().into_iter();
-        let variables = variables.map(|(name, value)| (variable(name), value));
-        let program = Program::named("svc-agent")?;
-        Ok(program.arguments(arguments).environment(variables))
+        program.environment(variables.map(|(name, value)| (variable(name), value)))
     }
 
     /// Runs a command of the real binary to its end.

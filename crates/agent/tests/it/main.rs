@@ -7,6 +7,7 @@ mod connection;
 mod cost;
 mod disks;
 mod enrolment;
+mod hung_mounts;
 mod installation;
 mod proxies;
 mod settings;

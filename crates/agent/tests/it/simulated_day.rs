@@ -61,7 +61,7 @@ async fn a_day_of_outages_ends_with_balanced_books() -> Result<()> {
     away(&proxy, true)?;
     while agent.recorder.usage().given_up < 1_500 {
         for _ in 0..50 {
-            agent.recorder.take();
+            agent.recorder.take().await;
         }
         agent.recorder.flush(); // Faster than the disk, the samples would fill the memory.
     }
