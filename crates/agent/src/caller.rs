@@ -22,7 +22,7 @@ use crate::{
     trust::{Trust, TrustError},
     wire::{
         Address, CallFailure, ConnectError, Connection, Connector, Credential, HeartbeatCall,
-        Route, Timeouts,
+        RegisterCall, RegistrationStatus, Route, Timeouts,
     },
 };
 
@@ -129,6 +129,16 @@ impl Caller {
     ) -> Result<(HeartbeatCall, Welcome), CallError> {
         let connection = self.connect(address).await?;
         Ok(HeartbeatCall::open(connection, credential, self.hello()).await?)
+    }
+
+    /// Connects and registers.
+    pub async fn register(
+        &self,
+        address: &Address,
+        request: RegisterRequest,
+    ) -> Result<(RegisterCall, RegistrationStatus), CallError> {
+        let connection = self.connect(address).await?;
+        Ok(RegisterCall::open(connection, request, self.timeouts.register).await?)
     }
 
     pub fn request(&self, enrolment_token: String) -> RegisterRequest {

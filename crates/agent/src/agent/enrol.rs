@@ -34,24 +34,24 @@ impl Agent {
         let Some(address) = self.addresses.current().cloned() else {
             return std::future::pending().await;
         };
-        let connection = self.caller.connect(&address).await?;
         let request = self.caller.request(self.token());
-        let mut call = RegisterCall::open(connection, request).await?;
+        let (mut call, first) = self.caller.register(&address, request).await?;
         let opened = Instant::now();
-        let decision = self.decision(&mut call).await;
+        let decision = self.decision(&mut call, first).await;
         self.reset_backoff_if_settled(opened);
         decision
     }
 
-    async fn decision(&mut self, call: &mut RegisterCall) -> Result<RegistrationStatus, CallError> {
-        loop {
-            match call.status().await? {
-                RegistrationStatus::Pending { agent_id, message } => {
-                    self.pending(&agent_id, &message);
-                }
-                decided => return Ok(decided),
-            }
+    async fn decision(
+        &mut self,
+        call: &mut RegisterCall,
+        mut status: RegistrationStatus,
+    ) -> Result<RegistrationStatus, CallError> {
+        while let RegistrationStatus::Pending { agent_id, message } = &status {
+            self.pending(agent_id, message);
+            status = call.status().await?;
         }
+        Ok(status)
     }
 
     /// A successor key has its place already and needs no token, but a valid one admits it

@@ -22,7 +22,7 @@ use jiff::Timestamp;
 use svc_proto::{
     ServerMessage,
     contract::{Action, limits},
-    v1::{Rejection, Report, Settings, Welcome},
+    v1::{Rejection, Settings, Welcome},
 };
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -182,7 +182,7 @@ impl<'a> Session<'a> {
                 // Old samples are on a disk that does not answer, and newer ones must not
                 // overtake them. An empty report shows that the agent lives.
                 Err(SpoolError::NoAnswer) => {
-                    drop(call.report(Report::default()).await);
+                    call.alive();
                     return Ok(());
                 }
                 report => report?,

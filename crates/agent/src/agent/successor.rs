@@ -32,7 +32,6 @@ use crate::{
     identity::Identity,
     spool::Spool,
     state::{Machine, State},
-    wire::RegisterCall,
 };
 
 impl Agent {
@@ -69,13 +68,9 @@ impl Agent {
         let Some(address) = self.addresses.current() else {
             return std::future::pending().await;
         };
-        let connection = self.caller.connect(address).await?;
         let mut request = self.caller.request(String::new());
         request.successor_key = successor.key_hash().to_vec();
-        RegisterCall::open(connection, request)
-            .await?
-            .status()
-            .await?;
+        self.caller.register(address, request).await?;
         Ok(())
     }
 

@@ -52,6 +52,9 @@ pub struct Timeouts {
     pub tcp: Duration,
     /// The handshakes of TLS and HTTP/2, for each IP address.
     pub handshake: Duration,
+    /// The first status of a registration. The service takes a whole fleet that registers at
+    /// once in turn, and answers each within 30 s.
+    pub register: Duration,
     /// The time between two HTTP/2 pings.
     pub ping_every: Duration,
     /// The connection is closed if a ping is not answered within this time.
@@ -64,6 +67,7 @@ impl Default for Timeouts {
             resolve: Duration::from_secs(20),
             tcp: Duration::from_secs(10),
             handshake: Duration::from_secs(10),
+            register: Duration::from_secs(35),
             ping_every: Duration::from_secs(20),
             ping_answer: Duration::from_secs(10),
         }

@@ -81,6 +81,12 @@ impl HeartbeatCall {
         send(&self.out, ClientMessage::Report(report)).await
     }
 
+    /// Shows that the agent lives, with an empty report. Messages that wait already show it, too.
+    pub fn alive(&self) {
+        let message = Some(ClientMessage::Report(Report::default()));
+        drop(self.out.try_send(HeartbeatRequest { message }));
+    }
+
     /// The next message of the service, never a second Welcome. The end of the stream is
     /// always an error. Cancel-safe: a message is either returned or still in the stream.
     pub async fn message(&mut self) -> Result<ServerMessage, CallFailure> {

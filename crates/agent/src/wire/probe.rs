@@ -1,19 +1,24 @@
 //! A harmless call that shows whether the service answers, and returns its time.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use jiff::fmt::rfc2822;
 use svc_proto::contract::Reason;
+use tokio::time::timeout;
 use tonic::Status;
 
 use super::{CallFailure, Connection};
 
+const DEADLINE: Duration = Duration::from_secs(20);
+
 /// Opens a heartbeat stream without a JWT. A service that refuses it with JWT_MISSING
 /// has accepted the client certificate and understood the call.
 pub async fn probe(mut connection: Connection) -> Result<Option<SystemTime>, CallFailure> {
-    match connection.client.heartbeat(tokio_stream::empty()).await {
-        Ok(_) => Ok(None),
-        Err(status) => {
+    let call = connection.client.heartbeat(tokio_stream::empty());
+    match timeout(DEADLINE, call).await {
+        Err(_) => Err(CallFailure::lost("the service did not answer in time")),
+        Ok(Ok(_)) => Ok(None),
+        Ok(Err(status)) => {
             let time = date(&status);
             let failure = CallFailure::from(status);
             match failure.is(Reason::JwtMissing) {

@@ -1,10 +1,11 @@
 //! `Register`: the call that admits an agent. It stays open while an administrator
 //! decides.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use secrecy::SecretString;
 use svc_proto::v1::{self, AgentStatus, RegisterRequest, RegisterResponse};
+use tokio::time::timeout;
 use tonic::Streaming;
 
 use super::{CallFailure, Connection, heartbeat::system_time};
@@ -55,18 +56,32 @@ pub struct RegisterCall {
 }
 
 impl RegisterCall {
+    /// Sends the request, and returns with the first status. An endpoint that keeps the
+    /// connection alive and never answers is given up after `deadline`.
     pub async fn open(
-        mut connection: Connection,
+        connection: Connection,
         request: RegisterRequest,
-    ) -> Result<Self, CallFailure> {
-        let answers = connection.client.register(request).await?.into_inner();
-        Ok(Self {
-            answers,
-            _connection: connection,
-        })
+        deadline: Duration,
+    ) -> Result<(Self, RegistrationStatus), CallFailure> {
+        let late = |_| CallFailure::lost("the service did not answer the registration in time");
+        let opening = Self::first_status(connection, request);
+        timeout(deadline, opening).await.map_err(late)?
     }
 
-    /// The next status. The first one arrives immediately.
+    async fn first_status(
+        mut connection: Connection,
+        request: RegisterRequest,
+    ) -> Result<(Self, RegistrationStatus), CallFailure> {
+        let answers = connection.client.register(request).await?.into_inner();
+        let mut call = Self {
+            answers,
+            _connection: connection,
+        };
+        let status = call.status().await?;
+        Ok((call, status))
+    }
+
+    /// The next status. It arrives when an administrator has decided, so it may take days.
     pub async fn status(&mut self) -> Result<RegistrationStatus, CallFailure> {
         match self.answers.message().await? {
             Some(response) => registration_status(response),

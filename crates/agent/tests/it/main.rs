@@ -11,5 +11,6 @@ mod hung_mounts;
 mod installation;
 mod proxies;
 mod settings;
+mod silence;
 mod simulated_day;
 mod trust;
