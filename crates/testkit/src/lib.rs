@@ -33,6 +33,7 @@ mod tls;
 mod verifier;
 
 mod audit;
+mod clock;
 mod fleet;
 mod ledger;
 mod presence;

@@ -57,12 +57,8 @@ async fn a_clock_that_is_a_year_off_rejects_samples_of_that_agent_only() -> Resu
 async fn sample_times_are_judged_by_the_clock_of_the_database() -> Result<()> {
     for minutes in [10, -10] {
         let site = Site::new().await?;
-        let shift = format!(
-            "CREATE FUNCTION clock_timestamp() RETURNS timestamptz LANGUAGE sql
-                 AS $$ SELECT pg_catalog.clock_timestamp() + interval '{minutes} minutes' $$;
-             DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog', current_database()); END $$"
-        );
-        site.psql(&shift).await?;
+        site.settable_clock().await?;
+        site.set_clock(&format!("{minutes} minutes")).await?;
         let instance = site.instance().start().await?;
         let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
         let mut call = agent.heartbeat().await?;
