@@ -115,7 +115,7 @@ impl Lease {
                 clock,
             }) => {
                 self.sessions.metrics.lease.set(1);
-                self.clock.measured(clock);
+                self.clock.read(clock);
                 self.after_renewal(sweep_is_due).await;
             }
             Ok(LeaseRenewal::Fenced | LeaseRenewal::Gone) => return self.claim_again().await,

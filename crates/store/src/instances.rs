@@ -26,12 +26,14 @@
 
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde::Serialize;
+use tokio::time::Instant;
 use tokio_postgres::types::{Json, Type};
 use uuid::Uuid;
 
 use crate::{
+    clock::ClockReading,
     error::StoreError,
     instance_load::InstanceLoad,
     locks,
@@ -72,31 +74,12 @@ pub enum LeaseRenewal {
     Renewed {
         /// Whether [`Store::leases_fence`] or [`Store::sessions_sweep`] has anything to do.
         sweep_is_due: bool,
-        clock: ClockOffset,
+        clock: ClockReading,
     },
     /// A sweep declared this instance lost. It needs a new id.
     Fenced,
     /// There is no lease to renew: it expired, was released, or never existed. Claim one.
     Gone,
-}
-
-/// The database's clock minus ours, as of the middle of a round trip.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ClockOffset {
-    pub offset: SignedDuration,
-    /// How wrong it may be: half of the round trip.
-    pub error: Duration,
-}
-
-impl ClockOffset {
-    /// The database's answer has just arrived.
-    fn measured(asked: Timestamp, theirs: Timestamp) -> ClockOffset {
-        let trip = Timestamp::now().duration_since(asked);
-        ClockOffset {
-            offset: theirs.duration_since(asked) - trip / 2,
-            error: (trip / 2).unsigned_abs(),
-        }
-    }
 }
 
 record! {
@@ -169,14 +152,14 @@ impl Store {
             (&Json(load) as _, Type::JSONB),
             (&sweep_grace.as_secs_f64() as _, Type::FLOAT8),
         ];
-        let asked = Timestamp::now();
+        let asked = Instant::now();
         let rows = self.call("lease_renew", Bulkhead::Watch, sql, &params);
         let Some(row) = rows.await?.into_iter().next() else {
             return Ok(LeaseRenewal::Gone);
         };
         Ok(match (row.try_get("renewed")?, row.try_get("fenced")?) {
             (true, _) => LeaseRenewal::Renewed {
-                clock: ClockOffset::measured(asked, row.try_get("clock")?),
+                clock: ClockReading::received(asked, row.try_get("clock")?),
                 sweep_is_due: row.try_get("sweep")?,
             },
             (false, true) => LeaseRenewal::Fenced,
@@ -229,17 +212,6 @@ impl Store {
              ORDER BY started_at, id";
         let rows = self.read("instances_list", Bulkhead::Watch, sql, &[]);
         rows.await?.iter().map(InstanceRow::from_row).collect()
-    }
-
-    /// Compares the database's clock with ours.
-    pub async fn database_clock_offset(&self) -> Result<ClockOffset, StoreError> {
-        let sql = "-- database_clock_offset\nSELECT clock_timestamp()";
-        self.run("database_clock_offset", Bulkhead::Watch, async |tx| {
-            let asked = Timestamp::now();
-            let theirs = tx.query_one(sql, &[]).await?.try_get(0)?;
-            Ok(ClockOffset::measured(asked, theirs))
-        })
-        .await
     }
 }
 

@@ -53,6 +53,7 @@ mod arrays;
 mod books;
 mod cancel;
 mod checkout;
+mod clock;
 mod compaction;
 mod connect;
 mod console;
@@ -94,6 +95,7 @@ mod web_role;
 
 pub use agents::{AgentDetail, AgentFilter, AgentRecord, ApprovalMode, Decision, EventRecord};
 pub use books::{AgentBooks, GapRecord};
+pub use clock::ClockReading;
 pub use compaction::{COMPACTION_STEP, CompactionStep, HostOfHour};
 pub use console::{
     ActivityCursor, ActivityFilter, ActivityPage, ActivityRecord, AttentionCounts, DatabaseState,
@@ -107,7 +109,7 @@ pub use fleet_gauges::{AgentGroup, FleetGauges, FleetState};
 pub use hosts::{HostDetail, HostFilter, HostIdentity, HostRecord, IdentifierRecord};
 pub use ids::{AgentId, HostId, TokenId};
 pub use instance_load::InstanceLoad;
-pub use instances::{ClockOffset, InstanceRow, LeaseClaim, LeaseRenewal, NewInstance};
+pub use instances::{InstanceRow, LeaseClaim, LeaseRenewal, NewInstance};
 pub use listen::Listener;
 pub use liveness::Liveness;
 pub use migrate::{MigrationReport, SchemaState};

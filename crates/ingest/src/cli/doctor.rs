@@ -197,10 +197,7 @@ async fn look_at_database(
         Check::new("database", ok(format!("{shown} answers in {millis:.1} ms"))),
         Check::new("server", server),
         Check::new("schema", schema),
-        Check::new(
-            "clock",
-            check_clock(store.database_clock_offset().await?.offset),
-        ),
+        Check::new("clock", check_clock(clock_offset(&store).await?)),
     ];
     if usable {
         checks.push(Check::new("instances", check_siblings(&store, keys).await?));
@@ -247,6 +244,13 @@ fn check_schema(state: &SchemaState, auto_migrate: bool) -> Finding {
             "{migration} was changed after it was applied: restore it"
         )),
     }
+}
+
+/// The database's clock minus ours.
+async fn clock_offset(store: &Store) -> Result<SignedDuration, StoreError> {
+    let reading = store.database_clock().await?;
+    let theirs = reading.time_at(tokio::time::Instant::now());
+    Ok(theirs.duration_since(Timestamp::now()))
 }
 
 fn check_clock(offset: SignedDuration) -> Finding {

@@ -13,18 +13,21 @@
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use svc_store::{AgentId, AgentStatus, Store};
 use tokio::sync::Semaphore;
 
 use super::statuses::{StatusError, StatusPart, Statuses};
-use crate::signing::{Jwt, Keyring};
+use crate::{
+    clock::DatabaseClock,
+    signing::{Jwt, Keyring},
+};
 
 /// Issues JWTs with the service's signing key.
 #[derive(Clone, Debug)]
 pub struct Issuer {
     statuses: Statuses,
     keys: Arc<Keyring>,
+    clock: DatabaseClock,
     /// One permit for each core: a signature costs half a millisecond of CPU.
     signing: Arc<Semaphore>,
 }
@@ -40,12 +43,13 @@ pub enum IssueError {
 }
 
 impl Issuer {
-    pub fn new(store: Store, keys: Arc<Keyring>) -> (Self, StatusPart) {
+    pub fn new(store: Store, keys: Arc<Keyring>, clock: DatabaseClock) -> (Self, StatusPart) {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let (statuses, part) = Statuses::new(store);
         let issuer = Self {
             statuses,
             keys,
+            clock,
             signing: Arc::new(Semaphore::new(cores)),
         };
         (issuer, part)
@@ -63,10 +67,10 @@ impl Issuer {
     async fn sign(&self, agent: AgentId) -> Result<Jwt, IssueError> {
         let permit = self.signing.clone().acquire_owned().await;
         let permit = permit.map_err(|_| IssueError::Signing)?;
-        let keys = self.keys.clone();
+        let (keys, clock) = (self.keys.clone(), self.clock.clone());
         let signed = tokio::task::spawn_blocking(move || {
             let _held_while_signing = permit;
-            keys.signing().sign(&agent.to_string(), Timestamp::now())
+            keys.signing().sign(&agent.to_string(), clock.now())
         });
         let signed = signed.await.map_err(|_| IssueError::Signing)?;
         signed.map_err(|_| IssueError::Signing)

@@ -75,7 +75,7 @@ fn bearer(metadata: &MetadataMap) -> Result<&str, Refusal> {
 
 /// The exact reason goes to the log only. The client learns that its JWT has expired or is not valid.
 fn verify(context: &Context, token: &str) -> Result<Verified, Refusal> {
-    let verified = context.keys.verify(token, Timestamp::now());
+    let verified = context.keys.verify(token, context.clock.now());
     verified.map_err(|error| {
         tracing::debug!(%error, "a JWT does not verify");
         match error {

@@ -109,6 +109,7 @@ impl Instance {
         Upkeep {
             sessions: self.sessions.clone(),
             issuer,
+            clock: self.clock.clone(),
             freshness: self.freshness.clone(),
             timing: self.config.timing,
         }

@@ -38,7 +38,8 @@ pub(super) fn add_all(
         timing.heard_within(),
     );
     let (admission, lookup_part, newcomer_part) = Admission::new(store.clone());
-    let (issuer, status_part) = Issuer::new(store.clone(), instance.keys.clone());
+    let (issuer, status_part) =
+        Issuer::new(store.clone(), instance.keys.clone(), instance.clock.clone());
     let context = instance.grpc_context(
         admission,
         issuer.clone(),

@@ -1,18 +1,21 @@
-//! Once a second for all sessions: ends the silent ones, renews JWTs before they expire or when the signing key has
+//! Once a second for all sessions: ends the silent ones, renews JWTs before they expire or when the signing key or the clock has
 //! changed, and sends agents to other instances when this one has lost the database.
 
 use std::{sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use svc_store::AgentStatus;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{EndReason, Session, SessionTable, drain::ask_to_leave};
 use crate::{
+    clock::DatabaseClock,
     config::Timing,
     enrol::{IssueError, Issuer},
     freshness::Freshness,
     periodic::Periodic,
+    signing::{JWT_LIFETIME, LEEWAY},
 };
 
 const TICK: Duration = Duration::from_secs(1);
@@ -26,6 +29,7 @@ const MAX_RENEWALS: usize = 200;
 pub struct Upkeep {
     pub sessions: Arc<SessionTable>,
     pub issuer: Issuer,
+    pub clock: DatabaseClock,
     pub freshness: Arc<Freshness>,
     pub timing: Timing,
 }
@@ -59,9 +63,9 @@ impl Upkeep {
     }
 
     async fn renew(&self, sessions: &[Session]) {
-        let now = jiff::Timestamp::now();
-        let due = sessions.iter().filter(|session| session.renew_at <= now);
-        for session in due.take(MAX_RENEWALS) {
+        let now = self.clock.now();
+        let due = |session: &&Session| is_due(session.renew_at, now, self.timing.renew_before);
+        for session in sessions.iter().filter(due).take(MAX_RENEWALS) {
             match self.issuer.issue(session.key.agent).await {
                 Ok(jwt) => {
                     let renew_at = jwt.expires_at - self.timing.renew_before;
@@ -92,6 +96,35 @@ impl Upkeep {
     }
 }
 
+/// Whether a JWT must be replaced: its time has come, or it is valid for longer than any that is issued now. The latter was
+/// issued before the database's clock was set back. To refuse it would lock its agent out; third parties should not have
+/// to accept it for that long.
+fn is_due(renew_at: Timestamp, now: Timestamp, renew_before: Duration) -> bool {
+    let left = renew_at.duration_since(now);
+    let longest = JWT_LIFETIME.saturating_sub(renew_before) + LEEWAY;
+    !left.is_positive() || left.unsigned_abs() > longest
+}
+
 fn not_active(status: Option<AgentStatus>) -> EndReason {
     status.map_or(EndReason::Deleted, EndReason::NotActive)
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+
+    use super::*;
+
+    #[test]
+    fn a_jwt_is_replaced_when_its_time_has_come_or_lies_too_far_ahead() {
+        let now = Timestamp::constant(1_800_000_000, 0);
+        let due = |seconds| {
+            let renew_at = now + SignedDuration::from_secs(seconds);
+            is_due(renew_at, now, Duration::from_hours(7))
+        };
+        let longest = 17 * 3600 + 30;
+        let expected = [true, true, false, false, true];
+        assert_eq!([-1, 0, 1, longest, longest + 1].map(due), expected);
+        assert!(is_due(Timestamp::UNIX_EPOCH, now, Duration::ZERO));
+    }
 }

@@ -20,7 +20,7 @@ use super::{PublicKey, SigningKey};
 pub const ISSUER: &str = "svc-ingest";
 /// From issuance to `exp`.
 pub const JWT_LIFETIME: Duration = Duration::from_hours(24);
-/// How far apart the clocks of two instances may be.
+/// How far apart two instances may be in what they know of the database's clock, by which JWTs are dated and judged.
 pub const LEEWAY: Duration = Duration::from_secs(30);
 /// Our tokens have less than 600 bytes with a 2048-bit key, and less than 1,700 with 8192 bits.
 const MAX_LENGTH: usize = 4096;

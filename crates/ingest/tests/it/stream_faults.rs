@@ -1,6 +1,7 @@
 //! The faults of docs/reliability.md that concern streams, briefly and without strict times, which
 //! `make chaos` checks.
 
+mod clock_steps;
 mod clocks;
 
 use std::time::Duration;
