@@ -74,6 +74,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(31, "0031_seldom_analysed"),
     migration!(32, "0032_samples_as_arrays"),
     migration!(33, "0033_sweep_in_batches"),
+    migration!(34, "0034_clock_steps"),
 ];
 
 const CONSOLE_MIGRATIONS: &[Migration] = &[migration!(1, "console/0001_people")];

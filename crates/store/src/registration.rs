@@ -110,6 +110,9 @@ impl Store {
     ///
     /// The token must not be revoked. It may be expired or exhausted, because the pending agent
     /// took its use at registration.
+    ///
+    /// An agent that went offline in the future did so before the clock was set back, and nobody
+    /// knows how long before. Its quiet time begins again.
     pub async fn reinstalls_admit(&self, quiet: Duration) -> Result<Vec<AgentId>, StoreError> {
         let sql = "-- reinstalls_admit
             SELECT a.id, a.host_id, t.id AS token_id
@@ -121,8 +124,19 @@ impl Store {
                AND t.allow_reinstall AND t.auto_approve AND t.revoked_at IS NULL
                AND s.presence = 'offline' AND s.presence_since <= now() - make_interval(secs => $1)
              ORDER BY a.id LIMIT 100 FOR UPDATE OF a, old SKIP LOCKED";
+        let restart = "-- reinstalls_admit
+            UPDATE agent_state SET presence_since = now()
+             WHERE agent_id = ANY (ARRAY (
+                   SELECT s.agent_id
+                     FROM agents a
+                     JOIN agents old ON old.host_id = a.host_id AND old.status = 'active'
+                     JOIN agent_state s ON s.agent_id = old.id
+                    WHERE a.status = 'pending' AND a.pending_reason = 'conflict'
+                      AND s.presence = 'offline' AND s.presence_since > clock_timestamp()
+                    LIMIT 100 FOR UPDATE OF s SKIP LOCKED))";
         let seconds = quiet.as_secs_f64();
         self.run("reinstalls_admit", Bulkhead::Auth, |tx| async move {
+            tx.execute(restart, &[]).await?;
             let mut hosts: HashSet<HostId> = HashSet::new();
             let mut admitted = Vec::new();
             let tx = RegistrationTx(tx);

@@ -54,7 +54,7 @@ pub struct SessionOpen {
     pub address: IpAddr,
     pub skew_ms: Option<i64>,
     /// When the client's Hello arrived, on the database's clock. The request is void if a newer
-    /// session was opened since.
+    /// session was opened since, and before this time: then the clock was set back.
     pub requested_at: Timestamp,
     /// When the request becomes void, on the database's clock: before the caller gives up.
     pub valid_until: Timestamp,
@@ -300,7 +300,7 @@ impl Store {
     pub async fn sessions_stored(&self, instance: Uuid) -> Result<Vec<StoredSession>, StoreError> {
         let sql = "-- sessions_stored
             SELECT s.agent_id, s.epoch, a.id IS NULL AS active,
-                   coalesce(s.contested_at > now() - interval '2 minutes', false) AS contested
+                   happened_within(s.contested_at, 120) AS contested
               FROM agent_state s LEFT JOIN agents a ON a.id = s.agent_id AND a.status <> 'active'
              WHERE s.instance_id = $1";
         let params = [(&instance as _, Type::UUID)];

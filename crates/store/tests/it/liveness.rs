@@ -57,6 +57,13 @@ async fn an_identity_is_in_use_only_if_a_live_instance_hears_it() -> Result<()> 
         ("presumed", heard(3600, 10, 20)),
         // Longer ago than an interval.
         ("presumed", heard(3600, 60, 40)),
+        // In the future: the clock was set back.
+        (
+            "presumed",
+            format!("{online}, connected_at = {}", seconds(-3600)),
+        ),
+        ("presumed", heard(7200, 20, -3600)),
+        ("presumed", heard(7200, -3600, 10)),
     ] {
         let sql = format!(
             "UPDATE agent_state SET instance_id = NULL, connected_at = NULL, contested_at = NULL, heard_at = NULL;
@@ -85,5 +92,55 @@ async fn an_instance_of_the_previous_version_makes_a_contested_identity_retry() 
     ensure!(verdict == "presumed", "{verdict}");
     let verdict = store.sql(&open("sessions_open_valid", "")).await?;
     ensure!(verdict == "late", "{verdict}");
+    Ok(())
+}
+
+/// Requested and valid until so many seconds from now, with a session that was opened so many seconds from now.
+async fn verdict(store: &TestStore, [requested, valid, connected]: [i32; 3]) -> Result<String> {
+    let open = format!(
+        "UPDATE agent_state SET connected_at = now() + interval '{connected} seconds';
+         SELECT verdict FROM sessions_open_heard('{LIVE}', (
+            SELECT jsonb_agg(jsonb_build_object('agent_id', id, 'key', encode(key, 'hex'), 'boot_id', 'b', 'run_id', 'r',
+                   'version', '', 'capabilities', '[]'::jsonb, 'facts', '{{\"identifiers\": {{\"hardware\": [\"a\"]}}}}'::jsonb,
+                   'requested_at', now() + interval '{requested} seconds', 'valid_until', now() + interval '{valid} seconds'))
+              FROM agents), 35)"
+    );
+    store.sql(&open).await
+}
+
+#[tokio::test]
+async fn a_request_is_void_after_a_newer_session_and_after_a_step_back_but_not_for_a_session_of_the_future()
+-> Result<()> {
+    let store = seeded().await?;
+    for (expected, times) in [
+        ("open", [-60, 60, -3600]),
+        // Its time has passed.
+        ("late", [-60, -1, -3600]),
+        // A session was opened since.
+        ("late", [-60, 60, -30]),
+        // That session was opened before the clock was set back.
+        ("open", [-60, 60, 3600]),
+        // This request was dated before the clock was set back.
+        ("late", [3600, 3660, -30]),
+        ("late", [3600, 3660, 3500]),
+    ] {
+        let found = verdict(&store, times).await?;
+        ensure!(found == expected, "{found}, not {expected}: {times:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_copy_is_recorded_though_the_last_record_is_in_the_future() -> Result<()> {
+    let store = seeded().await?;
+    for (seen, expected) in [("1 minute", "0"), ("-1 hour", "1"), ("11 minutes", "2")] {
+        let sql = format!(
+            "UPDATE agent_state SET clone_seen_at = now() - interval '{seen}';
+             SELECT FROM agent_state s, session_clone_seen(s, 'seen', NULL);
+             SELECT count(*) FROM agent_events WHERE kind = 'clone'"
+        );
+        let events = store.sql(&sql).await?;
+        ensure!(events.trim() == expected, "{seen}: {events}");
+    }
     Ok(())
 }

@@ -8,7 +8,10 @@ use svc_ingest::{
     config::Timing,
     signing::{self, Keyring},
 };
-use svc_testkit::{ActiveAgent, HeartbeatCall, Instance, Site, eventually};
+use svc_testkit::{
+    ActiveAgent, FakeAgent, HeartbeatCall, Instance, REINSTALL, Site, eventually, is_active,
+    machine, sample, token,
+};
 use tokio::time::sleep;
 
 /// Slower than an agent may open streams.
@@ -17,6 +20,7 @@ const RETRY: Duration = Duration::from_secs(1);
 fn brisk(timing: &mut Timing) {
     timing.lease_renewal = Duration::from_millis(300);
     timing.poll = Duration::from_millis(300);
+    timing.reinstall_quiet = Duration::from_secs(2);
 }
 
 /// The database's clock is this much ahead when the instance starts.
@@ -62,6 +66,71 @@ async fn validity(site: &Site, jwt: &str) -> Result<i64> {
     let now = site.clock().await?;
     let at = jiff::Timestamp::from_second(now)?;
     Ok(Keyring::new(key, []).verify(jwt, at)?.claims.exp - now)
+}
+
+#[tokio::test]
+async fn a_database_clock_that_is_set_back_or_forward_locks_no_agent_out() -> Result<()> {
+    for step in ["-1 hour", "1 hour"] {
+        let (site, _instance, agent) = world("0").await?;
+        drop(agent.heartbeat().await?);
+        site.set_clock(step).await?;
+        let noticed =
+            "SELECT bool_and(now() - renewed_at BETWEEN '0' AND '1 minute') FROM ingest_instances";
+        site.becomes(noticed, "t").await?;
+        sleep(RETRY).await;
+        drop(opened(&agent).await.context(step)?);
+    }
+    Ok(())
+}
+
+/// Its old stream was opened in the future, which does not prove that it was heard just now.
+#[tokio::test]
+async fn a_machine_that_fails_over_after_a_step_back_is_no_clone() -> Result<()> {
+    let (site, _instance, agent) = world("0").await?;
+    let silent = agent.heartbeat().await?;
+    site.set_clock("-1 hour").await?;
+    let other = agent.copied_to(machine(2));
+    refused(&other, "IDENTITY_PRESUMED_IN_USE").await?;
+    drop(silent);
+    let offline = "SELECT presence FROM agent_state";
+    site.becomes(offline, "offline").await?;
+    opened(&other).await.map(drop)
+}
+
+/// The contest began in the future, so that no answer would be newer.
+#[tokio::test]
+async fn a_clone_is_recognised_though_the_clock_was_set_back_meanwhile() -> Result<()> {
+    let (site, _instance, agent) = world("0").await?;
+    let original = agent.heartbeat().await?;
+    let aged = "UPDATE agent_state SET connected_at = now() - interval '3 hours'";
+    site.psql(aged).await?;
+    let clone = agent.copied_to(machine(2));
+    refused(&clone, "IDENTITY_PRESUMED_IN_USE").await?;
+    site.set_clock("-1 hour").await?;
+    let mut seq = 0;
+    eventually("the clone is recognised", async || {
+        seq += 1;
+        let reported = original.report(vec![sample(seq)], vec![]).await;
+        sleep(RETRY).await;
+        let refused = clone.refused_heartbeat().await;
+        reported.is_ok() && refused.is_ok_and(|refused| refused.reason == "IDENTITY_IN_USE")
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_reinstalled_machine_waits_for_its_quiet_time_and_not_for_the_clock() -> Result<()> {
+    let (site, instance, agent) = world("0").await?;
+    drop(agent.heartbeat().await?);
+    site.becomes("SELECT presence, cause FROM agent_state", "offline|lost")
+        .await?;
+    site.set_clock("-1 hour").await?;
+    let newcomer = FakeAgent::on(machine(1))?;
+    let secret = token(&site, REINSTALL).await?;
+    let mut stream = newcomer.open(instance.grpc, &secret).await??;
+    ensure!(!is_active(&stream.answer().await?), "at once");
+    ensure!(is_active(&stream.answer().await?), "after the quiet time");
+    Ok(())
 }
 
 #[tokio::test]
