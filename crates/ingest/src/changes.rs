@@ -4,7 +4,8 @@
 //! compares all sessions of this instance with those that the database has, every few seconds, and looks
 //! up every agent that differs and every agent whose registration waits for a decision. A lost
 //! notification, or a connection that cannot LISTEN, therefore costs seconds and never an answer.
-//! The poll compares digests first, and reads the sessions only if they differ.
+//! The poll compares digests first, and reads the sessions only if they differ. A session that is held here and not stored
+//! for this instance is ended if another one has taken its place, and otherwise stored again, so that the digests agree.
 //!
 //! A complete poll confirms the instance's [`Freshness`].
 
@@ -33,7 +34,7 @@ pub use waiting::{Decision, Waiting};
 use crate::{
     freshness::Freshness,
     periodic::Periodic,
-    session::{EndReason, Orphans, SessionKey, SessionTable, contests},
+    session::{EndReason, Orphans, SessionKey, SessionTable, contests, held},
     sync::lock,
 };
 use waiting::WaitingRoom;
@@ -139,27 +140,32 @@ impl ChangeFeed {
         }
         let held: HashSet<SessionKey> = self.sessions.keys().into_iter().collect();
         let stored = self.store.sessions_stored(instance).await?;
-        self.reconcile(&self.doubtful(&held, &stored)).await?;
+        let unsound = unsound(&held, &stored);
+        let doubtful = [self.waiting.all(), unsound.clone()].concat();
+        self.reconcile(&doubtful).await?;
         self.confirm(began);
         orphans.close(&held, &stored);
-        contests::answer(&self.store, &self.sessions, &stored).await
+        contests::answer(&self.store, &self.sessions, &stored).await?;
+        self.claim(instance, &unsound).await
+    }
+
+    /// What is held here and was not ended by now should be stored for this instance.
+    async fn claim(&self, instance: Uuid, unsound: &[AgentId]) -> Result<(), StoreError> {
+        let held = self.sessions.epochs_of(unsound);
+        let streams = held::claim(&self.store, instance, &held).await?;
+        if streams > 0 {
+            tracing::warn!(
+                streams,
+                "streams of this instance were not stored for it: claimed again"
+            );
+        }
+        Ok(())
     }
 
     /// The sessions of this instance were as they should be when the comparison began, or have been ended.
     fn confirm(&self, began: Instant) {
         self.freshness.confirm(began);
         self.sessions.release_acks();
-    }
-
-    /// Agents that wait for a decision, and agents whose session is not in the database as it is here.
-    fn doubtful(&self, held: &HashSet<SessionKey>, stored: &[StoredSession]) -> Vec<AgentId> {
-        let sound: HashSet<SessionKey> = stored
-            .iter()
-            .filter(|session| session.active)
-            .map(SessionKey::of)
-            .collect();
-        let unsound = held.difference(&sound).map(|key| key.agent);
-        self.waiting.all().into_iter().chain(unsound).collect()
     }
 
     /// Reads the named agents from the database and delivers what it says: decisions to waiting
@@ -179,7 +185,9 @@ impl ChangeFeed {
         }
         let held = self.sessions.epochs_of(agents);
         if !held.is_empty() {
-            for (agent, epoch, displaced) in self.store.sessions_displaced(&held).await? {
+            let instance = *self.instance.borrow();
+            let displaced = self.store.sessions_displaced(instance, &held).await?;
+            for (agent, epoch, displaced) in displaced {
                 if let Displaced::NotActive { since, .. } = &displaced {
                     let metrics = &self.sessions.metrics;
                     metrics.revocation_seconds.observe(since.as_secs_f64());
@@ -200,6 +208,16 @@ impl ChangeFeed {
             }
         }
     }
+}
+
+/// Agents whose session is not in the database as it is here.
+fn unsound(held: &HashSet<SessionKey>, stored: &[StoredSession]) -> Vec<AgentId> {
+    let sound: HashSet<SessionKey> = stored
+        .iter()
+        .filter(|session| session.active)
+        .map(SessionKey::of)
+        .collect();
+    held.difference(&sound).map(|key| key.agent).collect()
 }
 
 fn end_reason(displaced: &Displaced) -> EndReason {

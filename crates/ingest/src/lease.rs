@@ -11,7 +11,8 @@
 //! of an agent has any effect, and a fenced id can never be renewed.
 //!
 //! **Claiming again.** An instance that finds itself fenced takes a new id, claims a new lease, and takes
-//! over those of its sessions that no newer session has replaced. It ends the others.
+//! over those of its sessions that no newer session has replaced. The others end when it next compares its
+//! sessions with the database.
 //!
 //! **Sweeping.** Only an instance that holds its own lease may fence others: an instance that could not
 //! renew cannot tell whether the others or itself are cut off.
@@ -32,12 +33,9 @@ use crate::{
     config::Timing,
     load::LoadGauge,
     periodic::Periodic,
-    session::{EndReason, SessionKey, SessionTable},
+    session::{SessionTable, held},
     startup::{self, KeyMismatch, StartError},
 };
-
-/// Sessions taken over in one statement.
-const BATCH: usize = 1000;
 
 #[derive(Debug)]
 pub struct Lease {
@@ -142,16 +140,11 @@ impl Lease {
         }
     }
 
-    /// Records the sessions whose epoch is still the newest under the new id, and ends the others.
+    /// Records the sessions whose epoch is still the newest under the new id. The next comparison with the database
+    /// ends those that were replaced, and claims those that were locked.
     async fn take_over(&mut self) -> Result<(), StoreError> {
         let held = self.sessions.epochs();
-        for batch in held.chunks(BATCH) {
-            let taken = self.store.sessions_reclaim(self.instance.id, batch).await?;
-            for &(agent, epoch) in batch.iter().filter(|(agent, _)| !taken.contains(agent)) {
-                let key = SessionKey { agent, epoch };
-                self.sessions.end(key, EndReason::Replaced);
-            }
-        }
+        held::claim(&self.store, self.instance.id, &held).await?;
         self.takeover_pending = false;
         Ok(())
     }

@@ -13,6 +13,7 @@ mod close;
 pub mod contests;
 mod drain;
 mod end_reason;
+pub mod held;
 mod hints;
 mod inbox;
 mod numbering;

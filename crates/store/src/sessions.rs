@@ -143,7 +143,7 @@ pub enum Displaced {
         since: Duration,
     },
     Deleted,
-    /// The agent has a newer session.
+    /// The agent has a newer session, or another live instance has this one.
     Replaced,
 }
 
@@ -255,8 +255,9 @@ impl Store {
             .map_or(Ok(Swept::default()), Swept::from_row)
     }
 
-    /// Moves sessions to the instance's new id after it was fenced. Returns the agents whose
-    /// session is still the newest; the others belong to another instance by now.
+    /// Stores sessions that the instance holds for it again: after it was fenced and has a new
+    /// id, or if the database has them otherwise for whatever reason. Returns their agents. The
+    /// others are displaced, or their rows are locked, or the instance is fenced.
     pub async fn sessions_reclaim(
         &self,
         instance: Uuid,
@@ -277,6 +278,7 @@ impl Store {
     /// The sessions among `held` that must end, and why.
     pub async fn sessions_displaced(
         &self,
+        instance: Uuid,
         held: &[(AgentId, i64)],
     ) -> Result<Vec<(AgentId, i64, Displaced)>, StoreError> {
         let sql = "-- sessions_displaced
@@ -285,11 +287,13 @@ impl Store {
               FROM unnest($1::uuid[], $2::bigint[]) AS held(agent_id, epoch)
               LEFT JOIN agents a ON a.id = held.agent_id
               LEFT JOIN agent_state s ON s.agent_id = held.agent_id
-             WHERE a.status IS DISTINCT FROM 'active' OR s.epoch IS DISTINCT FROM held.epoch";
+             WHERE a.status IS DISTINCT FROM 'active' OR s.epoch IS DISTINCT FROM held.epoch
+                OR held_elsewhere(s.instance_id, $3)";
         let (agents, epochs) = columns(held);
         let params = [
             (&agents as _, Type::UUID_ARRAY),
             (&epochs as _, Type::INT8_ARRAY),
+            (&instance as _, Type::UUID),
         ];
         let rows = self.read("sessions_displaced", Bulkhead::Watch, sql, &params);
         rows.await?.iter().map(displaced_from_row).collect()

@@ -1,5 +1,6 @@
 //! The heartbeat stream: the rules of the protocol, and what they leave in the database.
 
+mod held;
 mod identity;
 mod opening;
 mod sessions;

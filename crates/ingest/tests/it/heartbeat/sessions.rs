@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use svc_proto::{ServerMessage, v1::HostFacts};
-use svc_testkit::{ActiveAgent, InstanceBuilder, eventually, get, machine, transactions};
+use svc_testkit::{ActiveAgent, InstanceBuilder, eventually, get, machine};
 use tonic::Code;
 
-use super::{EPOCH, PRESENCE, PRESENCE_CHANGES, World, refusal};
+use super::{EPOCH, PRESENCE, PRESENCE_CHANGES, World, held::only_digests_are_read, refusal};
 
 #[tokio::test]
 async fn the_newest_stream_replaces_older_ones_on_any_instance() -> Result<()> {
@@ -76,19 +76,7 @@ async fn the_poll_reads_only_a_digest_while_nothing_changes() -> Result<()> {
         World::tuned(|builder| builder.timing(|timing| timing.poll = Duration::from_millis(100)))
             .await?;
     let _call = world.agent.heartbeat().await?;
-    let mut counts = (0, 0);
-    eventually("ten polls in a row read only the digest", async || {
-        let Ok(found) = transactions(&[world.instance.http]).await else {
-            return false;
-        };
-        let count = |name| found.get(name).copied().unwrap_or_default();
-        let (digests, read) = (count("sessions_digest"), count("sessions_stored"));
-        if read != counts.1 {
-            counts = (digests, read);
-        }
-        digests >= counts.0 + 10
-    })
-    .await
+    only_digests_are_read(&world).await
 }
 
 #[tokio::test]
