@@ -41,6 +41,9 @@ pub enum Unavailability {
     ConnectionLost,
     #[error("the server does not accept the work now")]
     Refused,
+    /// The transaction is visible on the server, and may be lost with it.
+    #[error("the commit stopped waiting for the standby")]
+    Unreplicated,
 }
 
 /// Our SQL functions or triggers rejected a decision. The message is for people.

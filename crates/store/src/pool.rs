@@ -19,10 +19,12 @@
 //! - If the connection is lost later, for example while COMMIT is under way, the outcome is
 //!   unknown. The error goes to the caller, which must be able to repeat the call safely.
 //!   Watermarks, epochs and leases are designed for that.
+//! - If a commit has stopped waiting for a synchronous standby, the outcome is unknown as well: it
+//!   is visible here, and a failover may undo it.
 //!
 //! **Limits.** PostgreSQL limits every statement, its waits for locks and its idle time (`tx.rs`). The
 //! deadline of a call is enforced here. Whatever drops the future of a call, the deadline too, has
-//! its statement ended on the server (`checkout.rs`). Other calls are not affected.
+//! its statement ended on the server, unless it is being committed (`checkout.rs`). Other calls are not affected.
 
 mod connections;
 
@@ -41,7 +43,7 @@ use crate::{
     listen::Listener,
     metrics::{Kind, Metrics, StateCollector},
     servers::Servers,
-    tx::{Committed, Param, Tx, TxLimits},
+    tx::{Committed, Param, Single, Tx, TxLimits},
     url::DatabaseUrl,
 };
 use connections::Connections;
@@ -242,7 +244,8 @@ impl Store {
         sql: &str,
         params: &[Param<'_>],
     ) -> Result<Vec<Row>, StoreError> {
-        let attempt = || self.single(bulkhead, sql, params, Failure::before_any_change);
+        let failure = Failure::before_any_change;
+        let attempt = || self.single(bulkhead, Single::Read, sql, params, failure);
         let deadline = self.options.limits.deadline;
         self.retrying(name, Kind::Read, deadline, attempt).await
     }
@@ -257,7 +260,7 @@ impl Store {
         sql: &str,
         params: &[Param<'_>],
     ) -> Result<Vec<Row>, StoreError> {
-        let attempt = || self.single(bulkhead, sql, params, Failure::from);
+        let attempt = || self.single(bulkhead, Single::Write, sql, params, Failure::from);
         let deadline = self.options.limits.deadline;
         self.retrying(name, Kind::Write, deadline, attempt).await
     }
@@ -317,12 +320,13 @@ impl Store {
     async fn single(
         &self,
         bulkhead: Bulkhead,
+        kind: Single,
         sql: &str,
         params: &[Param<'_>],
         failure: fn(StoreError) -> Failure,
     ) -> Result<Committed<Vec<Row>>, Failure> {
         let connection = self.acquire(bulkhead).await?;
-        let rows = Tx::single(connection, &self.options.limits, sql, params);
+        let rows = Tx::single(connection, &self.options.limits, kind, sql, params);
         rows.await.map_err(failure)
     }
 

@@ -7,7 +7,7 @@
 //!
 //! - A write is refused because the server is read-only (SQLSTATE 25006).
 //! - A new connection reaches a server that has not been seen before.
-//! - The server does not even answer a cancel request.
+//! - The server does not even answer a cancel request, or a new connection while a COMMIT waits.
 //!
 //! `discard` then moves the time before which connections are stale. The pools check it whenever
 //! they hand a connection out, so a stale one is never used again.
@@ -18,7 +18,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::{Semaphore, SemaphorePermit, watch},
+    time::Instant,
+};
 
 /// Servers that are remembered. Several may answer in turn where a load balancer is in between;
 /// only a new one means a failover.
@@ -32,6 +35,8 @@ pub(crate) struct Servers {
     /// When each of these server processes started, which identifies it.
     seen: Mutex<VecDeque<String>>,
     stale_before: watch::Sender<Instant>,
+    /// Held while somebody looks whether the server answers.
+    looking: Semaphore,
 }
 
 impl Servers {
@@ -39,6 +44,7 @@ impl Servers {
         Servers {
             seen: Mutex::default(),
             stale_before: watch::Sender::new(Instant::now()),
+            looking: Semaphore::new(1),
         }
     }
 
@@ -66,6 +72,11 @@ impl Servers {
 
     pub(crate) fn is_stale(&self, opened: Instant) -> bool {
         opened < *self.stale_before.borrow()
+    }
+
+    /// The turn to look whether the server answers, unless somebody else has it.
+    pub(crate) fn look(&self) -> Option<SemaphorePermit<'_>> {
+        self.looking.try_acquire().ok()
     }
 
     /// Announces each `discard`.

@@ -55,6 +55,13 @@ pub(crate) struct Tx {
 /// an error instead of a false success. It also tells whether the transaction has written.
 const COMMIT: &str = "SELECT pg_current_xact_id_if_assigned() IS NOT NULL; COMMIT";
 
+/// What a single statement does, which decides how it is given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Single {
+    Read,
+    Write,
+}
+
 /// The result of a transaction that was committed.
 #[derive(Debug)]
 pub(crate) struct Committed<T> {
@@ -79,10 +86,14 @@ impl Tx {
     pub(crate) async fn single(
         connection: Object,
         limits: &TxLimits,
+        kind: Single,
         sql: &str,
         params: &[Param<'_>],
     ) -> Result<Committed<Vec<Row>>, StoreError> {
         let tx = Tx::on(connection);
+        if kind == Single::Write {
+            tx.checkout.begin_commit();
+        }
         let client = tx.client()?;
         let begin = begin_sql(&TxLimits {
             lock: limits.statement,
@@ -94,15 +105,12 @@ impl Tx {
             client.query_typed(sql, params),
             client.simple_query(COMMIT),
         );
-        let outcome = begun.and(rows).and_then(|value| {
-            let wrote = wrote(&committed?);
-            Ok(Committed { value, wrote })
-        });
-        match outcome {
-            Ok(_) => tx.finish(),
-            Err(_) => tx.rollback().await,
-        }
-        Ok(outcome?)
+        let (value, answer) = match begun.and(rows) {
+            Ok(rows) => (rows, committed),
+            Err(error) => (Vec::new(), Err(error)),
+        };
+        let wrote = tx.end(answer).await?;
+        Ok(Committed { value, wrote })
     }
 
     fn on(connection: Object) -> Tx {
@@ -159,12 +167,24 @@ impl Tx {
 
     /// Commits. Returns whether the transaction has written something.
     pub(crate) async fn commit(self) -> Result<bool, StoreError> {
-        let outcome = self.client()?.simple_query(COMMIT).await;
-        match outcome {
+        self.checkout.begin_commit();
+        let answer = self.client()?.simple_query(COMMIT).await;
+        self.end(answer).await
+    }
+
+    /// Ends the transaction after the `answer` to COMMIT. Returns whether it has written something.
+    async fn end(
+        self,
+        answer: Result<Vec<SimpleQueryMessage>, tokio_postgres::Error>,
+    ) -> Result<bool, StoreError> {
+        let replicated = self.checkout.replicated();
+        match answer {
             Ok(_) => self.finish(),
             Err(_) => self.rollback().await,
         }
-        Ok(wrote(&outcome?))
+        let wrote = wrote(&answer?);
+        replicated?;
+        Ok(wrote)
     }
 
     /// Rolls back. If that fails, the work is given up instead.
@@ -203,11 +223,13 @@ fn wrote(messages: &[SimpleQueryMessage]) -> bool {
 /// One SELECT sets everything, because every transaction pays for it. The settings are local to the
 /// transaction, so a pooler passes none of them on. No statement here runs long enough to be worth
 /// compiling: the planner's guesses for the views of history are high, and PostgreSQL would compile a
-/// plot's query of 30 ms for six seconds.
+/// plot's query of 30 ms for six seconds. Warnings must arrive, whatever the role's settings are: one of them says that a
+/// commit was not replicated.
 fn begin_sql(limits: &TxLimits) -> String {
     format!(
         "BEGIN; SELECT set_config('statement_timeout', '{}', true), set_config('lock_timeout', '{}', true), \
-         set_config('idle_in_transaction_session_timeout', '{}', true), set_config('jit', 'off', true)",
+         set_config('idle_in_transaction_session_timeout', '{}', true), set_config('jit', 'off', true), \
+         set_config('client_min_messages', 'warning', true)",
         limits.statement.as_millis(),
         limits.lock.as_millis(),
         limits.idle.as_millis(),

@@ -3,25 +3,43 @@
 //! A connection has a maximum age, so that instances follow a changed address and memory that a
 //! server process has collected is freed. The age is random within a quarter: connections that were
 //! opened together do not end together.
+//!
+//! **Commits that are not replicated.** With `synchronous_standby_names` a COMMIT waits for a standby. If somebody cancels
+//! that wait, PostgreSQL sends a warning and then reports success, although the standby may not have the
+//! transaction. The driver receives both in order, in the task of the connection: `unreplicated` is set before the
+//! answer to COMMIT reaches the caller. It is never cleared. Such a connection is not used again, so the warning
+//! cannot be taken for one about another transaction.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    future::poll_fn,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use deadpool::managed::{self, Metrics, RecycleError, RecycleResult};
 use tokio::{
     task::JoinHandle,
     time::{Instant, timeout},
 };
-use tokio_postgres::{Client, SimpleQueryMessage};
+use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage, error::DbError};
 
 use crate::{
     cancel::Canceller,
-    connect::{Connected, connect},
+    connect::{Connected, Wire, connect},
     error::{StoreError, Unavailability},
     servers::Servers,
     url::DatabaseUrl,
 };
 
 const MAX_AGE: Duration = Duration::from_mins(30);
+
+/// The function of PostgreSQL that waits for the standby. Unlike the text of its warning it is never translated, and
+/// unlike the SQLSTATE (01000) it is not shared by what triggers and collations warn about.
+const REPLICATION_WAIT: &str = "SyncRepWaitForLSN";
 
 /// `pg_postmaster_start_time` identifies a running server, and everyone may call it.
 const IDENTITY: &str = "-- server_identity\nSELECT pg_postmaster_start_time()";
@@ -42,6 +60,7 @@ pub(crate) struct Connection {
     pub(crate) client: Client,
     pub(crate) canceller: Canceller,
     pub(crate) servers: Arc<Servers>,
+    unreplicated: Arc<AtomicBool>,
     driver: JoinHandle<()>,
     opened: Instant,
     expires: Instant,
@@ -65,11 +84,13 @@ impl managed::Manager for Connections {
             wire,
             canceller,
         } = connected;
+        let unreplicated = Arc::new(AtomicBool::new(false));
         let connection = Connection {
             client,
             canceller,
             servers: self.servers.clone(),
-            driver: tokio::spawn(async move { drop(wire.await) }),
+            driver: tokio::spawn(drive(wire, unreplicated.clone())),
+            unreplicated,
             opened,
             expires: opened + max_age(),
         };
@@ -92,6 +113,19 @@ impl Connection {
         !self.client.is_closed()
             && Instant::now() < self.expires
             && !self.servers.is_stale(self.opened)
+            && !self.is_unreplicated()
+    }
+
+    /// Returns once the connections to this server are discarded.
+    pub(crate) async fn stale(&self) {
+        let mut discards = self.servers.discards();
+        let stale = discards.wait_for(|before| self.opened < *before);
+        drop(stale.await);
+    }
+
+    /// Whether a commit on this connection has stopped waiting for the standby.
+    pub(crate) fn is_unreplicated(&self) -> bool {
+        self.unreplicated.load(Ordering::Acquire)
     }
 
     async fn identity(&self) -> Result<String, StoreError> {
@@ -102,6 +136,21 @@ impl Connection {
         });
         Ok(started.unwrap_or_default().to_owned())
     }
+}
+
+/// Sends and receives until the client is dropped or the connection is lost.
+async fn drive(mut wire: Wire, unreplicated: Arc<AtomicBool>) {
+    while let Some(Ok(message)) = poll_fn(|cx| wire.poll_message(cx)).await {
+        if let AsyncMessage::Notice(notice) = message
+            && is_about_replication(&notice)
+        {
+            unreplicated.store(true, Ordering::Release);
+        }
+    }
+}
+
+fn is_about_replication(notice: &DbError) -> bool {
+    notice.routine() == Some(REPLICATION_WAIT)
 }
 
 impl fmt::Debug for Connection {

@@ -1,6 +1,7 @@
 //! Transactions and bulkheads against a real PostgreSQL.
 
 mod faults;
+mod replication;
 mod transactions;
 
 use anyhow::{Context, Result};

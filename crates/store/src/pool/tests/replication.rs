@@ -1,0 +1,141 @@
+//! Commits that wait for a standby which never answers, because there is none.
+
+use svc_sandbox::{Postgres, PostgresOptions};
+
+use super::*;
+
+const WAITING: &str =
+    "FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND application_name = 'svc-ingest'";
+const INSERT: &str = "INSERT INTO t VALUES (1)";
+
+/// A server with a table, whose commits wait from now on. Its role does not want to see warnings.
+async fn waiting_server() -> Result<Postgres> {
+    let server = Postgres::start(PostgresOptions::default()).await?;
+    let prepare = "CREATE TABLE t (n integer); ALTER ROLE svc SET client_min_messages = 'error'";
+    server.psql("postgres", prepare).await?;
+    standbys(&server, "nobody").await?;
+    let commit = "SELECT pg_logical_emit_message(true, 'test', '')";
+    eventually("commits wait", PATIENCE, async || {
+        let commit = server.psql("postgres", commit);
+        timeout(Duration::from_millis(500), commit).await.is_err()
+    })
+    .await?;
+    Ok(server)
+}
+
+async fn standbys(server: &Postgres, names: &str) -> Result<()> {
+    let set = format!("ALTER SYSTEM SET synchronous_standby_names = '{names}'");
+    server.psql("postgres", &set).await?;
+    server.psql("postgres", "SELECT pg_reload_conf()").await?;
+    Ok(())
+}
+
+/// Cancels the next commit that waits.
+async fn cancel_a_wait(server: &Postgres) -> Result<()> {
+    let cancel = format!("SELECT count(pg_cancel_backend(pid)) {WAITING}");
+    eventually("a commit waits", PATIENCE, async || {
+        let cancelled = server.psql("postgres", &cancel).await;
+        cancelled.is_ok_and(|count| count == "1")
+    })
+    .await
+}
+
+fn reason<T>(outcome: Result<T, StoreError>) -> Option<Unavailability> {
+    match outcome {
+        Err(StoreError::Unavailable { reason, .. }) => Some(reason),
+        _ => None,
+    }
+}
+
+#[tokio::test]
+async fn a_commit_whose_wait_for_the_standby_is_cancelled_has_an_unknown_outcome() -> Result<()> {
+    let server = waiting_server().await?;
+    let bouncer = PgBouncer::start(server.port()).await?;
+    let unreplicated = Some(Unavailability::Unreplicated);
+    for url in [server.url("postgres"), bouncer.url("postgres")] {
+        let store = open(&url, options(16))?;
+        let run = store.run("run", Bulkhead::Auth, async |tx| tx.batch(INSERT).await);
+        let (outcome, cancelled) = tokio::join!(run, cancel_a_wait(&server));
+        cancelled?;
+        assert_eq!(reason(outcome), unreplicated);
+        let call = store.call("call", Bulkhead::Auth, INSERT, &[]);
+        let (outcome, cancelled) = tokio::join!(call, cancel_a_wait(&server));
+        cancelled?;
+        assert_eq!(reason(outcome), unreplicated);
+        let rows = store.read("read", Bulkhead::Auth, "SELECT FROM t", &[]);
+        assert!(
+            !rows.await?.is_empty(),
+            "a read sees them and does not wait"
+        );
+    }
+    Ok(())
+}
+
+/// A deadline of one second, and far more calls than connections.
+#[tokio::test]
+async fn commits_that_are_given_up_go_on_waiting_on_no_more_sessions_than_the_pool_has()
+-> Result<()> {
+    let server = waiting_server().await?;
+    let mut hasty = options(4);
+    hasty.limits.deadline = Duration::from_secs(1);
+    hasty.acquire = Duration::from_millis(100);
+    let store = open(&server.url("postgres"), hasty)?;
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(10) {
+        let run = store.run("run", Bulkhead::Auth, async |tx| tx.batch(INSERT).await);
+        let call = store.call("call", Bulkhead::Ingest, INSERT, &[]);
+        let (run, call) = tokio::join!(run, call);
+        assert!(run.is_err() && call.is_err());
+    }
+    let sessions = format!("SELECT count(*) {WAITING}");
+    assert_eq!(server.psql("postgres", &sessions).await?, "2");
+    let rows = "SELECT count(*) FROM t";
+    assert_eq!(
+        server.psql("postgres", rows).await?,
+        "0",
+        "none was cancelled"
+    );
+    store.ping().await?;
+    standbys(&server, "").await?;
+    eventually("they are committed", PATIENCE, async || {
+        let count = server.psql("postgres", rows).await;
+        count.is_ok_and(|count| count == "2")
+    })
+    .await?;
+    eventually("no place is taken", PATIENCE, async || {
+        let free = |name| format!(r#"database_pool_in_use{{bulkhead="{name}"}} 0"#);
+        let metrics = metrics(&store);
+        metrics.contains(&free("auth")) && metrics.contains(&free("ingest"))
+    })
+    .await?;
+    no_open_transaction(&store).await
+}
+
+/// It does not answer new connections either, so it is not waited for.
+#[tokio::test]
+async fn a_commit_on_a_frozen_server_frees_its_place() -> Result<()> {
+    let server = waiting_server().await?;
+    let url = format!("{}?connect_timeout=1", server.url("postgres"));
+    let mut hasty = options(4);
+    hasty.limits.deadline = Duration::from_secs(2);
+    let store = open(&url, hasty)?;
+    store.read("read", Bulkhead::Auth, "SELECT 1", &[]).await?;
+    let call = store.call("call", Bulkhead::Auth, INSERT, &[]);
+    let freeze = async {
+        let waits = format!("SELECT count(*) {WAITING}");
+        eventually("the commit waits", PATIENCE, async || {
+            let count = server.psql("postgres", &waits).await;
+            count.is_ok_and(|count| count == "1")
+        })
+        .await?;
+        server.freeze()
+    };
+    let (call, frozen) = tokio::join!(call, freeze);
+    frozen?;
+    assert_eq!(reason(call), Some(Unavailability::Deadline));
+    let free = r#"database_pool_in_use{bulkhead="auth"} 0"#;
+    eventually("no place is taken", PATIENCE, async || {
+        metrics(&store).contains(free)
+    })
+    .await
+}
