@@ -265,6 +265,21 @@ impl Store {
         self.retrying(name, Kind::Write, deadline, attempt).await
     }
 
+    /// Runs a single statement that only reads, in one round trip, and commits in a way that covers what it
+    /// read: where commits wait for a standby, the standby has it. Everything that agents are told by a
+    /// read goes through here.
+    pub(crate) async fn read_covered(
+        &self,
+        name: &'static str,
+        bulkhead: Bulkhead,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, StoreError> {
+        let attempt = || self.single(bulkhead, Single::Covered, sql, params, Failure::from);
+        let deadline = self.options.limits.deadline;
+        self.retrying(name, Kind::Write, deadline, attempt).await
+    }
+
     async fn retrying<T, Fut>(
         &self,
         name: &'static str,

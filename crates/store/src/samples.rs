@@ -13,7 +13,9 @@
 //! the watermark, so nothing of it is written. A range beyond a hole is not written either; the
 //! returned watermark tells that it is still missing, and it is delivered again. Two consumers with
 //! the same range are serialized by the row lock; the second one sees the new watermark. If the reply
-//! to COMMIT is lost, the caller repeats the call, and the watermark tells what was committed.
+//! to COMMIT is lost, the caller repeats the call, and the watermark tells what was committed. Where
+//! only duplicates are found, the row locks are what the transaction writes, and its commit waits for a
+//! synchronous standby like any other: see `watermarks`.
 //!
 //! No unique index is necessary for this.
 //!

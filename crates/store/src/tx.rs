@@ -55,11 +55,29 @@ pub(crate) struct Tx {
 /// an error instead of a false success. It also tells whether the transaction has written.
 const COMMIT: &str = "SELECT pg_current_xact_id_if_assigned() IS NOT NULL; COMMIT";
 
-/// What a single statement does, which decides how it is given up.
+/// The same for a transaction that has only read, whose result must not be lost in a failover. A commit that wrote
+/// nothing does not wait for a synchronous standby, although the rows that it read may exist on this server alone. This
+/// one writes a message into the WAL, after the read. The WAL is replicated in order, so a standby that has the message has
+/// everything that was read. Any role may write it; nobody has to read it.
+const COVERED_COMMIT: &str =
+    "SELECT pg_logical_emit_message(true, 'svc-ingest', '') IS NOT NULL; COMMIT";
+
+/// What a single statement does, which decides how it is committed and given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Single {
     Read,
+    /// A read that is covered by a commit of its own.
+    Covered,
     Write,
+}
+
+impl Single {
+    fn commit(self) -> &'static str {
+        match self {
+            Single::Read | Single::Write => COMMIT,
+            Single::Covered => COVERED_COMMIT,
+        }
+    }
 }
 
 /// The result of a transaction that was committed.
@@ -91,7 +109,7 @@ impl Tx {
         params: &[Param<'_>],
     ) -> Result<Committed<Vec<Row>>, StoreError> {
         let tx = Tx::on(connection);
-        if kind == Single::Write {
+        if kind != Single::Read {
             tx.checkout.begin_commit();
         }
         let client = tx.client()?;
@@ -103,7 +121,7 @@ impl Tx {
             biased;
             client.batch_execute(&begin),
             client.query_typed(sql, params),
-            client.simple_query(COMMIT),
+            client.simple_query(kind.commit()),
         );
         let (value, answer) = match begun.and(rows) {
             Ok(rows) => (rows, committed),

@@ -1,4 +1,10 @@
 //! Watermarks and dead letters as they are committed, read without locks.
+//!
+//! **Invariant:** every number that an agent is told was covered by a commit that wrote WAL and did not stop
+//! waiting for a synchronous standby. A plain read would break it: a row may be visible here although no standby
+//! has it, because somebody has cancelled the wait of its commit. So these reads are covered
+//! (`Store::read_covered`). The other paths that return numbers write by themselves: an append locks or moves the agents'
+//! rows, and the opening of a session moves its epoch.
 
 use tokio_postgres::{Row, types::Type};
 use uuid::Uuid;
@@ -18,7 +24,7 @@ impl Store {
              WHERE s.agent_id = ANY ($1) AND a.status = 'active'";
         let agents: Vec<Uuid> = agents.iter().map(|agent| agent.0).collect();
         let params = [(&agents as _, Type::UUID_ARRAY)];
-        let rows = self.read("watermarks", Bulkhead::Watch, sql, &params);
+        let rows = self.read_covered("watermarks", Bulkhead::Watch, sql, &params);
         rows.await?.iter().map(Watermark::from_row).collect()
     }
 
@@ -41,7 +47,7 @@ impl Store {
             (&agents as _, Type::UUID_ARRAY),
             (&seqs as _, Type::INT8_ARRAY),
         ];
-        let rows = self.read("dead_letters_confirm", Bulkhead::Watch, sql, &params);
+        let rows = self.read_covered("dead_letters_confirm", Bulkhead::Watch, sql, &params);
         let number = |row: &Row| Ok((row.try_get(0)?, row.try_get(1)?));
         rows.await?.iter().map(number).collect()
     }

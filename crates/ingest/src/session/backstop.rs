@@ -1,7 +1,8 @@
 //! The backstop for acknowledgements: finds commits that no hint announced and reports that the queue lost.
 //!
 //! Every [`ack_backstop`](Timing::ack_backstop), one statement reads the watermarks of all agents whose oldest
-//! report has waited for longer than that. A session whose report the queue no longer has, although it is not committed, ends;
+//! report has waited for longer than that. The read is covered by a commit (`Store::watermarks`), because a row that is
+//! visible may be missing on a synchronous standby. A session whose report the queue no longer has, although it is not committed, ends;
 //! its agent reconnects and sends the report again.
 //!
 //! The order matters: the queue is asked first. It drops a report only after the commit, so a report

@@ -4,6 +4,8 @@
 //! agent: the listener gathers the agents that hints name, and reads their watermarks from the database. A false hint
 //! costs a row of a statement and acknowledges nothing.
 //!
+//! What is read is covered by a commit, as in the backstop.
+//!
 //! **Cost.** The first hint after a pause is confirmed at once. After that one statement confirms all hints of a quarter
 //! of a second, so an instance runs at most four of them a second, however many consumers send hints. A second statement
 //! is needed only where hints name dead letters.

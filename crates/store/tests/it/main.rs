@@ -24,6 +24,7 @@ mod newcomers;
 mod parts;
 mod plans;
 mod previous_version;
+mod replication;
 mod retention;
 mod rollup_oracle;
 mod rollups;

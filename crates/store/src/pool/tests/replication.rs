@@ -67,6 +67,10 @@ async fn a_commit_whose_wait_for_the_standby_is_cancelled_has_an_unknown_outcome
             !rows.await?.is_empty(),
             "a read sees them and does not wait"
         );
+        let covered = store.read_covered("covered", Bulkhead::Auth, "SELECT FROM t", &[]);
+        let (outcome, cancelled) = tokio::join!(covered, cancel_a_wait(&server));
+        cancelled?;
+        assert_eq!(reason(outcome), unreplicated, "a covered read waits");
     }
     Ok(())
 }

@@ -1,0 +1,106 @@
+//! What agents are told is on the standby: every call that returns numbers waits for it.
+
+use std::{slice, time::Duration};
+
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use svc_sandbox::{Postgres, PostgresOptions, eventually};
+use svc_store::{
+    DatabaseUrl, GapKind, GapRow, HostFacts, SessionOpen, Store, StoreError, StoreOptions,
+};
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use crate::{
+    fixtures::{DAY, TestAgent, hours_ago, sample},
+    leases::{OUTAGE_GRACE, instance},
+    support::{PATIENCE, TestStore},
+};
+
+const HOUR: Duration = Duration::from_hours(1);
+
+fn refused(seq: i64) -> GapRow {
+    GapRow {
+        first_seq: seq,
+        last_seq: seq,
+        kind: GapKind::DeadLetter,
+        reason: "because".into(),
+    }
+}
+
+/// Commits wait from now on: there is no such standby.
+async fn lose_the_standby(server: &Postgres) -> Result<()> {
+    let lost = "ALTER SYSTEM SET synchronous_standby_names = 'nobody'";
+    server.psql("postgres", lost).await?;
+    server.psql("postgres", "SELECT pg_reload_conf()").await?;
+    let commit = "SELECT pg_logical_emit_message(true, 'test', '')";
+    eventually("commits wait", PATIENCE, async || {
+        let commit = server.psql("postgres", commit);
+        timeout(Duration::from_millis(500), commit).await.is_err()
+    })
+    .await
+}
+
+async fn open(
+    store: &Store,
+    instance: Uuid,
+    key: &str,
+    agent: TestAgent,
+) -> Result<(), StoreError> {
+    let open = SessionOpen {
+        agent_id: agent.id,
+        key: key.to_owned(),
+        boot_id: "boot".to_owned(),
+        run_id: "run".to_owned(),
+        version: "0.1.0".to_owned(),
+        capabilities: Vec::new(),
+        facts: HostFacts::default(),
+        address: [127, 0, 0, 1].into(),
+        skew_ms: None,
+        requested_at: Timestamp::now(),
+        valid_until: Timestamp::now() + HOUR,
+    };
+    let opened = store.sessions_open(instance, slice::from_ref(&open), HOUR);
+    opened.await.map(drop)
+}
+
+#[tokio::test]
+async fn every_call_that_returns_an_agents_numbers_waits_for_the_standby() -> Result<()> {
+    let server = Postgres::start(PostgresOptions::default()).await?;
+    let setup = TestStore::open(&server.url("postgres"), 4)?;
+    setup.migrate().await?;
+    setup.partitions_create(DAY).await?;
+    let (agent, other) = (TestAgent::new(&setup).await?, TestAgent::new(&setup).await?);
+    let stored = agent.range(&[sample(1, hours_ago(1))], &[refused(2)]);
+    setup.samples_append(slice::from_ref(&stored)).await?;
+    let mine = instance("a");
+    setup.lease_claim(&mine, HOUR, OUTAGE_GRACE).await?;
+    let key = format!(
+        "SELECT encode(key, 'hex') FROM agents WHERE id = '{}'",
+        other.id.0
+    );
+    let key = setup.sql(&key).await?;
+    lose_the_standby(&server).await?;
+
+    let url = DatabaseUrl::parse(&server.url("postgres"))?;
+    let store = Store::new(url, StoreOptions::for_service(16))?;
+    let letters = [(agent.id, 2)];
+    let agents = [agent.id];
+    let (watermarks, letters, resent, opened) = tokio::join!(
+        store.watermarks(&agents),
+        store.dead_letters_confirm(&letters),
+        store.samples_append(slice::from_ref(&stored)),
+        open(&store, mine.id, &key, other),
+    );
+    let waited = |error: Option<StoreError>, call| {
+        let error = error.with_context(|| format!("{call} did not wait"))?;
+        assert!(error.is_timeout(), "{call}: {error:?}");
+        anyhow::Ok(())
+    };
+    waited(watermarks.err(), "watermarks")?;
+    waited(letters.err(), "dead_letters_confirm")?;
+    waited(resent.err(), "samples_append")?;
+    waited(opened.err(), "sessions_open")?;
+    store.ping().await?;
+    Ok(())
+}
