@@ -99,22 +99,26 @@ impl Postgres {
     /// Starts a standby of this server: a copy that follows it by streaming replication and answers
     /// reads. It is on a port of its own.
     pub async fn standby(&self) -> anyhow::Result<Postgres> {
-        // This makes the copy a standby.
-        self.copy(&["--write-recovery-conf"]).await
+        self.standby_through(self.port()).await
+    }
+
+    /// The same, and the standby reaches this server through a proxy on `port`.
+    pub async fn standby_through(&self, port: u16) -> anyhow::Result<Postgres> {
+        // This makes the copy a standby, which follows the server that it was copied from.
+        self.copy(port, &["--write-recovery-conf"]).await
     }
 
     /// Starts a server from a base backup that is taken now. It is on a port of its own, and does not follow this one.
     pub async fn restored(&self) -> anyhow::Result<Postgres> {
-        self.copy(&[]).await
+        self.copy(self.port(), &[]).await
     }
 
-    async fn copy(&self, arguments: &[&str]) -> anyhow::Result<Postgres> {
+    async fn copy(&self, origin: u16, arguments: &[&str]) -> anyhow::Result<Postgres> {
         let mut site = Site::choose(PostgresOptions {
             data_dir: None,
             port: None,
             ..self.site.options.clone()
         })?;
-        let origin = self.port();
         site.initialise(|folder| site.base_backup(origin, folder, arguments))
             .await?;
         let server = site.start().await?;

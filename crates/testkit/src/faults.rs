@@ -7,6 +7,7 @@ mod instances;
 mod key_rotation;
 mod load_balancer;
 mod locked_table;
+mod replication;
 mod reset_calls;
 mod revocations;
 mod unread;
@@ -22,6 +23,7 @@ pub use instances::{
 pub use key_rotation::{KeyRotation, key_rotated};
 pub use load_balancer::{LoadBalancer, instance_leaves_load_balancer};
 pub use locked_table::{LockedOut, registrations_behind_a_lock};
+pub use replication::{CommitWaits, primary_frozen, replicated_site, standby_cut_off};
 pub use reset_calls::{ResetCalls, registrations_reset};
 pub use revocations::{renewals_raced, streams_revoked};
 pub use unread::{UnreadStream, stops_reading};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use rustix::process::Signal;
 use svc_testkit::{
-    Fleet, Pace, PresenceSampler, Site, Usage,
+    Fleet, Pace, PresenceSampler, QueueKind, Site, Usage,
     faults::{self, DatabaseFault},
     raise_file_limit, times_offline,
 };
@@ -55,6 +55,22 @@ async fn a_database_that_freezes_for_50_s_leaves_all_agents_online() -> Result<(
         "database frozen 50 s: all {AGENTS} acknowledged again after {recovered:.1?}, {memory} MiB at most"
     );
     ensure!(recovered <= Duration::from_secs(10));
+    Ok(())
+}
+
+/// As long as a cluster manager usually takes to notice that a primary is gone.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "strict: run by make chaos"]
+async fn a_frozen_primary_delays_acknowledgements_by_the_failover_and_5_s() -> Result<()> {
+    let failover = Duration::from_secs(20);
+    let fleet = (50, Pace::STEADY);
+    for kind in QueueKind::BOTH {
+        let took = faults::primary_frozen(kind, fleet, failover).await?;
+        println!(
+            "primary frozen for 20 s, then promoted standby ({kind:?}): acknowledged again {took:.1?} later"
+        );
+        ensure!(took <= Duration::from_secs(5), "{took:?}");
+    }
     Ok(())
 }
 

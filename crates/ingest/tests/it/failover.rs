@@ -1,12 +1,15 @@
 //! PostgreSQL fails over to a standby. The old primary stays alive and answers reads, as it does after
-//! a switch of the address, so nothing but its refusals tells the service to leave it.
+//! a switch of the address, so nothing but its refusals tells the service to leave it. Or it was cut off from its
+//! standby before, or it freezes.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use svc_sandbox::Postgres;
 use svc_testkit::{
-    Answer, Fleet, Instance, Pace, Site, eventually, faults::behind_proxy, get, times_offline,
+    Answer, Fleet, Instance, Pace, QueueKind, Site, eventually,
+    faults::{CommitWaits, behind_proxy, primary_frozen, replicated_site, standby_cut_off},
+    get, times_offline,
 };
 use url::Url;
 
@@ -15,19 +18,6 @@ const PACE: Pace = Pace {
     every: Duration::from_secs(1),
     ..Pace::BRISK
 };
-
-/// A primary and its standby, which has every commit that the primary has confirmed.
-async fn replicated_site() -> Result<(Site, Postgres)> {
-    let mut site = Site::with_own_server().await?;
-    let primary = site.postgres();
-    let standby = primary.standby().await?;
-    let wait = "ALTER SYSTEM SET synchronous_standby_names = '*'";
-    primary.psql("postgres", wait).await?;
-    primary.psql("postgres", "SELECT pg_reload_conf()").await?;
-    let follows = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'";
-    site.becomes(follows, "1").await?;
-    Ok((site, standby))
-}
 
 /// Makes the standby the site's server. Returns the old one, which refuses writes from now on.
 async fn fail_over(site: &mut Site, standby: Postgres) -> Result<Postgres> {
@@ -57,7 +47,7 @@ fn port_of(url: &str) -> Result<u16> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_service_leaves_an_old_primary_that_still_answers_reads() -> Result<()> {
-    let (mut site, standby) = replicated_site().await?;
+    let (mut site, standby, _link) = replicated_site().await?;
     let (proxy, url) = behind_proxy(&site).await?;
     let instances = site.instance().set("DATABASE_URL", url);
     let instances = instances.start_pair().await?;
@@ -80,7 +70,7 @@ async fn the_service_leaves_an_old_primary_that_still_answers_reads() -> Result<
 /// The standby is first in the list, and is refused until it is the primary.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_several_hosts_the_service_uses_the_one_that_accepts_writes() -> Result<()> {
-    let (mut site, standby) = replicated_site().await?;
+    let (mut site, standby, _link) = replicated_site().await?;
     let primary = port_of(&site.database_url())?;
     let hosts = format!("127.0.0.1:{},127.0.0.1:{primary}", standby.port());
     let url = format!("postgres://svc@{hosts}/svc?target_session_attrs=read-write");
@@ -88,6 +78,30 @@ async fn of_several_hosts_the_service_uses_the_one_that_accepts_writes() -> Resu
     let fleet = Fleet::reporting(&site, &[instance.grpc], AGENTS, PACE).await?;
     let _old = fail_over(&mut site, standby).await?;
     goes_on(&site, &fleet, &[instance]).await?;
+    Ok(())
+}
+
+/// Longer than a call may take, and the backstop after it.
+const CUT_OFF: Duration = Duration::from_secs(16);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_acknowledged_sample_is_lost_when_waiting_commits_are_cancelled() -> Result<()> {
+    let waits = CommitWaits::Cancelled;
+    let length = Duration::from_secs(10);
+    QueueKind::each(async |kind| standby_cut_off(kind, (AGENTS, PACE), waits, length).await).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_acknowledged_sample_is_lost_when_the_service_gives_commits_up() -> Result<()> {
+    let waits = CommitWaits::Undisturbed;
+    standby_cut_off(QueueKind::Memory, (AGENTS, PACE), waits, CUT_OFF).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_service_leaves_a_frozen_primary() -> Result<()> {
+    let away = Duration::from_secs(10);
+    let took = primary_frozen(QueueKind::Memory, (AGENTS, PACE), away).await?;
+    ensure!(took < Duration::from_secs(30), "{took:?}");
     Ok(())
 }
 
