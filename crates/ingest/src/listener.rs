@@ -4,7 +4,7 @@
 //! descriptors run out, and leaves two of HTTP/2's protections off (docs/decisions.md).
 //!
 //! In reading order: `gate` (places and permits), `proxy_protocol` (addresses behind a load balancer), `connection` (one connection's life), `activity` (is it idle or
-//! stalled), `ending` (how its requests end), `meter` and `write_deadline` (how fast a client is read, how long it may leave data unread),
+//! stalled), `ending` (how its requests end), `tracked_body` (what both learn from a response), `meter` and `write_deadline` (how fast a client is read, how long it may leave data unread),
 //! `panics`, `shedding`, then `tls`, `verifier`, `certificate_log` and `reload` for
 //! certificates.
 
@@ -22,6 +22,7 @@ mod proxy_protocol;
 mod reload;
 mod shedding;
 mod tls;
+mod tracked_body;
 mod verifier;
 mod write_deadline;
 

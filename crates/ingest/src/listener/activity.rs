@@ -1,7 +1,7 @@
 //! Activity of one connection: how many requests are in progress, and whether the client reads its responses.
 //!
 //! Three places share an [`Activity`]: the handlers of requests (each holds a [`Request`]), the response
-//! bodies ([`TrackedBody`]), and the connection's own task, which waits in [`Activity::idle`] and
+//! bodies (`TrackedBody`), and the connection's own task, which waits in [`Activity::idle`] and
 //! [`Activity::stalled`].
 //!
 //! **Idle.** `idle` returns when no request has been in progress for a time. While one is, it waits for a
@@ -20,24 +20,18 @@
 //! connection's task. `Notify` stores one permit, so a notification between a check and the wait is not lost.
 
 use std::{
-    pin::Pin,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
-    task::{Context, Poll, ready},
     time::Duration,
 };
 
-use bytes::Bytes;
-use hyper::body::{Frame, SizeHint};
 use tokio::{
     sync::Notify,
     time::{Instant, sleep_until, timeout},
 };
-use tonic::Status;
 
-use super::{ending::Ending, panics::Guarded};
 use crate::sync::lock;
 
 #[derive(Debug, Default)]
@@ -119,7 +113,7 @@ pub(super) struct Request {
 }
 
 impl Request {
-    fn hand_out(&mut self) {
+    pub(super) fn hand_out(&mut self) {
         if !self.waiting {
             self.waiting = true;
             lock(&self.activity.waiting).push((self.number, Instant::now()));
@@ -127,7 +121,7 @@ impl Request {
         }
     }
 
-    fn accepted(&mut self) {
+    pub(super) fn accepted(&mut self) {
         if self.waiting {
             self.waiting = false;
             lock(&self.activity.waiting).retain(|(number, _)| *number != self.number);
@@ -141,41 +135,5 @@ impl Drop for Request {
         if self.activity.running.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.activity.changed.notify_one();
         }
-    }
-}
-
-/// A response body that reports its progress to the connection's [`Activity`], and its trailers to its [`Ending`].
-#[derive(Debug)]
-pub(super) struct TrackedBody {
-    pub body: Guarded,
-    pub request: Request,
-    pub ending: Ending,
-}
-
-impl hyper::body::Body for TrackedBody {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        self.request.accepted();
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        if let Some(Ok(frame)) = &frame {
-            match frame.trailers_ref() {
-                Some(trailers) => self.ending.see(trailers),
-                None => self.request.hand_out(),
-            }
-        }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }

@@ -23,7 +23,7 @@ use tonic::{Status, body::Body, service::Routes};
 
 use super::{
     Limits, ProxyNetworks, Refusals,
-    activity::{Activity, TrackedBody},
+    activity::Activity,
     certificate_log::CertificateLog,
     ending::Ending,
     gate::Gate,
@@ -31,6 +31,7 @@ use super::{
     meter::{Framed, Metered},
     panics::{Guarded, caught},
     proxy_protocol,
+    tracked_body::TrackedBody,
     write_deadline::WriteDeadline,
 };
 use crate::{
@@ -78,7 +79,8 @@ impl Connection {
             closing,
             standing: place.standing().clone(),
         };
-        let key_permit = self.gate.enter_key(key);
+        let activity = Arc::new(Activity::default());
+        let key_permit = self.gate.enter_key(&peer, &activity);
         let (routes, age) = match key_permit {
             Some(_) => (self.routes.clone(), self.limits.age),
             None => (
@@ -86,7 +88,8 @@ impl Connection {
                 Duration::ZERO,
             ),
         };
-        self.serve_http2(stream, peer, routes, age, &place).await;
+        self.serve_http2(stream, peer, activity, routes, age, &place)
+            .await;
         drop((key_permit, place));
     }
 
@@ -146,11 +149,11 @@ impl Connection {
         &self,
         stream: Tls,
         peer: Peer,
+        activity: Arc<Activity>,
         routes: Routes,
         age: Duration,
         place: &Place,
     ) {
-        let activity = Arc::new(Activity::default());
         let service = service_fn(|request: Request<Incoming>| {
             let (gate, path) = (self.gate.clone(), request.uri().path());
             let ending = Ending::begin(gate, path, self.refusals);
@@ -166,7 +169,7 @@ impl Connection {
         let mut http2 = Box::pin(self.builder().serve_connection(stream, service));
         let ending = async {
             tokio::select! {
-                farewell = self.time_to_go(&activity, &peer.standing, age) => Some(farewell),
+                farewell = self.time_to_go(&activity, &peer, age) => Some(farewell),
                 () = self.cut_off(place) => None,
             }
         };
@@ -201,17 +204,13 @@ impl Connection {
     }
 
     /// Returns when the connection should end: the service stops, the client sent no request or has been
-    /// idle, or the connection has reached its maximum age. The result is how long its requests may take to
-    /// finish.
-    async fn time_to_go(
-        &self,
-        activity: &Activity,
-        standing: &Standing,
-        age: Duration,
-    ) -> Duration {
+    /// idle, the connection has reached its maximum age, or a newer one of its key has replaced it. The result is
+    /// how long its requests may take to finish.
+    async fn time_to_go(&self, activity: &Activity, peer: &Peer, age: Duration) -> Duration {
         tokio::select! {
             () = self.stop.cancelled() => self.limits.farewell,
-            farewell = self.aged(standing, age) => farewell,
+            () = peer.closing.cancelled() => GOAWAY_TIME,
+            farewell = self.aged(&peer.standing, age) => farewell,
             () = activity.idle(self.limits.first_request_deadline, self.limits.idle) => GOAWAY_TIME,
         }
     }

@@ -6,10 +6,11 @@ use std::{
 };
 
 use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio_util::sync::CancellationToken;
 
-use super::Limits;
+use super::{Limits, activity::Activity};
 use crate::{
-    peer::ClientKey,
+    peer::{ClientKey, Peer},
     places::{Place, Places},
     sync::lock,
     telemetry::ListenerMetrics,
@@ -20,9 +21,17 @@ pub(super) struct Gate {
     places: Arc<Places>,
     handshakes: Semaphore,
     per_key: usize,
-    /// Connections of each key. Bounded by the number of connections: a key is removed with its last one.
-    keys: Mutex<HashMap<ClientKey, usize>>,
+    /// Connections of each key, the oldest first. Bounded by the number of connections: a key is removed with its last one.
+    keys: Mutex<HashMap<ClientKey, Vec<Held>>>,
     pub metrics: ListenerMetrics,
+}
+
+/// One connection of a key.
+#[derive(Clone, Debug)]
+struct Held {
+    activity: Arc<Activity>,
+    /// Closes the connection.
+    closing: CancellationToken,
 }
 
 /// The permit of one connection among those of its client key.
@@ -30,6 +39,7 @@ pub(super) struct Gate {
 pub(super) struct KeyPermit {
     gate: Arc<Gate>,
     key: ClientKey,
+    activity: Arc<Activity>,
 }
 
 impl Gate {
@@ -57,17 +67,28 @@ impl Gate {
         self.handshakes.acquire().await.ok()
     }
 
-    /// A permit for one more connection of `key`, or `None` when it has too many.
-    pub(super) fn enter_key(self: &Arc<Self>, key: ClientKey) -> Option<KeyPermit> {
+    /// A permit for one more connection of the client's key, or `None` when all that it may have are busy. The oldest that
+    /// has no call in progress gives way: a client whose path was lost several times has left connections behind, which end
+    /// only when their keepalive fails.
+    pub(super) fn enter_key(
+        self: &Arc<Self>,
+        peer: &Peer,
+        activity: &Arc<Activity>,
+    ) -> Option<KeyPermit> {
         let mut keys = lock(&self.keys);
-        let count = keys.entry(key).or_default();
-        if *count >= self.per_key {
-            return None;
+        let held = keys.entry(peer.key).or_default();
+        if held.len() >= self.per_key {
+            let idle = held.iter().position(|one| one.activity.none_running())?;
+            held.remove(idle).closing.cancel();
         }
-        *count += 1;
+        held.push(Held {
+            activity: activity.clone(),
+            closing: peer.closing.clone(),
+        });
         Some(KeyPermit {
             gate: self.clone(),
-            key,
+            key: peer.key,
+            activity: activity.clone(),
         })
     }
 }
@@ -75,9 +96,11 @@ impl Gate {
 impl Drop for KeyPermit {
     fn drop(&mut self) {
         let mut keys = lock(&self.gate.keys);
-        match keys.get_mut(&self.key) {
-            Some(count) if *count > 1 => *count -= 1,
-            _ => drop(keys.remove(&self.key)),
+        if let Some(held) = keys.get_mut(&self.key) {
+            held.retain(|one| !Arc::ptr_eq(&one.activity, &self.activity));
+            if held.is_empty() {
+                keys.remove(&self.key);
+            }
         }
     }
 }
@@ -86,15 +109,38 @@ impl Drop for KeyPermit {
 mod tests {
     use super::*;
 
+    /// A connection of this key.
+    fn connection(gate: &Gate, key: u8) -> (Peer, Arc<Activity>) {
+        let place = gate.enter().expect("a place is free");
+        let peer = Peer {
+            key: ClientKey([key; 32]),
+            address: ([127, 0, 0, 1], 1).into(),
+            closing: CancellationToken::new(),
+            standing: place.standing().clone(),
+        };
+        (peer, Arc::default())
+    }
+
     #[test]
-    fn the_connections_of_a_key_are_limited_and_permits_return() {
+    fn the_busy_connections_of_a_key_are_limited_and_the_oldest_idle_one_gives_way() {
         let gate = Arc::new(Gate::new(Limits::new(10), ListenerMetrics::default()));
-        let (one, other) = (ClientKey([1; 32]), ClientKey([2; 32]));
-        let permits: Vec<_> = (0..4).map(|_| gate.enter_key(one).unwrap()).collect();
-        assert!(gate.enter_key(one).is_none());
-        assert!(gate.enter_key(other).is_some());
-        drop(permits);
-        assert!(gate.enter_key(one).is_some());
+        let connections: Vec<_> = (0..4).map(|_| connection(&gate, 1)).collect();
+        let enter = |(peer, activity): &(Peer, _)| gate.enter_key(peer, activity);
+        let permits: Vec<_> = connections.iter().map(|one| enter(one).unwrap()).collect();
+        let mut busy: Vec<_> = connections
+            .iter()
+            .map(|(_, activity)| Activity::begin(activity.clone()))
+            .collect();
+        assert!(enter(&connection(&gate, 1)).is_none());
+        assert!(enter(&connection(&gate, 2)).is_some());
+        busy.drain(1..3);
+        let fifth = enter(&connection(&gate, 1)).expect("two are idle");
+        let closed = |(peer, _): &(Peer, _)| peer.closing.is_cancelled();
+        assert_eq!(
+            connections.iter().map(closed).collect::<Vec<_>>(),
+            [false, true, false, false]
+        );
+        drop((permits, fifth));
         assert!(
             lock(&gate.keys).is_empty(),
             "a key without connections stays"

@@ -11,6 +11,7 @@ pub struct Limits {
     /// How long a connection may stay unproven, from the end of its handshake. Longer than the deadlines of a
     /// first request together, so that a slow agent can use all of them.
     pub unproven_life: Duration,
+    /// Those with a call in progress; the newest connection takes the place of one without.
     pub connections_per_key: usize,
     /// Handshakes that may compete with live streams for the CPU at one time.
     pub handshakes: usize,

@@ -5,7 +5,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use http::HeaderMap;
 use svc_sandbox::Identity;
-use svc_testkit::{Instance, OneConnection, PATIENCE, RefusedCall, Site, Tls, channel, eventually};
+use svc_testkit::{
+    ActiveAgent, Instance, OneConnection, PATIENCE, RefusedCall, Site, Tls, channel, eventually,
+};
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
 use tonic::{Code, transport::Channel};
@@ -158,15 +160,13 @@ async fn reflection_lists_and_describes_the_service() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_key_may_have_four_connections_and_a_closed_one_frees_its_slot() -> Result<()> {
+async fn a_key_may_have_four_busy_connections_and_an_idle_one_frees_its_slot() -> Result<()> {
     let (_site, instance) = Site::with_instance().await?;
     let agent = Identity::self_signed("agent")?;
-    let mut open = Vec::new();
+    let mut watches = Vec::new();
     for _ in 0..4 {
-        open.push(HealthClient::new(channel(instance.grpc, &agent).await?));
-    }
-    for client in &mut open {
-        client.check(about("")).await?;
+        let mut client = HealthClient::new(channel(instance.grpc, &agent).await?);
+        watches.push((client.watch(about("")).await?, client));
     }
     let mut fifth = HealthClient::new(channel(instance.grpc, &agent).await?);
     let refused = fifth.check(about("")).await;
@@ -176,7 +176,8 @@ async fn a_key_may_have_four_connections_and_a_closed_one_frees_its_slot() -> Re
     let mut stranger = HealthClient::new(agent_channel(&instance).await?);
     stranger.check(about("")).await?;
 
-    drop(open.pop());
+    let (ended, _still_connected) = watches.remove(0);
+    drop(ended);
     eventually("a slot is free", async || {
         let Ok(channel) = channel(instance.grpc, &agent).await else {
             return false;
@@ -184,6 +185,27 @@ async fn a_key_may_have_four_connections_and_a_closed_one_frees_its_slot() -> Re
         HealthClient::new(channel).check(about("")).await.is_ok()
     })
     .await?;
+    for (_watch, client) in &mut watches {
+        client.check(about("")).await?;
+    }
+    instance.stop().await
+}
+
+/// The older connections look alive to the service, as those of a client whose path was reset do until their keepalive fails.
+#[tokio::test]
+async fn the_newest_connection_of_a_key_replaces_the_oldest_without_a_stream() -> Result<()> {
+    let (site, instance) = Site::with_instance().await?;
+    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let tls = Tls::with(&agent.agent.identity);
+    let mut oldest = OneConnection::open(&tls, instance.grpc).await?;
+    assert_eq!(oldest.health_status().await?, "0");
+    let mut streams = Vec::new();
+    for _ in 0..6 {
+        streams.push(agent.heartbeat().await?);
+    }
+    oldest.closed().await?;
+    let newest = streams.last_mut().context("no stream")?;
+    newest.report_acked(1..=3).await?;
     instance.stop().await
 }
 
@@ -199,12 +221,12 @@ async fn a_refused_connection_is_closed_soon_and_frees_its_slot() -> Result<()> 
         })
         .start()
         .await?;
-    let tls = Tls::with(&Identity::self_signed("agent")?);
-    let mut first = OneConnection::open(&tls, instance.grpc).await?;
-    assert_eq!(first.health_status().await?, "0");
-    let mut second = OneConnection::open(&tls, instance.grpc).await?;
+    let identity = Identity::self_signed("agent")?;
+    let mut first = HealthClient::new(channel(instance.grpc, &identity).await?);
+    let _watch = first.watch(about("")).await?;
+    let mut second = OneConnection::open(&Tls::with(&identity), instance.grpc).await?;
     assert_eq!(second.health_status().await?, "8");
     second.closed().await?;
-    assert_eq!(first.health_status().await?, "0");
+    first.check(about("")).await?;
     instance.stop().await
 }
