@@ -43,6 +43,9 @@ use crate::{
 /// How long a connection may take to receive its GOAWAY when no request of its has to be finished.
 const GOAWAY_TIME: Duration = Duration::from_secs(1);
 
+/// How often it is looked whether a call with a valid token is still in progress, when its connection's short life is over.
+const VOUCHED_PAUSE: Duration = Duration::from_secs(1);
+
 type Tls = Box<TlsStream<Metered>>;
 
 /// What all connections of the port share.
@@ -215,14 +218,18 @@ impl Connection {
         }
     }
 
-    /// Returns at the end of the connection's life, which is short while it is unproven.
+    /// Returns at the end of the connection's life, which is short while it is unproven. A call with a valid token has its own
+    /// deadline, which may be later.
     async fn aged(&self, standing: &Standing, age: Duration) -> Duration {
         let age = age
             .mul_f64(rand::random_range(0.8..1.2))
             .max(self.limits.first_request_deadline);
-        let short = age.min(self.limits.unproven_life);
-        if timeout(short, standing.proven()).await.is_err() {
-            return GOAWAY_TIME;
+        let mut short = age.min(self.limits.unproven_life);
+        while timeout(short, standing.proven()).await.is_err() {
+            if !standing.is_vouched() {
+                return GOAWAY_TIME;
+            }
+            short = VOUCHED_PAUSE;
         }
         tokio::time::sleep(age).await;
         self.limits.farewell

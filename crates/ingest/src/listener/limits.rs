@@ -8,8 +8,8 @@ pub struct Limits {
     pub connections: usize,
     /// How many of them may be unproven: without a successful Register or Heartbeat.
     pub unproven: usize,
-    /// How long a connection may stay unproven, from the end of its handshake. Longer than the deadlines of a
-    /// first request together, so that a slow agent can use all of them.
+    /// How long a connection may stay unproven, from the end of its handshake, unless a call with a valid token is in progress.
+    /// Longer than the deadlines of a first request together, so that a slow agent can use all of them.
     pub unproven_life: Duration,
     /// Those with a call in progress; the newest connection takes the place of one without.
     pub connections_per_key: usize,

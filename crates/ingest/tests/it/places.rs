@@ -110,6 +110,31 @@ async fn a_newcomer_that_waits_with_a_valid_token_takes_no_place_of_the_unproven
     bail!("a registration was unproven, or cut off, while it waited")
 }
 
+/// The connection would be closed a second after the end of its short life.
+#[tokio::test]
+async fn a_registration_with_a_valid_token_outlasts_the_short_life_of_its_connection() -> Result<()>
+{
+    let site = Site::new().await?;
+    let short = |limits: &mut Limits| limits.unproven_life = Duration::from_secs(2);
+    let instance = site.instance().limits(short).start().await?;
+    let secret = token(&site, AUTO).await?;
+    // On a slow machine the life may be over before the token is found.
+    for number in 1..=5 {
+        let lock = site.psql("BEGIN; LOCK TABLE hosts; SELECT pg_sleep(6); COMMIT");
+        let registered = async {
+            eventually("nobody can be registered", async || locked(&site).await).await?;
+            let agent = FakeAgent::on(machine(number))?;
+            anyhow::Ok(agent.register(instance.grpc, &secret).await)
+        };
+        let (unlocked, registered) = tokio::join!(lock, registered);
+        unlocked?;
+        if registered?.is_ok_and(|answer| is_active(&answer)) {
+            return Ok(());
+        }
+    }
+    bail!("a registration was cut off while it waited")
+}
+
 async fn locked(site: &Site) -> bool {
     let lock = "SELECT count(*) FROM pg_locks WHERE relation = 'hosts'::regclass AND mode = 'AccessExclusiveLock' AND granted";
     site.psql(lock).await.is_ok_and(|count| count == "1")
