@@ -4,11 +4,12 @@
 //! descriptors run out, and leaves two of HTTP/2's protections off (docs/decisions.md).
 //!
 //! In reading order: `gate` (places and permits), `proxy_protocol` (addresses behind a load balancer), `connection` (one connection's life), `activity` (is it idle or
-//! stalled), `ending` (how its requests end), `tracked_body` (what both learn from a response), `meter` and `write_deadline` (how fast a client is read, how long it may leave data unread),
+//! stalled), `ending` (how its requests end), `tracked_body` (what both learn from a response), `meter`, `byte_budget` and `write_deadline` (how fast a client is read, how long it may leave data unread),
 //! `panics`, `shedding`, then `tls`, `verifier`, `certificate_log` and `reload` for
 //! certificates.
 
 mod activity;
+mod byte_budget;
 mod certificate_facts;
 mod certificate_log;
 mod connection;
@@ -43,6 +44,7 @@ pub(crate) use shedding::Shedding;
 pub use tls::{ClientCa, TlsError, TlsPair, provider};
 
 use crate::telemetry::{ListenerMetrics, Method};
+use byte_budget::Strangers;
 use certificate_log::CertificateLog;
 use connection::Connection;
 use gate::Gate;
@@ -129,6 +131,7 @@ impl Listener {
             proxies: self.proxies.clone(),
             refusals,
             certificate_log: CertificateLog::new(),
+            strangers: Arc::new(Strangers::new()),
             stop: stop.clone(),
             abort: abort.clone(),
         });

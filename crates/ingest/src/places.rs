@@ -202,6 +202,10 @@ impl Standing {
         table.unproven[Stage::Vouched as usize].contains_key(&self.number)
     }
 
+    pub fn is_proven(&self) -> bool {
+        self.proven.is_cancelled()
+    }
+
     /// Returns when the connection is proven.
     pub async fn proven(&self) {
         self.proven.cancelled().await;

@@ -24,6 +24,7 @@ use tonic::{Status, body::Body, service::Routes};
 use super::{
     Limits, ProxyNetworks, Refusals,
     activity::Activity,
+    byte_budget::Strangers,
     certificate_log::CertificateLog,
     ending::Ending,
     gate::Gate,
@@ -57,6 +58,7 @@ pub(super) struct Connection {
     pub proxies: ProxyNetworks,
     pub refusals: Refusals,
     pub certificate_log: CertificateLog,
+    pub strangers: Arc<Strangers>,
     pub stop: CancellationToken,
     /// Ends the connections that have not finished after `stop`.
     pub abort: CancellationToken,
@@ -134,7 +136,8 @@ impl Connection {
             Handshake::of(&error)
         };
         let stream = WriteDeadline::new(stream, self.limits.send_deadline);
-        let hello = LazyConfigAcceptor::new(Default::default(), Metered::new(stream));
+        let metered = Metered::new(stream, standing.clone(), self.strangers.clone());
+        let hello = LazyConfigAcceptor::new(Default::default(), metered);
         let hello = hello.await.map_err(failed)?;
         standing.reach(Stage::Served);
         let permit = self.gate.handshake_permit().await;

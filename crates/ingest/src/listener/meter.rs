@@ -1,4 +1,4 @@
-//! The inbound budget of a connection: bytes and frames, refilled at a steady rate. A connection that has
+//! How fast a connection is read: bytes and frames are counted, within a budget ([`Budget`]). A connection that has
 //! used up its budget is read more slowly; nothing else happens to it.
 //!
 //! A frame costs as much as 2 KiB, because serving is expensive per frame rather than per byte: nine bytes
@@ -11,78 +11,52 @@
 use std::{
     io,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
+use futures_util::future::BoxFuture;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
-    time::{Instant, Sleep, sleep},
+    time::{Instant, sleep, timeout},
 };
 use tokio_rustls::server::TlsStream;
 
-use super::write_deadline::WriteDeadline;
+use super::{
+    byte_budget::{Budget, Strangers},
+    write_deadline::WriteDeadline,
+};
+use crate::places::Standing;
 
-/// Twice the fastest agent: two reports of 256 KiB a second.
-const BYTES_PER_SECOND: i64 = 1024 * 1024;
-const BURST: i64 = 4 * BYTES_PER_SECOND;
 const FRAME_COST: i64 = 2 * 1024;
 /// Enough for a ClientHello and a certificate chain. Everything that arrives before the client has proved
 /// its key is buffered, and the chain stays in memory for the connection's whole life.
 const HANDSHAKE_BYTES: usize = 24 * 1024;
-const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
-
-/// Bytes that may still be read; negative while the connection is in debt. The clock is read only when the
-/// budget is used up, so a client that stays within it costs nothing.
-#[derive(Debug)]
-struct Budget {
-    left: i64,
-    filled: Instant,
-}
-
-impl Budget {
-    fn new(now: Instant) -> Self {
-        Self {
-            left: BURST,
-            filled: now,
-        }
-    }
-
-    fn refill(&mut self, now: Instant) {
-        let elapsed = now.saturating_duration_since(self.filled).as_micros();
-        let gained = i64::try_from(elapsed)
-            .unwrap_or(i64::MAX)
-            .saturating_mul(BYTES_PER_SECOND)
-            / 1_000_000;
-        self.left = self.left.saturating_add(gained).min(BURST);
-        self.filled = now;
-    }
-
-    /// How long a connection in debt must wait.
-    fn wait(&self) -> Option<Duration> {
-        let debt = u64::try_from(-self.left).ok()?;
-        let wait = Duration::from_micros(debt * 1_000_000 / BYTES_PER_SECOND.unsigned_abs());
-        Some(wait.max(SHORTEST_PAUSE))
-    }
-}
 
 /// A socket that is not read faster than its budget allows.
-#[derive(Debug)]
 pub(super) struct Metered {
     stream: WriteDeadline<TcpStream>,
     budget: Budget,
-    pause: Option<Pin<Box<Sleep>>>,
+    pause: Option<BoxFuture<'static, ()>>,
+    standing: Standing,
+    strangers: Arc<Strangers>,
     /// How many bytes the rest of the handshake may take; `None` once it is complete.
     handshake: Option<usize>,
 }
 
 impl Metered {
-    pub(super) fn new(stream: WriteDeadline<TcpStream>) -> Self {
+    pub(super) fn new(
+        stream: WriteDeadline<TcpStream>,
+        standing: Standing,
+        strangers: Arc<Strangers>,
+    ) -> Self {
         Self {
             stream,
             budget: Budget::new(Instant::now()),
             pause: None,
+            standing,
+            strangers,
             handshake: Some(HANDSHAKE_BYTES),
         }
     }
@@ -93,16 +67,30 @@ impl Metered {
                 ready!(pause.as_mut().poll(cx));
                 self.pause = None;
             }
-            if self.budget.left > 0 {
+            if !self.budget.is_spent() {
                 return Poll::Ready(());
             }
-            self.budget.refill(Instant::now());
-            self.pause = self.budget.wait().map(|wait| Box::pin(sleep(wait)));
+            self.pause = self.next_pause(Instant::now());
         }
     }
 
+    /// The pause after which the budget is positive again, or nearly. Proof ends the pause of an unproven connection.
+    fn next_pause(&mut self, now: Instant) -> Option<BoxFuture<'static, ()>> {
+        if self.standing.is_proven() {
+            self.budget.refill(now);
+            return self.budget.wait().map(|wait| Box::pin(sleep(wait)) as _);
+        }
+        let (wait, standing) = (
+            self.budget.step(&self.strangers, now),
+            self.standing.clone(),
+        );
+        Some(Box::pin(async move {
+            drop(timeout(wait, standing.proven()).await);
+        }))
+    }
+
     fn spend(&mut self, bytes: usize) -> io::Result<()> {
-        self.budget.left -= bytes as i64;
+        self.budget.spend(bytes as i64);
         if let Some(left) = &mut self.handshake {
             *left = left.checked_sub(bytes).ok_or_else(|| {
                 io::Error::new(io::ErrorKind::InvalidData, "the handshake is too long")
@@ -126,7 +114,6 @@ impl AsyncRead for Metered {
 }
 
 /// A TLS stream after its handshake, which counts the HTTP/2 frames in it.
-#[derive(Debug)]
 pub(super) struct Framed {
     stream: Box<TlsStream<Metered>>,
     frames: Frames,
@@ -151,7 +138,7 @@ impl AsyncRead for Framed {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
         let frames = self.frames.count(&buffer.filled()[before..]);
-        self.stream.get_mut().0.budget.left -= frames * FRAME_COST;
+        self.stream.get_mut().0.budget.spend(frames * FRAME_COST);
         Poll::Ready(Ok(()))
     }
 }
@@ -248,19 +235,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    #[test]
-    fn a_spent_budget_says_how_long_to_wait_and_refills_up_to_the_burst() {
-        let start = Instant::now();
-        let mut budget = Budget::new(start);
-        assert_eq!(budget.wait(), None);
-        budget.left -= BURST + BYTES_PER_SECOND;
-        assert_eq!(budget.wait(), Some(Duration::from_secs(1)));
-        budget.refill(start + Duration::from_secs(2));
-        assert_eq!((budget.left, budget.wait()), (BYTES_PER_SECOND, None));
-        budget.refill(start + Duration::from_hours(1000));
-        assert_eq!(budget.left, BURST);
-    }
 
     proptest! {
         #[test]

@@ -44,5 +44,6 @@ mod restore;
 mod server_certificate;
 mod signing_key_file;
 mod signing_key_races;
+mod strangers;
 mod stream_faults;
 mod write_limits;
