@@ -9,22 +9,34 @@
 //! - **Decoding.** Every report takes room for the most that its bytes can decode to, and returns at once what it does
 //!   not need. It keeps the rest until the queue has it. Small and large reports have room of their own: the heartbeats
 //!   of agents without a backlog do not wait behind the backlogs of others.
+//! - **Opening.** A Register or a Hello comes from a client that has proven nothing yet. If it is larger than
+//!   [`SMALL_OPENING`], it takes room of its own kind until it is answered, so that strangers cannot take the room of agents'
+//!   reports. It waits for a short time only, and is then refused. A smaller one is part of the memory of its connection,
+//!   which may have few calls until it is proven: strangers that take all the room keep no usual agent out.
 //!
 //! **No deadlock.** Room is taken in one order: for reading, for decoding, then in the queue, which the consumer empties
 //! by itself. A stream that waits holds only room of an earlier kind, so no two streams can wait for each other. A
-//! client that never completes its report is ended as silent and returns its room.
+//! client that never completes its report is ended as silent and returns its room; one that never completes a Register or
+//! a Hello loses it by the deadline of the call.
 //!
 //! **Order.** Waiting streams get room in the order of their arrival. The wait of a stream is a future that the stream
 //! keeps while it serves its mail, so it does not lose its place.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 use prometheus_client::metrics::gauge::Gauge;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
 
 /// About a dozen samples.
 pub const SMALL_REPORT: usize = 4 * 1024;
+/// More than a usual Register or Hello has, also one with 64 addresses and 64 interfaces.
+pub const SMALL_OPENING: usize = 8 * 1024;
+/// How long a large Register or Hello waits for room. Less than the deadline of its call, so that the client gets the refusal.
+const OPENING_WAIT: Duration = Duration::from_secs(5);
 
 /// The bytes of each kind of room.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +46,8 @@ pub struct BudgetBounds {
     pub large: u32,
     /// For decoded small reports.
     pub small: u32,
+    /// For large Register and Hello messages, from their first byte to their answer.
+    pub opening: u32,
 }
 
 impl Default for BudgetBounds {
@@ -42,6 +56,7 @@ impl Default for BudgetBounds {
             reading: 32 << 20,
             large: 32 << 20,
             small: 8 << 20,
+            opening: 16 << 20,
         }
     }
 }
@@ -51,6 +66,7 @@ pub struct ReportBudget {
     reading: Pool,
     large: Pool,
     small: Pool,
+    opening: Pool,
 }
 
 /// Room that a report has taken; dropping it returns it.
@@ -66,15 +82,11 @@ pub(crate) enum Grant {
 impl ReportBudget {
     /// `waiting` counts the reports that wait for room.
     pub fn new(bounds: BudgetBounds, waiting: &Gauge) -> Self {
-        let pool = |bytes: u32| Pool {
-            free: Arc::new(Semaphore::new(bytes as usize)),
-            bytes,
-            waiting: waiting.clone(),
-        };
         Self {
-            reading: pool(bounds.reading),
-            large: pool(bounds.large),
-            small: pool(bounds.small),
+            reading: Pool::new(bounds.reading, waiting),
+            large: Pool::new(bounds.large, waiting),
+            small: Pool::new(bounds.small, waiting),
+            opening: Pool::new(bounds.opening, &Gauge::default()),
         }
     }
 
@@ -94,6 +106,17 @@ impl ReportBudget {
             &self.large
         };
         pool.take(decoded)
+    }
+
+    /// Room for a Register or a Hello of this length, or `None` if there was none for too long.
+    pub(crate) async fn to_open(&self, length: usize) -> Option<Room> {
+        if length <= SMALL_OPENING {
+            return Some(Room::default());
+        }
+        match self.opening.take(length) {
+            Grant::Now(room) => Some(room),
+            Grant::Later(room) => timeout(OPENING_WAIT, room).await.ok(),
+        }
     }
 }
 
@@ -115,6 +138,14 @@ struct Pool {
 }
 
 impl Pool {
+    fn new(bytes: u32, waiting: &Gauge) -> Self {
+        Self {
+            free: Arc::new(Semaphore::new(bytes as usize)),
+            bytes,
+            waiting: waiting.clone(),
+        }
+    }
+
     /// What is larger than the whole pool takes all of it.
     fn take(&self, bytes: usize) -> Grant {
         let bytes = u32::try_from(bytes).unwrap_or(self.bytes).min(self.bytes);
@@ -159,6 +190,7 @@ mod tests {
             reading: 150 * 1024,
             large: 1 << 20,
             small: 1 << 20,
+            opening: 100 * 1024,
         };
         ReportBudget::new(bounds, waiting)
     }
@@ -196,6 +228,16 @@ mod tests {
         room.shrink_to(1000);
         assert_eq!(budget.large.free.available_permits(), (1 << 20) - 1000);
         assert!(now(budget.to_decode(SMALL_REPORT, 1000)).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_large_opening_waits_for_a_short_time_and_a_small_one_not_at_all() {
+        let budget = budget(&Gauge::default());
+        let held = budget.to_open(60 * 1024).await;
+        assert!(held.is_some() && budget.to_open(60 * 1024).await.is_none());
+        assert!(budget.to_open(SMALL_OPENING).await.is_some());
+        let (room, ()) = tokio::join!(budget.to_open(60 * 1024), async { drop(held) });
+        assert!(room.is_some());
     }
 
     #[test]

@@ -18,7 +18,7 @@ mod write_limits;
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
-use axum::middleware::from_fn;
+use axum::middleware::{from_fn, from_fn_with_state};
 use futures_util::Stream;
 use svc_proto::contract::{HEARTBEAT_PATH, REGISTER_PATH};
 use svc_store::AgentId;
@@ -48,15 +48,18 @@ pub fn routes(
     max_watches: usize,
 ) -> Result<Routes, tonic_reflection::server::Error> {
     let mut routes = Routes::builder();
-    let stop = context.stop.clone();
+    let (stop, budget) = (context.stop.clone(), context.budget.clone());
     routes.add_service(service::service(context));
     routes.add_service(health::service(health, max_watches, stop));
     reflection::add_to(&mut routes)?;
     Ok(routes
         .routes()
         .into_axum_router()
-        .layer(from_fn(reflection::bounded))
-        .layer(from_fn(middleware::single))
+        .layer(from_fn_with_state(
+            reflection::permits(),
+            reflection::bounded,
+        ))
+        .layer(from_fn_with_state(budget, middleware::single))
         .layer(from_fn(heartbeat::RawBody::set_aside))
         .layer(from_fn(middleware::translated))
         .into())
@@ -72,6 +75,7 @@ fn peer<T>(request: &Request<T>) -> Result<Peer, Refusal> {
 pub fn listener_refusals() -> Refusals {
     Refusals {
         too_many_connections: || Refusal::TooManyConnections.into_status(),
+        too_many_calls: || Refusal::Overloaded.into_status(),
         internal: || Refusal::Internal.into_status(),
         method,
         reason: Refusal::reason_in,

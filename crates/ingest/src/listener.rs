@@ -59,6 +59,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 pub struct Refusals {
     /// For a client key that has as many connections as one key may have.
     pub too_many_connections: fn() -> Status,
+    /// For an unproven connection that has as many calls in progress as it may have.
+    pub too_many_calls: fn() -> Status,
     /// For a handler that panicked.
     pub internal: fn() -> Status,
     /// The method of a path. A closed set: clients choose the path.

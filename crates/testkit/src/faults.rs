@@ -3,6 +3,7 @@
 
 mod cold_starts;
 mod database;
+mod half_sent;
 mod instances;
 mod key_rotation;
 mod load_balancer;
@@ -17,6 +18,7 @@ pub use database::{
     DatabaseFault, behind_proxy, commits_cut, connections_reset, database_away, metrics_locked,
     overlapping_writers, sessions_during, through_pgbouncer,
 };
+pub use half_sent::{HalfSent, Stranger, half_sent_by_strangers};
 pub use instances::{
     agents_hop, any_part_killed, instance_suspended, instance_terminated, instances_killed,
 };

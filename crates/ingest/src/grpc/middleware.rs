@@ -3,40 +3,65 @@
 //! - tonic answers a request that does not decode with statuses of its own (OUT_OF_RANGE for a message
 //!   that is too large, INTERNAL for a malformed one). `translated` replaces them by refusals.
 //! - tonic reads all messages of a call that takes one, and ignores all but one. `single` refuses them.
+//! - tonic reads a message of any size as soon as it arrives. `single` takes room for a registration first.
 
-use axum::{body::Body, extract::Request, middleware::Next, response::Response};
-use futures_util::StreamExt;
+use std::sync::Arc;
+
+use axum::{
+    body::{Body, Bytes},
+    extract::{Request, State},
+    middleware::Next,
+    response::Response,
+};
+use futures_util::{StreamExt, stream};
 use http_body_util::{BodyStream, StreamBody};
+use hyper::body::Frame;
 use svc_proto::contract::{REGISTER_PATH, limits::MAX_REGISTER_BYTES};
 use tonic::{Code, Status};
 
 use super::Refusal;
+use crate::budget::{ReportBudget, Room};
 
 /// The prefix of each message: a flag and the message's length.
 const PREFIX: usize = 5;
 
-/// Limits the request of a registration to one message, and refuses it by the length that it claims.
-pub(super) async fn single(request: Request, next: Next) -> Response {
-    let request = if request.uri().path() == REGISTER_PATH {
-        request.map(only_message)
-    } else {
-        request
-    };
-    next.run(request).await
+/// Limits the request of a registration to one message, refuses it by the length that it claims, and reads it when there is
+/// room for it, which it keeps until it is answered.
+pub(super) async fn single(
+    State(budget): State<Arc<ReportBudget>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if request.uri().path() != REGISTER_PATH {
+        return next.run(request).await;
+    }
+    let (head, body) = request.into_parts();
+    match only_message(body, &budget).await {
+        Ok((body, _room)) => next.run(Request::from_parts(head, body)).await,
+        Err(refusal) => refusal.into_status().into_http(),
+    }
 }
 
-fn only_message(body: Body) -> Body {
-    let mut message = Message::default();
-    let frames = BodyStream::new(body).map(move |frame| {
-        let frame = frame?;
-        let data = frame.data_ref().map_or(&[][..], |data| data);
-        message
-            .grow(data)
-            .map_err(Status::from)
-            .map_err(axum::Error::new)?;
-        Ok::<_, axum::Error>(frame)
+type Data = Result<Frame<Bytes>, axum::Error>;
+
+/// The body and the room for its message. Until there is room, it is read only up to the frame that tells the message's length.
+async fn only_message(body: Body, budget: &ReportBudget) -> Result<(Body, Room), Refusal> {
+    let (mut message, mut begun) = (Message::default(), Vec::new());
+    let mut frames = BodyStream::new(body);
+    while message.length().is_none()
+        && let Some(data) = frames.next().await
+    {
+        let data = message.checked(data)?;
+        begun.push(data);
+    }
+    let room = budget.to_open(message.length().unwrap_or_default()).await;
+    let room = room.ok_or(Refusal::Overloaded)?;
+    let rest = frames.map(move |data| match message.checked(data) {
+        Ok(data) => data,
+        Err(refusal) => Err(axum::Error::new(Status::from(refusal))),
     });
-    Body::new(StreamBody::new(frames))
+    let frames = stream::iter(begun).chain(rest);
+    Ok((Body::new(StreamBody::new(frames)), room))
 }
 
 /// The first message of a body, as far as it has arrived.
@@ -47,15 +72,22 @@ struct Message {
 }
 
 impl Message {
+    /// A frame of the body that does not break the rules of [`grow`](Self::grow).
+    fn checked(&mut self, data: Data) -> Result<Data, Refusal> {
+        if let Some(bytes) = data.as_ref().ok().and_then(Frame::data_ref) {
+            self.grow(bytes)?;
+        }
+        Ok(data)
+    }
+
     /// Refuses a message whose prefix claims too large a length, and any data after the message's end.
     fn grow(&mut self, data: &[u8]) -> Result<(), Refusal> {
         let missing = PREFIX - self.prefix.len();
         self.prefix.extend(data.iter().take(missing));
         self.seen += data.len();
-        let [_, a, b, c, d] = self.prefix[..] else {
+        let Some(length) = self.length() else {
             return Ok(());
         };
-        let length = u32::from_be_bytes([a, b, c, d]) as usize;
         if length > MAX_REGISTER_BYTES {
             return Err(Refusal::MessageTooLarge);
         }
@@ -64,6 +96,14 @@ impl Message {
             return Err(Refusal::MalformedRequest(what.into()));
         }
         Ok(())
+    }
+
+    /// The length that the message claims, once its prefix has arrived.
+    fn length(&self) -> Option<usize> {
+        let [_, a, b, c, d] = self.prefix[..] else {
+            return None;
+        };
+        Some(u32::from_be_bytes([a, b, c, d]) as usize)
     }
 }
 

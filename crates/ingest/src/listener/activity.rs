@@ -67,8 +67,13 @@ impl Activity {
         self.begun.load(Ordering::Relaxed) > 0
     }
 
+    /// How many requests are in progress.
+    pub(super) fn running(&self) -> usize {
+        self.running.load(Ordering::Acquire)
+    }
+
     pub(super) fn none_running(&self) -> bool {
-        self.running.load(Ordering::Acquire) == 0
+        self.running() == 0
     }
 
     /// Returns once no request has been in progress for `limit` (before the first request: for `first`).

@@ -163,11 +163,12 @@ impl Connection {
         let service = service_fn(|request: Request<Incoming>| {
             let (gate, path) = (self.gate.clone(), request.uri().path());
             let ending = Ending::begin(gate, path, self.refusals);
-            let answered = caught(
-                routes.clone(),
-                with_peer(request, &peer),
-                self.refusals.internal,
-            );
+            let crowded = activity.running() >= self.limits.unproven_calls;
+            let routes = match crowded && !peer.standing.is_proven() {
+                false => routes.clone(),
+                true => refuse_all(self.refusals.too_many_calls),
+            };
+            let answered = caught(routes, with_peer(request, &peer), self.refusals.internal);
             let answered = answer(answered, self.limits, &peer.standing);
             tracked(answered, activity.clone(), ending, self.refusals.internal)
         });

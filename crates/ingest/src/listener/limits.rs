@@ -11,6 +11,9 @@ pub struct Limits {
     /// How long a connection may stay unproven, from the end of its handshake, unless a call with a valid token is in progress.
     /// Longer than the deadlines of a first request together, so that a slow agent can use all of them.
     pub unproven_life: Duration,
+    /// Calls that an unproven connection may have in progress. Each may take the memory of a small message; an agent needs
+    /// one or two.
+    pub unproven_calls: usize,
     /// Those with a call in progress; the newest connection takes the place of one without.
     pub connections_per_key: usize,
     /// Handshakes that may compete with live streams for the CPU at one time.
@@ -79,6 +82,7 @@ impl Limits {
             connections,
             unproven: (connections / UNPROVEN_PART).max(LEAST_UNPROVEN),
             unproven_life: Duration::from_secs(30),
+            unproven_calls: 4,
             connections_per_key: 4,
             handshakes: 64 * cores,
             handshake_deadline: Duration::from_secs(10),

@@ -23,6 +23,7 @@ const SCARCE: BudgetBounds = BudgetBounds {
     reading: 256 * 1024,
     large: 4 << 20,
     small: 4 << 20,
+    opening: 1 << 20,
 };
 
 fn report() -> Bytes {

@@ -126,11 +126,14 @@ impl Inbound {
         matches!(self.step, Step::WaitToRead(..) | Step::WaitToDecode(..))
     }
 
-    /// The first message. It is short and takes no room: a stream opens while all room is taken.
+    /// The first message. It takes no room of reports: a stream opens while all of that is taken. Its own room is returned
+    /// when the stream is open and reads on.
     pub(super) async fn first(&mut self) -> Result<Option<HeartbeatRequest>, StreamEnd> {
         let Some(length) = self.length(MAX_HELLO_BYTES).await? else {
             return Ok(None);
         };
+        let room = self.budget.to_open(length).await;
+        self.reading = room.ok_or(StreamEnd::Refused(Refusal::Overloaded))?;
         decode(self.message(length).await?).map(Some)
     }
 
@@ -138,6 +141,7 @@ impl Inbound {
         loop {
             match &mut self.step {
                 Step::Prefix => {
+                    self.reading = Room::default();
                     let Some(length) = self.length(MAX_HEARTBEAT_BYTES).await? else {
                         return Ok(Read::End);
                     };

@@ -1,0 +1,140 @@
+//! Clients with self-made certificates that begin messages and never complete them.
+
+use std::{future::poll_fn, net::SocketAddr, time::Duration};
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use h2::{
+    SendStream,
+    client::{ResponseFuture, SendRequest},
+};
+use svc_sandbox::Identity;
+use tokio::{
+    task::{JoinHandle, JoinSet},
+    time::{Instant, interval, sleep, timeout_at},
+};
+
+use crate::{ServiceProcess, Tls, Usage};
+
+/// As many as a connection may have.
+const CALLS: usize = 16;
+
+/// A call whose message claims a length and lacks its last byte.
+#[derive(Clone, Copy, Debug)]
+pub struct HalfSent {
+    pub path: &'static str,
+    pub length: u32,
+}
+
+impl HalfSent {
+    pub const REFLECTION: Self = Self {
+        path: "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        length: 4 << 20,
+    };
+    pub const REGISTER: Self = Self {
+        path: "/svc.ingest.v1.IngestService/Register",
+        length: 64 << 10,
+    };
+}
+
+/// One connection and its incomplete calls, until it is dropped.
+#[derive(Debug)]
+pub struct Stranger {
+    connection: JoinHandle<Result<(), h2::Error>>,
+    requests: SendRequest<Bytes>,
+}
+
+impl Stranger {
+    pub async fn connect(address: SocketAddr) -> Result<Self> {
+        let tls = Tls::with(&Identity::self_signed("stranger")?);
+        let (requests, connection) = h2::client::handshake(tls.connect(address).await?).await?;
+        let connection = tokio::spawn(connection);
+        Ok(Self {
+            connection,
+            requests,
+        })
+    }
+
+    /// Begins a call and sends all of its message but the last byte, as fast as the service takes it.
+    pub async fn half_send(&self, call: HalfSent) -> Result<(ResponseFuture, SendStream<Bytes>)> {
+        let head = http::Request::post(format!("https://localhost{}", call.path))
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .body(())?;
+        let (answer, mut body) = self
+            .requests
+            .clone()
+            .ready()
+            .await?
+            .send_request(head, false)?;
+        body.send_data(
+            [&[0][..], &call.length.to_be_bytes()].concat().into(),
+            false,
+        )?;
+        let mut rest = Bytes::from(vec![0; call.length as usize - 1]);
+        while !rest.is_empty() {
+            body.reserve_capacity(rest.len());
+            let capacity = poll_fn(|context| body.poll_capacity(context)).await;
+            let capacity = capacity.context("the call has ended")??;
+            body.send_data(rest.split_to(capacity.min(rest.len())), false)?;
+        }
+        Ok((answer, body))
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        self.connection.abort();
+    }
+}
+
+/// So many strangers half-send messages for `length`, and again after each refusal. Returns by how many bytes the process
+/// grew at most.
+pub async fn half_sent_by_strangers(
+    process: &ServiceProcess,
+    strangers: usize,
+    call: HalfSent,
+    length: Duration,
+) -> Result<u64> {
+    let before = Usage::of(process.pid())?.resident;
+    let (address, until) = (process.grpc, Instant::now() + length);
+    let mut crowd: JoinSet<()> = (0..strangers)
+        .map(|_| half_send_until(address, call, until))
+        .collect();
+    let (mut tick, mut peak) = (interval(Duration::from_millis(100)), 0);
+    loop {
+        tokio::select! {
+            _ = tick.tick() => peak = peak.max(Usage::of(process.pid())?.resident),
+            ended = crowd.join_next() => match ended {
+                Some(ended) => ended?,
+                None => return Ok(peak.saturating_sub(before)),
+            },
+        }
+    }
+}
+
+async fn half_send_until(address: SocketAddr, call: HalfSent, until: Instant) {
+    let sending = async {
+        loop {
+            if let Ok(stranger) = Stranger::connect(address).await {
+                let calls = (0..CALLS).map(|_| half_send_for_ever(&stranger, call));
+                futures_util::future::join_all(calls).await;
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let _: Result<(), _> = timeout_at(until, sending).await;
+}
+
+/// Until the connection is lost.
+async fn half_send_for_ever(stranger: &Stranger, call: HalfSent) {
+    while !stranger.connection.is_finished() {
+        if let Ok((answer, _body)) = stranger.half_send(call).await
+            && let Ok(answer) = answer.await
+        {
+            let mut body = answer.into_body();
+            while matches!(body.data().await, Some(Ok(_))) {}
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+}
