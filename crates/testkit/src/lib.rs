@@ -66,7 +66,7 @@ pub use proxy::Proxy;
 pub use seed::{range, seed};
 pub use service::{ServiceBuilder, ServiceProcess};
 pub use site::{Environment, QueueKind, SIGNING_KEY, Site, write_private};
-pub use sizing::documented_memory;
+pub use sizing::{documented_memory, documented_strangers};
 pub use svc_ingest::listener::provider as service_provider;
 pub use tls::{OneConnection, Tls, channel, connect_with, provider};
 pub use usage::Usage;

@@ -1,4 +1,5 @@
-//! The ports under attack: slow clients, HTTP/2 floods, reset registrations, and more clients than file
+//! The ports under attack: slow clients, HTTP/2 floods, reset registrations, messages that
+//! are never completed, and more clients than file
 //! descriptors or places for connections.
 //!
 //! Each attack has a short form in `cargo test`, which shows that the protection works and needs no
@@ -19,4 +20,5 @@ mod not_reading;
 mod open_files;
 mod registrations;
 mod slow_clients;
+mod strangers;
 mod witness;

@@ -35,6 +35,11 @@ impl HalfSent {
         path: "/svc.ingest.v1.IngestService/Register",
         length: 64 << 10,
     };
+    /// The largest that takes no room.
+    pub const SMALL: Self = Self {
+        length: 8 << 10,
+        ..Self::REGISTER
+    };
 }
 
 /// One connection and its incomplete calls, until it is dropped.
