@@ -73,7 +73,6 @@ impl HttpServer {
             match self.socket.accept().await {
                 Ok((stream, _)) => return stream,
                 Err(error) => {
-                    shedding.report(&error);
                     shedding.close_waiting(&self.socket, &error);
                 }
             }

@@ -12,7 +12,7 @@
 //! 7. [`config`], [`startup`], [`server`], [`supervise`]: how the process starts and ends.
 //! 8. [`http`], [`health`], [`telemetry`]: what it shows about itself. [`cli`]: the command line.
 //!
-//! Small tools: [`batched`], [`clock`], [`periodic`], and those that the console shares (`svc-common`): [`error_chain`], [`rate`],
+//! Small tools: [`batched`], [`clock`], [`log_limit`], [`periodic`], and those that the console shares (`svc-common`): [`error_chain`], [`rate`],
 //! [`sync`]. SQL is in the crate `svc-store` alone.
 
 pub mod batched;
@@ -31,6 +31,7 @@ pub mod http;
 pub mod lease;
 pub mod listener;
 pub mod load;
+pub mod log_limit;
 pub mod maintenance;
 pub mod peer;
 pub mod periodic;

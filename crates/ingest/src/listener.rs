@@ -45,7 +45,6 @@ pub use tls::{ClientCa, TlsError, TlsPair, provider};
 
 use crate::telemetry::{ListenerMetrics, Method};
 use byte_budget::Strangers;
-use certificate_log::CertificateLog;
 use connection::Connection;
 use gate::Gate;
 
@@ -132,7 +131,6 @@ impl Listener {
             limits: self.limits,
             proxies: self.proxies.clone(),
             refusals,
-            certificate_log: CertificateLog::new(),
             strangers: Arc::new(Strangers::new()),
             stop: stop.clone(),
             abort: abort.clone(),
@@ -175,7 +173,6 @@ impl Listener {
                 Ok(accepted) => return accepted,
                 Err(error) => {
                     self.metrics.accept_errors.inc();
-                    shedding.report(&error);
                     let shed = shedding.close_waiting(&self.socket, &error);
                     self.metrics.shed.inc_by(shed);
                     if shed > 0 {

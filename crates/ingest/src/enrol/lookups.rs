@@ -9,12 +9,15 @@ use super::{RegisterError, TokenHash};
 use crate::{
     batched::{Batch, Batched, Batches, batched},
     error_chain::chain,
+    log_limit::LogLimit,
     peer::ClientKey,
 };
 
 const BATCH: usize = 512;
 /// Questions that wait for a batch. A client that finds the queue full gets OVERLOADED.
 const QUEUE: usize = 32 * 1024;
+
+static FAILED: LogLimit = LogLimit::new();
 
 type Question = (ClientKey, Option<TokenHash>);
 type Answer = Result<RegistrationLookup, RegisterError>;
@@ -56,11 +59,15 @@ impl LookupPart {
         match self.store.registrations_lookup(&asked).await {
             Ok(found) => batch.answer(found.into_iter().map(Ok)),
             Err(error) => {
-                tracing::warn!(
-                    reason = chain(&error),
-                    registrations = batch.count(),
-                    "keys and tokens could not be looked up"
-                );
+                let (reason, registrations) = (chain(&error), batch.count());
+                FAILED.line(|suppressed| {
+                    tracing::warn!(
+                        reason,
+                        registrations,
+                        suppressed,
+                        "keys and tokens could not be looked up"
+                    );
+                });
                 batch.answer_all(|| match error.is_unavailable() {
                     true => Err(RegisterError::Unavailable),
                     false => Err(RegisterError::LookupFailed),

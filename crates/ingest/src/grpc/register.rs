@@ -23,12 +23,15 @@ use crate::{
         Admitted, EnrolmentToken, IssueError, Permit, RegisterError, RegisteredAgent, Registration,
         StatusError,
     },
+    log_limit::LogLimit,
     peer::{ClientKey, Peer},
     signing::Jwt,
 };
 
 /// The retry delay for registrations that wait on an instance that stops.
 const DRAIN_RETRY: Duration = Duration::from_secs(1);
+
+static REFUSED: LogLimit = LogLimit::new();
 
 pub(super) async fn register(
     context: Arc<Context>,
@@ -121,9 +124,11 @@ fn refused(error: RegisterError, peer: &Peer) -> Refusal {
         RegisterError::RateLimited { .. } | RegisterError::Overloaded => {
             tracing::debug!(agent.key = %peer.key, peer = %peer.address, "a registration must retry later");
         }
-        reason => {
-            tracing::warn!(%reason, agent.key = %peer.key, peer = %peer.address, "a registration was refused");
-        }
+        reason => REFUSED.line(|suppressed| {
+            tracing::warn!(
+                %reason, agent.key = %peer.key, peer = %peer.address, suppressed, "a registration was refused"
+            );
+        }),
     }
     error.into()
 }

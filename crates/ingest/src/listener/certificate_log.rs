@@ -1,32 +1,19 @@
 //! Log lines about client certificates that were refused, for whoever wonders why an agent cannot connect.
-//!
-//! Anyone can present a bad certificate, so there is at most one line in ten seconds, after a few at once.
 
-use std::{error::Error, io, net::SocketAddr, sync::Mutex, time::Duration};
+use std::{error::Error, io, net::SocketAddr};
 
 use rustls::CertificateError;
-use tokio::time::Instant;
 
-use crate::{rate::Rate, sync::lock};
+use crate::log_limit::LogLimit;
 
-const LINES: Rate = Rate::new(Duration::from_secs(10), 5);
+static REFUSED: LogLimit = LogLimit::new();
 
-#[derive(Debug)]
-pub(super) struct CertificateLog(Mutex<Instant>);
-
-impl CertificateLog {
-    pub(super) fn new() -> Self {
-        Self(Mutex::new(Instant::now()))
-    }
-
-    /// Logs `error` if a handshake failed for the client's certificate.
-    pub(super) fn report(&self, peer: SocketAddr, error: &io::Error) {
-        let Some(reason) = reason(error) else {
-            return;
-        };
-        if LINES.take(&mut lock(&self.0), Instant::now()).is_ok() {
-            tracing::warn!(%peer, reason, "a client certificate was refused");
-        }
+/// Logs `error` if a handshake failed for the client's certificate.
+pub(super) fn report(peer: SocketAddr, error: &io::Error) {
+    if let Some(reason) = reason(error) {
+        REFUSED.line(|suppressed| {
+            tracing::warn!(%peer, reason, suppressed, "a client certificate was refused");
+        });
     }
 }
 

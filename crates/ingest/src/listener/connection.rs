@@ -25,7 +25,7 @@ use super::{
     Limits, ProxyNetworks, Refusals,
     activity::Activity,
     byte_budget::Strangers,
-    certificate_log::CertificateLog,
+    certificate_log,
     ending::Ending,
     gate::Gate,
     limits::{TLS_BUFFER, http2 as settings},
@@ -57,7 +57,6 @@ pub(super) struct Connection {
     pub limits: Limits,
     pub proxies: ProxyNetworks,
     pub refusals: Refusals,
-    pub certificate_log: CertificateLog,
     pub strangers: Arc<Strangers>,
     pub stop: CancellationToken,
     /// Ends the connections that have not finished after `stop`.
@@ -132,7 +131,7 @@ impl Connection {
             address = named.map_err(|_| Handshake::NoProxyHeader)?;
         }
         let failed = |error: std::io::Error| {
-            self.certificate_log.report(address, &error);
+            certificate_log::report(address, &error);
             Handshake::of(&error)
         };
         let stream = WriteDeadline::new(stream, self.limits.send_deadline);

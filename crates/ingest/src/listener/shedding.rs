@@ -4,45 +4,35 @@
 //! Accepting a connection takes a file descriptor, even if only to close it. One descriptor is kept in reserve
 //! and released while connections are shed.
 
-use std::{
-    fs::File,
-    io,
-    time::{Duration, Instant},
-};
+use std::{fs::File, io};
 
 use futures_util::FutureExt;
 use rustix::io::Errno;
 use tokio::net::TcpListener;
 
+use crate::log_limit::LogLimit;
+
 /// How many connections are closed before the accept loop sleeps again.
 const AT_ONCE: u64 = 100;
-/// The pause between log lines about connections that cannot be accepted.
-const REPEAT: Duration = Duration::from_secs(10);
+
+static NOT_ACCEPTED: LogLimit = LogLimit::new();
 
 #[derive(Debug)]
 pub(crate) struct Shedding {
     reserve: Option<File>,
-    reported: Option<Instant>,
 }
 
 impl Shedding {
     pub(crate) fn new() -> Self {
-        Self {
-            reserve: reserve(),
-            reported: None,
-        }
+        Self { reserve: reserve() }
     }
 
-    pub(crate) fn report(&mut self, error: &io::Error) {
-        if self.reported.is_none_or(|last| last.elapsed() > REPEAT) {
-            self.reported = Some(Instant::now());
-            tracing::warn!(%error, "could not accept connections");
-        }
-    }
-
-    /// Closes the connections that wait to be accepted if `error` says that no file descriptor is left.
+    /// Logs `error`, and closes the connections that wait to be accepted if it says that no file descriptor is left.
     /// Returns how many.
     pub(crate) fn close_waiting(&mut self, socket: &TcpListener, error: &io::Error) -> u64 {
+        NOT_ACCEPTED.line(|suppressed| {
+            tracing::warn!(%error, suppressed, "could not accept connections");
+        });
         if !out_of_files(error) {
             return 0;
         }

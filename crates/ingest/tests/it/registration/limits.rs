@@ -1,6 +1,9 @@
 //! Limits and failures of registration, and its secrets.
 
-use std::{fs, time::Duration};
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
@@ -103,6 +106,34 @@ async fn pending_registrations_are_bounded_and_end_with_a_drain() -> Result<()> 
     let drained = streams[0].failure().await?;
     drained.assert_with_delay(Code::Unavailable, "DRAINING");
     stopping.ended().await
+}
+
+#[tokio::test]
+async fn refused_registrations_write_a_few_log_lines_and_the_number_of_the_rest() -> Result<()> {
+    let site = Site::new().await?;
+    let process = site.process().start().await?;
+    let unknown = EnrolmentToken::generate()?.expose().to_owned();
+    let lines = || -> Vec<String> {
+        let logs = process.logs();
+        let refused = logs.lines().filter(|line| line.contains("was refused"));
+        refused.map(str::to_owned).collect()
+    };
+    let began = Instant::now();
+    for number in 1..=80 {
+        let stranger = FakeAgent::on(machine(number))?;
+        let refused = stranger.refused(process.grpc, &unknown).await?;
+        refused.assert(Code::Unauthenticated, "TOKEN_UNKNOWN");
+    }
+    let (count, most) = (lines().len() as u64, 6 + began.elapsed().as_secs() / 10);
+    ensure!((1..=most).contains(&count), "{count} lines, at most {most}");
+    eventually("a line has the number of the others", async || {
+        if let Ok(stranger) = FakeAgent::on(machine(1)) {
+            drop(stranger.refused(process.grpc, &unknown).await);
+        }
+        lines().iter().any(|line| !line.contains("suppressed=0"))
+    })
+    .await?;
+    process.stop().await.map(drop)
 }
 
 #[tokio::test]
