@@ -2,11 +2,11 @@
 //! order of what it costs.
 //!
 //! 1. The bucket of its client key ([`RegisterLimits::key`]), which costs nothing.
-//! 2. Its class, by what the lookup finds: a known key, a valid token, or neither ([`RegisterLimits::class`]). The
-//!    lookups of all waiting clients are one query ([`Lookups`]).
+//! 2. Its class, by what the lookup finds: a known key, a valid token that it will spend, or neither
+//!    ([`RegisterLimits::class`]). The lookups of all waiting clients are one query ([`Lookups`]).
 //! 3. A new key with a valid token is registered in a batch with others ([`Newcomers`]), if that is all there is to it.
-//! 4. Every other one needs a permit ([`Permits`]). A client without a known key or a valid token never gets here, so it
-//!    cannot take a permit from those that have one.
+//! 4. Every other one needs a permit ([`Permits`]). A client that has no known key and spends no valid token never
+//!    gets here, so it cannot take a permit from those that do.
 
 use std::{sync::Arc, time::Duration};
 
@@ -72,19 +72,20 @@ impl Admission {
         let key = self.limits.key(wanted.key, Instant::now());
         key.map_err(limited)?;
         let look = self.lookups.look(wanted.key, wanted.token).await?;
-        let class = self.limits.class(&look, Instant::now());
+        let class = self.limits.class(&look, succeeds, Instant::now());
         class.map_err(limited)?;
         if !look.key_known {
+            if succeeds {
+                return Err(RegisterError::NotAnOrigin);
+            }
             let token = wanted.token.ok_or(RegisterError::TokenMissing)?;
             check_token(&look.token.ok_or(RegisterError::TokenUnknown)?)?;
-            if !succeeds {
-                vouch();
-                let until = Instant::now() + BATCH_WAIT;
-                let newcomers = &self.newcomers;
-                let registered = newcomers.register(wanted.clone(), token, until).await?;
-                if let Some(registered) = registered {
-                    return Ok(Admitted::Registered(registered));
-                }
+            vouch();
+            let until = Instant::now() + BATCH_WAIT;
+            let newcomers = &self.newcomers;
+            let registered = newcomers.register(wanted.clone(), token, until).await?;
+            if let Some(registered) = registered {
+                return Ok(Admitted::Registered(registered));
             }
         }
         let until = Instant::now() + PERMIT_WAIT;

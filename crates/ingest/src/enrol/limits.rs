@@ -45,11 +45,17 @@ impl RegisterLimits {
         self.keys.take(key, now)
     }
 
-    /// The limit of the client's class, checked after the lookup of its key and token.
-    pub fn class(&self, look: &RegistrationLookup, now: Instant) -> Result<(), Duration> {
+    /// The limit of the client's class, checked after the lookup of its key and token. A token counts only if the request
+    /// spends it: the successor of an unknown key is refused, and the token could be shown again without end.
+    pub fn class(
+        &self,
+        look: &RegistrationLookup,
+        succeeds: bool,
+        now: Instant,
+    ) -> Result<(), Duration> {
         let (rate, full_at) = match (look.key_known, &look.token) {
             (true, _) => (KNOWN_KEYS, &self.known),
-            (false, Some(TokenState::Active)) => (VALID_TOKENS, &self.tokens),
+            (false, Some(TokenState::Active)) if !succeeds => (VALID_TOKENS, &self.tokens),
             (false, _) => (FAILURES, &self.failures),
         };
         rate.take(&mut lock(full_at), now)
@@ -65,9 +71,10 @@ mod tests {
         let look = |key_known, token| RegistrationLookup { key_known, token };
         let now = Instant::now();
         let limits = RegisterLimits::new(now);
-        while limits.class(&look(false, None), now).is_ok() {}
-        assert!(limits.class(&look(true, None), now).is_ok());
-        let valid = Some(TokenState::Active);
-        assert!(limits.class(&look(false, valid), now).is_ok());
+        let valid = look(false, Some(TokenState::Active));
+        while limits.class(&look(false, None), false, now).is_ok() {}
+        assert!(limits.class(&valid, true, now).is_err(), "it is not spent");
+        assert!(limits.class(&look(true, None), false, now).is_ok());
+        assert!(limits.class(&valid, false, now).is_ok());
     }
 }

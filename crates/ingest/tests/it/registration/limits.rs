@@ -10,9 +10,9 @@ use jiff::Timestamp;
 use svc_ingest::{enrol::EnrolmentToken, signing};
 use svc_proto::v1::AgentStatus;
 use svc_testkit::{
-    AUTO, FakeAgent, MANUAL, Site, eventually,
+    AUTO, FakeAgent, MANUAL, ONE_USE, RefusedCall, Site, eventually,
     faults::{registrations_behind_a_lock, registrations_reset},
-    is_active, machine, token,
+    is_active, machine, token, transactions,
 };
 use tonic::Code;
 
@@ -106,6 +106,33 @@ async fn pending_registrations_are_bounded_and_end_with_a_drain() -> Result<()> 
     let drained = streams[0].failure().await?;
     drained.assert_with_delay(Code::Unavailable, "DRAINING");
     stopping.ended().await
+}
+
+/// Only an active agent's key can ask for a successor, and a refused request does not spend the token.
+#[tokio::test]
+async fn a_token_that_a_request_does_not_spend_gives_it_no_transaction() -> Result<()> {
+    let (site, instance) = Site::with_instance().await?;
+    let secret = token(&site, ONE_USE).await?;
+    for number in 1..=5 {
+        let stranger = FakeAgent::on(machine(number))?;
+        let mut client = stranger.connect(instance.grpc).await?;
+        let mut request = stranger.request(&secret);
+        request.successor_key = vec![7; 32];
+        for _ in 0..8 {
+            let refused = client.register(request.clone()).await;
+            let refused = RefusedCall::of(&refused.expect_err("an unknown key"));
+            refused.assert(Code::InvalidArgument, "MALFORMED_REQUEST");
+        }
+    }
+    let ran = transactions(&[instance.http]).await?;
+    ensure!(!ran.contains_key("register_successor"), "{ran:?}");
+    site.expect("SELECT uses FROM enrolment_tokens", "0")
+        .await?;
+    let answer = FakeAgent::on(machine(9))?
+        .register(instance.grpc, &secret)
+        .await?;
+    assert_eq!(answer.status(), AgentStatus::Pending);
+    Ok(())
 }
 
 #[tokio::test]
