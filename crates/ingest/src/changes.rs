@@ -56,29 +56,31 @@ pub struct ChangeFeed {
 }
 
 impl ChangeFeed {
+    /// At most `max_waiting` agents wait for a decision.
     pub fn new(
         store: Store,
         sessions: Arc<SessionTable>,
         freshness: Arc<Freshness>,
         instance: watch::Receiver<Uuid>,
+        max_waiting: usize,
     ) -> Arc<Self> {
         Arc::new(Self {
             store,
             sessions,
             freshness,
             instance,
-            waiting: WaitingRoom::default(),
+            waiting: WaitingRoom::new(max_waiting),
             changed: Mutex::default(),
             wake: Notify::new(),
         })
     }
 
-    /// Waits for a decision about `agent`. The agent is looked up at once, so that a decision made just
-    /// before is not missed.
-    pub fn wait_for(self: &Arc<Self>, agent: AgentId) -> Waiting {
-        let waiting = Waiting::enter(self.clone(), agent);
+    /// Waits for a decision about `agent`; `None` if too many agents wait. The agent is looked up at once, so that a
+    /// decision made just before is not missed.
+    pub fn wait_for(self: &Arc<Self>, agent: AgentId) -> Option<Waiting> {
+        let waiting = Waiting::enter(self.clone(), agent)?;
         self.notice(agent);
-        waiting
+        Some(waiting)
     }
 
     /// Looks the agent up soon, if it concerns this instance.

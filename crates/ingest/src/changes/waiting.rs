@@ -1,4 +1,7 @@
 //! Registrations that wait for an administrator's decision.
+//!
+//! An agent has one place, however many calls it makes: the newest call takes it, as a newer stream replaces an older
+//! one. Otherwise one pending agent could take the places of all others.
 
 use std::{
     collections::HashMap,
@@ -6,78 +9,99 @@ use std::{
 };
 
 use svc_store::{AgentId, AgentStatus};
-use tokio::sync::watch;
+use tokio::sync::oneshot;
 
 use super::ChangeFeed;
 use crate::sync::lock;
 
-/// What happened to a pending agent.
+/// What happened to a pending agent, or to the call that waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     Decided(AgentStatus),
     Deleted,
+    /// A newer call of the same agent waits instead.
+    Replaced,
 }
 
-/// Agents with at least one waiting registration on this instance. Bounded by the permits for waiting
-/// registrations.
-#[derive(Debug, Default)]
-pub(super) struct WaitingRoom(Mutex<HashMap<AgentId, watch::Sender<Option<Decision>>>>);
+/// The agents with a waiting registration on this instance, at most `places`. An agent that finds no place is refused.
+#[derive(Debug)]
+pub(super) struct WaitingRoom {
+    places: usize,
+    waiting: Mutex<HashMap<AgentId, oneshot::Sender<Decision>>>,
+}
 
 /// One waiting registration. Dropping it ends the wait.
 #[derive(Debug)]
 pub struct Waiting {
     changes: Arc<ChangeFeed>,
     agent: AgentId,
-    decision: watch::Receiver<Option<Decision>>,
+    decision: oneshot::Receiver<Decision>,
 }
 
 impl WaitingRoom {
+    pub(super) fn new(places: usize) -> Self {
+        Self {
+            places,
+            waiting: Mutex::default(),
+        }
+    }
+
     pub(super) fn contains(&self, agent: AgentId) -> bool {
-        lock(&self.0).contains_key(&agent)
+        lock(&self.waiting).contains_key(&agent)
     }
 
     pub(super) fn all(&self) -> Vec<AgentId> {
-        lock(&self.0).keys().copied().collect()
+        lock(&self.waiting).keys().copied().collect()
     }
 
+    /// The call takes the decision with it, and leaves its place.
     pub(super) fn deliver(&self, agent: AgentId, decision: Decision) {
-        if let Some(waiting) = lock(&self.0).get(&agent) {
-            waiting.send_replace(Some(decision));
+        if let Some(call) = lock(&self.waiting).remove(&agent) {
+            call.send(decision).ok(); // The client may have left.
+        }
+    }
+
+    /// A place for a call of this agent, which ends an older one.
+    fn enter(&self, agent: AgentId) -> Option<oneshot::Receiver<Decision>> {
+        let mut waiting = lock(&self.waiting);
+        if waiting.len() >= self.places && !waiting.contains_key(&agent) {
+            return None;
+        }
+        let (call, decision) = oneshot::channel();
+        if let Some(older) = waiting.insert(agent, call) {
+            older.send(Decision::Replaced).ok();
+        }
+        Some(decision)
+    }
+
+    /// Frees the place of a call that has ended, if no newer one has taken it: the newer one still listens.
+    fn leave(&self, agent: AgentId) {
+        let mut waiting = lock(&self.waiting);
+        if waiting.get(&agent).is_some_and(oneshot::Sender::is_closed) {
+            waiting.remove(&agent);
         }
     }
 }
 
 impl Waiting {
-    pub(super) fn enter(changes: Arc<ChangeFeed>, agent: AgentId) -> Self {
-        let decision = {
-            let mut room = lock(&changes.waiting.0);
-            room.entry(agent)
-                .or_insert_with(|| watch::channel(None).0)
-                .subscribe()
-        };
-        Self {
+    pub(super) fn enter(changes: Arc<ChangeFeed>, agent: AgentId) -> Option<Self> {
+        let decision = changes.waiting.enter(agent)?;
+        Some(Self {
             changes,
             agent,
             decision,
-        }
+        })
     }
 
     pub async fn decision(&mut self) -> Decision {
-        let decided = self.decision.wait_for(Option::is_some).await;
-        match decided.ok().and_then(|decision| *decision) {
-            Some(decision) => decision,
-            // The sender lives until this is dropped, so this does not happen.
-            None => std::future::pending().await,
-        }
+        // The sender is dropped only after it has sent, so there is always a decision.
+        (&mut self.decision).await.unwrap_or(Decision::Replaced)
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let mut room = lock(&self.changes.waiting.0);
-        let last = |sender: &watch::Sender<_>| sender.receiver_count() <= 1;
-        if room.get(&self.agent).is_some_and(last) {
-            room.remove(&self.agent);
-        }
+        self.decision.close();
+        self.changes.waiting.leave(self.agent);
     }
 }

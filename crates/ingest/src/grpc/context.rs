@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use svc_store::AgentId;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -29,8 +29,6 @@ pub struct Context {
     pub enrolment: Enrolment,
     /// What a registration has to pass before it begins.
     pub admission: Admission,
-    /// One permit for each registration that waits for a decision.
-    pub waiting_registrations: Arc<Semaphore>,
     pub changes: Arc<ChangeFeed>,
     /// How often an agent may open a stream.
     pub openings: Keyed<AgentId>,

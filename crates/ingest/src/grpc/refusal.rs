@@ -174,7 +174,7 @@ impl Refusal {
             Self::MessageTooLarge => "the message is larger than this method accepts",
             Self::ProtocolViolation(what) => return format!("the protocol was broken: {what}"),
             Self::HelloTimeout => "no Hello came in time",
-            Self::SessionReplaced => "a newer stream of this agent took over",
+            Self::SessionReplaced => "a newer call of this agent took over",
             Self::Silent => "nothing was heard for too long",
             Self::Draining { .. } => "this instance is stopping: connect again",
             Self::DatabaseUnavailable => "the database is away: try again",

@@ -13,12 +13,11 @@ use std::{sync::Arc, time::Duration};
 use futures_util::{StreamExt, stream};
 use svc_proto::v1::{AgentStatus as WireStatus, RegisterRequest, RegisterResponse};
 use svc_store::AgentStatus;
-use tokio::sync::OwnedSemaphorePermit;
 use tonic::{Request, Status};
 
 use super::{Context, Refusal, ResponseStream, convert, peer};
 use crate::{
-    changes::Decision,
+    changes::{Decision, Waiting},
     enrol::{
         Admitted, EnrolmentToken, IssueError, Permit, RegisterError, RegisteredAgent, Registration,
         StatusError,
@@ -133,12 +132,12 @@ fn refused(error: RegisterError, peer: &Peer) -> Refusal {
     error.into()
 }
 
-/// Sends PENDING now and the decision when it is made. Without a free permit the client must retry.
+/// Sends PENDING now and the decision when it is made. Without a free place the client must retry.
 fn wait(context: Arc<Context>, registered: RegisteredAgent) -> ResponseStream<RegisterResponse> {
     let first = Ok(answer(&registered, None));
-    let last = match context.waiting_registrations.clone().try_acquire_owned() {
-        Ok(permit) => stream::once(decision(context, registered, permit)).boxed(),
-        Err(_) => stream::once(async { Err(Refusal::Overloaded.into()) }).boxed(),
+    let last = match context.changes.wait_for(registered.agent) {
+        Some(waiting) => stream::once(decision(context, registered, waiting)).boxed(),
+        None => stream::once(async { Err(Refusal::Overloaded.into()) }).boxed(),
     };
     Box::pin(stream::iter([first]).chain(last))
 }
@@ -146,15 +145,15 @@ fn wait(context: Arc<Context>, registered: RegisteredAgent) -> ResponseStream<Re
 async fn decision(
     context: Arc<Context>,
     mut registered: RegisteredAgent,
-    _waiting: OwnedSemaphorePermit,
+    mut waiting: Waiting,
 ) -> Result<RegisterResponse, Status> {
-    let mut waiting = context.changes.wait_for(registered.agent);
     let Some(decision) = context.stop.run_until_cancelled(waiting.decision()).await else {
         return Err(Refusal::Draining { retry: DRAIN_RETRY }.into());
     };
     let status = match decision {
         Decision::Decided(status) => status,
         Decision::Deleted => return Err(Refusal::AgentDeleted.into()),
+        Decision::Replaced => return Err(Refusal::SessionReplaced.into()),
     };
     registered.status = status;
     Ok(decided(&context, registered).await?)

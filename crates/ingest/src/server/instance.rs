@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use svc_store::Store;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -57,6 +57,7 @@ impl Instance {
             self.sessions.clone(),
             self.freshness.clone(),
             self.id.clone(),
+            self.max_unauthenticated_streams(),
         )
     }
 
@@ -84,7 +85,6 @@ impl Instance {
             issuer,
             enrolment: Enrolment::new(self.store.clone(), &timing),
             admission,
-            waiting_registrations: Arc::new(Semaphore::new(self.max_unauthenticated_streams())),
             changes,
             openings: grpc::openings(),
             pins,

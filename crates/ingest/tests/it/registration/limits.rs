@@ -108,6 +108,34 @@ async fn pending_registrations_are_bounded_and_end_with_a_drain() -> Result<()> 
     stopping.ended().await
 }
 
+#[tokio::test]
+async fn a_pending_agent_has_one_waiting_place_which_its_newest_call_takes() -> Result<()> {
+    let site = Site::new().await?;
+    let builder = site.instance().limits(|limits| limits.connections = 20);
+    let instance = builder.start().await?;
+    let secret = token(&site, MANUAL).await?;
+    let greedy = FakeAgent::on(machine(1))?;
+    let mut calls = Vec::new();
+    for _ in 0..3 {
+        let mut call = greedy.open(instance.grpc, &secret).await??;
+        assert_eq!(call.answer().await?.status(), AgentStatus::Pending);
+        calls.push(call);
+    }
+    let other = FakeAgent::on(machine(2))?;
+    let mut waiting = other.open(instance.grpc, &secret).await??;
+    assert_eq!(waiting.answer().await?.status(), AgentStatus::Pending);
+    let mut newest = calls.pop().context("three calls")?;
+    for mut older in calls {
+        let replaced = older.failure().await?;
+        replaced.assert_with_delay(Code::Aborted, "SESSION_REPLACED");
+    }
+    site.psql("SELECT approve_agent(id, 'ann') FROM agents")
+        .await?;
+    assert!(is_active(&newest.answer().await?));
+    assert!(is_active(&waiting.answer().await?));
+    Ok(())
+}
+
 /// Only an active agent's key can ask for a successor, and a refused request does not spend the token.
 #[tokio::test]
 async fn a_token_that_a_request_does_not_spend_gives_it_no_transaction() -> Result<()> {
