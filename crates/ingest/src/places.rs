@@ -37,7 +37,7 @@ pub enum Stage {
     Answered,
     /// It is accepted, and its ClientHello has not arrived.
     Accepted,
-    /// The server has signed the handshake; the client has to send the rest, or a whole request.
+    /// The server has signed the handshake; the client has to send the rest, a whole request, or the Hello of a stream.
     Secured,
     /// The service is working for it. Not evicted.
     Served,
@@ -185,9 +185,18 @@ impl Standing {
 
     /// A request was answered. While a trial is in progress this changes nothing.
     pub fn answered(&self) {
+        self.shift(Stage::Secured, Stage::Answered);
+    }
+
+    /// The answer to a request has begun, and the client has to send more before the call can prove anything.
+    pub fn awaited(&self) {
+        self.shift(Stage::Answered, Stage::Secured);
+    }
+
+    fn shift(&self, from: Stage, to: Stage) {
         let mut table = lock(&self.places.table);
-        if let Some(evicted) = table.unproven[Stage::Secured as usize].remove(&self.number) {
-            table.unproven[Stage::Answered as usize].insert(self.number, evicted);
+        if let Some(evicted) = table.unproven[from as usize].remove(&self.number) {
+            table.unproven[to as usize].insert(self.number, evicted);
         }
     }
 

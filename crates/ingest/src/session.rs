@@ -5,7 +5,7 @@
 //! in `grpc::heartbeat`. Nothing here knows the wire protocol.
 //!
 //! In reading order: [`SessionTable`] and [`Inbox`], opening and closing in batches ([`Opener`],
-//! [`Closer`], [`Pins`]), sequence numbers ([`Numbering`]), and what keeps sessions healthy: [`Upkeep`],
+//! [`Closer`]) after the client's key was checked ([`Pins`]), sequence numbers ([`Numbering`]), and what keeps sessions healthy: [`Upkeep`],
 //! [`AckBackstop`], [`HintListener`], [`Orphans`], [`contests`] and [`drain`].
 
 mod backstop;
@@ -32,6 +32,6 @@ pub use inbox::{Inbox, PendingReport};
 pub use numbering::{Entry, Numbering};
 pub use open::{OPEN_TOLERANCE, OPEN_VALIDITY, OpenError, Opener, OpenerPart};
 pub use orphans::Orphans;
-pub use pins::Pins;
+pub use pins::{PinPart, Pins};
 pub use table::{Session, SessionKey, SessionTable};
 pub use upkeep::Upkeep;

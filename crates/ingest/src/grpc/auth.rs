@@ -1,8 +1,7 @@
-//! Authentication of a heartbeat stream: the client must present a valid JWT.
+//! Authentication of a heartbeat stream: the client must present a valid JWT over the key that its agent is pinned to.
+//! Without the agent's private key a stolen JWT opens nothing, and takes nothing from its owner or from others.
 //!
-//! That the agent is active, and that the connection's key is the agent's own, is checked in the database
-//! when the session is opened, for many sessions in one statement. Without the agent's private key a
-//! stolen JWT opens nothing.
+//! That the agent is active is checked in the database when the session is opened, for many sessions in one statement.
 
 use std::time::Duration;
 
@@ -13,10 +12,7 @@ use tonic::{Request, metadata::MetadataMap};
 use uuid::Uuid;
 
 use super::{Context, Refusal, heartbeat::Authenticated, peer};
-use crate::{
-    peer::ClientKey,
-    signing::{JwtError, Verified},
-};
+use crate::signing::{JwtError, Verified};
 
 pub(super) fn authenticate<T>(
     context: &Context,
@@ -29,7 +25,6 @@ pub(super) fn authenticate<T>(
     let agent = Uuid::parse_str(&jwt.claims.sub)
         .map(AgentId)
         .map_err(|_| Refusal::JwtInvalid)?;
-    limit_openings(context, agent, peer.key)?;
     Ok(Authenticated {
         agent,
         renew_at: renewal(&jwt, context.timing.renew_before),
@@ -46,18 +41,16 @@ fn renewal(jwt: &Verified, renew_before: Duration) -> Timestamp {
     }
 }
 
-/// Refuses a key that is known to be wrong, and limits how often the right one opens streams. Client keys cost
-/// nothing, so they have no buckets of their own. While the agent's pin is not known, nothing is charged to the
-/// agent, because the client may be a thief; the opener then holds one place for all requests of the agent.
-fn limit_openings(context: &Context, agent: AgentId, key: ClientKey) -> Result<(), Refusal> {
-    match context.pins.matches(agent, key) {
-        None => Ok(()),
-        Some(false) => Err(Refusal::KeyMismatch),
-        Some(true) => {
-            let opening = context.openings.take(agent, Instant::now());
-            opening.map_err(|retry| Refusal::RateLimited { retry })
-        }
+/// Refuses a client whose key is not the agent's, and limits how often the agent opens streams. A thief is refused
+/// before the agent is charged. A deleted agent has no owner: whoever presents its JWT is charged.
+pub(super) async fn admit(context: &Context, client: &Authenticated) -> Result<(), Refusal> {
+    let pin = context.pins.of(client.agent).await?;
+    if pin.is_some_and(|pin| pin != client.peer.key) {
+        return Err(Refusal::KeyMismatch);
     }
+    let opening = context.openings.take(client.agent, Instant::now());
+    opening.map_err(|retry| Refusal::RateLimited { retry })?;
+    pin.map(drop).ok_or(Refusal::AgentDeleted)
 }
 
 /// The one `authorization: Bearer …`; the scheme's case does not matter (RFC 9110).

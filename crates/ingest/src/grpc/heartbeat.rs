@@ -27,9 +27,9 @@ pub(super) use inbound::RawBody;
 pub use report::{Rules, Violation, entries};
 
 use super::{Context, Refusal};
-use crate::{peer::Peer, places::Trial, session::EndReason};
+use crate::{peer::Peer, session::EndReason};
 
-/// The client of a heartbeat stream, with a verified JWT.
+/// The client of a heartbeat stream, with a verified JWT over its agent's key.
 #[derive(Clone, Debug)]
 pub(super) struct Authenticated {
     pub agent: AgentId,
@@ -49,16 +49,11 @@ enum StreamEnd {
 }
 
 /// The response body of a heartbeat call, which runs its stream. A panic ends this stream alone.
-pub(super) fn converse(
-    context: Arc<Context>,
-    client: Authenticated,
-    trial: Trial,
-    body: Body,
-) -> Conversation {
+pub(super) fn converse(context: Arc<Context>, client: Authenticated, body: Body) -> Conversation {
     let inbound = Inbound::new(body, context.budget.clone());
     Conversation::new(|out| async move {
         // Boxed, because this future would otherwise reserve the space of the awaited one twice.
-        let handled = Box::pin(handle(&context, &client, trial, inbound, &out));
+        let handled = Box::pin(handle(&context, &client, inbound, &out));
         let end = AssertUnwindSafe(handled).catch_unwind().await;
         let end = end.unwrap_or_else(|_| {
             tracing::error!(agent.id = %client.agent, "a stream's handler panicked");
@@ -71,12 +66,11 @@ pub(super) fn converse(
 async fn handle(
     context: &Arc<Context>,
     client: &Authenticated,
-    trial: Trial,
     mut inbound: Inbound,
     out: &Outbox,
 ) -> StreamEnd {
     // Boxed: the greeting needs much space for a short time, and a stream may be idle for hours.
-    match Box::pin(greeting::greet(context, client, trial, &mut inbound, out)).await {
+    match Box::pin(greeting::greet(context, client, &mut inbound, out)).await {
         Err(end) => end,
         Ok(mut stream) => {
             let end = stream.serve(client, &mut inbound).await;

@@ -40,7 +40,7 @@ pub(super) async fn register(
     let trial = peer.standing.trial();
     let (wanted, successor) = parse(request.into_inner(), &peer)?;
     let wanted = Arc::new(wanted);
-    let succeeds = successor.is_some();
+    let (succeeds, key) = (successor.is_some(), successor.unwrap_or(peer.key));
     let admitted = context.admission.admit(&wanted, succeeds, || trial.vouch());
     let registered = match admitted.await.map_err(|error| refused(error, &peer))? {
         Admitted::Registered(registered) => registered,
@@ -49,6 +49,7 @@ pub(super) async fn register(
             to_its_end(permit, registering).await?
         }
     };
+    context.pins.learn(registered.agent, key);
     if matches!(
         registered.status,
         AgentStatus::Active | AgentStatus::Pending

@@ -41,10 +41,10 @@ impl IngestService for Service {
         request: Request<Streaming<HeartbeatRequest>>,
     ) -> Result<Response<Self::HeartbeatStream>, Status> {
         let client = auth::authenticate(&self.0, &request)?;
-        let trial = client.peer.standing.trial();
+        auth::admit(&self.0, &client).await?;
         let body = request.extensions().get().and_then(RawBody::take);
         let body = body.ok_or(Refusal::Internal)?;
-        let conversation = heartbeat::converse(self.0.clone(), client, trial, body);
+        let conversation = heartbeat::converse(self.0.clone(), client, body);
         Ok(Response::new(conversation))
     }
 }

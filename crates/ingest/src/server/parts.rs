@@ -1,6 +1,6 @@
 //! The list of the long-lived parts of an instance.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use super::{GrpcPort, instance::Instance};
 use crate::{
@@ -29,12 +29,11 @@ pub(super) fn add_all(
         instance.sessions.clone(),
     );
     let changes = instance.changes();
-    let pins = Arc::new(Pins::default());
+    let (pins, pin_part) = Pins::new(store.clone());
     let (opener, opener_part) = Opener::new(
         store.clone(),
         instance.id.clone(),
         closer.clone(),
-        pins.clone(),
         timing.heard_within(),
     );
     let (admission, lookup_part, newcomer_part) = Admission::new(store.clone());
@@ -80,6 +79,7 @@ pub(super) fn add_all(
     parts.back("the lookups of keys", lookup_part.run(last.clone()));
     parts.back("the newcomers", newcomer_part.run(last.clone()));
     parts.back("the statuses for JWTs", status_part.run(last.clone()));
+    parts.back("the keys of agents", pin_part.run(last.clone()));
     parts.back("the opening of sessions", opener_part.run(last.clone()));
     parts.back(
         "the upkeep of sessions",

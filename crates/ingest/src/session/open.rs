@@ -5,8 +5,8 @@
 //! next batch; batches leave at most ten times a second.
 //!
 //! **Nobody delays others.** A batch has one request for each agent, the newest; an older one that still
-//! waits is answered as replaced. However many requests arrive with one JWT, they take one place. Requests
-//! whose client has left are dropped. A batch that fails is repeated request by request, so that only the
+//! waits is answered as replaced. All requests of an agent come from the holder of its key, who takes one place,
+//! however many there are. Requests whose client has left are dropped. A batch that fails is repeated request by request, so that only the
 //! one at fault is refused.
 //!
 //! **Late requests are void.** A request carries the time until which it is valid, and the database checks
@@ -29,8 +29,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::{Closer, Pins};
-use crate::{error_chain::chain, peer::ClientKey, periodic::sleep_until};
+use super::Closer;
+use crate::{error_chain::chain, periodic::sleep_until};
 
 /// How long a request is valid. Shorter than the store's deadline of a call.
 pub const OPEN_VALIDITY: Duration = Duration::from_secs(7);
@@ -58,7 +58,6 @@ pub enum OpenError {
 #[derive(Debug)]
 struct Job {
     open: SessionOpen,
-    key: ClientKey,
     /// When the request is given up.
     expires: Instant,
     reply: oneshot::Sender<Result<Opened, OpenError>>,
@@ -75,7 +74,6 @@ pub struct OpenerPart {
     store: Store,
     instance: watch::Receiver<Uuid>,
     closer: Arc<Closer>,
-    pins: Arc<Pins>,
     /// How recent a message proves that an agent's stream is live.
     heard_within: Duration,
     waiting: Waiting,
@@ -93,7 +91,6 @@ impl Opener {
         store: Store,
         instance: watch::Receiver<Uuid>,
         closer: Arc<Closer>,
-        pins: Arc<Pins>,
         heard_within: Duration,
     ) -> (Self, OpenerPart) {
         let (sender, jobs) = mpsc::channel(QUEUE);
@@ -102,20 +99,18 @@ impl Opener {
             store,
             instance,
             closer,
-            pins,
             heard_within,
             waiting: Waiting::default(),
         };
         (Self(sender), part)
     }
 
-    /// `open.key` is the text of `key`.
-    pub async fn open(&self, open: SessionOpen, key: ClientKey) -> Result<Opened, OpenError> {
+    /// The client has proven the key that the agent is pinned to ([`Pins`](super::Pins)).
+    pub async fn open(&self, open: SessionOpen) -> Result<Opened, OpenError> {
         let (reply, answer) = oneshot::channel();
         let expires = Instant::now() + OPEN_VALIDITY;
         let job = Job {
             open,
-            key,
             expires,
             reply,
         };
@@ -167,7 +162,7 @@ impl OpenerPart {
             .store
             .sessions_open(instance, &opens, self.heard_within);
         match opened.await {
-            Ok(opened) => self.answer(batch, opened).await,
+            Ok(opened) => self.answer(batch, opened),
             // The server answered, so the others of the batch need not suffer.
             Err(error) if error.sqlstate().is_some() && batch.len() > 1 => {
                 tracing::warn!(%error, streams = batch.len(), "a batch of streams could not be opened: repeating it one by one");
@@ -184,25 +179,15 @@ impl OpenerPart {
         }
     }
 
-    async fn answer(&mut self, batch: Vec<Job>, opened: Vec<(AgentId, Opened)>) {
+    fn answer(&mut self, batch: Vec<Job>, opened: Vec<(AgentId, Opened)>) {
         let mut opened: HashMap<AgentId, Opened> = opened.into_iter().collect();
-        let mut mismatched = Vec::new();
         for job in batch {
-            let agent = job.open.agent_id;
-            match opened.remove(&agent) {
+            match opened.remove(&job.open.agent_id) {
                 Some(Opened::Locked) => self.waiting.put_back(job),
                 Some(Opened::Late) | None => drop(job.reply.send(Err(OpenError::Unavailable))),
-                Some(opened) => {
-                    match opened {
-                        Opened::Open { .. } => self.pins.learn(agent, job.key),
-                        Opened::KeyMismatch => mismatched.push(agent),
-                        _ => {}
-                    }
-                    self.deliver(job, opened);
-                }
+                Some(opened) => self.deliver(job, opened),
             }
         }
-        self.learn_pins(&mismatched).await;
     }
 
     /// If the client has left meanwhile, the session that was opened for it is closed again.
@@ -215,30 +200,14 @@ impl OpenerPart {
             });
         }
     }
-
-    /// After a wrong key, so that the next ones are refused without the database.
-    async fn learn_pins(&self, agents: &[AgentId]) {
-        if agents.is_empty() {
-            return;
-        }
-        match self.store.agents_keys(agents).await {
-            Ok(keys) => keys
-                .into_iter()
-                .for_each(|(agent, key)| self.pins.learn(agent, ClientKey(key))),
-            Err(error) => tracing::debug!(%error, "the keys of agents could not be read"),
-        }
-    }
 }
 
 impl Waiting {
     /// Adds a request, which replaces an older one of the same agent.
     fn put(&mut self, job: Job) {
-        let (agent, key) = (job.open.agent_id, job.key);
+        let agent = job.open.agent_id;
         match self.jobs.insert(agent, job) {
-            // The agent itself came again. Over another key, one of the two is a thief, and the owner must
-            // not wait as long as a replaced stream does.
-            Some(older) if older.key == key => drop(older.reply.send(Err(OpenError::Replaced))),
-            Some(older) => drop(older.reply.send(Err(OpenError::Unavailable))),
+            Some(older) => drop(older.reply.send(Err(OpenError::Replaced))),
             None => self.order.push_back(agent),
         }
     }

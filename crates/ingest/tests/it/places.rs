@@ -3,17 +3,19 @@
 use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Result, bail, ensure};
+use futures_util::stream;
 use svc_ingest::listener::Limits;
-use svc_proto::v1::AgentStatus;
+use svc_proto::v1::{AgentStatus, HeartbeatResponse, ingest_service_client::IngestServiceClient};
 use svc_sandbox::Identity;
 use svc_testkit::{
-    AUTO, ActiveAgent, FakeAgent, Instance, MANUAL, OneConnection, Site, Tls, eventually,
-    is_active, machine, metric, metric_becomes, token,
+    AUTO, ActiveAgent, FakeAgent, Instance, MANUAL, OneConnection, RefusedCall, Site, Tls,
+    eventually, is_active, machine, metric, metric_becomes, token,
 };
 use tokio::{
     net::TcpStream,
     time::{Instant, sleep},
 };
+use tonic::{Request, Response, Status, Streaming, transport::Channel};
 
 /// Connections with self-made certificates, each of which has had a health check. Some are evicted already.
 async fn strangers(address: SocketAddr, count: usize) -> Result<Vec<OneConnection>> {
@@ -56,6 +58,76 @@ async fn silent_connections_on_all_places_keep_no_agent_out() -> Result<()> {
         silent.push(TcpStream::connect(instance.grpc).await?);
     }
     agent.heartbeat().await?.report_acked(1..=3).await
+}
+
+/// A connection with a heartbeat call over it whose Hello never comes, and what the call was answered.
+struct Withheld {
+    _connection: IngestServiceClient<Channel>,
+    answer: Result<Response<Streaming<HeartbeatResponse>>, Status>,
+}
+
+impl Withheld {
+    async fn open(agent: &FakeAgent, jwt: &str, address: SocketAddr) -> Result<Self> {
+        let mut connection = agent.connect(address).await?;
+        let mut request = Request::new(stream::pending());
+        let bearer = format!("Bearer {jwt}").parse()?;
+        request.metadata_mut().insert("authorization", bearer);
+        let answer = connection.heartbeat(request).await;
+        Ok(Self {
+            _connection: connection,
+            answer,
+        })
+    }
+}
+
+async fn revoke(site: &Site, agent: &ActiveAgent) -> Result<()> {
+    let sql = format!("SELECT revoke_agent('{}', 'ann', 'stolen')", agent.id);
+    site.psql(&sql).await.map(drop)
+}
+
+/// The thief's JWT is of an agent that this instance has never met.
+#[tokio::test]
+async fn a_jwt_over_self_made_keys_without_hello_keeps_no_agent_out() -> Result<()> {
+    let site = Site::new().await?;
+    let builder = site.instance().set("INGEST_MAX_CONNECTIONS", "50");
+    let [instance, sibling] = builder.start_pair().await?;
+    let agent = ActiveAgent::new(&site, sibling.grpc, 1).await?;
+    let stolen = ActiveAgent::new(&site, sibling.grpc, 2).await?;
+    revoke(&site, &stolen).await?;
+    let mut held = Vec::new();
+    for _ in 0..16 {
+        let thief = FakeAgent::on(machine(2))?;
+        held.push(Withheld::open(&thief, &stolen.jwt, instance.grpc).await?);
+    }
+    let mut stream = agent.heartbeat_at(instance.grpc).await?;
+    stream.report_acked(1..=3).await?;
+    for thief in held {
+        let refused = thief.answer.expect_err("another key than the agent's");
+        assert_eq!(RefusedCall::of(&refused).reason, "KEY_MISMATCH");
+    }
+    stream.goodbye().await
+}
+
+/// As many connections as one key may have, and no more places for the unproven.
+#[tokio::test]
+async fn an_agent_that_withholds_hello_keeps_no_other_out() -> Result<()> {
+    let site = Site::new().await?;
+    let few = |limits: &mut Limits| limits.unproven = limits.connections_per_key;
+    let instance = site.instance().limits(few).start().await?;
+    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let revoked = ActiveAgent::new(&site, instance.grpc, 2).await?;
+    revoke(&site, &revoked).await?;
+    metric_becomes(instance.http, "connections", |open| open == 0.0).await?;
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        let withheld = Withheld::open(&revoked.agent, &revoked.jwt, instance.grpc).await?;
+        ensure!(withheld.answer.is_ok(), "the service waits for Hello");
+        held.push(withheld);
+    }
+    let mut stream = agent.heartbeat().await?;
+    stream.report_acked(1..=3).await?;
+    ensure!(metric(instance.http, "connections_evicted_total").await? > 0.0);
+    stream.goodbye().await
 }
 
 #[tokio::test]

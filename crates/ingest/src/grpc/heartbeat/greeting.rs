@@ -16,18 +16,20 @@ use super::{
 };
 use crate::{
     grpc::{Context, Refusal, convert},
-    places::Trial,
     session::{Inbox, OPEN_TOLERANCE, OPEN_VALIDITY, Session, SessionKey},
 };
 
 pub(super) async fn greet(
     context: &Arc<Context>,
     client: &Authenticated,
-    trial: Trial,
     inbound: &mut Inbound,
     out: &Outbox,
 ) -> Result<HeartbeatStream, StreamEnd> {
-    let hello = hello(context, inbound).await?;
+    let standing = &client.peer.standing;
+    standing.awaited(); // It is the client's turn, so the connection can be evicted.
+    let hello = hello(context, inbound).await;
+    let hello = hello.inspect_err(|_| standing.answered())?;
+    let trial = standing.trial();
     let stream = open(context, client, hello, out)
         .await
         .map_err(StreamEnd::Refused)?;
@@ -59,7 +61,7 @@ async fn open(
     if !context.freshness.is_fresh() {
         return Err(Refusal::DatabaseUnavailable);
     }
-    let (epoch, acked, host) = match context.opener.open(open, client.peer.key).await? {
+    let (epoch, acked, host) = match context.opener.open(open).await? {
         Opened::Open {
             epoch,
             acked_seq,

@@ -53,6 +53,85 @@ async fn a_stolen_jwt_over_many_keys_delays_no_other_agent_and_not_its_owner() -
         .await
 }
 
+/// On an instance that has not met the agents: one that was revoked, one that was deleted, and one whose JWT was stolen.
+#[tokio::test]
+async fn openings_are_charged_to_the_agent_whatever_its_status_and_not_for_thieves() -> Result<()> {
+    let site = Site::new().await?;
+    let [instance, sibling] = site.instance().start_pair().await?;
+    let mut agents = Vec::new();
+    for number in 1..=3 {
+        let mut agent = ActiveAgent::new(&site, sibling.grpc, number).await?;
+        agent.address = instance.grpc;
+        agents.push(agent);
+    }
+    let [revoked, deleted, owner] = &agents[..] else {
+        unreachable!("three");
+    };
+    let decide = |sql: &str, agent: &ActiveAgent| sql.replace("{}", &agent.id);
+    site.psql(&decide("SELECT revoke_agent('{}', 'ann')", revoked))
+        .await?;
+    site.psql(&decide("DELETE FROM agents WHERE id = '{}'", deleted))
+        .await?;
+    for (agent, code) in [(revoked, Code::PermissionDenied), (deleted, Code::NotFound)] {
+        let mut refused = agent.refused_heartbeat().await?;
+        assert_eq!(refused.code, code, "{refused:?}");
+        for _ in 0..60 {
+            if refused.reason == "RATE_LIMITED" {
+                break;
+            }
+            refused = agent.refused_heartbeat().await?;
+        }
+        refused.assert_with_delay(Code::ResourceExhausted, "RATE_LIMITED");
+    }
+    let thief = ActiveAgent {
+        agent: FakeAgent::on(owner.agent.host.clone())?,
+        ..owner.clone()
+    };
+    for _ in 0..15 {
+        let refused = thief.refused_heartbeat().await?;
+        refused.assert(Code::Unauthenticated, "KEY_MISMATCH");
+    }
+    owner.heartbeat().await?.report_acked(1..=1).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_keys_of_agents_that_an_instance_has_not_met_are_looked_up_in_few_statements()
+-> Result<()> {
+    let site = Site::new().await?;
+    let [instance, sibling] = site.instance().start_pair().await?;
+    let lookups = async |instance: &Instance| {
+        let counts = transactions(&[instance.http]).await?;
+        anyhow::Ok(counts.get("agents_keys").copied().unwrap_or(0))
+    };
+    let mut agents = Vec::new();
+    for number in 0..STORM {
+        agents.push(ActiveAgent::new(&site, instance.grpc, number).await?);
+    }
+    let connect = async |address| {
+        let mut storm = JoinSet::new();
+        for agent in agents.clone() {
+            storm.spawn(async move { agent.heartbeat_at(address).await });
+        }
+        storm
+            .join_all()
+            .await
+            .into_iter()
+            .collect::<Result<Vec<_>>>()
+    };
+    connect(instance.grpc).await?;
+    ensure!(lookups(&instance).await? == 0, "they registered here");
+    let began = Instant::now();
+    connect(sibling.grpc).await?;
+    let (asked, most) = (
+        lookups(&sibling).await?,
+        began.elapsed().as_millis() / 100 + 2,
+    );
+    ensure!(asked > 0 && u128::from(asked) <= most, "{asked} lookups");
+    connect(sibling.grpc).await?;
+    ensure!(lookups(&sibling).await? == asked, "their keys are known");
+    Ok(())
+}
+
 /// An administrator's transaction holds one agent's row.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_whose_row_is_locked_delays_no_other() -> Result<()> {
