@@ -42,8 +42,12 @@ fn renewal(jwt: &Verified, renew_before: Duration) -> Timestamp {
 }
 
 /// Refuses a client whose key is not the agent's, and limits how often the agent opens streams. A thief is refused
-/// before the agent is charged. A deleted agent has no owner: whoever presents its JWT is charged.
+/// before the agent is charged. A deleted agent has no owner: whoever presents its JWT is charged. An instance that is cut
+/// off from its database refuses at once, so that the agent tries another.
 pub(super) async fn admit(context: &Context, client: &Authenticated) -> Result<(), Refusal> {
+    if !context.freshness.is_fresh() {
+        return Err(Refusal::DatabaseUnavailable);
+    }
     let pin = context.pins.of(client.agent).await?;
     if pin.is_some_and(|pin| pin != client.peer.key) {
         return Err(Refusal::KeyMismatch);
