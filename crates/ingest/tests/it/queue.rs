@@ -1,8 +1,9 @@
 //! The contract of the metrics queue, tested over both kinds. [`jetstream`] tests what JetStream
-//! adds, and [`access`] its authentication.
+//! adds, [`access`] its authentication, and [`other_readers`] what others get who read its stream.
 
 mod access;
 mod jetstream;
+mod other_readers;
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -49,7 +49,7 @@ pub struct Acknowledger {
 impl Receiver {
     pub(super) fn new(context: Arc<Context>, shard: usize) -> Self {
         Self {
-            skip_check: SkipCheck::new(context.clone(), shard),
+            skip_check: SkipCheck::new(context.clone()),
             context,
             shard,
             consumer: None,

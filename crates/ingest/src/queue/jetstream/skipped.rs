@@ -1,30 +1,39 @@
-//! Finds messages that a JetStream consumer skips, and repairs the stream.
+//! Finds messages that a JetStream consumer skips, and repairs that without taking a message from any other reader.
 //!
-//! After a crash or a loss of power NATS may come back in two states in which it delivers nothing, without a word:
+//! After a crash or a loss of power NATS may come back in states in which it delivers nothing, without a word:
 //!
 //! - **The stream has lost its end.** NATS syncs messages and the state of consumers to disk at different moments. The
 //!   stream may end below the number that a consumer has delivered last. New messages get numbers that the consumer
 //!   believes to have delivered already.
+//! - **Removed messages are back.** The consumers have passed them, so nobody settles them again.
 //! - **The stream does not find its messages.** A consumer reads its messages through an index by subject. Where the
 //!   index is wrong, the consumer finds none of its messages, and moves to the end of the stream past each new one.
 //!
-//! From outside, the first shows in the numbers alone, and both in a message that no consumer will deliver, or waits for.
-//! A healthy stream looks like that for a moment: between an acknowledgement and the removal of its message, and in a
-//! cluster while one node answers for the stream and another, further ahead, for a consumer. So both count only if two
-//! checks in a row find them at the same first message. It is not read to see which shard it belongs to: a stream that
-//! does not find its messages may refuse that too.
+//! A healthy stream may look alike. For a moment it does so between an acknowledgement and the removal of its message,
+//! and in a cluster while one node answers for the stream and another, further ahead, for a consumer. So a finding counts
+//! only if two checks in a row make it at the same first message. And it looks so for long if another reader is behind:
+//! interest retention keeps a message until the last reader has it. NATS lists the consumers of others, but not those
+//! through which other streams source or mirror ours. So a message that no listed consumer wants may still be wanted.
 //!
-//! The repair drops all messages and moves the stream's numbers beyond the consumer's: NATS then begins new files. Nobody
-//! has acknowledged the dropped reports to an agent: [`super::JetStream::gone`] finds them lost, and agents send
-//! them again. Several processes may repair at once. At worst one of them drops a report that came after the repair of
-//! another, and it is sent again too.
+//! Therefore the first remedy takes nothing from others: our own consumers begin anew ([`Remedy::BeginAnew`]). JetStream
+//! then removes what nobody else wants, which is not acknowledged to an agent, so [`super::JetStream::gone`] finds it
+//! lost and the agent sends it again. What is left is delivered again, and the watermark skips what is stored already.
+//!
+//! Messages are dropped ([`Remedy::Drop`]) only where no reader can get them. Either there are none, and the stream's
+//! numbers only have to be moved beyond those of a consumer; or our consumers have begun anew since the first message
+//! came and did not find it: the index is wrong, and NATS begins new files. Several processes may repair at once.
 
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use async_nats::jetstream::{consumer::Info, context::Context, stream::State};
+use async_nats::jetstream::{
+    consumer::{DeliverPolicy, Info},
+    context::Context,
+    stream::{LastRawMessageErrorKind, State, Stream},
+};
+use futures_util::TryStreamExt;
 
 use super::{consumers, state};
 use crate::queue::{QueueUnavailable, SHARDS};
@@ -36,18 +45,31 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct SkipCheck {
     context: Arc<Context>,
-    shard: usize,
     /// When the shard delivered a message, or was checked.
     healthy_at: Instant,
-    /// The first message of the stream, if the last check found reports skipped.
+    /// The first message of the stream, if the last check found a need of repair.
     suspect: Option<u64>,
 }
 
+/// What one check sees.
+struct Look {
+    own: Vec<Info>,
+    others: Vec<Info>,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Remedy {
+    /// Our consumers are deleted, and created again.
+    BeginAnew,
+    /// Messages below this number are dropped. It may be beyond the end of the stream, which then goes on from there.
+    Drop { below: u64 },
+}
+
 impl SkipCheck {
-    pub(super) fn new(context: Arc<Context>, shard: usize) -> Self {
+    pub(super) fn new(context: Arc<Context>) -> Self {
         Self {
             context,
-            shard,
             healthy_at: Instant::now(),
             suspect: None,
         }
@@ -65,37 +87,118 @@ impl SkipCheck {
             return Ok(());
         }
         self.healthy_at = Instant::now();
-        // Consumers are read before the stream: without a crash its last number only grows, so one that has all messages
-        // cannot end below what was delivered earlier.
-        let (mut delivered, mut passed) = (0, u64::MAX);
-        for shard in 0..SHARDS {
-            let consumer = consumers::info(&self.context, shard).await?;
-            delivered = delivered.max(consumer.delivered.stream_sequence);
-            passed = passed.min(passed_by(&consumer));
+        let stream = consumers::stream(&self.context).await?;
+        let look = Look::take(&self.context, &stream).await?;
+        let remedy = look.remedy(&stream).await?;
+        let first = look.state.first_sequence;
+        let before = self.suspect.take();
+        match remedy {
+            Some(remedy) if before == Some(first) => look.apply(remedy, &stream).await,
+            found => {
+                self.suspect = found.map(|_| first);
+                Ok(())
+            }
         }
-        let state = state(&self.context).await?;
-        let end_is_lost = delivered > state.last_sequence;
-        let is_passed = state.messages > 0 && state.first_sequence <= passed;
-        let found = (end_is_lost || is_passed).then_some(state.first_sequence);
-        if found.is_some() && found == self.suspect {
-            self.repair(&state, delivered).await?;
-        }
-        self.suspect = found;
-        Ok(())
+    }
+}
+
+impl Look {
+    /// Consumers are read before the stream: without a crash its last number only grows, so one that has all messages
+    /// cannot end below what was delivered earlier.
+    async fn take(context: &Context, stream: &Stream<()>) -> Result<Self, QueueUnavailable> {
+        let listed = stream.consumers().try_collect::<Vec<Info>>().await;
+        let listed = listed.map_err(QueueUnavailable::new)?;
+        let names: Vec<String> = (0..SHARDS).map(consumers::name).collect();
+        let (own, others) = listed
+            .into_iter()
+            .partition(|consumer| names.contains(&consumer.name));
+        let state = state(context).await?;
+        Ok(Self { own, others, state })
     }
 
-    async fn repair(&mut self, state: &State, delivered: u64) -> Result<(), QueueUnavailable> {
+    async fn remedy(&self, stream: &Stream<()>) -> Result<Option<Remedy>, QueueUnavailable> {
+        let State { last_sequence, .. } = self.state;
+        let ahead = |one: &&Info| one.delivered.stream_sequence > last_sequence;
+        if self.own.iter().any(|one| ahead(&one)) {
+            return Ok(Some(Remedy::BeginAnew));
+        }
+        if self.state.messages == 0 {
+            let furthest = self.others.iter().filter(ahead);
+            let furthest = furthest.map(|one| one.delivered.stream_sequence).max();
+            return Ok(furthest.map(|number| Remedy::Drop { below: number + 1 }));
+        }
+        if !self.is_passed() {
+            return Ok(None);
+        }
+        let first_came = self.state.first_timestamp;
+        if !self.own.iter().all(|one| one.created > first_came) {
+            return Ok(Some(Remedy::BeginAnew));
+        }
+        let below = self.passed().min(last_sequence) + 1;
+        let lost = self.is_first_lost(stream).await?;
+        Ok(lost.then_some(Remedy::Drop { below }))
+    }
+
+    /// Whether no listed consumer wants the first message, and ours want nothing at all. NATS may leave out a consumer
+    /// whose node does not answer.
+    fn is_passed(&self) -> bool {
+        let all_listed = self.own.len() + self.others.len() >= self.state.consumer_count;
+        let nothing = |one: &Info| one.num_pending == 0 && one.num_ack_pending == 0;
+        all_listed
+            && self.own.len() == SHARDS
+            && self.own.iter().all(nothing)
+            && self.state.first_sequence <= self.passed()
+    }
+
+    /// Of the messages up to this number no listed consumer will deliver any, or waits for any.
+    fn passed(&self) -> u64 {
+        let all = self.own.iter().chain(&self.others);
+        all.map(passed_by).min().unwrap_or_default()
+    }
+
+    /// Whether the consumer of the first message has never delivered any, or NATS itself cannot read the message.
+    async fn is_first_lost(&self, stream: &Stream<()>) -> Result<bool, QueueUnavailable> {
+        let first = match stream.get_raw_message(self.state.first_sequence).await {
+            Ok(message) => message.subject,
+            Err(error) if error.kind() == LastRawMessageErrorKind::Other => {
+                return Err(QueueUnavailable::new(error));
+            }
+            Err(_) => return Ok(true),
+        };
+        let mut own = self.own.iter();
+        Ok(own.any(|one| {
+            one.config.filter_subject == first.as_str() && one.delivered.consumer_sequence == 0
+        }))
+    }
+
+    async fn apply(&self, remedy: Remedy, stream: &Stream<()>) -> Result<(), QueueUnavailable> {
         tracing::warn!(
-            shard = self.shard,
-            messages = state.messages,
-            last = state.last_sequence,
-            delivered,
-            "NATS skips reports in its stream since a crash: dropping them, agents send them again"
+            messages = self.state.messages,
+            first = self.state.first_sequence,
+            last = self.state.last_sequence,
+            ?remedy,
+            "consumers have passed messages of the stream, as after a crash of NATS: repairing it"
         );
-        let beyond = delivered.max(state.last_sequence) + 1;
-        let stream = consumers::stream(&self.context).await?;
-        let purged = stream.purge().sequence(beyond).await;
-        purged.map(drop).map_err(QueueUnavailable::new)
+        match remedy {
+            Remedy::BeginAnew => self.begin_anew(stream).await,
+            Remedy::Drop { below } => {
+                let purged = stream.purge().sequence(below).await;
+                purged.map(drop).map_err(QueueUnavailable::new)
+            }
+        }
+    }
+
+    /// The settings stay, because an administrator may have chosen them.
+    async fn begin_anew(&self, stream: &Stream<()>) -> Result<(), QueueUnavailable> {
+        for consumer in &self.own {
+            let mut settings = consumer.config.clone();
+            settings.deliver_policy = DeliverPolicy::All;
+            let deleted = stream.delete_consumer(&consumer.name).await;
+            deleted.map_err(QueueUnavailable::new)?;
+            let created = stream.create_consumer(settings).await;
+            created.map_err(QueueUnavailable::new)?;
+        }
+        Ok(())
     }
 }
 
