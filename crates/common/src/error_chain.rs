@@ -1,9 +1,20 @@
-//! An error with its causes, on one line.
+//! An error with its causes, on one line, whatever texts from outside are in it.
 
 use std::{error::Error, iter};
 
 pub fn chain(error: &dyn Error) -> String {
     let errors = iter::successors(Some(error), |&error| error.source());
     let texts: Vec<String> = errors.map(ToString::to_string).collect();
-    texts.join(": ")
+    texts.join(": ").replace(char::is_control, " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_one_line_whatever_its_causes_say() {
+        let error = std::io::Error::other("first\nsecond\u{1b}[2J");
+        assert_eq!(chain(&error), "first second [2J");
+    }
 }

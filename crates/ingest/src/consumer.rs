@@ -14,9 +14,11 @@ mod gauge;
 mod pace;
 mod storing;
 
-use std::{collections::BTreeMap, mem, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, mem, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
+use futures_util::FutureExt;
 use svc_store::{AgentId, GapKind, GapRow, Range, Store};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 pub use acks::{Acks, PendingAcks};
@@ -27,12 +29,14 @@ use storing::{Refused, Stopped, Storing};
 use crate::{
     config::Timing,
     export::Export,
+    periodic::sleep_until,
     queue::{Delivery, Origin, Parcel, Queue, Receipt},
     telemetry::PipelineMetrics,
 };
 
 /// How long a report may wait for an earlier report of its agent. After that it is dropped; the agent sends it again.
 const MAX_AGE: Duration = Duration::from_secs(60);
+const AFTER_A_PANIC: Duration = Duration::from_secs(1);
 
 /// The consumer of one shard.
 #[derive(Debug)]
@@ -85,8 +89,12 @@ impl Consumer {
     /// Consumes until `stop`, and then stores what exists in this process alone.
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
         while !stop.is_cancelled() {
-            if let Some(mut due) = self.gathering.next(self.shard, &stop).await {
-                self.pass(mem::take(&mut due.batch), &stop).await;
+            // What panics is dropped, and with it the batch: JetStream delivers it again, or its agents send it again.
+            // Without this, one message could end every process that it is delivered to.
+            let step = AssertUnwindSafe(self.step(&stop)).catch_unwind();
+            if step.await.is_err() {
+                tracing::error!(shard = self.shard, "a batch made the consumer panic");
+                sleep_until(Instant::now() + AFTER_A_PANIC, &stop).await;
             }
         }
         let remaining = self.gathering.remaining(self.shard).await;
@@ -94,6 +102,12 @@ impl Consumer {
             self.pass(remaining, &stop).await;
         }
         Ok(())
+    }
+
+    async fn step(&self, stop: &CancellationToken) {
+        if let Some(mut due) = self.gathering.next(self.shard, stop).await {
+            self.pass(mem::take(&mut due.batch), stop).await;
+        }
     }
 
     /// Stores a batch, settles it, and sends its acknowledgements.
@@ -198,7 +212,9 @@ impl Consumer {
         let samples = batch
             .iter()
             .map(|delivery| delivery.parcel.range.samples.len());
-        let redelivered = batch.iter().filter(|delivery| delivery.receipt.redelivered);
+        let redelivered = batch
+            .iter()
+            .filter(|delivery| delivery.receipt.redelivered);
         self.metrics.batch_ranges.observe(batch.len() as f64);
         self.metrics
             .batch_samples

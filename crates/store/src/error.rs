@@ -78,6 +78,14 @@ pub enum SchemaError {
     },
 }
 
+/// How many bytes of a message from the server are kept.
+const MAX_MESSAGE_BYTES: usize = 500;
+
+fn one_line(text: &str) -> String {
+    let end = text.floor_char_boundary(MAX_MESSAGE_BYTES);
+    text[..end].replace(char::is_control, " ")
+}
+
 impl StoreError {
     pub(crate) fn unavailable(reason: Unavailability) -> StoreError {
         StoreError::Unavailable {
@@ -128,9 +136,10 @@ impl StoreError {
         self.postgres()?.as_db_error()?.constraint()
     }
 
-    /// The server's own message, without our context.
-    pub fn server_message(&self) -> Option<&str> {
-        Some(self.postgres()?.as_db_error()?.message())
+    /// The server's own message, without our context. A trigger, an extension or the name of a constraint may put any
+    /// text into it, of any length: it is one short line from here on.
+    pub fn server_message(&self) -> Option<String> {
+        Some(one_line(self.postgres()?.as_db_error()?.message()))
     }
 
     /// The rejection, if one of our SQL functions or triggers raised the error.

@@ -151,7 +151,8 @@ impl<'a> Storing<'a> {
 impl Refused {
     fn new(index: usize, error: &StoreError) -> Self {
         let state = error.sqlstate().unwrap_or("no SQLSTATE");
-        let message = error.server_message().unwrap_or("it cannot be encoded");
+        let message = error.server_message();
+        let message = message.as_deref().unwrap_or("it cannot be encoded");
         Self {
             index,
             reason: format!("{state}: {message}"),

@@ -130,9 +130,7 @@ impl Receiver {
             }
             Err(error) => {
                 tracing::error!(shard = self.shard, %error, "a message cannot be decoded: it becomes a dead letter");
-                let letter = PublishMessage::build()
-                    .header(REASON, error.to_string().as_str())
-                    .payload(message.payload.clone());
+                let letter = letter(&chain(&error)).payload(message.payload.clone());
                 if acknowledger.publish(self.shard, letter).await.is_ok() {
                     acknowledger.settle().await;
                 }
@@ -164,9 +162,8 @@ impl Acknowledger {
     }
 
     pub async fn dead_letter(&self, parcel: &Parcel, reason: &str) -> Result<(), QueueUnavailable> {
-        let letter = PublishMessage::build()
+        let letter = letter(reason)
             .message_id(message_id(parcel))
-            .header(REASON, reason)
             .payload(payload::encode(parcel).into());
         let shard = shard_of(parcel.range.agent_id);
         self.publish(shard, letter).await
@@ -178,4 +175,10 @@ impl Acknowledger {
         sent.await.map_err(QueueUnavailable::new)?;
         Ok(())
     }
+}
+
+/// A dead letter. The client panics on a header with a line break.
+fn letter(reason: &str) -> PublishMessage {
+    let reason = reason.replace(char::is_control, " ");
+    PublishMessage::build().header(REASON, reason)
 }

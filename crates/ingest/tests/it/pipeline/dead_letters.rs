@@ -94,3 +94,27 @@ async fn a_dead_letter_that_cannot_be_recorded_is_put_back_until_it_can() -> Res
         .await?;
     call.report_acked(15..=15).await
 }
+
+/// A trigger's message has line breaks and a megabyte. Neither may reach a header, the log or the books as it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_with_line_breaks_and_without_end_becomes_one_short_line() -> Result<()> {
+    QueueKind::each(async |kind| {
+        let site = Site::new().await?.with_queue(kind).await?;
+        let trigger = r"CREATE FUNCTION unlucky() RETURNS trigger LANGUAGE plpgsql AS
+              $$ BEGIN RAISE EXCEPTION '%', E'un\r\nlucky' || repeat('ü', 500000) USING ERRCODE = '23514'; END $$;
+            CREATE TRIGGER unlucky BEFORE INSERT ON samples_open FOR EACH ROW
+              WHEN (NEW.memory_used_bytes = 13) EXECUTE FUNCTION unlucky()";
+        site.psql(trigger).await?;
+        let instance = site.instance().start().await?;
+        let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+        let mut call = agent.heartbeat().await?;
+        call.report_acked(1..=12).await?;
+        call.report(vec![sample(13)], vec![]).await?;
+        let ack = call.next_ack().await?;
+        assert_eq!((ack.up_to_seq, ack.rejected.len()), (13, 1), "{kind:?}");
+        let reason = r"SELECT reason LIKE '23514: un  lucky%' AND octet_length(reason) < 520 FROM metric_gaps";
+        site.expect(reason, "t").await?;
+        call.report_acked(14..=14).await
+    })
+    .await
+}
