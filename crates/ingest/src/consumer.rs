@@ -34,8 +34,9 @@ use crate::{
     telemetry::PipelineMetrics,
 };
 
-/// How long a report may wait for an earlier report of its agent. After that it is dropped; the agent sends it again.
-const MAX_AGE: Duration = Duration::from_secs(60);
+/// How long a report is put back while it waits for an earlier report of its agent. After that it is dropped; the agent
+/// sends it again. The time in the queue before its first delivery, as in an outage, does not count.
+const MAX_WAIT: Duration = Duration::from_secs(60);
 const AFTER_A_PANIC: Duration = Duration::from_secs(1);
 
 /// The consumer of one shard.
@@ -172,7 +173,7 @@ impl Consumer {
     ///
     /// A report is settled if its agent's watermark has reached its last number: then it is stored, or was stored
     /// before. It is also settled if there is no watermark, because an agent that is not active stores nothing. A report
-    /// beyond the watermark is put back, because an earlier one is missing, until it is older than [`MAX_AGE`]: a report
+    /// beyond the watermark is put back, because an earlier one is missing, until it was put back for [`MAX_WAIT`]: a report
     /// that the queue has lost never arrives, and after the loss was detected the agent sends all of them again.
     /// A refused report without a dead letter is put back in any case.
     async fn settle(
@@ -193,7 +194,7 @@ impl Consumer {
                 acks.watermark(origin.instance, range.agent_id, acked);
             }
             let stored = watermark.is_none_or(|acked| acked >= range.last_seq);
-            let expired = receipt.age() > MAX_AGE;
+            let expired = receipt.put_back_for() > MAX_WAIT;
             if (stored || expired) && !unrecorded.contains(&index) {
                 receipt.settle().await;
                 if self.export.is_on() && watermark.is_some_and(|acked| acked >= range.last_seq) {
@@ -214,7 +215,7 @@ impl Consumer {
             .map(|delivery| delivery.parcel.range.samples.len());
         let redelivered = batch
             .iter()
-            .filter(|delivery| delivery.receipt.redelivered);
+            .filter(|delivery| delivery.receipt.is_redelivered());
         self.metrics.batch_ranges.observe(batch.len() as f64);
         self.metrics
             .batch_samples

@@ -23,10 +23,7 @@ mod payload;
 mod settings;
 mod weight;
 
-use std::{
-    collections::HashSet,
-    time::{Duration, SystemTime},
-};
+use std::{collections::HashSet, time::Duration};
 
 use futures_util::future::{BoxFuture, Either, Ready};
 use svc_store::{AgentId, Range, Watermark};
@@ -244,9 +241,8 @@ pub struct Delivery {
 /// again, and the in-process queue forgets it (its agent sends it again).
 #[derive(Debug)]
 pub struct Receipt {
-    pub pushed_at: SystemTime,
-    /// Whether it was delivered before.
-    pub redelivered: bool,
+    /// How often it was delivered before.
+    earlier: u32,
     handle: Handle,
 }
 
@@ -257,8 +253,18 @@ enum Handle {
 }
 
 impl Receipt {
-    pub fn age(&self) -> Duration {
-        self.pushed_at.elapsed().unwrap_or_default()
+    /// Whether it was delivered before.
+    pub fn is_redelivered(&self) -> bool {
+        self.earlier > 0
+    }
+
+    /// For how long it was put back, at least.
+    pub fn put_back_for(&self) -> Duration {
+        let delay = match self.handle {
+            Handle::InProcess(_) => in_process::REDELIVERY_DELAY,
+            Handle::JetStream(_) => jetstream::REDELIVERY_DELAY,
+        };
+        delay * self.earlier
     }
 
     /// The parcel is stored, or will never be: the queue removes it.
@@ -272,7 +278,7 @@ impl Receipt {
     /// An earlier parcel of the agent is missing: the queue delivers this one again after a short delay.
     pub async fn put_back(self, parcel: Parcel) {
         match self.handle {
-            Handle::InProcess(slot) => slot.put_back(parcel, self.pushed_at),
+            Handle::InProcess(slot) => slot.put_back(parcel, self.earlier + 1),
             Handle::JetStream(message) => message.put_back().await,
         }
     }

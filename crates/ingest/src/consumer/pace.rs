@@ -66,7 +66,7 @@ fn is_urgent(batch: &[Delivery]) -> bool {
     batch.iter().any(|delivery| {
         let range = &delivery.parcel.range;
         let backlog = range.last_seq > range.first_seq;
-        backlog || delivery.receipt.redelivered || !agents.insert(range.agent_id)
+        backlog || delivery.receipt.is_redelivered() || !agents.insert(range.agent_id)
     })
 }
 

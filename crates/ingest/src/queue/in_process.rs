@@ -17,7 +17,7 @@ use std::{
     collections::{BTreeMap, HashSet, VecDeque},
     mem,
     sync::{Arc, Mutex, Weak},
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use futures_util::future::ready;
@@ -30,7 +30,7 @@ use super::{
 use crate::sync::lock;
 
 /// After how long a parcel that was put back is delivered again.
-const REDELIVERY_DELAY: Duration = Duration::from_millis(100);
+pub(super) const REDELIVERY_DELAY: Duration = Duration::from_millis(100);
 /// How long a receiver waits for a parcel.
 const WAIT: Duration = Duration::from_millis(200);
 
@@ -81,8 +81,8 @@ struct Contents {
 #[derive(Debug)]
 struct Entry {
     parcel: Parcel,
-    pushed_at: SystemTime,
-    redelivered: bool,
+    /// How often it was delivered before.
+    earlier: u32,
     slot: Slot,
 }
 
@@ -203,8 +203,7 @@ impl Shard {
         };
         contents.ready.push_back(Entry {
             parcel,
-            pushed_at: SystemTime::now(),
-            redelivered: false,
+            earlier: 0,
             slot,
         });
         drop(contents);
@@ -238,8 +237,7 @@ impl Contents {
 impl From<Entry> for Delivery {
     fn from(entry: Entry) -> Self {
         let receipt = Receipt {
-            pushed_at: entry.pushed_at,
-            redelivered: entry.redelivered,
+            earlier: entry.earlier,
             handle: Handle::InProcess(entry.slot),
         };
         Self {
@@ -281,14 +279,13 @@ impl Receiver {
 }
 
 impl Slot {
-    pub fn put_back(self, parcel: Parcel, pushed_at: SystemTime) {
+    pub fn put_back(self, parcel: Parcel, earlier: u32) {
         let Some(shard) = self.shard.upgrade() else {
             return;
         };
         let entry = Entry {
             parcel,
-            pushed_at,
-            redelivered: true,
+            earlier,
             slot: self,
         };
         let due = Instant::now() + REDELIVERY_DELAY;

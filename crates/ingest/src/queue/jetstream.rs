@@ -39,7 +39,7 @@ use async_nats::jetstream::{
 
 pub use backlog::Backlog;
 pub use hints::{HintSubscription, Hints};
-pub use receive::{Acknowledger, Receiver};
+pub use receive::{Acknowledger, REDELIVERY_DELAY, Receiver};
 pub use streams::OpenError;
 
 use super::{

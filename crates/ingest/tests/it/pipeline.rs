@@ -4,6 +4,7 @@
 mod batches;
 mod dead_letters;
 mod hints;
+mod out_of_order;
 
 use std::{sync::Arc, time::Duration};
 

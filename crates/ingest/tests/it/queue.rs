@@ -181,7 +181,7 @@ async fn a_delivery_put_back_is_delivered_again_and_a_settled_one_never() -> Res
         for round in 0..3 {
             let taken = take(&mut receivers, 3 - round).await?;
             for (index, Delivery { parcel, receipt }) in taken.into_iter().enumerate() {
-                assert_eq!(receipt.redelivered, round > 0, "{}", rig.kind);
+                assert_eq!(receipt.is_redelivered(), round > 0, "{}", rig.kind);
                 match index {
                     0 => receipt.settle().await,
                     _ => receipt.put_back(parcel).await,

@@ -1,9 +1,6 @@
 //! Receiving messages of a shard, and answering JetStream for them.
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{sync::Arc, time::Duration};
 
 use async_nats::{
     Subject,
@@ -26,7 +23,7 @@ use crate::{
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(500);
 /// After how long a message that was put back is delivered again.
-const REDELIVERY_DELAY: Duration = Duration::from_millis(250);
+pub const REDELIVERY_DELAY: Duration = Duration::from_millis(250);
 /// The header of a dead letter with the reason.
 const REASON: &str = "Svc-Ingest-Reason";
 
@@ -112,9 +109,8 @@ impl Receiver {
 
     /// Decodes a message. One that does not decode has no sequence numbers to record: it becomes a dead letter unchanged.
     async fn open(&self, message: Delivered) -> Option<Delivery> {
-        let (pushed_at, redelivered) = message.info().map_or((SystemTime::now(), false), |info| {
-            (info.published.into(), info.delivered > 1)
-        });
+        let delivered = message.info().map_or(1, |info| info.delivered);
+        let earlier = u32::try_from(delivered - 1).unwrap_or_default();
         let acknowledger = Acknowledger {
             context: self.context.clone(),
             reply: message.reply.clone(),
@@ -122,8 +118,7 @@ impl Receiver {
         match payload::decode(&message.payload) {
             Ok(parcel) => {
                 let receipt = Receipt {
-                    pushed_at,
-                    redelivered,
+                    earlier,
                     handle: Handle::JetStream(acknowledger),
                 };
                 Some(Delivery { parcel, receipt })

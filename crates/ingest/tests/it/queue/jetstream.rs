@@ -58,7 +58,11 @@ async fn unsettled_deliveries_of_a_dead_consumer_go_to_another() -> Result<()> {
     drop((dead, receivers));
     let alive = open(&nats).await?;
     let taken = take(&mut alive.receivers(), 10).await?;
-    assert!(taken.iter().all(|delivery| delivery.receipt.redelivered));
+    assert!(
+        taken
+            .iter()
+            .all(|delivery| delivery.receipt.is_redelivered())
+    );
     settle(taken).await;
     Ok(())
 }

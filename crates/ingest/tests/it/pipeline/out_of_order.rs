@@ -1,0 +1,53 @@
+//! Reports that reach the consumer before an earlier report of their agent.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use svc_ingest::{
+    config::queue_settings,
+    queue::{Origin, Parcel, Queue},
+};
+use svc_store::{AgentId, GapKind, GapRow, HostId, Range};
+use svc_testkit::{ActiveAgent, Environment, QueueKind, Site, metric_becomes};
+use uuid::Uuid;
+
+/// A report waits in the queue for longer than a report may be put back, as in an outage. Its predecessor comes later.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_an_outage_a_report_out_of_order_is_put_back_and_stored() -> Result<()> {
+    let site = Site::new().await?.with_queue(QueueKind::Nats).await?;
+    let builder = || site.instance();
+    let server = builder().set("INGEST_CONSUME", "false").start().await?;
+    let agent = ActiveAgent::new(&site, server.grpc, 1).await?;
+    let host = site.psql("SELECT host_id FROM agents").await?;
+    let environment = Environment::default().set("INGEST_QUEUE_URL", site.queue_url());
+    let queue = Queue::open(&queue_settings(&|name| environment.get(name))?).await?;
+    let (agent_id, host_id) = (
+        AgentId(agent.id.parse::<Uuid>()?),
+        HostId(host.parse::<Uuid>()?),
+    );
+    let report = |seq| Parcel {
+        range: Range {
+            agent_id,
+            host_id,
+            first_seq: seq,
+            last_seq: seq,
+            samples: vec![],
+            gaps: vec![GapRow {
+                first_seq: seq,
+                last_seq: seq,
+                kind: GapKind::Declared,
+                reason: "test".into(),
+            }],
+        },
+        origin: Origin {
+            epoch: 1,
+            instance: Uuid::nil(),
+        },
+    };
+    queue.push(report(2)).await;
+    tokio::time::sleep(Duration::from_secs(61)).await;
+    let consumer = builder().start().await?;
+    metric_becomes(consumer.http, "queue_put_back_total", |n| n >= 3.0).await?;
+    queue.push(report(1)).await;
+    site.becomes("SELECT acked_seq FROM agent_state", "2").await
+}
