@@ -32,12 +32,13 @@ use std::{
 };
 
 use async_nats::jetstream::{
-    context::{Context, PublishError},
+    context::{Context, PublishError, PublishErrorKind},
     message::PublishMessage,
     stream::State,
 };
 
 pub use backlog::Backlog;
+use connect::MIN_PAYLOAD;
 pub use hints::{HintSubscription, Hints};
 pub use receive::{Acknowledger, REDELIVERY_DELAY, Receiver};
 pub use streams::OpenError;
@@ -55,6 +56,9 @@ pub const DEAD_LETTERS: &str = "SVC_INGEST_DEAD_LETTERS";
 pub const BACKLOG: &str = "SVC_INGEST_EXPORT";
 const BACKLOG_SUBJECT: &str = "svc.ingest.export";
 
+/// The position of a message that NATS will not take. It is below all others, so it counts as gone, and its heartbeat stream
+/// ends.
+const NOWHERE: u64 = 0;
 /// The pauses between attempts to publish; the last one repeats.
 const RETRY: [Duration; 5] = [
     Duration::from_millis(50),
@@ -70,6 +74,8 @@ pub struct JetStream {
     context: Arc<Context>,
     /// Whether the last publish failed, so that an outage is logged once and not for each heartbeat stream.
     failing: Arc<AtomicBool>,
+    /// Whether a report was too large for NATS, which is logged once.
+    refusing: Arc<AtomicBool>,
 }
 
 impl JetStream {
@@ -79,6 +85,7 @@ impl JetStream {
         Ok(Self {
             context: Arc::new(context),
             failing: Arc::default(),
+            refusing: Arc::default(),
         })
     }
 
@@ -98,6 +105,13 @@ impl JetStream {
         loop {
             match self.publish(shard, message.clone()).await {
                 Ok(position) => return Ticket { shard, position },
+                Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
+                    self.log_too_large(&error);
+                    return Ticket {
+                        shard,
+                        position: NOWHERE,
+                    };
+                }
                 Err(error) => self.log_failure(&error),
             }
             tokio::time::sleep(pauses.next().unwrap_or(RETRY[RETRY.len() - 1])).await;
@@ -116,6 +130,12 @@ impl JetStream {
     fn log_failure(&self, error: &PublishError) {
         if !self.failing.swap(true, Ordering::Relaxed) {
             tracing::warn!(%error, "the metrics queue does not accept samples: retrying, agents keep theirs");
+        }
+    }
+
+    fn log_too_large(&self, error: &PublishError) {
+        if !self.refusing.swap(true, Ordering::Relaxed) {
+            tracing::error!(%error, "NATS does not accept reports of this size any more: set its max_payload to {MIN_PAYLOAD} or more");
         }
     }
 

@@ -1,9 +1,10 @@
 //! The contract of the metrics queue, tested over both kinds. [`jetstream`] tests what JetStream
-//! adds, [`access`] its authentication, and [`other_readers`] what others get who read its stream.
+//! adds, [`access`] its authentication, [`payload_limit`] its largest message, and [`other_readers`] what others get who read its stream.
 
 mod access;
 mod jetstream;
 mod other_readers;
+mod payload_limit;
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -17,6 +17,8 @@ use crate::{
     queue::{NatsAuth, NatsServers, QueueSettings, QueueUnavailable},
 };
 
+/// A report has at most 256 KiB on its way from the agent. Its message repeats what the report only refers to.
+pub(super) const MIN_PAYLOAD: usize = 512 << 10;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The client closes a connection when two pings stay unanswered.
 const PING: Duration = Duration::from_secs(10);
@@ -51,6 +53,7 @@ pub(super) async fn open(
 
 async fn try_open(servers: &NatsServers, settings: &QueueSettings) -> Result<Context, OpenError> {
     let context = connect(servers, settings).await?;
+    check_payload(&context)?;
     streams::ensure(&context).await?;
     Ok(context)
 }
@@ -60,7 +63,16 @@ pub(super) async fn check(
     servers: &NatsServers,
     settings: &QueueSettings,
 ) -> Result<bool, OpenError> {
-    streams::check(&connect(servers, settings).await?).await
+    let context = connect(servers, settings).await?;
+    check_payload(&context)?;
+    streams::check(&context).await
+}
+
+fn check_payload(context: &Context) -> Result<(), OpenError> {
+    match context.client().max_payload() {
+        limit if limit < MIN_PAYLOAD => Err(OpenError::Payload { limit }),
+        _ => Ok(()),
+    }
 }
 
 async fn connect(servers: &NatsServers, settings: &QueueSettings) -> Result<Context, OpenError> {

@@ -11,7 +11,7 @@ use async_nats::jetstream::{
     stream::{Config, DiscardPolicy, RetentionPolicy, StorageType},
 };
 
-use super::{BACKLOG, BACKLOG_SUBJECT, DEAD_LETTERS, STREAM, consumers};
+use super::{BACKLOG, BACKLOG_SUBJECT, DEAD_LETTERS, STREAM, connect::MIN_PAYLOAD, consumers};
 use crate::queue::{QueueUnavailable, SHARDS};
 
 /// The default size of the stream; the administrator may choose another.
@@ -30,6 +30,10 @@ pub enum OpenError {
     Unavailable(#[source] async_nats::Error),
     #[error("{0} cannot be read")]
     Credentials(String, #[source] std::io::Error),
+    #[error(
+        "NATS accepts messages of {limit} bytes at most: set max_payload to {MIN_PAYLOAD} or more in the server's settings"
+    )]
+    Payload { limit: usize },
     #[error("stream {stream}: {difference}; change it, or delete it")]
     Different {
         stream: &'static str,
