@@ -7,10 +7,15 @@
 
 use std::time::Duration;
 
+use async_nats::Subject;
+use svc_store::Range;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{LAST_REQUESTS, Offered, count, sender::Sender};
+use super::{
+    LAST_REQUESTS, Offered,
+    sender::{REQUEST_SAMPLES, Sender},
+};
 use crate::{error_chain::chain, queue::Backlog, telemetry::ExportMetrics};
 
 /// The pause after NATS did not answer.
@@ -47,8 +52,7 @@ pub(super) async fn take(
     drop(timeout(LAST_REQUESTS, rest).await);
 }
 
-/// Sends what the stream holds. A message is settled when the receiver has answered for all that was pulled with it;
-/// otherwise it is delivered again, after a pause.
+/// Sends what the stream holds.
 pub(super) async fn send(
     mut backlog: Backlog,
     mut sender: Sender,
@@ -56,20 +60,46 @@ pub(super) async fn send(
     stop: &CancellationToken,
 ) {
     while !stop.is_cancelled() {
-        let Ok((ranges, receipts)) = backlog.pull().await else {
-            stop.run_until_cancelled(sleep(RETRY)).await;
-            continue;
-        };
-        let left = match count(&ranges) {
-            0 => 0,
-            _ => sender.export(ranges, stop).await,
-        };
-        match left {
-            0 => backlog.settle(receipts).await,
-            _ => {
-                metrics.postponed(left);
-                backlog.put_back(receipts).await;
-            }
+        match backlog.pull().await {
+            Ok(waiting) => send_all(&backlog, &mut sender, &metrics, waiting, stop).await,
+            Err(_) => drop(stop.run_until_cancelled(sleep(RETRY)).await),
         }
     }
+}
+
+/// Sends what was pulled together, a request at a time. A message is settled when the receiver has answered for its
+/// request. After the first request that is given up, all others go back at once: they are delivered again after a pause,
+/// to any process. Those that wait behind a slow request are held.
+async fn send_all(
+    backlog: &Backlog,
+    sender: &mut Sender,
+    metrics: &ExportMetrics,
+    mut waiting: Vec<(Range, Subject)>,
+    stop: &CancellationToken,
+) {
+    while !waiting.is_empty() {
+        let rest = waiting.split_off(request(&waiting));
+        let (ranges, receipts): (Vec<_>, Vec<_>) = waiting.into_iter().unzip();
+        let left = sender.export(ranges, stop).await;
+        let behind: Vec<Subject> = rest.iter().map(|(_, receipt)| receipt.clone()).collect();
+        if left > 0 {
+            let unsent = rest.iter().map(|(range, _)| range.samples.len());
+            metrics.postponed(left + unsent.sum::<usize>());
+            backlog.put_back([receipts, behind].concat()).await;
+            return;
+        }
+        backlog.settle(receipts).await;
+        backlog.hold(behind).await;
+        waiting = rest;
+    }
+}
+
+/// How many of the messages fill a request.
+fn request(waiting: &[(Range, Subject)]) -> usize {
+    let mut samples = 0;
+    let full = waiting.iter().position(|(range, _)| {
+        samples += range.samples.len();
+        samples >= REQUEST_SAMPLES
+    });
+    full.map_or(waiting.len(), |last| last + 1)
 }

@@ -53,7 +53,8 @@ impl Sender {
         }
     }
 
-    /// Returns how many samples the receiver has not answered for: it is away.
+    /// Returns how many samples the receiver has not answered for: it is away. After the first request that is given up
+    /// the others are not tried.
     pub(super) async fn export(&mut self, ranges: Vec<Range>, stop: &CancellationToken) -> usize {
         let mut hosts: BTreeMap<HostId, Vec<SampleRow>> = BTreeMap::new();
         for range in ranges {
@@ -68,12 +69,26 @@ impl Sender {
             let resource = mapping::resource(id, self.identities.get(&id));
             for piece in cut(&resource, &rows) {
                 if !request.has_room_for(&piece) {
-                    left += self.send(mem::take(&mut request), stop).await;
+                    left += self
+                        .send_unless(left > 0, mem::take(&mut request), stop)
+                        .await;
                 }
                 request.add(piece);
             }
         }
-        left + self.send(request, stop).await
+        left + self.send_unless(left > 0, request, stop).await
+    }
+
+    async fn send_unless(
+        &mut self,
+        away: bool,
+        request: Request,
+        stop: &CancellationToken,
+    ) -> usize {
+        match away || request.samples == 0 {
+            true => request.samples,
+            false => self.send(request, stop).await,
+        }
     }
 
     /// Hosts that cannot be looked up now are exported by their id alone.
@@ -103,9 +118,6 @@ impl Sender {
     /// Repeats a request that may succeed later, unless the process stops. Returns its samples if the receiver is away.
     async fn send(&mut self, request: Request, stop: &CancellationToken) -> usize {
         let samples = request.samples;
-        if samples == 0 {
-            return 0;
-        }
         let body = Bytes::from(request.message.encode_to_vec());
         let mut pauses = RETRIES.iter();
         loop {

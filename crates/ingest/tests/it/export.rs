@@ -1,5 +1,7 @@
 //! The export of committed samples over OTLP.
 
+mod given_up;
+
 use std::{
     collections::BTreeSet,
     convert::Infallible,

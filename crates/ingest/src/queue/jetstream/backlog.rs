@@ -23,7 +23,7 @@ use super::{BACKLOG, BACKLOG_SUBJECT, JetStream, OpenError, payload, pull, strea
 use crate::queue::{Origin, Parcel, QueueUnavailable};
 
 const CONSUMER: &str = "svc-ingest-export";
-/// Longer than a batch takes with all its repetitions.
+/// Longer than the requests of one message take with all their repetitions. Messages that wait behind it are held.
 const ACK_WAIT: Duration = Duration::from_mins(3);
 /// After how long a message that was put back is delivered again.
 const REDELIVERY_DELAY: Duration = Duration::from_secs(5);
@@ -91,21 +91,25 @@ impl Backlog {
             .is_ok_and(|taken| taken.is_some())
     }
 
-    /// Waits up to a second for messages, and returns their ranges with what settles them. If it is dropped, messages
+    /// Waits up to a second for messages, and returns their ranges, each with what settles it. If it is dropped, messages
     /// that are on their way come again only when their time to be settled has passed.
-    pub async fn pull(&mut self) -> Result<(Vec<Range>, Vec<Subject>), QueueUnavailable> {
+    pub async fn pull(&mut self) -> Result<Vec<(Range, Subject)>, QueueUnavailable> {
         let pulled = self.pull_messages().await;
         let messages = pulled.inspect_err(|_| self.consumer = None)?;
-        let mut receipts = Vec::with_capacity(messages.len());
-        let mut ranges = Vec::with_capacity(messages.len());
+        let mut waiting = Vec::with_capacity(messages.len());
         for message in messages {
-            receipts.extend(message.reply.clone());
+            let Some(receipt) = message.reply.clone() else {
+                continue;
+            };
             match payload::decode(&message.payload) {
-                Ok(parcel) => ranges.push(parcel.range),
-                Err(error) => tracing::warn!(%error, "a message of the export cannot be decoded"),
+                Ok(parcel) => waiting.push((parcel.range, receipt)),
+                Err(error) => {
+                    tracing::warn!(%error, "a message of the export cannot be decoded");
+                    self.settle(vec![receipt]).await;
+                }
             }
         }
-        Ok((ranges, receipts))
+        Ok(waiting)
     }
 
     async fn pull_messages(
@@ -120,6 +124,11 @@ impl Backlog {
 
     pub async fn settle(&self, receipts: Vec<Subject>) {
         self.answer(receipts, AckKind::Ack).await;
+    }
+
+    /// The messages are still waiting here: postpones their redelivery.
+    pub async fn hold(&self, receipts: Vec<Subject>) {
+        self.answer(receipts, AckKind::Progress).await;
     }
 
     pub async fn put_back(&self, receipts: Vec<Subject>) {
