@@ -140,10 +140,10 @@ pub async fn primary_frozen(
     Ok(took)
 }
 
-/// The URL of the site's database on its server and on the standby.
+/// The URL of the site's database on its server and on the standby, with the timeout that docs/operating.md recommends.
 fn both(site: &mut Site, standby: &Postgres) -> String {
     let (primary, standby) = (site.postgres().port(), standby.port());
-    format!("postgres://svc@127.0.0.1:{primary},127.0.0.1:{standby}/svc")
+    format!("postgres://svc@127.0.0.1:{primary},127.0.0.1:{standby}/svc?connect_timeout=2")
 }
 
 /// The highest number of each agent that the database has.
