@@ -38,9 +38,9 @@ use async_nats::jetstream::{
 };
 
 pub use backlog::Backlog;
-use connect::MIN_PAYLOAD;
 pub use hints::{HintSubscription, Hints};
 pub use receive::{Acknowledger, REDELIVERY_DELAY, Receiver};
+use streams::MIN_PAYLOAD;
 pub use streams::OpenError;
 
 use super::{

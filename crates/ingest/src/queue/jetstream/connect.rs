@@ -17,8 +17,6 @@ use crate::{
     queue::{NatsAuth, NatsServers, QueueSettings, QueueUnavailable},
 };
 
-/// A report has at most 256 KiB on its way from the agent. Its message repeats what the report only refers to.
-pub(super) const MIN_PAYLOAD: usize = 512 << 10;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The client closes a connection when two pings stay unanswered.
 const PING: Duration = Duration::from_secs(10);
@@ -70,7 +68,7 @@ pub(super) async fn check(
 
 fn check_payload(context: &Context) -> Result<(), OpenError> {
     match context.client().max_payload() {
-        limit if limit < MIN_PAYLOAD => Err(OpenError::Payload { limit }),
+        limit if limit < streams::MIN_PAYLOAD => Err(OpenError::Payload { limit }),
         _ => Ok(()),
     }
 }

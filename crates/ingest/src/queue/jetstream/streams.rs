@@ -11,9 +11,11 @@ use async_nats::jetstream::{
     stream::{Config, DiscardPolicy, RetentionPolicy, StorageType},
 };
 
-use super::{BACKLOG, BACKLOG_SUBJECT, DEAD_LETTERS, STREAM, connect::MIN_PAYLOAD, consumers};
+use super::{BACKLOG, BACKLOG_SUBJECT, DEAD_LETTERS, STREAM, consumers};
 use crate::queue::{QueueUnavailable, SHARDS};
 
+/// A report has at most 256 KiB on its way from the agent. Its message repeats what the report only refers to.
+pub(super) const MIN_PAYLOAD: usize = 512 << 10;
 /// The default size of the stream; the administrator may choose another.
 const MAX_BYTES: i64 = 1 << 30;
 /// After a day no heartbeat stream waits for a report any more; its agent still has the samples.
