@@ -51,8 +51,9 @@ async fn only_message(body: Body, budget: &ReportBudget) -> Result<(Body, Room),
     while message.length().is_none()
         && let Some(data) = frames.next().await
     {
-        let data = message.checked(data)?;
-        begun.push(data);
+        // A body that has failed fails at each further poll: reading on would never end.
+        let data = data.map_err(|_| Refusal::MalformedRequest("it did not arrive".into()))?;
+        begun.push(message.checked(Ok(data))?);
     }
     let room = budget.to_open(message.length().unwrap_or_default()).await;
     let room = room.ok_or(Refusal::Overloaded)?;
@@ -143,6 +144,16 @@ mod tests {
             assert!(whole.grow(&[0]).is_err(), "in pieces of {size}");
         }
         assert!(Message::default().grow(&[0; 6]).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_body_that_fails_before_its_length_is_known_is_given_up() {
+        let budget = ReportBudget::new(Default::default(), &Default::default());
+        let reset = || Err(axum::Error::new(Status::cancelled("reset")));
+        let frames = [reset(), Ok(Frame::data(Bytes::from_static(&[0; 5])))];
+        let body = Body::new(StreamBody::new(stream::iter(frames)));
+        let given_up = only_message(body, &budget).await;
+        assert!(matches!(given_up, Err(Refusal::MalformedRequest(_))));
     }
 
     #[test]
