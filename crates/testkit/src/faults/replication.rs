@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use svc_sandbox::Postgres;
 use tokio::time::sleep;
 
-use crate::{Fleet, Pace, Proxy, QueueKind, Site, times_offline};
+use crate::{Balance, Fleet, Pace, Proxy, QueueKind, Site, eventually, times_offline};
 
 const WAITING: &str = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
 /// The highest numbers that the database knows, of all agents together.
@@ -65,24 +65,13 @@ pub async fn standby_cut_off(
         ended > 0 || waits == CommitWaits::Undisturbed,
         "no commit waited"
     );
-    let ahead = site.psql(ACKED).await?;
+    let visible: u64 = site.psql(ACKED).await?.parse()?;
     site.postgres().stop_immediate().await?;
     link.cut_all();
-    let balances = fleet.balances();
+    has_acknowledged(&standby, &fleet).await?;
+    has_visible(&standby, waits, visible).await?;
     standby.promote().await?;
     let _lost = site.replace_postgres(standby);
-    let kept = stored(&site).await?;
-    let missing = balances.iter().map(|balance| {
-        let kept = kept.get(&balance.agent_id).copied().unwrap_or_default();
-        balance.acked.saturating_sub(kept)
-    });
-    let missing: u64 = missing.sum();
-    ensure!(missing == 0, "{missing} acknowledged numbers are missing");
-    let lost = ahead.parse::<u64>()? > kept.values().sum();
-    ensure!(
-        lost == (waits == CommitWaits::Cancelled),
-        "only cancelled commits are visible before they are replicated"
-    );
     fleet.all_acked_again().await?;
     fleet.catches_up().await?;
     fleet.audit(&site).await
@@ -146,11 +135,42 @@ fn both(site: &mut Site, standby: &Postgres) -> String {
     format!("postgres://svc@127.0.0.1:{primary},127.0.0.1:{standby}/svc?connect_timeout=2")
 }
 
-/// The highest number of each agent that the database has.
-async fn stored(site: &Site) -> Result<HashMap<String, u64>> {
-    let rows = site
-        .psql("SELECT agent_id, acked_seq FROM agent_state")
-        .await?;
+/// Waits until the standby has replayed every acknowledged number. It must not be promoted yet: the service would store
+/// what it still has in its queue, and hide a loss.
+async fn has_acknowledged(standby: &Postgres, fleet: &Fleet) -> Result<()> {
+    let balances = fleet.balances();
+    let mut missing = u64::MAX;
+    let replayed = eventually("the standby has what was acknowledged", async || {
+        let kept = stored(standby).await.unwrap_or_default();
+        let lost = |balance: &Balance| {
+            let kept = kept.get(&balance.agent_id).copied().unwrap_or_default();
+            balance.acked.saturating_sub(kept)
+        };
+        missing = balances.iter().map(lost).sum();
+        missing == 0
+    });
+    let replayed = replayed.await;
+    replayed.with_context(|| format!("{missing} acknowledged numbers are missing"))
+}
+
+/// Only cancelled commits were visible on the primary although the standby does not have them.
+async fn has_visible(standby: &Postgres, waits: CommitWaits, visible: u64) -> Result<()> {
+    if waits == CommitWaits::Cancelled {
+        let kept: u64 = standby.psql("svc", ACKED).await?.parse()?;
+        ensure!(visible > kept, "no cancelled commit was visible");
+        return Ok(());
+    }
+    eventually("the standby has what was visible", async || {
+        let kept = standby.psql("svc", ACKED).await.unwrap_or_default();
+        kept.parse::<u64>().is_ok_and(|kept| kept >= visible)
+    })
+    .await
+}
+
+/// The highest number of each agent that the server has.
+async fn stored(server: &Postgres) -> Result<HashMap<String, u64>> {
+    let sql = "SELECT agent_id, acked_seq FROM agent_state";
+    let rows = server.psql("svc", sql).await?;
     let row = |line: &str| {
         let (agent, acked) = line.split_once('|').context("two columns")?;
         Ok((agent.to_owned(), acked.parse()?))
