@@ -119,6 +119,26 @@ impl Lab {
         Ok(took)
     }
 
+    /// Ends all instances at once, and starts them again on the same ports. Returns how long it took until all
+    /// served again. The planner's statistics are from before, when all agents were connected.
+    pub async fn restart_all(&mut self, signal: Signal) -> anyhow::Result<Duration> {
+        self.sql("ANALYZE").await?;
+        for instance in &self.instances {
+            instance.signal(signal)?;
+        }
+        for instance in &self.instances {
+            instance.ended().await?;
+        }
+        let began = Instant::now();
+        for instance in &mut self.instances {
+            *instance = self.service.clone().on_ports_of(instance).launch()?;
+        }
+        for instance in &self.instances {
+            instance.serving_within(MIGRATION_TIMEOUT).await?;
+        }
+        Ok(began.elapsed())
+    }
+
     pub fn targets(&self) -> Vec<SocketAddr> {
         self.instances
             .iter()

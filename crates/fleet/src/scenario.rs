@@ -29,7 +29,7 @@ const BRIEF_SAMPLES: u32 = 24;
 /// Agents per second that a small machine can connect beside its other work.
 const ARRIVALS_PER_SECOND: f64 = 300.0;
 
-const BUILT_IN: [(&str, &str); 12] = [
+const BUILT_IN: [(&str, &str); 14] = [
     ("steady", include_str!("../scenarios/steady.toml")),
     ("ramp", include_str!("../scenarios/ramp.toml")),
     ("storm", include_str!("../scenarios/storm.toml")),
@@ -37,6 +37,8 @@ const BUILT_IN: [(&str, &str); 12] = [
         "rolling-restart",
         include_str!("../scenarios/rolling-restart.toml"),
     ),
+    ("restart", include_str!("../scenarios/restart.toml")),
+    ("restart-all", include_str!("../scenarios/restart-all.toml")),
     ("upgrade", include_str!("../scenarios/upgrade.toml")),
     ("churn", include_str!("../scenarios/churn.toml")),
     ("enrol", include_str!("../scenarios/enrol.toml")),
@@ -99,6 +101,8 @@ pub enum Step {
     Kill { instance: usize },
     /// Each instance in turn gets SIGTERM and is started again.
     RollingRestart,
+    /// All instances end at once, by SIGTERM or by SIGKILL, and are started again.
+    RestartAll { kill: bool },
     /// As many hosts as there are agents get samples of the last 24 hours, as the previous version stores them.
     FillHistory { samples: u32 },
     /// Each instance in turn gets SIGTERM, and one of this version is started in its place.

@@ -42,6 +42,9 @@ pub struct Expectations {
     /// From SIGTERM to the exit of an instance.
     #[serde(with = "compact::optional")]
     pub exit_within: Option<Duration>,
+    /// From the start of all instances until all of them serve.
+    #[serde(with = "compact::optional")]
+    pub start_within: Option<Duration>,
     /// The least number of acknowledged samples per agent.
     pub backfilled: Option<u64>,
     /// SQL statements per acknowledged sample, counting everything that the instances execute.
@@ -57,6 +60,7 @@ pub struct Observations {
     pub connected: Duration,
     pub slowest_back: Duration,
     pub slowest_exit: Duration,
+    pub slowest_start: Duration,
     pub acked_while_down: u64,
     pub copies: u64,
     /// Samples of history that were filled in, and are readable after each replacement of instances.
@@ -111,6 +115,7 @@ impl Expectations {
             ack_slowest: None,
             enrol_p99: None,
             exit_within: None,
+            start_within: None,
             ..self
         }
     }
@@ -142,6 +147,7 @@ impl Expectations {
             ),
             ("Register to JWT p99", enrol, self.enrol_p99),
             ("SIGTERM to exit", observed.slowest_exit, self.exit_within),
+            ("all serve again", observed.slowest_start, self.start_within),
         ];
         let asked = times.into_iter();
         asked.filter_map(|(name, found, most)| Some(Check::within(name, found, most?)))

@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::Context;
+use rustix::process::Signal;
 use svc_testkit::{AuditReport, documented_memory};
 use tokio::time::sleep;
 
@@ -95,6 +96,7 @@ impl Runner<'_> {
             Step::Cut => self.fleet.order(|orders| orders.cuts += 1)?,
             Step::Kill { instance } => self.kill(instance).await?,
             Step::RollingRestart => self.rolling_restart().await?,
+            Step::RestartAll { kill } => self.restart_all(kill).await?,
             Step::FillHistory { samples } => self.fill_history(samples).await?,
             Step::Upgrade => self.replace(THIS_VERSION).await?,
             Step::Rollback => self.replace(PREVIOUS_VERSION).await?,
@@ -140,6 +142,14 @@ impl Runner<'_> {
             self.observed.slowest_exit = self.observed.slowest_exit.max(took);
             self.all_back().await?;
         }
+        Ok(())
+    }
+
+    async fn restart_all(&mut self, kill: bool) -> anyhow::Result<()> {
+        let signal = if kill { Signal::KILL } else { Signal::TERM };
+        let took = self.lab.restart_all(signal).await?;
+        note(&format!("all serve again after {}", format_time(took)));
+        self.observed.slowest_start = self.observed.slowest_start.max(took);
         Ok(())
     }
 

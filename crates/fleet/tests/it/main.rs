@@ -47,6 +47,11 @@ fn the_books_of_a_steady_fleet_balance() -> anyhow::Result<()> {
 }
 
 #[test]
+fn a_site_whose_instances_all_end_starts_again() -> anyhow::Result<()> {
+    scenario_holds("restart-all")
+}
+
+#[test]
 fn a_fleet_that_was_away_backfills_in_batches() -> anyhow::Result<()> {
     scenario_holds("backfill")
 }

@@ -20,6 +20,7 @@ fn all_expectations() -> Expectations {
         copies_refused: true,
         rejections: Some(false),
         exit_within: second,
+        start_within: second,
         backfilled: Some(2),
         statements_at_most: Some(10.0),
         memory_at_most: Some(2.0),
@@ -74,12 +75,13 @@ const SLOW: Duration = Duration::from_secs(2);
 
 type Fault = fn(&mut Observations);
 
-const FAULTS: [(&str, Fault); 15] = [
+const FAULTS: [(&str, Fault); 16] = [
     ("all connected", |observed| observed.connected = SLOW),
     ("all back and acknowledged", |observed| {
         observed.slowest_back = SLOW;
     }),
     ("SIGTERM to exit", |observed| observed.slowest_exit = SLOW),
+    ("all serve again", |observed| observed.slowest_start = SLOW),
     ("acknowledgement p99", |observed| {
         observed.totals.window.ack.record_duration(SLOW);
     }),
