@@ -151,15 +151,16 @@ BEGIN
     END IF;
     RETURN QUERY
     WITH held AS (
-        SELECT s.agent_id, s.presence FROM agent_state s
-          JOIN unnest(agents, epochs) AS c(agent_id, epoch) ON c.agent_id = s.agent_id AND c.epoch = s.epoch
-          JOIN agents a ON a.id = s.agent_id AND a.status = 'active'
-         WHERE NOT held_elsewhere(s.instance_id, instance)
-         ORDER BY s.agent_id FOR UPDATE OF s SKIP LOCKED),
+        SELECT mine.agent_id, mine.presence FROM unnest(agents, epochs) AS c(agent_id, epoch)
+         CROSS JOIN LATERAL (
+               SELECT s.agent_id, s.presence FROM agent_state s
+                WHERE s.agent_id = c.agent_id AND s.epoch = c.epoch AND NOT held_elsewhere(s.instance_id, instance)
+                  AND (SELECT a.status FROM agents a WHERE a.id = s.agent_id) = 'active'
+                  FOR UPDATE SKIP LOCKED) mine),
     back AS (
         UPDATE agent_state s SET instance_id = instance, presence = 'online', cause = 'connected', online_until = NULL,
                presence_since = CASE s.presence WHEN 'online' THEN s.presence_since ELSE now() END
-          FROM held WHERE s.agent_id = held.agent_id RETURNING s.agent_id),
+         WHERE s.agent_id = ANY (ARRAY (SELECT held.agent_id FROM held)) RETURNING s.agent_id),
     recorded AS (
         INSERT INTO agent_events (agent_id, kind, from_status, to_status, reason)
         SELECT held.agent_id, 'presence', 'offline', 'online', 'connected' FROM held WHERE held.presence = 'offline')

@@ -113,16 +113,19 @@ impl Store {
     ///
     /// An agent that went offline in the future did so before the clock was set back, and nobody
     /// knows how long before. Its quiet time begins again.
+    ///
+    /// Presence is looked up for each conflict. A join would let the planner begin with all agents
+    /// that are offline, if it believes that there are few.
     pub async fn reinstalls_admit(&self, quiet: Duration) -> Result<Vec<AgentId>, StoreError> {
         let sql = "-- reinstalls_admit
             SELECT a.id, a.host_id, t.id AS token_id
               FROM agents a
               JOIN enrolment_tokens t ON t.id = a.token_id
               JOIN agents old ON old.host_id = a.host_id AND old.status = 'active'
-              JOIN agent_state s ON s.agent_id = old.id
              WHERE a.status = 'pending' AND a.pending_reason = 'conflict'
                AND t.allow_reinstall AND t.auto_approve AND t.revoked_at IS NULL
-               AND s.presence = 'offline' AND s.presence_since <= now() - make_interval(secs => $1)
+               AND (SELECT s.presence = 'offline' AND s.presence_since <= now() - make_interval(secs => $1)
+                      FROM agent_state s WHERE s.agent_id = old.id)
              ORDER BY a.id LIMIT 100 FOR UPDATE OF a, old SKIP LOCKED";
         let restart = "-- reinstalls_admit
             UPDATE agent_state SET presence_since = now()
@@ -130,10 +133,12 @@ impl Store {
                    SELECT s.agent_id
                      FROM agents a
                      JOIN agents old ON old.host_id = a.host_id AND old.status = 'active'
-                     JOIN agent_state s ON s.agent_id = old.id
+                    CROSS JOIN LATERAL (
+                          SELECT agent_id FROM agent_state
+                           WHERE agent_id = old.id AND presence = 'offline' AND presence_since > clock_timestamp()
+                             FOR UPDATE SKIP LOCKED) s
                     WHERE a.status = 'pending' AND a.pending_reason = 'conflict'
-                      AND s.presence = 'offline' AND s.presence_since > clock_timestamp()
-                    LIMIT 100 FOR UPDATE OF s SKIP LOCKED))";
+                    LIMIT 100))";
         let seconds = quiet.as_secs_f64();
         self.run("reinstalls_admit", Bulkhead::Auth, |tx| async move {
             tx.execute(restart, &[]).await?;

@@ -318,11 +318,12 @@ impl Store {
     pub async fn sessions_heard(&self, heard: &[SessionHeard]) -> Result<(), StoreError> {
         let sql = "-- sessions_heard
             WITH locked AS (
-                SELECT agent_id FROM agent_state WHERE agent_id = ANY ($1) ORDER BY agent_id FOR UPDATE SKIP LOCKED)
-            UPDATE agent_state s SET heard_at = least(h.at, now())
-              FROM unnest($1::uuid[], $2::bigint[], $3::timestamptz[]) AS h(agent_id, epoch, at)
-              JOIN locked USING (agent_id)
-             WHERE s.agent_id = h.agent_id AND s.epoch = h.epoch";
+                SELECT h.agent_id, h.at FROM unnest($1::uuid[], $2::bigint[], $3::timestamptz[]) AS h(agent_id, epoch, at)
+                 CROSS JOIN LATERAL (
+                       SELECT FROM agent_state s
+                        WHERE s.agent_id = h.agent_id AND s.epoch = h.epoch FOR UPDATE SKIP LOCKED) mine)
+            UPDATE agent_state s SET heard_at = least(locked.at, now())
+              FROM locked WHERE s.agent_id = locked.agent_id";
         let columns = Arrays::default()
             .column(Type::UUID_ARRAY, heard, |heard| heard.agent_id.0)
             .column(Type::INT8_ARRAY, heard, |heard| heard.epoch)

@@ -16,6 +16,7 @@ use crate::{
 const READABLE: &[&str] = &[
     "schema_migrations",
     "ingest_instances",
+    "sweep_pause",
     "enrolment_token_states",
     "enrolment_token_uses",
     "hosts",

@@ -32,6 +32,7 @@ mod same_machine;
 mod samples;
 mod session_digest;
 mod sizing;
+mod statements;
 mod support;
 mod tls;
 mod tokens;

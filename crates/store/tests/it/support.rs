@@ -27,6 +27,10 @@ impl TestStore {
     pub fn open(url: &str, pool_size: usize) -> Result<TestStore> {
         let mut options = StoreOptions::for_commands();
         (options.pool_size, options.acquire) = (pool_size, PATIENCE);
+        TestStore::with(url, options)
+    }
+
+    pub fn with(url: &str, options: StoreOptions) -> Result<TestStore> {
         Ok(TestStore {
             store: Store::new(DatabaseUrl::parse(url)?, options)?,
             url: url.to_owned(),

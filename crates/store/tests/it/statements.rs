@@ -1,0 +1,139 @@
+//! What the statements of the service read from the tables of a large fleet, whatever the planner believes about them.
+//!
+//! Presence, instance and drain change for the whole fleet at once: a site stops, an instance is lost. Statistics
+//! are then missing or describe the opposite, and they stay so for minutes. A plan that depends on them may read
+//! the whole fleet for each agent of a batch. So every statement runs against every state of the fleet with the
+//! statistics of every other one, with the time limits of the service, and `auto_explain` counts the rows.
+
+mod calls;
+mod reads;
+
+use anyhow::{Result, ensure};
+use svc_sandbox::{Postgres, PostgresOptions};
+use svc_store::StoreOptions;
+
+use crate::{
+    fixtures::{DAY, TestAgent},
+    support::TestStore,
+};
+use calls::Fleet;
+use reads::Reads;
+
+const AGENTS: usize = 50_000;
+
+/// What is true of all agents at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Offline,
+    Drained,
+    /// Drained, and the time to come back is over.
+    Overdue,
+    Lost,
+    Online,
+}
+
+/// When statistics were gathered, and what became of the fleet since. The first has none.
+const OPPOSITES: [(Option<State>, &[State]); 4] = [
+    (
+        None,
+        &[
+            State::Offline,
+            State::Drained,
+            State::Overdue,
+            State::Lost,
+            State::Online,
+        ],
+    ),
+    (
+        Some(State::Offline),
+        &[State::Overdue, State::Lost, State::Online],
+    ),
+    (Some(State::Drained), &[State::Offline, State::Lost]),
+    (Some(State::Lost), &[State::Offline, State::Drained]),
+];
+
+impl State {
+    async fn set(self, fleet: &Fleet) -> Result<()> {
+        let (presence, cause, instance, until) = match self {
+            State::Offline => ("offline", "goodbye", "NULL".to_owned(), "NULL"),
+            State::Drained => (
+                "online",
+                "drained",
+                "NULL".to_owned(),
+                "now() + interval '5 minutes'",
+            ),
+            State::Overdue => (
+                "online",
+                "drained",
+                "NULL".to_owned(),
+                "now() - interval '5 minutes'",
+            ),
+            State::Lost => (
+                "online",
+                "connected",
+                format!("'{}'", fleet.lost.id),
+                "NULL",
+            ),
+            State::Online => (
+                "online",
+                "connected",
+                format!("'{}'", fleet.mine.id),
+                "NULL",
+            ),
+        };
+        let sql = format!(
+            "SET auto_explain.log_min_duration = -1; UPDATE agent_state SET presence = '{presence}', cause = '{cause}', instance_id = {instance}, online_until = {until}"
+        );
+        fleet.store.sql(&sql).await.map(drop)
+    }
+}
+
+#[tokio::test]
+async fn statements_read_few_rows_whatever_the_statistics_say() -> Result<()> {
+    let server = Postgres::start(options()).await?;
+    let store = TestStore::with(&server.url("postgres"), StoreOptions::for_service(16))?;
+    store.migrate().await?;
+    store.partitions_create(DAY).await?;
+    let agents = TestAgent::many_at_once(&store, AGENTS).await?;
+    let explain = "ALTER DATABASE postgres SET auto_explain.log_min_duration = 0";
+    store.sql(explain).await?;
+    let store = TestStore::with(&server.url("postgres"), StoreOptions::for_service(16))?;
+    let mut fleet = Fleet::new(store, agents).await?;
+    let mut reads = Reads::new(server.data_dir().join("server.log"));
+    for (statistics, states) in OPPOSITES {
+        if let Some(state) = statistics {
+            state.set(&fleet).await?;
+            fleet.store.sql("ANALYZE").await?;
+        }
+        for state in states {
+            state.set(&fleet).await?;
+            reads.begin(format!("{state:?} with statistics {statistics:?}"));
+            fleet.call_all(&mut reads).await?;
+        }
+    }
+    reads.print_most();
+    ensure!(
+        reads.excess.is_empty(),
+        "too many rows:\n{}",
+        reads.excess.join("\n")
+    );
+    reads.ensure_complete()
+}
+
+/// Autovacuum would correct the statistics sooner or later.
+fn options() -> PostgresOptions {
+    let settings = [
+        ("autovacuum", "off"),
+        ("session_preload_libraries", "auto_explain"),
+        ("auto_explain.log_analyze", "on"),
+        ("auto_explain.log_timing", "off"),
+        ("auto_explain.log_nested_statements", "on"),
+        ("auto_explain.log_format", "json"),
+    ];
+    PostgresOptions {
+        settings: settings
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .to_vec(),
+        ..PostgresOptions::default()
+    }
+}
