@@ -38,6 +38,8 @@ const IGNORED: &str = "sslcompression sslsni sslcertmode gssencmode gsslib gssde
     max_protocol_version";
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// With several hosts: every second that is spent on a frozen one is a second without the next.
+const CONNECT_TIMEOUT_OF_SEVERAL: Duration = Duration::from_secs(2);
 
 #[derive(Debug, thiserror::Error)]
 pub enum DatabaseUrlError {
@@ -246,7 +248,11 @@ fn unsupported(before: &str, key: &str) -> DatabaseUrlError {
 /// of silence, then every 5 s.
 fn set_defaults(config: &mut Config, params: &Params) {
     if config.get_connect_timeout().is_none() {
-        config.connect_timeout(CONNECT_TIMEOUT);
+        let servers = config.get_hosts().len().max(config.get_hostaddrs().len());
+        config.connect_timeout(match servers {
+            0 | 1 => CONNECT_TIMEOUT,
+            _ => CONNECT_TIMEOUT_OF_SEVERAL,
+        });
     }
     if !params.contains("target_session_attrs") {
         config.target_session_attrs(TargetSessionAttrs::ReadWrite);

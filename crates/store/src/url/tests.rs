@@ -22,6 +22,15 @@ fn error(text: &str) -> String {
 }
 
 #[test]
+fn a_host_of_several_gets_less_time_to_answer() {
+    let timeout = |text| parse(text).connect_timeout();
+    let hosts = "postgres://svc@one,two/fleet";
+    assert_eq!(timeout(hosts), Duration::from_secs(2));
+    let given = "postgres://svc@one,two/fleet?connect_timeout=7";
+    assert_eq!(timeout(given), Duration::from_secs(7));
+}
+
+#[test]
 fn a_plain_url_gets_our_defaults() {
     let url = parse("postgres://svc:secret@db.example:6432/fleet");
     let config = &url.config;

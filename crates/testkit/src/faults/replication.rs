@@ -129,10 +129,10 @@ pub async fn primary_frozen(
     Ok(took)
 }
 
-/// The URL of the site's database on its server and on the standby, with the timeout that docs/operating.md recommends.
+/// The URL of the site's database on its server and on the standby.
 fn both(site: &mut Site, standby: &Postgres) -> String {
     let (primary, standby) = (site.postgres().port(), standby.port());
-    format!("postgres://svc@127.0.0.1:{primary},127.0.0.1:{standby}/svc?connect_timeout=2")
+    format!("postgres://svc@127.0.0.1:{primary},127.0.0.1:{standby}/svc")
 }
 
 /// Waits until the standby has replayed every acknowledged number. It must not be promoted yet: the service would store
