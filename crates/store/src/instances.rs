@@ -167,7 +167,8 @@ impl Store {
         })
     }
 
-    /// Fences the leases that expired more than `grace` ago. Returns how many.
+    /// Fences the leases that expired more than `grace` ago. Returns how many. If no other instance was live all the
+    /// time, the agents may have had none to go to: then the grace is that after an outage (`instances_lapsed`).
     ///
     /// Does nothing unless `sweeper` holds a valid lease when the statement runs. Otherwise a
     /// sweep that was delayed by an outage of the database would find every lease expired.

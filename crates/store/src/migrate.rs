@@ -75,6 +75,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(32, "0032_samples_as_arrays"),
     migration!(33, "0033_sweep_in_batches"),
     migration!(34, "0034_clock_steps"),
+    migration!(35, "0035_quick_restarts"),
 ];
 
 const CONSOLE_MIGRATIONS: &[Migration] = &[migration!(1, "console/0001_people")];

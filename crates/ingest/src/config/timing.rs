@@ -29,7 +29,8 @@ pub struct Timing {
     pub blind_patience: Duration,
     /// How often the certificate files are read.
     pub certificate_poll: Duration,
-    /// The grace of every expired lease after an outage of all instances or of the database.
+    /// The grace of every expired lease after an outage of all instances or of the database. PostgreSQL has the same
+    /// (`outage_grace()`).
     pub outage_grace: Duration,
     /// The longest time for which a consumer gathers reports before it stores them. Clients are promised their
     /// acknowledgements within a second while the database keeps up; this leaves time for the commit.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use svc_ingest::{config::Timing, listener::Limits};
 use svc_testkit::{
-    ActiveAgent, Fleet, Pace, Proxy, Site, eventually,
+    ActiveAgent, Fleet, Instance, Pace, Proxy, Site, eventually,
     faults::{self, DatabaseFault},
     times_offline, transactions,
 };
@@ -88,11 +88,7 @@ async fn agents_get_a_grace_period_after_all_instances_were_away() -> Result<()>
     site.psql(away).await?;
     let often = |timing: &mut Timing| timing.lease_renewal = Duration::from_millis(100);
     let instance = site.instance().timing(often).start().await?;
-    eventually("it has looked several times", async || {
-        let asked = transactions(&[instance.http]).await;
-        asked.is_ok_and(|asked| asked.get("lease_renew").is_some_and(|count| *count > 3))
-    })
-    .await?;
+    looks_several_times(&instance).await?;
     let online = "SELECT count(*) FROM agent_state WHERE presence = 'online'";
     assert_eq!(
         site.psql(online).await?,
@@ -101,6 +97,44 @@ async fn agents_get_a_grace_period_after_all_instances_were_away() -> Result<()>
     );
     site.psql("UPDATE sweep_pause SET until = now()").await?;
     site.becomes(online, "0").await
+}
+
+/// The only instance is killed and started again before its lease expires. Its agents come back a minute after the expiry.
+#[tokio::test(flavor = "multi_thread")]
+async fn agents_of_a_killed_instance_that_starts_again_get_the_grace_of_an_outage() -> Result<()> {
+    let site = Site::new().await?;
+    let killed = site.server_process().start().await?;
+    let proxy = Proxy::start(vec![killed.grpc]).await?;
+    let fleet = Fleet::reporting(&site, &[proxy.address()], 4, BRISK).await?;
+    proxy.refuse(true)?;
+    killed.kill().await?;
+    let often = |timing: &mut Timing| timing.lease_renewal = Duration::from_millis(100);
+    let instance = site.instance().timing(often).start().await?;
+    let expired = "UPDATE ingest_instances SET expires_at = now() - interval '1 minute'
+                    WHERE started_at = (SELECT min(started_at) FROM ingest_instances)";
+    site.psql(expired).await?;
+    looks_several_times(&instance).await?;
+    proxy.set_targets(vec![instance.grpc]);
+    proxy.refuse(false)?;
+    fleet.all_acked_again().await?;
+    fleet.audit(&site).await?;
+    ensure!(times_offline(&site).await? == 0);
+    let grace = Timing::default().outage_grace.as_secs().to_string();
+    site.expect("SELECT extract(epoch FROM outage_grace())::int", &grace)
+        .await
+}
+
+/// At what it could sweep.
+async fn looks_several_times(instance: &Instance) -> Result<()> {
+    let looks = async || {
+        let asked = transactions(&[instance.http]).await?;
+        anyhow::Ok(asked.get("lease_renew").copied().unwrap_or_default())
+    };
+    let before = looks().await?;
+    eventually("it has looked several times", async || {
+        looks().await.is_ok_and(|looks| looks > before + 3)
+    })
+    .await
 }
 
 #[tokio::test]

@@ -289,6 +289,36 @@ async fn an_instance_that_lapses_beside_a_live_one_delays_no_sweep() -> Result<(
     Ok(())
 }
 
+/// An instance is killed and started again before its lease expires. What the new one finds, a minute after the expiry, depends on
+/// whether a third one was live all the time.
+#[tokio::test]
+async fn after_a_quick_restart_agents_get_the_grace_of_an_outage_unless_another_instance_was_live()
+-> Result<()> {
+    for (witness, expected) in [(false, (0, 0, 0)), (true, (1, 1, 0))] {
+        let (store, _) = world().await?;
+        let (killed, started, other) = (instance("a"), instance("a"), instance("a"));
+        if witness {
+            claim(&store, &other).await?;
+        }
+        claim(&store, &killed).await?;
+        claim(&store, &started).await?;
+        let expired = format!(
+            "UPDATE agent_state SET presence = 'online', cause = 'connected', instance_id = '{0}';
+             UPDATE ingest_instances SET expires_at = now() - interval '2 minutes' WHERE id = '{0}'",
+            killed.id
+        );
+        store.sql(&expired).await?;
+        assert_eq!(sweep_is_due(&store, started.id).await?, witness);
+        assert_eq!(sweep(&store, started.id).await?, expected);
+        let later = "UPDATE ingest_instances SET expires_at = expires_at - outage_grace()
+                      WHERE expires_at < now() AND NOT fenced";
+        store.sql(later).await?;
+        let (fenced, lost, _) = sweep(&store, started.id).await?;
+        assert_eq!((fenced + expected.0, lost + expected.1), (1, 1));
+    }
+    Ok(())
+}
+
 /// The clock is set back by an hour: every time that was written before lies an hour ahead.
 #[tokio::test]
 async fn a_clock_that_is_set_back_keeps_no_dead_lease_alive() -> Result<()> {
