@@ -36,6 +36,7 @@ chaos: deps  ## Strict figures: faults of instances, database and network, races
 	$(CARGO) test --locked --profile strict -p svc-ingest --test chaos -- --include-ignored --nocapture --test-threads=3 --skip alone::
 	$(CARGO) test --locked --profile strict -p svc-ingest --test chaos -- --include-ignored --nocapture --test-threads=1 alone::
 	$(CARGO) test --locked --profile strict -p svc-agent --test it -- --ignored --skip cost:: --nocapture --test-threads=1
+	$(CARGO) test --locked --profile strict -p svc-fleet --test it -- --ignored --nocapture
 
 bench-agent: deps  ## What a running agent costs: memory, processor, threads, disk (about 2 minutes)
 	$(CARGO) test --locked --profile strict -p svc-agent --test it -- cost --ignored --nocapture
