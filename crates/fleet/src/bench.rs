@@ -86,6 +86,8 @@ pub enum Stage {
     Storm,
     /// An instance killed, its agents on another one
     Kill,
+    /// All instances killed, then stopped, and started again: one, and three
+    Restart,
     /// CPU and memory at one pace as the fleet grows
     Growth,
     /// Fifty thousand agents on three instances for ten minutes
@@ -109,7 +111,7 @@ impl Stage {
             true => vec![Rss, Pace, Saturate, Enrol, Handshake, Storm],
             false => vec![
                 Rss, Pace, Low, Saturate, Instances, History, Enrol, Handshake, Storm, Kill,
-                Growth, Fifty, Climb,
+                Restart, Growth, Fifty, Climb,
             ],
         }
     }

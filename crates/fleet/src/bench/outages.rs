@@ -1,12 +1,13 @@
-//! The stages about connections that are lost: all of them cut at once, and an instance killed.
+//! The stages about connections that are lost: all of them cut at once, an instance killed, all instances restarted.
 
 use std::time::Duration;
 
+use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
 
 use super::{
     load::{Load, TIMEOUT},
-    results::{Kill, Storm},
+    results::{Kill, Restart, Storm},
     sizes::Sizes,
     system::{SERVICE, System, SystemKind},
 };
@@ -15,6 +16,8 @@ use crate::{fleet::Totals, plan::Plan, run::report::Quantiles};
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// The default of INGEST_DB_POOL_SIZE, plus the connection that listens for notifications.
 const POOL: u64 = 16 + 1;
+/// Longer than the graces of agents after a restart: a lease of 15 s, and 150 s.
+const GRACES: Duration = Duration::from_secs(180);
 
 pub async fn storm(sizes: &Sizes) -> anyhow::Result<Storm> {
     let agents = sizes.storm_agents;
@@ -67,6 +70,32 @@ pub async fn kill(sizes: &Sizes) -> anyhow::Result<Kill> {
         back_seconds: back.as_secs_f64(),
         most_connections,
         pool: POOL,
+    })
+}
+
+/// All instances are killed and started again, then stopped and started again. Whoever is not back when the graces have
+/// ended is offline.
+pub async fn restart(instances: usize, sizes: &Sizes) -> anyhow::Result<Restart> {
+    let agents = sizes.kill_agents;
+    let (kind, each) = (SystemKind::Service { instances }, Duration::from_secs(30));
+    let mut load = Load::of(kind, agents, each, sizes).await?;
+    let (mut up, mut back) = ([0.0; 2], [0.0; 2]);
+    for (round, signal) in [Signal::KILL, Signal::TERM].into_iter().enumerate() {
+        up[round] = load.system.lab()?.restart_all(signal).await?.as_secs_f64();
+        let mark = load.fleet.mark()?;
+        back[round] = load.fleet.all_back(mark, TIMEOUT).await?.as_secs_f64();
+    }
+    sleep(GRACES).await;
+    let offline = load.system.lab()?.times_offline().await?;
+    load.finish().await?;
+    Ok(Restart {
+        agents,
+        instances,
+        killed_up_seconds: up[0],
+        killed_back_seconds: back[0],
+        stopped_up_seconds: up[1],
+        stopped_back_seconds: back[1],
+        offline,
     })
 }
 

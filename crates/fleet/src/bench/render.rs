@@ -194,6 +194,18 @@ fn connections(results: &Results) -> String {
             kill.agents, kill.back_seconds, kill.absence.max_ms / 1000.0, kill.most_connections
         )
     }));
+    rows.extend(results.restart.iter().map(|restart| {
+        format!(
+            "| all of {} instances with {} agents killed and started again, then stopped and started again | all serve after {:.1} s and {:.1} s, all agents back and acknowledged {:.1} s and {:.1} s later; {} went offline |",
+            restart.instances,
+            restart.agents,
+            restart.killed_up_seconds,
+            restart.stopped_up_seconds,
+            restart.killed_back_seconds,
+            restart.stopped_back_seconds,
+            restart.offline
+        )
+    }));
     table("| event | measured |\n|---|---|", rows.into_iter())
 }
 

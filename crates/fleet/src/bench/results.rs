@@ -33,6 +33,8 @@ pub struct Results {
     pub storm: Option<Storm>,
     pub kill: Option<Kill>,
     #[serde(default)]
+    pub restart: Vec<Restart>,
+    #[serde(default)]
     pub growth: Vec<HeartbeatCost>,
     pub fifty: Option<Fifty>,
     pub climb: Option<ClimbResult>,
@@ -126,6 +128,19 @@ pub struct Kill {
     /// The largest observed number of PostgreSQL connections, and how many the other instance may open.
     pub most_connections: u64,
     pub pool: u64,
+}
+
+/// All instances killed and started again, then stopped and started again: from the start until all serve, and from then
+/// until all agents are back and acknowledged.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Restart {
+    pub agents: u32,
+    pub instances: usize,
+    pub killed_up_seconds: f64,
+    pub killed_back_seconds: f64,
+    pub stopped_up_seconds: f64,
+    pub stopped_back_seconds: f64,
+    pub offline: u64,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]

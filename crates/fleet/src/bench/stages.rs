@@ -34,6 +34,12 @@ pub async fn run(stage: Stage, sizes: &Sizes, results: &mut Results) -> anyhow::
         Stage::Handshake => results.handshake = Some(handshake(sizes).await?),
         Stage::Storm => results.storm = Some(outages::storm(sizes).await?),
         Stage::Kill => results.kill = Some(outages::kill(sizes).await?),
+        Stage::Restart => {
+            results.restart = vec![
+                outages::restart(1, sizes).await?,
+                outages::restart(3, sizes).await?,
+            ];
+        }
         Stage::Growth => results.growth = growth(sizes).await?,
         Stage::Fifty => results.fifty = Some(fifty(sizes).await?),
         Stage::Climb => results.climb = Some(climb::run(sizes).await?),

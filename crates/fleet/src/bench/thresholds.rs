@@ -136,6 +136,13 @@ fn absolutes(results: &Results) -> Vec<Threshold> {
             pool,
         ));
     }
+    for restart in &results.restart {
+        let site = format!("{} of {} restarted", restart.instances, restart.instances);
+        let up = restart.killed_up_seconds.max(restart.stopped_up_seconds);
+        thresholds.push(at_most(format!("{site}: all serve, s"), up, 5.0));
+        let offline = restart.offline as f64;
+        thresholds.push(at_most(format!("{site}: went offline"), offline, 0.0));
+    }
     if let Some(fifty) = &results.fifty {
         let offline = fifty.offline as f64;
         thresholds.push(at_most("fifty thousand: went offline", offline, 0.0));
