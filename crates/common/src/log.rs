@@ -10,9 +10,9 @@ use tracing_subscriber::{EnvFilter, fmt, fmt::MakeWriter};
 
 use crate::settings::{Reader, parse::Parsed};
 
-/// h2 logs warnings about the behaviour of single clients, some of them for every frame: a client could fill our log. A
-/// filter in the settings that names h2 overrides this.
-const H2_FILTER: &str = "h2=error";
+/// h2 and rustls log warnings about the behaviour of single clients, some of them for every frame: a client could fill our
+/// log. A filter in the settings that names them overrides this.
+const LIBRARIES: &str = "h2=error,rustls=error";
 
 #[derive(Clone, Debug)]
 pub struct Log {
@@ -51,8 +51,8 @@ impl Log {
     }
 
     fn start_to(&self, writer: impl for<'a> MakeWriter<'a> + Send + Sync + 'static, ansi: bool) {
-        let filter = EnvFilter::try_new(format!("{H2_FILTER},{}", self.filter))
-            .unwrap_or_else(|_| EnvFilter::new(format!("{H2_FILTER},info")));
+        let filter = EnvFilter::try_new(format!("{LIBRARIES},{}", self.filter))
+            .unwrap_or_else(|_| EnvFilter::new(format!("{LIBRARIES},info")));
         let lines = fmt()
             .with_env_filter(filter)
             .with_writer(writer)

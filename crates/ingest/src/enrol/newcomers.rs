@@ -22,12 +22,15 @@ use super::{RegisterError, RegisteredAgent, Registration, TokenHash, schedule::S
 use crate::{
     batched::{Batch, Batched, Batches, batched},
     error_chain::chain,
+    log_limit::LogLimit,
 };
 
 /// A batch takes a few dozen milliseconds, and a longer one would delay its first newcomer.
 const BATCH: usize = 128;
 /// Newcomers that wait for a batch. A client that finds the queue full gets OVERLOADED.
 const QUEUE: usize = 16 * 1024;
+
+static FAILED: LogLimit = LogLimit::new();
 
 type Question = (Arc<Registration>, TokenHash);
 /// The registered agent. `None`: it needs a transaction of its own.
@@ -98,7 +101,14 @@ impl NewcomerPart {
             Ok(found) => answer(batch, found),
             Err(error) => {
                 let (reason, registrations) = (chain(&error), batch.count());
-                tracing::warn!(reason, registrations, "a batch of new agents failed");
+                FAILED.line(|suppressed| {
+                    tracing::warn!(
+                        reason,
+                        registrations,
+                        suppressed,
+                        "a batch of new agents failed"
+                    );
+                });
                 batch.answer_all(|| match error.is_unavailable() && !late {
                     true => Err(RegisterError::Unavailable),
                     false => Ok(None),
@@ -149,6 +159,7 @@ impl From<RegisteredNewcomer> for RegisteredAgent {
             host: newcomer.host_id,
             status: newcomer.status,
             conflict_with: None,
+            changed: true,
         }
     }
 }

@@ -42,6 +42,8 @@ pub struct RegisteredAgent {
     pub status: AgentStatus,
     /// While the agent is pending: the active agent of the same machine.
     pub conflict_with: Option<AgentId>,
+    /// The agent is new, or has another status than before.
+    pub changed: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -160,11 +162,16 @@ impl RegisteredAgent {
             host: known.host_id,
             status,
             conflict_with: known.conflict_with.filter(|_| pending),
+            changed: status != known.status,
         }
     }
 
-    /// Logs it for the operator.
+    /// Logs it for the operator, unless nothing changed: whoever has a key, even of a rejected agent, may call again and again.
     pub fn log(&self, key: ClientKey, facts: &HostFacts) {
+        if !self.changed {
+            tracing::debug!(agent.id = %self.agent, "a known agent registered");
+            return;
+        }
         tracing::info!(
             agent.id = %self.agent, agent.status = self.status.as_str(), agent.key = %key,
             host.id = %self.host, host.name = facts.hostname, "registered"

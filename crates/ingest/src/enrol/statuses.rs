@@ -11,11 +11,14 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     batched::{Batch, Batched, Batches, batched},
     error_chain::chain,
+    log_limit::LogLimit,
 };
 
 const BATCH: usize = 512;
 /// Questions that wait for a batch. One more is answered as if the database were away.
 const QUEUE: usize = 32 * 1024;
+
+static FAILED: LogLimit = LogLimit::new();
 
 /// `None`: the agent was deleted.
 type Answer = Result<Option<AgentStatus>, StatusError>;
@@ -68,7 +71,14 @@ impl StatusPart {
             }
             Err(error) => {
                 let (reason, jwts) = (chain(&error), batch.count());
-                tracing::warn!(reason, jwts, "the statuses of agents could not be read");
+                FAILED.line(|suppressed| {
+                    tracing::warn!(
+                        reason,
+                        jwts,
+                        suppressed,
+                        "the statuses of agents could not be read"
+                    );
+                });
                 batch.answer_all(|| match error.is_unavailable() {
                     true => Err(StatusError::Unavailable),
                     false => Err(StatusError::Failed),

@@ -13,6 +13,7 @@ use tonic_types::{ErrorDetails, StatusExt};
 use crate::{
     enrol::RegisterError,
     error_chain::chain,
+    log_limit::LogLimit,
     session::{EndReason, OpenError},
 };
 
@@ -216,15 +217,26 @@ impl From<RegisterError> for Refusal {
     }
 }
 
+static AWAY: LogLimit = LogLimit::new();
+static FAILED: LogLimit = LogLimit::new();
+
 /// Logs the whole error chain once. The client learns only whether waiting helps.
 impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
         let reason = chain(&error);
         if error.is_unavailable() {
-            tracing::warn!(reason, "a call failed because the database is away");
+            AWAY.line(|suppressed| {
+                tracing::warn!(
+                    reason,
+                    suppressed,
+                    "a call failed because the database is away"
+                );
+            });
             return Self::DatabaseUnavailable;
         }
-        tracing::error!(reason, "a call failed in the database");
+        FAILED.line(|suppressed| {
+            tracing::error!(reason, suppressed, "a call failed in the database");
+        });
         Self::Internal
     }
 }

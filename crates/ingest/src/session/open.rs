@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::Closer;
-use crate::{error_chain::chain, periodic::sleep_until};
+use crate::{error_chain::chain, log_limit::LogLimit, periodic::sleep_until};
 
 /// How long a request is valid. Shorter than the store's deadline of a call.
 pub const OPEN_VALIDITY: Duration = Duration::from_secs(7);
@@ -42,6 +42,9 @@ const BATCH: usize = 512;
 const PAUSE: Duration = Duration::from_millis(100);
 /// Requests that wait for a batch. A client that finds the queue full gets OVERLOADED.
 const QUEUE: usize = 32 * 1024;
+
+static REPEATED: LogLimit = LogLimit::new();
+static FAILED: LogLimit = LogLimit::new();
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
@@ -165,7 +168,9 @@ impl OpenerPart {
             Ok(opened) => self.answer(batch, opened),
             // The server answered, so the others of the batch need not suffer.
             Err(error) if error.sqlstate().is_some() && batch.len() > 1 => {
-                tracing::warn!(%error, streams = batch.len(), "a batch of streams could not be opened: repeating it one by one");
+                REPEATED.line(|suppressed| {
+                    tracing::warn!(%error, streams = batch.len(), suppressed, "a batch of streams could not be opened: repeating it one by one");
+                });
                 for job in batch {
                     Box::pin(self.pass(vec![job])).await;
                 }
@@ -248,12 +253,12 @@ impl Waiting {
 }
 
 fn failure(error: StoreError) -> OpenError {
-    let away = error.is_unavailable();
     let reason = chain(&error);
-    if away {
-        tracing::warn!(reason, "streams could not be opened");
-        return OpenError::Unavailable;
+    FAILED.line(|suppressed| {
+        tracing::warn!(reason, suppressed, "streams could not be opened");
+    });
+    match error.is_unavailable() {
+        true => OpenError::Unavailable,
+        false => OpenError::Failed,
     }
-    tracing::error!(reason, "streams could not be opened");
-    OpenError::Failed
 }

@@ -129,6 +129,7 @@ async fn insert_agent(
         host: new.host_id,
         status: new.status,
         conflict_with: new.conflict_with,
+        changed: true,
     })
 }
 

@@ -191,6 +191,44 @@ async fn refused_registrations_write_a_few_log_lines_and_the_number_of_the_rest(
     process.stop().await.map(drop)
 }
 
+/// 60 calls each: rejected agents ask again, and registrations fail in the database.
+#[tokio::test]
+async fn calls_that_change_nothing_write_few_log_lines_of_any_kind() -> Result<()> {
+    let site = Site::new().await?;
+    let process = site.process().start().await?;
+    let secret = token(&site, MANUAL.uses(100)).await?;
+    let agents: Vec<FakeAgent> = (1..=72)
+        .map(|number| FakeAgent::on(machine(number)))
+        .collect::<Result<_>>()?;
+    let (rejected, new) = agents.split_at(12);
+    for agent in rejected {
+        agent.register(process.grpc, &secret).await?;
+    }
+    let lines = || process.logs().lines().count();
+    site.psql("SELECT reject_agent(id, 'ann', 'not ours') FROM agents")
+        .await?;
+    let (began, before) = (Instant::now(), lines());
+    for _ in 0..5 {
+        for agent in rejected {
+            let answer = agent.register(process.grpc, "").await?;
+            assert_eq!(answer.status(), AgentStatus::Rejected);
+        }
+    }
+    site.psql(
+        "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'on purpose'; END $$;
+         CREATE TRIGGER fail AFTER INSERT ON agents FOR EACH ROW EXECUTE FUNCTION fail();",
+    )
+    .await?;
+    for agent in new {
+        let refused = agent.refused(process.grpc, &secret).await?;
+        assert_eq!(refused.code, Code::Internal);
+    }
+    let most = 2 * (6 + began.elapsed().as_secs() as usize / 10) + 4;
+    let written = lines() - before;
+    ensure!(written <= most, "{written} lines:\n{}", process.logs());
+    process.stop().await.map(drop)
+}
+
 #[tokio::test]
 async fn no_secret_reaches_the_log_or_the_database() -> Result<()> {
     let site = Site::new().await?;
