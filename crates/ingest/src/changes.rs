@@ -173,6 +173,13 @@ impl ChangeFeed {
     /// Reads the named agents from the database and delivers what it says: decisions to waiting
     /// registrations, ends to sessions that must not go on.
     async fn reconcile(&self, agents: &[AgentId]) -> Result<(), StoreError> {
+        for batch in agents.chunks(held::BATCH) {
+            self.reconcile_batch(batch).await?;
+        }
+        Ok(())
+    }
+
+    async fn reconcile_batch(&self, agents: &[AgentId]) -> Result<(), StoreError> {
         let waiting: Vec<AgentId> = agents
             .iter()
             .copied()

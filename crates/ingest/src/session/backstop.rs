@@ -1,19 +1,22 @@
 //! The backstop for acknowledgements: finds commits that no hint announced and reports that the queue lost.
 //!
-//! Every [`ack_backstop`](Timing::ack_backstop), one statement reads the watermarks of all agents whose oldest
-//! report has waited for longer than that. The read is covered by a commit (`Store::watermarks`), because a row that is
+//! Every [`ack_backstop`](Timing::ack_backstop), it reads the watermarks of all agents whose oldest
+//! report has waited for longer than that, in batches. The read is covered by a commit (`Store::watermarks`), because a row that is
 //! visible may be missing on a synchronous standby. A session whose report the queue no longer has, although it is not committed, ends;
 //! its agent reconnects and sends the report again.
 //!
 //! The order matters: the queue is asked first. It drops a report only after the commit, so a report
 //! that is gone from the queue and still above the watermark read *afterwards* is lost for certain.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
-use svc_store::{AgentId, Store};
+use svc_store::{AgentId, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
-use super::{EndReason, SessionTable};
+use super::{EndReason, PendingReport, Session, SessionTable, held};
 use crate::{
     config::Timing,
     periodic::Periodic,
@@ -44,14 +47,21 @@ impl AckBackstop {
         }
         let tickets: Vec<Ticket> = late.iter().map(|(_, pending)| pending.ticket).collect();
         let gone = self.queue.gone(&tickets).await.unwrap_or_default();
-        let agents: Vec<AgentId> = late.iter().map(|(session, _)| session.key.agent).collect();
-        let watermarks = match self.store.watermarks(&agents).await {
-            Ok(watermarks) => watermarks,
-            Err(error) => {
+        for batch in late.chunks(held::BATCH) {
+            if let Err(error) = self.settle(batch, &gone).await {
                 tracing::debug!(%error, "watermarks could not be read: the next pass retries");
                 return;
             }
-        };
+        }
+    }
+
+    async fn settle(
+        &self,
+        late: &[(Session, PendingReport)],
+        gone: &HashSet<Ticket>,
+    ) -> Result<(), StoreError> {
+        let agents: Vec<AgentId> = late.iter().map(|(session, _)| session.key.agent).collect();
+        let watermarks = self.store.watermarks(&agents).await?;
         self.sessions.acked(&watermarks);
         let acked: HashMap<AgentId, i64> = watermarks
             .iter()
@@ -65,5 +75,6 @@ impl AckBackstop {
             tracing::warn!(agent.id = %session.key.agent, "the queue lost a report: its agent will send it again");
             session.inbox.end(EndReason::Unstored);
         }
+        Ok(())
     }
 }

@@ -12,8 +12,8 @@
 use svc_store::{AgentId, Store, StoreError};
 use uuid::Uuid;
 
-/// Sessions claimed in one statement.
-const BATCH: usize = 1000;
+/// Sessions, or agents, in one statement. An instance may hold any number, and a statement has 5 s.
+pub const BATCH: usize = 1000;
 
 /// Stores those of the sessions for this instance whose epoch is still the newest, and that no other live instance has.
 /// Returns how many.

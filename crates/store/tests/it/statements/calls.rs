@@ -21,6 +21,8 @@ use crate::{
 
 /// The agents of a batch, as many as the service may handle at once or fewer.
 const BATCH: usize = 100;
+/// The agents of a full instance.
+const INSTANCE: usize = 18_000;
 /// Rows for a batch. A plan counts a row again at each of its nodes.
 const SMALL: u64 = 60 * BATCH as u64;
 /// What reads the sessions of one instance, here all of them.
@@ -181,14 +183,23 @@ impl Fleet {
                 store.sessions_open(mine, &opens, MINUTE),
             )
             .await?;
-        let held: Vec<(AgentId, i64)> = ids.iter().map(|id| (*id, self.calls)).collect();
+        let instances: Vec<AgentId> = self.agents[..INSTANCE].iter().map(|one| one.id).collect();
+        let all: Vec<(AgentId, i64)> = instances.iter().map(|id| (*id, self.calls)).collect();
         reads
             .call(
                 "sessions_displaced",
-                SMALL,
-                store.sessions_displaced(mine, &held),
+                60 * INSTANCE as u64,
+                store.sessions_displaced(mine, &all),
             )
             .await?;
+        reads
+            .call(
+                "watermarks",
+                60 * INSTANCE as u64,
+                store.watermarks(&instances),
+            )
+            .await?;
+        let held = all[..BATCH].to_vec();
         reads
             .call(
                 "sessions_reclaim",
@@ -239,9 +250,6 @@ impl Fleet {
                 .call("samples_append", APPEND, store.samples_append(&ranges))
                 .await?;
         }
-        reads
-            .call("watermarks", SMALL, store.watermarks(&ids))
-            .await?;
         let numbers: Vec<(AgentId, i64)> = ids.iter().map(|id| (*id, 1)).collect();
         reads
             .call(
