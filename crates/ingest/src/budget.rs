@@ -9,10 +9,10 @@
 //! - **Decoding.** Every report takes room for the most that its bytes can decode to, and returns at once what it does
 //!   not need. It keeps the rest until the queue has it. Small and large reports have room of their own: the heartbeats
 //!   of agents without a backlog do not wait behind the backlogs of others.
-//! - **Opening.** A Register or a Hello comes from a client that has proven nothing yet. If it is larger than
-//!   [`SMALL_OPENING`], it takes room of its own kind until it is answered, so that strangers cannot take the room of agents'
-//!   reports. It waits for a short time only, and is then refused. A smaller one is part of the memory of its connection,
-//!   which may have few calls until it is proven: strangers that take all the room keep no usual agent out.
+//! - **Opening.** A Register comes from a client that has proven nothing yet, a Hello from one that has proven an agent's key. If it
+//!   is larger than [`SMALL_OPENING`], it takes room of its own kind until it is answered, so that strangers cannot take the room of
+//!   agents' Hellos and reports. It waits for a short time only, and is then refused. A smaller one is part of the memory of its
+//!   connection, which may have few calls until it is proven: strangers that take all the room keep no usual newcomer out.
 //!
 //! **No deadlock.** Room is taken in one order: for reading, for decoding, then in the queue, which the consumer empties
 //! by itself. A stream that waits holds only room of an earlier kind, so no two streams can wait for each other. A
@@ -46,8 +46,10 @@ pub struct BudgetBounds {
     pub large: u32,
     /// For decoded small reports.
     pub small: u32,
-    /// For large Register and Hello messages, from their first byte to their answer.
-    pub opening: u32,
+    /// For large Register messages, from their first byte to their answer.
+    pub register: u32,
+    /// The same for Hello messages.
+    pub hello: u32,
 }
 
 impl Default for BudgetBounds {
@@ -56,7 +58,8 @@ impl Default for BudgetBounds {
             reading: 32 << 20,
             large: 32 << 20,
             small: 8 << 20,
-            opening: 16 << 20,
+            register: 8 << 20,
+            hello: 8 << 20,
         }
     }
 }
@@ -66,7 +69,8 @@ pub struct ReportBudget {
     reading: Pool,
     large: Pool,
     small: Pool,
-    opening: Pool,
+    register: Pool,
+    hello: Pool,
 }
 
 /// Room that a report has taken; dropping it returns it.
@@ -86,7 +90,8 @@ impl ReportBudget {
             reading: Pool::new(bounds.reading, waiting),
             large: Pool::new(bounds.large, waiting),
             small: Pool::new(bounds.small, waiting),
-            opening: Pool::new(bounds.opening, &Gauge::default()),
+            register: Pool::new(bounds.register, &Gauge::default()),
+            hello: Pool::new(bounds.hello, &Gauge::default()),
         }
     }
 
@@ -108,15 +113,14 @@ impl ReportBudget {
         pool.take(decoded)
     }
 
-    /// Room for a Register or a Hello of this length, or `None` if there was none for too long.
-    pub(crate) async fn to_open(&self, length: usize) -> Option<Room> {
-        if length <= SMALL_OPENING {
-            return Some(Room::default());
-        }
-        match self.opening.take(length) {
-            Grant::Now(room) => Some(room),
-            Grant::Later(room) => timeout(OPENING_WAIT, room).await.ok(),
-        }
+    /// Room for a Register of this length, or `None` if there was none for too long.
+    pub(crate) async fn to_register(&self, length: usize) -> Option<Room> {
+        self.register.open(length).await
+    }
+
+    /// The same for a Hello.
+    pub(crate) async fn to_greet(&self, length: usize) -> Option<Room> {
+        self.hello.open(length).await
     }
 }
 
@@ -159,6 +163,16 @@ impl Pool {
             Room(permit.ok()) // The semaphore is never closed.
         }))
     }
+
+    async fn open(&self, length: usize) -> Option<Room> {
+        if length <= SMALL_OPENING {
+            return Some(Room::default());
+        }
+        match self.take(length) {
+            Grant::Now(room) => Some(room),
+            Grant::Later(room) => timeout(OPENING_WAIT, room).await.ok(),
+        }
+    }
 }
 
 /// One report in the gauge of waiting ones.
@@ -190,7 +204,8 @@ mod tests {
             reading: 150 * 1024,
             large: 1 << 20,
             small: 1 << 20,
-            opening: 100 * 1024,
+            register: 100 * 1024,
+            hello: 100 * 1024,
         };
         ReportBudget::new(bounds, waiting)
     }
@@ -233,10 +248,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_large_opening_waits_for_a_short_time_and_a_small_one_not_at_all() {
         let budget = budget(&Gauge::default());
-        let held = budget.to_open(60 * 1024).await;
-        assert!(held.is_some() && budget.to_open(60 * 1024).await.is_none());
-        assert!(budget.to_open(SMALL_OPENING).await.is_some());
-        let (room, ()) = tokio::join!(budget.to_open(60 * 1024), async { drop(held) });
+        let held = budget.to_register(60 * 1024).await;
+        assert!(held.is_some() && budget.to_register(60 * 1024).await.is_none());
+        assert!(budget.to_register(SMALL_OPENING).await.is_some());
+        assert!(budget.to_greet(60 * 1024).await.is_some());
+        let (room, ()) = tokio::join!(budget.to_register(60 * 1024), async { drop(held) });
         assert!(room.is_some());
     }
 

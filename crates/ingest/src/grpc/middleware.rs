@@ -55,7 +55,9 @@ async fn only_message(body: Body, budget: &ReportBudget) -> Result<(Body, Room),
         let data = data.map_err(|_| Refusal::MalformedRequest("it did not arrive".into()))?;
         begun.push(message.checked(Ok(data))?);
     }
-    let room = budget.to_open(message.length().unwrap_or_default()).await;
+    let room = budget
+        .to_register(message.length().unwrap_or_default())
+        .await;
     let room = room.ok_or(Refusal::Overloaded)?;
     let rest = frames.map(move |data| match message.checked(data) {
         Ok(data) => data,

@@ -20,7 +20,13 @@ async fn a_thousand_strangers_take_the_documented_memory_and_delay_no_agent() ->
     let site = Site::new().await?;
     let secret = token(&site, AUTO.uses(10)).await?;
     let mut faults = Vec::new();
-    for call in [HalfSent::REFLECTION, HalfSent::REGISTER, HalfSent::SMALL] {
+    for call in [
+        HalfSent::REFLECTION,
+        HalfSent::HEALTH,
+        HalfSent::UNKNOWN,
+        HalfSent::REGISTER,
+        HalfSent::SMALL,
+    ] {
         let process = site.process().start().await?;
         let witness = Witness::agent(process.grpc, secret.clone());
         let length = Duration::from_secs(20);

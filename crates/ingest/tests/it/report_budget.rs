@@ -23,7 +23,8 @@ const SCARCE: BudgetBounds = BudgetBounds {
     reading: 256 * 1024,
     large: 4 << 20,
     small: 4 << 20,
-    opening: 1 << 20,
+    register: 1 << 20,
+    hello: 1 << 20,
 };
 
 fn report() -> Bytes {

@@ -31,6 +31,14 @@ impl HalfSent {
         path: "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
         length: 4 << 20,
     };
+    pub const HEALTH: Self = Self {
+        path: "/grpc.health.v1.Health/Check",
+        ..Self::REFLECTION
+    };
+    pub const UNKNOWN: Self = Self {
+        path: "/svc.ingest.v1.IngestService/Nothing",
+        ..Self::REFLECTION
+    };
     pub const REGISTER: Self = Self {
         path: "/svc.ingest.v1.IngestService/Register",
         length: 64 << 10,

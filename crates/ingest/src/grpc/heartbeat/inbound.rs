@@ -132,7 +132,7 @@ impl Inbound {
         let Some(length) = self.length(MAX_HELLO_BYTES).await? else {
             return Ok(None);
         };
-        let room = self.budget.to_open(length).await;
+        let room = self.budget.to_greet(length).await;
         self.reading = room.ok_or(StreamEnd::Refused(Refusal::Overloaded))?;
         decode(self.message(length).await?).map(Some)
     }
