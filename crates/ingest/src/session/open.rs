@@ -34,7 +34,7 @@ use crate::{error_chain::chain, log_limit::LogLimit, periodic::sleep_until};
 
 /// How long a request is valid. Shorter than the store's deadline of a call.
 pub const OPEN_VALIDITY: Duration = Duration::from_secs(7);
-/// `sessions_open_valid` adds this to the time of a request before it compares it with the newest session. That is too
+/// `sessions_open_heard` adds this to the time of a request before it compares it with the newest session. That is too
 /// much: an agent that connects elsewhere within a second would be displaced by its own abandoned request. The error of
 /// the clock is known here, so the request is predated by it and by what the function adds.
 pub const OPEN_TOLERANCE: Duration = Duration::from_secs(1);

@@ -1,4 +1,5 @@
-//! The tests that docs/conformance.md, docs/reliability.md and docs/runbooks.md cite exist.
+//! The tests that docs/conformance.md, docs/reliability.md and docs/runbooks.md cite exist, and so do the source files and the
+//! functions of migrations that documents name.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -31,6 +32,48 @@ fn every_cited_test_exists() {
         problems.extend(missing);
     }
     assert!(problems.is_empty(), "no such test: {problems:#?}");
+}
+
+#[test]
+fn every_cited_source_file_exists() {
+    let crates = Path::new(REPOSITORY).join("crates");
+    for document in ["docs/conformance.md", "docs/reliability.md"] {
+        let text = read(document);
+        for quoted in text.split('`').skip(1).step_by(2) {
+            let file = quoted.split("::").next().unwrap_or_default();
+            if file.contains("/src/") && file.ends_with(".rs") {
+                assert!(crates.join(file).is_file(), "{document}: {file}");
+            }
+        }
+    }
+}
+
+/// As in `` `sessions_open_heard` (migration 0034) ``.
+#[test]
+fn every_cited_migration_defines_the_function_that_is_named_before_it() {
+    let text = read("ARCHITECTURE.md");
+    let mut citations = text.split("` (migration ").peekable();
+    while let (Some(before), Some(after)) = (citations.next(), citations.peek()) {
+        let function = before.rsplit('`').next().unwrap_or_default();
+        let number = &after[..4];
+        let folder = fs::read_dir(Path::new(REPOSITORY).join("crates/store/migrations"));
+        let mut files = folder
+            .expect("migrations")
+            .map(|entry| entry.expect("a file").path());
+        let file = files.find(|file| {
+            file.file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with(number))
+        });
+        let sql = fs::read_to_string(file.expect(number)).expect(number);
+        assert!(
+            sql.contains(&format!("FUNCTION {function}(")),
+            "{function} is not in {number}"
+        );
+    }
+}
+
+fn read(document: &str) -> String {
+    fs::read_to_string(Path::new(REPOSITORY).join(document)).expect(document)
 }
 
 /// Whether `name` is a function that stands under a test attribute.
