@@ -15,7 +15,9 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use socket2::SockRef;
-use svc_testkit::{AUTO, Latencies, ServiceProcess, Site, Usage, metric, raise_file_limit, token};
+use svc_testkit::{
+    AUTO, ActiveAgent, Latencies, ServiceProcess, Site, Tls, Usage, metric, raise_file_limit, token,
+};
 use tokio::{
     io::{AsyncRead, AsyncWriteExt, ReadHalf, split},
     net::TcpStream,
@@ -27,6 +29,7 @@ use tokio_rustls::client::TlsStream;
 use self::kinds::{Answer, FLOODS, Flood, Streams};
 use crate::{
     http2::{self, Received, check},
+    not_reading::heartbeat,
     witness::Witness,
 };
 
@@ -35,6 +38,8 @@ const ATTACKERS: usize = 4;
 const SEND_BUFFER: usize = 16 * 1024;
 /// The rate of a throttled connection that has proven nothing, after its allowance and what one more read may bring: 2000 frames.
 const FRAMES_PER_SECOND: f64 = 64.0;
+/// The same of an agent's connection.
+const AGENTS_FRAMES_PER_SECOND: u64 = 512;
 /// The most bytes of a frame in a throttled flood.
 const SMALL_FRAME: f64 = 32.0;
 /// Bytes that the kernels buffer for a connection that nobody reads.
@@ -44,12 +49,15 @@ const BUFFERED: f64 = 512.0 * 1024.0;
 struct Tally {
     connections: AtomicU64,
     written: AtomicU64,
+    /// Frames that were answered, and a few others.
+    answers: AtomicU64,
     goaways: Mutex<BTreeMap<String, u64>>,
 }
 
 impl Tally {
     async fn read(&self, mut stream: ReadHalf<TlsStream<TcpStream>>) {
         while let Ok(received) = Received::read(&mut stream).await {
+            self.answers.fetch_add(1, Ordering::Relaxed);
             if let Some(goaway) = received.goaway() {
                 let mut goaways = self.goaways.lock().expect("no panic holds it");
                 *goaways.entry(goaway).or_default() += 1;
@@ -77,27 +85,37 @@ async fn attack(address: SocketAddr, flood: &'static Flood, until: Instant, tall
             sleep(Duration::from_millis(10)).await;
             continue;
         };
-        tally.connections.fetch_add(1, Ordering::Relaxed);
-        drop(SockRef::from(stream.get_ref().0).set_send_buffer_size(SEND_BUFFER));
-        let (reader, mut writer) = split(stream);
-        let reading = {
-            let tally = tally.clone();
-            tokio::spawn(async move { tally.read(reader).await })
-        };
-        let writing = async {
-            let mut streams = Streams(1);
-            writer.write_all(&(flood.open)()).await?;
-            loop {
-                let frames = (flood.again)(&mut streams);
-                writer.write_all(&frames).await?;
-                writer.flush().await?;
-                let written = frames.len() as u64;
-                tally.written.fetch_add(written, Ordering::Relaxed);
-            }
-        };
-        let _: Result<std::io::Result<()>, _> = timeout_at(until, writing).await;
-        drop(timeout(Duration::from_millis(200), reading).await);
+        flood_over(stream, flood, until, tally.clone()).await;
     }
+}
+
+/// Until the deadline, or until the connection is lost.
+async fn flood_over(
+    stream: TlsStream<TcpStream>,
+    flood: &'static Flood,
+    until: Instant,
+    tally: Arc<Tally>,
+) {
+    tally.connections.fetch_add(1, Ordering::Relaxed);
+    drop(SockRef::from(stream.get_ref().0).set_send_buffer_size(SEND_BUFFER));
+    let (reader, mut writer) = split(stream);
+    let reading = {
+        let tally = tally.clone();
+        tokio::spawn(async move { tally.read(reader).await })
+    };
+    let writing = async {
+        let mut streams = Streams(1);
+        writer.write_all(&(flood.open)()).await?;
+        loop {
+            let frames = (flood.again)(&mut streams);
+            writer.write_all(&frames).await?;
+            writer.flush().await?;
+            let written = frames.len() as u64;
+            tally.written.fetch_add(written, Ordering::Relaxed);
+        }
+    };
+    let _: Result<std::io::Result<()>, _> = timeout_at(until, writing).await;
+    drop(timeout(Duration::from_millis(200), reading).await);
 }
 
 /// The effect of a flood on the service.
@@ -333,5 +351,40 @@ async fn a_thousand_strangers_that_flood_cost_agents_nothing() -> Result<()> {
         "an agent's p99 was {slowest:?}"
     );
     ensure!(effect.cores < 1.0, "they took a core");
+    Ok(())
+}
+
+/// Proof gives a connection the rate of an agent, which is not much either.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long: run by make attack"]
+async fn an_agent_that_floods_beside_its_stream_is_throttled() -> Result<()> {
+    const SECONDS: u64 = 20;
+    let site = Site::new().await?;
+    let process = site.process().start().await?;
+    for (number, name) in (1..).zip(["PING", "SETTINGS"]) {
+        let flood = FLOODS.iter().find(|flood| flood.name == name);
+        let flood = flood.context("no such flood")?;
+        let agent = ActiveAgent::new(&site, process.grpc, number).await?;
+        let mut stream = Tls::with(&agent.agent.identity)
+            .connect(process.grpc)
+            .await?;
+        let opening = [http2::PREFACE, &http2::settings(&[]), &heartbeat(1, &agent)].concat();
+        stream.write_all(&opening).await?;
+        while Received::read(&mut stream).await?.kind != http2::DATA {}
+        let (tally, until) = (
+            Arc::default(),
+            Instant::now() + Duration::from_secs(SECONDS),
+        );
+        let flooding = flood_over(stream, flood, until, Arc::clone(&tally));
+        let ((), cores) = Usage::cores(process.pid(), flooding).await?;
+        let answers = tally.answers.load(Ordering::Relaxed);
+        println!("an agent's {name}: {answers} answers in {SECONDS} s, {cores:.2} cores");
+        let usual = AGENTS_FRAMES_PER_SECOND * SECONDS;
+        ensure!(
+            (usual / 2..usual + 4000).contains(&answers),
+            "{answers} answers"
+        );
+        ensure!(cores < 0.3, "{cores} cores");
+    }
     Ok(())
 }

@@ -120,7 +120,7 @@ async fn an_unread_stream_on_a_quiet_connection_ends_it() -> Result<()> {
 }
 
 /// The call of a heartbeat stream and its Hello.
-fn heartbeat(stream: u32, agent: &ActiveAgent) -> Vec<u8> {
+pub fn heartbeat(stream: u32, agent: &ActiveAgent) -> Vec<u8> {
     let mut headers = http2::call_headers("/svc.ingest.v1.IngestService/Heartbeat");
     let bearer = format!("Bearer {}", agent.jwt);
     headers.extend(http2::header("authorization", &bearer));
