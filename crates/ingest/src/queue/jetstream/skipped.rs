@@ -156,14 +156,18 @@ impl Look {
         all.map(passed_by).min().unwrap_or_default()
     }
 
-    /// Whether the consumer of the first message has never delivered any, or NATS itself cannot read the message.
+    /// Whether the consumer of the first message has never delivered any, or NATS itself cannot read the message. A message that was
+    /// removed since the state was read is not lost.
     async fn is_first_lost(&self, stream: &Stream<()>) -> Result<bool, QueueUnavailable> {
         let first = match stream.get_raw_message(self.state.first_sequence).await {
             Ok(message) => message.subject,
             Err(error) if error.kind() == LastRawMessageErrorKind::Other => {
                 return Err(QueueUnavailable::new(error));
             }
-            Err(_) => return Ok(true),
+            Err(_) => {
+                let now = stream.get_info().await.map_err(QueueUnavailable::new)?;
+                return Ok(now.state.first_sequence == self.state.first_sequence);
+            }
         };
         let mut own = self.own.iter();
         Ok(own.any(|one| {
