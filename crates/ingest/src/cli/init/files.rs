@@ -3,7 +3,7 @@
 use std::{
     fs::{self, DirBuilder, Permissions},
     io::Write,
-    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown, lchown},
+    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, fchown, lchown},
     path::Path,
 };
 
@@ -61,9 +61,10 @@ pub fn replace(path: &Path, text: &str, mode: u32, readers: Option<Owner>) -> an
             .tempfile_in(folder)?;
         file.write_all(text.as_bytes())?;
         if let Some(readers) = readers.filter(|_| rustix::process::geteuid().is_root()) {
-            chown(file.path(), None, Some(readers.gid))?;
+            fchown(&file, None, Some(readers.gid))?;
         }
-        fs::set_permissions(file.path(), Permissions::from_mode(mode))?;
+        file.as_file()
+            .set_permissions(Permissions::from_mode(mode))?;
         file.as_file().sync_all()?;
         file.persist(path)?;
         fs::File::open(folder)?.sync_all()
