@@ -30,10 +30,14 @@ enum State {
     Overdue,
     Lost,
     Online,
+    /// Offline, a thousand of them for so long that their hosts expire.
+    Expired,
+    /// Offline, and the machines were reinstalled: most of them have a pending agent, too.
+    Conflict,
 }
 
 /// When statistics were gathered, and what became of the fleet since. The first has none.
-const OPPOSITES: [(Option<State>, &[State]); 4] = [
+const OPPOSITES: [(Option<State>, &[State]); 5] = [
     (
         None,
         &[
@@ -46,16 +50,37 @@ const OPPOSITES: [(Option<State>, &[State]); 4] = [
     ),
     (
         Some(State::Offline),
-        &[State::Overdue, State::Lost, State::Online],
+        &[
+            State::Drained,
+            State::Overdue,
+            State::Lost,
+            State::Online,
+            State::Expired,
+            State::Conflict,
+        ],
     ),
-    (Some(State::Drained), &[State::Offline, State::Lost]),
-    (Some(State::Lost), &[State::Offline, State::Drained]),
+    (Some(State::Conflict), &[State::Offline]),
+    (
+        Some(State::Drained),
+        &[State::Offline, State::Overdue, State::Lost, State::Online],
+    ),
+    (
+        Some(State::Lost),
+        &[
+            State::Offline,
+            State::Drained,
+            State::Overdue,
+            State::Online,
+        ],
+    ),
 ];
 
 impl State {
     async fn set(self, fleet: &Fleet) -> Result<()> {
         let (presence, cause, instance, until) = match self {
-            State::Offline => ("offline", "goodbye", "NULL".to_owned(), "NULL"),
+            State::Offline | State::Expired | State::Conflict => {
+                ("offline", "goodbye", "NULL".to_owned(), "NULL")
+            }
             State::Drained => (
                 "online",
                 "drained",
@@ -81,8 +106,17 @@ impl State {
                 "NULL",
             ),
         };
+        let more = match self {
+            State::Expired => fleet.expire(),
+            State::Conflict => fleet.reinstall(),
+            _ => String::new(),
+        };
         let sql = format!(
-            "SET auto_explain.log_min_duration = -1; UPDATE agent_state SET presence = '{presence}', cause = '{cause}', instance_id = {instance}, online_until = {until}"
+            "SET auto_explain.log_min_duration = -1;
+             DELETE FROM agents WHERE status = 'pending' AND pending_reason = 'conflict';
+             UPDATE agent_state SET presence = '{presence}', cause = '{cause}', instance_id = {instance}, online_until = {until},
+                    presence_since = now() - interval '10 minutes';
+             {more}"
         );
         fleet.store.sql(&sql).await.map(drop)
     }
@@ -93,6 +127,7 @@ async fn statements_read_few_rows_whatever_the_statistics_say() -> Result<()> {
     let server = Postgres::start(options()).await?;
     let store = TestStore::with(&server.url("postgres"), StoreOptions::for_service(16))?;
     store.migrate().await?;
+    store.console_migrate().await?;
     store.partitions_create(DAY).await?;
     let agents = TestAgent::many_at_once(&store, AGENTS).await?;
     let explain = "ALTER DATABASE postgres SET auto_explain.log_min_duration = 0";

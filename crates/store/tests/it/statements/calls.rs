@@ -2,13 +2,14 @@
 
 use std::{collections::BTreeMap, net::Ipv4Addr, slice, time::Duration};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use aws_lc_rs::digest::{SHA256, digest};
 use jiff::{SignedDuration, Timestamp};
 use svc_store::{
-    AgentFacts, AgentFilter, AgentId, AgentStatus, Bulkhead, CloseCause, Decision, GapKind, GapRow,
-    HostFacts, HostFilter, HostId, IdentifierKind, InstanceLoad, NewAgent, NewInstance, NewToken,
-    Newcomer, Range, RegistrationTx, SessionClose, SessionHeard, SessionOpen, StoreError, TokenId,
+    ActivityFilter, AgentFacts, AgentFilter, AgentId, AgentStatus, Bulkhead, CloseCause, Decision,
+    GapKind, GapRow, HostFacts, HostFilter, HostId, HostSearch, HostsPage, IdentifierKind,
+    InstanceLoad, LabelChange, NewAgent, NewInstance, NewToken, Newcomer, Range, RegistrationTx,
+    SessionClose, SessionHeard, SessionOpen, StoreError, TokenId, TokenRequest,
 };
 use uuid::Uuid;
 
@@ -31,11 +32,20 @@ const SESSIONS: u64 = 6 * AGENTS as u64;
 const WHOLE: u64 = 16 * AGENTS as u64;
 /// An append has dozens of statements, and some compare the rows of a batch with each other.
 const APPEND: u64 = 200 * BATCH as u64;
+/// What reads every machine that was reinstalled, here all of them, twice, with half a dozen rows for each.
+const REINSTALLED: u64 = 50 * AGENTS as u64;
 /// What ends a batch of the sweep.
 const SWEEP: u64 = 40 * svc_store::SWEEP_BATCH as u64;
 
 const TTL: Duration = Duration::from_secs(600);
 const MINUTE: Duration = Duration::from_secs(60);
+
+/// Calls whose results do not matter, with one budget.
+macro_rules! call_each {
+    ($reads:ident, $budget:expr, $store:ident: $($name:ident($($argument:expr),*);)+) => {
+        $($reads.call(stringify!($name), $budget, $store.$name($($argument),*)).await?;)+
+    };
+}
 
 #[derive(Debug)]
 pub struct Fleet {
@@ -80,7 +90,27 @@ impl Fleet {
         self.registrations(reads).await?;
         self.registration_steps(reads).await?;
         self.upkeep(reads).await?;
-        self.commands(reads).await
+        self.commands(reads).await?;
+        self.console(reads).await
+    }
+
+    /// SQL that makes a thousand agents offline for long.
+    pub fn expire(&self) -> String {
+        let few = quoted(&self.agents[AGENTS / 2..][..1000]);
+        format!(
+            "UPDATE agent_state SET presence_since = now() - interval '2 days' WHERE agent_id IN ({few})"
+        )
+    }
+
+    /// SQL that adds a pending agent for each machine whose own agent no call here decides about.
+    pub fn reinstall(&self) -> String {
+        let used = [&self.agents[..BATCH], &self.agents[AGENTS - 1000..]].concat();
+        let (used, token) = (quoted(&used), self.token);
+        format!(
+            "INSERT INTO agents (host_id, key, status, pending_reason, conflict_with, token_id)
+             SELECT host_id, sha256(gen_random_uuid()::text::bytea), 'pending', 'conflict', id, '{token}'
+               FROM agents WHERE status = 'active' AND id NOT IN ({used})"
+        )
     }
 
     fn batch(&self) -> &[TestAgent] {
@@ -302,7 +332,11 @@ impl Fleet {
             )
             .await?;
         reads
-            .call("reinstalls_admit", SMALL, store.reinstalls_admit(MINUTE))
+            .call(
+                "reinstalls_admit",
+                REINSTALLED,
+                store.reinstalls_admit(MINUTE),
+            )
             .await?;
         Ok(())
     }
@@ -348,7 +382,8 @@ impl Fleet {
             tx.agent_revoke(id, "test", "test").await
         };
         let run = self.store.registration_run("registration", steps);
-        reads.call("registration steps", SMALL, run).await
+        // To count the clones that wait, PostgreSQL may look at all pending agents, if its statistics know of none.
+        reads.call("registration steps", WHOLE, run).await
     }
 
     async fn upkeep(&self, reads: &mut Reads) -> Result<()> {
@@ -458,6 +493,81 @@ impl Fleet {
             .await?;
         Ok(())
     }
+
+    /// Pages and actions of the web console. People wait for them, with longer limits.
+    async fn console(&self, reads: &mut Reads) -> Result<()> {
+        let store = TestStore::open(self.store.url(), 4)?;
+        let (host, agent) = (self.batch()[0].host, self.batch()[0].id);
+        let hosts: Vec<Uuid> = self.batch().iter().map(|agent| agent.host.0).collect();
+        let since = Timestamp::now() - SignedDuration::from_hours(24);
+        let page = |search| HostsPage {
+            search,
+            ..HostsPage::default()
+        };
+        let online = HostSearch {
+            online: Some(true),
+            ..HostSearch::default()
+        };
+        let skewed = HostSearch {
+            skewed: true,
+            ..HostSearch::default()
+        };
+        let of_token = HostSearch {
+            token: Some(self.token.0),
+            ..HostSearch::default()
+        };
+        let label = LabelChange {
+            added: [("env".to_owned(), "test".to_owned())].into(),
+            removed: Vec::new(),
+        };
+        // Nobody else needs these two.
+        let ends = &self.agents[AGENTS / 4 + 2 * usize::try_from(self.calls)?..];
+        let (retired, revoked) = ([ends[0].host.0], [ends[1].host.0]);
+        let request = TokenRequest {
+            label: "fleet".to_owned(),
+            max_uses: 1,
+            expires_in: None,
+            labels: BTreeMap::new(),
+        };
+        call_each! { reads, WHOLE, store:
+            console_counts();
+            console_attention();
+            console_instances();
+            console_database();
+            console_pending_count();
+            console_hosts(&HostsPage::default(), 50);
+            console_hosts(&page(online), 50);
+            console_hosts(&page(skewed), 50);
+            console_hosts(&page(of_token), 50);
+            console_activity(&ActivityFilter::default(), None, 50);
+            console_hosts_by_id(&hosts);
+            console_host_exists(host);
+            console_hosts_online(&hosts);
+            console_sparklines(&hosts, since);
+            console_samples(host, since);
+            console_rollups(host, since, "hour");
+            console_gaps(host, since);
+            console_presence(host, since);
+            console_host_events(host, since);
+            console_note_add(host, Some(agent), "test", "a note");
+            console_hosts_label(&hosts, &label, "test");
+            console_hosts_retire(&retired, "test", None);
+            console_hosts_revoke(&revoked, "test", Some("test"));
+        }
+        let key = key();
+        let added = store.console_token_add(&key, &request, "test");
+        let added = reads.call("console_token_add", SMALL, added).await?;
+        let added = store.token_show(added).await?.context("the token")?.token;
+        reads.begin_again();
+        let revoked = store.console_token_revoke(&added, true, "test", None);
+        reads.call("console_token_revoke", SMALL, revoked).await?;
+        Ok(())
+    }
+}
+
+fn quoted(agents: &[TestAgent]) -> String {
+    let ids = agents.iter().map(|agent| format!("'{}'", agent.id));
+    ids.collect::<Vec<_>>().join(", ")
 }
 
 fn token() -> NewToken {
