@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use svc_ingest::queue::Queue;
 use svc_sandbox::{Nats, NatsOptions};
-use svc_testkit::PATIENCE;
+use svc_testkit::{PATIENCE, Site, assert_contains};
 use tokio::time::timeout;
 
 use super::{agent, open, parcel, settings, settle, take};
@@ -30,6 +30,21 @@ async fn a_limit_that_is_too_small_is_an_error_that_says_what_to_set() -> Result
     ensure!(
         error.contains("65536") && error.contains("set max_payload to 524288"),
         "{error}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_service_before_a_limit_that_is_too_small_exits_and_says_what_to_set() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let nats = limited(&folder.path().join("nats.conf"), 65_536).await?;
+    let site = Site::new().await?;
+    let process = site.process().set("INGEST_QUEUE_URL", nats.url());
+    let ended = process.run().await?;
+    ensure!(ended.code == Some(2), "{ended:?}");
+    assert_contains(
+        &ended.stderr,
+        "INGEST_QUEUE_URL: NATS accepts messages of 65536 bytes at most: set max_payload to 524288",
     );
     Ok(())
 }
