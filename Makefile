@@ -84,10 +84,7 @@ test-export: deps  ## Export to the OTLP receiver of the OpenTelemetry collector
 	cd crates/ingest/tests/otlp_receiver && go build -o $(CURDIR)/target/otlp-receiver .
 	OTLP_RECEIVER=$(CURDIR)/target/otlp-receiver $(CARGO) test --locked -p svc-ingest --test it -- export:: --include-ignored
 
-test-upgrade: deps  ## Upgrade 1,000 connected agents from FROM=<revision> (0.1.0) and roll back (about 10 minutes)
-	@scripts/test-upgrade $(FROM)
-
-.PHONY: test-readme test-rpm test-export test-upgrade deny check-deploy images
+.PHONY: test-readme test-rpm test-export deny check-deploy images
 deny:  ## Advisories, licences, bans and sources of all dependencies (needs cargo-deny and the advisory database)
 	$(CARGO) deny check
 

@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use svc_proto::contract::limits::MAX_TEXT_BYTES;
+use svc_proto::contract::limits::{MAX_NUMBER, MAX_TEXT_BYTES};
 
 /// Far above the size of any of these files.
 const MAX_FILE: u64 = 1024 * 1024;
@@ -71,9 +71,9 @@ pub(crate) fn clean(text: &str) -> String {
     clean
 }
 
-/// The service stores signed 64-bit numbers.
-pub(crate) fn clamp_to_i64(number: u64) -> u64 {
-    number.min(i64::MAX.unsigned_abs())
+/// The service rejects a sample with a larger number.
+pub(crate) fn bounded(number: u64) -> u64 {
+    number.min(MAX_NUMBER)
 }
 
 /// A folder of files that serves as a machine in tests.

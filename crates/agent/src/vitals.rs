@@ -19,7 +19,7 @@ use svc_proto::{contract::limits::MAX_INTERFACES, v1::Vitals};
 
 pub(crate) use self::memory::Memory;
 use self::{cpu::Times, meter::Meter};
-use crate::machine::{Machine, clamp_to_i64};
+use crate::machine::{Machine, bounded};
 
 /// The kernel counts processor time in steps of 10 ms. Over a few of them the load would be
 /// 0 or 100 by chance, so a shorter time keeps the figure before it.
@@ -109,7 +109,7 @@ fn load(text: &str) -> [f64; 3] {
 }
 
 fn uptime(text: &str) -> u64 {
-    clamp_to_i64(text.split_whitespace().next().map_or(0.0, number) as u64)
+    bounded(text.split_whitespace().next().map_or(0.0, number) as u64)
 }
 
 /// A value that is not a finite positive number counts as 0.
@@ -134,6 +134,8 @@ pub(crate) mod tests {
         sync::atomic::{AtomicBool, Ordering::Relaxed},
         thread,
     };
+
+    use svc_proto::contract::limits::MAX_NUMBER;
 
     use super::*;
     use crate::machine::tests::machine;
@@ -181,7 +183,7 @@ pub(crate) mod tests {
         assert_eq!(load("nan inf -3"), [0.0; 3]);
         assert_eq!(load("1.5"), [1.5, 0.0, 0.0]);
         assert_eq!(uptime("350735.47 234388.90\n"), 350_735);
-        assert_eq!(uptime("1e300"), i64::MAX as u64);
+        assert_eq!(uptime("1e300"), MAX_NUMBER);
         assert_eq!(uptime("NaN"), 0);
     }
 

@@ -3,7 +3,7 @@
 use std::{io, net::SocketAddr, time::Duration};
 
 use anyhow::{Context, bail};
-use svc_store::{SchemaState, Store, StoreOptions};
+use svc_store::{SchemaError, SchemaState, Store, StoreOptions};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -87,9 +87,8 @@ async fn schema(app: App, migrate: bool, stop: CancellationToken) -> anyhow::Res
                 "the schema console lacks {}: run svc-console migrate",
                 missing.join(", ")
             ),
-            Ok(SchemaState::Altered { migration, .. }) => {
-                bail!("migration {migration} was changed after it was applied")
-            }
+            Ok(SchemaState::Altered { migration }) => bail!(SchemaError::Altered { migration }),
+            Ok(SchemaState::Unreleased) => bail!(SchemaError::Unreleased),
             Ok(_) => break,
             Err(error) if error.is_unavailable() => {
                 tracing::warn!(%error, "waiting for the database");

@@ -189,6 +189,12 @@ impl Lab {
         peaks.try_fold(0, |most, peak: anyhow::Result<u64>| Ok(most.max(peak?)))
     }
 
+    /// The memory that PostgreSQL's processes have besides what they share, in KiB.
+    pub fn private_memory_of_postgres(&self) -> anyhow::Result<u64> {
+        let postmaster = procfs::postmaster(self.postgres.data_dir())?;
+        Ok(procfs::tree_private_kib(postmaster))
+    }
+
     pub async fn usage(&self) -> anyhow::Result<ResourceUsage> {
         let mut services = ProcessUsage::default();
         for instance in &self.instances {

@@ -47,6 +47,14 @@ pub fn tree_usage(pid: Pid) -> anyhow::Result<ProcessUsage> {
     Ok(sum)
 }
 
+/// The memory that a process and its children have for themselves: without shared memory and files.
+pub fn tree_private_kib(pid: Pid) -> u64 {
+    let is_meant =
+        |one: &Pid| *one == pid || Stat::read(*one).is_some_and(|stat| stat.parent == Some(pid));
+    let private = |pid| kib(&format!("/proc/{pid}/status"), "RssAnon");
+    pids().filter(is_meant).map(private).sum()
+}
+
 /// The process id of the postmaster of a data folder.
 pub fn postmaster(data_dir: &Path) -> anyhow::Result<Pid> {
     let file = data_dir.join("postmaster.pid");
@@ -61,10 +69,15 @@ pub fn available_mib() -> u64 {
 }
 
 fn meminfo_mib(key: &str) -> u64 {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    kib("/proc/meminfo", key) / 1024
+}
+
+/// A line such as `MemTotal: 4 kB`; 0 if there is none.
+fn kib(file: &str, key: &str) -> u64 {
+    let text = fs::read_to_string(file).unwrap_or_default();
     let value = value(&text, key);
     let kib = value.split(' ').next().and_then(|kib| kib.parse().ok());
-    kib.map_or(0, |kib: u64| kib / 1024)
+    kib.unwrap_or(0)
 }
 
 /// The machine that figures were measured on.

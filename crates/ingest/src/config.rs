@@ -20,7 +20,7 @@ use svc_common::{
     log::Log,
     settings::{Reader, read_environment},
 };
-use svc_store::DatabaseUrl;
+use svc_store::{DatabaseUrl, Migration, StoreOptions};
 use url::Url;
 
 use crate::{
@@ -67,6 +67,8 @@ pub struct Database {
     pub auto_migrate: bool,
     /// The web application's role, which is granted what it may read and call.
     pub web_role: Option<String>,
+    /// No variable sets it; a test invents the next version.
+    pub later_migrations: &'static [Migration],
 }
 
 #[derive(Debug)]
@@ -214,6 +216,12 @@ impl Database {
         owner.unwrap_or_else(|| self.listen_url())
     }
 
+    pub fn store_options(&self, pool_size: usize) -> StoreOptions {
+        let mut options = StoreOptions::for_service(pool_size);
+        options.later_migrations = self.later_migrations;
+        options
+    }
+
     /// The variable with the connection of the owner of the tables.
     pub fn owner_variable(&self) -> &'static str {
         match self.owner_url {
@@ -241,6 +249,7 @@ impl Database {
             pool_size: pool_size?,
             auto_migrate: auto_migrate?,
             web_role: web_role?,
+            later_migrations: &[],
         })
     }
 }

@@ -1,17 +1,18 @@
 //! The consumer: stores reports from the queue in the database, in batches.
 //!
 //! One transaction stores a batch: history, watermarks, books and latest vitals. Only after it has committed does the
-//! consumer settle the reports and send the acknowledgements.
+//! consumer send the acknowledgements and settle the reports.
 //!
-//! An outage or an overload of the database stops the consumer, and counts against no report. A batch that the database
-//! refuses for its data is split until the report at fault is alone; after five attempts that report becomes a dead
-//! letter and its numbers a gap, so that its agent can continue. Whatever fails, every report is either settled after a
-//! commit, or delivered again, or sent again by its agent.
+//! An outage or an overload of the database stops the consumer, and counts against no report. A batch that takes too
+//! long is stored in smaller parts. A batch that the database refuses for its data is split until the report at fault is
+//! alone; after five attempts that report becomes a dead letter and its numbers a gap, so that its agent can continue.
+//! Whatever fails, every report is either settled after a commit, or delivered again, or sent again by its agent.
 
 mod acks;
 mod gathering;
 mod gauge;
 mod pace;
+mod part_size;
 mod storing;
 
 use std::{collections::BTreeMap, mem, panic::AssertUnwindSafe, sync::Arc, time::Duration};
@@ -24,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 pub use acks::{Acks, PendingAcks};
 use gathering::Gathering;
 pub use gauge::DepthGauge;
+use part_size::PartSize;
 use storing::{Refused, Stopped, Storing};
 
 use crate::{
@@ -45,12 +47,14 @@ pub struct Consumer {
     shard: usize,
     gathering: Arc<Gathering>,
     store: Store,
+    part_size: PartSize,
     acks: Acks,
     metrics: PipelineMetrics,
     export: Export,
 }
 
-/// The watermarks after the commits of a batch. An agent that is not active has none.
+/// The watermarks after the commits of a batch. An agent that is not active has none. That of an agent whose reports were
+/// left out may be 0, which means that it is not known.
 type Watermarks = BTreeMap<AgentId, i64>;
 
 /// The origin and the receipt of each parcel of a batch. The n-th belongs to the n-th range.
@@ -80,6 +84,7 @@ impl Consumer {
             shard,
             gathering: gathering.clone(),
             store: store.clone(),
+            part_size: PartSize::default(),
             acks: acks(),
             metrics: metrics.clone(),
             export: export.clone(),
@@ -111,7 +116,7 @@ impl Consumer {
         }
     }
 
-    /// Stores a batch, settles it, and sends its acknowledgements.
+    /// Stores a batch and settles it.
     async fn pass(&self, batch: Vec<Delivery>, stop: &CancellationToken) {
         self.measure(&batch);
         let split = |Delivery { parcel, receipt }| (parcel.range, (parcel.origin, receipt));
@@ -142,6 +147,9 @@ impl Consumer {
                 Some(marks) => {
                     self.metrics.dead_letters.inc();
                     outcome.acks.dead_letter(origin.instance, range);
+                    for (agent, acked) in &marks {
+                        outcome.acks.watermark(origin.instance, *agent, *acked);
+                    }
                     outcome.watermarks.extend(marks);
                 }
             }
@@ -169,7 +177,7 @@ impl Consumer {
         Some(marks.map(|mark| (mark.agent_id, mark.acked_seq)).collect())
     }
 
-    /// Answers the queue for each report of a batch, and sends the acknowledgements.
+    /// Answers the queue for each report of a batch, and sends what is acknowledged with its dead letters.
     ///
     /// A report is settled if its agent's watermark has reached its last number: then it is stored, or was stored
     /// before. It is also settled if there is no watermark, because an agent that is not active stores nothing. A report
@@ -185,14 +193,11 @@ impl Consumer {
         let Outcome {
             watermarks,
             unrecorded,
-            mut acks,
+            acks,
         } = outcome;
         let mut committed = Vec::new();
         for (index, (range, (origin, receipt))) in ranges.into_iter().zip(deliveries).enumerate() {
             let watermark = watermarks.get(&range.agent_id).copied();
-            if let Some(acked) = watermark {
-                acks.watermark(origin.instance, range.agent_id, acked);
-            }
             let stored = watermark.is_none_or(|acked| acked >= range.last_seq);
             let expired = receipt.put_back_for() > MAX_WAIT;
             if (stored || expired) && !unrecorded.contains(&index) {

@@ -28,7 +28,7 @@ pub struct Maintenance {
     pub store: Store,
     /// Connects as the owner of the tables, who makes and drops partitions.
     pub owner: Store,
-    /// A direct connection of the owner: partitions cannot be dropped through a pooler.
+    /// A direct connection of the owner, where there is one: it drops partitions without making anybody wait.
     pub direct: DatabaseUrl,
     pub retention: Retention,
 }
@@ -58,6 +58,8 @@ impl Maintenance {
         log("made partitions", made.map(shown));
         let removed = store.shapes_prune(metrics, rollups).await;
         log("removed shapes", removed.map(shown));
+        let removed = store.agent_counts_prune().await;
+        log("removed counts of agents", removed.map(shown));
         let removed = store.hours_prune().await;
         log("removed entries of hours", removed.map(shown));
         let removed = store.gaps_prune(metrics).await;

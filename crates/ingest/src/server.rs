@@ -11,7 +11,7 @@ mod worker;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
-use svc_store::{Store, StoreOptions};
+use svc_store::Store;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
@@ -200,7 +200,7 @@ impl std::fmt::Debug for Server {
 }
 
 fn open_store(database: &Database) -> Result<Store, Problems> {
-    let options = StoreOptions::for_service(database.pool_size);
+    let options = database.store_options(database.pool_size);
     Store::new(database.url.clone(), options)
         .map_err(|error| Problems::one("DATABASE_URL", chain(&error)))
 }

@@ -9,6 +9,15 @@ use crate::tx::Param;
 pub(crate) struct Arrays<'a>(Vec<(Box<dyn ToSql + Sync + Send + 'a>, Type)>);
 
 impl<'a> Arrays<'a> {
+    /// Adds a parameter that is no column.
+    pub(crate) fn value<T>(mut self, of: Type, value: T) -> Self
+    where
+        T: ToSql + Sync + Send + 'a,
+    {
+        self.0.push((Box::new(value), of));
+        self
+    }
+
     /// Adds a column. `array` is the type of the array, not of its elements.
     pub(crate) fn column<R, T>(mut self, array: Type, rows: &[R], value: impl Fn(&R) -> T) -> Self
     where

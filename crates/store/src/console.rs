@@ -25,7 +25,7 @@ const NO_WORKERS: &str = "SET LOCAL max_parallel_workers_per_gather = 0";
 pub use activity::{ActivityCursor, ActivityFilter, ActivityPage, ActivityRecord};
 pub use changes::{LabelChange, TokenRequest};
 pub use fleet::{AttentionCounts, DatabaseState, FleetCounts, InstanceRecord};
-pub use history::{DiskPoint, EventMark, GapReason, PresenceMark, RollupPoint, SamplePoint};
+pub use history::{DiskColumns, EventMark, GapReason, PresenceMark, RollupPoint, SampleColumns};
 pub use hosts::{HostListRow, SparkPoint};
 pub use links::LinkKind;
 pub use people::{LoginRecord, Role, UserId, UserRecord};

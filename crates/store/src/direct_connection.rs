@@ -2,7 +2,7 @@
 //!
 //! It should reach the server directly. Its limits are startup options and not SET commands:
 //! if a pooler is in between after all, it refuses the options, and no other client can
-//! inherit them.
+//! inherit them. The isolation level is one of them, for the same reason as in `tx.rs`.
 
 use tokio::{runtime::Handle, task::JoinHandle};
 use tokio_postgres::Client;
@@ -68,5 +68,8 @@ impl Drop for Running {
 
 fn options(limits: &TxLimits) -> String {
     let (statement, lock) = (limits.statement.as_millis(), limits.lock.as_millis());
-    format!("-c statement_timeout={statement} -c lock_timeout={lock}")
+    // A backslash keeps the space within one option.
+    format!(
+        r"-c statement_timeout={statement} -c lock_timeout={lock} -c default_transaction_isolation=read\ committed"
+    )
 }

@@ -4,12 +4,15 @@
 //!   of resources belong here, because a slow or full database must never look like bad data.
 //! - `Conflict`: all attempts collided with other transactions.
 //! - `Schema`: an operator must act.
+//! - `Damaged`: stored history that this program cannot have written, or whose computation panicked.
 //! - `Query`: a defect of the program, or a rule of the schema, which `constraint()` and
 //!   `sqlstate()` name.
 
 use std::{error::Error, io};
 
 use tokio_postgres::error::{DbError, SqlState};
+
+use crate::history::Damaged;
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -26,6 +29,8 @@ pub enum StoreError {
     Schema(#[source] SchemaError),
     #[error("the database rejected a statement")]
     Query(#[source] tokio_postgres::Error),
+    #[error("history cannot be computed: {0}")]
+    Damaged(String),
 }
 
 /// Why the database cannot be used now.
@@ -41,6 +46,8 @@ pub enum Unavailability {
     ConnectionLost,
     #[error("the server does not accept the work now")]
     Refused,
+    #[error("another transaction has locked a row for long")]
+    Locked,
     /// The transaction is visible on the server, and may be lost with it.
     #[error("the commit stopped waiting for the standby")]
     Unreplicated,
@@ -70,6 +77,10 @@ pub enum RejectionKind {
 pub enum SchemaError {
     #[error("migration {migration} was changed after it was applied")]
     Altered { migration: String },
+    #[error(
+        "the database was made by an unreleased version, whose data this one cannot use: name a new database, or drop its schema"
+    )]
+    Unreleased,
     #[error("migration {migration} failed")]
     Failed {
         migration: String,
@@ -126,6 +137,26 @@ impl StoreError {
         self.sqlstate() == Some("57014") || reason.is_some_and(late)
     }
 
+    /// Whether the work itself may have caused it, so that less work may succeed: whatever the server says about a
+    /// statement or its resources, but not that the server or the connection is lost, or takes no writes.
+    pub fn fewer_may_succeed(&self) -> bool {
+        match self {
+            StoreError::Query(_) | StoreError::Damaged(_) | StoreError::Conflict(_) => true,
+            StoreError::Schema(_) => false,
+            StoreError::Unavailable { reason, .. } => {
+                let code = self.sqlstate().unwrap_or_default();
+                let resources = matches!(code.get(..2), Some("53" | "58"));
+                let refused = *reason != Unavailability::Connect && resources;
+                self.is_timeout() || self.is_lock_timeout() || refused
+            }
+        }
+    }
+
+    /// Whether a lock was not granted in time.
+    pub(crate) fn is_lock_timeout(&self) -> bool {
+        self.sqlstate() == Some("55P03")
+    }
+
     /// The SQLSTATE from PostgreSQL or from one of our triggers.
     pub fn sqlstate(&self) -> Option<&str> {
         self.postgres()?.code().map(SqlState::code)
@@ -179,7 +210,8 @@ impl StoreError {
             StoreError::Conflict(source) => source.as_ref(),
             StoreError::Query(source) => Some(source),
             StoreError::Schema(SchemaError::Failed { source, .. }) => Some(source),
-            StoreError::Schema(SchemaError::Altered { .. }) => None,
+            StoreError::Schema(SchemaError::Altered { .. } | SchemaError::Unreleased) => None,
+            StoreError::Damaged(_) => None,
         }
     }
 }
@@ -193,6 +225,12 @@ impl RejectionKind {
             "SV410" => Some(RejectionKind::ModeMissing),
             _ => None,
         }
+    }
+}
+
+impl From<Damaged> for StoreError {
+    fn from(damaged: Damaged) -> StoreError {
+        StoreError::Damaged(damaged.0.to_owned())
     }
 }
 

@@ -63,7 +63,7 @@ pub struct AgentFacts {
 /// decides. `None` if they have no kind in common.
 ///
 /// The rule exists three times, because it is needed in three shapes: here for one pair, in
-/// SQL (`same_machine`, migration 0003) for the batch that opens sessions, and as a search in
+/// SQL (`same_machine`) for the batch that opens sessions, and as a search in
 /// [`RegistrationTx::host_match`](crate::RegistrationTx::host_match). The test
 /// `tests/it/same_machine.rs` compares all three on random machines.
 pub fn same_machine(one: &Identifiers, other: &Identifiers) -> Option<bool> {

@@ -38,8 +38,14 @@ record! {
         pub instances: i64,
         /// How long the oldest pending registration has waited; 0 without one.
         pub pending_seconds: f64,
-        /// Hosts whose agents had a gap recorded in the last 24 hours, among the newest 20,000 gaps.
+        /// Hosts whose agents had a gap recorded in the last 24 hours.
         pub hosts_with_gaps: i64,
+        /// Since the end of the oldest arrival hour that is not compacted.
+        pub compaction_lag_seconds: f64,
+        /// Arrival hours of hosts that could not be compacted, even alone.
+        pub hosts_set_aside: i64,
+        /// Arrival hours that have been compacted for an hour and are still there.
+        pub hours_undropped: i64,
         /// Days of samples that are older than the retention and still there.
         pub days_undropped: i64,
         /// Server processes of this role in a transaction that no client of ours has any more: nothing that the
@@ -73,10 +79,14 @@ const STATE: &str = "-- fleet_gauges
              WHERE NOT fenced AND stopped_at IS NULL AND expires_at > now()) AS instances,
            (SELECT coalesce(extract(epoch FROM now() - min(greatest(created_at, decided_at))), 0)::float8
               FROM agents WHERE status = 'pending') AS pending_seconds,
-           (SELECT count(DISTINCT a.host_id)
-              FROM (SELECT agent_id, recorded_at FROM metric_gaps ORDER BY id DESC LIMIT 20000) newest
-              JOIN agents a ON a.id = newest.agent_id
-             WHERE newest.recorded_at > now() - interval '1 day') AS hosts_with_gaps,
+           (SELECT count(DISTINCT a.host_id) FROM agent_state s JOIN agents a ON a.id = s.agent_id
+             WHERE s.last_gap_at > now() - interval '1 day') AS hosts_with_gaps,
+           (SELECT coalesce(greatest(extract(epoch FROM samples_now() - min(arrived_hour) - interval '1 hour'), 0), 0)::float8
+              FROM sample_hours WHERE compacted_below < 2147483647) AS compaction_lag_seconds,
+           (SELECT count(*) FROM hosts_set_aside) AS hosts_set_aside,
+           (SELECT count(*) FROM sample_hours
+             WHERE finished_at < now() - interval '1 hour'
+               AND to_regclass('samples_open_' || to_char(arrived_hour AT TIME ZONE 'UTC', 'YYYYMMDDHH24')) IS NOT NULL) AS hours_undropped,
            (SELECT count(*) FROM sample_days
              WHERE day::timestamp AT TIME ZONE 'UTC'
                    < date_trunc('day', now() - make_interval(secs => $1), 'UTC') - interval '1 day') AS days_undropped,

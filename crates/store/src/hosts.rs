@@ -27,13 +27,13 @@ const SELECT: &str = "SELECT h.id, h.hostname, a.id AS agent_id, s.presence, s.p
                 coalesce(v.memory_total_bytes, h.memory_total_bytes) AS memory_total_bytes, v.swap_used_bytes,
                 v.swap_total_bytes, v.uptime_seconds, v.process_count::bigint, v.network_rx_bytes, v.network_tx_bytes,
                 v.fullest_disk_percent, v.fullest_disk_mount_point, v.spool_problem, v.unreadable_mounts,
-                CASE WHEN v.shape IS NULL THEN h.disks ELSE format(d.disks, VARIADIC v.parts::text[])::jsonb END AS disks,
+                disks_json(d.disks, d.parts, v.parts) AS disks,
                 n.agent_count, n.pending_count
            FROM hosts h
            LEFT JOIN agents a ON a.host_id = h.id AND a.status = 'active'
            LEFT JOIN agent_state s ON s.agent_id = a.id
            JOIN host_vitals v ON v.host_id = h.id
-           LEFT JOIN sample_shapes d ON d.host_no = v.host_no AND d.shape = v.shape
+           LEFT JOIN sample_shapes d ON d.shape = v.shape
           CROSS JOIN LATERAL (
                 SELECT count(*) AS agent_count, count(*) FILTER (WHERE status = 'pending') AS pending_count
                   FROM agents WHERE host_id = h.id) n";

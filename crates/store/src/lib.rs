@@ -35,7 +35,7 @@
 //!     of samples ([`Store::samples_append`]).
 //! 14. `watermarks`: what is committed, read without locks ([`Store::watermarks`]).
 //! 15. `compaction`: closed hours become chunks and rollups ([`Store::compaction_step`]).
-//! 16. `retention`: partitions, created ahead and dropped ([`Store::partitions_drop`]).
+//! 16. `retention`: partitions, created ahead and dropped ([`Store::partitions_drop`]); what is removed row by row.
 //!     `fleet_gauges`: the state of the fleet in numbers ([`Store::fleet_gauges`]).
 //!
 //! The admin commands:
@@ -61,6 +61,7 @@ mod direct_connection;
 mod error;
 mod facts;
 mod fleet_gauges;
+mod history;
 mod hosts;
 mod ids;
 mod installation;
@@ -99,9 +100,9 @@ pub use clock::ClockReading;
 pub use compaction::{COMPACTION_STEP, CompactionStep, HostOfHour};
 pub use console::{
     ActivityCursor, ActivityFilter, ActivityPage, ActivityRecord, AttentionCounts, DatabaseState,
-    DiskPoint, EventMark, FleetCounts, GapReason, HostCursor, HostListRow, HostSearch, HostSort,
+    DiskColumns, EventMark, FleetCounts, GapReason, HostCursor, HostListRow, HostSearch, HostSort,
     HostsFound, HostsPage, InstanceRecord, LabelChange, LinkKind, LoginRecord, PresenceMark, Role,
-    RollupPoint, SamplePoint, SessionRecord, SparkPoint, TokenRequest, Total, UserId, UserRecord,
+    RollupPoint, SampleColumns, SessionRecord, SparkPoint, TokenRequest, Total, UserId, UserRecord,
 };
 pub use error::{Rejection, RejectionKind, SchemaError, StoreError, Unavailability};
 pub use facts::{AgentFacts, HostFacts, IdentifierKind, Identifiers, same_machine};
@@ -112,7 +113,7 @@ pub use instance_load::InstanceLoad;
 pub use instances::{InstanceRow, LeaseClaim, LeaseRenewal, NewInstance};
 pub use listen::Listener;
 pub use liveness::Liveness;
-pub use migrate::{MigrationReport, SchemaState};
+pub use migrate::{Migration, MigrationReport, SchemaState};
 pub use overview::{AgentCounts, HistoryState, HostCounts, Overview, TokenCounts};
 pub use page::Page;
 pub use pool::{Bulkhead, Store, StoreOptions};

@@ -4,7 +4,7 @@ use std::error::Error;
 
 use tokio_postgres::types::{FromSql, Type};
 
-/// The SQL function `agent_liveness` (migration 0010) decides.
+/// The SQL function `agent_liveness` decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Liveness {
     Offline,

@@ -4,9 +4,8 @@
 //! work behind a PgBouncer in transaction mode: the next transaction may run on another
 //! server session, which does not hold the lock.
 //!
-//! **Order.** A transaction takes at most one of these locks (a compaction that sets a host aside also shares the lock of the
-//! running hour, for which nothing waits that holds the compaction's), and takes it before any lock on a
-//! table, so two of them cannot wait for each other. Whatever changes the catalog of a table that
+//! **Order.** A transaction takes at most one of these locks, and takes it before any lock on a table, so two of them cannot wait
+//! for each other. Whatever changes the catalog of a table that
 //! others change too (a migration, a GRANT, a new partition) holds [`SCHEMA`]: PostgreSQL fails
 //! one of two concurrent updates of the same catalog row ("tuple concurrently updated"). Dropping
 //! a partition is the exception. It may wait minutes for readers, and a start must not wait for
@@ -22,10 +21,10 @@ pub(crate) const SCHEMA: i64 = 0x7376_6369_0001;
 /// Held while an instance compares its signing key with the live instances and joins them.
 pub(crate) const LEASE_CLAIM: i64 = 0x7376_6369_0002;
 
-/// Held during a step of the compaction. (The previous version held 0x7376_6369_0004 to compute rollups.)
+/// Held during a step of the compaction.
 pub(crate) const COMPACTION: i64 = 0x7376_6369_0006;
 
-/// Held while partitions are dropped. (The previous version held 0x7376_6369_0003 to create them.)
+/// Held while partitions are dropped.
 pub(crate) const RETENTION: i64 = 0x7376_6369_0005;
 
 impl Tx {

@@ -186,6 +186,7 @@ fn outcome<T>(result: &Result<T, StoreError>) -> &'static str {
         Err(StoreError::Conflict(_)) => "conflict",
         Err(StoreError::Schema(_)) => "schema",
         Err(StoreError::Query(_)) => "refused",
+        Err(StoreError::Damaged(_)) => "damaged",
     }
 }
 

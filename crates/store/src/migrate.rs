@@ -6,6 +6,9 @@
 //! program and is accepted, because every change expands the schema first and contracts it
 //! one release later.
 //!
+//! **The first version** is the files of `schema/`, in which every object is written once. A database whose first version
+//! has another checksum was made by an unreleased program. Nothing leads from there to here, so it is refused.
+//!
 //! **The schema** is the connection's current one, `public` or another. Migrations are written for
 //! `public`, and the name is replaced where they contain it ([`Migration::sql_in`]): in the search
 //! path of functions that run with their owner's rights, and before a name.
@@ -29,6 +32,11 @@ use crate::{
     tx::{Tx, TxLimits},
 };
 
+/// A file of the first version.
+macro_rules! schema {
+    ($($theme:literal),+) => { concat!($(include_str!(concat!("../schema/", $theme, ".sql"))),+) };
+}
+
 /// A migration and its file in `migrations/`.
 macro_rules! migration {
     ($version:literal, $title:literal) => {
@@ -40,43 +48,24 @@ macro_rules! migration {
     };
 }
 
-const MIGRATIONS: &[Migration] = &[
-    migration!(1, "0001_instances"),
-    migration!(2, "0002_enrolment"),
-    migration!(3, "0003_sessions"),
-    migration!(4, "0004_metrics"),
-    migration!(5, "0005_rollups"),
-    migration!(6, "0006_dead_letters"),
-    migration!(7, "0007_held_streams"),
-    migration!(8, "0008_token_state"),
-    migration!(9, "0009_session_opens"),
-    migration!(10, "0010_enrolment_rules"),
-    migration!(11, "0011_identifier_claims"),
-    migration!(12, "0012_extra_kids"),
-    migration!(13, "0013_definers"),
-    migration!(14, "0014_rollups_set_aside"),
-    migration!(15, "0015_console"),
-    migration!(16, "0016_console_load"),
-    migration!(17, "0017_narrow_samples"),
-    migration!(18, "0018_compaction"),
-    migration!(19, "0019_registrations_admit"),
-    migration!(20, "0020_addresses_and_problems"),
-    migration!(21, "0021_append_by_key"),
-    migration!(22, "0022_reasons"),
-    migration!(23, "0023_samples_loose"),
-    migration!(24, "0024_chunks_read_faster"),
-    migration!(25, "0025_parts_packed"),
-    migration!(26, "0026_sample_days"),
-    migration!(27, "0027_sweep_is_due"),
-    migration!(28, "0028_cheaper_appends"),
-    migration!(29, "0029_view_unpacks_what_it_returns"),
-    migration!(30, "0030_kept_plans"),
-    migration!(31, "0031_seldom_analysed"),
-    migration!(32, "0032_samples_as_arrays"),
-    migration!(33, "0033_sweep_in_batches"),
-    migration!(34, "0034_clock_steps"),
-    migration!(35, "0035_quick_restarts"),
-];
+const BASELINE: Migration = Migration {
+    version: FIRST,
+    title: "0001_baseline",
+    sql: schema!(
+        "10_instances",
+        "20_enrolment",
+        "25_registration",
+        "30_sessions",
+        "40_samples",
+        "50_history",
+        "55_retention",
+        "60_readers"
+    ),
+};
+
+const FIRST: i32 = 1;
+
+const MIGRATIONS: &[Migration] = &[BASELINE];
 
 const CONSOLE_MIGRATIONS: &[Migration] = &[migration!(1, "console/0001_people")];
 
@@ -120,12 +109,12 @@ const DEFINER_PATH: &str = "SET search_path = pg_catalog, public, pg_temp";
 /// How long to retry while another process holds a lock that a migration needs.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-#[derive(Debug)]
-struct Migration {
-    version: i32,
+#[derive(Clone, Copy, Debug)]
+pub struct Migration {
+    pub version: i32,
     /// The version in four digits, an underscore, and the name.
-    title: &'static str,
-    sql: &'static str,
+    pub title: &'static str,
+    pub sql: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -148,20 +137,26 @@ pub enum SchemaState {
     },
     /// This migration was applied with other contents. Nothing may build on it.
     Altered {
-        version: i32,
         migration: String,
     },
+    /// The database was made by an unreleased program.
+    Unreleased,
 }
 
 impl Store {
     /// Applies all missing migrations. Many instances may do so at once.
     pub async fn migrate(&self) -> Result<MigrationReport, StoreError> {
-        self.migrate_to(SERVICE, MIGRATIONS).await
+        self.migrate_to(SERVICE, &self.migrations()).await
     }
 
     /// The same for the schema of the web console.
     pub async fn console_migrate(&self) -> Result<MigrationReport, StoreError> {
         self.migrate_to(CONSOLE, CONSOLE_MIGRATIONS).await
+    }
+
+    /// Ours, and those of a later version that a test invents.
+    fn migrations(&self) -> Vec<Migration> {
+        [MIGRATIONS, self.later_migrations()].concat()
     }
 
     async fn migrate_to(
@@ -186,7 +181,7 @@ impl Store {
     /// Compares the database's schema with this program's. Changes nothing.
     pub async fn schema_check(&self) -> Result<SchemaState, StoreError> {
         self.run("schema_check", Bulkhead::Watch, async |tx| {
-            Ok(compare(MIGRATIONS, &applied(&tx, SERVICE).await?))
+            Ok(compare(&self.migrations(), &applied(&tx, SERVICE).await?))
         })
         .await
     }
@@ -204,9 +199,10 @@ impl Store {
             prepare(&tx, history).await?;
             match compare(ours, &applied(&tx, history).await?) {
                 SchemaState::Behind { missing } => apply_first(&tx, history, ours, &missing).await,
-                SchemaState::Altered { migration, .. } => {
+                SchemaState::Altered { migration } => {
                     Err(StoreError::Schema(SchemaError::Altered { migration }))
                 }
+                SchemaState::Unreleased => Err(StoreError::Schema(SchemaError::Unreleased)),
                 state => Ok(Step::Done(state)),
             }
         })
@@ -282,9 +278,13 @@ fn compare(ours: &[Migration], applied: &Applied) -> SchemaState {
         let theirs = applied.get(&ours.version);
         theirs.is_some_and(|(_, checksum)| *checksum != ours.checksum())
     });
-    if let Some(ours) = altered {
-        let (version, migration) = (ours.version, ours.title.to_owned());
-        return SchemaState::Altered { version, migration };
+    match altered {
+        Some(ours) if ours.version == FIRST => return SchemaState::Unreleased,
+        Some(ours) => {
+            let migration = ours.title.to_owned();
+            return SchemaState::Altered { migration };
+        }
+        None => {}
     }
     match (missing(ours, applied), unknown(ours, applied)) {
         (missing, _) if !missing.is_empty() => SchemaState::Behind { missing },

@@ -69,10 +69,8 @@ record! {
         /// Arrival hours that are over and not compacted yet, and how long ago the oldest ended.
         pub hours_to_compact: i64,
         pub compaction_lag_seconds: f64,
-        /// Hours of hosts that the previous version had not rolled up.
-        pub rollups_due: i64,
-        /// Hours of hosts that could not be compacted, even alone.
-        pub rollups_set_aside: i64,
+        /// Arrival hours of hosts that could not be compacted, even alone.
+        pub hosts_set_aside: i64,
     }
 }
 
@@ -130,6 +128,5 @@ const HISTORY: &str = "-- overview
              WHERE compacted_below < 2147483647 AND arrived_hour + interval '1 hour' < samples_now()) AS hours_to_compact,
            (SELECT coalesce(greatest(extract(epoch FROM samples_now() - min(arrived_hour) - interval '1 hour'), 0), 0)::float8
               FROM sample_hours WHERE compacted_below < 2147483647) AS compaction_lag_seconds,
-           (SELECT count(*) FROM rollups_due) AS rollups_due,
-           (SELECT count(*) FROM rollups_set_aside) AS rollups_set_aside
-      FROM sample_days WHERE parent = 'sample_chunks'::regclass AND NOT detaching";
+           (SELECT count(*) FROM hosts_set_aside) AS hosts_set_aside
+      FROM sample_days WHERE NOT detaching";

@@ -42,6 +42,7 @@ use crate::{
     error::{StoreError, Unavailability},
     listen::Listener,
     metrics::{Kind, Metrics, StateCollector},
+    migrate::Migration,
     servers::Servers,
     tx::{Committed, Param, Single, Tx, TxLimits},
     url::DatabaseUrl,
@@ -57,6 +58,8 @@ pub struct StoreOptions {
     pub pool_size: usize,
     /// How long a call waits for a free connection.
     pub acquire: Duration,
+    /// Migrations after this program's own: a test invents the next version.
+    pub later_migrations: &'static [Migration],
     pub(crate) limits: TxLimits,
 }
 
@@ -66,6 +69,7 @@ impl StoreOptions {
         StoreOptions {
             pool_size,
             acquire: Duration::from_secs(2),
+            later_migrations: &[],
             limits: TxLimits::default(),
         }
     }
@@ -172,6 +176,10 @@ impl Store {
     /// The number of connections of this bulkhead.
     pub fn connections(&self, bulkhead: Bulkhead) -> usize {
         bulkhead.share(self.options.pool_size)
+    }
+
+    pub(crate) fn later_migrations(&self) -> &'static [Migration] {
+        self.options.later_migrations
     }
 
     /// When a call last succeeded, in any bulkhead.

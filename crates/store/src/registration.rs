@@ -9,7 +9,7 @@
 //! and two new keys on one machine do not both become active. The locks are advisory because
 //! the rows of a new key and a new machine do not exist yet. The token's row is locked last,
 //! because thousands of registrations may share a token. A batch of newcomers locks its tokens
-//! first and waits for no advisory lock (migration 0019).
+//! first and waits for no advisory lock (`schema/25_registration.sql`).
 
 mod agents;
 mod hosts;

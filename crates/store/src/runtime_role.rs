@@ -24,7 +24,7 @@ const MISSING: &str = "-- runtime_role
                unnest(CASE relname WHEN 'schema_migrations' THEN ARRAY['SELECT']
                                    ELSE ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE'] END) AS privilege
          WHERE relnamespace = namespace AND relowner = owner AND relkind IN ('r', 'p', 'v') AND NOT relispartition
-           AND relname !~ '^(samples_open|sample_chunks|host_metrics_old|host_rollups)_[0-9]+$')
+           AND relname !~ '^(samples_open|sample_chunks|host_rollups)_[0-9]+$')
     SELECT format('GRANT USAGE ON SCHEMA %I TO %I', current_schema(), $1)
      WHERE NOT has_schema_privilege($1::name, current_schema(), 'USAGE')
      UNION ALL

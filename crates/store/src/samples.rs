@@ -19,26 +19,37 @@
 //!
 //! No unique index is necessary for this.
 //!
+//! **Locked rows.** A row that somebody else has locked for long withholds the acknowledgements of no other agent: a
+//! batch that has waited 250 ms is stored again by the general path, which leaves those agents out.
+//!
 //! **Lock order.** Rows of `agent_state` are locked in the order of the agents' ids before
 //! anything is written, so that two appends cannot deadlock.
 
 mod advance;
 mod columns;
+mod hours;
+mod lists;
 mod range;
 mod shape;
 mod usual;
 
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 
 use crate::{
-    error::StoreError,
+    error::{StoreError, Unavailability},
     ids::{AgentId, HostId},
     pool::{Bulkhead, Store},
     record::record,
+    tx::{Tx, TxLimits},
     vitals::PartKind,
 };
+use advance::Locked;
+
+/// How long a batch waits for the row of an agent or a host before it is stored without it. The function
+/// `samples_append` has the same limit.
+const LOCKED_ROW: Duration = Duration::from_millis(250);
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct SampleRow {
@@ -100,8 +111,6 @@ pub enum GapKind {
     NotSent,
     Declared,
     Rejected,
-    /// The previous version could not store them, because their day was beyond the retention.
-    NotKept,
     /// The database rejected them repeatedly.
     DeadLetter,
 }
@@ -143,7 +152,6 @@ impl GapKind {
             GapKind::NotSent => "not sent",
             GapKind::Declared => "declared",
             GapKind::Rejected => "rejected",
-            GapKind::NotKept => "not kept",
             GapKind::DeadLetter => "dead letter",
         }
     }
@@ -151,20 +159,13 @@ impl GapKind {
 
 impl Store {
     /// Stores ranges and returns the committed watermarks of their agents. An agent that is
-    /// not active, or was deleted, has none.
+    /// not active, or was deleted, has none. It is an error if an agent was left out because somebody
+    /// has locked its row.
     pub async fn samples_append(&self, ranges: &[Range]) -> Result<Vec<Watermark>, StoreError> {
-        let (runs, mut others) = usual::runs(ranges);
-        let mut acked: BTreeMap<AgentId, i64> = BTreeMap::new();
-        if !runs.is_empty() {
-            let marks = runs.iter().map(|run| (run.agent_id, run.last_seq));
-            acked.extend(marks);
-            for index in self.runs_append(&runs).await? {
-                acked.remove(&runs[index].agent_id);
-                others.extend(&runs[index].ranges);
-            }
-        }
-        if !others.is_empty() {
-            acked.extend(self.append(&others).await?);
+        let mut acked = BTreeMap::new();
+        let left_out = self.samples_append_to(&mut acked, ranges).await?;
+        if !left_out.is_empty() {
+            return Err(StoreError::unavailable(Unavailability::Locked));
         }
         let watermark = |(agent_id, acked_seq)| Watermark {
             agent_id,
@@ -173,16 +174,82 @@ impl Store {
         Ok(acked.into_iter().map(watermark).collect())
     }
 
-    /// The general path.
-    async fn append(&self, ranges: &[&Range]) -> Result<BTreeMap<AgentId, i64>, StoreError> {
-        self.run("samples_append", Bulkhead::Ingest, |tx| async move {
-            let mut acked = tx.watermarks_lock(ranges).await?;
-            let fresh = advance(ranges, &mut acked);
-            tx.ranges_write(&fresh).await?;
-            Ok(acked)
-        })
-        .await
+    /// The same for callers that repeat what failed. `acked` has the watermarks that are known to be committed. Ranges that
+    /// they cover are passed over, and whatever this call commits is added, even if a later part of it fails: so the same call
+    /// can be repeated, and stores nothing twice.
+    ///
+    /// A locked row of one agent or host does not keep the others from being stored. The agents that were left out because of
+    /// one are returned; they have a watermark in `acked`, which is 0 if none is known. Their ranges are to be delivered again.
+    pub async fn samples_append_to(
+        &self,
+        acked: &mut BTreeMap<AgentId, i64>,
+        ranges: &[Range],
+    ) -> Result<Vec<AgentId>, StoreError> {
+        let missing = ranges.iter().filter(|range| {
+            let acked = acked.get(&range.agent_id);
+            acked.is_none_or(|acked| *acked < range.last_seq)
+        });
+        let (runs, mut others) = usual::runs(missing);
+        let mut locked = Locked::Wait;
+        match self.runs_append(&runs).await {
+            Ok(left) => {
+                acked.extend(runs.iter().map(|run| (run.agent_id, run.last_seq)));
+                for index in left {
+                    acked.remove(&runs[index].agent_id);
+                    others.extend(&runs[index].ranges);
+                }
+            }
+            Err(error) if error.is_lock_timeout() => {
+                locked = Locked::Skip;
+                others.extend(runs.iter().flat_map(|run| &run.ranges));
+            }
+            Err(error) => return Err(error),
+        }
+        let appended = match self.append(&others, locked).await {
+            Err(error) if error.is_lock_timeout() && locked == Locked::Wait => {
+                self.append(&others, Locked::Skip).await?
+            }
+            outcome => outcome?,
+        };
+        acked.extend(appended.acked);
+        for agent in &appended.left_out {
+            acked.entry(*agent).or_insert(0);
+        }
+        Ok(appended.left_out)
     }
+
+    /// The general path.
+    async fn append(&self, ranges: &[&Range], locked: Locked) -> Result<Appended, StoreError> {
+        if ranges.is_empty() {
+            return Ok(Appended::default());
+        }
+        let mut limits = TxLimits::default();
+        if locked == Locked::Wait {
+            limits.lock = LOCKED_ROW;
+        }
+        let append = |tx: Tx| async move {
+            let agents = tx.agents_lock(ranges, locked).await?;
+            let left_out = match locked {
+                Locked::Wait => Vec::new(),
+                Locked::Skip => tx.agents_left_out(ranges, &agents).await?,
+            };
+            let watermarks = agents.iter().map(|(agent, of)| (*agent, of.acked_seq));
+            let mut acked = watermarks.collect();
+            let fresh = advance(ranges, &mut acked);
+            tx.ranges_write(fresh, agents).await?;
+            Ok(Appended { acked, left_out })
+        };
+        self.run_within("samples_append", Bulkhead::Ingest, &limits, append)
+            .await
+    }
+}
+
+/// The result of the general path.
+#[derive(Default)]
+struct Appended {
+    acked: BTreeMap<AgentId, i64>,
+    /// Agents whose row, or that of their host, is locked by somebody else.
+    left_out: Vec<AgentId>,
 }
 
 /// The part of each range that is new, and the watermarks after it. An agent may have several

@@ -3,6 +3,10 @@
 //! Every statement runs inside a transaction that sets its limits, a single one too. Limits of the
 //! session would not survive a pooler in transaction mode, or would reach other clients of it.
 //!
+//! Every transaction asks for READ COMMITTED, whatever the default of the server, the database or the role is. Several
+//! functions take a lock and then look again (`sample_hour_take`, the sealing of an hour, the books of an agent). They
+//! must see what was committed while they waited, and with an older snapshot they would not.
+//!
 //! Dropping a `Tx` before its end gives its work up; `checkout.rs` says what becomes of it.
 //!
 //! `Tx` is handed to the closure of [`Store::run`](crate::Store::run) by value, because futures that borrow
@@ -245,7 +249,8 @@ fn wrote(messages: &[SimpleQueryMessage]) -> bool {
 /// commit was not replicated.
 fn begin_sql(limits: &TxLimits) -> String {
     format!(
-        "BEGIN; SELECT set_config('statement_timeout', '{}', true), set_config('lock_timeout', '{}', true), \
+        "BEGIN ISOLATION LEVEL READ COMMITTED; \
+         SELECT set_config('statement_timeout', '{}', true), set_config('lock_timeout', '{}', true), \
          set_config('idle_in_transaction_session_timeout', '{}', true), set_config('jit', 'off', true), \
          set_config('client_min_messages', 'warning', true)",
         limits.statement.as_millis(),

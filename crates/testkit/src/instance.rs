@@ -10,6 +10,7 @@ use svc_ingest::{
     queue::Bounds,
     server::{RunError, Server},
 };
+use svc_store::Migration;
 use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -27,6 +28,7 @@ pub struct InstanceBuilder {
     limits: fn(&mut Limits),
     bounds: Option<Bounds>,
     report_budget: Option<BudgetBounds>,
+    later_migrations: &'static [Migration],
 }
 
 impl InstanceBuilder {
@@ -37,6 +39,7 @@ impl InstanceBuilder {
             limits: |_| {},
             bounds: None,
             report_budget: None,
+            later_migrations: &[],
         }
     }
 
@@ -72,6 +75,12 @@ impl InstanceBuilder {
         self
     }
 
+    /// Makes it an instance of a later version, which has these migrations too.
+    pub fn of_later_version(mut self, migrations: &'static [Migration]) -> Self {
+        self.later_migrations = migrations;
+        self
+    }
+
     /// Starts it without waiting until it serves.
     pub async fn launch(self) -> anyhow::Result<Instance> {
         let mut config = Config::read(&|name| self.environment.get(name))?;
@@ -81,6 +90,7 @@ impl InstanceBuilder {
         config.timing.ack_backstop = ACK_BACKSTOP;
         (self.timing)(&mut config.timing);
         (self.limits)(&mut config.grpc.limits);
+        config.database.later_migrations = self.later_migrations;
         config.queue.bounds = self.bounds.unwrap_or(config.queue.bounds);
         let grpc = &mut config.grpc;
         grpc.report_budget = self.report_budget.unwrap_or(grpc.report_budget);

@@ -6,7 +6,7 @@
 
 use svc_proto::{contract::limits::MAX_BLOCK_DEVICES, v1::BlockDevice};
 
-use crate::machine::{Machine, clamp_to_i64, clean};
+use crate::machine::{Machine, bounded, clean};
 
 /// The kernel counts sectors of this size, whatever the disk's own sectors are.
 const SECTOR: u64 = 512;
@@ -32,8 +32,8 @@ fn parse(line: &str) -> Option<BlockDevice> {
         .map_while(|number| number.parse().ok())
         .take(10)
         .collect();
-    let at = |index: usize| Some(clamp_to_i64(*numbers.get(index)?));
-    let bytes = |index| Some(clamp_to_i64(at(index)?.saturating_mul(SECTOR)));
+    let at = |index: usize| Some(bounded(*numbers.get(index)?));
+    let bytes = |index| Some(bounded(at(index)?.saturating_mul(SECTOR)));
     let device = BlockDevice {
         name: clean(name),
         reads: at(0)?,
@@ -55,6 +55,7 @@ fn is_disk(machine: &Machine, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use svc_proto::contract::limits::MAX_NUMBER;
 
     use super::*;
     use crate::machine::tests::machine;
@@ -108,7 +109,7 @@ mod tests {
             parse(&line);
             let numbers: Vec<String> = numbers.iter().map(u64::to_string).collect();
             if let Some(device) = parse(&format!("8 0 sda {}", numbers.join(" "))) {
-                prop_assert!(device.read_bytes <= i64::MAX as u64 && device.busy_ms <= i64::MAX as u64);
+                prop_assert!(device.read_bytes <= MAX_NUMBER && device.busy_ms <= MAX_NUMBER);
             }
         }
     }

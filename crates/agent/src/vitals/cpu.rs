@@ -5,7 +5,7 @@
 //! part of `user` and `nice`. Steal is also reported by itself: it tells a busy machine from
 //! one that is kept from working.
 
-use crate::machine::{Machine, clamp_to_i64};
+use crate::machine::{Machine, bounded};
 
 /// The unit of /proc/stat, on every architecture that Rust builds for.
 const TICK_MS: u64 = 10;
@@ -41,7 +41,7 @@ impl Times {
 
     /// Since the boot, of all processors together.
     pub fn steal_ms(&self) -> Option<u64> {
-        Some(clamp_to_i64(self.steal?.saturating_mul(TICK_MS)))
+        Some(bounded(self.steal?.saturating_mul(TICK_MS)))
     }
 
     /// From 0 to 100; `None` if no time has passed. A counter that decreased, which iowait may

@@ -12,7 +12,7 @@ use std::{collections::HashMap, ffi::OsStr, os::unix::ffi::OsStrExt};
 use rustix::io::Errno;
 use svc_proto::v1::Disk;
 
-use crate::machine::{Machine, clamp_to_i64, clean};
+use crate::machine::{Machine, bounded, clean};
 
 /// File systems over several devices have a number of their own, with major 0.
 const OWN_NUMBERS: [&str; 3] = ["btrfs", "zfs", "bcachefs"];
@@ -42,8 +42,8 @@ pub(super) fn mounts(machine: &Machine) -> Vec<Mount> {
 /// The call may hang with its device, so it belongs to a thread of its own.
 pub(super) fn measure(mount: &Mount) -> Result<Option<Disk>, Errno> {
     let stat = rustix::fs::statvfs(OsStr::from_bytes(&mount.mount_point))?;
-    let bytes = |blocks: u64| clamp_to_i64(blocks.saturating_mul(stat.f_frsize));
-    let (inodes, has_inodes) = (clamp_to_i64, stat.f_files > 0);
+    let bytes = |blocks: u64| bounded(blocks.saturating_mul(stat.f_frsize));
+    let (inodes, has_inodes) = (bounded, stat.f_files > 0);
     let disk = Disk {
         mount_point: text(&mount.mount_point),
         device: text(&mount.device),

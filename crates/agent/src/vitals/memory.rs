@@ -3,7 +3,7 @@
 //! Used memory is what is not available, as in `free` since procps 4: caches that the kernel
 //! can free immediately do not count. The values are the machine's, not a container's limits.
 
-use crate::machine::{Machine, clamp_to_i64};
+use crate::machine::{Machine, bounded};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Memory {
@@ -44,11 +44,13 @@ fn before_3_14(bytes: impl Fn(&str) -> u64) -> u64 {
 fn field(text: &str, name: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kilobytes: u64 = value.split_whitespace().next()?.parse().ok()?;
-    Some(clamp_to_i64(kilobytes.saturating_mul(1024)))
+    Some(bounded(kilobytes.saturating_mul(1024)))
 }
 
 #[cfg(test)]
 mod tests {
+    use svc_proto::contract::limits::MAX_NUMBER;
+
     use super::*;
 
     #[test]
@@ -73,7 +75,7 @@ mod tests {
             Memory::default()
         );
         let huge = Memory::parse(&format!("MemTotal: {} kB\nMemAvailable: 0 kB\n", u64::MAX));
-        assert_eq!(huge.used, i64::MAX as u64);
+        assert_eq!(huge.used, MAX_NUMBER);
         let more_than_all = Memory::parse("MemTotal: 10 kB\nMemAvailable: 20 kB\n");
         assert_eq!(more_than_all.used, 0);
     }

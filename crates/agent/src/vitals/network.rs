@@ -7,7 +7,7 @@
 
 use svc_proto::v1::Interface;
 
-use crate::machine::{Machine, clamp_to_i64, clean};
+use crate::machine::{Machine, bounded, clean};
 
 pub(super) fn interfaces(machine: &Machine) -> Vec<Interface> {
     let counted = machine.interfaces();
@@ -19,7 +19,7 @@ pub(super) fn interfaces(machine: &Machine) -> Vec<Interface> {
 /// The sum over all interfaces.
 pub(super) fn total(interfaces: &[Interface], bytes: fn(&Interface) -> u64) -> u64 {
     let sum = |sum: u64, interface| sum.saturating_add(bytes(interface));
-    clamp_to_i64(interfaces.iter().fold(0, sum))
+    bounded(interfaces.iter().fold(0, sum))
 }
 
 /// Sorted by name, because the kernel's order changes when an interface is added again.
@@ -35,7 +35,7 @@ fn parse(text: &str, is_counted: impl Fn(&str) -> bool) -> Vec<Interface> {
 /// The first column is received bytes, the ninth sent bytes.
 fn interface((name, line): (&str, &str)) -> Interface {
     let column = |index| line.split_whitespace().nth(index)?.parse::<u64>().ok();
-    let bytes = |index| clamp_to_i64(column(index).unwrap_or(0));
+    let bytes = |index| bounded(column(index).unwrap_or(0));
     Interface {
         name: clean(name),
         rx_bytes: bytes(0),
@@ -45,6 +45,8 @@ fn interface((name, line): (&str, &str)) -> Interface {
 
 #[cfg(test)]
 mod tests {
+    use svc_proto::contract::limits::MAX_NUMBER;
+
     use super::*;
 
     const TEXT: &str = "Inter-|   Receive                        |  Transmit
@@ -72,10 +74,10 @@ mod tests {
     }
 
     #[test]
-    fn sums_stay_within_a_signed_64_bit_number() {
+    fn sums_stay_within_the_limit_of_a_sample() {
         let line = format!("{0} 0 0 0 0 0 0 0 {0}", u64::MAX);
         let interfaces = parse(&format!("a: {line}\nb: {line}\n"), |_| true);
-        assert_eq!(interfaces[0].rx_bytes, i64::MAX as u64);
-        assert_eq!(total(&interfaces, |one| one.tx_bytes), i64::MAX as u64);
+        assert_eq!(interfaces[0].rx_bytes, MAX_NUMBER);
+        assert_eq!(total(&interfaces, |one| one.tx_bytes), MAX_NUMBER);
     }
 }

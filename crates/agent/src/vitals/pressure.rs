@@ -5,7 +5,7 @@
 
 use svc_proto::v1::Pressure;
 
-use crate::machine::{Machine, clamp_to_i64};
+use crate::machine::{Machine, bounded};
 
 /// `None` if the kernel measures none of it.
 pub(super) fn read(machine: &Machine) -> Option<Pressure> {
@@ -26,10 +26,7 @@ fn total_ms(text: &str, share: &str) -> Option<u64> {
     let mut lines = text.lines().map(str::split_whitespace);
     let mut line = lines.find_map(|mut words| (words.next()? == share).then_some(words))?;
     let total = line.find_map(|word| word.strip_prefix("total="))?;
-    total
-        .parse()
-        .ok()
-        .map(|total: u64| clamp_to_i64(total / 1000))
+    total.parse().ok().map(|total: u64| bounded(total / 1000))
 }
 
 #[cfg(test)]

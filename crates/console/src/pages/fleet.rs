@@ -115,8 +115,8 @@ fn attention(news: &News, instances: &[InstanceRecord], keys_away: bool) -> Vec<
             found.dead_letters_day,
             "bad",
             (
-                "dead letter since yesterday",
-                "dead letters since yesterday",
+                "agent with dead letters since yesterday",
+                "agents with dead letters since yesterday",
             ),
             "The database refused samples five times.",
             "/service",

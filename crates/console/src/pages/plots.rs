@@ -11,7 +11,7 @@ use axum::{
 };
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
-use svc_store::{HostId, PresenceMark, RollupPoint, SamplePoint};
+use svc_store::{DiskColumns, HostId, PresenceMark, RollupPoint, SampleColumns};
 
 use crate::{
     app::App,
@@ -138,50 +138,36 @@ pub async fn series(
 }
 
 impl Series {
-    fn samples(&mut self, samples: &[SamplePoint]) {
-        let mut places = Vec::with_capacity(samples.len());
-        let breaks: HashSet<i64> = self.gaps.iter().map(|gap| gap.from).collect();
-        let mut before: Option<&SamplePoint> = None;
-        for sample in samples {
-            let at = sample.sampled_at.as_second();
-            if let Some(last) = before
-                && breaks.contains(&last.sampled_at.as_second())
-            {
-                self.nothing(last.sampled_at.as_second() + 1);
-                before = None;
-            }
-            places.push(self.t.len());
-            self.t.push(at);
-            self.cpu.push(Some(rounded(sample.cpu_percent)));
-            self.load.push(Some(rounded(sample.load_1m)));
-            self.memory
-                .push(percent(sample.memory_used_bytes, sample.memory_total_bytes));
-            self.rx
-                .push(before.and_then(|last| rate(last, sample, |s| s.network_rx_bytes)));
-            self.tx
-                .push(before.and_then(|last| rate(last, sample, |s| s.network_tx_bytes)));
-            before = Some(sample);
+    fn samples(&mut self, samples: &SampleColumns) {
+        let points = self.points(&samples.sampled_at);
+        let column = |value: &dyn Fn(usize) -> Option<f64>| -> Vec<Option<f64>> {
+            points.iter().map(|point| point.and_then(value)).collect()
+        };
+        self.cpu = column(&|i| Some(rounded(samples.cpu_percent[i].into())));
+        self.load = column(&|i| Some(rounded(samples.load_1m[i].into())));
+        self.memory =
+            column(&|i| percent(samples.memory_used_bytes[i], samples.memory_total_bytes[i]));
+        self.rx = rates(&points, &samples.sampled_at, &samples.network_rx_bytes);
+        self.tx = rates(&points, &samples.sampled_at, &samples.network_tx_bytes);
+        for disk in newest(&samples.disks) {
+            let used = column(&|i| percent(disk.used_bytes[i], disk.total_bytes[i]));
+            self.disks.insert(disk.mount_point.clone(), used);
         }
-        self.sample_disks(samples, &places);
     }
 
-    /// A column for each file system, with `null` where a sample does not name it or its size is
-    /// unknown. The newest samples come first: they decide which file systems the plot has.
-    fn sample_disks(&mut self, samples: &[SamplePoint], places: &[usize]) {
-        for (sample, place) in samples.iter().zip(places).rev() {
-            for disk in &sample.disks {
-                let Some(percent) = percent(disk.used_bytes, disk.total_bytes) else {
-                    continue;
-                };
-                let drawn = self.disks.contains_key(&*disk.mount_point);
-                if !drawn && self.disks.len() >= DISKS {
-                    continue;
-                }
-                let column = self.disks.entry(disk.mount_point.to_string()).or_default();
-                column.resize(self.t.len(), None);
-                column[*place] = Some(percent);
+    /// Sets the times of the points. A point is a sample, by its place, or nothing: where samples are missing, the lines break.
+    fn points(&mut self, times: &[Timestamp]) -> Vec<Option<usize>> {
+        let breaks: HashSet<i64> = self.gaps.iter().map(|gap| gap.from).collect();
+        let mut points = Vec::with_capacity(times.len() + breaks.len());
+        for (place, at) in times.iter().enumerate() {
+            points.push(Some(place));
+            self.t.push(at.as_second());
+            if place + 1 < times.len() && breaks.contains(&at.as_second()) {
+                points.push(None);
+                self.t.push(at.as_second() + 1);
             }
         }
+        points
     }
 
     fn rollups(&mut self, points: &[RollupPoint], step: i64) {
@@ -232,13 +218,27 @@ fn percent(part: i64, whole: i64) -> Option<f64> {
     (whole > 0).then(|| rounded(100.0 * part as f64 / whole as f64))
 }
 
-/// Bytes a second between two samples. A counter that decreased was reset: nothing is known.
-fn rate(last: &SamplePoint, now: &SamplePoint, of: fn(&SamplePoint) -> i64) -> Option<f64> {
-    let seconds = (now.sampled_at - last.sampled_at)
-        .total(jiff::Unit::Second)
-        .ok()?;
-    let increase = of(now) - of(last);
-    (seconds > 0.0 && increase >= 0).then(|| (increase as f64 / seconds).round())
+/// Bytes a second since the point before. A counter that decreased was reset: nothing is known.
+fn rates(points: &[Option<usize>], times: &[Timestamp], counter: &[i64]) -> Vec<Option<f64>> {
+    let rate = |last: usize, now: usize| {
+        let time = (times[now] - times[last]).total(jiff::Unit::Second).ok()?;
+        let increase = counter[now] - counter[last];
+        (time > 0.0 && increase >= 0).then(|| (increase as f64 / time).round())
+    };
+    let before = std::iter::once(&None).chain(points);
+    let pairs = points.iter().zip(before);
+    pairs.map(|(now, last)| rate((*last)?, (*now)?)).collect()
+}
+
+/// The file systems that a plot has: those that the newest samples name, without those whose size is unknown.
+fn newest(disks: &[DiskColumns]) -> impl Iterator<Item = &DiskColumns> {
+    let last = |disk: &&DiskColumns| disk.total_bytes.iter().rposition(|total| *total > 0);
+    let mut known: Vec<_> = disks
+        .iter()
+        .filter_map(|disk| Some((last(&disk)?, disk)))
+        .collect();
+    known.sort_by_key(|(last, _)| std::cmp::Reverse(*last));
+    known.into_iter().take(DISKS).map(|(_, disk)| disk)
 }
 
 /// Presence from change to change, cut to the range.

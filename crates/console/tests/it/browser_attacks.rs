@@ -86,7 +86,9 @@ async fn texts_of_agents_and_people_run_nowhere() -> Result<()> {
     console.site.psql(&format!(
         "UPDATE host_vitals SET fullest_disk_mount_point = '{EVIL}';
          UPDATE hosts SET hostname = '{EVIL}' || hostname, os = '{EVIL}', labels = jsonb_build_object('{EVIL}', '{EVIL}'),
-                ip_addresses = ARRAY['{EVIL}'], disks = jsonb_build_array(jsonb_build_object('mount_point', '{EVIL}', 'total_bytes', 9, 'used_bytes', 3));
+                ip_addresses = ARRAY['{EVIL}'];
+         UPDATE sample_shapes SET parts = jsonb_build_array(jsonb_build_object('kind', 'disk_used', 'name', '{EVIL}'),
+                                                            jsonb_build_object('kind', 'disk_total', 'name', '{EVIL}'));
          UPDATE metric_gaps SET reason = '{EVIL}';
          INSERT INTO host_events (host_id, kind, actor, text)
          SELECT id, 'note', '{EVIL}', '{EVIL}' FROM hosts WHERE hostname LIKE '%web-042';

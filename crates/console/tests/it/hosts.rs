@@ -39,7 +39,7 @@ async fn searches_find_by_part_of_the_name_address_label_system_and_presence() -
     console
         .site
         .psql("UPDATE agent_state SET clock_skew_ms = -40000 WHERE agent_id = (SELECT a.id FROM agents a JOIN hosts h ON h.id = a.host_id WHERE hostname = 'web-010');
-               INSERT INTO metric_gaps (agent_id, first_seq, last_seq, kind, reason) SELECT a.id, 1, 2, 'declared', 'x' FROM agents a JOIN hosts h ON h.id = a.host_id WHERE hostname = 'web-020'")
+               UPDATE agent_state SET last_gap_at = now() WHERE agent_id = (SELECT a.id FROM agents a JOIN hosts h ON h.id = a.host_id WHERE hostname = 'web-020')")
         .await?;
     assert_eq!(found("is:skewed").await?, ["web-010"]);
     assert_eq!(found("has:gaps").await?, ["web-020"]);

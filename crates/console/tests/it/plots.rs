@@ -3,21 +3,23 @@
 use anyhow::{Context, Result};
 use svc_store::Role;
 
-use crate::support::{Console, seed_hosts};
+use crate::support::{Console, disk, seed_hosts, seed_samples};
 
 #[tokio::test]
 async fn gaps_are_null_with_their_reason_and_rollups_serve_long_ranges() -> Result<()> {
     let console = Console::start().await?;
     seed_hosts(&console.site, 1).await?;
     let id = console.site.psql("SELECT id FROM hosts").await?;
-    console.site.psql("SELECT metrics_partitions_ensure('7 days'); SELECT rollups_partition_ensure(now()); SELECT rollups_partition_ensure(now() - interval '40 hours')").await?;
-    // A sample every 30 s of the last hour, without those of 10 minutes, which the agent declared lost.
-    console.site.psql(
-        "INSERT INTO host_metrics SELECT h.id, now() - make_interval(secs => 30 * (120 - n)), a.id, n, 50, 1, 1, 1, 1::bigint << 30,
-                2::bigint << 30, 0, 0, n, 10, n * 3000, n * 300, '[{\"mount_point\": \"/\", \"total_bytes\": 100, \"used_bytes\": 42}]'
-           FROM hosts h JOIN agents a ON a.host_id = h.id, generate_series(1, 120) AS n WHERE n NOT BETWEEN 40 AND 60;
-         INSERT INTO metric_gaps (agent_id, first_seq, last_seq, kind, reason) SELECT id, 40, 60, 'declared', 'the spool was full' FROM agents",
-    ).await?;
+    // Without the samples of 10 minutes, which the agent declared lost.
+    seed_samples(&console.site, "web-000", 120, &[40..=60], |sample| {
+        sample.cpu_percent = 50.0;
+        sample.memory_total_bytes = 2 << 30;
+        sample.uptime_seconds = sample.seq;
+        sample.network_rx_bytes = 3000 * sample.seq;
+        sample.network_tx_bytes = 300 * sample.seq;
+        sample.disks = vec![disk("/", 42_000)];
+    })
+    .await?;
     let client = console.signed_in("ann", Role::Viewer).await?;
     let series = async |range: &str| -> Result<serde_json::Value> {
         let page = client

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::{
     client::{Client, Page},
-    seed::{seed_fleet, seed_history, seed_hosts},
+    seed::{disk, seed_fleet, seed_history, seed_hosts, seed_samples},
 };
 
 /// A running console. Dropping it asks it to stop.

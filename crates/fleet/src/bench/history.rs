@@ -2,9 +2,9 @@
 //!
 //! All hosts get an hour of samples, one every 30 seconds, in the order in which a fleet would send them; some
 //! of them also get the 30 days before. Then the hour closes, and an instance compacts history and
-//! rolls it up. The stage knows the schema only by its views, by the sizes of its relations, and by the names of
-//! a few tables; so it measures earlier schemas too.
+//! rolls it up.
 
+mod hour;
 mod pages;
 
 use std::time::Duration;
@@ -19,6 +19,7 @@ use crate::{
     lab::{Lab, ResourceUsage, Settings},
     plan::Plan,
 };
+pub use hour::{Hour, run as run_hour};
 pub use pages::Page;
 
 /// As in the requirement on bytes per sample.
@@ -28,7 +29,7 @@ const SAMPLES_PER_HOUR: i64 = 120;
 const DAYS: i64 = 30;
 const BATCH: usize = 1_000;
 const RETENTION: Duration = Duration::from_hours(31 * 24);
-/// For compaction or rollups to finish after the hour has closed; rollups start every five minutes.
+/// For compaction to finish after the hour has closed.
 const TIMEOUT: Duration = Duration::from_mins(30);
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Over which the CPU time of an instance without work is measured.
@@ -38,11 +39,10 @@ const IDLE_TIME: Duration = Duration::from_secs(15);
 const BYTES: &str = "SELECT sum(pg_total_relation_size(oid)) FROM pg_class
                       WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'
                         AND relname NOT IN ('hosts', 'host_vitals', 'agents', 'agent_numbers', 'agent_state')";
-/// Tables that hold unfinished work, in any version of the schema.
-const UNFINISHED: &str = "SELECT oid::regclass FROM pg_class WHERE relnamespace = 'public'::regnamespace
-                           AND relkind IN ('r', 'p') AND relname IN ('samples_open', 'rollup_changes', 'rollups_due')";
+/// Whether closed hours are not compacted yet.
+const UNFINISHED: &str = "SELECT count(*) FROM sample_hours
+                           WHERE finished_at IS NULL AND arrived_hour < date_trunc('hour', samples_now(), 'UTC')";
 /// The clock that decides which hour a sample arrives in; it is a function so that this stage can advance it.
-const CLOCK: &str = "SELECT count(*) FROM pg_proc WHERE proname = 'samples_now'";
 const ADVANCE_CLOCK: &str =
     "CREATE OR REPLACE FUNCTION samples_now() RETURNS timestamptz LANGUAGE sql STABLE
                              AS $$ SELECT now() + interval '1 hour' $$";
@@ -130,7 +130,7 @@ impl Recorded {
         let (mut stored, fresh) = store_hour(&lab, &mut writer, hour).await?;
         let samples = samples + fresh;
         stored.disk_bytes = on_disk(&lab, samples).await?;
-        let mut compacted = finish(&mut lab, samples).await?;
+        let mut compacted = finish(&mut lab, samples).await?.cost;
         compacted.disk_bytes = on_disk(&lab, samples).await?;
         Ok(Recorded {
             lab,
@@ -188,16 +188,23 @@ async fn store_hour(
     ))
 }
 
+/// What the compaction of all closed hours took.
+struct Finished {
+    cost: Cost,
+    took: Duration,
+    /// The most memory that PostgreSQL's processes had for themselves.
+    private_kib: u64,
+}
+
 /// Closes the hour, and measures an instance from its start, when it looks for closed hours, until it has compacted and
 /// rolled up everything. What an instance costs without such work in the same time is subtracted.
-async fn finish(lab: &mut Lab, samples: u64) -> anyhow::Result<Cost> {
-    let unfinished = svc_sandbox::query(&lab.database_url(), UNFINISHED).await?;
-    let tables: Vec<&str> = unfinished.lines().collect();
-    close_hour(lab, &tables).await?;
-    let (before, began) = (lab.usage().await?, Instant::now());
+async fn finish(lab: &mut Lab, samples: u64) -> anyhow::Result<Finished> {
+    svc_sandbox::query(&lab.database_url(), ADVANCE_CLOCK).await?;
+    let (before, began, mut private_kib) = (lab.usage().await?, Instant::now(), 0);
     lab.add_instance().await?;
-    while is_unfinished(lab, &tables).await? {
+    while lab.number(UNFINISHED).await? > 0 {
         anyhow::ensure!(began.elapsed() < TIMEOUT, "history is not compacted");
+        private_kib = private_kib.max(lab.private_memory_of_postgres()?);
         sleep(POLL_INTERVAL).await;
     }
     let (after, took) = (lab.usage().await?, began.elapsed());
@@ -205,34 +212,16 @@ async fn finish(lab: &mut Lab, samples: u64) -> anyhow::Result<Cost> {
     let idle = Cost::between(&after, &lab.usage().await?, samples);
     let times = took.as_secs_f64() / IDLE_TIME.as_secs_f64();
     let busy = Cost::between(&before, &after, samples);
-    Ok(Cost {
+    let cost = Cost {
         service_us: (busy.service_us - idle.service_us * times).max(0.0),
         postgres_us: (busy.postgres_us - idle.postgres_us * times).max(0.0),
         ..busy
+    };
+    Ok(Finished {
+        cost,
+        took,
+        private_kib,
     })
-}
-
-/// Where samples are kept by the hour of their arrival, that hour must pass: by a replaced clock, or by waiting.
-async fn close_hour(lab: &Lab, tables: &[&str]) -> anyhow::Result<()> {
-    if !tables.contains(&"samples_open") {
-        return Ok(());
-    }
-    if lab.number(CLOCK).await? == 1 {
-        svc_sandbox::query(&lab.database_url(), ADVANCE_CLOCK).await?;
-        return Ok(());
-    }
-    let passed = Timestamp::now().as_second().rem_euclid(3600).unsigned_abs();
-    note("waiting for the hour to close");
-    sleep(Duration::from_secs(3600 - passed)).await;
-    Ok(())
-}
-
-async fn is_unfinished(lab: &Lab, tables: &[&str]) -> anyhow::Result<bool> {
-    let exist = tables
-        .iter()
-        .map(|table| format!("EXISTS (SELECT FROM {table})"));
-    let any = exist.collect::<Vec<_>>().join(" OR ");
-    Ok(lab.number(&format!("SELECT ({any})::int")).await? == 1)
 }
 
 impl Cost {

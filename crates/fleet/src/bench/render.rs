@@ -74,6 +74,7 @@ pub fn text(results: &Results, thresholds: &[Threshold]) -> String {
         costs(results),
         database::instances(results),
         database::history(results),
+        database::hour(results),
         connections(results),
         growth(results),
         climb::climb(results),

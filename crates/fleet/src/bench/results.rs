@@ -6,7 +6,12 @@ use anyhow::Context;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{climb::ClimbResult, history::History, load::HeartbeatCost, sql::SqlCost};
+use super::{
+    climb::ClimbResult,
+    history::{History, Hour},
+    load::HeartbeatCost,
+    sql::SqlCost,
+};
 use crate::{procfs::Machine, run::report::Quantiles};
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -28,6 +33,7 @@ pub struct Results {
     pub saturate: Option<Saturate>,
     pub instances: Option<Instances>,
     pub history: Option<History>,
+    pub hour: Option<Hour>,
     pub enrol: Option<Enrol>,
     pub handshake: Option<Handshake>,
     pub storm: Option<Storm>,

@@ -22,6 +22,8 @@ pub struct Sizes {
     /// Hosts with an hour of history, and how many of them have a month.
     pub history_hosts: u32,
     pub history_long: u32,
+    /// Hosts of the hour that is compacted by itself.
+    pub hour_hosts: u32,
     pub enrol_agents: u32,
     pub handshakers: u32,
     pub storm_agents: u32,
@@ -58,6 +60,7 @@ impl Sizes {
             instances_window: Duration::from_mins(2),
             history_hosts: 2_000,
             history_long: 5,
+            hour_hosts: 100_000,
             enrol_agents: 10_000,
             handshakers: 64,
             storm_agents: 5_000,
@@ -87,6 +90,7 @@ impl Sizes {
             instances_window: Duration::from_secs(15),
             history_hosts: 500,
             history_long: 2,
+            hour_hosts: 10_000,
             enrol_agents: 1_000,
             handshakers: 32,
             storm_agents: 1_000,
@@ -110,6 +114,7 @@ impl Sizes {
             &mut self.saturate_agents,
             &mut self.instances_agents,
             &mut self.history_hosts,
+            &mut self.hour_hosts,
             &mut self.enrol_agents,
             &mut self.storm_agents,
             &mut self.kill_agents,

@@ -30,6 +30,7 @@ pub async fn run(stage: Stage, sizes: &Sizes, results: &mut Results) -> anyhow::
         Stage::Saturate => results.saturate = Some(costs::saturate(sizes).await?),
         Stage::Instances => results.instances = Some(costs::instances(sizes).await?),
         Stage::History => results.history = Some(history::run(sizes).await?),
+        Stage::Hour => results.hour = Some(history::run_hour(sizes).await?),
         Stage::Enrol => results.enrol = Some(enrol(sizes).await?),
         Stage::Handshake => results.handshake = Some(handshake(sizes).await?),
         Stage::Storm => results.storm = Some(outages::storm(sizes).await?),

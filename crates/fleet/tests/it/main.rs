@@ -78,7 +78,7 @@ fn a_fleet_that_returns_after_hours_stays_within_the_documented_memory() -> anyh
     scenario_holds("recovery")
 }
 
-/// From this version to itself. `make test-upgrade` upgrades from another one.
+/// From this version to itself.
 #[test]
 fn instances_are_replaced_and_history_stays_readable() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;

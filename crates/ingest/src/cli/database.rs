@@ -1,7 +1,7 @@
 //! The database connection of the admin commands, which need DATABASE_URL alone, and its errors as text.
 
 use anyhow::bail;
-use svc_store::{RejectionKind, SchemaState, Store, StoreError, StoreOptions};
+use svc_store::{RejectionKind, SchemaError, SchemaState, Store, StoreError, StoreOptions};
 
 use crate::{config::Database, error_chain::chain};
 
@@ -14,9 +14,10 @@ pub async fn open() -> anyhow::Result<Store> {
             "the database's schema lacks {}: run `svc-ingest migrate`",
             missing.join(", ")
         ),
-        SchemaState::Altered { migration, .. } => bail!(
+        SchemaState::Altered { migration } => bail!(
             "the database's schema differs from this program's in {migration}: use the program that made it"
         ),
+        SchemaState::Unreleased => bail!(SchemaError::Unreleased),
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod agent;
 mod console;
+mod database;
 mod view;
 
 use std::{
@@ -12,14 +13,13 @@ use std::{
     ffi::OsString,
     fs::{self, File, OpenOptions},
     io::Write,
-    net::TcpListener,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
 use anyhow::Context;
-use svc_sandbox::{Identity, Postgres, PostgresOptions};
+use svc_sandbox::Identity;
 use svc_store::{NewToken, Store, StoreOptions};
 use tokio_util::sync::CancellationToken;
 
@@ -28,8 +28,6 @@ use crate::{
     config::{Config, log_settings},
     server::Server,
 };
-
-const DATABASE: &str = "svc";
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -43,9 +41,9 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let folder = args.data_dir.map_or_else(default_folder, Ok)?;
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let folder = folder.canonicalize()?;
-    log(&folder)?;
-    let postgres = start_postgres(&folder).await?;
-    let environment = environment(&folder, &postgres)?;
+    let database = database::Database::start(&folder).await?;
+    log(&folder)?; // Its file must not move with the folder.
+    let environment = environment(&folder, database.url())?;
     let config = Config::read(&|name| look_up(&environment, name))?;
     let store = Store::new(config.database.url.clone(), StoreOptions::default())?;
     let token = enrolment_token(&folder, &store).await?;
@@ -60,8 +58,8 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let agent = agent.start()?;
     let console = console::ConsoleSettings {
         folder: &folder,
-        database_url: postgres
-            .url(DATABASE)
+        database_url: database
+            .url()
             .replacen("svc@", &format!("{}@", console::ROLE), 1),
         grpc_port: server.grpc_address()?.port(),
         http: server.http_address()?,
@@ -69,11 +67,12 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let console_log = console.log_file();
     let console = console.start().await?;
-    let screen = screen(&folder, &postgres, &server, &token)?;
+    let screen = screen(&folder, &database.url(), &server, &token)?;
     let screen = format!(
-        "{screen}\n{}\n{}\n",
+        "{screen}\n{}\n{}\n{}",
         about_agent(agent.is_some(), &log_file),
-        about_console(console.as_ref(), &console_log)
+        about_console(console.as_ref(), &console_log),
+        about_aside(database.aside.as_deref())
     );
     let ended = run_and_show(server, agent, view::View { store, screen }).await;
     drop(console);
@@ -143,6 +142,15 @@ fn about_console(console: Option<&console::Console>, log_file: &Path) -> String 
     }
 }
 
+fn about_aside(aside: Option<&Path>) -> String {
+    aside.map_or_else(String::new, |aside| {
+        let aside = aside.display();
+        format!(
+            "  The data of an unreleased version, which this one cannot use, are now in {aside}.\n"
+        )
+    })
+}
+
 /// The environment overrides our settings, except for the database: `dev` has its own.
 fn look_up(ours: &HashMap<&'static str, OsString>, name: &str) -> Option<OsString> {
     let set = std::env::var_os(name).filter(|value| !value.is_empty());
@@ -163,32 +171,6 @@ fn default_folder() -> anyhow::Result<PathBuf> {
         .or(home)
         .context("HOME is not set: name a folder with --data-dir")?;
     Ok(base.join("svc-ingest-dev"))
-}
-
-async fn start_postgres(folder: &Path) -> anyhow::Result<Postgres> {
-    let port_file = folder.join("postgres.port");
-    let options = PostgresOptions {
-        data_dir: Some(folder.join("postgres")),
-        durable: true,
-        port: same_port(&port_file),
-        ..PostgresOptions::default()
-    };
-    let postgres = Postgres::start(options).await?;
-    fs::write(port_file, postgres.port().to_string())?;
-    let exists = format!("SELECT datname FROM pg_database WHERE datname = '{DATABASE}'");
-    if !postgres.psql("postgres", &exists).await?.contains(DATABASE) {
-        postgres.create_database(DATABASE, None).await?;
-    }
-    console::create_role(&postgres, DATABASE).await?;
-    Ok(postgres)
-}
-
-/// The port of the previous start, if it is still free.
-fn same_port(file: &Path) -> Option<u16> {
-    let port = fs::read_to_string(file).ok()?.trim().parse().ok()?;
-    TcpListener::bind(("127.0.0.1", port))
-        .is_ok()
-        .then_some(port)
 }
 
 /// An auto-approve token for trials, created once and kept in the folder.
@@ -220,11 +202,11 @@ async fn enrolment_token(folder: &Path, store: &Store) -> anyhow::Result<String>
 /// The settings that `dev` chooses where the environment does not.
 fn environment(
     folder: &Path,
-    postgres: &Postgres,
+    database_url: String,
 ) -> anyhow::Result<HashMap<&'static str, OsString>> {
     let (certificate, key) = certificate(folder)?;
     Ok(HashMap::from([
-        ("DATABASE_URL", postgres.url(DATABASE).into()),
+        ("DATABASE_URL", database_url.into()),
         ("INGEST_TLS_CERT", certificate.into()),
         ("INGEST_TLS_KEY", key.into()),
         ("INGEST_JWT_KEY_FILE", folder.join("jwt_key.pem").into()),
@@ -242,14 +224,8 @@ fn certificate(folder: &Path) -> anyhow::Result<(PathBuf, PathBuf)> {
     Identity::server(&["localhost", "127.0.0.1"])?.write(folder, "server")
 }
 
-fn screen(
-    folder: &Path,
-    postgres: &Postgres,
-    server: &Server,
-    token: &str,
-) -> anyhow::Result<String> {
+fn screen(folder: &Path, url: &str, server: &Server, token: &str) -> anyhow::Result<String> {
     let (grpc, http) = (server.grpc_address()?, server.http_address()?);
-    let url = postgres.url(DATABASE);
     let folder = folder.display();
     let program = std::env::args()
         .next()

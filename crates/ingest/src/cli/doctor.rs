@@ -15,7 +15,8 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use svc_store::{
-    HistoryState, InstanceRow, SchemaState, SigningKeyUse, Store, StoreError, StoreOptions,
+    HistoryState, InstanceRow, SchemaError, SchemaState, SigningKeyUse, Store, StoreError,
+    StoreOptions,
 };
 
 use super::{
@@ -211,10 +212,10 @@ async fn look_at_database(
 /// Where nothing was compacted for an hour, no instance is live, or all of them fail.
 fn check_history(history: &HistoryState) -> Finding {
     let days = format!("{} days of samples", history.days);
-    if history.rollups_set_aside > 0 {
+    if history.hosts_set_aside > 0 {
         return warn(format!(
-            "{days}; {} hours of hosts could not be compacted: the table rollups_set_aside says why",
-            history.rollups_set_aside
+            "{days}; {} hours of hosts could not be compacted: the table hosts_set_aside says why",
+            history.hosts_set_aside
         ));
     }
     match history.compaction_lag_seconds > COMPACTION_WARNING {
@@ -240,9 +241,10 @@ fn check_schema(state: &SchemaState, auto_migrate: bool) -> Finding {
             "newer than this program, which can work with it ({})",
             unknown.join(", ")
         )),
-        SchemaState::Altered { migration, .. } => fail(format!(
+        SchemaState::Altered { migration } => fail(format!(
             "{migration} was changed after it was applied: restore it"
         )),
+        SchemaState::Unreleased => fail(SchemaError::Unreleased.to_string()),
     }
 }
 

@@ -94,20 +94,17 @@ fn kept(history: &HistoryState) -> String {
             history.compaction_lag_seconds
         ),
     };
-    match history.rollups_due {
-        0 => format!("{days}; {behind}"),
-        due => format!("{days}; {behind}; to be rolled up: {due} hours of the previous version"),
-    }
+    format!("{days}; {behind}")
 }
 
 /// What needs an administrator's attention.
 fn advice(overview: &Overview) -> Vec<String> {
     let pending = overview.agents.pending;
     let keys = overview.kids.len();
-    let aside = overview.history.rollups_set_aside;
+    let aside = overview.history.hosts_set_aside;
     [
         (aside > 0).then(|| {
-            format!("{aside} hours of hosts could not be compacted and rolled up and are tried again every hour: the table rollups_set_aside says why")
+            format!("{aside} hours of hosts could not be compacted and are tried again every few minutes: the table hosts_set_aside says why")
         }),
         (pending > 0).then(|| {
             format!("{pending} wait for a decision: `svc-ingest agent list --status pending`")

@@ -14,6 +14,13 @@
 //! letter: the refusal may have a temporary cause, such as a change of the schema at the same moment. Every other error
 //! (the database is down, full, locked, or too slow) says nothing about the data. It is retried without a limit, while
 //! [`Receipt::hold`](crate::queue::Receipt::hold) keeps JetStream from delivering the batch to another consumer. Only a stop of the process ends that.
+//!
+//! **Time.** A part that exceeds its time limit is not repeated as it is, but in smaller ones (`part_size.rs`). A report that
+//! exceeds it alone is tried again after the others. If the database has stored or refused any of those, the late report is
+//! put back, so that the reports behind it do not wait for it. If not, the database is at fault, and all are tried again.
+//!
+//! **Acknowledgements.** What a call has committed is acknowledged at once, also if a later part of the call or of the batch
+//! fails.
 
 use std::{ops::Range as Span, time::Duration};
 
@@ -21,7 +28,7 @@ use svc_store::{Range, StoreError};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Consumer, Deliveries, Watermarks};
+use super::{Consumer, Deliveries, PendingAcks, Watermarks};
 use crate::error_chain::chain;
 
 /// The pause after a failure that does not blame the data.
@@ -44,6 +51,8 @@ pub(super) struct Storing<'a> {
     stop: &'a CancellationToken,
     held_at: Instant,
     pub watermarks: Watermarks,
+    /// What the agents were sent of them.
+    sent: Watermarks,
 }
 
 /// A report that the database refuses at every attempt.
@@ -54,6 +63,15 @@ pub(super) struct Refused {
 
 /// The process stops while the database is unavailable.
 pub(super) struct Stopped;
+
+/// What became of a part.
+enum Answer {
+    Stored,
+    /// It exceeded its time limit.
+    Late,
+    /// The database refuses its data.
+    Refused(StoreError),
+}
 
 impl<'a> Storing<'a> {
     pub fn new(
@@ -69,6 +87,7 @@ impl<'a> Storing<'a> {
             stop,
             held_at: Instant::now(),
             watermarks: Watermarks::new(),
+            sent: Watermarks::new(),
         }
     }
 
@@ -87,64 +106,112 @@ impl<'a> Storing<'a> {
 
     async fn store_in_parts(&mut self) -> Result<Vec<Refused>, Stopped> {
         let (mut parts, mut refused) = (Vec::new(), Vec::new());
+        let (mut late, mut answered) = (Vec::new(), false);
         parts.push(0..self.ranges.len());
         while let Some(part) = parts.pop() {
+            let (part, rest) = self.consumer.part_size.cut(part);
+            parts.extend((!rest.is_empty()).then_some(rest));
             match self.append(part.clone()).await? {
-                Ok(()) => {}
-                Err(error) if part.len() == 1 => refused.push(Refused::new(part.start, &error)),
-                Err(_) => {
+                Answer::Stored => answered = true,
+                Answer::Late if part.len() == 1 => late.push(part),
+                Answer::Late => parts.push(part),
+                Answer::Refused(error) if part.len() == 1 => {
+                    answered = true;
+                    refused.push(Refused::new(part.start, &error));
+                }
+                Answer::Refused(_) => {
                     let middle = part.start + part.len() / 2;
                     parts.push(middle..part.end);
                     parts.push(part.start..middle);
                 }
             }
+            if parts.is_empty() && !answered {
+                parts.extend(late.drain(..).rev());
+            }
         }
+        late.into_iter().for_each(|part| self.leave(part.start));
         Ok(refused)
+    }
+
+    /// Leaves a report to be put back: without a watermark it would count as one of an agent that is not active.
+    fn leave(&mut self, index: usize) {
+        let agent = self.ranges[index].agent_id;
+        self.watermarks.entry(agent).or_insert(0);
     }
 
     async fn retry(&mut self, refused: Vec<Refused>) -> Result<Vec<Refused>, Stopped> {
         let mut still = Vec::new();
         for Refused { index, .. } in refused {
-            if let Err(error) = self.append(index..index + 1).await? {
-                still.push(Refused::new(index, &error));
+            match self.append(index..index + 1).await? {
+                Answer::Stored => {}
+                Answer::Late => self.leave(index),
+                Answer::Refused(error) => still.push(Refused::new(index, &error)),
             }
         }
         Ok(still)
     }
 
-    /// Stores a part. `Ok(Err(_))` means that the database refuses its data; every other failure is retried.
-    async fn append(&mut self, part: Span<usize>) -> Result<Result<(), StoreError>, Stopped> {
-        let ranges = &self.ranges[part];
+    /// Stores a part. Every failure that is neither its size nor its data is retried.
+    async fn append(&mut self, part: Span<usize>) -> Result<Answer, Stopped> {
+        let ranges = &self.ranges[part.clone()];
         loop {
+            self.hold().await;
             let began = Instant::now();
-            match self.consumer.store.samples_append(ranges).await {
-                Ok(marks) => {
-                    let took = began.elapsed().as_secs_f64();
-                    self.consumer.metrics.commit_seconds.observe(took);
-                    let marks = marks.iter().map(|mark| (mark.agent_id, mark.acked_seq));
-                    self.watermarks.extend(marks);
-                    return Ok(Ok(()));
+            let store = &self.consumer.store;
+            let appended = store.samples_append_to(&mut self.watermarks, ranges).await;
+            self.acknowledge(part.clone()).await;
+            let error = match appended {
+                Ok(_left_out) => {
+                    let took = began.elapsed();
+                    self.consumer.part_size.stored(ranges.len(), took);
+                    let seconds = took.as_secs_f64();
+                    self.consumer.metrics.commit_seconds.observe(seconds);
+                    return Ok(Answer::Stored);
                 }
-                Err(error) if error.is_data_error() => return Ok(Err(error)),
+                Err(error) if error.is_data_error() => return Ok(Answer::Refused(error)),
                 Err(_) if self.stop.is_cancelled() => return Err(Stopped),
-                Err(error) => self.pause(&error).await,
+                Err(error) => error,
+            };
+            self.pause(&error).await;
+            if error.is_timeout() {
+                self.consumer.part_size.late(ranges.len());
+                return Ok(Answer::Late);
             }
         }
     }
 
-    async fn pause(&mut self, error: &StoreError) {
+    /// Sends the agents of this part their watermarks, where they have changed.
+    async fn acknowledge(&mut self, part: Span<usize>) {
+        let mut acks = PendingAcks::default();
+        for (range, (origin, _)) in self.ranges[part.clone()].iter().zip(&self.deliveries[part]) {
+            let agent = range.agent_id;
+            let Some(acked) = self.watermarks.get(&agent).copied() else {
+                continue;
+            };
+            if acked > 0 && self.sent.insert(agent, acked) != Some(acked) {
+                acks.watermark(origin.instance, agent, acked);
+            }
+        }
+        self.consumer.acks.send(acks).await;
+    }
+
+    async fn pause(&self, error: &StoreError) {
         tracing::warn!(
             reason = chain(error),
             "samples could not be stored: retrying"
         );
-        if self.held_at.elapsed() >= HOLD_INTERVAL {
-            self.held_at = Instant::now();
-            for (_, receipt) in self.deliveries {
-                receipt.hold().await;
-            }
-        }
         let pause = tokio::time::sleep(RETRY);
         self.stop.run_until_cancelled(pause).await;
+    }
+
+    async fn hold(&mut self) {
+        if self.held_at.elapsed() < HOLD_INTERVAL {
+            return;
+        }
+        self.held_at = Instant::now();
+        for (_, receipt) in self.deliveries {
+            receipt.hold().await;
+        }
     }
 }
 

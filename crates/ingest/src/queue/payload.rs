@@ -188,7 +188,6 @@ fn missing(gap: &GapRow) -> Missing {
         GapKind::Declared => MissingKind::Declared,
         GapKind::Rejected => MissingKind::Rejected,
         GapKind::DeadLetter => MissingKind::DeadLetter,
-        GapKind::NotKept => MissingKind::NotKept,
     };
     Missing {
         first_seq: gap.first_seq.cast_unsigned(),
@@ -204,7 +203,6 @@ fn gap_row(missing: Missing) -> Result<GapRow, PayloadError> {
         MissingKind::Declared => GapKind::Declared,
         MissingKind::Rejected => GapKind::Rejected,
         MissingKind::DeadLetter => GapKind::DeadLetter,
-        MissingKind::NotKept => GapKind::NotKept,
         MissingKind::Unspecified => return Err(PayloadError::Kind),
     };
     Ok(GapRow {
@@ -277,8 +275,8 @@ mod tests {
     }
 
     prop_compose! {
-        fn a_gap()(first_seq in number(), last_seq in number(), kind in 0..5, reason in text()) -> GapRow {
-            let kinds = [GapKind::NotSent, GapKind::Declared, GapKind::Rejected, GapKind::DeadLetter, GapKind::NotKept];
+        fn a_gap()(first_seq in number(), last_seq in number(), kind in 0..4, reason in text()) -> GapRow {
+            let kinds = [GapKind::NotSent, GapKind::Declared, GapKind::Rejected, GapKind::DeadLetter];
             GapRow { first_seq, last_seq, kind: kinds[kind as usize], reason: reason.into() }
         }
     }

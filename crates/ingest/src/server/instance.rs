@@ -184,6 +184,7 @@ impl Instance {
             store: self.store.clone(),
             owner: self.owner.clone(),
             direct: self.config.database.direct_url(),
+            retention: self.config.retention.metrics,
             pipeline: self.pipeline.clone(),
             period: self.config.timing.compaction,
         }

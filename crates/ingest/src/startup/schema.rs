@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use svc_store::{SchemaError, SchemaState, ServerFacts, Store, StoreError, StoreOptions, WebRole};
+use svc_store::{SchemaError, SchemaState, ServerFacts, Store, StoreError, WebRole};
 use tokio::time::Instant;
 
 use super::StartError;
@@ -29,7 +29,7 @@ pub fn owner(store: &Store, database: &Database) -> Result<Store, Problems> {
     let Some(url) = &database.owner_url else {
         return Ok(store.clone());
     };
-    let options = StoreOptions::for_service(OWNER_CONNECTIONS);
+    let options = database.store_options(OWNER_CONNECTIONS);
     Store::new(url.clone(), options)
         .map_err(|error| Problems::one(database.owner_variable(), chain(&error)))
 }
@@ -107,8 +107,11 @@ async fn wait_for_schema(store: &Store, patience: Duration) -> Result<(), StartE
         let missing = match store.schema_check().await? {
             SchemaState::Current | SchemaState::Ahead { .. } => return Ok(()),
             SchemaState::Behind { missing } => missing.join(", "),
-            SchemaState::Altered { migration, .. } => {
+            SchemaState::Altered { migration } => {
                 return Err(StoreError::Schema(SchemaError::Altered { migration }).into());
+            }
+            SchemaState::Unreleased => {
+                return Err(StoreError::Schema(SchemaError::Unreleased).into());
             }
         };
         if Instant::now() >= deadline {

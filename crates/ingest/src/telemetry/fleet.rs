@@ -52,6 +52,13 @@ impl Collector for FleetMetrics {
         gauge("fleet_pending_oldest_seconds", help, state.pending_seconds)?;
         let help = "Hosts with a gap recorded in the last 24 hours";
         gauge("fleet_hosts_with_gaps", help, state.hosts_with_gaps as f64)?;
+        let help = "Time since the end of the oldest hour that is not compacted";
+        let lag = state.compaction_lag_seconds;
+        gauge("compaction_lag_seconds", help, lag)?;
+        let help = "Hours of hosts that could not be compacted";
+        gauge("hosts_set_aside", help, state.hosts_set_aside as f64)?;
+        let help = "Compacted hours of arrival that are still there";
+        gauge("arrivals_undropped", help, state.hours_undropped as f64)?;
         let help = "Days of samples older than the retention";
         gauge("partitions_undropped", help, state.days_undropped as f64)?;
         let help = "Server processes in a transaction that no client has any more";

@@ -32,10 +32,6 @@ metrics! {
         pub dead_letters: Counter, "dead_letters", "Reports that the database refused for good";
         pub acknowledged: Counter, "samples_acknowledged", "Sequence numbers acknowledged to agents";
         pub rejected: Counter, "samples_rejected", "Samples that broke a rule of the protocol";
-        /// As the database has it, the same on every instance.
-        pub rollups_set_aside: Gauge, "rollups_set_aside", "Hours of hosts that could not be compacted and rolled up";
-        /// As the database has it, the same on every instance.
-        pub compaction_lag_seconds: Gauge<f64, AtomicU64>, "compaction_lag_seconds", "Time since the end of the oldest hour that is not compacted";
         pub samples_compacted: Counter, "samples_compacted", "Samples compacted by this instance";
         pub duplicates: Counter, "samples_duplicate", "Samples that agents sent again over one stream";
     }

@@ -21,7 +21,7 @@ async fn migrate_applies_each_missing_migration_once() -> Result<()> {
     let first = migrate().await?;
     assert_eq!(first.code, Some(0), "{}", first.stderr);
     assert!(
-        first.stdout.starts_with("applied 0001_instances"),
+        first.stdout.starts_with("applied 0001_baseline"),
         "{}",
         first.stdout
     );
@@ -133,7 +133,7 @@ async fn the_doctor_warns_of_future_problems_and_exits_with_0() -> Result<()> {
     for subject in ["certificate", "signing key", "INGEST_GRPC_PORT", "schema"] {
         assert_eq!(diagnosis.verdict(subject)?.0, "warn", "{subject}");
     }
-    assert_contains(diagnosis.verdict("schema")?.1, "0001_instances");
+    assert_contains(diagnosis.verdict("schema")?.1, "0001_baseline");
     assert_eq!(diagnosis.code, Some(0));
     assert!(!site.path("new.pem").exists(), "it changes nothing");
     site.expect("SELECT to_regclass('schema_migrations') IS NULL", "t")
@@ -158,9 +158,9 @@ async fn the_doctor_fails_what_prevents_a_start_and_exits_with_1() -> Result<()>
 
     site.psql("UPDATE schema_migrations SET checksum = 'other' WHERE version = 1")
         .await?;
-    let altered = Diagnosis::of(site.process()).await?;
-    assert_eq!(altered.verdict("schema")?.0, "FAIL");
-    assert_eq!(altered.code, Some(1));
+    let unreleased = Diagnosis::of(site.process()).await?;
+    assert_eq!(unreleased.verdict("schema")?.0, "FAIL");
+    assert_eq!(unreleased.code, Some(1));
     Ok(())
 }
 

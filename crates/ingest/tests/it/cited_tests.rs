@@ -1,5 +1,5 @@
 //! The tests that docs/conformance.md, docs/reliability.md and docs/runbooks.md cite exist, and so do the source files and the
-//! functions of migrations that documents name.
+//! functions of the schema that documents name.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -48,27 +48,17 @@ fn every_cited_source_file_exists() {
     }
 }
 
-/// As in `` `sessions_open_heard` (migration 0034) ``.
+/// As in `` `sessions_open_heard` (`schema/30_sessions.sql`) ``.
 #[test]
-fn every_cited_migration_defines_the_function_that_is_named_before_it() {
+fn every_cited_file_of_the_schema_defines_the_function_that_is_named_before_it() {
     let text = read("ARCHITECTURE.md");
-    let mut citations = text.split("` (migration ").peekable();
+    let mut citations = text.split("` (`schema/").peekable();
     while let (Some(before), Some(after)) = (citations.next(), citations.peek()) {
         let function = before.rsplit('`').next().unwrap_or_default();
-        let number = &after[..4];
-        let folder = fs::read_dir(Path::new(REPOSITORY).join("crates/store/migrations"));
-        let mut files = folder
-            .expect("migrations")
-            .map(|entry| entry.expect("a file").path());
-        let file = files.find(|file| {
-            file.file_name()
-                .is_some_and(|name| name.to_string_lossy().starts_with(number))
-        });
-        let sql = fs::read_to_string(file.expect(number)).expect(number);
-        assert!(
-            sql.contains(&format!("FUNCTION {function}(")),
-            "{function} is not in {number}"
-        );
+        let file = after.split('`').next().unwrap_or_default();
+        let sql = read(&format!("crates/store/schema/{file}"));
+        let defined = sql.contains(&format!("FUNCTION {function}("));
+        assert!(defined, "{function} is not in {file}");
     }
 }
 

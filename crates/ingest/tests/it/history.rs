@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use svc_ingest::config::Timing;
 use svc_proto::v1::{Disk, Gap, Sample};
 use svc_testkit::{
-    AUTO, ActiveAgent, FakeAgent, Site, assert_contains, eventually, get, machine, sample, token,
-    wire_time,
+    AUTO, ActiveAgent, FakeAgent, Instance, Site, assert_contains, machine, metric_becomes, sample,
+    token, wire_time,
 };
 
 use crate::commands::{json, output_of};
@@ -30,8 +31,6 @@ fn sample_of(seq: u64, ago: SignedDuration, rx: u64) -> anyhow::Result<Sample> {
 #[tokio::test]
 async fn samples_are_rolled_up_and_the_books_are_shown() -> anyhow::Result<()> {
     let site = Site::new().await?;
-    let brisk =
-        |timing: &mut svc_ingest::config::Timing| timing.compaction = Duration::from_millis(100);
     let instance = site.instance().timing(brisk).start().await?;
     let agent = FakeAgent::on(machine(1))?;
     let jwt = agent.jwt(instance.grpc, &token(&site, AUTO).await?).await?;
@@ -111,16 +110,16 @@ async fn samples_are_rolled_up_and_the_books_are_shown() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The rollup of the first host takes too long, as PostgreSQL reports it.
-const FIRST_HOST_IS_SLOW: &str = "
-    CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$
+/// The chunks of the first host are refused as PostgreSQL refuses what it cannot allocate.
+const FIRST_HOST_FAILS: &str = "
+    CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
-        IF NEW.host_id = (SELECT id FROM hosts WHERE hostname = 'web-1') THEN
-            RAISE EXCEPTION 'canceling statement due to statement timeout' USING ERRCODE = 'query_canceled';
+        IF NEW.host_no = (SELECT host_no FROM host_vitals JOIN hosts ON id = host_id WHERE hostname = 'web-1') THEN
+            RAISE EXCEPTION 'invalid memory alloc request size 1073741824' USING ERRCODE = 'XX000';
         END IF;
         RETURN NEW;
     END $$;
-    CREATE TRIGGER slow BEFORE INSERT ON host_rollups FOR EACH ROW EXECUTE FUNCTION slow()";
+    CREATE TRIGGER fail BEFORE INSERT ON sample_chunks FOR EACH ROW EXECUTE FUNCTION fail()";
 
 /// Lets an hour pass on the clock by which samples arrive.
 async fn hour_passes(site: &Site) -> anyhow::Result<()> {
@@ -133,44 +132,66 @@ async fn hour_passes(site: &Site) -> anyhow::Result<()> {
     Ok(())
 }
 
-#[tokio::test]
-async fn a_host_that_cannot_be_compacted_is_set_aside_and_stops_no_other_host() -> anyhow::Result<()>
-{
-    let site = Site::new().await?;
-    let brisk =
-        |timing: &mut svc_ingest::config::Timing| timing.compaction = Duration::from_millis(200);
-    let instance = site.instance().timing(brisk).start().await?;
-    site.psql(FIRST_HOST_IS_SLOW).await?;
+fn brisk(timing: &mut Timing) {
+    timing.compaction = Duration::from_millis(200);
+    timing.fleet_gauges = Duration::from_millis(200);
+}
+
+/// The store of one sample of each of two hosts.
+async fn two_hosts(site: &Site, instance: &Instance) -> anyhow::Result<()> {
     for number in [1, 2] {
-        let agent = ActiveAgent::new(&site, instance.grpc, number).await?;
+        let agent = ActiveAgent::new(site, instance.grpc, number).await?;
         let mut beat = agent.heartbeat().await?;
         beat.report(vec![sample(1)], vec![]).await?;
         beat.acked_up_to(1).await?;
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_host_that_cannot_be_compacted_is_set_aside_and_stops_no_other_host() -> anyhow::Result<()>
+{
+    let site = Site::new().await?;
+    let instance = site.instance().timing(brisk).start().await?;
+    site.psql(FIRST_HOST_FAILS).await?;
+    two_hosts(&site, &instance).await?;
     hour_passes(&site).await?;
     let stored = "SELECT string_agg(hostname, ' ' ORDER BY hostname)
                     FROM host_rollups JOIN hosts ON id = host_id";
     site.becomes(stored, "web-2").await?;
-    let aside = "SELECT hostname, reason LIKE '%timeout%' FROM rollups_set_aside JOIN hosts ON id = host_id";
-    site.becomes(aside, "web-1|t").await?;
+    let aside = "SELECT hostname, reason LIKE '%memory alloc%', tries > 1
+                   FROM hosts_set_aside JOIN host_vitals USING (host_no) JOIN hosts ON id = host_id";
+    site.becomes(aside, "web-1|t|t").await?;
     let seen = "SELECT count(*), count(DISTINCT host_id) FROM host_metrics";
     site.becomes(seen, "2|2").await?;
     let status = output_of(&site, &["status"]).await?;
-    assert_contains(
-        &status,
-        "1 hours of hosts could not be compacted and rolled up",
-    );
-    let gauge = "\nsvc_ingest_rollups_set_aside 1\n";
-    eventually("the metric counts it", async || {
-        let page = get(instance.http, "/metrics").await;
-        page.is_ok_and(|page| page.body.contains(gauge))
-    })
-    .await?;
-    site.psql("DROP TRIGGER slow ON host_rollups").await?;
-    hour_passes(&site).await?;
+    assert_contains(&status, "1 hours of hosts could not be compacted");
+    metric_becomes(instance.http, "hosts_set_aside", |hosts| hosts == 1.0).await?;
+    site.psql("DROP TRIGGER fail ON sample_chunks").await?;
     site.becomes(stored, "web-1 web-2").await?;
-    let left = "SELECT count(*) FROM rollups_set_aside";
-    site.becomes(left, "0").await?;
+    site.becomes("SELECT count(*) FROM hosts_set_aside", "0")
+        .await?;
+    site.becomes(seen, "2|2").await?;
+    let open = "SELECT count(*) FROM samples_open";
+    site.becomes(open, "0").await?;
+    instance.stop().await
+}
+
+/// The gauges come from the tables, not from passes that succeed.
+#[tokio::test]
+async fn the_lag_is_seen_while_no_pass_can_compact() -> anyhow::Result<()> {
+    let site = Site::new().await?;
+    let instance = site.instance().timing(brisk).start().await?;
+    site.psql("ALTER TABLE sample_hours RENAME COLUMN finished_xid TO gone")
+        .await?;
+    two_hosts(&site, &instance).await?;
+    hour_passes(&site).await?;
+    hour_passes(&site).await?;
+    metric_becomes(instance.http, "compaction_lag_seconds", |lag| lag > 1800.0).await?;
+    site.psql("ALTER TABLE sample_hours RENAME COLUMN gone TO finished_xid")
+        .await?;
+    metric_becomes(instance.http, "compaction_lag_seconds", |lag| lag == 0.0).await?;
+    let seen = "SELECT count(*), (SELECT sum(sample_count) FROM host_rollups) FROM host_metrics";
     site.becomes(seen, "2|2").await?;
     instance.stop().await
 }

@@ -46,4 +46,5 @@ mod signing_key_file;
 mod signing_key_races;
 mod strangers;
 mod stream_faults;
+mod upgrade;
 mod write_limits;

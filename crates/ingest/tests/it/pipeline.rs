@@ -5,6 +5,7 @@ mod batches;
 mod dead_letters;
 mod hints;
 mod out_of_order;
+mod time_limits;
 
 use std::{sync::Arc, time::Duration};
 

@@ -32,6 +32,10 @@ pub const MAX_RUN_ID_BYTES: usize = MAX_TEXT_BYTES;
 /// Bytes of `RegisterRequest.successor_key`: a SHA-256 digest.
 pub const SUCCESSOR_KEY_BYTES: usize = 32;
 
+/// The largest integer of a sample: bytes, seconds, milliseconds and counts. A sample with a larger one is rejected. The
+/// sum or the difference of two such numbers fits a signed 64-bit integer.
+pub const MAX_NUMBER: u64 = 1 << 62;
+
 /// The highest sequence number. PostgreSQL stores it as a signed 64-bit integer, and
 /// the number after the last one must fit as well.
 pub const MAX_SEQ: u64 = i64::MAX as u64 - 1;

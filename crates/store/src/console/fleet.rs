@@ -85,7 +85,8 @@ record! {
         pub sample_days: i64,
         pub oldest_sample_day: Option<String>,
         pub rollup_months: i64,
-        pub rollups_due: i64,
+        /// Hosts of arrival hours that could not be compacted.
+        pub set_aside: i64,
         pub rollup_lag_seconds: f64,
         pub settings: Value,
     }
@@ -103,24 +104,20 @@ const COUNTS: &str = "-- console_counts
                    count(*) FILTER (WHERE status = 'rejected') AS rejected,
                    count(*) FILTER (WHERE status = 'revoked') AS revoked FROM agents WHERE status <> 'active') n";
 
-/// Gaps and events have no index on their kind, and are too large to get one in a migration: the newest
-/// 100,000 of each are looked at, by their ids.
+/// Gaps and copies are counted by agents, each of which remembers its last one: one agent may have thousands.
 const ATTENTION: &str = "-- console_attention
     SELECT (SELECT count(*) FROM agent_state st JOIN agents a ON a.id = st.agent_id AND a.status = 'active'
              WHERE st.presence = 'offline' AND st.presence_since < now() - interval '1 day') AS offline_day,
            (SELECT count(*) FROM host_vitals v JOIN hosts h ON h.id = v.host_id
              WHERE v.fullest_disk_percent >= 90 AND h.retired_at IS NULL) AS disks_90,
-           (SELECT count(DISTINCT agent_id) FROM (SELECT * FROM metric_gaps ORDER BY id DESC LIMIT 100000) newest
-             WHERE recorded_at > now() - interval '1 day') AS gaps_day,
-           (SELECT count(*) FROM (SELECT * FROM metric_gaps ORDER BY id DESC LIMIT 100000) newest
-             WHERE recorded_at > now() - interval '1 day' AND kind = 'dead letter') AS dead_letters_day,
+           (SELECT count(*) FROM agent_state WHERE last_gap_at > now() - interval '1 day') AS gaps_day,
+           (SELECT count(*) FROM agent_state WHERE last_dead_letter_at > now() - interval '1 day') AS dead_letters_day,
            (SELECT count(*) FROM agent_state WHERE presence = 'online' AND abs(clock_skew_ms) > 30000) AS clock_skew,
-           (SELECT count(DISTINCT agent_id) FROM (SELECT * FROM agent_events ORDER BY id DESC LIMIT 100000) newest
-             WHERE at > now() - interval '1 day' AND kind = 'clone') AS clones_day,
+           (SELECT count(*) FROM agent_state WHERE clone_seen_at > now() - interval '1 day') AS clones_day,
            (SELECT count(*) FROM enrolment_token_states
              WHERE state = 'active' AND expires_at < now() + interval '3 days') AS tokens_expiring,
            (SELECT coalesce(greatest(extract(epoch FROM now() - min(arrived_hour) - interval '1 hour'), 0), 0)::float8
-              FROM sample_hours WHERE compacted_below < 2147483647) AS rollup_lag_seconds";
+              FROM sample_hours WHERE finished_at IS NULL) AS rollup_lag_seconds";
 
 /// An instance counts its streams itself; those of earlier versions are counted.
 const INSTANCES: &str = "-- console_instances
@@ -135,7 +132,7 @@ const DATABASE: &str = "-- console_database
     SELECT current_setting('server_version') AS version,
            pg_database_size(current_database()) AS size_bytes,
            (SELECT coalesce(sum(pg_total_relation_size(inhrelid)), 0)::bigint FROM pg_inherits
-             WHERE inhparent IN ('samples_open'::regclass, 'sample_chunks'::regclass, 'host_metrics_old'::regclass)) AS samples_bytes,
+             WHERE inhparent IN ('samples_open'::regclass, 'sample_chunks'::regclass)) AS samples_bytes,
            (SELECT coalesce(sum(pg_total_relation_size(inhrelid)), 0)::bigint FROM pg_inherits
              WHERE inhparent = 'host_rollups'::regclass) AS rollups_bytes,
            (SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()) AS connections,
@@ -143,11 +140,11 @@ const DATABASE: &str = "-- console_database
            (SELECT 100.0::float8 * blks_hit / nullif(blks_hit + blks_read, 0) FROM pg_stat_database
              WHERE datname = current_database()) AS cache_hit_percent,
            (SELECT count(*) FROM pg_inherits WHERE inhparent = 'sample_chunks'::regclass) AS sample_days,
-           (SELECT min(day)::text FROM sample_days WHERE parent = 'sample_chunks'::regclass) AS oldest_sample_day,
+           (SELECT min(day)::text FROM sample_days) AS oldest_sample_day,
            (SELECT count(*) FROM pg_inherits WHERE inhparent = 'host_rollups'::regclass) AS rollup_months,
-           (SELECT count(*) FROM rollups_due) AS rollups_due,
+           (SELECT count(*) FROM hosts_set_aside) AS set_aside,
            (SELECT coalesce(greatest(extract(epoch FROM now() - min(arrived_hour) - interval '1 hour'), 0), 0)::float8
-              FROM sample_hours WHERE compacted_below < 2147483647) AS rollup_lag_seconds,
+              FROM sample_hours WHERE finished_at IS NULL) AS rollup_lag_seconds,
            (SELECT jsonb_object_agg(name, setting) FROM pg_settings
              WHERE name IN ('shared_buffers', 'max_wal_size', 'synchronous_commit')) AS settings";
 

@@ -1,7 +1,7 @@
 //! One host's history for its plots: samples or rollups, gaps with their reasons, presence, and
 //! events on the same time axis.
 
-use std::sync::Arc;
+mod samples;
 
 use jiff::Timestamp;
 use tokio_postgres::types::Type;
@@ -12,81 +12,11 @@ use crate::{
     pool::{Bulkhead, Store},
     record::record,
 };
+pub use samples::{DiskColumns, SampleColumns};
 
 /// The most samples of one plot, in whole hours: more than an agent that samples every 10 s has in a day and
 /// an hour.
 const SAMPLES: i64 = 10_000;
-
-#[derive(Debug, Clone)]
-pub struct SamplePoint {
-    pub sampled_at: Timestamp,
-    pub agent_id: AgentId,
-    pub seq: i64,
-    pub cpu_percent: f64,
-    pub load_1m: f64,
-    pub memory_used_bytes: i64,
-    pub memory_total_bytes: i64,
-    pub network_rx_bytes: i64,
-    pub network_tx_bytes: i64,
-    pub disks: Vec<DiskPoint>,
-}
-
-/// A file system as a sample has it.
-#[derive(Debug, Clone)]
-pub struct DiskPoint {
-    pub mount_point: Arc<str>,
-    pub used_bytes: i64,
-    pub total_bytes: i64,
-}
-
-record! {
-    /// Samples as `host_chunks` returns them. All arrays have one element for each sample, except the last two.
-    struct Chunk {
-        agent_id: AgentId,
-        sampled_at: Vec<Timestamp>,
-        seq: Vec<i64>,
-        cpu_percent: Vec<f32>,
-        load_1m: Vec<f32>,
-        memory_used_bytes: Vec<i64>,
-        memory_total_bytes: Vec<i64>,
-        network_rx_bytes: Vec<i64>,
-        network_tx_bytes: Vec<i64>,
-        mount_points: Vec<String>,
-        /// Of each mount point the bytes in use in all samples, then the total bytes in all of them.
-        disk_bytes: Vec<i64>,
-    }
-}
-
-impl Chunk {
-    fn samples(self) -> impl Iterator<Item = SamplePoint> {
-        let mount_points: Vec<Arc<str>> = self
-            .mount_points
-            .iter()
-            .map(|name| Arc::from(&**name))
-            .collect();
-        let samples = self.seq.len();
-        (0..samples).map(move |i| SamplePoint {
-            sampled_at: self.sampled_at[i],
-            agent_id: self.agent_id,
-            seq: self.seq[i],
-            cpu_percent: self.cpu_percent[i].into(),
-            load_1m: self.load_1m[i].into(),
-            memory_used_bytes: self.memory_used_bytes[i],
-            memory_total_bytes: self.memory_total_bytes[i],
-            network_rx_bytes: self.network_rx_bytes[i],
-            network_tx_bytes: self.network_tx_bytes[i],
-            disks: mount_points
-                .iter()
-                .zip(self.disk_bytes.chunks_exact(2 * samples))
-                .map(|(mount_point, bytes)| DiskPoint {
-                    mount_point: mount_point.clone(),
-                    used_bytes: bytes[i],
-                    total_bytes: bytes[samples + i],
-                })
-                .collect(),
-        })
-    }
-}
 
 record! {
     /// Hours, or days and weeks combined from them.
@@ -141,26 +71,20 @@ impl Store {
         &self,
         host: HostId,
         from: Timestamp,
-    ) -> Result<Vec<SamplePoint>, StoreError> {
+    ) -> Result<SampleColumns, StoreError> {
         let sql = "-- console_samples
             SELECT agent_id, sampled_at, seq, cpu_percent, load_1m, memory_used_bytes, memory_total_bytes,
                    network_rx_bytes, network_tx_bytes, mount_points, disk_bytes
               FROM (SELECT *, sum(cardinality(cpu_percent)) OVER (ORDER BY hour DESC) AS with_newer
                       FROM host_chunks($1, $2, now() + interval '10 minutes')) chunks
-             WHERE with_newer <= $3";
+             WHERE with_newer <= $3 ORDER BY hour";
         let params = [
             (&host.0 as _, Type::UUID),
             (&from as _, Type::TIMESTAMPTZ),
             (&SAMPLES as _, Type::INT8),
         ];
         let rows = self.read("console_samples", Bulkhead::Ingest, sql, &params);
-        let mut samples = Vec::new();
-        for row in rows.await? {
-            samples.extend(Chunk::from_row(&row)?.samples());
-        }
-        samples.retain(|sample| sample.sampled_at >= from);
-        samples.sort_by_key(|sample| (sample.sampled_at, sample.seq));
-        Ok(samples)
+        SampleColumns::from_rows(&rows.await?, from)
     }
 
     /// Rollups since `from`, combined to `step` (`hour` or `day`). Means are weighted by samples.
@@ -193,17 +117,18 @@ impl Store {
         rows.await?.iter().map(RollupPoint::from_row).collect()
     }
 
-    /// The gaps of the host's agents that were recorded since `from`.
+    /// The gaps of the host's agents that were recorded since `from`: of each agent the newest.
     pub async fn console_gaps(
         &self,
         host: HostId,
         from: Timestamp,
     ) -> Result<Vec<GapReason>, StoreError> {
         let sql = "-- console_gaps
-            SELECT g.agent_id, g.first_seq, g.last_seq, g.kind, g.reason
-              FROM metric_gaps g JOIN agents a ON a.id = g.agent_id
+            SELECT a.id AS agent_id, g.first_seq, g.last_seq, g.kind, g.reason
+              FROM agents a
+             CROSS JOIN LATERAL (SELECT * FROM metric_gaps g WHERE g.agent_id = a.id ORDER BY g.first_seq DESC LIMIT 1000) g
              WHERE a.host_id = $1 AND g.recorded_at >= $2
-             ORDER BY g.agent_id, g.first_seq LIMIT 1000";
+             ORDER BY a.id, g.first_seq";
         let params = [(&host.0 as _, Type::UUID), (&from as _, Type::TIMESTAMPTZ)];
         let rows = self.read("console_gaps", Bulkhead::Ingest, sql, &params);
         rows.await?.iter().map(GapReason::from_row).collect()

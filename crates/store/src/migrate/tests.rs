@@ -9,15 +9,13 @@ use crate::{DatabaseUrl, StoreOptions};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Tables that grow with the number of samples and events.
-const LARGE: [&str; 4] = [
-    "host_metrics",
-    "host_metrics_hourly",
+const LARGE: [&str; 5] = [
+    "samples_open",
+    "sample_chunks",
+    "host_rollups",
     "metric_gaps",
     "agent_events",
 ];
-
-/// The last migration that may build indexes on large tables: they were empty then.
-const FIRST_RELEASE: i32 = 9;
 
 /// The text without comments, with single spaces.
 fn text(migration: &Migration) -> String {
@@ -82,7 +80,7 @@ fn a_migration_names_the_schema_only_where_the_name_is_replaced() {
 /// cannot run inside the transaction of a migration.
 #[test]
 fn no_migration_builds_an_index_on_a_large_table() {
-    for migration in MIGRATIONS.iter().filter(|m| m.version > FIRST_RELEASE) {
+    for migration in MIGRATIONS.iter().filter(|m| m.version > FIRST) {
         let text = text(migration);
         for index in text.split("INDEX ").skip(1) {
             let table = index
@@ -111,47 +109,42 @@ async fn migrated() -> Result<(TestDatabase, Store)> {
     Ok((database, store))
 }
 
-/// The schema of the previous version, with a host, its history, and a role that may read that.
-const BEFORE: &str = r#"
-    SELECT metrics_partitions_ensure('2 days');
-    INSERT INTO hosts (hostname, vitals_at, cpu_percent, fullest_disk_percent, disks)
-    VALUES ('web-1', now(), 12.5, 41, '[{"mount_point": "/"}]');
-    INSERT INTO agents (host_id, key, status) SELECT id, sha256('k'), 'active' FROM hosts;
-    INSERT INTO host_metrics
-    SELECT h.id, now() - n * interval '30 minutes', a.id, n, 12.5, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, '[{"mount_point": "/"}]'
-      FROM hosts h, agents a, generate_series(1, 48) n;"#;
-
-#[tokio::test]
-async fn history_and_latest_vitals_of_the_previous_version_are_read_after_the_migration()
--> Result<()> {
-    let database = test_database("migrate_empty", async |_| Ok(())).await?;
-    let url = DatabaseUrl::parse(database.url())?;
-    let store = Store::new(url, StoreOptions::default())?;
-    let narrow = MIGRATIONS.iter().position(|m| m.version == 16);
-    let narrow = narrow.expect("migration 16");
-    store.migrate_to(SERVICE, &MIGRATIONS[..narrow]).await?;
-    query(database.url(), BEFORE).await?;
-    let role = format!("reader_{}", database.name());
-    let reader = format!("CREATE ROLE {role}; GRANT SELECT ON host_metrics TO {role}");
-    query(database.url(), &reader).await?;
-    store.migrate().await?;
-    let read = format!(
-        "SET ROLE {role};
-         SELECT concat_ws(' ', count(*), count(DISTINCT seq), min(disks::text)) FROM host_metrics
-          WHERE sampled_at > now() - interval '2 days'"
+/// The files in the order of their names are the first version: `cat schema/*.sql` is its text.
+#[test]
+fn the_first_version_is_the_folder_of_the_schema() -> Result<()> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/schema");
+    let files = std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path()));
+    let mut files = files.collect::<Result<Vec<_>>>()?;
+    files.sort();
+    let texts = files.iter().map(std::fs::read_to_string);
+    let text = texts.collect::<Result<String, _>>()?;
+    assert!(
+        text == BASELINE.sql,
+        "schema! in migrate.rs lists {files:?}"
     );
-    let expected = r#"48 48 [{"mount_point": "/"}]"#;
-    assert_eq!(query(database.url(), &read).await?, expected);
-    let vitals =
-        "SELECT concat_ws(' ', cpu_percent, fullest_disk_percent, disks) FROM host_overview";
-    let expected = r#"12.5 41 [{"mount_point": "/"}]"#;
-    assert_eq!(query(database.url(), vitals).await?, expected);
-    query(
-        database.url(),
-        &format!("DROP OWNED BY {role}; DROP ROLE {role}"),
-    )
-    .await?;
     Ok(())
+}
+
+fn applied_as(checksums: [(i32, &str); 2]) -> Applied {
+    let entry = |(version, checksum): (i32, &str)| (version, (String::new(), checksum.to_owned()));
+    checksums.map(entry).into()
+}
+
+#[test]
+fn an_altered_migration_is_named_and_an_altered_first_version_is_an_unreleased_one() {
+    let next = Migration {
+        version: 2,
+        title: "0002_next",
+        sql: "SELECT 1",
+    };
+    let ours = [BASELINE, next];
+    let compare =
+        |first: &str, second: &str| compare(&ours, &applied_as([(1, first), (2, second)]));
+    let [first, second] = ours.map(|migration| migration.checksum());
+    assert_eq!(compare(&first, &second), SchemaState::Current);
+    let migration = "0002_next".to_owned();
+    assert_eq!(compare(&first, "x"), SchemaState::Altered { migration });
+    assert_eq!(compare("x", &second), SchemaState::Unreleased);
 }
 
 /// An ALTER TABLE that waits for a reader would make every other reader wait too.

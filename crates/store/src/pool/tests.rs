@@ -26,6 +26,7 @@ fn options(pool_size: usize) -> StoreOptions {
     StoreOptions {
         pool_size,
         acquire: PATIENCE,
+        later_migrations: &[],
         limits: GENEROUS,
     }
 }

@@ -1,21 +1,32 @@
-//! The general path: ranges that overlap, arrive out of order or contain gaps, and agents whose
-//! numbers or shape are not known yet. It locks the agents and reads their watermarks first; at the end it
-//! writes samples, gaps, watermarks and books.
+//! The general path: ranges that overlap, arrive out of order or contain gaps, samples of past hours, and agents whose
+//! numbers or list of parts are new. It locks the agents and reads their watermarks first; then it applies the bounds, and at the
+//! end it writes samples, gaps, watermarks and books.
 //!
 //! **Invariant:** stored + rejected + gaps = acked_seq for every agent after every commit. A
 //! constraint of the table enforces it.
+//!
+//! **Repeats.** What the bounds reject is decided and recorded in the transaction that moves the watermark. So a range
+//! that is delivered again is a duplicate, and one whose transaction failed is judged as if for the first time.
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
 
-use serde_json::Value;
-use tokio_postgres::types::Type;
+use tokio_postgres::{Row, types::Type};
 use uuid::Uuid;
 
 use super::{
     GapKind, GapRow, Range,
     columns::{Entry, with_samples},
+    hours::Hours,
 };
-use crate::{arrays::Arrays, error::StoreError, ids::AgentId, record::record, tx::Tx};
+use crate::{
+    arrays::Arrays,
+    error::StoreError,
+    ids::{AgentId, HostId},
+    tx::Tx,
+};
 
 /// The host, the numbers and the shape let the next samples take the usual path. They are those of the
 /// agent's present host: samples of a host that it has left do not change them.
@@ -24,23 +35,44 @@ const BOOKS: &str = "-- samples_append
        SET acked_seq = m.acked_seq, stored_count = s.stored_count + m.stored,
            rejected_count = s.rejected_count + m.rejected, gap_count = s.gap_count + m.gaps,
            agent_no = m.agent_no, host_no = CASE a.host_id WHEN m.host_id THEN m.host_no ELSE s.host_no END,
-           shape = CASE a.host_id WHEN m.host_id THEN coalesce(m.shape, CASE s.host_no WHEN m.host_no THEN s.shape END)
-                                  ELSE s.shape END,
-           numbered_host = CASE a.host_id WHEN m.host_id THEN m.host_id ELSE s.numbered_host END
+           shape = CASE a.host_id WHEN m.host_id THEN coalesce(m.shape, s.shape) ELSE s.shape END,
+           numbered_host = CASE a.host_id WHEN m.host_id THEN m.host_id ELSE s.numbered_host END,
+           newest_hour = coalesce(m.newest_hour, s.newest_hour), newest_hour_samples = coalesce(m.of_newest, s.newest_hour_samples),
+           last_gap_at = CASE WHEN m.rejected + m.gaps > 0 THEN now() ELSE s.last_gap_at END,
+           last_dead_letter_at = CASE WHEN m.dead THEN now() ELSE s.last_dead_letter_at END
       FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[],
-                  $6::uuid[], $7::integer[], $8::integer[], $9::bigint[])
-           AS m(agent_id, acked_seq, stored, rejected, gaps, host_id, agent_no, host_no, shape)
+                  $6::uuid[], $7::integer[], $8::integer[], $9::uuid[], $10::boolean[], $11::integer[], $12::integer[])
+           AS m(agent_id, acked_seq, stored, rejected, gaps, host_id, agent_no, host_no, shape, dead, newest_hour, of_newest)
       JOIN agents a ON a.id = m.agent_id
      WHERE s.agent_id = m.agent_id";
 
-record! {
-    /// The integers that stand for the agent and the host of a range.
-    #[derive(Clone, Copy)]
-    struct Numbers {
-        agent_no: i32,
-        host_no: i32,
+/// What to do about an agent or a host whose row is locked by somebody else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Locked {
+    Wait,
+    /// Leave the agent out, so that the others do not wait.
+    Skip,
+}
+
+impl Locked {
+    fn sql(self) -> &'static str {
+        match self {
+            Locked::Wait => "",
+            Locked::Skip => "SKIP LOCKED",
+        }
     }
 }
+
+/// An agent whose row is locked by this transaction.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) acked_seq: i64,
+    pub(super) shape: Option<Uuid>,
+    hours: Hours,
+}
+
+/// The integers that stand for the agent and the host of a range.
+pub(super) type Numbers = (i32, i32);
 
 /// The new watermark of one agent, what the batch adds to its counters, and what is known of its
 /// newest range.
@@ -50,28 +82,105 @@ struct Entries {
     stored: i64,
     rejected: i64,
     gaps: i64,
+    dead_letter: bool,
     host_id: Uuid,
     numbers: Numbers,
-    shape: Option<i64>,
+    shape: Option<Uuid>,
+    newest: Option<(i32, i32)>,
+}
+
+impl State {
+    fn from_row(row: &Row) -> Result<(AgentId, State), StoreError> {
+        let newest: Option<i32> = row.try_get(3)?;
+        let samples = row.try_get(4)?;
+        let state = State {
+            acked_seq: row.try_get(1)?,
+            shape: row.try_get(2)?,
+            hours: Hours::new(newest.map(|hour| (hour, samples)), row.try_get(5)?),
+        };
+        Ok((row.try_get(0)?, state))
+    }
 }
 
 impl Tx {
     /// Locks the active agents of these ranges and reads their watermarks. The lock lasts until
     /// the commit. Its order by id prevents deadlocks between appends.
-    pub(super) async fn watermarks_lock(
+    pub(super) async fn agents_lock(
         &self,
         ranges: &[&Range],
-    ) -> Result<BTreeMap<AgentId, i64>, StoreError> {
-        // OFFSET 0 lets the planner find agents by their primary key alone, as in migration 0021.
-        let sql = "-- samples_append
-            SELECT s.agent_id, s.acked_seq FROM agent_state s
+        locked: Locked,
+    ) -> Result<BTreeMap<AgentId, State>, StoreError> {
+        // OFFSET 0 lets the planner find agents by their primary key alone, whatever the statistics say of active ones.
+        let sql = format!(
+            "-- samples_append
+            SELECT s.agent_id, s.acked_seq, s.shape, s.newest_hour, s.newest_hour_samples,
+                   coalesce(s.newest_hour > extract(epoch FROM now()) / 3600 + 1, false)
+              FROM agent_state s
              CROSS JOIN LATERAL (SELECT a.status FROM agents a WHERE a.id = s.agent_id OFFSET 0) a
-             WHERE s.agent_id = ANY ($1) AND a.status = 'active' ORDER BY s.agent_id FOR UPDATE OF s";
+             WHERE s.agent_id = ANY ($1) AND a.status = 'active' ORDER BY s.agent_id FOR UPDATE OF s {}",
+            locked.sql()
+        );
         let agents: Vec<Uuid> = ranges.iter().map(|range| range.agent_id.0).collect();
-        let rows = self.query(sql, &[(&agents, Type::UUID_ARRAY)]).await?;
-        rows.iter()
-            .map(|row| Ok((row.try_get(0)?, row.try_get(1)?)))
-            .collect()
+        let rows = self.query(&sql, &[(&agents, Type::UUID_ARRAY)]).await?;
+        let mut agents: BTreeMap<AgentId, State> =
+            rows.iter().map(State::from_row).collect::<Result<_, _>>()?;
+        if locked == Locked::Skip {
+            let hosts = self.hosts_locked(ranges).await?;
+            let of_host = ranges.iter().filter(|range| hosts.contains(&range.host_id));
+            of_host.for_each(|range| drop(agents.remove(&range.agent_id)));
+        }
+        Ok(agents)
+    }
+
+    /// Locks the vitals of the hosts of these ranges, but for those that somebody else has locked, and returns the latter.
+    async fn hosts_locked(&self, ranges: &[&Range]) -> Result<BTreeSet<HostId>, StoreError> {
+        let sql = "-- samples_append
+            WITH free AS MATERIALIZED (
+                SELECT v.host_id FROM host_vitals v WHERE v.host_id = ANY ($1) ORDER BY v.host_no FOR NO KEY UPDATE SKIP LOCKED)
+            SELECT v.host_id FROM host_vitals v WHERE v.host_id = ANY ($1) AND v.host_id NOT IN (SELECT host_id FROM free)";
+        let hosts: Vec<Uuid> = ranges.iter().map(|range| range.host_id.0).collect();
+        let rows = self.query(sql, &[(&hosts, Type::UUID_ARRAY)]).await?;
+        rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+    }
+
+    /// Those of the agents of these ranges that are active but not among `agents`: their rows are locked.
+    pub(super) async fn agents_left_out(
+        &self,
+        ranges: &[&Range],
+        agents: &BTreeMap<AgentId, State>,
+    ) -> Result<Vec<AgentId>, StoreError> {
+        let sql = "-- samples_append
+            SELECT a.id FROM agents a WHERE a.id = ANY ($1) AND a.status = 'active'";
+        let asked = ranges.iter().map(|range| range.agent_id);
+        let asked: BTreeSet<AgentId> = asked.filter(|agent| !agents.contains_key(agent)).collect();
+        let asked: Vec<Uuid> = asked.into_iter().map(|agent| agent.0).collect();
+        let rows = self.query(sql, &[(&asked, Type::UUID_ARRAY)]).await?;
+        rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
+    }
+
+    /// Writes ranges of locked agents that begin exactly above their watermarks.
+    pub(super) async fn ranges_write(
+        &self,
+        ranges: Vec<Cow<'_, Range>>,
+        agents: BTreeMap<AgentId, State>,
+    ) -> Result<(), StoreError> {
+        if ranges.is_empty() {
+            return Ok(());
+        }
+        let (ranges, numbers) = self.lists_bound(ranges, &agents).await?;
+        let hours = agents
+            .into_iter()
+            .map(|(agent, state)| (agent, state.hours));
+        let mut hours: BTreeMap<AgentId, Hours> = hours.collect();
+        let ranges = self.hours_bound(ranges, &numbers, &mut hours).await?;
+        let entries: Vec<Entry<'_>> = ranges
+            .iter()
+            .map(|range| Entry::new(range.host_id, range.samples.iter()))
+            .collect();
+        self.samples_store(&entries, &numbers).await?;
+        self.gaps_insert(&ranges).await?;
+        let columns = books(&ranges, &entries, &numbers, &hours);
+        self.execute(BOOKS, &columns.params()).await.map(drop)
     }
 
     async fn gaps_insert(&self, ranges: &[Cow<'_, Range>]) -> Result<(), StoreError> {
@@ -94,47 +203,6 @@ impl Tx {
         self.execute(sql, &columns.params()).await.map(drop)
     }
 
-    /// Writes ranges of locked agents that begin exactly above their watermarks.
-    pub(super) async fn ranges_write(&self, ranges: &[Cow<'_, Range>]) -> Result<(), StoreError> {
-        if ranges.is_empty() {
-            return Ok(());
-        }
-        let entries: Vec<Entry<'_>> = ranges
-            .iter()
-            .map(|range| Entry::new(range.host_id, range.samples.iter()))
-            .collect();
-        let numbers = self.numbers_prepare(ranges, &entries).await?;
-        self.samples_store(&entries, &numbers).await?;
-        self.gaps_insert(ranges).await?;
-        let columns = books(ranges, &entries, &numbers);
-        self.execute(BOOKS, &columns.params()).await.map(drop)
-    }
-
-    /// The numbers of each range. Missing ones are assigned, and the shapes are stored.
-    async fn numbers_prepare(
-        &self,
-        ranges: &[Cow<'_, Range>],
-        entries: &[Entry<'_>],
-    ) -> Result<Vec<Numbers>, StoreError> {
-        let mut shapes: BTreeMap<(Uuid, i64), Value> = BTreeMap::new();
-        for entry in entries {
-            for (sample, shape) in &entry.samples {
-                let parts = shapes.entry((entry.host_id.0, *shape));
-                parts.or_insert_with(|| sample.shape_parts());
-            }
-        }
-        let shapes: Vec<((Uuid, i64), Value)> = shapes.into_iter().collect();
-        let columns = Arrays::default()
-            .column(Type::UUID_ARRAY, ranges, |range| range.agent_id.0)
-            .column(Type::UUID_ARRAY, ranges, |range| range.host_id.0)
-            .column(Type::UUID_ARRAY, &shapes, |((host, _), _)| *host)
-            .column(Type::INT8_ARRAY, &shapes, |((_, shape), _)| *shape)
-            .column(Type::JSONB_ARRAY, &shapes, |(_, parts)| parts.clone());
-        let sql = columns.call("samples_append", "samples_prepare");
-        let rows = self.query(&sql, &columns.params()).await?;
-        rows.iter().map(Numbers::from_row).collect()
-    }
-
     async fn samples_store(
         &self,
         entries: &[Entry<'_>],
@@ -144,8 +212,8 @@ impl Tx {
             return Ok(());
         }
         let columns = Arrays::default()
-            .column(Type::INT4_ARRAY, numbers, |numbers| numbers.host_no)
-            .column(Type::INT4_ARRAY, numbers, |numbers| numbers.agent_no);
+            .column(Type::INT4_ARRAY, numbers, |(_, host_no)| *host_no)
+            .column(Type::INT4_ARRAY, numbers, |(agent_no, _)| *agent_no);
         let entries: Vec<&Entry<'_>> = entries.iter().collect();
         let columns = with_samples(columns, &entries);
         let sql = columns.call("samples_append", "samples_store");
@@ -154,21 +222,30 @@ impl Tx {
 }
 
 /// The parameters of `BOOKS`. Several ranges of one agent add up; they are in the order of their numbers.
-fn books<'a>(ranges: &[Cow<'_, Range>], entries: &[Entry<'_>], numbers: &[Numbers]) -> Arrays<'a> {
+fn books<'a>(
+    ranges: &[Cow<'_, Range>],
+    entries: &[Entry<'_>],
+    numbers: &[Numbers],
+    hours: &BTreeMap<AgentId, Hours>,
+) -> Arrays<'a> {
     let mut agents: BTreeMap<AgentId, Entries> = BTreeMap::new();
     for ((range, entry), numbers) in ranges.iter().zip(entries).zip(numbers) {
         let known = agents.get(&range.agent_id);
         let sum = |of: fn(&Entries) -> i64| known.map_or(0, of);
-        let shape = entry.last_shape();
         let written = Entries {
             acked_seq: sum(|entries| entries.acked_seq).max(range.last_seq),
             stored: sum(|entries| entries.stored) + range.stored(),
             rejected: sum(|entries| entries.rejected)
                 + range.missing(|kind| kind == GapKind::Rejected),
             gaps: sum(|entries| entries.gaps) + range.missing(|kind| kind != GapKind::Rejected),
+            dead_letter: known.is_some_and(|entries| entries.dead_letter)
+                || range.missing(|kind| kind == GapKind::DeadLetter) > 0,
             host_id: range.host_id.0,
             numbers: *numbers,
-            shape: shape.or(known.and_then(|entries| entries.shape)),
+            shape: entry
+                .last_shape()
+                .or(known.and_then(|entries| entries.shape)),
+            newest: hours.get(&range.agent_id).and_then(Hours::newest),
         };
         agents.insert(range.agent_id, written);
     }
@@ -180,7 +257,14 @@ fn books<'a>(ranges: &[Cow<'_, Range>], entries: &[Entry<'_>], numbers: &[Number
         .column(Type::INT8_ARRAY, &agents, |(_, sums)| sums.rejected)
         .column(Type::INT8_ARRAY, &agents, |(_, sums)| sums.gaps)
         .column(Type::UUID_ARRAY, &agents, |(_, sums)| sums.host_id)
-        .column(Type::INT4_ARRAY, &agents, |(_, sums)| sums.numbers.agent_no)
-        .column(Type::INT4_ARRAY, &agents, |(_, sums)| sums.numbers.host_no)
-        .column(Type::INT8_ARRAY, &agents, |(_, sums)| sums.shape)
+        .column(Type::INT4_ARRAY, &agents, |(_, sums)| sums.numbers.0)
+        .column(Type::INT4_ARRAY, &agents, |(_, sums)| sums.numbers.1)
+        .column(Type::UUID_ARRAY, &agents, |(_, sums)| sums.shape)
+        .column(Type::BOOL_ARRAY, &agents, |(_, sums)| sums.dead_letter)
+        .column(Type::INT4_ARRAY, &agents, |(_, sums)| {
+            sums.newest.map(|(hour, _)| hour)
+        })
+        .column(Type::INT4_ARRAY, &agents, |(_, sums)| {
+            sums.newest.map(|(_, samples)| samples)
+        })
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use jiff::Timestamp;
 use tokio_postgres::types::{Json, Type};
+use uuid::Uuid;
 
 use super::{DiskRow, SampleRow};
 use crate::{
@@ -15,7 +16,7 @@ use crate::{
 /// The samples of one range, with the shape of each.
 pub(super) struct Entry<'a> {
     pub(super) host_id: HostId,
-    pub(super) samples: Vec<(&'a SampleRow, i64)>,
+    pub(super) samples: Vec<(&'a SampleRow, Uuid)>,
 }
 
 impl<'a> Entry<'a> {
@@ -25,7 +26,7 @@ impl<'a> Entry<'a> {
     }
 
     /// The shape of the newest numbers.
-    pub(super) fn last_shape(&self) -> Option<i64> {
+    pub(super) fn last_shape(&self) -> Option<Uuid> {
         self.samples.last().map(|(_, shape)| *shape)
     }
 }
@@ -54,7 +55,7 @@ pub(super) fn with_samples<'a>(columns: Arrays<'a>, entries: &[&Entry<'a>]) -> A
         .column(Type::INT4_ARRAY, &owners, |owner| *owner)
         .column(Type::TIMESTAMPTZ_ARRAY, &samples, |s| s.sampled_at)
         .column(Type::INT8_ARRAY, &samples, |s| s.seq)
-        .column(Type::INT8_ARRAY, &shapes, |shape| *shape)
+        .column(Type::UUID_ARRAY, &shapes, |shape| *shape)
         .column(Type::INT8_ARRAY, &values, |value| *value)
         .column(Type::INT4_ARRAY, &starts, |start| *start);
     let scalar = |columns, scalar: &Scalar| scalar.column(columns, &samples);

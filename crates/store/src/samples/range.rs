@@ -1,10 +1,10 @@
-//! Cutting ranges above a watermark.
+//! Cutting ranges above a watermark, and rejecting some of their samples.
 //!
-//! **Invariant:** each number of a range is a sample or in a gap, before and after a cut.
+//! **Invariant:** each number of a range is a sample or in a gap, before and after.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, mem};
 
-use super::{GapKind, GapRow, Range};
+use super::{GapKind, GapRow, Range, SampleRow};
 
 impl Range {
     /// The part of the range above the watermark `acked`. `None` if nothing is left, or if
@@ -33,6 +33,45 @@ impl Range {
                 .collect(),
             ..*self
         }))
+    }
+
+    /// The range with gaps instead of those samples for which `reason` is not `None`. It is asked once for
+    /// each sample, in their order.
+    pub(super) fn rejecting<'a>(
+        range: Cow<'a, Range>,
+        reason: impl FnMut(&SampleRow) -> Option<&'static str>,
+    ) -> Cow<'a, Range> {
+        let reasons: Vec<Option<&str>> = range.samples.iter().map(reason).collect();
+        if reasons.iter().all(Option::is_none) {
+            return range;
+        }
+        let mut range = range.into_owned();
+        for (sample, reason) in mem::take(&mut range.samples).into_iter().zip(reasons) {
+            match reason {
+                None => range.samples.push(sample),
+                Some(reason) => range.reject(sample.seq, reason),
+            }
+        }
+        Cow::Owned(range)
+    }
+
+    /// Numbers that follow each other and have one reason are one gap.
+    fn reject(&mut self, seq: i64, reason: &'static str) {
+        match self.gaps.last_mut() {
+            Some(gap)
+                if gap.last_seq == seq - 1
+                    && gap.kind == GapKind::Rejected
+                    && gap.reason == reason =>
+            {
+                gap.last_seq = seq;
+            }
+            _ => self.gaps.push(GapRow {
+                first_seq: seq,
+                last_seq: seq,
+                kind: GapKind::Rejected,
+                reason: reason.into(),
+            }),
+        }
     }
 
     /// The count of numbers in gaps of these kinds.

@@ -1,10 +1,15 @@
 //! The usual batch: for each agent one run of samples that continues exactly above its watermark,
-//! stored by one call of the function `samples_append` of migration 0028, in one round trip.
+//! stored by one call of the function `samples_append`, in one round trip.
 //!
 //! **Exactly once.** The function moves an agent's watermark by one conditional UPDATE, and stores the
 //! samples of those agents alone that it has moved. If two consumers have the same run, the second one
 //! waits for the first one's row lock, sees the new watermark, and is not taken. If the reply is lost,
 //! the caller repeats the call: what was committed is not taken again.
+//!
+//! **Bounds.** A run's hours do not go back, and none has more samples than an hour may have. Where the run begins in the
+//! agent's newest hour, the function adds up what that one has.
+//!
+//! **Locked rows.** A call waits for them no longer than the function's `lock_timeout`. Then the general path stores what it can.
 //!
 //! **Lock order.** The runs are in the order of the agents' ids, and the function looks the agents up
 //! in that order, the same as everywhere: two appends cannot deadlock on `agent_state`. They could
@@ -14,10 +19,12 @@
 use std::collections::BTreeMap;
 
 use tokio_postgres::types::Type;
+use uuid::Uuid;
 
 use super::{
     Range,
     columns::{Entry, with_samples},
+    hours::{MOST_OF_HOUR, hour},
 };
 use crate::{
     arrays::Arrays,
@@ -26,18 +33,26 @@ use crate::{
     pool::{Bulkhead, Store},
 };
 
-/// Ranges of one agent that together are one run: without a gap or a hole, all of one shape.
+/// Ranges of one agent that together are one run: without a gap or a hole, all of one shape, their hours in order.
 pub(super) struct Run<'a> {
     pub(super) ranges: Vec<&'a Range>,
     pub(super) agent_id: AgentId,
     first_seq: i64,
     pub(super) last_seq: i64,
-    shape: i64,
+    shape: Uuid,
+    hours: Hours,
     entry: Entry<'a>,
 }
 
+/// The hours of a run, in hours since the epoch.
+struct Hours {
+    first: i32,
+    last: i32,
+    samples_of_last: i32,
+}
+
 /// The ranges of agents whose ranges are a run, in the order of their ids, and the ranges of the others.
-pub(super) fn runs(ranges: &[Range]) -> (Vec<Run<'_>>, Vec<&Range>) {
+pub(super) fn runs<'a>(ranges: impl Iterator<Item = &'a Range>) -> (Vec<Run<'a>>, Vec<&'a Range>) {
     let mut agents: BTreeMap<AgentId, Vec<&Range>> = BTreeMap::new();
     for range in ranges {
         agents.entry(range.agent_id).or_default().push(range);
@@ -66,7 +81,7 @@ impl<'a> Run<'a> {
         }
         let samples = ranges.iter().flat_map(|range| &range.samples);
         let entry = Entry::new(first.host_id, samples);
-        let Some(shape) = entry.last_shape() else {
+        let (Some(shape), Some(hours)) = (entry.last_shape(), Hours::of(&entry)) else {
             return Err(ranges);
         };
         if entry.samples.iter().any(|(_, other)| *other != shape) {
@@ -77,8 +92,30 @@ impl<'a> Run<'a> {
             first_seq: first.first_seq,
             last_seq: last.last_seq,
             shape,
+            hours,
             entry,
             ranges,
+        })
+    }
+}
+
+impl Hours {
+    /// `None` if they go back, or one has too many samples.
+    fn of(entry: &Entry<'_>) -> Option<Hours> {
+        let mut hours = entry.samples.iter().map(|(sample, _)| hour(sample));
+        let first = hours.next()?;
+        let (mut last, mut samples_of_last) = (first, 1);
+        for hour in hours {
+            samples_of_last = if hour == last { samples_of_last + 1 } else { 1 };
+            if hour < last || samples_of_last > MOST_OF_HOUR {
+                return None;
+            }
+            last = hour;
+        }
+        Some(Hours {
+            first,
+            last,
+            samples_of_last,
         })
     }
 }
@@ -86,12 +123,19 @@ impl<'a> Run<'a> {
 impl Store {
     /// Stores runs. Returns the indices of those that were not taken.
     pub(super) async fn runs_append(&self, runs: &[Run<'_>]) -> Result<Vec<usize>, StoreError> {
+        if runs.is_empty() {
+            return Ok(Vec::new());
+        }
         let columns = Arrays::default()
+            .value(Type::INT4, MOST_OF_HOUR)
             .column(Type::UUID_ARRAY, runs, |run| run.agent_id.0)
             .column(Type::UUID_ARRAY, runs, |run| run.entry.host_id.0)
             .column(Type::INT8_ARRAY, runs, |run| run.first_seq)
             .column(Type::INT8_ARRAY, runs, |run| run.last_seq)
-            .column(Type::INT8_ARRAY, runs, |run| run.shape);
+            .column(Type::UUID_ARRAY, runs, |run| run.shape)
+            .column(Type::INT4_ARRAY, runs, |run| run.hours.first)
+            .column(Type::INT4_ARRAY, runs, |run| run.hours.last)
+            .column(Type::INT4_ARRAY, runs, |run| run.hours.samples_of_last);
         let entries: Vec<&Entry<'_>> = runs.iter().map(|run| &run.entry).collect();
         let columns = with_samples(columns, &entries);
         let sql = columns.call("samples_append", "samples_append");

@@ -52,10 +52,11 @@ async fn agents_are_counted_by_status_and_presence_with_the_oldest_pending_one()
     store
         .sql(&format!(
             "UPDATE agent_state SET presence = 'online', cause = 'connected' WHERE agent_id = '{}';
-             INSERT INTO metric_gaps (agent_id, first_seq, last_seq, kind, reason) VALUES ('{}', 1, 2, 'declared', 'test'), ('{}', 4, 4, 'declared', 'test');
+             UPDATE agent_state SET last_gap_at = now() WHERE agent_id = '{}';
+             UPDATE agent_state SET last_gap_at = now() - interval '2 days' WHERE agent_id = '{}';
              INSERT INTO agents (host_id, key, status, pending_reason, created_at)
              VALUES ('{}', sha256('pending'), 'pending', 'approval', now() - interval '2 hours')",
-            online.id.0, lossy.id.0, lossy.id.0, pending.host.0
+            online.id.0, lossy.id.0, online.id.0, pending.host.0
         ))
         .await?;
     let gauges = read(&store, &reporter).await?.context("a reporter")?;

@@ -76,25 +76,6 @@ async fn an_identity_is_in_use_only_if_a_live_instance_hears_it() -> Result<()> 
     Ok(())
 }
 
-#[tokio::test]
-async fn an_instance_of_the_previous_version_makes_a_contested_identity_retry() -> Result<()> {
-    let store = seeded().await?;
-    let open = |function: &str, more: &str| {
-        format!(
-            "UPDATE agent_state SET presence = 'online', cause = 'drained';
-             SELECT verdict FROM {function}('{LIVE}', (
-                SELECT jsonb_agg(jsonb_build_object('agent_id', id, 'key', encode(key, 'hex'), 'boot_id', 'b', 'run_id', 'r',
-                       'version', '', 'capabilities', '[]'::jsonb, 'facts', '{{\"identifiers\": {{\"hardware\": [\"b\"]}}}}'::jsonb))
-                  FROM agents){more})"
-        )
-    };
-    let verdict = store.sql(&open("sessions_open_heard", ", 35")).await?;
-    ensure!(verdict == "presumed", "{verdict}");
-    let verdict = store.sql(&open("sessions_open_valid", "")).await?;
-    ensure!(verdict == "late", "{verdict}");
-    Ok(())
-}
-
 /// Requested and valid until so many seconds from now, with a session that was opened so many seconds from now.
 async fn verdict(store: &TestStore, [requested, valid, connected]: [i32; 3]) -> Result<String> {
     let open = format!(

@@ -1,6 +1,6 @@
-//! Parts: their values and their hourly figures are the same from rows, from packed chunks and from plain ones.
+//! Parts: their values and their hourly figures are the same from rows and from packed chunks, and a damaged chunk makes no query fail.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use proptest::prelude::*;
 use svc_store::{OptionalVitals, PartKind, PartRow, SampleRow};
 
@@ -10,6 +10,8 @@ use crate::{
 };
 
 const MINUTE: i64 = 60_000;
+/// The greatest number that an agent may send.
+const MOST: i64 = 1 << 62;
 
 /// Three counters and a gauge.
 const PARTS: [(PartKind, &str); 4] = [
@@ -28,7 +30,7 @@ enum Course {
         unit: i64,
         most: i64,
     },
-    /// From 0 to the greatest number there is, and back.
+    /// From 0 to the greatest number that an agent may send, and back.
     Absurd,
 }
 
@@ -76,7 +78,7 @@ impl Course {
                 (before + step).rem_euclid(1 << 62)
             }
             Course::Absurd if chance < 0.5 => 0,
-            Course::Absurd => i64::MAX,
+            Course::Absurd => MOST,
         }
     }
 }
@@ -156,18 +158,19 @@ async fn values_and_figures_are_the_same_in_rows_chunks_and_joined_chunks() -> R
     property(24, any_story(), play).await
 }
 
-const FORMS: &str = "SELECT string_agg(concat_ws(' ', parts_plain IS NOT NULL, parts_series IS NOT NULL, octet_length(parts_steps)), ', ' ORDER BY hour) FROM sample_chunks";
+/// The bytes that a step takes, part by part, and how many bytes there are.
+const FORMS: &str = "SELECT string_agg(concat_ws(' ', (SELECT string_agg(width::text, '') FROM unnest(parts_series[cardinality(parts_series) / 5 * 4 + 1 :]) width),
+                                                octet_length(parts_steps)), ', ' ORDER BY hour) FROM sample_chunks";
 
-/// In the first hour nothing but the first part changes; in the second one its counter begins again.
+/// In the first hour nothing but the first counter changes; in the second one it begins again.
 #[tokio::test]
-async fn steps_take_a_byte_where_they_are_small_and_values_stay_plain_where_they_are_absurd()
--> Result<()> {
+async fn steps_take_a_byte_where_they_are_small_and_eight_where_they_are_absurd() -> Result<()> {
     let (store, agent) = world().await?;
     let values = [5, 5, 255, 10, 300].map(|blocks| blocks * 4096);
     let mut rows = Vec::new();
     for (seq, value) in (1..).zip(values) {
         rows.push(with_parts(seq, seq, [value, 7, 8, 9]));
-        let again = if seq > 2 { value } else { i64::MAX };
+        let again = if seq > 2 { value } else { MOST - seq };
         rows.push(with_parts(seq + 5, 60 + seq, [again, 7, 8, 9]));
     }
     rows.sort_by_key(|row| row.seq);
@@ -175,42 +178,67 @@ async fn steps_take_a_byte_where_they_are_small_and_values_stay_plain_where_they
     let expected = shown(&store, agent).await?;
     compact(&store).await?;
     assert_eq!(shown(&store, agent).await?, expected);
-    // Four steps, by multiples of five blocks.
-    assert_eq!(store.sql(FORMS).await?, "f t 4, t f");
+    // Four disk parts do not change. Of the first counter there are four steps, by multiples of five blocks.
+    assert_eq!(store.sql(FORMS).await?, "00001000 4, 00008000 32");
     Ok(())
 }
 
-/// A chunk that was stored before parts were packed.
+/// The steps are 2^62, -2^62 and 1, so that what is stored of the first one is 2^63.
 #[tokio::test]
-async fn plain_chunks_are_read_and_late_samples_join_them() -> Result<()> {
+async fn the_widest_steps_there_are_are_read_back() -> Result<()> {
     let (store, agent) = world().await?;
-    let row = |seq: i64, minute: i64| with_parts(seq, minute, [seq * 10, seq, 100 - seq, 3]);
-    let rows: Vec<SampleRow> = (1..=6).map(|seq| row(seq, seq * 15)).collect();
+    let row = |(seq, value)| with_parts(seq, seq, [value, MOST - value, MOST, 0]);
+    let rows: Vec<SampleRow> = (1..).zip([0, MOST, 0, 1]).map(row).collect();
     agent.store(&store, &rows).await?;
     let expected = shown(&store, agent).await?;
     compact(&store).await?;
-    let unpack = "UPDATE sample_chunks c SET parts_plain = v.parts, parts_series = NULL, parts_steps = NULL
-                    FROM sample_chunks o, parts_values(o.parts_plain, o.parts_series, o.parts_steps, cardinality(o.at), cardinality(o.parts_series) / 5) v
-                   WHERE o.host_no = c.host_no AND o.hour = c.hour";
-    store.sql(unpack).await?;
-    assert_eq!(store.sql(FORMS).await?, "t f, t f");
     assert_eq!(shown(&store, agent).await?, expected);
-    let late = [row(7, 16), row(8, 59)];
-    agent.store(&store, &late).await?;
-    let expected = shown(&store, agent).await?;
-    compact(&store).await?;
-    assert_eq!(shown(&store, agent).await?, expected);
-    assert!(store.sql(FORMS).await?.starts_with("f t "), "packed now");
+    assert_eq!(store.sql(FORMS).await?, "00008800 48");
     Ok(())
 }
 
-/// It would write a packed chunk again without its values.
+/// What queries over all hosts read of history.
+const OVER_ALL_HOSTS: &str = "
+    SELECT concat_ws(' ', (SELECT count(m.*) FROM host_metrics m), (SELECT count(p.*) > 0 FROM host_metric_parts p),
+                     (SELECT count(h.*) FROM host_metrics_hourly h), (SELECT count(p.*) > 0 FROM host_metric_parts_hourly p),
+                     (SELECT count(c.*) FROM host_vitals v CROSS JOIN LATERAL host_chunks(v.host_id, '-infinity', 'infinity') c))";
+
+/// Of two hosts with three samples in an hour each, one has a chunk that nobody can have written, and a late sample in its hour.
 #[tokio::test]
-async fn the_compaction_of_the_previous_version_finds_no_column_for_parts() -> Result<()> {
-    let (store, _) = world().await?;
-    for table in ["sample_chunks", "samples_open"] {
-        let read = store.sql(&format!("SELECT parts FROM {table}")).await;
-        assert_eq!(read.is_err(), table == "sample_chunks", "{table}");
+async fn a_damaged_chunk_makes_no_query_over_all_hosts_fail() -> Result<()> {
+    let (store, damaged) = world().await?;
+    let other = TestAgent::new(&store).await?;
+    let rows: Vec<SampleRow> = (1..=3)
+        .map(|seq| with_parts(seq, seq, [seq * seq, 7, 8, MOST >> seq]))
+        .collect();
+    for agent in [damaged, other] {
+        agent.store(&store, &rows).await?;
+    }
+    compact(&store).await?;
+    damaged
+        .store(&store, &[with_parts(4, 5, [3, 7, 8, 9])])
+        .await?;
+    let expected = shown(&store, other).await?;
+    assert_eq!(store.sql(OVER_ALL_HOSTS).await?, "7 t 2 t 3");
+    for damage in [
+        "parts_steps = '\\x00'",
+        "parts_steps = NULL",
+        "parts_series = '{1,2,3}'",
+        "parts_series = array_fill(NULL::bigint, ARRAY[40])",
+        "parts_series = array_fill(9223372036854775807, ARRAY[40])",
+        "parts_series = NULL",
+        "cpu_percent = '{}', seqs = '{5}', network_rx_bytes = '{NULL,1}'",
+        "shape = gen_random_uuid()",
+        "at = '{}'",
+    ] {
+        let sql = format!(
+            "UPDATE sample_chunks c SET {damage} FROM host_vitals v WHERE v.host_no = c.host_no AND v.host_id = '{}'",
+            damaged.host
+        );
+        store.sql(&sql).await?;
+        let found = store.sql(OVER_ALL_HOSTS).await;
+        found.with_context(|| damage.to_owned())?;
+        assert_eq!(shown(&store, other).await?, expected, "{damage}");
     }
     Ok(())
 }

@@ -28,9 +28,10 @@ const FLEET: &str = "
     VALUES ('10000000-0000-4000-8000-000000000000', 'k', 'h', 'v', 'g', 'w', now() + interval '1 minute');
     INSERT INTO hosts (id, hostname, os, cpu_count, memory_total_bytes, labels)
     SELECT md5('host ' || n)::uuid, 'web-' || n, 'Debian', 4, 8589934592, '{\"env\": \"prod\"}' FROM generate_series(1, HOSTS) n;
-    UPDATE host_vitals SET shape = 1, vitals_at = now(), cpu_percent = host_no % 100, load_1m = 0.5, memory_used_bytes = host_no * 1000,
+    UPDATE host_vitals SET shape = SHAPE, vitals_at = now(), cpu_percent = host_no % 100, load_1m = 0.5, memory_used_bytes = host_no * 1000,
            fullest_disk_percent = host_no % 97, fullest_disk_mount_point = '/', parts = '{53687091200, 107374182400}';
-    INSERT INTO sample_shapes (host_no, shape, parts) SELECT host_no, 1, PARTS FROM host_vitals;
+    INSERT INTO sample_shapes (shape, parts) SELECT SHAPE, PARTS;
+    INSERT INTO sample_shapes (shape, parts) SELECT gen_random_uuid(), PARTS FROM generate_series(1, HOSTS / 2);
     INSERT INTO agents (id, host_id, key, status, version)
     SELECT md5('agent ' || n)::uuid, md5('host ' || n)::uuid, sha256(n::text::bytea), 'active', '1.0.0' FROM generate_series(1, HOSTS) n;
     INSERT INTO agent_numbers (agent_id) SELECT id FROM agents;
@@ -38,20 +39,25 @@ const FLEET: &str = "
 
 /// The last hour is open, the hours before are compacted.
 const HISTORY: &str = "
-    INSERT INTO samples_open
-    SELECT sample_hour_take(), now() - age, 1, 1, 1000, 8589934592, 0, 0, 1, 1, 1, v.host_no, a.agent_no, 1, 50, 0.5, 0.4, 0.3,
-           '{53687091200, 107374182400}'
+    INSERT INTO samples_open (
+           arrived_hour, host_no, agent_no, sampled_at, seq, shape, parts, cpu_percent, load_1m, load_5m, load_15m, memory_used_bytes,
+           memory_total_bytes, swap_used_bytes, swap_total_bytes, uptime_seconds, process_count, network_rx_bytes, network_tx_bytes)
+    SELECT sample_hour_take(), v.host_no, a.agent_no, now() - age, 1, SHAPE, '{53687091200, 107374182400}', 50, 0.5, 0.4, 0.3, 1000,
+           8589934592, 0, 0, 1, 1, 1, 1
       FROM (SELECT n, interval '1 minute' AS age FROM generate_series(1, HOSTS) n
              UNION ALL
             SELECT n, beat * interval '30 seconds' FROM generate_series(120, 1, -1) beat, generate_series(1, BUSY) n) samples
       JOIN host_vitals v ON v.host_id = md5('host ' || n)::uuid
       JOIN agent_numbers a ON a.agent_id = md5('agent ' || n)::uuid;
-    INSERT INTO sample_chunks
-    SELECT v.host_no, date_trunc('hour', now(), 'UTC') - ago * interval '1 hour', a.agent_no, 1, 1, array_fill(0, size), NULL,
+    INSERT INTO sample_chunks (
+           host_no, hour, agent_no, shape, first_seq, samples, at, cpu_percent, load_1m, load_5m, load_15m, memory_used_bytes,
+           memory_total_bytes, swap_used_bytes, swap_total_bytes, uptime_seconds, process_count, network_rx_bytes, network_tx_bytes,
+           parts_series, parts_steps)
+    SELECT v.host_no, date_trunc('hour', now(), 'UTC') - ago * interval '1 hour', a.agent_no, SHAPE, 1, size[1], array_fill(0, size),
            array_fill(50::real, size), array_fill(0.5::real, size), array_fill(0.4::real, size), array_fill(0.3::real, size),
            array_fill(1000::bigint, size), array_fill(8589934592, size), array_fill(0::bigint, size), array_fill(0::bigint, size),
            array_fill(1::bigint, size), array_fill(1, size), array_fill(1::bigint, size), array_fill(1::bigint, size),
-           array_fill(53687091200, size) || array_fill(107374182400, size)
+           '{53687091200, 107374182400, 53687091200, 107374182400, 0, 0, 0, 0, 0, 0}', ''
       FROM generate_series(23, 1, -1) ago, generate_series(1, HOSTS) n, LATERAL (SELECT ARRAY[CASE WHEN n <= BUSY THEN 120 ELSE 1 END] AS size) s,
            host_vitals v, agent_numbers a
      WHERE v.host_id = md5('host ' || n)::uuid AND a.agent_id = md5('agent ' || n)::uuid;";
@@ -60,12 +66,13 @@ const ROLLUPS: &str = "
     SELECT rollups_partition_ensure(now() - n * interval '28 days') FROM generate_series(0, 13) n;
     INSERT INTO host_rollups
     SELECT md5('host ' || n)::uuid, hour, hour, hour, hour, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 8589934592,
-           1, 2, 3, 0, 1, 2, 3, 1000, 1000, 50, 120, '/'
+           1, 2, 3, 0, 1, 2, 3, 1000, 1000, 50, 120, '/', SHAPE, '{{53687091200, NULL, NULL}, {107374182400, NULL, NULL}}'
       FROM (SELECT n, date_trunc('hour', now(), 'UTC') - ago * interval '1 hour' AS hour
               FROM (SELECT n, ago FROM generate_series(8759, 24, -1) ago, generate_series(1, OLD) n
                      UNION ALL
-                    SELECT n, ago FROM generate_series(23, 0, -1) ago, generate_series(1, HOSTS) n) hours) samples;";
+                    SELECT n, ago FROM generate_series(23, 1, -1) ago, generate_series(1, HOSTS) n) hours) samples;";
 
+const SHAPE: &str = "md5('one disk')::uuid";
 const PARTS: &str = r#"'[{"kind": "disk_used", "name": "/", "device": "/dev/sda1", "fs_type": "ext4"},
     {"kind": "disk_total", "name": "/"}]'::jsonb"#;
 
@@ -89,6 +96,7 @@ async fn load(store: &TestStore, size: Size) -> Result<()> {
             .replace("HOSTS", &size.hosts.to_string())
             .replace("BUSY", &size.busy.to_string())
             .replace("OLD", &size.old.to_string())
+            .replace("SHAPE", SHAPE)
             .replace("PARTS", PARTS);
         store.sql(&load).await?;
     }
@@ -104,7 +112,7 @@ async fn explain(store: &TestStore, (name, arguments): (&str, &str)) -> Result<V
     Ok(plan.lines().map(general).collect())
 }
 
-/// Replaces the dates in partition names, and drops the aliases of partitions.
+/// Replaces the dates in partition names.
 fn general(line: &str) -> String {
     let words: Vec<String> = line.split('_').map(str::to_owned).collect();
     let dated = |word: &String| word.len() >= 6 && word[..6].bytes().all(|b| b.is_ascii_digit());
@@ -115,14 +123,7 @@ fn general(line: &str) -> String {
         ),
         false => word,
     };
-    let line = words.into_iter().map(word).collect::<Vec<_>>().join("_");
-    match line.split_once("<date> host_metrics") {
-        Some((table, rest)) => format!(
-            "{table}<date>{}",
-            rest.trim_start_matches(|c: char| c != ' ')
-        ),
-        None => line,
-    }
+    words.into_iter().map(word).collect::<Vec<_>>().join("_")
 }
 
 /// The indexes that a plan uses.
@@ -152,16 +153,22 @@ async fn check_documented_plans(size: Size) -> Result<()> {
     Ok(())
 }
 
-/// The plan uses the documented indexes, and only the small tables of instances and open hours are
-/// scanned sequentially.
-fn assert_as_documented<'a>(name: &str, plan: impl Iterator<Item = &'a str> + Clone) {
-    let small = |line: &str| line.contains("ingest_instances") || line.contains("sample_hours");
-    let scan = |line: &&str| line.contains("Seq Scan") && !small(line);
-    let scans: Vec<&str> = plan.clone().filter(scan).collect();
+/// What is read as a whole if the planner likes.
+const SMALL: [&str; 3] = ["ingest_instances", "sample_hours", "hosts_set_aside"];
+
+/// The plan uses the documented indexes, and only small tables are scanned sequentially.
+fn assert_as_documented<'a>(name: &str, plan: impl Iterator<Item = &'a str>) {
+    let large = |line: &&str| !SMALL.iter().any(|table| line.contains(table));
+    let plan: Vec<&str> = plan.filter(large).collect();
+    let scans: Vec<_> = plan
+        .iter()
+        .filter(|line| line.contains("Seq Scan"))
+        .collect();
     assert!(scans.is_empty(), "{name}: {scans:?}");
     let used = indexes(plan);
     assert!(!used.is_empty(), "{name}");
-    assert_eq!(used, indexes(document::plan(name)), "{name}");
+    let documented = indexes(document::plan(name).filter(large));
+    assert_eq!(used, documented, "{name}");
 }
 
 #[tokio::test]
@@ -196,7 +203,8 @@ const ELSEWHERE: &str = "
 #[tokio::test]
 async fn an_instance_reads_its_own_sessions_by_index() -> Result<()> {
     let store = migrated().await?;
-    let fleet = FLEET.replace("HOSTS", "5000").replace("PARTS", PARTS);
+    let fleet = FLEET.replace("HOSTS", "5000");
+    let fleet = fleet.replace("SHAPE", SHAPE).replace("PARTS", PARTS);
     store.sql(&fleet).await?;
     store.sql(ELSEWHERE).await?;
     let instance = Uuid::from_u128(0x2000_0000_0000_4000_8000_0000_0000_0000);
@@ -268,6 +276,6 @@ async fn a_query_by_time_alone_unpacks_only_the_chunks_that_it_returns() -> Resu
             .map(|(_, loops)| loops.trim_end_matches(')'))
     };
     assert_eq!(loops("Subquery Scan on x"), Some("23"), "{plan}");
-    assert_eq!(loops("jsonb_array_elements d"), Some("1"), "{plan}");
+    assert_eq!(loops("generate_series i"), Some("1"), "{plan}");
     Ok(())
 }

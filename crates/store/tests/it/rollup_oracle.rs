@@ -1,5 +1,5 @@
-//! A second implementation of the hourly rollups, computed from the samples in memory.
-//! Tests compare the SQL against it.
+//! The hourly rollups as docs/data-model.md describes them, computed from the samples in memory. It shares no code with the
+//! compaction and the views, which tests compare with it.
 
 use std::collections::BTreeMap;
 
@@ -104,9 +104,8 @@ fn increase(before: Option<&SampleRow>, samples: &[SampleRow], of: fn(&SampleRow
     for now in samples {
         total += match last {
             None => 0,
-            Some(last) if of(now) >= of(last) => i128::from(of(now)) - i128::from(of(last)),
             Some(last) if now.uptime_seconds < last.uptime_seconds => i128::from(of(now)),
-            Some(_) => 0,
+            Some(last) => (i128::from(of(now)) - i128::from(of(last))).max(0),
         };
         last = Some(now);
     }

@@ -1,10 +1,13 @@
 //! Appending samples: each number once and in order, with the books and the latest vitals.
 
-use std::slice;
+use std::{collections::BTreeSet, slice};
 
 use anyhow::Result;
 use svc_sandbox::{Postgres, PostgresOptions, eventually};
-use svc_store::{GapKind, GapRow, OptionalVitals, PartKind, PartRow, Range, SampleRow, Watermark};
+use svc_store::{
+    GapKind, GapRow, HostSearch, HostsPage, OptionalVitals, PartKind, PartRow, Range, SampleRow,
+    Watermark,
+};
 
 use crate::{
     fixtures::{DAY, TestAgent, after, disk, hours_ago, sample, world},
@@ -204,7 +207,7 @@ async fn optional_vitals_are_parts_of_the_sample() -> Result<()> {
     };
     agent.store(&store, &[with]).await?;
     let parts = "SELECT string_agg(concat_ws(' ', part ->> 'kind', part ->> 'name', part ->> 'counter', o.parts[n]), ', ' ORDER BY n)
-                   FROM samples_open o JOIN sample_shapes USING (host_no, shape),
+                   FROM samples_open o JOIN sample_shapes USING (shape),
                         jsonb_array_elements(sample_shapes.parts) WITH ORDINALITY AS listed(part, n)
                   WHERE part ->> 'kind' NOT LIKE 'disk%'";
     assert_eq!(
@@ -216,6 +219,49 @@ async fn optional_vitals_are_parts_of_the_sample() -> Result<()> {
     let without = sample(2, after(hours_ago(1), 1));
     agent.store(&store, &[without]).await?;
     assert_eq!(store.sql(latest).await?, "4");
+    Ok(())
+}
+
+/// Both take the general path, and the second one has the newest sample of the host.
+#[tokio::test]
+async fn the_first_two_reports_of_a_host_in_one_batch_leave_its_latest_vitals() -> Result<()> {
+    let (store, agent) = world().await?;
+    let sample = |seq| sample(seq, after(hours_ago(1), seq));
+    let ranges = [1, 2].map(|seq| agent.range(&[sample(seq)], &[]));
+    store.samples_append(&ranges).await?;
+    let latest = "SELECT concat_ws(' ', uptime_seconds, cardinality(parts), vitals_at IS NOT NULL) FROM host_vitals";
+    assert_eq!(store.sql(latest).await?, "86460 4 t");
+    Ok(())
+}
+
+/// Thousands of gaps of one agent hide nobody's.
+#[tokio::test]
+async fn each_agent_says_when_its_last_gap_and_dead_letter_were_recorded() -> Result<()> {
+    let (store, noisy) = world().await?;
+    let agents = TestAgent::many(&store, 3).await?;
+    for (agent, kind) in agents.iter().zip([GapKind::Rejected, GapKind::DeadLetter]) {
+        store
+            .samples_append(&[agent.range(&[], &[gap(1, kind)])])
+            .await?;
+    }
+    let noise = format!(
+        "INSERT INTO metric_gaps (agent_id, first_seq, last_seq, kind, reason)
+         SELECT '{}', n, n, 'declared', 'noise' FROM generate_series(1, 100001) n",
+        noisy.id
+    );
+    store.sql(&noise).await?;
+    let found = store.console_attention().await?;
+    assert_eq!((found.gaps_day, found.dead_letters_day), (2, 1));
+    let page = HostsPage {
+        search: HostSearch {
+            gaps: true,
+            ..HostSearch::default()
+        },
+        ..HostsPage::default()
+    };
+    let found = store.console_hosts(&page, 10).await?;
+    let hosts: BTreeSet<_> = found.rows.iter().map(|row| row.id).collect();
+    assert_eq!(hosts, agents[..2].iter().map(|of| of.host).collect());
     Ok(())
 }
 

@@ -6,7 +6,10 @@ use anyhow::{Context, Result};
 use svc_store::WebRole;
 use tokio::task::JoinSet;
 
-use crate::support::{TestStore, migrated, sqlstate};
+use crate::{
+    fixtures::{compact, hours_ago, sample, world},
+    support::{TestStore, migrated, sqlstate},
+};
 
 const DENIED: &str = "42501";
 
@@ -19,23 +22,41 @@ const SEED: &str = "
         ('a0000000-0000-4000-8000-000000000002', '00000000-0000-4000-8000-000000000002', sha256('2'), 'active'),
         ('a0000000-0000-4000-8000-000000000003', '00000000-0000-4000-8000-000000000002', sha256('3'), 'pending');";
 
+/// The views for readers of all kinds (docs/data-model.md).
+const DOCUMENTED: [&str; 6] = [
+    "enrolment_token_states",
+    "host_overview",
+    "host_metrics",
+    "host_metrics_hourly",
+    "host_metric_parts",
+    "host_metric_parts_hourly",
+];
+
 /// Creates a role. Roles belong to the whole server, so each test has its own. The name
 /// needs quoting.
 async fn create_role(store: &TestStore) -> Result<String> {
     let role = format!("web \"app\" {}", store.database_name());
-    let quoted = role.replace('"', "\"\"");
-    let sql = format!("CREATE ROLE \"{quoted}\" LOGIN");
+    let sql = format!("CREATE ROLE {} LOGIN", quoted(&role));
     store.sql(&sql).await?;
     Ok(role)
+}
+
+fn quoted(role: &str) -> String {
+    format!("\"{}\"", role.replace('"', "\"\""))
+}
+
+fn connected_as(role: &str, store: &TestStore) -> Result<TestStore> {
+    let user = role.replace('"', "%22").replace(' ', "%20");
+    let url = store.url().replacen("svc@", &format!("{user}@"), 1);
+    TestStore::open(&url, 3)
 }
 
 /// Grants a new role its privileges, and connects as it.
 async fn as_web(store: &TestStore) -> Result<(String, TestStore)> {
     let role = create_role(store).await?;
     assert_eq!(store.web_role_grant(&role).await?, WebRole::Granted);
-    let user = role.replace('"', "%22").replace(' ', "%20");
-    let url = store.url().replacen("svc@", &format!("{user}@"), 1);
-    Ok((role, TestStore::open(&url, 3)?))
+    let web = connected_as(&role, store)?;
+    Ok((role, web))
 }
 
 async fn assert_refused(web: &TestStore, sql: &str, code: &str) -> Result<()> {
@@ -69,8 +90,31 @@ async fn the_role_reads_everything_except_the_hashes_of_tokens() -> Result<()> {
     Ok(())
 }
 
+/// With samples in chunks and in rows, whose values the views compute.
 #[tokio::test]
-async fn the_role_writes_nothing_and_calls_only_decisions_and_the_state_of_a_token() -> Result<()> {
+async fn one_grant_is_enough_to_read_every_documented_view() -> Result<()> {
+    let (store, agent) = world().await?;
+    let samples = [1, 2, 3].map(|seq| sample(seq, hours_ago(3)));
+    agent.store(&store, &samples[..2]).await?;
+    assert_eq!(compact(&store).await?, 2);
+    agent.store(&store, &samples[2..]).await?;
+    store
+        .sql("SELECT add_enrolment_token(sha256('t'), 'one', 'ann')")
+        .await?;
+    let role = create_role(&store).await?;
+    let (views, role_name) = (DOCUMENTED.join(", "), quoted(&role));
+    let grant = format!("GRANT SELECT ON {views} TO {role_name}");
+    store.sql(&grant).await?;
+    let reader = connected_as(&role, &store)?;
+    for view in DOCUMENTED {
+        let read = format!("SELECT count(*) > 0 AND bool_and(v::text <> '') FROM {view} v");
+        assert_eq!(reader.sql(&read).await.context(view)?, "t", "{view}");
+    }
+    assert_refused(&reader, "SELECT count(*) FROM agents", DENIED).await
+}
+
+#[tokio::test]
+async fn the_role_writes_nothing_and_calls_only_decisions_and_what_readers_need() -> Result<()> {
     let store = migrated().await?;
     let (_role, web) = as_web(&store).await?;
     store.sql(SEED).await?;
@@ -84,10 +128,10 @@ async fn the_role_writes_nothing_and_calls_only_decisions_and_the_state_of_a_tok
         SELECT string_agg(proname, ' ' ORDER BY proname) FROM pg_proc
          WHERE pronamespace = 'public'::regnamespace AND has_function_privilege(oid, 'EXECUTE')
            AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = pg_proc.oid AND d.deptype = 'e')";
-    let decisions = "add_enrolment_token add_host_note approve_agent chunk_parts enrolment_token_state expire_hosts greatest_divisor host_chunks host_chunks_loose host_hour \
-                     host_hour_counters host_hour_planned host_hours_open host_samples label_hosts part_ends part_unpack part_values parts_unpack parts_values reject_agent reopen_agent retire_host revoke_agent \
-                     revoke_enrolment_token revoke_enrolment_token sample_counters sample_counters_loose sample_parts sample_parts_loose samples_loose shape_parts";
-    assert_eq!(web.sql(callable).await?, decisions);
+    let functions = "add_enrolment_token add_host_note approve_agent counter_increase disk_parts disks_json enrolment_token_state expire_hosts \
+                     host_chunks host_chunks_loose host_samples label_hosts parts_unpack reject_agent reopen_agent retire_host \
+                     revoke_agent revoke_enrolment_token shape_parts";
+    assert_eq!(web.sql(callable).await?, functions);
     for sql in [
         "UPDATE agents SET status = 'active'",
         "DELETE FROM agent_events",
@@ -95,7 +139,7 @@ async fn the_role_writes_nothing_and_calls_only_decisions_and_the_state_of_a_tok
         "INSERT INTO host_events (host_id, kind, actor, text) SELECT id, 'note', 'ann', 'x' FROM hosts",
         "SELECT decision_begins('ann', 'why')",
         "SELECT agent_to_decide('a0000000-0000-4000-8000-000000000001')",
-        "SELECT host_for_clone(a) FROM agents a",
+        "SELECT host_takes_facts(id, '{}') FROM hosts",
         "CREATE TEMP TABLE mine AS TABLE agents;
          CREATE TRIGGER forge AFTER DELETE ON mine FOR EACH ROW EXECUTE FUNCTION agents_record()",
     ] {
@@ -238,7 +282,6 @@ async fn objects_of_the_role_are_never_called_with_the_owners_rights() -> Result
     let store = migrated().await?;
     let (role, web) = as_web(&store).await?;
     store.sql(SEED).await?;
-    let quoted = role.replace('"', "\"\"");
     let further = format!(
         "INSERT INTO agents (id, host_id, key, status, facts) VALUES
             ('a0000000-0000-4000-8000-000000000004', '00000000-0000-4000-8000-000000000002', sha256('4'), 'pending',
@@ -247,7 +290,8 @@ async fn objects_of_the_role_are_never_called_with_the_owners_rights() -> Result
          INSERT INTO agents (id, host_id, key, status) VALUES
             ('a0000000-0000-4000-8000-000000000005', '00000000-0000-4000-8000-000000000005', sha256('5'), 'active');
          UPDATE agent_state SET presence_since = now() - interval '1 day' WHERE agent_id = 'a0000000-0000-4000-8000-000000000005';
-         GRANT CREATE ON SCHEMA public TO \"{quoted}\""
+         GRANT CREATE ON SCHEMA public TO {}",
+        quoted(&role)
     );
     store.sql(&further).await?;
     assert_eq!(store.sql(DEFINERS).await?, called(), "add a call of it");

@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
+use jiff::SignedDuration;
 use svc_sandbox::{PgBouncer, query};
 use svc_store::{AgentId, HostId, Range, Store};
 use tokio::{task::JoinSet, time::sleep};
@@ -194,13 +195,22 @@ async fn write(store: Store, mut agents: Vec<(AgentId, HostId)>, end: Instant) -
         let last = first + rand::random_range(1..8);
         let ranges: Vec<Range> = agents
             .iter()
-            .map(|agent| range(*agent, first, last))
+            .map(|agent| over_a_month(range(*agent, first, last)))
             .collect();
         let marks = store.samples_append(&ranges).await?;
         at = marks.iter().map(|mark| mark.acked_seq).min().unwrap_or(0);
         batches += 1;
     }
     Ok(batches)
+}
+
+/// With a sample in every minute, as an agent may store only so many of one hour.
+fn over_a_month(mut range: Range) -> Range {
+    for sample in &mut range.samples {
+        let minutes_ago = (40_000 - sample.seq).max(0);
+        sample.sampled_at -= SignedDuration::from_mins(minutes_ago);
+    }
+    range
 }
 
 /// Starts a PgBouncer before the site's database, and returns the URL through it.

@@ -3,8 +3,9 @@
 //! Numbers tell two cases apart. If an agent's numbers jump, samples were taken and are not stored: the
 //! reason is recorded. If they go on without a jump, none were taken: the agent or the machine was off.
 
+use jiff::Timestamp;
 use serde::Serialize;
-use svc_store::{GapReason, SamplePoint};
+use svc_store::{GapReason, SampleColumns};
 
 /// A pause longer than this many usual distances is a gap.
 const USUAL: i64 = 3;
@@ -26,15 +27,15 @@ impl Gap {
     }
 }
 
-/// The gaps between `samples`, which are in the order of their times, and after the last one.
-pub fn gaps(samples: &[SamplePoint], reasons: &[GapReason], now: i64) -> Vec<Gap> {
+/// The gaps between `samples` and after the last one.
+pub fn gaps(samples: &SampleColumns, reasons: &[GapReason], now: i64) -> Vec<Gap> {
     let longest = usual_distance(samples) * USUAL;
-    let pairs = samples.iter().zip(samples.iter().skip(1));
+    let pairs = 1..samples.seq.len();
     let mut found: Vec<Gap> = pairs
-        .filter_map(|(last, next)| between(last, next, reasons, longest))
+        .filter_map(|next| between(samples, next, reasons, longest))
         .collect();
-    if let Some(last) = samples.last() {
-        let from = last.sampled_at.as_second();
+    if let Some(last) = samples.sampled_at.last() {
+        let from = last.as_second();
         if now - from > longest {
             let reason = "nothing has arrived since".to_owned();
             found.push(Gap {
@@ -47,23 +48,29 @@ pub fn gaps(samples: &[SamplePoint], reasons: &[GapReason], now: i64) -> Vec<Gap
     found
 }
 
+/// The gap between a sample and the one before.
 fn between(
-    last: &SamplePoint,
-    next: &SamplePoint,
+    samples: &SampleColumns,
+    next: usize,
     reasons: &[GapReason],
     longest: i64,
 ) -> Option<Gap> {
-    let (from, to) = (last.sampled_at.as_second(), next.sampled_at.as_second());
-    let jumped = last.agent_id == next.agent_id && next.seq > last.seq + 1;
+    let (from, to) = (
+        samples.sampled_at[next - 1].as_second(),
+        samples.sampled_at[next].as_second(),
+    );
+    let (last_seq, next_seq) = (samples.seq[next - 1], samples.seq[next]);
+    let (agent, next_agent) = (samples.agent_id[next - 1], samples.agent_id[next]);
+    let jumped = agent == next_agent && next_seq > last_seq + 1;
     if !jumped && to - from <= longest {
         return None;
     }
-    let recorded = reasons.iter().find(|gap| {
-        gap.agent_id == last.agent_id && gap.first_seq <= next.seq && gap.last_seq >= last.seq
-    });
+    let recorded = reasons
+        .iter()
+        .find(|gap| gap.agent_id == agent && gap.first_seq <= next_seq && gap.last_seq >= last_seq);
     let reason = match recorded {
         Some(gap) if jumped => format!("{}: {}", gap.kind, gap.reason),
-        _ if last.agent_id != next.agent_id => "another agent took over".to_owned(),
+        _ if agent != next_agent => "another agent took over".to_owned(),
         _ if jumped => "samples are missing".to_owned(),
         _ => "no samples were taken: the agent or the machine was off".to_owned(),
     };
@@ -71,10 +78,10 @@ fn between(
 }
 
 /// The median distance of two samples, in seconds.
-fn usual_distance(samples: &[SamplePoint]) -> i64 {
-    let times = samples.iter().map(|sample| sample.sampled_at.as_second());
-    let later = times.clone().skip(1);
-    let mut distances: Vec<i64> = times.zip(later).map(|(a, b)| b - a).collect();
+fn usual_distance(samples: &SampleColumns) -> i64 {
+    let pairs = samples.sampled_at.windows(2);
+    let distance = |pair: &[Timestamp]| pair[1].as_second() - pair[0].as_second();
+    let mut distances: Vec<i64> = pairs.map(distance).collect();
     distances.sort_unstable();
     let median = distances.get(distances.len() / 2).copied();
     median.unwrap_or(DEFAULT_DISTANCE).max(1)
@@ -82,28 +89,23 @@ fn usual_distance(samples: &[SamplePoint]) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
     use svc_store::AgentId;
     use uuid::Uuid;
 
     use super::*;
 
-    fn sample(seconds: i64, seq: i64) -> SamplePoint {
-        SamplePoint {
-            sampled_at: Timestamp::from_second(seconds).unwrap(),
-            agent_id: AgentId(Uuid::nil()),
-            seq,
-            cpu_percent: 1.0,
-            load_1m: 1.0,
-            memory_used_bytes: 1,
-            memory_total_bytes: 2,
-            network_rx_bytes: 1,
-            network_tx_bytes: 1,
-            disks: Vec::new(),
+    /// Samples by their seconds and numbers.
+    fn samples(of: &[(i64, i64)]) -> SampleColumns {
+        let at = |(second, _): &(i64, i64)| Timestamp::from_second(*second).unwrap();
+        SampleColumns {
+            sampled_at: of.iter().map(at).collect(),
+            agent_id: vec![AgentId(Uuid::nil()); of.len()],
+            seq: of.iter().map(|(_, seq)| *seq).collect(),
+            ..SampleColumns::default()
         }
     }
 
-    fn found(samples: &[SamplePoint], now: i64) -> Vec<(i64, i64, String)> {
+    fn found(of: &[(i64, i64)], now: i64) -> Vec<(i64, i64, String)> {
         let reason = GapReason {
             agent_id: AgentId(Uuid::nil()),
             first_seq: 4,
@@ -111,7 +113,7 @@ mod tests {
             kind: "declared".into(),
             reason: "the spool was full".into(),
         };
-        let gaps = gaps(samples, &[reason], now);
+        let gaps = gaps(&samples(of), &[reason], now);
         gaps.into_iter()
             .map(|gap| (gap.from, gap.to, gap.reason))
             .collect()
@@ -119,14 +121,14 @@ mod tests {
 
     #[test]
     fn a_jump_of_numbers_has_the_recorded_reason() {
-        let samples = [sample(0, 1), sample(30, 2), sample(60, 3), sample(90, 10)];
+        let samples = [(0, 1), (30, 2), (60, 3), (90, 10)];
         let expected = (60, 90, "declared: the spool was full".to_owned());
         assert_eq!(found(&samples, 100), [expected]);
     }
 
     #[test]
     fn a_pause_without_a_jump_means_that_nothing_was_measured() {
-        let samples = [sample(0, 1), sample(30, 2), sample(60, 3), sample(600, 4)];
+        let samples = [(0, 1), (30, 2), (60, 3), (600, 4)];
         let gaps = found(&samples, 610);
         assert_eq!(gaps.len(), 1);
         assert!(gaps[0].2.starts_with("no samples were taken"), "{gaps:?}");
@@ -134,7 +136,7 @@ mod tests {
 
     #[test]
     fn silence_until_now_is_a_gap() {
-        let samples = [sample(0, 1), sample(30, 2), sample(60, 3)];
+        let samples = [(0, 1), (30, 2), (60, 3)];
         assert!(found(&samples, 100).is_empty());
         let expected = (60, 1000, "nothing has arrived since".to_owned());
         assert_eq!(found(&samples, 1000), [expected]);

@@ -38,21 +38,23 @@ const FLEET: &str = "
       FROM agents a WHERE a.id = s.agent_id AND a.status = 'active' AND get_byte(a.key, 0) > 2;
     SELECT metrics_partitions_ensure('7 days');
     SELECT rollups_partition_ensure(now() - months * interval '1 month') FROM generate_series(0, 13) months;
+    INSERT INTO sample_shapes (shape, parts) VALUES (md5('nothing')::uuid, '[]');
     INSERT INTO host_rollups (
         host_id, hour, first_at, last_at, counters_from, cpu_percent_min, cpu_percent_avg, cpu_percent_max,
         load_1m_min, load_1m_avg, load_1m_max, load_5m_min, load_5m_avg, load_5m_max, load_15m_min, load_15m_avg, load_15m_max,
         memory_used_bytes_min, memory_used_bytes_avg, memory_used_bytes_max, memory_total_bytes,
         swap_used_bytes_min, swap_used_bytes_avg, swap_used_bytes_max, swap_total_bytes,
         process_count_min, process_count_avg, process_count_max, network_rx_bytes_increase, network_tx_bytes_increase,
-        fullest_disk_percent, sample_count, fullest_disk_mount_point)
+        fullest_disk_percent, sample_count, fullest_disk_mount_point, shape, figures)
     SELECT md5('host ' || n)::uuid, hour, hour, hour + interval '59 minutes 30 seconds', hour, 1, (n + ago) % 100, 99,
-           1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 8::bigint << 30, 0, 0, 0, 0, 1, 2, 3, 1000, 1000, 50, 120, '/'
+           1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 8::bigint << 30, 0, 0, 0, 0, 1, 2, 3, 1000, 1000, 50, 120, '/', md5('nothing')::uuid, '{}'
       FROM generate_series(1, {hosts}) n,
            LATERAL generate_series(CASE n WHEN 1 THEN 25 ELSE 1 END, CASE n WHEN 1 THEN 365 * 24 ELSE 23 END) ago,
            LATERAL (SELECT date_trunc('hour', now(), 'UTC') - ago * interval '1 hour' AS hour) hours
      WHERE n = 1 OR n::bigint * 7919 % {hosts} < {hosts} / 20;
     INSERT INTO metric_gaps (agent_id, first_seq, last_seq, kind, reason)
     SELECT md5('agent ' || n * 10)::uuid, 10000, 10010, 'declared', 'the spool was full' FROM generate_series(1, {hosts} / 10) n;
+    UPDATE agent_state SET last_gap_at = now() WHERE agent_id IN (SELECT agent_id FROM metric_gaps);
     INSERT INTO agent_events (agent_id, at, kind, from_status, to_status, reason)
     SELECT md5('agent ' || n)::uuid, clock_timestamp(), 'presence', 'offline', 'online', 'connected' FROM generate_series(1, {hosts}) n";
 

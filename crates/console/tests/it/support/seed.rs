@@ -1,63 +1,113 @@
 //! Hosts and their history, written straight to the database.
 
-use anyhow::Result;
-use svc_testkit::Site;
+use std::{ops::RangeInclusive, time::Duration};
+
+use anyhow::{Context, Result};
+use jiff::{Timestamp, ToSpan};
+use svc_store::{AgentId, DiskRow, GapKind, GapRow, HostId, SampleRow};
+use svc_testkit::{Site, range};
 
 /// Hosts `web-000`, … with an active agent each; every third is offline.
 pub async fn seed_hosts(site: &Site, count: u32) -> Result<()> {
     site.psql(&format!(
         "WITH new AS (
-            INSERT INTO hosts (hostname, os, os_version, arch, memory_total_bytes, memory_used_bytes, cpu_percent, load_1m,
-                               vitals_at, fullest_disk_percent, fullest_disk_mount_point, labels, ip_addresses, cpu_count,
-                               uptime_seconds, process_count, disks)
-            SELECT 'web-' || to_char(n, 'FM000'), 'Debian GNU/Linux', '12', 'x86_64', 16::bigint << 30, (n % 16)::bigint << 30,
-                   n % 100, 0.5, now(), n % 100, '/', jsonb_build_object('env', CASE n % 2 WHEN 0 THEN 'prod' ELSE 'test' END),
-                   ARRAY['10.0.0.' || n], 8, 86400 * n, 100 + n,
-                   '[{{\"mount_point\": \"/\", \"device\": \"/dev/sda1\", \"fs_type\": \"ext4\", \"total_bytes\": 1000000, \"used_bytes\": 420000}}]'
+            INSERT INTO hosts (hostname, os, os_version, arch, memory_total_bytes, labels, ip_addresses, cpu_count)
+            SELECT 'web-' || to_char(n, 'FM000'), 'Debian GNU/Linux', '12', 'x86_64', 16::bigint << 30,
+                   jsonb_build_object('env', CASE n % 2 WHEN 0 THEN 'prod' ELSE 'test' END), ARRAY['10.0.0.' || n], 8
               FROM generate_series(0, {count} - 1) AS n RETURNING id, hostname),
          agents AS (
             INSERT INTO agents (host_id, key, status, version, decided_by)
             SELECT id, sha256(hostname::bytea), 'active', '0.1.0', 'test' FROM new RETURNING id, host_id)
-         SELECT count(*) FROM agents"
-    ))
-    .await?;
-    site.psql(
-        "UPDATE host_vitals v
-            SET vitals_at = h.vitals_at, cpu_percent = h.cpu_percent, load_1m = h.load_1m,
-                memory_used_bytes = h.memory_used_bytes, memory_total_bytes = h.memory_total_bytes,
-                uptime_seconds = h.uptime_seconds, process_count = h.process_count,
-                fullest_disk_percent = h.fullest_disk_percent, fullest_disk_mount_point = h.fullest_disk_mount_point
-           FROM hosts h WHERE h.id = v.host_id",
-    )
-    .await?;
-    site.psql(
-        "UPDATE agent_state s SET presence = 'online', cause = 'connected'
+         SELECT count(*) FROM agents;
+         INSERT INTO sample_shapes (shape, parts)
+         VALUES (md5('one disk')::uuid, '[{{\"kind\": \"disk_used\", \"name\": \"/\", \"device\": \"/dev/sda1\", \"fs_type\": \"ext4\"}},
+                                          {{\"kind\": \"disk_total\", \"name\": \"/\"}}]');
+         UPDATE host_vitals v
+            SET vitals_at = now(), cpu_percent = n % 100, load_1m = 0.5, memory_used_bytes = (n % 16)::bigint << 30,
+                memory_total_bytes = 16::bigint << 30, uptime_seconds = 86400 * n, process_count = 100 + n,
+                fullest_disk_percent = n % 100, fullest_disk_mount_point = '/', shape = md5('one disk')::uuid, parts = '{{420000, 1000000}}'
+           FROM hosts h, LATERAL (SELECT right(h.hostname, 3)::int AS n) numbers WHERE h.id = v.host_id;
+         UPDATE agent_state s SET presence = 'online', cause = 'connected'
            FROM agents a JOIN hosts h ON h.id = a.host_id
-          WHERE a.id = s.agent_id AND right(h.hostname, 3)::int % 3 <> 0",
-    )
+          WHERE a.id = s.agent_id AND right(h.hostname, 3)::int % 3 <> 0"
+    ))
     .await?;
     Ok(())
 }
 
-/// A day of samples for every tenth host, with a gap, a note and changes of presence.
+/// Stores a sample of every 30 seconds until now for a host of [`seed_hosts`], as the service does. Numbers in `lost` are a gap.
+pub async fn seed_samples(
+    site: &Site,
+    hostname: &str,
+    last: i64,
+    lost: &[RangeInclusive<i64>],
+    measured: impl Fn(&mut SampleRow),
+) -> Result<()> {
+    let ids = format!(
+        "SELECT a.id, h.id FROM agents a JOIN hosts h ON h.id = a.host_id WHERE hostname = '{hostname}'"
+    );
+    let ids = site.psql(&ids).await?;
+    let (agent, host) = ids.split_once('|').context("no such host")?;
+    let ids = (AgentId(agent.parse()?), HostId(host.parse()?));
+    let now = Timestamp::now();
+    let mut all = range(ids, 1, last);
+    all.samples
+        .retain(|sample| !lost.iter().any(|lost| lost.contains(&sample.seq)));
+    for sample in &mut all.samples {
+        sample.sampled_at = now.checked_sub((30 * (last - sample.seq)).seconds())?;
+        measured(sample);
+    }
+    all.gaps = lost.iter().map(gap).collect();
+    let store = site.store()?;
+    store
+        .partitions_create(Duration::from_hours(7 * 24))
+        .await?;
+    store.samples_append(&[all]).await?;
+    Ok(())
+}
+
+fn gap(lost: &RangeInclusive<i64>) -> GapRow {
+    GapRow {
+        first_seq: *lost.start(),
+        last_seq: *lost.end(),
+        kind: GapKind::Declared,
+        reason: "the spool was full".into(),
+    }
+}
+
+/// A disk of 100 GB.
+pub fn disk(mount_point: &str, used_mib: i64) -> DiskRow {
+    DiskRow {
+        mount_point: mount_point.into(),
+        device: String::new(),
+        fs_type: String::new(),
+        total_bytes: 100_000 << 20,
+        used_bytes: used_mib << 20,
+    }
+}
+
+/// What a busy machine measures in the course of a day.
+fn busy(sample: &mut SampleRow) {
+    let n = sample.seq as f64;
+    sample.cpu_percent = 40.0 + 30.0 * (n / 180.0).sin() + 8.0 * (n / 7.0).sin();
+    sample.load = [2.0 + 1.5 * (n / 200.0).sin(), 2.0, 2.0];
+    sample.memory_used_bytes = ((7.0 + 2.0 * (n / 400.0).sin()) * 1_073_741_824.0) as i64;
+    sample.memory_total_bytes = 16 << 30;
+    sample.uptime_seconds = 30 * sample.seq;
+    sample.process_count = 180;
+    sample.network_rx_bytes = 900_000 * sample.seq + (300_000.0 * (n / 50.0).sin()) as i64;
+    sample.network_tx_bytes = 300_000 * sample.seq;
+    let (root, var) = (42_000 + sample.seq, 70_000 + 5 * (sample.seq % 700));
+    sample.disks = vec![disk("/", root), disk("/var", var)];
+}
+
+/// A day of samples for two hosts, with gaps; one of them has a note and changes of presence.
 pub async fn seed_history(site: &Site) -> Result<()> {
+    for hostname in ["web-002", "web-042"] {
+        seed_samples(site, hostname, 2880, &[1200..=1400, 2800..=2815], busy).await?;
+    }
     site.psql(
-        "SELECT metrics_partitions_ensure('7 days');
-         SELECT rollups_partition_ensure(now()), rollups_partition_ensure(now() - interval '24 hours');
-         INSERT INTO host_metrics
-         SELECT h.id, now() - make_interval(secs => 30 * (2880 - n)), a.id, n,
-                40 + 30 * sin(n / 180.0) + 8 * sin(n / 7.0), 2 + 1.5 * sin(n / 200.0), 2, 2,
-                ((7 + 2 * sin(n / 400.0)) * 1073741824)::bigint, 16::bigint << 30, 0, 0, n * 30, 180,
-                n * 900000::bigint + (300000 * sin(n / 50.0))::bigint, n * 300000::bigint,
-                jsonb_build_array(jsonb_build_object('mount_point', '/', 'total_bytes', 100000::bigint << 20, 'used_bytes', (42000 + n)::bigint << 20),
-                                  jsonb_build_object('mount_point', '/var', 'total_bytes', 100000::bigint << 20, 'used_bytes', (70000 + 5 * (n % 700))::bigint << 20))
-           FROM hosts h JOIN agents a ON a.host_id = h.id, generate_series(1, 2880) AS n
-          WHERE h.hostname IN ('web-002', 'web-042') AND n NOT BETWEEN 1200 AND 1400 AND n NOT BETWEEN 2800 AND 2815;
-         INSERT INTO metric_gaps (agent_id, first_seq, last_seq, kind, reason)
-         SELECT a.id, 1200, 1400, 'declared', 'the spool was full' FROM agents a JOIN hosts h ON h.id = a.host_id WHERE h.hostname = 'web-042';
-         UPDATE agent_state s SET acked_seq = 2880, stored_count = 2663, gap_count = 217
-           FROM agents a JOIN hosts h ON h.id = a.host_id WHERE a.id = s.agent_id AND h.hostname = 'web-042';
-         INSERT INTO host_events (at, host_id, kind, actor, text)
+        "INSERT INTO host_events (at, host_id, kind, actor, text)
          SELECT now() - interval '25 minutes', id, 'note', 'agent web-042', 'deployed 4.2' FROM hosts WHERE hostname = 'web-042';
          INSERT INTO agent_events (at, agent_id, kind, from_status, to_status, reason)
          SELECT now() - ago, a.id, 'presence', CASE up WHEN 'online' THEN 'offline' ELSE 'online' END, up, why
@@ -90,14 +140,15 @@ pub async fn seed_fleet(site: &Site) -> Result<()> {
             SET presence = CASE n % 13 WHEN 5 THEN 'offline' ELSE 'online' END, cause = CASE n % 13 WHEN 5 THEN 'lost' ELSE 'connected' END,
                 presence_since = now() - n * 7919 % 400 * interval '1 hour'
            FROM fleet JOIN agents a ON a.host_id = fleet.id WHERE a.id = s.agent_id;
+         INSERT INTO sample_shapes (shape, parts) VALUES (md5('nothing')::uuid, '[]');
          INSERT INTO host_rollups (
             host_id, hour, first_at, last_at, counters_from, cpu_percent_min, cpu_percent_avg, cpu_percent_max,
             load_1m_min, load_1m_avg, load_1m_max, load_5m_min, load_5m_avg, load_5m_max, load_15m_min, load_15m_avg, load_15m_max,
             memory_used_bytes_min, memory_used_bytes_avg, memory_used_bytes_max, memory_total_bytes,
             swap_used_bytes_min, swap_used_bytes_avg, swap_used_bytes_max, swap_total_bytes,
-            process_count_min, process_count_avg, process_count_max, network_rx_bytes_increase, network_tx_bytes_increase, sample_count)
+            process_count_min, process_count_avg, process_count_max, network_rx_bytes_increase, network_tx_bytes_increase, sample_count, shape, figures)
          SELECT id, hour, hour, hour, hour, 0, least(greatest(cpu + 16 * sin((n + ago) / 3.1) + 9 * sin(n * ago), 1), 99), 100,
-                0, 1, 2, 0, 1, 2, 0, 1, 2, 1, 2, 3, 4, 0, 0, 0, 0, 1, 2, 3, 0, 0, 120
+                0, 1, 2, 0, 1, 2, 0, 1, 2, 1, 2, 3, 4, 0, 0, 0, 0, 1, 2, 3, 0, 0, 120, md5('nothing')::uuid, '{}'
            FROM fleet, generate_series(0, 23) AS ago, LATERAL (SELECT date_trunc('hour', now(), 'UTC') - ago * interval '1 hour' AS hour) hours",
     )
     .await?;

@@ -14,14 +14,12 @@ use crate::lab::Lab;
 const REPEATS: usize = 3;
 const PAGES: [(&str, i64); 4] = [("1 h", 1), ("24 h", 24), ("7 d", 7 * 24), ("30 d", 30 * 24)];
 
-/// The samples of a host between two times: by the function that schemas with compacted history have, and by the view.
+/// The samples of a host between two times: by the function, and by the view.
 const FUNCTION: &str = "host_samples($1, $2, $3)";
 const VIEW: &str = "host_metrics WHERE host_id = $1 AND sampled_at BETWEEN $2 AND $3";
-const HAS_FUNCTION: &str = "SELECT count(*) FROM pg_proc WHERE proname = 'host_samples'";
 /// The same as arrays, as the console reads them.
 const ARRAYS: &str = "SELECT * FROM host_chunks($1, $2, $3) ORDER BY hour";
 const ONE_ARRAY: &str = "SELECT sampled_at, cpu_percent FROM host_chunks($1, $2, $3) ORDER BY hour";
-const HAS_ARRAYS: &str = "SELECT count(*) FROM pg_proc WHERE proname = 'host_chunks'";
 const HOURLY: &str = "SELECT * FROM host_metrics_hourly
     WHERE host_id = $1 AND hour BETWEEN $2 AND $3 ORDER BY hour";
 
@@ -34,7 +32,7 @@ pub struct Page {
     /// The same from the view `host_metrics`, for readers that know no function.
     pub view_ms: f64,
     pub one_vital_ms: f64,
-    /// All columns, and one vital, as arrays; nothing where the schema has none.
+    /// All columns, and one vital, as arrays. `None` in results of earlier versions.
     #[serde(default)]
     pub arrays_ms: Option<f64>,
     #[serde(default)]
@@ -54,11 +52,6 @@ pub async fn read(
         .iter()
         .map(|host| host.to_string().parse())
         .collect::<Result<_, _>>()?;
-    let samples = match lab.number(HAS_FUNCTION).await? {
-        0 => VIEW,
-        _ => FUNCTION,
-    };
-    let has_arrays = lab.number(HAS_ARRAYS).await? == 1;
     let end = hour.checked_add(SignedDuration::from_hours(1))?;
     let until = end.checked_sub(SignedDuration::from_secs(1))?;
     let mut pages = Vec::new();
@@ -71,21 +64,17 @@ pub async fn read(
             ))
             .await
         };
-        let (all_columns_ms, found) = rows("*", samples).await?;
+        let (all_columns_ms, found) = rows("*", FUNCTION).await?;
         let expected = hours as usize * 120;
         anyhow::ensure!(found == expected, "{found} of {expected} samples were read");
-        let arrays = async |sql: &str| match has_arrays {
-            true => anyhow::Ok(Some(read(sql).await?.0)),
-            false => Ok(None),
-        };
         pages.push(Page {
             span: span.into(),
             rows: found,
             all_columns_ms,
             view_ms: rows("*", VIEW).await?.0,
-            one_vital_ms: rows("sampled_at, cpu_percent", samples).await?.0,
-            arrays_ms: arrays(ARRAYS).await?,
-            one_array_ms: arrays(ONE_ARRAY).await?,
+            one_vital_ms: rows("sampled_at, cpu_percent", FUNCTION).await?.0,
+            arrays_ms: Some(read(ARRAYS).await?.0),
+            one_array_ms: Some(read(ONE_ARRAY).await?.0),
             hourly_ms: read(HOURLY).await?.0,
         });
     }

@@ -1,4 +1,4 @@
-//! The tables about PostgreSQL: many instances, history on disk, pages of history.
+//! The tables about PostgreSQL: many instances, history on disk, pages of history, one hour of a large fleet.
 
 use super::{super::results::Results, table};
 use crate::bench::{history::Cost, load::HeartbeatCost};
@@ -71,4 +71,26 @@ pub fn history(results: &Results) -> String {
         pages,
     );
     format!("{}\n{pages}", table(&head, rows.into_iter()))
+}
+
+pub fn hour(results: &Results) -> String {
+    let rows = results.hour.iter().map(|hour| {
+        format!(
+            "| {} | {} | {:.0} | {:.1} | {:.1} | {} | {} | {} | {} | {} |",
+            hour.hosts,
+            hour.samples,
+            hour.seconds,
+            hour.cost.postgres_us,
+            hour.cost.service_us,
+            hour.postgres_mib,
+            hour.service_mib,
+            hour.blocks,
+            hour.blocks_read,
+            hour.temporary_mib
+        )
+    });
+    table(
+        "| compaction of an hour: hosts | samples | seconds | PostgreSQL µs a sample | service µs | PostgreSQL MiB besides shared memory | service MiB | pages of the hour | pages read | temporary files MiB |\n|---|---|---|---|---|---|---|---|---|---|",
+        rows,
+    )
 }

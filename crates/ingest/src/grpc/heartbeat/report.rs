@@ -10,7 +10,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use svc_proto::{
     contract::limits::{
-        MAX_CLOCK_AHEAD, MAX_DISKS, MAX_GAPS, MAX_SAMPLES, MAX_SEQ, MAX_TEXT_BYTES,
+        MAX_CLOCK_AHEAD, MAX_DISKS, MAX_GAPS, MAX_NUMBER, MAX_SAMPLES, MAX_SEQ, MAX_TEXT_BYTES,
     },
     v1,
 };
@@ -89,14 +89,14 @@ fn row(seq: i64, sample: v1::Sample, rules: &Rules) -> Result<SampleRow, &'stati
         sampled_at: time(sample.sampled_at, rules)?,
         cpu_percent: vitals.cpu_percent,
         load: [vitals.load_1m, vitals.load_5m, vitals.load_15m],
-        memory_used_bytes: signed(vitals.memory_used_bytes)?,
-        memory_total_bytes: signed(vitals.memory_total_bytes)?,
-        swap_used_bytes: signed(vitals.swap_used_bytes)?,
-        swap_total_bytes: signed(vitals.swap_total_bytes)?,
-        uptime_seconds: signed(vitals.uptime_seconds)?,
+        memory_used_bytes: bounded(vitals.memory_used_bytes)?,
+        memory_total_bytes: bounded(vitals.memory_total_bytes)?,
+        swap_used_bytes: bounded(vitals.swap_used_bytes)?,
+        swap_total_bytes: bounded(vitals.swap_total_bytes)?,
+        uptime_seconds: bounded(vitals.uptime_seconds)?,
         process_count: i64::from(vitals.process_count),
-        network_rx_bytes: signed(vitals.network_rx_bytes)?,
-        network_tx_bytes: signed(vitals.network_tx_bytes)?,
+        network_rx_bytes: bounded(vitals.network_rx_bytes)?,
+        network_tx_bytes: bounded(vitals.network_tx_bytes)?,
         optional: optional::row(&vitals)?,
         disks: disks(vitals.disks)?,
     };
@@ -140,15 +140,19 @@ fn disk(disk: v1::Disk) -> Result<DiskRow, &'static str> {
         mount_point: disk.mount_point,
         device: disk.device,
         fs_type: disk.fs_type,
-        total_bytes: signed(disk.total_bytes)?,
-        used_bytes: signed(disk.used_bytes)?,
+        total_bytes: bounded(disk.total_bytes)?,
+        used_bytes: bounded(disk.used_bytes)?,
     })
 }
 
-const NOT_SIGNED: &str = "a number is beyond a signed 64-bit one";
+/// The message names [`MAX_NUMBER`].
+const TOO_LARGE: &str = "a number is above 2^62";
 
-fn signed(number: u64) -> Result<i64, &'static str> {
-    i64::try_from(number).map_err(|_| NOT_SIGNED)
+fn bounded(number: u64) -> Result<i64, &'static str> {
+    match number <= MAX_NUMBER {
+        true => Ok(number.cast_signed()),
+        false => Err(TOO_LARGE),
+    }
 }
 
 fn is_text(text: &str) -> bool {
@@ -209,10 +213,7 @@ mod tests {
             with_vitals(|v| v.cpu_percent = -0.1),
             with_vitals(|v| v.load_5m = f64::INFINITY),
             with_vitals(|v| v.load_1m = -1.0),
-            with_vitals(|v| v.memory_used_bytes = u64::MAX),
-            with_vitals(|v| v.network_tx_bytes = 1 << 63),
             with_vitals(|v| v.disks = vec![v1::Disk::default(); 65]),
-            with_vitals(|v| v.cpu_steal_ms = Some(1 << 63)),
             with_vitals(nul),
             v1::Sample {
                 vitals: None,
@@ -244,6 +245,59 @@ mod tests {
                 ]
             );
             assert!(expected, "{shown}: {entries:?}");
+        }
+    }
+
+    #[test]
+    fn every_number_is_accepted_up_to_its_limit_and_rejected_above() {
+        let numbers: [fn(&mut v1::Vitals) -> &mut u64; 9] = [
+            |v| &mut v.memory_used_bytes,
+            |v| &mut v.memory_total_bytes,
+            |v| &mut v.swap_used_bytes,
+            |v| &mut v.swap_total_bytes,
+            |v| &mut v.uptime_seconds,
+            |v| &mut v.network_rx_bytes,
+            |v| &mut v.network_tx_bytes,
+            |v| &mut v.disks[0].total_bytes,
+            |v| &mut v.disks[0].used_bytes,
+        ];
+        for (index, number) in numbers.into_iter().enumerate() {
+            let judged = |value| {
+                let mut sample = sample(2);
+                let vitals = sample.vitals.get_or_insert_default();
+                vitals.disks = vec![v1::Disk::default()];
+                *number(vitals) = value;
+                row(2, sample, &rules()).map(drop)
+            };
+            for allowed in [0, MAX_NUMBER - 1, MAX_NUMBER] {
+                assert_eq!(judged(allowed), Ok(()), "number {index}");
+            }
+            for beyond in [MAX_NUMBER + 1, 1 << 63, u64::MAX] {
+                assert_eq!(judged(beyond), Err(TOO_LARGE), "number {index}");
+            }
+        }
+        assert_eq!(MAX_NUMBER, 1 << 62, "as the message says");
+    }
+
+    #[test]
+    fn measurements_are_accepted_at_their_limits() {
+        let limits: [fn(&mut v1::Vitals); 8] = [
+            |v| v.cpu_percent = 0.0,
+            |v| v.cpu_percent = 100.0,
+            |v| v.load_1m = f64::MAX,
+            |v| v.load_5m = f64::MIN_POSITIVE,
+            |v| v.load_15m = f64::MAX,
+            |v| v.process_count = u32::MAX,
+            |v| v.disks = vec![v1::Disk::default(); MAX_DISKS],
+            |v| v.disks[0].mount_point = "x".repeat(MAX_TEXT_BYTES),
+        ];
+        for (index, limit) in limits.into_iter().enumerate() {
+            let mut sample = sample(2);
+            let vitals = sample.vitals.get_or_insert_default();
+            vitals.disks = vec![v1::Disk::default()];
+            limit(vitals);
+            let judged = row(2, sample, &rules());
+            assert!(judged.is_ok(), "limit {index}: {judged:?}");
         }
     }
 

@@ -101,18 +101,20 @@ async fn a_steady_fleet_writes_samples_and_no_presence() -> Result<()> {
         .map(|(name, _)| name.as_str())
         .collect();
     let steady = [
+        "agent_counts_prune",
         "events_prune",
         "gaps_prune",
         "lease_renew",
         "partitions_drop",
         "reinstalls_admit",
+        "compaction_lists",
         "compaction_step",
+        "hosts_set_aside",
         "hours_create",
         "hours_drop",
         "hours_prune",
         "hours_seal",
         "overview",
-        "rollups_left_over",
         "shapes_prune",
         "samples_append",
         "partitions_create",

@@ -37,9 +37,14 @@ const ONLINE: Related = Related {
 const SKEWED: &str = "h.id IN (SELECT off.host_id FROM agent_state clock JOIN agents off ON off.id = clock.agent_id
                            WHERE clock.presence = 'online' AND off.status = 'active' AND abs(clock.clock_skew_ms) > 30000)";
 
-const GAPS: &str = "h.id IN (SELECT lacking.host_id FROM (SELECT * FROM metric_gaps ORDER BY id DESC LIMIT 100000) g
-                           JOIN agents lacking ON lacking.id = g.agent_id
-                         WHERE g.recorded_at > now() - interval '1 day')";
+/// Few agents have a gap in a day, unless the fleet could not send for long.
+const GAPS: Related = Related {
+    probe: "SELECT FROM agent_state lacking WHERE lacking.last_gap_at > now() - interval '1 day'",
+    hosts: "SELECT those.host_id FROM agent_state lacking JOIN agents those ON those.id = lacking.agent_id
+             WHERE lacking.last_gap_at > now() - interval '1 day'",
+    lookup: "EXISTS (SELECT FROM agents mine JOIN agent_state one ON one.agent_id = mine.id
+                      WHERE mine.host_id = h.id AND one.last_gap_at > now() - interval '1 day')",
+};
 
 /// A condition on what belongs to a host: its agents, its vitals.
 struct Related<'a> {
@@ -106,9 +111,6 @@ impl Conditions {
         }
         if search.skewed {
             self.rare.push(SKEWED.into());
-        }
-        if search.gaps {
-            self.rare.push(GAPS.into());
         }
     }
 
@@ -204,6 +206,9 @@ impl Conditions {
             Some(true) => self.related(tx, &ONLINE).await?,
             Some(false) if sort != HostSort::Offline => self.related(tx, &OFFLINE).await?,
             _ => {}
+        }
+        if search.gaps {
+            self.related(tx, &GAPS).await?;
         }
         if let Some(token) = search.token {
             let token = self.param(token, Type::UUID);

@@ -8,6 +8,7 @@ use tokio::{
 };
 
 use super::*;
+use crate::direct_connection::DirectConnection;
 
 const TABLE: &str = "CREATE TABLE t (id int4 PRIMARY KEY, n int4 NOT NULL);
                      INSERT INTO t VALUES (1, 0), (2, 0)";
@@ -94,13 +95,8 @@ async fn cross(store: &Store, meet: &Barrier, ids: [i32; 2]) -> Result<u32, Stor
 
 #[tokio::test]
 async fn a_serialization_failure_is_retried_a_bounded_number_of_times() -> Result<()> {
-    let (database, store) = empty().await?;
+    let (_database, store) = empty().await?;
     batch(&store, TABLE).await?;
-    let strict =
-        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = %L',
-                                    current_database(), 'repeatable read'); END $$";
-    batch(&store, strict).await?;
-    let store = open(database.url(), options(4))?;
     assert_eq!(overtaken(&store, 1).await?, 2);
     let error = overtaken(&store, 100).await.unwrap_err();
     assert!(matches!(error, StoreError::Conflict(_)), "{error:?}");
@@ -114,6 +110,8 @@ async fn a_serialization_failure_is_retried_a_bounded_number_of_times() -> Resul
 async fn overtaken(store: &Store, times: u32) -> Result<u32, StoreError> {
     let ran = AtomicU32::new(0);
     let run = store.run("overtaken", Bulkhead::Auth, async |tx| {
+        tx.batch("COMMIT; BEGIN ISOLATION LEVEL REPEATABLE READ")
+            .await?;
         tx.query("SELECT n FROM t", &[]).await?;
         if ran.fetch_add(1, Ordering::Relaxed) < times {
             let other = async |tx: Tx| bump(&tx, 1).await;
@@ -212,5 +210,31 @@ async fn no_statement_is_compiled_where_the_server_would() -> Result<()> {
     };
     let jit = store.run("test", Bulkhead::Watch, in_transaction).await?;
     assert_eq!(jit, "off");
+    Ok(())
+}
+
+#[tokio::test]
+async fn every_transaction_is_read_committed_whatever_the_default_is() -> Result<()> {
+    let (database, _) = empty().await?;
+    let level = "SELECT current_setting('transaction_isolation')";
+    for default in ["serializable", "repeatable read"] {
+        let sql = format!(
+            "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), '{default}'); END $$"
+        );
+        svc_sandbox::query(database.url(), &sql).await?;
+        assert_eq!(svc_sandbox::query(database.url(), level).await?, default);
+        let fresh = open(database.url(), options(4))?;
+        assert_eq!(text(&fresh, level).await?, "read committed");
+        let several = async |tx: Tx| {
+            let row = tx.query_one(level, &[]).await?;
+            Ok(row.try_get::<_, String>(0)?)
+        };
+        let run = fresh.run("test", Bulkhead::Watch, several).await?;
+        assert_eq!(run, "read committed");
+        let url = DatabaseUrl::parse(database.url())?;
+        let direct = DirectConnection::connect(&url, &TxLimits::default()).await?;
+        let check = format!("DO $$ BEGIN ASSERT ({level}) = 'read committed'; END $$");
+        direct.execute(&check).await?;
+    }
     Ok(())
 }

@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::{AGENTS, reads::Reads};
 use crate::{
-    fixtures::{DAY, TestAgent, sample},
+    fixtures::{DAY, TestAgent, hours_ago, sample},
     leases::{OUTAGE_GRACE, instance},
     support::TestStore,
 };
@@ -30,8 +30,9 @@ const SMALL: u64 = 60 * BATCH as u64;
 const SESSIONS: u64 = 6 * AGENTS as u64;
 /// What reads the fleet: gauges, pages for people, and maintenance once an hour.
 const WHOLE: u64 = 16 * AGENTS as u64;
-/// An append has dozens of statements, and some compare the rows of a batch with each other.
-const APPEND: u64 = 200 * BATCH as u64;
+/// An append has dozens of statements, some compare the rows of a batch with each other, and late samples are counted among those
+/// of their agent that are not compacted: two more with each call.
+const APPEND: u64 = 400 * BATCH as u64;
 /// What reads every machine that was reinstalled, here all of them, twice, with half a dozen rows for each.
 const REINSTALLED: u64 = 50 * AGENTS as u64;
 /// What ends a batch of the sweep.
@@ -259,20 +260,19 @@ impl Fleet {
         Ok(())
     }
 
-    /// Ranges that continue above the watermark, and the same again.
+    /// Ranges that continue above the watermark, with a sample of an hour that is past, and the same again.
     async fn samples(&self, reads: &mut Reads) -> Result<()> {
         let (store, ids) = (&self.store, self.ids());
         let gap = GapRow {
-            first_seq: 2 * self.calls,
-            last_seq: 2 * self.calls,
+            first_seq: 3 * self.calls - 1,
+            last_seq: 3 * self.calls - 1,
             kind: GapKind::Declared,
             reason: "test".into(),
         };
         let range = |agent: &TestAgent| {
-            agent.range(
-                &[sample(2 * self.calls - 1, Timestamp::now())],
-                slice::from_ref(&gap),
-            )
+            let late = sample(3 * self.calls, hours_ago(3 * self.calls));
+            let samples = [sample(3 * self.calls - 2, Timestamp::now()), late];
+            agent.range(&samples, slice::from_ref(&gap))
         };
         let ranges: Vec<Range> = self.batch().iter().map(range).collect();
         for _ in 0..2 {
@@ -402,6 +402,12 @@ impl Fleet {
             .await?;
         reads
             .call("shapes_prune", WHOLE, store.shapes_prune(DAY, DAY))
+            .await?;
+        reads
+            .call("agent_counts_prune", WHOLE, store.agent_counts_prune())
+            .await?;
+        reads
+            .call("hosts_set_aside", WHOLE, store.hosts_set_aside())
             .await?;
         Ok(())
     }

@@ -56,11 +56,11 @@ const ELSEWHERE: [(&[&str], &str); 9] = [
     (
         &[
             "compaction",
+            "compaction_lists",
             "compaction_next",
+            "compaction_retry",
             "compaction_set_aside",
             "compaction_step",
-            "rollups_left_over",
-            "rollups_left_over_drop",
         ],
         "samples, in steps of so many rows",
     ),

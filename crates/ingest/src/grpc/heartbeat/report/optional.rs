@@ -2,18 +2,23 @@
 //! devices, pressure, steal. Absent is not zero, and agents of an older version send none of them.
 
 use svc_proto::{
-    contract::limits::{MAX_BLOCK_DEVICES, MAX_DISKS, MAX_INTERFACES},
+    contract::limits::{MAX_BLOCK_DEVICES, MAX_DISKS, MAX_INTERFACES, MAX_NUMBER},
     v1::Vitals,
 };
 use svc_store::OptionalVitals;
 
-use super::{NOT_SIGNED, is_text};
+use super::{TOO_LARGE, is_text};
 use crate::vitals::optional;
 
 /// What is stored of them, or the rule that one of them breaks.
 pub(super) fn row(vitals: &Vitals) -> Result<Option<Box<OptionalVitals>>, &'static str> {
     check(vitals)?;
-    optional(vitals).map_err(|_| NOT_SIGNED)
+    let optional = optional(vitals).map_err(|_| TOO_LARGE)?;
+    let mut parts = optional.iter().flat_map(|optional| &optional.parts);
+    match parts.all(|part| part.value.cast_unsigned() <= MAX_NUMBER) {
+        true => Ok(optional),
+        false => Err(TOO_LARGE),
+    }
 }
 
 fn check(vitals: &Vitals) -> Result<(), &'static str> {
@@ -62,7 +67,7 @@ mod tests {
     fn interface(name: &str) -> Interface {
         Interface {
             name: name.into(),
-            rx_bytes: i64::MAX as u64,
+            rx_bytes: MAX_NUMBER,
             ..Default::default()
         }
     }
@@ -70,7 +75,7 @@ mod tests {
     fn device(name: &str) -> BlockDevice {
         BlockDevice {
             name: name.into(),
-            busy_ms: i64::MAX as u64,
+            busy_ms: MAX_NUMBER,
             ..Default::default()
         }
     }
@@ -79,7 +84,7 @@ mod tests {
         let names = (0..64).map(|number| format!("name{number}"));
         let disk = Disk {
             available_bytes: Some(0),
-            inodes_used: Some(i64::MAX as u64),
+            inodes_used: Some(MAX_NUMBER),
             read_only: Some(true),
             ..Default::default()
         };
@@ -89,12 +94,16 @@ mod tests {
             block_devices: names.map(|name| device(&name)).collect(),
             unreadable_mounts: vec!["/mnt/nfs".into(); 64],
             pressure: Some(Pressure {
-                io_full_ms: Some(i64::MAX as u64),
+                io_full_ms: Some(MAX_NUMBER),
                 ..Default::default()
             }),
             cpu_steal_ms: Some(0),
             ..Default::default()
         }
+    }
+
+    fn pressure(vitals: &mut Vitals) -> &mut Pressure {
+        vitals.pressure.get_or_insert_default()
     }
 
     #[test]
@@ -106,7 +115,7 @@ mod tests {
 
     #[test]
     fn each_of_them_is_bounded() {
-        let changes: [fn(&mut Vitals); 15] = [
+        let changes: [fn(&mut Vitals); 9] = [
             |vitals| vitals.interfaces.push(interface("one more")),
             |vitals| vitals.block_devices.push(device("one more")),
             |vitals| vitals.unreadable_mounts.push("/more".into()),
@@ -116,22 +125,45 @@ mod tests {
             |vitals| vitals.block_devices[7].name = "sd\na".into(),
             |vitals| vitals.unreadable_mounts[7] = "/\u{0}".into(),
             |vitals| vitals.spool_problem = "x".repeat(256),
-            |vitals| vitals.disks[0].available_bytes = Some(1 << 63),
-            |vitals| vitals.disks[0].inodes_free = Some(u64::MAX),
-            |vitals| vitals.interfaces[63].tx_bytes = 1 << 63,
-            |vitals| vitals.block_devices[63].written_bytes = 1 << 63,
-            |vitals| {
-                vitals.pressure = Some(Pressure {
-                    cpu_some_ms: Some(1 << 63),
-                    ..Default::default()
-                });
-            },
-            |vitals| vitals.cpu_steal_ms = Some(1 << 63),
         ];
         for (number, change) in changes.into_iter().enumerate() {
             let mut vitals = full();
             change(&mut vitals);
             assert!(row(&vitals).is_err(), "change {number}");
+        }
+    }
+    #[test]
+    fn every_number_is_accepted_up_to_its_limit_and_rejected_above() {
+        let numbers: [fn(&mut Vitals, u64); 16] = [
+            |vitals, value| vitals.disks[0].available_bytes = Some(value),
+            |vitals, value| vitals.disks[0].inodes_used = Some(value),
+            |vitals, value| vitals.disks[0].inodes_free = Some(value),
+            |vitals, value| vitals.interfaces[63].rx_bytes = value,
+            |vitals, value| vitals.interfaces[63].tx_bytes = value,
+            |vitals, value| vitals.block_devices[63].reads = value,
+            |vitals, value| vitals.block_devices[63].read_bytes = value,
+            |vitals, value| vitals.block_devices[63].writes = value,
+            |vitals, value| vitals.block_devices[63].written_bytes = value,
+            |vitals, value| vitals.block_devices[63].busy_ms = value,
+            |vitals, value| pressure(vitals).cpu_some_ms = Some(value),
+            |vitals, value| pressure(vitals).memory_some_ms = Some(value),
+            |vitals, value| pressure(vitals).memory_full_ms = Some(value),
+            |vitals, value| pressure(vitals).io_some_ms = Some(value),
+            |vitals, value| pressure(vitals).io_full_ms = Some(value),
+            |vitals, value| vitals.cpu_steal_ms = Some(value),
+        ];
+        for (index, set) in numbers.into_iter().enumerate() {
+            let judged = |value| {
+                let mut vitals = full();
+                set(&mut vitals, value);
+                row(&vitals).map(drop)
+            };
+            for allowed in [0, MAX_NUMBER - 1, MAX_NUMBER] {
+                assert_eq!(judged(allowed), Ok(()), "number {index}");
+            }
+            for beyond in [MAX_NUMBER + 1, 1 << 63, u64::MAX] {
+                assert_eq!(judged(beyond), Err(TOO_LARGE), "number {index}");
+            }
         }
     }
 }

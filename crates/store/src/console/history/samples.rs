@@ -1,0 +1,247 @@
+//! A host's samples as columns: the arrays of chunks are joined and stay arrays up to the plot.
+
+use jiff::Timestamp;
+
+use crate::{error::StoreError, ids::AgentId, record::record};
+
+/// The samples of one host. All columns have an element for each sample.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SampleColumns {
+    pub sampled_at: Vec<Timestamp>,
+    pub agent_id: Vec<AgentId>,
+    pub seq: Vec<i64>,
+    pub cpu_percent: Vec<f32>,
+    pub load_1m: Vec<f32>,
+    pub memory_used_bytes: Vec<i64>,
+    pub memory_total_bytes: Vec<i64>,
+    pub network_rx_bytes: Vec<i64>,
+    pub network_tx_bytes: Vec<i64>,
+    /// In the order in which samples first name them.
+    pub disks: Vec<DiskColumns>,
+}
+
+/// A file system. A sample that does not name it has 0 bytes of it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct DiskColumns {
+    pub mount_point: String,
+    pub used_bytes: Vec<i64>,
+    pub total_bytes: Vec<i64>,
+}
+
+record! {
+    /// SampleColumns as `host_chunks` returns them. All arrays have one element for each sample, except the last two.
+    struct Chunk {
+        agent_id: Option<AgentId>,
+        sampled_at: Vec<Timestamp>,
+        seq: Vec<i64>,
+        cpu_percent: Vec<f32>,
+        load_1m: Vec<f32>,
+        memory_used_bytes: Vec<i64>,
+        memory_total_bytes: Vec<i64>,
+        network_rx_bytes: Vec<i64>,
+        network_tx_bytes: Vec<i64>,
+        mount_points: Vec<String>,
+        /// Of each mount point the bytes in use in all samples, then the total bytes in all of them.
+        disk_bytes: Vec<i64>,
+    }
+}
+
+impl SampleColumns {
+    /// Joins chunks, and puts the samples since `from` in the order of their times.
+    pub(super) fn from_rows(
+        rows: &[tokio_postgres::Row],
+        from: Timestamp,
+    ) -> Result<SampleColumns, StoreError> {
+        let mut samples = SampleColumns::default();
+        for row in rows {
+            samples.append(Chunk::from_row(row)?);
+        }
+        for disk in &mut samples.disks {
+            disk.resize(samples.seq.len());
+        }
+        Ok(samples.since(from))
+    }
+
+    /// The number of an agent that somebody has deleted stands for none: the nil id. A chunk whose arrays do not fit together is
+    /// left out.
+    fn append(&mut self, chunk: Chunk) {
+        let (before, samples) = (self.seq.len(), chunk.seq.len());
+        if chunk.lengths().iter().any(|length| *length != samples) {
+            return;
+        }
+        let agent_id = chunk.agent_id.unwrap_or(AgentId(uuid::Uuid::nil()));
+        self.agent_id.resize(before + samples, agent_id);
+        self.sampled_at.extend(chunk.sampled_at);
+        self.seq.extend(chunk.seq);
+        self.cpu_percent.extend(chunk.cpu_percent);
+        self.load_1m.extend(chunk.load_1m);
+        self.memory_used_bytes.extend(chunk.memory_used_bytes);
+        self.memory_total_bytes.extend(chunk.memory_total_bytes);
+        self.network_rx_bytes.extend(chunk.network_rx_bytes);
+        self.network_tx_bytes.extend(chunk.network_tx_bytes);
+        let bytes = chunk.disk_bytes.chunks_exact((2 * samples).max(1));
+        for (mount_point, bytes) in chunk.mount_points.iter().zip(bytes) {
+            let (used, total) = bytes.split_at(samples);
+            let disk = self.disk(mount_point);
+            disk.resize(before);
+            disk.used_bytes.extend_from_slice(used);
+            disk.total_bytes.extend_from_slice(total);
+        }
+    }
+
+    fn disk(&mut self, mount_point: &str) -> &mut DiskColumns {
+        let named = |disk: &DiskColumns| disk.mount_point == mount_point;
+        let place = self.disks.iter().position(named).unwrap_or_else(|| {
+            let mount_point = mount_point.to_owned();
+            self.disks.push(DiskColumns {
+                mount_point,
+                ..DiskColumns::default()
+            });
+            self.disks.len() - 1
+        });
+        &mut self.disks[place]
+    }
+
+    /// Chunks are read hour by hour, so that as a rule all samples stay where they are.
+    fn since(self, from: Timestamp) -> SampleColumns {
+        let kept = |place: &usize| self.sampled_at[*place] >= from;
+        let mut order: Vec<usize> = (0..self.seq.len()).filter(kept).collect();
+        order.sort_by_key(|place| (self.sampled_at[*place], self.seq[*place]));
+        if order.len() == self.seq.len() && order.is_sorted() {
+            return self;
+        }
+        SampleColumns {
+            sampled_at: pick(&self.sampled_at, &order),
+            agent_id: pick(&self.agent_id, &order),
+            seq: pick(&self.seq, &order),
+            cpu_percent: pick(&self.cpu_percent, &order),
+            load_1m: pick(&self.load_1m, &order),
+            memory_used_bytes: pick(&self.memory_used_bytes, &order),
+            memory_total_bytes: pick(&self.memory_total_bytes, &order),
+            network_rx_bytes: pick(&self.network_rx_bytes, &order),
+            network_tx_bytes: pick(&self.network_tx_bytes, &order),
+            disks: self.disks.iter().map(|disk| disk.pick(&order)).collect(),
+        }
+    }
+}
+
+impl Chunk {
+    fn lengths(&self) -> [usize; 7] {
+        [
+            self.sampled_at.len(),
+            self.cpu_percent.len(),
+            self.load_1m.len(),
+            self.memory_used_bytes.len(),
+            self.memory_total_bytes.len(),
+            self.network_rx_bytes.len(),
+            self.network_tx_bytes.len(),
+        ]
+    }
+}
+
+impl DiskColumns {
+    /// Makes both columns end after so many samples.
+    fn resize(&mut self, samples: usize) {
+        self.used_bytes.resize(samples, 0);
+        self.total_bytes.resize(samples, 0);
+    }
+
+    fn pick(&self, order: &[usize]) -> DiskColumns {
+        DiskColumns {
+            mount_point: self.mount_point.clone(),
+            used_bytes: pick(&self.used_bytes, order),
+            total_bytes: pick(&self.total_bytes, order),
+        }
+    }
+}
+
+fn pick<T: Copy>(column: &[T], order: &[usize]) -> Vec<T> {
+    order.iter().map(|place| column[*place]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    const AGENT: AgentId = AgentId(Uuid::max());
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    /// SampleColumns at these seconds, which are their numbers, too. Disks have ten times as many bytes, and hundred times in all.
+    fn chunk(seconds: &[i64], mount_points: &[&str]) -> Chunk {
+        let zeros = vec![0; seconds.len()];
+        let times = |n: i64| seconds.iter().map(move |second| n * second);
+        let bytes = mount_points
+            .iter()
+            .flat_map(|_| times(10).chain(times(100)));
+        Chunk {
+            agent_id: Some(AGENT),
+            sampled_at: seconds.iter().map(|second| at(*second)).collect(),
+            seq: seconds.to_vec(),
+            cpu_percent: seconds.iter().map(|second| *second as f32).collect(),
+            load_1m: vec![0.0; seconds.len()],
+            memory_used_bytes: zeros.clone(),
+            memory_total_bytes: zeros.clone(),
+            network_rx_bytes: zeros.clone(),
+            network_tx_bytes: zeros,
+            mount_points: mount_points.iter().map(|name| (*name).to_owned()).collect(),
+            disk_bytes: bytes.collect(),
+        }
+    }
+
+    fn joined(chunks: Vec<Chunk>, from: i64) -> SampleColumns {
+        let mut samples = SampleColumns::default();
+        chunks.into_iter().for_each(|chunk| samples.append(chunk));
+        let count = samples.seq.len();
+        samples.disks.iter_mut().for_each(|disk| disk.resize(count));
+        samples.since(at(from))
+    }
+
+    #[test]
+    fn chunks_are_joined_and_a_disk_has_0_bytes_where_it_is_not_named() {
+        let chunks = vec![
+            chunk(&[1, 2], &["/"]),
+            chunk(&[3], &[]),
+            chunk(&[4], &["/var", "/"]),
+        ];
+        let samples = joined(chunks, 0);
+        assert_eq!(samples.seq, [1, 2, 3, 4]);
+        assert_eq!(samples.cpu_percent, [1.0, 2.0, 3.0, 4.0]);
+        assert_eq!(samples.agent_id, [AGENT; 4]);
+        let [root, var] = &samples.disks[..] else {
+            panic!("{:?}", samples.disks)
+        };
+        assert_eq!((&*root.mount_point, &*var.mount_point), ("/", "/var"));
+        assert_eq!(
+            (&root.used_bytes[..], &root.total_bytes[..]),
+            (&[10, 20, 0, 40][..], &[100, 200, 0, 400][..])
+        );
+        assert_eq!(var.total_bytes, [0, 0, 0, 400]);
+    }
+
+    #[test]
+    fn samples_are_in_the_order_of_their_times_from_the_first_that_is_wanted() {
+        let samples = joined(vec![chunk(&[1, 5, 7], &["/"]), chunk(&[6, 2], &["/"])], 2);
+        assert_eq!(samples.seq, [2, 5, 6, 7]);
+        assert_eq!(samples.disks[0].used_bytes, [20, 50, 60, 70]);
+        assert_eq!(samples.sampled_at, [2, 5, 6, 7].map(at));
+    }
+
+    #[test]
+    fn what_is_damaged_is_left_out() {
+        let damaged = Chunk {
+            disk_bytes: vec![1, 2, 3],
+            ..chunk(&[1, 2], &["/"])
+        };
+        let short = Chunk {
+            load_1m: vec![],
+            ..chunk(&[3], &["/"])
+        };
+        let samples = joined(vec![damaged, short, chunk(&[], &["/"])], 0);
+        assert_eq!((samples.seq, samples.disks), (vec![1, 2], vec![]));
+    }
+}
