@@ -57,7 +57,6 @@ const ELSEWHERE: [(&[&str], &str); 9] = [
         &[
             "compaction",
             "compaction_lists",
-            "compaction_next",
             "compaction_retry",
             "compaction_set_aside",
             "compaction_step",
