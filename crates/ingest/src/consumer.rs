@@ -64,8 +64,8 @@ type Deliveries = [(Origin, Receipt)];
 #[derive(Default)]
 struct Outcome {
     watermarks: Watermarks,
-    /// The indices of refused reports whose dead letter could not be recorded.
-    unrecorded: Vec<usize>,
+    /// The indices of late reports, and of refused ones whose dead letter could not be recorded.
+    unanswered: Vec<usize>,
     acks: PendingAcks,
 }
 
@@ -137,13 +137,14 @@ impl Consumer {
         let refused = storing.store().await?;
         let mut outcome = Outcome {
             watermarks: storing.watermarks,
+            unanswered: storing.late,
             ..Outcome::default()
         };
         for Refused { index, reason } in refused {
             let (origin, receipt) = &deliveries[index];
             let range = &ranges[index];
             match self.dead_letter(range, origin, receipt, &reason).await {
-                None => outcome.unrecorded.push(index),
+                None => outcome.unanswered.push(index),
                 Some(marks) => {
                     self.metrics.dead_letters.inc();
                     outcome.acks.dead_letter(origin.instance, range);
@@ -183,7 +184,7 @@ impl Consumer {
     /// before. It is also settled if there is no watermark, because an agent that is not active stores nothing. A report
     /// beyond the watermark is put back, because an earlier one is missing, until it was put back for [`MAX_WAIT`]: a report
     /// that the queue has lost never arrives, and after the loss was detected the agent sends all of them again.
-    /// A refused report without a dead letter is put back in any case.
+    /// A late report, and a refused one without a dead letter, are put back in any case.
     async fn settle(
         &self,
         ranges: Vec<Range>,
@@ -192,7 +193,7 @@ impl Consumer {
     ) {
         let Outcome {
             watermarks,
-            unrecorded,
+            unanswered,
             acks,
         } = outcome;
         let mut committed = Vec::new();
@@ -200,7 +201,7 @@ impl Consumer {
             let watermark = watermarks.get(&range.agent_id).copied();
             let stored = watermark.is_none_or(|acked| acked >= range.last_seq);
             let expired = receipt.put_back_for() > MAX_WAIT;
-            if (stored || expired) && !unrecorded.contains(&index) {
+            if (stored || expired) && !unanswered.contains(&index) {
                 receipt.settle().await;
                 if self.export.is_on() && watermark.is_some_and(|acked| acked >= range.last_seq) {
                     committed.push(range);

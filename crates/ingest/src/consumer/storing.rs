@@ -12,12 +12,11 @@
 //!
 //! **Attempts.** A report that is refused alone is stored again up to four times, with pauses, before it counts as a dead
 //! letter: the refusal may have a temporary cause, such as a change of the schema at the same moment. Every other error
-//! (the database is down, full, locked, or too slow) says nothing about the data. It is retried without a limit, while
+//! (the database is down, full or locked) says nothing about the data. It is retried without a limit, while
 //! [`Receipt::hold`](crate::queue::Receipt::hold) keeps JetStream from delivering the batch to another consumer. Only a stop of the process ends that.
 //!
 //! **Time.** A part that exceeds its time limit is not repeated as it is, but in smaller ones (`part_size.rs`). A report that
-//! exceeds it alone is tried again after the others. If the database has stored or refused any of those, the late report is
-//! put back, so that the reports behind it do not wait for it. If not, the database is at fault, and all are tried again.
+//! exceeds it alone is put back without a limit: the reports behind it, in this batch and the next ones, do not wait for it.
 //!
 //! **Acknowledgements.** What a call has committed is acknowledged at once, also if a later part of the call or of the batch
 //! fails.
@@ -51,7 +50,9 @@ pub(super) struct Storing<'a> {
     stop: &'a CancellationToken,
     held_at: Instant,
     pub watermarks: Watermarks,
-    /// What the agents were sent of them.
+    /// The indices of reports that exceeded the time limit alone.
+    pub late: Vec<usize>,
+    /// What the agents were sent of the watermarks.
     sent: Watermarks,
 }
 
@@ -87,6 +88,7 @@ impl<'a> Storing<'a> {
             stop,
             held_at: Instant::now(),
             watermarks: Watermarks::new(),
+            late: Vec::new(),
             sent: Watermarks::new(),
         }
     }
@@ -106,17 +108,15 @@ impl<'a> Storing<'a> {
 
     async fn store_in_parts(&mut self) -> Result<Vec<Refused>, Stopped> {
         let (mut parts, mut refused) = (Vec::new(), Vec::new());
-        let (mut late, mut answered) = (Vec::new(), false);
         parts.push(0..self.ranges.len());
         while let Some(part) = parts.pop() {
             let (part, rest) = self.consumer.part_size.cut(part);
             parts.extend((!rest.is_empty()).then_some(rest));
             match self.append(part.clone()).await? {
-                Answer::Stored => answered = true,
-                Answer::Late if part.len() == 1 => late.push(part),
+                Answer::Stored => {}
+                Answer::Late if part.len() == 1 => self.late.push(part.start),
                 Answer::Late => parts.push(part),
                 Answer::Refused(error) if part.len() == 1 => {
-                    answered = true;
                     refused.push(Refused::new(part.start, &error));
                 }
                 Answer::Refused(_) => {
@@ -125,18 +125,8 @@ impl<'a> Storing<'a> {
                     parts.push(part.start..middle);
                 }
             }
-            if parts.is_empty() && !answered {
-                parts.extend(late.drain(..).rev());
-            }
         }
-        late.into_iter().for_each(|part| self.leave(part.start));
         Ok(refused)
-    }
-
-    /// Leaves a report to be put back: without a watermark it would count as one of an agent that is not active.
-    fn leave(&mut self, index: usize) {
-        let agent = self.ranges[index].agent_id;
-        self.watermarks.entry(agent).or_insert(0);
     }
 
     async fn retry(&mut self, refused: Vec<Refused>) -> Result<Vec<Refused>, Stopped> {
@@ -144,7 +134,7 @@ impl<'a> Storing<'a> {
         for Refused { index, .. } in refused {
             match self.append(index..index + 1).await? {
                 Answer::Stored => {}
-                Answer::Late => self.leave(index),
+                Answer::Late => self.late.push(index),
                 Answer::Refused(error) => still.push(Refused::new(index, &error)),
             }
         }

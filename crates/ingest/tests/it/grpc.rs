@@ -199,12 +199,13 @@ async fn the_newest_connection_of_a_key_replaces_the_oldest_without_a_stream() -
     let tls = Tls::with(&agent.agent.identity);
     let mut oldest = OneConnection::open(&tls, instance.grpc).await?;
     assert_eq!(oldest.health_status().await?, "0");
-    let mut streams = Vec::new();
-    for _ in 0..6 {
-        streams.push(agent.heartbeat().await?);
+    let (mut newest, mut replaced) = (agent.heartbeat().await?, Vec::new());
+    for _ in 0..5 {
+        let mut before = std::mem::replace(&mut newest, agent.heartbeat().await?);
+        before.end().await?;
+        replaced.push(before);
     }
     oldest.closed().await?;
-    let newest = streams.last_mut().context("no stream")?;
     newest.report_acked(1..=3).await?;
     instance.stop().await
 }

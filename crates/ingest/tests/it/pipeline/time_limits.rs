@@ -64,11 +64,17 @@ async fn a_report_that_takes_too_long_withholds_no_other_acknowledgement() -> Re
     for call in &mut calls {
         call.acked_up_to(1).await?;
     }
+    for call in &calls {
+        call.report(vec![sample(2)], vec![]).await?;
+    }
+    for call in &mut calls {
+        call.acked_up_to(2).await?;
+    }
     let books = "SELECT string_agg(concat_ws(' ', acked_seq, stored_count, gap_count), ', ' ORDER BY acked_seq) FROM agent_state";
-    site.expect(books, "0 0 0, 1 1 0, 1 1 0, 1 1 0").await?;
+    site.expect(books, "0 0 0, 2 2 0, 2 2 0, 2 2 0").await?;
     site.psql("DROP TRIGGER slow ON samples_open").await?;
     slow.acked_up_to(1).await?;
-    site.expect(books, "1 1 0, 1 1 0, 1 1 0, 1 1 0").await?;
+    site.expect(books, "1 1 0, 2 2 0, 2 2 0, 2 2 0").await?;
     ensure!(metric(consumer.http, "dead_letters_total").await? == 0.0);
     Ok(())
 }
