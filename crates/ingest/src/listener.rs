@@ -52,8 +52,8 @@ use gate::Gate;
 const SHORTEST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// What the listener answers without asking the routes, and how it names what they do. Its caller knows the words of the
-/// contract.
+/// The listener's own refusals, and how it names methods and refusals in its metrics. The caller supplies them, because the
+/// listener does not know the contract.
 #[derive(Clone, Copy, Debug)]
 pub struct Refusals {
     /// For a client key that has as many connections as one key may have.
