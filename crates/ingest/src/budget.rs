@@ -12,7 +12,8 @@
 //! - **Opening.** A Register comes from a client that has proven nothing yet, a Hello from one that has proven an agent's key. If it
 //!   is larger than [`SMALL_OPENING`], it takes room of its own kind until it is answered, so that strangers cannot take the room of
 //!   agents' Hellos and reports. It waits for a short time only, and is then refused. A smaller one is part of the memory of its
-//!   connection, which may have few calls until it is proven: strangers that take all the room keep no usual newcomer out.
+//!   connection, which may have few calls until it is proven. So strangers that take all the room keep out only newcomers
+//!   with a large message.
 //!
 //! **No deadlock.** Room is taken in one order: for reading, for decoding, then in the queue, which the consumer empties
 //! by itself. A stream that waits holds only room of an earlier kind, so no two streams can wait for each other. A
@@ -33,7 +34,7 @@ use tokio::{
 
 /// About a dozen samples.
 pub const SMALL_REPORT: usize = 4 * 1024;
-/// More than a usual Register or Hello has, also one with 64 addresses and 64 interfaces.
+/// Usual Register and Hello messages are smaller, even with 64 IP addresses and 64 hardware addresses.
 pub const SMALL_OPENING: usize = 8 * 1024;
 /// How long a large Register or Hello waits for room. Less than the deadline of its call, so that the client gets the refusal.
 const OPENING_WAIT: Duration = Duration::from_secs(5);
@@ -48,7 +49,7 @@ pub struct BudgetBounds {
     pub small: u32,
     /// For large Register messages, from their first byte to their answer.
     pub register: u32,
-    /// The same for Hello messages.
+    /// For large Hello messages, from their first byte to their answer.
     pub hello: u32,
 }
 
@@ -118,7 +119,7 @@ impl ReportBudget {
         self.register.open(length).await
     }
 
-    /// The same for a Hello.
+    /// Room for a Hello of this length, or `None` if there was none for too long.
     pub(crate) async fn to_greet(&self, length: usize) -> Option<Room> {
         self.hello.open(length).await
     }
@@ -150,7 +151,7 @@ impl Pool {
         }
     }
 
-    /// What is larger than the whole pool takes all of it.
+    /// A message that is larger than the whole pool takes all of it.
     fn take(&self, bytes: usize) -> Grant {
         let bytes = u32::try_from(bytes).unwrap_or(self.bytes).min(self.bytes);
         if let Ok(permit) = self.free.clone().try_acquire_many_owned(bytes) {

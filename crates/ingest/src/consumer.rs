@@ -95,7 +95,7 @@ impl Consumer {
     /// Consumes until `stop`, and then stores what exists in this process alone.
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
         while !stop.is_cancelled() {
-            // What panics is dropped, and with it the batch: JetStream delivers it again, or its agents send it again.
+            // A step that panics is dropped with its batch. JetStream delivers the batch again, or its agents send it again.
             // Without this, one message could end every process that it is delivered to.
             let step = AssertUnwindSafe(self.step(&stop)).catch_unwind();
             if step.await.is_err() {

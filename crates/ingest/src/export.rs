@@ -2,7 +2,7 @@
 //!
 //! The consumer offers the reports of a batch after their commit and after their acknowledgements. Offering never waits:
 //! there is room for 16 MiB of samples, and what does not fit is dropped and counted. So a receiver that is slow, away or
-//! wrong costs some memory and its own copy of the samples, and delays nobody. PostgreSQL has all of them. With JetStream
+//! wrong costs some memory and its own copy of the samples, and delays no agent. PostgreSQL has all of them. With JetStream
 //! the samples then wait in a bounded stream on disk (`durable`), through outages of the receiver and restarts.
 //!
 //! A report that the queue delivers again is exported again, with the same times and values.

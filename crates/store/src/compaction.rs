@@ -7,7 +7,7 @@
 //! **Exactly once.** `sample_hours.compacted_below` is the number of the first host whose rows of the hour are not
 //! compacted. Readers skip the rows of lower numbers. One step is one transaction: it reads the rows of the next hosts,
 //! writes their chunks and rollups, and moves `compacted_below` past the hosts. A reader sees all of it or nothing, and so
-//! does whoever continues after a kill. No row is deleted; a finished hour is dropped as a partition (`retention`).
+//! does a step that continues after a kill. No row is deleted; a finished hour is dropped as a partition (`retention`).
 //!
 //! **Bounded memory.** A step reads its rows by a cursor, in the order of hosts and times, and works on batches that end with
 //! an hour of a host (`rows`). Packing and the figures are plain functions over such a batch (`batch`, and `history`).
@@ -19,7 +19,7 @@
 //! **Concurrency.** A step runs under one advisory lock; an instance that finds it taken skips its turn. Even without the
 //! lock, two steps could not take the same hosts: each moves `compacted_below` from the value that it has read, or fails.
 //!
-//! **One host stops nobody.** A step that fails can be repeated with fewer rows, down to one host. A host that fails alone
+//! **One host does not stop the others.** A step that fails can be repeated with fewer rows, down to one host. A host that fails alone
 //! is set aside by a note in `hosts_set_aside`, in the transaction that passes it: readers take its rows from where they are,
 //! and it is tried again later.
 //!

@@ -76,8 +76,8 @@ async fn connect_to(config: &Config, url: &DatabaseUrl) -> Result<Connected, Sto
     Err(failure)
 }
 
-/// The same server under each of its addresses. Where the lookup fails, the driver repeats it and
-/// reports why.
+/// One configuration for each address of the server's name. Where the lookup fails, the driver
+/// repeats it and reports why.
 async fn addresses(config: &Config) -> Vec<Config> {
     let ([Host::Tcp(name)], []) = (config.get_hosts(), config.get_hostaddrs()) else {
         return vec![config.clone()];

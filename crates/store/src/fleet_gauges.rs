@@ -1,6 +1,6 @@
 //! The state of the whole fleet and its history in a few numbers, for `/metrics`.
 //!
-//! The numbers are the same whoever reads them, so one instance does: the *reporter*, which is the live instance with
+//! The numbers are the same on every instance, so one instance reads them: the *reporter*, which is the live instance with
 //! the oldest lease. For all others the call costs one index lookup. When the reporter is lost, the next one takes over
 //! as soon as the lease has expired; for a period both may report, and they agree.
 

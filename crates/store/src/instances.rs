@@ -17,7 +17,7 @@
 //! **Clocks.** Only the database's clock counts. `now()` is the start of the transaction. If
 //! the transaction waited for a lock, `now()` is in the past: other leases then look longer
 //! than they are, and our own is shorter. Both errors are safe. If the clock is set forward, all
-//! leases expire at once, and whoever claims first finds no live one: nothing is swept for a while.
+//! leases expire at once, and the first instance that claims finds no live one: nothing is swept for a while.
 //! If it is set back, a lease that was renewed in the future would outlive its instance by the
 //! size of the step; so its term begins again (`leases_restart`).
 //!

@@ -13,8 +13,8 @@
 //! `public`, and the name is replaced where they contain it ([`Migration::sql_in`]): in the search
 //! path of functions that run with their owner's rights, and before a name.
 //!
-//! **A long reader must not stop the fleet.** ALTER TABLE waits for everybody who uses the table,
-//! and everybody who comes later waits behind it. So a try waits at most [`TABLE_LOCK`] for a
+//! **A long reader must not stop the fleet.** ALTER TABLE waits for all transactions that use the
+//! table, and later ones wait behind it. So a try waits at most [`TABLE_LOCK`] for a
 //! table, then rolls back to a savepoint, which releases all locks on tables, and pauses. The
 //! transaction keeps the advisory lock meanwhile, so that in the whole fleet only one instance
 //! tries at a time; those that wait for the advisory lock hold no other.
@@ -95,7 +95,7 @@ const LIMITS: TxLimits = TxLimits {
     deadline: Duration::from_secs(330),
 };
 
-/// How long a migration waits for a lock on a table, and everybody else behind it. Longer than PostgreSQL's
+/// How long a migration waits for a lock on a table, and all others behind it. Longer than PostgreSQL's
 /// `deadlock_timeout` (1 s unless it was changed): only after that does an autovacuum of the table make way, and one of a
 /// large table may take hours.
 const TABLE_LOCK: Duration = Duration::from_millis(1500);
@@ -149,12 +149,12 @@ impl Store {
         self.migrate_to(SERVICE, &self.migrations()).await
     }
 
-    /// The same for the schema of the web console.
+    /// Applies all missing migrations of the web console's schema.
     pub async fn console_migrate(&self) -> Result<MigrationReport, StoreError> {
         self.migrate_to(CONSOLE, CONSOLE_MIGRATIONS).await
     }
 
-    /// Ours, and those of a later version that a test invents.
+    /// The migrations of this program, and those of a later version that a test invents.
     fn migrations(&self) -> Vec<Migration> {
         [MIGRATIONS, self.later_migrations()].concat()
     }
@@ -186,7 +186,7 @@ impl Store {
         .await
     }
 
-    /// The same for the schema of the web console.
+    /// Compares the web console's schema with this program's. Changes nothing.
     pub async fn console_schema_check(&self) -> Result<SchemaState, StoreError> {
         self.run("schema_check", Bulkhead::Watch, async |tx| {
             Ok(compare(CONSOLE_MIGRATIONS, &applied(&tx, CONSOLE).await?))

@@ -274,8 +274,8 @@ impl Store {
     }
 
     /// Runs a single statement that only reads, in one round trip, and commits in a way that covers what it
-    /// read: where commits wait for a standby, the standby has it. Everything that agents are told by a
-    /// read goes through here.
+    /// read: where commits wait for a standby, the standby has it. Every number that is read from the database and
+    /// then sent to an agent goes through here.
     pub(crate) async fn read_covered(
         &self,
         name: &'static str,

@@ -111,7 +111,7 @@ impl Store {
     /// The token must not be revoked. It may be expired or exhausted, because the pending agent
     /// took its use at registration.
     ///
-    /// An agent that went offline in the future did so before the clock was set back, and nobody
+    /// An agent that went offline in the future did so before the clock was set back, and no one
     /// knows how long before. Its quiet time begins again.
     ///
     /// Presence is looked up for each conflict. A join would let the planner begin with all agents

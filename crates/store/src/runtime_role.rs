@@ -3,8 +3,8 @@
 //!
 //! Everything that the owner of our tables has in our schema is granted, so that a new table
 //! cannot be forgotten. Partitions are reached through their parents and need no grants; one that
-//! is detached may be dropped at any moment. Trigger functions are left out: whoever may call one
-//! may attach it to a table of their own.
+//! is detached may be dropped at any moment. Trigger functions are left out: a role that may call
+//! one may attach it to a table of its own.
 
 use tokio_postgres::types::Type;
 

@@ -19,7 +19,7 @@
 //!
 //! No unique index is necessary for this.
 //!
-//! **Locked rows.** A row that somebody else has locked for long withholds the acknowledgements of no other agent: a
+//! **Locked rows.** A row that another transaction has locked for long delays the acknowledgements of no other agent: a
 //! batch that has waited 250 ms is stored again by the general path, which leaves those agents out.
 //!
 //! **Lock order.** Rows of `agent_state` are locked in the order of the agents' ids before
@@ -78,7 +78,7 @@ pub struct DiskRow {
     pub used_bytes: i64,
 }
 
-/// What not every host measures.
+/// The vitals that not every host has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OptionalVitals {
     pub parts: Vec<PartRow>,
@@ -159,8 +159,8 @@ impl GapKind {
 
 impl Store {
     /// Stores ranges and returns the committed watermarks of their agents. An agent that is
-    /// not active, or was deleted, has none. It is an error if an agent was left out because somebody
-    /// has locked its row.
+    /// not active, or was deleted, has none. It is an error if an agent was left out because its row
+    /// is locked.
     pub async fn samples_append(&self, ranges: &[Range]) -> Result<Vec<Watermark>, StoreError> {
         let mut acked = BTreeMap::new();
         let left_out = self.samples_append_to(&mut acked, ranges).await?;
@@ -174,9 +174,9 @@ impl Store {
         Ok(acked.into_iter().map(watermark).collect())
     }
 
-    /// The same for callers that repeat what failed. `acked` has the watermarks that are known to be committed. Ranges that
-    /// they cover are passed over, and whatever this call commits is added, even if a later part of it fails: so the same call
-    /// can be repeated, and stores nothing twice.
+    /// Stores ranges, for callers that repeat what failed. `acked` has the watermarks that are known to be committed. Ranges
+    /// that they cover are passed over, and the watermarks that this call commits are added, even if a later part of it fails.
+    /// So the same call can be repeated, and stores nothing twice.
     ///
     /// A locked row of one agent or host does not keep the others from being stored. The agents that were left out because of
     /// one are returned; they have a watermark in `acked`, which is 0 if none is known. Their ranges are to be delivered again.
@@ -248,7 +248,7 @@ impl Store {
 #[derive(Default)]
 struct Appended {
     acked: BTreeMap<AgentId, i64>,
-    /// Agents whose row, or that of their host, is locked by somebody else.
+    /// Agents whose row, or that of their host, another transaction has locked.
     left_out: Vec<AgentId>,
 }
 

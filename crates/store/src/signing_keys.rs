@@ -28,7 +28,7 @@ record! {
 }
 
 impl Store {
-    /// Those with the most signers first. A lost instance counts as a signer until its lease expired.
+    /// The keys in use, those with the most signers first. A lost instance counts as a signer until its lease expired.
     pub async fn signing_keys(&self) -> Result<Vec<SigningKeyUse>, StoreError> {
         let sql = "-- signing_keys
             WITH instances AS (

@@ -59,10 +59,10 @@ pub(crate) struct Tx {
 /// an error instead of a false success. It also tells whether the transaction has written.
 const COMMIT: &str = "SELECT pg_current_xact_id_if_assigned() IS NOT NULL; COMMIT";
 
-/// The same for a transaction that has only read, whose result must not be lost in a failover. A commit that wrote
+/// The COMMIT of a transaction that has only read, if what it read must not be lost in a failover. A commit that wrote
 /// nothing does not wait for a synchronous standby, although the rows that it read may exist on this server alone. This
 /// one writes a message into the WAL, after the read. The WAL is replicated in order, so a standby that has the message has
-/// everything that was read. Any role may write it; nobody has to read it.
+/// everything that was read. Any role may write it, and it need not be read.
 const COVERED_COMMIT: &str =
     "SELECT pg_logical_emit_message(true, 'svc-ingest', '') IS NOT NULL; COMMIT";
 

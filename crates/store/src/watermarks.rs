@@ -1,8 +1,8 @@
 //! Watermarks and dead letters as they are committed, read without locks.
 //!
-//! **Invariant:** every number that an agent is told was covered by a commit that wrote WAL and did not stop
+//! **Invariant:** every number that is sent to an agent was covered by a commit that wrote WAL and did not stop
 //! waiting for a synchronous standby. A plain read would break it: a row may be visible here although no standby
-//! has it, because somebody has cancelled the wait of its commit. So these reads are covered
+//! has it, because the wait of its commit was cancelled. So these reads are covered
 //! (`Store::read_covered`). The other paths that return numbers write by themselves: an append locks or moves the agents'
 //! rows, and the opening of a session moves its epoch.
 
@@ -28,7 +28,7 @@ impl Store {
         rows.await?.iter().map(Watermark::from_row).collect()
     }
 
-    /// Those of these numbers of agents that are dead letters. Gaps do not overlap, so the nearest
+    /// Returns which of these numbers of agents are dead letters. Gaps do not overlap, so the nearest
     /// gap that begins at or below a number is the only one that may contain it.
     pub async fn dead_letters_confirm(
         &self,

@@ -47,7 +47,7 @@ const READABLE: &[&str] = &[
     "samples_visible",
 ];
 
-/// Functions that views call may be called by everybody, so that a reader needs no more than SELECT on the view.
+/// Functions that views call may be called by every role, so that a reader needs no more than SELECT on the view.
 const CALLABLE: &[&str] = &[
     "approve_agent",
     "reject_agent",

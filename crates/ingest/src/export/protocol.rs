@@ -120,7 +120,7 @@ impl Protocol {
         Ok(request)
     }
 
-    /// What the receiver says about points that it did not take from a request that it took.
+    /// Whether the receiver took the request, and what it says about points of it that it rejected.
     pub(super) fn outcome(self, answer: &Answer) -> Result<Option<String>, Refused> {
         if !answer.status.is_success() {
             return Err(Refused::Status(answer.status));

@@ -26,7 +26,7 @@ pub(super) type Fresh = Vec<(i32, HostChunks)>;
 /// Chunks of the database, by host.
 pub(super) type Stored = HashMap<i32, HostChunks>;
 
-/// What is to be written.
+/// The rows that a batch writes.
 #[derive(Default)]
 pub(super) struct Computed {
     pub(super) chunks: Vec<HostChunk>,

@@ -184,7 +184,7 @@ impl Tx {
 impl OpenHour {
     /// How many rows a step should take.
     fn rows(&self, rows: i64) -> i64 {
-        /// Of a row without optional vitals.
+        /// The bytes of a row without optional vitals.
         const ROW: i64 = 220;
         match rows >= COMPACTION_STEP {
             true => rows.max(self.bytes / ROW / 20),

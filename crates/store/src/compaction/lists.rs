@@ -28,9 +28,9 @@ pub(super) type Known = HashMap<Uuid, Shape>;
 pub(super) struct Lists {
     known: Arc<Known>,
     parts: usize,
-    /// Those that were not seen for a week.
+    /// The lists that were not seen for a week.
     unseen: BTreeSet<Uuid>,
-    /// Those of rollups that this step has stored.
+    /// The lists of rollups that this step has stored.
     stored: HashSet<Uuid>,
 }
 
@@ -39,7 +39,7 @@ impl Lists {
         self.known.clone()
     }
 
-    /// Those of these lists that this step has not stored yet.
+    /// The lists among these that this step has not stored yet.
     pub(super) fn unknown<'a>(&mut self, lists: &'a [Shape]) -> Vec<&'a Shape> {
         let new = lists.iter().filter(|list| self.stored.insert(list.name));
         new.collect()

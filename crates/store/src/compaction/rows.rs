@@ -25,12 +25,12 @@ const FETCH: usize = 2_000;
 /// How many values a batch has, about: 20,000 rows with a file system each.
 const BATCH: usize = 400_000;
 
-/// The pages of a partition are read in their order, each once, and sorted: in the order of hosts each would be read once for
-/// every host that it has rows of. So no index scan, whose first rows come sooner.
+/// No index scan, although its first rows would come sooner. The pages of a partition are read in their order, each once, and
+/// the rows are sorted. By an index on hosts each page would be read once for every host that has rows on it.
 const READ: &str = "-- compaction_step
     SELECT set_config('enable_indexscan', 'off', true), set_config('cursor_tuple_fraction', '1', true), set_config('work_mem', '64MB', true)";
 
-/// What is looked up from now on is a few rows by their keys.
+/// From now on only a few rows are looked up, by their keys.
 const LOOK_UP: &str = "-- compaction_step
     SELECT set_config('enable_indexscan', 'on', true)";
 

@@ -63,7 +63,7 @@ pub(super) struct HostRollup {
     pub(super) figures: Rollup,
 }
 
-/// What a statement sets where the row exists.
+/// The assignments of ON CONFLICT DO UPDATE: every column gets its new value.
 fn replaced<T: AsRef<str>>(names: &[T]) -> String {
     let replaced = names
         .iter()
@@ -267,7 +267,7 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// As PostgreSQL writes an array of arrays, which cannot be a parameter.
+/// An array of arrays as PostgreSQL writes it. The driver cannot send one as a parameter.
 fn figures(figures: &[[Option<i64>; 3]]) -> String {
     let number = |figure: Option<i64>| figure.map_or("NULL".to_owned(), |n| n.to_string());
     let part = |part: &[Option<i64>; 3]| format!("{{{}}}", part.map(number).join(","));

@@ -9,7 +9,7 @@ use super::{Damaged, MOST, ensure};
 /// In microseconds.
 pub(crate) const HOUR: i64 = 3_600_000_000;
 
-/// Which chunk of a host.
+/// Identifies a chunk among those of its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ChunkKey {
     /// Hours since the epoch.

@@ -4,8 +4,8 @@
 //! server process has collected is freed. The age is random within a quarter: connections that were
 //! opened together do not end together.
 //!
-//! **Commits that are not replicated.** With `synchronous_standby_names` a COMMIT waits for a standby. If somebody cancels
-//! that wait, PostgreSQL sends a warning and then reports success, although the standby may not have the
+//! **Commits that are not replicated.** With `synchronous_standby_names` a COMMIT waits for a standby. If that wait
+//! is cancelled, PostgreSQL sends a warning and then reports success, although the standby may not have the
 //! transaction. The driver receives both in order, in the task of the connection: `unreplicated` is set before the
 //! answer to COMMIT reaches the caller. It is never cleared. Such a connection is not used again, so the warning
 //! cannot be taken for one about another transaction.

@@ -1,6 +1,6 @@
 //! New keys on unknown machines, registered in batches. This is what a crowd of new agents consists of.
 //!
-//! The SQL function `registrations_admit` (migrations 0019 and 0020) registers the obvious cases. Everything
+//! The SQL function `registrations_admit` (`schema/25_registration.sql`) registers the obvious cases. Everything
 //! else, it leaves to the steps of [`RegistrationTx`](super::RegistrationTx).
 
 use std::net::IpAddr;

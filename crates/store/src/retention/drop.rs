@@ -54,7 +54,7 @@ const DROPPING: TxLimits = TxLimits {
     deadline: Duration::from_mins(15),
 };
 
-/// How long a plain detach waits for the lock that everybody else then waits for.
+/// How long a plain detach waits for the lock, while all others wait behind it.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// The limits of a transaction that detaches and drops one partition.

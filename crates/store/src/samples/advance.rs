@@ -46,7 +46,7 @@ const BOOKS: &str = "-- samples_append
       JOIN agents a ON a.id = m.agent_id
      WHERE s.agent_id = m.agent_id";
 
-/// What to do about an agent or a host whose row is locked by somebody else.
+/// What to do about an agent or a host whose row another transaction has locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Locked {
     Wait,
@@ -132,7 +132,8 @@ impl Tx {
         Ok(agents)
     }
 
-    /// Locks the vitals of the hosts of these ranges, but for those that somebody else has locked, and returns the latter.
+    /// Locks the vitals of the hosts of these ranges. Returns the hosts that were left out because another transaction has
+    /// locked their row.
     async fn hosts_locked(&self, ranges: &[&Range]) -> Result<BTreeSet<HostId>, StoreError> {
         let sql = "-- samples_append
             WITH free AS MATERIALIZED (
@@ -143,7 +144,7 @@ impl Tx {
         rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
     }
 
-    /// Those of the agents of these ranges that are active but not among `agents`: their rows are locked.
+    /// The agents of these ranges that are active but not among `agents`: their rows are locked.
     pub(super) async fn agents_left_out(
         &self,
         ranges: &[&Range],

@@ -112,7 +112,7 @@ fn with_newest<'a>(
         })
 }
 
-/// Of equal times the one that comes last wins.
+/// The newest sample of each host. Of several with the same time the last one wins.
 fn newest_of_hosts(entries: &[&Entry<'_>]) -> HashMap<HostId, Newest> {
     let mut hosts: HashMap<HostId, Newest> = HashMap::new();
     let mut place = 0;

@@ -1,11 +1,11 @@
 //! How many samples of one hour an agent may store.
 //!
 //! **Why.** The rate of an agent's reports is limited, but not the times that they say. An agent could fill one hour
-//! until nobody can compact or read it.
+//! until it could not be compacted or read.
 //!
 //! **Counting.** `newest_hour` and `newest_hour_samples` in `agent_state` say how many samples the newest hour of
 //! an agent has, and that all later ones have none. The samples of earlier hours, which only late reports bring, are counted
-//! in the database once, and then in `agent_hours`. All of it happens under the lock of the agent's row, so nobody stores
+//! in the database once, and then in `agent_hours`. All of it happens under the lock of the agent's row, so no other transaction stores
 //! samples of this agent meanwhile; compaction moves samples, but a statement sees each of them once.
 
 use std::{borrow::Cow, collections::BTreeMap};
@@ -23,8 +23,8 @@ const TOO_MANY_SAMPLES: &str = "more than 7200 samples of one hour";
 /// has more, all of its past hours count as full.
 const MOST_READ: i64 = 500_000;
 
-/// What compacted and other samples have of the hours, to be added up; without an hour: how many were read. An agent that
-/// has moved begins at 0 on its new host: late samples of the old one are counted there.
+/// Counts the samples of agents in hours: rows for compacted samples and rows for others, to be added up. A row without an
+/// hour has the number of rows that were read. Samples that an agent has on a former host are not counted.
 ///
 /// It is one statement, because compaction moves samples from one place to the other.
 const COUNT: &str = "-- samples_append
@@ -60,11 +60,11 @@ pub(super) struct Hours {
     /// samples, and nothing is known.
     is_ahead: bool,
     stored: BTreeMap<i32, i32>,
-    /// Those that were asked from the database.
+    /// The hours whose counts were read from the database.
     counted: Vec<i32>,
 }
 
-/// What is asked from the database: an agent, its number, that of a host, and an hour.
+/// A question to the database: an agent, its number, the number of a host, and an hour.
 type Asked = (AgentId, i32, i32, i32);
 
 impl Hours {
@@ -117,7 +117,7 @@ impl Hours {
         before.max(of_batch)
     }
 
-    /// What was counted of hours that are past after the batch.
+    /// The counted hours that are older than the newest one after the batch, and their counts.
     fn late(&self) -> impl Iterator<Item = (i32, i32)> {
         let newest = self.newest().map(|(hour, _)| hour);
         let past = self

@@ -62,7 +62,7 @@ impl SampleColumns {
         Ok(samples.since(from))
     }
 
-    /// The number of an agent that somebody has deleted stands for none: the nil id. A chunk whose arrays do not fit together is
+    /// The number of an agent that was deleted is given as the nil id. A chunk whose arrays do not fit together is
     /// left out.
     fn append(&mut self, chunk: Chunk) {
         let (before, samples) = (self.seq.len(), chunk.seq.len());

@@ -12,7 +12,8 @@ use crate::{
     tx::{Param, Tx},
 };
 
-/// A set of hosts is rare up to this size, or up to this many times the hosts that are wanted: it is read whole.
+/// A condition is rare if at most this many hosts meet it, or at most `RARE_FOR_EACH` times as many as the search wants.
+/// The set of these hosts is then read whole.
 pub(super) const RARE: i64 = 20_000;
 const RARE_FOR_EACH: i64 = 8;
 
@@ -25,7 +26,7 @@ const OFFLINE: Related = Related {
                WHERE mine.host_id = h.id AND mine.status = 'active') = 'offline'",
 };
 
-/// Who is online has a stream: an index has these, and none has presence.
+/// The probe counts agents that have a stream, because there is an index on `instance_id` and none on `presence`.
 const ONLINE: Related = Related {
     probe: "SELECT FROM agent_state WHERE instance_id IS NOT NULL",
     hosts: "SELECT here.host_id FROM agent_state up JOIN agents here ON here.id = up.agent_id AND here.status = 'active'
@@ -46,28 +47,30 @@ const GAPS: Related = Related {
                       WHERE mine.host_id = h.id AND one.last_gap_at > now() - interval '1 day')",
 };
 
-/// A condition on what belongs to a host: its agents, its vitals.
+/// A condition on what belongs to a host (its agents, its vitals), in three forms. The rows of `probe` decide whether the
+/// search uses `hosts` or `lookup`.
 struct Related<'a> {
-    /// Has at least as many rows as there are hosts, and costs little for each.
+    /// A query with about one row for each host that meets the condition, and cheap for each row. Its rows are counted, up to a
+    /// bound.
     probe: &'a str,
-    /// The ids of the hosts.
+    /// A query for the ids of the hosts that meet the condition.
     hosts: &'a str,
-    /// The condition for one host.
+    /// The condition on one host `h`.
     lookup: &'a str,
 }
 
 pub(super) struct Conditions {
-    /// Whether hosts in service are meant, or retired ones.
+    /// The condition that leaves the hosts in service, or the retired ones.
     pub(super) in_service: &'static str,
-    /// Sets of few hosts, or of hosts that only a set can tell.
+    /// Conditions of the form `h.id IN (…)`: few hosts meet them, or there is no other form.
     rare: Vec<String>,
-    /// Answered by the names alone.
+    /// Conditions on the name.
     names: Vec<String>,
-    /// Answered by an index.
+    /// Conditions that an index answers.
     indexed: Vec<String>,
-    /// These cost a lookup for each host.
+    /// Conditions that cost a lookup for each host.
     lookups: Vec<String>,
-    /// The most hosts of a rare set.
+    /// How many hosts may meet a rare condition.
     most_rare: i64,
     params: Vec<(Box<dyn ToSql + Sync + Send>, Type)>,
 }
@@ -114,8 +117,8 @@ impl Conditions {
         }
     }
 
-    /// A part of the name, or a whole address. Only what can be one is looked for among addresses:
-    /// otherwise two indexes would have to be combined for every search.
+    /// A part of the name, or a whole IP address. Addresses are compared only if the text is one:
+    /// otherwise every search would have to combine two indexes.
     fn text(&mut self, text: &str) {
         let name = self.name_has(&text.to_ascii_lowercase());
         match text.parse::<std::net::IpAddr>() {
@@ -128,8 +131,8 @@ impl Conditions {
         }
     }
 
-    /// The index has groups of three letters. Without one in the text it would return every host, which
-    /// costs more than reading all names; `strpos` keeps the planner from trying.
+    /// The index on names is one of trigrams. For a text without a trigram it would return every host, which
+    /// costs more than reading all names. `strpos` cannot use the index, so the planner does not try.
     fn name_has(&mut self, text: &str) -> String {
         const NAME: &str = "lower(h.hostname COLLATE \"C\")";
         match has_trigram(text) {
@@ -144,7 +147,7 @@ impl Conditions {
         }
     }
 
-    /// Whether a host can match.
+    /// Adds the condition on the operating system. Returns whether any host can match.
     async fn systems(&mut self, tx: &Tx, search: &HostSearch) -> Result<bool, StoreError> {
         let Some(os) = &search.os else {
             return Ok(true);
@@ -164,7 +167,7 @@ impl Conditions {
         Ok(any)
     }
 
-    /// Whether a host can match.
+    /// Adds the condition on the agent's version. Returns whether any host can match.
     async fn versions(&mut self, tx: &Tx, search: &HostSearch) -> Result<bool, StoreError> {
         let Some(begin) = &search.version else {
             return Ok(true);
@@ -295,7 +298,7 @@ impl Conditions {
             && self.lookups.is_empty()
     }
 
-    /// What is answered by an index, or by the names.
+    /// The conditions on the name, and those that an index answers.
     pub(super) fn indexed(&self) -> String {
         format!(
             "{} AND {}",

@@ -23,11 +23,12 @@ use crate::{error::StoreError, tx::Tx};
 
 /// Hosts that are walked before the indexes are asked: about 10 ms.
 const WALK: i64 = 4000;
-/// Counting further costs more than knowing is worth.
+/// How far matches are counted. An exact larger number is not worth its cost.
 const COUNT_UP_TO: i64 = 10_000;
-/// The same where each host costs a lookup.
+/// How far matches are counted where each host costs a lookup.
 const COUNT_LOOKUPS_UP_TO: i64 = 1000;
-/// Conditions that cost lookups hold for many agents: this many times the page usually fills it.
+/// How many candidates are looked up first, for each host of the page. Conditions that cost lookups hold for many agents, so
+/// these candidates usually fill the page.
 const CANDIDATES: i64 = 20;
 
 /// Found ids in their order, with the place of the last of them.
@@ -35,7 +36,7 @@ const CANDIDATES: i64 = 20;
 pub(super) struct Found {
     pub(super) ids: Vec<Uuid>,
     pub(super) next: Option<HostCursor>,
-    /// Some if finding them has counted all.
+    /// The number of all matches, if finding these has counted them.
     total: Option<i64>,
 }
 
@@ -89,7 +90,7 @@ impl Plan {
     async fn search(&self, tx: &Tx) -> Result<Found, StoreError> {
         if !self.conditions.is_rare() {
             let walked = self.query(tx, &self.walk_sql()).await?;
-            // A page with a next one is full; any other may lack hosts that the walk did not reach.
+            // A page is full if there is a next one. Otherwise it may lack hosts that the walk did not reach.
             if walked.next.is_some() {
                 return Ok(walked);
             }

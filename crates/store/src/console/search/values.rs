@@ -1,11 +1,11 @@
-//! The different systems and versions of a fleet: they are few, and a search for a part of one is a search for those that
-//! have it.
+//! The different systems and versions of a fleet. They are few, so a search for a part of a name becomes a search for the
+//! values that contain it.
 
 use tokio_postgres::types::Type;
 
 use crate::{error::StoreError, tx::Tx};
 
-/// A fleet with more different ones than this is searched without the list.
+/// A fleet with more different values than this is searched without the list.
 const DIFFERENT: usize = 1000;
 
 /// Every different value once: one step through the index for each.
