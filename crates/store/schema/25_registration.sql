@@ -3,6 +3,7 @@
 -- A host takes facts, identifiers and labels from the agents that are admitted, and from no others. The identifiers of two machines are
 -- never merged: both would count as the same one for ever.
 
+-- RegistrationTx::host_match searches a host by this rule; store/tests/it/same_machine.rs compares the two.
 CREATE FUNCTION same_machine(host uuid, identifiers jsonb) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT bool_or(identifiers -> known.kind ? known.value)
       FROM host_identifiers known

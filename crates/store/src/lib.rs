@@ -24,8 +24,7 @@
 //!
 //! The service:
 //!
-//! 9. `ids`, `status`, `liveness`, `facts`: [`AgentId`], [`AgentStatus`], [`Liveness`], [`HostFacts`],
-//!    [`same_machine`].
+//! 9. `ids`, `status`, `liveness`, `facts`: [`AgentId`], [`AgentStatus`], [`Liveness`], [`HostFacts`].
 //! 10. `registration`: newcomers in batches ([`Store::registrations_admit`]), and the steps of every other
 //!     registration on a [`RegistrationTx`].
 //! 11. `instances`: leases of instances ([`Store::lease_claim`]) and how they are fenced.
@@ -105,7 +104,7 @@ pub use console::{
     RollupPoint, SampleColumns, SessionRecord, SparkPoint, TokenRequest, Total, UserId, UserRecord,
 };
 pub use error::{Rejection, RejectionKind, SchemaError, StoreError, Unavailability};
-pub use facts::{AgentFacts, HostFacts, IdentifierKind, Identifiers, same_machine};
+pub use facts::{AgentFacts, HostFacts, IdentifierKind, Identifiers};
 pub use fleet_gauges::{AgentGroup, FleetGauges, FleetState};
 pub use hosts::{HostDetail, HostFilter, HostIdentity, HostRecord, IdentifierRecord};
 pub use ids::{AgentId, HostId, TokenId};

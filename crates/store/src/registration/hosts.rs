@@ -3,7 +3,10 @@
 use std::{collections::HashSet, time::Duration};
 
 use serde_json::Value;
-use tokio_postgres::{Row, types::Type};
+use tokio_postgres::{
+    Row,
+    types::{Json, Type},
+};
 
 use super::{RegistrationTx, pairs};
 use crate::{
@@ -28,14 +31,13 @@ pub struct Incumbent {
 }
 
 impl RegistrationTx {
-    /// The host that these identifiers belong to, by the rule of
-    /// [`same_machine`](crate::same_machine). Kinds are tried from the strongest. A host that
-    /// has one of our stronger kinds did not match there, so it is another machine. Of several
+    /// The host that these identifiers belong to, by the rule of the SQL function `same_machine`. Kinds are tried from
+    /// the strongest. A host that has one of our stronger kinds did not match there, so it is another machine. Of several
     /// hosts, one with an active agent is preferred, because then a person must decide.
     ///
-    /// The search is a query over sets and does not call the SQL function `same_machine` for
-    /// each candidate: all hosts of a fleet that was cloned from one image share a machine id,
-    /// and then every registration has as many candidates as there are hosts.
+    /// The search is a query over sets and does not call the function for each candidate: all hosts of a fleet that was
+    /// cloned from one image share a machine id, and then every registration has as many candidates as there are hosts.
+    /// `tests/it/same_machine.rs` compares the two on random machines.
     pub async fn host_match(&self, machine: &Identifiers) -> Result<Option<HostMatch>, StoreError> {
         let known = self.kinds_known(machine).await?;
         let mut stronger: Vec<&str> = Vec::new();
@@ -105,21 +107,18 @@ impl RegistrationTx {
         Ok(found.and_then(|found| found.incumbent))
     }
 
-    pub async fn host_identifiers(&self, host: HostId) -> Result<Identifiers, StoreError> {
-        let sql =
-            "-- host_identifiers\nSELECT kind, value FROM host_identifiers WHERE host_id = $1";
-        let mut identifiers = Identifiers::new();
-        for row in self.0.query(sql, &[(&host.0, Type::UUID)]).await? {
-            let kind: String = row.try_get("kind")?;
-            let known = IdentifierKind::STRONGEST_FIRST
-                .into_iter()
-                .find(|known| known.as_str() == kind);
-            if let Some(kind) = known {
-                let values = identifiers.entry(kind).or_default();
-                values.push(row.try_get("value")?);
-            }
-        }
-        Ok(identifiers)
+    /// Whether a host and these identifiers are of one machine. `None` if they have no kind of identifiers in common.
+    pub async fn same_machine(
+        &self,
+        host: HostId,
+        machine: &Identifiers,
+    ) -> Result<Option<bool>, StoreError> {
+        let sql = "-- same_machine\nSELECT same_machine($1, $2)";
+        let params = [
+            (&host.0 as _, Type::UUID),
+            (&Json(machine) as _, Type::JSONB),
+        ];
+        Ok(self.0.query_one(sql, &params).await?.try_get(0)?)
     }
 
     pub async fn host_insert(&self, facts: &HostFacts) -> Result<HostId, StoreError> {

@@ -1,6 +1,6 @@
 //! Registration with a key that has an agent already.
 
-use svc_store::{AgentStatus, KnownAgent, Liveness, RegistrationTx, TokenState, same_machine};
+use svc_store::{AgentStatus, KnownAgent, Liveness, RegistrationTx, TokenState};
 
 use super::{Enrolment, RegisterError, RegisteredAgent, Registration, TokenEffect, actor};
 
@@ -25,8 +25,8 @@ impl Enrolment {
         wanted: &Registration,
         known: KnownAgent,
     ) -> Result<RegisteredAgent, RegisterError> {
-        let machine = tx.host_identifiers(known.host_id).await?;
-        if same_machine(&machine, &wanted.facts.identifiers) == Some(false) {
+        let machine = &wanted.facts.identifiers;
+        if tx.same_machine(known.host_id, machine).await? == Some(false) {
             other_machine(tx, wanted, &known).await?;
         }
         tx.host_refresh(known.host_id, &wanted.facts).await?;

@@ -353,7 +353,7 @@ impl Fleet {
             let host = tx.host_insert(&facts).await?;
             tx.host_match(&facts.identifiers).await?;
             tx.host_incumbent(host).await?;
-            tx.host_identifiers(host).await?;
+            tx.same_machine(host, &facts.identifiers).await?;
             tx.host_refresh(host, &facts).await?;
             tx.host_label(host, &serde_json::json!({"env": "test"}))
                 .await?;
