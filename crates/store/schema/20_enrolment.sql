@@ -49,6 +49,17 @@ CREATE FUNCTION enrolment_token_state(token enrolment_tokens) RETURNS text LANGU
 $$;
 COMMENT ON FUNCTION enrolment_token_state IS 'The state of a token now: active, expired, exhausted or revoked. PUBLIC may call it, because a view calls its functions with the rights of its reader.';
 
+-- Every registration, and the admission of reinstallations, decide by this. PostgreSQL inlines it. A stored time that is in the future was
+-- written before the clock was set back: nobody knows how long that agent has been offline.
+CREATE FUNCTION enrolment_token_effect(token enrolment_tokens, incumbent uuid, offline_since timestamptz, quiet double precision)
+    RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN incumbent IS NULL AND token.auto_approve THEN 'activate'
+                WHEN incumbent IS NULL THEN 'leave pending'
+                WHEN token.auto_approve AND token.allow_reinstall AND offline_since <= now() - make_interval(secs => quiet) THEN 'replace'
+                ELSE 'conflict' END;
+$$;
+COMMENT ON FUNCTION enrolment_token_effect IS 'What a token does for a key that it admits: activate or leave pending where the machine has no active agent; replace that incumbent, if it has been offline for `quiet` seconds (offline_since is null while it is online), or conflict.';
+
 CREATE VIEW enrolment_token_states AS
     SELECT id, label, auto_approve, allow_reinstall, max_uses, uses, labels, created_at, created_by,
            expires_at, revoked_at, revoked_by, last_used_at, enrolment_token_state(token) AS state
@@ -546,6 +557,6 @@ COMMENT ON FUNCTION expire_hosts IS 'Retires hosts whose active agent has been o
 
 -- The trigger functions are among them because a role that may call one may attach it to a table of its own, and so forge events.
 REVOKE EXECUTE ON FUNCTION
-    host_identifiers_limit, agents_guard, agents_record, agents_announce, decision_begins, agent_to_decide, approve_agent, reject_agent,
+    enrolment_token_effect, host_identifiers_limit, agents_guard, agents_record, agents_announce, decision_begins, agent_to_decide, approve_agent, reject_agent,
     revoke_agent, reopen_agent, add_enrolment_token, revoke_enrolment_token, retire_host, label_hosts, add_host_note, expire_hosts
     FROM PUBLIC;

@@ -51,6 +51,13 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION host_takes_facts IS 'Replaces the facts of a host and adds the identifiers among them.';
 
+CREATE FUNCTION host_takes_labels(host uuid, token uuid) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE hosts h SET labels = h.labels || t.labels FROM enrolment_tokens t
+     WHERE h.id = host AND t.id = token AND NOT h.labels @> t.labels;
+END $$;
+COMMENT ON FUNCTION host_takes_labels IS 'Gives a host the labels of a token.';
+
 -- The facts at a registration may be of another machine than those of the registration that found the host.
 CREATE FUNCTION agent_admitted(agent agents) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE was_retired boolean;
@@ -60,11 +67,9 @@ BEGIN
         PERFORM machine_changed(agent.id, agent.host_id, agent.facts -> 'identifiers'::text);
     END IF;
     PERFORM host_takes_facts(agent.host_id, agent.facts);
-    UPDATE hosts h
-       SET retired_at = NULL,
-           labels = h.labels || coalesce((SELECT t.labels FROM enrolment_tokens t WHERE t.id = agent.token_id), '{}'::jsonb)
-     WHERE h.id = agent.host_id;
+    PERFORM host_takes_labels(agent.host_id, agent.token_id);
     IF was_retired THEN
+        UPDATE hosts h SET retired_at = NULL WHERE h.id = agent.host_id;
         INSERT INTO agent_events (agent_id, kind, reason)
         VALUES (agent.id, 'host returned', 'the host was retired and is in service again');
     END IF;
@@ -94,7 +99,7 @@ DECLARE
 BEGIN
     PERFORM FROM enrolment_tokens t WHERE t.hash = ANY (tokens) ORDER BY t.id FOR NO KEY UPDATE;
     FOR wanted IN
-        SELECT given.*, t.id AS token_id, t.auto_approve, t.labels, t.max_uses - t.uses AS uses_left,
+        SELECT given.*, t.id AS token_id, enrolment_token_effect(t, NULL, NULL, 0) AS effect, t.labels, t.max_uses - t.uses AS uses_left,
                row_number() OVER (PARTITION BY t.id ORDER BY given.position) AS use,
                sum(cardinality(given.locks)) OVER (ORDER BY given.position) AS locks_needed
           FROM ROWS FROM (unnest(keys), unnest(tokens), jsonb_to_recordset(details) AS (
@@ -123,11 +128,11 @@ BEGIN
         SELECT registrations_admit.host_id, kinds.kind, identifiers.value
           FROM jsonb_each(wanted.facts -> 'identifiers') AS kinds(kind, list),
                jsonb_array_elements_text(kinds.list) AS identifiers(value);
-        status := CASE WHEN wanted.auto_approve THEN 'active' ELSE 'pending' END;
+        status := CASE wanted.effect WHEN 'activate' THEN 'active' ELSE 'pending' END;
         INSERT INTO agents (key, host_id, token_id, version, capabilities, facts, status, decided_by, decided_at, registered_from)
         VALUES (wanted.key, registrations_admit.host_id, wanted.token_id, wanted.version, wanted.capabilities, wanted.facts,
-                registrations_admit.status, CASE WHEN wanted.auto_approve THEN 'token ' || wanted.token_id END,
-                CASE WHEN wanted.auto_approve THEN now() END, wanted.address)
+                registrations_admit.status, CASE wanted.effect WHEN 'activate' THEN 'token ' || wanted.token_id END,
+                CASE wanted.effect WHEN 'activate' THEN now() END, wanted.address)
         RETURNING id INTO agent_id;
         INSERT INTO enrolment_token_uses (token_id, key) VALUES (wanted.token_id, wanted.key);
         spent := spent || wanted.token_id;
@@ -140,4 +145,4 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION registrations_admit IS 'Registers new keys on unknown machines, many at once. details has locks, version, capabilities, facts and address of each. Registrations that need a closer look, or whose token is not usable, are not in the result.';
 
-REVOKE EXECUTE ON FUNCTION same_machine, machine_changed, host_takes_facts, agent_admitted, registrations_admit FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION same_machine, machine_changed, host_takes_facts, host_takes_labels, agent_admitted, registrations_admit FROM PUBLIC;

@@ -117,8 +117,8 @@ pub use overview::{AgentCounts, HistoryState, HostCounts, Overview, TokenCounts}
 pub use page::Page;
 pub use pool::{Bulkhead, Store, StoreOptions};
 pub use registration::{
-    HostMatch, Incumbent, KnownAgent, NewAgent, Newcomer, RegisteredNewcomer, RegistrationLookup,
-    RegistrationTx, TokenRow, TokenState,
+    HostMatch, KnownAgent, NewAgent, Newcomer, RegisteredNewcomer, RegistrationLookup,
+    RegistrationTx, TokenEffect, TokenRow, TokenState,
 };
 pub use samples::{DiskRow, GapKind, GapRow, OptionalVitals, PartRow, Range, SampleRow, Watermark};
 pub use server_facts::ServerFacts;

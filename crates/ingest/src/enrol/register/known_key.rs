@@ -1,8 +1,8 @@
 //! Registration with a key that has an agent already.
 
-use svc_store::{AgentStatus, KnownAgent, Liveness, RegistrationTx, TokenState};
+use svc_store::{AgentStatus, KnownAgent, Liveness, RegistrationTx, TokenEffect, TokenState};
 
-use super::{Enrolment, RegisterError, RegisteredAgent, Registration, TokenEffect, actor};
+use super::{Enrolment, RegisterError, RegisteredAgent, Registration, actor};
 
 impl Enrolment {
     pub(super) async fn known_key(
@@ -46,16 +46,15 @@ impl Enrolment {
         tx.agent_refresh(known.id, &wanted.agent, &wanted.facts)
             .await?;
         let pending = RegisteredAgent::new(&known, AgentStatus::Pending);
+        let (host, quiet) = (Some(known.host_id), self.reinstall_quiet);
         let token = match wanted.token {
-            Some(hash) if !known.reopened => tx.token_by_hash(&hash.0).await?,
+            Some(hash) if !known.reopened => tx.token_by_hash(&hash.0, host, quiet).await?,
             _ => None,
         };
-        let usable = token.filter(|token| token.state == TokenState::Active && token.auto_approve);
-        let Some(token) = usable else {
+        let Some(token) = token.filter(|token| token.state == TokenState::Active) else {
             return Ok(pending);
         };
-        let incumbent = tx.host_incumbent(known.host_id).await?;
-        let mode = match self.token_effect(&token, incumbent.as_ref()) {
+        let mode = match token.effect {
             TokenEffect::Activate => None,
             TokenEffect::Replace(_) => Some("replace"),
             TokenEffect::LeavePending | TokenEffect::Conflict(_) => return Ok(pending),

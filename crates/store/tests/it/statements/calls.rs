@@ -348,15 +348,14 @@ impl Fleet {
             let agent = AgentFacts::default();
             tx.registration_lock(&[&key], &facts.identifiers).await?;
             tx.agent_by_key(&key, MINUTE).await?;
-            let token = tx.token_by_hash(&[7; 32]).await?;
+            let token = tx.token_by_hash(&[7; 32], None, MINUTE).await?;
             tx.host_match(&facts.identifiers).await?;
             let host = tx.host_insert(&facts).await?;
             tx.host_match(&facts.identifiers).await?;
-            tx.host_incumbent(host).await?;
+            tx.token_by_hash(&[7; 32], Some(host), MINUTE).await?;
             tx.same_machine(host, &facts.identifiers).await?;
             tx.host_refresh(host, &facts).await?;
-            tx.host_label(host, &serde_json::json!({"env": "test"}))
-                .await?;
+            tx.host_label(host, self.token).await?;
             let new = NewAgent {
                 key: &key,
                 host_id: host,
