@@ -51,12 +51,23 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION host_takes_facts IS 'Replaces the facts of a host and adds the identifiers among them.';
 
+-- No registration fails because of labels: a host that came by tokens with too many of them keeps those that it has.
 CREATE FUNCTION host_takes_labels(host uuid, token uuid) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    joined  jsonb;
+    problem text;
 BEGIN
-    UPDATE hosts h SET labels = h.labels || t.labels FROM enrolment_tokens t
-     WHERE h.id = host AND t.id = token AND NOT h.labels @> t.labels;
+    SELECT h.labels || t.labels INTO joined FROM hosts h, enrolment_tokens t
+     WHERE h.id = host AND t.id = token AND NOT h.labels @> t.labels FOR NO KEY UPDATE OF h;
+    problem := CASE WHEN FOUND THEN labels_problem(joined) END;
+    IF problem IS NOT NULL THEN
+        INSERT INTO host_events (host_id, kind, actor, text)
+        VALUES (host, 'labels', 'token '::text || token::text, 'the token''s labels were not added: '::text || problem);
+    ELSIF joined IS NOT NULL THEN
+        UPDATE hosts h SET labels = joined WHERE h.id = host;
+    END IF;
 END $$;
-COMMENT ON FUNCTION host_takes_labels IS 'Gives a host the labels of a token.';
+COMMENT ON FUNCTION host_takes_labels IS 'Gives a host the labels of a token, if they are not too many with those that it has.';
 
 -- The facts at a registration may be of another machine than those of the registration that found the host.
 CREATE FUNCTION agent_admitted(agent agents) RETURNS void LANGUAGE plpgsql AS $$

@@ -1,6 +1,6 @@
 //! One call of every method that the service and the commands use, for a batch of agents of a large fleet.
 
-use std::{collections::BTreeMap, net::Ipv4Addr, slice, time::Duration};
+use std::{net::Ipv4Addr, slice, time::Duration};
 
 use anyhow::{Context, Result};
 use aws_lc_rs::digest::{SHA256, digest};
@@ -8,8 +8,8 @@ use jiff::{SignedDuration, Timestamp};
 use svc_store::{
     ActivityFilter, AgentFacts, AgentFilter, AgentId, AgentStatus, Bulkhead, CloseCause, Decision,
     GapKind, GapRow, HostFacts, HostFilter, HostId, HostSearch, HostsPage, IdentifierKind,
-    InstanceLoad, LabelChange, NewAgent, NewInstance, NewToken, Newcomer, Range, RegistrationTx,
-    SessionClose, SessionHeard, SessionOpen, StoreError, TokenId, TokenRequest,
+    InstanceLoad, LabelChange, Labels, NewAgent, NewInstance, NewToken, Newcomer, Range,
+    RegistrationTx, SessionClose, SessionHeard, SessionOpen, StoreError, TokenId, TokenRequest,
 };
 use uuid::Uuid;
 
@@ -522,7 +522,7 @@ impl Fleet {
             ..HostSearch::default()
         };
         let label = LabelChange {
-            added: [("env".to_owned(), "test".to_owned())].into(),
+            added: "env=test".parse()?,
             removed: Vec::new(),
         };
         // Nobody else needs these two.
@@ -532,7 +532,7 @@ impl Fleet {
             label: "fleet".to_owned(),
             max_uses: 1,
             expires_in: None,
-            labels: BTreeMap::new(),
+            labels: Labels::default(),
         };
         call_each! { reads, WHOLE, store:
             console_counts();
@@ -582,7 +582,7 @@ fn token() -> NewToken {
         allow_reinstall: true,
         max_uses: 100_000,
         expires_in: None,
-        labels: BTreeMap::new(),
+        labels: Labels::default(),
         created_by: "test".to_owned(),
     }
 }
