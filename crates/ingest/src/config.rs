@@ -25,7 +25,7 @@ use url::Url;
 
 use crate::{
     budget::BudgetBounds,
-    export::Receiver,
+    export::{RETRIES, Receiver},
     listener::{ClientCa, Limits, ProxyNetworks, TlsPair},
     queue::{Bounds, QueueSettings, QueueUrl},
     signing::PublicKey,
@@ -308,6 +308,7 @@ fn export(reader: &mut Reader<'_>) -> Option<Option<Receiver>> {
         protocol,
         url,
         headers,
+        retries: RETRIES,
     }))
 }
 
