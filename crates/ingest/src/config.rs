@@ -289,6 +289,7 @@ fn queue(reader: &mut Reader<'_>) -> Option<QueueSettings> {
         nats_ca: nats_ca?,
         consume: consume?,
         bounds: Bounds::default(),
+        skip_check: Duration::from_secs(5),
     };
     if matches!(queue.url, QueueUrl::Memory) && !queue.consume {
         let message =
