@@ -4,10 +4,8 @@ use std::{ffi::OsString, net::SocketAddr, time::Duration};
 
 use anyhow::Context;
 use svc_ingest::{
-    budget::BudgetBounds,
     config::{Config, Timing},
     listener::Limits,
-    queue::Bounds,
     server::{RunError, Server},
 };
 use svc_store::Migration;
@@ -26,8 +24,7 @@ pub struct InstanceBuilder {
     environment: Environment,
     timing: fn(&mut Timing),
     limits: fn(&mut Limits),
-    bounds: Option<Bounds>,
-    report_budget: Option<BudgetBounds>,
+    config: fn(&mut Config),
     later_migrations: &'static [Migration],
 }
 
@@ -37,8 +34,7 @@ impl InstanceBuilder {
             environment,
             timing: |_| {},
             limits: |_| {},
-            bounds: None,
-            report_budget: None,
+            config: |_| {},
             later_migrations: &[],
         }
     }
@@ -63,15 +59,9 @@ impl InstanceBuilder {
         self
     }
 
-    /// How much the in-process queue holds.
-    pub fn bounds(mut self, bounds: Bounds) -> Self {
-        self.bounds = Some(bounds);
-        self
-    }
-
-    /// How much the reports outside the queue may take.
-    pub fn report_budget(mut self, bounds: BudgetBounds) -> Self {
-        self.report_budget = Some(bounds);
+    /// What no variable sets.
+    pub fn config(mut self, tune: fn(&mut Config)) -> Self {
+        self.config = tune;
         self
     }
 
@@ -90,10 +80,8 @@ impl InstanceBuilder {
         config.timing.ack_backstop = ACK_BACKSTOP;
         (self.timing)(&mut config.timing);
         (self.limits)(&mut config.grpc.limits);
+        (self.config)(&mut config);
         config.database.later_migrations = self.later_migrations;
-        config.queue.bounds = self.bounds.unwrap_or(config.queue.bounds);
-        let grpc = &mut config.grpc;
-        grpc.report_budget = self.report_budget.unwrap_or(grpc.report_budget);
         let server = Server::bind(config).await?;
         let (grpc, http) = (server.grpc_address()?, server.http_address()?);
         let stop = CancellationToken::new();

@@ -1,7 +1,8 @@
 //! What the tests of all crates and the fleet lab share.
 //!
 //! In reading order:
-//! - [`Site`] is where services run: a database, certificates, a signing key and a metrics queue.
+//! - [`Site`] is where services run: a database, certificates, a signing key and a metrics queue. [`Held`] is a lock on its
+//!   tables.
 //! - [`Instance`] is the service in this process, [`ServiceProcess`] the real binary as a child
 //!   process; [`Program`] and [`Process`] run any other binary of the workspace.
 //! - [`Tls`], [`channel`] and [`get`] are clients. [`FakeAgent`], [`ActiveAgent`] and
@@ -20,6 +21,7 @@
     reason = "helpers of tests may panic as the tests may"
 )]
 
+mod held;
 mod site;
 
 mod instance;
@@ -56,6 +58,7 @@ pub use agent::{
 pub use audit::{AuditReport, Tables};
 pub use fleet::{Fleet, Pace};
 pub use heartbeat::{HeartbeatCall, framed, large_report, request, sample, wire_time};
+pub use held::Held;
 pub use http::{Answer, get, http, metric, metric_becomes, transactions};
 pub use instance::{Instance, InstanceBuilder, Stopping};
 pub use latencies::Latencies;

@@ -180,22 +180,14 @@ async fn promtool_accepts_the_names_and_units_of_all_metrics() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn gauges_of_the_fleet_are_read_again_soon_after_a_failure() -> Result<()> {
     let site = Site::new().await?;
-    let (url, lock) = (
-        site.database_url(),
-        "BEGIN; LOCK metric_gaps; SELECT pg_sleep(600)",
-    );
-    let lock = tokio::spawn(async move { svc_sandbox::query(&url, lock).await });
-    site.sleeps().await?;
+    let lock = site.hold("LOCK metric_gaps").await?;
     let rarely = |timing: &mut Timing| timing.fleet_gauges = Duration::from_hours(1);
     let instance = site.instance().timing(rarely).start().await?;
     let waiting = "SELECT count(*) FROM pg_stat_activity
                     WHERE datname = current_database() AND wait_event_type = 'Lock'";
     site.becomes(waiting, "1").await?;
     site.becomes(waiting, "0").await?;
-    let release = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-                    WHERE datname = current_database() AND wait_event = 'PgSleep'";
-    site.becomes(release, "1").await?;
-    ensure!(lock.await?.is_err(), "the lock was not held");
+    lock.release().await?;
     fleet_gauges(instance.http).await?;
     instance.stop().await
 }

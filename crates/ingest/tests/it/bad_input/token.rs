@@ -46,19 +46,12 @@ async fn a_malformed_token_is_refused_without_a_query() -> Result<()> {
     let (site, instance) = Site::with_instance().await?;
     let agent = FakeAgent::on(machine(1))?;
     let good = EnrolmentToken::generate()?.expose().to_owned();
-    let locked = site.psql("BEGIN; LOCK TABLE enrolment_tokens; SELECT pg_sleep(60)");
-    let asked = async {
-        site.sleeps().await?;
-        let mistyped = format!("{}000000", &good[..40]);
-        let refused = agent.refused(instance.grpc, &mistyped).await?;
-        assert_eq!(refused.reason, "MALFORMED_TOKEN");
-        let unknown = agent.refused(instance.grpc, &good);
-        let unknown = timeout(Duration::from_secs(1), unknown).await;
-        assert!(unknown.is_err(), "a well-formed token needs the table");
-        Ok(())
-    };
-    tokio::select! {
-        asked = asked => asked,
-        locked = locked => anyhow::bail!("the lock ended: {locked:?}"),
-    }
+    let lock = site.hold("LOCK TABLE enrolment_tokens").await?;
+    let mistyped = format!("{}000000", &good[..40]);
+    let refused = agent.refused(instance.grpc, &mistyped).await?;
+    assert_eq!(refused.reason, "MALFORMED_TOKEN");
+    let unknown = agent.refused(instance.grpc, &good);
+    let unknown = timeout(Duration::from_secs(1), unknown).await;
+    assert!(unknown.is_err(), "a well-formed token needs the table");
+    lock.release().await
 }

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use svc_testkit::{
-    ActiveAgent, FakeAgent, HeartbeatCall, Instance, Site, eventually, faults::behind_proxy, get,
-    transactions,
+    ActiveAgent, FakeAgent, HeartbeatCall, Held, Instance, Site, eventually, faults::behind_proxy,
+    get, transactions,
 };
 use tokio::{
     task::{JoinHandle, JoinSet},
@@ -139,7 +139,7 @@ async fn an_agent_whose_row_is_locked_delays_no_other() -> Result<()> {
         ActiveAgent::new(site, agent.address, 2).await?,
         ActiveAgent::new(site, agent.address, 3).await?,
     ];
-    let lock = lock_row(site, agent, 12).await?;
+    let lock = lock_row(site, agent).await?;
     let (blocked, prompt) = tokio::join!(agent.refused_heartbeat(), async {
         let began = Instant::now();
         for other in &others {
@@ -149,7 +149,7 @@ async fn an_agent_whose_row_is_locked_delays_no_other() -> Result<()> {
     });
     ensure!(prompt? < PROMPT, "others waited");
     blocked?.assert(Code::Unavailable, "DATABASE_UNAVAILABLE");
-    lock.await??;
+    lock.release().await?;
     timeout(PROMPT, agent.heartbeat()).await??;
     site.expect("SELECT epoch FROM agent_state", "1\n1\n1")
         .await
@@ -165,11 +165,11 @@ async fn a_request_that_outlived_its_client_displaces_no_live_stream() -> Result
     } = &World::new().await?;
     let sibling = site.instance().start().await?;
     let other = ActiveAgent::new(site, instance.grpc, 2).await?;
-    let lock = lock_row(site, agent, 4).await?;
+    let lock = lock_row(site, agent).await?;
     let abandoned = open_and_forget(agent);
     opens(instance, |count| count >= 2).await?;
     abandoned.abort();
-    lock.await??;
+    lock.release().await?;
     let mut live = agent.heartbeat_at(sibling.grpc).await?;
     // The instance serves requests in their order, so it has done with the abandoned one after this.
     let _other = other.heartbeat().await?;
@@ -280,20 +280,9 @@ async fn opens_are_done(instance: &Instance) -> Result<()> {
     .await
 }
 
-/// A transaction that holds an agent's row for some seconds.
-async fn lock_row(
-    site: &Site,
-    agent: &ActiveAgent,
-    seconds: u32,
-) -> Result<JoinHandle<Result<String>>> {
-    let sql = format!(
-        "BEGIN; SELECT FROM agent_state WHERE agent_id = '{}' FOR UPDATE; SELECT pg_sleep({seconds}); COMMIT",
-        agent.id
-    );
-    let url = site.database_url();
-    let lock = tokio::spawn(async move { svc_sandbox::query(&url, &sql).await });
-    let sleeping = "SELECT count(*) FROM pg_stat_activity
-                     WHERE datname = current_database() AND wait_event = 'PgSleep'";
-    site.becomes(sleeping, "1").await?;
-    Ok(lock)
+/// A transaction that holds an agent's row.
+async fn lock_row<'a>(site: &'a Site, agent: &ActiveAgent) -> Result<Held<'a>> {
+    let id = &agent.id;
+    let row = format!("SELECT FROM agent_state WHERE agent_id = '{id}' FOR UPDATE");
+    site.hold(&row).await
 }
