@@ -7,6 +7,7 @@ mod clocks;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use futures_util::future::try_join_all;
 use svc_ingest::{config::Timing, listener::Limits};
 use svc_testkit::{
     ActiveAgent, Fleet, Instance, Pace, Proxy, Site, eventually,
@@ -35,16 +36,16 @@ fn without_sweep(timing: &mut Timing) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_survive_a_database_that_stops_or_freezes() -> Result<()> {
-    for fault in [DatabaseFault::Stopped, DatabaseFault::Frozen] {
+    let survived = async |fault: DatabaseFault| {
         let mut site = Site::with_own_server().await?;
         let instances = site.instance().timing(quick_to_notice).start_pair().await?;
         let addresses = instances.each_ref().map(|instance| instance.grpc);
         let length = Duration::from_secs(4);
-        faults::database_away(&mut site, &addresses, (10, BRISK), fault, length)
-            .await
-            .with_context(|| format!("{fault:?}"))?;
-    }
-    Ok(())
+        let away = faults::database_away(&mut site, &addresses, (10, BRISK), fault, length);
+        away.await.with_context(|| format!("{fault:?}"))
+    };
+    let both = [DatabaseFault::Stopped, DatabaseFault::Frozen];
+    try_join_all(both.map(survived)).await.map(drop)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -222,7 +223,10 @@ async fn late_writes_of_a_suspended_instance_change_nothing() -> Result<()> {
 #[tokio::test]
 async fn an_agent_whose_network_is_lost_goes_offline() -> Result<()> {
     let site = Site::new().await?;
-    let short = |timing: &mut Timing| timing.heartbeat_interval = Duration::from_millis(100);
+    let short = |timing: &mut Timing| {
+        timing.heartbeat_interval = Duration::from_millis(100);
+        timing.silence_margin = Duration::from_secs(5);
+    };
     let instance = site.instance().timing(short).start().await?;
     let proxy = Proxy::start(vec![instance.grpc]).await?;
     let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
