@@ -82,12 +82,12 @@ async fn of_several_hosts_the_service_uses_the_one_that_accepts_writes() -> Resu
 }
 
 /// Longer than a call may take, and the backstop after it.
-const CUT_OFF: Duration = Duration::from_secs(16);
+const CUT_OFF: Duration = Duration::from_secs(11);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_acknowledged_sample_is_lost_when_waiting_commits_are_cancelled() -> Result<()> {
     let waits = CommitWaits::Cancelled;
-    let length = Duration::from_secs(10);
+    let length = Duration::from_secs(4);
     QueueKind::each(async |kind| standby_cut_off(kind, (AGENTS, PACE), waits, length).await).await
 }
 
@@ -99,7 +99,7 @@ async fn no_acknowledged_sample_is_lost_when_the_service_gives_commits_up() -> R
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_service_leaves_a_frozen_primary() -> Result<()> {
-    let away = Duration::from_secs(10);
+    let away = Duration::from_secs(6);
     let took = primary_frozen(QueueKind::Memory, (AGENTS, PACE), away).await?;
     ensure!(took < Duration::from_secs(30), "{took:?}");
     Ok(())

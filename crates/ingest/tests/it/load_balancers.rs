@@ -12,14 +12,14 @@ use svc_testkit::{
 async fn behind_haproxy_agents_keep_their_addresses_and_an_instance_leaves_unnoticed() -> Result<()>
 {
     let site = Site::new().await?;
-    let leaves = instance_leaves_load_balancer(&site, LoadBalancer::HaProxy, 12, Pace::STEADY);
+    let leaves = instance_leaves_load_balancer(&site, LoadBalancer::HaProxy, 12, Pace::BRISK);
     leaves.await.map(drop)
 }
 
 #[tokio::test]
 async fn behind_nginx_agents_keep_their_addresses_and_an_instance_leaves_unnoticed() -> Result<()> {
     let site = Site::new().await?;
-    let leaves = instance_leaves_load_balancer(&site, LoadBalancer::Nginx, 12, Pace::STEADY);
+    let leaves = instance_leaves_load_balancer(&site, LoadBalancer::Nginx, 12, Pace::BRISK);
     leaves.await.map(drop)
 }
 

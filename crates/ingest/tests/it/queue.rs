@@ -54,7 +54,10 @@ async fn both() -> Result<[TestQueue; 2]> {
 
 fn settings(url: &str) -> Result<QueueSettings> {
     let environment = Environment::default().set("INGEST_QUEUE_URL", url);
-    Ok(queue_settings(&|name| environment.get(name))?)
+    Ok(QueueSettings {
+        skip_check: Duration::from_secs(1),
+        ..queue_settings(&|name| environment.get(name))?
+    })
 }
 
 async fn open(nats: &Nats) -> Result<Queue> {

@@ -147,7 +147,10 @@ async fn a_jwt_is_renewed_over_the_stream() -> Result<()> {
 #[tokio::test]
 async fn a_silent_stream_is_ended_and_its_agent_is_offline() -> Result<()> {
     let World { site, agent, .. } = &World::tuned(|builder| {
-        builder.timing(|timing| timing.heartbeat_interval = Duration::from_millis(100))
+        builder.timing(|timing| {
+            timing.heartbeat_interval = Duration::from_millis(100);
+            timing.silence_margin = Duration::from_secs(1);
+        })
     })
     .await?;
     let mut call = agent.heartbeat().await?;

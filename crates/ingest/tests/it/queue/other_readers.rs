@@ -16,8 +16,8 @@ use tokio::time::{Instant, timeout};
 
 use super::{METRICS, agent, jetstream::halve_messages, open, parcel, settle, take};
 
-/// Long enough for every step of a repair: each needs two checks, five seconds apart.
-const TIME_TO_REPAIR: Duration = Duration::from_secs(30);
+/// Long enough for every step of a repair: each needs two checks, a second apart, and each follows a wait of a second.
+const TIME_TO_REPAIR: Duration = Duration::from_secs(12);
 
 /// The consumer of a third party, as docs/queue.md suggests it.
 async fn reader(nats: &Nats) -> Result<PullConsumer> {
