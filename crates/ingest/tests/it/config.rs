@@ -361,7 +361,9 @@ async fn json_log_lines_are_json() -> Result<()> {
         .start()
         .await?;
     process.stop().await?;
-    for line in process.logs().lines() {
+    let logs = process.logs();
+    assert_contains(&logs, "serving");
+    for line in logs.lines() {
         let line: serde_json::Value = serde_json::from_str(line).context(line.to_owned())?;
         assert!(
             line["message"].is_string() && line["level"].is_string(),
