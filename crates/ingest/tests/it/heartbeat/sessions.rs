@@ -130,17 +130,11 @@ async fn a_jwt_is_renewed_over_the_stream() -> Result<()> {
     })
     .await?;
     let mut call = world.agent.heartbeat().await?;
-    let renewed = loop {
-        match call.receive().await? {
-            Ok(Some(ServerMessage::Credential(credential))) => break credential,
-            Ok(Some(_)) => {}
-            ended => bail!("the stream ended: {ended:?}"),
-        }
-    };
-    assert_ne!(renewed.jwt, world.agent.jwt);
+    let renewed = call.next_credential().await?;
+    assert_ne!(renewed, world.agent.jwt);
     drop(call);
     let address = world.instance.grpc;
-    world.agent.agent.heartbeat(address, &renewed.jwt).await?;
+    world.agent.agent.heartbeat(address, &renewed).await?;
     Ok(())
 }
 
