@@ -12,7 +12,7 @@ use svc_store::Migration;
 use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::{Environment, NO_DATABASE, PATIENCE, eventually, get};
+use crate::{Environment, NO_DATABASE, PATIENCE, health_becomes};
 
 /// Most tests send a report and wait for its acknowledgement, again and again.
 const BATCH_WAIT: Duration = Duration::from_millis(200);
@@ -119,12 +119,7 @@ pub struct Instance {
 impl Instance {
     /// Waits until `/healthz` answers 200.
     pub async fn serving(&self) -> anyhow::Result<()> {
-        eventually("the instance serves", async || {
-            get(self.http, "/healthz")
-                .await
-                .is_ok_and(|answer| answer.status == 200)
-        })
-        .await
+        health_becomes(self.http, 200, "").await.map(drop)
     }
 
     /// Asks it to stop without waiting.

@@ -59,7 +59,9 @@ pub use audit::{AuditReport, Tables};
 pub use fleet::{Fleet, Pace};
 pub use heartbeat::{HeartbeatCall, framed, large_report, request, sample, wire_time};
 pub use held::Held;
-pub use http::{Answer, get, http, metric, metric_becomes, transactions};
+pub use http::{
+    Answer, get, health_becomes, http, metric, metric_becomes, transaction_count, transactions,
+};
 pub use instance::{Instance, InstanceBuilder, Stopping};
 pub use latencies::Latencies;
 pub use ledger::{Balance, Ledger, Settled, Taken};

@@ -24,8 +24,8 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem::P
 use svc_ingest::listener::Limits;
 use svc_sandbox::{Authority, Identity};
 use svc_testkit::{
-    Instance, OneConnection, PATIENCE, Site, Tls, assert_contains, connect_with, eventually, get,
-    provider,
+    Instance, OneConnection, PATIENCE, Site, Tls, assert_contains, connect_with, get,
+    metric_becomes, provider,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -176,11 +176,8 @@ async fn plain_http_on_the_grpc_port_is_closed_at_once() -> Result<()> {
         drop(timeout(PATIENCE, stream.read_to_end(&mut answer)).await?);
         assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
     }
-    let counted = async || {
-        let metrics = get(instance.http, "/metrics").await;
-        metrics.is_ok_and(|page| page.body.contains("handshakes_total{result=\"not_tls\"} 2"))
-    };
-    eventually("both are counted", counted).await?;
+    let refused = r#"handshakes_total{result="not_tls"}"#;
+    metric_becomes(instance.http, refused, |count| count == 2.0).await?;
     instance.stop().await
 }
 

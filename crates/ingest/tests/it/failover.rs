@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use svc_sandbox::Postgres;
 use svc_testkit::{
-    Answer, Fleet, Instance, Pace, QueueKind, Site, eventually,
+    Fleet, Instance, Pace, QueueKind, Site, eventually,
     faults::{CommitWaits, behind_proxy, primary_frozen, replicated_site, standby_cut_off},
-    get, times_offline,
+    health_becomes, times_offline,
 };
 use url::Url;
 
@@ -117,14 +117,7 @@ async fn healthz_is_503_while_the_database_answers_reads_and_refuses_writes() ->
     });
     let instance = instance.start().await?;
     site.postgres().set_read_only(true).await?;
-    let refused = |answer: Answer| {
-        let prefix = "the database has refused writes for ";
-        answer.status == 503 && answer.body.starts_with(prefix)
-    };
-    eventually("the health check fails after the grace", async || {
-        get(instance.http, "/healthz").await.is_ok_and(refused)
-    })
-    .await?;
+    health_becomes(instance.http, 503, "the database has refused writes for ").await?;
     site.postgres().set_read_only(false).await?;
     instance.serving().await
 }

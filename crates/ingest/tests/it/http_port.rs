@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use svc_ingest::config::Timing;
 use svc_sandbox::Identity;
 use svc_testkit::{
-    AUTO, Answer, FakeAgent, MANUAL, PATIENCE, Proxy, Site, assert_contains, channel, eventually,
-    faults::behind_proxy, get, http, machine, metric, metric_becomes, token,
+    AUTO, FakeAgent, MANUAL, PATIENCE, Proxy, Site, assert_contains, channel, eventually,
+    faults::behind_proxy, get, health_becomes, http, machine, metric, metric_becomes, token,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -134,13 +134,7 @@ async fn healthz_and_jwks_are_503_while_the_start_waits_for_the_database() -> Re
     let nobody = Proxy::start(Vec::new()).await?;
     let url = format!("postgres://svc@{}/svc", nobody.address());
     let instance = site.instance().set("DATABASE_URL", url).launch().await?;
-    eventually("the page names what the start waits for", async || {
-        let answer = get(instance.http, "/healthz").await;
-        answer.is_ok_and(|answer| {
-            answer.status == 503 && answer.body == "starting: waiting for the database\n"
-        })
-    })
-    .await?;
+    health_becomes(instance.http, 503, "starting: waiting for the database\n").await?;
     assert_eq!(
         get(instance.http, "/.well-known/jwks.json").await?.status,
         503
@@ -161,13 +155,7 @@ async fn healthz_is_503_during_a_drain() -> Result<()> {
         .watch(HealthCheckRequest::default())
         .await?;
     let stopping = instance.ask_to_stop();
-    eventually("the page names the drain", async || {
-        let answer = get(http_port, "/healthz").await;
-        answer.is_ok_and(|answer| {
-            answer.status == 503 && answer.body == "draining: this instance is stopping\n"
-        })
-    })
-    .await?;
+    health_becomes(http_port, 503, "draining: this instance is stopping\n").await?;
     drop(watch);
     stopping.ended().await
 }
@@ -186,17 +174,9 @@ async fn healthz_is_503_while_the_database_is_away_longer_than_the_grace() -> Re
 
     proxy.refuse(true)?;
     proxy.cut_all();
-    let health = async || get(instance.http, "/healthz").await;
     metric_becomes(instance.http, "database_up", |up| up == 0.0).await?;
-    let away = |answer: Answer| {
-        let prefix = "the database has been away for ";
-        answer.body.starts_with(prefix) && answer.body.lines().count() == 1
-    };
-    eventually("the health check fails after the grace", async || {
-        health().await.is_ok_and(away)
-    })
-    .await?;
-    assert_eq!(health().await?.status, 503);
+    let away = health_becomes(instance.http, 503, "the database has been away for ").await?;
+    assert_eq!(away.lines().count(), 1, "{away}");
     assert_eq!(
         get(instance.http, "/.well-known/jwks.json").await?.status,
         200
@@ -311,13 +291,9 @@ async fn requests_are_counted_by_method_code_and_reason_when_they_end() -> Resul
     agent.refused(instance.grpc, "nonsense").await?;
     let jwt = agent.jwt(instance.grpc, &token(&site, AUTO).await?).await?;
     let mut call = agent.heartbeat(instance.grpc, &jwt).await?;
-    let counted = async |line: &str| {
-        let line = format!("svc_ingest_requests_ended_total{{{line}}} 1\n");
-        eventually(&line, async || {
-            let page = get(instance.http, "/metrics").await;
-            page.is_ok_and(|page| page.body.contains(&line))
-        })
-        .await
+    let counted = async |labels: &str| {
+        let name = format!("requests_ended_total{{{labels}}}");
+        metric_becomes(instance.http, &name, |ended| ended == 1.0).await
     };
     counted("method=\"register\",code=\"invalid_argument\",reason=\"malformed_token\"").await?;
     counted("method=\"register\",code=\"ok\",reason=\"none\"").await?;

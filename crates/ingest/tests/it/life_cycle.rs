@@ -8,7 +8,7 @@ use svc_ingest::config::Timing;
 use svc_sandbox::Identity;
 use svc_testkit::{
     Proxy, ServiceProcess, Site, Tls, assert_contains, channel, eventually, faults::behind_proxy,
-    get,
+    get, health_becomes,
 };
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
@@ -113,11 +113,7 @@ async fn a_second_signal_stops_the_service_at_once() -> Result<()> {
     let process = process.start().await?;
     let _clients = Clients::connect(&process).await?;
     process.signal(Signal::TERM)?;
-    eventually("the health check fails", async || {
-        let answer = get(process.http, "/healthz").await;
-        answer.is_ok_and(|answer| answer.status == 503)
-    })
-    .await?;
+    health_becomes(process.http, 503, "").await?;
     process.signal(Signal::INT)?;
     assert_eq!(process.ended().await?.code(), Some(1));
     Ok(())

@@ -15,8 +15,8 @@ use svc_ingest::{
     signing,
 };
 use svc_testkit::{
-    Environment, PATIENCE, Proxy, SIGNING_KEY, Site, assert_contains, eventually,
-    faults::assert_one_private_file, get, write_private,
+    Environment, PATIENCE, Proxy, SIGNING_KEY, Site, assert_contains,
+    faults::assert_one_private_file, get, health_becomes, write_private,
 };
 
 macro_rules! fixture {
@@ -303,11 +303,7 @@ async fn no_key_is_written_before_the_database_answers() -> Result<()> {
     let builder = site.instance().set("DATABASE_URL", url);
     let builder = builder.set("INGEST_JWT_KEY_FILE", &path);
     let waiting = builder.launch().await?;
-    eventually("it waits for the database", async || {
-        let page = get(waiting.http, "/healthz").await;
-        page.is_ok_and(|page| page.body.contains("waiting for the database"))
-    })
-    .await?;
+    health_becomes(waiting.http, 503, "starting: waiting for the database").await?;
     assert!(
         !path.exists(),
         "a key is made only once the siblings are known"

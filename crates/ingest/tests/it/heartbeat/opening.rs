@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use svc_testkit::{
     ActiveAgent, FakeAgent, HeartbeatCall, Held, Instance, Site, eventually, faults::behind_proxy,
-    get, transactions,
+    metric, transaction_count,
 };
 use tokio::{
     task::{JoinHandle, JoinSet},
@@ -98,10 +98,7 @@ async fn the_keys_of_agents_that_an_instance_has_not_met_are_looked_up_in_few_st
 -> Result<()> {
     let site = Site::new().await?;
     let [instance, sibling] = site.instance().start_pair().await?;
-    let lookups = async |instance: &Instance| {
-        let counts = transactions(&[instance.http]).await?;
-        anyhow::Ok(counts.get("agents_keys").copied().unwrap_or(0))
-    };
+    let lookups = async |instance: &Instance| transaction_count(instance.http, "agents_keys").await;
     let mut agents = Vec::new();
     for number in 0..STORM {
         agents.push(ActiveAgent::new(&site, instance.grpc, number).await?);
@@ -262,19 +259,19 @@ async fn opened_at(agent: &ActiveAgent, instance: &Instance) -> Result<Heartbeat
 /// Waits until the instance has called `sessions_open` so many times. A call counts when it has ended.
 async fn opens(instance: &Instance, enough: impl Fn(u64) -> bool) -> Result<()> {
     eventually("streams were requested from the database", async || {
-        let counts = transactions(&[instance.http]).await;
-        counts.is_ok_and(|counts| enough(counts.get("sessions_open").copied().unwrap_or(0)))
+        let count = transaction_count(instance.http, "sessions_open").await;
+        count.is_ok_and(&enough)
     })
     .await
 }
 
 /// Waits until the instance has no connection in use for opening streams, twice in a row.
 async fn opens_are_done(instance: &Instance) -> Result<()> {
-    let idle = r#"database_pool_in_use{bulkhead="auth"} 0"#;
+    let in_use = r#"database_pool_in_use{bulkhead="auth"}"#;
     let mut before = false;
     eventually("nothing is being opened", async || {
-        let page = get(instance.http, "/metrics").await;
-        let now = page.is_ok_and(|page| page.body.contains(idle));
+        let now = metric(instance.http, in_use).await;
+        let now = now.is_ok_and(|in_use| in_use == 0.0);
         std::mem::replace(&mut before, now) && now
     })
     .await

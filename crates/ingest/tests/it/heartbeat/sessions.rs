@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use svc_proto::{ServerMessage, v1::HostFacts};
-use svc_testkit::{ActiveAgent, InstanceBuilder, eventually, get, machine};
+use svc_testkit::{ActiveAgent, InstanceBuilder, health_becomes, machine};
 use tonic::Code;
 
 use super::{EPOCH, PRESENCE, PRESENCE_CHANGES, World, held::only_digests_are_read, refusal};
@@ -186,12 +186,7 @@ async fn a_stopping_instance_serves_until_the_load_balancer_has_had_time_to_noti
     let mut first = agent.heartbeat().await?;
     let asked = Instant::now();
     let stopping = world.instance.ask_to_stop();
-    eventually("/healthz says that it stops", async || {
-        get(http, "/healthz")
-            .await
-            .is_ok_and(|answer| answer.status == 503)
-    })
-    .await?;
+    health_becomes(http, 503, "").await?;
     let served = async {
         first.report_acked(1..=1).await?;
         let mut late = ActiveAgent::new(&world.site, agent.address, 2)

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use svc_proto::v1::Sample;
 use svc_testkit::{
     AUTO, ActiveAgent, Fleet, Pace, Proxy, Site, eventually, get, presence_digest, sample,
-    times_offline, token, transactions, wire_time,
+    times_offline, token, transaction_count, transactions, wire_time,
 };
 
 use super::BRISK;
@@ -142,10 +142,7 @@ async fn agents_that_reconnect_at_once_are_opened_in_few_statements() -> Result<
         ..BRISK
     };
     let fleet = Fleet::start(&site, &[proxy.address()], 0, AGENTS, pace).await?;
-    let opens = async || {
-        let asked = transactions(&[instance.http]).await?;
-        anyhow::Ok(asked.get("sessions_open").copied().unwrap_or(0))
-    };
+    let opens = async || transaction_count(instance.http, "sessions_open").await;
     let (before, began) = (opens().await?, std::time::Instant::now());
     proxy.cut_all();
     eventually("all are back", async || {
