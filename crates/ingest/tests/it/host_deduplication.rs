@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use svc_proto::v1::{
-    AgentStatus::{self, Pending, Revoked},
+    AgentStatus::{self, Pending},
     HostFacts, RegisterResponse,
 };
 use svc_testkit::{AUTO, FakeAgent, Instance, Site, assert_contains, is_active, machine, token};
@@ -102,23 +102,6 @@ async fn a_new_key_on_a_machine_with_an_active_agent_stays_pending() -> Result<(
     assert_contains(&format!("{error:#}"), "active agent");
     assert_eq!(world.status(&newcomer).await?, Pending);
     Ok(())
-}
-
-#[tokio::test]
-async fn a_conflict_approved_as_replacement_takes_over_the_host_record() -> Result<()> {
-    let world = World::new().await?;
-    let (incumbent, first) = world.install(machine(1)).await?;
-    let (newcomer, second) = world.install(machine(1)).await?;
-    let replace = "approve_agent('ann', 'replace')";
-    world.decide(&second, replace).await?;
-    assert_eq!(world.status(&incumbent).await?, Revoked);
-    let now = world.register(&newcomer).await?;
-    assert!(is_active(&now));
-    assert_eq!(now.host_id, first.host_id);
-    let (old, new) = (first.agent_id, second.agent_id);
-    let reason = format!("SELECT decision_reason FROM agents WHERE id = '{old}'");
-    let expected = format!("superseded by {new}");
-    world.site.expect(&reason, &expected).await
 }
 
 #[tokio::test]

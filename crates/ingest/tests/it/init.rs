@@ -173,22 +173,17 @@ async fn one_command_makes_an_installation_and_a_second_run_changes_nothing() ->
 }
 
 #[tokio::test]
-async fn a_run_into_a_log_makes_no_token() -> Result<()> {
+async fn a_run_into_a_log_makes_no_token_and_a_later_run_adds_a_name_to_the_certificate()
+-> Result<()> {
     let machine = Machine::new().await?;
     let report = machine.made(&["--name", "localhost", "--no-token"]).await?;
     assert_eq!(report["token"], Value::Null, "{report}");
     let url = machine.sourced("etc/ingest.env", "DATABASE_URL")?;
     let tokens = "SELECT count(*) FROM enrolment_tokens";
     assert_eq!(query(&url, tokens).await?, "0");
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_later_run_adds_a_name_to_the_certificate_and_keeps_its_key() -> Result<()> {
-    let machine = Machine::new().await?;
-    machine.made(&["--name", "localhost"]).await?;
     let before = machine.files()?;
-    let report = machine.made(&["--name", "ingest.example"]).await?;
+    let another = ["--name", "ingest.example", "--no-token"];
+    let report = machine.made(&another).await?;
     assert_eq!(steps(&report, "made"), ["certificate"]);
     assert_contains(&report.to_string(), "for localhost, ingest.example");
     let after = machine.files()?;

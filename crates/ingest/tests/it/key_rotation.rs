@@ -92,30 +92,6 @@ async fn a_connected_agent_gets_a_jwt_of_the_new_key_and_its_old_one_stays_valid
     Ok(())
 }
 
-#[tokio::test]
-async fn a_key_that_was_removed_is_neither_published_nor_accepted() -> Result<()> {
-    let keys = TwoKeys::new().await?;
-    let [_, new] = keys.kids()?;
-    let instance = keys.site.instance().start().await?;
-    let agent = ActiveAgent::new(&keys.site, instance.grpc, 1).await?;
-    instance.stop().await?;
-    let instance = keys
-        .site
-        .instance()
-        .set(KEY_FILE, &keys.new)
-        .start()
-        .await?;
-    let hello = agent.agent.hello();
-    let opened = agent.agent.try_heartbeat(instance.grpc, &agent.jwt, hello);
-    let refused = opened.await?.err().context("it was accepted")?;
-    assert_eq!(refused.reason, "JWT_INVALID");
-    let body = get(instance.http, "/.well-known/jwks.json").await?.body;
-    let document: Value = serde_json::from_str(&body)?;
-    assert_eq!(document["keys"].as_array().map(Vec::len), Some(1));
-    assert_eq!(document["keys"][0]["kid"], new);
-    Ok(())
-}
-
 fn short_lease(timing: &mut Timing) {
     timing.lease_renewal = Duration::from_millis(200);
     timing.lease_ttl = Duration::from_secs(2);

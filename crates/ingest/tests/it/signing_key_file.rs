@@ -175,19 +175,6 @@ fn a_new_key_has_2048_bits_and_only_its_owner_may_read_it() -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_process_names_a_bad_file_and_exits_with_2() -> Result<()> {
-    let site = Site::new().await?;
-    let path = site.path("jwt_key.pem");
-    write_private(&path, fixture!("ec_pkcs8.pem"))?;
-    let ended = site.process().run().await?;
-    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
-    let expected = format!("svc-ingest: INGEST_JWT_KEY_FILE: {} holds", path.display());
-    assert!(ended.stderr.starts_with(&expected), "{}", ended.stderr);
-    assert_eq!(fs::read_to_string(&path)?, fixture!("ec_pkcs8.pem"));
-    Ok(())
-}
-
-#[tokio::test]
 async fn a_key_file_truncated_while_in_use_matters_only_at_the_next_start() -> Result<()> {
     let site = Site::new().await?;
     let path = site.path("jwt_key.pem");

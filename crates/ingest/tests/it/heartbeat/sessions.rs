@@ -80,23 +80,6 @@ async fn the_poll_reads_only_a_digest_while_nothing_changes() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_copy_on_another_machine_is_refused_and_the_original_keeps_its_stream() -> Result<()> {
-    let World { site, agent, .. } = &World::new().await?;
-    let mut original = agent.heartbeat().await?;
-    let copy = agent.copied_to(machine(2));
-    for _ in 0..3 {
-        let refused = copy.refused_heartbeat().await?;
-        refused.assert(Code::AlreadyExists, "IDENTITY_IN_USE");
-    }
-    original.report_acked(1..=1).await?;
-    let events =
-        "SELECT count(*), min(reason), min(host(address)) FROM agent_events WHERE kind = 'clone'";
-    let expected = "1|a copy of this identity was refused|127.0.0.1";
-    site.expect(events, expected).await?;
-    site.expect(EPOCH, "online|1").await
-}
-
-#[tokio::test]
 async fn a_new_boot_takes_over_and_an_earlier_boot_that_returns_proves_a_copy() -> Result<()> {
     let agent = &World::new().await?.agent;
     let booted = |boot: &str| {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use svc_ingest::peer::ClientKey;
 use svc_proto::v1::AgentStatus::{Pending, Revoked};
 use svc_sandbox::Identity;
@@ -72,11 +72,21 @@ async fn a_clone_of_a_live_key_is_refused_and_may_register_a_successor_key() -> 
     let address = world.instance.grpc;
     let (original, first) = world.install(machine(1)).await?;
     let jwt = &first.credential.as_ref().expect("a JWT").jwt;
-    let _live = original.heartbeat(address, jwt).await?;
+    let mut live = original.heartbeat(address, jwt).await?;
     let clone = FakeAgent {
         host: machine(2),
         ..original.clone()
     };
+    for _ in 0..2 {
+        let refused = clone.try_heartbeat(address, jwt, clone.hello()).await?;
+        let refused = refused.err().context("the clone has a stream")?;
+        refused.assert(Code::AlreadyExists, "IDENTITY_IN_USE");
+    }
+    let events =
+        "SELECT count(*), min(reason), min(host(address)) FROM agent_events WHERE kind = 'clone'";
+    let expected = "1|a copy of this identity was refused|127.0.0.1";
+    world.site.expect(events, expected).await?;
+    live.report_acked(1..=1).await?;
     let refused = clone.refused(address, "").await?;
     refused.assert(Code::AlreadyExists, "IDENTITY_IN_USE");
     assert!(is_active(&world.register(&original).await?));
