@@ -187,8 +187,7 @@ async fn key_rotate_makes_a_private_file_and_names_the_steps() -> Result<()> {
             .unset("DATABASE_URL")
             .arguments(&["key", "rotate"])
     };
-    let made = rotate().run().await?;
-    assert_eq!(made.code, Some(0), "{}", made.stderr);
+    let made = rotate().exits(0).await?;
     let files = fs::read_dir(site.folder())?.collect::<Result<Vec<_>, _>>()?;
     let is_new = |path: &PathBuf| path.to_string_lossy().contains("jwt_key-");
     let new = files.iter().map(fs::DirEntry::path).find(is_new);
@@ -205,8 +204,7 @@ async fn key_rotate_makes_a_private_file_and_names_the_steps() -> Result<()> {
     ] {
         assert_contains(&made.stdout, &part);
     }
-    let again = rotate().set(EXTRA, &new).run().await?;
-    assert_eq!(again.code, Some(1));
+    let again = rotate().set(EXTRA, &new).exits(1).await?;
     assert_contains(&again.stderr, "a rotation is in progress");
     Ok(())
 }
@@ -219,8 +217,7 @@ async fn status_and_doctor_show_which_instances_sign_with_which_key() -> Result<
     let second = builder.clone().set(KEY_FILE, &keys.new).start().await?;
     let show = async |command: &'static str| {
         let process = keys.site.process().set(EXTRA, keys.both());
-        let shown = process.arguments(&[command]).run().await?;
-        ensure!(shown.code == Some(0), "{} {}", shown.stdout, shown.stderr);
+        let shown = process.arguments(&[command]).exits(0).await?;
         Ok(shown.stdout)
     };
     for kid in keys.kids()? {

@@ -260,8 +260,7 @@ async fn the_memory_queue_has_no_separate_consumer() -> Result<()> {
         (site.consumer_process(), "INGEST_QUEUE_URL"),
         (server, "INGEST_CONSUME"),
     ] {
-        let ended = process.run().await?;
-        assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+        let ended = process.exits(2).await?;
         assert_contains(&ended.stderr, variable);
     }
     Ok(())

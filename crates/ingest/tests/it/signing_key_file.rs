@@ -191,8 +191,7 @@ async fn a_key_file_truncated_while_in_use_matters_only_at_the_next_start() -> R
     assert_eq!(get(process.http, "/healthz").await?.status, 200);
     process.stop().await?;
 
-    let again = site.process().run().await?;
-    assert_eq!(again.code, Some(2), "{}", again.stderr);
+    let again = site.process().exits(2).await?;
     assert_contains(&again.stderr, "cut short");
     assert_eq!(fs::read(&path)?, cut);
     Ok(())
@@ -271,8 +270,7 @@ async fn a_missing_key_file_beside_a_live_sibling_is_refused_and_not_created() -
     let sibling = site.instance().start().await?;
     let path = site.path("elsewhere.pem");
     let process = site.process().set("INGEST_JWT_KEY_FILE", &path);
-    let ended = process.run().await?;
-    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    let ended = process.exits(2).await?;
     let key = signing::read(&site.path("jwt_key.pem"))?.context("the sibling's")?;
     let mut lines = ended.stderr.lines();
     let refusal = lines.find(|line| line.contains("INGEST_JWT_KEY_FILE"));
