@@ -12,7 +12,7 @@ use svc_store::Migration;
 use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::{Environment, NO_DATABASE, PATIENCE, health_becomes};
+use crate::{ActiveAgent, Environment, NO_DATABASE, PATIENCE, Site, health_becomes};
 
 /// Most tests send a report and wait for its acknowledgement, again and again.
 const BATCH_WAIT: Duration = Duration::from_millis(200);
@@ -99,6 +99,13 @@ impl InstanceBuilder {
         let instance = self.launch().await?;
         instance.serving().await?;
         Ok(instance)
+    }
+
+    /// Starts it and registers an agent there.
+    pub async fn with_agent(self, site: &Site) -> anyhow::Result<(Instance, ActiveAgent)> {
+        let instance = self.start().await?;
+        let agent = ActiveAgent::new(site, instance.grpc, 1).await?;
+        Ok((instance, agent))
     }
 
     /// Starts two of them.

@@ -16,7 +16,7 @@ use svc_sandbox::{
 use svc_store::{DatabaseUrl, Store, StoreOptions};
 use tempfile::TempDir;
 
-use crate::{Instance, InstanceBuilder, ServiceBuilder, eventually};
+use crate::{ActiveAgent, Instance, InstanceBuilder, ServiceBuilder, eventually};
 
 /// An RSA key of 2048 bits, made by `openssl genpkey`. Generating one takes long. It is published
 /// with the source: never use it for anything but tests.
@@ -69,6 +69,13 @@ impl Site {
         let site = Self::new().await?;
         let instance = site.instance().start().await?;
         Ok((site, instance))
+    }
+
+    /// A migrated site, with an instance that serves and an agent that has registered there.
+    pub async fn with_agent() -> anyhow::Result<(Self, Instance, ActiveAgent)> {
+        let site = Self::new().await?;
+        let (instance, agent) = site.instance().with_agent(&site).await?;
+        Ok((site, instance, agent))
     }
 
     /// A site whose database has nothing in it.

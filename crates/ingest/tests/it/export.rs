@@ -147,8 +147,7 @@ async fn samples_arrive(protocol: &str) -> Result<()> {
         .set("INGEST_OTLP_ENDPOINT", format!("http://{address}/otlp"))
         .set("INGEST_OTLP_PROTOCOL", protocol)
         .set("INGEST_OTLP_HEADERS", "x-key=secret");
-    let instance = instance.start().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (instance, agent) = instance.with_agent(&site).await?;
     let mut call = agent.heartbeat().await?;
     let mut with_disk = sample(3);
     with_disk.vitals.get_or_insert_default().disks.push(Disk {
@@ -240,8 +239,7 @@ async fn optional_vitals_are_exported_over_either_queue() -> Result<()> {
         let site = Site::new().await?.with_queue(kind).await?;
         let endpoint = format!("http://{address}/otlp");
         let instance = site.instance().set("INGEST_OTLP_ENDPOINT", endpoint);
-        let instance = instance.start().await?;
-        let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+        let (instance, agent) = instance.with_agent(&site).await?;
         let mut call = agent.heartbeat().await?;
         call.report(vec![full_sample(1)], vec![]).await?;
         call.acked_up_to(1).await?;
@@ -315,8 +313,7 @@ async fn a_receiver_that_is_away_delays_no_acknowledgement() -> Result<()> {
     let instance = site
         .instance()
         .set("INGEST_OTLP_ENDPOINT", format!("http://{away}"));
-    let instance = instance.start().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (instance, agent) = instance.with_agent(&site).await?;
     let mut call = agent.heartbeat().await?;
     for seq in 1..=5 {
         call.report_acked(seq..=seq).await?;
@@ -385,8 +382,7 @@ async fn the_opentelemetry_collector_accepts_what_is_exported() -> Result<()> {
             .instance()
             .set("INGEST_OTLP_ENDPOINT", format!("http://{address}"))
             .set("INGEST_OTLP_PROTOCOL", protocol);
-        let instance = instance.start().await?;
-        let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+        let (instance, agent) = instance.with_agent(&site).await?;
         let mut call = agent.heartbeat().await?;
         call.report((1..=3).map(full_sample).collect(), vec![])
             .await?;

@@ -5,9 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use http::HeaderMap;
 use svc_sandbox::Identity;
-use svc_testkit::{
-    ActiveAgent, Instance, OneConnection, PATIENCE, RefusedCall, Site, Tls, channel, eventually,
-};
+use svc_testkit::{Instance, OneConnection, PATIENCE, RefusedCall, Site, Tls, channel, eventually};
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
 use tonic::{Code, transport::Channel};
@@ -194,8 +192,7 @@ async fn a_key_may_have_four_busy_connections_and_an_idle_one_frees_its_slot() -
 /// The older connections look alive to the service, as those of a client whose path was reset do until their keepalive fails.
 #[tokio::test]
 async fn the_newest_connection_of_a_key_replaces_the_oldest_without_a_stream() -> Result<()> {
-    let (site, instance) = Site::with_instance().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (_site, instance, agent) = Site::with_agent().await?;
     let tls = Tls::with(&agent.agent.identity);
     let mut oldest = OneConnection::open(&tls, instance.grpc).await?;
     assert_eq!(oldest.health_status().await?, "0");

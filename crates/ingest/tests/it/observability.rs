@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use svc_ingest::config::Timing;
-use svc_testkit::{ActiveAgent, Site, eventually, get};
+use svc_testkit::{Site, eventually, get};
 use tokio::{io::AsyncWriteExt, process::Command};
 
 use crate::documented_metrics;
@@ -171,8 +171,7 @@ async fn alerts_fire_in_promtools_tests_and_only_then() -> Result<()> {
 async fn promtool_accepts_the_names_and_units_of_all_metrics() -> Result<()> {
     let site = Site::new().await?;
     let often = |timing: &mut Timing| timing.fleet_gauges = Duration::from_secs(1);
-    let instance = site.instance().timing(often).start().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (instance, agent) = site.instance().timing(often).with_agent(&site).await?;
     agent.heartbeat().await?.report_acked(1..=2).await?;
     let page = fleet_gauges(instance.http).await?;
     promtool(&["check", "metrics"], &page).await?;

@@ -88,8 +88,7 @@ async fn acknowledged_samples_are_stored_once_over_either_queue() -> Result<()> 
 async fn optional_vitals_become_parts_over_either_queue() -> Result<()> {
     QueueKind::each(async |kind| {
         let site = Site::new().await?.with_queue(kind).await?;
-        let instance = site.instance().start().await?;
-        let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+        let (_instance, agent) = site.instance().with_agent(&site).await?;
         let mut call = agent.heartbeat().await?;
         let with = |seq| {
             let mut sample = sample(seq);
@@ -143,8 +142,7 @@ async fn optional_vitals_become_parts_over_either_queue() -> Result<()> {
 async fn rejections_are_named_over_either_queue() -> Result<()> {
     QueueKind::each(async |kind| {
         let site = Site::new().await?.with_queue(kind).await?;
-        let instance = site.instance().start().await?;
-        let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+        let (instance, agent) = site.instance().with_agent(&site).await?;
         let mut call = agent.heartbeat().await?;
         let mut bad = sample(2);
         bad.vitals.as_mut().context("vitals")?.cpu_percent = 101.0;

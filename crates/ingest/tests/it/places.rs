@@ -33,8 +33,7 @@ async fn strangers(address: SocketAddr, count: usize) -> Result<Vec<OneConnectio
 async fn strangers_on_all_places_keep_no_agent_out() -> Result<()> {
     let site = Site::new().await?;
     let builder = site.instance().set("INGEST_MAX_CONNECTIONS", "50");
-    let instance = builder.start().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (instance, agent) = builder.with_agent(&site).await?;
     let mut held = strangers(instance.grpc, 60).await?;
     let mut stream = agent.heartbeat().await?;
     held.extend(strangers(instance.grpc, 60).await?);
@@ -51,8 +50,7 @@ async fn strangers_on_all_places_keep_no_agent_out() -> Result<()> {
 async fn silent_connections_on_all_places_keep_no_agent_out() -> Result<()> {
     let site = Site::new().await?;
     let builder = site.instance().set("INGEST_MAX_CONNECTIONS", "20");
-    let instance = builder.start().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (instance, agent) = builder.with_agent(&site).await?;
     let mut silent = Vec::new();
     for _ in 0..40 {
         silent.push(TcpStream::connect(instance.grpc).await?);
@@ -113,8 +111,7 @@ async fn a_jwt_over_self_made_keys_without_hello_keeps_no_agent_out() -> Result<
 async fn an_agent_that_withholds_hello_keeps_no_other_out() -> Result<()> {
     let site = Site::new().await?;
     let few = |limits: &mut Limits| limits.unproven = limits.connections_per_key;
-    let instance = site.instance().limits(few).start().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (instance, agent) = site.instance().limits(few).with_agent(&site).await?;
     let revoked = ActiveAgent::new(&site, instance.grpc, 2).await?;
     revoke(&site, &revoked).await?;
     metric_becomes(instance.http, "connections", |open| open == 0.0).await?;
@@ -227,8 +224,7 @@ async fn vouched_while_locked(site: &Site, instance: &Instance) -> Result<bool> 
 async fn a_connection_that_proves_nothing_has_a_short_life() -> Result<()> {
     let site = Site::new().await?;
     let short = |limits: &mut Limits| limits.unproven_life = Duration::from_secs(1);
-    let instance = site.instance().limits(short).start().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (instance, agent) = site.instance().limits(short).with_agent(&site).await?;
     let mut stream = agent.heartbeat().await?;
     let tls = Tls::with(&Identity::self_signed("stranger")?);
     let mut stranger = OneConnection::open(&tls, instance.grpc).await?;
@@ -259,8 +255,7 @@ async fn a_connection_that_proves_nothing_has_a_short_life() -> Result<()> {
 async fn connections_are_shed_and_counted_when_agents_hold_all_places() -> Result<()> {
     let site = Site::new().await?;
     let builder = site.instance().set("INGEST_MAX_CONNECTIONS", "1");
-    let instance = builder.start().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (instance, agent) = builder.with_agent(&site).await?;
     let mut streams = Vec::new();
     eventually("the connection of the registration has ended", async || {
         streams.extend(agent.heartbeat().await.ok());

@@ -65,8 +65,7 @@ async fn a_large_registration_without_room_is_refused_and_agents_are_not() -> Re
             ..BudgetBounds::default()
         };
     };
-    let instance = site.instance().config(scarce).start().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (instance, agent) = site.instance().config(scarce).with_agent(&site).await?;
     let mut stream = agent.heartbeat().await?;
     let secret = token(&site, AUTO.uses(10)).await?;
 
@@ -144,8 +143,7 @@ async fn a_connection_is_read_slowly_until_it_is_proven() -> Result<()> {
 async fn all_strangers_share_one_rate_and_newcomers_do_not_wait_for_them() -> Result<()> {
     let site = Site::new().await?;
     let patient = |limits: &mut Limits| limits.response_deadline = PATIENCE;
-    let instance = site.instance().limits(patient).start().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (instance, agent) = site.instance().limits(patient).with_agent(&site).await?;
     let mut stream = agent.heartbeat().await?;
     let began = Instant::now();
     let strangers: JoinSet<_> = (0..64).map(|_| malformed(instance.grpc, 4)).collect();

@@ -180,8 +180,8 @@ async fn an_agent_that_reconnects_after_a_drain_during_a_sweep_stays_online() ->
 #[tokio::test]
 async fn a_fenced_instance_opens_no_stream() -> Result<()> {
     let site = Site::new().await?;
-    let instance = site.instance().timing(without_sweep).start().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let builder = site.instance().timing(without_sweep);
+    let (_instance, agent) = builder.with_agent(&site).await?;
     site.psql("UPDATE ingest_instances SET fenced = true")
         .await?;
     let refused = agent.refused_heartbeat().await?;
@@ -238,8 +238,7 @@ async fn an_agent_whose_network_is_lost_goes_offline() -> Result<()> {
 async fn an_agent_that_stops_reading_is_closed_and_offline() -> Result<()> {
     let site = Site::new().await?;
     let short = |limits: &mut Limits| limits.send_deadline = Duration::from_secs(1);
-    let instance = site.instance().limits(short).start().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (_instance, agent) = site.instance().limits(short).with_agent(&site).await?;
     faults::stops_reading(&site, &agent).await?;
     Ok(())
 }

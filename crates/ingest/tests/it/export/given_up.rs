@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use svc_testkit::{ActiveAgent, QueueKind, Site, metric_becomes};
+use svc_testkit::{QueueKind, Site, metric_becomes};
 use tokio::net::TcpListener;
 
 /// A request is given up after 4 s. Tried one after the other, the requests of this test would take a minute.
@@ -23,8 +23,7 @@ async fn after_a_request_that_is_given_up_the_rest_goes_back_at_once() -> Result
         let receiver = config.export.as_mut().expect("an endpoint");
         receiver.retries = RETRIES;
     });
-    let instance = instance.start().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (instance, agent) = instance.with_agent(&site).await?;
     let mut call = agent.heartbeat().await?;
     for report in 0..15 {
         call.report_acked(report * 500 + 1..=report * 500 + 500)

@@ -28,8 +28,7 @@ async fn world(ahead: &str) -> Result<(Site, Instance, ActiveAgent)> {
     let site = Site::new().await?;
     site.settable_clock().await?;
     site.set_clock(ahead).await?;
-    let instance = site.instance().timing(brisk).start().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (instance, agent) = site.instance().timing(brisk).with_agent(&site).await?;
     Ok((site, instance, agent))
 }
 

@@ -59,8 +59,7 @@ async fn sample_times_are_judged_by_the_clock_of_the_database() -> Result<()> {
         let site = Site::new().await?;
         site.settable_clock().await?;
         site.set_clock(&format!("{minutes} minutes")).await?;
-        let instance = site.instance().start().await?;
-        let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+        let (_instance, agent) = site.instance().with_agent(&site).await?;
         let mut call = agent.heartbeat().await?;
         let server_time = call.welcome.server_time.map_or(0, |time| time.seconds);
         let expected = Timestamp::now().as_second() + minutes * 60;
