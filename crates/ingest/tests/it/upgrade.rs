@@ -70,7 +70,6 @@ impl Pair {
             fleet.all_acked_again().await?;
             old.stop().await?;
             fleet.all_connected().await?;
-            fleet.all_acked_again().await?;
         }
         Ok(())
     }
