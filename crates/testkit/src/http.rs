@@ -103,6 +103,16 @@ pub async fn transaction_count(address: SocketAddr, name: &str) -> anyhow::Resul
     Ok(counts.get(name).copied().unwrap_or_default())
 }
 
+/// Waits until a transaction has run so many more times.
+pub async fn runs_again(address: SocketAddr, name: &str, times: u64) -> anyhow::Result<()> {
+    let enough = transaction_count(address, name).await? + times;
+    eventually(name, async || {
+        let count = transaction_count(address, name).await;
+        count.is_ok_and(|count| count >= enough)
+    })
+    .await
+}
+
 /// How often each transaction has run, by its name, on all these instances.
 pub async fn transactions(addresses: &[SocketAddr]) -> anyhow::Result<BTreeMap<String, u64>> {
     let mut counts = BTreeMap::new();

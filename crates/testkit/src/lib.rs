@@ -60,7 +60,8 @@ pub use fleet::{Fleet, Pace};
 pub use heartbeat::{HeartbeatCall, framed, large_report, request, sample, wire_time};
 pub use held::Held;
 pub use http::{
-    Answer, get, health_becomes, http, metric, metric_becomes, transaction_count, transactions,
+    Answer, get, health_becomes, http, metric, metric_becomes, runs_again, transaction_count,
+    transactions,
 };
 pub use instance::{Instance, InstanceBuilder, Stopping};
 pub use latencies::Latencies;

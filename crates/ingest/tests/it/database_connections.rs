@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use svc_testkit::{ActiveAgent, Site, eventually, faults, transaction_count};
+use svc_testkit::{ActiveAgent, Site, faults, runs_again};
 
 /// The smallest value that INGEST_DB_POOL_SIZE accepts.
 const SMALLEST: &str = "4";
@@ -43,10 +43,7 @@ async fn in_the_smallest_pool_maintenance_delays_neither_lease_nor_poll_nor_swee
     let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
     let mut call = agent.heartbeat().await?;
     for name in ["lease_renew", "sessions_digest"] {
-        let count = async || transaction_count(instance.http, name).await;
-        let enough = count().await? + 3;
-        let ran = async || count().await.is_ok_and(|count| count >= enough);
-        eventually(name, ran).await?;
+        runs_again(instance.http, name, 3).await?;
     }
     let lapsed = "INSERT INTO ingest_instances (id, kid, hostname, version, grpc_address, http_address, expires_at)
         SELECT gen_random_uuid(), kid, 'gone', '0', '', '', now() - interval '5 minutes' FROM ingest_instances";

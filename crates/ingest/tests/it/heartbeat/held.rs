@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use svc_testkit::{eventually, transaction_count, transactions};
+use svc_testkit::{eventually, runs_again, transactions};
 
 use super::{PRESENCE, World, refusal};
 
@@ -82,10 +82,6 @@ async fn a_fenced_instance_claims_no_stream() -> Result<()> {
     let fence = "UPDATE ingest_instances SET fenced = true;
                  UPDATE agent_state SET presence = 'offline', cause = 'instance lost', instance_id = NULL";
     world.site.psql(fence).await?;
-    eventually("it has tried", async || {
-        let tries = transaction_count(world.instance.http, "sessions_reclaim").await;
-        tries.is_ok_and(|tries| tries >= 3)
-    })
-    .await?;
+    runs_again(world.instance.http, "sessions_reclaim", 3).await?;
     world.site.expect(PRESENCE, "offline|instance lost").await
 }

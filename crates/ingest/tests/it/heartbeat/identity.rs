@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use svc_testkit::{ActiveAgent, PATIENCE, RefusedCall, is_active, machine};
+use svc_testkit::{ActiveAgent, PATIENCE, RefusedCall, is_active, machine, runs_again};
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 
@@ -24,6 +24,10 @@ async fn world() -> Result<World> {
         })
     })
     .await
+}
+
+async fn several_polls(world: &World) -> Result<()> {
+    runs_again(world.instance.http, "sessions_digest", 5).await
 }
 
 /// The stream was opened an hour ago.
@@ -86,7 +90,7 @@ async fn a_machine_that_fails_over_while_its_old_stream_is_silent_keeps_its_iden
     age(&world).await?;
     let other = world.agent.copied_to(machine(2));
     assert_presumed(&other).await?;
-    sleep(Duration::from_secs(1)).await; // Several polls.
+    several_polls(&world).await?;
     assert_presumed(&other).await?;
     drop(silent);
     world.site.becomes(PRESENCE, "offline|lost").await?;
@@ -101,7 +105,7 @@ async fn a_clone_is_refused_as_one_as_soon_as_the_original_is_heard() -> Result<
     let clone = world.agent.copied_to(machine(2));
     original.report_acked(1..=1).await?;
     assert_presumed(&clone).await?;
-    sleep(Duration::from_secs(1)).await; // Several polls.
+    several_polls(&world).await?;
     // A message from before proves nothing: its machine may have failed over since.
     assert_presumed(&clone).await?;
     let in_use = |refused: &RefusedCall| refused.code == Code::AlreadyExists;
