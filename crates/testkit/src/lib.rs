@@ -69,7 +69,7 @@ pub use ledger::{Balance, Ledger, Settled, Taken};
 pub use presence::{PresenceSampler, presence_digest, times_offline};
 pub use process::{Finished, Process, Program};
 pub use proxy::Proxy;
-pub use seed::{range, seed};
+pub use seed::{ABSENT, SAME_KEY, absent_instance, range, seed};
 pub use service::{ServiceBuilder, ServiceProcess};
 pub use site::{Environment, QueueKind, SIGNING_KEY, Site, write_private};
 pub use sizing::{documented_memory, documented_strangers};

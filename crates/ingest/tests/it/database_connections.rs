@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use svc_testkit::{ActiveAgent, Site, faults, runs_again};
+use svc_testkit::{ActiveAgent, SAME_KEY, Site, absent_instance, faults, runs_again};
 
 /// The smallest value that INGEST_DB_POOL_SIZE accepts.
 const SMALLEST: &str = "4";
@@ -45,9 +45,8 @@ async fn in_the_smallest_pool_maintenance_delays_neither_lease_nor_poll_nor_swee
     for name in ["lease_renew", "sessions_digest"] {
         runs_again(instance.http, name, 3).await?;
     }
-    let lapsed = "INSERT INTO ingest_instances (id, kid, hostname, version, grpc_address, http_address, expires_at)
-        SELECT gen_random_uuid(), kid, 'gone', '0', '', '', now() - interval '5 minutes' FROM ingest_instances";
-    site.psql(lapsed).await?;
+    let lapsed = absent_instance(SAME_KEY, "-5 minutes");
+    site.psql(&lapsed).await?;
     let swept = "SELECT count(*) FROM ingest_instances WHERE fenced";
     site.becomes(swept, "1").await?;
     let live = "SELECT count(*) FROM ingest_instances WHERE expires_at > now() AND NOT fenced";

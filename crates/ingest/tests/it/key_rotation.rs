@@ -14,8 +14,8 @@ use svc_ingest::{
     signing::{self, SigningKey},
 };
 use svc_testkit::{
-    ActiveAgent, Environment, Pace, SIGNING_KEY, Site, assert_contains, eventually, faults, get,
-    write_private,
+    ActiveAgent, Environment, Pace, SIGNING_KEY, Site, absent_instance, assert_contains,
+    eventually, faults, get, write_private,
 };
 
 const KEY_FILE: &str = "INGEST_JWT_KEY_FILE";
@@ -120,13 +120,10 @@ async fn an_instance_waits_until_its_sibling_accepts_its_key() -> Result<()> {
 async fn a_key_mismatch_ends_with_an_exit_code_that_systemd_retries() -> Result<()> {
     let site = Site::new().await?;
     let process = site.process().start().await?;
-    let stranger = "INSERT INTO ingest_instances
-            (id, kid, hostname, version, grpc_address, http_address, expires_at)
-        VALUES (gen_random_uuid(), 'another-kid', 'elsewhere', 'v', 'g', 'w', now() + interval '1 h')";
-    site.psql(&format!(
-        "BEGIN; UPDATE ingest_instances SET fenced = true; {stranger}; COMMIT"
-    ))
-    .await?;
+    let sibling = absent_instance("'another-kid'", "1 hour");
+    let fenced = "UPDATE ingest_instances SET fenced = true";
+    site.psql(&format!("BEGIN; {fenced}; {sibling}; COMMIT"))
+        .await?;
     let ended = process.finished().await?;
     assert_contains(&ended.stderr, "another-kid");
     let code = ended.code.context("a signal")?.to_string();

@@ -7,8 +7,8 @@ use rustix::process::Signal;
 use svc_ingest::config::Timing;
 use svc_sandbox::Identity;
 use svc_testkit::{
-    Proxy, ServiceProcess, Site, Tls, assert_contains, channel, eventually, faults::behind_proxy,
-    get, health_becomes,
+    Proxy, ServiceProcess, Site, Tls, absent_instance, assert_contains, channel, eventually,
+    faults::behind_proxy, get, health_becomes,
 };
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
@@ -256,11 +256,6 @@ async fn a_fenced_instance_claims_a_new_id_and_keeps_serving() -> Result<()> {
     site.expect(live, "").await
 }
 
-/// A live sibling that signs with another key.
-const STRANGER: &str = "INSERT INTO ingest_instances
-        (id, kid, hostname, version, grpc_address, http_address, expires_at)
-    VALUES (gen_random_uuid(), 'another-kid', 'elsewhere', 'v', 'g', 'w', now() + interval '1 h')";
-
 #[tokio::test]
 async fn an_instance_stops_when_a_sibling_signs_with_another_key() -> Result<()> {
     let lost = [
@@ -268,10 +263,11 @@ async fn an_instance_stops_when_a_sibling_signs_with_another_key() -> Result<()>
         "UPDATE ingest_instances SET expires_at = now() - interval '1 s'",
         "DELETE FROM ingest_instances",
     ];
+    let sibling = absent_instance("'another-kid'", "1 hour");
     for lost in lost {
         let site = Site::new().await?;
         let instance = site.instance().timing(short_lease).start().await?;
-        site.psql(&format!("BEGIN; {lost}; {STRANGER}; COMMIT"))
+        site.psql(&format!("BEGIN; {lost}; {sibling}; COMMIT"))
             .await?;
         let failure = instance.failure().await.context(lost)?;
         assert_contains(&failure, "the lease failed");

@@ -15,7 +15,7 @@ use svc_ingest::{
     signing,
 };
 use svc_testkit::{
-    Environment, PATIENCE, Proxy, SIGNING_KEY, Site, assert_contains,
+    Environment, PATIENCE, Proxy, SIGNING_KEY, Site, absent_instance, assert_contains,
     faults::assert_one_private_file, get, health_becomes, write_private,
 };
 
@@ -249,12 +249,7 @@ async fn an_instance_with_another_key_than_its_sibling_refuses_to_start_after_a_
 #[tokio::test]
 async fn a_dead_instance_with_another_key_only_delays_the_start() -> Result<()> {
     let site = Site::new().await?;
-    site.psql(
-        "INSERT INTO ingest_instances
-            (id, kid, hostname, version, grpc_address, http_address, expires_at)
-         VALUES (gen_random_uuid(), 'old', 'h', 'v', 'g', 'w', now() + interval '1 second')",
-    )
-    .await?;
+    site.psql(&absent_instance("'old'", "1 second")).await?;
     let instance = site.instance().timing(shorten).start().await?;
     site.expect(
         "SELECT count(*) FROM ingest_instances WHERE kid = 'old' AND expires_at > now()",

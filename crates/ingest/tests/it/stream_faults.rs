@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use futures_util::future::try_join_all;
 use svc_ingest::{config::Timing, listener::Limits};
 use svc_testkit::{
-    ActiveAgent, Fleet, Instance, Pace, Proxy, Site, eventually,
+    ABSENT, ActiveAgent, Fleet, Instance, Pace, Proxy, SAME_KEY, Site, absent_instance, eventually,
     faults::{self, DatabaseFault},
     runs_again, times_offline,
 };
@@ -80,13 +80,13 @@ async fn agents_get_a_grace_period_after_all_instances_were_away() -> Result<()>
     drop(instance.ask_to_stop().ended().await);
     drop(fleet);
     // Two were drained, two were on a lost instance, five minutes ago.
-    let away = "UPDATE agent_state SET online_until = now() - interval '5 minutes';
-        INSERT INTO ingest_instances (id, kid, hostname, version, grpc_address, http_address, expires_at)
-        SELECT '00000000-0000-0000-0000-000000000001', kid, 'gone', '0', '', '', now() - interval '5 minutes'
-          FROM ingest_instances LIMIT 1;
-        UPDATE agent_state SET online_until = NULL, cause = 'connected', instance_id = '00000000-0000-0000-0000-000000000001'
-         WHERE agent_id IN (SELECT agent_id FROM agent_state ORDER BY agent_id LIMIT 2)";
-    site.psql(away).await?;
+    let lost = absent_instance(SAME_KEY, "-5 minutes");
+    let away = format!(
+        "UPDATE agent_state SET online_until = now() - interval '5 minutes'; {lost};
+         UPDATE agent_state SET online_until = NULL, cause = 'connected', instance_id = '{ABSENT}'
+          WHERE agent_id IN (SELECT agent_id FROM agent_state ORDER BY agent_id LIMIT 2)"
+    );
+    site.psql(&away).await?;
     let often = |timing: &mut Timing| timing.lease_renewal = Duration::from_millis(100);
     let instance = site.instance().timing(often).start().await?;
     looks_several_times(&instance).await?;

@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use svc_proto::{ServerMessage, v1::HostFacts};
-use svc_testkit::{ActiveAgent, InstanceBuilder, health_becomes, machine};
+use svc_testkit::{
+    ABSENT, ActiveAgent, InstanceBuilder, SAME_KEY, absent_instance, health_becomes, machine,
+};
 use tonic::Code;
 
 use super::{EPOCH, PRESENCE, PRESENCE_CHANGES, World, held::only_digests_are_read, refusal};
@@ -202,11 +204,9 @@ async fn the_sweep_takes_agents_of_a_lost_instance_and_of_a_drain_offline() -> R
     // An agent that vanishes is lost at once.
     drop(agent.heartbeat().await?);
     site.becomes(PRESENCE, "offline|lost").await?;
-    let lost = "INSERT INTO ingest_instances (id, kid, hostname, version, grpc_address, http_address, expires_at)
-                SELECT '00000000-0000-0000-0000-000000000001', kid, 'gone', '0', '', '', now() - interval '5 seconds'
-                  FROM ingest_instances LIMIT 1;
-                UPDATE agent_state SET presence = 'online', instance_id = '00000000-0000-0000-0000-000000000001'";
-    site.psql(lost).await?;
+    let lost = absent_instance(SAME_KEY, "-5 seconds");
+    let online = format!("UPDATE agent_state SET presence = 'online', instance_id = '{ABSENT}'");
+    site.psql(&format!("{lost}; {online}")).await?;
     site.becomes(PRESENCE, "offline|instance lost").await?;
     let fenced = "SELECT fenced FROM ingest_instances WHERE hostname = 'gone'";
     site.expect(fenced, "t").await?;
