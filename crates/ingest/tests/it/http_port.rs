@@ -111,24 +111,6 @@ async fn a_client_that_does_not_finish_its_headers_is_closed_at_the_deadline() -
 }
 
 #[tokio::test]
-async fn a_connection_serves_several_requests() -> Result<()> {
-    let (_site, instance) = Site::with_instance().await?;
-    let mut stream = TcpStream::connect(instance.http).await?;
-    for _ in 0..3 {
-        stream
-            .write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-            .await?;
-        let mut answer = Vec::new();
-        while !answer.ends_with(b"\r\n\r\nok") {
-            let read = timeout(PATIENCE, stream.read_buf(&mut answer)).await??;
-            assert!(read > 0, "closed after {answer:?}");
-        }
-    }
-    drop(stream);
-    instance.stop().await
-}
-
-#[tokio::test]
 async fn healthz_and_jwks_are_503_while_the_start_waits_for_the_database() -> Result<()> {
     let site = Site::new().await?;
     let nobody = Proxy::start(Vec::new()).await?;

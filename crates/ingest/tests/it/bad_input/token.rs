@@ -8,19 +8,12 @@ use svc_testkit::{FakeAgent, Site, machine};
 use tokio::time::timeout;
 use tonic::Code;
 
-fn malformed(good: &str) -> [String; 13] {
-    let (head, tail) = good.split_at(20);
+/// The unit tests of the token have many more.
+fn malformed(good: &str) -> [String; 6] {
     [
-        format!("{head}\0{}", &tail[1..]),
-        format!("{good}\0"),
+        format!("{}\0{}", &good[..20], &good[21..]),
         good.replacen('s', "\u{455}", 1),
-        good.replacen("enr", "\u{435}nr", 1),
-        format!("{head}\u{ff11}{}", &tail[1..]),
-        format!("{head}\u{200b}{tail}"),
-        format!("{good}\n"),
-        good.to_ascii_uppercase(),
         String::new(),
-        "nonsense".into(),
         format!("{}000000", &good[..40]),
         good.replace("svc_enr_", "svc_key_"),
         "x".repeat(20_000),

@@ -145,19 +145,6 @@ async fn at_most_ten_clones_of_an_agent_are_pending_and_an_unknown_key_has_none(
 }
 
 #[tokio::test]
-async fn a_retired_host_that_comes_back_is_a_new_one() -> Result<()> {
-    let world = World::new().await?;
-    let (agent, first) = world.install(machine(1)).await?;
-    let retire = format!("SELECT retire_host('{}', 'ann')", first.host_id);
-    world.site.psql(&retire).await?;
-    assert_eq!(world.status(&agent).await?, Revoked);
-    let (_, second) = world.install(machine(1)).await?;
-    assert!(is_active(&second));
-    assert_ne!(second.host_id, first.host_id);
-    Ok(())
-}
-
-#[tokio::test]
 async fn two_pending_keys_of_one_machine_cannot_both_be_approved() -> Result<()> {
     let world = World::new().await?;
     let manual = token(&world.site, MANUAL).await?;
