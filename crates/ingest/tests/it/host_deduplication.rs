@@ -106,28 +106,6 @@ async fn a_new_key_on_a_machine_with_an_active_agent_stays_pending() -> Result<(
 }
 
 #[tokio::test]
-async fn a_conflict_approved_as_a_new_host_leaves_the_incumbent_active() -> Result<()> {
-    let world = World::new().await?;
-    let (incumbent, first) = world.install(machine(1)).await?;
-    let clone = HostFacts {
-        hostname: "clone-1".into(),
-        ..machine(1)
-    };
-    let (newcomer, second) = world.install(clone).await?;
-    let new_host = "approve_agent('ann', 'new-host')";
-    world.decide(&second, new_host).await?;
-    let now = world.register(&newcomer).await?;
-    assert!(is_active(&now));
-    assert_ne!(now.host_id, first.host_id);
-    assert!(is_active(&world.register(&incumbent).await?));
-    let names = "SELECT string_agg(hostname, ',' ORDER BY created_at) FROM hosts";
-    world.site.expect(names, "web-1,clone-1").await?;
-    let (_, third) = world.install(machine(1)).await?;
-    assert_eq!(third.status(), Pending, "a third copy of the image");
-    Ok(())
-}
-
-#[tokio::test]
 async fn an_agent_first_run_without_root_and_then_with_it_is_one_host() -> Result<()> {
     let world = World::new().await?;
     let without_root = HostFacts {

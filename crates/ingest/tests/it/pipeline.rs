@@ -217,24 +217,6 @@ async fn a_stream_stays_open_while_the_queue_holds_its_report() -> Result<()> {
     call.acked_up_to(1).await
 }
 
-#[tokio::test]
-async fn a_report_that_overtook_an_earlier_one_waits_for_it() -> Result<()> {
-    let (site, _server, _agent, mut call) = agent_without_consumer().await?;
-    call.report(vec![sample(1)], vec![]).await?;
-    let queue = queue(&site).await?;
-    let mut first = take(&queue).await?;
-    call.report(vec![sample(2)], vec![]).await?;
-    let consumer = site.consumer_process().start().await?;
-    // The second has been put back.
-    metric_becomes(consumer.http, "queue_put_back_total", |n| n >= 2.0).await?;
-    let state = "SELECT acked_seq, (SELECT count(*) FROM host_metrics) FROM agent_state";
-    site.expect(state, "0|0").await?;
-    let Delivery { parcel, receipt } = first.pop().context("the first")?;
-    receipt.put_back(parcel).await;
-    call.acked_up_to(2).await?;
-    site.expect(state, "2|2").await
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_table_makes_no_sample_a_dead_letter() -> Result<()> {
     QueueKind::each(async |kind| {

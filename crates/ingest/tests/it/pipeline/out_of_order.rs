@@ -49,6 +49,8 @@ async fn after_an_outage_a_report_out_of_order_is_put_back_and_stored() -> Resul
     let consumer = consumer.timing(|timing| timing.order_patience = PATIENCE);
     let consumer = consumer.start().await?;
     metric_becomes(consumer.http, "queue_put_back_total", |n| n >= 3.0).await?;
+    site.expect("SELECT acked_seq FROM agent_state", "0")
+        .await?;
     queue.push(report(1)).await;
     site.becomes("SELECT acked_seq FROM agent_state", "2").await
 }
