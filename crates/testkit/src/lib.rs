@@ -74,7 +74,7 @@ pub use service::{ServiceBuilder, ServiceProcess};
 pub use site::{Environment, QueueKind, SIGNING_KEY, Site, write_private};
 pub use sizing::{documented_memory, documented_strangers};
 pub use svc_ingest::listener::provider as service_provider;
-pub use tls::{OneConnection, Tls, channel, connect_with, provider};
+pub use tls::{OneConnection, Tls, channel, connect_with, grpc_call, provider};
 pub use usage::Usage;
 pub use verifier::{Verifier, kid};
 pub use writer::SampleWriter;

@@ -8,7 +8,7 @@ use svc_ingest::config::Timing;
 use svc_sandbox::Identity;
 use svc_testkit::{
     Proxy, ServiceProcess, Site, Tls, absent_instance, assert_contains, channel, eventually,
-    faults::behind_proxy, get, health_becomes,
+    faults::behind_proxy, get, grpc_call, health_becomes,
 };
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
@@ -68,10 +68,8 @@ async fn stalled(
         .initial_window_size(0)
         .handshake::<_, bytes::Bytes>(stream)
         .await?;
-    let request = http::Request::post("https://localhost/grpc.health.v1.Health/Check")
-        .header("content-type", "application/grpc")
-        .body(())?;
-    let (answer, mut body) = requests.send_request(request, false)?;
+    let check = grpc_call("/grpc.health.v1.Health/Check")?;
+    let (answer, mut body) = requests.send_request(check, false)?;
     body.send_data(bytes::Bytes::from_static(&[0; 5]), true)?;
     tokio::select! {
         ended = &mut connection => ended?,
