@@ -1,7 +1,7 @@
 //! Fake agents (a key, the facts of a machine, and the calls of the wire contract) and the tokens
 //! that let them in.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Context, bail};
 use svc_ingest::enrol::EnrolmentToken;
@@ -10,11 +10,11 @@ use svc_proto::v1::{
     ingest_service_client::IngestServiceClient,
 };
 use svc_sandbox::Identity;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tonic::{Status, Streaming, transport::Channel};
 use tonic_types::StatusExt;
 
-use crate::{HeartbeatCall, PATIENCE, Site, channel};
+use crate::{HeartbeatCall, PATIENCE, Site, channel, eventually};
 
 /// What a token allows.
 #[derive(Clone, Copy, Debug)]
@@ -219,6 +219,20 @@ impl ActiveAgent {
 
     pub async fn heartbeat_at(&self, address: SocketAddr) -> anyhow::Result<HeartbeatCall> {
         self.agent.heartbeat(address, &self.jwt).await
+    }
+
+    /// Opens a heartbeat stream where the service may refuse it for now, no faster than an agent may open streams.
+    pub async fn heartbeat_in_time(&self, address: SocketAddr) -> anyhow::Result<HeartbeatCall> {
+        let mut opened = None;
+        eventually("the stream is open", async || {
+            opened = self.heartbeat_at(address).await.ok();
+            if opened.is_none() {
+                sleep(Duration::from_secs(1)).await;
+            }
+            opened.is_some()
+        })
+        .await?;
+        opened.context("no stream")
     }
 
     /// Opens a heartbeat stream that the service refuses.

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use svc_testkit::{
-    ActiveAgent, FakeAgent, HeartbeatCall, Held, Instance, Site, eventually, faults::behind_proxy,
-    metric, transaction_count,
+    ActiveAgent, FakeAgent, Held, Instance, Site, eventually, faults::behind_proxy, metric,
+    transaction_count,
 };
 use tokio::{
     task::{JoinHandle, JoinSet},
@@ -185,7 +185,7 @@ async fn a_request_that_a_frozen_database_delays_displaces_no_live_stream() -> R
     opens(&instance, |count| count >= 1).await?;
     abandoned.abort();
     site.postgres().thaw()?;
-    let mut live = opened_at(&agent, &sibling).await?;
+    let mut live = agent.heartbeat_in_time(sibling.grpc).await?;
     let late = "SELECT count(*) FROM pg_stat_activity
                  WHERE state = 'active' AND query LIKE '-- sessions_open%'";
     site.becomes(late, "0").await?;
@@ -243,17 +243,6 @@ async fn a_storm_of_abandoned_requests_on_a_slow_database_displaces_no_live_stre
 fn open_and_forget(agent: &ActiveAgent) -> JoinHandle<Result<()>> {
     let agent = agent.clone();
     tokio::spawn(async move { agent.heartbeat().await.map(drop) })
-}
-
-/// Opens a stream at an instance that may still refuse it, because it has just got its database back.
-async fn opened_at(agent: &ActiveAgent, instance: &Instance) -> Result<HeartbeatCall> {
-    let mut opened = None;
-    eventually("the stream is open", async || {
-        opened = agent.heartbeat_at(instance.grpc).await.ok();
-        opened.is_some()
-    })
-    .await?;
-    opened.context("no stream")
 }
 
 /// Waits until the instance has called `sessions_open` so many times. A call counts when it has ended.
