@@ -3,7 +3,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use svc_ingest::enrol::EnrolmentToken;
 use svc_proto::v1::{
     AgentInfo, AgentStatus, Hello, HostFacts, RegisterRequest, RegisterResponse,
@@ -136,6 +136,14 @@ impl FakeAgent {
             .register(request)
             .await
             .map(|response| Registering(response.into_inner())))
+    }
+
+    /// Registers an agent that must be pending, and returns the stream of further answers.
+    pub async fn pending(&self, address: SocketAddr, token: &str) -> anyhow::Result<Registering> {
+        let mut stream = self.open(address, token).await??;
+        let answer = stream.answer().await?;
+        ensure!(answer.status() == AgentStatus::Pending, "{answer:?}");
+        Ok(stream)
     }
 
     /// Registers, and returns the first answer.

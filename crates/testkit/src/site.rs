@@ -191,6 +191,12 @@ impl Site {
         query(&self.database_url(), sql).await
     }
 
+    /// Makes a decision about all agents, in the name of ann: `approve`, `reject`, `revoke` or `reopen`.
+    pub async fn decide_all(&self, decision: &str) -> anyhow::Result<()> {
+        let sql = format!("SELECT {decision}_agent(id, 'ann') FROM agents");
+        self.psql(&sql).await.map(drop)
+    }
+
     /// Fails unless a query returns `wanted`.
     pub async fn expect(&self, sql: &str, wanted: &str) -> anyhow::Result<()> {
         let found = self.psql(sql).await?;

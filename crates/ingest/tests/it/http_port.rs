@@ -251,15 +251,11 @@ async fn requests_are_counted_by_method_code_and_reason_when_they_end() -> Resul
     };
     counted("method=\"register\",code=\"invalid_argument\",reason=\"malformed_token\"").await?;
     counted("method=\"register\",code=\"ok\",reason=\"none\"").await?;
-    site.psql("SELECT revoke_agent(id, 'ann') FROM agents")
-        .await?;
+    site.decide_all("revoke").await?;
     call.end().await?;
     counted("method=\"heartbeat\",code=\"permission_denied\",reason=\"agent_revoked\"").await?;
-    let mut left = FakeAgent::on(machine(2))?
-        .open(instance.grpc, &token(&site, MANUAL).await?)
-        .await??;
-    left.answer().await?;
-    drop(left);
+    let (leaving, manual) = (FakeAgent::on(machine(2))?, token(&site, MANUAL).await?);
+    drop(leaving.pending(instance.grpc, &manual).await?);
     counted("method=\"register\",code=\"cancelled\",reason=\"none\"").await?;
     instance.stop().await
 }

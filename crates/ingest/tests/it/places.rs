@@ -5,7 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use anyhow::{Result, bail, ensure};
 use futures_util::stream;
 use svc_ingest::listener::Limits;
-use svc_proto::v1::{AgentStatus, HeartbeatResponse, ingest_service_client::IngestServiceClient};
+use svc_proto::v1::{HeartbeatResponse, ingest_service_client::IngestServiceClient};
 use svc_sandbox::Identity;
 use svc_testkit::{
     AUTO, ActiveAgent, FakeAgent, Instance, MANUAL, OneConnection, RefusedCall, Site, Tls,
@@ -137,16 +137,14 @@ async fn a_pending_registration_has_proven_its_token_and_keeps_its_place() -> Re
     let instance = site.instance().limits(short).start().await?;
     let secret = token(&site, MANUAL).await?;
     let agent = FakeAgent::on(machine(1))?;
-    let mut pending = agent.open(instance.grpc, &secret).await??;
-    assert_eq!(pending.answer().await?.status(), AgentStatus::Pending);
+    let mut pending = agent.pending(instance.grpc, &secret).await?;
     let waits_since = Instant::now();
     let _strangers = strangers(instance.grpc, 30).await?;
     eventually("its life would be over if it were unproven", async || {
         waits_since.elapsed() > Duration::from_secs(3)
     })
     .await?;
-    site.psql("SELECT approve_agent(id, 'ann') FROM agents")
-        .await?;
+    site.decide_all("approve").await?;
     assert!(is_active(&pending.answer().await?));
     Ok(())
 }

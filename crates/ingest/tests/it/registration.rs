@@ -90,16 +90,13 @@ async fn a_rejection_or_deletion_ends_a_pending_registration_with_its_status() -
     let (site, instance) = Site::with_instance().await?;
     let secret = token(&site, MANUAL).await?;
     let agent = FakeAgent::on(machine(1))?;
-    let mut stream = agent.open(instance.grpc, &secret).await??;
-    stream.answer().await?;
-    site.psql("SELECT reject_agent(id, 'ann', 'not ours') FROM agents")
-        .await?;
+    let mut stream = agent.pending(instance.grpc, &secret).await?;
+    site.decide_all("reject").await?;
     assert_eq!(stream.answer().await?.status(), AgentStatus::Rejected);
     assert_eq!(stream.next().await?, None);
 
     let deleted = FakeAgent::on(machine(2))?;
-    let mut stream = deleted.open(instance.grpc, &secret).await??;
-    stream.answer().await?;
+    let mut stream = deleted.pending(instance.grpc, &secret).await?;
     site.psql("DELETE FROM agents WHERE status = 'pending'")
         .await?;
     assert_eq!(stream.failure().await?.code, Code::NotFound);
@@ -112,19 +109,15 @@ async fn a_revoked_key_stays_revoked_until_it_is_reopened() -> Result<()> {
     let secret = token(&site, AUTO).await?;
     let agent = FakeAgent::on(machine(1))?;
     assert!(is_active(&agent.register(instance.grpc, &secret).await?));
-    site.psql("SELECT revoke_agent(id, 'ann', 'stolen') FROM agents")
-        .await?;
+    site.decide_all("revoke").await?;
     for given in [secret.as_str(), ""] {
         let answer = agent.register(instance.grpc, given).await?;
         assert_eq!(answer.status(), AgentStatus::Revoked);
         assert!(!is_active(&answer));
     }
-    site.psql("SELECT reopen_agent(id, 'ann', 'found again') FROM agents")
-        .await?;
-    let mut stream = agent.open(instance.grpc, "").await??;
-    assert_eq!(stream.answer().await?.status(), AgentStatus::Pending);
-    site.psql("SELECT approve_agent(id, 'ann') FROM agents")
-        .await?;
+    site.decide_all("reopen").await?;
+    let mut stream = agent.pending(instance.grpc, "").await?;
+    site.decide_all("approve").await?;
     assert!(is_active(&stream.answer().await?));
     let events =
         "SELECT string_agg(concat(from_status, '>', to_status), ' ' ORDER BY id) FROM agent_events";

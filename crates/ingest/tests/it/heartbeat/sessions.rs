@@ -37,8 +37,7 @@ async fn a_revocation_or_deletion_ends_the_stream_on_every_instance() -> Result<
     let sibling = no_poll(site.instance()).start().await?;
     let other = ActiveAgent::new(site, sibling.grpc, 2).await?;
     let streams = [agent.heartbeat().await?, other.heartbeat().await?];
-    let revoke = "SELECT revoke_agent(id, 'ann') FROM agents";
-    site.psql(revoke).await?;
+    site.decide_all("revoke").await?;
     for mut call in streams {
         let refused = refusal(&mut call).await?;
         refused.assert(Code::PermissionDenied, "AGENT_REVOKED");
@@ -65,8 +64,7 @@ async fn the_poll_finds_a_revocation_when_notifications_are_cut_off() -> Result<
     })
     .await?;
     let mut call = world.agent.heartbeat().await?;
-    let revoke = "SELECT revoke_agent(id, 'ann') FROM agents";
-    world.site.psql(revoke).await?;
+    world.site.decide_all("revoke").await?;
     assert_eq!(refusal(&mut call).await?.reason, "AGENT_REVOKED");
     Ok(())
 }

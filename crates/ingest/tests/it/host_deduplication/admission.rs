@@ -71,8 +71,7 @@ async fn an_admitted_reinstallation_gives_the_host_its_facts_and_spends_one_use(
     let (_, first) = world.install(machine(1)).await?;
     world.presence(&first, "online", "1 hour").await?;
     let newcomer = FakeAgent::on(reinstalled())?;
-    let mut waiting = newcomer.open(world.instance.grpc, &secret).await??;
-    assert_eq!(waiting.answer().await?.status(), Pending);
+    let mut waiting = newcomer.pending(world.instance.grpc, &secret).await?;
     world.presence(&first, "offline", "11 minutes").await?;
     // Admitted by this call or by the maintenance, whichever comes first.
     let again = newcomer.register(world.instance.grpc, &secret).await?;

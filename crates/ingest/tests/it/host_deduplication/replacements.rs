@@ -21,9 +21,7 @@ async fn a_reinstall_token_replaces_an_agent_only_after_its_quiet_time() -> Resu
     let (incumbent, first) = world.install(machine(1)).await?;
     world.presence(&first, "online", "1 hour").await?;
     let newcomer = FakeAgent::on(machine(1))?;
-    let mut stream = newcomer.open(address, &reinstall).await??;
-    let answer = stream.answer().await?;
-    assert_eq!(answer.status(), Pending, "the incumbent is online");
+    let mut stream = newcomer.pending(address, &reinstall).await?;
     world.presence(&first, "offline", "11 minutes").await?;
     assert!(is_active(&stream.answer().await?), "the quiet time is over");
     assert_eq!(world.status(&incumbent).await?, Revoked);
