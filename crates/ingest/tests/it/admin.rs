@@ -19,11 +19,7 @@ async fn migrate_applies_each_missing_migration_once() -> Result<()> {
     let site = Site::unmigrated().await?;
     let migrate = || site.command_process(&["migrate"]).exits(0);
     let first = migrate().await?;
-    assert!(
-        first.stdout.starts_with("applied 0001_baseline"),
-        "{}",
-        first.stdout
-    );
+    assert_contains(&first.stdout, "applied 0001_baseline");
     assert_eq!(migrate().await?.stdout, "the schema is up to date\n");
     let json = json_of(&site, &["migrate"]).await?;
     assert_eq!(json["applied"], serde_json::json!([]));
@@ -225,11 +221,7 @@ async fn key_show_creates_no_key_and_names_a_bad_one() -> Result<()> {
     assert!(!path.exists());
     write_private(&path, "nonsense")?;
     let bad = show().exits(2).await?;
-    assert!(
-        bad.stderr.starts_with("svc-ingest: INGEST_JWT_KEY_FILE: "),
-        "{}",
-        bad.stderr
-    );
+    assert_contains(&bad.stderr, "svc-ingest: INGEST_JWT_KEY_FILE: ");
     assert_eq!(bad.stdout, "");
     Ok(())
 }

@@ -40,11 +40,7 @@ async fn serve_grants_the_role_only_if_it_may_migrate() -> Result<()> {
     };
     let verifying = serve("false").start().await?;
     verifying.stop().await?;
-    assert!(
-        verifying.logs().contains("lacks grants"),
-        "{}",
-        verifying.logs()
-    );
+    assert_contains(&verifying.logs(), "lacks grants");
     assert!(!may_decide(&site, "web_of_serve").await?);
     serve("true").start().await?.stop().await?;
     assert!(may_decide(&site, "web_of_serve").await?);

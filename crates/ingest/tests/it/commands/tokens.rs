@@ -72,10 +72,9 @@ async fn every_option_of_a_new_token_is_recorded_and_its_secret_is_not() -> Resu
     let list = json(&site, &["token", "list"]).await?;
     assert_eq!(list[0]["labels"]["site"], "berlin");
     let table = output_of(&site, &["token", "list"]).await?;
-    assert!(
-        table.contains("0/50") && table.contains("never") && table.contains("auto, reinstall"),
-        "{table}"
-    );
+    for part in ["0/50", "never", "auto, reinstall"] {
+        assert_contains(&table, part);
+    }
     Ok(())
 }
 
