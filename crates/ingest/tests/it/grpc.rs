@@ -38,10 +38,8 @@ async fn health_covers_the_whole_server_and_the_service() -> Result<()> {
         assert_eq!(answer.get_ref().status(), ServingStatus::Serving);
     }
     let unknown = health.check(about("svc.other")).await;
-    assert_eq!(
-        unknown.err().map(|status| status.code()),
-        Some(Code::NotFound)
-    );
+    let code = unknown.err().map(|status| status.code());
+    assert_eq!(code, Some(Code::NotFound));
     instance.stop().await
 }
 
@@ -64,10 +62,8 @@ async fn a_health_watch_sends_the_state_and_its_change() -> Result<()> {
 
     let stopping = instance.ask_to_stop();
     let next = timeout(PATIENCE, watch.message()).await??;
-    assert_eq!(
-        next.context("an answer")?.status(),
-        ServingStatus::NotServing
-    );
+    let next = next.context("an answer")?.status();
+    assert_eq!(next, ServingStatus::NotServing);
     drop((watch, health));
     stopping.ended().await
 }
@@ -86,10 +82,8 @@ async fn health_watches_are_limited_and_a_slot_is_freed_when_one_ends() -> Resul
     let third = health.watch(about("")).await.expect_err("the limit is two");
     RefusedCall::of(&third).assert_with_delay(Code::Unavailable, "OVERLOADED");
 
-    assert_eq!(
-        health.check(about("")).await?.get_ref().status(),
-        ServingStatus::Serving
-    );
+    let checked = health.check(about("")).await?;
+    assert_eq!(checked.get_ref().status(), ServingStatus::Serving);
     drop(first);
     eventually("a slot is free", async || {
         health.watch(about("")).await.is_ok()

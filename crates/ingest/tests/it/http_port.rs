@@ -24,10 +24,8 @@ async fn healthz_is_200_and_the_text_ok_and_nothing_more() -> Result<()> {
     let (_site, instance) = Site::with_instance().await?;
     let answer = get(instance.http, "/healthz").await?;
     assert_eq!((answer.status, answer.body.as_str()), (200, "ok"));
-    assert_eq!(
-        answer.header("content-type"),
-        Some("text/plain; charset=utf-8")
-    );
+    let plain = Some("text/plain; charset=utf-8");
+    assert_eq!(answer.header("content-type"), plain);
     assert_eq!(answer.header("cache-control"), Some("no-store"));
     instance.stop().await
 }
@@ -117,10 +115,8 @@ async fn healthz_and_jwks_are_503_while_the_start_waits_for_the_database() -> Re
     let url = format!("postgres://svc@{}/svc", nobody.address());
     let instance = site.instance().set("DATABASE_URL", url).launch().await?;
     health_becomes(instance.http, 503, "starting: waiting for the database\n").await?;
-    assert_eq!(
-        get(instance.http, "/.well-known/jwks.json").await?.status,
-        503
-    );
+    let jwks = get(instance.http, "/.well-known/jwks.json").await?;
+    assert_eq!(jwks.status, 503);
     let metrics = get(instance.http, "/metrics").await?;
     assert_contains(&metrics.body, "svc_ingest_database_up 0\n");
     instance.stop().await
@@ -159,10 +155,8 @@ async fn healthz_is_503_while_the_database_is_away_longer_than_the_grace() -> Re
     metric_becomes(instance.http, "database_up", |up| up == 0.0).await?;
     let away = health_becomes(instance.http, 503, "the database has been away for ").await?;
     assert_eq!(away.lines().count(), 1, "{away}");
-    assert_eq!(
-        get(instance.http, "/.well-known/jwks.json").await?.status,
-        200
-    );
+    let jwks = get(instance.http, "/.well-known/jwks.json").await?;
+    assert_eq!(jwks.status, 200);
 
     proxy.heal()?;
     instance.serving().await?;

@@ -52,10 +52,8 @@ async fn a_jwt_verifies_with_nothing_but_the_published_document() -> Result<()> 
     let (header, claims) = (part(0)?, part(1)?);
     assert_eq!(header["alg"], "RS256");
     let id = site.psql("SELECT id FROM agents").await?;
-    assert_eq!(
-        (&claims["sub"], &claims["iss"]),
-        (&json!(id), &json!("svc-ingest"))
-    );
+    assert_eq!(claims["sub"], id);
+    assert_eq!(claims["iss"], "svc-ingest");
     instance.stop().await
 }
 

@@ -223,11 +223,8 @@ async fn status_and_doctor_show_which_instances_sign_with_which_key() -> Result<
     }
     for command in ["status", "doctor"] {
         let shown = show(command).await?;
-        assert_eq!(
-            shown.matches("signs on 1 of 2 instances").count(),
-            2,
-            "{shown}"
-        );
+        let each = shown.matches("signs on 1 of 2 instances").count();
+        assert_eq!(each, 2, "{shown}");
     }
     first.stop().await?;
     let moved = builder.set(KEY_FILE, &keys.new).start().await?;

@@ -189,11 +189,7 @@ async fn the_start_waits_for_another_process_to_migrate() -> Result<()> {
     process
         .logs_contain("waiting for the schema to be migrated")
         .await?;
-    let answer = get(process.http, "/healthz").await?;
-    assert_eq!(
-        (answer.status, answer.body.as_str()),
-        (503, "starting: waiting for the schema\n")
-    );
+    health_becomes(process.http, 503, "starting: waiting for the schema\n").await?;
     site.process().arguments(&["migrate"]).exits(0).await?;
     process.serving().await?;
     process.stop().await

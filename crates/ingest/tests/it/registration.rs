@@ -40,10 +40,8 @@ async fn an_auto_approve_token_returns_a_jwt_at_once() -> Result<()> {
     let keys = signing::Keyring::new(key, []);
     let claims = keys.verify(&credential.jwt, Timestamp::now())?.claims;
     assert_eq!(claims.sub, answer.agent_id);
-    assert_eq!(
-        claims.exp,
-        credential.expires_at.context("no expiry")?.seconds
-    );
+    let expires_at = credential.expires_at.context("no expiry")?;
+    assert_eq!(claims.exp, expires_at.seconds);
     let left = claims.exp - Timestamp::now().as_second();
     assert!((86_300..=86_400).contains(&left), "24 hours, not {left} s");
 
@@ -76,13 +74,9 @@ async fn a_notification_carries_an_approval_to_a_pending_agent_on_any_instance()
         assert_eq!(decision.agent_id, first.agent_id);
         assert_eq!(stream.next().await?, None);
     }
+    // The claimed actor, or the database user.
     let actors = "SELECT string_agg(decided_by, ',' ORDER BY decided_at) FROM agents";
-    assert_eq!(
-        site.psql(actors).await?,
-        "ann,svc",
-        "the claimed actor, or the database user"
-    );
-    Ok(())
+    site.expect(actors, "ann,svc").await
 }
 
 #[tokio::test]
@@ -204,10 +198,8 @@ async fn an_active_agent_needs_no_token_and_a_bad_one_changes_nothing() -> Resul
     for given in ["", &secret, &unknown] {
         let again = agent.register(instance.grpc, given).await?;
         assert!(is_active(&again));
-        assert_eq!(
-            (&again.agent_id, &again.host_id),
-            (&first.agent_id, &first.host_id)
-        );
+        assert_eq!(again.agent_id, first.agent_id);
+        assert_eq!(again.host_id, first.host_id);
     }
     site.expect(
         "SELECT uses, count(*) FROM enrolment_tokens, agents GROUP BY 1",

@@ -91,11 +91,7 @@ async fn agents_get_a_grace_period_after_all_instances_were_away() -> Result<()>
     let instance = site.instance().timing(often).start().await?;
     looks_several_times(&instance).await?;
     let online = "SELECT count(*) FROM agent_state WHERE presence = 'online'";
-    assert_eq!(
-        site.psql(online).await?,
-        "4",
-        "their grace period has not ended"
-    );
+    site.expect(online, "4").await?; // Their grace period has not ended.
     site.psql("UPDATE sweep_pause SET until = now()").await?;
     site.becomes(online, "0").await
 }
@@ -138,11 +134,7 @@ async fn an_instance_whose_lease_has_expired_sweeps_no_agent() -> Result<()> {
     let lapsed = "UPDATE ingest_instances SET expires_at = now() - interval '1 hour' RETURNING id";
     let id = site.psql(lapsed).await?;
     let sweep = format!("SELECT leases_fence('{id}', 10), sessions_sweep_batch('{id}', 10, 100)");
-    assert_eq!(
-        site.psql(&sweep).await?,
-        "0|(0,0)",
-        "its own lease has lapsed"
-    );
+    site.expect(&sweep, "0|(0,0)").await?;
     ensure!(times_offline(&site).await? == 0);
     Ok(())
 }

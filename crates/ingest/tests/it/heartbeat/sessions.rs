@@ -92,10 +92,7 @@ async fn a_new_boot_takes_over_and_an_earlier_boot_that_returns_proves_a_copy() 
     let mut original = first.heartbeat().await?;
     let mut copy = second.heartbeat().await?;
     let refused = refusal(&mut original).await?;
-    assert_eq!(
-        refused.reason, "SESSION_REPLACED",
-        "the same as after a reboot"
-    );
+    assert_eq!(refused.reason, "SESSION_REPLACED", "as after a reboot");
     let mut back = first.heartbeat().await?;
     assert_eq!(refusal(&mut copy).await?.reason, "SESSION_REPLACED");
     let refused = second.refused_heartbeat().await?;
