@@ -104,11 +104,10 @@ async fn the_doctor_passes_a_good_installation() -> Result<()> {
 async fn the_doctor_warns_of_future_problems_and_exits_with_0() -> Result<()> {
     let site = Site::unmigrated().await?;
     Identity::expired_server(&["localhost"])?.write(site.folder(), "server")?;
-    let running = site
+    let builder = site
         .instance()
-        .set("INGEST_JWT_KEY_FILE", site.path("its.pem"))
-        .start()
-        .await?;
+        .set("INGEST_JWT_KEY_FILE", site.path("its.pem"));
+    let running = builder.start().await?;
     // The running service uses the schema, so the statement may deadlock.
     let emptied = "DROP SCHEMA public CASCADE; CREATE SCHEMA public";
     eventually("the schema is dropped", async || {

@@ -237,9 +237,8 @@ async fn each_port_that_is_taken_is_named() -> Result<()> {
     let both = site
         .process()
         .set("INGEST_GRPC_PORT", ports[0].to_string())
-        .set("INGEST_HTTP_PORT", ports[1].to_string())
-        .exits(2)
-        .await?;
+        .set("INGEST_HTTP_PORT", ports[1].to_string());
+    let both = both.exits(2).await?;
     let mut lines = both.stderr.lines();
     for (name, port) in [
         ("INGEST_GRPC_PORT", ports[0]),
@@ -306,9 +305,8 @@ async fn secrets_are_in_no_log_line_at_any_level() -> Result<()> {
             .set("DATABASE_URL", &url)
             .set("INGEST_QUEUE_URL", &queue)
             .set("INGEST_LOG", "trace")
-            .set("INGEST_LOG_FORMAT", format)
-            .start()
-            .await?;
+            .set("INGEST_LOG_FORMAT", format);
+        let process = process.start().await?;
         process.stop().await?;
         let logs = process.logs();
         assert_contains(&logs, "serving");
@@ -321,14 +319,13 @@ async fn secrets_are_in_no_log_line_at_any_level() -> Result<()> {
 #[tokio::test]
 async fn a_refused_start_prints_no_secrets() -> Result<()> {
     let site = Site::new().await?;
-    let ended = site
+    let process = site
         .process()
         .set("DATABASE_URL", "postgres://svc:hunter2@h:0/d")
         .set("INGEST_QUEUE_URL", "redis://svc:hunter2@h")
         .set(DOWNLOADS, "http://svc:hunter2@h")
-        .set("INGEST_LOG", "trace")
-        .exits(2)
-        .await?;
+        .set("INGEST_LOG", "trace");
+    let ended = process.exits(2).await?;
     assert_eq!(ended.stdout, "");
     assert_eq!(ended.stderr.lines().count(), 3, "{}", ended.stderr);
     assert!(!ended.stderr.contains("hunter2"), "{}", ended.stderr);
@@ -338,11 +335,8 @@ async fn a_refused_start_prints_no_secrets() -> Result<()> {
 #[tokio::test]
 async fn json_log_lines_are_json() -> Result<()> {
     let site = Site::new().await?;
-    let process = site
-        .process()
-        .set("INGEST_LOG_FORMAT", "json")
-        .start()
-        .await?;
+    let process = site.process().set("INGEST_LOG_FORMAT", "json");
+    let process = process.start().await?;
     process.stop().await?;
     let logs = process.logs();
     assert_contains(&logs, "serving");

@@ -46,9 +46,8 @@ async fn the_schema_may_have_any_name() -> Result<()> {
     let instance = site
         .instance()
         .timing(|timing| timing.compaction = Duration::from_millis(100))
-        .set("INGEST_WEB_ROLE", &role)
-        .start()
-        .await?;
+        .set("INGEST_WEB_ROLE", &role);
+    let instance = instance.start().await?;
     works(&site, instance.grpc).await?;
     let decision = "SELECT revoke_agent(id, 'ann') FROM agents";
     query(&url, decision).await?;

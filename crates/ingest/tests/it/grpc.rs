@@ -46,11 +46,8 @@ async fn health_covers_the_whole_server_and_the_service() -> Result<()> {
 #[tokio::test]
 async fn a_health_watch_sends_the_state_and_its_change() -> Result<()> {
     let site = Site::new().await?;
-    let instance = site
-        .instance()
-        .set("INGEST_DRAIN_TIMEOUT", "20s")
-        .start()
-        .await?;
+    let instance = site.instance().set("INGEST_DRAIN_TIMEOUT", "20s");
+    let instance = instance.start().await?;
     let mut health = HealthClient::new(agent_channel(&instance).await?);
     let mut watch = health.watch(about(SERVICE)).await?.into_inner();
     let mut stranger = health.watch(about("svc.other")).await?.into_inner();
@@ -71,11 +68,8 @@ async fn a_health_watch_sends_the_state_and_its_change() -> Result<()> {
 #[tokio::test]
 async fn health_watches_are_limited_and_a_slot_is_freed_when_one_ends() -> Result<()> {
     let site = Site::new().await?;
-    let instance = site
-        .instance()
-        .set("INGEST_MAX_CONNECTIONS", "20")
-        .start()
-        .await?;
+    let instance = site.instance().set("INGEST_MAX_CONNECTIONS", "20");
+    let instance = instance.start().await?;
     let mut health = HealthClient::new(agent_channel(&instance).await?);
     let first = health.watch(about("")).await?;
     let _second = health.watch(about("")).await?;

@@ -34,9 +34,8 @@ async fn a_jwt_verifies_with_nothing_but_the_published_document() -> Result<()> 
     let site = Site::new().await?;
     let instance = site
         .instance()
-        .set("INGEST_JWT_KEY_FILE", site.path("generated.pem"))
-        .start()
-        .await?;
+        .set("INGEST_JWT_KEY_FILE", site.path("generated.pem"));
+    let instance = instance.start().await?;
     let agent = FakeAgent::on(machine(1))?;
     let jwt = agent.jwt(instance.grpc, &token(&site, AUTO).await?).await?;
     let document: Value = serde_json::from_str(&get(instance.http, PATH).await?.body)?;

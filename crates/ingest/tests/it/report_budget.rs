@@ -118,9 +118,8 @@ async fn a_stream_that_waits_for_room_is_not_silent_and_hears_of_its_revocation(
     let instance = site
         .instance()
         .set("INGEST_HEARTBEAT_INTERVAL", "1s")
-        .config(scarce)
-        .start()
-        .await?;
+        .config(scarce);
+    let instance = instance.start().await?;
     let slow = ActiveAgent::new(&site, instance.grpc, 1).await?;
     let agent = ActiveAgent::new(&site, instance.grpc, 2).await?;
     let mut slow = UnreadStream::welcomed(&slow).await?;

@@ -71,11 +71,8 @@ async fn an_agent_cut_off_while_the_database_is_away_stays_online_and_reconnects
 #[tokio::test]
 async fn agents_get_a_grace_period_after_all_instances_were_away() -> Result<()> {
     let site = Site::new().await?;
-    let instance = site
-        .instance()
-        .set("INGEST_DRAIN_TIMEOUT", "1s")
-        .start()
-        .await?;
+    let instance = site.instance().set("INGEST_DRAIN_TIMEOUT", "1s");
+    let instance = instance.start().await?;
     let fleet = Fleet::start(&site, &[instance.grpc], 0, 4, BRISK).await?;
     drop(instance.ask_to_stop().ended().await);
     drop(fleet);

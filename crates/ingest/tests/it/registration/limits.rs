@@ -226,9 +226,8 @@ async fn no_secret_reaches_the_log_or_the_database() -> Result<()> {
     let site = Site::new().await?;
     let process = site
         .process()
-        .set("INGEST_LOG", "trace,h2=info,rustls=info,hyper=info")
-        .start()
-        .await?;
+        .set("INGEST_LOG", "trace,h2=info,rustls=info,hyper=info");
+    let process = process.start().await?;
     let secret = token(&site, AUTO).await?;
     let agent = FakeAgent::on(machine(1))?;
     let jwt = agent.jwt(process.grpc, &secret).await?;
