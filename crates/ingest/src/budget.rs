@@ -36,8 +36,6 @@ use tokio::{
 pub const SMALL_REPORT: usize = 4 * 1024;
 /// Usual Register and Hello messages are smaller, even with 64 IP addresses and 64 hardware addresses.
 pub const SMALL_OPENING: usize = 8 * 1024;
-/// How long a large Register or Hello waits for room. Less than the deadline of its call, so that the client gets the refusal.
-const OPENING_WAIT: Duration = Duration::from_secs(5);
 
 /// The bytes of each kind of room.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +49,8 @@ pub struct BudgetBounds {
     pub register: u32,
     /// For large Hello messages, from their first byte to their answer.
     pub hello: u32,
+    /// How long a large Register or Hello waits for room. Less than the deadline of its call, so that the client gets the refusal.
+    pub opening_wait: Duration,
 }
 
 impl Default for BudgetBounds {
@@ -61,6 +61,7 @@ impl Default for BudgetBounds {
             small: 8 << 20,
             register: 8 << 20,
             hello: 8 << 20,
+            opening_wait: Duration::from_secs(5),
         }
     }
 }
@@ -72,6 +73,7 @@ pub struct ReportBudget {
     small: Pool,
     register: Pool,
     hello: Pool,
+    opening_wait: Duration,
 }
 
 /// Room that a report has taken; dropping it returns it.
@@ -93,6 +95,7 @@ impl ReportBudget {
             small: Pool::new(bounds.small, waiting),
             register: Pool::new(bounds.register, &Gauge::default()),
             hello: Pool::new(bounds.hello, &Gauge::default()),
+            opening_wait: bounds.opening_wait,
         }
     }
 
@@ -116,12 +119,12 @@ impl ReportBudget {
 
     /// Room for a Register of this length, or `None` if there was none for too long.
     pub(crate) async fn to_register(&self, length: usize) -> Option<Room> {
-        self.register.open(length).await
+        self.register.open(length, self.opening_wait).await
     }
 
     /// Room for a Hello of this length, or `None` if there was none for too long.
     pub(crate) async fn to_greet(&self, length: usize) -> Option<Room> {
-        self.hello.open(length).await
+        self.hello.open(length, self.opening_wait).await
     }
 }
 
@@ -165,13 +168,13 @@ impl Pool {
         }))
     }
 
-    async fn open(&self, length: usize) -> Option<Room> {
+    async fn open(&self, length: usize, wait: Duration) -> Option<Room> {
         if length <= SMALL_OPENING {
             return Some(Room::default());
         }
         match self.take(length) {
             Grant::Now(room) => Some(room),
-            Grant::Later(room) => timeout(OPENING_WAIT, room).await.ok(),
+            Grant::Later(room) => timeout(wait, room).await.ok(),
         }
     }
 }
@@ -207,6 +210,7 @@ mod tests {
             small: 1 << 20,
             register: 100 * 1024,
             hello: 100 * 1024,
+            ..BudgetBounds::default()
         };
         ReportBudget::new(bounds, waiting)
     }

@@ -29,7 +29,7 @@ use crate::{
     telemetry::ExportMetrics,
 };
 use client::Client;
-pub use protocol::{Protocol, Receiver};
+pub use protocol::{Protocol, RETRIES, Receiver};
 use sender::{REQUEST_SAMPLES, Sender};
 
 /// How many bytes of samples may wait: about 30,000 samples with two disks.
@@ -68,10 +68,11 @@ impl Export {
             room: Arc::new(Semaphore::new(ROOM)),
             metrics: metrics.clone(),
         };
+        let retries = receiver.retries;
         let client = Client::new(receiver)?;
         let exporter = Exporter {
             offered: Offered(waiting),
-            sender: Sender::new(store.clone(), client, metrics.clone()),
+            sender: Sender::new(store.clone(), client, retries, metrics.clone()),
             metrics: metrics.clone(),
         };
         Ok((Self(Some(outlet)), Some(exporter)))

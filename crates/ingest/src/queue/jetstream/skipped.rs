@@ -42,13 +42,12 @@ use futures_util::TryStreamExt;
 use super::{consumers, state};
 use crate::queue::{QueueUnavailable, SHARDS};
 
-/// How often to look, while nothing is delivered.
-const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-
 /// The checks of one shard.
 #[derive(Debug)]
 pub(super) struct SkipCheck {
     context: Arc<Context>,
+    /// How often to look, while nothing is delivered.
+    interval: Duration,
     /// When the shard delivered a message, or was checked.
     healthy_at: Instant,
     /// The first message of the stream, if the last check found that the stream needs a repair.
@@ -71,9 +70,10 @@ enum Remedy {
 }
 
 impl SkipCheck {
-    pub(super) fn new(context: Arc<Context>) -> Self {
+    pub(super) fn new(context: Arc<Context>, interval: Duration) -> Self {
         Self {
             context,
+            interval,
             healthy_at: Instant::now(),
             suspect: None,
         }
@@ -87,7 +87,7 @@ impl SkipCheck {
 
     /// Nothing was delivered: if that has lasted for long enough, looks for the reason.
     pub(super) async fn idle(&mut self) -> Result<(), QueueUnavailable> {
-        if self.healthy_at.elapsed() < CHECK_INTERVAL {
+        if self.healthy_at.elapsed() < self.interval {
             return Ok(());
         }
         self.healthy_at = Instant::now();
