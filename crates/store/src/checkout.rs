@@ -39,8 +39,8 @@ use tokio::{
 };
 
 use crate::{
+    connections::Object,
     error::{StoreError, Unavailability},
-    pool::Object,
 };
 
 /// How long an abandoned statement may run on before it is cancelled.

@@ -21,8 +21,8 @@ use tokio_postgres::{AsyncMessage, Client};
 
 use crate::{
     connect::{Connected, Wire, connect},
+    connections::max_age,
     error::{StoreError, Unavailability},
-    pool::max_age,
     url::DatabaseUrl,
 };
 

@@ -21,11 +21,7 @@ use prometheus_client::{
 };
 use tokio::time::Instant;
 
-use crate::{
-    error::StoreError,
-    pool::{Bulkhead, Pool},
-    tx::Committed,
-};
+use crate::{bulkhead::Bulkhead, connections::Pool, error::StoreError, tx::Committed};
 
 const SECONDS: [f64; 12] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 8.0,

@@ -25,6 +25,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use tokio::time::{Instant, sleep};
 use tokio_postgres::types::Type;
 
+pub use crate::migration::Migration;
 use crate::{
     error::{SchemaError, StoreError},
     locks,
@@ -108,14 +109,6 @@ const DEFINER_PATH: &str = "SET search_path = pg_catalog, public, pg_temp";
 
 /// How long to retry while another process holds a lock that a migration needs.
 const PATIENCE: Duration = Duration::from_secs(300);
-
-#[derive(Clone, Copy, Debug)]
-pub struct Migration {
-    pub version: i32,
-    /// The version in four digits, an underscore, and the name.
-    pub title: &'static str,
-    pub sql: &'static str,
-}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MigrationReport {

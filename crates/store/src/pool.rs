@@ -26,8 +26,6 @@
 //! deadline of a call is enforced here. Whatever drops the future of a call, the deadline too, has
 //! its statement ended on the server, unless it is being committed (`checkout.rs`). Other calls are not affected.
 
-mod connections;
-
 use std::{sync::Arc, time::Duration};
 
 use deadpool::{
@@ -38,17 +36,17 @@ use prometheus_client::registry::Registry;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::Row;
 
+pub use crate::bulkhead::Bulkhead;
 use crate::{
+    connections::{Connections, Object, Pool},
     error::{StoreError, Unavailability},
     listen::Listener,
     metrics::{Kind, Metrics, StateCollector},
-    migrate::Migration,
+    migration::Migration,
     servers::Servers,
     tx::{Committed, Param, Single, Tx, TxLimits},
     url::DatabaseUrl,
 };
-use connections::Connections;
-pub(crate) use connections::{Object, Pool, max_age};
 
 const TRIES: u32 = 5;
 
@@ -93,50 +91,6 @@ impl StoreOptions {
 impl Default for StoreOptions {
     fn default() -> StoreOptions {
         StoreOptions::for_service(16)
-    }
-}
-
-/// Kinds of work that have separate connections.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bulkhead {
-    /// Appending samples.
-    Ingest,
-    /// Registrations, opening and closing sessions, decisions, admin commands.
-    Auth,
-    /// Leases, sweeps, and polling for changes. Nothing long runs here.
-    Watch,
-    /// Migrations, partitions, pruning and rollups, which may take minutes.
-    Maintenance,
-}
-
-impl Bulkhead {
-    pub(crate) const ALL: [Bulkhead; 4] = [
-        Bulkhead::Ingest,
-        Bulkhead::Auth,
-        Bulkhead::Watch,
-        Bulkhead::Maintenance,
-    ];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Bulkhead::Ingest => "ingest",
-            Bulkhead::Auth => "auth",
-            Bulkhead::Watch => "watch",
-            Bulkhead::Maintenance => "maintenance",
-        }
-    }
-
-    /// This bulkhead's part of `total`. Maintenance is two tasks at most: rollups and the rest.
-    pub(crate) fn share(self, total: usize) -> usize {
-        let auth = (total * 5 / 16).max(1);
-        let watch = (total * 3 / 16).max(1);
-        let maintenance = (total / 8).clamp(1, 2);
-        match self {
-            Bulkhead::Ingest => total.saturating_sub(auth + watch + maintenance).max(1),
-            Bulkhead::Auth => auth,
-            Bulkhead::Watch => watch,
-            Bulkhead::Maintenance => maintenance,
-        }
     }
 }
 

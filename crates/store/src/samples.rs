@@ -30,6 +30,7 @@ mod columns;
 mod hours;
 mod lists;
 mod range;
+mod scalars;
 mod shape;
 mod usual;
 
@@ -46,6 +47,7 @@ use crate::{
     vitals::PartKind,
 };
 use advance::Locked;
+pub(crate) use scalars::SCALARS;
 
 /// How long a batch waits for the row of an agent or a host before it is stored without it. The function
 /// `samples_append` has the same limit.

@@ -21,7 +21,7 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
-use crate::{checkout::Checkout, error::StoreError, pool::Object};
+use crate::{checkout::Checkout, connections::Object, error::StoreError};
 
 /// A value and the PostgreSQL type that it is sent as.
 pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);

@@ -7,16 +7,16 @@ use std::{
 
 use uuid::Uuid;
 
-use super::{
-    lists::Known,
-    write::{HostChunk, HostRollup},
-};
+use super::write::{HostChunk, HostRollup};
 use crate::history::{
     Damaged,
     chunk::{Chunk, ChunkKey},
     rollup::{Last, Source, rollup},
     shape::Shape,
 };
+
+/// Lists of parts by their names.
+pub(super) type Known = HashMap<Uuid, Shape>;
 
 pub(super) type HostChunks = BTreeMap<ChunkKey, Chunk>;
 

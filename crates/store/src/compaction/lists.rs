@@ -11,7 +11,7 @@ use std::{
 use tokio_postgres::types::{Json, Type};
 use uuid::Uuid;
 
-use super::batch::{Fresh, Stored};
+use super::batch::{Fresh, Known, Stored};
 use crate::{
     error::StoreError,
     history::shape::{Part, Shape},
@@ -21,8 +21,6 @@ use crate::{
 
 /// How many parts the lists that are kept in memory have together.
 const MOST_KEPT: usize = 500_000;
-
-pub(super) type Known = HashMap<Uuid, Shape>;
 
 #[derive(Default)]
 pub(super) struct Lists {

@@ -15,8 +15,8 @@ use crate::{
         Damaged,
         chunk::{HOUR, LooseSample, chunks},
     },
+    samples::SCALARS,
     tx::Tx,
-    vitals::SCALARS,
 };
 
 /// How many rows are fetched at once.

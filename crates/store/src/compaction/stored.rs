@@ -15,8 +15,8 @@ use crate::{
         chunk::{Chunk, ChunkKey, HOUR, newest, seqs, uptime},
         pack::{Packed, unpack, unpack_one},
     },
+    samples::SCALARS,
     tx::Tx,
-    vitals::SCALARS,
 };
 
 /// The columns that the newest sample of a chunk is taken from. Of the others nothing is decompressed unless the hour is

@@ -14,8 +14,8 @@ use crate::{
         pack::{Packed, pack},
         rollup::{Rollup, Span},
     },
+    samples::SCALARS,
     tx::Tx,
-    vitals::SCALARS,
 };
 
 /// How many parameters come before the scalars.

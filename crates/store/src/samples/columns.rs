@@ -6,12 +6,11 @@ use jiff::Timestamp;
 use tokio_postgres::types::{Json, Type};
 use uuid::Uuid;
 
-use super::{DiskRow, SampleRow};
-use crate::{
-    arrays::Arrays,
-    ids::HostId,
-    vitals::{SCALARS, Scalar},
+use super::{
+    DiskRow, SampleRow,
+    scalars::{SCALARS, Scalar},
 };
+use crate::{arrays::Arrays, ids::HostId};
 
 /// The samples of one range, with the shape of each.
 pub(super) struct Entry<'a> {
