@@ -4,7 +4,7 @@
 //! a minute: each is a statement by itself, and its rows are in the order of their names, as in appends.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeSet, HashSet},
     sync::Arc,
 };
 
