@@ -6,7 +6,7 @@
 //!
 //! **Exactly once.** Ranges arrive more than once and out of order: agents resend after a
 //! reconnect, the queue redelivers, and several consumers run at once. Almost every range continues
-//! exactly above its agent's watermark: `usual` stores all of those by one call. The others take the
+//! exactly above its agent's watermark: `runs` stores all of those by one call. The others take the
 //! general path, `advance`, in a second transaction. It locks the agents' rows and reads their
 //! watermarks. Of each range it keeps the part above the watermark, if that part is adjacent to it,
 //! and writes the samples, the gaps and the new watermark together. A duplicate is entirely below
@@ -30,9 +30,9 @@ mod columns;
 mod hours;
 mod lists;
 mod range;
+mod runs;
 mod scalars;
 mod shape;
-mod usual;
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -191,7 +191,7 @@ impl Store {
             let acked = acked.get(&range.agent_id);
             acked.is_none_or(|acked| *acked < range.last_seq)
         });
-        let (runs, mut others) = usual::runs(missing);
+        let (runs, mut others) = runs::runs(missing);
         let mut locked = Locked::Wait;
         match self.runs_append(&runs).await {
             Ok(left) => {

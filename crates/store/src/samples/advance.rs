@@ -28,7 +28,7 @@ use crate::{
     tx::Tx,
 };
 
-/// The host, the numbers and the shape let the next samples take the usual path. They are those of the
+/// The host, the numbers and the shape let the next samples be stored as a run. They are those of the
 /// agent's present host: samples of a host that it has left do not change them.
 const BOOKS: &str = "-- samples_append
     UPDATE agent_state s

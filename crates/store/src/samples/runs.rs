@@ -1,5 +1,5 @@
-//! The usual batch: for each agent one run of samples that continues exactly above its watermark,
-//! stored by one call of the function `samples_append`, in one round trip.
+//! Runs: for each agent samples that continue exactly above its watermark, stored by one call of the
+//! function `samples_append`, in one round trip.
 //!
 //! **Exactly once.** The function moves an agent's watermark by one conditional UPDATE, and stores the
 //! samples of those agents alone that it has moved. If two consumers have the same run, the second one
