@@ -5,23 +5,9 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
-use jiff::Timestamp;
-use serde::Serialize;
 use serde_json::Value;
-use tokio_postgres::{
-    Row,
-    types::{Json, Type},
-};
 
-use crate::{
-    error::StoreError,
-    ids::{AgentId, HostId, TokenId},
-    page::Page,
-    pool::{Bulkhead, Store},
-    record::record,
-    status::AgentStatus,
-    tx::Tx,
-};
+use crate::{prelude::*, status::AgentStatus};
 
 /// The hostname is the one that the agent reported itself, because a pending agent may share
 /// the host record of another. For the same reason the labels of a pending agent are those that
@@ -126,11 +112,7 @@ pub enum ApprovalMode {
 
 impl Store {
     /// Pending agents first, then by hostname.
-    pub async fn agents_list(
-        &self,
-        filter: &AgentFilter,
-        limit: u32,
-    ) -> Result<Page<AgentRecord>, StoreError> {
+    pub async fn agents_list(&self, filter: &AgentFilter, limit: u32) -> Result<Page<AgentRecord>> {
         let sql = format!(
             "-- agents_list\n{SELECT}
              WHERE ($1::text IS NULL OR a.status = $1) AND shown.labels @> $2
@@ -165,7 +147,7 @@ impl Store {
         &self,
         token: TokenId,
         limit: i64,
-    ) -> Result<Vec<AgentRecord>, StoreError> {
+    ) -> Result<Vec<AgentRecord>> {
         let sql = format!(
             "-- agents_of_token\n{SELECT}
              WHERE a.id = ANY (ARRAY(SELECT id FROM agents WHERE token_id = $1
@@ -179,11 +161,7 @@ impl Store {
 
     /// Agents that `name` may mean: a prefix of the id (at least 4 characters), a prefix of the
     /// key's fingerprint (at least 8), or a hostname.
-    pub async fn agents_find(
-        &self,
-        name: &str,
-        limit: u32,
-    ) -> Result<Page<AgentRecord>, StoreError> {
+    pub async fn agents_find(&self, name: &str, limit: u32) -> Result<Page<AgentRecord>> {
         let sql = format!(
             "-- agents_find\n{SELECT}
              WHERE length($1) >= 4 AND starts_with(a.id::text, lower($1))
@@ -203,7 +181,7 @@ impl Store {
         .await
     }
 
-    pub async fn agent_show(&self, agent: AgentId) -> Result<Option<AgentDetail>, StoreError> {
+    pub async fn agent_show(&self, agent: AgentId) -> Result<Option<AgentDetail>> {
         self.run(
             "agent_show",
             Bulkhead::Auth,
@@ -228,7 +206,7 @@ impl Store {
         decision: Decision,
         actor: &str,
         reason: Option<&str>,
-    ) -> Result<AgentRecord, StoreError> {
+    ) -> Result<AgentRecord> {
         self.run("agent_decide", Bulkhead::Auth, async |tx| {
             agent_decide_call(&tx, agent, decision, actor, reason).await?;
             let sql = format!("-- agent_decide\n{SELECT} WHERE a.id = $1");
@@ -239,7 +217,7 @@ impl Store {
     }
 }
 
-async fn agent_show_row(tx: &Tx, agent: AgentId) -> Result<Option<Row>, StoreError> {
+async fn agent_show_row(tx: &Tx, agent: AgentId) -> Result<Option<Row>> {
     let sql = format!(
         "-- agent_show
         SELECT record.*, detail.capabilities, detail.facts, detail.machine_changed_at
@@ -249,7 +227,7 @@ async fn agent_show_row(tx: &Tx, agent: AgentId) -> Result<Option<Row>, StoreErr
 }
 
 /// The newest events, oldest first.
-async fn agent_show_events(tx: &Tx, agent: AgentId) -> Result<Vec<EventRecord>, StoreError> {
+async fn agent_show_events(tx: &Tx, agent: AgentId) -> Result<Vec<EventRecord>> {
     let sql = "-- agent_show
         SELECT * FROM (
             SELECT id, at, kind, from_status, to_status, actor, reason, address, db_user
@@ -269,7 +247,7 @@ async fn agent_decide_call(
     decision: Decision,
     actor: &str,
     reason: Option<&str>,
-) -> Result<(), StoreError> {
+) -> Result<()> {
     let (call, mode) = match decision {
         Decision::Approve(mode) => ("approve_agent($1, $2, $4, $3)", mode),
         Decision::Reject => ("reject_agent($1, $2, $3)", None),

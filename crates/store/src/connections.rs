@@ -30,7 +30,7 @@ use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage, error::DbError};
 use crate::{
     cancel::Canceller,
     connect::{Connected, Wire, connect},
-    error::{StoreError, Unavailability},
+    error::{Result, StoreError, Unavailability},
     servers::Servers,
     url::DatabaseUrl,
 };
@@ -75,7 +75,7 @@ impl managed::Manager for Connections {
     type Type = Connection;
     type Error = StoreError;
 
-    async fn create(&self) -> Result<Connection, StoreError> {
+    async fn create(&self) -> Result<Connection> {
         let opened = Instant::now();
         // Boxed, because it is rarely needed and large.
         let connected = Box::pin(connect(&self.url, None)).await?;
@@ -128,7 +128,7 @@ impl Connection {
         self.unreplicated.load(Ordering::Acquire)
     }
 
-    async fn identity(&self) -> Result<String, StoreError> {
+    async fn identity(&self) -> Result<String> {
         let messages = self.client.simple_query(IDENTITY).await?;
         let started = messages.iter().find_map(|message| match message {
             SimpleQueryMessage::Row(row) => row.get(0),

@@ -10,7 +10,7 @@ use tokio_postgres::Client;
 use crate::{
     cancel::Canceller,
     connect::{Connected, connect},
-    error::StoreError,
+    error::Result,
     tx::TxLimits,
     url::DatabaseUrl,
 };
@@ -22,10 +22,7 @@ pub(crate) struct DirectConnection {
 }
 
 impl DirectConnection {
-    pub(crate) async fn connect(
-        url: &DatabaseUrl,
-        limits: &TxLimits,
-    ) -> Result<DirectConnection, StoreError> {
+    pub(crate) async fn connect(url: &DatabaseUrl, limits: &TxLimits) -> Result<DirectConnection> {
         let options = options(limits);
         let connected = Box::pin(connect(url, Some(&options))).await?;
         let Connected {
@@ -41,7 +38,7 @@ impl DirectConnection {
     }
 
     /// Runs statements that are each committed by themselves. Dropping the future cancels them.
-    pub(crate) async fn execute(&self, sql: &str) -> Result<(), StoreError> {
+    pub(crate) async fn execute(&self, sql: &str) -> Result<()> {
         let mut running = Running(Some(self.canceller.clone()));
         let outcome = self.client.batch_execute(sql).await;
         running.0 = None;

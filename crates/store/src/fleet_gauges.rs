@@ -6,15 +6,7 @@
 
 use std::time::Duration;
 
-use tokio_postgres::types::Type;
-use uuid::Uuid;
-
-use crate::{
-    error::StoreError,
-    pool::{Bulkhead, Store},
-    record::record,
-    tx::Tx,
-};
+use crate::prelude::*;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct FleetGauges {
@@ -103,7 +95,7 @@ impl Store {
         &self,
         instance: Uuid,
         retention: Duration,
-    ) -> Result<Option<FleetGauges>, StoreError> {
+    ) -> Result<Option<FleetGauges>> {
         let seconds = retention.as_secs_f64();
         self.run("fleet_gauges", Bulkhead::Watch, async |tx: Tx| {
             let row = tx

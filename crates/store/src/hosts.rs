@@ -2,20 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
-use serde::Serialize;
 use serde_json::Value;
-use tokio_postgres::types::{Json, Type};
-use uuid::Uuid;
 
 use crate::{
     agents::{AgentFilter, AgentRecord},
     books::AgentBooks,
-    error::StoreError,
-    ids::{AgentId, HostId},
-    page::Page,
-    pool::{Bulkhead, Store},
-    record::record,
+    prelude::*,
 };
 
 /// The joins change the number of rows not: a unique index allows one active agent per host, and every
@@ -134,7 +126,7 @@ record! {
 }
 
 impl Store {
-    pub async fn hosts_identify(&self, hosts: &[HostId]) -> Result<Vec<HostIdentity>, StoreError> {
+    pub async fn hosts_identify(&self, hosts: &[HostId]) -> Result<Vec<HostIdentity>> {
         let sql = "-- hosts_identify
             SELECT id, hostname, os, os_version, arch, labels FROM hosts WHERE id = ANY ($1)";
         let hosts: Vec<Uuid> = hosts.iter().map(|host| host.0).collect();
@@ -144,11 +136,7 @@ impl Store {
     }
 
     /// Ordered by hostname.
-    pub async fn hosts_list(
-        &self,
-        filter: &HostFilter,
-        limit: u32,
-    ) -> Result<Page<HostRecord>, StoreError> {
+    pub async fn hosts_list(&self, filter: &HostFilter, limit: u32) -> Result<Page<HostRecord>> {
         let sql = format!(
             "-- hosts_list\n{SELECT}
              WHERE h.labels @> $1 AND ($2::text IS NULL OR h.hostname = $2)
@@ -174,7 +162,7 @@ impl Store {
     }
 
     /// Hosts that `name` may mean: a prefix of the id (at least 4 characters), or a hostname.
-    pub async fn hosts_find(&self, name: &str, limit: u32) -> Result<Page<HostRecord>, StoreError> {
+    pub async fn hosts_find(&self, name: &str, limit: u32) -> Result<Page<HostRecord>> {
         let sql = format!(
             "-- hosts_find\n{SELECT}
              WHERE length($1) >= 4 AND starts_with(h.id::text, lower($1)) OR h.hostname = $1
@@ -192,7 +180,7 @@ impl Store {
         .await
     }
 
-    pub async fn host_show(&self, host: HostId) -> Result<Option<HostDetail>, StoreError> {
+    pub async fn host_show(&self, host: HostId) -> Result<Option<HostDetail>> {
         let sql = format!("-- host_show\n{SELECT} WHERE h.id = $1");
         let params = [(&host.0 as _, Type::UUID)];
         let rows = self.read("host_show", Bulkhead::Auth, &sql, &params);
@@ -213,10 +201,7 @@ impl Store {
     }
 
     /// Strongest first.
-    async fn host_show_identifiers(
-        &self,
-        host: HostId,
-    ) -> Result<Vec<IdentifierRecord>, StoreError> {
+    async fn host_show_identifiers(&self, host: HostId) -> Result<Vec<IdentifierRecord>> {
         let sql = "-- host_show
             SELECT kind, value, added_at FROM host_identifiers WHERE host_id = $1
              ORDER BY array_position(ARRAY['cloud', 'hardware', 'machine', 'network'], kind), value";
@@ -231,7 +216,7 @@ impl Store {
         host: HostId,
         actor: &str,
         reason: Option<&str>,
-    ) -> Result<i32, StoreError> {
+    ) -> Result<i32> {
         let sql = "-- host_retire\nSELECT retire_host($1, $2, $3)";
         let params = [
             (&host.0 as _, Type::UUID),

@@ -26,21 +26,9 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
-use serde::Serialize;
 use tokio::time::Instant;
-use tokio_postgres::types::{Json, Type};
-use uuid::Uuid;
 
-use crate::{
-    clock::ClockReading,
-    error::StoreError,
-    instance_load::InstanceLoad,
-    locks,
-    pool::{Bulkhead, Store},
-    record::record,
-    tx::Tx,
-};
+use crate::{clock::ClockReading, instance_load::InstanceLoad, locks, prelude::*};
 
 #[derive(Debug, Clone)]
 pub struct NewInstance {
@@ -122,7 +110,7 @@ impl Store {
         instance: &NewInstance,
         ttl: Duration,
         outage_grace: Duration,
-    ) -> Result<LeaseClaim, StoreError> {
+    ) -> Result<LeaseClaim> {
         self.run("lease_claim", Bulkhead::Watch, async |tx| {
             tx.lock(locks::LEASE_CLAIM).await?;
             lease_claim_grace(&tx, instance, outage_grace).await?;
@@ -143,7 +131,7 @@ impl Store {
         ttl: Duration,
         load: &InstanceLoad,
         sweep_grace: Duration,
-    ) -> Result<LeaseRenewal, StoreError> {
+    ) -> Result<LeaseRenewal> {
         let sql = "-- lease_renew
             SELECT renewed, fenced, sweep, clock FROM lease_renew($1, $2, $3, $4)";
         let params = [
@@ -172,7 +160,7 @@ impl Store {
     ///
     /// Does nothing unless `sweeper` holds a valid lease when the statement runs. Otherwise a
     /// sweep that was delayed by an outage of the database would find every lease expired.
-    pub async fn leases_fence(&self, sweeper: Uuid, grace: Duration) -> Result<i32, StoreError> {
+    pub async fn leases_fence(&self, sweeper: Uuid, grace: Duration) -> Result<i32> {
         let sql = "-- leases_fence\nSELECT leases_fence($1, $2)";
         let params = [
             (&sweeper as _, Type::UUID),
@@ -183,7 +171,7 @@ impl Store {
     }
 
     /// Ends a lease. Returns false if there was none.
-    pub async fn lease_release(&self, id: Uuid) -> Result<bool, StoreError> {
+    pub async fn lease_release(&self, id: Uuid) -> Result<bool> {
         let sql = "-- lease_release
             UPDATE ingest_instances
                SET stopped_at = now(), expires_at = least(expires_at, now())
@@ -195,14 +183,14 @@ impl Store {
     }
 
     /// The instances that hold a lease now, oldest first.
-    pub async fn instances_live(&self) -> Result<Vec<InstanceRow>, StoreError> {
+    pub async fn instances_live(&self) -> Result<Vec<InstanceRow>> {
         let mut rows = self.instances_list().await?;
         rows.retain(|row| row.live);
         Ok(rows)
     }
 
     /// The thousand leases that expire last, oldest start first.
-    pub async fn instances_list(&self) -> Result<Vec<InstanceRow>, StoreError> {
+    pub async fn instances_list(&self) -> Result<Vec<InstanceRow>> {
         let sql = "-- instances_list
             SELECT * FROM (
                 SELECT id, kid, extra_kids, hostname, version, grpc_address, http_address, started_at,
@@ -216,10 +204,7 @@ impl Store {
     }
 }
 
-async fn lease_claim_mismatch(
-    tx: &Tx,
-    instance: &NewInstance,
-) -> Result<Option<LeaseClaim>, StoreError> {
+async fn lease_claim_mismatch(tx: &Tx, instance: &NewInstance) -> Result<Option<LeaseClaim>> {
     let sql = "-- lease_claim
         SELECT kid, id, hostname, extract(epoch FROM expires_at - now())::float8
           FROM ingest_instances
@@ -249,11 +234,7 @@ async fn lease_claim_mismatch(
 /// there was none, because all instances or the database were away. So nothing is swept for
 /// `grace`: expired leases may be claimed again, and drained agents may reconnect. While another
 /// instance is live, the outage was this instance's own.
-async fn lease_claim_grace(
-    tx: &Tx,
-    instance: &NewInstance,
-    grace: Duration,
-) -> Result<(), StoreError> {
+async fn lease_claim_grace(tx: &Tx, instance: &NewInstance, grace: Duration) -> Result<()> {
     let sql = "-- lease_claim
         SELECT sweep_postpone($1)
          WHERE NOT EXISTS (SELECT FROM ingest_instances
@@ -268,17 +249,13 @@ async fn lease_claim_grace(
 
 /// A lease that was renewed in the future is from before the clock was set back. It proves no life:
 /// its term begins again.
-async fn lease_claim_restart(tx: &Tx, ttl: Duration) -> Result<(), StoreError> {
+async fn lease_claim_restart(tx: &Tx, ttl: Duration) -> Result<()> {
     let sql = "-- lease_claim\nSELECT leases_restart($1)";
     let params = [(&ttl.as_secs_f64() as _, Type::FLOAT8)];
     tx.query_one(sql, &params).await.map(drop)
 }
 
-async fn lease_claim_insert(
-    tx: &Tx,
-    instance: &NewInstance,
-    ttl: Duration,
-) -> Result<LeaseClaim, StoreError> {
+async fn lease_claim_insert(tx: &Tx, instance: &NewInstance, ttl: Duration) -> Result<LeaseClaim> {
     let sql = "-- lease_claim
         INSERT INTO ingest_instances AS mine
                (id, kid, extra_kids, hostname, version, grpc_address, http_address, expires_at)

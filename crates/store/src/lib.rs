@@ -78,6 +78,7 @@ mod migration;
 mod overview;
 mod page;
 mod pool;
+mod prelude;
 mod record;
 mod registration;
 mod retention;

@@ -21,7 +21,12 @@ use prometheus_client::{
 };
 use tokio::time::Instant;
 
-use crate::{bulkhead::Bulkhead, connections::Pool, error::StoreError, tx::Committed};
+use crate::{
+    bulkhead::Bulkhead,
+    connections::Pool,
+    error::{Result, StoreError},
+    tx::Committed,
+};
 
 const SECONDS: [f64; 12] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 8.0,
@@ -148,10 +153,7 @@ impl Meter<'_> {
         self.metrics.retries.get_or_create(&labels).inc();
     }
 
-    pub(crate) fn finish<T>(
-        mut self,
-        result: Result<Committed<T>, StoreError>,
-    ) -> Result<T, StoreError> {
+    pub(crate) fn finish<T>(mut self, result: Result<Committed<T>>) -> Result<T> {
         self.outcome = outcome(&result);
         match &result {
             Ok(committed) => self.metrics.succeeded(self.name, committed.wrote),
@@ -175,7 +177,7 @@ impl Drop for Meter<'_> {
     }
 }
 
-fn outcome<T>(result: &Result<T, StoreError>) -> &'static str {
+fn outcome<T>(result: &Result<T>) -> &'static str {
     match result {
         Ok(_) => "ok",
         Err(StoreError::Unavailable { .. }) => "unavailable",

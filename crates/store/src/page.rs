@@ -3,7 +3,7 @@
 use tokio_postgres::{Row, types::Type};
 
 use crate::{
-    error::StoreError,
+    error::Result,
     pool::{Bulkhead, Store},
     tx::Param,
 };
@@ -25,8 +25,8 @@ impl Store {
         sql: &str,
         params: &[Param<'_>],
         limit: u32,
-        from_row: fn(&Row) -> Result<T, StoreError>,
-    ) -> Result<Page<T>, StoreError> {
+        from_row: fn(&Row) -> Result<T>,
+    ) -> Result<Page<T>> {
         let asked = i64::from(limit) + 1;
         let mut params = params.to_vec();
         params.push((&asked, Type::INT8));

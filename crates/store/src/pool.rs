@@ -39,7 +39,7 @@ use tokio_postgres::Row;
 pub use crate::bulkhead::Bulkhead;
 use crate::{
     connections::{Connections, Object, Pool},
-    error::{StoreError, Unavailability},
+    error::{Result, StoreError, Unavailability},
     listen::Listener,
     metrics::{Kind, Metrics, StateCollector},
     migration::Migration,
@@ -105,7 +105,7 @@ pub struct Store {
 
 impl Store {
     /// Opens no connection yet; the first use does.
-    pub fn new(url: DatabaseUrl, options: StoreOptions) -> Result<Store, StoreError> {
+    pub fn new(url: DatabaseUrl, options: StoreOptions) -> Result<Store> {
         let servers = Arc::new(Servers::new());
         let pool = |bulkhead: Bulkhead| build_pool(&url, &servers, &options, bulkhead);
         let [ingest, auth, watch, maintenance] = Bulkhead::ALL.map(pool);
@@ -153,11 +153,11 @@ impl Store {
 
     /// Listens on `channel` until the connections of the pools are discarded, for example after a
     /// failover. `url` reaches the same database directly.
-    pub async fn listen(&self, url: &DatabaseUrl, channel: &str) -> Result<Listener, StoreError> {
+    pub async fn listen(&self, url: &DatabaseUrl, channel: &str) -> Result<Listener> {
         Listener::connect(url, channel, self.servers.discards()).await
     }
 
-    pub async fn ping(&self) -> Result<(), StoreError> {
+    pub async fn ping(&self) -> Result<()> {
         let sql = "-- ping\nSELECT 1";
         self.read("ping", Bulkhead::Watch, sql, &[]).await?;
         Ok(())
@@ -171,10 +171,10 @@ impl Store {
         name: &'static str,
         bulkhead: Bulkhead,
         f: F,
-    ) -> Result<T, StoreError>
+    ) -> Result<T>
     where
         F: Fn(Tx) -> Fut,
-        Fut: Future<Output = Result<T, StoreError>>,
+        Fut: Future<Output = Result<T>>,
     {
         self.run_within(name, bulkhead, &self.options.limits, f)
             .await
@@ -187,10 +187,10 @@ impl Store {
         bulkhead: Bulkhead,
         limits: &TxLimits,
         f: F,
-    ) -> Result<T, StoreError>
+    ) -> Result<T>
     where
         F: Fn(Tx) -> Fut,
-        Fut: Future<Output = Result<T, StoreError>>,
+        Fut: Future<Output = Result<T>>,
     {
         let attempt = || self.attempt(bulkhead, limits, &f);
         self.retrying(name, Kind::Write, limits.deadline, attempt)
@@ -205,7 +205,7 @@ impl Store {
         bulkhead: Bulkhead,
         sql: &str,
         params: &[Param<'_>],
-    ) -> Result<Vec<Row>, StoreError> {
+    ) -> Result<Vec<Row>> {
         let failure = Failure::before_any_change;
         let attempt = || self.single(bulkhead, Single::Read, sql, params, failure);
         let deadline = self.options.limits.deadline;
@@ -221,7 +221,7 @@ impl Store {
         bulkhead: Bulkhead,
         sql: &str,
         params: &[Param<'_>],
-    ) -> Result<Vec<Row>, StoreError> {
+    ) -> Result<Vec<Row>> {
         let attempt = || self.single(bulkhead, Single::Write, sql, params, Failure::from);
         let deadline = self.options.limits.deadline;
         self.retrying(name, Kind::Write, deadline, attempt).await
@@ -236,7 +236,7 @@ impl Store {
         bulkhead: Bulkhead,
         sql: &str,
         params: &[Param<'_>],
-    ) -> Result<Vec<Row>, StoreError> {
+    ) -> Result<Vec<Row>> {
         let attempt = || self.single(bulkhead, Single::Covered, sql, params, Failure::from);
         let deadline = self.options.limits.deadline;
         self.retrying(name, Kind::Write, deadline, attempt).await
@@ -248,7 +248,7 @@ impl Store {
         kind: Kind,
         deadline: Duration,
         attempt: impl Fn() -> Fut,
-    ) -> Result<T, StoreError>
+    ) -> Result<T>
     where
         Fut: Future<Output = Result<Committed<T>, Failure>>,
     {
@@ -278,7 +278,7 @@ impl Store {
     ) -> Result<Committed<T>, Failure>
     where
         F: Fn(Tx) -> Fut,
-        Fut: Future<Output = Result<T, StoreError>>,
+        Fut: Future<Output = Result<T>>,
     {
         let tx = Tx::begin(self.acquire(bulkhead).await?, limits).await;
         let tx = tx.map_err(Failure::before_any_change)?;
@@ -307,7 +307,7 @@ impl Store {
         rows.await.map_err(failure)
     }
 
-    async fn acquire(&self, bulkhead: Bulkhead) -> Result<Object, StoreError> {
+    async fn acquire(&self, bulkhead: Bulkhead) -> Result<Object> {
         let pool = &self.pools[bulkhead as usize];
         pool.get().await.map_err(acquire_error)
     }
@@ -352,7 +352,7 @@ fn build_pool(
     servers: &Arc<Servers>,
     options: &StoreOptions,
     bulkhead: Bulkhead,
-) -> Result<Pool, StoreError> {
+) -> Result<Pool> {
     let (url, servers) = (url.clone(), servers.clone());
     Pool::builder(Connections { url, servers })
         .max_size(bulkhead.share(options.pool_size))

@@ -14,9 +14,7 @@ macro_rules! record {
         }
 
         impl $name {
-            pub(crate) fn from_row(
-                row: &tokio_postgres::Row,
-            ) -> Result<$name, crate::error::StoreError> {
+            pub(crate) fn from_row(row: &tokio_postgres::Row) -> crate::error::Result<$name> {
                 Ok($name {
                     $($field: row.try_get(stringify!($field))?,)*
                 })

@@ -6,14 +6,7 @@
 //! is detached may be dropped at any moment. Trigger functions are left out: a role that may call
 //! one may attach it to a table of its own.
 
-use tokio_postgres::types::Type;
-
-use crate::{
-    error::StoreError,
-    locks,
-    pool::{Bulkhead, Store},
-    tx::Tx,
-};
+use crate::{locks, prelude::*};
 
 const MISSING: &str = "-- runtime_role
     WITH history AS (
@@ -37,14 +30,14 @@ const MISSING: &str = "-- runtime_role
 
 impl Store {
     /// The role that this store connects as.
-    pub async fn role(&self) -> Result<String, StoreError> {
+    pub async fn role(&self) -> Result<String> {
         let sql = "-- role\nSELECT current_user::text";
         let role = async |tx: Tx| Ok(tx.query_one(sql, &[]).await?.try_get(0)?);
         self.run("role", Bulkhead::Watch, role).await
     }
 
     /// Grants `role` what the service needs at run time. Writes nothing if it has that already.
-    pub async fn runtime_role_grant(&self, role: &str) -> Result<(), StoreError> {
+    pub async fn runtime_role_grant(&self, role: &str) -> Result<()> {
         self.run("runtime_role_grant", Bulkhead::Watch, async |tx| {
             if missing(&tx, role).await?.is_empty() {
                 return Ok(());
@@ -59,7 +52,7 @@ impl Store {
     }
 
     /// Whether `role` has what the service needs at run time. Changes nothing.
-    pub async fn runtime_role_check(&self, role: &str) -> Result<bool, StoreError> {
+    pub async fn runtime_role_check(&self, role: &str) -> Result<bool> {
         self.run("runtime_role_check", Bulkhead::Watch, async |tx| {
             Ok(missing(&tx, role).await?.is_empty())
         })
@@ -68,7 +61,7 @@ impl Store {
 }
 
 /// The GRANT statements for the privileges that the role lacks.
-async fn missing(tx: &Tx, role: &str) -> Result<Vec<String>, StoreError> {
+async fn missing(tx: &Tx, role: &str) -> Result<Vec<String>> {
     let rows = tx.query(MISSING, &[(&role, Type::TEXT)]).await?;
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }

@@ -36,16 +36,7 @@ mod shape;
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
 
-use jiff::Timestamp;
-
-use crate::{
-    error::{StoreError, Unavailability},
-    ids::{AgentId, HostId},
-    pool::{Bulkhead, Store},
-    record::record,
-    tx::{Tx, TxLimits},
-    vitals::PartKind,
-};
+use crate::{error::Unavailability, prelude::*, tx::TxLimits, vitals::PartKind};
 use advance::Locked;
 pub(crate) use scalars::SCALARS;
 
@@ -163,7 +154,7 @@ impl Store {
     /// Stores ranges and returns the committed watermarks of their agents. An agent that is
     /// not active, or was deleted, has none. It is an error if an agent was left out because its row
     /// is locked.
-    pub async fn samples_append(&self, ranges: &[Range]) -> Result<Vec<Watermark>, StoreError> {
+    pub async fn samples_append(&self, ranges: &[Range]) -> Result<Vec<Watermark>> {
         let mut acked = BTreeMap::new();
         let left_out = self.samples_append_to(&mut acked, ranges).await?;
         if !left_out.is_empty() {
@@ -186,7 +177,7 @@ impl Store {
         &self,
         acked: &mut BTreeMap<AgentId, i64>,
         ranges: &[Range],
-    ) -> Result<Vec<AgentId>, StoreError> {
+    ) -> Result<Vec<AgentId>> {
         let missing = ranges.iter().filter(|range| {
             let acked = acked.get(&range.agent_id);
             acked.is_none_or(|acked| *acked < range.last_seq)
@@ -221,7 +212,7 @@ impl Store {
     }
 
     /// The general path.
-    async fn append(&self, ranges: &[&Range], locked: Locked) -> Result<Appended, StoreError> {
+    async fn append(&self, ranges: &[&Range], locked: Locked) -> Result<Appended> {
         if ranges.is_empty() {
             return Ok(Appended::default());
         }

@@ -18,23 +18,7 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use jiff::Timestamp;
-use serde::Serialize;
-use tokio_postgres::{
-    Row,
-    types::{Json, Type},
-};
-use uuid::Uuid;
-
-use crate::{
-    arrays::Arrays,
-    error::StoreError,
-    facts::HostFacts,
-    ids::{AgentId, HostId},
-    pool::{Bulkhead, Store},
-    record::record,
-    status::AgentStatus,
-};
+use crate::{facts::HostFacts, prelude::*, status::AgentStatus};
 
 /// How many sessions of each kind one call of [`Store::sessions_sweep`] ends: a fraction of a second.
 pub const SWEEP_BATCH: i32 = 2000;
@@ -189,7 +173,7 @@ impl Store {
         instance: Uuid,
         opens: &[SessionOpen],
         heard_within: Duration,
-    ) -> Result<Vec<(AgentId, Opened)>, StoreError> {
+    ) -> Result<Vec<(AgentId, Opened)>> {
         let sql = "-- sessions_open
             SELECT agent_id, verdict, epoch, acked_seq, host_id FROM sessions_open_heard($1, $2, $3)";
         let heard_within = heard_within.as_secs_f64();
@@ -203,10 +187,7 @@ impl Store {
     }
 
     /// The client keys that these agents are pinned to. A pin never changes.
-    pub async fn agents_keys(
-        &self,
-        agents: &[AgentId],
-    ) -> Result<Vec<(AgentId, [u8; 32])>, StoreError> {
+    pub async fn agents_keys(&self, agents: &[AgentId]) -> Result<Vec<(AgentId, [u8; 32])>> {
         let sql = "-- agents_keys\nSELECT id, key FROM agents WHERE id = ANY ($1)";
         let agents: Vec<Uuid> = agents.iter().map(|agent| agent.0).collect();
         let params = [(&agents as _, Type::UUID_ARRAY)];
@@ -223,7 +204,7 @@ impl Store {
 
     /// Closes many sessions. One that is not its agent's newest is left alone. Returns how many
     /// agents went offline.
-    pub async fn sessions_close(&self, closes: &[SessionClose]) -> Result<i32, StoreError> {
+    pub async fn sessions_close(&self, closes: &[SessionClose]) -> Result<i32> {
         let sql = "-- sessions_close\nSELECT sessions_close($1, $2, $3, $4) AS touched";
         let columns = Arrays::default()
             .column(Type::UUID_ARRAY, closes, |close| close.agent_id.0)
@@ -238,11 +219,7 @@ impl Store {
     /// Ends sessions of instances that were fenced or have stopped, and of agents that did not
     /// reconnect after a drain: at most [`SWEEP_BATCH`] of each. Does nothing unless `sweeper`
     /// holds a valid lease when the statement runs.
-    pub async fn sessions_sweep(
-        &self,
-        sweeper: Uuid,
-        grace: Duration,
-    ) -> Result<Swept, StoreError> {
+    pub async fn sessions_sweep(&self, sweeper: Uuid, grace: Duration) -> Result<Swept> {
         let sql = "-- sessions_sweep\nSELECT lost, undrained FROM sessions_sweep_batch($1, $2, $3)";
         let params = [
             (&sweeper as _, Type::UUID),
@@ -262,7 +239,7 @@ impl Store {
         &self,
         instance: Uuid,
         held: &[(AgentId, i64)],
-    ) -> Result<Vec<AgentId>, StoreError> {
+    ) -> Result<Vec<AgentId>> {
         let sql = "-- sessions_reclaim\nSELECT sessions_reclaim($1, $2, $3) AS agent_id";
         let (agents, epochs) = columns(held);
         let params = [
@@ -280,7 +257,7 @@ impl Store {
         &self,
         instance: Uuid,
         held: &[(AgentId, i64)],
-    ) -> Result<Vec<(AgentId, i64, Displaced)>, StoreError> {
+    ) -> Result<Vec<(AgentId, i64, Displaced)>> {
         let sql = "-- sessions_displaced
             SELECT held.agent_id, held.epoch, a.status,
                    extract(epoch FROM clock_timestamp() - a.decided_at)::float8 AS since
@@ -301,7 +278,7 @@ impl Store {
 
     /// The sessions that are stored for this instance. The join finds agents that are not
     /// active, so that it reads the small partial index of those and not all agents.
-    pub async fn sessions_stored(&self, instance: Uuid) -> Result<Vec<StoredSession>, StoreError> {
+    pub async fn sessions_stored(&self, instance: Uuid) -> Result<Vec<StoredSession>> {
         let sql = "-- sessions_stored
             SELECT s.agent_id, s.epoch, a.id IS NULL AS active,
                    happened_within(s.contested_at, 120) AS contested
@@ -315,7 +292,7 @@ impl Store {
     /// Writes when contested sessions were last heard. One that is not its agent's newest is
     /// left alone, and so is one whose row is locked: the caller repeats this soon, and must not
     /// wait for one agent.
-    pub async fn sessions_heard(&self, heard: &[SessionHeard]) -> Result<(), StoreError> {
+    pub async fn sessions_heard(&self, heard: &[SessionHeard]) -> Result<()> {
         let sql = "-- sessions_heard
             WITH locked AS (
                 SELECT h.agent_id, h.at FROM unnest($1::uuid[], $2::bigint[], $3::timestamptz[]) AS h(agent_id, epoch, at)
@@ -338,7 +315,7 @@ fn columns(held: &[(AgentId, i64)]) -> (Vec<Uuid>, Vec<i64>) {
     held.iter().map(|(agent, epoch)| (agent.0, *epoch)).unzip()
 }
 
-fn opened_from_row(row: &Row) -> Result<(AgentId, Opened), StoreError> {
+fn opened_from_row(row: &Row) -> Result<(AgentId, Opened)> {
     let verdict: &str = row.try_get("verdict")?;
     let opened = match verdict {
         "open" => Opened::Open {
@@ -357,7 +334,7 @@ fn opened_from_row(row: &Row) -> Result<(AgentId, Opened), StoreError> {
     Ok((row.try_get("agent_id")?, opened))
 }
 
-fn displaced_from_row(row: &Row) -> Result<(AgentId, i64, Displaced), StoreError> {
+fn displaced_from_row(row: &Row) -> Result<(AgentId, i64, Displaced)> {
     let displaced = match row.try_get("status")? {
         None => Displaced::Deleted,
         Some(AgentStatus::Active) => Displaced::Replaced,

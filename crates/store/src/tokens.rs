@@ -3,19 +3,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use jiff::Timestamp;
-use serde::Serialize;
 use serde_json::Value;
-use tokio_postgres::types::{Json, Type};
 
-use crate::{
-    agents::AgentRecord,
-    error::StoreError,
-    ids::TokenId,
-    page::Page,
-    pool::{Bulkhead, Store},
-    record::record,
-};
+use crate::{agents::AgentRecord, prelude::*};
 
 const SELECT: &str =
     "SELECT id, label, state, auto_approve, allow_reinstall, max_uses, uses, labels,
@@ -67,11 +57,7 @@ pub struct TokenDetail {
 }
 
 impl Store {
-    pub async fn token_create(
-        &self,
-        hash: &[u8; 32],
-        new: &NewToken,
-    ) -> Result<TokenId, StoreError> {
+    pub async fn token_create(&self, hash: &[u8; 32], new: &NewToken) -> Result<TokenId> {
         let sql = "-- token_create
             INSERT INTO enrolment_tokens
                    (hash, label, auto_approve, allow_reinstall, max_uses, labels, created_by, expires_at)
@@ -95,7 +81,7 @@ impl Store {
     }
 
     /// Newest first.
-    pub async fn tokens_list(&self, limit: u32) -> Result<Page<TokenRecord>, StoreError> {
+    pub async fn tokens_list(&self, limit: u32) -> Result<Page<TokenRecord>> {
         let sql = format!("-- tokens_list\n{SELECT} ORDER BY created_at DESC, id LIMIT $1");
         self.read_page(
             "tokens_list",
@@ -109,11 +95,7 @@ impl Store {
     }
 
     /// Tokens that `name` may mean: a prefix of the id (at least 4 characters), or a label.
-    pub async fn tokens_find(
-        &self,
-        name: &str,
-        limit: u32,
-    ) -> Result<Page<TokenRecord>, StoreError> {
+    pub async fn tokens_find(&self, name: &str, limit: u32) -> Result<Page<TokenRecord>> {
         let sql = format!(
             "-- tokens_find\n{SELECT}
              WHERE length($1) >= 4 AND starts_with(id::text, lower($1)) OR label = $1
@@ -132,7 +114,7 @@ impl Store {
     }
 
     /// The id of the token with this hash.
-    pub async fn token_by_hash(&self, hash: &[u8; 32]) -> Result<Option<TokenId>, StoreError> {
+    pub async fn token_by_hash(&self, hash: &[u8; 32]) -> Result<Option<TokenId>> {
         let sql = "-- token_by_hash\nSELECT id FROM enrolment_tokens WHERE hash = $1";
         let params = [(&hash.as_slice() as _, Type::BYTEA)];
         let rows = self.read("token_by_hash", Bulkhead::Auth, sql, &params);
@@ -140,7 +122,7 @@ impl Store {
         Ok(id.transpose()?)
     }
 
-    pub async fn token_show(&self, token: TokenId) -> Result<Option<TokenDetail>, StoreError> {
+    pub async fn token_show(&self, token: TokenId) -> Result<Option<TokenDetail>> {
         let sql = format!("-- token_show\n{SELECT} WHERE id = $1");
         let params = [(&token.0 as _, Type::UUID)];
         let rows = self.read("token_show", Bulkhead::Auth, &sql, &params);
@@ -155,7 +137,7 @@ impl Store {
     }
 
     /// How many agents that registered with the token are active or pending.
-    pub async fn token_current_agents(&self, token: TokenId) -> Result<i64, StoreError> {
+    pub async fn token_current_agents(&self, token: TokenId) -> Result<i64> {
         let sql = "-- token_current_agents
             SELECT count(*) FROM agents WHERE token_id = $1 AND status IN ('active', 'pending')";
         let params = [(&token.0 as _, Type::UUID)];
@@ -172,7 +154,7 @@ impl Store {
         token: TokenId,
         actor: &str,
         revoke_agents: bool,
-    ) -> Result<i32, StoreError> {
+    ) -> Result<i32> {
         let sql = "-- token_revoke\nSELECT revoke_enrolment_token($1, $2, $3)";
         let params = [
             (&token.0 as _, Type::UUID),

@@ -6,19 +6,11 @@
 //! (`Store::read_covered`). The other paths that return numbers write by themselves: an append locks or moves the agents'
 //! rows, and the opening of a session moves its epoch.
 
-use tokio_postgres::{Row, types::Type};
-use uuid::Uuid;
-
-use crate::{
-    error::StoreError,
-    ids::AgentId,
-    pool::{Bulkhead, Store},
-    samples::Watermark,
-};
+use crate::{prelude::*, samples::Watermark};
 
 impl Store {
     /// The committed watermarks of the active agents among `agents`.
-    pub async fn watermarks(&self, agents: &[AgentId]) -> Result<Vec<Watermark>, StoreError> {
+    pub async fn watermarks(&self, agents: &[AgentId]) -> Result<Vec<Watermark>> {
         let sql = "-- watermarks
             SELECT s.agent_id, s.acked_seq FROM agent_state s
              WHERE s.agent_id = ANY ($1) AND (SELECT a.status FROM agents a WHERE a.id = s.agent_id) = 'active'";
@@ -33,7 +25,7 @@ impl Store {
     pub async fn dead_letters_confirm(
         &self,
         numbers: &[(AgentId, i64)],
-    ) -> Result<Vec<(AgentId, i64)>, StoreError> {
+    ) -> Result<Vec<(AgentId, i64)>> {
         let sql = "-- dead_letters_confirm
             SELECT n.agent_id, n.seq FROM unnest($1, $2) AS n (agent_id, seq)
              CROSS JOIN LATERAL (

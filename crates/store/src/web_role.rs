@@ -4,14 +4,7 @@
 //! Tables are listed one by one, so that a new table with a secret is not readable by
 //! default. A test fails until a new table is listed.
 
-use tokio_postgres::types::Type;
-
-use crate::{
-    error::StoreError,
-    locks,
-    pool::{Bulkhead, Store},
-    tx::Tx,
-};
+use crate::{locks, prelude::*};
 
 const READABLE: &[&str] = &[
     "schema_migrations",
@@ -76,7 +69,7 @@ pub enum WebRole {
 
 impl Store {
     /// Grants `role` the privileges of the web application. Writes nothing if it has them.
-    pub async fn web_role_grant(&self, role: &str) -> Result<WebRole, StoreError> {
+    pub async fn web_role_grant(&self, role: &str) -> Result<WebRole> {
         self.run("web_role_grant", Bulkhead::Maintenance, async |tx| {
             match look(&tx, role).await? {
                 WebRole::NotGranted => {}
@@ -92,7 +85,7 @@ impl Store {
     }
 
     /// Whether `role` has its privileges. Changes nothing.
-    pub async fn web_role_check(&self, role: &str) -> Result<WebRole, StoreError> {
+    pub async fn web_role_check(&self, role: &str) -> Result<WebRole> {
         self.run("web_role_check", Bulkhead::Watch, async |tx| {
             look(&tx, role).await
         })
@@ -100,7 +93,7 @@ impl Store {
     }
 
     /// Whether `role` may create objects in our schema.
-    pub async fn role_may_create(&self, role: &str) -> Result<bool, StoreError> {
+    pub async fn role_may_create(&self, role: &str) -> Result<bool> {
         let sql = "-- role_may_create
             SELECT coalesce(bool_or(has_schema_privilege(oid, current_schema()::text, 'CREATE')), false)
               FROM pg_roles WHERE rolname = $1";
@@ -112,7 +105,7 @@ impl Store {
     }
 }
 
-async fn look(tx: &Tx, role: &str) -> Result<WebRole, StoreError> {
+async fn look(tx: &Tx, role: &str) -> Result<WebRole> {
     let sql = "-- web_role\nSELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)";
     let exists = tx.query_one(sql, &[(&role, Type::TEXT)]).await?;
     if !exists.try_get::<_, bool>(0)? {
@@ -125,7 +118,7 @@ async fn look(tx: &Tx, role: &str) -> Result<WebRole, StoreError> {
 }
 
 /// The GRANT statements for the privileges that the role lacks, with names quoted by the server.
-async fn missing_grants(tx: &Tx, role: &str) -> Result<Vec<String>, StoreError> {
+async fn missing_grants(tx: &Tx, role: &str) -> Result<Vec<String>> {
     let sql = "-- web_role
         SELECT format('GRANT USAGE ON SCHEMA %I TO %I', current_schema(), $1)
          WHERE NOT has_schema_privilege($1::name, current_schema(), 'USAGE')

@@ -8,15 +8,10 @@ use std::{
     sync::Arc,
 };
 
-use tokio_postgres::types::{Json, Type};
-use uuid::Uuid;
-
 use super::batch::{Fresh, Known, Stored};
 use crate::{
-    error::StoreError,
     history::shape::{Part, Shape},
-    pool::{Bulkhead, Store},
-    tx::Tx,
+    prelude::*,
 };
 
 /// How many parts the lists that are kept in memory have together.
@@ -48,12 +43,7 @@ impl Lists {
     }
 
     /// Reads the lists of these chunks.
-    pub(super) async fn read(
-        &mut self,
-        tx: &Tx,
-        fresh: &Fresh,
-        stored: &Stored,
-    ) -> Result<(), StoreError> {
+    pub(super) async fn read(&mut self, tx: &Tx, fresh: &Fresh, stored: &Stored) -> Result<()> {
         let sql = "-- compaction_step
             SELECT shape, parts, seen_on < current_date - 7 AS unseen FROM sample_shapes WHERE shape = ANY ($1)";
         if self.parts > MOST_KEPT {
@@ -87,7 +77,7 @@ impl Lists {
 
 impl Store {
     /// Stores lists of rollups.
-    pub(super) async fn lists_store(&self, lists: Vec<&Shape>) -> Result<(), StoreError> {
+    pub(super) async fn lists_store(&self, lists: Vec<&Shape>) -> Result<()> {
         if lists.is_empty() {
             return Ok(());
         }
@@ -109,7 +99,7 @@ impl Store {
     }
 
     /// Notes that these lists are in use.
-    pub(super) async fn lists_seen(&self, lists: &[Uuid]) -> Result<(), StoreError> {
+    pub(super) async fn lists_seen(&self, lists: &[Uuid]) -> Result<()> {
         if lists.is_empty() {
             return Ok(());
         }

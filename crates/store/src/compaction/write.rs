@@ -2,20 +2,17 @@
 
 use std::{mem, sync::LazyLock};
 
-use jiff::Timestamp;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::ToSql;
 
 use super::time;
 use crate::{
-    arrays::Arrays,
-    error::StoreError,
     history::{
         chunk::{Chunk, ChunkKey, HOUR},
         pack::{Packed, pack},
         rollup::{Rollup, Span},
     },
+    prelude::*,
     samples::SCALARS,
-    tx::Tx,
 };
 
 /// How many parameters come before the scalars.
@@ -104,7 +101,7 @@ fn slices(chunks: &[HostChunk], length: impl Fn(&HostChunk) -> usize) -> (Vec<i3
 }
 
 impl Tx {
-    pub(super) async fn chunks_write(&self, chunks: &[HostChunk]) -> Result<(), StoreError> {
+    pub(super) async fn chunks_write(&self, chunks: &[HostChunk]) -> Result<()> {
         let (begins, ends) = slices(chunks, |one| one.chunk.at.len());
         let (seqs_begin, seqs_end) = slices(chunks, |one| one.seqs.len());
         let (series_begin, series_end) = slices(chunks, |one| one.packed.series.len());
@@ -131,7 +128,7 @@ impl Tx {
             .map(drop)
     }
 
-    pub(super) async fn rollups_write(&self, rollups: &[HostRollup]) -> Result<(), StoreError> {
+    pub(super) async fn rollups_write(&self, rollups: &[HostRollup]) -> Result<()> {
         let columns = Columns::of(rollups);
         self.execute(&columns.insert(), &columns.arrays.params())
             .await

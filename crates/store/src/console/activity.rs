@@ -1,15 +1,8 @@
 //! What happened, newest first: decisions and changes of agents, of hosts, and of the console's own
 //! people and tokens, in one list with one cursor.
 
-use jiff::Timestamp;
-use tokio_postgres::{Row, types::Type};
-
 use super::search::like;
-use crate::{
-    error::StoreError,
-    pool::{Bulkhead, Store},
-    record::record,
-};
+use crate::prelude::*;
 
 /// Which entries to list. The default is all but changes of presence.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -129,7 +122,7 @@ impl Store {
         filter: &ActivityFilter,
         before: Option<&ActivityCursor>,
         limit: u32,
-    ) -> Result<ActivityPage, StoreError> {
+    ) -> Result<ActivityPage> {
         let newest = ActivityCursor::newest();
         let mut before = before.unwrap_or(&newest).clone();
         before.at = before.at.clamp(Timestamp::UNIX_EPOCH, newest.at);
@@ -166,10 +159,7 @@ impl Store {
     }
 
     /// `None` if all older entries may be looked at.
-    async fn activity_horizon(
-        &self,
-        before: &ActivityCursor,
-    ) -> Result<Option<ActivityCursor>, StoreError> {
+    async fn activity_horizon(&self, before: &ActivityCursor) -> Result<Option<ActivityCursor>> {
         let params = [
             (&before.at as _, Type::TIMESTAMPTZ),
             (&before.source as _, Type::INT4),

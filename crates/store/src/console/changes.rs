@@ -4,16 +4,8 @@
 
 use std::{collections::BTreeMap, fmt::Write, time::Duration};
 
-use tokio_postgres::types::{Json, Type};
-use uuid::Uuid;
-
 use super::people::event;
-use crate::{
-    error::StoreError,
-    ids::{AgentId, HostId, TokenId},
-    pool::{Bulkhead, Store},
-    tokens::TokenRecord,
-};
+use crate::{prelude::*, tokens::TokenRecord};
 
 /// One statement retires at most this many hosts.
 const EXPIRE_STEP: i32 = 500;
@@ -40,7 +32,7 @@ impl Store {
         hash: &[u8; 32],
         request: &TokenRequest,
         actor: &str,
-    ) -> Result<TokenId, StoreError> {
+    ) -> Result<TokenId> {
         let sql = "-- console_token_add
             SELECT add_enrolment_token($1, $2, $3, $4, now() + make_interval(secs => $5), $6)";
         let seconds = request.expires_in.map(|life| life.as_secs_f64());
@@ -68,7 +60,7 @@ impl Store {
         revoke_agents: bool,
         actor: &str,
         reason: Option<&str>,
-    ) -> Result<i32, StoreError> {
+    ) -> Result<i32> {
         let sql = "-- console_token_revoke\nSELECT revoke_enrolment_token($1, $2, $3, $4)";
         let params = [
             (&token.id.0 as _, Type::UUID),
@@ -95,7 +87,7 @@ impl Store {
         hosts: &[Uuid],
         change: &LabelChange,
         actor: &str,
-    ) -> Result<i32, StoreError> {
+    ) -> Result<i32> {
         let sql = "-- console_hosts_label\nSELECT label_hosts($1, $2, $3, $4)";
         let params = [
             (&hosts as _, Type::UUID_ARRAY),
@@ -115,7 +107,7 @@ impl Store {
         hosts: &[Uuid],
         actor: &str,
         reason: Option<&str>,
-    ) -> Result<i64, StoreError> {
+    ) -> Result<i64> {
         let sql = "-- console_hosts_retire
             SELECT coalesce(sum(retire_host(host, $2, $3)), 0)::bigint FROM unnest($1::uuid[]) AS host";
         let params = [
@@ -135,7 +127,7 @@ impl Store {
         hosts: &[Uuid],
         actor: &str,
         reason: Option<&str>,
-    ) -> Result<i64, StoreError> {
+    ) -> Result<i64> {
         let sql = "-- console_hosts_revoke
             WITH chosen AS MATERIALIZED (
                 SELECT id FROM agents WHERE host_id = ANY ($1) AND status = 'active' ORDER BY id),
@@ -154,11 +146,7 @@ impl Store {
 
     /// Retires all hosts whose active agent has been offline for this long, the longest first. Returns
     /// how many. Each step is committed, and ends within its time limit.
-    pub async fn hosts_expire(
-        &self,
-        offline_for: Duration,
-        actor: &str,
-    ) -> Result<u64, StoreError> {
+    pub async fn hosts_expire(&self, offline_for: Duration, actor: &str) -> Result<u64> {
         let sql = "-- hosts_expire\nSELECT expire_hosts(make_interval(secs => $1), $2, $3)";
         let seconds = offline_for.as_secs_f64();
         let params = [
@@ -186,7 +174,7 @@ impl Store {
         agent: Option<AgentId>,
         actor: &str,
         note: &str,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let sql = "-- console_note_add\nSELECT add_host_note($1, $2, $3, $4)";
         let agent = agent.map(|id| id.0);
         let params = [

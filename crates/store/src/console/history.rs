@@ -3,15 +3,7 @@
 
 mod samples;
 
-use jiff::Timestamp;
-use tokio_postgres::types::Type;
-
-use crate::{
-    error::StoreError,
-    ids::{AgentId, HostId},
-    pool::{Bulkhead, Store},
-    record::record,
-};
+use crate::prelude::*;
 pub use samples::{DiskColumns, SampleColumns};
 
 /// The most samples of one plot, in whole hours: more than an agent that samples every 10 s has in a day and
@@ -67,11 +59,7 @@ record! {
 
 impl Store {
     /// The samples of the newest hours since `from`, in the order of their times.
-    pub async fn console_samples(
-        &self,
-        host: HostId,
-        from: Timestamp,
-    ) -> Result<SampleColumns, StoreError> {
+    pub async fn console_samples(&self, host: HostId, from: Timestamp) -> Result<SampleColumns> {
         let sql = "-- console_samples
             SELECT agent_id, sampled_at, seq, cpu_percent, load_1m, memory_used_bytes, memory_total_bytes,
                    network_rx_bytes, network_tx_bytes, mount_points, disk_bytes
@@ -93,7 +81,7 @@ impl Store {
         host: HostId,
         from: Timestamp,
         step: &str,
-    ) -> Result<Vec<RollupPoint>, StoreError> {
+    ) -> Result<Vec<RollupPoint>> {
         let sql = "-- console_rollups
             SELECT date_trunc($3, hour, 'UTC') AS at,
                    sum(cpu_percent_avg * sample_count) / sum(sample_count) AS cpu_percent,
@@ -118,11 +106,7 @@ impl Store {
     }
 
     /// The gaps of the host's agents that were recorded since `from`: of each agent the newest.
-    pub async fn console_gaps(
-        &self,
-        host: HostId,
-        from: Timestamp,
-    ) -> Result<Vec<GapReason>, StoreError> {
+    pub async fn console_gaps(&self, host: HostId, from: Timestamp) -> Result<Vec<GapReason>> {
         let sql = "-- console_gaps
             SELECT a.id AS agent_id, g.first_seq, g.last_seq, g.kind, g.reason
               FROM agents a
@@ -139,7 +123,7 @@ impl Store {
         &self,
         host: HostId,
         from: Timestamp,
-    ) -> Result<Vec<PresenceMark>, StoreError> {
+    ) -> Result<Vec<PresenceMark>> {
         let sql = "-- console_presence
             WITH mine AS (SELECT id FROM agents WHERE host_id = $1),
             before AS (
@@ -163,7 +147,7 @@ impl Store {
         &self,
         host: HostId,
         from: Timestamp,
-    ) -> Result<Vec<EventMark>, StoreError> {
+    ) -> Result<Vec<EventMark>> {
         let sql = "-- console_host_events
             SELECT at, kind, actor, text FROM (
                 (SELECT at, kind, actor, text FROM host_events WHERE host_id = $1 AND at >= $2 ORDER BY at DESC LIMIT 100)

@@ -1,16 +1,8 @@
 //! Rows of the list of hosts, and what is drawn beside them. `search` finds which hosts they are.
 
-use jiff::Timestamp;
 use serde_json::Value;
-use tokio_postgres::types::Type;
-use uuid::Uuid;
 
-use crate::{
-    error::StoreError,
-    ids::{AgentId, HostId},
-    pool::{Bulkhead, Store},
-    record::record,
-};
+use crate::prelude::*;
 
 record! {
     #[derive(Debug, Clone)]
@@ -70,17 +62,14 @@ pub(super) fn rows_sql() -> String {
 
 impl Store {
     /// The rows of these hosts, in the order of their names.
-    pub async fn console_hosts_by_id(
-        &self,
-        hosts: &[Uuid],
-    ) -> Result<Vec<HostListRow>, StoreError> {
+    pub async fn console_hosts_by_id(&self, hosts: &[Uuid]) -> Result<Vec<HostListRow>> {
         let params = [(&hosts as _, Type::UUID_ARRAY)];
         let (name, sql) = ("console_hosts_by_id", rows_sql());
         let rows = self.read(name, Bulkhead::Ingest, &sql, &params);
         rows.await?.iter().map(HostListRow::from_row).collect()
     }
 
-    pub async fn console_host_exists(&self, host: HostId) -> Result<bool, StoreError> {
+    pub async fn console_host_exists(&self, host: HostId) -> Result<bool> {
         let sql = "-- console_host_exists\nSELECT FROM hosts WHERE id = $1";
         let params = [(&host.0 as _, Type::UUID)];
         let rows = self.read("console_host_exists", Bulkhead::Ingest, sql, &params);
@@ -88,7 +77,7 @@ impl Store {
     }
 
     /// How many of these hosts are online.
-    pub async fn console_hosts_online(&self, hosts: &[Uuid]) -> Result<i64, StoreError> {
+    pub async fn console_hosts_online(&self, hosts: &[Uuid]) -> Result<i64> {
         let sql = "-- console_hosts_online
             SELECT count(*) FROM agents a JOIN agent_state s ON s.agent_id = a.id
              WHERE a.host_id = ANY ($1) AND a.status = 'active' AND s.presence = 'online'";
@@ -105,7 +94,7 @@ impl Store {
         &self,
         hosts: &[Uuid],
         begins: Timestamp,
-    ) -> Result<Vec<SparkPoint>, StoreError> {
+    ) -> Result<Vec<SparkPoint>> {
         let sql = "-- console_sparklines
             WITH hourly AS (
                 SELECT r.host_id, r.hour, r.cpu_percent_avg AS cpu

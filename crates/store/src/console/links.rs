@@ -2,14 +2,8 @@
 
 use std::time::Duration;
 
-use tokio_postgres::types::Type;
-use uuid::Uuid;
-
 use super::people::{LoginRecord, event, first};
-use crate::{
-    error::StoreError,
-    pool::{Bulkhead, Store},
-};
+use crate::prelude::*;
 
 /// What a one-time link does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +21,7 @@ impl Store {
         hash: &[u8; 32],
         life: Duration,
         actor: &str,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<bool> {
         let sql = "-- console_link_create
             WITH expired AS (DELETE FROM console.links WHERE expires_at < now())
             INSERT INTO console.links (hash, user_id, kind, expires_at)
@@ -51,10 +45,7 @@ impl Store {
     }
 
     /// The person and the kind of a link that is still good.
-    pub async fn console_link(
-        &self,
-        hash: &[u8; 32],
-    ) -> Result<Option<(LoginRecord, LinkKind)>, StoreError> {
+    pub async fn console_link(&self, hash: &[u8; 32]) -> Result<Option<(LoginRecord, LinkKind)>> {
         let sql = "-- console_link
             SELECT u.id, u.name, u.role, u.password_hash, l.kind = 'sign-in' AS signs_in
               FROM console.links l JOIN console.users u ON u.id = l.user_id
@@ -76,7 +67,7 @@ impl Store {
         &self,
         hash: &[u8; 32],
         password_hash: Option<&str>,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<bool> {
         let take = "-- console_link_redeem
             DELETE FROM console.links WHERE hash = $1 AND expires_at > now() RETURNING user_id";
         let set = "-- console_link_redeem

@@ -2,16 +2,9 @@
 
 use std::{error::Error, fmt};
 
-use jiff::Timestamp;
-use tokio_postgres::types::{FromSql, Type};
-use uuid::Uuid;
+use tokio_postgres::types::FromSql;
 
-use crate::{
-    error::StoreError,
-    pool::{Bulkhead, Store},
-    record::record,
-    tx::Tx,
-};
+use crate::prelude::*;
 
 /// The id of a person.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,7 +48,7 @@ record! {
 }
 
 impl Store {
-    pub async fn console_users(&self) -> Result<Vec<UserRecord>, StoreError> {
+    pub async fn console_users(&self) -> Result<Vec<UserRecord>> {
         let sql = "-- console_users
             SELECT id, name, role, password_hash IS NOT NULL AS has_password, created_at, created_by, disabled_at,
                    signed_in_at,
@@ -65,14 +58,14 @@ impl Store {
         rows.iter().map(UserRecord::from_row).collect()
     }
 
-    pub async fn console_has_users(&self) -> Result<bool, StoreError> {
+    pub async fn console_has_users(&self) -> Result<bool> {
         let sql = "-- console_has_users\nSELECT EXISTS (SELECT FROM console.users)";
         let rows = self.read("console_has_users", Bulkhead::Auth, sql, &[]);
         first(rows.await?.first(), |row| Ok(row.try_get(0)?)).map(Option::unwrap_or_default)
     }
 
     /// The person of this name, unless disabled.
-    pub async fn console_user_login(&self, name: &str) -> Result<Option<LoginRecord>, StoreError> {
+    pub async fn console_user_login(&self, name: &str) -> Result<Option<LoginRecord>> {
         let sql = "-- console_user_login
             SELECT id, name, role, password_hash FROM console.users WHERE name = $1 AND disabled_at IS NULL";
         let params = [(&name as _, Type::TEXT)];
@@ -81,12 +74,7 @@ impl Store {
     }
 
     /// Adds a person without a password. Fails with a violated constraint if the name is taken.
-    pub async fn console_user_add(
-        &self,
-        name: &str,
-        role: Role,
-        actor: &str,
-    ) -> Result<UserId, StoreError> {
+    pub async fn console_user_add(&self, name: &str, role: Role, actor: &str) -> Result<UserId> {
         let sql = "-- console_user_add
             INSERT INTO console.users (name, role, created_by) VALUES ($1, $2, $3) RETURNING id";
         let role = role.as_str();
@@ -104,12 +92,7 @@ impl Store {
     }
 
     /// Changes a person's role. Open sessions have the new role at their next request.
-    pub async fn console_user_role(
-        &self,
-        name: &str,
-        role: Role,
-        actor: &str,
-    ) -> Result<bool, StoreError> {
+    pub async fn console_user_role(&self, name: &str, role: Role, actor: &str) -> Result<bool> {
         let sql = "-- console_user_role\nUPDATE console.users SET role = $2 WHERE name = $1";
         let role = role.as_str();
         let params = [(&name as _, Type::TEXT), (&role as _, Type::TEXT)];
@@ -129,7 +112,7 @@ impl Store {
         name: &str,
         disabled: bool,
         actor: &str,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<bool> {
         let sql = "-- console_user_disable
             WITH changed AS (
                 UPDATE console.users SET disabled_at = CASE WHEN $2 THEN now() END WHERE name = $1 RETURNING id),
@@ -159,7 +142,7 @@ pub(super) async fn event(
     kind: &str,
     subject: &str,
     detail: &str,
-) -> Result<(), StoreError> {
+) -> Result<()> {
     let sql = "-- console_event
         INSERT INTO console.events (actor, kind, subject, detail)
         VALUES (left($1, 255), $2, left($3, 255), left($4, 1000))";
@@ -172,10 +155,7 @@ pub(super) async fn event(
     tx.execute(sql, &params).await.map(drop)
 }
 
-pub(super) fn first<R, T>(
-    row: Option<R>,
-    read: impl FnOnce(R) -> Result<T, StoreError>,
-) -> Result<Option<T>, StoreError> {
+pub(super) fn first<R, T>(row: Option<R>, read: impl FnOnce(R) -> Result<T>) -> Result<Option<T>> {
     row.map(read).transpose()
 }
 

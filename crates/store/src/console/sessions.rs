@@ -3,14 +3,8 @@
 
 use std::time::Duration;
 
-use tokio_postgres::types::Type;
-
 use super::people::{Role, UserId, event, first};
-use crate::{
-    error::StoreError,
-    pool::{Bulkhead, Store},
-    record::record,
-};
+use crate::prelude::*;
 
 record! {
     #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +25,7 @@ impl Store {
         user: UserId,
         name: &str,
         life: Duration,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let sql = "-- console_session_open
             WITH ended AS (DELETE FROM console.sessions WHERE expires_at < now()),
             seen AS (UPDATE console.users SET signed_in_at = now() WHERE id = $2)
@@ -55,7 +49,7 @@ impl Store {
         &self,
         hash: &[u8; 32],
         idle: Duration,
-    ) -> Result<Option<SessionRecord>, StoreError> {
+    ) -> Result<Option<SessionRecord>> {
         let sql = "-- console_session
             SELECT s.user_id, u.name, u.role, s.seen_at < now() - interval '1 minute' AS stale
               FROM console.sessions s JOIN console.users u ON u.id = s.user_id
@@ -71,7 +65,7 @@ impl Store {
     }
 
     /// Notes a request of the session's person.
-    pub async fn console_session_touch(&self, hash: &[u8; 32]) -> Result<(), StoreError> {
+    pub async fn console_session_touch(&self, hash: &[u8; 32]) -> Result<()> {
         let sql =
             "-- console_session_touch\nUPDATE console.sessions SET seen_at = now() WHERE hash = $1";
         let params = [(&hash.as_slice() as _, Type::BYTEA)];
@@ -80,7 +74,7 @@ impl Store {
             .map(drop)
     }
 
-    pub async fn console_session_close(&self, hash: &[u8; 32]) -> Result<(), StoreError> {
+    pub async fn console_session_close(&self, hash: &[u8; 32]) -> Result<()> {
         let sql = "-- console_session_close\nDELETE FROM console.sessions WHERE hash = $1";
         let params = [(&hash.as_slice() as _, Type::BYTEA)];
         self.call("console_session_close", Bulkhead::Auth, sql, &params)

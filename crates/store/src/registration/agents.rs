@@ -2,20 +2,11 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use tokio_postgres::{
-    Row,
-    types::{Json, Type},
-};
-use uuid::Uuid;
-
 use super::RegistrationTx;
 use crate::{
-    error::StoreError,
     facts::{AgentFacts, HostFacts, Identifiers},
-    ids::{AgentId, HostId, TokenId},
     liveness::Liveness,
-    pool::{Bulkhead, Store},
-    record::record,
+    prelude::*,
     status::AgentStatus,
 };
 
@@ -56,7 +47,7 @@ impl Store {
         &self,
         bulkhead: Bulkhead,
         agents: &[AgentId],
-    ) -> Result<Vec<(AgentId, AgentStatus)>, StoreError> {
+    ) -> Result<Vec<(AgentId, AgentStatus)>> {
         let sql = "-- agents_statuses\nSELECT id, status FROM agents WHERE id = ANY ($1)";
         let ids: Vec<Uuid> = agents.iter().map(|agent| agent.0).collect();
         let params = [(&ids as _, Type::UUID_ARRAY)];
@@ -72,7 +63,7 @@ impl RegistrationTx {
         &self,
         key: &[u8; 32],
         heard_within: Duration,
-    ) -> Result<Option<KnownAgent>, StoreError> {
+    ) -> Result<Option<KnownAgent>> {
         let sql = "-- agent_by_key
             SELECT id, host_id, status, conflict_with, agent_liveness(state, $2) AS liveness,
                    pending_reason IS NOT DISTINCT FROM 'reopened' AS reopened
@@ -88,7 +79,7 @@ impl RegistrationTx {
     }
 
     /// Inserts an agent. A trigger adds its state and its first event.
-    pub async fn agent_insert(&self, new: &NewAgent<'_>) -> Result<AgentId, StoreError> {
+    pub async fn agent_insert(&self, new: &NewAgent<'_>) -> Result<AgentId> {
         let sql = "-- agent_insert
             INSERT INTO agents (key, host_id, status, pending_reason, conflict_with, cloned_from, token_id,
                                 decided_by, decided_at, version, capabilities, facts, registered_from)
@@ -120,7 +111,7 @@ impl RegistrationTx {
         id: AgentId,
         agent: &AgentFacts,
         facts: &HostFacts,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let sql = "-- agent_refresh
             UPDATE agents SET version = $2, capabilities = $3, facts = $4 WHERE id = $1";
         let params = [
@@ -133,7 +124,7 @@ impl RegistrationTx {
     }
 
     /// Asks the instance that holds the agent's stream when it hears the agent.
-    pub async fn agent_contest(&self, agent: AgentId) -> Result<(), StoreError> {
+    pub async fn agent_contest(&self, agent: AgentId) -> Result<()> {
         let sql = "-- agent_contest\nSELECT agent_contest($1)";
         self.0
             .execute(sql, &[(&agent.0, Type::UUID)])
@@ -143,11 +134,7 @@ impl RegistrationTx {
 
     /// Records that the agent came from another machine, and removes the identifiers of the
     /// old machine from its host.
-    pub async fn machine_changed(
-        &self,
-        agent: &KnownAgent,
-        machine: &Identifiers,
-    ) -> Result<(), StoreError> {
+    pub async fn machine_changed(&self, agent: &KnownAgent, machine: &Identifiers) -> Result<()> {
         let sql = "-- machine_changed\nSELECT machine_changed($1, $2, $3)";
         let params = [
             (&agent.id.0 as _, Type::UUID),
@@ -164,7 +151,7 @@ impl RegistrationTx {
         agent: AgentId,
         actor: &str,
         mode: Option<&str>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let sql = "-- agent_approve\nSELECT approve_agent($1, $2, $3)";
         let params = [
             (&agent.0 as _, Type::UUID),
@@ -174,12 +161,7 @@ impl RegistrationTx {
         self.0.execute(sql, &params).await.map(drop)
     }
 
-    pub async fn agent_revoke(
-        &self,
-        agent: AgentId,
-        actor: &str,
-        reason: &str,
-    ) -> Result<(), StoreError> {
+    pub async fn agent_revoke(&self, agent: AgentId, actor: &str, reason: &str) -> Result<()> {
         let sql = "-- agent_revoke\nSELECT revoke_agent($1, $2, $3)";
         let params = [
             (&agent.0 as _, Type::UUID),
@@ -190,7 +172,7 @@ impl RegistrationTx {
     }
 
     /// The number of pending clones of `origin`.
-    pub async fn clones_pending(&self, origin: AgentId) -> Result<i64, StoreError> {
+    pub async fn clones_pending(&self, origin: AgentId) -> Result<i64> {
         let sql = "-- clones_pending
             SELECT count(*) AS pending FROM agents WHERE cloned_from = $1 AND status = 'pending'";
         let row = self.0.query_one(sql, &[(&origin.0, Type::UUID)]).await?;

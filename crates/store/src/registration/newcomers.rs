@@ -5,17 +5,10 @@
 
 use std::net::IpAddr;
 
-use serde::Serialize;
-use tokio_postgres::types::{Json, Type};
-
 use super::lock_ids;
 use crate::{
-    arrays::Arrays,
-    error::StoreError,
     facts::{AgentFacts, HostFacts},
-    ids::{AgentId, HostId},
-    pool::{Bulkhead, Store},
-    record::record,
+    prelude::*,
     status::AgentStatus,
 };
 
@@ -57,7 +50,7 @@ impl Store {
     pub async fn registrations_admit(
         &self,
         newcomers: &[Newcomer<'_>],
-    ) -> Result<Vec<Option<RegisteredNewcomer>>, StoreError> {
+    ) -> Result<Vec<Option<RegisteredNewcomer>>> {
         let sql = "-- registrations_admit
             SELECT number, agent_id, host_id, status FROM registrations_admit($1, $2, $3)";
         let details: Vec<Details<'_>> = newcomers.iter().map(Details::of).collect();

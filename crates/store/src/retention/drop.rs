@@ -25,17 +25,9 @@
 
 use std::time::Duration;
 
-use tokio_postgres::types::Type;
-
 use super::NEWEST;
 use crate::{
-    direct_connection::DirectConnection,
-    error::StoreError,
-    locks,
-    pool::{Bulkhead, Store},
-    record::record,
-    tx::{Param, TxLimits},
-    url::DatabaseUrl,
+    direct_connection::DirectConnection, locks, prelude::*, tx::TxLimits, url::DatabaseUrl,
 };
 
 /// The limits of the transaction that holds the lock during a pass.
@@ -135,7 +127,7 @@ impl Store {
         direct: &DatabaseUrl,
         samples: Duration,
         rollups: Duration,
-    ) -> Result<Vec<String>, StoreError> {
+    ) -> Result<Vec<String>> {
         let (samples, rollups) = (samples.as_secs_f64(), rollups.as_secs_f64());
         let params = [(&samples as _, Type::FLOAT8), (&rollups as _, Type::FLOAT8)];
         let (name, sql) = ("partitions_drop", expired());
@@ -143,7 +135,7 @@ impl Store {
     }
 
     /// Drops the arrival hours that are compacted, like `partitions_drop`.
-    pub async fn hours_drop(&self, direct: &DatabaseUrl) -> Result<Vec<String>, StoreError> {
+    pub async fn hours_drop(&self, direct: &DatabaseUrl) -> Result<Vec<String>> {
         self.remove_all("hours_drop", FINISHED, &[], direct).await
     }
 
@@ -154,7 +146,7 @@ impl Store {
         sql: &str,
         params: &[Param<'_>],
         direct: &DatabaseUrl,
-    ) -> Result<Vec<String>, StoreError> {
+    ) -> Result<Vec<String>> {
         let (mut dropped, plainly) = self
             .run_within(name, Bulkhead::Maintenance, &HOLDING, async |tx| {
                 if !tx.try_lock(locks::RETENTION).await? {
@@ -185,11 +177,7 @@ impl Store {
     }
 
     /// Returns whether it was dropped.
-    async fn remove_plainly(
-        &self,
-        name: &'static str,
-        partition: &Partition,
-    ) -> Result<bool, StoreError> {
+    async fn remove_plainly(&self, name: &'static str, partition: &Partition) -> Result<bool> {
         let statements = partition.statements("").join("; ");
         let removed = self
             .run_within(name, Bulkhead::Maintenance, &DROPPING_PLAINLY, async |tx| {
@@ -244,7 +232,7 @@ async fn remove_directly(server: &DirectConnection, partitions: Vec<Partition>) 
 
 impl Partition {
     /// Continues from the state that it is in: each statement commits.
-    async fn remove(&self, server: &DirectConnection) -> Result<(), StoreError> {
+    async fn remove(&self, server: &DirectConnection) -> Result<()> {
         for statement in self.statements(" CONCURRENTLY") {
             server.execute(&statement).await?;
         }

@@ -13,20 +13,12 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use tokio_postgres::{Row, types::Type};
-use uuid::Uuid;
-
 use super::{
     GapKind, GapRow, Range,
     columns::{Entry, with_samples},
     hours::Hours,
 };
-use crate::{
-    arrays::Arrays,
-    error::StoreError,
-    ids::{AgentId, HostId},
-    tx::Tx,
-};
+use crate::prelude::*;
 
 /// The host, the numbers and the shape let the next samples be stored as a run. They are those of the
 /// agent's present host: samples of a host that it has left do not change them.
@@ -90,7 +82,7 @@ struct Entries {
 }
 
 impl State {
-    fn from_row(row: &Row) -> Result<(AgentId, State), StoreError> {
+    fn from_row(row: &Row) -> Result<(AgentId, State)> {
         let newest: Option<i32> = row.try_get(3)?;
         let samples = row.try_get(4)?;
         let state = State {
@@ -109,7 +101,7 @@ impl Tx {
         &self,
         ranges: &[&Range],
         locked: Locked,
-    ) -> Result<BTreeMap<AgentId, State>, StoreError> {
+    ) -> Result<BTreeMap<AgentId, State>> {
         // OFFSET 0 lets the planner find agents by their primary key alone, whatever the statistics say of active ones.
         let sql = format!(
             "-- samples_append
@@ -134,7 +126,7 @@ impl Tx {
 
     /// Locks the vitals of the hosts of these ranges. Returns the hosts that were left out because another transaction has
     /// locked their row.
-    async fn hosts_locked(&self, ranges: &[&Range]) -> Result<BTreeSet<HostId>, StoreError> {
+    async fn hosts_locked(&self, ranges: &[&Range]) -> Result<BTreeSet<HostId>> {
         let sql = "-- samples_append
             WITH free AS MATERIALIZED (
                 SELECT v.host_id FROM host_vitals v WHERE v.host_id = ANY ($1) ORDER BY v.host_no FOR NO KEY UPDATE SKIP LOCKED)
@@ -149,7 +141,7 @@ impl Tx {
         &self,
         ranges: &[&Range],
         agents: &BTreeMap<AgentId, State>,
-    ) -> Result<Vec<AgentId>, StoreError> {
+    ) -> Result<Vec<AgentId>> {
         let sql = "-- samples_append
             SELECT a.id FROM agents a WHERE a.id = ANY ($1) AND a.status = 'active'";
         let asked = ranges.iter().map(|range| range.agent_id);
@@ -164,7 +156,7 @@ impl Tx {
         &self,
         ranges: Vec<Cow<'_, Range>>,
         agents: BTreeMap<AgentId, State>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         if ranges.is_empty() {
             return Ok(());
         }
@@ -184,7 +176,7 @@ impl Tx {
         self.execute(BOOKS, &columns.params()).await.map(drop)
     }
 
-    async fn gaps_insert(&self, ranges: &[Cow<'_, Range>]) -> Result<(), StoreError> {
+    async fn gaps_insert(&self, ranges: &[Cow<'_, Range>]) -> Result<()> {
         let mut gaps: Vec<(Uuid, &GapRow)> = Vec::new();
         for range in ranges {
             gaps.extend(range.gaps.iter().map(|gap| (range.agent_id.0, gap)));
@@ -204,11 +196,7 @@ impl Tx {
         self.execute(sql, &columns.params()).await.map(drop)
     }
 
-    async fn samples_store(
-        &self,
-        entries: &[Entry<'_>],
-        numbers: &[Numbers],
-    ) -> Result<(), StoreError> {
+    async fn samples_store(&self, entries: &[Entry<'_>], numbers: &[Numbers]) -> Result<()> {
         if entries.iter().all(|entry| entry.samples.is_empty()) {
             return Ok(());
         }

@@ -2,15 +2,11 @@
 
 use std::collections::HashMap;
 
-use jiff::Timestamp;
-use tokio_postgres::types::{Json, Type};
-use uuid::Uuid;
-
 use super::{
     DiskRow, SampleRow,
     scalars::{SCALARS, Scalar},
 };
-use crate::{arrays::Arrays, ids::HostId};
+use crate::prelude::*;
 
 /// The samples of one range, with the shape of each.
 pub(super) struct Entry<'a> {

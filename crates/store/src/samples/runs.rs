@@ -18,20 +18,12 @@
 
 use std::collections::BTreeMap;
 
-use tokio_postgres::types::Type;
-use uuid::Uuid;
-
 use super::{
     Range,
     columns::{Entry, with_samples},
     hours::{MOST_OF_HOUR, hour},
 };
-use crate::{
-    arrays::Arrays,
-    error::StoreError,
-    ids::AgentId,
-    pool::{Bulkhead, Store},
-};
+use crate::prelude::*;
 
 /// Ranges of one agent that together are one run: without a gap or a hole, all of one shape, their hours in order.
 pub(super) struct Run<'a> {
@@ -122,7 +114,7 @@ impl Hours {
 
 impl Store {
     /// Stores runs. Returns the indices of those that were not taken.
-    pub(super) async fn runs_append(&self, runs: &[Run<'_>]) -> Result<Vec<usize>, StoreError> {
+    pub(super) async fn runs_append(&self, runs: &[Run<'_>]) -> Result<Vec<usize>> {
         if runs.is_empty() {
             return Ok(Vec::new());
         }

@@ -3,10 +3,8 @@
 //! From the declaration follow the arguments of `samples_append` and `samples_store`, the types and the
 //! bounds. A test compares it with the columns of the tables. Everything else is a part (`vitals.rs`).
 
-use tokio_postgres::types::Type;
-
 use super::SampleRow;
-use crate::arrays::Arrays;
+use crate::prelude::*;
 
 /// A vital that every sample has.
 pub(crate) struct Scalar {

@@ -1,8 +1,6 @@
 //! A host's samples as columns: the arrays of chunks are joined and stay arrays up to the plot.
 
-use jiff::Timestamp;
-
-use crate::{error::StoreError, ids::AgentId, record::record};
+use crate::prelude::*;
 
 /// The samples of one host. All columns have an element for each sample.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -51,7 +49,7 @@ impl SampleColumns {
     pub(super) fn from_rows(
         rows: &[tokio_postgres::Row],
         from: Timestamp,
-    ) -> Result<SampleColumns, StoreError> {
+    ) -> Result<SampleColumns> {
         let mut samples = SampleColumns::default();
         for row in rows {
             samples.append(Chunk::from_row(row)?);

@@ -1,16 +1,13 @@
 //! The conditions of a search as SQL on `hosts h`, by what they cost.
 
-use tokio_postgres::types::{Json, ToSql, Type};
+use tokio_postgres::types::ToSql;
 
 use super::{
     HostSearch, HostSort,
     text::{has_trigram, like},
     values::{SYSTEMS, VERSIONS, different},
 };
-use crate::{
-    error::StoreError,
-    tx::{Param, Tx},
-};
+use crate::prelude::*;
 
 /// A condition is rare if at most this many hosts meet it, or at most `RARE_FOR_EACH` times as many as the search wants.
 /// The set of these hosts is then read whole.
@@ -82,7 +79,7 @@ impl Conditions {
         search: &HostSearch,
         sort: HostSort,
         limit: i64,
-    ) -> Result<Option<Self>, StoreError> {
+    ) -> Result<Option<Self>> {
         let mut all = Self {
             in_service: match search.retired {
                 true => "h.retired_at IS NOT NULL",
@@ -148,7 +145,7 @@ impl Conditions {
     }
 
     /// Adds the condition on the operating system. Returns whether any host can match.
-    async fn systems(&mut self, tx: &Tx, search: &HostSearch) -> Result<bool, StoreError> {
+    async fn systems(&mut self, tx: &Tx, search: &HostSearch) -> Result<bool> {
         let Some(os) = &search.os else {
             return Ok(true);
         };
@@ -168,7 +165,7 @@ impl Conditions {
     }
 
     /// Adds the condition on the agent's version. Returns whether any host can match.
-    async fn versions(&mut self, tx: &Tx, search: &HostSearch) -> Result<bool, StoreError> {
+    async fn versions(&mut self, tx: &Tx, search: &HostSearch) -> Result<bool> {
         let Some(begin) = &search.version else {
             return Ok(true);
         };
@@ -199,12 +196,7 @@ impl Conditions {
         Ok(any)
     }
 
-    async fn of_agents(
-        &mut self,
-        tx: &Tx,
-        search: &HostSearch,
-        sort: HostSort,
-    ) -> Result<(), StoreError> {
+    async fn of_agents(&mut self, tx: &Tx, search: &HostSearch, sort: HostSort) -> Result<()> {
         match search.online {
             Some(true) => self.related(tx, &ONLINE).await?,
             Some(false) if sort != HostSort::Offline => self.related(tx, &OFFLINE).await?,
@@ -230,7 +222,7 @@ impl Conditions {
         Ok(())
     }
 
-    async fn of_vitals(&mut self, tx: &Tx, search: &HostSearch) -> Result<(), StoreError> {
+    async fn of_vitals(&mut self, tx: &Tx, search: &HostSearch) -> Result<()> {
         let Some(least) = search.disk_at_least else {
             return Ok(());
         };
@@ -249,7 +241,7 @@ impl Conditions {
         self.related(tx, &disks).await
     }
 
-    async fn related(&mut self, tx: &Tx, related: &Related<'_>) -> Result<(), StoreError> {
+    async fn related(&mut self, tx: &Tx, related: &Related<'_>) -> Result<()> {
         let probe = format!(
             "-- console_hosts\nSELECT count(*) > {most} FROM (SELECT FROM ({}) all_of_them LIMIT {most} + 1) first",
             related.probe,

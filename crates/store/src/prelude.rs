@@ -1,0 +1,19 @@
+//! What nearly every file of this crate names. Files below the pools import what they need themselves.
+
+pub(crate) use jiff::Timestamp;
+pub(crate) use serde::Serialize;
+pub(crate) use tokio_postgres::{
+    Row,
+    types::{Json, Type},
+};
+pub(crate) use uuid::Uuid;
+
+pub(crate) use crate::{
+    arrays::Arrays,
+    error::{Result, StoreError},
+    ids::{AgentId, HostId, TokenId},
+    page::Page,
+    pool::{Bulkhead, Store},
+    record::record,
+    tx::{Param, Tx},
+};
