@@ -123,13 +123,7 @@ impl Store {
         );
         let status = filter.status.map(AgentStatus::as_str);
         let (host, token) = (filter.host.map(|id| id.0), filter.token.map(|id| id.0));
-        let params = [
-            (&status as _, Type::TEXT),
-            (&Json(&filter.labels) as _, Type::JSONB),
-            (&filter.hostname as _, Type::TEXT),
-            (&host as _, Type::UUID),
-            (&token as _, Type::UUID),
-        ];
+        let params = params![status, Json(&filter.labels), filter.hostname, host, token];
         self.read_page(
             "agents_list",
             Bulkhead::Auth,
@@ -154,7 +148,7 @@ impl Store {
                                       ORDER BY status <> 'pending', created_at DESC, id LIMIT $2))
              ORDER BY a.status <> 'pending', a.created_at DESC, a.id"
         );
-        let params = [(&token.0 as _, Type::UUID), (&limit as _, Type::INT8)];
+        let params = params![token.0, limit];
         let rows = self.read("agents_of_token", Bulkhead::Auth, &sql, &params);
         rows.await?.iter().map(AgentRecord::from_row).collect()
     }
@@ -169,7 +163,7 @@ impl Store {
                 OR shown.hostname = $1
              ORDER BY shown.hostname, a.created_at, a.id LIMIT $2"
         );
-        let params = [(&name as _, Type::TEXT)];
+        let params = params![name];
         self.read_page(
             "agents_find",
             Bulkhead::Auth,
@@ -210,7 +204,7 @@ impl Store {
         self.run("agent_decide", Bulkhead::Auth, async |tx| {
             agent_decide_call(&tx, agent, decision, actor, reason).await?;
             let sql = format!("-- agent_decide\n{SELECT} WHERE a.id = $1");
-            let row = tx.query_one(&sql, &[(&agent.0, Type::UUID)]).await?;
+            let row = tx.query_one(&sql, &params![agent.0]).await?;
             AgentRecord::from_row(&row)
         })
         .await
@@ -223,7 +217,7 @@ async fn agent_show_row(tx: &Tx, agent: AgentId) -> Result<Option<Row>> {
         SELECT record.*, detail.capabilities, detail.facts, detail.machine_changed_at
           FROM ({SELECT} WHERE a.id = $1) record JOIN agents detail ON detail.id = record.id"
     );
-    tx.query_opt(&sql, &[(&agent.0, Type::UUID)]).await
+    tx.query_opt(&sql, &params![agent.0]).await
 }
 
 /// The newest events, oldest first.
@@ -233,10 +227,7 @@ async fn agent_show_events(tx: &Tx, agent: AgentId) -> Result<Vec<EventRecord>> 
             SELECT id, at, kind, from_status, to_status, actor, reason, address, db_user
               FROM agent_events WHERE agent_id = $1 ORDER BY id DESC LIMIT $2) newest
          ORDER BY id";
-    let params = [
-        (&agent.0 as _, Type::UUID),
-        (&EVENTS_SHOWN as _, Type::INT8),
-    ];
+    let params = params![agent.0, EVENTS_SHOWN];
     let rows = tx.query(sql, &params).await?;
     rows.iter().map(EventRecord::from_row).collect()
 }
@@ -255,12 +246,7 @@ async fn agent_decide_call(
         Decision::Reopen => ("reopen_agent($1, $2, $3)", None),
     };
     let mode = mode.map(ApprovalMode::as_str);
-    let params = [
-        (&agent.0 as _, Type::UUID),
-        (&actor as _, Type::TEXT),
-        (&reason as _, Type::TEXT),
-        (&mode as _, Type::TEXT),
-    ];
+    let params = params![agent.0, actor, reason, mode];
     let sql = format!("-- agent_decide\nSELECT {call}");
     tx.execute(&sql, &params).await.map(drop)
 }

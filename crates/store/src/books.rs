@@ -58,7 +58,7 @@ const BOOKS: &str = "-- host_books
 impl Store {
     /// The books of the host's newest agents that have reported.
     pub async fn host_books(&self, host: HostId) -> Result<Vec<AgentBooks>> {
-        let params = [(&host.0 as _, Type::UUID), (&AGENTS_SHOWN as _, Type::INT8)];
+        let params = params![host.0, AGENTS_SHOWN];
         let rows = self.read("host_books", Bulkhead::Auth, BOOKS, &params);
         let mut books = Vec::new();
         for row in rows.await? {
@@ -72,7 +72,7 @@ impl Store {
         let sql = "-- host_books
             SELECT first_seq, last_seq, kind, reason, recorded_at FROM metric_gaps
              WHERE agent_id = $1 ORDER BY first_seq DESC LIMIT $2";
-        let params = [(&agent.0 as _, Type::UUID), (&GAPS_SHOWN as _, Type::INT8)];
+        let params = params![agent.0, GAPS_SHOWN];
         let rows = self.read("host_books", Bulkhead::Auth, sql, &params);
         rows.await?.iter().map(GapRecord::from_row).collect()
     }

@@ -138,8 +138,7 @@ impl Store {
         let name = "compaction_set_aside";
         self.run_within(name, Bulkhead::Maintenance, &NOTE_LIMITS, async |tx| {
             tx.lock(locks::COMPACTION).await?;
-            let [hour, host_no] = host.params();
-            let params = [hour, host_no, (&reason as _, Type::TEXT)];
+            let params = params![host.hour, host.host_no, reason];
             tx.execute(sql, &params).await.map(drop)
         })
         .await
@@ -149,7 +148,7 @@ impl Store {
     pub async fn hosts_set_aside(&self) -> Result<Vec<HostOfHour>> {
         let sql = "-- hosts_set_aside
             SELECT arrived_hour AS hour, host_no FROM hosts_set_aside ORDER BY tried_at, arrived_hour, host_no LIMIT $1";
-        let params = [(&MOST_NOTES as _, Type::INT8)];
+        let params = params![MOST_NOTES];
         let rows = self.read("hosts_set_aside", Bulkhead::Maintenance, sql, &params);
         rows.await?.iter().map(HostOfHour::from_row).collect()
     }
@@ -219,13 +218,6 @@ impl HostOfHour {
             from: self.host_no,
             below: self.host_no.saturating_add(1),
         }
-    }
-
-    fn params(&self) -> [crate::tx::Param<'_>; 2] {
-        [
-            (&self.hour as _, Type::TIMESTAMPTZ),
-            (&self.host_no as _, Type::INT4),
-        ]
     }
 }
 

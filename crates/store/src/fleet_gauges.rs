@@ -98,14 +98,12 @@ impl Store {
     ) -> Result<Option<FleetGauges>> {
         let seconds = retention.as_secs_f64();
         self.run("fleet_gauges", Bulkhead::Watch, async |tx: Tx| {
-            let row = tx
-                .query_one(IS_REPORTER, &[(&instance, Type::UUID)])
-                .await?;
+            let row = tx.query_one(IS_REPORTER, &params![instance]).await?;
             if !row.try_get::<_, bool>(0)? {
                 return Ok(None);
             }
             let agents = tx.query(AGENTS, &[]).await?;
-            let state = tx.query_one(STATE, &[(&seconds, Type::FLOAT8)]).await?;
+            let state = tx.query_one(STATE, &params![seconds]).await?;
             Ok(Some(FleetGauges {
                 agents: agents
                     .iter()

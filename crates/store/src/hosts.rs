@@ -130,7 +130,7 @@ impl Store {
         let sql = "-- hosts_identify
             SELECT id, hostname, os, os_version, arch, labels FROM hosts WHERE id = ANY ($1)";
         let hosts: Vec<Uuid> = hosts.iter().map(|host| host.0).collect();
-        let params = [(&hosts as _, Type::UUID_ARRAY)];
+        let params = params![hosts];
         let rows = self.read("hosts_identify", Bulkhead::Watch, sql, &params);
         rows.await?.iter().map(HostIdentity::from_row).collect()
     }
@@ -144,11 +144,11 @@ impl Store {
                AND ($4::text IS NULL OR strpos(lower(h.hostname), lower($4)) > 0)
              ORDER BY h.hostname, h.created_at, h.id LIMIT $5"
         );
-        let params = [
-            (&Json(&filter.labels) as _, Type::JSONB),
-            (&filter.hostname as _, Type::TEXT),
-            (&filter.include_retired as _, Type::BOOL),
-            (&filter.search as _, Type::TEXT),
+        let params = params![
+            Json(&filter.labels),
+            filter.hostname,
+            filter.include_retired,
+            filter.search
         ];
         self.read_page(
             "hosts_list",
@@ -168,7 +168,7 @@ impl Store {
              WHERE length($1) >= 4 AND starts_with(h.id::text, lower($1)) OR h.hostname = $1
              ORDER BY h.hostname, h.created_at, h.id LIMIT $2"
         );
-        let params = [(&name as _, Type::TEXT)];
+        let params = params![name];
         self.read_page(
             "hosts_find",
             Bulkhead::Auth,
@@ -182,7 +182,7 @@ impl Store {
 
     pub async fn host_show(&self, host: HostId) -> Result<Option<HostDetail>> {
         let sql = format!("-- host_show\n{SELECT} WHERE h.id = $1");
-        let params = [(&host.0 as _, Type::UUID)];
+        let params = params![host.0];
         let rows = self.read("host_show", Bulkhead::Auth, &sql, &params);
         let rows = rows.await?;
         let Some(row) = rows.first() else {
@@ -205,7 +205,7 @@ impl Store {
         let sql = "-- host_show
             SELECT kind, value, added_at FROM host_identifiers WHERE host_id = $1
              ORDER BY array_position(ARRAY['cloud', 'hardware', 'machine', 'network'], kind), value";
-        let params = [(&host.0 as _, Type::UUID)];
+        let params = params![host.0];
         let rows = self.read("host_show", Bulkhead::Auth, sql, &params).await?;
         rows.iter().map(IdentifierRecord::from_row).collect()
     }
@@ -218,11 +218,7 @@ impl Store {
         reason: Option<&str>,
     ) -> Result<i32> {
         let sql = "-- host_retire\nSELECT retire_host($1, $2, $3)";
-        let params = [
-            (&host.0 as _, Type::UUID),
-            (&actor as _, Type::TEXT),
-            (&reason as _, Type::TEXT),
-        ];
+        let params = params![host.0, actor, reason];
         self.run("host_retire", Bulkhead::Auth, async |tx| {
             Ok(tx.query_one(sql, &params).await?.try_get(0)?)
         })

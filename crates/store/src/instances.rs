@@ -134,12 +134,7 @@ impl Store {
     ) -> Result<LeaseRenewal> {
         let sql = "-- lease_renew
             SELECT renewed, fenced, sweep, clock FROM lease_renew($1, $2, $3, $4)";
-        let params = [
-            (&id as _, Type::UUID),
-            (&ttl.as_secs_f64() as _, Type::FLOAT8),
-            (&Json(load) as _, Type::JSONB),
-            (&sweep_grace.as_secs_f64() as _, Type::FLOAT8),
-        ];
+        let params = params![id, ttl.as_secs_f64(), Json(load), sweep_grace.as_secs_f64()];
         let asked = Instant::now();
         let rows = self.call("lease_renew", Bulkhead::Watch, sql, &params);
         let Some(row) = rows.await?.into_iter().next() else {
@@ -162,10 +157,7 @@ impl Store {
     /// sweep that was delayed by an outage of the database would find every lease expired.
     pub async fn leases_fence(&self, sweeper: Uuid, grace: Duration) -> Result<i32> {
         let sql = "-- leases_fence\nSELECT leases_fence($1, $2)";
-        let params = [
-            (&sweeper as _, Type::UUID),
-            (&grace.as_secs_f64() as _, Type::FLOAT8),
-        ];
+        let params = params![sweeper, grace.as_secs_f64()];
         let rows = self.call("leases_fence", Bulkhead::Watch, sql, &params);
         rows.await?.first().map_or(Ok(0), |row| Ok(row.try_get(0)?))
     }
@@ -177,7 +169,7 @@ impl Store {
                SET stopped_at = now(), expires_at = least(expires_at, now())
              WHERE id = $1 AND NOT fenced AND stopped_at IS NULL";
         self.run("lease_release", Bulkhead::Watch, async |tx| {
-            Ok(tx.execute(sql, &[(&id, Type::UUID)]).await? == 1)
+            Ok(tx.execute(sql, &params![id]).await? == 1)
         })
         .await
     }
@@ -212,11 +204,7 @@ async fn lease_claim_mismatch(tx: &Tx, instance: &NewInstance) -> Result<Option<
            AND kid <> $1 AND id <> $2
            AND NOT ($1 = ANY (extra_kids) AND kid = ANY ($3))
          ORDER BY expires_at DESC LIMIT 1";
-    let params = [
-        (&instance.kid as _, Type::TEXT),
-        (&instance.id as _, Type::UUID),
-        (&instance.extra_kids as _, Type::TEXT_ARRAY),
-    ];
+    let params = params![instance.kid, instance.id, instance.extra_kids];
     let Some(row) = tx.query_opt(sql, &params).await? else {
         return Ok(None);
     };
@@ -240,10 +228,7 @@ async fn lease_claim_grace(tx: &Tx, instance: &NewInstance, grace: Duration) -> 
          WHERE NOT EXISTS (SELECT FROM ingest_instances
                             WHERE NOT fenced AND stopped_at IS NULL AND expires_at > now()
                               AND renewed_at <= clock_timestamp() AND id <> $2)";
-    let params = [
-        (&grace.as_secs_f64() as _, Type::FLOAT8),
-        (&instance.id as _, Type::UUID),
-    ];
+    let params = params![grace.as_secs_f64(), instance.id];
     tx.query_opt(sql, &params).await.map(drop)
 }
 
@@ -251,7 +236,7 @@ async fn lease_claim_grace(tx: &Tx, instance: &NewInstance, grace: Duration) -> 
 /// its term begins again.
 async fn lease_claim_restart(tx: &Tx, ttl: Duration) -> Result<()> {
     let sql = "-- lease_claim\nSELECT leases_restart($1)";
-    let params = [(&ttl.as_secs_f64() as _, Type::FLOAT8)];
+    let params = params![ttl.as_secs_f64()];
     tx.query_one(sql, &params).await.map(drop)
 }
 
@@ -263,15 +248,15 @@ async fn lease_claim_insert(tx: &Tx, instance: &NewInstance, ttl: Duration) -> R
         ON CONFLICT (id) DO UPDATE
            SET renewed_at = now(), expires_at = excluded.expires_at
          WHERE NOT mine.fenced AND mine.stopped_at IS NULL AND mine.kid = excluded.kid";
-    let params = [
-        (&instance.id as _, Type::UUID),
-        (&instance.kid as _, Type::TEXT),
-        (&instance.hostname as _, Type::TEXT),
-        (&instance.version as _, Type::TEXT),
-        (&instance.grpc_address as _, Type::TEXT),
-        (&instance.http_address as _, Type::TEXT),
-        (&ttl.as_secs_f64() as _, Type::FLOAT8),
-        (&instance.extra_kids as _, Type::TEXT_ARRAY),
+    let params = params![
+        instance.id,
+        instance.kid,
+        instance.hostname,
+        instance.version,
+        instance.grpc_address,
+        instance.http_address,
+        ttl.as_secs_f64(),
+        instance.extra_kids
     ];
     match tx.execute(sql, &params).await? {
         0 => Ok(LeaseClaim::Ended),

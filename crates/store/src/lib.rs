@@ -77,6 +77,7 @@ mod migrate;
 mod migration;
 mod overview;
 mod page;
+mod params;
 mod pool;
 mod prelude;
 mod record;

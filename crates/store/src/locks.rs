@@ -29,13 +29,13 @@ impl Tx {
     /// Waits for the lock, at most for the transaction's lock timeout.
     pub(crate) async fn lock(&self, key: i64) -> Result<()> {
         let sql = "-- lock\nSELECT pg_advisory_xact_lock($1)";
-        self.execute(sql, &[(&key, Type::INT8)]).await.map(drop)
+        self.execute(sql, &params![key]).await.map(drop)
     }
 
     /// Takes the lock if it is free.
     pub(crate) async fn try_lock(&self, key: i64) -> Result<bool> {
         let sql = "-- try_lock\nSELECT pg_try_advisory_xact_lock($1)";
-        let row = self.query_one(sql, &[(&key, Type::INT8)]).await?;
+        let row = self.query_one(sql, &params![key]).await?;
         Ok(row.try_get(0)?)
     }
 }

@@ -240,7 +240,7 @@ async fn prepare(tx: &Tx, history: History) -> Result<()> {
 async fn has_history(tx: &Tx, history: History) -> Result<bool> {
     let sql = "-- migrate
         SELECT to_regclass(quote_ident(coalesce($1, current_schema())) || '.schema_migrations') IS NOT NULL";
-    let params = [(&history.schema as _, Type::TEXT)];
+    let params = params![history.schema];
     Ok(tx.query_one(sql, &params).await?.try_get(0)?)
 }
 
@@ -334,11 +334,7 @@ async fn record(tx: &Tx, history: History, migration: &Migration) -> Result<()> 
         INSERT INTO {table} (version, name, checksum) VALUES ($1, $2, $3)"
     );
     let checksum = migration.checksum();
-    let params = [
-        (&migration.version as _, Type::INT4),
-        (&migration.name() as _, Type::TEXT),
-        (&checksum as _, Type::TEXT),
-    ];
+    let params = params![migration.version, migration.name(), checksum];
     tx.execute(&sql, &params).await.map(drop)
 }
 

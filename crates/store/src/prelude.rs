@@ -13,6 +13,7 @@ pub(crate) use crate::{
     error::{Result, StoreError},
     ids::{AgentId, HostId, TokenId},
     page::Page,
+    params::params,
     pool::{Bulkhead, Store},
     record::record,
     tx::{Param, Tx},

@@ -39,7 +39,7 @@ impl Store {
     /// rollups. Returns how many days it made. A day that fails is logged, and does not stop the others.
     pub async fn partitions_create(&self, retention: Duration) -> Result<usize> {
         let seconds = retention.as_secs_f64();
-        let params = [(&seconds as _, Type::FLOAT8)];
+        let params = params![seconds];
         let days = self
             .run("partitions_create", Bulkhead::Maintenance, async |tx| {
                 if !tx

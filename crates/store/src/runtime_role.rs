@@ -62,6 +62,6 @@ impl Store {
 
 /// The GRANT statements for the privileges that the role lacks.
 async fn missing(tx: &Tx, role: &str) -> Result<Vec<String>> {
-    let rows = tx.query(MISSING, &[(&role, Type::TEXT)]).await?;
+    let rows = tx.query(MISSING, &params![role]).await?;
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }

@@ -39,7 +39,7 @@ impl Store {
     /// The digest of the sessions that are stored for this instance.
     pub async fn sessions_digest(&self, instance: Uuid) -> Result<SessionDigest> {
         let sql = "-- sessions_digest\nSELECT sessions, digest, doubtful FROM sessions_digest($1)";
-        let params = [(&instance as _, Type::UUID)];
+        let params = params![instance];
         let rows = self.read("sessions_digest", Bulkhead::Watch, sql, &params);
         rows.await?
             .first()

@@ -177,11 +177,7 @@ impl Store {
         let sql = "-- sessions_open
             SELECT agent_id, verdict, epoch, acked_seq, host_id FROM sessions_open_heard($1, $2, $3)";
         let heard_within = heard_within.as_secs_f64();
-        let params = [
-            (&instance as _, Type::UUID),
-            (&Json(opens) as _, Type::JSONB),
-            (&heard_within as _, Type::FLOAT8),
-        ];
+        let params = params![instance, Json(opens), heard_within];
         let rows = self.call("sessions_open", Bulkhead::Auth, sql, &params);
         rows.await?.iter().map(opened_from_row).collect()
     }
@@ -190,7 +186,7 @@ impl Store {
     pub async fn agents_keys(&self, agents: &[AgentId]) -> Result<Vec<(AgentId, [u8; 32])>> {
         let sql = "-- agents_keys\nSELECT id, key FROM agents WHERE id = ANY ($1)";
         let agents: Vec<Uuid> = agents.iter().map(|agent| agent.0).collect();
-        let params = [(&agents as _, Type::UUID_ARRAY)];
+        let params = params![agents];
         let rows = self
             .read("agents_keys", Bulkhead::Auth, sql, &params)
             .await?;
@@ -221,11 +217,7 @@ impl Store {
     /// holds a valid lease when the statement runs.
     pub async fn sessions_sweep(&self, sweeper: Uuid, grace: Duration) -> Result<Swept> {
         let sql = "-- sessions_sweep\nSELECT lost, undrained FROM sessions_sweep_batch($1, $2, $3)";
-        let params = [
-            (&sweeper as _, Type::UUID),
-            (&grace.as_secs_f64() as _, Type::FLOAT8),
-            (&SWEEP_BATCH as _, Type::INT4),
-        ];
+        let params = params![sweeper, grace.as_secs_f64(), SWEEP_BATCH];
         let rows = self.call("sessions_sweep", Bulkhead::Watch, sql, &params);
         rows.await?
             .first()
@@ -242,11 +234,7 @@ impl Store {
     ) -> Result<Vec<AgentId>> {
         let sql = "-- sessions_reclaim\nSELECT sessions_reclaim($1, $2, $3) AS agent_id";
         let (agents, epochs) = columns(held);
-        let params = [
-            (&instance as _, Type::UUID),
-            (&agents as _, Type::UUID_ARRAY),
-            (&epochs as _, Type::INT8_ARRAY),
-        ];
+        let params = params![instance, agents, epochs];
         let rows = self.call("sessions_reclaim", Bulkhead::Watch, sql, &params);
         let agent = |row: &Row| Ok(row.try_get("agent_id")?);
         rows.await?.iter().map(agent).collect()
@@ -267,11 +255,7 @@ impl Store {
              WHERE a.status IS DISTINCT FROM 'active' OR s.epoch IS DISTINCT FROM held.epoch
                 OR held_elsewhere(s.instance_id, $3)";
         let (agents, epochs) = columns(held);
-        let params = [
-            (&agents as _, Type::UUID_ARRAY),
-            (&epochs as _, Type::INT8_ARRAY),
-            (&instance as _, Type::UUID),
-        ];
+        let params = params![agents, epochs, instance];
         let rows = self.read("sessions_displaced", Bulkhead::Watch, sql, &params);
         rows.await?.iter().map(displaced_from_row).collect()
     }
@@ -284,7 +268,7 @@ impl Store {
                    happened_within(s.contested_at, 120) AS contested
               FROM agent_state s LEFT JOIN agents a ON a.id = s.agent_id AND a.status <> 'active'
              WHERE s.instance_id = $1";
-        let params = [(&instance as _, Type::UUID)];
+        let params = params![instance];
         let rows = self.read("sessions_stored", Bulkhead::Watch, sql, &params);
         rows.await?.iter().map(StoredSession::from_row).collect()
     }

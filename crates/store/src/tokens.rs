@@ -64,15 +64,15 @@ impl Store {
             VALUES ($1, $2, $3, $4, $5, $6, $7, now() + make_interval(secs => $8))
             RETURNING id";
         let seconds = new.expires_in.map(|life| life.as_secs_f64());
-        let params = [
-            (&hash.as_slice() as _, Type::BYTEA),
-            (&new.label as _, Type::TEXT),
-            (&new.auto_approve as _, Type::BOOL),
-            (&new.allow_reinstall as _, Type::BOOL),
-            (&new.max_uses as _, Type::INT4),
-            (&Json(&new.labels) as _, Type::JSONB),
-            (&new.created_by as _, Type::TEXT),
-            (&seconds as _, Type::FLOAT8),
+        let params = params![
+            hash.as_slice(),
+            new.label,
+            new.auto_approve,
+            new.allow_reinstall,
+            new.max_uses,
+            Json(&new.labels),
+            new.created_by,
+            seconds
         ];
         self.run("token_create", Bulkhead::Auth, async |tx| {
             Ok(tx.query_one(sql, &params).await?.try_get("id")?)
@@ -101,7 +101,7 @@ impl Store {
              WHERE length($1) >= 4 AND starts_with(id::text, lower($1)) OR label = $1
              ORDER BY created_at DESC, id LIMIT $2"
         );
-        let params = [(&name as _, Type::TEXT)];
+        let params = params![name];
         self.read_page(
             "tokens_find",
             Bulkhead::Auth,
@@ -116,7 +116,7 @@ impl Store {
     /// The id of the token with this hash.
     pub async fn token_by_hash(&self, hash: &[u8; 32]) -> Result<Option<TokenId>> {
         let sql = "-- token_by_hash\nSELECT id FROM enrolment_tokens WHERE hash = $1";
-        let params = [(&hash.as_slice() as _, Type::BYTEA)];
+        let params = params![hash.as_slice()];
         let rows = self.read("token_by_hash", Bulkhead::Auth, sql, &params);
         let id = rows.await?.first().map(|row| row.try_get("id"));
         Ok(id.transpose()?)
@@ -124,7 +124,7 @@ impl Store {
 
     pub async fn token_show(&self, token: TokenId) -> Result<Option<TokenDetail>> {
         let sql = format!("-- token_show\n{SELECT} WHERE id = $1");
-        let params = [(&token.0 as _, Type::UUID)];
+        let params = params![token.0];
         let rows = self.read("token_show", Bulkhead::Auth, &sql, &params);
         let rows = rows.await?;
         let Some(row) = rows.first() else {
@@ -140,7 +140,7 @@ impl Store {
     pub async fn token_current_agents(&self, token: TokenId) -> Result<i64> {
         let sql = "-- token_current_agents
             SELECT count(*) FROM agents WHERE token_id = $1 AND status IN ('active', 'pending')";
-        let params = [(&token.0 as _, Type::UUID)];
+        let params = params![token.0];
         self.run("token_current_agents", Bulkhead::Auth, async |tx| {
             Ok(tx.query_one(sql, &params).await?.try_get(0)?)
         })
@@ -156,11 +156,7 @@ impl Store {
         revoke_agents: bool,
     ) -> Result<i32> {
         let sql = "-- token_revoke\nSELECT revoke_enrolment_token($1, $2, $3)";
-        let params = [
-            (&token.0 as _, Type::UUID),
-            (&actor as _, Type::TEXT),
-            (&revoke_agents as _, Type::BOOL),
-        ];
+        let params = params![token.0, actor, revoke_agents];
         self.run("token_revoke", Bulkhead::Auth, async |tx| {
             Ok(tx.query_one(sql, &params).await?.try_get(0)?)
         })

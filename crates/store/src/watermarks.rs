@@ -15,7 +15,7 @@ impl Store {
             SELECT s.agent_id, s.acked_seq FROM agent_state s
              WHERE s.agent_id = ANY ($1) AND (SELECT a.status FROM agents a WHERE a.id = s.agent_id) = 'active'";
         let agents: Vec<Uuid> = agents.iter().map(|agent| agent.0).collect();
-        let params = [(&agents as _, Type::UUID_ARRAY)];
+        let params = params![agents];
         let rows = self.read_covered("watermarks", Bulkhead::Watch, sql, &params);
         rows.await?.iter().map(Watermark::from_row).collect()
     }
@@ -35,10 +35,7 @@ impl Store {
              WHERE nearest.kind = 'dead letter' AND nearest.last_seq >= n.seq";
         let (agents, seqs): (Vec<Uuid>, Vec<i64>) =
             numbers.iter().map(|(agent, seq)| (agent.0, *seq)).unzip();
-        let params = [
-            (&agents as _, Type::UUID_ARRAY),
-            (&seqs as _, Type::INT8_ARRAY),
-        ];
+        let params = params![agents, seqs];
         let rows = self.read_covered("dead_letters_confirm", Bulkhead::Watch, sql, &params);
         let number = |row: &Row| Ok((row.try_get(0)?, row.try_get(1)?));
         rows.await?.iter().map(number).collect()

@@ -98,7 +98,7 @@ impl Store {
             SELECT coalesce(bool_or(has_schema_privilege(oid, current_schema()::text, 'CREATE')), false)
               FROM pg_roles WHERE rolname = $1";
         self.run("role_may_create", Bulkhead::Watch, async |tx| {
-            let row = tx.query_one(sql, &[(&role, Type::TEXT)]).await?;
+            let row = tx.query_one(sql, &params![role]).await?;
             Ok(row.try_get(0)?)
         })
         .await
@@ -107,7 +107,7 @@ impl Store {
 
 async fn look(tx: &Tx, role: &str) -> Result<WebRole> {
     let sql = "-- web_role\nSELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)";
-    let exists = tx.query_one(sql, &[(&role, Type::TEXT)]).await?;
+    let exists = tx.query_one(sql, &params![role]).await?;
     if !exists.try_get::<_, bool>(0)? {
         return Ok(WebRole::Missing);
     }
@@ -134,11 +134,7 @@ async fn missing_grants(tx: &Tx, role: &str) -> Result<Vec<String>> {
         SELECT format('GRANT EXECUTE ON FUNCTION %s TO %I', oid::regprocedure, $1) FROM pg_proc
          WHERE pronamespace = quote_ident(current_schema())::regnamespace AND proname = ANY ($3)
            AND NOT has_function_privilege($1::name, oid, 'EXECUTE')";
-    let params = [
-        (&role as _, Type::TEXT),
-        (&READABLE as _, Type::TEXT_ARRAY),
-        (&CALLABLE as _, Type::TEXT_ARRAY),
-    ];
+    let params = params![role, READABLE, CALLABLE];
     let rows = tx.query(sql, &params).await?;
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }

@@ -68,7 +68,7 @@ impl Tx {
     /// Waits for the writers of the hour; see `sample_hour_take`. The lock is a statement of its own, so that the
     /// UPDATE sees what they committed.
     async fn hour_seal(&self, hour: Timestamp) -> Result<()> {
-        let params = [(&hour as _, Type::TIMESTAMPTZ)];
+        let params = params![hour];
         let lock = "-- hours_seal
             SELECT pg_advisory_xact_lock(1937137513, (extract(epoch FROM $1) / 3600)::integer)";
         self.execute(lock, &params).await?;
@@ -81,7 +81,7 @@ impl Tx {
             SELECT arrived_hour, compacted_below,
                    coalesce(pg_relation_size(to_regclass('samples_open_' || to_char(arrived_hour AT TIME ZONE 'UTC', 'YYYYMMDDHH24'))), 0) AS bytes
               FROM sample_hours WHERE sealed AND compacted_below < $1 ORDER BY arrived_hour LIMIT 1";
-        let row = self.query_opt(sql, &[(&ALL, Type::INT4)]).await?;
+        let row = self.query_opt(sql, &params![ALL]).await?;
         row.as_ref().map(OpenHour::from_row).transpose()
     }
 
@@ -89,7 +89,10 @@ impl Tx {
     pub(super) async fn first_host(&self, of: &OpenHour) -> Result<Option<i32>> {
         let sql = "-- compaction
             SELECT min(host_no) FROM samples_open WHERE arrived_hour = $1 AND host_no >= $2";
-        Ok(self.query_one(sql, &of.params()).await?.try_get(0)?)
+        Ok(self
+            .query_one(sql, &params![of.arrived_hour, of.compacted_below])
+            .await?
+            .try_get(0)?)
     }
 
     /// Whole hosts with about `rows` rows, but at least one.
@@ -122,14 +125,8 @@ impl Tx {
         let sql = "-- compaction
             SELECT host_no FROM samples_open TABLESAMPLE SYSTEM ($3) WHERE arrived_hour = $1 AND host_no >= $2
              ORDER BY host_no OFFSET $4 LIMIT 1";
-        let [hour, from] = of.params();
         let percent = (100.0 * share) as f32;
-        let params = [
-            hour,
-            from,
-            (&percent as _, Type::FLOAT4),
-            (&rows as _, Type::INT8),
-        ];
+        let params = params![of.arrived_hour, of.compacted_below, percent, rows];
         let row = self.query_opt(sql, &params).await?;
         Ok(row.map(|row| row.try_get(0)).transpose()?)
     }
@@ -138,11 +135,7 @@ impl Tx {
     pub(super) async fn hosts_pass(&self, hosts: &Hosts) -> Result<()> {
         let sql = "-- compaction_step
             UPDATE sample_hours SET compacted_below = $3 WHERE arrived_hour = $1 AND compacted_below = $2 RETURNING true";
-        let params = [
-            (&hosts.hour as _, Type::TIMESTAMPTZ),
-            (&hosts.from as _, Type::INT4),
-            (&hosts.below as _, Type::INT4),
-        ];
+        let params = params![hosts.hour, hosts.from, hosts.below];
         self.query_one(sql, &params).await.map(drop)
     }
 
@@ -150,7 +143,7 @@ impl Tx {
     pub(super) async fn note_remove(&self, host: HostOfHour) -> Result<bool> {
         let sql = "-- compaction_retry
             DELETE FROM hosts_set_aside WHERE arrived_hour = $1 AND host_no = $2";
-        Ok(self.execute(sql, &host.params()).await? == 1)
+        Ok(self.execute(sql, &params![host.hour, host.host_no]).await? == 1)
     }
 
     /// Notes that all samples of an hour are in chunks, where that is so now.
@@ -159,7 +152,7 @@ impl Tx {
             UPDATE sample_hours h SET finished_at = now(), finished_xid = pg_current_xact_id()::xid
              WHERE h.compacted_below = $1 AND h.finished_at IS NULL
                AND NOT EXISTS (SELECT FROM hosts_set_aside a WHERE a.arrived_hour = h.arrived_hour)";
-        self.execute(sql, &[(&ALL, Type::INT4)]).await.map(drop)
+        self.execute(sql, &params![ALL]).await.map(drop)
     }
 }
 
@@ -172,12 +165,5 @@ impl OpenHour {
             true => rows.max(self.bytes / ROW / 20),
             false => rows,
         }
-    }
-
-    fn params(&self) -> [Param<'_>; 2] {
-        [
-            (&self.arrived_hour as _, Type::TIMESTAMPTZ),
-            (&self.compacted_below as _, Type::INT4),
-        ]
     }
 }

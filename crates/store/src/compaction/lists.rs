@@ -62,7 +62,7 @@ impl Lists {
             return Ok(());
         }
         let known = Arc::make_mut(&mut self.known);
-        for row in tx.query(sql, &[(&missing, Type::UUID_ARRAY)]).await? {
+        for row in tx.query(sql, &params![missing]).await? {
             let (name, Json(parts)): (Uuid, Json<Vec<Part<'static>>>) =
                 (row.try_get("shape")?, row.try_get("parts")?);
             self.parts += parts.len();
@@ -89,10 +89,7 @@ impl Store {
             ON CONFLICT (shape) DO UPDATE SET seen_on = excluded.seen_on";
         let names: Vec<Uuid> = lists.iter().map(|list| list.name).collect();
         let parts: Vec<Json<&Vec<Part<'_>>>> = lists.iter().map(|list| Json(&list.parts)).collect();
-        let params = [
-            (&names as _, Type::UUID_ARRAY),
-            (&parts as _, Type::JSONB_ARRAY),
-        ];
+        let params = params![names, parts];
         self.call("compaction_lists", Bulkhead::Watch, sql, &params)
             .await
             .map(drop)
@@ -108,7 +105,7 @@ impl Store {
               FROM (SELECT shape FROM sample_shapes WHERE shape = ANY ($1) AND seen_on < current_date - 7
                      ORDER BY shape FOR UPDATE) unseen
              WHERE s.shape = unseen.shape";
-        let params = [(&lists as _, Type::UUID_ARRAY)];
+        let params = params![lists];
         self.call("compaction_lists", Bulkhead::Watch, sql, &params)
             .await
             .map(drop)

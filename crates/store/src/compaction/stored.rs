@@ -57,11 +57,7 @@ impl Tx {
                 wholes.push(whole);
             }
         }
-        let params = [
-            (&host_nos as _, Type::INT4_ARRAY),
-            (&hours as _, Type::TIMESTAMPTZ_ARRAY),
-            (&wholes as _, Type::BOOL_ARRAY),
-        ];
+        let params = params![host_nos, hours, wholes];
         let mut stored = Stored::new();
         for row in &self.query(&READ, &params).await? {
             let (host_no, key, chunk) = read(row)?;

@@ -129,17 +129,17 @@ impl Store {
         let horizon = self.activity_horizon(&before).await?;
         let until = horizon.clone().unwrap_or_else(ActivityCursor::oldest);
         let subject = filter.subject.as_deref().map(like);
-        let params = [
-            (&before.at as _, Type::TIMESTAMPTZ),
-            (&before.source as _, Type::INT4),
-            (&before.id as _, Type::INT8),
-            (&filter.actor as _, Type::TEXT),
-            (&filter.kind as _, Type::TEXT),
-            (&subject as _, Type::TEXT),
-            (&filter.presence as _, Type::BOOL),
-            (&until.at as _, Type::TIMESTAMPTZ),
-            (&until.source as _, Type::INT4),
-            (&until.id as _, Type::INT8),
+        let params = params![
+            before.at,
+            before.source,
+            before.id,
+            filter.actor,
+            filter.kind,
+            subject,
+            filter.presence,
+            until.at,
+            until.source,
+            until.id
         ];
         let (name, from_row) = ("console_activity", ActivityRecord::from_row);
         let found = self.read_page(name, Bulkhead::Ingest, SQL, &params, limit, from_row);
@@ -160,12 +160,7 @@ impl Store {
 
     /// `None` if all older entries may be looked at.
     async fn activity_horizon(&self, before: &ActivityCursor) -> Result<Option<ActivityCursor>> {
-        let params = [
-            (&before.at as _, Type::TIMESTAMPTZ),
-            (&before.source as _, Type::INT4),
-            (&before.id as _, Type::INT8),
-            (&LOOKED_AT as _, Type::INT8),
-        ];
+        let params = params![before.at, before.source, before.id, LOOKED_AT];
         let rows = self.read("console_activity", Bulkhead::Ingest, HORIZON, &params);
         let rows = rows.await?;
         let cursor = |row: &Row| {

@@ -36,13 +36,13 @@ impl Store {
         let sql = "-- console_token_add
             SELECT add_enrolment_token($1, $2, $3, $4, now() + make_interval(secs => $5), $6)";
         let seconds = request.expires_in.map(|life| life.as_secs_f64());
-        let params = [
-            (&hash.as_slice() as _, Type::BYTEA),
-            (&request.label as _, Type::TEXT),
-            (&actor as _, Type::TEXT),
-            (&request.max_uses as _, Type::INT4),
-            (&seconds as _, Type::FLOAT8),
-            (&Json(&request.labels) as _, Type::JSONB),
+        let params = params![
+            hash.as_slice(),
+            request.label,
+            actor,
+            request.max_uses,
+            seconds,
+            Json(&request.labels)
         ];
         self.run("console_token_add", Bulkhead::Auth, async |tx| {
             let id: TokenId = tx.query_one(sql, &params).await?.try_get(0)?;
@@ -62,12 +62,7 @@ impl Store {
         reason: Option<&str>,
     ) -> Result<i32> {
         let sql = "-- console_token_revoke\nSELECT revoke_enrolment_token($1, $2, $3, $4)";
-        let params = [
-            (&token.id.0 as _, Type::UUID),
-            (&actor as _, Type::TEXT),
-            (&revoke_agents as _, Type::BOOL),
-            (&reason as _, Type::TEXT),
-        ];
+        let params = params![token.id.0, actor, revoke_agents, reason];
         self.run("console_token_revoke", Bulkhead::Auth, async |tx| {
             let touched: i32 = tx.query_one(sql, &params).await?.try_get(0)?;
             let mut detail = reason.unwrap_or_default().to_owned();
@@ -89,12 +84,7 @@ impl Store {
         actor: &str,
     ) -> Result<i32> {
         let sql = "-- console_hosts_label\nSELECT label_hosts($1, $2, $3, $4)";
-        let params = [
-            (&hosts as _, Type::UUID_ARRAY),
-            (&Json(&change.added) as _, Type::JSONB),
-            (&change.removed as _, Type::TEXT_ARRAY),
-            (&actor as _, Type::TEXT),
-        ];
+        let params = params![hosts, Json(&change.added), change.removed, actor];
         self.run("console_hosts_label", Bulkhead::Auth, async |tx| {
             Ok(tx.query_one(sql, &params).await?.try_get(0)?)
         })
@@ -110,11 +100,7 @@ impl Store {
     ) -> Result<i64> {
         let sql = "-- console_hosts_retire
             SELECT coalesce(sum(retire_host(host, $2, $3)), 0)::bigint FROM unnest($1::uuid[]) AS host";
-        let params = [
-            (&hosts as _, Type::UUID_ARRAY),
-            (&actor as _, Type::TEXT),
-            (&reason as _, Type::TEXT),
-        ];
+        let params = params![hosts, actor, reason];
         self.run("console_hosts_retire", Bulkhead::Auth, async |tx| {
             Ok(tx.query_one(sql, &params).await?.try_get(0)?)
         })
@@ -133,11 +119,7 @@ impl Store {
                 SELECT id FROM agents WHERE host_id = ANY ($1) AND status = 'active' ORDER BY id),
             done AS MATERIALIZED (SELECT id, revoke_agent(id, $2, $3) FROM chosen)
             SELECT count(*) FROM done";
-        let params = [
-            (&hosts as _, Type::UUID_ARRAY),
-            (&actor as _, Type::TEXT),
-            (&reason as _, Type::TEXT),
-        ];
+        let params = params![hosts, actor, reason];
         self.run("console_hosts_revoke", Bulkhead::Auth, async |tx| {
             Ok(tx.query_one(sql, &params).await?.try_get(0)?)
         })
@@ -149,11 +131,7 @@ impl Store {
     pub async fn hosts_expire(&self, offline_for: Duration, actor: &str) -> Result<u64> {
         let sql = "-- hosts_expire\nSELECT expire_hosts(make_interval(secs => $1), $2, $3)";
         let seconds = offline_for.as_secs_f64();
-        let params = [
-            (&seconds as _, Type::FLOAT8),
-            (&actor as _, Type::TEXT),
-            (&EXPIRE_STEP as _, Type::INT4),
-        ];
+        let params = params![seconds, actor, EXPIRE_STEP];
         let mut retired = 0;
         loop {
             let step = self.run("hosts_expire", Bulkhead::Auth, async |tx| {
@@ -177,12 +155,7 @@ impl Store {
     ) -> Result<()> {
         let sql = "-- console_note_add\nSELECT add_host_note($1, $2, $3, $4)";
         let agent = agent.map(|id| id.0);
-        let params = [
-            (&host.0 as _, Type::UUID),
-            (&agent as _, Type::UUID),
-            (&actor as _, Type::TEXT),
-            (&note as _, Type::TEXT),
-        ];
+        let params = params![host.0, agent, actor, note];
         self.call("console_note_add", Bulkhead::Auth, sql, &params)
             .await
             .map(drop)

@@ -66,11 +66,7 @@ impl Store {
               FROM (SELECT *, sum(cardinality(cpu_percent)) OVER (ORDER BY hour DESC) AS with_newer
                       FROM host_chunks($1, $2, now() + interval '10 minutes')) chunks
              WHERE with_newer <= $3 ORDER BY hour";
-        let params = [
-            (&host.0 as _, Type::UUID),
-            (&from as _, Type::TIMESTAMPTZ),
-            (&SAMPLES as _, Type::INT8),
-        ];
+        let params = params![host.0, from, SAMPLES];
         let rows = self.read("console_samples", Bulkhead::Ingest, sql, &params);
         SampleColumns::from_rows(&rows.await?, from)
     }
@@ -96,11 +92,7 @@ impl Store {
               FROM host_metrics_hourly
              WHERE host_id = $1 AND hour >= $2 AND hour <= now()
              GROUP BY 1 ORDER BY 1";
-        let params = [
-            (&host.0 as _, Type::UUID),
-            (&from as _, Type::TIMESTAMPTZ),
-            (&step as _, Type::TEXT),
-        ];
+        let params = params![host.0, from, step];
         let rows = self.read("console_rollups", Bulkhead::Ingest, sql, &params);
         rows.await?.iter().map(RollupPoint::from_row).collect()
     }
@@ -113,7 +105,7 @@ impl Store {
              CROSS JOIN LATERAL (SELECT * FROM metric_gaps g WHERE g.agent_id = a.id ORDER BY g.first_seq DESC LIMIT 1000) g
              WHERE a.host_id = $1 AND g.recorded_at >= $2
              ORDER BY a.id, g.first_seq";
-        let params = [(&host.0 as _, Type::UUID), (&from as _, Type::TIMESTAMPTZ)];
+        let params = params![host.0, from];
         let rows = self.read("console_gaps", Bulkhead::Ingest, sql, &params);
         rows.await?.iter().map(GapReason::from_row).collect()
     }
@@ -137,7 +129,7 @@ impl Store {
                FROM agent_events e JOIN mine ON mine.id = e.agent_id
               WHERE e.kind = 'presence' AND e.at >= $2 ORDER BY e.id DESC LIMIT 1000)
              ORDER BY at";
-        let params = [(&host.0 as _, Type::UUID), (&from as _, Type::TIMESTAMPTZ)];
+        let params = params![host.0, from];
         let rows = self.read("console_presence", Bulkhead::Ingest, sql, &params);
         rows.await?.iter().map(PresenceMark::from_row).collect()
     }
@@ -156,7 +148,7 @@ impl Store {
                    FROM agent_events e JOIN agents a ON a.id = e.agent_id
                   WHERE a.host_id = $1 AND e.kind <> 'presence' AND e.at >= $2 ORDER BY e.at DESC LIMIT 100)) marks
              ORDER BY at DESC LIMIT 100";
-        let params = [(&host.0 as _, Type::UUID), (&from as _, Type::TIMESTAMPTZ)];
+        let params = params![host.0, from];
         let rows = self.read("console_host_events", Bulkhead::Ingest, sql, &params);
         rows.await?.iter().map(EventMark::from_row).collect()
     }

@@ -63,7 +63,7 @@ pub(super) fn rows_sql() -> String {
 impl Store {
     /// The rows of these hosts, in the order of their names.
     pub async fn console_hosts_by_id(&self, hosts: &[Uuid]) -> Result<Vec<HostListRow>> {
-        let params = [(&hosts as _, Type::UUID_ARRAY)];
+        let params = params![hosts];
         let (name, sql) = ("console_hosts_by_id", rows_sql());
         let rows = self.read(name, Bulkhead::Ingest, &sql, &params);
         rows.await?.iter().map(HostListRow::from_row).collect()
@@ -71,7 +71,7 @@ impl Store {
 
     pub async fn console_host_exists(&self, host: HostId) -> Result<bool> {
         let sql = "-- console_host_exists\nSELECT FROM hosts WHERE id = $1";
-        let params = [(&host.0 as _, Type::UUID)];
+        let params = params![host.0];
         let rows = self.read("console_host_exists", Bulkhead::Ingest, sql, &params);
         Ok(!rows.await?.is_empty())
     }
@@ -81,7 +81,7 @@ impl Store {
         let sql = "-- console_hosts_online
             SELECT count(*) FROM agents a JOIN agent_state s ON s.agent_id = a.id
              WHERE a.host_id = ANY ($1) AND a.status = 'active' AND s.presence = 'online'";
-        let params = [(&hosts as _, Type::UUID_ARRAY)];
+        let params = params![hosts];
         let rows = self.read("console_hosts_online", Bulkhead::Ingest, sql, &params);
         let rows = rows.await?;
         rows.first().map_or(Ok(0), |row| Ok(row.try_get(0)?))
@@ -109,10 +109,7 @@ impl Store {
               FROM hourly
              GROUP BY host_id, hour
              ORDER BY host_id, hour";
-        let params = [
-            (&hosts as _, Type::UUID_ARRAY),
-            (&begins as _, Type::TIMESTAMPTZ),
-        ];
+        let params = params![hosts, begins];
         let rows = self.read("console_sparklines", Bulkhead::Ingest, sql, &params);
         rows.await?.iter().map(SparkPoint::from_row).collect()
     }

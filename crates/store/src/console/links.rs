@@ -28,12 +28,7 @@ impl Store {
             SELECT $2, id, $3, now() + make_interval(secs => $4)
               FROM console.users WHERE name = $1 AND disabled_at IS NULL";
         let (kind, seconds) = (kind.as_str(), life.as_secs_f64());
-        let params = [
-            (&name as _, Type::TEXT),
-            (&hash.as_slice() as _, Type::BYTEA),
-            (&kind as _, Type::TEXT),
-            (&seconds as _, Type::FLOAT8),
-        ];
+        let params = params![name, hash.as_slice(), kind, seconds];
         self.run("console_link_create", Bulkhead::Auth, async |tx| {
             let created = tx.execute(sql, &params).await? == 1;
             if created {
@@ -50,7 +45,7 @@ impl Store {
             SELECT u.id, u.name, u.role, u.password_hash, l.kind = 'sign-in' AS signs_in
               FROM console.links l JOIN console.users u ON u.id = l.user_id
              WHERE l.hash = $1 AND l.expires_at > now() AND u.disabled_at IS NULL";
-        let params = [(&hash.as_slice() as _, Type::BYTEA)];
+        let params = params![hash.as_slice()];
         let rows = self.read("console_link", Bulkhead::Auth, sql, &params);
         first(rows.await?.first(), |row| {
             let kind = match row.try_get("signs_in")? {
@@ -73,14 +68,14 @@ impl Store {
         let set = "-- console_link_redeem
             WITH ended AS (DELETE FROM console.sessions WHERE user_id = $1)
             UPDATE console.users SET password_hash = $2 WHERE id = $1";
-        let params = [(&hash.as_slice() as _, Type::BYTEA)];
+        let params = params![hash.as_slice()];
         self.run("console_link_redeem", Bulkhead::Auth, async |tx| {
             let Some(row) = tx.query_opt(take, &params).await? else {
                 return Ok(false);
             };
             let user: Uuid = row.try_get("user_id")?;
             if let Some(password) = password_hash {
-                let params = [(&user as _, Type::UUID), (&password as _, Type::TEXT)];
+                let params = params![user, password];
                 tx.execute(set, &params).await?;
             }
             Ok(true)

@@ -68,7 +68,7 @@ impl Store {
     pub async fn console_user_login(&self, name: &str) -> Result<Option<LoginRecord>> {
         let sql = "-- console_user_login
             SELECT id, name, role, password_hash FROM console.users WHERE name = $1 AND disabled_at IS NULL";
-        let params = [(&name as _, Type::TEXT)];
+        let params = params![name];
         let rows = self.read("console_user_login", Bulkhead::Auth, sql, &params);
         first(rows.await?.first(), LoginRecord::from_row)
     }
@@ -78,11 +78,7 @@ impl Store {
         let sql = "-- console_user_add
             INSERT INTO console.users (name, role, created_by) VALUES ($1, $2, $3) RETURNING id";
         let role = role.as_str();
-        let params = [
-            (&name as _, Type::TEXT),
-            (&role as _, Type::TEXT),
-            (&actor as _, Type::TEXT),
-        ];
+        let params = params![name, role, actor];
         self.run("console_user_add", Bulkhead::Auth, async |tx| {
             let id = tx.query_one(sql, &params).await?.try_get("id")?;
             event(&tx, actor, "user added", name, role).await?;
@@ -95,7 +91,7 @@ impl Store {
     pub async fn console_user_role(&self, name: &str, role: Role, actor: &str) -> Result<bool> {
         let sql = "-- console_user_role\nUPDATE console.users SET role = $2 WHERE name = $1";
         let role = role.as_str();
-        let params = [(&name as _, Type::TEXT), (&role as _, Type::TEXT)];
+        let params = params![name, role];
         self.run("console_user_role", Bulkhead::Auth, async |tx| {
             let found = tx.execute(sql, &params).await? == 1;
             if found {
@@ -119,7 +115,7 @@ impl Store {
             sessions AS (DELETE FROM console.sessions s USING changed WHERE s.user_id = changed.id AND $2),
             links AS (DELETE FROM console.links l USING changed WHERE l.user_id = changed.id AND $2)
             SELECT count(*) FROM changed";
-        let params = [(&name as _, Type::TEXT), (&disabled as _, Type::BOOL)];
+        let params = params![name, disabled];
         let kind = match disabled {
             true => "user disabled",
             false => "user enabled",
@@ -146,12 +142,7 @@ pub(super) async fn event(
     let sql = "-- console_event
         INSERT INTO console.events (actor, kind, subject, detail)
         VALUES (left($1, 255), $2, left($3, 255), left($4, 1000))";
-    let params = [
-        (&actor as _, Type::TEXT),
-        (&kind as _, Type::TEXT),
-        (&subject as _, Type::TEXT),
-        (&detail as _, Type::TEXT),
-    ];
+    let params = params![actor, kind, subject, detail];
     tx.execute(sql, &params).await.map(drop)
 }
 

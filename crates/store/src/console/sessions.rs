@@ -32,11 +32,7 @@ impl Store {
             INSERT INTO console.sessions (hash, user_id, expires_at)
             VALUES ($1, $2, now() + make_interval(secs => $3))";
         let seconds = life.as_secs_f64();
-        let params = [
-            (&hash.as_slice() as _, Type::BYTEA),
-            (&user.0 as _, Type::UUID),
-            (&seconds as _, Type::FLOAT8),
-        ];
+        let params = params![hash.as_slice(), user.0, seconds];
         self.run("console_session_open", Bulkhead::Auth, async |tx| {
             tx.execute(sql, &params).await?;
             event(&tx, name, "signed in", name, "").await
@@ -56,10 +52,7 @@ impl Store {
              WHERE s.hash = $1 AND s.expires_at > now() AND u.disabled_at IS NULL
                AND s.seen_at > now() - make_interval(secs => $2)";
         let seconds = idle.as_secs_f64();
-        let params = [
-            (&hash.as_slice() as _, Type::BYTEA),
-            (&seconds as _, Type::FLOAT8),
-        ];
+        let params = params![hash.as_slice(), seconds];
         let rows = self.read("console_session", Bulkhead::Auth, sql, &params);
         first(rows.await?.first(), SessionRecord::from_row)
     }
@@ -68,7 +61,7 @@ impl Store {
     pub async fn console_session_touch(&self, hash: &[u8; 32]) -> Result<()> {
         let sql =
             "-- console_session_touch\nUPDATE console.sessions SET seen_at = now() WHERE hash = $1";
-        let params = [(&hash.as_slice() as _, Type::BYTEA)];
+        let params = params![hash.as_slice()];
         self.call("console_session_touch", Bulkhead::Auth, sql, &params)
             .await
             .map(drop)
@@ -76,7 +69,7 @@ impl Store {
 
     pub async fn console_session_close(&self, hash: &[u8; 32]) -> Result<()> {
         let sql = "-- console_session_close\nDELETE FROM console.sessions WHERE hash = $1";
-        let params = [(&hash.as_slice() as _, Type::BYTEA)];
+        let params = params![hash.as_slice()];
         self.call("console_session_close", Bulkhead::Auth, sql, &params)
             .await
             .map(drop)

@@ -50,7 +50,7 @@ impl Store {
     ) -> Result<Vec<(AgentId, AgentStatus)>> {
         let sql = "-- agents_statuses\nSELECT id, status FROM agents WHERE id = ANY ($1)";
         let ids: Vec<Uuid> = agents.iter().map(|agent| agent.0).collect();
-        let params = [(&ids as _, Type::UUID_ARRAY)];
+        let params = params![ids];
         let rows = self.read("agents_statuses", bulkhead, sql, &params);
         let read = |row: &Row| Ok((row.try_get("id")?, row.try_get("status")?));
         rows.await?.iter().map(read).collect()
@@ -70,10 +70,7 @@ impl RegistrationTx {
               FROM agents JOIN agent_state state ON agent_id = id
              WHERE key = $1 FOR UPDATE OF agents";
         let heard_within = heard_within.as_secs_f64();
-        let params = [
-            (&key.as_slice() as _, Type::BYTEA),
-            (&heard_within as _, Type::FLOAT8),
-        ];
+        let params = params![key.as_slice(), heard_within];
         let row = self.0.query_opt(sql, &params).await?;
         row.map(|row| KnownAgent::from_row(&row)).transpose()
     }
@@ -89,19 +86,19 @@ impl RegistrationTx {
         let conflict = new.conflict_with.map(|id| id.0);
         let clone = new.cloned_from.map(|id| id.0);
         let token = new.token_id.map(|id| id.0);
-        let params = [
-            (&new.key.as_slice() as _, Type::BYTEA),
-            (&new.host_id.0 as _, Type::UUID),
-            (&new.status.as_str() as _, Type::TEXT),
-            (&new.pending_reason as _, Type::TEXT),
-            (&conflict as _, Type::UUID),
-            (&clone as _, Type::UUID),
-            (&token as _, Type::UUID),
-            (&new.decided_by as _, Type::TEXT),
-            (&new.agent.version as _, Type::TEXT),
-            (&new.agent.capabilities as _, Type::TEXT_ARRAY),
-            (&Json(new.facts) as _, Type::JSONB),
-            (&new.address as _, Type::INET),
+        let params = params![
+            new.key.as_slice(),
+            new.host_id.0,
+            new.status.as_str(),
+            new.pending_reason,
+            conflict,
+            clone,
+            token,
+            new.decided_by,
+            new.agent.version,
+            new.agent.capabilities,
+            Json(new.facts),
+            new.address
         ];
         Ok(self.0.query_one(sql, &params).await?.try_get("id")?)
     }
@@ -114,33 +111,21 @@ impl RegistrationTx {
     ) -> Result<()> {
         let sql = "-- agent_refresh
             UPDATE agents SET version = $2, capabilities = $3, facts = $4 WHERE id = $1";
-        let params = [
-            (&id.0 as _, Type::UUID),
-            (&agent.version as _, Type::TEXT),
-            (&agent.capabilities as _, Type::TEXT_ARRAY),
-            (&Json(facts) as _, Type::JSONB),
-        ];
+        let params = params![id.0, agent.version, agent.capabilities, Json(facts)];
         self.0.execute(sql, &params).await.map(drop)
     }
 
     /// Asks the instance that holds the agent's stream when it hears the agent.
     pub async fn agent_contest(&self, agent: AgentId) -> Result<()> {
         let sql = "-- agent_contest\nSELECT agent_contest($1)";
-        self.0
-            .execute(sql, &[(&agent.0, Type::UUID)])
-            .await
-            .map(drop)
+        self.0.execute(sql, &params![agent.0]).await.map(drop)
     }
 
     /// Records that the agent came from another machine, and removes the identifiers of the
     /// old machine from its host.
     pub async fn machine_changed(&self, agent: &KnownAgent, machine: &Identifiers) -> Result<()> {
         let sql = "-- machine_changed\nSELECT machine_changed($1, $2, $3)";
-        let params = [
-            (&agent.id.0 as _, Type::UUID),
-            (&agent.host_id.0 as _, Type::UUID),
-            (&Json(machine) as _, Type::JSONB),
-        ];
+        let params = params![agent.id.0, agent.host_id.0, Json(machine)];
         self.0.execute(sql, &params).await.map(drop)
     }
 
@@ -153,21 +138,13 @@ impl RegistrationTx {
         mode: Option<&str>,
     ) -> Result<()> {
         let sql = "-- agent_approve\nSELECT approve_agent($1, $2, $3)";
-        let params = [
-            (&agent.0 as _, Type::UUID),
-            (&actor as _, Type::TEXT),
-            (&mode as _, Type::TEXT),
-        ];
+        let params = params![agent.0, actor, mode];
         self.0.execute(sql, &params).await.map(drop)
     }
 
     pub async fn agent_revoke(&self, agent: AgentId, actor: &str, reason: &str) -> Result<()> {
         let sql = "-- agent_revoke\nSELECT revoke_agent($1, $2, $3)";
-        let params = [
-            (&agent.0 as _, Type::UUID),
-            (&actor as _, Type::TEXT),
-            (&reason as _, Type::TEXT),
-        ];
+        let params = params![agent.0, actor, reason];
         self.0.execute(sql, &params).await.map(drop)
     }
 
@@ -175,7 +152,7 @@ impl RegistrationTx {
     pub async fn clones_pending(&self, origin: AgentId) -> Result<i64> {
         let sql = "-- clones_pending
             SELECT count(*) AS pending FROM agents WHERE cloned_from = $1 AND status = 'pending'";
-        let row = self.0.query_one(sql, &[(&origin.0, Type::UUID)]).await?;
+        let row = self.0.query_one(sql, &params![origin.0]).await?;
         Ok(row.try_get("pending")?)
     }
 }

@@ -54,12 +54,11 @@ impl Store {
         let sql = "-- registrations_admit
             SELECT number, agent_id, host_id, status FROM registrations_admit($1, $2, $3)";
         let details: Vec<Details<'_>> = newcomers.iter().map(Details::of).collect();
-        let details = Json(details);
         let arrays = Arrays::default()
             .column(Type::BYTEA_ARRAY, newcomers, |one| one.key.to_vec())
-            .column(Type::BYTEA_ARRAY, newcomers, |one| one.token.to_vec());
-        let mut params = arrays.params();
-        params.push((&details, Type::JSONB));
+            .column(Type::BYTEA_ARRAY, newcomers, |one| one.token.to_vec())
+            .value(Type::JSONB, Json(details));
+        let params = arrays.params();
         let rows = self.call("registrations_admit", Bulkhead::Auth, sql, &params);
         let mut admitted = vec![None; newcomers.len()];
         for row in rows.await? {

@@ -129,7 +129,7 @@ impl Store {
         rollups: Duration,
     ) -> Result<Vec<String>> {
         let (samples, rollups) = (samples.as_secs_f64(), rollups.as_secs_f64());
-        let params = [(&samples as _, Type::FLOAT8), (&rollups as _, Type::FLOAT8)];
+        let params = params![samples, rollups];
         let (name, sql) = ("partitions_drop", expired());
         self.remove_all(name, &sql, &params, direct).await
     }

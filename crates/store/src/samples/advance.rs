@@ -113,7 +113,7 @@ impl Tx {
             locked.sql()
         );
         let agents: Vec<Uuid> = ranges.iter().map(|range| range.agent_id.0).collect();
-        let rows = self.query(&sql, &[(&agents, Type::UUID_ARRAY)]).await?;
+        let rows = self.query(&sql, &params![agents]).await?;
         let mut agents: BTreeMap<AgentId, State> =
             rows.iter().map(State::from_row).collect::<Result<_, _>>()?;
         if locked == Locked::Skip {
@@ -132,7 +132,7 @@ impl Tx {
                 SELECT v.host_id FROM host_vitals v WHERE v.host_id = ANY ($1) ORDER BY v.host_no FOR NO KEY UPDATE SKIP LOCKED)
             SELECT v.host_id FROM host_vitals v WHERE v.host_id = ANY ($1) AND v.host_id NOT IN (SELECT host_id FROM free)";
         let hosts: Vec<Uuid> = ranges.iter().map(|range| range.host_id.0).collect();
-        let rows = self.query(sql, &[(&hosts, Type::UUID_ARRAY)]).await?;
+        let rows = self.query(sql, &params![hosts]).await?;
         rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
     }
 
@@ -147,7 +147,7 @@ impl Tx {
         let asked = ranges.iter().map(|range| range.agent_id);
         let asked: BTreeSet<AgentId> = asked.filter(|agent| !agents.contains_key(agent)).collect();
         let asked: Vec<Uuid> = asked.into_iter().map(|agent| agent.0).collect();
-        let rows = self.query(sql, &[(&asked, Type::UUID_ARRAY)]).await?;
+        let rows = self.query(sql, &params![asked]).await?;
         rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
     }
 

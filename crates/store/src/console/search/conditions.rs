@@ -7,7 +7,7 @@ use super::{
     text::{has_trigram, like},
     values::{SYSTEMS, VERSIONS, different},
 };
-use crate::prelude::*;
+use crate::{params::Typed, prelude::*};
 
 /// A condition is rare if at most this many hosts meet it, or at most `RARE_FOR_EACH` times as many as the search wants.
 /// The set of these hosts is then read whole.
@@ -106,7 +106,7 @@ impl Conditions {
             self.text(text);
         }
         if !search.labels.is_empty() {
-            let labels = self.param(Json(search.labels.clone()), Type::JSONB);
+            let labels = self.param(Json(search.labels.clone()));
             self.indexed.push(format!("h.labels @> {labels}"));
         }
         if search.skewed {
@@ -120,7 +120,7 @@ impl Conditions {
         let name = self.name_has(&text.to_ascii_lowercase());
         match text.parse::<std::net::IpAddr>() {
             Ok(_) => {
-                let address = self.param(vec![text.to_owned()], Type::TEXT_ARRAY);
+                let address = self.param(vec![text.to_owned()]);
                 self.indexed
                     .push(format!("({name} OR h.ip_addresses @> {address})"));
             }
@@ -134,11 +134,11 @@ impl Conditions {
         const NAME: &str = "lower(h.hostname COLLATE \"C\")";
         match has_trigram(text) {
             true => {
-                let pattern = self.param(like(text), Type::TEXT);
+                let pattern = self.param(like(text));
                 format!("{NAME} LIKE {pattern}")
             }
             false => {
-                let text = self.param(text.to_owned(), Type::TEXT);
+                let text = self.param(text.to_owned());
                 format!("strpos({NAME}, {text}) > 0")
             }
         }
@@ -151,14 +151,14 @@ impl Conditions {
         };
         let part = os.to_lowercase();
         let Some(mut systems) = different(tx, SYSTEMS).await? else {
-            let os = self.param(like(os), Type::TEXT);
+            let os = self.param(like(os));
             let condition = format!("(h.os || ' ' || h.os_version) ILIKE {os}");
             self.indexed.push(condition);
             return Ok(true);
         };
         systems.retain(|system| system.to_lowercase().contains(&part));
         let any = !systems.is_empty();
-        let systems = self.param(systems, Type::TEXT_ARRAY);
+        let systems = self.param(systems);
         self.indexed
             .push(format!("h.os || ' ' || h.os_version = ANY ({systems})"));
         Ok(any)
@@ -173,11 +173,11 @@ impl Conditions {
             Some(mut versions) => {
                 versions.retain(|version| version.starts_with(begin));
                 let any = !versions.is_empty();
-                let versions = self.param(versions, Type::TEXT_ARRAY);
+                let versions = self.param(versions);
                 (any, format!("mine.version = ANY ({versions})"))
             }
             None => {
-                let begin = self.param(begin.clone(), Type::TEXT);
+                let begin = self.param(begin.clone());
                 (true, format!("starts_with(mine.version, {begin})"))
             }
         };
@@ -206,7 +206,7 @@ impl Conditions {
             self.related(tx, &GAPS).await?;
         }
         if let Some(token) = search.token {
-            let token = self.param(token, Type::UUID);
+            let token = self.param(token);
             let hosts =
                 format!("SELECT their.host_id FROM agents their WHERE their.token_id = {token}");
             let lookup = format!(
@@ -226,7 +226,7 @@ impl Conditions {
         let Some(least) = search.disk_at_least else {
             return Ok(());
         };
-        let least = self.param(least, Type::INT2);
+        let least = self.param(least);
         let hosts = format!(
             "SELECT disk.host_id FROM host_vitals disk WHERE disk.fullest_disk_percent >= {least}"
         );
@@ -255,12 +255,11 @@ impl Conditions {
         Ok(())
     }
 
-    pub(super) fn param(
-        &mut self,
-        value: impl ToSql + Sync + Send + 'static,
-        kind: Type,
-    ) -> String {
-        self.params.push((Box::new(value), kind));
+    pub(super) fn param<T>(&mut self, value: T) -> String
+    where
+        T: ToSql + Typed + Sync + Send + 'static,
+    {
+        self.params.push((Box::new(value), T::TYPE));
         format!("${}", self.params.len())
     }
 

@@ -58,8 +58,8 @@ impl Plan {
             return Ok(None);
         };
         let after = page.after.as_ref().map(|(last, id)| {
-            let last = conditions.param(last.clone(), Type::TEXT);
-            (last, conditions.param(*id, Type::UUID))
+            let last = conditions.param(last.clone());
+            (last, conditions.param(*id))
         });
         Ok(Some(Self {
             sort,

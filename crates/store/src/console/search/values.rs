@@ -26,7 +26,7 @@ pub(super) const VERSIONS: &str = "-- console_hosts
 /// All values, or `None` if they are too many to list.
 pub(super) async fn different(tx: &Tx, sql: &str) -> Result<Option<Vec<String>>> {
     let most = i64::try_from(DIFFERENT).unwrap_or(i64::MAX);
-    let rows = tx.query(sql, &[(&most, Type::INT8)]).await?;
+    let rows = tx.query(sql, &params![most]).await?;
     if rows.len() >= DIFFERENT {
         return Ok(None);
     }
