@@ -124,15 +124,8 @@ impl Store {
         let status = filter.status.map(AgentStatus::as_str);
         let (host, token) = (filter.host.map(|id| id.0), filter.token.map(|id| id.0));
         let params = params![status, Json(&filter.labels), filter.hostname, host, token];
-        self.read_page(
-            "agents_list",
-            Bulkhead::Auth,
-            &sql,
-            &params,
-            limit,
-            AgentRecord::from_row,
-        )
-        .await
+        self.read_page("agents_list", Bulkhead::Auth, &sql, &params, limit)
+            .await
     }
 
     /// Agents that registered with the token: those that wait, then the newest. They are chosen before anything else is
@@ -149,8 +142,8 @@ impl Store {
              ORDER BY a.status <> 'pending', a.created_at DESC, a.id"
         );
         let params = params![token.0, limit];
-        let rows = self.read("agents_of_token", Bulkhead::Auth, &sql, &params);
-        rows.await?.iter().map(AgentRecord::from_row).collect()
+        self.read_all("agents_of_token", Bulkhead::Auth, &sql, &params)
+            .await
     }
 
     /// Agents that `name` may mean: a prefix of the id (at least 4 characters), a prefix of the
@@ -164,15 +157,8 @@ impl Store {
              ORDER BY shown.hostname, a.created_at, a.id LIMIT $2"
         );
         let params = params![name];
-        self.read_page(
-            "agents_find",
-            Bulkhead::Auth,
-            &sql,
-            &params,
-            limit,
-            AgentRecord::from_row,
-        )
-        .await
+        self.read_page("agents_find", Bulkhead::Auth, &sql, &params, limit)
+            .await
     }
 
     pub async fn agent_show(&self, agent: AgentId) -> Result<Option<AgentDetail>> {
@@ -227,9 +213,7 @@ async fn agent_show_events(tx: &Tx, agent: AgentId) -> Result<Vec<EventRecord>> 
             SELECT id, at, kind, from_status, to_status, actor, reason, address, db_user
               FROM agent_events WHERE agent_id = $1 ORDER BY id DESC LIMIT $2) newest
          ORDER BY id";
-    let params = params![agent.0, EVENTS_SHOWN];
-    let rows = tx.query(sql, &params).await?;
-    rows.iter().map(EventRecord::from_row).collect()
+    tx.query_all(sql, &params![agent.0, EVENTS_SHOWN]).await
 }
 
 async fn agent_decide_call(

@@ -73,8 +73,8 @@ impl Store {
             SELECT first_seq, last_seq, kind, reason, recorded_at FROM metric_gaps
              WHERE agent_id = $1 ORDER BY first_seq DESC LIMIT $2";
         let params = params![agent.0, GAPS_SHOWN];
-        let rows = self.read("host_books", Bulkhead::Auth, sql, &params);
-        rows.await?.iter().map(GapRecord::from_row).collect()
+        self.read_all("host_books", Bulkhead::Auth, sql, &params)
+            .await
     }
 }
 

@@ -42,7 +42,7 @@ impl Store {
         let sql = "-- database_clock\nSELECT clock_timestamp()";
         self.run("database_clock", Bulkhead::Watch, async |tx| {
             let asked = Instant::now();
-            let time = tx.query_one(sql, &[]).await?.try_get(0)?;
+            let time = tx.query_value(sql, &[]).await?;
             Ok(ClockReading::received(asked, time))
         })
         .await

@@ -149,8 +149,8 @@ impl Store {
         let sql = "-- hosts_set_aside
             SELECT arrived_hour AS hour, host_no FROM hosts_set_aside ORDER BY tried_at, arrived_hour, host_no LIMIT $1";
         let params = params![MOST_NOTES];
-        let rows = self.read("hosts_set_aside", Bulkhead::Maintenance, sql, &params);
-        rows.await?.iter().map(HostOfHour::from_row).collect()
+        self.read_all("hosts_set_aside", Bulkhead::Maintenance, sql, &params)
+            .await
     }
 
     async fn work(&self, name: &'static str, work: Work) -> Result<CompactionStep> {

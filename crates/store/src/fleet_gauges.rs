@@ -98,19 +98,15 @@ impl Store {
     ) -> Result<Option<FleetGauges>> {
         let seconds = retention.as_secs_f64();
         self.run("fleet_gauges", Bulkhead::Watch, async |tx: Tx| {
-            let row = tx.query_one(IS_REPORTER, &params![instance]).await?;
-            if !row.try_get::<_, bool>(0)? {
+            if !tx
+                .query_value::<bool>(IS_REPORTER, &params![instance])
+                .await?
+            {
                 return Ok(None);
             }
-            let agents = tx.query(AGENTS, &[]).await?;
-            let state = tx.query_one(STATE, &params![seconds]).await?;
-            Ok(Some(FleetGauges {
-                agents: agents
-                    .iter()
-                    .map(AgentGroup::from_row)
-                    .collect::<Result<_, _>>()?,
-                state: FleetState::from_row(&state)?,
-            }))
+            let agents = tx.query_all(AGENTS, &[]).await?;
+            let state = FleetState::from_row(&tx.query_one(STATE, &params![seconds]).await?)?;
+            Ok(Some(FleetGauges { agents, state }))
         })
         .await
     }

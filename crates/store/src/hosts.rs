@@ -131,8 +131,8 @@ impl Store {
             SELECT id, hostname, os, os_version, arch, labels FROM hosts WHERE id = ANY ($1)";
         let hosts: Vec<Uuid> = hosts.iter().map(|host| host.0).collect();
         let params = params![hosts];
-        let rows = self.read("hosts_identify", Bulkhead::Watch, sql, &params);
-        rows.await?.iter().map(HostIdentity::from_row).collect()
+        self.read_all("hosts_identify", Bulkhead::Watch, sql, &params)
+            .await
     }
 
     /// Ordered by hostname.
@@ -150,15 +150,8 @@ impl Store {
             filter.include_retired,
             filter.search
         ];
-        self.read_page(
-            "hosts_list",
-            Bulkhead::Auth,
-            &sql,
-            &params,
-            limit,
-            HostRecord::from_row,
-        )
-        .await
+        self.read_page("hosts_list", Bulkhead::Auth, &sql, &params, limit)
+            .await
     }
 
     /// Hosts that `name` may mean: a prefix of the id (at least 4 characters), or a hostname.
@@ -169,23 +162,15 @@ impl Store {
              ORDER BY h.hostname, h.created_at, h.id LIMIT $2"
         );
         let params = params![name];
-        self.read_page(
-            "hosts_find",
-            Bulkhead::Auth,
-            &sql,
-            &params,
-            limit,
-            HostRecord::from_row,
-        )
-        .await
+        self.read_page("hosts_find", Bulkhead::Auth, &sql, &params, limit)
+            .await
     }
 
     pub async fn host_show(&self, host: HostId) -> Result<Option<HostDetail>> {
         let sql = format!("-- host_show\n{SELECT} WHERE h.id = $1");
         let params = params![host.0];
-        let rows = self.read("host_show", Bulkhead::Auth, &sql, &params);
-        let rows = rows.await?;
-        let Some(row) = rows.first() else {
+        let found = self.read_first("host_show", Bulkhead::Auth, &sql, &params);
+        let Some(record) = found.await? else {
             return Ok(None);
         };
         let filter = AgentFilter {
@@ -193,7 +178,7 @@ impl Store {
             ..AgentFilter::default()
         };
         Ok(Some(HostDetail {
-            host: HostRecord::from_row(row)?,
+            host: record,
             identifiers: self.host_show_identifiers(host).await?,
             agents: self.agents_list(&filter, AGENTS_SHOWN).await?.rows,
             books: self.host_books(host).await?,
@@ -206,8 +191,8 @@ impl Store {
             SELECT kind, value, added_at FROM host_identifiers WHERE host_id = $1
              ORDER BY array_position(ARRAY['cloud', 'hardware', 'machine', 'network'], kind), value";
         let params = params![host.0];
-        let rows = self.read("host_show", Bulkhead::Auth, sql, &params).await?;
-        rows.iter().map(IdentifierRecord::from_row).collect()
+        self.read_all("host_show", Bulkhead::Auth, sql, &params)
+            .await
     }
 
     /// Takes a host out of service, and revokes or rejects its agents. Returns how many.
@@ -219,9 +204,7 @@ impl Store {
     ) -> Result<i32> {
         let sql = "-- host_retire\nSELECT retire_host($1, $2, $3)";
         let params = params![host.0, actor, reason];
-        self.run("host_retire", Bulkhead::Auth, async |tx| {
-            Ok(tx.query_one(sql, &params).await?.try_get(0)?)
-        })
-        .await
+        self.run_value("host_retire", Bulkhead::Auth, sql, &params)
+            .await
     }
 }

@@ -191,8 +191,8 @@ impl Store {
                   FROM ingest_instances
                  ORDER BY expires_at DESC LIMIT 1000) newest
              ORDER BY started_at, id";
-        let rows = self.read("instances_list", Bulkhead::Watch, sql, &[]);
-        rows.await?.iter().map(InstanceRow::from_row).collect()
+        self.read_all("instances_list", Bulkhead::Watch, sql, &[])
+            .await
     }
 }
 

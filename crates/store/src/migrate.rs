@@ -241,7 +241,7 @@ async fn has_history(tx: &Tx, history: History) -> Result<bool> {
     let sql = "-- migrate
         SELECT to_regclass(quote_ident(coalesce($1, current_schema())) || '.schema_migrations') IS NOT NULL";
     let params = params![history.schema];
-    Ok(tx.query_one(sql, &params).await?.try_get(0)?)
+    tx.query_value(sql, &params).await
 }
 
 async fn applied(tx: &Tx, history: History) -> Result<Applied> {
@@ -300,7 +300,7 @@ async fn apply_first(
         return Ok(Step::Done(SchemaState::Current));
     };
     let schema = "-- migrate\nSELECT quote_ident(current_schema())";
-    let schema: String = tx.query_one(schema, &[]).await?.try_get(0)?;
+    let schema: String = tx.query_value(schema, &[]).await?;
     let outcome = apply(tx, migration, &migration.sql_in(&schema)).await;
     outcome.map_err(|error| failed(migration, error))?;
     record(tx, history, migration).await?;

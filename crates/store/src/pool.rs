@@ -34,7 +34,7 @@ use deadpool::{
 };
 use prometheus_client::registry::Registry;
 use tokio::time::{Instant, sleep, timeout};
-use tokio_postgres::Row;
+use tokio_postgres::{Row, types::FromSqlOwned};
 
 pub use crate::bulkhead::Bulkhead;
 use crate::{
@@ -177,6 +177,18 @@ impl Store {
         Fut: Future<Output = Result<T>>,
     {
         self.run_within(name, bulkhead, &self.options.limits, f)
+            .await
+    }
+
+    /// Runs one statement in a transaction, for the first column of its only row.
+    pub(crate) async fn run_value<T: FromSqlOwned>(
+        &self,
+        name: &'static str,
+        bulkhead: Bulkhead,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<T> {
+        self.run(name, bulkhead, async |tx| tx.query_value(sql, params).await)
             .await
     }
 

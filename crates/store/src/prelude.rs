@@ -15,6 +15,6 @@ pub(crate) use crate::{
     page::Page,
     params::params,
     pool::{Bulkhead, Store},
-    record::record,
+    record::{FromRow, record},
     tx::{Param, Tx},
 };

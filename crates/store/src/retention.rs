@@ -42,16 +42,11 @@ impl Store {
         let params = params![seconds];
         let days = self
             .run("partitions_create", Bulkhead::Maintenance, async |tx| {
-                if !tx
-                    .query_one(MISSING, &params)
-                    .await?
-                    .try_get::<_, bool>(0)?
-                {
+                if !tx.query_value::<bool>(MISSING, &params).await? {
                     return Ok(Vec::new());
                 }
                 tx.lock(locks::SCHEMA).await?;
-                let rows = tx.query(CREATE, &params).await?;
-                rows.iter().map(MissingDay::from_row).collect()
+                tx.query_all::<MissingDay>(CREATE, &params).await
             })
             .await?;
         let (made, failed): (Vec<_>, Vec<_>) =

@@ -32,7 +32,7 @@ impl Store {
     /// The role that this store connects as.
     pub async fn role(&self) -> Result<String> {
         let sql = "-- role\nSELECT current_user::text";
-        let role = async |tx: Tx| Ok(tx.query_one(sql, &[]).await?.try_get(0)?);
+        let role = async |tx: Tx| tx.query_value(sql, &[]).await;
         self.run("role", Bulkhead::Watch, role).await
     }
 

@@ -40,10 +40,8 @@ impl Store {
     pub async fn sessions_digest(&self, instance: Uuid) -> Result<SessionDigest> {
         let sql = "-- sessions_digest\nSELECT sessions, digest, doubtful FROM sessions_digest($1)";
         let params = params![instance];
-        let rows = self.read("sessions_digest", Bulkhead::Watch, sql, &params);
-        rows.await?
-            .first()
-            .map_or(Ok(SessionDigest::default()), SessionDigest::from_row)
+        let digest = self.read_first("sessions_digest", Bulkhead::Watch, sql, &params);
+        Ok(digest.await?.unwrap_or_default())
     }
 }
 

@@ -219,9 +219,8 @@ impl Store {
         let sql = "-- sessions_sweep\nSELECT lost, undrained FROM sessions_sweep_batch($1, $2, $3)";
         let params = params![sweeper, grace.as_secs_f64(), SWEEP_BATCH];
         let rows = self.call("sessions_sweep", Bulkhead::Watch, sql, &params);
-        rows.await?
-            .first()
-            .map_or(Ok(Swept::default()), Swept::from_row)
+        let rows = rows.await?;
+        rows.first().map_or(Ok(Swept::default()), Swept::from_row)
     }
 
     /// Stores sessions that the instance holds for it again: after it was fenced and has a new
@@ -269,8 +268,8 @@ impl Store {
               FROM agent_state s LEFT JOIN agents a ON a.id = s.agent_id AND a.status <> 'active'
              WHERE s.instance_id = $1";
         let params = params![instance];
-        let rows = self.read("sessions_stored", Bulkhead::Watch, sql, &params);
-        rows.await?.iter().map(StoredSession::from_row).collect()
+        self.read_all("sessions_stored", Bulkhead::Watch, sql, &params)
+            .await
     }
 
     /// Writes when contested sessions were last heard. One that is not its agent's newest is

@@ -40,7 +40,7 @@ impl Store {
                    max(signed_until) AS signed_until
               FROM uses GROUP BY kid HAVING bool_or(accepts)
              ORDER BY signers DESC, kid";
-        let rows = self.read("signing_keys", Bulkhead::Watch, sql, &[]);
-        rows.await?.iter().map(SigningKeyUse::from_row).collect()
+        self.read_all("signing_keys", Bulkhead::Watch, sql, &[])
+            .await
     }
 }

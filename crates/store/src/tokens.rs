@@ -74,24 +74,15 @@ impl Store {
             new.created_by,
             seconds
         ];
-        self.run("token_create", Bulkhead::Auth, async |tx| {
-            Ok(tx.query_one(sql, &params).await?.try_get("id")?)
-        })
-        .await
+        self.run_value("token_create", Bulkhead::Auth, sql, &params)
+            .await
     }
 
     /// Newest first.
     pub async fn tokens_list(&self, limit: u32) -> Result<Page<TokenRecord>> {
         let sql = format!("-- tokens_list\n{SELECT} ORDER BY created_at DESC, id LIMIT $1");
-        self.read_page(
-            "tokens_list",
-            Bulkhead::Auth,
-            &sql,
-            &[],
-            limit,
-            TokenRecord::from_row,
-        )
-        .await
+        self.read_page("tokens_list", Bulkhead::Auth, &sql, &[], limit)
+            .await
     }
 
     /// Tokens that `name` may mean: a prefix of the id (at least 4 characters), or a label.
@@ -102,15 +93,8 @@ impl Store {
              ORDER BY created_at DESC, id LIMIT $2"
         );
         let params = params![name];
-        self.read_page(
-            "tokens_find",
-            Bulkhead::Auth,
-            &sql,
-            &params,
-            limit,
-            TokenRecord::from_row,
-        )
-        .await
+        self.read_page("tokens_find", Bulkhead::Auth, &sql, &params, limit)
+            .await
     }
 
     /// The id of the token with this hash.
@@ -125,13 +109,12 @@ impl Store {
     pub async fn token_show(&self, token: TokenId) -> Result<Option<TokenDetail>> {
         let sql = format!("-- token_show\n{SELECT} WHERE id = $1");
         let params = params![token.0];
-        let rows = self.read("token_show", Bulkhead::Auth, &sql, &params);
-        let rows = rows.await?;
-        let Some(row) = rows.first() else {
+        let token = self.read_first("token_show", Bulkhead::Auth, &sql, &params);
+        let Some(found) = token.await? else {
             return Ok(None);
         };
         Ok(Some(TokenDetail {
-            token: TokenRecord::from_row(row)?,
+            token: found,
             agents: self.agents_of_token(token, AGENTS_SHOWN).await?,
         }))
     }
@@ -141,10 +124,8 @@ impl Store {
         let sql = "-- token_current_agents
             SELECT count(*) FROM agents WHERE token_id = $1 AND status IN ('active', 'pending')";
         let params = params![token.0];
-        self.run("token_current_agents", Bulkhead::Auth, async |tx| {
-            Ok(tx.query_one(sql, &params).await?.try_get(0)?)
-        })
-        .await
+        self.run_value("token_current_agents", Bulkhead::Auth, sql, &params)
+            .await
     }
 
     /// Revokes a token and, with `revoke_agents`, the agents that registered with it. Returns
@@ -157,9 +138,7 @@ impl Store {
     ) -> Result<i32> {
         let sql = "-- token_revoke\nSELECT revoke_enrolment_token($1, $2, $3)";
         let params = params![token.0, actor, revoke_agents];
-        self.run("token_revoke", Bulkhead::Auth, async |tx| {
-            Ok(tx.query_one(sql, &params).await?.try_get(0)?)
-        })
-        .await
+        self.run_value("token_revoke", Bulkhead::Auth, sql, &params)
+            .await
     }
 }

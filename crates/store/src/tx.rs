@@ -18,7 +18,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tokio_postgres::{
     Row, SimpleQueryMessage,
-    types::{ToSql, Type},
+    types::{FromSqlOwned, ToSql, Type},
 };
 
 use crate::{checkout::Checkout, connections::Object, error::Result};
@@ -152,6 +152,15 @@ impl Tx {
 
     pub(crate) async fn query_one(&self, sql: &str, params: &[Param<'_>]) -> Result<Row> {
         Ok(self.client()?.query_typed_one(sql, params).await?)
+    }
+
+    /// The first column of the only row.
+    pub(crate) async fn query_value<T: FromSqlOwned>(
+        &self,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<T> {
+        Ok(self.query_one(sql, params).await?.try_get(0)?)
     }
 
     pub(crate) async fn query_opt(&self, sql: &str, params: &[Param<'_>]) -> Result<Option<Row>> {

@@ -42,11 +42,11 @@ impl Store {
         let missing = "-- hours_create\nSELECT EXISTS (SELECT FROM sample_hours_missing)";
         let create = "-- hours_create\nSELECT sample_hours_ensure()";
         self.run("hours_create", Bulkhead::Maintenance, async |tx| {
-            if !tx.query_one(missing, &[]).await?.try_get::<_, bool>(0)? {
+            if !tx.query_value::<bool>(missing, &[]).await? {
                 return Ok(0);
             }
             tx.lock(locks::SCHEMA).await?;
-            Ok(tx.query_one(create, &[]).await?.try_get(0)?)
+            tx.query_value(create, &[]).await
         })
         .await
     }
@@ -81,18 +81,15 @@ impl Tx {
             SELECT arrived_hour, compacted_below,
                    coalesce(pg_relation_size(to_regclass('samples_open_' || to_char(arrived_hour AT TIME ZONE 'UTC', 'YYYYMMDDHH24'))), 0) AS bytes
               FROM sample_hours WHERE sealed AND compacted_below < $1 ORDER BY arrived_hour LIMIT 1";
-        let row = self.query_opt(sql, &params![ALL]).await?;
-        row.as_ref().map(OpenHour::from_row).transpose()
+        self.query_first(sql, &params![ALL]).await
     }
 
     /// The first host with rows that are not compacted.
     pub(super) async fn first_host(&self, of: &OpenHour) -> Result<Option<i32>> {
         let sql = "-- compaction
             SELECT min(host_no) FROM samples_open WHERE arrived_hour = $1 AND host_no >= $2";
-        Ok(self
-            .query_one(sql, &params![of.arrived_hour, of.compacted_below])
-            .await?
-            .try_get(0)?)
+        self.query_value(sql, &params![of.arrived_hour, of.compacted_below])
+            .await
     }
 
     /// Whole hosts with about `rows` rows, but at least one.

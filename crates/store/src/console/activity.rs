@@ -14,12 +14,14 @@ pub struct ActivityFilter {
     pub presence: bool,
 }
 
-/// The last entry of the page before. Ids are unique within a source.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct ActivityCursor {
-    pub at: Timestamp,
-    pub source: i32,
-    pub id: i64,
+record! {
+    /// The last entry of the page before. Ids are unique within a source.
+    #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+    pub struct ActivityCursor {
+        pub at: Timestamp,
+        pub source: i32,
+        pub id: i64,
+    }
 }
 
 record! {
@@ -141,9 +143,8 @@ impl Store {
             until.source,
             until.id
         ];
-        let (name, from_row) = ("console_activity", ActivityRecord::from_row);
-        let found = self.read_page(name, Bulkhead::Ingest, SQL, &params, limit, from_row);
-        let found = found.await?;
+        let found = self.read_page("console_activity", Bulkhead::Ingest, SQL, &params, limit);
+        let found: Page<ActivityRecord> = found.await?;
         let last = found.rows.last().filter(|_| found.truncated);
         let last = last.map(|row| ActivityCursor {
             at: row.at,
@@ -161,15 +162,7 @@ impl Store {
     /// `None` if all older entries may be looked at.
     async fn activity_horizon(&self, before: &ActivityCursor) -> Result<Option<ActivityCursor>> {
         let params = params![before.at, before.source, before.id, LOOKED_AT];
-        let rows = self.read("console_activity", Bulkhead::Ingest, HORIZON, &params);
-        let rows = rows.await?;
-        let cursor = |row: &Row| {
-            Ok(ActivityCursor {
-                at: row.try_get("at")?,
-                source: row.try_get("source")?,
-                id: row.try_get("id")?,
-            })
-        };
-        rows.first().map(cursor).transpose()
+        self.read_first("console_activity", Bulkhead::Ingest, HORIZON, &params)
+            .await
     }
 }

@@ -45,7 +45,7 @@ impl Store {
             Json(&request.labels)
         ];
         self.run("console_token_add", Bulkhead::Auth, async |tx| {
-            let id: TokenId = tx.query_one(sql, &params).await?.try_get(0)?;
+            let id: TokenId = tx.query_value(sql, &params).await?;
             let uses = format!("{} uses", request.max_uses);
             event(&tx, actor, "token created", &request.label, &uses).await?;
             Ok(id)
@@ -64,7 +64,7 @@ impl Store {
         let sql = "-- console_token_revoke\nSELECT revoke_enrolment_token($1, $2, $3, $4)";
         let params = params![token.id.0, actor, revoke_agents, reason];
         self.run("console_token_revoke", Bulkhead::Auth, async |tx| {
-            let touched: i32 = tx.query_one(sql, &params).await?.try_get(0)?;
+            let touched: i32 = tx.query_value(sql, &params).await?;
             let mut detail = reason.unwrap_or_default().to_owned();
             if revoke_agents {
                 let agents = if touched == 1 { "agent" } else { "agents" };
@@ -85,10 +85,8 @@ impl Store {
     ) -> Result<i32> {
         let sql = "-- console_hosts_label\nSELECT label_hosts($1, $2, $3, $4)";
         let params = params![hosts, Json(&change.added), change.removed, actor];
-        self.run("console_hosts_label", Bulkhead::Auth, async |tx| {
-            Ok(tx.query_one(sql, &params).await?.try_get(0)?)
-        })
-        .await
+        self.run_value("console_hosts_label", Bulkhead::Auth, sql, &params)
+            .await
     }
 
     /// Retires hosts. Returns how many agents were revoked or rejected.
@@ -101,10 +99,8 @@ impl Store {
         let sql = "-- console_hosts_retire
             SELECT coalesce(sum(retire_host(host, $2, $3)), 0)::bigint FROM unnest($1::uuid[]) AS host";
         let params = params![hosts, actor, reason];
-        self.run("console_hosts_retire", Bulkhead::Auth, async |tx| {
-            Ok(tx.query_one(sql, &params).await?.try_get(0)?)
-        })
-        .await
+        self.run_value("console_hosts_retire", Bulkhead::Auth, sql, &params)
+            .await
     }
 
     /// Revokes the active agents of hosts. Returns how many.
@@ -120,10 +116,8 @@ impl Store {
             done AS MATERIALIZED (SELECT id, revoke_agent(id, $2, $3) FROM chosen)
             SELECT count(*) FROM done";
         let params = params![hosts, actor, reason];
-        self.run("console_hosts_revoke", Bulkhead::Auth, async |tx| {
-            Ok(tx.query_one(sql, &params).await?.try_get(0)?)
-        })
-        .await
+        self.run_value("console_hosts_revoke", Bulkhead::Auth, sql, &params)
+            .await
     }
 
     /// Retires all hosts whose active agent has been offline for this long, the longest first. Returns
@@ -134,10 +128,9 @@ impl Store {
         let params = params![seconds, actor, EXPIRE_STEP];
         let mut retired = 0;
         loop {
-            let step = self.run("hosts_expire", Bulkhead::Auth, async |tx| {
-                Ok(tx.query_one(sql, &params).await?.try_get::<_, i32>(0)?)
-            });
-            let step = step.await?;
+            let step: i32 = self
+                .run_value("hosts_expire", Bulkhead::Auth, sql, &params)
+                .await?;
             retired += u64::try_from(step).unwrap_or(0);
             if step < EXPIRE_STEP {
                 return Ok(retired);

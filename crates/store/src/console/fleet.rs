@@ -151,8 +151,8 @@ impl Store {
 
     /// Live instances first, then the newest ended ones.
     pub async fn console_instances(&self) -> Result<Vec<InstanceRecord>> {
-        let rows = self.read("console_instances", Bulkhead::Watch, INSTANCES, &[]);
-        rows.await?.iter().map(InstanceRecord::from_row).collect()
+        self.read_all("console_instances", Bulkhead::Watch, INSTANCES, &[])
+            .await
     }
 
     pub async fn console_database(&self) -> Result<DatabaseState> {

@@ -93,8 +93,8 @@ impl Store {
              WHERE host_id = $1 AND hour >= $2 AND hour <= now()
              GROUP BY 1 ORDER BY 1";
         let params = params![host.0, from, step];
-        let rows = self.read("console_rollups", Bulkhead::Ingest, sql, &params);
-        rows.await?.iter().map(RollupPoint::from_row).collect()
+        self.read_all("console_rollups", Bulkhead::Ingest, sql, &params)
+            .await
     }
 
     /// The gaps of the host's agents that were recorded since `from`: of each agent the newest.
@@ -106,8 +106,8 @@ impl Store {
              WHERE a.host_id = $1 AND g.recorded_at >= $2
              ORDER BY a.id, g.first_seq";
         let params = params![host.0, from];
-        let rows = self.read("console_gaps", Bulkhead::Ingest, sql, &params);
-        rows.await?.iter().map(GapReason::from_row).collect()
+        self.read_all("console_gaps", Bulkhead::Ingest, sql, &params)
+            .await
     }
 
     /// The changes of the host's presence since `from`, preceded by the last one before.
@@ -130,8 +130,8 @@ impl Store {
               WHERE e.kind = 'presence' AND e.at >= $2 ORDER BY e.id DESC LIMIT 1000)
              ORDER BY at";
         let params = params![host.0, from];
-        let rows = self.read("console_presence", Bulkhead::Ingest, sql, &params);
-        rows.await?.iter().map(PresenceMark::from_row).collect()
+        self.read_all("console_presence", Bulkhead::Ingest, sql, &params)
+            .await
     }
 
     /// The newest notes, changes of labels and decisions of a host since `from`, newest first.
@@ -149,7 +149,7 @@ impl Store {
                   WHERE a.host_id = $1 AND e.kind <> 'presence' AND e.at >= $2 ORDER BY e.at DESC LIMIT 100)) marks
              ORDER BY at DESC LIMIT 100";
         let params = params![host.0, from];
-        let rows = self.read("console_host_events", Bulkhead::Ingest, sql, &params);
-        rows.await?.iter().map(EventMark::from_row).collect()
+        self.read_all("console_host_events", Bulkhead::Ingest, sql, &params)
+            .await
     }
 }

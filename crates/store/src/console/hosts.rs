@@ -65,8 +65,7 @@ impl Store {
     pub async fn console_hosts_by_id(&self, hosts: &[Uuid]) -> Result<Vec<HostListRow>> {
         let params = params![hosts];
         let (name, sql) = ("console_hosts_by_id", rows_sql());
-        let rows = self.read(name, Bulkhead::Ingest, &sql, &params);
-        rows.await?.iter().map(HostListRow::from_row).collect()
+        self.read_all(name, Bulkhead::Ingest, &sql, &params).await
     }
 
     pub async fn console_host_exists(&self, host: HostId) -> Result<bool> {
@@ -110,7 +109,7 @@ impl Store {
              GROUP BY host_id, hour
              ORDER BY host_id, hour";
         let params = params![hosts, begins];
-        let rows = self.read("console_sparklines", Bulkhead::Ingest, sql, &params);
-        rows.await?.iter().map(SparkPoint::from_row).collect()
+        self.read_all("console_sparklines", Bulkhead::Ingest, sql, &params)
+            .await
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::people::{LoginRecord, event, first};
+use super::people::{LoginRecord, event};
 use crate::prelude::*;
 
 /// What a one-time link does.
@@ -47,13 +47,14 @@ impl Store {
              WHERE l.hash = $1 AND l.expires_at > now() AND u.disabled_at IS NULL";
         let params = params![hash.as_slice()];
         let rows = self.read("console_link", Bulkhead::Auth, sql, &params);
-        first(rows.await?.first(), |row| {
-            let kind = match row.try_get("signs_in")? {
-                true => LinkKind::SignIn,
-                false => LinkKind::SetPassword,
-            };
-            Ok((LoginRecord::from_row(row)?, kind))
-        })
+        let Some(row) = rows.await?.into_iter().next() else {
+            return Ok(None);
+        };
+        let kind = match row.try_get("signs_in")? {
+            true => LinkKind::SignIn,
+            false => LinkKind::SetPassword,
+        };
+        Ok(Some((LoginRecord::from_row(&row)?, kind)))
     }
 
     /// Uses a link up, and sets the person's password if one is given. Of several concurrent calls

@@ -54,14 +54,15 @@ impl Store {
                    signed_in_at,
                    (SELECT count(*) FROM console.sessions s WHERE s.user_id = u.id AND s.expires_at > now()) AS session_count
               FROM console.users u ORDER BY name LIMIT 1000";
-        let rows = self.read("console_users", Bulkhead::Auth, sql, &[]).await?;
-        rows.iter().map(UserRecord::from_row).collect()
+        self.read_all("console_users", Bulkhead::Auth, sql, &[])
+            .await
     }
 
     pub async fn console_has_users(&self) -> Result<bool> {
         let sql = "-- console_has_users\nSELECT EXISTS (SELECT FROM console.users)";
         let rows = self.read("console_has_users", Bulkhead::Auth, sql, &[]);
-        first(rows.await?.first(), |row| Ok(row.try_get(0)?)).map(Option::unwrap_or_default)
+        let rows = rows.await?;
+        rows.first().map_or(Ok(false), |row| Ok(row.try_get(0)?))
     }
 
     /// The person of this name, unless disabled.
@@ -69,8 +70,8 @@ impl Store {
         let sql = "-- console_user_login
             SELECT id, name, role, password_hash FROM console.users WHERE name = $1 AND disabled_at IS NULL";
         let params = params![name];
-        let rows = self.read("console_user_login", Bulkhead::Auth, sql, &params);
-        first(rows.await?.first(), LoginRecord::from_row)
+        self.read_first("console_user_login", Bulkhead::Auth, sql, &params)
+            .await
     }
 
     /// Adds a person without a password. Fails with a violated constraint if the name is taken.
@@ -80,7 +81,7 @@ impl Store {
         let role = role.as_str();
         let params = params![name, role, actor];
         self.run("console_user_add", Bulkhead::Auth, async |tx| {
-            let id = tx.query_one(sql, &params).await?.try_get("id")?;
+            let id = tx.query_value(sql, &params).await?;
             event(&tx, actor, "user added", name, role).await?;
             Ok(id)
         })
@@ -121,7 +122,7 @@ impl Store {
             false => "user enabled",
         };
         self.run("console_user_disable", Bulkhead::Auth, async |tx| {
-            let changed: i64 = tx.query_one(sql, &params).await?.try_get(0)?;
+            let changed: i64 = tx.query_value(sql, &params).await?;
             if changed == 1 {
                 event(&tx, actor, kind, name, "").await?;
             }
@@ -144,10 +145,6 @@ pub(super) async fn event(
         VALUES (left($1, 255), $2, left($3, 255), left($4, 1000))";
     let params = params![actor, kind, subject, detail];
     tx.execute(sql, &params).await.map(drop)
-}
-
-pub(super) fn first<R, T>(row: Option<R>, read: impl FnOnce(R) -> Result<T>) -> Result<Option<T>> {
-    row.map(read).transpose()
 }
 
 impl Role {

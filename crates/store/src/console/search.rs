@@ -119,9 +119,7 @@ async fn settings(tx: &Tx) -> Result<()> {
 
 /// The rows of these hosts, in the same order.
 async fn rows(tx: &Tx, ids: &[Uuid]) -> Result<Vec<HostListRow>> {
-    let found = tx.query(&rows_sql(), &params![ids]).await?;
-    let rows = found.iter().map(HostListRow::from_row);
-    let mut rows = rows.collect::<Result<Vec<_>, _>>()?;
+    let mut rows: Vec<HostListRow> = tx.query_all(&rows_sql(), &params![ids]).await?;
     rows.sort_by_key(|row| ids.iter().position(|id| *id == row.id.0));
     Ok(rows)
 }

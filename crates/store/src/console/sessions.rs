@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::people::{Role, UserId, event, first};
+use super::people::{Role, UserId, event};
 use crate::prelude::*;
 
 record! {
@@ -53,8 +53,8 @@ impl Store {
                AND s.seen_at > now() - make_interval(secs => $2)";
         let seconds = idle.as_secs_f64();
         let params = params![hash.as_slice(), seconds];
-        let rows = self.read("console_session", Bulkhead::Auth, sql, &params);
-        first(rows.await?.first(), SessionRecord::from_row)
+        self.read_first("console_session", Bulkhead::Auth, sql, &params)
+            .await
     }
 
     /// Notes a request of the session's person.

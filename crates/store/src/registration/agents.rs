@@ -71,8 +71,7 @@ impl RegistrationTx {
              WHERE key = $1 FOR UPDATE OF agents";
         let heard_within = heard_within.as_secs_f64();
         let params = params![key.as_slice(), heard_within];
-        let row = self.0.query_opt(sql, &params).await?;
-        row.map(|row| KnownAgent::from_row(&row)).transpose()
+        self.0.query_first(sql, &params).await
     }
 
     /// Inserts an agent. A trigger adds its state and its first event.
@@ -100,7 +99,7 @@ impl RegistrationTx {
             Json(new.facts),
             new.address
         ];
-        Ok(self.0.query_one(sql, &params).await?.try_get("id")?)
+        self.0.query_value(sql, &params).await
     }
 
     pub async fn agent_refresh(

@@ -152,9 +152,7 @@ impl Store {
                 if !tx.try_lock(locks::RETENTION).await? {
                     return Ok(Default::default());
                 }
-                let rows = tx.query(sql, params).await?;
-                let found = rows.iter().map(Partition::from_row);
-                let due = due(found.collect::<Result<_, _>>()?);
+                let due = due(tx.query_all(sql, params).await?);
                 if due.is_empty() {
                     return Ok(Default::default());
                 }
