@@ -67,6 +67,10 @@ impl<T: Typed> Typed for Option<T> {
     const TYPE: Type = T::TYPE;
 }
 
+impl<T: Element> Element for Option<T> {
+    const ARRAY: Type = T::ARRAY;
+}
+
 impl<T: Element> Typed for [T] {
     const TYPE: Type = T::ARRAY;
 }

@@ -6,56 +6,17 @@
 
 use crate::{locks, prelude::*};
 
-const READABLE: &[&str] = &[
-    "schema_migrations",
-    "ingest_instances",
-    "sweep_pause",
-    "enrolment_token_states",
-    "enrolment_token_uses",
-    "hosts",
-    "host_identifiers",
-    "host_events",
-    "agents",
-    "agent_state",
-    "agent_events",
-    "agent_numbers",
-    "agent_shapes",
-    "agent_hours",
-    "metric_gaps",
-    "host_vitals",
-    "host_overview",
-    "host_metrics",
-    "host_metrics_hourly",
-    "host_metric_parts",
-    "host_metric_parts_hourly",
-    "host_rollups",
-    "hosts_set_aside",
-    "sample_chunks",
-    "sample_days",
-    "sample_hours",
-    "sample_hours_missing",
-    "sample_shapes",
-    "samples_open",
-    "samples_to_roll_up",
-    "samples_visible",
-];
+const READABLE: &str = "schema_migrations ingest_instances sweep_pause enrolment_token_states \
+    enrolment_token_uses hosts host_identifiers host_events agents agent_state agent_events \
+    agent_numbers agent_shapes agent_hours metric_gaps host_vitals host_overview \
+    host_metrics host_metrics_hourly host_metric_parts host_metric_parts_hourly host_rollups \
+    hosts_set_aside sample_chunks sample_days sample_hours sample_hours_missing \
+    sample_shapes samples_open samples_to_roll_up samples_visible";
 
 /// Functions that views call may be called by every role, so that a reader needs no more than SELECT on the view.
-const CALLABLE: &[&str] = &[
-    "approve_agent",
-    "reject_agent",
-    "revoke_agent",
-    "reopen_agent",
-    "add_enrolment_token",
-    "revoke_enrolment_token",
-    "retire_host",
-    "label_hosts",
-    "add_host_note",
-    "expire_hosts",
-    "host_samples",
-    "host_chunks",
-    "host_chunks_loose",
-];
+const CALLABLE: &str = "approve_agent reject_agent revoke_agent reopen_agent add_enrolment_token \
+    revoke_enrolment_token retire_host label_hosts add_host_note expire_hosts host_samples \
+    host_chunks host_chunks_loose";
 
 /// The state of the role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,7 +95,9 @@ async fn missing_grants(tx: &Tx, role: &str) -> Result<Vec<String>> {
         SELECT format('GRANT EXECUTE ON FUNCTION %s TO %I', oid::regprocedure, $1) FROM pg_proc
          WHERE pronamespace = quote_ident(current_schema())::regnamespace AND proname = ANY ($3)
            AND NOT has_function_privilege($1::name, oid, 'EXECUTE')";
-    let params = params![role, READABLE, CALLABLE];
+    let words = |names: &'static str| -> Vec<&str> { names.split(' ').collect() };
+    let (readable, callable) = (words(READABLE), words(CALLABLE));
+    let params = params![role, readable, callable];
     let rows = tx.query(sql, &params).await?;
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }

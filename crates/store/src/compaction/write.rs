@@ -11,6 +11,7 @@ use crate::{
         pack::{Packed, pack},
         rollup::{Rollup, Span},
     },
+    params::Element,
     prelude::*,
     samples::SCALARS,
 };
@@ -181,64 +182,52 @@ impl<'a> Columns<'a> {
             arrays,
         };
         columns
-            .add("first_at", Type::TIMESTAMPTZ_ARRAY, |of| time(of.first_at))
-            .add("last_at", Type::TIMESTAMPTZ_ARRAY, |of| time(of.last_at))
-            .add("counters_from", Type::TIMESTAMPTZ_ARRAY, |of| {
-                time(of.counters_from)
-            })
-            .span("cpu_percent", Type::FLOAT8_ARRAY, |of| of.reals[0])
-            .span("load_1m", Type::FLOAT8_ARRAY, |of| of.reals[1])
-            .span("load_5m", Type::FLOAT8_ARRAY, |of| of.reals[2])
-            .span("load_15m", Type::FLOAT8_ARRAY, |of| of.reals[3])
-            .span("memory_used_bytes", Type::INT8_ARRAY, |of| {
-                of.memory_used_bytes
-            })
-            .add("memory_total_bytes", Type::INT8_ARRAY, |of| {
-                of.memory_total_bytes
-            })
-            .span("swap_used_bytes", Type::INT8_ARRAY, |of| of.swap_used_bytes)
-            .add("swap_total_bytes", Type::INT8_ARRAY, |of| {
-                of.swap_total_bytes
-            })
-            .span("process_count", Type::INT8_ARRAY, |of| of.process_count)
-            .add("network_rx_bytes_increase", Type::INT8_ARRAY, |of| {
+            .add("first_at", |of| time(of.first_at))
+            .add("last_at", |of| time(of.last_at))
+            .add("counters_from", |of| time(of.counters_from))
+            .span("cpu_percent", |of| of.reals[0])
+            .span("load_1m", |of| of.reals[1])
+            .span("load_5m", |of| of.reals[2])
+            .span("load_15m", |of| of.reals[3])
+            .span("memory_used_bytes", |of| of.memory_used_bytes)
+            .add("memory_total_bytes", |of| of.memory_total_bytes)
+            .span("swap_used_bytes", |of| of.swap_used_bytes)
+            .add("swap_total_bytes", |of| of.swap_total_bytes)
+            .span("process_count", |of| of.process_count)
+            .add("network_rx_bytes_increase", |of| {
                 of.network_rx_bytes_increase
             })
-            .add("network_tx_bytes_increase", Type::INT8_ARRAY, |of| {
+            .add("network_tx_bytes_increase", |of| {
                 of.network_tx_bytes_increase
             })
-            .add("fullest_disk_percent", Type::FLOAT8_ARRAY, |of| {
+            .add("fullest_disk_percent", |of| {
                 of.fullest_disk.as_ref().map(|(percent, _)| *percent)
             })
-            .add("fullest_disk_mount_point", Type::TEXT_ARRAY, |of| {
+            .add("fullest_disk_mount_point", |of| {
                 of.fullest_disk.as_ref().map(|(_, name)| &**name)
             })
-            .add("sample_count", Type::INT4_ARRAY, |of| of.sample_count)
-            .add("shape", Type::UUID_ARRAY, |of| of.shape)
-            .add("figures", Type::TEXT_ARRAY, |of| figures(&of.figures))
+            .add("sample_count", |of| of.sample_count)
+            .add("shape", |of| of.shape)
+            .add("figures", |of| figures(&of.figures))
     }
 
-    fn add<T>(mut self, name: &str, of: Type, value: impl Fn(&'a Rollup) -> T) -> Columns<'a>
+    fn add<T>(mut self, name: &str, value: impl Fn(&'a Rollup) -> T) -> Columns<'a>
     where
-        T: ToSql + Sync + Send + 'a,
+        T: ToSql + Element + Sync + Send + 'a,
     {
         let values: Vec<T> = self.rollups.iter().map(|one| value(&one.figures)).collect();
         self.names.push(name.to_owned());
-        self.arrays = self.arrays.value(of, values);
+        self.arrays = self.arrays.value(T::ARRAY, values);
         self
     }
 
-    fn span<T>(self, name: &str, of: Type, span: fn(&Rollup) -> Span<T>) -> Columns<'a>
+    fn span<T>(self, name: &str, span: fn(&Rollup) -> Span<T>) -> Columns<'a>
     where
-        T: ToSql + Sync + Send + 'a,
+        T: ToSql + Element + Sync + Send + 'a,
     {
-        self.add(&format!("{name}_min"), of.clone(), move |one| {
-            span(one).least
-        })
-        .add(&format!("{name}_avg"), of.clone(), move |one| {
-            span(one).mean
-        })
-        .add(&format!("{name}_max"), of, move |one| span(one).greatest)
+        self.add(&format!("{name}_min"), move |one| span(one).least)
+            .add(&format!("{name}_avg"), move |one| span(one).mean)
+            .add(&format!("{name}_max"), move |one| span(one).greatest)
     }
 
     /// The first condition avoids to write an unchanged row. The others keep a stored rollup whose samples were dropped
