@@ -124,7 +124,7 @@ impl Store {
         let status = filter.status.map(AgentStatus::as_str);
         let (host, token) = (filter.host.map(|id| id.0), filter.token.map(|id| id.0));
         let params = params![status, Json(&filter.labels), filter.hostname, host, token];
-        self.read_page("agents_list", Bulkhead::Auth, &sql, &params, limit)
+        self.read_page("agents_list", Auth, &sql, &params, limit)
             .await
     }
 
@@ -142,8 +142,7 @@ impl Store {
              ORDER BY a.status <> 'pending', a.created_at DESC, a.id"
         );
         let params = params![token.0, limit];
-        self.read_all("agents_of_token", Bulkhead::Auth, &sql, &params)
-            .await
+        self.read_all("agents_of_token", Auth, &sql, &params).await
     }
 
     /// Agents that `name` may mean: a prefix of the id (at least 4 characters), a prefix of the
@@ -157,15 +156,13 @@ impl Store {
              ORDER BY shown.hostname, a.created_at, a.id LIMIT $2"
         );
         let params = params![name];
-        self.read_page("agents_find", Bulkhead::Auth, &sql, &params, limit)
+        self.read_page("agents_find", Auth, &sql, &params, limit)
             .await
     }
 
     pub async fn agent_show(&self, agent: AgentId) -> Result<Option<AgentDetail>> {
-        self.run(
-            "agent_show",
-            Bulkhead::Auth,
-            async |tx| match agent_show_row(&tx, agent).await? {
+        self.run("agent_show", Auth, async |tx| {
+            match agent_show_row(&tx, agent).await? {
                 Some(row) => Ok(Some(AgentDetail {
                     agent: AgentRecord::from_row(&row)?,
                     capabilities: row.try_get("capabilities")?,
@@ -174,8 +171,8 @@ impl Store {
                     events: agent_show_events(&tx, agent).await?,
                 })),
                 None => Ok(None),
-            },
-        )
+            }
+        })
         .await
     }
 
@@ -187,7 +184,7 @@ impl Store {
         actor: &str,
         reason: Option<&str>,
     ) -> Result<AgentRecord> {
-        self.run("agent_decide", Bulkhead::Auth, async |tx| {
+        self.run("agent_decide", Auth, async |tx| {
             agent_decide_call(&tx, agent, decision, actor, reason).await?;
             let sql = format!("-- agent_decide\n{SELECT} WHERE a.id = $1");
             let row = tx.query_one(&sql, &params![agent.0]).await?;

@@ -59,7 +59,7 @@ impl Store {
     /// The books of the host's newest agents that have reported.
     pub async fn host_books(&self, host: HostId) -> Result<Vec<AgentBooks>> {
         let params = params![host.0, AGENTS_SHOWN];
-        let rows = self.read("host_books", Bulkhead::Auth, BOOKS, &params);
+        let rows = self.read("host_books", Auth, BOOKS, &params);
         let mut books = Vec::new();
         for row in rows.await? {
             let agent = row.try_get("agent_id")?;
@@ -73,8 +73,7 @@ impl Store {
             SELECT first_seq, last_seq, kind, reason, recorded_at FROM metric_gaps
              WHERE agent_id = $1 ORDER BY first_seq DESC LIMIT $2";
         let params = params![agent.0, GAPS_SHOWN];
-        self.read_all("host_books", Bulkhead::Auth, sql, &params)
-            .await
+        self.read_all("host_books", Auth, sql, &params).await
     }
 }
 

@@ -40,7 +40,7 @@ impl ClockReading {
 impl Store {
     pub async fn database_clock(&self) -> Result<ClockReading> {
         let sql = "-- database_clock\nSELECT clock_timestamp()";
-        self.run("database_clock", Bulkhead::Watch, async |tx| {
+        self.run("database_clock", Watch, async |tx| {
             let asked = Instant::now();
             let time = tx.query_value(sql, &[]).await?;
             Ok(ClockReading::received(asked, time))

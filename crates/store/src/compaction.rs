@@ -113,7 +113,7 @@ impl Store {
 
     /// The host that a step begins with.
     pub async fn compaction_next(&self) -> Result<Option<HostOfHour>> {
-        self.run("compaction_next", Bulkhead::Maintenance, async |tx| {
+        self.run("compaction_next", Maintenance, async |tx| {
             let Some(open) = tx.hour_to_compact().await? else {
                 return Ok(None);
             };
@@ -136,7 +136,7 @@ impl Store {
             ON CONFLICT (arrived_hour, host_no) DO UPDATE
                SET tried_at = now(), tries = known.tries + 1, reason = excluded.reason";
         let name = "compaction_set_aside";
-        self.run_within(name, Bulkhead::Maintenance, &NOTE_LIMITS, async |tx| {
+        self.run_within(name, Maintenance, &NOTE_LIMITS, async |tx| {
             tx.lock(locks::COMPACTION).await?;
             let params = params![host.hour, host.host_no, reason];
             tx.execute(sql, &params).await.map(drop)
@@ -149,13 +149,13 @@ impl Store {
         let sql = "-- hosts_set_aside
             SELECT arrived_hour AS hour, host_no FROM hosts_set_aside ORDER BY tried_at, arrived_hour, host_no LIMIT $1";
         let params = params![MOST_NOTES];
-        self.read_all("hosts_set_aside", Bulkhead::Maintenance, sql, &params)
+        self.read_all("hosts_set_aside", Maintenance, sql, &params)
             .await
     }
 
     async fn work(&self, name: &'static str, work: Work) -> Result<CompactionStep> {
         let done = self
-            .run_within(name, Bulkhead::Maintenance, &LIMITS, async |tx| {
+            .run_within(name, Maintenance, &LIMITS, async |tx| {
                 match tx.try_lock(locks::COMPACTION).await? {
                     true => Box::pin(self.take(&tx, work)).await,
                     false => Ok(Done::default()),

@@ -97,7 +97,7 @@ impl Store {
         retention: Duration,
     ) -> Result<Option<FleetGauges>> {
         let seconds = retention.as_secs_f64();
-        self.run("fleet_gauges", Bulkhead::Watch, async |tx: Tx| {
+        self.run("fleet_gauges", Watch, async |tx: Tx| {
             if !tx
                 .query_value::<bool>(IS_REPORTER, &params![instance])
                 .await?

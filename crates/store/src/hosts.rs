@@ -131,8 +131,7 @@ impl Store {
             SELECT id, hostname, os, os_version, arch, labels FROM hosts WHERE id = ANY ($1)";
         let hosts: Vec<Uuid> = hosts.iter().map(|host| host.0).collect();
         let params = params![hosts];
-        self.read_all("hosts_identify", Bulkhead::Watch, sql, &params)
-            .await
+        self.read_all("hosts_identify", Watch, sql, &params).await
     }
 
     /// Ordered by hostname.
@@ -150,7 +149,7 @@ impl Store {
             filter.include_retired,
             filter.search
         ];
-        self.read_page("hosts_list", Bulkhead::Auth, &sql, &params, limit)
+        self.read_page("hosts_list", Auth, &sql, &params, limit)
             .await
     }
 
@@ -162,14 +161,14 @@ impl Store {
              ORDER BY h.hostname, h.created_at, h.id LIMIT $2"
         );
         let params = params![name];
-        self.read_page("hosts_find", Bulkhead::Auth, &sql, &params, limit)
+        self.read_page("hosts_find", Auth, &sql, &params, limit)
             .await
     }
 
     pub async fn host_show(&self, host: HostId) -> Result<Option<HostDetail>> {
         let sql = format!("-- host_show\n{SELECT} WHERE h.id = $1");
         let params = params![host.0];
-        let found = self.read_first("host_show", Bulkhead::Auth, &sql, &params);
+        let found = self.read_first("host_show", Auth, &sql, &params);
         let Some(record) = found.await? else {
             return Ok(None);
         };
@@ -191,8 +190,7 @@ impl Store {
             SELECT kind, value, added_at FROM host_identifiers WHERE host_id = $1
              ORDER BY array_position(ARRAY['cloud', 'hardware', 'machine', 'network'], kind), value";
         let params = params![host.0];
-        self.read_all("host_show", Bulkhead::Auth, sql, &params)
-            .await
+        self.read_all("host_show", Auth, sql, &params).await
     }
 
     /// Takes a host out of service, and revokes or rejects its agents. Returns how many.
@@ -204,7 +202,6 @@ impl Store {
     ) -> Result<i32> {
         let sql = "-- host_retire\nSELECT retire_host($1, $2, $3)";
         let params = params![host.0, actor, reason];
-        self.run_value("host_retire", Bulkhead::Auth, sql, &params)
-            .await
+        self.run_value("host_retire", Auth, sql, &params).await
     }
 }

@@ -36,7 +36,7 @@ impl Store {
              UNION ALL
             SELECT format('GRANT %I TO CURRENT_USER', $1) FROM pg_roles WHERE rolname = current_user AND NOT rolsuper";
         let verifier = scram_sha_256(password.as_bytes());
-        self.run("role_create", Bulkhead::Auth, async |tx: Tx| {
+        self.run("role_create", Auth, async |tx: Tx| {
             let params = params![role, verifier];
             for row in tx.query(sql, &params).await? {
                 tx.batch(row.try_get(0)?).await?;
@@ -60,7 +60,7 @@ impl Store {
                       ELSE ' TEMPLATE template0 ENCODING ''UTF8'' LC_COLLATE ''C'' LC_CTYPE ''C''' END
               FROM pg_database WHERE datname = 'template1'";
         let params = params![database, owner];
-        let rows = self.read("database_create", Bulkhead::Auth, sql, &params);
+        let rows = self.read("database_create", Auth, sql, &params);
         let server = DirectConnection::connect(direct, &CREATING).await?;
         for row in rows.await? {
             server.execute(row.try_get(0)?).await?;
@@ -73,7 +73,7 @@ impl Store {
         let sql = "-- database_grant_create
             SELECT format('GRANT CREATE ON DATABASE %I TO %I', $1, $2)
              WHERE NOT has_database_privilege($2::name, $1::text, 'CREATE')";
-        self.run("database_grant_create", Bulkhead::Auth, async |tx: Tx| {
+        self.run("database_grant_create", Auth, async |tx: Tx| {
             let params = params![database, role];
             for row in tx.query(sql, &params).await? {
                 tx.batch(row.try_get(0)?).await?;
@@ -85,7 +85,7 @@ impl Store {
 
     async fn flag(&self, name: &'static str, sql: &str, subject: &str) -> Result<bool> {
         let params = params![subject];
-        let rows = self.read(name, Bulkhead::Auth, sql, &params).await?;
+        let rows = self.read(name, Auth, sql, &params).await?;
         Ok(rows.first().is_some_and(|row| row.get(0)))
     }
 }

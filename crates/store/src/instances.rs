@@ -111,7 +111,7 @@ impl Store {
         ttl: Duration,
         outage_grace: Duration,
     ) -> Result<LeaseClaim> {
-        self.run("lease_claim", Bulkhead::Watch, async |tx| {
+        self.run("lease_claim", Watch, async |tx| {
             tx.lock(locks::LEASE_CLAIM).await?;
             lease_claim_grace(&tx, instance, outage_grace).await?;
             lease_claim_restart(&tx, ttl).await?;
@@ -136,7 +136,7 @@ impl Store {
             SELECT renewed, fenced, sweep, clock FROM lease_renew($1, $2, $3, $4)";
         let params = params![id, ttl.as_secs_f64(), Json(load), sweep_grace.as_secs_f64()];
         let asked = Instant::now();
-        let rows = self.call("lease_renew", Bulkhead::Watch, sql, &params);
+        let rows = self.call("lease_renew", Watch, sql, &params);
         let Some(row) = rows.await?.into_iter().next() else {
             return Ok(LeaseRenewal::Gone);
         };
@@ -158,7 +158,7 @@ impl Store {
     pub async fn leases_fence(&self, sweeper: Uuid, grace: Duration) -> Result<i32> {
         let sql = "-- leases_fence\nSELECT leases_fence($1, $2)";
         let params = params![sweeper, grace.as_secs_f64()];
-        let rows = self.call("leases_fence", Bulkhead::Watch, sql, &params);
+        let rows = self.call("leases_fence", Watch, sql, &params);
         rows.await?.first().map_or(Ok(0), |row| Ok(row.try_get(0)?))
     }
 
@@ -168,7 +168,7 @@ impl Store {
             UPDATE ingest_instances
                SET stopped_at = now(), expires_at = least(expires_at, now())
              WHERE id = $1 AND NOT fenced AND stopped_at IS NULL";
-        self.run("lease_release", Bulkhead::Watch, async |tx| {
+        self.run("lease_release", Watch, async |tx| {
             Ok(tx.execute(sql, &params![id]).await? == 1)
         })
         .await
@@ -191,8 +191,7 @@ impl Store {
                   FROM ingest_instances
                  ORDER BY expires_at DESC LIMIT 1000) newest
              ORDER BY started_at, id";
-        self.read_all("instances_list", Bulkhead::Watch, sql, &[])
-            .await
+        self.read_all("instances_list", Watch, sql, &[]).await
     }
 }
 

@@ -163,7 +163,7 @@ impl Store {
 
     /// Compares the database's schema with this program's. Changes nothing.
     pub async fn schema_check(&self) -> Result<SchemaState> {
-        self.run("schema_check", Bulkhead::Watch, async |tx| {
+        self.run("schema_check", Watch, async |tx| {
             Ok(compare(&self.migrations(), &applied(&tx, SERVICE).await?))
         })
         .await
@@ -171,14 +171,14 @@ impl Store {
 
     /// Compares the web console's schema with this program's. Changes nothing.
     pub async fn console_schema_check(&self) -> Result<SchemaState> {
-        self.run("schema_check", Bulkhead::Watch, async |tx| {
+        self.run("schema_check", Watch, async |tx| {
             Ok(compare(CONSOLE_MIGRATIONS, &applied(&tx, CONSOLE).await?))
         })
         .await
     }
 
     async fn migrate_step(&self, history: History, ours: &[Migration]) -> Result<Step> {
-        self.run_within("migrate", Bulkhead::Maintenance, &LIMITS, async |tx| {
+        self.run_within("migrate", Maintenance, &LIMITS, async |tx| {
             prepare(&tx, history).await?;
             match compare(ours, &applied(&tx, history).await?) {
                 SchemaState::Behind { missing } => apply_first(&tx, history, ours, &missing).await,

@@ -85,10 +85,8 @@ impl Store {
 
     /// The queries are aggregates without GROUP BY, which always return one row.
     async fn overview_row(&self, sql: &str) -> Result<Row> {
-        self.run("overview", Bulkhead::Watch, async |tx| {
-            tx.query_one(sql, &[]).await
-        })
-        .await
+        self.run("overview", Watch, async |tx| tx.query_one(sql, &[]).await)
+            .await
     }
 }
 

@@ -10,11 +10,12 @@ pub(crate) use uuid::Uuid;
 
 pub(crate) use crate::{
     arrays::Arrays,
+    bulkhead::Bulkhead::{self, Auth, Ingest, Maintenance, Watch},
     error::{Result, StoreError},
     ids::{AgentId, HostId, TokenId},
     page::Page,
     params::params,
-    pool::{Bulkhead, Store},
+    pool::Store,
     record::{FromRow, record},
     tx::{Param, Tx},
 };

@@ -41,7 +41,7 @@ impl Store {
         let seconds = retention.as_secs_f64();
         let params = params![seconds];
         let days = self
-            .run("partitions_create", Bulkhead::Maintenance, async |tx| {
+            .run("partitions_create", Maintenance, async |tx| {
                 if !tx.query_value::<bool>(MISSING, &params).await? {
                     return Ok(Vec::new());
                 }

@@ -33,12 +33,12 @@ impl Store {
     pub async fn role(&self) -> Result<String> {
         let sql = "-- role\nSELECT current_user::text";
         let role = async |tx: Tx| tx.query_value(sql, &[]).await;
-        self.run("role", Bulkhead::Watch, role).await
+        self.run("role", Watch, role).await
     }
 
     /// Grants `role` what the service needs at run time. Writes nothing if it has that already.
     pub async fn runtime_role_grant(&self, role: &str) -> Result<()> {
-        self.run("runtime_role_grant", Bulkhead::Watch, async |tx| {
+        self.run("runtime_role_grant", Watch, async |tx| {
             if missing(&tx, role).await?.is_empty() {
                 return Ok(());
             }
@@ -53,7 +53,7 @@ impl Store {
 
     /// Whether `role` has what the service needs at run time. Changes nothing.
     pub async fn runtime_role_check(&self, role: &str) -> Result<bool> {
-        self.run("runtime_role_check", Bulkhead::Watch, async |tx| {
+        self.run("runtime_role_check", Watch, async |tx| {
             Ok(missing(&tx, role).await?.is_empty())
         })
         .await

@@ -232,7 +232,7 @@ impl Store {
             tx.ranges_write(fresh, agents).await?;
             Ok(Appended { acked, left_out })
         };
-        self.run_within("samples_append", Bulkhead::Ingest, &limits, append)
+        self.run_within("samples_append", Ingest, &limits, append)
             .await
     }
 }

@@ -50,6 +50,6 @@ impl Store {
                    coalesce((SELECT pg_has_role(relowner, 'USAGE') FROM home), true) AS owns,
                    EXISTS (SELECT FROM history WHERE NOT ours AND nspname = current_schema()) AS foreign_history";
         let look = async |tx: Tx| tx.query_one(sql, &[]).await;
-        ServerFacts::from_row(&self.run("server_facts", Bulkhead::Watch, look).await?)
+        ServerFacts::from_row(&self.run("server_facts", Watch, look).await?)
     }
 }

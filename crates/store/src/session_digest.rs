@@ -40,7 +40,7 @@ impl Store {
     pub async fn sessions_digest(&self, instance: Uuid) -> Result<SessionDigest> {
         let sql = "-- sessions_digest\nSELECT sessions, digest, doubtful FROM sessions_digest($1)";
         let params = params![instance];
-        let digest = self.read_first("sessions_digest", Bulkhead::Watch, sql, &params);
+        let digest = self.read_first("sessions_digest", Watch, sql, &params);
         Ok(digest.await?.unwrap_or_default())
     }
 }

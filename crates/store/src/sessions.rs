@@ -178,7 +178,7 @@ impl Store {
             SELECT agent_id, verdict, epoch, acked_seq, host_id FROM sessions_open_heard($1, $2, $3)";
         let heard_within = heard_within.as_secs_f64();
         let params = params![instance, Json(opens), heard_within];
-        let rows = self.call("sessions_open", Bulkhead::Auth, sql, &params);
+        let rows = self.call("sessions_open", Auth, sql, &params);
         rows.await?.iter().map(opened_from_row).collect()
     }
 
@@ -187,9 +187,7 @@ impl Store {
         let sql = "-- agents_keys\nSELECT id, key FROM agents WHERE id = ANY ($1)";
         let agents: Vec<Uuid> = agents.iter().map(|agent| agent.0).collect();
         let params = params![agents];
-        let rows = self
-            .read("agents_keys", Bulkhead::Auth, sql, &params)
-            .await?;
+        let rows = self.read("agents_keys", Auth, sql, &params).await?;
         rows.iter()
             .map(|row| {
                 let key: &[u8] = row.try_get("key")?;
@@ -208,7 +206,7 @@ impl Store {
             .column(Type::TEXT_ARRAY, closes, |close| close.cause.as_str())
             .column(Type::FLOAT8_ARRAY, closes, |close| close.cause.back_in());
         let params = columns.params();
-        let rows = self.call("sessions_close", Bulkhead::Auth, sql, &params);
+        let rows = self.call("sessions_close", Auth, sql, &params);
         rows.await?.first().map_or(Ok(0), |row| Ok(row.try_get(0)?))
     }
 
@@ -218,7 +216,7 @@ impl Store {
     pub async fn sessions_sweep(&self, sweeper: Uuid, grace: Duration) -> Result<Swept> {
         let sql = "-- sessions_sweep\nSELECT lost, undrained FROM sessions_sweep_batch($1, $2, $3)";
         let params = params![sweeper, grace.as_secs_f64(), SWEEP_BATCH];
-        let rows = self.call("sessions_sweep", Bulkhead::Watch, sql, &params);
+        let rows = self.call("sessions_sweep", Watch, sql, &params);
         let rows = rows.await?;
         rows.first().map_or(Ok(Swept::default()), Swept::from_row)
     }
@@ -234,7 +232,7 @@ impl Store {
         let sql = "-- sessions_reclaim\nSELECT sessions_reclaim($1, $2, $3) AS agent_id";
         let (agents, epochs) = columns(held);
         let params = params![instance, agents, epochs];
-        let rows = self.call("sessions_reclaim", Bulkhead::Watch, sql, &params);
+        let rows = self.call("sessions_reclaim", Watch, sql, &params);
         let agent = |row: &Row| Ok(row.try_get("agent_id")?);
         rows.await?.iter().map(agent).collect()
     }
@@ -255,7 +253,7 @@ impl Store {
                 OR held_elsewhere(s.instance_id, $3)";
         let (agents, epochs) = columns(held);
         let params = params![agents, epochs, instance];
-        let rows = self.read("sessions_displaced", Bulkhead::Watch, sql, &params);
+        let rows = self.read("sessions_displaced", Watch, sql, &params);
         rows.await?.iter().map(displaced_from_row).collect()
     }
 
@@ -268,8 +266,7 @@ impl Store {
               FROM agent_state s LEFT JOIN agents a ON a.id = s.agent_id AND a.status <> 'active'
              WHERE s.instance_id = $1";
         let params = params![instance];
-        self.read_all("sessions_stored", Bulkhead::Watch, sql, &params)
-            .await
+        self.read_all("sessions_stored", Watch, sql, &params).await
     }
 
     /// Writes when contested sessions were last heard. One that is not its agent's newest is
@@ -289,7 +286,7 @@ impl Store {
             .column(Type::INT8_ARRAY, heard, |heard| heard.epoch)
             .column(Type::TIMESTAMPTZ_ARRAY, heard, |heard| heard.at);
         let params = columns.params();
-        let rows = self.call("sessions_heard", Bulkhead::Watch, sql, &params);
+        let rows = self.call("sessions_heard", Watch, sql, &params);
         rows.await.map(drop)
     }
 }

@@ -40,7 +40,6 @@ impl Store {
                    max(signed_until) AS signed_until
               FROM uses GROUP BY kid HAVING bool_or(accepts)
              ORDER BY signers DESC, kid";
-        self.read_all("signing_keys", Bulkhead::Watch, sql, &[])
-            .await
+        self.read_all("signing_keys", Watch, sql, &[]).await
     }
 }

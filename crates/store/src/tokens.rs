@@ -74,15 +74,13 @@ impl Store {
             new.created_by,
             seconds
         ];
-        self.run_value("token_create", Bulkhead::Auth, sql, &params)
-            .await
+        self.run_value("token_create", Auth, sql, &params).await
     }
 
     /// Newest first.
     pub async fn tokens_list(&self, limit: u32) -> Result<Page<TokenRecord>> {
         let sql = format!("-- tokens_list\n{SELECT} ORDER BY created_at DESC, id LIMIT $1");
-        self.read_page("tokens_list", Bulkhead::Auth, &sql, &[], limit)
-            .await
+        self.read_page("tokens_list", Auth, &sql, &[], limit).await
     }
 
     /// Tokens that `name` may mean: a prefix of the id (at least 4 characters), or a label.
@@ -93,7 +91,7 @@ impl Store {
              ORDER BY created_at DESC, id LIMIT $2"
         );
         let params = params![name];
-        self.read_page("tokens_find", Bulkhead::Auth, &sql, &params, limit)
+        self.read_page("tokens_find", Auth, &sql, &params, limit)
             .await
     }
 
@@ -101,7 +99,7 @@ impl Store {
     pub async fn token_by_hash(&self, hash: &[u8; 32]) -> Result<Option<TokenId>> {
         let sql = "-- token_by_hash\nSELECT id FROM enrolment_tokens WHERE hash = $1";
         let params = params![hash.as_slice()];
-        let rows = self.read("token_by_hash", Bulkhead::Auth, sql, &params);
+        let rows = self.read("token_by_hash", Auth, sql, &params);
         let id = rows.await?.first().map(|row| row.try_get("id"));
         Ok(id.transpose()?)
     }
@@ -109,7 +107,7 @@ impl Store {
     pub async fn token_show(&self, token: TokenId) -> Result<Option<TokenDetail>> {
         let sql = format!("-- token_show\n{SELECT} WHERE id = $1");
         let params = params![token.0];
-        let token = self.read_first("token_show", Bulkhead::Auth, &sql, &params);
+        let token = self.read_first("token_show", Auth, &sql, &params);
         let Some(found) = token.await? else {
             return Ok(None);
         };
@@ -124,7 +122,7 @@ impl Store {
         let sql = "-- token_current_agents
             SELECT count(*) FROM agents WHERE token_id = $1 AND status IN ('active', 'pending')";
         let params = params![token.0];
-        self.run_value("token_current_agents", Bulkhead::Auth, sql, &params)
+        self.run_value("token_current_agents", Auth, sql, &params)
             .await
     }
 
@@ -138,7 +136,6 @@ impl Store {
     ) -> Result<i32> {
         let sql = "-- token_revoke\nSELECT revoke_enrolment_token($1, $2, $3)";
         let params = params![token.0, actor, revoke_agents];
-        self.run_value("token_revoke", Bulkhead::Auth, sql, &params)
-            .await
+        self.run_value("token_revoke", Auth, sql, &params).await
     }
 }

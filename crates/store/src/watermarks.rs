@@ -16,7 +16,7 @@ impl Store {
              WHERE s.agent_id = ANY ($1) AND (SELECT a.status FROM agents a WHERE a.id = s.agent_id) = 'active'";
         let agents: Vec<Uuid> = agents.iter().map(|agent| agent.0).collect();
         let params = params![agents];
-        let rows = self.read_covered("watermarks", Bulkhead::Watch, sql, &params);
+        let rows = self.read_covered("watermarks", Watch, sql, &params);
         rows.await?.iter().map(Watermark::from_row).collect()
     }
 
@@ -36,7 +36,7 @@ impl Store {
         let (agents, seqs): (Vec<Uuid>, Vec<i64>) =
             numbers.iter().map(|(agent, seq)| (agent.0, *seq)).unzip();
         let params = params![agents, seqs];
-        let rows = self.read_covered("dead_letters_confirm", Bulkhead::Watch, sql, &params);
+        let rows = self.read_covered("dead_letters_confirm", Watch, sql, &params);
         let number = |row: &Row| Ok((row.try_get(0)?, row.try_get(1)?));
         rows.await?.iter().map(number).collect()
     }

@@ -31,7 +31,7 @@ pub enum WebRole {
 impl Store {
     /// Grants `role` the privileges of the web application. Writes nothing if it has them.
     pub async fn web_role_grant(&self, role: &str) -> Result<WebRole> {
-        self.run("web_role_grant", Bulkhead::Maintenance, async |tx| {
+        self.run("web_role_grant", Maintenance, async |tx| {
             match look(&tx, role).await? {
                 WebRole::NotGranted => {}
                 found => return Ok(found),
@@ -47,10 +47,8 @@ impl Store {
 
     /// Whether `role` has its privileges. Changes nothing.
     pub async fn web_role_check(&self, role: &str) -> Result<WebRole> {
-        self.run("web_role_check", Bulkhead::Watch, async |tx| {
-            look(&tx, role).await
-        })
-        .await
+        self.run("web_role_check", Watch, async |tx| look(&tx, role).await)
+            .await
     }
 
     /// Whether `role` may create objects in our schema.
@@ -58,7 +56,7 @@ impl Store {
         let sql = "-- role_may_create
             SELECT coalesce(bool_or(has_schema_privilege(oid, current_schema()::text, 'CREATE')), false)
               FROM pg_roles WHERE rolname = $1";
-        self.run("role_may_create", Bulkhead::Watch, async |tx| {
+        self.run("role_may_create", Watch, async |tx| {
             let row = tx.query_one(sql, &params![role]).await?;
             Ok(row.try_get(0)?)
         })

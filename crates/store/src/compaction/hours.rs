@@ -41,7 +41,7 @@ impl Store {
     pub async fn hours_create(&self) -> Result<i32> {
         let missing = "-- hours_create\nSELECT EXISTS (SELECT FROM sample_hours_missing)";
         let create = "-- hours_create\nSELECT sample_hours_ensure()";
-        self.run("hours_create", Bulkhead::Maintenance, async |tx| {
+        self.run("hours_create", Maintenance, async |tx| {
             if !tx.query_value::<bool>(missing, &[]).await? {
                 return Ok(0);
             }
@@ -53,12 +53,12 @@ impl Store {
 
     /// Seals the past hours, the oldest first. Returns how many.
     pub async fn hours_seal(&self) -> Result<usize> {
-        let past = self.read("hours_seal", Bulkhead::Maintenance, PAST, &[]);
+        let past = self.read("hours_seal", Maintenance, PAST, &[]);
         let past = past.await?;
         for row in &past {
             let hour: Timestamp = row.try_get(0)?;
             let seal = async |tx: Tx| tx.hour_seal(hour).await;
-            self.run("hours_seal", Bulkhead::Maintenance, seal).await?;
+            self.run("hours_seal", Maintenance, seal).await?;
         }
         Ok(past.len())
     }

@@ -90,7 +90,7 @@ impl Store {
         let names: Vec<Uuid> = lists.iter().map(|list| list.name).collect();
         let parts: Vec<Json<&Vec<Part<'_>>>> = lists.iter().map(|list| Json(&list.parts)).collect();
         let params = params![names, parts];
-        self.call("compaction_lists", Bulkhead::Watch, sql, &params)
+        self.call("compaction_lists", Watch, sql, &params)
             .await
             .map(drop)
     }
@@ -106,7 +106,7 @@ impl Store {
                      ORDER BY shape FOR UPDATE) unseen
              WHERE s.shape = unseen.shape";
         let params = params![lists];
-        self.call("compaction_lists", Bulkhead::Watch, sql, &params)
+        self.call("compaction_lists", Watch, sql, &params)
             .await
             .map(drop)
     }

@@ -143,7 +143,7 @@ impl Store {
             until.source,
             until.id
         ];
-        let found = self.read_page("console_activity", Bulkhead::Ingest, SQL, &params, limit);
+        let found = self.read_page("console_activity", Ingest, SQL, &params, limit);
         let found: Page<ActivityRecord> = found.await?;
         let last = found.rows.last().filter(|_| found.truncated);
         let last = last.map(|row| ActivityCursor {
@@ -162,7 +162,7 @@ impl Store {
     /// `None` if all older entries may be looked at.
     async fn activity_horizon(&self, before: &ActivityCursor) -> Result<Option<ActivityCursor>> {
         let params = params![before.at, before.source, before.id, LOOKED_AT];
-        self.read_first("console_activity", Bulkhead::Ingest, HORIZON, &params)
+        self.read_first("console_activity", Ingest, HORIZON, &params)
             .await
     }
 }

@@ -44,7 +44,7 @@ impl Store {
             seconds,
             Json(&request.labels)
         ];
-        self.run("console_token_add", Bulkhead::Auth, async |tx| {
+        self.run("console_token_add", Auth, async |tx| {
             let id: TokenId = tx.query_value(sql, &params).await?;
             let uses = format!("{} uses", request.max_uses);
             event(&tx, actor, "token created", &request.label, &uses).await?;
@@ -63,7 +63,7 @@ impl Store {
     ) -> Result<i32> {
         let sql = "-- console_token_revoke\nSELECT revoke_enrolment_token($1, $2, $3, $4)";
         let params = params![token.id.0, actor, revoke_agents, reason];
-        self.run("console_token_revoke", Bulkhead::Auth, async |tx| {
+        self.run("console_token_revoke", Auth, async |tx| {
             let touched: i32 = tx.query_value(sql, &params).await?;
             let mut detail = reason.unwrap_or_default().to_owned();
             if revoke_agents {
@@ -85,7 +85,7 @@ impl Store {
     ) -> Result<i32> {
         let sql = "-- console_hosts_label\nSELECT label_hosts($1, $2, $3, $4)";
         let params = params![hosts, Json(&change.added), change.removed, actor];
-        self.run_value("console_hosts_label", Bulkhead::Auth, sql, &params)
+        self.run_value("console_hosts_label", Auth, sql, &params)
             .await
     }
 
@@ -99,7 +99,7 @@ impl Store {
         let sql = "-- console_hosts_retire
             SELECT coalesce(sum(retire_host(host, $2, $3)), 0)::bigint FROM unnest($1::uuid[]) AS host";
         let params = params![hosts, actor, reason];
-        self.run_value("console_hosts_retire", Bulkhead::Auth, sql, &params)
+        self.run_value("console_hosts_retire", Auth, sql, &params)
             .await
     }
 
@@ -116,7 +116,7 @@ impl Store {
             done AS MATERIALIZED (SELECT id, revoke_agent(id, $2, $3) FROM chosen)
             SELECT count(*) FROM done";
         let params = params![hosts, actor, reason];
-        self.run_value("console_hosts_revoke", Bulkhead::Auth, sql, &params)
+        self.run_value("console_hosts_revoke", Auth, sql, &params)
             .await
     }
 
@@ -128,9 +128,7 @@ impl Store {
         let params = params![seconds, actor, EXPIRE_STEP];
         let mut retired = 0;
         loop {
-            let step: i32 = self
-                .run_value("hosts_expire", Bulkhead::Auth, sql, &params)
-                .await?;
+            let step: i32 = self.run_value("hosts_expire", Auth, sql, &params).await?;
             retired += u64::try_from(step).unwrap_or(0);
             if step < EXPIRE_STEP {
                 return Ok(retired);
@@ -149,7 +147,7 @@ impl Store {
         let sql = "-- console_note_add\nSELECT add_host_note($1, $2, $3, $4)";
         let agent = agent.map(|id| id.0);
         let params = params![host.0, agent, actor, note];
-        self.call("console_note_add", Bulkhead::Auth, sql, &params)
+        self.call("console_note_add", Auth, sql, &params)
             .await
             .map(drop)
     }

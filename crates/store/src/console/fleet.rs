@@ -151,7 +151,7 @@ impl Store {
 
     /// Live instances first, then the newest ended ones.
     pub async fn console_instances(&self) -> Result<Vec<InstanceRecord>> {
-        self.read_all("console_instances", Bulkhead::Watch, INSTANCES, &[])
+        self.read_all("console_instances", Watch, INSTANCES, &[])
             .await
     }
 
@@ -167,7 +167,7 @@ impl Store {
 
     /// The queries are aggregates or constants, which always return one row.
     async fn console_row(&self, sql: &str) -> Result<Row> {
-        self.run("console_row", Bulkhead::Watch, async |tx| {
+        self.run("console_row", Watch, async |tx| {
             tx.batch(NO_WORKERS).await?;
             tx.query_one(sql, &[]).await
         })

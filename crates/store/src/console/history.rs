@@ -67,7 +67,7 @@ impl Store {
                       FROM host_chunks($1, $2, now() + interval '10 minutes')) chunks
              WHERE with_newer <= $3 ORDER BY hour";
         let params = params![host.0, from, SAMPLES];
-        let rows = self.read("console_samples", Bulkhead::Ingest, sql, &params);
+        let rows = self.read("console_samples", Ingest, sql, &params);
         SampleColumns::from_rows(&rows.await?, from)
     }
 
@@ -93,8 +93,7 @@ impl Store {
              WHERE host_id = $1 AND hour >= $2 AND hour <= now()
              GROUP BY 1 ORDER BY 1";
         let params = params![host.0, from, step];
-        self.read_all("console_rollups", Bulkhead::Ingest, sql, &params)
-            .await
+        self.read_all("console_rollups", Ingest, sql, &params).await
     }
 
     /// The gaps of the host's agents that were recorded since `from`: of each agent the newest.
@@ -106,8 +105,7 @@ impl Store {
              WHERE a.host_id = $1 AND g.recorded_at >= $2
              ORDER BY a.id, g.first_seq";
         let params = params![host.0, from];
-        self.read_all("console_gaps", Bulkhead::Ingest, sql, &params)
-            .await
+        self.read_all("console_gaps", Ingest, sql, &params).await
     }
 
     /// The changes of the host's presence since `from`, preceded by the last one before.
@@ -130,7 +128,7 @@ impl Store {
               WHERE e.kind = 'presence' AND e.at >= $2 ORDER BY e.id DESC LIMIT 1000)
              ORDER BY at";
         let params = params![host.0, from];
-        self.read_all("console_presence", Bulkhead::Ingest, sql, &params)
+        self.read_all("console_presence", Ingest, sql, &params)
             .await
     }
 
@@ -149,7 +147,7 @@ impl Store {
                   WHERE a.host_id = $1 AND e.kind <> 'presence' AND e.at >= $2 ORDER BY e.at DESC LIMIT 100)) marks
              ORDER BY at DESC LIMIT 100";
         let params = params![host.0, from];
-        self.read_all("console_host_events", Bulkhead::Ingest, sql, &params)
+        self.read_all("console_host_events", Ingest, sql, &params)
             .await
     }
 }

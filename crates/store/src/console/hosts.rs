@@ -65,13 +65,13 @@ impl Store {
     pub async fn console_hosts_by_id(&self, hosts: &[Uuid]) -> Result<Vec<HostListRow>> {
         let params = params![hosts];
         let (name, sql) = ("console_hosts_by_id", rows_sql());
-        self.read_all(name, Bulkhead::Ingest, &sql, &params).await
+        self.read_all(name, Ingest, &sql, &params).await
     }
 
     pub async fn console_host_exists(&self, host: HostId) -> Result<bool> {
         let sql = "-- console_host_exists\nSELECT FROM hosts WHERE id = $1";
         let params = params![host.0];
-        let rows = self.read("console_host_exists", Bulkhead::Ingest, sql, &params);
+        let rows = self.read("console_host_exists", Ingest, sql, &params);
         Ok(!rows.await?.is_empty())
     }
 
@@ -81,7 +81,7 @@ impl Store {
             SELECT count(*) FROM agents a JOIN agent_state s ON s.agent_id = a.id
              WHERE a.host_id = ANY ($1) AND a.status = 'active' AND s.presence = 'online'";
         let params = params![hosts];
-        let rows = self.read("console_hosts_online", Bulkhead::Ingest, sql, &params);
+        let rows = self.read("console_hosts_online", Ingest, sql, &params);
         let rows = rows.await?;
         rows.first().map_or(Ok(0), |row| Ok(row.try_get(0)?))
     }
@@ -109,7 +109,7 @@ impl Store {
              GROUP BY host_id, hour
              ORDER BY host_id, hour";
         let params = params![hosts, begins];
-        self.read_all("console_sparklines", Bulkhead::Ingest, sql, &params)
+        self.read_all("console_sparklines", Ingest, sql, &params)
             .await
     }
 }

@@ -29,7 +29,7 @@ impl Store {
               FROM console.users WHERE name = $1 AND disabled_at IS NULL";
         let (kind, seconds) = (kind.as_str(), life.as_secs_f64());
         let params = params![name, hash.as_slice(), kind, seconds];
-        self.run("console_link_create", Bulkhead::Auth, async |tx| {
+        self.run("console_link_create", Auth, async |tx| {
             let created = tx.execute(sql, &params).await? == 1;
             if created {
                 event(&tx, actor, "link created", name, kind).await?;
@@ -46,7 +46,7 @@ impl Store {
               FROM console.links l JOIN console.users u ON u.id = l.user_id
              WHERE l.hash = $1 AND l.expires_at > now() AND u.disabled_at IS NULL";
         let params = params![hash.as_slice()];
-        let rows = self.read("console_link", Bulkhead::Auth, sql, &params);
+        let rows = self.read("console_link", Auth, sql, &params);
         let Some(row) = rows.await?.into_iter().next() else {
             return Ok(None);
         };
@@ -70,7 +70,7 @@ impl Store {
             WITH ended AS (DELETE FROM console.sessions WHERE user_id = $1)
             UPDATE console.users SET password_hash = $2 WHERE id = $1";
         let params = params![hash.as_slice()];
-        self.run("console_link_redeem", Bulkhead::Auth, async |tx| {
+        self.run("console_link_redeem", Auth, async |tx| {
             let Some(row) = tx.query_opt(take, &params).await? else {
                 return Ok(false);
             };

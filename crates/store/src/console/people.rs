@@ -54,13 +54,12 @@ impl Store {
                    signed_in_at,
                    (SELECT count(*) FROM console.sessions s WHERE s.user_id = u.id AND s.expires_at > now()) AS session_count
               FROM console.users u ORDER BY name LIMIT 1000";
-        self.read_all("console_users", Bulkhead::Auth, sql, &[])
-            .await
+        self.read_all("console_users", Auth, sql, &[]).await
     }
 
     pub async fn console_has_users(&self) -> Result<bool> {
         let sql = "-- console_has_users\nSELECT EXISTS (SELECT FROM console.users)";
-        let rows = self.read("console_has_users", Bulkhead::Auth, sql, &[]);
+        let rows = self.read("console_has_users", Auth, sql, &[]);
         let rows = rows.await?;
         rows.first().map_or(Ok(false), |row| Ok(row.try_get(0)?))
     }
@@ -70,7 +69,7 @@ impl Store {
         let sql = "-- console_user_login
             SELECT id, name, role, password_hash FROM console.users WHERE name = $1 AND disabled_at IS NULL";
         let params = params![name];
-        self.read_first("console_user_login", Bulkhead::Auth, sql, &params)
+        self.read_first("console_user_login", Auth, sql, &params)
             .await
     }
 
@@ -80,7 +79,7 @@ impl Store {
             INSERT INTO console.users (name, role, created_by) VALUES ($1, $2, $3) RETURNING id";
         let role = role.as_str();
         let params = params![name, role, actor];
-        self.run("console_user_add", Bulkhead::Auth, async |tx| {
+        self.run("console_user_add", Auth, async |tx| {
             let id = tx.query_value(sql, &params).await?;
             event(&tx, actor, "user added", name, role).await?;
             Ok(id)
@@ -93,7 +92,7 @@ impl Store {
         let sql = "-- console_user_role\nUPDATE console.users SET role = $2 WHERE name = $1";
         let role = role.as_str();
         let params = params![name, role];
-        self.run("console_user_role", Bulkhead::Auth, async |tx| {
+        self.run("console_user_role", Auth, async |tx| {
             let found = tx.execute(sql, &params).await? == 1;
             if found {
                 event(&tx, actor, "role changed", name, role).await?;
@@ -121,7 +120,7 @@ impl Store {
             true => "user disabled",
             false => "user enabled",
         };
-        self.run("console_user_disable", Bulkhead::Auth, async |tx| {
+        self.run("console_user_disable", Auth, async |tx| {
             let changed: i64 = tx.query_value(sql, &params).await?;
             if changed == 1 {
                 event(&tx, actor, kind, name, "").await?;

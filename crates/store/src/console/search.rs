@@ -78,7 +78,7 @@ impl Default for Total {
 
 impl Store {
     pub async fn console_hosts(&self, page: &HostsPage, limit: u32) -> Result<HostsFound> {
-        self.run("console_hosts", Bulkhead::Ingest, async |tx| {
+        self.run("console_hosts", Ingest, async |tx| {
             settings(&tx).await?;
             let Some(plan) = Plan::new(&tx, page, i64::from(limit)).await? else {
                 return Ok(HostsFound::default());
@@ -100,7 +100,7 @@ impl Store {
             search: search.clone(),
             ..HostsPage::default()
         };
-        self.run("console_host_ids", Bulkhead::Ingest, async |tx| {
+        self.run("console_host_ids", Ingest, async |tx| {
             settings(&tx).await?;
             match Plan::new(&tx, &page, most).await? {
                 Some(plan) => Ok(plan.find(&tx).await?.ids),

@@ -33,7 +33,7 @@ impl Store {
             VALUES ($1, $2, now() + make_interval(secs => $3))";
         let seconds = life.as_secs_f64();
         let params = params![hash.as_slice(), user.0, seconds];
-        self.run("console_session_open", Bulkhead::Auth, async |tx| {
+        self.run("console_session_open", Auth, async |tx| {
             tx.execute(sql, &params).await?;
             event(&tx, name, "signed in", name, "").await
         })
@@ -53,8 +53,7 @@ impl Store {
                AND s.seen_at > now() - make_interval(secs => $2)";
         let seconds = idle.as_secs_f64();
         let params = params![hash.as_slice(), seconds];
-        self.read_first("console_session", Bulkhead::Auth, sql, &params)
-            .await
+        self.read_first("console_session", Auth, sql, &params).await
     }
 
     /// Notes a request of the session's person.
@@ -62,7 +61,7 @@ impl Store {
         let sql =
             "-- console_session_touch\nUPDATE console.sessions SET seen_at = now() WHERE hash = $1";
         let params = params![hash.as_slice()];
-        self.call("console_session_touch", Bulkhead::Auth, sql, &params)
+        self.call("console_session_touch", Auth, sql, &params)
             .await
             .map(drop)
     }
@@ -70,7 +69,7 @@ impl Store {
     pub async fn console_session_close(&self, hash: &[u8; 32]) -> Result<()> {
         let sql = "-- console_session_close\nDELETE FROM console.sessions WHERE hash = $1";
         let params = params![hash.as_slice()];
-        self.call("console_session_close", Bulkhead::Auth, sql, &params)
+        self.call("console_session_close", Auth, sql, &params)
             .await
             .map(drop)
     }

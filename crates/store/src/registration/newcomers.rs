@@ -59,7 +59,7 @@ impl Store {
             .column(Type::BYTEA_ARRAY, newcomers, |one| one.token.to_vec())
             .value(Type::JSONB, Json(details));
         let params = arrays.params();
-        let rows = self.call("registrations_admit", Bulkhead::Auth, sql, &params);
+        let rows = self.call("registrations_admit", Auth, sql, &params);
         let mut admitted = vec![None; newcomers.len()];
         for row in rows.await? {
             let number: i64 = row.try_get("number")?;

@@ -148,7 +148,7 @@ impl Store {
         direct: &DatabaseUrl,
     ) -> Result<Vec<String>> {
         let (mut dropped, plainly) = self
-            .run_within(name, Bulkhead::Maintenance, &HOLDING, async |tx| {
+            .run_within(name, Maintenance, &HOLDING, async |tx| {
                 if !tx.try_lock(locks::RETENTION).await? {
                     return Ok(Default::default());
                 }
@@ -178,7 +178,7 @@ impl Store {
     async fn remove_plainly(&self, name: &'static str, partition: &Partition) -> Result<bool> {
         let statements = partition.statements("").join("; ");
         let removed = self
-            .run_within(name, Bulkhead::Maintenance, &DROPPING_PLAINLY, async |tx| {
+            .run_within(name, Maintenance, &DROPPING_PLAINLY, async |tx| {
                 if !tx.try_lock(locks::RETENTION).await? {
                     return Ok(false);
                 }

@@ -19,7 +19,7 @@ impl Store {
                AND (arrived_hour < samples_now() - interval '2 days' OR arrived_hour > samples_now() + interval '4 hours')
                AND to_regclass('samples_open_' || to_char(arrived_hour AT TIME ZONE 'UTC', 'YYYYMMDDHH24')) IS NULL";
         let prune = async |tx: Tx| tx.execute(sql, &[]).await;
-        self.run("hours_prune", Bulkhead::Maintenance, prune).await
+        self.run("hours_prune", Maintenance, prune).await
     }
 
     /// Removes the lists of parts that nothing refers to any more: those that no chunk, no agent and no latest sample was seen to
@@ -80,7 +80,7 @@ impl Store {
         let mut removed = 0;
         loop {
             let batch = async |tx: Tx| tx.execute(sql, &params).await;
-            let rows = self.run(name, Bulkhead::Maintenance, batch).await?;
+            let rows = self.run(name, Maintenance, batch).await?;
             removed += rows;
             if rows < BATCH.unsigned_abs() {
                 return Ok(removed);

@@ -132,7 +132,7 @@ impl Store {
         let columns = with_samples(columns, &entries);
         let sql = columns.call("samples_append", "samples_append");
         let params = columns.params();
-        let rows = self.call("samples_append", Bulkhead::Ingest, &sql, &params);
+        let rows = self.call("samples_append", Ingest, &sql, &params);
         let mut left = Vec::new();
         for row in rows.await? {
             let places: Vec<i32> = row.try_get(0)?;
