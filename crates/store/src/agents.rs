@@ -102,12 +102,13 @@ pub enum Decision {
     Reopen,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ApprovalMode {
-    /// It is the same machine, reinstalled. Its old agent is revoked.
-    Replace,
-    /// It is another machine and gets a host record of its own.
-    NewHost,
+text_enum! {
+    pub enum ApprovalMode {
+        /// It is the same machine, reinstalled. Its old agent is revoked.
+        Replace = "replace",
+        /// It is another machine and gets a host record of its own.
+        NewHost = "new-host",
+    }
 }
 
 impl Store {
@@ -230,13 +231,4 @@ async fn agent_decide_call(
     let params = params![agent.0, actor, reason, mode];
     let sql = format!("-- agent_decide\nSELECT {call}");
     tx.execute(&sql, &params).await.map(drop)
-}
-
-impl ApprovalMode {
-    fn as_str(self) -> &'static str {
-        match self {
-            ApprovalMode::Replace => "replace",
-            ApprovalMode::NewHost => "new-host",
-        }
-    }
 }

@@ -1,35 +1,22 @@
 //! Which pool a call takes its connection from.
 
-/// Kinds of work that have separate connections.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bulkhead {
-    /// Appending samples.
-    Ingest,
-    /// Registrations, opening and closing sessions, decisions, admin commands.
-    Auth,
-    /// Leases, sweeps, and polling for changes. Nothing long runs here.
-    Watch,
-    /// Migrations, partitions, pruning and rollups, which may take minutes.
-    Maintenance,
+use crate::text_enum::text_enum;
+
+text_enum! {
+    /// Kinds of work that have separate connections.
+    pub enum Bulkhead {
+        /// Appending samples.
+        Ingest = "ingest",
+        /// Registrations, opening and closing sessions, decisions, admin commands.
+        Auth = "auth",
+        /// Leases, sweeps, and polling for changes. Nothing long runs here.
+        Watch = "watch",
+        /// Migrations, partitions, pruning and rollups, which may take minutes.
+        Maintenance = "maintenance",
+    }
 }
 
 impl Bulkhead {
-    pub(crate) const ALL: [Bulkhead; 4] = [
-        Bulkhead::Ingest,
-        Bulkhead::Auth,
-        Bulkhead::Watch,
-        Bulkhead::Maintenance,
-    ];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Bulkhead::Ingest => "ingest",
-            Bulkhead::Auth => "auth",
-            Bulkhead::Watch => "watch",
-            Bulkhead::Maintenance => "maintenance",
-        }
-    }
-
     /// This bulkhead's part of `total`. Maintenance is two tasks at most: rollups and the rest.
     pub(crate) fn share(self, total: usize) -> usize {
         let auth = (total * 5 / 16).max(1);

@@ -29,7 +29,7 @@ use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage, error::DbError};
 
 use crate::{
     cancel::Canceller,
-    connect::{Connected, Wire, connect},
+    connect::{Wire, connect},
     error::{Result, StoreError, Unavailability},
     servers::Servers,
     url::DatabaseUrl,
@@ -79,17 +79,12 @@ impl managed::Manager for Connections {
         let opened = Instant::now();
         // Boxed, because it is rarely needed and large.
         let connected = Box::pin(connect(&self.url, None)).await?;
-        let Connected {
-            client,
-            wire,
-            canceller,
-        } = connected;
         let unreplicated = Arc::new(AtomicBool::new(false));
         let connection = Connection {
-            client,
-            canceller,
+            client: connected.client,
+            canceller: connected.canceller,
             servers: self.servers.clone(),
-            driver: tokio::spawn(drive(wire, unreplicated.clone())),
+            driver: tokio::spawn(drive(connected.wire, unreplicated.clone())),
             unreplicated,
             opened,
             expires: opened + max_age(),

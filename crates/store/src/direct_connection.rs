@@ -7,13 +7,7 @@
 use tokio::{runtime::Handle, task::JoinHandle};
 use tokio_postgres::Client;
 
-use crate::{
-    cancel::Canceller,
-    connect::{Connected, connect},
-    error::Result,
-    tx::TxLimits,
-    url::DatabaseUrl,
-};
+use crate::{cancel::Canceller, connect::connect, error::Result, tx::TxLimits, url::DatabaseUrl};
 
 pub(crate) struct DirectConnection {
     client: Client,
@@ -25,14 +19,10 @@ impl DirectConnection {
     pub(crate) async fn connect(url: &DatabaseUrl, limits: &TxLimits) -> Result<DirectConnection> {
         let options = options(limits);
         let connected = Box::pin(connect(url, Some(&options))).await?;
-        let Connected {
-            client,
-            wire,
-            canceller,
-        } = connected;
+        let wire = connected.wire;
         Ok(DirectConnection {
-            client,
-            canceller,
+            client: connected.client,
+            canceller: connected.canceller,
             driver: tokio::spawn(async move { drop(wire.await) }),
         })
     }

@@ -91,6 +91,7 @@ mod session_digest;
 mod sessions;
 mod signing_keys;
 mod status;
+mod text_enum;
 mod tls;
 mod tokens;
 mod tx;

@@ -206,7 +206,7 @@ impl StateCollector {
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (pool, bulkhead) in self.pools.iter().zip(Bulkhead::ALL) {
             let gauge = ConstGauge::new(i64::try_from(value(pool.status())).unwrap_or(i64::MAX));
-            let labels = [("bulkhead", bulkhead.name())];
+            let labels = [("bulkhead", bulkhead.as_str())];
             gauge.encode(family.encode_family(&labels)?)?;
         }
         Ok(())

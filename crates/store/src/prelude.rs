@@ -17,5 +17,6 @@ pub(crate) use crate::{
     params::params,
     pool::Store,
     record::{FromRow, record},
+    text_enum::text_enum,
     tx::{Param, Tx},
 };

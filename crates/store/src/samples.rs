@@ -99,13 +99,14 @@ pub struct GapRow {
     pub reason: Cow<'static, str>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GapKind {
-    NotSent,
-    Declared,
-    Rejected,
-    /// The database rejected them repeatedly.
-    DeadLetter,
+text_enum! {
+    pub enum GapKind {
+        NotSent = "not sent",
+        Declared = "declared",
+        Rejected = "rejected",
+        /// The database rejected them repeatedly.
+        DeadLetter = "dead letter",
+    }
 }
 
 /// A contiguous range of one agent's numbers. Each number is a sample or in a gap.
@@ -136,17 +137,6 @@ impl GapRow {
     )]
     pub fn len(&self) -> i64 {
         self.last_seq - self.first_seq + 1
-    }
-}
-
-impl GapKind {
-    fn as_str(self) -> &'static str {
-        match self {
-            GapKind::NotSent => "not sent",
-            GapKind::Declared => "declared",
-            GapKind::Rejected => "rejected",
-            GapKind::DeadLetter => "dead letter",
-        }
     }
 }
 

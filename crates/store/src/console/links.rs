@@ -5,11 +5,12 @@ use std::time::Duration;
 use super::people::{LoginRecord, event};
 use crate::prelude::*;
 
-/// What a one-time link does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinkKind {
-    SetPassword,
-    SignIn,
+text_enum! {
+    /// What a one-time link does.
+    pub enum LinkKind {
+        SetPassword = "password",
+        SignIn = "sign-in",
+    }
 }
 
 impl Store {
@@ -82,14 +83,5 @@ impl Store {
             Ok(true)
         })
         .await
-    }
-}
-
-impl LinkKind {
-    fn as_str(self) -> &'static str {
-        match self {
-            LinkKind::SetPassword => "password",
-            LinkKind::SignIn => "sign-in",
-        }
     }
 }

@@ -4,21 +4,20 @@ use std::{error::Error, fmt};
 
 use tokio_postgres::types::FromSql;
 
+pub use crate::ids::UserId;
 use crate::prelude::*;
 
-/// The id of a person.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct UserId(pub Uuid);
-
-/// What a person may do; each role may do what the roles before it may.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Role {
-    /// Reads.
-    Viewer,
-    /// Decides about agents and hosts.
-    Operator,
-    /// Manages enrolment tokens and people.
-    Admin,
+text_enum! {
+    /// What a person may do; each role may do what the roles before it may.
+    #[derive(PartialOrd, Ord, Hash)]
+    pub enum Role {
+        /// Reads.
+        Viewer = "viewer",
+        /// Decides about agents and hosts.
+        Operator = "operator",
+        /// Manages enrolment tokens and people.
+        Admin = "admin",
+    }
 }
 
 record! {
@@ -146,22 +145,6 @@ pub(super) async fn event(
     tx.execute(sql, &params).await.map(drop)
 }
 
-impl Role {
-    pub const ALL: [Role; 3] = [Role::Viewer, Role::Operator, Role::Admin];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Role::Viewer => "viewer",
-            Role::Operator => "operator",
-            Role::Admin => "admin",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Role> {
-        Role::ALL.into_iter().find(|role| role.as_str() == text)
-    }
-}
-
 impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
@@ -177,15 +160,5 @@ impl<'a> FromSql<'a> for Role {
 
     fn accepts(ty: &Type) -> bool {
         <&str as FromSql>::accepts(ty)
-    }
-}
-
-impl<'a> FromSql<'a> for UserId {
-    fn from_sql(ty: &Type, raw: &'a [u8]) -> Result<UserId, Box<dyn Error + Sync + Send>> {
-        Uuid::from_sql(ty, raw).map(UserId)
-    }
-
-    fn accepts(ty: &Type) -> bool {
-        <Uuid as FromSql>::accepts(ty)
     }
 }

@@ -68,7 +68,7 @@ pub(super) type Numbers = (i32, i32);
 
 /// The new watermark of one agent, what the batch adds to its counters, and what is known of its
 /// newest range.
-#[derive(Clone, Copy)]
+#[derive(Default)]
 struct Entries {
     acked_seq: i64,
     stored: i64,
@@ -219,24 +219,15 @@ fn books<'a>(
 ) -> Arrays<'a> {
     let mut agents: BTreeMap<AgentId, Entries> = BTreeMap::new();
     for ((range, entry), numbers) in ranges.iter().zip(entries).zip(numbers) {
-        let known = agents.get(&range.agent_id);
-        let sum = |of: fn(&Entries) -> i64| known.map_or(0, of);
-        let written = Entries {
-            acked_seq: sum(|entries| entries.acked_seq).max(range.last_seq),
-            stored: sum(|entries| entries.stored) + range.stored(),
-            rejected: sum(|entries| entries.rejected)
-                + range.missing(|kind| kind == GapKind::Rejected),
-            gaps: sum(|entries| entries.gaps) + range.missing(|kind| kind != GapKind::Rejected),
-            dead_letter: known.is_some_and(|entries| entries.dead_letter)
-                || range.missing(|kind| kind == GapKind::DeadLetter) > 0,
-            host_id: range.host_id.0,
-            numbers: *numbers,
-            shape: entry
-                .last_shape()
-                .or(known.and_then(|entries| entries.shape)),
-            newest: hours.get(&range.agent_id).and_then(Hours::newest),
-        };
-        agents.insert(range.agent_id, written);
+        let sums = agents.entry(range.agent_id).or_default();
+        sums.acked_seq = sums.acked_seq.max(range.last_seq);
+        sums.stored += range.stored();
+        sums.rejected += range.missing(|kind| kind == GapKind::Rejected);
+        sums.gaps += range.missing(|kind| kind != GapKind::Rejected);
+        sums.dead_letter |= range.missing(|kind| kind == GapKind::DeadLetter) > 0;
+        (sums.host_id, sums.numbers) = (range.host_id.0, *numbers);
+        sums.shape = entry.last_shape().or(sums.shape);
+        sums.newest = hours.get(&range.agent_id).and_then(Hours::newest);
     }
     let agents: Vec<(AgentId, Entries)> = agents.into_iter().collect();
     Arrays::default()

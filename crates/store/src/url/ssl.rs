@@ -12,39 +12,26 @@ use tokio_postgres::{
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::{DatabaseUrlError, params::Params};
-use crate::tls::{self, Check, ClientPair, Roots};
+use crate::{
+    text_enum::text_enum,
+    tls::{self, Check, ClientPair, Roots},
+};
 
-/// libpq's six modes. `allow` tries TLS first, as `prefer` does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SslMode {
-    Disable,
-    Allow,
-    Prefer,
-    Require,
-    VerifyCa,
-    VerifyFull,
-}
-
-const MODES: [(SslMode, &str); 6] = [
-    (SslMode::Disable, "disable"),
-    (SslMode::Allow, "allow"),
-    (SslMode::Prefer, "prefer"),
-    (SslMode::Require, "require"),
-    (SslMode::VerifyCa, "verify-ca"),
-    (SslMode::VerifyFull, "verify-full"),
-];
-
-impl SslMode {
-    fn parse(text: &str) -> Option<SslMode> {
-        let found = MODES.iter().find(|(_, name)| *name == text);
-        found.map(|(mode, _)| *mode)
+text_enum! {
+    /// libpq's six modes. `allow` tries TLS first, as `prefer` does.
+    pub enum SslMode {
+        Disable = "disable",
+        Allow = "allow",
+        Prefer = "prefer",
+        Require = "require",
+        VerifyCa = "verify-ca",
+        VerifyFull = "verify-full",
     }
 }
 
 impl fmt::Display for SslMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let found = MODES.iter().find(|(mode, _)| mode == self);
-        f.write_str(found.map_or("", |(_, name)| name))
+        f.write_str(self.as_str())
     }
 }
 

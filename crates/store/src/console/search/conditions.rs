@@ -56,6 +56,17 @@ struct Related<'a> {
     lookup: &'a str,
 }
 
+impl<'a> Related<'a> {
+    /// The hosts themselves are counted.
+    fn counted(hosts: &'a str, lookup: &'a str) -> Related<'a> {
+        Related {
+            probe: hosts,
+            hosts,
+            lookup,
+        }
+    }
+}
+
 pub(super) struct Conditions {
     /// The condition that leaves the hosts in service, or the retired ones.
     pub(super) in_service: &'static str,
@@ -187,12 +198,7 @@ impl Conditions {
         let lookup = format!(
             "(SELECT {condition} FROM agents mine WHERE mine.host_id = h.id AND mine.status = 'active')"
         );
-        let versions = Related {
-            probe: &hosts,
-            hosts: &hosts,
-            lookup: &lookup,
-        };
-        self.related(tx, &versions).await?;
+        self.related(tx, &Related::counted(&hosts, &lookup)).await?;
         Ok(any)
     }
 
@@ -212,12 +218,7 @@ impl Conditions {
             let lookup = format!(
                 "(SELECT true FROM agents their WHERE their.host_id = h.id AND their.token_id = {token} LIMIT 1)"
             );
-            let token = Related {
-                probe: &hosts,
-                hosts: &hosts,
-                lookup: &lookup,
-            };
-            self.related(tx, &token).await?;
+            self.related(tx, &Related::counted(&hosts, &lookup)).await?;
         }
         Ok(())
     }
@@ -233,12 +234,7 @@ impl Conditions {
         let lookup = format!(
             "(SELECT disk.fullest_disk_percent FROM host_vitals disk WHERE disk.host_id = h.id) >= {least}"
         );
-        let disks = Related {
-            probe: &hosts,
-            hosts: &hosts,
-            lookup: &lookup,
-        };
-        self.related(tx, &disks).await
+        self.related(tx, &Related::counted(&hosts, &lookup)).await
     }
 
     async fn related(&mut self, tx: &Tx, related: &Related<'_>) -> Result<()> {
