@@ -38,8 +38,7 @@ impl Store {
     /// Creates the daily partitions for samples within the retention and the next days, and the monthly partitions for their
     /// rollups. Returns how many days it made. A day that fails is logged, and does not stop the others.
     pub async fn partitions_create(&self, retention: Duration) -> Result<usize> {
-        let seconds = retention.as_secs_f64();
-        let params = params![seconds];
+        let params = params![retention.as_secs_f64()];
         let days = self
             .run("partitions_create", Maintenance, async |tx| {
                 if !tx.query_value::<bool>(MISSING, &params).await? {

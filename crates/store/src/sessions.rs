@@ -176,8 +176,7 @@ impl Store {
     ) -> Result<Vec<(AgentId, Opened)>> {
         let sql = "-- sessions_open
             SELECT agent_id, verdict, epoch, acked_seq, host_id FROM sessions_open_heard($1, $2, $3)";
-        let heard_within = heard_within.as_secs_f64();
-        let params = params![instance, Json(opens), heard_within];
+        let params = params![instance, Json(opens), heard_within.as_secs_f64()];
         let rows = self.call("sessions_open", Auth, sql, &params);
         rows.await?.iter().map(opened_from_row).collect()
     }

@@ -124,8 +124,7 @@ impl Store {
     /// how many. Each step is committed, and ends within its time limit.
     pub async fn hosts_expire(&self, offline_for: Duration, actor: &str) -> Result<u64> {
         let sql = "-- hosts_expire\nSELECT expire_hosts(make_interval(secs => $1), $2, $3)";
-        let seconds = offline_for.as_secs_f64();
-        let params = params![seconds, actor, EXPIRE_STEP];
+        let params = params![offline_for.as_secs_f64(), actor, EXPIRE_STEP];
         let mut retired = 0;
         loop {
             let step: i32 = self.run_value("hosts_expire", Auth, sql, &params).await?;
@@ -145,8 +144,7 @@ impl Store {
         note: &str,
     ) -> Result<()> {
         let sql = "-- console_note_add\nSELECT add_host_note($1, $2, $3, $4)";
-        let agent = agent.map(|id| id.0);
-        let params = params![host.0, agent, actor, note];
+        let params = params![host.0, agent.map(|id| id.0), actor, note];
         self.call("console_note_add", Auth, sql, &params)
             .await
             .map(drop)

@@ -31,8 +31,7 @@ impl Store {
             seen AS (UPDATE console.users SET signed_in_at = now() WHERE id = $2)
             INSERT INTO console.sessions (hash, user_id, expires_at)
             VALUES ($1, $2, now() + make_interval(secs => $3))";
-        let seconds = life.as_secs_f64();
-        let params = params![hash.as_slice(), user.0, seconds];
+        let params = params![hash.as_slice(), user.0, life.as_secs_f64()];
         self.run("console_session_open", Auth, async |tx| {
             tx.execute(sql, &params).await?;
             event(&tx, name, "signed in", name, "").await
@@ -51,8 +50,7 @@ impl Store {
               FROM console.sessions s JOIN console.users u ON u.id = s.user_id
              WHERE s.hash = $1 AND s.expires_at > now() AND u.disabled_at IS NULL
                AND s.seen_at > now() - make_interval(secs => $2)";
-        let seconds = idle.as_secs_f64();
-        let params = params![hash.as_slice(), seconds];
+        let params = params![hash.as_slice(), idle.as_secs_f64()];
         self.read_first("console_session", Auth, sql, &params).await
     }
 

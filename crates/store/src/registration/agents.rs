@@ -69,8 +69,7 @@ impl RegistrationTx {
                    pending_reason IS NOT DISTINCT FROM 'reopened' AS reopened
               FROM agents JOIN agent_state state ON agent_id = id
              WHERE key = $1 FOR UPDATE OF agents";
-        let heard_within = heard_within.as_secs_f64();
-        let params = params![key.as_slice(), heard_within];
+        let params = params![key.as_slice(), heard_within.as_secs_f64()];
         self.0.query_first(sql, &params).await
     }
 
@@ -82,17 +81,14 @@ impl RegistrationTx {
             VALUES ($1, $2, $3, $4, $5, $6, $7, $8::text, CASE WHEN $8::text IS NULL THEN NULL ELSE now() END,
                     $9, $10, $11, $12)
             RETURNING id";
-        let conflict = new.conflict_with.map(|id| id.0);
-        let clone = new.cloned_from.map(|id| id.0);
-        let token = new.token_id.map(|id| id.0);
         let params = params![
             new.key.as_slice(),
             new.host_id.0,
             new.status.as_str(),
             new.pending_reason,
-            conflict,
-            clone,
-            token,
+            new.conflict_with.map(|id| id.0),
+            new.cloned_from.map(|id| id.0),
+            new.token_id.map(|id| id.0),
             new.decided_by,
             new.agent.version,
             new.agent.capabilities,

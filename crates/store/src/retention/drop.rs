@@ -128,8 +128,7 @@ impl Store {
         samples: Duration,
         rollups: Duration,
     ) -> Result<Vec<String>> {
-        let (samples, rollups) = (samples.as_secs_f64(), rollups.as_secs_f64());
-        let params = params![samples, rollups];
+        let params = params![samples.as_secs_f64(), rollups.as_secs_f64()];
         let (name, sql) = ("partitions_drop", expired());
         self.remove_all(name, &sql, &params, direct).await
     }

@@ -75,8 +75,7 @@ impl Store {
 
     /// Removes batch after batch, each in a transaction of its own, until one is not full.
     async fn prune(&self, name: &'static str, sql: &str, retention: Duration) -> Result<u64> {
-        let seconds = retention.as_secs_f64();
-        let params = params![seconds, BATCH];
+        let params = params![retention.as_secs_f64(), BATCH];
         let mut removed = 0;
         loop {
             let batch = async |tx: Tx| tx.execute(sql, &params).await;
