@@ -36,14 +36,9 @@ impl Store {
              UNION ALL
             SELECT format('GRANT %I TO CURRENT_USER', $1) FROM pg_roles WHERE rolname = current_user AND NOT rolsuper";
         let verifier = scram_sha_256(password.as_bytes());
-        self.run("role_create", Auth, async |tx: Tx| {
-            let params = params![role, verifier];
-            for row in tx.query(sql, &params).await? {
-                tx.batch(row.try_get(0)?).await?;
-            }
-            Ok(())
-        })
-        .await
+        let params = params![role, verifier];
+        let create = async |tx: Tx| tx.execute_rows(sql, &params).await;
+        self.run("role_create", Auth, create).await
     }
 
     /// Creates a database in UTF-8. `direct` is this store's own connection string: the statement runs outside a
@@ -73,14 +68,9 @@ impl Store {
         let sql = "-- database_grant_create
             SELECT format('GRANT CREATE ON DATABASE %I TO %I', $1, $2)
              WHERE NOT has_database_privilege($2::name, $1::text, 'CREATE')";
-        self.run("database_grant_create", Auth, async |tx: Tx| {
-            let params = params![database, role];
-            for row in tx.query(sql, &params).await? {
-                tx.batch(row.try_get(0)?).await?;
-            }
-            Ok(())
-        })
-        .await
+        let params = params![database, role];
+        let grant = async |tx: Tx| tx.execute_rows(sql, &params).await;
+        self.run("database_grant_create", Auth, grant).await
     }
 
     async fn flag(&self, name: &'static str, sql: &str, subject: &str) -> Result<bool> {

@@ -32,8 +32,7 @@ impl Store {
     /// The role that this store connects as.
     pub async fn role(&self) -> Result<String> {
         let sql = "-- role\nSELECT current_user::text";
-        let role = async |tx: Tx| tx.query_value(sql, &[]).await;
-        self.run("role", Watch, role).await
+        self.run_value("role", Watch, sql, &[]).await
     }
 
     /// Grants `role` what the service needs at run time. Writes nothing if it has that already.
@@ -43,10 +42,7 @@ impl Store {
                 return Ok(());
             }
             tx.lock(locks::SCHEMA).await?;
-            for statement in missing(&tx, role).await? {
-                tx.batch(&statement).await?;
-            }
-            Ok(())
+            tx.execute_rows(MISSING, &params![role]).await
         })
         .await
     }

@@ -172,6 +172,14 @@ impl Tx {
         Ok(self.client()?.execute_typed(sql, params).await?)
     }
 
+    /// Runs the statements that a query returns.
+    pub(crate) async fn execute_rows(&self, sql: &str, params: &[Param<'_>]) -> Result<()> {
+        for row in self.query(sql, params).await? {
+            self.batch(row.try_get(0)?).await?;
+        }
+        Ok(())
+    }
+
     /// Runs several statements without parameters.
     pub(crate) async fn batch(&self, sql: &str) -> Result<()> {
         Ok(self.client()?.batch_execute(sql).await?)

@@ -56,18 +56,14 @@ impl Store {
         let sql = "-- role_may_create
             SELECT coalesce(bool_or(has_schema_privilege(oid, current_schema()::text, 'CREATE')), false)
               FROM pg_roles WHERE rolname = $1";
-        self.run("role_may_create", Watch, async |tx| {
-            let row = tx.query_one(sql, &params![role]).await?;
-            Ok(row.try_get(0)?)
-        })
-        .await
+        let params = params![role];
+        self.run_value("role_may_create", Watch, sql, &params).await
     }
 }
 
 async fn look(tx: &Tx, role: &str) -> Result<WebRole> {
     let sql = "-- web_role\nSELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)";
-    let exists = tx.query_one(sql, &params![role]).await?;
-    if !exists.try_get::<_, bool>(0)? {
+    if !tx.query_value::<bool>(sql, &params![role]).await? {
         return Ok(WebRole::Missing);
     }
     Ok(match missing_grants(tx, role).await?.is_empty() {
