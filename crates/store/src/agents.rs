@@ -3,11 +3,11 @@
 //! Decisions call the SQL functions that the web application calls too, so there is one set
 //! of rules and one record of decisions.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::net::IpAddr;
 
 use serde_json::Value;
 
-use crate::{prelude::*, status::AgentStatus};
+use crate::{labels::Labels, prelude::*, status::AgentStatus};
 
 /// The hostname is the one that the agent reported itself, because a pending agent may share
 /// the host record of another. For the same reason the labels of a pending agent are those that
@@ -31,7 +31,7 @@ const EVENTS_SHOWN: i64 = 100;
 pub struct AgentFilter {
     pub status: Option<AgentStatus>,
     /// Labels that the agent's host must all have.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Labels,
     pub hostname: Option<String>,
     pub host: Option<HostId>,
     pub token: Option<TokenId>,
@@ -56,7 +56,7 @@ record! {
         pub key: String,
         pub version: String,
         pub token_id: Option<TokenId>,
-        pub labels: Value,
+        pub labels: Labels,
         pub created_at: Timestamp,
         pub decided_at: Option<Timestamp>,
         pub decided_by: Option<String>,

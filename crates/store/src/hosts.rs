@@ -1,12 +1,11 @@
 //! Hosts for the admin commands: lists, details and retirement.
 
-use std::collections::BTreeMap;
-
 use serde_json::Value;
 
 use crate::{
     agents::{AgentFilter, AgentRecord},
     books::AgentBooks,
+    labels::Labels,
     prelude::*,
 };
 
@@ -37,7 +36,7 @@ const AGENTS_SHOWN: u32 = 1000;
 #[derive(Debug, Clone, Default)]
 pub struct HostFilter {
     /// Labels that the host must all have.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Labels,
     pub hostname: Option<String>,
     /// A part of the hostname, in any case.
     pub search: Option<String>,
@@ -62,7 +61,7 @@ record! {
         pub mac_addresses: Vec<String>,
         pub ip_addresses: Vec<String>,
         pub boot_id: String,
-        pub labels: Value,
+        pub labels: Labels,
         pub created_at: Timestamp,
         pub facts_at: Timestamp,
         pub retired_at: Option<Timestamp>,
@@ -121,7 +120,7 @@ record! {
         pub os: String,
         pub os_version: String,
         pub arch: String,
-        pub labels: Value,
+        pub labels: Labels,
     }
 }
 

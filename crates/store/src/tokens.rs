@@ -1,11 +1,9 @@
 //! Enrolment tokens for the admin commands. Only the hash of a token is stored, and it is
 //! never shown.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
-use serde_json::Value;
-
-use crate::{agents::AgentRecord, prelude::*};
+use crate::{agents::AgentRecord, labels::Labels, prelude::*};
 
 const SELECT: &str =
     "SELECT id, label, state, auto_approve, allow_reinstall, max_uses, uses, labels,
@@ -23,7 +21,7 @@ pub struct NewToken {
     pub max_uses: i32,
     /// Counted by the database's clock. `None`: it never expires.
     pub expires_in: Option<Duration>,
-    pub labels: BTreeMap<String, String>,
+    pub labels: Labels,
     pub created_by: String,
 }
 
@@ -38,7 +36,7 @@ record! {
         pub allow_reinstall: bool,
         pub max_uses: i32,
         pub uses: i32,
-        pub labels: Value,
+        pub labels: Labels,
         pub created_at: Timestamp,
         pub created_by: String,
         pub expires_at: Option<Timestamp>,

@@ -1,7 +1,5 @@
 //! What waits for a decision, and why.
 
-use std::collections::BTreeMap;
-
 use askama::Template;
 use axum::{
     body::Bytes,
@@ -10,7 +8,7 @@ use axum::{
 };
 use serde::Deserialize;
 use svc_store::{
-    AgentFilter, AgentId, AgentRecord, AgentStatus, Decision, Role, TokenId, TokenRecord,
+    AgentFilter, AgentId, AgentRecord, AgentStatus, Decision, Labels, Role, TokenId, TokenRecord,
 };
 use uuid::Uuid;
 
@@ -146,8 +144,8 @@ impl Filter {
             filter.token = Some(TokenId(Uuid::parse_str(&self.token).ok()?));
         }
         if !self.label.is_empty() {
-            let (name, value) = self.label.split_once('=')?;
-            filter.labels = BTreeMap::from([(name.trim().into(), value.trim().into())]);
+            let labels: Labels = self.label.parse().ok()?;
+            filter.labels = Some(labels).filter(|labels| !labels.is_empty())?;
         }
         Some(filter)
     }

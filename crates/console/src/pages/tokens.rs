@@ -8,6 +8,7 @@ use axum::{
     extract::State,
     response::{Html, Redirect},
 };
+use svc_common::enrolment_token::EnrolmentToken;
 use svc_store::{AgentRecord, TokenId, TokenRecord, TokenRequest};
 
 use super::{
@@ -20,7 +21,6 @@ use crate::{
     auth::{Admin, User},
     error::AppError,
     id::{Id, Subject},
-    secret::EnrolmentToken,
     view::Shell,
 };
 
@@ -76,7 +76,7 @@ pub async fn create(
     let token = EnrolmentToken::generate().map_err(|_| AppError::Internal("no random numbers"))?;
     let id = app
         .store
-        .console_token_add(&token.hash(), &request, &user.name)
+        .console_token_add(&token.hash().0, &request, &user.name)
         .await?;
     html(&NewTokenPage {
         shell: Shell::new(&app, user, "tokens"),

@@ -10,13 +10,14 @@ use std::{
 };
 
 use jiff::Timestamp;
+use svc_common::jwt::JwtError;
 use tokio::{sync::Notify, time::sleep};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::{
     fetch::fetch,
-    jwt::{self, Invalid, KeySet},
+    jwt::{self, KeySet},
 };
 use crate::config::Jwks;
 
@@ -58,7 +59,7 @@ impl Verifier {
     pub fn verify(&self, jwt: &str) -> Option<Uuid> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let verified = jwt::verify(jwt, &known.keys, Timestamp::now());
-        if verified == Err(Invalid::UnknownKey) {
+        if verified == Err(JwtError::ForeignKey) {
             self.wake.notify_one();
         }
         verified.ok()

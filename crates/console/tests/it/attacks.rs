@@ -130,7 +130,7 @@ async fn texts_of_agents_and_people_are_shown_as_text() -> Result<()> {
     console.site.psql(&format!(
         "UPDATE host_vitals SET fullest_disk_mount_point = '{evil}';
          UPDATE hosts SET hostname = '{evil}', os = '{evil}',
-                labels = jsonb_build_object('{evil}', '{evil}'), ip_addresses = ARRAY['{evil}'];
+                labels = jsonb_build_object('a', '{evil}'), ip_addresses = ARRAY['{evil}'];
          INSERT INTO host_events (host_id, kind, actor, text) SELECT id, 'note', '{evil}', '{evil}' FROM hosts;
          INSERT INTO enrolment_tokens (hash, label, created_by, labels) VALUES (sha256('x'), '{evil}', '{evil}', jsonb_build_object('a', '{evil}'));
          INSERT INTO agents (host_id, key, status, version, facts) SELECT id, sha256('y'), 'pending', '{evil}', jsonb_build_object('hostname', '{evil}') FROM hosts",

@@ -85,7 +85,7 @@ async fn texts_of_agents_and_people_run_nowhere() -> Result<()> {
     seed_history(&console.site).await?;
     console.site.psql(&format!(
         "UPDATE host_vitals SET fullest_disk_mount_point = '{EVIL}';
-         UPDATE hosts SET hostname = '{EVIL}' || hostname, os = '{EVIL}', labels = jsonb_build_object('{EVIL}', '{EVIL}'),
+         UPDATE hosts SET hostname = '{EVIL}' || hostname, os = '{EVIL}', labels = jsonb_build_object('a', '{EVIL}'),
                 ip_addresses = ARRAY['{EVIL}'];
          UPDATE sample_shapes SET parts = jsonb_build_array(jsonb_build_object('kind', 'disk_used', 'name', '{EVIL}'),
                                                             jsonb_build_object('kind', 'disk_total', 'name', '{EVIL}'));

@@ -107,6 +107,33 @@ async fn a_conflict_shows_both_machines_and_asks_what_the_new_one_is() -> Result
     console.site.expect(statuses, "revoked active").await
 }
 
+/// Otherwise its hosts would have labels that nobody can change: every change of their labels would be refused.
+#[tokio::test]
+async fn a_token_with_labels_that_no_host_may_have_is_refused_at_once() -> Result<()> {
+    let console = Console::start().await?;
+    let admin = console.signed_in("ann", Role::Admin).await?;
+    let many: Vec<String> = (0..65).map(|n| format!("k{n}=")).collect();
+    for (labels, problem) in [
+        (format!("{}=x", "k".repeat(64)), "has at most 63 letters"),
+        ("rack no=4".to_owned(), "begins with a letter or digit"),
+        (format!("rack={}", "x".repeat(256)), "longer than 255 bytes"),
+        (many.join(","), "more than 64 labels"),
+    ] {
+        let form = [
+            ("label", "racks"),
+            ("max_uses", "2"),
+            ("days", "7"),
+            ("labels", labels.as_str()),
+        ];
+        let refused = admin.post("/tokens", &form).await?;
+        assert_eq!(refused.status, 400, "{labels}");
+        assert!(refused.has(problem), "{labels}: {refused:?}");
+    }
+    let tokens = console.site.psql("SELECT count(*) FROM enrolment_tokens");
+    assert_eq!(tokens.await?, "0");
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_token_of_the_console_admits_machines_and_is_shown_once() -> Result<()> {
     let (console, instance) = Console::with_service().await?;

@@ -2,10 +2,14 @@
 //!
 //! Decisions about single agents are `Store::agent_decide`, the same as the admin commands'.
 
-use std::{collections::BTreeMap, fmt::Write, time::Duration};
+use std::{fmt::Write, time::Duration};
 
 use super::people::event;
-use crate::{prelude::*, tokens::TokenRecord};
+use crate::{
+    labels::{LabelChange, Labels},
+    prelude::*,
+    tokens::TokenRecord,
+};
 
 /// One statement retires at most this many hosts.
 const EXPIRE_STEP: i32 = 500;
@@ -17,13 +21,7 @@ pub struct TokenRequest {
     pub max_uses: i32,
     /// Counted by the database's clock. `None`: it never expires.
     pub expires_in: Option<Duration>,
-    pub labels: BTreeMap<String, String>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LabelChange {
-    pub added: BTreeMap<String, String>,
-    pub removed: Vec<String>,
+    pub labels: Labels,
 }
 
 impl Store {

@@ -1,8 +1,6 @@
 //! Rows of the list of hosts, and what is drawn beside them. `search` finds which hosts they are.
 
-use serde_json::Value;
-
-use crate::prelude::*;
+use crate::{labels::Labels, prelude::*};
 
 record! {
     #[derive(Debug, Clone)]
@@ -12,7 +10,7 @@ record! {
         pub os: String,
         pub os_version: String,
         pub ip_addresses: Vec<String>,
-        pub labels: Value,
+        pub labels: Labels,
         pub retired_at: Option<Timestamp>,
         pub agent_id: Option<AgentId>,
         pub version: Option<String>,
