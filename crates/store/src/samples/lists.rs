@@ -11,14 +11,12 @@ use std::{
 };
 
 use serde_json::Value;
-use tokio_postgres::types::Type;
-use uuid::Uuid;
 
 use super::{
     Range,
     advance::{Numbers, State},
 };
-use crate::{arrays::Arrays, error::StoreError, ids::AgentId, tx::Tx};
+use crate::prelude::*;
 
 const MOST_LISTS: i32 = 256;
 const TOO_MANY_LISTS: &str = "more than 256 different lists of parts in a day";
@@ -30,7 +28,7 @@ impl Tx {
         &self,
         ranges: Vec<Cow<'a, Range>>,
         agents: &BTreeMap<AgentId, State>,
-    ) -> Result<(Vec<Cow<'a, Range>>, Vec<Numbers>), StoreError> {
+    ) -> Result<(Vec<Cow<'a, Range>>, Vec<Numbers>)> {
         let lists = Lists::begun(&ranges, agents);
         let columns = Arrays::default()
             .value(Type::INT4, MOST_LISTS)
