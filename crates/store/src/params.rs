@@ -63,6 +63,10 @@ impl<T: Element + ?Sized> Element for &T {
     const ARRAY: Type = T::ARRAY;
 }
 
+impl Element for Vec<u8> {
+    const ARRAY: Type = Type::BYTEA_ARRAY;
+}
+
 impl<T: Typed> Typed for Option<T> {
     const TYPE: Type = T::TYPE;
 }

@@ -70,10 +70,8 @@ impl Store {
                   FROM enrolment_tokens found WHERE hash = asked.token) token ON true
              ORDER BY asked.number";
         let arrays = Arrays::default()
-            .column(Type::BYTEA_ARRAY, clients, |(key, _)| key.to_vec())
-            .column(Type::BYTEA_ARRAY, clients, |(_, token)| {
-                token.map(|token| token.to_vec())
-            });
+            .column(clients, |(key, _)| key.to_vec())
+            .column(clients, |(_, token)| token.map(|token| token.to_vec()));
         let name = "registrations_lookup";
         let rows = self.read(name, Auth, sql, &arrays.params()).await?;
         rows.iter().map(RegistrationLookup::from_row).collect()

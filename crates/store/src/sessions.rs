@@ -200,10 +200,10 @@ impl Store {
     pub async fn sessions_close(&self, closes: &[SessionClose]) -> Result<i32> {
         let sql = "-- sessions_close\nSELECT sessions_close($1, $2, $3, $4) AS touched";
         let columns = Arrays::default()
-            .column(Type::UUID_ARRAY, closes, |close| close.agent_id.0)
-            .column(Type::INT8_ARRAY, closes, |close| close.epoch)
-            .column(Type::TEXT_ARRAY, closes, |close| close.cause.as_str())
-            .column(Type::FLOAT8_ARRAY, closes, |close| close.cause.back_in());
+            .column(closes, |close| close.agent_id.0)
+            .column(closes, |close| close.epoch)
+            .column(closes, |close| close.cause.as_str())
+            .column(closes, |close| close.cause.back_in());
         let params = columns.params();
         let rows = self.call("sessions_close", Auth, sql, &params);
         rows.await?.first().map_or(Ok(0), |row| Ok(row.try_get(0)?))
@@ -281,9 +281,9 @@ impl Store {
             UPDATE agent_state s SET heard_at = least(locked.at, now())
               FROM locked WHERE s.agent_id = locked.agent_id";
         let columns = Arrays::default()
-            .column(Type::UUID_ARRAY, heard, |heard| heard.agent_id.0)
-            .column(Type::INT8_ARRAY, heard, |heard| heard.epoch)
-            .column(Type::TIMESTAMPTZ_ARRAY, heard, |heard| heard.at);
+            .column(heard, |heard| heard.agent_id.0)
+            .column(heard, |heard| heard.epoch)
+            .column(heard, |heard| heard.at);
         let params = columns.params();
         let rows = self.call("sessions_heard", Watch, sql, &params);
         rows.await.map(drop)

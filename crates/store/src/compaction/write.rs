@@ -108,21 +108,21 @@ impl Tx {
         let (series_begin, series_end) = slices(chunks, |one| one.packed.series.len());
         let steps: Vec<&[u8]> = chunks.iter().map(|one| &*one.packed.steps).collect();
         let columns = Arrays::default()
-            .column(Type::INT4_ARRAY, chunks, |one| one.host_no)
-            .column(Type::TIMESTAMPTZ_ARRAY, chunks, |one| hour(one.key.hour))
-            .column(Type::INT4_ARRAY, chunks, |one| one.key.agent_no)
-            .column(Type::UUID_ARRAY, chunks, |one| one.key.shape)
-            .column(Type::INT8_ARRAY, chunks, |one| one.first_seq)
-            .value(Type::BYTEA_ARRAY, steps)
-            .value(Type::INT4_ARRAY, begins)
-            .value(Type::INT4_ARRAY, ends)
-            .value(Type::INT4_ARRAY, seqs_begin)
-            .value(Type::INT4_ARRAY, seqs_end)
-            .value(Type::INT4_ARRAY, series_begin)
-            .value(Type::INT4_ARRAY, series_end)
-            .value(Type::INT4_ARRAY, flat(chunks, |one| &one.chunk.at))
-            .value(Type::INT8_ARRAY, flat(chunks, |one| &one.seqs))
-            .value(Type::INT8_ARRAY, flat(chunks, |one| &one.packed.series));
+            .column(chunks, |one| one.host_no)
+            .column(chunks, |one| hour(one.key.hour))
+            .column(chunks, |one| one.key.agent_no)
+            .column(chunks, |one| one.key.shape)
+            .column(chunks, |one| one.first_seq)
+            .value(steps)
+            .value(begins)
+            .value(ends)
+            .value(seqs_begin)
+            .value(seqs_end)
+            .value(series_begin)
+            .value(series_end)
+            .value(flat(chunks, |one| &one.chunk.at))
+            .value(flat(chunks, |one| &one.seqs))
+            .value(flat(chunks, |one| &one.packed.series));
         let columns = with_scalars(columns, chunks);
         self.execute(&WRITE_CHUNKS, &columns.params())
             .await
@@ -142,21 +142,18 @@ fn with_scalars<'a>(columns: Arrays<'a>, chunks: &[HostChunk]) -> Arrays<'a> {
     let real = |n: usize| flat(chunks, move |one| &*one.chunk.reals[n]);
     let big = |of: fn(&Chunk) -> &Vec<i64>| flat(chunks, move |one| &**of(&one.chunk));
     columns
-        .value(Type::FLOAT4_ARRAY, real(0))
-        .value(Type::FLOAT4_ARRAY, real(1))
-        .value(Type::FLOAT4_ARRAY, real(2))
-        .value(Type::FLOAT4_ARRAY, real(3))
-        .value(Type::INT8_ARRAY, big(|chunk| &chunk.memory_used_bytes))
-        .value(Type::INT8_ARRAY, big(|chunk| &chunk.memory_total_bytes))
-        .value(Type::INT8_ARRAY, big(|chunk| &chunk.swap_used_bytes))
-        .value(Type::INT8_ARRAY, big(|chunk| &chunk.swap_total_bytes))
-        .value(Type::INT8_ARRAY, big(|chunk| &chunk.uptime_seconds))
-        .value(
-            Type::INT4_ARRAY,
-            flat(chunks, |one| &one.chunk.process_count),
-        )
-        .value(Type::INT8_ARRAY, big(|chunk| &chunk.network_rx_bytes))
-        .value(Type::INT8_ARRAY, big(|chunk| &chunk.network_tx_bytes))
+        .value(real(0))
+        .value(real(1))
+        .value(real(2))
+        .value(real(3))
+        .value(big(|chunk| &chunk.memory_used_bytes))
+        .value(big(|chunk| &chunk.memory_total_bytes))
+        .value(big(|chunk| &chunk.swap_used_bytes))
+        .value(big(|chunk| &chunk.swap_total_bytes))
+        .value(big(|chunk| &chunk.uptime_seconds))
+        .value(flat(chunks, |one| &one.chunk.process_count))
+        .value(big(|chunk| &chunk.network_rx_bytes))
+        .value(big(|chunk| &chunk.network_tx_bytes))
 }
 
 /// The beginning of an hour since the epoch.
@@ -174,8 +171,8 @@ struct Columns<'a> {
 impl<'a> Columns<'a> {
     fn of(rollups: &'a [HostRollup]) -> Columns<'a> {
         let arrays = Arrays::default()
-            .column(Type::INT4_ARRAY, rollups, |one| one.host_no)
-            .column(Type::TIMESTAMPTZ_ARRAY, rollups, |one| hour(one.hour));
+            .column(rollups, |one| one.host_no)
+            .column(rollups, |one| hour(one.hour));
         let columns = Columns {
             rollups,
             names: Vec::new(),
@@ -217,7 +214,7 @@ impl<'a> Columns<'a> {
     {
         let values: Vec<T> = self.rollups.iter().map(|one| value(&one.figures)).collect();
         self.names.push(name.to_owned());
-        self.arrays = self.arrays.value(T::ARRAY, values);
+        self.arrays = self.arrays.value(values);
         self
     }
 

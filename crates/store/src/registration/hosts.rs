@@ -102,7 +102,7 @@ impl RegistrationTx {
                    ip_addresses = $7, boot_id = $8, cpu_count = $9, memory_total_bytes = $10, facts_at = now()
              WHERE id = $11";
         let mut params = fact_params(facts).to_vec();
-        params.push((&host.0, Type::UUID));
+        params.extend(params![host.0]);
         self.0.execute(sql, &params).await?;
         self.host_identifiers_add(host, &facts.identifiers).await
     }
@@ -126,16 +126,16 @@ impl RegistrationTx {
 }
 
 fn fact_params(facts: &HostFacts) -> [Param<'_>; 10] {
-    [
-        (&facts.hostname, Type::TEXT),
-        (&facts.os, Type::TEXT),
-        (&facts.os_version, Type::TEXT),
-        (&facts.arch, Type::TEXT),
-        (&facts.kernel_version, Type::TEXT),
-        (&facts.mac_addresses, Type::TEXT_ARRAY),
-        (&facts.ip_addresses, Type::TEXT_ARRAY),
-        (&facts.boot_id, Type::TEXT),
-        (&facts.cpu_count, Type::INT8),
-        (&facts.memory_total_bytes, Type::INT8),
+    params![
+        facts.hostname,
+        facts.os,
+        facts.os_version,
+        facts.arch,
+        facts.kernel_version,
+        facts.mac_addresses,
+        facts.ip_addresses,
+        facts.boot_id,
+        facts.cpu_count,
+        facts.memory_total_bytes
     ]
 }

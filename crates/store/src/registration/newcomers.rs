@@ -55,9 +55,9 @@ impl Store {
             SELECT number, agent_id, host_id, status FROM registrations_admit($1, $2, $3)";
         let details: Vec<Details<'_>> = newcomers.iter().map(Details::of).collect();
         let arrays = Arrays::default()
-            .column(Type::BYTEA_ARRAY, newcomers, |one| one.key.to_vec())
-            .column(Type::BYTEA_ARRAY, newcomers, |one| one.token.to_vec())
-            .value(Type::JSONB, Json(details));
+            .column(newcomers, |one| one.key.to_vec())
+            .column(newcomers, |one| one.token.to_vec())
+            .value(Json(details));
         let params = arrays.params();
         let rows = self.call("registrations_admit", Auth, sql, &params);
         let mut admitted = vec![None; newcomers.len()];

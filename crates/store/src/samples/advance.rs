@@ -188,11 +188,11 @@ impl Tx {
             INSERT INTO metric_gaps (agent_id, first_seq, last_seq, kind, reason)
             SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::text[], $5::text[])";
         let columns = Arrays::default()
-            .column(Type::UUID_ARRAY, &gaps, |(agent, _)| *agent)
-            .column(Type::INT8_ARRAY, &gaps, |(_, gap)| gap.first_seq)
-            .column(Type::INT8_ARRAY, &gaps, |(_, gap)| gap.last_seq)
-            .column(Type::TEXT_ARRAY, &gaps, |(_, gap)| gap.kind.as_str())
-            .column(Type::TEXT_ARRAY, &gaps, |(_, gap)| &*gap.reason);
+            .column(&gaps, |(agent, _)| *agent)
+            .column(&gaps, |(_, gap)| gap.first_seq)
+            .column(&gaps, |(_, gap)| gap.last_seq)
+            .column(&gaps, |(_, gap)| gap.kind.as_str())
+            .column(&gaps, |(_, gap)| &*gap.reason);
         self.execute(sql, &columns.params()).await.map(drop)
     }
 
@@ -201,8 +201,8 @@ impl Tx {
             return Ok(());
         }
         let columns = Arrays::default()
-            .column(Type::INT4_ARRAY, numbers, |(_, host_no)| *host_no)
-            .column(Type::INT4_ARRAY, numbers, |(agent_no, _)| *agent_no);
+            .column(numbers, |(_, host_no)| *host_no)
+            .column(numbers, |(agent_no, _)| *agent_no);
         let entries: Vec<&Entry<'_>> = entries.iter().collect();
         let columns = with_samples(columns, &entries);
         let sql = columns.call("samples_append", "samples_store");
@@ -231,20 +231,16 @@ fn books<'a>(
     }
     let agents: Vec<(AgentId, Entries)> = agents.into_iter().collect();
     Arrays::default()
-        .column(Type::UUID_ARRAY, &agents, |(agent, _)| agent.0)
-        .column(Type::INT8_ARRAY, &agents, |(_, sums)| sums.acked_seq)
-        .column(Type::INT8_ARRAY, &agents, |(_, sums)| sums.stored)
-        .column(Type::INT8_ARRAY, &agents, |(_, sums)| sums.rejected)
-        .column(Type::INT8_ARRAY, &agents, |(_, sums)| sums.gaps)
-        .column(Type::UUID_ARRAY, &agents, |(_, sums)| sums.host_id)
-        .column(Type::INT4_ARRAY, &agents, |(_, sums)| sums.numbers.0)
-        .column(Type::INT4_ARRAY, &agents, |(_, sums)| sums.numbers.1)
-        .column(Type::UUID_ARRAY, &agents, |(_, sums)| sums.shape)
-        .column(Type::BOOL_ARRAY, &agents, |(_, sums)| sums.dead_letter)
-        .column(Type::INT4_ARRAY, &agents, |(_, sums)| {
-            sums.newest.map(|(hour, _)| hour)
-        })
-        .column(Type::INT4_ARRAY, &agents, |(_, sums)| {
-            sums.newest.map(|(_, samples)| samples)
-        })
+        .column(&agents, |(agent, _)| agent.0)
+        .column(&agents, |(_, sums)| sums.acked_seq)
+        .column(&agents, |(_, sums)| sums.stored)
+        .column(&agents, |(_, sums)| sums.rejected)
+        .column(&agents, |(_, sums)| sums.gaps)
+        .column(&agents, |(_, sums)| sums.host_id)
+        .column(&agents, |(_, sums)| sums.numbers.0)
+        .column(&agents, |(_, sums)| sums.numbers.1)
+        .column(&agents, |(_, sums)| sums.shape)
+        .column(&agents, |(_, sums)| sums.dead_letter)
+        .column(&agents, |(_, sums)| sums.newest.map(|(hour, _)| hour))
+        .column(&agents, |(_, sums)| sums.newest.map(|(_, samples)| samples))
 }

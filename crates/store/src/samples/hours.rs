@@ -181,10 +181,10 @@ impl Tx {
             self.execute(FORGET, &params).await?;
         }
         let columns = Arrays::default()
-            .column(Type::INT4_ARRAY, asked, |asked| asked.1)
-            .column(Type::INT4_ARRAY, asked, |asked| asked.2)
-            .column(Type::INT4_ARRAY, asked, |asked| asked.3)
-            .value(Type::INT8, MOST_READ);
+            .column(asked, |asked| asked.1)
+            .column(asked, |asked| asked.2)
+            .column(asked, |asked| asked.3)
+            .value(MOST_READ);
         let rows = self.query(COUNT, &columns.params()).await?;
         let of_numbers: BTreeMap<i32, AgentId> = asked.iter().map(|of| (of.1, of.0)).collect();
         for (agent, _, _, hour) in asked {
@@ -215,9 +215,9 @@ impl Tx {
             return Ok(());
         }
         let columns = Arrays::default()
-            .column(Type::INT4_ARRAY, &late, |late| late.0)
-            .column(Type::INT4_ARRAY, &late, |late| late.1)
-            .column(Type::INT4_ARRAY, &late, |late| late.2);
+            .column(&late, |late| late.0)
+            .column(&late, |late| late.1)
+            .column(&late, |late| late.2);
         self.execute(REMEMBER, &columns.params()).await.map(drop)
     }
 }

@@ -119,15 +119,15 @@ impl Store {
             return Ok(Vec::new());
         }
         let columns = Arrays::default()
-            .value(Type::INT4, MOST_OF_HOUR)
-            .column(Type::UUID_ARRAY, runs, |run| run.agent_id.0)
-            .column(Type::UUID_ARRAY, runs, |run| run.entry.host_id.0)
-            .column(Type::INT8_ARRAY, runs, |run| run.first_seq)
-            .column(Type::INT8_ARRAY, runs, |run| run.last_seq)
-            .column(Type::UUID_ARRAY, runs, |run| run.shape)
-            .column(Type::INT4_ARRAY, runs, |run| run.hours.first)
-            .column(Type::INT4_ARRAY, runs, |run| run.hours.last)
-            .column(Type::INT4_ARRAY, runs, |run| run.hours.samples_of_last);
+            .value(MOST_OF_HOUR)
+            .column(runs, |run| run.agent_id.0)
+            .column(runs, |run| run.entry.host_id.0)
+            .column(runs, |run| run.first_seq)
+            .column(runs, |run| run.last_seq)
+            .column(runs, |run| run.shape)
+            .column(runs, |run| run.hours.first)
+            .column(runs, |run| run.hours.last)
+            .column(runs, |run| run.hours.samples_of_last);
         let entries: Vec<&Entry<'_>> = runs.iter().map(|run| &run.entry).collect();
         let columns = with_samples(columns, &entries);
         let sql = columns.call("samples_append", "samples_append");

@@ -68,13 +68,13 @@ impl Scalar {
     /// Adds the values of these samples as an array.
     pub(crate) fn column<'a>(&self, columns: Arrays<'a>, samples: &[&SampleRow]) -> Arrays<'a> {
         match self.value {
-            Value::Real { of, .. } => columns.column(Type::FLOAT4_ARRAY, samples, |sample| {
-                (of(sample) as f32).min(f32::MAX)
-            }),
-            Value::Integer(of) => columns.column(Type::INT4_ARRAY, samples, |sample| {
+            Value::Real { of, .. } => {
+                columns.column(samples, |sample| (of(sample) as f32).min(f32::MAX))
+            }
+            Value::Integer(of) => columns.column(samples, |sample| {
                 i32::try_from(of(sample)).unwrap_or(i32::MAX)
             }),
-            Value::Big(of) => columns.column(Type::INT8_ARRAY, samples, |sample| of(sample)),
+            Value::Big(of) => columns.column(samples, |sample| of(sample)),
         }
     }
 
