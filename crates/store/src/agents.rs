@@ -23,6 +23,13 @@ const SELECT: &str = "SELECT a.id, a.host_id, shown.hostname, a.status, a.pendin
                 SELECT coalesce(nullif(a.facts ->> 'hostname', ''), h.hostname) AS hostname,
                        h.labels || coalesce(t.labels, '{}') AS labels) shown";
 
+/// The newest events, oldest first.
+const EVENTS: &str = "-- agent_show
+    SELECT * FROM (
+        SELECT id, at, kind, from_status, to_status, actor, reason, address, db_user
+          FROM agent_events WHERE agent_id = $1 ORDER BY id DESC LIMIT $2) newest
+     ORDER BY id";
+
 /// How many events of an agent are shown, newest first.
 const EVENTS_SHOWN: i64 = 100;
 
@@ -162,17 +169,23 @@ impl Store {
     }
 
     pub async fn agent_show(&self, agent: AgentId) -> Result<Option<AgentDetail>> {
+        let sql = format!(
+            "-- agent_show
+            SELECT record.*, detail.capabilities, detail.facts, detail.machine_changed_at
+              FROM ({SELECT} WHERE a.id = $1) record JOIN agents detail ON detail.id = record.id"
+        );
         self.run("agent_show", Auth, async |tx| {
-            match agent_show_row(&tx, agent).await? {
-                Some(row) => Ok(Some(AgentDetail {
-                    agent: AgentRecord::from_row(&row)?,
-                    capabilities: row.try_get("capabilities")?,
-                    facts: row.try_get("facts")?,
-                    machine_changed_at: row.try_get("machine_changed_at")?,
-                    events: agent_show_events(&tx, agent).await?,
-                })),
-                None => Ok(None),
-            }
+            let Some(row) = tx.query_opt(&sql, &params![agent.0]).await? else {
+                return Ok(None);
+            };
+            let params = params![agent.0, EVENTS_SHOWN];
+            Ok(Some(AgentDetail {
+                agent: AgentRecord::from_row(&row)?,
+                capabilities: row.try_get("capabilities")?,
+                facts: row.try_get("facts")?,
+                machine_changed_at: row.try_get("machine_changed_at")?,
+                events: tx.query_all(EVENTS, &params).await?,
+            }))
         })
         .await
     }
@@ -185,50 +198,19 @@ impl Store {
         actor: &str,
         reason: Option<&str>,
     ) -> Result<AgentRecord> {
+        let (call, mode) = match decision {
+            Decision::Approve(mode) => ("approve_agent($1, $2, $4, $3)", mode),
+            Decision::Reject => ("reject_agent($1, $2, $3)", None),
+            Decision::Revoke => ("revoke_agent($1, $2, $3)", None),
+            Decision::Reopen => ("reopen_agent($1, $2, $3)", None),
+        };
+        let decide = format!("-- agent_decide\nSELECT {call}");
+        let params = params![agent.0, actor, reason, mode.map(ApprovalMode::as_str)];
+        let show = format!("-- agent_decide\n{SELECT} WHERE a.id = $1");
         self.run("agent_decide", Auth, async |tx| {
-            agent_decide_call(&tx, agent, decision, actor, reason).await?;
-            let sql = format!("-- agent_decide\n{SELECT} WHERE a.id = $1");
-            let row = tx.query_one(&sql, &params![agent.0]).await?;
-            AgentRecord::from_row(&row)
+            tx.execute(&decide, &params).await?;
+            AgentRecord::from_row(&tx.query_one(&show, &params![agent.0]).await?)
         })
         .await
     }
-}
-
-async fn agent_show_row(tx: &Tx, agent: AgentId) -> Result<Option<Row>> {
-    let sql = format!(
-        "-- agent_show
-        SELECT record.*, detail.capabilities, detail.facts, detail.machine_changed_at
-          FROM ({SELECT} WHERE a.id = $1) record JOIN agents detail ON detail.id = record.id"
-    );
-    tx.query_opt(&sql, &params![agent.0]).await
-}
-
-/// The newest events, oldest first.
-async fn agent_show_events(tx: &Tx, agent: AgentId) -> Result<Vec<EventRecord>> {
-    let sql = "-- agent_show
-        SELECT * FROM (
-            SELECT id, at, kind, from_status, to_status, actor, reason, address, db_user
-              FROM agent_events WHERE agent_id = $1 ORDER BY id DESC LIMIT $2) newest
-         ORDER BY id";
-    tx.query_all(sql, &params![agent.0, EVENTS_SHOWN]).await
-}
-
-async fn agent_decide_call(
-    tx: &Tx,
-    agent: AgentId,
-    decision: Decision,
-    actor: &str,
-    reason: Option<&str>,
-) -> Result<()> {
-    let (call, mode) = match decision {
-        Decision::Approve(mode) => ("approve_agent($1, $2, $4, $3)", mode),
-        Decision::Reject => ("reject_agent($1, $2, $3)", None),
-        Decision::Revoke => ("revoke_agent($1, $2, $3)", None),
-        Decision::Reopen => ("reopen_agent($1, $2, $3)", None),
-    };
-    let mode = mode.map(ApprovalMode::as_str);
-    let params = params![agent.0, actor, reason, mode];
-    let sql = format!("-- agent_decide\nSELECT {call}");
-    tx.execute(&sql, &params).await.map(drop)
 }
