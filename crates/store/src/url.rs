@@ -51,6 +51,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// With several hosts: every second that is spent on a frozen one is a second without the next.
 const CONNECT_TIMEOUT_OF_SEVERAL: Duration = Duration::from_secs(2);
 
+type Result<T, E = DatabaseUrlError> = std::result::Result<T, E>;
+
 #[derive(Debug, thiserror::Error)]
 pub enum DatabaseUrlError {
     #[error("the value is empty")]
@@ -106,7 +108,7 @@ pub struct DatabaseUrl {
 }
 
 impl DatabaseUrl {
-    pub fn parse(text: &str) -> Result<DatabaseUrl, DatabaseUrlError> {
+    pub fn parse(text: &str) -> Result<DatabaseUrl> {
         let mut params = Params::parse(text)?;
         let (mode, tls) = ssl::take_tls(&mut params)?;
         let tcp_user_timeout = take_tcp_user_timeout(&mut params)?;
@@ -181,7 +183,7 @@ impl fmt::Debug for DatabaseUrl {
 }
 
 /// Read here, because the unit is milliseconds in libpq and seconds in the driver.
-fn take_tcp_user_timeout(params: &mut Params) -> Result<Duration, DatabaseUrlError> {
+fn take_tcp_user_timeout(params: &mut Params) -> Result<Duration> {
     let invalid = |_| DatabaseUrlError::Invalid("tcp_user_timeout".into());
     match params.take("tcp_user_timeout") {
         Some(text) => Ok(Duration::from_millis(text.parse().map_err(invalid)?)),
@@ -219,11 +221,7 @@ fn drop_ignored(params: &mut Params) {
 }
 
 /// The driver's configuration. Each value is parsed alone first, so that the error can name an invalid one.
-fn driver_config(
-    params: &Params,
-    tcp_user_timeout: Duration,
-    mode: SslMode,
-) -> Result<Config, DatabaseUrlError> {
+fn driver_config(params: &Params, tcp_user_timeout: Duration, mode: SslMode) -> Result<Config> {
     let mut all = String::new();
     let mut before = "";
     for (key, value) in params.iter() {
@@ -259,7 +257,7 @@ fn unsupported(before: &str, key: &str) -> DatabaseUrlError {
     }
 }
 
-fn check_hosts(config: &Config) -> Result<(), DatabaseUrlError> {
+fn check_hosts(config: &Config) -> Result<()> {
     let hosts = config.get_hosts();
     let (addresses, ports) = (config.get_hostaddrs(), config.get_ports());
     let unnamed = |host: &Host| matches!(host, Host::Tcp(name) if name.is_empty());

@@ -11,7 +11,7 @@ use tokio_postgres::{
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::{DatabaseUrlError, params::Params};
+use super::{DatabaseUrlError, Result, params::Params};
 use crate::{
     text_enum::text_enum,
     tls::{self, Check, ClientPair, Roots},
@@ -35,9 +35,7 @@ impl fmt::Display for SslMode {
     }
 }
 
-pub(super) fn take_tls(
-    params: &mut Params,
-) -> Result<(SslMode, MakeRustlsConnect), DatabaseUrlError> {
+pub(super) fn take_tls(params: &mut Params) -> Result<(SslMode, MakeRustlsConnect)> {
     let roots = params.take("sslrootcert").map(|text| match &*text {
         "system" => Roots::System,
         _ => Roots::File(PathBuf::from(text)),
@@ -57,7 +55,7 @@ pub(super) fn take_tls(
 
 /// `sslrootcert=system` makes verify-full the default and allows no weaker mode, because
 /// everyone can get a certificate from a public authority.
-fn take_mode(params: &mut Params, roots: Option<&Roots>) -> Result<SslMode, DatabaseUrlError> {
+fn take_mode(params: &mut Params, roots: Option<&Roots>) -> Result<SslMode> {
     let system = matches!(roots, Some(Roots::System));
     let mode = match params.take("sslmode") {
         Some(text) => SslMode::parse(&text).ok_or(DatabaseUrlError::Invalid("sslmode".into()))?,
@@ -71,7 +69,7 @@ fn take_mode(params: &mut Params, roots: Option<&Roots>) -> Result<SslMode, Data
 }
 
 /// As in libpq, a root certificate turns `require` into `verify-ca`.
-pub(super) fn check(mode: SslMode, roots: Option<Roots>) -> Result<Check, DatabaseUrlError> {
+pub(super) fn check(mode: SslMode, roots: Option<Roots>) -> Result<Check> {
     match (mode, roots) {
         (SslMode::Disable | SslMode::Allow | SslMode::Prefer, _) => Ok(Check::Nothing),
         (SslMode::Require, None) => Ok(Check::Nothing),
@@ -81,7 +79,7 @@ pub(super) fn check(mode: SslMode, roots: Option<Roots>) -> Result<Check, Databa
     }
 }
 
-fn roots_or_default(mode: SslMode, roots: Option<Roots>) -> Result<Roots, DatabaseUrlError> {
+fn roots_or_default(mode: SslMode, roots: Option<Roots>) -> Result<Roots> {
     let default = || {
         let path = std::env::home_dir()?.join(".postgresql/root.crt");
         path.exists().then_some(Roots::File(path))
