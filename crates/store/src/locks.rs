@@ -35,7 +35,6 @@ impl Tx {
     /// Takes the lock if it is free.
     pub(crate) async fn try_lock(&self, key: i64) -> Result<bool> {
         let sql = "-- try_lock\nSELECT pg_try_advisory_xact_lock($1)";
-        let row = self.query_one(sql, &params![key]).await?;
-        Ok(row.try_get(0)?)
+        self.query_value(sql, &params![key]).await
     }
 }

@@ -105,12 +105,12 @@ impl Store {
     pub async fn token_show(&self, token: TokenId) -> Result<Option<TokenDetail>> {
         let sql = format!("-- token_show\n{SELECT} WHERE id = $1");
         let params = params![token.0];
-        let token = self.read_first("token_show", Auth, &sql, &params);
-        let Some(found) = token.await? else {
+        let found = self.read_first("token_show", Auth, &sql, &params);
+        let Some(record) = found.await? else {
             return Ok(None);
         };
         Ok(Some(TokenDetail {
-            token: found,
+            token: record,
             agents: self.agents_of_token(token, AGENTS_SHOWN).await?,
         }))
     }
