@@ -6,15 +6,7 @@
 
 use std::time::Duration;
 
-use tokio_postgres::types::Type;
-use uuid::Uuid;
-
-use crate::{
-    error::StoreError,
-    pool::{Bulkhead, Store},
-    record::record,
-    tx::Tx,
-};
+use crate::prelude::*;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct FleetGauges {
@@ -103,24 +95,18 @@ impl Store {
         &self,
         instance: Uuid,
         retention: Duration,
-    ) -> Result<Option<FleetGauges>, StoreError> {
+    ) -> Result<Option<FleetGauges>> {
         let seconds = retention.as_secs_f64();
-        self.run("fleet_gauges", Bulkhead::Watch, async |tx: Tx| {
-            let row = tx
-                .query_one(IS_REPORTER, &[(&instance, Type::UUID)])
-                .await?;
-            if !row.try_get::<_, bool>(0)? {
+        self.run("fleet_gauges", Watch, async |tx: Tx| {
+            if !tx
+                .query_value::<bool>(IS_REPORTER, &params![instance])
+                .await?
+            {
                 return Ok(None);
             }
-            let agents = tx.query(AGENTS, &[]).await?;
-            let state = tx.query_one(STATE, &[(&seconds, Type::FLOAT8)]).await?;
-            Ok(Some(FleetGauges {
-                agents: agents
-                    .iter()
-                    .map(AgentGroup::from_row)
-                    .collect::<Result<_, _>>()?,
-                state: FleetState::from_row(&state)?,
-            }))
+            let agents = tx.query_all(AGENTS, &[]).await?;
+            let state = FleetState::from_row(&tx.query_one(STATE, &params![seconds]).await?)?;
+            Ok(Some(FleetGauges { agents, state }))
         })
         .await
     }

@@ -10,10 +10,8 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-use tokio_postgres::types::Type;
-
 use super::{Range, SampleRow};
-use crate::{arrays::Arrays, error::StoreError, ids::AgentId, tx::Tx};
+use crate::prelude::*;
 
 /// Two samples a second.
 pub(super) const MOST_OF_HOUR: i32 = 7_200;
@@ -142,7 +140,7 @@ impl Tx {
         ranges: Vec<Cow<'a, Range>>,
         numbers: &[(i32, i32)],
         agents: &mut BTreeMap<AgentId, Hours>,
-    ) -> Result<Vec<Cow<'a, Range>>, StoreError> {
+    ) -> Result<Vec<Cow<'a, Range>>> {
         let mut asked: Vec<Asked> = Vec::new();
         for (range, (agent_no, host_no)) in ranges.iter().zip(numbers) {
             let hours = agents.entry(range.agent_id).or_default();
@@ -172,21 +170,21 @@ impl Tx {
         &self,
         asked: &[Asked],
         agents: &mut BTreeMap<AgentId, Hours>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         if asked.is_empty() {
             return Ok(());
         }
         let ahead = |asked: &&Asked| agents.get(&asked.0).is_some_and(|hours| hours.is_ahead);
         let ahead: Vec<i32> = asked.iter().filter(ahead).map(|asked| asked.1).collect();
         if !ahead.is_empty() {
-            let params = [(&ahead as _, Type::INT4_ARRAY)];
+            let params = params![ahead];
             self.execute(FORGET, &params).await?;
         }
         let columns = Arrays::default()
-            .column(Type::INT4_ARRAY, asked, |asked| asked.1)
-            .column(Type::INT4_ARRAY, asked, |asked| asked.2)
-            .column(Type::INT4_ARRAY, asked, |asked| asked.3)
-            .value(Type::INT8, MOST_READ);
+            .column(asked, |asked| asked.1)
+            .column(asked, |asked| asked.2)
+            .column(asked, |asked| asked.3)
+            .value(MOST_READ);
         let rows = self.query(COUNT, &columns.params()).await?;
         let of_numbers: BTreeMap<i32, AgentId> = asked.iter().map(|of| (of.1, of.0)).collect();
         for (agent, _, _, hour) in asked {
@@ -206,7 +204,7 @@ impl Tx {
         &self,
         asked: &[Asked],
         agents: &BTreeMap<AgentId, Hours>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let numbers: BTreeMap<AgentId, i32> = asked.iter().map(|of| (of.0, of.1)).collect();
         let mut late = Vec::new();
         for (agent, agent_no) in numbers {
@@ -217,9 +215,9 @@ impl Tx {
             return Ok(());
         }
         let columns = Arrays::default()
-            .column(Type::INT4_ARRAY, &late, |late| late.0)
-            .column(Type::INT4_ARRAY, &late, |late| late.1)
-            .column(Type::INT4_ARRAY, &late, |late| late.2);
+            .column(&late, |late| late.0)
+            .column(&late, |late| late.1)
+            .column(&late, |late| late.2);
         self.execute(REMEMBER, &columns.params()).await.map(drop)
     }
 }

@@ -1,16 +1,13 @@
 //! The conditions of a search as SQL on `hosts h`, by what they cost.
 
-use tokio_postgres::types::{Json, ToSql, Type};
+use tokio_postgres::types::ToSql;
 
 use super::{
     HostSearch, HostSort,
     text::{has_trigram, like},
     values::{SYSTEMS, VERSIONS, different},
 };
-use crate::{
-    error::StoreError,
-    tx::{Param, Tx},
-};
+use crate::{params::Typed, prelude::*};
 
 /// A condition is rare if at most this many hosts meet it, or at most `RARE_FOR_EACH` times as many as the search wants.
 /// The set of these hosts is then read whole.
@@ -59,6 +56,17 @@ struct Related<'a> {
     lookup: &'a str,
 }
 
+impl<'a> Related<'a> {
+    /// The hosts themselves are counted.
+    fn counted(hosts: &'a str, lookup: &'a str) -> Related<'a> {
+        Related {
+            probe: hosts,
+            hosts,
+            lookup,
+        }
+    }
+}
+
 pub(super) struct Conditions {
     /// The condition that leaves the hosts in service, or the retired ones.
     pub(super) in_service: &'static str,
@@ -82,7 +90,7 @@ impl Conditions {
         search: &HostSearch,
         sort: HostSort,
         limit: i64,
-    ) -> Result<Option<Self>, StoreError> {
+    ) -> Result<Option<Self>> {
         let mut all = Self {
             in_service: match search.retired {
                 true => "h.retired_at IS NOT NULL",
@@ -109,7 +117,7 @@ impl Conditions {
             self.text(text);
         }
         if !search.labels.is_empty() {
-            let labels = self.param(Json(search.labels.clone()), Type::JSONB);
+            let labels = self.param(Json(search.labels.clone()));
             self.indexed.push(format!("h.labels @> {labels}"));
         }
         if search.skewed {
@@ -123,7 +131,7 @@ impl Conditions {
         let name = self.name_has(&text.to_ascii_lowercase());
         match text.parse::<std::net::IpAddr>() {
             Ok(_) => {
-                let address = self.param(vec![text.to_owned()], Type::TEXT_ARRAY);
+                let address = self.param(vec![text.to_owned()]);
                 self.indexed
                     .push(format!("({name} OR h.ip_addresses @> {address})"));
             }
@@ -137,38 +145,38 @@ impl Conditions {
         const NAME: &str = "lower(h.hostname COLLATE \"C\")";
         match has_trigram(text) {
             true => {
-                let pattern = self.param(like(text), Type::TEXT);
+                let pattern = self.param(like(text));
                 format!("{NAME} LIKE {pattern}")
             }
             false => {
-                let text = self.param(text.to_owned(), Type::TEXT);
+                let text = self.param(text.to_owned());
                 format!("strpos({NAME}, {text}) > 0")
             }
         }
     }
 
     /// Adds the condition on the operating system. Returns whether any host can match.
-    async fn systems(&mut self, tx: &Tx, search: &HostSearch) -> Result<bool, StoreError> {
+    async fn systems(&mut self, tx: &Tx, search: &HostSearch) -> Result<bool> {
         let Some(os) = &search.os else {
             return Ok(true);
         };
         let part = os.to_lowercase();
         let Some(mut systems) = different(tx, SYSTEMS).await? else {
-            let os = self.param(like(os), Type::TEXT);
+            let os = self.param(like(os));
             let condition = format!("(h.os || ' ' || h.os_version) ILIKE {os}");
             self.indexed.push(condition);
             return Ok(true);
         };
         systems.retain(|system| system.to_lowercase().contains(&part));
         let any = !systems.is_empty();
-        let systems = self.param(systems, Type::TEXT_ARRAY);
+        let systems = self.param(systems);
         self.indexed
             .push(format!("h.os || ' ' || h.os_version = ANY ({systems})"));
         Ok(any)
     }
 
     /// Adds the condition on the agent's version. Returns whether any host can match.
-    async fn versions(&mut self, tx: &Tx, search: &HostSearch) -> Result<bool, StoreError> {
+    async fn versions(&mut self, tx: &Tx, search: &HostSearch) -> Result<bool> {
         let Some(begin) = &search.version else {
             return Ok(true);
         };
@@ -176,11 +184,11 @@ impl Conditions {
             Some(mut versions) => {
                 versions.retain(|version| version.starts_with(begin));
                 let any = !versions.is_empty();
-                let versions = self.param(versions, Type::TEXT_ARRAY);
+                let versions = self.param(versions);
                 (any, format!("mine.version = ANY ({versions})"))
             }
             None => {
-                let begin = self.param(begin.clone(), Type::TEXT);
+                let begin = self.param(begin.clone());
                 (true, format!("starts_with(mine.version, {begin})"))
             }
         };
@@ -190,21 +198,11 @@ impl Conditions {
         let lookup = format!(
             "(SELECT {condition} FROM agents mine WHERE mine.host_id = h.id AND mine.status = 'active')"
         );
-        let versions = Related {
-            probe: &hosts,
-            hosts: &hosts,
-            lookup: &lookup,
-        };
-        self.related(tx, &versions).await?;
+        self.related(tx, &Related::counted(&hosts, &lookup)).await?;
         Ok(any)
     }
 
-    async fn of_agents(
-        &mut self,
-        tx: &Tx,
-        search: &HostSearch,
-        sort: HostSort,
-    ) -> Result<(), StoreError> {
+    async fn of_agents(&mut self, tx: &Tx, search: &HostSearch, sort: HostSort) -> Result<()> {
         match search.online {
             Some(true) => self.related(tx, &ONLINE).await?,
             Some(false) if sort != HostSort::Offline => self.related(tx, &OFFLINE).await?,
@@ -214,42 +212,32 @@ impl Conditions {
             self.related(tx, &GAPS).await?;
         }
         if let Some(token) = search.token {
-            let token = self.param(token, Type::UUID);
+            let token = self.param(token);
             let hosts =
                 format!("SELECT their.host_id FROM agents their WHERE their.token_id = {token}");
             let lookup = format!(
                 "(SELECT true FROM agents their WHERE their.host_id = h.id AND their.token_id = {token} LIMIT 1)"
             );
-            let token = Related {
-                probe: &hosts,
-                hosts: &hosts,
-                lookup: &lookup,
-            };
-            self.related(tx, &token).await?;
+            self.related(tx, &Related::counted(&hosts, &lookup)).await?;
         }
         Ok(())
     }
 
-    async fn of_vitals(&mut self, tx: &Tx, search: &HostSearch) -> Result<(), StoreError> {
+    async fn of_vitals(&mut self, tx: &Tx, search: &HostSearch) -> Result<()> {
         let Some(least) = search.disk_at_least else {
             return Ok(());
         };
-        let least = self.param(least, Type::INT2);
+        let least = self.param(least);
         let hosts = format!(
             "SELECT disk.host_id FROM host_vitals disk WHERE disk.fullest_disk_percent >= {least}"
         );
         let lookup = format!(
             "(SELECT disk.fullest_disk_percent FROM host_vitals disk WHERE disk.host_id = h.id) >= {least}"
         );
-        let disks = Related {
-            probe: &hosts,
-            hosts: &hosts,
-            lookup: &lookup,
-        };
-        self.related(tx, &disks).await
+        self.related(tx, &Related::counted(&hosts, &lookup)).await
     }
 
-    async fn related(&mut self, tx: &Tx, related: &Related<'_>) -> Result<(), StoreError> {
+    async fn related(&mut self, tx: &Tx, related: &Related<'_>) -> Result<()> {
         let probe = format!(
             "-- console_hosts\nSELECT count(*) > {most} FROM (SELECT FROM ({}) all_of_them LIMIT {most} + 1) first",
             related.probe,
@@ -263,12 +251,11 @@ impl Conditions {
         Ok(())
     }
 
-    pub(super) fn param(
-        &mut self,
-        value: impl ToSql + Sync + Send + 'static,
-        kind: Type,
-    ) -> String {
-        self.params.push((Box::new(value), kind));
+    pub(super) fn param<T>(&mut self, value: T) -> String
+    where
+        T: ToSql + Typed + Sync + Send + 'static,
+    {
+        self.params.push((Box::new(value), T::TYPE));
         format!("${}", self.params.len())
     }
 

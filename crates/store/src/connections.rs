@@ -29,8 +29,8 @@ use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage, error::DbError};
 
 use crate::{
     cancel::Canceller,
-    connect::{Connected, Wire, connect},
-    error::{StoreError, Unavailability},
+    connect::{Wire, connect},
+    error::{Result, StoreError, Unavailability},
     servers::Servers,
     url::DatabaseUrl,
 };
@@ -75,21 +75,16 @@ impl managed::Manager for Connections {
     type Type = Connection;
     type Error = StoreError;
 
-    async fn create(&self) -> Result<Connection, StoreError> {
+    async fn create(&self) -> Result<Connection> {
         let opened = Instant::now();
         // Boxed, because it is rarely needed and large.
         let connected = Box::pin(connect(&self.url, None)).await?;
-        let Connected {
-            client,
-            wire,
-            canceller,
-        } = connected;
         let unreplicated = Arc::new(AtomicBool::new(false));
         let connection = Connection {
-            client,
-            canceller,
+            client: connected.client,
+            canceller: connected.canceller,
             servers: self.servers.clone(),
-            driver: tokio::spawn(drive(wire, unreplicated.clone())),
+            driver: tokio::spawn(drive(connected.wire, unreplicated.clone())),
             unreplicated,
             opened,
             expires: opened + max_age(),
@@ -128,7 +123,7 @@ impl Connection {
         self.unreplicated.load(Ordering::Acquire)
     }
 
-    async fn identity(&self) -> Result<String, StoreError> {
+    async fn identity(&self) -> Result<String> {
         let messages = self.client.simple_query(IDENTITY).await?;
         let started = messages.iter().find_map(|message| match message {
             SimpleQueryMessage::Row(row) => row.get(0),
