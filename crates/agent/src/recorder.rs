@@ -38,7 +38,8 @@ use tokio::{
 use self::{
     dates::dated,
     disk::Disk,
-    shared::{DiskState, FileJob, Held, STALL, Shared},
+    numbers::DiskState,
+    shared::{FileJob, Held, STALL, Shared},
 };
 use crate::{
     clock::{Anchor, Clock, ServiceTime},

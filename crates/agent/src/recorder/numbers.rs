@@ -23,7 +23,7 @@
 //!    the disk has no trace. Two more rules make that knowledge enough. First, such a
 //!    process never sends more than [`UNTRACED`] numbers above the watermark. So the later
 //!    process, which leaves out as many numbers above *its* Welcome's watermark
-//!    (`Spool::resume_beyond`), leaves out every number that may still be on its way into
+//!    (`Spool::resume`), leaves out every number that may still be on its way into
 //!    the database. Second, `d` must not rise unnoticed up to the watermark. A write that
 //!    failed or hangs may still reach the disk later; the gap therefore ends above every
 //!    number that was ever handed to the spool (`attempted`). And before the spool writes
@@ -39,10 +39,7 @@
 
 use svc_proto::contract::limits::MAX_SEQ;
 
-use super::{
-    shared::DiskState,
-    window::{Entry, Window},
-};
+use super::window::{Entry, Window};
 use crate::{
     spool::{LossReason, MAX_BODY_BYTES, Spool},
     stamp::Stamp,
@@ -50,6 +47,15 @@ use crate::{
 
 /// The most numbers above the watermark that are sent without a trace on disk.
 pub(super) const UNTRACED: u64 = 16;
+
+/// Whether samples are sent from disk or from memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DiskState {
+    Works,
+    /// The last sample was not stored, and the attempt to store a newer one is not over.
+    Undecided,
+    Fails,
+}
 
 #[derive(Debug)]
 pub(super) struct Numbers {

@@ -14,7 +14,10 @@ use std::{
 use svc_proto::v1::Report;
 use tokio::sync::{Notify, oneshot};
 
-use super::{numbers::Numbers, window::Entry};
+use super::{
+    numbers::{DiskState, Numbers},
+    window::Entry,
+};
 use crate::spool::{LossReason, Spool, SpoolError, Usage};
 
 /// A job that takes longer counts as a disk that does not work.
@@ -56,15 +59,6 @@ pub(super) struct Inner {
 struct Failure {
     text: String,
     reason: LossReason,
-}
-
-/// Whether samples are sent from disk or from memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DiskState {
-    Works,
-    /// The last sample was not stored, and the attempt to store a newer one is not over.
-    Undecided,
-    Fails,
 }
 
 /// What memory knows about a report.
