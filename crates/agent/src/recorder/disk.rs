@@ -158,7 +158,7 @@ impl Disk {
         if acked_seq > handed {
             self.spool.continue_at(handed + 1);
         }
-        self.spool.resume_beyond(acked_seq, UNTRACED)?;
+        self.spool.resume(acked_seq, UNTRACED)?;
         self.shared
             .change(|inner| inner.numbers.resumed(&self.spool, acked_seq));
         Ok(())

@@ -294,7 +294,7 @@ mod tests {
         let mut later = Numbers::of(&spool);
         take(&mut later, 2);
         assert!(!later.welcomed(20), "the watermark is above the disk's end");
-        spool.resume_beyond(20, UNTRACED).unwrap();
+        spool.resume(20, UNTRACED).unwrap();
         later.resumed(&spool, 20);
         later.stored = later.next - 1;
         let (samples, _) = hand(&mut later, DiskState::Works);

@@ -17,8 +17,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use svc_proto::contract::limits::MAX_SEQ;
+
 use super::{
-    MAX_SEQ,
     checksum::checksum,
     losses::{LossReason, Losses},
 };

@@ -36,7 +36,7 @@ pub(super) struct Frame<'a> {
 /// What follows the last frame of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tail {
-    /// Nothing, or an unfinished write. Its `append` did not return, so its number was
+    /// Nothing, or an unfinished write. Its `put` did not return, so its number was
     /// never sent.
     Torn,
     /// Bytes that were frames once: as many as they have room for.
