@@ -3,7 +3,7 @@
 //! This module knows the messages of the protocol. Where samples come from, and what
 //! the agent does with a message, is decided by its caller.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use secrecy::ExposeSecret;
 use svc_proto::{
@@ -138,14 +138,4 @@ async fn send(
     };
     let ended = |_| CallFailure::lost("the stream has ended");
     out.send(request).await.map_err(ended)
-}
-
-/// A duration of a message; a negative one counts as absent.
-pub(crate) fn duration(given: Option<prost_types::Duration>) -> Option<Duration> {
-    given.and_then(|given| Duration::try_from(given).ok())
-}
-
-/// A timestamp of a message.
-pub(crate) fn system_time(given: Option<prost_types::Timestamp>) -> Option<SystemTime> {
-    given.and_then(|given| SystemTime::try_from(given).ok())
 }

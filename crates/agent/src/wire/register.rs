@@ -1,30 +1,13 @@
 //! `Register`: the call that admits an agent. It stays open while an administrator
 //! decides.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use secrecy::SecretString;
-use svc_proto::v1::{self, AgentStatus, RegisterRequest, RegisterResponse};
+use svc_proto::v1::{AgentStatus, RegisterRequest, RegisterResponse};
 use tokio::time::timeout;
 use tonic::Streaming;
 
-use super::{CallFailure, Connection, heartbeat::system_time};
-
-/// A JWT and when it expires.
-#[derive(Clone, Debug)]
-pub struct Credential {
-    pub jwt: SecretString,
-    pub expires_at: Option<SystemTime>,
-}
-
-impl From<v1::Credential> for Credential {
-    fn from(credential: v1::Credential) -> Self {
-        Self {
-            jwt: credential.jwt.into(),
-            expires_at: system_time(credential.expires_at),
-        }
-    }
-}
+use super::{CallFailure, Connection, Credential};
 
 /// The status of an agent's registration, as the service reports it.
 #[derive(Clone, Debug)]
