@@ -23,7 +23,7 @@ mod shared;
 mod window;
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, SystemTime},
 };
 
@@ -47,6 +47,7 @@ use crate::{
     machine::clean,
     spool::{Spool, SpoolError, Usage},
     stamp::{Boot, Stamp},
+    sync::locked,
     vitals::Sampler,
 };
 
@@ -238,10 +239,6 @@ impl Drop for Recorder {
     fn drop(&mut self) {
         self.shared.finish(true);
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn answered<T>(

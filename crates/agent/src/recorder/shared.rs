@@ -18,7 +18,10 @@ use super::{
     numbers::{DiskState, Numbers},
     window::Entry,
 };
-use crate::spool::{LossReason, Spool, SpoolError, Usage};
+use crate::{
+    spool::{LossReason, Spool, SpoolError, Usage},
+    sync::locked,
+};
 
 /// A job that takes longer counts as a disk that does not work.
 pub(super) const STALL: Duration = Duration::from_secs(5);
@@ -128,7 +131,7 @@ impl Shared {
     }
 
     pub fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.inner)
     }
 
     /// Changes the state and wakes the disk thread.
