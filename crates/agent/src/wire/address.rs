@@ -20,8 +20,13 @@ impl FromStr for Address {
     /// `host`, `host:port` or `[v6]:port`, each with an optional `https://`.
     fn from_str(text: &str) -> Result<Self, String> {
         let given = text.strip_prefix("https://").unwrap_or(text);
-        let given = given.strip_suffix('/').unwrap_or(given);
-        let (host, port) = split(given, DEFAULT_PORT)?;
+        Self::parse(given.strip_suffix('/').unwrap_or(given), DEFAULT_PORT)
+    }
+}
+
+impl Address {
+    pub(super) fn parse(text: &str, default_port: u16) -> Result<Self, String> {
+        let (host, port) = split(text, default_port)?;
         let name = ServerName::try_from(host.to_owned())
             .map_err(|_| "is neither a host's name nor an IP address".to_owned())?;
         Ok(Self {
@@ -33,7 +38,7 @@ impl FromStr for Address {
 }
 
 /// Splits host and port. An IPv6 address with a port needs brackets.
-pub(super) fn split(text: &str, default_port: u16) -> Result<(&str, u16), String> {
+fn split(text: &str, default_port: u16) -> Result<(&str, u16), String> {
     if let Some(rest) = text.strip_prefix('[') {
         let (host, rest) = rest.split_once(']').ok_or("has a bracket too few")?;
         return Ok((host, port(rest.strip_prefix(':'), default_port)?));

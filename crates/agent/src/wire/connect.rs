@@ -140,10 +140,9 @@ impl Connector {
     /// Connects to the first IP address that completes the handshakes. If none does, the
     /// error is that of the address that came furthest.
     pub async fn connect(&self, address: &Address) -> Result<Connection, ConnectError> {
-        let found = match self.route.proxy_for(address) {
-            None => self.resolve(&address.host, address.port).await?,
-            Some(proxy) => self.resolve(&proxy.host, proxy.port).await?,
-        };
+        let proxy = self.route.proxy_for(address);
+        let found = self.resolve(proxy.map_or(address, |proxy| &proxy.address));
+        let found = found.await?;
         let mut race = Race::new(found, self.timeouts.tcp);
         let (mut no_connection, mut no_handshake) = (None, None);
         while let Some(Attempt { peer, connected }) = race.next().await {
@@ -176,13 +175,14 @@ impl Connector {
     }
 
     /// The addresses in the order in which they are tried.
-    async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, ConnectError> {
+    async fn resolve(&self, hop: &Address) -> Result<Vec<SocketAddr>, ConnectError> {
         let failed = |source| ConnectError::Resolve {
-            host: host.to_owned(),
+            host: hop.host.clone(),
             source,
         };
-        let lookup = timeout(self.timeouts.resolve, self.route.names.resolve(host, port)).await;
-        let found = lookup.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        let lookup = self.route.names.resolve(&hop.host, hop.port);
+        let found = timeout(self.timeouts.resolve, lookup).await;
+        let found = found.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         let found = interleaved(found.map_err(failed)?);
         Ok(self.route.peers.order(found))
     }
@@ -199,7 +199,7 @@ impl Connector {
                     address: address.to_string(),
                     source,
                 };
-                proxy.tunnel(&mut stream, address).await.map_err(refused)?;
+                stream = proxy.tunnel(stream, address).await.map_err(refused)?;
             }
             let stream = self.tls(address, stream).await?;
             self.http2(address, stream).await
