@@ -23,7 +23,7 @@ use crate::{
     identity::Identity,
     state,
     trust::Trust,
-    wire::{Address, Names, Timeouts, probe},
+    wire::{Address, Names, Timeouts},
 };
 
 /// The service tolerates five minutes, but certificates have dates.
@@ -196,12 +196,8 @@ async fn service(
         None => address.to_string(),
         Some(proxy) => format!("{address} through the proxy {proxy}"),
     };
-    let connection = match caller.connect(address).await {
-        Ok(connection) => connection,
-        Err(error) => return vec![(name, Bad(error.to_string()))],
-    };
-    match probe(connection).await {
-        Err(failure) => vec![(name, Bad(failure.to_string()))],
+    match caller.probe(address).await {
+        Err(error) => vec![(name, Bad(error.to_string()))],
         Ok(time) => vec![
             (
                 name,

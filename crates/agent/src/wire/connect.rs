@@ -55,6 +55,10 @@ pub struct Timeouts {
     /// The first status of a registration. The service takes a whole fleet that registers at
     /// once in turn, and answers each within 30 s.
     pub register: Duration,
+    /// Welcome. The service may wait for its database before it answers Hello.
+    pub welcome: Duration,
+    /// The refusal of a probe, which needs no database.
+    pub probe: Duration,
     /// The time between two HTTP/2 pings.
     pub ping_every: Duration,
     /// The connection is closed if a ping is not answered within this time.
@@ -68,6 +72,8 @@ impl Default for Timeouts {
             tcp: Duration::from_secs(10),
             handshake: Duration::from_secs(10),
             register: Duration::from_secs(35),
+            welcome: Duration::from_secs(20),
+            probe: Duration::from_secs(10),
             ping_every: Duration::from_secs(20),
             ping_answer: Duration::from_secs(10),
         }

@@ -31,8 +31,6 @@ const _: () = assert!(MAX_REPORT_SAMPLES <= limits::MAX_GAPS);
 /// Messages that wait until HTTP/2 sends them. A full channel means that the service does
 /// not read: [`HeartbeatCall::report`] then waits.
 const OUTBOUND: usize = 2;
-/// The service may wait for its database before it answers Hello.
-const WELCOME_DEADLINE: Duration = Duration::from_secs(20);
 
 /// An open heartbeat stream. Dropping it closes the connection without a Goodbye.
 #[derive(Debug)]
@@ -48,10 +46,11 @@ impl HeartbeatCall {
         connection: Connection,
         credential: &Credential,
         hello: Hello,
+        deadline: Duration,
     ) -> Result<(Self, Welcome), CallFailure> {
         let opening = Self::exchange_hello(connection, credential, hello);
         let late = |_| CallFailure::lost("the service did not send Welcome in time");
-        timeout(WELCOME_DEADLINE, opening).await.map_err(late)?
+        timeout(deadline, opening).await.map_err(late)?
     }
 
     async fn exchange_hello(

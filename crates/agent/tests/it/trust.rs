@@ -1,7 +1,7 @@
 //! Which servers the agent trusts: a self-signed certificate as in the specification, the given
 //! authorities, and no others.
 
-use std::{net::SocketAddr, path::PathBuf, process::Command, sync::Arc, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, process::Command, sync::Arc};
 
 use anyhow::{Context, Result, ensure};
 use svc_agent::{
@@ -52,14 +52,24 @@ async fn serve(site: &Site, name: &str) -> Result<Instance> {
 }
 
 async fn tried(site: &Site, address: &str, ca: Option<&str>) -> Result<Result<(), String>> {
+    tried_within(site, address, ca, Timeouts::default()).await
+}
+
+pub async fn tried_within(
+    site: &Site,
+    address: &str,
+    ca: Option<&str>,
+    timeouts: Timeouts,
+) -> Result<Result<(), String>> {
     let trust = Trust::load(ca.map(|name| site.path(name)).as_deref())?;
     let tls = Arc::new(trust.client(&Identity::generate()?)?);
-    let connector = Connector::new(tls, Timeouts::default(), Route::default());
+    let connector = Connector::new(tls, timeouts, Route::default());
     let address: Address = address.parse().map_err(anyhow::Error::msg)?;
-    Ok(match connector.connect(&address).await {
-        Ok(connection) => probe(connection).await.map(drop).map_err(|r| r.to_string()),
-        Err(error) => Err(error.to_string()),
-    })
+    let probed = match connector.connect(&address).await {
+        Ok(connection) => probe(connection, timeouts.probe).await,
+        Err(error) => return Ok(Err(error.to_string())),
+    };
+    Ok(probed.map(drop).map_err(|failure| failure.to_string()))
 }
 
 #[tokio::test]
@@ -164,33 +174,6 @@ async fn a_service_with_a_client_authority_accepts_only_its_certificates() -> Re
     site.becomes("SELECT presence FROM agent_state", "online")
         .await?;
     agent.stop().await
-}
-
-#[tokio::test]
-async fn connecting_times_out() -> Result<()> {
-    let silent = std::net::TcpListener::bind("127.0.0.1:0")?;
-    let address = silent.local_addr()?.to_string();
-    let tls = Trust::of_certificates(vec![]).client(&Identity::generate()?);
-    ensure!(tls.is_err(), "no certificate is trusted");
-    let site = Site::new().await?;
-    let trust = Trust::load(Some(&site.path("server.crt")))?;
-    let patience = Timeouts {
-        handshake: Duration::from_millis(200),
-        ..Timeouts::default()
-    };
-    let tls = Arc::new(trust.client(&Identity::generate()?)?);
-    let connector = Connector::new(tls, patience, Route::default());
-    let address: Address = address.parse().map_err(anyhow::Error::msg)?;
-    let refused = connector
-        .connect(&address)
-        .await
-        .err()
-        .context("it connected")?;
-    ensure!(
-        refused.to_string().contains("did not answer in time"),
-        "{refused}"
-    );
-    Ok(())
 }
 
 /// Runs `svc-agent check` without a `ca_cert_file` on a system whose only root is `root`.
