@@ -4,9 +4,7 @@ use std::{os::unix::fs::PermissionsExt, time::Duration};
 
 use anyhow::{Result, ensure};
 use svc_agent::{data_dir::STATE, status::Enrolment};
-use svc_testkit::{
-    AUTO, MANUAL, ONE_USE, Proxy, Site, assert_contains, metric, token, write_private,
-};
+use svc_testkit::{AUTO, MANUAL, ONE_USE, Site, assert_contains, metric, token, write_private};
 use tokio::time::sleep;
 
 use crate::installation::{Installed, agent_id, approve, books_balance, installed};
@@ -75,10 +73,8 @@ async fn a_restart_at_any_stage_loses_nothing() -> Result<()> {
 
 #[tokio::test]
 async fn lost_replies_neither_spend_the_token_twice_nor_lose_the_agent() -> Result<()> {
-    let (site, service) = Site::with_instance().await?;
-    let proxy = Proxy::start(vec![service.grpc]).await?;
-    let secret = token(&site, AUTO.uses(1)).await?;
-    let mut installed = Installed::new(&site, 1, &[proxy.address()], &secret)?;
+    let (site, _service, mut installed) = installed(AUTO.uses(1)).await?;
+    let proxy = installed.behind_proxy().await?;
     installed.surroundings.timing.backoff_most = Duration::from_millis(100);
     proxy.cut_after(Some(0));
     let agent = installed.start()?;
@@ -153,12 +149,7 @@ async fn a_bad_token_is_reported_and_a_new_one_is_read_from_its_file() -> Result
     installed.surroundings.timing.token_refused = Duration::from_millis(200);
     installed.settings = vec![("enrolment_token_file", file.display().to_string())];
     let agent = installed.start()?;
-    installed
-        .status_becomes("the token's form is named", |status| {
-            let error = status.connection.error.as_deref();
-            error.is_some_and(|error| error.contains("svc_enr_"))
-        })
-        .await?;
+    installed.fails_with("svc_enr_").await?;
     std::fs::write(&file, token(&site, AUTO).await? + "\n")?;
     site.becomes(ONLINE, "online").await?;
     agent.stop().await
@@ -173,11 +164,7 @@ async fn a_refused_token_is_read_again_from_the_configuration() -> Result<()> {
     installed.surroundings.timing.token_refused = Duration::from_millis(200);
     installed.config_file = Some(file.clone());
     let agent = installed.start()?;
-    installed
-        .status_becomes("the token is refused", |status| {
-            status.connection.error.is_some()
-        })
-        .await?;
+    installed.fails_with("svc_enr_").await?;
     let good = token(&site, AUTO).await?;
     write_private(&file, format!("enrolment_token = '{good}'\n"))?;
     site.becomes(ONLINE, "online").await?;

@@ -21,11 +21,16 @@ use svc_agent::{
 };
 use svc_sandbox::free_port;
 use svc_testkit::{
-    Finished, Instance, PATIENCE, Program, Site, Tables, TokenRules, eventually, machine, token,
+    Finished, Instance, PATIENCE, Program, Proxy, Site, Tables, TokenRules, eventually, machine,
+    token,
 };
 use tempfile::TempDir;
 use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
+
+pub const EPOCH: &str = "SELECT presence, epoch FROM agent_state";
+pub const TIMES_OFFLINE: &str =
+    "SELECT count(*) FROM agent_events WHERE kind = 'presence' AND to_status = 'offline'";
 
 /// Shorter waits in the same proportions; the wait of an hour stays an hour.
 pub fn quick() -> Timing {
@@ -100,6 +105,13 @@ impl Installed {
         Ok(copy)
     }
 
+    /// Puts a network with faults between it and its instances.
+    pub async fn behind_proxy(&mut self) -> Result<Proxy> {
+        let proxy = Proxy::start(std::mem::take(&mut self.addresses)).await?;
+        self.addresses = vec![proxy.address()];
+        Ok(proxy)
+    }
+
     /// Settings by name.
     fn values(&self) -> BTreeMap<&'static str, String> {
         let addresses: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
@@ -171,6 +183,23 @@ impl Installed {
         })
         .await
     }
+
+    pub async fn disconnected(&self) -> Result<()> {
+        self.status_becomes("the agent is not connected", |status| {
+            !status.connection.connected
+        })
+        .await
+    }
+
+    /// Waits until the agent has no connection for a reason with these words.
+    pub async fn fails_with(&self, words: &str) -> Result<()> {
+        let says = |error: &String| error.contains(words);
+        let what = format!("the agent fails with {words:?}");
+        self.status_becomes(&what, |status| {
+            status.connection.error.as_ref().is_some_and(says)
+        })
+        .await
+    }
 }
 
 /// A running agent; dropping it asks it to stop.
@@ -212,6 +241,13 @@ fn copy_folder(from: &Path, to: &Path) -> Result<()> {
             fs::copy(entry.path(), target)?;
         }
     }
+    Ok(())
+}
+
+/// Takes the network away, or gives it back.
+pub fn away(proxy: &Proxy, away: bool) -> Result<()> {
+    proxy.refuse(away)?;
+    proxy.cut_all();
     Ok(())
 }
 

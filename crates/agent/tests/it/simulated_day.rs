@@ -9,7 +9,7 @@ use svc_agent::clock::Clock;
 use svc_testkit::{AUTO, Instance, PATIENCE, Proxy, Site, token};
 use tokio::time::sleep;
 
-use crate::installation::{Installed, Running, books_balance};
+use crate::installation::{Installed, Running, away, books_balance};
 
 /// The real length of the day.
 const LENGTH: Duration = Duration::from_secs(40);
@@ -85,12 +85,6 @@ async fn instance(site: &Site) -> Result<Instance> {
         .set("INGEST_HEARTBEAT_INTERVAL", "30s")
         .start()
         .await
-}
-
-fn away(proxy: &Proxy, away: bool) -> Result<()> {
-    proxy.refuse(away)?;
-    proxy.cut_all();
-    Ok(())
 }
 
 async fn restarted(agent: Running, installed: &Installed) -> Result<Running> {
