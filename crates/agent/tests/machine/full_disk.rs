@@ -1,12 +1,7 @@
 //! A full disk: samples become gaps that survive a crash, and the spool continues when there is
 //! room.
 
-use std::{
-    fs,
-    io::Read,
-    path::Path,
-    process::{Command, Stdio},
-};
+use std::{fs, io::Read, path::Path, process::Command};
 
 use svc_agent::spool::{Limits, Spool, SpoolError};
 
@@ -16,18 +11,16 @@ use crate::spool_writer::{LIMITS, append, command, waiting};
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
-    /// `None` without the permission to mount.
-    fn mount() -> Option<Self> {
-        let dir = tempfile::tempdir().unwrap();
+    fn mount() -> Self {
+        let disk = Self(tempfile::tempdir().unwrap());
+        disk.mounted(&["-t", "tmpfs", "-o", "size=96k", "tmpfs"]);
+        disk
+    }
+
+    fn mounted(&self, options: &[&str]) {
         let mut mount = Command::new("mount");
-        mount
-            .args(["-t", "tmpfs", "-o", "size=96k", "tmpfs"])
-            .arg(dir.path());
-        let mounted = mount
-            .stderr(Stdio::null())
-            .status()
-            .is_ok_and(|status| status.success());
-        mounted.then(|| Self(dir))
+        let status = mount.args(options).arg(self.path()).status();
+        assert!(status.unwrap().success(), "mount {options:?}");
     }
 
     fn path(&self) -> &Path {
@@ -57,10 +50,9 @@ fn fill(spool: &mut Spool) -> u64 {
 }
 
 #[test]
+#[ignore = "needs root: run by make test-root"]
 fn a_full_disk_makes_gaps_that_survive_a_crash_and_end_when_there_is_room() {
-    let Some(disk) = SmallDisk::mount() else {
-        return eprintln!("not allowed to mount: the limit on file sizes is tested alone");
-    };
+    let disk = SmallDisk::mount();
     let dir = disk.path().join("spool");
     let mut spool = Spool::open(&dir, Limits::default()).unwrap();
     let first_lost = fill(&mut spool);
@@ -88,18 +80,15 @@ fn a_full_disk_makes_gaps_that_survive_a_crash_and_end_when_there_is_room() {
     assert_eq!(waiting(&spool).len() as u64, first_lost + 5);
     assert_eq!(spool.usage().given_up, 6);
 
-    let mut remount = Command::new("mount");
-    remount.args(["-o", "remount,size=1m"]).arg(disk.path());
-    assert!(remount.status().unwrap().success());
+    disk.mounted(&["-o", "remount,size=1m"]);
     assert_eq!(append(&mut spool, 77).unwrap(), first_lost + 6);
     assert_eq!(waiting(&spool).last(), Some(&(first_lost + 6, Some(77))));
 }
 
 #[test]
+#[ignore = "needs root: run by make test-root"]
 fn a_spool_opens_on_a_full_disk() {
-    let Some(disk) = SmallDisk::mount() else {
-        return eprintln!("not allowed to mount");
-    };
+    let disk = SmallDisk::mount();
     let dir = disk.path().join("spool");
     fs::create_dir(&dir).unwrap();
     let ballast = disk.path().join("ballast");
