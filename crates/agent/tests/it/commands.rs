@@ -1,6 +1,6 @@
 //! The commands of the binary: output, exit codes and signals.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use serde_json::Value;
 use svc_sandbox::free_port;
 use svc_testkit::{AUTO, MANUAL, Site, assert_contains, write_private};
@@ -38,18 +38,6 @@ async fn sigterm_stops_an_agent_that_has_no_connection() -> Result<()> {
     let agent = installed.process(&["run"])?.start()?;
     installed.fails_with("no connection to").await?;
     agent.stop().await
-}
-
-#[tokio::test]
-async fn a_second_agent_on_one_folder_is_refused() -> Result<()> {
-    let site = Site::new().await?;
-    let installed = Installed::without_service(&site)?;
-    let first = installed.process(&["run"])?.start()?;
-    installed.status_becomes("it runs", |_| true).await?;
-    let second = installed.run(&["run"]).await?;
-    ensure!(second.code == Some(1), "{second:?}");
-    assert_contains(&second.stderr, "in use by another svc-agent");
-    first.stop().await
 }
 
 #[tokio::test]
@@ -201,16 +189,6 @@ async fn sample_prints_the_vitals_of_the_machine() -> Result<()> {
     for name in ["cpu_steal_ms", "interfaces", "block_devices", "pressure"] {
         ensure!(json.get(name).is_some(), "{name} is missing: {json}");
     }
-    let memory = json["memory_total_bytes"].as_u64().context("a number")?;
-    let meminfo = std::fs::read_to_string("/proc/meminfo")?;
-    let total: u64 = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"))
-        .and_then(|rest| rest.trim().strip_suffix(" kB"))
-        .context("MemTotal")?
-        .trim()
-        .parse()?;
-    ensure!(memory == total * 1024);
     Ok(())
 }
 

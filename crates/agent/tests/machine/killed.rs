@@ -96,31 +96,6 @@ fn a_killed_process_loses_nothing_that_the_spool_has_stored() {
     );
 }
 
-/// The limit kills the process in the middle of the write that exceeds it, after the bytes below
-/// the limit.
-#[test]
-fn a_process_that_dies_during_a_write_loses_only_that_sample() {
-    let dir = tempfile::tempdir().unwrap();
-    for limit in [0, 1, 4_000, 8_191, 8_192]
-        .into_iter()
-        .chain(8_193..8_193 + 60)
-        .chain((8_300..9_000).step_by(50))
-    {
-        let mut ledger = Ledger::default();
-        let folder = dir.path().join(limit.to_string());
-        let limited = format!("--fsize={limit}");
-        let mut child = command(&["prlimit", &limited], &folder, 400, LIMITS)
-            .spawn()
-            .unwrap();
-        ledger.listen(&mut child);
-        assert!(!child.wait().unwrap().success(), "it was killed at {limit}");
-        let mut spool = Spool::open(&folder, LIMITS).unwrap();
-        ledger.check(&spool);
-        let seq = append(&mut spool, 7).unwrap();
-        assert_eq!(waiting(&spool).last(), Some(&(seq, Some(7))));
-    }
-}
-
 /// strace kills it before its first such call, its second, and so on.
 #[test]
 #[ignore = "takes minutes and strace: make fuzz-agent"]
