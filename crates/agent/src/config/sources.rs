@@ -9,6 +9,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use strsim::levenshtein;
+
 use super::{Problem, SETTINGS, Setting, is_open_to_all};
 
 pub const DEFAULT_FILE: &str = "/etc/svc/agent.toml";
@@ -253,26 +255,11 @@ pub fn read_token(path: &Path) -> Result<String, String> {
 
 fn unknown(key: &str) -> String {
     let key = key.to_lowercase().replace('-', "_");
-    let distance = |setting: &&Setting| distance(setting.name, &key);
+    let distance = |setting: &&Setting| levenshtein(setting.name, &key);
     match SETTINGS.iter().min_by_key(distance) {
         Some(near) if distance(&near) <= MOST_TYPOS => {
             format!("is not a setting and is ignored: {} is one", near.name)
         }
         _ => "is not a setting of this version and is ignored".into(),
     }
-}
-
-/// How many letters must be inserted, deleted or replaced to get from one text to the other.
-fn distance(from: &str, to: &str) -> usize {
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (line, letter) in from.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = line + 1;
-        for (column, other) in to.bytes().enumerate() {
-            let replaced = diagonal + usize::from(letter != other);
-            diagonal = row[column + 1];
-            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row[to.len()]
 }
