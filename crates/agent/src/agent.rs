@@ -272,8 +272,7 @@ impl Agent {
     }
 
     fn backoff_wait(&mut self, hint: Option<Duration>) -> Duration {
-        let bounds = self.timing.backoff();
-        self.backoff.next(bounds, hint, rand::random())
+        self.backoff.next(self.timing.backoff, hint, rand::random())
     }
 
     /// A call that lived long enough shows that the service works: the next failure

@@ -22,7 +22,7 @@ use crate::{
     trust::{Trust, TrustError},
     wire::{
         Address, CallFailure, ConnectError, Connection, Connector, Credential, HeartbeatCall,
-        RegisterCall, RegistrationStatus, Route, Timeouts, probe,
+        Proxy, RegisterCall, Registration, Route, Timeouts, probe,
     },
 };
 
@@ -116,6 +116,11 @@ impl Caller {
         Ok(connector.connect(address).await?)
     }
 
+    /// The proxy on the way to this address.
+    pub fn proxy_for(&self, address: &Address) -> Option<&Proxy> {
+        self.route.proxy_for(address)
+    }
+
     /// The next connection prefers other IP addresses than that of the newest one.
     pub fn leave_peer(&self) {
         self.route.peers.leave();
@@ -144,7 +149,7 @@ impl Caller {
         &self,
         address: &Address,
         request: RegisterRequest,
-    ) -> Result<(RegisterCall, RegistrationStatus), CallError> {
+    ) -> Result<(RegisterCall, Registration), CallError> {
         let connection = self.connect(address).await?;
         Ok(RegisterCall::open(connection, request, self.timeouts.register).await?)
     }

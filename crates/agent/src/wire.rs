@@ -26,6 +26,6 @@ pub use names::Names;
 pub use peers::Peers;
 pub use probe::probe;
 pub use proxy::Proxy;
-pub use register::{RegisterCall, RegistrationStatus};
+pub use register::{RegisterCall, Registration, RegistrationStatus};
 pub use values::Credential;
 pub(crate) use values::{duration, system_time};

@@ -110,7 +110,6 @@ impl Agent {
     }
 
     pub(super) fn address(&self) -> String {
-        let address = self.addresses.current();
-        address.map(ToString::to_string).unwrap_or_default()
+        self.addresses.current().to_string()
     }
 }

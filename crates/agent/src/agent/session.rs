@@ -54,9 +54,7 @@ impl<E: Into<CallError>> From<E> for SessionEnd {
 
 impl Agent {
     pub(super) async fn heartbeat(&mut self, credential: Credential) -> Next {
-        let Some(address) = self.addresses.current().cloned() else {
-            return Next::Stop;
-        };
+        let address = self.addresses.current().clone();
         let caller = self.caller.clone();
         let stop = self.stop.clone();
         let opening = caller.open(&address, &credential);

@@ -91,19 +91,11 @@ async fn findings(config: &Config) -> Vec<(String, Finding)> {
     found.extend(unit::findings(config));
     let identity = identity.or_else(|| Identity::generate().ok());
     if let Some(identity) = identity {
-        let clock = Clock::system();
-        let (timeouts, route) = (Timeouts::default(), config.route(Names::OfTheSystem));
-        let proxies = config
-            .addresses
-            .iter()
-            .map(|address| route.proxy_for(address));
-        let proxies: Vec<Option<String>> = proxies
-            .map(|proxy| proxy.map(ToString::to_string))
-            .collect();
-        let facts = Facts::OfThisMachine;
-        let caller = Caller::new(config, identity, facts, clock, timeouts, route);
-        for (address, proxy) in config.addresses.iter().zip(proxies) {
-            found.extend(service(&caller, address, proxy).await);
+        let route = config.route(Names::OfTheSystem);
+        let (facts, clock) = (Facts::OfThisMachine, Clock::system());
+        let caller = Caller::new(config, identity, facts, clock, Timeouts::default(), route);
+        for address in &config.addresses {
+            found.extend(service(&caller, address).await);
         }
     }
     found
@@ -187,12 +179,8 @@ fn trust(config: &Config) -> Finding {
 }
 
 /// Checks the name, TCP, TLS in both directions, HTTP/2 and gRPC, and compares the clocks.
-async fn service(
-    caller: &Caller,
-    address: &Address,
-    proxy: Option<String>,
-) -> Vec<(String, Finding)> {
-    let name = match proxy {
+async fn service(caller: &Caller, address: &Address) -> Vec<(String, Finding)> {
+    let name = match caller.proxy_for(address) {
         None => address.to_string(),
         Some(proxy) => format!("{address} through the proxy {proxy}"),
     };

@@ -75,7 +75,7 @@ async fn a_restart_at_any_stage_loses_nothing() -> Result<()> {
 async fn lost_replies_neither_spend_the_token_twice_nor_lose_the_agent() -> Result<()> {
     let (site, _service, mut installed) = installed(AUTO.uses(1)).await?;
     let proxy = installed.behind_proxy().await?;
-    installed.surroundings.timing.backoff_most = Duration::from_millis(100);
+    installed.surroundings.timing.backoff.most = Duration::from_millis(100);
     proxy.cut_after(Some(0));
     let agent = installed.start()?;
     // The proxy passes a little more of each answer, until the service has received the request.

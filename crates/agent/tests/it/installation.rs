@@ -19,6 +19,7 @@ use svc_agent::{
     status::{self, Enrolment, Status},
     timing::Timing,
 };
+use svc_proto::contract::BackoffBounds;
 use svc_sandbox::free_port;
 use svc_testkit::{
     Finished, Instance, PATIENCE, Program, Proxy, Site, Tables, TokenRules, eventually, machine,
@@ -35,8 +36,10 @@ pub const TIMES_OFFLINE: &str =
 /// Shorter waits in the same proportions; the wait of an hour stays an hour.
 pub fn quick() -> Timing {
     Timing {
-        backoff_first: Duration::from_millis(100),
-        backoff_most: Duration::from_secs(1),
+        backoff: BackoffBounds {
+            first: Duration::from_millis(100),
+            most: Duration::from_secs(1),
+        },
         settled: Duration::from_secs(5),
         replaced: Duration::from_secs(2),
         in_use: Duration::from_secs(1),

@@ -43,7 +43,7 @@ impl Session<'_> {
     }
 
     fn move_at(&self, slot: Instant) -> Option<PendingMove> {
-        let address = self.agent.addresses.other()?.clone();
+        let address = self.agent.addresses.other().clone();
         let credential = self.agent.state.credential()?;
         let caller = self.agent.caller.clone();
         Some(Box::pin(async move {
