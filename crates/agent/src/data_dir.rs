@@ -146,6 +146,14 @@ impl DataDir {
     }
 }
 
+/// The content of a file, whether or not an agent runs; `None` if it is missing.
+pub fn content(path: &Path) -> io::Result<Option<String>> {
+    match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        read => read.map(Some),
+    }
+}
+
 /// The id of the process that has locked the folder, if there is one.
 pub fn holder(path: &Path) -> Option<String> {
     let lock = File::open(path.join(LOCK)).ok()?;

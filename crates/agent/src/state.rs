@@ -1,7 +1,7 @@
 //! The state file: what the agent keeps across a restart, besides its key. Losing it costs
 //! one more registration and nothing else, so a damaged file counts as missing.
 
-use std::{fmt, fs, io, path::Path, time::Duration};
+use std::{fmt, io, path::Path, time::Duration};
 
 use jiff::Timestamp;
 use secrecy::ExposeSecret;
@@ -10,7 +10,7 @@ use svc_proto::v1::HostFacts;
 
 use crate::{
     clock::Anchor,
-    data_dir::{DataDir, DataDirError, STATE},
+    data_dir::{DataDir, DataDirError, STATE, content},
     wire::Credential,
 };
 
@@ -230,11 +230,9 @@ impl fmt::Debug for State {
 
 /// The state in a data folder, whether or not an agent runs on it.
 pub fn read(data_dir: &Path) -> io::Result<State> {
-    match fs::read_to_string(data_dir.join(STATE)) {
-        Ok(text) => Ok(serde_json::from_str(&text).unwrap_or_default()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(State::default()),
-        Err(error) => Err(error),
-    }
+    let text = content(&data_dir.join(STATE))?;
+    let state = text.and_then(|text| serde_json::from_str(&text).ok());
+    Ok(state.unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -9,7 +9,12 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use crate::{data_dir::STATUS, recorder::Recorder, release::Notice, sync::locked};
+use crate::{
+    data_dir::{STATUS, content},
+    recorder::Recorder,
+    release::Notice,
+    sync::locked,
+};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
@@ -146,11 +151,7 @@ pub fn read(data_dir: &Path) -> Result<Option<Status>, io::Error> {
 }
 
 fn read_file(path: &Path) -> Result<Option<Status>, io::Error> {
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(serde_json::from_str(&text).ok()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
+    Ok(content(path)?.and_then(|text| serde_json::from_str(&text).ok()))
 }
 
 fn replace(path: &Path, text: &str) -> io::Result<()> {

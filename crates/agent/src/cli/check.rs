@@ -5,7 +5,7 @@
 mod unit;
 
 use std::{
-    fs, io,
+    fs,
     os::unix::fs::MetadataExt,
     path::Path,
     process::ExitCode,
@@ -19,7 +19,7 @@ use crate::{
     caller::{Caller, Facts},
     clock::Clock,
     config::{Config, Flags, Problems, Token, read_token},
-    data_dir::{IDENTITY, holder, short},
+    data_dir::{IDENTITY, content, holder, short},
     identity::Identity,
     state,
     trust::Trust,
@@ -131,12 +131,10 @@ fn key(config: &Config) -> (Finding, Option<Identity>) {
     let path = config.data_dir.join(IDENTITY);
     let read = match &config.client_pair {
         Some(pair) => Identity::from_files(pair).map_err(|error| error.to_string()),
-        None => match fs::read_to_string(&path) {
-            Ok(text) => Identity::from_pem(&text, &path.display().to_string())
+        None => match content(&path) {
+            Ok(Some(text)) => Identity::from_pem(&text, &path.display().to_string())
                 .map_err(|error| error.to_string()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return (Good("will be created".into()), None);
-            }
+            Ok(None) => return (Good("will be created".into()), None),
             Err(error) => Err(format!("{} cannot be read: {error}", path.display())),
         },
     };

@@ -1,4 +1,4 @@
-//! A simulated day in less than a minute: outages, restarts, crashes, drains, clock steps and a
+//! A simulated day in 20 seconds: outages, restarts, crashes, drains, clock steps and a
 //! full spool, against the real service. At the end every number is accounted for, losses are
 //! declared, and all times are within the day.
 
@@ -12,9 +12,9 @@ use tokio::time::sleep;
 use crate::installation::{Installed, Running, away, books_balance};
 
 /// The real length of the day.
-const LENGTH: Duration = Duration::from_secs(40);
-const RATE: u32 = 2160;
-const HOUR: Duration = Duration::from_millis(1_667);
+const LENGTH: Duration = Duration::from_secs(20);
+const RATE: u32 = 4320;
+const HOUR: Duration = Duration::from_millis(833);
 
 #[tokio::test]
 async fn a_day_of_outages_ends_with_balanced_books() -> Result<()> {

@@ -17,16 +17,9 @@ use crate::installation::Installed;
 /// Creates a certificate as the specification describes.
 fn openssl_req_x509(site: &Site, extra: &[&str]) -> Result<()> {
     let (certificate, key) = (site.path("own.crt"), site.path("own.key"));
+    let request = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30";
     let made = Command::new("openssl")
-        .args([
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:P-256",
-        ])
-        .args(["-nodes", "-days", "30"])
+        .args(request.split(' '))
         .args(extra)
         .arg("-keyout")
         .arg(&key)
