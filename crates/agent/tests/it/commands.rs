@@ -5,7 +5,7 @@ use serde_json::Value;
 use svc_sandbox::free_port;
 use svc_testkit::{AUTO, MANUAL, Site, assert_contains, write_private};
 
-use crate::installation::{Installed, agent_id, approve, installed};
+use crate::installation::{EPOCH, Installed, PRESENCE, agent_id, approve, installed};
 
 #[tokio::test]
 async fn sigterm_sends_goodbye() -> Result<()> {
@@ -14,8 +14,7 @@ async fn sigterm_sends_goodbye() -> Result<()> {
     site.becomes("SELECT status FROM agents", "pending").await?;
     let id = agent_id(&site).await?;
     approve(&site, &id).await?;
-    site.becomes("SELECT presence FROM agent_state", "online")
-        .await?;
+    site.becomes(PRESENCE, "online").await?;
     agent.stop().await?;
     site.becomes("SELECT presence, cause FROM agent_state", "offline|goodbye")
         .await?;
@@ -107,13 +106,11 @@ async fn check_finds_problems_and_changes_nothing() -> Result<()> {
 async fn check_does_not_disturb_a_running_agent() -> Result<()> {
     let (site, _service, installed) = installed(AUTO).await?;
     let agent = installed.process(&["run"])?.start()?;
-    site.becomes("SELECT presence, epoch FROM agent_state", "online|1")
-        .await?;
+    site.becomes(EPOCH, "online|1").await?;
     let good = installed.run(&["check"]).await?;
     ensure!(good.code == Some(0), "{good:?}");
     assert_contains(&good.stdout, "in use by process");
-    site.expect("SELECT presence, epoch FROM agent_state", "online|1")
-        .await?;
+    site.expect(EPOCH, "online|1").await?;
     agent.stop().await
 }
 
@@ -124,8 +121,7 @@ async fn jwt_prints_the_current_jwt() -> Result<()> {
     ensure!(without.code == Some(1), "{without:?}");
     assert_contains(&without.stderr, "has no JWT");
     let agent = installed.process(&["run"])?.start()?;
-    site.becomes("SELECT presence FROM agent_state", "online")
-        .await?;
+    site.becomes(PRESENCE, "online").await?;
     svc_testkit::eventually("it has a JWT", async || {
         let printed = installed.run(&["jwt"]).await;
         printed.is_ok_and(|printed| printed.code == Some(0))

@@ -7,9 +7,9 @@ use svc_agent::{data_dir::STATE, status::Enrolment};
 use svc_testkit::{AUTO, MANUAL, ONE_USE, Site, assert_contains, metric, token, write_private};
 use tokio::time::sleep;
 
-use crate::installation::{Installed, agent_id, approve, books_balance, installed};
+use crate::installation::{Installed, PRESENCE, agent_id, approve, books_balance, installed};
 
-const ONLINE: &str = "SELECT presence FROM agent_state";
+const USES: &str = "SELECT uses FROM enrolment_tokens";
 const VITALS: &str = "SELECT count(*) > 0 FROM host_metrics";
 
 #[tokio::test]
@@ -26,7 +26,7 @@ async fn a_new_machine_registers_and_reports_its_vitals() -> Result<()> {
     assert_contains(&message, &format!("svc-ingest agent approve {id}"));
 
     approve(&site, &id).await?;
-    site.becomes(ONLINE, "online").await?;
+    site.becomes(PRESENCE, "online").await?;
     site.becomes(VITALS, "t").await?;
     site.becomes(
         "SELECT memory_total_bytes > 0 FROM host_metrics LIMIT 1",
@@ -65,8 +65,7 @@ async fn a_restart_at_any_stage_loses_nothing() -> Result<()> {
         .await?;
     agent.stop().await?;
 
-    site.becomes("SELECT uses FROM enrolment_tokens", "1")
-        .await?;
+    site.becomes(USES, "1").await?;
     site.becomes("SELECT count(*) FROM agents", "1").await?;
     books_balance(&site).await
 }
@@ -79,15 +78,14 @@ async fn lost_replies_neither_spend_the_token_twice_nor_lose_the_agent() -> Resu
     proxy.cut_after(Some(0));
     let agent = installed.start()?;
     // The proxy passes a little more of each answer, until the service has received the request.
-    let spent = "SELECT uses FROM enrolment_tokens";
     for bytes in (600..4_000).step_by(150) {
         proxy.cut_after(Some(bytes));
         sleep(Duration::from_millis(300)).await;
-        if site.psql(spent).await? == "1" {
+        if site.psql(USES).await? == "1" {
             break;
         }
     }
-    site.becomes(spent, "1").await?;
+    site.becomes(USES, "1").await?;
     let state = std::fs::read_to_string(installed.path().join(STATE));
     ensure!(
         !state.is_ok_and(|state| state.contains("eyJ")),
@@ -96,8 +94,7 @@ async fn lost_replies_neither_spend_the_token_twice_nor_lose_the_agent() -> Resu
     sleep(Duration::from_secs(1)).await;
     proxy.heal()?;
     site.becomes(VITALS, "t").await?;
-    site.becomes("SELECT uses FROM enrolment_tokens", "1")
-        .await?;
+    site.becomes(USES, "1").await?;
     site.becomes("SELECT count(*) FROM agents", "1").await?;
     agent.stop().await?;
     books_balance(&site).await
@@ -151,7 +148,7 @@ async fn a_bad_token_is_reported_and_a_new_one_is_read_from_its_file() -> Result
     let agent = installed.start()?;
     installed.fails_with("svc_enr_").await?;
     std::fs::write(&file, token(&site, AUTO).await? + "\n")?;
-    site.becomes(ONLINE, "online").await?;
+    site.becomes(PRESENCE, "online").await?;
     agent.stop().await
 }
 
@@ -167,7 +164,7 @@ async fn a_refused_token_is_read_again_from_the_configuration() -> Result<()> {
     installed.fails_with("svc_enr_").await?;
     let good = token(&site, AUTO).await?;
     write_private(&file, format!("enrolment_token = '{good}'\n"))?;
-    site.becomes(ONLINE, "online").await?;
+    site.becomes(PRESENCE, "online").await?;
     agent.stop().await
 }
 
@@ -195,7 +192,7 @@ async fn a_deleted_agent_registers_again() -> Result<()> {
     let another =
         format!("SELECT count(*) FROM agents WHERE status = 'active' AND id <> '{first}'");
     site.becomes(&another, "1").await?;
-    site.becomes(ONLINE, "online").await?;
+    site.becomes(PRESENCE, "online").await?;
     site.becomes("SELECT acked_seq > 0 FROM agent_state", "t")
         .await?;
     agent.stop().await?;

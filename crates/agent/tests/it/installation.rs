@@ -29,6 +29,7 @@ use tempfile::TempDir;
 use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+pub const PRESENCE: &str = "SELECT presence FROM agent_state";
 pub const EPOCH: &str = "SELECT presence, epoch FROM agent_state";
 pub const TIMES_OFFLINE: &str =
     "SELECT count(*) FROM agent_events WHERE kind = 'presence' AND to_status = 'offline'";

@@ -16,7 +16,10 @@ use svc_testkit::{AUTO, Proxy, Site, eventually, provider, token};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use crate::{installation::Installed, trust::tried_within};
+use crate::{
+    installation::{Installed, PRESENCE},
+    trust::tried_within,
+};
 
 struct Silent {
     address: SocketAddr,
@@ -72,8 +75,7 @@ async fn an_endpoint_that_never_answers_a_registration_is_left_for_another_addre
     let agent = installed.start()?;
     eventually("it is asked", async || silent.calls.load(Relaxed) > 0).await?;
     other.refuse(false)?;
-    site.becomes("SELECT presence FROM agent_state", "online")
-        .await?;
+    site.becomes(PRESENCE, "online").await?;
     agent.stop().await
 }
 

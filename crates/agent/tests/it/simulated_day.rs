@@ -9,7 +9,7 @@ use svc_agent::clock::Clock;
 use svc_testkit::{AUTO, Instance, PATIENCE, Proxy, Site, token};
 use tokio::time::sleep;
 
-use crate::installation::{Installed, Running, away, books_balance};
+use crate::installation::{Installed, PRESENCE, Running, away, books_balance};
 
 /// The real length of the day.
 const LENGTH: Duration = Duration::from_secs(20);
@@ -45,8 +45,7 @@ async fn a_day_of_outages_ends_with_balanced_books() -> Result<()> {
     agent = installed.start()?;
     sleep(HOUR).await;
     away(&proxy, false)?;
-    site.becomes("SELECT presence FROM agent_state", "online")
-        .await?;
+    site.becomes(PRESENCE, "online").await?;
     // Both instances are replaced, one after the other.
     for number in 0..2 {
         let fresh = instance(&site).await?;
@@ -56,8 +55,7 @@ async fn a_day_of_outages_ends_with_balanced_books() -> Result<()> {
         sleep(HOUR).await;
     }
     // The network fails again, and so many samples are taken that the spool is full.
-    site.becomes("SELECT presence FROM agent_state", "online")
-        .await?;
+    site.becomes(PRESENCE, "online").await?;
     away(&proxy, true)?;
     while agent.recorder.usage().given_up < 1_500 {
         for _ in 0..50 {

@@ -12,7 +12,7 @@ use svc_agent::{
 use svc_sandbox::Authority;
 use svc_testkit::{AUTO, Instance, Site, token};
 
-use crate::installation::Installed;
+use crate::installation::{Installed, PRESENCE};
 
 /// Creates a certificate as the specification describes.
 fn openssl_req_x509(site: &Site, extra: &[&str]) -> Result<()> {
@@ -83,8 +83,7 @@ async fn a_self_signed_certificate_of_openssl_is_trusted_by_itself() -> Result<(
         let mut installed = Installed::new(&site, 1, &[service.grpc], &secret)?;
         installed.ca_cert_file = site.path("own.crt");
         let agent = installed.start()?;
-        site.becomes("SELECT presence FROM agent_state", "online")
-            .await?;
+        site.becomes(PRESENCE, "online").await?;
         agent.stop().await?;
         // The name is still checked.
         let elsewhere = format!("localhost:{}", service.grpc.port());
@@ -159,8 +158,7 @@ async fn a_service_with_a_client_authority_accepts_only_its_certificates() -> Re
         ("client_key_file", key.display().to_string()),
     ];
     let agent = own.start()?;
-    site.becomes("SELECT presence FROM agent_state", "online")
-        .await?;
+    site.becomes(PRESENCE, "online").await?;
     agent.stop().await
 }
 

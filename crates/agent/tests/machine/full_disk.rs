@@ -1,7 +1,7 @@
 //! A full disk: samples become gaps that survive a crash, and the spool continues when there is
 //! room.
 
-use std::{fs, io::Read, path::Path, process::Command};
+use std::{fs, path::Path, process::Command};
 
 use svc_agent::spool::{Limits, Spool, SpoolError};
 
@@ -112,20 +112,10 @@ fn a_spool_opens_on_a_full_disk() {
 fn a_file_size_limit_counts_as_a_full_disk() {
     let dir = tempfile::tempdir().unwrap();
     let script = r#"trap '' XFSZ; exec prlimit --fsize=9000 "$@""#;
-    let mut child = command(&["sh", "-c", script, "sh"], dir.path(), 300, LIMITS)
-        .spawn()
-        .unwrap();
-    let mut output = String::new();
-    child
-        .stdout
-        .take()
-        .unwrap()
-        .read_to_string(&mut output)
-        .unwrap();
-    assert!(
-        child.wait().unwrap().success(),
-        "the process failed: {output}"
-    );
+    let process = command(&["sh", "-c", script, "sh"], dir.path(), 300, LIMITS).output();
+    let process = process.unwrap();
+    let output = String::from_utf8(process.stdout).unwrap();
+    assert!(process.status.success(), "the process failed: {output}");
     assert!(
         output.contains("failed ") && output.contains("the disk is full"),
         "{output}"
