@@ -2,6 +2,7 @@
 //! agent would connect, but writes nothing and opens no heartbeat stream, so a running
 //! agent is not disturbed.
 
+mod finding;
 mod unit;
 
 use std::{
@@ -14,6 +15,7 @@ use std::{
 
 use rustix::fs::{Access, access};
 
+use self::finding::Finding::{self, Bad, Doubtful, Good};
 use super::output::print;
 use crate::{
     caller::{Caller, Facts},
@@ -28,16 +30,6 @@ use crate::{
 
 /// The service tolerates five minutes, but certificates have dates.
 const CLOCK_BOUND: Duration = Duration::from_secs(60);
-
-/// The result of one check.
-enum Finding {
-    Good(String),
-    /// The agent will run, but a person should look at this.
-    Doubtful(String),
-    Bad(String),
-}
-
-use Finding::{Bad, Doubtful, Good};
 
 /// Exit code 1 if the agent would fail.
 pub(super) async fn run(flags: &Flags) -> anyhow::Result<ExitCode> {

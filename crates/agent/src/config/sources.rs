@@ -6,12 +6,16 @@ use std::{
     collections::BTreeMap,
     ffi::OsString,
     fs, io,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
 use strsim::levenshtein;
 
-use super::{Problem, SETTINGS, Setting, is_open_to_all};
+use super::{
+    problems::Problem,
+    settings::{SETTINGS, Setting},
+};
 
 pub const DEFAULT_FILE: &str = "/etc/svc/agent.toml";
 /// The variable that names another file.
@@ -233,6 +237,11 @@ fn as_text(value: toml::Value) -> Option<String> {
         }
         _ => None,
     }
+}
+
+/// Whether every user of the machine may read a file.
+pub fn is_open_to_all(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.mode() & 0o004 != 0)
 }
 
 /// The token that a configuration file sets now.
