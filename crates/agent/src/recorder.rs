@@ -163,10 +163,10 @@ impl Recorder {
         if let Some(server_time) = server_time {
             locked(&self.time).set(server_time);
         }
-        let is_usual = self
+        let only_acknowledges = self
             .shared
             .change(|inner| inner.numbers.welcomed(acked_seq));
-        match is_usual {
+        match only_acknowledges {
             true => Ok(()),
             false => answered(self.shared.resume(acked_seq), RESUME_WAIT).await,
         }

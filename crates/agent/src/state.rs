@@ -37,10 +37,10 @@ pub struct State {
 /// What tells a machine from a copy of its disk, where it says so clearly:
 ///
 /// - The cloud's instance id. If it is known, nothing else counts.
-/// - The machine id together with the firmware's UUID. A machine id alone may have been set
-///   anew on the same machine. Another UUID alone is a machine that failed over to other
+/// - The machine id together with the firmware's UUID. A new machine id alone may have
+///   been set on the same machine. Another UUID alone is a machine that failed over to other
 ///   hardware, or whose firmware changed: it keeps its disk, so it keeps its machine id, and must
-///   keep its identity. Only a copy that was made into a machine of its own has both anew.
+///   keep its identity. If both are new, the disk was copied into another machine.
 ///
 /// A copy with its origin's machine id is left to the service, which knows whether the
 /// origin is still heard.
@@ -298,7 +298,7 @@ mod tests {
     fn either_of_them_may_change_on_the_same_machine() {
         let mut state = State::default();
         state.bind(machine("", "board", "id"));
-        // A failover, then a machine id that an administrator set anew, then a UUID that
+        // A failover, then a new machine id that an administrator set, then a UUID that
         // cannot be read.
         assert_eq!(state.bind(machine("", "spare", "id")), Binding::New);
         assert_eq!(state.bind(machine("", "spare", "new")), Binding::New);

@@ -160,14 +160,13 @@ impl Numbers {
             .add(sent + 1, self.gap, LossReason::NotStored);
     }
 
-    /// A Welcome that only acknowledges, which is the usual one. `false`: the spool must
-    /// renumber or rewind.
+    /// Applies a Welcome that only acknowledges. `false`: the spool must renumber or rewind.
     pub fn welcomed(&mut self, acked_seq: u64) -> bool {
-        let is_usual = (self.acked..=self.handed).contains(&acked_seq) && !self.is_midway;
-        if is_usual {
+        let only_acknowledges = (self.acked..=self.handed).contains(&acked_seq) && !self.is_midway;
+        if only_acknowledges {
             self.acked(acked_seq);
         }
-        is_usual
+        only_acknowledges
     }
 
     /// Takes over what the spool has renumbered or rewound. Samples that are in memory only

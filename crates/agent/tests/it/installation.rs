@@ -96,7 +96,7 @@ impl Installed {
         home.join("agent")
     }
 
-    /// The same on a machine that reaches no service.
+    /// Installs it on a machine that reaches no service.
     pub fn without_service(site: &Site) -> Result<Self> {
         let unreachable = ([127, 0, 0, 1], free_port()?).into();
         Self::new(site, 1, &[unreachable], "")

@@ -56,7 +56,7 @@ fn typical() -> Vitals {
     }
 }
 
-/// The same sample as an agent without these vitals reports it.
+/// This sample as an agent without the optional vitals reports it.
 fn without(vitals: &Vitals) -> Vitals {
     let mut vitals = Vitals {
         interfaces: vec![],
