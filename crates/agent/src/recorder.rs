@@ -91,7 +91,7 @@ impl Recorder {
         Ok(Self {
             boot: Boot::new(boot_id),
             time: Mutex::new(ServiceTime::new(clock.clone(), known)),
-            sampler: Arc::new(Mutex::new(Sampler::new())),
+            sampler: Arc::new(Mutex::new(Sampler::default())),
             clock,
             shared,
         })

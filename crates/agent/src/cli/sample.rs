@@ -12,7 +12,7 @@ use crate::vitals::Sampler;
 const CPU_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) async fn run(args: &OutputArgs) -> anyhow::Result<ExitCode> {
-    let mut sampler = Sampler::new();
+    let mut sampler = Sampler::default();
     sampler.sample();
     tokio::time::sleep(CPU_INTERVAL).await;
     let vitals = sampler.sample();

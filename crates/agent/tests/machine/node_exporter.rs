@@ -203,7 +203,7 @@ fn assert_complete(vitals: &Vitals) {
 #[test]
 fn the_vitals_agree_with_the_node_exporter() {
     let exporter = Exporter::start();
-    let mut sampler = Sampler::new();
+    let mut sampler = Sampler::default();
     assert_complete(&sampler.sample());
     let (mut agreed, mut open) = (HashSet::new(), Vec::new());
     for _ in 0..TRIES {

@@ -24,7 +24,7 @@ fn number(command: &str) -> u64 {
 
 /// Checks that our value is between two values of the tool, or near them.
 fn agrees(what: &str, near: u64, theirs: &str, ours: impl Fn(&Vitals) -> u64) {
-    let mut sampler = Sampler::new();
+    let mut sampler = Sampler::default();
     let mut seen = Vec::new();
     for _ in 0..TRIES {
         let (before, ours, after) = (number(theirs), ours(&sampler.sample()), number(theirs));
@@ -53,7 +53,7 @@ fn memory_agrees_with_free() {
 
 #[test]
 fn disks_agree_with_df() {
-    let disks = Sampler::new().sample().disks;
+    let disks = Sampler::default().sample().disks;
     let theirs = output("df -l --output=fstype | tail -n +2");
     let real = theirs
         .lines()
@@ -101,7 +101,7 @@ fn uptime_and_processes_agree_with_proc_and_ps() {
 
 #[test]
 fn a_busy_processor_shows_in_the_vitals() {
-    let mut sampler = Sampler::new();
+    let mut sampler = Sampler::default();
     let end = std::time::Instant::now() + std::time::Duration::from_millis(600);
     while std::time::Instant::now() < end {
         std::hint::black_box(0);
