@@ -47,7 +47,7 @@ bench-agent: deps  ## What a running agent costs: memory, processor, threads, di
 # Only root may mount file systems and give folders away, so `make unit` counts these tests as ignored. The whole workspace is named
 # because nothing is compiled again then.
 test-root:  ## The agent's tests that need root: full, read-only, stalled and hung disks, folders of other users
-	$(CARGO) test --locked --workspace --test it --test machine -- --ignored disks:: hung_mounts:: full_disk:: commands::root_
+	$(CARGO) test --locked --workspace --test it -- --ignored disks:: hung_mounts:: commands::root_
 ifeq ($(shell id -u),0)
 test: test-root
 endif

@@ -1,10 +1,8 @@
-//! SIGKILL at any time, and writes that are cut at every byte.
+//! SIGKILL at any time, and before every system call.
 
 use std::{
     collections::BTreeMap,
-    fs,
     io::{BufRead, BufReader},
-    path::Path,
     process::Child,
     thread,
     time::Duration,
@@ -146,50 +144,4 @@ fn is_killed_at(call: &str, when: u64) -> bool {
     let spool = Spool::open(&folder, SMALL).unwrap();
     ledger.check(&spool);
     killed
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let path = entry.unwrap().path();
-        fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
-    }
-}
-
-/// Any part of the last write may have reached the disk.
-#[test]
-fn a_truncated_last_write_is_ignored() {
-    let dir = tempfile::tempdir().unwrap();
-    let whole = dir.path().join("whole");
-    let mut spool = Spool::open(&whole, LIMITS).unwrap();
-    for moment in 1..=3 {
-        append(&mut spool, moment).unwrap();
-    }
-    let file = fs::read_dir(&whole)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .find(|path| path.extension().is_some())
-        .unwrap();
-    let before = fs::metadata(&file).unwrap().len();
-    append(&mut spool, 4).unwrap();
-    let after = fs::metadata(&file).unwrap().len();
-    for length in before..after {
-        let cut = dir.path().join(length.to_string());
-        copy(&whole, &cut);
-        let file = fs::File::options()
-            .write(true)
-            .open(cut.join(file.file_name().unwrap()));
-        file.unwrap().set_len(length).unwrap();
-        let mut spool = Spool::open(&cut, LIMITS).unwrap();
-        assert_eq!(append(&mut spool, 9).unwrap(), 4);
-        let moments: Vec<_> = waiting(&spool)
-            .into_iter()
-            .map(|(_, moment)| moment)
-            .collect();
-        assert_eq!(
-            moments,
-            [Some(1), Some(2), Some(3), Some(9)],
-            "cut at {length}"
-        );
-    }
 }
