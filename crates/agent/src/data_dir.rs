@@ -98,12 +98,8 @@ impl DataDir {
         self.replace(name, text, true)
     }
 
-    /// Replaces a file that may be lost in a power failure, without waiting for the disk.
-    pub fn write_unsynced(&self, name: &str, text: &str) -> Result<(), DataDirError> {
-        self.replace(name, text, false)
-    }
-
-    fn replace(&self, name: &str, text: &str, durable: bool) -> Result<(), DataDirError> {
+    /// A file that is not durable may be lost in a power failure; nothing waits for the disk.
+    pub fn replace(&self, name: &str, text: &str, durable: bool) -> Result<(), DataDirError> {
         let path = self.path.join(name);
         let temporary = self.path.join(format!(".{name}.new"));
         let write = || {
