@@ -89,7 +89,7 @@ impl Proxy {
             .title_case_headers(true)
             .ignore_invalid_headers_in_responses(true)
             .max_buf_size(MAX_HEAD)
-            .handshake(TokioIo::new(stream))
+            .handshake::<_, String>(TokioIo::new(stream))
             .await
             .map_err(failed)?;
         let _driver = AbortOnDropHandle::new(tokio::spawn(connection.with_upgrades()));

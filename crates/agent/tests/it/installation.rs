@@ -147,9 +147,11 @@ impl Installed {
         program.environment(variables.map(|(name, value)| (variable(name), value)))
     }
 
-    /// Runs a command of the real binary to its end.
-    pub async fn run(&self, arguments: &[&str]) -> Result<Finished> {
-        self.process(arguments)?.run().await
+    /// Runs a command of the real binary to its end, which must be with this exit code.
+    pub async fn run(&self, arguments: &[&str], code: i32) -> Result<Finished> {
+        let finished = self.process(arguments)?.run().await?;
+        ensure!(finished.code == Some(code), "{finished:?}");
+        Ok(finished)
     }
 
     pub fn start(&self) -> Result<Running> {
