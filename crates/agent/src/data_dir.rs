@@ -302,15 +302,4 @@ mod tests {
         assert!(holder(parent.path()).is_none());
         assert!(DataDir::open(parent.path()).is_ok());
     }
-
-    #[test]
-    fn a_missing_file_reads_as_none_and_files_can_be_replaced_and_renamed() {
-        let parent = tempfile::tempdir().unwrap();
-        let dir = DataDir::open(parent.path()).unwrap();
-        assert_eq!(dir.read(IDENTITY).unwrap(), None);
-        dir.write(IDENTITY, "one").unwrap();
-        dir.write(IDENTITY, "two").unwrap();
-        dir.rename(IDENTITY, "former.pem").unwrap();
-        assert_eq!(dir.read("former.pem").unwrap().as_deref(), Some("two"));
-    }
 }

@@ -222,16 +222,6 @@ mod tests {
     }
 
     #[test]
-    fn while_the_disk_works_only_stored_samples_are_sent() {
-        let (_dir, _spool, mut numbers) = numbers(10);
-        numbers.acked(10);
-        take(&mut numbers, 2);
-        assert_eq!(numbers.sendable(DiskState::Works), 10);
-        numbers.stored = 11;
-        assert_eq!(hand(&mut numbers, DiskState::Works), (vec![11], vec![]));
-    }
-
-    #[test]
     fn without_a_trace_a_gap_is_sent_first_and_the_samples_follow_its_acknowledgement() {
         let (_dir, _spool, mut numbers) = numbers(10);
         numbers.acked(10);
@@ -249,31 +239,6 @@ mod tests {
         );
         numbers.acked(12);
         assert_eq!(hand(&mut numbers, DiskState::Fails), (vec![13, 14], vec![]));
-    }
-
-    #[test]
-    fn a_reservation_is_a_trace() {
-        let (_dir, mut spool, mut numbers) = numbers(10);
-        numbers.acked(10);
-        take(&mut numbers, 3);
-        assert!(spool.reserve(13));
-        numbers.traced = spool.traced();
-        assert_eq!(
-            hand(&mut numbers, DiskState::Fails),
-            (vec![11, 12, 13], vec![])
-        );
-    }
-
-    #[test]
-    fn no_more_numbers_than_a_later_process_leaves_out_are_sent_without_a_trace() {
-        let (_dir, _spool, mut numbers) = numbers(10);
-        numbers.acked(10);
-        take(&mut numbers, 100);
-        let (_, gaps) = hand(&mut numbers, DiskState::Fails);
-        assert_eq!(gaps, [(11, 11)]);
-        numbers.acked(11);
-        let (samples, _) = hand(&mut numbers, DiskState::Fails);
-        assert_eq!(samples.last(), Some(&(11 + UNTRACED)));
     }
 
     #[test]
