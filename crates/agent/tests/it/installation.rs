@@ -2,11 +2,7 @@
 //! waits, or as the real binary.
 
 use std::{
-    collections::BTreeMap,
-    fs,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    sync::Arc,
+    collections::BTreeMap, net::SocketAddr, path::PathBuf, process::Command, sync::Arc,
     time::Duration,
 };
 
@@ -105,7 +101,11 @@ impl Installed {
     /// Copies the data folder to another machine.
     pub fn cloned(&self, site: &Site, number: u32) -> Result<Self> {
         let copy = Self::new(site, number, &self.addresses, &self.token)?;
-        copy_folder(&self.path(), &copy.path())?;
+        let cp = Command::new("cp")
+            .arg("-a")
+            .args([self.path(), copy.path()])
+            .status()?;
+        ensure!(cp.success(), "cp: {cp}");
         Ok(copy)
     }
 
@@ -234,20 +234,6 @@ impl Running {
         );
         Ok(())
     }
-}
-
-fn copy_folder(from: &Path, to: &Path) -> Result<()> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let target = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
-            copy_folder(&entry.path(), &target)?;
-        } else {
-            fs::copy(entry.path(), target)?;
-        }
-    }
-    Ok(())
 }
 
 /// Takes the network away, or gives it back.
