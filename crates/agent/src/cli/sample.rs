@@ -115,7 +115,7 @@ fn uptime(seconds: u64) -> String {
 
 /// An object of these fields.
 macro_rules! fields {
-    ($of:expr, $($name:ident)+) => {{
+    ($of:ident, $($name:ident)+) => {{
         let mut object = Map::new();
         $(object.insert(stringify!($name).into(), json!($of.$name));)+
         object

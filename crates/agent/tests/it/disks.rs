@@ -130,11 +130,11 @@ async fn a_full_disk_does_not_hide_the_host() -> Result<()> {
     let agent = reporting(&site, &installed).await?;
     disk.fill()?;
     agent.logs_contain("samples cannot be stored").await?;
-    more_arrive(&site, 5).await?;
+    more_arrive(&site, 3).await?;
     // A crash: the numbers that went through memory are not used again.
     agent.kill().await?;
     let agent = installed.process(&["run"])?.start()?;
-    more_arrive(&site, 5).await?;
+    more_arrive(&site, 3).await?;
     agent.logs_contain("the disk is full").await?;
 
     disk.free()?;
@@ -154,15 +154,15 @@ async fn a_disk_that_turns_read_only_does_not_hide_the_host() -> Result<()> {
     let agent = reporting(&site, &installed).await?;
     disk.fail()?;
     agent.logs_contain("samples cannot be stored").await?;
-    more_arrive(&site, 5).await?;
+    more_arrive(&site, 3).await?;
     site.expect(EPOCH, "online|1").await?;
     // The disk has no trace of the numbers that were sent since; the service has.
     agent.kill().await?;
     let agent = installed.process(&["run"])?.start()?;
-    more_arrive(&site, 5).await?;
+    more_arrive(&site, 3).await?;
     agent.kill().await?;
     let agent = installed.process(&["run"])?.start()?;
-    more_arrive(&site, 5).await?;
+    more_arrive(&site, 3).await?;
     agent.stop().await?;
     let few = "SELECT gap_count BETWEEN 1 AND 100, rejected_count FROM agent_state";
     site.expect(few, "t|0").await?;
