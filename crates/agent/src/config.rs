@@ -89,11 +89,11 @@ impl Config {
     ) -> Result<Self, Problems> {
         let mut reader = Reader::open(flags, environment);
         match Self::collect(&mut reader) {
-            Some(config) if reader.problems.is_empty() => Ok(Self {
+            Some(config) if reader.sources.problems.is_empty() => Ok(Self {
                 warnings: reader.sources.warnings,
                 ..config
             }),
-            _ => Err(Problems(reader.problems)),
+            _ => Err(Problems(reader.sources.problems)),
         }
     }
 
@@ -146,19 +146,17 @@ impl Config {
 pub fn data_dir(flags: &Flags) -> Result<PathBuf, Problems> {
     let mut reader = Reader::open(flags, &|name| std::env::var_os(name));
     let found = reader.value("data_dir", parse::path);
-    found.ok_or(Problems(reader.problems))
+    found.ok_or(Problems(reader.sources.problems))
 }
 
 struct Reader<'a> {
     sources: Sources<'a>,
-    problems: Vec<Problem>,
 }
 
 impl<'a> Reader<'a> {
     fn open(flags: &'a Flags, environment: &'a dyn Fn(&str) -> Option<OsString>) -> Self {
-        let mut problems = Vec::new();
-        let sources = Sources::open(flags, environment, &mut problems);
-        Self { sources, problems }
+        let sources = Sources::open(flags, environment);
+        Self { sources }
     }
 
     /// The value of a setting, or its default; `None`: a problem was noted.
@@ -176,7 +174,8 @@ impl<'a> Reader<'a> {
     }
 
     fn noted<T>(&mut self, read: Result<T, Problem>) -> Option<T> {
-        read.map_err(|problem| self.problems.push(problem)).ok()
+        read.map_err(|problem| self.sources.problems.push(problem))
+            .ok()
     }
 
     fn token(&mut self) -> Option<Token> {
