@@ -36,17 +36,25 @@ chaos: deps  ## Strict figures: faults of instances, database and network, races
 	$(CARGO) test --locked --profile strict -p svc-ingest --test chaos -- --include-ignored --nocapture --test-threads=3 --skip alone::
 	$(CARGO) test --locked --profile strict -p svc-ingest --test chaos -- --include-ignored --nocapture --test-threads=1 alone::
 	$(CARGO) test --locked --profile strict -p svc-agent --lib -- --ignored --nocapture
-	$(CARGO) test --locked --profile strict -p svc-agent --test it -- --ignored --skip cost:: --nocapture --test-threads=1
+	$(CARGO) test --locked --profile strict -p svc-agent --test it -- --ignored --nocapture --test-threads=1 addresses:: connection::
 	$(CARGO) test --locked --profile strict -p svc-fleet --test it -- --ignored --nocapture
 
 bench-agent: deps  ## What a running agent costs: memory, processor, threads, disk (about 2 minutes)
 	$(CARGO) test --locked --profile strict -p svc-agent --test it -- cost --ignored --nocapture
 
-.PHONY: fuzz-agent deb test-deb static install-agent
+.PHONY: fuzz-agent test-root deb test-deb static install-agent
+
+# Only root may mount file systems and give folders away, so `make unit` counts these tests as ignored. The whole workspace is named
+# because nothing is compiled again then.
+test-root:  ## The agent's tests that need root: full, read-only, stalled and hung disks, folders of other users
+	$(CARGO) test --locked --workspace --test it -- --ignored disks:: hung_mounts:: commands::root_
+ifeq ($(shell id -u),0)
+test: test-root
+endif
 
 fuzz-agent:  ## The agent's spool against its model, noise and kill -9 before every call (about 10 minutes)
 	PROPTEST_CASES=$${PROPTEST_CASES:-10000} $(CARGO) test --locked --profile strict -p svc-agent --lib spool::
-	$(CARGO) test --locked --profile strict -p svc-agent --test machine -- --ignored --skip spool_writer:: --nocapture
+	$(CARGO) test --locked --profile strict -p svc-agent --test machine -- --ignored --nocapture killed::
 
 # The binaries and the manual of all packages. BINARIES names a folder with others, static ones for example.
 .PHONY: programs deb rpm packages repo lintian

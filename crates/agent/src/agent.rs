@@ -22,7 +22,7 @@ mod persist;
 mod session;
 mod successor;
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use svc_proto::contract::{Action, Backoff};
@@ -39,7 +39,7 @@ use crate::{
     release::{Notice, VERSION},
     spool::{Spool, SpoolError},
     state::{Binding, Machine, State},
-    status::Board,
+    status::{Board, Enrolment, Status},
     timing::Timing,
     wire::{Addresses, Names},
 };
@@ -142,7 +142,7 @@ impl Agent {
             recorder.write_file(STATE, state.text(), true);
         }
         Ok(Self {
-            board: Arc::new(Board::new(persist::at_start(&caller, &state, dir.path()))),
+            board: Arc::new(Board::new(at_start(&caller, &state, dir.path()))),
             recorder: Arc::new(recorder),
             caller,
             boot_id,
@@ -272,8 +272,7 @@ impl Agent {
     }
 
     fn backoff_wait(&mut self, hint: Option<Duration>) -> Duration {
-        let bounds = self.timing.backoff();
-        self.backoff.next(bounds, hint, rand::random())
+        self.backoff.next(self.timing.backoff, hint, rand::random())
     }
 
     /// A call that lived long enough shows that the service works: the next failure
@@ -283,6 +282,22 @@ impl Agent {
         if opened.elapsed() >= self.timing.settled {
             self.backoff.reset();
         }
+    }
+}
+
+/// The status before the first call.
+fn at_start(caller: &Caller, state: &State, data_dir: &Path) -> Status {
+    Status {
+        version: VERSION.into(),
+        data_dir: data_dir.to_str().map(Into::into),
+        fingerprint: caller.identity().fingerprint(),
+        agent_id: state.agent_id.clone(),
+        enrolment: match state.credential() {
+            Some(_) => Enrolment::Active,
+            None => Enrolment::Unknown,
+        },
+        jwt_expires_at: state.jwt_expires_at(),
+        ..Status::default()
     }
 }
 

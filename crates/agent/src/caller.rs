@@ -22,7 +22,7 @@ use crate::{
     trust::{Trust, TrustError},
     wire::{
         Address, CallFailure, ConnectError, Connection, Connector, Credential, HeartbeatCall,
-        RegisterCall, RegistrationStatus, Route, Timeouts,
+        Proxy, RegisterCall, Registration, Route, Timeouts, probe,
     },
 };
 
@@ -106,7 +106,7 @@ impl Caller {
         }
     }
 
-    pub async fn connect(&self, address: &Address) -> Result<Connection, CallError> {
+    async fn connect(&self, address: &Address) -> Result<Connection, CallError> {
         let trust = Trust::load(self.ca_cert_file.as_deref())?;
         let tls = match &self.client_pair {
             None => trust.client(&self.identity)?,
@@ -114,6 +114,11 @@ impl Caller {
         };
         let connector = Connector::new(Arc::new(tls), self.timeouts, self.route.clone());
         Ok(connector.connect(address).await?)
+    }
+
+    /// The proxy on the way to this address.
+    pub fn proxy_for(&self, address: &Address) -> Option<&Proxy> {
+        self.route.proxy_for(address)
     }
 
     /// The next connection prefers other IP addresses than that of the newest one.
@@ -128,7 +133,15 @@ impl Caller {
         credential: &Credential,
     ) -> Result<(HeartbeatCall, Welcome), CallError> {
         let connection = self.connect(address).await?;
-        Ok(HeartbeatCall::open(connection, credential, self.hello()).await?)
+        let opening =
+            HeartbeatCall::open(connection, credential, self.hello(), self.timeouts.welcome);
+        Ok(opening.await?)
+    }
+
+    /// Connects, and checks that the service answers; returns its time.
+    pub async fn probe(&self, address: &Address) -> Result<Option<SystemTime>, CallError> {
+        let connection = self.connect(address).await?;
+        Ok(probe(connection, self.timeouts.probe).await?)
     }
 
     /// Connects and registers.
@@ -136,7 +149,7 @@ impl Caller {
         &self,
         address: &Address,
         request: RegisterRequest,
-    ) -> Result<(RegisterCall, RegistrationStatus), CallError> {
+    ) -> Result<(RegisterCall, Registration), CallError> {
         let connection = self.connect(address).await?;
         Ok(RegisterCall::open(connection, request, self.timeouts.register).await?)
     }

@@ -12,10 +12,9 @@ mod status;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::config::Problems;
-use flags::FlagArgs;
 pub use output::Output;
 use output::OutputArgs;
 
@@ -34,8 +33,6 @@ use output::OutputArgs;
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
-    #[command(flatten)]
-    flags: FlagArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -54,17 +51,19 @@ enum Command {
 
 /// The command line as data, for the manual.
 pub fn command() -> clap::Command {
-    Cli::command()
+    Cli::command().args(flags::args())
 }
 
 /// Parses the arguments, runs the command, and returns its exit code.
 pub async fn run() -> ExitCode {
-    let Cli { command, flags } = Cli::parse();
+    let matches = command().get_matches();
+    let flags = flags::given(&matches);
+    let Cli { command } = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let outcome = match command.unwrap_or(Command::Run) {
-        Command::Run => run::run(&flags.0).await,
-        Command::Status(args) => status::run(&flags.0, &args),
-        Command::Check => check::run(&flags.0).await,
-        Command::Jwt => jwt::run(&flags.0),
+        Command::Run => run::run(&flags).await,
+        Command::Status(args) => status::run(&flags, &args),
+        Command::Check => check::run(&flags).await,
+        Command::Jwt => jwt::run(&flags),
         Command::Sample(args) => sample::run(&args).await,
     };
     outcome.unwrap_or_else(|error| report(&error))

@@ -5,15 +5,11 @@
 //! file may be deleted after the enrolment, and certificates are renewed while the agent runs.
 
 mod parse;
+mod problems;
 mod settings;
 mod sources;
 
-use std::{
-    ffi::OsString,
-    fmt,
-    os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
-};
+use std::{ffi::OsString, path::PathBuf};
 
 use secrecy::SecretString;
 use tracing::level_filters::LevelFilter;
@@ -22,9 +18,10 @@ use crate::{
     spool::Limits,
     wire::{Address, Exceptions, Names, Proxy, Route},
 };
+pub use problems::{Problem, Problems};
 pub use settings::{SETTINGS, Setting};
 use sources::Sources;
-pub use sources::{DEFAULT_FILE, FILE_VARIABLE, Flags, read_token, token_in};
+pub use sources::{DEFAULT_FILE, FILE_VARIABLE, Flags, is_open_to_all, read_token, token_in};
 
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -81,33 +78,6 @@ impl Default for Log {
     }
 }
 
-/// One problem, with the name under which the value was set.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    pub name: String,
-    pub message: String,
-}
-
-impl Problem {
-    fn new(name: impl Into<String>, message: impl Into<String>) -> Self {
-        Self {
-            name: name.into(),
-            message: message.into(),
-        }
-    }
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.name, self.message)
-    }
-}
-
-/// At least one problem. The process prints them and exits with code 2.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
-pub struct Problems(pub Vec<Problem>);
-
 impl Config {
     pub fn from_env(flags: &Flags) -> Result<Self, Problems> {
         Self::read(flags, &|name| std::env::var_os(name))
@@ -119,11 +89,11 @@ impl Config {
     ) -> Result<Self, Problems> {
         let mut reader = Reader::open(flags, environment);
         match Self::collect(&mut reader) {
-            Some(config) if reader.problems.is_empty() => Ok(Self {
+            Some(config) if reader.sources.problems.is_empty() => Ok(Self {
                 warnings: reader.sources.warnings,
                 ..config
             }),
-            _ => Err(Problems(reader.problems)),
+            _ => Err(Problems(reader.sources.problems)),
         }
     }
 
@@ -172,28 +142,21 @@ impl Config {
     }
 }
 
-/// Whether every user of the machine may read a file.
-pub fn is_open_to_all(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|found| found.mode() & 0o004 != 0)
-}
-
 /// The data folder, for the commands that need no other setting.
 pub fn data_dir(flags: &Flags) -> Result<PathBuf, Problems> {
     let mut reader = Reader::open(flags, &|name| std::env::var_os(name));
     let found = reader.value("data_dir", parse::path);
-    found.ok_or(Problems(reader.problems))
+    found.ok_or(Problems(reader.sources.problems))
 }
 
 struct Reader<'a> {
     sources: Sources<'a>,
-    problems: Vec<Problem>,
 }
 
 impl<'a> Reader<'a> {
     fn open(flags: &'a Flags, environment: &'a dyn Fn(&str) -> Option<OsString>) -> Self {
-        let mut problems = Vec::new();
-        let sources = Sources::open(flags, environment, &mut problems);
-        Self { sources, problems }
+        let sources = Sources::open(flags, environment);
+        Self { sources }
     }
 
     /// The value of a setting, or its default; `None`: a problem was noted.
@@ -211,7 +174,8 @@ impl<'a> Reader<'a> {
     }
 
     fn noted<T>(&mut self, read: Result<T, Problem>) -> Option<T> {
-        read.map_err(|problem| self.problems.push(problem)).ok()
+        read.map_err(|problem| self.sources.problems.push(problem))
+            .ok()
     }
 
     fn token(&mut self) -> Option<Token> {

@@ -98,12 +98,8 @@ impl DataDir {
         self.replace(name, text, true)
     }
 
-    /// Replaces a file that may be lost in a power failure, without waiting for the disk.
-    pub fn write_unsynced(&self, name: &str, text: &str) -> Result<(), DataDirError> {
-        self.replace(name, text, false)
-    }
-
-    fn replace(&self, name: &str, text: &str, durable: bool) -> Result<(), DataDirError> {
+    /// A file that is not durable may be lost in a power failure; nothing waits for the disk.
+    pub fn replace(&self, name: &str, text: &str, durable: bool) -> Result<(), DataDirError> {
         let path = self.path.join(name);
         let temporary = self.path.join(format!(".{name}.new"));
         let write = || {
@@ -143,6 +139,14 @@ impl DataDir {
     fn sync(&self) -> Result<(), DataDirError> {
         let synced = File::open(&self.path).and_then(|folder| folder.sync_all());
         synced.map_err(io_error(&self.path))
+    }
+}
+
+/// The content of a file, whether or not an agent runs; `None` if it is missing.
+pub fn content(path: &Path) -> io::Result<Option<String>> {
+    match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        read => read.map(Some),
     }
 }
 
@@ -297,16 +301,5 @@ mod tests {
         drop(held);
         assert!(holder(parent.path()).is_none());
         assert!(DataDir::open(parent.path()).is_ok());
-    }
-
-    #[test]
-    fn a_missing_file_reads_as_none_and_files_can_be_replaced_and_renamed() {
-        let parent = tempfile::tempdir().unwrap();
-        let dir = DataDir::open(parent.path()).unwrap();
-        assert_eq!(dir.read(IDENTITY).unwrap(), None);
-        dir.write(IDENTITY, "one").unwrap();
-        dir.write(IDENTITY, "two").unwrap();
-        dir.rename(IDENTITY, "former.pem").unwrap();
-        assert_eq!(dir.read("former.pem").unwrap().as_deref(), Some("two"));
     }
 }

@@ -106,7 +106,7 @@ impl Identity {
         self.fingerprint
     }
 
-    /// The same in hexadecimal, as `svc-ingest agent show` prints it.
+    /// The hash of the key in hexadecimal, as `svc-ingest agent show` prints it.
     pub fn fingerprint(&self) -> String {
         let bytes = self.fingerprint.iter();
         bytes.map(|byte| format!("{byte:02x}")).collect()

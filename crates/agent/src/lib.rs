@@ -36,6 +36,7 @@ pub mod release;
 mod stamp;
 pub mod state;
 pub mod status;
+mod sync;
 pub mod timing;
 
 pub mod cli;

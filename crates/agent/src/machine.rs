@@ -97,13 +97,4 @@ pub(crate) mod tests {
         assert_eq!(clean("a\0b\nc\u{9b}"), "a?b?c?");
         assert_eq!(clean(&"ä".repeat(200)), "ä".repeat(127));
     }
-
-    #[test]
-    fn missing_files_read_as_empty() {
-        let (_dir, machine) = machine(&[("/etc/x", "\n")]);
-        assert_eq!(machine.line("/etc/x"), "");
-        assert_eq!(machine.line("/etc/y"), "");
-        assert_eq!(machine.text("/etc"), "");
-        assert_eq!(machine.names("/no").count(), 0);
-    }
 }

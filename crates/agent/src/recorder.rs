@@ -23,7 +23,7 @@ mod shared;
 mod window;
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, SystemTime},
 };
 
@@ -38,7 +38,8 @@ use tokio::{
 use self::{
     dates::dated,
     disk::Disk,
-    shared::{DiskState, FileJob, Held, STALL, Shared},
+    numbers::DiskState,
+    shared::{FileJob, Held, STALL, Shared},
 };
 use crate::{
     clock::{Anchor, Clock, ServiceTime},
@@ -46,6 +47,7 @@ use crate::{
     machine::clean,
     spool::{Spool, SpoolError, Usage},
     stamp::{Boot, Stamp},
+    sync::locked,
     vitals::Sampler,
 };
 
@@ -89,7 +91,7 @@ impl Recorder {
         Ok(Self {
             boot: Boot::new(boot_id),
             time: Mutex::new(ServiceTime::new(clock.clone(), known)),
-            sampler: Arc::new(Mutex::new(Sampler::new())),
+            sampler: Arc::new(Mutex::new(Sampler::default())),
             clock,
             shared,
         })
@@ -161,10 +163,10 @@ impl Recorder {
         if let Some(server_time) = server_time {
             locked(&self.time).set(server_time);
         }
-        let is_usual = self
+        let only_acknowledges = self
             .shared
             .change(|inner| inner.numbers.welcomed(acked_seq));
-        match is_usual {
+        match only_acknowledges {
             true => Ok(()),
             false => answered(self.shared.resume(acked_seq), RESUME_WAIT).await,
         }
@@ -237,10 +239,6 @@ impl Drop for Recorder {
     fn drop(&mut self) {
         self.shared.finish(true);
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn answered<T>(

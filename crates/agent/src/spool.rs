@@ -50,9 +50,6 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use prost::Message;
-use svc_proto::{contract::limits::MAX_SEQ, v1};
-
 pub use self::losses::LossReason;
 pub(crate) use self::{
     batch::{Batch, Bounds},
@@ -231,18 +228,6 @@ impl Spool {
     /// Numbers up to this one may have been sent, from here or from memory.
     pub fn note_sent(&self, seq: u64) {
         self.sent.set(self.sent.get().max(seq));
-    }
-
-    /// Stores a sample under the next number. If that fails, the number becomes a gap.
-    pub fn append(
-        &mut self,
-        sampled_at: SystemTime,
-        vitals: &v1::Vitals,
-    ) -> Result<u64, SpoolError> {
-        if self.checkpoint_failed {
-            self.save();
-        }
-        self.store(nanos(sampled_at), &vitals.encode_to_vec(), SyncMode::Now)
     }
 
     /// The number of the next sample.

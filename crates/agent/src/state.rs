@@ -1,7 +1,7 @@
 //! The state file: what the agent keeps across a restart, besides its key. Losing it costs
 //! one more registration and nothing else, so a damaged file counts as missing.
 
-use std::{fmt, fs, io, path::Path, time::Duration};
+use std::{fmt, io, path::Path, time::Duration};
 
 use jiff::Timestamp;
 use secrecy::ExposeSecret;
@@ -10,7 +10,7 @@ use svc_proto::v1::HostFacts;
 
 use crate::{
     clock::Anchor,
-    data_dir::{DataDir, DataDirError, STATE},
+    data_dir::{DataDir, DataDirError, STATE, content},
     wire::Credential,
 };
 
@@ -37,10 +37,10 @@ pub struct State {
 /// What tells a machine from a copy of its disk, where it says so clearly:
 ///
 /// - The cloud's instance id. If it is known, nothing else counts.
-/// - The machine id together with the firmware's UUID. A machine id alone may have been set
-///   anew on the same machine. Another UUID alone is a machine that failed over to other
+/// - The machine id together with the firmware's UUID. A new machine id alone may have
+///   been set on the same machine. Another UUID alone is a machine that failed over to other
 ///   hardware, or whose firmware changed: it keeps its disk, so it keeps its machine id, and must
-///   keep its identity. Only a copy that was made into a machine of its own has both anew.
+///   keep its identity. If both are new, the disk was copied into another machine.
 ///
 /// A copy with its origin's machine id is left to the service, which knows whether the
 /// origin is still heard.
@@ -230,11 +230,9 @@ impl fmt::Debug for State {
 
 /// The state in a data folder, whether or not an agent runs on it.
 pub fn read(data_dir: &Path) -> io::Result<State> {
-    match fs::read_to_string(data_dir.join(STATE)) {
-        Ok(text) => Ok(serde_json::from_str(&text).unwrap_or_default()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(State::default()),
-        Err(error) => Err(error),
-    }
+    let text = content(&data_dir.join(STATE))?;
+    let state = text.and_then(|text| serde_json::from_str(&text).ok());
+    Ok(state.unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -300,7 +298,7 @@ mod tests {
     fn either_of_them_may_change_on_the_same_machine() {
         let mut state = State::default();
         state.bind(machine("", "board", "id"));
-        // A failover, then a machine id that an administrator set anew, then a UUID that
+        // A failover, then a new machine id that an administrator set, then a UUID that
         // cannot be read.
         assert_eq!(state.bind(machine("", "spare", "id")), Binding::New);
         assert_eq!(state.bind(machine("", "spare", "new")), Binding::New);

@@ -3,18 +3,18 @@
 //!
 //! The running agent writes it after a change, but at most every few seconds.
 
-use std::{
-    env, fs, io,
-    path::Path,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{env, fs, io, path::Path, sync::Mutex, time::Duration};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use crate::{data_dir::STATUS, recorder::Recorder, release::Notice};
+use crate::{
+    data_dir::{STATUS, content},
+    recorder::Recorder,
+    release::Notice,
+    sync::locked,
+};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
@@ -87,7 +87,7 @@ impl Board {
     }
 
     pub fn change(&self, change: impl FnOnce(&mut Status)) {
-        let mut status = self.status();
+        let mut status = locked(&self.status);
         let before = status.clone();
         change(&mut status);
         if *status != before {
@@ -107,7 +107,7 @@ impl Board {
     /// Also to the runtime folder of systemd, which is in memory: there it can be read while
     /// the disk does not work.
     pub fn write(&self, recorder: &Recorder) {
-        let mut status = self.status().clone();
+        let mut status = locked(&self.status).clone();
         status.written_at = Some(Timestamp::now());
         status.spool = spool(recorder);
         let text = serde_json::to_string_pretty(&status).unwrap_or_default();
@@ -115,10 +115,6 @@ impl Board {
             drop(replace(&Path::new(&runtime).join(STATUS), &text)); // The disk has one, too.
         }
         recorder.write_file(STATUS, text, false);
-    }
-
-    fn status(&self) -> MutexGuard<'_, Status> {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -155,11 +151,7 @@ pub fn read(data_dir: &Path) -> Result<Option<Status>, io::Error> {
 }
 
 fn read_file(path: &Path) -> Result<Option<Status>, io::Error> {
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(serde_json::from_str(&text).ok()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
+    Ok(content(path)?.and_then(|text| serde_json::from_str(&text).ok()))
 }
 
 fn replace(path: &Path, text: &str) -> io::Result<()> {

@@ -10,9 +10,8 @@ use crate::wire::Timeouts;
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
     /// Without a hint, a retry waits a random time below a bound that grows from
-    /// `backoff_first` to `backoff_most`.
-    pub backoff_first: Duration,
-    pub backoff_most: Duration,
+    /// the first of these to the other.
+    pub backoff: BackoffBounds,
     /// After a call that lived this long, the next failure counts as the first.
     pub settled: Duration,
     /// How often a rejected or revoked agent asks again.
@@ -38,8 +37,7 @@ pub struct Timing {
 impl Default for Timing {
     fn default() -> Self {
         Self {
-            backoff_first: BackoffBounds::STANDARD.first,
-            backoff_most: BackoffBounds::STANDARD.most,
+            backoff: BackoffBounds::STANDARD,
             settled: Duration::from_secs(30),
             refused: limits::NOT_ADMITTED_WAIT,
             token_refused: Duration::from_mins(10),
@@ -50,15 +48,6 @@ impl Default for Timing {
             interval: Duration::from_secs(30),
             backfill: Duration::from_secs(1),
             timeouts: Timeouts::default(),
-        }
-    }
-}
-
-impl Timing {
-    pub fn backoff(&self) -> BackoffBounds {
-        BackoffBounds {
-            first: self.backoff_first,
-            most: self.backoff_most,
         }
     }
 }

@@ -38,15 +38,11 @@ pub struct Sampler {
 
 impl Default for Sampler {
     fn default() -> Self {
-        Self::new()
+        Self::of(Machine::here())
     }
 }
 
 impl Sampler {
-    pub fn new() -> Self {
-        Self::of(Machine::here())
-    }
-
     /// A first sample that follows too soon covers the time since the boot.
     fn of(machine: Machine) -> Self {
         let times = Times::read(&machine);

@@ -12,28 +12,37 @@ use crate::{
     config::{Token, read_token, token_in},
     data_dir::short,
     status::Enrolment,
-    wire::{Credential, RegisterCall, RegistrationStatus},
+    wire::{Credential, RegisterCall, Registration, RegistrationStatus},
 };
 
 impl Agent {
     pub(super) async fn enrol(&mut self) -> Next {
         let stop = self.stop.clone();
-        match stop.run_until_cancelled(self.register()).await {
-            None => Next::Stop,
-            Some(Err(error)) => self.after_failure(&error),
-            Some(Ok(RegistrationStatus::Active {
-                agent_id,
-                credential,
-            })) => self.admitted(agent_id, &credential),
-            Some(Ok(status)) => self.not_admitted(status),
+        let answer = match stop.run_until_cancelled(self.register()).await {
+            None => return Next::Stop,
+            Some(Err(error)) => return self.after_failure(&error),
+            Some(Ok(answer)) => answer,
+        };
+        let Registration {
+            agent_id,
+            message,
+            status,
+        } = answer;
+        match status {
+            RegistrationStatus::Pending => Next::Continue,
+            RegistrationStatus::Active(credential) => self.admitted(agent_id, &credential),
+            RegistrationStatus::Rejected => {
+                self.not_admitted(Enrolment::Rejected, &agent_id, &message)
+            }
+            RegistrationStatus::Revoked => {
+                self.not_admitted(Enrolment::Revoked, &agent_id, &message)
+            }
         }
     }
 
-    /// Returns the first status that is not PENDING.
-    async fn register(&mut self) -> Result<RegistrationStatus, CallError> {
-        let Some(address) = self.addresses.current().cloned() else {
-            return std::future::pending().await;
-        };
+    /// Returns the first answer that is not PENDING.
+    async fn register(&mut self) -> Result<Registration, CallError> {
+        let address = self.addresses.current().clone();
         let request = self.caller.request(self.token());
         let (mut call, first) = self.caller.register(&address, request).await?;
         let opened = Instant::now();
@@ -45,13 +54,13 @@ impl Agent {
     async fn decision(
         &mut self,
         call: &mut RegisterCall,
-        mut status: RegistrationStatus,
-    ) -> Result<RegistrationStatus, CallError> {
-        while let RegistrationStatus::Pending { agent_id, message } = &status {
-            self.pending(agent_id, message);
-            status = call.status().await?;
+        mut answer: Registration,
+    ) -> Result<Registration, CallError> {
+        while matches!(answer.status, RegistrationStatus::Pending) {
+            self.pending(&answer.agent_id, &answer.message);
+            answer = call.answer().await?;
         }
-        Ok(status)
+        Ok(answer)
     }
 
     /// A successor key has its place already and needs no token, but a valid one admits it
@@ -96,19 +105,8 @@ impl Agent {
 
     /// Only an administrator can change the decision, so the agent asks rarely. It takes
     /// no samples meanwhile.
-    fn not_admitted(&mut self, status: RegistrationStatus) -> Next {
-        let (enrolment, agent_id, message) = match status {
-            RegistrationStatus::Rejected { agent_id, message } => {
-                (Enrolment::Rejected, agent_id, message)
-            }
-            RegistrationStatus::Revoked { agent_id, message } => {
-                (Enrolment::Revoked, agent_id, message)
-            }
-            RegistrationStatus::Pending { .. } | RegistrationStatus::Active { .. } => {
-                return Next::Continue;
-            }
-        };
-        self.set_enrolment(enrolment, &message);
+    fn not_admitted(&mut self, enrolment: Enrolment, agent_id: &str, message: &str) -> Next {
+        self.set_enrolment(enrolment, message);
         self.refused();
         self.sample(|sampling| sampling.on = false);
         let wait = self.timing.refused;

@@ -1,36 +1,12 @@
 //! Changes of the agent's state: written to disk, so that a restart continues from there,
 //! and to the status board, which `svc-agent status` shows.
 
-use std::{path::Path, time::Duration};
+use std::time::Duration;
 
 use jiff::Timestamp;
 
 use super::Agent;
-use crate::{
-    caller::Caller,
-    data_dir::STATE,
-    recorder::Sampling,
-    release::VERSION,
-    state::State,
-    status::{Connection, Enrolment, Status},
-    wire::Credential,
-};
-
-/// The status before the first call.
-pub(super) fn at_start(caller: &Caller, state: &State, data_dir: &Path) -> Status {
-    Status {
-        version: VERSION.into(),
-        data_dir: data_dir.to_str().map(Into::into),
-        fingerprint: caller.identity().fingerprint(),
-        agent_id: state.agent_id.clone(),
-        enrolment: match state.credential() {
-            Some(_) => Enrolment::Active,
-            None => Enrolment::Unknown,
-        },
-        jwt_expires_at: state.jwt_expires_at(),
-        ..Status::default()
-    }
-}
+use crate::{data_dir::STATE, recorder::Sampling, status::Connection, wire::Credential};
 
 impl Agent {
     /// The next call registers. Sampling continues, because the agent may still be admitted.
@@ -110,7 +86,6 @@ impl Agent {
     }
 
     pub(super) fn address(&self) -> String {
-        let address = self.addresses.current();
-        address.map(ToString::to_string).unwrap_or_default()
+        self.addresses.current().to_string()
     }
 }

@@ -16,7 +16,7 @@
 mod drain;
 mod pace;
 
-use std::{collections::VecDeque, ops::RangeInclusive, time::Duration};
+use std::{collections::VecDeque, ops::RangeInclusive, pin::Pin, time::Duration};
 
 use jiff::Timestamp;
 use svc_proto::{
@@ -35,11 +35,14 @@ use crate::{
     status::Enrolment,
     wire::{CallFailure, Credential, HeartbeatCall, duration, system_time},
 };
-use drain::PendingMove;
 use pace::Pace;
 
 /// Whatever interval the service sets, the agent samples within these bounds.
 const INTERVALS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_hours(24);
+
+/// A stream that is being opened.
+type PendingMove = Pin<Box<dyn Future<Output = Moved> + Send>>;
+type Moved = Result<(HeartbeatCall, Welcome), CallError>;
 
 enum SessionEnd {
     Stopped,
@@ -54,9 +57,7 @@ impl<E: Into<CallError>> From<E> for SessionEnd {
 
 impl Agent {
     pub(super) async fn heartbeat(&mut self, credential: Credential) -> Next {
-        let Some(address) = self.addresses.current().cloned() else {
-            return Next::Stop;
-        };
+        let address = self.addresses.current().clone();
         let caller = self.caller.clone();
         let stop = self.stop.clone();
         let opening = caller.open(&address, &credential);
@@ -161,7 +162,7 @@ impl<'a> Session<'a> {
                 }
                 Err(failure) => self.stream_ended(failure),
             },
-            moved = drain::arrival(&mut self.pending_move) => self.moved(moved).await,
+            moved = arrival(&mut self.pending_move) => self.moved(moved).await,
             () = recorder.changed(), if may_send && pause.is_none() => Ok(()),
             () = sleep_until(pause.unwrap_or_else(Instant::now)), if may_send && pause.is_some() => Ok(()),
         }
@@ -275,6 +276,14 @@ impl<'a> Session<'a> {
         self.agent.disconnected(failure.to_string());
         self.call = None;
         Ok(())
+    }
+}
+
+/// Completes with the pending move; pending forever without one.
+async fn arrival(pending_move: &mut Option<PendingMove>) -> Moved {
+    match pending_move {
+        Some(pending_move) => pending_move.await,
+        None => std::future::pending().await,
     }
 }
 

@@ -65,11 +65,9 @@ impl Agent {
     }
 
     async fn register_successor(&self, successor: &Identity) -> Result<(), CallError> {
-        let Some(address) = self.addresses.current() else {
-            return std::future::pending().await;
-        };
         let mut request = self.caller.request(String::new());
         request.successor_key = successor.key_hash().to_vec();
+        let address = self.addresses.current();
         self.caller.register(address, request).await?;
         Ok(())
     }

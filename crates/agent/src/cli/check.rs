@@ -2,10 +2,11 @@
 //! agent would connect, but writes nothing and opens no heartbeat stream, so a running
 //! agent is not disturbed.
 
+mod finding;
 mod unit;
 
 use std::{
-    fs, io,
+    fs,
     os::unix::fs::MetadataExt,
     path::Path,
     process::ExitCode,
@@ -14,30 +15,21 @@ use std::{
 
 use rustix::fs::{Access, access};
 
+use self::finding::Finding::{self, Bad, Doubtful, Good};
 use super::output::print;
 use crate::{
     caller::{Caller, Facts},
     clock::Clock,
     config::{Config, Flags, Problems, Token, read_token},
-    data_dir::{IDENTITY, holder, short},
+    data_dir::{IDENTITY, content, holder, short},
     identity::Identity,
     state,
     trust::Trust,
-    wire::{Address, Names, Timeouts, probe},
+    wire::{Address, Names, Timeouts},
 };
 
 /// The service tolerates five minutes, but certificates have dates.
 const CLOCK_BOUND: Duration = Duration::from_secs(60);
-
-/// The result of one check.
-enum Finding {
-    Good(String),
-    /// The agent will run, but a person should look at this.
-    Doubtful(String),
-    Bad(String),
-}
-
-use Finding::{Bad, Doubtful, Good};
 
 /// Exit code 1 if the agent would fail.
 pub(super) async fn run(flags: &Flags) -> anyhow::Result<ExitCode> {
@@ -91,19 +83,11 @@ async fn findings(config: &Config) -> Vec<(String, Finding)> {
     found.extend(unit::findings(config));
     let identity = identity.or_else(|| Identity::generate().ok());
     if let Some(identity) = identity {
-        let clock = Clock::system();
-        let (timeouts, route) = (Timeouts::default(), config.route(Names::OfTheSystem));
-        let proxies = config
-            .addresses
-            .iter()
-            .map(|address| route.proxy_for(address));
-        let proxies: Vec<Option<String>> = proxies
-            .map(|proxy| proxy.map(ToString::to_string))
-            .collect();
-        let facts = Facts::OfThisMachine;
-        let caller = Caller::new(config, identity, facts, clock, timeouts, route);
-        for (address, proxy) in config.addresses.iter().zip(proxies) {
-            found.extend(service(&caller, address, proxy).await);
+        let route = config.route(Names::OfTheSystem);
+        let (facts, clock) = (Facts::OfThisMachine, Clock::system());
+        let caller = Caller::new(config, identity, facts, clock, Timeouts::default(), route);
+        for address in &config.addresses {
+            found.extend(service(&caller, address).await);
         }
     }
     found
@@ -139,12 +123,10 @@ fn key(config: &Config) -> (Finding, Option<Identity>) {
     let path = config.data_dir.join(IDENTITY);
     let read = match &config.client_pair {
         Some(pair) => Identity::from_files(pair).map_err(|error| error.to_string()),
-        None => match fs::read_to_string(&path) {
-            Ok(text) => Identity::from_pem(&text, &path.display().to_string())
+        None => match content(&path) {
+            Ok(Some(text)) => Identity::from_pem(&text, &path.display().to_string())
                 .map_err(|error| error.to_string()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return (Good("will be created".into()), None);
-            }
+            Ok(None) => return (Good("will be created".into()), None),
             Err(error) => Err(format!("{} cannot be read: {error}", path.display())),
         },
     };
@@ -187,21 +169,13 @@ fn trust(config: &Config) -> Finding {
 }
 
 /// Checks the name, TCP, TLS in both directions, HTTP/2 and gRPC, and compares the clocks.
-async fn service(
-    caller: &Caller,
-    address: &Address,
-    proxy: Option<String>,
-) -> Vec<(String, Finding)> {
-    let name = match proxy {
+async fn service(caller: &Caller, address: &Address) -> Vec<(String, Finding)> {
+    let name = match caller.proxy_for(address) {
         None => address.to_string(),
         Some(proxy) => format!("{address} through the proxy {proxy}"),
     };
-    let connection = match caller.connect(address).await {
-        Ok(connection) => connection,
-        Err(error) => return vec![(name, Bad(error.to_string()))],
-    };
-    match probe(connection).await {
-        Err(failure) => vec![(name, Bad(failure.to_string()))],
+    match caller.probe(address).await {
+        Err(error) => vec![(name, Bad(error.to_string()))],
         Ok(time) => vec![
             (
                 name,

@@ -1,29 +1,22 @@
 //! One flag for each setting, generated from the table of settings.
 
-use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
+use std::{iter::once, path::PathBuf};
+
+use clap::{Arg, ArgMatches, value_parser};
 
 use crate::config::{Flags, SETTINGS, Setting};
 
 const CONFIG: &str = "config";
 
-#[derive(Debug, Default)]
-pub(super) struct FlagArgs(pub Flags);
-
-impl Args for FlagArgs {
-    fn augment_args(command: Command) -> Command {
-        let config = Arg::new(CONFIG)
-            .long(CONFIG)
-            .value_name("FILE")
-            .value_parser(clap::value_parser!(std::path::PathBuf))
-            .help("The configuration file [default: /etc/svc/agent.toml]");
-        let flags = SETTINGS.iter().map(flag);
-        let all = std::iter::once(config).chain(flags);
-        command.args(all.map(|arg| arg.global(true)))
-    }
-
-    fn augment_args_for_update(command: Command) -> Command {
-        Self::augment_args(command)
-    }
+/// They are accepted before and after the command.
+pub(super) fn args() -> impl Iterator<Item = Arg> {
+    let config = Arg::new(CONFIG)
+        .long(CONFIG)
+        .value_name("FILE")
+        .value_parser(value_parser!(PathBuf))
+        .help("The configuration file [default: /etc/svc/agent.toml]");
+    let all = once(config).chain(SETTINGS.iter().map(flag));
+    all.map(|arg| arg.global(true))
 }
 
 fn flag(setting: &'static Setting) -> Arg {
@@ -36,20 +29,13 @@ fn flag(setting: &'static Setting) -> Arg {
         .help_heading("Settings")
 }
 
-impl FromArgMatches for FlagArgs {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-        let value = |setting: &'static Setting| {
-            let text = matches.get_one::<String>(setting.name)?;
-            Some((setting.name, text.clone()))
-        };
-        Ok(Self(Flags {
-            file: matches.get_one(CONFIG).cloned(),
-            values: SETTINGS.iter().filter_map(value).collect(),
-        }))
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
-        *self = Self::from_arg_matches(matches)?;
-        Ok(())
+pub(super) fn given(matches: &ArgMatches) -> Flags {
+    let value = |setting: &'static Setting| {
+        let text = matches.get_one::<String>(setting.name)?;
+        Some((setting.name, text.clone()))
+    };
+    Flags {
+        file: matches.get_one(CONFIG).cloned(),
+        values: SETTINGS.iter().filter_map(value).collect(),
     }
 }

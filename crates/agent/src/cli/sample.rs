@@ -2,7 +2,7 @@
 
 use std::{process::ExitCode, time::Duration};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use svc_proto::v1::{BlockDevice, Disk, Interface, Pressure, Vitals};
 
 use super::output::{Output, OutputArgs, bytes, facts, print};
@@ -12,7 +12,7 @@ use crate::vitals::Sampler;
 const CPU_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) async fn run(args: &OutputArgs) -> anyhow::Result<ExitCode> {
-    let mut sampler = Sampler::new();
+    let mut sampler = Sampler::default();
     sampler.sample();
     tokio::time::sleep(CPU_INTERVAL).await;
     let vitals = sampler.sample();
@@ -113,47 +113,41 @@ fn uptime(seconds: u64) -> String {
     format!("{days} d {hours} h {minutes} min")
 }
 
+/// An object of these fields.
+macro_rules! fields {
+    ($of:ident, $($name:ident)+) => {{
+        let mut object = Map::new();
+        $(object.insert(stringify!($name).into(), json!($of.$name));)+
+        object
+    }};
+}
+
 /// The names are those of the protocol. A value that is absent there is null.
 fn as_json(vitals: &Vitals) -> Value {
-    let disk = |disk: &Disk| {
-        json!({
-            "mount_point": disk.mount_point, "device": disk.device, "fs_type": disk.fs_type,
-            "total_bytes": disk.total_bytes, "used_bytes": disk.used_bytes,
-            "available_bytes": disk.available_bytes, "inodes_used": disk.inodes_used,
-            "inodes_free": disk.inodes_free, "read_only": disk.read_only,
-        })
-    };
-    let interface = |interface: &Interface| {
-        json!({
-            "name": interface.name, "rx_bytes": interface.rx_bytes, "tx_bytes": interface.tx_bytes,
-        })
-    };
-    let device = |device: &BlockDevice| {
-        json!({
-            "name": device.name, "reads": device.reads, "read_bytes": device.read_bytes,
-            "writes": device.writes, "written_bytes": device.written_bytes, "busy_ms": device.busy_ms,
-        })
-    };
-    let pressure = |pressure: &Pressure| {
-        json!({
-            "cpu_some_ms": pressure.cpu_some_ms, "memory_some_ms": pressure.memory_some_ms,
-            "memory_full_ms": pressure.memory_full_ms, "io_some_ms": pressure.io_some_ms,
-            "io_full_ms": pressure.io_full_ms,
-        })
-    };
-    json!({
-        "cpu_percent": vitals.cpu_percent, "cpu_steal_ms": vitals.cpu_steal_ms,
-        "load_1m": vitals.load_1m, "load_5m": vitals.load_5m, "load_15m": vitals.load_15m,
-        "memory_used_bytes": vitals.memory_used_bytes, "memory_total_bytes": vitals.memory_total_bytes,
-        "swap_used_bytes": vitals.swap_used_bytes, "swap_total_bytes": vitals.swap_total_bytes,
-        "uptime_seconds": vitals.uptime_seconds, "process_count": vitals.process_count,
-        "network_rx_bytes": vitals.network_rx_bytes, "network_tx_bytes": vitals.network_tx_bytes,
-        "interfaces": vitals.interfaces.iter().map(interface).collect::<Vec<_>>(),
-        "disks": vitals.disks.iter().map(disk).collect::<Vec<_>>(),
-        "unreadable_mounts": vitals.unreadable_mounts,
-        "block_devices": vitals.block_devices.iter().map(device).collect::<Vec<_>>(),
-        "pressure": vitals.pressure.as_ref().map(pressure),
-    })
+    let mut all = fields!(
+        vitals, cpu_percent cpu_steal_ms load_1m load_5m load_15m memory_used_bytes
+        memory_total_bytes swap_used_bytes swap_total_bytes uptime_seconds process_count
+        network_rx_bytes network_tx_bytes unreadable_mounts
+    );
+    let interfaces = vitals.interfaces.iter();
+    let interfaces = interfaces.map(|one| fields!(one, name rx_bytes tx_bytes));
+    let disks = vitals.disks.iter().map(|one| {
+        fields!(
+            one, mount_point device fs_type total_bytes used_bytes available_bytes inodes_used
+            inodes_free read_only
+        )
+    });
+    let devices = vitals.block_devices.iter();
+    let devices =
+        devices.map(|one| fields!(one, name reads read_bytes writes written_bytes busy_ms));
+    let pressure = vitals
+        .pressure
+        .map(|one| fields!(one, cpu_some_ms memory_some_ms memory_full_ms io_some_ms io_full_ms));
+    all.insert("interfaces".into(), interfaces.collect());
+    all.insert("disks".into(), disks.collect());
+    all.insert("block_devices".into(), devices.collect());
+    all.insert("pressure".into(), json!(pressure));
+    all.into()
 }
 
 #[cfg(test)]

@@ -132,12 +132,4 @@ mod tests {
             assert!(age(bad).is_err(), "{bad}");
         }
     }
-
-    #[test]
-    fn several_addresses_are_separated_by_commas() {
-        let addresses = addresses("a.example, b.example:9000,").unwrap();
-        let shown: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-        assert_eq!(shown, ["a.example:9443", "b.example:9000"]);
-        assert!(super::addresses(" , ").is_err());
-    }
 }

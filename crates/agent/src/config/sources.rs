@@ -6,10 +6,16 @@ use std::{
     collections::BTreeMap,
     ffi::OsString,
     fs, io,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
-use super::{Problem, SETTINGS, Setting, is_open_to_all};
+use strsim::levenshtein;
+
+use super::{
+    problems::Problem,
+    settings::{SETTINGS, Setting},
+};
 
 pub const DEFAULT_FILE: &str = "/etc/svc/agent.toml";
 /// The variable that names another file.
@@ -42,6 +48,7 @@ pub(super) struct Sources<'a> {
     environment: &'a dyn Fn(&str) -> Option<OsString>,
     /// The file and its drop-ins, each with its settings.
     files: Vec<(PathBuf, BTreeMap<String, Found>)>,
+    pub problems: Vec<Problem>,
     pub warnings: Vec<Problem>,
 }
 
@@ -50,7 +57,6 @@ impl<'a> Sources<'a> {
     pub(super) fn open(
         flags: &'a Flags,
         environment: &'a dyn Fn(&str) -> Option<OsString>,
-        problems: &mut Vec<Problem>,
     ) -> Self {
         let named = flags.file.clone().map(|path| (path, "--config".to_owned()));
         let named = named.or_else(|| {
@@ -60,19 +66,63 @@ impl<'a> Sources<'a> {
         let is_default = named.is_none();
         let default = || (DEFAULT_FILE.into(), "the configuration".to_owned());
         let (path, name) = named.unwrap_or_else(default);
-        let mut warnings = Vec::new();
-        let file = read(&path, &name, is_default, problems, &mut warnings);
-        let mut files = vec![(path.clone(), file)];
-        for path in drop_ins(&path) {
-            let settings = read(&path, "a drop-in", false, problems, &mut warnings);
-            files.push((path, settings));
-        }
-        Self {
+        let mut sources = Self {
             flags,
             environment,
-            files,
-            warnings,
+            files: Vec::new(),
+            problems: Vec::new(),
+            warnings: Vec::new(),
+        };
+        sources.read(&path, &name, is_default);
+        for drop_in in drop_ins(&path) {
+            sources.read(&drop_in, "a drop-in", false);
         }
+        sources
+    }
+
+    /// The default file may be missing: the environment or flags can set everything.
+    fn read(&mut self, path: &Path, name: &str, may_be_missing: bool) {
+        let shown = path.display();
+        let text = match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if may_be_missing && error.kind() == io::ErrorKind::NotFound => return,
+            Err(error) => {
+                let message = format!("{shown} cannot be read: {error}");
+                return self.problems.push(Problem::new(name, message));
+            }
+        };
+        match text.parse::<toml::Table>() {
+            Ok(table) => self.add(path, table),
+            Err(error) => {
+                // The parser's message quotes the line, which may contain the token.
+                let line = error.span().map(|span| text[..span.start].lines().count());
+                let line =
+                    line.map_or(String::new(), |line| format!(", near line {}", line.max(1)));
+                let message = format!("{shown} is not TOML{line}");
+                self.problems.push(Problem::new(name, message));
+            }
+        }
+    }
+
+    fn add(&mut self, path: &Path, table: toml::Table) {
+        let (shown, mut entries) = (path.display(), BTreeMap::new());
+        for (key, value) in table {
+            let name = format!("{key} in {shown}");
+            // A newer binary may know it: the configuration may be ahead of the binary.
+            if Setting::named(&key).is_none() {
+                self.warnings.push(Problem::new(name, unknown(&key)));
+            } else if key == TOKEN && is_open_to_all(path) {
+                let fix = format!("chmod o-rwx {shown}");
+                let message = format!("is not used, because every user can read it: run `{fix}`");
+                self.warnings.push(Problem::new(name, message));
+            } else if let Some(text) = as_text(value) {
+                entries.insert(key, Found { text, name });
+            } else {
+                let message = "is neither a text nor a list of texts";
+                self.problems.push(Problem::new(name, message));
+            }
+        }
+        self.files.push((path.to_owned(), entries));
     }
 
     /// The file, if the value of a setting comes from it.
@@ -160,66 +210,6 @@ fn drop_ins(path: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The default file may be missing: the environment or flags can set everything.
-fn read(
-    path: &Path,
-    name: &str,
-    may_be_missing: bool,
-    problems: &mut Vec<Problem>,
-    warnings: &mut Vec<Problem>,
-) -> BTreeMap<String, Found> {
-    let text = match fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(error) if may_be_missing && error.kind() == io::ErrorKind::NotFound => String::new(),
-        Err(error) => {
-            let message = format!("{} cannot be read: {error}", path.display());
-            problems.push(Problem::new(name, message));
-            String::new()
-        }
-    };
-    match text.parse::<toml::Table>() {
-        Ok(table) => entries(path, table, problems, warnings),
-        Err(error) => {
-            // The parser's message quotes the line, which may contain the token.
-            let line = error.span().map(|span| text[..span.start].lines().count());
-            let line = line.map_or(String::new(), |line| format!(", near line {}", line.max(1)));
-            let message = format!("{} is not TOML{line}", path.display());
-            problems.push(Problem::new(name, message));
-            BTreeMap::new()
-        }
-    }
-}
-
-fn entries(
-    path: &Path,
-    table: toml::Table,
-    problems: &mut Vec<Problem>,
-    warnings: &mut Vec<Problem>,
-) -> BTreeMap<String, Found> {
-    let mut entries = BTreeMap::new();
-    for (key, value) in table {
-        let name = format!("{key} in {}", path.display());
-        // A newer binary may know it: the configuration may be ahead of the binary.
-        if Setting::named(&key).is_none() {
-            warnings.push(Problem::new(name, unknown(&key)));
-            continue;
-        }
-        if key == TOKEN && is_open_to_all(path) {
-            let fix = format!("chmod o-rwx {}", path.display());
-            let message = format!("is not used, because every user can read it: run `{fix}`");
-            warnings.push(Problem::new(name, message));
-            continue;
-        }
-        match as_text(value) {
-            Some(text) => {
-                entries.insert(key, Found { text, name });
-            }
-            None => problems.push(Problem::new(name, "is neither a text nor a list of texts")),
-        }
-    }
-    entries
-}
-
 /// A list is equivalent to a text with commas.
 fn as_text(value: toml::Value) -> Option<String> {
     match value {
@@ -231,6 +221,11 @@ fn as_text(value: toml::Value) -> Option<String> {
         }
         _ => None,
     }
+}
+
+/// Whether every user of the machine may read a file.
+pub fn is_open_to_all(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.mode() & 0o004 != 0)
 }
 
 /// The token that a configuration file sets now.
@@ -253,26 +248,11 @@ pub fn read_token(path: &Path) -> Result<String, String> {
 
 fn unknown(key: &str) -> String {
     let key = key.to_lowercase().replace('-', "_");
-    let distance = |setting: &&Setting| distance(setting.name, &key);
+    let distance = |setting: &&Setting| levenshtein(setting.name, &key);
     match SETTINGS.iter().min_by_key(distance) {
         Some(near) if distance(&near) <= MOST_TYPOS => {
             format!("is not a setting and is ignored: {} is one", near.name)
         }
         _ => "is not a setting of this version and is ignored".into(),
     }
-}
-
-/// How many letters must be inserted, deleted or replaced to get from one text to the other.
-fn distance(from: &str, to: &str) -> usize {
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (line, letter) in from.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = line + 1;
-        for (column, other) in to.bytes().enumerate() {
-            let replaced = diagonal + usize::from(letter != other);
-            diagonal = row[column + 1];
-            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row[to.len()]
 }

@@ -158,7 +158,7 @@ impl Disk {
         if acked_seq > handed {
             self.spool.continue_at(handed + 1);
         }
-        self.spool.resume_beyond(acked_seq, UNTRACED)?;
+        self.spool.resume(acked_seq, UNTRACED)?;
         self.shared
             .change(|inner| inner.numbers.resumed(&self.spool, acked_seq));
         Ok(())
@@ -175,11 +175,7 @@ impl Disk {
 
     /// A failure does not stop the agent: the service sends all of this again.
     fn write(&self, name: &'static str, file: &FileJob) {
-        let written = match file.is_durable {
-            true => self.dir.write(name, &file.text),
-            false => self.dir.write_unsynced(name, &file.text),
-        };
-        if let Err(error) = written {
+        if let Err(error) = self.dir.replace(name, &file.text, file.is_durable) {
             tracing::debug!(%error, "a file could not be written");
         }
     }

@@ -156,8 +156,8 @@ impl Model {
     /// The session waits for a disk that hangs, if it needs it.
     fn connect(&mut self) {
         let acked = self.watermark();
-        let is_usual = self.shared().inner().numbers.welcomed(acked);
-        if !is_usual {
+        let only_acknowledges = self.shared().inner().numbers.welcomed(acked);
+        if !only_acknowledges {
             self.work();
             self.disk().resume(acked).unwrap();
         }

@@ -14,8 +14,14 @@ use std::{
 use svc_proto::v1::Report;
 use tokio::sync::{Notify, oneshot};
 
-use super::{numbers::Numbers, window::Entry};
-use crate::spool::{LossReason, Spool, SpoolError, Usage};
+use super::{
+    numbers::{DiskState, Numbers},
+    window::Entry,
+};
+use crate::{
+    spool::{LossReason, Spool, SpoolError, Usage},
+    sync::locked,
+};
 
 /// A job that takes longer counts as a disk that does not work.
 pub(super) const STALL: Duration = Duration::from_secs(5);
@@ -56,15 +62,6 @@ pub(super) struct Inner {
 struct Failure {
     text: String,
     reason: LossReason,
-}
-
-/// Whether samples are sent from disk or from memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DiskState {
-    Works,
-    /// The last sample was not stored, and the attempt to store a newer one is not over.
-    Undecided,
-    Fails,
 }
 
 /// What memory knows about a report.
@@ -134,7 +131,7 @@ impl Shared {
     }
 
     pub fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.inner)
     }
 
     /// Changes the state and wakes the disk thread.
@@ -192,17 +189,15 @@ impl Shared {
             (inner.must_end, inner.is_resting) = (true, false); // A last attempt.
         }
         self.work.notify_all();
+        let is_done = |inner: &Inner| inner.has_ended || !must_end && inner.is_idle();
         loop {
             let before = inner.jobs_done;
             let waited = self.work.wait_timeout_while(inner, LAST_WAIT, |inner| {
-                let is_idle = inner.busy_since.is_none() && !inner.has_job();
-                let is_done = inner.has_ended || !must_end && is_idle;
-                !is_done && inner.jobs_done == before
+                !is_done(inner) && inner.jobs_done == before
             });
             let (guard, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             inner = guard;
-            let is_idle = inner.busy_since.is_none() && !inner.has_job();
-            if timeout.timed_out() || inner.has_ended || !must_end && is_idle {
+            if timeout.timed_out() || is_done(&inner) {
                 return;
             }
         }
@@ -244,6 +239,10 @@ impl Inner {
         failure.map_or(LossReason::NotStored, |failure| failure.reason)
     }
 
+    fn is_idle(&self) -> bool {
+        self.busy_since.is_none() && !self.has_job()
+    }
+
     fn has_job(&self) -> bool {
         let must_store = self.numbers.window.unstored_count() > 0 && !self.is_resting;
         let has_request =
@@ -279,9 +278,7 @@ impl Inner {
         let (name, file) = self.files.pop_first()?;
         Some(Job::File(name, file))
     }
-}
 
-impl Inner {
     /// Logs the first failure and the end of it.
     pub fn note(&mut self, error: Option<&SpoolError>) {
         match (&self.failure, error) {

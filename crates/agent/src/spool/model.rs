@@ -12,6 +12,8 @@ use std::{
 };
 
 use proptest::prelude::*;
+use prost::Message;
+use svc_proto::v1;
 
 use super::{batch::Bounds, *};
 
@@ -153,10 +155,10 @@ impl Model {
 
     fn append(&mut self) {
         self.now += INTERVAL;
-        let (now, next) = (self.now, self.spool().next_seq());
-        let at = UNIX_EPOCH + Duration::from_secs(now);
-        let seq = self.spool().append(at, &vitals(now)).unwrap();
-        assert_eq!(seq, next);
+        let (now, seq) = (self.now, self.spool().next_seq());
+        let at = nanos(UNIX_EPOCH + Duration::from_secs(now));
+        let vitals = vitals(now).encode_to_vec();
+        self.spool().put(seq, at, &vitals).unwrap();
         assert!(
             !self.reported.contains_key(&seq),
             "a reported number is never used again"
@@ -250,7 +252,7 @@ impl Model {
     fn resume(&mut self, more: i64) {
         let acked = self.acked.saturating_add_signed(more);
         let was_sent = self.sent;
-        self.spool().resume(acked).unwrap();
+        self.spool().resume(acked, 0).unwrap();
         assert!(self.spool().next_seq() > acked);
         assert_eq!(self.spool().acked_seq(), acked);
         if acked > was_sent {
@@ -396,8 +398,9 @@ proptest! {
             fs::write(segment::path(dir.path(), first), bytes).unwrap();
         }
         let mut spool = Spool::open(dir.path(), LIMITS).unwrap();
-        spool.resume(acked).unwrap();
-        let seq = spool.append(UNIX_EPOCH, &vitals(7)).unwrap();
+        spool.resume(acked, 0).unwrap();
+        let seq = spool.next_seq();
+        spool.put(seq, 0, &vitals(7).encode_to_vec()).unwrap();
         let (mut next, mut last) = (spool.acked_seq() + 1, None);
         while next <= seq {
             let report = spool.read(next - 1, 50, 10_000).unwrap();

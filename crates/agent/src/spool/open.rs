@@ -1,7 +1,7 @@
 //! Opening a spool, whatever is on disk.
 //!
 //! Opening reads every frame once. An unfinished write at the end of the newest segment is
-//! cut off: its `append` never returned, so its number was never sent and can be used
+//! cut off: its `put` never returned, so its number was never sent and can be used
 //! again. A damaged frame is skipped; its number becomes a gap, because neither a frame nor
 //! a loss explains it.
 //!
@@ -15,8 +15,10 @@ use std::{
     cell::Cell, collections::VecDeque, fs::DirBuilder, io, os::unix::fs::DirBuilderExt, path::Path,
 };
 
+use svc_proto::contract::limits::MAX_SEQ;
+
 use super::{
-    Limits, MAX_SEGMENTS, MAX_SEQ, Spool, SpoolError,
+    Limits, MAX_SEGMENTS, Spool, SpoolError,
     checkpoint::Checkpoint,
     segment::{self, End, Segment, Writer},
 };

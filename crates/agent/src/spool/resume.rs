@@ -18,9 +18,10 @@
 use std::{io, time::UNIX_EPOCH};
 
 use prost::Message;
+use svc_proto::contract::limits::MAX_SEQ;
 
 use super::{
-    LossReason, MAX_SEQ, Spool, SpoolError,
+    LossReason, Spool, SpoolError,
     batch::{Batch, Bounds},
     frame::Frame,
     segment::{SyncMode, Writer},
@@ -37,14 +38,11 @@ const STEP: Bounds = Bounds {
 impl Spool {
     /// Brings the spool in line with `Welcome.acked_seq`. It must be called before `read`
     /// after the spool was opened. After an error it can be called again.
-    pub fn resume(&mut self, acked_seq: u64) -> Result<(), SpoolError> {
-        self.resume_beyond(acked_seq, 0)
-    }
-
-    /// The same. If the service has more than was sent from here, the next `margin` numbers
-    /// are not used either: a former life may have sent samples with these numbers that the
-    /// service has not stored yet.
-    pub fn resume_beyond(&mut self, acked_seq: u64, margin: u64) -> Result<(), SpoolError> {
+    ///
+    /// If the service has more than was sent from here, the next `margin` numbers are not
+    /// used either: a former life may have sent samples with these numbers that the service
+    /// has not stored yet.
+    pub fn resume(&mut self, acked_seq: u64, margin: u64) -> Result<(), SpoolError> {
         let acked_seq = acked_seq.min(MAX_SEQ);
         if acked_seq > self.sent.get() {
             let doubtful = acked_seq.saturating_add(margin).min(MAX_SEQ);
@@ -108,15 +106,25 @@ impl Spool {
         for sample in batch.report.samples {
             let at = sample.sampled_at.and_then(|at| at.try_into().ok());
             let (at, vitals) = (at.unwrap_or(UNIX_EPOCH), sample.vitals.unwrap_or_default());
-            // After any other error the new number is a gap.
-            if let Err(SpoolError::NoNumberLeft) =
-                self.store(nanos(at), &vitals.encode_to_vec(), SyncMode::Later)
-            {
-                return Err(SpoolError::NoNumberLeft);
-            }
+            self.store_next(nanos(at), &vitals.encode_to_vec())?;
         }
         let synced = self.writer.as_ref().map_or(Ok(()), Writer::sync);
         synced.map_err(SpoolError::NotStored)
+    }
+
+    /// Uses up a number even if the sample cannot be stored: a write that failed may still
+    /// have left a readable frame on disk.
+    fn store_next(&mut self, at: i64, vitals: &[u8]) -> Result<(), SpoolError> {
+        let seq = self.next;
+        if seq > MAX_SEQ {
+            return Err(SpoolError::NoNumberLeft);
+        }
+        let written = self.write(seq, at, vitals, SyncMode::Later);
+        self.next = seq + 1;
+        if let Err(error) = written {
+            self.declare_lost(seq, seq, error.loss_reason());
+        }
+        Ok(())
     }
 
     fn rewind(&mut self, acked_seq: u64) -> Result<(), SpoolError> {

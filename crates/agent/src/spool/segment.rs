@@ -12,10 +12,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{
-    MAX_SEQ,
-    frame::{HEADER_BYTES, MAX_BODY_BYTES, Scan, Tail},
-};
+use svc_proto::contract::limits::MAX_SEQ;
+
+use super::frame::{HEADER_BYTES, MAX_BODY_BYTES, Scan, Tail};
 
 /// About two thousand samples of a machine with one disk. The agent writes no longer file,
 /// and reads a longer one only up to this size and one frame.

@@ -10,31 +10,11 @@
 use std::io;
 
 use super::{
-    LossReason, MAX_SEGMENTS, MAX_SEQ, Spool, SpoolError, frame,
+    LossReason, MAX_SEGMENTS, Spool, SpoolError, frame,
     segment::{self, Segment, SyncMode, Writer},
 };
 
 impl Spool {
-    /// Uses up a number even if the sample cannot be stored: a write that failed may still
-    /// have left a readable frame on disk.
-    pub(super) fn store(
-        &mut self,
-        at: i64,
-        vitals: &[u8],
-        sync: SyncMode,
-    ) -> Result<u64, SpoolError> {
-        let seq = self.next;
-        if seq > MAX_SEQ {
-            return Err(SpoolError::NoNumberLeft);
-        }
-        let written = self.write(seq, at, vitals, sync);
-        self.next = seq + 1;
-        if let Err(error) = &written {
-            self.declare_lost(seq, seq, error.loss_reason());
-        }
-        written.map(|()| seq)
-    }
-
     pub(super) fn declare_lost(&mut self, first: u64, last: u64, reason: LossReason) {
         tracing::warn!(
             first_seq = first,
@@ -89,7 +69,7 @@ impl Spool {
         }
     }
 
-    /// Writes the checkpoint. After a failure the next `append` tries again; until then a
+    /// Writes the checkpoint. After a failure the next `put` tries again; until then a
     /// crash would lose what changed.
     pub(super) fn save(&mut self) {
         self.checkpoint.next = self.next.max(self.reserved);

@@ -10,7 +10,7 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         mpsc::{self, Receiver, Sender},
     },
     thread,
@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use svc_proto::{contract::limits::MAX_DISKS, v1::Disk};
 
 use super::disks::{self, Mount};
+use crate::sync::locked;
 
 /// How long all file systems of a sample may take together.
 const BUDGET: Duration = Duration::from_secs(1);
@@ -133,10 +134,6 @@ impl Meter {
         let thread = thread::Builder::new().name("statvfs".into());
         drop(thread.stack_size(STACK).spawn(measuring));
     }
-}
-
-fn locked(queue: &Queue) -> MutexGuard<'_, VecDeque<Mount>> {
-    queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn remove(mounts: &mut Vec<Mount>, mount: &Mount) {

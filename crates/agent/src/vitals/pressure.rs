@@ -51,10 +51,4 @@ full avg10=0.00 avg60=0.00 avg300=0.00 total=999
         };
         assert_eq!(read(&machine), Some(expected));
     }
-
-    #[test]
-    fn a_kernel_without_pressure_reports_none() {
-        let (_dir, machine) = machine(&[("/proc/pressure/cpu", "")]);
-        assert_eq!(read(&machine), None);
-    }
 }

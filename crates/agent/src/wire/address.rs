@@ -20,8 +20,13 @@ impl FromStr for Address {
     /// `host`, `host:port` or `[v6]:port`, each with an optional `https://`.
     fn from_str(text: &str) -> Result<Self, String> {
         let given = text.strip_prefix("https://").unwrap_or(text);
-        let given = given.strip_suffix('/').unwrap_or(given);
-        let (host, port) = split(given, DEFAULT_PORT)?;
+        Self::parse(given.strip_suffix('/').unwrap_or(given), DEFAULT_PORT)
+    }
+}
+
+impl Address {
+    pub(super) fn parse(text: &str, default_port: u16) -> Result<Self, String> {
+        let (host, port) = split(text, default_port)?;
         let name = ServerName::try_from(host.to_owned())
             .map_err(|_| "is neither a host's name nor an IP address".to_owned())?;
         Ok(Self {
@@ -33,7 +38,7 @@ impl FromStr for Address {
 }
 
 /// Splits host and port. An IPv6 address with a port needs brackets.
-pub(super) fn split(text: &str, default_port: u16) -> Result<(&str, u16), String> {
+fn split(text: &str, default_port: u16) -> Result<(&str, u16), String> {
     if let Some(rest) = text.strip_prefix('[') {
         let (host, rest) = rest.split_once(']').ok_or("has a bracket too few")?;
         return Ok((host, port(rest.strip_prefix(':'), default_port)?));
@@ -62,7 +67,8 @@ impl fmt::Display for Address {
     }
 }
 
-/// All addresses, used in turn from a random one on, so that a fleet spreads over them.
+/// All addresses, used in turn from a random one on, so that a fleet spreads over them. There is
+/// at least one, because the settings require it.
 #[derive(Clone, Debug)]
 pub struct Addresses {
     all: Vec<Address>,
@@ -71,13 +77,13 @@ pub struct Addresses {
 
 impl Addresses {
     pub fn new(all: Vec<Address>) -> Self {
-        let turn = rand::random_range(0..all.len().max(1));
+        let turn = rand::random_range(0..all.len());
         Self { all, turn }
     }
 
-    /// The address to use now, if there is one.
-    pub fn current(&self) -> Option<&Address> {
-        self.all.get(self.turn % self.all.len().max(1))
+    /// The address to use now.
+    pub fn current(&self) -> &Address {
+        self.at(self.turn)
     }
 
     pub fn advance(&mut self) {
@@ -85,9 +91,12 @@ impl Addresses {
     }
 
     /// The address after the current one.
-    pub fn other(&self) -> Option<&Address> {
-        self.all
-            .get(self.turn.wrapping_add(1) % self.all.len().max(1))
+    pub fn other(&self) -> &Address {
+        self.at(self.turn.wrapping_add(1))
+    }
+
+    fn at(&self, turn: usize) -> &Address {
+        &self.all[turn % self.all.len()]
     }
 }
 
@@ -120,10 +129,10 @@ mod tests {
         let mut addresses = Addresses::new(all);
         let mut seen = Vec::new();
         for _ in 0..3 {
-            let next = addresses.other().unwrap().clone();
-            seen.push(addresses.current().unwrap().host.clone());
+            let next = addresses.other().clone();
+            seen.push(addresses.current().host.clone());
             addresses.advance();
-            assert_eq!(*addresses.current().unwrap(), next);
+            assert_eq!(*addresses.current(), next);
         }
         seen.sort();
         assert_eq!(seen, ["a", "b", "c"]);

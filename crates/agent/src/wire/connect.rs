@@ -55,6 +55,10 @@ pub struct Timeouts {
     /// The first status of a registration. The service takes a whole fleet that registers at
     /// once in turn, and answers each within 30 s.
     pub register: Duration,
+    /// Welcome. The service may wait for its database before it answers Hello.
+    pub welcome: Duration,
+    /// The refusal of a probe, which needs no database.
+    pub probe: Duration,
     /// The time between two HTTP/2 pings.
     pub ping_every: Duration,
     /// The connection is closed if a ping is not answered within this time.
@@ -68,6 +72,8 @@ impl Default for Timeouts {
             tcp: Duration::from_secs(10),
             handshake: Duration::from_secs(10),
             register: Duration::from_secs(35),
+            welcome: Duration::from_secs(20),
+            probe: Duration::from_secs(10),
             ping_every: Duration::from_secs(20),
             ping_answer: Duration::from_secs(10),
         }
@@ -140,10 +146,9 @@ impl Connector {
     /// Connects to the first IP address that completes the handshakes. If none does, the
     /// error is that of the address that came furthest.
     pub async fn connect(&self, address: &Address) -> Result<Connection, ConnectError> {
-        let found = match self.route.proxy_for(address) {
-            None => self.resolve(&address.host, address.port).await?,
-            Some(proxy) => self.resolve(&proxy.host, proxy.port).await?,
-        };
+        let proxy = self.route.proxy_for(address);
+        let found = self.resolve(proxy.map_or(address, |proxy| &proxy.address));
+        let found = found.await?;
         let mut race = Race::new(found, self.timeouts.tcp);
         let (mut no_connection, mut no_handshake) = (None, None);
         while let Some(Attempt { peer, connected }) = race.next().await {
@@ -176,13 +181,14 @@ impl Connector {
     }
 
     /// The addresses in the order in which they are tried.
-    async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, ConnectError> {
+    async fn resolve(&self, hop: &Address) -> Result<Vec<SocketAddr>, ConnectError> {
         let failed = |source| ConnectError::Resolve {
-            host: host.to_owned(),
+            host: hop.host.clone(),
             source,
         };
-        let lookup = timeout(self.timeouts.resolve, self.route.names.resolve(host, port)).await;
-        let found = lookup.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        let lookup = self.route.names.resolve(&hop.host, hop.port);
+        let found = timeout(self.timeouts.resolve, lookup).await;
+        let found = found.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         let found = interleaved(found.map_err(failed)?);
         Ok(self.route.peers.order(found))
     }
@@ -199,7 +205,7 @@ impl Connector {
                     address: address.to_string(),
                     source,
                 };
-                proxy.tunnel(&mut stream, address).await.map_err(refused)?;
+                stream = proxy.tunnel(stream, address).await.map_err(refused)?;
             }
             let stream = self.tls(address, stream).await?;
             self.http2(address, stream).await

@@ -44,19 +44,10 @@ impl Exceptions {
 
 impl Exception {
     fn parse(entry: &str) -> Self {
-        if let Some(network) = network(entry) {
-            return Self {
-                hosts: network,
-                port: None,
-            };
-        }
-        let (host, port) = match entry.rsplit_once(':') {
-            Some((host, port)) => match port.parse() {
-                Ok(port) => (host, Some(port)),
-                Err(_) => (entry, None),
-            },
-            None => (entry, None),
-        };
+        // The colons of an IPv6 address without brackets do not begin a port.
+        let with_port = entry.rsplit_once(':').filter(|_| network(entry).is_none());
+        let with_port = with_port.and_then(|(host, port)| Some((host, port.parse().ok()?)));
+        let host = with_port.map_or(entry, |(host, _)| host);
         let host = host.trim_matches(['[', ']']);
         let hosts = match host {
             "*" => Hosts::All,
@@ -65,6 +56,7 @@ impl Exception {
                 Hosts::Domain(domain.trim_matches('.').to_lowercase())
             }),
         };
+        let port = with_port.map(|(_, port)| port);
         Self { hosts, port }
     }
 

@@ -3,7 +3,7 @@
 //! This module knows the messages of the protocol. Where samples come from, and what
 //! the agent does with a message, is decided by its caller.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use secrecy::ExposeSecret;
 use svc_proto::{
@@ -31,8 +31,6 @@ const _: () = assert!(MAX_REPORT_SAMPLES <= limits::MAX_GAPS);
 /// Messages that wait until HTTP/2 sends them. A full channel means that the service does
 /// not read: [`HeartbeatCall::report`] then waits.
 const OUTBOUND: usize = 2;
-/// The service may wait for its database before it answers Hello.
-const WELCOME_DEADLINE: Duration = Duration::from_secs(20);
 
 /// An open heartbeat stream. Dropping it closes the connection without a Goodbye.
 #[derive(Debug)]
@@ -48,10 +46,11 @@ impl HeartbeatCall {
         connection: Connection,
         credential: &Credential,
         hello: Hello,
+        deadline: Duration,
     ) -> Result<(Self, Welcome), CallFailure> {
         let opening = Self::exchange_hello(connection, credential, hello);
         let late = |_| CallFailure::lost("the service did not send Welcome in time");
-        timeout(WELCOME_DEADLINE, opening).await.map_err(late)?
+        timeout(deadline, opening).await.map_err(late)?
     }
 
     async fn exchange_hello(
@@ -138,14 +137,4 @@ async fn send(
     };
     let ended = |_| CallFailure::lost("the stream has ended");
     out.send(request).await.map_err(ended)
-}
-
-/// A duration of a message; a negative one counts as absent.
-pub(crate) fn duration(given: Option<prost_types::Duration>) -> Option<Duration> {
-    given.and_then(|given| Duration::try_from(given).ok())
-}
-
-/// A timestamp of a message.
-pub(crate) fn system_time(given: Option<prost_types::Timestamp>) -> Option<SystemTime> {
-    given.and_then(|given| SystemTime::try_from(given).ok())
 }

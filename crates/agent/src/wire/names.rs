@@ -4,10 +4,12 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use tokio::net::lookup_host;
+
+use crate::sync::locked;
 
 /// More addresses of one name are ignored.
 const MOST: usize = 16;
@@ -26,10 +28,7 @@ impl Names {
     pub(super) async fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         let found: Vec<SocketAddr> = match self {
             Self::OfTheSystem => lookup_host((host, port)).await?.take(MOST).collect(),
-            Self::Given(given) => {
-                let given = given.lock().unwrap_or_else(PoisonError::into_inner);
-                given.iter().map(|ip| (*ip, port).into()).collect()
-            }
+            Self::Given(given) => locked(given).iter().map(|ip| (*ip, port).into()).collect(),
         };
         match found.is_empty() {
             true => Err(io::Error::new(io::ErrorKind::NotFound, "it has no address")),

@@ -8,8 +8,10 @@
 use std::{
     collections::VecDeque,
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
+
+use crate::sync::locked;
 
 /// As many as one name can have. The addresses that were left first are forgotten.
 const MOST: usize = 16;
@@ -27,19 +29,19 @@ struct Known {
 impl Peers {
     /// A connection to this address is open.
     pub(super) fn connected(&self, peer: SocketAddr) {
-        let mut known = self.known();
+        let mut known = locked(&self.0);
         known.left.retain(|left| *left != peer);
         known.current = Some(peer);
     }
 
     /// The address did not complete the handshake.
     pub(super) fn failed(&self, peer: SocketAddr) {
-        self.known().leave(peer);
+        locked(&self.0).leave(peer);
     }
 
     /// The agent leaves the address of its newest connection.
     pub fn leave(&self) {
-        let mut known = self.known();
+        let mut known = locked(&self.0);
         if let Some(peer) = known.current.take() {
             known.leave(peer);
         }
@@ -47,14 +49,10 @@ impl Peers {
 
     /// Moves the addresses that were left to the end.
     pub(super) fn order(&self, mut addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
-        let known = self.known();
+        let known = locked(&self.0);
         let place = |address: &SocketAddr| known.left.iter().position(|left| left == address);
         addresses.sort_by_key(|address| place(address).map_or(0, |place| place + 1));
         addresses
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -90,6 +88,6 @@ mod tests {
         for port in 2..100 {
             peers.failed(([10, 0, 0, 9], port).into());
         }
-        assert_eq!(peers.known().left.len(), MOST);
+        assert_eq!(locked(&peers.0).left.len(), MOST);
     }
 }

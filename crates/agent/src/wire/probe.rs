@@ -9,14 +9,14 @@ use tonic::Status;
 
 use super::{CallFailure, Connection};
 
-/// The refusal needs no database.
-const DEADLINE: Duration = Duration::from_secs(10);
-
 /// Opens a heartbeat stream without a JWT. A service that refuses it with JWT_MISSING
 /// has accepted the client certificate and understood the call.
-pub async fn probe(mut connection: Connection) -> Result<Option<SystemTime>, CallFailure> {
+pub async fn probe(
+    mut connection: Connection,
+    deadline: Duration,
+) -> Result<Option<SystemTime>, CallFailure> {
     let call = connection.client.heartbeat(tokio_stream::empty());
-    match timeout(DEADLINE, call).await {
+    match timeout(deadline, call).await {
         Err(_) => Err(CallFailure::lost("the service did not answer in time")),
         Ok(Ok(_)) => Ok(None),
         Ok(Err(status)) => {

@@ -4,29 +4,30 @@
 //! runs inside the tunnel, from the agent to the service: the proxy sees names and amounts,
 //! but neither the JWT nor the samples.
 
-use std::{fmt, io, str::FromStr};
+use std::{error::Error, fmt, io, str::FromStr};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use http::{HeaderValue, Method, Request, StatusCode, header};
+use hyper::{
+    client::conn::http1,
+    upgrade::{self, Parts},
+};
+use hyper_util::rt::TokioIo;
 use percent_encoding::percent_decode_str;
 use secrecy::{ExposeSecret, SecretString};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-};
+use tokio::net::TcpStream;
+use tokio_util::task::AbortOnDropHandle;
 
-use super::{Address, address::split};
+use super::Address;
 
 const DEFAULT_PORT: u16 = 80;
 /// The longest head of an answer that the agent reads.
 const MAX_HEAD: usize = 8 * 1024;
-/// How much of the proxy's words an error shows.
-const MAX_SHOWN: usize = 120;
 
 /// A proxy, and the credentials for it.
 #[derive(Clone)]
 pub struct Proxy {
-    pub(super) host: String,
-    pub(super) port: u16,
+    pub(super) address: Address,
     /// `user:password`.
     credentials: Option<SecretString>,
 }
@@ -46,12 +47,8 @@ impl FromStr for Proxy {
             None => (None, given),
             Some((credentials, place)) => (Some(decoded(credentials)?), place),
         };
-        let (host, port) = split(place, DEFAULT_PORT)?;
-        // The parser of addresses knows which names are well formed.
-        place.parse::<Address>()?;
         Ok(Self {
-            host: host.into(),
-            port,
+            address: Address::parse(place, DEFAULT_PORT)?,
             credentials,
         })
     }
@@ -68,10 +65,7 @@ fn decoded(credentials: &str) -> Result<SecretString, String> {
 
 impl fmt::Display for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.host.contains(':') {
-            true => write!(f, "[{}]:{}", self.host, self.port),
-            false => write!(f, "{}:{}", self.host, self.port),
-        }
+        write!(f, "{}", self.address)
     }
 }
 
@@ -82,70 +76,72 @@ impl fmt::Debug for Proxy {
 }
 
 impl Proxy {
-    /// Asks for a tunnel. After `Ok`, the stream leads to `target`.
-    pub(super) async fn tunnel(&self, stream: &mut TcpStream, target: &Address) -> io::Result<()> {
-        stream.write_all(self.request(target).as_bytes()).await?;
-        let head = head(stream).await?;
-        match status(&head) {
-            Some(200..=299) => Ok(()),
-            Some(407) if self.credentials.is_none() => Err(io::Error::other(
-                "it wants a user and a password: https_proxy = \"http://user:password@host:port\"",
-            )),
-            Some(_) => Err(io::Error::other(format!("it answered {}", shown(&head)))),
-            None => Err(io::Error::other("it does not speak HTTP")),
+    /// Asks for a tunnel; returns the stream, which leads to `target` then. The service sends
+    /// nothing before the agent has begun TLS, so bytes that follow the answer cannot belong to
+    /// the tunnel.
+    pub(super) async fn tunnel(
+        &self,
+        stream: TcpStream,
+        target: &Address,
+    ) -> io::Result<TcpStream> {
+        let request = self.request(target).map_err(io::Error::other)?;
+        let (mut requests, connection) = http1::Builder::new()
+            .title_case_headers(true)
+            .ignore_invalid_headers_in_responses(true)
+            .max_buf_size(MAX_HEAD)
+            .handshake::<_, String>(TokioIo::new(stream))
+            .await
+            .map_err(failed)?;
+        let _driver = AbortOnDropHandle::new(tokio::spawn(connection.with_upgrades()));
+        let answer = requests.send_request(request).await.map_err(failed)?;
+        match answer.status() {
+            status if status.is_success() => {}
+            StatusCode::PROXY_AUTHENTICATION_REQUIRED if self.credentials.is_none() => {
+                return Err(io::Error::other(
+                    "it wants a user and a password: https_proxy = \"http://user:password@host:port\"",
+                ));
+            }
+            status => return Err(io::Error::other(format!("it answered {status}"))),
+        }
+        let tunnel = upgrade::on(answer).await.map_err(failed)?;
+        match tunnel.downcast::<TokioIo<TcpStream>>() {
+            Ok(Parts { io, read_buf, .. }) if read_buf.is_empty() => Ok(io.into_inner()),
+            _ => Err(io::Error::other("it sent bytes before the tunnel")),
         }
     }
 
-    fn request(&self, target: &Address) -> String {
-        let authorization = self.credentials.as_ref().map(|credentials| {
+    /// The credentials are marked as sensitive, so that no layer below logs them.
+    fn request(&self, target: &Address) -> http::Result<Request<String>> {
+        let place = target.to_string();
+        let mut request = Request::builder().method(Method::CONNECT).uri(&place);
+        request = request.header(header::HOST, &place);
+        if let Some(credentials) = &self.credentials {
             let encoded = BASE64_STANDARD.encode(credentials.expose_secret());
-            format!("Proxy-Authorization: Basic {encoded}\r\n")
-        });
-        let authorization = authorization.unwrap_or_default();
-        format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{authorization}\r\n")
-    }
-}
-
-/// Reads to the empty line. The service sends nothing before the agent has begun TLS, so more
-/// bytes cannot belong to the tunnel.
-async fn head(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
-    let (mut head, mut part) = (Vec::new(), [0; 1024]);
-    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
-        let length = stream.read(&mut part).await?;
-        if length == 0 {
-            return Err(io::Error::other("it closed the connection"));
+            let mut basic = HeaderValue::try_from(format!("Basic {encoded}"))?;
+            basic.set_sensitive(true);
+            request = request.header(header::PROXY_AUTHORIZATION, basic);
         }
-        head.extend(&part[..length]);
-        if head.len() > MAX_HEAD {
-            return Err(io::Error::other("its answer is too long"));
-        }
-    }
-    match head.ends_with(b"\r\n\r\n") {
-        true => Ok(head),
-        // A refusal may have a body.
-        false if !matches!(status(&head), Some(200..=299)) => Ok(head),
-        false => Err(io::Error::other("it sent bytes before the tunnel")),
+        request.body(String::new())
     }
 }
 
-/// `HTTP/1.1 200 Connection established`
-fn status(head: &[u8]) -> Option<u16> {
-    let rest = head.strip_prefix(b"HTTP/1.")?;
-    let code = str::from_utf8(rest.get(2..5)?).ok()?;
-    code.parse().ok()
-}
-
-/// The status line without the version.
-fn shown(head: &[u8]) -> String {
-    let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
-    let text = String::from_utf8_lossy(line.get(9..).unwrap_or_default());
-    let text = text.chars().filter(|letter| !letter.is_control());
-    text.take(MAX_SHOWN).collect()
+/// Says what went wrong, with the innermost cause.
+fn failed(error: hyper::Error) -> io::Error {
+    let text = match error.source() {
+        _ if error.is_parse_too_large() => "its answer is too long".to_owned(),
+        _ if error.is_parse() => "it does not speak HTTP".to_owned(),
+        Some(cause) => cause.to_string(),
+        None => error.to_string(),
+    };
+    io::Error::other(text)
 }
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
 
     use super::*;
 
@@ -177,30 +173,49 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_request_names_the_service_and_carries_the_credentials() {
-        let target: Address = "ingest.example".parse().unwrap();
-        let proxy: Proxy = "http://Aladdin:open%20sesame@proxy".parse().unwrap();
-        assert_eq!(
-            proxy.request(&target),
-            "CONNECT ingest.example:9443 HTTP/1.1\r\nHost: ingest.example:9443\r\n\
-             Proxy-Authorization: Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==\r\n\r\n"
-        );
+    /// Asks a proxy that gives this answer for a tunnel.
+    async fn asked(answer: String) -> Result<(), String> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let place = listener.local_addr().unwrap();
+        let serving = async {
+            let (mut client, _) = listener.accept().await.unwrap();
+            assert!(client.read(&mut [0; 1024]).await.unwrap() > 0);
+            client.write_all(answer.as_bytes()).await.unwrap();
+        };
+        let proxy: Proxy = place.to_string().parse().unwrap();
+        let target = "ingest.example".parse().unwrap();
+        let asking = async {
+            let stream = TcpStream::connect(place).await.unwrap();
+            proxy.tunnel(stream, &target).await
+        };
+        let (tunnel, ()) = tokio::join!(asking, serving);
+        tunnel.map(drop).map_err(|error| error.to_string())
     }
 
-    #[test]
-    fn the_status_is_read_from_the_first_line() {
-        assert_eq!(status(b"HTTP/1.0 200 OK\r\n\r\n"), Some(200));
-        assert_eq!(status(b"HTTP/1.1 407 Authenticate\r\n\r\n"), Some(407));
-        assert_eq!(status(b"SSH-2.0-x\r\n\r\n"), None);
-        assert_eq!(shown(b"HTTP/1.1 503 no\x1b[2Jway\r\nA: b"), "503 no[2Jway");
-    }
-
-    proptest! {
-        #[test]
-        fn no_answer_causes_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            status(&bytes);
-            prop_assert!(shown(&bytes).chars().count() <= MAX_SHOWN);
+    #[tokio::test]
+    async fn an_answer_opens_the_tunnel_or_says_why_not() {
+        let long = format!("HTTP/1.1 200 OK\r\nA: {}\r\n\r\n", "a".repeat(MAX_HEAD));
+        for (answer, said) in [
+            ("HTTP/1.0 200 OK\r\n\r\n", None),
+            ("HTTP/1.1 299 x\r\nno header\r\n\r\n", None),
+            ("HTTP/1.1 200 OK\r\n\r\nx", Some("bytes before the tunnel")),
+            (
+                "HTTP/1.1 503 No\r\n\r\n",
+                Some("answered 503 Service Unavailable"),
+            ),
+            (
+                "HTTP/1.1 407 No\r\n\r\n",
+                Some("wants a user and a password"),
+            ),
+            ("SSH-2.0-x\r\n\r\n", Some("does not speak HTTP")),
+            ("", Some("closed")),
+            (long.as_str(), Some("too long")),
+        ] {
+            match (asked(answer.into()).await, said) {
+                (Ok(()), None) => {}
+                (Err(text), Some(said)) if text.contains(said) => {}
+                (other, _) => panic!("{other:?} after {:?}", &answer[..answer.len().min(40)]),
+            }
         }
     }
 }

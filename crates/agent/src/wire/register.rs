@@ -1,51 +1,30 @@
 //! `Register`: the call that admits an agent. It stays open while an administrator
 //! decides.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use secrecy::SecretString;
-use svc_proto::v1::{self, AgentStatus, RegisterRequest, RegisterResponse};
+use svc_proto::v1::{AgentStatus, RegisterRequest, RegisterResponse};
 use tokio::time::timeout;
 use tonic::Streaming;
 
-use super::{CallFailure, Connection, heartbeat::system_time};
+use super::{CallFailure, Connection, Credential};
 
-/// A JWT and when it expires.
+/// The answer to a registration.
 #[derive(Clone, Debug)]
-pub struct Credential {
-    pub jwt: SecretString,
-    pub expires_at: Option<SystemTime>,
+pub struct Registration {
+    pub agent_id: String,
+    /// What follows, for people.
+    pub message: String,
+    pub status: RegistrationStatus,
 }
 
-impl From<v1::Credential> for Credential {
-    fn from(credential: v1::Credential) -> Self {
-        Self {
-            jwt: credential.jwt.into(),
-            expires_at: system_time(credential.expires_at),
-        }
-    }
-}
-
-/// The status of an agent's registration, as the service reports it.
 #[derive(Clone, Debug)]
 pub enum RegistrationStatus {
     /// An administrator decides; the decision arrives on the same call.
-    Pending {
-        agent_id: String,
-        message: String,
-    },
-    Active {
-        agent_id: String,
-        credential: Credential,
-    },
-    Rejected {
-        agent_id: String,
-        message: String,
-    },
-    Revoked {
-        agent_id: String,
-        message: String,
-    },
+    Pending,
+    Active(Credential),
+    Rejected,
+    Revoked,
 }
 
 /// An open `Register` call. It owns its connection.
@@ -56,55 +35,58 @@ pub struct RegisterCall {
 }
 
 impl RegisterCall {
-    /// Sends the request, and returns with the first status. An endpoint that keeps the
+    /// Sends the request, and returns with the first answer. An endpoint that keeps the
     /// connection alive and never answers is given up after `deadline`.
     pub async fn open(
         connection: Connection,
         request: RegisterRequest,
         deadline: Duration,
-    ) -> Result<(Self, RegistrationStatus), CallFailure> {
+    ) -> Result<(Self, Registration), CallFailure> {
         let late = |_| CallFailure::lost("the service did not answer the registration in time");
-        let opening = Self::first_status(connection, request);
+        let opening = Self::first_answer(connection, request);
         timeout(deadline, opening).await.map_err(late)?
     }
 
-    async fn first_status(
+    async fn first_answer(
         mut connection: Connection,
         request: RegisterRequest,
-    ) -> Result<(Self, RegistrationStatus), CallFailure> {
+    ) -> Result<(Self, Registration), CallFailure> {
         let answers = connection.client.register(request).await?.into_inner();
         let mut call = Self {
             answers,
             _connection: connection,
         };
-        let status = call.status().await?;
-        Ok((call, status))
+        let answer = call.answer().await?;
+        Ok((call, answer))
     }
 
-    /// The next status. It arrives when an administrator has decided, so it may take days.
-    pub async fn status(&mut self) -> Result<RegistrationStatus, CallFailure> {
+    /// The next answer. It arrives when an administrator has decided, so it may take days.
+    pub async fn answer(&mut self) -> Result<Registration, CallFailure> {
         match self.answers.message().await? {
-            Some(response) => registration_status(response),
+            Some(response) => registration(response),
             None => Err(CallFailure::lost("the call ended without a decision")),
         }
     }
 }
 
-fn registration_status(response: RegisterResponse) -> Result<RegistrationStatus, CallFailure> {
+fn registration(response: RegisterResponse) -> Result<Registration, CallFailure> {
     use RegistrationStatus::{Active, Pending, Rejected, Revoked};
-    let status = response.status();
-    let (agent_id, message) = (response.agent_id, response.message);
-    match (status, response.credential) {
-        (AgentStatus::Pending, _) => Ok(Pending { agent_id, message }),
-        (AgentStatus::Rejected, _) => Ok(Rejected { agent_id, message }),
-        (AgentStatus::Revoked, _) => Ok(Revoked { agent_id, message }),
-        (AgentStatus::Active, Some(credential)) => Ok(Active {
-            agent_id,
-            credential: credential.into(),
-        }),
-        (AgentStatus::Active, None) => Err(CallFailure::lost("ACTIVE arrived without a JWT")),
-        (AgentStatus::Unspecified, _) => Err(CallFailure::lost(
-            "the service sent a status that this agent does not know",
-        )),
-    }
+    let status = match (response.status(), response.credential) {
+        (AgentStatus::Pending, _) => Pending,
+        (AgentStatus::Rejected, _) => Rejected,
+        (AgentStatus::Revoked, _) => Revoked,
+        (AgentStatus::Active, Some(credential)) => Active(credential.into()),
+        (AgentStatus::Active, None) => {
+            return Err(CallFailure::lost("ACTIVE arrived without a JWT"));
+        }
+        (AgentStatus::Unspecified, _) => {
+            let unknown = "the service sent a status that this agent does not know";
+            return Err(CallFailure::lost(unknown));
+        }
+    };
+    Ok(Registration {
+        agent_id: response.agent_id,
+        message: response.message,
+        status,
+    })
 }

@@ -15,9 +15,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::installation::{Installed, books_balance, installed};
-
-const EPOCH: &str = "SELECT presence, epoch FROM agent_state";
+use crate::installation::{EPOCH, Installed, TIMES_OFFLINE, books_balance, installed};
 
 type Records = Arc<Mutex<Vec<IpAddr>>>;
 
@@ -121,12 +119,7 @@ async fn a_name_is_looked_up_again_after_a_failure() -> Result<()> {
     let (site, service, mut installed) = installed(AUTO).await?;
     let records = by_name(&mut installed, service.grpc.port(), &[loopback(9)]);
     let agent = installed.start()?;
-    installed
-        .status_becomes("the old record fails", |status| {
-            let error = status.connection.error.as_deref().unwrap_or_default();
-            error.contains("127.0.0.9")
-        })
-        .await?;
+    installed.fails_with("127.0.0.9").await?;
     *records.lock().unwrap_or_else(|error| error.into_inner()) = vec![loopback(1)];
     site.becomes(EPOCH, "online|1").await?;
     agent.stop().await
@@ -145,9 +138,7 @@ async fn a_drained_agent_moves_to_another_address_of_the_same_name() -> Result<(
     site.becomes(EPOCH, "online|1").await?;
     first.stop().await?;
     site.becomes(EPOCH, "online|2").await?;
-    let offline =
-        "SELECT count(*) FROM agent_events WHERE kind = 'presence' AND to_status = 'offline'";
-    site.expect(offline, "0").await?;
+    site.expect(TIMES_OFFLINE, "0").await?;
     agent.stop().await?;
     books_balance(&site).await
 }

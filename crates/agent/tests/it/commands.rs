@@ -1,12 +1,11 @@
 //! The commands of the binary: output, exit codes and signals.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use serde_json::Value;
-use svc_agent::data_dir::IDENTITY;
 use svc_sandbox::free_port;
 use svc_testkit::{AUTO, MANUAL, Site, assert_contains, write_private};
 
-use crate::installation::{Installed, agent_id, approve, installed};
+use crate::installation::{EPOCH, Installed, PRESENCE, agent_id, approve, installed};
 
 #[tokio::test]
 async fn sigterm_sends_goodbye() -> Result<()> {
@@ -15,8 +14,7 @@ async fn sigterm_sends_goodbye() -> Result<()> {
     site.becomes("SELECT status FROM agents", "pending").await?;
     let id = agent_id(&site).await?;
     approve(&site, &id).await?;
-    site.becomes("SELECT presence FROM agent_state", "online")
-        .await?;
+    site.becomes(PRESENCE, "online").await?;
     agent.stop().await?;
     site.becomes("SELECT presence, cause FROM agent_state", "offline|goodbye")
         .await?;
@@ -37,36 +35,21 @@ async fn sigterm_stops_an_agent_that_has_no_connection() -> Result<()> {
     let site = Site::new().await?;
     let installed = Installed::without_service(&site)?;
     let agent = installed.process(&["run"])?.start()?;
-    installed
-        .status_becomes("it has tried", |status| status.connection.error.is_some())
-        .await?;
+    installed.fails_with("no connection to").await?;
     agent.stop().await
-}
-
-#[tokio::test]
-async fn a_second_agent_on_one_folder_is_refused() -> Result<()> {
-    let site = Site::new().await?;
-    let installed = Installed::without_service(&site)?;
-    let first = installed.process(&["run"])?.start()?;
-    installed.status_becomes("it runs", |_| true).await?;
-    let second = installed.run(&["run"]).await?;
-    ensure!(second.code == Some(1), "{second:?}");
-    assert_contains(&second.stderr, "in use by another svc-agent");
-    first.stop().await
 }
 
 #[tokio::test]
 async fn status_describes_the_agent_whether_or_not_it_runs() -> Result<()> {
     let (site, _service, installed) = installed(AUTO).await?;
-    let before = installed.run(&["status"]).await?;
-    ensure!(before.code == Some(1), "{before:?}");
+    let before = installed.run(&["status"], 1).await?;
     assert_contains(&before.stdout, "nothing is known here yet");
 
     let agent = installed.process(&["run"])?.start()?;
     installed
         .status_becomes("a sample is safe", |status| status.spool.acked_seq > 0)
         .await?;
-    let running = installed.run(&["status"]).await?;
+    let running = installed.run(&["status"], 0).await?;
     let id = agent_id(&site).await?;
     for wanted in [
         "running, process",
@@ -76,7 +59,7 @@ async fn status_describes_the_agent_whether_or_not_it_runs() -> Result<()> {
     ] {
         assert_contains(&running.stdout, wanted);
     }
-    let json = installed.run(&["status", "--output", "json"]).await?;
+    let json = installed.run(&["status", "--output", "json"], 0).await?;
     let json: Value = serde_json::from_str(&json.stdout)?;
     ensure!(
         json["running"] == true && json["status"]["enrolment"] == "active",
@@ -85,8 +68,7 @@ async fn status_describes_the_agent_whether_or_not_it_runs() -> Result<()> {
     ensure!(!json.to_string().contains("eyJ"), "the JWT is shown");
 
     agent.stop().await?;
-    let after = installed.run(&["status"]).await?;
-    ensure!(after.code == Some(1), "{after:?}");
+    let after = installed.run(&["status"], 1).await?;
     assert_contains(&after.stdout, "not running");
     assert_contains(&after.stdout, &id);
     Ok(())
@@ -95,11 +77,8 @@ async fn status_describes_the_agent_whether_or_not_it_runs() -> Result<()> {
 #[tokio::test]
 async fn check_finds_problems_and_changes_nothing() -> Result<()> {
     let (site, _service, mut installed) = installed(AUTO).await?;
-    let good = installed.run(&["check"]).await?;
-    ensure!(
-        good.code == Some(0) && !good.stdout.contains("FAIL"),
-        "{good:?}"
-    );
+    let good = installed.run(&["check"], 0).await?;
+    ensure!(!good.stdout.contains("FAIL"), "{good:?}");
     assert_contains(&good.stdout, "it answers");
     assert_contains(&good.stdout, "clock");
     ensure!(!installed.path().exists(), "it made the folder");
@@ -109,11 +88,11 @@ async fn check_finds_problems_and_changes_nothing() -> Result<()> {
     installed
         .addresses
         .push(([127, 0, 0, 1], free_port()?).into());
-    let bad = installed.run(&["check"]).await?;
-    ensure!(bad.code == Some(1), "{bad:?}");
+    let bad = installed.run(&["check"], 1).await?;
     assert_contains(&bad.stdout, "ca_cert_file");
-    let nothing = installed.run(&["check", "--ingest-address", "a:b"]).await?;
-    ensure!(nothing.code == Some(2), "{nothing:?}");
+    let nothing = installed
+        .run(&["check", "--ingest-address", "a:b"], 2)
+        .await?;
     assert_contains(&nothing.stdout, "--ingest-address");
     Ok(())
 }
@@ -122,31 +101,25 @@ async fn check_finds_problems_and_changes_nothing() -> Result<()> {
 async fn check_does_not_disturb_a_running_agent() -> Result<()> {
     let (site, _service, installed) = installed(AUTO).await?;
     let agent = installed.process(&["run"])?.start()?;
-    site.becomes("SELECT presence, epoch FROM agent_state", "online|1")
-        .await?;
-    let good = installed.run(&["check"]).await?;
-    ensure!(good.code == Some(0), "{good:?}");
+    site.becomes(EPOCH, "online|1").await?;
+    let good = installed.run(&["check"], 0).await?;
     assert_contains(&good.stdout, "in use by process");
-    site.expect("SELECT presence, epoch FROM agent_state", "online|1")
-        .await?;
+    site.expect(EPOCH, "online|1").await?;
     agent.stop().await
 }
 
 #[tokio::test]
 async fn jwt_prints_the_current_jwt() -> Result<()> {
     let (site, _service, installed) = installed(AUTO).await?;
-    let without = installed.run(&["jwt"]).await?;
-    ensure!(without.code == Some(1), "{without:?}");
+    let without = installed.run(&["jwt"], 1).await?;
     assert_contains(&without.stderr, "has no JWT");
     let agent = installed.process(&["run"])?.start()?;
-    site.becomes("SELECT presence FROM agent_state", "online")
-        .await?;
+    site.becomes(PRESENCE, "online").await?;
     svc_testkit::eventually("it has a JWT", async || {
-        let printed = installed.run(&["jwt"]).await;
-        printed.is_ok_and(|printed| printed.code == Some(0))
+        installed.run(&["jwt"], 0).await.is_ok()
     })
     .await?;
-    let printed = installed.run(&["jwt"]).await?.stdout;
+    let printed = installed.run(&["jwt"], 0).await?.stdout;
     let parts: Vec<&str> = printed.trim().split('.').collect();
     ensure!(parts.len() == 3 && printed.starts_with("eyJ"));
     agent.stop().await
@@ -154,72 +127,52 @@ async fn jwt_prints_the_current_jwt() -> Result<()> {
 
 /// Root can read every file; the agent's user cannot.
 #[tokio::test]
+#[ignore = "needs root: run by make test-root"]
 async fn root_checks_what_the_agents_user_will_see() -> Result<()> {
     let (site, _service, mut installed) = installed(AUTO).await?;
     std::fs::create_dir(installed.path())?;
     let certificate = std::fs::read(&installed.ca_cert_file)?;
     installed.ca_cert_file = site.path("private.crt");
     write_private(&installed.ca_cert_file, certificate)?;
-    let as_owner = installed.run(&["check"]).await?;
-    ensure!(as_owner.code == Some(0), "{as_owner:?}");
-    if !is_given_away(&installed) {
-        return Ok(());
-    }
-    let as_user = installed.run(&["check"]).await?;
-    ensure!(as_user.code == Some(1), "{as_user:?}");
+    let as_owner = installed.run(&["check"], 0).await?;
+    give_away(&installed)?;
+    let as_user = installed.run(&["check"], 1).await?;
     assert_contains(&as_user.stdout, "FAIL  trust");
     Ok(())
 }
 
 #[tokio::test]
+#[ignore = "needs root: run by make test-root"]
 async fn root_leaves_no_files_in_the_folder_of_another_user() -> Result<()> {
     let site = Site::new().await?;
     let installed = Installed::without_service(&site)?;
     std::fs::create_dir(installed.path())?;
-    if is_given_away(&installed) {
-        let refused = installed.run(&["run"]).await?;
-        ensure!(refused.code == Some(1), "{refused:?}");
-        assert_contains(&refused.stderr, "belongs to another user");
-        ensure!(std::fs::read_dir(installed.path())?.next().is_none());
-    }
-    // The owner is not refused, root or not.
-    let own = Installed::without_service(&site)?;
-    let agent = own.process(&["run"])?.start()?;
-    agent.logs_contain("no connection to the service").await?;
-    ensure!(own.path().join(IDENTITY).exists());
-    agent.stop().await
+    give_away(&installed)?;
+    let refused = installed.run(&["run"], 1).await?;
+    assert_contains(&refused.stderr, "belongs to another user");
+    ensure!(std::fs::read_dir(installed.path())?.next().is_none());
+    Ok(())
 }
 
-/// Gives the data folder to another user. Only root can; the rule itself is tested for every user in `data_dir.rs`.
-fn is_given_away(installed: &Installed) -> bool {
+/// Gives the data folder to another user.
+fn give_away(installed: &Installed) -> Result<()> {
     let nobody = Some(65_534);
-    std::os::unix::fs::chown(installed.path(), nobody, nobody).is_ok()
+    Ok(std::os::unix::fs::chown(installed.path(), nobody, nobody)?)
 }
 
 #[tokio::test]
 async fn sample_prints_the_vitals_of_the_machine() -> Result<()> {
     let site = Site::new().await?;
     let installed = Installed::new(&site, 1, &[], "")?;
-    let table = installed.run(&["sample"]).await?;
-    ensure!(table.code == Some(0), "{table:?}");
+    let table = installed.run(&["sample"], 0).await?;
     for name in ["cpu", "load", "memory", "up for", "processes"] {
         assert_contains(&table.stdout, name);
     }
-    let json = installed.run(&["sample", "--output", "json"]).await?;
+    let json = installed.run(&["sample", "--output", "json"], 0).await?;
     let json: Value = serde_json::from_str(&json.stdout)?;
     for name in ["cpu_steal_ms", "interfaces", "block_devices", "pressure"] {
         ensure!(json.get(name).is_some(), "{name} is missing: {json}");
     }
-    let memory = json["memory_total_bytes"].as_u64().context("a number")?;
-    let meminfo = std::fs::read_to_string("/proc/meminfo")?;
-    let total: u64 = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"))
-        .and_then(|rest| rest.trim().strip_suffix(" kB"))
-        .context("MemTotal")?
-        .trim()
-        .parse()?;
-    ensure!(memory == total * 1024);
     Ok(())
 }
 
@@ -228,9 +181,8 @@ async fn configuration_problems_are_exit_code_2() -> Result<()> {
     let site = Site::new().await?;
     let installed = Installed::new(&site, 1, &[], "")?;
     let refused = installed
-        .run(&["--log", "loud", "--spool-age", "never"])
+        .run(&["--log", "loud", "--spool-age", "never"], 2)
         .await?;
-    ensure!(refused.code == Some(2), "{refused:?}");
     for name in ["ingest_address", "--log", "--spool-age"] {
         assert_contains(&refused.stderr, name);
     }

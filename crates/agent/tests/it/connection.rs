@@ -6,11 +6,7 @@ use anyhow::{Context, Result, ensure};
 use svc_agent::{caller::Facts, data_dir::STATE};
 use svc_testkit::{AUTO, Instance, PATIENCE, Proxy, Site, eventually, token};
 
-use crate::installation::{Installed, books_balance, installed};
-
-const EPOCH: &str = "SELECT presence, epoch FROM agent_state";
-const TIMES_OFFLINE: &str =
-    "SELECT count(*) FROM agent_events WHERE kind = 'presence' AND to_status = 'offline'";
+use crate::installation::{EPOCH, Installed, TIMES_OFFLINE, away, books_balance, installed};
 
 /// Records each stream that ended with a drain while it was the newest.
 const WATCH_FOR_LEAVERS: &str = "CREATE TABLE leavers (at timestamptz);
@@ -208,16 +204,13 @@ async fn the_samples_of_an_outage_arrive_after_it() -> Result<()> {
         .set("INGEST_HEARTBEAT_INTERVAL", "5s")
         .start()
         .await?;
-    let proxy = Proxy::start(vec![service.grpc]).await?;
     let secret = token(&site, AUTO).await?;
-    let installed = Installed::new(&site, 1, &[proxy.address()], &secret)?;
+    let mut installed = Installed::new(&site, 1, &[service.grpc], &secret)?;
+    let proxy = installed.behind_proxy().await?;
     let agent = installed.start()?;
     installed.connected().await?;
-    proxy.refuse(true)?;
-    proxy.cut_all();
-    installed
-        .status_becomes("it is not connected", |status| !status.connection.connected)
-        .await?;
+    away(&proxy, true)?;
+    installed.disconnected().await?;
     // More samples than fit into one report.
     for _ in 0..1_200 {
         agent.recorder.take().await;
@@ -265,19 +258,14 @@ async fn sample_times_follow_the_service_when_the_wall_clock_is_wrong() -> Resul
 /// After a reboot with a wrong clock, before any Welcome has corrected it.
 #[tokio::test]
 async fn a_clock_a_week_ahead_at_boot_discards_no_sample() -> Result<()> {
-    let (site, service) = Site::with_instance().await?;
-    let proxy = Proxy::start(vec![service.grpc]).await?;
-    let secret = token(&site, AUTO).await?;
-    let mut installed = Installed::new(&site, 1, &[proxy.address()], &secret)?;
+    let (site, _service, mut installed) = installed(AUTO).await?;
+    let proxy = installed.behind_proxy().await?;
     installed.settings = vec![("spool_age", "7d".into())];
     let agent = installed.start()?;
     // The agent knows the time as soon as it has its Welcome; the service says `online` before that.
     installed.connected().await?;
-    proxy.refuse(true)?;
-    proxy.cut_all();
-    installed
-        .status_becomes("it is not connected", |status| !status.connection.connected)
-        .await?;
+    away(&proxy, true)?;
+    installed.disconnected().await?;
     for _ in 0..10 {
         agent.recorder.take().await;
     }

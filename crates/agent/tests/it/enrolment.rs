@@ -4,14 +4,12 @@ use std::{os::unix::fs::PermissionsExt, time::Duration};
 
 use anyhow::{Result, ensure};
 use svc_agent::{data_dir::STATE, status::Enrolment};
-use svc_testkit::{
-    AUTO, MANUAL, ONE_USE, Proxy, Site, assert_contains, metric, token, write_private,
-};
+use svc_testkit::{AUTO, MANUAL, ONE_USE, Site, assert_contains, metric, token, write_private};
 use tokio::time::sleep;
 
-use crate::installation::{Installed, agent_id, approve, books_balance, installed};
+use crate::installation::{Installed, PRESENCE, agent_id, approve, books_balance, installed};
 
-const ONLINE: &str = "SELECT presence FROM agent_state";
+const USES: &str = "SELECT uses FROM enrolment_tokens";
 const VITALS: &str = "SELECT count(*) > 0 FROM host_metrics";
 
 #[tokio::test]
@@ -28,7 +26,7 @@ async fn a_new_machine_registers_and_reports_its_vitals() -> Result<()> {
     assert_contains(&message, &format!("svc-ingest agent approve {id}"));
 
     approve(&site, &id).await?;
-    site.becomes(ONLINE, "online").await?;
+    site.becomes(PRESENCE, "online").await?;
     site.becomes(VITALS, "t").await?;
     site.becomes(
         "SELECT memory_total_bytes > 0 FROM host_metrics LIMIT 1",
@@ -67,31 +65,27 @@ async fn a_restart_at_any_stage_loses_nothing() -> Result<()> {
         .await?;
     agent.stop().await?;
 
-    site.becomes("SELECT uses FROM enrolment_tokens", "1")
-        .await?;
+    site.becomes(USES, "1").await?;
     site.becomes("SELECT count(*) FROM agents", "1").await?;
     books_balance(&site).await
 }
 
 #[tokio::test]
 async fn lost_replies_neither_spend_the_token_twice_nor_lose_the_agent() -> Result<()> {
-    let (site, service) = Site::with_instance().await?;
-    let proxy = Proxy::start(vec![service.grpc]).await?;
-    let secret = token(&site, AUTO.uses(1)).await?;
-    let mut installed = Installed::new(&site, 1, &[proxy.address()], &secret)?;
-    installed.surroundings.timing.backoff_most = Duration::from_millis(100);
+    let (site, _service, mut installed) = installed(AUTO.uses(1)).await?;
+    let proxy = installed.behind_proxy().await?;
+    installed.surroundings.timing.backoff.most = Duration::from_millis(100);
     proxy.cut_after(Some(0));
     let agent = installed.start()?;
     // The proxy passes a little more of each answer, until the service has received the request.
-    let spent = "SELECT uses FROM enrolment_tokens";
     for bytes in (600..4_000).step_by(150) {
         proxy.cut_after(Some(bytes));
         sleep(Duration::from_millis(300)).await;
-        if site.psql(spent).await? == "1" {
+        if site.psql(USES).await? == "1" {
             break;
         }
     }
-    site.becomes(spent, "1").await?;
+    site.becomes(USES, "1").await?;
     let state = std::fs::read_to_string(installed.path().join(STATE));
     ensure!(
         !state.is_ok_and(|state| state.contains("eyJ")),
@@ -100,8 +94,7 @@ async fn lost_replies_neither_spend_the_token_twice_nor_lose_the_agent() -> Resu
     sleep(Duration::from_secs(1)).await;
     proxy.heal()?;
     site.becomes(VITALS, "t").await?;
-    site.becomes("SELECT uses FROM enrolment_tokens", "1")
-        .await?;
+    site.becomes(USES, "1").await?;
     site.becomes("SELECT count(*) FROM agents", "1").await?;
     agent.stop().await?;
     books_balance(&site).await
@@ -153,14 +146,9 @@ async fn a_bad_token_is_reported_and_a_new_one_is_read_from_its_file() -> Result
     installed.surroundings.timing.token_refused = Duration::from_millis(200);
     installed.settings = vec![("enrolment_token_file", file.display().to_string())];
     let agent = installed.start()?;
-    installed
-        .status_becomes("the token's form is named", |status| {
-            let error = status.connection.error.as_deref();
-            error.is_some_and(|error| error.contains("svc_enr_"))
-        })
-        .await?;
+    installed.fails_with("svc_enr_").await?;
     std::fs::write(&file, token(&site, AUTO).await? + "\n")?;
-    site.becomes(ONLINE, "online").await?;
+    site.becomes(PRESENCE, "online").await?;
     agent.stop().await
 }
 
@@ -173,14 +161,10 @@ async fn a_refused_token_is_read_again_from_the_configuration() -> Result<()> {
     installed.surroundings.timing.token_refused = Duration::from_millis(200);
     installed.config_file = Some(file.clone());
     let agent = installed.start()?;
-    installed
-        .status_becomes("the token is refused", |status| {
-            status.connection.error.is_some()
-        })
-        .await?;
+    installed.fails_with("svc_enr_").await?;
     let good = token(&site, AUTO).await?;
     write_private(&file, format!("enrolment_token = '{good}'\n"))?;
-    site.becomes(ONLINE, "online").await?;
+    site.becomes(PRESENCE, "online").await?;
     agent.stop().await
 }
 
@@ -208,7 +192,7 @@ async fn a_deleted_agent_registers_again() -> Result<()> {
     let another =
         format!("SELECT count(*) FROM agents WHERE status = 'active' AND id <> '{first}'");
     site.becomes(&another, "1").await?;
-    site.becomes(ONLINE, "online").await?;
+    site.becomes(PRESENCE, "online").await?;
     site.becomes("SELECT acked_seq > 0 FROM agent_state", "t")
         .await?;
     agent.stop().await?;

@@ -2,11 +2,7 @@
 //! waits, or as the real binary.
 
 use std::{
-    collections::BTreeMap,
-    fs,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    sync::Arc,
+    collections::BTreeMap, net::SocketAddr, path::PathBuf, process::Command, sync::Arc,
     time::Duration,
 };
 
@@ -19,19 +15,28 @@ use svc_agent::{
     status::{self, Enrolment, Status},
     timing::Timing,
 };
+use svc_proto::contract::BackoffBounds;
 use svc_sandbox::free_port;
 use svc_testkit::{
-    Finished, Instance, PATIENCE, Program, Site, Tables, TokenRules, eventually, machine, token,
+    Finished, Instance, PATIENCE, Program, Proxy, Site, Tables, TokenRules, eventually, machine,
+    token,
 };
 use tempfile::TempDir;
 use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+pub const PRESENCE: &str = "SELECT presence FROM agent_state";
+pub const EPOCH: &str = "SELECT presence, epoch FROM agent_state";
+pub const TIMES_OFFLINE: &str =
+    "SELECT count(*) FROM agent_events WHERE kind = 'presence' AND to_status = 'offline'";
+
 /// Shorter waits in the same proportions; the wait of an hour stays an hour.
 pub fn quick() -> Timing {
     Timing {
-        backoff_first: Duration::from_millis(100),
-        backoff_most: Duration::from_secs(1),
+        backoff: BackoffBounds {
+            first: Duration::from_millis(100),
+            most: Duration::from_secs(1),
+        },
         settled: Duration::from_secs(5),
         replaced: Duration::from_secs(2),
         in_use: Duration::from_secs(1),
@@ -87,7 +92,7 @@ impl Installed {
         home.join("agent")
     }
 
-    /// The same on a machine that reaches no service.
+    /// Installs it on a machine that reaches no service.
     pub fn without_service(site: &Site) -> Result<Self> {
         let unreachable = ([127, 0, 0, 1], free_port()?).into();
         Self::new(site, 1, &[unreachable], "")
@@ -96,8 +101,19 @@ impl Installed {
     /// Copies the data folder to another machine.
     pub fn cloned(&self, site: &Site, number: u32) -> Result<Self> {
         let copy = Self::new(site, number, &self.addresses, &self.token)?;
-        copy_folder(&self.path(), &copy.path())?;
+        let cp = Command::new("cp")
+            .arg("-a")
+            .args([self.path(), copy.path()])
+            .status()?;
+        ensure!(cp.success(), "cp: {cp}");
         Ok(copy)
+    }
+
+    /// Puts a network with faults between it and its instances.
+    pub async fn behind_proxy(&mut self) -> Result<Proxy> {
+        let proxy = Proxy::start(std::mem::take(&mut self.addresses)).await?;
+        self.addresses = vec![proxy.address()];
+        Ok(proxy)
     }
 
     /// Settings by name.
@@ -131,9 +147,11 @@ impl Installed {
         program.environment(variables.map(|(name, value)| (variable(name), value)))
     }
 
-    /// Runs a command of the real binary to its end.
-    pub async fn run(&self, arguments: &[&str]) -> Result<Finished> {
-        self.process(arguments)?.run().await
+    /// Runs a command of the real binary to its end, which must be with this exit code.
+    pub async fn run(&self, arguments: &[&str], code: i32) -> Result<Finished> {
+        let finished = self.process(arguments)?.run().await?;
+        ensure!(finished.code == Some(code), "{finished:?}");
+        Ok(finished)
     }
 
     pub fn start(&self) -> Result<Running> {
@@ -171,6 +189,23 @@ impl Installed {
         })
         .await
     }
+
+    pub async fn disconnected(&self) -> Result<()> {
+        self.status_becomes("the agent is not connected", |status| {
+            !status.connection.connected
+        })
+        .await
+    }
+
+    /// Waits until the agent has no connection for a reason with these words.
+    pub async fn fails_with(&self, words: &str) -> Result<()> {
+        let says = |error: &String| error.contains(words);
+        let what = format!("the agent fails with {words:?}");
+        self.status_becomes(&what, |status| {
+            status.connection.error.as_ref().is_some_and(says)
+        })
+        .await
+    }
 }
 
 /// A running agent; dropping it asks it to stop.
@@ -201,17 +236,10 @@ impl Running {
     }
 }
 
-fn copy_folder(from: &Path, to: &Path) -> Result<()> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let target = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
-            copy_folder(&entry.path(), &target)?;
-        } else {
-            fs::copy(entry.path(), target)?;
-        }
-    }
+/// Takes the network away, or gives it back.
+pub fn away(proxy: &Proxy, away: bool) -> Result<()> {
+    proxy.refuse(away)?;
+    proxy.cut_all();
     Ok(())
 }
 

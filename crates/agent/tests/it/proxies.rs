@@ -13,9 +13,8 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-use crate::installation::{Installed, books_balance, installed};
+use crate::installation::{EPOCH, Installed, books_balance, installed};
 
-const EPOCH: &str = "SELECT presence, epoch FROM agent_state";
 /// `name:p@ss` in base64.
 const CREDENTIALS: &str = "Proxy-Authorization: Basic bmFtZTpwQHNz";
 
@@ -91,8 +90,7 @@ async fn an_agent_reaches_the_service_through_a_proxy() -> Result<()> {
     site.becomes(EPOCH, "online|1").await?;
     site.becomes("SELECT count(*) > 0 FROM host_metrics", "t")
         .await?;
-    let check = installed.run(&["check"]).await?;
-    ensure!(check.code == Some(0), "{check:?}");
+    let check = installed.run(&["check"], 0).await?;
     assert_contains(&check.stdout, "through the proxy 127.0.0.1");
     agent.stop().await?;
     for request in proxy.requests() {
@@ -108,23 +106,14 @@ async fn credentials_reach_the_proxy_and_nobody_else() -> Result<()> {
     let proxy = HttpProxy::start(service.grpc, CREDENTIALS).await?;
     behind(&mut installed, format!("http://{}", proxy.address));
     let agent = installed.start()?;
-    installed
-        .status_becomes("the proxy wants credentials", |status| {
-            let error = status.connection.error.as_deref().unwrap_or_default();
-            error.contains("wants a user and a password")
-        })
-        .await?;
+    installed.fails_with("wants a user and a password").await?;
     agent.stop().await?;
 
     let wrong = format!("http://name:wr0ng-secret@{}", proxy.address);
     behind(&mut installed, wrong);
     let agent = installed.process(&["run"])?.start()?;
-    installed
-        .status_becomes("the proxy refuses these", |status| {
-            let error = status.connection.error.as_deref().unwrap_or_default();
-            error.contains("407 Proxy Authentication Required")
-        })
-        .await?;
+    let refused = "407 Proxy Authentication Required";
+    installed.fails_with(refused).await?;
     agent.stop().await?;
     let (logs, status) = (agent.logs(), format!("{:?}", installed.status()?));
     ensure!(
@@ -164,11 +153,6 @@ async fn a_proxy_that_never_answers_is_given_up() -> Result<()> {
     installed.surroundings.timing.timeouts.handshake = Duration::from_millis(500);
     behind(&mut installed, silent.local_addr()?.to_string());
     let agent = installed.start()?;
-    installed
-        .status_becomes("it has given up", |status| {
-            let error = status.connection.error.as_deref().unwrap_or_default();
-            error.contains("did not answer in time")
-        })
-        .await?;
+    installed.fails_with("did not answer in time").await?;
     agent.stop().await
 }

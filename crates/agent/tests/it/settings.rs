@@ -48,6 +48,20 @@ impl Given {
         let Problems(problems) = self.read().err().context("no problem was found")?;
         Ok(problems.iter().map(ToString::to_string).collect())
     }
+
+    /// The only problem.
+    fn problem(&self) -> Result<String> {
+        let mut problems = self.problems()?;
+        ensure!(problems.len() == 1, "{problems:?}");
+        problems.pop().context("a problem")
+    }
+}
+
+fn ensure_among(found: &[String], wanted: impl IntoIterator<Item = String>) -> Result<()> {
+    for wanted in wanted {
+        ensure!(found.contains(&wanted), "{wanted:?} is not in {found:#?}");
+    }
+    Ok(())
 }
 
 #[test]
@@ -85,7 +99,7 @@ fn drop_ins_override_the_file_in_the_order_of_their_names() -> Result<()> {
     let config = given.read()?;
     ensure!(config.data_dir == *"/second" && config.spool.bytes == 3 << 20);
     write_private(&folder.join("20-site.toml"), "data_dir = ")?;
-    assert_contains(&given.problems()?.concat(), "20-site.toml is not TOML");
+    assert_contains(&given.problem()?, "20-site.toml is not TOML");
     Ok(())
 }
 
@@ -108,7 +122,7 @@ fn all_problems_are_reported_at_once_by_name() -> Result<()> {
         .flag("client_cert_file", "/only/one");
     let problems = given.problems()?;
     let file = given.folder.path().join("agent.toml").display().to_string();
-    for wanted in [
+    let wanted = [
         "ingest_address: is required: set it in /etc/svc/agent.toml, or SVC_AGENT_INGEST_ADDRESS"
             .into(),
         format!("log in {file}: \"7\" is none of error, warn, info, debug and trace"),
@@ -116,14 +130,9 @@ fn all_problems_are_reported_at_once_by_name() -> Result<()> {
         "SVC_AGENT_SPOOL_SIZE: \"tiny\" does not begin with a number".into(),
         "--log-format: \"xml\" is neither text nor json".into(),
         "client_key_file: is missing: a client certificate and its key go together".into(),
-    ] {
-        ensure!(
-            problems.contains(&wanted),
-            "{wanted:?} is not among {problems:#?}"
-        );
-    }
-    ensure!(problems.len() == 6, "{problems:#?}");
-    Ok(())
+    ];
+    ensure!(problems.len() == wanted.len(), "{problems:#?}");
+    ensure_among(&problems, wanted)
 }
 
 #[test]
@@ -143,16 +152,12 @@ fn unknown_settings_and_open_secrets_are_warnings() -> Result<()> {
         config.token
     );
     let found = warnings(config);
-    for wanted in [
+    let wanted = [
         format!("ingest-adress in {name}: is not a setting and is ignored: ingest_address is one"),
         format!("spol_size in {name}: is not a setting and is ignored: spool_size is one"),
         format!("colour in {name}: is not a setting of this version and is ignored"),
-    ] {
-        ensure!(
-            found.contains(&wanted),
-            "{wanted:?} is not among {found:#?}"
-        );
-    }
+    ];
+    ensure_among(&found, wanted)?;
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644))?;
     let config = given.read()?;
     ensure!(matches!(config.token, Token::None), "{:?}", config.token);
@@ -165,36 +170,25 @@ fn unknown_settings_and_open_secrets_are_warnings() -> Result<()> {
 fn a_file_that_cannot_be_read_is_named() -> Result<()> {
     let mut missing = given("")?.flag("ingest_address", "a");
     missing.flags.file = Some("/no/such/agent.toml".into());
-    let problems = missing.problems()?;
-    ensure!(
-        problems.len() == 1 && problems[0].contains("/no/such/agent.toml"),
-        "{problems:?}"
-    );
+    assert_contains(&missing.problem()?, "/no/such/agent.toml");
     let broken =
         given("log = 'info'\nenrolment_token = svc_enr_SECRET")?.flag("ingest_address", "a");
-    let problems = broken.problems()?;
-    ensure!(
-        problems.len() == 1 && problems[0].contains("is not TOML, near line"),
-        "{problems:?}"
-    );
-    ensure!(!problems[0].contains("SECRET"));
+    let problem = broken.problem()?;
+    assert_contains(&problem, "is not TOML, near line");
+    ensure!(!problem.contains("SECRET"), "{problem}");
     Ok(())
 }
 
 #[test]
 fn the_token_is_never_shown() -> Result<()> {
     let given = given("ingest_address = 'a'\nenrolment_token = 'svc_enr_ SECRET'")?;
-    let problems = given.problems()?;
-    ensure!(
-        problems.len() == 1 && !problems[0].contains("SECRET"),
-        "{problems:?}"
-    );
+    let problem = given.problem()?;
+    ensure!(!problem.contains("SECRET"), "{problem}");
     let given = self::given("ingest_address = 'a'\nenrolment_token = 'svc_enr_SECRET'")?;
     let shown = format!("{:?}", given.read()?);
     ensure!(!shown.contains("SECRET"), "{shown}");
     let both = given.variable("SVC_AGENT_ENROLMENT_TOKEN_FILE", "/run/token");
-    let problems = both.problems()?;
-    assert_contains(&problems[0], "leave one of them out");
+    assert_contains(&both.problem()?, "leave one of them out");
     Ok(())
 }
 
@@ -213,12 +207,9 @@ fn the_common_variables_for_proxies_yield_to_the_agents_own_settings() -> Result
     ensure!(proxy(own)?.as_deref() == Some("own:1"));
     ensure!(proxy(common(given("https_proxy = 'direct'")?))?.is_none());
     let wrong = given("https_proxy = 'https://u:SECRET@proxy'")?;
-    let problems = wrong.problems()?;
-    ensure!(
-        problems.len() == 1 && !problems[0].contains("SECRET"),
-        "{problems:?}"
-    );
-    assert_contains(&problems[0], "is not an HTTP proxy");
+    let problem = wrong.problem()?;
+    ensure!(!problem.contains("SECRET"), "{problem}");
+    assert_contains(&problem, "is not an HTTP proxy");
     Ok(())
 }
 

@@ -9,13 +9,17 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
-use svc_testkit::{AUTO, Proxy, Site, assert_contains, eventually, provider, token};
+use svc_agent::wire::Timeouts;
+use svc_testkit::{AUTO, Proxy, Site, eventually, provider, token};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use crate::installation::{Installed, installed};
+use crate::{
+    installation::{Installed, PRESENCE},
+    trust::tried_within,
+};
 
 struct Silent {
     address: SocketAddr,
@@ -71,17 +75,23 @@ async fn an_endpoint_that_never_answers_a_registration_is_left_for_another_addre
     let agent = installed.start()?;
     eventually("it is asked", async || silent.calls.load(Relaxed) > 0).await?;
     other.refuse(false)?;
-    site.becomes("SELECT presence FROM agent_state", "online")
-        .await?;
+    site.becomes(PRESENCE, "online").await?;
     agent.stop().await
 }
 
 #[tokio::test]
 async fn a_check_does_not_wait_for_an_endpoint_that_never_answers() -> Result<()> {
-    let (site, _service, mut installed) = installed(AUTO).await?;
-    installed.addresses = vec![Silent::start(&site).await?.address];
-    let check = installed.run(&["check"]).await?;
-    assert_eq!(check.code, Some(1));
-    assert_contains(&check.stdout, "did not answer in time");
+    let site = Site::new().await?;
+    let silent = Silent::start(&site).await?;
+    let timeouts = Timeouts {
+        probe: Duration::from_secs(1),
+        ..Timeouts::default()
+    };
+    let address = silent.address.to_string();
+    let checked = tried_within(&site, &address, Some("server.crt"), timeouts).await?;
+    ensure!(
+        checked == Err("the service did not answer in time".into()),
+        "{checked:?}"
+    );
     Ok(())
 }

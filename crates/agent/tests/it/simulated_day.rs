@@ -1,4 +1,4 @@
-//! A simulated day in less than a minute: outages, restarts, crashes, drains, clock steps and a
+//! A simulated day in 20 seconds: outages, restarts, crashes, drains, clock steps and a
 //! full spool, against the real service. At the end every number is accounted for, losses are
 //! declared, and all times are within the day.
 
@@ -9,12 +9,12 @@ use svc_agent::clock::Clock;
 use svc_testkit::{AUTO, Instance, PATIENCE, Proxy, Site, token};
 use tokio::time::sleep;
 
-use crate::installation::{Installed, Running, books_balance};
+use crate::installation::{Installed, PRESENCE, Running, away, books_balance};
 
 /// The real length of the day.
-const LENGTH: Duration = Duration::from_secs(40);
-const RATE: u32 = 2160;
-const HOUR: Duration = Duration::from_millis(1_667);
+const LENGTH: Duration = Duration::from_secs(20);
+const RATE: u32 = 4320;
+const HOUR: Duration = Duration::from_millis(833);
 
 #[tokio::test]
 async fn a_day_of_outages_ends_with_balanced_books() -> Result<()> {
@@ -45,8 +45,7 @@ async fn a_day_of_outages_ends_with_balanced_books() -> Result<()> {
     agent = installed.start()?;
     sleep(HOUR).await;
     away(&proxy, false)?;
-    site.becomes("SELECT presence FROM agent_state", "online")
-        .await?;
+    site.becomes(PRESENCE, "online").await?;
     // Both instances are replaced, one after the other.
     for number in 0..2 {
         let fresh = instance(&site).await?;
@@ -56,8 +55,7 @@ async fn a_day_of_outages_ends_with_balanced_books() -> Result<()> {
         sleep(HOUR).await;
     }
     // The network fails again, and so many samples are taken that the spool is full.
-    site.becomes("SELECT presence FROM agent_state", "online")
-        .await?;
+    site.becomes(PRESENCE, "online").await?;
     away(&proxy, true)?;
     while agent.recorder.usage().given_up < 1_500 {
         for _ in 0..50 {
@@ -85,12 +83,6 @@ async fn instance(site: &Site) -> Result<Instance> {
         .set("INGEST_HEARTBEAT_INTERVAL", "30s")
         .start()
         .await
-}
-
-fn away(proxy: &Proxy, away: bool) -> Result<()> {
-    proxy.refuse(away)?;
-    proxy.cut_all();
-    Ok(())
 }
 
 async fn restarted(agent: Running, installed: &Installed) -> Result<Running> {

@@ -1,10 +1,8 @@
-//! SIGKILL at any time, and writes that are cut at every byte.
+//! SIGKILL at any time, and before every system call.
 
 use std::{
     collections::BTreeMap,
-    fs,
     io::{BufRead, BufReader},
-    path::Path,
     process::Child,
     thread,
     time::Duration,
@@ -96,31 +94,6 @@ fn a_killed_process_loses_nothing_that_the_spool_has_stored() {
     );
 }
 
-/// The limit kills the process in the middle of the write that exceeds it, after the bytes below
-/// the limit.
-#[test]
-fn a_process_that_dies_during_a_write_loses_only_that_sample() {
-    let dir = tempfile::tempdir().unwrap();
-    for limit in [0, 1, 4_000, 8_191, 8_192]
-        .into_iter()
-        .chain(8_193..8_193 + 60)
-        .chain((8_300..9_000).step_by(50))
-    {
-        let mut ledger = Ledger::default();
-        let folder = dir.path().join(limit.to_string());
-        let limited = format!("--fsize={limit}");
-        let mut child = command(&["prlimit", &limited], &folder, 400, LIMITS)
-            .spawn()
-            .unwrap();
-        ledger.listen(&mut child);
-        assert!(!child.wait().unwrap().success(), "it was killed at {limit}");
-        let mut spool = Spool::open(&folder, LIMITS).unwrap();
-        ledger.check(&spool);
-        let seq = append(&mut spool, 7).unwrap();
-        assert_eq!(waiting(&spool).last(), Some(&(seq, Some(7))));
-    }
-}
-
 /// strace kills it before its first such call, its second, and so on.
 #[test]
 #[ignore = "takes minutes and strace: make fuzz-agent"]
@@ -171,50 +144,4 @@ fn is_killed_at(call: &str, when: u64) -> bool {
     let spool = Spool::open(&folder, SMALL).unwrap();
     ledger.check(&spool);
     killed
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let path = entry.unwrap().path();
-        fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
-    }
-}
-
-/// Any part of the last write may have reached the disk.
-#[test]
-fn a_truncated_last_write_is_ignored() {
-    let dir = tempfile::tempdir().unwrap();
-    let whole = dir.path().join("whole");
-    let mut spool = Spool::open(&whole, LIMITS).unwrap();
-    for moment in 1..=3 {
-        append(&mut spool, moment).unwrap();
-    }
-    let file = fs::read_dir(&whole)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .find(|path| path.extension().is_some())
-        .unwrap();
-    let before = fs::metadata(&file).unwrap().len();
-    append(&mut spool, 4).unwrap();
-    let after = fs::metadata(&file).unwrap().len();
-    for length in before..after {
-        let cut = dir.path().join(length.to_string());
-        copy(&whole, &cut);
-        let file = fs::File::options()
-            .write(true)
-            .open(cut.join(file.file_name().unwrap()));
-        file.unwrap().set_len(length).unwrap();
-        let mut spool = Spool::open(&cut, LIMITS).unwrap();
-        assert_eq!(append(&mut spool, 9).unwrap(), 4);
-        let moments: Vec<_> = waiting(&spool)
-            .into_iter()
-            .map(|(_, moment)| moment)
-            .collect();
-        assert_eq!(
-            moments,
-            [Some(1), Some(2), Some(3), Some(9)],
-            "cut at {length}"
-        );
-    }
 }

@@ -2,8 +2,10 @@
 
 use std::{
     collections::HashSet,
+    fs,
     io::{Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
+    path::Path,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
@@ -92,150 +94,117 @@ fn value(metrics: &str, name: &str, label: &str) -> Option<f64> {
 
 /// One of our values, and the metric that it must agree with, in that metric's unit.
 struct Pair {
-    metric: &'static str,
+    metric: String,
     label: String,
     ours: f64,
     near: f64,
 }
 
 impl Pair {
-    fn new(metric: &'static str, label: &str, ours: f64, near: f64) -> Self {
-        let label = label.into();
-        Self {
+    /// Why it is not between the two readings, or near them.
+    fn problem(&self, before: &str, after: &str) -> Option<String> {
+        let name = format!("{}{{{}}}", self.metric, self.label);
+        let read = |metrics| value(metrics, &self.metric, &self.label);
+        let (Some(before), Some(after)) = (read(before), read(after)) else {
+            return Some(format!("{name} is missing"));
+        };
+        let range = before.min(after) - self.near..=before.max(after) + self.near;
+        (!range.contains(&self.ours)).then(|| format!("{name}: {range:?}, ours {}", self.ours))
+    }
+}
+
+fn seconds(milliseconds: u64) -> f64 {
+    milliseconds as f64 / 1e3
+}
+
+fn pairs(vitals: &Vitals) -> Vec<Pair> {
+    let mut pairs = Vec::new();
+    let mut add = |metric: &str, label: &str, ours: f64, near: f64| {
+        let (metric, label) = (format!("node_{metric}"), label.to_owned());
+        pairs.push(Pair {
             metric,
             label,
             ours,
             near,
-        }
-    }
-
-    /// Why it is not between the two readings, or near them.
-    fn problem(&self, before: &str, after: &str) -> Option<String> {
-        let read = |metrics| value(metrics, self.metric, &self.label);
-        let (Some(before), Some(after)) = (read(before), read(after)) else {
-            return Some(format!("{}{{{}}} is missing", self.metric, self.label));
-        };
-        let range = before.min(after) - self.near..=before.max(after) + self.near;
-        (!range.contains(&self.ours)).then(|| {
-            format!(
-                "{}{{{}}}: {range:?}, ours {}",
-                self.metric, self.label, self.ours
-            )
-        })
-    }
-}
-
-fn pairs(vitals: &Vitals) -> Vec<Pair> {
-    let mut pairs = vec![
-        Pair::new(
-            "node_memory_MemTotal_bytes",
-            "",
-            vitals.memory_total_bytes as f64,
-            0.0,
-        ),
-        Pair::new(
-            "node_memory_MemAvailable_bytes",
-            "",
-            (vitals.memory_total_bytes - vitals.memory_used_bytes) as f64,
-            32.0 * MIB,
-        ),
-        Pair::new("node_load1", "", vitals.load_1m, 0.05),
-    ];
+        });
+    };
+    let total = vitals.memory_total_bytes as f64;
+    let available = total - vitals.memory_used_bytes as f64;
+    add("memory_MemTotal_bytes", "", total, 0.0);
+    add("memory_MemAvailable_bytes", "", available, 32.0 * MIB);
+    add("load1", "", vitals.load_1m, 0.05);
     if let Some(steal) = vitals.cpu_steal_ms {
-        let steal = steal as f64 / 1e3;
-        let label = "mode=\"steal\"";
-        pairs.push(Pair::new("node_cpu_seconds_total", label, steal, 0.2));
+        add("cpu_seconds_total", "mode=\"steal\"", seconds(steal), 0.2);
     }
-    pairs.extend(disks(vitals));
-    pairs.extend(interfaces(vitals));
-    pairs.extend(devices(vitals));
-    pairs.extend(pressure(vitals));
+    for disk in &vitals.disks {
+        let at = format!("mountpoint=\"{}\"", disk.mount_point);
+        let (used, free) = (disk.inodes_used.unwrap_or(0), disk.inodes_free.unwrap_or(0));
+        add("filesystem_files", &at, (used + free) as f64, 1000.0);
+        add("filesystem_files_free", &at, free as f64, 1000.0);
+        let mut bytes = |metric: &str, ours: u64| add(metric, &at, ours as f64, 64.0 * MIB);
+        bytes("filesystem_size_bytes", disk.total_bytes);
+        bytes("filesystem_free_bytes", disk.total_bytes - disk.used_bytes);
+        bytes("filesystem_avail_bytes", disk.available_bytes.unwrap());
+    }
+    for interface in &vitals.interfaces {
+        let of = format!("device=\"{}\"", interface.name);
+        let mut exactly = |metric: &str, ours: u64| add(metric, &of, ours as f64, 0.0);
+        exactly("network_receive_bytes_total", interface.rx_bytes);
+        exactly("network_transmit_bytes_total", interface.tx_bytes);
+    }
+    for device in &vitals.block_devices {
+        let of = format!("device=\"{}\"", device.name);
+        let busy = seconds(device.busy_ms);
+        add("disk_io_time_seconds_total", &of, busy, 0.001);
+        let mut exactly = |metric: &str, ours: u64| add(metric, &of, ours as f64, 0.0);
+        exactly("disk_reads_completed_total", device.reads);
+        exactly("disk_read_bytes_total", device.read_bytes);
+        exactly("disk_writes_completed_total", device.writes);
+        exactly("disk_written_bytes_total", device.written_bytes);
+    }
+    if let Some(pressure) = &vitals.pressure {
+        let mut time = |share: &str, ms: Option<u64>| {
+            let metric = format!("pressure_{share}_seconds_total");
+            ms.into_iter()
+                .for_each(|ms| add(&metric, "", seconds(ms), 0.002));
+        };
+        // The exporter says waiting where the kernel says some, and stalled for full.
+        time("cpu_waiting", pressure.cpu_some_ms);
+        time("memory_waiting", pressure.memory_some_ms);
+        time("memory_stalled", pressure.memory_full_ms);
+        time("io_waiting", pressure.io_some_ms);
+        time("io_stalled", pressure.io_full_ms);
+    }
     pairs
 }
 
-fn disks(vitals: &Vitals) -> Vec<Pair> {
-    let pairs = vitals.disks.iter().flat_map(|disk| {
-        let at = format!("mountpoint=\"{}\"", disk.mount_point);
-        let bytes = |name, ours: u64| Pair::new(name, &at, ours as f64, 64.0 * MIB);
-        let inodes = |name, ours: u64| Pair::new(name, &at, ours as f64, 1000.0);
-        let (used, free) = (disk.inodes_used.unwrap_or(0), disk.inodes_free.unwrap_or(0));
-        [
-            bytes("node_filesystem_size_bytes", disk.total_bytes),
-            bytes(
-                "node_filesystem_free_bytes",
-                disk.total_bytes - disk.used_bytes,
-            ),
-            bytes("node_filesystem_avail_bytes", disk.available_bytes.unwrap()),
-            inodes("node_filesystem_files", used + free),
-            inodes("node_filesystem_files_free", free),
-        ]
-    });
-    pairs.collect()
-}
-
-fn interfaces(vitals: &Vitals) -> Vec<Pair> {
-    let pairs = vitals.interfaces.iter().flat_map(|interface| {
-        let of = format!("device=\"{}\"", interface.name);
-        let pair = |name, ours: u64| Pair::new(name, &of, ours as f64, 0.0);
-        [
-            pair("node_network_receive_bytes_total", interface.rx_bytes),
-            pair("node_network_transmit_bytes_total", interface.tx_bytes),
-        ]
-    });
-    pairs.collect()
-}
-
-fn devices(vitals: &Vitals) -> Vec<Pair> {
-    let pairs = vitals.block_devices.iter().flat_map(|device| {
-        let of = format!("device=\"{}\"", device.name);
-        let pair = |name, ours: u64| Pair::new(name, &of, ours as f64, 0.0);
-        let busy = device.busy_ms as f64 / 1e3;
-        [
-            pair("node_disk_reads_completed_total", device.reads),
-            pair("node_disk_read_bytes_total", device.read_bytes),
-            pair("node_disk_writes_completed_total", device.writes),
-            pair("node_disk_written_bytes_total", device.written_bytes),
-            Pair::new("node_disk_io_time_seconds_total", &of, busy, 0.001),
-        ]
-    });
-    pairs.collect()
-}
-
-/// The exporter says waiting where the kernel says some, and stalled for full.
-fn pressure(vitals: &Vitals) -> Vec<Pair> {
-    let Some(pressure) = vitals.pressure else {
-        return Vec::new();
+/// The vitals list what the machine has, so that nothing agrees because it is not there.
+fn assert_complete(vitals: &Vitals) {
+    let names = |folder: &str| -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap().flatten();
+        entries
+            .map(|entry| entry.file_name().into_string().unwrap())
+            .collect()
     };
-    let pairs = [
-        (
-            "node_pressure_cpu_waiting_seconds_total",
-            pressure.cpu_some_ms,
-        ),
-        (
-            "node_pressure_memory_waiting_seconds_total",
-            pressure.memory_some_ms,
-        ),
-        (
-            "node_pressure_memory_stalled_seconds_total",
-            pressure.memory_full_ms,
-        ),
-        (
-            "node_pressure_io_waiting_seconds_total",
-            pressure.io_some_ms,
-        ),
-        (
-            "node_pressure_io_stalled_seconds_total",
-            pressure.io_full_ms,
-        ),
-    ];
-    let pair = |(name, ms): (_, Option<u64>)| Some(Pair::new(name, "", ms? as f64 / 1e3, 0.002));
-    pairs.into_iter().filter_map(pair).collect()
+    let is_used = |disk: &String| {
+        let stat = fs::read_to_string(format!("/sys/block/{disk}/stat")).unwrap();
+        let has_device = Path::new(&format!("/sys/block/{disk}/device")).exists();
+        let is_drive = disk.starts_with("sr") || disk.starts_with("fd");
+        has_device && !is_drive && stat.split_whitespace().next() != Some("0")
+    };
+    let has_disk = names("/sys/block").iter().any(is_used);
+    assert_eq!(!vitals.block_devices.is_empty(), has_disk);
+    let has_interface = names("/sys/class/net").iter().any(|name| name != "lo");
+    assert_eq!(!vitals.interfaces.is_empty(), has_interface);
+    let has_pressure = fs::read("/proc/pressure/cpu").is_ok();
+    assert_eq!(vitals.pressure.is_some(), has_pressure);
 }
 
 #[test]
 fn the_vitals_agree_with_the_node_exporter() {
     let exporter = Exporter::start();
-    let mut sampler = Sampler::new();
+    let mut sampler = Sampler::default();
+    assert_complete(&sampler.sample());
     let (mut agreed, mut open) = (HashSet::new(), Vec::new());
     for _ in 0..TRIES {
         let before = exporter.metrics();
@@ -243,7 +212,7 @@ fn the_vitals_agree_with_the_node_exporter() {
         let after = exporter.metrics();
         open.clear();
         for pair in pairs {
-            let key = (pair.metric, pair.label.clone());
+            let key = (pair.metric.clone(), pair.label.clone());
             match pair.problem(&before, &after) {
                 None => drop(agreed.insert(key)),
                 Some(_) if agreed.contains(&key) => {}

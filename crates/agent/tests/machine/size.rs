@@ -56,7 +56,7 @@ fn typical() -> Vitals {
     }
 }
 
-/// The same sample as an agent without these vitals reports it.
+/// This sample as an agent without the optional vitals reports it.
 fn without(vitals: &Vitals) -> Vitals {
     let mut vitals = Vitals {
         interfaces: vec![],
@@ -94,7 +94,7 @@ fn size(vitals: Vitals) -> usize {
 #[test]
 fn the_optional_vitals_do_not_double_a_sample() {
     let sizes = |vitals: Vitals| (size(without(&vitals)), size(vitals));
-    let here = sizes(Sampler::new().sample());
+    let here = sizes(Sampler::default().sample());
     println!("bytes of a report on this machine, before and after: {here:?}");
     let (before, after) = sizes(typical());
     println!("bytes of a report of a typical machine: {before}, {after}");

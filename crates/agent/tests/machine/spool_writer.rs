@@ -8,10 +8,11 @@ use std::{
     io::{self, Write},
     path::Path,
     process::{Command, Stdio},
-    time::{Duration, UNIX_EPOCH},
+    time::Duration,
 };
 
-use svc_agent::spool::{Limits, Spool, SpoolError};
+use prost::Message;
+use svc_agent::spool::{Limits, LossReason, Spool, SpoolError};
 use svc_proto::v1;
 
 pub const LIMITS: Limits = Limits {
@@ -40,8 +41,14 @@ pub fn vitals(moment: u64) -> v1::Vitals {
     }
 }
 
+/// Stores a sample under the next number. If that fails, the number becomes a gap.
 pub fn append(spool: &mut Spool, moment: u64) -> Result<u64, SpoolError> {
-    spool.append(UNIX_EPOCH + Duration::from_micros(moment), &vitals(moment))
+    let (seq, at) = (spool.next_seq(), i64::try_from(moment * 1000).unwrap());
+    let stored = spool.put(seq, at, &vitals(moment).encode_to_vec());
+    if stored.is_err() {
+        spool.lose(seq, seq, LossReason::DiskFull);
+    }
+    stored.map(|()| seq)
 }
 
 /// All unacknowledged numbers, with their moment, or `None` for a gap.

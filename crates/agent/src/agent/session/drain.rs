@@ -11,28 +11,15 @@
 //! SESSION_REPLACED if the agent has not dropped it before. Reports that were in flight
 //! on the old stream are sent again on the new one; the service stores each number once.
 
-use std::{future::Future, pin::Pin, time::Duration};
+use std::time::Duration;
 
-use svc_proto::v1::Welcome;
 use tokio::time::{Instant, sleep_until};
 
-use super::{Session, SessionEnd};
-use crate::{agent::rounded, caller::CallError, wire::HeartbeatCall};
+use super::{Moved, PendingMove, Session, SessionEnd};
+use crate::agent::rounded;
 
 /// The longest slot that an agent accepts.
 const LONGEST_SLOT: Duration = Duration::from_hours(1);
-
-/// A stream that is being opened.
-pub(super) type PendingMove = Pin<Box<dyn Future<Output = Moved> + Send>>;
-type Moved = Result<(HeartbeatCall, Welcome), CallError>;
-
-/// Completes with the pending move; pending forever without one.
-pub(super) async fn arrival(pending_move: &mut Option<PendingMove>) -> Moved {
-    match pending_move {
-        Some(pending_move) => pending_move.await,
-        None => std::future::pending().await,
-    }
-}
 
 impl Session<'_> {
     pub(super) fn drain(&mut self, slot: Duration) {
@@ -43,7 +30,7 @@ impl Session<'_> {
     }
 
     fn move_at(&self, slot: Instant) -> Option<PendingMove> {
-        let address = self.agent.addresses.other()?.clone();
+        let address = self.agent.addresses.other().clone();
         let credential = self.agent.state.credential()?;
         let caller = self.agent.caller.clone();
         Some(Box::pin(async move {

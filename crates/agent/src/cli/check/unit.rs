@@ -13,7 +13,7 @@ use std::{
 
 use rustix::process::geteuid;
 
-use super::Finding::{self, Bad};
+use super::finding::Finding::{self, Bad};
 use crate::config::{Config, Token};
 
 const USER: &str = "svc-agent";
