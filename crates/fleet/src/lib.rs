@@ -13,8 +13,9 @@
 //! - [`run`]: `svc-fleet run`, a fleet against a running service, with an audit and a report.
 //! - [`lab`]: a complete system: PostgreSQL and instances of the real binary. [`procfs`] measures its
 //!   processes.
-//! - [`scenario`]: `svc-fleet scenario`, faults in a lab, and what must hold.
-//! - [`mod@bench`]: `svc-fleet bench`, the cost of the service beside two baselines.
+//! - [`restart`]: all instances of a lab end and are started again. [`scenario`]: `svc-fleet scenario`, faults in a
+//!   lab, and what must hold.
+//! - [`mod@bench`]: `svc-fleet bench`, the cost of the service beside its lower bounds.
 //! - [`cli`]: the command line.
 
 pub mod agent;
@@ -32,6 +33,7 @@ pub mod run;
 
 pub mod lab;
 pub mod procfs;
+pub mod restart;
 pub mod scenario;
 
 pub mod bench;

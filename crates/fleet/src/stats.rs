@@ -36,9 +36,6 @@ pub struct Counts {
     pub reports_acked: u64,
     pub acked: u64,
     pub rejected: u64,
-    pub copies_refused: u64,
-    pub copies_welcomed: u64,
-    pub handshakes: u64,
 }
 
 /// On the wire it is the recorded latencies.
@@ -179,9 +176,6 @@ impl Counts {
         self.reports_acked += other.reports_acked;
         self.acked += other.acked;
         self.rejected += other.rejected;
-        self.copies_refused += other.copies_refused;
-        self.copies_welcomed += other.copies_welcomed;
-        self.handshakes += other.handshakes;
     }
 
     /// Samples that were taken and are not acknowledged yet.

@@ -5,7 +5,7 @@ use std::{borrow::Cow, error::Error, io, time::Duration};
 use http::HeaderMap;
 use rustls::CertificateError;
 use svc_proto::{
-    contract::{Action, BackoffBounds, DOMAIN, Reason, limits},
+    contract::{Action, BackoffBounds, DOMAIN, limits},
     v1::AgentStatus,
 };
 use tokio::time::Instant;
@@ -92,10 +92,6 @@ impl Failure {
         }
     }
 
-    pub fn is(&self, expected: Reason) -> bool {
-        matches!(self, Failure::Refused { reason, .. } if reason == expected.as_str())
-    }
-
     fn action(&self) -> Action {
         match self {
             Failure::Refused { code, reason, .. } => Action::for_status(*code, reason),
@@ -104,7 +100,7 @@ impl Failure {
         }
     }
 
-    pub(super) fn retry_after(&self) -> Option<Duration> {
+    fn retry_after(&self) -> Option<Duration> {
         match self {
             Failure::Refused { retry_after, .. } => *retry_after,
             _ => None,
@@ -192,6 +188,7 @@ impl From<h2::Error> for Failure {
 #[cfg(test)]
 mod tests {
     use http::HeaderValue;
+    use svc_proto::contract::Reason;
     use tonic_types::ErrorDetails;
 
     use super::{super::tests::agent, *};
@@ -213,7 +210,6 @@ mod tests {
     #[test]
     fn a_refusal_carries_its_reason_and_its_hint() {
         let failure = refused(Reason::RateLimited, Some(HINT));
-        assert!(failure.is(Reason::RateLimited));
         assert_eq!(failure.label(), "RATE_LIMITED");
         assert_eq!(failure.retry_after(), Some(HINT));
         assert!(matches!(

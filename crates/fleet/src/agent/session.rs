@@ -26,8 +26,6 @@ pub(super) enum StreamEnd {
     Drained,
     /// An order cut the connection.
     Cut,
-    /// The agent leaves by itself, and comes back.
-    Churned,
     /// The run is over.
     Left,
 }
@@ -112,9 +110,6 @@ impl Agent {
         let now = Instant::now();
         if session.drain_at.is_some_and(|at| at <= now) {
             return Ok(Some(StreamEnd::Drained));
-        }
-        if session.in_flight == 0 && self.decides_to_churn() {
-            return Ok(Some(StreamEnd::Churned));
         }
         if self.shared.plan.closed_loop && session.in_flight == MAX_REPORTS_IN_FLIGHT {
             self.next_sample = now + self.interval;
@@ -226,23 +221,11 @@ impl Agent {
         if orders.leave {
             return Some(StreamEnd::Left);
         }
-        if orders.copies > 0.0 {
-            self.start_copy(orders.copies);
-        }
-        if orders.cuts > self.cuts || orders.away.is_some() {
+        if orders.cuts > self.cuts {
             self.cuts = orders.cuts;
             return Some(StreamEnd::Cut);
         }
         None
-    }
-
-    /// Decides by chance at each tick, with a probability that gives the ordered mean stay.
-    fn decides_to_churn(&self) -> bool {
-        let stay = self.orders.borrow().churn;
-        stay.is_some_and(|stay| {
-            let probability = self.interval.as_secs_f64() / stay.as_secs_f64();
-            rand::random::<f64>() < probability
-        })
     }
 }
 

@@ -6,19 +6,24 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use svc_testkit::AuditReport;
 use tokio::time::{Instant, sleep};
 
-use super::{note, sizes::Sizes};
+use super::{
+    results::{Figures, Goal, Table},
+    sizes::{Scale, ramp},
+};
 use crate::{
-    fleet::{Fleet, Totals},
+    fleet::{Fleet, Totals, note},
     lab::{Lab, ResourceUsage, Settings},
     plan::Plan,
     procfs,
     run::report::Quantiles,
 };
 
+/// The largest fleet, and how many agents each step adds.
+const GOAL: u32 = 200_000;
+const STEP: u32 = 16_700;
 /// The default of the service.
 const INTERVAL: Duration = Duration::from_secs(30);
 /// The part of the reports of a window that must be acknowledged in it. Less means that a backlog grows.
@@ -38,43 +43,43 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 /// Memory that must stay available for everything else.
 const RESERVED_MIB: u64 = 1_500;
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ClimbResult {
-    pub goal: u32,
-    /// Seconds between two reports of an agent.
-    #[serde(default)]
-    pub interval: u64,
-    pub steps: Vec<Step>,
-    /// Why the climb ended.
-    pub stopped: String,
-    pub offline: u64,
-    pub acked: u64,
-}
+const COLUMNS: [&str; 9] = [
+    "instances",
+    "heartbeats/s",
+    "cores of services",
+    "of PostgreSQL",
+    "of the fleet",
+    "ack p99 ms",
+    "services MiB",
+    "fleet MiB",
+    "MiB available",
+];
 
 /// The cost with a given number of agents.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct Step {
-    pub agents: u32,
-    pub instances: usize,
-    pub per_second: f64,
-    pub service_cores: f64,
-    pub postgres_cores: f64,
-    pub fleet_cores: f64,
+#[derive(Clone, Copy, Debug, Default)]
+struct Step {
+    agents: u32,
+    instances: usize,
+    per_second: f64,
+    service_cores: f64,
+    postgres_cores: f64,
+    fleet_cores: f64,
     /// The highest of all fleets.
-    pub p99_ms: f64,
-    pub service_mib: u64,
-    pub fleet_mib: u64,
-    pub available_mib: u64,
+    p99_ms: f64,
+    service_mib: u64,
+    fleet_mib: u64,
+    available_mib: u64,
 }
 
 struct Climb {
     lab: Lab,
     fleets: Vec<Fleet>,
+    /// The agents of a step.
     step: u32,
-    ramp: Duration,
 }
 
-pub async fn run(sizes: &Sizes) -> anyhow::Result<ClimbResult> {
+pub async fn run(scale: Scale) -> anyhow::Result<Figures> {
+    let (goal, step) = (scale.agents(GOAL), scale.agents(STEP));
     let lab = Lab::start(Settings {
         instances: 1,
         interval: INTERVAL,
@@ -83,16 +88,15 @@ pub async fn run(sizes: &Sizes) -> anyhow::Result<ClimbResult> {
     let mut climb = Climb {
         lab: lab.await?,
         fleets: vec![],
-        step: sizes.climb_step,
-        ramp: sizes.ramp(sizes.climb_step),
+        step,
     };
     let (began, mut steps) = (Instant::now(), Vec::<Step>::new());
     let stopped = loop {
         if let Err(error) = climb.grow().await {
-            break format!("{} more agents could not connect: {error:#}", climb.step);
+            break format!("{step} more agents could not connect: {error:#}");
         }
         steps.push(climb.measure().await?);
-        if let Some(why) = reason_to_stop(&steps, sizes.climb_goal, began.elapsed()) {
+        if let Some(why) = reason_to_stop(&steps, goal, began.elapsed()) {
             break why;
         }
     };
@@ -100,14 +104,36 @@ pub async fn run(sizes: &Sizes) -> anyhow::Result<ClimbResult> {
     let offline = climb.lab.times_offline().await?;
     let books = climb.finish().await?;
     anyhow::ensure!(books.balance(), "the books do not balance: {books:?}");
-    Ok(ClimbResult {
-        goal: sizes.climb_goal,
-        interval: INTERVAL.as_secs(),
-        steps,
-        stopped,
-        offline,
-        acked: books.acked,
+    let table = Table::new("agents", &COLUMNS);
+    let table = steps.iter().fold(table, |table, step| {
+        table.row(step.agents.to_string(), step.figures())
+    });
+    let reached = steps.last().map_or(0, |step| step.agents);
+    Ok(Figures {
+        tables: vec![table],
+        goals: vec![Goal::at_least("agents", reached.into(), goal.into())],
+        remark: format!(
+            "Each agent reports every {} s. The climb ended: {stopped}. {} samples were acknowledged, and the audit found all of them; agents went offline {offline} times.",
+            INTERVAL.as_secs(),
+            books.acked
+        ),
     })
+}
+
+impl Step {
+    fn figures(&self) -> Vec<f64> {
+        vec![
+            self.instances as f64,
+            self.per_second,
+            self.service_cores,
+            self.postgres_cores,
+            self.fleet_cores,
+            self.p99_ms,
+            self.service_mib as f64,
+            self.fleet_mib as f64,
+            self.available_mib as f64,
+        ]
+    }
 }
 
 /// The climb ends at the goal, if the last step was too much, or if another one like it would not fit.
@@ -164,7 +190,7 @@ impl Climb {
     /// than the last.
     fn next_ramp(&self) -> Duration {
         let instances = (self.fleets.len() as u32 + 1).max(IDLE_INSTANCES);
-        self.ramp * instances / IDLE_INSTANCES
+        ramp(self.step) * instances / IDLE_INSTANCES
     }
 
     fn agents(&self) -> u32 {

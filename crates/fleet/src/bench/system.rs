@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use rustix::process::Signal;
 use svc_sandbox::{Identity, free_port};
 use svc_testkit::{Process, Program, eventually};
 use tempfile::TempDir;
@@ -65,12 +66,7 @@ impl System {
                 echo.process = echo.program.start()?;
                 echo.wait_until_listening().await
             }
-            System::Service(lab) => {
-                for index in 0..lab.instances.len() {
-                    lab.restart(index).await?;
-                }
-                Ok(())
-            }
+            System::Service(lab) => lab.restart_all(Signal::TERM).await.map(drop),
         }
     }
 

@@ -1,6 +1,10 @@
 //! The statistics of a whole fleet at one moment, and how they are printed.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    io::{Write, stderr},
+    time::Duration,
+};
 
 use crate::stats::{Counts, Latencies, LatencyHistogram};
 
@@ -22,7 +26,8 @@ impl Totals {
     pub fn line(&self) -> String {
         let counts = &self.counts;
         format!(
-            "{} connected, {} acknowledged, {} open, ack {}, errors {}",
+            "{:.0?}: {} connected, {} acknowledged, {} open, ack {}, errors {}",
+            self.age,
             counts.connected,
             counts.acked,
             counts.open(),
@@ -32,8 +37,13 @@ impl Totals {
     }
 }
 
+/// Progress goes to standard error, the result to standard output. A run does not fail because its progress cannot be shown.
+pub fn note(text: &str) {
+    let _ = writeln!(stderr(), "  {text}");
+}
+
 /// p50, p99 and p999.
-pub fn format_quantiles(times: &LatencyHistogram) -> String {
+fn format_quantiles(times: &LatencyHistogram) -> String {
     if times.count() == 0 {
         return "–".into();
     }

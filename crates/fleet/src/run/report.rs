@@ -107,21 +107,17 @@ impl Report {
         self.books.balance() && self.books.acked > 0 && self.unsettled.is_none()
     }
 
-    pub fn write(&self, json: Option<&Path>, markdown: Option<&Path>) -> anyhow::Result<()> {
-        if let Some(path) = json {
-            save(path, &serde_json::to_string_pretty(self)?)?;
-        }
-        if let Some(path) = markdown {
-            save(path, &self.markdown())?;
-        }
-        Ok(())
+    /// As JSON.
+    pub fn save(&self, path: &Path) -> anyhow::Result<()> {
+        let text = serde_json::to_string_pretty(self)?;
+        fs::write(path, text).with_context(|| path.display().to_string())
     }
 
     pub fn print(&self) -> anyhow::Result<()> {
         Ok(stdout().write_all(self.markdown().as_bytes())?)
     }
 
-    pub fn markdown(&self) -> String {
+    fn markdown(&self) -> String {
         let counts = &self.counts;
         let verdict = if self.passed() {
             "the books balance"
@@ -195,8 +191,4 @@ fn row(name: &str, times: &Quantiles) -> String {
         max_ms,
     } = times;
     format!("| {name} | {count} | {p50_ms:.1} | {p99_ms:.1} | {p999_ms:.1} | {max_ms:.1} |")
-}
-
-fn save(path: &Path, text: &str) -> anyhow::Result<()> {
-    fs::write(path, text).with_context(|| path.display().to_string())
 }

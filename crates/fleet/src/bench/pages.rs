@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use tokio_postgres::{Client, NoTls, types::Type};
 use uuid::Uuid;
 
+use super::results::Table;
 use crate::lab::Lab;
 
 /// Each query runs this often for each host; the median counts.
@@ -24,19 +24,17 @@ const HOURLY: &str = "SELECT * FROM host_metrics_hourly
     WHERE host_id = $1 AND hour BETWEEN $2 AND $3 ORDER BY hour";
 
 /// Milliseconds until the last row of a page has arrived.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug)]
 pub struct Page {
-    pub span: String,
+    pub span: &'static str,
     pub rows: usize,
     pub all_columns_ms: f64,
     /// The same from the view `host_metrics`, for readers that know no function.
     pub view_ms: f64,
     pub one_vital_ms: f64,
-    /// All columns, and one vital, as arrays. `None` in results of earlier versions.
-    #[serde(default)]
-    pub arrays_ms: Option<f64>,
-    #[serde(default)]
-    pub one_array_ms: Option<f64>,
+    /// All columns, and one vital, as arrays.
+    pub arrays_ms: f64,
+    pub one_array_ms: f64,
     pub hourly_ms: f64,
 }
 
@@ -68,19 +66,45 @@ pub async fn read(
         let expected = hours as usize * 120;
         anyhow::ensure!(found == expected, "{found} of {expected} samples were read");
         pages.push(Page {
-            span: span.into(),
+            span,
             rows: found,
             all_columns_ms,
             view_ms: rows("*", VIEW).await?.0,
             one_vital_ms: rows("sampled_at, cpu_percent", FUNCTION).await?.0,
-            arrays_ms: Some(read(ARRAYS).await?.0),
-            one_array_ms: Some(read(ONE_ARRAY).await?.0),
+            arrays_ms: read(ARRAYS).await?.0,
+            one_array_ms: read(ONE_ARRAY).await?.0,
             hourly_ms: read(HOURLY).await?.0,
         });
     }
     drop(client);
     connection.abort();
     Ok(pages)
+}
+
+pub fn table(pages: &[Page]) -> Table {
+    let columns = [
+        "samples",
+        "all columns as arrays, ms",
+        "one vital",
+        "all columns as rows",
+        "one vital",
+        "all from the view",
+        "hourly rollups",
+    ];
+    let mut table = Table::new("page of a host's history", &columns);
+    for page in pages {
+        let figures = [
+            page.rows as f64,
+            page.arrays_ms,
+            page.one_array_ms,
+            page.all_columns_ms,
+            page.one_vital_ms,
+            page.view_ms,
+            page.hourly_ms,
+        ];
+        table = table.row(page.span, figures);
+    }
+    table
 }
 
 /// The median time, and the number of rows of one host.
