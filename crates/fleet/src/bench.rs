@@ -20,7 +20,9 @@ mod load;
 mod minimal;
 mod pages;
 mod render;
+mod restart;
 mod results;
+pub mod scenario;
 mod sizes;
 mod sql;
 mod system;
@@ -39,6 +41,7 @@ pub use self::render::{RenderArgs, render};
 use self::{
     results::{Figures, Results, Stage},
     sizes::Scale,
+    system::SERVICE,
 };
 use crate::{
     fleet::note,
@@ -131,8 +134,11 @@ async fn measure(stage: Stage, scale: Scale) -> anyhow::Result<Figures> {
         Stage::History => history::run(scale).await,
         Stage::Hour => hour::run(scale).await,
         Stage::Enrol => connections::enrol(scale).await,
-        Stage::Storm => connections::storm(scale).await,
-        Stage::Restart => connections::restart(scale).await,
+        Stage::Storm => {
+            let (agents, each) = (scale.agents(5_000), Duration::from_secs(5));
+            connections::storm(SERVICE, agents, each).await
+        }
+        Stage::Restart => restart::stage(scale).await,
         Stage::Climb => climb::run(scale).await,
     }
 }

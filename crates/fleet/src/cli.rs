@@ -13,9 +13,9 @@ use crate::{
     bench::{
         self, BenchArgs, RenderArgs,
         echo::{self, EchoArgs},
+        scenario::{self, ScenarioArgs},
     },
     run::{self, RunArgs},
-    scenario::{self, ScenarioArgs},
     worker,
 };
 

@@ -14,7 +14,7 @@ use anyhow::bail;
 use svc_testkit::Balance;
 use tokio::time::{Instant, sleep};
 
-pub use self::totals::{Totals, format_errors, format_time, note};
+pub use self::totals::{Totals, format_errors, note};
 use self::workers::{Collected, Worker, lock};
 use crate::plan::{Orders, Plan, WorkerPlan, split};
 

@@ -34,7 +34,7 @@ pub struct Lab {
     _folder: TempDir,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Settings {
     pub instances: usize,
     /// The heartbeat interval of the instances.

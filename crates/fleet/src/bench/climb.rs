@@ -10,11 +10,12 @@ use svc_testkit::AuditReport;
 use tokio::time::{Instant, sleep};
 
 use super::{
-    results::{Figures, Goal, Table},
+    results::{Figures, Table},
     sizes::{Scale, ramp},
 };
 use crate::{
     fleet::{Fleet, Totals, note},
+    goal::Goal,
     lab::{Lab, ResourceUsage, Settings},
     plan::Plan,
     procfs,

@@ -1,24 +1,17 @@
-//! The stages about many connections at the same time: a crowd that registers, a storm, instances that end.
+//! The stages about many connections at the same time: a crowd that registers, and a storm.
 
 use std::time::Duration;
 
 use super::{
     load::{self, Load, TIMEOUT},
-    results::{Figures, Goal, Table},
+    results::{Figures, Table},
     sizes::{Scale, interval},
     system::{SERVICE, System, SystemKind},
 };
-use crate::{
-    fleet::Totals,
-    plan::Plan,
-    restart::{Ending, GRACES, restart_all},
-    run::report::Quantiles,
-};
+use crate::{fleet::Totals, goal::Goal, plan::Plan, run::report::Quantiles};
 
 /// More registrations per second than the service can do, without all agents arriving at once.
 const ENROL_ARRIVALS: f64 = 1_000.0;
-/// The default interval of the service.
-const INTERVAL: Duration = Duration::from_secs(30);
 
 pub async fn enrol(scale: Scale) -> anyhow::Result<Figures> {
     let system = System::start(SERVICE).await?;
@@ -60,9 +53,9 @@ pub async fn enrol(scale: Scale) -> anyhow::Result<Figures> {
     })
 }
 
-pub async fn storm(scale: Scale) -> anyhow::Result<Figures> {
-    let agents = scale.agents(5_000);
-    let load = Load::start(SERVICE, agents, Duration::from_secs(5)).await?;
+/// All connections are cut at the same time.
+pub async fn storm(kind: SystemKind, agents: u32, each: Duration) -> anyhow::Result<Figures> {
+    let load = Load::start(kind, agents, each).await?;
     let before = load.system.usage().await?;
     load.fleet.order(|orders| orders.cuts += 1)?;
     let mark = load.fleet.mark()?;
@@ -90,49 +83,6 @@ pub async fn storm(scale: Scale) -> anyhow::Result<Figures> {
     Ok(Figures {
         tables: vec![Table::new("agents", &columns).row(agents.to_string(), figures)],
         goals: vec![Goal::at_most("all back, s", back.as_secs_f64(), 60.0)],
-        ..Figures::default()
-    })
-}
-
-/// The only instance is stopped and started, then killed and started; then all of three are stopped and started. An
-/// agent that is not back when the graces have ended is offline.
-pub async fn restart(scale: Scale) -> anyhow::Result<Figures> {
-    let agents = scale.agents(18_000);
-    let columns = [
-        "all serve after s",
-        "all back after s",
-        "at the latest after s",
-        "shown offline",
-    ];
-    let mut table = Table::new(format!("{agents} agents"), &columns);
-    let mut goals = Vec::new();
-    for (instances, endings) in [
-        (1, &[Ending::Stop, Ending::Kill][..]),
-        (3, &[Ending::Stop][..]),
-    ] {
-        let mut load = Load::start(SystemKind::Service { instances }, agents, INTERVAL).await?;
-        for ending in endings {
-            let lab = load.system.lab()?;
-            let restarted = restart_all(lab, &load.fleet, *ending, INTERVAL, GRACES).await?;
-            let name = match ending {
-                Ending::Stop => format!("all of {instances} stopped"),
-                Ending::Kill => format!("all of {instances} killed"),
-            };
-            let seconds = [restarted.up, restarted.back, restarted.back_within];
-            let [up, back, back_within] = seconds.map(|time| time.as_secs_f64());
-            let figures = [up, back, back_within, restarted.offline as f64];
-            table = table.row(&name, figures);
-            goals.extend([
-                Goal::at_most(format!("{name}: all serve, s"), up, 5.0),
-                Goal::at_most(format!("{name}: all back, s"), back, back_within),
-                Goal::never(format!("{name}: went offline"), restarted.offline),
-            ]);
-        }
-        load.finish().await?;
-    }
-    Ok(Figures {
-        tables: vec![table],
-        goals,
         ..Figures::default()
     })
 }

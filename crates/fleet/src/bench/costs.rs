@@ -7,12 +7,12 @@ use svc_testkit::transactions;
 
 use super::{
     load::{COLUMNS, FASTEST, HeartbeatCost, IDLE, Load},
-    results::{Figures, Goal, Table},
+    results::{Figures, Table},
     sizes::{Scale, WINDOW, interval},
     sql::{self, Schedule, SqlCost},
-    system::{SERVICE, System, SystemKind},
+    system::{self, SERVICE, System, SystemKind},
 };
-use crate::{fleet::note, lab::Lab};
+use crate::{fleet::note, goal::Goal, lab::Lab};
 
 /// Autovacuum looks for work once a minute. At a low rate what it finds is a good part of all that PostgreSQL does, so
 /// every measurement must have as many rounds of it.
@@ -175,8 +175,13 @@ pub async fn saturate(scale: Scale) -> anyhow::Result<Figures> {
 pub async fn instances(scale: Scale) -> anyhow::Result<Figures> {
     let (agents, rate) = (scale.agents(18_000), scale.rate(700.0));
     let cost = async |instances| {
-        let kind = SystemKind::Service { instances };
-        let measured = paced(kind, agents, rate, TWO_ROUNDS_OF_AUTOVACUUM).await;
+        let measured = paced(
+            system::instances(instances),
+            agents,
+            rate,
+            TWO_ROUNDS_OF_AUTOVACUUM,
+        )
+        .await;
         measured.map(|(cost, _system)| cost)
     };
     let one = cost(1).await?;

@@ -14,11 +14,12 @@ use super::{
     costs::stop_instances,
     load,
     pages::{self, Page},
-    results::{Figures, Goal, Table},
+    results::{Figures, Table},
     sizes::{Scale, ramp},
 };
 use crate::{
     fleet::note,
+    goal::Goal,
     lab::{Lab, Settings},
     plan::Plan,
 };

@@ -6,7 +6,7 @@ use anyhow::Context;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::procfs::Machine;
+use crate::{goal::Goal, procfs::Machine};
 
 /// The stages, in the order in which they run.
 #[derive(
@@ -73,20 +73,6 @@ pub struct Table {
     pub rows: Vec<(String, Vec<f64>)>,
 }
 
-/// A figure that must be large or small enough.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Goal {
-    pub name: String,
-    pub measured: f64,
-    pub required: f64,
-    /// Whether `required` is a minimum; otherwise it is a maximum.
-    #[serde(default)]
-    pub at_least: bool,
-    /// Whether it holds for fleets of any size; such a goal is checked in divided runs too, with twice the bound.
-    #[serde(skip)]
-    any_size: bool,
-}
-
 impl Results {
     pub fn new(divide: u32) -> Results {
         Results {
@@ -116,6 +102,7 @@ impl Results {
     }
 
     pub fn add(&mut self, stage: Stage, mut figures: Figures, postgres: &str) -> &Measured {
+        // Only the goals that mean something for a small fleet.
         if self.divide > 1 {
             figures.goals.retain_mut(Goal::widen);
         }
@@ -150,82 +137,5 @@ impl Table {
     pub fn row(mut self, name: impl Into<String>, figures: impl Into<Vec<f64>>) -> Table {
         self.rows.push((name.into(), figures.into()));
         self
-    }
-}
-
-impl Goal {
-    pub fn at_most(name: impl Into<String>, measured: f64, required: f64) -> Goal {
-        Goal {
-            name: name.into(),
-            measured,
-            required,
-            at_least: false,
-            any_size: false,
-        }
-    }
-
-    pub fn at_least(name: impl Into<String>, measured: f64, required: f64) -> Goal {
-        Goal {
-            at_least: true,
-            ..Goal::at_most(name, measured, required)
-        }
-    }
-
-    /// At most this much, whatever the machine and the size of the fleet: the ratio of two figures of one run cancels the
-    /// speed of the machine.
-    pub fn ratio(name: impl Into<String>, measured: f64, required: f64) -> Goal {
-        Goal {
-            any_size: true,
-            ..Goal::at_most(name, measured, required)
-        }
-    }
-
-    /// Must not happen, whatever the machine and the size of the fleet.
-    pub fn never(name: impl Into<String>, count: u64) -> Goal {
-        Goal::ratio(name, count as f64, 0.0)
-    }
-
-    /// A figure that is not a number meets no goal.
-    pub fn met(&self) -> bool {
-        match self.at_least {
-            true => self.measured >= self.required,
-            false => self.measured <= self.required,
-        }
-    }
-
-    /// A divided fleet is small and noisy.
-    fn widen(&mut self) -> bool {
-        self.required *= 2.0;
-        self.any_size
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn added(divide: u32, goal: Goal) -> Vec<Goal> {
-        let figures = Figures {
-            goals: vec![goal],
-            ..Figures::default()
-        };
-        let mut results = Results::new(divide);
-        results.add(Stage::Rss, figures, "").figures.goals.clone()
-    }
-
-    #[test]
-    fn a_missed_goal_fails_and_a_divided_run_has_slack() {
-        let memory = |kib: f64| Goal::ratio("memory, × bare echo", kib / 47.0, 1.15);
-        assert!(added(1, memory(50.0))[0].met());
-        assert!(!added(1, memory(60.0))[0].met());
-        assert!(added(4, memory(60.0))[0].met());
-        assert!(!added(4, memory(120.0))[0].met());
-        assert!(!added(4, Goal::never("offline", 1))[0].met());
-        assert!(added(4, Goal::at_least("registrations/s", 90.0, 700.0)).is_empty());
-    }
-
-    #[test]
-    fn a_ratio_of_zeros_is_a_miss() {
-        assert!(!Goal::ratio("0 / 0 is not a number", f64::NAN, 1.0).met());
     }
 }

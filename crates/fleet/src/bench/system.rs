@@ -27,25 +27,29 @@ pub enum System {
     Echo(EchoServer),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub enum SystemKind {
-    Service { instances: usize },
+    Service(Settings),
     Echo,
 }
 
-pub const SERVICE: SystemKind = SystemKind::Service { instances: 1 };
+pub const SERVICE: SystemKind = instances(1);
+
+/// The service as it is measured.
+pub const fn instances(instances: usize) -> SystemKind {
+    SystemKind::Service(Settings {
+        instances,
+        interval: INTERVAL,
+        durable: true,
+    })
+}
 
 impl System {
     pub async fn start(kind: SystemKind) -> anyhow::Result<System> {
         match kind {
             SystemKind::Echo => Ok(System::Echo(EchoServer::start().await?)),
-            SystemKind::Service { instances } => {
-                let lab = Lab::start(Settings {
-                    instances,
-                    interval: INTERVAL,
-                    durable: true,
-                });
-                Ok(System::Service(Box::new(lab.await?)))
+            SystemKind::Service(settings) => {
+                Ok(System::Service(Box::new(Lab::start(settings).await?)))
             }
         }
     }

@@ -51,7 +51,7 @@ fn format_quantiles(times: &LatencyHistogram) -> String {
     format!("p50 {p50} p99 {p99} p999 {p999}")
 }
 
-pub fn format_time(time: Duration) -> String {
+fn format_time(time: Duration) -> String {
     match time.as_micros() {
         us @ 0..1_000 => format!("{us} µs"),
         us @ 1_000..1_000_000 => format!("{:.1} ms", us as f64 / 1e3),
