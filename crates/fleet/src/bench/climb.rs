@@ -56,20 +56,16 @@ const COLUMNS: [&str; 9] = [
     "MiB available",
 ];
 
-/// The cost with a given number of agents.
-#[derive(Clone, Copy, Debug, Default)]
+/// What was measured with a number of agents.
+#[derive(Clone, Debug, Default)]
 struct Step {
     agents: u32,
-    instances: usize,
     per_second: f64,
-    service_cores: f64,
-    postgres_cores: f64,
-    fleet_cores: f64,
-    /// The highest of all fleets.
-    p99_ms: f64,
-    service_mib: u64,
-    fleet_mib: u64,
+    /// Of services, PostgreSQL and fleet together.
+    cores: f64,
     available_mib: u64,
+    /// In the order of [`COLUMNS`].
+    figures: Vec<f64>,
 }
 
 struct Climb {
@@ -107,7 +103,7 @@ pub async fn run(scale: Scale) -> anyhow::Result<Figures> {
     anyhow::ensure!(books.balance(), "the books do not balance: {books:?}");
     let table = Table::new("agents", &COLUMNS);
     let table = steps.iter().fold(table, |table, step| {
-        table.row(step.agents.to_string(), step.figures())
+        table.row(step.agents.to_string(), step.figures.clone())
     });
     let reached = steps.last().map_or(0, |step| step.agents);
     Ok(Figures {
@@ -121,31 +117,14 @@ pub async fn run(scale: Scale) -> anyhow::Result<Figures> {
     })
 }
 
-impl Step {
-    fn figures(&self) -> Vec<f64> {
-        vec![
-            self.instances as f64,
-            self.per_second,
-            self.service_cores,
-            self.postgres_cores,
-            self.fleet_cores,
-            self.p99_ms,
-            self.service_mib as f64,
-            self.fleet_mib as f64,
-            self.available_mib as f64,
-        ]
-    }
-}
-
 /// The climb ends at the goal, if the last step was too much, or if another one like it would not fit.
 fn reason_to_stop(steps: &[Step], goal: u32, elapsed: Duration) -> Option<String> {
     let last = steps.last()?;
     let sent = f64::from(last.agents) / INTERVAL.as_secs_f64();
     if last.per_second < KEPT_UP * sent {
-        let cores = last.service_cores + last.postgres_cores + last.fleet_cores;
         return Some(format!(
-            "CPU: {:.0} of {sent:.0} heartbeats/s were acknowledged while services, PostgreSQL and fleet used {cores:.2} cores",
-            last.per_second
+            "CPU: {:.0} of {sent:.0} heartbeats/s were acknowledged while services, PostgreSQL and fleet used {:.2} cores",
+            last.per_second, last.cores
         ));
     }
     if last.agents >= goal {
@@ -213,17 +192,27 @@ impl Climb {
         };
         let grown = |value: fn(&Totals) -> u64| sum(&after, value) - sum(&before, value);
         let p99 = |totals: &Totals| Quantiles::of(&totals.window.ack).p99_ms;
+        let per_second = grown(|totals| totals.counts.reports_acked) as f64 / seconds;
+        let services = cores(usage.services.cpu_us - usage_before.services.cpu_us);
+        let postgres = cores(usage.postgres.cpu_us - usage_before.postgres.cpu_us);
+        let fleet = cores(grown(|totals| totals.cpu_us));
+        let available_mib = procfs::available_mib();
         let step = Step {
             agents: self.agents(),
-            instances: self.lab.instances.len(),
-            per_second: grown(|totals| totals.counts.reports_acked) as f64 / seconds,
-            service_cores: cores(usage.services.cpu_us - usage_before.services.cpu_us),
-            postgres_cores: cores(usage.postgres.cpu_us - usage_before.postgres.cpu_us),
-            fleet_cores: cores(grown(|totals| totals.cpu_us)),
-            p99_ms: after.iter().map(p99).fold(0.0, f64::max),
-            service_mib: usage.services.rss_kib / 1024,
-            fleet_mib: sum(&after, |totals| totals.rss_kib) / 1024,
-            available_mib: procfs::available_mib(),
+            per_second,
+            cores: services + postgres + fleet,
+            available_mib,
+            figures: vec![
+                self.lab.instances.len() as f64,
+                per_second,
+                services,
+                postgres,
+                fleet,
+                after.iter().map(p99).fold(0.0, f64::max),
+                (usage.services.rss_kib / 1024) as f64,
+                (sum(&after, |totals| totals.rss_kib) / 1024) as f64,
+                available_mib as f64,
+            ],
         };
         note(&format!("{step:?}"));
         Ok(step)

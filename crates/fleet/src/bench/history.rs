@@ -12,8 +12,7 @@ use svc_testkit::SampleWriter;
 use super::{
     compaction::{Cost, DISKS, INTERVAL, SAMPLES_PER_HOUR, finish, last_full_hour, times},
     costs::stop_instances,
-    load,
-    pages::{self, Page},
+    load, pages,
     results::{Figures, Table},
     sizes::{Scale, ramp},
 };
@@ -42,7 +41,7 @@ pub async fn run(scale: Scale) -> anyhow::Result<Figures> {
     let hosts = scale.agents(HOSTS);
     let usual = Recorded::new(hosts, |_| {}).await?;
     let read = &usual.writer.hosts()[..LONG_HOSTS.min(hosts as usize)];
-    let pages = pages::read(&usual.lab, read, usual.hour).await?;
+    let (pages, mut goals) = pages::read(&usual.lab, read, usual.hour).await?;
     drop(usual.lab); // Its servers must not run beside the next ones.
     note("the same with all optional vitals");
     let all_vitals = Recorded::new(hosts, SampleWriter::write_all_vitals).await?;
@@ -53,27 +52,18 @@ pub async fn run(scale: Scale) -> anyhow::Result<Figures> {
         .row("compacted and rolled up", usual.compacted.figures())
         .row("stored, all optional vitals", all_vitals.stored.figures())
         .row("compacted and rolled up", all_vitals.compacted.figures());
+    let (compacted, all) = (&usual.compacted, &all_vitals.compacted);
+    let cores = (compacted.postgres_us + compacted.service_us) * LARGE_FLEET / 1e6;
+    goals.extend([
+        Goal::at_most("bytes on disk per sample", compacted.disk_bytes, 60.0),
+        Goal::at_most("with all optional vitals", all.disk_bytes, 90.0),
+        Goal::at_most("compaction for 100,000 hosts, cores", cores, 0.05),
+    ]);
     Ok(Figures {
-        goals: goals(&usual.compacted, &all_vitals.compacted, &pages),
-        tables: vec![table, pages::table(&pages)],
+        tables: vec![table, pages],
+        goals,
         ..Figures::default()
     })
-}
-
-fn goals(compacted: &Cost, all_vitals: &Cost, pages: &[Page]) -> Vec<Goal> {
-    let (disk, all_disk) = (compacted.disk_bytes, all_vitals.disk_bytes);
-    let cores = (compacted.postgres_us + compacted.service_us) * LARGE_FLEET / 1e6;
-    let page = |span: &str| pages.iter().find(|page| page.span == span);
-    let mut goals = vec![
-        Goal::at_most("bytes on disk per sample", disk, 60.0),
-        Goal::at_most("with all optional vitals", all_disk, 90.0),
-        Goal::at_most("compaction for 100,000 hosts, cores", cores, 0.05),
-    ];
-    let day = page("24 h").map(|page| page.arrays_ms);
-    goals.extend(day.map(|ms| Goal::at_most("a day of a host read back, ms", ms, 10.0)));
-    let month = page("30 d").map(|page| page.one_array_ms);
-    goals.extend(month.map(|ms| Goal::at_most("one vital of 30 days read back, ms", ms, 100.0)));
-    goals
 }
 
 /// A history that was stored, compacted and rolled up.
