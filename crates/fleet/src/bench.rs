@@ -39,11 +39,12 @@ use tokio::time::timeout;
 
 pub use self::render::{RenderArgs, render};
 use self::{
-    results::{Figures, Results, Stage},
+    results::{Results, Stage},
     sizes::Scale,
     system::SERVICE,
 };
 use crate::{
+    figures::Figures,
     fleet::note,
     lab::{Lab, Settings},
 };

@@ -13,7 +13,7 @@
 //! - [`run`]: `svc-fleet run`, a fleet against a running service, with an audit and a report.
 //! - [`lab`]: a complete system: PostgreSQL and instances of the real binary. [`procfs`] measures its
 //!   processes.
-//! - [`goal`]: figures that must be large or small enough.
+//! - [`figures`]: tables, and goals that figures must meet.
 //! - [`mod@bench`]: `svc-fleet bench`, the cost of the service beside its lower bounds, and `svc-fleet scenario`,
 //!   faults and what must hold.
 //! - [`cli`]: the command line.
@@ -31,7 +31,7 @@ pub mod worker;
 pub mod fleet;
 pub mod run;
 
-pub mod goal;
+pub mod figures;
 pub mod lab;
 pub mod procfs;
 

@@ -96,6 +96,39 @@ impl LatencyHistogram {
     }
 }
 
+/// Latencies in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Quantiles {
+    pub count: u64,
+    pub p50_ms: f64,
+    pub p99_ms: f64,
+    pub p999_ms: f64,
+    pub max_ms: f64,
+}
+
+impl Quantiles {
+    pub fn of(times: &LatencyHistogram) -> Quantiles {
+        let at = |quantile| millis(times.quantile(quantile));
+        Quantiles {
+            count: times.count(),
+            p50_ms: at(0.5),
+            p99_ms: at(0.99),
+            p999_ms: at(0.999),
+            max_ms: millis(times.max()),
+        }
+    }
+
+    /// In the order of the fields.
+    pub fn figures(&self) -> [f64; 5] {
+        let count = self.count as f64;
+        [count, self.p50_ms, self.p99_ms, self.p999_ms, self.max_ms]
+    }
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_micros() as f64 / 1000.0
+}
+
 impl From<Recorded> for LatencyHistogram {
     fn from(recorded: Recorded) -> LatencyHistogram {
         let mut histogram = LatencyHistogram::default();

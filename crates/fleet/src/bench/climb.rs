@@ -9,17 +9,14 @@ use std::time::Duration;
 use svc_testkit::AuditReport;
 use tokio::time::{Instant, sleep};
 
-use super::{
-    results::{Figures, Table},
-    sizes::{Scale, ramp},
-};
+use super::sizes::{Scale, ramp};
 use crate::{
+    figures::{Figures, Goal, Table},
     fleet::{Fleet, Totals, note},
-    goal::Goal,
     lab::{Lab, ResourceUsage, Settings},
     plan::Plan,
     procfs,
-    run::report::Quantiles,
+    stats::Quantiles,
 };
 
 /// The largest fleet, and how many agents each step adds.

@@ -4,11 +4,15 @@ use std::time::Duration;
 
 use super::{
     load::{self, Load, TIMEOUT},
-    results::{Figures, Table},
     sizes::{Scale, interval},
     system::{SERVICE, System, SystemKind},
 };
-use crate::{fleet::Totals, goal::Goal, plan::Plan, run::report::Quantiles};
+use crate::{
+    figures::{Figures, Goal, Table},
+    fleet::Totals,
+    plan::Plan,
+    stats::Quantiles,
+};
 
 /// More registrations per second than the service can do, without all agents arriving at once.
 const ENROL_ARRIVALS: f64 = 1_000.0;

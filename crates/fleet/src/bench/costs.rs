@@ -7,12 +7,15 @@ use svc_testkit::transactions;
 
 use super::{
     load::{COLUMNS, FASTEST, HeartbeatCost, IDLE, Load},
-    results::{Figures, Table},
     sizes::{Scale, WINDOW, interval},
     sql::{self, Schedule, SqlCost},
     system::{self, SERVICE, System, SystemKind},
 };
-use crate::{fleet::note, goal::Goal, lab::Lab};
+use crate::{
+    figures::{Figures, Goal, Table},
+    fleet::note,
+    lab::Lab,
+};
 
 /// Autovacuum looks for work once a minute. At a low rate what it finds is a good part of all that PostgreSQL does, so
 /// every measurement must have as many rounds of it.

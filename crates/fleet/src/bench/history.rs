@@ -13,12 +13,11 @@ use super::{
     compaction::{Cost, DISKS, INTERVAL, SAMPLES_PER_HOUR, finish, last_full_hour, times},
     costs::stop_instances,
     load, pages,
-    results::{Figures, Table},
     sizes::{Scale, ramp},
 };
 use crate::{
+    figures::{Figures, Goal, Table},
     fleet::note,
-    goal::Goal,
     lab::{Lab, Settings},
     plan::Plan,
 };

@@ -12,10 +12,10 @@ use tokio::time::Instant;
 use super::{
     compaction::{DISKS, INTERVAL, SAMPLES_PER_HOUR, finish, last_full_hour},
     costs::stop_instances,
-    results::{Figures, Table},
     sizes::Scale,
 };
 use crate::{
+    figures::{Figures, Table},
     fleet::note,
     lab::{Lab, Settings},
 };

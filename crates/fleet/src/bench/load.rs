@@ -25,7 +25,7 @@ use crate::{
     fleet::{Fleet, Totals, note},
     lab::ResourceUsage,
     plan::Plan,
-    run::report::Quantiles,
+    stats::Quantiles,
 };
 
 /// For all agents to connect after the ramp, and for all samples to be acknowledged at the end.

@@ -7,8 +7,10 @@ use tokio::time::Instant;
 use tokio_postgres::{Client, NoTls, types::Type};
 use uuid::Uuid;
 
-use super::results::Table;
-use crate::{goal::Goal, lab::Lab};
+use crate::{
+    figures::{Goal, Table},
+    lab::Lab,
+};
 
 /// Each query runs this often for each host; the median counts.
 const REPEATS: usize = 3;

@@ -13,8 +13,8 @@ use std::{
 use anyhow::Context;
 use clap::ValueEnum;
 
-use super::results::{Figures, Measured, Results, Stage, Table};
-use crate::goal::{Goal, number};
+use super::results::{Measured, Results, Stage};
+use crate::figures::Goal;
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct RenderArgs {
@@ -77,7 +77,10 @@ fn machines(results: &Results) -> String {
 /// The results of a stage.
 pub fn text(measured: &Measured) -> String {
     let figures = &measured.figures;
-    let mut out = tables(figures);
+    let mut out = String::new();
+    for table in &figures.tables {
+        let _ = writeln!(out, "{table}");
+    }
     let _ = write!(out, "{}.", measured.at.strftime("%Y-%m-%d"));
     if !figures.remark.is_empty() {
         let _ = write!(out, " {}", figures.remark);
@@ -85,21 +88,6 @@ pub fn text(measured: &Measured) -> String {
     let goals: Vec<String> = figures.goals.iter().map(goal).collect();
     if !goals.is_empty() {
         let _ = write!(out, " Goals: {}.", goals.join("; "));
-    }
-    out + "\n"
-}
-
-pub fn tables(figures: &Figures) -> String {
-    figures.tables.iter().map(table).collect()
-}
-
-fn table(table: &Table) -> String {
-    let mut out = format!("| {} |\n", table.columns.join(" | "));
-    out += &format!("{}|\n", "|---".repeat(table.columns.len()));
-    for (name, figures) in &table.rows {
-        let mut cells: Vec<String> = figures.iter().map(|figure| number(*figure)).collect();
-        cells.resize(table.columns.len() - 1, String::new());
-        let _ = writeln!(out, "| {name} | {} |", cells.join(" | "));
     }
     out + "\n"
 }
@@ -139,14 +127,5 @@ mod tests {
         assert_eq!(once, document.replace("old", "new"));
         assert_eq!(replaced(&once, "rss", "new\n").unwrap(), once);
         assert!(replaced(document, "pace", "new\n").is_err());
-    }
-
-    #[test]
-    fn a_row_may_be_shorter_than_the_head() {
-        let shown = table(&Table::new("load", &["a", "b"]).row("bare", [1.5]));
-        assert_eq!(
-            shown,
-            "| load | a | b |\n|---|---|---|\n| bare | 1.50 |  |\n\n"
-        );
     }
 }

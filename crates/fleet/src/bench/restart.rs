@@ -6,13 +6,11 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep_until};
 
-use super::{
-    load::Load,
-    results::{Figures, Table},
-    sizes::Scale,
-    system::SystemKind,
+use super::{load::Load, sizes::Scale, system::SystemKind};
+use crate::{
+    figures::{Figures, Goal, Table},
+    lab::Settings,
 };
-use crate::{goal::Goal, lab::Settings};
 
 /// The default interval of the service.
 const INTERVAL: Duration = Duration::from_secs(30);

@@ -6,7 +6,10 @@ use anyhow::Context;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{goal::Goal, procfs::Machine};
+use crate::{
+    figures::{Figures, Goal},
+    procfs::Machine,
+};
 
 /// The stages, in the order in which they run.
 #[derive(
@@ -54,23 +57,6 @@ pub struct Measured {
     pub postgres: String,
     #[serde(flatten)]
     pub figures: Figures,
-}
-
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Figures {
-    pub tables: Vec<Table>,
-    #[serde(default)]
-    pub goals: Vec<Goal>,
-    /// What the figures do not say, in whole sentences.
-    #[serde(default)]
-    pub remark: String,
-}
-
-/// The first column has the names of the rows. A row may have fewer figures than there are columns.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Table {
-    pub columns: Vec<String>,
-    pub rows: Vec<(String, Vec<f64>)>,
 }
 
 impl Results {
@@ -122,20 +108,5 @@ impl Results {
         }
         let text = serde_json::to_string_pretty(self)? + "\n";
         fs::write(path, text).with_context(|| path.display().to_string())
-    }
-}
-
-impl Table {
-    pub fn new(names: impl Into<String>, columns: &[&str]) -> Table {
-        let columns = columns.iter().map(|column| (*column).to_owned());
-        Table {
-            columns: [names.into()].into_iter().chain(columns).collect(),
-            rows: Vec::new(),
-        }
-    }
-
-    pub fn row(mut self, name: impl Into<String>, figures: impl Into<Vec<f64>>) -> Table {
-        self.rows.push((name.into(), figures.into()));
-        self
     }
 }

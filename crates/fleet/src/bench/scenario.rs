@@ -13,13 +13,11 @@ use tokio::time::sleep;
 use super::{
     connections::storm,
     load::{COLUMNS, Load},
-    render,
     restart::{Ending, GRACES, restarts},
-    results::{Figures, Table},
     system::SystemKind,
 };
 use crate::{
-    goal::Goal,
+    figures::{Figures, Goal, Table},
     lab::{Settings, instances_for},
     run::duration,
 };
@@ -91,7 +89,9 @@ pub async fn run(args: ScenarioArgs) -> anyhow::Result<bool> {
     if args.brief {
         figures.goals.retain_mut(Goal::widen);
     }
-    write!(stdout(), "{}", render::tables(&figures))?;
+    for table in &figures.tables {
+        writeln!(stdout(), "{table}")?;
+    }
     for goal in &figures.goals {
         let verdict = if goal.met() { "pass" } else { "FAIL" };
         writeln!(stdout(), "{verdict}  {goal}")?;

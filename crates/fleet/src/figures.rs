@@ -1,8 +1,26 @@
-//! Figures that must be large or small enough, and how figures are printed.
+//! Figures in tables, goals that some of them must meet, and how both are printed.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+
+/// What a stage of the benchmark has measured.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Figures {
+    pub tables: Vec<Table>,
+    #[serde(default)]
+    pub goals: Vec<Goal>,
+    /// What the figures do not say, in whole sentences.
+    #[serde(default)]
+    pub remark: String,
+}
+
+/// The first column has the names of the rows. A row may have fewer figures than there are columns.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Table {
+    pub columns: Vec<String>,
+    pub rows: Vec<(String, Vec<f64>)>,
+}
 
 /// A figure that must be large or small enough.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,6 +34,34 @@ pub struct Goal {
     /// Whether it holds for fleets of any size on any machine.
     #[serde(skip)]
     any_size: bool,
+}
+
+impl Table {
+    pub fn new(names: impl Into<String>, columns: &[&str]) -> Table {
+        let columns = columns.iter().map(|column| (*column).to_owned());
+        Table {
+            columns: [names.into()].into_iter().chain(columns).collect(),
+            rows: Vec::new(),
+        }
+    }
+
+    pub fn row(mut self, name: impl Into<String>, figures: impl Into<Vec<f64>>) -> Table {
+        self.rows.push((name.into(), figures.into()));
+        self
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "| {} |", self.columns.join(" | "))?;
+        writeln!(f, "{}|", "|---".repeat(self.columns.len()))?;
+        for (name, figures) in &self.rows {
+            let mut cells: Vec<String> = figures.iter().map(|figure| number(*figure)).collect();
+            cells.resize(self.columns.len() - 1, String::new());
+            writeln!(f, "| {name} | {} |", cells.join(" | "))?;
+        }
+        Ok(())
+    }
 }
 
 impl Goal {
@@ -74,7 +120,7 @@ impl fmt::Display for Goal {
 }
 
 /// Three digits, or all of a whole part that is longer.
-pub fn number(figure: f64) -> String {
+fn number(figure: f64) -> String {
     let size = figure.abs();
     let digits = if figure.fract() == 0.0 || size >= 100.0 {
         0
@@ -109,5 +155,12 @@ mod tests {
         assert_eq!(shown, ["0.015", "1.40", "41.8", "243", "15507", "10", "0"]);
         let goal = Goal::at_least("heartbeats/s", 15_507.2, 20_000.0);
         assert_eq!(goal.to_string(), "heartbeats/s 15507 (≥ 20000)");
+    }
+
+    #[test]
+    fn a_row_may_be_shorter_than_the_head() {
+        let shown = Table::new("load", &["a", "b"]).row("bare", [1.5]);
+        let expected = "| load | a | b |\n|---|---|---|\n| bare | 1.50 |  |\n";
+        assert_eq!(shown.to_string(), expected);
     }
 }
