@@ -15,6 +15,7 @@ mod connect;
 mod connection;
 mod failure;
 mod heartbeat_call;
+mod retry;
 mod session;
 mod shared;
 
@@ -30,7 +31,10 @@ use tokio::{
 };
 
 pub use self::shared::Shared;
-use self::{failure::Failure, heartbeat_call::HeartbeatCall, session::StreamEnd};
+use self::{
+    failure::{Failure, StreamEnd},
+    heartbeat_call::HeartbeatCall,
+};
 use crate::plan::Orders;
 
 /// From the first packet to Welcome. Longer than a registration waits in a crowd (30 s).

@@ -10,7 +10,11 @@ use svc_proto::{
 use svc_testkit::Settled;
 use tokio::time::{Instant, sleep_until};
 
-use super::{Agent, failure::Failure, heartbeat_call::HeartbeatCall};
+use super::{
+    Agent,
+    failure::{Failure, StreamEnd},
+    heartbeat_call::HeartbeatCall,
+};
 use crate::{
     plan::Orders,
     wire::{self, bearer},
@@ -18,17 +22,6 @@ use crate::{
 
 /// An agent that waits this long for an acknowledgement pings the service.
 const PROBE_AFTER_US: u64 = 20_000_000;
-
-/// Why a stream ended.
-pub(super) enum StreamEnd {
-    Failed(Failure),
-    /// The drain slot has come. The old stream stays open until the next one is welcomed.
-    Drained,
-    /// An order cut the connection.
-    Cut,
-    /// The run is over.
-    Left,
-}
 
 struct Session {
     call: Box<HeartbeatCall>,
