@@ -34,7 +34,7 @@ pub const TIMEOUT: Duration = Duration::from_secs(300);
 pub const FASTEST: Duration = REPORT_INTERVAL;
 /// So long that no agent reports while memory is read.
 pub const IDLE: Duration = Duration::from_mins(55);
-/// For allocators and caches to settle before memory is read.
+/// For allocators and caches to settle before memory is read. What a small fleet leaves behind is no matter.
 const SETTLE_TIME: Duration = Duration::from_secs(5);
 
 /// The cost of a heartbeat, and the load under which it was measured.
@@ -117,15 +117,15 @@ impl Load {
             state: Some(state.path().to_owned()),
             ..system.plan(agents).await?
         };
-        let limit = plan.ramp + TIMEOUT;
+        let (limit, settle_time) = (plan.ramp + TIMEOUT, SETTLE_TIME.min(plan.ramp));
         enrol(plan.clone()).await?;
         system.restart().await?;
-        sleep(SETTLE_TIME).await;
+        sleep(settle_time).await;
         let base_kib = system.usage().await?.services.rss_kib;
         let fleet = Fleet::start(plan, 0)?;
         let took = fleet.all_connected(limit).await?;
         note(&format!("{agents} agents connected after {took:.1?}"));
-        sleep(SETTLE_TIME).await;
+        sleep(settle_time).await;
         Ok(Load {
             system,
             fleet,

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// The longest wait with `--brief`.
-const BRIEF_WAIT: Duration = Duration::from_secs(6);
+const BRIEF_WAIT: Duration = Duration::from_secs(3);
 /// Until the agents report evenly, before something happens to them.
 const SETTLE_TIME: Duration = Duration::from_secs(15);
 const STEADY_TIME: Duration = Duration::from_secs(60);
