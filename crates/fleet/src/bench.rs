@@ -83,7 +83,7 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<bool> {
         );
     }
     let path = args.results.join(format!("{}.json", args.name));
-    let mut results = Results::load(&path, args.divide);
+    let mut results = Results::load(&path, args.divide)?;
     let postgres = postgres_settings().await?;
     let mut passed = true;
     for stage in stages {

@@ -60,7 +60,7 @@ pub struct Measured {
 }
 
 impl Results {
-    pub fn new(divide: u32) -> Results {
+    fn new(divide: u32) -> Results {
         Results {
             debug: cfg!(debug_assertions),
             divide,
@@ -68,13 +68,15 @@ impl Results {
         }
     }
 
-    /// The results in the file, or none. Results of different kinds of runs are not mixed.
-    pub fn load(path: &Path, divide: u32) -> Results {
+    /// The results in the file, if there is one. Results of different kinds of runs are not mixed.
+    pub fn load(path: &Path, divide: u32) -> anyhow::Result<Results> {
         let new = Results::new(divide);
-        let stored = Results::read(path).ok();
-        stored
-            .filter(|stored| (stored.debug, stored.divide) == (new.debug, new.divide))
-            .unwrap_or(new)
+        if !path.exists() {
+            return Ok(new);
+        }
+        let stored = Results::read(path)?;
+        let same_kind = (stored.debug, stored.divide) == (new.debug, new.divide);
+        Ok(if same_kind { stored } else { new })
     }
 
     pub fn read(path: &Path) -> anyhow::Result<Results> {
