@@ -127,9 +127,10 @@ bench: deps  ## What the service costs, at full size (takes long); BENCH="--only
 	$(CARGO) build --locked --release -p svc-ingest -p svc-fleet
 	target/release/svc-fleet bench $(BENCH); held=$$?; target/release/svc-fleet render && exit $$held
 
+bench-quick: QUICK = --only rss,pace,saturate,enrol,storm
 bench-quick: deps  ## The same, small and in minutes: fails only when grossly off
 	$(CARGO) build --locked --release -p svc-ingest -p svc-fleet
-	target/release/svc-fleet bench --quick --name quick $(BENCH)
+	target/release/svc-fleet bench --divide 4 --name quick $(or $(BENCH),$(QUICK))
 
 deps:  ## Install the servers and tools that the tests start, if missing (scripts/deps lists them)
 	@scripts/deps

@@ -7,15 +7,15 @@
 //! due are counted at the next wake-up.
 //!
 //! Memory decides how many agents fit on one machine, so an agent is exactly one task. Nothing in this
-//! module spawns (except the short-lived clone in `copy.rs`), and whatever is large and rare is boxed: a
-//! future is as large as its largest await point, so an inlined TLS handshake would occupy its several
-//! KiB for as long as the agent lives. A unit test bounds the size of the task.
+//! module spawns, and whatever is large and rare is boxed: a future is as large as its largest await point,
+//! so an inlined TLS handshake would occupy its several KiB for as long as the agent lives. A unit test
+//! bounds the size of the task.
 
 mod connect;
 mod connection;
-mod copy;
 mod failure;
 mod heartbeat_call;
+mod retry;
 mod session;
 mod shared;
 
@@ -31,16 +31,17 @@ use tokio::{
 };
 
 pub use self::shared::Shared;
-use self::{failure::Failure, heartbeat_call::HeartbeatCall, session::StreamEnd};
-use crate::plan::{Orders, Task};
+use self::{
+    failure::{Failure, StreamEnd},
+    heartbeat_call::HeartbeatCall,
+};
+use crate::plan::Orders;
 
 /// From the first packet to Welcome. Longer than a registration waits in a crowd (30 s).
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(40);
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A stream that lives this long resets the backoff, as in the real agent.
 const STABLE_AFTER: Duration = Duration::from_secs(30);
-/// The longest pause of an agent that left by itself.
-const CHURN_PAUSE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub struct Agent {
@@ -62,8 +63,6 @@ pub struct Agent {
     /// The orders that this agent has carried out so far.
     cuts: u64,
     mark: u64,
-    away: bool,
-    copied: bool,
 }
 
 /// What remains of an agent after its task has ended.
@@ -77,7 +76,6 @@ pub struct FinishedAgent {
 impl Agent {
     pub fn new(shared: Arc<Shared>, number: u32, bearer: Option<HeaderValue>) -> Agent {
         let interval = shared.interval();
-        let spread = shared.plan.spread;
         Agent {
             number,
             orders: shared.orders.subscribe(),
@@ -86,15 +84,13 @@ impl Agent {
             agent_id: Box::default(),
             ledger: Ledger::default(),
             backoff: Backoff::default(),
-            next_target: if spread { number as usize } else { 0 },
+            next_target: number as usize,
             interval,
             next_sample: Instant::now() + interval.mul_f64(rand::random()),
             correction_ms: 0,
             disconnected_at: None,
             cuts: 0,
             mark: 0,
-            away: false,
-            copied: false,
             shared,
         }
     }
@@ -105,8 +101,8 @@ impl Agent {
         // The stream of a drained agent, kept open until the next one is welcomed.
         let mut drained: Option<Box<HeartbeatCall>> = None;
         while self.rest(connect_at).await {
-            if self.shared.plan.task != Task::Report {
-                connect_at = self.run_once().await;
+            if self.shared.plan.enrol_only {
+                connect_at = self.enrol().await;
                 continue;
             }
             let opened = self.connect().await;
@@ -136,10 +132,6 @@ impl Agent {
                     self.next_target += 1;
                     drained = Some(call);
                 }
-                StreamEnd::Churned => {
-                    self.say_goodbye(&mut call).await;
-                    connect_at = Instant::now() + CHURN_PAUSE.mul_f64(rand::random());
-                }
                 StreamEnd::Left => {
                     self.say_goodbye(&mut call).await;
                     break;
@@ -156,30 +148,14 @@ impl Agent {
             if orders.leave {
                 return false;
             }
-            self.apply_absence(&orders);
             self.cuts = orders.cuts;
             tokio::select! {
-                () = sleep_until(until), if !self.away => return true,
+                () = sleep_until(until) => return true,
                 changed = self.orders.changed() => if changed.is_err() {
                     return false;
                 },
             }
         }
-    }
-
-    /// An agent that goes away fills its spool with the samples of that absence.
-    fn apply_absence(&mut self, orders: &Orders) {
-        if let Some(away) = orders.away
-            && !self.away
-        {
-            let step_ms = away.span.as_millis() as i64 / i64::from(away.samples.max(1));
-            let now_ms = self.clock_ms();
-            let ages = (1..=i64::from(away.samples)).rev();
-            let taken = ages.filter(|age| self.ledger.take(now_ms - age * step_ms));
-            let taken = taken.count() as u64;
-            self.shared.stats(|stats| stats.counts.taken += taken);
-        }
-        self.away = orders.away.is_some();
     }
 
     async fn connect(&mut self) -> Result<Box<HeartbeatCall>, Failure> {

@@ -13,9 +13,9 @@ use crate::{
     bench::{
         self, BenchArgs, RenderArgs,
         echo::{self, EchoArgs},
+        scenario::{self, ScenarioArgs},
     },
     run::{self, RunArgs},
-    scenario::{self, ScenarioArgs},
     worker,
 };
 
@@ -36,7 +36,7 @@ enum Command {
     Run(Box<RunArgs>),
     /// Run a scenario on a system of its own, and check its expectations
     Scenario(ScenarioArgs),
-    /// Measure the service beside a bare echo server and a bare SQL loop, and check the thresholds
+    /// Measure the service beside a bare echo server and a bare SQL loop, and check the goals
     Bench(BenchArgs),
     /// Write stored results into the documentation
     Render(RenderArgs),

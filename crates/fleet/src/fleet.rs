@@ -6,7 +6,7 @@ mod totals;
 mod workers;
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -14,8 +14,8 @@ use anyhow::bail;
 use svc_testkit::Balance;
 use tokio::time::{Instant, sleep};
 
-pub use self::totals::{Totals, format_errors, format_quantiles, format_time};
-use self::workers::{Collected, Worker};
+pub use self::totals::{Totals, format_errors, note};
+use self::workers::{Collected, Worker, lock};
 use crate::plan::{Orders, Plan, WorkerPlan, split};
 
 /// A process may open 20,000 files on a default machine, and needs some for itself.
@@ -181,11 +181,6 @@ fn needed(agents: u32) -> u32 {
     let cores = std::thread::available_parallelism().map_or(1, usize::from) as u32;
     let useful = agents.div_ceil(MIN_AGENTS_PER_PROCESS).min(cores);
     agents.div_ceil(AGENTS_PER_PROCESS).max(useful).max(1)
-}
-
-/// Ignores poisoning: counters stay usable after a panic.
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

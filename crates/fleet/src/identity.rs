@@ -86,16 +86,6 @@ pub fn machine(seed: Seed, number: u32) -> HostFacts {
     }
 }
 
-/// Another machine with a copy of an agent's disk.
-pub fn copied_machine(seed: Seed, number: u32) -> HostFacts {
-    let other = seed.derive("copy", number, 0);
-    HostFacts {
-        hardware_uuid: random_uuid(&other).to_string(),
-        boot_id: random_uuid(&other[16..]).to_string(),
-        ..machine(seed, number)
-    }
-}
-
 fn pkcs8(secret: &[u8; 32]) -> Option<Vec<u8>> {
     let sec1 = [&SEC1_HEAD[..], secret, &SEC1_TAIL].concat();
     let pair = EcdsaKeyPair::from_private_key_der(&ECDSA_P256_SHA256_ASN1_SIGNING, &sec1).ok()?;
@@ -135,14 +125,5 @@ mod tests {
         assert_ne!(of(one, 1), of(two, 1));
         assert_eq!(machine(one, 1), machine(one, 1));
         assert_ne!(machine(one, 1).hardware_uuid, machine(two, 1).hardware_uuid);
-    }
-
-    #[test]
-    fn a_clone_has_the_same_disk_and_other_hardware() {
-        let seed = Seed::of("one");
-        let (original, copy) = (machine(seed, 1), copied_machine(seed, 1));
-        assert_eq!(original.machine_id, copy.machine_id);
-        assert_ne!(original.hardware_uuid, copy.hardware_uuid);
-        assert_ne!(original.boot_id, copy.boot_id);
     }
 }

@@ -18,11 +18,10 @@ use crate::{
 
 const DATABASE: &str = "svc";
 const AGENTS_PER_INSTANCE: u32 = 18_000;
-/// The service of this version, and the one that `SVC_INGEST_PREVIOUS_BIN` names.
-pub const THIS_VERSION: &str = "svc-ingest";
-pub const PREVIOUS_VERSION: &str = "svc-ingest-previous";
-/// For an instance that has to migrate the schema before it serves.
-const MIGRATION_TIMEOUT: Duration = Duration::from_secs(300);
+/// `SVC_INGEST_BIN` names another binary.
+const SERVICE: &str = "svc-ingest";
+/// For an instance to serve again, on a machine with other work.
+const START_TIMEOUT: Duration = Duration::from_secs(300);
 const TOKEN_CREATE: &str =
     "token create --auto-approve --label svc-fleet --expires-in 1d --output json --max-uses";
 
@@ -32,11 +31,10 @@ pub struct Lab {
     pub instances: Vec<ServiceProcess>,
     pub postgres: Postgres,
     service: ServiceBuilder,
-    program: &'static str,
     _folder: TempDir,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Settings {
     pub instances: usize,
     /// The heartbeat interval of the instances.
@@ -67,7 +65,6 @@ impl Lab {
         let mut lab = Lab {
             instances: Vec::new(),
             postgres,
-            program: THIS_VERSION,
             service: ServiceBuilder::new(environment)
                 .set("INGEST_HEARTBEAT_INTERVAL", interval)
                 .set("INGEST_LOG", "warn"),
@@ -83,12 +80,6 @@ impl Lab {
     /// Sets a variable of the instances that are started from now on.
     pub fn set(&mut self, name: &str, value: &str) {
         self.service = self.service.clone().set(name, value);
-    }
-
-    /// Instances that are started from now on are of this version.
-    pub fn set_program(&mut self, program: &'static str) {
-        self.program = program;
-        self.service = self.service.clone().program(program);
     }
 
     /// PostgreSQL's version and the settings that decide its cost, as the server has them.
@@ -108,21 +99,9 @@ impl Lab {
         Ok(())
     }
 
-    /// Stops an instance (SIGTERM), and starts it again on the same ports. Returns how long it took to exit.
-    pub async fn restart(&mut self, index: usize) -> anyhow::Result<Duration> {
-        let (instance, began) = (&mut self.instances[index], Instant::now());
-        instance.signal(Signal::TERM)?;
-        instance.ended().await?;
-        let took = began.elapsed();
-        *instance = self.service.clone().on_ports_of(instance).launch()?;
-        instance.serving_within(MIGRATION_TIMEOUT).await?;
-        Ok(took)
-    }
-
     /// Ends all instances at once, and starts them again on the same ports. Returns how long it took until all
-    /// served again. The planner's statistics are from before, when all agents were connected.
+    /// served again.
     pub async fn restart_all(&mut self, signal: Signal) -> anyhow::Result<Duration> {
-        self.sql("ANALYZE").await?;
         for instance in &self.instances {
             instance.signal(signal)?;
         }
@@ -134,7 +113,7 @@ impl Lab {
             *instance = self.service.clone().on_ports_of(instance).launch()?;
         }
         for instance in &self.instances {
-            instance.serving_within(MIGRATION_TIMEOUT).await?;
+            instance.serving_within(START_TIMEOUT).await?;
         }
         Ok(began.elapsed())
     }
@@ -165,7 +144,7 @@ impl Lab {
 
     /// The plan of a fleet that connects to all instances, with a token for all its agents.
     pub async fn plan(&self, agents: u32) -> anyhow::Result<Plan> {
-        let token = create_token(self.program, &self.database_url(), agents).await?;
+        let token = create_token(&self.database_url(), agents).await?;
         Ok(Plan::local(agents, self.targets(), token))
     }
 
@@ -218,11 +197,11 @@ pub fn instances_for(agents: u32) -> usize {
 }
 
 /// Creates an auto-approving enrolment token.
-pub async fn create_token(program: &str, database_url: &str, uses: u32) -> anyhow::Result<String> {
+pub async fn create_token(database_url: &str, uses: u32) -> anyhow::Result<String> {
     let inherited = env::vars_os();
     let inherited = inherited.filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
     let uses = uses.to_string();
-    let command = Program::named(program)?
+    let command = Program::named(SERVICE)?
         .arguments(TOKEN_CREATE.split(' ').chain([uses.as_str()]))
         .environment(inherited)
         .environment([("DATABASE_URL", database_url)]);

@@ -13,8 +13,9 @@
 //! - [`run`]: `svc-fleet run`, a fleet against a running service, with an audit and a report.
 //! - [`lab`]: a complete system: PostgreSQL and instances of the real binary. [`procfs`] measures its
 //!   processes.
-//! - [`scenario`]: `svc-fleet scenario`, faults in a lab, and what must hold.
-//! - [`mod@bench`]: `svc-fleet bench`, the cost of the service beside two baselines.
+//! - [`figures`]: tables, and goals that figures must meet.
+//! - [`mod@bench`]: `svc-fleet bench`, the cost of the service beside its lower bounds, and `svc-fleet scenario`,
+//!   faults and what must hold.
 //! - [`cli`]: the command line.
 
 pub mod agent;
@@ -30,9 +31,9 @@ pub mod worker;
 pub mod fleet;
 pub mod run;
 
+pub mod figures;
 pub mod lab;
 pub mod procfs;
-pub mod scenario;
 
 pub mod bench;
 pub mod cli;

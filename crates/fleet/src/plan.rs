@@ -27,9 +27,8 @@ pub struct Plan {
     /// The number of the first agent. It differs between fleets that run on one machine, because it
     /// decides which addresses their agents connect from.
     pub first: u32,
+    /// Agents start at different ones.
     pub targets: Vec<SocketAddr>,
-    /// Whether agents start at different targets; otherwise all start at the first.
-    pub spread: bool,
     /// The name in the server's certificate.
     pub server_name: String,
     /// CA certificates in PEM. Without them agents accept any server certificate.
@@ -46,32 +45,10 @@ pub struct Plan {
     pub report_samples: u32,
     /// Takes no sample while two reports are unacknowledged, so the service sets the pace.
     pub closed_loop: bool,
-    pub skew: Option<Skew>,
     /// The folder that keeps JWTs between runs.
     pub state: Option<PathBuf>,
-    pub task: Task,
-}
-
-/// What the agents do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Task {
-    #[default]
-    Report,
-    /// They register, and open no stream.
-    Enrol,
-    /// They only do TLS handshakes, as fast as they can.
-    Handshake,
-}
-
-/// Agents whose clocks are wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Skew {
-    /// The part of the fleet, 0 to 1.
-    pub share: f64,
-    pub ahead_seconds: i64,
-    /// Whether they correct their clocks by the service's, as real agents do.
-    pub corrects: bool,
+    /// Agents register, and open no stream.
+    pub enrol_only: bool,
 }
 
 /// The part of a fleet that one worker runs.
@@ -94,22 +71,10 @@ pub struct Orders {
     pub cuts: u64,
     /// Agents take no more samples.
     pub quiet: bool,
-    /// All agents are disconnected, and later return with samples of that time.
-    pub away: Option<Away>,
-    /// The mean time after which an agent leaves by itself, to come back soon.
-    pub churn: Option<Duration>,
-    /// The part of the agents, 0 to 1, that is cloned to other machines.
-    pub copies: f64,
     /// Replaces the interval.
     pub interval: Option<Duration>,
     /// Agents say goodbye and end.
     pub leave: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Away {
-    pub samples: u32,
-    pub span: Duration,
 }
 
 /// What a worker writes, one JSON line each.
@@ -128,7 +93,6 @@ impl Plan {
             agents,
             first: 0,
             targets,
-            spread: true,
             server_name: "localhost".into(),
             ca_pem: None,
             token: Secret(token),
@@ -138,9 +102,8 @@ impl Plan {
             openings: None,
             report_samples: 1,
             closed_loop: false,
-            skew: None,
             state: None,
-            task: Task::Report,
+            enrol_only: false,
         }
     }
 

@@ -1,6 +1,5 @@
 //! `svc-fleet run`: a fleet against a running service, for a limited time.
 
-mod progress;
 pub mod report;
 pub mod service;
 
@@ -12,12 +11,12 @@ use std::{
 
 use anyhow::{Context, bail, ensure};
 use svc_testkit::AuditReport;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
 
-use self::{progress::Progress, report::Report, service::Scrape};
+use self::{report::Report, service::Scrape};
 use crate::{
-    fleet::Fleet,
-    lab::{THIS_VERSION, create_token},
+    fleet::{Fleet, note},
+    lab::create_token,
     plan::{Plan, Secret},
     state,
 };
@@ -26,7 +25,7 @@ use crate::{
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// No option accepts a longer time.
 const LONGEST: Duration = Duration::from_hours(24);
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct RunArgs {
@@ -78,9 +77,6 @@ pub struct RunArgs {
     /// Write the report here, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write the report here, as Markdown
-    #[arg(long, value_name = "FILE")]
-    markdown: Option<PathBuf>,
     /// Allow a target that is not on this machine
     #[arg(long)]
     i_own_this_target: bool,
@@ -119,7 +115,9 @@ pub async fn run(args: RunArgs) -> anyhow::Result<bool> {
         let reports = running.counts.reports_acked;
         report.service = Some(before.cost_until(&after, reports, args.agents));
     }
-    report.write(args.json.as_deref(), args.markdown.as_deref())?;
+    if let Some(path) = &args.json {
+        report.save(path)?;
+    }
     report.print()?;
     Ok(report.passed())
 }
@@ -157,7 +155,7 @@ async fn plan(args: &RunArgs) -> anyhow::Result<Plan> {
 async fn token(args: &RunArgs) -> anyhow::Result<String> {
     match (&args.token, &args.database_url) {
         (Some(token), _) => Ok(token.clone()),
-        (None, Some(url)) => create_token(THIS_VERSION, url, args.agents).await,
+        (None, Some(url)) => create_token(url, args.agents).await,
         (None, None) => bail!("give --token, or --database-url to create one"),
     }
 }
@@ -178,22 +176,19 @@ fn addresses(targets: &[String]) -> anyhow::Result<Vec<SocketAddr>> {
 
 /// Shows the progress until the time is over, Ctrl-C is typed, or a worker fails.
 async fn watch(fleet: &Fleet, time: Duration) -> anyhow::Result<()> {
-    let mut progress = Progress::new(fleet.agents());
     let end = Instant::now() + time;
     let watching = async {
         while Instant::now() < end {
             fleet.healthy()?;
-            progress.show(&fleet.totals());
-            sleep(PROGRESS_INTERVAL).await;
+            note(&fleet.totals().line());
+            sleep_until(end.min(Instant::now() + PROGRESS_INTERVAL)).await;
         }
         anyhow::Ok(())
     };
     tokio::select! {
-        watched = watching => watched?,
-        interrupted = tokio::signal::ctrl_c() => interrupted?,
+        watched = watching => watched,
+        interrupted = tokio::signal::ctrl_c() => Ok(interrupted?),
     }
-    progress.end();
-    Ok(())
 }
 
 #[cfg(test)]

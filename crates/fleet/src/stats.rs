@@ -36,9 +36,6 @@ pub struct Counts {
     pub reports_acked: u64,
     pub acked: u64,
     pub rejected: u64,
-    pub copies_refused: u64,
-    pub copies_welcomed: u64,
-    pub handshakes: u64,
 }
 
 /// On the wire it is the recorded latencies.
@@ -97,6 +94,39 @@ impl LatencyHistogram {
     pub fn max(&self) -> Duration {
         Duration::from_micros(self.0.max())
     }
+}
+
+/// Latencies in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Quantiles {
+    pub count: u64,
+    pub p50_ms: f64,
+    pub p99_ms: f64,
+    pub p999_ms: f64,
+    pub max_ms: f64,
+}
+
+impl Quantiles {
+    pub fn of(times: &LatencyHistogram) -> Quantiles {
+        let at = |quantile| millis(times.quantile(quantile));
+        Quantiles {
+            count: times.count(),
+            p50_ms: at(0.5),
+            p99_ms: at(0.99),
+            p999_ms: at(0.999),
+            max_ms: millis(times.max()),
+        }
+    }
+
+    /// In the order of the fields.
+    pub fn figures(&self) -> [f64; 5] {
+        let count = self.count as f64;
+        [count, self.p50_ms, self.p99_ms, self.p999_ms, self.max_ms]
+    }
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_micros() as f64 / 1000.0
 }
 
 impl From<Recorded> for LatencyHistogram {
@@ -179,9 +209,6 @@ impl Counts {
         self.reports_acked += other.reports_acked;
         self.acked += other.acked;
         self.rejected += other.rejected;
-        self.copies_refused += other.copies_refused;
-        self.copies_welcomed += other.copies_welcomed;
-        self.handshakes += other.handshakes;
     }
 
     /// Samples that were taken and are not acknowledged yet.

@@ -8,16 +8,16 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use rustls::{
-    ClientConfig, DigitallySignedStruct, DistinguishedName, Error, PeerIncompatible, RootCertStore,
-    ServerConfig, SignatureScheme,
+    CipherSuite, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, PeerIncompatible,
+    RootCertStore, ServerConfig, SignatureScheme,
     client::{WebPkiServerVerifier, danger::HandshakeSignatureValid},
-    crypto::{CryptoProvider, verify_tls13_signature},
+    crypto::{CryptoProvider, aws_lc_rs::default_provider, verify_tls13_signature},
     server::danger::{ClientCertVerified, ClientCertVerifier},
     sign::{CertifiedKey, SingleCertAndKey},
     version::TLS13,
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem::PemObject};
-use svc_testkit::{Tls, provider, service_provider};
+use svc_testkit::{Tls, provider};
 
 /// The client configuration that all agents share, without a key.
 #[derive(Clone, Debug)]
@@ -54,7 +54,7 @@ fn verify_with_ca(pem: &str) -> anyhow::Result<Arc<WebPkiServerVerifier>> {
 /// The configuration of a server that requires a client certificate and accepts any, with the cipher suites of the service.
 pub fn server(cert_pem: &[u8], key_pem: &[u8]) -> anyhow::Result<ServerConfig> {
     let chain = CertificateDer::pem_slice_iter(cert_pem).collect::<Result<Vec<_>, _>>()?;
-    let mut config = ServerConfig::builder_with_provider(service_provider())
+    let mut config = ServerConfig::builder_with_provider(Arc::new(cheapest_first()))
         .with_protocol_versions(&[&TLS13])?
         .with_client_cert_verifier(Arc::new(AnyCertificate(provider())))
         .with_single_cert(chain, PrivateKeyDer::from_pem_slice(key_pem)?)?;
@@ -62,6 +62,15 @@ pub fn server(cert_pem: &[u8], key_pem: &[u8]) -> anyhow::Result<ServerConfig> {
     config.send_tls13_tickets = 0;
     config.ignore_client_order = true;
     Ok(config)
+}
+
+/// AES-128 with SHA-256 first, as in the service: the baseline must not pay for another cipher suite.
+fn cheapest_first() -> CryptoProvider {
+    let mut provider = default_provider();
+    let cheapest = CipherSuite::TLS13_AES_128_GCM_SHA256;
+    let suites = &mut provider.cipher_suites;
+    suites.sort_by_key(|suite| suite.suite() != cheapest);
+    provider
 }
 
 /// Accepts every certificate, but checks that the peer holds its key.

@@ -1,6 +1,6 @@
 //! From no connection to a welcomed stream: connect, register if there is no JWT, send Hello.
 
-use std::{net::IpAddr, sync::Arc};
+use std::sync::Arc;
 
 use http::HeaderValue;
 use jiff::Timestamp;
@@ -9,22 +9,21 @@ use svc_proto::{
     ClientMessage, ServerMessage,
     contract::{HEARTBEAT_PATH, REGISTER_PATH},
     v1::{
-        AgentStatus, HeartbeatRequest, HeartbeatResponse, Hello, HostFacts, RegisterRequest,
-        RegisterResponse, Welcome,
+        AgentStatus, HeartbeatRequest, HeartbeatResponse, Hello, RegisterRequest, RegisterResponse,
+        Welcome,
     },
 };
 use tokio::time::{Instant, timeout};
 
 use super::{
     Agent, CONNECT_TIMEOUT,
-    connection::{self, Connection, Route},
+    connection::{Connection, Route, source_address},
     failure::Failure,
     heartbeat_call::HeartbeatCall,
     shared::NEVER,
 };
 use crate::{
     identity::{identity, machine},
-    plan::{Skew, Task},
     wire::{bearer, framed, millis, timestamp},
 };
 
@@ -35,8 +34,7 @@ impl Agent {
             Some(bearer) => bearer,
             None => self.register(&mut connection).await?,
         };
-        let hello = self.hello(machine(self.shared.seed, self.number), &self.shared.run_id);
-        let call = connection.call(HEARTBEAT_PATH, Some(&bearer), hello, false);
+        let call = connection.call(HEARTBEAT_PATH, Some(&bearer), self.hello(), false);
         let mut call = call.await?;
         let response: HeartbeatResponse = connection.next(&mut call).await?;
         let Some(ServerMessage::Welcome(welcome)) = response.message else {
@@ -73,10 +71,8 @@ impl Agent {
     }
 
     fn welcomed(&mut self, welcome: &Welcome) {
-        if let Some(server_time) = &welcome.server_time
-            && self.corrects_its_clock()
-        {
-            self.correction_ms = millis(server_time) - self.own_clock_ms();
+        if let Some(server_time) = &welcome.server_time {
+            self.correction_ms = millis(server_time) - Timestamp::now().as_millisecond();
         }
         if let Some(settings) = &welcome.settings {
             self.apply_settings(settings);
@@ -87,38 +83,29 @@ impl Agent {
         self.count_settled(&settled, 0);
     }
 
-    pub(super) fn hello(&self, host: HostFacts, run_id: &str) -> bytes::Bytes {
+    fn hello(&self) -> bytes::Bytes {
         let hello = ClientMessage::Hello(Hello {
             agent: Some(self.shared.info()),
-            host: Some(host),
-            run_id: format!("{run_id}-{}", self.number),
-            sent_at: Some(timestamp(self.own_clock_ms())),
+            host: Some(machine(self.shared.seed, self.number)),
+            run_id: format!("{}-{}", self.shared.run_id, self.number),
+            sent_at: Some(timestamp(Timestamp::now().as_millisecond())),
         });
         framed(&HeartbeatRequest {
             message: Some(hello),
         })
     }
 
-    pub(super) fn route(&mut self) -> Result<Route, Failure> {
+    fn route(&mut self) -> Result<Route, Failure> {
         let key = self.key()?;
         let plan = &self.shared.plan;
         let target = plan.targets[self.next_target % plan.targets.len()];
         let several_sources = plan.is_local() && target.is_ipv4();
         Ok(Route {
             target,
-            source: several_sources.then(|| self.source_address()),
+            source: several_sources.then(|| source_address(self.number)),
             name: self.shared.name.clone(),
             tls: self.shared.tls.with_key(&key),
         })
-    }
-
-    /// An agent that only does handshakes uses up ports: it cycles through all addresses.
-    fn source_address(&self) -> IpAddr {
-        let number = match self.shared.plan.task {
-            Task::Handshake => self.next_target as u32 * connection::AGENTS_PER_ADDRESS,
-            Task::Report | Task::Enrol => self.number,
-        };
-        connection::source_address(number)
     }
 
     /// Derived at first use, so that a fleet computes its keys during the ramp.
@@ -129,45 +116,21 @@ impl Agent {
         self.key.clone().ok_or(Failure::NoIdentity)
     }
 
-    /// Registers or does one handshake, without a stream. Returns the time of the next attempt.
-    pub(super) async fn run_once(&mut self) -> Instant {
-        let attempt = Box::pin(timeout(CONNECT_TIMEOUT, self.try_once()));
+    /// Registers, without a stream. Returns the time of the next attempt.
+    pub(super) async fn enrol(&mut self) -> Instant {
+        let attempt = Box::pin(timeout(CONNECT_TIMEOUT, self.try_enrol()));
         match attempt.await.unwrap_or(Err(Failure::Timeout)) {
-            Ok(next) => next,
+            Ok(()) => Instant::now() + NEVER,
             Err(failure) => self.retry_at(&failure),
         }
     }
 
-    async fn try_once(&mut self) -> Result<Instant, Failure> {
-        let route = self.route()?;
-        if self.shared.plan.task == Task::Handshake {
-            connection::connect_tls(&route).await?;
-            self.next_target += 1;
-            self.shared.stats(|stats| stats.counts.handshakes += 1);
-            return Ok(Instant::now());
-        }
-        let mut connection = Connection::open(&route).await?;
-        self.register(&mut connection).await?;
-        Ok(Instant::now() + NEVER)
-    }
-
-    /// The time by the clock of the agent's machine, which may be wrong.
-    pub(super) fn own_clock_ms(&self) -> i64 {
-        let skew = self.skew().map_or(0, |skew| skew.ahead_seconds * 1000);
-        Timestamp::now().as_millisecond() + skew
+    async fn try_enrol(&mut self) -> Result<(), Failure> {
+        let mut connection = Connection::open(&self.route()?).await?;
+        self.register(&mut connection).await.map(drop)
     }
 
     pub(super) fn clock_ms(&self) -> i64 {
-        self.own_clock_ms() + self.correction_ms
-    }
-
-    fn corrects_its_clock(&self) -> bool {
-        self.skew().is_none_or(|skew| skew.corrects)
-    }
-
-    fn skew(&self) -> Option<Skew> {
-        let skew = self.shared.plan.skew?;
-        let skewed = f64::from(self.shared.plan.agents) * skew.share;
-        (f64::from(self.number) < skewed).then_some(skew)
+        Timestamp::now().as_millisecond() + self.correction_ms
     }
 }

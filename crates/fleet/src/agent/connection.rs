@@ -32,7 +32,7 @@ use super::failure::Failure;
 use crate::wire::Frames;
 
 /// An address has 28,000 local ports, and a closed one stays in TIME_WAIT for a minute.
-pub const AGENTS_PER_ADDRESS: u32 = 4_000;
+const AGENTS_PER_ADDRESS: u32 = 4_000;
 
 type Http2 = h2::client::Connection<TlsStream<TcpStream>, Bytes>;
 
@@ -65,8 +65,7 @@ pub fn source_address(number: u32) -> IpAddr {
     Ipv4Addr::new(127, 1, high, low.saturating_add(1)).into()
 }
 
-/// Connects TCP and TLS, without HTTP/2.
-pub async fn connect_tls(route: &Route) -> Result<TlsStream<TcpStream>, Failure> {
+async fn connect_tls(route: &Route) -> Result<TlsStream<TcpStream>, Failure> {
     let tcp = connect_tcp(route).await;
     let tcp = tcp.map_err(|error| Failure::Unreachable(error.kind()))?;
     let tls = TlsConnector::from(route.tls.clone()).connect(route.name.clone(), tcp);

@@ -1,22 +1,17 @@
-//! How a stream, or the attempt to open one, failed, and what the agent does about it.
+//! Why a stream ended, or the attempt to open one failed.
 
 use std::{borrow::Cow, error::Error, io, time::Duration};
 
 use http::HeaderMap;
 use rustls::CertificateError;
 use svc_proto::{
-    contract::{Action, BackoffBounds, DOMAIN, Reason, limits},
+    contract::{Action, DOMAIN},
     v1::AgentStatus,
 };
-use tokio::time::Instant;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
-use super::Agent;
 use crate::wire::WireError;
-
-/// The real agent waits this long for a new enrolment token, unless the service gives a hint.
-const TOKEN_REFUSED_WAIT: Duration = Duration::from_mins(10);
 
 #[derive(Debug)]
 pub enum Failure {
@@ -43,6 +38,18 @@ pub enum Failure {
     NotAdmitted(AgentStatus),
     /// The agent's key could not be derived.
     NoIdentity,
+}
+
+/// Why a stream ended.
+#[derive(Debug)]
+pub enum StreamEnd {
+    Failed(Failure),
+    /// The drain slot has come. The old stream stays open until the next one is welcomed.
+    Drained,
+    /// An order cut the connection.
+    Cut,
+    /// The run is over.
+    Left,
 }
 
 impl Failure {
@@ -92,11 +99,7 @@ impl Failure {
         }
     }
 
-    pub fn is(&self, expected: Reason) -> bool {
-        matches!(self, Failure::Refused { reason, .. } if reason == expected.as_str())
-    }
-
-    fn action(&self) -> Action {
+    pub fn action(&self) -> Action {
         match self {
             Failure::Refused { code, reason, .. } => Action::for_status(*code, reason),
             Failure::NotAdmitted(_) => Action::WaitForPerson,
@@ -104,7 +107,7 @@ impl Failure {
         }
     }
 
-    pub(super) fn retry_after(&self) -> Option<Duration> {
+    pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Failure::Refused { retry_after, .. } => *retry_after,
             _ => None,
@@ -137,46 +140,6 @@ fn explained(problem: &CertificateError) -> Cow<'static, str> {
     }
 }
 
-impl Agent {
-    /// Counts the failure, acts on it as the contract requires, and returns the time of the next attempt.
-    ///
-    /// Two actions differ from the real agent's. A virtual agent has only the key that its seed gives
-    /// it, so it never takes a successor key: it retries. And while a registration is pending it
-    /// registers again after a backoff, instead of holding the call open.
-    pub(super) fn retry_at(&mut self, failure: &Failure) -> Instant {
-        self.disconnected_at.get_or_insert_with(Instant::now);
-        self.shared
-            .stats(|stats| stats.count_error(&failure.label()));
-        let action = failure.action();
-        match action {
-            Action::RegisterAgain | Action::WaitForPerson | Action::RegisterAsNew => {
-                self.bearer = None;
-            }
-            Action::Reconnect | Action::RetryLater => self.next_target += 1,
-            Action::NewToken
-            | Action::TakeSuccessor
-            | Action::YieldToReplacement
-            | Action::Defect => {}
-        }
-        Instant::now() + self.retry_wait(failure, action)
-    }
-
-    fn retry_wait(&mut self, failure: &Failure, action: Action) -> Duration {
-        let hint = failure.retry_after();
-        match (action, failure) {
-            (Action::YieldToReplacement, _) => limits::REPLACED_WAIT,
-            (Action::NewToken, _) => hint.unwrap_or(TOKEN_REFUSED_WAIT),
-            (_, Failure::NotAdmitted(AgentStatus::Rejected | AgentStatus::Revoked)) => {
-                limits::NOT_ADMITTED_WAIT
-            }
-            _ => {
-                let bounds = BackoffBounds::STANDARD;
-                self.backoff.next(bounds, hint, rand::random())
-            }
-        }
-    }
-}
-
 impl From<WireError> for Failure {
     fn from(error: WireError) -> Self {
         Failure::Malformed(error)
@@ -190,15 +153,15 @@ impl From<h2::Error> for Failure {
 }
 
 #[cfg(test)]
-mod tests {
-    use http::HeaderValue;
+pub(super) mod tests {
+    use svc_proto::contract::Reason;
     use tonic_types::ErrorDetails;
 
-    use super::{super::tests::agent, *};
+    use super::*;
 
-    const HINT: Duration = Duration::from_secs(7);
+    pub const HINT: Duration = Duration::from_secs(7);
 
-    fn refused(reason: Reason, retry_after: Option<Duration>) -> Failure {
+    pub fn refused(reason: Reason, retry_after: Option<Duration>) -> Failure {
         let mut details = ErrorDetails::new();
         details.set_error_info(reason.as_str(), DOMAIN, []);
         if retry_after.is_some() {
@@ -213,36 +176,11 @@ mod tests {
     #[test]
     fn a_refusal_carries_its_reason_and_its_hint() {
         let failure = refused(Reason::RateLimited, Some(HINT));
-        assert!(failure.is(Reason::RateLimited));
         assert_eq!(failure.label(), "RATE_LIMITED");
         assert_eq!(failure.retry_after(), Some(HINT));
         assert!(matches!(
             Failure::from_trailers(&HeaderMap::new()),
             Failure::Closed
         ));
-    }
-
-    #[test]
-    fn an_agent_follows_the_contract_after_a_refusal() {
-        let no_wait = Duration::ZERO;
-        let (replaced, not_admitted) = (limits::REPLACED_WAIT, limits::NOT_ADMITTED_WAIT);
-        let revoked = Failure::NotAdmitted(AgentStatus::Revoked);
-        let expired_token = refused(Reason::TokenExpired, None);
-        for (failure, keeps_jwt, same_target, at_least) in [
-            (refused(Reason::JwtExpired, None), false, true, no_wait),
-            (refused(Reason::Draining, Some(HINT)), true, false, HINT),
-            (refused(Reason::SessionReplaced, None), true, true, replaced),
-            (expired_token, true, true, TOKEN_REFUSED_WAIT),
-            (revoked, false, true, not_admitted),
-            (Failure::Closed, true, false, no_wait),
-        ] {
-            let mut agent = agent(Some(HeaderValue::from_static("Bearer kept")));
-            let began = Instant::now();
-            let at = agent.retry_at(&failure);
-            let label = failure.label();
-            assert_eq!(agent.bearer.is_some(), keeps_jwt, "{label}");
-            assert_eq!(agent.next_target == 0, same_target, "{label}");
-            assert!(at >= began + at_least, "{label}");
-        }
     }
 }

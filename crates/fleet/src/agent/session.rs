@@ -10,7 +10,11 @@ use svc_proto::{
 use svc_testkit::Settled;
 use tokio::time::{Instant, sleep_until};
 
-use super::{Agent, failure::Failure, heartbeat_call::HeartbeatCall};
+use super::{
+    Agent,
+    failure::{Failure, StreamEnd},
+    heartbeat_call::HeartbeatCall,
+};
 use crate::{
     plan::Orders,
     wire::{self, bearer},
@@ -18,19 +22,6 @@ use crate::{
 
 /// An agent that waits this long for an acknowledgement pings the service.
 const PROBE_AFTER_US: u64 = 20_000_000;
-
-/// Why a stream ended.
-pub(super) enum StreamEnd {
-    Failed(Failure),
-    /// The drain slot has come. The old stream stays open until the next one is welcomed.
-    Drained,
-    /// An order cut the connection.
-    Cut,
-    /// The agent leaves by itself, and comes back.
-    Churned,
-    /// The run is over.
-    Left,
-}
 
 struct Session {
     call: Box<HeartbeatCall>,
@@ -112,9 +103,6 @@ impl Agent {
         let now = Instant::now();
         if session.drain_at.is_some_and(|at| at <= now) {
             return Ok(Some(StreamEnd::Drained));
-        }
-        if session.in_flight == 0 && self.decides_to_churn() {
-            return Ok(Some(StreamEnd::Churned));
         }
         if self.shared.plan.closed_loop && session.in_flight == MAX_REPORTS_IN_FLIGHT {
             self.next_sample = now + self.interval;
@@ -226,23 +214,11 @@ impl Agent {
         if orders.leave {
             return Some(StreamEnd::Left);
         }
-        if orders.copies > 0.0 {
-            self.start_copy(orders.copies);
-        }
-        if orders.cuts > self.cuts || orders.away.is_some() {
+        if orders.cuts > self.cuts {
             self.cuts = orders.cuts;
             return Some(StreamEnd::Cut);
         }
         None
-    }
-
-    /// Decides by chance at each tick, with a probability that gives the ordered mean stay.
-    fn decides_to_churn(&self) -> bool {
-        let stay = self.orders.borrow().churn;
-        stay.is_some_and(|stay| {
-            let probability = self.interval.as_secs_f64() / stay.as_secs_f64();
-            rand::random::<f64>() < probability
-        })
     }
 }
 

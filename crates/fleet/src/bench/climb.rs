@@ -6,19 +6,22 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use svc_testkit::AuditReport;
 use tokio::time::{Instant, sleep};
 
-use super::{note, sizes::Sizes};
+use super::sizes::{Scale, ramp};
 use crate::{
-    fleet::{Fleet, Totals},
+    figures::{Figures, Goal, Table},
+    fleet::{Fleet, Totals, note},
     lab::{Lab, ResourceUsage, Settings},
     plan::Plan,
     procfs,
-    run::report::Quantiles,
+    stats::Quantiles,
 };
 
+/// The largest fleet, and how many agents each step adds.
+const GOAL: u32 = 200_000;
+const STEP: u32 = 16_700;
 /// The default of the service.
 const INTERVAL: Duration = Duration::from_secs(30);
 /// The part of the reports of a window that must be acknowledged in it. Less means that a backlog grows.
@@ -38,43 +41,39 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 /// Memory that must stay available for everything else.
 const RESERVED_MIB: u64 = 1_500;
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ClimbResult {
-    pub goal: u32,
-    /// Seconds between two reports of an agent.
-    #[serde(default)]
-    pub interval: u64,
-    pub steps: Vec<Step>,
-    /// Why the climb ended.
-    pub stopped: String,
-    pub offline: u64,
-    pub acked: u64,
-}
+const COLUMNS: [&str; 9] = [
+    "instances",
+    "heartbeats/s",
+    "cores of services",
+    "of PostgreSQL",
+    "of the fleet",
+    "ack p99 ms",
+    "services MiB",
+    "fleet MiB",
+    "MiB available",
+];
 
-/// The cost with a given number of agents.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct Step {
-    pub agents: u32,
-    pub instances: usize,
-    pub per_second: f64,
-    pub service_cores: f64,
-    pub postgres_cores: f64,
-    pub fleet_cores: f64,
-    /// The highest of all fleets.
-    pub p99_ms: f64,
-    pub service_mib: u64,
-    pub fleet_mib: u64,
-    pub available_mib: u64,
+/// What was measured with a number of agents.
+#[derive(Clone, Debug, Default)]
+struct Step {
+    agents: u32,
+    per_second: f64,
+    /// Of services, PostgreSQL and fleet together.
+    cores: f64,
+    available_mib: u64,
+    /// In the order of [`COLUMNS`].
+    figures: Vec<f64>,
 }
 
 struct Climb {
     lab: Lab,
     fleets: Vec<Fleet>,
+    /// The agents of a step.
     step: u32,
-    ramp: Duration,
 }
 
-pub async fn run(sizes: &Sizes) -> anyhow::Result<ClimbResult> {
+pub async fn run(scale: Scale) -> anyhow::Result<Figures> {
+    let (goal, step) = (scale.agents(GOAL), scale.agents(STEP));
     let lab = Lab::start(Settings {
         instances: 1,
         interval: INTERVAL,
@@ -83,16 +82,15 @@ pub async fn run(sizes: &Sizes) -> anyhow::Result<ClimbResult> {
     let mut climb = Climb {
         lab: lab.await?,
         fleets: vec![],
-        step: sizes.climb_step,
-        ramp: sizes.ramp(sizes.climb_step),
+        step,
     };
     let (began, mut steps) = (Instant::now(), Vec::<Step>::new());
     let stopped = loop {
         if let Err(error) = climb.grow().await {
-            break format!("{} more agents could not connect: {error:#}", climb.step);
+            break format!("{step} more agents could not connect: {error:#}");
         }
         steps.push(climb.measure().await?);
-        if let Some(why) = reason_to_stop(&steps, sizes.climb_goal, began.elapsed()) {
+        if let Some(why) = reason_to_stop(&steps, goal, began.elapsed()) {
             break why;
         }
     };
@@ -100,13 +98,19 @@ pub async fn run(sizes: &Sizes) -> anyhow::Result<ClimbResult> {
     let offline = climb.lab.times_offline().await?;
     let books = climb.finish().await?;
     anyhow::ensure!(books.balance(), "the books do not balance: {books:?}");
-    Ok(ClimbResult {
-        goal: sizes.climb_goal,
-        interval: INTERVAL.as_secs(),
-        steps,
-        stopped,
-        offline,
-        acked: books.acked,
+    let table = Table::new("agents", &COLUMNS);
+    let table = steps.iter().fold(table, |table, step| {
+        table.row(step.agents.to_string(), step.figures.clone())
+    });
+    let reached = steps.last().map_or(0, |step| step.agents);
+    Ok(Figures {
+        tables: vec![table],
+        goals: vec![Goal::at_least("agents", reached.into(), goal.into())],
+        remark: format!(
+            "Each agent reports every {} s. The climb ended: {stopped}. {} samples were acknowledged, and the audit found all of them; agents went offline {offline} times.",
+            INTERVAL.as_secs(),
+            books.acked
+        ),
     })
 }
 
@@ -115,10 +119,9 @@ fn reason_to_stop(steps: &[Step], goal: u32, elapsed: Duration) -> Option<String
     let last = steps.last()?;
     let sent = f64::from(last.agents) / INTERVAL.as_secs_f64();
     if last.per_second < KEPT_UP * sent {
-        let cores = last.service_cores + last.postgres_cores + last.fleet_cores;
         return Some(format!(
-            "CPU: {:.0} of {sent:.0} heartbeats/s were acknowledged while services, PostgreSQL and fleet used {cores:.2} cores",
-            last.per_second
+            "CPU: {:.0} of {sent:.0} heartbeats/s were acknowledged while services, PostgreSQL and fleet used {:.2} cores",
+            last.per_second, last.cores
         ));
     }
     if last.agents >= goal {
@@ -164,7 +167,7 @@ impl Climb {
     /// than the last.
     fn next_ramp(&self) -> Duration {
         let instances = (self.fleets.len() as u32 + 1).max(IDLE_INSTANCES);
-        self.ramp * instances / IDLE_INSTANCES
+        ramp(self.step) * instances / IDLE_INSTANCES
     }
 
     fn agents(&self) -> u32 {
@@ -186,17 +189,27 @@ impl Climb {
         };
         let grown = |value: fn(&Totals) -> u64| sum(&after, value) - sum(&before, value);
         let p99 = |totals: &Totals| Quantiles::of(&totals.window.ack).p99_ms;
+        let per_second = grown(|totals| totals.counts.reports_acked) as f64 / seconds;
+        let services = cores(usage.services.cpu_us - usage_before.services.cpu_us);
+        let postgres = cores(usage.postgres.cpu_us - usage_before.postgres.cpu_us);
+        let fleet = cores(grown(|totals| totals.cpu_us));
+        let available_mib = procfs::available_mib();
         let step = Step {
             agents: self.agents(),
-            instances: self.lab.instances.len(),
-            per_second: grown(|totals| totals.counts.reports_acked) as f64 / seconds,
-            service_cores: cores(usage.services.cpu_us - usage_before.services.cpu_us),
-            postgres_cores: cores(usage.postgres.cpu_us - usage_before.postgres.cpu_us),
-            fleet_cores: cores(grown(|totals| totals.cpu_us)),
-            p99_ms: after.iter().map(p99).fold(0.0, f64::max),
-            service_mib: usage.services.rss_kib / 1024,
-            fleet_mib: sum(&after, |totals| totals.rss_kib) / 1024,
-            available_mib: procfs::available_mib(),
+            per_second,
+            cores: services + postgres + fleet,
+            available_mib,
+            figures: vec![
+                self.lab.instances.len() as f64,
+                per_second,
+                services,
+                postgres,
+                fleet,
+                after.iter().map(p99).fold(0.0, f64::max),
+                (usage.services.rss_kib / 1024) as f64,
+                (sum(&after, |totals| totals.rss_kib) / 1024) as f64,
+                available_mib as f64,
+            ],
         };
         note(&format!("{step:?}"));
         Ok(step)

@@ -12,22 +12,20 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use svc_proto::contract::limits::REPORT_INTERVAL;
 use svc_testkit::AuditReport;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
 use super::{
-    note,
-    sizes::Sizes,
+    sizes::ramp,
     system::{System, SystemKind},
 };
 use crate::{
-    fleet::{Fleet, Totals},
+    fleet::{Fleet, Totals, note},
     lab::ResourceUsage,
-    plan::{Plan, Task},
-    run::report::Quantiles,
+    plan::Plan,
+    stats::Quantiles,
 };
 
 /// For all agents to connect after the ramp, and for all samples to be acknowledged at the end.
@@ -36,31 +34,51 @@ pub const TIMEOUT: Duration = Duration::from_secs(300);
 pub const FASTEST: Duration = REPORT_INTERVAL;
 /// So long that no agent reports while memory is read.
 pub const IDLE: Duration = Duration::from_mins(55);
-/// For allocators and caches to settle before memory is read.
+/// For allocators and caches to settle before memory is read. What a small fleet leaves behind is no matter.
 const SETTLE_TIME: Duration = Duration::from_secs(5);
 
 /// The cost of a heartbeat, and the load under which it was measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug)]
 pub struct HeartbeatCost {
-    pub agents: u32,
-    pub seconds: f64,
-    pub heartbeats: u64,
     pub per_second: f64,
     /// Microseconds of CPU time per heartbeat.
     pub service_us: f64,
     pub postgres_us: f64,
+    /// Of the agents, which do the same in every measurement: this shows how fast the machine was.
     pub fleet_us: f64,
-    /// CPU time of the instances and PostgreSQL per second of wall time.
-    pub cores: f64,
     pub wal_bytes: f64,
     pub statements: f64,
     pub ack: Quantiles,
     /// Memory of the system's processes, without what they used before the first agent.
     pub kib_per_agent: f64,
-    pub fleet_kib_per_agent: f64,
 }
 
+/// The columns of [`HeartbeatCost::figures`].
+pub const COLUMNS: [&str; 8] = [
+    "heartbeats/s",
+    "PostgreSQL µs",
+    "WAL bytes",
+    "service µs",
+    "agents µs",
+    "statements",
+    "ack p50 ms",
+    "p99 ms",
+];
+
 impl HeartbeatCost {
+    pub fn figures(&self) -> Vec<f64> {
+        vec![
+            self.per_second,
+            self.postgres_us,
+            self.wal_bytes,
+            self.service_us,
+            self.fleet_us,
+            self.statements,
+            self.ack.p50_ms,
+            self.ack.p99_ms,
+        ]
+    }
+
     /// CPU time of PostgreSQL per second of wall time.
     pub fn postgres_cores(&self) -> f64 {
         self.postgres_us * self.per_second / 1e6
@@ -85,42 +103,29 @@ struct Reading {
 }
 
 impl Load {
-    /// A new system, and agents that report in this interval.
-    pub async fn of(
-        kind: SystemKind,
-        agents: u32,
-        each: Duration,
-        sizes: &Sizes,
-    ) -> anyhow::Result<Load> {
-        let system = System::start(kind).await?;
-        let plan = Plan {
-            interval: Some(each),
-            ramp: sizes.ramp(agents),
-            closed_loop: each == FASTEST || each == IDLE,
-            ..system.plan(agents).await?
-        };
-        Load::start(system, plan).await
-    }
-
-    /// Registers the agents, restarts the system, and connects the agents.
+    /// Starts a system, registers agents that report in this interval, restarts the system, and connects the agents.
     ///
     /// After the restart the processes have not seen any agent. So their memory is a clean base, and the
     /// measurement is about agents that reconnect, which is what agents do except for their first minute.
-    pub async fn start(mut system: System, plan: Plan) -> anyhow::Result<Load> {
+    pub async fn start(kind: SystemKind, agents: u32, each: Duration) -> anyhow::Result<Load> {
+        let mut system = System::start(kind).await?;
         let state = tempfile::tempdir()?;
-        let (agents, limit) = (plan.agents, plan.ramp + TIMEOUT);
         let plan = Plan {
+            interval: Some(each),
+            ramp: ramp(agents),
+            closed_loop: each == FASTEST || each == IDLE,
             state: Some(state.path().to_owned()),
-            ..plan
+            ..system.plan(agents).await?
         };
+        let (limit, settle_time) = (plan.ramp + TIMEOUT, SETTLE_TIME.min(plan.ramp));
         enrol(plan.clone()).await?;
         system.restart().await?;
-        sleep(SETTLE_TIME).await;
+        sleep(settle_time).await;
         let base_kib = system.usage().await?.services.rss_kib;
         let fleet = Fleet::start(plan, 0)?;
         let took = fleet.all_connected(limit).await?;
         note(&format!("{agents} agents connected after {took:.1?}"));
-        sleep(SETTLE_TIME).await;
+        sleep(settle_time).await;
         Ok(Load {
             system,
             fleet,
@@ -173,41 +178,34 @@ impl Load {
         let seconds = (after.at - before.at).as_secs_f64();
         let heartbeats = after.fleet.counts.reports_acked - before.fleet.counts.reports_acked;
         let each = |amount: u64| amount as f64 / heartbeats.max(1) as f64;
-        let service = after.usage.services.cpu_us - before.usage.services.cpu_us;
-        let postgres = after.usage.postgres.cpu_us - before.usage.postgres.cpu_us;
         HeartbeatCost {
-            agents: self.fleet.plan.agents,
-            seconds,
-            heartbeats,
             per_second: heartbeats as f64 / seconds,
-            service_us: each(service),
-            postgres_us: each(postgres),
+            service_us: each(after.usage.services.cpu_us - before.usage.services.cpu_us),
+            postgres_us: each(after.usage.postgres.cpu_us - before.usage.postgres.cpu_us),
             fleet_us: each(after.fleet.cpu_us - before.fleet.cpu_us),
-            cores: (service + postgres) as f64 / 1e6 / seconds,
             wal_bytes: each(after.usage.wal_bytes - before.usage.wal_bytes),
             statements: each(after.usage.statements - before.usage.statements),
             ack: Quantiles::of(&after.fleet.window.ack),
             kib_per_agent: self.gained_kib(&after.usage),
-            fleet_kib_per_agent: after.fleet.rss_kib as f64 / self.fleet.agents() as f64,
         }
     }
 
     /// Waits for all acknowledgements, ends the fleet, and audits the database if there is one.
-    pub async fn finish(self) -> anyhow::Result<(System, AuditReport)> {
+    pub async fn finish(self) -> anyhow::Result<System> {
         self.fleet.settle(TIMEOUT).await?;
         let (agents, url) = (self.fleet.agents(), self.system.database_url());
         let outcome = self.fleet.finish().await?;
         let books = AuditReport::of(&outcome.balances, url.as_deref(), agents).await?;
         anyhow::ensure!(books.balance(), "the books do not balance: {books:?}");
-        Ok((self.system, books))
+        Ok(self.system)
     }
 }
 
 /// Registers all agents of a plan. Returns how long that took, and the fleet's statistics.
 pub async fn enrol(plan: Plan) -> anyhow::Result<(Duration, Totals)> {
     let (agents, limit) = (u64::from(plan.agents), plan.ramp + TIMEOUT);
-    let task = Task::Enrol;
-    let fleet = Fleet::start(Plan { task, ..plan }, 0)?;
+    let enrol_only = true;
+    let fleet = Fleet::start(Plan { enrol_only, ..plan }, 0)?;
     let all = |totals: &Totals| totals.counts.registered >= agents;
     let took = fleet.until("all agents are registered", limit, all).await?;
     Ok((took, fleet.finish().await?.totals))

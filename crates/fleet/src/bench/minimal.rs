@@ -16,7 +16,8 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
-use super::sql::DISKS;
+/// As many as virtual agents report.
+pub const DISKS: usize = 4;
 
 const SCHEMA: &str = "
     CREATE SCHEMA bench_minimal;

@@ -8,25 +8,29 @@
 use std::{ops::Range, time::Duration};
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 use svc_testkit::SampleWriter;
 use tokio::time::{Instant, sleep_until};
 
-use super::minimal::Minimal;
+use super::minimal::{DISKS, Minimal};
 use crate::lab::Lab;
 
-/// As many as virtual agents report.
-pub const DISKS: usize = 4;
 /// The samples of a transaction before the measurement.
 const WARM_UP: usize = 1_000;
 
 /// The cost of a heartbeat in PostgreSQL.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug)]
 pub struct SqlCost {
     pub batch: u64,
     pub per_second: f64,
     pub postgres_us: f64,
     pub wal_bytes: f64,
+}
+
+impl SqlCost {
+    /// The first of [`super::load::COLUMNS`].
+    pub fn figures(&self) -> Vec<f64> {
+        vec![self.per_second, self.postgres_us, self.wal_bytes]
+    }
 }
 
 /// How a loop runs: samples per transaction, samples per second, and for how long.

@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use rustix::process::Signal;
 use svc_sandbox::{Identity, free_port};
 use svc_testkit::{Process, Program, eventually};
 use tempfile::TempDir;
@@ -26,25 +27,29 @@ pub enum System {
     Echo(EchoServer),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub enum SystemKind {
-    Service { instances: usize },
+    Service(Settings),
     Echo,
 }
 
-pub const SERVICE: SystemKind = SystemKind::Service { instances: 1 };
+pub const SERVICE: SystemKind = instances(1);
+
+/// The service as it is measured.
+pub const fn instances(instances: usize) -> SystemKind {
+    SystemKind::Service(Settings {
+        instances,
+        interval: INTERVAL,
+        durable: true,
+    })
+}
 
 impl System {
     pub async fn start(kind: SystemKind) -> anyhow::Result<System> {
         match kind {
             SystemKind::Echo => Ok(System::Echo(EchoServer::start().await?)),
-            SystemKind::Service { instances } => {
-                let lab = Lab::start(Settings {
-                    instances,
-                    interval: INTERVAL,
-                    durable: true,
-                });
-                Ok(System::Service(Box::new(lab.await?)))
+            SystemKind::Service(settings) => {
+                Ok(System::Service(Box::new(Lab::start(settings).await?)))
             }
         }
     }
@@ -65,12 +70,7 @@ impl System {
                 echo.process = echo.program.start()?;
                 echo.wait_until_listening().await
             }
-            System::Service(lab) => {
-                for index in 0..lab.instances.len() {
-                    lab.restart(index).await?;
-                }
-                Ok(())
-            }
+            System::Service(lab) => lab.restart_all(Signal::TERM).await.map(drop),
         }
     }
 

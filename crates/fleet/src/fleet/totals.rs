@@ -1,8 +1,12 @@
 //! The statistics of a whole fleet at one moment, and how they are printed.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    io::{Write, stderr},
+    time::Duration,
+};
 
-use crate::stats::{Counts, Latencies, LatencyHistogram};
+use crate::stats::{Counts, Latencies, Quantiles};
 
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
@@ -20,33 +24,23 @@ pub struct Totals {
 impl Totals {
     /// One line of progress.
     pub fn line(&self) -> String {
-        let counts = &self.counts;
+        let (counts, ack) = (&self.counts, Quantiles::of(&self.window.ack));
         format!(
-            "{} connected, {} acknowledged, {} open, ack {}, errors {}",
+            "{:.0?}: {} connected, {} acknowledged, {} open, ack p50 {:.1} ms p99 {:.1} ms, errors {}",
+            self.age,
             counts.connected,
             counts.acked,
             counts.open(),
-            format_quantiles(&self.window.ack),
+            ack.p50_ms,
+            ack.p99_ms,
             format_errors(&self.errors)
         )
     }
 }
 
-/// p50, p99 and p999.
-pub fn format_quantiles(times: &LatencyHistogram) -> String {
-    if times.count() == 0 {
-        return "–".into();
-    }
-    let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|quantile| format_time(times.quantile(quantile)));
-    format!("p50 {p50} p99 {p99} p999 {p999}")
-}
-
-pub fn format_time(time: Duration) -> String {
-    match time.as_micros() {
-        us @ 0..1_000 => format!("{us} µs"),
-        us @ 1_000..1_000_000 => format!("{:.1} ms", us as f64 / 1e3),
-        us => format!("{:.2} s", us as f64 / 1e6),
-    }
+/// Progress goes to standard error, the result to standard output. A run does not fail because its progress cannot be shown.
+pub fn note(text: &str) {
+    let _ = writeln!(stderr(), "  {text}");
 }
 
 pub fn format_errors(errors: &BTreeMap<String, u64>) -> String {

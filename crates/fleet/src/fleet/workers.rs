@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, HashSet},
     io::{BufRead, BufReader, Write},
     process::{Child, ChildStdin, ChildStdout, Stdio},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
     time::Duration,
 };
@@ -13,11 +13,16 @@ use anyhow::Context;
 use svc_sandbox::{dying_with_us, spawn};
 use svc_testkit::Balance;
 
-use super::{lock, totals::Totals};
+use super::totals::Totals;
 use crate::{
     plan::{Orders, WorkerMessage, WorkerPlan},
     stats::{Counts, Latencies, StatsUpdate},
 };
+
+/// Ignores poisoning: counters stay usable after a panic.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A running worker; dropping it kills the process.
 #[derive(Debug)]

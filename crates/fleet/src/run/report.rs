@@ -5,7 +5,6 @@ use std::{
     fs,
     io::{Write, stdout},
     path::Path,
-    time::Duration,
 };
 
 use anyhow::Context;
@@ -14,9 +13,10 @@ use svc_testkit::AuditReport;
 
 use super::service::ServiceCost;
 use crate::{
-    fleet::Totals,
+    figures::Table,
+    fleet::{Totals, format_errors},
     procfs::Machine,
-    stats::{Counts, LatencyHistogram},
+    stats::{Counts, Quantiles},
 };
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -38,39 +38,12 @@ pub struct Report {
     pub unsettled: Option<String>,
 }
 
-/// Latencies in milliseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Quantiles {
-    pub count: u64,
-    pub p50_ms: f64,
-    pub p99_ms: f64,
-    pub p999_ms: f64,
-    pub max_ms: f64,
-}
-
 /// The cost of a virtual agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct AgentCost {
     pub kib: f64,
     pub cpu_us_per_report: f64,
     pub cores: f64,
-}
-
-impl Quantiles {
-    pub fn of(times: &LatencyHistogram) -> Quantiles {
-        let at = |quantile| millis(times.quantile(quantile));
-        Quantiles {
-            count: times.count(),
-            p50_ms: at(0.5),
-            p99_ms: at(0.99),
-            p999_ms: at(0.999),
-            max_ms: millis(times.max()),
-        }
-    }
-}
-
-fn millis(time: Duration) -> f64 {
-    time.as_micros() as f64 / 1000.0
 }
 
 impl Report {
@@ -107,40 +80,36 @@ impl Report {
         self.books.balance() && self.books.acked > 0 && self.unsettled.is_none()
     }
 
-    pub fn write(&self, json: Option<&Path>, markdown: Option<&Path>) -> anyhow::Result<()> {
-        if let Some(path) = json {
-            save(path, &serde_json::to_string_pretty(self)?)?;
-        }
-        if let Some(path) = markdown {
-            save(path, &self.markdown())?;
-        }
-        Ok(())
+    /// As JSON.
+    pub fn save(&self, path: &Path) -> anyhow::Result<()> {
+        let text = serde_json::to_string_pretty(self)?;
+        fs::write(path, text).with_context(|| path.display().to_string())
     }
 
     pub fn print(&self) -> anyhow::Result<()> {
         Ok(stdout().write_all(self.markdown().as_bytes())?)
     }
 
-    pub fn markdown(&self) -> String {
+    fn markdown(&self) -> String {
         let counts = &self.counts;
         let verdict = if self.passed() {
             "the books balance"
         } else {
             "THE BOOKS DO NOT BALANCE"
         };
+        let columns = ["count", "p50 ms", "p99 ms", "p999 ms", "max ms"];
+        let times = Table::new("", &columns)
+            .row("acknowledgement", self.ack.figures())
+            .row("connect to Welcome", self.connect.figures())
+            .row("Register to JWT", self.enrol.figures())
+            .row("absence", self.absence.figures());
         let mut lines = vec![
             format!(
                 "# {} virtual agents, {:.0} s: {verdict}",
                 self.agents, self.seconds
             ),
             String::new(),
-            "| | count | p50 ms | p99 ms | p999 ms | max ms |".into(),
-            "|---|---|---|---|---|---|".into(),
-            row("acknowledgement", &self.ack),
-            row("connect to Welcome", &self.connect),
-            row("Register to JWT", &self.enrol),
-            row("absence", &self.absence),
-            String::new(),
+            times.to_string(),
             format!(
                 "{} streams, {} lost, {} drained; {} samples taken, {} acknowledged, {} rejected, {} never acknowledged.",
                 counts.streams,
@@ -156,7 +125,7 @@ impl Report {
                 "Each virtual agent: {:.1} KiB, {:.1} µs of CPU per report; {:.2} cores for all.",
                 self.cost.kib, self.cost.cpu_us_per_report, self.cost.cores
             ),
-            format!("Errors: {}.", crate::fleet::format_errors(&self.errors)),
+            format!("Errors: {}.", format_errors(&self.errors)),
         ];
         lines.extend(self.service.iter().map(service));
         lines.extend(
@@ -184,19 +153,4 @@ fn service(cost: &ServiceCost) -> String {
         "The service: {:.1} µs of CPU and {:.3} transactions per report, {:.1} KiB per agent.",
         cost.cpu_us_per_report, cost.transactions_per_report, cost.kib_per_agent
     )
-}
-
-fn row(name: &str, times: &Quantiles) -> String {
-    let Quantiles {
-        count,
-        p50_ms,
-        p99_ms,
-        p999_ms,
-        max_ms,
-    } = times;
-    format!("| {name} | {count} | {p50_ms:.1} | {p99_ms:.1} | {p999_ms:.1} | {max_ms:.1} |")
-}
-
-fn save(path: &Path, text: &str) -> anyhow::Result<()> {
-    fs::write(path, text).with_context(|| path.display().to_string())
 }

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use tokio_postgres::{Client, NoTls, types::Type};
 use uuid::Uuid;
 
-use crate::lab::Lab;
+use crate::{
+    figures::{Goal, Table},
+    lab::Lab,
+};
 
 /// Each query runs this often for each host; the median counts.
 const REPEATS: usize = 3;
@@ -23,29 +25,22 @@ const ONE_ARRAY: &str = "SELECT sampled_at, cpu_percent FROM host_chunks($1, $2,
 const HOURLY: &str = "SELECT * FROM host_metrics_hourly
     WHERE host_id = $1 AND hour BETWEEN $2 AND $3 ORDER BY hour";
 
-/// Milliseconds until the last row of a page has arrived.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Page {
-    pub span: String,
-    pub rows: usize,
-    pub all_columns_ms: f64,
-    /// The same from the view `host_metrics`, for readers that know no function.
-    pub view_ms: f64,
-    pub one_vital_ms: f64,
-    /// All columns, and one vital, as arrays. `None` in results of earlier versions.
-    #[serde(default)]
-    pub arrays_ms: Option<f64>,
-    #[serde(default)]
-    pub one_array_ms: Option<f64>,
-    pub hourly_ms: f64,
-}
+const COLUMNS: [&str; 7] = [
+    "samples",
+    "all columns as arrays, ms",
+    "one vital",
+    "all columns as rows",
+    "one vital",
+    "all from the view",
+    "hourly rollups",
+];
 
-/// Reads the pages that end with the hour after `hour`.
+/// Reads the pages that end with the hour after `hour`: milliseconds until the last row of each has arrived.
 pub async fn read(
     lab: &Lab,
     hosts: &[impl ToString],
     hour: Timestamp,
-) -> anyhow::Result<Vec<Page>> {
+) -> anyhow::Result<(Table, Vec<Goal>)> {
     let (client, connection) = tokio_postgres::connect(&lab.database_url(), NoTls).await?;
     let connection = tokio::spawn(connection);
     let hosts: Vec<Uuid> = hosts
@@ -54,7 +49,7 @@ pub async fn read(
         .collect::<Result<_, _>>()?;
     let end = hour.checked_add(SignedDuration::from_hours(1))?;
     let until = end.checked_sub(SignedDuration::from_secs(1))?;
-    let mut pages = Vec::new();
+    let (mut table, mut goals) = (Table::new("page of a host's history", &COLUMNS), Vec::new());
     for (span, hours) in PAGES {
         let from = end.checked_sub(SignedDuration::from_hours(hours))?;
         let read = async |sql: &str| timed(&client, sql, &hosts, from, until).await;
@@ -64,23 +59,28 @@ pub async fn read(
             ))
             .await
         };
-        let (all_columns_ms, found) = rows("*", FUNCTION).await?;
+        let (all_rows, found) = rows("*", FUNCTION).await?;
         let expected = hours as usize * 120;
         anyhow::ensure!(found == expected, "{found} of {expected} samples were read");
-        pages.push(Page {
-            span: span.into(),
-            rows: found,
-            all_columns_ms,
-            view_ms: rows("*", VIEW).await?.0,
-            one_vital_ms: rows("sampled_at, cpu_percent", FUNCTION).await?.0,
-            arrays_ms: Some(read(ARRAYS).await?.0),
-            one_array_ms: Some(read(ONE_ARRAY).await?.0),
-            hourly_ms: read(HOURLY).await?.0,
-        });
+        let one_of_rows = rows("sampled_at, cpu_percent", FUNCTION).await?.0;
+        let view = rows("*", VIEW).await?.0;
+        let (all, one) = (read(ARRAYS).await?.0, read(ONE_ARRAY).await?.0);
+        let hourly = read(HOURLY).await?.0;
+        let figures = [found as f64, all, one, all_rows, one_of_rows, view, hourly];
+        table = table.row(span, figures);
+        match span {
+            "24 h" => goals.push(Goal::at_most("a day of a host read back, ms", all, 10.0)),
+            "30 d" => goals.push(Goal::at_most(
+                "one vital of 30 days read back, ms",
+                one,
+                100.0,
+            )),
+            _ => {}
+        }
     }
     drop(client);
     connection.abort();
-    Ok(pages)
+    Ok((table, goals))
 }
 
 /// The median time, and the number of rows of one host.

@@ -6,15 +6,32 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use serde::{Deserialize, Serialize};
 use svc_testkit::SampleWriter;
 use tokio::time::Instant;
 
-use super::{Cost, DISKS, INTERVAL, SAMPLES_PER_HOUR, finish, last_full_hour};
+use super::{
+    compaction::{DISKS, INTERVAL, SAMPLES_PER_HOUR, finish, last_full_hour},
+    costs::stop_instances,
+    sizes::Scale,
+};
 use crate::{
-    bench::{note, sizes::Sizes},
+    figures::{Figures, Table},
+    fleet::note,
     lab::{Lab, Settings},
 };
+
+const HOSTS: u32 = 100_000;
+const COLUMNS: [&str; 9] = [
+    "samples",
+    "seconds",
+    "PostgreSQL µs a sample",
+    "service µs",
+    "PostgreSQL MiB besides shared memory",
+    "service MiB",
+    "pages of the hour",
+    "pages read",
+    "temporary files MiB",
+];
 
 const FLEET: &str = "
     INSERT INTO hosts (hostname) SELECT 'host-' || n FROM generate_series(1, HOSTS) n;
@@ -41,30 +58,16 @@ const TEMPORARY: &str =
     "SELECT temp_bytes FROM pg_stat_database WHERE datname = current_database()";
 const MIB: u64 = 1 << 20;
 
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct Hour {
-    pub hosts: u32,
-    pub samples: u64,
-    pub seconds: f64,
-    pub cost: Cost,
-    /// The most memory of the instance, and of PostgreSQL's processes besides what they share.
-    pub service_mib: u64,
-    pub postgres_mib: u64,
-    /// The pages of the hour's rows, and all pages that PostgreSQL did not find in its buffers.
-    pub blocks: u64,
-    pub blocks_read: u64,
-    pub temporary_mib: u64,
-}
-
-pub async fn run(sizes: &Sizes) -> anyhow::Result<Hour> {
+pub async fn run(scale: Scale) -> anyhow::Result<Figures> {
+    let hosts = scale.agents(HOSTS);
     let mut lab = Lab::start(Settings {
         instances: 1,
         interval: INTERVAL,
         durable: true,
     })
     .await?;
-    lab.instances.remove(0).stop().await?;
-    let samples = fill(&lab, sizes.hour_hosts).await?;
+    stop_instances(&mut lab).await?;
+    let samples = fill(&lab, hosts).await?;
     let blocks = lab.number(BLOCKS).await?;
     lab.sql("CHECKPOINT").await?;
     let counted =
@@ -77,19 +80,23 @@ pub async fn run(sizes: &Sizes) -> anyhow::Result<Hour> {
         found == samples,
         "{found} of {samples} samples were compacted"
     );
-    let hour = Hour {
-        hosts: sizes.hour_hosts,
-        samples,
-        seconds: finished.took.as_secs_f64(),
-        cost: finished.cost,
-        service_mib: lab.peak_memory()? / MIB,
-        postgres_mib: finished.private_kib / 1024,
-        blocks,
-        blocks_read: after.0 - before.0,
-        temporary_mib: (after.1 - before.1) / MIB,
-    };
-    note(&format!("{hour:?}"));
-    Ok(hour)
+    // The pages of the hour's rows, and all pages that PostgreSQL did not find in its buffers.
+    let figures = [
+        samples as f64,
+        finished.took.as_secs_f64(),
+        finished.cost.postgres_us,
+        finished.cost.service_us,
+        (finished.private_kib / 1024) as f64,
+        (lab.peak_memory()? / MIB) as f64,
+        blocks as f64,
+        (after.0 - before.0) as f64,
+        ((after.1 - before.1) / MIB) as f64,
+    ];
+    let table = Table::new("compaction of an hour: hosts", &COLUMNS);
+    Ok(Figures {
+        tables: vec![table.row(hosts.to_string(), figures)],
+        ..Figures::default()
+    })
 }
 
 /// An hour of samples of so many hosts. Returns how many samples.
