@@ -1,9 +1,9 @@
 //! What autovacuum does with tables that every heartbeat changes.
 
 use anyhow::Result;
-use svc_sandbox::{Postgres, PostgresOptions, eventually};
+use svc_sandbox::eventually;
 
-use crate::support::{PATIENCE, TestStore};
+use crate::support::{PATIENCE, TestStore, own_server};
 
 const ROWS: &str = "
     INSERT INTO hosts (hostname) SELECT 'h' || n FROM generate_series(1, 1000) n;
@@ -38,15 +38,7 @@ async fn change_all(store: &TestStore) -> Result<()> {
 async fn tables_that_every_heartbeat_changes_are_analysed_seldom() -> Result<()> {
     const HEARTBEAT: &str = "'agent_state', 'host_vitals'";
     let settings = [("autovacuum", "on"), ("autovacuum_naptime", "1s")];
-    let server = Postgres::start(PostgresOptions {
-        settings: settings
-            .map(|(name, value)| (name.into(), value.into()))
-            .into(),
-        ..PostgresOptions::default()
-    })
-    .await?;
-    let store = TestStore::open(&server.url("postgres"), 4)?;
-    store.migrate().await?;
+    let (_server, store) = own_server(&settings).await?;
     store.sql(ROWS).await?;
     store.sql("ANALYZE").await?;
     change_all(&store).await?; // Until then the rows themselves may have been analysed.

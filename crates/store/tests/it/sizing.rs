@@ -5,15 +5,14 @@ use std::time::Instant;
 
 use anyhow::Result;
 use svc_sandbox::{Postgres, PostgresOptions};
-use svc_testkit::SampleWriter;
+use svc_store::{Range, SampleRow};
 
 use crate::{
-    fixtures::{DAY, TestAgent, after, compact, hours_ago},
+    fixtures::{DAY, TestAgent, after, compact, hours_ago, sample},
     support::TestStore,
 };
 
 const HOSTS: usize = 1_000;
-const DISKS: usize = 2;
 /// Two hours of samples, one every 30 seconds.
 const ROUNDS: i64 = 240;
 
@@ -37,6 +36,24 @@ async fn wal(store: &TestStore) -> Result<f64> {
     number(store, "SELECT pg_current_wal_lsn() - '0/0'").await
 }
 
+/// Values that change from sample to sample as a machine's do: some by chance, some slowly, counters steadily,
+/// totals never. Constant values would compress too well, random ones too badly.
+fn of_machine(seq: i64) -> SampleRow {
+    let chance = |most: i64| rand::random_range(0..most);
+    let hundredths = |least: i64, most: i64| (least + chance(most)) as f64 / 100.0;
+    let mut sample = sample(seq, after(hours_ago(3), seq * 30_000));
+    sample.cpu_percent = 4.0 + chance(240) as f64 / 12.0;
+    sample.load = [(20, 100), (30, 50), (40, 25)].map(|(least, most)| hundredths(least, most));
+    sample.memory_used_bytes += chance(5_000) * 4096;
+    sample.process_count += chance(8);
+    sample.network_rx_bytes = seq * 90_000 + chance(80_000);
+    sample.network_tx_bytes = seq * 40_000 + chance(30_000);
+    for (number, disk) in (0..).zip(&mut sample.disks) {
+        disk.used_bytes += seq * 8192 * number + chance(20) * 4096;
+    }
+    sample
+}
+
 #[tokio::test]
 #[ignore = "measures for docs/sizing.md: run by make sizing"]
 async fn measure_the_cost_of_a_thousand_agents() -> Result<()> {
@@ -48,13 +65,13 @@ async fn measure_the_cost_of_a_thousand_agents() -> Result<()> {
     let store = TestStore::open(&server.url("postgres"), 3)?;
     store.migrate().await?;
     store.partitions_create(DAY).await?;
-    TestAgent::many_at_once(&store, HOSTS).await?;
-    let mut writer = SampleWriter::open(store.url(), DISKS).await?;
+    let agents = TestAgent::many(&store, HOSTS).await?;
     store.sql("CHECKPOINT").await?;
     let (began, before) = (Instant::now(), wal(&store).await?);
-    for round in 0..ROUNDS {
-        let at = after(hours_ago(3), round * 30_000);
-        writer.append(0..HOSTS, &[at]).await?;
+    for seq in 1..=ROUNDS {
+        let range = |agent: &TestAgent| agent.range(&[of_machine(seq)], &[]);
+        let ranges: Vec<Range> = agents.iter().map(range).collect();
+        store.samples_append(&ranges).await?;
     }
     let samples = HOSTS as f64 * ROUNDS as f64;
     let (took, written) = (began.elapsed().as_secs_f64(), wal(&store).await? - before);

@@ -7,7 +7,7 @@ use proptest::{
     strategy::Strategy,
     test_runner::{Config, TestCaseError, TestRunner},
 };
-use svc_sandbox::{TestDatabase, test_database};
+use svc_sandbox::{Postgres, PostgresOptions, TestDatabase, test_database};
 use svc_store::{DatabaseUrl, Store, StoreOptions};
 use tokio::{runtime::Handle, task::spawn_blocking};
 use tokio_postgres::{Client, NoTls};
@@ -40,6 +40,11 @@ impl TestStore {
 
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// The address as the store takes it for connections beside the pool.
+    pub fn direct(&self) -> Result<DatabaseUrl> {
+        Ok(DatabaseUrl::parse(&self.url)?)
     }
 
     pub fn database_name(&self) -> &str {
@@ -80,6 +85,19 @@ pub async fn migrated() -> Result<TestStore> {
         Ok(())
     };
     on(test_database("store_migrated", migrate).await?)
+}
+
+/// The whole schema on a server of its own, with these settings.
+pub async fn own_server(settings: &[(&str, &str)]) -> Result<(Postgres, TestStore)> {
+    let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+    let server = Postgres::start(PostgresOptions {
+        settings: settings.iter().map(own).collect(),
+        ..PostgresOptions::default()
+    })
+    .await?;
+    let store = TestStore::open(&server.url("postgres"), 4)?;
+    store.migrate().await?;
+    Ok((server, store))
 }
 
 fn on(database: TestDatabase) -> Result<TestStore> {
