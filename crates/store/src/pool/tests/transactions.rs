@@ -57,12 +57,11 @@ async fn a_transaction_that_borrows_can_be_spawned() -> Result<()> {
         let words = &words;
         let run = store.run("spawned", Bulkhead::Ingest, async |tx| {
             let sql = "SELECT cardinality($1)";
-            let row = tx.query_one(sql, &[(words, Type::TEXT_ARRAY)]).await?;
-            Ok(row.try_get::<_, i32>(0)?)
+            tx.query_one(sql, &[(words, Type::TEXT_ARRAY)]).await
         });
         run.await
     });
-    assert_eq!(handle.await??, 2);
+    assert_eq!(handle.await??.try_get::<_, i32>(0)?, 2);
     Ok(())
 }
 
@@ -197,43 +196,38 @@ async fn counts(store: &Store) -> Result<String> {
     text(store, sql).await
 }
 
-#[tokio::test]
-async fn no_statement_is_compiled_where_the_server_would() -> Result<()> {
-    let (database, store) = empty().await?;
-    let sql =
-        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET jit = on', current_database()); END $$";
-    svc_sandbox::query(database.url(), sql).await?;
-    assert_eq!(text(&store, "SELECT current_setting('jit')").await?, "off");
+/// A database with this default, where a setting is `expected` in a single statement and in a transaction all the same.
+async fn assert_setting(default: &str, setting: &str, expected: &str) -> Result<TestDatabase> {
+    let (database, _) = empty().await?;
+    let sql = format!("ALTER DATABASE {} SET {default}", database.name());
+    svc_sandbox::query(database.url(), &sql).await?;
+    let store = open(database.url(), options(4))?;
+    let sql = format!("SELECT current_setting('{setting}')");
+    assert_eq!(text(&store, &sql).await?, expected);
     let in_transaction = async |tx: Tx| {
-        let row = tx.query_one("SELECT current_setting('jit')", &[]).await?;
+        let row = tx.query_one(&sql, &[]).await?;
         Ok(row.try_get::<_, String>(0)?)
     };
-    let jit = store.run("test", Bulkhead::Watch, in_transaction).await?;
-    assert_eq!(jit, "off");
-    Ok(())
+    let found = store.run("test", Bulkhead::Watch, in_transaction).await?;
+    assert_eq!(found, expected);
+    Ok(database)
+}
+
+#[tokio::test]
+async fn no_statement_is_compiled_where_the_server_would() -> Result<()> {
+    assert_setting("jit = on", "jit", "off").await.map(drop)
 }
 
 #[tokio::test]
 async fn every_transaction_is_read_committed_whatever_the_default_is() -> Result<()> {
-    let (database, _) = empty().await?;
-    let level = "SELECT current_setting('transaction_isolation')";
-    for default in ["serializable", "repeatable read"] {
-        let sql = format!(
-            "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), '{default}'); END $$"
-        );
-        svc_sandbox::query(database.url(), &sql).await?;
-        assert_eq!(svc_sandbox::query(database.url(), level).await?, default);
-        let fresh = open(database.url(), options(4))?;
-        assert_eq!(text(&fresh, level).await?, "read committed");
-        let several = async |tx: Tx| {
-            let row = tx.query_one(level, &[]).await?;
-            Ok(row.try_get::<_, String>(0)?)
-        };
-        let run = fresh.run("test", Bulkhead::Watch, several).await?;
-        assert_eq!(run, "read committed");
+    for level in ["serializable", "repeatable read"] {
+        let default = format!("default_transaction_isolation = '{level}'");
+        let database = assert_setting(&default, "transaction_isolation", "read committed").await?;
+        let found = "SELECT current_setting('transaction_isolation')";
+        assert_eq!(svc_sandbox::query(database.url(), found).await?, level);
         let url = DatabaseUrl::parse(database.url())?;
         let direct = DirectConnection::connect(&url, &TxLimits::default()).await?;
-        let check = format!("DO $$ BEGIN ASSERT ({level}) = 'read committed'; END $$");
+        let check = format!("DO $$ BEGIN ASSERT ({found}) = 'read committed'; END $$");
         direct.execute(&check).await?;
     }
     Ok(())
