@@ -342,22 +342,6 @@ impl Fleet {
         let (host, agent) = (self.batch()[0].host, self.batch()[0].id);
         let hosts: Vec<Uuid> = self.batch().iter().map(|agent| agent.host.0).collect();
         let since = Timestamp::now() - SignedDuration::from_hours(24);
-        let page = |search| HostsPage {
-            search,
-            ..HostsPage::default()
-        };
-        let online = HostSearch {
-            online: Some(true),
-            ..HostSearch::default()
-        };
-        let skewed = HostSearch {
-            skewed: true,
-            ..HostSearch::default()
-        };
-        let of_token = HostSearch {
-            token: Some(self.token.0),
-            ..HostSearch::default()
-        };
         let label = LabelChange {
             added: [("env".to_owned(), "test".to_owned())].into(),
             removed: Vec::new(),
@@ -378,9 +362,9 @@ impl Fleet {
             console_database();
             console_pending_count();
             console_hosts(&HostsPage::default(), 50);
-            console_hosts(&page(online), 50);
-            console_hosts(&page(skewed), 50);
-            console_hosts(&page(of_token), 50);
+            console_hosts(&page(|search| search.online = Some(true)), 50);
+            console_hosts(&page(|search| search.skewed = true), 50);
+            console_hosts(&page(|search| search.token = Some(self.token.0)), 50);
             console_activity(&ActivityFilter::default(), None, 50);
             console_hosts_by_id(&hosts);
             console_host_exists(host);
@@ -410,6 +394,12 @@ impl Fleet {
 fn quoted(agents: &[TestAgent]) -> String {
     let ids = agents.iter().map(|agent| format!("'{}'", agent.id));
     ids.collect::<Vec<_>>().join(", ")
+}
+
+fn page(change: impl FnOnce(&mut HostSearch)) -> HostsPage {
+    let mut page = HostsPage::default();
+    change(&mut page.search);
+    page
 }
 
 fn token() -> NewToken {
