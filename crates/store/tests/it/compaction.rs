@@ -16,7 +16,7 @@ use crate::{
         DAY, HOUR, MINUTE, TestAgent, after, close, compact, compact_sealed, disk, hour_passes,
         hours_ago, part, sample, set_clock, with_parts, world,
     },
-    rollup_oracle::check,
+    rollup_oracle::{check, check_values},
     support::{PATIENCE, TestStore, migrated},
 };
 
@@ -105,11 +105,12 @@ async fn compaction_changes_no_sample_and_late_ones_join_their_chunk() -> Result
         of.disks = disks.iter().map(|(name, used)| disk(name, *used)).collect();
         of
     };
-    let two: &[(&str, i64)] = &[("/", 10), ("/a %s \"b\"", 20)];
+    let two: &[(&str, i64)] = &[("/", 10), ("/a %s \"b\"\\", 20)];
+    let odd: &[(&str, i64)] = &[("/%1$s", 30), ("/a %s \"b\"\\", 20), ("/", 10)];
     let deliveries = [
         vec![of(1, 1, two), of(2, 2, two), of(3, 3, &[]), of(4, 0, &[])],
         vec![of(5, 70, two), of(6, 71, &[("/", 10)]), of(7, 59, two)],
-        vec![of(8, 2, two), of(9, 61, &[]), of(10, 119, two)],
+        vec![of(8, 2, two), of(9, 61, &[]), of(10, 119, odd)],
     ];
     for delivery in &deliveries {
         agent.store(&store, delivery).await?;
@@ -120,8 +121,9 @@ async fn compaction_changes_no_sample_and_late_ones_join_their_chunk() -> Result
         assert!(store.sql(CHUNKS_AND_ROWS).await?.starts_with("0 0 "));
     }
     check(&store, agent.host, &deliveries.concat()).await?;
+    check_values(&store, agent.host, &deliveries.concat()).await?;
     let chunks = "SELECT count(*) FROM sample_chunks";
-    assert_eq!(store.sql(chunks).await?, "10", "chunks are merged");
+    assert_eq!(store.sql(chunks).await?, "12", "chunks are merged");
     assert_eq!(compact(&store).await?, 0, "nothing is left");
     Ok(())
 }

@@ -3,10 +3,11 @@
 use std::{ops::RangeInclusive, time::Duration};
 
 use anyhow::{Context, Result};
+use aws_lc_rs::digest::{SHA256, digest};
 use jiff::{SignedDuration, Timestamp};
 use svc_store::{
-    AgentId, COMPACTION_STEP, DiskRow, GapKind, GapRow, HostId, OptionalVitals, PartKind, PartRow,
-    Range, SampleRow,
+    AgentId, COMPACTION_STEP, DiskRow, GapKind, GapRow, HostFacts, HostId, OptionalVitals,
+    PartKind, PartRow, Range, SampleRow, SessionOpen,
 };
 
 use crate::support::{TestStore, migrated};
@@ -50,6 +51,26 @@ impl TestAgent {
             })
         };
         rows.lines().map(agent).collect()
+    }
+
+    /// A request to open its session now.
+    pub fn session(&self) -> SessionOpen {
+        let now = Timestamp::now();
+        let key = digest(&SHA256, self.id.to_string().as_bytes());
+        let hex = key.as_ref().iter().map(|byte| format!("{byte:02x}"));
+        SessionOpen {
+            agent_id: self.id,
+            key: hex.collect(),
+            boot_id: "boot".to_owned(),
+            run_id: "run".to_owned(),
+            version: "1.0.0".to_owned(),
+            capabilities: Vec::new(),
+            facts: HostFacts::default(),
+            address: [127, 0, 0, 1].into(),
+            skew_ms: None,
+            requested_at: now,
+            valid_until: now + SignedDuration::from_mins(1),
+        }
     }
 
     /// A range of samples and gaps whose numbers are contiguous.

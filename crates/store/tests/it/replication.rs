@@ -3,9 +3,8 @@
 use std::{slice, time::Duration};
 
 use anyhow::{Context, Result};
-use jiff::Timestamp;
 use svc_sandbox::{Postgres, eventually};
-use svc_store::{GapKind, HostFacts, SessionOpen, Store, StoreError, StoreOptions};
+use svc_store::{GapKind, Store, StoreError, StoreOptions};
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -30,26 +29,9 @@ async fn lose_the_standby(server: &Postgres) -> Result<()> {
     .await
 }
 
-async fn open(
-    store: &Store,
-    instance: Uuid,
-    key: &str,
-    agent: TestAgent,
-) -> Result<(), StoreError> {
-    let open = SessionOpen {
-        agent_id: agent.id,
-        key: key.to_owned(),
-        boot_id: "boot".to_owned(),
-        run_id: "run".to_owned(),
-        version: "0.1.0".to_owned(),
-        capabilities: Vec::new(),
-        facts: HostFacts::default(),
-        address: [127, 0, 0, 1].into(),
-        skew_ms: None,
-        requested_at: Timestamp::now(),
-        valid_until: Timestamp::now() + HOUR,
-    };
-    let opened = store.sessions_open(instance, slice::from_ref(&open), HOUR);
+async fn open(store: &Store, instance: Uuid, agent: TestAgent) -> Result<(), StoreError> {
+    let session = [agent.session()];
+    let opened = store.sessions_open(instance, &session, HOUR);
     opened.await.map(drop)
 }
 
@@ -62,9 +44,6 @@ async fn every_call_that_returns_an_agents_numbers_waits_for_the_standby() -> Re
     setup.samples_append(slice::from_ref(&stored)).await?;
     let mine = instance("a");
     setup.lease_claim(&mine, HOUR, OUTAGE_GRACE).await?;
-    let id = other.id;
-    let key = format!("SELECT encode(key, 'hex') FROM agents WHERE id = '{id}'");
-    let key = setup.sql(&key).await?;
     lose_the_standby(&server).await?;
 
     let store = Store::new(setup.direct()?, StoreOptions::for_service(16))?;
@@ -73,7 +52,7 @@ async fn every_call_that_returns_an_agents_numbers_waits_for_the_standby() -> Re
         store.watermarks(&agents),
         store.dead_letters_confirm(&letters),
         store.samples_append(slice::from_ref(&stored)),
-        open(&store, mine.id, &key, other),
+        open(&store, mine.id, other),
     );
     let waited = |error: Option<StoreError>, call| {
         let error = error.with_context(|| format!("{call} did not wait"))?;

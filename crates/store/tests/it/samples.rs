@@ -130,29 +130,6 @@ async fn the_latest_vitals_are_complete_and_never_replaced_by_older_ones() -> Re
     Ok(())
 }
 
-/// Disks that come and go, with names that a template or JSON could mistake.
-#[tokio::test]
-async fn each_sample_keeps_the_disks_that_it_named() -> Result<()> {
-    let (store, agent) = world().await?;
-    let lists: [&[&str]; 5] = [
-        &["/"],
-        &["/", "/50%s"],
-        &["/50%s", "/"],
-        &[],
-        &["/\"a\\", "/%1$s"],
-    ];
-    let mut samples = samples(1..=5);
-    for (sample, names) in samples.iter_mut().zip(lists) {
-        sample.disks = names.iter().map(|name| disk(name, 1)).collect();
-    }
-    agent.store(&store, &samples).await?;
-    let stored = "SELECT json_agg((SELECT json_agg(d ->> 'mount_point') FROM jsonb_array_elements(disks) d) ORDER BY seq) FROM host_metrics";
-    let stored: Vec<Option<Vec<String>>> = serde_json::from_str(&store.sql(stored).await?)?;
-    let stored: Vec<Vec<String>> = stored.into_iter().map(Option::unwrap_or_default).collect();
-    assert_eq!(stored, lists);
-    Ok(())
-}
-
 #[tokio::test]
 async fn optional_vitals_are_parts_of_the_sample() -> Result<()> {
     let (store, agent) = world().await?;
@@ -169,14 +146,6 @@ async fn optional_vitals_are_parts_of_the_sample() -> Result<()> {
         ..sample(1, hours_ago(1))
     };
     agent.store(&store, &[with]).await?;
-    let parts = "SELECT string_agg(concat_ws(' ', part ->> 'kind', part ->> 'name', part ->> 'counter', o.parts[n]), ', ' ORDER BY n)
-                   FROM samples_open o JOIN sample_shapes USING (shape),
-                        jsonb_array_elements(sample_shapes.parts) WITH ORDINALITY AS listed(part, n)
-                  WHERE part ->> 'kind' NOT LIKE 'disk%'";
-    assert_eq!(
-        store.sql(parts).await?,
-        "interface_rx_bytes eth0 true 7, cpu_steal_ms  true 8"
-    );
     let latest = "SELECT concat_ws(' ', spool_problem, unreadable_mounts, cardinality(parts)) FROM host_vitals";
     assert_eq!(store.sql(latest).await?, "disk full [\"/mnt/nfs\"] 6");
     agent.store(&store, &samples(2..=2)).await?;

@@ -50,22 +50,6 @@ async fn an_error_that_the_closure_ignores_does_not_pass_for_a_commit() -> Resul
 }
 
 #[tokio::test]
-async fn a_transaction_that_borrows_can_be_spawned() -> Result<()> {
-    let (_database, store) = empty().await?;
-    let words = vec!["owned".to_owned(), "data".to_owned()];
-    let handle = tokio::spawn(async move {
-        let words = &words;
-        let run = store.run("spawned", Bulkhead::Ingest, async |tx| {
-            let sql = "SELECT cardinality($1)";
-            tx.query_one(sql, &[(words, Type::TEXT_ARRAY)]).await
-        });
-        run.await
-    });
-    assert_eq!(handle.await??.try_get::<_, i32>(0)?, 2);
-    Ok(())
-}
-
-#[tokio::test]
 async fn a_deadlocked_transaction_is_retried() -> Result<()> {
     let (_database, store) = empty().await?;
     batch(&store, TABLE).await?;

@@ -3,7 +3,6 @@
 use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 
 use anyhow::{Context, Result};
-use aws_lc_rs::digest::{SHA256, digest};
 use jiff::{SignedDuration, Timestamp};
 use svc_store::{
     ActivityFilter, AgentFacts, AgentFilter, AgentId, AgentStatus, Bulkhead, CloseCause, Decision,
@@ -163,7 +162,7 @@ impl Fleet {
             sessions_digest(mine);
             sessions_stored(mine);
         }
-        let opens: Vec<SessionOpen> = ids.iter().map(|id| open(*id)).collect();
+        let opens: Vec<SessionOpen> = self.batch().iter().map(TestAgent::session).collect();
         call_each! { reads, SMALL, store:
             agents_keys(&ids);
             sessions_open(mine, &opens, MINUTE);
@@ -429,24 +428,5 @@ fn machine() -> HostFacts {
         hostname: "new".to_owned(),
         identifiers: identifiers.into(),
         ..HostFacts::default()
-    }
-}
-
-fn open(agent: AgentId) -> SessionOpen {
-    let now = Timestamp::now();
-    let key = digest(&SHA256, agent.0.to_string().as_bytes());
-    let hex = key.as_ref().iter().map(|byte| format!("{byte:02x}"));
-    SessionOpen {
-        agent_id: agent,
-        key: hex.collect(),
-        boot_id: "boot".to_owned(),
-        run_id: "run".to_owned(),
-        version: "1.0.0".to_owned(),
-        capabilities: Vec::new(),
-        facts: HostFacts::default(),
-        address: Ipv4Addr::LOCALHOST.into(),
-        skew_ms: None,
-        requested_at: now,
-        valid_until: now + SignedDuration::from_mins(1),
     }
 }
