@@ -1,12 +1,10 @@
 //! The texts of the migrations, and a migration that has to wait for a reader.
 
 use anyhow::Result;
-use svc_sandbox::{Postgres, PostgresOptions, TestDatabase, eventually, query, test_database};
+use svc_sandbox::{Postgres, PostgresOptions, TestDatabase, becomes, query, test_database};
 
 use super::*;
 use crate::{DatabaseUrl, StoreOptions};
-
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Tables that grow with the number of samples and events.
 const LARGE: [&str; 5] = [
@@ -169,11 +167,7 @@ async fn others_use_a_table_while_a_migration_waits_for_its_reader() -> Result<(
     let waits = "SELECT count(*) > 0 FROM pg_locks
                   WHERE relation = 'agents'::regclass AND NOT granted AND mode = 'AccessExclusiveLock'";
     for _ in 0..2 {
-        eventually("the migration waits", PATIENCE, async || {
-            let waiting = query(database.url(), waits).await;
-            waiting.is_ok_and(|yes| yes == "t")
-        })
-        .await?;
+        becomes(database.url(), waits, "t").await?;
         // Five seconds are three times as long as a try, and half as long as a careless one.
         for other in [
             "SELECT count(*) FROM agents",
@@ -213,10 +207,7 @@ async fn an_autovacuum_makes_way_for_a_migration() -> Result<()> {
     let store = open(&url)?;
     let vacuums =
         "SELECT count(*) > 0 FROM pg_stat_progress_vacuum WHERE relid = 'large'::regclass";
-    eventually("an autovacuum runs", PATIENCE, async || {
-        query(&url, vacuums).await.is_ok_and(|yes| yes == "t")
-    })
-    .await?;
+    becomes(&url, vacuums, "t").await?;
     let next = probe("ALTER TABLE large ADD COLUMN probe text");
     let report = store.migrate_to(SERVICE, &[next]).await?;
     assert_eq!(report.applied, ["9999_probe"]);

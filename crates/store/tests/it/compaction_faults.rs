@@ -1,7 +1,6 @@
 //! One host stops nobody: it may send as much as it can, fail for any reason or arrive late.
 
 use anyhow::{Context, Result, ensure};
-use svc_sandbox::eventually;
 use svc_store::{COMPACTION_STEP, GapKind, SampleRow};
 
 use crate::{
@@ -11,7 +10,7 @@ use crate::{
         hour_passes, hours_ago, sample, world,
     },
     rollup_oracle::check,
-    support::{PATIENCE, TestStore},
+    support::TestStore,
 };
 
 /// Chunks of this host are refused as PostgreSQL refuses what it cannot allocate.
@@ -168,11 +167,8 @@ async fn every_scalar_at_its_limits_is_read_back_unchanged() -> Result<()> {
 /// What was read of open samples, in rows, since the last call.
 async fn rows_read(store: &TestStore, at_least: i64) -> Result<i64> {
     let sql = "SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_user_tables WHERE relname LIKE 'samples_open%'";
-    eventually("PostgreSQL has counted the reads", PATIENCE, async || {
-        let read = store.sql(sql).await.unwrap_or_default();
-        read.parse::<i64>().is_ok_and(|read| read >= at_least)
-    })
-    .await?;
+    let counted = format!("SELECT ({sql}) >= {at_least}");
+    store.becomes(&counted, "t").await?;
     Ok(store.sql(sql).await?.parse()?)
 }
 

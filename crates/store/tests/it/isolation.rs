@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use svc_sandbox::eventually;
 use svc_store::{COMPACTION_STEP, SampleRow};
 use tokio::time::timeout;
 
@@ -63,10 +62,7 @@ async fn append_while_hour_is_sealed(
         let store = store.clone();
         tokio::spawn(async move { agent.store(&store, &[sample]).await })
     };
-    eventually("the append waits", PATIENCE, async || {
-        store.sql(WAITING).await.is_ok_and(|count| count == "1")
-    })
-    .await?;
+    store.becomes(WAITING, "1").await?;
     seal_and_compact(store).await?;
     gate.batch_execute("SELECT pg_advisory_unlock(77)").await?;
     timeout(PATIENCE, appending).await??

@@ -4,14 +4,13 @@ use std::time::Duration;
 
 use anyhow::Result;
 use jiff::{SignedDuration, Timestamp};
-use svc_sandbox::eventually;
 use svc_store::{InstanceLoad, LeaseClaim, LeaseRenewal, NewInstance, SigningKeyUse, Swept};
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::{
     fixtures::world,
-    support::{PATIENCE, TestStore, migrated},
+    support::{TestStore, migrated},
 };
 
 pub const OUTAGE_GRACE: Duration = Duration::from_secs(150);
@@ -181,11 +180,9 @@ async fn a_lease_expires_by_the_databases_clock() -> Result<()> {
     let mine = instance("a");
     let short = Duration::from_millis(300);
     store.lease_claim(&mine, short, OUTAGE_GRACE).await?;
-    eventually("the lease expires", PATIENCE, async || {
-        let live = store.instances_live().await;
-        live.is_ok_and(|live| live.is_empty())
-    })
-    .await?;
+    let live = "SELECT count(*) FROM ingest_instances WHERE expires_at > now()";
+    store.becomes(live, "0").await?;
+    assert!(store.instances_live().await?.is_empty());
     assert_eq!(renew(&store, mine.id).await?, LeaseRenewal::Gone);
     assert_eq!(claim(&store, &mine).await?, LeaseClaim::Claimed);
     Ok(())

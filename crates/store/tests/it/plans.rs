@@ -5,13 +5,12 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
-use svc_sandbox::eventually;
 use uuid::Uuid;
 
 use crate::{
     document,
     fixtures::{DAY, TestAgent, samples},
-    support::{PATIENCE, TestStore, migrated},
+    support::{TestStore, migrated},
 };
 
 /// The size of a fleet. Every host has a sample per hour for a day; the busy ones have one
@@ -202,11 +201,8 @@ async fn an_instance_reads_its_own_sessions_by_index() -> Result<()> {
     let used = "
         SELECT string_agg(indexrelname, ' ' ORDER BY indexrelname) FROM pg_stat_user_indexes
          WHERE indexrelname IN ('agent_state_held', 'agents_not_active') AND idx_scan > 0";
-    eventually("both indexes were used", PATIENCE, async || {
-        let used = store.sql(used).await;
-        used.is_ok_and(|used| used == "agent_state_held agents_not_active")
-    })
-    .await
+    let both = "agent_state_held agents_not_active";
+    store.becomes(used, both).await
 }
 
 /// A session makes its plans while PostgreSQL knows nothing yet of tables that were just filled. A plan
@@ -222,21 +218,15 @@ async fn an_append_finds_its_agents_by_key_before_the_tables_are_analysed() -> R
         store.samples_append(&ranges).await?;
     }
     let moved = "SELECT n_tup_upd >= 30 FROM pg_stat_user_tables WHERE relname = 'agent_state'";
-    eventually("PostgreSQL has counted the appends", PATIENCE, async || {
-        store.sql(moved).await.is_ok_and(|counted| counted == "t")
-    })
-    .await?;
+    store.becomes(moved, "t").await?;
     let otherwise = "
         SELECT coalesce(sum(idx_tup_read), 0) FROM pg_stat_user_indexes
          WHERE relname = 'agents' AND indexrelname <> 'agents_pkey'";
     assert_eq!(store.sql(otherwise).await?, "0");
     let looked =
         "SELECT idx_scan FROM pg_stat_user_indexes WHERE indexrelname = 'agents_not_active'";
-    let what = "each of the 30 was looked for among the agents that are not active";
-    eventually(what, PATIENCE, async || {
-        store.sql(looked).await.is_ok_and(|counted| counted == "30")
-    })
-    .await
+    // Each of the 30 was looked for among the agents that are not active.
+    store.becomes(looked, "30").await
 }
 
 /// Of a host with 23 chunks. Their times are all compared.

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use anyhow::Result;
 use jiff::Timestamp;
-use svc_sandbox::eventually;
 use tokio::time::timeout;
 
 use crate::{
@@ -166,10 +165,7 @@ async fn half_detach(store: &TestStore, day: &str) -> Result<()> {
     let pending = format!(
         "SELECT count(*) FROM pg_inherits WHERE inhdetachpending AND inhrelid = '{day}'::regclass"
     );
-    eventually("the detach is half done", PATIENCE, async || {
-        store.sql(&pending).await.is_ok_and(|count| count == "1")
-    })
-    .await?;
+    store.becomes(&pending, "1").await?;
     let range = agent.range(&[sample(1, Timestamp::now())], &[]);
     let watermarks = store.samples_append(&[range]).await?;
     assert_eq!(watermarks[0].acked_seq, 1, "the insert was blocked");

@@ -57,6 +57,11 @@ impl TestStore {
         svc_sandbox::query(&self.url, sql).await
     }
 
+    /// Waits until a statement returns this.
+    pub async fn becomes(&self, sql: &str, expected: &str) -> Result<()> {
+        svc_sandbox::becomes(&self.url, sql, expected).await
+    }
+
     /// Opens a connection that lives as long as the client.
     pub async fn connect(&self) -> Result<Client> {
         let (client, connection) = tokio_postgres::connect(&self.url, NoTls).await?;

@@ -8,7 +8,9 @@ use std::{
 };
 
 use anyhow::Result;
-use svc_sandbox::{Authority, Identity, Postgres, PostgresOptions, eventually, shared_postgres};
+use svc_sandbox::{
+    Authority, Identity, Postgres, PostgresOptions, becomes, eventually, shared_postgres,
+};
 use tokio::time::timeout;
 
 use crate::support::{PATIENCE, TestStore};
@@ -161,11 +163,7 @@ async fn an_abandoned_statement_is_cancelled_over_tls() -> Result<()> {
     let abandoned = timeout(Duration::from_secs(1), store.instances_list());
     assert!(abandoned.await.is_err());
     let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
-    eventually("the server has ended it", PATIENCE, async || {
-        let count = secured.server.psql("postgres", sleeping).await;
-        count.is_ok_and(|count| count == "0")
-    })
-    .await?;
+    becomes(&secured.server.url("postgres"), sleeping, "0").await?;
     store.ping().await?;
     Ok(())
 }

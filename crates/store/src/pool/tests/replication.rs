@@ -1,6 +1,6 @@
 //! Commits that wait for a standby which never answers, because there is none.
 
-use svc_sandbox::{Postgres, PostgresOptions};
+use svc_sandbox::{Postgres, PostgresOptions, becomes};
 
 use super::*;
 
@@ -33,11 +33,7 @@ async fn standbys(server: &Postgres, names: &str) -> Result<()> {
 /// Cancels the next commit that waits.
 async fn cancel_a_wait(server: &Postgres) -> Result<()> {
     let cancel = format!("SELECT count(pg_cancel_backend(pid)) {WAITING}");
-    eventually("a commit waits", PATIENCE, async || {
-        let cancelled = server.psql("postgres", &cancel).await;
-        cancelled.is_ok_and(|count| count == "1")
-    })
-    .await
+    becomes(&server.url("postgres"), &cancel, "1").await
 }
 
 #[tokio::test]
@@ -88,11 +84,7 @@ async fn commits_that_are_given_up_go_on_waiting_on_no_more_sessions_than_the_po
     assert_eq!(committed, "0", "none was cancelled");
     store.ping().await?;
     standbys(&server, "").await?;
-    eventually("they are committed", PATIENCE, async || {
-        let count = server.psql("postgres", rows).await;
-        count.is_ok_and(|count| count == "2")
-    })
-    .await?;
+    becomes(&server.url("postgres"), rows, "2").await?;
     no_place_is_taken(&store, &["auth", "ingest"]).await?;
     no_open_transaction(&store).await
 }
@@ -109,11 +101,7 @@ async fn a_commit_on_a_frozen_server_frees_its_place() -> Result<()> {
     let call = store.call("call", Bulkhead::Auth, INSERT, &[]);
     let freeze = async {
         let waits = format!("SELECT count(*) {WAITING}");
-        eventually("the commit waits", PATIENCE, async || {
-            let count = server.psql("postgres", &waits).await;
-            count.is_ok_and(|count| count == "1")
-        })
-        .await?;
+        becomes(&server.url("postgres"), &waits, "1").await?;
         server.freeze()
     };
     let (call, frozen) = tokio::join!(call, freeze);
