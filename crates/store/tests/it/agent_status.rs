@@ -25,9 +25,8 @@ async fn agent_in(store: &TestStore, status: AgentStatus) -> Result<()> {
     };
     insert(store, AgentStatus::Pending).await?;
     for step in path {
-        store
-            .sql(&format!("UPDATE agents SET status = '{step}'"))
-            .await?;
+        let step = format!("UPDATE agents SET status = '{step}'");
+        store.sql(&step).await?;
     }
     Ok(())
 }
@@ -69,9 +68,7 @@ async fn a_rejected_decision_carries_its_kind_and_message() -> Result<()> {
     let unknown = AgentId(Uuid::nil());
     let outcome = store.agent_decide(unknown, Decision::Reject, "ann", None);
     let error = outcome.await.unwrap_err();
-    let rejection = error
-        .rejection()
-        .expect("an error of our own SQL functions");
+    let rejection = error.rejection().expect("an error of our functions");
     assert_eq!(rejection.kind, RejectionKind::NotFound);
     assert!(rejection.message.starts_with("there is no agent 00000000"));
     Ok(())

@@ -162,9 +162,8 @@ async fn agents_share_their_lists_and_do_not_write_those_that_are_known() -> Res
     let other = TestAgent::new(&store).await?;
     other.store(&store, &[with_disk(1, "/")]).await?;
     assert_eq!(store.sql(row).await?, before);
-    store
-        .sql("UPDATE sample_shapes SET seen_on = seen_on - 8")
-        .await?;
+    let age = "UPDATE sample_shapes SET seen_on = seen_on - 8";
+    store.sql(age).await?;
     let third = TestAgent::new(&store).await?;
     third.store(&store, &[with_disk(1, "/")]).await?;
     let seen = "SELECT count(*) FROM sample_shapes WHERE seen_on = current_date";

@@ -93,14 +93,10 @@ fn uptime_is_stored_without_the_seconds_of_the_hour() {
             ..Chunk::default()
         };
         let stored = chunk.stored_uptime();
-        assert_eq!(
-            stored,
-            [1800, 1, 0, 0, -1799].map(|less| uptime_seconds + less)
-        );
-        let absolute = stored
-            .iter()
-            .zip(at)
-            .map(|(stored, at)| uptime(*stored, at));
+        let expected = [1800, 1, 0, 0, -1799].map(|less| uptime_seconds + less);
+        assert_eq!(stored, expected);
+        let absolute = stored.into_iter().zip(at);
+        let absolute = absolute.map(|(stored, at)| uptime(stored, at));
         assert!(absolute.eq([uptime_seconds; 5]));
     }
 }
