@@ -1,23 +1,13 @@
 //! The gauges of the whole fleet: who reads them, and what they count.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result};
 use svc_store::{FleetGauges, NewInstance};
 
 use crate::{
     fixtures::{DAY, TestAgent},
-    leases::{OUTAGE_GRACE, instance},
+    leases::{claimed, instance},
     support::{TestStore, migrated},
 };
-
-const TTL: Duration = Duration::from_secs(600);
-
-async fn claimed(store: &TestStore) -> Result<NewInstance> {
-    let instance = instance("a");
-    store.lease_claim(&instance, TTL, OUTAGE_GRACE).await?;
-    Ok(instance)
-}
 
 async fn read(store: &TestStore, instance: &NewInstance) -> Result<FleetGauges> {
     let gauges = store.fleet_gauges(instance.id, DAY).await?;
@@ -27,7 +17,7 @@ async fn read(store: &TestStore, instance: &NewInstance) -> Result<FleetGauges> 
 #[tokio::test]
 async fn only_the_live_instance_with_the_oldest_lease_reports() -> Result<()> {
     let store = migrated().await?;
-    let (first, second) = (claimed(&store).await?, claimed(&store).await?);
+    let (first, second) = (claimed(&store, "a").await?, claimed(&store, "a").await?);
     for (reporter, silent, instances) in [(&first, &second, 2), (&second, &first, 1)] {
         assert_eq!(read(&store, reporter).await?.state.instances, instances);
         for silent in [silent, &instance("stranger")] {
@@ -41,7 +31,7 @@ async fn only_the_live_instance_with_the_oldest_lease_reports() -> Result<()> {
 #[tokio::test]
 async fn agents_are_counted_by_status_and_presence_with_the_oldest_pending_one() -> Result<()> {
     let store = migrated().await?;
-    let reporter = claimed(&store).await?;
+    let reporter = claimed(&store, "a").await?;
     let state = read(&store, &reporter).await?.state;
     assert_eq!((state.pending_seconds, state.hosts_with_gaps), (0.0, 0));
     let [online, lossy, pending] = TestAgent::many(&store, 3).await?[..] else {
@@ -75,7 +65,7 @@ async fn agents_are_counted_by_status_and_presence_with_the_oldest_pending_one()
 #[tokio::test]
 async fn days_that_should_be_dropped_are_counted() -> Result<()> {
     let store = migrated().await?;
-    let reporter = claimed(&store).await?;
+    let reporter = claimed(&store, "a").await?;
     store.partitions_create(DAY * 5).await?;
     let state = read(&store, &reporter).await?.state;
     // Days of the longer retention that a shorter one no longer keeps.
@@ -90,7 +80,7 @@ async fn days_that_should_be_dropped_are_counted() -> Result<()> {
 #[tokio::test]
 async fn days_are_read_from_the_names_of_partitions_alone() -> Result<()> {
     let store = migrated().await?;
-    let reporter = claimed(&store).await?;
+    let reporter = claimed(&store, "a").await?;
     store.partitions_create(DAY * 60).await?;
     store.sql("ANALYZE pg_inherits, pg_class").await?;
     let plan = "EXPLAIN SELECT FROM sample_days WHERE day < now()";

@@ -47,6 +47,13 @@ pub async fn renew(store: &TestStore, id: Uuid) -> Result<LeaseRenewal> {
     Ok(store.lease_renew(id, TTL, &load, SWEEP_GRACE).await?)
 }
 
+/// A new instance with a lease.
+pub async fn claimed(store: &TestStore, kid: &str) -> Result<NewInstance> {
+    let instance = instance(kid);
+    assert_eq!(claim(store, &instance).await?, LeaseClaim::Claimed);
+    Ok(instance)
+}
+
 async fn claim(store: &TestStore, instance: &NewInstance) -> Result<LeaseClaim> {
     Ok(store.lease_claim(instance, TTL, OUTAGE_GRACE).await?)
 }
@@ -54,8 +61,7 @@ async fn claim(store: &TestStore, instance: &NewInstance) -> Result<LeaseClaim> 
 #[tokio::test]
 async fn a_lease_is_claimed_renewed_and_released() -> Result<()> {
     let store = migrated().await?;
-    let mine = instance("a");
-    assert_eq!(claim(&store, &mine).await?, LeaseClaim::Claimed);
+    let mine = claimed(&store, "a").await?;
     assert_eq!(claim(&store, &mine).await?, LeaseClaim::Claimed);
     let first = store.instances_live().await?;
     assert_eq!((first.len(), first[0].id), (1, mine.id));
@@ -89,8 +95,7 @@ async fn a_lease_is_claimed_renewed_and_released() -> Result<()> {
 #[tokio::test]
 async fn a_fenced_instance_can_neither_renew_nor_claim_its_lease() -> Result<()> {
     let store = migrated().await?;
-    let mine = instance("a");
-    claim(&store, &mine).await?;
+    let mine = claimed(&store, "a").await?;
     let fence = "UPDATE ingest_instances SET fenced = true";
     store.sql(fence).await?;
     assert_eq!(renew(&store, mine.id).await?, LeaseRenewal::Fenced);
@@ -103,8 +108,7 @@ async fn a_fenced_instance_can_neither_renew_nor_claim_its_lease() -> Result<()>
 #[tokio::test]
 async fn an_instance_with_another_key_is_refused_while_the_first_is_live() -> Result<()> {
     let store = migrated().await?;
-    let (first, second) = (instance("a"), instance("b"));
-    claim(&store, &first).await?;
+    let (first, second) = (claimed(&store, "a").await?, instance("b"));
     let refused = claim(&store, &second).await?;
     let LeaseClaim::KidMismatch {
         kid,
@@ -117,7 +121,7 @@ async fn an_instance_with_another_key_is_refused_while_the_first_is_live() -> Re
     };
     assert_eq!((&*kid, holder, &*hostname), ("a", first.id, "host-of-a"));
     assert!(expires_in <= TTL && expires_in > TTL / 2);
-    assert_eq!(claim(&store, &instance("a")).await?, LeaseClaim::Claimed);
+    claimed(&store, "a").await?;
     let expire = "UPDATE ingest_instances SET expires_at = now()";
     store.sql(expire).await?;
     assert_eq!(claim(&store, &second).await?, LeaseClaim::Claimed);
@@ -151,7 +155,7 @@ async fn instances_that_accept_each_others_keys_run_side_by_side() -> Result<()>
 async fn the_use_of_each_key_is_known() -> Result<()> {
     let store = migrated().await?;
     claim(&store, &with("old", "new")).await?;
-    claim(&store, &instance("old")).await?;
+    claimed(&store, "old").await?;
     let uses = |keys: &[SigningKeyUse]| {
         let of = |key: &SigningKeyUse| {
             let counts = (key.signers, key.acceptors, key.live);
@@ -192,8 +196,7 @@ async fn a_lease_expires_by_the_databases_clock() -> Result<()> {
 #[tokio::test]
 async fn a_renewal_tells_what_a_sweep_would_find() -> Result<()> {
     let (store, _) = world().await?;
-    let mine = instance("a");
-    claim(&store, &mine).await?;
+    let mine = claimed(&store, "a").await?;
     let other = format!(
         "INSERT INTO ingest_instances (id, kid, hostname, version, grpc_address, http_address, expires_at)
          VALUES ('{}', 'a', '', '', '', '', now() - interval '2 minutes')",
@@ -257,10 +260,9 @@ async fn expire(store: &TestStore, instance: &NewInstance, ago: &str) -> Result<
 #[tokio::test]
 async fn nothing_is_swept_for_a_while_after_no_instance_was_live() -> Result<()> {
     let (store, _) = world().await?;
-    let (lost, mine) = (instance("a"), instance("a"));
-    claim(&store, &lost).await?;
+    let lost = claimed(&store, "a").await?;
     expire(&store, &lost, "1 hour").await?;
-    claim(&store, &mine).await?;
+    let mine = claimed(&store, "a").await?;
     assert!(!sweep_is_due(&store, mine.id).await?);
     assert_eq!(sweep(&store, mine.id).await?, (0, 0, 0));
     store.sql("UPDATE sweep_pause SET until = now()").await?;
@@ -273,10 +275,8 @@ async fn nothing_is_swept_for_a_while_after_no_instance_was_live() -> Result<()>
 #[tokio::test]
 async fn an_instance_that_lapses_beside_a_live_one_delays_no_sweep() -> Result<()> {
     let (store, _) = world().await?;
-    let (live, lapsing, lost) = (instance("a"), instance("a"), instance("a"));
-    for one in [&live, &lapsing, &lost] {
-        claim(&store, one).await?;
-    }
+    let live = claimed(&store, "a").await?;
+    let (lapsing, lost) = (claimed(&store, "a").await?, claimed(&store, "a").await?);
     for one in [&lapsing, &lost] {
         expire(&store, one, "1 hour").await?;
     }
@@ -292,12 +292,10 @@ async fn after_a_quick_restart_agents_get_the_grace_of_an_outage_unless_another_
 -> Result<()> {
     for (witness, expected) in [(false, (0, 0, 0)), (true, (1, 1, 0))] {
         let (store, _) = world().await?;
-        let (killed, started, other) = (instance("a"), instance("a"), instance("a"));
         if witness {
-            claim(&store, &other).await?;
+            claimed(&store, "a").await?;
         }
-        claim(&store, &killed).await?;
-        claim(&store, &started).await?;
+        let (killed, started) = (claimed(&store, "a").await?, claimed(&store, "a").await?);
         expire(&store, &killed, "2 minutes").await?;
         assert_eq!(sweep_is_due(&store, started.id).await?, witness);
         assert_eq!(sweep(&store, started.id).await?, expected);
@@ -314,9 +312,7 @@ async fn after_a_quick_restart_agents_get_the_grace_of_an_outage_unless_another_
 #[tokio::test]
 async fn a_clock_that_is_set_back_keeps_no_dead_lease_alive() -> Result<()> {
     let (store, _) = world().await?;
-    let (dead, live) = (instance("a"), instance("a"));
-    claim(&store, &dead).await?;
-    claim(&store, &live).await?;
+    let (dead, live) = (claimed(&store, "a").await?, claimed(&store, "a").await?);
     let set_back = "UPDATE ingest_instances SET expires_at = expires_at + interval '1 hour', renewed_at = renewed_at + interval '1 hour';
         UPDATE sweep_pause SET since = now() + interval '1 hour', until = now() + interval '2 hours'";
     let ahead =

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::{
     fixtures::{DAY, TestAgent, gap, samples},
-    leases::{OUTAGE_GRACE, instance},
+    leases::claimed,
     support::{PATIENCE, own_server},
 };
 
@@ -42,8 +42,7 @@ async fn every_call_that_returns_an_agents_numbers_waits_for_the_standby() -> Re
     let (agent, other) = (TestAgent::new(&setup).await?, TestAgent::new(&setup).await?);
     let stored = agent.range(&samples(1..=1), &[gap(2..=2, GapKind::DeadLetter)]);
     setup.samples_append(slice::from_ref(&stored)).await?;
-    let mine = instance("a");
-    setup.lease_claim(&mine, HOUR, OUTAGE_GRACE).await?;
+    let mine = claimed(&setup, "a").await?;
     lose_the_standby(&server).await?;
 
     let store = Store::new(setup.direct()?, StoreOptions::for_service(16))?;

@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::{AGENTS, reads::Reads};
 use crate::{
     fixtures::{DAY, TestAgent, gap, hours_ago, sample},
-    leases::{OUTAGE_GRACE, instance},
+    leases::{OUTAGE_GRACE, claimed, instance},
     support::TestStore,
 };
 
@@ -60,10 +60,7 @@ pub struct Fleet {
 
 impl Fleet {
     pub async fn new(store: TestStore, agents: Vec<TestAgent>) -> Result<Fleet> {
-        let (mine, lost) = (instance("k"), instance("k"));
-        for one in [&mine, &lost] {
-            store.lease_claim(one, TTL, OUTAGE_GRACE).await?;
-        }
+        let (mine, lost) = (claimed(&store, "k").await?, claimed(&store, "k").await?);
         let fence = format!(
             "UPDATE ingest_instances SET fenced = true WHERE id = '{}'",
             lost.id
