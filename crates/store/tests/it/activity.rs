@@ -3,7 +3,7 @@
 use anyhow::Result;
 use svc_store::ActivityFilter;
 
-use crate::support::{TestStore, migrated};
+use crate::support::*;
 
 /// Changes of presence, newer than three decisions.
 const EVENTS: &str = "

@@ -4,7 +4,7 @@ use anyhow::Result;
 use svc_store::{AgentId, AgentStatus, Decision, RejectionKind};
 use uuid::Uuid;
 
-use crate::support::{TestStore, migrated};
+use crate::support::*;
 
 const HOST: &str = "INSERT INTO hosts (id, hostname) VALUES (gen_random_uuid(), 'web-1')";
 

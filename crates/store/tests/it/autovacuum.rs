@@ -1,7 +1,8 @@
 //! What autovacuum does with tables that every heartbeat changes.
 
-use crate::support::{TestStore, own_server};
 use anyhow::Result;
+
+use crate::support::*;
 
 const ROWS: &str = "
     INSERT INTO hosts (hostname) SELECT 'h' || n FROM generate_series(1, 1000) n;

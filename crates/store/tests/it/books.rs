@@ -4,11 +4,7 @@
 use anyhow::Result;
 use svc_store::{GapKind, SampleRow};
 
-use crate::{
-    document,
-    fixtures::{DAY, TestAgent, after, gap, hours_ago, sample},
-    support::{TestStore, migrated},
-};
+use crate::{document, fixtures::*, support::*};
 
 /// The agents that a query of the document reports after a change, which is undone.
 async fn reported(store: &TestStore, query: &str, change: &str) -> Result<String> {

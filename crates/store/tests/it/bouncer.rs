@@ -7,9 +7,9 @@ use svc_store::{LeaseRenewal, SchemaState};
 use tokio::task::JoinSet;
 
 use crate::{
-    fixtures::{DAY, TestAgent, after, compact_sealed, hour_passes, hours_ago, sample},
+    fixtures::*,
     leases::{claimed, renew},
-    support::{PATIENCE, TestStore},
+    support::*,
 };
 
 #[tokio::test]

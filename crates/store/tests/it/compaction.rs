@@ -12,12 +12,9 @@ use svc_store::{COMPACTION_STEP, PartKind, SampleRow};
 use tokio::time::{sleep, timeout};
 
 use crate::{
-    fixtures::{
-        DAY, HOUR, MINUTE, TestAgent, after, close, compact, compact_sealed, disk, hour_passes,
-        hours_ago, part, sample, set_clock, with_parts, world,
-    },
+    fixtures::*,
     rollup_oracle::{check, check_values},
-    support::{PATIENCE, TestStore, migrated},
+    support::*,
 };
 
 /// All that the view shows, in a fixed order.

@@ -5,12 +5,9 @@ use svc_store::{COMPACTION_STEP, GapKind, SampleRow};
 
 use crate::{
     compaction::{ALL, SEEN, fleet},
-    fixtures::{
-        DAY, HOUR, MINUTE, MOST, TestAgent, after, close, compact, compact_sealed, gap,
-        hour_passes, hours_ago, sample, world,
-    },
+    fixtures::*,
     rollup_oracle::check,
-    support::TestStore,
+    support::*,
 };
 
 /// Chunks of this host are refused as PostgreSQL refuses what it cannot allocate.

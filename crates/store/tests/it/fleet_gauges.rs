@@ -4,9 +4,9 @@ use anyhow::{Context, Result};
 use svc_store::{FleetGauges, NewInstance};
 
 use crate::{
-    fixtures::{DAY, TestAgent},
+    fixtures::*,
     leases::{claimed, instance},
-    support::{TestStore, migrated},
+    support::*,
 };
 
 async fn read(store: &TestStore, instance: &NewInstance) -> Result<FleetGauges> {

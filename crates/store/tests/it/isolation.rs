@@ -6,10 +6,7 @@ use anyhow::{Result, ensure};
 use svc_store::{COMPACTION_STEP, SampleRow};
 use tokio::time::timeout;
 
-use crate::{
-    fixtures::{DAY, TestAgent, after, compact_sealed, hour_passes, hours_ago, sample},
-    support::{PATIENCE, TestStore, migrated},
-};
+use crate::{fixtures::*, support::*};
 
 /// Makes appends wait where they have looked for the open hour and have not taken it yet, while somebody holds lock 77.
 const GATE: &str = "

@@ -8,10 +8,7 @@ use svc_store::{InstanceLoad, LeaseClaim, LeaseRenewal, NewInstance, SigningKeyU
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::{
-    fixtures::world,
-    support::{TestStore, migrated},
-};
+use crate::{fixtures::*, support::*};
 
 pub const OUTAGE_GRACE: Duration = Duration::from_secs(150);
 

@@ -10,7 +10,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::support::{PATIENCE, TestStore, empty};
+use crate::support::*;
 
 async fn assert_next(listener: &mut Listener, payload: &str) -> Result<()> {
     let next = timeout(PATIENCE, listener.recv()).await??;

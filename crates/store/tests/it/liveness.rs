@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 
-use crate::support::{TestStore, migrated};
+use crate::support::*;
 
 const LIVE: &str = "00000000-0000-4000-8000-000000000001";
 const LAPSED: &str = "00000000-0000-4000-8000-000000000002";

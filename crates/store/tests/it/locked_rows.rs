@@ -6,10 +6,7 @@ use anyhow::Result;
 use svc_store::{AgentId, GapKind, Range};
 use tokio::time::Instant;
 
-use crate::{
-    fixtures::{TestAgent, gap, samples, world},
-    support::TestStore,
-};
+use crate::{fixtures::*, support::*};
 
 /// Whoever waits for the lock fails: it is held until the call has returned.
 const SOON: Duration = Duration::from_secs(10);

@@ -4,7 +4,7 @@ use anyhow::Result;
 use svc_store::{SchemaError, SchemaState, StoreError};
 use tokio::task::JoinSet;
 
-use crate::support::{TestStore, empty, migrated};
+use crate::support::*;
 
 #[tokio::test]
 async fn eight_instances_migrate_at_once_and_each_step_happens_once() -> Result<()> {

@@ -7,7 +7,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use svc_store::{AgentFacts, AgentStatus, HostFacts, IdentifierKind, Newcomer};
 use tokio::time::timeout;
 
-use crate::support::{PATIENCE, TestStore, migrated};
+use crate::support::*;
 
 fn hash(text: &str) -> [u8; 32] {
     let hash = digest(&SHA256, text.as_bytes());

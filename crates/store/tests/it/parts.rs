@@ -4,9 +4,7 @@ use anyhow::{Context, Result};
 use svc_store::{PartKind, SampleRow};
 
 use crate::{
-    fixtures::{
-        DAY, MINUTE, MOST, TestAgent, after, compact, hours_ago, part, sample, with_parts, world,
-    },
+    fixtures::*,
     rollup_oracle::{check, check_values, shown},
 };
 

@@ -7,11 +7,7 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 use uuid::Uuid;
 
-use crate::{
-    document,
-    fixtures::{DAY, TestAgent, samples},
-    support::{TestStore, migrated},
-};
+use crate::{document, fixtures::*, support::*};
 
 /// The size of a fleet. Every host has a sample per hour for a day; the busy ones have one
 /// every 30 seconds, and the old ones have a year of rollups.

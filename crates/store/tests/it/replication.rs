@@ -8,11 +8,7 @@ use svc_store::{GapKind, Store, StoreError, StoreOptions};
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::{
-    fixtures::{DAY, TestAgent, gap, samples},
-    leases::claimed,
-    support::{PATIENCE, own_server},
-};
+use crate::{fixtures::*, leases::claimed, support::*};
 
 const HOUR: Duration = Duration::from_hours(1);
 

@@ -7,10 +7,7 @@ use anyhow::Result;
 use jiff::Timestamp;
 use tokio::time::timeout;
 
-use crate::{
-    fixtures::{DAY, TestAgent, compact, hours_ago, sample},
-    support::{PATIENCE, TestStore, migrated},
-};
+use crate::{fixtures::*, support::*};
 
 const LONG: Duration = Duration::from_hours(24 * 10_000);
 

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
 use svc_store::{HostId, PartKind, SampleRow};
 
-use crate::support::TestStore;
+use crate::support::*;
 
 type Real = (&'static str, fn(&SampleRow) -> f64);
 type Whole = fn(&SampleRow) -> i64;

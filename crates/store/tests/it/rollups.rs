@@ -7,12 +7,9 @@ use svc_store::{PartKind, SampleRow};
 use tokio::time::timeout;
 
 use crate::{
-    fixtures::{
-        HOUR, MINUTE, MOST, TestAgent, after, compact, disk, hour_passes, hours_ago, part, sample,
-        with_parts, world,
-    },
+    fixtures::*,
     rollup_oracle::{check, check_values, shown},
-    support::{PATIENCE, TestStore, property},
+    support::*,
 };
 
 /// Three counters and a gauge.

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use svc_store::{IdentifierKind, Identifiers, same_machine};
 use uuid::Uuid;
 
-use crate::support::{TestStore, migrated, property};
+use crate::support::*;
 
 /// A host record. The order of creation is the order of `created`, then of the id.
 #[derive(Clone, Debug)]

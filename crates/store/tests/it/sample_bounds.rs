@@ -4,10 +4,7 @@ use anyhow::{Result, ensure};
 use jiff::Timestamp;
 use svc_store::{GapKind, SampleRow};
 
-use crate::{
-    fixtures::{HOUR, TestAgent, after, compact, disk, gap, hours_ago, sample, world},
-    support::TestStore,
-};
+use crate::{fixtures::*, support::*};
 
 const MOST_OF_HOUR: i64 = 7_200;
 const BOOKS: &str = "SELECT concat_ws(' ', acked_seq, stored_count, rejected_count, gap_count) FROM agent_state WHERE agent_id = ";

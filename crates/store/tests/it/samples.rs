@@ -7,10 +7,7 @@ use svc_store::{
     GapKind, HostSearch, HostsPage, OptionalVitals, PartKind, Range, SampleRow, Watermark,
 };
 
-use crate::{
-    fixtures::{DAY, TestAgent, after, disk, gap, hours_ago, part, sample, samples, world},
-    support::own_server,
-};
+use crate::{fixtures::*, support::*};
 
 const BOOKS: &str = "SELECT string_agg(concat_ws(' ', acked_seq, stored_count, rejected_count, gap_count), ', ' ORDER BY agent_id)
                        FROM agent_state";

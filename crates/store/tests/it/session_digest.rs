@@ -4,7 +4,7 @@ use anyhow::Result;
 use svc_store::{AgentId, SessionDigest};
 use uuid::Uuid;
 
-use crate::support::migrated;
+use crate::support::*;
 
 const SESSIONS: &str = "
     INSERT INTO hosts (hostname) SELECT 'h' || n FROM generate_series(1, 50) n;

@@ -7,10 +7,7 @@ use anyhow::Result;
 use svc_sandbox::{Postgres, PostgresOptions};
 use svc_store::{Range, SampleRow};
 
-use crate::{
-    fixtures::{DAY, TestAgent, after, compact, hours_ago, sample},
-    support::TestStore,
-};
+use crate::{fixtures::*, support::*};
 
 const HOSTS: usize = 1_000;
 /// Two hours of samples, one every 30 seconds.

@@ -11,10 +11,7 @@ mod reads;
 use anyhow::{Result, ensure};
 use svc_store::{NewInstance, StoreOptions};
 
-use crate::{
-    fixtures::{DAY, TestAgent},
-    support::{TestStore, own_server},
-};
+use crate::{fixtures::*, support::*};
 use calls::Fleet;
 use reads::Reads;
 

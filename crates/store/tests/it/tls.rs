@@ -13,7 +13,7 @@ use svc_sandbox::{
 };
 use tokio::time::timeout;
 
-use crate::support::{PATIENCE, TestStore};
+use crate::support::*;
 
 struct Secured {
     server: Postgres,

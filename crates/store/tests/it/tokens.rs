@@ -6,7 +6,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use proptest::prelude::*;
 use svc_store::{StoreError, TokenState};
 
-use crate::support::{TestStore, migrated, property, sqlstate};
+use crate::support::*;
 
 /// A token around the borders of its validity.
 #[derive(Clone, Debug)]

@@ -6,10 +6,7 @@ use anyhow::{Context, Result};
 use svc_store::WebRole;
 use tokio::task::JoinSet;
 
-use crate::{
-    fixtures::{compact, hours_ago, sample, world},
-    support::{TestStore, migrated, sqlstate},
-};
+use crate::{fixtures::*, support::*};
 
 const DENIED: &str = "42501";
 

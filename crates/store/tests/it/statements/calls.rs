@@ -14,9 +14,9 @@ use uuid::Uuid;
 
 use super::{AGENTS, reads::Reads};
 use crate::{
-    fixtures::{DAY, TestAgent, gap, hours_ago, sample},
+    fixtures::*,
     leases::{OUTAGE_GRACE, claimed, instance},
-    support::TestStore,
+    support::*,
 };
 
 /// The agents of a batch, as many as the service may handle at once or fewer.
