@@ -1,7 +1,10 @@
 //! Measures the storage, WAL and time that a fleet costs PostgreSQL: the numbers of
 //! docs/sizing.md.
 
-use std::time::Instant;
+use std::{
+    hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
+    time::Instant,
+};
 
 use anyhow::Result;
 use svc_sandbox::{Postgres, PostgresOptions};
@@ -34,19 +37,23 @@ async fn wal(store: &TestStore) -> Result<f64> {
 }
 
 /// Values that change from sample to sample as a machine's do: some by chance, some slowly, counters steadily,
-/// totals never. Constant values would compress too well, random ones too badly.
-fn of_machine(seq: i64) -> SampleRow {
-    let chance = |most: i64| rand::random_range(0..most);
-    let hundredths = |least: i64, most: i64| (least + chance(most)) as f64 / 100.0;
+/// totals never; the same in every run. Constant values would compress too well, random ones too badly.
+fn of_machine(host: usize, seq: i64) -> SampleRow {
+    let chance = |what: u8, every: i64, most: u64| {
+        let hasher = BuildHasherDefault::<DefaultHasher>::default();
+        (hasher.hash_one((host, what, seq / every)) % most) as i64
+    };
+    let load = |(what, every, least, most)| (least + chance(what, every, most)) as f64 / 100.0;
     let mut sample = sample(seq, after(hours_ago(3), seq * 30_000));
-    sample.cpu_percent = 4.0 + chance(240) as f64 / 12.0;
-    sample.load = [(20, 100), (30, 50), (40, 25)].map(|(least, most)| hundredths(least, most));
-    sample.memory_used_bytes += chance(5_000) * 4096;
-    sample.process_count += chance(8);
-    sample.network_rx_bytes = seq * 90_000 + chance(80_000);
-    sample.network_tx_bytes = seq * 40_000 + chance(30_000);
-    for (number, disk) in (0..).zip(&mut sample.disks) {
-        disk.used_bytes += seq * 8192 * number + chance(20) * 4096;
+    sample.cpu_percent = 4.0 + chance(1, 1, 240) as f64 / 12.0;
+    sample.load = [(2, 1, 20, 100), (3, 5, 30, 50), (4, 15, 40, 25)].map(load);
+    sample.memory_used_bytes += chance(5, 1, 5_000) * 4096;
+    sample.process_count += chance(6, 2, 8);
+    sample.network_rx_bytes = seq * 90_000 + chance(7, 1, 80_000);
+    sample.network_tx_bytes = seq * 40_000 + chance(8, 1, 30_000);
+    for (disk, number) in sample.disks.iter_mut().zip(0..2_u8) {
+        let written = seq * 8192 * i64::from(number);
+        disk.used_bytes += written + chance(10 + number, 1, 20) * 4096;
     }
     sample
 }
@@ -66,8 +73,8 @@ async fn measure_the_cost_of_a_thousand_agents() -> Result<()> {
     store.sql("CHECKPOINT").await?;
     let (began, before) = (Instant::now(), wal(&store).await?);
     for seq in 1..=ROUNDS {
-        let range = |agent: &TestAgent| agent.range(&[of_machine(seq)], &[]);
-        let ranges: Vec<Range> = agents.iter().map(range).collect();
+        let range = |(host, agent): (usize, &TestAgent)| agent.range(&[of_machine(host, seq)], &[]);
+        let ranges: Vec<Range> = agents.iter().enumerate().map(range).collect();
         store.samples_append(&ranges).await?;
     }
     let samples = HOSTS as f64 * ROUNDS as f64;
