@@ -2,10 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use tokio::{
-    sync::{Barrier, Notify},
-    task::JoinHandle,
-};
+use tokio::sync::{Barrier, Semaphore};
 
 use super::*;
 use crate::direct_connection::DirectConnection;
@@ -133,41 +130,36 @@ async fn a_cancelled_transaction_leaves_nothing_open_in_the_pool() -> Result<()>
 #[tokio::test]
 async fn a_stalled_bulkhead_does_not_block_the_others() -> Result<()> {
     let (_database, store) = empty().await?;
-    let (release, held) = (Arc::new(Notify::new()), Arc::new(Barrier::new(7)));
-    let holders: Vec<_> = (0..6).map(|_| hold(&store, &release, &held)).collect();
-    held.wait().await;
-    for bulkhead in [Bulkhead::Auth, Bulkhead::Watch, Bulkhead::Maintenance] {
-        let sql = "SELECT 1";
-        timeout(PATIENCE, store.read("other", bulkhead, sql, &[])).await??;
-    }
-    let waiting = store.read("waiting", Bulkhead::Ingest, "SELECT 1", &[]);
-    assert!(timeout(Duration::from_millis(200), waiting).await.is_err());
-    assert!(metrics(&store).contains(r#"database_pool_in_use{bulkhead="ingest"} 6"#));
-    release.notify_waiters();
-    for holder in holders {
-        holder.await??;
+    let (release, held) = (Semaphore::new(0), Barrier::new(7));
+    let hold = async || {
+        let hold = store.run("hold", Bulkhead::Ingest, async |_tx| {
+            held.wait().await;
+            drop(release.acquire().await);
+            Ok(())
+        });
+        hold.await
+    };
+    let others = async {
+        held.wait().await;
+        for bulkhead in [Bulkhead::Auth, Bulkhead::Watch, Bulkhead::Maintenance] {
+            let other = store.read("other", bulkhead, "SELECT 1", &[]);
+            timeout(PATIENCE, other).await??;
+        }
+        let waiting = store.read("waiting", Bulkhead::Ingest, "SELECT 1", &[]);
+        assert!(timeout(Duration::from_millis(200), waiting).await.is_err());
+        assert!(metrics(&store).contains(r#"database_pool_in_use{bulkhead="ingest"} 6"#));
+        release.add_permits(6);
+        anyhow::Ok(())
+    };
+    let (a, b, c, d, e, f, others) =
+        tokio::join!(hold(), hold(), hold(), hold(), hold(), hold(), others);
+    others?;
+    for held in [a, b, c, d, e, f] {
+        held?;
     }
     let free = store.read("free", Bulkhead::Ingest, "SELECT 1", &[]);
     free.await?;
     Ok(())
-}
-
-/// Occupies one connection of the ingest bulkhead until `release` is notified.
-fn hold(
-    store: &Store,
-    release: &Arc<Notify>,
-    held: &Arc<Barrier>,
-) -> JoinHandle<Result<(), StoreError>> {
-    let (store, release, held) = (store.clone(), release.clone(), held.clone());
-    tokio::spawn(async move {
-        let run = store.run("hold", Bulkhead::Ingest, async |_tx| {
-            let released = release.notified();
-            held.wait().await;
-            released.await;
-            Ok(())
-        });
-        run.await
-    })
 }
 
 async fn bump(tx: &Tx, id: i32) -> Result<(), StoreError> {
