@@ -5,7 +5,10 @@
 
 use std::time::Duration;
 
+use anyhow::Context;
 use tokio::time::{Instant, sleep};
+
+use crate::postgres::query;
 
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -21,4 +24,18 @@ pub async fn eventually(
         sleep(PAUSE).await;
     }
     Ok(())
+}
+
+/// Waits until a statement returns `expected`. The error has what it returned last.
+pub async fn becomes(url: &str, sql: &str, expected: &str) -> anyhow::Result<()> {
+    let mut found = String::new();
+    let waited = eventually(sql, Duration::from_secs(30), async || {
+        found = match query(url, sql).await {
+            Ok(answer) => answer,
+            Err(error) => format!("{error:#}"),
+        };
+        found == expected
+    });
+    let waited = waited.await;
+    waited.with_context(|| format!("{found:?} instead of {expected:?}"))
 }

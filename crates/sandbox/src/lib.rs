@@ -12,7 +12,7 @@
 //!   [`shared_postgres`].
 //! - [`Identity`] and [`Authority`] make keys and certificates.
 //! - [`dying_with_us`] and [`Process`] run any other program with the same guarantee.
-//! - [`eventually`] waits for a condition, for a bounded time. [`free_port`] finds a port.
+//! - [`eventually`] waits for a condition, [`becomes`] for the answer of a statement, for a bounded time. [`free_port`] finds a port.
 
 mod bouncer;
 mod nats;
@@ -33,7 +33,7 @@ mod ports;
 
 pub use bouncer::PgBouncer;
 pub use child::{dying_with_us, spawn};
-pub use eventually::eventually;
+pub use eventually::{becomes, eventually};
 pub use nats::{Nats, NatsOptions};
 pub use pki::{Authority, Identity};
 pub use ports::free_port;

@@ -1,12 +1,10 @@
 //! The texts of the migrations, and a migration that has to wait for a reader.
 
 use anyhow::Result;
-use svc_sandbox::{Postgres, PostgresOptions, TestDatabase, eventually, query, test_database};
+use svc_sandbox::{Postgres, PostgresOptions, TestDatabase, becomes, query, test_database};
 
 use super::*;
 use crate::{DatabaseUrl, StoreOptions};
-
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Tables that grow with the number of samples and events.
 const LARGE: [&str; 5] = [
@@ -94,12 +92,6 @@ fn no_migration_builds_an_index_on_a_large_table() {
 }
 
 async fn migrated() -> Result<(TestDatabase, Store)> {
-    let open = |url: &str| {
-        anyhow::Ok(Store::new(
-            DatabaseUrl::parse(url)?,
-            StoreOptions::default(),
-        )?)
-    };
     let migrate = async |url: String| {
         open(&url)?.migrate().await?;
         Ok(())
@@ -107,6 +99,20 @@ async fn migrated() -> Result<(TestDatabase, Store)> {
     let database = test_database("migrate_migrated", migrate).await?;
     let store = open(database.url())?;
     Ok((database, store))
+}
+
+fn open(url: &str) -> Result<Store> {
+    let url = DatabaseUrl::parse(url)?;
+    Ok(Store::new(url, StoreOptions::default())?)
+}
+
+/// A migration that runs this.
+fn probe(sql: &'static str) -> Migration {
+    Migration {
+        version: 9999,
+        title: "9999_probe",
+        sql,
+    }
 }
 
 /// The files in the order of their names are the first version: `cat schema/*.sql` is its text.
@@ -118,10 +124,8 @@ fn the_first_version_is_the_folder_of_the_schema() -> Result<()> {
     files.sort();
     let texts = files.iter().map(std::fs::read_to_string);
     let text = texts.collect::<Result<String, _>>()?;
-    assert!(
-        text == BASELINE.sql,
-        "schema! in migrate.rs lists {files:?}"
-    );
+    let same = text == BASELINE.sql;
+    assert!(same, "schema! in migrate.rs lists {files:?}");
     Ok(())
 }
 
@@ -151,33 +155,24 @@ fn an_altered_migration_is_named_and_an_altered_first_version_is_an_unreleased_o
 #[tokio::test(flavor = "multi_thread")]
 async fn others_use_a_table_while_a_migration_waits_for_its_reader() -> Result<()> {
     let (database, store) = migrated().await?;
-    let next = Migration {
-        version: 9999,
-        title: "9999_probe",
-        sql: "ALTER TABLE agents ADD COLUMN probe text",
-    };
+    let next = probe("ALTER TABLE agents ADD COLUMN probe text");
     let (reader, connection) =
         tokio_postgres::connect(database.url(), tokio_postgres::NoTls).await?;
     tokio::spawn(connection);
-    reader
-        .batch_execute("BEGIN; SELECT count(*) FROM agents")
-        .await?;
+    let read = "BEGIN; SELECT count(*) FROM agents";
+    reader.batch_execute(read).await?;
     let migrating = tokio::spawn(async move { store.migrate_to(SERVICE, &[next]).await });
     let waits = "SELECT count(*) > 0 FROM pg_locks
                   WHERE relation = 'agents'::regclass AND NOT granted AND mode = 'AccessExclusiveLock'";
     for _ in 0..2 {
-        eventually("the migration waits", PATIENCE, async || {
-            query(database.url(), waits)
-                .await
-                .is_ok_and(|yes| yes == "t")
-        })
-        .await?;
+        becomes(database.url(), waits, "t").await?;
         // Five seconds are three times as long as a try, and half as long as a careless one.
         for other in [
-            "SET lock_timeout = '5s'; SELECT count(*) FROM agents",
-            "SET lock_timeout = '5s'; UPDATE agents SET version = version",
+            "SELECT count(*) FROM agents",
+            "UPDATE agents SET version = version",
         ] {
-            query(database.url(), other).await?;
+            let other = format!("SET lock_timeout = '5s'; {other}");
+            query(database.url(), &other).await?;
         }
     }
     assert!(!migrating.is_finished());
@@ -203,29 +198,19 @@ async fn an_autovacuum_makes_way_for_a_migration() -> Result<()> {
     .await?;
     postgres.create_database("vacuumed", None).await?;
     let url = postgres.url("vacuumed");
-    let table =
-        "CREATE TABLE large AS SELECT repeat('x', 400) AS text FROM generate_series(1, 40000);
-                 DELETE FROM large";
+    let table = "
+        CREATE TABLE large AS SELECT repeat('x', 400) AS text FROM generate_series(1, 40000);
+        DELETE FROM large";
     query(&url, table).await?;
-    let store = Store::new(DatabaseUrl::parse(&url)?, StoreOptions::default())?;
+    let store = open(&url)?;
     let vacuums =
         "SELECT count(*) > 0 FROM pg_stat_progress_vacuum WHERE relid = 'large'::regclass";
-    eventually("an autovacuum runs", PATIENCE, async || {
-        query(&url, vacuums).await.is_ok_and(|yes| yes == "t")
-    })
-    .await?;
-    let next = Migration {
-        version: 9999,
-        title: "9999_probe",
-        sql: "ALTER TABLE large ADD COLUMN probe text",
-    };
+    becomes(&url, vacuums, "t").await?;
+    let next = probe("ALTER TABLE large ADD COLUMN probe text");
     let report = store.migrate_to(SERVICE, &[next]).await?;
     assert_eq!(report.applied, ["9999_probe"]);
     let ended = "SELECT autovacuum_count FROM pg_stat_all_tables WHERE relname = 'large'";
-    assert_eq!(
-        query(&url, ended).await?,
-        "0",
-        "it waited for the autovacuum"
-    );
+    let ended = query(&url, ended).await?;
+    assert_eq!(ended, "0", "it waited for the autovacuum");
     Ok(())
 }

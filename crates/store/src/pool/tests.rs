@@ -61,6 +61,25 @@ fn metrics(store: &Store) -> String {
     text
 }
 
+fn reason<T>(outcome: Result<T, StoreError>) -> Option<Unavailability> {
+    match outcome {
+        Err(StoreError::Unavailable { reason, .. }) => Some(reason),
+        _ => None,
+    }
+}
+
+/// Waits until no call has a place of these bulkheads.
+async fn no_place_is_taken(store: &Store, bulkheads: &[&str]) -> Result<()> {
+    let free = |name: &&str| {
+        let free = format!(r#"database_pool_in_use{{bulkhead="{name}"}} 0"#);
+        metrics(store).contains(&free)
+    };
+    eventually("no place is taken", PATIENCE, async || {
+        bulkheads.iter().all(free)
+    })
+    .await
+}
+
 async fn no_open_transaction(store: &Store) -> Result<()> {
     let sql = "SELECT count(*)::text FROM pg_stat_activity
                 WHERE datname = current_database() AND state LIKE 'idle in%'";
@@ -101,12 +120,12 @@ async fn every_statement_has_its_limits_behind_a_pgbouncer_in_transaction_mode()
             let row = row.await?;
             let limit = text(&store, "SELECT current_setting('statement_timeout')").await?;
             let seen: (i32, String) = (row.try_get(0)?, row.try_get(1)?);
-            anyhow::Ok((seen, limit))
+            assert_eq!((seen, &*limit), ((1, "30s".to_owned()), "30s"));
+            anyhow::Ok(())
         });
     }
-    while let Some(answer) = tasks.join_next().await {
-        let limit = || "30s".to_owned();
-        assert_eq!(answer??, ((1, limit()), limit()));
+    while let Some(outcome) = tasks.join_next().await {
+        outcome??;
     }
     Ok(())
 }

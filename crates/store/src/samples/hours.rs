@@ -237,10 +237,8 @@ mod tests {
         hours.add(Some(8), 3);
         assert!([7, 8, 9, 10].into_iter().all(|hour| hours.take(hour)));
         hours.add(None, MOST_READ);
-        assert_eq!(
-            [7, 8, 9, 10].map(|hour| hours.take(hour)),
-            [false, false, true, true]
-        );
+        let taken = [7, 8, 9, 10].map(|hour| hours.take(hour));
+        assert_eq!(taken, [false, false, true, true]);
         assert_eq!(hours.newest(), Some((10, 2)));
     }
 

@@ -10,10 +10,6 @@ fn parse(text: &str) -> DatabaseUrl {
     DatabaseUrl::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-fn redacted(text: &str) -> String {
-    parse(text).redacted()
-}
-
 fn error(text: &str) -> String {
     match DatabaseUrl::parse(text) {
         Ok(url) => panic!("{text} was accepted as {url:?}"),
@@ -61,28 +57,38 @@ fn given_values_override_our_defaults() {
     assert_eq!(config.get_keepalives_retries(), Some(7));
 }
 
-#[test]
-fn several_hosts_addresses_and_sockets_are_kept() {
-    let url = redacted("postgres://u@one:1,two,[::1]:3/d");
-    assert_eq!(url, "postgres://u@one:1,two:5432,[::1]:3/d?sslmode=prefer");
-    let url = redacted("host=one,two port=5433 hostaddr=10.0.0.1,10.0.0.2 dbname=d");
-    assert_eq!(url, "postgres://one:5433,two:5433/d?sslmode=prefer");
+/// Lines of a text and what becomes of it.
+fn cases(table: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let lines = table.lines().filter(|line| !line.trim().is_empty());
+    lines.map(|line| line.trim().split_once(" -> ").unwrap())
 }
 
+/// An address alone is also the name for TLS. A later value wins.
 #[test]
-fn an_address_alone_is_also_the_name_for_tls() {
-    let url = parse("hostaddr=10.0.0.1 dbname=d sslmode=require");
-    assert_eq!(url.config.get_hosts(), [Host::Tcp("10.0.0.1".to_owned())]);
+fn a_url_is_shown_as_it_was_understood() {
+    for (text, shown) in cases(
+        "
+        postgres://u@one:1,two,[::1]:3/d -> postgres://u@one:1,two:5432,[::1]:3/d?sslmode=prefer
+        host=one,two port=5433 hostaddr=10.0.0.1,10.0.0.2 dbname=d -> postgres://one:5433,two:5433/d?sslmode=prefer
+        hostaddr=10.0.0.1 dbname=d sslmode=require -> postgres://10.0.0.1:5432/d?sslmode=require
+        postgres://u@%2Frun%2Fpg/d?sslmode=require -> postgres://u@%2Frun%2Fpg:5432/d?sslmode=require
+        postgres://u@h/d?dbname=other&sslmode=disable -> postgres://u@h:5432/other?sslmode=disable",
+    ) {
+        assert_eq!(parse(text).redacted(), shown);
+        assert_eq!(parse(&format!(" {text}\n")).redacted(), shown);
+    }
 }
 
 #[test]
 fn a_unix_socket_never_uses_tls() {
-    let url = parse("postgres://u@%2Frun%2Fpg/d?sslmode=require");
-    assert_eq!(url.config.get_ssl_mode(), DriverSslMode::Disable);
-    let shown = "postgres://u@%2Frun%2Fpg:5432/d?sslmode=require";
-    assert_eq!(url.redacted(), shown);
-    let url = parse("postgres:///d?host=/run/pg&user=u");
-    assert_eq!(url.config.get_hosts(), [Host::Unix("/run/pg".into())]);
+    for text in [
+        "postgres://u@%2Frun%2Fpg/d?sslmode=require",
+        "postgres:///d?host=/run/pg&user=u",
+    ] {
+        let config = parse(text).config;
+        assert_eq!(config.get_ssl_mode(), DriverSslMode::Disable);
+        assert_eq!(config.get_hosts(), [Host::Unix("/run/pg".into())]);
+    }
 }
 
 #[test]
@@ -100,23 +106,16 @@ fn passwords_with_special_characters_are_kept() {
 }
 
 #[test]
-fn a_later_value_wins_and_surrounding_white_space_is_ignored() {
-    let url = redacted(" postgres://u@h/d?dbname=other&sslmode=disable\n");
-    assert_eq!(url, "postgres://u@h:5432/other?sslmode=disable");
-}
-
-#[test]
 fn every_sslmode_is_parsed() {
-    let mode = |mode: &str| {
-        let url = parse(&format!("postgres://u@h/d?sslmode={mode}"));
-        (url.mode, url.config.get_ssl_mode())
-    };
-    assert_eq!(mode("disable"), (SslMode::Disable, DriverSslMode::Disable));
-    assert_eq!(mode("allow"), (SslMode::Allow, DriverSslMode::Prefer));
-    assert_eq!(mode("prefer"), (SslMode::Prefer, DriverSslMode::Prefer));
-    assert_eq!(mode("require"), (SslMode::Require, DriverSslMode::Require));
-    let unknown = error("postgres://u@h/d?sslmode=verify");
-    assert_eq!(unknown, "the value of sslmode is not valid");
+    for (text, mode, driver) in [
+        ("disable", SslMode::Disable, DriverSslMode::Disable),
+        ("allow", SslMode::Allow, DriverSslMode::Prefer),
+        ("prefer", SslMode::Prefer, DriverSslMode::Prefer),
+        ("require", SslMode::Require, DriverSslMode::Require),
+    ] {
+        let url = parse(&format!("postgres://u@h/d?sslmode={text}"));
+        assert_eq!((url.mode, url.config.get_ssl_mode()), (mode, driver));
+    }
 }
 
 #[test]
@@ -133,22 +132,15 @@ fn mode_and_sslrootcert_decide_what_is_verified() {
 }
 
 #[test]
-fn the_system_roots_require_verify_full() {
-    let weak = error("postgres://u@h/d?sslrootcert=system&sslmode=require");
-    let reason = "sslrootcert=system needs sslmode=verify-full, not require";
-    assert_eq!(weak, reason);
-}
-
-#[test]
 fn an_error_names_the_missing_file() {
-    let text = error("postgres://u@h/d?sslmode=verify-full&sslrootcert=/nowhere/root.crt");
-    let reason = "cannot read sslrootcert /nowhere/root.crt";
-    assert!(text.contains(reason), "{text}");
-    let text = error("postgres://u@h/d?sslmode=verify-ca&sslrootcert=/dev/null");
-    let reason = "sslrootcert /dev/null contains no certificate";
-    assert!(text.contains(reason), "{text}");
-    let reason = "sslcert and sslkey must both be set, and one is missing";
-    assert_eq!(error("postgres://u@h/d?sslcert=/nowhere/c.crt"), reason);
+    for (text, reason) in cases(
+        "
+        postgres://u@h/d?sslmode=verify-full&sslrootcert=/nowhere/root.crt -> cannot read sslrootcert /nowhere/root.crt
+        postgres://u@h/d?sslmode=verify-ca&sslrootcert=/dev/null -> sslrootcert /dev/null contains no certificate",
+    ) {
+        let text = error(text);
+        assert!(text.contains(reason), "{text}");
+    }
 }
 
 #[test]
@@ -164,29 +156,32 @@ fn some_parameters_are_ignored_and_unknown_ones_are_named() {
 fn an_error_names_the_mistake() {
     assert_eq!(error(""), "the value is empty");
     assert_eq!(error("  \n"), "the value is empty");
-    let scheme = "the scheme is mysql://, not postgres:// or postgresql://";
-    assert_eq!(error("mysql://u:p@h/d?a=b"), scheme);
-    let form = "the value is neither a postgres:// URL nor a list of key=value pairs";
-    assert_eq!(error("localhost"), form);
-    assert_eq!(error("postgres:/h"), form);
-    assert_eq!(error("postgres://"), "a host name is missing");
-    assert_eq!(error("postgres:///d"), "a host name is missing");
-    assert_eq!(error("postgres://u@one,,two/d"), "a host name is missing");
-    for port in ["0", "65536", "-1", "5432x"] {
-        let text = error(&format!("postgres://u@h:{port}/d"));
-        assert_eq!(text, "the value of port is not valid");
+    for (text, mistake) in cases(
+        "
+        mysql://u:p@h/d?a=b -> the scheme is mysql://, not postgres:// or postgresql://
+        localhost -> the value is neither a postgres:// URL nor a list of key=value pairs
+        postgres:/h -> the value is neither a postgres:// URL nor a list of key=value pairs
+        postgres:// -> a host name is missing
+        postgres:///d -> a host name is missing
+        postgres://u@one,,two/d -> a host name is missing
+        postgres://u@h:0/d -> the value of port is not valid
+        postgres://u@h:65536/d -> the value of port is not valid
+        postgres://u@h:-1/d -> the value of port is not valid
+        postgres://u@h:5432x/d -> the value of port is not valid
+        host=a,b,c port=1,2 -> the numbers of hosts, addresses and ports do not match
+        host=a,b hostaddr=10.0.0.1 -> the numbers of hosts, addresses and ports do not match
+        postgres://[::1/d -> the value of host is not valid
+        host=h user='u -> a quote is not closed
+        postgres://h/d?sslmode -> a key has no value
+        postgres://u@h/d?sslmode=verify -> the value of sslmode is not valid
+        postgres://u@h/d?sslrootcert=system&sslmode=require -> sslrootcert=system needs sslmode=verify-full, not require
+        postgres://u@h/d?sslcert=/nowhere/c.crt -> sslcert and sslkey must both be set, and one is missing
+        postgres://h/%zz -> dbname is not valid percent-encoded UTF-8
+        postgres://h/%ff -> dbname is not valid percent-encoded UTF-8
+        postgres://h/a%00b -> dbname contains a NUL character",
+    ) {
+        assert_eq!(error(text), mistake, "{text}");
     }
-    let count = "the numbers of hosts, addresses and ports do not match";
-    assert_eq!(error("host=a,b,c port=1,2"), count);
-    assert_eq!(error("host=a,b hostaddr=10.0.0.1"), count);
-    assert_eq!(error("postgres://[::1/d"), "the value of host is not valid");
-    assert_eq!(error("host=h user='u"), "a quote is not closed");
-    assert_eq!(error("postgres://h/d?sslmode"), "a key has no value");
-    let encoding = "dbname is not valid percent-encoded UTF-8";
-    assert_eq!(error("postgres://h/%zz"), encoding);
-    assert_eq!(error("postgres://h/%ff"), encoding);
-    let nul = "dbname contains a NUL character";
-    assert_eq!(error("postgres://h/a%00b"), nul);
 }
 
 #[test]

@@ -1,10 +1,9 @@
 //! The list of what happened, when most of it is not asked for.
 
 use anyhow::Result;
-use svc_sandbox::eventually;
 use svc_store::ActivityFilter;
 
-use crate::support::{PATIENCE, TestStore, migrated};
+use crate::support::*;
 
 /// Changes of presence, newer than three decisions.
 const EVENTS: &str = "
@@ -27,17 +26,12 @@ async fn a_page_of_the_activity_reads_a_bounded_number_of_events_and_says_how_fa
     // The connections report what they read when they end.
     drop(reader);
     let read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relname = 'agent_events'";
-    let mut rows = 0;
-    eventually("the figures of the reader", PATIENCE, async || {
-        let read = store.sql(read).await.unwrap_or_default();
-        rows = read.parse().unwrap_or(0);
-        rows >= 10_000
-    })
-    .await?;
-    assert!(
-        rows <= 20_100,
-        "{rows} of 50,003 rows were read, each twice at most"
-    );
+    store
+        .becomes(&format!("SELECT ({read}) >= 10000"), "t")
+        .await?;
+    let rows: i64 = store.sql(read).await?.parse()?;
+    // Of 50,003 rows, and each twice at most.
+    assert!(rows <= 20_100, "{rows} rows were read");
     let (mut next, mut found) = (first.next, 0);
     for page in 2.. {
         let older = store

@@ -4,7 +4,7 @@ use anyhow::Result;
 use svc_store::{AgentId, AgentStatus, Decision, RejectionKind};
 use uuid::Uuid;
 
-use crate::support::{TestStore, migrated};
+use crate::support::*;
 
 const HOST: &str = "INSERT INTO hosts (id, hostname) VALUES (gen_random_uuid(), 'web-1')";
 
@@ -37,9 +37,8 @@ async fn agent_in(store: &TestStore, status: AgentStatus) -> Result<()> {
     };
     insert(store, AgentStatus::Pending).await?;
     for step in path {
-        store
-            .sql(&format!("UPDATE agents SET status = '{step}'"))
-            .await?;
+        let step = format!("UPDATE agents SET status = '{step}'");
+        store.sql(&step).await?;
     }
     Ok(())
 }
@@ -83,9 +82,7 @@ async fn a_rejected_decision_carries_its_kind_and_message() -> Result<()> {
     let unknown = AgentId(Uuid::nil());
     let outcome = store.agent_decide(unknown, Decision::Reject, "ann", None);
     let error = outcome.await.unwrap_err();
-    let rejection = error
-        .rejection()
-        .expect("an error of our own SQL functions");
+    let rejection = error.rejection().expect("an error of our functions");
     assert_eq!(rejection.kind, RejectionKind::NotFound);
     assert!(rejection.message.starts_with("there is no agent 00000000"));
     Ok(())

@@ -1,9 +1,8 @@
 //! What autovacuum does with tables that every heartbeat changes.
 
 use anyhow::Result;
-use svc_sandbox::{Postgres, PostgresOptions, eventually};
 
-use crate::support::{PATIENCE, TestStore};
+use crate::support::*;
 
 const ROWS: &str = "
     INSERT INTO hosts (hostname) SELECT 'h' || n FROM generate_series(1, 1000) n;
@@ -15,45 +14,29 @@ const CHANGES: &str = "
     UPDATE host_vitals SET vitals_at = now();
     UPDATE ordinary SET n = n + 1;";
 
-/// How often these tables were analysed, in all.
-async fn analyses(store: &TestStore, tables: &str) -> Result<u64> {
-    let sql = format!(
-        "SELECT sum(autoanalyze_count) FROM pg_stat_user_tables WHERE relname IN ({tables})"
-    );
-    Ok(store.sql(&sql).await?.parse()?)
-}
+/// How often the tables that every heartbeat changes were analysed.
+const ANALYSES: &str = "SELECT sum(autoanalyze_count) FROM pg_stat_user_tables WHERE relname IN ('agent_state', 'host_vitals')";
 
 /// Changes every row, and waits until the ordinary table is analysed.
 async fn change_all(store: &TestStore) -> Result<()> {
-    let before = analyses(store, "'ordinary'").await?;
+    let ordinary = "SELECT autoanalyze_count FROM pg_stat_user_tables WHERE relname = 'ordinary'";
+    let before: u64 = store.sql(ordinary).await?.parse()?;
     store.sql(CHANGES).await?;
-    eventually("the ordinary table is analysed", PATIENCE, async || {
-        let now = analyses(store, "'ordinary'").await;
-        now.is_ok_and(|now| now > before)
-    })
-    .await
+    let again = format!("SELECT ({ordinary}) > {before}");
+    store.becomes(&again, "t").await
 }
 
 #[tokio::test]
 async fn tables_that_every_heartbeat_changes_are_analysed_seldom() -> Result<()> {
-    const HEARTBEAT: &str = "'agent_state', 'host_vitals'";
     let settings = [("autovacuum", "on"), ("autovacuum_naptime", "1s")];
-    let server = Postgres::start(PostgresOptions {
-        settings: settings
-            .map(|(name, value)| (name.into(), value.into()))
-            .into(),
-        ..PostgresOptions::default()
-    })
-    .await?;
-    let store = TestStore::open(&server.url("postgres"), 4)?;
-    store.migrate().await?;
+    let (_server, store) = own_server(&settings).await?;
     store.sql(ROWS).await?;
     store.sql("ANALYZE").await?;
     change_all(&store).await?; // Until then the rows themselves may have been analysed.
-    let before = analyses(&store, HEARTBEAT).await?;
+    let before = store.sql(ANALYSES).await?;
     for _ in 0..2 {
         change_all(&store).await?;
     }
-    assert_eq!(analyses(&store, HEARTBEAT).await?, before);
+    assert_eq!(store.sql(ANALYSES).await?, before);
     Ok(())
 }

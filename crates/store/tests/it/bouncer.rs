@@ -1,17 +1,15 @@
 //! The store behind a PgBouncer in transaction mode, which has fewer server connections
 //! than the store, so that every transaction may run on another server session.
 
-use std::time::Duration;
-
 use anyhow::Result;
 use svc_sandbox::{PgBouncer, eventually, shared_postgres, test_database};
-use svc_store::{DatabaseUrl, LeaseClaim, LeaseRenewal, SchemaState};
+use svc_store::{LeaseRenewal, SchemaState};
 use tokio::task::JoinSet;
 
 use crate::{
-    fixtures::{DAY, TestAgent, after, compact_sealed, hour_passes, hours_ago, sample},
-    leases::{OUTAGE_GRACE, instance, renew},
-    support::{PATIENCE, TestStore},
+    fixtures::*,
+    leases::{claimed, renew},
+    support::*,
 };
 
 #[tokio::test]
@@ -61,7 +59,7 @@ async fn hours_are_dropped_without_a_direct_connection(
     store: &TestStore,
     direct: &TestStore,
 ) -> Result<()> {
-    let url = DatabaseUrl::parse(store.url())?;
+    let url = store.direct()?;
     let reader = direct.connect().await?;
     let reading = "BEGIN; SELECT count(*) FROM samples_open";
     reader.batch_execute(reading).await?;
@@ -75,10 +73,7 @@ async fn hours_are_dropped_without_a_direct_connection(
 
 /// What one instance with one agent does.
 async fn work(store: TestStore, agent: TestAgent) -> Result<()> {
-    let ttl = Duration::from_secs(60);
-    let instance = instance("k");
-    let claim = store.lease_claim(&instance, ttl, OUTAGE_GRACE).await?;
-    assert_eq!(claim, LeaseClaim::Claimed);
+    let instance = claimed(&store, "k").await?;
     let renewal = renew(&store, instance.id).await?;
     assert!(matches!(renewal, LeaseRenewal::Renewed { .. }));
     store.instances_live().await?;

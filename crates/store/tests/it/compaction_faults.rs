@@ -1,20 +1,14 @@
 //! One host stops nobody: it may send as much as it can, fail for any reason or arrive late.
 
 use anyhow::{Context, Result, ensure};
-use svc_sandbox::eventually;
-use svc_store::{COMPACTION_STEP, DatabaseUrl, GapKind, GapRow, SampleRow};
+use svc_store::{COMPACTION_STEP, GapKind, SampleRow};
 
 use crate::{
-    compaction::{ALL, HOUR, SEEN, close, fleet},
-    fixtures::{
-        DAY, TestAgent, after, compact, compact_sealed, hour_passes, hours_ago, sample, world,
-    },
-    rollup_oracle::{compare, expected, stored},
-    support::{PATIENCE, TestStore},
+    compaction::{ALL, SEEN, fleet},
+    fixtures::*,
+    rollup_oracle::check,
+    support::*,
 };
-
-/// The greatest integer of a sample.
-const MOST: i64 = 1 << 62;
 
 /// Chunks of this host are refused as PostgreSQL refuses what it cannot allocate.
 async fn refuse(store: &TestStore, agent: &TestAgent) -> Result<()> {
@@ -53,20 +47,14 @@ async fn a_host_that_fails_alone_is_set_aside_stays_visible_and_is_tried_again()
     let aside = "SELECT concat_ws(' ', count(*), max(reason), max(tries)) FROM hosts_set_aside";
     assert_eq!(store.sql(aside).await?, "1 again 2");
     assert_eq!(store.overview().await?.history.hosts_set_aside, 1);
-    let direct = DatabaseUrl::parse(store.url())?;
-    assert_eq!(
-        store.hours_drop(&direct).await?.len(),
-        0,
-        "its rows are there"
-    );
+    let direct = store.direct()?;
+    let dropped = store.hours_drop(&direct).await?;
+    assert_eq!(dropped.len(), 0, "its rows are there");
     store.sql("DROP TRIGGER refuse ON sample_chunks").await?;
     assert_eq!(store.hosts_set_aside().await?, [next]);
-    assert_eq!(store.compaction_retry(next).await?.samples, 30);
-    assert_eq!(
-        store.compaction_retry(next).await?.samples,
-        0,
-        "compacted twice"
-    );
+    for samples in [30, 0] {
+        assert_eq!(store.compaction_retry(next).await?.samples, samples);
+    }
     store.compaction_set_aside(next, "too late").await?;
     assert_eq!(store.hosts_set_aside().await?, []);
     assert_eq!(store.hours_drop(&direct).await?.len(), 1);
@@ -79,11 +67,9 @@ async fn a_host_that_fails_alone_is_set_aside_stays_visible_and_is_tried_again()
 async fn samples_of_a_host_that_is_gone_stop_nobody() -> Result<()> {
     let (store, _) = world().await?;
     let fleet = fleet(&store, 2).await?;
-    let gone = format!(
-        "DELETE FROM host_vitals WHERE host_id = '{}'",
-        fleet[0].0.host
-    );
-    store.sql(&gone).await?;
+    let gone = fleet[0].0.host;
+    let delete = format!("DELETE FROM host_vitals WHERE host_id = '{gone}'");
+    store.sql(&delete).await?;
     assert_eq!(compact(&store).await?, 60);
     assert_eq!(store.sql(SEEN).await?, "30 30 30");
     Ok(())
@@ -132,19 +118,10 @@ async fn the_greatest_hour_of_an_agent_is_compacted_with_the_others() -> Result<
     );
     store.sql(&greatest).await?;
     assert_eq!(compact(&store).await?, 7_260);
-    assert_eq!(
-        store.sql("SELECT count(*) FROM hosts_set_aside").await?,
-        "0"
-    );
-    assert_eq!(
-        store
-            .sql("SELECT sum(samples), count(DISTINCT host_no) FROM sample_chunks")
-            .await?,
-        "7260|3"
-    );
-    let client = store.connect().await?;
+    let found = "SELECT sum(samples), count(DISTINCT host_no), (SELECT count(*) FROM hosts_set_aside) FROM sample_chunks";
+    assert_eq!(store.sql(found).await?, "7260|3|0");
     for (agent, samples) in &fleet {
-        compare(&expected(samples), &stored(&client, agent.host).await?)?;
+        check(&store, agent.host, samples).await?;
     }
     Ok(())
 }
@@ -165,7 +142,7 @@ async fn every_scalar_at_its_limits_is_read_back_unchanged() -> Result<()> {
         network_rx_bytes: whole,
         network_tx_bytes: whole,
         seq,
-        ..sample(0, after(hours_ago(2), minute * 60_000))
+        ..sample(0, after(hours_ago(2), minute * MINUTE))
     };
     let (most, all) = (f64::from(f32::MAX), i64::from(i32::MAX));
     let samples = [
@@ -175,30 +152,20 @@ async fn every_scalar_at_its_limits_is_read_back_unchanged() -> Result<()> {
         extreme(MOST - 1, 59, 0, 0.0, 0),
         extreme(MOST, 60, MOST, f64::from(f32::MIN_POSITIVE), 1),
     ];
-    let lost = GapRow {
-        first_seq: 4,
-        last_seq: MOST - 2,
-        kind: GapKind::Declared,
-        reason: "lost".into(),
-    };
-    store
-        .samples_append(&[agent.range(&samples, &[lost])])
-        .await?;
-    let (all, client) = (store.sql(ALL).await?, store.connect().await?);
-    compare(&expected(&samples), &stored(&client, agent.host).await?).context("rows")?;
+    let range = agent.range(&samples, &[gap(4..=MOST - 2, GapKind::Declared)]);
+    store.samples_append(&[range]).await?;
+    let all = store.sql(ALL).await?;
+    check(&store, agent.host, &samples).await.context("rows")?;
     assert_eq!(compact(&store).await?, 5);
     assert_eq!(store.sql(ALL).await?, all);
-    compare(&expected(&samples), &stored(&client, agent.host).await?).context("chunks")
+    check(&store, agent.host, &samples).await.context("chunks")
 }
 
 /// What was read of open samples, in rows, since the last call.
 async fn rows_read(store: &TestStore, at_least: i64) -> Result<i64> {
     let sql = "SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) FROM pg_stat_user_tables WHERE relname LIKE 'samples_open%'";
-    eventually("PostgreSQL has counted the reads", PATIENCE, async || {
-        let read = store.sql(sql).await.unwrap_or_default();
-        read.parse::<i64>().is_ok_and(|read| read >= at_least)
-    })
-    .await?;
+    let counted = format!("SELECT ({sql}) >= {at_least}");
+    store.becomes(&counted, "t").await?;
     Ok(store.sql(sql).await?.parse()?)
 }
 
@@ -222,12 +189,10 @@ async fn waiting_hours_cost_in_proportion_to_their_samples() -> Result<()> {
     let (store, _) = world().await?;
     let agents = TestAgent::many(&store, 4).await?;
     let at = |seq: i64| after(hours_ago(40), seq * HOUR / 24);
+    let samples: Vec<SampleRow> = (1..=720).map(|seq| sample(seq, at(seq))).collect();
     for hour in 0..72 {
         for agent in &agents {
-            let samples: Vec<SampleRow> = (1..=10)
-                .map(|n| sample(10 * hour + n, at(10 * hour + n)))
-                .collect();
-            agent.store(&store, &samples).await?;
+            agent.store(&store, &samples[10 * hour..][..10]).await?;
         }
         hour_passes(&store).await?;
         store.hours_create().await?;
@@ -235,12 +200,6 @@ async fn waiting_hours_cost_in_proportion_to_their_samples() -> Result<()> {
     assert_eq!(store.hours_seal().await?, 72);
     assert_eq!(compact_sealed(&store, COMPACTION_STEP).await?, 72 * 40);
     let read = rows_read(&store, 72 * 40).await?;
-    ensure!(
-        read <= 72 * 40 * 5,
-        "it read {read} rows for {} samples",
-        72 * 40
-    );
-    let samples: Vec<SampleRow> = (1..=720).map(|seq| sample(seq, at(seq))).collect();
-    let client = store.connect().await?;
-    compare(&expected(&samples), &stored(&client, agents[3].host).await?)
+    ensure!(read <= 5 * 2_880, "it read {read} rows for 2,880 samples");
+    check(&store, agents[3].host, &samples).await
 }

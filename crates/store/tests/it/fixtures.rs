@@ -1,15 +1,25 @@
-//! Hosts with an active agent each, and samples for them.
+//! Hosts with an active agent each, samples and gaps for them, and the passing of hours.
 
-use std::time::Duration;
+use std::{ops::RangeInclusive, time::Duration};
 
 use anyhow::{Context, Result};
+use aws_lc_rs::digest::{SHA256, digest};
 use jiff::{SignedDuration, Timestamp};
-use svc_store::{AgentId, COMPACTION_STEP, DatabaseUrl, DiskRow, GapRow, HostId, Range, SampleRow};
-use uuid::Uuid;
+use svc_store::{
+    AgentId, COMPACTION_STEP, DiskRow, GapKind, GapRow, HostFacts, HostId, OptionalVitals,
+    PartKind, PartRow, Range, SampleRow, SessionOpen,
+};
 
 use crate::support::{TestStore, migrated};
 
 pub const DAY: Duration = Duration::from_hours(24);
+
+/// In milliseconds.
+pub const MINUTE: i64 = 60_000;
+pub const HOUR: i64 = 60 * MINUTE;
+
+/// The greatest integer that an agent may send.
+pub const MOST: i64 = 1 << 62;
 
 #[derive(Clone, Copy, Debug)]
 pub struct TestAgent {
@@ -20,28 +30,12 @@ pub struct TestAgent {
 impl TestAgent {
     /// Inserts a new host with an active agent.
     pub async fn new(store: &TestStore) -> Result<TestAgent> {
-        let (host, agent) = (Uuid::now_v7(), Uuid::now_v7());
-        let sql = format!(
-            "INSERT INTO hosts (id, hostname) VALUES ('{host}', 'web-{host}');
-             INSERT INTO agents (id, host_id, key, status) VALUES ('{agent}', '{host}', sha256('{agent}'), 'active')"
-        );
-        store.sql(&sql).await?;
-        Ok(TestAgent {
-            host: HostId(host),
-            id: AgentId(agent),
-        })
+        let agents = TestAgent::many(store, 1).await?;
+        agents.into_iter().next().context("an agent")
     }
 
+    /// New hosts with an active agent each, in one statement.
     pub async fn many(store: &TestStore, count: usize) -> Result<Vec<TestAgent>> {
-        let mut agents = Vec::new();
-        for _ in 0..count {
-            agents.push(TestAgent::new(store).await?);
-        }
-        Ok(agents)
-    }
-
-    /// Like `many`, in one statement: for tens of thousands.
-    pub async fn many_at_once(store: &TestStore, count: usize) -> Result<Vec<TestAgent>> {
         let sql = format!(
             "CREATE TEMP TABLE new AS SELECT gen_random_uuid() AS host, gen_random_uuid() AS agent FROM generate_series(1, {count});
              INSERT INTO hosts (id, hostname) SELECT host, 'web-' || host FROM new;
@@ -57,6 +51,26 @@ impl TestAgent {
             })
         };
         rows.lines().map(agent).collect()
+    }
+
+    /// A request to open its session now.
+    pub fn session(&self) -> SessionOpen {
+        let now = Timestamp::now();
+        let key = digest(&SHA256, self.id.to_string().as_bytes());
+        let hex = key.as_ref().iter().map(|byte| format!("{byte:02x}"));
+        SessionOpen {
+            agent_id: self.id,
+            key: hex.collect(),
+            boot_id: "boot".to_owned(),
+            run_id: "run".to_owned(),
+            version: "1.0.0".to_owned(),
+            capabilities: Vec::new(),
+            facts: HostFacts::default(),
+            address: [127, 0, 0, 1].into(),
+            skew_ms: None,
+            requested_at: now,
+            valid_until: now + SignedDuration::from_mins(1),
+        }
     }
 
     /// A range of samples and gaps whose numbers are contiguous.
@@ -90,26 +104,39 @@ pub async fn world() -> Result<(TestStore, TestAgent)> {
     Ok((store, agent))
 }
 
+/// Replaces the clock by which samples arrive.
+pub async fn set_clock(store: &TestStore, now: &str) -> Result<()> {
+    let sql = format!(
+        "CREATE OR REPLACE FUNCTION samples_now() RETURNS timestamptz LANGUAGE sql STABLE AS $$ SELECT {now} $$"
+    );
+    store.sql(&sql).await?;
+    Ok(())
+}
+
 /// Lets an hour pass on the clock by which samples arrive.
 pub async fn hour_passes(store: &TestStore) -> Result<()> {
     let sql = "
         CREATE TABLE IF NOT EXISTS hours_passed (n integer GENERATED ALWAYS AS IDENTITY);
-        INSERT INTO hours_passed DEFAULT VALUES;
-        CREATE OR REPLACE FUNCTION samples_now() RETURNS timestamptz LANGUAGE sql STABLE AS
-            'SELECT now() + (SELECT count(*) FROM hours_passed) * interval ''1 hour'''";
+        INSERT INTO hours_passed DEFAULT VALUES";
     store.sql(sql).await?;
+    let now = "now() + (SELECT count(*) FROM hours_passed) * interval '1 hour'";
+    set_clock(store, now).await
+}
+
+/// Closes the running hour without compacting it.
+pub async fn close(store: &TestStore) -> Result<()> {
+    hour_passes(store).await?;
+    store.hours_create().await?;
+    store.hours_seal().await?;
     Ok(())
 }
 
 /// Closes the running hour, compacts all closed hours and drops them, as the service does. Returns how
 /// many samples were compacted.
 pub async fn compact(store: &TestStore) -> Result<i64> {
-    hour_passes(store).await?;
-    store.hours_create().await?;
-    store.hours_seal().await?;
+    close(store).await?;
     let samples = compact_sealed(store, COMPACTION_STEP).await?;
-    let direct = DatabaseUrl::parse(store.url())?;
-    store.hours_drop(&direct).await?;
+    store.hours_drop(&store.direct()?).await?;
     Ok(samples)
 }
 
@@ -154,6 +181,12 @@ pub fn sample(seq: i64, sampled_at: Timestamp) -> SampleRow {
     }
 }
 
+/// Samples of the hour before this one with these numbers, a millisecond after each other.
+pub fn samples(seqs: RangeInclusive<i64>) -> Vec<SampleRow> {
+    let one = |seq| sample(seq, after(hours_ago(1), seq));
+    seqs.map(one).collect()
+}
+
 pub fn disk(mount_point: &str, percent: i64) -> DiskRow {
     DiskRow {
         mount_point: mount_point.into(),
@@ -161,5 +194,34 @@ pub fn disk(mount_point: &str, percent: i64) -> DiskRow {
         fs_type: "ext4".into(),
         total_bytes: 100 << 30,
         used_bytes: percent << 30,
+    }
+}
+
+pub fn part(kind: PartKind, name: &str, value: i64) -> PartRow {
+    PartRow {
+        kind,
+        name: name.into(),
+        value,
+    }
+}
+
+/// The sample with these parts besides its disks.
+pub fn with_parts(sample: SampleRow, parts: Vec<PartRow>) -> SampleRow {
+    let optional = OptionalVitals {
+        parts,
+        ..OptionalVitals::default()
+    };
+    SampleRow {
+        optional: Some(Box::new(optional)),
+        ..sample
+    }
+}
+
+pub fn gap(seqs: RangeInclusive<i64>, kind: GapKind) -> GapRow {
+    GapRow {
+        first_seq: *seqs.start(),
+        last_seq: *seqs.end(),
+        kind,
+        reason: "lost".into(),
     }
 }

@@ -3,14 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use svc_sandbox::eventually;
 use svc_store::{COMPACTION_STEP, SampleRow};
 use tokio::time::timeout;
 
-use crate::{
-    fixtures::{DAY, TestAgent, after, compact_sealed, hour_passes, hours_ago, sample},
-    support::{PATIENCE, TestStore, migrated},
-};
+use crate::{fixtures::*, support::*};
 
 /// Makes appends wait where they have looked for the open hour and have not taken it yet, while somebody holds lock 77.
 const GATE: &str = "
@@ -63,10 +59,7 @@ async fn append_while_hour_is_sealed(
         let store = store.clone();
         tokio::spawn(async move { agent.store(&store, &[sample]).await })
     };
-    eventually("the append waits", PATIENCE, async || {
-        store.sql(WAITING).await.is_ok_and(|count| count == "1")
-    })
-    .await?;
+    store.becomes(WAITING, "1").await?;
     seal_and_compact(store).await?;
     gate.batch_execute("SELECT pg_advisory_unlock(77)").await?;
     timeout(PATIENCE, appending).await??

@@ -4,17 +4,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 use jiff::{SignedDuration, Timestamp};
-use svc_sandbox::eventually;
-use svc_store::{
-    ClockReading, InstanceLoad, LeaseClaim, LeaseRenewal, NewInstance, SigningKeyUse, Swept,
-};
+use svc_store::{InstanceLoad, LeaseClaim, LeaseRenewal, NewInstance, SigningKeyUse, Swept};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::{
-    fixtures::world,
-    support::{PATIENCE, TestStore, migrated},
-};
+use crate::{fixtures::*, support::*};
 
 pub const OUTAGE_GRACE: Duration = Duration::from_secs(150);
 
@@ -34,12 +28,27 @@ pub fn instance(kid: &str) -> NewInstance {
     }
 }
 
+/// It accepts another key, too.
+fn with(kid: &str, extra: &str) -> NewInstance {
+    NewInstance {
+        extra_kids: vec![extra.to_owned()],
+        ..instance(kid)
+    }
+}
+
 pub async fn renew(store: &TestStore, id: Uuid) -> Result<LeaseRenewal> {
     let load = InstanceLoad {
         agents: AGENTS,
         ..InstanceLoad::default()
     };
     Ok(store.lease_renew(id, TTL, &load, SWEEP_GRACE).await?)
+}
+
+/// A new instance with a lease.
+pub async fn claimed(store: &TestStore, kid: &str) -> Result<NewInstance> {
+    let instance = instance(kid);
+    assert_eq!(claim(store, &instance).await?, LeaseClaim::Claimed);
+    Ok(instance)
 }
 
 async fn claim(store: &TestStore, instance: &NewInstance) -> Result<LeaseClaim> {
@@ -49,22 +58,24 @@ async fn claim(store: &TestStore, instance: &NewInstance) -> Result<LeaseClaim> 
 #[tokio::test]
 async fn a_lease_is_claimed_renewed_and_released() -> Result<()> {
     let store = migrated().await?;
-    let mine = instance("a");
-    assert_eq!(claim(&store, &mine).await?, LeaseClaim::Claimed);
+    let mine = claimed(&store, "a").await?;
     assert_eq!(claim(&store, &mine).await?, LeaseClaim::Claimed);
     let first = store.instances_live().await?;
     assert_eq!((first.len(), first[0].id), (1, mine.id));
     assert_eq!(first[0].hostname, "host-of-a");
-    let renewal = renew(&store, mine.id).await?;
     let LeaseRenewal::Renewed {
-        sweep_is_due,
+        sweep_is_due: false,
         clock,
-    } = renewal
+    } = renew(&store, mine.id).await?
     else {
-        panic!("{renewal:?}");
+        panic!("not renewed, or a sweep is due");
     };
-    assert!(!sweep_is_due);
-    assert_is_now(&clock);
+    for clock in [clock, store.database_clock().await?] {
+        let offset = clock
+            .time_at(Instant::now())
+            .duration_since(Timestamp::now());
+        assert!(offset.abs() < SignedDuration::from_secs(10), "{offset}");
+    }
     let renewed = store.instances_live().await?;
     assert!(renewed[0].expires_at > first[0].expires_at);
     let agents = store.sql("SELECT load->'agents' FROM ingest_instances");
@@ -81,15 +92,12 @@ async fn a_lease_is_claimed_renewed_and_released() -> Result<()> {
 #[tokio::test]
 async fn a_fenced_instance_can_neither_renew_nor_claim_its_lease() -> Result<()> {
     let store = migrated().await?;
-    let mine = instance("a");
-    claim(&store, &mine).await?;
-    store
-        .sql("UPDATE ingest_instances SET fenced = true")
-        .await?;
+    let mine = claimed(&store, "a").await?;
+    let fence = "UPDATE ingest_instances SET fenced = true";
+    store.sql(fence).await?;
     assert_eq!(renew(&store, mine.id).await?, LeaseRenewal::Fenced);
     assert_eq!(claim(&store, &mine).await?, LeaseClaim::Ended);
-    let unknown = renew(&store, Uuid::nil()).await?;
-    assert_eq!(unknown, LeaseRenewal::Gone);
+    assert_eq!(renew(&store, Uuid::nil()).await?, LeaseRenewal::Gone);
     assert!(store.instances_live().await?.is_empty());
     Ok(())
 }
@@ -97,8 +105,7 @@ async fn a_fenced_instance_can_neither_renew_nor_claim_its_lease() -> Result<()>
 #[tokio::test]
 async fn an_instance_with_another_key_is_refused_while_the_first_is_live() -> Result<()> {
     let store = migrated().await?;
-    let (first, second) = (instance("a"), instance("b"));
-    claim(&store, &first).await?;
+    let (first, second) = (claimed(&store, "a").await?, instance("b"));
     let refused = claim(&store, &second).await?;
     let LeaseClaim::KidMismatch {
         kid,
@@ -111,7 +118,7 @@ async fn an_instance_with_another_key_is_refused_while_the_first_is_live() -> Re
     };
     assert_eq!((&*kid, holder, &*hostname), ("a", first.id, "host-of-a"));
     assert!(expires_in <= TTL && expires_in > TTL / 2);
-    assert_eq!(claim(&store, &instance("a")).await?, LeaseClaim::Claimed);
+    claimed(&store, "a").await?;
     let expire = "UPDATE ingest_instances SET expires_at = now()";
     store.sql(expire).await?;
     assert_eq!(claim(&store, &second).await?, LeaseClaim::Claimed);
@@ -122,18 +129,14 @@ async fn an_instance_with_another_key_is_refused_while_the_first_is_live() -> Re
 #[tokio::test]
 async fn instances_that_accept_each_others_keys_run_side_by_side() -> Result<()> {
     let store = migrated().await?;
-    let with = |kid: &str, extra: &[&str]| NewInstance {
-        extra_kids: extra.iter().map(ToString::to_string).collect(),
-        ..instance(kid)
-    };
     for (live, claiming, compatible) in [
-        (with("old", &[]), with("old", &["new"]), true),
-        (with("old", &["new"]), with("old", &["new"]), true),
-        (with("old", &["new"]), with("new", &["old"]), true),
-        (with("new", &["old"]), with("new", &[]), true),
-        (with("old", &[]), with("new", &["old"]), false),
-        (with("old", &["new"]), with("new", &[]), false),
-        (with("old", &["x"]), with("new", &["x"]), false),
+        (instance("old"), with("old", "new"), true),
+        (with("old", "new"), with("old", "new"), true),
+        (with("old", "new"), with("new", "old"), true),
+        (with("new", "old"), instance("new"), true),
+        (instance("old"), with("new", "old"), false),
+        (with("old", "new"), instance("new"), false),
+        (with("old", "x"), with("new", "x"), false),
     ] {
         store.sql("DELETE FROM ingest_instances").await?;
         assert_eq!(claim(&store, &live).await?, LeaseClaim::Claimed);
@@ -148,29 +151,24 @@ async fn instances_that_accept_each_others_keys_run_side_by_side() -> Result<()>
 #[tokio::test]
 async fn the_use_of_each_key_is_known() -> Result<()> {
     let store = migrated().await?;
-    let mut mine = instance("old");
-    mine.extra_kids = vec!["new".to_owned()];
-    claim(&store, &mine).await?;
-    claim(&store, &instance("old")).await?;
-    let keys = store.signing_keys().await?;
-    let uses = |keys: &[SigningKeyUse]| -> Vec<_> {
-        let one = |key: &SigningKeyUse| (key.kid.clone(), key.signers, key.acceptors, key.live);
-        keys.iter().map(one).collect()
+    claim(&store, &with("old", "new")).await?;
+    claimed(&store, "old").await?;
+    let uses = |keys: &[SigningKeyUse]| {
+        let of = |key: &SigningKeyUse| {
+            let counts = (key.signers, key.acceptors, key.live);
+            format!("{} {counts:?}", key.kid)
+        };
+        keys.iter().map(of).collect::<Vec<_>>()
     };
-    let expected = [("old".to_owned(), 2, 2, 2), ("new".to_owned(), 0, 1, 2)];
-    assert_eq!(uses(&keys), expected);
-    assert!(keys[0].signed_until.is_some() && keys[1].signed_until.is_none());
-    store
-        .sql("UPDATE ingest_instances SET stopped_at = now(), expires_at = now() - interval '1 h'")
-        .await?;
-    let mut next = instance("new");
-    next.extra_kids = vec!["old".to_owned()];
-    claim(&store, &next).await?;
     let keys = store.signing_keys().await?;
-    assert_eq!(
-        uses(&keys),
-        [("new".to_owned(), 1, 1, 1), ("old".to_owned(), 0, 1, 1)]
-    );
+    assert_eq!(uses(&keys), ["old (2, 2, 2)", "new (0, 1, 2)"]);
+    assert!(keys[0].signed_until.is_some() && keys[1].signed_until.is_none());
+    let stop =
+        "UPDATE ingest_instances SET stopped_at = now(), expires_at = now() - interval '1 h'";
+    store.sql(stop).await?;
+    claim(&store, &with("new", "old")).await?;
+    let keys = store.signing_keys().await?;
+    assert_eq!(uses(&keys), ["new (1, 1, 1)", "old (0, 1, 1)"]);
     let until = keys[1].signed_until.expect("it signed");
     let ago = keys[1].accepted_since.duration_since(until);
     assert!(ago >= SignedDuration::from_mins(59), "{ago}");
@@ -183,13 +181,9 @@ async fn a_lease_expires_by_the_databases_clock() -> Result<()> {
     let mine = instance("a");
     let short = Duration::from_millis(300);
     store.lease_claim(&mine, short, OUTAGE_GRACE).await?;
-    eventually("the lease expires", PATIENCE, async || {
-        store
-            .instances_live()
-            .await
-            .is_ok_and(|live| live.is_empty())
-    })
-    .await?;
+    let live = "SELECT count(*) FROM ingest_instances WHERE expires_at > now()";
+    store.becomes(live, "0").await?;
+    assert!(store.instances_live().await?.is_empty());
     assert_eq!(renew(&store, mine.id).await?, LeaseRenewal::Gone);
     assert_eq!(claim(&store, &mine).await?, LeaseClaim::Claimed);
     Ok(())
@@ -199,8 +193,7 @@ async fn a_lease_expires_by_the_databases_clock() -> Result<()> {
 #[tokio::test]
 async fn a_renewal_tells_what_a_sweep_would_find() -> Result<()> {
     let (store, _) = world().await?;
-    let mine = instance("a");
-    claim(&store, &mine).await?;
+    let mine = claimed(&store, "a").await?;
     let other = format!(
         "INSERT INTO ingest_instances (id, kid, hostname, version, grpc_address, http_address, expires_at)
          VALUES ('{}', 'a', '', '', '', '', now() - interval '2 minutes')",
@@ -249,19 +242,24 @@ async fn sweep_is_due(store: &TestStore, id: Uuid) -> Result<bool> {
     }
 }
 
+/// The lease of an instance that all agents are connected to has expired so long ago.
+async fn expire(store: &TestStore, instance: &NewInstance, ago: &str) -> Result<()> {
+    let sql = format!(
+        "UPDATE agent_state SET presence = 'online', cause = 'connected', instance_id = '{0}';
+         UPDATE ingest_instances SET expires_at = now() - interval '{ago}' WHERE id = '{0}'",
+        instance.id
+    );
+    store.sql(&sql).await?;
+    Ok(())
+}
+
 /// A site whose only instance is claimed anew: agents may come back, whichever way it ended.
 #[tokio::test]
 async fn nothing_is_swept_for_a_while_after_no_instance_was_live() -> Result<()> {
     let (store, _) = world().await?;
-    let (lost, mine) = (instance("a"), instance("a"));
-    claim(&store, &lost).await?;
-    let agents = format!(
-        "UPDATE agent_state SET presence = 'online', cause = 'connected', instance_id = '{}';
-         UPDATE ingest_instances SET expires_at = now() - interval '1 hour'",
-        lost.id
-    );
-    store.sql(&agents).await?;
-    claim(&store, &mine).await?;
+    let lost = claimed(&store, "a").await?;
+    expire(&store, &lost, "1 hour").await?;
+    let mine = claimed(&store, "a").await?;
     assert!(!sweep_is_due(&store, mine.id).await?);
     assert_eq!(sweep(&store, mine.id).await?, (0, 0, 0));
     store.sql("UPDATE sweep_pause SET until = now()").await?;
@@ -274,16 +272,11 @@ async fn nothing_is_swept_for_a_while_after_no_instance_was_live() -> Result<()>
 #[tokio::test]
 async fn an_instance_that_lapses_beside_a_live_one_delays_no_sweep() -> Result<()> {
     let (store, _) = world().await?;
-    let (live, lapsing, lost) = (instance("a"), instance("a"), instance("a"));
-    for one in [&live, &lapsing, &lost] {
-        claim(&store, one).await?;
+    let live = claimed(&store, "a").await?;
+    let (lapsing, lost) = (claimed(&store, "a").await?, claimed(&store, "a").await?);
+    for one in [&lapsing, &lost] {
+        expire(&store, one, "1 hour").await?;
     }
-    let ended = format!(
-        "UPDATE agent_state SET presence = 'online', cause = 'connected', instance_id = '{0}';
-         UPDATE ingest_instances SET expires_at = now() - interval '1 hour' WHERE id IN ('{0}', '{1}')",
-        lost.id, lapsing.id
-    );
-    store.sql(&ended).await?;
     assert_eq!(claim(&store, &lapsing).await?, LeaseClaim::Claimed);
     assert_eq!(sweep(&store, live.id).await?, (1, 1, 0));
     Ok(())
@@ -296,18 +289,11 @@ async fn after_a_quick_restart_agents_get_the_grace_of_an_outage_unless_another_
 -> Result<()> {
     for (witness, expected) in [(false, (0, 0, 0)), (true, (1, 1, 0))] {
         let (store, _) = world().await?;
-        let (killed, started, other) = (instance("a"), instance("a"), instance("a"));
         if witness {
-            claim(&store, &other).await?;
+            claimed(&store, "a").await?;
         }
-        claim(&store, &killed).await?;
-        claim(&store, &started).await?;
-        let expired = format!(
-            "UPDATE agent_state SET presence = 'online', cause = 'connected', instance_id = '{0}';
-             UPDATE ingest_instances SET expires_at = now() - interval '2 minutes' WHERE id = '{0}'",
-            killed.id
-        );
-        store.sql(&expired).await?;
+        let (killed, started) = (claimed(&store, "a").await?, claimed(&store, "a").await?);
+        expire(&store, &killed, "2 minutes").await?;
         assert_eq!(sweep_is_due(&store, started.id).await?, witness);
         assert_eq!(sweep(&store, started.id).await?, expected);
         let later = "UPDATE ingest_instances SET expires_at = expires_at - outage_grace()
@@ -323,39 +309,27 @@ async fn after_a_quick_restart_agents_get_the_grace_of_an_outage_unless_another_
 #[tokio::test]
 async fn a_clock_that_is_set_back_keeps_no_dead_lease_alive() -> Result<()> {
     let (store, _) = world().await?;
-    let (dead, live, other_key) = (instance("a"), instance("a"), instance("b"));
-    claim(&store, &dead).await?;
-    claim(&store, &live).await?;
+    let (dead, live) = (claimed(&store, "a").await?, claimed(&store, "a").await?);
     let set_back = "UPDATE ingest_instances SET expires_at = expires_at + interval '1 hour', renewed_at = renewed_at + interval '1 hour';
         UPDATE sweep_pause SET since = now() + interval '1 hour', until = now() + interval '2 hours'";
-    let ahead = async || {
-        let sql = "SELECT count(*) FROM ingest_instances WHERE expires_at > now() + interval '11 minutes'";
-        store.sql(sql).await
-    };
-    for look in 0..2 {
+    let ahead =
+        "SELECT count(*) FROM ingest_instances WHERE expires_at > now() + interval '11 minutes'";
+    for renews in [true, false] {
         store.sql(set_back).await?;
-        assert_eq!(ahead().await?, "2");
-        if look == 0 {
+        assert_eq!(store.sql(ahead).await?, "2");
+        if renews {
             renew(&store, live.id).await?;
         } else {
-            let refused = claim(&store, &other_key).await?;
-            assert!(
-                matches!(refused, LeaseClaim::KidMismatch { expires_in, .. } if expires_in <= TTL)
-            );
+            let refused = claim(&store, &instance("b")).await?;
+            let in_term =
+                matches!(refused, LeaseClaim::KidMismatch { expires_in, .. } if expires_in <= TTL);
+            assert!(in_term, "{refused:?}");
         }
-        assert_eq!(ahead().await?, "0", "their terms begin again");
+        assert_eq!(store.sql(ahead).await?, "0", "their terms begin again");
     }
-    let expired = format!(
-        "UPDATE ingest_instances SET expires_at = now() - interval '2 minutes' WHERE id = '{}'",
-        dead.id
-    );
-    store.sql(&expired).await?;
-    let swept = sweep(&store, live.id).await?;
-    assert_eq!(
-        swept,
-        (1, 0, 0),
-        "a pause that begins in the future is over"
-    );
+    expire(&store, &dead, "2 minutes").await?;
+    // A pause that begins in the future is over.
+    assert_eq!(sweep(&store, live.id).await?, (1, 1, 0));
     Ok(())
 }
 
@@ -372,16 +346,4 @@ async fn of_two_keys_that_start_at_once_exactly_one_gets_a_lease() -> Result<()>
         assert_eq!(store.instances_live().await?.len(), 1);
     }
     Ok(())
-}
-
-#[tokio::test]
-async fn the_clock_of_a_server_on_this_machine_is_read_correctly() -> Result<()> {
-    assert_is_now(&migrated().await?.database_clock().await?);
-    Ok(())
-}
-
-fn assert_is_now(clock: &ClockReading) {
-    let time = clock.time_at(Instant::now());
-    let offset = time.duration_since(Timestamp::now());
-    assert!(offset.abs() < SignedDuration::from_secs(10), "{offset}");
 }

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 
-use crate::support::{TestStore, migrated};
+use crate::support::*;
 
 const LIVE: &str = "00000000-0000-4000-8000-000000000001";
 const LAPSED: &str = "00000000-0000-4000-8000-000000000002";
@@ -29,39 +29,28 @@ async fn an_identity_is_in_use_only_if_a_live_instance_hears_it() -> Result<()> 
     let store = seeded().await?;
     let online = format!("presence = 'online', instance_id = '{LIVE}'");
     let seconds = |ago: i32| format!("now() - interval '{ago} seconds'");
-    let heard = |connected, contested, heard| {
-        let [connected, contested, heard] = [connected, contested, heard].map(seconds);
-        format!(
-            "{online}, connected_at = {connected}, contested_at = {contested}, heard_at = {heard}"
-        )
+    let connected = |ago| format!("{online}, connected_at = {}", seconds(ago));
+    let heard = |ago, contested, heard| {
+        let [contested, heard] = [contested, heard].map(seconds);
+        let connected = connected(ago);
+        format!("{connected}, contested_at = {contested}, heard_at = {heard}")
     };
     let just_now = format!("connected_at = {}", seconds(1));
+    let on = |instance| format!("presence = 'online', instance_id = '{instance}', {just_now}");
     for (expected, change) in [
         ("offline", format!("presence = 'offline', {just_now}")),
         ("presumed", format!("presence = 'online', {just_now}")),
-        (
-            "presumed",
-            format!("presence = 'online', instance_id = '{LAPSED}', {just_now}"),
-        ),
-        (
-            "presumed",
-            format!("presence = 'online', instance_id = '{STOPPED}', {just_now}"),
-        ),
-        ("heard", format!("{online}, {just_now}")),
-        (
-            "presumed",
-            format!("{online}, connected_at = {}", seconds(40)),
-        ),
+        ("presumed", on(LAPSED)),
+        ("presumed", on(STOPPED)),
+        ("heard", on(LIVE)),
+        ("presumed", connected(40)),
         ("heard", heard(3600, 20, 10)),
         // Before the other machine came.
         ("presumed", heard(3600, 10, 20)),
         // Longer ago than an interval.
         ("presumed", heard(3600, 60, 40)),
         // In the future: the clock was set back.
-        (
-            "presumed",
-            format!("{online}, connected_at = {}", seconds(-3600)),
-        ),
+        ("presumed", connected(-3600)),
         ("presumed", heard(7200, 20, -3600)),
         ("presumed", heard(7200, -3600, 10)),
     ] {

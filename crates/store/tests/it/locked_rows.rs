@@ -3,44 +3,29 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::Result;
-use svc_store::{AgentId, GapKind, GapRow, Range, SampleRow};
+use svc_store::{AgentId, GapKind, Range};
 use tokio::time::Instant;
 
-use crate::{
-    fixtures::{TestAgent, after, hours_ago, sample, world},
-    support::TestStore,
-};
+use crate::{fixtures::*, support::*};
 
 /// Whoever waits for the lock fails: it is held until the call has returned.
 const SOON: Duration = Duration::from_secs(10);
 const STORED: &str =
     "SELECT concat_ws(' ', count(*), count(DISTINCT (agent_no, seq))) FROM samples_visible";
 
-fn samples(seqs: std::ops::RangeInclusive<i64>) -> Vec<SampleRow> {
-    let one = |seq| sample(seq, after(hours_ago(1), seq));
-    seqs.map(one).collect()
-}
-
 /// A gap, so that the range takes the general path, and a sample.
 fn with_gap(agent: &TestAgent, seq: i64) -> Range {
-    let gap = GapRow {
-        first_seq: seq,
-        last_seq: seq,
-        kind: GapKind::Declared,
-        reason: "lost".into(),
-    };
+    let gap = gap(seq..=seq, GapKind::Declared);
     agent.range(&samples(seq + 1..=seq + 1), &[gap])
 }
 
 /// A thousand agents that take the usual path, and one more.
 async fn fleet() -> Result<(TestStore, Vec<TestAgent>, TestAgent)> {
     let (store, one) = world().await?;
-    let others = TestAgent::many_at_once(&store, 1_000).await?;
-    let mut ranges: Vec<Range> = others
-        .iter()
-        .map(|of| of.range(&samples(1..=1), &[]))
-        .collect();
-    ranges.push(one.range(&samples(1..=1), &[]));
+    let others = TestAgent::many(&store, 1_000).await?;
+    let all = others.iter().chain([&one]);
+    let first = |of: &TestAgent| of.range(&samples(1..=1), &[]);
+    let ranges: Vec<Range> = all.map(first).collect();
     store.samples_append(&ranges).await?;
     Ok((store, others, one))
 }
@@ -60,20 +45,15 @@ async fn append(
 async fn a_locked_row_withholds_the_watermark_of_its_agent_alone() -> Result<()> {
     let (store, others, one) = fleet().await?;
     let locks = [
-        format!(
-            "SELECT FROM agent_state WHERE agent_id = '{}' FOR UPDATE",
-            one.id
-        ),
-        format!(
-            "SELECT FROM host_vitals WHERE host_id = '{}' FOR UPDATE",
-            one.host
-        ),
+        format!("agent_state WHERE agent_id = '{}'", one.id),
+        format!("host_vitals WHERE host_id = '{}'", one.host),
     ];
     let holder = store.connect().await?;
     let mut seq = 2;
     for lock in &locks {
         for usual in [true, false] {
-            holder.batch_execute(&format!("BEGIN; {lock}")).await?;
+            let lock = format!("BEGIN; SELECT FROM {lock} FOR UPDATE");
+            holder.batch_execute(&lock).await?;
             let mine = match usual {
                 true => one.range(&samples(seq..=seq + 1), &[]),
                 false => with_gap(&one, seq),

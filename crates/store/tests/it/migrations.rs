@@ -4,7 +4,7 @@ use anyhow::Result;
 use svc_store::{SchemaError, SchemaState, StoreError};
 use tokio::task::JoinSet;
 
-use crate::support::{TestStore, empty, migrated};
+use crate::support::*;
 
 #[tokio::test]
 async fn eight_instances_migrate_at_once_and_each_step_happens_once() -> Result<()> {
@@ -34,20 +34,16 @@ async fn eight_instances_migrate_at_once_and_each_step_happens_once() -> Result<
 #[tokio::test]
 async fn a_database_of_an_unreleased_version_is_refused_and_left_alone() -> Result<()> {
     let store = migrated().await?;
-    let unreleased =
-        "UPDATE schema_migrations SET name = 'instances', checksum = 'x' WHERE version = 1;
-                      INSERT INTO schema_migrations VALUES (2, 'enrolment', 'y')";
+    let unreleased = "
+        UPDATE schema_migrations SET name = 'instances', checksum = 'x' WHERE version = 1;
+        INSERT INTO schema_migrations VALUES (2, 'enrolment', 'y')";
     store.sql(unreleased).await?;
     assert_eq!(store.schema_check().await?, SchemaState::Unreleased);
     let error = store.migrate().await.unwrap_err();
     let expected = matches!(error, StoreError::Schema(SchemaError::Unreleased));
     assert!(expected, "{error:?}");
-    assert_eq!(
-        store
-            .sql("SELECT max(version) FROM schema_migrations")
-            .await?,
-        "2"
-    );
+    let versions = "SELECT max(version) FROM schema_migrations";
+    assert_eq!(store.sql(versions).await?, "2");
     Ok(())
 }
 

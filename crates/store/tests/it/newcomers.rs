@@ -7,7 +7,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use svc_store::{AgentFacts, AgentStatus, HostFacts, IdentifierKind, Newcomer};
 use tokio::time::timeout;
 
-use crate::support::{PATIENCE, TestStore, migrated};
+use crate::support::*;
 
 fn hash(text: &str) -> [u8; 32] {
     let hash = digest(&SHA256, text.as_bytes());
@@ -24,12 +24,14 @@ struct Client {
 
 impl Client {
     fn new(key: &str, machine: &str, token: &str) -> Client {
+        Client::with_networks(key, machine, token, 2)
+    }
+
+    fn with_networks(key: &str, machine: &str, token: &str, networks: usize) -> Client {
+        let networks = (1..=networks).map(|network| format!("{machine}/{network}"));
         let identifiers = [
             (IdentifierKind::Machine, vec![machine.to_owned()]),
-            (
-                IdentifierKind::Network,
-                vec![format!("{machine}/1"), format!("{machine}/2")],
-            ),
+            (IdentifierKind::Network, networks.collect()),
         ];
         Client {
             key: hash(key),
@@ -60,10 +62,8 @@ async fn admit(store: &TestStore, clients: &[Client]) -> Result<Vec<Option<Agent
     });
     let newcomers: Vec<Newcomer<'_>> = newcomers.collect();
     let admitted = store.registrations_admit(&newcomers).await?;
-    Ok(admitted
-        .iter()
-        .map(|one| one.map(|one| one.status))
-        .collect())
+    let admitted = admitted.iter().map(|one| one.map(|one| one.status));
+    Ok(admitted.collect())
 }
 
 const TOKENS: &str =
@@ -110,31 +110,28 @@ async fn a_batch_leaves_out_what_needs_a_closer_look_and_changes_nothing_for_it(
     store.sql(TOKENS).await?;
     let known = Client::new("known", "known", "auto");
     ensure!(admit(&store, &[known]).await?[0].is_some());
-    store
-        .sql(
-            "INSERT INTO enrolment_token_uses (token_id, key)
-             SELECT id, sha256('came back') FROM enrolment_tokens WHERE hash = sha256('auto')",
-        )
-        .await?;
+    let came_back = "INSERT INTO enrolment_token_uses (token_id, key)
+        SELECT id, sha256('came back') FROM enrolment_tokens WHERE hash = sha256('auto')";
+    store.sql(came_back).await?;
     let batch = [
-        Client::new("known", "m1", "auto"),
-        Client::new("k2", "known", "auto"),
-        Client::new("k3", "m3", "expired"),
-        Client::new("k4", "m4", "revoked"),
-        Client::new("k5", "m5", "no such token"),
-        Client::new("came back", "m6", "auto"),
-        Client::new("k7", "m7", "auto"),
-        Client::new("k7", "m8", "auto"),
-        Client::new("k9", "m7", "auto"),
-        Client::new("k10", "m10", "two"),
-        Client::new("k11", "m11", "two"),
-        Client::new("k12", "m12", "two"),
+        ("known", "m1", "auto", false),
+        ("k2", "known", "auto", false),
+        ("k3", "m3", "expired", false),
+        ("k4", "m4", "revoked", false),
+        ("k5", "m5", "no such token", false),
+        ("came back", "m6", "auto", false),
+        ("k7", "m7", "auto", true),
+        ("k7", "m8", "auto", false),
+        ("k9", "m7", "auto", false),
+        ("k10", "m10", "two", true),
+        ("k11", "m11", "two", true),
+        ("k12", "m12", "two", false),
     ];
-    let admitted = admit(&store, &batch).await?;
-    let admitted: Vec<usize> = (0..batch.len())
-        .filter(|index| admitted[*index].is_some())
-        .collect();
-    assert_eq!(admitted, [6, 9, 10]);
+    let clients = batch.map(|(key, machine, token, _)| Client::new(key, machine, token));
+    let admitted = admit(&store, &clients).await?;
+    for ((key, machine, token, expected), found) in batch.iter().zip(admitted) {
+        ensure!(found.is_some() == *expected, "{key} {machine} {token}");
+    }
     let state = "SELECT (SELECT string_agg(hostname, ' ' ORDER BY hostname) FROM hosts), (SELECT count(*) FROM agents),
                         (SELECT string_agg(uses::text, ' ' ORDER BY max_uses, uses) FROM enrolment_tokens WHERE uses > 0)";
     assert_eq!(store.sql(state).await?, "known m10 m11 m7|4|2 2");
@@ -145,10 +142,10 @@ async fn a_batch_leaves_out_what_needs_a_closer_look_and_changes_nothing_for_it(
 async fn a_registration_in_progress_does_not_delay_a_batch() -> Result<()> {
     let store = migrated().await?;
     store.sql(TOKENS).await?;
-    let [busy, free] = [
+    let (busy, free) = (
         Client::new("k1", "m1", "auto"),
         Client::new("k2", "m2", "auto"),
-    ];
+    );
     let waits = store.registration_run("slow", async |tx| {
         tx.registration_lock(&[&busy.key], &busy.facts.identifiers)
             .await?;
@@ -177,19 +174,11 @@ async fn a_batch_of_machines_with_many_identifiers_takes_a_bounded_number_of_loc
     const MOST_LOCKS: usize = 1024;
     let store = migrated().await?;
     store.sql(TOKENS).await?;
-    let batch: Vec<Client> = (0..40)
-        .map(|number| {
-            let machine = format!("m{number}");
-            let mut client = Client::new(&machine, &machine, "auto");
-            let networks = (0..NETWORKS).map(|network| format!("{machine}/{network}"));
-            let networks = networks.collect();
-            client
-                .facts
-                .identifiers
-                .insert(IdentifierKind::Network, networks);
-            client
-        })
-        .collect();
+    let client = |number| {
+        let machine = format!("m{number}");
+        Client::with_networks(&machine, &machine, "auto", NETWORKS)
+    };
+    let batch: Vec<Client> = (0..40).map(client).collect();
     let admitted = admit(&store, &batch).await?;
     let admitted = admitted.iter().filter(|status| status.is_some()).count();
     assert_eq!(admitted, MOST_LOCKS / (NETWORKS + 2)); // Key and machine id.

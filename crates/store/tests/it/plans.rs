@@ -5,14 +5,9 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
-use svc_sandbox::eventually;
 use uuid::Uuid;
 
-use crate::{
-    document,
-    fixtures::{DAY, TestAgent, hours_ago, sample},
-    support::{PATIENCE, TestStore, migrated},
-};
+use crate::{document, fixtures::*, support::*};
 
 /// The size of a fleet. Every host has a sample per hour for a day; the busy ones have one
 /// every 30 seconds, and the old ones have a year of rollups.
@@ -79,6 +74,8 @@ const PARTS: &str = r#"'[{"kind": "disk_used", "name": "/", "device": "/dev/sda1
 /// Not the partitions: what is estimated of an empty one is a scan of it.
 const ANALYZE: &str = "ANALYZE hosts, agents, agent_state, agent_events, ingest_instances, host_vitals, agent_numbers, sample_shapes, sample_hours";
 
+const ALL: [&str; 4] = [FLEET, HISTORY, ROLLUPS, ANALYZE];
+
 /// The documented queries, with arguments for which there are rows.
 const QUERIES: [(&str, &str); 4] = [
     (
@@ -90,17 +87,23 @@ const QUERIES: [(&str, &str); 4] = [
     ("top-disks", ""),
 ];
 
-async fn load(store: &TestStore, size: Size) -> Result<()> {
-    for load in [FLEET, HISTORY, ROLLUPS, ANALYZE] {
-        let load = load
-            .replace("HOSTS", &size.hosts.to_string())
-            .replace("BUSY", &size.busy.to_string())
-            .replace("OLD", &size.old.to_string())
-            .replace("SHAPE", SHAPE)
-            .replace("PARTS", PARTS);
-        store.sql(&load).await?;
+impl Size {
+    fn new(hosts: u32, busy: u32, old: u32) -> Size {
+        Size { hosts, busy, old }
     }
-    Ok(())
+
+    async fn load(self, store: &TestStore, scripts: &[&str]) -> Result<()> {
+        for script in scripts {
+            let script = script
+                .replace("HOSTS", &self.hosts.to_string())
+                .replace("BUSY", &self.busy.to_string())
+                .replace("OLD", &self.old.to_string())
+                .replace("SHAPE", SHAPE)
+                .replace("PARTS", PARTS);
+            store.sql(&script).await?;
+        }
+        Ok(())
+    }
 }
 
 /// The plan of a documented query, with its execution time.
@@ -114,16 +117,14 @@ async fn explain(store: &TestStore, (name, arguments): (&str, &str)) -> Result<V
 
 /// Replaces the dates in partition names.
 fn general(line: &str) -> String {
-    let words: Vec<String> = line.split('_').map(str::to_owned).collect();
-    let dated = |word: &String| word.len() >= 6 && word[..6].bytes().all(|b| b.is_ascii_digit());
-    let word = |word: String| match dated(&word) {
-        true => format!(
-            "<date>{}",
-            word.trim_start_matches(|c: char| c.is_ascii_digit())
-        ),
-        false => word,
+    let word = |word: &str| {
+        let rest = word.trim_start_matches(|c: char| c.is_ascii_digit());
+        match word.len() - rest.len() {
+            6.. => format!("<date>{rest}"),
+            _ => word.to_owned(),
+        }
     };
-    words.into_iter().map(word).collect::<Vec<_>>().join("_")
+    line.split('_').map(word).collect::<Vec<_>>().join("_")
 }
 
 /// The indexes that a plan uses.
@@ -140,15 +141,11 @@ fn indexes<'a>(plan: impl IntoIterator<Item = &'a str>) -> BTreeSet<&'a str> {
 async fn check_documented_plans(size: Size) -> Result<()> {
     let store = migrated().await?;
     store.partitions_create(DAY).await?;
-    load(&store, size).await?;
-    let mut plans = Vec::new();
+    size.load(&store, &ALL).await?;
     for query in QUERIES {
         let plan = explain(&store, query).await?;
         println!("{}:\n{}\n", query.0, plan.join("\n"));
-        plans.push((query.0, plan));
-    }
-    for (name, plan) in &plans {
-        assert_as_documented(name, plan.iter().map(String::as_str));
+        assert_as_documented(query.0, plan.iter().map(String::as_str));
     }
     Ok(())
 }
@@ -160,11 +157,9 @@ const SMALL: [&str; 3] = ["ingest_instances", "sample_hours", "hosts_set_aside"]
 fn assert_as_documented<'a>(name: &str, plan: impl Iterator<Item = &'a str>) {
     let large = |line: &&str| !SMALL.iter().any(|table| line.contains(table));
     let plan: Vec<&str> = plan.filter(large).collect();
-    let scans: Vec<_> = plan
-        .iter()
-        .filter(|line| line.contains("Seq Scan"))
-        .collect();
-    assert!(scans.is_empty(), "{name}: {scans:?}");
+    let mut lines = plan.iter();
+    let scan = lines.find(|line| line.contains("Seq Scan"));
+    assert_eq!(scan, None, "{name}");
     let used = indexes(plan);
     assert!(!used.is_empty(), "{name}");
     let documented = indexes(document::plan(name).filter(large));
@@ -173,24 +168,14 @@ fn assert_as_documented<'a>(name: &str, plan: impl Iterator<Item = &'a str>) {
 
 #[tokio::test]
 async fn the_documented_queries_use_the_documented_indexes() -> Result<()> {
-    check_documented_plans(Size {
-        hosts: 10_000,
-        busy: 100,
-        old: 20,
-    })
-    .await
+    check_documented_plans(Size::new(10_000, 100, 20)).await
 }
 
 #[tokio::test]
 #[ignore = "loads millions of rows: run by make plans"]
 async fn the_documented_queries_use_the_documented_indexes_on_a_hundred_thousand_hosts()
 -> Result<()> {
-    check_documented_plans(Size {
-        hosts: 100_000,
-        busy: 1_000,
-        old: 100,
-    })
-    .await
+    check_documented_plans(Size::new(100_000, 1_000, 100)).await
 }
 
 /// Moves fifty agents to another instance, and revokes three of them.
@@ -203,10 +188,8 @@ const ELSEWHERE: &str = "
 #[tokio::test]
 async fn an_instance_reads_its_own_sessions_by_index() -> Result<()> {
     let store = migrated().await?;
-    let fleet = FLEET.replace("HOSTS", "5000");
-    let fleet = fleet.replace("SHAPE", SHAPE).replace("PARTS", PARTS);
-    store.sql(&fleet).await?;
-    store.sql(ELSEWHERE).await?;
+    let fleet = [FLEET, ELSEWHERE];
+    Size::new(5_000, 0, 0).load(&store, &fleet).await?;
     let instance = Uuid::from_u128(0x2000_0000_0000_4000_8000_0000_0000_0000);
     let stored = store.sessions_stored(instance).await?;
     let active = stored.iter().filter(|session| session.active).count();
@@ -214,11 +197,8 @@ async fn an_instance_reads_its_own_sessions_by_index() -> Result<()> {
     let used = "
         SELECT string_agg(indexrelname, ' ' ORDER BY indexrelname) FROM pg_stat_user_indexes
          WHERE indexrelname IN ('agent_state_held', 'agents_not_active') AND idx_scan > 0";
-    eventually("both indexes were used", PATIENCE, async || {
-        let used = store.sql(used).await;
-        used.is_ok_and(|used| used == "agent_state_held agents_not_active")
-    })
-    .await
+    let both = "agent_state_held agents_not_active";
+    store.becomes(used, both).await
 }
 
 /// A session makes its plans while PostgreSQL knows nothing yet of tables that were just filled. A plan
@@ -227,28 +207,22 @@ async fn an_instance_reads_its_own_sessions_by_index() -> Result<()> {
 async fn an_append_finds_its_agents_by_key_before_the_tables_are_analysed() -> Result<()> {
     let store = migrated().await?;
     store.partitions_create(DAY).await?;
-    let agents = TestAgent::many_at_once(&store, 1_000).await?;
+    let agents = TestAgent::many(&store, 1_000).await?;
     for seq in 1..=3 {
-        let range = |agent: &TestAgent| agent.range(&[sample(seq, hours_ago(1))], &[]);
+        let range = |agent: &TestAgent| agent.range(&samples(seq..=seq), &[]);
         let ranges: Vec<_> = agents[..10].iter().map(range).collect();
         store.samples_append(&ranges).await?;
     }
     let moved = "SELECT n_tup_upd >= 30 FROM pg_stat_user_tables WHERE relname = 'agent_state'";
-    eventually("PostgreSQL has counted the appends", PATIENCE, async || {
-        store.sql(moved).await.is_ok_and(|counted| counted == "t")
-    })
-    .await?;
+    store.becomes(moved, "t").await?;
     let otherwise = "
         SELECT coalesce(sum(idx_tup_read), 0) FROM pg_stat_user_indexes
          WHERE relname = 'agents' AND indexrelname <> 'agents_pkey'";
     assert_eq!(store.sql(otherwise).await?, "0");
     let looked =
         "SELECT idx_scan FROM pg_stat_user_indexes WHERE indexrelname = 'agents_not_active'";
-    let what = "each of the 30 was looked for among the agents that are not active";
-    eventually(what, PATIENCE, async || {
-        store.sql(looked).await.is_ok_and(|counted| counted == "30")
-    })
-    .await
+    // Each of the 30 was looked for among the agents that are not active.
+    store.becomes(looked, "30").await
 }
 
 /// Of a host with 23 chunks. Their times are all compared.
@@ -256,12 +230,7 @@ async fn an_append_finds_its_agents_by_key_before_the_tables_are_analysed() -> R
 async fn a_query_by_time_alone_unpacks_only_the_chunks_that_it_returns() -> Result<()> {
     let store = migrated().await?;
     store.partitions_create(DAY).await?;
-    let size = Size {
-        hosts: 10,
-        busy: 1,
-        old: 1,
-    };
-    load(&store, size).await?;
+    Size::new(10, 1, 1).load(&store, &ALL).await?;
     let hour = "date_trunc('hour', now(), 'UTC') - interval '3 hours'";
     let rows = format!(
         "FROM host_metrics WHERE host_id = md5('host 1')::uuid

@@ -3,30 +3,14 @@
 use std::{slice, time::Duration};
 
 use anyhow::{Context, Result};
-use jiff::Timestamp;
-use svc_sandbox::{Postgres, PostgresOptions, eventually};
-use svc_store::{
-    DatabaseUrl, GapKind, GapRow, HostFacts, SessionOpen, Store, StoreError, StoreOptions,
-};
+use svc_sandbox::{Postgres, eventually};
+use svc_store::{GapKind, Store, StoreError, StoreOptions};
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::{
-    fixtures::{DAY, TestAgent, hours_ago, sample},
-    leases::{OUTAGE_GRACE, instance},
-    support::{PATIENCE, TestStore},
-};
+use crate::{fixtures::*, leases::claimed, support::*};
 
 const HOUR: Duration = Duration::from_hours(1);
-
-fn refused(seq: i64) -> GapRow {
-    GapRow {
-        first_seq: seq,
-        last_seq: seq,
-        kind: GapKind::DeadLetter,
-        reason: "because".into(),
-    }
-}
 
 /// Commits wait from now on: there is no such standby.
 async fn lose_the_standby(server: &Postgres) -> Result<()> {
@@ -41,56 +25,29 @@ async fn lose_the_standby(server: &Postgres) -> Result<()> {
     .await
 }
 
-async fn open(
-    store: &Store,
-    instance: Uuid,
-    key: &str,
-    agent: TestAgent,
-) -> Result<(), StoreError> {
-    let open = SessionOpen {
-        agent_id: agent.id,
-        key: key.to_owned(),
-        boot_id: "boot".to_owned(),
-        run_id: "run".to_owned(),
-        version: "0.1.0".to_owned(),
-        capabilities: Vec::new(),
-        facts: HostFacts::default(),
-        address: [127, 0, 0, 1].into(),
-        skew_ms: None,
-        requested_at: Timestamp::now(),
-        valid_until: Timestamp::now() + HOUR,
-    };
-    let opened = store.sessions_open(instance, slice::from_ref(&open), HOUR);
+async fn open(store: &Store, instance: Uuid, agent: TestAgent) -> Result<(), StoreError> {
+    let session = [agent.session()];
+    let opened = store.sessions_open(instance, &session, HOUR);
     opened.await.map(drop)
 }
 
 #[tokio::test]
 async fn every_call_that_returns_an_agents_numbers_waits_for_the_standby() -> Result<()> {
-    let server = Postgres::start(PostgresOptions::default()).await?;
-    let setup = TestStore::open(&server.url("postgres"), 4)?;
-    setup.migrate().await?;
+    let (server, setup) = own_server(&[]).await?;
     setup.partitions_create(DAY).await?;
     let (agent, other) = (TestAgent::new(&setup).await?, TestAgent::new(&setup).await?);
-    let stored = agent.range(&[sample(1, hours_ago(1))], &[refused(2)]);
+    let stored = agent.range(&samples(1..=1), &[gap(2..=2, GapKind::DeadLetter)]);
     setup.samples_append(slice::from_ref(&stored)).await?;
-    let mine = instance("a");
-    setup.lease_claim(&mine, HOUR, OUTAGE_GRACE).await?;
-    let key = format!(
-        "SELECT encode(key, 'hex') FROM agents WHERE id = '{}'",
-        other.id.0
-    );
-    let key = setup.sql(&key).await?;
+    let mine = claimed(&setup, "a").await?;
     lose_the_standby(&server).await?;
 
-    let url = DatabaseUrl::parse(&server.url("postgres"))?;
-    let store = Store::new(url, StoreOptions::for_service(16))?;
-    let letters = [(agent.id, 2)];
-    let agents = [agent.id];
+    let store = Store::new(setup.direct()?, StoreOptions::for_service(16))?;
+    let (letters, agents) = ([(agent.id, 2)], [agent.id]);
     let (watermarks, letters, resent, opened) = tokio::join!(
         store.watermarks(&agents),
         store.dead_letters_confirm(&letters),
         store.samples_append(slice::from_ref(&stored)),
-        open(&store, mine.id, &key, other),
+        open(&store, mine.id, other),
     );
     let waited = |error: Option<StoreError>, call| {
         let error = error.with_context(|| format!("{call} did not wait"))?;

@@ -5,14 +5,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use jiff::Timestamp;
-use svc_sandbox::eventually;
-use svc_store::DatabaseUrl;
 use tokio::time::timeout;
 
-use crate::{
-    fixtures::{DAY, TestAgent, compact, hours_ago, sample},
-    support::{PATIENCE, TestStore, migrated},
-};
+use crate::{fixtures::*, support::*};
 
 const LONG: Duration = Duration::from_hours(24 * 10_000);
 
@@ -29,7 +24,7 @@ const SAMPLES: &str = "SELECT count(*) FROM host_metrics";
 
 /// One retention pass, as the service does it. Returns how many partitions were dropped.
 async fn pass(store: &TestStore, samples: Duration) -> Result<usize> {
-    let direct = DatabaseUrl::parse(store.url())?;
+    let direct = store.direct()?;
     let dropped = store.partitions_drop(&direct, samples, LONG).await?;
     store.partitions_create(samples).await?;
     Ok(dropped.len())
@@ -57,16 +52,18 @@ async fn detach(store: &TestStore, partition: &str) -> Result<()> {
 #[tokio::test]
 async fn the_retention_decides_which_days_exist_also_after_it_changed() -> Result<()> {
     let store = migrated().await?;
-    assert_eq!(pass(&store, 2 * DAY).await?, 0);
-    assert_eq!(store.sql(DAYS).await?, "-3 -2 -1 0 1 2");
-    assert_eq!(pass(&store, 5 * DAY).await?, 0);
-    assert_eq!(store.sql(DAYS).await?, "-6 -5 -4 -3 -2 -1 0 1 2");
-    assert_eq!(pass(&store, DAY).await?, 2, "more than two in one pass");
-    assert_eq!(store.sql(DAYS).await?, "-4 -3 -2 -1 0 1 2");
-    assert_eq!(pass(&store, DAY).await?, 2);
-    assert_eq!(store.sql(DAYS).await?, "-2 -1 0 1 2");
+    for (kept, dropped, days) in [
+        (2 * DAY, 0, "-3 -2 -1 0 1 2"),
+        (5 * DAY, 0, "-6 -5 -4 -3 -2 -1 0 1 2"),
+        // Two in one pass at most.
+        (DAY, 2, "-4 -3 -2 -1 0 1 2"),
+        (DAY, 2, "-2 -1 0 1 2"),
+        (DAY, 0, "-2 -1 0 1 2"),
+    ] {
+        assert_eq!(pass(&store, kept).await?, dropped, "{days}");
+        assert_eq!(store.sql(DAYS).await?, days);
+    }
     assert_eq!(store.sql(TABLES).await?, "5", "detached but not dropped");
-    assert_eq!(pass(&store, DAY).await?, 0, "nothing is left to do");
     Ok(())
 }
 
@@ -91,26 +88,19 @@ async fn a_clock_that_is_weeks_ahead_drops_nothing() -> Result<()> {
     let store = migrated().await?;
     pass(&store, 30 * DAY).await?;
     let agent = TestAgent::new(&store).await?;
-    agent
-        .store(&store, &[sample(1, noon(25)), sample(2, noon(20))])
-        .await?;
+    let samples = [sample(1, noon(25)), sample(2, noon(20))];
+    agent.store(&store, &samples).await?;
     compact(&store).await?;
     let gap = "INSERT INTO metric_gaps (agent_id, first_seq, last_seq, kind, reason, recorded_at)
                VALUES (gen_random_uuid(), 1, 1, 'declared', '', now() - interval '23 days')";
     store.sql(gap).await?;
-    assert_eq!(
-        pass(&store, 10 * DAY).await?,
-        0,
-        "days 31 to 11 are old by the clock"
-    );
+    // Days 31 to 11 are old by the clock.
+    assert_eq!(pass(&store, 10 * DAY).await?, 0);
     assert_eq!(store.gaps_prune(10 * DAY).await?, 0);
     let newest = format!("UPDATE host_vitals SET vitals_at = '{}'", noon(19));
     store.sql(&newest).await?;
-    assert_eq!(
-        pass(&store, 10 * DAY).await?,
-        1,
-        "day 31 is old by the samples"
-    );
+    // Day 31 is old by the samples.
+    assert_eq!(pass(&store, 10 * DAY).await?, 1);
     assert_eq!(store.sql(SAMPLES).await?, "2");
     Ok(())
 }
@@ -145,16 +135,13 @@ async fn rollups_are_dropped_by_the_month() -> Result<()> {
     let store = migrated().await?;
     let months = "SELECT rollups_partition_ensure(now() - n * interval '31 days') FROM generate_series(0, 15) n";
     store.sql(months).await?;
-    let direct = DatabaseUrl::parse(store.url())?;
-    let dropped = store.partitions_drop(&direct, DAY, 400 * DAY).await?;
+    let direct = store.direct()?;
+    let drop = async || store.partitions_drop(&direct, DAY, 400 * DAY).await;
+    let dropped = drop().await?;
     assert_eq!(dropped.len(), 2, "{dropped:?}");
     let is_month = |name: &String| name.starts_with("host_rollups_");
     assert!(dropped.iter().all(is_month), "{dropped:?}");
-    while !store
-        .partitions_drop(&direct, DAY, 400 * DAY)
-        .await?
-        .is_empty()
-    {}
+    while !drop().await?.is_empty() {}
     let oldest = "SELECT to_date(right(min(relname), 6), 'YYYYMM') + interval '1 month' > now() - interval '400 days'
                     FROM pg_class WHERE relkind = 'r' AND relname ~ '^host_rollups_\\d{6}$'";
     let kept = store.sql(oldest).await?;
@@ -168,21 +155,14 @@ async fn rollups_are_dropped_by_the_month() -> Result<()> {
 async fn half_detach(store: &TestStore, day: &str) -> Result<()> {
     let agent = TestAgent::new(store).await?;
     let reader = store.connect().await?;
-    reader
-        .batch_execute("BEGIN; SELECT count(*) FROM host_metrics")
-        .await?;
-    let (beside, day) = (store.clone(), day.to_owned());
-    let killed = tokio::spawn({
-        let day = format!("{day} CONCURRENTLY");
-        async move { detach(&beside, &day).await }
-    });
+    let read = "BEGIN; SELECT count(*) FROM host_metrics";
+    reader.batch_execute(read).await?;
+    let (beside, concurrently) = (store.clone(), format!("{day} CONCURRENTLY"));
+    let killed = tokio::spawn(async move { detach(&beside, &concurrently).await });
     let pending = format!(
         "SELECT count(*) FROM pg_inherits WHERE inhdetachpending AND inhrelid = '{day}'::regclass"
     );
-    eventually("the detach is half done", PATIENCE, async || {
-        store.sql(&pending).await.is_ok_and(|count| count == "1")
-    })
-    .await?;
+    store.becomes(&pending, "1").await?;
     let range = agent.range(&[sample(1, Timestamp::now())], &[]);
     let watermarks = store.samples_append(&[range]).await?;
     assert_eq!(watermarks[0].acked_seq, 1, "the insert was blocked");
@@ -207,28 +187,20 @@ async fn a_pass_finishes_what_a_killed_one_left_and_never_blocks_inserts() -> Re
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_half_detached_day_within_the_retention_is_attached_again() -> Result<()> {
-    let store = migrated().await?;
-    pass(&store, 5 * DAY).await?;
-    half_detach(&store, &partition(&store, 3).await?).await?;
-    assert_eq!(store.sql(DAYS).await?, "-6 -5 -4 -2 -1 0 1 2");
-    assert_eq!(pass(&store, 5 * DAY).await?, 0);
-    assert_eq!(store.sql(DAYS).await?, "-6 -5 -4 -3 -2 -1 0 1 2");
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_detached_day_within_the_retention_is_attached_with_its_samples() -> Result<()> {
+async fn a_detached_day_within_the_retention_is_attached_again_with_its_samples() -> Result<()> {
     let store = migrated().await?;
     pass(&store, 5 * DAY).await?;
     let agent = TestAgent::new(&store).await?;
-    agent.store(&store, &[sample(1, hours_ago(48))]).await?;
+    agent.store(&store, &[sample(1, noon(2))]).await?;
     compact(&store).await?;
-    let day = "SELECT tableoid::regclass FROM sample_chunks";
-    detach(&store, &store.sql(day).await?).await?;
-    assert_eq!(store.sql(SAMPLES).await?, "0");
-    pass(&store, 5 * DAY).await?;
-    assert_eq!(store.sql(SAMPLES).await?, "1");
+    half_detach(&store, &partition(&store, 3).await?).await?;
+    detach(&store, &partition(&store, 2).await?).await?;
+    assert_eq!(store.sql(DAYS).await?, "-6 -5 -4 -1 0 1 2");
+    let old = "SELECT count(*) FROM host_metrics WHERE sampled_at < now() - interval '1 day'";
+    assert_eq!(store.sql(old).await?, "0");
+    assert_eq!(pass(&store, 5 * DAY).await?, 0);
+    assert_eq!(store.sql(DAYS).await?, "-6 -5 -4 -3 -2 -1 0 1 2");
+    assert_eq!(store.sql(old).await?, "1");
     Ok(())
 }
 
@@ -254,11 +226,8 @@ async fn gaps_are_removed_with_the_samples_of_their_time() -> Result<()> {
     let other = store.connect().await?;
     let lock = "BEGIN; SELECT FROM metric_gaps WHERE first_seq <= 4 FOR UPDATE";
     other.batch_execute(lock).await?;
-    assert_eq!(
-        store.gaps_prune(3 * DAY).await?,
-        5,
-        "it waited for a gap that stays"
-    );
+    // It does not wait for a gap that stays.
+    assert_eq!(store.gaps_prune(3 * DAY).await?, 5);
     let newest = "SELECT max(first_seq) FROM metric_gaps";
     assert_eq!(store.sql(newest).await?, "4");
     Ok(())

@@ -1,203 +1,253 @@
-//! The hourly rollups as docs/data-model.md describes them, computed from the samples in memory. It shares no code with the
+//! The hourly views as docs/data-model.md describes them, computed from the samples in memory. It shares no code with the
 //! compaction and the views, which tests compare with it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
-use svc_store::{HostId, SampleRow};
-use tokio_postgres::{Client, Row};
+use svc_store::{HostId, PartKind, SampleRow};
 
-/// Columns of `host_metrics_hourly` by name, as numbers. Times are in microseconds.
-pub type Numbers = BTreeMap<String, f64>;
+use crate::support::*;
 
-#[derive(Debug, PartialEq)]
-pub struct Hour {
-    pub numbers: Numbers,
-    pub fullest_disk: Option<String>,
-}
+type Real = (&'static str, fn(&SampleRow) -> f64);
+type Whole = fn(&SampleRow) -> i64;
 
-type Gauge = (&'static str, fn(&SampleRow) -> f64);
-
-/// Values with three columns each: minimum, average and maximum.
-const GAUGES: [Gauge; 7] = [
-    ("cpu_percent", |s| kept(s.cpu_percent)),
-    ("load_1m", |s| kept(s.load[0])),
-    ("load_5m", |s| kept(s.load[1])),
-    ("load_15m", |s| kept(s.load[2])),
-    ("memory_used_bytes", |s| s.memory_used_bytes as f64),
-    ("swap_used_bytes", |s| s.swap_used_bytes as f64),
-    ("process_count", |s| s.process_count as f64),
+const REALS: [Real; 4] = [
+    ("cpu_percent", |s| s.cpu_percent),
+    ("load_1m", |s| s.load[0]),
+    ("load_5m", |s| s.load[1]),
+    ("load_15m", |s| s.load[2]),
 ];
 
-/// Percentages and loads are stored in single precision.
-fn kept(value: f64) -> f64 {
-    f64::from(value as f32)
+/// The rollups of one host. Hours are counted from the epoch, times are in microseconds.
+#[derive(Debug, Default, PartialEq)]
+pub struct Rollups {
+    /// Lines of figures that are exact.
+    figures: BTreeSet<String>,
+    /// The least, the mean and the greatest by hour and name.
+    reals: BTreeMap<String, [f64; 3]>,
 }
 
-const OTHERS: [&str; 8] = [
-    "first_at",
-    "last_at",
-    "counters_from",
-    "memory_total_bytes",
-    "swap_total_bytes",
-    "network_rx_bytes_increase",
-    "network_tx_bytes_increase",
-    "sample_count",
-];
-
-/// The rollups of one host's samples, by the Unix time at which their hour begins.
-pub fn expected(samples: &[SampleRow]) -> BTreeMap<i64, Hour> {
-    let mut in_order = samples.to_vec();
-    in_order.sort_by_key(|s| (s.sampled_at, s.seq));
-    let mut hours: BTreeMap<i64, Vec<SampleRow>> = BTreeMap::new();
-    for sample in in_order {
-        let hour = sample.sampled_at.as_second().div_euclid(3600) * 3600;
-        hours.entry(hour).or_default().push(sample);
+/// The rollups of one host's samples. Of all parts in these tests, disks and inodes alone are gauges.
+pub fn expected(samples: &[SampleRow]) -> Rollups {
+    let mut samples: Vec<&SampleRow> = samples.iter().collect();
+    samples.sort_by_key(|sample| (sample.sampled_at, sample.seq));
+    let mut hours: BTreeMap<i64, Vec<&SampleRow>> = BTreeMap::new();
+    for &sample in &samples {
+        hours.entry(hour(sample)).or_default().push(sample);
     }
-    let before = |hour: i64| hours.get(&(hour - 3600)).and_then(|samples| samples.last());
-    let rollup =
-        |(hour, samples): (&i64, &Vec<SampleRow>)| (*hour, hour_of(before(*hour), samples));
-    hours.iter().map(rollup).collect()
+    let mut rollups = Rollups::default();
+    for (hour, samples) in &hours {
+        let before = hours.get(&(hour - 1)).and_then(|samples| samples.last());
+        rollups
+            .figures
+            .insert(totals(*hour, before.copied(), samples));
+        for (name, of) in REALS {
+            // They are stored in single precision.
+            let values = samples.iter().map(|sample| f64::from(of(sample) as f32));
+            let least = values.clone().fold(f64::INFINITY, f64::min);
+            let greatest = values.clone().fold(f64::NEG_INFINITY, f64::max);
+            let mean = values.sum::<f64>() / samples.len() as f64;
+            let key = format!("{hour} {name}");
+            rollups.reals.insert(key, [least, mean, greatest]);
+        }
+    }
+    rollups.figures.extend(parts(&samples));
+    rollups
 }
 
-fn hour_of(before: Option<&SampleRow>, samples: &[SampleRow]) -> Hour {
-    let mut numbers = Numbers::new();
-    for (name, gauge) in GAUGES {
-        let values = samples.iter().map(gauge);
-        let average = values.clone().map(|value| value.min(1e100)).sum::<f64>();
-        let (min, max) = (
-            values.clone().fold(f64::INFINITY, f64::min),
-            values.fold(f64::NEG_INFINITY, f64::max),
-        );
-        numbers.insert(format!("{name}_min"), min);
-        numbers.insert(format!("{name}_avg"), average / samples.len() as f64);
-        numbers.insert(format!("{name}_max"), max);
-    }
-    let (first, last) = (&samples[0], &samples[samples.len() - 1]);
-    let most = |of: fn(&SampleRow) -> i64| samples.iter().map(of).max().unwrap_or(0) as f64;
-    let increase = |of: fn(&SampleRow) -> i64| increase(before, samples, of);
-    let others = [
-        micros(first.sampled_at),
-        micros(last.sampled_at),
-        micros(before.unwrap_or(first).sampled_at),
-        most(|s| s.memory_total_bytes),
-        most(|s| s.swap_total_bytes),
+fn hour(sample: &SampleRow) -> i64 {
+    sample.sampled_at.as_second().div_euclid(3600)
+}
+
+fn totals(hour: i64, before: Option<&SampleRow>, samples: &[&SampleRow]) -> String {
+    let values = |of: Whole| -> Vec<i64> { samples.iter().map(|sample| of(sample)).collect() };
+    let span = |of: Whole| span(&values(of));
+    let most = |of: Whole| values(of).into_iter().max().unwrap_or(0);
+    let increase = |of: Whole| {
+        let (mut last, mut total) = (before, 0);
+        for &now in samples {
+            let reading = |sample: &SampleRow| (of(sample), sample.uptime_seconds);
+            total += last.map_or(0, |last| increase(reading(last), reading(now), None));
+            last = Some(now);
+        }
+        bounded(total)
+    };
+    let (first, last) = (samples[0], samples[samples.len() - 1]);
+    let times = [first, last, before.unwrap_or(first)].map(|sample| micros(sample.sampled_at));
+    let line = [
+        format!("{hour} {} {}", samples.len(), times.join(" ")),
+        span(|s| s.memory_used_bytes),
+        most(|s| s.memory_total_bytes).to_string(),
+        span(|s| s.swap_used_bytes),
+        most(|s| s.swap_total_bytes).to_string(),
+        span(|s| s.process_count),
         increase(|s| s.network_rx_bytes),
         increase(|s| s.network_tx_bytes),
-        samples.len() as f64,
     ];
-    numbers.extend(OTHERS.map(str::to_owned).into_iter().zip(others));
-    let fullest = fullest_disk(samples);
-    if let Some((percent, _)) = &fullest {
-        numbers.insert("fullest_disk_percent".into(), *percent);
-    }
-    Hour {
-        numbers,
-        fullest_disk: fullest.map(|(_, mount_point)| mount_point),
-    }
+    line.into_iter()
+        .chain(fullest_disk(samples))
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
-fn increase(before: Option<&SampleRow>, samples: &[SampleRow], of: fn(&SampleRow) -> i64) -> f64 {
-    let mut total: i128 = 0;
-    let mut last = before;
-    for now in samples {
-        total += match last {
-            None => 0,
-            Some(last) if now.uptime_seconds < last.uptime_seconds => i128::from(of(now)),
-            Some(last) => (i128::from(of(now)) - i128::from(of(last))).max(0),
-        };
-        last = Some(now);
-    }
-    total.min(i128::from(i64::MAX)) as f64
+/// The least value, the mean, rounded half up, and the greatest one.
+fn span(values: &[i64]) -> String {
+    let (sum, count) = (values.iter().copied().map(i128::from), values.len() as i128);
+    let mean = (2 * sum.sum::<i128>() + count) / (2 * count);
+    let (least, greatest) = (values.iter().min(), values.iter().max());
+    format!("{} {mean} {}", least.unwrap_or(&0), greatest.unwrap_or(&0))
 }
 
-fn fullest_disk(samples: &[SampleRow]) -> Option<(f64, String)> {
-    let mut fullest: Option<(f64, String)> = None;
-    for disk in samples.iter().flat_map(|s| &s.disks) {
-        if disk.total_bytes == 0 {
-            continue;
-        }
-        let percent = (100.0 * disk.used_bytes as f64 / disk.total_bytes as f64).min(100.0);
-        let better = fullest.as_ref().is_none_or(|(most, name)| {
-            percent > *most || (percent == *most && disk.mount_point < *name)
-        });
-        if better {
-            fullest = Some((percent, disk.mount_point.clone()));
-        }
-    }
-    fullest
-}
-
-fn micros(at: Timestamp) -> f64 {
-    at.as_microsecond() as f64
-}
-
-/// The rollups of one host in the database.
-pub async fn stored(client: &Client, host: HostId) -> Result<BTreeMap<i64, Hour>> {
-    let sql = "SELECT extract(epoch FROM hour)::bigint AS starts, h.* FROM host_metrics_hourly h WHERE host_id = $1";
-    let rows = client.query(sql, &[&host.0]).await?;
-    rows.iter().map(hour_from_row).collect()
-}
-
-fn hour_from_row(row: &Row) -> Result<(i64, Hour)> {
-    let mut numbers = Numbers::new();
-    let gauges = GAUGES
-        .iter()
-        .flat_map(|(name, _)| ["min", "avg", "max"].map(|of| format!("{name}_{of}")));
-    for name in gauges.chain(OTHERS.map(str::to_owned)) {
-        let number = number(row, &name)?;
-        numbers.insert(name, number);
-    }
-    if let Some(percent) = row.try_get("fullest_disk_percent")? {
-        numbers.insert("fullest_disk_percent".into(), percent);
-    }
-    let fullest_disk = row.try_get("fullest_disk_mount_point")?;
-    let hour = Hour {
-        numbers,
-        fullest_disk,
+/// What is added from one reading (value and uptime) to the next; `fallen`, or nothing, where a counter falls without a boot.
+fn increase(last: (i64, i64), now: (i64, i64), fallen: Option<i64>) -> i128 {
+    let added = match (now.1 < last.1, now.0 >= last.0) {
+        (true, _) => now.0,
+        (false, true) => now.0 - last.0,
+        (false, false) => fallen.unwrap_or(0),
     };
-    Ok((row.try_get("starts")?, hour))
+    added.into()
 }
 
-fn number(row: &Row, name: &str) -> Result<f64> {
-    let float = || row.try_get::<_, f64>(name);
-    let integer = || row.try_get::<_, i64>(name).map(|n| n as f64);
-    let small = || row.try_get::<_, i32>(name).map(f64::from);
-    let time = || row.try_get::<_, Timestamp>(name).map(micros);
-    let number = float()
-        .or_else(|_| integer())
-        .or_else(|_| small())
-        .or_else(|_| time());
-    number.context(name.to_owned())
+fn bounded(total: i128) -> String {
+    total.min(i64::MAX.into()).to_string()
 }
 
-/// Fails unless both are equal. Means may differ in their last digits, because sums of
-/// floating-point numbers depend on their order, and means of integers are rounded.
-pub fn compare(expected: &BTreeMap<i64, Hour>, stored: &BTreeMap<i64, Hour>) -> Result<()> {
-    let hours = |of: &BTreeMap<i64, Hour>| of.keys().copied().collect::<Vec<_>>();
-    ensure!(
-        hours(expected) == hours(stored),
-        "hours: {:?} {:?}",
-        hours(expected),
-        hours(stored)
-    );
-    for (starts, ours) in expected {
-        let theirs = &stored[starts];
-        let same_disk = ours.fullest_disk == theirs.fullest_disk;
-        let same_columns = ours.numbers.keys().eq(theirs.numbers.keys());
-        ensure!(same_disk && same_columns, "{starts}: {ours:?} {theirs:?}");
-        for (name, expected) in &ours.numbers {
-            let found = theirs.numbers[name];
-            let is_float = name.starts_with("cpu") || name.starts_with("load");
-            let slack = match name.ends_with("_avg") {
-                true if is_float => expected.abs() * 1e-9,
-                true => expected.abs() * 1e-9 + 0.5,
-                false => 0.0,
-            };
-            let same = (found - expected).abs() <= slack;
-            ensure!(same, "{starts} {name}: {found} instead of {expected}");
+/// Its percentage, at most 100, and its mount point: the first one if several are equally full.
+fn fullest_disk(samples: &[&SampleRow]) -> Option<String> {
+    let mut fullest: Option<(f64, &str)> = None;
+    let disks = samples.iter().flat_map(|sample| &sample.disks);
+    for disk in disks.filter(|disk| disk.total_bytes > 0) {
+        let percent = (100.0 * disk.used_bytes as f64 / disk.total_bytes as f64).min(100.0);
+        let name = disk.mount_point.as_str();
+        if fullest.is_none_or(|(most, first)| percent > most || (percent == most && name < first)) {
+            fullest = Some((percent, name));
         }
     }
+    fullest.map(|(percent, name)| format!("{percent} {name}"))
+}
+
+/// Kind, name, value and whether it is a gauge of all disks and other parts of a sample.
+fn parts_of(sample: &SampleRow) -> impl Iterator<Item = (String, i64, bool)> {
+    let disks = sample.disks.iter().flat_map(|disk| {
+        let name = &disk.mount_point;
+        [
+            (format!("disk_used {name}"), disk.used_bytes, true),
+            (format!("disk_total {name}"), disk.total_bytes, true),
+        ]
+    });
+    let others = sample.optional.iter().flat_map(|optional| &optional.parts);
+    disks.chain(others.map(|part| {
+        let name = format!("{} {}", part.kind.name(), part.name);
+        (name, part.value, part.kind == PartKind::DiskInodesUsed)
+    }))
+}
+
+/// A line for each part and hour, from samples in the order of their times.
+fn parts(samples: &[&SampleRow]) -> impl Iterator<Item = String> {
+    let mut gauges: BTreeMap<(i64, String), Vec<i64>> = BTreeMap::new();
+    let mut counters: BTreeMap<(i64, String), i128> = BTreeMap::new();
+    let mut readings: BTreeMap<String, (i64, (i64, i64))> = BTreeMap::new();
+    for &sample in samples {
+        for (name, value, is_gauge) in parts_of(sample) {
+            let key = (hour(sample), name.clone());
+            if is_gauge {
+                gauges.entry(key).or_default().push(value);
+                continue;
+            }
+            let reading = (value, sample.uptime_seconds);
+            let total = counters.entry(key).or_default();
+            let last = readings.insert(name, (hour(sample), reading));
+            if let Some((_, last)) = last.filter(|(at, _)| *at >= hour(sample) - 1) {
+                *total += increase(last, reading, Some(value));
+            }
+        }
+    }
+    let gauges = gauges
+        .into_iter()
+        .map(|((hour, name), values)| format!("{hour} {name} {}", span(&values)));
+    let counters = counters
+        .into_iter()
+        .map(|((hour, name), total)| format!("{hour} {name} {}", bounded(total)));
+    gauges.chain(counters)
+}
+
+fn micros(at: Timestamp) -> String {
+    at.as_microsecond().to_string()
+}
+
+/// What the hourly views have of a host.
+pub async fn shown(store: &TestStore, host: HostId) -> Result<Rollups> {
+    let hour = "extract(epoch FROM hour)::bigint / 3600";
+    let figures = format!(
+        "SELECT concat_ws(' ', {hour}, sample_count, (extract(epoch FROM first_at) * 1000000)::bigint, (extract(epoch FROM last_at) * 1000000)::bigint,
+                (extract(epoch FROM counters_from) * 1000000)::bigint, memory_used_bytes_min, memory_used_bytes_avg, memory_used_bytes_max,
+                memory_total_bytes, swap_used_bytes_min, swap_used_bytes_avg, swap_used_bytes_max, swap_total_bytes, process_count_min,
+                process_count_avg, process_count_max, network_rx_bytes_increase, network_tx_bytes_increase, fullest_disk_percent,
+                fullest_disk_mount_point)
+           FROM host_metrics_hourly WHERE host_id = '{host}'
+          UNION ALL
+         SELECT concat_ws(' ', {hour}, kind, name, value_min, value_avg, value_max, increase)
+           FROM host_metric_parts_hourly WHERE host_id = '{host}'"
+    );
+    let span = |(name, _): &Real| format!("('{name}', {name}_min, {name}_avg, {name}_max)");
+    let reals = format!(
+        "SELECT concat_ws(' ', {hour}, name, least, mean, greatest) FROM host_metrics_hourly
+          CROSS JOIN LATERAL (VALUES {}) AS r(name, least, mean, greatest) WHERE host_id = '{host}'",
+        REALS.each_ref().map(span).join(", ")
+    );
+    let real = |line: &str| {
+        let mut words = line.rsplitn(4, ' ');
+        let mut number = || Ok::<f64, anyhow::Error>(words.next().context("a number")?.parse()?);
+        let (greatest, mean, least) = (number()?, number()?, number()?);
+        let key = words.next().context("hour and name")?.to_owned();
+        Ok((key, [least, mean, greatest]))
+    };
+    let (figures, reals) = (store.sql(&figures).await?, store.sql(&reals).await?);
+    let rollups = Rollups {
+        figures: figures.lines().map(str::to_owned).collect(),
+        reals: reals.lines().map(real).collect::<Result<_>>()?,
+    };
+    let lines = figures.lines().count();
+    ensure!(rollups.figures.len() == lines, "a line twice: {figures}");
+    Ok(rollups)
+}
+
+/// Fails unless the views show the rollups of these samples. Means may differ in their last digits, because sums of
+/// floating-point numbers depend on their order.
+pub async fn check(store: &TestStore, host: HostId, samples: &[SampleRow]) -> Result<()> {
+    let (shown, expected) = (shown(store, host).await?, expected(samples));
+    let differ: Vec<_> = shown
+        .figures
+        .symmetric_difference(&expected.figures)
+        .collect();
+    ensure!(differ.is_empty(), "{} samples: {differ:#?}", samples.len());
+    ensure!(shown.reals.keys().eq(expected.reals.keys()), "{shown:?}");
+    for (name, expected) in &expected.reals {
+        let found = shown.reals[name];
+        let is_near = (found[1] - expected[1]).abs() <= expected[1].abs() * 1e-9;
+        let is_same = (found[0], found[2]) == (expected[0], expected[2]) && is_near;
+        ensure!(is_same, "{name}: {found:?} instead of {expected:?}");
+    }
+    Ok(())
+}
+
+/// Fails unless the view of parts has the values of these samples, once each.
+pub async fn check_values(store: &TestStore, host: HostId, samples: &[SampleRow]) -> Result<()> {
+    let values = format!(
+        "SELECT concat_ws(' ', (extract(epoch FROM sampled_at) * 1000000)::bigint, kind, name, value)
+           FROM host_metric_parts WHERE host_id = '{host}'"
+    );
+    let shown = store.sql(&values).await?;
+    let mut shown: Vec<String> = shown.lines().map(str::to_owned).collect();
+    let of = |sample: &SampleRow| {
+        let at = micros(sample.sampled_at);
+        let line = move |(name, value, _)| format!("{at} {name} {value}");
+        parts_of(sample).map(line).collect::<Vec<String>>()
+    };
+    let mut expected: Vec<String> = samples.iter().flat_map(of).collect();
+    shown.sort();
+    expected.sort();
+    ensure!(shown == expected, "{shown:#?} instead of {expected:#?}");
     Ok(())
 }

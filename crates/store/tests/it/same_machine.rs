@@ -1,13 +1,13 @@
 //! Whether two sets of identifiers belong to one machine: the SQL function and the search for a host follow one rule.
 
-use std::{cmp::Reverse, fmt::Write};
+use std::cmp::Reverse;
 
 use anyhow::{Result, ensure};
 use proptest::prelude::*;
 use svc_store::{IdentifierKind, Identifiers};
 use uuid::Uuid;
 
-use crate::support::{TestStore, migrated, property};
+use crate::support::*;
 
 /// A host record. The order of creation is the order of `created`, then of the id.
 #[derive(Clone, Debug)]
@@ -55,36 +55,24 @@ prop_compose! {
 
 impl Host {
     fn insert(&self) -> String {
-        let Host {
-            id,
-            created,
-            retired,
-            ..
-        } = self;
+        let id = self.id;
         let mut sql = format!(
-            "INSERT INTO hosts (id, hostname, created_at) VALUES ('{id}', 'web', to_timestamp({created}));"
+            "INSERT INTO hosts (id, hostname, created_at) VALUES ('{id}', 'web', to_timestamp({}));",
+            self.created
         );
         for (kind, values) in &self.identifiers {
             for value in values {
                 let row = format!("('{id}', '{}', '{value}')", kind.as_str());
-                let _ = write!(
-                    sql,
-                    "INSERT INTO host_identifiers (host_id, kind, value) VALUES {row};"
-                );
+                sql +=
+                    &format!("INSERT INTO host_identifiers (host_id, kind, value) VALUES {row};");
             }
         }
         if self.has_agent {
             let row = format!("('{id}', sha256('{id}'), 'active')");
-            let _ = write!(
-                sql,
-                "INSERT INTO agents (host_id, key, status) VALUES {row};"
-            );
+            sql += &format!("INSERT INTO agents (host_id, key, status) VALUES {row};");
         }
-        if *retired {
-            let _ = write!(
-                sql,
-                "UPDATE hosts SET retired_at = now() WHERE id = '{id}';"
-            );
+        if self.retired {
+            sql += &format!("UPDATE hosts SET retired_at = now() WHERE id = '{id}';");
         }
         sql
     }
@@ -111,12 +99,8 @@ fn expected_match(hosts: &[Host], machine: &Identifiers) -> Option<Uuid> {
     let same = |host: &&Host| same_machine(&host.identifiers, machine) == Some(true);
     let candidates = hosts.iter().filter(|host| !host.retired).filter(same);
     let order = |host: &&Host| {
-        (
-            Reverse(deciding(host)),
-            !host.has_agent,
-            host.created,
-            host.id,
-        )
+        let strongest = Reverse(deciding(host));
+        (strongest, !host.has_agent, host.created, host.id)
     };
     candidates.min_by_key(order).map(|host| host.id)
 }
@@ -127,27 +111,19 @@ async fn check(store: &TestStore, hosts: &[Host], machine: &Identifiers) -> Resu
     store.sql(&sql).await?;
     let json = serde_json::to_string(machine)?;
     for host in hosts {
-        let answer = store
-            .sql(&format!("SELECT same_machine('{}', '{json}')", host.id))
-            .await?;
-        let in_sql = match &*answer {
-            "" => None,
-            answer => Some(answer == "t"),
+        let sql = format!("SELECT same_machine('{}', '{json}')", host.id);
+        let in_sql = store.sql(&sql).await?;
+        let in_rust = match same_machine(&host.identifiers, machine) {
+            None => "",
+            Some(true) => "t",
+            Some(false) => "f",
         };
-        let expected = same_machine(&host.identifiers, machine);
-        ensure!(
-            in_sql == expected,
-            "{}: {in_sql:?} instead of {expected:?}",
-            host.id
-        );
+        ensure!(in_sql == in_rust, "{}: SQL says {in_sql:?}", host.id);
     }
     let found = store.registration_run("match", async |tx| tx.host_match(machine).await);
     let found = found.await?.map(|host| host.id.0);
     let expected = expected_match(hosts, machine);
-    ensure!(
-        found == expected,
-        "matched {found:?} instead of {expected:?}"
-    );
+    ensure!(found == expected, "{found:?} instead of {expected:?}");
     Ok(())
 }
 

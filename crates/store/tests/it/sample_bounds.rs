@@ -2,12 +2,9 @@
 
 use anyhow::{Result, ensure};
 use jiff::Timestamp;
-use svc_store::{GapKind, GapRow, SampleRow};
+use svc_store::{GapKind, SampleRow};
 
-use crate::{
-    fixtures::{TestAgent, after, compact, disk, hours_ago, sample, world},
-    support::TestStore,
-};
+use crate::{fixtures::*, support::*};
 
 const MOST_OF_HOUR: i64 = 7_200;
 const BOOKS: &str = "SELECT concat_ws(' ', acked_seq, stored_count, rejected_count, gap_count) FROM agent_state WHERE agent_id = ";
@@ -17,7 +14,7 @@ const GAPS: &str = "SELECT string_agg(concat_ws(' ', first_seq, last_seq, kind, 
 fn of_hour(hour: Timestamp, seqs: impl Iterator<Item = i64>) -> Vec<SampleRow> {
     let one = |seq| SampleRow {
         disks: Vec::new(),
-        ..sample(seq, after(hour, seq % 3_600_000))
+        ..sample(seq, after(hour, seq % HOUR))
     };
     seqs.map(one).collect()
 }
@@ -26,7 +23,7 @@ async fn shown(store: &TestStore, agent: TestAgent, sql: &str) -> Result<String>
     store.sql(&format!("{sql}'{}'", agent.id)).await
 }
 
-/// Without the function the general path fails.
+/// Without the function the general path fails: that of an agent's first samples, for example.
 async fn takes_the_usual_path(
     store: &TestStore,
     agent: TestAgent,
@@ -35,7 +32,13 @@ async fn takes_the_usual_path(
     let rename = |from: &str, to: &str| format!("ALTER FUNCTION {from} RENAME TO {to}");
     store.sql(&rename("samples_prepare", "away")).await?;
     let outcome = agent.store(store, samples).await;
+    let first = SampleRow {
+        seq: 1,
+        ..samples[0].clone()
+    };
+    let refused = TestAgent::new(store).await?.store(store, &[first]).await;
     store.sql(&rename("away", "samples_prepare")).await?;
+    ensure!(refused.is_err(), "the general path worked");
     outcome
 }
 
@@ -95,16 +98,14 @@ async fn late_samples_of_a_full_hour_are_rejected_before_and_after_its_compactio
 #[tokio::test]
 async fn a_newest_hour_in_the_future_is_forgotten() -> Result<()> {
     let (store, agent) = world().await?;
-    agent
-        .store(&store, &of_hour(hours_ago(2), 1..7_200))
-        .await?;
-    let ahead =
-        "UPDATE agent_state SET newest_hour = newest_hour + 1000, newest_hour_samples = 7200;
-                 INSERT INTO agent_hours SELECT agent_no, newest_hour - 1000, 3 FROM agent_state";
+    let hour = hours_ago(2);
+    agent.store(&store, &of_hour(hour, 1..7_200)).await?;
+    let ahead = "
+        UPDATE agent_state SET newest_hour = newest_hour + 1000, newest_hour_samples = 7200;
+        INSERT INTO agent_hours SELECT agent_no, newest_hour - 1000, 3 FROM agent_state";
     store.sql(ahead).await?;
-    agent
-        .store(&store, &of_hour(hours_ago(2), 7_200..7_203))
-        .await?;
+    let more = of_hour(hour, 7_200..7_203);
+    agent.store(&store, &more).await?;
     assert_eq!(shown(&store, agent, BOOKS).await?, "7202 7200 2 0");
     takes_the_usual_path(&store, agent, &of_hour(hours_ago(1), 7_203..7_205)).await?;
     assert_eq!(shown(&store, agent, BOOKS).await?, "7204 7202 2 0");
@@ -125,16 +126,11 @@ async fn an_agent_begins_so_many_lists_of_parts_a_day_and_no_more() -> Result<()
     let (store, agent) = world().await?;
     let names = (1..=256).map(|seq| with_disk(seq, &format!("/{seq}")));
     agent.store(&store, &names.collect::<Vec<_>>()).await?;
-    let gap = GapRow {
-        first_seq: 260,
-        last_seq: 260,
-        kind: GapKind::Declared,
-        reason: "lost".into(),
-    };
+    let gaps = [gap(260..=260, GapKind::Declared)];
     let more = [("/new", 257), ("/newer", 258), ("/1", 259)];
     let more = more.map(|(name, seq)| with_disk(seq, name));
     for _ in 0..2 {
-        let range = agent.range(&more, std::slice::from_ref(&gap));
+        let range = agent.range(&more, &gaps);
         store.samples_append(&[range]).await?;
     }
     let reason = "257 258 rejected more than 256 different lists of parts in a day";
@@ -163,9 +159,8 @@ async fn agents_share_their_lists_and_do_not_write_those_that_are_known() -> Res
     let other = TestAgent::new(&store).await?;
     other.store(&store, &[with_disk(1, "/")]).await?;
     assert_eq!(store.sql(row).await?, before);
-    store
-        .sql("UPDATE sample_shapes SET seen_on = seen_on - 8")
-        .await?;
+    let age = "UPDATE sample_shapes SET seen_on = seen_on - 8";
+    store.sql(age).await?;
     let third = TestAgent::new(&store).await?;
     third.store(&store, &[with_disk(1, "/")]).await?;
     let seen = "SELECT count(*) FROM sample_shapes WHERE seen_on = current_date";

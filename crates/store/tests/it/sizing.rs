@@ -1,19 +1,18 @@
 //! Measures the storage, WAL and time that a fleet costs PostgreSQL: the numbers of
 //! docs/sizing.md.
 
-use std::time::Instant;
+use std::{
+    hash::{BuildHasher, BuildHasherDefault, DefaultHasher},
+    time::Instant,
+};
 
 use anyhow::Result;
 use svc_sandbox::{Postgres, PostgresOptions};
-use svc_testkit::SampleWriter;
+use svc_store::{Range, SampleRow};
 
-use crate::{
-    fixtures::{DAY, TestAgent, after, compact, hours_ago},
-    support::TestStore,
-};
+use crate::{fixtures::*, support::*};
 
 const HOSTS: usize = 1_000;
-const DISKS: usize = 2;
 /// Two hours of samples, one every 30 seconds.
 const ROUNDS: i64 = 240;
 
@@ -37,6 +36,28 @@ async fn wal(store: &TestStore) -> Result<f64> {
     number(store, "SELECT pg_current_wal_lsn() - '0/0'").await
 }
 
+/// Values that change from sample to sample as a machine's do: some by chance, some slowly, counters steadily,
+/// totals never; the same in every run. Constant values would compress too well, random ones too badly.
+fn of_machine(host: usize, seq: i64) -> SampleRow {
+    let chance = |what: u8, every: i64, most: u64| {
+        let hasher = BuildHasherDefault::<DefaultHasher>::default();
+        (hasher.hash_one((host, what, seq / every)) % most) as i64
+    };
+    let load = |(what, every, least, most)| (least + chance(what, every, most)) as f64 / 100.0;
+    let mut sample = sample(seq, after(hours_ago(3), seq * 30_000));
+    sample.cpu_percent = 4.0 + chance(1, 1, 240) as f64 / 12.0;
+    sample.load = [(2, 1, 20, 100), (3, 5, 30, 50), (4, 15, 40, 25)].map(load);
+    sample.memory_used_bytes += chance(5, 1, 5_000) * 4096;
+    sample.process_count += chance(6, 2, 8);
+    sample.network_rx_bytes = seq * 90_000 + chance(7, 1, 80_000);
+    sample.network_tx_bytes = seq * 40_000 + chance(8, 1, 30_000);
+    for (disk, number) in sample.disks.iter_mut().zip(0..2_u8) {
+        let written = seq * 8192 * i64::from(number);
+        disk.used_bytes += written + chance(10 + number, 1, 20) * 4096;
+    }
+    sample
+}
+
 #[tokio::test]
 #[ignore = "measures for docs/sizing.md: run by make sizing"]
 async fn measure_the_cost_of_a_thousand_agents() -> Result<()> {
@@ -48,13 +69,13 @@ async fn measure_the_cost_of_a_thousand_agents() -> Result<()> {
     let store = TestStore::open(&server.url("postgres"), 3)?;
     store.migrate().await?;
     store.partitions_create(DAY).await?;
-    TestAgent::many_at_once(&store, HOSTS).await?;
-    let mut writer = SampleWriter::open(store.url(), DISKS).await?;
+    let agents = TestAgent::many(&store, HOSTS).await?;
     store.sql("CHECKPOINT").await?;
     let (began, before) = (Instant::now(), wal(&store).await?);
-    for round in 0..ROUNDS {
-        let at = after(hours_ago(3), round * 30_000);
-        writer.append(0..HOSTS, &[at]).await?;
+    for seq in 1..=ROUNDS {
+        let range = |(host, agent): (usize, &TestAgent)| agent.range(&[of_machine(host, seq)], &[]);
+        let ranges: Vec<Range> = agents.iter().enumerate().map(range).collect();
+        store.samples_append(&ranges).await?;
     }
     let samples = HOSTS as f64 * ROUNDS as f64;
     let (took, written) = (began.elapsed().as_secs_f64(), wal(&store).await? - before);

@@ -9,13 +9,9 @@ mod calls;
 mod reads;
 
 use anyhow::{Result, ensure};
-use svc_sandbox::{Postgres, PostgresOptions};
-use svc_store::StoreOptions;
+use svc_store::{NewInstance, StoreOptions};
 
-use crate::{
-    fixtures::{DAY, TestAgent},
-    support::TestStore,
-};
+use crate::{fixtures::*, support::*};
 use calls::Fleet;
 use reads::Reads;
 
@@ -36,86 +32,52 @@ enum State {
     Conflict,
 }
 
+use State::{Conflict, Drained, Expired, Lost, Offline, Online, Overdue};
+
 /// When statistics were gathered, and what became of the fleet since. The first has none.
 const OPPOSITES: [(Option<State>, &[State]); 5] = [
+    (None, &[Offline, Drained, Overdue, Lost, Online]),
     (
-        None,
-        &[
-            State::Offline,
-            State::Drained,
-            State::Overdue,
-            State::Lost,
-            State::Online,
-        ],
+        Some(Offline),
+        &[Drained, Overdue, Lost, Online, Expired, Conflict],
     ),
-    (
-        Some(State::Offline),
-        &[
-            State::Drained,
-            State::Overdue,
-            State::Lost,
-            State::Online,
-            State::Expired,
-            State::Conflict,
-        ],
-    ),
-    (Some(State::Conflict), &[State::Offline]),
-    (
-        Some(State::Drained),
-        &[State::Offline, State::Overdue, State::Lost, State::Online],
-    ),
-    (
-        Some(State::Lost),
-        &[
-            State::Offline,
-            State::Drained,
-            State::Overdue,
-            State::Online,
-        ],
-    ),
+    (Some(Conflict), &[Offline]),
+    (Some(Drained), &[Offline, Overdue, Lost, Online]),
+    (Some(Lost), &[Offline, Drained, Overdue, Online]),
 ];
 
 impl State {
     async fn set(self, fleet: &Fleet) -> Result<()> {
-        let (presence, cause, instance, until) = match self {
-            State::Offline | State::Expired | State::Conflict => {
-                ("offline", "goodbye", "NULL".to_owned(), "NULL")
+        let drained = |until: &str| {
+            format!(
+                "presence = 'online', cause = 'drained', instance_id = NULL, online_until = now() {until}"
+            )
+        };
+        let held = |by: &NewInstance| {
+            format!(
+                "presence = 'online', cause = 'connected', instance_id = '{}', online_until = NULL",
+                by.id
+            )
+        };
+        let all = match self {
+            Offline | Expired | Conflict => {
+                "presence = 'offline', cause = 'goodbye', instance_id = NULL, online_until = NULL"
+                    .to_owned()
             }
-            State::Drained => (
-                "online",
-                "drained",
-                "NULL".to_owned(),
-                "now() + interval '5 minutes'",
-            ),
-            State::Overdue => (
-                "online",
-                "drained",
-                "NULL".to_owned(),
-                "now() - interval '5 minutes'",
-            ),
-            State::Lost => (
-                "online",
-                "connected",
-                format!("'{}'", fleet.lost.id),
-                "NULL",
-            ),
-            State::Online => (
-                "online",
-                "connected",
-                format!("'{}'", fleet.mine.id),
-                "NULL",
-            ),
+            Drained => drained("+ interval '5 minutes'"),
+            Overdue => drained("- interval '5 minutes'"),
+            Lost => held(&fleet.lost),
+            Online => held(&fleet.mine),
         };
         let more = match self {
-            State::Expired => fleet.expire(),
-            State::Conflict => fleet.reinstall(),
+            Expired => fleet.expire(),
+            Conflict => fleet.reinstall(),
             _ => String::new(),
         };
         let sql = format!(
             "SET auto_explain.log_min_duration = -1;
              DELETE FROM agents WHERE status = 'pending' AND pending_reason = 'conflict';
-             UPDATE agent_state SET presence = '{presence}', cause = '{cause}', instance_id = {instance}, online_until = {until},
-                    presence_since = now() - interval '10 minutes';
+             UPDATE agent_state SET {all}, presence_since = now() - interval '10 minutes';
              {more}"
         );
         fleet.store.sql(&sql).await.map(drop)
@@ -124,12 +86,10 @@ impl State {
 
 #[tokio::test]
 async fn statements_read_few_rows_whatever_the_statistics_say() -> Result<()> {
-    let server = Postgres::start(options()).await?;
-    let store = TestStore::with(&server.url("postgres"), StoreOptions::for_service(16))?;
-    store.migrate().await?;
+    let (server, store) = own_server(&SETTINGS).await?;
     store.console_migrate().await?;
     store.partitions_create(DAY).await?;
-    let agents = TestAgent::many_at_once(&store, AGENTS).await?;
+    let agents = TestAgent::many(&store, AGENTS).await?;
     let explain = "ALTER DATABASE postgres SET auto_explain.log_min_duration = 0";
     store.sql(explain).await?;
     let store = TestStore::with(&server.url("postgres"), StoreOptions::for_service(16))?;
@@ -156,19 +116,11 @@ async fn statements_read_few_rows_whatever_the_statistics_say() -> Result<()> {
 }
 
 /// Autovacuum would correct the statistics sooner or later.
-fn options() -> PostgresOptions {
-    let settings = [
-        ("autovacuum", "off"),
-        ("session_preload_libraries", "auto_explain"),
-        ("auto_explain.log_analyze", "on"),
-        ("auto_explain.log_timing", "off"),
-        ("auto_explain.log_nested_statements", "on"),
-        ("auto_explain.log_format", "json"),
-    ];
-    PostgresOptions {
-        settings: settings
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .to_vec(),
-        ..PostgresOptions::default()
-    }
-}
+const SETTINGS: [(&str, &str); 6] = [
+    ("autovacuum", "off"),
+    ("session_preload_libraries", "auto_explain"),
+    ("auto_explain.log_analyze", "on"),
+    ("auto_explain.log_timing", "off"),
+    ("auto_explain.log_nested_statements", "on"),
+    ("auto_explain.log_format", "json"),
+];

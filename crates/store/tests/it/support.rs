@@ -7,7 +7,7 @@ use proptest::{
     strategy::Strategy,
     test_runner::{Config, TestCaseError, TestRunner},
 };
-use svc_sandbox::{TestDatabase, test_database};
+use svc_sandbox::{Postgres, PostgresOptions, TestDatabase, test_database};
 use svc_store::{DatabaseUrl, Store, StoreOptions};
 use tokio::{runtime::Handle, task::spawn_blocking};
 use tokio_postgres::{Client, NoTls};
@@ -42,6 +42,11 @@ impl TestStore {
         &self.url
     }
 
+    /// The address as the store takes it for connections beside the pool.
+    pub fn direct(&self) -> Result<DatabaseUrl> {
+        Ok(DatabaseUrl::parse(&self.url)?)
+    }
+
     pub fn database_name(&self) -> &str {
         self.database.as_ref().map_or("postgres", |db| db.name())
     }
@@ -50,6 +55,11 @@ impl TestStore {
     /// prints them.
     pub async fn sql(&self, sql: &str) -> Result<String> {
         svc_sandbox::query(&self.url, sql).await
+    }
+
+    /// Waits until a statement returns this.
+    pub async fn becomes(&self, sql: &str, expected: &str) -> Result<()> {
+        svc_sandbox::becomes(&self.url, sql, expected).await
     }
 
     /// Opens a connection that lives as long as the client.
@@ -80,6 +90,19 @@ pub async fn migrated() -> Result<TestStore> {
         Ok(())
     };
     on(test_database("store_migrated", migrate).await?)
+}
+
+/// The whole schema on a server of its own, with these settings.
+pub async fn own_server(settings: &[(&str, &str)]) -> Result<(Postgres, TestStore)> {
+    let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+    let server = Postgres::start(PostgresOptions {
+        settings: settings.iter().map(own).collect(),
+        ..PostgresOptions::default()
+    })
+    .await?;
+    let store = TestStore::open(&server.url("postgres"), 4)?;
+    store.migrate().await?;
+    Ok((server, store))
 }
 
 fn on(database: TestDatabase) -> Result<TestStore> {

@@ -8,11 +8,12 @@ use std::{
 };
 
 use anyhow::Result;
-use svc_sandbox::{Authority, Identity, Postgres, PostgresOptions, eventually, shared_postgres};
-use svc_store::DatabaseUrl;
+use svc_sandbox::{
+    Authority, Identity, Postgres, PostgresOptions, becomes, eventually, shared_postgres,
+};
 use tokio::time::timeout;
 
-use crate::support::{PATIENCE, TestStore};
+use crate::support::*;
 
 struct Secured {
     server: Postgres,
@@ -22,9 +23,10 @@ struct Secured {
 impl Secured {
     /// A server with a certificate for `localhost` alone.
     async fn start() -> Result<Secured> {
-        let server = Postgres::start(PostgresOptions::default()).await?;
-        let authority = Authority::new("database CA")?;
-        let secured = Secured { server, authority };
+        let secured = Secured {
+            server: Postgres::start(PostgresOptions::default()).await?,
+            authority: Authority::new("database CA")?,
+        };
         secured.put("root.crt", secured.authority.cert_pem())?;
         let stranger = Authority::new("another CA")?;
         secured.put("stranger.crt", stranger.cert_pem())?;
@@ -103,28 +105,31 @@ async fn every_sslmode_behaves_as_in_libpq() -> Result<()> {
     let secured = Secured::start().await?;
     let root = format!("sslrootcert={}", secured.file("root.crt"));
     let stranger = format!("sslrootcert={}", secured.file("stranger.crt"));
-    let any = "127.0.0.1";
-    assert!(!secured.encrypted(any, "sslmode=disable").await?);
-    for mode in ["allow", "prefer", "require"] {
-        assert!(secured.encrypted(any, &format!("sslmode={mode}")).await?);
-    }
+    let (any, named) = ("127.0.0.1", "localhost");
     let with = |mode: &str, root: &str| format!("sslmode={mode}&{root}");
-    assert!(secured.encrypted(any, &with("require", &root)).await?);
-    assert!(secured.encrypted(any, &with("verify-ca", &root)).await?);
-    assert!(
-        secured
-            .encrypted("localhost", &with("verify-full", &root))
-            .await?
-    );
-    let text = secured.refusal(any, &with("verify-full", &root)).await;
-    assert!(text.contains("not valid for name"), "{text}");
-    for mode in ["require", "verify-ca", "verify-full"] {
-        let text = secured.refusal("localhost", &with(mode, &stranger)).await;
-        assert!(text.contains("UnknownIssuer"), "{mode}: {text}");
+    for (mode, encrypted) in [
+        ("disable", false),
+        ("allow", true),
+        ("prefer", true),
+        ("require", true),
+    ] {
+        let found = secured.encrypted(any, &format!("sslmode={mode}")).await?;
+        assert_eq!(found, encrypted, "{mode}");
     }
-    let text = secured.url("localhost", &with("verify-full", &root));
-    let store = TestStore::open(&text, 4)?;
-    store.listen(&DatabaseUrl::parse(&text)?, "changes").await?;
+    for (host, mode) in [(any, "require"), (any, "verify-ca"), (named, "verify-full")] {
+        assert!(secured.encrypted(host, &with(mode, &root)).await?, "{mode}");
+    }
+    for (host, mode, root, reason) in [
+        (any, "verify-full", &root, "not valid for name"),
+        (named, "require", &stranger, "UnknownIssuer"),
+        (named, "verify-ca", &stranger, "UnknownIssuer"),
+        (named, "verify-full", &stranger, "UnknownIssuer"),
+    ] {
+        let text = secured.refusal(host, &with(mode, root)).await;
+        assert!(text.contains(reason), "{mode}: {text}");
+    }
+    let store = TestStore::open(&secured.url(named, &with("verify-full", &root)), 4)?;
+    store.listen(&store.direct()?, "changes").await?;
     Ok(())
 }
 
@@ -152,22 +157,13 @@ async fn an_abandoned_statement_is_cancelled_over_tls() -> Result<()> {
           FROM pg_sleep(60)";
     secured.server.psql("postgres", slow).await?;
     let root = secured.file("root.crt");
-    let url = secured.url(
-        "localhost",
-        &format!("sslmode=verify-full&sslrootcert={root}"),
-    );
-    let store = TestStore::open(&url, 4)?;
+    let full = format!("sslmode=verify-full&sslrootcert={root}");
+    let store = TestStore::open(&secured.url("localhost", &full), 4)?;
     store.ping().await?;
-    let sleeping = async || {
-        let sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
-        secured.server.psql("postgres", sql).await
-    };
     let abandoned = timeout(Duration::from_secs(1), store.instances_list());
     assert!(abandoned.await.is_err());
-    eventually("the server has ended it", PATIENCE, async || {
-        sleeping().await.is_ok_and(|count| count == "0")
-    })
-    .await?;
+    let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+    becomes(&secured.server.url("postgres"), sleeping, "0").await?;
     store.ping().await?;
     Ok(())
 }
@@ -176,16 +172,13 @@ async fn an_abandoned_statement_is_cancelled_over_tls() -> Result<()> {
 async fn a_server_certificate_in_sslrootcert_is_trusted_while_it_is_valid() -> Result<()> {
     let secured = Secured::start().await?;
     secured.present(&Identity::server(&["localhost"])?).await?;
-    let full = format!(
-        "sslmode=verify-full&sslrootcert={}",
-        secured.file("pinned.crt")
-    );
+    let pinned = secured.file("pinned.crt");
+    let full = format!("sslmode=verify-full&sslrootcert={pinned}");
     assert!(secured.encrypted("localhost", &full).await?);
     let text = secured.refusal("127.0.0.1", &full).await;
     assert!(text.contains("not valid for name"), "{text}");
-    secured
-        .present(&Identity::expired_server(&["localhost"])?)
-        .await?;
+    let expired = Identity::expired_server(&["localhost"])?;
+    secured.present(&expired).await?;
     let text = secured.refusal("localhost", &full).await;
     assert!(text.contains("xpired"), "{text}");
     Ok(())
@@ -194,10 +187,8 @@ async fn a_server_certificate_in_sslrootcert_is_trusted_while_it_is_valid() -> R
 #[tokio::test]
 async fn the_client_certificate_is_sent_to_the_server() -> Result<()> {
     let secured = Secured::start().await?;
-    secured
-        .server
-        .psql("postgres", "CREATE ROLE certified LOGIN")
-        .await?;
+    let role = "CREATE ROLE certified LOGIN";
+    secured.server.psql("postgres", role).await?;
     let client = secured.authority.issue_client("certified")?;
     secured.put("client.crt", &client.cert_pem)?;
     secured.put("client.key", &client.key_pem)?;
@@ -217,9 +208,7 @@ async fn a_server_without_tls_is_refused_if_tls_is_required() -> Result<()> {
     assert!(!encrypted(server, &format!("{url}?sslmode=prefer")).await?);
     let store = TestStore::open(&format!("{url}?sslmode=require"), 3)?;
     let error = anyhow::Error::from(store.ping().await.unwrap_err());
-    assert!(
-        format!("{error:#}").contains("does not support TLS"),
-        "{error:#}"
-    );
+    let text = format!("{error:#}");
+    assert!(text.contains("does not support TLS"), "{text}");
     Ok(())
 }

@@ -190,33 +190,22 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_joined_and_a_disk_has_0_bytes_where_it_is_not_named() {
+    fn chunks_are_joined_in_the_order_of_times_and_a_disk_has_0_bytes_where_it_is_not_named() {
         let chunks = vec![
-            chunk(&[1, 2], &["/"]),
+            chunk(&[1, 5, 7], &["/"]),
             chunk(&[3], &[]),
-            chunk(&[4], &["/var", "/"]),
+            chunk(&[6, 2], &["/var", "/"]),
         ];
-        let samples = joined(chunks, 0);
-        assert_eq!(samples.seq, [1, 2, 3, 4]);
-        assert_eq!(samples.cpu_percent, [1.0, 2.0, 3.0, 4.0]);
-        assert_eq!(samples.agent_id, [AGENT; 4]);
-        let [root, var] = &samples.disks[..] else {
-            panic!("{:?}", samples.disks)
-        };
-        assert_eq!((&*root.mount_point, &*var.mount_point), ("/", "/var"));
-        assert_eq!(
-            (&root.used_bytes[..], &root.total_bytes[..]),
-            (&[10, 20, 0, 40][..], &[100, 200, 0, 400][..])
-        );
-        assert_eq!(var.total_bytes, [0, 0, 0, 400]);
-    }
-
-    #[test]
-    fn samples_are_in_the_order_of_their_times_from_the_first_that_is_wanted() {
-        let samples = joined(vec![chunk(&[1, 5, 7], &["/"]), chunk(&[6, 2], &["/"])], 2);
-        assert_eq!(samples.seq, [2, 5, 6, 7]);
-        assert_eq!(samples.disks[0].used_bytes, [20, 50, 60, 70]);
-        assert_eq!(samples.sampled_at, [2, 5, 6, 7].map(at));
+        let samples = joined(chunks, 2);
+        assert_eq!(samples.seq, [2, 3, 5, 6, 7]);
+        assert_eq!(samples.sampled_at, [2, 3, 5, 6, 7].map(at));
+        assert_eq!(samples.cpu_percent, [2.0, 3.0, 5.0, 6.0, 7.0]);
+        assert_eq!(samples.agent_id, [AGENT; 5]);
+        let names = samples.disks.iter().map(|disk| &*disk.mount_point);
+        assert_eq!(names.collect::<Vec<_>>(), ["/", "/var"]);
+        assert_eq!(samples.disks[0].used_bytes, [20, 0, 50, 60, 70]);
+        assert_eq!(samples.disks[0].total_bytes, [200, 0, 500, 600, 700]);
+        assert_eq!(samples.disks[1].total_bytes, [200, 0, 0, 600, 0]);
     }
 
     #[test]

@@ -46,18 +46,16 @@ fn only_a_series_that_never_changes_takes_no_bytes() {
 
 #[test]
 fn a_step_takes_as_many_bytes_as_the_widest_needs() {
+    let width_of = |values: [i64; 4]| round(&[values.to_vec()]).series[4];
     for width in 1..8 {
         let most = (1 << (8 * width)) - 1;
-        assert_eq!(round(&[vec![0, most, most]]).series[4], 1, "in units");
-        assert_eq!(round(&[vec![0, most, most, most + 1]]).series[4], width);
+        assert_eq!(width_of([0, most, most, most]), 1, "in units");
+        assert_eq!(width_of([0, most, most, most + 1]), width);
         if most < MOST {
-            assert_eq!(
-                round(&[vec![0, most + 1, most + 1, most]]).series[4],
-                width + 1
-            );
+            assert_eq!(width_of([0, most + 1, most + 1, most]), width + 1);
         }
     }
-    assert_eq!(round(&[vec![0, MOST, 0, 1]]).series[4], 8);
+    assert_eq!(width_of([0, MOST, 0, 1]), 8);
 }
 
 #[test]

@@ -63,46 +63,6 @@ fn figures(rollup: &Rollup) -> Vec<Vec<i64>> {
         .collect()
 }
 
-#[test]
-fn an_hour_has_the_least_the_mean_and_the_greatest_of_its_gauges() {
-    let sample = |second, cpu, used, process_count| LooseSample {
-        reals: [cpu, 2.0 * cpu, 0.0, 1.0],
-        memory_used_bytes: used,
-        memory_total_bytes: 2 * used,
-        swap_used_bytes: 7 - used,
-        swap_total_bytes: 7,
-        process_count,
-        ..row(second, second)
-    };
-    let rows = [sample(3600, 1.0, 1, 5), sample(3601, 2.5, 2, 9)];
-    let rows = rows.into_iter().chain([sample(7199, 4.0, 2, 6)]);
-    let none = [shape(&[])];
-    let (cpu, load) = (span(1.0, 2.5, 4.0), span(2.0, 5.0, 8.0));
-    let expected = Rollup {
-        first_at: 3_600_000_000,
-        last_at: 7_199_000_000,
-        counters_from: 3_600_000_000,
-        reals: [cpu, load, span(0.0, 0.0, 0.0), span(1.0, 1.0, 1.0)],
-        memory_used_bytes: span(1, 2, 2),
-        memory_total_bytes: 4,
-        swap_used_bytes: span(5, 5, 6),
-        swap_total_bytes: 7,
-        process_count: span(5, 7, 9),
-        network_rx_bytes_increase: 35_990,
-        network_tx_bytes_increase: 3599,
-        fullest_disk: None,
-        sample_count: 3,
-        shape: none[0].name,
-        own_list: None,
-        figures: vec![],
-    };
-    assert_eq!(
-        rolled_up(&none, rows.map(|row| (0, &[][..], row)).collect()),
-        expected
-    );
-    assert_eq!(roll_up(&none, &BTreeMap::new()), None);
-}
-
 /// As `SELECT (sum::numeric / count)::bigint` does.
 #[test]
 fn means_are_rounded_half_away_from_zero() {
@@ -204,31 +164,6 @@ fn figures_are_in_the_order_of_the_list_or_of_a_list_of_their_own() {
         let list = shape(list);
         let own = (!lists.contains(&list)).then_some(&list);
         assert_eq!((found.shape, found.own_list.as_ref()), (list.name, own));
-    }
-}
-
-#[test]
-fn the_fullest_disk_is_the_greatest_use_of_any_moment() {
-    let disk = |name| [("disk_used", name), ("disk_total", name)];
-    let list = [shape(&[disk("/b"), disk("/a"), disk("/c")].concat())];
-    for (samples, fullest) in [
-        ("1 3600 0 1 4 2 4 9 0", Some((50.0, "/a"))),
-        (
-            "1 3600 0 1 4 2 4 9 0, 1 3601 0 3 4 2 4 0 8",
-            Some((75.0, "/b")),
-        ),
-        (
-            "1 3600 0 1 2 2 4 9 0, 1 3601 0 0 4 0 4 0 8",
-            Some((50.0, "/a")),
-        ),
-        ("1 3600 0 9 4 3 4 7 7", Some((100.0, "/b"))),
-        ("1 3600 0 4 4 MOST 1 MOST MOST", Some((100.0, "/a"))),
-        ("1 3600 0 1 0 2 0 3 0", None),
-        ("1 3600 0 0 1 0 1 0 1", Some((0.0, "/a"))),
-    ] {
-        let found = parts_rolled_up(&list, samples).fullest_disk;
-        let found = found.as_ref().map(|(percent, name)| (*percent, &**name));
-        assert_eq!(found, fullest, "{samples}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Commits that wait for a standby which never answers, because there is none.
 
-use svc_sandbox::{Postgres, PostgresOptions};
+use svc_sandbox::{Postgres, PostgresOptions, becomes};
 
 use super::*;
 
@@ -33,18 +33,7 @@ async fn standbys(server: &Postgres, names: &str) -> Result<()> {
 /// Cancels the next commit that waits.
 async fn cancel_a_wait(server: &Postgres) -> Result<()> {
     let cancel = format!("SELECT count(pg_cancel_backend(pid)) {WAITING}");
-    eventually("a commit waits", PATIENCE, async || {
-        let cancelled = server.psql("postgres", &cancel).await;
-        cancelled.is_ok_and(|count| count == "1")
-    })
-    .await
-}
-
-fn reason<T>(outcome: Result<T, StoreError>) -> Option<Unavailability> {
-    match outcome {
-        Err(StoreError::Unavailable { reason, .. }) => Some(reason),
-        _ => None,
-    }
+    becomes(&server.url("postgres"), &cancel, "1").await
 }
 
 #[tokio::test]
@@ -63,10 +52,7 @@ async fn a_commit_whose_wait_for_the_standby_is_cancelled_has_an_unknown_outcome
         cancelled?;
         assert_eq!(reason(outcome), unreplicated);
         let rows = store.read("read", Bulkhead::Auth, "SELECT FROM t", &[]);
-        assert!(
-            !rows.await?.is_empty(),
-            "a read sees them and does not wait"
-        );
+        assert!(!rows.await?.is_empty(), "a read does not wait");
         let covered = store.read_covered("covered", Bulkhead::Auth, "SELECT FROM t", &[]);
         let (outcome, cancelled) = tokio::join!(covered, cancel_a_wait(&server));
         cancelled?;
@@ -94,24 +80,12 @@ async fn commits_that_are_given_up_go_on_waiting_on_no_more_sessions_than_the_po
     let sessions = format!("SELECT count(*) {WAITING}");
     assert_eq!(server.psql("postgres", &sessions).await?, "2");
     let rows = "SELECT count(*) FROM t";
-    assert_eq!(
-        server.psql("postgres", rows).await?,
-        "0",
-        "none was cancelled"
-    );
+    let committed = server.psql("postgres", rows).await?;
+    assert_eq!(committed, "0", "none was cancelled");
     store.ping().await?;
     standbys(&server, "").await?;
-    eventually("they are committed", PATIENCE, async || {
-        let count = server.psql("postgres", rows).await;
-        count.is_ok_and(|count| count == "2")
-    })
-    .await?;
-    eventually("no place is taken", PATIENCE, async || {
-        let free = |name| format!(r#"database_pool_in_use{{bulkhead="{name}"}} 0"#);
-        let metrics = metrics(&store);
-        metrics.contains(&free("auth")) && metrics.contains(&free("ingest"))
-    })
-    .await?;
+    becomes(&server.url("postgres"), rows, "2").await?;
+    no_place_is_taken(&store, &["auth", "ingest"]).await?;
     no_open_transaction(&store).await
 }
 
@@ -127,19 +101,11 @@ async fn a_commit_on_a_frozen_server_frees_its_place() -> Result<()> {
     let call = store.call("call", Bulkhead::Auth, INSERT, &[]);
     let freeze = async {
         let waits = format!("SELECT count(*) {WAITING}");
-        eventually("the commit waits", PATIENCE, async || {
-            let count = server.psql("postgres", &waits).await;
-            count.is_ok_and(|count| count == "1")
-        })
-        .await?;
+        becomes(&server.url("postgres"), &waits, "1").await?;
         server.freeze()
     };
     let (call, frozen) = tokio::join!(call, freeze);
     frozen?;
     assert_eq!(reason(call), Some(Unavailability::Deadline));
-    let free = r#"database_pool_in_use{bulkhead="auth"} 0"#;
-    eventually("no place is taken", PATIENCE, async || {
-        metrics(&store).contains(free)
-    })
-    .await
+    no_place_is_taken(&store, &["auth"]).await
 }

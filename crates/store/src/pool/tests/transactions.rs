@@ -2,10 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use tokio::{
-    sync::{Barrier, Notify},
-    task::JoinHandle,
-};
+use tokio::sync::{Barrier, Semaphore};
 
 use super::*;
 use crate::direct_connection::DirectConnection;
@@ -46,23 +43,6 @@ async fn an_error_that_the_closure_ignores_does_not_pass_for_a_commit() -> Resul
     });
     assert_eq!(outcome.await.unwrap_err().sqlstate(), Some("25P02"));
     assert_eq!(counts(&store).await?, "1:0 2:0");
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_transaction_that_borrows_can_be_spawned() -> Result<()> {
-    let (_database, store) = empty().await?;
-    let words = vec!["owned".to_owned(), "data".to_owned()];
-    let handle = tokio::spawn(async move {
-        let words = &words;
-        let run = store.run("spawned", Bulkhead::Ingest, async |tx| {
-            let sql = "SELECT cardinality($1)";
-            let row = tx.query_one(sql, &[(words, Type::TEXT_ARRAY)]).await?;
-            Ok(row.try_get::<_, i32>(0)?)
-        });
-        run.await
-    });
-    assert_eq!(handle.await??, 2);
     Ok(())
 }
 
@@ -150,41 +130,36 @@ async fn a_cancelled_transaction_leaves_nothing_open_in_the_pool() -> Result<()>
 #[tokio::test]
 async fn a_stalled_bulkhead_does_not_block_the_others() -> Result<()> {
     let (_database, store) = empty().await?;
-    let (release, held) = (Arc::new(Notify::new()), Arc::new(Barrier::new(7)));
-    let holders: Vec<_> = (0..6).map(|_| hold(&store, &release, &held)).collect();
-    held.wait().await;
-    for bulkhead in [Bulkhead::Auth, Bulkhead::Watch, Bulkhead::Maintenance] {
-        let sql = "SELECT 1";
-        timeout(PATIENCE, store.read("other", bulkhead, sql, &[])).await??;
-    }
-    let waiting = store.read("waiting", Bulkhead::Ingest, "SELECT 1", &[]);
-    assert!(timeout(Duration::from_millis(200), waiting).await.is_err());
-    assert!(metrics(&store).contains(r#"database_pool_in_use{bulkhead="ingest"} 6"#));
-    release.notify_waiters();
-    for holder in holders {
-        holder.await??;
+    let (release, held) = (Semaphore::new(0), Barrier::new(7));
+    let hold = async || {
+        let hold = store.run("hold", Bulkhead::Ingest, async |_tx| {
+            held.wait().await;
+            drop(release.acquire().await);
+            Ok(())
+        });
+        hold.await
+    };
+    let others = async {
+        held.wait().await;
+        for bulkhead in [Bulkhead::Auth, Bulkhead::Watch, Bulkhead::Maintenance] {
+            let other = store.read("other", bulkhead, "SELECT 1", &[]);
+            timeout(PATIENCE, other).await??;
+        }
+        let waiting = store.read("waiting", Bulkhead::Ingest, "SELECT 1", &[]);
+        assert!(timeout(Duration::from_millis(200), waiting).await.is_err());
+        assert!(metrics(&store).contains(r#"database_pool_in_use{bulkhead="ingest"} 6"#));
+        release.add_permits(6);
+        anyhow::Ok(())
+    };
+    let (a, b, c, d, e, f, others) =
+        tokio::join!(hold(), hold(), hold(), hold(), hold(), hold(), others);
+    others?;
+    for held in [a, b, c, d, e, f] {
+        held?;
     }
     let free = store.read("free", Bulkhead::Ingest, "SELECT 1", &[]);
     free.await?;
     Ok(())
-}
-
-/// Occupies one connection of the ingest bulkhead until `release` is notified.
-fn hold(
-    store: &Store,
-    release: &Arc<Notify>,
-    held: &Arc<Barrier>,
-) -> JoinHandle<Result<(), StoreError>> {
-    let (store, release, held) = (store.clone(), release.clone(), held.clone());
-    tokio::spawn(async move {
-        let run = store.run("hold", Bulkhead::Ingest, async |_tx| {
-            let released = release.notified();
-            held.wait().await;
-            released.await;
-            Ok(())
-        });
-        run.await
-    })
 }
 
 async fn bump(tx: &Tx, id: i32) -> Result<(), StoreError> {
@@ -197,43 +172,38 @@ async fn counts(store: &Store) -> Result<String> {
     text(store, sql).await
 }
 
-#[tokio::test]
-async fn no_statement_is_compiled_where_the_server_would() -> Result<()> {
-    let (database, store) = empty().await?;
-    let sql =
-        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET jit = on', current_database()); END $$";
-    svc_sandbox::query(database.url(), sql).await?;
-    assert_eq!(text(&store, "SELECT current_setting('jit')").await?, "off");
+/// A database with this default, where a setting is `expected` in a single statement and in a transaction all the same.
+async fn assert_setting(default: &str, setting: &str, expected: &str) -> Result<TestDatabase> {
+    let (database, _) = empty().await?;
+    let sql = format!("ALTER DATABASE {} SET {default}", database.name());
+    svc_sandbox::query(database.url(), &sql).await?;
+    let store = open(database.url(), options(4))?;
+    let sql = format!("SELECT current_setting('{setting}')");
+    assert_eq!(text(&store, &sql).await?, expected);
     let in_transaction = async |tx: Tx| {
-        let row = tx.query_one("SELECT current_setting('jit')", &[]).await?;
+        let row = tx.query_one(&sql, &[]).await?;
         Ok(row.try_get::<_, String>(0)?)
     };
-    let jit = store.run("test", Bulkhead::Watch, in_transaction).await?;
-    assert_eq!(jit, "off");
-    Ok(())
+    let found = store.run("test", Bulkhead::Watch, in_transaction).await?;
+    assert_eq!(found, expected);
+    Ok(database)
+}
+
+#[tokio::test]
+async fn no_statement_is_compiled_where_the_server_would() -> Result<()> {
+    assert_setting("jit = on", "jit", "off").await.map(drop)
 }
 
 #[tokio::test]
 async fn every_transaction_is_read_committed_whatever_the_default_is() -> Result<()> {
-    let (database, _) = empty().await?;
-    let level = "SELECT current_setting('transaction_isolation')";
-    for default in ["serializable", "repeatable read"] {
-        let sql = format!(
-            "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), '{default}'); END $$"
-        );
-        svc_sandbox::query(database.url(), &sql).await?;
-        assert_eq!(svc_sandbox::query(database.url(), level).await?, default);
-        let fresh = open(database.url(), options(4))?;
-        assert_eq!(text(&fresh, level).await?, "read committed");
-        let several = async |tx: Tx| {
-            let row = tx.query_one(level, &[]).await?;
-            Ok(row.try_get::<_, String>(0)?)
-        };
-        let run = fresh.run("test", Bulkhead::Watch, several).await?;
-        assert_eq!(run, "read committed");
+    for level in ["serializable", "repeatable read"] {
+        let default = format!("default_transaction_isolation = '{level}'");
+        let database = assert_setting(&default, "transaction_isolation", "read committed").await?;
+        let found = "SELECT current_setting('transaction_isolation')";
+        assert_eq!(svc_sandbox::query(database.url(), found).await?, level);
         let url = DatabaseUrl::parse(database.url())?;
         let direct = DirectConnection::connect(&url, &TxLimits::default()).await?;
-        let check = format!("DO $$ BEGIN ASSERT ({level}) = 'read committed'; END $$");
+        let check = format!("DO $$ BEGIN ASSERT ({found}) = 'read committed'; END $$");
         direct.execute(&check).await?;
     }
     Ok(())

@@ -1,23 +1,22 @@
 //! One call of every method that the service and the commands use, for a batch of agents of a large fleet.
 
-use std::{net::Ipv4Addr, slice, time::Duration};
+use std::{net::Ipv4Addr, time::Duration};
 
 use anyhow::{Context, Result};
-use aws_lc_rs::digest::{SHA256, digest};
 use jiff::{SignedDuration, Timestamp};
 use svc_store::{
     ActivityFilter, AgentFacts, AgentFilter, AgentId, AgentStatus, Bulkhead, CloseCause, Decision,
-    GapKind, GapRow, HostFacts, HostFilter, HostId, HostSearch, HostsPage, IdentifierKind,
-    InstanceLoad, LabelChange, Labels, NewAgent, NewInstance, NewToken, Newcomer, Range,
-    RegistrationTx, SessionClose, SessionHeard, SessionOpen, StoreError, TokenId, TokenRequest,
+    GapKind, HostFacts, HostFilter, HostId, HostSearch, HostsPage, IdentifierKind, InstanceLoad,
+    LabelChange, Labels, NewAgent, NewInstance, NewToken, Newcomer, Range, RegistrationTx,
+    SessionClose, SessionHeard, SessionOpen, StoreError, TokenId, TokenRequest,
 };
 use uuid::Uuid;
 
 use super::{AGENTS, reads::Reads};
 use crate::{
-    fixtures::{DAY, TestAgent, hours_ago, sample},
-    leases::{OUTAGE_GRACE, instance},
-    support::TestStore,
+    fixtures::*,
+    leases::{OUTAGE_GRACE, claimed, instance},
+    support::*,
 };
 
 /// The agents of a batch, as many as the service may handle at once or fewer.
@@ -41,7 +40,7 @@ const SWEEP: u64 = 40 * svc_store::SWEEP_BATCH as u64;
 const TTL: Duration = Duration::from_secs(600);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Calls whose results do not matter, with one budget.
+/// Calls of the store whose results do not matter, with one budget.
 macro_rules! call_each {
     ($reads:ident, $budget:expr, $store:ident: $($name:ident($($argument:expr),*);)+) => {
         $($reads.call(stringify!($name), $budget, $store.$name($($argument),*)).await?;)+
@@ -61,10 +60,7 @@ pub struct Fleet {
 
 impl Fleet {
     pub async fn new(store: TestStore, agents: Vec<TestAgent>) -> Result<Fleet> {
-        let (mine, lost) = (instance("k"), instance("k"));
-        for one in [&mine, &lost] {
-            store.lease_claim(one, TTL, OUTAGE_GRACE).await?;
-        }
+        let (mine, lost) = (claimed(&store, "k").await?, claimed(&store, "k").await?);
         let fence = format!(
             "UPDATE ingest_instances SET fenced = true WHERE id = '{}'",
             lost.id
@@ -131,167 +127,90 @@ impl Fleet {
         );
         store.sql(&alone).await?;
         reads.begin_again();
-        reads
-            .call(
-                "lease_claim",
-                SMALL,
-                store.lease_claim(&next, TTL, OUTAGE_GRACE),
-            )
-            .await?;
-        reads
-            .call(
-                "lease_claim",
-                SMALL,
-                store.lease_claim(&self.mine, TTL, OUTAGE_GRACE),
-            )
-            .await?;
         let load = InstanceLoad::default();
-        reads
-            .call(
-                "lease_renew",
-                SMALL,
-                store.lease_renew(next.id, TTL, &load, MINUTE),
-            )
-            .await?;
-        reads
-            .call("lease_release", SMALL, store.lease_release(next.id))
-            .await?;
-        reads
-            .call("instances_list", SMALL, store.instances_list())
-            .await?;
-        reads
-            .call("signing_keys", SMALL, store.signing_keys())
-            .await?;
+        call_each! { reads, SMALL, store:
+            lease_claim(&next, TTL, OUTAGE_GRACE);
+            lease_claim(&self.mine, TTL, OUTAGE_GRACE);
+            lease_renew(next.id, TTL, &load, MINUTE);
+            lease_release(next.id);
+            instances_list();
+            signing_keys();
+        }
         Ok(())
     }
 
     async fn sweep(&self, reads: &mut Reads) -> Result<()> {
-        let store = &self.store;
+        let (store, mine) = (&self.store, self.mine.id);
         let over = "UPDATE sweep_pause SET until = '-infinity'";
         store.sql(over).await?;
         reads.begin_again();
         let load = InstanceLoad::default();
-        reads
-            .call(
-                "lease_renew",
-                SMALL,
-                store.lease_renew(self.mine.id, TTL, &load, MINUTE),
-            )
-            .await?;
-        reads
-            .call(
-                "leases_fence",
-                SMALL,
-                store.leases_fence(self.mine.id, MINUTE),
-            )
-            .await?;
-        reads
-            .call(
-                "sessions_sweep",
-                SWEEP,
-                store.sessions_sweep(self.mine.id, MINUTE),
-            )
-            .await?;
+        call_each! { reads, SMALL, store:
+            lease_renew(mine, TTL, &load, MINUTE);
+            leases_fence(mine, MINUTE);
+        }
+        call_each! { reads, SWEEP, store: sessions_sweep(mine, MINUTE); }
         Ok(())
     }
 
     async fn sessions(&self, reads: &mut Reads) -> Result<()> {
         let (store, mine, ids) = (&self.store, self.mine.id, self.ids());
-        reads
-            .call("sessions_digest", SESSIONS, store.sessions_digest(mine))
-            .await?;
-        reads
-            .call("sessions_stored", SESSIONS, store.sessions_stored(mine))
-            .await?;
-        reads
-            .call("agents_keys", SMALL, store.agents_keys(&ids))
-            .await?;
-        let opens: Vec<SessionOpen> = ids.iter().map(|id| open(*id)).collect();
-        reads
-            .call(
-                "sessions_open",
-                SMALL,
-                store.sessions_open(mine, &opens, MINUTE),
-            )
-            .await?;
+        call_each! { reads, SESSIONS, store:
+            sessions_digest(mine);
+            sessions_stored(mine);
+        }
+        let opens: Vec<SessionOpen> = self.batch().iter().map(TestAgent::session).collect();
+        call_each! { reads, SMALL, store:
+            agents_keys(&ids);
+            sessions_open(mine, &opens, MINUTE);
+        }
         let instances: Vec<AgentId> = self.agents[..INSTANCE].iter().map(|one| one.id).collect();
         let all: Vec<(AgentId, i64)> = instances.iter().map(|id| (*id, self.calls)).collect();
-        reads
-            .call(
-                "sessions_displaced",
-                60 * INSTANCE as u64,
-                store.sessions_displaced(mine, &all),
-            )
-            .await?;
-        reads
-            .call(
-                "watermarks",
-                60 * INSTANCE as u64,
-                store.watermarks(&instances),
-            )
-            .await?;
-        let held = all[..BATCH].to_vec();
-        reads
-            .call(
-                "sessions_reclaim",
-                SMALL,
-                store.sessions_reclaim(mine, &held),
-            )
-            .await?;
+        call_each! { reads, 60 * INSTANCE as u64, store:
+            sessions_displaced(mine, &all);
+            watermarks(&instances);
+        }
+        let held = &all[..BATCH];
         let heard = |&(agent_id, epoch): &(AgentId, i64)| SessionHeard {
             agent_id,
             epoch,
             at: Timestamp::now(),
         };
         let heard: Vec<SessionHeard> = held.iter().map(heard).collect();
-        reads
-            .call("sessions_heard", SMALL, store.sessions_heard(&heard))
-            .await?;
-        let cause = CloseCause::Drained { back_in: MINUTE };
         let close = |&(agent_id, epoch): &(AgentId, i64)| SessionClose {
             agent_id,
             epoch,
-            cause,
+            cause: CloseCause::Drained { back_in: MINUTE },
         };
         let closes: Vec<SessionClose> = held.iter().map(close).collect();
-        reads
-            .call("sessions_close", SMALL, store.sessions_close(&closes))
-            .await?;
+        call_each! { reads, SMALL, store:
+            sessions_reclaim(mine, held);
+            sessions_heard(&heard);
+            sessions_close(&closes);
+        }
         Ok(())
     }
 
     /// Ranges that continue above the watermark, with a sample of an hour that is past, and the same again.
     async fn samples(&self, reads: &mut Reads) -> Result<()> {
         let (store, ids) = (&self.store, self.ids());
-        let gap = GapRow {
-            first_seq: 3 * self.calls - 1,
-            last_seq: 3 * self.calls - 1,
-            kind: GapKind::Declared,
-            reason: "test".into(),
-        };
+        let last = 3 * self.calls;
+        let gaps = [gap(last - 1..=last - 1, GapKind::Declared)];
         let range = |agent: &TestAgent| {
-            let late = sample(3 * self.calls, hours_ago(3 * self.calls));
-            let samples = [sample(3 * self.calls - 2, Timestamp::now()), late];
-            agent.range(&samples, slice::from_ref(&gap))
+            let late = sample(last, hours_ago(last));
+            agent.range(&[sample(last - 2, Timestamp::now()), late], &gaps)
         };
         let ranges: Vec<Range> = self.batch().iter().map(range).collect();
-        for _ in 0..2 {
-            reads
-                .call("samples_append", APPEND, store.samples_append(&ranges))
-                .await?;
-        }
         let numbers: Vec<(AgentId, i64)> = ids.iter().map(|id| (*id, 1)).collect();
-        reads
-            .call(
-                "dead_letters_confirm",
-                SMALL,
-                store.dead_letters_confirm(&numbers),
-            )
-            .await?;
         let hosts: Vec<HostId> = self.batch().iter().map(|agent| agent.host).collect();
-        reads
-            .call("hosts_identify", SMALL, store.hosts_identify(&hosts))
-            .await?;
+        call_each! { reads, APPEND, store:
+            samples_append(&ranges);
+            samples_append(&ranges);
+        }
+        call_each! { reads, SMALL, store:
+            dead_letters_confirm(&numbers);
+            hosts_identify(&hosts);
+        }
         Ok(())
     }
 
@@ -300,13 +219,6 @@ impl Fleet {
         let keys: Vec<[u8; 32]> = (0..BATCH).map(|_| key()).collect();
         let asked: Vec<(&[u8; 32], Option<&[u8; 32]>)> =
             keys.iter().map(|key| (key, Some(&[7; 32]))).collect();
-        reads
-            .call(
-                "registrations_lookup",
-                SMALL,
-                store.registrations_lookup(&asked),
-            )
-            .await?;
         let facts: Vec<HostFacts> = keys.iter().map(|_| machine()).collect();
         let agent = AgentFacts::default();
         let newcomer = |(key, facts)| Newcomer {
@@ -317,27 +229,12 @@ impl Fleet {
             address: Ipv4Addr::LOCALHOST.into(),
         };
         let newcomers: Vec<Newcomer<'_>> = keys.iter().zip(&facts).map(newcomer).collect();
-        reads
-            .call(
-                "registrations_admit",
-                SMALL,
-                store.registrations_admit(&newcomers),
-            )
-            .await?;
-        reads
-            .call(
-                "agents_statuses",
-                SMALL,
-                store.agents_statuses(Bulkhead::Auth, &ids),
-            )
-            .await?;
-        reads
-            .call(
-                "reinstalls_admit",
-                REINSTALLED,
-                store.reinstalls_admit(MINUTE),
-            )
-            .await?;
+        call_each! { reads, SMALL, store:
+            registrations_lookup(&asked);
+            registrations_admit(&newcomers);
+            agents_statuses(Bulkhead::Auth, &ids);
+        }
+        call_each! { reads, REINSTALLED, store: reinstalls_admit(MINUTE); }
         Ok(())
     }
 
@@ -387,115 +284,50 @@ impl Fleet {
 
     async fn upkeep(&self, reads: &mut Reads) -> Result<()> {
         let store = &self.store;
-        reads
-            .call("fleet_gauges", WHOLE, store.fleet_gauges(self.mine.id, DAY))
-            .await?;
-        reads
-            .call("hosts_expire", WHOLE, store.hosts_expire(DAY, "test"))
-            .await?;
-        reads
-            .call("events_prune", WHOLE, store.events_prune(DAY))
-            .await?;
-        reads
-            .call("gaps_prune", WHOLE, store.gaps_prune(DAY))
-            .await?;
-        reads
-            .call("shapes_prune", WHOLE, store.shapes_prune(DAY, DAY))
-            .await?;
-        reads
-            .call("agent_counts_prune", WHOLE, store.agent_counts_prune())
-            .await?;
-        reads
-            .call("hosts_set_aside", WHOLE, store.hosts_set_aside())
-            .await?;
+        call_each! { reads, WHOLE, store:
+            fleet_gauges(self.mine.id, DAY);
+            hosts_expire(DAY, "test");
+            events_prune(DAY);
+            gaps_prune(DAY);
+            shapes_prune(DAY, DAY);
+            agent_counts_prune();
+            hosts_set_aside();
+        }
         Ok(())
     }
 
     /// People wait for these, with longer limits.
     async fn commands(&self, reads: &mut Reads) -> Result<()> {
         let (store, first) = (TestStore::open(self.store.url(), 4)?, self.batch()[0]);
-        reads.call("overview", WHOLE, store.overview()).await?;
-        reads
-            .call(
-                "agents_list",
-                WHOLE,
-                store.agents_list(&AgentFilter::default(), 50),
-            )
-            .await?;
-        let filter = AgentFilter {
+        let of_token = AgentFilter {
             token: Some(self.token),
             ..AgentFilter::default()
         };
-        reads
-            .call("agents_list", WHOLE, store.agents_list(&filter, 50))
-            .await?;
-        reads
-            .call("agents_find", WHOLE, store.agents_find("web-1", 50))
-            .await?;
-        reads
-            .call("agent_show", SMALL, store.agent_show(first.id))
-            .await?;
-        reads
-            .call(
-                "hosts_list",
-                WHOLE,
-                store.hosts_list(&HostFilter::default(), 50),
-            )
-            .await?;
-        reads
-            .call("hosts_find", WHOLE, store.hosts_find("web-1", 50))
-            .await?;
-        reads
-            .call("host_show", SMALL, store.host_show(first.host))
-            .await?;
-        reads
-            .call("host_books", SMALL, store.host_books(first.host))
-            .await?;
-        reads
-            .call("tokens_list", WHOLE, store.tokens_list(50))
-            .await?;
-        reads
-            .call("tokens_find", WHOLE, store.tokens_find("fleet", 50))
-            .await?;
-        reads
-            .call("token_show", WHOLE, store.token_show(self.token))
-            .await?;
-        reads
-            .call("token_by_hash", SMALL, store.token_by_hash(&[7; 32]))
-            .await?;
-        reads
-            .call(
-                "token_current_agents",
-                WHOLE,
-                store.token_current_agents(self.token),
-            )
-            .await?;
+        call_each! { reads, WHOLE, store:
+            overview();
+            agents_list(&AgentFilter::default(), 50);
+            agents_list(&of_token, 50);
+            agents_find("web-1", 50);
+            hosts_list(&HostFilter::default(), 50);
+            hosts_find("web-1", 50);
+            tokens_list(50);
+            tokens_find("fleet", 50);
+            token_show(self.token);
+            token_current_agents(self.token);
+        }
         let last = self.agents[self.agents.len() - usize::try_from(self.calls)?];
-        reads
-            .call(
-                "agent_decide",
-                SMALL,
-                store.agent_decide(last.id, Decision::Revoke, "test", None),
-            )
-            .await?;
-        reads
-            .call(
-                "host_retire",
-                SMALL,
-                store.host_retire(last.host, "test", None),
-            )
-            .await?;
+        call_each! { reads, SMALL, store:
+            agent_show(first.id);
+            host_show(first.host);
+            host_books(first.host);
+            token_by_hash(&[7; 32]);
+            agent_decide(last.id, Decision::Revoke, "test", None);
+            host_retire(last.host, "test", None);
+        }
         let (key, token) = (key(), token());
-        let spare = reads
-            .call("token_create", SMALL, store.token_create(&key, &token))
-            .await?;
-        reads
-            .call(
-                "token_revoke",
-                SMALL,
-                store.token_revoke(spare, "test", true),
-            )
-            .await?;
+        let create = store.token_create(&key, &token);
+        let spare = reads.call("token_create", SMALL, create).await?;
+        call_each! { reads, SMALL, store: token_revoke(spare, "test", true); }
         Ok(())
     }
 
@@ -505,22 +337,6 @@ impl Fleet {
         let (host, agent) = (self.batch()[0].host, self.batch()[0].id);
         let hosts: Vec<Uuid> = self.batch().iter().map(|agent| agent.host.0).collect();
         let since = Timestamp::now() - SignedDuration::from_hours(24);
-        let page = |search| HostsPage {
-            search,
-            ..HostsPage::default()
-        };
-        let online = HostSearch {
-            online: Some(true),
-            ..HostSearch::default()
-        };
-        let skewed = HostSearch {
-            skewed: true,
-            ..HostSearch::default()
-        };
-        let of_token = HostSearch {
-            token: Some(self.token.0),
-            ..HostSearch::default()
-        };
         let label = LabelChange {
             added: "env=test".parse()?,
             removed: Vec::new(),
@@ -541,9 +357,9 @@ impl Fleet {
             console_database();
             console_pending_count();
             console_hosts(&HostsPage::default(), 50);
-            console_hosts(&page(online), 50);
-            console_hosts(&page(skewed), 50);
-            console_hosts(&page(of_token), 50);
+            console_hosts(&page(|search| search.online = Some(true)), 50);
+            console_hosts(&page(|search| search.skewed = true), 50);
+            console_hosts(&page(|search| search.token = Some(self.token.0)), 50);
             console_activity(&ActivityFilter::default(), None, 50);
             console_hosts_by_id(&hosts);
             console_host_exists(host);
@@ -575,6 +391,12 @@ fn quoted(agents: &[TestAgent]) -> String {
     ids.collect::<Vec<_>>().join(", ")
 }
 
+fn page(change: impl FnOnce(&mut HostSearch)) -> HostsPage {
+    let mut page = HostsPage::default();
+    change(&mut page.search);
+    page
+}
+
 fn token() -> NewToken {
     NewToken {
         label: "fleet".to_owned(),
@@ -602,24 +424,5 @@ fn machine() -> HostFacts {
         hostname: "new".to_owned(),
         identifiers: identifiers.into(),
         ..HostFacts::default()
-    }
-}
-
-fn open(agent: AgentId) -> SessionOpen {
-    let now = Timestamp::now();
-    let key = digest(&SHA256, agent.0.to_string().as_bytes());
-    let hex = key.as_ref().iter().map(|byte| format!("{byte:02x}"));
-    SessionOpen {
-        agent_id: agent,
-        key: hex.collect(),
-        boot_id: "boot".to_owned(),
-        run_id: "run".to_owned(),
-        version: "1.0.0".to_owned(),
-        capabilities: Vec::new(),
-        facts: HostFacts::default(),
-        address: Ipv4Addr::LOCALHOST.into(),
-        skew_ms: None,
-        requested_at: now,
-        valid_until: now + SignedDuration::from_mins(1),
     }
 }
