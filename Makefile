@@ -8,8 +8,8 @@ help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 dev: deps  ## Run the real thing on this machine, with a PostgreSQL of its own
-	$(CARGO) build --locked --bin svc-ingest --bin svc-agent --bin svc-console
-	@exec target/debug/svc-ingest dev
+	$(CARGO) build --locked --bin svc-dev --bin svc-ingest --bin svc-agent --bin svc-console
+	@exec target/debug/svc-dev
 
 test: deps fmt lint doc unit  ## Formatting, lints, documentation and all tests (under 20 minutes on 2 cores)
 

@@ -1,12 +1,8 @@
 //! The form of the log, and where it goes.
 
-use std::{
-    fs::File,
-    io::{self, IsTerminal},
-    sync::Mutex,
-};
+use std::io::{self, IsTerminal};
 
-use tracing_subscriber::{EnvFilter, fmt, fmt::MakeWriter};
+use tracing_subscriber::{EnvFilter, fmt};
 
 use crate::settings::{Reader, parse::Parsed};
 
@@ -42,25 +38,16 @@ impl Log {
 
     /// Sends log lines to standard error. The commands that log call it once.
     pub fn start(&self) {
-        self.start_to(io::stderr, io::stderr().is_terminal());
-    }
-
-    /// Sends log lines to a file, for a command that uses the terminal for its view.
-    pub fn start_in(&self, file: File) {
-        self.start_to(Mutex::new(file), false);
-    }
-
-    fn start_to(&self, writer: impl for<'a> MakeWriter<'a> + Send + Sync + 'static, ansi: bool) {
         let filter = EnvFilter::try_new(format!("{LIBRARIES},{}", self.filter))
             .unwrap_or_else(|_| EnvFilter::new(format!("{LIBRARIES},info")));
         let lines = fmt()
             .with_env_filter(filter)
-            .with_writer(writer)
+            .with_writer(io::stderr)
             .with_target(false);
         let set = if self.json {
             lines.json().flatten_event(true).try_init()
         } else {
-            lines.with_ansi(ansi).try_init()
+            lines.with_ansi(io::stderr().is_terminal()).try_init()
         };
         drop(set); // A second call, as tests make it, changes nothing.
     }

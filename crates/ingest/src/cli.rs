@@ -6,7 +6,6 @@ mod actor;
 mod agent;
 mod consume;
 mod database;
-mod dev;
 mod doctor;
 mod healthcheck;
 mod host;
@@ -65,8 +64,6 @@ enum Command {
     Serve,
     /// Consume the metrics queue, beside servers with INGEST_CONSUME=false
     Consume,
-    /// Run a whole system on this machine: PostgreSQL, certificates, key and service
-    Dev(dev::Args),
     /// Bring the database schema up to date
     Migrate(OutputArgs),
     /// Manage enrolment tokens, which admit new agents
@@ -100,17 +97,13 @@ pub fn command() -> clap::Command {
 pub async fn run() -> ExitCode {
     let Cli { command, env_file } = Cli::parse();
     let command = command.unwrap_or(Command::Serve);
-    if !matches!(
-        command,
-        Command::Dev(_) | Command::Init(_) | Command::InitDatabase
-    ) {
+    if !matches!(command, Command::Init(_) | Command::InitDatabase) {
         svc_common::settings::use_file(&env_file);
     }
     let outcome = match command {
         Command::Init(args) => init::run(args, &env_file).await,
         Command::Serve => serve::run().await,
         Command::Consume => consume::run().await,
-        Command::Dev(args) => dev::run(args).await,
         Command::Migrate(args) => migrate::run(args).await,
         Command::Token(command) => token::run(command).await,
         Command::Agent(command) => agent::run(command).await,

@@ -1,5 +1,5 @@
 //! A whole system on one machine: real PostgreSQL, PgBouncer and NATS servers and certificates, for
-//! `svc-ingest dev`, the tests and the benchmarks.
+//! `svc-dev`, the tests and the benchmarks.
 //!
 //! Invariant: nothing outlives the process that started it. The servers end with it, even when it is
 //! killed with SIGKILL, and the next process removes what it left in the temporary folder. Tests run

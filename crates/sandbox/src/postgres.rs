@@ -266,7 +266,7 @@ impl Site {
         bail!("PostgreSQL did not start")
     }
 
-    /// The death signal is SIGINT, a fast shutdown: `svc-ingest dev` keeps its data when it is
+    /// The death signal is SIGINT, a fast shutdown: `svc-dev` keeps its data when it is
     /// killed.
     fn spawn(&self) -> anyhow::Result<Server> {
         let mut command = self.command("postgres", &self.data_dir, "INT");

@@ -70,9 +70,17 @@ pub fn print_while_read(text: &str) -> anyhow::Result<bool> {
     }
 }
 
-/// Columns without borders: at most as wide as the terminal, and in a pipe as wide as needed.
+/// Columns without borders: at most as wide as the terminal or as COLUMNS says, and in a pipe otherwise as wide as needed.
 pub fn table<T>(columns: &[Column<T>], rows: &[T]) -> String {
+    let width = std::env::var("COLUMNS").ok();
+    table_within(width.and_then(|width| width.parse().ok()), columns, rows)
+}
+
+fn table_within<T>(width: Option<u16>, columns: &[Column<T>], rows: &[T]) -> String {
     let mut table = Table::new();
+    if let Some(width) = width.filter(|width| *width > 0) {
+        table.set_width(width);
+    }
     table
         .load_style(presets::NOTHING)
         .set_content_arrangement(ContentArrangement::Dynamic)
@@ -120,6 +128,19 @@ pub fn or_dash(text: impl Into<Option<String>>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_table_is_at_most_as_wide_as_it_may_be() {
+        let text = "one two three four five six seven".to_owned();
+        let columns: [Column<String>; 1] = [("TEXT", Fit::Wraps, String::clone)];
+        let widest = |width| {
+            let table = table_within(width, &columns, std::slice::from_ref(&text));
+            table.lines().map(str::len).max()
+        };
+        assert_eq!(widest(None), Some(text.len()));
+        assert_eq!(widest(Some(0)), Some(text.len()));
+        assert!(widest(Some(20)) <= Some(20));
+    }
 
     #[test]
     fn text_from_an_agent_cannot_move_the_cursor() {

@@ -11,7 +11,7 @@ use tokio::{signal::ctrl_c, time::sleep};
 use super::{Usage, database, output};
 
 const REDRAW: Duration = Duration::from_secs(2);
-pub const CLEAR: &str = "\x1b[2J\x1b[H";
+const CLEAR: &str = "\x1b[2J\x1b[H";
 
 /// Whether a person can be asked.
 pub fn is_there() -> bool {

@@ -1,4 +1,4 @@
-//! The database of `svc-ingest dev`: a PostgreSQL server whose files stay in the folder.
+//! The database: a PostgreSQL server whose files stay in the folder.
 //!
 //! A folder with a database of an unreleased version is moved aside as a whole: its agent and its certificate belong to that database.
 
@@ -13,13 +13,14 @@ use jiff::Timestamp;
 use svc_sandbox::{Postgres, PostgresOptions};
 use svc_store::{DatabaseUrl, SchemaState, Store, StoreOptions};
 
-use super::console;
-
-pub(super) const NAME: &str = "svc";
+const NAME: &str = "svc";
+const USER: &str = "svc";
+/// The console's role.
+pub const WEB_ROLE: &str = "svc_web";
 
 #[derive(Debug)]
-pub(super) struct Database {
-    pub postgres: Postgres,
+pub struct Database {
+    postgres: Postgres,
     /// Where the folder went that held the data of an unreleased version.
     pub aside: Option<PathBuf>,
 }
@@ -33,13 +34,28 @@ impl Database {
             aside = Some(move_aside(folder)?);
             postgres = start_postgres(folder).await?;
         }
-        console::create_role(&postgres, NAME).await?;
+        create_web_role(&postgres).await?;
         Ok(Self { postgres, aside })
     }
 
     pub fn url(&self) -> String {
         self.postgres.url(NAME)
     }
+
+    /// As the console's role.
+    pub fn web_url(&self) -> String {
+        let (owner, web) = (format!("{USER}@"), format!("{WEB_ROLE}@"));
+        self.url().replacen(&owner, &web, 1)
+    }
+}
+
+/// The role may create a schema of its own, and nothing else but what the service grants it.
+async fn create_web_role(postgres: &Postgres) -> anyhow::Result<()> {
+    let sql = format!(
+        "DO $$ BEGIN CREATE ROLE {WEB_ROLE} LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
+         GRANT CREATE ON DATABASE {NAME} TO {WEB_ROLE}"
+    );
+    postgres.psql(NAME, &sql).await.map(drop)
 }
 
 async fn start_postgres(folder: &Path) -> anyhow::Result<Postgres> {

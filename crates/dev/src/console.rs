@@ -1,0 +1,67 @@
+//! The web console: the `svc-console` binary in our own binary's folder.
+//!
+//! It connects as a role of its own, which gets exactly what `INGEST_WEB_ROLE` grants, so that this system shows what
+//! production allows.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::Context;
+use svc_sandbox::{Process, dying_with_us};
+
+use crate::{programs, service::Service};
+
+const PORT: &str = "3000";
+/// The person that the link signs in.
+const PERSON: &str = "dev";
+
+/// A running console; dropping it ends it.
+#[derive(Debug)]
+pub struct Console {
+    _process: Process,
+    /// Signs in once.
+    pub link: String,
+}
+
+impl Console {
+    /// `None` where the binary is missing.
+    pub async fn start(service: &Service, database_url: &str) -> anyhow::Result<Option<Self>> {
+        let Some(program) = programs::beside("svc-console")? else {
+            return Ok(None);
+        };
+        let mut link = command(&program, service, database_url);
+        link.args(["user", "link", PERSON, "--sign-in"]);
+        let link = programs::output(link).await;
+        let link = link.context("no link to the console")?;
+        let mut serve = command(&program, service, database_url);
+        serve
+            .stdout(Stdio::null())
+            .stderr(programs::log(&log_file(service))?);
+        Ok(Some(Self {
+            _process: Process::spawn(serve)?,
+            link,
+        }))
+    }
+}
+
+pub fn log_file(service: &Service) -> PathBuf {
+    service.folder.join("console.log")
+}
+
+fn command(program: &Path, service: &Service, database_url: &str) -> Command {
+    let jwks = format!("http://{}/.well-known/jwks.json", service.http_address());
+    let port = env::var("CONSOLE_PORT").unwrap_or_else(|_| PORT.into());
+    let mut command = dying_with_us(program);
+    command
+        .env("DATABASE_URL", database_url)
+        .env("CONSOLE_BASE_URL", format!("http://localhost:{port}"))
+        .env("CONSOLE_PORT", port)
+        .env("CONSOLE_BIND_ADDRESS", "127.0.0.1")
+        .env("CONSOLE_JWKS_URL", jwks)
+        .env("CONSOLE_INGEST_ADDRESS", service.grpc_address())
+        .env("CONSOLE_INGEST_CA", service.certificate());
+    command
+}
