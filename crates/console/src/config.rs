@@ -14,7 +14,7 @@ use svc_common::{
     log::Log,
     settings::{Lookup, Problems, Reader, read_environment},
 };
-use svc_store::DatabaseUrl;
+use svc_store::{DatabaseUrl, Store, StoreError, StoreOptions};
 use url::Url;
 
 pub use variables::VARIABLES;
@@ -108,6 +108,11 @@ impl Database {
     /// The database section alone, for commands.
     pub fn from_env() -> Result<Self, Problems> {
         from_environment(Self::collect)
+    }
+
+    /// The store of a command.
+    pub fn store(self) -> Result<Store, StoreError> {
+        Store::new(self.url, StoreOptions::for_commands())
     }
 
     fn collect(reader: &mut Reader<'_>) -> Option<Self> {

@@ -29,7 +29,7 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
 };
 
-use crate::{app::App, assets::typed, config::Install, error::AppError, secret::hex};
+use crate::{assets::typed, config::Install, error::AppError, secret::hex, state::App};
 
 const FILES: [&str; 3] = ["svc-agent", "svc-agent.deb", "svc-agent.rpm"];
 const CHUNK: usize = 16 * 1024;

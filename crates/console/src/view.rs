@@ -15,104 +15,60 @@ use svc_store::{InstanceLoad, InstanceRecord};
 pub use query::{Search, label_query, sort, words};
 pub use spark::Spark;
 
-use crate::{app::App, auth::User};
-
-/// What every page has around it.
-#[derive(Clone, Debug)]
-pub struct Shell {
-    pub user: User,
-    pub section: &'static str,
-    pub pending: i64,
-    pub stale: bool,
-    /// The live view of the page, as a query of `/live`; empty if it has none.
-    pub live: String,
-}
-
-impl Shell {
-    pub fn new(app: &App, user: User, section: &'static str) -> Self {
-        let news = app.news.borrow();
-        Self {
-            user,
-            section,
-            pending: news.pending,
-            stale: news.stale,
-            live: String::new(),
-        }
-    }
-
-    pub fn live(mut self, query: impl Into<String>) -> Self {
-        self.live = query.into();
-        self
-    }
-}
-
-/// A time: relative in the page, exact on hover. A script shows it in the reader's zone.
+/// A point in time: relative or exact in the page, exact to the second on hover. A script shows it in the
+/// reader's zone.
 #[derive(Clone, Copy, Debug)]
-pub struct When(pub Timestamp);
+pub struct Time {
+    at: Timestamp,
+    form: Form,
+}
 
-impl HtmlSafe for When {}
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    /// `3 d ago`
+    Ago,
+    /// `for 3 d`: how long something has lasted.
+    Lasting,
+    /// For lists of events.
+    Exact,
+}
 
-impl fmt::Display for When {
+impl HtmlSafe for Time {}
+
+impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let exact = self.0.strftime("%Y-%m-%dT%H:%M:%SZ");
-        let utc = self.0.strftime("%Y-%m-%d %H:%M:%S UTC");
-        let seconds = Timestamp::now().as_second() - self.0.as_second();
+        let exact = self.at.strftime("%Y-%m-%dT%H:%M:%SZ");
+        let shown = self.at.strftime("%Y-%m-%d %H:%M:%S");
+        let seconds = Timestamp::now().as_second() - self.at.as_second();
+        let (data, text) = match self.form {
+            Form::Ago => ("data-ago", ago(seconds)),
+            Form::Lasting => {
+                let length = span(seconds.max(0).unsigned_abs());
+                ("data-for data-ago", format!("for {length}"))
+            }
+            Form::Exact => ("data-exact", shown.to_string()),
+        };
         write!(
             f,
-            "<time datetime=\"{exact}\" title=\"{utc}\" data-ago>{}</time>",
-            ago(seconds)
-        )
-    }
-}
-
-/// How long something has lasted: `for 3 d`, exact on hover.
-#[derive(Clone, Copy, Debug)]
-pub struct Lasting(pub Timestamp);
-
-impl HtmlSafe for Lasting {}
-
-impl fmt::Display for Lasting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let exact = self.0.strftime("%Y-%m-%dT%H:%M:%SZ");
-        let utc = self.0.strftime("%Y-%m-%d %H:%M:%S UTC");
-        let seconds = Timestamp::now().as_second() - self.0.as_second();
-        write!(
-            f,
-            "<time datetime=\"{exact}\" title=\"{utc}\" data-for data-ago>for {}</time>",
-            span(seconds.max(0).unsigned_abs())
-        )
-    }
-}
-
-/// An exact time, for lists of events.
-#[derive(Clone, Copy, Debug)]
-pub struct Exact(pub Timestamp);
-
-impl HtmlSafe for Exact {}
-
-impl fmt::Display for Exact {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let exact = self.0.strftime("%Y-%m-%dT%H:%M:%SZ");
-        let utc = self.0.strftime("%Y-%m-%d %H:%M:%S UTC");
-        write!(
-            f,
-            "<time datetime=\"{exact}\" title=\"{utc}\" data-exact>{}</time>",
-            self.0.strftime("%Y-%m-%d %H:%M:%S")
+            "<time datetime=\"{exact}\" title=\"{shown} UTC\" {data}>{text}</time>"
         )
     }
 }
 
 /// Arguments of these functions are references, as templates pass them.
-pub fn when(at: &Timestamp) -> When {
-    When(*at)
+pub fn when(at: &Timestamp) -> Time {
+    let (at, form) = (*at, Form::Ago);
+    Time { at, form }
 }
 
-pub fn lasting_since(at: &Timestamp) -> Lasting {
-    Lasting(*at)
+pub fn lasting_since(at: &Timestamp) -> Time {
+    let (at, form) = (*at, Form::Lasting);
+    Time { at, form }
 }
 
-pub fn exact(at: &Timestamp) -> Exact {
-    Exact(*at)
+pub fn exact(at: &Timestamp) -> Time {
+    let (at, form) = (*at, Form::Exact);
+    Time { at, form }
 }
 
 pub fn ago(seconds: i64) -> String {

@@ -12,8 +12,12 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use svc_store::{ActivityCursor, ActivityFilter, ActivityRecord, StoreError};
 
-use super::{Page, html};
-use crate::{app::App, auth::User, error::AppError, view::Shell};
+use crate::{
+    error::AppError,
+    session::User,
+    shell::{Page, Shell, html},
+    state::App,
+};
 
 const PAGE: u32 = 100;
 const EXPORT_PAGE: u32 = 1000;
@@ -40,19 +44,14 @@ const KINDS: [&str; 17] = [
 /// An export ends here; a filter makes it smaller.
 const EXPORT_ROWS: usize = 200_000;
 
-#[derive(Clone, Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 pub struct Asked {
-    #[serde(default)]
     actor: String,
-    #[serde(default)]
     kind: String,
-    #[serde(default)]
     subject: String,
-    #[serde(default)]
     presence: String,
-    #[serde(default)]
     before: String,
-    #[serde(default)]
     format: String,
 }
 
@@ -122,7 +121,7 @@ pub async fn export(
     let csv = match asked.format.as_str() {
         "csv" => true,
         "ndjson" => false,
-        _ => return Err(AppError::BadRequest("The format is csv or ndjson.".into())),
+        _ => return Err(AppError::bad_request("The format is csv or ndjson.")),
     };
     let (kind, name) = match csv {
         true => ("text/csv; charset=utf-8", "activity.csv"),

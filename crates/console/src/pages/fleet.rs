@@ -8,13 +8,13 @@ use jiff::{SignedDuration, Timestamp};
 use svc_store::{ActivityFilter, ActivityRecord, DatabaseState, InstanceRecord};
 
 use self::capacity::Capacity;
-use super::{Page, html};
 use crate::{
-    app::App,
-    auth::User,
     error::AppError,
     feed::News,
-    view::{Shell, certificate_expiry, count, plural, span},
+    session::User,
+    shell::{Page, Shell, html},
+    state::App,
+    view::{certificate_expiry, count, plural, span},
 };
 
 /// When an expiring certificate needs attention: most are renewed 30 days before their end.

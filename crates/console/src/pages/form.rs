@@ -1,19 +1,32 @@
 //! Forms with repeated fields, and the bounds of what people type.
 
-use axum::body::Bytes;
+use axum::{
+    body::Bytes,
+    extract::{FromRequest, Request, rejection::BytesRejection},
+};
+use svc_store::LabelChange;
 use url::form_urlencoded;
 use uuid::Uuid;
 
 use crate::error::AppError;
 
-pub const REASON_BYTES: usize = 500;
+const REASON_BYTES: usize = 500;
 
 /// The fields of a form in their order.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Fields(Vec<(String, String)>);
 
+impl<S: Send + Sync> FromRequest<S> for Fields {
+    type Rejection = BytesRejection;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, BytesRejection> {
+        let body = Bytes::from_request(request, state).await?;
+        Ok(Self::parse(&body))
+    }
+}
+
 impl Fields {
-    pub fn parse(body: &Bytes) -> Self {
+    fn parse(body: &[u8]) -> Self {
         Self(form_urlencoded::parse(body).into_owned().collect())
     }
 
@@ -33,29 +46,31 @@ impl Fields {
         ids
     }
 
+    pub fn labels(&self) -> Result<LabelChange, AppError> {
+        labels(self.get("labels"))
+    }
+
     /// The reason of a decision, if one was given.
     pub fn reason(&self) -> Result<Option<String>, AppError> {
-        bounded(self.get("reason"), REASON_BYTES, "The reason")
+        self.text("reason", REASON_BYTES, "The reason")
     }
-}
 
-/// A text of a person: printable, bounded, or none.
-pub fn bounded(text: &str, most: usize, what: &str) -> Result<Option<String>, AppError> {
-    let text = text.trim();
-    if text.len() > most || text.chars().any(char::is_control) {
-        let message = format!("{what} is longer than {most} bytes, or has control characters.");
-        return Err(AppError::BadRequest(message));
+    /// A text of a person: printable, bounded, or none.
+    pub fn text(&self, name: &str, most: usize, what: &str) -> Result<Option<String>, AppError> {
+        let text = self.get(name);
+        if text.len() > most || text.chars().any(char::is_control) {
+            let message = format!("{what} is longer than {most} bytes, or has control characters.");
+            return Err(AppError::BadRequest(message));
+        }
+        Ok(Some(text.to_owned()).filter(|text| !text.is_empty()))
     }
-    Ok(Some(text.to_owned()).filter(|text| !text.is_empty()))
 }
 
 /// Labels as people write them: `env=prod, team=web`. A name with a minus in front is removed.
-pub fn labels(text: &str) -> Result<svc_store::LabelChange, AppError> {
-    let wrong = || {
-        let form = "Write labels as name=value, separated by commas; -name removes one.";
-        AppError::BadRequest(form.into())
-    };
-    let mut change = svc_store::LabelChange::default();
+fn labels(text: &str) -> Result<LabelChange, AppError> {
+    let form = "Write labels as name=value, separated by commas; -name removes one.";
+    let wrong = || AppError::bad_request(form);
+    let mut change = LabelChange::default();
     let parts = text.split(',').map(str::trim);
     for part in parts.filter(|part| !part.is_empty()) {
         let plain = part.chars().all(|letter| !letter.is_control());
@@ -92,7 +107,7 @@ mod tests {
     fn repeated_ids_are_taken_once() {
         let id = "a0000000-0000-4000-8000-000000000001";
         let body = format!("id={id}&id=x&id={id}&reason=+why+");
-        let fields = Fields::parse(&body.into());
+        let fields = Fields::parse(body.as_bytes());
         assert_eq!(fields.ids("id").len(), 1);
         assert_eq!(fields.reason().unwrap().as_deref(), Some("why"));
     }

@@ -14,11 +14,11 @@ use serde::{Deserialize, Serialize};
 use svc_store::{DiskColumns, HostId, PresenceMark, RollupPoint, SampleColumns};
 
 use crate::{
-    app::App,
     assets::typed,
-    auth::User,
     error::AppError,
     id::{Id, Subject},
+    session::User,
+    state::App,
 };
 use gaps::{Gap, gaps};
 

@@ -1,0 +1,65 @@
+//! Which of the pending agents the page of approvals and its live view show.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use svc_store::{AgentFilter, AgentStatus, TokenId};
+use uuid::Uuid;
+
+/// The agents of a token, with a label, or all: as the address says it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(default)]
+pub struct Filter {
+    pub token: String,
+    pub label: String,
+}
+
+impl Filter {
+    pub fn trimmed(&self) -> Self {
+        let cut = |text: &str| text.trim().chars().take(300).collect();
+        Self {
+            token: cut(&self.token),
+            label: cut(&self.label),
+        }
+    }
+
+    /// The live view of the filtered list, as a query.
+    pub fn live(&self) -> String {
+        let mut query = url::form_urlencoded::Serializer::new(String::new());
+        query.append_pair("view", "approvals");
+        let fields = [("token", &self.token), ("label", &self.label)];
+        query.extend_pairs(fields.iter().filter(|(_, value)| !value.is_empty()));
+        query.finish()
+    }
+
+    /// `None` if it cannot be understood.
+    pub fn parse(&self) -> Option<AgentFilter> {
+        let mut filter = AgentFilter {
+            status: Some(AgentStatus::Pending),
+            ..AgentFilter::default()
+        };
+        if !self.token.is_empty() {
+            filter.token = Some(TokenId(Uuid::parse_str(&self.token).ok()?));
+        }
+        if !self.label.is_empty() {
+            let (name, value) = self.label.split_once('=')?;
+            filter.labels = BTreeMap::from([(name.trim().into(), value.trim().into())]);
+        }
+        Some(filter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_that_cannot_be_read_is_not_taken_for_none() {
+        let understood = |token: &str, label: &str| {
+            let (token, label) = (token.into(), label.into());
+            Filter { token, label }.parse().is_some()
+        };
+        assert!(understood("", "") && understood("", "env=prod"));
+        assert!(!understood("", "env") && !understood("813cbadc", ""));
+    }
+}
