@@ -6,10 +6,7 @@ use anyhow::{Context, Result, ensure};
 use svc_common::settings::Fallback;
 use svc_console::config::VARIABLES;
 use svc_store::Role;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-};
+use tokio::io::AsyncReadExt;
 
 use crate::support::{Console, seed_hosts};
 
@@ -63,11 +60,9 @@ fn templates_use_nothing_that_the_policy_forbids() -> Result<()> {
 
 /// How many bytes the body of an answer takes on the wire.
 async fn bytes_of(console: &Console, path: &str) -> Result<usize> {
-    let mut stream = TcpStream::connect(console.address).await?;
-    let request = format!(
-        "GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n"
-    );
-    stream.write_all(request.as_bytes()).await?;
+    let headers = "Accept-Encoding: gzip\r\nConnection: close\r\n\r\n";
+    let client = console.client();
+    let mut stream = client.begin(&format!("GET {path}"), headers).await?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).await?;
     let head = String::from_utf8_lossy(&answer[..answer.len().min(2000)]).to_lowercase();

@@ -6,7 +6,6 @@
 mod activity;
 mod addresses;
 mod attacks;
-mod browser;
 mod browser_attacks;
 mod browser_flows;
 mod browser_pages;

@@ -1,6 +1,7 @@
 //! A host's history as the plots get it.
 
 use anyhow::{Context, Result};
+use serde_json::Value;
 use svc_store::Role;
 
 use crate::support::{Console, disk, seed_hosts, seed_samples};
@@ -21,35 +22,27 @@ async fn gaps_are_null_with_their_reason_and_rollups_serve_long_ranges() -> Resu
     })
     .await?;
     let client = console.signed_in("ann", Role::Viewer).await?;
-    let series = async |range: &str| -> Result<serde_json::Value> {
-        let page = client
-            .get(&format!("/hosts/{id}/series?range={range}"))
-            .await?;
-        serde_json::from_str(&page.body).with_context(|| page.body.clone())
+    let series = async |range: &str| -> Result<Value> {
+        let path = format!("/hosts/{id}/series?range={range}");
+        let body = client.get(&path).await?.body;
+        serde_json::from_str(&body).context(body)
     };
     let hour = series("1h").await?;
     assert_eq!(hour["source"], "every sample");
     assert_eq!(hour["gaps"][0]["reason"], "declared: the spool was full");
-    let missing = hour["cpu"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|value| value.is_null());
+    let column = |name: &str| hour[name].as_array().unwrap();
+    let missing = column("cpu").iter().filter(|value| value.is_null());
     assert_eq!(missing.count(), 1, "one null breaks the line");
     assert_eq!(hour["rx"][1], 100.0);
     assert_eq!(hour["disks"]["/"][0], 42.0);
-    for column in ["cpu", "load", "memory", "rx", "tx"] {
-        assert_eq!(
-            hour[column].as_array().unwrap().len(),
-            hour["t"].as_array().unwrap().len(),
-            "{column}"
-        );
+    for name in ["cpu", "load", "memory", "rx", "tx"] {
+        assert_eq!(column(name).len(), column("t").len(), "{name}");
     }
     let week = series("7d").await?;
     assert_eq!(week["source"], "hourly means");
     assert_eq!(week["cpu"][0], 50.0);
     assert_eq!(series("1y").await?["source"], "daily means");
     let unknown = format!("/hosts/{}/series?range=1h", uuid::Uuid::nil());
-    assert_eq!(client.get(&unknown).await?.status, 404);
+    assert_eq!(client.status(&unknown).await?, 404);
     Ok(())
 }
