@@ -8,8 +8,7 @@ use crate::support::Console;
 /// A malformed id, and one that nothing has, lead to the same page.
 #[tokio::test]
 async fn an_id_that_is_none_is_not_found_like_one_that_nothing_has() -> Result<()> {
-    let console = Console::start().await?;
-    let client = console.signed_in("ann", Role::Admin).await?;
+    let (console, client) = Console::signed_in_as("ann", Role::Admin).await?;
     let unknown = "a0000000-0000-4000-8000-000000000001";
     for (pages, words) in [
         ("/hosts", "Look for it by its name in the list of hosts"),

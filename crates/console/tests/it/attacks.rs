@@ -70,8 +70,7 @@ async fn each_change_needs_its_role() -> Result<()> {
 
 #[tokio::test]
 async fn forms_of_other_sites_are_refused() -> Result<()> {
-    let console = Console::start().await?;
-    let admin = console.signed_in("ann", Role::Admin).await?;
+    let (console, admin) = Console::signed_in_as("ann", Role::Admin).await?;
     for header in [
         "Sec-Fetch-Site: cross-site",
         "Sec-Fetch-Site: same-site",
@@ -88,8 +87,7 @@ async fn forms_of_other_sites_are_refused() -> Result<()> {
 
 #[tokio::test]
 async fn every_response_has_the_headers_that_keep_scripts_and_frames_out() -> Result<()> {
-    let console = Console::start().await?;
-    let client = console.signed_in("ann", Role::Admin).await?;
+    let (_console, client) = Console::signed_in_as("ann", Role::Admin).await?;
     for path in ["/", "/sign-in", "/nothing", "/healthz", "/hosts/not-an-id"] {
         let page = client.get(path).await?;
         let policy = page.header("content-security-policy").unwrap_or_default();
@@ -112,10 +110,9 @@ async fn every_response_has_the_headers_that_keep_scripts_and_frames_out() -> Re
 
 #[tokio::test]
 async fn texts_of_agents_and_people_are_shown_as_text() -> Result<()> {
-    let console = Console::start().await?;
+    let (console, client) = Console::signed_in_as("ann", Role::Admin).await?;
     seed_hosts(&console.site, 1).await?;
     let [host, agent, token] = seed_hostile(&console.site, "web-000").await?;
-    let client = console.signed_in("ann", Role::Admin).await?;
     let single = [
         format!("/hosts/{host}"),
         format!("/agents/{agent}"),
@@ -138,8 +135,7 @@ async fn texts_of_agents_and_people_are_shown_as_text() -> Result<()> {
 
 #[tokio::test]
 async fn nonsense_in_addresses_and_forms_is_no_fault_of_the_console() -> Result<()> {
-    let console = Console::start().await?;
-    let client = console.signed_in("ann", Role::Admin).await?;
+    let (_console, client) = Console::signed_in_as("ann", Role::Admin).await?;
     for path in [
         "/hosts?q=%00",
         "/hosts?after=x~y&sort=disk",
@@ -215,8 +211,7 @@ async fn a_session_cannot_be_fixed_in_advance() -> Result<()> {
 /// Links that the console shows lead to its own address, whatever a client or a careless proxy says.
 #[tokio::test]
 async fn no_page_names_a_host_that_the_client_claims() -> Result<()> {
-    let console = Console::start().await?;
-    let admin = console.signed_in("ann", Role::Admin).await?;
+    let (_console, admin) = Console::signed_in_as("ann", Role::Admin).await?;
     let claims = "X-Forwarded-Host: evil.example\r\nForwarded: host=evil.example\r\n";
     let mut liar = admin.clone();
     liar.origin = "http://evil.example".into();
@@ -236,9 +231,8 @@ async fn no_page_names_a_host_that_the_client_claims() -> Result<()> {
 /// A link in a mail or a picture on another site sends a GET with the person's cookie.
 #[tokio::test]
 async fn a_get_changes_nothing() -> Result<()> {
-    let console = Console::start().await?;
+    let (console, admin) = Console::signed_in_as("ann", Role::Admin).await?;
     seed_hosts(&console.site, 1).await?;
-    let admin = console.signed_in("ann", Role::Admin).await?;
     let ids = "SELECT (SELECT id FROM hosts), (SELECT id FROM agents)";
     let ids = console.site.psql(ids).await?;
     let (host, agent) = ids.split_once('|').unwrap();

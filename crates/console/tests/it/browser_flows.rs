@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use svc_store::Role;
-use svc_testkit::{FakeAgent, MANUAL, Program, Site, eventually, is_active, machine, token};
+use svc_testkit::{FakeAgent, Program, Site, eventually, is_active, machine};
 
 use crate::{
     support::{Console, seed_history, seed_hosts},
@@ -28,10 +28,8 @@ async fn a_waiting_agent_appears_by_itself_and_is_approved_by_keyboard_alone() -
     browser.keys(ENTER).await?;
     browser.shows("Nothing waits").await?;
     browser.run("window.sameDocument = true").await?;
-    let secret = token(&console.site, MANUAL).await?;
     let agent = FakeAgent::on(machine(8))?;
-    let mut waiting = agent.open(instance.grpc, &secret).await??;
-    waiting.answer().await?;
+    let mut waiting = console.waiting(&instance, agent).await?;
     browser.shows("web-8").await?;
     let same = browser.run("return window.sameDocument === true").await?;
     ensure!(same == true, "the page was loaded again");

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use svc_store::Role;
-use svc_testkit::{FakeAgent, MANUAL, machine, token};
+use svc_testkit::{FakeAgent, machine};
 
 use crate::{
     support::{Console, seed_fleet, seed_history, seed_hosts},
@@ -94,9 +94,8 @@ async fn every_page_is_accessible_and_obeys_the_policy_in_both_themes_and_on_a_p
     seed_hosts(&console.site, 60).await?;
     seed_history(&console.site).await?;
     seed_fleet(&console.site).await?;
-    let secret = token(&console.site, MANUAL).await?;
     let agent = FakeAgent::on(machine(900))?;
-    agent.open(instance.grpc, &secret).await??.answer().await?;
+    let _waiting = console.waiting(&instance, agent).await?;
     let id = async |sql: &str| console.site.psql(sql).await;
     let host = id("SELECT id FROM hosts WHERE hostname = 'web-042'").await?;
     let agent = id("SELECT id FROM agents WHERE status = 'pending'").await?;

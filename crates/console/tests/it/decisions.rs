@@ -2,17 +2,15 @@
 
 use anyhow::{Context, Result};
 use svc_store::Role;
-use svc_testkit::{FakeAgent, MANUAL, is_active, machine, token};
+use svc_testkit::{FakeAgent, is_active, machine};
 
 use crate::support::Console;
 
 #[tokio::test]
 async fn an_operator_approves_a_waiting_agent_and_is_named_in_the_record() -> Result<()> {
     let (console, instance) = Console::with_service().await?;
-    let secret = token(&console.site, MANUAL).await?;
     let agent = FakeAgent::on(machine(1))?;
-    let mut waiting = agent.open(instance.grpc, &secret).await??;
-    waiting.answer().await?;
+    let mut waiting = console.waiting(&instance, agent).await?;
     let client = console.signed_in("olga", Role::Operator).await?;
     let queue = client.get("/approvals").await?;
     queue.shows(&["web-1", "Review"]);
@@ -41,10 +39,8 @@ async fn an_operator_approves_a_waiting_agent_and_is_named_in_the_record() -> Re
 #[tokio::test]
 async fn a_conflict_shows_both_machines_and_asks_what_the_new_one_is() -> Result<()> {
     let (console, instance) = Console::with_service().await?;
-    let secret = token(&console.site, MANUAL).await?;
     let first = FakeAgent::on(machine(1))?;
-    let mut waiting = first.open(instance.grpc, &secret).await??;
-    waiting.answer().await?;
+    let mut waiting = console.waiting(&instance, first).await?;
     let client = console.signed_in("olga", Role::Operator).await?;
     let approve = async |fields: &[(&str, &str)]| client.post("/approvals/approve", fields).await;
     let id = console.site.psql("SELECT id FROM agents").await?;
@@ -56,8 +52,7 @@ async fn a_conflict_shows_both_machines_and_asks_what_the_new_one_is() -> Result
     let mut renamed = machine(1);
     renamed.hostname = "web-1-new".into();
     let second = FakeAgent::on(renamed)?;
-    let mut waiting = second.open(instance.grpc, &secret).await??;
-    waiting.answer().await?;
+    let mut waiting = console.waiting(&instance, second).await?;
     let second = "SELECT id FROM agents WHERE status = 'pending'";
     let second = console.site.psql(second).await?;
     let page = client.get(&format!("/agents/{second}")).await?;

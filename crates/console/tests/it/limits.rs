@@ -44,8 +44,7 @@ async fn guessing_passwords_is_slowed_down_and_does_not_end_sessions() -> Result
 
 #[tokio::test]
 async fn large_bodies_and_heads_are_refused() -> Result<()> {
-    let console = Console::start().await?;
-    let client = console.signed_in("ann", Role::Admin).await?;
+    let (console, client) = Console::signed_in_as("ann", Role::Admin).await?;
     let large = "x".repeat(300 * 1024);
     let status = client.submit("/tokens", &[("label", &large)]).await?;
     assert_eq!(status, 413);
@@ -74,8 +73,7 @@ async fn a_request_that_is_never_finished_is_cut_off() -> Result<()> {
 
 #[tokio::test]
 async fn a_body_that_never_ends_is_cut_off() -> Result<()> {
-    let console = Console::start().await?;
-    let client = console.signed_in("ann", Role::Admin).await?;
+    let (_console, client) = Console::signed_in_as("ann", Role::Admin).await?;
     let begun = client.same_origin() + "Content-Length: 1000\r\n\r\nlabel=";
     let slow = client.begin("POST /tokens", &begun).await?;
     let answer = until_closed(slow).await?;

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use svc_store::Role;
-use svc_testkit::{FakeAgent, MANUAL, PATIENCE, eventually, machine, token};
+use svc_testkit::{FakeAgent, PATIENCE, eventually, machine};
 use tokio::{io::AsyncReadExt, net::TcpStream, time::timeout};
 
 use crate::support::{Client, Console, seed_hosts};
@@ -42,8 +42,7 @@ impl Stream {
 /// A deferred htmx starts without waiting for the scripts after it, and opens no stream if its extension comes late.
 #[tokio::test]
 async fn htmx_starts_after_its_extension() -> Result<()> {
-    let console = Console::start().await?;
-    let client = console.signed_in("ann", Role::Viewer).await?;
+    let (_console, client) = Console::signed_in_as("ann", Role::Viewer).await?;
     let page = client.get("/").await?.body;
     let tag = |name: &str| {
         let mut tags = page.split("<script ").filter_map(|tag| tag.split_once('>'));
@@ -59,18 +58,16 @@ async fn a_new_registration_appears_on_open_pages_by_itself() -> Result<()> {
     let (console, instance) = Console::with_service().await?;
     let client = console.signed_in("olga", Role::Operator).await?;
     let mut queue = Stream::open(&client, "view=approvals").await?;
-    let secret = token(&console.site, MANUAL).await?;
     let agent = FakeAgent::on(machine(7))?;
-    agent.open(instance.grpc, &secret).await??.answer().await?;
+    let _waiting = console.waiting(&instance, agent).await?;
     queue.until("<span class=\"badge\">1</span>").await?;
     queue.until(">web-7</a>").await
 }
 
 #[tokio::test]
 async fn rows_of_a_list_are_updated_in_place() -> Result<()> {
-    let console = Console::start().await?;
+    let (console, client) = Console::signed_in_as("ann", Role::Viewer).await?;
     seed_hosts(&console.site, 2).await?;
-    let client = console.signed_in("ann", Role::Viewer).await?;
     let id = "SELECT id FROM hosts WHERE hostname = 'web-001'";
     let id = console.site.psql(id).await?;
     let mut rows = Stream::open(&client, &format!("view=hosts&ids={id}")).await?;
@@ -95,8 +92,7 @@ async fn a_stop_ends_open_streams_at_once() -> Result<()> {
 
 #[tokio::test]
 async fn views_that_do_not_exist_and_too_many_rows_are_refused() -> Result<()> {
-    let console = Console::start().await?;
-    let client = console.signed_in("ann", Role::Viewer).await?;
+    let (console, client) = Console::signed_in_as("ann", Role::Viewer).await?;
     let id = "00000000-0000-4000-8000-000000000000";
     let many = format!("view=hosts&ids={}", vec![id; 101].join(","));
     for view in ["view=x", "view=host&ids=1", &many] {

@@ -86,8 +86,7 @@ async fn an_expired_an_idle_and_a_disabled_persons_session_end() -> Result<()> {
 
 #[tokio::test]
 async fn an_admin_adds_people_changes_roles_and_disables_but_not_himself() -> Result<()> {
-    let console = Console::start().await?;
-    let admin = console.signed_in("ann", Role::Admin).await?;
+    let (console, admin) = Console::signed_in_as("ann", Role::Admin).await?;
     let viewer = ("role", "viewer");
     let added = admin.post("/people", &[("name", "ben"), viewer]).await?;
     added.shows(&["/welcome#"]);

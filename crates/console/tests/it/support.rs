@@ -10,7 +10,9 @@ use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use svc_console::{config::Config, server::Server};
 use svc_sandbox::free_port;
 use svc_store::{LinkKind, Role, WebRole};
-use svc_testkit::{Instance, PATIENCE, Process, Program, Site, eventually};
+use svc_testkit::{
+    FakeAgent, Instance, MANUAL, PATIENCE, Process, Program, Registering, Site, eventually, token,
+};
 use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -33,6 +35,13 @@ pub struct Console {
 impl Console {
     pub async fn start() -> Result<Self> {
         Self::on(Site::new().await?, &[]).await
+    }
+
+    /// A console, and a client that is signed in.
+    pub async fn signed_in_as(name: &str, role: Role) -> Result<(Self, Client)> {
+        let console = Self::start().await?;
+        let client = console.signed_in(name, role).await?;
+        Ok((console, client))
     }
 
     /// A console and an instance of the service, whose keys the console fetches.
@@ -66,6 +75,14 @@ impl Console {
             status.is_ok_and(|status| status == 200)
         })
         .await
+    }
+
+    /// Registers an agent that then waits for approval.
+    pub async fn waiting(&self, instance: &Instance, agent: FakeAgent) -> Result<Registering> {
+        let secret = token(&self.site, MANUAL).await?;
+        let mut waiting = agent.open(instance.grpc, &secret).await??;
+        waiting.answer().await?;
+        Ok(waiting)
     }
 
     /// Asks it to stop, and waits.

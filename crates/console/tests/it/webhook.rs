@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use svc_store::Role;
-use svc_testkit::{AUTO, FakeAgent, Proxy, Site, eventually, machine, token};
+use svc_testkit::{ActiveAgent, Proxy, Site, eventually};
 
 use crate::support::{Client, Console};
 
@@ -28,9 +28,8 @@ async fn noted(console: &Console, jwt: &str) -> Result<()> {
 #[tokio::test]
 async fn an_active_agents_note_appears_and_a_revoked_agents_is_refused() -> Result<()> {
     let (console, instance) = Console::with_service().await?;
-    let secret = token(&console.site, AUTO).await?;
-    let agent = FakeAgent::on(machine(1))?;
-    let jwt = agent.jwt(instance.grpc, &secret).await?;
+    let agent = ActiveAgent::new(&console.site, instance.grpc, 1).await?;
+    let jwt = agent.jwt;
     noted(&console, &jwt).await?;
     let client = console.signed_in("ann", Role::Viewer).await?;
     let id = console.site.psql("SELECT id FROM hosts").await?;
@@ -52,9 +51,8 @@ async fn an_active_agents_note_appears_and_a_revoked_agents_is_refused() -> Resu
 #[tokio::test]
 async fn the_keys_stay_in_use_while_the_service_is_away_and_notes_are_limited() -> Result<()> {
     let (console, instance) = Console::with_service().await?;
-    let secret = token(&console.site, AUTO).await?;
-    let agent = FakeAgent::on(machine(1))?;
-    let jwt = agent.jwt(instance.grpc, &secret).await?;
+    let agent = ActiveAgent::new(&console.site, instance.grpc, 1).await?;
+    let jwt = agent.jwt;
     noted(&console, &jwt).await?;
     instance.stop().await?;
     assert_eq!(note(&console, &jwt, BODY).await?, 201);
@@ -85,8 +83,7 @@ async fn the_webhook_recovers_by_itself_when_the_keys_can_be_fetched_again() -> 
     let url = format!("http://{}/.well-known/jwks.json", proxy.address());
     let console = Console::on(site, &[("CONSOLE_JWKS_URL", url)]).await?;
     let client = console.signed_in("ann", Role::Viewer).await?;
-    let secret = token(&console.site, AUTO).await?;
-    let old = FakeAgent::on(machine(1))?.jwt(first.grpc, &secret).await?;
+    let old = ActiveAgent::new(&console.site, first.grpc, 1).await?.jwt;
     assert_eq!(note(&console, &old, BODY).await?, 401);
     let shows = async |parts: &[&str], problem: bool| {
         eventually("the page says how old the keys are", async || {
@@ -108,7 +105,7 @@ async fn the_webhook_recovers_by_itself_when_the_keys_can_be_fetched_again() -> 
         .instance()
         .set("INGEST_JWT_KEY_FILE", other_key);
     let second = second.start().await?;
-    let new = FakeAgent::on(machine(2))?.jwt(second.grpc, &secret).await?;
+    let new = ActiveAgent::new(&console.site, second.grpc, 2).await?.jwt;
     // A key that is not known makes the console look again, and it finds nobody.
     assert_eq!(note(&console, &new, BODY).await?, 401);
     shows(&["fetched <time", "verified with these keys"], true).await?;
