@@ -13,13 +13,14 @@ use std::{
 };
 
 use jiff::Timestamp;
+use svc_common::jwt::JwtError;
 use tokio::{sync::Notify, time::sleep};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::config::Jwks;
 use fetch::fetch;
-use jwt::{Invalid, KeySet};
+use jwt::KeySet;
 
 const REFRESH: Duration = Duration::from_mins(5);
 const RETRY: Duration = Duration::from_secs(5);
@@ -59,7 +60,7 @@ impl Verifier {
     pub fn verify(&self, jwt: &str) -> Option<Uuid> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let verified = jwt::verify(jwt, &known.keys, Timestamp::now());
-        if verified == Err(Invalid::UnknownKey) {
+        if verified == Err(JwtError::ForeignKey) {
             self.wake.notify_one();
         }
         verified.ok()

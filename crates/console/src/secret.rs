@@ -1,5 +1,4 @@
-//! Random secrets: the cookies of sessions, the codes of one-time links, and enrolment tokens. The
-//! database stores their SHA-256 only.
+//! Random secrets: the cookies of sessions and the codes of one-time links. The database stores their SHA-256 only.
 
 use std::fmt;
 
@@ -30,7 +29,9 @@ impl Secret {
     }
 
     pub fn hash(&self) -> [u8; 32] {
-        sha256(self.0.expose_secret())
+        let mut hash = [0; 32];
+        hash.copy_from_slice(digest(&SHA256, self.0.expose_secret().as_bytes()).as_ref());
+        hash
     }
 
     pub fn expose(&self) -> &str {
@@ -42,59 +43,6 @@ impl Secret {
         let origin = base_url.origin().ascii_serialization();
         format!("{origin}/welcome#{}", self.expose())
     }
-}
-
-/// An enrolment token as the ingest service makes them: `svc_enr_`, 32 random base62 characters, and a
-/// checksum of 6. The service's parser accepts it; a test holds the two together.
-#[derive(Clone, Debug)]
-pub struct EnrolmentToken(SecretString);
-
-const PREFIX: &str = "svc_enr_";
-const SECRET_LENGTH: usize = 32;
-const CHECKSUM_LENGTH: usize = 6;
-const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-
-impl EnrolmentToken {
-    pub fn generate() -> Result<Self, Unspecified> {
-        let mut body = String::with_capacity(SECRET_LENGTH);
-        while body.len() < SECRET_LENGTH {
-            let mut bytes = [0; SECRET_LENGTH];
-            rand::fill(&mut bytes)?;
-            // 248 = 4 × 62: with larger bytes the first characters would be more likely.
-            let unbiased = bytes.iter().filter(|byte| **byte < 248);
-            let letters = unbiased.map(|byte| char::from(ALPHABET[usize::from(byte % 62)]));
-            body.extend(letters.take(SECRET_LENGTH - body.len()));
-        }
-        Ok(Self(format!("{PREFIX}{body}{}", checksum(&body)).into()))
-    }
-
-    pub fn hash(&self) -> [u8; 32] {
-        sha256(self.0.expose_secret())
-    }
-
-    /// The secret, for the page that shows it once.
-    pub fn expose(&self) -> &str {
-        self.0.expose_secret()
-    }
-}
-
-/// 32 bits of SHA-256 in base62, most significant digit first.
-fn checksum(body: &str) -> String {
-    let hash = sha256(&format!("{PREFIX}{body}"));
-    let first = hash.iter().take(4);
-    let mut rest = first.fold(0_u32, |number, byte| (number << 8) | u32::from(*byte));
-    let mut digits = [b'0'; CHECKSUM_LENGTH];
-    for digit in digits.iter_mut().rev() {
-        *digit = ALPHABET[(rest % 62) as usize];
-        rest /= 62;
-    }
-    digits.iter().map(|digit| char::from(*digit)).collect()
-}
-
-fn sha256(text: &str) -> [u8; 32] {
-    let mut hash = [0; 32];
-    hash.copy_from_slice(digest(&SHA256, text.as_bytes()).as_ref());
-    hash
 }
 
 /// Bytes in hexadecimal.

@@ -9,8 +9,7 @@ use std::fmt;
 
 use askama::filters::HtmlSafe;
 use jiff::Timestamp;
-use serde_json::Value;
-use svc_store::{InstanceLoad, InstanceRecord};
+use svc_store::{InstanceLoad, InstanceRecord, Labels};
 
 pub use query::{Search, label_query, sort, words};
 pub use spark::Spark;
@@ -180,14 +179,9 @@ pub fn lasting(seconds: &f64) -> String {
     span(seconds.max(0.0) as u64)
 }
 
-/// Labels in the order of their names.
-pub fn labels(value: &Value) -> Vec<(String, String)> {
-    let pairs = value.as_object().into_iter().flatten();
-    let mut labels: Vec<(String, String)> = pairs
-        .map(|(name, value)| (name.clone(), value.as_str().unwrap_or_default().to_owned()))
-        .collect();
-    labels.sort();
-    labels
+/// Labels in the order of their keys.
+pub fn labels(labels: &Labels) -> Vec<(&str, &str)> {
+    labels.iter().collect()
 }
 
 /// When the certificate that an instance shows to agents expires.

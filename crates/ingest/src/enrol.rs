@@ -10,7 +10,6 @@ mod permits;
 mod register;
 mod schedule;
 mod statuses;
-mod token;
 
 pub use admission::{Admission, Admitted};
 pub use identity::identifiers;
@@ -21,4 +20,4 @@ pub use newcomers::NewcomerPart;
 pub use permits::Permit;
 pub use register::{Enrolment, RegisterError, RegisteredAgent, Registration};
 pub use statuses::{StatusError, StatusPart};
-pub use token::{EnrolmentToken, MalformedToken, TokenHash};
+pub use svc_common::enrolment_token::{EnrolmentToken, TokenHash};

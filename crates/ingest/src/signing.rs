@@ -24,10 +24,11 @@ use aws_lc_rs::{
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 
 pub use jwks::{JWKS_MAX_AGE, Jwks};
-pub use jwt::{Claims, ISSUER, JWT_LIFETIME, Jwt, JwtError, LEEWAY};
+pub use jwt::{JWT_LIFETIME, Jwt};
 pub use key_file::{KeyFileError, check, create, create_beside, read, read_public};
 pub use keyring::{Keyring, Verified};
 pub use pem::KeyPemError;
+pub use svc_common::jwt::{Claims, JwtError, LEEWAY};
 
 /// An RSA key of 2048 to 8192 bits, with its public half.
 pub struct SigningKey {

@@ -6,6 +6,31 @@
 -- the given types, PostgreSQL chooses the closest one of the search path, and a role that may create objects in our schema could add a
 -- closer one. So literals are cast, and `pg_catalog.` is written before functions that take any type.
 
+-- ---- Labels --------------------------------------------------------------------------------------
+-- Labels in crates/store/src/labels.rs is the same rule; store/tests/it/labels.rs compares the two. Every table that stores labels has it as
+-- a constraint, so no function stores what another one refuses.
+CREATE FUNCTION labels_problem(labels jsonb) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF labels = '{}' THEN
+        RETURN NULL;
+    ELSIF jsonb_typeof(labels) IS DISTINCT FROM 'object' THEN
+        RETURN 'labels are an object of texts';
+    ELSIF (SELECT count(*) FROM jsonb_object_keys(labels)) > 64 THEN
+        RETURN 'there are more than 64 labels';
+    END IF;
+    RETURN (
+        SELECT CASE
+            WHEN label.key !~ '^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$' THEN pg_catalog.format(
+                'the key of a label begins with a letter or digit and has at most 63 letters, digits, and . _ - /, not %L', left(label.key, 80))
+            WHEN jsonb_typeof(label.value) <> 'string' THEN 'labels are an object of texts'
+            WHEN octet_length(label.value #>> '{}'::text[]) > 255
+              OR (label.value #>> '{}'::text[]) ~ '[\u0001-\u001f\u007f-\u009f,]' THEN pg_catalog.format(
+                'the value of the label %s is longer than 255 bytes, or has a comma or a control character', label.key)
+            END
+          FROM jsonb_each(labels) AS label ORDER BY 1 LIMIT 1);
+END $$;
+COMMENT ON FUNCTION labels_problem IS 'Why these are no labels; null if they are: an object of at most 64 texts of at most 255 bytes, with keys of at most 63.';
+
 -- ---- Tokens --------------------------------------------------------------------------------------
 CREATE TABLE enrolment_tokens (
     id              uuid PRIMARY KEY DEFAULT gen_random_uuid(),
@@ -15,7 +40,7 @@ CREATE TABLE enrolment_tokens (
     allow_reinstall boolean     NOT NULL DEFAULT false,
     max_uses        integer     NOT NULL DEFAULT 1 CHECK (max_uses > 0),
     uses            integer     NOT NULL DEFAULT 0,
-    labels          jsonb       NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(labels) = 'object'),
+    labels          jsonb       NOT NULL DEFAULT '{}' CHECK (labels_problem(labels) IS NULL),
     created_at      timestamptz NOT NULL DEFAULT now(),
     created_by      text        NOT NULL DEFAULT session_user,
     expires_at      timestamptz,
@@ -48,6 +73,17 @@ CREATE FUNCTION enrolment_token_state(token enrolment_tokens) RETURNS text LANGU
                 ELSE 'active' END;
 $$;
 COMMENT ON FUNCTION enrolment_token_state IS 'The state of a token now: active, expired, exhausted or revoked. PUBLIC may call it, because a view calls its functions with the rights of its reader.';
+
+-- Every registration, and the admission of reinstallations, decide by this. PostgreSQL inlines it. A stored time that is in the future was
+-- written before the clock was set back: nobody knows how long that agent has been offline.
+CREATE FUNCTION enrolment_token_effect(token enrolment_tokens, incumbent uuid, offline_since timestamptz, quiet double precision)
+    RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN incumbent IS NULL AND token.auto_approve THEN 'activate'
+                WHEN incumbent IS NULL THEN 'leave pending'
+                WHEN token.auto_approve AND token.allow_reinstall AND offline_since <= now() - make_interval(secs => quiet) THEN 'replace'
+                ELSE 'conflict' END;
+$$;
+COMMENT ON FUNCTION enrolment_token_effect IS 'What a token does for a key that it admits: activate or leave pending where the machine has no active agent; replace that incumbent, if it has been offline for `quiet` seconds (offline_since is null while it is online), or conflict.';
 
 CREATE VIEW enrolment_token_states AS
     SELECT id, label, auto_approve, allow_reinstall, max_uses, uses, labels, created_at, created_by,
@@ -82,7 +118,7 @@ CREATE TABLE hosts (
     boot_id            text        NOT NULL DEFAULT '',
     cpu_count          bigint      NOT NULL DEFAULT 0,
     memory_total_bytes bigint      NOT NULL DEFAULT 0,
-    labels             jsonb       NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(labels) = 'object'),
+    labels             jsonb       NOT NULL DEFAULT '{}' CHECK (labels_problem(labels) IS NULL),
     created_at         timestamptz NOT NULL DEFAULT now(),
     facts_at           timestamptz NOT NULL DEFAULT now(),
     retired_at         timestamptz
@@ -414,7 +450,7 @@ DECLARE
         WHEN label IS NULL OR octet_length(label) > 255 THEN 'the label is missing or longer than 255 bytes'
         WHEN actor IS NULL THEN 'the actor is missing'
         WHEN max_uses IS NULL OR max_uses < 1 THEN 'max_uses is not a positive number'
-        WHEN labels IS NULL OR jsonb_typeof(labels) <> 'object' THEN 'the labels are not an object'
+        ELSE labels_problem(labels)
     END;
     token uuid;
 BEGIN
@@ -477,16 +513,21 @@ COMMENT ON FUNCTION retire_host IS 'Takes a host out of service: its active agen
 
 CREATE FUNCTION label_hosts(host_ids uuid[], added jsonb, removed text[], actor text)
     RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
-DECLARE touched integer;
+DECLARE
+    problem text := labels_problem(added);
+    touched integer;
 BEGIN
-    IF jsonb_typeof(added) IS DISTINCT FROM 'object'
-       OR EXISTS (SELECT FROM jsonb_each(added) WHERE jsonb_typeof(value) <> 'string'
-                     OR octet_length(key) NOT BETWEEN 1 AND 63 OR octet_length(value #>> '{}'::text[]) > 255) THEN
-        RAISE EXCEPTION 'labels are an object of texts: names of 1 to 63 bytes, values of at most 255' USING ERRCODE = 'SV400';
+    removed := coalesce(removed, '{}'::text[]);
+    IF problem IS NULL THEN
+        SELECT pg_catalog.min(labels_problem((locked.labels || added) - removed)) INTO problem
+          FROM (SELECT h.labels FROM hosts h WHERE h.id = ANY (host_ids) ORDER BY h.id FOR UPDATE) locked;
+    END IF;
+    IF problem IS NOT NULL THEN
+        RAISE EXCEPTION '%', problem USING ERRCODE = 'SV400';
     END IF;
     WITH chosen AS (
         SELECT h.id, (h.labels || added) - removed AS labels FROM hosts h
-         WHERE h.id = ANY (host_ids) AND (h.labels || added) - removed <> h.labels ORDER BY h.id FOR UPDATE),
+         WHERE h.id = ANY (host_ids) AND (h.labels || added) - removed <> h.labels),
     changed AS (
         UPDATE hosts h SET labels = chosen.labels FROM chosen WHERE h.id = chosen.id RETURNING h.id),
     noted AS (
@@ -497,13 +538,9 @@ BEGIN
                     (SELECT pg_catalog.string_agg('-'::text || name, ', '::text ORDER BY name) FROM pg_catalog.unnest(removed) AS name)), 1000)
           FROM changed)
     SELECT count(*) INTO touched FROM changed;
-    IF EXISTS (SELECT FROM hosts h WHERE h.id = ANY (host_ids)
-                  AND (SELECT count(*) FROM jsonb_object_keys(h.labels)) > 64) THEN
-        RAISE EXCEPTION 'a host has at most 64 labels' USING ERRCODE = 'SV400';
-    END IF;
     RETURN touched;
 END $$;
-COMMENT ON FUNCTION label_hosts IS 'Adds and removes labels of hosts; a host has at most 64, as an enrolment token. Returns how many hosts changed.';
+COMMENT ON FUNCTION label_hosts IS 'Adds and removes labels of hosts. Returns how many hosts changed. Refuses labels_problem with SV400.';
 
 CREATE FUNCTION add_host_note(host uuid, agent uuid, actor text, note text)
     RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
@@ -546,6 +583,6 @@ COMMENT ON FUNCTION expire_hosts IS 'Retires hosts whose active agent has been o
 
 -- The trigger functions are among them because a role that may call one may attach it to a table of its own, and so forge events.
 REVOKE EXECUTE ON FUNCTION
-    host_identifiers_limit, agents_guard, agents_record, agents_announce, decision_begins, agent_to_decide, approve_agent, reject_agent,
+    labels_problem, enrolment_token_effect, host_identifiers_limit, agents_guard, agents_record, agents_announce, decision_begins, agent_to_decide, approve_agent, reject_agent,
     revoke_agent, reopen_agent, add_enrolment_token, revoke_enrolment_token, retire_host, label_hosts, add_host_note, expire_hosts
     FROM PUBLIC;

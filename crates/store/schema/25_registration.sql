@@ -3,6 +3,7 @@
 -- A host takes facts, identifiers and labels from the agents that are admitted, and from no others. The identifiers of two machines are
 -- never merged: both would count as the same one for ever.
 
+-- RegistrationTx::host_match searches a host by this rule; store/tests/it/same_machine.rs compares the two.
 CREATE FUNCTION same_machine(host uuid, identifiers jsonb) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT bool_or(identifiers -> known.kind ? known.value)
       FROM host_identifiers known
@@ -50,6 +51,24 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION host_takes_facts IS 'Replaces the facts of a host and adds the identifiers among them.';
 
+-- No registration fails because of labels: a host that came by tokens with too many of them keeps those that it has.
+CREATE FUNCTION host_takes_labels(host uuid, token uuid) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    joined  jsonb;
+    problem text;
+BEGIN
+    SELECT h.labels || t.labels INTO joined FROM hosts h, enrolment_tokens t
+     WHERE h.id = host AND t.id = token AND NOT h.labels @> t.labels FOR NO KEY UPDATE OF h;
+    problem := CASE WHEN FOUND THEN labels_problem(joined) END;
+    IF problem IS NOT NULL THEN
+        INSERT INTO host_events (host_id, kind, actor, text)
+        VALUES (host, 'labels', 'token '::text || token::text, 'the token''s labels were not added: '::text || problem);
+    ELSIF joined IS NOT NULL THEN
+        UPDATE hosts h SET labels = joined WHERE h.id = host;
+    END IF;
+END $$;
+COMMENT ON FUNCTION host_takes_labels IS 'Gives a host the labels of a token, if they are not too many with those that it has.';
+
 -- The facts at a registration may be of another machine than those of the registration that found the host.
 CREATE FUNCTION agent_admitted(agent agents) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE was_retired boolean;
@@ -59,11 +78,9 @@ BEGIN
         PERFORM machine_changed(agent.id, agent.host_id, agent.facts -> 'identifiers'::text);
     END IF;
     PERFORM host_takes_facts(agent.host_id, agent.facts);
-    UPDATE hosts h
-       SET retired_at = NULL,
-           labels = h.labels || coalesce((SELECT t.labels FROM enrolment_tokens t WHERE t.id = agent.token_id), '{}'::jsonb)
-     WHERE h.id = agent.host_id;
+    PERFORM host_takes_labels(agent.host_id, agent.token_id);
     IF was_retired THEN
+        UPDATE hosts h SET retired_at = NULL WHERE h.id = agent.host_id;
         INSERT INTO agent_events (agent_id, kind, reason)
         VALUES (agent.id, 'host returned', 'the host was retired and is in service again');
     END IF;
@@ -93,7 +110,7 @@ DECLARE
 BEGIN
     PERFORM FROM enrolment_tokens t WHERE t.hash = ANY (tokens) ORDER BY t.id FOR NO KEY UPDATE;
     FOR wanted IN
-        SELECT given.*, t.id AS token_id, t.auto_approve, t.labels, t.max_uses - t.uses AS uses_left,
+        SELECT given.*, t.id AS token_id, enrolment_token_effect(t, NULL, NULL, 0) AS effect, t.labels, t.max_uses - t.uses AS uses_left,
                row_number() OVER (PARTITION BY t.id ORDER BY given.position) AS use,
                sum(cardinality(given.locks)) OVER (ORDER BY given.position) AS locks_needed
           FROM ROWS FROM (unnest(keys), unnest(tokens), jsonb_to_recordset(details) AS (
@@ -122,11 +139,11 @@ BEGIN
         SELECT registrations_admit.host_id, kinds.kind, identifiers.value
           FROM jsonb_each(wanted.facts -> 'identifiers') AS kinds(kind, list),
                jsonb_array_elements_text(kinds.list) AS identifiers(value);
-        status := CASE WHEN wanted.auto_approve THEN 'active' ELSE 'pending' END;
+        status := CASE wanted.effect WHEN 'activate' THEN 'active' ELSE 'pending' END;
         INSERT INTO agents (key, host_id, token_id, version, capabilities, facts, status, decided_by, decided_at, registered_from)
         VALUES (wanted.key, registrations_admit.host_id, wanted.token_id, wanted.version, wanted.capabilities, wanted.facts,
-                registrations_admit.status, CASE WHEN wanted.auto_approve THEN 'token ' || wanted.token_id END,
-                CASE WHEN wanted.auto_approve THEN now() END, wanted.address)
+                registrations_admit.status, CASE wanted.effect WHEN 'activate' THEN 'token ' || wanted.token_id END,
+                CASE wanted.effect WHEN 'activate' THEN now() END, wanted.address)
         RETURNING id INTO agent_id;
         INSERT INTO enrolment_token_uses (token_id, key) VALUES (wanted.token_id, wanted.key);
         spent := spent || wanted.token_id;
@@ -139,4 +156,4 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION registrations_admit IS 'Registers new keys on unknown machines, many at once. details has locks, version, capabilities, facts and address of each. Registrations that need a closer look, or whose token is not usable, are not in the result.';
 
-REVOKE EXECUTE ON FUNCTION same_machine, machine_changed, host_takes_facts, agent_admitted, registrations_admit FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION same_machine, machine_changed, host_takes_facts, host_takes_labels, agent_admitted, registrations_admit FROM PUBLIC;

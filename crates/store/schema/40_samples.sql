@@ -199,8 +199,8 @@ COMMENT ON COLUMN samples_open.host_no IS 'The host, by its number in host_vital
 COMMENT ON COLUMN samples_open.agent_no IS 'The agent that took it, by its number in agent_numbers.';
 SELECT comments_copy('samples_open', 'host_vitals');
 
--- One snapshot has the chunks of a host and that the host is compacted: a step commits both together. The partitions of finished hours are
--- not read at all.
+-- One snapshot has the chunks of a host and that the host is compacted: a step commits both together. The planner does not know which hours
+-- are finished: a reader looks for its host in their partitions too, and leaves out what it finds, until they are dropped.
 CREATE VIEW samples_visible AS
     SELECT o.*
       FROM sample_hours h

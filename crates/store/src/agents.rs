@@ -3,7 +3,7 @@
 //! Decisions call the SQL functions that the web application calls too, so there is one set
 //! of rules and one record of decisions.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::net::IpAddr;
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -16,6 +16,7 @@ use tokio_postgres::{
 use crate::{
     error::StoreError,
     ids::{AgentId, HostId, TokenId},
+    labels::Labels,
     page::Page,
     pool::{Bulkhead, Store},
     record::record,
@@ -45,7 +46,7 @@ const EVENTS_SHOWN: i64 = 100;
 pub struct AgentFilter {
     pub status: Option<AgentStatus>,
     /// Labels that the agent's host must all have.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Labels,
     pub hostname: Option<String>,
     pub host: Option<HostId>,
     pub token: Option<TokenId>,
@@ -70,7 +71,7 @@ record! {
         pub key: String,
         pub version: String,
         pub token_id: Option<TokenId>,
-        pub labels: Value,
+        pub labels: Labels,
         pub created_at: Timestamp,
         pub decided_at: Option<Timestamp>,
         pub decided_by: Option<String>,

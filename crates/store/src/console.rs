@@ -23,7 +23,7 @@ mod sessions;
 const NO_WORKERS: &str = "SET LOCAL max_parallel_workers_per_gather = 0";
 
 pub use activity::{ActivityCursor, ActivityFilter, ActivityPage, ActivityRecord};
-pub use changes::{LabelChange, TokenRequest};
+pub use changes::TokenRequest;
 pub use fleet::{AttentionCounts, DatabaseState, FleetCounts, InstanceRecord};
 pub use history::{DiskColumns, EventMark, GapReason, PresenceMark, RollupPoint, SampleColumns};
 pub use hosts::{HostListRow, SparkPoint};

@@ -58,17 +58,3 @@ pub struct AgentFacts {
     pub version: String,
     pub capabilities: Vec<String>,
 }
-
-/// Whether two sets of identifiers belong to one machine. The strongest kind that both have
-/// decides. `None` if they have no kind in common.
-///
-/// The rule exists three times, because it is needed in three shapes: here for one pair, in
-/// SQL (`same_machine`) for the batch that opens sessions, and as a search in
-/// [`RegistrationTx::host_match`](crate::RegistrationTx::host_match). The test
-/// `tests/it/same_machine.rs` compares all three on random machines.
-pub fn same_machine(one: &Identifiers, other: &Identifiers) -> Option<bool> {
-    IdentifierKind::STRONGEST_FIRST
-        .iter()
-        .find_map(|kind| Some((one.get(kind)?, other.get(kind)?)))
-        .map(|(one, other)| one.iter().any(|value| other.contains(value)))
-}

@@ -1,7 +1,5 @@
 //! Hosts for the admin commands: lists, details and retirement.
 
-use std::collections::BTreeMap;
-
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
@@ -13,6 +11,7 @@ use crate::{
     books::AgentBooks,
     error::StoreError,
     ids::{AgentId, HostId},
+    labels::Labels,
     page::Page,
     pool::{Bulkhead, Store},
     record::record,
@@ -45,7 +44,7 @@ const AGENTS_SHOWN: u32 = 1000;
 #[derive(Debug, Clone, Default)]
 pub struct HostFilter {
     /// Labels that the host must all have.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Labels,
     pub hostname: Option<String>,
     /// A part of the hostname, in any case.
     pub search: Option<String>,
@@ -70,7 +69,7 @@ record! {
         pub mac_addresses: Vec<String>,
         pub ip_addresses: Vec<String>,
         pub boot_id: String,
-        pub labels: Value,
+        pub labels: Labels,
         pub created_at: Timestamp,
         pub facts_at: Timestamp,
         pub retired_at: Option<Timestamp>,
@@ -129,7 +128,7 @@ record! {
         pub os: String,
         pub os_version: String,
         pub arch: String,
-        pub labels: Value,
+        pub labels: Labels,
     }
 }
 

@@ -24,8 +24,7 @@
 //!
 //! The service:
 //!
-//! 9. `ids`, `status`, `liveness`, `facts`: [`AgentId`], [`AgentStatus`], [`Liveness`], [`HostFacts`],
-//!    [`same_machine`].
+//! 9. `ids`, `status`, `liveness`, `facts`, `labels`: [`AgentId`], [`AgentStatus`], [`Liveness`], [`HostFacts`], [`Labels`].
 //! 10. `registration`: newcomers in batches ([`Store::registrations_admit`]), and the steps of every other
 //!     registration on a [`RegistrationTx`].
 //! 11. `instances`: leases of instances ([`Store::lease_claim`]) and how they are fenced.
@@ -67,6 +66,7 @@ mod ids;
 mod installation;
 mod instance_load;
 mod instances;
+mod labels;
 mod listen;
 mod liveness;
 mod locks;
@@ -101,16 +101,17 @@ pub use compaction::{COMPACTION_STEP, CompactionStep, HostOfHour};
 pub use console::{
     ActivityCursor, ActivityFilter, ActivityPage, ActivityRecord, AttentionCounts, DatabaseState,
     DiskColumns, EventMark, FleetCounts, GapReason, HostCursor, HostListRow, HostSearch, HostSort,
-    HostsFound, HostsPage, InstanceRecord, LabelChange, LinkKind, LoginRecord, PresenceMark, Role,
-    RollupPoint, SampleColumns, SessionRecord, SparkPoint, TokenRequest, Total, UserId, UserRecord,
+    HostsFound, HostsPage, InstanceRecord, LinkKind, LoginRecord, PresenceMark, Role, RollupPoint,
+    SampleColumns, SessionRecord, SparkPoint, TokenRequest, Total, UserId, UserRecord,
 };
 pub use error::{Rejection, RejectionKind, SchemaError, StoreError, Unavailability};
-pub use facts::{AgentFacts, HostFacts, IdentifierKind, Identifiers, same_machine};
+pub use facts::{AgentFacts, HostFacts, IdentifierKind, Identifiers};
 pub use fleet_gauges::{AgentGroup, FleetGauges, FleetState};
 pub use hosts::{HostDetail, HostFilter, HostIdentity, HostRecord, IdentifierRecord};
 pub use ids::{AgentId, HostId, TokenId};
 pub use instance_load::InstanceLoad;
 pub use instances::{InstanceRow, LeaseClaim, LeaseRenewal, NewInstance};
+pub use labels::{LabelChange, Labels, LabelsError};
 pub use listen::Listener;
 pub use liveness::Liveness;
 pub use migrate::{Migration, MigrationReport, SchemaState};
@@ -118,8 +119,8 @@ pub use overview::{AgentCounts, HistoryState, HostCounts, Overview, TokenCounts}
 pub use page::Page;
 pub use pool::{Bulkhead, Store, StoreOptions};
 pub use registration::{
-    HostMatch, Incumbent, KnownAgent, NewAgent, Newcomer, RegisteredNewcomer, RegistrationLookup,
-    RegistrationTx, TokenRow, TokenState,
+    HostMatch, KnownAgent, NewAgent, Newcomer, RegisteredNewcomer, RegistrationLookup,
+    RegistrationTx, TokenEffect, TokenRow, TokenState,
 };
 pub use samples::{DiskRow, GapKind, GapRow, OptionalVitals, PartRow, Range, SampleRow, Watermark};
 pub use server_facts::ServerFacts;

@@ -25,9 +25,9 @@ use aws_lc_rs::digest::{SHA256, digest};
 use tokio_postgres::{Row, types::Type};
 
 pub use agents::{KnownAgent, NewAgent};
-pub use hosts::{HostMatch, Incumbent};
+pub use hosts::HostMatch;
 pub use newcomers::{Newcomer, RegisteredNewcomer};
-pub use tokens::{TokenRow, TokenState};
+pub use tokens::{TokenEffect, TokenRow, TokenState};
 
 use crate::{
     arrays::Arrays,
@@ -104,8 +104,8 @@ impl Store {
             .await
     }
 
-    /// Approves pending conflicts whose token has `allow_reinstall`, if the host's active agent
-    /// has been offline for `quiet`. At most one per host, because the approved agent then gets
+    /// Approves pending conflicts whose token replaces the host's active agent by now
+    /// (`enrolment_token_effect`). At most one per host, because the approved agent then gets
     /// its own time to connect. Any number of instances may call this at once.
     ///
     /// The token must not be revoked. It may be expired or exhausted, because the pending agent
@@ -123,9 +123,10 @@ impl Store {
               JOIN enrolment_tokens t ON t.id = a.token_id
               JOIN agents old ON old.host_id = a.host_id AND old.status = 'active'
              WHERE a.status = 'pending' AND a.pending_reason = 'conflict'
-               AND t.allow_reinstall AND t.auto_approve AND t.revoked_at IS NULL
-               AND (SELECT s.presence = 'offline' AND s.presence_since <= now() - make_interval(secs => $1)
-                      FROM agent_state s WHERE s.agent_id = old.id)
+               AND enrolment_token_state(t) <> 'revoked'
+               AND enrolment_token_effect(
+                     t, old.id, (SELECT s.presence_since FROM agent_state s WHERE s.agent_id = old.id AND s.presence = 'offline'), $1)
+                   = 'replace'
              ORDER BY a.id LIMIT 100 FOR UPDATE OF a, old SKIP LOCKED";
         let restart = "-- reinstalls_admit
             UPDATE agent_state SET presence_since = now()

@@ -1,7 +1,5 @@
-//! The four statuses of an agent and the allowed transitions.
-//!
-//! A trigger in the database enforces the transitions for every writer. A test compares the
-//! trigger with [`AgentStatus::can_become`].
+//! The four statuses of an agent. Which one may follow which is decided by a trigger in the database alone, for every
+//! writer: `agents_guard` in `schema/20_enrolment.sql`.
 
 use std::error::Error;
 
@@ -24,15 +22,6 @@ impl AgentStatus {
         AgentStatus::Rejected,
         AgentStatus::Revoked,
     ];
-
-    /// Whether a decision may change `self` to `to`.
-    pub fn can_become(self, to: AgentStatus) -> bool {
-        use AgentStatus::{Active, Pending, Rejected, Revoked};
-        matches!(
-            (self, to),
-            (Pending, Active | Rejected) | (Active, Revoked) | (Rejected | Revoked, Pending)
-        )
-    }
 
     /// Whether retiring its host, or revoking its token with the agents, ends it.
     pub fn is_current(self) -> bool {

@@ -1,17 +1,17 @@
 //! Enrolment tokens for the admin commands. Only the hash of a token is stored, and it is
 //! never shown.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::Serialize;
-use serde_json::Value;
 use tokio_postgres::types::{Json, Type};
 
 use crate::{
     agents::AgentRecord,
     error::StoreError,
     ids::TokenId,
+    labels::Labels,
     page::Page,
     pool::{Bulkhead, Store},
     record::record,
@@ -33,7 +33,7 @@ pub struct NewToken {
     pub max_uses: i32,
     /// Counted by the database's clock. `None`: it never expires.
     pub expires_in: Option<Duration>,
-    pub labels: BTreeMap<String, String>,
+    pub labels: Labels,
     pub created_by: String,
 }
 
@@ -48,7 +48,7 @@ record! {
         pub allow_reinstall: bool,
         pub max_uses: i32,
         pub uses: i32,
-        pub labels: Value,
+        pub labels: Labels,
         pub created_at: Timestamp,
         pub created_by: String,
         pub expires_at: Option<Timestamp>,

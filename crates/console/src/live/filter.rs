@@ -1,9 +1,7 @@
 //! Which of the pending agents the page of approvals and its live view show.
 
-use std::collections::BTreeMap;
-
 use serde::Deserialize;
-use svc_store::{AgentFilter, AgentStatus, TokenId};
+use svc_store::{AgentFilter, AgentStatus, Labels, TokenId};
 use uuid::Uuid;
 
 /// The agents of a token, with a label, or all: as the address says it.
@@ -42,8 +40,8 @@ impl Filter {
             filter.token = Some(TokenId(Uuid::parse_str(&self.token).ok()?));
         }
         if !self.label.is_empty() {
-            let (name, value) = self.label.split_once('=')?;
-            filter.labels = BTreeMap::from([(name.trim().into(), value.trim().into())]);
+            let labels: Labels = self.label.parse().ok()?;
+            filter.labels = Some(labels).filter(|labels| !labels.is_empty())?;
         }
         Some(filter)
     }

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use askama::Template;
 use axum::extract::State;
+use svc_common::enrolment_token::EnrolmentToken;
 use svc_store::{AgentRecord, TokenId, TokenRecord, TokenRequest};
 
 use super::form::Fields;
 use crate::{
     error::AppError,
     id::{Id, Subject},
-    secret::EnrolmentToken,
     session::{Admin, User},
     shell::{Changed, Page, Shell, go_to, html},
     state::App,
@@ -63,7 +63,7 @@ pub async fn create(State(app): State<App>, Admin(user): Admin, fields: Fields) 
     let token = EnrolmentToken::generate()?;
     let id = app
         .store
-        .console_token_add(&token.hash(), &request, &user.name)
+        .console_token_add(&token.hash().0, &request, &user.name)
         .await?;
     html(&NewTokenPage {
         shell: Shell::new(&app, user, "tokens"),

@@ -1,6 +1,7 @@
 //! Decisions of people about real agents, and tokens that admit them.
 
 use anyhow::{Context, Result};
+use svc_common::enrolment_token::EnrolmentToken;
 use svc_store::Role;
 use svc_testkit::{FakeAgent, is_active, machine};
 
@@ -75,6 +76,30 @@ async fn a_conflict_shows_both_machines_and_asks_what_the_new_one_is() -> Result
     console.site.expect(statuses, "revoked active").await
 }
 
+/// Otherwise its hosts would have labels that nobody can change: every change of their labels would be refused.
+#[tokio::test]
+async fn a_token_with_labels_that_no_host_may_have_is_refused_at_once() -> Result<()> {
+    let (console, admin) = Console::signed_in_as("ann", Role::Admin).await?;
+    let many: Vec<String> = (0..65).map(|n| format!("k{n}=")).collect();
+    for (labels, problem) in [
+        (format!("{}=x", "k".repeat(64)), "has at most 63 letters"),
+        ("rack no=4".to_owned(), "begins with a letter or digit"),
+        (format!("rack={}", "x".repeat(256)), "longer than 255 bytes"),
+        (many.join(","), "more than 64 labels"),
+    ] {
+        let form = [
+            ("label", "racks"),
+            ("max_uses", "2"),
+            ("labels", labels.as_str()),
+        ];
+        let refused = admin.post("/tokens", &form).await?;
+        assert_eq!(refused.status, 400, "{labels}");
+        refused.shows(&[problem]);
+    }
+    let tokens = "SELECT count(*) FROM enrolment_tokens";
+    console.site.expect(tokens, "0").await
+}
+
 #[tokio::test]
 async fn a_token_of_the_console_admits_machines_and_is_shown_once() -> Result<()> {
     let (console, instance) = Console::with_service().await?;
@@ -90,7 +115,7 @@ async fn a_token_of_the_console_admits_machines_and_is_shown_once() -> Result<()
     let secret = shown.body.split("<code id=\"secret\">").nth(1);
     let secret = secret.and_then(|rest| rest.split('<').next());
     let secret = secret.context("no secret")?;
-    assert!(svc_ingest::enrol::EnrolmentToken::parse(secret).is_ok());
+    assert!(EnrolmentToken::parse(secret).is_ok());
     let agent = FakeAgent::on(machine(3))?;
     agent.open(instance.grpc, secret).await??.answer().await?;
     let id = console.site.psql("SELECT id FROM enrolment_tokens").await?;

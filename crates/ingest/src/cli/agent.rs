@@ -79,7 +79,7 @@ fn status_parser() -> impl TypedValueParser<Value = AgentStatus> {
 async fn list(args: ListArgs) -> anyhow::Result<ExitCode> {
     let filter = AgentFilter {
         status: args.status,
-        labels: labels::by_key(args.host.label)?,
+        labels: labels::joined(args.host.label)?,
         hostname: args.host.hostname,
         ..AgentFilter::default()
     };
@@ -142,7 +142,7 @@ impl Resource for AgentRecord {
             ("status", agent.status.as_str().into()),
             ("presence", format!("{} since {since}", agent.presence)),
             ("host", format!("{} ({})", agent.hostname, agent.host_id)),
-            ("host labels", or_dash(labels::shown(&agent.labels))),
+            ("host labels", or_dash(agent.labels.to_string())),
             ("version", or_dash(agent.version.clone())),
             ("registered", in_full(agent.created_at)),
             ("token", or_dash(agent.token_id.map(|id| id.to_string()))),

@@ -9,7 +9,7 @@ mod database;
 mod view;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     ffi::OsString,
     fs::{self, File, OpenOptions},
     io::Write,
@@ -186,7 +186,7 @@ async fn enrolment_token(folder: &Path, store: &Store) -> anyhow::Result<String>
         allow_reinstall: true,
         max_uses: 1000,
         expires_in: None,
-        labels: BTreeMap::from([("env".into(), "dev".into())]),
+        labels: "env=dev".parse()?,
         created_by: "svc-ingest dev".into(),
     };
     let (token, _) = token::add(store, &new).await?;

@@ -91,7 +91,7 @@ pub async fn run(command: Command) -> anyhow::Result<ExitCode> {
 
 async fn list(args: ListArgs) -> anyhow::Result<ExitCode> {
     let filter = HostFilter {
-        labels: labels::by_key(args.host.label)?,
+        labels: labels::joined(args.host.label)?,
         hostname: args.host.hostname,
         search: args.search,
         include_retired: args.retired,
@@ -121,7 +121,7 @@ impl Resource for HostRecord {
         ("MEMORY", Fit::Whole, memory),
         ("AGENTS", Fit::Wraps, agents),
         ("LABELS", Fit::Wraps, |host| {
-            or_dash(labels::shown(&host.labels))
+            or_dash(host.labels.to_string())
         }),
     ];
     type Id = HostId;
@@ -215,7 +215,7 @@ fn detail_rows(detail: &HostDetail) -> Vec<(&str, String)> {
         ("fullest disk", fullest_disk(host)),
         ("vitals of", or_dash(vitals_at)),
         ("addresses", or_dash(host.ip_addresses.join(", "))),
-        ("labels", or_dash(labels::shown(&host.labels))),
+        ("labels", or_dash(host.labels.to_string())),
         ("first seen", in_full(host.created_at)),
         ("facts of", in_full(host.facts_at)),
     ];

@@ -7,11 +7,10 @@ use std::{fmt::Display, process::ExitCode};
 
 use anyhow::{Context, bail};
 use serde::Serialize;
-use svc_store::{Page, Store, StoreError};
+use svc_store::{Labels, Page, Store, StoreError};
 
 use super::{
     database::open,
-    labels::Label,
     output::{self, Column, Output},
     terminal,
 };
@@ -69,8 +68,8 @@ pub struct PageArgs {
 #[derive(Debug, clap::Args)]
 pub struct HostArgs {
     /// Only hosts with this label, key=value; several labels must all match
-    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',')]
-    pub label: Vec<Label>,
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub label: Vec<Labels>,
     /// Only hosts with this name
     #[arg(long, value_name = "NAME")]
     pub hostname: Option<String>,

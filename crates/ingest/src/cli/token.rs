@@ -8,12 +8,12 @@ use anyhow::Context;
 use clap::Subcommand;
 use jiff::Timestamp;
 use serde::Serialize;
-use svc_store::{NewToken, Page, Store, StoreError, TokenDetail, TokenId, TokenRecord};
+use svc_store::{Labels, NewToken, Page, Store, StoreError, TokenDetail, TokenId, TokenRecord};
 
 use super::{
     actor::{self, Actor},
     database::open,
-    labels::{self, Label},
+    labels,
     output::{Column, Fit, Output, facts, or_dash, short},
     resource::{self, Ended, Resource},
     time::{in_full, when},
@@ -58,8 +58,8 @@ pub struct CreateArgs {
     #[arg(long)]
     allow_reinstall: bool,
     /// Labels for its hosts: key=value, repeated or separated by commas
-    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',')]
-    labels: Vec<Label>,
+    #[arg(long, value_name = "KEY=VALUE")]
+    labels: Vec<Labels>,
     /// Who creates it, for the record
     #[arg(long, alias = "actor", value_name = "NAME", default_value_t = actor::os_user(), value_parser = actor::name)]
     created_by: String,
@@ -138,7 +138,7 @@ fn new_token(args: CreateArgs) -> anyhow::Result<NewToken> {
         allow_reinstall: args.allow_reinstall,
         max_uses: args.max_uses,
         expires_in: args.expires_in.0,
-        labels: labels::by_key(args.labels)?,
+        labels: labels::joined(args.labels)?,
         created_by: args.created_by,
     })
 }
@@ -191,7 +191,7 @@ impl Resource for TokenRecord {
         }),
         ("APPROVAL", Fit::Whole, |token| approval(token).into()),
         ("HOST LABELS", Fit::Wraps, |token| {
-            or_dash(labels::shown(&token.labels))
+            or_dash(token.labels.to_string())
         }),
         ("BY", Fit::Wraps, |token| token.created_by.clone()),
     ];
@@ -254,7 +254,7 @@ fn detail_rows(token: &TokenRecord) -> Vec<(&'static str, String)> {
         ("uses", format!("{} of {}", token.uses, token.max_uses)),
         ("expires", or_never(token.expires_at, in_full)),
         ("approval", approval(token).into()),
-        ("host labels", or_dash(labels::shown(&token.labels))),
+        ("host labels", or_dash(token.labels.to_string())),
         ("created", format!("{created_at} by {}", token.created_by)),
         ("last used", or_never(token.last_used_at, in_full)),
     ];

@@ -101,7 +101,6 @@ fn universal_mac(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use svc_store::same_machine;
 
     use super::*;
 
@@ -117,7 +116,6 @@ mod tests {
     }
 
     const HARDWARE: &str = "4C4C4544-0042-3510-8054-B7C04F563232";
-    const OTHER_HARDWARE: &str = "4C4C4544-0042-3510-8054-B7C04F563233";
     const MACHINE: &str = "b0b1b2b3b4b5b6b7b8b9babbbcbdbebf";
 
     #[test]
@@ -167,39 +165,7 @@ mod tests {
         assert!(of("", "", "", "localhost", &["00:1b:21:aa:bb:cc"]).is_empty());
     }
 
-    #[test]
-    fn the_strongest_kind_that_both_carry_decides() {
-        let with_root = of("", HARDWARE, MACHINE, "", &[]);
-        let without_root = of("", "", MACHINE, "", &[]);
-        let cloned_disk = of("", OTHER_HARDWARE, MACHINE, "", &[]);
-        assert_eq!(same_machine(&with_root, &cloned_disk), Some(false));
-        assert_eq!(same_machine(&with_root, &without_root), Some(true));
-        let nothing_in_common = of("aws/i-1", HARDWARE, "", "", &[]);
-        assert_eq!(same_machine(&without_root, &nothing_in_common), None);
-    }
-
-    prop_compose! {
-        fn any_machine()(cloud in "(|aws/i-[0-3])", hardware in 0_u8..4, machine in 0_u8..4, mac in 0_u8..4) -> Identifiers {
-            let hex = |number: u8, tail: &str| if number == 0 { String::new() } else { format!("{number:030}{tail}") };
-            let macs: Vec<String> = (mac > 0).then(|| format!("00:1b:21:00:00:0{mac}")).into_iter().collect();
-            identifiers(&cloud, &hex(hardware, "ab"), &hex(machine, "cd"), "web", &macs)
-        }
-    }
-
     proptest! {
-        #[test]
-        fn being_the_same_machine_is_symmetric_and_reflexive(one in any_machine(), other in any_machine()) {
-            prop_assert_eq!(same_machine(&one, &other), same_machine(&other, &one));
-            prop_assert_eq!(same_machine(&one, &one), (!one.is_empty()).then_some(true));
-        }
-
-        #[test]
-        fn a_weaker_kind_never_overrules_a_stronger_one(one in any_machine(), other in any_machine()) {
-            let strongest = one.keys().filter(|kind| other.contains_key(kind)).max();
-            let expected = strongest.map(|kind| one[kind] == other[kind]);
-            prop_assert_eq!(same_machine(&one, &other), expected);
-        }
-
         #[test]
         fn no_facts_make_it_panic(a in ".*", b in ".*", c in ".*", d in ".*", mac in ".*") {
             identifiers(&a, &b, &c, &d, &[mac]);

@@ -13,8 +13,8 @@ use std::{net::IpAddr, time::Duration};
 
 use jiff::Timestamp;
 use svc_store::{
-    AgentFacts, AgentId, AgentStatus, HostFacts, HostId, Incumbent, KnownAgent, Store, StoreError,
-    TokenRow, TokenState,
+    AgentFacts, AgentId, AgentStatus, HostFacts, HostId, KnownAgent, Store, StoreError, TokenRow,
+    TokenState,
 };
 
 use super::TokenHash;
@@ -88,15 +88,6 @@ pub struct Enrolment {
     heard_within: Duration,
 }
 
-/// What a valid token does for a key.
-#[derive(Debug, PartialEq, Eq)]
-enum TokenEffect {
-    Activate,
-    LeavePending,
-    Conflict(AgentId),
-    Replace(AgentId),
-}
-
 impl Enrolment {
     pub fn new(store: Store, timing: &Timing) -> Self {
         Self {
@@ -134,23 +125,6 @@ impl Enrolment {
                 refusal_as_outcome(self.successor(&tx, wanted, successor).await)
             })
             .await?
-    }
-
-    /// What a valid token does for a key on a machine whose active agent is `incumbent`.
-    fn token_effect(&self, token: &TokenRow, incumbent: Option<&Incumbent>) -> TokenEffect {
-        let Some(incumbent) = incumbent else {
-            return match token.auto_approve {
-                true => TokenEffect::Activate,
-                false => TokenEffect::LeavePending,
-            };
-        };
-        let quiet = incumbent
-            .offline_for
-            .is_some_and(|offline| offline >= self.reinstall_quiet);
-        match token.auto_approve && token.allow_reinstall && quiet {
-            true => TokenEffect::Replace(incumbent.id),
-            false => TokenEffect::Conflict(incumbent.id),
-        }
     }
 }
 

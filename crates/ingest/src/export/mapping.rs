@@ -58,10 +58,9 @@ pub(super) fn resource(id: HostId, host: Option<&HostIdentity>) -> Resource {
             KeyValue::new("os.name", &*host.os),
             KeyValue::new("os.version", &*host.os_version),
         ]);
-        let labels = host.labels.as_object().into_iter().flatten();
-        attributes.extend(labels.filter_map(|(key, value)| {
-            Some(KeyValue::new(format!("svc.label.{key}"), value.as_str()?))
-        }));
+        let labels = host.labels.iter();
+        attributes
+            .extend(labels.map(|(key, value)| KeyValue::new(format!("svc.label.{key}"), value)));
     }
     Resource { attributes }
 }

@@ -6,11 +6,9 @@
 //! other's JWTs (`svc_store::LeaseClaim` has the rule).
 
 use jiff::Timestamp;
+use svc_common::jwt;
 
-use super::{
-    Claims, Jwks, JwtError, PublicKey, SigningKey,
-    jwt::{SignedToken, check_claims},
-};
+use super::{Claims, Jwks, JwtError, PublicKey, SigningKey};
 
 #[derive(Debug)]
 pub struct Keyring {
@@ -62,14 +60,13 @@ impl Keyring {
         Jwks::new(self.public_keys())
     }
 
-    /// Verifies a JWT with the key that its header names. The signature is verified before the claims are parsed.
+    /// Verifies a JWT with the key that its header names.
     pub fn verify(&self, token: &str, now: Timestamp) -> Result<Verified, JwtError> {
-        let token = SignedToken::parse(token)?;
-        let key = self.find(token.kid()).ok_or(JwtError::ForeignKey)?;
-        let claims = check_claims(&token.verified_claims(key)?, now)?;
+        let key_of = |kid: &str| self.find(kid).map(|key| &key.components);
+        let jwt::Verified { kid, claims } = jwt::verify(token, key_of, now)?;
         Ok(Verified {
             claims,
-            by_signing_key: key.kid() == self.signing.kid(),
+            by_signing_key: kid == self.signing.kid(),
         })
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Decisions about single agents are `Store::agent_decide`, the same as the admin commands'.
 
-use std::{collections::BTreeMap, fmt::Write, time::Duration};
+use std::{fmt::Write, time::Duration};
 
 use tokio_postgres::types::{Json, Type};
 use uuid::Uuid;
@@ -11,6 +11,7 @@ use super::people::event;
 use crate::{
     error::StoreError,
     ids::{AgentId, HostId, TokenId},
+    labels::{LabelChange, Labels},
     pool::{Bulkhead, Store},
     tokens::TokenRecord,
 };
@@ -25,13 +26,7 @@ pub struct TokenRequest {
     pub max_uses: i32,
     /// Counted by the database's clock. `None`: it never expires.
     pub expires_in: Option<Duration>,
-    pub labels: BTreeMap<String, String>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LabelChange {
-    pub added: BTreeMap<String, String>,
-    pub removed: Vec<String>,
+    pub labels: Labels,
 }
 
 impl Store {

@@ -1,13 +1,13 @@
 //! Rows of the list of hosts, and what is drawn beside them. `search` finds which hosts they are.
 
 use jiff::Timestamp;
-use serde_json::Value;
 use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use crate::{
     error::StoreError,
     ids::{AgentId, HostId},
+    labels::Labels,
     pool::{Bulkhead, Store},
     record::record,
 };
@@ -20,7 +20,7 @@ record! {
         pub os: String,
         pub os_version: String,
         pub ip_addresses: Vec<String>,
-        pub labels: Value,
+        pub labels: Labels,
         pub retired_at: Option<Timestamp>,
         pub agent_id: Option<AgentId>,
         pub version: Option<String>,

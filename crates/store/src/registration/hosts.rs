@@ -1,15 +1,17 @@
 //! The host's part of a registration: finding, creating and updating its record.
 
-use std::{collections::HashSet, time::Duration};
+use std::collections::HashSet;
 
-use serde_json::Value;
-use tokio_postgres::{Row, types::Type};
+use tokio_postgres::{
+    Row,
+    types::{Json, Type},
+};
 
 use super::{RegistrationTx, pairs};
 use crate::{
     error::StoreError,
     facts::{HostFacts, IdentifierKind, Identifiers},
-    ids::{AgentId, HostId},
+    ids::{AgentId, HostId, TokenId},
     tx::Param,
 };
 
@@ -17,25 +19,17 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct HostMatch {
     pub id: HostId,
-    pub incumbent: Option<Incumbent>,
-}
-
-#[derive(Clone, Debug)]
-pub struct Incumbent {
-    pub id: AgentId,
-    /// `None` while it is online.
-    pub offline_for: Option<Duration>,
+    pub incumbent: Option<AgentId>,
 }
 
 impl RegistrationTx {
-    /// The host that these identifiers belong to, by the rule of
-    /// [`same_machine`](crate::same_machine). Kinds are tried from the strongest. A host that
-    /// has one of our stronger kinds did not match there, so it is another machine. Of several
+    /// The host that these identifiers belong to, by the rule of the SQL function `same_machine`. Kinds are tried from
+    /// the strongest. A host that has one of our stronger kinds did not match there, so it is another machine. Of several
     /// hosts, one with an active agent is preferred, because then a person must decide.
     ///
-    /// The search is a query over sets and does not call the SQL function `same_machine` for
-    /// each candidate: all hosts of a fleet that was cloned from one image share a machine id,
-    /// and then every registration has as many candidates as there are hosts.
+    /// The search is a query over sets and does not call the function for each candidate: all hosts of a fleet that was
+    /// cloned from one image share a machine id, and then every registration has as many candidates as there are hosts.
+    /// `tests/it/same_machine.rs` compares the two on random machines.
     pub async fn host_match(&self, machine: &Identifiers) -> Result<Option<HostMatch>, StoreError> {
         let known = self.kinds_known(machine).await?;
         let mut stronger: Vec<&str> = Vec::new();
@@ -75,12 +69,10 @@ impl RegistrationTx {
         stronger: &[&str],
     ) -> Result<Option<HostMatch>, StoreError> {
         let sql = "-- host_match
-            SELECT h.id AS host_id, a.id AS agent_id, s.presence = 'online' AS online,
-                   extract(epoch FROM now() - s.presence_since)::float8 AS seconds
+            SELECT h.id, a.id AS incumbent
               FROM host_identifiers i
               JOIN hosts h ON h.id = i.host_id AND h.retired_at IS NULL
               LEFT JOIN agents a ON a.host_id = h.id AND a.status = 'active'
-              LEFT JOIN agent_state s ON s.agent_id = a.id
              WHERE i.kind = $1 AND i.value = ANY ($2)
                AND NOT EXISTS (SELECT FROM host_identifiers o WHERE o.host_id = h.id AND o.kind = ANY ($3))
              ORDER BY a.id IS NULL, h.created_at, h.id LIMIT 1";
@@ -90,36 +82,27 @@ impl RegistrationTx {
             (&stronger as _, Type::TEXT_ARRAY),
         ];
         let row = self.0.query_opt(sql, &params).await?;
-        row.map(|row| HostMatch::from_row(&row)).transpose()
+        let read = |row: Row| {
+            Ok(HostMatch {
+                id: row.try_get("id")?,
+                incumbent: row.try_get("incumbent")?,
+            })
+        };
+        row.map(read).transpose()
     }
 
-    /// The active agent of a host.
-    pub async fn host_incumbent(&self, host: HostId) -> Result<Option<Incumbent>, StoreError> {
-        let sql = "-- host_incumbent
-            SELECT a.host_id, a.id AS agent_id, s.presence = 'online' AS online,
-                   extract(epoch FROM now() - s.presence_since)::float8 AS seconds
-              FROM agents a JOIN agent_state s ON s.agent_id = a.id
-             WHERE a.host_id = $1 AND a.status = 'active'";
-        let row = self.0.query_opt(sql, &[(&host.0, Type::UUID)]).await?;
-        let found = row.map(|row| HostMatch::from_row(&row)).transpose()?;
-        Ok(found.and_then(|found| found.incumbent))
-    }
-
-    pub async fn host_identifiers(&self, host: HostId) -> Result<Identifiers, StoreError> {
-        let sql =
-            "-- host_identifiers\nSELECT kind, value FROM host_identifiers WHERE host_id = $1";
-        let mut identifiers = Identifiers::new();
-        for row in self.0.query(sql, &[(&host.0, Type::UUID)]).await? {
-            let kind: String = row.try_get("kind")?;
-            let known = IdentifierKind::STRONGEST_FIRST
-                .into_iter()
-                .find(|known| known.as_str() == kind);
-            if let Some(kind) = known {
-                let values = identifiers.entry(kind).or_default();
-                values.push(row.try_get("value")?);
-            }
-        }
-        Ok(identifiers)
+    /// Whether a host and these identifiers are of one machine. `None` if they have no kind of identifiers in common.
+    pub async fn same_machine(
+        &self,
+        host: HostId,
+        machine: &Identifiers,
+    ) -> Result<Option<bool>, StoreError> {
+        let sql = "-- same_machine\nSELECT same_machine($1, $2)";
+        let params = [
+            (&host.0 as _, Type::UUID),
+            (&Json(machine) as _, Type::JSONB),
+        ];
+        Ok(self.0.query_one(sql, &params).await?.try_get(0)?)
     }
 
     pub async fn host_insert(&self, facts: &HostFacts) -> Result<HostId, StoreError> {
@@ -164,10 +147,10 @@ impl RegistrationTx {
         self.0.execute(sql, &params).await.map(drop)
     }
 
-    pub async fn host_label(&self, host: HostId, labels: &Value) -> Result<(), StoreError> {
-        let sql = "-- host_label
-            UPDATE hosts SET labels = labels || $2 WHERE id = $1 AND NOT labels @> $2";
-        let params = [(&host.0 as _, Type::UUID), (labels as _, Type::JSONB)];
+    /// Gives a host the labels of a token.
+    pub async fn host_label(&self, host: HostId, token: TokenId) -> Result<(), StoreError> {
+        let sql = "-- host_label\nSELECT host_takes_labels($1, $2)";
+        let params = [(&host.0 as _, Type::UUID), (&token.0 as _, Type::UUID)];
         self.0.execute(sql, &params).await.map(drop)
     }
 }
@@ -185,29 +168,4 @@ fn fact_params(facts: &HostFacts) -> [Param<'_>; 10] {
         (&facts.cpu_count, Type::INT8),
         (&facts.memory_total_bytes, Type::INT8),
     ]
-}
-
-impl HostMatch {
-    fn from_row(row: &Row) -> Result<HostMatch, StoreError> {
-        let incumbent = match row.try_get("agent_id")? {
-            None => None,
-            Some(id) => Some(Incumbent {
-                id,
-                offline_for: offline_for(row)?,
-            }),
-        };
-        Ok(HostMatch {
-            id: row.try_get("host_id")?,
-            incumbent,
-        })
-    }
-}
-
-fn offline_for(row: &Row) -> Result<Option<Duration>, StoreError> {
-    if row.try_get("online")? {
-        return Ok(None);
-    }
-    let seconds: f64 = row.try_get("seconds")?;
-    let offline = Duration::try_from_secs_f64(seconds);
-    Ok(Some(offline.unwrap_or_default()))
 }

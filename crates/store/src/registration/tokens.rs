@@ -5,23 +5,38 @@
 //! from a token that is still active at that moment. A key takes a use of a token once,
 //! whatever happens to its agent in between.
 //!
-//! Which state a token is in has one definition, the SQL function `enrolment_token_state`.
+//! Which state a token is in, and what it does, have one definition each: the SQL functions `enrolment_token_state` and
+//! `enrolment_token_effect`.
+
+use std::time::Duration;
 
 use jiff::Timestamp;
-use serde_json::Value;
 use tokio_postgres::{Row, types::Type};
 
 use super::RegistrationTx;
-use crate::{error::StoreError, ids::TokenId};
+use crate::{
+    error::StoreError,
+    ids::{AgentId, HostId, TokenId},
+};
 
 /// A token as the transaction has read it. Another transaction may change it meanwhile.
 #[derive(Clone, Debug)]
 pub struct TokenRow {
     pub id: TokenId,
     pub state: TokenState,
-    pub auto_approve: bool,
-    pub allow_reinstall: bool,
-    pub labels: Value,
+    /// Of a token that is active.
+    pub effect: TokenEffect,
+}
+
+/// What a token does for a key on a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenEffect {
+    Activate,
+    LeavePending,
+    /// A person decides between the key and the machine's active agent.
+    Conflict(AgentId),
+    /// The key takes the place of the machine's active agent.
+    Replace(AgentId),
 }
 
 /// Whether a token can be used, and if not, since when.
@@ -34,12 +49,28 @@ pub enum TokenState {
 }
 
 impl RegistrationTx {
-    pub async fn token_by_hash(&self, hash: &[u8; 32]) -> Result<Option<TokenRow>, StoreError> {
+    /// The token with this hash, and what it does on a machine. `host` is the machine's record, if it has one; `quiet` is how
+    /// long an agent must have been offline before a token may replace it.
+    pub async fn token_by_hash(
+        &self,
+        hash: &[u8; 32],
+        host: Option<HostId>,
+        quiet: Duration,
+    ) -> Result<Option<TokenRow>, StoreError> {
         let sql = "-- token_by_hash
-            SELECT id, auto_approve, allow_reinstall, labels, expires_at, revoked_at, last_used_at,
-                   enrolment_token_state(token) AS state
-              FROM enrolment_tokens token WHERE hash = $1";
-        let params = [(&hash.as_slice() as _, Type::BYTEA)];
+            SELECT token.id, token.expires_at, token.revoked_at, token.last_used_at, old.id AS incumbent,
+                   enrolment_token_state(token) AS state,
+                   enrolment_token_effect(token, old.id, CASE s.presence WHEN 'offline' THEN s.presence_since END, $3) AS effect
+              FROM enrolment_tokens token
+              LEFT JOIN agents old ON old.host_id = $2 AND old.status = 'active'
+              LEFT JOIN agent_state s ON s.agent_id = old.id
+             WHERE token.hash = $1";
+        let (host, quiet) = (host.map(|id| id.0), quiet.as_secs_f64());
+        let params = [
+            (&hash.as_slice() as _, Type::BYTEA),
+            (&host as _, Type::UUID),
+            (&quiet as _, Type::FLOAT8),
+        ];
         let row = self.0.query_opt(sql, &params).await?;
         row.map(|row| TokenRow::from_row(&row)).transpose()
     }
@@ -77,9 +108,19 @@ impl TokenRow {
         Ok(TokenRow {
             id: row.try_get("id")?,
             state: TokenState::from_row(row)?,
-            auto_approve: row.try_get("auto_approve")?,
-            allow_reinstall: row.try_get("allow_reinstall")?,
-            labels: row.try_get("labels")?,
+            effect: TokenEffect::from_row(row)?,
+        })
+    }
+}
+
+impl TokenEffect {
+    fn from_row(row: &Row) -> Result<TokenEffect, StoreError> {
+        let effect: &str = row.try_get("effect")?;
+        Ok(match (effect, row.try_get("incumbent")?) {
+            ("replace", Some(incumbent)) => TokenEffect::Replace(incumbent),
+            (_, Some(incumbent)) => TokenEffect::Conflict(incumbent),
+            ("activate", None) => TokenEffect::Activate,
+            _ => TokenEffect::LeavePending,
         })
     }
 }

@@ -255,4 +255,18 @@ mod tests {
         assert_eq!(hours.newest(), Some((2, 1)));
         assert_eq!(hours.late().collect::<Vec<_>>(), [(1, 4)]);
     }
+
+    #[test]
+    fn the_documents_and_the_reason_name_the_bound() {
+        let (thousands, rest) = (MOST_OF_HOUR / 1000, MOST_OF_HOUR % 1000);
+        let named = format!("{thousands},{rest:03} samples");
+        for document in [
+            include_str!("../../../../docs/protocol.md"),
+            include_str!("../../../../docs/data-model.md"),
+            include_str!("../../../../docs/operating.md"),
+        ] {
+            assert!(document.contains(&named), "{named}: {document:.40}");
+        }
+        assert!(TOO_MANY_SAMPLES.contains(&MOST_OF_HOUR.to_string()));
+    }
 }

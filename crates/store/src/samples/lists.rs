@@ -111,3 +111,24 @@ impl Lists {
         uses.filter_map(of_use).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documents_and_the_reason_name_the_bound() {
+        let lists = format!("{MOST_LISTS} different lists of parts");
+        for (document, named) in [
+            (include_str!("../../../../docs/protocol.md"), &lists),
+            (include_str!("../../../../docs/operating.md"), &lists),
+            (
+                include_str!("../../../../docs/data-model.md"),
+                &format!("{MOST_LISTS} shapes in a day"),
+            ),
+        ] {
+            assert!(document.contains(named), "{named}: {document:.40}");
+        }
+        assert!(TOO_MANY_LISTS.contains(&MOST_LISTS.to_string()));
+    }
+}

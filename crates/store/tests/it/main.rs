@@ -19,6 +19,7 @@ mod fixtures;
 mod fleet_gauges;
 mod hours_read;
 mod isolation;
+mod labels;
 mod leases;
 mod listen;
 mod liveness;

@@ -1,5 +1,7 @@
 //! The state of a token is the same everywhere: in the view, in both lookups of a
-//! registration, and in the statement that takes a use.
+//! registration, and in the statement that takes a use. What it does is decided by one function.
+
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use aws_lc_rs::digest::{SHA256, digest};
@@ -83,7 +85,9 @@ impl Token {
         );
         let looked_up = lookups[1].token.as_ref().map(name);
         ensure!(looked_up == Some(expected), "the lookup: {looked_up:?}");
-        let token = store.registration_run("read", async |tx| tx.token_by_hash(&hash).await);
+        let token = store.registration_run("read", async |tx| {
+            tx.token_by_hash(&hash, None, Duration::ZERO).await
+        });
         let token = token.await?.expect("the token exists");
         ensure!(name(&token.state) == expected, "read: {:?}", token.state);
         let spent =
@@ -120,12 +124,41 @@ async fn the_view_the_lookups_and_the_spending_agree_on_the_state_of_a_token() -
 }
 
 #[tokio::test]
-async fn postgresql_inlines_the_function_for_the_state_of_a_token() -> Result<()> {
+async fn postgresql_inlines_the_functions_for_the_state_and_the_effect_of_a_token() -> Result<()> {
     let store = migrated().await?;
     let explain = "EXPLAIN (VERBOSE, COSTS OFF)
-                   UPDATE enrolment_tokens token SET uses = uses + 1 WHERE enrolment_token_state(token) = 'active'";
+                   UPDATE enrolment_tokens token SET uses = uses + 1
+                    WHERE enrolment_token_state(token) = 'active' AND enrolment_token_effect(token, NULL, NULL, 0) = 'activate'";
     let plan = store.sql(explain).await?;
     assert!(!plan.contains("enrolment_token_state"), "{plan}");
+    assert!(!plan.contains("enrolment_token_effect"), "{plan}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_token_replaces_only_an_agent_that_has_been_offline_for_long_enough() -> Result<()> {
+    const INCUMBENT: &str = "'a0000000-0000-4000-8000-000000000001'";
+    let store = migrated().await?;
+    let long_enough = Some("now() - interval '60 s'");
+    for (auto_approve, allow_reinstall, offline_since, expected) in [
+        (true, false, None, "activate"),
+        (false, true, None, "leave pending"),
+        (true, true, long_enough, "replace"),
+        (true, false, long_enough, "conflict"),
+        (false, true, long_enough, "conflict"),
+        (true, true, Some("now() - interval '59 s'"), "conflict"),
+        (true, true, Some("now() + interval '1 day'"), "conflict"),
+        (true, true, Some("NULL"), "conflict"),
+    ] {
+        let machine = offline_since.map(|since| format!("{INCUMBENT}, {since}"));
+        let machine = machine.unwrap_or("NULL, NULL".into());
+        let token =
+            format!(r#"{{"auto_approve": {auto_approve}, "allow_reinstall": {allow_reinstall}}}"#);
+        let sql = format!(
+            "SELECT enrolment_token_effect(jsonb_populate_record(NULL::enrolment_tokens, '{token}'), {machine}, 60)"
+        );
+        assert_eq!(store.sql(&sql).await?, expected, "{sql}");
+    }
     Ok(())
 }
 

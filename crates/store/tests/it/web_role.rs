@@ -272,7 +272,7 @@ const DEFINER_CALLS: &[&str] = &[
     "SELECT reject_agent('a0000000-0000-4000-8000-000000000001', 'ann')",
     "SELECT reopen_agent('a0000000-0000-4000-8000-000000000001', 'ann')",
     "SELECT retire_host('00000000-0000-4000-8000-000000000002', 'ann')",
-    "SELECT add_enrolment_token(sha256('t'::bytea), 'web', 'ann')",
+    "SELECT add_enrolment_token(sha256('t'::bytea), 'web', 'ann', labels => '{\"a\": \"b\"}')",
     "SELECT revoke_enrolment_token(id, 'ann', true, 'leaked') FROM enrolment_tokens",
     "SELECT revoke_enrolment_token(id, 'ann', true) FROM enrolment_tokens",
 ];
@@ -283,9 +283,10 @@ async fn objects_of_the_role_are_never_called_with_the_owners_rights() -> Result
     let (role, web) = as_web(&store).await?;
     store.sql(SEED).await?;
     let further = format!(
-        "INSERT INTO agents (id, host_id, key, status, facts) VALUES
+        "INSERT INTO enrolment_tokens (id, hash, labels) VALUES ('b0000000-0000-4000-8000-000000000001', sha256('b'), '{{\"a\": \"b\"}}');
+         INSERT INTO agents (id, host_id, key, status, token_id, facts) VALUES
             ('a0000000-0000-4000-8000-000000000004', '00000000-0000-4000-8000-000000000002', sha256('4'), 'pending',
-             jsonb_build_object('hostname', 'web-4', 'identifiers', jsonb_build_object('machine', jsonb_build_array('m4'))));
+             'b0000000-0000-4000-8000-000000000001', jsonb_build_object('hostname', 'web-4', 'identifiers', jsonb_build_object('machine', jsonb_build_array('m4'))));
          INSERT INTO hosts (id, hostname) VALUES ('00000000-0000-4000-8000-000000000005', 'web-5');
          INSERT INTO agents (id, host_id, key, status) VALUES
             ('a0000000-0000-4000-8000-000000000005', '00000000-0000-4000-8000-000000000005', sha256('5'), 'active');

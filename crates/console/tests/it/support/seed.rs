@@ -128,7 +128,7 @@ const HOSTILE: &str = "\"><img src=x onerror=hacked=1><script>hacked=1</script>'
 pub async fn seed_hostile(site: &Site, hostname: &str) -> Result<[String; 3]> {
     site.psql(&format!(
         "UPDATE host_vitals SET fullest_disk_mount_point = '{HOSTILE}';
-         UPDATE hosts SET os = '{HOSTILE}', labels = jsonb_build_object('{HOSTILE}', '{HOSTILE}'), ip_addresses = ARRAY['{HOSTILE}'],
+         UPDATE hosts SET os = '{HOSTILE}', labels = jsonb_build_object('a', '{HOSTILE}'), ip_addresses = ARRAY['{HOSTILE}'],
                 hostname = CASE hostname WHEN '{hostname}' THEN '{HOSTILE}' ELSE '{HOSTILE}' || hostname END;
          UPDATE sample_shapes SET parts = jsonb_build_array(jsonb_build_object('kind', 'disk_used', 'name', '{HOSTILE}'),
                                                             jsonb_build_object('kind', 'disk_total', 'name', '{HOSTILE}'));

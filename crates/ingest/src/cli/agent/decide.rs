@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use svc_store::{
-    AgentFilter, AgentId, AgentRecord, AgentStatus, ApprovalMode, Decision, HostId, Store,
+    AgentFilter, AgentId, AgentRecord, AgentStatus, ApprovalMode, Decision, HostId, Labels, Store,
 };
 
 use super::fingerprint;
@@ -15,8 +15,7 @@ use crate::cli::{
     Usage,
     actor::Attribution,
     database::{explain, open},
-    exit_code,
-    labels::{self, Label},
+    exit_code, labels,
     output::{Output, harmless, print, short},
     resource, terminal,
 };
@@ -67,8 +66,8 @@ struct Selection {
     #[arg(long)]
     all_pending: bool,
     /// With --all-pending: only agents on hosts with this label, key=value
-    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',')]
-    label: Vec<Label>,
+    #[arg(long, value_name = "KEY=VALUE")]
+    label: Vec<Labels>,
     /// Do not ask for a confirmation
     #[arg(long)]
     yes: bool,
@@ -137,7 +136,7 @@ async fn decide_pending(
     terminal::require_answer(yes)?;
     let filter = AgentFilter {
         status: Some(AgentStatus::Pending),
-        labels: labels::by_key(label)?,
+        labels: labels::joined(label)?,
         ..AgentFilter::default()
     };
     let store = open().await?;

@@ -3,15 +3,10 @@
 use std::{process::ExitCode, time::Duration};
 
 use serde_json::json;
-use svc_store::{HostRecord, LabelChange};
+use svc_store::{HostRecord, LabelChange, Labels};
 
 use super::super::{
-    Usage,
-    actor::Actor,
-    database::open,
-    labels::{self, Label},
-    output::Output,
-    resource, terminal,
+    Usage, actor::Actor, database::open, labels, output::Output, resource, terminal,
 };
 use crate::config;
 
@@ -20,8 +15,8 @@ pub struct LabelArgs {
     /// Its id, a prefix of it (4 characters or more), or its name
     host: String,
     /// Labels to set, key=value
-    #[arg(value_name = "KEY=VALUE", value_delimiter = ',')]
-    labels: Vec<Label>,
+    #[arg(value_name = "KEY=VALUE")]
+    labels: Vec<Labels>,
     /// Keys to remove
     #[arg(long, value_name = "KEY", value_delimiter = ',')]
     remove: Vec<String>,
@@ -47,7 +42,7 @@ pub struct ExpireArgs {
 
 pub(super) async fn label(args: LabelArgs) -> anyhow::Result<ExitCode> {
     let change = LabelChange {
-        added: labels::by_key(args.labels)?,
+        added: labels::joined(args.labels)?,
         removed: args.remove,
     };
     if change == LabelChange::default() {
@@ -60,7 +55,7 @@ pub(super) async fn label(args: LabelArgs) -> anyhow::Result<ExitCode> {
         .await?;
     let host = resource::load::<HostRecord>(&store, id).await?.host;
     args.output.print(&host, || {
-        format!("host {id} has the labels {}", labels::shown(&host.labels))
+        format!("host {id} has the labels {}", host.labels)
     })?;
     Ok(ExitCode::SUCCESS)
 }

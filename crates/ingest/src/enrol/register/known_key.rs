@@ -1,8 +1,8 @@
 //! Registration with a key that has an agent already.
 
-use svc_store::{AgentStatus, KnownAgent, Liveness, RegistrationTx, TokenState, same_machine};
+use svc_store::{AgentStatus, KnownAgent, Liveness, RegistrationTx, TokenEffect, TokenState};
 
-use super::{Enrolment, RegisterError, RegisteredAgent, Registration, TokenEffect, actor};
+use super::{Enrolment, RegisterError, RegisteredAgent, Registration, actor};
 
 impl Enrolment {
     pub(super) async fn known_key(
@@ -25,8 +25,8 @@ impl Enrolment {
         wanted: &Registration,
         known: KnownAgent,
     ) -> Result<RegisteredAgent, RegisterError> {
-        let machine = tx.host_identifiers(known.host_id).await?;
-        if same_machine(&machine, &wanted.facts.identifiers) == Some(false) {
+        let machine = &wanted.facts.identifiers;
+        if tx.same_machine(known.host_id, machine).await? == Some(false) {
             other_machine(tx, wanted, &known).await?;
         }
         tx.host_refresh(known.host_id, &wanted.facts).await?;
@@ -46,16 +46,15 @@ impl Enrolment {
         tx.agent_refresh(known.id, &wanted.agent, &wanted.facts)
             .await?;
         let pending = RegisteredAgent::new(&known, AgentStatus::Pending);
+        let (host, quiet) = (Some(known.host_id), self.reinstall_quiet);
         let token = match wanted.token {
-            Some(hash) if !known.reopened => tx.token_by_hash(&hash.0).await?,
+            Some(hash) if !known.reopened => tx.token_by_hash(&hash.0, host, quiet).await?,
             _ => None,
         };
-        let usable = token.filter(|token| token.state == TokenState::Active && token.auto_approve);
-        let Some(token) = usable else {
+        let Some(token) = token.filter(|token| token.state == TokenState::Active) else {
             return Ok(pending);
         };
-        let incumbent = tx.host_incumbent(known.host_id).await?;
-        let mode = match self.token_effect(&token, incumbent.as_ref()) {
+        let mode = match token.effect {
             TokenEffect::Activate => None,
             TokenEffect::Replace(_) => Some("replace"),
             TokenEffect::LeavePending | TokenEffect::Conflict(_) => return Ok(pending),

@@ -1,10 +1,9 @@
 //! Registration of a key that has no agent yet: by token, or as the successor of a cloned key.
 
-use svc_store::{AgentId, AgentStatus, HostId, HostMatch, NewAgent, RegistrationTx, TokenRow};
+use svc_store::{AgentStatus, HostId, NewAgent, RegistrationTx, TokenEffect, TokenRow};
 
 use super::{
-    Enrolment, MAX_PENDING_CLONES, RegisterError, RegisteredAgent, Registration, TokenEffect,
-    actor, check_token,
+    Enrolment, MAX_PENDING_CLONES, RegisterError, RegisteredAgent, Registration, actor, check_token,
 };
 use crate::peer::ClientKey;
 
@@ -15,14 +14,13 @@ impl Enrolment {
         wanted: &Registration,
     ) -> Result<RegisteredAgent, RegisterError> {
         let hash = wanted.token.ok_or(RegisterError::TokenMissing)?;
-        let token = tx.token_by_hash(&hash.0).await?;
-        let token = token.ok_or(RegisterError::TokenUnknown)?;
-        check_token(&token.state)?;
         let found = tx.host_match(&wanted.facts.identifiers).await?;
-        let incumbent = found.as_ref().and_then(|host| host.incumbent.as_ref());
-        let effect = self.token_effect(&token, incumbent);
-        let host = host(tx, wanted, &token, found.as_ref(), &effect).await?;
-        let registered = insert(tx, wanted, &token, host, &effect).await?;
+        let found = found.map(|host| host.id);
+        let token = tx.token_by_hash(&hash.0, found, self.reinstall_quiet);
+        let token = token.await?.ok_or(RegisterError::TokenUnknown)?;
+        check_token(&token.state)?;
+        let host = host(tx, wanted, &token, found).await?;
+        let registered = insert(tx, wanted, &token, host).await?;
         tx.token_spend(token.id, &wanted.key.0).await?;
         Ok(registered)
     }
@@ -45,7 +43,7 @@ impl Enrolment {
             return Err(RegisterError::TooManyClones { origin });
         }
         let found = tx.host_match(&wanted.facts.identifiers).await?;
-        let conflict_with = found.as_ref().and_then(incumbent_id);
+        let conflict_with = found.as_ref().and_then(|host| host.incumbent);
         let host = match found {
             Some(host) => host.id,
             None => tx.host_insert(&wanted.facts).await?,
@@ -73,18 +71,17 @@ async fn host(
     tx: &RegistrationTx,
     wanted: &Registration,
     token: &TokenRow,
-    found: Option<&HostMatch>,
-    effect: &TokenEffect,
+    found: Option<HostId>,
 ) -> Result<HostId, RegisterError> {
-    let host = match (found, effect) {
+    let host = match (found, token.effect) {
         (None, _) => tx.host_insert(&wanted.facts).await?,
-        (Some(host), TokenEffect::Conflict(_) | TokenEffect::LeavePending) => return Ok(host.id),
+        (Some(host), TokenEffect::Conflict(_) | TokenEffect::LeavePending) => return Ok(host),
         (Some(host), TokenEffect::Activate | TokenEffect::Replace(_)) => {
-            tx.host_refresh(host.id, &wanted.facts).await?;
-            host.id
+            tx.host_refresh(host, &wanted.facts).await?;
+            host
         }
     };
-    tx.host_label(host, &token.labels).await?;
+    tx.host_label(host, token.id).await?;
     Ok(host)
 }
 
@@ -93,15 +90,14 @@ async fn insert(
     wanted: &Registration,
     token: &TokenRow,
     host: HostId,
-    effect: &TokenEffect,
 ) -> Result<RegisteredAgent, RegisterError> {
-    let (status, conflict_with) = match effect {
+    let (status, conflict_with) = match token.effect {
         TokenEffect::Activate | TokenEffect::Replace(_) => (AgentStatus::Active, None),
         TokenEffect::LeavePending => (AgentStatus::Pending, None),
-        TokenEffect::Conflict(incumbent) => (AgentStatus::Pending, Some(*incumbent)),
+        TokenEffect::Conflict(incumbent) => (AgentStatus::Pending, Some(incumbent)),
     };
-    if let TokenEffect::Replace(incumbent) = effect {
-        tx.agent_revoke(*incumbent, &actor(token), "superseded by a reinstallation")
+    if let TokenEffect::Replace(incumbent) = token.effect {
+        tx.agent_revoke(incumbent, &actor(token), "superseded by a reinstallation")
             .await?;
     }
     let new = NewAgent {
@@ -131,8 +127,4 @@ async fn insert_agent(
         conflict_with: new.conflict_with,
         changed: true,
     })
-}
-
-fn incumbent_id(host: &HostMatch) -> Option<AgentId> {
-    host.incumbent.as_ref().map(|incumbent| incumbent.id)
 }

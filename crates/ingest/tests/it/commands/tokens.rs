@@ -94,6 +94,8 @@ async fn every_option_of_a_new_token_is_recorded() -> Result<()> {
 #[tokio::test]
 async fn wrong_usage_is_refused_with_2() -> Result<()> {
     let site = Site::new().await?;
+    let many: Vec<String> = (0..65).map(|n| format!("k{n}=")).collect();
+    let many = many.join(",");
     for arguments in [
         &["--max-uses", "0"][..],
         &["--max-uses", "3000000000"],
@@ -101,6 +103,8 @@ async fn wrong_usage_is_refused_with_2() -> Result<()> {
         &["--expires-in", "5s"],
         &["--labels", "site"],
         &["--labels", "a=1,a=2"],
+        &["--labels", "rack no=4"],
+        &["--labels", many.as_str()],
         &["--label", "two\nlines"],
         &["--output", "xml"],
     ] {

@@ -1,6 +1,6 @@
 //! One call of every method that the service and the commands use, for a batch of agents of a large fleet.
 
-use std::{collections::BTreeMap, net::Ipv4Addr, slice, time::Duration};
+use std::{net::Ipv4Addr, slice, time::Duration};
 
 use anyhow::{Context, Result};
 use aws_lc_rs::digest::{SHA256, digest};
@@ -8,8 +8,8 @@ use jiff::{SignedDuration, Timestamp};
 use svc_store::{
     ActivityFilter, AgentFacts, AgentFilter, AgentId, AgentStatus, Bulkhead, CloseCause, Decision,
     GapKind, GapRow, HostFacts, HostFilter, HostId, HostSearch, HostsPage, IdentifierKind,
-    InstanceLoad, LabelChange, NewAgent, NewInstance, NewToken, Newcomer, Range, RegistrationTx,
-    SessionClose, SessionHeard, SessionOpen, StoreError, TokenId, TokenRequest,
+    InstanceLoad, LabelChange, Labels, NewAgent, NewInstance, NewToken, Newcomer, Range,
+    RegistrationTx, SessionClose, SessionHeard, SessionOpen, StoreError, TokenId, TokenRequest,
 };
 use uuid::Uuid;
 
@@ -348,15 +348,14 @@ impl Fleet {
             let agent = AgentFacts::default();
             tx.registration_lock(&[&key], &facts.identifiers).await?;
             tx.agent_by_key(&key, MINUTE).await?;
-            let token = tx.token_by_hash(&[7; 32]).await?;
+            let token = tx.token_by_hash(&[7; 32], None, MINUTE).await?;
             tx.host_match(&facts.identifiers).await?;
             let host = tx.host_insert(&facts).await?;
             tx.host_match(&facts.identifiers).await?;
-            tx.host_incumbent(host).await?;
-            tx.host_identifiers(host).await?;
+            tx.token_by_hash(&[7; 32], Some(host), MINUTE).await?;
+            tx.same_machine(host, &facts.identifiers).await?;
             tx.host_refresh(host, &facts).await?;
-            tx.host_label(host, &serde_json::json!({"env": "test"}))
-                .await?;
+            tx.host_label(host, self.token).await?;
             let new = NewAgent {
                 key: &key,
                 host_id: host,
@@ -523,7 +522,7 @@ impl Fleet {
             ..HostSearch::default()
         };
         let label = LabelChange {
-            added: [("env".to_owned(), "test".to_owned())].into(),
+            added: "env=test".parse()?,
             removed: Vec::new(),
         };
         // Nobody else needs these two.
@@ -533,7 +532,7 @@ impl Fleet {
             label: "fleet".to_owned(),
             max_uses: 1,
             expires_in: None,
-            labels: BTreeMap::new(),
+            labels: Labels::default(),
         };
         call_each! { reads, WHOLE, store:
             console_counts();
@@ -583,7 +582,7 @@ fn token() -> NewToken {
         allow_reinstall: true,
         max_uses: 100_000,
         expires_in: None,
-        labels: BTreeMap::new(),
+        labels: Labels::default(),
         created_by: "test".to_owned(),
     }
 }

@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn the_test_vectors_of_the_guide_have_the_form_and_the_hash_that_it_names() {
-        let guide = include_str!("../../../../docs/enrolment.md");
+        let guide = include_str!("../../../docs/enrolment.md");
         let rows = guide
             .lines()
             .filter_map(|line| line.strip_prefix("| `")?.strip_suffix("` |"));
