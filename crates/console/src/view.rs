@@ -128,6 +128,13 @@ pub fn count<N: Copy + Into<i64>>(number: &N) -> String {
 #[derive(Clone, Copy, Debug)]
 pub struct Bar(pub Option<f64>);
 
+impl Bar {
+    /// A part of a whole.
+    pub fn of(part: f64, whole: f64) -> Self {
+        Self((whole > 0.0).then(|| 100.0 * part / whole))
+    }
+}
+
 pub fn bar(percent: &Option<f64>) -> Bar {
     Bar(*percent)
 }
@@ -154,14 +161,12 @@ impl fmt::Display for Bar {
     }
 }
 
-/// A part of a whole as a bar.
 pub fn share(part: &i64, whole: &i64) -> Bar {
-    share_of(&Some(*part), whole)
+    Bar::of(*part as f64, *whole as f64)
 }
 
 pub fn share_of(part: &Option<i64>, whole: &i64) -> Bar {
-    let part = part.filter(|_| *whole > 0);
-    Bar(part.map(|part| 100.0 * part as f64 / *whole as f64))
+    part.map_or(Bar(None), |part| share(&part, whole))
 }
 
 /// A percentage without a bar.

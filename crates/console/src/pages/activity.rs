@@ -118,21 +118,15 @@ pub async fn export(
     _user: User,
     Query(asked): Query<Asked>,
 ) -> Result<Response, AppError> {
-    let csv = match asked.format.as_str() {
-        "csv" => true,
-        "ndjson" => false,
+    let (csv, kind) = match asked.format.as_str() {
+        "csv" => (true, "text/csv; charset=utf-8"),
+        "ndjson" => (false, "application/x-ndjson"),
         _ => return Err(AppError::bad_request("The format is csv or ndjson.")),
     };
-    let (kind, name) = match csv {
-        true => ("text/csv; charset=utf-8", "activity.csv"),
-        false => ("application/x-ndjson", "activity.ndjson"),
-    };
+    let file = format!("attachment; filename=\"activity.{}\"", asked.format);
     let headers = [
         (header::CONTENT_TYPE, kind.to_owned()),
-        (
-            header::CONTENT_DISPOSITION,
-            format!("attachment; filename=\"{name}\""),
-        ),
+        (header::CONTENT_DISPOSITION, file),
     ];
     let export = Export {
         app,
@@ -142,7 +136,7 @@ pub async fn export(
         sent: 0,
         done: false,
     };
-    let body = Body::from_stream(stream::unfold(export, Export::next));
+    let body = Body::from_stream(stream::try_unfold(export, Export::next));
     Ok((headers, body).into_response())
 }
 
@@ -156,19 +150,13 @@ struct Export {
 }
 
 impl Export {
-    async fn next(mut self) -> Option<(Result<Bytes, StoreError>, Self)> {
+    async fn next(mut self) -> Result<Option<(Bytes, Self)>, StoreError> {
         if self.done {
-            return None;
+            return Ok(None);
         }
         let store = &self.app.store;
         let found = store.console_activity(&self.filter, self.before.as_ref(), EXPORT_PAGE);
-        let found = match found.await {
-            Ok(found) => found,
-            Err(error) => {
-                self.done = true;
-                return Some((Err(error), self));
-            }
-        };
+        let found = found.await?;
         let mut text = String::new();
         if self.csv && self.before.is_none() {
             text.push_str("time,kind,actor,subject,change,reason,host,agent\r\n");
@@ -182,7 +170,7 @@ impl Export {
         self.sent += found.rows.len();
         self.before = found.next;
         self.done = self.before.is_none() || self.sent >= EXPORT_ROWS;
-        Some((Ok(text.into()), self))
+        Ok(Some((text.into(), self)))
     }
 }
 
