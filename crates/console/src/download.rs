@@ -198,9 +198,4 @@ mod tests {
         }
         assert_eq!(find("0.2.0", "passwd"), None);
     }
-
-    #[test]
-    fn versions_are_ordered_by_number() {
-        assert!(numbers("0.10.2") > numbers("0.9.10"));
-    }
 }

@@ -4,17 +4,8 @@ use anyhow::Result;
 use svc_store::{LinkKind, Role};
 use svc_testkit::assert_contains;
 
-use crate::support::{Console, FORM, seed_hostile, seed_hosts};
+use crate::support::{Console, FORM, PAGES, seed_hostile, seed_hosts};
 
-const PAGES: [&str; 7] = [
-    "/",
-    "/hosts",
-    "/approvals",
-    "/tokens",
-    "/activity",
-    "/service",
-    "/people",
-];
 const NIL: &str = "00000000-0000-4000-8000-000000000000";
 
 #[tokio::test]
@@ -174,6 +165,8 @@ async fn signing_in_never_leads_to_another_site() -> Result<()> {
         "//evil.example",
         "https://evil.example/",
         "/\\evil.example",
+        "/\t/evil.example",
+        "evil.example",
         "javascript:alert(1)",
     ] {
         let fields = [("name", "ann"), ("password", PASSWORD), ("next", next)];

@@ -173,53 +173,6 @@ async fn a_token_is_created_and_the_shown_command_enrols_a_machine() -> Result<(
     browser.is_quiet().await
 }
 
-/// The status of a request that the page's own scripts send.
-async fn status_of(browser: &Browser, path: &str) -> Result<i64> {
-    let script = format!(
-        "const done = arguments[arguments.length - 1];
-         fetch('{path}', {{method: 'POST', body: new URLSearchParams()}}).then(answer => done(answer.status));"
-    );
-    let status = browser.run_async(&script).await?;
-    status.as_i64().context("no status")
-}
-
-#[tokio::test]
-async fn each_role_sees_and_does_only_what_it_may() -> Result<()> {
-    let console = Console::start().await?;
-    seed_hosts(&console.site, 3).await?;
-    let agent = console.site.psql("SELECT id FROM agents LIMIT 1").await?;
-    let decide = format!("/agents/{agent}/decide");
-    for (name, role, operates, administers) in [
-        ("vera", Role::Viewer, false, false),
-        ("olga", Role::Operator, true, false),
-        ("ann", Role::Admin, true, true),
-    ] {
-        let browser = Browser::of(&console, name, role).await?;
-        let has = async |path: &str, css: &str| -> Result<bool> {
-            browser.visit(path).await?;
-            let script = format!("return document.querySelector('{css}') !== null");
-            Ok(browser.run(&script).await? == true)
-        };
-        let menu = has("/hosts", "form#bulk details").await?;
-        let decision = has(&format!("/agents/{agent}"), "form[action$=decide]").await?;
-        let tokens = has("/tokens", "form[action=\"/tokens\"]").await?;
-        let people = has("/hosts", "a[href=\"/people\"]").await?;
-        ensure!((menu, decision) == (operates, operates), "{name}");
-        ensure!((tokens, people) == (administers, administers), "{name}");
-        browser.is_quiet().await?;
-        // What a page does not offer is refused too. An operator's empty form is only a bad one.
-        for (path, allowed) in [(decide.as_str(), operates), ("/tokens", administers)] {
-            let status = if allowed { 400 } else { 403 };
-            ensure!(status_of(&browser, path).await? == status, "{name} {path}");
-            let line = format!(
-                "{path} - Failed to load resource: the server responded with a status of {status}"
-            );
-            browser.complains_only_of(&[&line]).await?;
-        }
-    }
-    Ok(())
-}
-
 #[tokio::test]
 async fn plots_name_the_reason_of_a_gap() -> Result<()> {
     let console = Console::start().await?;

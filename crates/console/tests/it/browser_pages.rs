@@ -10,7 +10,7 @@ use svc_store::Role;
 use svc_testkit::{FakeAgent, machine};
 
 use crate::{
-    support::{Console, seed_fleet, seed_history, seed_hosts},
+    support::{Console, PAGES, seed_fleet, seed_history, seed_hosts},
     webdriver::Browser,
 };
 
@@ -74,17 +74,13 @@ impl Pages {
     }
 }
 
-fn lists() -> Vec<(&'static str, String)> {
-    let lists = [
-        ("fleet", "/"),
-        ("hosts", "/hosts"),
-        ("approvals", "/approvals"),
-        ("tokens", "/tokens"),
-        ("activity", "/activity"),
-        ("service", "/service"),
-        ("people", "/people"),
-    ];
-    lists.map(|(name, path)| (name, path.to_owned())).into()
+/// The pages of the menu, by their names.
+fn menu() -> Vec<(&'static str, String)> {
+    let name = |path: &'static str| match path {
+        "/" => "fleet",
+        path => &path[1..],
+    };
+    PAGES.map(|path| (name(path), path.to_owned())).into()
 }
 
 #[tokio::test]
@@ -102,7 +98,7 @@ async fn every_page_is_accessible_and_obeys_the_policy_in_both_themes_and_on_a_p
     let token = id("SELECT id FROM enrolment_tokens").await?;
     let mut pages = Pages {
         browser: Browser::of(&console, "ann", Role::Admin).await?,
-        paths: lists(),
+        paths: menu(),
     };
     pages.paths.extend([
         ("host", format!("/hosts/{host}?range=1h")),
@@ -136,7 +132,7 @@ async fn pages_of_an_empty_fleet_are_accessible_and_say_what_to_do() -> Result<(
     let console = Console::start().await?;
     let pages = Pages {
         browser: Browser::of(&console, "ann", Role::Admin).await?,
-        paths: lists(),
+        paths: menu(),
     };
     for (name, words) in [
         ("fleet", "Add the first host"),

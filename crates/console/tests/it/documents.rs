@@ -8,7 +8,7 @@ use svc_console::config::VARIABLES;
 use svc_store::Role;
 use tokio::io::AsyncReadExt;
 
-use crate::support::{Console, seed_hosts};
+use crate::support::{Console, PAGES, seed_hosts};
 
 #[test]
 fn the_document_lists_every_variable() -> Result<()> {
@@ -83,19 +83,7 @@ async fn the_whole_client_takes_at_most_50_kb() -> Result<()> {
     let client = console.signed_in("ann", Role::Admin).await?;
     let mut files = BTreeSet::new();
     let host = format!("/hosts/{host}");
-    let pages = [
-        "/",
-        "/hosts",
-        &host,
-        "/approvals",
-        "/tokens",
-        "/activity",
-        "/service",
-        "/people",
-        "/sign-in",
-        "/nowhere",
-    ];
-    for path in pages {
+    for path in PAGES.into_iter().chain([&*host, "/sign-in", "/nowhere"]) {
         let page = client.get(path).await?;
         let links = page.body.split(['"', '\'']);
         let links = links.filter(|link| link.starts_with("/assets/") || link.ends_with(".svg"));

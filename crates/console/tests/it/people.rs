@@ -3,7 +3,7 @@
 use anyhow::Result;
 use svc_store::{LinkKind, Role};
 
-use crate::support::Console;
+use crate::support::{Console, seed_hosts};
 
 const PASSWORD: &str = "correct horse battery";
 
@@ -80,6 +80,35 @@ async fn an_expired_an_idle_and_a_disabled_persons_session_end() -> Result<()> {
         let page = client.get("/hosts?q=x").await?;
         let location = page.header("location");
         assert_eq!(location, Some("/sign-in?next=%2Fhosts%3Fq%3Dx"), "{name}");
+    }
+    Ok(())
+}
+
+/// What each role may do is in `attacks`.
+#[tokio::test]
+async fn each_role_is_offered_only_what_it_may_do() -> Result<()> {
+    let console = Console::start().await?;
+    seed_hosts(&console.site, 1).await?;
+    let agent = console.site.psql("SELECT id FROM agents").await?;
+    let (agent, decide) = (
+        format!("/agents/{agent}"),
+        format!("/agents/{agent}/decide"),
+    );
+    for (name, role) in [
+        ("vera", Role::Viewer),
+        ("olga", Role::Operator),
+        ("ann", Role::Admin),
+    ] {
+        let client = console.signed_in(name, role).await?;
+        for (least, path, offer) in [
+            (Role::Operator, "/hosts", "<summary>Change hosts</summary>"),
+            (Role::Operator, &*agent, &*decide),
+            (Role::Admin, "/tokens", "action=\"/tokens\""),
+            (Role::Admin, "/hosts", "href=\"/people\""),
+        ] {
+            let page = client.get(path).await?;
+            assert_eq!(page.has(offer), role >= least, "{name} {path} {offer}");
+        }
     }
     Ok(())
 }

@@ -22,6 +22,17 @@ pub use self::{
     seed::{disk, seed_fleet, seed_history, seed_hostile, seed_hosts, seed_samples},
 };
 
+/// The pages of the menu.
+pub const PAGES: [&str; 7] = [
+    "/",
+    "/hosts",
+    "/approvals",
+    "/tokens",
+    "/activity",
+    "/service",
+    "/people",
+];
+
 /// A running console. Dropping it asks it to stop.
 pub struct Console {
     pub site: Site,
