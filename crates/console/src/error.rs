@@ -26,7 +26,7 @@ pub enum AppError {
     Forbidden(&'static str),
     #[error("too many attempts")]
     Limited(Duration),
-    /// Nobody is signed in; the path to return to.
+    /// The path of the page to sign in on, which leads back.
     #[error("not signed in")]
     SignIn(String),
     /// The session of a live stream has ended. A stream shows no page: its page reloads itself.

@@ -46,8 +46,8 @@ const DRAIN: Duration = Duration::from_secs(5);
 pub async fn serve(port: Port, router: Router, app: App) -> anyhow::Result<()> {
     let slots = Slots::new(MAX_CONNECTIONS);
     let mut connections = JoinSet::new();
-    let accept = || app.stop.run_until_cancelled(port.accept(not_accepted));
-    while let Some((stream, peer)) = accept().await {
+    let stop = app.stop;
+    while let Some((stream, peer)) = stop.run_until_cancelled(port.accept(not_accepted)).await {
         while connections.try_join_next().is_some() {}
         let ip = peer.ip().to_canonical();
         let limit = match app.web.trusted_proxies.contains(&ip) {
@@ -59,7 +59,7 @@ pub async fn serve(port: Port, router: Router, app: App) -> anyhow::Result<()> {
             continue;
         };
         let held = (slot, Open::new(&app.metrics.connections));
-        connections.spawn(handle(stream, peer, router.clone(), held, app.stop.clone()));
+        connections.spawn(handle(stream, peer, router.clone(), held, stop.clone()));
     }
     let drained = async { while connections.join_next().await.is_some() {} };
     if timeout(DRAIN, drained).await.is_err() {

@@ -30,7 +30,7 @@ const PERIOD_PER_VIEW: Duration = Duration::from_millis(50);
 /// Different views at once. A viewer beyond gets no live updates, and a page all the same.
 const MAX_VIEWS: usize = 2000;
 const MAX_STREAMS: usize = 3000;
-/// Of one person: every tab has one. Nobody keeps others from live pages.
+/// Of one person, whose every tab has one: the others keep theirs.
 const MAX_STREAMS_EACH: usize = 40;
 
 pub type Rendered = Arc<str>;

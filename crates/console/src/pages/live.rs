@@ -33,7 +33,7 @@ use crate::{
 const SESSION_CHECK: Duration = Duration::from_secs(30);
 const SESSION_WAIT: Duration = Duration::from_secs(2);
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// The answer to a person with too many streams, and to everybody when too many views are open.
+/// The answer to a person with too many streams, and when too many different views are open.
 const TOO_MANY: AppError = AppError::Limited(Duration::from_secs(60));
 const STALE: &str =
     "<p class=\"notice warn\">The database does not answer. What you see may be out of date.</p>";
@@ -129,7 +129,7 @@ impl Viewer {
     }
 
     /// The session is looked at, not used: an open tab alone does not keep a person signed in. While
-    /// the database is away nobody is signed out, and nobody waits long for it: the page is to say so.
+    /// the database is away the answer is no, after a short wait: the stream has to say that the page is stale.
     async fn signed_out(&self) -> bool {
         let session = self.app.store.console_session(&self.session, IDLE);
         matches!(timeout(SESSION_WAIT, session).await, Ok(Ok(None)))

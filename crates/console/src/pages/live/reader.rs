@@ -1,4 +1,4 @@
-//! The reader of a view: it reads and renders the view while somebody watches it.
+//! The reader of a view: it reads and renders the view while it is watched.
 //!
 //! A view is due after the hub's period, and sooner when the feed has news for it.
 
