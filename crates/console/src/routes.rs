@@ -35,8 +35,7 @@ const NO_PAGE: AppError = AppError::NotFound("There is no such page.");
 
 pub fn router(app: &App) -> anyhow::Result<Router> {
     let csrf = CsrfLayer::new().add_trusted_origin(app.web.origin())?;
-    Ok(programs()
-        .merge(people_and_fleet())
+    Ok(handlers()
         .fallback(|| async { NO_PAGE })
         .layer(csrf)
         .layer(DefaultBodyLimit::max(BODY_BYTES))
@@ -54,8 +53,7 @@ pub fn router(app: &App) -> anyhow::Result<Router> {
         .with_state(app.clone()))
 }
 
-/// What browsers load and programs ask for.
-fn programs() -> Router<App> {
+fn handlers() -> Router<App> {
     let release = "/download/svc-agent/{version}/{os}/{arch}/{file}";
     Router::new()
         .route("/healthz", get(healthz))
@@ -65,11 +63,6 @@ fn programs() -> Router<App> {
         .route("/api/v1/notes", post(webhook::note))
         .route(release, get(download::release))
         .route("/install.sh", get(download::script))
-}
-
-/// What people see and do.
-fn people_and_fleet() -> Router<App> {
-    Router::new()
         .route("/sign-in", get(sign_in::page).post(sign_in::submit))
         .route("/sign-out", post(sign_in::sign_out))
         .route("/welcome", get(welcome::page).post(welcome::open))

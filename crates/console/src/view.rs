@@ -17,10 +17,7 @@ pub use spark::Spark;
 /// A point in time: relative or exact in the page, exact to the second on hover. A script shows it in the
 /// reader's zone.
 #[derive(Clone, Copy, Debug)]
-pub struct Time {
-    at: Timestamp,
-    form: Form,
-}
+pub struct Time(Timestamp, Form);
 
 #[derive(Clone, Copy, Debug)]
 enum Form {
@@ -36,10 +33,11 @@ impl HtmlSafe for Time {}
 
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let exact = self.at.strftime("%Y-%m-%dT%H:%M:%SZ");
-        let shown = self.at.strftime("%Y-%m-%d %H:%M:%S");
-        let seconds = Timestamp::now().as_second() - self.at.as_second();
-        let (data, text) = match self.form {
+        let Self(at, form) = self;
+        let exact = at.strftime("%Y-%m-%dT%H:%M:%SZ");
+        let shown = at.strftime("%Y-%m-%d %H:%M:%S");
+        let seconds = Timestamp::now().as_second() - at.as_second();
+        let (data, text) = match form {
             Form::Ago => ("data-ago", ago(seconds)),
             Form::Lasting => {
                 let length = span(seconds.max(0).unsigned_abs());
@@ -56,18 +54,15 @@ impl fmt::Display for Time {
 
 /// Arguments of these functions are references, as templates pass them.
 pub fn when(at: &Timestamp) -> Time {
-    let (at, form) = (*at, Form::Ago);
-    Time { at, form }
+    Time(*at, Form::Ago)
 }
 
 pub fn lasting_since(at: &Timestamp) -> Time {
-    let (at, form) = (*at, Form::Lasting);
-    Time { at, form }
+    Time(*at, Form::Lasting)
 }
 
 pub fn exact(at: &Timestamp) -> Time {
-    let (at, form) = (*at, Form::Exact);
-    Time { at, form }
+    Time(*at, Form::Exact)
 }
 
 pub fn ago(seconds: i64) -> String {

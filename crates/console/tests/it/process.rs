@@ -32,6 +32,15 @@ async fn the_schema_is_the_web_roles_own_and_every_object_has_a_comment() -> Res
     console.site.expect(bare, "").await
 }
 
+/// A console with hosts on a server of its own, and a client that is signed in.
+async fn on_own_server() -> Result<(Console, Client)> {
+    let console = Console::on(Site::with_own_server().await?, &[]).await?;
+    seed_hosts(&console.site, 3).await?;
+    let client = console.signed_in("ann", Role::Viewer).await?;
+    assert_eq!(client.status("/hosts").await?, 200);
+    Ok((console, client))
+}
+
 /// Waits until the pages are back, and the session with them.
 async fn back(client: &Client) -> Result<()> {
     eventually("the pages are back", async || {
@@ -43,11 +52,7 @@ async fn back(client: &Client) -> Result<()> {
 
 #[tokio::test]
 async fn the_console_survives_its_database() -> Result<()> {
-    let site = Site::with_own_server().await?;
-    let mut console = Console::on(site, &[]).await?;
-    seed_hosts(&console.site, 3).await?;
-    let client = console.signed_in("ann", Role::Viewer).await?;
-    assert_eq!(client.status("/hosts").await?, 200);
+    let (mut console, client) = on_own_server().await?;
     console.site.postgres().stop_immediate().await?;
     let away = client.get("/hosts").await?;
     assert_eq!(away.status, 503);
@@ -58,11 +63,7 @@ async fn the_console_survives_its_database() -> Result<()> {
 
 #[tokio::test]
 async fn the_console_survives_a_stalled_database() -> Result<()> {
-    let site = Site::with_own_server().await?;
-    let mut console = Console::on(site, &[]).await?;
-    seed_hosts(&console.site, 3).await?;
-    let client = console.signed_in("ann", Role::Viewer).await?;
-    assert_eq!(client.status("/hosts").await?, 200);
+    let (mut console, client) = on_own_server().await?;
     console.site.postgres().freeze()?;
     assert_eq!(client.status("/hosts").await?, 503);
     assert_eq!(client.status("/sign-in").await?, 503);

@@ -133,7 +133,10 @@ impl Browser {
     }
 
     pub async fn click(&self, css: &str) -> Result<()> {
-        let element = self.find(css).await?;
+        let body = json!({"using": "css selector", "value": css});
+        let found = self.command("element", &body).await;
+        let found = found.with_context(|| css.to_owned())?;
+        let element = found[ELEMENT].as_str().context("no element")?;
         let path = format!("element/{element}/click");
         self.command(&path, &json!({})).await.map(drop)
     }
@@ -205,15 +208,6 @@ impl Browser {
         waited
             .await
             .with_context(|| format!("the page shows: {last}"))
-    }
-
-    async fn find(&self, css: &str) -> Result<String> {
-        let body = json!({"using": "css selector", "value": css});
-        let found = self
-            .command("element", &body)
-            .await
-            .with_context(|| css.to_owned())?;
-        Ok(found[ELEMENT].as_str().context("no element")?.to_owned())
     }
 
     async fn command(&self, name: &str, body: &Value) -> Result<Value> {
