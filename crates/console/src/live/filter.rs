@@ -4,6 +4,8 @@ use serde::Deserialize;
 use svc_store::{AgentFilter, AgentStatus, Labels, TokenId};
 use uuid::Uuid;
 
+use crate::view::address_query;
+
 /// The agents of a token, with a label, or all: as the address says it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
@@ -23,11 +25,8 @@ impl Filter {
 
     /// The live view of the filtered list, as a query.
     pub fn live(&self) -> String {
-        let mut query = url::form_urlencoded::Serializer::new(String::new());
-        query.append_pair("view", "approvals");
-        let fields = [("token", &self.token), ("label", &self.label)];
-        query.extend_pairs(fields.iter().filter(|(_, value)| !value.is_empty()));
-        query.finish()
+        let (token, label) = (("token", &*self.token), ("label", &*self.label));
+        address_query(&[("view", "approvals"), token, label])
     }
 
     /// `None` if it cannot be understood.

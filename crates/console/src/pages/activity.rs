@@ -17,6 +17,7 @@ use crate::{
     session::User,
     shell::{Page, Shell, html},
     state::App,
+    view::address_query,
 };
 
 const PAGE: u32 = 100;
@@ -100,15 +101,12 @@ impl Asked {
     }
 
     fn query(&self) -> String {
-        let mut query = url::form_urlencoded::Serializer::new(String::new());
-        let fields = [
+        address_query(&[
             ("actor", &self.actor),
             ("kind", &self.kind),
             ("subject", &self.subject),
             ("presence", &self.presence),
-        ];
-        query.extend_pairs(fields.iter().filter(|(_, value)| !value.is_empty()));
-        query.finish()
+        ])
     }
 }
 
