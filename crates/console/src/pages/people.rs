@@ -31,10 +31,9 @@ struct PeoplePage {
 }
 
 pub async fn page(State(app): State<App>, Admin(user): Admin) -> Page {
-    let people = app.store.console_users().await?;
     html(&PeoplePage {
+        people: app.store.console_users().await?,
         shell: Shell::new(&app, user, "people"),
-        people,
         created: None,
     })
 }
@@ -57,8 +56,8 @@ pub async fn add(State(app): State<App>, Admin(user): Admin, fields: Fields) -> 
     show_link(&app, user, name).await
 }
 
-/// Another role, disabling, or a new link. No admin changes the own account: one slip would lock all
-/// admins out.
+/// Another role, disabling, or a new link. Admins cannot change their own account: one slip would lock all of
+/// them out.
 pub async fn change(
     State(app): State<App>,
     Admin(user): Admin,
@@ -72,9 +71,8 @@ pub async fn change(
     }
     let found = match fields.get("do") {
         "role" => {
-            store
-                .console_user_role(&name, role(&fields)?, &actor)
-                .await?
+            let role = role(&fields)?;
+            store.console_user_role(&name, role, &actor).await?
         }
         "disable" => store.console_user_disable(&name, true, &actor).await?,
         "enable" => store.console_user_disable(&name, false, &actor).await?,
@@ -90,17 +88,15 @@ pub async fn change(
 async fn show_link(app: &App, user: User, name: String) -> Page {
     let code = Secret::generate()?;
     let (kind, hash) = (LinkKind::SetPassword, code.hash());
-    let created = app
-        .store
-        .console_link_create(&name, kind, &hash, LINK, &user.name);
+    let (store, actor) = (&app.store, &user.name);
+    let created = store.console_link_create(&name, kind, &hash, LINK, actor);
     if !created.await? {
         return Err(MISSING);
     }
     let link = code.link(&app.web.base_url);
-    let people = app.store.console_users().await?;
     html(&PeoplePage {
+        people: store.console_users().await?,
         shell: Shell::new(app, user, "people"),
-        people,
         created: Some((name, link)),
     })
 }
