@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use crate::sync::lock;
 
 /// How many keys a table remembers. A key is dropped once its bucket is full again. If so many keys are in use at
-/// once, the table starts over and all have their bursts again: refusing the others would let whoever has many keys
+/// once, the table starts over and all have their bursts again: refusing the others would let a client with many keys
 /// lock them out.
 const KEYS: usize = 100_000;
 

@@ -12,7 +12,8 @@
 //! - **Opening.** A Register comes from a client that has proven nothing yet, a Hello from one that has proven an agent's key. If it
 //!   is larger than [`SMALL_OPENING`], it takes room of its own kind until it is answered, so that strangers cannot take the room of
 //!   agents' Hellos and reports. It waits for a short time only, and is then refused. A smaller one is part of the memory of its
-//!   connection, which may have few calls until it is proven: strangers that take all the room keep no usual newcomer out.
+//!   connection, which may have few calls until it is proven. So strangers that take all the room keep out only newcomers
+//!   with a large message.
 //!
 //! **No deadlock.** Room is taken in one order: for reading, for decoding, then in the queue, which the consumer empties
 //! by itself. A stream that waits holds only room of an earlier kind, so no two streams can wait for each other. A
@@ -33,10 +34,8 @@ use tokio::{
 
 /// About a dozen samples.
 pub const SMALL_REPORT: usize = 4 * 1024;
-/// More than a usual Register or Hello has, also one with 64 addresses and 64 interfaces.
+/// Usual Register and Hello messages are smaller, even with 64 IP addresses and 64 hardware addresses.
 pub const SMALL_OPENING: usize = 8 * 1024;
-/// How long a large Register or Hello waits for room. Less than the deadline of its call, so that the client gets the refusal.
-const OPENING_WAIT: Duration = Duration::from_secs(5);
 
 /// The bytes of each kind of room.
 #[derive(Clone, Copy, Debug)]
@@ -48,8 +47,10 @@ pub struct BudgetBounds {
     pub small: u32,
     /// For large Register messages, from their first byte to their answer.
     pub register: u32,
-    /// The same for Hello messages.
+    /// For large Hello messages, from their first byte to their answer.
     pub hello: u32,
+    /// How long a large Register or Hello waits for room. Less than the deadline of its call, so that the client gets the refusal.
+    pub opening_wait: Duration,
 }
 
 impl Default for BudgetBounds {
@@ -60,6 +61,7 @@ impl Default for BudgetBounds {
             small: 8 << 20,
             register: 8 << 20,
             hello: 8 << 20,
+            opening_wait: Duration::from_secs(5),
         }
     }
 }
@@ -71,6 +73,7 @@ pub struct ReportBudget {
     small: Pool,
     register: Pool,
     hello: Pool,
+    opening_wait: Duration,
 }
 
 /// Room that a report has taken; dropping it returns it.
@@ -92,6 +95,7 @@ impl ReportBudget {
             small: Pool::new(bounds.small, waiting),
             register: Pool::new(bounds.register, &Gauge::default()),
             hello: Pool::new(bounds.hello, &Gauge::default()),
+            opening_wait: bounds.opening_wait,
         }
     }
 
@@ -115,12 +119,12 @@ impl ReportBudget {
 
     /// Room for a Register of this length, or `None` if there was none for too long.
     pub(crate) async fn to_register(&self, length: usize) -> Option<Room> {
-        self.register.open(length).await
+        self.register.open(length, self.opening_wait).await
     }
 
-    /// The same for a Hello.
+    /// Room for a Hello of this length, or `None` if there was none for too long.
     pub(crate) async fn to_greet(&self, length: usize) -> Option<Room> {
-        self.hello.open(length).await
+        self.hello.open(length, self.opening_wait).await
     }
 }
 
@@ -150,7 +154,7 @@ impl Pool {
         }
     }
 
-    /// What is larger than the whole pool takes all of it.
+    /// A message that is larger than the whole pool takes all of it.
     fn take(&self, bytes: usize) -> Grant {
         let bytes = u32::try_from(bytes).unwrap_or(self.bytes).min(self.bytes);
         if let Ok(permit) = self.free.clone().try_acquire_many_owned(bytes) {
@@ -164,13 +168,13 @@ impl Pool {
         }))
     }
 
-    async fn open(&self, length: usize) -> Option<Room> {
+    async fn open(&self, length: usize, wait: Duration) -> Option<Room> {
         if length <= SMALL_OPENING {
             return Some(Room::default());
         }
         match self.take(length) {
             Grant::Now(room) => Some(room),
-            Grant::Later(room) => timeout(OPENING_WAIT, room).await.ok(),
+            Grant::Later(room) => timeout(wait, room).await.ok(),
         }
     }
 }
@@ -206,6 +210,7 @@ mod tests {
             small: 1 << 20,
             register: 100 * 1024,
             hello: 100 * 1024,
+            ..BudgetBounds::default()
         };
         ReportBudget::new(bounds, waiting)
     }

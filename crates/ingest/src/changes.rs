@@ -151,7 +151,7 @@ impl ChangeFeed {
         self.claim(instance, &unsound).await
     }
 
-    /// What is held here and was not ended by now should be stored for this instance.
+    /// Claims the sessions that are held here and were not ended by now: the database should have them under this instance.
     async fn claim(&self, instance: Uuid, unsound: &[AgentId]) -> Result<(), StoreError> {
         let held = self.sessions.epochs_of(unsound);
         let streams = held::claim(&self.store, instance, &held).await?;

@@ -25,7 +25,7 @@ use url::Url;
 
 use crate::{
     budget::BudgetBounds,
-    export::Receiver,
+    export::{RETRIES, Receiver},
     listener::{ClientCa, Limits, ProxyNetworks, TlsPair},
     queue::{Bounds, QueueSettings, QueueUrl},
     signing::PublicKey,
@@ -289,6 +289,7 @@ fn queue(reader: &mut Reader<'_>) -> Option<QueueSettings> {
         nats_ca: nats_ca?,
         consume: consume?,
         bounds: Bounds::default(),
+        skip_check: Duration::from_secs(5),
     };
     if matches!(queue.url, QueueUrl::Memory) && !queue.consume {
         let message =
@@ -308,6 +309,7 @@ fn export(reader: &mut Reader<'_>) -> Option<Option<Receiver>> {
         protocol,
         url,
         headers,
+        retries: RETRIES,
     }))
 }
 

@@ -36,9 +36,6 @@ use crate::{
     telemetry::PipelineMetrics,
 };
 
-/// How long a report is put back while it waits for an earlier report of its agent. After that it is dropped; the agent
-/// sends it again. The time in the queue before its first delivery, as in an outage, does not count.
-const MAX_WAIT: Duration = Duration::from_secs(60);
 const AFTER_A_PANIC: Duration = Duration::from_secs(1);
 
 /// The consumer of one shard.
@@ -48,6 +45,7 @@ pub struct Consumer {
     gathering: Arc<Gathering>,
     store: Store,
     part_size: PartSize,
+    order_patience: Duration,
     acks: Acks,
     metrics: PipelineMetrics,
     export: Export,
@@ -85,6 +83,7 @@ impl Consumer {
             gathering: gathering.clone(),
             store: store.clone(),
             part_size: PartSize::default(),
+            order_patience: timing.order_patience,
             acks: acks(),
             metrics: metrics.clone(),
             export: export.clone(),
@@ -95,7 +94,7 @@ impl Consumer {
     /// Consumes until `stop`, and then stores what exists in this process alone.
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
         while !stop.is_cancelled() {
-            // What panics is dropped, and with it the batch: JetStream delivers it again, or its agents send it again.
+            // A step that panics is dropped with its batch. JetStream delivers the batch again, or its agents send it again.
             // Without this, one message could end every process that it is delivered to.
             let step = AssertUnwindSafe(self.step(&stop)).catch_unwind();
             if step.await.is_err() {
@@ -182,7 +181,7 @@ impl Consumer {
     ///
     /// A report is settled if its agent's watermark has reached its last number: then it is stored, or was stored
     /// before. It is also settled if there is no watermark, because an agent that is not active stores nothing. A report
-    /// beyond the watermark is put back, because an earlier one is missing, until it was put back for [`MAX_WAIT`]: a report
+    /// beyond the watermark is put back, because an earlier one is missing, until it was put back for `order_patience`: a report
     /// that the queue has lost never arrives, and after the loss was detected the agent sends all of them again.
     /// A late report, and a refused one without a dead letter, are put back in any case.
     async fn settle(
@@ -200,7 +199,7 @@ impl Consumer {
         for (index, (range, (origin, receipt))) in ranges.into_iter().zip(deliveries).enumerate() {
             let watermark = watermarks.get(&range.agent_id).copied();
             let stored = watermark.is_none_or(|acked| acked >= range.last_seq);
-            let expired = receipt.put_back_for() > MAX_WAIT;
+            let expired = receipt.put_back_for() > self.order_patience;
             if (stored || expired) && !unanswered.contains(&index) {
                 receipt.settle().await;
                 if self.export.is_on() && watermark.is_some_and(|acked| acked >= range.last_seq) {

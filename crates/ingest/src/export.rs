@@ -2,7 +2,7 @@
 //!
 //! The consumer offers the reports of a batch after their commit and after their acknowledgements. Offering never waits:
 //! there is room for 16 MiB of samples, and what does not fit is dropped and counted. So a receiver that is slow, away or
-//! wrong costs some memory and its own copy of the samples, and delays nobody. PostgreSQL has all of them. With JetStream
+//! wrong costs some memory and its own copy of the samples, and delays no agent. PostgreSQL has all of them. With JetStream
 //! the samples then wait in a bounded stream on disk (`durable`), through outages of the receiver and restarts.
 //!
 //! A report that the queue delivers again is exported again, with the same times and values.
@@ -29,7 +29,7 @@ use crate::{
     telemetry::ExportMetrics,
 };
 use client::Client;
-pub use protocol::{Protocol, Receiver};
+pub use protocol::{Protocol, RETRIES, Receiver};
 use sender::{REQUEST_SAMPLES, Sender};
 
 /// How many bytes of samples may wait: about 30,000 samples with two disks.
@@ -68,10 +68,11 @@ impl Export {
             room: Arc::new(Semaphore::new(ROOM)),
             metrics: metrics.clone(),
         };
+        let retries = receiver.retries;
         let client = Client::new(receiver)?;
         let exporter = Exporter {
             offered: Offered(waiting),
-            sender: Sender::new(store.clone(), client, metrics.clone()),
+            sender: Sender::new(store.clone(), client, retries, metrics.clone()),
             metrics: metrics.clone(),
         };
         Ok((Self(Some(outlet)), Some(exporter)))

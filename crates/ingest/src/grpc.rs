@@ -71,7 +71,7 @@ fn peer<T>(request: &Request<T>) -> Result<Peer, Refusal> {
     peer.cloned().ok_or(Refusal::Internal)
 }
 
-/// What the listener answers by itself, in the words of the contract.
+/// The listener's own refusals, with the statuses and reasons of the contract.
 pub fn listener_refusals() -> Refusals {
     Refusals {
         too_many_connections: || Refusal::TooManyConnections.into_status(),

@@ -1,7 +1,7 @@
 //! The gRPC port: an accept loop, TLS with a mandatory client certificate, and HTTP/2 with every limit set.
 //!
 //! tonic's own server is not used: it has no deadline for TLS or for the first request, spins when file
-//! descriptors run out, and leaves two of HTTP/2's protections off (docs/decisions.md).
+//! descriptors run out, and leaves two of HTTP/2's protections off (docs/decisions.md, D67).
 //!
 //! In reading order: `gate` (places and permits), `proxy_protocol` (addresses behind a load balancer), `connection` (one connection's life), `activity` (is it idle or
 //! stalled), `ending` (how its requests end), `tracked_body` (what both learn from a response), `meter`, `byte_budget` and `write_deadline` (how fast a client is read, how long it may leave data unread),
@@ -52,8 +52,8 @@ use gate::Gate;
 const SHORTEST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// What the listener answers without asking the routes, and how it names what they do. Its caller knows the words of the
-/// contract.
+/// The listener's own refusals, and how it names methods and refusals in its metrics. The caller supplies them, because the
+/// listener does not know the contract.
 #[derive(Clone, Copy, Debug)]
 pub struct Refusals {
     /// For a client key that has as many connections as one key may have.

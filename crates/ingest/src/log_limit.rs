@@ -1,5 +1,5 @@
 //! A limit for log lines that anyone can cause: a few at once, then one in ten seconds, with the number of those that were
-//! left out. Otherwise whoever has proven nothing could fill the disk, and hide what matters.
+//! left out. Otherwise a client that has proven nothing could fill the disk, and hide what matters.
 //!
 //! Each such line has a limit of its own, a `static` beside it, so that a flood of one kind does not hide another. The
 //! log belongs to the process, and so do its limits.

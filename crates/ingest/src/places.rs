@@ -14,7 +14,7 @@
 //!
 //! **A valid token vouches for a connection.** A fleet that is rolled out arrives all at once, and its registrations wait
 //! for each other. Once such a call is known to have a valid token, its connection is outside the quota until the call
-//! ends; otherwise the quota would turn away whoever comes later.
+//! ends; otherwise the quota would turn away those that come later.
 //!
 //! **One lock.** All changes of a place happen under the lock of `Table`. A number is in at most one stage. It
 //! leaves the table by eviction, by proof or when its connection ends, whichever comes first, and each later
@@ -41,7 +41,7 @@ pub enum Stage {
     Secured,
     /// The service is working for it. Not evicted.
     Served,
-    /// The same, for a call with a valid token. Outside the quota.
+    /// The service is working on a call with a valid token. Not evicted, and outside the quota.
     Vouched,
 }
 
@@ -95,7 +95,7 @@ impl Places {
         }
     }
 
-    /// A place for a new connection, or `None` when there is none and nobody gives way.
+    /// A place for a new connection, or `None` when there is none and no connection gives way.
     pub fn enter(self: &Arc<Self>) -> Option<Place> {
         let mut table = lock(&self.table);
         let unproven = table.unproven();
@@ -123,7 +123,7 @@ impl Places {
 }
 
 impl Table {
-    /// Those that the quota counts.
+    /// How many connections the quota counts.
     fn unproven(&self) -> usize {
         let counted = &self.unproven[..Stage::Vouched as usize];
         counted.iter().map(BTreeMap::len).sum()

@@ -131,7 +131,7 @@ impl Batch {
         delivered.len() >= self.ranges || samples.sum::<usize>() >= self.samples
     }
 
-    /// What may be delivered after `delivered`.
+    /// The room that is left after `delivered`.
     pub fn after(&self, delivered: &[Delivery]) -> Self {
         let samples = delivered.iter().map(|one| one.parcel.range.samples.len());
         Self {

@@ -102,7 +102,7 @@ impl Postgres {
         self.standby_through(self.port()).await
     }
 
-    /// The same, and the standby reaches this server through a proxy on `port`.
+    /// Starts a standby that reaches this server through a proxy on `port`.
     pub async fn standby_through(&self, port: u16) -> anyhow::Result<Postgres> {
         // This makes the copy a standby, which follows the server that it was copied from.
         self.copy(port, &["--write-recovery-conf"]).await

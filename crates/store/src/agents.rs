@@ -5,24 +5,9 @@
 
 use std::net::IpAddr;
 
-use jiff::Timestamp;
-use serde::Serialize;
 use serde_json::Value;
-use tokio_postgres::{
-    Row,
-    types::{Json, Type},
-};
 
-use crate::{
-    error::StoreError,
-    ids::{AgentId, HostId, TokenId},
-    labels::Labels,
-    page::Page,
-    pool::{Bulkhead, Store},
-    record::record,
-    status::AgentStatus,
-    tx::Tx,
-};
+use crate::{labels::Labels, prelude::*, status::AgentStatus};
 
 /// The hostname is the one that the agent reported itself, because a pending agent may share
 /// the host record of another. For the same reason the labels of a pending agent are those that
@@ -37,6 +22,13 @@ const SELECT: &str = "SELECT a.id, a.host_id, shown.hostname, a.status, a.pendin
           CROSS JOIN LATERAL (
                 SELECT coalesce(nullif(a.facts ->> 'hostname', ''), h.hostname) AS hostname,
                        h.labels || coalesce(t.labels, '{}') AS labels) shown";
+
+/// The newest events, oldest first.
+const EVENTS: &str = "-- agent_show
+    SELECT * FROM (
+        SELECT id, at, kind, from_status, to_status, actor, reason, address, db_user
+          FROM agent_events WHERE agent_id = $1 ORDER BY id DESC LIMIT $2) newest
+     ORDER BY id";
 
 /// How many events of an agent are shown, newest first.
 const EVENTS_SHOWN: i64 = 100;
@@ -117,21 +109,18 @@ pub enum Decision {
     Reopen,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ApprovalMode {
-    /// It is the same machine, reinstalled. Its old agent is revoked.
-    Replace,
-    /// It is another machine and gets a host record of its own.
-    NewHost,
+text_enum! {
+    pub enum ApprovalMode {
+        /// It is the same machine, reinstalled. Its old agent is revoked.
+        Replace = "replace",
+        /// It is another machine and gets a host record of its own.
+        NewHost = "new-host",
+    }
 }
 
 impl Store {
     /// Pending agents first, then by hostname.
-    pub async fn agents_list(
-        &self,
-        filter: &AgentFilter,
-        limit: u32,
-    ) -> Result<Page<AgentRecord>, StoreError> {
+    pub async fn agents_list(&self, filter: &AgentFilter, limit: u32) -> Result<Page<AgentRecord>> {
         let sql = format!(
             "-- agents_list\n{SELECT}
              WHERE ($1::text IS NULL OR a.status = $1) AND shown.labels @> $2
@@ -142,22 +131,9 @@ impl Store {
         );
         let status = filter.status.map(AgentStatus::as_str);
         let (host, token) = (filter.host.map(|id| id.0), filter.token.map(|id| id.0));
-        let params = [
-            (&status as _, Type::TEXT),
-            (&Json(&filter.labels) as _, Type::JSONB),
-            (&filter.hostname as _, Type::TEXT),
-            (&host as _, Type::UUID),
-            (&token as _, Type::UUID),
-        ];
-        self.read_page(
-            "agents_list",
-            Bulkhead::Auth,
-            &sql,
-            &params,
-            limit,
-            AgentRecord::from_row,
-        )
-        .await
+        let params = params![status, Json(&filter.labels), filter.hostname, host, token];
+        self.read_page("agents_list", Auth, &sql, &params, limit)
+            .await
     }
 
     /// Agents that registered with the token: those that wait, then the newest. They are chosen before anything else is
@@ -166,25 +142,20 @@ impl Store {
         &self,
         token: TokenId,
         limit: i64,
-    ) -> Result<Vec<AgentRecord>, StoreError> {
+    ) -> Result<Vec<AgentRecord>> {
         let sql = format!(
             "-- agents_of_token\n{SELECT}
              WHERE a.id = ANY (ARRAY(SELECT id FROM agents WHERE token_id = $1
                                       ORDER BY status <> 'pending', created_at DESC, id LIMIT $2))
              ORDER BY a.status <> 'pending', a.created_at DESC, a.id"
         );
-        let params = [(&token.0 as _, Type::UUID), (&limit as _, Type::INT8)];
-        let rows = self.read("agents_of_token", Bulkhead::Auth, &sql, &params);
-        rows.await?.iter().map(AgentRecord::from_row).collect()
+        let params = params![token.0, limit];
+        self.read_all("agents_of_token", Auth, &sql, &params).await
     }
 
     /// Agents that `name` may mean: a prefix of the id (at least 4 characters), a prefix of the
     /// key's fingerprint (at least 8), or a hostname.
-    pub async fn agents_find(
-        &self,
-        name: &str,
-        limit: u32,
-    ) -> Result<Page<AgentRecord>, StoreError> {
+    pub async fn agents_find(&self, name: &str, limit: u32) -> Result<Page<AgentRecord>> {
         let sql = format!(
             "-- agents_find\n{SELECT}
              WHERE length($1) >= 4 AND starts_with(a.id::text, lower($1))
@@ -192,33 +163,30 @@ impl Store {
                 OR shown.hostname = $1
              ORDER BY shown.hostname, a.created_at, a.id LIMIT $2"
         );
-        let params = [(&name as _, Type::TEXT)];
-        self.read_page(
-            "agents_find",
-            Bulkhead::Auth,
-            &sql,
-            &params,
-            limit,
-            AgentRecord::from_row,
-        )
-        .await
+        let params = params![name];
+        self.read_page("agents_find", Auth, &sql, &params, limit)
+            .await
     }
 
-    pub async fn agent_show(&self, agent: AgentId) -> Result<Option<AgentDetail>, StoreError> {
-        self.run(
-            "agent_show",
-            Bulkhead::Auth,
-            async |tx| match agent_show_row(&tx, agent).await? {
-                Some(row) => Ok(Some(AgentDetail {
-                    agent: AgentRecord::from_row(&row)?,
-                    capabilities: row.try_get("capabilities")?,
-                    facts: row.try_get("facts")?,
-                    machine_changed_at: row.try_get("machine_changed_at")?,
-                    events: agent_show_events(&tx, agent).await?,
-                })),
-                None => Ok(None),
-            },
-        )
+    pub async fn agent_show(&self, agent: AgentId) -> Result<Option<AgentDetail>> {
+        let sql = format!(
+            "-- agent_show
+            SELECT record.*, detail.capabilities, detail.facts, detail.machine_changed_at
+              FROM ({SELECT} WHERE a.id = $1) record JOIN agents detail ON detail.id = record.id"
+        );
+        self.run("agent_show", Auth, async |tx| {
+            let Some(row) = tx.query_opt(&sql, &params![agent.0]).await? else {
+                return Ok(None);
+            };
+            let params = params![agent.0, EVENTS_SHOWN];
+            Ok(Some(AgentDetail {
+                agent: AgentRecord::from_row(&row)?,
+                capabilities: row.try_get("capabilities")?,
+                facts: row.try_get("facts")?,
+                machine_changed_at: row.try_get("machine_changed_at")?,
+                events: tx.query_all(EVENTS, &params).await?,
+            }))
+        })
         .await
     }
 
@@ -229,70 +197,20 @@ impl Store {
         decision: Decision,
         actor: &str,
         reason: Option<&str>,
-    ) -> Result<AgentRecord, StoreError> {
-        self.run("agent_decide", Bulkhead::Auth, async |tx| {
-            agent_decide_call(&tx, agent, decision, actor, reason).await?;
-            let sql = format!("-- agent_decide\n{SELECT} WHERE a.id = $1");
-            let row = tx.query_one(&sql, &[(&agent.0, Type::UUID)]).await?;
-            AgentRecord::from_row(&row)
+    ) -> Result<AgentRecord> {
+        let (call, mode) = match decision {
+            Decision::Approve(mode) => ("approve_agent($1, $2, $4, $3)", mode),
+            Decision::Reject => ("reject_agent($1, $2, $3)", None),
+            Decision::Revoke => ("revoke_agent($1, $2, $3)", None),
+            Decision::Reopen => ("reopen_agent($1, $2, $3)", None),
+        };
+        let decide = format!("-- agent_decide\nSELECT {call}");
+        let params = params![agent.0, actor, reason, mode.map(ApprovalMode::as_str)];
+        let show = format!("-- agent_decide\n{SELECT} WHERE a.id = $1");
+        self.run("agent_decide", Auth, async |tx| {
+            tx.execute(&decide, &params).await?;
+            AgentRecord::from_row(&tx.query_one(&show, &params![agent.0]).await?)
         })
         .await
-    }
-}
-
-async fn agent_show_row(tx: &Tx, agent: AgentId) -> Result<Option<Row>, StoreError> {
-    let sql = format!(
-        "-- agent_show
-        SELECT record.*, detail.capabilities, detail.facts, detail.machine_changed_at
-          FROM ({SELECT} WHERE a.id = $1) record JOIN agents detail ON detail.id = record.id"
-    );
-    tx.query_opt(&sql, &[(&agent.0, Type::UUID)]).await
-}
-
-/// The newest events, oldest first.
-async fn agent_show_events(tx: &Tx, agent: AgentId) -> Result<Vec<EventRecord>, StoreError> {
-    let sql = "-- agent_show
-        SELECT * FROM (
-            SELECT id, at, kind, from_status, to_status, actor, reason, address, db_user
-              FROM agent_events WHERE agent_id = $1 ORDER BY id DESC LIMIT $2) newest
-         ORDER BY id";
-    let params = [
-        (&agent.0 as _, Type::UUID),
-        (&EVENTS_SHOWN as _, Type::INT8),
-    ];
-    let rows = tx.query(sql, &params).await?;
-    rows.iter().map(EventRecord::from_row).collect()
-}
-
-async fn agent_decide_call(
-    tx: &Tx,
-    agent: AgentId,
-    decision: Decision,
-    actor: &str,
-    reason: Option<&str>,
-) -> Result<(), StoreError> {
-    let (call, mode) = match decision {
-        Decision::Approve(mode) => ("approve_agent($1, $2, $4, $3)", mode),
-        Decision::Reject => ("reject_agent($1, $2, $3)", None),
-        Decision::Revoke => ("revoke_agent($1, $2, $3)", None),
-        Decision::Reopen => ("reopen_agent($1, $2, $3)", None),
-    };
-    let mode = mode.map(ApprovalMode::as_str);
-    let params = [
-        (&agent.0 as _, Type::UUID),
-        (&actor as _, Type::TEXT),
-        (&reason as _, Type::TEXT),
-        (&mode as _, Type::TEXT),
-    ];
-    let sql = format!("-- agent_decide\nSELECT {call}");
-    tx.execute(&sql, &params).await.map(drop)
-}
-
-impl ApprovalMode {
-    fn as_str(self) -> &'static str {
-        match self {
-            ApprovalMode::Replace => "replace",
-            ApprovalMode::NewHost => "new-host",
-        }
     }
 }

@@ -2,7 +2,10 @@
 
 use tokio_postgres::types::{ToSql, Type};
 
-use crate::tx::Param;
+use crate::{
+    params::{Element, Typed},
+    tx::Param,
+};
 
 /// The parameters of such a statement.
 #[derive(Default)]
@@ -10,22 +13,20 @@ pub(crate) struct Arrays<'a>(Vec<(Box<dyn ToSql + Sync + Send + 'a>, Type)>);
 
 impl<'a> Arrays<'a> {
     /// Adds a parameter that is no column.
-    pub(crate) fn value<T>(mut self, of: Type, value: T) -> Self
+    pub(crate) fn value<T>(mut self, value: T) -> Self
     where
-        T: ToSql + Sync + Send + 'a,
+        T: ToSql + Typed + Sync + Send + 'a,
     {
-        self.0.push((Box::new(value), of));
+        self.0.push((Box::new(value), T::TYPE));
         self
     }
 
-    /// Adds a column. `array` is the type of the array, not of its elements.
-    pub(crate) fn column<R, T>(mut self, array: Type, rows: &[R], value: impl Fn(&R) -> T) -> Self
+    /// Adds a column.
+    pub(crate) fn column<R, T>(self, rows: &[R], value: impl Fn(&R) -> T) -> Self
     where
-        T: ToSql + Sync + Send + 'a,
+        T: ToSql + Element + Sync + Send + 'a,
     {
-        let column: Vec<T> = rows.iter().map(value).collect();
-        self.0.push((Box::new(column), array));
-        self
+        self.value(rows.iter().map(value).collect::<Vec<T>>())
     }
 
     /// A statement of `method` that passes all columns to a function.

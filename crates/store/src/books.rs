@@ -1,16 +1,7 @@
 //! The books of a host's agents: every acknowledged number is stored, rejected or in a gap.
 //! For the last day the counters are also compared with the rows.
 
-use jiff::Timestamp;
-use serde::Serialize;
-use tokio_postgres::{Row, types::Type};
-
-use crate::{
-    error::StoreError,
-    ids::{AgentId, HostId},
-    pool::{Bulkhead, Store},
-    record::record,
-};
+use crate::prelude::*;
 
 /// The newest agents whose books are shown, and the newest gaps of each.
 const AGENTS_SHOWN: i64 = 20;
@@ -66,9 +57,9 @@ const BOOKS: &str = "-- host_books
 
 impl Store {
     /// The books of the host's newest agents that have reported.
-    pub async fn host_books(&self, host: HostId) -> Result<Vec<AgentBooks>, StoreError> {
-        let params = [(&host.0 as _, Type::UUID), (&AGENTS_SHOWN as _, Type::INT8)];
-        let rows = self.read("host_books", Bulkhead::Auth, BOOKS, &params);
+    pub async fn host_books(&self, host: HostId) -> Result<Vec<AgentBooks>> {
+        let params = params![host.0, AGENTS_SHOWN];
+        let rows = self.read("host_books", Auth, BOOKS, &params);
         let mut books = Vec::new();
         for row in rows.await? {
             let agent = row.try_get("agent_id")?;
@@ -77,18 +68,17 @@ impl Store {
         Ok(books)
     }
 
-    async fn gaps_newest(&self, agent: AgentId) -> Result<Vec<GapRecord>, StoreError> {
+    async fn gaps_newest(&self, agent: AgentId) -> Result<Vec<GapRecord>> {
         let sql = "-- host_books
             SELECT first_seq, last_seq, kind, reason, recorded_at FROM metric_gaps
              WHERE agent_id = $1 ORDER BY first_seq DESC LIMIT $2";
-        let params = [(&agent.0 as _, Type::UUID), (&GAPS_SHOWN as _, Type::INT8)];
-        let rows = self.read("host_books", Bulkhead::Auth, sql, &params);
-        rows.await?.iter().map(GapRecord::from_row).collect()
+        let params = params![agent.0, GAPS_SHOWN];
+        self.read_all("host_books", Auth, sql, &params).await
     }
 }
 
 impl AgentBooks {
-    fn from_row(row: &Row, missing: Vec<GapRecord>) -> Result<AgentBooks, StoreError> {
+    fn from_row(row: &Row, missing: Vec<GapRecord>) -> Result<AgentBooks> {
         Ok(AgentBooks {
             agent_id: row.try_get("agent_id")?,
             sent: row.try_get("acked_seq")?,

@@ -39,8 +39,8 @@ use tokio::{
 };
 
 use crate::{
-    error::{StoreError, Unavailability},
-    pool::Object,
+    connections::Object,
+    error::{Result, StoreError, Unavailability},
 };
 
 /// How long an abandoned statement may run on before it is cancelled.
@@ -72,7 +72,7 @@ impl Checkout {
     }
 
     /// Fails if the commit that was answered did not wait for the standby.
-    pub(crate) fn replicated(&self) -> Result<(), StoreError> {
+    pub(crate) fn replicated(&self) -> Result<()> {
         let connection = self.connection.as_ref();
         match connection.is_some_and(|connection| connection.is_unreplicated()) {
             true => Err(StoreError::unavailable(Unavailability::Unreplicated)),
@@ -80,7 +80,7 @@ impl Checkout {
         }
     }
 
-    pub(crate) fn client(&self) -> Result<&tokio_postgres::Client, StoreError> {
+    pub(crate) fn client(&self) -> Result<&tokio_postgres::Client> {
         let connection = self.connection.as_ref();
         let lost = || StoreError::unavailable(Unavailability::ConnectionLost);
         connection.map(|object| &object.client).ok_or_else(lost)

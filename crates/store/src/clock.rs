@@ -5,13 +5,9 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use tokio::time::Instant;
 
-use crate::{
-    error::StoreError,
-    pool::{Bulkhead, Store},
-};
+use crate::prelude::*;
 
 /// What the database's clock showed at a moment of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,11 +38,11 @@ impl ClockReading {
 }
 
 impl Store {
-    pub async fn database_clock(&self) -> Result<ClockReading, StoreError> {
+    pub async fn database_clock(&self) -> Result<ClockReading> {
         let sql = "-- database_clock\nSELECT clock_timestamp()";
-        self.run("database_clock", Bulkhead::Watch, async |tx| {
+        self.run("database_clock", Watch, async |tx| {
             let asked = Instant::now();
-            let time = tx.query_one(sql, &[]).await?.try_get(0)?;
+            let time = tx.query_value(sql, &[]).await?;
             Ok(ClockReading::received(asked, time))
         })
         .await

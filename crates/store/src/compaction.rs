@@ -7,7 +7,7 @@
 //! **Exactly once.** `sample_hours.compacted_below` is the number of the first host whose rows of the hour are not
 //! compacted. Readers skip the rows of lower numbers. One step is one transaction: it reads the rows of the next hosts,
 //! writes their chunks and rollups, and moves `compacted_below` past the hosts. A reader sees all of it or nothing, and so
-//! does whoever continues after a kill. No row is deleted; a finished hour is dropped as a partition (`retention`).
+//! does a step that continues after a kill. No row is deleted; a finished hour is dropped as a partition (`retention`).
 //!
 //! **Bounded memory.** A step reads its rows by a cursor, in the order of hosts and times, and works on batches that end with
 //! an hour of a host (`rows`). Packing and the figures are plain functions over such a batch (`batch`, and `history`).
@@ -19,7 +19,7 @@
 //! **Concurrency.** A step runs under one advisory lock; an instance that finds it taken skips its turn. Even without the
 //! lock, two steps could not take the same hosts: each moves `compacted_below` from the value that it has read, or fails.
 //!
-//! **One host stops nobody.** A step that fails can be repeated with fewer rows, down to one host. A host that fails alone
+//! **One host does not stop the others.** A step that fails can be repeated with fewer rows, down to one host. A host that fails alone
 //! is set aside by a note in `hosts_set_aside`, in the transaction that passes it: readers take its rows from where they are,
 //! and it is tried again later.
 //!
@@ -36,19 +36,9 @@ mod write;
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use tokio::task::spawn_blocking;
-use tokio_postgres::types::Type;
-use uuid::Uuid;
 
-use crate::{
-    error::StoreError,
-    history::Damaged,
-    locks,
-    pool::{Bulkhead, Store},
-    record::record,
-    tx::{Tx, TxLimits},
-};
+use crate::{history::Damaged, locks, prelude::*, tx::TxLimits};
 use batch::compute;
 use hours::Hosts;
 use lists::Lists;
@@ -112,18 +102,18 @@ struct Done {
 
 impl Store {
     /// Compacts the next hosts of the oldest sealed hour, whole hosts with about `rows` rows.
-    pub async fn compaction_step(&self, rows: i64) -> Result<CompactionStep, StoreError> {
+    pub async fn compaction_step(&self, rows: i64) -> Result<CompactionStep> {
         self.work("compaction_step", Work::Next(rows)).await
     }
 
     /// Compacts a host that was set aside, and removes its note.
-    pub async fn compaction_retry(&self, host: HostOfHour) -> Result<CompactionStep, StoreError> {
+    pub async fn compaction_retry(&self, host: HostOfHour) -> Result<CompactionStep> {
         self.work("compaction_retry", Work::Again(host)).await
     }
 
     /// The host that a step begins with.
-    pub async fn compaction_next(&self) -> Result<Option<HostOfHour>, StoreError> {
-        self.run("compaction_next", Bulkhead::Maintenance, async |tx| {
+    pub async fn compaction_next(&self) -> Result<Option<HostOfHour>> {
+        self.run("compaction_next", Maintenance, async |tx| {
             let Some(open) = tx.hour_to_compact().await? else {
                 return Ok(None);
             };
@@ -134,11 +124,7 @@ impl Store {
     }
 
     /// Sets a host aside whose compaction failed. Does nothing if the compaction has passed the host meanwhile.
-    pub async fn compaction_set_aside(
-        &self,
-        host: HostOfHour,
-        reason: &str,
-    ) -> Result<(), StoreError> {
+    pub async fn compaction_set_aside(&self, host: HostOfHour, reason: &str) -> Result<()> {
         let sql = "-- compaction_set_aside
             WITH passed AS (
                 UPDATE sample_hours SET compacted_below = $2 + 1
@@ -150,27 +136,26 @@ impl Store {
             ON CONFLICT (arrived_hour, host_no) DO UPDATE
                SET tried_at = now(), tries = known.tries + 1, reason = excluded.reason";
         let name = "compaction_set_aside";
-        self.run_within(name, Bulkhead::Maintenance, &NOTE_LIMITS, async |tx| {
+        self.run_within(name, Maintenance, &NOTE_LIMITS, async |tx| {
             tx.lock(locks::COMPACTION).await?;
-            let [hour, host_no] = host.params();
-            let params = [hour, host_no, (&reason as _, Type::TEXT)];
+            let params = params![host.hour, host.host_no, reason];
             tx.execute(sql, &params).await.map(drop)
         })
         .await
     }
 
     /// The hosts that are set aside, those first that have waited longest for another try.
-    pub async fn hosts_set_aside(&self) -> Result<Vec<HostOfHour>, StoreError> {
+    pub async fn hosts_set_aside(&self) -> Result<Vec<HostOfHour>> {
         let sql = "-- hosts_set_aside
             SELECT arrived_hour AS hour, host_no FROM hosts_set_aside ORDER BY tried_at, arrived_hour, host_no LIMIT $1";
-        let params = [(&MOST_NOTES as _, Type::INT8)];
-        let rows = self.read("hosts_set_aside", Bulkhead::Maintenance, sql, &params);
-        rows.await?.iter().map(HostOfHour::from_row).collect()
+        let params = params![MOST_NOTES];
+        self.read_all("hosts_set_aside", Maintenance, sql, &params)
+            .await
     }
 
-    async fn work(&self, name: &'static str, work: Work) -> Result<CompactionStep, StoreError> {
+    async fn work(&self, name: &'static str, work: Work) -> Result<CompactionStep> {
         let done = self
-            .run_within(name, Bulkhead::Maintenance, &LIMITS, async |tx| {
+            .run_within(name, Maintenance, &LIMITS, async |tx| {
                 match tx.try_lock(locks::COMPACTION).await? {
                     true => Box::pin(self.take(&tx, work)).await,
                     false => Ok(Done::default()),
@@ -181,7 +166,7 @@ impl Store {
         Ok(done.step)
     }
 
-    async fn take(&self, tx: &Tx, work: Work) -> Result<Done, StoreError> {
+    async fn take(&self, tx: &Tx, work: Work) -> Result<Done> {
         let done = match work {
             Work::Next(rows) => {
                 let Some(open) = tx.hour_to_compact().await? else {
@@ -202,7 +187,7 @@ impl Store {
     }
 
     /// Turns the rows of these hosts into chunks and rollups.
-    async fn compact(&self, tx: &Tx, hosts: &Hosts) -> Result<Done, StoreError> {
+    async fn compact(&self, tx: &Tx, hosts: &Hosts) -> Result<Done> {
         let mut rows = Rows::open(tx, hosts).await?;
         let (mut lists, mut samples) = (Lists::default(), 0);
         while let Some(batch) = rows.next().await? {
@@ -234,19 +219,12 @@ impl HostOfHour {
             below: self.host_no.saturating_add(1),
         }
     }
-
-    fn params(&self) -> [crate::tx::Param<'_>; 2] {
-        [
-            (&self.hour as _, Type::TIMESTAMPTZ),
-            (&self.host_no as _, Type::INT4),
-        ]
-    }
 }
 
 /// Runs a computation where it delays no other task. A panic is an error of these rows, so that it stops no other host.
 async fn off_thread<T: Send + 'static>(
     computation: impl FnOnce() -> Result<T, Damaged> + Send + 'static,
-) -> Result<T, StoreError> {
+) -> Result<T> {
     match spawn_blocking(computation).await {
         Ok(outcome) => Ok(outcome?),
         Err(error) => Err(StoreError::Damaged(error.to_string())),

@@ -19,7 +19,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::{
     cancel::Canceller,
-    error::{StoreError, Unavailability},
+    error::{Result, StoreError, Unavailability},
     url::DatabaseUrl,
 };
 
@@ -35,10 +35,7 @@ pub(crate) type Wire = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<S
 
 /// Connects to the first server that answers. `options` are startup options, which a pooler may
 /// refuse.
-pub(crate) async fn connect(
-    url: &DatabaseUrl,
-    options: Option<&str>,
-) -> Result<Connected, StoreError> {
+pub(crate) async fn connect(url: &DatabaseUrl, options: Option<&str>) -> Result<Connected> {
     let mut failure = StoreError::unavailable(Unavailability::Connect);
     for (at, config) in url.servers() {
         let mut config = config.clone();
@@ -57,7 +54,7 @@ pub(crate) async fn connect(
     Err(failure)
 }
 
-async fn connect_to(config: &Config, url: &DatabaseUrl) -> Result<Connected, StoreError> {
+async fn connect_to(config: &Config, url: &DatabaseUrl) -> Result<Connected> {
     let mut failure = StoreError::unavailable(Unavailability::Connect);
     for address in addresses(config).await {
         match timeout(url.connect_timeout(), address.connect(url.tls())).await {
@@ -76,8 +73,8 @@ async fn connect_to(config: &Config, url: &DatabaseUrl) -> Result<Connected, Sto
     Err(failure)
 }
 
-/// The same server under each of its addresses. Where the lookup fails, the driver repeats it and
-/// reports why.
+/// One configuration for each address of the server's name. Where the lookup fails, the driver
+/// repeats it and reports why.
 async fn addresses(config: &Config) -> Vec<Config> {
     let ([Host::Tcp(name)], []) = (config.get_hosts(), config.get_hostaddrs()) else {
         return vec![config.clone()];

@@ -18,7 +18,7 @@ mod people;
 mod search;
 mod sessions;
 
-/// Tables and indexes of a fleet are in memory. Parallel workers would take processors from everybody else for a query of some
+/// Tables and indexes of a fleet are in memory. Parallel workers would take processors from other processes for a query of some
 /// milliseconds, and wait for each other when there are none.
 const NO_WORKERS: &str = "SET LOCAL max_parallel_workers_per_gather = 0";
 

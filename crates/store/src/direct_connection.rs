@@ -7,13 +7,7 @@
 use tokio::{runtime::Handle, task::JoinHandle};
 use tokio_postgres::Client;
 
-use crate::{
-    cancel::Canceller,
-    connect::{Connected, connect},
-    error::StoreError,
-    tx::TxLimits,
-    url::DatabaseUrl,
-};
+use crate::{cancel::Canceller, connect::connect, error::Result, tx::TxLimits, url::DatabaseUrl};
 
 pub(crate) struct DirectConnection {
     client: Client,
@@ -22,26 +16,19 @@ pub(crate) struct DirectConnection {
 }
 
 impl DirectConnection {
-    pub(crate) async fn connect(
-        url: &DatabaseUrl,
-        limits: &TxLimits,
-    ) -> Result<DirectConnection, StoreError> {
+    pub(crate) async fn connect(url: &DatabaseUrl, limits: &TxLimits) -> Result<DirectConnection> {
         let options = options(limits);
         let connected = Box::pin(connect(url, Some(&options))).await?;
-        let Connected {
-            client,
-            wire,
-            canceller,
-        } = connected;
+        let wire = connected.wire;
         Ok(DirectConnection {
-            client,
-            canceller,
+            client: connected.client,
+            canceller: connected.canceller,
             driver: tokio::spawn(async move { drop(wire.await) }),
         })
     }
 
     /// Runs statements that are each committed by themselves. Dropping the future cancels them.
-    pub(crate) async fn execute(&self, sql: &str) -> Result<(), StoreError> {
+    pub(crate) async fn execute(&self, sql: &str) -> Result<()> {
         let mut running = Running(Some(self.canceller.clone()));
         let outcome = self.client.batch_execute(sql).await;
         running.0 = None;

@@ -14,6 +14,9 @@ use tokio_postgres::error::{DbError, SqlState};
 
 use crate::history::Damaged;
 
+/// The result of a call, which fails by a [`StoreError`] unless another error is named.
+pub(crate) type Result<T, E = StoreError> = std::result::Result<T, E>;
+
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error("the database is unavailable: {reason}")]

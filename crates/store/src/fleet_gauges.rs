@@ -1,20 +1,12 @@
 //! The state of the whole fleet and its history in a few numbers, for `/metrics`.
 //!
-//! The numbers are the same whoever reads them, so one instance does: the *reporter*, which is the live instance with
+//! The numbers are the same on every instance, so one instance reads them: the *reporter*, which is the live instance with
 //! the oldest lease. For all others the call costs one index lookup. When the reporter is lost, the next one takes over
 //! as soon as the lease has expired; for a period both may report, and they agree.
 
 use std::time::Duration;
 
-use tokio_postgres::types::Type;
-use uuid::Uuid;
-
-use crate::{
-    error::StoreError,
-    pool::{Bulkhead, Store},
-    record::record,
-    tx::Tx,
-};
+use crate::prelude::*;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct FleetGauges {
@@ -103,24 +95,18 @@ impl Store {
         &self,
         instance: Uuid,
         retention: Duration,
-    ) -> Result<Option<FleetGauges>, StoreError> {
+    ) -> Result<Option<FleetGauges>> {
         let seconds = retention.as_secs_f64();
-        self.run("fleet_gauges", Bulkhead::Watch, async |tx: Tx| {
-            let row = tx
-                .query_one(IS_REPORTER, &[(&instance, Type::UUID)])
-                .await?;
-            if !row.try_get::<_, bool>(0)? {
+        self.run("fleet_gauges", Watch, async |tx: Tx| {
+            if !tx
+                .query_value::<bool>(IS_REPORTER, &params![instance])
+                .await?
+            {
                 return Ok(None);
             }
-            let agents = tx.query(AGENTS, &[]).await?;
-            let state = tx.query_one(STATE, &[(&seconds, Type::FLOAT8)]).await?;
-            Ok(Some(FleetGauges {
-                agents: agents
-                    .iter()
-                    .map(AgentGroup::from_row)
-                    .collect::<Result<_, _>>()?,
-                state: FleetState::from_row(&state)?,
-            }))
+            let agents = tx.query_all(AGENTS, &[]).await?;
+            let state = FleetState::from_row(&tx.query_one(STATE, &params![seconds]).await?)?;
+            Ok(Some(FleetGauges { agents, state }))
         })
         .await
     }

@@ -15,12 +15,15 @@ pub(crate) mod shape;
 /// The greatest integer of a sample.
 pub(crate) const MOST: i64 = 1 << 62;
 
+/// Fails because stored history is damaged, unless another error is named.
+pub(crate) type Result<T, E = Damaged> = std::result::Result<T, E>;
+
 /// Stored history that this program cannot have written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("damaged history: {0}")]
 pub(crate) struct Damaged(pub(crate) &'static str);
 
 /// Fails with this reason unless the condition holds.
-fn ensure(condition: bool, otherwise: &'static str) -> Result<(), Damaged> {
+fn ensure(condition: bool, otherwise: &'static str) -> Result<()> {
     condition.then_some(()).ok_or(Damaged(otherwise))
 }

@@ -1,20 +1,12 @@
 //! Hosts for the admin commands: lists, details and retirement.
 
-use jiff::Timestamp;
-use serde::Serialize;
 use serde_json::Value;
-use tokio_postgres::types::{Json, Type};
-use uuid::Uuid;
 
 use crate::{
     agents::{AgentFilter, AgentRecord},
     books::AgentBooks,
-    error::StoreError,
-    ids::{AgentId, HostId},
     labels::Labels,
-    page::Page,
-    pool::{Bulkhead, Store},
-    record::record,
+    prelude::*,
 };
 
 /// The joins change the number of rows not: a unique index allows one active agent per host, and every
@@ -133,21 +125,16 @@ record! {
 }
 
 impl Store {
-    pub async fn hosts_identify(&self, hosts: &[HostId]) -> Result<Vec<HostIdentity>, StoreError> {
+    pub async fn hosts_identify(&self, hosts: &[HostId]) -> Result<Vec<HostIdentity>> {
         let sql = "-- hosts_identify
             SELECT id, hostname, os, os_version, arch, labels FROM hosts WHERE id = ANY ($1)";
         let hosts: Vec<Uuid> = hosts.iter().map(|host| host.0).collect();
-        let params = [(&hosts as _, Type::UUID_ARRAY)];
-        let rows = self.read("hosts_identify", Bulkhead::Watch, sql, &params);
-        rows.await?.iter().map(HostIdentity::from_row).collect()
+        let params = params![hosts];
+        self.read_all("hosts_identify", Watch, sql, &params).await
     }
 
     /// Ordered by hostname.
-    pub async fn hosts_list(
-        &self,
-        filter: &HostFilter,
-        limit: u32,
-    ) -> Result<Page<HostRecord>, StoreError> {
+    pub async fn hosts_list(&self, filter: &HostFilter, limit: u32) -> Result<Page<HostRecord>> {
         let sql = format!(
             "-- hosts_list\n{SELECT}
              WHERE h.labels @> $1 AND ($2::text IS NULL OR h.hostname = $2)
@@ -155,48 +142,33 @@ impl Store {
                AND ($4::text IS NULL OR strpos(lower(h.hostname), lower($4)) > 0)
              ORDER BY h.hostname, h.created_at, h.id LIMIT $5"
         );
-        let params = [
-            (&Json(&filter.labels) as _, Type::JSONB),
-            (&filter.hostname as _, Type::TEXT),
-            (&filter.include_retired as _, Type::BOOL),
-            (&filter.search as _, Type::TEXT),
+        let params = params![
+            Json(&filter.labels),
+            filter.hostname,
+            filter.include_retired,
+            filter.search
         ];
-        self.read_page(
-            "hosts_list",
-            Bulkhead::Auth,
-            &sql,
-            &params,
-            limit,
-            HostRecord::from_row,
-        )
-        .await
+        self.read_page("hosts_list", Auth, &sql, &params, limit)
+            .await
     }
 
     /// Hosts that `name` may mean: a prefix of the id (at least 4 characters), or a hostname.
-    pub async fn hosts_find(&self, name: &str, limit: u32) -> Result<Page<HostRecord>, StoreError> {
+    pub async fn hosts_find(&self, name: &str, limit: u32) -> Result<Page<HostRecord>> {
         let sql = format!(
             "-- hosts_find\n{SELECT}
              WHERE length($1) >= 4 AND starts_with(h.id::text, lower($1)) OR h.hostname = $1
              ORDER BY h.hostname, h.created_at, h.id LIMIT $2"
         );
-        let params = [(&name as _, Type::TEXT)];
-        self.read_page(
-            "hosts_find",
-            Bulkhead::Auth,
-            &sql,
-            &params,
-            limit,
-            HostRecord::from_row,
-        )
-        .await
+        let params = params![name];
+        self.read_page("hosts_find", Auth, &sql, &params, limit)
+            .await
     }
 
-    pub async fn host_show(&self, host: HostId) -> Result<Option<HostDetail>, StoreError> {
+    pub async fn host_show(&self, host: HostId) -> Result<Option<HostDetail>> {
         let sql = format!("-- host_show\n{SELECT} WHERE h.id = $1");
-        let params = [(&host.0 as _, Type::UUID)];
-        let rows = self.read("host_show", Bulkhead::Auth, &sql, &params);
-        let rows = rows.await?;
-        let Some(row) = rows.first() else {
+        let params = params![host.0];
+        let found = self.read_first("host_show", Auth, &sql, &params);
+        let Some(record) = found.await? else {
             return Ok(None);
         };
         let filter = AgentFilter {
@@ -204,7 +176,7 @@ impl Store {
             ..AgentFilter::default()
         };
         Ok(Some(HostDetail {
-            host: HostRecord::from_row(row)?,
+            host: record,
             identifiers: self.host_show_identifiers(host).await?,
             agents: self.agents_list(&filter, AGENTS_SHOWN).await?.rows,
             books: self.host_books(host).await?,
@@ -212,16 +184,12 @@ impl Store {
     }
 
     /// Strongest first.
-    async fn host_show_identifiers(
-        &self,
-        host: HostId,
-    ) -> Result<Vec<IdentifierRecord>, StoreError> {
+    async fn host_show_identifiers(&self, host: HostId) -> Result<Vec<IdentifierRecord>> {
         let sql = "-- host_show
             SELECT kind, value, added_at FROM host_identifiers WHERE host_id = $1
              ORDER BY array_position(ARRAY['cloud', 'hardware', 'machine', 'network'], kind), value";
-        let params = [(&host.0 as _, Type::UUID)];
-        let rows = self.read("host_show", Bulkhead::Auth, sql, &params).await?;
-        rows.iter().map(IdentifierRecord::from_row).collect()
+        let params = params![host.0];
+        self.read_all("host_show", Auth, sql, &params).await
     }
 
     /// Takes a host out of service, and revokes or rejects its agents. Returns how many.
@@ -230,16 +198,9 @@ impl Store {
         host: HostId,
         actor: &str,
         reason: Option<&str>,
-    ) -> Result<i32, StoreError> {
+    ) -> Result<i32> {
         let sql = "-- host_retire\nSELECT retire_host($1, $2, $3)";
-        let params = [
-            (&host.0 as _, Type::UUID),
-            (&actor as _, Type::TEXT),
-            (&reason as _, Type::TEXT),
-        ];
-        self.run("host_retire", Bulkhead::Auth, async |tx| {
-            Ok(tx.query_one(sql, &params).await?.try_get(0)?)
-        })
-        .await
+        let params = params![host.0, actor, reason];
+        self.run_value("host_retire", Auth, sql, &params).await
     }
 }

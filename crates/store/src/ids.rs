@@ -44,3 +44,7 @@ id!(
     /// The public id of an enrolment token.
     TokenId
 );
+id!(
+    /// The id of a person who may use the console.
+    UserId
+);

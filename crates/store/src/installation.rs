@@ -6,15 +6,8 @@
 use std::time::Duration;
 
 use postgres_protocol::password::scram_sha_256;
-use tokio_postgres::types::Type;
 
-use crate::{
-    direct_connection::DirectConnection,
-    error::StoreError,
-    pool::{Bulkhead, Store},
-    tx::{Tx, TxLimits},
-    url::DatabaseUrl,
-};
+use crate::{direct_connection::DirectConnection, prelude::*, tx::TxLimits, url::DatabaseUrl};
 
 /// A template that is in use may have to be waited for.
 const CREATING: TxLimits = TxLimits {
@@ -25,32 +18,27 @@ const CREATING: TxLimits = TxLimits {
 };
 
 impl Store {
-    pub async fn role_exists(&self, role: &str) -> Result<bool, StoreError> {
+    pub async fn role_exists(&self, role: &str) -> Result<bool> {
         let sql = "-- role_exists\nSELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)";
         self.flag("role_exists", sql, role).await
     }
 
-    pub async fn database_exists(&self, database: &str) -> Result<bool, StoreError> {
+    pub async fn database_exists(&self, database: &str) -> Result<bool> {
         let sql = "-- database_exists\nSELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)";
         self.flag("database_exists", sql, database).await
     }
 
     /// Creates a role that may log in. An administrator who is no superuser becomes its member, because only a
     /// member can create a database for it.
-    pub async fn role_create(&self, role: &str, password: &str) -> Result<(), StoreError> {
+    pub async fn role_create(&self, role: &str, password: &str) -> Result<()> {
         let sql = "-- role_create
             SELECT format('CREATE ROLE %I LOGIN PASSWORD %L', $1, $2)
              UNION ALL
             SELECT format('GRANT %I TO CURRENT_USER', $1) FROM pg_roles WHERE rolname = current_user AND NOT rolsuper";
         let verifier = scram_sha_256(password.as_bytes());
-        self.run("role_create", Bulkhead::Auth, async |tx: Tx| {
-            let params = [(&role as _, Type::TEXT), (&verifier as _, Type::TEXT)];
-            for row in tx.query(sql, &params).await? {
-                tx.batch(row.try_get(0)?).await?;
-            }
-            Ok(())
-        })
-        .await
+        let params = params![role, verifier];
+        let create = async |tx: Tx| tx.execute_rows(sql, &params).await;
+        self.run("role_create", Auth, create).await
     }
 
     /// Creates a database in UTF-8. `direct` is this store's own connection string: the statement runs outside a
@@ -60,14 +48,14 @@ impl Store {
         direct: &DatabaseUrl,
         database: &str,
         owner: &str,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let sql = "-- database_create
             SELECT format('CREATE DATABASE %I OWNER %I', $1, $2)
                    || CASE pg_encoding_to_char(encoding) WHEN 'UTF8' THEN ''
                       ELSE ' TEMPLATE template0 ENCODING ''UTF8'' LC_COLLATE ''C'' LC_CTYPE ''C''' END
               FROM pg_database WHERE datname = 'template1'";
-        let params = [(&database as _, Type::TEXT), (&owner as _, Type::TEXT)];
-        let rows = self.read("database_create", Bulkhead::Auth, sql, &params);
+        let params = params![database, owner];
+        let rows = self.read("database_create", Auth, sql, &params);
         let server = DirectConnection::connect(direct, &CREATING).await?;
         for row in rows.await? {
             server.execute(row.try_get(0)?).await?;
@@ -76,27 +64,18 @@ impl Store {
     }
 
     /// Lets `role` create schemas in `database`, as the console does for its own.
-    pub async fn database_grant_create(
-        &self,
-        database: &str,
-        role: &str,
-    ) -> Result<(), StoreError> {
+    pub async fn database_grant_create(&self, database: &str, role: &str) -> Result<()> {
         let sql = "-- database_grant_create
             SELECT format('GRANT CREATE ON DATABASE %I TO %I', $1, $2)
              WHERE NOT has_database_privilege($2::name, $1::text, 'CREATE')";
-        self.run("database_grant_create", Bulkhead::Auth, async |tx: Tx| {
-            let params = [(&database as _, Type::TEXT), (&role as _, Type::TEXT)];
-            for row in tx.query(sql, &params).await? {
-                tx.batch(row.try_get(0)?).await?;
-            }
-            Ok(())
-        })
-        .await
+        let params = params![database, role];
+        let grant = async |tx: Tx| tx.execute_rows(sql, &params).await;
+        self.run("database_grant_create", Auth, grant).await
     }
 
-    async fn flag(&self, name: &'static str, sql: &str, subject: &str) -> Result<bool, StoreError> {
-        let params = [(&subject as _, Type::TEXT)];
-        let rows = self.read(name, Bulkhead::Auth, sql, &params).await?;
+    async fn flag(&self, name: &'static str, sql: &str, subject: &str) -> Result<bool> {
+        let params = params![subject];
+        let rows = self.read(name, Auth, sql, &params).await?;
         Ok(rows.first().is_some_and(|row| row.get(0)))
     }
 }

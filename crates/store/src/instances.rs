@@ -17,7 +17,7 @@
 //! **Clocks.** Only the database's clock counts. `now()` is the start of the transaction. If
 //! the transaction waited for a lock, `now()` is in the past: other leases then look longer
 //! than they are, and our own is shorter. Both errors are safe. If the clock is set forward, all
-//! leases expire at once, and whoever claims first finds no live one: nothing is swept for a while.
+//! leases expire at once, and the first instance that claims finds no live one: nothing is swept for a while.
 //! If it is set back, a lease that was renewed in the future would outlive its instance by the
 //! size of the step; so its term begins again (`leases_restart`).
 //!
@@ -26,21 +26,9 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
-use serde::Serialize;
 use tokio::time::Instant;
-use tokio_postgres::types::{Json, Type};
-use uuid::Uuid;
 
-use crate::{
-    clock::ClockReading,
-    error::StoreError,
-    instance_load::InstanceLoad,
-    locks,
-    pool::{Bulkhead, Store},
-    record::record,
-    tx::Tx,
-};
+use crate::{clock::ClockReading, instance_load::InstanceLoad, locks, prelude::*};
 
 #[derive(Debug, Clone)]
 pub struct NewInstance {
@@ -122,8 +110,8 @@ impl Store {
         instance: &NewInstance,
         ttl: Duration,
         outage_grace: Duration,
-    ) -> Result<LeaseClaim, StoreError> {
-        self.run("lease_claim", Bulkhead::Watch, async |tx| {
+    ) -> Result<LeaseClaim> {
+        self.run("lease_claim", Watch, async |tx| {
             tx.lock(locks::LEASE_CLAIM).await?;
             lease_claim_grace(&tx, instance, outage_grace).await?;
             lease_claim_restart(&tx, ttl).await?;
@@ -143,17 +131,12 @@ impl Store {
         ttl: Duration,
         load: &InstanceLoad,
         sweep_grace: Duration,
-    ) -> Result<LeaseRenewal, StoreError> {
+    ) -> Result<LeaseRenewal> {
         let sql = "-- lease_renew
             SELECT renewed, fenced, sweep, clock FROM lease_renew($1, $2, $3, $4)";
-        let params = [
-            (&id as _, Type::UUID),
-            (&ttl.as_secs_f64() as _, Type::FLOAT8),
-            (&Json(load) as _, Type::JSONB),
-            (&sweep_grace.as_secs_f64() as _, Type::FLOAT8),
-        ];
+        let params = params![id, ttl.as_secs_f64(), Json(load), sweep_grace.as_secs_f64()];
         let asked = Instant::now();
-        let rows = self.call("lease_renew", Bulkhead::Watch, sql, &params);
+        let rows = self.call("lease_renew", Watch, sql, &params);
         let Some(row) = rows.await?.into_iter().next() else {
             return Ok(LeaseRenewal::Gone);
         };
@@ -172,37 +155,34 @@ impl Store {
     ///
     /// Does nothing unless `sweeper` holds a valid lease when the statement runs. Otherwise a
     /// sweep that was delayed by an outage of the database would find every lease expired.
-    pub async fn leases_fence(&self, sweeper: Uuid, grace: Duration) -> Result<i32, StoreError> {
+    pub async fn leases_fence(&self, sweeper: Uuid, grace: Duration) -> Result<i32> {
         let sql = "-- leases_fence\nSELECT leases_fence($1, $2)";
-        let params = [
-            (&sweeper as _, Type::UUID),
-            (&grace.as_secs_f64() as _, Type::FLOAT8),
-        ];
-        let rows = self.call("leases_fence", Bulkhead::Watch, sql, &params);
+        let params = params![sweeper, grace.as_secs_f64()];
+        let rows = self.call("leases_fence", Watch, sql, &params);
         rows.await?.first().map_or(Ok(0), |row| Ok(row.try_get(0)?))
     }
 
     /// Ends a lease. Returns false if there was none.
-    pub async fn lease_release(&self, id: Uuid) -> Result<bool, StoreError> {
+    pub async fn lease_release(&self, id: Uuid) -> Result<bool> {
         let sql = "-- lease_release
             UPDATE ingest_instances
                SET stopped_at = now(), expires_at = least(expires_at, now())
              WHERE id = $1 AND NOT fenced AND stopped_at IS NULL";
-        self.run("lease_release", Bulkhead::Watch, async |tx| {
-            Ok(tx.execute(sql, &[(&id, Type::UUID)]).await? == 1)
+        self.run("lease_release", Watch, async |tx| {
+            Ok(tx.execute(sql, &params![id]).await? == 1)
         })
         .await
     }
 
     /// The instances that hold a lease now, oldest first.
-    pub async fn instances_live(&self) -> Result<Vec<InstanceRow>, StoreError> {
+    pub async fn instances_live(&self) -> Result<Vec<InstanceRow>> {
         let mut rows = self.instances_list().await?;
         rows.retain(|row| row.live);
         Ok(rows)
     }
 
     /// The thousand leases that expire last, oldest start first.
-    pub async fn instances_list(&self) -> Result<Vec<InstanceRow>, StoreError> {
+    pub async fn instances_list(&self) -> Result<Vec<InstanceRow>> {
         let sql = "-- instances_list
             SELECT * FROM (
                 SELECT id, kid, extra_kids, hostname, version, grpc_address, http_address, started_at,
@@ -211,15 +191,11 @@ impl Store {
                   FROM ingest_instances
                  ORDER BY expires_at DESC LIMIT 1000) newest
              ORDER BY started_at, id";
-        let rows = self.read("instances_list", Bulkhead::Watch, sql, &[]);
-        rows.await?.iter().map(InstanceRow::from_row).collect()
+        self.read_all("instances_list", Watch, sql, &[]).await
     }
 }
 
-async fn lease_claim_mismatch(
-    tx: &Tx,
-    instance: &NewInstance,
-) -> Result<Option<LeaseClaim>, StoreError> {
+async fn lease_claim_mismatch(tx: &Tx, instance: &NewInstance) -> Result<Option<LeaseClaim>> {
     let sql = "-- lease_claim
         SELECT kid, id, hostname, extract(epoch FROM expires_at - now())::float8
           FROM ingest_instances
@@ -227,11 +203,7 @@ async fn lease_claim_mismatch(
            AND kid <> $1 AND id <> $2
            AND NOT ($1 = ANY (extra_kids) AND kid = ANY ($3))
          ORDER BY expires_at DESC LIMIT 1";
-    let params = [
-        (&instance.kid as _, Type::TEXT),
-        (&instance.id as _, Type::UUID),
-        (&instance.extra_kids as _, Type::TEXT_ARRAY),
-    ];
+    let params = params![instance.kid, instance.id, instance.extra_kids];
     let Some(row) = tx.query_opt(sql, &params).await? else {
         return Ok(None);
     };
@@ -249,36 +221,25 @@ async fn lease_claim_mismatch(
 /// there was none, because all instances or the database were away. So nothing is swept for
 /// `grace`: expired leases may be claimed again, and drained agents may reconnect. While another
 /// instance is live, the outage was this instance's own.
-async fn lease_claim_grace(
-    tx: &Tx,
-    instance: &NewInstance,
-    grace: Duration,
-) -> Result<(), StoreError> {
+async fn lease_claim_grace(tx: &Tx, instance: &NewInstance, grace: Duration) -> Result<()> {
     let sql = "-- lease_claim
         SELECT sweep_postpone($1)
          WHERE NOT EXISTS (SELECT FROM ingest_instances
                             WHERE NOT fenced AND stopped_at IS NULL AND expires_at > now()
                               AND renewed_at <= clock_timestamp() AND id <> $2)";
-    let params = [
-        (&grace.as_secs_f64() as _, Type::FLOAT8),
-        (&instance.id as _, Type::UUID),
-    ];
+    let params = params![grace.as_secs_f64(), instance.id];
     tx.query_opt(sql, &params).await.map(drop)
 }
 
 /// A lease that was renewed in the future is from before the clock was set back. It proves no life:
 /// its term begins again.
-async fn lease_claim_restart(tx: &Tx, ttl: Duration) -> Result<(), StoreError> {
+async fn lease_claim_restart(tx: &Tx, ttl: Duration) -> Result<()> {
     let sql = "-- lease_claim\nSELECT leases_restart($1)";
-    let params = [(&ttl.as_secs_f64() as _, Type::FLOAT8)];
+    let params = params![ttl.as_secs_f64()];
     tx.query_one(sql, &params).await.map(drop)
 }
 
-async fn lease_claim_insert(
-    tx: &Tx,
-    instance: &NewInstance,
-    ttl: Duration,
-) -> Result<LeaseClaim, StoreError> {
+async fn lease_claim_insert(tx: &Tx, instance: &NewInstance, ttl: Duration) -> Result<LeaseClaim> {
     let sql = "-- lease_claim
         INSERT INTO ingest_instances AS mine
                (id, kid, extra_kids, hostname, version, grpc_address, http_address, expires_at)
@@ -286,15 +247,15 @@ async fn lease_claim_insert(
         ON CONFLICT (id) DO UPDATE
            SET renewed_at = now(), expires_at = excluded.expires_at
          WHERE NOT mine.fenced AND mine.stopped_at IS NULL AND mine.kid = excluded.kid";
-    let params = [
-        (&instance.id as _, Type::UUID),
-        (&instance.kid as _, Type::TEXT),
-        (&instance.hostname as _, Type::TEXT),
-        (&instance.version as _, Type::TEXT),
-        (&instance.grpc_address as _, Type::TEXT),
-        (&instance.http_address as _, Type::TEXT),
-        (&ttl.as_secs_f64() as _, Type::FLOAT8),
-        (&instance.extra_kids as _, Type::TEXT_ARRAY),
+    let params = params![
+        instance.id,
+        instance.kid,
+        instance.hostname,
+        instance.version,
+        instance.grpc_address,
+        instance.http_address,
+        ttl.as_secs_f64(),
+        instance.extra_kids
     ];
     match tx.execute(sql, &params).await? {
         0 => Ok(LeaseClaim::Ended),

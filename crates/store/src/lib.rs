@@ -9,7 +9,7 @@
 //!
 //! Connections and transactions:
 //!
-//! 1. `pool`: [`Store`], its pools ([`Bulkhead`]), deadlines and retries.
+//! 1. `pool`, `bulkhead` and `connections`: [`Store`], its pools ([`Bulkhead`]), deadlines and retries.
 //! 2. `tx`, `checkout` and `cancel`: one attempt of a transaction; why a cancelled one leaves nothing open, here
 //!    and on the server.
 //! 3. `error`: [`StoreError`], classified by what a caller does about it.
@@ -30,7 +30,7 @@
 //! 11. `instances`: leases of instances ([`Store::lease_claim`]) and how they are fenced.
 //! 12. `sessions`: heartbeat streams and presence ([`Store::sessions_open`]), fenced by epochs; `session_digest`: whether
 //!     an instance holds what is stored ([`Store::sessions_digest`]).
-//! 13. `vitals`: what a sample consists of, declared once. `samples` and `arrays`: exactly-once storage
+//! 13. `vitals`: the kinds of parts of a sample, declared once. `samples` and `arrays`: exactly-once storage
 //!     of samples ([`Store::samples_append`]).
 //! 14. `watermarks`: what is committed, read without locks ([`Store::watermarks`]).
 //! 15. `compaction`: closed hours become chunks and rollups ([`Store::compaction_step`]).
@@ -39,7 +39,7 @@
 //!
 //! The admin commands:
 //!
-//! 17. `record` and `page`: how rows become structs and bounded lists ([`Page`]).
+//! 17. `params`, `record` and `page`: how values become parameters, and rows structs and bounded lists ([`Page`]).
 //! 18. `tokens`, `agents`, `hosts`, `books`, `signing_keys`: what the commands show and decide.
 //! 19. `overview`: counts of everything ([`Store::overview`]).
 //!
@@ -50,11 +50,13 @@
 mod agents;
 mod arrays;
 mod books;
+mod bulkhead;
 mod cancel;
 mod checkout;
 mod clock;
 mod compaction;
 mod connect;
+mod connections;
 mod console;
 mod direct_connection;
 mod error;
@@ -72,9 +74,12 @@ mod liveness;
 mod locks;
 mod metrics;
 mod migrate;
+mod migration;
 mod overview;
 mod page;
+mod params;
 mod pool;
+mod prelude;
 mod record;
 mod registration;
 mod retention;
@@ -86,6 +91,7 @@ mod session_digest;
 mod sessions;
 mod signing_keys;
 mod status;
+mod text_enum;
 mod tls;
 mod tokens;
 mod tx;

@@ -21,8 +21,8 @@ use tokio_postgres::{AsyncMessage, Client};
 
 use crate::{
     connect::{Connected, Wire, connect},
-    error::{StoreError, Unavailability},
-    pool::max_age,
+    connections::max_age,
+    error::{Result, StoreError, Unavailability},
     url::DatabaseUrl,
 };
 
@@ -40,7 +40,7 @@ impl Listener {
         url: &DatabaseUrl,
         channel: &str,
         mut discards: watch::Receiver<Instant>,
-    ) -> Result<Listener, StoreError> {
+    ) -> Result<Listener> {
         discards.mark_unchanged();
         let subscribing = Listener::subscribe(url, channel);
         let (client, wire) = subscribing.await?;
@@ -54,7 +54,7 @@ impl Listener {
 
     /// The payload of the next notification; `None` once a new listener should take over. Cancel-safe:
     /// a dropped future loses none.
-    pub async fn recv(&mut self) -> Result<Option<String>, StoreError> {
+    pub async fn recv(&mut self) -> Result<Option<String>> {
         let Listener { wire, discards, .. } = self;
         tokio::select! {
             payload = poll_fn(|cx| poll_payload(wire, cx)) => payload.map(Some),
@@ -64,7 +64,7 @@ impl Listener {
     }
 
     /// No task drives the connection, so the `select!` polls it while LISTEN is under way.
-    async fn subscribe(url: &DatabaseUrl, channel: &str) -> Result<(Client, Wire), StoreError> {
+    async fn subscribe(url: &DatabaseUrl, channel: &str) -> Result<(Client, Wire)> {
         let connected = Box::pin(connect(url, None)).await?;
         let Connected {
             client, mut wire, ..
@@ -91,7 +91,7 @@ impl fmt::Debug for Listener {
 
 /// Ready with the next payload. Other messages, such as notices, are skipped; the loop polls
 /// again after each, so that the wire has registered the waker when this returns `Pending`.
-fn poll_payload(wire: &mut Wire, cx: &mut Context<'_>) -> Poll<Result<String, StoreError>> {
+fn poll_payload(wire: &mut Wire, cx: &mut Context<'_>) -> Poll<Result<String>> {
     loop {
         let message = ready!(wire.poll_message(cx)).transpose()?;
         match message {

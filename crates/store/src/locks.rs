@@ -11,9 +11,7 @@
 //! a partition is the exception. It may wait minutes for readers, and a start must not wait for
 //! it; the rare collision counts as a conflict and is repeated.
 
-use tokio_postgres::types::Type;
-
-use crate::{error::StoreError, tx::Tx};
+use crate::prelude::*;
 
 /// Held while the schema changes: migrations, privileges, new partitions.
 pub(crate) const SCHEMA: i64 = 0x7376_6369_0001;
@@ -29,15 +27,14 @@ pub(crate) const RETENTION: i64 = 0x7376_6369_0005;
 
 impl Tx {
     /// Waits for the lock, at most for the transaction's lock timeout.
-    pub(crate) async fn lock(&self, key: i64) -> Result<(), StoreError> {
+    pub(crate) async fn lock(&self, key: i64) -> Result<()> {
         let sql = "-- lock\nSELECT pg_advisory_xact_lock($1)";
-        self.execute(sql, &[(&key, Type::INT8)]).await.map(drop)
+        self.execute(sql, &params![key]).await.map(drop)
     }
 
     /// Takes the lock if it is free.
-    pub(crate) async fn try_lock(&self, key: i64) -> Result<bool, StoreError> {
+    pub(crate) async fn try_lock(&self, key: i64) -> Result<bool> {
         let sql = "-- try_lock\nSELECT pg_try_advisory_xact_lock($1)";
-        let row = self.query_one(sql, &[(&key, Type::INT8)]).await?;
-        Ok(row.try_get(0)?)
+        self.query_value(sql, &params![key]).await
     }
 }

@@ -22,8 +22,9 @@ use prometheus_client::{
 use tokio::time::Instant;
 
 use crate::{
-    error::StoreError,
-    pool::{Bulkhead, Pool},
+    bulkhead::Bulkhead,
+    connections::Pool,
+    error::{Result, StoreError},
     tx::Committed,
 };
 
@@ -152,10 +153,7 @@ impl Meter<'_> {
         self.metrics.retries.get_or_create(&labels).inc();
     }
 
-    pub(crate) fn finish<T>(
-        mut self,
-        result: Result<Committed<T>, StoreError>,
-    ) -> Result<T, StoreError> {
+    pub(crate) fn finish<T>(mut self, result: Result<Committed<T>>) -> Result<T> {
         self.outcome = outcome(&result);
         match &result {
             Ok(committed) => self.metrics.succeeded(self.name, committed.wrote),
@@ -179,7 +177,7 @@ impl Drop for Meter<'_> {
     }
 }
 
-fn outcome<T>(result: &Result<T, StoreError>) -> &'static str {
+fn outcome<T>(result: &Result<T>) -> &'static str {
     match result {
         Ok(_) => "ok",
         Err(StoreError::Unavailable { .. }) => "unavailable",
@@ -208,7 +206,7 @@ impl StateCollector {
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (pool, bulkhead) in self.pools.iter().zip(Bulkhead::ALL) {
             let gauge = ConstGauge::new(i64::try_from(value(pool.status())).unwrap_or(i64::MAX));
-            let labels = [("bulkhead", bulkhead.name())];
+            let labels = [("bulkhead", bulkhead.as_str())];
             gauge.encode(family.encode_family(&labels)?)?;
         }
         Ok(())

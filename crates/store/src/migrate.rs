@@ -13,8 +13,8 @@
 //! `public`, and the name is replaced where they contain it ([`Migration::sql_in`]): in the search
 //! path of functions that run with their owner's rights, and before a name.
 //!
-//! **A long reader must not stop the fleet.** ALTER TABLE waits for everybody who uses the table,
-//! and everybody who comes later waits behind it. So a try waits at most [`TABLE_LOCK`] for a
+//! **A long reader must not stop the fleet.** ALTER TABLE waits for all transactions that use the
+//! table, and later ones wait behind it. So a try waits at most [`TABLE_LOCK`] for a
 //! table, then rolls back to a savepoint, which releases all locks on tables, and pauses. The
 //! transaction keeps the advisory lock meanwhile, so that in the whole fleet only one instance
 //! tries at a time; those that wait for the advisory lock hold no other.
@@ -23,14 +23,9 @@ use std::{collections::BTreeMap, fmt::Write, time::Duration};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use tokio::time::{Instant, sleep};
-use tokio_postgres::types::Type;
 
-use crate::{
-    error::{SchemaError, StoreError},
-    locks,
-    pool::{Bulkhead, Store},
-    tx::{Tx, TxLimits},
-};
+pub use crate::migration::Migration;
+use crate::{error::SchemaError, locks, prelude::*, tx::TxLimits};
 
 /// A file of the first version.
 macro_rules! schema {
@@ -95,7 +90,7 @@ const LIMITS: TxLimits = TxLimits {
     deadline: Duration::from_secs(330),
 };
 
-/// How long a migration waits for a lock on a table, and everybody else behind it. Longer than PostgreSQL's
+/// How long a migration waits for a lock on a table, and all others behind it. Longer than PostgreSQL's
 /// `deadlock_timeout` (1 s unless it was changed): only after that does an autovacuum of the table make way, and one of a
 /// large table may take hours.
 const TABLE_LOCK: Duration = Duration::from_millis(1500);
@@ -108,14 +103,6 @@ const DEFINER_PATH: &str = "SET search_path = pg_catalog, public, pg_temp";
 
 /// How long to retry while another process holds a lock that a migration needs.
 const PATIENCE: Duration = Duration::from_secs(300);
-
-#[derive(Clone, Copy, Debug)]
-pub struct Migration {
-    pub version: i32,
-    /// The version in four digits, an underscore, and the name.
-    pub title: &'static str,
-    pub sql: &'static str,
-}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MigrationReport {
@@ -145,25 +132,21 @@ pub enum SchemaState {
 
 impl Store {
     /// Applies all missing migrations. Many instances may do so at once.
-    pub async fn migrate(&self) -> Result<MigrationReport, StoreError> {
+    pub async fn migrate(&self) -> Result<MigrationReport> {
         self.migrate_to(SERVICE, &self.migrations()).await
     }
 
-    /// The same for the schema of the web console.
-    pub async fn console_migrate(&self) -> Result<MigrationReport, StoreError> {
+    /// Applies all missing migrations of the web console's schema.
+    pub async fn console_migrate(&self) -> Result<MigrationReport> {
         self.migrate_to(CONSOLE, CONSOLE_MIGRATIONS).await
     }
 
-    /// Ours, and those of a later version that a test invents.
+    /// The migrations of this program, and those of a later version that a test invents.
     fn migrations(&self) -> Vec<Migration> {
         [MIGRATIONS, self.later_migrations()].concat()
     }
 
-    async fn migrate_to(
-        &self,
-        history: History,
-        ours: &[Migration],
-    ) -> Result<MigrationReport, StoreError> {
+    async fn migrate_to(&self, history: History, ours: &[Migration]) -> Result<MigrationReport> {
         let mut applied = Vec::new();
         let start = Instant::now();
         loop {
@@ -179,23 +162,23 @@ impl Store {
     }
 
     /// Compares the database's schema with this program's. Changes nothing.
-    pub async fn schema_check(&self) -> Result<SchemaState, StoreError> {
-        self.run("schema_check", Bulkhead::Watch, async |tx| {
+    pub async fn schema_check(&self) -> Result<SchemaState> {
+        self.run("schema_check", Watch, async |tx| {
             Ok(compare(&self.migrations(), &applied(&tx, SERVICE).await?))
         })
         .await
     }
 
-    /// The same for the schema of the web console.
-    pub async fn console_schema_check(&self) -> Result<SchemaState, StoreError> {
-        self.run("schema_check", Bulkhead::Watch, async |tx| {
+    /// Compares the web console's schema with this program's. Changes nothing.
+    pub async fn console_schema_check(&self) -> Result<SchemaState> {
+        self.run("schema_check", Watch, async |tx| {
             Ok(compare(CONSOLE_MIGRATIONS, &applied(&tx, CONSOLE).await?))
         })
         .await
     }
 
-    async fn migrate_step(&self, history: History, ours: &[Migration]) -> Result<Step, StoreError> {
-        self.run_within("migrate", Bulkhead::Maintenance, &LIMITS, async |tx| {
+    async fn migrate_step(&self, history: History, ours: &[Migration]) -> Result<Step> {
+        self.run_within("migrate", Maintenance, &LIMITS, async |tx| {
             prepare(&tx, history).await?;
             match compare(ours, &applied(&tx, history).await?) {
                 SchemaState::Behind { missing } => apply_first(&tx, history, ours, &missing).await,
@@ -246,7 +229,7 @@ impl Migration {
     }
 }
 
-async fn prepare(tx: &Tx, history: History) -> Result<(), StoreError> {
+async fn prepare(tx: &Tx, history: History) -> Result<()> {
     tx.lock(locks::SCHEMA).await?;
     if !has_history(tx, history).await? {
         tx.batch(history.create).await?;
@@ -254,14 +237,14 @@ async fn prepare(tx: &Tx, history: History) -> Result<(), StoreError> {
     Ok(())
 }
 
-async fn has_history(tx: &Tx, history: History) -> Result<bool, StoreError> {
+async fn has_history(tx: &Tx, history: History) -> Result<bool> {
     let sql = "-- migrate
         SELECT to_regclass(quote_ident(coalesce($1, current_schema())) || '.schema_migrations') IS NOT NULL";
-    let params = [(&history.schema as _, Type::TEXT)];
-    Ok(tx.query_one(sql, &params).await?.try_get(0)?)
+    let params = params![history.schema];
+    tx.query_value(sql, &params).await
 }
 
-async fn applied(tx: &Tx, history: History) -> Result<Applied, StoreError> {
+async fn applied(tx: &Tx, history: History) -> Result<Applied> {
     if !has_history(tx, history).await? {
         return Ok(Applied::new());
     }
@@ -311,13 +294,13 @@ async fn apply_first(
     history: History,
     ours: &[Migration],
     missing: &[String],
-) -> Result<Step, StoreError> {
+) -> Result<Step> {
     let is_first = |m: &&Migration| missing.first().is_some_and(|first| first == m.title);
     let Some(migration) = ours.iter().find(is_first) else {
         return Ok(Step::Done(SchemaState::Current));
     };
     let schema = "-- migrate\nSELECT quote_ident(current_schema())";
-    let schema: String = tx.query_one(schema, &[]).await?.try_get(0)?;
+    let schema: String = tx.query_value(schema, &[]).await?;
     let outcome = apply(tx, migration, &migration.sql_in(&schema)).await;
     outcome.map_err(|error| failed(migration, error))?;
     record(tx, history, migration).await?;
@@ -326,7 +309,7 @@ async fn apply_first(
 }
 
 /// Tries again after a pause while others use a table that the migration changes.
-async fn apply(tx: &Tx, migration: &Migration, sql: &str) -> Result<(), StoreError> {
+async fn apply(tx: &Tx, migration: &Migration, sql: &str) -> Result<()> {
     let limit = TABLE_LOCK.as_millis();
     let begin = format!("SET LOCAL lock_timeout = {limit}; SAVEPOINT migration");
     tx.batch(&begin).await?;
@@ -344,18 +327,14 @@ async fn apply(tx: &Tx, migration: &Migration, sql: &str) -> Result<(), StoreErr
     tx.batch(sql).await
 }
 
-async fn record(tx: &Tx, history: History, migration: &Migration) -> Result<(), StoreError> {
+async fn record(tx: &Tx, history: History, migration: &Migration) -> Result<()> {
     let table = history.table();
     let sql = format!(
         "-- migrate
         INSERT INTO {table} (version, name, checksum) VALUES ($1, $2, $3)"
     );
     let checksum = migration.checksum();
-    let params = [
-        (&migration.version as _, Type::INT4),
-        (&migration.name() as _, Type::TEXT),
-        (&checksum as _, Type::TEXT),
-    ];
+    let params = params![migration.version, migration.name(), checksum];
     tx.execute(&sql, &params).await.map(drop)
 }
 

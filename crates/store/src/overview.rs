@@ -2,16 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde::Serialize;
-use tokio_postgres::Row;
-
-use crate::{
-    error::StoreError,
-    instances::InstanceRow,
-    pool::{Bulkhead, Store},
-    record::record,
-    signing_keys::SigningKeyUse,
-};
+use crate::{instances::InstanceRow, prelude::*, signing_keys::SigningKeyUse};
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Overview {
@@ -75,7 +66,7 @@ record! {
 }
 
 impl Store {
-    pub async fn overview(&self) -> Result<Overview, StoreError> {
+    pub async fn overview(&self) -> Result<Overview> {
         let instances = self.instances_live().await?;
         Ok(Overview {
             tokens: TokenCounts::from_row(&self.overview_row(TOKENS).await?)?,
@@ -88,16 +79,14 @@ impl Store {
         })
     }
 
-    pub async fn history_state(&self) -> Result<HistoryState, StoreError> {
+    pub async fn history_state(&self) -> Result<HistoryState> {
         HistoryState::from_row(&self.overview_row(HISTORY).await?)
     }
 
     /// The queries are aggregates without GROUP BY, which always return one row.
-    async fn overview_row(&self, sql: &str) -> Result<Row, StoreError> {
-        self.run("overview", Bulkhead::Watch, async |tx| {
-            tx.query_one(sql, &[]).await
-        })
-        .await
+    async fn overview_row(&self, sql: &str) -> Result<Row> {
+        self.run("overview", Watch, async |tx| tx.query_one(sql, &[]).await)
+            .await
     }
 }
 

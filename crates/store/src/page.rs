@@ -1,10 +1,11 @@
 //! Bounded lists: the first rows, and whether there are more.
 
-use tokio_postgres::{Row, types::Type};
+use tokio_postgres::types::Type;
 
 use crate::{
-    error::StoreError,
+    error::Result,
     pool::{Bulkhead, Store},
+    record::FromRow,
     tx::Param,
 };
 
@@ -18,21 +19,20 @@ pub struct Page<T> {
 impl Store {
     /// Reads at most `limit` rows. `sql` ends with `LIMIT` and the parameter after `params`,
     /// which is set to one row more: that costs less than counting.
-    pub(crate) async fn read_page<T>(
+    pub(crate) async fn read_page<T: FromRow>(
         &self,
         name: &'static str,
         bulkhead: Bulkhead,
         sql: &str,
         params: &[Param<'_>],
         limit: u32,
-        from_row: fn(&Row) -> Result<T, StoreError>,
-    ) -> Result<Page<T>, StoreError> {
+    ) -> Result<Page<T>> {
         let asked = i64::from(limit) + 1;
         let mut params = params.to_vec();
         params.push((&asked, Type::INT8));
         let rows = self.read(name, bulkhead, sql, &params).await?;
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let kept = rows.iter().take(limit).map(from_row);
+        let kept = rows.iter().take(limit).map(T::from_row);
         Ok(Page {
             rows: kept.collect::<Result<_, _>>()?,
             truncated: rows.len() > limit,

@@ -26,8 +26,6 @@
 //! deadline of a call is enforced here. Whatever drops the future of a call, the deadline too, has
 //! its statement ended on the server, unless it is being committed (`checkout.rs`). Other calls are not affected.
 
-mod connections;
-
 use std::{sync::Arc, time::Duration};
 
 use deadpool::{
@@ -36,19 +34,19 @@ use deadpool::{
 };
 use prometheus_client::registry::Registry;
 use tokio::time::{Instant, sleep, timeout};
-use tokio_postgres::Row;
+use tokio_postgres::{Row, types::FromSqlOwned};
 
+pub use crate::bulkhead::Bulkhead;
 use crate::{
-    error::{StoreError, Unavailability},
+    connections::{Connections, Object, Pool},
+    error::{Result, StoreError, Unavailability},
     listen::Listener,
     metrics::{Kind, Metrics, StateCollector},
-    migrate::Migration,
+    migration::Migration,
     servers::Servers,
     tx::{Committed, Param, Single, Tx, TxLimits},
     url::DatabaseUrl,
 };
-use connections::Connections;
-pub(crate) use connections::{Object, Pool, max_age};
 
 const TRIES: u32 = 5;
 
@@ -96,50 +94,6 @@ impl Default for StoreOptions {
     }
 }
 
-/// Kinds of work that have separate connections.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bulkhead {
-    /// Appending samples.
-    Ingest,
-    /// Registrations, opening and closing sessions, decisions, admin commands.
-    Auth,
-    /// Leases, sweeps, and polling for changes. Nothing long runs here.
-    Watch,
-    /// Migrations, partitions, pruning and rollups, which may take minutes.
-    Maintenance,
-}
-
-impl Bulkhead {
-    pub(crate) const ALL: [Bulkhead; 4] = [
-        Bulkhead::Ingest,
-        Bulkhead::Auth,
-        Bulkhead::Watch,
-        Bulkhead::Maintenance,
-    ];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Bulkhead::Ingest => "ingest",
-            Bulkhead::Auth => "auth",
-            Bulkhead::Watch => "watch",
-            Bulkhead::Maintenance => "maintenance",
-        }
-    }
-
-    /// This bulkhead's part of `total`. Maintenance is two tasks at most: rollups and the rest.
-    pub(crate) fn share(self, total: usize) -> usize {
-        let auth = (total * 5 / 16).max(1);
-        let watch = (total * 3 / 16).max(1);
-        let maintenance = (total / 8).clamp(1, 2);
-        match self {
-            Bulkhead::Ingest => total.saturating_sub(auth + watch + maintenance).max(1),
-            Bulkhead::Auth => auth,
-            Bulkhead::Watch => watch,
-            Bulkhead::Maintenance => maintenance,
-        }
-    }
-}
-
 /// A handle on the database. Clones share the pools.
 #[derive(Debug, Clone)]
 pub struct Store {
@@ -151,7 +105,7 @@ pub struct Store {
 
 impl Store {
     /// Opens no connection yet; the first use does.
-    pub fn new(url: DatabaseUrl, options: StoreOptions) -> Result<Store, StoreError> {
+    pub fn new(url: DatabaseUrl, options: StoreOptions) -> Result<Store> {
         let servers = Arc::new(Servers::new());
         let pool = |bulkhead: Bulkhead| build_pool(&url, &servers, &options, bulkhead);
         let [ingest, auth, watch, maintenance] = Bulkhead::ALL.map(pool);
@@ -199,11 +153,11 @@ impl Store {
 
     /// Listens on `channel` until the connections of the pools are discarded, for example after a
     /// failover. `url` reaches the same database directly.
-    pub async fn listen(&self, url: &DatabaseUrl, channel: &str) -> Result<Listener, StoreError> {
+    pub async fn listen(&self, url: &DatabaseUrl, channel: &str) -> Result<Listener> {
         Listener::connect(url, channel, self.servers.discards()).await
     }
 
-    pub async fn ping(&self) -> Result<(), StoreError> {
+    pub async fn ping(&self) -> Result<()> {
         let sql = "-- ping\nSELECT 1";
         self.read("ping", Bulkhead::Watch, sql, &[]).await?;
         Ok(())
@@ -217,12 +171,24 @@ impl Store {
         name: &'static str,
         bulkhead: Bulkhead,
         f: F,
-    ) -> Result<T, StoreError>
+    ) -> Result<T>
     where
         F: Fn(Tx) -> Fut,
-        Fut: Future<Output = Result<T, StoreError>>,
+        Fut: Future<Output = Result<T>>,
     {
         self.run_within(name, bulkhead, &self.options.limits, f)
+            .await
+    }
+
+    /// Runs one statement in a transaction, for the first column of its only row.
+    pub(crate) async fn run_value<T: FromSqlOwned>(
+        &self,
+        name: &'static str,
+        bulkhead: Bulkhead,
+        sql: &str,
+        params: &[Param<'_>],
+    ) -> Result<T> {
+        self.run(name, bulkhead, async |tx| tx.query_value(sql, params).await)
             .await
     }
 
@@ -233,10 +199,10 @@ impl Store {
         bulkhead: Bulkhead,
         limits: &TxLimits,
         f: F,
-    ) -> Result<T, StoreError>
+    ) -> Result<T>
     where
         F: Fn(Tx) -> Fut,
-        Fut: Future<Output = Result<T, StoreError>>,
+        Fut: Future<Output = Result<T>>,
     {
         let attempt = || self.attempt(bulkhead, limits, &f);
         self.retrying(name, Kind::Write, limits.deadline, attempt)
@@ -251,7 +217,7 @@ impl Store {
         bulkhead: Bulkhead,
         sql: &str,
         params: &[Param<'_>],
-    ) -> Result<Vec<Row>, StoreError> {
+    ) -> Result<Vec<Row>> {
         let failure = Failure::before_any_change;
         let attempt = || self.single(bulkhead, Single::Read, sql, params, failure);
         let deadline = self.options.limits.deadline;
@@ -267,22 +233,22 @@ impl Store {
         bulkhead: Bulkhead,
         sql: &str,
         params: &[Param<'_>],
-    ) -> Result<Vec<Row>, StoreError> {
+    ) -> Result<Vec<Row>> {
         let attempt = || self.single(bulkhead, Single::Write, sql, params, Failure::from);
         let deadline = self.options.limits.deadline;
         self.retrying(name, Kind::Write, deadline, attempt).await
     }
 
     /// Runs a single statement that only reads, in one round trip, and commits in a way that covers what it
-    /// read: where commits wait for a standby, the standby has it. Everything that agents are told by a
-    /// read goes through here.
+    /// read: where commits wait for a standby, the standby has it. Every number that is read from the database and
+    /// then sent to an agent goes through here.
     pub(crate) async fn read_covered(
         &self,
         name: &'static str,
         bulkhead: Bulkhead,
         sql: &str,
         params: &[Param<'_>],
-    ) -> Result<Vec<Row>, StoreError> {
+    ) -> Result<Vec<Row>> {
         let attempt = || self.single(bulkhead, Single::Covered, sql, params, Failure::from);
         let deadline = self.options.limits.deadline;
         self.retrying(name, Kind::Write, deadline, attempt).await
@@ -294,7 +260,7 @@ impl Store {
         kind: Kind,
         deadline: Duration,
         attempt: impl Fn() -> Fut,
-    ) -> Result<T, StoreError>
+    ) -> Result<T>
     where
         Fut: Future<Output = Result<Committed<T>, Failure>>,
     {
@@ -324,7 +290,7 @@ impl Store {
     ) -> Result<Committed<T>, Failure>
     where
         F: Fn(Tx) -> Fut,
-        Fut: Future<Output = Result<T, StoreError>>,
+        Fut: Future<Output = Result<T>>,
     {
         let tx = Tx::begin(self.acquire(bulkhead).await?, limits).await;
         let tx = tx.map_err(Failure::before_any_change)?;
@@ -353,7 +319,7 @@ impl Store {
         rows.await.map_err(failure)
     }
 
-    async fn acquire(&self, bulkhead: Bulkhead) -> Result<Object, StoreError> {
+    async fn acquire(&self, bulkhead: Bulkhead) -> Result<Object> {
         let pool = &self.pools[bulkhead as usize];
         pool.get().await.map_err(acquire_error)
     }
@@ -398,7 +364,7 @@ fn build_pool(
     servers: &Arc<Servers>,
     options: &StoreOptions,
     bulkhead: Bulkhead,
-) -> Result<Pool, StoreError> {
+) -> Result<Pool> {
     let (url, servers) = (url.clone(), servers.clone());
     Pool::builder(Connections { url, servers })
         .max_size(bulkhead.share(options.pool_size))

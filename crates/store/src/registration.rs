@@ -22,21 +22,13 @@ use std::{
 };
 
 use aws_lc_rs::digest::{SHA256, digest};
-use tokio_postgres::{Row, types::Type};
 
 pub use agents::{KnownAgent, NewAgent};
 pub use hosts::HostMatch;
 pub use newcomers::{Newcomer, RegisteredNewcomer};
 pub use tokens::{TokenEffect, TokenRow, TokenState};
 
-use crate::{
-    arrays::Arrays,
-    error::StoreError,
-    facts::Identifiers,
-    ids::{AgentId, HostId, TokenId},
-    pool::{Bulkhead, Store},
-    tx::Tx,
-};
+use crate::{facts::Identifiers, prelude::*};
 
 /// What a first read, without locks, finds about a client.
 #[derive(Clone, Debug, Default)]
@@ -46,7 +38,7 @@ pub struct RegistrationLookup {
 }
 
 impl RegistrationLookup {
-    fn from_row(row: &Row) -> Result<RegistrationLookup, StoreError> {
+    fn from_row(row: &Row) -> Result<RegistrationLookup> {
         let token = match row.try_get::<_, Option<&str>>("state")? {
             Some(_) => Some(TokenState::from_row(row)?),
             None => None,
@@ -69,7 +61,7 @@ impl Store {
     pub async fn registrations_lookup(
         &self,
         clients: &[(&[u8; 32], Option<&[u8; 32]>)],
-    ) -> Result<Vec<RegistrationLookup>, StoreError> {
+    ) -> Result<Vec<RegistrationLookup>> {
         let sql = "-- registrations_lookup
             SELECT EXISTS (SELECT FROM agents WHERE agents.key = asked.key) AS key_known, token.*
               FROM unnest($1, $2) WITH ORDINALITY asked (key, token, number)
@@ -78,30 +70,21 @@ impl Store {
                   FROM enrolment_tokens found WHERE hash = asked.token) token ON true
              ORDER BY asked.number";
         let arrays = Arrays::default()
-            .column(Type::BYTEA_ARRAY, clients, |(key, _)| key.to_vec())
-            .column(Type::BYTEA_ARRAY, clients, |(_, token)| {
-                token.map(|token| token.to_vec())
-            });
+            .column(clients, |(key, _)| key.to_vec())
+            .column(clients, |(_, token)| token.map(|token| token.to_vec()));
         let name = "registrations_lookup";
-        let rows = self
-            .read(name, Bulkhead::Auth, sql, &arrays.params())
-            .await?;
+        let rows = self.read(name, Auth, sql, &arrays.params()).await?;
         rows.iter().map(RegistrationLookup::from_row).collect()
     }
 
     /// Runs a registration, composed by the caller from the steps of [`RegistrationTx`],
     /// in one transaction. It is retried after a conflict, so `f` may run several times.
-    pub async fn registration_run<T, F, Fut>(
-        &self,
-        name: &'static str,
-        f: F,
-    ) -> Result<T, StoreError>
+    pub async fn registration_run<T, F, Fut>(&self, name: &'static str, f: F) -> Result<T>
     where
         F: Fn(RegistrationTx) -> Fut,
-        Fut: Future<Output = Result<T, StoreError>>,
+        Fut: Future<Output = Result<T>>,
     {
-        self.run(name, Bulkhead::Auth, |tx| f(RegistrationTx(tx)))
-            .await
+        self.run(name, Auth, |tx| f(RegistrationTx(tx))).await
     }
 
     /// Approves pending conflicts whose token replaces the host's active agent by now
@@ -111,12 +94,12 @@ impl Store {
     /// The token must not be revoked. It may be expired or exhausted, because the pending agent
     /// took its use at registration.
     ///
-    /// An agent that went offline in the future did so before the clock was set back, and nobody
+    /// An agent that went offline in the future did so before the clock was set back, and no one
     /// knows how long before. Its quiet time begins again.
     ///
     /// Presence is looked up for each conflict. A join would let the planner begin with all agents
     /// that are offline, if it believes that there are few.
-    pub async fn reinstalls_admit(&self, quiet: Duration) -> Result<Vec<AgentId>, StoreError> {
+    pub async fn reinstalls_admit(&self, quiet: Duration) -> Result<Vec<AgentId>> {
         let sql = "-- reinstalls_admit
             SELECT a.id, a.host_id, t.id AS token_id
               FROM agents a
@@ -141,12 +124,12 @@ impl Store {
                     WHERE a.status = 'pending' AND a.pending_reason = 'conflict'
                     LIMIT 100))";
         let seconds = quiet.as_secs_f64();
-        self.run("reinstalls_admit", Bulkhead::Auth, |tx| async move {
+        self.run("reinstalls_admit", Auth, |tx| async move {
             tx.execute(restart, &[]).await?;
             let mut hosts: HashSet<HostId> = HashSet::new();
             let mut admitted = Vec::new();
             let tx = RegistrationTx(tx);
-            for row in tx.0.query(sql, &[(&seconds, Type::FLOAT8)]).await? {
+            for row in tx.0.query(sql, &params![seconds]).await? {
                 if hosts.insert(row.try_get("host_id")?) {
                     let agent = row.try_get("id")?;
                     let token: TokenId = row.try_get("token_id")?;
@@ -163,18 +146,11 @@ impl Store {
 
 impl RegistrationTx {
     /// Serializes this transaction with all others for these keys or this machine.
-    pub async fn registration_lock(
-        &self,
-        keys: &[&[u8; 32]],
-        machine: &Identifiers,
-    ) -> Result<(), StoreError> {
+    pub async fn registration_lock(&self, keys: &[&[u8; 32]], machine: &Identifiers) -> Result<()> {
         let locks = lock_ids(keys, machine);
         let sql = "-- registration_lock
             SELECT pg_advisory_xact_lock(lock) FROM unnest($1::bigint[]) AS locks(lock)";
-        self.0
-            .execute(sql, &[(&locks, Type::INT8_ARRAY)])
-            .await
-            .map(drop)
+        self.0.execute(sql, &params![locks]).await.map(drop)
     }
 }
 

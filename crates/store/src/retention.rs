@@ -7,14 +7,8 @@ mod prune;
 use std::time::Duration;
 
 use jiff::civil::Date;
-use tokio_postgres::types::Type;
 
-use crate::{
-    error::StoreError,
-    locks,
-    pool::{Bulkhead, Store},
-    record::record,
-};
+use crate::{locks, prelude::*};
 
 /// Rollups go month by month, so the first of a month stays this much longer.
 const ROLLUPS_PARTITION: Duration = Duration::from_hours(31 * 24);
@@ -43,21 +37,15 @@ record! {
 impl Store {
     /// Creates the daily partitions for samples within the retention and the next days, and the monthly partitions for their
     /// rollups. Returns how many days it made. A day that fails is logged, and does not stop the others.
-    pub async fn partitions_create(&self, retention: Duration) -> Result<usize, StoreError> {
-        let seconds = retention.as_secs_f64();
-        let params = [(&seconds as _, Type::FLOAT8)];
+    pub async fn partitions_create(&self, retention: Duration) -> Result<usize> {
+        let params = params![retention.as_secs_f64()];
         let days = self
-            .run("partitions_create", Bulkhead::Maintenance, async |tx| {
-                if !tx
-                    .query_one(MISSING, &params)
-                    .await?
-                    .try_get::<_, bool>(0)?
-                {
+            .run("partitions_create", Maintenance, async |tx| {
+                if !tx.query_value::<bool>(MISSING, &params).await? {
                     return Ok(Vec::new());
                 }
                 tx.lock(locks::SCHEMA).await?;
-                let rows = tx.query(CREATE, &params).await?;
-                rows.iter().map(MissingDay::from_row).collect()
+                tx.query_all::<MissingDay>(CREATE, &params).await
             })
             .await?;
         let (made, failed): (Vec<_>, Vec<_>) =

@@ -3,17 +3,10 @@
 //!
 //! Everything that the owner of our tables has in our schema is granted, so that a new table
 //! cannot be forgotten. Partitions are reached through their parents and need no grants; one that
-//! is detached may be dropped at any moment. Trigger functions are left out: whoever may call one
-//! may attach it to a table of their own.
+//! is detached may be dropped at any moment. Trigger functions are left out: a role that may call
+//! one may attach it to a table of its own.
 
-use tokio_postgres::types::Type;
-
-use crate::{
-    error::StoreError,
-    locks,
-    pool::{Bulkhead, Store},
-    tx::Tx,
-};
+use crate::{locks, prelude::*};
 
 const MISSING: &str = "-- runtime_role
     WITH history AS (
@@ -37,30 +30,26 @@ const MISSING: &str = "-- runtime_role
 
 impl Store {
     /// The role that this store connects as.
-    pub async fn role(&self) -> Result<String, StoreError> {
+    pub async fn role(&self) -> Result<String> {
         let sql = "-- role\nSELECT current_user::text";
-        let role = async |tx: Tx| Ok(tx.query_one(sql, &[]).await?.try_get(0)?);
-        self.run("role", Bulkhead::Watch, role).await
+        self.run_value("role", Watch, sql, &[]).await
     }
 
     /// Grants `role` what the service needs at run time. Writes nothing if it has that already.
-    pub async fn runtime_role_grant(&self, role: &str) -> Result<(), StoreError> {
-        self.run("runtime_role_grant", Bulkhead::Watch, async |tx| {
+    pub async fn runtime_role_grant(&self, role: &str) -> Result<()> {
+        self.run("runtime_role_grant", Watch, async |tx| {
             if missing(&tx, role).await?.is_empty() {
                 return Ok(());
             }
             tx.lock(locks::SCHEMA).await?;
-            for statement in missing(&tx, role).await? {
-                tx.batch(&statement).await?;
-            }
-            Ok(())
+            tx.execute_rows(MISSING, &params![role]).await
         })
         .await
     }
 
     /// Whether `role` has what the service needs at run time. Changes nothing.
-    pub async fn runtime_role_check(&self, role: &str) -> Result<bool, StoreError> {
-        self.run("runtime_role_check", Bulkhead::Watch, async |tx| {
+    pub async fn runtime_role_check(&self, role: &str) -> Result<bool> {
+        self.run("runtime_role_check", Watch, async |tx| {
             Ok(missing(&tx, role).await?.is_empty())
         })
         .await
@@ -68,7 +57,7 @@ impl Store {
 }
 
 /// The GRANT statements for the privileges that the role lacks.
-async fn missing(tx: &Tx, role: &str) -> Result<Vec<String>, StoreError> {
-    let rows = tx.query(MISSING, &[(&role, Type::TEXT)]).await?;
+async fn missing(tx: &Tx, role: &str) -> Result<Vec<String>> {
+    let rows = tx.query(MISSING, &params![role]).await?;
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }

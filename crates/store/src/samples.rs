@@ -6,7 +6,7 @@
 //!
 //! **Exactly once.** Ranges arrive more than once and out of order: agents resend after a
 //! reconnect, the queue redelivers, and several consumers run at once. Almost every range continues
-//! exactly above its agent's watermark: `usual` stores all of those by one call. The others take the
+//! exactly above its agent's watermark: `runs` stores all of those by one call. The others take the
 //! general path, `advance`, in a second transaction. It locks the agents' rows and reads their
 //! watermarks. Of each range it keeps the part above the watermark, if that part is adjacent to it,
 //! and writes the samples, the gaps and the new watermark together. A duplicate is entirely below
@@ -19,7 +19,7 @@
 //!
 //! No unique index is necessary for this.
 //!
-//! **Locked rows.** A row that somebody else has locked for long withholds the acknowledgements of no other agent: a
+//! **Locked rows.** A row that another transaction has locked for long delays the acknowledgements of no other agent: a
 //! batch that has waited 250 ms is stored again by the general path, which leaves those agents out.
 //!
 //! **Lock order.** Rows of `agent_state` are locked in the order of the agents' ids before
@@ -30,22 +30,15 @@ mod columns;
 mod hours;
 mod lists;
 mod range;
+mod runs;
+mod scalars;
 mod shape;
-mod usual;
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
 
-use jiff::Timestamp;
-
-use crate::{
-    error::{StoreError, Unavailability},
-    ids::{AgentId, HostId},
-    pool::{Bulkhead, Store},
-    record::record,
-    tx::{Tx, TxLimits},
-    vitals::PartKind,
-};
+use crate::{error::Unavailability, prelude::*, tx::TxLimits, vitals::PartKind};
 use advance::Locked;
+pub(crate) use scalars::SCALARS;
 
 /// How long a batch waits for the row of an agent or a host before it is stored without it. The function
 /// `samples_append` has the same limit.
@@ -78,7 +71,7 @@ pub struct DiskRow {
     pub used_bytes: i64,
 }
 
-/// What not every host measures.
+/// The vitals that not every host has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OptionalVitals {
     pub parts: Vec<PartRow>,
@@ -106,13 +99,14 @@ pub struct GapRow {
     pub reason: Cow<'static, str>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GapKind {
-    NotSent,
-    Declared,
-    Rejected,
-    /// The database rejected them repeatedly.
-    DeadLetter,
+text_enum! {
+    pub enum GapKind {
+        NotSent = "not sent",
+        Declared = "declared",
+        Rejected = "rejected",
+        /// The database rejected them repeatedly.
+        DeadLetter = "dead letter",
+    }
 }
 
 /// A contiguous range of one agent's numbers. Each number is a sample or in a gap.
@@ -146,22 +140,11 @@ impl GapRow {
     }
 }
 
-impl GapKind {
-    fn as_str(self) -> &'static str {
-        match self {
-            GapKind::NotSent => "not sent",
-            GapKind::Declared => "declared",
-            GapKind::Rejected => "rejected",
-            GapKind::DeadLetter => "dead letter",
-        }
-    }
-}
-
 impl Store {
     /// Stores ranges and returns the committed watermarks of their agents. An agent that is
-    /// not active, or was deleted, has none. It is an error if an agent was left out because somebody
-    /// has locked its row.
-    pub async fn samples_append(&self, ranges: &[Range]) -> Result<Vec<Watermark>, StoreError> {
+    /// not active, or was deleted, has none. It is an error if an agent was left out because its row
+    /// is locked.
+    pub async fn samples_append(&self, ranges: &[Range]) -> Result<Vec<Watermark>> {
         let mut acked = BTreeMap::new();
         let left_out = self.samples_append_to(&mut acked, ranges).await?;
         if !left_out.is_empty() {
@@ -174,9 +157,9 @@ impl Store {
         Ok(acked.into_iter().map(watermark).collect())
     }
 
-    /// The same for callers that repeat what failed. `acked` has the watermarks that are known to be committed. Ranges that
-    /// they cover are passed over, and whatever this call commits is added, even if a later part of it fails: so the same call
-    /// can be repeated, and stores nothing twice.
+    /// Stores ranges, for callers that repeat what failed. `acked` has the watermarks that are known to be committed. Ranges
+    /// that they cover are passed over, and the watermarks that this call commits are added, even if a later part of it fails.
+    /// So the same call can be repeated, and stores nothing twice.
     ///
     /// A locked row of one agent or host does not keep the others from being stored. The agents that were left out because of
     /// one are returned; they have a watermark in `acked`, which is 0 if none is known. Their ranges are to be delivered again.
@@ -184,12 +167,12 @@ impl Store {
         &self,
         acked: &mut BTreeMap<AgentId, i64>,
         ranges: &[Range],
-    ) -> Result<Vec<AgentId>, StoreError> {
+    ) -> Result<Vec<AgentId>> {
         let missing = ranges.iter().filter(|range| {
             let acked = acked.get(&range.agent_id);
             acked.is_none_or(|acked| *acked < range.last_seq)
         });
-        let (runs, mut others) = usual::runs(missing);
+        let (runs, mut others) = runs::runs(missing);
         let mut locked = Locked::Wait;
         match self.runs_append(&runs).await {
             Ok(left) => {
@@ -219,7 +202,7 @@ impl Store {
     }
 
     /// The general path.
-    async fn append(&self, ranges: &[&Range], locked: Locked) -> Result<Appended, StoreError> {
+    async fn append(&self, ranges: &[&Range], locked: Locked) -> Result<Appended> {
         if ranges.is_empty() {
             return Ok(Appended::default());
         }
@@ -239,7 +222,7 @@ impl Store {
             tx.ranges_write(fresh, agents).await?;
             Ok(Appended { acked, left_out })
         };
-        self.run_within("samples_append", Bulkhead::Ingest, &limits, append)
+        self.run_within("samples_append", Ingest, &limits, append)
             .await
     }
 }
@@ -248,7 +231,7 @@ impl Store {
 #[derive(Default)]
 struct Appended {
     acked: BTreeMap<AgentId, i64>,
-    /// Agents whose row, or that of their host, is locked by somebody else.
+    /// Agents whose row, or that of their host, another transaction has locked.
     left_out: Vec<AgentId>,
 }
 

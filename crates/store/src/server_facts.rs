@@ -1,12 +1,7 @@
 //! What kind of server we are connected to, in which schema, and whose the tables are: what a start
 //! checks before it changes anything.
 
-use crate::{
-    error::StoreError,
-    pool::{Bulkhead, Store},
-    record::record,
-    tx::Tx,
-};
+use crate::prelude::*;
 
 record! {
     #[derive(Debug, Clone)]
@@ -35,7 +30,7 @@ record! {
 }
 
 impl Store {
-    pub async fn server_facts(&self) -> Result<ServerFacts, StoreError> {
+    pub async fn server_facts(&self) -> Result<ServerFacts> {
         let sql = "-- server_facts
             WITH history AS (
                 SELECT nspname, relowner,
@@ -55,6 +50,6 @@ impl Store {
                    coalesce((SELECT pg_has_role(relowner, 'USAGE') FROM home), true) AS owns,
                    EXISTS (SELECT FROM history WHERE NOT ours AND nspname = current_schema()) AS foreign_history";
         let look = async |tx: Tx| tx.query_one(sql, &[]).await;
-        ServerFacts::from_row(&self.run("server_facts", Bulkhead::Watch, look).await?)
+        ServerFacts::from_row(&self.run("server_facts", Watch, look).await?)
     }
 }

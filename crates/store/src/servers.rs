@@ -35,7 +35,7 @@ pub(crate) struct Servers {
     /// When each of these server processes started, which identifies it.
     seen: Mutex<VecDeque<String>>,
     stale_before: watch::Sender<Instant>,
-    /// Held while somebody looks whether the server answers.
+    /// Held while a task looks whether the server answers.
     looking: Semaphore,
 }
 
@@ -74,7 +74,7 @@ impl Servers {
         opened < *self.stale_before.borrow()
     }
 
-    /// The turn to look whether the server answers, unless somebody else has it.
+    /// The turn to look whether the server answers, unless another task has it.
     pub(crate) fn look(&self) -> Option<SemaphorePermit<'_>> {
         self.looking.try_acquire().ok()
     }

@@ -9,15 +9,7 @@
 //! stable, because it decides which hash partition a row belongs to. A server with another byte order computes
 //! another hash. Then the digests differ, and the caller reads the sessions.
 
-use tokio_postgres::types::Type;
-use uuid::Uuid;
-
-use crate::{
-    error::StoreError,
-    ids::AgentId,
-    pool::{Bulkhead, Store},
-    record::record,
-};
+use crate::prelude::*;
 
 record! {
     /// The sessions that are stored for an instance, without the sessions.
@@ -45,13 +37,11 @@ impl SessionDigest {
 
 impl Store {
     /// The digest of the sessions that are stored for this instance.
-    pub async fn sessions_digest(&self, instance: Uuid) -> Result<SessionDigest, StoreError> {
+    pub async fn sessions_digest(&self, instance: Uuid) -> Result<SessionDigest> {
         let sql = "-- sessions_digest\nSELECT sessions, digest, doubtful FROM sessions_digest($1)";
-        let params = [(&instance as _, Type::UUID)];
-        let rows = self.read("sessions_digest", Bulkhead::Watch, sql, &params);
-        rows.await?
-            .first()
-            .map_or(Ok(SessionDigest::default()), SessionDigest::from_row)
+        let params = params![instance];
+        let digest = self.read_first("sessions_digest", Watch, sql, &params);
+        Ok(digest.await?.unwrap_or_default())
     }
 }
 

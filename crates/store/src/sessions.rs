@@ -18,23 +18,7 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use jiff::Timestamp;
-use serde::Serialize;
-use tokio_postgres::{
-    Row,
-    types::{Json, Type},
-};
-use uuid::Uuid;
-
-use crate::{
-    arrays::Arrays,
-    error::StoreError,
-    facts::HostFacts,
-    ids::{AgentId, HostId},
-    pool::{Bulkhead, Store},
-    record::record,
-    status::AgentStatus,
-};
+use crate::{facts::HostFacts, prelude::*, status::AgentStatus};
 
 /// How many sessions of each kind one call of [`Store::sessions_sweep`] ends: a fraction of a second.
 pub const SWEEP_BATCH: i32 = 2000;
@@ -189,30 +173,20 @@ impl Store {
         instance: Uuid,
         opens: &[SessionOpen],
         heard_within: Duration,
-    ) -> Result<Vec<(AgentId, Opened)>, StoreError> {
+    ) -> Result<Vec<(AgentId, Opened)>> {
         let sql = "-- sessions_open
             SELECT agent_id, verdict, epoch, acked_seq, host_id FROM sessions_open_heard($1, $2, $3)";
-        let heard_within = heard_within.as_secs_f64();
-        let params = [
-            (&instance as _, Type::UUID),
-            (&Json(opens) as _, Type::JSONB),
-            (&heard_within as _, Type::FLOAT8),
-        ];
-        let rows = self.call("sessions_open", Bulkhead::Auth, sql, &params);
+        let params = params![instance, Json(opens), heard_within.as_secs_f64()];
+        let rows = self.call("sessions_open", Auth, sql, &params);
         rows.await?.iter().map(opened_from_row).collect()
     }
 
     /// The client keys that these agents are pinned to. A pin never changes.
-    pub async fn agents_keys(
-        &self,
-        agents: &[AgentId],
-    ) -> Result<Vec<(AgentId, [u8; 32])>, StoreError> {
+    pub async fn agents_keys(&self, agents: &[AgentId]) -> Result<Vec<(AgentId, [u8; 32])>> {
         let sql = "-- agents_keys\nSELECT id, key FROM agents WHERE id = ANY ($1)";
         let agents: Vec<Uuid> = agents.iter().map(|agent| agent.0).collect();
-        let params = [(&agents as _, Type::UUID_ARRAY)];
-        let rows = self
-            .read("agents_keys", Bulkhead::Auth, sql, &params)
-            .await?;
+        let params = params![agents];
+        let rows = self.read("agents_keys", Auth, sql, &params).await?;
         rows.iter()
             .map(|row| {
                 let key: &[u8] = row.try_get("key")?;
@@ -223,36 +197,27 @@ impl Store {
 
     /// Closes many sessions. One that is not its agent's newest is left alone. Returns how many
     /// agents went offline.
-    pub async fn sessions_close(&self, closes: &[SessionClose]) -> Result<i32, StoreError> {
+    pub async fn sessions_close(&self, closes: &[SessionClose]) -> Result<i32> {
         let sql = "-- sessions_close\nSELECT sessions_close($1, $2, $3, $4) AS touched";
         let columns = Arrays::default()
-            .column(Type::UUID_ARRAY, closes, |close| close.agent_id.0)
-            .column(Type::INT8_ARRAY, closes, |close| close.epoch)
-            .column(Type::TEXT_ARRAY, closes, |close| close.cause.as_str())
-            .column(Type::FLOAT8_ARRAY, closes, |close| close.cause.back_in());
+            .column(closes, |close| close.agent_id.0)
+            .column(closes, |close| close.epoch)
+            .column(closes, |close| close.cause.as_str())
+            .column(closes, |close| close.cause.back_in());
         let params = columns.params();
-        let rows = self.call("sessions_close", Bulkhead::Auth, sql, &params);
+        let rows = self.call("sessions_close", Auth, sql, &params);
         rows.await?.first().map_or(Ok(0), |row| Ok(row.try_get(0)?))
     }
 
     /// Ends sessions of instances that were fenced or have stopped, and of agents that did not
     /// reconnect after a drain: at most [`SWEEP_BATCH`] of each. Does nothing unless `sweeper`
     /// holds a valid lease when the statement runs.
-    pub async fn sessions_sweep(
-        &self,
-        sweeper: Uuid,
-        grace: Duration,
-    ) -> Result<Swept, StoreError> {
+    pub async fn sessions_sweep(&self, sweeper: Uuid, grace: Duration) -> Result<Swept> {
         let sql = "-- sessions_sweep\nSELECT lost, undrained FROM sessions_sweep_batch($1, $2, $3)";
-        let params = [
-            (&sweeper as _, Type::UUID),
-            (&grace.as_secs_f64() as _, Type::FLOAT8),
-            (&SWEEP_BATCH as _, Type::INT4),
-        ];
-        let rows = self.call("sessions_sweep", Bulkhead::Watch, sql, &params);
-        rows.await?
-            .first()
-            .map_or(Ok(Swept::default()), Swept::from_row)
+        let params = params![sweeper, grace.as_secs_f64(), SWEEP_BATCH];
+        let rows = self.call("sessions_sweep", Watch, sql, &params);
+        let rows = rows.await?;
+        rows.first().map_or(Ok(Swept::default()), Swept::from_row)
     }
 
     /// Stores sessions that the instance holds for it again: after it was fenced and has a new
@@ -262,15 +227,11 @@ impl Store {
         &self,
         instance: Uuid,
         held: &[(AgentId, i64)],
-    ) -> Result<Vec<AgentId>, StoreError> {
+    ) -> Result<Vec<AgentId>> {
         let sql = "-- sessions_reclaim\nSELECT sessions_reclaim($1, $2, $3) AS agent_id";
         let (agents, epochs) = columns(held);
-        let params = [
-            (&instance as _, Type::UUID),
-            (&agents as _, Type::UUID_ARRAY),
-            (&epochs as _, Type::INT8_ARRAY),
-        ];
-        let rows = self.call("sessions_reclaim", Bulkhead::Watch, sql, &params);
+        let params = params![instance, agents, epochs];
+        let rows = self.call("sessions_reclaim", Watch, sql, &params);
         let agent = |row: &Row| Ok(row.try_get("agent_id")?);
         rows.await?.iter().map(agent).collect()
     }
@@ -280,7 +241,7 @@ impl Store {
         &self,
         instance: Uuid,
         held: &[(AgentId, i64)],
-    ) -> Result<Vec<(AgentId, i64, Displaced)>, StoreError> {
+    ) -> Result<Vec<(AgentId, i64, Displaced)>> {
         let sql = "-- sessions_displaced
             SELECT held.agent_id, held.epoch, a.status,
                    extract(epoch FROM clock_timestamp() - a.decided_at)::float8 AS since
@@ -290,32 +251,27 @@ impl Store {
              WHERE a.status IS DISTINCT FROM 'active' OR s.epoch IS DISTINCT FROM held.epoch
                 OR held_elsewhere(s.instance_id, $3)";
         let (agents, epochs) = columns(held);
-        let params = [
-            (&agents as _, Type::UUID_ARRAY),
-            (&epochs as _, Type::INT8_ARRAY),
-            (&instance as _, Type::UUID),
-        ];
-        let rows = self.read("sessions_displaced", Bulkhead::Watch, sql, &params);
+        let params = params![agents, epochs, instance];
+        let rows = self.read("sessions_displaced", Watch, sql, &params);
         rows.await?.iter().map(displaced_from_row).collect()
     }
 
     /// The sessions that are stored for this instance. The join finds agents that are not
     /// active, so that it reads the small partial index of those and not all agents.
-    pub async fn sessions_stored(&self, instance: Uuid) -> Result<Vec<StoredSession>, StoreError> {
+    pub async fn sessions_stored(&self, instance: Uuid) -> Result<Vec<StoredSession>> {
         let sql = "-- sessions_stored
             SELECT s.agent_id, s.epoch, a.id IS NULL AS active,
                    happened_within(s.contested_at, 120) AS contested
               FROM agent_state s LEFT JOIN agents a ON a.id = s.agent_id AND a.status <> 'active'
              WHERE s.instance_id = $1";
-        let params = [(&instance as _, Type::UUID)];
-        let rows = self.read("sessions_stored", Bulkhead::Watch, sql, &params);
-        rows.await?.iter().map(StoredSession::from_row).collect()
+        let params = params![instance];
+        self.read_all("sessions_stored", Watch, sql, &params).await
     }
 
     /// Writes when contested sessions were last heard. One that is not its agent's newest is
     /// left alone, and so is one whose row is locked: the caller repeats this soon, and must not
     /// wait for one agent.
-    pub async fn sessions_heard(&self, heard: &[SessionHeard]) -> Result<(), StoreError> {
+    pub async fn sessions_heard(&self, heard: &[SessionHeard]) -> Result<()> {
         let sql = "-- sessions_heard
             WITH locked AS (
                 SELECT h.agent_id, h.at FROM unnest($1::uuid[], $2::bigint[], $3::timestamptz[]) AS h(agent_id, epoch, at)
@@ -325,11 +281,11 @@ impl Store {
             UPDATE agent_state s SET heard_at = least(locked.at, now())
               FROM locked WHERE s.agent_id = locked.agent_id";
         let columns = Arrays::default()
-            .column(Type::UUID_ARRAY, heard, |heard| heard.agent_id.0)
-            .column(Type::INT8_ARRAY, heard, |heard| heard.epoch)
-            .column(Type::TIMESTAMPTZ_ARRAY, heard, |heard| heard.at);
+            .column(heard, |heard| heard.agent_id.0)
+            .column(heard, |heard| heard.epoch)
+            .column(heard, |heard| heard.at);
         let params = columns.params();
-        let rows = self.call("sessions_heard", Bulkhead::Watch, sql, &params);
+        let rows = self.call("sessions_heard", Watch, sql, &params);
         rows.await.map(drop)
     }
 }
@@ -338,7 +294,7 @@ fn columns(held: &[(AgentId, i64)]) -> (Vec<Uuid>, Vec<i64>) {
     held.iter().map(|(agent, epoch)| (agent.0, *epoch)).unzip()
 }
 
-fn opened_from_row(row: &Row) -> Result<(AgentId, Opened), StoreError> {
+fn opened_from_row(row: &Row) -> Result<(AgentId, Opened)> {
     let verdict: &str = row.try_get("verdict")?;
     let opened = match verdict {
         "open" => Opened::Open {
@@ -357,7 +313,7 @@ fn opened_from_row(row: &Row) -> Result<(AgentId, Opened), StoreError> {
     Ok((row.try_get("agent_id")?, opened))
 }
 
-fn displaced_from_row(row: &Row) -> Result<(AgentId, i64, Displaced), StoreError> {
+fn displaced_from_row(row: &Row) -> Result<(AgentId, i64, Displaced)> {
     let displaced = match row.try_get("status")? {
         None => Displaced::Deleted,
         Some(AgentStatus::Active) => Displaced::Replaced,

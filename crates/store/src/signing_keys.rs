@@ -1,13 +1,6 @@
 //! The signing keys in use: which instances sign with a key, which accept it, and since or until when.
 
-use jiff::Timestamp;
-use serde::Serialize;
-
-use crate::{
-    error::StoreError,
-    pool::{Bulkhead, Store},
-    record::record,
-};
+use crate::prelude::*;
 
 record! {
     /// A key that at least one live instance signs with or accepts.
@@ -28,8 +21,8 @@ record! {
 }
 
 impl Store {
-    /// Those with the most signers first. A lost instance counts as a signer until its lease expired.
-    pub async fn signing_keys(&self) -> Result<Vec<SigningKeyUse>, StoreError> {
+    /// The keys in use, those with the most signers first. A lost instance counts as a signer until its lease expired.
+    pub async fn signing_keys(&self) -> Result<Vec<SigningKeyUse>> {
         let sql = "-- signing_keys
             WITH instances AS (
                 SELECT kid, extra_kids, started_at,
@@ -47,7 +40,6 @@ impl Store {
                    max(signed_until) AS signed_until
               FROM uses GROUP BY kid HAVING bool_or(accepts)
              ORDER BY signers DESC, kid";
-        let rows = self.read("signing_keys", Bulkhead::Watch, sql, &[]);
-        rows.await?.iter().map(SigningKeyUse::from_row).collect()
+        self.read_all("signing_keys", Watch, sql, &[]).await
     }
 }

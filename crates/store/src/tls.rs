@@ -31,6 +31,8 @@ use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 /// The ALPN protocol that PostgreSQL requires for direct TLS (`sslnegotiation=direct`).
 const ALPN: &[u8] = b"postgresql";
 
+type Result<T, E = TlsError> = std::result::Result<T, E>;
+
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error("cannot read {key} {}", path.display())]
@@ -78,10 +80,7 @@ pub(crate) struct ClientPair {
     pub(crate) key: PathBuf,
 }
 
-pub(crate) fn connector(
-    check: &Check,
-    client: Option<&ClientPair>,
-) -> Result<MakeRustlsConnect, TlsError> {
+pub(crate) fn connector(check: &Check, client: Option<&ClientPair>) -> Result<MakeRustlsConnect> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let verifier = Arc::new(Verifier::new(check, &provider)?);
     let builder = ClientConfig::builder_with_provider(provider)
@@ -112,7 +111,7 @@ struct Verifier {
 }
 
 impl Verifier {
-    fn new(check: &Check, provider: &CryptoProvider) -> Result<Verifier, TlsError> {
+    fn new(check: &Check, provider: &CryptoProvider) -> Result<Verifier> {
         let (roots, name) = match check {
             Check::Nothing => (None, false),
             Check::Chain(roots) => (Some(roots), false),
@@ -200,14 +199,14 @@ fn check_dates(leaf: &CertificateDer<'_>, now: UnixTime) -> Result<(), Error> {
 
 type LoadedRoots = (RootCertStore, Vec<CertificateDer<'static>>);
 
-fn load_roots(roots: &Roots) -> Result<LoadedRoots, TlsError> {
+fn load_roots(roots: &Roots) -> Result<LoadedRoots> {
     match roots {
         Roots::File(path) => load_root_file(path),
         Roots::System => Ok((load_system_roots()?, Vec::new())),
     }
 }
 
-fn load_root_file(path: &Path) -> Result<LoadedRoots, TlsError> {
+fn load_root_file(path: &Path) -> Result<LoadedRoots> {
     let named = certificates("sslrootcert", path)?;
     let mut store = RootCertStore::empty();
     for certificate in &named {
@@ -220,7 +219,7 @@ fn load_root_file(path: &Path) -> Result<LoadedRoots, TlsError> {
     Ok((store, named))
 }
 
-fn load_system_roots() -> Result<RootCertStore, TlsError> {
+fn load_system_roots() -> Result<RootCertStore> {
     let mut store = RootCertStore::empty();
     store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     match store.is_empty() {
@@ -229,7 +228,7 @@ fn load_system_roots() -> Result<RootCertStore, TlsError> {
     }
 }
 
-fn certificates(key: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+fn certificates(key: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let read = |source| TlsError::Read {
         key,
         path: path.to_owned(),
@@ -244,7 +243,7 @@ fn certificates(key: &'static str, path: &Path) -> Result<Vec<CertificateDer<'st
     Ok(certificates)
 }
 
-fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+fn key(path: &Path) -> Result<PrivateKeyDer<'static>> {
     PrivateKeyDer::from_pem_file(path).map_err(|source| TlsError::Read {
         key: "sslkey",
         path: path.to_owned(),

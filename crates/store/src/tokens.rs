@@ -3,19 +3,7 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
-use serde::Serialize;
-use tokio_postgres::types::{Json, Type};
-
-use crate::{
-    agents::AgentRecord,
-    error::StoreError,
-    ids::TokenId,
-    labels::Labels,
-    page::Page,
-    pool::{Bulkhead, Store},
-    record::record,
-};
+use crate::{agents::AgentRecord, labels::Labels, prelude::*};
 
 const SELECT: &str =
     "SELECT id, label, state, auto_approve, allow_reinstall, max_uses, uses, labels,
@@ -67,102 +55,73 @@ pub struct TokenDetail {
 }
 
 impl Store {
-    pub async fn token_create(
-        &self,
-        hash: &[u8; 32],
-        new: &NewToken,
-    ) -> Result<TokenId, StoreError> {
+    pub async fn token_create(&self, hash: &[u8; 32], new: &NewToken) -> Result<TokenId> {
         let sql = "-- token_create
             INSERT INTO enrolment_tokens
                    (hash, label, auto_approve, allow_reinstall, max_uses, labels, created_by, expires_at)
             VALUES ($1, $2, $3, $4, $5, $6, $7, now() + make_interval(secs => $8))
             RETURNING id";
         let seconds = new.expires_in.map(|life| life.as_secs_f64());
-        let params = [
-            (&hash.as_slice() as _, Type::BYTEA),
-            (&new.label as _, Type::TEXT),
-            (&new.auto_approve as _, Type::BOOL),
-            (&new.allow_reinstall as _, Type::BOOL),
-            (&new.max_uses as _, Type::INT4),
-            (&Json(&new.labels) as _, Type::JSONB),
-            (&new.created_by as _, Type::TEXT),
-            (&seconds as _, Type::FLOAT8),
+        let params = params![
+            hash.as_slice(),
+            new.label,
+            new.auto_approve,
+            new.allow_reinstall,
+            new.max_uses,
+            Json(&new.labels),
+            new.created_by,
+            seconds
         ];
-        self.run("token_create", Bulkhead::Auth, async |tx| {
-            Ok(tx.query_one(sql, &params).await?.try_get("id")?)
-        })
-        .await
+        self.run_value("token_create", Auth, sql, &params).await
     }
 
     /// Newest first.
-    pub async fn tokens_list(&self, limit: u32) -> Result<Page<TokenRecord>, StoreError> {
+    pub async fn tokens_list(&self, limit: u32) -> Result<Page<TokenRecord>> {
         let sql = format!("-- tokens_list\n{SELECT} ORDER BY created_at DESC, id LIMIT $1");
-        self.read_page(
-            "tokens_list",
-            Bulkhead::Auth,
-            &sql,
-            &[],
-            limit,
-            TokenRecord::from_row,
-        )
-        .await
+        self.read_page("tokens_list", Auth, &sql, &[], limit).await
     }
 
     /// Tokens that `name` may mean: a prefix of the id (at least 4 characters), or a label.
-    pub async fn tokens_find(
-        &self,
-        name: &str,
-        limit: u32,
-    ) -> Result<Page<TokenRecord>, StoreError> {
+    pub async fn tokens_find(&self, name: &str, limit: u32) -> Result<Page<TokenRecord>> {
         let sql = format!(
             "-- tokens_find\n{SELECT}
              WHERE length($1) >= 4 AND starts_with(id::text, lower($1)) OR label = $1
              ORDER BY created_at DESC, id LIMIT $2"
         );
-        let params = [(&name as _, Type::TEXT)];
-        self.read_page(
-            "tokens_find",
-            Bulkhead::Auth,
-            &sql,
-            &params,
-            limit,
-            TokenRecord::from_row,
-        )
-        .await
+        let params = params![name];
+        self.read_page("tokens_find", Auth, &sql, &params, limit)
+            .await
     }
 
     /// The id of the token with this hash.
-    pub async fn token_by_hash(&self, hash: &[u8; 32]) -> Result<Option<TokenId>, StoreError> {
+    pub async fn token_by_hash(&self, hash: &[u8; 32]) -> Result<Option<TokenId>> {
         let sql = "-- token_by_hash\nSELECT id FROM enrolment_tokens WHERE hash = $1";
-        let params = [(&hash.as_slice() as _, Type::BYTEA)];
-        let rows = self.read("token_by_hash", Bulkhead::Auth, sql, &params);
+        let params = params![hash.as_slice()];
+        let rows = self.read("token_by_hash", Auth, sql, &params);
         let id = rows.await?.first().map(|row| row.try_get("id"));
         Ok(id.transpose()?)
     }
 
-    pub async fn token_show(&self, token: TokenId) -> Result<Option<TokenDetail>, StoreError> {
+    pub async fn token_show(&self, token: TokenId) -> Result<Option<TokenDetail>> {
         let sql = format!("-- token_show\n{SELECT} WHERE id = $1");
-        let params = [(&token.0 as _, Type::UUID)];
-        let rows = self.read("token_show", Bulkhead::Auth, &sql, &params);
-        let rows = rows.await?;
-        let Some(row) = rows.first() else {
+        let params = params![token.0];
+        let found = self.read_first("token_show", Auth, &sql, &params);
+        let Some(record) = found.await? else {
             return Ok(None);
         };
         Ok(Some(TokenDetail {
-            token: TokenRecord::from_row(row)?,
+            token: record,
             agents: self.agents_of_token(token, AGENTS_SHOWN).await?,
         }))
     }
 
     /// How many agents that registered with the token are active or pending.
-    pub async fn token_current_agents(&self, token: TokenId) -> Result<i64, StoreError> {
+    pub async fn token_current_agents(&self, token: TokenId) -> Result<i64> {
         let sql = "-- token_current_agents
             SELECT count(*) FROM agents WHERE token_id = $1 AND status IN ('active', 'pending')";
-        let params = [(&token.0 as _, Type::UUID)];
-        self.run("token_current_agents", Bulkhead::Auth, async |tx| {
-            Ok(tx.query_one(sql, &params).await?.try_get(0)?)
-        })
-        .await
+        let params = params![token.0];
+        self.run_value("token_current_agents", Auth, sql, &params)
+            .await
     }
 
     /// Revokes a token and, with `revoke_agents`, the agents that registered with it. Returns
@@ -172,16 +131,9 @@ impl Store {
         token: TokenId,
         actor: &str,
         revoke_agents: bool,
-    ) -> Result<i32, StoreError> {
+    ) -> Result<i32> {
         let sql = "-- token_revoke\nSELECT revoke_enrolment_token($1, $2, $3)";
-        let params = [
-            (&token.0 as _, Type::UUID),
-            (&actor as _, Type::TEXT),
-            (&revoke_agents as _, Type::BOOL),
-        ];
-        self.run("token_revoke", Bulkhead::Auth, async |tx| {
-            Ok(tx.query_one(sql, &params).await?.try_get(0)?)
-        })
-        .await
+        let params = params![token.0, actor, revoke_agents];
+        self.run_value("token_revoke", Auth, sql, &params).await
     }
 }

@@ -18,10 +18,10 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tokio_postgres::{
     Row, SimpleQueryMessage,
-    types::{ToSql, Type},
+    types::{FromSqlOwned, ToSql, Type},
 };
 
-use crate::{checkout::Checkout, error::StoreError, pool::Object};
+use crate::{checkout::Checkout, connections::Object, error::Result};
 
 /// A value and the PostgreSQL type that it is sent as.
 pub(crate) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
@@ -59,10 +59,10 @@ pub(crate) struct Tx {
 /// an error instead of a false success. It also tells whether the transaction has written.
 const COMMIT: &str = "SELECT pg_current_xact_id_if_assigned() IS NOT NULL; COMMIT";
 
-/// The same for a transaction that has only read, whose result must not be lost in a failover. A commit that wrote
+/// The COMMIT of a transaction that has only read, if what it read must not be lost in a failover. A commit that wrote
 /// nothing does not wait for a synchronous standby, although the rows that it read may exist on this server alone. This
 /// one writes a message into the WAL, after the read. The WAL is replicated in order, so a standby that has the message has
-/// everything that was read. Any role may write it; nobody has to read it.
+/// everything that was read. Any role may write it, and it need not be read.
 const COVERED_COMMIT: &str =
     "SELECT pg_logical_emit_message(true, 'svc-ingest', '') IS NOT NULL; COMMIT";
 
@@ -94,7 +94,7 @@ pub(crate) struct Committed<T> {
 
 impl Tx {
     /// Opens a transaction and sets its limits in one round trip.
-    pub(crate) async fn begin(connection: Object, limits: &TxLimits) -> Result<Tx, StoreError> {
+    pub(crate) async fn begin(connection: Object, limits: &TxLimits) -> Result<Tx> {
         let tx = Tx::on(connection);
         tx.batch(&begin_sql(limits)).await?;
         Ok(tx)
@@ -111,7 +111,7 @@ impl Tx {
         kind: Single,
         sql: &str,
         params: &[Param<'_>],
-    ) -> Result<Committed<Vec<Row>>, StoreError> {
+    ) -> Result<Committed<Vec<Row>>> {
         let tx = Tx::on(connection);
         if kind != Single::Read {
             tx.checkout.begin_commit();
@@ -146,49 +146,54 @@ impl Tx {
         Tx { checkout }
     }
 
-    pub(crate) async fn query(
-        &self,
-        sql: &str,
-        params: &[Param<'_>],
-    ) -> Result<Vec<Row>, StoreError> {
+    pub(crate) async fn query(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
         Ok(self.client()?.query_typed(sql, params).await?)
     }
 
-    pub(crate) async fn query_one(
-        &self,
-        sql: &str,
-        params: &[Param<'_>],
-    ) -> Result<Row, StoreError> {
+    pub(crate) async fn query_one(&self, sql: &str, params: &[Param<'_>]) -> Result<Row> {
         Ok(self.client()?.query_typed_one(sql, params).await?)
     }
 
-    pub(crate) async fn query_opt(
+    /// The first column of the only row.
+    pub(crate) async fn query_value<T: FromSqlOwned>(
         &self,
         sql: &str,
         params: &[Param<'_>],
-    ) -> Result<Option<Row>, StoreError> {
+    ) -> Result<T> {
+        Ok(self.query_one(sql, params).await?.try_get(0)?)
+    }
+
+    pub(crate) async fn query_opt(&self, sql: &str, params: &[Param<'_>]) -> Result<Option<Row>> {
         Ok(self.client()?.query_typed_opt(sql, params).await?)
     }
 
     /// Returns the number of rows that the statement changed.
-    pub(crate) async fn execute(&self, sql: &str, params: &[Param<'_>]) -> Result<u64, StoreError> {
+    pub(crate) async fn execute(&self, sql: &str, params: &[Param<'_>]) -> Result<u64> {
         Ok(self.client()?.execute_typed(sql, params).await?)
     }
 
+    /// Runs the statements that a query returns.
+    pub(crate) async fn execute_rows(&self, sql: &str, params: &[Param<'_>]) -> Result<()> {
+        for row in self.query(sql, params).await? {
+            self.batch(row.try_get(0)?).await?;
+        }
+        Ok(())
+    }
+
     /// Runs several statements without parameters.
-    pub(crate) async fn batch(&self, sql: &str) -> Result<(), StoreError> {
+    pub(crate) async fn batch(&self, sql: &str) -> Result<()> {
         Ok(self.client()?.batch_execute(sql).await?)
     }
 
     /// Releases the snapshot but keeps the locks. In READ COMMITTED a transaction holds the
     /// snapshot of its last query while the portal of that query is open, which is until the
     /// next statement. An empty SELECT is that statement, and leaves no snapshot behind.
-    pub(crate) async fn release_snapshot(&self) -> Result<(), StoreError> {
+    pub(crate) async fn release_snapshot(&self) -> Result<()> {
         self.batch("SELECT").await
     }
 
     /// Commits. Returns whether the transaction has written something.
-    pub(crate) async fn commit(self) -> Result<bool, StoreError> {
+    pub(crate) async fn commit(self) -> Result<bool> {
         self.checkout.begin_commit();
         let answer = self.client()?.simple_query(COMMIT).await;
         self.end(answer).await
@@ -198,7 +203,7 @@ impl Tx {
     async fn end(
         self,
         answer: Result<Vec<SimpleQueryMessage>, tokio_postgres::Error>,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<bool> {
         let replicated = self.checkout.replicated();
         match answer {
             Ok(_) => self.finish(),
@@ -223,7 +228,7 @@ impl Tx {
         }
     }
 
-    fn client(&self) -> Result<&tokio_postgres::Client, StoreError> {
+    fn client(&self) -> Result<&tokio_postgres::Client> {
         self.checkout.client()
     }
 }

@@ -18,7 +18,7 @@ use std::{
 
 use tokio_postgres::{
     Config,
-    config::{Host, LoadBalanceHosts, TargetSessionAttrs},
+    config::{Host, LoadBalanceHosts},
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -37,9 +37,21 @@ const IGNORED: &str = "sslcompression sslsni sslcertmode gssencmode gsslib gssde
     krbsrvname client_encoding fallback_application_name min_protocol_version \
     max_protocol_version";
 
+/// What a URL without these parameters gets. A dead peer is detected within 25 s: three probes, the first after 10 s of
+/// silence, then every 5 s. The service writes, so a server that does not accept writes, such as a standby, is refused.
+const DEFAULTS: [(&str, &str); 5] = [
+    ("application_name", "svc-ingest"),
+    ("keepalives_idle", "10"),
+    ("keepalives_interval", "5"),
+    ("keepalives_retries", "3"),
+    ("target_session_attrs", "read-write"),
+];
+
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// With several hosts: every second that is spent on a frozen one is a second without the next.
 const CONNECT_TIMEOUT_OF_SEVERAL: Duration = Duration::from_secs(2);
+
+type Result<T, E = DatabaseUrlError> = std::result::Result<T, E>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum DatabaseUrlError {
@@ -96,16 +108,16 @@ pub struct DatabaseUrl {
 }
 
 impl DatabaseUrl {
-    pub fn parse(text: &str) -> Result<DatabaseUrl, DatabaseUrlError> {
+    pub fn parse(text: &str) -> Result<DatabaseUrl> {
         let mut params = Params::parse(text)?;
         let (mode, tls) = ssl::take_tls(&mut params)?;
         let tcp_user_timeout = take_tcp_user_timeout(&mut params)?;
         translate(&mut params);
         drop_ignored(&mut params);
-        let config = with_defaults(&params, tcp_user_timeout, mode)?;
+        let config = driver_config(&params, tcp_user_timeout, mode)?;
         check_hosts(&config)?;
         let hosts = 0..config.get_hosts().len();
-        let server = |at| with_defaults(&params.of_host(at), tcp_user_timeout, mode);
+        let server = |at| driver_config(&params.of_host(at), tcp_user_timeout, mode);
         let servers: Arc<[Config]> = hosts.map(server).collect::<Result<_, _>>()?;
         let next = match config.get_load_balance_hosts() {
             LoadBalanceHosts::Random => rand::random_range(0..servers.len()),
@@ -171,7 +183,7 @@ impl fmt::Debug for DatabaseUrl {
 }
 
 /// Read here, because the unit is milliseconds in libpq and seconds in the driver.
-fn take_tcp_user_timeout(params: &mut Params) -> Result<Duration, DatabaseUrlError> {
+fn take_tcp_user_timeout(params: &mut Params) -> Result<Duration> {
     let invalid = |_| DatabaseUrlError::Invalid("tcp_user_timeout".into());
     match params.take("tcp_user_timeout") {
         Some(text) => Ok(Duration::from_millis(text.parse().map_err(invalid)?)),
@@ -179,7 +191,7 @@ fn take_tcp_user_timeout(params: &mut Params) -> Result<Duration, DatabaseUrlErr
     }
 }
 
-/// Renames what the driver calls differently.
+/// Renames what the driver calls differently, and adds the defaults.
 fn translate(params: &mut Params) {
     if let Some(count) = params.take("keepalives_count") {
         params.set("keepalives_retries", count);
@@ -193,6 +205,11 @@ fn translate(params: &mut Params) {
     if let Some(hosts) = hosts.filter(|_| !params.contains("host")) {
         params.set("host", hosts);
     }
+    for (key, value) in DEFAULTS {
+        if !params.contains(key) {
+            params.set(key, value.to_owned());
+        }
+    }
 }
 
 fn drop_ignored(params: &mut Params) {
@@ -203,22 +220,8 @@ fn drop_ignored(params: &mut Params) {
     }
 }
 
-/// The driver's configuration. The service writes, so a server that does not accept writes, such as a
-/// standby, is refused unless the URL says otherwise.
-fn with_defaults(
-    params: &Params,
-    tcp_user_timeout: Duration,
-    mode: SslMode,
-) -> Result<Config, DatabaseUrlError> {
-    let mut config = driver_config(params)?;
-    config.tcp_user_timeout(tcp_user_timeout);
-    set_defaults(&mut config, params);
-    config.ssl_mode(ssl::driver_mode(mode, &config));
-    Ok(config)
-}
-
-/// Parses each value alone first, so that the error can name an invalid one.
-fn driver_config(params: &Params) -> Result<Config, DatabaseUrlError> {
+/// The driver's configuration. Each value is parsed alone first, so that the error can name an invalid one.
+fn driver_config(params: &Params, tcp_user_timeout: Duration, mode: SslMode) -> Result<Config> {
     let mut all = String::new();
     let mut before = "";
     for (key, value) in params.iter() {
@@ -232,7 +235,17 @@ fn driver_config(params: &Params) -> Result<Config, DatabaseUrlError> {
         pair.parse::<Config>().map_err(invalid)?;
         all.push_str(&pair);
     }
-    all.parse().map_err(|_| DatabaseUrlError::Form)
+    let mut config: Config = all.parse().map_err(|_| DatabaseUrlError::Form)?;
+    if config.get_connect_timeout().is_none() {
+        let servers = config.get_hosts().len().max(config.get_hostaddrs().len());
+        config.connect_timeout(match servers {
+            0 | 1 => CONNECT_TIMEOUT,
+            _ => CONNECT_TIMEOUT_OF_SEVERAL,
+        });
+    }
+    config.tcp_user_timeout(tcp_user_timeout);
+    config.ssl_mode(ssl::driver_mode(mode, &config));
+    Ok(config)
 }
 
 /// An unknown key after an unquoted password may be a part of the password, so it is not
@@ -244,34 +257,7 @@ fn unsupported(before: &str, key: &str) -> DatabaseUrlError {
     }
 }
 
-/// With these defaults a dead peer is detected within 25 s: three probes, the first after 10 s
-/// of silence, then every 5 s.
-fn set_defaults(config: &mut Config, params: &Params) {
-    if config.get_connect_timeout().is_none() {
-        let servers = config.get_hosts().len().max(config.get_hostaddrs().len());
-        config.connect_timeout(match servers {
-            0 | 1 => CONNECT_TIMEOUT,
-            _ => CONNECT_TIMEOUT_OF_SEVERAL,
-        });
-    }
-    if !params.contains("target_session_attrs") {
-        config.target_session_attrs(TargetSessionAttrs::ReadWrite);
-    }
-    if !params.contains("keepalives_idle") {
-        config.keepalives_idle(Duration::from_secs(10));
-    }
-    if !params.contains("keepalives_interval") {
-        config.keepalives_interval(Duration::from_secs(5));
-    }
-    if !params.contains("keepalives_retries") {
-        config.keepalives_retries(3);
-    }
-    if config.get_application_name().is_none() {
-        config.application_name("svc-ingest");
-    }
-}
-
-fn check_hosts(config: &Config) -> Result<(), DatabaseUrlError> {
+fn check_hosts(config: &Config) -> Result<()> {
     let hosts = config.get_hosts();
     let (addresses, ports) = (config.get_hostaddrs(), config.get_ports());
     let unnamed = |host: &Host| matches!(host, Host::Tcp(name) if name.is_empty());

@@ -4,65 +4,19 @@
 //! Tables are listed one by one, so that a new table with a secret is not readable by
 //! default. A test fails until a new table is listed.
 
-use tokio_postgres::types::Type;
+use crate::{locks, prelude::*};
 
-use crate::{
-    error::StoreError,
-    locks,
-    pool::{Bulkhead, Store},
-    tx::Tx,
-};
+const READABLE: &str = "schema_migrations ingest_instances sweep_pause enrolment_token_states \
+    enrolment_token_uses hosts host_identifiers host_events agents agent_state agent_events \
+    agent_numbers agent_shapes agent_hours metric_gaps host_vitals host_overview \
+    host_metrics host_metrics_hourly host_metric_parts host_metric_parts_hourly host_rollups \
+    hosts_set_aside sample_chunks sample_days sample_hours sample_hours_missing \
+    sample_shapes samples_open samples_to_roll_up samples_visible";
 
-const READABLE: &[&str] = &[
-    "schema_migrations",
-    "ingest_instances",
-    "sweep_pause",
-    "enrolment_token_states",
-    "enrolment_token_uses",
-    "hosts",
-    "host_identifiers",
-    "host_events",
-    "agents",
-    "agent_state",
-    "agent_events",
-    "agent_numbers",
-    "agent_shapes",
-    "agent_hours",
-    "metric_gaps",
-    "host_vitals",
-    "host_overview",
-    "host_metrics",
-    "host_metrics_hourly",
-    "host_metric_parts",
-    "host_metric_parts_hourly",
-    "host_rollups",
-    "hosts_set_aside",
-    "sample_chunks",
-    "sample_days",
-    "sample_hours",
-    "sample_hours_missing",
-    "sample_shapes",
-    "samples_open",
-    "samples_to_roll_up",
-    "samples_visible",
-];
-
-/// Functions that views call may be called by everybody, so that a reader needs no more than SELECT on the view.
-const CALLABLE: &[&str] = &[
-    "approve_agent",
-    "reject_agent",
-    "revoke_agent",
-    "reopen_agent",
-    "add_enrolment_token",
-    "revoke_enrolment_token",
-    "retire_host",
-    "label_hosts",
-    "add_host_note",
-    "expire_hosts",
-    "host_samples",
-    "host_chunks",
-    "host_chunks_loose",
-];
+/// Functions that views call may be called by every role, so that a reader needs no more than SELECT on the view.
+const CALLABLE: &str = "approve_agent reject_agent revoke_agent reopen_agent add_enrolment_token \
+    revoke_enrolment_token retire_host label_hosts add_host_note expire_hosts host_samples \
+    host_chunks host_chunks_loose";
 
 /// The state of the role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,8 +30,8 @@ pub enum WebRole {
 
 impl Store {
     /// Grants `role` the privileges of the web application. Writes nothing if it has them.
-    pub async fn web_role_grant(&self, role: &str) -> Result<WebRole, StoreError> {
-        self.run("web_role_grant", Bulkhead::Maintenance, async |tx| {
+    pub async fn web_role_grant(&self, role: &str) -> Result<WebRole> {
+        self.run("web_role_grant", Maintenance, async |tx| {
             match look(&tx, role).await? {
                 WebRole::NotGranted => {}
                 found => return Ok(found),
@@ -92,30 +46,24 @@ impl Store {
     }
 
     /// Whether `role` has its privileges. Changes nothing.
-    pub async fn web_role_check(&self, role: &str) -> Result<WebRole, StoreError> {
-        self.run("web_role_check", Bulkhead::Watch, async |tx| {
-            look(&tx, role).await
-        })
-        .await
+    pub async fn web_role_check(&self, role: &str) -> Result<WebRole> {
+        self.run("web_role_check", Watch, async |tx| look(&tx, role).await)
+            .await
     }
 
     /// Whether `role` may create objects in our schema.
-    pub async fn role_may_create(&self, role: &str) -> Result<bool, StoreError> {
+    pub async fn role_may_create(&self, role: &str) -> Result<bool> {
         let sql = "-- role_may_create
             SELECT coalesce(bool_or(has_schema_privilege(oid, current_schema()::text, 'CREATE')), false)
               FROM pg_roles WHERE rolname = $1";
-        self.run("role_may_create", Bulkhead::Watch, async |tx| {
-            let row = tx.query_one(sql, &[(&role, Type::TEXT)]).await?;
-            Ok(row.try_get(0)?)
-        })
-        .await
+        let params = params![role];
+        self.run_value("role_may_create", Watch, sql, &params).await
     }
 }
 
-async fn look(tx: &Tx, role: &str) -> Result<WebRole, StoreError> {
+async fn look(tx: &Tx, role: &str) -> Result<WebRole> {
     let sql = "-- web_role\nSELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)";
-    let exists = tx.query_one(sql, &[(&role, Type::TEXT)]).await?;
-    if !exists.try_get::<_, bool>(0)? {
+    if !tx.query_value::<bool>(sql, &params![role]).await? {
         return Ok(WebRole::Missing);
     }
     Ok(match missing_grants(tx, role).await?.is_empty() {
@@ -125,7 +73,7 @@ async fn look(tx: &Tx, role: &str) -> Result<WebRole, StoreError> {
 }
 
 /// The GRANT statements for the privileges that the role lacks, with names quoted by the server.
-async fn missing_grants(tx: &Tx, role: &str) -> Result<Vec<String>, StoreError> {
+async fn missing_grants(tx: &Tx, role: &str) -> Result<Vec<String>> {
     let sql = "-- web_role
         SELECT format('GRANT USAGE ON SCHEMA %I TO %I', current_schema(), $1)
          WHERE NOT has_schema_privilege($1::name, current_schema(), 'USAGE')
@@ -141,11 +89,9 @@ async fn missing_grants(tx: &Tx, role: &str) -> Result<Vec<String>, StoreError> 
         SELECT format('GRANT EXECUTE ON FUNCTION %s TO %I', oid::regprocedure, $1) FROM pg_proc
          WHERE pronamespace = quote_ident(current_schema())::regnamespace AND proname = ANY ($3)
            AND NOT has_function_privilege($1::name, oid, 'EXECUTE')";
-    let params = [
-        (&role as _, Type::TEXT),
-        (&READABLE as _, Type::TEXT_ARRAY),
-        (&CALLABLE as _, Type::TEXT_ARRAY),
-    ];
+    let words = |names: &'static str| -> Vec<&str> { names.split(' ').collect() };
+    let (readable, callable) = (words(READABLE), words(CALLABLE));
+    let params = params![role, readable, callable];
     let rows = tx.query(sql, &params).await?;
     rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
 }

@@ -1,20 +1,20 @@
 //! Fake agents (a key, the facts of a machine, and the calls of the wire contract) and the tokens
 //! that let them in.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Duration};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use svc_ingest::enrol::EnrolmentToken;
 use svc_proto::v1::{
     AgentInfo, AgentStatus, Hello, HostFacts, RegisterRequest, RegisterResponse,
     ingest_service_client::IngestServiceClient,
 };
 use svc_sandbox::Identity;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tonic::{Status, Streaming, transport::Channel};
 use tonic_types::StatusExt;
 
-use crate::{HeartbeatCall, PATIENCE, Site, channel};
+use crate::{HeartbeatCall, PATIENCE, Site, channel, eventually};
 
 /// What a token allows.
 #[derive(Clone, Copy, Debug)]
@@ -138,6 +138,14 @@ impl FakeAgent {
             .map(|response| Registering(response.into_inner())))
     }
 
+    /// Registers an agent that must be pending, and returns the stream of further answers.
+    pub async fn pending(&self, address: SocketAddr, token: &str) -> anyhow::Result<Registering> {
+        let mut stream = self.open(address, token).await??;
+        let answer = stream.answer().await?;
+        ensure!(answer.status() == AgentStatus::Pending, "{answer:?}");
+        Ok(stream)
+    }
+
     /// Registers, and returns the first answer.
     pub async fn register(
         &self,
@@ -219,6 +227,20 @@ impl ActiveAgent {
 
     pub async fn heartbeat_at(&self, address: SocketAddr) -> anyhow::Result<HeartbeatCall> {
         self.agent.heartbeat(address, &self.jwt).await
+    }
+
+    /// Opens a heartbeat stream where the service may refuse it for now, no faster than an agent may open streams.
+    pub async fn heartbeat_in_time(&self, address: SocketAddr) -> anyhow::Result<HeartbeatCall> {
+        let mut opened = None;
+        eventually("the stream is open", async || {
+            opened = self.heartbeat_at(address).await.ok();
+            if opened.is_none() {
+                sleep(Duration::from_secs(1)).await;
+            }
+            opened.is_some()
+        })
+        .await?;
+        opened.context("no stream")
     }
 
     /// Opens a heartbeat stream that the service refuses.

@@ -21,8 +21,8 @@ use crate::{FakeAgent, PATIENCE, RefusedCall};
 #[derive(Debug)]
 pub struct HeartbeatCall {
     pub welcome: Welcome,
-    pub(crate) out: mpsc::Sender<HeartbeatRequest>,
-    pub(crate) responses: Streaming<HeartbeatResponse>,
+    out: mpsc::Sender<HeartbeatRequest>,
+    responses: Streaming<HeartbeatResponse>,
 }
 
 impl FakeAgent {
@@ -119,37 +119,66 @@ impl HeartbeatCall {
             .await
     }
 
-    /// The next message of the service; `None` at the end.
-    pub async fn receive(&mut self) -> anyhow::Result<Result<Option<ServerMessage>, RefusedCall>> {
-        let response = timeout(PATIENCE, self.responses.message())
-            .await
-            .context("no message in time")?;
-        Ok(response
-            .map(|response| response.and_then(|response| response.message))
-            .map_err(|status| RefusedCall::of(&status)))
+    /// Sends a report if the stream's channel has room for one now; `report` is asked only then. Returns whether it did.
+    pub(crate) fn try_report(&self, report: impl FnOnce() -> Option<Report>) -> bool {
+        let Ok(place) = self.out.try_reserve() else {
+            return false;
+        };
+        let Some(report) = report() else {
+            return false;
+        };
+        place.send(request(ClientMessage::Report(report)));
+        true
     }
 
-    /// The next acknowledgement; skips other messages.
-    pub async fn next_ack(&mut self) -> anyhow::Result<Ack> {
+    /// The next message of the service, however late; `None` at the end.
+    pub(crate) async fn next(&mut self) -> Result<Option<ServerMessage>, Status> {
         loop {
-            match self.receive().await? {
-                Ok(Some(ServerMessage::Ack(ack))) => return Ok(ack),
-                Ok(Some(_)) => {}
-                Ok(None) => bail!("the stream ended"),
-                Err(refused) => bail!("the stream was refused: {refused:?}"),
+            match self.responses.message().await? {
+                None => return Ok(None),
+                Some(HeartbeatResponse { message: None }) => {}
+                Some(HeartbeatResponse { message }) => return Ok(message),
             }
         }
     }
 
-    /// The next JWT; skips other messages.
-    pub async fn next_credential(&mut self) -> anyhow::Result<String> {
+    /// The next message of the service, in time; `None` at the end.
+    pub async fn receive(&mut self) -> anyhow::Result<Result<Option<ServerMessage>, RefusedCall>> {
+        let next = timeout(PATIENCE, self.next()).await;
+        let next = next.context("no message in time")?;
+        Ok(next.map_err(|status| RefusedCall::of(&status)))
+    }
+
+    /// The next message that `wanted` takes; skips others.
+    async fn next_of<T>(&mut self, wanted: fn(ServerMessage) -> Option<T>) -> anyhow::Result<T> {
         loop {
             match self.receive().await? {
-                Ok(Some(ServerMessage::Credential(credential))) => return Ok(credential.jwt),
-                Ok(Some(_)) => {}
+                Ok(Some(message)) => {
+                    if let Some(found) = wanted(message) {
+                        return Ok(found);
+                    }
+                }
                 ended => bail!("the stream ended: {ended:?}"),
             }
         }
+    }
+
+    /// The next acknowledgement.
+    pub async fn next_ack(&mut self) -> anyhow::Result<Ack> {
+        self.next_of(|message| match message {
+            ServerMessage::Ack(ack) => Some(ack),
+            _ => None,
+        })
+        .await
+    }
+
+    /// The next JWT.
+    pub async fn next_credential(&mut self) -> anyhow::Result<String> {
+        self.next_of(|message| match message {
+            ServerMessage::Credential(credential) => Some(credential.jwt),
+            _ => None,
+        })
+        .await
     }
 
     /// Waits until everything up to `seq` is acknowledged.

@@ -71,6 +71,23 @@ pub async fn metric(address: SocketAddr, name: &str) -> anyhow::Result<f64> {
     Ok(page.lines().filter_map(value).sum())
 }
 
+/// Waits until `/healthz` answers with this status and a text that begins so, and returns the text.
+pub async fn health_becomes(
+    address: SocketAddr,
+    status: u16,
+    text: &str,
+) -> anyhow::Result<String> {
+    let mut last = None;
+    let answered = eventually("the health check answers", async || {
+        last = get(address, "/healthz").await.ok();
+        let found = last.as_ref();
+        found.is_some_and(|last| last.status == status && last.body.starts_with(text))
+    });
+    let answered = answered.await;
+    answered.with_context(|| format!("{last:?}, not {status} {text:?}"))?;
+    Ok(last.map(|last| last.body).unwrap_or_default())
+}
+
 /// Waits until a metric has such a value.
 pub async fn metric_becomes(
     address: SocketAddr,
@@ -78,6 +95,22 @@ pub async fn metric_becomes(
     is: impl Fn(f64) -> bool,
 ) -> anyhow::Result<()> {
     eventually(name, async || metric(address, name).await.is_ok_and(&is)).await
+}
+
+/// How often a transaction has run on an instance.
+pub async fn transaction_count(address: SocketAddr, name: &str) -> anyhow::Result<u64> {
+    let counts = transactions(&[address]).await?;
+    Ok(counts.get(name).copied().unwrap_or_default())
+}
+
+/// Waits until a transaction has run so many more times.
+pub async fn runs_again(address: SocketAddr, name: &str, times: u64) -> anyhow::Result<()> {
+    let enough = transaction_count(address, name).await? + times;
+    eventually(name, async || {
+        let count = transaction_count(address, name).await;
+        count.is_ok_and(|count| count >= enough)
+    })
+    .await
 }
 
 /// How often each transaction has run, by its name, on all these instances.

@@ -4,17 +4,15 @@ use std::{ffi::OsString, net::SocketAddr, time::Duration};
 
 use anyhow::Context;
 use svc_ingest::{
-    budget::BudgetBounds,
     config::{Config, Timing},
     listener::Limits,
-    queue::Bounds,
     server::{RunError, Server},
 };
 use svc_store::Migration;
 use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::{Environment, NO_DATABASE, PATIENCE, eventually, get};
+use crate::{ActiveAgent, Environment, NO_DATABASE, PATIENCE, Site, health_becomes};
 
 /// Most tests send a report and wait for its acknowledgement, again and again.
 const BATCH_WAIT: Duration = Duration::from_millis(200);
@@ -26,8 +24,7 @@ pub struct InstanceBuilder {
     environment: Environment,
     timing: fn(&mut Timing),
     limits: fn(&mut Limits),
-    bounds: Option<Bounds>,
-    report_budget: Option<BudgetBounds>,
+    config: fn(&mut Config),
     later_migrations: &'static [Migration],
 }
 
@@ -37,8 +34,7 @@ impl InstanceBuilder {
             environment,
             timing: |_| {},
             limits: |_| {},
-            bounds: None,
-            report_budget: None,
+            config: |_| {},
             later_migrations: &[],
         }
     }
@@ -63,15 +59,9 @@ impl InstanceBuilder {
         self
     }
 
-    /// How much the in-process queue holds.
-    pub fn bounds(mut self, bounds: Bounds) -> Self {
-        self.bounds = Some(bounds);
-        self
-    }
-
-    /// How much the reports outside the queue may take.
-    pub fn report_budget(mut self, bounds: BudgetBounds) -> Self {
-        self.report_budget = Some(bounds);
+    /// What no variable sets.
+    pub fn config(mut self, tune: fn(&mut Config)) -> Self {
+        self.config = tune;
         self
     }
 
@@ -90,10 +80,8 @@ impl InstanceBuilder {
         config.timing.ack_backstop = ACK_BACKSTOP;
         (self.timing)(&mut config.timing);
         (self.limits)(&mut config.grpc.limits);
+        (self.config)(&mut config);
         config.database.later_migrations = self.later_migrations;
-        config.queue.bounds = self.bounds.unwrap_or(config.queue.bounds);
-        let grpc = &mut config.grpc;
-        grpc.report_budget = self.report_budget.unwrap_or(grpc.report_budget);
         let server = Server::bind(config).await?;
         let (grpc, http) = (server.grpc_address()?, server.http_address()?);
         let stop = CancellationToken::new();
@@ -111,6 +99,13 @@ impl InstanceBuilder {
         let instance = self.launch().await?;
         instance.serving().await?;
         Ok(instance)
+    }
+
+    /// Starts it and registers an agent there.
+    pub async fn with_agent(self, site: &Site) -> anyhow::Result<(Instance, ActiveAgent)> {
+        let instance = self.start().await?;
+        let agent = ActiveAgent::new(site, instance.grpc, 1).await?;
+        Ok((instance, agent))
     }
 
     /// Starts two of them.
@@ -131,12 +126,7 @@ pub struct Instance {
 impl Instance {
     /// Waits until `/healthz` answers 200.
     pub async fn serving(&self) -> anyhow::Result<()> {
-        eventually("the instance serves", async || {
-            get(self.http, "/healthz")
-                .await
-                .is_ok_and(|answer| answer.status == 200)
-        })
-        .await
+        health_becomes(self.http, 200, "").await.map(drop)
     }
 
     /// Asks it to stop without waiting.

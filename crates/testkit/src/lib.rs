@@ -1,7 +1,8 @@
 //! What the tests of all crates and the fleet lab share.
 //!
 //! In reading order:
-//! - [`Site`] is where services run: a database, certificates, a signing key and a metrics queue.
+//! - [`Site`] is where services run: a database, certificates, a signing key and a metrics queue. [`Held`] is a lock on its
+//!   tables.
 //! - [`Instance`] is the service in this process, [`ServiceProcess`] the real binary as a child
 //!   process; [`Program`] and [`Process`] run any other binary of the workspace.
 //! - [`Tls`], [`channel`] and [`get`] are clients. [`FakeAgent`], [`ActiveAgent`] and
@@ -20,6 +21,7 @@
     reason = "helpers of tests may panic as the tests may"
 )]
 
+mod held;
 mod site;
 
 mod instance;
@@ -56,19 +58,23 @@ pub use agent::{
 pub use audit::{AuditReport, Tables};
 pub use fleet::{Fleet, Pace};
 pub use heartbeat::{HeartbeatCall, framed, large_report, request, sample, wire_time};
-pub use http::{Answer, get, http, metric, metric_becomes, transactions};
+pub use held::Held;
+pub use http::{
+    Answer, get, health_becomes, http, metric, metric_becomes, runs_again, transaction_count,
+    transactions,
+};
 pub use instance::{Instance, InstanceBuilder, Stopping};
 pub use latencies::Latencies;
 pub use ledger::{Balance, Ledger, Settled, Taken};
 pub use presence::{PresenceSampler, presence_digest, times_offline};
 pub use process::{Finished, Process, Program};
 pub use proxy::Proxy;
-pub use seed::{range, seed};
+pub use seed::{ABSENT, SAME_KEY, absent_instance, range, seed};
 pub use service::{ServiceBuilder, ServiceProcess};
 pub use site::{Environment, QueueKind, SIGNING_KEY, Site, write_private};
 pub use sizing::{documented_memory, documented_strangers};
 pub use svc_ingest::listener::provider as service_provider;
-pub use tls::{OneConnection, Tls, channel, connect_with, provider};
+pub use tls::{OneConnection, Tls, channel, connect_with, grpc_call, provider};
 pub use usage::Usage;
 pub use verifier::{Verifier, kid};
 pub use writer::SampleWriter;

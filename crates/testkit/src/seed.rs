@@ -1,4 +1,4 @@
-//! Active agents written straight to the database, and ranges of samples for them.
+//! Agents and instances written straight to the database, and ranges of samples for agents.
 
 use anyhow::{Context, Result};
 use svc_store::{AgentId, HostId, Range, SampleRow};
@@ -19,6 +19,19 @@ pub async fn seed(site: &Site, count: usize) -> Result<Vec<(AgentId, HostId)>> {
         Ok((AgentId(agent.parse()?), HostId(host.parse()?)))
     };
     rows.lines().map(ids).collect()
+}
+
+/// The id of an instance that [`absent_instance`] records.
+pub const ABSENT: &str = "00000000-0000-0000-0000-000000000001";
+/// The key of the instances that are recorded already.
+pub const SAME_KEY: &str = "(SELECT min(kid) FROM ingest_instances)";
+
+/// SQL that records an instance that runs nowhere: the key that it signs with, and when its lease ends, from now.
+pub fn absent_instance(kid: &str, lease: &str) -> String {
+    format!(
+        "INSERT INTO ingest_instances (id, kid, hostname, version, grpc_address, http_address, expires_at)
+         SELECT '{ABSENT}', {kid}, 'gone', '0', '', '', now() + interval '{lease}'"
+    )
 }
 
 /// A range of plain samples.

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use svc_sandbox::free_port;
 
 use crate::{Environment, Finished, NO_DATABASE, PATIENCE, Process, Program, get};
@@ -103,6 +103,13 @@ impl ServiceBuilder {
     /// Runs it to its end.
     pub async fn run(self) -> anyhow::Result<Finished> {
         self.launch()?.finished().await
+    }
+
+    /// Runs it to its end; fails unless it exits with this code.
+    pub async fn exits(self, code: i32) -> anyhow::Result<Finished> {
+        let ended = self.run().await?;
+        ensure!(ended.code == Some(code), "not {code}: {ended:?}");
+        Ok(ended)
     }
 
     /// Port 0, where nothing listens, if the variable holds no port.

@@ -16,7 +16,7 @@ use svc_sandbox::{
 use svc_store::{DatabaseUrl, Store, StoreOptions};
 use tempfile::TempDir;
 
-use crate::{Instance, InstanceBuilder, ServiceBuilder, eventually};
+use crate::{ActiveAgent, Instance, InstanceBuilder, ServiceBuilder, eventually};
 
 /// An RSA key of 2048 bits, made by `openssl genpkey`. Generating one takes long. It is published
 /// with the source: never use it for anything but tests.
@@ -43,12 +43,10 @@ pub enum QueueKind {
 impl QueueKind {
     pub const BOTH: [Self; 2] = [Self::Memory, Self::Nats];
 
-    /// Runs a test over each kind; the error names the kind.
+    /// Runs a test over both kinds at once, because tests wait most of the time; the error names the kind.
     pub async fn each(test: impl AsyncFn(Self) -> anyhow::Result<()>) -> anyhow::Result<()> {
-        for kind in Self::BOTH {
-            test(kind).await.with_context(|| format!("{kind:?}"))?;
-        }
-        Ok(())
+        let run = async |kind| test(kind).await.with_context(|| format!("{kind:?}"));
+        tokio::try_join!(run(Self::Memory), run(Self::Nats)).map(drop)
     }
 }
 
@@ -71,6 +69,13 @@ impl Site {
         let site = Self::new().await?;
         let instance = site.instance().start().await?;
         Ok((site, instance))
+    }
+
+    /// A migrated site, with an instance that serves and an agent that has registered there.
+    pub async fn with_agent() -> anyhow::Result<(Self, Instance, ActiveAgent)> {
+        let site = Self::new().await?;
+        let (instance, agent) = site.instance().with_agent(&site).await?;
+        Ok((site, instance, agent))
     }
 
     /// A site whose database has nothing in it.
@@ -184,6 +189,12 @@ impl Site {
     /// Runs SQL on the site's database. Each row is a line, with `|` between columns.
     pub async fn psql(&self, sql: &str) -> anyhow::Result<String> {
         query(&self.database_url(), sql).await
+    }
+
+    /// Makes a decision about all agents, in the name of ann: `approve`, `reject`, `revoke` or `reopen`.
+    pub async fn decide_all(&self, decision: &str) -> anyhow::Result<()> {
+        let sql = format!("SELECT {decision}_agent(id, 'ann') FROM agents");
+        self.psql(&sql).await.map(drop)
     }
 
     /// Fails unless a query returns `wanted`.

@@ -2,7 +2,7 @@
 
 use std::{io, net::SocketAddr, sync::Arc};
 
-use ::http::HeaderMap;
+use ::http::{HeaderMap, Request};
 use anyhow::Context;
 use bytes::Bytes;
 use hyper_util::rt::TokioIo;
@@ -149,10 +149,7 @@ impl OneConnection {
         body: Vec<u8>,
     ) -> anyhow::Result<HeaderMap> {
         let asked = async {
-            let mut request = ::http::Request::post(format!("https://localhost{path}"))
-                .header("content-type", "application/grpc")
-                .header("te", "trailers")
-                .body(())?;
+            let mut request = grpc_call(path)?;
             request.headers_mut().extend(headers);
             let mut requests = self.requests.clone().ready().await?;
             let (answer, mut sending) = requests.send_request(request, false)?;
@@ -170,6 +167,13 @@ impl OneConnection {
         drop(requests);
         Ok(())
     }
+}
+
+/// The head of a call over a plain HTTP/2 connection.
+pub fn grpc_call(path: &str) -> anyhow::Result<Request<()>> {
+    let head = Request::post(format!("https://localhost{path}"));
+    let head = head.header("content-type", "application/grpc");
+    Ok(head.header("te", "trailers").body(())?)
 }
 
 async fn trailers(answer: ::http::Response<h2::RecvStream>) -> anyhow::Result<HeaderMap> {

@@ -12,6 +12,8 @@ use std::time::Duration;
 pub struct Timing {
     /// How often an agent reports. The limits for silence follow from it.
     pub heartbeat_interval: Duration,
+    /// How long a stream may be silent beyond two intervals.
+    pub silence_margin: Duration,
     /// How often an instance renews its lease.
     pub lease_renewal: Duration,
     /// How long a lease lives after its renewal.
@@ -38,6 +40,9 @@ pub struct Timing {
     /// How long a report waits for its commit before the backstop looks for it, and how often it looks. Longer than
     /// `batch_wait` and a commit, so that the backstop finds only what was lost.
     pub ack_backstop: Duration,
+    /// How long a report is put back while it waits for an earlier report of its agent. After that it is dropped; the agent
+    /// sends it again. The time in the queue before its first delivery, as in an outage, does not count.
+    pub order_patience: Duration,
     /// How often sessions and waiting registrations are compared with the database.
     pub poll: Duration,
     /// How long a host's agent must have been offline before a token may replace it by itself.
@@ -56,6 +61,7 @@ impl Timing {
     pub fn new(heartbeat_interval: Duration) -> Self {
         Self {
             heartbeat_interval,
+            silence_margin: Duration::from_secs(10),
             lease_renewal: Duration::from_secs(5),
             lease_ttl: Duration::from_secs(15),
             health_grace: Duration::from_secs(60),
@@ -67,6 +73,7 @@ impl Timing {
             outage_grace: Duration::from_secs(150),
             batch_wait: Duration::from_millis(900),
             ack_backstop: Duration::from_secs(2),
+            order_patience: Duration::from_mins(1),
             poll: Duration::from_secs(5),
             reinstall_quiet: Duration::from_mins(10),
             schema_patience: Duration::from_mins(1),
@@ -78,7 +85,7 @@ impl Timing {
 
     /// How long a stream may be silent.
     pub fn silence(&self) -> Duration {
-        self.heartbeat_interval * 2 + Duration::from_secs(10)
+        self.heartbeat_interval * 2 + self.silence_margin
     }
 
     /// How recent a message proves that a stream is live. An instance answers for its streams once in each

@@ -1,16 +1,19 @@
-//! What the consumers of a process have gathered, shard by shard, and which of it leaves in one batch.
+//! What the consumers of a process have gathered, shard by shard, and which of it is stored in one batch.
 //!
-//! Each consumer gathers the reports of its shard. A transaction costs as much as two dozen of its rows, so a consumer
-//! whose batch is due takes along what the other shards have gathered, while all of it together is less than
-//! [`ENOUGH`]. With more, two writers are better than one: each shard's reports leave alone.
+//! Each consumer gathers the reports of its shard. A transaction costs as much as two dozen of its rows. So a consumer
+//! whose batch is due takes along what the other shards have gathered, as long as all of it together is less than
+//! [`ENOUGH`]. With more, two writers are better than one, and each shard's reports are stored alone.
 //!
-//! **Order.** An agent's reports are stored one batch after the other, because a shard is locked while its reports are
-//! stored, whoever stores them.
+//! **Order.** An agent's reports are stored one batch after the other: they are in one shard, and a shard stays locked
+//! while its reports are stored, by whichever consumer.
 //!
-//! **Locks.** A consumer waits for its own shard only, and takes another one only if it is free, so none waits in a
-//! circle. Batches that left together are due together the next time: `deciding` lets one consumer look at both
-//! before the other does, or while the other adds to its own. So a shard that is not free is being stored, or is empty.
-//! `deciding` may be held while waiting for a shard, because no consumer needs it to let go of one.
+//! **No deadlock.** A consumer waits for the lock of its own shard only, and takes another shard only if that is free.
+//! `deciding` may be held while waiting for a shard, because no consumer needs `deciding` to release a shard.
+//!
+//! **Why `deciding` exists.** Shards that were stored together are due again at the same moment. Two consumers could
+//! then each lock their own shard, find the other one locked, and store two small batches. `deciding` lets one consumer
+//! at a time look at the shards, or add to its own. So a consumer that holds it finds another shard locked only if that
+//! shard is being stored, or is empty and waits for its first report.
 
 use std::{sync::Arc, time::Duration};
 
@@ -100,8 +103,9 @@ impl Gathering {
         }
     }
 
-    /// Takes the batch of this shard, and those of the others if all are small. What waits in the queue of another is
-    /// taken too: it would wait for a whole batch otherwise, after it has waited for its slice.
+    /// Takes the batch of this shard, and those of the others if all are small. Reports that are still in the queue of
+    /// another shard are taken too. Otherwise they would wait for that shard's next batch, although they came before this
+    /// one left.
     async fn take(&self, own: OwnedMutexGuard<Shard>, shard: usize, now: Instant) -> Due {
         let mut due = Due {
             batch: Vec::new(),

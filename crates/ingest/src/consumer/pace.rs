@@ -1,6 +1,6 @@
 //! When the consumer stores what it has gathered.
 //!
-//! A transaction costs as much as two dozen of its rows, whoever sends it. Many instances with few agents each must
+//! A transaction costs as much as two dozen of its rows, whichever instance sends it. Many instances with few agents each must
 //! not cost the database more than one instance with all of them, so batches adapt to the rate: the fewer reports
 //! arrive, the longer a batch is gathered, up to `longest`. Three rules keep that from being felt:
 //!

@@ -29,12 +29,12 @@ impl PartSize {
         (part.start..middle, middle..part.end)
     }
 
-    /// So many reports exceeded the time limit.
+    /// A transaction of this many reports exceeded the time limit.
     pub(super) fn late(&self, reports: usize) {
         self.0.store((reports / 2).max(1), Ordering::Relaxed);
     }
 
-    /// So many reports were stored in this time.
+    /// A transaction stored this many reports in this time.
     pub(super) fn stored(&self, reports: usize, took: Duration) {
         if took < QUICK && reports >= self.most() {
             self.0.store(reports.saturating_mul(2), Ordering::Relaxed);

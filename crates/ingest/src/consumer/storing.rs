@@ -52,7 +52,7 @@ pub(super) struct Storing<'a> {
     pub watermarks: Watermarks,
     /// The indices of reports that exceeded the time limit alone.
     pub late: Vec<usize>,
-    /// What the agents were sent of the watermarks.
+    /// The watermarks that were acknowledged to the agents.
     sent: Watermarks,
 }
 

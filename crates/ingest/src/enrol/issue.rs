@@ -8,7 +8,7 @@
 //!
 //! **Why this is safe.** The status is read *after* the signature exists. If it reads active, no revocation had
 //! committed by then, so every revocation is later than the signature. If it reads anything else, the JWT is dropped
-//! and nobody ever sees it. No lock is needed. A revocation that commits after the read is the ordinary case of an
+//! and no client ever sees it. No lock is needed. A revocation that commits after the read is the ordinary case of an
 //! agent that holds a JWT when it is revoked: the heartbeat stream checks the status itself.
 
 use std::sync::Arc;

@@ -140,7 +140,7 @@ impl RegisteredAgent {
         }
     }
 
-    /// Logs it for the operator, unless nothing changed: whoever has a key, even of a rejected agent, may call again and again.
+    /// Logs it for the operator, unless nothing changed: any client with a key, even of a rejected agent, may call again and again.
     pub fn log(&self, key: ClientKey, facts: &HostFacts) {
         if !self.changed {
             tracing::debug!(agent.id = %self.agent, "a known agent registered");

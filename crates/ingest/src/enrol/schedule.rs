@@ -8,7 +8,7 @@
 //!
 //! **Instants are overbooked.** [`CALLERS_PER_END`] callers share each expected end. The mean is measured while
 //! the overload lasts, when registrations are slowest, and some callers do not come back at all. A caller that is early
-//! only waits once more; a place that nobody uses is lost.
+//! only waits once more; an instant that no caller uses is lost.
 
 use std::{sync::Mutex, time::Duration};
 

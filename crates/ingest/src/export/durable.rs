@@ -23,7 +23,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// The pause after the stream could not be made. The log has a line for each attempt.
 const OPEN_RETRY: Duration = Duration::from_secs(30);
 
-/// Makes the stream, or waits for somebody who does.
+/// Makes the stream, or waits until another process has made it.
 pub(super) async fn open(backlog: &Backlog, stop: &CancellationToken) {
     while let Some(Err(error)) = stop.run_until_cancelled(backlog.open()).await {
         tracing::warn!(

@@ -155,7 +155,7 @@ fn add_disk(points: &mut Points<'_>, disk: &DiskRow, parts: &[PartRow]) {
     }
 }
 
-/// What is not about a file system.
+/// Adds a part that is not about a file system.
 fn add_part(points: &mut Points<'_>, part: &PartRow) {
     let count = Int(part.value);
     let seconds = Double(part.value as f64 / 1000.0);

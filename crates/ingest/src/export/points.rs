@@ -12,7 +12,7 @@ const CUMULATIVE: i32 = 2;
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
     Gauge,
-    /// Of parts that may be added up; it may fall.
+    /// A value that may fall, and whose parts may be added up.
     UpDown,
     /// Counts up since the boot.
     Counter,

@@ -1,5 +1,7 @@
 //! The two protocols of OTLP, protobuf over HTTP/1.1 and gRPC: what a request looks like, and what its answer means.
 
+use std::time::Duration;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, header};
 use http_body_util::Full;
@@ -23,7 +25,16 @@ pub struct Receiver {
     pub url: Url,
     /// Further headers, as for an API key.
     pub headers: Vec<(HeaderName, SecretString)>,
+    /// The pauses before a request is repeated that may succeed later. No variable sets them; tests shorten them.
+    pub retries: [Duration; 3],
 }
+
+/// The usual pauses.
+pub const RETRIES: [Duration; 3] = [
+    Duration::from_secs(1),
+    Duration::from_secs(4),
+    Duration::from_secs(15),
+];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
@@ -120,7 +131,7 @@ impl Protocol {
         Ok(request)
     }
 
-    /// What the receiver says about points that it did not take from a request that it took.
+    /// Whether the receiver took the request, and what it says about points of it that it rejected.
     pub(super) fn outcome(self, answer: &Answer) -> Result<Option<String>, Refused> {
         if !answer.status.is_success() {
             return Err(Refused::Status(answer.status));

@@ -20,12 +20,6 @@ pub(super) const REQUEST_SAMPLES: usize = 500;
 /// Receivers accept 4 MiB over gRPC. A single sample has less than this, whatever its agent reports.
 const REQUEST_BYTES: usize = 2 << 20;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// The pauses before a request is repeated that may succeed later.
-const RETRIES: [Duration; 3] = [
-    Duration::from_secs(1),
-    Duration::from_secs(4),
-    Duration::from_secs(15),
-];
 /// How long the name and the labels of a host are used.
 const IDENTITY_LIFE: Duration = Duration::from_mins(5);
 /// The pause between log lines about a receiver that does not take samples.
@@ -34,6 +28,7 @@ const REPEAT: Duration = Duration::from_mins(1);
 pub(super) struct Sender {
     store: Store,
     client: Client,
+    retries: [Duration; 3],
     metrics: ExportMetrics,
     /// What is known about hosts. Emptied every few minutes, so it is bounded by the hosts that report meanwhile.
     identities: BTreeMap<HostId, HostIdentity>,
@@ -42,10 +37,16 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    pub(super) fn new(store: Store, client: Client, metrics: ExportMetrics) -> Self {
+    pub(super) fn new(
+        store: Store,
+        client: Client,
+        retries: [Duration; 3],
+        metrics: ExportMetrics,
+    ) -> Self {
         Self {
             store,
             client,
+            retries,
             metrics,
             identities: BTreeMap::new(),
             forget_at: Instant::now() + IDENTITY_LIFE,
@@ -119,7 +120,7 @@ impl Sender {
     async fn send(&mut self, request: Request, stop: &CancellationToken) -> usize {
         let samples = request.samples;
         let body = Bytes::from(request.message.encode_to_vec());
-        let mut pauses = RETRIES.iter();
+        let mut pauses = self.retries.into_iter();
         loop {
             let (passing, reason) =
                 match timeout(REQUEST_TIMEOUT, self.client.post(body.clone())).await {
@@ -133,7 +134,7 @@ impl Sender {
                 };
             self.report(&reason);
             match pauses.next().filter(|_| passing && !stop.is_cancelled()) {
-                Some(pause) => drop(stop.run_until_cancelled(sleep(*pause)).await),
+                Some(pause) => drop(stop.run_until_cancelled(sleep(pause)).await),
                 None if passing => return samples,
                 None => {
                     self.metrics.refused(samples);

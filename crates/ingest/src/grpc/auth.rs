@@ -42,7 +42,7 @@ fn renewal(jwt: &Verified, renew_before: Duration) -> Timestamp {
 }
 
 /// Refuses a client whose key is not the agent's, and limits how often the agent opens streams. A thief is refused
-/// before the agent is charged. A deleted agent has no owner: whoever presents its JWT is charged. An instance that is cut
+/// before the agent is charged. A deleted agent has no owner: every client that presents its JWT is charged. An instance that is cut
 /// off from its database refuses at once, so that the agent tries another.
 pub(super) async fn admit(context: &Context, client: &Authenticated) -> Result<(), Refusal> {
     if !context.freshness.is_fresh() {

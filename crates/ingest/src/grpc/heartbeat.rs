@@ -40,7 +40,7 @@ pub(super) struct Authenticated {
 
 /// Why the handler of a stream returns.
 enum StreamEnd {
-    /// The client has gone away: nobody reads an answer.
+    /// The client has gone away, so no answer can reach it.
     ClientGone,
     Goodbye,
     Refused(Refusal),

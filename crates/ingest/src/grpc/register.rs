@@ -2,7 +2,7 @@
 //! and the decision arrives on it, whichever instance it is made on.
 //!
 //! **A client that leaves costs no database connection.** A transaction whose future is dropped midway must
-//! close its connection, because nobody knows what state it is in; a client could do that a thousand times a
+//! close its connection, because its state is unknown; a client could do that a thousand times a
 //! second by resetting its calls. So everything that asks the database runs in tasks that a cancelled call
 //! does not cancel: those of the batches ([`batched`](crate::batched)), and one for each registration that needs a
 //! transaction of its own ([`to_its_end`]), which holds a permit. What a task has done when its client is gone is

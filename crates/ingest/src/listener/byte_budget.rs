@@ -17,7 +17,7 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 
 /// A handshake, a Register or Hello of the largest size, and twenty frames.
 const ALLOWANCE: i64 = 128 * 1024;
-/// What an unproven connection gets at a time when its allowance is spent, and how fast: an eighth of an agent's rate.
+/// How much an unproven connection may send at a time when its allowance is spent, and at which rate: an eighth of an agent's.
 const STEP: i64 = 16 * 1024;
 const UNPROVEN_BYTES_PER_SECOND: i64 = BYTES_PER_SECOND / 8;
 /// The rate of all unproven connections together, beyond their allowances: that of one agent.
@@ -49,7 +49,7 @@ impl Budget {
         self.left <= 0
     }
 
-    /// What a proven connection has gained.
+    /// Adds what a proven connection has gained since the last time.
     pub(super) fn refill(&mut self, now: Instant) {
         let elapsed = now.saturating_duration_since(self.filled).as_micros();
         let gained = i64::try_from(elapsed)

@@ -1,4 +1,4 @@
-//! Log lines about client certificates that were refused, for whoever wonders why an agent cannot connect.
+//! Log lines about client certificates that were refused. They say why an agent cannot connect.
 
 use std::{error::Error, io, net::SocketAddr};
 

@@ -41,10 +41,11 @@ use crate::{
     telemetry::Handshake,
 };
 
-/// How long a connection may take to receive its GOAWAY when no request of its has to be finished.
+/// How long a connection without a request in progress may take to receive its GOAWAY.
 const GOAWAY_TIME: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether a call with a valid token is still in progress, when its connection's short life is over.
+/// An unproven connection whose short life is over stays while a call with a valid token is in progress. This is how often that
+/// is checked.
 const VOUCHED_PAUSE: Duration = Duration::from_secs(1);
 
 type Tls = Box<TlsStream<Metered>>;
@@ -118,7 +119,7 @@ impl Connection {
 
     /// A permit limits how many handshakes compute their expensive part, the server's signature, at the same
     /// time, so that a storm of handshakes shares the CPU with live streams. No permit is held while waiting
-    /// for a client, so slow clients delay nobody.
+    /// for a client, so slow clients do not delay others.
     async fn handshake(
         &self,
         mut stream: TcpStream,
@@ -256,7 +257,7 @@ impl Connection {
     }
 }
 
-/// The answer to one request, within the deadline. The connection's standing learns of it.
+/// The answer to one request, within the deadline. It is noted in the connection's standing.
 fn answer(
     answered: impl Future<Output = Response<Body>> + Send + 'static,
     limits: Limits,
@@ -299,8 +300,8 @@ fn tracked(
     })
 }
 
-/// `future`, polled when it was woken itself, not whenever its task is. A connection's task is woken for every frame, and what
-/// ends a connection waits at locks that all connections share.
+/// Waits for `future`, and polls it only when it was woken itself, not whenever its task is. A connection's task is woken for
+/// every frame, and each poll of what may end a connection takes locks that all connections share.
 async fn when_woken<F: Future>(future: F) -> F::Output {
     let mut alone = FuturesUnordered::from_iter([future]);
     alone.select_next_some().await

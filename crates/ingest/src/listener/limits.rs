@@ -14,7 +14,7 @@ pub struct Limits {
     /// Calls that an unproven connection may have in progress. Each may take the memory of a small message; an agent needs
     /// one or two.
     pub unproven_calls: usize,
-    /// Those with a call in progress; the newest connection takes the place of one without.
+    /// How many connections one key may have. A further one replaces the oldest that has no call in progress, or is refused.
     pub connections_per_key: usize,
     /// Handshakes that may compete with live streams for the CPU at one time.
     pub handshakes: usize,
@@ -24,7 +24,7 @@ pub struct Limits {
     pub first_request_deadline: Duration,
     /// From a request's headers to the headers of its response.
     pub response_deadline: Duration,
-    /// The same for a registration with a valid token, which may wait for a crowd of others.
+    /// The response deadline of a registration with a valid token, which may wait for a crowd of others.
     pub vouched_deadline: Duration,
     /// How long a response may wait for the client to read.
     pub send_deadline: Duration,

@@ -1,6 +1,6 @@
 //! The PROXY protocol, versions 1 and 2: a load balancer that passes connections through says whose they are.
 //!
-//! Whoever may send this header can claim any address, so it is read only from the networks that the operator lists, and
+//! A peer that may send this header can claim any address, so it is read only from the networks that the operator lists, and
 //! required from them: guessing whether a header is there would let a client behind the load balancer send its own.
 //! It is read before TLS, byte for byte no further than its end, and within the deadline of the handshake. HAProxy sends
 //! version 2, nginx only version 1.

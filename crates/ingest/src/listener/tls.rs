@@ -177,7 +177,7 @@ pub(super) fn acceptor(
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// The usual cryptography, AES-128 with SHA-256 first: the SHA-384 of rustls' own first choice has no instructions in most
+/// The default cryptography, but AES-128 with SHA-256 first: the SHA-384 of rustls' own first choice has no instructions in most
 /// processors, and took 5 % of the CPU while a fleet registered.
 pub fn provider() -> Arc<CryptoProvider> {
     let mut provider = aws_lc_rs::default_provider();

@@ -72,6 +72,7 @@ const RETRY: [Duration; 5] = [
 #[derive(Clone, Debug)]
 pub struct JetStream {
     context: Arc<Context>,
+    skip_check: Duration,
     /// Whether the last publish failed, so that an outage is logged once and not for each heartbeat stream.
     failing: Arc<AtomicBool>,
     /// Whether a report was too large for NATS, which is logged once.
@@ -84,6 +85,7 @@ impl JetStream {
         let context = connect::open(servers, settings).await?;
         Ok(Self {
             context: Arc::new(context),
+            skip_check: settings.skip_check,
             failing: Arc::default(),
             refusing: Arc::default(),
         })
@@ -140,7 +142,7 @@ impl JetStream {
     }
 
     pub fn receiver(&self, shard: usize) -> Receiver {
-        Receiver::new(self.context.clone(), shard)
+        Receiver::new(self.context.clone(), shard, self.skip_check)
     }
 
     pub fn hints(&self) -> Hints {

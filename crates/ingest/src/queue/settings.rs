@@ -1,6 +1,6 @@
 //! The settings of the metrics queue, which the configuration fills in.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use super::{Bounds, NatsServers};
 
@@ -14,6 +14,8 @@ pub struct QueueSettings {
     pub consume: bool,
     /// Bounds of the in-process queue. No variable sets them; tests shrink them.
     pub bounds: Bounds,
+    /// How often to look for messages that NATS skips, while nothing is delivered. No variable sets it; tests shrink it.
+    pub skip_check: Duration,
 }
 
 #[derive(Clone, Debug)]

@@ -19,9 +19,12 @@ use tokio_util::sync::CancellationToken;
 use super::{EndReason, PendingReport, Session, SessionTable, held};
 use crate::{
     config::Timing,
+    log_limit::LogLimit,
     periodic::Periodic,
     queue::{Queue, Ticket},
 };
+
+static LOST: LogLimit = LogLimit::new();
 
 #[derive(Debug)]
 pub struct AckBackstop {
@@ -72,7 +75,9 @@ impl AckBackstop {
             gone.contains(&pending.ticket) && acked.is_some_and(|acked| *acked < pending.last_seq)
         });
         for (session, _) in lost {
-            tracing::warn!(agent.id = %session.key.agent, "the queue lost a report: its agent will send it again");
+            LOST.line(|suppressed| {
+                tracing::warn!(agent.id = %session.key.agent, suppressed, "the queue lost a report: its agent will send it again");
+            });
             session.inbox.end(EndReason::Unstored);
         }
         Ok(())

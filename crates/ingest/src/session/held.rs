@@ -4,9 +4,9 @@
 //! was closed as an orphan; or when a standby took over that had not received the open yet.
 //!
 //! **Invariant.** A session is claimed only while its stream is here. The caller reads what is held before it reads what is
-//! stored, and a session enters the table after its open was committed; so one that is held and not stored was changed by
-//! somebody else. **Danger.** The stream may end between the look into the table and the statement, and its close may be
-//! written first. Then the agent counts as online without a stream. **Why this is safe.** Nobody holds that session, so the
+//! stored, and a session enters the table after its open was committed; so one that is held and not stored was changed from
+//! outside. **Danger.** The stream may end between the look into the table and the statement, and its close may be
+//! written first. Then the agent counts as online without a stream. **Why this is safe.** No instance holds that session, so the
 //! next two comparisons find it and close it (`orphans`).
 
 use svc_store::{AgentId, Store, StoreError};

@@ -1,6 +1,6 @@
 //! Commit hints: over NATS, consumers in other processes tell this instance that something was committed.
 //!
-//! A hint only says where to look. Everybody who may publish on the subject can send one, so no number in it reaches an
+//! A hint only says where to look. Any client that may publish on the subject can send one, so no number in it reaches an
 //! agent: the listener gathers the agents that hints name, and reads their watermarks from the database. A false hint
 //! costs a row of a statement and acknowledges nothing.
 //!
@@ -31,8 +31,8 @@ const RETRY: Duration = Duration::from_secs(1);
 const INTERVAL: Duration = Duration::from_millis(250);
 /// The most agents in a confirmation. Further hints wait in the subscription.
 const MAX_AGENTS: usize = 2000;
-/// The most numbers of dead letters in a confirmation: more than a consumer's batch has. What exceeds it is not
-/// named to the agents; the numbers are acknowledged nevertheless.
+/// The most numbers of dead letters in a confirmation: more than a consumer's batch has. Further ones are acknowledged
+/// without being named as rejected.
 const MAX_REFUSED: usize = 10_000;
 
 #[derive(Debug)]

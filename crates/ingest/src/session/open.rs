@@ -4,7 +4,7 @@
 //! The first request is served at once. Requests that arrive while a batch is being written wait for the
 //! next batch; batches leave at most ten times a second.
 //!
-//! **Nobody delays others.** A batch has one request for each agent, the newest; an older one that still
+//! **No request delays others.** A batch has one request for each agent, the newest; an older one that still
 //! waits is answered as replaced. All requests of an agent come from the holder of its key, who takes one place,
 //! however many there are. Requests whose client has left are dropped. A batch that fails is repeated request by request, so that only the
 //! one at fault is refused.

@@ -40,7 +40,7 @@ static FAILED: LogLimit = LogLimit::new();
 /// `None`: there is no such agent.
 type Answer = Result<Option<ClientKey>, OpenError>;
 
-/// What is known, and the handle through which streams ask for the rest.
+/// The pins that are known, and the handle through which streams ask for others.
 #[derive(Debug)]
 pub struct Pins {
     known: Mutex<HashMap<AgentId, ClientKey>>,

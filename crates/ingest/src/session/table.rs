@@ -159,7 +159,7 @@ impl SessionTable {
         keys.map(|key| (key.agent, key.epoch)).collect()
     }
 
-    /// The same for those of `agents` that have a session here.
+    /// Agents and epochs of the sessions that `agents` have here.
     pub fn epochs_of(&self, agents: &[AgentId]) -> Vec<(AgentId, i64)> {
         let sessions = lock(&self.sessions);
         let epoch = |agent: &AgentId| Some((*agent, sessions.get(agent)?.key.epoch));

@@ -118,7 +118,7 @@ fn read_key(path: &Path) -> Result<Option<SigningKey>, Problem> {
     key.map(Some).map_err(Problem::Invalid)
 }
 
-/// A file with a public key alone may be open to everybody.
+/// A file with a public key alone may be readable by all users.
 fn read_public_key(path: &Path) -> Result<PublicKey, Problem> {
     let (file, metadata) = open(path)?.ok_or(Problem::Missing)?;
     let text = read_bounded(&file)?;
@@ -203,7 +203,7 @@ fn open_any(path: &Path) -> Result<Option<File>, Problem> {
     }
 }
 
-/// Refuses a file that every user can read. On a read-only mount, as secret managers provide them, nobody can change the
+/// Refuses a file that every user can read. On a read-only mount, as secret managers provide them, no user can change the
 /// mode, so there it is only a warning.
 fn check_mode(path: &Path, file: &File, mode: u32) -> Result<(), Problem> {
     let mode = mode & 0o7777;

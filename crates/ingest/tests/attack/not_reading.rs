@@ -60,8 +60,7 @@ async fn a_client_that_is_silent_after_its_first_request_is_closed() -> Result<(
 async fn an_unread_stream_beside_busy_ones_ends_its_connection() -> Result<()> {
     let site = Site::new().await?;
     let limits = |limits: &mut Limits| limits.send_deadline = Duration::from_secs(1);
-    let instance = site.instance().limits(limits).start().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (instance, agent) = site.instance().limits(limits).with_agent(&site).await?;
     let tls = Tls::with(&agent.agent.identity);
     let stream = tls.connect(instance.grpc).await?;
     let (mut reader, mut writer) = tokio::io::split(stream);
@@ -100,8 +99,7 @@ async fn an_unread_stream_beside_busy_ones_ends_its_connection() -> Result<()> {
 async fn an_unread_stream_on_a_quiet_connection_ends_it() -> Result<()> {
     let site = Site::new().await?;
     let limits = |limits: &mut Limits| limits.send_deadline = Duration::from_secs(1);
-    let instance = site.instance().limits(limits).start().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (instance, agent) = site.instance().limits(limits).with_agent(&site).await?;
     let tls = Tls::with(&agent.agent.identity);
     let mut stream = tls.connect(instance.grpc).await?;
     let one_byte = http2::settings(&[(INITIAL_WINDOW_SIZE, 1)]);

@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
+use futures_util::future::try_join_all;
 use rustls::ClientConnection;
 use rustls_pki_types::ServerName;
 use svc_testkit::{AUTO, Site, Tls, Usage, eventually, token};
@@ -229,34 +230,32 @@ fn span(ends: &[Duration]) -> String {
     format!("{:.1?} to {:.1?}", ends[0], ends[1])
 }
 
-/// Runs `clients` silent and `clients` dribbling clients at each stage.
-async fn run_all_stages(
+/// Runs `clients` silent and `clients` dribbling clients at a stage.
+async fn run_stage(
+    stage: Stage,
     address: SocketAddr,
     clients: usize,
-    deadline: Duration,
-    at_most: Duration,
+    [deadline, at_most]: [Duration; 2],
 ) -> Result<()> {
-    for stage in STAGES {
-        let crowd = |dribble| Crowd {
-            stage,
-            clients,
-            dribble,
-            patience: at_most * 2,
-        };
-        let (silent, dribbling) = tokio::try_join!(
-            crowd(None).run(address),
-            crowd(Some(deadline / 5)).run(address),
-        )?;
-        println!(
-            "{:12} {clients} silent closed after {}, {clients} dribbling after {}",
-            format!("{stage:?}"),
-            span(&silent),
-            span(&dribbling),
-        );
-        for end in silent.iter().chain(&dribbling) {
-            ensure!(*end <= at_most, "{stage:?}: closed after {end:?}");
-            ensure!(*end >= deadline / 2, "{stage:?}: never got there: {end:?}");
-        }
+    let crowd = |dribble| Crowd {
+        stage,
+        clients,
+        dribble,
+        patience: at_most * 2,
+    };
+    let (silent, dribbling) = tokio::try_join!(
+        crowd(None).run(address),
+        crowd(Some(deadline / 5)).run(address),
+    )?;
+    println!(
+        "{:12} {clients} silent closed after {}, {clients} dribbling after {}",
+        format!("{stage:?}"),
+        span(&silent),
+        span(&dribbling),
+    );
+    for end in silent.iter().chain(&dribbling) {
+        ensure!(*end <= at_most, "{stage:?}: closed after {end:?}");
+        ensure!(*end >= deadline / 2, "{stage:?}: never got there: {end:?}");
     }
     Ok(())
 }
@@ -274,13 +273,11 @@ async fn slow_clients_are_closed_at_every_stage_and_an_agent_is_still_served() -
         .start()
         .await?;
     let agent = Witness::agent(instance.grpc, token(&site, AUTO).await?);
-    run_all_stages(
-        instance.grpc,
-        20,
-        Duration::from_secs(2),
-        Duration::from_secs(20),
-    )
-    .await?;
+    let times = [2, 20].map(Duration::from_secs);
+    for stages in STAGES.chunks(2) {
+        let stages = stages.iter();
+        try_join_all(stages.map(|stage| run_stage(*stage, instance.grpc, 20, times))).await?;
+    }
     println!("agent: {}", agent.finish()?);
     Ok(())
 }
@@ -292,13 +289,9 @@ async fn thousands_of_slow_clients_are_closed_and_an_agent_is_served_fast() -> R
     let process = site.process().start().await?;
     let before = Usage::of(process.pid())?.resident_mib();
     let agent = Witness::agent(process.grpc, token(&site, AUTO).await?);
-    run_all_stages(
-        process.grpc,
-        2000,
-        Duration::from_secs(10),
-        Duration::from_secs(15),
-    )
-    .await?;
+    for stage in STAGES {
+        run_stage(stage, process.grpc, 2000, [10, 15].map(Duration::from_secs)).await?;
+    }
     let agent = agent.finish()?;
     println!("agent: {agent}");
     let mut after = 0;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use jiff::{SignedDuration, Timestamp};
 use svc_proto::v1::Sample;
-use svc_testkit::{ActiveAgent, Site, sample, wire_time};
+use svc_testkit::{Site, sample, wire_time};
 
 /// 7 days at an interval of 30 s.
 const WEEK: u64 = 20_160;
@@ -15,8 +15,7 @@ const REPORT: u64 = 500;
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "strict: run by make chaos"]
 async fn a_week_of_samples_drains_within_minutes_and_no_faster_than_the_limit() -> Result<()> {
-    let (site, instance) = Site::with_instance().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (site, _instance, agent) = Site::with_agent().await?;
     let began = Instant::now();
     let mut call = agent.heartbeat().await?;
     let mut first = 1;

@@ -11,16 +11,14 @@ use svc_ingest::{
     queue::{BATCH, Bounds, InProcess, Origin, Parcel, shard_of},
     session::Numbering,
 };
-use svc_proto::{
-    ClientMessage,
-    v1::{Disk, HeartbeatRequest, Report, Sample},
-};
+use svc_proto::{ClientMessage, v1::HeartbeatRequest};
 use svc_store::{AgentId, HostId};
-use svc_testkit::sample;
+use svc_testkit::{large_report, request};
 use uuid::Uuid;
 
 const HEARTBEATS: u64 = 200;
-const DISKS: u64 = 4;
+/// Of a sample of `large_report`.
+const DISKS: u64 = 6;
 /// Three strings per disk, the vectors of samples and disks, decoded and validated, and a box. The
 /// rest is growth of the queue.
 const ALLOCATIONS: u64 = 3 * DISKS + 10;
@@ -71,23 +69,5 @@ fn a_heartbeat_through_the_queue_costs_few_allocations() {
 
 /// A heartbeat of a machine with several disks.
 fn heartbeat(seq: u64) -> Vec<u8> {
-    let disk = |number| Disk {
-        mount_point: format!("/srv/volume-{number}"),
-        device: format!("/dev/mapper/volume-{number}"),
-        fs_type: "ext4".into(),
-        total_bytes: 1 << 40,
-        used_bytes: 1 << 39,
-        ..Disk::default()
-    };
-    let sample: Sample = sample(seq);
-    let vitals = sample.vitals.clone().map(|mut vitals| {
-        vitals.disks = (0..DISKS).map(disk).collect();
-        vitals
-    });
-    let report = Report {
-        samples: vec![Sample { vitals, ..sample }],
-        gaps: vec![],
-    };
-    let message = Some(ClientMessage::Report(report));
-    HeartbeatRequest { message }.encode_to_vec()
+    request(ClientMessage::Report(large_report(seq..=seq))).encode_to_vec()
 }

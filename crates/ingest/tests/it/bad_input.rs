@@ -79,8 +79,7 @@ struct Enrolled {
 
 impl Enrolled {
     async fn new() -> Result<Self> {
-        let (site, instance) = Site::with_instance().await?;
-        let active = ActiveAgent::new(&site, instance.grpc, 1).await?;
+        let (site, instance, active) = Site::with_agent().await?;
         Ok(Self {
             connection: AgentConnection::open(&instance, active.agent.clone()).await?,
             active,

@@ -1,22 +1,12 @@
 //! The TLS handshake: a client must prove that it holds the key of its certificate.
 
-use std::{
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
+use std::{io, sync::Arc};
 
 use anyhow::{Context, Result};
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use rustls::{
-    CipherSuite, ClientConfig, SignatureScheme,
-    client::{
-        ClientSessionStore, ResolvesClientCert, Resumption, Tls12ClientSessionValue,
-        Tls13ClientSessionValue,
-    },
-    pki_types::ServerName,
+    CipherSuite, ClientConfig, HandshakeKind, SignatureScheme,
+    client::{ResolvesClientCert, Resumption},
     sign::CertifiedKey,
     version::{TLS12, TLS13},
 };
@@ -24,8 +14,8 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem::P
 use svc_ingest::listener::Limits;
 use svc_sandbox::{Authority, Identity};
 use svc_testkit::{
-    Instance, OneConnection, PATIENCE, Site, Tls, assert_contains, connect_with, eventually, get,
-    provider,
+    Instance, OneConnection, PATIENCE, Site, Tls, assert_contains, connect_with, get,
+    metric_becomes, provider,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -176,11 +166,8 @@ async fn plain_http_on_the_grpc_port_is_closed_at_once() -> Result<()> {
         drop(timeout(PATIENCE, stream.read_to_end(&mut answer)).await?);
         assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
     }
-    let counted = async || {
-        let metrics = get(instance.http, "/metrics").await;
-        metrics.is_ok_and(|page| page.body.contains("handshakes_total{result=\"not_tls\"} 2"))
-    };
-    eventually("both are counted", counted).await?;
+    let refused = r#"handshakes_total{result="not_tls"}"#;
+    metric_becomes(instance.http, refused, |count| count == 2.0).await?;
     instance.stop().await
 }
 
@@ -272,36 +259,6 @@ fn dated(first: i32, last: i32) -> Result<Identity> {
     })
 }
 
-/// Counts the offers of session resumption.
-#[derive(Debug, Default)]
-struct Offers(AtomicUsize);
-
-impl ClientSessionStore for Offers {
-    fn set_kx_hint(&self, _: ServerName<'static>, _: rustls::NamedGroup) {}
-
-    fn kx_hint(&self, _: &ServerName<'_>) -> Option<rustls::NamedGroup> {
-        None
-    }
-
-    fn set_tls12_session(&self, _: ServerName<'static>, _: Tls12ClientSessionValue) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-
-    fn tls12_session(&self, _: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
-        None
-    }
-
-    fn remove_tls12_session(&self, _: &ServerName<'static>) {}
-
-    fn insert_tls13_ticket(&self, _: ServerName<'static>, _: Tls13ClientSessionValue) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-
-    fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
-        None
-    }
-}
-
 /// The client prefers AES-256 with SHA-384, as rustls and OpenSSL do.
 #[tokio::test]
 async fn the_service_chooses_the_cheapest_cipher_suite() -> Result<()> {
@@ -319,13 +276,16 @@ async fn no_connection_can_be_resumed_later() -> Result<()> {
     let (_site, instance) = patient_instance().await?;
     let client = Identity::self_signed("agent")?;
     for version in [&TLS12, &TLS13] {
-        let offers = Arc::new(Offers::default());
         let mut config = Tls::with(&client).version(version).config()?;
-        config.resumption = Resumption::store(offers.clone());
-        let stream = connect_with(config, instance.grpc).await?;
-        let mut connection = OneConnection::over(stream).await?;
-        assert_eq!(connection.health_status().await?, "0");
-        assert_eq!(offers.0.load(Ordering::SeqCst), 0, "{version:?}");
+        config.resumption = Resumption::in_memory_sessions(8);
+        for _ in 0..2 {
+            let stream = connect_with(config.clone(), instance.grpc).await?;
+            let kind = stream.get_ref().1.handshake_kind();
+            assert!(kind.is_some_and(|kind| kind != HandshakeKind::Resumed));
+            // With the answer comes whatever the service offers for a resumption.
+            let mut connection = OneConnection::over(stream).await?;
+            assert_eq!(connection.health_status().await?, "0");
+        }
     }
     instance.stop().await
 }

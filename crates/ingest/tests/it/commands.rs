@@ -15,15 +15,15 @@ fn command(site: &Site, arguments: &[&str]) -> ServiceBuilder {
     process.set("USER", "ann")
 }
 
-async fn run(site: &Site, arguments: &[&str]) -> Result<Finished> {
-    command(site, arguments).run().await
+/// Runs a command that must exit with `code`.
+async fn run(site: &Site, code: i32, arguments: &[&str]) -> Result<Finished> {
+    let ended = command(site, arguments).exits(code).await;
+    ended.with_context(|| format!("{arguments:?}"))
 }
 
 /// Runs a command that must succeed, and returns its output.
 pub async fn output_of(site: &Site, arguments: &[&str]) -> Result<String> {
-    let ended = run(site, arguments).await?;
-    anyhow::ensure!(ended.code == Some(0), "{arguments:?}: {ended:?}");
-    Ok(ended.stdout)
+    Ok(run(site, 0, arguments).await?.stdout)
 }
 
 pub async fn json(site: &Site, arguments: &[&str]) -> Result<Value> {
@@ -33,8 +33,7 @@ pub async fn json(site: &Site, arguments: &[&str]) -> Result<Value> {
 
 /// Runs a command that must fail with `code` and one line, and returns the line.
 async fn failure_of(site: &Site, code: i32, arguments: &[&str]) -> Result<String> {
-    let ended = run(site, arguments).await?;
-    assert_eq!(ended.code, Some(code), "{arguments:?}: {ended:?}");
+    let ended = run(site, code, arguments).await?;
     let line = ended
         .stderr
         .strip_prefix("svc-ingest: ")
@@ -134,16 +133,13 @@ async fn without_a_database_a_command_fails_and_hides_the_password() -> Result<(
         ("status", "svc-ingest doctor"),
         ("migrate", "the database is unavailable"),
     ] {
-        let ended = command(&site, &[name])
-            .set("DATABASE_URL", url)
-            .run()
-            .await?;
-        assert_eq!(ended.code, Some(1));
+        let away = command(&site, &[name]).set("DATABASE_URL", url);
+        let ended = away.exits(1).await?;
         assert_contains(&ended.stderr, advice);
         assert!(!ended.stderr.contains("hunter2"), "{}", ended.stderr);
-        let ended = command(&site, &[name]).unset("DATABASE_URL").run().await?;
+        let unset = command(&site, &[name]).unset("DATABASE_URL");
         let expected = "svc-ingest: DATABASE_URL: is required and not set\n";
-        assert_eq!((ended.code, ended.stderr.as_str()), (Some(2), expected));
+        assert_eq!(unset.exits(2).await?.stderr, expected);
     }
     Ok(())
 }

@@ -1,11 +1,10 @@
 //! The connections to PostgreSQL: no more of them than the pool has, and none that the work which
 //! keeps an instance alive must wait for.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use svc_testkit::{ActiveAgent, Site, faults, transactions};
-use tokio::time::sleep;
+use svc_testkit::{ActiveAgent, SAME_KEY, Site, absent_instance, faults, runs_again};
 
 /// The smallest value that INGEST_DB_POOL_SIZE accepts.
 const SMALLEST: &str = "4";
@@ -16,7 +15,7 @@ async fn a_locked_table_leaves_no_more_server_sessions_than_the_pool_has() -> Re
     let site = Site::new().await?;
     let instance = site.instance().set("INGEST_DB_POOL_SIZE", SMALLEST);
     let instance = instance.start().await?;
-    let lock = "BEGIN; LOCK TABLE agents; SELECT pg_sleep(18); COMMIT";
+    let lock = "BEGIN; LOCK TABLE agents; SELECT pg_sleep(12); COMMIT";
     let most = faults::sessions_during(&site, instance.grpc, lock).await?;
     let pool = SMALLEST.parse()?;
     ensure!(most <= pool, "{most} server sessions, {pool} in the pool");
@@ -30,10 +29,7 @@ async fn in_the_smallest_pool_maintenance_delays_neither_lease_nor_poll_nor_swee
     let expired = "CREATE TABLE sample_chunks_20200101 PARTITION OF sample_chunks
         FOR VALUES FROM ('2020-01-01 00:00+00') TO ('2020-01-02 00:00+00')";
     site.psql(expired).await?;
-    let url = site.database_url();
-    let reader = "BEGIN; SELECT FROM host_metrics; SELECT pg_sleep(15); COMMIT";
-    let reader = tokio::spawn(async move { svc_sandbox::query(&url, reader).await });
-    site.sleeps().await?;
+    let reader = site.hold("SELECT FROM host_metrics").await?;
     let instance = site.instance().set("INGEST_DB_POOL_SIZE", SMALLEST);
     let instance = instance.timing(|timing| {
         timing.lease_renewal = Duration::from_millis(500);
@@ -46,16 +42,11 @@ async fn in_the_smallest_pool_maintenance_delays_neither_lease_nor_poll_nor_swee
     site.becomes(detaching, "1").await?;
     let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
     let mut call = agent.heartbeat().await?;
-    let before = transactions(&[instance.http]).await?;
-    sleep(Duration::from_secs(4)).await;
-    let after = transactions(&[instance.http]).await?;
     for name in ["lease_renew", "sessions_digest"] {
-        let count = |counts: &BTreeMap<String, u64>| counts.get(name).copied().unwrap_or_default();
-        ensure!(count(&after) > count(&before) + 2, "{name} waited");
+        runs_again(instance.http, name, 3).await?;
     }
-    let lapsed = "INSERT INTO ingest_instances (id, kid, hostname, version, grpc_address, http_address, expires_at)
-        SELECT gen_random_uuid(), kid, 'gone', '0', '', '', now() - interval '5 minutes' FROM ingest_instances";
-    site.psql(lapsed).await?;
+    let lapsed = absent_instance(SAME_KEY, "-5 minutes");
+    site.psql(&lapsed).await?;
     let swept = "SELECT count(*) FROM ingest_instances WHERE fenced";
     site.becomes(swept, "1").await?;
     let live = "SELECT count(*) FROM ingest_instances WHERE expires_at > now() AND NOT fenced";
@@ -65,6 +56,5 @@ async fn in_the_smallest_pool_maintenance_delays_neither_lease_nor_poll_nor_swee
     let refused = call.end().await?;
     ensure!(refused.is_some_and(|refused| refused.reason == "AGENT_REVOKED"));
     site.expect(detaching, "1").await?;
-    reader.await??;
-    Ok(())
+    reader.release().await
 }

@@ -46,9 +46,8 @@ async fn the_schema_may_have_any_name() -> Result<()> {
     let instance = site
         .instance()
         .timing(|timing| timing.compaction = Duration::from_millis(100))
-        .set("INGEST_WEB_ROLE", &role)
-        .start()
-        .await?;
+        .set("INGEST_WEB_ROLE", &role);
+    let instance = instance.start().await?;
     works(&site, instance.grpc).await?;
     let decision = "SELECT revoke_agent(id, 'ann') FROM agents";
     query(&url, decision).await?;
@@ -86,8 +85,7 @@ async fn tables_in_another_schema_than_the_current_one_are_refused() -> Result<(
     let failure = site.instance().launch().await?.failure().await?;
     let problem = "the tables are in schema \"public\", but the current schema is \"newer\"";
     assert_contains(&failure, problem);
-    let ended = site.command_process(&["migrate"]).run().await?;
-    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    let ended = site.command_process(&["migrate"]).exits(2).await?;
     assert_contains(&ended.stderr, problem);
     Ok(())
 }
@@ -141,6 +139,6 @@ async fn the_service_works_as_a_role_that_owns_nothing() -> Result<()> {
         .command_process(&["migrate"])
         .set("DATABASE_URL", &url)
         .set("INGEST_OWNER_DATABASE_URL", site.database_url());
-    assert_eq!(migrate.run().await?.code, Some(0));
+    migrate.exits(0).await?;
     two_roles("false").start().await?.stop().await
 }

@@ -5,9 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use http::HeaderMap;
 use svc_sandbox::Identity;
-use svc_testkit::{
-    ActiveAgent, Instance, OneConnection, PATIENCE, RefusedCall, Site, Tls, channel, eventually,
-};
+use svc_testkit::{Instance, OneConnection, PATIENCE, RefusedCall, Site, Tls, channel, eventually};
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
 use tonic::{Code, transport::Channel};
@@ -40,21 +38,16 @@ async fn health_covers_the_whole_server_and_the_service() -> Result<()> {
         assert_eq!(answer.get_ref().status(), ServingStatus::Serving);
     }
     let unknown = health.check(about("svc.other")).await;
-    assert_eq!(
-        unknown.err().map(|status| status.code()),
-        Some(Code::NotFound)
-    );
+    let code = unknown.err().map(|status| status.code());
+    assert_eq!(code, Some(Code::NotFound));
     instance.stop().await
 }
 
 #[tokio::test]
 async fn a_health_watch_sends_the_state_and_its_change() -> Result<()> {
     let site = Site::new().await?;
-    let instance = site
-        .instance()
-        .set("INGEST_DRAIN_TIMEOUT", "20s")
-        .start()
-        .await?;
+    let instance = site.instance().set("INGEST_DRAIN_TIMEOUT", "20s");
+    let instance = instance.start().await?;
     let mut health = HealthClient::new(agent_channel(&instance).await?);
     let mut watch = health.watch(about(SERVICE)).await?.into_inner();
     let mut stranger = health.watch(about("svc.other")).await?.into_inner();
@@ -66,10 +59,8 @@ async fn a_health_watch_sends_the_state_and_its_change() -> Result<()> {
 
     let stopping = instance.ask_to_stop();
     let next = timeout(PATIENCE, watch.message()).await??;
-    assert_eq!(
-        next.context("an answer")?.status(),
-        ServingStatus::NotServing
-    );
+    let next = next.context("an answer")?.status();
+    assert_eq!(next, ServingStatus::NotServing);
     drop((watch, health));
     stopping.ended().await
 }
@@ -77,21 +68,16 @@ async fn a_health_watch_sends_the_state_and_its_change() -> Result<()> {
 #[tokio::test]
 async fn health_watches_are_limited_and_a_slot_is_freed_when_one_ends() -> Result<()> {
     let site = Site::new().await?;
-    let instance = site
-        .instance()
-        .set("INGEST_MAX_CONNECTIONS", "20")
-        .start()
-        .await?;
+    let instance = site.instance().set("INGEST_MAX_CONNECTIONS", "20");
+    let instance = instance.start().await?;
     let mut health = HealthClient::new(agent_channel(&instance).await?);
     let first = health.watch(about("")).await?;
     let _second = health.watch(about("")).await?;
     let third = health.watch(about("")).await.expect_err("the limit is two");
     RefusedCall::of(&third).assert_with_delay(Code::Unavailable, "OVERLOADED");
 
-    assert_eq!(
-        health.check(about("")).await?.get_ref().status(),
-        ServingStatus::Serving
-    );
+    let checked = health.check(about("")).await?;
+    assert_eq!(checked.get_ref().status(), ServingStatus::Serving);
     drop(first);
     eventually("a slot is free", async || {
         health.watch(about("")).await.is_ok()
@@ -194,8 +180,7 @@ async fn a_key_may_have_four_busy_connections_and_an_idle_one_frees_its_slot() -
 /// The older connections look alive to the service, as those of a client whose path was reset do until their keepalive fails.
 #[tokio::test]
 async fn the_newest_connection_of_a_key_replaces_the_oldest_without_a_stream() -> Result<()> {
-    let (site, instance) = Site::with_instance().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (_site, instance, agent) = Site::with_agent().await?;
     let tls = Tls::with(&agent.agent.identity);
     let mut oldest = OneConnection::open(&tls, instance.grpc).await?;
     assert_eq!(oldest.health_status().await?, "0");

@@ -37,8 +37,7 @@ impl World {
 
     async fn tuned(tune: impl FnOnce(InstanceBuilder) -> InstanceBuilder) -> Result<Self> {
         let site = Site::new().await?;
-        let instance = tune(site.instance()).start().await?;
-        let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+        let (instance, agent) = tune(site.instance()).with_agent(&site).await?;
         Ok(Self {
             site,
             instance,

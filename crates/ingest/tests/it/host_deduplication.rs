@@ -1,4 +1,5 @@
-//! Host deduplication: every rule that decides which machine a registration belongs to.
+//! Host deduplication: which machine a registration belongs to. `enrol::identity` and the store have property tests of the
+//! rules themselves.
 
 mod admission;
 mod replacements;
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use svc_proto::v1::{
-    AgentStatus::{self, Pending, Revoked},
+    AgentStatus::{self, Pending},
     HostFacts, RegisterResponse,
 };
 use svc_testkit::{AUTO, FakeAgent, Instance, Site, assert_contains, is_active, machine, token};
@@ -105,45 +106,6 @@ async fn a_new_key_on_a_machine_with_an_active_agent_stays_pending() -> Result<(
 }
 
 #[tokio::test]
-async fn a_conflict_approved_as_replacement_takes_over_the_host_record() -> Result<()> {
-    let world = World::new().await?;
-    let (incumbent, first) = world.install(machine(1)).await?;
-    let (newcomer, second) = world.install(machine(1)).await?;
-    let replace = "approve_agent('ann', 'replace')";
-    world.decide(&second, replace).await?;
-    assert_eq!(world.status(&incumbent).await?, Revoked);
-    let now = world.register(&newcomer).await?;
-    assert!(is_active(&now));
-    assert_eq!(now.host_id, first.host_id);
-    let (old, new) = (first.agent_id, second.agent_id);
-    let reason = format!("SELECT decision_reason FROM agents WHERE id = '{old}'");
-    let expected = format!("superseded by {new}");
-    world.site.expect(&reason, &expected).await
-}
-
-#[tokio::test]
-async fn a_conflict_approved_as_a_new_host_leaves_the_incumbent_active() -> Result<()> {
-    let world = World::new().await?;
-    let (incumbent, first) = world.install(machine(1)).await?;
-    let clone = HostFacts {
-        hostname: "clone-1".into(),
-        ..machine(1)
-    };
-    let (newcomer, second) = world.install(clone).await?;
-    let new_host = "approve_agent('ann', 'new-host')";
-    world.decide(&second, new_host).await?;
-    let now = world.register(&newcomer).await?;
-    assert!(is_active(&now));
-    assert_ne!(now.host_id, first.host_id);
-    assert!(is_active(&world.register(&incumbent).await?));
-    let names = "SELECT string_agg(hostname, ',' ORDER BY created_at) FROM hosts";
-    world.site.expect(names, "web-1,clone-1").await?;
-    let (_, third) = world.install(machine(1)).await?;
-    assert_eq!(third.status(), Pending, "a third copy of the image");
-    Ok(())
-}
-
-#[tokio::test]
 async fn an_agent_first_run_without_root_and_then_with_it_is_one_host() -> Result<()> {
     let world = World::new().await?;
     let without_root = HostFacts {
@@ -168,20 +130,6 @@ async fn an_agent_first_run_without_root_and_then_with_it_is_one_host() -> Resul
 }
 
 #[tokio::test]
-async fn clones_of_a_disk_in_different_hardware_are_different_hosts() -> Result<()> {
-    let world = World::new().await?;
-    let cloned = HostFacts {
-        machine_id: machine(1).machine_id,
-        ..machine(2)
-    };
-    let (_, first) = world.install(machine(1)).await?;
-    let (_, second) = world.install(cloned).await?;
-    assert!(is_active(&second));
-    assert_ne!(second.host_id, first.host_id);
-    Ok(())
-}
-
-#[tokio::test]
 async fn machines_with_the_same_junk_identifiers_are_different_hosts() -> Result<()> {
     let world = World::new().await?;
     for number in 1..=3 {
@@ -195,24 +143,6 @@ async fn machines_with_the_same_junk_identifiers_are_different_hosts() -> Result
         assert!(is_active(&world.install(host).await?.1));
     }
     world.site.expect(HOSTS, "3").await
-}
-
-#[tokio::test]
-async fn name_and_universal_mac_identify_a_host_without_stronger_identifiers() -> Result<()> {
-    let world = World::new().await?;
-    let weak = |mac: &str| HostFacts {
-        hardware_uuid: String::new(),
-        machine_id: String::new(),
-        mac_addresses: vec!["02:42:ac:11:00:02".into(), mac.into()],
-        ..machine(1)
-    };
-    let (_, first) = world.install(weak("00:1b:21:aa:bb:cc")).await?;
-    let (_, same) = world.install(weak("00-1B-21-AA-BB-CC")).await?;
-    let (_, other) = world.install(weak("00:1b:21:aa:bb:cd")).await?;
-    assert_eq!(same.status(), Pending);
-    assert_eq!(same.host_id, first.host_id);
-    assert_ne!(other.host_id, first.host_id);
-    Ok(())
 }
 
 #[tokio::test]

@@ -11,9 +11,8 @@ async fn hosts_that_are_offline_for_long_are_retired_if_a_setting_asks_for_it() 
     let instance = site
         .instance()
         .set("INGEST_EXPIRE_HOSTS_OFFLINE_FOR", "30d")
-        .timing(|timing| timing.host_expiry = Duration::from_millis(200))
-        .start()
-        .await?;
+        .timing(|timing| timing.host_expiry = Duration::from_millis(200));
+    let instance = instance.start().await?;
     let gone = ActiveAgent::new(&site, instance.grpc, 1).await?;
     let away = ActiveAgent::new(&site, instance.grpc, 2).await?;
     for (agent, days) in [(&gone, 31), (&away, 29)] {
@@ -37,8 +36,7 @@ async fn hosts_that_are_offline_for_long_are_retired_if_a_setting_asks_for_it() 
 
 #[tokio::test]
 async fn an_instance_records_how_full_it_is() -> Result<()> {
-    let (site, instance) = Site::with_instance().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (site, _instance, agent) = Site::with_agent().await?;
     let _stream = agent.heartbeat().await?;
     site.becomes("SELECT load ->> 'agents' FROM ingest_instances", "1")
         .await?;

@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use svc_ingest::config::Timing;
 use svc_sandbox::Identity;
 use svc_testkit::{
-    AUTO, Answer, FakeAgent, MANUAL, PATIENCE, Proxy, Site, assert_contains, channel, eventually,
-    faults::behind_proxy, get, http, machine, metric, metric_becomes, token,
+    AUTO, FakeAgent, MANUAL, PATIENCE, Proxy, Site, assert_contains, channel, eventually,
+    faults::behind_proxy, get, health_becomes, http, machine, metric, metric_becomes, token,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -24,10 +24,8 @@ async fn healthz_is_200_and_the_text_ok_and_nothing_more() -> Result<()> {
     let (_site, instance) = Site::with_instance().await?;
     let answer = get(instance.http, "/healthz").await?;
     assert_eq!((answer.status, answer.body.as_str()), (200, "ok"));
-    assert_eq!(
-        answer.header("content-type"),
-        Some("text/plain; charset=utf-8")
-    );
+    let plain = Some("text/plain; charset=utf-8");
+    assert_eq!(answer.header("content-type"), plain);
     assert_eq!(answer.header("cache-control"), Some("no-store"));
     instance.stop().await
 }
@@ -111,40 +109,14 @@ async fn a_client_that_does_not_finish_its_headers_is_closed_at_the_deadline() -
 }
 
 #[tokio::test]
-async fn a_connection_serves_several_requests() -> Result<()> {
-    let (_site, instance) = Site::with_instance().await?;
-    let mut stream = TcpStream::connect(instance.http).await?;
-    for _ in 0..3 {
-        stream
-            .write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-            .await?;
-        let mut answer = Vec::new();
-        while !answer.ends_with(b"\r\n\r\nok") {
-            let read = timeout(PATIENCE, stream.read_buf(&mut answer)).await??;
-            assert!(read > 0, "closed after {answer:?}");
-        }
-    }
-    drop(stream);
-    instance.stop().await
-}
-
-#[tokio::test]
 async fn healthz_and_jwks_are_503_while_the_start_waits_for_the_database() -> Result<()> {
     let site = Site::new().await?;
     let nobody = Proxy::start(Vec::new()).await?;
     let url = format!("postgres://svc@{}/svc", nobody.address());
     let instance = site.instance().set("DATABASE_URL", url).launch().await?;
-    eventually("the page names what the start waits for", async || {
-        let answer = get(instance.http, "/healthz").await;
-        answer.is_ok_and(|answer| {
-            answer.status == 503 && answer.body == "starting: waiting for the database\n"
-        })
-    })
-    .await?;
-    assert_eq!(
-        get(instance.http, "/.well-known/jwks.json").await?.status,
-        503
-    );
+    health_becomes(instance.http, 503, "starting: waiting for the database\n").await?;
+    let jwks = get(instance.http, "/.well-known/jwks.json").await?;
+    assert_eq!(jwks.status, 503);
     let metrics = get(instance.http, "/metrics").await?;
     assert_contains(&metrics.body, "svc_ingest_database_up 0\n");
     instance.stop().await
@@ -161,13 +133,7 @@ async fn healthz_is_503_during_a_drain() -> Result<()> {
         .watch(HealthCheckRequest::default())
         .await?;
     let stopping = instance.ask_to_stop();
-    eventually("the page names the drain", async || {
-        let answer = get(http_port, "/healthz").await;
-        answer.is_ok_and(|answer| {
-            answer.status == 503 && answer.body == "draining: this instance is stopping\n"
-        })
-    })
-    .await?;
+    health_becomes(http_port, 503, "draining: this instance is stopping\n").await?;
     drop(watch);
     stopping.ended().await
 }
@@ -186,21 +152,11 @@ async fn healthz_is_503_while_the_database_is_away_longer_than_the_grace() -> Re
 
     proxy.refuse(true)?;
     proxy.cut_all();
-    let health = async || get(instance.http, "/healthz").await;
     metric_becomes(instance.http, "database_up", |up| up == 0.0).await?;
-    let away = |answer: Answer| {
-        let prefix = "the database has been away for ";
-        answer.body.starts_with(prefix) && answer.body.lines().count() == 1
-    };
-    eventually("the health check fails after the grace", async || {
-        health().await.is_ok_and(away)
-    })
-    .await?;
-    assert_eq!(health().await?.status, 503);
-    assert_eq!(
-        get(instance.http, "/.well-known/jwks.json").await?.status,
-        200
-    );
+    let away = health_becomes(instance.http, 503, "the database has been away for ").await?;
+    assert_eq!(away.lines().count(), 1, "{away}");
+    let jwks = get(instance.http, "/.well-known/jwks.json").await?;
+    assert_eq!(jwks.status, 200);
 
     proxy.heal()?;
     instance.serving().await?;
@@ -249,42 +205,14 @@ async fn the_metrics_cover_build_connections_handshakes_database_and_process() -
 #[tokio::test]
 async fn the_format_of_the_metrics_follows_the_accept_header() -> Result<()> {
     let (_site, instance) = Site::with_instance().await?;
-    let page = async |accept: &str| {
-        let head = format!("GET /metrics HTTP/1.1\r\n{accept}");
-        http(instance.http, &head).await
-    };
-    for (accept, format, counter, ends_with_eof) in [
-        (
-            "",
-            "text/plain; version=0.0.4",
-            "streams_opened_total",
-            false,
-        ),
-        (
-            "Accept: text/plain;version=0.0.4\r\n",
-            "text/plain; version=0.0.4",
-            "streams_opened_total",
-            false,
-        ),
-        (
-            "Accept: application/openmetrics-text;version=1.0.0,*/*;q=0.1\r\n",
-            "application/openmetrics-text",
-            "streams_opened",
-            true,
-        ),
-    ] {
-        let answer = page(accept).await?;
+    let openmetrics = "application/openmetrics-text";
+    for format in ["text/plain; version=0.0.4", openmetrics] {
+        let head = format!("GET /metrics HTTP/1.1\r\nAccept: {format}\r\n");
+        let answer = http(instance.http, &head).await?;
         let shown = answer.header("content-type").unwrap_or_default();
-        assert!(shown.starts_with(format), "{accept:?}: {shown}");
-        assert_contains(
-            &answer.body,
-            &format!("# TYPE svc_ingest_{counter} counter\n"),
-        );
-        assert_eq!(
-            answer.body.ends_with("# EOF\n"),
-            ends_with_eof,
-            "{accept:?}"
-        );
+        assert!(shown.starts_with(format), "{format}: {shown}");
+        let ends = answer.body.ends_with("# EOF\n");
+        assert_eq!(ends, format == openmetrics);
     }
     instance.stop().await
 }
@@ -311,25 +239,17 @@ async fn requests_are_counted_by_method_code_and_reason_when_they_end() -> Resul
     agent.refused(instance.grpc, "nonsense").await?;
     let jwt = agent.jwt(instance.grpc, &token(&site, AUTO).await?).await?;
     let mut call = agent.heartbeat(instance.grpc, &jwt).await?;
-    let counted = async |line: &str| {
-        let line = format!("svc_ingest_requests_ended_total{{{line}}} 1\n");
-        eventually(&line, async || {
-            let page = get(instance.http, "/metrics").await;
-            page.is_ok_and(|page| page.body.contains(&line))
-        })
-        .await
+    let counted = async |labels: &str| {
+        let name = format!("requests_ended_total{{{labels}}}");
+        metric_becomes(instance.http, &name, |ended| ended == 1.0).await
     };
     counted("method=\"register\",code=\"invalid_argument\",reason=\"malformed_token\"").await?;
     counted("method=\"register\",code=\"ok\",reason=\"none\"").await?;
-    site.psql("SELECT revoke_agent(id, 'ann') FROM agents")
-        .await?;
+    site.decide_all("revoke").await?;
     call.end().await?;
     counted("method=\"heartbeat\",code=\"permission_denied\",reason=\"agent_revoked\"").await?;
-    let mut left = FakeAgent::on(machine(2))?
-        .open(instance.grpc, &token(&site, MANUAL).await?)
-        .await??;
-    left.answer().await?;
-    drop(left);
+    let (leaving, manual) = (FakeAgent::on(machine(2))?, token(&site, MANUAL).await?);
+    drop(leaving.pending(instance.grpc, &manual).await?);
     counted("method=\"register\",code=\"cancelled\",reason=\"none\"").await?;
     instance.stop().await
 }

@@ -8,8 +8,7 @@ const HARDWARE: &str = "SELECT count(*), min(host_id::text) FROM host_identifier
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hello_does_not_take_the_identifiers_of_another_machine() -> Result<()> {
-    let (site, instance) = Site::with_instance().await?;
-    let thief = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (site, instance, thief) = Site::with_agent().await?;
     let victim = ActiveAgent::new(&site, instance.grpc, 2).await?;
     let host = format!("SELECT host_id FROM agents WHERE id = '{}'", victim.id);
     let host = site.psql(&host).await?;
@@ -34,8 +33,7 @@ async fn a_hello_does_not_take_the_identifiers_of_another_machine() -> Result<()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_identifiers_of_a_host_are_bounded() -> Result<()> {
-    let (site, instance) = Site::with_instance().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (site, _instance, agent) = Site::with_agent().await?;
     for round in 0..3 {
         let macs = (0..40).map(|number| format!("00:1b:21:00:{round:02x}:{number:02x}"));
         let host = HostFacts {

@@ -11,7 +11,7 @@ use std::{
     sync::Arc,
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use rustls::RootCertStore;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem::PemObject};
 use serde_json::Value;
@@ -51,7 +51,7 @@ impl Machine {
             .arguments(&arguments)
     }
 
-    async fn init(&self, further: &[&str]) -> Result<Finished> {
+    async fn init(&self, code: i32, further: &[&str]) -> Result<Finished> {
         let (admin, key) = (self.server.url("postgres"), self.path("lib/jwt_key.pem"));
         let key = key.to_string_lossy();
         let given = [
@@ -65,13 +65,13 @@ impl Machine {
             "--output",
             "json",
         ];
-        self.command(&[&given[..], further].concat()).run().await
+        self.command(&[&given[..], further].concat())
+            .exits(code)
+            .await
     }
 
     async fn made(&self, further: &[&str]) -> Result<Value> {
-        let ended = self.init(further).await?;
-        ensure!(ended.code == Some(0), "{ended:?}");
-        Ok(serde_json::from_str(&ended.stdout)?)
+        Ok(serde_json::from_str(&self.init(0, further).await?.stdout)?)
     }
 
     /// Every file of the installation with its content.
@@ -160,7 +160,7 @@ async fn one_command_makes_an_installation_and_a_second_run_changes_nothing() ->
     let service = machine.command(&["serve"]).start().await?;
     let healthy = machine.command(&["healthcheck"]);
     let healthy = healthy.set("INGEST_HTTP_PORT", service.http.port().to_string());
-    assert_eq!(healthy.run().await?.code, Some(0));
+    healthy.exits(0).await?;
     connect_with(pinned(&machine.path("etc/ca.pem"))?, service.grpc).await?;
     drop(service);
 
@@ -173,22 +173,17 @@ async fn one_command_makes_an_installation_and_a_second_run_changes_nothing() ->
 }
 
 #[tokio::test]
-async fn a_run_into_a_log_makes_no_token() -> Result<()> {
+async fn a_run_into_a_log_makes_no_token_and_a_later_run_adds_a_name_to_the_certificate()
+-> Result<()> {
     let machine = Machine::new().await?;
     let report = machine.made(&["--name", "localhost", "--no-token"]).await?;
     assert_eq!(report["token"], Value::Null, "{report}");
     let url = machine.sourced("etc/ingest.env", "DATABASE_URL")?;
     let tokens = "SELECT count(*) FROM enrolment_tokens";
     assert_eq!(query(&url, tokens).await?, "0");
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_later_run_adds_a_name_to_the_certificate_and_keeps_its_key() -> Result<()> {
-    let machine = Machine::new().await?;
-    machine.made(&["--name", "localhost"]).await?;
     let before = machine.files()?;
-    let report = machine.made(&["--name", "ingest.example"]).await?;
+    let another = ["--name", "ingest.example", "--no-token"];
+    let report = machine.made(&another).await?;
     assert_eq!(steps(&report, "made"), ["certificate"]);
     assert_contains(&report.to_string(), "for localhost, ingest.example");
     let after = machine.files()?;
@@ -217,8 +212,7 @@ async fn a_role_that_exists_keeps_its_password() -> Result<()> {
     let machine = Machine::new().await?;
     let role = "CREATE ROLE fleet LOGIN PASSWORD 'theirs'";
     machine.server.psql("postgres", role).await?;
-    let ended = machine.init(&["--name", "localhost"]).await?;
-    assert_eq!(ended.code, Some(1));
+    let ended = machine.init(1, &["--name", "localhost"]).await?;
     assert_contains(&ended.stderr, "the role fleet exists");
     assert!(!machine.path("etc/ingest.env").exists());
     let theirs = format!(
@@ -250,10 +244,8 @@ async fn the_console_gets_a_role_and_settings_of_its_own() -> Result<()> {
     query(&url, "CREATE SCHEMA console").await?;
     let base = machine.sourced("etc/console.env", "CONSOLE_BASE_URL")?;
     assert_eq!(base, "https://console.example");
-    assert_eq!(
-        machine.sourced("etc/ingest.env", "INGEST_WEB_ROLE")?,
-        "fleet_web"
-    );
+    let role = machine.sourced("etc/ingest.env", "INGEST_WEB_ROLE")?;
+    assert_eq!(role, "fleet_web");
     Ok(())
 }
 
@@ -282,19 +274,15 @@ async fn a_given_certificate_is_checked() -> Result<()> {
     let given = Identity::server(&["localhost"])?.write(machine.folder.path(), "given")?;
     let (certificate, key) = (given.0.to_string_lossy(), given.1.to_string_lossy());
     let pair = ["--tls-cert", &*certificate, "--tls-key", &*key];
-    let ended = machine
-        .init(&[&pair[..], &["--name", "other.example"]].concat())
-        .await?;
-    assert_eq!(ended.code, Some(1));
+    let other = [&pair[..], &["--name", "other.example"]].concat();
+    let ended = machine.init(1, &other).await?;
     assert_contains(&ended.stderr, "does not name other.example");
     machine
         .made(&[&pair[..], &["--name", "localhost"]].concat())
         .await?;
     assert!(!machine.path("etc/ca.pem").exists());
-    assert_eq!(
-        machine.sourced("etc/ingest.env", "INGEST_TLS_CERT")?,
-        certificate
-    );
+    let used = machine.sourced("etc/ingest.env", "INGEST_TLS_CERT")?;
+    assert_eq!(used, certificate);
     Ok(())
 }
 
@@ -314,16 +302,15 @@ async fn the_settings_file_serves_commands_without_a_database_url_of_their_own()
     fs::create_dir(&folder)?;
     let line = format!("DATABASE_URL='{}'\n", site.database_url());
     fs::write(folder.join("10-site.env"), line)?;
-    assert_eq!(status().run().await?.code, Some(0), "a drop-in overrides");
+    status().exits(0).await?; // A drop-in overrides.
 
     let own = status().set("DATABASE_URL", "postgres://nobody@127.0.0.1:1/none");
-    assert_eq!(own.run().await?.code, Some(1), "the environment overrides");
+    own.exits(1).await?; // The environment overrides.
 
     fs::remove_dir_all(&folder)?;
     fs::remove_file(&file)?;
     fs::create_dir(&file)?;
-    let ended = status().run().await?;
-    assert_eq!(ended.code, Some(2));
+    let ended = status().exits(2).await?;
     assert_contains(&ended.stderr, "DATABASE_URL: is required and not set");
     assert_contains(&ended.stderr, "cannot be read");
     Ok(())

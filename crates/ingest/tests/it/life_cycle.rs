@@ -7,8 +7,8 @@ use rustix::process::Signal;
 use svc_ingest::config::Timing;
 use svc_sandbox::Identity;
 use svc_testkit::{
-    Proxy, ServiceProcess, Site, Tls, assert_contains, channel, eventually, faults::behind_proxy,
-    get,
+    Proxy, ServiceProcess, Site, Tls, absent_instance, assert_contains, channel, eventually,
+    faults::behind_proxy, get, grpc_call, health_becomes,
 };
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
@@ -68,10 +68,8 @@ async fn stalled(
         .initial_window_size(0)
         .handshake::<_, bytes::Bytes>(stream)
         .await?;
-    let request = http::Request::post("https://localhost/grpc.health.v1.Health/Check")
-        .header("content-type", "application/grpc")
-        .body(())?;
-    let (answer, mut body) = requests.send_request(request, false)?;
+    let check = grpc_call("/grpc.health.v1.Health/Check")?;
+    let (answer, mut body) = requests.send_request(check, false)?;
     body.send_data(bytes::Bytes::from_static(&[0; 5]), true)?;
     tokio::select! {
         ended = &mut connection => ended?,
@@ -113,11 +111,7 @@ async fn a_second_signal_stops_the_service_at_once() -> Result<()> {
     let process = process.start().await?;
     let _clients = Clients::connect(&process).await?;
     process.signal(Signal::TERM)?;
-    eventually("the health check fails", async || {
-        let answer = get(process.http, "/healthz").await;
-        answer.is_ok_and(|answer| answer.status == 503)
-    })
-    .await?;
+    health_becomes(process.http, 503, "").await?;
     process.signal(Signal::INT)?;
     assert_eq!(process.ended().await?.code(), Some(1));
     Ok(())
@@ -195,13 +189,8 @@ async fn the_start_waits_for_another_process_to_migrate() -> Result<()> {
     process
         .logs_contain("waiting for the schema to be migrated")
         .await?;
-    let answer = get(process.http, "/healthz").await?;
-    assert_eq!(
-        (answer.status, answer.body.as_str()),
-        (503, "starting: waiting for the schema\n")
-    );
-    let migrated = site.process().arguments(&["migrate"]).run().await?;
-    assert_eq!(migrated.code, Some(0), "{}", migrated.stderr);
+    health_becomes(process.http, 503, "starting: waiting for the schema\n").await?;
+    site.process().arguments(&["migrate"]).exits(0).await?;
     process.serving().await?;
     process.stop().await
 }
@@ -261,11 +250,6 @@ async fn a_fenced_instance_claims_a_new_id_and_keeps_serving() -> Result<()> {
     site.expect(live, "").await
 }
 
-/// A live sibling that signs with another key.
-const STRANGER: &str = "INSERT INTO ingest_instances
-        (id, kid, hostname, version, grpc_address, http_address, expires_at)
-    VALUES (gen_random_uuid(), 'another-kid', 'elsewhere', 'v', 'g', 'w', now() + interval '1 h')";
-
 #[tokio::test]
 async fn an_instance_stops_when_a_sibling_signs_with_another_key() -> Result<()> {
     let lost = [
@@ -273,10 +257,11 @@ async fn an_instance_stops_when_a_sibling_signs_with_another_key() -> Result<()>
         "UPDATE ingest_instances SET expires_at = now() - interval '1 s'",
         "DELETE FROM ingest_instances",
     ];
+    let sibling = absent_instance("'another-kid'", "1 hour");
     for lost in lost {
         let site = Site::new().await?;
         let instance = site.instance().timing(short_lease).start().await?;
-        site.psql(&format!("BEGIN; {lost}; {STRANGER}; COMMIT"))
+        site.psql(&format!("BEGIN; {lost}; {sibling}; COMMIT"))
             .await?;
         let failure = instance.failure().await.context(lost)?;
         assert_contains(&failure, "the lease failed");

@@ -15,6 +15,7 @@ mod commands;
 mod config;
 mod database_connections;
 mod database_setup;
+mod decision_references;
 mod dependencies;
 mod documented_metrics;
 mod example_agents;

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use svc_ingest::config::Timing;
-use svc_testkit::{ActiveAgent, Site, eventually, get};
+use svc_testkit::{Site, eventually, get};
 use tokio::{io::AsyncWriteExt, process::Command};
 
 use crate::documented_metrics;
@@ -95,8 +95,10 @@ fn every_panel_uses_the_data_source_that_the_reader_chooses() -> Result<()> {
             variables.iter().any(chosen),
             "{name} has no variable for its data source"
         );
-        let panels = dashboard["panels"].as_array().context("no panels")?;
-        for panel in panels.iter().filter(|panel| panel["type"] != "row") {
+        let panels = dashboard["panels"].as_array().context("no panels")?.iter();
+        let panels: Vec<&Value> = panels.filter(|panel| panel["type"] != "row").collect();
+        ensure!(panels.len() > 10, "{name} has no panels");
+        for panel in panels {
             assert_eq!(
                 panel["datasource"]["uid"], "${datasource}",
                 "{}",
@@ -116,6 +118,7 @@ fn every_alert_has_a_test_and_a_runbook_entry_that_it_links_to() -> Result<()> {
     let runbooks = fs::read_to_string(Path::new(REPOSITORY).join("docs/runbooks.md"))?;
     let alerts: Vec<&str> = values(&rules, "alert: ").collect();
     let links: Vec<&str> = values(&rules, "runbook_url: ").collect();
+    ensure!(alerts.len() > 20, "no alerts were found");
     assert_eq!(alerts.len(), links.len());
     for (alert, link) in alerts.iter().zip(links) {
         assert_eq!(link, format!("docs/runbooks.md#{}", alert.to_lowercase()));
@@ -168,8 +171,7 @@ async fn alerts_fire_in_promtools_tests_and_only_then() -> Result<()> {
 async fn promtool_accepts_the_names_and_units_of_all_metrics() -> Result<()> {
     let site = Site::new().await?;
     let often = |timing: &mut Timing| timing.fleet_gauges = Duration::from_secs(1);
-    let instance = site.instance().timing(often).start().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (instance, agent) = site.instance().timing(often).with_agent(&site).await?;
     agent.heartbeat().await?.report_acked(1..=2).await?;
     let page = fleet_gauges(instance.http).await?;
     promtool(&["check", "metrics"], &page).await?;
@@ -180,22 +182,14 @@ async fn promtool_accepts_the_names_and_units_of_all_metrics() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn gauges_of_the_fleet_are_read_again_soon_after_a_failure() -> Result<()> {
     let site = Site::new().await?;
-    let (url, lock) = (
-        site.database_url(),
-        "BEGIN; LOCK metric_gaps; SELECT pg_sleep(600)",
-    );
-    let lock = tokio::spawn(async move { svc_sandbox::query(&url, lock).await });
-    site.sleeps().await?;
+    let lock = site.hold("LOCK metric_gaps").await?;
     let rarely = |timing: &mut Timing| timing.fleet_gauges = Duration::from_hours(1);
     let instance = site.instance().timing(rarely).start().await?;
     let waiting = "SELECT count(*) FROM pg_stat_activity
                     WHERE datname = current_database() AND wait_event_type = 'Lock'";
     site.becomes(waiting, "1").await?;
     site.becomes(waiting, "0").await?;
-    let release = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-                    WHERE datname = current_database() AND wait_event = 'PgSleep'";
-    site.becomes(release, "1").await?;
-    ensure!(lock.await?.is_err(), "the lock was not held");
+    lock.release().await?;
     fleet_gauges(instance.http).await?;
     instance.stop().await
 }

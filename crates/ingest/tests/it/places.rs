@@ -5,7 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use anyhow::{Result, bail, ensure};
 use futures_util::stream;
 use svc_ingest::listener::Limits;
-use svc_proto::v1::{AgentStatus, HeartbeatResponse, ingest_service_client::IngestServiceClient};
+use svc_proto::v1::{HeartbeatResponse, ingest_service_client::IngestServiceClient};
 use svc_sandbox::Identity;
 use svc_testkit::{
     AUTO, ActiveAgent, FakeAgent, Instance, MANUAL, OneConnection, RefusedCall, Site, Tls,
@@ -33,8 +33,7 @@ async fn strangers(address: SocketAddr, count: usize) -> Result<Vec<OneConnectio
 async fn strangers_on_all_places_keep_no_agent_out() -> Result<()> {
     let site = Site::new().await?;
     let builder = site.instance().set("INGEST_MAX_CONNECTIONS", "50");
-    let instance = builder.start().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (instance, agent) = builder.with_agent(&site).await?;
     let mut held = strangers(instance.grpc, 60).await?;
     let mut stream = agent.heartbeat().await?;
     held.extend(strangers(instance.grpc, 60).await?);
@@ -51,8 +50,7 @@ async fn strangers_on_all_places_keep_no_agent_out() -> Result<()> {
 async fn silent_connections_on_all_places_keep_no_agent_out() -> Result<()> {
     let site = Site::new().await?;
     let builder = site.instance().set("INGEST_MAX_CONNECTIONS", "20");
-    let instance = builder.start().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (instance, agent) = builder.with_agent(&site).await?;
     let mut silent = Vec::new();
     for _ in 0..40 {
         silent.push(TcpStream::connect(instance.grpc).await?);
@@ -113,8 +111,7 @@ async fn a_jwt_over_self_made_keys_without_hello_keeps_no_agent_out() -> Result<
 async fn an_agent_that_withholds_hello_keeps_no_other_out() -> Result<()> {
     let site = Site::new().await?;
     let few = |limits: &mut Limits| limits.unproven = limits.connections_per_key;
-    let instance = site.instance().limits(few).start().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (instance, agent) = site.instance().limits(few).with_agent(&site).await?;
     let revoked = ActiveAgent::new(&site, instance.grpc, 2).await?;
     revoke(&site, &revoked).await?;
     metric_becomes(instance.http, "connections", |open| open == 0.0).await?;
@@ -140,16 +137,14 @@ async fn a_pending_registration_has_proven_its_token_and_keeps_its_place() -> Re
     let instance = site.instance().limits(short).start().await?;
     let secret = token(&site, MANUAL).await?;
     let agent = FakeAgent::on(machine(1))?;
-    let mut pending = agent.open(instance.grpc, &secret).await??;
-    assert_eq!(pending.answer().await?.status(), AgentStatus::Pending);
+    let mut pending = agent.pending(instance.grpc, &secret).await?;
     let waits_since = Instant::now();
     let _strangers = strangers(instance.grpc, 30).await?;
     eventually("its life would be over if it were unproven", async || {
         waits_since.elapsed() > Duration::from_secs(3)
     })
     .await?;
-    site.psql("SELECT approve_agent(id, 'ann') FROM agents")
-        .await?;
+    site.decide_all("approve").await?;
     assert!(is_active(&pending.answer().await?));
     Ok(())
 }
@@ -227,8 +222,7 @@ async fn vouched_while_locked(site: &Site, instance: &Instance) -> Result<bool> 
 async fn a_connection_that_proves_nothing_has_a_short_life() -> Result<()> {
     let site = Site::new().await?;
     let short = |limits: &mut Limits| limits.unproven_life = Duration::from_secs(1);
-    let instance = site.instance().limits(short).start().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (instance, agent) = site.instance().limits(short).with_agent(&site).await?;
     let mut stream = agent.heartbeat().await?;
     let tls = Tls::with(&Identity::self_signed("stranger")?);
     let mut stranger = OneConnection::open(&tls, instance.grpc).await?;
@@ -259,8 +253,7 @@ async fn a_connection_that_proves_nothing_has_a_short_life() -> Result<()> {
 async fn connections_are_shed_and_counted_when_agents_hold_all_places() -> Result<()> {
     let site = Site::new().await?;
     let builder = site.instance().set("INGEST_MAX_CONNECTIONS", "1");
-    let instance = builder.start().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (instance, agent) = builder.with_agent(&site).await?;
     let mut streams = Vec::new();
     eventually("the connection of the registration has ended", async || {
         streams.extend(agent.heartbeat().await.ok());

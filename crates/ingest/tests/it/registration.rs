@@ -40,10 +40,8 @@ async fn an_auto_approve_token_returns_a_jwt_at_once() -> Result<()> {
     let keys = signing::Keyring::new(key, []);
     let claims = keys.verify(&credential.jwt, Timestamp::now())?.claims;
     assert_eq!(claims.sub, answer.agent_id);
-    assert_eq!(
-        claims.exp,
-        credential.expires_at.context("no expiry")?.seconds
-    );
+    let expires_at = credential.expires_at.context("no expiry")?;
+    assert_eq!(claims.exp, expires_at.seconds);
     let left = claims.exp - Timestamp::now().as_second();
     assert!((86_300..=86_400).contains(&left), "24 hours, not {left} s");
 
@@ -76,13 +74,9 @@ async fn a_notification_carries_an_approval_to_a_pending_agent_on_any_instance()
         assert_eq!(decision.agent_id, first.agent_id);
         assert_eq!(stream.next().await?, None);
     }
+    // The claimed actor, or the database user.
     let actors = "SELECT string_agg(decided_by, ',' ORDER BY decided_at) FROM agents";
-    assert_eq!(
-        site.psql(actors).await?,
-        "ann,svc",
-        "the claimed actor, or the database user"
-    );
-    Ok(())
+    site.expect(actors, "ann,svc").await
 }
 
 #[tokio::test]
@@ -90,16 +84,13 @@ async fn a_rejection_or_deletion_ends_a_pending_registration_with_its_status() -
     let (site, instance) = Site::with_instance().await?;
     let secret = token(&site, MANUAL).await?;
     let agent = FakeAgent::on(machine(1))?;
-    let mut stream = agent.open(instance.grpc, &secret).await??;
-    stream.answer().await?;
-    site.psql("SELECT reject_agent(id, 'ann', 'not ours') FROM agents")
-        .await?;
+    let mut stream = agent.pending(instance.grpc, &secret).await?;
+    site.decide_all("reject").await?;
     assert_eq!(stream.answer().await?.status(), AgentStatus::Rejected);
     assert_eq!(stream.next().await?, None);
 
     let deleted = FakeAgent::on(machine(2))?;
-    let mut stream = deleted.open(instance.grpc, &secret).await??;
-    stream.answer().await?;
+    let mut stream = deleted.pending(instance.grpc, &secret).await?;
     site.psql("DELETE FROM agents WHERE status = 'pending'")
         .await?;
     assert_eq!(stream.failure().await?.code, Code::NotFound);
@@ -112,19 +103,15 @@ async fn a_revoked_key_stays_revoked_until_it_is_reopened() -> Result<()> {
     let secret = token(&site, AUTO).await?;
     let agent = FakeAgent::on(machine(1))?;
     assert!(is_active(&agent.register(instance.grpc, &secret).await?));
-    site.psql("SELECT revoke_agent(id, 'ann', 'stolen') FROM agents")
-        .await?;
+    site.decide_all("revoke").await?;
     for given in [secret.as_str(), ""] {
         let answer = agent.register(instance.grpc, given).await?;
         assert_eq!(answer.status(), AgentStatus::Revoked);
         assert!(!is_active(&answer));
     }
-    site.psql("SELECT reopen_agent(id, 'ann', 'found again') FROM agents")
-        .await?;
-    let mut stream = agent.open(instance.grpc, "").await??;
-    assert_eq!(stream.answer().await?.status(), AgentStatus::Pending);
-    site.psql("SELECT approve_agent(id, 'ann') FROM agents")
-        .await?;
+    site.decide_all("reopen").await?;
+    let mut stream = agent.pending(instance.grpc, "").await?;
+    site.decide_all("approve").await?;
     assert!(is_active(&stream.answer().await?));
     let events =
         "SELECT string_agg(concat(from_status, '>', to_status), ' ' ORDER BY id) FROM agent_events";
@@ -211,10 +198,8 @@ async fn an_active_agent_needs_no_token_and_a_bad_one_changes_nothing() -> Resul
     for given in ["", &secret, &unknown] {
         let again = agent.register(instance.grpc, given).await?;
         assert!(is_active(&again));
-        assert_eq!(
-            (&again.agent_id, &again.host_id),
-            (&first.agent_id, &first.host_id)
-        );
+        assert_eq!(again.agent_id, first.agent_id);
+        assert_eq!(again.host_id, first.host_id);
     }
     site.expect(
         "SELECT uses, count(*) FROM enrolment_tokens, agents GROUP BY 1",

@@ -146,12 +146,9 @@ async fn the_poll_finds_an_approval_when_notifications_are_cut_off() -> Result<(
     let builder = builder.timing(|timing| timing.poll = Duration::from_millis(200));
     let instance = builder.start().await?;
     let secret = token(&site, MANUAL).await?;
-    let mut stream = FakeAgent::on(machine(1))?
-        .open(instance.grpc, &secret)
-        .await??;
-    stream.answer().await?;
-    site.psql("SELECT approve_agent(id, 'ann') FROM agents")
-        .await?;
+    let agent = FakeAgent::on(machine(1))?;
+    let mut stream = agent.pending(instance.grpc, &secret).await?;
+    site.decide_all("approve").await?;
     assert!(is_active(&stream.answer().await?));
     Ok(())
 }

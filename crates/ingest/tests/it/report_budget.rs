@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use bytes::Bytes;
-use svc_ingest::{budget::BudgetBounds, queue::Bounds};
+use svc_ingest::{budget::BudgetBounds, config::Config};
 use svc_proto::ClientMessage;
 use svc_testkit::{
     ActiveAgent, QueueKind, Site, faults::UnreadStream, framed, large_report, metric_becomes,
     request,
 };
-use tokio::{task::JoinSet, time::sleep};
+use tokio::task::JoinSet;
 
 const AGENTS: u32 = 10;
 const KIB: usize = 1024;
@@ -25,7 +25,12 @@ const SCARCE: BudgetBounds = BudgetBounds {
     small: 4 << 20,
     register: 1 << 20,
     hello: 1 << 20,
+    opening_wait: Duration::from_secs(5),
 };
+
+fn scarce(config: &mut Config) {
+    config.grpc.report_budget = SCARCE;
+}
 
 fn report() -> Bytes {
     framed(&request(ClientMessage::Report(large_report(1..=500))))
@@ -34,43 +39,32 @@ fn report() -> Bytes {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_report_without_room_is_not_read_until_there_is_room() -> Result<()> {
     let site = Site::new().await?.with_queue(QueueKind::Memory).await?;
-    let one_report = Bounds {
-        samples: 500,
-        ..Bounds::default()
+    let one_report = |config: &mut Config| {
+        config.queue.bounds.samples = 500;
+        scarce(config);
     };
-    let instance = site
-        .instance()
-        .bounds(one_report)
-        .report_budget(SCARCE)
-        .start()
-        .await?;
+    let instance = site.instance().config(one_report).start().await?;
     let mut streams = Vec::new();
     for number in 0..AGENTS {
         let agent = ActiveAgent::new(&site, instance.grpc, number).await?;
         streams.push(UnreadStream::welcomed(&agent).await?);
     }
-    let lock = "BEGIN; LOCK TABLE samples_open IN SHARE MODE; SELECT pg_sleep(8); COMMIT";
-    let stalled = async {
-        sleep(Duration::from_secs(1)).await; // The lock is taken.
-        let (mut sending, mut taken) = (JoinSet::new(), 0);
-        for mut stream in streams {
-            sending.spawn(async move {
-                let mut rest = report();
-                let taken = stream.send_taken(&mut rest, Duration::from_secs(2)).await?;
-                Ok::<_, anyhow::Error>((stream, rest, taken))
-            });
-        }
-        let mut streams = Vec::new();
-        for sent in sending.join_all().await {
-            let (stream, rest, bytes) = sent?;
-            streams.push((stream, rest));
-            taken += bytes;
-        }
-        Ok::<_, anyhow::Error>((streams, taken))
-    };
-    let (locked, stalled) = tokio::join!(site.psql(lock), stalled);
-    locked?;
-    let (streams, taken) = stalled?;
+    let lock = site.hold("LOCK TABLE samples_open IN SHARE MODE").await?;
+    let mut sending = JoinSet::new();
+    for mut stream in streams {
+        sending.spawn(async move {
+            let mut rest = report();
+            let taken = stream.send_taken(&mut rest, Duration::from_secs(2)).await?;
+            Ok::<_, anyhow::Error>((stream, rest, taken))
+        });
+    }
+    let (mut streams, mut taken) = (Vec::new(), 0);
+    for sent in sending.join_all().await {
+        let (stream, rest, bytes) = sent?;
+        streams.push((stream, rest));
+        taken += bytes;
+    }
+    lock.release().await?;
     // One in the queue, one decoded, one read, one that is being read, and the windows of the others.
     let most = 4 * report().len() + AGENTS as usize * UNREAD;
     ensure!(
@@ -96,7 +90,7 @@ async fn a_report_without_room_is_not_read_until_there_is_room() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn heartbeats_are_acknowledged_while_large_reports_wait() -> Result<()> {
     let site = Site::new().await?;
-    let instance = site.instance().report_budget(SCARCE).start().await?;
+    let instance = site.instance().config(scarce).start().await?;
     let mut agents = Vec::new();
     for number in 0..3 {
         agents.push(ActiveAgent::new(&site, instance.grpc, number).await?);
@@ -124,9 +118,8 @@ async fn a_stream_that_waits_for_room_is_not_silent_and_hears_of_its_revocation(
     let instance = site
         .instance()
         .set("INGEST_HEARTBEAT_INTERVAL", "1s")
-        .report_budget(SCARCE)
-        .start()
-        .await?;
+        .config(scarce);
+    let instance = instance.start().await?;
     let slow = ActiveAgent::new(&site, instance.grpc, 1).await?;
     let agent = ActiveAgent::new(&site, instance.grpc, 2).await?;
     let mut slow = UnreadStream::welcomed(&slow).await?;

@@ -36,8 +36,7 @@ async fn goes_on(site: &Site, agent: &ActiveAgent, restored: &str) -> Result<()>
 #[tokio::test]
 async fn a_restored_dump_loses_what_came_after_it_and_the_books_say_so() -> Result<()> {
     let mut site = Site::with_own_server().await?;
-    let instance = site.instance().start().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (instance, agent) = site.instance().with_agent(&site).await?;
     let mut call = agent.heartbeat().await?;
     call.report_acked(1..=5).await?;
     let (url, dump) = (site.database_url(), site.path("svc.dump"));
@@ -55,8 +54,7 @@ async fn a_restored_dump_loses_what_came_after_it_and_the_books_say_so() -> Resu
 #[tokio::test]
 async fn a_restored_base_backup_loses_what_came_after_it_and_the_books_say_so() -> Result<()> {
     let mut site = Site::with_own_server().await?;
-    let instance = site.instance().start().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (instance, agent) = site.instance().with_agent(&site).await?;
     let mut call = agent.heartbeat().await?;
     call.report_acked(1..=5).await?;
     let backup = site.postgres().restored().await?;

@@ -159,9 +159,6 @@ fn a_fifo_in_place_of_a_certificate_is_refused_at_once() -> Result<()> {
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR)?;
     let environment = environment.set("INGEST_TLS_CERT", &fifo);
     let problems = Config::read(&|name| environment.get(name)).expect_err("no certificate");
-    assert!(
-        problems.to_string().contains("not a regular file"),
-        "{problems}"
-    );
+    assert_contains(&problems.to_string(), "not a regular file");
     Ok(())
 }

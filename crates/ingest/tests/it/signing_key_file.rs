@@ -15,8 +15,8 @@ use svc_ingest::{
     signing,
 };
 use svc_testkit::{
-    Environment, PATIENCE, Proxy, SIGNING_KEY, Site, assert_contains, eventually,
-    faults::assert_one_private_file, get, write_private,
+    Environment, PATIENCE, Proxy, SIGNING_KEY, Site, absent_instance, assert_contains,
+    faults::assert_one_private_file, get, health_becomes, write_private,
 };
 
 macro_rules! fixture {
@@ -175,19 +175,6 @@ fn a_new_key_has_2048_bits_and_only_its_owner_may_read_it() -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_process_names_a_bad_file_and_exits_with_2() -> Result<()> {
-    let site = Site::new().await?;
-    let path = site.path("jwt_key.pem");
-    write_private(&path, fixture!("ec_pkcs8.pem"))?;
-    let ended = site.process().run().await?;
-    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
-    let expected = format!("svc-ingest: INGEST_JWT_KEY_FILE: {} holds", path.display());
-    assert!(ended.stderr.starts_with(&expected), "{}", ended.stderr);
-    assert_eq!(fs::read_to_string(&path)?, fixture!("ec_pkcs8.pem"));
-    Ok(())
-}
-
-#[tokio::test]
 async fn a_key_file_truncated_while_in_use_matters_only_at_the_next_start() -> Result<()> {
     let site = Site::new().await?;
     let path = site.path("jwt_key.pem");
@@ -204,8 +191,7 @@ async fn a_key_file_truncated_while_in_use_matters_only_at_the_next_start() -> R
     assert_eq!(get(process.http, "/healthz").await?.status, 200);
     process.stop().await?;
 
-    let again = site.process().run().await?;
-    assert_eq!(again.code, Some(2), "{}", again.stderr);
+    let again = site.process().exits(2).await?;
     assert_contains(&again.stderr, "cut short");
     assert_eq!(fs::read(&path)?, cut);
     Ok(())
@@ -263,12 +249,7 @@ async fn an_instance_with_another_key_than_its_sibling_refuses_to_start_after_a_
 #[tokio::test]
 async fn a_dead_instance_with_another_key_only_delays_the_start() -> Result<()> {
     let site = Site::new().await?;
-    site.psql(
-        "INSERT INTO ingest_instances
-            (id, kid, hostname, version, grpc_address, http_address, expires_at)
-         VALUES (gen_random_uuid(), 'old', 'h', 'v', 'g', 'w', now() + interval '1 second')",
-    )
-    .await?;
+    site.psql(&absent_instance("'old'", "1 second")).await?;
     let instance = site.instance().timing(shorten).start().await?;
     site.expect(
         "SELECT count(*) FROM ingest_instances WHERE kid = 'old' AND expires_at > now()",
@@ -284,8 +265,7 @@ async fn a_missing_key_file_beside_a_live_sibling_is_refused_and_not_created() -
     let sibling = site.instance().start().await?;
     let path = site.path("elsewhere.pem");
     let process = site.process().set("INGEST_JWT_KEY_FILE", &path);
-    let ended = process.run().await?;
-    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    let ended = process.exits(2).await?;
     let key = signing::read(&site.path("jwt_key.pem"))?.context("the sibling's")?;
     let mut lines = ended.stderr.lines();
     let refusal = lines.find(|line| line.contains("INGEST_JWT_KEY_FILE"));
@@ -303,11 +283,7 @@ async fn no_key_is_written_before_the_database_answers() -> Result<()> {
     let builder = site.instance().set("DATABASE_URL", url);
     let builder = builder.set("INGEST_JWT_KEY_FILE", &path);
     let waiting = builder.launch().await?;
-    eventually("it waits for the database", async || {
-        let page = get(waiting.http, "/healthz").await;
-        page.is_ok_and(|page| page.body.contains("waiting for the database"))
-    })
-    .await?;
+    health_becomes(waiting.http, 503, "starting: waiting for the database").await?;
     assert!(
         !path.exists(),
         "a key is made only once the siblings are known"

@@ -54,9 +54,10 @@ fn race(rounds: usize) -> Result<()> {
 #[test]
 #[ignore = "run by the two above, in a process of its own"]
 fn race_process() -> Result<()> {
-    if std::env::var_os(RACE_PROCESS).is_none() {
-        return Ok(());
-    }
+    ensure!(
+        std::env::var_os(RACE_PROCESS).is_some(),
+        "no test: the two above run it"
+    );
     for path in std::io::stdin().lines() {
         let path = path?;
         let path = Path::new(&path);

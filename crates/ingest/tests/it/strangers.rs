@@ -4,7 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Result, ensure};
 use http::HeaderMap;
-use svc_ingest::{budget::BudgetBounds, listener::Limits};
+use svc_ingest::{budget::BudgetBounds, config::Config, listener::Limits};
 use svc_proto::v1::HostFacts;
 use svc_sandbox::Identity;
 use svc_testkit::{
@@ -32,7 +32,7 @@ async fn half_sent_messages_of_strangers_take_little_memory() -> Result<()> {
         (20, HalfSent::UNKNOWN),
         (100, HalfSent::REGISTER),
     ] {
-        let length = Duration::from_secs(6);
+        let length = Duration::from_secs(3);
         let grown = half_sent_by_strangers(&process, strangers, call, length).await?;
         ensure!(
             grown < 64 * MIB,
@@ -56,15 +56,16 @@ fn large_machine(number: u32) -> HostFacts {
 #[tokio::test]
 async fn a_large_registration_without_room_is_refused_and_agents_are_not() -> Result<()> {
     let site = Site::new().await?;
-    let scarce = BudgetBounds {
-        register: 64 << 10,
-        hello: 20 << 10,
-        ..BudgetBounds::default()
+    let scarce = |config: &mut Config| {
+        config.grpc.limits.response_deadline = Duration::from_secs(12);
+        config.grpc.report_budget = BudgetBounds {
+            register: 64 << 10,
+            hello: 20 << 10,
+            opening_wait: Duration::from_secs(1),
+            ..BudgetBounds::default()
+        };
     };
-    let patient = |limits: &mut Limits| limits.response_deadline = Duration::from_secs(25);
-    let builder = site.instance().report_budget(scarce).limits(patient);
-    let instance = builder.start().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (instance, agent) = site.instance().config(scarce).with_agent(&site).await?;
     let mut stream = agent.heartbeat().await?;
     let secret = token(&site, AUTO.uses(10)).await?;
 
@@ -142,8 +143,7 @@ async fn a_connection_is_read_slowly_until_it_is_proven() -> Result<()> {
 async fn all_strangers_share_one_rate_and_newcomers_do_not_wait_for_them() -> Result<()> {
     let site = Site::new().await?;
     let patient = |limits: &mut Limits| limits.response_deadline = PATIENCE;
-    let instance = site.instance().limits(patient).start().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (instance, agent) = site.instance().limits(patient).with_agent(&site).await?;
     let mut stream = agent.heartbeat().await?;
     let began = Instant::now();
     let strangers: JoinSet<_> = (0..64).map(|_| malformed(instance.grpc, 4)).collect();

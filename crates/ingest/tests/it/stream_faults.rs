@@ -7,11 +7,12 @@ mod clocks;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use futures_util::future::try_join_all;
 use svc_ingest::{config::Timing, listener::Limits};
 use svc_testkit::{
-    ActiveAgent, Fleet, Instance, Pace, Proxy, Site, eventually,
+    ABSENT, ActiveAgent, Fleet, Instance, Pace, Proxy, SAME_KEY, Site, absent_instance, eventually,
     faults::{self, DatabaseFault},
-    times_offline, transactions,
+    runs_again, times_offline,
 };
 
 const BRISK: Pace = Pace {
@@ -35,16 +36,16 @@ fn without_sweep(timing: &mut Timing) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_survive_a_database_that_stops_or_freezes() -> Result<()> {
-    for fault in [DatabaseFault::Stopped, DatabaseFault::Frozen] {
+    let survived = async |fault: DatabaseFault| {
         let mut site = Site::with_own_server().await?;
         let instances = site.instance().timing(quick_to_notice).start_pair().await?;
         let addresses = instances.each_ref().map(|instance| instance.grpc);
         let length = Duration::from_secs(4);
-        faults::database_away(&mut site, &addresses, (10, BRISK), fault, length)
-            .await
-            .with_context(|| format!("{fault:?}"))?;
-    }
-    Ok(())
+        let away = faults::database_away(&mut site, &addresses, (10, BRISK), fault, length);
+        away.await.with_context(|| format!("{fault:?}"))
+    };
+    let both = [DatabaseFault::Stopped, DatabaseFault::Frozen];
+    try_join_all(both.map(survived)).await.map(drop)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -70,31 +71,24 @@ async fn an_agent_cut_off_while_the_database_is_away_stays_online_and_reconnects
 #[tokio::test]
 async fn agents_get_a_grace_period_after_all_instances_were_away() -> Result<()> {
     let site = Site::new().await?;
-    let instance = site
-        .instance()
-        .set("INGEST_DRAIN_TIMEOUT", "1s")
-        .start()
-        .await?;
+    let instance = site.instance().set("INGEST_DRAIN_TIMEOUT", "1s");
+    let instance = instance.start().await?;
     let fleet = Fleet::start(&site, &[instance.grpc], 0, 4, BRISK).await?;
     drop(instance.ask_to_stop().ended().await);
     drop(fleet);
     // Two were drained, two were on a lost instance, five minutes ago.
-    let away = "UPDATE agent_state SET online_until = now() - interval '5 minutes';
-        INSERT INTO ingest_instances (id, kid, hostname, version, grpc_address, http_address, expires_at)
-        SELECT '00000000-0000-0000-0000-000000000001', kid, 'gone', '0', '', '', now() - interval '5 minutes'
-          FROM ingest_instances LIMIT 1;
-        UPDATE agent_state SET online_until = NULL, cause = 'connected', instance_id = '00000000-0000-0000-0000-000000000001'
-         WHERE agent_id IN (SELECT agent_id FROM agent_state ORDER BY agent_id LIMIT 2)";
-    site.psql(away).await?;
+    let lost = absent_instance(SAME_KEY, "-5 minutes");
+    let away = format!(
+        "UPDATE agent_state SET online_until = now() - interval '5 minutes'; {lost};
+         UPDATE agent_state SET online_until = NULL, cause = 'connected', instance_id = '{ABSENT}'
+          WHERE agent_id IN (SELECT agent_id FROM agent_state ORDER BY agent_id LIMIT 2)"
+    );
+    site.psql(&away).await?;
     let often = |timing: &mut Timing| timing.lease_renewal = Duration::from_millis(100);
     let instance = site.instance().timing(often).start().await?;
     looks_several_times(&instance).await?;
     let online = "SELECT count(*) FROM agent_state WHERE presence = 'online'";
-    assert_eq!(
-        site.psql(online).await?,
-        "4",
-        "their grace period has not ended"
-    );
+    site.expect(online, "4").await?; // Their grace period has not ended.
     site.psql("UPDATE sweep_pause SET until = now()").await?;
     site.becomes(online, "0").await
 }
@@ -126,15 +120,7 @@ async fn agents_of_a_killed_instance_that_starts_again_get_the_grace_of_an_outag
 
 /// At what it could sweep.
 async fn looks_several_times(instance: &Instance) -> Result<()> {
-    let looks = async || {
-        let asked = transactions(&[instance.http]).await?;
-        anyhow::Ok(asked.get("lease_renew").copied().unwrap_or_default())
-    };
-    let before = looks().await?;
-    eventually("it has looked several times", async || {
-        looks().await.is_ok_and(|looks| looks > before + 3)
-    })
-    .await
+    runs_again(instance.http, "lease_renew", 4).await
 }
 
 #[tokio::test]
@@ -145,11 +131,7 @@ async fn an_instance_whose_lease_has_expired_sweeps_no_agent() -> Result<()> {
     let lapsed = "UPDATE ingest_instances SET expires_at = now() - interval '1 hour' RETURNING id";
     let id = site.psql(lapsed).await?;
     let sweep = format!("SELECT leases_fence('{id}', 10), sessions_sweep_batch('{id}', 10, 100)");
-    assert_eq!(
-        site.psql(&sweep).await?,
-        "0|(0,0)",
-        "its own lease has lapsed"
-    );
+    site.expect(&sweep, "0|(0,0)").await?;
     ensure!(times_offline(&site).await? == 0);
     Ok(())
 }
@@ -182,8 +164,8 @@ async fn an_agent_that_reconnects_after_a_drain_during_a_sweep_stays_online() ->
 #[tokio::test]
 async fn a_fenced_instance_opens_no_stream() -> Result<()> {
     let site = Site::new().await?;
-    let instance = site.instance().timing(without_sweep).start().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let builder = site.instance().timing(without_sweep);
+    let (_instance, agent) = builder.with_agent(&site).await?;
     site.psql("UPDATE ingest_instances SET fenced = true")
         .await?;
     let refused = agent.refused_heartbeat().await?;
@@ -222,7 +204,10 @@ async fn late_writes_of_a_suspended_instance_change_nothing() -> Result<()> {
 #[tokio::test]
 async fn an_agent_whose_network_is_lost_goes_offline() -> Result<()> {
     let site = Site::new().await?;
-    let short = |timing: &mut Timing| timing.heartbeat_interval = Duration::from_millis(100);
+    let short = |timing: &mut Timing| {
+        timing.heartbeat_interval = Duration::from_millis(100);
+        timing.silence_margin = Duration::from_secs(5);
+    };
     let instance = site.instance().timing(short).start().await?;
     let proxy = Proxy::start(vec![instance.grpc]).await?;
     let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
@@ -237,8 +222,7 @@ async fn an_agent_whose_network_is_lost_goes_offline() -> Result<()> {
 async fn an_agent_that_stops_reading_is_closed_and_offline() -> Result<()> {
     let site = Site::new().await?;
     let short = |limits: &mut Limits| limits.send_deadline = Duration::from_secs(1);
-    let instance = site.instance().limits(short).start().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (_instance, agent) = site.instance().limits(short).with_agent(&site).await?;
     faults::stops_reading(&site, &agent).await?;
     Ok(())
 }

@@ -4,12 +4,11 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use svc_proto::contract::limits::{REPORT_BURST, REPORT_INTERVAL};
-use svc_testkit::{ActiveAgent, Site};
+use svc_testkit::Site;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_stream_gives_an_agent_no_new_burst() -> Result<()> {
-    let (site, instance) = Site::with_instance().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (_site, _instance, agent) = Site::with_agent().await?;
     let (began, mut next) = (Instant::now(), 1);
     let streams = 3;
     for _ in 0..streams {

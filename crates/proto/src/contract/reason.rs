@@ -107,9 +107,9 @@ reasons! {
     AgentPending        "AGENT_PENDING"        PermissionDenied  WaitForPerson;
     AgentRejected       "AGENT_REJECTED"       PermissionDenied  WaitForPerson;
     AgentRevoked        "AGENT_REVOKED"        PermissionDenied  WaitForPerson;
-    /// The same key is live on another machine.
+    /// This key is live on another machine.
     IdentityInUse       "IDENTITY_IN_USE"      AlreadyExists     TakeSuccessor;
-    /// The same key counts as online on another machine, which has not been heard lately: a
+    /// This key counts as online on another machine, which has not been heard lately: a
     /// clone, or this very agent after its machine failed over. The client keeps its key.
     IdentityPresumedInUse "IDENTITY_PRESUMED_IN_USE" Unavailable RetryLater;
     /// A newer stream of the same agent took over.

@@ -7,16 +7,16 @@ use std::{
 
 use uuid::Uuid;
 
-use super::{
-    lists::Known,
-    write::{HostChunk, HostRollup},
-};
+use super::write::{HostChunk, HostRollup};
 use crate::history::{
-    Damaged,
+    Damaged, Result,
     chunk::{Chunk, ChunkKey},
     rollup::{Last, Source, rollup},
     shape::Shape,
 };
+
+/// Lists of parts by their names.
+pub(super) type Known = HashMap<Uuid, Shape>;
 
 pub(super) type HostChunks = BTreeMap<ChunkKey, Chunk>;
 
@@ -26,7 +26,7 @@ pub(super) type Fresh = Vec<(i32, HostChunks)>;
 /// Chunks of the database, by host.
 pub(super) type Stored = HashMap<i32, HostChunks>;
 
-/// What is to be written.
+/// The rows that a batch writes.
 #[derive(Default)]
 pub(super) struct Computed {
     pub(super) chunks: Vec<HostChunk>,
@@ -35,11 +35,7 @@ pub(super) struct Computed {
     pub(super) own_lists: Vec<Shape>,
 }
 
-pub(super) fn compute(
-    fresh: Fresh,
-    mut stored: Stored,
-    lists: &Known,
-) -> Result<Computed, Damaged> {
+pub(super) fn compute(fresh: Fresh, mut stored: Stored, lists: &Known) -> Result<Computed> {
     let mut computed = Computed::default();
     for (host_no, fresh) in fresh {
         let chunks = stored.remove(&host_no).unwrap_or_default();
@@ -55,7 +51,7 @@ impl Computed {
         fresh: HostChunks,
         mut chunks: HostChunks,
         lists: &Known,
-    ) -> Result<(), Damaged> {
+    ) -> Result<()> {
         let changed: Vec<ChunkKey> = fresh.keys().copied().collect();
         for (key, new) in fresh {
             let chunk = match chunks.remove(&key) {
@@ -81,7 +77,7 @@ impl Computed {
         hour: i64,
         chunks: &HostChunks,
         lists: &Known,
-    ) -> Result<(), Damaged> {
+    ) -> Result<()> {
         let before = sources(hour - 1, chunks, lists)?;
         let last = Last::of(hour - 1, &before);
         let of = sources(hour, chunks, lists)?;
@@ -98,11 +94,7 @@ impl Computed {
 }
 
 /// The chunks of an hour.
-fn sources<'a>(
-    hour: i64,
-    chunks: &'a HostChunks,
-    lists: &'a Known,
-) -> Result<Vec<Source<'a>>, Damaged> {
+fn sources<'a>(hour: i64, chunks: &'a HostChunks, lists: &'a Known) -> Result<Vec<Source<'a>>> {
     let first = |hour| ChunkKey {
         hour,
         agent_no: i32::MIN,
@@ -124,7 +116,7 @@ fn sources<'a>(
     of_hour.map(source).collect()
 }
 
-fn list(lists: &Known, name: Uuid) -> Result<&Shape, Damaged> {
+fn list(lists: &Known, name: Uuid) -> Result<&Shape> {
     lists
         .get(&name)
         .ok_or(Damaged("a list of parts is not stored"))

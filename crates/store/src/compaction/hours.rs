@@ -1,16 +1,7 @@
 //! Arrival hours: made ahead, sealed when a newer one has begun, taken host by host, finished.
 
-use jiff::Timestamp;
-use tokio_postgres::types::Type;
-
 use super::{COMPACTION_STEP, HostOfHour};
-use crate::{
-    error::StoreError,
-    locks,
-    pool::{Bulkhead, Store},
-    record::record,
-    tx::{Param, Tx},
-};
+use crate::{locks, prelude::*};
 
 /// `compacted_below` of an hour that all hosts are compacted of, or set aside.
 const ALL: i32 = i32::MAX;
@@ -47,27 +38,27 @@ pub(super) struct Hosts {
 
 impl Store {
     /// Makes the partitions for the next hours, where they are missing. Returns how many were.
-    pub async fn hours_create(&self) -> Result<i32, StoreError> {
+    pub async fn hours_create(&self) -> Result<i32> {
         let missing = "-- hours_create\nSELECT EXISTS (SELECT FROM sample_hours_missing)";
         let create = "-- hours_create\nSELECT sample_hours_ensure()";
-        self.run("hours_create", Bulkhead::Maintenance, async |tx| {
-            if !tx.query_one(missing, &[]).await?.try_get::<_, bool>(0)? {
+        self.run("hours_create", Maintenance, async |tx| {
+            if !tx.query_value::<bool>(missing, &[]).await? {
                 return Ok(0);
             }
             tx.lock(locks::SCHEMA).await?;
-            Ok(tx.query_one(create, &[]).await?.try_get(0)?)
+            tx.query_value(create, &[]).await
         })
         .await
     }
 
     /// Seals the past hours, the oldest first. Returns how many.
-    pub async fn hours_seal(&self) -> Result<usize, StoreError> {
-        let past = self.read("hours_seal", Bulkhead::Maintenance, PAST, &[]);
+    pub async fn hours_seal(&self) -> Result<usize> {
+        let past = self.read("hours_seal", Maintenance, PAST, &[]);
         let past = past.await?;
         for row in &past {
             let hour: Timestamp = row.try_get(0)?;
             let seal = async |tx: Tx| tx.hour_seal(hour).await;
-            self.run("hours_seal", Bulkhead::Maintenance, seal).await?;
+            self.run("hours_seal", Maintenance, seal).await?;
         }
         Ok(past.len())
     }
@@ -76,8 +67,8 @@ impl Store {
 impl Tx {
     /// Waits for the writers of the hour; see `sample_hour_take`. The lock is a statement of its own, so that the
     /// UPDATE sees what they committed.
-    async fn hour_seal(&self, hour: Timestamp) -> Result<(), StoreError> {
-        let params = [(&hour as _, Type::TIMESTAMPTZ)];
+    async fn hour_seal(&self, hour: Timestamp) -> Result<()> {
+        let params = params![hour];
         let lock = "-- hours_seal
             SELECT pg_advisory_xact_lock(1937137513, (extract(epoch FROM $1) / 3600)::integer)";
         self.execute(lock, &params).await?;
@@ -85,20 +76,20 @@ impl Tx {
         self.execute(seal, &params).await.map(drop)
     }
 
-    pub(super) async fn hour_to_compact(&self) -> Result<Option<OpenHour>, StoreError> {
+    pub(super) async fn hour_to_compact(&self) -> Result<Option<OpenHour>> {
         let sql = "-- compaction
             SELECT arrived_hour, compacted_below,
                    coalesce(pg_relation_size(to_regclass('samples_open_' || to_char(arrived_hour AT TIME ZONE 'UTC', 'YYYYMMDDHH24'))), 0) AS bytes
               FROM sample_hours WHERE sealed AND compacted_below < $1 ORDER BY arrived_hour LIMIT 1";
-        let row = self.query_opt(sql, &[(&ALL, Type::INT4)]).await?;
-        row.as_ref().map(OpenHour::from_row).transpose()
+        self.query_first(sql, &params![ALL]).await
     }
 
     /// The first host with rows that are not compacted.
-    pub(super) async fn first_host(&self, of: &OpenHour) -> Result<Option<i32>, StoreError> {
+    pub(super) async fn first_host(&self, of: &OpenHour) -> Result<Option<i32>> {
         let sql = "-- compaction
             SELECT min(host_no) FROM samples_open WHERE arrived_hour = $1 AND host_no >= $2";
-        Ok(self.query_one(sql, &of.params()).await?.try_get(0)?)
+        self.query_value(sql, &params![of.arrived_hour, of.compacted_below])
+            .await
     }
 
     /// Whole hosts with about `rows` rows, but at least one.
@@ -106,11 +97,7 @@ impl Tx {
     /// A host's rows are on as many pages as there are rows, so nearly every page has rows of every step. A full step
     /// takes a twentieth of a large hour, so that its pages are read twenty times, whatever their number is. Where it ends
     /// is read from some pages only: to count the rows in their order would read the whole hour once more.
-    pub(super) async fn hosts_to_compact(
-        &self,
-        of: &OpenHour,
-        rows: i64,
-    ) -> Result<Hosts, StoreError> {
+    pub(super) async fn hosts_to_compact(&self, of: &OpenHour, rows: i64) -> Result<Hosts> {
         let (hour, from) = (of.arrived_hour, of.compacted_below);
         let Some(first) = self.first_host(of).await? else {
             return Ok(Hosts {
@@ -131,71 +118,49 @@ impl Tx {
     }
 
     /// The host of the row that comes after so many rows, in a share of the pages.
-    async fn host_after(
-        &self,
-        of: &OpenHour,
-        share: f64,
-        rows: i64,
-    ) -> Result<Option<i32>, StoreError> {
+    async fn host_after(&self, of: &OpenHour, share: f64, rows: i64) -> Result<Option<i32>> {
         let sql = "-- compaction
             SELECT host_no FROM samples_open TABLESAMPLE SYSTEM ($3) WHERE arrived_hour = $1 AND host_no >= $2
              ORDER BY host_no OFFSET $4 LIMIT 1";
-        let [hour, from] = of.params();
         let percent = (100.0 * share) as f32;
-        let params = [
-            hour,
-            from,
-            (&percent as _, Type::FLOAT4),
-            (&rows as _, Type::INT8),
-        ];
+        let params = params![of.arrived_hour, of.compacted_below, percent, rows];
         let row = self.query_opt(sql, &params).await?;
         Ok(row.map(|row| row.try_get(0)).transpose()?)
     }
 
     /// Moves `compacted_below`. From the commit on readers find these hosts' rows in the chunks.
-    pub(super) async fn hosts_pass(&self, hosts: &Hosts) -> Result<(), StoreError> {
+    pub(super) async fn hosts_pass(&self, hosts: &Hosts) -> Result<()> {
         let sql = "-- compaction_step
             UPDATE sample_hours SET compacted_below = $3 WHERE arrived_hour = $1 AND compacted_below = $2 RETURNING true";
-        let params = [
-            (&hosts.hour as _, Type::TIMESTAMPTZ),
-            (&hosts.from as _, Type::INT4),
-            (&hosts.below as _, Type::INT4),
-        ];
+        let params = params![hosts.hour, hosts.from, hosts.below];
         self.query_one(sql, &params).await.map(drop)
     }
 
     /// Returns false if the note is gone: then the host's rows are in chunks already.
-    pub(super) async fn note_remove(&self, host: HostOfHour) -> Result<bool, StoreError> {
+    pub(super) async fn note_remove(&self, host: HostOfHour) -> Result<bool> {
         let sql = "-- compaction_retry
             DELETE FROM hosts_set_aside WHERE arrived_hour = $1 AND host_no = $2";
-        Ok(self.execute(sql, &host.params()).await? == 1)
+        Ok(self.execute(sql, &params![host.hour, host.host_no]).await? == 1)
     }
 
     /// Notes that all samples of an hour are in chunks, where that is so now.
-    pub(super) async fn hours_finish(&self) -> Result<(), StoreError> {
+    pub(super) async fn hours_finish(&self) -> Result<()> {
         let sql = "-- compaction_step
             UPDATE sample_hours h SET finished_at = now(), finished_xid = pg_current_xact_id()::xid
              WHERE h.compacted_below = $1 AND h.finished_at IS NULL
                AND NOT EXISTS (SELECT FROM hosts_set_aside a WHERE a.arrived_hour = h.arrived_hour)";
-        self.execute(sql, &[(&ALL, Type::INT4)]).await.map(drop)
+        self.execute(sql, &params![ALL]).await.map(drop)
     }
 }
 
 impl OpenHour {
     /// How many rows a step should take.
     fn rows(&self, rows: i64) -> i64 {
-        /// Of a row without optional vitals.
+        /// The bytes of a row without optional vitals.
         const ROW: i64 = 220;
         match rows >= COMPACTION_STEP {
             true => rows.max(self.bytes / ROW / 20),
             false => rows,
         }
-    }
-
-    fn params(&self) -> [Param<'_>; 2] {
-        [
-            (&self.arrived_hour as _, Type::TIMESTAMPTZ),
-            (&self.compacted_below as _, Type::INT4),
-        ]
     }
 }

@@ -4,33 +4,26 @@
 //! a minute: each is a statement by itself, and its rows are in the order of their names, as in appends.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeSet, HashSet},
     sync::Arc,
 };
 
-use tokio_postgres::types::{Json, Type};
-use uuid::Uuid;
-
-use super::batch::{Fresh, Stored};
+use super::batch::{Fresh, Known, Stored};
 use crate::{
-    error::StoreError,
     history::shape::{Part, Shape},
-    pool::{Bulkhead, Store},
-    tx::Tx,
+    prelude::*,
 };
 
 /// How many parts the lists that are kept in memory have together.
 const MOST_KEPT: usize = 500_000;
 
-pub(super) type Known = HashMap<Uuid, Shape>;
-
 #[derive(Default)]
 pub(super) struct Lists {
     known: Arc<Known>,
     parts: usize,
-    /// Those that were not seen for a week.
+    /// The lists that were not seen for a week.
     unseen: BTreeSet<Uuid>,
-    /// Those of rollups that this step has stored.
+    /// The lists of rollups that this step has stored.
     stored: HashSet<Uuid>,
 }
 
@@ -39,7 +32,7 @@ impl Lists {
         self.known.clone()
     }
 
-    /// Those of these lists that this step has not stored yet.
+    /// The lists among these that this step has not stored yet.
     pub(super) fn unknown<'a>(&mut self, lists: &'a [Shape]) -> Vec<&'a Shape> {
         let new = lists.iter().filter(|list| self.stored.insert(list.name));
         new.collect()
@@ -50,12 +43,7 @@ impl Lists {
     }
 
     /// Reads the lists of these chunks.
-    pub(super) async fn read(
-        &mut self,
-        tx: &Tx,
-        fresh: &Fresh,
-        stored: &Stored,
-    ) -> Result<(), StoreError> {
+    pub(super) async fn read(&mut self, tx: &Tx, fresh: &Fresh, stored: &Stored) -> Result<()> {
         let sql = "-- compaction_step
             SELECT shape, parts, seen_on < current_date - 7 AS unseen FROM sample_shapes WHERE shape = ANY ($1)";
         if self.parts > MOST_KEPT {
@@ -74,7 +62,7 @@ impl Lists {
             return Ok(());
         }
         let known = Arc::make_mut(&mut self.known);
-        for row in tx.query(sql, &[(&missing, Type::UUID_ARRAY)]).await? {
+        for row in tx.query(sql, &params![missing]).await? {
             let (name, Json(parts)): (Uuid, Json<Vec<Part<'static>>>) =
                 (row.try_get("shape")?, row.try_get("parts")?);
             self.parts += parts.len();
@@ -89,7 +77,7 @@ impl Lists {
 
 impl Store {
     /// Stores lists of rollups.
-    pub(super) async fn lists_store(&self, lists: Vec<&Shape>) -> Result<(), StoreError> {
+    pub(super) async fn lists_store(&self, lists: Vec<&Shape>) -> Result<()> {
         if lists.is_empty() {
             return Ok(());
         }
@@ -101,17 +89,14 @@ impl Store {
             ON CONFLICT (shape) DO UPDATE SET seen_on = excluded.seen_on";
         let names: Vec<Uuid> = lists.iter().map(|list| list.name).collect();
         let parts: Vec<Json<&Vec<Part<'_>>>> = lists.iter().map(|list| Json(&list.parts)).collect();
-        let params = [
-            (&names as _, Type::UUID_ARRAY),
-            (&parts as _, Type::JSONB_ARRAY),
-        ];
-        self.call("compaction_lists", Bulkhead::Watch, sql, &params)
+        let params = params![names, parts];
+        self.call("compaction_lists", Watch, sql, &params)
             .await
             .map(drop)
     }
 
     /// Notes that these lists are in use.
-    pub(super) async fn lists_seen(&self, lists: &[Uuid]) -> Result<(), StoreError> {
+    pub(super) async fn lists_seen(&self, lists: &[Uuid]) -> Result<()> {
         if lists.is_empty() {
             return Ok(());
         }
@@ -120,8 +105,8 @@ impl Store {
               FROM (SELECT shape FROM sample_shapes WHERE shape = ANY ($1) AND seen_on < current_date - 7
                      ORDER BY shape FOR UPDATE) unseen
              WHERE s.shape = unseen.shape";
-        let params = [(&lists as _, Type::UUID_ARRAY)];
-        self.call("compaction_lists", Bulkhead::Watch, sql, &params)
+        let params = params![lists];
+        self.call("compaction_lists", Watch, sql, &params)
             .await
             .map(drop)
     }

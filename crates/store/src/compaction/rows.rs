@@ -5,18 +5,14 @@
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
-use jiff::Timestamp;
-use tokio_postgres::Row;
-
 use super::{batch::Fresh, hours::Hosts};
 use crate::{
-    error::StoreError,
     history::{
         Damaged,
         chunk::{HOUR, LooseSample, chunks},
     },
-    tx::Tx,
-    vitals::SCALARS,
+    prelude::*,
+    samples::SCALARS,
 };
 
 /// How many rows are fetched at once.
@@ -25,12 +21,12 @@ const FETCH: usize = 2_000;
 /// How many values a batch has, about: 20,000 rows with a file system each.
 const BATCH: usize = 400_000;
 
-/// The pages of a partition are read in their order, each once, and sorted: in the order of hosts each would be read once for
-/// every host that it has rows of. So no index scan, whose first rows come sooner.
+/// No index scan, although its first rows would come sooner. The pages of a partition are read in their order, each once, and
+/// the rows are sorted. By an index on hosts each page would be read once for every host that has rows on it.
 const READ: &str = "-- compaction_step
     SELECT set_config('enable_indexscan', 'off', true), set_config('cursor_tuple_fraction', '1', true), set_config('work_mem', '64MB', true)";
 
-/// What is looked up from now on is a few rows by their keys.
+/// From now on only a few rows are looked up, by their keys.
 const LOOK_UP: &str = "-- compaction_step
     SELECT set_config('enable_indexscan', 'on', true)";
 
@@ -64,7 +60,7 @@ pub(super) struct Batch(Vec<HostRow>);
 
 impl<'a> Rows<'a> {
     /// Leaves out the rows of days that retention has dropped.
-    pub(super) async fn open(tx: &'a Tx, hosts: &Hosts) -> Result<Rows<'a>, StoreError> {
+    pub(super) async fn open(tx: &'a Tx, hosts: &Hosts) -> Result<Rows<'a>> {
         let columns = &*COLUMNS;
         let cursor = format!(
             "-- compaction_step
@@ -88,7 +84,7 @@ impl<'a> Rows<'a> {
     }
 
     /// The next batch, if there are rows.
-    pub(super) async fn next(&mut self) -> Result<Option<Batch>, StoreError> {
+    pub(super) async fn next(&mut self) -> Result<Option<Batch>> {
         let mut batch = std::mem::take(&mut self.rest);
         let mut values: usize = batch.iter().map(HostRow::values).sum();
         while !self.ended {
@@ -118,7 +114,7 @@ fn end_of_hour(batch: &[HostRow]) -> Option<usize> {
 }
 
 impl HostRow {
-    fn read(row: &Row) -> Result<HostRow, StoreError> {
+    fn read(row: &Row) -> Result<HostRow> {
         let sampled_at: Timestamp = row.try_get(2)?;
         let sample = LooseSample {
             agent_no: row.try_get(1)?,

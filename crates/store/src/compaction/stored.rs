@@ -2,21 +2,17 @@
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
-use jiff::Timestamp;
-use tokio_postgres::{Row, types::Type};
-
 use super::{
     batch::{Fresh, HostChunks, Stored},
     write,
 };
 use crate::{
-    error::StoreError,
     history::{
         chunk::{Chunk, ChunkKey, HOUR, newest, seqs, uptime},
         pack::{Packed, unpack, unpack_one},
     },
-    tx::Tx,
-    vitals::SCALARS,
+    prelude::*,
+    samples::SCALARS,
 };
 
 /// The columns that the newest sample of a chunk is taken from. Of the others nothing is decompressed unless the hour is
@@ -52,7 +48,7 @@ fn wanted(fresh: &HostChunks) -> BTreeMap<i64, bool> {
 }
 
 impl Tx {
-    pub(super) async fn stored_chunks(&self, fresh: &Fresh) -> Result<Stored, StoreError> {
+    pub(super) async fn stored_chunks(&self, fresh: &Fresh) -> Result<Stored> {
         let (mut host_nos, mut hours, mut wholes) = (Vec::new(), Vec::new(), Vec::new());
         for (host_no, fresh) in fresh {
             for (hour, whole) in wanted(fresh) {
@@ -61,11 +57,7 @@ impl Tx {
                 wholes.push(whole);
             }
         }
-        let params = [
-            (&host_nos as _, Type::INT4_ARRAY),
-            (&hours as _, Type::TIMESTAMPTZ_ARRAY),
-            (&wholes as _, Type::BOOL_ARRAY),
-        ];
+        let params = params![host_nos, hours, wholes];
         let mut stored = Stored::new();
         for row in &self.query(&READ, &params).await? {
             let (host_no, key, chunk) = read(row)?;
@@ -75,7 +67,7 @@ impl Tx {
     }
 }
 
-fn read(row: &Row) -> Result<(i32, ChunkKey, Chunk), StoreError> {
+fn read(row: &Row) -> Result<(i32, ChunkKey, Chunk)> {
     let hour: Timestamp = row.try_get("hour")?;
     let key = ChunkKey {
         hour: hour.as_microsecond().div_euclid(HOUR),
@@ -89,7 +81,7 @@ fn read(row: &Row) -> Result<(i32, ChunkKey, Chunk), StoreError> {
     Ok((row.try_get("host_no")?, key, chunk))
 }
 
-fn whole(row: &Row) -> Result<Chunk, StoreError> {
+fn whole(row: &Row) -> Result<Chunk> {
     let at: Vec<i32> = row.try_get("at")?;
     let stored: Vec<i64> = row.try_get("uptime_seconds")?;
     let uptimes = stored.iter().zip(&at);
@@ -115,7 +107,7 @@ fn whole(row: &Row) -> Result<Chunk, StoreError> {
 }
 
 /// A chunk of the newest sample alone, with the columns that increases start from.
-fn only_newest(row: &Row) -> Result<Chunk, StoreError> {
+fn only_newest(row: &Row) -> Result<Chunk> {
     let at: Vec<i32> = row.try_get("at")?;
     let seqs = seqs(row.try_get("first_seq")?, row.try_get("seqs")?, at.len());
     let place = newest(&at).unwrap_or_default();
@@ -134,7 +126,7 @@ fn only_newest(row: &Row) -> Result<Chunk, StoreError> {
     })
 }
 
-fn packed(row: &Row) -> Result<Packed, StoreError> {
+fn packed(row: &Row) -> Result<Packed> {
     let series: Option<Vec<i64>> = row.try_get("parts_series")?;
     let steps: Option<Vec<u8>> = row.try_get("parts_steps")?;
     Ok(Packed {

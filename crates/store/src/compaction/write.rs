@@ -2,20 +2,18 @@
 
 use std::{mem, sync::LazyLock};
 
-use jiff::Timestamp;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::ToSql;
 
 use super::time;
 use crate::{
-    arrays::Arrays,
-    error::StoreError,
     history::{
         chunk::{Chunk, ChunkKey, HOUR},
         pack::{Packed, pack},
         rollup::{Rollup, Span},
     },
-    tx::Tx,
-    vitals::SCALARS,
+    params::Element,
+    prelude::*,
+    samples::SCALARS,
 };
 
 /// How many parameters come before the scalars.
@@ -63,7 +61,7 @@ pub(super) struct HostRollup {
     pub(super) figures: Rollup,
 }
 
-/// What a statement sets where the row exists.
+/// The assignments of ON CONFLICT DO UPDATE: every column gets its new value.
 fn replaced<T: AsRef<str>>(names: &[T]) -> String {
     let replaced = names
         .iter()
@@ -104,34 +102,34 @@ fn slices(chunks: &[HostChunk], length: impl Fn(&HostChunk) -> usize) -> (Vec<i3
 }
 
 impl Tx {
-    pub(super) async fn chunks_write(&self, chunks: &[HostChunk]) -> Result<(), StoreError> {
+    pub(super) async fn chunks_write(&self, chunks: &[HostChunk]) -> Result<()> {
         let (begins, ends) = slices(chunks, |one| one.chunk.at.len());
         let (seqs_begin, seqs_end) = slices(chunks, |one| one.seqs.len());
         let (series_begin, series_end) = slices(chunks, |one| one.packed.series.len());
         let steps: Vec<&[u8]> = chunks.iter().map(|one| &*one.packed.steps).collect();
         let columns = Arrays::default()
-            .column(Type::INT4_ARRAY, chunks, |one| one.host_no)
-            .column(Type::TIMESTAMPTZ_ARRAY, chunks, |one| hour(one.key.hour))
-            .column(Type::INT4_ARRAY, chunks, |one| one.key.agent_no)
-            .column(Type::UUID_ARRAY, chunks, |one| one.key.shape)
-            .column(Type::INT8_ARRAY, chunks, |one| one.first_seq)
-            .value(Type::BYTEA_ARRAY, steps)
-            .value(Type::INT4_ARRAY, begins)
-            .value(Type::INT4_ARRAY, ends)
-            .value(Type::INT4_ARRAY, seqs_begin)
-            .value(Type::INT4_ARRAY, seqs_end)
-            .value(Type::INT4_ARRAY, series_begin)
-            .value(Type::INT4_ARRAY, series_end)
-            .value(Type::INT4_ARRAY, flat(chunks, |one| &one.chunk.at))
-            .value(Type::INT8_ARRAY, flat(chunks, |one| &one.seqs))
-            .value(Type::INT8_ARRAY, flat(chunks, |one| &one.packed.series));
+            .column(chunks, |one| one.host_no)
+            .column(chunks, |one| hour(one.key.hour))
+            .column(chunks, |one| one.key.agent_no)
+            .column(chunks, |one| one.key.shape)
+            .column(chunks, |one| one.first_seq)
+            .value(steps)
+            .value(begins)
+            .value(ends)
+            .value(seqs_begin)
+            .value(seqs_end)
+            .value(series_begin)
+            .value(series_end)
+            .value(flat(chunks, |one| &one.chunk.at))
+            .value(flat(chunks, |one| &one.seqs))
+            .value(flat(chunks, |one| &one.packed.series));
         let columns = with_scalars(columns, chunks);
         self.execute(&WRITE_CHUNKS, &columns.params())
             .await
             .map(drop)
     }
 
-    pub(super) async fn rollups_write(&self, rollups: &[HostRollup]) -> Result<(), StoreError> {
+    pub(super) async fn rollups_write(&self, rollups: &[HostRollup]) -> Result<()> {
         let columns = Columns::of(rollups);
         self.execute(&columns.insert(), &columns.arrays.params())
             .await
@@ -144,21 +142,18 @@ fn with_scalars<'a>(columns: Arrays<'a>, chunks: &[HostChunk]) -> Arrays<'a> {
     let real = |n: usize| flat(chunks, move |one| &*one.chunk.reals[n]);
     let big = |of: fn(&Chunk) -> &Vec<i64>| flat(chunks, move |one| &**of(&one.chunk));
     columns
-        .value(Type::FLOAT4_ARRAY, real(0))
-        .value(Type::FLOAT4_ARRAY, real(1))
-        .value(Type::FLOAT4_ARRAY, real(2))
-        .value(Type::FLOAT4_ARRAY, real(3))
-        .value(Type::INT8_ARRAY, big(|chunk| &chunk.memory_used_bytes))
-        .value(Type::INT8_ARRAY, big(|chunk| &chunk.memory_total_bytes))
-        .value(Type::INT8_ARRAY, big(|chunk| &chunk.swap_used_bytes))
-        .value(Type::INT8_ARRAY, big(|chunk| &chunk.swap_total_bytes))
-        .value(Type::INT8_ARRAY, big(|chunk| &chunk.uptime_seconds))
-        .value(
-            Type::INT4_ARRAY,
-            flat(chunks, |one| &one.chunk.process_count),
-        )
-        .value(Type::INT8_ARRAY, big(|chunk| &chunk.network_rx_bytes))
-        .value(Type::INT8_ARRAY, big(|chunk| &chunk.network_tx_bytes))
+        .value(real(0))
+        .value(real(1))
+        .value(real(2))
+        .value(real(3))
+        .value(big(|chunk| &chunk.memory_used_bytes))
+        .value(big(|chunk| &chunk.memory_total_bytes))
+        .value(big(|chunk| &chunk.swap_used_bytes))
+        .value(big(|chunk| &chunk.swap_total_bytes))
+        .value(big(|chunk| &chunk.uptime_seconds))
+        .value(flat(chunks, |one| &one.chunk.process_count))
+        .value(big(|chunk| &chunk.network_rx_bytes))
+        .value(big(|chunk| &chunk.network_tx_bytes))
 }
 
 /// The beginning of an hour since the epoch.
@@ -176,72 +171,60 @@ struct Columns<'a> {
 impl<'a> Columns<'a> {
     fn of(rollups: &'a [HostRollup]) -> Columns<'a> {
         let arrays = Arrays::default()
-            .column(Type::INT4_ARRAY, rollups, |one| one.host_no)
-            .column(Type::TIMESTAMPTZ_ARRAY, rollups, |one| hour(one.hour));
+            .column(rollups, |one| one.host_no)
+            .column(rollups, |one| hour(one.hour));
         let columns = Columns {
             rollups,
             names: Vec::new(),
             arrays,
         };
         columns
-            .add("first_at", Type::TIMESTAMPTZ_ARRAY, |of| time(of.first_at))
-            .add("last_at", Type::TIMESTAMPTZ_ARRAY, |of| time(of.last_at))
-            .add("counters_from", Type::TIMESTAMPTZ_ARRAY, |of| {
-                time(of.counters_from)
-            })
-            .span("cpu_percent", Type::FLOAT8_ARRAY, |of| of.reals[0])
-            .span("load_1m", Type::FLOAT8_ARRAY, |of| of.reals[1])
-            .span("load_5m", Type::FLOAT8_ARRAY, |of| of.reals[2])
-            .span("load_15m", Type::FLOAT8_ARRAY, |of| of.reals[3])
-            .span("memory_used_bytes", Type::INT8_ARRAY, |of| {
-                of.memory_used_bytes
-            })
-            .add("memory_total_bytes", Type::INT8_ARRAY, |of| {
-                of.memory_total_bytes
-            })
-            .span("swap_used_bytes", Type::INT8_ARRAY, |of| of.swap_used_bytes)
-            .add("swap_total_bytes", Type::INT8_ARRAY, |of| {
-                of.swap_total_bytes
-            })
-            .span("process_count", Type::INT8_ARRAY, |of| of.process_count)
-            .add("network_rx_bytes_increase", Type::INT8_ARRAY, |of| {
+            .add("first_at", |of| time(of.first_at))
+            .add("last_at", |of| time(of.last_at))
+            .add("counters_from", |of| time(of.counters_from))
+            .span("cpu_percent", |of| of.reals[0])
+            .span("load_1m", |of| of.reals[1])
+            .span("load_5m", |of| of.reals[2])
+            .span("load_15m", |of| of.reals[3])
+            .span("memory_used_bytes", |of| of.memory_used_bytes)
+            .add("memory_total_bytes", |of| of.memory_total_bytes)
+            .span("swap_used_bytes", |of| of.swap_used_bytes)
+            .add("swap_total_bytes", |of| of.swap_total_bytes)
+            .span("process_count", |of| of.process_count)
+            .add("network_rx_bytes_increase", |of| {
                 of.network_rx_bytes_increase
             })
-            .add("network_tx_bytes_increase", Type::INT8_ARRAY, |of| {
+            .add("network_tx_bytes_increase", |of| {
                 of.network_tx_bytes_increase
             })
-            .add("fullest_disk_percent", Type::FLOAT8_ARRAY, |of| {
+            .add("fullest_disk_percent", |of| {
                 of.fullest_disk.as_ref().map(|(percent, _)| *percent)
             })
-            .add("fullest_disk_mount_point", Type::TEXT_ARRAY, |of| {
+            .add("fullest_disk_mount_point", |of| {
                 of.fullest_disk.as_ref().map(|(_, name)| &**name)
             })
-            .add("sample_count", Type::INT4_ARRAY, |of| of.sample_count)
-            .add("shape", Type::UUID_ARRAY, |of| of.shape)
-            .add("figures", Type::TEXT_ARRAY, |of| figures(&of.figures))
+            .add("sample_count", |of| of.sample_count)
+            .add("shape", |of| of.shape)
+            .add("figures", |of| figures(&of.figures))
     }
 
-    fn add<T>(mut self, name: &str, of: Type, value: impl Fn(&'a Rollup) -> T) -> Columns<'a>
+    fn add<T>(mut self, name: &str, value: impl Fn(&'a Rollup) -> T) -> Columns<'a>
     where
-        T: ToSql + Sync + Send + 'a,
+        T: ToSql + Element + Sync + Send + 'a,
     {
         let values: Vec<T> = self.rollups.iter().map(|one| value(&one.figures)).collect();
         self.names.push(name.to_owned());
-        self.arrays = self.arrays.value(of, values);
+        self.arrays = self.arrays.value(values);
         self
     }
 
-    fn span<T>(self, name: &str, of: Type, span: fn(&Rollup) -> Span<T>) -> Columns<'a>
+    fn span<T>(self, name: &str, span: fn(&Rollup) -> Span<T>) -> Columns<'a>
     where
-        T: ToSql + Sync + Send + 'a,
+        T: ToSql + Element + Sync + Send + 'a,
     {
-        self.add(&format!("{name}_min"), of.clone(), move |one| {
-            span(one).least
-        })
-        .add(&format!("{name}_avg"), of.clone(), move |one| {
-            span(one).mean
-        })
-        .add(&format!("{name}_max"), of, move |one| span(one).greatest)
+        self.add(&format!("{name}_min"), move |one| span(one).least)
+            .add(&format!("{name}_avg"), move |one| span(one).mean)
+            .add(&format!("{name}_max"), move |one| span(one).greatest)
     }
 
     /// The first condition avoids to write an unchanged row. The others keep a stored rollup whose samples were dropped
@@ -267,7 +250,7 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// As PostgreSQL writes an array of arrays, which cannot be a parameter.
+/// An array of arrays as PostgreSQL writes it. The driver cannot send one as a parameter.
 fn figures(figures: &[[Option<i64>; 3]]) -> String {
     let number = |figure: Option<i64>| figure.map_or("NULL".to_owned(), |n| n.to_string());
     let part = |part: &[Option<i64>; 3]| format!("{{{}}}", part.map(number).join(","));

@@ -1,15 +1,8 @@
 //! What happened, newest first: decisions and changes of agents, of hosts, and of the console's own
 //! people and tokens, in one list with one cursor.
 
-use jiff::Timestamp;
-use tokio_postgres::{Row, types::Type};
-
 use super::search::like;
-use crate::{
-    error::StoreError,
-    pool::{Bulkhead, Store},
-    record::record,
-};
+use crate::prelude::*;
 
 /// Which entries to list. The default is all but changes of presence.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -21,12 +14,14 @@ pub struct ActivityFilter {
     pub presence: bool,
 }
 
-/// The last entry of the page before. Ids are unique within a source.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct ActivityCursor {
-    pub at: Timestamp,
-    pub source: i32,
-    pub id: i64,
+record! {
+    /// The last entry of the page before. Ids are unique within a source.
+    #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+    pub struct ActivityCursor {
+        pub at: Timestamp,
+        pub source: i32,
+        pub id: i64,
+    }
 }
 
 record! {
@@ -129,28 +124,27 @@ impl Store {
         filter: &ActivityFilter,
         before: Option<&ActivityCursor>,
         limit: u32,
-    ) -> Result<ActivityPage, StoreError> {
+    ) -> Result<ActivityPage> {
         let newest = ActivityCursor::newest();
         let mut before = before.unwrap_or(&newest).clone();
         before.at = before.at.clamp(Timestamp::UNIX_EPOCH, newest.at);
         let horizon = self.activity_horizon(&before).await?;
         let until = horizon.clone().unwrap_or_else(ActivityCursor::oldest);
         let subject = filter.subject.as_deref().map(like);
-        let params = [
-            (&before.at as _, Type::TIMESTAMPTZ),
-            (&before.source as _, Type::INT4),
-            (&before.id as _, Type::INT8),
-            (&filter.actor as _, Type::TEXT),
-            (&filter.kind as _, Type::TEXT),
-            (&subject as _, Type::TEXT),
-            (&filter.presence as _, Type::BOOL),
-            (&until.at as _, Type::TIMESTAMPTZ),
-            (&until.source as _, Type::INT4),
-            (&until.id as _, Type::INT8),
+        let params = params![
+            before.at,
+            before.source,
+            before.id,
+            filter.actor,
+            filter.kind,
+            subject,
+            filter.presence,
+            until.at,
+            until.source,
+            until.id
         ];
-        let (name, from_row) = ("console_activity", ActivityRecord::from_row);
-        let found = self.read_page(name, Bulkhead::Ingest, SQL, &params, limit, from_row);
-        let found = found.await?;
+        let found = self.read_page("console_activity", Ingest, SQL, &params, limit);
+        let found: Page<ActivityRecord> = found.await?;
         let last = found.rows.last().filter(|_| found.truncated);
         let last = last.map(|row| ActivityCursor {
             at: row.at,
@@ -166,25 +160,9 @@ impl Store {
     }
 
     /// `None` if all older entries may be looked at.
-    async fn activity_horizon(
-        &self,
-        before: &ActivityCursor,
-    ) -> Result<Option<ActivityCursor>, StoreError> {
-        let params = [
-            (&before.at as _, Type::TIMESTAMPTZ),
-            (&before.source as _, Type::INT4),
-            (&before.id as _, Type::INT8),
-            (&LOOKED_AT as _, Type::INT8),
-        ];
-        let rows = self.read("console_activity", Bulkhead::Ingest, HORIZON, &params);
-        let rows = rows.await?;
-        let cursor = |row: &Row| {
-            Ok(ActivityCursor {
-                at: row.try_get("at")?,
-                source: row.try_get("source")?,
-                id: row.try_get("id")?,
-            })
-        };
-        rows.first().map(cursor).transpose()
+    async fn activity_horizon(&self, before: &ActivityCursor) -> Result<Option<ActivityCursor>> {
+        let params = params![before.at, before.source, before.id, LOOKED_AT];
+        self.read_first("console_activity", Ingest, HORIZON, &params)
+            .await
     }
 }

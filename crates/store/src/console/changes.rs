@@ -4,15 +4,10 @@
 
 use std::{fmt::Write, time::Duration};
 
-use tokio_postgres::types::{Json, Type};
-use uuid::Uuid;
-
 use super::people::event;
 use crate::{
-    error::StoreError,
-    ids::{AgentId, HostId, TokenId},
     labels::{LabelChange, Labels},
-    pool::{Bulkhead, Store},
+    prelude::*,
     tokens::TokenRecord,
 };
 
@@ -35,20 +30,20 @@ impl Store {
         hash: &[u8; 32],
         request: &TokenRequest,
         actor: &str,
-    ) -> Result<TokenId, StoreError> {
+    ) -> Result<TokenId> {
         let sql = "-- console_token_add
             SELECT add_enrolment_token($1, $2, $3, $4, now() + make_interval(secs => $5), $6)";
         let seconds = request.expires_in.map(|life| life.as_secs_f64());
-        let params = [
-            (&hash.as_slice() as _, Type::BYTEA),
-            (&request.label as _, Type::TEXT),
-            (&actor as _, Type::TEXT),
-            (&request.max_uses as _, Type::INT4),
-            (&seconds as _, Type::FLOAT8),
-            (&Json(&request.labels) as _, Type::JSONB),
+        let params = params![
+            hash.as_slice(),
+            request.label,
+            actor,
+            request.max_uses,
+            seconds,
+            Json(&request.labels)
         ];
-        self.run("console_token_add", Bulkhead::Auth, async |tx| {
-            let id: TokenId = tx.query_one(sql, &params).await?.try_get(0)?;
+        self.run("console_token_add", Auth, async |tx| {
+            let id: TokenId = tx.query_value(sql, &params).await?;
             let uses = format!("{} uses", request.max_uses);
             event(&tx, actor, "token created", &request.label, &uses).await?;
             Ok(id)
@@ -63,16 +58,11 @@ impl Store {
         revoke_agents: bool,
         actor: &str,
         reason: Option<&str>,
-    ) -> Result<i32, StoreError> {
+    ) -> Result<i32> {
         let sql = "-- console_token_revoke\nSELECT revoke_enrolment_token($1, $2, $3, $4)";
-        let params = [
-            (&token.id.0 as _, Type::UUID),
-            (&actor as _, Type::TEXT),
-            (&revoke_agents as _, Type::BOOL),
-            (&reason as _, Type::TEXT),
-        ];
-        self.run("console_token_revoke", Bulkhead::Auth, async |tx| {
-            let touched: i32 = tx.query_one(sql, &params).await?.try_get(0)?;
+        let params = params![token.id.0, actor, revoke_agents, reason];
+        self.run("console_token_revoke", Auth, async |tx| {
+            let touched: i32 = tx.query_value(sql, &params).await?;
             let mut detail = reason.unwrap_or_default().to_owned();
             if revoke_agents {
                 let agents = if touched == 1 { "agent" } else { "agents" };
@@ -90,18 +80,11 @@ impl Store {
         hosts: &[Uuid],
         change: &LabelChange,
         actor: &str,
-    ) -> Result<i32, StoreError> {
+    ) -> Result<i32> {
         let sql = "-- console_hosts_label\nSELECT label_hosts($1, $2, $3, $4)";
-        let params = [
-            (&hosts as _, Type::UUID_ARRAY),
-            (&Json(&change.added) as _, Type::JSONB),
-            (&change.removed as _, Type::TEXT_ARRAY),
-            (&actor as _, Type::TEXT),
-        ];
-        self.run("console_hosts_label", Bulkhead::Auth, async |tx| {
-            Ok(tx.query_one(sql, &params).await?.try_get(0)?)
-        })
-        .await
+        let params = params![hosts, Json(&change.added), change.removed, actor];
+        self.run_value("console_hosts_label", Auth, sql, &params)
+            .await
     }
 
     /// Retires hosts. Returns how many agents were revoked or rejected.
@@ -110,18 +93,12 @@ impl Store {
         hosts: &[Uuid],
         actor: &str,
         reason: Option<&str>,
-    ) -> Result<i64, StoreError> {
+    ) -> Result<i64> {
         let sql = "-- console_hosts_retire
             SELECT coalesce(sum(retire_host(host, $2, $3)), 0)::bigint FROM unnest($1::uuid[]) AS host";
-        let params = [
-            (&hosts as _, Type::UUID_ARRAY),
-            (&actor as _, Type::TEXT),
-            (&reason as _, Type::TEXT),
-        ];
-        self.run("console_hosts_retire", Bulkhead::Auth, async |tx| {
-            Ok(tx.query_one(sql, &params).await?.try_get(0)?)
-        })
-        .await
+        let params = params![hosts, actor, reason];
+        self.run_value("console_hosts_retire", Auth, sql, &params)
+            .await
     }
 
     /// Revokes the active agents of hosts. Returns how many.
@@ -130,43 +107,25 @@ impl Store {
         hosts: &[Uuid],
         actor: &str,
         reason: Option<&str>,
-    ) -> Result<i64, StoreError> {
+    ) -> Result<i64> {
         let sql = "-- console_hosts_revoke
             WITH chosen AS MATERIALIZED (
                 SELECT id FROM agents WHERE host_id = ANY ($1) AND status = 'active' ORDER BY id),
             done AS MATERIALIZED (SELECT id, revoke_agent(id, $2, $3) FROM chosen)
             SELECT count(*) FROM done";
-        let params = [
-            (&hosts as _, Type::UUID_ARRAY),
-            (&actor as _, Type::TEXT),
-            (&reason as _, Type::TEXT),
-        ];
-        self.run("console_hosts_revoke", Bulkhead::Auth, async |tx| {
-            Ok(tx.query_one(sql, &params).await?.try_get(0)?)
-        })
-        .await
+        let params = params![hosts, actor, reason];
+        self.run_value("console_hosts_revoke", Auth, sql, &params)
+            .await
     }
 
     /// Retires all hosts whose active agent has been offline for this long, the longest first. Returns
     /// how many. Each step is committed, and ends within its time limit.
-    pub async fn hosts_expire(
-        &self,
-        offline_for: Duration,
-        actor: &str,
-    ) -> Result<u64, StoreError> {
+    pub async fn hosts_expire(&self, offline_for: Duration, actor: &str) -> Result<u64> {
         let sql = "-- hosts_expire\nSELECT expire_hosts(make_interval(secs => $1), $2, $3)";
-        let seconds = offline_for.as_secs_f64();
-        let params = [
-            (&seconds as _, Type::FLOAT8),
-            (&actor as _, Type::TEXT),
-            (&EXPIRE_STEP as _, Type::INT4),
-        ];
+        let params = params![offline_for.as_secs_f64(), actor, EXPIRE_STEP];
         let mut retired = 0;
         loop {
-            let step = self.run("hosts_expire", Bulkhead::Auth, async |tx| {
-                Ok(tx.query_one(sql, &params).await?.try_get::<_, i32>(0)?)
-            });
-            let step = step.await?;
+            let step: i32 = self.run_value("hosts_expire", Auth, sql, &params).await?;
             retired += u64::try_from(step).unwrap_or(0);
             if step < EXPIRE_STEP {
                 return Ok(retired);
@@ -181,16 +140,10 @@ impl Store {
         agent: Option<AgentId>,
         actor: &str,
         note: &str,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let sql = "-- console_note_add\nSELECT add_host_note($1, $2, $3, $4)";
-        let agent = agent.map(|id| id.0);
-        let params = [
-            (&host.0 as _, Type::UUID),
-            (&agent as _, Type::UUID),
-            (&actor as _, Type::TEXT),
-            (&note as _, Type::TEXT),
-        ];
-        self.call("console_note_add", Bulkhead::Auth, sql, &params)
+        let params = params![host.0, agent.map(|id| id.0), actor, note];
+        self.call("console_note_add", Auth, sql, &params)
             .await
             .map(drop)
     }

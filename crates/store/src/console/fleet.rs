@@ -1,18 +1,10 @@
 //! Counts of the fleet, what needs attention, and the state of instances and database.
 
-use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
-use tokio_postgres::Row;
-use uuid::Uuid;
 
 use super::NO_WORKERS;
-use crate::{
-    error::StoreError,
-    instance_load::InstanceLoad,
-    pool::{Bulkhead, Store},
-    record::record,
-};
+use crate::{instance_load::InstanceLoad, prelude::*};
 
 record! {
     #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -149,33 +141,33 @@ const DATABASE: &str = "-- console_database
              WHERE name IN ('shared_buffers', 'max_wal_size', 'synchronous_commit')) AS settings";
 
 impl Store {
-    pub async fn console_counts(&self) -> Result<FleetCounts, StoreError> {
+    pub async fn console_counts(&self) -> Result<FleetCounts> {
         FleetCounts::from_row(&self.console_row(COUNTS).await?)
     }
 
-    pub async fn console_attention(&self) -> Result<AttentionCounts, StoreError> {
+    pub async fn console_attention(&self) -> Result<AttentionCounts> {
         AttentionCounts::from_row(&self.console_row(ATTENTION).await?)
     }
 
     /// Live instances first, then the newest ended ones.
-    pub async fn console_instances(&self) -> Result<Vec<InstanceRecord>, StoreError> {
-        let rows = self.read("console_instances", Bulkhead::Watch, INSTANCES, &[]);
-        rows.await?.iter().map(InstanceRecord::from_row).collect()
+    pub async fn console_instances(&self) -> Result<Vec<InstanceRecord>> {
+        self.read_all("console_instances", Watch, INSTANCES, &[])
+            .await
     }
 
-    pub async fn console_database(&self) -> Result<DatabaseState, StoreError> {
+    pub async fn console_database(&self) -> Result<DatabaseState> {
         DatabaseState::from_row(&self.console_row(DATABASE).await?)
     }
 
     /// How many agents wait for a decision. Cheap: an index has them.
-    pub async fn console_pending_count(&self) -> Result<i64, StoreError> {
+    pub async fn console_pending_count(&self) -> Result<i64> {
         let sql = "-- console_pending_count\nSELECT count(*) FROM agents WHERE status = 'pending'";
         Ok(self.console_row(sql).await?.try_get(0)?)
     }
 
     /// The queries are aggregates or constants, which always return one row.
-    async fn console_row(&self, sql: &str) -> Result<Row, StoreError> {
-        self.run("console_row", Bulkhead::Watch, async |tx| {
+    async fn console_row(&self, sql: &str) -> Result<Row> {
+        self.run("console_row", Watch, async |tx| {
             tx.batch(NO_WORKERS).await?;
             tx.query_one(sql, &[]).await
         })

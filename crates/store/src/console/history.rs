@@ -3,15 +3,7 @@
 
 mod samples;
 
-use jiff::Timestamp;
-use tokio_postgres::types::Type;
-
-use crate::{
-    error::StoreError,
-    ids::{AgentId, HostId},
-    pool::{Bulkhead, Store},
-    record::record,
-};
+use crate::prelude::*;
 pub use samples::{DiskColumns, SampleColumns};
 
 /// The most samples of one plot, in whole hours: more than an agent that samples every 10 s has in a day and
@@ -67,23 +59,15 @@ record! {
 
 impl Store {
     /// The samples of the newest hours since `from`, in the order of their times.
-    pub async fn console_samples(
-        &self,
-        host: HostId,
-        from: Timestamp,
-    ) -> Result<SampleColumns, StoreError> {
+    pub async fn console_samples(&self, host: HostId, from: Timestamp) -> Result<SampleColumns> {
         let sql = "-- console_samples
             SELECT agent_id, sampled_at, seq, cpu_percent, load_1m, memory_used_bytes, memory_total_bytes,
                    network_rx_bytes, network_tx_bytes, mount_points, disk_bytes
               FROM (SELECT *, sum(cardinality(cpu_percent)) OVER (ORDER BY hour DESC) AS with_newer
                       FROM host_chunks($1, $2, now() + interval '10 minutes')) chunks
              WHERE with_newer <= $3 ORDER BY hour";
-        let params = [
-            (&host.0 as _, Type::UUID),
-            (&from as _, Type::TIMESTAMPTZ),
-            (&SAMPLES as _, Type::INT8),
-        ];
-        let rows = self.read("console_samples", Bulkhead::Ingest, sql, &params);
+        let params = params![host.0, from, SAMPLES];
+        let rows = self.read("console_samples", Ingest, sql, &params);
         SampleColumns::from_rows(&rows.await?, from)
     }
 
@@ -93,7 +77,7 @@ impl Store {
         host: HostId,
         from: Timestamp,
         step: &str,
-    ) -> Result<Vec<RollupPoint>, StoreError> {
+    ) -> Result<Vec<RollupPoint>> {
         let sql = "-- console_rollups
             SELECT date_trunc($3, hour, 'UTC') AS at,
                    sum(cpu_percent_avg * sample_count) / sum(sample_count) AS cpu_percent,
@@ -108,30 +92,20 @@ impl Store {
               FROM host_metrics_hourly
              WHERE host_id = $1 AND hour >= $2 AND hour <= now()
              GROUP BY 1 ORDER BY 1";
-        let params = [
-            (&host.0 as _, Type::UUID),
-            (&from as _, Type::TIMESTAMPTZ),
-            (&step as _, Type::TEXT),
-        ];
-        let rows = self.read("console_rollups", Bulkhead::Ingest, sql, &params);
-        rows.await?.iter().map(RollupPoint::from_row).collect()
+        let params = params![host.0, from, step];
+        self.read_all("console_rollups", Ingest, sql, &params).await
     }
 
     /// The gaps of the host's agents that were recorded since `from`: of each agent the newest.
-    pub async fn console_gaps(
-        &self,
-        host: HostId,
-        from: Timestamp,
-    ) -> Result<Vec<GapReason>, StoreError> {
+    pub async fn console_gaps(&self, host: HostId, from: Timestamp) -> Result<Vec<GapReason>> {
         let sql = "-- console_gaps
             SELECT a.id AS agent_id, g.first_seq, g.last_seq, g.kind, g.reason
               FROM agents a
              CROSS JOIN LATERAL (SELECT * FROM metric_gaps g WHERE g.agent_id = a.id ORDER BY g.first_seq DESC LIMIT 1000) g
              WHERE a.host_id = $1 AND g.recorded_at >= $2
              ORDER BY a.id, g.first_seq";
-        let params = [(&host.0 as _, Type::UUID), (&from as _, Type::TIMESTAMPTZ)];
-        let rows = self.read("console_gaps", Bulkhead::Ingest, sql, &params);
-        rows.await?.iter().map(GapReason::from_row).collect()
+        let params = params![host.0, from];
+        self.read_all("console_gaps", Ingest, sql, &params).await
     }
 
     /// The changes of the host's presence since `from`, preceded by the last one before.
@@ -139,7 +113,7 @@ impl Store {
         &self,
         host: HostId,
         from: Timestamp,
-    ) -> Result<Vec<PresenceMark>, StoreError> {
+    ) -> Result<Vec<PresenceMark>> {
         let sql = "-- console_presence
             WITH mine AS (SELECT id FROM agents WHERE host_id = $1),
             before AS (
@@ -153,9 +127,9 @@ impl Store {
                FROM agent_events e JOIN mine ON mine.id = e.agent_id
               WHERE e.kind = 'presence' AND e.at >= $2 ORDER BY e.id DESC LIMIT 1000)
              ORDER BY at";
-        let params = [(&host.0 as _, Type::UUID), (&from as _, Type::TIMESTAMPTZ)];
-        let rows = self.read("console_presence", Bulkhead::Ingest, sql, &params);
-        rows.await?.iter().map(PresenceMark::from_row).collect()
+        let params = params![host.0, from];
+        self.read_all("console_presence", Ingest, sql, &params)
+            .await
     }
 
     /// The newest notes, changes of labels and decisions of a host since `from`, newest first.
@@ -163,7 +137,7 @@ impl Store {
         &self,
         host: HostId,
         from: Timestamp,
-    ) -> Result<Vec<EventMark>, StoreError> {
+    ) -> Result<Vec<EventMark>> {
         let sql = "-- console_host_events
             SELECT at, kind, actor, text FROM (
                 (SELECT at, kind, actor, text FROM host_events WHERE host_id = $1 AND at >= $2 ORDER BY at DESC LIMIT 100)
@@ -172,8 +146,8 @@ impl Store {
                    FROM agent_events e JOIN agents a ON a.id = e.agent_id
                   WHERE a.host_id = $1 AND e.kind <> 'presence' AND e.at >= $2 ORDER BY e.at DESC LIMIT 100)) marks
              ORDER BY at DESC LIMIT 100";
-        let params = [(&host.0 as _, Type::UUID), (&from as _, Type::TIMESTAMPTZ)];
-        let rows = self.read("console_host_events", Bulkhead::Ingest, sql, &params);
-        rows.await?.iter().map(EventMark::from_row).collect()
+        let params = params![host.0, from];
+        self.read_all("console_host_events", Ingest, sql, &params)
+            .await
     }
 }

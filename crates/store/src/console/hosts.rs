@@ -1,16 +1,6 @@
 //! Rows of the list of hosts, and what is drawn beside them. `search` finds which hosts they are.
 
-use jiff::Timestamp;
-use tokio_postgres::types::Type;
-use uuid::Uuid;
-
-use crate::{
-    error::StoreError,
-    ids::{AgentId, HostId},
-    labels::Labels,
-    pool::{Bulkhead, Store},
-    record::record,
-};
+use crate::{labels::Labels, prelude::*};
 
 record! {
     #[derive(Debug, Clone)]
@@ -70,30 +60,26 @@ pub(super) fn rows_sql() -> String {
 
 impl Store {
     /// The rows of these hosts, in the order of their names.
-    pub async fn console_hosts_by_id(
-        &self,
-        hosts: &[Uuid],
-    ) -> Result<Vec<HostListRow>, StoreError> {
-        let params = [(&hosts as _, Type::UUID_ARRAY)];
+    pub async fn console_hosts_by_id(&self, hosts: &[Uuid]) -> Result<Vec<HostListRow>> {
+        let params = params![hosts];
         let (name, sql) = ("console_hosts_by_id", rows_sql());
-        let rows = self.read(name, Bulkhead::Ingest, &sql, &params);
-        rows.await?.iter().map(HostListRow::from_row).collect()
+        self.read_all(name, Ingest, &sql, &params).await
     }
 
-    pub async fn console_host_exists(&self, host: HostId) -> Result<bool, StoreError> {
+    pub async fn console_host_exists(&self, host: HostId) -> Result<bool> {
         let sql = "-- console_host_exists\nSELECT FROM hosts WHERE id = $1";
-        let params = [(&host.0 as _, Type::UUID)];
-        let rows = self.read("console_host_exists", Bulkhead::Ingest, sql, &params);
+        let params = params![host.0];
+        let rows = self.read("console_host_exists", Ingest, sql, &params);
         Ok(!rows.await?.is_empty())
     }
 
     /// How many of these hosts are online.
-    pub async fn console_hosts_online(&self, hosts: &[Uuid]) -> Result<i64, StoreError> {
+    pub async fn console_hosts_online(&self, hosts: &[Uuid]) -> Result<i64> {
         let sql = "-- console_hosts_online
             SELECT count(*) FROM agents a JOIN agent_state s ON s.agent_id = a.id
              WHERE a.host_id = ANY ($1) AND a.status = 'active' AND s.presence = 'online'";
-        let params = [(&hosts as _, Type::UUID_ARRAY)];
-        let rows = self.read("console_hosts_online", Bulkhead::Ingest, sql, &params);
+        let params = params![hosts];
+        let rows = self.read("console_hosts_online", Ingest, sql, &params);
         let rows = rows.await?;
         rows.first().map_or(Ok(0), |row| Ok(row.try_get(0)?))
     }
@@ -105,7 +91,7 @@ impl Store {
         &self,
         hosts: &[Uuid],
         begins: Timestamp,
-    ) -> Result<Vec<SparkPoint>, StoreError> {
+    ) -> Result<Vec<SparkPoint>> {
         let sql = "-- console_sparklines
             WITH hourly AS (
                 SELECT r.host_id, r.hour, r.cpu_percent_avg AS cpu
@@ -120,11 +106,8 @@ impl Store {
               FROM hourly
              GROUP BY host_id, hour
              ORDER BY host_id, hour";
-        let params = [
-            (&hosts as _, Type::UUID_ARRAY),
-            (&begins as _, Type::TIMESTAMPTZ),
-        ];
-        let rows = self.read("console_sparklines", Bulkhead::Ingest, sql, &params);
-        rows.await?.iter().map(SparkPoint::from_row).collect()
+        let params = params![hosts, begins];
+        self.read_all("console_sparklines", Ingest, sql, &params)
+            .await
     }
 }

@@ -2,20 +2,15 @@
 
 use std::time::Duration;
 
-use tokio_postgres::types::Type;
-use uuid::Uuid;
+use super::people::{LoginRecord, event};
+use crate::prelude::*;
 
-use super::people::{LoginRecord, event, first};
-use crate::{
-    error::StoreError,
-    pool::{Bulkhead, Store},
-};
-
-/// What a one-time link does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinkKind {
-    SetPassword,
-    SignIn,
+text_enum! {
+    /// What a one-time link does.
+    pub enum LinkKind {
+        SetPassword = "password",
+        SignIn = "sign-in",
+    }
 }
 
 impl Store {
@@ -27,20 +22,15 @@ impl Store {
         hash: &[u8; 32],
         life: Duration,
         actor: &str,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<bool> {
         let sql = "-- console_link_create
             WITH expired AS (DELETE FROM console.links WHERE expires_at < now())
             INSERT INTO console.links (hash, user_id, kind, expires_at)
             SELECT $2, id, $3, now() + make_interval(secs => $4)
               FROM console.users WHERE name = $1 AND disabled_at IS NULL";
         let (kind, seconds) = (kind.as_str(), life.as_secs_f64());
-        let params = [
-            (&name as _, Type::TEXT),
-            (&hash.as_slice() as _, Type::BYTEA),
-            (&kind as _, Type::TEXT),
-            (&seconds as _, Type::FLOAT8),
-        ];
-        self.run("console_link_create", Bulkhead::Auth, async |tx| {
+        let params = params![name, hash.as_slice(), kind, seconds];
+        self.run("console_link_create", Auth, async |tx| {
             let created = tx.execute(sql, &params).await? == 1;
             if created {
                 event(&tx, actor, "link created", name, kind).await?;
@@ -51,23 +41,21 @@ impl Store {
     }
 
     /// The person and the kind of a link that is still good.
-    pub async fn console_link(
-        &self,
-        hash: &[u8; 32],
-    ) -> Result<Option<(LoginRecord, LinkKind)>, StoreError> {
+    pub async fn console_link(&self, hash: &[u8; 32]) -> Result<Option<(LoginRecord, LinkKind)>> {
         let sql = "-- console_link
             SELECT u.id, u.name, u.role, u.password_hash, l.kind = 'sign-in' AS signs_in
               FROM console.links l JOIN console.users u ON u.id = l.user_id
              WHERE l.hash = $1 AND l.expires_at > now() AND u.disabled_at IS NULL";
-        let params = [(&hash.as_slice() as _, Type::BYTEA)];
-        let rows = self.read("console_link", Bulkhead::Auth, sql, &params);
-        first(rows.await?.first(), |row| {
-            let kind = match row.try_get("signs_in")? {
-                true => LinkKind::SignIn,
-                false => LinkKind::SetPassword,
-            };
-            Ok((LoginRecord::from_row(row)?, kind))
-        })
+        let params = params![hash.as_slice()];
+        let rows = self.read("console_link", Auth, sql, &params);
+        let Some(row) = rows.await?.into_iter().next() else {
+            return Ok(None);
+        };
+        let kind = match row.try_get("signs_in")? {
+            true => LinkKind::SignIn,
+            false => LinkKind::SetPassword,
+        };
+        Ok(Some((LoginRecord::from_row(&row)?, kind)))
     }
 
     /// Uses a link up, and sets the person's password if one is given. Of several concurrent calls
@@ -76,33 +64,24 @@ impl Store {
         &self,
         hash: &[u8; 32],
         password_hash: Option<&str>,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<bool> {
         let take = "-- console_link_redeem
             DELETE FROM console.links WHERE hash = $1 AND expires_at > now() RETURNING user_id";
         let set = "-- console_link_redeem
             WITH ended AS (DELETE FROM console.sessions WHERE user_id = $1)
             UPDATE console.users SET password_hash = $2 WHERE id = $1";
-        let params = [(&hash.as_slice() as _, Type::BYTEA)];
-        self.run("console_link_redeem", Bulkhead::Auth, async |tx| {
+        let params = params![hash.as_slice()];
+        self.run("console_link_redeem", Auth, async |tx| {
             let Some(row) = tx.query_opt(take, &params).await? else {
                 return Ok(false);
             };
             let user: Uuid = row.try_get("user_id")?;
             if let Some(password) = password_hash {
-                let params = [(&user as _, Type::UUID), (&password as _, Type::TEXT)];
+                let params = params![user, password];
                 tx.execute(set, &params).await?;
             }
             Ok(true)
         })
         .await
-    }
-}
-
-impl LinkKind {
-    fn as_str(self) -> &'static str {
-        match self {
-            LinkKind::SetPassword => "password",
-            LinkKind::SignIn => "sign-in",
-        }
     }
 }

@@ -2,30 +2,22 @@
 
 use std::{error::Error, fmt};
 
-use jiff::Timestamp;
-use tokio_postgres::types::{FromSql, Type};
-use uuid::Uuid;
+use tokio_postgres::types::FromSql;
 
-use crate::{
-    error::StoreError,
-    pool::{Bulkhead, Store},
-    record::record,
-    tx::Tx,
-};
+pub use crate::ids::UserId;
+use crate::prelude::*;
 
-/// The id of a person.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct UserId(pub Uuid);
-
-/// What a person may do; each role may do what the roles before it may.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Role {
-    /// Reads.
-    Viewer,
-    /// Decides about agents and hosts.
-    Operator,
-    /// Manages enrolment tokens and people.
-    Admin,
+text_enum! {
+    /// What a person may do; each role may do what the roles before it may.
+    #[derive(PartialOrd, Ord, Hash)]
+    pub enum Role {
+        /// Reads.
+        Viewer = "viewer",
+        /// Decides about agents and hosts.
+        Operator = "operator",
+        /// Manages enrolment tokens and people.
+        Admin = "admin",
+    }
 }
 
 record! {
@@ -55,48 +47,39 @@ record! {
 }
 
 impl Store {
-    pub async fn console_users(&self) -> Result<Vec<UserRecord>, StoreError> {
+    pub async fn console_users(&self) -> Result<Vec<UserRecord>> {
         let sql = "-- console_users
             SELECT id, name, role, password_hash IS NOT NULL AS has_password, created_at, created_by, disabled_at,
                    signed_in_at,
                    (SELECT count(*) FROM console.sessions s WHERE s.user_id = u.id AND s.expires_at > now()) AS session_count
               FROM console.users u ORDER BY name LIMIT 1000";
-        let rows = self.read("console_users", Bulkhead::Auth, sql, &[]).await?;
-        rows.iter().map(UserRecord::from_row).collect()
+        self.read_all("console_users", Auth, sql, &[]).await
     }
 
-    pub async fn console_has_users(&self) -> Result<bool, StoreError> {
+    pub async fn console_has_users(&self) -> Result<bool> {
         let sql = "-- console_has_users\nSELECT EXISTS (SELECT FROM console.users)";
-        let rows = self.read("console_has_users", Bulkhead::Auth, sql, &[]);
-        first(rows.await?.first(), |row| Ok(row.try_get(0)?)).map(Option::unwrap_or_default)
+        let rows = self.read("console_has_users", Auth, sql, &[]);
+        let rows = rows.await?;
+        rows.first().map_or(Ok(false), |row| Ok(row.try_get(0)?))
     }
 
     /// The person of this name, unless disabled.
-    pub async fn console_user_login(&self, name: &str) -> Result<Option<LoginRecord>, StoreError> {
+    pub async fn console_user_login(&self, name: &str) -> Result<Option<LoginRecord>> {
         let sql = "-- console_user_login
             SELECT id, name, role, password_hash FROM console.users WHERE name = $1 AND disabled_at IS NULL";
-        let params = [(&name as _, Type::TEXT)];
-        let rows = self.read("console_user_login", Bulkhead::Auth, sql, &params);
-        first(rows.await?.first(), LoginRecord::from_row)
+        let params = params![name];
+        self.read_first("console_user_login", Auth, sql, &params)
+            .await
     }
 
     /// Adds a person without a password. Fails with a violated constraint if the name is taken.
-    pub async fn console_user_add(
-        &self,
-        name: &str,
-        role: Role,
-        actor: &str,
-    ) -> Result<UserId, StoreError> {
+    pub async fn console_user_add(&self, name: &str, role: Role, actor: &str) -> Result<UserId> {
         let sql = "-- console_user_add
             INSERT INTO console.users (name, role, created_by) VALUES ($1, $2, $3) RETURNING id";
         let role = role.as_str();
-        let params = [
-            (&name as _, Type::TEXT),
-            (&role as _, Type::TEXT),
-            (&actor as _, Type::TEXT),
-        ];
-        self.run("console_user_add", Bulkhead::Auth, async |tx| {
-            let id = tx.query_one(sql, &params).await?.try_get("id")?;
+        let params = params![name, role, actor];
+        self.run("console_user_add", Auth, async |tx| {
+            let id = tx.query_value(sql, &params).await?;
             event(&tx, actor, "user added", name, role).await?;
             Ok(id)
         })
@@ -104,16 +87,11 @@ impl Store {
     }
 
     /// Changes a person's role. Open sessions have the new role at their next request.
-    pub async fn console_user_role(
-        &self,
-        name: &str,
-        role: Role,
-        actor: &str,
-    ) -> Result<bool, StoreError> {
+    pub async fn console_user_role(&self, name: &str, role: Role, actor: &str) -> Result<bool> {
         let sql = "-- console_user_role\nUPDATE console.users SET role = $2 WHERE name = $1";
         let role = role.as_str();
-        let params = [(&name as _, Type::TEXT), (&role as _, Type::TEXT)];
-        self.run("console_user_role", Bulkhead::Auth, async |tx| {
+        let params = params![name, role];
+        self.run("console_user_role", Auth, async |tx| {
             let found = tx.execute(sql, &params).await? == 1;
             if found {
                 event(&tx, actor, "role changed", name, role).await?;
@@ -129,20 +107,20 @@ impl Store {
         name: &str,
         disabled: bool,
         actor: &str,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<bool> {
         let sql = "-- console_user_disable
             WITH changed AS (
                 UPDATE console.users SET disabled_at = CASE WHEN $2 THEN now() END WHERE name = $1 RETURNING id),
             sessions AS (DELETE FROM console.sessions s USING changed WHERE s.user_id = changed.id AND $2),
             links AS (DELETE FROM console.links l USING changed WHERE l.user_id = changed.id AND $2)
             SELECT count(*) FROM changed";
-        let params = [(&name as _, Type::TEXT), (&disabled as _, Type::BOOL)];
+        let params = params![name, disabled];
         let kind = match disabled {
             true => "user disabled",
             false => "user enabled",
         };
-        self.run("console_user_disable", Bulkhead::Auth, async |tx| {
-            let changed: i64 = tx.query_one(sql, &params).await?.try_get(0)?;
+        self.run("console_user_disable", Auth, async |tx| {
+            let changed: i64 = tx.query_value(sql, &params).await?;
             if changed == 1 {
                 event(&tx, actor, kind, name, "").await?;
             }
@@ -159,40 +137,12 @@ pub(super) async fn event(
     kind: &str,
     subject: &str,
     detail: &str,
-) -> Result<(), StoreError> {
+) -> Result<()> {
     let sql = "-- console_event
         INSERT INTO console.events (actor, kind, subject, detail)
         VALUES (left($1, 255), $2, left($3, 255), left($4, 1000))";
-    let params = [
-        (&actor as _, Type::TEXT),
-        (&kind as _, Type::TEXT),
-        (&subject as _, Type::TEXT),
-        (&detail as _, Type::TEXT),
-    ];
+    let params = params![actor, kind, subject, detail];
     tx.execute(sql, &params).await.map(drop)
-}
-
-pub(super) fn first<R, T>(
-    row: Option<R>,
-    read: impl FnOnce(R) -> Result<T, StoreError>,
-) -> Result<Option<T>, StoreError> {
-    row.map(read).transpose()
-}
-
-impl Role {
-    pub const ALL: [Role; 3] = [Role::Viewer, Role::Operator, Role::Admin];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Role::Viewer => "viewer",
-            Role::Operator => "operator",
-            Role::Admin => "admin",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Role> {
-        Role::ALL.into_iter().find(|role| role.as_str() == text)
-    }
 }
 
 impl fmt::Display for Role {
@@ -210,15 +160,5 @@ impl<'a> FromSql<'a> for Role {
 
     fn accepts(ty: &Type) -> bool {
         <&str as FromSql>::accepts(ty)
-    }
-}
-
-impl<'a> FromSql<'a> for UserId {
-    fn from_sql(ty: &Type, raw: &'a [u8]) -> Result<UserId, Box<dyn Error + Sync + Send>> {
-        Uuid::from_sql(ty, raw).map(UserId)
-    }
-
-    fn accepts(ty: &Type) -> bool {
-        <Uuid as FromSql>::accepts(ty)
     }
 }

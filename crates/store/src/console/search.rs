@@ -10,9 +10,6 @@ mod values;
 
 use std::collections::BTreeMap;
 
-use tokio_postgres::types::Type;
-use uuid::Uuid;
-
 pub use self::order::HostSort;
 use self::plan::Plan;
 pub(super) use self::text::like;
@@ -20,11 +17,7 @@ use super::{
     NO_WORKERS,
     hosts::{HostListRow, rows_sql},
 };
-use crate::{
-    error::StoreError,
-    pool::{Bulkhead, Store},
-    tx::Tx,
-};
+use crate::prelude::*;
 
 /// Which hosts to list. All conditions must hold. The default is every host in service.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -84,12 +77,8 @@ impl Default for Total {
 }
 
 impl Store {
-    pub async fn console_hosts(
-        &self,
-        page: &HostsPage,
-        limit: u32,
-    ) -> Result<HostsFound, StoreError> {
-        self.run("console_hosts", Bulkhead::Ingest, async |tx| {
+    pub async fn console_hosts(&self, page: &HostsPage, limit: u32) -> Result<HostsFound> {
+        self.run("console_hosts", Ingest, async |tx| {
             settings(&tx).await?;
             let Some(plan) = Plan::new(&tx, page, i64::from(limit)).await? else {
                 return Ok(HostsFound::default());
@@ -106,16 +95,12 @@ impl Store {
     }
 
     /// The ids that a search finds, in the order of the names, at most `most`.
-    pub async fn console_host_ids(
-        &self,
-        search: &HostSearch,
-        most: i64,
-    ) -> Result<Vec<Uuid>, StoreError> {
+    pub async fn console_host_ids(&self, search: &HostSearch, most: i64) -> Result<Vec<Uuid>> {
         let page = HostsPage {
             search: search.clone(),
             ..HostsPage::default()
         };
-        self.run("console_host_ids", Bulkhead::Ingest, async |tx| {
+        self.run("console_host_ids", Ingest, async |tx| {
             settings(&tx).await?;
             match Plan::new(&tx, &page, most).await? {
                 Some(plan) => Ok(plan.find(&tx).await?.ids),
@@ -126,17 +111,15 @@ impl Store {
     }
 }
 
-async fn settings(tx: &Tx) -> Result<(), StoreError> {
+async fn settings(tx: &Tx) -> Result<()> {
     tx.batch(NO_WORKERS).await?;
     tx.batch("SET LOCAL random_page_cost = 1.1; SET LOCAL work_mem = '16MB'")
         .await
 }
 
 /// The rows of these hosts, in the same order.
-async fn rows(tx: &Tx, ids: &[Uuid]) -> Result<Vec<HostListRow>, StoreError> {
-    let found = tx.query(&rows_sql(), &[(&ids, Type::UUID_ARRAY)]).await?;
-    let rows = found.iter().map(HostListRow::from_row);
-    let mut rows = rows.collect::<Result<Vec<_>, _>>()?;
+async fn rows(tx: &Tx, ids: &[Uuid]) -> Result<Vec<HostListRow>> {
+    let mut rows: Vec<HostListRow> = tx.query_all(&rows_sql(), &params![ids]).await?;
     rows.sort_by_key(|row| ids.iter().position(|id| *id == row.id.0));
     Ok(rows)
 }

@@ -3,14 +3,8 @@
 
 use std::time::Duration;
 
-use tokio_postgres::types::Type;
-
-use super::people::{Role, UserId, event, first};
-use crate::{
-    error::StoreError,
-    pool::{Bulkhead, Store},
-    record::record,
-};
+use super::people::{Role, UserId, event};
+use crate::prelude::*;
 
 record! {
     #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,19 +25,14 @@ impl Store {
         user: UserId,
         name: &str,
         life: Duration,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let sql = "-- console_session_open
             WITH ended AS (DELETE FROM console.sessions WHERE expires_at < now()),
             seen AS (UPDATE console.users SET signed_in_at = now() WHERE id = $2)
             INSERT INTO console.sessions (hash, user_id, expires_at)
             VALUES ($1, $2, now() + make_interval(secs => $3))";
-        let seconds = life.as_secs_f64();
-        let params = [
-            (&hash.as_slice() as _, Type::BYTEA),
-            (&user.0 as _, Type::UUID),
-            (&seconds as _, Type::FLOAT8),
-        ];
-        self.run("console_session_open", Bulkhead::Auth, async |tx| {
+        let params = params![hash.as_slice(), user.0, life.as_secs_f64()];
+        self.run("console_session_open", Auth, async |tx| {
             tx.execute(sql, &params).await?;
             event(&tx, name, "signed in", name, "").await
         })
@@ -55,35 +44,30 @@ impl Store {
         &self,
         hash: &[u8; 32],
         idle: Duration,
-    ) -> Result<Option<SessionRecord>, StoreError> {
+    ) -> Result<Option<SessionRecord>> {
         let sql = "-- console_session
             SELECT s.user_id, u.name, u.role, s.seen_at < now() - interval '1 minute' AS stale
               FROM console.sessions s JOIN console.users u ON u.id = s.user_id
              WHERE s.hash = $1 AND s.expires_at > now() AND u.disabled_at IS NULL
                AND s.seen_at > now() - make_interval(secs => $2)";
-        let seconds = idle.as_secs_f64();
-        let params = [
-            (&hash.as_slice() as _, Type::BYTEA),
-            (&seconds as _, Type::FLOAT8),
-        ];
-        let rows = self.read("console_session", Bulkhead::Auth, sql, &params);
-        first(rows.await?.first(), SessionRecord::from_row)
+        let params = params![hash.as_slice(), idle.as_secs_f64()];
+        self.read_first("console_session", Auth, sql, &params).await
     }
 
     /// Notes a request of the session's person.
-    pub async fn console_session_touch(&self, hash: &[u8; 32]) -> Result<(), StoreError> {
+    pub async fn console_session_touch(&self, hash: &[u8; 32]) -> Result<()> {
         let sql =
             "-- console_session_touch\nUPDATE console.sessions SET seen_at = now() WHERE hash = $1";
-        let params = [(&hash.as_slice() as _, Type::BYTEA)];
-        self.call("console_session_touch", Bulkhead::Auth, sql, &params)
+        let params = params![hash.as_slice()];
+        self.call("console_session_touch", Auth, sql, &params)
             .await
             .map(drop)
     }
 
-    pub async fn console_session_close(&self, hash: &[u8; 32]) -> Result<(), StoreError> {
+    pub async fn console_session_close(&self, hash: &[u8; 32]) -> Result<()> {
         let sql = "-- console_session_close\nDELETE FROM console.sessions WHERE hash = $1";
-        let params = [(&hash.as_slice() as _, Type::BYTEA)];
-        self.call("console_session_close", Bulkhead::Auth, sql, &params)
+        let params = params![hash.as_slice()];
+        self.call("console_session_close", Auth, sql, &params)
             .await
             .map(drop)
     }

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use uuid::Uuid;
 
-use super::{Damaged, MOST, ensure};
+use super::{MOST, Result, ensure};
 
 /// In microseconds.
 pub(crate) const HOUR: i64 = 3_600_000_000;
 
-/// Which chunk of a host.
+/// Identifies a chunk among those of its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ChunkKey {
     /// Hours since the epoch.
@@ -124,7 +124,7 @@ pub(crate) fn at_micros(hour: i64, at: i32) -> i64 {
 }
 
 /// The chunks of one host's rows. A number that an agent and shape have twice in an hour is kept once.
-pub(crate) fn chunks(mut rows: Vec<LooseSample>) -> Result<BTreeMap<ChunkKey, Chunk>, Damaged> {
+pub(crate) fn chunks(mut rows: Vec<LooseSample>) -> Result<BTreeMap<ChunkKey, Chunk>> {
     rows.sort_unstable_by_key(|row| (row.key(), row.seq, row.at_micros));
     rows.dedup_by_key(|row| (row.key(), row.seq));
     let groups = rows.chunk_by(|a, b| a.key() == b.key());
@@ -153,7 +153,7 @@ impl Chunk {
     }
 
     /// Whether it can be a stored chunk of a shape with this many parts. All functions here expect that.
-    pub(crate) fn validate(&self, parts: usize) -> Result<(), Damaged> {
+    pub(crate) fn validate(&self, parts: usize) -> Result<()> {
         let samples = self.seq.len();
         let columns = self.lengths().all(|length| length == samples);
         ensure(samples > 0 && columns, "the length of a column")?;

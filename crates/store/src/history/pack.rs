@@ -17,7 +17,7 @@
 //! Arithmetic wraps: a stored step of 8 bytes is a number without sign, and is 2^63 if a series of 0, 2^62, 0 also
 //! has a step of 1.
 
-use super::{Damaged, MOST, ensure};
+use super::{MOST, Result, ensure};
 
 /// The parts of a chunk, packed. Both are empty if there are none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -97,7 +97,7 @@ fn write(series: &Series, values: &[i64], to: &mut [u8]) {
 }
 
 /// The values: the first and one for each step.
-fn read(series: &Series, steps: &[u8], samples: usize) -> Result<Vec<i64>, Damaged> {
+fn read(series: &Series, steps: &[u8], samples: usize) -> Result<Vec<i64>> {
     let [first, last, unit, least, width] = *series;
     if width == 0 {
         let constant = unit == 0 && least == 0 && first == last;
@@ -137,7 +137,7 @@ fn greatest_divisor(mut a: u64, mut b: u64) -> u64 {
 }
 
 /// The values of all parts. Nothing that is stored makes it panic, or take more memory than `samples` values of each part.
-pub(crate) fn unpack(packed: &Packed, samples: usize) -> Result<Vec<Vec<i64>>, Damaged> {
+pub(crate) fn unpack(packed: &Packed, samples: usize) -> Result<Vec<Vec<i64>>> {
     let all = series(packed, samples)?;
     let mut rest = packed.steps.as_slice();
     let mut parts = Vec::with_capacity(all.len());
@@ -150,11 +150,7 @@ pub(crate) fn unpack(packed: &Packed, samples: usize) -> Result<Vec<Vec<i64>>, D
 }
 
 /// The value of each part in the sample at this place. The last one needs no unpacking.
-pub(crate) fn unpack_one(
-    packed: &Packed,
-    samples: usize,
-    place: usize,
-) -> Result<Vec<i64>, Damaged> {
+pub(crate) fn unpack_one(packed: &Packed, samples: usize, place: usize) -> Result<Vec<i64>> {
     if place + 1 < samples {
         let parts = unpack(packed, samples)?;
         return Ok(parts.iter().map(|values| values[place]).collect());
@@ -166,7 +162,7 @@ pub(crate) fn unpack_one(
 }
 
 /// The series, if their widths are valid and there are as many bytes of steps as they need.
-fn series(packed: &Packed, samples: usize) -> Result<Vec<Series>, Damaged> {
+fn series(packed: &Packed, samples: usize) -> Result<Vec<Series>> {
     let count = packed.series.len() / 5;
     ensure(packed.series.len() == 5 * count, "the number of series")?;
     ensure(samples > 0 || count == 0, "parts without samples")?;

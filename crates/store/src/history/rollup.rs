@@ -61,9 +61,9 @@ pub(crate) struct Rollup {
     /// The percentage and the mount point.
     pub(crate) fullest_disk: Option<(f64, String)>,
     pub(crate) sample_count: i32,
-    /// What `figures` is about.
+    /// The list of parts that `figures` is about.
     pub(crate) shape: Uuid,
-    /// That list, if it is none of the samples'. It must be stored.
+    /// That list, if no sample has it. It must be stored.
     pub(crate) own_list: Option<Shape>,
     /// For each part {least, mean, greatest} of a gauge, {value, -, -} of one that did not change, {-, increase, -} of a counter.
     pub(crate) figures: Vec<[Option<i64>; 3]>,
@@ -98,7 +98,7 @@ pub(crate) fn rollup(hour: i64, of: &[Source<'_>], before: Option<&Last<'_>>) ->
 }
 
 impl Source<'_> {
-    /// What samples of one hour are ordered by.
+    /// The sort key of a sample within its hour.
     fn order(&self, sample: usize) -> (i32, i32, i64) {
         (self.chunk.at[sample], self.agent_no, self.chunk.seq[sample])
     }

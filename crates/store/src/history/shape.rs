@@ -1,7 +1,7 @@
 //! Lists of parts: what the values in the parts of a sample, or the figures of a rollup, are about.
 //!
-//! A list is stored once for the whole fleet, in `sample_shapes`. Its name is a part of its SHA-256, so everybody who has
-//! a list knows its name without asking the database, and nobody can make two lists with one name.
+//! A list is stored once for the whole fleet, in `sample_shapes`. Its name is a part of its SHA-256, so a program that has
+//! a list knows its name without asking the database, and no agent can make two lists with one name.
 
 use std::{borrow::Cow, collections::HashSet};
 

@@ -2,20 +2,11 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use tokio_postgres::{
-    Row,
-    types::{Json, Type},
-};
-use uuid::Uuid;
-
 use super::RegistrationTx;
 use crate::{
-    error::StoreError,
     facts::{AgentFacts, HostFacts, Identifiers},
-    ids::{AgentId, HostId, TokenId},
     liveness::Liveness,
-    pool::{Bulkhead, Store},
-    record::record,
+    prelude::*,
     status::AgentStatus,
 };
 
@@ -56,10 +47,10 @@ impl Store {
         &self,
         bulkhead: Bulkhead,
         agents: &[AgentId],
-    ) -> Result<Vec<(AgentId, AgentStatus)>, StoreError> {
+    ) -> Result<Vec<(AgentId, AgentStatus)>> {
         let sql = "-- agents_statuses\nSELECT id, status FROM agents WHERE id = ANY ($1)";
         let ids: Vec<Uuid> = agents.iter().map(|agent| agent.0).collect();
-        let params = [(&ids as _, Type::UUID_ARRAY)];
+        let params = params![ids];
         let rows = self.read("agents_statuses", bulkhead, sql, &params);
         let read = |row: &Row| Ok((row.try_get("id")?, row.try_get("status")?));
         rows.await?.iter().map(read).collect()
@@ -72,47 +63,39 @@ impl RegistrationTx {
         &self,
         key: &[u8; 32],
         heard_within: Duration,
-    ) -> Result<Option<KnownAgent>, StoreError> {
+    ) -> Result<Option<KnownAgent>> {
         let sql = "-- agent_by_key
             SELECT id, host_id, status, conflict_with, agent_liveness(state, $2) AS liveness,
                    pending_reason IS NOT DISTINCT FROM 'reopened' AS reopened
               FROM agents JOIN agent_state state ON agent_id = id
              WHERE key = $1 FOR UPDATE OF agents";
-        let heard_within = heard_within.as_secs_f64();
-        let params = [
-            (&key.as_slice() as _, Type::BYTEA),
-            (&heard_within as _, Type::FLOAT8),
-        ];
-        let row = self.0.query_opt(sql, &params).await?;
-        row.map(|row| KnownAgent::from_row(&row)).transpose()
+        let params = params![key.as_slice(), heard_within.as_secs_f64()];
+        self.0.query_first(sql, &params).await
     }
 
     /// Inserts an agent. A trigger adds its state and its first event.
-    pub async fn agent_insert(&self, new: &NewAgent<'_>) -> Result<AgentId, StoreError> {
+    pub async fn agent_insert(&self, new: &NewAgent<'_>) -> Result<AgentId> {
         let sql = "-- agent_insert
             INSERT INTO agents (key, host_id, status, pending_reason, conflict_with, cloned_from, token_id,
                                 decided_by, decided_at, version, capabilities, facts, registered_from)
             VALUES ($1, $2, $3, $4, $5, $6, $7, $8::text, CASE WHEN $8::text IS NULL THEN NULL ELSE now() END,
                     $9, $10, $11, $12)
             RETURNING id";
-        let conflict = new.conflict_with.map(|id| id.0);
-        let clone = new.cloned_from.map(|id| id.0);
-        let token = new.token_id.map(|id| id.0);
-        let params = [
-            (&new.key.as_slice() as _, Type::BYTEA),
-            (&new.host_id.0 as _, Type::UUID),
-            (&new.status.as_str() as _, Type::TEXT),
-            (&new.pending_reason as _, Type::TEXT),
-            (&conflict as _, Type::UUID),
-            (&clone as _, Type::UUID),
-            (&token as _, Type::UUID),
-            (&new.decided_by as _, Type::TEXT),
-            (&new.agent.version as _, Type::TEXT),
-            (&new.agent.capabilities as _, Type::TEXT_ARRAY),
-            (&Json(new.facts) as _, Type::JSONB),
-            (&new.address as _, Type::INET),
+        let params = params![
+            new.key.as_slice(),
+            new.host_id.0,
+            new.status.as_str(),
+            new.pending_reason,
+            new.conflict_with.map(|id| id.0),
+            new.cloned_from.map(|id| id.0),
+            new.token_id.map(|id| id.0),
+            new.decided_by,
+            new.agent.version,
+            new.agent.capabilities,
+            Json(new.facts),
+            new.address
         ];
-        Ok(self.0.query_one(sql, &params).await?.try_get("id")?)
+        self.0.query_value(sql, &params).await
     }
 
     pub async fn agent_refresh(
@@ -120,40 +103,24 @@ impl RegistrationTx {
         id: AgentId,
         agent: &AgentFacts,
         facts: &HostFacts,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let sql = "-- agent_refresh
             UPDATE agents SET version = $2, capabilities = $3, facts = $4 WHERE id = $1";
-        let params = [
-            (&id.0 as _, Type::UUID),
-            (&agent.version as _, Type::TEXT),
-            (&agent.capabilities as _, Type::TEXT_ARRAY),
-            (&Json(facts) as _, Type::JSONB),
-        ];
+        let params = params![id.0, agent.version, agent.capabilities, Json(facts)];
         self.0.execute(sql, &params).await.map(drop)
     }
 
     /// Asks the instance that holds the agent's stream when it hears the agent.
-    pub async fn agent_contest(&self, agent: AgentId) -> Result<(), StoreError> {
+    pub async fn agent_contest(&self, agent: AgentId) -> Result<()> {
         let sql = "-- agent_contest\nSELECT agent_contest($1)";
-        self.0
-            .execute(sql, &[(&agent.0, Type::UUID)])
-            .await
-            .map(drop)
+        self.0.execute(sql, &params![agent.0]).await.map(drop)
     }
 
     /// Records that the agent came from another machine, and removes the identifiers of the
     /// old machine from its host.
-    pub async fn machine_changed(
-        &self,
-        agent: &KnownAgent,
-        machine: &Identifiers,
-    ) -> Result<(), StoreError> {
+    pub async fn machine_changed(&self, agent: &KnownAgent, machine: &Identifiers) -> Result<()> {
         let sql = "-- machine_changed\nSELECT machine_changed($1, $2, $3)";
-        let params = [
-            (&agent.id.0 as _, Type::UUID),
-            (&agent.host_id.0 as _, Type::UUID),
-            (&Json(machine) as _, Type::JSONB),
-        ];
+        let params = params![agent.id.0, agent.host_id.0, Json(machine)];
         self.0.execute(sql, &params).await.map(drop)
     }
 
@@ -164,36 +131,23 @@ impl RegistrationTx {
         agent: AgentId,
         actor: &str,
         mode: Option<&str>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let sql = "-- agent_approve\nSELECT approve_agent($1, $2, $3)";
-        let params = [
-            (&agent.0 as _, Type::UUID),
-            (&actor as _, Type::TEXT),
-            (&mode as _, Type::TEXT),
-        ];
+        let params = params![agent.0, actor, mode];
         self.0.execute(sql, &params).await.map(drop)
     }
 
-    pub async fn agent_revoke(
-        &self,
-        agent: AgentId,
-        actor: &str,
-        reason: &str,
-    ) -> Result<(), StoreError> {
+    pub async fn agent_revoke(&self, agent: AgentId, actor: &str, reason: &str) -> Result<()> {
         let sql = "-- agent_revoke\nSELECT revoke_agent($1, $2, $3)";
-        let params = [
-            (&agent.0 as _, Type::UUID),
-            (&actor as _, Type::TEXT),
-            (&reason as _, Type::TEXT),
-        ];
+        let params = params![agent.0, actor, reason];
         self.0.execute(sql, &params).await.map(drop)
     }
 
     /// The number of pending clones of `origin`.
-    pub async fn clones_pending(&self, origin: AgentId) -> Result<i64, StoreError> {
+    pub async fn clones_pending(&self, origin: AgentId) -> Result<i64> {
         let sql = "-- clones_pending
             SELECT count(*) AS pending FROM agents WHERE cloned_from = $1 AND status = 'pending'";
-        let row = self.0.query_one(sql, &[(&origin.0, Type::UUID)]).await?;
+        let row = self.0.query_one(sql, &params![origin.0]).await?;
         Ok(row.try_get("pending")?)
     }
 }

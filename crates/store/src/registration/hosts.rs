@@ -2,17 +2,10 @@
 
 use std::collections::HashSet;
 
-use tokio_postgres::{
-    Row,
-    types::{Json, Type},
-};
-
 use super::{RegistrationTx, pairs};
 use crate::{
-    error::StoreError,
     facts::{HostFacts, IdentifierKind, Identifiers},
-    ids::{AgentId, HostId, TokenId},
-    tx::Param,
+    prelude::*,
 };
 
 /// The host record that a set of facts belongs to, and its active agent.
@@ -30,7 +23,7 @@ impl RegistrationTx {
     /// The search is a query over sets and does not call the function for each candidate: all hosts of a fleet that was
     /// cloned from one image share a machine id, and then every registration has as many candidates as there are hosts.
     /// `tests/it/same_machine.rs` compares the two on random machines.
-    pub async fn host_match(&self, machine: &Identifiers) -> Result<Option<HostMatch>, StoreError> {
+    pub async fn host_match(&self, machine: &Identifiers) -> Result<Option<HostMatch>> {
         let known = self.kinds_known(machine).await?;
         let mut stronger: Vec<&str> = Vec::new();
         for kind in IdentifierKind::STRONGEST_FIRST {
@@ -49,15 +42,12 @@ impl RegistrationTx {
 
     /// The kinds for which some host has one of these identifiers. For a new machine there are
     /// none, which saves the planning of the larger queries.
-    async fn kinds_known(&self, machine: &Identifiers) -> Result<HashSet<String>, StoreError> {
+    async fn kinds_known(&self, machine: &Identifiers) -> Result<HashSet<String>> {
         let sql = "-- kinds_known
             SELECT i.kind FROM unnest($1::text[], $2::text[]) AS given(kind, value)
               JOIN host_identifiers i ON i.kind = given.kind AND i.value = given.value";
         let (kinds, values): (Vec<&str>, Vec<&String>) = pairs(machine).unzip();
-        let params = [
-            (&kinds as _, Type::TEXT_ARRAY),
-            (&values as _, Type::TEXT_ARRAY),
-        ];
+        let params = params![kinds, values];
         let rows = self.0.query(sql, &params).await?;
         rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
     }
@@ -67,7 +57,7 @@ impl RegistrationTx {
         kind: IdentifierKind,
         values: &[String],
         stronger: &[&str],
-    ) -> Result<Option<HostMatch>, StoreError> {
+    ) -> Result<Option<HostMatch>> {
         let sql = "-- host_match
             SELECT h.id, a.id AS incumbent
               FROM host_identifiers i
@@ -76,11 +66,7 @@ impl RegistrationTx {
              WHERE i.kind = $1 AND i.value = ANY ($2)
                AND NOT EXISTS (SELECT FROM host_identifiers o WHERE o.host_id = h.id AND o.kind = ANY ($3))
              ORDER BY a.id IS NULL, h.created_at, h.id LIMIT 1";
-        let params = [
-            (&kind.as_str() as _, Type::TEXT),
-            (&values as _, Type::TEXT_ARRAY),
-            (&stronger as _, Type::TEXT_ARRAY),
-        ];
+        let params = params![kind.as_str(), values, stronger];
         let row = self.0.query_opt(sql, &params).await?;
         let read = |row: Row| {
             Ok(HostMatch {
@@ -92,80 +78,64 @@ impl RegistrationTx {
     }
 
     /// Whether a host and these identifiers are of one machine. `None` if they have no kind of identifiers in common.
-    pub async fn same_machine(
-        &self,
-        host: HostId,
-        machine: &Identifiers,
-    ) -> Result<Option<bool>, StoreError> {
+    pub async fn same_machine(&self, host: HostId, machine: &Identifiers) -> Result<Option<bool>> {
         let sql = "-- same_machine\nSELECT same_machine($1, $2)";
-        let params = [
-            (&host.0 as _, Type::UUID),
-            (&Json(machine) as _, Type::JSONB),
-        ];
-        Ok(self.0.query_one(sql, &params).await?.try_get(0)?)
+        let params = params![host.0, Json(machine)];
+        self.0.query_value(sql, &params).await
     }
 
-    pub async fn host_insert(&self, facts: &HostFacts) -> Result<HostId, StoreError> {
+    pub async fn host_insert(&self, facts: &HostFacts) -> Result<HostId> {
         let sql = "-- host_insert
             INSERT INTO hosts (hostname, os, os_version, arch, kernel_version, mac_addresses, ip_addresses,
                                boot_id, cpu_count, memory_total_bytes)
             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) RETURNING id";
-        let row = self.0.query_one(sql, &fact_params(facts)).await?;
-        let host = row.try_get("id")?;
+        let host = self.0.query_value(sql, &fact_params(facts)).await?;
         self.host_identifiers_add(host, &facts.identifiers).await?;
         Ok(host)
     }
 
     /// Replaces the facts of a host. Identifiers are only added.
-    pub async fn host_refresh(&self, host: HostId, facts: &HostFacts) -> Result<(), StoreError> {
+    pub async fn host_refresh(&self, host: HostId, facts: &HostFacts) -> Result<()> {
         let sql = "-- host_refresh
             UPDATE hosts
                SET hostname = $1, os = $2, os_version = $3, arch = $4, kernel_version = $5, mac_addresses = $6,
                    ip_addresses = $7, boot_id = $8, cpu_count = $9, memory_total_bytes = $10, facts_at = now()
              WHERE id = $11";
         let mut params = fact_params(facts).to_vec();
-        params.push((&host.0, Type::UUID));
+        params.extend(params![host.0]);
         self.0.execute(sql, &params).await?;
         self.host_identifiers_add(host, &facts.identifiers).await
     }
 
-    async fn host_identifiers_add(
-        &self,
-        host: HostId,
-        machine: &Identifiers,
-    ) -> Result<(), StoreError> {
+    async fn host_identifiers_add(&self, host: HostId, machine: &Identifiers) -> Result<()> {
         let (kinds, values): (Vec<&str>, Vec<&String>) = pairs(machine).unzip();
         let sql = "-- host_identifiers_add
             INSERT INTO host_identifiers (host_id, kind, value)
             SELECT $1, kind, value FROM unnest($2::text[], $3::text[]) AS given(kind, value)
             ON CONFLICT DO NOTHING";
-        let params = [
-            (&host.0 as _, Type::UUID),
-            (&kinds as _, Type::TEXT_ARRAY),
-            (&values as _, Type::TEXT_ARRAY),
-        ];
+        let params = params![host.0, kinds, values];
         self.0.execute(sql, &params).await.map(drop)
     }
 
     /// Gives a host the labels of a token.
-    pub async fn host_label(&self, host: HostId, token: TokenId) -> Result<(), StoreError> {
+    pub async fn host_label(&self, host: HostId, token: TokenId) -> Result<()> {
         let sql = "-- host_label\nSELECT host_takes_labels($1, $2)";
-        let params = [(&host.0 as _, Type::UUID), (&token.0 as _, Type::UUID)];
+        let params = params![host.0, token.0];
         self.0.execute(sql, &params).await.map(drop)
     }
 }
 
 fn fact_params(facts: &HostFacts) -> [Param<'_>; 10] {
-    [
-        (&facts.hostname, Type::TEXT),
-        (&facts.os, Type::TEXT),
-        (&facts.os_version, Type::TEXT),
-        (&facts.arch, Type::TEXT),
-        (&facts.kernel_version, Type::TEXT),
-        (&facts.mac_addresses, Type::TEXT_ARRAY),
-        (&facts.ip_addresses, Type::TEXT_ARRAY),
-        (&facts.boot_id, Type::TEXT),
-        (&facts.cpu_count, Type::INT8),
-        (&facts.memory_total_bytes, Type::INT8),
+    params![
+        facts.hostname,
+        facts.os,
+        facts.os_version,
+        facts.arch,
+        facts.kernel_version,
+        facts.mac_addresses,
+        facts.ip_addresses,
+        facts.boot_id,
+        facts.cpu_count,
+        facts.memory_total_bytes
     ]
 }

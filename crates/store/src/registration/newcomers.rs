@@ -1,21 +1,14 @@
 //! New keys on unknown machines, registered in batches. This is what a crowd of new agents consists of.
 //!
-//! The SQL function `registrations_admit` (migrations 0019 and 0020) registers the obvious cases. Everything
+//! The SQL function `registrations_admit` (`schema/25_registration.sql`) registers the obvious cases. Everything
 //! else, it leaves to the steps of [`RegistrationTx`](super::RegistrationTx).
 
 use std::net::IpAddr;
 
-use serde::Serialize;
-use tokio_postgres::types::{Json, Type};
-
 use super::lock_ids;
 use crate::{
-    arrays::Arrays,
-    error::StoreError,
     facts::{AgentFacts, HostFacts},
-    ids::{AgentId, HostId},
-    pool::{Bulkhead, Store},
-    record::record,
+    prelude::*,
     status::AgentStatus,
 };
 
@@ -57,17 +50,16 @@ impl Store {
     pub async fn registrations_admit(
         &self,
         newcomers: &[Newcomer<'_>],
-    ) -> Result<Vec<Option<RegisteredNewcomer>>, StoreError> {
+    ) -> Result<Vec<Option<RegisteredNewcomer>>> {
         let sql = "-- registrations_admit
             SELECT number, agent_id, host_id, status FROM registrations_admit($1, $2, $3)";
         let details: Vec<Details<'_>> = newcomers.iter().map(Details::of).collect();
-        let details = Json(details);
         let arrays = Arrays::default()
-            .column(Type::BYTEA_ARRAY, newcomers, |one| one.key.to_vec())
-            .column(Type::BYTEA_ARRAY, newcomers, |one| one.token.to_vec());
-        let mut params = arrays.params();
-        params.push((&details, Type::JSONB));
-        let rows = self.call("registrations_admit", Bulkhead::Auth, sql, &params);
+            .column(newcomers, |one| one.key.to_vec())
+            .column(newcomers, |one| one.token.to_vec())
+            .value(Json(details));
+        let params = arrays.params();
+        let rows = self.call("registrations_admit", Auth, sql, &params);
         let mut admitted = vec![None; newcomers.len()];
         for row in rows.await? {
             let number: i64 = row.try_get("number")?;

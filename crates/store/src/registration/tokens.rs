@@ -10,14 +10,8 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
-use tokio_postgres::{Row, types::Type};
-
 use super::RegistrationTx;
-use crate::{
-    error::StoreError,
-    ids::{AgentId, HostId, TokenId},
-};
+use crate::prelude::*;
 
 /// A token as the transaction has read it. Another transaction may change it meanwhile.
 #[derive(Clone, Debug)]
@@ -56,7 +50,7 @@ impl RegistrationTx {
         hash: &[u8; 32],
         host: Option<HostId>,
         quiet: Duration,
-    ) -> Result<Option<TokenRow>, StoreError> {
+    ) -> Result<Option<TokenRow>> {
         let sql = "-- token_by_hash
             SELECT token.id, token.expires_at, token.revoked_at, token.last_used_at, old.id AS incumbent,
                    enrolment_token_state(token) AS state,
@@ -66,11 +60,7 @@ impl RegistrationTx {
               LEFT JOIN agent_state s ON s.agent_id = old.id
              WHERE token.hash = $1";
         let (host, quiet) = (host.map(|id| id.0), quiet.as_secs_f64());
-        let params = [
-            (&hash.as_slice() as _, Type::BYTEA),
-            (&host as _, Type::UUID),
-            (&quiet as _, Type::FLOAT8),
-        ];
+        let params = params![hash.as_slice(), host, quiet];
         let row = self.0.query_opt(sql, &params).await?;
         row.map(|row| TokenRow::from_row(&row)).transpose()
     }
@@ -81,7 +71,7 @@ impl RegistrationTx {
     /// and then reads the new state.
     ///
     /// The transaction has locked the key, so two calls cannot both find no earlier use.
-    pub async fn token_spend(&self, token: TokenId, key: &[u8; 32]) -> Result<(), StoreError> {
+    pub async fn token_spend(&self, token: TokenId, key: &[u8; 32]) -> Result<()> {
         let sql = "-- token_spend
             WITH earlier AS (
                 SELECT FROM enrolment_token_uses WHERE token_id = $1 AND key = $2),
@@ -92,10 +82,7 @@ impl RegistrationTx {
             noted AS (
                 INSERT INTO enrolment_token_uses (token_id, key) SELECT id, $2 FROM taken)
             SELECT EXISTS (SELECT FROM earlier) OR EXISTS (SELECT FROM taken) AS spent";
-        let params = [
-            (&token.0 as _, Type::UUID),
-            (&key.as_slice() as _, Type::BYTEA),
-        ];
+        let params = params![token.0, key.as_slice()];
         match self.0.query_one(sql, &params).await?.try_get("spent")? {
             true => Ok(()),
             false => Err(StoreError::Conflict(None)),
@@ -104,7 +91,7 @@ impl RegistrationTx {
 }
 
 impl TokenRow {
-    fn from_row(row: &Row) -> Result<TokenRow, StoreError> {
+    fn from_row(row: &Row) -> Result<TokenRow> {
         Ok(TokenRow {
             id: row.try_get("id")?,
             state: TokenState::from_row(row)?,
@@ -114,7 +101,7 @@ impl TokenRow {
 }
 
 impl TokenEffect {
-    fn from_row(row: &Row) -> Result<TokenEffect, StoreError> {
+    fn from_row(row: &Row) -> Result<TokenEffect> {
         let effect: &str = row.try_get("effect")?;
         Ok(match (effect, row.try_get("incumbent")?) {
             ("replace", Some(incumbent)) => TokenEffect::Replace(incumbent),
@@ -126,7 +113,7 @@ impl TokenEffect {
 }
 
 impl TokenState {
-    pub(super) fn from_row(row: &Row) -> Result<TokenState, StoreError> {
+    pub(super) fn from_row(row: &Row) -> Result<TokenState> {
         Ok(match row.try_get("state")? {
             "active" => TokenState::Active,
             "expired" => TokenState::Expired {

@@ -25,17 +25,9 @@
 
 use std::time::Duration;
 
-use tokio_postgres::types::Type;
-
 use super::NEWEST;
 use crate::{
-    direct_connection::DirectConnection,
-    error::StoreError,
-    locks,
-    pool::{Bulkhead, Store},
-    record::record,
-    tx::{Param, TxLimits},
-    url::DatabaseUrl,
+    direct_connection::DirectConnection, locks, prelude::*, tx::TxLimits, url::DatabaseUrl,
 };
 
 /// The limits of the transaction that holds the lock during a pass.
@@ -54,7 +46,7 @@ const DROPPING: TxLimits = TxLimits {
     deadline: Duration::from_mins(15),
 };
 
-/// How long a plain detach waits for the lock that everybody else then waits for.
+/// How long a plain detach waits for the lock, while all others wait behind it.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// The limits of a transaction that detaches and drops one partition.
@@ -135,15 +127,14 @@ impl Store {
         direct: &DatabaseUrl,
         samples: Duration,
         rollups: Duration,
-    ) -> Result<Vec<String>, StoreError> {
-        let (samples, rollups) = (samples.as_secs_f64(), rollups.as_secs_f64());
-        let params = [(&samples as _, Type::FLOAT8), (&rollups as _, Type::FLOAT8)];
+    ) -> Result<Vec<String>> {
+        let params = params![samples.as_secs_f64(), rollups.as_secs_f64()];
         let (name, sql) = ("partitions_drop", expired());
         self.remove_all(name, &sql, &params, direct).await
     }
 
     /// Drops the arrival hours that are compacted, like `partitions_drop`.
-    pub async fn hours_drop(&self, direct: &DatabaseUrl) -> Result<Vec<String>, StoreError> {
+    pub async fn hours_drop(&self, direct: &DatabaseUrl) -> Result<Vec<String>> {
         self.remove_all("hours_drop", FINISHED, &[], direct).await
     }
 
@@ -154,15 +145,13 @@ impl Store {
         sql: &str,
         params: &[Param<'_>],
         direct: &DatabaseUrl,
-    ) -> Result<Vec<String>, StoreError> {
+    ) -> Result<Vec<String>> {
         let (mut dropped, plainly) = self
-            .run_within(name, Bulkhead::Maintenance, &HOLDING, async |tx| {
+            .run_within(name, Maintenance, &HOLDING, async |tx| {
                 if !tx.try_lock(locks::RETENTION).await? {
                     return Ok(Default::default());
                 }
-                let rows = tx.query(sql, params).await?;
-                let found = rows.iter().map(Partition::from_row);
-                let due = due(found.collect::<Result<_, _>>()?);
+                let due = due(tx.query_all(sql, params).await?);
                 if due.is_empty() {
                     return Ok(Default::default());
                 }
@@ -185,14 +174,10 @@ impl Store {
     }
 
     /// Returns whether it was dropped.
-    async fn remove_plainly(
-        &self,
-        name: &'static str,
-        partition: &Partition,
-    ) -> Result<bool, StoreError> {
+    async fn remove_plainly(&self, name: &'static str, partition: &Partition) -> Result<bool> {
         let statements = partition.statements("").join("; ");
         let removed = self
-            .run_within(name, Bulkhead::Maintenance, &DROPPING_PLAINLY, async |tx| {
+            .run_within(name, Maintenance, &DROPPING_PLAINLY, async |tx| {
                 if !tx.try_lock(locks::RETENTION).await? {
                     return Ok(false);
                 }
@@ -244,7 +229,7 @@ async fn remove_directly(server: &DirectConnection, partitions: Vec<Partition>) 
 
 impl Partition {
     /// Continues from the state that it is in: each statement commits.
-    async fn remove(&self, server: &DirectConnection) -> Result<(), StoreError> {
+    async fn remove(&self, server: &DirectConnection) -> Result<()> {
         for statement in self.statements(" CONCURRENTLY") {
             server.execute(&statement).await?;
         }

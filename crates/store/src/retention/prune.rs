@@ -3,14 +3,8 @@
 
 use std::time::Duration;
 
-use tokio_postgres::types::Type;
-
 use super::{NEWEST, ROLLUPS_PARTITION};
-use crate::{
-    error::StoreError,
-    pool::{Bulkhead, Store},
-    tx::Tx,
-};
+use crate::prelude::*;
 
 /// How many rows one statement removes.
 const BATCH: i64 = 10_000;
@@ -18,23 +12,19 @@ const BATCH: i64 = 10_000;
 impl Store {
     /// Removes the entries of dropped hours. They are kept for two days, so that a clock that was set back makes no finished
     /// hour again; those that were made by a clock that was ahead go at once, because that hour will come. Returns how many.
-    pub async fn hours_prune(&self) -> Result<u64, StoreError> {
+    pub async fn hours_prune(&self) -> Result<u64> {
         let sql = "-- hours_prune
             DELETE FROM sample_hours
              WHERE finished_at IS NOT NULL
                AND (arrived_hour < samples_now() - interval '2 days' OR arrived_hour > samples_now() + interval '4 hours')
                AND to_regclass('samples_open_' || to_char(arrived_hour AT TIME ZONE 'UTC', 'YYYYMMDDHH24')) IS NULL";
         let prune = async |tx: Tx| tx.execute(sql, &[]).await;
-        self.run("hours_prune", Bulkhead::Maintenance, prune).await
+        self.run("hours_prune", Maintenance, prune).await
     }
 
     /// Removes the lists of parts that nothing refers to any more: those that no chunk, no agent and no latest sample was seen to
     /// use for longer than samples and rollups are kept. Returns how many.
-    pub async fn shapes_prune(
-        &self,
-        samples: Duration,
-        rollups: Duration,
-    ) -> Result<u64, StoreError> {
+    pub async fn shapes_prune(&self, samples: Duration, rollups: Duration) -> Result<u64> {
         let sql = format!(
             "-- shapes_prune
             DELETE FROM sample_shapes WHERE shape IN (
@@ -49,7 +39,7 @@ impl Store {
     }
 
     /// Removes what was counted of agents on the days before yesterday. Returns how many rows.
-    pub async fn agent_counts_prune(&self) -> Result<u64, StoreError> {
+    pub async fn agent_counts_prune(&self) -> Result<u64> {
         let shapes = "-- agent_counts_prune
             DELETE FROM agent_shapes WHERE ctid = ANY (ARRAY (
                 SELECT ctid FROM agent_shapes WHERE day < (now() AT TIME ZONE 'UTC' - make_interval(secs => $1))::date LIMIT $2))";
@@ -62,7 +52,7 @@ impl Store {
     }
 
     /// Removes all events older than `retention`. Returns how many.
-    pub async fn events_prune(&self, retention: Duration) -> Result<u64, StoreError> {
+    pub async fn events_prune(&self, retention: Duration) -> Result<u64> {
         let sql = format!(
             "-- events_prune
             DELETE FROM agent_events WHERE id IN (
@@ -73,7 +63,7 @@ impl Store {
     }
 
     /// Removes all gaps that are as old as dropped samples. Returns how many.
-    pub async fn gaps_prune(&self, retention: Duration) -> Result<u64, StoreError> {
+    pub async fn gaps_prune(&self, retention: Duration) -> Result<u64> {
         let sql = format!(
             "-- gaps_prune
             DELETE FROM metric_gaps WHERE id IN (
@@ -84,18 +74,12 @@ impl Store {
     }
 
     /// Removes batch after batch, each in a transaction of its own, until one is not full.
-    async fn prune(
-        &self,
-        name: &'static str,
-        sql: &str,
-        retention: Duration,
-    ) -> Result<u64, StoreError> {
-        let seconds = retention.as_secs_f64();
-        let params = [(&seconds as _, Type::FLOAT8), (&BATCH as _, Type::INT8)];
+    async fn prune(&self, name: &'static str, sql: &str, retention: Duration) -> Result<u64> {
+        let params = params![retention.as_secs_f64(), BATCH];
         let mut removed = 0;
         loop {
             let batch = async |tx: Tx| tx.execute(sql, &params).await;
-            let rows = self.run(name, Bulkhead::Maintenance, batch).await?;
+            let rows = self.run(name, Maintenance, batch).await?;
             removed += rows;
             if rows < BATCH.unsigned_abs() {
                 return Ok(removed);

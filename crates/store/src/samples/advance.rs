@@ -13,22 +13,14 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use tokio_postgres::{Row, types::Type};
-use uuid::Uuid;
-
 use super::{
     GapKind, GapRow, Range,
     columns::{Entry, with_samples},
     hours::Hours,
 };
-use crate::{
-    arrays::Arrays,
-    error::StoreError,
-    ids::{AgentId, HostId},
-    tx::Tx,
-};
+use crate::prelude::*;
 
-/// The host, the numbers and the shape let the next samples take the usual path. They are those of the
+/// The host, the numbers and the shape let the next samples be stored as a run. They are those of the
 /// agent's present host: samples of a host that it has left do not change them.
 const BOOKS: &str = "-- samples_append
     UPDATE agent_state s
@@ -46,7 +38,7 @@ const BOOKS: &str = "-- samples_append
       JOIN agents a ON a.id = m.agent_id
      WHERE s.agent_id = m.agent_id";
 
-/// What to do about an agent or a host whose row is locked by somebody else.
+/// What to do about an agent or a host whose row another transaction has locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Locked {
     Wait,
@@ -76,7 +68,7 @@ pub(super) type Numbers = (i32, i32);
 
 /// The new watermark of one agent, what the batch adds to its counters, and what is known of its
 /// newest range.
-#[derive(Clone, Copy)]
+#[derive(Default)]
 struct Entries {
     acked_seq: i64,
     stored: i64,
@@ -90,7 +82,7 @@ struct Entries {
 }
 
 impl State {
-    fn from_row(row: &Row) -> Result<(AgentId, State), StoreError> {
+    fn from_row(row: &Row) -> Result<(AgentId, State)> {
         let newest: Option<i32> = row.try_get(3)?;
         let samples = row.try_get(4)?;
         let state = State {
@@ -109,7 +101,7 @@ impl Tx {
         &self,
         ranges: &[&Range],
         locked: Locked,
-    ) -> Result<BTreeMap<AgentId, State>, StoreError> {
+    ) -> Result<BTreeMap<AgentId, State>> {
         // OFFSET 0 lets the planner find agents by their primary key alone, whatever the statistics say of active ones.
         let sql = format!(
             "-- samples_append
@@ -121,7 +113,7 @@ impl Tx {
             locked.sql()
         );
         let agents: Vec<Uuid> = ranges.iter().map(|range| range.agent_id.0).collect();
-        let rows = self.query(&sql, &[(&agents, Type::UUID_ARRAY)]).await?;
+        let rows = self.query(&sql, &params![agents]).await?;
         let mut agents: BTreeMap<AgentId, State> =
             rows.iter().map(State::from_row).collect::<Result<_, _>>()?;
         if locked == Locked::Skip {
@@ -132,29 +124,30 @@ impl Tx {
         Ok(agents)
     }
 
-    /// Locks the vitals of the hosts of these ranges, but for those that somebody else has locked, and returns the latter.
-    async fn hosts_locked(&self, ranges: &[&Range]) -> Result<BTreeSet<HostId>, StoreError> {
+    /// Locks the vitals of the hosts of these ranges. Returns the hosts that were left out because another transaction has
+    /// locked their row.
+    async fn hosts_locked(&self, ranges: &[&Range]) -> Result<BTreeSet<HostId>> {
         let sql = "-- samples_append
             WITH free AS MATERIALIZED (
                 SELECT v.host_id FROM host_vitals v WHERE v.host_id = ANY ($1) ORDER BY v.host_no FOR NO KEY UPDATE SKIP LOCKED)
             SELECT v.host_id FROM host_vitals v WHERE v.host_id = ANY ($1) AND v.host_id NOT IN (SELECT host_id FROM free)";
         let hosts: Vec<Uuid> = ranges.iter().map(|range| range.host_id.0).collect();
-        let rows = self.query(sql, &[(&hosts, Type::UUID_ARRAY)]).await?;
+        let rows = self.query(sql, &params![hosts]).await?;
         rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
     }
 
-    /// Those of the agents of these ranges that are active but not among `agents`: their rows are locked.
+    /// The agents of these ranges that are active but not among `agents`: their rows are locked.
     pub(super) async fn agents_left_out(
         &self,
         ranges: &[&Range],
         agents: &BTreeMap<AgentId, State>,
-    ) -> Result<Vec<AgentId>, StoreError> {
+    ) -> Result<Vec<AgentId>> {
         let sql = "-- samples_append
             SELECT a.id FROM agents a WHERE a.id = ANY ($1) AND a.status = 'active'";
         let asked = ranges.iter().map(|range| range.agent_id);
         let asked: BTreeSet<AgentId> = asked.filter(|agent| !agents.contains_key(agent)).collect();
         let asked: Vec<Uuid> = asked.into_iter().map(|agent| agent.0).collect();
-        let rows = self.query(sql, &[(&asked, Type::UUID_ARRAY)]).await?;
+        let rows = self.query(sql, &params![asked]).await?;
         rows.iter().map(|row| Ok(row.try_get(0)?)).collect()
     }
 
@@ -163,7 +156,7 @@ impl Tx {
         &self,
         ranges: Vec<Cow<'_, Range>>,
         agents: BTreeMap<AgentId, State>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         if ranges.is_empty() {
             return Ok(());
         }
@@ -183,7 +176,7 @@ impl Tx {
         self.execute(BOOKS, &columns.params()).await.map(drop)
     }
 
-    async fn gaps_insert(&self, ranges: &[Cow<'_, Range>]) -> Result<(), StoreError> {
+    async fn gaps_insert(&self, ranges: &[Cow<'_, Range>]) -> Result<()> {
         let mut gaps: Vec<(Uuid, &GapRow)> = Vec::new();
         for range in ranges {
             gaps.extend(range.gaps.iter().map(|gap| (range.agent_id.0, gap)));
@@ -195,25 +188,21 @@ impl Tx {
             INSERT INTO metric_gaps (agent_id, first_seq, last_seq, kind, reason)
             SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::text[], $5::text[])";
         let columns = Arrays::default()
-            .column(Type::UUID_ARRAY, &gaps, |(agent, _)| *agent)
-            .column(Type::INT8_ARRAY, &gaps, |(_, gap)| gap.first_seq)
-            .column(Type::INT8_ARRAY, &gaps, |(_, gap)| gap.last_seq)
-            .column(Type::TEXT_ARRAY, &gaps, |(_, gap)| gap.kind.as_str())
-            .column(Type::TEXT_ARRAY, &gaps, |(_, gap)| &*gap.reason);
+            .column(&gaps, |(agent, _)| *agent)
+            .column(&gaps, |(_, gap)| gap.first_seq)
+            .column(&gaps, |(_, gap)| gap.last_seq)
+            .column(&gaps, |(_, gap)| gap.kind.as_str())
+            .column(&gaps, |(_, gap)| &*gap.reason);
         self.execute(sql, &columns.params()).await.map(drop)
     }
 
-    async fn samples_store(
-        &self,
-        entries: &[Entry<'_>],
-        numbers: &[Numbers],
-    ) -> Result<(), StoreError> {
+    async fn samples_store(&self, entries: &[Entry<'_>], numbers: &[Numbers]) -> Result<()> {
         if entries.iter().all(|entry| entry.samples.is_empty()) {
             return Ok(());
         }
         let columns = Arrays::default()
-            .column(Type::INT4_ARRAY, numbers, |(_, host_no)| *host_no)
-            .column(Type::INT4_ARRAY, numbers, |(agent_no, _)| *agent_no);
+            .column(numbers, |(_, host_no)| *host_no)
+            .column(numbers, |(agent_no, _)| *agent_no);
         let entries: Vec<&Entry<'_>> = entries.iter().collect();
         let columns = with_samples(columns, &entries);
         let sql = columns.call("samples_append", "samples_store");
@@ -230,41 +219,28 @@ fn books<'a>(
 ) -> Arrays<'a> {
     let mut agents: BTreeMap<AgentId, Entries> = BTreeMap::new();
     for ((range, entry), numbers) in ranges.iter().zip(entries).zip(numbers) {
-        let known = agents.get(&range.agent_id);
-        let sum = |of: fn(&Entries) -> i64| known.map_or(0, of);
-        let written = Entries {
-            acked_seq: sum(|entries| entries.acked_seq).max(range.last_seq),
-            stored: sum(|entries| entries.stored) + range.stored(),
-            rejected: sum(|entries| entries.rejected)
-                + range.missing(|kind| kind == GapKind::Rejected),
-            gaps: sum(|entries| entries.gaps) + range.missing(|kind| kind != GapKind::Rejected),
-            dead_letter: known.is_some_and(|entries| entries.dead_letter)
-                || range.missing(|kind| kind == GapKind::DeadLetter) > 0,
-            host_id: range.host_id.0,
-            numbers: *numbers,
-            shape: entry
-                .last_shape()
-                .or(known.and_then(|entries| entries.shape)),
-            newest: hours.get(&range.agent_id).and_then(Hours::newest),
-        };
-        agents.insert(range.agent_id, written);
+        let sums = agents.entry(range.agent_id).or_default();
+        sums.acked_seq = sums.acked_seq.max(range.last_seq);
+        sums.stored += range.stored();
+        sums.rejected += range.missing(|kind| kind == GapKind::Rejected);
+        sums.gaps += range.missing(|kind| kind != GapKind::Rejected);
+        sums.dead_letter |= range.missing(|kind| kind == GapKind::DeadLetter) > 0;
+        (sums.host_id, sums.numbers) = (range.host_id.0, *numbers);
+        sums.shape = entry.last_shape().or(sums.shape);
+        sums.newest = hours.get(&range.agent_id).and_then(Hours::newest);
     }
     let agents: Vec<(AgentId, Entries)> = agents.into_iter().collect();
     Arrays::default()
-        .column(Type::UUID_ARRAY, &agents, |(agent, _)| agent.0)
-        .column(Type::INT8_ARRAY, &agents, |(_, sums)| sums.acked_seq)
-        .column(Type::INT8_ARRAY, &agents, |(_, sums)| sums.stored)
-        .column(Type::INT8_ARRAY, &agents, |(_, sums)| sums.rejected)
-        .column(Type::INT8_ARRAY, &agents, |(_, sums)| sums.gaps)
-        .column(Type::UUID_ARRAY, &agents, |(_, sums)| sums.host_id)
-        .column(Type::INT4_ARRAY, &agents, |(_, sums)| sums.numbers.0)
-        .column(Type::INT4_ARRAY, &agents, |(_, sums)| sums.numbers.1)
-        .column(Type::UUID_ARRAY, &agents, |(_, sums)| sums.shape)
-        .column(Type::BOOL_ARRAY, &agents, |(_, sums)| sums.dead_letter)
-        .column(Type::INT4_ARRAY, &agents, |(_, sums)| {
-            sums.newest.map(|(hour, _)| hour)
-        })
-        .column(Type::INT4_ARRAY, &agents, |(_, sums)| {
-            sums.newest.map(|(_, samples)| samples)
-        })
+        .column(&agents, |(agent, _)| agent.0)
+        .column(&agents, |(_, sums)| sums.acked_seq)
+        .column(&agents, |(_, sums)| sums.stored)
+        .column(&agents, |(_, sums)| sums.rejected)
+        .column(&agents, |(_, sums)| sums.gaps)
+        .column(&agents, |(_, sums)| sums.host_id)
+        .column(&agents, |(_, sums)| sums.numbers.0)
+        .column(&agents, |(_, sums)| sums.numbers.1)
+        .column(&agents, |(_, sums)| sums.shape)
+        .column(&agents, |(_, sums)| sums.dead_letter)
+        .column(&agents, |(_, sums)| sums.newest.map(|(hour, _)| hour))
+        .column(&agents, |(_, sums)| sums.newest.map(|(_, samples)| samples))
 }

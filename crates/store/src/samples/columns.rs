@@ -2,16 +2,11 @@
 
 use std::collections::HashMap;
 
-use jiff::Timestamp;
-use tokio_postgres::types::{Json, Type};
-use uuid::Uuid;
-
-use super::{DiskRow, SampleRow};
-use crate::{
-    arrays::Arrays,
-    ids::HostId,
-    vitals::{SCALARS, Scalar},
+use super::{
+    DiskRow, SampleRow,
+    scalars::{SCALARS, Scalar},
 };
+use crate::prelude::*;
 
 /// The samples of one range, with the shape of each.
 pub(super) struct Entry<'a> {
@@ -52,12 +47,12 @@ pub(super) fn with_samples<'a>(columns: Arrays<'a>, entries: &[&Entry<'a>]) -> A
     }
     let (values, starts) = part_values(&samples);
     let columns = with_newest(columns, entries, &samples)
-        .column(Type::INT4_ARRAY, &owners, |owner| *owner)
-        .column(Type::TIMESTAMPTZ_ARRAY, &samples, |s| s.sampled_at)
-        .column(Type::INT8_ARRAY, &samples, |s| s.seq)
-        .column(Type::UUID_ARRAY, &shapes, |shape| *shape)
-        .column(Type::INT8_ARRAY, &values, |value| *value)
-        .column(Type::INT4_ARRAY, &starts, |start| *start);
+        .column(&owners, |owner| *owner)
+        .column(&samples, |s| s.sampled_at)
+        .column(&samples, |s| s.seq)
+        .column(&shapes, |shape| *shape)
+        .column(&values, |value| *value)
+        .column(&starts, |start| *start);
     let scalar = |columns, scalar: &Scalar| scalar.column(columns, &samples);
     SCALARS.iter().fold(columns, scalar)
 }
@@ -93,26 +88,26 @@ fn with_newest<'a>(
     };
     let optional = |place: &Option<i32>| sample(place)?.optional.as_deref();
     columns
-        .column(Type::INT4_ARRAY, &newest, |place| *place)
-        .column(Type::INT2_ARRAY, &newest, |place| {
+        .column(&newest, |place| *place)
+        .column(&newest, |place| {
             let (percent, _) = fullest(&sample(place)?.disks)?;
             Some(percent.floor() as i16)
         })
-        .column(Type::TEXT_ARRAY, &newest, |place| {
+        .column(&newest, |place| {
             let (_, disk) = fullest(&sample(place)?.disks)?;
             Some(disk.mount_point.as_str())
         })
-        .column(Type::TEXT_ARRAY, &newest, |place| {
+        .column(&newest, |place| {
             let problem = optional(place)?.spool_problem.as_str();
             (!problem.is_empty()).then_some(problem)
         })
-        .column(Type::JSONB_ARRAY, &newest, |place| {
+        .column(&newest, |place| {
             let mounts = &optional(place)?.unreadable_mounts;
             (!mounts.is_empty()).then_some(Json(mounts))
         })
 }
 
-/// Of equal times the one that comes last wins.
+/// The newest sample of each host. Of several with the same time the last one wins.
 fn newest_of_hosts(entries: &[&Entry<'_>]) -> HashMap<HostId, Newest> {
     let mut hosts: HashMap<HostId, Newest> = HashMap::new();
     let mut place = 0;

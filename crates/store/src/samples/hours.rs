@@ -1,19 +1,17 @@
 //! How many samples of one hour an agent may store.
 //!
 //! **Why.** The rate of an agent's reports is limited, but not the times that they say. An agent could fill one hour
-//! until nobody can compact or read it.
+//! until it could not be compacted or read.
 //!
 //! **Counting.** `newest_hour` and `newest_hour_samples` in `agent_state` say how many samples the newest hour of
 //! an agent has, and that all later ones have none. The samples of earlier hours, which only late reports bring, are counted
-//! in the database once, and then in `agent_hours`. All of it happens under the lock of the agent's row, so nobody stores
+//! in the database once, and then in `agent_hours`. All of it happens under the lock of the agent's row, so no other transaction stores
 //! samples of this agent meanwhile; compaction moves samples, but a statement sees each of them once.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-use tokio_postgres::types::Type;
-
 use super::{Range, SampleRow};
-use crate::{arrays::Arrays, error::StoreError, ids::AgentId, tx::Tx};
+use crate::prelude::*;
 
 /// Two samples a second.
 pub(super) const MOST_OF_HOUR: i32 = 7_200;
@@ -23,8 +21,8 @@ const TOO_MANY_SAMPLES: &str = "more than 7200 samples of one hour";
 /// has more, all of its past hours count as full.
 const MOST_READ: i64 = 500_000;
 
-/// What compacted and other samples have of the hours, to be added up; without an hour: how many were read. An agent that
-/// has moved begins at 0 on its new host: late samples of the old one are counted there.
+/// Counts the samples of agents in hours: rows for compacted samples and rows for others, to be added up. A row without an
+/// hour has the number of rows that were read. Samples that an agent has on a former host are not counted.
 ///
 /// It is one statement, because compaction moves samples from one place to the other.
 const COUNT: &str = "-- samples_append
@@ -60,11 +58,11 @@ pub(super) struct Hours {
     /// samples, and nothing is known.
     is_ahead: bool,
     stored: BTreeMap<i32, i32>,
-    /// Those that were asked from the database.
+    /// The hours whose counts were read from the database.
     counted: Vec<i32>,
 }
 
-/// What is asked from the database: an agent, its number, that of a host, and an hour.
+/// A question to the database: an agent, its number, the number of a host, and an hour.
 type Asked = (AgentId, i32, i32, i32);
 
 impl Hours {
@@ -117,7 +115,7 @@ impl Hours {
         before.max(of_batch)
     }
 
-    /// What was counted of hours that are past after the batch.
+    /// The counted hours that are older than the newest one after the batch, and their counts.
     fn late(&self) -> impl Iterator<Item = (i32, i32)> {
         let newest = self.newest().map(|(hour, _)| hour);
         let past = self
@@ -142,7 +140,7 @@ impl Tx {
         ranges: Vec<Cow<'a, Range>>,
         numbers: &[(i32, i32)],
         agents: &mut BTreeMap<AgentId, Hours>,
-    ) -> Result<Vec<Cow<'a, Range>>, StoreError> {
+    ) -> Result<Vec<Cow<'a, Range>>> {
         let mut asked: Vec<Asked> = Vec::new();
         for (range, (agent_no, host_no)) in ranges.iter().zip(numbers) {
             let hours = agents.entry(range.agent_id).or_default();
@@ -172,21 +170,21 @@ impl Tx {
         &self,
         asked: &[Asked],
         agents: &mut BTreeMap<AgentId, Hours>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         if asked.is_empty() {
             return Ok(());
         }
         let ahead = |asked: &&Asked| agents.get(&asked.0).is_some_and(|hours| hours.is_ahead);
         let ahead: Vec<i32> = asked.iter().filter(ahead).map(|asked| asked.1).collect();
         if !ahead.is_empty() {
-            let params = [(&ahead as _, Type::INT4_ARRAY)];
+            let params = params![ahead];
             self.execute(FORGET, &params).await?;
         }
         let columns = Arrays::default()
-            .column(Type::INT4_ARRAY, asked, |asked| asked.1)
-            .column(Type::INT4_ARRAY, asked, |asked| asked.2)
-            .column(Type::INT4_ARRAY, asked, |asked| asked.3)
-            .value(Type::INT8, MOST_READ);
+            .column(asked, |asked| asked.1)
+            .column(asked, |asked| asked.2)
+            .column(asked, |asked| asked.3)
+            .value(MOST_READ);
         let rows = self.query(COUNT, &columns.params()).await?;
         let of_numbers: BTreeMap<i32, AgentId> = asked.iter().map(|of| (of.1, of.0)).collect();
         for (agent, _, _, hour) in asked {
@@ -206,7 +204,7 @@ impl Tx {
         &self,
         asked: &[Asked],
         agents: &BTreeMap<AgentId, Hours>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<()> {
         let numbers: BTreeMap<AgentId, i32> = asked.iter().map(|of| (of.0, of.1)).collect();
         let mut late = Vec::new();
         for (agent, agent_no) in numbers {
@@ -217,9 +215,9 @@ impl Tx {
             return Ok(());
         }
         let columns = Arrays::default()
-            .column(Type::INT4_ARRAY, &late, |late| late.0)
-            .column(Type::INT4_ARRAY, &late, |late| late.1)
-            .column(Type::INT4_ARRAY, &late, |late| late.2);
+            .column(&late, |late| late.0)
+            .column(&late, |late| late.1)
+            .column(&late, |late| late.2);
         self.execute(REMEMBER, &columns.params()).await.map(drop)
     }
 }

@@ -11,14 +11,12 @@ use std::{
 };
 
 use serde_json::Value;
-use tokio_postgres::types::Type;
-use uuid::Uuid;
 
 use super::{
     Range,
     advance::{Numbers, State},
 };
-use crate::{arrays::Arrays, error::StoreError, ids::AgentId, tx::Tx};
+use crate::prelude::*;
 
 const MOST_LISTS: i32 = 256;
 const TOO_MANY_LISTS: &str = "more than 256 different lists of parts in a day";
@@ -30,16 +28,16 @@ impl Tx {
         &self,
         ranges: Vec<Cow<'a, Range>>,
         agents: &BTreeMap<AgentId, State>,
-    ) -> Result<(Vec<Cow<'a, Range>>, Vec<Numbers>), StoreError> {
+    ) -> Result<(Vec<Cow<'a, Range>>, Vec<Numbers>)> {
         let lists = Lists::begun(&ranges, agents);
         let columns = Arrays::default()
-            .value(Type::INT4, MOST_LISTS)
-            .column(Type::UUID_ARRAY, &ranges, |range| range.agent_id.0)
-            .column(Type::UUID_ARRAY, &ranges, |range| range.host_id.0)
-            .column(Type::UUID_ARRAY, &lists.lists, |(shape, _)| *shape)
-            .column(Type::JSONB_ARRAY, &lists.lists, |(_, parts)| parts.clone())
-            .column(Type::INT4_ARRAY, &lists.uses, |of| of.range)
-            .column(Type::INT4_ARRAY, &lists.uses, |of| of.list);
+            .value(MOST_LISTS)
+            .column(&ranges, |range| range.agent_id.0)
+            .column(&ranges, |range| range.host_id.0)
+            .column(&lists.lists, |(shape, _)| *shape)
+            .column(&lists.lists, |(_, parts)| parts.clone())
+            .column(&lists.uses, |of| of.range)
+            .column(&lists.uses, |of| of.list);
         let sql = columns.call("samples_append", "samples_prepare");
         let row = self.query_one(&sql, &columns.params()).await?;
         let (agent_nos, host_nos): (Vec<i32>, Vec<i32>) = (row.try_get(0)?, row.try_get(1)?);

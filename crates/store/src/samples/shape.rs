@@ -3,7 +3,7 @@
 //!
 //! A list is named by its SHA-256 (`history/shape.rs`), which costs more than all else that is done with a
 //! sample. So the names of the lists that were seen lately are kept under a hash that costs little:
-//! SipHash with 128 bits. Its key is random and never leaves the process, so nobody can make two lists
+//! SipHash with 128 bits. Its key is random and never leaves the process, so no agent can make two lists
 //! that collide: that takes 2⁶⁴ lists.
 
 use std::{

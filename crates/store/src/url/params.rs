@@ -3,7 +3,7 @@
 //! Both forms of libpq are accepted, a little more strictly. No error repeats a value, because
 //! any part of a mistyped string may be the password.
 
-use super::DatabaseUrlError as Error;
+use super::{DatabaseUrlError as Error, Result};
 
 /// Keys and values in order. As in libpq, a later value replaces an earlier one, and an empty
 /// value counts as missing.
@@ -11,7 +11,7 @@ use super::DatabaseUrlError as Error;
 pub(super) struct Params(Vec<(String, String)>);
 
 impl Params {
-    pub(super) fn parse(text: &str) -> Result<Params, Error> {
+    pub(super) fn parse(text: &str) -> Result<Params> {
         let text = text.trim();
         if text.is_empty() {
             return Err(Error::Empty);
@@ -61,7 +61,7 @@ impl Params {
         alone
     }
 
-    fn without_nul(self) -> Result<Params, Error> {
+    fn without_nul(self) -> Result<Params> {
         let nul = self.0.iter().find(|(_, value)| value.contains('\0'));
         match nul.map(|(key, _)| key.clone()) {
             Some(key) => Err(Error::Nul(key)),
@@ -79,7 +79,7 @@ fn is_scheme(text: &str) -> bool {
 /// Parses `user:password@host:port,host:port/database?key=value&…`. A second `@`, or one after
 /// the hosts, is an unescaped character of the password. It is an error, because the rest of
 /// the password would be taken for a host and shown.
-fn from_url(rest: &str) -> Result<Params, Error> {
+fn from_url(rest: &str) -> Result<Params> {
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
     let (authority, tail) = rest.split_at(end);
     if rest.matches('@').count() > 1 || tail.contains('@') {
@@ -99,14 +99,14 @@ fn from_url(rest: &str) -> Result<Params, Error> {
     Ok(params)
 }
 
-fn url_login(params: &mut Params, login: &str) -> Result<(), Error> {
+fn url_login(params: &mut Params, login: &str) -> Result<()> {
     let (user, password) = login.split_once(':').unwrap_or((login, ""));
     params.set("user", decode("user", user)?);
     params.set("password", decode("password", password)?);
     Ok(())
 }
 
-fn url_hosts(params: &mut Params, hosts: &str) -> Result<(), Error> {
+fn url_hosts(params: &mut Params, hosts: &str) -> Result<()> {
     let (mut names, mut ports) = (Vec::new(), Vec::new());
     for host in hosts.split(',') {
         let (name, port) = host_and_port(host)?;
@@ -122,7 +122,7 @@ fn url_hosts(params: &mut Params, hosts: &str) -> Result<(), Error> {
     Ok(())
 }
 
-fn host_and_port(text: &str) -> Result<(&str, &str), Error> {
+fn host_and_port(text: &str) -> Result<(&str, &str)> {
     let invalid = || Error::Invalid("host".to_owned());
     let Some(bracketed) = text.strip_prefix('[') else {
         return Ok(text.split_once(':').unwrap_or((text, "")));
@@ -135,7 +135,7 @@ fn host_and_port(text: &str) -> Result<(&str, &str), Error> {
     }
 }
 
-fn url_query(params: &mut Params, query: &str) -> Result<(), Error> {
+fn url_query(params: &mut Params, query: &str) -> Result<()> {
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (key, value) = pair.split_once('=').ok_or(Error::Pair)?;
         let key = decode("a key", key)?;
@@ -147,7 +147,7 @@ fn url_query(params: &mut Params, query: &str) -> Result<(), Error> {
 
 /// Percent-decodes. A stray `%` is an error, because it usually belongs to a password that was
 /// not encoded.
-fn decode(key: &str, text: &str) -> Result<String, Error> {
+fn decode(key: &str, text: &str) -> Result<String> {
     let bad = || Error::Encoding(key.to_owned());
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -165,7 +165,7 @@ fn decode(key: &str, text: &str) -> Result<String, Error> {
 }
 
 /// Parses `key = value key='quoted \' value'`.
-fn from_pairs(text: &str) -> Result<Params, Error> {
+fn from_pairs(text: &str) -> Result<Params> {
     let mut params = Params::default();
     let mut rest = text.trim_start();
     while !rest.is_empty() {
@@ -182,7 +182,7 @@ fn from_pairs(text: &str) -> Result<Params, Error> {
 }
 
 /// One value and the rest of the text. A backslash escapes the next character.
-fn pair_value(text: &str) -> Result<(String, &str), Error> {
+fn pair_value(text: &str) -> Result<(String, &str)> {
     let quoted = text.strip_prefix('\'');
     let body = quoted.unwrap_or(text);
     let mut value = String::new();

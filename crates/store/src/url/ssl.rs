@@ -11,46 +11,31 @@ use tokio_postgres::{
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::{DatabaseUrlError, params::Params};
-use crate::tls::{self, Check, ClientPair, Roots};
+use super::{DatabaseUrlError, Result, params::Params};
+use crate::{
+    text_enum::text_enum,
+    tls::{self, Check, ClientPair, Roots},
+};
 
-/// libpq's six modes. `allow` tries TLS first, as `prefer` does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SslMode {
-    Disable,
-    Allow,
-    Prefer,
-    Require,
-    VerifyCa,
-    VerifyFull,
-}
-
-const MODES: [(SslMode, &str); 6] = [
-    (SslMode::Disable, "disable"),
-    (SslMode::Allow, "allow"),
-    (SslMode::Prefer, "prefer"),
-    (SslMode::Require, "require"),
-    (SslMode::VerifyCa, "verify-ca"),
-    (SslMode::VerifyFull, "verify-full"),
-];
-
-impl SslMode {
-    fn parse(text: &str) -> Option<SslMode> {
-        let found = MODES.iter().find(|(_, name)| *name == text);
-        found.map(|(mode, _)| *mode)
+text_enum! {
+    /// libpq's six modes. `allow` tries TLS first, as `prefer` does.
+    pub enum SslMode {
+        Disable = "disable",
+        Allow = "allow",
+        Prefer = "prefer",
+        Require = "require",
+        VerifyCa = "verify-ca",
+        VerifyFull = "verify-full",
     }
 }
 
 impl fmt::Display for SslMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let found = MODES.iter().find(|(mode, _)| mode == self);
-        f.write_str(found.map_or("", |(_, name)| name))
+        f.write_str(self.as_str())
     }
 }
 
-pub(super) fn take_tls(
-    params: &mut Params,
-) -> Result<(SslMode, MakeRustlsConnect), DatabaseUrlError> {
+pub(super) fn take_tls(params: &mut Params) -> Result<(SslMode, MakeRustlsConnect)> {
     let roots = params.take("sslrootcert").map(|text| match &*text {
         "system" => Roots::System,
         _ => Roots::File(PathBuf::from(text)),
@@ -70,7 +55,7 @@ pub(super) fn take_tls(
 
 /// `sslrootcert=system` makes verify-full the default and allows no weaker mode, because
 /// everyone can get a certificate from a public authority.
-fn take_mode(params: &mut Params, roots: Option<&Roots>) -> Result<SslMode, DatabaseUrlError> {
+fn take_mode(params: &mut Params, roots: Option<&Roots>) -> Result<SslMode> {
     let system = matches!(roots, Some(Roots::System));
     let mode = match params.take("sslmode") {
         Some(text) => SslMode::parse(&text).ok_or(DatabaseUrlError::Invalid("sslmode".into()))?,
@@ -84,7 +69,7 @@ fn take_mode(params: &mut Params, roots: Option<&Roots>) -> Result<SslMode, Data
 }
 
 /// As in libpq, a root certificate turns `require` into `verify-ca`.
-pub(super) fn check(mode: SslMode, roots: Option<Roots>) -> Result<Check, DatabaseUrlError> {
+pub(super) fn check(mode: SslMode, roots: Option<Roots>) -> Result<Check> {
     match (mode, roots) {
         (SslMode::Disable | SslMode::Allow | SslMode::Prefer, _) => Ok(Check::Nothing),
         (SslMode::Require, None) => Ok(Check::Nothing),
@@ -94,7 +79,7 @@ pub(super) fn check(mode: SslMode, roots: Option<Roots>) -> Result<Check, Databa
     }
 }
 
-fn roots_or_default(mode: SslMode, roots: Option<Roots>) -> Result<Roots, DatabaseUrlError> {
+fn roots_or_default(mode: SslMode, roots: Option<Roots>) -> Result<Roots> {
     let default = || {
         let path = std::env::home_dir()?.join(".postgresql/root.crt");
         path.exists().then_some(Roots::File(path))

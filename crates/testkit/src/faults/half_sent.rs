@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, interval, sleep, timeout_at},
 };
 
-use crate::{ServiceProcess, Tls, Usage};
+use crate::{ServiceProcess, Tls, Usage, grpc_call};
 
 /// As many as a connection may have.
 const CALLS: usize = 16;
@@ -73,20 +73,10 @@ impl Stranger {
 
     /// Begins a call and sends all of its message but the last byte, as fast as the service takes it.
     pub async fn half_send(&self, call: HalfSent) -> Result<(ResponseFuture, SendStream<Bytes>)> {
-        let head = http::Request::post(format!("https://localhost{}", call.path))
-            .header("content-type", "application/grpc")
-            .header("te", "trailers")
-            .body(())?;
-        let (answer, mut body) = self
-            .requests
-            .clone()
-            .ready()
-            .await?
-            .send_request(head, false)?;
-        body.send_data(
-            [&[0][..], &call.length.to_be_bytes()].concat().into(),
-            false,
-        )?;
+        let mut requests = self.requests.clone().ready().await?;
+        let (answer, mut body) = requests.send_request(grpc_call(call.path)?, false)?;
+        let prefix = [&[0][..], &call.length.to_be_bytes()].concat();
+        body.send_data(prefix.into(), false)?;
         let mut rest = call.length as usize - 1;
         while rest > 0 {
             body.reserve_capacity(rest);

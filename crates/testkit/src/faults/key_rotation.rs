@@ -83,8 +83,7 @@ const EXTRA: &str = "INGEST_JWT_EXTRA_KEY_FILES";
 /// Both paths, and the id of the new key.
 async fn next_key(site: &Site) -> Result<(PathBuf, PathBuf, String)> {
     let command = ["key", "rotate", "--output", "json"];
-    let made = site.process().arguments(&command).run().await?;
-    ensure!(made.code == Some(0), "{}", made.stderr);
+    let made = site.process().arguments(&command).exits(0).await?;
     let made: Value = serde_json::from_str(&made.stdout)?;
     let text = |name: &str| made[name].as_str().context("no such member");
     let (old, new) = (text("old_file")?, text("file")?);

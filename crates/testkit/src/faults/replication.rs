@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use svc_sandbox::Postgres;
 use tokio::time::sleep;
 
-use crate::{Balance, Fleet, Pace, Proxy, QueueKind, Site, eventually, times_offline};
+use crate::{Balance, Fleet, PATIENCE, Pace, Proxy, QueueKind, Site, eventually, times_offline};
 
 const WAITING: &str = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
 /// The highest numbers that the database knows, of all agents together.
@@ -77,7 +77,7 @@ pub async fn standby_cut_off(
     fleet.audit(&site).await
 }
 
-/// Returns how many waits were cancelled.
+/// Returns how many waits were cancelled. If there is none for long, it gives up.
 async fn commits_wait(
     site: &Site,
     door: &Proxy,
@@ -85,7 +85,8 @@ async fn commits_wait(
     length: Duration,
 ) -> Result<u64> {
     let (began, mut reconnected, mut cancelled) = (Instant::now(), Instant::now(), 0);
-    while began.elapsed() < length {
+    let none_yet = |cancelled: u64| waits == CommitWaits::Cancelled && cancelled == 0;
+    while began.elapsed() < length || (none_yet(cancelled) && began.elapsed() < PATIENCE) {
         if waits == CommitWaits::Cancelled {
             let cancel = format!("SELECT count(pg_cancel_backend(pid)) {WAITING}");
             cancelled += site.psql(&cancel).await?.parse::<u64>()?;

@@ -21,7 +21,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::behind_proxy;
 use crate::{
-    AUTO, FakeAgent, Latencies, PATIENCE, Site, Tls, eventually, framed, is_active, machine, token,
+    AUTO, FakeAgent, Latencies, PATIENCE, Site, Tls, eventually, framed, grpc_call, is_active,
+    machine, token,
 };
 
 /// How soon a call is reset.
@@ -108,10 +109,7 @@ async fn reset_for_ever(address: SocketAddr, agent: &FakeAgent, resets: &AtomicU
 
 async fn reset_one(requests: &mut SendRequest<Bytes>, agent: &FakeAgent) -> Result<()> {
     let unknown = EnrolmentToken::generate()?;
-    let head = http::Request::post("https://localhost/svc.ingest.v1.IngestService/Register")
-        .header("content-type", "application/grpc")
-        .header("te", "trailers")
-        .body(())?;
+    let head = grpc_call("/svc.ingest.v1.IngestService/Register")?;
     let mut ready = requests.clone().ready().await?;
     let (answer, mut body) = ready.send_request(head, false)?;
     body.send_data(framed(&agent.request(unknown.expose())), true)?;

@@ -15,7 +15,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{ActiveAgent, PATIENCE, Site, Tls, framed, request};
+use crate::{ActiveAgent, PATIENCE, Site, Tls, framed, grpc_call, request};
 
 /// A heartbeat stream over HTTP/2 whose answers are read only on request.
 #[derive(Debug)]
@@ -43,12 +43,9 @@ impl UnreadStream {
     {
         let (requests, connection) = http2.handshake(stream).await?;
         let connection = tokio::spawn(connection);
-        let path = "https://localhost/svc.ingest.v1.IngestService/Heartbeat";
-        let head = http::Request::post(path)
-            .header("content-type", "application/grpc")
-            .header("te", "trailers")
-            .header("authorization", format!("Bearer {}", agent.jwt))
-            .body(())?;
+        let mut head = grpc_call("/svc.ingest.v1.IngestService/Heartbeat")?;
+        let bearer = format!("Bearer {}", agent.jwt).parse()?;
+        head.headers_mut().insert("authorization", bearer);
         let (answer, mut body) = requests.ready().await?.send_request(head, false)?;
         let hello = request(ClientMessage::Hello(agent.agent.hello()));
         body.send_data(framed(&hello), false)?;

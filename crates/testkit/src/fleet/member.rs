@@ -13,8 +13,8 @@ use anyhow::Result;
 use jiff::Timestamp;
 use rustls::ClientConfig;
 use svc_proto::{
-    ClientMessage, ServerMessage,
-    v1::{HeartbeatResponse, Report, Sample, ingest_service_client::IngestServiceClient},
+    ServerMessage,
+    v1::{Report, Sample, ingest_service_client::IngestServiceClient},
 };
 use tokio::time::{Instant as Deadline, MissedTickBehavior, interval, sleep_until, timeout};
 use tonic::{Code, Status, transport::Endpoint};
@@ -22,8 +22,7 @@ use tonic_types::StatusExt;
 
 use super::Pace;
 use crate::{
-    ActiveAgent, HeartbeatCall, Ledger, Settled, Taken, Tls, request, sample, tls::channel_with,
-    wire_time,
+    ActiveAgent, HeartbeatCall, Ledger, Settled, Taken, Tls, sample, tls::channel_with, wire_time,
 };
 
 const MOST_DOUBLINGS: u32 = 4;
@@ -152,17 +151,14 @@ impl Runner {
 
     /// Sends what this stream has not been sent yet, as far as its channel has room.
     fn report(&self, call: &HeartbeatCall) {
-        while let Ok(place) = call.out.try_reserve() {
+        let unsent = || {
             let taken = self.member.record().ledger.next_report(now_us());
-            if taken.is_empty() {
-                return;
-            }
-            let report = Report {
+            (!taken.is_empty()).then(|| Report {
                 samples: taken.into_iter().map(sample_of).collect(),
                 gaps: vec![],
-            };
-            place.send(request(ClientMessage::Report(report)));
-        }
+            })
+        };
+        while call.try_report(unsent) {}
     }
 
     /// Handles a message of the service; returns the drain slot if it is Drain.
@@ -244,15 +240,9 @@ impl Runner {
 
 /// The next message of the service; waits forever while there is no stream.
 async fn next(call: &mut Option<HeartbeatCall>) -> Result<Option<ServerMessage>, Status> {
-    let Some(call) = call else {
-        return std::future::pending().await;
-    };
-    loop {
-        match call.responses.message().await? {
-            None => return Ok(None),
-            Some(HeartbeatResponse { message: None }) => {}
-            Some(HeartbeatResponse { message }) => return Ok(message),
-        }
+    match call {
+        Some(call) => call.next().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -245,7 +245,7 @@ impl Outcome {
     }
 }
 
-/// As a question, and as a result.
+/// The word for a decision, in a question and in a result.
 fn verb(decision: Decision) -> (&'static str, &'static str) {
     match decision {
         Decision::Approve(_) => ("Approve", "approved"),

@@ -34,7 +34,7 @@ impl Step {
         }
     }
 
-    /// The same, under another name.
+    /// This step with another subject.
     pub fn about(self, subject: &'static str) -> Self {
         Self { subject, ..self }
     }

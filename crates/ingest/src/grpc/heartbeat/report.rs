@@ -18,7 +18,7 @@ use svc_store::{DiskRow, SampleRow};
 
 use crate::session::Entry;
 
-/// What the times of samples are judged by.
+/// The clock and the retention by which the times of samples are judged.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     /// The database's clock.

@@ -68,7 +68,7 @@ impl Backlog {
     }
 
     async fn publish_one(&self, range: &Range) -> bool {
-        // Nobody waits for the commit of a range that is committed.
+        // The range is committed already, so no stream waits for its commit.
         let origin = Origin {
             epoch: 0,
             instance: Uuid::nil(),

@@ -44,9 +44,10 @@ pub struct Acknowledger {
 }
 
 impl Receiver {
-    pub(super) fn new(context: Arc<Context>, shard: usize) -> Self {
+    /// `skip_check`: how often to look for skipped messages.
+    pub(super) fn new(context: Arc<Context>, shard: usize, skip_check: Duration) -> Self {
         Self {
-            skip_check: SkipCheck::new(context.clone()),
+            skip_check: SkipCheck::new(context.clone(), skip_check),
             context,
             shard,
             consumer: None,

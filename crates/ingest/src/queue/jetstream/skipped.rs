@@ -1,27 +1,31 @@
 //! Finds messages that a JetStream consumer skips, and repairs that without taking a message from any other reader.
 //!
-//! After a crash or a loss of power NATS may come back in states in which it delivers nothing, without a word:
+//! After a crash or a loss of power NATS may come back in a state in which it delivers nothing and reports no error:
 //!
 //! - **The stream has lost its end.** NATS syncs messages and the state of consumers to disk at different moments. The
 //!   stream may end below the number that a consumer has delivered last. New messages get numbers that the consumer
 //!   believes to have delivered already.
-//! - **Removed messages are back.** The consumers have passed them, so nobody settles them again.
+//! - **Removed messages are back.** The consumers have passed them, so they are not delivered and settled again.
 //! - **The stream does not find its messages.** A consumer reads its messages through an index by subject. Where the
 //!   index is wrong, the consumer finds none of its messages, and moves to the end of the stream past each new one.
 //!
-//! A healthy stream may look alike. For a moment it does so between an acknowledgement and the removal of its message,
-//! and in a cluster while one node answers for the stream and another, further ahead, for a consumer. So a finding counts
-//! only if two checks in a row make it at the same first message. And it looks so for long if another reader is behind:
-//! interest retention keeps a message until the last reader has it. NATS lists the consumers of others, but not those
-//! through which other streams source or mirror ours. So a message that no listed consumer wants may still be wanted.
+//! **A healthy stream may look the same for a moment:** between an acknowledgement and the removal of its message, and in a
+//! cluster while one node answers for the stream and another node, further ahead, for a consumer. So a finding counts only
+//! if two checks in a row make it at the same first message.
 //!
-//! Therefore the first remedy takes nothing from others: our own consumers begin anew ([`Remedy::BeginAnew`]). JetStream
-//! then removes what nobody else wants, which is not acknowledged to an agent, so [`super::JetStream::gone`] finds it
-//! lost and the agent sends it again. What is left is delivered again, and the watermark skips what is stored already.
+//! **A healthy stream may look the same for long** if another reader is behind. Interest retention keeps a message until its
+//! last reader has it. NATS lists the consumers of others, but not those through which other streams source or mirror ours.
+//! So a message that no listed consumer wants may still be wanted.
 //!
-//! Messages are dropped ([`Remedy::Drop`]) only where no reader can get them. Either there are none, and the stream's
-//! numbers only have to be moved beyond those of a consumer; or our consumers have begun anew since the first message
-//! came and did not find it: the index is wrong, and NATS begins new files. Several processes may repair at once.
+//! **The first remedy takes nothing from others.** Our own consumers are deleted and created again
+//! ([`Remedy::BeginAnew`]). JetStream then removes the messages that no other reader wants. If such a message was not
+//! acknowledged to its agent, [`super::JetStream::gone`] finds it lost, and the agent sends it again. All other messages are
+//! delivered once more, and the watermark skips those that are stored already.
+//!
+//! **The second remedy drops messages** ([`Remedy::Drop`]), and only where no reader can get them. There are two cases. If
+//! the stream is empty, its numbers are moved beyond those of a consumer. If our consumers were created after the first
+//! message came and have not found it, the index is wrong; after the purge NATS begins new files. Several processes may
+//! repair at once.
 
 use std::{
     sync::Arc,
@@ -38,16 +42,15 @@ use futures_util::TryStreamExt;
 use super::{consumers, state};
 use crate::queue::{QueueUnavailable, SHARDS};
 
-/// How often to look, while nothing is delivered.
-const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-
 /// The checks of one shard.
 #[derive(Debug)]
 pub(super) struct SkipCheck {
     context: Arc<Context>,
+    /// How often to look, while nothing is delivered.
+    interval: Duration,
     /// When the shard delivered a message, or was checked.
     healthy_at: Instant,
-    /// The first message of the stream, if the last check found a need of repair.
+    /// The first message of the stream, if the last check found that the stream needs a repair.
     suspect: Option<u64>,
 }
 
@@ -67,9 +70,10 @@ enum Remedy {
 }
 
 impl SkipCheck {
-    pub(super) fn new(context: Arc<Context>) -> Self {
+    pub(super) fn new(context: Arc<Context>, interval: Duration) -> Self {
         Self {
             context,
+            interval,
             healthy_at: Instant::now(),
             suspect: None,
         }
@@ -83,7 +87,7 @@ impl SkipCheck {
 
     /// Nothing was delivered: if that has lasted for long enough, looks for the reason.
     pub(super) async fn idle(&mut self) -> Result<(), QueueUnavailable> {
-        if self.healthy_at.elapsed() < CHECK_INTERVAL {
+        if self.healthy_at.elapsed() < self.interval {
             return Ok(());
         }
         self.healthy_at = Instant::now();
@@ -103,8 +107,8 @@ impl SkipCheck {
 }
 
 impl Look {
-    /// Consumers are read before the stream: without a crash its last number only grows, so one that has all messages
-    /// cannot end below what was delivered earlier.
+    /// Consumers are read before the stream. Without a crash the stream's last number only grows, so it cannot be below a number
+    /// that a consumer had delivered before.
     async fn take(context: &Context, stream: &Stream<()>) -> Result<Self, QueueUnavailable> {
         let listed = stream.consumers().try_collect::<Vec<Info>>().await;
         let listed = listed.map_err(QueueUnavailable::new)?;
@@ -139,8 +143,8 @@ impl Look {
         Ok(lost.then_some(Remedy::Drop { below }))
     }
 
-    /// Whether no listed consumer wants the first message, and ours want nothing at all. NATS may leave out a consumer
-    /// whose node does not answer.
+    /// Whether every listed consumer is finished with the first message, and ours are finished with all messages. False if the
+    /// list is incomplete: NATS leaves out a consumer whose node does not answer.
     fn is_passed(&self) -> bool {
         let all_listed = self.own.len() + self.others.len() >= self.state.consumer_count;
         let nothing = |one: &Info| one.num_pending == 0 && one.num_ack_pending == 0;
@@ -150,14 +154,15 @@ impl Look {
             && self.state.first_sequence <= self.passed()
     }
 
-    /// Of the messages up to this number no listed consumer will deliver any, or waits for any.
+    /// Every listed consumer is finished with the messages up to this number: it will deliver none of them, and waits for no
+    /// acknowledgement of one.
     fn passed(&self) -> u64 {
         let all = self.own.iter().chain(&self.others);
         all.map(passed_by).min().unwrap_or_default()
     }
 
-    /// Whether the consumer of the first message has never delivered any, or NATS itself cannot read the message. A message that was
-    /// removed since the state was read is not lost.
+    /// Whether the first message is lost: its consumer has never delivered any message, or NATS itself cannot read it. A message
+    /// that was removed since the state was read is not lost.
     async fn is_first_lost(&self, stream: &Stream<()>) -> Result<bool, QueueUnavailable> {
         let first = match stream.get_raw_message(self.state.first_sequence).await {
             Ok(message) => message.subject,
@@ -206,7 +211,8 @@ impl Look {
     }
 }
 
-/// Of the messages up to this number the consumer will deliver none, and waits for none.
+/// The consumer is finished with the messages up to this number: it will deliver none of them, and waits for no acknowledgement
+/// of one.
 fn passed_by(consumer: &Info) -> u64 {
     match (consumer.num_ack_pending, consumer.num_pending) {
         (0, 0) => u64::MAX,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use svc_proto::v1::{AgentStatus, RegisterResponse, ingest_service_client::IngestServiceClient};
-use svc_testkit::{AUTO, FakeAgent, Latencies, ServiceProcess, Site, is_active, machine, token};
+use svc_testkit::{AUTO, ActiveAgent, Latencies, ServiceProcess, Site, is_active, token};
 use tonic::transport::Channel;
 
 const CERTAIN: u32 = 200;
@@ -19,36 +19,28 @@ const ON_THE_WAY: Duration = Duration::from_millis(250);
 
 /// An active agent, on one of two instances.
 struct Active {
-    agent: FakeAgent,
-    id: String,
+    agent: ActiveAgent,
     client: IngestServiceClient<Channel>,
 }
 
 impl Active {
     async fn new(number: u32, instances: &[ServiceProcess; 2], secret: &str) -> Result<Self> {
-        let agent = FakeAgent::on(machine(number))?;
         let address = instances[number as usize % 2].grpc;
-        let mut active = Self {
-            client: agent.connect(address).await?,
-            agent,
-            id: String::new(),
-        };
-        let answer = active.renew(secret).await?;
-        ensure!(is_active(&answer));
-        active.id = answer.agent_id;
-        Ok(active)
+        let agent = ActiveAgent::with_token(address, number, secret).await?;
+        let client = agent.agent.connect(address).await?;
+        Ok(Self { agent, client })
     }
 
     /// Asks for a JWT with the known key.
-    async fn renew(&mut self, secret: &str) -> Result<RegisterResponse> {
-        let request = self.agent.request(secret);
+    async fn renew(&mut self) -> Result<RegisterResponse> {
+        let request = self.agent.agent.request("");
         let mut stream = self.client.register(request).await?.into_inner();
         stream.message().await?.context("an answer")
     }
 
     /// Asks again, after the revocation.
     async fn is_refused(&mut self) -> Result<()> {
-        let after = self.renew("").await?;
+        let after = self.renew().await?;
         ensure!(!is_active(&after) && after.status() == AgentStatus::Revoked);
         Ok(())
     }
@@ -68,10 +60,10 @@ async fn a_registration_in_progress_when_the_revocation_commits_gets_no_jwt() ->
     let (site, instances, secret) = site().await?;
     for number in 0..CERTAIN {
         let mut active = Active::new(number, &instances, &secret).await?;
-        let revocation = revocation_once_waited_for(&active.id);
+        let revocation = revocation_once_waited_for(&active.agent.id);
         let call = async {
             site.sleeps().await?;
-            active.renew("").await
+            active.renew().await
         };
         let (revoked, answer) = tokio::join!(site.psql(&revocation), call);
         ensure!(revoked?.ends_with("waited for"), "the call never waited");
@@ -120,7 +112,7 @@ async fn a_free_race_issues_no_jwt_after_the_revocation() -> Result<()> {
     let (mut won, mut late) = (0, Vec::new());
     for number in 0..FREE {
         let mut active = Active::new(number, &instances, &secret).await?;
-        let sql = format!("SELECT revoke_agent('{}', 'chaos')", active.id);
+        let sql = format!("SELECT revoke_agent('{}', 'chaos')", active.agent.id);
         let revocation = async {
             start_late().await;
             let revoked = site.psql(&sql).await;
@@ -128,7 +120,7 @@ async fn a_free_race_issues_no_jwt_after_the_revocation() -> Result<()> {
         };
         let call = async {
             start_late().await;
-            let answer = active.renew("").await;
+            let answer = active.renew().await;
             (answer, Instant::now())
         };
         let ((revoked, committed), (answer, arrived)) = tokio::join!(revocation, call);

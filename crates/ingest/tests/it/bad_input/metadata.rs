@@ -11,36 +11,21 @@ async fn a_stream_needs_exactly_one_bearer_token() -> Result<()> {
     let mut enrolled = Enrolled::new().await?;
     let jwt = enrolled.active.jwt.clone();
     let bearer = format!("Bearer {jwt}").into_bytes();
-    let [no_space, basic, junk] = [
-        format!("Bearer{jwt}").into_bytes(),
-        format!("Basic {jwt}").into_bytes(),
-        b"Bearer \xff\xfe\x80".to_vec(),
-    ];
+    let basic = format!("Basic {jwt}").into_bytes();
     for (values, reason) in [
         (&[][..], "JWT_MISSING"),
-        (&[&bearer[..], &bearer], "JWT_MISSING"),
         (&[&bearer[..], b"Bearer x"], "JWT_MISSING"),
         (&[b""], "JWT_INVALID"),
-        (&[b"Bearer"], "JWT_INVALID"),
-        (&[jwt.as_bytes()], "JWT_INVALID"),
-        (&[&no_space], "JWT_INVALID"),
         (&[&basic], "JWT_INVALID"),
-        (&[&junk], "JWT_INVALID"),
+        (&[b"Bearer \xff\xfe\x80"], "JWT_INVALID"),
     ] {
-        let refused = enrolled
-            .connection
-            .heartbeat(authorization(values)?)
-            .await?;
-        let shown = values.concat().escape_ascii().to_string();
-        assert_eq!(refused.code, Code::Unauthenticated, "{shown}");
-        assert_eq!(refused.reason, reason, "{shown}");
+        let headers = authorization(values)?;
+        let refused = enrolled.connection.heartbeat(headers).await?;
+        refused.assert(Code::Unauthenticated, reason);
     }
-    for scheme in ["Bearer", "bearer", "BEARER", "bEaReR"] {
-        let value = format!("{scheme} {jwt}");
-        let headers = authorization(&[value.as_bytes()])?;
-        let end = enrolled.connection.heartbeat(headers).await?;
-        assert!(admitted(&end), "{scheme}: {end:?}");
-    }
+    let headers = authorization(&[format!("bEaReR {jwt}").as_bytes()])?;
+    let end = enrolled.connection.heartbeat(headers).await?;
+    assert!(admitted(&end), "{end:?}");
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use prost::Message;
-use svc_proto::v1::{HostFacts, RegisterRequest};
+use svc_proto::v1::RegisterRequest;
 use svc_testkit::{AUTO, FakeAgent, Site, machine, token};
 use tonic::Code;
 
@@ -40,6 +40,8 @@ fn groups(depth: usize) -> Vec<u8> {
 fn undecodable(good: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     let whole = framed(good);
     let also = |more: &[u8]| framed(&[good, more].concat());
+    let endless = [&[tag(14, VARINT)][..], &[0xff; 11]].concat();
+    let hostname = bytes(2, &bytes(1, b"web-\xc3\x28"));
     vec![
         ("no message", vec![]),
         ("a string as a varint", framed(&[tag(1, VARINT), 1])),
@@ -47,36 +49,21 @@ fn undecodable(good: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
         ("connection type 7", also(&[tag(14, 7), 1])),
         ("field 0", also(&[tag(0, VARINT), 1])),
         ("a truncated varint", also(&[tag(14, VARINT), 0x80])),
-        (
-            "an endless varint",
-            also(&[&[tag(14, VARINT)][..], &[0xff; 11]].concat()),
-        ),
+        ("an endless varint", also(&endless)),
         ("a truncated fixed64", also(&[tag(14, FIXED64), 1, 2])),
-        (
-            "a field longer than the message",
-            also(&[tag(14, BYTES), 100, 1]),
-        ),
-        (
-            "a host longer than the message",
-            framed(&[tag(2, BYTES), 100, 1]),
-        ),
+        ("a field beyond the end", also(&[tag(14, BYTES), 100, 1])),
+        ("a host beyond the end", framed(&[tag(2, BYTES), 100, 1])),
         ("a group that does not end", also(&[tag(15, GROUP)])),
         ("a group that never began", also(&[tag(15, END_GROUP)])),
         (
-            "a group that ends as another",
+            "a group that ends another",
             also(&[tag(15, GROUP), tag(14, END_GROUP)]),
         ),
         ("101 groups deep", also(&groups(101))),
         ("30,000 groups deep", also(&groups(30_000))),
         ("a token not in UTF-8", framed(&bytes(1, b"\xff\xfe"))),
-        (
-            "a hostname not in UTF-8",
-            framed(&bytes(2, &bytes(1, b"web-\xc3\x28"))),
-        ),
-        (
-            "a frame that ends early",
-            framed_as(0, good.len() + 1, good),
-        ),
+        ("a hostname not in UTF-8", framed(&hostname)),
+        ("an early end", framed_as(0, good.len() + 1, good)),
         ("half a prefix", vec![0, 0, 0]),
         ("a compressed message", framed_as(1, good.len(), good)),
         ("an unknown flag", framed_as(7, good.len(), good)),
@@ -85,50 +72,16 @@ fn undecodable(good: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Messages that decode but have a missing or invalid field.
-fn out_of_bounds(good: &RegisterRequest) -> Vec<(&'static str, RegisterRequest)> {
-    let with = |change: fn(&mut RegisterRequest)| {
-        let mut request = good.clone();
-        change(&mut request);
-        request
-    };
-    let host = |change: fn(&mut HostFacts)| {
-        let mut request = good.clone();
-        change(request.host.as_mut().expect("a host"));
-        request
-    };
-    vec![
+/// Messages that decode but have a missing or invalid field. The unit tests of `grpc::convert` have each field.
+fn out_of_bounds(good: &RegisterRequest) -> [(&'static str, RegisterRequest); 3] {
+    let mut nul = good.clone();
+    nul.host.get_or_insert_default().hostname = "web\0".into();
+    let mut half_a_key = good.clone();
+    half_a_key.successor_key = vec![7; 16];
+    [
         ("an empty message", RegisterRequest::default()),
-        ("no host", with(|request| request.host = None)),
-        ("an empty host", host(|host| *host = HostFacts::default())),
-        ("NUL in a name", host(|host| host.hostname = "web\0".into())),
-        (
-            "NUL in a list",
-            host(|host| host.ip_addresses = vec!["\0".into()]),
-        ),
-        (
-            "10,000 addresses",
-            host(|host| host.mac_addresses = vec![String::new(); 10_000]),
-        ),
-        (
-            "memory beyond a signed number",
-            host(|host| host.memory_total_bytes = (1 << 63) + 1),
-        ),
-        (
-            "10,000 capabilities",
-            with(|request| {
-                let agent = request.agent.as_mut().expect("an agent");
-                agent.capabilities = vec![String::new(); 10_000];
-            }),
-        ),
-        (
-            "half a successor's key",
-            with(|request| request.successor_key = vec![7; 16]),
-        ),
-        (
-            "a successor's key and a byte",
-            with(|request| request.successor_key = vec![7; 33]),
-        ),
+        ("NUL in a name", nul),
+        ("half a successor's key", half_a_key),
     ]
 }
 

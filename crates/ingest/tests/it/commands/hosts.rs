@@ -15,22 +15,13 @@ async fn hosts_are_listed_and_shown_with_their_identifiers() -> Result<()> {
     conflicting_agent(&site, '3', &one).await?;
     let list = json(&site, &["host", "list"]).await?;
     assert_eq!(members(&list, "hostname"), ["web-1", "web-2"]);
-    assert_eq!(
-        members(&list, "presence"),
-        ["offline", "null"],
-        "of the active agent"
-    );
+    // Of the active agent.
+    assert_eq!(members(&list, "presence"), ["offline", "null"]);
     assert_eq!(members(&list, "agent_id"), [one.as_str(), "null"]);
     assert_eq!(list[0]["memory_total_bytes"], 8_589_934_592_i64);
-    assert_eq!(
-        list[0]["cpu_percent"],
-        serde_json::Value::Null,
-        "no sample yet"
-    );
-    assert_eq!(
-        (&list[0]["agent_count"], &list[0]["pending_count"]),
-        (&2.into(), &1.into())
-    );
+    assert!(list[0]["cpu_percent"].is_null(), "no sample yet");
+    assert_eq!(list[0]["agent_count"], 2);
+    assert_eq!(list[0]["pending_count"], 1);
     let labelled = json(&site, &["host", "list", "--label", "site=berlin"]).await?;
     assert_eq!(members(&labelled, "hostname"), ["web-1"]);
 
@@ -64,10 +55,8 @@ async fn retiring_a_host_needs_yes_and_revokes_its_agents() -> Result<()> {
     site.expect(statuses, "revoked rejected pending").await?;
     let why = "SELECT DISTINCT decided_by, decision_reason FROM agents WHERE status <> 'pending'";
     site.expect(why, "ann|sold").await?;
-    assert_eq!(
-        members(&json(&site, &["host", "list"]).await?, "hostname"),
-        ["web-3"]
-    );
+    let left = json(&site, &["host", "list"]).await?;
+    assert_eq!(members(&left, "hostname"), ["web-3"]);
     let all = json(&site, &["host", "list", "--retired"]).await?;
     assert_eq!(members(&all, "hostname"), ["web-1", "web-3"]);
     Ok(())

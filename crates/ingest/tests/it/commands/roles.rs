@@ -20,11 +20,8 @@ async fn migrate_grants_the_role() -> Result<()> {
     assert!(!may_decide(&site, "web_of_migrate").await?);
     for _ in 0..2 {
         let migrate = command(&site, &["migrate", "--output", "json"]);
-        let ended = migrate
-            .set("INGEST_WEB_ROLE", "web_of_migrate")
-            .run()
-            .await?;
-        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        let migrate = migrate.set("INGEST_WEB_ROLE", "web_of_migrate");
+        let ended = migrate.exits(0).await?;
         let report: serde_json::Value = serde_json::from_str(&ended.stdout)?;
         assert_eq!(report["web_role"], "web_of_migrate");
     }
@@ -43,11 +40,7 @@ async fn serve_grants_the_role_only_if_it_may_migrate() -> Result<()> {
     };
     let verifying = serve("false").start().await?;
     verifying.stop().await?;
-    assert!(
-        verifying.logs().contains("lacks grants"),
-        "{}",
-        verifying.logs()
-    );
+    assert_contains(&verifying.logs(), "lacks grants");
     assert!(!may_decide(&site, "web_of_serve").await?);
     serve("true").start().await?.stop().await?;
     assert!(may_decide(&site, "web_of_serve").await?);
@@ -67,8 +60,8 @@ async fn a_role_that_does_not_exist_is_a_problem_of_its_variable() -> Result<()>
         site.process(),
         site.process().set("INGEST_AUTO_MIGRATE", "false"),
     ] {
-        let ended = process.set("INGEST_WEB_ROLE", "no_such_role").run().await?;
-        assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+        let process = process.set("INGEST_WEB_ROLE", "no_such_role");
+        let ended = process.exits(2).await?;
         let problem = "svc-ingest: INGEST_WEB_ROLE: there is no PostgreSQL role \"no_such_role\"";
         assert_contains(&ended.stderr, problem);
     }

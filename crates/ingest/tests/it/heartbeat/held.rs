@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use svc_testkit::{eventually, transactions};
+use svc_testkit::{eventually, runs_again, transactions};
 
 use super::{PRESENCE, World, refusal};
 
@@ -82,11 +82,6 @@ async fn a_fenced_instance_claims_no_stream() -> Result<()> {
     let fence = "UPDATE ingest_instances SET fenced = true;
                  UPDATE agent_state SET presence = 'offline', cause = 'instance lost', instance_id = NULL";
     world.site.psql(fence).await?;
-    let polls = async || {
-        let counts = transactions(&[world.instance.http]).await;
-        let count = |name| counts.as_ref().ok().and_then(|counts| counts.get(name));
-        count("sessions_reclaim").copied().unwrap_or_default()
-    };
-    eventually("it has tried", async || polls().await >= 3).await?;
+    runs_again(world.instance.http, "sessions_reclaim", 3).await?;
     world.site.expect(PRESENCE, "offline|instance lost").await
 }

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use svc_testkit::{ActiveAgent, PATIENCE, RefusedCall, is_active, machine};
+use svc_testkit::{
+    ABSENT, ActiveAgent, PATIENCE, RefusedCall, SAME_KEY, absent_instance, is_active, machine,
+    runs_again,
+};
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 
@@ -24,6 +27,10 @@ async fn world() -> Result<World> {
         })
     })
     .await
+}
+
+async fn several_polls(world: &World) -> Result<()> {
+    runs_again(world.instance.http, "sessions_digest", 5).await
 }
 
 /// The stream was opened an hour ago.
@@ -68,12 +75,10 @@ async fn a_machine_that_fails_over_after_its_instance_was_lost_keeps_its_identit
     let world = world().await?;
     drop(world.agent.heartbeat().await?);
     world.site.becomes(PRESENCE, "offline|lost").await?;
-    let lost = "INSERT INTO ingest_instances (id, kid, hostname, version, grpc_address, http_address, expires_at)
-                SELECT '00000000-0000-0000-0000-000000000001', kid, 'gone', '0', '', '', now() - interval '5 seconds'
-                  FROM ingest_instances LIMIT 1;
-                UPDATE agent_state SET presence = 'online', cause = 'connected',
-                       instance_id = '00000000-0000-0000-0000-000000000001'";
-    world.site.psql(lost).await?;
+    let lost = absent_instance(SAME_KEY, "-5 seconds");
+    let online = "UPDATE agent_state SET presence = 'online', cause = 'connected'";
+    let sql = format!("{lost}; {online}, instance_id = '{ABSENT}'");
+    world.site.psql(&sql).await?;
     assert_fails_over(&world, &world.agent.copied_to(machine(2))).await
 }
 
@@ -86,7 +91,7 @@ async fn a_machine_that_fails_over_while_its_old_stream_is_silent_keeps_its_iden
     age(&world).await?;
     let other = world.agent.copied_to(machine(2));
     assert_presumed(&other).await?;
-    sleep(Duration::from_secs(1)).await; // Several polls.
+    several_polls(&world).await?;
     assert_presumed(&other).await?;
     drop(silent);
     world.site.becomes(PRESENCE, "offline|lost").await?;
@@ -101,7 +106,7 @@ async fn a_clone_is_refused_as_one_as_soon_as_the_original_is_heard() -> Result<
     let clone = world.agent.copied_to(machine(2));
     original.report_acked(1..=1).await?;
     assert_presumed(&clone).await?;
-    sleep(Duration::from_secs(1)).await; // Several polls.
+    several_polls(&world).await?;
     // A message from before proves nothing: its machine may have failed over since.
     assert_presumed(&clone).await?;
     let in_use = |refused: &RefusedCall| refused.code == Code::AlreadyExists;

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use svc_testkit::{
-    ActiveAgent, FakeAgent, HeartbeatCall, Instance, Site, eventually, faults::behind_proxy, get,
-    transactions,
+    ActiveAgent, FakeAgent, Held, Instance, Site, eventually, faults::behind_proxy, metric,
+    transaction_count,
 };
 use tokio::{
     task::{JoinHandle, JoinSet},
@@ -98,10 +98,7 @@ async fn the_keys_of_agents_that_an_instance_has_not_met_are_looked_up_in_few_st
 -> Result<()> {
     let site = Site::new().await?;
     let [instance, sibling] = site.instance().start_pair().await?;
-    let lookups = async |instance: &Instance| {
-        let counts = transactions(&[instance.http]).await?;
-        anyhow::Ok(counts.get("agents_keys").copied().unwrap_or(0))
-    };
+    let lookups = async |instance: &Instance| transaction_count(instance.http, "agents_keys").await;
     let mut agents = Vec::new();
     for number in 0..STORM {
         agents.push(ActiveAgent::new(&site, instance.grpc, number).await?);
@@ -139,7 +136,7 @@ async fn an_agent_whose_row_is_locked_delays_no_other() -> Result<()> {
         ActiveAgent::new(site, agent.address, 2).await?,
         ActiveAgent::new(site, agent.address, 3).await?,
     ];
-    let lock = lock_row(site, agent, 12).await?;
+    let lock = lock_row(site, agent).await?;
     let (blocked, prompt) = tokio::join!(agent.refused_heartbeat(), async {
         let began = Instant::now();
         for other in &others {
@@ -149,7 +146,7 @@ async fn an_agent_whose_row_is_locked_delays_no_other() -> Result<()> {
     });
     ensure!(prompt? < PROMPT, "others waited");
     blocked?.assert(Code::Unavailable, "DATABASE_UNAVAILABLE");
-    lock.await??;
+    lock.release().await?;
     timeout(PROMPT, agent.heartbeat()).await??;
     site.expect("SELECT epoch FROM agent_state", "1\n1\n1")
         .await
@@ -165,11 +162,11 @@ async fn a_request_that_outlived_its_client_displaces_no_live_stream() -> Result
     } = &World::new().await?;
     let sibling = site.instance().start().await?;
     let other = ActiveAgent::new(site, instance.grpc, 2).await?;
-    let lock = lock_row(site, agent, 4).await?;
+    let lock = lock_row(site, agent).await?;
     let abandoned = open_and_forget(agent);
     opens(instance, |count| count >= 2).await?;
     abandoned.abort();
-    lock.await??;
+    lock.release().await?;
     let mut live = agent.heartbeat_at(sibling.grpc).await?;
     // The instance serves requests in their order, so it has done with the abandoned one after this.
     let _other = other.heartbeat().await?;
@@ -188,7 +185,7 @@ async fn a_request_that_a_frozen_database_delays_displaces_no_live_stream() -> R
     opens(&instance, |count| count >= 1).await?;
     abandoned.abort();
     site.postgres().thaw()?;
-    let mut live = opened_at(&agent, &sibling).await?;
+    let mut live = agent.heartbeat_in_time(sibling.grpc).await?;
     let late = "SELECT count(*) FROM pg_stat_activity
                  WHERE state = 'active' AND query LIKE '-- sessions_open%'";
     site.becomes(late, "0").await?;
@@ -248,52 +245,30 @@ fn open_and_forget(agent: &ActiveAgent) -> JoinHandle<Result<()>> {
     tokio::spawn(async move { agent.heartbeat().await.map(drop) })
 }
 
-/// Opens a stream at an instance that may still refuse it, because it has just got its database back.
-async fn opened_at(agent: &ActiveAgent, instance: &Instance) -> Result<HeartbeatCall> {
-    let mut opened = None;
-    eventually("the stream is open", async || {
-        opened = agent.heartbeat_at(instance.grpc).await.ok();
-        opened.is_some()
-    })
-    .await?;
-    opened.context("no stream")
-}
-
 /// Waits until the instance has called `sessions_open` so many times. A call counts when it has ended.
 async fn opens(instance: &Instance, enough: impl Fn(u64) -> bool) -> Result<()> {
     eventually("streams were requested from the database", async || {
-        let counts = transactions(&[instance.http]).await;
-        counts.is_ok_and(|counts| enough(counts.get("sessions_open").copied().unwrap_or(0)))
+        let count = transaction_count(instance.http, "sessions_open").await;
+        count.is_ok_and(&enough)
     })
     .await
 }
 
 /// Waits until the instance has no connection in use for opening streams, twice in a row.
 async fn opens_are_done(instance: &Instance) -> Result<()> {
-    let idle = r#"database_pool_in_use{bulkhead="auth"} 0"#;
+    let in_use = r#"database_pool_in_use{bulkhead="auth"}"#;
     let mut before = false;
     eventually("nothing is being opened", async || {
-        let page = get(instance.http, "/metrics").await;
-        let now = page.is_ok_and(|page| page.body.contains(idle));
+        let now = metric(instance.http, in_use).await;
+        let now = now.is_ok_and(|in_use| in_use == 0.0);
         std::mem::replace(&mut before, now) && now
     })
     .await
 }
 
-/// A transaction that holds an agent's row for some seconds.
-async fn lock_row(
-    site: &Site,
-    agent: &ActiveAgent,
-    seconds: u32,
-) -> Result<JoinHandle<Result<String>>> {
-    let sql = format!(
-        "BEGIN; SELECT FROM agent_state WHERE agent_id = '{}' FOR UPDATE; SELECT pg_sleep({seconds}); COMMIT",
-        agent.id
-    );
-    let url = site.database_url();
-    let lock = tokio::spawn(async move { svc_sandbox::query(&url, &sql).await });
-    let sleeping = "SELECT count(*) FROM pg_stat_activity
-                     WHERE datname = current_database() AND wait_event = 'PgSleep'";
-    site.becomes(sleeping, "1").await?;
-    Ok(lock)
+/// A transaction that holds an agent's row.
+async fn lock_row<'a>(site: &'a Site, agent: &ActiveAgent) -> Result<Held<'a>> {
+    let id = &agent.id;
+    let row = format!("SELECT FROM agent_state WHERE agent_id = '{id}' FOR UPDATE");
+    site.hold(&row).await
 }

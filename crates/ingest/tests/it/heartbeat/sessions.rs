@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use svc_proto::{ServerMessage, v1::HostFacts};
-use svc_testkit::{ActiveAgent, InstanceBuilder, eventually, get, machine};
+use svc_testkit::{
+    ABSENT, ActiveAgent, InstanceBuilder, SAME_KEY, absent_instance, health_becomes, machine,
+};
 use tonic::Code;
 
 use super::{EPOCH, PRESENCE, PRESENCE_CHANGES, World, held::only_digests_are_read, refusal};
@@ -35,8 +37,7 @@ async fn a_revocation_or_deletion_ends_the_stream_on_every_instance() -> Result<
     let sibling = no_poll(site.instance()).start().await?;
     let other = ActiveAgent::new(site, sibling.grpc, 2).await?;
     let streams = [agent.heartbeat().await?, other.heartbeat().await?];
-    let revoke = "SELECT revoke_agent(id, 'ann') FROM agents";
-    site.psql(revoke).await?;
+    site.decide_all("revoke").await?;
     for mut call in streams {
         let refused = refusal(&mut call).await?;
         refused.assert(Code::PermissionDenied, "AGENT_REVOKED");
@@ -63,8 +64,7 @@ async fn the_poll_finds_a_revocation_when_notifications_are_cut_off() -> Result<
     })
     .await?;
     let mut call = world.agent.heartbeat().await?;
-    let revoke = "SELECT revoke_agent(id, 'ann') FROM agents";
-    world.site.psql(revoke).await?;
+    world.site.decide_all("revoke").await?;
     assert_eq!(refusal(&mut call).await?.reason, "AGENT_REVOKED");
     Ok(())
 }
@@ -80,23 +80,6 @@ async fn the_poll_reads_only_a_digest_while_nothing_changes() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_copy_on_another_machine_is_refused_and_the_original_keeps_its_stream() -> Result<()> {
-    let World { site, agent, .. } = &World::new().await?;
-    let mut original = agent.heartbeat().await?;
-    let copy = agent.copied_to(machine(2));
-    for _ in 0..3 {
-        let refused = copy.refused_heartbeat().await?;
-        refused.assert(Code::AlreadyExists, "IDENTITY_IN_USE");
-    }
-    original.report_acked(1..=1).await?;
-    let events =
-        "SELECT count(*), min(reason), min(host(address)) FROM agent_events WHERE kind = 'clone'";
-    let expected = "1|a copy of this identity was refused|127.0.0.1";
-    site.expect(events, expected).await?;
-    site.expect(EPOCH, "online|1").await
-}
-
-#[tokio::test]
 async fn a_new_boot_takes_over_and_an_earlier_boot_that_returns_proves_a_copy() -> Result<()> {
     let agent = &World::new().await?.agent;
     let booted = |boot: &str| {
@@ -109,10 +92,7 @@ async fn a_new_boot_takes_over_and_an_earlier_boot_that_returns_proves_a_copy() 
     let mut original = first.heartbeat().await?;
     let mut copy = second.heartbeat().await?;
     let refused = refusal(&mut original).await?;
-    assert_eq!(
-        refused.reason, "SESSION_REPLACED",
-        "the same as after a reboot"
-    );
+    assert_eq!(refused.reason, "SESSION_REPLACED", "as after a reboot");
     let mut back = first.heartbeat().await?;
     assert_eq!(refusal(&mut copy).await?.reason, "SESSION_REPLACED");
     let refused = second.refused_heartbeat().await?;
@@ -130,24 +110,21 @@ async fn a_jwt_is_renewed_over_the_stream() -> Result<()> {
     })
     .await?;
     let mut call = world.agent.heartbeat().await?;
-    let renewed = loop {
-        match call.receive().await? {
-            Ok(Some(ServerMessage::Credential(credential))) => break credential,
-            Ok(Some(_)) => {}
-            ended => bail!("the stream ended: {ended:?}"),
-        }
-    };
-    assert_ne!(renewed.jwt, world.agent.jwt);
+    let renewed = call.next_credential().await?;
+    assert_ne!(renewed, world.agent.jwt);
     drop(call);
     let address = world.instance.grpc;
-    world.agent.agent.heartbeat(address, &renewed.jwt).await?;
+    world.agent.agent.heartbeat(address, &renewed).await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn a_silent_stream_is_ended_and_its_agent_is_offline() -> Result<()> {
     let World { site, agent, .. } = &World::tuned(|builder| {
-        builder.timing(|timing| timing.heartbeat_interval = Duration::from_millis(100))
+        builder.timing(|timing| {
+            timing.heartbeat_interval = Duration::from_millis(100);
+            timing.silence_margin = Duration::from_secs(1);
+        })
     })
     .await?;
     let mut call = agent.heartbeat().await?;
@@ -189,12 +166,7 @@ async fn a_stopping_instance_serves_until_the_load_balancer_has_had_time_to_noti
     let mut first = agent.heartbeat().await?;
     let asked = Instant::now();
     let stopping = world.instance.ask_to_stop();
-    eventually("/healthz says that it stops", async || {
-        get(http, "/healthz")
-            .await
-            .is_ok_and(|answer| answer.status == 503)
-    })
-    .await?;
+    health_becomes(http, 503, "").await?;
     let served = async {
         first.report_acked(1..=1).await?;
         let mut late = ActiveAgent::new(&world.site, agent.address, 2)
@@ -227,11 +199,9 @@ async fn the_sweep_takes_agents_of_a_lost_instance_and_of_a_drain_offline() -> R
     // An agent that vanishes is lost at once.
     drop(agent.heartbeat().await?);
     site.becomes(PRESENCE, "offline|lost").await?;
-    let lost = "INSERT INTO ingest_instances (id, kid, hostname, version, grpc_address, http_address, expires_at)
-                SELECT '00000000-0000-0000-0000-000000000001', kid, 'gone', '0', '', '', now() - interval '5 seconds'
-                  FROM ingest_instances LIMIT 1;
-                UPDATE agent_state SET presence = 'online', instance_id = '00000000-0000-0000-0000-000000000001'";
-    site.psql(lost).await?;
+    let lost = absent_instance(SAME_KEY, "-5 seconds");
+    let online = format!("UPDATE agent_state SET presence = 'online', instance_id = '{ABSENT}'");
+    site.psql(&format!("{lost}; {online}")).await?;
     site.becomes(PRESENCE, "offline|instance lost").await?;
     let fenced = "SELECT fenced FROM ingest_instances WHERE hostname = 'gone'";
     site.expect(fenced, "t").await?;

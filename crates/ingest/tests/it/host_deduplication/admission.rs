@@ -71,8 +71,7 @@ async fn an_admitted_reinstallation_gives_the_host_its_facts_and_spends_one_use(
     let (_, first) = world.install(machine(1)).await?;
     world.presence(&first, "online", "1 hour").await?;
     let newcomer = FakeAgent::on(reinstalled())?;
-    let mut waiting = newcomer.open(world.instance.grpc, &secret).await??;
-    assert_eq!(waiting.answer().await?.status(), Pending);
+    let mut waiting = newcomer.pending(world.instance.grpc, &secret).await?;
     world.presence(&first, "offline", "11 minutes").await?;
     // Admitted by this call or by the maintenance, whichever comes first.
     let again = newcomer.register(world.instance.grpc, &secret).await?;
@@ -87,17 +86,19 @@ async fn an_admitted_reinstallation_gives_the_host_its_facts_and_spends_one_use(
 async fn a_conflict_approved_as_a_new_host_brings_its_labels_there() -> Result<()> {
     let world = World::new().await?;
     let secret = labelled_token(&world).await?;
-    let (_, first) = world.install(machine(1)).await?;
+    let (incumbent, first) = world.install(machine(1)).await?;
     world.presence(&first, "online", "1 hour").await?;
     let newcomer = FakeAgent::on(reinstalled())?;
     let second = newcomer.register(world.instance.grpc, &secret).await?;
     let new_host = "approve_agent('ann', 'new-host')";
     world.decide(&second, new_host).await?;
     let after = AFTER.replace("|3", "|2");
-    world
-        .site
-        .expect(HOSTS, &format!("{BEFORE}\n{after}"))
-        .await
+    let both = format!("{BEFORE}\n{after}");
+    world.site.expect(HOSTS, &both).await?;
+    assert!(is_active(&world.register(&incumbent).await?));
+    let (_, third) = world.install(machine(1)).await?;
+    assert_eq!(third.status(), Pending, "a third copy of the image");
+    Ok(())
 }
 
 /// Never an active agent on a retired host.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use svc_ingest::peer::ClientKey;
 use svc_proto::v1::AgentStatus::{Pending, Revoked};
 use svc_sandbox::Identity;
@@ -21,9 +21,7 @@ async fn a_reinstall_token_replaces_an_agent_only_after_its_quiet_time() -> Resu
     let (incumbent, first) = world.install(machine(1)).await?;
     world.presence(&first, "online", "1 hour").await?;
     let newcomer = FakeAgent::on(machine(1))?;
-    let mut stream = newcomer.open(address, &reinstall).await??;
-    let answer = stream.answer().await?;
-    assert_eq!(answer.status(), Pending, "the incumbent is online");
+    let mut stream = newcomer.pending(address, &reinstall).await?;
     world.presence(&first, "offline", "11 minutes").await?;
     assert!(is_active(&stream.answer().await?), "the quiet time is over");
     assert_eq!(world.status(&incumbent).await?, Revoked);
@@ -72,11 +70,21 @@ async fn a_clone_of_a_live_key_is_refused_and_may_register_a_successor_key() -> 
     let address = world.instance.grpc;
     let (original, first) = world.install(machine(1)).await?;
     let jwt = &first.credential.as_ref().expect("a JWT").jwt;
-    let _live = original.heartbeat(address, jwt).await?;
+    let mut live = original.heartbeat(address, jwt).await?;
     let clone = FakeAgent {
         host: machine(2),
         ..original.clone()
     };
+    for _ in 0..2 {
+        let refused = clone.try_heartbeat(address, jwt, clone.hello()).await?;
+        let refused = refused.err().context("the clone has a stream")?;
+        refused.assert(Code::AlreadyExists, "IDENTITY_IN_USE");
+    }
+    let events =
+        "SELECT count(*), min(reason), min(host(address)) FROM agent_events WHERE kind = 'clone'";
+    let expected = "1|a copy of this identity was refused|127.0.0.1";
+    world.site.expect(events, expected).await?;
+    live.report_acked(1..=1).await?;
     let refused = clone.refused(address, "").await?;
     refused.assert(Code::AlreadyExists, "IDENTITY_IN_USE");
     assert!(is_active(&world.register(&original).await?));
@@ -131,19 +139,6 @@ async fn at_most_ten_clones_of_an_agent_are_pending_and_an_unknown_key_has_none(
     let sent = unknown.send(world.instance.grpc, request).await?;
     let status = sent.expect_err("no agent has this key");
     assert_eq!(status.code(), Code::InvalidArgument);
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_retired_host_that_comes_back_is_a_new_one() -> Result<()> {
-    let world = World::new().await?;
-    let (agent, first) = world.install(machine(1)).await?;
-    let retire = format!("SELECT retire_host('{}', 'ann')", first.host_id);
-    world.site.psql(&retire).await?;
-    assert_eq!(world.status(&agent).await?, Revoked);
-    let (_, second) = world.install(machine(1)).await?;
-    assert!(is_active(&second));
-    assert_ne!(second.host_id, first.host_id);
     Ok(())
 }
 

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use svc_ingest::config::Timing;
-use svc_testkit::{ActiveAgent, HeartbeatCall, Site, sample, transactions};
+use svc_testkit::{ActiveAgent, HeartbeatCall, Site, sample, transaction_count};
 
 /// Without a wait for more reports there would be five commits a second and shard.
 #[tokio::test(flavor = "multi_thread")]
@@ -20,10 +20,7 @@ async fn slow_reports_of_many_agents_end_in_few_commits() -> Result<()> {
         calls.push(agent.heartbeat().await?);
     }
     report_all(&mut calls, 1, Duration::ZERO).await?;
-    let commits = async || {
-        let counts = transactions(&[instance.http]).await?;
-        counts.get("samples_append").copied().context("no commit")
-    };
+    let commits = async || transaction_count(instance.http, "samples_append").await;
     let (before, began) = (commits().await?, Instant::now());
     report_all(&mut calls, 2, Duration::from_millis(50)).await?;
     let seconds = began.elapsed().as_secs_f64();

@@ -1,9 +1,7 @@
 //! Reports that the database refuses: dead letters, and what happens while they cannot be recorded.
 
 use anyhow::{Context, Result, ensure};
-use svc_testkit::{
-    ActiveAgent, Fleet, Pace, QueueKind, Site, eventually, metric, metric_becomes, sample,
-};
+use svc_testkit::{Fleet, Pace, QueueKind, Site, eventually, metric, metric_becomes, sample};
 
 const DEAD_LETTERS: &str = "SVC_INGEST_DEAD_LETTERS";
 /// The thirteenth sample of every agent, because `sample` uses as many bytes of memory as its number.
@@ -67,8 +65,7 @@ async fn dead_letters_are_readable(site: &Site) -> Result<()> {
 async fn a_dead_letter_that_cannot_be_recorded_is_put_back_until_it_can() -> Result<()> {
     let site = Site::new().await?.with_queue(QueueKind::Nats).await?;
     site.psql(POISON).await?;
-    let instance = site.instance().start().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (instance, agent) = site.instance().with_agent(&site).await?;
     let mut call = agent.heartbeat().await?;
     call.report_acked(1..=12).await?;
     let context = async_nats::jetstream::new(async_nats::connect(site.queue_url()).await?);
@@ -105,8 +102,7 @@ async fn a_refusal_with_line_breaks_and_without_end_becomes_one_short_line() -> 
             CREATE TRIGGER unlucky BEFORE INSERT ON samples_open FOR EACH ROW
               WHEN (NEW.memory_used_bytes = 13) EXECUTE FUNCTION unlucky()";
         site.psql(trigger).await?;
-        let instance = site.instance().start().await?;
-        let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+        let (_instance, agent) = site.instance().with_agent(&site).await?;
         let mut call = agent.heartbeat().await?;
         call.report_acked(1..=12).await?;
         call.report(vec![sample(13)], vec![]).await?;

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use prost::Message;
 use svc_ingest::config::Timing;
 use svc_proto::queue::v1::{Committed, DeadLetter, Watermark};
-use svc_testkit::{Fleet, Pace, QueueKind, Site, sample, transactions};
+use svc_testkit::{Fleet, Pace, QueueKind, Site, sample, transaction_count};
 use tokio::time::timeout;
 
 use super::agent_without_consumer;
@@ -80,10 +80,7 @@ async fn hints_of_many_agents_are_confirmed_with_few_statements() -> Result<()> 
     let server = builder.timing(no_backstop).start().await?;
     let _consumers = site.consumer_process().start_pair().await?;
     let fleet = Fleet::reporting(&site, &[server.grpc], 50, Pace::BRISK).await?;
-    let asked = async || {
-        let counts = transactions(&[server.http]).await?;
-        anyhow::Ok(counts.get("watermarks").copied().unwrap_or_default())
-    };
+    let asked = async || transaction_count(server.http, "watermarks").await;
     let (before, acked, began) = (asked().await?, fleet.acked(), Instant::now());
     tokio::time::sleep(Duration::from_secs(5)).await;
     let (statements, took) = (asked().await? - before, began.elapsed().as_secs_f64());

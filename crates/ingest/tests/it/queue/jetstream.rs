@@ -13,7 +13,7 @@ use async_nats::jetstream::{
     consumer::{AckPolicy, pull},
     stream::{Config, DiscardPolicy, RetentionPolicy},
 };
-use svc_ingest::queue::{BATCH, Batch, Queue, SHARDS};
+use svc_ingest::queue::{BATCH, Batch, Queue, Receiver, SHARDS};
 use svc_sandbox::{Nats, NatsOptions};
 use svc_testkit::{PATIENCE, eventually};
 use tokio::time::{Instant, timeout};
@@ -147,26 +147,45 @@ async fn reports_are_delivered_after_nats_has_lost_the_end_of_the_stream() -> Re
     let mut nats = Nats::start(NatsOptions::default()).await?;
     let queue = open(&nats).await?;
     let mut receivers = queue.receivers();
+    lose_the_end(&mut nats, &queue, &mut receivers).await?;
+    let attempts = push_until_delivered(&queue, &mut receivers).await?;
+    ensure!(attempts <= 3, "{attempts} attempts");
+    Ok(())
+}
+
+/// All of 1000 reports but the first are settled when NATS loses the second half of them.
+pub(super) async fn lose_the_end(
+    nats: &mut Nats,
+    queue: &Queue,
+    receivers: &mut [Receiver],
+) -> Result<()> {
     for seq in 1..=1000 {
         queue.push(parcel(agent(1), seq, seq)).await;
     }
-    let mut taken = take(&mut receivers, 1000).await?;
+    let mut taken = take(receivers, 1000).await?;
+    // NATS cleans up below the first message that is not settled.
     let _first = taken.remove(0);
     settle(taken).await;
     // NATS writes the state of its consumers every second.
     tokio::time::sleep(Duration::from_secs(3)).await;
     nats.kill().await?;
-    halve_messages(&nats)?;
-    nats.start_again().await?;
+    halve_messages(nats)?;
+    nats.start_again().await
+}
+
+/// Pushes the next report until it is delivered, and returns how often.
+pub(super) async fn push_until_delivered(queue: &Queue, receivers: &mut [Receiver]) -> Result<i64> {
     let deadline = Instant::now() + PATIENCE;
     let mut report = parcel(agent(1), 1001, 1001);
     let mut ticket = queue.push(report.clone()).await;
-    'delivered: loop {
+    loop {
         ensure!(Instant::now() < deadline, "{ticket:?} was not delivered");
-        for receiver in &mut receivers {
-            let mut batch = receiver.batch(BATCH).await.into_iter();
-            if batch.any(|delivery| delivery.parcel == report) {
-                break 'delivered;
+        for receiver in &mut *receivers {
+            let batch = receiver.batch(BATCH).await;
+            let came = batch.iter().any(|delivery| delivery.parcel == report);
+            settle(batch).await;
+            if came {
+                return Ok(report.origin.epoch);
             }
         }
         // The service ends the heartbeat stream, and the agent sends the report over another one.
@@ -175,13 +194,10 @@ async fn reports_are_delivered_after_nats_has_lost_the_end_of_the_stream() -> Re
             ticket = queue.push(report.clone()).await;
         }
     }
-    let attempts = report.origin.epoch;
-    ensure!(attempts <= 3, "{attempts} attempts");
-    Ok(())
 }
 
 /// Cuts the file of the stream's messages, and removes its indexes, which NATS makes again.
-pub(super) fn halve_messages(nats: &Nats) -> Result<()> {
+fn halve_messages(nats: &Nats) -> Result<()> {
     for file in std::fs::read_dir(stream_folder(nats).join("msgs"))? {
         let path = file?.path();
         if path.extension().is_some_and(|extension| extension == "blk") {

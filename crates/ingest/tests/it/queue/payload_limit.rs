@@ -40,8 +40,7 @@ async fn a_service_before_a_limit_that_is_too_small_exits_and_says_what_to_set()
     let nats = limited(&folder.path().join("nats.conf"), 65_536).await?;
     let site = Site::new().await?;
     let process = site.process().set("INGEST_QUEUE_URL", nats.url());
-    let ended = process.run().await?;
-    ensure!(ended.code == Some(2), "{ended:?}");
+    let ended = process.exits(2).await?;
     assert_contains(
         &ended.stderr,
         "INGEST_QUEUE_URL: NATS accepts messages of 65536 bytes at most: set max_payload to 524288",

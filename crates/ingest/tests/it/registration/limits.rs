@@ -94,11 +94,8 @@ async fn pending_registrations_are_bounded_and_end_with_a_drain() -> Result<()> 
     let secret = token(&site, MANUAL).await?;
     let mut streams = Vec::new();
     for number in 0..3 {
-        let mut stream = FakeAgent::on(machine(number))?
-            .open(instance.grpc, &secret)
-            .await??;
-        assert_eq!(stream.answer().await?.status(), AgentStatus::Pending);
-        streams.push(stream);
+        let agent = FakeAgent::on(machine(number))?;
+        streams.push(agent.pending(instance.grpc, &secret).await?);
     }
     let third = streams[2].failure().await?;
     third.assert_with_delay(Code::Unavailable, "OVERLOADED");
@@ -117,20 +114,16 @@ async fn a_pending_agent_has_one_waiting_place_which_its_newest_call_takes() -> 
     let greedy = FakeAgent::on(machine(1))?;
     let mut calls = Vec::new();
     for _ in 0..3 {
-        let mut call = greedy.open(instance.grpc, &secret).await??;
-        assert_eq!(call.answer().await?.status(), AgentStatus::Pending);
-        calls.push(call);
+        calls.push(greedy.pending(instance.grpc, &secret).await?);
     }
     let other = FakeAgent::on(machine(2))?;
-    let mut waiting = other.open(instance.grpc, &secret).await??;
-    assert_eq!(waiting.answer().await?.status(), AgentStatus::Pending);
+    let mut waiting = other.pending(instance.grpc, &secret).await?;
     let mut newest = calls.pop().context("three calls")?;
     for mut older in calls {
         let replaced = older.failure().await?;
         replaced.assert_with_delay(Code::Aborted, "SESSION_REPLACED");
     }
-    site.psql("SELECT approve_agent(id, 'ann') FROM agents")
-        .await?;
+    site.decide_all("approve").await?;
     assert!(is_active(&newest.answer().await?));
     assert!(is_active(&waiting.answer().await?));
     Ok(())
@@ -205,8 +198,7 @@ async fn calls_that_change_nothing_write_few_log_lines_of_any_kind() -> Result<(
         agent.register(process.grpc, &secret).await?;
     }
     let lines = || process.logs().lines().count();
-    site.psql("SELECT reject_agent(id, 'ann', 'not ours') FROM agents")
-        .await?;
+    site.decide_all("reject").await?;
     let (began, before) = (Instant::now(), lines());
     for _ in 0..5 {
         for agent in rejected {
@@ -234,9 +226,8 @@ async fn no_secret_reaches_the_log_or_the_database() -> Result<()> {
     let site = Site::new().await?;
     let process = site
         .process()
-        .set("INGEST_LOG", "trace,h2=info,rustls=info,hyper=info")
-        .start()
-        .await?;
+        .set("INGEST_LOG", "trace,h2=info,rustls=info,hyper=info");
+    let process = process.start().await?;
     let secret = token(&site, AUTO).await?;
     let agent = FakeAgent::on(machine(1))?;
     let jwt = agent.jwt(process.grpc, &secret).await?;

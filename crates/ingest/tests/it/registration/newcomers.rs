@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use futures_util::future::try_join_all;
 use svc_proto::v1::RegisterResponse;
 use svc_testkit::{
@@ -145,20 +145,12 @@ async fn a_token_that_somebody_locks_does_not_stop_newcomers_with_other_tokens()
     let (site, instance) = Site::with_instance().await?;
     let [locked, free] = [token(&site, AUTO).await?, token(&site, AUTO).await?];
     let first = "SELECT FROM enrolment_tokens ORDER BY created_at LIMIT 1";
-    let lock = format!("BEGIN; {first} FOR UPDATE; SELECT pg_sleep(20); COMMIT");
-    let held = "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%pg_sleep(20)%'
-                   AND wait_event = 'PgSleep'";
-    let registrations = async {
-        site.becomes(held, "t").await?;
-        let unlucky = FakeAgent::on(machine(1))?;
-        let unlucky = async { unlucky.open(instance.grpc, &locked).await.map(drop) };
-        let lucky = FakeAgent::on(machine(2))?;
-        let lucky = async { lucky.register(instance.grpc, &free).await };
-        anyhow::Ok(tokio::try_join!(lucky, unlucky)?.0)
-    };
-    tokio::select! {
-        ended = site.psql(&lock) => bail!("the lock was released before: {ended:?}"),
-        answer = registrations => ensure!(is_active(&answer?)),
-    }
-    Ok(())
+    let lock = site.hold(&format!("{first} FOR UPDATE")).await?;
+    let unlucky = FakeAgent::on(machine(1))?;
+    let unlucky = async { unlucky.open(instance.grpc, &locked).await.map(drop) };
+    let lucky = FakeAgent::on(machine(2))?;
+    let lucky = lucky.register(instance.grpc, &free);
+    let (answer, ()) = tokio::try_join!(lucky, unlucky)?;
+    ensure!(is_active(&answer));
+    lock.release().await
 }

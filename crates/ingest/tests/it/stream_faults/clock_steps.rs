@@ -9,8 +9,8 @@ use svc_ingest::{
     signing::{self, Keyring},
 };
 use svc_testkit::{
-    ActiveAgent, FakeAgent, HeartbeatCall, Instance, REINSTALL, Site, eventually, is_active,
-    machine, sample, token,
+    ActiveAgent, FakeAgent, Instance, REINSTALL, Site, eventually, is_active, machine, sample,
+    token,
 };
 use tokio::time::sleep;
 
@@ -28,23 +28,8 @@ async fn world(ahead: &str) -> Result<(Site, Instance, ActiveAgent)> {
     let site = Site::new().await?;
     site.settable_clock().await?;
     site.set_clock(ahead).await?;
-    let instance = site.instance().timing(brisk).start().await?;
-    let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+    let (instance, agent) = site.instance().timing(brisk).with_agent(&site).await?;
     Ok((site, instance, agent))
-}
-
-/// Opens a stream, though the instance may not have noticed yet that the clock was set.
-async fn opened(agent: &ActiveAgent) -> Result<HeartbeatCall> {
-    let mut opened = None;
-    eventually("the stream is open", async || {
-        opened = agent.heartbeat().await.ok();
-        if opened.is_none() {
-            sleep(RETRY).await;
-        }
-        opened.is_some()
-    })
-    .await?;
-    opened.context("no stream")
 }
 
 /// Waits until the agent is refused for this reason.
@@ -78,7 +63,7 @@ async fn a_database_clock_that_is_set_back_or_forward_locks_no_agent_out() -> Re
             "SELECT bool_and(now() - renewed_at BETWEEN '0' AND '1 minute') FROM ingest_instances";
         site.becomes(noticed, "t").await?;
         sleep(RETRY).await;
-        drop(opened(&agent).await.context(step)?);
+        drop(agent.heartbeat_in_time(agent.address).await.context(step)?);
     }
     Ok(())
 }
@@ -94,7 +79,7 @@ async fn a_machine_that_fails_over_after_a_step_back_is_no_clone() -> Result<()>
     drop(silent);
     let offline = "SELECT presence FROM agent_state";
     site.becomes(offline, "offline").await?;
-    opened(&other).await.map(drop)
+    other.heartbeat_in_time(other.address).await.map(drop)
 }
 
 /// The contest began in the future, so that no answer would be newer.
@@ -127,8 +112,7 @@ async fn a_reinstalled_machine_waits_for_its_quiet_time_and_not_for_the_clock() 
     site.set_clock("-1 hour").await?;
     let newcomer = FakeAgent::on(machine(1))?;
     let secret = token(&site, REINSTALL).await?;
-    let mut stream = newcomer.open(instance.grpc, &secret).await??;
-    ensure!(!is_active(&stream.answer().await?), "at once");
+    let mut stream = newcomer.pending(instance.grpc, &secret).await?;
     ensure!(is_active(&stream.answer().await?), "after the quiet time");
     Ok(())
 }
@@ -150,7 +134,8 @@ async fn a_jwt_expires_by_the_clock_of_the_database() -> Result<()> {
     site.set_clock("25 hours").await?;
     refused(&agent, "JWT_EXPIRED").await?;
     let jwt = agent.agent.jwt(instance.grpc, "").await?;
-    opened(&ActiveAgent { jwt, ..agent }).await.map(drop)
+    let agent = ActiveAgent { jwt, ..agent };
+    agent.heartbeat_in_time(instance.grpc).await.map(drop)
 }
 
 /// It was issued before the clock was set back. It is ours, so its agent is not refused.
@@ -158,7 +143,7 @@ async fn a_jwt_expires_by_the_clock_of_the_database() -> Result<()> {
 async fn a_jwt_that_is_valid_for_too_long_is_accepted_and_replaced() -> Result<()> {
     let (site, _instance, agent) = world("1 hour").await?;
     site.set_clock("0").await?;
-    let mut call = opened(&agent).await?;
+    let mut call = agent.heartbeat_in_time(agent.address).await?;
     let renewed = call.next_credential().await?;
     let validity = validity(&site, &renewed).await?;
     ensure!(validity <= 86_400, "{validity} s");

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use svc_proto::v1::Sample;
 use svc_testkit::{
     AUTO, ActiveAgent, Fleet, Pace, Proxy, Site, eventually, get, presence_digest, sample,
-    times_offline, token, transactions, wire_time,
+    times_offline, token, transaction_count, transactions, wire_time,
 };
 
 use super::BRISK;
@@ -59,8 +59,7 @@ async fn sample_times_are_judged_by_the_clock_of_the_database() -> Result<()> {
         let site = Site::new().await?;
         site.settable_clock().await?;
         site.set_clock(&format!("{minutes} minutes")).await?;
-        let instance = site.instance().start().await?;
-        let agent = ActiveAgent::new(&site, instance.grpc, 1).await?;
+        let (_instance, agent) = site.instance().with_agent(&site).await?;
         let mut call = agent.heartbeat().await?;
         let server_time = call.welcome.server_time.map_or(0, |time| time.seconds);
         let expected = Timestamp::now().as_second() + minutes * 60;
@@ -142,10 +141,7 @@ async fn agents_that_reconnect_at_once_are_opened_in_few_statements() -> Result<
         ..BRISK
     };
     let fleet = Fleet::start(&site, &[proxy.address()], 0, AGENTS, pace).await?;
-    let opens = async || {
-        let asked = transactions(&[instance.http]).await?;
-        anyhow::Ok(asked.get("sessions_open").copied().unwrap_or(0))
-    };
+    let opens = async || transaction_count(instance.http, "sessions_open").await;
     let (before, began) = (opens().await?, std::time::Instant::now());
     proxy.cut_all();
     eventually("all are back", async || {

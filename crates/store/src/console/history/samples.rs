@@ -1,23 +1,61 @@
 //! A host's samples as columns: the arrays of chunks are joined and stay arrays up to the plot.
 
-use jiff::Timestamp;
+use crate::prelude::*;
 
-use crate::{error::StoreError, ids::AgentId, record::record};
+/// Declares the columns that chunks and joined samples both have.
+macro_rules! columns {
+    ($($name:ident: $type:ty,)*) => {
+        /// The samples of one host. All columns have an element for each sample.
+        #[derive(Debug, Clone, Default, PartialEq)]
+        pub struct SampleColumns {
+            pub agent_id: Vec<AgentId>,
+            $(pub $name: Vec<$type>,)*
+            /// In the order in which samples first name them.
+            pub disks: Vec<DiskColumns>,
+        }
 
-/// The samples of one host. All columns have an element for each sample.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct SampleColumns {
-    pub sampled_at: Vec<Timestamp>,
-    pub agent_id: Vec<AgentId>,
-    pub seq: Vec<i64>,
-    pub cpu_percent: Vec<f32>,
-    pub load_1m: Vec<f32>,
-    pub memory_used_bytes: Vec<i64>,
-    pub memory_total_bytes: Vec<i64>,
-    pub network_rx_bytes: Vec<i64>,
-    pub network_tx_bytes: Vec<i64>,
-    /// In the order in which samples first name them.
-    pub disks: Vec<DiskColumns>,
+        record! {
+            /// SampleColumns as `host_chunks` returns them. All arrays have one element for each sample, except the last two.
+            struct Chunk {
+                agent_id: Option<AgentId>,
+                $($name: Vec<$type>,)*
+                mount_points: Vec<String>,
+                /// Of each mount point the bytes in use in all samples, then the total bytes in all of them.
+                disk_bytes: Vec<i64>,
+            }
+        }
+
+        impl Chunk {
+            fn fits(&self) -> bool {
+                [$(self.$name.len(),)*].iter().all(|length| *length == self.seq.len())
+            }
+        }
+
+        impl SampleColumns {
+            fn extend(&mut self, chunk: &Chunk) {
+                $(self.$name.extend(&chunk.$name);)*
+            }
+
+            fn pick(&self, order: &[usize]) -> SampleColumns {
+                SampleColumns {
+                    agent_id: pick(&self.agent_id, order),
+                    $($name: pick(&self.$name, order),)*
+                    disks: self.disks.iter().map(|disk| disk.pick(order)).collect(),
+                }
+            }
+        }
+    };
+}
+
+columns! {
+    sampled_at: Timestamp,
+    seq: i64,
+    cpu_percent: f32,
+    load_1m: f32,
+    memory_used_bytes: i64,
+    memory_total_bytes: i64,
+    network_rx_bytes: i64,
+    network_tx_bytes: i64,
 }
 
 /// A file system. A sample that does not name it has 0 bytes of it.
@@ -28,30 +66,12 @@ pub struct DiskColumns {
     pub total_bytes: Vec<i64>,
 }
 
-record! {
-    /// SampleColumns as `host_chunks` returns them. All arrays have one element for each sample, except the last two.
-    struct Chunk {
-        agent_id: Option<AgentId>,
-        sampled_at: Vec<Timestamp>,
-        seq: Vec<i64>,
-        cpu_percent: Vec<f32>,
-        load_1m: Vec<f32>,
-        memory_used_bytes: Vec<i64>,
-        memory_total_bytes: Vec<i64>,
-        network_rx_bytes: Vec<i64>,
-        network_tx_bytes: Vec<i64>,
-        mount_points: Vec<String>,
-        /// Of each mount point the bytes in use in all samples, then the total bytes in all of them.
-        disk_bytes: Vec<i64>,
-    }
-}
-
 impl SampleColumns {
     /// Joins chunks, and puts the samples since `from` in the order of their times.
     pub(super) fn from_rows(
         rows: &[tokio_postgres::Row],
         from: Timestamp,
-    ) -> Result<SampleColumns, StoreError> {
+    ) -> Result<SampleColumns> {
         let mut samples = SampleColumns::default();
         for row in rows {
             samples.append(Chunk::from_row(row)?);
@@ -62,23 +82,16 @@ impl SampleColumns {
         Ok(samples.since(from))
     }
 
-    /// The number of an agent that somebody has deleted stands for none: the nil id. A chunk whose arrays do not fit together is
+    /// The number of an agent that was deleted is given as the nil id. A chunk whose arrays do not fit together is
     /// left out.
     fn append(&mut self, chunk: Chunk) {
         let (before, samples) = (self.seq.len(), chunk.seq.len());
-        if chunk.lengths().iter().any(|length| *length != samples) {
+        if !chunk.fits() {
             return;
         }
         let agent_id = chunk.agent_id.unwrap_or(AgentId(uuid::Uuid::nil()));
         self.agent_id.resize(before + samples, agent_id);
-        self.sampled_at.extend(chunk.sampled_at);
-        self.seq.extend(chunk.seq);
-        self.cpu_percent.extend(chunk.cpu_percent);
-        self.load_1m.extend(chunk.load_1m);
-        self.memory_used_bytes.extend(chunk.memory_used_bytes);
-        self.memory_total_bytes.extend(chunk.memory_total_bytes);
-        self.network_rx_bytes.extend(chunk.network_rx_bytes);
-        self.network_tx_bytes.extend(chunk.network_tx_bytes);
+        self.extend(&chunk);
         let bytes = chunk.disk_bytes.chunks_exact((2 * samples).max(1));
         for (mount_point, bytes) in chunk.mount_points.iter().zip(bytes) {
             let (used, total) = bytes.split_at(samples);
@@ -110,32 +123,7 @@ impl SampleColumns {
         if order.len() == self.seq.len() && order.is_sorted() {
             return self;
         }
-        SampleColumns {
-            sampled_at: pick(&self.sampled_at, &order),
-            agent_id: pick(&self.agent_id, &order),
-            seq: pick(&self.seq, &order),
-            cpu_percent: pick(&self.cpu_percent, &order),
-            load_1m: pick(&self.load_1m, &order),
-            memory_used_bytes: pick(&self.memory_used_bytes, &order),
-            memory_total_bytes: pick(&self.memory_total_bytes, &order),
-            network_rx_bytes: pick(&self.network_rx_bytes, &order),
-            network_tx_bytes: pick(&self.network_tx_bytes, &order),
-            disks: self.disks.iter().map(|disk| disk.pick(&order)).collect(),
-        }
-    }
-}
-
-impl Chunk {
-    fn lengths(&self) -> [usize; 7] {
-        [
-            self.sampled_at.len(),
-            self.cpu_percent.len(),
-            self.load_1m.len(),
-            self.memory_used_bytes.len(),
-            self.memory_total_bytes.len(),
-            self.network_rx_bytes.len(),
-            self.network_tx_bytes.len(),
-        ]
+        self.pick(&order)
     }
 }
 

@@ -1,18 +1,16 @@
 //! The conditions of a search as SQL on `hosts h`, by what they cost.
 
-use tokio_postgres::types::{Json, ToSql, Type};
+use tokio_postgres::types::ToSql;
 
 use super::{
     HostSearch, HostSort,
     text::{has_trigram, like},
     values::{SYSTEMS, VERSIONS, different},
 };
-use crate::{
-    error::StoreError,
-    tx::{Param, Tx},
-};
+use crate::{params::Typed, prelude::*};
 
-/// A set of hosts is rare up to this size, or up to this many times the hosts that are wanted: it is read whole.
+/// A condition is rare if at most this many hosts meet it, or at most `RARE_FOR_EACH` times as many as the search wants.
+/// The set of these hosts is then read whole.
 pub(super) const RARE: i64 = 20_000;
 const RARE_FOR_EACH: i64 = 8;
 
@@ -25,7 +23,7 @@ const OFFLINE: Related = Related {
                WHERE mine.host_id = h.id AND mine.status = 'active') = 'offline'",
 };
 
-/// Who is online has a stream: an index has these, and none has presence.
+/// The probe counts agents that have a stream, because there is an index on `instance_id` and none on `presence`.
 const ONLINE: Related = Related {
     probe: "SELECT FROM agent_state WHERE instance_id IS NOT NULL",
     hosts: "SELECT here.host_id FROM agent_state up JOIN agents here ON here.id = up.agent_id AND here.status = 'active'
@@ -46,28 +44,41 @@ const GAPS: Related = Related {
                       WHERE mine.host_id = h.id AND one.last_gap_at > now() - interval '1 day')",
 };
 
-/// A condition on what belongs to a host: its agents, its vitals.
+/// A condition on what belongs to a host (its agents, its vitals), in three forms. The rows of `probe` decide whether the
+/// search uses `hosts` or `lookup`.
 struct Related<'a> {
-    /// Has at least as many rows as there are hosts, and costs little for each.
+    /// A query with about one row for each host that meets the condition, and cheap for each row. Its rows are counted, up to a
+    /// bound.
     probe: &'a str,
-    /// The ids of the hosts.
+    /// A query for the ids of the hosts that meet the condition.
     hosts: &'a str,
-    /// The condition for one host.
+    /// The condition on one host `h`.
     lookup: &'a str,
 }
 
+impl<'a> Related<'a> {
+    /// The hosts themselves are counted.
+    fn counted(hosts: &'a str, lookup: &'a str) -> Related<'a> {
+        Related {
+            probe: hosts,
+            hosts,
+            lookup,
+        }
+    }
+}
+
 pub(super) struct Conditions {
-    /// Whether hosts in service are meant, or retired ones.
+    /// The condition that leaves the hosts in service, or the retired ones.
     pub(super) in_service: &'static str,
-    /// Sets of few hosts, or of hosts that only a set can tell.
+    /// Conditions of the form `h.id IN (…)`: few hosts meet them, or there is no other form.
     rare: Vec<String>,
-    /// Answered by the names alone.
+    /// Conditions on the name.
     names: Vec<String>,
-    /// Answered by an index.
+    /// Conditions that an index answers.
     indexed: Vec<String>,
-    /// These cost a lookup for each host.
+    /// Conditions that cost a lookup for each host.
     lookups: Vec<String>,
-    /// The most hosts of a rare set.
+    /// How many hosts may meet a rare condition.
     most_rare: i64,
     params: Vec<(Box<dyn ToSql + Sync + Send>, Type)>,
 }
@@ -79,7 +90,7 @@ impl Conditions {
         search: &HostSearch,
         sort: HostSort,
         limit: i64,
-    ) -> Result<Option<Self>, StoreError> {
+    ) -> Result<Option<Self>> {
         let mut all = Self {
             in_service: match search.retired {
                 true => "h.retired_at IS NOT NULL",
@@ -106,7 +117,7 @@ impl Conditions {
             self.text(text);
         }
         if !search.labels.is_empty() {
-            let labels = self.param(Json(search.labels.clone()), Type::JSONB);
+            let labels = self.param(Json(search.labels.clone()));
             self.indexed.push(format!("h.labels @> {labels}"));
         }
         if search.skewed {
@@ -114,13 +125,13 @@ impl Conditions {
         }
     }
 
-    /// A part of the name, or a whole address. Only what can be one is looked for among addresses:
-    /// otherwise two indexes would have to be combined for every search.
+    /// A part of the name, or a whole IP address. Addresses are compared only if the text is one:
+    /// otherwise every search would have to combine two indexes.
     fn text(&mut self, text: &str) {
         let name = self.name_has(&text.to_ascii_lowercase());
         match text.parse::<std::net::IpAddr>() {
             Ok(_) => {
-                let address = self.param(vec![text.to_owned()], Type::TEXT_ARRAY);
+                let address = self.param(vec![text.to_owned()]);
                 self.indexed
                     .push(format!("({name} OR h.ip_addresses @> {address})"));
             }
@@ -128,44 +139,44 @@ impl Conditions {
         }
     }
 
-    /// The index has groups of three letters. Without one in the text it would return every host, which
-    /// costs more than reading all names; `strpos` keeps the planner from trying.
+    /// The index on names is one of trigrams. For a text without a trigram it would return every host, which
+    /// costs more than reading all names. `strpos` cannot use the index, so the planner does not try.
     fn name_has(&mut self, text: &str) -> String {
         const NAME: &str = "lower(h.hostname COLLATE \"C\")";
         match has_trigram(text) {
             true => {
-                let pattern = self.param(like(text), Type::TEXT);
+                let pattern = self.param(like(text));
                 format!("{NAME} LIKE {pattern}")
             }
             false => {
-                let text = self.param(text.to_owned(), Type::TEXT);
+                let text = self.param(text.to_owned());
                 format!("strpos({NAME}, {text}) > 0")
             }
         }
     }
 
-    /// Whether a host can match.
-    async fn systems(&mut self, tx: &Tx, search: &HostSearch) -> Result<bool, StoreError> {
+    /// Adds the condition on the operating system. Returns whether any host can match.
+    async fn systems(&mut self, tx: &Tx, search: &HostSearch) -> Result<bool> {
         let Some(os) = &search.os else {
             return Ok(true);
         };
         let part = os.to_lowercase();
         let Some(mut systems) = different(tx, SYSTEMS).await? else {
-            let os = self.param(like(os), Type::TEXT);
+            let os = self.param(like(os));
             let condition = format!("(h.os || ' ' || h.os_version) ILIKE {os}");
             self.indexed.push(condition);
             return Ok(true);
         };
         systems.retain(|system| system.to_lowercase().contains(&part));
         let any = !systems.is_empty();
-        let systems = self.param(systems, Type::TEXT_ARRAY);
+        let systems = self.param(systems);
         self.indexed
             .push(format!("h.os || ' ' || h.os_version = ANY ({systems})"));
         Ok(any)
     }
 
-    /// Whether a host can match.
-    async fn versions(&mut self, tx: &Tx, search: &HostSearch) -> Result<bool, StoreError> {
+    /// Adds the condition on the agent's version. Returns whether any host can match.
+    async fn versions(&mut self, tx: &Tx, search: &HostSearch) -> Result<bool> {
         let Some(begin) = &search.version else {
             return Ok(true);
         };
@@ -173,11 +184,11 @@ impl Conditions {
             Some(mut versions) => {
                 versions.retain(|version| version.starts_with(begin));
                 let any = !versions.is_empty();
-                let versions = self.param(versions, Type::TEXT_ARRAY);
+                let versions = self.param(versions);
                 (any, format!("mine.version = ANY ({versions})"))
             }
             None => {
-                let begin = self.param(begin.clone(), Type::TEXT);
+                let begin = self.param(begin.clone());
                 (true, format!("starts_with(mine.version, {begin})"))
             }
         };
@@ -187,21 +198,11 @@ impl Conditions {
         let lookup = format!(
             "(SELECT {condition} FROM agents mine WHERE mine.host_id = h.id AND mine.status = 'active')"
         );
-        let versions = Related {
-            probe: &hosts,
-            hosts: &hosts,
-            lookup: &lookup,
-        };
-        self.related(tx, &versions).await?;
+        self.related(tx, &Related::counted(&hosts, &lookup)).await?;
         Ok(any)
     }
 
-    async fn of_agents(
-        &mut self,
-        tx: &Tx,
-        search: &HostSearch,
-        sort: HostSort,
-    ) -> Result<(), StoreError> {
+    async fn of_agents(&mut self, tx: &Tx, search: &HostSearch, sort: HostSort) -> Result<()> {
         match search.online {
             Some(true) => self.related(tx, &ONLINE).await?,
             Some(false) if sort != HostSort::Offline => self.related(tx, &OFFLINE).await?,
@@ -211,42 +212,32 @@ impl Conditions {
             self.related(tx, &GAPS).await?;
         }
         if let Some(token) = search.token {
-            let token = self.param(token, Type::UUID);
+            let token = self.param(token);
             let hosts =
                 format!("SELECT their.host_id FROM agents their WHERE their.token_id = {token}");
             let lookup = format!(
                 "(SELECT true FROM agents their WHERE their.host_id = h.id AND their.token_id = {token} LIMIT 1)"
             );
-            let token = Related {
-                probe: &hosts,
-                hosts: &hosts,
-                lookup: &lookup,
-            };
-            self.related(tx, &token).await?;
+            self.related(tx, &Related::counted(&hosts, &lookup)).await?;
         }
         Ok(())
     }
 
-    async fn of_vitals(&mut self, tx: &Tx, search: &HostSearch) -> Result<(), StoreError> {
+    async fn of_vitals(&mut self, tx: &Tx, search: &HostSearch) -> Result<()> {
         let Some(least) = search.disk_at_least else {
             return Ok(());
         };
-        let least = self.param(least, Type::INT2);
+        let least = self.param(least);
         let hosts = format!(
             "SELECT disk.host_id FROM host_vitals disk WHERE disk.fullest_disk_percent >= {least}"
         );
         let lookup = format!(
             "(SELECT disk.fullest_disk_percent FROM host_vitals disk WHERE disk.host_id = h.id) >= {least}"
         );
-        let disks = Related {
-            probe: &hosts,
-            hosts: &hosts,
-            lookup: &lookup,
-        };
-        self.related(tx, &disks).await
+        self.related(tx, &Related::counted(&hosts, &lookup)).await
     }
 
-    async fn related(&mut self, tx: &Tx, related: &Related<'_>) -> Result<(), StoreError> {
+    async fn related(&mut self, tx: &Tx, related: &Related<'_>) -> Result<()> {
         let probe = format!(
             "-- console_hosts\nSELECT count(*) > {most} FROM (SELECT FROM ({}) all_of_them LIMIT {most} + 1) first",
             related.probe,
@@ -260,12 +251,11 @@ impl Conditions {
         Ok(())
     }
 
-    pub(super) fn param(
-        &mut self,
-        value: impl ToSql + Sync + Send + 'static,
-        kind: Type,
-    ) -> String {
-        self.params.push((Box::new(value), kind));
+    pub(super) fn param<T>(&mut self, value: T) -> String
+    where
+        T: ToSql + Typed + Sync + Send + 'static,
+    {
+        self.params.push((Box::new(value), T::TYPE));
         format!("${}", self.params.len())
     }
 
@@ -295,7 +285,7 @@ impl Conditions {
             && self.lookups.is_empty()
     }
 
-    /// What is answered by an index, or by the names.
+    /// The conditions on the name, and those that an index answers.
     pub(super) fn indexed(&self) -> String {
         format!(
             "{} AND {}",

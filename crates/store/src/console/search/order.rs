@@ -23,7 +23,8 @@ impl HostSort {
         }
     }
 
-    /// An order with the same hosts that is read faster. Every host has vitals, so that their order leaves none out.
+    /// The order in which hosts are counted: one that has the same hosts and is read faster. Every host has a row of vitals, so
+    /// the order by disks has the same hosts as the order by names.
     pub(super) fn counted(self) -> Self {
         match self {
             Self::Disk => Self::Name,
@@ -31,8 +32,8 @@ impl HostSort {
         }
     }
 
-    /// The value to sort by, its direction, and the id that decides between equal values. An index has
-    /// each pair: a whole fleet that went offline at once has one value.
+    /// The value to sort by, its direction, and the id that decides between equal values. There is an index on each pair,
+    /// because many rows may have one value: those of a whole fleet that went offline at once.
     pub(super) fn order(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::Name => ("h.hostname", "", "h.id"),

@@ -15,19 +15,17 @@
 //!    each host come last, so they are evaluated only until the page is full: for the first
 //!    [`CANDIDATES`] matches first, because sorting a few out of many costs less than sorting all.
 
-use tokio_postgres::{Row, types::Type};
-use uuid::Uuid;
-
 use super::{HostCursor, HostSort, HostsPage, Total, conditions::Conditions};
-use crate::{error::StoreError, tx::Tx};
+use crate::prelude::*;
 
 /// Hosts that are walked before the indexes are asked: about 10 ms.
 const WALK: i64 = 4000;
-/// Counting further costs more than knowing is worth.
+/// How far matches are counted. An exact larger number is not worth its cost.
 const COUNT_UP_TO: i64 = 10_000;
-/// The same where each host costs a lookup.
+/// How far matches are counted where each host costs a lookup.
 const COUNT_LOOKUPS_UP_TO: i64 = 1000;
-/// Conditions that cost lookups hold for many agents: this many times the page usually fills it.
+/// How many candidates are looked up first, for each host of the page. Conditions that cost lookups hold for many agents, so
+/// these candidates usually fill the page.
 const CANDIDATES: i64 = 20;
 
 /// Found ids in their order, with the place of the last of them.
@@ -35,7 +33,7 @@ const CANDIDATES: i64 = 20;
 pub(super) struct Found {
     pub(super) ids: Vec<Uuid>,
     pub(super) next: Option<HostCursor>,
-    /// Some if finding them has counted all.
+    /// The number of all matches, if finding these has counted them.
     total: Option<i64>,
 }
 
@@ -50,11 +48,7 @@ pub(super) struct Plan {
 
 impl Plan {
     /// A plan to find `limit` hosts. `None` if no host can match.
-    pub(super) async fn new(
-        tx: &Tx,
-        page: &HostsPage,
-        limit: i64,
-    ) -> Result<Option<Self>, StoreError> {
+    pub(super) async fn new(tx: &Tx, page: &HostsPage, limit: i64) -> Result<Option<Self>> {
         let sort = match page.search.online {
             // Hosts that are online have no order by the length of their absence.
             Some(true) if page.sort == HostSort::Offline => HostSort::Name,
@@ -64,8 +58,8 @@ impl Plan {
             return Ok(None);
         };
         let after = page.after.as_ref().map(|(last, id)| {
-            let last = conditions.param(last.clone(), Type::TEXT);
-            (last, conditions.param(*id, Type::UUID))
+            let last = conditions.param(last.clone());
+            (last, conditions.param(*id))
         });
         Ok(Some(Self {
             sort,
@@ -75,7 +69,7 @@ impl Plan {
         }))
     }
 
-    pub(super) async fn find(&self, tx: &Tx) -> Result<Found, StoreError> {
+    pub(super) async fn find(&self, tx: &Tx) -> Result<Found> {
         let mut found = match self.sort == HostSort::Name && self.conditions.only_names() {
             true => self.query(tx, &self.names_sql()).await?,
             false => self.search(tx).await?,
@@ -86,10 +80,10 @@ impl Plan {
         Ok(found)
     }
 
-    async fn search(&self, tx: &Tx) -> Result<Found, StoreError> {
+    async fn search(&self, tx: &Tx) -> Result<Found> {
         if !self.conditions.is_rare() {
             let walked = self.query(tx, &self.walk_sql()).await?;
-            // A page with a next one is full; any other may lack hosts that the walk did not reach.
+            // A page is full if there is a next one. Otherwise it may lack hosts that the walk did not reach.
             if walked.next.is_some() {
                 return Ok(walked);
             }
@@ -105,17 +99,17 @@ impl Plan {
         self.query(tx, &self.collect_sql("OFFSET 0")).await
     }
 
-    async fn query(&self, tx: &Tx, sql: &str) -> Result<Found, StoreError> {
+    async fn query(&self, tx: &Tx, sql: &str) -> Result<Found> {
         let rows = tx.query(sql, &self.conditions.params()).await?;
         let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);
         let id = |row: &Row| Ok(row.try_get("id")?);
         let kept = &rows[..rows.len().min(limit)];
         let last = kept.last().filter(|_| rows.len() > limit);
-        let place = |row: &Row| -> Result<HostCursor, StoreError> {
+        let place = |row: &Row| -> Result<HostCursor> {
             Ok((row.try_get("sort_key")?, row.try_get("sort_id")?))
         };
         Ok(Found {
-            ids: kept.iter().map(id).collect::<Result<_, StoreError>>()?,
+            ids: kept.iter().map(id).collect::<Result<_>>()?,
             next: last.map(place).transpose()?,
             total: match rows.first() {
                 Some(first) => first.try_get("total")?,
@@ -124,7 +118,7 @@ impl Plan {
         })
     }
 
-    pub(super) async fn total(&self, tx: &Tx, found: &Found) -> Result<Total, StoreError> {
+    pub(super) async fn total(&self, tx: &Tx, found: &Found) -> Result<Total> {
         let number = match found.total {
             Some(number) => number,
             None => {

@@ -1,11 +1,9 @@
-//! The different systems and versions of a fleet: they are few, and a search for a part of one is a search for those that
-//! have it.
+//! The different systems and versions of a fleet. They are few, so a search for a part of a name becomes a search for the
+//! values that contain it.
 
-use tokio_postgres::types::Type;
+use crate::prelude::*;
 
-use crate::{error::StoreError, tx::Tx};
-
-/// A fleet with more different ones than this is searched without the list.
+/// A fleet with more different values than this is searched without the list.
 const DIFFERENT: usize = 1000;
 
 /// Every different value once: one step through the index for each.
@@ -26,12 +24,12 @@ pub(super) const VERSIONS: &str = "-- console_hosts
     SELECT version FROM versions WHERE version IS NOT NULL LIMIT $1";
 
 /// All values, or `None` if they are too many to list.
-pub(super) async fn different(tx: &Tx, sql: &str) -> Result<Option<Vec<String>>, StoreError> {
+pub(super) async fn different(tx: &Tx, sql: &str) -> Result<Option<Vec<String>>> {
     let most = i64::try_from(DIFFERENT).unwrap_or(i64::MAX);
-    let rows = tx.query(sql, &[(&most, Type::INT8)]).await?;
+    let rows = tx.query(sql, &params![most]).await?;
     if rows.len() >= DIFFERENT {
         return Ok(None);
     }
     let values = rows.iter().map(|row| Ok(row.try_get(0)?));
-    values.collect::<Result<_, StoreError>>().map(Some)
+    values.collect::<Result<_>>().map(Some)
 }

@@ -20,8 +20,8 @@ pub(crate) struct Last<'a> {
 }
 
 impl<'a> Last<'a> {
-    /// Of all chunks of an hour. Within a chunk all samples have the same parts, so its newest sample has its newest readings:
-    /// it may stand for the chunk. Only the columns of times, numbers, uptimes, network counters and parts are read.
+    /// The last readings of all chunks of an hour. Within a chunk all samples have the same parts, so the chunk's newest sample
+    /// has its newest readings, and stands for the chunk. Only the columns of times, numbers, uptimes, network counters and parts are read.
     pub(crate) fn of(hour: i64, of: &[Source<'a>]) -> Option<Last<'a>> {
         let newest = of.iter().filter_map(|source| {
             let sample = newest(&source.chunk.at)?;
@@ -53,7 +53,7 @@ impl<'a> Last<'a> {
 /// What a counter adds where it falls without a boot.
 #[derive(Clone, Copy)]
 pub(super) enum OnFall {
-    /// A total of several counters: one of them is gone, and the rest is no news.
+    /// A total of several counters: one of them is gone, and what is left says nothing about an increase.
     AddNothing,
     /// A counter of one thing: it began again at 0.
     CountFromZero,

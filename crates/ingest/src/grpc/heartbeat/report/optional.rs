@@ -10,7 +10,7 @@ use svc_store::OptionalVitals;
 use super::{TOO_LARGE, is_text};
 use crate::vitals::optional;
 
-/// What is stored of them, or the rule that one of them breaks.
+/// The optional vitals as they are stored, or the rule that one of them breaks.
 pub(super) fn row(vitals: &Vitals) -> Result<Option<Box<OptionalVitals>>, &'static str> {
     check(vitals)?;
     let optional = optional(vitals).map_err(|_| TOO_LARGE)?;

@@ -4,8 +4,8 @@
 //! server process has collected is freed. The age is random within a quarter: connections that were
 //! opened together do not end together.
 //!
-//! **Commits that are not replicated.** With `synchronous_standby_names` a COMMIT waits for a standby. If somebody cancels
-//! that wait, PostgreSQL sends a warning and then reports success, although the standby may not have the
+//! **Commits that are not replicated.** With `synchronous_standby_names` a COMMIT waits for a standby. If that wait
+//! is cancelled, PostgreSQL sends a warning and then reports success, although the standby may not have the
 //! transaction. The driver receives both in order, in the task of the connection: `unreplicated` is set before the
 //! answer to COMMIT reaches the caller. It is never cleared. Such a connection is not used again, so the warning
 //! cannot be taken for one about another transaction.
@@ -29,8 +29,8 @@ use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage, error::DbError};
 
 use crate::{
     cancel::Canceller,
-    connect::{Connected, Wire, connect},
-    error::{StoreError, Unavailability},
+    connect::{Wire, connect},
+    error::{Result, StoreError, Unavailability},
     servers::Servers,
     url::DatabaseUrl,
 };
@@ -75,21 +75,16 @@ impl managed::Manager for Connections {
     type Type = Connection;
     type Error = StoreError;
 
-    async fn create(&self) -> Result<Connection, StoreError> {
+    async fn create(&self) -> Result<Connection> {
         let opened = Instant::now();
         // Boxed, because it is rarely needed and large.
         let connected = Box::pin(connect(&self.url, None)).await?;
-        let Connected {
-            client,
-            wire,
-            canceller,
-        } = connected;
         let unreplicated = Arc::new(AtomicBool::new(false));
         let connection = Connection {
-            client,
-            canceller,
+            client: connected.client,
+            canceller: connected.canceller,
             servers: self.servers.clone(),
-            driver: tokio::spawn(drive(wire, unreplicated.clone())),
+            driver: tokio::spawn(drive(connected.wire, unreplicated.clone())),
             unreplicated,
             opened,
             expires: opened + max_age(),
@@ -128,7 +123,7 @@ impl Connection {
         self.unreplicated.load(Ordering::Acquire)
     }
 
-    async fn identity(&self) -> Result<String, StoreError> {
+    async fn identity(&self) -> Result<String> {
         let messages = self.client.simple_query(IDENTITY).await?;
         let started = messages.iter().find_map(|message| match message {
             SimpleQueryMessage::Row(row) => row.get(0),

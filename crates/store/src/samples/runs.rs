@@ -1,5 +1,5 @@
-//! The usual batch: for each agent one run of samples that continues exactly above its watermark,
-//! stored by one call of the function `samples_append`, in one round trip.
+//! Runs: for each agent samples that continue exactly above its watermark, stored by one call of the
+//! function `samples_append`, in one round trip.
 //!
 //! **Exactly once.** The function moves an agent's watermark by one conditional UPDATE, and stores the
 //! samples of those agents alone that it has moved. If two consumers have the same run, the second one
@@ -18,20 +18,12 @@
 
 use std::collections::BTreeMap;
 
-use tokio_postgres::types::Type;
-use uuid::Uuid;
-
 use super::{
     Range,
     columns::{Entry, with_samples},
     hours::{MOST_OF_HOUR, hour},
 };
-use crate::{
-    arrays::Arrays,
-    error::StoreError,
-    ids::AgentId,
-    pool::{Bulkhead, Store},
-};
+use crate::prelude::*;
 
 /// Ranges of one agent that together are one run: without a gap or a hole, all of one shape, their hours in order.
 pub(super) struct Run<'a> {
@@ -122,25 +114,25 @@ impl Hours {
 
 impl Store {
     /// Stores runs. Returns the indices of those that were not taken.
-    pub(super) async fn runs_append(&self, runs: &[Run<'_>]) -> Result<Vec<usize>, StoreError> {
+    pub(super) async fn runs_append(&self, runs: &[Run<'_>]) -> Result<Vec<usize>> {
         if runs.is_empty() {
             return Ok(Vec::new());
         }
         let columns = Arrays::default()
-            .value(Type::INT4, MOST_OF_HOUR)
-            .column(Type::UUID_ARRAY, runs, |run| run.agent_id.0)
-            .column(Type::UUID_ARRAY, runs, |run| run.entry.host_id.0)
-            .column(Type::INT8_ARRAY, runs, |run| run.first_seq)
-            .column(Type::INT8_ARRAY, runs, |run| run.last_seq)
-            .column(Type::UUID_ARRAY, runs, |run| run.shape)
-            .column(Type::INT4_ARRAY, runs, |run| run.hours.first)
-            .column(Type::INT4_ARRAY, runs, |run| run.hours.last)
-            .column(Type::INT4_ARRAY, runs, |run| run.hours.samples_of_last);
+            .value(MOST_OF_HOUR)
+            .column(runs, |run| run.agent_id.0)
+            .column(runs, |run| run.entry.host_id.0)
+            .column(runs, |run| run.first_seq)
+            .column(runs, |run| run.last_seq)
+            .column(runs, |run| run.shape)
+            .column(runs, |run| run.hours.first)
+            .column(runs, |run| run.hours.last)
+            .column(runs, |run| run.hours.samples_of_last);
         let entries: Vec<&Entry<'_>> = runs.iter().map(|run| &run.entry).collect();
         let columns = with_samples(columns, &entries);
         let sql = columns.call("samples_append", "samples_append");
         let params = columns.params();
-        let rows = self.call("samples_append", Bulkhead::Ingest, &sql, &params);
+        let rows = self.call("samples_append", Ingest, &sql, &params);
         let mut left = Vec::new();
         for row in rows.await? {
             let places: Vec<i32> = row.try_get(0)?;

@@ -6,7 +6,7 @@ use anyhow::Result;
 use svc_sandbox::{TestDatabase, query, test_database};
 
 use super::*;
-use crate::{DatabaseUrl, Store, StoreOptions};
+use crate::{DatabaseUrl, PartKind, Store, StoreOptions};
 
 impl Scalar {
     fn sql_type(&self) -> &'static str {
