@@ -91,9 +91,7 @@ impl Console {
     /// Registers an agent that then waits for approval.
     pub async fn waiting(&self, instance: &Instance, agent: FakeAgent) -> Result<Registering> {
         let secret = token(&self.site, MANUAL).await?;
-        let mut waiting = agent.open(instance.grpc, &secret).await??;
-        waiting.answer().await?;
-        Ok(waiting)
+        agent.pending(instance.grpc, &secret).await
     }
 
     /// Asks it to stop, and waits.
