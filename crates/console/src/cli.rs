@@ -3,13 +3,13 @@
 //! Exit codes: 0 success; 1 failure; 2 wrong configuration or wrong usage.
 
 mod healthcheck;
+mod output;
 mod user;
 
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{CommandFactory, Parser, Subcommand};
-use svc_common::settings::{Problems, use_file};
-use svc_store::{Store, StoreError, StoreOptions};
+use svc_common::settings::use_file;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -17,6 +17,7 @@ use crate::{
     config::{Config, Database, log_settings},
     server::Server,
 };
+use output::{print, report};
 
 #[derive(Debug, Parser)]
 #[command(
@@ -85,22 +86,11 @@ async fn serve() -> anyhow::Result<()> {
 }
 
 async fn migrate() -> anyhow::Result<()> {
-    let report = store()?.console_migrate().await?;
-    for migration in report.applied {
+    let store = Database::from_env()?.store()?;
+    for migration in store.console_migrate().await?.applied {
         print(&format!("applied {migration}\n"));
     }
     Ok(())
-}
-
-fn store() -> anyhow::Result<Store> {
-    let database = Database::from_env()?;
-    Ok(Store::new(database.url, StoreOptions::for_commands())?)
-}
-
-/// A closed pipe is no failure of the command.
-fn print(text: &str) {
-    use std::io::Write;
-    drop(std::io::stdout().write_all(text.as_bytes()));
 }
 
 /// The first signal requests a clean stop; a second one ends the process at once.
@@ -124,20 +114,4 @@ async fn either(terminate: &mut Signal, interrupt: &mut Signal) {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-}
-
-/// Configuration problems get one line each; any other error is one line with its chain of causes.
-fn report(error: &anyhow::Error) -> ExitCode {
-    if let Some(problems) = error.downcast_ref::<Problems>() {
-        for problem in &problems.0 {
-            eprintln!("svc-console: {problem}");
-        }
-        return ExitCode::from(2);
-    }
-    let server = error.downcast_ref::<StoreError>();
-    match server.and_then(StoreError::server_message) {
-        Some(message) => eprintln!("svc-console: {error:#}: {message}"),
-        None => eprintln!("svc-console: {error:#}"),
-    }
-    ExitCode::FAILURE
 }

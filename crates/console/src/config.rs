@@ -12,9 +12,9 @@ use std::{
 
 use svc_common::{
     log::Log,
-    settings::{Lookup, Problems, Reader, read_environment},
+    settings::{Lookup, Problems, Reader, read, read_environment},
 };
-use svc_store::DatabaseUrl;
+use svc_store::{DatabaseUrl, Store, StoreError, StoreOptions};
 use url::Url;
 
 pub use variables::VARIABLES;
@@ -65,11 +65,11 @@ pub struct Install {
 
 impl Config {
     pub fn from_env() -> Result<Self, Problems> {
-        from_environment(Self::collect)
+        read_environment(VARIABLES, Self::collect)
     }
 
     pub fn read(lookup: Lookup<'_>) -> Result<Self, Problems> {
-        read(lookup, Self::collect)
+        read(VARIABLES, lookup, Self::collect)
     }
 
     /// Returns `None` exactly when the reader has noted a problem.
@@ -107,7 +107,12 @@ impl Config {
 impl Database {
     /// The database section alone, for commands.
     pub fn from_env() -> Result<Self, Problems> {
-        from_environment(Self::collect)
+        read_environment(VARIABLES, Self::collect)
+    }
+
+    /// The store of a command.
+    pub fn store(self) -> Result<Store, StoreError> {
+        Store::new(self.url, StoreOptions::for_commands())
     }
 
     fn collect(reader: &mut Reader<'_>) -> Option<Self> {
@@ -150,17 +155,21 @@ impl Web {
 /// The form of the log, read before everything else. Bad values fall back to the defaults here, and
 /// `Config` reports them by name.
 pub fn log_settings() -> Log {
-    from_environment(log).unwrap_or_default()
+    read_environment(VARIABLES, log).unwrap_or_default()
 }
 
 /// The base URL alone, for the commands that print links.
 pub fn base_url() -> Result<Url, Problems> {
-    from_environment(|reader| reader.value("CONSOLE_BASE_URL", parse::base_url))
+    read_environment(VARIABLES, |reader| {
+        reader.value("CONSOLE_BASE_URL", parse::base_url)
+    })
 }
 
 /// The port alone, for the health check.
 pub fn port() -> Result<u16, Problems> {
-    from_environment(|reader| reader.value("CONSOLE_PORT", parse::port))
+    read_environment(VARIABLES, |reader| {
+        reader.value("CONSOLE_PORT", parse::port)
+    })
 }
 
 fn log(reader: &mut Reader<'_>) -> Option<Log> {
@@ -169,18 +178,6 @@ fn log(reader: &mut Reader<'_>) -> Option<Log> {
 
 fn default_ingest(base_url: &Url) -> String {
     format!("{}:9443", base_url.host_str().unwrap_or("localhost"))
-}
-
-fn from_environment<T>(collect: impl FnOnce(&mut Reader<'_>) -> Option<T>) -> Result<T, Problems> {
-    read_environment(VARIABLES, collect)
-}
-
-/// Reads a section, or returns all problems of its variables.
-fn read<T>(
-    lookup: Lookup<'_>,
-    collect: impl FnOnce(&mut Reader<'_>) -> Option<T>,
-) -> Result<T, Problems> {
-    svc_common::settings::read(VARIABLES, lookup, collect)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 use std::{fmt::Write, time::Duration};
 
 use askama::Template;
+use aws_lc_rs::error::Unspecified;
 use axum::{
     extract::Request,
     http::{HeaderValue, StatusCode, header},
@@ -25,10 +26,10 @@ pub enum AppError {
     Forbidden(&'static str),
     #[error("too many attempts")]
     Limited(Duration),
-    /// Nobody is signed in; the path to return to.
+    /// The path of the page to sign in on, which leads back.
     #[error("not signed in")]
     SignIn(String),
-    /// The same for a live stream, which has no page to show: its page reloads itself.
+    /// The session of a live stream has ended. A stream shows no page: its page reloads itself.
     #[error("not signed in any more")]
     SignedOut,
     #[error("{0}")]
@@ -37,6 +38,18 @@ pub enum AppError {
     Store(#[source] StoreError),
     #[error("the page cannot be rendered")]
     Template(#[from] askama::Error),
+}
+
+impl AppError {
+    pub fn bad_request(message: &str) -> Self {
+        Self::BadRequest(message.into())
+    }
+}
+
+impl From<Unspecified> for AppError {
+    fn from(_: Unspecified) -> Self {
+        Self::Internal("no random numbers")
+    }
 }
 
 impl From<StoreError> for AppError {
@@ -57,7 +70,7 @@ impl From<StoreError> for AppError {
             }
             // A NUL in a text, a number out of range: what a person or a forged form sent.
             None if error.is_data_error() => {
-                Self::BadRequest("The database does not accept these values.".into())
+                Self::bad_request("The database does not accept these values.")
             }
             None => Self::Store(error),
         }

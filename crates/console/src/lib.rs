@@ -5,31 +5,39 @@
 //!
 //! # Reading order
 //!
-//! 1. `config` and `cli`: the environment and the commands.
-//! 2. `server` and `http`: the list of parts, and the port with its limits.
-//! 3. `app`: the state that handlers share, and the routes. `security`: headers of every response.
-//! 4. `auth`: people, passwords, sessions, roles, limits.
-//! 5. `pages`: one file for each page. `view`: how values are shown.
-//! 6. `feed` and `live`: what changed, and the streams that show it.
-//! 7. `webhook`: notes of agents, by JWT. `download`: releases and the install script.
+//! Imports form a tree: what comes later here is not imported by what comes earlier.
+//!
+//! 1. `error`, `secret`, `assets`, `address`, `slots`, `telemetry`, `config`: small parts.
+//! 2. `feed`: what changed. `live`: which views are watched. `doors` and `password`: limits of signing in.
+//!    `jwks`: the service's public keys.
+//! 3. `state`: all of these, as handlers share them.
+//! 4. `session`: who sends a request. `shell`: what every page has around it. `view`: how values are shown. `id`: ids in paths.
+//! 5. `pages`: one file for each page. `webhook`: notes of agents, by JWT. `download`: releases and the install script.
+//! 6. `routes`: the addresses of all of them; `security`: headers of every response. `http`: the port with its limits.
+//! 7. `server`: the list of parts. `cli`: the commands.
 
 mod address;
-mod app;
 mod assets;
-mod auth;
 pub mod cli;
 pub mod config;
+mod doors;
 mod download;
 mod error;
 mod feed;
 mod http;
 mod id;
+mod jwks;
 mod live;
 mod pages;
-mod places;
+mod password;
+mod routes;
 mod secret;
 mod security;
 pub mod server;
+mod session;
+mod shell;
+mod slots;
+mod state;
 mod telemetry;
 mod view;
 mod webhook;

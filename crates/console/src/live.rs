@@ -1,49 +1,45 @@
-//! Live pages: one stream of server-sent events a tab, and one reader for each different view.
+//! The views that people watch: one reader for each different view, however many watch it.
 //!
 //! Viewers of the same view share its reader, so that 200 people who look at the fleet cost what one
-//! costs. A view is read at most every [`PERIOD`], more rarely when many different views are open, and
-//! sooner when the feed has news for it. What is sent are parts of the page, which htmx morphs in place.
+//! costs. A view is read at most every [`PERIOD`], more rarely when many different views are open. The
+//! reader and the streams are pages (`pages::live`); here is what they share.
 
-mod stream;
+mod filter;
 mod view;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use svc_common::sync::lock;
-use tokio::{sync::watch, time::Instant};
+use tokio::sync::watch;
 
-pub use stream::live;
+pub use filter::Filter;
 pub use view::View;
 
 use crate::{
-    app::App,
-    places::{Place, Places},
+    slots::{Slot, Slots},
     telemetry::Metrics,
 };
 
 const PERIOD: Duration = Duration::from_secs(5);
 /// The period grows by this for each open view: 200 views are read every 10 s, 20 a second.
 const PERIOD_PER_VIEW: Duration = Duration::from_millis(50);
-/// News make a view due early, but never more often than this.
-const PAUSE: Duration = Duration::from_secs(1);
 /// Different views at once. A viewer beyond gets no live updates, and a page all the same.
 const MAX_VIEWS: usize = 2000;
 const MAX_STREAMS: usize = 3000;
-/// Of one person: every tab has one. Nobody keeps others from live pages.
+/// Of one person, whose every tab has one: the others keep theirs.
 const MAX_STREAMS_EACH: usize = 40;
 
-type Rendered = Arc<str>;
-type Table = HashMap<View, watch::Sender<Rendered>>;
+pub type Rendered = Arc<str>;
 
 /// The views that are open.
 #[derive(Clone, Debug)]
 pub struct Hub {
-    views: Arc<Mutex<Table>>,
-    streams: Arc<Places<String>>,
+    views: Arc<Mutex<HashMap<View, watch::Sender<Rendered>>>>,
+    streams: Arc<Slots<String>>,
     metrics: Metrics,
 }
 
@@ -51,46 +47,45 @@ impl Hub {
     pub fn new(metrics: Metrics) -> Self {
         Self {
             views: Arc::default(),
-            streams: Arc::new(Places::new(MAX_STREAMS)),
+            streams: Arc::new(Slots::new(MAX_STREAMS)),
             metrics,
         }
     }
 
     /// A stream of this person, unless there are too many.
-    fn enter(&self, person: &str) -> Option<Place<String>> {
+    pub fn enter(&self, person: &str) -> Option<Slot<String>> {
         self.streams.take(person.to_owned(), MAX_STREAMS_EACH)
     }
 
-    /// Joins the viewers of `view`, or is the first of them.
-    fn watch(&self, app: &App, view: View) -> Option<watch::Receiver<Rendered>> {
-        let mut views = self.lock();
-        if let Some(shared) = views.get(&view) {
-            return Some(shared.subscribe());
+    /// Joins the viewers of `view`, unless too many views are open. The first viewer gets true, and has to
+    /// start the reader.
+    pub fn join(&self, view: &View) -> Option<(watch::Receiver<Rendered>, bool)> {
+        let mut views = lock(&self.views);
+        if let Some(shared) = views.get(view) {
+            return Some((shared.subscribe(), false));
         }
         if views.len() >= MAX_VIEWS {
             return None;
         }
         let (sender, receiver) = watch::channel(Rendered::from(""));
         views.insert(view.clone(), sender);
-        self.metrics.live_views.set(count(views.len()));
-        tokio::spawn(read(self.clone(), app.clone(), view));
-        Some(receiver)
+        self.metrics.live_views.inc();
+        Some((receiver, true))
     }
 
-    /// Removes the view if nobody watches it. Joining happens under the same lock: whoever joins
-    /// before keeps the view, and whoever joins after makes it again.
-    fn leave_if_unwatched(&self, view: &View) -> bool {
-        let mut views = self.lock();
+    /// Removes the view if nobody watches it; its reader ends then. Joining happens under the same lock:
+    /// a viewer who joins before keeps the view, and one who joins after makes it again.
+    pub fn leave_if_unwatched(&self, view: &View) -> bool {
+        let mut views = lock(&self.views);
         let unwatched = views.get(view).is_none_or(|shared| shared.is_closed());
-        if unwatched {
-            views.remove(view);
-            self.metrics.live_views.set(count(views.len()));
+        if unwatched && views.remove(view).is_some() {
+            self.metrics.live_views.dec();
         }
         unwatched
     }
 
-    fn publish(&self, view: &View, html: String) {
-        if let Some(shared) = self.lock().get(view) {
+    pub fn publish(&self, view: &View, html: String) {
+        if let Some(shared) = lock(&self.views).get(view) {
             shared.send_if_modified(|shown| {
                 let changed = without_ages(shown) != without_ages(&html);
                 if changed {
@@ -101,44 +96,10 @@ impl Hub {
         }
     }
 
-    fn period(&self) -> Duration {
-        let views = u32::try_from(self.lock().len()).unwrap_or(u32::MAX);
+    /// How long the reader of a view waits.
+    pub fn period(&self) -> Duration {
+        let views = u32::try_from(lock(&self.views).len()).unwrap_or(u32::MAX);
         PERIOD.max(PERIOD_PER_VIEW * views)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        lock(&self.views)
-    }
-}
-
-/// Reads a view while somebody watches it. A failed read changes nothing: the feed says what is stale.
-async fn read(hub: Hub, app: App, view: View) {
-    let (mut news, stop) = (app.news.clone(), app.stopping());
-    let mut shown = news.borrow().version;
-    loop {
-        let due = Instant::now() + hub.period();
-        tokio::time::sleep(PAUSE).await;
-        // What changed during the pause counts too: the version is compared, not the arrival.
-        let early = news.wait_for(|news| view.follows_news() && news.version != shown);
-        let early = async {
-            if early.await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        };
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = tokio::time::sleep_until(due) => {}
-            () = early => {}
-        }
-        if hub.leave_if_unwatched(&view) {
-            return;
-        }
-        hub.metrics.live_renders.inc();
-        shown = news.borrow().version;
-        match view.render(&app).await {
-            Ok(html) => hub.publish(&view, html),
-            Err(error) => tracing::debug!(%error, "a live view cannot be read"),
-        }
     }
 }
 
@@ -153,10 +114,6 @@ fn without_ages(html: &str) -> String {
     })
 }
 
-fn count(views: usize) -> i64 {
-    i64::try_from(views).unwrap_or(i64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::without_ages;
@@ -164,15 +121,10 @@ mod tests {
     #[test]
     fn a_time_that_grows_older_is_no_change() {
         let row = |age: &str, cpu: &str| {
-            format!("<td><time datetime=\"x\" data-ago>{age}</time></td><td>{cpu}</td>")
+            let row = format!("<td><time datetime=\"x\" data-ago>{age}</time></td><td>{cpu}</td>");
+            without_ages(&row)
         };
-        assert_eq!(
-            without_ages(&row("1 s ago", "5 %")),
-            without_ages(&row("9 s ago", "5 %"))
-        );
-        assert_ne!(
-            without_ages(&row("1 s ago", "5 %")),
-            without_ages(&row("1 s ago", "6 %"))
-        );
+        assert_eq!(row("1 s ago", "5 %"), row("9 s ago", "5 %"));
+        assert_ne!(row("1 s ago", "5 %"), row("1 s ago", "6 %"));
     }
 }

@@ -9,6 +9,7 @@ use aws_lc_rs::{
 };
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use secrecy::{ExposeSecret, SecretString};
+use url::Url;
 
 /// 32 random bytes in base64url.
 #[derive(Clone, Debug)]
@@ -35,6 +36,12 @@ impl Secret {
 
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
+    }
+
+    /// The one-time link with this code. The fragment is not sent by browsers, so it reaches no server log and no Referer.
+    pub fn link(&self, base_url: &Url) -> String {
+        let origin = base_url.origin().ascii_serialization();
+        format!("{origin}/welcome#{}", self.expose())
     }
 }
 

@@ -8,7 +8,7 @@ use axum::{
     response::Response,
 };
 
-use crate::app::App;
+use crate::state::App;
 
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
      form-action 'self'; base-uri 'none'; frame-ancestors 'none'";

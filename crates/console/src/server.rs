@@ -3,22 +3,21 @@
 use std::{io, net::SocketAddr, time::Duration};
 
 use anyhow::{Context, bail};
+use svc_common::http::Port;
 use svc_store::{SchemaError, SchemaState, Store, StoreOptions};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::{app::App, config::Config, feed::Feed, http::HttpServer, webhook::Keys};
+use crate::{config::Config, feed::Feed, http, jwks::Keys, routes, state::App};
 
 const SCHEMA_RETRY: Duration = Duration::from_secs(2);
 
 /// A bound console, before it serves.
 #[derive(Debug)]
 pub struct Server {
-    http: HttpServer,
-    app: App,
-    feed: Feed,
-    keys: Keys,
-    auto_migrate: bool,
+    port: Port,
+    store: Store,
+    config: Config,
 }
 
 impl Server {
@@ -26,45 +25,34 @@ impl Server {
     pub async fn bind(config: Config) -> anyhow::Result<Self> {
         let options = StoreOptions::for_service(config.database.pool_size);
         let store = Store::new(config.database.url.clone(), options)?;
-        let http = HttpServer::bind(config.address)
+        let port = Port::bind(config.address)
             .await
             .with_context(|| format!("cannot listen on {}", config.address))?;
-        let feed = Feed::new(store.clone(), config.database.listen_url.clone());
-        let keys = Keys::new(config.jwks.clone());
-        let auto_migrate = config.database.auto_migrate;
-        let app = App::new(config, store, feed.watch(), keys.verifier())?;
         Ok(Self {
-            http,
-            app,
-            feed,
-            keys,
-            auto_migrate,
+            port,
+            store,
+            config,
         })
     }
 
     /// The real address, where port 0 was requested.
     pub fn address(&self) -> io::Result<SocketAddr> {
-        self.http.address()
+        self.port.address()
     }
 
     /// Serves until `stop`, or until a part fails.
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
         tracing::info!(address = %self.address()?, version = crate::VERSION, "serving");
         let stop = stop.child_token();
-        self.app.stop_with(&stop);
+        let (config, store) = (self.config, self.store);
+        let feed = Feed::new(store.clone(), config.database.listen_url.clone());
+        let keys = Keys::new(config.jwks.clone());
+        let app = App::new(&config, store, feed.watch(), keys.verifier(), stop.clone())?;
         let mut parts = JoinSet::new();
-        let (app, metrics) = (self.app.clone(), self.app.metrics.clone());
-        let schema = schema(app, self.auto_migrate, stop.clone());
-        parts.spawn(schema);
-        let proxies = self.app.web.trusted_proxies.clone();
-        let router = self.app.router()?;
-        let http = self.http.run(router, proxies, metrics, stop.clone());
-        parts.spawn(async move {
-            http.await;
-            Ok(())
-        });
-        parts.spawn(self.feed.run(stop.clone()));
-        parts.spawn(self.keys.run(stop.clone()));
+        parts.spawn(schema(app.clone(), config.database.auto_migrate));
+        parts.spawn(http::serve(self.port, routes::router(&app)?, app));
+        parts.spawn(feed.run(stop.clone()));
+        parts.spawn(keys.run(stop.clone()));
         let mut outcome = Ok(());
         while let Some(ended) = parts.join_next().await {
             outcome = outcome.and(ended.unwrap_or_else(|panic| Err(panic.into())));
@@ -76,7 +64,7 @@ impl Server {
 
 /// Brings the console's schema up to date, and waits for the stop. While the database is away it
 /// tries again; any other failure needs an administrator and ends the process.
-async fn schema(app: App, migrate: bool, stop: CancellationToken) -> anyhow::Result<()> {
+async fn schema(app: App, migrate: bool) -> anyhow::Result<()> {
     loop {
         let state = match migrate {
             true => app.store.console_migrate().await.map(|report| report.state),
@@ -96,11 +84,11 @@ async fn schema(app: App, migrate: bool, stop: CancellationToken) -> anyhow::Res
             Err(error) => return Err(error).context("cannot prepare the schema console"),
         }
         let wait = tokio::time::sleep(SCHEMA_RETRY);
-        if stop.run_until_cancelled(wait).await.is_none() {
+        if app.stop.run_until_cancelled(wait).await.is_none() {
             return Ok(());
         }
     }
     app.schema_ready();
-    stop.cancelled().await;
+    app.stop.cancelled().await;
     Ok(())
 }

@@ -13,14 +13,14 @@ const SECONDS: [f64; 10] = [0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.
 
 /// A route as it was declared, never a path that a client chose.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct Route {
-    pub route: String,
-    pub status: u16,
+struct Route {
+    route: String,
+    status: u16,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct Outcome {
-    pub outcome: &'static str,
+struct Outcome {
+    outcome: &'static str,
 }
 
 /// What the console counts of itself.
@@ -29,8 +29,8 @@ pub struct Metrics {
     registry: Arc<Registry>,
     requests: Family<Route, Counter>,
     seconds: Histogram,
-    pub sign_ins: Family<Outcome, Counter>,
-    pub webhooks: Family<Outcome, Counter>,
+    sign_ins: Family<Outcome, Counter>,
+    webhooks: Family<Outcome, Counter>,
     pub connections: Gauge,
     pub live_streams: Gauge,
     pub live_views: Gauge,
@@ -84,6 +84,14 @@ impl Metrics {
         };
         self.requests.get_or_create(&route).inc();
         self.seconds.observe(took.as_secs_f64());
+    }
+
+    pub fn sign_in(&self, outcome: &'static str) {
+        self.sign_ins.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    pub fn webhook(&self, outcome: &'static str) {
+        self.webhooks.get_or_create(&Outcome { outcome }).inc();
     }
 
     pub fn encode(&self) -> Result<String, fmt::Error> {

@@ -11,107 +11,58 @@ use askama::filters::HtmlSafe;
 use jiff::Timestamp;
 use svc_store::{InstanceLoad, InstanceRecord, Labels};
 
-pub use query::{Search, label_query, sort, words};
+pub use query::{Search, address_query, label_query, sort, words};
 pub use spark::Spark;
 
-use crate::{app::App, auth::User};
-
-/// What every page has around it.
-#[derive(Clone, Debug)]
-pub struct Shell {
-    pub user: User,
-    pub section: &'static str,
-    pub pending: i64,
-    pub stale: bool,
-    /// The live view of the page, as a query of `/live`; empty if it has none.
-    pub live: String,
-}
-
-impl Shell {
-    pub fn new(app: &App, user: User, section: &'static str) -> Self {
-        let news = app.news.borrow();
-        Self {
-            user,
-            section,
-            pending: news.pending,
-            stale: news.stale,
-            live: String::new(),
-        }
-    }
-
-    pub fn live(mut self, query: impl Into<String>) -> Self {
-        self.live = query.into();
-        self
-    }
-}
-
-/// A time: relative in the page, exact on hover. A script shows it in the reader's zone.
+/// A point in time: relative or exact in the page, exact to the second on hover. A script shows it in the
+/// reader's zone.
 #[derive(Clone, Copy, Debug)]
-pub struct When(pub Timestamp);
+pub struct Time(Timestamp, Form);
 
-impl HtmlSafe for When {}
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    /// `3 d ago`
+    Ago,
+    /// `for 3 d`: how long something has lasted.
+    Lasting,
+    /// For lists of events.
+    Exact,
+}
 
-impl fmt::Display for When {
+impl HtmlSafe for Time {}
+
+impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let exact = self.0.strftime("%Y-%m-%dT%H:%M:%SZ");
-        let utc = self.0.strftime("%Y-%m-%d %H:%M:%S UTC");
-        let seconds = Timestamp::now().as_second() - self.0.as_second();
+        let Self(at, form) = self;
+        let exact = at.strftime("%Y-%m-%dT%H:%M:%SZ");
+        let shown = at.strftime("%Y-%m-%d %H:%M:%S");
+        let seconds = Timestamp::now().as_second() - at.as_second();
+        let (data, text) = match form {
+            Form::Ago => ("data-ago", ago(seconds)),
+            Form::Lasting => {
+                let length = span(seconds.max(0).unsigned_abs());
+                ("data-for data-ago", format!("for {length}"))
+            }
+            Form::Exact => ("data-exact", shown.to_string()),
+        };
         write!(
             f,
-            "<time datetime=\"{exact}\" title=\"{utc}\" data-ago>{}</time>",
-            ago(seconds)
-        )
-    }
-}
-
-/// How long something has lasted: `for 3 d`, exact on hover.
-#[derive(Clone, Copy, Debug)]
-pub struct Lasting(pub Timestamp);
-
-impl HtmlSafe for Lasting {}
-
-impl fmt::Display for Lasting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let exact = self.0.strftime("%Y-%m-%dT%H:%M:%SZ");
-        let utc = self.0.strftime("%Y-%m-%d %H:%M:%S UTC");
-        let seconds = Timestamp::now().as_second() - self.0.as_second();
-        write!(
-            f,
-            "<time datetime=\"{exact}\" title=\"{utc}\" data-for data-ago>for {}</time>",
-            span(seconds.max(0).unsigned_abs())
-        )
-    }
-}
-
-/// An exact time, for lists of events.
-#[derive(Clone, Copy, Debug)]
-pub struct Exact(pub Timestamp);
-
-impl HtmlSafe for Exact {}
-
-impl fmt::Display for Exact {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let exact = self.0.strftime("%Y-%m-%dT%H:%M:%SZ");
-        let utc = self.0.strftime("%Y-%m-%d %H:%M:%S UTC");
-        write!(
-            f,
-            "<time datetime=\"{exact}\" title=\"{utc}\" data-exact>{}</time>",
-            self.0.strftime("%Y-%m-%d %H:%M:%S")
+            "<time datetime=\"{exact}\" title=\"{shown} UTC\" {data}>{text}</time>"
         )
     }
 }
 
 /// Arguments of these functions are references, as templates pass them.
-pub fn when(at: &Timestamp) -> When {
-    When(*at)
+pub fn when(at: &Timestamp) -> Time {
+    Time(*at, Form::Ago)
 }
 
-pub fn lasting_since(at: &Timestamp) -> Lasting {
-    Lasting(*at)
+pub fn lasting_since(at: &Timestamp) -> Time {
+    Time(*at, Form::Lasting)
 }
 
-pub fn exact(at: &Timestamp) -> Exact {
-    Exact(*at)
+pub fn exact(at: &Timestamp) -> Time {
+    Time(*at, Form::Exact)
 }
 
 pub fn ago(seconds: i64) -> String {
@@ -172,6 +123,13 @@ pub fn count<N: Copy + Into<i64>>(number: &N) -> String {
 #[derive(Clone, Copy, Debug)]
 pub struct Bar(pub Option<f64>);
 
+impl Bar {
+    /// A part of a whole.
+    pub fn of(part: f64, whole: f64) -> Self {
+        Self((whole > 0.0).then(|| 100.0 * part / whole))
+    }
+}
+
 pub fn bar(percent: &Option<f64>) -> Bar {
     Bar(*percent)
 }
@@ -198,14 +156,12 @@ impl fmt::Display for Bar {
     }
 }
 
-/// A part of a whole as a bar.
 pub fn share(part: &i64, whole: &i64) -> Bar {
-    share_of(&Some(*part), whole)
+    Bar::of(*part as f64, *whole as f64)
 }
 
 pub fn share_of(part: &Option<i64>, whole: &i64) -> Bar {
-    let part = part.filter(|_| *whole > 0);
-    Bar(part.map(|part| 100.0 * part as f64 / *whole as f64))
+    part.map_or(Bar(None), |part| share(&part, whole))
 }
 
 /// A percentage without a bar.

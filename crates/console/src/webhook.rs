@@ -4,16 +4,12 @@
 //! fetched, never by a call inside the request, and then reads the agent's status: a JWT outlives the
 //! revocation of its agent by up to 24 hours.
 
-mod fetch;
-mod jwt;
-mod keys;
-
 use std::{net::IpAddr, sync::LazyLock, time::Duration};
 
 use axum::{
     body::Bytes,
     extract::State,
-    http::{Extensions, HeaderMap, StatusCode, header},
+    http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use serde::Deserialize;
@@ -22,9 +18,7 @@ use svc_store::{AgentId, AgentStatus};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-pub use keys::{KeyState, Keys, Verifier};
-
-use crate::{address, app::App, error::AppError, telemetry::Outcome};
+use crate::{address::network, error::AppError, session::Client, state::App};
 
 const NOTE_BYTES: usize = 500;
 
@@ -43,19 +37,17 @@ struct Note {
 
 pub async fn note(
     State(app): State<App>,
-    extensions: Extensions,
+    Client(address): Client,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, AppError> {
-    let outcome = accept(&app, &extensions, &headers, &body).await;
-    let name = match &outcome {
+    let outcome = accept(&app, address, &headers, &body).await;
+    app.metrics.webhook(match &outcome {
         Ok(()) => "accepted",
         Err(Refusal::Unauthorized) => "unauthorized",
         Err(Refusal::App(AppError::Limited(_))) => "limited",
         Err(Refusal::App(_)) => "failed",
-    };
-    let label = Outcome { outcome: name };
-    app.metrics.webhooks.get_or_create(&label).inc();
+    });
     match outcome {
         Ok(()) => Ok((StatusCode::CREATED, "noted\n").into_response()),
         Err(Refusal::App(error)) => Err(error),
@@ -81,14 +73,12 @@ impl<E: Into<AppError>> From<E> for Refusal {
 
 async fn accept(
     app: &App,
-    extensions: &Extensions,
+    address: IpAddr,
     headers: &HeaderMap,
     body: &[u8],
 ) -> Result<(), Refusal> {
-    let address = address::client(extensions, headers, &app.web.trusted_proxies)
-        .ok_or(AppError::Internal("a request without an address"))?;
     let Some(agent) = bearer(headers).and_then(|jwt| app.verifier.verify(jwt)) else {
-        let limited = STRANGERS.take(address::network(address), Instant::now());
+        let limited = STRANGERS.take(network(address), Instant::now());
         return Err(limited.map_or_else(
             |wait| Refusal::App(AppError::Limited(wait)),
             |()| Refusal::Unauthorized,
@@ -116,12 +106,12 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 
 fn parse(body: &[u8]) -> Result<String, AppError> {
     let form = "send {\"text\": \"…\"} with 1 to 500 bytes of text";
-    let note: Note = serde_json::from_slice(body).map_err(|_| AppError::BadRequest(form.into()))?;
+    let note: Note = serde_json::from_slice(body).map_err(|_| AppError::bad_request(form))?;
     let text = note.text.trim();
     let printable = text.chars().all(|letter| !letter.is_control());
     match (1..=NOTE_BYTES).contains(&text.len()) && printable {
         true => Ok(text.to_owned()),
-        false => Err(AppError::BadRequest(form.into())),
+        false => Err(AppError::bad_request(form)),
     }
 }
 

@@ -7,17 +7,9 @@ mod pages;
 
 use std::{collections::VecDeque, io, net::SocketAddr, time::Duration};
 
-use hyper::server::conn::http1;
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    service::TowerToHyperService,
-};
-use socket2::SockRef;
-use tokio::{
-    net::{TcpListener, TcpStream},
-    task::JoinHandle,
-    time::timeout,
-};
+use hyper_util::{rt::TokioIo, service::TowerToHyperService};
+use svc_common::http::{Limits, Port};
+use tokio::{net::TcpStream, task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 pub use pages::Pages;
@@ -26,31 +18,26 @@ use crate::listener::Shedding;
 
 /// Well below the 512 files that the gRPC port leaves free, because the database pool needs some of them.
 const MAX_CONNECTIONS: usize = 384;
-const HEADER_DEADLINE: Duration = Duration::from_secs(5);
-/// How long a client may leave a response unread.
-const SEND_DEADLINE: Duration = Duration::from_secs(5);
+const LIMITS: Limits = Limits {
+    header_deadline: Duration::from_secs(5),
+    header_bytes: 8 * 1024,
+    send_deadline: Duration::from_secs(5),
+};
 /// Scrapers keep connections for a long time; after this they have to reconnect, as everybody does.
 const CONNECTION_LIFE: Duration = Duration::from_mins(5);
-const HEADER_BYTES: usize = 8 * 1024;
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-const HEADER_COUNT: usize = 64;
 
 /// The bound port, before it accepts connections.
 #[derive(Debug)]
-pub struct HttpServer {
-    socket: TcpListener,
-}
+pub struct HttpServer(Port);
 
 impl HttpServer {
     pub async fn bind(address: SocketAddr) -> io::Result<Self> {
-        Ok(Self {
-            socket: TcpListener::bind(address).await?,
-        })
+        Port::bind(address).await.map(Self)
     }
 
     /// The real address, where port 0 was requested.
     pub fn address(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr()
+        self.0.address()
     }
 
     /// Serves `pages` until `stop`.
@@ -58,25 +45,17 @@ impl HttpServer {
         let service = TowerToHyperService::new(pages.router());
         let mut connections = Connections::default();
         let mut shedding = Shedding::new();
-        while let Some(stream) = stop.run_until_cancelled(self.accept(&mut shedding)).await {
+        loop {
+            let accepted = self.0.accept(|socket, error| {
+                shedding.close_waiting(socket, error);
+            });
+            let Some((stream, _)) = stop.run_until_cancelled(accepted).await else {
+                return Ok(());
+            };
             let connection = serve(stream, service.clone());
             connections.add(tokio::spawn(
                 stop.clone().run_until_cancelled_owned(connection),
             ));
-        }
-        Ok(())
-    }
-
-    /// An error of `accept` means that the machine has no files or no memory left: pausing is right.
-    async fn accept(&self, shedding: &mut Shedding) -> TcpStream {
-        loop {
-            match self.socket.accept().await {
-                Ok((stream, _)) => return stream,
-                Err(error) => {
-                    shedding.close_waiting(&self.socket, &error);
-                }
-            }
-            tokio::time::sleep(ACCEPT_PAUSE).await;
         }
     }
 }
@@ -101,15 +80,8 @@ impl Connections {
 
 /// Serves one connection. Errors are the client's, and are not logged.
 async fn serve(stream: TcpStream, service: TowerToHyperService<axum::Router>) {
-    let limited = SockRef::from(&stream).set_tcp_user_timeout(Some(SEND_DEADLINE));
-    if let Err(error) = limited {
-        tracing::debug!(%error, "a socket option was refused");
-    }
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_DEADLINE)
-        .max_buf_size(HEADER_BYTES)
-        .max_headers(HEADER_COUNT)
+    let connection = LIMITS
+        .http1(&stream)
         .serve_connection(TokioIo::new(stream), service);
     drop(timeout(CONNECTION_LIFE, connection).await);
 }

@@ -1,14 +1,17 @@
 //! `svc-console user`: the people who may use the console. There is no default password: a new person
 //! gets a link that sets one.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Context, anyhow, ensure};
-use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use svc_store::{LinkKind, Role, Store};
 
-use super::{print, store};
-use crate::{auth::link, config, secret::Secret};
+use super::output::print;
+use crate::{
+    config::{self, Database},
+    secret::Secret,
+};
 
 /// A link to set a password must reach a person; a link to sign in is used at once.
 const PASSWORD_LINK: Duration = Duration::from_hours(24);
@@ -20,8 +23,8 @@ pub enum Command {
     /// Add a person, and print a one-time link that sets the password
     Add {
         name: String,
-        #[arg(long, value_enum, default_value = "viewer")]
-        role: RoleArg,
+        #[arg(long, value_parser = role_parser(), default_value = "viewer")]
+        role: Role,
     },
     /// Print a new one-time link for a person
     Link {
@@ -38,19 +41,17 @@ pub enum Command {
     Enable { name: String },
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub enum RoleArg {
-    Viewer,
-    Operator,
-    Admin,
+fn role_parser() -> impl TypedValueParser<Value = Role> {
+    PossibleValuesParser::new(["viewer", "operator", "admin"])
+        .try_map(|name| Role::parse(&name).ok_or("is not a role"))
 }
 
 pub async fn run(command: Command) -> anyhow::Result<()> {
-    let store = store()?;
+    let store = Database::from_env()?.store()?;
     store.console_migrate().await?;
     match command {
         Command::Add { name, role } => {
-            add(&store, &name, role.into()).await?;
+            add(&store, &name, role).await?;
             print_link(&store, &name, LinkKind::SetPassword).await
         }
         Command::Link {
@@ -96,25 +97,21 @@ async fn print_link(store: &Store, name: &str, kind: LinkKind) -> anyhow::Result
         created.await?,
         "there is no person named {name} who may sign in"
     );
-    print(&format!("{}\n", link(&base_url, &code)));
+    print(&format!("{}\n", code.link(&base_url)));
     Ok(())
 }
 
 async fn list(store: &Store) -> anyhow::Result<()> {
-    let people = store.console_users().await?;
-    let lines: BTreeMap<_, _> = people
-        .iter()
-        .map(|user| {
-            let state = match (user.disabled_at.is_some(), user.has_password) {
-                (true, _) => "disabled",
-                (false, true) => "active",
-                (false, false) => "no password yet",
-            };
-            (&user.name, format!("{:9} {state}", user.role.as_str()))
-        })
-        .collect();
-    for (name, line) in lines {
-        print(&format!("{name:24} {line}\n"));
+    let mut people = store.console_users().await?;
+    people.sort_by(|one, other| one.name.cmp(&other.name));
+    for user in people {
+        let state = match (user.disabled_at.is_some(), user.has_password) {
+            (true, _) => "disabled",
+            (false, true) => "active",
+            (false, false) => "no password yet",
+        };
+        let role = user.role.as_str();
+        print(&format!("{:24} {role:9} {state}\n", user.name));
     }
     Ok(())
 }
@@ -126,14 +123,4 @@ async fn disable(store: &Store, name: &str, disabled: bool) -> anyhow::Result<()
         "there is no person named {name}"
     );
     Ok(())
-}
-
-impl From<RoleArg> for Role {
-    fn from(role: RoleArg) -> Self {
-        match role {
-            RoleArg::Viewer => Self::Viewer,
-            RoleArg::Operator => Self::Operator,
-            RoleArg::Admin => Self::Admin,
-        }
-    }
 }

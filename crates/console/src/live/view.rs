@@ -1,14 +1,9 @@
-//! The views that can be live, and what each of them shows.
+//! The views that can be live.
 
 use svc_store::Role;
 use uuid::Uuid;
 
-use crate::{
-    app::App,
-    auth::User,
-    error::AppError,
-    pages::{self, approvals::Filter},
-};
+use super::filter::Filter;
 
 /// How many rows of a list can be live: a page of it.
 const MAX_ROWS: usize = 100;
@@ -25,11 +20,11 @@ pub enum View {
 }
 
 impl View {
-    pub fn parse(name: &str, ids: &str, filter: Filter, user: &User) -> Option<Self> {
+    pub fn parse(name: &str, ids: &str, filter: &Filter, role: Role) -> Option<Self> {
         let mut parsed = ids.split(',').map(|id| Uuid::parse_str(id).ok());
         match name {
             "fleet" => Some(Self::Fleet),
-            "approvals" => Some(Self::Approvals(user.role, filter.trimmed())),
+            "approvals" => Some(Self::Approvals(role, filter.trimmed())),
             "service" => Some(Self::Service),
             "host" => parsed.next().flatten().map(Self::Host),
             "hosts" => {
@@ -43,15 +38,5 @@ impl View {
     /// Whether new registrations and decisions change it.
     pub fn follows_news(&self) -> bool {
         matches!(self, Self::Fleet | Self::Approvals(..))
-    }
-
-    pub async fn render(&self, app: &App) -> Result<String, AppError> {
-        match self {
-            Self::Fleet => pages::fleet::part(app).await,
-            Self::Approvals(role, filter) => pages::approvals::part(app, *role, filter).await,
-            Self::Hosts(ids) => pages::hosts::rows(app, ids).await,
-            Self::Host(id) => pages::host::part(app, *id).await,
-            Self::Service => pages::service::part(app).await,
-        }
     }
 }

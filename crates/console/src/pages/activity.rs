@@ -12,8 +12,13 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use svc_store::{ActivityCursor, ActivityFilter, ActivityRecord, StoreError};
 
-use super::{Page, html};
-use crate::{app::App, auth::User, error::AppError, view::Shell};
+use crate::{
+    error::AppError,
+    session::User,
+    shell::{Page, Shell, html},
+    state::App,
+    view::address_query,
+};
 
 const PAGE: u32 = 100;
 const EXPORT_PAGE: u32 = 1000;
@@ -40,19 +45,14 @@ const KINDS: [&str; 17] = [
 /// An export ends here; a filter makes it smaller.
 const EXPORT_ROWS: usize = 200_000;
 
-#[derive(Clone, Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 pub struct Asked {
-    #[serde(default)]
     actor: String,
-    #[serde(default)]
     kind: String,
-    #[serde(default)]
     subject: String,
-    #[serde(default)]
     presence: String,
-    #[serde(default)]
     before: String,
-    #[serde(default)]
     format: String,
 }
 
@@ -101,15 +101,12 @@ impl Asked {
     }
 
     fn query(&self) -> String {
-        let mut query = url::form_urlencoded::Serializer::new(String::new());
-        let fields = [
+        address_query(&[
             ("actor", &self.actor),
             ("kind", &self.kind),
             ("subject", &self.subject),
             ("presence", &self.presence),
-        ];
-        query.extend_pairs(fields.iter().filter(|(_, value)| !value.is_empty()));
-        query.finish()
+        ])
     }
 }
 
@@ -119,21 +116,15 @@ pub async fn export(
     _user: User,
     Query(asked): Query<Asked>,
 ) -> Result<Response, AppError> {
-    let csv = match asked.format.as_str() {
-        "csv" => true,
-        "ndjson" => false,
-        _ => return Err(AppError::BadRequest("The format is csv or ndjson.".into())),
+    let (csv, kind) = match asked.format.as_str() {
+        "csv" => (true, "text/csv; charset=utf-8"),
+        "ndjson" => (false, "application/x-ndjson"),
+        _ => return Err(AppError::bad_request("The format is csv or ndjson.")),
     };
-    let (kind, name) = match csv {
-        true => ("text/csv; charset=utf-8", "activity.csv"),
-        false => ("application/x-ndjson", "activity.ndjson"),
-    };
+    let file = format!("attachment; filename=\"activity.{}\"", asked.format);
     let headers = [
         (header::CONTENT_TYPE, kind.to_owned()),
-        (
-            header::CONTENT_DISPOSITION,
-            format!("attachment; filename=\"{name}\""),
-        ),
+        (header::CONTENT_DISPOSITION, file),
     ];
     let export = Export {
         app,
@@ -143,7 +134,7 @@ pub async fn export(
         sent: 0,
         done: false,
     };
-    let body = Body::from_stream(stream::unfold(export, Export::next));
+    let body = Body::from_stream(stream::try_unfold(export, Export::next));
     Ok((headers, body).into_response())
 }
 
@@ -157,19 +148,13 @@ struct Export {
 }
 
 impl Export {
-    async fn next(mut self) -> Option<(Result<Bytes, StoreError>, Self)> {
+    async fn next(mut self) -> Result<Option<(Bytes, Self)>, StoreError> {
         if self.done {
-            return None;
+            return Ok(None);
         }
         let store = &self.app.store;
         let found = store.console_activity(&self.filter, self.before.as_ref(), EXPORT_PAGE);
-        let found = match found.await {
-            Ok(found) => found,
-            Err(error) => {
-                self.done = true;
-                return Some((Err(error), self));
-            }
-        };
+        let found = found.await?;
         let mut text = String::new();
         if self.csv && self.before.is_none() {
             text.push_str("time,kind,actor,subject,change,reason,host,agent\r\n");
@@ -183,7 +168,7 @@ impl Export {
         self.sent += found.rows.len();
         self.before = found.next;
         self.done = self.before.is_none() || self.sent >= EXPORT_ROWS;
-        Some((Ok(text.into()), self))
+        Ok(Some((text.into(), self)))
     }
 }
 

@@ -1,17 +1,17 @@
 //! One agent: who it says it is, what it conflicts with, its events, and the decision.
 
 use askama::Template;
-use axum::{body::Bytes, extract::State, response::Redirect};
+use axum::extract::State;
 use serde_json::Value;
 use svc_store::{AgentDetail, AgentId, AgentStatus, ApprovalMode, Decision, HostRecord};
 
-use super::{Page, form::Fields, html};
+use super::form::Fields;
 use crate::{
-    app::App,
-    auth::{Operator, User},
     error::AppError,
     id::{Id, Subject},
-    view::Shell,
+    session::{Operator, User},
+    shell::{Changed, Page, Shell, go_to, html},
+    state::App,
 };
 
 #[derive(Template)]
@@ -69,9 +69,8 @@ pub async fn decide(
     State(app): State<App>,
     Operator(user): Operator,
     Id(id): Id<AgentId>,
-    body: Bytes,
-) -> Result<Redirect, AppError> {
-    let fields = Fields::parse(&body);
+    fields: Fields,
+) -> Changed {
     let decision = match fields.get("decision") {
         "approve" => Decision::Approve(None),
         "replace" => Decision::Approve(Some(ApprovalMode::Replace)),
@@ -79,15 +78,15 @@ pub async fn decide(
         "reject" => Decision::Reject,
         "revoke" => Decision::Revoke,
         "reopen" => Decision::Reopen,
-        _ => return Err(AppError::BadRequest("Choose what to do.".into())),
+        _ => return Err(AppError::bad_request("Choose what to do.")),
     };
     let reason = fields.reason()?;
     app.store
         .agent_decide(id, decision, &user.name, reason.as_deref())
         .await?;
     match fields.get("from") {
-        "approvals" => Ok(Redirect::to("/approvals")),
-        _ => Ok(Redirect::to(&format!("/agents/{id}"))),
+        "approvals" => go_to("/approvals"),
+        _ => go_to(&format!("/agents/{id}")),
     }
 }
 

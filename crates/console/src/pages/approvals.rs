@@ -2,36 +2,24 @@
 
 use askama::Template;
 use axum::{
-    body::Bytes,
     extract::{Query, State},
-    response::{IntoResponse, Redirect, Response},
+    response::{IntoResponse, Response},
 };
-use serde::Deserialize;
-use svc_store::{
-    AgentFilter, AgentId, AgentRecord, AgentStatus, Decision, Labels, Role, TokenId, TokenRecord,
-};
-use uuid::Uuid;
+use svc_store::{AgentId, AgentRecord, AgentStatus, Decision, Role, TokenRecord};
 
-use super::{Page, form::Fields, html};
+use super::form::Fields;
 use crate::{
-    app::App,
-    auth::{Operator, User},
     error::AppError,
-    view::{Shell, short},
+    live::Filter,
+    session::{Operator, User},
+    shell::{Page, Shell, go_to, html},
+    state::App,
+    view::short,
 };
 
 const SHOWN: u32 = 200;
 /// How many tokens the filter offers.
 const TOKENS: u32 = 100;
-
-/// Which of the pending agents: those of a token, or with a label.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
-pub struct Filter {
-    #[serde(default)]
-    token: String,
-    #[serde(default)]
-    label: String,
-}
 
 #[derive(Template)]
 #[template(path = "approvals.html")]
@@ -116,58 +104,22 @@ pub async fn part(app: &App, role: Role, filter: &Filter) -> Result<String, AppE
     Ok(part.render()?)
 }
 
-impl Filter {
-    pub fn trimmed(&self) -> Self {
-        let cut = |text: &str| text.trim().chars().take(300).collect();
-        Self {
-            token: cut(&self.token),
-            label: cut(&self.label),
-        }
-    }
-
-    /// The live view of the filtered list.
-    fn live(&self) -> String {
-        let mut query = url::form_urlencoded::Serializer::new(String::new());
-        query.append_pair("view", "approvals");
-        let fields = [("token", &self.token), ("label", &self.label)];
-        query.extend_pairs(fields.iter().filter(|(_, value)| !value.is_empty()));
-        query.finish()
-    }
-
-    /// `None` if it cannot be understood.
-    fn parse(&self) -> Option<AgentFilter> {
-        let mut filter = AgentFilter {
-            status: Some(AgentStatus::Pending),
-            ..AgentFilter::default()
-        };
-        if !self.token.is_empty() {
-            filter.token = Some(TokenId(Uuid::parse_str(&self.token).ok()?));
-        }
-        if !self.label.is_empty() {
-            let labels: Labels = self.label.parse().ok()?;
-            filter.labels = Some(labels).filter(|labels| !labels.is_empty())?;
-        }
-        Some(filter)
-    }
-}
-
 /// Approves a selection: first a page that says what will happen, then, confirmed, the decisions.
 pub async fn approve(
     State(app): State<App>,
     Operator(user): Operator,
-    body: Bytes,
+    fields: Fields,
 ) -> Result<Response, AppError> {
-    let fields = Fields::parse(&body);
     let ids = fields.ids("id");
     if ids.is_empty() {
-        return Err(AppError::BadRequest("Select at least one agent.".into()));
+        return Err(AppError::bad_request("Select at least one agent."));
     }
     let reason = fields.reason()?;
     if fields.get("confirmed") == "yes" {
         for id in ids {
             approve_one(&app, AgentId(id), &user.name, reason.as_deref()).await?;
         }
-        return Ok(Redirect::to("/approvals").into_response());
+        return Ok(go_to("/approvals")?.into_response());
     }
     let mut rows = Vec::new();
     for id in &ids {
@@ -182,7 +134,7 @@ pub async fn approve(
     Ok(html(&page)?.into_response())
 }
 
-/// An agent that somebody else decided about meanwhile is left alone.
+/// Leaves an agent alone that another person has decided about meanwhile.
 async fn approve_one(
     app: &App,
     id: AgentId,
@@ -202,21 +154,4 @@ async fn approve_one(
 fn is_plain(agent: &AgentRecord) -> bool {
     let chosen = matches!(agent.pending_reason.as_deref(), Some("conflict" | "clone"));
     agent.status == AgentStatus::Pending && !chosen
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_filter_that_cannot_be_read_is_not_taken_for_none() {
-        let of = |token: &str, label: &str| Filter {
-            token: token.into(),
-            label: label.into(),
-        };
-        assert!(of("", "").parse().is_some());
-        assert!(of("", "env=prod").parse().is_some());
-        assert!(of("", "env").parse().is_none());
-        assert!(of("813cbadc", "").parse().is_none());
-    }
 }

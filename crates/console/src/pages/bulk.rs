@@ -4,23 +4,17 @@
 //! host that begins to match the search in between is not touched.
 
 use askama::Template;
-use axum::{
-    body::Bytes,
-    extract::State,
-    response::{IntoResponse, Redirect, Response},
-};
+use axum::extract::State;
 use svc_store::{HostListRow, LabelChange};
 use uuid::Uuid;
 
-use super::{
-    form::{self, Fields},
-    html,
-};
+use super::form::Fields;
 use crate::{
-    app::App,
-    auth::Operator,
     error::AppError,
-    view::{Search, Shell},
+    session::Operator,
+    shell::{Changed, Page, Shell, go_to, html},
+    state::App,
+    view::Search,
 };
 
 /// One form carries at most this many ids.
@@ -43,7 +37,7 @@ impl Action {
             "label" => Ok(Self::Label),
             "retire" => Ok(Self::Retire),
             "revoke" => Ok(Self::Revoke),
-            _ => Err(AppError::BadRequest("Choose what to do.".into())),
+            _ => Err(AppError::bad_request("Choose what to do.")),
         }
     }
 
@@ -71,16 +65,10 @@ struct Preview {
     search: String,
 }
 
-pub async fn preview(
-    State(app): State<App>,
-    Operator(user): Operator,
-    body: Bytes,
-) -> Result<Response, AppError> {
-    let fields = Fields::parse(&body);
-    let action = Action::parse(fields.get("action"))?;
-    let change = form::labels(fields.get("labels"))?;
+pub async fn preview(State(app): State<App>, Operator(user): Operator, fields: Fields) -> Page {
+    let (action, change) = (Action::parse(fields.get("action"))?, fields.labels()?);
     if action == Action::Label && change == LabelChange::default() {
-        return Err(AppError::BadRequest("Write at least one label.".into()));
+        return Err(AppError::bad_request("Write at least one label."));
     }
     let search = Search::parse(fields.get("q"));
     let mut ids = match fields.get("scope") {
@@ -93,7 +81,7 @@ pub async fn preview(
         _ => fields.ids("id"),
     };
     if ids.is_empty() {
-        return Err(AppError::BadRequest("Select at least one host.".into()));
+        return Err(AppError::bad_request("Select at least one host."));
     }
     let most = usize::try_from(MOST).unwrap_or(usize::MAX);
     let too_many = ids.len() > most;
@@ -101,7 +89,7 @@ pub async fn preview(
     let first = &ids[..ids.len().min(NAMED)];
     let named = app.store.console_hosts_by_id(first).await?;
     let online = app.store.console_hosts_online(&ids).await?;
-    let page = Preview {
+    html(&Preview {
         shell: Shell::new(&app, user, "hosts"),
         action: action.name(),
         online,
@@ -112,35 +100,20 @@ pub async fn preview(
         labels: fields.get("labels").to_owned(),
         change,
         search: search.text,
-    };
-    Ok(html(&page)?.into_response())
+    })
 }
 
-pub async fn apply(
-    State(app): State<App>,
-    Operator(user): Operator,
-    body: Bytes,
-) -> Result<Redirect, AppError> {
-    let fields = Fields::parse(&body);
+pub async fn apply(State(app): State<App>, Operator(user): Operator, fields: Fields) -> Changed {
     let action = Action::parse(fields.get("action"))?;
     let (ids, reason) = (fields.ids("id"), fields.reason()?);
-    let change = form::labels(fields.get("labels"))?;
+    let change = fields.labels()?;
     let (store, actor, reason) = (&app.store, user.name.as_str(), reason.as_deref());
     for batch in ids.chunks(BATCH) {
-        match action {
-            Action::Label => store
-                .console_hosts_label(batch, &change, actor)
-                .await
-                .map(drop)?,
-            Action::Retire => store
-                .console_hosts_retire(batch, actor, reason)
-                .await
-                .map(drop)?,
-            Action::Revoke => store
-                .console_hosts_revoke(batch, actor, reason)
-                .await
-                .map(drop)?,
-        }
+        let _changed = match action {
+            Action::Label => i64::from(store.console_hosts_label(batch, &change, actor).await?),
+            Action::Retire => store.console_hosts_retire(batch, actor, reason).await?,
+            Action::Revoke => store.console_hosts_revoke(batch, actor, reason).await?,
+        };
     }
-    Ok(Redirect::to("/activity"))
+    go_to("/activity")
 }

@@ -8,13 +8,13 @@ use jiff::{SignedDuration, Timestamp};
 use svc_store::{ActivityFilter, ActivityRecord, DatabaseState, InstanceRecord};
 
 use self::capacity::Capacity;
-use super::{Page, html};
 use crate::{
-    app::App,
-    auth::User,
     error::AppError,
     feed::News,
-    view::{Shell, certificate_expiry, count, plural, span},
+    session::User,
+    shell::{Page, Shell, html},
+    state::App,
+    view::{certificate_expiry, count, plural, span},
 };
 
 /// When an expiring certificate needs attention: most are renewed 30 days before their end.
@@ -91,116 +91,64 @@ fn certificates(instances: &[InstanceRecord]) -> i64 {
     i64::try_from(instances.iter().filter(expires).count()).unwrap_or(i64::MAX)
 }
 
+/// The lines for the numbers that are not 0.
+macro_rules! lines {
+    ($($number:expr, $level:literal, $link:literal, $one:literal, $many:literal, $why:literal;)+) => {
+        [$({
+            let number: i64 = $number;
+            (number > 0).then(|| Attention {
+                count: count(&number),
+                what: plural(&number, $one, $many),
+                why: $why,
+                link: $link,
+                level: $level,
+            })
+        }),+]
+    };
+}
+
 /// Only what is not as it should be, the most urgent first.
 fn attention(news: &News, instances: &[InstanceRecord], keys_away: bool) -> Vec<Attention> {
     let found = &news.attention;
-    let line = |number: i64, level, (one, many), why, link| {
-        (number > 0).then(|| Attention {
-            count: count(&number),
-            what: plural(&number, one, many),
-            why,
-            link,
-            level,
-        })
+    let lines = lines! {
+        news.pending, "info", "/approvals",
+            "waits for approval", "wait for approval", "Registrations wait for a decision.";
+        found.dead_letters_day, "bad", "/service",
+            "agent with dead letters since yesterday", "agents with dead letters since yesterday",
+            "The database refused samples five times.";
+        certificates(instances), "bad", "/service",
+            "certificate expires within 21 days", "certificates expire within 21 days",
+            "Agents refuse an instance with an expired certificate.";
+        found.disks_90, "bad", "/hosts?q=disk:90&sort=disk",
+            "disk at 90 % or more", "disks at 90 % or more", "The fullest file system of a host.";
+        found.offline_day, "warn", "/hosts?q=is:offline&sort=offline",
+            "offline for more than a day", "offline for more than a day", "Their agents have no stream.";
+        found.clones_day, "warn", "/activity?kind=clone",
+            "identity used twice since yesterday", "identities used twice since yesterday",
+            "A copy of an agent's key was refused.";
+        found.gaps_day, "warn", "/hosts?q=has:gaps",
+            "host with gaps since yesterday", "hosts with gaps since yesterday", "Some of their samples are missing.";
+        found.clock_skew, "warn", "/hosts?q=is:skewed",
+            "clock off by more than 30 s", "clocks off by more than 30 s", "Compared when they connected.";
+        found.tokens_expiring, "info", "/tokens",
+            "token expires within 3 days", "tokens expire within 3 days", "New machines will need another one.";
     };
-    let lines = [
-        line(
-            news.pending,
-            "info",
-            ("waits for approval", "wait for approval"),
-            "Registrations wait for a decision.",
-            "/approvals",
-        ),
-        line(
-            found.dead_letters_day,
-            "bad",
-            (
-                "agent with dead letters since yesterday",
-                "agents with dead letters since yesterday",
-            ),
-            "The database refused samples five times.",
-            "/service",
-        ),
-        line(
-            certificates(instances),
-            "bad",
-            (
-                "certificate expires within 21 days",
-                "certificates expire within 21 days",
-            ),
-            "Agents refuse an instance with an expired certificate.",
-            "/service",
-        ),
-        line(
-            found.disks_90,
-            "bad",
-            ("disk at 90 % or more", "disks at 90 % or more"),
-            "The fullest file system of a host.",
-            "/hosts?q=disk:90&sort=disk",
-        ),
-        line(
-            found.offline_day,
-            "warn",
-            ("offline for more than a day", "offline for more than a day"),
-            "Their agents have no stream.",
-            "/hosts?q=is:offline&sort=offline",
-        ),
-        line(
-            found.clones_day,
-            "warn",
-            (
-                "identity used twice since yesterday",
-                "identities used twice since yesterday",
-            ),
-            "A copy of an agent's key was refused.",
-            "/activity?kind=clone",
-        ),
-        line(
-            found.gaps_day,
-            "warn",
-            (
-                "host with gaps since yesterday",
-                "hosts with gaps since yesterday",
-            ),
-            "Some of their samples are missing.",
-            "/hosts?q=has:gaps",
-        ),
-        line(
-            found.clock_skew,
-            "warn",
-            (
-                "clock off by more than 30 s",
-                "clocks off by more than 30 s",
-            ),
-            "Compared when they connected.",
-            "/hosts?q=is:skewed",
-        ),
-        line(
-            found.tokens_expiring,
-            "info",
-            ("token expires within 3 days", "tokens expire within 3 days"),
-            "New machines will need another one.",
-            "/tokens",
-        ),
-    ];
     let mut lines: Vec<Attention> = lines.into_iter().flatten().collect();
+    let service = |count: &str, what, why| Attention {
+        count: count.to_owned(),
+        what,
+        why,
+        link: "/service",
+        level: "warn",
+    };
     if found.rollup_lag_seconds > 900.0 {
-        lines.push(Attention {
-            count: span(found.rollup_lag_seconds as u64),
-            what: "behind with rollups",
-            why: "Hourly values appear late in plots.",
-            link: "/service",
-            level: "warn",
-        });
+        let late = span(found.rollup_lag_seconds as u64);
+        let why = "Hourly values appear late in plots.";
+        lines.push(service(&late, "behind with rollups", why));
     }
     if keys_away {
-        lines.push(Attention {
-            count: "JWKS".into(),
-            what: "cannot be fetched",
-            why: "Notes of agents are verified with the keys that are known.",
-            link: "/service",
-            level: "warn",
-        });
+        let why = "Notes of agents are verified with the keys that are known.";
+        lines.push(service("JWKS", "cannot be fetched", why));
     }
     lines
 }

@@ -1,20 +1,32 @@
 //! Forms with repeated fields, and the bounds of what people type.
 
-use axum::body::Bytes;
+use axum::{
+    body::Bytes,
+    extract::{FromRequest, Request, rejection::BytesRejection},
+};
 use svc_store::{LabelChange, LabelsError};
 use url::form_urlencoded;
 use uuid::Uuid;
 
 use crate::error::AppError;
 
-pub const REASON_BYTES: usize = 500;
+const REASON_BYTES: usize = 500;
 
 /// The fields of a form in their order.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Fields(Vec<(String, String)>);
 
+impl<S: Send + Sync> FromRequest<S> for Fields {
+    type Rejection = BytesRejection;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, BytesRejection> {
+        let body = Bytes::from_request(request, state).await?;
+        Ok(Self::parse(&body))
+    }
+}
+
 impl Fields {
-    pub fn parse(body: &Bytes) -> Self {
+    fn parse(body: &[u8]) -> Self {
         Self(form_urlencoded::parse(body).into_owned().collect())
     }
 
@@ -34,27 +46,28 @@ impl Fields {
         ids
     }
 
+    /// Labels as people write them: `env=prod, -old`.
+    pub fn labels(&self) -> Result<LabelChange, AppError> {
+        let change = self.get("labels").parse();
+        change.map_err(|problem: LabelsError| {
+            AppError::BadRequest(format!("These labels are not accepted: {problem}."))
+        })
+    }
+
     /// The reason of a decision, if one was given.
     pub fn reason(&self) -> Result<Option<String>, AppError> {
-        bounded(self.get("reason"), REASON_BYTES, "The reason")
+        self.text("reason", REASON_BYTES, "The reason")
     }
-}
 
-/// A text of a person: printable, bounded, or none.
-pub fn bounded(text: &str, most: usize, what: &str) -> Result<Option<String>, AppError> {
-    let text = text.trim();
-    if text.len() > most || text.chars().any(char::is_control) {
-        let message = format!("{what} is longer than {most} bytes, or has control characters.");
-        return Err(AppError::BadRequest(message));
+    /// A text of a person: printable, bounded, or none.
+    pub fn text(&self, name: &str, most: usize, what: &str) -> Result<Option<String>, AppError> {
+        let text = self.get(name);
+        if text.len() > most || text.chars().any(char::is_control) {
+            let message = format!("{what} is longer than {most} bytes, or has control characters.");
+            return Err(AppError::BadRequest(message));
+        }
+        Ok(Some(text.to_owned()).filter(|text| !text.is_empty()))
     }
-    Ok(Some(text.to_owned()).filter(|text| !text.is_empty()))
-}
-
-/// Labels as people write them: `env=prod, -old`.
-pub fn labels(text: &str) -> Result<LabelChange, AppError> {
-    text.parse().map_err(|problem: LabelsError| {
-        AppError::BadRequest(format!("These labels are not accepted: {problem}."))
-    })
 }
 
 #[cfg(test)]
@@ -65,7 +78,7 @@ mod tests {
     fn repeated_ids_are_taken_once() {
         let id = "a0000000-0000-4000-8000-000000000001";
         let body = format!("id={id}&id=x&id={id}&reason=+why+");
-        let fields = Fields::parse(&body.into());
+        let fields = Fields::parse(body.as_bytes());
         assert_eq!(fields.ids("id").len(), 1);
         assert_eq!(fields.reason().unwrap().as_deref(), Some("why"));
     }

@@ -1,22 +1,18 @@
 //! One host: its vitals, plots, timeline, facts, identifiers, agents and books.
 
 use askama::Template;
-use axum::{body::Bytes, extract::State, response::Redirect};
+use axum::extract::State;
 use jiff::{Timestamp, ToSpan};
 use svc_store::{EventMark, HostDetail, HostId};
 use uuid::Uuid;
 
-use super::{
-    Page,
-    form::{self, Fields},
-    html,
-};
+use super::form::Fields;
 use crate::{
-    app::App,
-    auth::{Operator, User},
     error::AppError,
     id::{Id, Subject},
-    view::Shell,
+    session::{Operator, User},
+    shell::{Changed, Page, Shell, go_to, html},
+    state::App,
 };
 
 const NOTE_BYTES: usize = 500;
@@ -70,41 +66,40 @@ pub async fn note(
     State(app): State<App>,
     Operator(user): Operator,
     Id(id): Id<HostId>,
-    body: Bytes,
-) -> Result<Redirect, AppError> {
-    let fields = Fields::parse(&body);
-    let note = form::bounded(fields.get("note"), NOTE_BYTES, "The note")?;
-    let note = note.ok_or_else(|| AppError::BadRequest("The note is empty.".into()))?;
+    fields: Fields,
+) -> Changed {
+    let note = fields.text("note", NOTE_BYTES, "The note")?;
+    let note = note.ok_or_else(|| AppError::bad_request("The note is empty."))?;
     app.store
         .console_note_add(id, None, &user.name, &note)
         .await?;
-    Ok(Redirect::to(&format!("/hosts/{id}")))
+    go_to(&format!("/hosts/{id}"))
 }
 
 pub async fn labels(
     State(app): State<App>,
     Operator(user): Operator,
     Id(id): Id<HostId>,
-    body: Bytes,
-) -> Result<Redirect, AppError> {
-    let change = form::labels(Fields::parse(&body).get("labels"))?;
+    fields: Fields,
+) -> Changed {
+    let change = fields.labels()?;
     app.store
         .console_hosts_label(&[id.0], &change, &user.name)
         .await?;
-    Ok(Redirect::to(&format!("/hosts/{id}")))
+    go_to(&format!("/hosts/{id}"))
 }
 
 pub async fn retire(
     State(app): State<App>,
     Operator(user): Operator,
     Id(id): Id<HostId>,
-    body: Bytes,
-) -> Result<Redirect, AppError> {
-    let reason = Fields::parse(&body).reason()?;
+    fields: Fields,
+) -> Changed {
+    let reason = fields.reason()?;
     app.store
         .host_retire(id, &user.name, reason.as_deref())
         .await?;
-    Ok(Redirect::to(&format!("/hosts/{id}")))
+    go_to(&format!("/hosts/{id}"))
 }
 
 async fn find(app: &App, id: HostId) -> Result<HostDetail, AppError> {

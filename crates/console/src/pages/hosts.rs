@@ -13,25 +13,23 @@ use serde::Deserialize;
 use svc_store::{HostCursor, HostListRow, HostSort, HostsPage, Total};
 use uuid::Uuid;
 
-use super::{Page, html};
 use crate::{
-    app::App,
-    auth::User,
     error::AppError,
-    view::{Search, Shell, Spark, count, sort, words},
+    session::User,
+    shell::{Page, Shell, html},
+    state::App,
+    view::{Search, Spark, count, sort, words},
 };
 
 const PAGE: u32 = 50;
 /// A search of more words than this gets no hints: each costs a search.
 const HINT_WORDS: usize = 4;
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 pub struct Asked {
-    #[serde(default)]
     q: String,
-    #[serde(default)]
     sort: String,
-    #[serde(default)]
     after: String,
 }
 

@@ -1,21 +1,21 @@
 //! The people who may use the console: for admins.
 
+use std::time::Duration;
+
 use askama::Template;
 use axum::{
-    body::Bytes,
     extract::{Path, State},
-    response::{IntoResponse, Redirect, Response},
+    response::{IntoResponse, Response},
 };
-use std::time::Duration;
 use svc_store::{LinkKind, Role, UserRecord};
 
-use super::{Page, form::Fields, html};
+use super::form::Fields;
 use crate::{
-    app::App,
-    auth::{Admin, link},
     error::AppError,
     secret::Secret,
-    view::Shell,
+    session::{Admin, User},
+    shell::{Page, Shell, go_to, html},
+    state::App,
 };
 
 const MISSING: AppError = AppError::NotFound("There is no such person who may sign in.");
@@ -31,20 +31,14 @@ struct PeoplePage {
 }
 
 pub async fn page(State(app): State<App>, Admin(user): Admin) -> Page {
-    let people = app.store.console_users().await?;
     html(&PeoplePage {
+        people: app.store.console_users().await?,
         shell: Shell::new(&app, user, "people"),
-        people,
         created: None,
     })
 }
 
-pub async fn add(
-    State(app): State<App>,
-    Admin(user): Admin,
-    body: Bytes,
-) -> Result<Response, AppError> {
-    let fields = Fields::parse(&body);
+pub async fn add(State(app): State<App>, Admin(user): Admin, fields: Fields) -> Page {
     let name = fields.get("name").to_owned();
     let role = role(&fields)?;
     let added = app.store.console_user_add(&name, role, &user.name).await;
@@ -55,22 +49,21 @@ pub async fn add(
         }
         Some("users_name_check") => {
             let message = "A name has lower-case letters, digits and . _ @ -, at most 64 of them.";
-            return Err(AppError::BadRequest(message.into()));
+            return Err(AppError::bad_request(message));
         }
         _ => added.map(drop)?,
     }
-    show_link(&app, Admin(user), name).await
+    show_link(&app, user, name).await
 }
 
-/// Another role, disabling, or a new link. Nobody changes themselves: one slip would lock all admins
-/// out.
+/// Another role, disabling, or a new link. Admins cannot change their own account: one slip would lock all of
+/// them out.
 pub async fn change(
     State(app): State<App>,
     Admin(user): Admin,
     Path(name): Path<String>,
-    body: Bytes,
+    fields: Fields,
 ) -> Result<Response, AppError> {
-    let fields = Fields::parse(&body);
     let (store, actor) = (&app.store, user.name.clone());
     if name == actor && fields.get("do") != "link" {
         let message = "You cannot change yourself. Ask another admin.";
@@ -78,41 +71,37 @@ pub async fn change(
     }
     let found = match fields.get("do") {
         "role" => {
-            store
-                .console_user_role(&name, role(&fields)?, &actor)
-                .await?
+            let role = role(&fields)?;
+            store.console_user_role(&name, role, &actor).await?
         }
         "disable" => store.console_user_disable(&name, true, &actor).await?,
         "enable" => store.console_user_disable(&name, false, &actor).await?,
-        "link" => return show_link(&app, Admin(user), name).await,
-        _ => return Err(AppError::BadRequest("Choose what to do.".into())),
+        "link" => return Ok(show_link(&app, user, name).await?.into_response()),
+        _ => return Err(AppError::bad_request("Choose what to do.")),
     };
     match found {
-        true => Ok(Redirect::to("/people").into_response()),
+        true => Ok(go_to("/people")?.into_response()),
         false => Err(MISSING),
     }
 }
 
-async fn show_link(app: &App, Admin(user): Admin, name: String) -> Result<Response, AppError> {
-    let code = Secret::generate().map_err(|_| AppError::Internal("no random numbers"))?;
+async fn show_link(app: &App, user: User, name: String) -> Page {
+    let code = Secret::generate()?;
     let (kind, hash) = (LinkKind::SetPassword, code.hash());
-    let created = app
-        .store
-        .console_link_create(&name, kind, &hash, LINK, &user.name);
+    let (store, actor) = (&app.store, &user.name);
+    let created = store.console_link_create(&name, kind, &hash, LINK, actor);
     if !created.await? {
         return Err(MISSING);
     }
-    let link = link(&app.web.base_url, &code);
-    let people = app.store.console_users().await?;
-    let page = PeoplePage {
+    let link = code.link(&app.web.base_url);
+    html(&PeoplePage {
+        people: store.console_users().await?,
         shell: Shell::new(app, user, "people"),
-        people,
         created: Some((name, link)),
-    };
-    Ok(html(&page)?.into_response())
+    })
 }
 
 fn role(fields: &Fields) -> Result<Role, AppError> {
     let role = Role::parse(fields.get("role"));
-    role.ok_or_else(|| AppError::BadRequest("Choose a role.".into()))
+    role.ok_or_else(|| AppError::bad_request("Choose a role."))
 }

@@ -14,11 +14,11 @@ use serde::{Deserialize, Serialize};
 use svc_store::{DiskColumns, HostId, PresenceMark, RollupPoint, SampleColumns};
 
 use crate::{
-    app::App,
     assets::typed,
-    auth::User,
     error::AppError,
     id::{Id, Subject},
+    session::User,
+    state::App,
 };
 use gaps::{Gap, gaps};
 
@@ -31,6 +31,9 @@ pub struct Asked {
     range: String,
 }
 
+/// The values of the points, where they are known.
+type Column = Vec<Option<f64>>;
+
 /// Times are seconds since 1970.
 #[derive(Debug, Default, Serialize)]
 struct Series {
@@ -38,12 +41,12 @@ struct Series {
     to: i64,
     source: &'static str,
     t: Vec<i64>,
-    cpu: Vec<Option<f64>>,
-    load: Vec<Option<f64>>,
-    memory: Vec<Option<f64>>,
-    rx: Vec<Option<f64>>,
-    tx: Vec<Option<f64>>,
-    disks: BTreeMap<String, Vec<Option<f64>>>,
+    cpu: Column,
+    load: Column,
+    memory: Column,
+    rx: Column,
+    tx: Column,
+    disks: BTreeMap<String, Column>,
     gaps: Vec<Gap>,
     presence: Vec<Stretch>,
     marks: Vec<Mark>,
@@ -74,13 +77,11 @@ struct Range {
 }
 
 fn range(name: &str) -> Range {
-    const HOUR: Option<(&str, i64)> = Some(("hour", 3600));
-    const DAY: Option<(&str, i64)> = Some(("day", 86_400));
     let (hours, step, source) = match name {
         "1h" => (1, None, "every sample"),
-        "7d" => (7 * 24, HOUR, "hourly means"),
-        "30d" => (30 * 24, HOUR, "hourly means"),
-        "1y" => (365 * 24, DAY, "daily means"),
+        "7d" => (7 * 24, Some(("hour", 3600)), "hourly means"),
+        "30d" => (30 * 24, Some(("hour", 3600)), "hourly means"),
+        "1y" => (365 * 24, Some(("day", 86_400)), "daily means"),
         _ => (24, None, "every sample"),
     };
     Range {
@@ -137,20 +138,26 @@ pub async fn series(
     Ok(typed("application/json", json))
 }
 
+/// The values of one column. `None` is a point without values, which interrupts the lines.
+fn column<P: Copy>(points: &[Option<P>], value: impl Fn(P) -> Option<f64>) -> Column {
+    let values = points.iter().map(|point| point.and_then(&value));
+    values.collect()
+}
+
 impl Series {
     fn samples(&mut self, samples: &SampleColumns) {
         let points = self.points(&samples.sampled_at);
-        let column = |value: &dyn Fn(usize) -> Option<f64>| -> Vec<Option<f64>> {
-            points.iter().map(|point| point.and_then(value)).collect()
-        };
-        self.cpu = column(&|i| Some(rounded(samples.cpu_percent[i].into())));
-        self.load = column(&|i| Some(rounded(samples.load_1m[i].into())));
-        self.memory =
-            column(&|i| percent(samples.memory_used_bytes[i], samples.memory_total_bytes[i]));
+        self.cpu = column(&points, |i| Some(rounded(samples.cpu_percent[i].into())));
+        self.load = column(&points, |i| Some(rounded(samples.load_1m[i].into())));
+        self.memory = column(&points, |i| {
+            percent(samples.memory_used_bytes[i], samples.memory_total_bytes[i])
+        });
         self.rx = rates(&points, &samples.sampled_at, &samples.network_rx_bytes);
         self.tx = rates(&points, &samples.sampled_at, &samples.network_tx_bytes);
         for disk in newest(&samples.disks) {
-            let used = column(&|i| percent(disk.used_bytes[i], disk.total_bytes[i]));
+            let used = column(&points, |i| {
+                percent(disk.used_bytes[i], disk.total_bytes[i])
+            });
             self.disks.insert(disk.mount_point.clone(), used);
         }
     }
@@ -170,43 +177,29 @@ impl Series {
         points
     }
 
-    fn rollups(&mut self, points: &[RollupPoint], step: i64) {
-        let mut before: Option<i64> = None;
-        let mut disk = Vec::new();
-        for point in points {
+    fn rollups(&mut self, rollups: &[RollupPoint], step: i64) {
+        let mut points = Vec::with_capacity(rollups.len());
+        for point in rollups {
             let at = point.at.as_second();
-            if let Some(last) = before
+            if let Some(last) = self.t.last().copied()
                 && at - last > step * 3 / 2
             {
-                self.gaps.push(Gap::unexplained(last + step, at));
-                self.nothing(last + step);
-                disk.push(None);
+                self.gaps.push(Gap::new(last + step, at, "no samples"));
+                points.push(None);
+                self.t.push(last + step);
             }
+            points.push(Some(point));
             self.t.push(at);
-            self.cpu.push(Some(rounded(point.cpu_percent)));
-            self.load.push(Some(rounded(point.load_1m)));
-            self.memory
-                .push(percent(point.memory_used_bytes, point.memory_total_bytes));
-            self.rx.push(Some(point.network_rx.round()));
-            self.tx.push(Some(point.network_tx.round()));
-            disk.push(point.fullest_disk_percent.map(rounded));
-            before = Some(at);
         }
+        self.cpu = column(&points, |point| Some(rounded(point.cpu_percent)));
+        self.load = column(&points, |point| Some(rounded(point.load_1m)));
+        self.memory = column(&points, |point| {
+            percent(point.memory_used_bytes, point.memory_total_bytes)
+        });
+        self.rx = column(&points, |point| Some(point.network_rx.round()));
+        self.tx = column(&points, |point| Some(point.network_tx.round()));
+        let disk = column(&points, |point| point.fullest_disk_percent.map(rounded));
         self.disks.insert("the fullest disk".into(), disk);
-    }
-
-    /// A point without values, which interrupts the lines.
-    fn nothing(&mut self, at: i64) {
-        self.t.push(at);
-        for column in [
-            &mut self.cpu,
-            &mut self.load,
-            &mut self.memory,
-            &mut self.rx,
-            &mut self.tx,
-        ] {
-            column.push(None);
-        }
     }
 }
 
@@ -219,7 +212,7 @@ fn percent(part: i64, whole: i64) -> Option<f64> {
 }
 
 /// Bytes a second since the point before. A counter that decreased was reset: nothing is known.
-fn rates(points: &[Option<usize>], times: &[Timestamp], counter: &[i64]) -> Vec<Option<f64>> {
+fn rates(points: &[Option<usize>], times: &[Timestamp], counter: &[i64]) -> Column {
     let rate = |last: usize, now: usize| {
         let time = (times[now] - times[last]).total(jiff::Unit::Second).ok()?;
         let increase = counter[now] - counter[last];

@@ -4,12 +4,14 @@ use askama::Template;
 use axum::extract::State;
 use svc_store::{DatabaseState, InstanceLoad, InstanceRecord};
 
-use super::{
-    Page,
-    fleet::capacity::{self, Meter},
-    html,
+use super::fleet::capacity::{self, Meter};
+use crate::{
+    error::AppError,
+    jwks::KeyState,
+    session::User,
+    shell::{Page, Shell, html},
+    state::App,
 };
-use crate::{app::App, auth::User, error::AppError, view::Shell, webhook::KeyState};
 
 #[derive(Template)]
 #[template(path = "service.html")]

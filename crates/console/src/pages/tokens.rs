@@ -3,25 +3,17 @@
 use std::time::Duration;
 
 use askama::Template;
-use axum::{
-    body::Bytes,
-    extract::State,
-    response::{Html, Redirect},
-};
+use axum::extract::State;
 use svc_common::enrolment_token::EnrolmentToken;
 use svc_store::{AgentRecord, TokenId, TokenRecord, TokenRequest};
 
-use super::{
-    Page,
-    form::{self, Fields},
-    html,
-};
+use super::form::Fields;
 use crate::{
-    app::App,
-    auth::{Admin, User},
     error::AppError,
     id::{Id, Subject},
-    view::Shell,
+    session::{Admin, User},
+    shell::{Changed, Page, Shell, go_to, html},
+    state::App,
 };
 
 const SHOWN: u32 = 500;
@@ -66,14 +58,9 @@ pub async fn page(State(app): State<App>, user: User) -> Page {
 }
 
 /// The answer to this request is the only place that shows the secret.
-pub async fn create(
-    State(app): State<App>,
-    Admin(user): Admin,
-    body: Bytes,
-) -> Result<Html<String>, AppError> {
-    let fields = Fields::parse(&body);
+pub async fn create(State(app): State<App>, Admin(user): Admin, fields: Fields) -> Page {
     let request = request(&fields)?;
-    let token = EnrolmentToken::generate().map_err(|_| AppError::Internal("no random numbers"))?;
+    let token = EnrolmentToken::generate()?;
     let id = app
         .store
         .console_token_add(&token.hash().0, &request, &user.name)
@@ -88,8 +75,8 @@ pub async fn create(
 }
 
 fn request(fields: &Fields) -> Result<TokenRequest, AppError> {
-    let wrong = |message: &str| AppError::BadRequest(message.into());
-    let label = form::bounded(fields.get("label"), 255, "The name")?;
+    let wrong = AppError::bad_request;
+    let label = fields.text("label", 255, "The name")?;
     let max_uses = fields.get("max_uses").parse().ok();
     let max_uses = max_uses.filter(|uses| (1..=1_000_000).contains(uses));
     let days: Option<u32> = match fields.get("days") {
@@ -102,7 +89,7 @@ fn request(fields: &Fields) -> Result<TokenRequest, AppError> {
     if days.is_some_and(|days| !(1..=3650).contains(&days)) {
         return Err(wrong("A token expires after 1 to 3650 days, or never."));
     }
-    let change = form::labels(fields.get("labels"))?;
+    let change = fields.labels()?;
     if !change.removed.is_empty() {
         return Err(wrong("A new token has no labels to remove."));
     }
@@ -130,14 +117,13 @@ pub async fn revoke(
     State(app): State<App>,
     Admin(user): Admin,
     Id(id): Id<TokenId>,
-    body: Bytes,
-) -> Result<Redirect, AppError> {
+    fields: Fields,
+) -> Changed {
     let found = app.store.token_show(id).await?;
     let found = found.ok_or(TokenId::MISSING)?;
-    let fields = Fields::parse(&body);
     let (with_agents, reason) = (fields.get("agents") == "yes", fields.reason()?);
     app.store
         .console_token_revoke(&found.token, with_agents, &user.name, reason.as_deref())
         .await?;
-    Ok(Redirect::to(&format!("/tokens/{id}")))
+    go_to(&format!("/tokens/{id}"))
 }

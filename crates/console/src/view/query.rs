@@ -1,10 +1,11 @@
-//! The search box: words that mean conditions.
+//! The search box: words that mean conditions; and queries of addresses.
 //!
 //! `web nyc` finds names with both parts, or an address; `label:env=prod`, `os:debian`, `version:0.2`,
 //! `is:online`, `is:offline`, `is:retired`, `is:skewed`, `has:gaps`, `disk:90`, `token:<id>`. Quotes keep
 //! spaces inside a word: `label:team="web ops"`.
 
 use svc_store::{HostSearch, HostSort};
+use url::form_urlencoded;
 use uuid::Uuid;
 
 const MAX_BYTES: usize = 256;
@@ -97,6 +98,13 @@ pub fn label_query(name: &str, value: &str) -> String {
         true => format!("label:\"{name}={value}\""),
         false => format!("label:{name}={value}"),
     }
+}
+
+/// The query of an address: the fields that have a value.
+pub fn address_query(fields: &[(&str, &str)]) -> String {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    query.extend_pairs(fields.iter().filter(|(_, value)| !value.is_empty()));
+    query.finish()
 }
 
 /// The order that a page asks for. Hosts that are online have none by the length of their absence.

@@ -3,70 +3,46 @@
 //! A page fails on every violation that axe-core finds, on an error in the browser's log, and where it is wider than the
 //! window. The pictures are in `target/console-pictures`, for people to look at; two of them are in docs/pictures.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use svc_store::Role;
-use svc_testkit::{FakeAgent, MANUAL, machine, token};
+use svc_testkit::{FakeAgent, machine};
 
 use crate::{
-    browser::enter,
-    support::{Console, seed_fleet, seed_history, seed_hosts},
+    support::{Console, PAGES, seed_fleet, seed_history, seed_hosts},
     webdriver::Browser,
 };
-
-fn picture(name: &str) -> Result<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/console-pictures");
-    std::fs::create_dir_all(&folder)?;
-    Ok(folder.join(format!("{name}.png")))
-}
 
 /// The violations that axe-core finds.
 const CHECK: &str = "const done = arguments[arguments.length - 1];
     axe.run(document).then(found => done(found.violations.map(
         v => v.id + ': ' + v.nodes.slice(0, 3).map(n => n.html + ' ' + (n.any[0]?.message ?? '')).join(' | '))));";
 
-async fn is_clean(browser: &Browser, page: &str) -> Result<()> {
-    browser.run(include_str!("vendor/axe.min.js")).await?;
-    let found = browser.run_async(CHECK).await?;
-    ensure!(
-        found.as_array().is_some_and(Vec::is_empty),
-        "{page}: {found:#}"
-    );
-    browser.is_quiet().await.with_context(|| page.to_owned())
-}
-
-async fn fits(browser: &Browser, page: &str) -> Result<()> {
-    let wide = "return document.documentElement.scrollWidth > innerWidth";
-    ensure!(browser.run(wide).await? == false, "{page} is too wide");
-    Ok(())
-}
-
 /// Pages by their names: an address, or what leads there.
-struct Pages<'a> {
-    browser: &'a Browser,
-    console: &'a Console,
+struct Pages {
+    browser: Browser,
     paths: Vec<(&'static str, String)>,
 }
 
-impl Pages<'_> {
+impl Pages {
     fn names(&self) -> impl Iterator<Item = &'static str> {
         let reached = ["bulk", "token-new"].into_iter();
         self.paths.iter().map(|(name, _)| *name).chain(reached)
     }
 
     async fn open(&self, name: &str) -> Result<()> {
-        let browser = self.browser;
+        let browser = &self.browser;
         match name {
             "bulk" => {
-                self.goto("/hosts?q=web").await?;
+                browser.visit("/hosts?q=web").await?;
                 browser.click("#pick-all").await?;
                 browser.click("form#bulk details summary").await?;
                 browser.click("button[value=retire]").await?;
                 browser.shows("The hosts leave all lists").await
             }
             "token-new" => {
-                self.goto("/tokens").await?;
+                browser.visit("/tokens").await?;
                 browser.click("input[name=label]").await?;
                 browser.keys("web servers").await?;
                 browser.click("form.fields button.primary").await?;
@@ -74,7 +50,7 @@ impl Pages<'_> {
             }
             _ => {
                 let page = self.paths.iter().find(|(known, _)| *known == name);
-                self.goto(&page.context("no such page")?.1).await?;
+                browser.visit(&page.context("no such page")?.1).await?;
                 match name {
                     "host" => browser.shows("Presence").await,
                     _ => Ok(()),
@@ -83,23 +59,28 @@ impl Pages<'_> {
         }
     }
 
-    async fn goto(&self, path: &str) -> Result<()> {
-        let url = format!("{}{path}", self.console.origin);
-        self.browser.goto(&url).await
+    /// Takes a picture, and fails on what axe-core or the browser's log have to say.
+    async fn judge(&self, page: &str) -> Result<()> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/console-pictures");
+        std::fs::create_dir_all(&folder)?;
+        let picture = folder.join(format!("{page}.png"));
+        self.browser.picture(&picture).await?;
+        self.browser.run(include_str!("vendor/axe.min.js")).await?;
+        let found = self.browser.run_async(CHECK).await?;
+        let clean = found.as_array().is_some_and(Vec::is_empty);
+        ensure!(clean, "{page}: {found:#}");
+        let quiet = self.browser.is_quiet().await;
+        quiet.with_context(|| page.to_owned())
     }
 }
 
-fn lists() -> Vec<(&'static str, String)> {
-    let lists = [
-        ("fleet", "/"),
-        ("hosts", "/hosts"),
-        ("approvals", "/approvals"),
-        ("tokens", "/tokens"),
-        ("activity", "/activity"),
-        ("service", "/service"),
-        ("people", "/people"),
-    ];
-    lists.map(|(name, path)| (name, path.to_owned())).into()
+/// The pages of the menu, by their names.
+fn menu() -> Vec<(&'static str, String)> {
+    let name = |path: &'static str| match path {
+        "/" => "fleet",
+        path => &path[1..],
+    };
+    PAGES.map(|path| (name(path), path.to_owned())).into()
 }
 
 #[tokio::test]
@@ -109,19 +90,15 @@ async fn every_page_is_accessible_and_obeys_the_policy_in_both_themes_and_on_a_p
     seed_hosts(&console.site, 60).await?;
     seed_history(&console.site).await?;
     seed_fleet(&console.site).await?;
-    let secret = token(&console.site, MANUAL).await?;
     let agent = FakeAgent::on(machine(900))?;
-    agent.open(instance.grpc, &secret).await??.answer().await?;
+    let _waiting = console.waiting(&instance, agent).await?;
     let id = async |sql: &str| console.site.psql(sql).await;
     let host = id("SELECT id FROM hosts WHERE hostname = 'web-042'").await?;
     let agent = id("SELECT id FROM agents WHERE status = 'pending'").await?;
     let token = id("SELECT id FROM enrolment_tokens").await?;
-    let browser = Browser::open().await?;
-    enter(&browser, &console, "ann", Role::Admin).await?;
     let mut pages = Pages {
-        browser: &browser,
-        console: &console,
-        paths: lists(),
+        browser: Browser::of(&console, "ann", Role::Admin).await?,
+        paths: menu(),
     };
     pages.paths.extend([
         ("host", format!("/hosts/{host}?range=1h")),
@@ -130,23 +107,21 @@ async fn every_page_is_accessible_and_obeys_the_policy_in_both_themes_and_on_a_p
     ]);
     for theme in ["light", "dark"] {
         let choose = format!("localStorage.setItem('theme', '{theme}')");
-        browser.run(&choose).await?;
+        pages.browser.run(&choose).await?;
         for name in pages.names() {
             pages.open(name).await?;
-            browser
-                .picture(&picture(&format!("{name}-{theme}"))?)
-                .await?;
-            is_clean(&browser, &format!("{name}, {theme}")).await?;
+            pages.judge(&format!("{name}-{theme}")).await?;
         }
     }
     for (width, height, screen) in [(1024, 768, "small"), (390, 844, "phone")] {
-        browser.resize(width, height).await?;
+        pages.browser.resize(width, height).await?;
         for name in pages.names() {
             pages.open(name).await?;
             let page = format!("{name}-{screen}");
-            browser.picture(&picture(&page)?).await?;
-            fits(&browser, &page).await?;
-            is_clean(&browser, &page).await?;
+            let wide = "return document.documentElement.scrollWidth > innerWidth";
+            let fits = pages.browser.run(wide).await? == false;
+            pages.judge(&page).await?;
+            ensure!(fits, "{page} is too wide");
         }
     }
     Ok(())
@@ -155,12 +130,9 @@ async fn every_page_is_accessible_and_obeys_the_policy_in_both_themes_and_on_a_p
 #[tokio::test]
 async fn pages_of_an_empty_fleet_are_accessible_and_say_what_to_do() -> Result<()> {
     let console = Console::start().await?;
-    let browser = Browser::open().await?;
-    enter(&browser, &console, "ann", Role::Admin).await?;
     let pages = Pages {
-        browser: &browser,
-        console: &console,
-        paths: lists(),
+        browser: Browser::of(&console, "ann", Role::Admin).await?,
+        paths: menu(),
     };
     for (name, words) in [
         ("fleet", "Add the first host"),
@@ -172,9 +144,8 @@ async fn pages_of_an_empty_fleet_are_accessible_and_say_what_to_do() -> Result<(
         ("people", "New person"),
     ] {
         pages.open(name).await?;
-        browser.shows(words).await?;
-        browser.picture(&picture(&format!("{name}-empty"))?).await?;
-        is_clean(&browser, &format!("{name}, empty")).await?;
+        pages.browser.shows(words).await?;
+        pages.judge(&format!("{name}-empty")).await?;
     }
     Ok(())
 }

@@ -2,25 +2,25 @@
 
 use anyhow::{Context, Result, ensure};
 use svc_store::Role;
-use svc_testkit::{FakeAgent, MANUAL, PATIENCE, eventually, machine, token};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-    time::timeout,
-};
+use svc_testkit::{FakeAgent, PATIENCE, eventually, machine};
+use tokio::{io::AsyncReadExt, net::TcpStream, time::timeout};
 
 use crate::support::{Client, Console, seed_hosts};
 
 struct Stream(TcpStream, String);
 
 impl Stream {
+    /// An open stream.
     async fn open(client: &Client, view: &str) -> Result<Self> {
-        let mut stream = TcpStream::connect(client.address).await?;
-        let cookie = client.cookie.clone().context("not signed in")?;
-        let request =
-            format!("GET /live?{view} HTTP/1.1\r\nHost: localhost\r\nCookie: {cookie}\r\n\r\n");
-        stream.write_all(request.as_bytes()).await?;
-        Ok(Self(stream, String::new()))
+        let stream = client.begin(&format!("GET /live?{view}"), "\r\n").await?;
+        let mut stream = Self(stream, String::new());
+        stream.until("\r\n\r\n").await?;
+        let head = &stream.1;
+        ensure!(
+            head.starts_with("HTTP/1.1 200 OK") && head.contains("text/event-stream"),
+            "{head}"
+        );
+        Ok(stream)
     }
 
     /// Reads until `text` has come.
@@ -34,26 +34,15 @@ impl Stream {
             }
             Ok(())
         };
-        timeout(PATIENCE, reading)
-            .await
-            .with_context(|| format!("{text} did not come"))?
-    }
-
-    /// Reads to the end.
-    async fn ends(mut self) -> Result<()> {
-        let mut rest = Vec::new();
-        timeout(PATIENCE, self.0.read_to_end(&mut rest))
-            .await
-            .context("it is still open")??;
-        Ok(())
+        let read = timeout(PATIENCE, reading).await;
+        read.with_context(|| format!("{text} did not come"))?
     }
 }
 
 /// A deferred htmx starts without waiting for the scripts after it, and opens no stream if its extension comes late.
 #[tokio::test]
 async fn htmx_starts_after_its_extension() -> Result<()> {
-    let console = Console::start().await?;
-    let client = console.signed_in("ann", Role::Viewer).await?;
+    let (_console, client) = Console::signed_in_as("ann", Role::Viewer).await?;
     let page = client.get("/").await?.body;
     let tag = |name: &str| {
         let mut tags = page.split("<script ").filter_map(|tag| tag.split_once('>'));
@@ -69,59 +58,45 @@ async fn a_new_registration_appears_on_open_pages_by_itself() -> Result<()> {
     let (console, instance) = Console::with_service().await?;
     let client = console.signed_in("olga", Role::Operator).await?;
     let mut queue = Stream::open(&client, "view=approvals").await?;
-    queue.until("text/event-stream").await?;
-    let secret = token(&console.site, MANUAL).await?;
     let agent = FakeAgent::on(machine(7))?;
-    agent.open(instance.grpc, &secret).await??.answer().await?;
+    let _waiting = console.waiting(&instance, agent).await?;
     queue.until("<span class=\"badge\">1</span>").await?;
     queue.until(">web-7</a>").await
 }
 
 #[tokio::test]
 async fn rows_of_a_list_are_updated_in_place() -> Result<()> {
-    let console = Console::start().await?;
+    let (console, client) = Console::signed_in_as("ann", Role::Viewer).await?;
     seed_hosts(&console.site, 2).await?;
-    let client = console.signed_in("ann", Role::Viewer).await?;
-    let id = console
-        .site
-        .psql("SELECT id FROM hosts WHERE hostname = 'web-001'")
-        .await?;
+    let id = "SELECT id FROM hosts WHERE hostname = 'web-001'";
+    let id = console.site.psql(id).await?;
     let mut rows = Stream::open(&client, &format!("view=hosts&ids={id}")).await?;
-    rows.until("text/event-stream").await?;
-    console
-        .site
-        .psql("UPDATE host_vitals SET cpu_percent = 87")
-        .await?;
+    let busy = "UPDATE host_vitals SET cpu_percent = 87";
+    console.site.psql(busy).await?;
     rows.until("87 %").await?;
-    assert!(
-        !rows.1.contains("web-000"),
-        "only the rows that were asked for"
-    );
+    let others = rows.1.contains("web-000");
+    assert!(!others, "only the rows that were asked for");
     Ok(())
 }
 
 #[tokio::test]
 async fn a_stop_ends_open_streams_at_once() -> Result<()> {
-    let console = Console::start().await?;
+    let mut console = Console::start().await?;
     let client = console.signed_in("ann", Role::Viewer).await?;
     let mut stream = Stream::open(&client, "view=fleet").await?;
-    stream.until("text/event-stream").await?;
     console.stop().await?;
-    stream.ends().await
+    let ended = timeout(PATIENCE, stream.0.read_to_end(&mut Vec::new())).await;
+    ended.context("it is still open")??;
+    Ok(())
 }
 
 #[tokio::test]
 async fn views_that_do_not_exist_and_too_many_rows_are_refused() -> Result<()> {
-    let console = Console::start().await?;
-    let client = console.signed_in("ann", Role::Viewer).await?;
+    let (console, client) = Console::signed_in_as("ann", Role::Viewer).await?;
     let id = "00000000-0000-4000-8000-000000000000";
-    let many = vec![id; 101].join(",");
-    for view in [
-        "view=x",
-        "view=host&ids=1",
-        &format!("view=hosts&ids={many}"),
-    ] {
-        assert_eq!(client.get(&format!("/live?{view}")).await?.status, 404);
+    let many = format!("view=hosts&ids={}", vec![id; 101].join(","));
+    for view in ["view=x", "view=host&ids=1", &many] {
+        assert_eq!(client.status(&format!("/live?{view}")).await?, 404);
     }
     Ok(())
 }
@@ -132,21 +107,14 @@ async fn one_person_does_not_take_all_streams() -> Result<()> {
     let greedy = console.signed_in("greedy", Role::Viewer).await?;
     let mut streams = Vec::new();
     for _ in 0..40 {
-        let mut stream = Stream::open(&greedy, "view=fleet").await?;
-        stream.until("text/event-stream").await?;
-        streams.push(stream);
+        streams.push(Stream::open(&greedy, "view=fleet").await?);
     }
-    assert_eq!(greedy.get("/live?view=fleet").await?.status, 429);
+    assert_eq!(greedy.status("/live?view=fleet").await?, 429);
     let other = console.signed_in("ann", Role::Viewer).await?;
-    let mut stream = Stream::open(&other, "view=fleet").await?;
-    stream.until("text/event-stream").await?;
+    Stream::open(&other, "view=fleet").await?;
     drop(streams);
     eventually("closed streams make room", async || {
-        let mut again = match Stream::open(&greedy, "view=fleet").await {
-            Ok(stream) => stream,
-            Err(_) => return false,
-        };
-        again.until("HTTP/1.1 ").await.is_ok() && again.1.contains("200 OK")
+        Stream::open(&greedy, "view=fleet").await.is_ok()
     })
     .await
 }

@@ -3,21 +3,17 @@
 
 #![expect(clippy::unwrap_used, reason = "tests may panic")]
 
-mod activity;
-mod addresses;
 mod attacks;
-mod browser;
 mod browser_attacks;
 mod browser_flows;
 mod browser_pages;
 mod decisions;
 mod documents;
-mod fleet;
 mod hosts;
 mod limits;
 mod live;
+mod pages;
 mod people;
-mod plots;
 mod process;
 mod scale;
 mod support;

@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 use svc_store::Role;
-use svc_testkit::{Program, Site, eventually, faults::behind_proxy};
+use svc_testkit::{Site, assert_contains, eventually, faults::behind_proxy};
 
-use crate::support::{Console, seed_hosts};
+use crate::support::{Client, Console, seed_hosts};
 
 #[tokio::test]
 async fn health_and_metrics_answer_and_metrics_are_not_for_outside() -> Result<()> {
@@ -12,71 +12,66 @@ async fn health_and_metrics_answer_and_metrics_are_not_for_outside() -> Result<(
     let client = console.client();
     assert_eq!(client.get("/healthz").await?.body, "ok");
     let metrics = client.get("/metrics").await?;
-    assert!(
-        metrics.has("console_http_requests_total") && metrics.has("route=\"/healthz\""),
-        "{metrics:?}"
-    );
-    let forwarded = client
-        .send("GET", "/metrics", "X-Forwarded-For: 1.2.3.4\r\n", "")
-        .await?;
-    assert_eq!(forwarded.status, 404);
+    metrics.shows(&["console_http_requests_total", "route=\"/healthz\""]);
+    let forwarded = "X-Forwarded-For: 1.2.3.4\r\n";
+    let hidden = client.send("GET", "/metrics", forwarded, "").await?;
+    assert_eq!(hidden.status, 404);
     Ok(())
 }
 
 #[tokio::test]
 async fn the_schema_is_the_web_roles_own_and_every_object_has_a_comment() -> Result<()> {
     let console = Console::start().await?;
-    let owner = console.site.psql("SELECT nspowner::regrole::text LIKE 'web_%' FROM pg_namespace WHERE nspname = 'console'").await?;
-    assert_eq!(owner, "t");
+    let owned =
+        "SELECT nspowner::regrole::text LIKE 'web_%' FROM pg_namespace WHERE nspname = 'console'";
+    console.site.expect(owned, "t").await?;
     let bare = "SELECT coalesce(string_agg(relname || '.' || attname, ', '), '') FROM pg_class c
                   JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT attisdropped
                  WHERE relnamespace = 'console'::regnamespace AND relkind = 'r'
                    AND (col_description(c.oid, attnum) IS NULL OR obj_description(c.oid, 'pg_class') IS NULL)";
-    console.site.expect(bare, "").await
+    console.site.expect(bare, "").await?;
+    let tables = "SELECT count(*) > 3 FROM pg_class WHERE relnamespace = 'console'::regnamespace AND relkind = 'r'";
+    console.site.expect(tables, "t").await
 }
 
-#[tokio::test]
-async fn the_console_survives_its_database() -> Result<()> {
-    let site = Site::with_own_server().await?;
-    let mut console = Console::on(site, &[]).await?;
+/// A console with hosts on a server of its own, and a client that is signed in.
+async fn on_own_server() -> Result<(Console, Client)> {
+    let console = Console::on(Site::with_own_server().await?, &[]).await?;
     seed_hosts(&console.site, 3).await?;
     let client = console.signed_in("ann", Role::Viewer).await?;
-    assert_eq!(client.get("/hosts").await?.status, 200);
-    console.site.postgres().stop_immediate().await?;
-    let away = client.get("/hosts").await?;
-    assert_eq!(away.status, 503);
-    assert!(away.has("The database is away"), "{away:?}");
-    console.site.postgres().start_again().await?;
-    eventually(
-        "the pages are back, and the session with them",
-        async || {
-            client
-                .get("/hosts")
-                .await
-                .is_ok_and(|page| page.status == 200 && page.has("web-002"))
-        },
-    )
-    .await
+    assert_eq!(client.status("/hosts").await?, 200);
+    Ok((console, client))
 }
 
-#[tokio::test]
-async fn the_console_survives_a_stalled_database() -> Result<()> {
-    let site = Site::with_own_server().await?;
-    let mut console = Console::on(site, &[]).await?;
-    seed_hosts(&console.site, 3).await?;
-    let client = console.signed_in("ann", Role::Viewer).await?;
-    assert_eq!(client.get("/hosts").await?.status, 200);
-    console.site.postgres().freeze()?;
-    let stalled = client.get("/hosts").await?;
-    assert_eq!(stalled.status, 503, "{stalled:?}");
-    assert_eq!(client.get("/sign-in").await?.status, 503);
-    assert!(client.get("/install.sh").await?.has("main \"$@\""));
-    console.site.postgres().thaw()?;
+/// Waits until the pages are back, and the session with them.
+async fn back(client: &Client) -> Result<()> {
     eventually("the pages are back", async || {
         let page = client.get("/hosts").await;
         page.is_ok_and(|page| page.status == 200 && page.has("web-002"))
     })
     .await
+}
+
+#[tokio::test]
+async fn the_console_survives_its_database() -> Result<()> {
+    let (mut console, client) = on_own_server().await?;
+    console.site.postgres().stop_immediate().await?;
+    let away = client.get("/hosts").await?;
+    assert_eq!(away.status, 503);
+    away.shows(&["The database is away"]);
+    console.site.postgres().start_again().await?;
+    back(&client).await
+}
+
+#[tokio::test]
+async fn the_console_survives_a_stalled_database() -> Result<()> {
+    let (mut console, client) = on_own_server().await?;
+    console.site.postgres().freeze()?;
+    assert_eq!(client.status("/hosts").await?, 503);
+    assert_eq!(client.status("/sign-in").await?, 503);
+    assert!(client.get("/install.sh").await?.has("main \"$@\""));
+    console.site.postgres().thaw()?;
+    back(&client).await
 }
 
 #[tokio::test]
@@ -89,7 +84,7 @@ async fn the_console_follows_its_database_to_another_server() -> Result<()> {
     let client = console.signed_in("olga", Role::Operator).await?;
     let host = console.site.psql("SELECT id FROM hosts").await?;
     let path = format!("/hosts/{host}/note");
-    assert_eq!(client.post(&path, &[("note", "before")]).await?.status, 303);
+    assert_eq!(client.submit(&path, &[("note", "before")]).await?, 303);
     let arrived = "SELECT count(*) FROM host_events";
     eventually("the standby has the note", async || {
         let count = standby.psql("svc", arrived).await;
@@ -102,86 +97,49 @@ async fn the_console_follows_its_database_to_another_server() -> Result<()> {
     proxy.cut_all();
     let _old = console.site.replace_postgres(standby);
     eventually("notes are written on the new server", async || {
-        let posted = client.post(&path, &[("note", "after")]).await;
-        posted.is_ok_and(|page| page.status == 303)
+        let status = client.submit(&path, &[("note", "after")]).await;
+        status.is_ok_and(|status| status == 303)
     })
     .await?;
     let page = client.get(&format!("/hosts/{host}")).await?;
-    assert!(page.has("before") && page.has("after"), "{page:?}");
+    page.shows(&["before", "after"]);
     Ok(())
 }
 
 #[tokio::test]
-async fn a_killed_console_comes_back_and_keeps_people_signed_in() -> Result<()> {
+async fn a_console_that_is_restarted_or_killed_keeps_people_signed_in() -> Result<()> {
     let mut console = Console::start().await?;
-    let process = console.run_as_process().await?;
     let client = console.signed_in("ann", Role::Viewer).await?;
-    process.kill().await?;
+    console.stop().await?;
+    let restarted = console.start_process().await?;
+    assert_eq!(client.status("/hosts").await?, 200);
+    restarted.kill().await?;
     assert!(client.get("/hosts").await.is_err(), "nobody answers");
-    let program = Program::named("svc-console")?.environment(console.environment.clone());
-    let _again = program.start()?;
-    console.healthy().await?;
-    assert_eq!(client.get("/hosts").await?.status, 200);
-    Ok(())
-}
-
-#[tokio::test]
-async fn the_service_page_says_that_the_keys_cannot_be_fetched() -> Result<()> {
-    let console = Console::start().await?;
-    let client = console.signed_in("ann", Role::Viewer).await?;
-    eventually("the page names the problem", async || {
-        let page = client.get("/service").await;
-        page.is_ok_and(|page| page.has("not fetched yet") && page.has("Connection refused"))
-    })
-    .await
-}
-
-#[tokio::test]
-async fn a_restart_keeps_people_signed_in() -> Result<()> {
-    let mut console = Console::start().await?;
-    let cookie = console.signed_in("ann", Role::Viewer).await?.cookie;
-    console.restart().await?;
-    let mut client = console.client();
-    client.cookie = cookie;
-    assert_eq!(client.get("/hosts").await?.status, 200);
+    let _again = console.start_process().await?;
+    assert_eq!(client.status("/hosts").await?, 200);
     Ok(())
 }
 
 #[tokio::test]
 async fn commands_add_people_check_health_and_report_wrong_settings_together() -> Result<()> {
     let console = Console::start().await?;
-    let program = Program::named("svc-console")?.environment(console.environment.clone());
-    let added = program
-        .clone()
-        .arguments(["user", "add", "ann", "--role", "admin"])
-        .run()
-        .await?;
-    assert!(added.stdout.contains("/welcome#"), "{added:?}");
-    let twice = program
-        .clone()
-        .arguments(["user", "add", "ann"])
-        .run()
-        .await?;
-    assert!(
-        twice.code == Some(1) && twice.stderr.contains("already"),
-        "{twice:?}"
-    );
-    let list = program.clone().arguments(["user", "list"]).run().await?;
-    assert!(
-        list.stdout.contains("ann") && list.stdout.contains("no password yet"),
-        "{list:?}"
-    );
-    let health = program.clone().arguments(["healthcheck"]).run().await?;
+    let program = console.program()?;
+    let run = async |line: &str| program.clone().arguments(line.split(' ')).run().await;
+    let added = run("user add ann --role admin").await?;
+    assert_contains(&added.stdout, "/welcome#");
+    let twice = run("user add ann").await?;
+    assert_eq!(twice.code, Some(1), "{twice:?}");
+    assert_contains(&twice.stderr, "already");
+    let list = run("user list").await?;
+    assert_contains(&list.stdout, "ann");
+    assert_contains(&list.stdout, "admin     no password yet");
+    let health = run("healthcheck").await?;
     assert_eq!(health.code, Some(0), "{health:?}");
-    let wrong = program
-        .environment([("CONSOLE_PORT", "x"), ("CONSOLE_BASE_URL", "ftp://x")])
-        .run()
-        .await?;
+    let wrong = [("CONSOLE_PORT", "x"), ("CONSOLE_BASE_URL", "ftp://x")];
+    let wrong = program.environment(wrong).run().await?;
     assert_eq!(wrong.code, Some(2), "{wrong:?}");
-    assert!(
-        wrong.stderr.contains("CONSOLE_PORT: ") && wrong.stderr.contains("CONSOLE_BASE_URL: "),
-        "{wrong:?}"
-    );
+    assert_contains(&wrong.stderr, "CONSOLE_PORT: ");
+    assert_contains(&wrong.stderr, "CONSOLE_BASE_URL: ");
     Ok(())
 }
 
@@ -192,16 +150,14 @@ async fn releases_and_the_install_script_are_served() -> Result<()> {
     std::fs::create_dir_all(&folder)?;
     std::fs::create_dir_all(releases.path().join("0.9.0"))?;
     std::fs::write(folder.join("svc-agent"), "a binary")?;
-    let set = [
-        (
-            "CONSOLE_DOWNLOAD_DIR",
-            releases.path().display().to_string(),
-        ),
-        ("CONSOLE_INGEST_ADDRESS", "ingest.example:9443".into()),
-    ];
     let site = Site::new().await?;
     let pinned = site.path("server.crt").display().to_string();
-    let set = [set.as_slice(), &[("CONSOLE_INGEST_CA", pinned)]].concat();
+    let downloads = releases.path().display().to_string();
+    let set = [
+        ("CONSOLE_DOWNLOAD_DIR", downloads),
+        ("CONSOLE_INGEST_ADDRESS", "ingest.example:9443".into()),
+        ("CONSOLE_INGEST_CA", pinned),
+    ];
     let console = Console::on(site, &set).await?;
     let client = console.client();
     let path = "/download/svc-agent/0.10.0/linux/x86_64/svc-agent";
@@ -219,27 +175,24 @@ async fn releases_and_the_install_script_are_served() -> Result<()> {
         "8f299512c037b0309d4e2635464db03d5e81b7000c279735a169e0dd0a7612c4  svc-agent\n"
     );
     for missing in [
-        "/download/svc-agent/0.11.0/linux/x86_64/svc-agent",
-        "/download/svc-agent/..%2f..%2fetc/a/b/svc-agent",
-        "/download/svc-agent/0.10.0/linux/x86_64/passwd",
+        "0.11.0/linux/x86_64/svc-agent",
+        "..%2f..%2fetc/a/b/svc-agent",
+        "0.10.0/linux/x86_64/passwd",
     ] {
-        assert_eq!(client.get(missing).await?.status, 404, "{missing}");
+        let path = format!("/download/svc-agent/{missing}");
+        assert_eq!(client.status(&path).await?, 404, "{missing}");
     }
     let script = client.get("/install.sh").await?;
-    for part in [
+    script.shows(&[
         "INGEST_ADDRESS='ingest.example:9443'",
         ":-0.10.0}",
         "BEGIN CERTIFICATE",
         "main \"$@\"",
-    ] {
-        assert!(script.has(part), "{part}");
-    }
+    ]);
     let file = releases.path().join("install.sh");
     std::fs::write(&file, &script.body)?;
-    let checked = std::process::Command::new("sh")
-        .arg("-n")
-        .arg(&file)
-        .status()?;
+    let mut check = std::process::Command::new("sh");
+    let checked = check.arg("-n").arg(&file).status()?;
     assert!(checked.success(), "the script has a fault of syntax");
     Ok(())
 }

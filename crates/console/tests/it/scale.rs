@@ -37,7 +37,8 @@ async fn pages_take_less_than_100_ms_and_200_viewers_cost_little() -> Result<()>
     let (site, reporters) = fill(hosts).await?;
     ensure!(reporters.len() == hosts, "{}", reporters.len());
     let mut console = Console::on(site, &[]).await?;
-    let process = console.run_as_process().await?;
+    console.stop().await?;
+    let process = console.start_process().await?;
     let mut figures = Figures::default();
     let measured = measure(&console, &process, reporters, &mut figures).await;
     let usage = Usage::of(process.pid())?;

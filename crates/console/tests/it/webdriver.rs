@@ -6,9 +6,10 @@ use anyhow::{Context, Result, ensure};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 use svc_sandbox::{Process, dying_with_us, free_port};
+use svc_store::{LinkKind, Role};
 use svc_testkit::eventually;
 
-use crate::support::Client;
+use crate::support::{Client, Console};
 
 /// The name of an element's id in the protocol.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
@@ -38,12 +39,23 @@ const FLAGS: [&str; 12] = [
 pub struct Browser {
     client: Client,
     session: String,
+    /// Of the console.
+    origin: String,
     _driver: Process,
     _profile: tempfile::TempDir,
 }
 
 impl Browser {
-    pub async fn open() -> Result<Self> {
+    /// The browser of a person, signed in by a one-time link as `make dev` prints it.
+    pub async fn of(console: &Console, name: &str, role: Role) -> Result<Self> {
+        let browser = Self::open(console.origin.clone()).await?;
+        let code = console.link(name, role, LinkKind::SignIn).await?;
+        browser.visit(&format!("/welcome#{code}")).await?;
+        browser.shows("in service").await?;
+        Ok(browser)
+    }
+
+    async fn open(origin: String) -> Result<Self> {
         let port = free_port()?;
         let mut command = dying_with_us(Path::new("chromedriver"));
         command
@@ -60,6 +72,7 @@ impl Browser {
                 cookie: None,
             },
             session: String::new(),
+            origin,
             _driver: driver,
             _profile: profile,
         };
@@ -93,6 +106,11 @@ impl Browser {
         self.command("url", &json!({"url": url})).await.map(drop)
     }
 
+    /// Loads a page of the console.
+    pub async fn visit(&self, path: &str) -> Result<()> {
+        self.goto(&format!("{}{path}", self.origin)).await
+    }
+
     /// Runs a script in the page, and returns what it returns.
     pub async fn run(&self, script: &str) -> Result<Value> {
         let body = json!({"script": script, "args": []});
@@ -105,8 +123,20 @@ impl Browser {
         self.command("execute/async", &body).await
     }
 
+    /// Waits until an expression of JavaScript is true in the page.
+    pub async fn becomes(&self, expression: &str) -> Result<()> {
+        let script = format!("return Boolean({expression})");
+        eventually(expression, async || {
+            self.run(&script).await.is_ok_and(|value| value == true)
+        })
+        .await
+    }
+
     pub async fn click(&self, css: &str) -> Result<()> {
-        let element = self.find(css).await?;
+        let body = json!({"using": "css selector", "value": css});
+        let found = self.command("element", &body).await;
+        let found = found.with_context(|| css.to_owned())?;
+        let element = found[ELEMENT].as_str().context("no element")?;
         let path = format!("element/{element}/click");
         self.command(&path, &json!({})).await.map(drop)
     }
@@ -178,15 +208,6 @@ impl Browser {
         waited
             .await
             .with_context(|| format!("the page shows: {last}"))
-    }
-
-    async fn find(&self, css: &str) -> Result<String> {
-        let body = json!({"using": "css selector", "value": css});
-        let found = self
-            .command("element", &body)
-            .await
-            .with_context(|| css.to_owned())?;
-        Ok(found[ELEMENT].as_str().context("no element")?.to_owned())
     }
 
     async fn command(&self, name: &str, body: &Value) -> Result<Value> {

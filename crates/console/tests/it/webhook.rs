@@ -2,75 +2,63 @@
 
 use anyhow::Result;
 use svc_store::Role;
-use svc_testkit::{AUTO, FakeAgent, Proxy, Site, eventually, machine, token};
+use svc_testkit::{ActiveAgent, Proxy, Site, eventually};
 
-use crate::support::{Client, Console, Page};
-
-async fn note(console: &Console, jwt: &str, body: &str) -> Result<Page> {
-    let headers = format!("Authorization: Bearer {jwt}\r\nContent-Type: application/json\r\n");
-    console
-        .client()
-        .send("POST", "/api/v1/notes", &headers, body)
-        .await
-}
+use crate::support::{Client, Console};
 
 const BODY: &str = r#"{"text": "deployed 4.2"}"#;
+
+/// The status of a note's answer.
+async fn note(console: &Console, jwt: &str, body: &str) -> Result<u16> {
+    let headers = format!("Authorization: Bearer {jwt}\r\nContent-Type: application/json\r\n");
+    let client = console.client();
+    let sent = client.send("POST", "/api/v1/notes", &headers, body);
+    Ok(sent.await?.status)
+}
+
+/// Waits until a note is accepted: until the console has fetched the keys.
+async fn noted(console: &Console, jwt: &str) -> Result<()> {
+    eventually("the keys are fetched", async || {
+        let status = note(console, jwt, BODY).await;
+        status.is_ok_and(|status| status == 201)
+    })
+    .await
+}
 
 #[tokio::test]
 async fn an_active_agents_note_appears_and_a_revoked_agents_is_refused() -> Result<()> {
     let (console, instance) = Console::with_service().await?;
-    let secret = token(&console.site, AUTO).await?;
-    let agent = FakeAgent::on(machine(1))?;
-    let jwt = agent.jwt(instance.grpc, &secret).await?;
-    eventually("the keys are fetched", async || {
-        note(&console, &jwt, BODY)
-            .await
-            .is_ok_and(|answer| answer.status == 201)
-    })
-    .await?;
+    let agent = ActiveAgent::new(&console.site, instance.grpc, 1).await?;
+    let jwt = agent.jwt;
+    noted(&console, &jwt).await?;
     let client = console.signed_in("ann", Role::Viewer).await?;
     let id = console.site.psql("SELECT id FROM hosts").await?;
     let page = client.get(&format!("/hosts/{id}")).await?;
-    assert!(
-        page.has("deployed 4.2") && page.has("by agent web-1"),
-        "{page:?}"
-    );
-    assert_eq!(note(&console, &jwt, "{}").await?.status, 400);
+    page.shows(&["deployed 4.2", "by agent web-1"]);
+    assert_eq!(note(&console, &jwt, "{}").await?, 400);
     let (head, signature) = jwt.rsplit_once('.').unwrap();
     let forged = format!("{head}.{}", signature.chars().rev().collect::<String>());
     for bad in ["", "x", "a.b.c", forged.as_str(), &"x".repeat(5000)] {
-        assert_eq!(note(&console, bad, BODY).await?.status, 401, "{bad}");
+        assert_eq!(note(&console, bad, BODY).await?, 401, "{bad}");
     }
-    console
-        .site
-        .psql("UPDATE agents SET status = 'revoked'")
-        .await?;
-    assert_eq!(
-        note(&console, &jwt, BODY).await?.status,
-        401,
-        "its JWT still verifies"
-    );
+    let revoke = "UPDATE agents SET status = 'revoked'";
+    console.site.psql(revoke).await?;
+    let status = note(&console, &jwt, BODY).await?;
+    assert_eq!(status, 401, "its JWT still verifies");
     Ok(())
 }
 
 #[tokio::test]
 async fn the_keys_stay_in_use_while_the_service_is_away_and_notes_are_limited() -> Result<()> {
     let (console, instance) = Console::with_service().await?;
-    let secret = token(&console.site, AUTO).await?;
-    let jwt = FakeAgent::on(machine(1))?
-        .jwt(instance.grpc, &secret)
-        .await?;
-    eventually("the keys are fetched", async || {
-        note(&console, &jwt, BODY)
-            .await
-            .is_ok_and(|answer| answer.status == 201)
-    })
-    .await?;
+    let agent = ActiveAgent::new(&console.site, instance.grpc, 1).await?;
+    let jwt = agent.jwt;
+    noted(&console, &jwt).await?;
     instance.stop().await?;
-    assert_eq!(note(&console, &jwt, BODY).await?.status, 201);
+    assert_eq!(note(&console, &jwt, BODY).await?, 201);
     let mut limited = false;
     for _ in 0..20 {
-        limited |= note(&console, &jwt, BODY).await?.status == 429;
+        limited |= note(&console, &jwt, BODY).await? == 429;
     }
     assert!(limited, "20 notes at once");
     Ok(())
@@ -95,9 +83,8 @@ async fn the_webhook_recovers_by_itself_when_the_keys_can_be_fetched_again() -> 
     let url = format!("http://{}/.well-known/jwks.json", proxy.address());
     let console = Console::on(site, &[("CONSOLE_JWKS_URL", url)]).await?;
     let client = console.signed_in("ann", Role::Viewer).await?;
-    let secret = token(&console.site, AUTO).await?;
-    let old = FakeAgent::on(machine(1))?.jwt(first.grpc, &secret).await?;
-    assert_eq!(note(&console, &old, BODY).await?.status, 401);
+    let old = ActiveAgent::new(&console.site, first.grpc, 1).await?.jwt;
+    assert_eq!(note(&console, &old, BODY).await?, 401);
     let shows = async |parts: &[&str], problem: bool| {
         eventually("the page says how old the keys are", async || {
             let line = keys_shown(&client).await.unwrap_or_default();
@@ -108,7 +95,7 @@ async fn the_webhook_recovers_by_itself_when_the_keys_can_be_fetched_again() -> 
     shows(&["not fetched yet"], true).await?;
     proxy.refuse(false)?;
     shows(&["fetched <time"], false).await?;
-    assert_eq!(note(&console, &old, BODY).await?.status, 201);
+    assert_eq!(note(&console, &old, BODY).await?, 201);
 
     proxy.refuse(true)?;
     first.stop().await?;
@@ -118,18 +105,18 @@ async fn the_webhook_recovers_by_itself_when_the_keys_can_be_fetched_again() -> 
         .instance()
         .set("INGEST_JWT_KEY_FILE", other_key);
     let second = second.start().await?;
-    let new = FakeAgent::on(machine(2))?.jwt(second.grpc, &secret).await?;
+    let new = ActiveAgent::new(&console.site, second.grpc, 2).await?.jwt;
     // A key that is not known makes the console look again, and it finds nobody.
-    assert_eq!(note(&console, &new, BODY).await?.status, 401);
+    assert_eq!(note(&console, &new, BODY).await?, 401);
     shows(&["fetched <time", "verified with these keys"], true).await?;
-    assert_eq!(note(&console, &old, BODY).await?.status, 201);
+    assert_eq!(note(&console, &old, BODY).await?, 201);
     let fleet = client.get("/").await?;
-    assert!(fleet.has("cannot be fetched"), "{fleet:?}");
+    fleet.shows(&["cannot be fetched"]);
 
     proxy.set_targets(vec![second.http]);
     proxy.refuse(false)?;
     shows(&["fetched <time"], false).await?;
-    assert_eq!(note(&console, &new, BODY).await?.status, 201);
+    assert_eq!(note(&console, &new, BODY).await?, 201);
     assert!(!client.get("/").await?.has("cannot be fetched"));
     Ok(())
 }

@@ -6,7 +6,7 @@
 
 use svc_store::{DatabaseState, InstanceLoad, InstanceRecord};
 
-use crate::view::{Bar, bytes, count};
+use crate::view::{Bar, bytes, count, share};
 
 /// Fewer agents say little about what one costs.
 const TELLING_AGENTS: i64 = 1000;
@@ -56,7 +56,7 @@ impl Capacity {
         meters.push(Meter {
             name: "Database connections",
             text: format!("{} of {}", database.connections, database.max_connections),
-            bar: part(database.connections as f64, database.max_connections as f64),
+            bar: share(&database.connections, &database.max_connections),
         });
         Self {
             meters,
@@ -66,14 +66,12 @@ impl Capacity {
 }
 
 fn agents(loads: &[InstanceLoad]) -> Meter {
-    let (held, most) = (
-        total(loads, |load| load.agents),
-        total(loads, |load| load.max_connections),
-    );
+    let held = total(loads, |load| load.agents);
+    let most = total(loads, |load| load.max_connections);
     Meter {
         name: "Agents",
         text: format!("{} of {} connections", count(&held), count(&most)),
-        bar: part(held as f64, most as f64),
+        bar: share(&held, &most),
     }
 }
 
@@ -83,22 +81,20 @@ fn cores(loads: &[InstanceLoad]) -> Meter {
     Meter {
         name: "Processors",
         text: format!("{used:.2} of {all:.0} cores"),
-        bar: part(used, all),
+        bar: Bar::of(used, all),
     }
 }
 
 fn memory(loads: &[InstanceLoad]) -> Meter {
     let used = total(loads, |load| load.memory_bytes);
-    let most = loads.iter().map(|load| load.memory_limit_bytes);
-    let most: Option<i64> = most.sum();
+    let most = loads.iter().map(|load| load.memory_limit_bytes).sum();
     bytes_of("Memory", used, most, "")
 }
 
 /// What waits in the queues of all instances.
 pub fn queue(loads: &[InstanceLoad]) -> Meter {
     let used = total(loads, |load| load.queue_bytes);
-    let most = loads.iter().map(|load| load.max_queue_bytes);
-    let most: Option<i64> = most.sum();
+    let most = loads.iter().map(|load| load.max_queue_bytes).sum();
     let oldest = loads.iter().map(|load| load.queue_oldest_seconds);
     let oldest = oldest.fold(0.0, f64::max);
     let late = match oldest {
@@ -115,12 +111,8 @@ fn bytes_of(name: &'static str, used: i64, most: Option<i64>, more: &str) -> Met
             Some(most) => format!("{} of {}{more}", bytes(&used), bytes(&most)),
             None => format!("{}{more}", bytes(&used)),
         },
-        bar: most.map_or(Bar(None), |most| part(used as f64, most as f64)),
+        bar: most.map_or(Bar(None), |most| share(&used, &most)),
     }
-}
-
-fn part(used: f64, all: f64) -> Bar {
-    Bar((all > 0.0).then(|| 100.0 * used / all))
 }
 
 fn total(loads: &[InstanceLoad], of: fn(&InstanceLoad) -> i64) -> i64 {

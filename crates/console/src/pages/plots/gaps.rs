@@ -7,9 +7,9 @@ use jiff::Timestamp;
 use serde::Serialize;
 use svc_store::{GapReason, SampleColumns};
 
-/// A pause longer than this many usual distances is a gap.
-const USUAL: i64 = 3;
-/// Agents report every hour at most rarely; without two samples nothing is usual.
+/// A pause longer than this many median distances is a gap.
+const LONGEST: i64 = 3;
+/// Agents report every 30 seconds by default. Fewer than two samples have no distance.
 const DEFAULT_DISTANCE: i64 = 30;
 
 #[derive(Debug, Serialize, PartialEq, Eq)]
@@ -21,31 +21,21 @@ pub struct Gap {
 }
 
 impl Gap {
-    pub fn unexplained(from: i64, to: i64) -> Self {
-        let reason = "no samples".to_owned();
+    pub fn new(from: i64, to: i64, reason: impl Into<String>) -> Self {
+        let reason = reason.into();
         Self { from, to, reason }
     }
 }
 
 /// The gaps between `samples` and after the last one.
 pub fn gaps(samples: &SampleColumns, reasons: &[GapReason], now: i64) -> Vec<Gap> {
-    let longest = usual_distance(samples) * USUAL;
+    let longest = LONGEST * median_distance(samples);
     let pairs = 1..samples.seq.len();
-    let mut found: Vec<Gap> = pairs
-        .filter_map(|next| between(samples, next, reasons, longest))
-        .collect();
-    if let Some(last) = samples.sampled_at.last() {
-        let from = last.as_second();
-        if now - from > longest {
-            let reason = "nothing has arrived since".to_owned();
-            found.push(Gap {
-                from,
-                to: now,
-                reason,
-            });
-        }
-    }
-    found
+    let found = pairs.filter_map(|next| between(samples, next, reasons, longest));
+    let last = samples.sampled_at.last().map(|at| at.as_second());
+    let last = last.filter(|last| now - last > longest);
+    let silence = last.map(|last| Gap::new(last, now, "nothing has arrived since"));
+    found.chain(silence).collect()
 }
 
 /// The gap between a sample and the one before.
@@ -55,10 +45,8 @@ fn between(
     reasons: &[GapReason],
     longest: i64,
 ) -> Option<Gap> {
-    let (from, to) = (
-        samples.sampled_at[next - 1].as_second(),
-        samples.sampled_at[next].as_second(),
-    );
+    let second = |place: usize| samples.sampled_at[place].as_second();
+    let (from, to) = (second(next - 1), second(next));
     let (last_seq, next_seq) = (samples.seq[next - 1], samples.seq[next]);
     let (agent, next_agent) = (samples.agent_id[next - 1], samples.agent_id[next]);
     let jumped = agent == next_agent && next_seq > last_seq + 1;
@@ -69,16 +57,18 @@ fn between(
         .iter()
         .find(|gap| gap.agent_id == agent && gap.first_seq <= next_seq && gap.last_seq >= last_seq);
     let reason = match recorded {
-        Some(gap) if jumped => format!("{}: {}", gap.kind, gap.reason),
-        _ if agent != next_agent => "another agent took over".to_owned(),
-        _ if jumped => "samples are missing".to_owned(),
-        _ => "no samples were taken: the agent or the machine was off".to_owned(),
+        Some(gap) if jumped => {
+            return Some(Gap::new(from, to, format!("{}: {}", gap.kind, gap.reason)));
+        }
+        _ if agent != next_agent => "another agent took over",
+        _ if jumped => "samples are missing",
+        _ => "no samples were taken: the agent or the machine was off",
     };
-    Some(Gap { from, to, reason })
+    Some(Gap::new(from, to, reason))
 }
 
-/// The median distance of two samples, in seconds.
-fn usual_distance(samples: &SampleColumns) -> i64 {
+/// In seconds.
+fn median_distance(samples: &SampleColumns) -> i64 {
     let pairs = samples.sampled_at.windows(2);
     let distance = |pair: &[Timestamp]| pair[1].as_second() - pair[0].as_second();
     let mut distances: Vec<i64> = pairs.map(distance).collect();

@@ -8,12 +8,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use svc_store::{Role, Store};
 use svc_testkit::{Process, Site, Usage};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    io::AsyncReadExt,
     task::{JoinHandle, JoinSet},
     time::{MissedTickBehavior, interval, sleep},
 };
@@ -99,10 +98,7 @@ pub async fn watched(
 
 /// Keeps reading a live stream, and counts its messages.
 async fn watch(client: Client, view: String, messages: Arc<AtomicU64>) -> Result<()> {
-    let mut stream = TcpStream::connect(client.address).await?;
-    let cookie = client.cookie.context("not signed in")?;
-    let head = format!("GET /live?{view} HTTP/1.1\r\nHost: localhost\r\nCookie: {cookie}\r\n\r\n");
-    stream.write_all(head.as_bytes()).await?;
+    let mut stream = client.begin(&format!("GET /live?{view}"), "\r\n").await?;
     let mut chunk = [0; 64 * 1024];
     loop {
         let length = stream.read(&mut chunk).await?;

@@ -3,12 +3,14 @@
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
-use svc_testkit::PATIENCE;
+use svc_testkit::{PATIENCE, assert_contains};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     time::timeout,
 };
+
+pub const FORM: &str = "Content-Type: application/x-www-form-urlencoded\r\n";
 
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -34,6 +36,32 @@ impl Page {
     pub fn has(&self, text: &str) -> bool {
         self.body.contains(text)
     }
+
+    /// The link before `mark`: the rest of its tag, or what follows the tag.
+    pub fn link(&self, mark: &str) -> Option<String> {
+        let (before, _) = self.body.split_once(mark)?;
+        let (_, link) = before.rsplit_once("href=\"")?;
+        let (link, _) = link.split_once('"')?;
+        Some(link.replace("&#38;", "&").replace("&amp;", "&"))
+    }
+
+    /// The hidden fields of its forms.
+    pub fn hidden(&self) -> Vec<(&str, &str)> {
+        let fields = self.body.split("type=\"hidden\" name=\"").skip(1);
+        let fields = fields.filter_map(|field| {
+            let (name, rest) = field.split_once("\" value=\"")?;
+            Some((name, rest.split_once('"')?.0))
+        });
+        fields.collect()
+    }
+
+    /// Panics, with the whole page, unless it has each of these texts.
+    #[track_caller]
+    pub fn shows(&self, texts: &[&str]) {
+        texts
+            .iter()
+            .for_each(|text| assert_contains(&self.body, text));
+    }
 }
 
 impl Client {
@@ -41,26 +69,49 @@ impl Client {
         self.send("GET", path, "", "").await
     }
 
-    /// A form, sent as a browser on the console's own pages sends it.
-    pub async fn post(&self, path: &str, fields: &[(&str, &str)]) -> Result<Page> {
-        let form = url::form_urlencoded::Serializer::new(String::new())
-            .extend_pairs(fields)
-            .finish();
-        let headers = format!(
-            "Origin: {}\r\nSec-Fetch-Site: same-origin\r\nContent-Type: application/x-www-form-urlencoded\r\n",
-            self.origin
-        );
-        self.send("POST", path, &headers, &form).await
+    /// The status of a GET.
+    pub async fn status(&self, path: &str) -> Result<u16> {
+        Ok(self.get(path).await?.status)
     }
 
-    pub async fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> Result<Page> {
+    /// A form, sent as a browser on the console's own pages sends it.
+    pub async fn post(&self, path: &str, fields: &[(&str, &str)]) -> Result<Page> {
+        let mut form = url::form_urlencoded::Serializer::new(String::new());
+        let form = form.extend_pairs(fields).finish();
+        self.send("POST", path, &self.same_origin(), &form).await
+    }
+
+    /// The status of a form's answer.
+    pub async fn submit(&self, path: &str, fields: &[(&str, &str)]) -> Result<u16> {
+        Ok(self.post(path, fields).await?.status)
+    }
+
+    /// The headers of the console's own forms.
+    pub fn same_origin(&self) -> String {
+        let origin = &self.origin;
+        format!("Origin: {origin}\r\nSec-Fetch-Site: same-origin\r\n{FORM}")
+    }
+
+    /// A new connection, on which a request has begun: without the empty line that ends its head.
+    pub async fn begin(&self, request: &str, headers: &str) -> Result<TcpStream> {
+        let mut stream = TcpStream::connect(self.address).await?;
+        stream
+            .write_all(self.head(request, headers).as_bytes())
+            .await?;
+        Ok(stream)
+    }
+
+    fn head(&self, request: &str, headers: &str) -> String {
         let cookie = self.cookie.as_ref();
         let cookie = cookie.map_or_else(String::new, |cookie| format!("Cookie: {cookie}\r\n"));
         let host = self.origin.trim_start_matches("http://");
-        let request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{cookie}{headers}Content-Length: {}\r\n\r\n{body}",
-            body.len()
-        );
+        format!("{request} HTTP/1.1\r\nHost: {host}\r\n{cookie}{headers}")
+    }
+
+    pub async fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> Result<Page> {
+        let head = self.head(&format!("{method} {path}"), headers);
+        let length = body.len();
+        let request = format!("{head}Connection: close\r\nContent-Length: {length}\r\n\r\n{body}");
         let exchange = async {
             let mut stream = TcpStream::connect(self.address).await?;
             // A server that refuses a large body closes while it is sent.

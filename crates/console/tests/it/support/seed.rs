@@ -120,6 +120,36 @@ pub async fn seed_history(site: &Site) -> Result<()> {
     Ok(())
 }
 
+/// A text that runs as a script, or ends an attribute, where it is not escaped.
+const HOSTILE: &str = "\"><img src=x onerror=hacked=1><script>hacked=1</script>''";
+
+/// Puts [`HOSTILE`] into every text that an agent or a person chooses, of the host `hostname` and around it. Returns the ids
+/// of the host, of a pending agent and of a token.
+pub async fn seed_hostile(site: &Site, hostname: &str) -> Result<[String; 3]> {
+    site.psql(&format!(
+        "UPDATE host_vitals SET fullest_disk_mount_point = '{HOSTILE}';
+         UPDATE hosts SET os = '{HOSTILE}', labels = jsonb_build_object('a', '{HOSTILE}'), ip_addresses = ARRAY['{HOSTILE}'],
+                hostname = CASE hostname WHEN '{hostname}' THEN '{HOSTILE}' ELSE '{HOSTILE}' || hostname END;
+         UPDATE sample_shapes SET parts = jsonb_build_array(jsonb_build_object('kind', 'disk_used', 'name', '{HOSTILE}'),
+                                                            jsonb_build_object('kind', 'disk_total', 'name', '{HOSTILE}'));
+         UPDATE metric_gaps SET reason = '{HOSTILE}';
+         INSERT INTO host_events (host_id, kind, actor, text)
+         SELECT id, 'note', '{HOSTILE}', '{HOSTILE}' FROM hosts WHERE hostname = '{HOSTILE}';
+         INSERT INTO enrolment_tokens (hash, label, created_by, labels) VALUES (sha256('x'), '{HOSTILE}', '{HOSTILE}', jsonb_build_object('a', '{HOSTILE}'));
+         INSERT INTO agents (host_id, key, status, version, facts)
+         SELECT id, sha256('y'), 'pending', '{HOSTILE}', jsonb_build_object('hostname', '{HOSTILE}') FROM hosts WHERE hostname = '{HOSTILE}'",
+    ))
+    .await?;
+    let ids = format!(
+        "SELECT (SELECT id FROM hosts WHERE hostname = '{HOSTILE}'), (SELECT id FROM agents WHERE status = 'pending'),
+                (SELECT id FROM enrolment_tokens)"
+    );
+    let ids = site.psql(&ids).await?;
+    let mut ids = ids.split('|').map(str::to_owned);
+    let mut id = || ids.next().context("three ids");
+    Ok([id()?, id()?, id()?])
+}
+
 /// Makes the hosts, but for those with samples, look like a fleet: several kinds in three places, most of them online, each
 /// with a day of rollups.
 pub async fn seed_fleet(site: &Site) -> Result<()> {

@@ -1,10 +1,10 @@
-//! Sessions as requests carry them: a cookie with a random secret.
+//! Who sends a request: the address, and the person by the session, a cookie with a random secret.
 //!
 //! Each sign-in makes a new secret, so nobody can fix a session in advance. The cookie is not readable
 //! by scripts, is not sent along with other sites' forms, and over HTTPS has the prefix `__Host-`, which
 //! no other host can set.
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use axum::{
     extract::FromRequestParts,
@@ -13,10 +13,14 @@ use axum::{
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use svc_store::{LoginRecord, Role};
 
-use crate::{app::App, config::Web, error::AppError, secret::Secret};
+use crate::{address, config::Web, error::AppError, secret::Secret, state::App};
 
 /// A session without requests ends after this time.
 pub const IDLE: Duration = Duration::from_hours(2);
+
+/// The address that a request comes from.
+#[derive(Clone, Copy, Debug)]
+pub struct Client(pub IpAddr);
 
 /// The signed-in person of a request.
 #[derive(Clone, Debug)]
@@ -49,6 +53,16 @@ impl User {
             true => Ok(self),
             false => Err(AppError::Forbidden(role.as_str())),
         }
+    }
+}
+
+impl FromRequestParts<App> for Client {
+    type Rejection = AppError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, AppError> {
+        address::client(&parts.extensions, &parts.headers, &app.web.trusted_proxies)
+            .map(Self)
+            .ok_or(AppError::Internal("a request without an address"))
     }
 }
 
@@ -114,7 +128,7 @@ pub async fn open(
     if let Some(before) = secret(headers, &app.web) {
         app.store.console_session_close(&before.hash()).await?;
     }
-    let secret = Secret::generate().map_err(|_| AppError::Internal("no random numbers"))?;
+    let secret = Secret::generate()?;
     let life = app.web.session_lifetime;
     app.store
         .console_session_open(&secret.hash(), user.id, &user.name, life)

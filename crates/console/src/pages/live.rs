@@ -1,10 +1,12 @@
-//! One viewer's stream. It ends with the process, with the session, and with the client.
+//! Live pages: one stream of server-sent events a tab. What is sent are parts of the page, which htmx
+//! morphs in place. A stream ends with the process, with the session, and with the client.
+
+mod reader;
 
 use std::{convert::Infallible, time::Duration};
 
 use axum::{
     extract::{Query, State},
-    http::{HeaderName, HeaderValue},
     response::{
         IntoResponse, Response,
         sse::{Event, KeepAlive, Sse},
@@ -16,11 +18,14 @@ use tokio::{
     sync::watch,
     time::{Interval, interval, timeout},
 };
-use tokio_util::sync::CancellationToken;
 
-use super::{Rendered, View};
 use crate::{
-    app::App, auth::User, error::AppError, feed::News, pages::approvals::Filter, places::Place,
+    error::AppError,
+    feed::News,
+    live::{Filter, Rendered, View},
+    session::{IDLE, User},
+    slots::Slot,
+    state::App,
     telemetry::Open,
 };
 
@@ -28,6 +33,10 @@ use crate::{
 const SESSION_CHECK: Duration = Duration::from_secs(30);
 const SESSION_WAIT: Duration = Duration::from_secs(2);
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// The answer to a person with too many streams, and when too many different views are open.
+const TOO_MANY: AppError = AppError::Limited(Duration::from_secs(60));
+const STALE: &str =
+    "<p class=\"notice warn\">The database does not answer. What you see may be out of date.</p>";
 
 #[derive(Deserialize)]
 pub struct Asked {
@@ -43,15 +52,14 @@ pub async fn live(
     Query(asked): Query<Asked>,
     Query(filter): Query<Filter>,
 ) -> Result<Response, AppError> {
-    let Some(place) = app.live.enter(&user.name) else {
-        return Err(AppError::Limited(Duration::from_secs(60)));
-    };
-    let view = View::parse(&asked.view, &asked.ids, filter, &user)
+    let slot = app.live.enter(&user.name).ok_or(TOO_MANY)?;
+    let view = View::parse(&asked.view, &asked.ids, &filter, user.role)
         .ok_or(AppError::NotFound("There is no such view."))?;
-    let Some(mut rendered) = app.live.watch(&app, view) else {
-        return Err(AppError::Limited(Duration::from_secs(60)));
-    };
-    // Whoever joins late gets what the others have.
+    let (mut rendered, first) = app.live.join(&view).ok_or(TOO_MANY)?;
+    if first {
+        tokio::spawn(reader::read(app.clone(), view));
+    }
+    // A viewer who joins later gets at once what the others have.
     if rendered.borrow_and_update().is_empty() {
         rendered.mark_unchanged();
     } else {
@@ -62,16 +70,13 @@ pub async fn live(
         news: app.news.clone(),
         shown: None,
         check: interval(SESSION_CHECK),
-        stop: app.stopping(),
         session: user.session,
-        held: (place, Open::new(&app.metrics.live_streams)),
+        _held: (slot, Open::new(&app.metrics.live_streams)),
         app,
     };
     let events = stream::unfold(viewer, Viewer::next);
     let events = Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
-    let unbuffered = HeaderValue::from_static("no");
-    let header = HeaderName::from_static("x-accel-buffering");
-    Ok(([(header, unbuffered)], events).into_response())
+    Ok(([("x-accel-buffering", "no")], events).into_response())
 }
 
 struct Viewer {
@@ -82,8 +87,7 @@ struct Viewer {
     /// What the page's head says now.
     shown: Option<(i64, bool)>,
     check: Interval,
-    stop: CancellationToken,
-    held: (Place<String>, Open),
+    _held: (Slot<String>, Open),
 }
 
 impl Viewer {
@@ -93,7 +97,7 @@ impl Viewer {
                 return Some((Ok(event), self));
             }
             tokio::select! {
-                () = self.stop.cancelled() => return None,
+                () = self.app.stop.cancelled() => return None,
                 changed = self.rendered.changed() => {
                     changed.ok()?;
                     let html = self.rendered.borrow_and_update().clone();
@@ -107,35 +111,27 @@ impl Viewer {
 
     /// The head's parts, if they differ from what the page shows.
     fn head(&mut self) -> Option<Event> {
-        let now = {
+        let (pending, stale) = {
             let news = self.news.borrow_and_update();
             (news.pending, news.stale)
         };
-        if self.shown == Some(now) {
+        if self.shown.replace((pending, stale)) == Some((pending, stale)) {
             return None;
         }
-        self.shown = Some(now);
-        let (pending, stale) = now;
-        let pending = match pending {
+        let badge = match pending {
             0 => String::new(),
             count => format!("<span class=\"badge\">{count}</span>"),
         };
-        let notice = match stale {
-            true => {
-                "<p class=\"notice warn\">The database does not answer. What you see may be out of date.</p>"
-            }
-            false => "",
-        };
+        let notice = if stale { STALE } else { "" };
         let parts =
-            part("#nav-pending", "innerHTML", &pending) + &part("#notice", "innerHTML", notice);
+            part("#nav-pending", "innerHTML", &badge) + &part("#notice", "innerHTML", notice);
         Some(Event::default().data(parts))
     }
 
     /// The session is looked at, not used: an open tab alone does not keep a person signed in. While
-    /// the database is away nobody is signed out, and nobody waits long for it: the page is to say so.
+    /// the database is away the answer is no, after a short wait: the stream has to say that the page is stale.
     async fn signed_out(&self) -> bool {
-        let idle = crate::auth::IDLE;
-        let session = self.app.store.console_session(&self.session, idle);
+        let session = self.app.store.console_session(&self.session, IDLE);
         matches!(timeout(SESSION_WAIT, session).await, Ok(Ok(None)))
     }
 }
@@ -145,12 +141,4 @@ fn part(target: &str, swap: &str, html: &str) -> String {
     format!(
         "<hx-partial hx-target=\"{target}\" hx-swap=\"{swap} swapEmpty:true\">{html}</hx-partial>"
     )
-}
-
-impl std::fmt::Debug for Viewer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Viewer")
-            .field("held", &self.held)
-            .finish_non_exhaustive()
-    }
 }

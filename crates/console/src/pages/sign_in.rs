@@ -4,16 +4,18 @@ use askama::Template;
 use axum::{
     Form,
     extract::{Query, State},
-    http::{Extensions, HeaderMap, StatusCode, header},
-    response::{Html, IntoResponse, Redirect, Response},
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Redirect, Response},
 };
 use serde::Deserialize;
 
-use super::{
+use crate::{
+    error::AppError,
     password,
-    session::{self, User},
+    session::{self, Client, User},
+    shell::{Page, html},
+    state::App,
 };
-use crate::{address, app::App, error::AppError, telemetry::Outcome};
 
 #[derive(Deserialize)]
 pub struct Return {
@@ -39,24 +41,19 @@ pub struct SignIn {
     next: String,
 }
 
-pub async fn page(
-    State(app): State<App>,
-    Query(target): Query<Return>,
-) -> Result<Html<String>, AppError> {
-    let first = !app.store.console_has_users().await?;
-    let page = SignInPage {
+pub async fn page(State(app): State<App>, Query(target): Query<Return>) -> Page {
+    html(&SignInPage {
         next: local(&target.next),
         name: "",
         problem: "",
-        first,
-    };
-    Ok(Html(page.render()?))
+        first: !app.store.console_has_users().await?,
+    })
 }
 
 /// A wrong name and a wrong password get the same answer after the same work.
 pub async fn submit(
     State(app): State<App>,
-    extensions: Extensions,
+    Client(address): Client,
     headers: HeaderMap,
     Form(form): Form<SignIn>,
 ) -> Result<Response, AppError> {
@@ -64,10 +61,9 @@ pub async fn submit(
     if name.len() > 64 || form.password.len() > password::MOST {
         return refused(&app, &form);
     }
-    let address = client(&app, &extensions, &headers)?;
-    app.doors.attempt(address, name).inspect_err(|_| {
-        count(&app, "limited");
-    })?;
+    app.doors
+        .attempt(address, name)
+        .inspect_err(|_| app.metrics.sign_in("limited"))?;
     let known = app.store.console_user_login(name).await?;
     let hash = known.as_ref().and_then(|user| user.password_hash.clone());
     let right = app.doors.passwords.verify(form.password.clone(), hash);
@@ -75,7 +71,7 @@ pub async fn submit(
         return refused(&app, &form);
     };
     let cookie = session::open(&app, &user, &headers).await?;
-    count(&app, "accepted");
+    app.metrics.sign_in("accepted");
     tracing::info!(user = user.name, "signed in");
     let to = Redirect::to(local(&form.next));
     Ok(([(header::SET_COOKIE, cookie)], to).into_response())
@@ -83,45 +79,25 @@ pub async fn submit(
 
 pub async fn sign_out(State(app): State<App>, user: User) -> Result<Response, AppError> {
     app.store.console_session_close(&user.session).await?;
-    let cookie = session::forget(&app.web)?;
-    let clear = (
-        header::HeaderName::from_static("clear-site-data"),
-        header::HeaderValue::from_static("\"cache\""),
-    );
-    let to = Redirect::to("/sign-in");
-    Ok(([(header::SET_COOKIE, cookie), clear], to).into_response())
+    let cookie = [(header::SET_COOKIE, session::forget(&app.web)?)];
+    let clear = [("clear-site-data", "\"cache\"")];
+    Ok((cookie, clear, Redirect::to("/sign-in")).into_response())
 }
 
 fn refused(app: &App, form: &SignIn) -> Result<Response, AppError> {
-    count(app, "refused");
+    app.metrics.sign_in("refused");
     let name: String = form.name.chars().take(64).collect();
-    let page = SignInPage {
+    let page = html(&SignInPage {
         next: local(&form.next),
         name: &name,
         problem: "The name or the password is wrong.",
         first: false,
-    };
-    Ok((StatusCode::UNAUTHORIZED, Html(page.render()?)).into_response())
-}
-
-fn count(app: &App, outcome: &'static str) {
-    app.metrics
-        .sign_ins
-        .get_or_create(&Outcome { outcome })
-        .inc();
-}
-
-pub(super) fn client(
-    app: &App,
-    extensions: &Extensions,
-    headers: &HeaderMap,
-) -> Result<std::net::IpAddr, AppError> {
-    address::client(extensions, headers, &app.web.trusted_proxies)
-        .ok_or(AppError::Internal("a request without an address"))
+    });
+    Ok((StatusCode::UNAUTHORIZED, page?).into_response())
 }
 
 /// A path of this site, whatever the client asked for. `//host` and `/\host` name other hosts.
-pub(super) fn local(next: &str) -> &str {
+fn local(next: &str) -> &str {
     let mut letters = next.chars();
     let inside = letters.next() == Some('/')
         && !matches!(letters.next(), Some('/' | '\\'))
@@ -131,26 +107,5 @@ pub(super) fn local(next: &str) -> &str {
     match inside {
         true => next,
         false => "/",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::local;
-
-    #[test]
-    fn a_return_path_stays_on_this_site() {
-        assert_eq!(local("/hosts?q=a%20b"), "/hosts?q=a%20b");
-        for foreign in [
-            "",
-            "//evil.example",
-            "/\\evil.example",
-            "https://evil.example",
-            "evil",
-            "/\t/evil",
-            "javascript:alert(1)",
-        ] {
-            assert_eq!(local(foreign), "/", "{foreign}");
-        }
     }
 }

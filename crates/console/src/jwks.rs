@@ -4,6 +4,9 @@
 //! [`WAKE_PAUSE`], so that clients cannot make the console call the service at will. While the document
 //! cannot be fetched, the last keys stay in use: the agent's status is read from the database anyway.
 
+mod fetch;
+mod jwt;
+
 use std::{
     sync::{Arc, PoisonError, RwLock},
     time::Duration,
@@ -15,11 +18,9 @@ use tokio::{sync::Notify, time::sleep};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::{
-    fetch::fetch,
-    jwt::{self, KeySet},
-};
 use crate::config::Jwks;
+use fetch::fetch;
+use jwt::KeySet;
 
 const REFRESH: Duration = Duration::from_mins(5);
 const RETRY: Duration = Duration::from_secs(5);

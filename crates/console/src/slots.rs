@@ -1,4 +1,4 @@
-//! A bounded number of places, some of them for each key, so that nobody takes all of them.
+//! A bounded number of slots, of which one key gets only some, so that nobody takes all of them.
 
 use std::{
     collections::HashMap,
@@ -8,21 +8,21 @@ use std::{
 
 use svc_common::sync::lock;
 
-/// How many places are taken, in all and of each key.
+/// How many slots are taken, in all and of each key.
 #[derive(Debug)]
-pub struct Places<K: Hash + Eq> {
+pub struct Slots<K: Hash + Eq> {
     taken: Arc<Mutex<HashMap<K, usize>>>,
     most: usize,
 }
 
-/// A taken place; dropping it gives it back.
+/// A taken slot; dropping it gives it back.
 #[derive(Debug)]
-pub struct Place<K: Hash + Eq> {
+pub struct Slot<K: Hash + Eq> {
     taken: Arc<Mutex<HashMap<K, usize>>>,
     key: K,
 }
 
-impl<K: Hash + Eq + Clone> Places<K> {
+impl<K: Hash + Eq + Clone> Slots<K> {
     pub fn new(most: usize) -> Self {
         Self {
             taken: Arc::default(),
@@ -30,22 +30,22 @@ impl<K: Hash + Eq + Clone> Places<K> {
         }
     }
 
-    /// A place, unless all are taken, or `limit` of this key.
-    pub fn take(&self, key: K, limit: usize) -> Option<Place<K>> {
+    /// A slot, unless all are taken, or `limit` of this key.
+    pub fn take(&self, key: K, limit: usize) -> Option<Slot<K>> {
         let mut taken = lock(&self.taken);
         let of_key = taken.get(&key).copied().unwrap_or(0);
         if of_key >= limit || taken.values().sum::<usize>() >= self.most {
             return None;
         }
         taken.insert(key.clone(), of_key + 1);
-        Some(Place {
+        Some(Slot {
             taken: self.taken.clone(),
             key,
         })
     }
 }
 
-impl<K: Hash + Eq> Drop for Place<K> {
+impl<K: Hash + Eq> Drop for Slot<K> {
     fn drop(&mut self) {
         let mut taken = lock(&self.taken);
         if let Some(count) = taken.get_mut(&self.key) {
@@ -62,19 +62,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_takes_its_places_and_leaves_others_theirs() {
-        let places = Places::new(3);
-        let first = places.take("one", 2);
-        let _second = places.take("one", 2);
-        assert!(places.take("one", 2).is_none());
-        let _third = places.take("other", 2).unwrap();
-        assert!(places.take("another", 2).is_none(), "all are taken");
+    fn a_key_takes_its_slots_and_leaves_others_theirs() {
+        let slots = Slots::new(3);
+        let first = slots.take("one", 2);
+        let _second = slots.take("one", 2);
+        assert!(slots.take("one", 2).is_none());
+        let _third = slots.take("other", 2).unwrap();
+        assert!(slots.take("another", 2).is_none(), "all are taken");
         drop(first);
-        assert!(places.take("another", 2).is_some());
+        assert!(slots.take("another", 2).is_some());
         assert_eq!(
-            lock(&places.taken).len(),
+            lock(&slots.taken).len(),
             2,
-            "keys without a place are forgotten"
+            "keys without a slot are forgotten"
         );
     }
 }

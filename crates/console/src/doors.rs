@@ -9,8 +9,7 @@ use std::{net::IpAddr, time::Duration};
 use svc_common::rate::{Keyed, Rate};
 use tokio::time::Instant;
 
-use super::password::Passwords;
-use crate::{address::network, error::AppError};
+use crate::{address::network, error::AppError, password::Passwords};
 
 #[derive(Debug)]
 pub struct Doors {

@@ -1,0 +1,120 @@
+//! All routes, and the layers that every request passes.
+
+use std::time::Duration;
+
+use axum::{
+    Router,
+    extract::{DefaultBodyLimit, MatchedPath, Request, State},
+    http::StatusCode,
+    middleware::{self, Next},
+    response::Response,
+    routing::{get, post},
+};
+use tokio::time::Instant;
+use tower_http::{
+    CompressionLevel, compression::CompressionLayer, csrf::CsrfLayer, timeout::TimeoutLayer,
+};
+
+use crate::{
+    assets, download,
+    error::{self, AppError},
+    pages::{
+        activity, agent, approvals, bulk, fleet, host, hosts, live, people, plots, service,
+        sign_in, tokens, welcome,
+    },
+    security,
+    state::App,
+    webhook,
+};
+
+/// A request with its body must be read and answered within this time.
+const REQUEST_DEADLINE: Duration = Duration::from_secs(20);
+/// Forms are small; the largest is a selection of hosts.
+const BODY_BYTES: usize = 256 * 1024;
+const NO_PAGE: AppError = AppError::NotFound("There is no such page.");
+
+pub fn router(app: &App) -> anyhow::Result<Router> {
+    let csrf = CsrfLayer::new().add_trusted_origin(app.web.origin())?;
+    Ok(handlers()
+        .fallback(|| async { NO_PAGE })
+        .layer(csrf)
+        .layer(DefaultBodyLimit::max(BODY_BYTES))
+        .layer(TimeoutLayer::with_status_code(
+            StatusCode::REQUEST_TIMEOUT,
+            REQUEST_DEADLINE,
+        ))
+        .layer(middleware::from_fn(error::render))
+        .layer(middleware::from_fn_with_state(
+            app.clone(),
+            security::headers,
+        ))
+        .layer(CompressionLayer::new().quality(CompressionLevel::Best))
+        .layer(middleware::from_fn_with_state(app.clone(), observe))
+        .with_state(app.clone()))
+}
+
+fn handlers() -> Router<App> {
+    let release = "/download/svc-agent/{version}/{os}/{arch}/{file}";
+    Router::new()
+        .route("/healthz", get(healthz))
+        .route("/metrics", get(metrics))
+        .route("/assets/{name}", get(assets::serve))
+        .route("/favicon.svg", get(assets::favicon))
+        .route("/api/v1/notes", post(webhook::note))
+        .route(release, get(download::release))
+        .route("/install.sh", get(download::script))
+        .route("/sign-in", get(sign_in::page).post(sign_in::submit))
+        .route("/sign-out", post(sign_in::sign_out))
+        .route("/welcome", get(welcome::page).post(welcome::open))
+        .route("/welcome/password", post(welcome::set_password))
+        .route("/", get(fleet::page))
+        .route("/hosts", get(hosts::page))
+        .route("/hosts/bulk", post(bulk::preview))
+        .route("/hosts/bulk/apply", post(bulk::apply))
+        .route("/hosts/{id}", get(host::page))
+        .route("/hosts/{id}/series", get(plots::series))
+        .route("/hosts/{id}/note", post(host::note))
+        .route("/hosts/{id}/labels", post(host::labels))
+        .route("/hosts/{id}/retire", post(host::retire))
+        .route("/agents/{id}", get(agent::page))
+        .route("/agents/{id}/decide", post(agent::decide))
+        .route("/approvals", get(approvals::page))
+        .route("/approvals/approve", post(approvals::approve))
+        .route("/tokens", get(tokens::page).post(tokens::create))
+        .route("/tokens/{id}", get(tokens::show))
+        .route("/tokens/{id}/revoke", post(tokens::revoke))
+        .route("/activity", get(activity::page))
+        .route("/activity/export", get(activity::export))
+        .route("/service", get(service::page))
+        .route("/people", get(people::page).post(people::add))
+        .route("/people/{name}", post(people::change))
+        .route("/live", get(live::live))
+}
+
+async fn healthz(State(app): State<App>) -> (StatusCode, &'static str) {
+    match app.ill() {
+        None => (StatusCode::OK, "ok"),
+        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, reason),
+    }
+}
+
+/// For scrapers inside. A request that a proxy forwarded comes from outside and finds nothing.
+async fn metrics(State(app): State<App>, request: Request) -> Result<Response, AppError> {
+    if request.headers().contains_key("x-forwarded-for") {
+        return Err(NO_PAGE);
+    }
+    let text = app.metrics.encode();
+    let text = text.map_err(|_| AppError::Internal("metrics cannot be written"))?;
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(assets::typed(kind, text))
+}
+
+async fn observe(State(app): State<App>, request: Request, next: Next) -> Response {
+    let began = Instant::now();
+    let route = request.extensions().get::<MatchedPath>();
+    let route = route.map_or_else(|| "other".to_owned(), |path| path.as_str().to_owned());
+    let response = next.run(request).await;
+    let status = response.status().as_u16();
+    app.metrics.request(&route, status, began.elapsed());
+    response
+}

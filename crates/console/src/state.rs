@@ -1,0 +1,80 @@
+//! The state that handlers share. It knows no handler.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use svc_store::Store;
+use tokio::{sync::watch, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    config::{Config, Install, Web},
+    doors::Doors,
+    feed::News,
+    jwks::Verifier,
+    live::Hub,
+    telemetry::Metrics,
+};
+
+/// How long the database may be away before `/healthz` reports it.
+const HEALTH_GRACE: Duration = Duration::from_secs(60);
+
+/// Shared by all handlers; clones are cheap.
+#[derive(Clone, Debug)]
+pub struct App {
+    pub store: Store,
+    pub metrics: Metrics,
+    pub web: Arc<Web>,
+    pub install: Arc<Install>,
+    pub news: watch::Receiver<News>,
+    pub live: Hub,
+    pub doors: Arc<Doors>,
+    pub verifier: Verifier,
+    /// Cancelled when the console stops. Streams end then.
+    pub stop: CancellationToken,
+    started: Instant,
+    ready: Arc<AtomicBool>,
+}
+
+impl App {
+    pub fn new(
+        config: &Config,
+        store: Store,
+        news: watch::Receiver<News>,
+        verifier: Verifier,
+        stop: CancellationToken,
+    ) -> anyhow::Result<Self> {
+        let metrics = Metrics::new(&store);
+        Ok(Self {
+            live: Hub::new(metrics.clone()),
+            doors: Arc::new(Doors::new()?),
+            store,
+            metrics,
+            web: Arc::new(config.web.clone()),
+            install: Arc::new(config.install.clone()),
+            news,
+            verifier,
+            stop,
+            started: Instant::now(),
+            ready: Arc::default(),
+        })
+    }
+
+    pub fn schema_ready(&self) {
+        self.ready.store(true, Ordering::Release);
+    }
+
+    /// Why the console is not healthy.
+    pub fn ill(&self) -> Option<&'static str> {
+        if !self.ready.load(Ordering::Acquire) {
+            return Some("the schema is not ready");
+        }
+        let last = self.store.last_success().unwrap_or(self.started);
+        (last.elapsed() > HEALTH_GRACE).then_some("the database is away")
+    }
+}
