@@ -44,7 +44,7 @@ async fn guessing_passwords_is_slowed_down_and_does_not_end_sessions() -> Result
 
 #[tokio::test]
 async fn large_bodies_and_heads_are_refused() -> Result<()> {
-    let (console, client) = Console::signed_in_as("ann", Role::Admin).await?;
+    let (_console, client) = Console::signed_in_as("ann", Role::Admin).await?;
     let large = "x".repeat(300 * 1024);
     let status = client.submit("/tokens", &[("label", &large)]).await?;
     assert_eq!(status, 413);

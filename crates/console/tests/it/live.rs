@@ -92,7 +92,7 @@ async fn a_stop_ends_open_streams_at_once() -> Result<()> {
 
 #[tokio::test]
 async fn views_that_do_not_exist_and_too_many_rows_are_refused() -> Result<()> {
-    let (console, client) = Console::signed_in_as("ann", Role::Viewer).await?;
+    let (_console, client) = Console::signed_in_as("ann", Role::Viewer).await?;
     let id = "00000000-0000-4000-8000-000000000000";
     let many = format!("view=hosts&ids={}", vec![id; 101].join(","));
     for view in ["view=x", "view=host&ids=1", &many] {

@@ -215,7 +215,7 @@ async fn status_and_doctor_show_which_instances_sign_with_which_key() -> Result<
     let show = async |command: &'static str| {
         let process = keys.site.process().set(EXTRA, keys.both());
         let shown = process.arguments(&[command]).exits(0).await?;
-        Ok(shown.stdout)
+        anyhow::Ok(shown.stdout)
     };
     for kid in keys.kids()? {
         let signs = format!("signs with {}", &kid[..8]);
