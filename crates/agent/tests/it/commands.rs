@@ -134,7 +134,7 @@ async fn root_checks_what_the_agents_user_will_see() -> Result<()> {
     let certificate = std::fs::read(&installed.ca_cert_file)?;
     installed.ca_cert_file = site.path("private.crt");
     write_private(&installed.ca_cert_file, certificate)?;
-    let as_owner = installed.run(&["check"], 0).await?;
+    installed.run(&["check"], 0).await?;
     give_away(&installed)?;
     let as_user = installed.run(&["check"], 1).await?;
     assert_contains(&as_user.stdout, "FAIL  trust");
