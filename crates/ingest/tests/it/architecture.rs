@@ -1,5 +1,5 @@
-//! The structure that ARCHITECTURE.md promises, read from the sources: no import cycle between modules, and
-//! generated protobuf types only at the edges.
+//! The structure that ARCHITECTURE.md promises, read from the sources of all crates: no import cycle between modules,
+//! no dependency between crates that its table does not name, and generated protobuf types only at the edges.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,8 +14,8 @@ type Module = Vec<String>;
 struct Sources(BTreeMap<Module, String>);
 
 impl Sources {
-    fn of_this_crate() -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    fn of(name: &str) -> Self {
+        let root = crates().join(name).join("src");
         let mut files = Vec::new();
         collect(&root, &mut files);
         let modules = files.into_iter().filter_map(|file| {
@@ -78,6 +78,18 @@ impl Sources {
         }
         edges
     }
+}
+
+fn crates() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+/// The crates' names without `svc-`, which are those of their folders.
+fn crate_names() -> Vec<String> {
+    let folders = fs::read_dir(crates()).expect("the crates").flatten();
+    folders
+        .filter_map(|folder| folder.file_name().into_string().ok())
+        .collect()
 }
 
 fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
@@ -190,19 +202,20 @@ fn cyclic(edges: &BTreeSet<(Module, Module)>) -> BTreeSet<(Module, Module)> {
 
 #[test]
 fn no_modules_import_each_other_in_a_cycle() {
-    let edges = Sources::of_this_crate().sibling_edges();
-    assert!(edges.len() > 80, "only {} imports were found", edges.len());
+    let mut found = 0;
+    for name in crate_names() {
+        let edges = Sources::of(&name).sibling_edges();
+        found += edges.len();
+        let shown = cyclic(&edges)
+            .into_iter()
+            .map(|(from, to)| format!("{name}: {} -> {}", from.join("::"), to.join("::")));
+        let shown: Vec<_> = shown.collect();
+        assert!(shown.is_empty(), "these imports form a cycle: {shown:#?}");
+    }
+    assert!(found > 400, "only {found} imports were found");
+    let edges = Sources::of("ingest").sibling_edges();
     let knows = |from: &str, to: &str| edges.contains(&(segments(from), segments(to)));
     assert!(knows("grpc", "session") && knows("grpc::heartbeat", "grpc::convert"));
-    let cyclic = cyclic(&edges);
-    let shown = cyclic
-        .iter()
-        .map(|(from, to)| format!("{} -> {}", from.join("::"), to.join("::")));
-    assert!(
-        cyclic.is_empty(),
-        "these imports form a cycle: {:#?}",
-        shown.collect::<Vec<_>>()
-    );
 }
 
 #[test]
@@ -216,7 +229,7 @@ fn a_cycle_would_be_found() {
 
 #[test]
 fn generated_protobuf_types_stay_at_the_edges() {
-    let sources = Sources::of_this_crate();
+    let sources = Sources::of("ingest");
     let users = sources
         .0
         .iter()
@@ -228,4 +241,52 @@ fn generated_protobuf_types_stay_at_the_edges() {
             || matches!(module.join("::").as_str(), "queue::payload" | "vitals");
         assert!(allowed, "{} uses svc_proto", module.join("::"));
     }
+}
+
+/// The crates of this project that a crate depends on, by a table of its Cargo.toml.
+fn dependencies(name: &str, table: &str) -> BTreeSet<String> {
+    let manifest = crates().join(name).join("Cargo.toml");
+    let manifest = fs::read_to_string(manifest).expect("a manifest");
+    let lines = manifest.lines().skip_while(|line| *line != table).skip(1);
+    lines
+        .take_while(|line| !line.starts_with('['))
+        .filter_map(|line| line.strip_prefix("svc-")?.split(['.', ' ', '=']).next())
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn crates_depend_on_what_the_document_says() {
+    let document = fs::read_to_string(crates().join("../ARCHITECTURE.md")).expect("the document");
+    let rows = document.lines().filter_map(|line| {
+        let cells: Vec<&str> = line.trim_matches('|').split(" | ").collect();
+        let name = cells
+            .first()?
+            .trim()
+            .strip_prefix("[`")?
+            .split('`')
+            .next()?;
+        let uses = cells.get(2)?.trim().split(", ").filter(|used| *used != "–");
+        Some((name.to_owned(), uses.map(str::to_owned).collect()))
+    });
+    let documented: BTreeMap<String, BTreeSet<String>> = rows.collect();
+    let real = crate_names().into_iter().map(|name| {
+        let uses = dependencies(&name, "[dependencies]");
+        (name, uses)
+    });
+    assert_eq!(documented, real.collect());
+}
+
+#[test]
+fn the_stores_tests_do_not_build_the_service() {
+    let mut needed = dependencies("store", "[dev-dependencies]");
+    assert!(!needed.is_empty());
+    for _ in 0..crate_names().len() {
+        let next: Vec<_> = needed
+            .iter()
+            .flat_map(|name| dependencies(name, "[dependencies]"))
+            .collect();
+        needed.extend(next);
+    }
+    assert!(!needed.contains("ingest"), "{needed:?}");
 }
