@@ -23,10 +23,19 @@ doc: export RUSTDOCFLAGS = -D warnings
 doc:
 	$(CARGO) doc --locked --workspace --no-deps
 
-# More tests at once than there are cores: most tests wait for servers most of the time.
+# More tests at once than there are cores, and two binaries: most tests wait for servers most of the time.
 unit: export RUST_TEST_THREADS ?= 4
 unit:
-	$(CARGO) test --locked --workspace
+	$(CARGO) test --locked --workspace --no-run
+	@$(MAKE) --no-print-directory -j2 unit-tests integration-tests
+
+.PHONY: unit-tests integration-tests
+unit-tests:
+	$(CARGO) test --locked --workspace --lib --bins
+	$(CARGO) test --locked --workspace --doc
+
+integration-tests:
+	$(CARGO) test --locked --workspace --test '*'
 
 attack: deps  ## Slow clients and HTTP/2 floods at full length (about 10 minutes)
 	$(CARGO) test --locked --profile strict -p svc-ingest --test attack -- --include-ignored --nocapture --test-threads=1
