@@ -7,7 +7,7 @@
 -- closer one. So literals are cast, and `pg_catalog.` is written before functions that take any type.
 
 -- ---- Labels --------------------------------------------------------------------------------------
--- Labels in crates/store/src/labels.rs is the same rule; store/tests/it/labels.rs compares the two. Every table that stores labels has it as
+-- Labels in crates/store/src/values/labels.rs is the same rule; store/tests/it/labels.rs compares the two. Every table that stores labels has it as
 -- a constraint, so no function stores what another one refuses.
 CREATE FUNCTION labels_problem(labels jsonb) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN

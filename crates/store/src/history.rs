@@ -1,6 +1,9 @@
 //! The compacted history of hosts: chunks, their packed parts, and hourly rollups.
 //!
-//! Everything here is computed from values in memory. `compaction` reads and writes the rows. Readers in SQL know
+//! In reading order: `shape` (what the numbers of a sample are), `chunk` (the samples of an hour), `pack` (their parts as
+//! bytes), `rollup` (the summary of an hour).
+//!
+//! Everything here is computed from values in memory. `service/compaction` reads and writes the rows. Readers in SQL know
 //! the same layout: `schema/50_history.sql` unpacks it, and computes the figures of hours that are not compacted yet
 //! by the same rules.
 //!

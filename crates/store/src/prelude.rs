@@ -1,4 +1,5 @@
-//! What nearly every file of this crate names. Files below the pools import what they need themselves.
+//! What nearly every file of `schema`, `service` and `people` names. The other folders are below it and import what they
+//! need themselves.
 
 pub(crate) use jiff::Timestamp;
 pub(crate) use serde::Serialize;
@@ -9,14 +10,20 @@ pub(crate) use tokio_postgres::{
 pub(crate) use uuid::Uuid;
 
 pub(crate) use crate::{
-    arrays::Arrays,
-    bulkhead::Bulkhead::{self, Auth, Ingest, Maintenance, Watch},
-    error::{Result, StoreError},
-    ids::{AgentId, HostId, TokenId},
-    page::Page,
-    params::params,
-    pool::Store,
-    record::{FromRow, record},
-    text_enum::text_enum,
-    tx::{Param, Tx},
+    pg::{
+        bulkhead::Bulkhead::{self, Auth, Ingest, Maintenance, Watch},
+        error::{Result, StoreError},
+        pool::Store,
+        tx::{Param, Tx},
+    },
+    statements::{
+        arrays::Arrays,
+        page::Page,
+        params::params,
+        record::{FromRow, record},
+    },
+    values::{
+        ids::{AgentId, HostId, TokenId},
+        text_enum::text_enum,
+    },
 };

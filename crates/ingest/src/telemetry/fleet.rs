@@ -1,4 +1,4 @@
-//! Gauges of the whole fleet. Only the reporter has them (`store/src/fleet_gauges.rs`): a scrape of another instance,
+//! Gauges of the whole fleet. Only the reporter has them (`store/src/service/fleet_gauges.rs`): a scrape of another instance,
 //! or of one that has lost the database, shows none rather than old numbers.
 
 use std::{

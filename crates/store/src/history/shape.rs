@@ -9,7 +9,7 @@ use aws_lc_rs::digest;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::vitals::PartKind;
+use crate::values::vitals::PartKind;
 
 /// How many parts a list has at most. A sample has fewer; a rollup of several lists might have more.
 pub(crate) const MOST_PARTS: usize = 2048;

@@ -1,0 +1,113 @@
+//! Rows of the list of hosts, and what is drawn beside them. `search` finds which hosts they are.
+
+use crate::{prelude::*, values::labels::Labels};
+
+record! {
+    #[derive(Debug, Clone)]
+    pub struct HostListRow {
+        pub id: HostId,
+        pub hostname: String,
+        pub os: String,
+        pub os_version: String,
+        pub ip_addresses: Vec<String>,
+        pub labels: Labels,
+        pub retired_at: Option<Timestamp>,
+        pub agent_id: Option<AgentId>,
+        pub version: Option<String>,
+        pub presence: Option<String>,
+        pub presence_since: Option<Timestamp>,
+        pub cause: Option<String>,
+        pub vitals_at: Option<Timestamp>,
+        pub cpu_percent: Option<f64>,
+        pub memory_used_bytes: Option<i64>,
+        pub memory_total_bytes: i64,
+        pub fullest_disk_percent: Option<i16>,
+        pub fullest_disk_mount_point: Option<String>,
+    }
+}
+
+record! {
+    /// The mean use of the processors in one hour.
+    #[derive(Debug, Clone)]
+    pub struct SparkPoint {
+        pub host_id: HostId,
+        /// 0 is the oldest hour shown.
+        pub position: i32,
+        pub cpu_percent: f64,
+    }
+}
+
+const COLUMNS: &str =
+    "h.id, h.hostname, h.os, h.os_version, h.ip_addresses, h.labels, h.retired_at, a.id AS agent_id,
+                a.version, s.presence, s.presence_since, s.cause, v.vitals_at, v.cpu_percent::float8, v.memory_used_bytes,
+                coalesce(v.memory_total_bytes, h.memory_total_bytes) AS memory_total_bytes, v.fullest_disk_percent,
+                v.fullest_disk_mount_point";
+
+/// The latest vitals of `h`: every host has this row.
+const VITALS: &str = "JOIN host_vitals v ON v.host_id = h.id";
+
+/// The active agent of `h`, if it has one.
+const AGENT: &str = "LEFT JOIN agents a ON a.host_id = h.id AND a.status = 'active'
+           LEFT JOIN agent_state s ON s.agent_id = a.id";
+
+/// The rows of the hosts `$1`, in the order of their names.
+pub(super) fn rows_sql() -> String {
+    format!(
+        "-- console_hosts_by_id
+        SELECT {COLUMNS} FROM hosts h {AGENT} {VITALS} WHERE h.id = ANY ($1) ORDER BY h.hostname, h.id"
+    )
+}
+
+impl Store {
+    /// The rows of these hosts, in the order of their names.
+    pub async fn console_hosts_by_id(&self, hosts: &[Uuid]) -> Result<Vec<HostListRow>> {
+        let params = params![hosts];
+        let (name, sql) = ("console_hosts_by_id", rows_sql());
+        self.read_all(name, Ingest, &sql, &params).await
+    }
+
+    pub async fn console_host_exists(&self, host: HostId) -> Result<bool> {
+        let sql = "-- console_host_exists\nSELECT FROM hosts WHERE id = $1";
+        let params = params![host.0];
+        let rows = self.read("console_host_exists", Ingest, sql, &params);
+        Ok(!rows.await?.is_empty())
+    }
+
+    /// How many of these hosts are online.
+    pub async fn console_hosts_online(&self, hosts: &[Uuid]) -> Result<i64> {
+        let sql = "-- console_hosts_online
+            SELECT count(*) FROM agents a JOIN agent_state s ON s.agent_id = a.id
+             WHERE a.host_id = ANY ($1) AND a.status = 'active' AND s.presence = 'online'";
+        let params = params![hosts];
+        let rows = self.read("console_hosts_online", Ingest, sql, &params);
+        let rows = rows.await?;
+        rows.first().map_or(Ok(0), |row| Ok(row.try_get(0)?))
+    }
+
+    /// The hours of these hosts since `begins`: stored rollups, and the mean of the samples that are not compacted yet. (The
+    /// view `host_metrics_hourly` would roll up all vitals of each of these hours.) An hour that has both, because samples
+    /// came late, shows the mean of the two. The planner must know the first hour: it leaves out the months before.
+    pub async fn console_sparklines(
+        &self,
+        hosts: &[Uuid],
+        begins: Timestamp,
+    ) -> Result<Vec<SparkPoint>> {
+        let sql = "-- console_sparklines
+            WITH hourly AS (
+                SELECT r.host_id, r.hour, r.cpu_percent_avg AS cpu
+                  FROM host_rollups r
+                 WHERE r.host_id = ANY ($1) AND r.hour >= $2 AND r.hour <= now()
+                 UNION ALL
+                SELECT v.host_id, date_trunc('hour', o.sampled_at, 'UTC'), avg(o.cpu_percent)
+                  FROM host_vitals v JOIN samples_visible o ON o.host_no = v.host_no
+                 WHERE v.host_id = ANY ($1) AND o.sampled_at >= $2 AND o.sampled_at <= now()
+                 GROUP BY 1, 2)
+            SELECT host_id, (extract(epoch FROM hour - $2) / 3600)::int AS position, avg(cpu) AS cpu_percent
+              FROM hourly
+             GROUP BY host_id, hour
+             ORDER BY host_id, hour";
+        let params = params![hosts, begins];
+        self.read_all("console_sparklines", Ingest, sql, &params)
+            .await
+    }
+}

@@ -1,0 +1,164 @@
+//! The people who may use the console, and the record of what they did.
+
+use std::{error::Error, fmt};
+
+use tokio_postgres::types::FromSql;
+
+use crate::prelude::*;
+pub use crate::values::ids::UserId;
+
+text_enum! {
+    /// What a person may do; each role may do what the roles before it may.
+    #[derive(PartialOrd, Ord, Hash)]
+    pub enum Role {
+        /// Reads.
+        Viewer = "viewer",
+        /// Decides about agents and hosts.
+        Operator = "operator",
+        /// Manages enrolment tokens and people.
+        Admin = "admin",
+    }
+}
+
+record! {
+    #[derive(Debug, Clone)]
+    pub struct UserRecord {
+        pub id: UserId,
+        pub name: String,
+        pub role: Role,
+        pub has_password: bool,
+        pub created_at: Timestamp,
+        pub created_by: String,
+        pub disabled_at: Option<Timestamp>,
+        pub signed_in_at: Option<Timestamp>,
+        pub session_count: i64,
+    }
+}
+
+record! {
+    /// What signing in compares.
+    #[derive(Debug, Clone)]
+    pub struct LoginRecord {
+        pub id: UserId,
+        pub name: String,
+        pub role: Role,
+        pub password_hash: Option<String>,
+    }
+}
+
+impl Store {
+    pub async fn console_users(&self) -> Result<Vec<UserRecord>> {
+        let sql = "-- console_users
+            SELECT id, name, role, password_hash IS NOT NULL AS has_password, created_at, created_by, disabled_at,
+                   signed_in_at,
+                   (SELECT count(*) FROM console.sessions s WHERE s.user_id = u.id AND s.expires_at > now()) AS session_count
+              FROM console.users u ORDER BY name LIMIT 1000";
+        self.read_all("console_users", Auth, sql, &[]).await
+    }
+
+    pub async fn console_has_users(&self) -> Result<bool> {
+        let sql = "-- console_has_users\nSELECT EXISTS (SELECT FROM console.users)";
+        let rows = self.read("console_has_users", Auth, sql, &[]);
+        let rows = rows.await?;
+        rows.first().map_or(Ok(false), |row| Ok(row.try_get(0)?))
+    }
+
+    /// The person of this name, unless disabled.
+    pub async fn console_user_login(&self, name: &str) -> Result<Option<LoginRecord>> {
+        let sql = "-- console_user_login
+            SELECT id, name, role, password_hash FROM console.users WHERE name = $1 AND disabled_at IS NULL";
+        let params = params![name];
+        self.read_first("console_user_login", Auth, sql, &params)
+            .await
+    }
+
+    /// Adds a person without a password. Fails with a violated constraint if the name is taken.
+    pub async fn console_user_add(&self, name: &str, role: Role, actor: &str) -> Result<UserId> {
+        let sql = "-- console_user_add
+            INSERT INTO console.users (name, role, created_by) VALUES ($1, $2, $3) RETURNING id";
+        let role = role.as_str();
+        let params = params![name, role, actor];
+        self.run("console_user_add", Auth, async |tx| {
+            let id = tx.query_value(sql, &params).await?;
+            event(&tx, actor, "user added", name, role).await?;
+            Ok(id)
+        })
+        .await
+    }
+
+    /// Changes a person's role. Open sessions have the new role at their next request.
+    pub async fn console_user_role(&self, name: &str, role: Role, actor: &str) -> Result<bool> {
+        let sql = "-- console_user_role\nUPDATE console.users SET role = $2 WHERE name = $1";
+        let role = role.as_str();
+        let params = params![name, role];
+        self.run("console_user_role", Auth, async |tx| {
+            let found = tx.execute(sql, &params).await? == 1;
+            if found {
+                event(&tx, actor, "role changed", name, role).await?;
+            }
+            Ok(found)
+        })
+        .await
+    }
+
+    /// Disables or enables a person. Disabling ends the person's sessions and links.
+    pub async fn console_user_disable(
+        &self,
+        name: &str,
+        disabled: bool,
+        actor: &str,
+    ) -> Result<bool> {
+        let sql = "-- console_user_disable
+            WITH changed AS (
+                UPDATE console.users SET disabled_at = CASE WHEN $2 THEN now() END WHERE name = $1 RETURNING id),
+            sessions AS (DELETE FROM console.sessions s USING changed WHERE s.user_id = changed.id AND $2),
+            links AS (DELETE FROM console.links l USING changed WHERE l.user_id = changed.id AND $2)
+            SELECT count(*) FROM changed";
+        let params = params![name, disabled];
+        let kind = match disabled {
+            true => "user disabled",
+            false => "user enabled",
+        };
+        self.run("console_user_disable", Auth, async |tx| {
+            let changed: i64 = tx.query_value(sql, &params).await?;
+            if changed == 1 {
+                event(&tx, actor, kind, name, "").await?;
+            }
+            Ok(changed == 1)
+        })
+        .await
+    }
+}
+
+/// Records what a person did.
+pub(super) async fn event(
+    tx: &Tx,
+    actor: &str,
+    kind: &str,
+    subject: &str,
+    detail: &str,
+) -> Result<()> {
+    let sql = "-- console_event
+        INSERT INTO console.events (actor, kind, subject, detail)
+        VALUES (left($1, 255), $2, left($3, 255), left($4, 1000))";
+    let params = params![actor, kind, subject, detail];
+    tx.execute(sql, &params).await.map(drop)
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The schema allows no other text. If there is one nevertheless, the person may only read.
+impl<'a> FromSql<'a> for Role {
+    fn from_sql(ty: &Type, raw: &'a [u8]) -> Result<Role, Box<dyn Error + Sync + Send>> {
+        let text = <&str>::from_sql(ty, raw)?;
+        Ok(Role::parse(text).unwrap_or(Role::Viewer))
+    }
+
+    fn accepts(ty: &Type) -> bool {
+        <&str as FromSql>::accepts(ty)
+    }
+}
