@@ -23,8 +23,8 @@ use std::{sync::Arc, time::Duration};
 
 use http::HeaderValue;
 use rustls::sign::CertifiedKey;
+use svc_harness::{Balance, Ledger};
 use svc_proto::contract::Backoff;
-use svc_testkit::{Balance, Ledger};
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until, timeout},

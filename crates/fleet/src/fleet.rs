@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::bail;
-use svc_testkit::Balance;
+use svc_harness::Balance;
 use tokio::time::{Instant, sleep};
 
 pub use self::totals::{Totals, format_errors, note};

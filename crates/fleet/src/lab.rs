@@ -6,8 +6,8 @@ use std::{env, net::SocketAddr, time::Duration};
 
 use anyhow::Context;
 use rustix::process::Signal;
+use svc_harness::{Environment, Program, ServiceBuilder, ServiceProcess, Usage};
 use svc_sandbox::{PRODUCTION, Postgres, PostgresOptions};
-use svc_testkit::{Environment, Program, ServiceBuilder, ServiceProcess, Usage};
 use tempfile::TempDir;
 use tokio::time::Instant;
 

@@ -6,7 +6,7 @@
 //! In reading order:
 //!
 //! - [`agent`]: one virtual agent in one task. It is built from [`identity`] (its key and machine),
-//!   [`tls`], [`wire`] (its messages) and [`svc_testkit::Ledger`] (its record of what was acknowledged).
+//!   [`tls`], [`wire`] (its messages) and [`svc_harness::Ledger`] (its record of what was acknowledged).
 //! - [`worker`]: a process that runs many agents. [`plan`] has the messages between it and its parent,
 //!   [`stats`] what it counts, [`state`] what it keeps between runs.
 //! - [`fleet`]: all workers as one: orders, totals, and waits with a deadline.

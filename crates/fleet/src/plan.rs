@@ -6,7 +6,7 @@
 use std::{fmt, net::SocketAddr, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
-use svc_testkit::Balance;
+use svc_harness::Balance;
 
 use crate::{state, stats::StatsUpdate};
 

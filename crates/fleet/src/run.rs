@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, bail, ensure};
-use svc_testkit::AuditReport;
+use svc_harness::AuditReport;
 use tokio::time::{Instant, sleep_until};
 
 use self::{report::Report, service::Scrape};

@@ -17,7 +17,7 @@ use rustls::{
     version::TLS13,
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem::PemObject};
-use svc_testkit::{Tls, provider};
+use svc_harness::{Tls, provider};
 
 /// The client configuration that all agents share, without a key.
 #[derive(Clone, Debug)]

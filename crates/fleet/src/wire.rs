@@ -8,11 +8,11 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::HeaderValue;
 use prost::Message;
 use prost_types::Timestamp;
+use svc_harness::Taken;
 use svc_proto::{
     contract::limits::MAX_RESPONSE_BYTES,
     v1::{Disk, Vitals},
 };
-use svc_testkit::Taken;
 
 /// A gRPC frame: a compression flag, four bytes of length, the message.
 const PREFIX: usize = 5;

@@ -23,7 +23,7 @@ use std::{
 };
 
 use anyhow::Context;
-use svc_testkit::raise_file_limit;
+use svc_harness::raise_file_limit;
 use tokio::{
     sync::mpsc,
     task::JoinSet,

@@ -17,10 +17,11 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use futures_util::{StreamExt, TryStreamExt, stream};
+use svc_harness::{AuditReport, Balance, PATIENCE, eventually};
 use tokio::{task::JoinSet, time::sleep};
 
 use self::member::{Member, Record};
-use crate::{AUTO, ActiveAgent, AuditReport, Balance, PATIENCE, Site, eventually, token};
+use crate::{AUTO, ActiveAgent, Site, token};
 
 const CONCURRENT_REGISTRATIONS: usize = 16;
 /// What a connection may take on a busy machine.

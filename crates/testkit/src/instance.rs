@@ -3,6 +3,7 @@
 use std::{ffi::OsString, net::SocketAddr, time::Duration};
 
 use anyhow::Context;
+use svc_harness::{Environment, NO_DATABASE, PATIENCE, health_becomes};
 use svc_ingest::{
     config::{Config, Timing},
     listener::Limits,
@@ -12,7 +13,7 @@ use svc_store::Migration;
 use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::{ActiveAgent, Environment, NO_DATABASE, PATIENCE, Site, health_becomes};
+use crate::{ActiveAgent, Site};
 
 /// Most tests send a report and wait for its acknowledgement, again and again.
 const BATCH_WAIT: Duration = Duration::from_millis(200);

@@ -1,26 +1,17 @@
 //! Where services run: a database, a metrics queue, and a folder with the server's certificate and
 //! a signing key. Services on one site are siblings.
 
-use std::{
-    collections::BTreeMap,
-    ffi::OsString,
-    fs,
-    os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
+use svc_harness::{Environment, ServiceBuilder, eventually};
 use svc_sandbox::{
-    Identity, Nats, NatsOptions, Postgres, PostgresOptions, TestDatabase, query, test_database,
+    Nats, NatsOptions, Postgres, PostgresOptions, TestDatabase, query, test_database,
 };
 use svc_store::{DatabaseUrl, Store, StoreOptions};
 use tempfile::TempDir;
 
-use crate::{ActiveAgent, Instance, InstanceBuilder, ServiceBuilder, eventually};
-
-/// An RSA key of 2048 bits, made by `openssl genpkey`. Generating one takes long. It is published
-/// with the source: never use it for anything but tests.
-pub const SIGNING_KEY: &str = include_str!("signing_key.pem");
+use crate::{ActiveAgent, Instance, InstanceBuilder};
 
 /// The name of the database on a server of the site's own.
 const OWN: &str = "svc";
@@ -131,12 +122,12 @@ impl Site {
 
     /// The real binary for a fleet.
     pub fn server_process(&self) -> ServiceBuilder {
-        self.process().for_fleet()
+        for_fleet(self.process())
     }
 
     /// `svc-ingest consume`, for a fleet.
     pub fn consumer_process(&self) -> ServiceBuilder {
-        self.command_process(&["consume"]).for_fleet()
+        for_fleet(self.command_process(&["consume"]))
     }
 
     /// A command of the real binary, without the variables that only a server needs.
@@ -232,48 +223,11 @@ impl Database {
     }
 }
 
-/// Environment variables, as an instance reads them.
-#[derive(Clone, Debug, Default)]
-pub struct Environment(BTreeMap<String, OsString>);
-
-impl Environment {
-    /// What an instance needs; writes its certificate and signing key to `folder`.
-    pub fn with_files(folder: &Path, database_url: &str) -> anyhow::Result<Self> {
-        let server = Identity::server(&["localhost", "127.0.0.1"])?;
-        let (certificate, key) = server.write(folder, "server")?;
-        let jwt_key = folder.join("jwt_key.pem");
-        write_private(&jwt_key, SIGNING_KEY)?;
-        Ok(Self::default()
-            .set("DATABASE_URL", database_url)
-            .set("INGEST_TLS_CERT", certificate)
-            .set("INGEST_TLS_KEY", key)
-            .set("INGEST_JWT_KEY_FILE", jwt_key)
-            .set("INGEST_BIND_ADDRESS", "127.0.0.1"))
-    }
-
-    pub fn set(mut self, name: &str, value: impl Into<OsString>) -> Self {
-        self.0.insert(name.into(), value.into());
-        self
-    }
-
-    pub fn unset(mut self, name: &str) -> Self {
-        self.0.remove(name);
-        self
-    }
-
-    pub fn get(&self, name: &str) -> Option<OsString> {
-        self.0.get(name).cloned()
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = (&String, &OsString)> {
-        self.0.iter()
-    }
-}
-
-/// Writes a file that only its owner may read, as the service requires of its key.
-pub fn write_private(path: &Path, text: impl AsRef<[u8]>) -> std::io::Result<()> {
-    fs::write(path, text)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))
+/// Logs warnings only, and expects a heartbeat every 5 s, which makes the grace periods short.
+fn for_fleet(process: ServiceBuilder) -> ServiceBuilder {
+    process
+        .set("INGEST_LOG", "warn")
+        .set("INGEST_HEARTBEAT_INTERVAL", "5s")
 }
 
 fn store(url: &str) -> anyhow::Result<Store> {

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use svc_harness::Settled;
 use svc_proto::{
     ServerMessage,
     contract::limits::MAX_REPORTS_IN_FLIGHT,
     v1::{Ack, Drain, Settings},
 };
-use svc_testkit::Settled;
 use tokio::time::{Instant, sleep_until};
 
 use super::{

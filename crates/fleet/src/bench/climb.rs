@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use svc_testkit::AuditReport;
+use svc_harness::AuditReport;
 use tokio::time::{Instant, sleep};
 
 use super::sizes::{Scale, ramp};

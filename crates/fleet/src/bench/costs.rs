@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use svc_testkit::transactions;
+use svc_harness::transactions;
 
 use super::{
     load::{COLUMNS, FASTEST, HeartbeatCost, IDLE, Load},

@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use svc_harness::raise_file_limit;
 use svc_proto::{
     ClientMessage, ServerMessage,
     contract::REGISTER_PATH,
@@ -21,7 +22,6 @@ use svc_proto::{
         RegisterResponse, Welcome,
     },
 };
-use svc_testkit::raise_file_limit;
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     sync::mpsc,

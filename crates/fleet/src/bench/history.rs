@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use svc_testkit::SampleWriter;
+use svc_harness::SampleWriter;
 
 use super::{
     compaction::{Cost, DISKS, INTERVAL, SAMPLES_PER_HOUR, finish, last_full_hour, times},

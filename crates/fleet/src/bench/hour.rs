@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use svc_testkit::SampleWriter;
+use svc_harness::SampleWriter;
 use tokio::time::Instant;
 
 use super::{

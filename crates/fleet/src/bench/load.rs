@@ -12,8 +12,8 @@
 
 use std::time::Duration;
 
+use svc_harness::AuditReport;
 use svc_proto::contract::limits::REPORT_INTERVAL;
-use svc_testkit::AuditReport;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 

@@ -8,7 +8,7 @@
 use std::{ops::Range, time::Duration};
 
 use jiff::Timestamp;
-use svc_testkit::SampleWriter;
+use svc_harness::SampleWriter;
 use tokio::time::{Instant, sleep_until};
 
 use super::minimal::{DISKS, Minimal};

@@ -6,8 +6,8 @@ use std::{
 };
 
 use rustix::process::Signal;
+use svc_harness::{Process, Program, eventually};
 use svc_sandbox::{Identity, free_port};
-use svc_testkit::{Process, Program, eventually};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 

@@ -10,8 +10,8 @@ use std::{
 };
 
 use anyhow::Context;
+use svc_harness::Balance;
 use svc_sandbox::{dying_with_us, spawn};
-use svc_testkit::Balance;
 
 use super::totals::Totals;
 use crate::{

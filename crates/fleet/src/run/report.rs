@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
-use svc_testkit::AuditReport;
+use svc_harness::AuditReport;
 
 use super::service::ServiceCost;
 use crate::{

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
-use svc_testkit::metric;
+use svc_harness::metric;
 
 /// The sums of all instances.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -10,7 +10,7 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use svc_fleet::lab::{Lab, Settings};
-use svc_testkit::{SampleWriter, Tables};
+use svc_harness::{SampleWriter, Tables};
 
 /// Runs the program to its end.
 fn fleet(arguments: &[&str]) -> anyhow::Result<Output> {

@@ -277,10 +277,9 @@ fn crates_depend_on_what_the_document_says() {
     assert_eq!(documented, real.collect());
 }
 
-#[test]
-fn the_stores_tests_do_not_build_the_service() {
-    let mut needed = dependencies("store", "[dev-dependencies]");
-    assert!(!needed.is_empty());
+/// What a crate needs by a table of its Cargo.toml, directly and through the crates that it depends on.
+fn needed(name: &str, table: &str) -> BTreeSet<String> {
+    let mut needed = dependencies(name, table);
     for _ in 0..crate_names().len() {
         let next: Vec<_> = needed
             .iter()
@@ -288,5 +287,19 @@ fn the_stores_tests_do_not_build_the_service() {
             .collect();
         needed.extend(next);
     }
+    needed
+}
+
+#[test]
+fn the_stores_tests_do_not_build_the_service() {
+    let needed = needed("store", "[dev-dependencies]");
+    assert!(!needed.is_empty());
+    assert!(!needed.contains("ingest"), "{needed:?}");
+}
+
+#[test]
+fn the_fleet_does_not_link_the_service() {
+    let needed = needed("fleet", "[dependencies]");
+    assert!(needed.contains("store"), "through the harness: {needed:?}");
     assert!(!needed.contains("ingest"), "{needed:?}");
 }

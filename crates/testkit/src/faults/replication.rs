@@ -7,10 +7,11 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
+use svc_harness::Balance;
 use svc_sandbox::Postgres;
 use tokio::time::sleep;
 
-use crate::{Balance, Fleet, PATIENCE, Pace, Proxy, QueueKind, Site, eventually, times_offline};
+use crate::{Fleet, PATIENCE, Pace, Proxy, QueueKind, Site, eventually, times_offline};
 
 const WAITING: &str = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
 /// The highest numbers that the database knows, of all agents together.

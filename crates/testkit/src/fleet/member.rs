@@ -12,6 +12,7 @@ use std::{
 use anyhow::Result;
 use jiff::Timestamp;
 use rustls::ClientConfig;
+use svc_harness::{Ledger, Settled, Taken, Tls};
 use svc_proto::{
     ServerMessage,
     v1::{Report, Sample, ingest_service_client::IngestServiceClient},
@@ -21,9 +22,7 @@ use tonic::{Code, Status, transport::Endpoint};
 use tonic_types::StatusExt;
 
 use super::Pace;
-use crate::{
-    ActiveAgent, HeartbeatCall, Ledger, Settled, Taken, Tls, sample, tls::channel_with, wire_time,
-};
+use crate::{ActiveAgent, HeartbeatCall, grpc::channel_with, sample, wire_time};
 
 const MOST_DOUBLINGS: u32 = 4;
 

@@ -72,7 +72,7 @@ impl AuditReport {
         Ok(report)
     }
 
-    pub fn from_ledgers(balances: &[Balance], expected: u64) -> AuditReport {
+    fn from_ledgers(balances: &[Balance], expected: u64) -> AuditReport {
         let sum = |value: fn(&Balance) -> u64| balances.iter().map(value).sum();
         AuditReport {
             agents: balances.len() as u64,

@@ -48,12 +48,6 @@ impl ServiceBuilder {
         self
     }
 
-    /// Logs warnings only, and expects a heartbeat every 5 s, which makes the grace periods short.
-    pub(crate) fn for_fleet(self) -> Self {
-        self.set("INGEST_LOG", "warn")
-            .set("INGEST_HEARTBEAT_INTERVAL", "5s")
-    }
-
     /// Cuts notifications off, so that only the poll finds changes.
     pub fn without_notifications(self) -> Self {
         self.set("INGEST_LISTEN_DATABASE_URL", NO_DATABASE)
