@@ -20,6 +20,10 @@ const IDLE_TIME: Duration = Duration::from_secs(15);
 /// Whether closed hours are not compacted yet.
 const UNFINISHED: &str = "SELECT count(*) FROM sample_hours
                            WHERE finished_at IS NULL AND arrived_hour < date_trunc('hour', samples_now(), 'UTC')";
+/// Closed hours whose rows are still there, beside the chunks: the pass after the one that finished them drops them.
+const UNDROPPED: &str = "SELECT count(*) FROM sample_hours
+                          WHERE arrived_hour < date_trunc('hour', samples_now(), 'UTC')
+                            AND to_regclass('samples_open_' || to_char(arrived_hour AT TIME ZONE 'UTC', 'YYYYMMDDHH24')) IS NOT NULL";
 /// The clock that decides which hour a sample arrives in; it is a function so that this stage can advance it.
 const ADVANCE_CLOCK: &str =
     "CREATE OR REPLACE FUNCTION samples_now() RETURNS timestamptz LANGUAGE sql STABLE
@@ -36,7 +40,9 @@ pub struct Cost {
 
 /// What the compaction of all closed hours took.
 pub struct Finished {
+    /// With that of dropping their rows.
     pub cost: Cost,
+    /// Until all were compacted.
     pub took: Duration,
     /// The most memory that PostgreSQL's processes had for themselves.
     pub private_kib: u64,
@@ -53,10 +59,15 @@ pub async fn finish(lab: &mut Lab, samples: u64) -> anyhow::Result<Finished> {
         private_kib = private_kib.max(lab.private_memory_of_postgres()?);
         sleep(POLL_INTERVAL).await;
     }
-    let (after, took) = (lab.usage().await?, began.elapsed());
+    let took = began.elapsed();
+    while lab.number(UNDROPPED).await? > 0 {
+        anyhow::ensure!(began.elapsed() < TIMEOUT, "compacted hours are not dropped");
+        sleep(POLL_INTERVAL).await;
+    }
+    let (after, elapsed) = (lab.usage().await?, began.elapsed());
     sleep(IDLE_TIME).await;
     let idle = Cost::between(&after, &lab.usage().await?, samples);
-    let times = took.as_secs_f64() / IDLE_TIME.as_secs_f64();
+    let times = elapsed.as_secs_f64() / IDLE_TIME.as_secs_f64();
     let busy = Cost::between(&before, &after, samples);
     let cost = Cost {
         service_us: (busy.service_us - idle.service_us * times).max(0.0),
