@@ -6,7 +6,7 @@
 //! 4. `vitals`: the kinds of parts of a sample, declared once.
 //! 5. `instance_load`: how full an instance is.
 //! 6. `migration`: one step of the schema.
-//! 7. `text_enum`: how a closed set is declared that is a text in the database.
+//! 7. `text_enum`: how a closed set is declared that is a text in the database, and how such a text is read (`Stored`).
 
 pub(crate) mod facts;
 pub(crate) mod ids;

@@ -1,14 +1,10 @@
 //! The people who may use the console, and the record of what they did.
 
-use std::{error::Error, fmt};
-
-use tokio_postgres::types::FromSql;
-
 use crate::prelude::*;
 pub use crate::values::ids::UserId;
 
 text_enum! {
-    /// What a person may do; each role may do what the roles before it may.
+    /// What a person may do; each role may do what the roles before it may. A person whose role is not known may only read.
     #[derive(PartialOrd, Ord, Hash)]
     pub enum Role {
         /// Reads.
@@ -18,6 +14,7 @@ text_enum! {
         /// Manages enrolment tokens and people.
         Admin = "admin",
     }
+    else Viewer
 }
 
 record! {
@@ -143,22 +140,4 @@ pub(super) async fn event(
         VALUES (left($1, 255), $2, left($3, 255), left($4, 1000))";
     let params = params![actor, kind, subject, detail];
     tx.execute(sql, &params).await.map(drop)
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// The schema allows no other text. If there is one nevertheless, the person may only read.
-impl<'a> FromSql<'a> for Role {
-    fn from_sql(ty: &Type, raw: &'a [u8]) -> Result<Role, Box<dyn Error + Sync + Send>> {
-        let text = <&str>::from_sql(ty, raw)?;
-        Ok(Role::parse(text).unwrap_or(Role::Viewer))
-    }
-
-    fn accepts(ty: &Type) -> bool {
-        <&str as FromSql>::accepts(ty)
-    }
 }
