@@ -1,7 +1,8 @@
 //! Ids, closed sets and records that several folders share. Nothing here reads or writes the database.
 //!
 //! 1. `ids`: `AgentId`, `HostId`, `TokenId` and `UserId`.
-//! 2. `status` and `liveness`: the states of an agent (`AgentStatus`), and whether its identity is in use (`Liveness`).
+//! 2. `status`, `presence` and `liveness`: the states of an agent (`AgentStatus`), whether it has a stream (`Presence`), and
+//!    whether its identity is in use (`Liveness`).
 //! 3. `facts` and `labels`: what an agent says about its machine (`HostFacts`); what its tokens and people say (`Labels`).
 //! 4. `vitals`: the kinds of parts of a sample, declared once.
 //! 5. `instance_load`: how full an instance is.
@@ -14,6 +15,7 @@ pub(crate) mod instance_load;
 pub(crate) mod labels;
 pub(crate) mod liveness;
 pub(crate) mod migration;
+pub(crate) mod presence;
 pub(crate) mod status;
 pub(crate) mod text_enum;
 pub(crate) mod vitals;

@@ -9,7 +9,12 @@ use serde_json::Value;
 
 use crate::{
     prelude::*,
-    values::{labels::Labels, status::AgentStatus},
+    values::{
+        labels::Labels,
+        presence::{Presence, PresenceCause},
+        status::AgentStatus,
+        text_enum::Stored,
+    },
 };
 
 /// The hostname is the one that the agent reported itself, because a pending agent may share
@@ -58,10 +63,10 @@ record! {
         pub pending_reason: Option<String>,
         pub conflict_with: Option<AgentId>,
         pub cloned_from: Option<AgentId>,
-        pub presence: String,
+        pub presence: Stored<Presence>,
         pub presence_since: Timestamp,
         /// Why its presence last changed.
-        pub cause: Option<String>,
+        pub cause: Option<Stored<PresenceCause>>,
         /// The fingerprint of its key, in hexadecimal.
         pub key: String,
         pub version: String,

@@ -8,7 +8,7 @@ use crate::{
         books::AgentBooks,
     },
     prelude::*,
-    values::labels::Labels,
+    values::{labels::Labels, presence::Presence, text_enum::Stored},
 };
 
 /// The joins change the number of rows not: a unique index allows one active agent per host, and every
@@ -52,7 +52,7 @@ record! {
         pub hostname: String,
         /// The active agent and its presence.
         pub agent_id: Option<AgentId>,
-        pub presence: Option<String>,
+        pub presence: Option<Stored<Presence>>,
         pub presence_since: Option<Timestamp>,
         pub os: String,
         pub os_version: String,

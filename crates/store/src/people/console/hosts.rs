@@ -1,6 +1,9 @@
 //! Rows of the list of hosts, and what is drawn beside them. `search` finds which hosts they are.
 
-use crate::{prelude::*, values::labels::Labels};
+use crate::{
+    prelude::*,
+    values::{labels::Labels, presence::Presence, text_enum::Stored},
+};
 
 record! {
     #[derive(Debug, Clone)]
@@ -14,15 +17,20 @@ record! {
         pub retired_at: Option<Timestamp>,
         pub agent_id: Option<AgentId>,
         pub version: Option<String>,
-        pub presence: Option<String>,
+        pub presence: Option<Stored<Presence>>,
         pub presence_since: Option<Timestamp>,
-        pub cause: Option<String>,
         pub vitals_at: Option<Timestamp>,
         pub cpu_percent: Option<f64>,
         pub memory_used_bytes: Option<i64>,
         pub memory_total_bytes: i64,
         pub fullest_disk_percent: Option<i16>,
         pub fullest_disk_mount_point: Option<String>,
+    }
+}
+
+impl HostListRow {
+    pub fn is_online(&self) -> bool {
+        self.presence.as_ref().is_some_and(Stored::is_online)
     }
 }
 
@@ -39,7 +47,7 @@ record! {
 
 const COLUMNS: &str =
     "h.id, h.hostname, h.os, h.os_version, h.ip_addresses, h.labels, h.retired_at, a.id AS agent_id,
-                a.version, s.presence, s.presence_since, s.cause, v.vitals_at, v.cpu_percent::float8, v.memory_used_bytes,
+                a.version, s.presence, s.presence_since, v.vitals_at, v.cpu_percent::float8, v.memory_used_bytes,
                 coalesce(v.memory_total_bytes, h.memory_total_bytes) AS memory_total_bytes, v.fullest_disk_percent,
                 v.fullest_disk_mount_point";
 
