@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use clap::{Subcommand, builder::PossibleValuesParser, builder::TypedValueParser};
 use svc_store::{
-    AgentDetail, AgentFilter, AgentId, AgentRecord, AgentStatus, EventRecord, Page, Store,
-    StoreError,
+    AgentDetail, AgentFilter, AgentId, AgentRecord, AgentStatus, EventRecord, Page, PendingReason,
+    Store, StoreError,
 };
 
 use super::{
@@ -187,12 +187,12 @@ fn note(agent: &AgentRecord) -> Option<String> {
     if agent.status != AgentStatus::Pending {
         return agent.decision_reason.clone().or(clone);
     }
-    match agent.pending_reason.as_deref() {
-        Some("conflict" | "clone") => {
+    match agent.waits_for() {
+        Some(PendingReason::Conflict | PendingReason::Clone) => {
             let reasons: Vec<String> = [clone, conflict].into_iter().flatten().collect();
             Some(reasons.join(", "))
         }
-        other => other.map(str::to_owned),
+        _ => agent.pending_reason.as_ref().map(ToString::to_string),
     }
 }
 
@@ -203,7 +203,10 @@ fn pending_facts(agent: &AgentRecord) -> impl Iterator<Item = (&'static str, Str
     let choices =
         "approve with --replace (the same machine, reinstalled) or --new-host (another machine)";
     [
-        ("waits for", agent.pending_reason.clone()),
+        (
+            "waits for",
+            agent.pending_reason.as_ref().map(ToString::to_string),
+        ),
         ("conflicts with", id(agent.conflict_with)),
         ("", decidable.then(|| choices.into())),
         ("cloned from", id(agent.cloned_from)),

@@ -12,7 +12,7 @@ use crate::{
     values::{
         labels::Labels,
         presence::{Presence, PresenceCause},
-        status::AgentStatus,
+        status::{AgentStatus, PendingReason},
         text_enum::Stored,
     },
 };
@@ -60,7 +60,7 @@ record! {
         pub host_id: HostId,
         pub hostname: String,
         pub status: AgentStatus,
-        pub pending_reason: Option<String>,
+        pub pending_reason: Option<Stored<PendingReason>>,
         pub conflict_with: Option<AgentId>,
         pub cloned_from: Option<AgentId>,
         pub presence: Stored<Presence>,
@@ -123,6 +123,12 @@ text_enum! {
         Replace = "replace",
         /// It is another machine and gets a host record of its own.
         NewHost = "new-host",
+    }
+}
+
+impl AgentRecord {
+    pub fn waits_for(&self) -> Option<PendingReason> {
+        self.pending_reason.as_ref().and_then(Stored::known)
     }
 }
 

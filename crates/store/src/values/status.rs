@@ -15,6 +15,19 @@ text_enum! {
     else Revoked
 }
 
+text_enum! {
+    /// What a pending agent waits for.
+    pub enum PendingReason {
+        /// A decision, because its token asks for one.
+        Approval = "approval",
+        /// Its machine has an active agent.
+        Conflict = "conflict",
+        /// It began as a copy of another agent.
+        Clone = "clone",
+        Reopened = "reopened",
+    }
+}
+
 impl AgentStatus {
     /// Whether retiring its host, or revoking its token with the agents, ends it.
     pub fn is_current(self) -> bool {
