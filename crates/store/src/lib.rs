@@ -36,8 +36,8 @@ pub use people::agents::{
 pub use people::books::{AgentBooks, GapRecord};
 pub use people::console::{
     ActivityCursor, ActivityFilter, ActivityPage, ActivityRecord, AttentionCounts, DatabaseState,
-    DiskColumns, EventMark, FleetCounts, GapReason, HostCursor, HostListRow, HostSearch, HostSort,
-    HostsFound, HostsPage, InstanceRecord, LinkKind, LoginRecord, PresenceMark, Role, RollupPoint,
+    DiskColumns, EventMark, FleetCounts, HostCursor, HostListRow, HostSearch, HostSort, HostsFound,
+    HostsPage, InstanceRecord, LinkKind, LoginRecord, PresenceMark, Role, RollupPoint,
     SampleColumns, SessionRecord, SparkPoint, TokenRequest, Total, UserId, UserRecord,
 };
 pub use people::hosts::{HostDetail, HostFilter, HostIdentity, HostRecord, IdentifierRecord};

@@ -6,8 +6,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use svc_store::{
-    AgentBooks, AgentId, GapRecord, HostDetail, HostFilter, HostId, HostRecord, Page, Store,
-    StoreError,
+    AgentBooks, GapRecord, HostDetail, HostFilter, HostId, HostRecord, Page, Store, StoreError,
 };
 
 use super::{
@@ -66,17 +65,12 @@ pub struct RetireArgs {
     output: Output,
 }
 
-/// A gap in the samples of an agent.
-type Gap = (AgentId, GapRecord);
-
-const GAP_COLUMNS: &[Column<Gap>] = &[
-    ("AGENT", Fit::Whole, |(agent, _)| short(agent)),
-    ("NUMBERS", Fit::Whole, |(_, gap)| numbers(gap)),
-    ("KIND", Fit::Whole, |(_, gap)| gap.kind.clone()),
-    ("REASON", Fit::Wraps, |(_, gap)| or_dash(gap.reason.clone())),
-    ("RECORDED", Fit::Wraps, |(_, gap)| {
-        when(Some(gap.recorded_at))
-    }),
+const GAP_COLUMNS: &[Column<GapRecord>] = &[
+    ("AGENT", Fit::Whole, |gap| short(gap.agent_id)),
+    ("NUMBERS", Fit::Whole, numbers),
+    ("KIND", Fit::Whole, |gap| gap.kind.to_string()),
+    ("REASON", Fit::Wraps, |gap| or_dash(gap.reason.clone())),
+    ("RECORDED", Fit::Wraps, |gap| when(Some(gap.recorded_at))),
 ];
 
 pub async fn run(command: Command) -> anyhow::Result<ExitCode> {
@@ -149,12 +143,8 @@ impl Resource for HostRecord {
         if !detail.agents.is_empty() {
             parts.push(resource::table(&detail.agents));
         }
-        let gap = |books: &AgentBooks| {
-            let agent = books.agent_id;
-            let gaps = books.missing.clone().into_iter();
-            gaps.map(move |gap| (agent, gap))
-        };
-        let gaps: Vec<Gap> = detail.books.iter().flat_map(gap).collect();
+        let gaps = detail.books.iter().flat_map(|books| &books.missing);
+        let gaps: Vec<GapRecord> = gaps.cloned().collect();
         if !gaps.is_empty() {
             parts.push(output::table(GAP_COLUMNS, &gaps));
         }
