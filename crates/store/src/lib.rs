@@ -69,6 +69,7 @@ pub use service::sessions::{
     StoredSession, Swept,
 };
 pub use statements::page::Page;
+pub use values::event_kind::EventKind;
 pub use values::facts::{AgentFacts, HostFacts, IdentifierKind, Identifiers};
 pub use values::ids::{AgentId, HostId, TokenId};
 pub use values::instance_load::InstanceLoad;

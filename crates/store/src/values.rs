@@ -4,11 +4,13 @@
 //! 2. `status`, `presence` and `liveness`: the states of an agent (`AgentStatus`), whether it has a stream (`Presence`), and
 //!    whether its identity is in use (`Liveness`).
 //! 3. `facts` and `labels`: what an agent says about its machine (`HostFacts`); what its tokens and people say (`Labels`).
-//! 4. `vitals`: the kinds of parts of a sample, declared once.
-//! 5. `instance_load`: how full an instance is.
-//! 6. `migration`: one step of the schema.
-//! 7. `text_enum`: how a closed set is declared that is a text in the database, and how such a text is read (`Stored`).
+//! 4. `event_kind`: what the records of events tell.
+//! 5. `vitals`: the kinds of parts of a sample, declared once.
+//! 6. `instance_load`: how full an instance is.
+//! 7. `migration`: one step of the schema.
+//! 8. `text_enum`: how a closed set is declared that is a text in the database, and how such a text is read (`Stored`).
 
+pub(crate) mod event_kind;
 pub(crate) mod facts;
 pub(crate) mod ids;
 pub(crate) mod instance_load;

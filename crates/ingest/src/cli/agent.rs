@@ -229,6 +229,6 @@ fn change(event: &EventRecord) -> String {
     match (&event.from_status, &event.to_status) {
         (Some(from), Some(to)) => format!("{from} -> {to}"),
         (None, Some(to)) => format!("registered, {to}"),
-        _ => event.kind.clone(),
+        _ => event.kind.to_string(),
     }
 }

@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::{
     prelude::*,
     values::{
+        event_kind::EventKind,
         labels::Labels,
         presence::{Presence, PresenceCause},
         status::{AgentStatus, PendingReason},
@@ -96,7 +97,7 @@ record! {
     pub struct EventRecord {
         pub id: i64,
         pub at: Timestamp,
-        pub kind: String,
+        pub kind: Stored<EventKind>,
         pub from_status: Option<String>,
         pub to_status: Option<String>,
         pub actor: Option<String>,

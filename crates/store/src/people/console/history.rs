@@ -3,7 +3,11 @@
 
 mod samples;
 
-use crate::{people::books::GapRecord, prelude::*};
+use crate::{
+    people::books::GapRecord,
+    prelude::*,
+    values::{event_kind::EventKind, text_enum::Stored},
+};
 pub use samples::{DiskColumns, SampleColumns};
 
 /// The most samples of one plot, in whole hours: more than an agent that samples every 10 s has in a day and
@@ -39,7 +43,7 @@ record! {
     #[derive(Debug, Clone)]
     pub struct EventMark {
         pub at: Timestamp,
-        pub kind: String,
+        pub kind: Stored<EventKind>,
         pub actor: Option<String>,
         pub text: String,
     }

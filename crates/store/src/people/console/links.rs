@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::people::{LoginRecord, event};
-use crate::prelude::*;
+use crate::{prelude::*, values::event_kind::EventKind};
 
 text_enum! {
     /// What a one-time link does.
@@ -33,7 +33,7 @@ impl Store {
         self.run("console_link_create", Auth, async |tx| {
             let created = tx.execute(sql, &params).await? == 1;
             if created {
-                event(&tx, actor, "link created", name, kind).await?;
+                event(&tx, actor, EventKind::LinkCreated, name, kind).await?;
             }
             Ok(created)
         })
