@@ -204,7 +204,7 @@ pub fn system(name: &str) -> &str {
 
 /// The load of an instance, while it runs.
 pub fn live_load(instance: &InstanceRecord) -> Option<InstanceLoad> {
-    instance.load().filter(|_| instance.state == "live")
+    instance.load().filter(|_| instance.live)
 }
 
 /// Who did it. Tokens act by their ids, which are long.

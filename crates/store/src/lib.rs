@@ -37,8 +37,8 @@ pub use people::books::{AgentBooks, GapRecord};
 pub use people::console::{
     ActivityCursor, ActivityFilter, ActivityPage, ActivityRecord, AttentionCounts, DatabaseState,
     DiskColumns, EventMark, FleetCounts, HostCursor, HostListRow, HostSearch, HostSort, HostsFound,
-    HostsPage, InstanceRecord, LinkKind, LoginRecord, PresenceMark, Role, RollupPoint,
-    SampleColumns, SessionRecord, SparkPoint, TokenRequest, Total, UserId, UserRecord,
+    HostsPage, LinkKind, LoginRecord, PresenceMark, Role, RollupPoint, SampleColumns,
+    SessionRecord, SparkPoint, TokenRequest, Total, UserId, UserRecord,
 };
 pub use people::hosts::{HostDetail, HostFilter, HostIdentity, HostRecord, IdentifierRecord};
 pub use people::overview::{AgentCounts, HistoryState, HostCounts, Overview, TokenCounts};
@@ -55,7 +55,9 @@ pub use schema::web_role::WebRole;
 pub use service::clock::ClockReading;
 pub use service::compaction::{COMPACTION_STEP, CompactionStep, HostOfHour};
 pub use service::fleet_gauges::{AgentGroup, FleetGauges, FleetState};
-pub use service::instances::{InstanceRow, LeaseClaim, LeaseRenewal, NewInstance};
+pub use service::instances::{
+    InstanceRecord, InstanceState, LeaseClaim, LeaseRenewal, NewInstance,
+};
 pub use service::registration::{
     HostMatch, KnownAgent, NewAgent, Newcomer, RegisteredNewcomer, RegistrationLookup,
     RegistrationTx, TokenEffect, TokenRow, TokenState,

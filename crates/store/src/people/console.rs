@@ -24,7 +24,7 @@ const NO_WORKERS: &str = "SET LOCAL max_parallel_workers_per_gather = 0";
 
 pub use activity::{ActivityCursor, ActivityFilter, ActivityPage, ActivityRecord};
 pub use changes::TokenRequest;
-pub use fleet::{AttentionCounts, DatabaseState, FleetCounts, InstanceRecord};
+pub use fleet::{AttentionCounts, DatabaseState, FleetCounts};
 pub use history::{DiskColumns, EventMark, PresenceMark, RollupPoint, SampleColumns};
 pub use hosts::{HostListRow, SparkPoint};
 pub use links::LinkKind;

@@ -1,10 +1,9 @@
-//! Counts of the fleet, what needs attention, and the state of instances and database.
+//! Counts of the fleet, what needs attention, and the state of the database.
 
-use serde::Deserialize;
 use serde_json::Value;
 
 use super::NO_WORKERS;
-use crate::{prelude::*, values::instance_load::InstanceLoad};
+use crate::prelude::*;
 
 record! {
     #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -30,37 +29,6 @@ record! {
         pub clones_day: i64,
         pub tokens_expiring: i64,
         pub rollup_lag_seconds: f64,
-    }
-}
-
-record! {
-    #[derive(Debug, Clone, PartialEq)]
-    pub struct InstanceRecord {
-        pub id: Uuid,
-        pub kid: String,
-        pub extra_kids: Vec<String>,
-        pub hostname: String,
-        pub version: String,
-        pub grpc_address: String,
-        pub http_address: String,
-        pub started_at: Timestamp,
-        pub renewed_at: Timestamp,
-        pub expires_at: Timestamp,
-        pub state: String,
-        pub streams: i64,
-        pub load: Option<Value>,
-    }
-}
-
-impl InstanceRecord {
-    /// How full it said it is, unless its version does not say or says it in a way that this one does not know.
-    pub fn load(&self) -> Option<InstanceLoad> {
-        InstanceLoad::deserialize(self.load.as_ref()?).ok()
-    }
-
-    /// Whether it accepts JWTs that are signed with this key.
-    pub fn accepts(&self, kid: &str) -> bool {
-        self.kid == kid || self.extra_kids.iter().any(|extra| extra == kid)
     }
 }
 
@@ -111,15 +79,6 @@ const ATTENTION: &str = "-- console_attention
            (SELECT coalesce(greatest(extract(epoch FROM now() - min(arrived_hour) - interval '1 hour'), 0), 0)::float8
               FROM sample_hours WHERE finished_at IS NULL) AS rollup_lag_seconds";
 
-/// An instance counts its streams itself; those of earlier versions are counted.
-const INSTANCES: &str = "-- console_instances
-    SELECT i.id, i.kid, i.extra_kids, i.hostname, i.version, i.grpc_address, i.http_address, i.started_at, i.renewed_at, i.expires_at,
-           CASE WHEN i.fenced THEN 'fenced' WHEN i.stopped_at IS NOT NULL THEN 'stopped'
-                WHEN i.expires_at < now() THEN 'lapsed' ELSE 'live' END AS state,
-           coalesce((i.load ->> 'agents')::bigint, (SELECT count(*) FROM agent_state s WHERE s.instance_id = i.id)) AS streams, i.load
-      FROM ingest_instances i
-     ORDER BY (i.fenced OR i.stopped_at IS NOT NULL OR i.expires_at < now()), i.started_at DESC LIMIT 50";
-
 const DATABASE: &str = "-- console_database
     SELECT current_setting('server_version') AS version,
            pg_database_size(current_database()) AS size_bytes,
@@ -147,12 +106,6 @@ impl Store {
 
     pub async fn console_attention(&self) -> Result<AttentionCounts> {
         AttentionCounts::from_row(&self.console_row(ATTENTION).await?)
-    }
-
-    /// Live instances first, then the newest ended ones.
-    pub async fn console_instances(&self) -> Result<Vec<InstanceRecord>> {
-        self.read_all("console_instances", Watch, INSTANCES, &[])
-            .await
     }
 
     pub async fn console_database(&self) -> Result<DatabaseState> {

@@ -133,7 +133,7 @@ impl Fleet {
             lease_claim(&self.mine, TTL, OUTAGE_GRACE);
             lease_renew(next.id, TTL, &load, MINUTE);
             lease_release(next.id);
-            instances_list();
+            instances_list(1000);
             signing_keys();
         }
         Ok(())
@@ -353,7 +353,6 @@ impl Fleet {
         call_each! { reads, WHOLE, store:
             console_counts();
             console_attention();
-            console_instances();
             console_database();
             console_pending_count();
             console_hosts(&HostsPage::default(), 50);
