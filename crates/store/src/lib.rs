@@ -36,9 +36,9 @@ pub use people::agents::{
 pub use people::books::{AgentBooks, GapRecord};
 pub use people::console::{
     ActivityCursor, ActivityFilter, ActivityPage, ActivityRecord, AttentionCounts, DatabaseState,
-    DiskColumns, EventMark, FleetCounts, HostCursor, HostListRow, HostSearch, HostSort, HostsFound,
-    HostsPage, LinkKind, LoginRecord, PresenceMark, Role, RollupPoint, SampleColumns,
-    SessionRecord, SparkPoint, TokenRequest, Total, UserId, UserRecord,
+    DiskColumns, EventMark, FleetCounts, HostCursor, HostSearch, HostSort, HostsFound, HostsPage,
+    LinkKind, LoginRecord, PresenceMark, Role, RollupPoint, SampleColumns, SessionRecord,
+    SparkPoint, TokenRequest, Total, UserId, UserRecord,
 };
 pub use people::hosts::{HostDetail, HostFilter, HostIdentity, HostRecord, IdentifierRecord};
 pub use people::overview::{AgentCounts, HistoryState, HostCounts, Overview, TokenCounts};

@@ -5,7 +5,7 @@
 
 use askama::Template;
 use axum::extract::State;
-use svc_store::{HostListRow, LabelChange};
+use svc_store::{HostRecord, LabelChange};
 use uuid::Uuid;
 
 use super::form::Fields;
@@ -56,7 +56,7 @@ struct Preview {
     shell: Shell,
     action: &'static str,
     ids: Vec<Uuid>,
-    named: Vec<HostListRow>,
+    named: Vec<HostRecord>,
     online: i64,
     total: i64,
     too_many: bool,

@@ -10,7 +10,7 @@ use axum::{
 use futures_util::future::try_join_all;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
-use svc_store::{HostCursor, HostListRow, HostSort, HostsPage, Total};
+use svc_store::{HostCursor, HostRecord, HostSort, HostsPage, Total};
 use uuid::Uuid;
 
 use crate::{
@@ -77,7 +77,7 @@ struct Hint {
 }
 
 struct Row {
-    host: HostListRow,
+    host: HostRecord,
     spark: Spark,
 }
 
@@ -101,7 +101,7 @@ pub async fn page(
 /// The rows of these hosts, for the live page.
 pub async fn rows(app: &App, ids: &[Uuid]) -> Result<String, AppError> {
     let hosts = app.store.console_hosts_by_id(ids).await?;
-    let mut by_id: HashMap<Uuid, HostListRow> =
+    let mut by_id: HashMap<Uuid, HostRecord> =
         hosts.into_iter().map(|host| (host.id.0, host)).collect();
     let ordered = ids.iter().filter_map(|id| by_id.remove(id)).collect();
     render_rows(app, ordered).await
@@ -176,7 +176,7 @@ fn written(total: Total) -> String {
     }
 }
 
-async fn render_rows(app: &App, hosts: Vec<HostListRow>) -> Result<String, AppError> {
+async fn render_rows(app: &App, hosts: Vec<HostRecord>) -> Result<String, AppError> {
     let ids: Vec<Uuid> = hosts.iter().map(|host| host.id.0).collect();
     let mut sparks: HashMap<Uuid, Spark> = HashMap::new();
     for point in app.store.console_sparklines(&ids, Spark::begins()).await? {

@@ -11,9 +11,9 @@ use crate::{
     values::{labels::Labels, presence::Presence, text_enum::Stored},
 };
 
-/// The joins change the number of rows not: a unique index allows one active agent per host, and every
+/// The joins do not change the number of rows: a unique index allows one active agent per host, and every
 /// host has its row of vitals.
-const SELECT: &str = "SELECT h.id, h.hostname, a.id AS agent_id, s.presence, s.presence_since, h.os, h.os_version,
+pub(super) const SELECT: &str = "SELECT h.id, h.hostname, a.id AS agent_id, a.version, s.presence, s.presence_since, h.os, h.os_version,
                 h.arch, h.kernel_version, h.cpu_count, h.mac_addresses,
                 h.ip_addresses, h.boot_id, h.labels, h.created_at, h.facts_at, h.retired_at, v.vitals_at,
                 v.cpu_percent::float8, v.load_1m::float8, v.load_5m::float8, v.load_15m::float8, v.memory_used_bytes,
@@ -52,6 +52,9 @@ record! {
         pub hostname: String,
         /// The active agent and its presence.
         pub agent_id: Option<AgentId>,
+        /// Of the active agent. The details have it with the agents.
+        #[serde(skip)]
+        pub version: Option<String>,
         pub presence: Option<Stored<Presence>>,
         pub presence_since: Option<Timestamp>,
         pub os: String,
@@ -91,6 +94,12 @@ record! {
         /// Agents of any status, and the pending ones among them.
         pub agent_count: i64,
         pub pending_count: i64,
+    }
+}
+
+impl HostRecord {
+    pub fn is_online(&self) -> bool {
+        self.presence.as_ref().is_some_and(Stored::is_online)
     }
 }
 

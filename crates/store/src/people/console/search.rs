@@ -13,11 +13,8 @@ use std::collections::BTreeMap;
 pub use self::order::HostSort;
 use self::plan::Plan;
 pub(super) use self::text::like;
-use super::{
-    NO_WORKERS,
-    hosts::{HostListRow, rows_sql},
-};
-use crate::prelude::*;
+use super::{NO_WORKERS, hosts::rows_sql};
+use crate::{people::hosts::HostRecord, prelude::*};
 
 /// Which hosts to list. All conditions must hold. The default is every host in service.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -57,7 +54,7 @@ pub struct HostsPage {
 /// A page of hosts.
 #[derive(Debug, Clone, Default)]
 pub struct HostsFound {
-    pub rows: Vec<HostListRow>,
+    pub rows: Vec<HostRecord>,
     /// Where the next page begins, if there is one.
     pub next: Option<HostCursor>,
     pub total: Total,
@@ -118,8 +115,8 @@ async fn settings(tx: &Tx) -> Result<()> {
 }
 
 /// The rows of these hosts, in the same order.
-async fn rows(tx: &Tx, ids: &[Uuid]) -> Result<Vec<HostListRow>> {
-    let mut rows: Vec<HostListRow> = tx.query_all(&rows_sql(), &params![ids]).await?;
+async fn rows(tx: &Tx, ids: &[Uuid]) -> Result<Vec<HostRecord>> {
+    let mut rows: Vec<HostRecord> = tx.query_all(&rows_sql(), &params![ids]).await?;
     rows.sort_by_key(|row| ids.iter().position(|id| *id == row.id.0));
     Ok(rows)
 }
