@@ -11,7 +11,7 @@ use askama::filters::HtmlSafe;
 use jiff::Timestamp;
 use svc_store::{InstanceLoad, InstanceRecord, Labels};
 
-pub use query::{Search, address_query, label_query, sort, words};
+pub use query::{address_query, label_query, sort};
 pub use spark::Spark;
 
 /// A point in time: relative or exact in the page, exact to the second on hover. A script shows it in the

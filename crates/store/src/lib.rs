@@ -37,10 +37,10 @@ pub use people::books::{AgentBooks, GapRecord};
 pub use people::console::{
     ActivityCursor, ActivityFilter, ActivityPage, ActivityRecord, AttentionCounts, DatabaseState,
     DiskColumns, EventMark, FleetCounts, HostCursor, HostSearch, HostSort, HostsFound, HostsPage,
-    LinkKind, LoginRecord, PresenceMark, Role, RollupPoint, SampleColumns, SessionRecord,
-    SparkPoint, TokenRequest, Total, UserId, UserRecord,
+    LinkKind, LoginRecord, PresenceMark, Retired, Role, RollupPoint, SampleColumns, SessionRecord,
+    SparkPoint, TokenRequest, Total, UserId, UserRecord, WrittenSearch,
 };
-pub use people::hosts::{HostDetail, HostFilter, HostIdentity, HostRecord, IdentifierRecord};
+pub use people::hosts::{HostDetail, HostIdentity, HostRecord, IdentifierRecord};
 pub use people::overview::{AgentCounts, HistoryState, HostCounts, Overview, TokenCounts};
 pub use people::signing_keys::SigningKeyUse;
 pub use people::tokens::{NewToken, TokenDetail, TokenRecord};

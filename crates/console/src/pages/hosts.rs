@@ -10,7 +10,7 @@ use axum::{
 use futures_util::future::try_join_all;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
-use svc_store::{HostCursor, HostRecord, HostSort, HostsPage, Total};
+use svc_store::{HostCursor, HostRecord, HostSort, HostsPage, Total, WrittenSearch};
 use uuid::Uuid;
 
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
     session::User,
     shell::{Page, Shell, html},
     state::App,
-    view::{Search, Spark, count, sort, words},
+    view::{Spark, count, sort},
 };
 
 const PAGE: u32 = 50;
@@ -55,7 +55,7 @@ struct RowsTemplate {
 }
 
 struct List {
-    search: Search,
+    search: WrittenSearch,
     sort: &'static str,
     rows: String,
     shown: usize,
@@ -108,7 +108,7 @@ pub async fn rows(app: &App, ids: &[Uuid]) -> Result<String, AppError> {
 }
 
 async fn list(app: &App, asked: &Asked) -> Result<List, AppError> {
-    let search = Search::parse(&asked.q);
+    let search = WrittenSearch::parse(&asked.q);
     let order = sort(&asked.sort, &search.search);
     let page = HostsPage {
         search: search.search.clone(),
@@ -140,8 +140,8 @@ async fn list(app: &App, asked: &Asked) -> Result<List, AppError> {
 }
 
 /// Which words exclude everything: each is left out in turn, all at once.
-async fn hints(app: &App, search: &Search) -> Result<Vec<Hint>, AppError> {
-    let words: Vec<&str> = words(&search.text).collect();
+async fn hints(app: &App, search: &WrittenSearch) -> Result<Vec<Hint>, AppError> {
+    let words: Vec<&str> = search.words().collect();
     if !(2..=HINT_WORDS).contains(&words.len()) {
         return Ok(Vec::new());
     }
@@ -150,13 +150,13 @@ async fn hints(app: &App, search: &Search) -> Result<Vec<Hint>, AppError> {
         let others: Vec<&str> = others
             .filter_map(|(place, word)| (place != left_out).then_some(*word))
             .collect();
-        hint(app, word, Search::parse(&others.join(" ")))
+        hint(app, word, WrittenSearch::parse(&others.join(" ")))
     });
     let found = try_join_all(tried).await?;
     Ok(found.into_iter().flatten().collect())
 }
 
-async fn hint(app: &App, word: &str, without: Search) -> Result<Option<Hint>, AppError> {
+async fn hint(app: &App, word: &str, without: WrittenSearch) -> Result<Option<Hint>, AppError> {
     let page = HostsPage {
         search: without.search.clone(),
         ..HostsPage::default()
@@ -204,7 +204,7 @@ fn encoded(text: &str) -> String {
 }
 
 /// The link to the next page.
-fn link((key, id): &HostCursor, search: &Search, sort: HostSort) -> String {
+fn link((key, id): &HostCursor, search: &WrittenSearch, sort: HostSort) -> String {
     let (query, after) = (encoded(&search.text), encoded(&format!("{id}~{key}")));
     format!("/hosts?q={query}&sort={}&after={after}", name(sort))
 }

@@ -2,14 +2,16 @@
 
 mod change;
 
-use std::process::ExitCode;
+use std::{iter, process::ExitCode};
 
 use clap::Subcommand;
 use svc_store::{
-    AgentBooks, GapRecord, HostDetail, HostFilter, HostId, HostRecord, Page, Store, StoreError,
+    AgentBooks, GapRecord, HostDetail, HostId, HostRecord, HostSearch, HostsPage, Page, Retired,
+    Store, StoreError, WrittenSearch,
 };
 
 use super::{
+    Usage,
     actor::Attribution,
     database::open,
     labels,
@@ -42,7 +44,7 @@ pub enum Command {
 pub struct ListArgs {
     #[command(flatten)]
     host: HostArgs,
-    /// Only hosts whose name contains this text
+    /// Only hosts that the console's search finds: parts of the name, or conditions such as is:offline and disk:90
     #[arg(long, value_name = "TEXT")]
     search: Option<String>,
     /// Retired hosts, too
@@ -84,22 +86,44 @@ pub async fn run(command: Command) -> anyhow::Result<ExitCode> {
 }
 
 async fn list(args: ListArgs) -> anyhow::Result<ExitCode> {
-    let filter = HostFilter {
-        labels: labels::joined(args.host.label)?,
-        hostname: args.host.hostname,
-        search: args.search,
-        include_retired: args.retired,
+    let search = search(args.search.as_deref(), args.host, args.retired)?;
+    let all = HostSearch {
+        retired: search.retired,
+        ..HostSearch::default()
     };
-    let filtered = filter.hostname.is_some() || filter.search.is_some();
-    let empty = if filter.labels.is_empty() && !filtered {
-        "no host is in service: hosts appear when agents register"
-    } else {
-        "no host matches"
+    let empty = match search == all {
+        true => "no host is in service: hosts appear when agents register",
+        false => "no host matches",
+    };
+    let page = HostsPage {
+        search,
+        ..HostsPage::default()
     };
     resource::list(&args.list, empty, async |store, limit| {
-        store.hosts_list(&filter, limit).await
+        let found = store.console_hosts(&page, limit).await;
+        found.map(|found| Page {
+            truncated: found.next.is_some(),
+            rows: found.rows,
+        })
     })
     .await
+}
+
+/// The console's search, and what the other options add to it.
+fn search(words: Option<&str>, host: HostArgs, retired: bool) -> Result<HostSearch, Usage> {
+    let written = WrittenSearch::parse(words.unwrap_or_default());
+    if !written.unknown.is_empty() {
+        let words = written.unknown.join(" ");
+        return Err(Usage(format!("--search does not understand: {words}")));
+    }
+    let mut search = written.search;
+    let labels = iter::once(search.labels).chain(host.label);
+    search.labels = labels::joined(labels.collect())?;
+    search.hostname = host.hostname;
+    if retired {
+        search.retired = Retired::Too;
+    }
+    Ok(search)
 }
 
 impl Resource for HostRecord {

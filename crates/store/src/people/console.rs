@@ -29,5 +29,7 @@ pub use history::{DiskColumns, EventMark, PresenceMark, RollupPoint, SampleColum
 pub use hosts::SparkPoint;
 pub use links::LinkKind;
 pub use people::{LoginRecord, Role, UserId, UserRecord};
-pub use search::{HostCursor, HostSearch, HostSort, HostsFound, HostsPage, Total};
+pub use search::{
+    HostCursor, HostSearch, HostSort, HostsFound, HostsPage, Retired, Total, WrittenSearch,
+};
 pub use sessions::SessionRecord;

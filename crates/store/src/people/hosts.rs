@@ -1,4 +1,4 @@
-//! Hosts for the admin commands: lists, details and retirement.
+//! Hosts: their record, details and retirement. `console::search` finds those of a list.
 
 use serde_json::Value;
 
@@ -33,17 +33,6 @@ pub(super) const SELECT: &str = "SELECT h.id, h.hostname, a.id AS agent_id, a.ve
 
 /// How many agents of a host are shown.
 const AGENTS_SHOWN: u32 = 1000;
-
-/// Which hosts to list. The default is all that are not retired.
-#[derive(Debug, Clone, Default)]
-pub struct HostFilter {
-    /// Labels that the host must all have.
-    pub labels: Labels,
-    pub hostname: Option<String>,
-    /// A part of the hostname, in any case.
-    pub search: Option<String>,
-    pub include_retired: bool,
-}
 
 record! {
     #[derive(Debug, Clone, Serialize)]
@@ -142,25 +131,6 @@ impl Store {
         let hosts: Vec<Uuid> = hosts.iter().map(|host| host.0).collect();
         let params = params![hosts];
         self.read_all("hosts_identify", Watch, sql, &params).await
-    }
-
-    /// Ordered by hostname.
-    pub async fn hosts_list(&self, filter: &HostFilter, limit: u32) -> Result<Page<HostRecord>> {
-        let sql = format!(
-            "-- hosts_list\n{SELECT}
-             WHERE h.labels @> $1 AND ($2::text IS NULL OR h.hostname = $2)
-               AND ($3 OR h.retired_at IS NULL)
-               AND ($4::text IS NULL OR strpos(lower(h.hostname), lower($4)) > 0)
-             ORDER BY h.hostname, h.created_at, h.id LIMIT $5"
-        );
-        let params = params![
-            Json(&filter.labels),
-            filter.hostname,
-            filter.include_retired,
-            filter.search
-        ];
-        self.read_page("hosts_list", Auth, &sql, &params, limit)
-            .await
     }
 
     /// Hosts that `name` may mean: a prefix of the id (at least 4 characters), or a hostname.

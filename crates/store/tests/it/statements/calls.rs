@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 use jiff::{SignedDuration, Timestamp};
 use svc_store::{
     ActivityFilter, AgentFacts, AgentFilter, AgentId, AgentStatus, Bulkhead, CloseCause, Decision,
-    GapKind, HostFacts, HostFilter, HostId, HostSearch, HostsPage, IdentifierKind, InstanceLoad,
-    LabelChange, Labels, NewAgent, NewInstance, NewToken, Newcomer, Range, RegistrationTx,
+    GapKind, HostFacts, HostId, HostSearch, HostsPage, IdentifierKind, InstanceLoad, LabelChange,
+    Labels, NewAgent, NewInstance, NewToken, Newcomer, Range, RegistrationTx, Retired,
     SessionClose, SessionHeard, SessionOpen, StoreError, TokenId, TokenRequest,
 };
 use uuid::Uuid;
@@ -308,7 +308,6 @@ impl Fleet {
             agents_list(&AgentFilter::default(), 50);
             agents_list(&of_token, 50);
             agents_find("web-1", 50);
-            hosts_list(&HostFilter::default(), 50);
             hosts_find("web-1", 50);
             tokens_list(50);
             tokens_find("fleet", 50);
@@ -357,6 +356,8 @@ impl Fleet {
             console_pending_count();
             console_hosts(&HostsPage::default(), 50);
             console_hosts(&page(|search| search.online = Some(true)), 50);
+            console_hosts(&page(|search| search.hostname = Some("web-1".to_owned())), 50);
+            console_hosts(&page(|search| search.retired = Retired::Too), 50);
             console_hosts(&page(|search| search.skewed = true), 50);
             console_hosts(&page(|search| search.token = Some(self.token.0)), 50);
             console_activity(&ActivityFilter::default(), None, 50);
