@@ -40,7 +40,7 @@ pub use people::console::{
     LinkKind, LoginRecord, PresenceMark, Retired, Role, RollupPoint, SampleColumns, SessionRecord,
     SparkPoint, TokenRequest, Total, UserId, UserRecord, WrittenSearch,
 };
-pub use people::hosts::{HostDetail, HostIdentity, HostRecord, IdentifierRecord};
+pub use people::hosts::{Disk, HostDetail, HostIdentity, HostRecord, IdentifierRecord};
 pub use people::overview::{AgentCounts, HistoryState, HostCounts, Overview, TokenCounts};
 pub use people::signing_keys::SigningKeyUse;
 pub use people::tokens::{NewToken, TokenDetail, TokenRecord};

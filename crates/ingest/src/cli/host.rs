@@ -251,9 +251,8 @@ fn fullest_disk(host: &HostRecord) -> String {
 
 /// The mount points of file systems that did not say how full they are.
 fn unreadable_mounts(host: &HostRecord) -> Option<String> {
-    let mounts = host.unreadable_mounts.as_ref()?.as_array()?;
-    let mounts: Vec<&str> = mounts.iter().filter_map(|mount| mount.as_str()).collect();
-    Some(mounts.join(", "))
+    let mounts = host.unreadable_mounts.as_ref()?;
+    Some(mounts.0.join(", "))
 }
 
 /// The agent's books: every sequence number that it has sent is stored, rejected or a gap.

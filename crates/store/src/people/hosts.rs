@@ -1,6 +1,6 @@
 //! Hosts: their record, details and retirement. `console::search` finds those of a list.
 
-use serde_json::Value;
+use serde::Deserialize;
 
 use crate::{
     people::{
@@ -75,18 +75,34 @@ record! {
         /// In whole percents, rounded down.
         pub fullest_disk_percent: Option<i16>,
         pub fullest_disk_mount_point: Option<String>,
-        pub disks: Option<Value>,
+        pub disks: Option<Json<Vec<Disk>>>,
         /// Why its agent cannot store samples on its own disk.
         pub spool_problem: Option<String>,
         /// The mount points of file systems that did not say how full they are.
-        pub unreadable_mounts: Option<Value>,
+        pub unreadable_mounts: Option<Json<Vec<String>>>,
         /// Agents of any status, and the pending ones among them.
         pub agent_count: i64,
         pub pending_count: i64,
     }
 }
 
+/// A file system, as the SQL function `disks_json` makes it of the parts of a sample.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Disk {
+    pub device: String,
+    pub fs_type: String,
+    pub mount_point: String,
+    pub total_bytes: i64,
+    pub used_bytes: i64,
+}
+
 impl HostRecord {
+    pub fn disks(&self) -> &[Disk] {
+        let disks = self.disks.as_ref();
+        disks.map(|disks| disks.0.as_slice()).unwrap_or_default()
+    }
+
     pub fn is_online(&self) -> bool {
         self.presence.as_ref().is_some_and(Stored::is_online)
     }
