@@ -1,7 +1,5 @@
 //! Counts of the fleet, what needs attention, and the state of the database.
 
-use serde_json::Value;
-
 use super::NO_WORKERS;
 use crate::prelude::*;
 
@@ -48,7 +46,6 @@ record! {
         /// Hosts of arrival hours that could not be compacted.
         pub set_aside: i64,
         pub rollup_lag_seconds: f64,
-        pub settings: Value,
     }
 }
 
@@ -95,9 +92,7 @@ const DATABASE: &str = "-- console_database
            (SELECT count(*) FROM pg_inherits WHERE inhparent = 'host_rollups'::regclass) AS rollup_months,
            (SELECT count(*) FROM hosts_set_aside) AS set_aside,
            (SELECT coalesce(greatest(extract(epoch FROM now() - min(arrived_hour) - interval '1 hour'), 0), 0)::float8
-              FROM sample_hours WHERE finished_at IS NULL) AS rollup_lag_seconds,
-           (SELECT jsonb_object_agg(name, setting) FROM pg_settings
-             WHERE name IN ('shared_buffers', 'max_wal_size', 'synchronous_commit')) AS settings";
+              FROM sample_hours WHERE finished_at IS NULL) AS rollup_lag_seconds";
 
 impl Store {
     pub async fn console_counts(&self) -> Result<FleetCounts> {
