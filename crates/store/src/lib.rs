@@ -77,7 +77,5 @@ pub use values::ids::{AgentId, HostId, TokenId};
 pub use values::instance_load::InstanceLoad;
 pub use values::labels::{LabelChange, Labels, LabelsError};
 pub use values::liveness::Liveness;
-pub use values::presence::{Presence, PresenceCause};
-pub use values::status::{AgentStatus, PendingReason};
-pub use values::text_enum::Stored;
+pub use values::status::{AgentStatus, PendingReason, Presence, PresenceCause};
 pub use values::vitals::{Measure, PartKind};

@@ -43,7 +43,7 @@ struct ActivityPage {
     asked: Asked,
     rows: Vec<ActivityRecord>,
     /// To choose from: of agents, of hosts, and of the console's own people and tokens.
-    kinds: [EventKind; EventKind::ALL.len()],
+    kinds: Vec<EventKind>,
     query: String,
     /// Set if a bounded search stopped there.
     searched_to: Option<Timestamp>,
@@ -57,9 +57,11 @@ pub async fn page(State(app): State<App>, user: User, Query(asked): Query<Asked>
         .store
         .console_activity(&filter, before.as_ref(), PAGE)
         .await?;
+    let kinds = EventKind::ALL.into_iter();
+    let kinds = kinds.filter(|kind| *kind != EventKind::Other);
     html(&ActivityPage {
         shell: Shell::new(&app, user, "activity"),
-        kinds: EventKind::ALL,
+        kinds: kinds.collect(),
         query: asked.query(),
         next: found
             .next

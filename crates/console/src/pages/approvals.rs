@@ -153,7 +153,7 @@ async fn approve_one(
 /// Whether approval needs no choice between replacing and a new host.
 fn is_plain(agent: &AgentRecord) -> bool {
     let chosen = matches!(
-        agent.waits_for(),
+        agent.pending_reason,
         Some(PendingReason::Conflict | PendingReason::Clone)
     );
     agent.status.is_pending() && !chosen

@@ -187,12 +187,12 @@ fn note(agent: &AgentRecord) -> Option<String> {
     if agent.status != AgentStatus::Pending {
         return agent.decision_reason.clone().or(clone);
     }
-    match agent.waits_for() {
+    match agent.pending_reason {
         Some(PendingReason::Conflict | PendingReason::Clone) => {
             let reasons: Vec<String> = [clone, conflict].into_iter().flatten().collect();
             Some(reasons.join(", "))
         }
-        _ => agent.pending_reason.as_ref().map(ToString::to_string),
+        other => other.map(|reason| reason.to_string()),
     }
 }
 
@@ -205,7 +205,7 @@ fn pending_facts(agent: &AgentRecord) -> impl Iterator<Item = (&'static str, Str
     [
         (
             "waits for",
-            agent.pending_reason.as_ref().map(ToString::to_string),
+            agent.pending_reason.map(|reason| reason.to_string()),
         ),
         ("conflicts with", id(agent.conflict_with)),
         ("", decidable.then(|| choices.into())),

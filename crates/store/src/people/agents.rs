@@ -12,9 +12,7 @@ use crate::{
     values::{
         event_kind::EventKind,
         labels::Labels,
-        presence::{Presence, PresenceCause},
-        status::{AgentStatus, PendingReason},
-        text_enum::Stored,
+        status::{AgentStatus, PendingReason, Presence, PresenceCause},
     },
 };
 
@@ -61,13 +59,13 @@ record! {
         pub host_id: HostId,
         pub hostname: String,
         pub status: AgentStatus,
-        pub pending_reason: Option<Stored<PendingReason>>,
+        pub pending_reason: Option<PendingReason>,
         pub conflict_with: Option<AgentId>,
         pub cloned_from: Option<AgentId>,
-        pub presence: Stored<Presence>,
+        pub presence: Presence,
         pub presence_since: Timestamp,
         /// Why its presence last changed.
-        pub cause: Option<Stored<PresenceCause>>,
+        pub cause: Option<PresenceCause>,
         /// The fingerprint of its key, in hexadecimal.
         pub key: String,
         pub version: String,
@@ -97,7 +95,7 @@ record! {
     pub struct EventRecord {
         pub id: i64,
         pub at: Timestamp,
-        pub kind: Stored<EventKind>,
+        pub kind: EventKind,
         pub from_status: Option<String>,
         pub to_status: Option<String>,
         pub actor: Option<String>,
@@ -124,12 +122,6 @@ text_enum! {
         Replace = "replace",
         /// It is another machine and gets a host record of its own.
         NewHost = "new-host",
-    }
-}
-
-impl AgentRecord {
-    pub fn waits_for(&self) -> Option<PendingReason> {
-        self.pending_reason.as_ref().and_then(Stored::known)
     }
 }
 

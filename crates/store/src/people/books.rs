@@ -1,7 +1,7 @@
 //! The books of a host's agents: every acknowledged number is stored, rejected or in a gap.
 //! For the last day the counters are also compared with the rows.
 
-use crate::{prelude::*, service::samples::GapKind, values::text_enum::Stored};
+use crate::{prelude::*, service::samples::GapKind};
 
 /// The newest agents whose books are shown, and the newest gaps of each.
 const AGENTS_SHOWN: i64 = 20;
@@ -30,7 +30,7 @@ record! {
         pub agent_id: AgentId,
         pub first_seq: i64,
         pub last_seq: i64,
-        pub kind: Stored<GapKind>,
+        pub kind: GapKind,
         pub reason: String,
         pub recorded_at: Timestamp,
     }

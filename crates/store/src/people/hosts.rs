@@ -8,7 +8,7 @@ use crate::{
         books::AgentBooks,
     },
     prelude::*,
-    values::{labels::Labels, presence::Presence, text_enum::Stored},
+    values::{labels::Labels, status::Presence},
 };
 
 /// The joins do not change the number of rows: a unique index allows one active agent per host, and every
@@ -44,7 +44,7 @@ record! {
         /// Of the active agent. The details have it with the agents.
         #[serde(skip)]
         pub version: Option<String>,
-        pub presence: Option<Stored<Presence>>,
+        pub presence: Option<Presence>,
         pub presence_since: Option<Timestamp>,
         pub os: String,
         pub os_version: String,
@@ -104,7 +104,7 @@ impl HostRecord {
     }
 
     pub fn is_online(&self) -> bool {
-        self.presence.as_ref().is_some_and(Stored::is_online)
+        self.presence == Some(Presence::Online)
     }
 }
 

@@ -1,5 +1,5 @@
-//! The four statuses of an agent. Which one may follow which is decided by a trigger in the database alone, for every
-//! writer: `agents_guard` in `schema/20_enrolment.sql`.
+//! The status and the presence of an agent. Which status may follow which is decided by a trigger in the database alone,
+//! for every writer: `agents_guard` in `schema/20_enrolment.sql`.
 
 use super::text_enum::text_enum;
 
@@ -25,7 +25,32 @@ text_enum! {
         /// It began as a copy of another agent.
         Clone = "clone",
         Reopened = "reopened",
+        Other = "other",
     }
+    else Other
+}
+
+text_enum! {
+    pub enum Presence {
+        Online = "online",
+        Offline = "offline",
+    }
+    else Offline
+}
+
+text_enum! {
+    /// Why the presence of an agent last changed.
+    pub enum PresenceCause {
+        Connected = "connected",
+        Goodbye = "goodbye",
+        Lost = "lost",
+        Drained = "drained",
+        InstanceLost = "instance lost",
+        Replaced = "replaced",
+        Refused = "refused",
+        Other = "other",
+    }
+    else Other
 }
 
 impl AgentStatus {
@@ -40,5 +65,16 @@ impl AgentStatus {
 
     pub fn is_active(self) -> bool {
         self == AgentStatus::Active
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_of_a_newer_version_permits_nothing() {
+        assert_eq!(AgentStatus::from_column("paused"), AgentStatus::Revoked);
+        assert_eq!(PendingReason::from_column("vote"), PendingReason::Other);
     }
 }

@@ -1,70 +1,10 @@
 //! Closed sets that are texts in the database, on the command line and in metrics.
 //!
-//! A newer version may have written a text that this one does not know, and no read fails because of it. A set that decides
-//! about access names the variant that such a text is taken for (`else Revoked`). A set that is only shown is read as
-//! [`Stored`], which keeps the text.
+//! A newer version may have written a text that this one does not know, and no read fails because of it: the set names the
+//! variant that such a text is taken for. Of a set that decides about access it is the one that permits least
+//! (`else Revoked`), of a set that is only shown the one that claims least (`else Other`).
 
-use std::{error::Error, fmt};
-
-use serde::{Serialize, Serializer};
-use tokio_postgres::types::{FromSql, Type};
-
-/// What [`Stored`] needs of a set. `text_enum!` implements it.
-pub trait TextEnum: Copy {
-    fn text(self) -> &'static str;
-
-    fn of(text: &str) -> Option<Self>;
-}
-
-/// A text of a closed set as a row has it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stored<E> {
-    Known(E),
-    /// A newer version has written it.
-    Unknown(String),
-}
-
-impl<E: TextEnum> Stored<E> {
-    pub fn as_str(&self) -> &str {
-        match self {
-            Stored::Known(one) => one.text(),
-            Stored::Unknown(text) => text,
-        }
-    }
-
-    pub fn known(&self) -> Option<E> {
-        match self {
-            Stored::Known(one) => Some(*one),
-            Stored::Unknown(_) => None,
-        }
-    }
-}
-
-impl<E: TextEnum> fmt::Display for Stored<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl<E: TextEnum> Serialize for Stored<E> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
-}
-
-impl<'a, E: TextEnum> FromSql<'a> for Stored<E> {
-    fn from_sql(ty: &Type, raw: &'a [u8]) -> Result<Stored<E>, Box<dyn Error + Sync + Send>> {
-        let text = <&str>::from_sql(ty, raw)?;
-        Ok(E::of(text).map_or_else(|| Stored::Unknown(text.to_owned()), Stored::Known))
-    }
-
-    fn accepts(ty: &Type) -> bool {
-        <&str as FromSql>::accepts(ty)
-    }
-}
-
-/// Declares an enum and the text of each variant. With `else` behind it, columns are read as the enum, and a text that the
-/// schema does not allow as that variant.
+/// Declares an enum and the text of each variant. One with `else` can be read from a column and shown.
 macro_rules! text_enum {
     (
         $(#[$meta:meta])*
@@ -90,16 +30,6 @@ macro_rules! text_enum {
 
             pub fn parse(text: &str) -> Option<$name> {
                 $name::ALL.into_iter().find(|one| one.as_str() == text)
-            }
-        }
-
-        impl $crate::values::text_enum::TextEnum for $name {
-            fn text(self) -> &'static str {
-                self.as_str()
-            }
-
-            fn of(text: &str) -> Option<$name> {
-                $name::parse(text)
             }
         }
 
@@ -139,22 +69,3 @@ macro_rules! text_enum {
 }
 
 pub(crate) use text_enum;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    text_enum! {
-        enum Light {
-            Green = "green",
-        }
-    }
-
-    #[test]
-    fn a_text_of_a_newer_version_is_kept() {
-        let read = |text: &str| Stored::<Light>::from_sql(&Type::TEXT, text.as_bytes()).unwrap();
-        assert_eq!(read("green").known(), Some(Light::Green));
-        let newer = read("amber");
-        assert_eq!((newer.known(), newer.to_string()), (None, "amber".into()));
-    }
-}

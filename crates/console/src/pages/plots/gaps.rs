@@ -79,7 +79,7 @@ fn median_distance(samples: &SampleColumns) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use svc_store::{AgentId, GapKind, Stored};
+    use svc_store::{AgentId, GapKind};
     use uuid::Uuid;
 
     use super::*;
@@ -100,7 +100,7 @@ mod tests {
             agent_id: AgentId(Uuid::nil()),
             first_seq: 4,
             last_seq: 9,
-            kind: Stored::Known(GapKind::Declared),
+            kind: GapKind::Declared,
             reason: "the spool was full".into(),
             recorded_at: Timestamp::UNIX_EPOCH,
         };

@@ -2,10 +2,7 @@
 //! people and tokens, in one list with one cursor.
 
 use super::search::like;
-use crate::{
-    prelude::*,
-    values::{event_kind::EventKind, text_enum::Stored},
-};
+use crate::{prelude::*, values::event_kind::EventKind};
 
 /// Which entries to list. The default is all but changes of presence.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -34,7 +31,7 @@ record! {
         /// 1 agents, 2 hosts, 3 the console.
         pub source: i32,
         pub id: i64,
-        pub kind: Stored<EventKind>,
+        pub kind: EventKind,
         pub actor: Option<String>,
         pub subject: String,
         pub host_id: Option<uuid::Uuid>,

@@ -3,11 +3,7 @@
 
 mod samples;
 
-use crate::{
-    people::books::GapRecord,
-    prelude::*,
-    values::{event_kind::EventKind, text_enum::Stored},
-};
+use crate::{people::books::GapRecord, prelude::*, values::event_kind::EventKind};
 pub use samples::{DiskColumns, SampleColumns};
 
 /// The most samples of one plot, in whole hours: more than an agent that samples every 10 s has in a day and
@@ -43,7 +39,7 @@ record! {
     #[derive(Debug, Clone)]
     pub struct EventMark {
         pub at: Timestamp,
-        pub kind: Stored<EventKind>,
+        pub kind: EventKind,
         pub actor: Option<String>,
         pub text: String,
     }
