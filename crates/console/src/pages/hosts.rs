@@ -122,7 +122,7 @@ async fn list(app: &App, asked: &Asked) -> Result<List, AppError> {
     };
     let ids: Vec<String> = found.rows.iter().map(|row| row.id.to_string()).collect();
     Ok(List {
-        sort: name(order),
+        sort: order.as_str(),
         shown: found.rows.len(),
         found: written(found.total),
         hints,
@@ -191,14 +191,6 @@ async fn render_rows(app: &App, hosts: Vec<HostRecord>) -> Result<String, AppErr
     Ok(RowsTemplate { rows }.render()?)
 }
 
-fn name(sort: HostSort) -> &'static str {
-    match sort {
-        HostSort::Name => "name",
-        HostSort::Disk => "disk",
-        HostSort::Offline => "offline",
-    }
-}
-
 fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
@@ -206,7 +198,7 @@ fn encoded(text: &str) -> String {
 /// The link to the next page.
 fn link((key, id): &HostCursor, search: &WrittenSearch, sort: HostSort) -> String {
     let (query, after) = (encoded(&search.text), encoded(&format!("{id}~{key}")));
-    format!("/hosts?q={query}&sort={}&after={after}", name(sort))
+    format!("/hosts?q={query}&sort={}&after={after}", sort.as_str())
 }
 
 /// `None`, and so the first page, for a cursor that this order cannot have made.

@@ -20,10 +20,10 @@ pub fn address_query(fields: &[(&str, &str)]) -> String {
 
 /// The order that a page asks for. Hosts that are online have none by the length of their absence.
 pub fn sort(name: &str, search: &HostSearch) -> HostSort {
-    match name {
-        "disk" => HostSort::Disk,
-        "offline" if search.online != Some(true) => HostSort::Offline,
-        _ => HostSort::Name,
+    let sort = HostSort::parse(name).unwrap_or_default();
+    match search.online {
+        Some(true) if sort == HostSort::Offline => HostSort::Name,
+        _ => sort,
     }
 }
 
