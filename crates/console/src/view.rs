@@ -11,7 +11,7 @@ use askama::filters::HtmlSafe;
 use jiff::Timestamp;
 use svc_store::{InstanceLoad, InstanceRecord, Labels};
 
-pub use query::{Search, address_query, label_query, sort, words};
+pub use query::{address_query, label_query, sort};
 pub use spark::Spark;
 
 /// A point in time: relative or exact in the page, exact to the second on hover. A script shows it in the
@@ -204,7 +204,7 @@ pub fn system(name: &str) -> &str {
 
 /// The load of an instance, while it runs.
 pub fn live_load(instance: &InstanceRecord) -> Option<InstanceLoad> {
-    instance.load().filter(|_| instance.state == "live")
+    instance.load().filter(|_| instance.live)
 }
 
 /// Who did it. Tokens act by their ids, which are long.

@@ -36,11 +36,11 @@ pub use people::agents::{
 pub use people::books::{AgentBooks, GapRecord};
 pub use people::console::{
     ActivityCursor, ActivityFilter, ActivityPage, ActivityRecord, AttentionCounts, DatabaseState,
-    DiskColumns, EventMark, FleetCounts, GapReason, HostCursor, HostListRow, HostSearch, HostSort,
-    HostsFound, HostsPage, InstanceRecord, LinkKind, LoginRecord, PresenceMark, Role, RollupPoint,
-    SampleColumns, SessionRecord, SparkPoint, TokenRequest, Total, UserId, UserRecord,
+    DiskColumns, EventMark, FleetCounts, HostCursor, HostSearch, HostSort, HostsFound, HostsPage,
+    LinkKind, LoginRecord, PresenceMark, Retired, Role, RollupPoint, SampleColumns, SessionRecord,
+    SparkPoint, TokenRequest, Total, UserId, UserRecord, WrittenSearch,
 };
-pub use people::hosts::{HostDetail, HostFilter, HostIdentity, HostRecord, IdentifierRecord};
+pub use people::hosts::{Disk, HostDetail, HostIdentity, HostRecord, IdentifierRecord};
 pub use people::overview::{AgentCounts, HistoryState, HostCounts, Overview, TokenCounts};
 pub use people::signing_keys::SigningKeyUse;
 pub use people::tokens::{NewToken, TokenDetail, TokenRecord};
@@ -55,7 +55,9 @@ pub use schema::web_role::WebRole;
 pub use service::clock::ClockReading;
 pub use service::compaction::{COMPACTION_STEP, CompactionStep, HostOfHour};
 pub use service::fleet_gauges::{AgentGroup, FleetGauges, FleetState};
-pub use service::instances::{InstanceRow, LeaseClaim, LeaseRenewal, NewInstance};
+pub use service::instances::{
+    InstanceRecord, InstanceState, LeaseClaim, LeaseRenewal, NewInstance,
+};
 pub use service::registration::{
     HostMatch, KnownAgent, NewAgent, Newcomer, RegisteredNewcomer, RegistrationLookup,
     RegistrationTx, TokenEffect, TokenRow, TokenState,
@@ -69,10 +71,11 @@ pub use service::sessions::{
     StoredSession, Swept,
 };
 pub use statements::page::Page;
+pub use values::event_kind::EventKind;
 pub use values::facts::{AgentFacts, HostFacts, IdentifierKind, Identifiers};
 pub use values::ids::{AgentId, HostId, TokenId};
 pub use values::instance_load::InstanceLoad;
 pub use values::labels::{LabelChange, Labels, LabelsError};
 pub use values::liveness::Liveness;
-pub use values::status::AgentStatus;
+pub use values::status::{AgentStatus, PendingReason, Presence, PresenceCause};
 pub use values::vitals::{Measure, PartKind};

@@ -1,13 +1,15 @@
 //! Ids, closed sets and records that several folders share. Nothing here reads or writes the database.
 //!
 //! 1. `ids`: `AgentId`, `HostId`, `TokenId` and `UserId`.
-//! 2. `status` and `liveness`: the states of an agent (`AgentStatus`), and whether its identity is in use (`Liveness`).
+//! 2. `status` and `liveness`: the states of an agent (`AgentStatus`, `Presence`), and whether its identity is in use (`Liveness`).
 //! 3. `facts` and `labels`: what an agent says about its machine (`HostFacts`); what its tokens and people say (`Labels`).
-//! 4. `vitals`: the kinds of parts of a sample, declared once.
-//! 5. `instance_load`: how full an instance is.
-//! 6. `migration`: one step of the schema.
-//! 7. `text_enum`: how a closed set is declared that is a text in the database.
+//! 4. `event_kind`: what the records of events tell.
+//! 5. `vitals`: the kinds of parts of a sample, declared once.
+//! 6. `instance_load`: how full an instance is.
+//! 7. `migration`: one step of the schema.
+//! 8. `text_enum`: how a closed set is declared that is a text in the database.
 
+pub(crate) mod event_kind;
 pub(crate) mod facts;
 pub(crate) mod ids;
 pub(crate) mod instance_load;

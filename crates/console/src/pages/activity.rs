@@ -10,7 +10,7 @@ use axum::{
 use futures_util::stream;
 use jiff::Timestamp;
 use serde::Deserialize;
-use svc_store::{ActivityCursor, ActivityFilter, ActivityRecord, StoreError};
+use svc_store::{ActivityCursor, ActivityFilter, ActivityRecord, EventKind, StoreError};
 
 use crate::{
     error::AppError,
@@ -22,26 +22,6 @@ use crate::{
 
 const PAGE: u32 = 100;
 const EXPORT_PAGE: u32 = 1000;
-/// The kinds of entries to choose from: of agents, of hosts, and of the console's own people and tokens.
-const KINDS: [&str; 17] = [
-    "status",
-    "clone",
-    "machine changed",
-    "host returned",
-    "deleted",
-    "presence",
-    "note",
-    "labels",
-    "retired",
-    "signed in",
-    "link created",
-    "user added",
-    "user disabled",
-    "user enabled",
-    "role changed",
-    "token created",
-    "token revoked",
-];
 /// An export ends here; a filter makes it smaller.
 const EXPORT_ROWS: usize = 200_000;
 
@@ -62,7 +42,8 @@ struct ActivityPage {
     shell: Shell,
     asked: Asked,
     rows: Vec<ActivityRecord>,
-    kinds: [&'static str; KINDS.len()],
+    /// To choose from: of agents, of hosts, and of the console's own people and tokens.
+    kinds: Vec<EventKind>,
     query: String,
     /// Set if a bounded search stopped there.
     searched_to: Option<Timestamp>,
@@ -76,9 +57,11 @@ pub async fn page(State(app): State<App>, user: User, Query(asked): Query<Asked>
         .store
         .console_activity(&filter, before.as_ref(), PAGE)
         .await?;
+    let kinds = EventKind::ALL.into_iter();
+    let kinds = kinds.filter(|kind| *kind != EventKind::Other);
     html(&ActivityPage {
         shell: Shell::new(&app, user, "activity"),
-        kinds: KINDS,
+        kinds: kinds.collect(),
         query: asked.query(),
         next: found
             .next
@@ -96,7 +79,7 @@ impl Asked {
             actor: given(&self.actor),
             kind: given(&self.kind),
             subject: given(&self.subject),
-            presence: self.presence == "yes" || self.kind == "presence",
+            presence: self.presence == "yes" || self.kind == EventKind::Presence.as_str(),
         }
     }
 
@@ -176,7 +159,7 @@ fn csv(row: &ActivityRecord) -> String {
     let id = |id: Option<uuid::Uuid>| id.map(|id| id.to_string()).unwrap_or_default();
     let fields = [
         row.at.to_string(),
-        row.kind.clone(),
+        row.kind.to_string(),
         row.actor.clone().unwrap_or_default(),
         row.subject.clone(),
         row.change.clone(),

@@ -5,7 +5,7 @@ use axum::{
     extract::{Query, State},
     response::{IntoResponse, Response},
 };
-use svc_store::{AgentId, AgentRecord, AgentStatus, Decision, Role, TokenRecord};
+use svc_store::{AgentId, AgentRecord, Decision, PendingReason, Role, TokenRecord};
 
 use super::form::Fields;
 use crate::{
@@ -152,6 +152,9 @@ async fn approve_one(
 
 /// Whether approval needs no choice between replacing and a new host.
 fn is_plain(agent: &AgentRecord) -> bool {
-    let chosen = matches!(agent.pending_reason.as_deref(), Some("conflict" | "clone"));
-    agent.status == AgentStatus::Pending && !chosen
+    let chosen = matches!(
+        agent.pending_reason,
+        Some(PendingReason::Conflict | PendingReason::Clone)
+    );
+    agent.status.is_pending() && !chosen
 }

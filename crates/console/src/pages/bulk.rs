@@ -5,7 +5,7 @@
 
 use askama::Template;
 use axum::extract::State;
-use svc_store::{HostListRow, LabelChange};
+use svc_store::{HostRecord, LabelChange, WrittenSearch};
 use uuid::Uuid;
 
 use super::form::Fields;
@@ -14,7 +14,6 @@ use crate::{
     session::Operator,
     shell::{Changed, Page, Shell, go_to, html},
     state::App,
-    view::Search,
 };
 
 /// One form carries at most this many ids.
@@ -56,7 +55,7 @@ struct Preview {
     shell: Shell,
     action: &'static str,
     ids: Vec<Uuid>,
-    named: Vec<HostListRow>,
+    named: Vec<HostRecord>,
     online: i64,
     total: i64,
     too_many: bool,
@@ -70,7 +69,7 @@ pub async fn preview(State(app): State<App>, Operator(user): Operator, fields: F
     if action == Action::Label && change == LabelChange::default() {
         return Err(AppError::bad_request("Write at least one label."));
     }
-    let search = Search::parse(fields.get("q"));
+    let search = WrittenSearch::parse(fields.get("q"));
     let mut ids = match fields.get("scope") {
         "all" if !search.unknown.is_empty() => {
             let words = search.unknown.join(" ");

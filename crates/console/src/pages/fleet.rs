@@ -20,6 +20,9 @@ use crate::{
 /// When an expiring certificate needs attention: most are renewed 30 days before their end.
 const CERTIFICATES_SOON: SignedDuration = SignedDuration::from_hours(21 * 24);
 
+/// How many instances are shown, those that are live first.
+pub const INSTANCES: i64 = 50;
+
 /// How many of the newest entries of the activity are shown.
 const RECENT: u32 = 8;
 
@@ -59,8 +62,8 @@ pub async fn page(State(app): State<App>, user: User) -> Page {
 
 pub async fn part(app: &App) -> Result<String, AppError> {
     let news = app.news.borrow().clone();
-    let mut instances = app.store.console_instances().await?;
-    instances.retain(|instance| instance.state == "live");
+    let mut instances = app.store.instances_list(INSTANCES).await?;
+    instances.retain(|instance| instance.live);
     let database = app.store.console_database().await?;
     let all = ActivityFilter::default();
     let recent = app.store.console_activity(&all, None, RECENT).await?;

@@ -33,13 +33,6 @@ struct HostPage {
 #[template(path = "host_part.html")]
 struct HostPart {
     detail: HostDetail,
-    disks: Vec<Disk>,
-}
-
-struct Disk {
-    mount_point: String,
-    used: i64,
-    total: i64,
 }
 
 pub async fn page(State(app): State<App>, user: User, Id(id): Id<HostId>) -> Page {
@@ -108,16 +101,5 @@ async fn find(app: &App, id: HostId) -> Result<HostDetail, AppError> {
 }
 
 fn render(detail: HostDetail) -> Result<String, AppError> {
-    let disks = detail
-        .host
-        .disks
-        .as_ref()
-        .and_then(|disks| disks.as_array());
-    let disks = disks.into_iter().flatten().take(64).map(|disk| Disk {
-        mount_point: disk["mount_point"].as_str().unwrap_or_default().into(),
-        used: disk["used_bytes"].as_i64().unwrap_or_default(),
-        total: disk["total_bytes"].as_i64().unwrap_or_default(),
-    });
-    let disks = disks.collect();
-    Ok(HostPart { detail, disks }.render()?)
+    Ok(HostPart { detail }.render()?)
 }

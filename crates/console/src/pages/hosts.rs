@@ -10,7 +10,7 @@ use axum::{
 use futures_util::future::try_join_all;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
-use svc_store::{HostCursor, HostListRow, HostSort, HostsPage, Total};
+use svc_store::{HostCursor, HostRecord, HostSort, HostsPage, Total, WrittenSearch};
 use uuid::Uuid;
 
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
     session::User,
     shell::{Page, Shell, html},
     state::App,
-    view::{Search, Spark, count, sort, words},
+    view::{Spark, count, sort},
 };
 
 const PAGE: u32 = 50;
@@ -55,7 +55,7 @@ struct RowsTemplate {
 }
 
 struct List {
-    search: Search,
+    search: WrittenSearch,
     sort: &'static str,
     rows: String,
     shown: usize,
@@ -77,7 +77,7 @@ struct Hint {
 }
 
 struct Row {
-    host: HostListRow,
+    host: HostRecord,
     spark: Spark,
 }
 
@@ -101,14 +101,14 @@ pub async fn page(
 /// The rows of these hosts, for the live page.
 pub async fn rows(app: &App, ids: &[Uuid]) -> Result<String, AppError> {
     let hosts = app.store.console_hosts_by_id(ids).await?;
-    let mut by_id: HashMap<Uuid, HostListRow> =
+    let mut by_id: HashMap<Uuid, HostRecord> =
         hosts.into_iter().map(|host| (host.id.0, host)).collect();
     let ordered = ids.iter().filter_map(|id| by_id.remove(id)).collect();
     render_rows(app, ordered).await
 }
 
 async fn list(app: &App, asked: &Asked) -> Result<List, AppError> {
-    let search = Search::parse(&asked.q);
+    let search = WrittenSearch::parse(&asked.q);
     let order = sort(&asked.sort, &search.search);
     let page = HostsPage {
         search: search.search.clone(),
@@ -122,7 +122,7 @@ async fn list(app: &App, asked: &Asked) -> Result<List, AppError> {
     };
     let ids: Vec<String> = found.rows.iter().map(|row| row.id.to_string()).collect();
     Ok(List {
-        sort: name(order),
+        sort: order.as_str(),
         shown: found.rows.len(),
         found: written(found.total),
         hints,
@@ -140,8 +140,8 @@ async fn list(app: &App, asked: &Asked) -> Result<List, AppError> {
 }
 
 /// Which words exclude everything: each is left out in turn, all at once.
-async fn hints(app: &App, search: &Search) -> Result<Vec<Hint>, AppError> {
-    let words: Vec<&str> = words(&search.text).collect();
+async fn hints(app: &App, search: &WrittenSearch) -> Result<Vec<Hint>, AppError> {
+    let words: Vec<&str> = search.words().collect();
     if !(2..=HINT_WORDS).contains(&words.len()) {
         return Ok(Vec::new());
     }
@@ -150,13 +150,13 @@ async fn hints(app: &App, search: &Search) -> Result<Vec<Hint>, AppError> {
         let others: Vec<&str> = others
             .filter_map(|(place, word)| (place != left_out).then_some(*word))
             .collect();
-        hint(app, word, Search::parse(&others.join(" ")))
+        hint(app, word, WrittenSearch::parse(&others.join(" ")))
     });
     let found = try_join_all(tried).await?;
     Ok(found.into_iter().flatten().collect())
 }
 
-async fn hint(app: &App, word: &str, without: Search) -> Result<Option<Hint>, AppError> {
+async fn hint(app: &App, word: &str, without: WrittenSearch) -> Result<Option<Hint>, AppError> {
     let page = HostsPage {
         search: without.search.clone(),
         ..HostsPage::default()
@@ -176,7 +176,7 @@ fn written(total: Total) -> String {
     }
 }
 
-async fn render_rows(app: &App, hosts: Vec<HostListRow>) -> Result<String, AppError> {
+async fn render_rows(app: &App, hosts: Vec<HostRecord>) -> Result<String, AppError> {
     let ids: Vec<Uuid> = hosts.iter().map(|host| host.id.0).collect();
     let mut sparks: HashMap<Uuid, Spark> = HashMap::new();
     for point in app.store.console_sparklines(&ids, Spark::begins()).await? {
@@ -191,22 +191,14 @@ async fn render_rows(app: &App, hosts: Vec<HostListRow>) -> Result<String, AppEr
     Ok(RowsTemplate { rows }.render()?)
 }
 
-fn name(sort: HostSort) -> &'static str {
-    match sort {
-        HostSort::Name => "name",
-        HostSort::Disk => "disk",
-        HostSort::Offline => "offline",
-    }
-}
-
 fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
 /// The link to the next page.
-fn link((key, id): &HostCursor, search: &Search, sort: HostSort) -> String {
+fn link((key, id): &HostCursor, search: &WrittenSearch, sort: HostSort) -> String {
     let (query, after) = (encoded(&search.text), encoded(&format!("{id}~{key}")));
-    format!("/hosts?q={query}&sort={}&after={after}", name(sort))
+    format!("/hosts?q={query}&sort={}&after={after}", sort.as_str())
 }
 
 /// `None`, and so the first page, for a cursor that this order cannot have made.

@@ -128,7 +128,7 @@ pub async fn series(
         .into_iter()
         .map(|event| Mark {
             at: event.at.as_second(),
-            kind: event.kind,
+            kind: event.kind.to_string(),
             actor: event.actor.unwrap_or_default(),
             text: event.text,
         })

@@ -4,7 +4,10 @@ use askama::Template;
 use axum::extract::State;
 use svc_store::{DatabaseState, InstanceLoad, InstanceRecord};
 
-use super::fleet::capacity::{self, Meter};
+use super::fleet::{
+    INSTANCES,
+    capacity::{self, Meter},
+};
 use crate::{
     error::AppError,
     jwks::KeyState,
@@ -39,8 +42,8 @@ pub async fn page(State(app): State<App>, user: User) -> Page {
 }
 
 pub async fn part(app: &App) -> Result<String, AppError> {
-    let instances = app.store.console_instances().await?;
-    let mut live = instances.iter().filter(|instance| instance.state == "live");
+    let instances = app.store.instances_list(INSTANCES).await?;
+    let mut live = instances.iter().filter(|instance| instance.live);
     let kids: Vec<&str> = live.clone().map(|live| live.kid.as_str()).collect();
     let loads: Vec<InstanceLoad> = live.clone().filter_map(InstanceRecord::load).collect();
     let part = ServicePart {

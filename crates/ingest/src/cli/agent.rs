@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use clap::{Subcommand, builder::PossibleValuesParser, builder::TypedValueParser};
 use svc_store::{
-    AgentDetail, AgentFilter, AgentId, AgentRecord, AgentStatus, EventRecord, Page, Store,
-    StoreError,
+    AgentDetail, AgentFilter, AgentId, AgentRecord, AgentStatus, EventRecord, IdentifierKind, Page,
+    PendingReason, Store, StoreError,
 };
 
 use super::{
@@ -187,12 +187,12 @@ fn note(agent: &AgentRecord) -> Option<String> {
     if agent.status != AgentStatus::Pending {
         return agent.decision_reason.clone().or(clone);
     }
-    match agent.pending_reason.as_deref() {
-        Some("conflict" | "clone") => {
+    match agent.pending_reason {
+        Some(PendingReason::Conflict | PendingReason::Clone) => {
             let reasons: Vec<String> = [clone, conflict].into_iter().flatten().collect();
             Some(reasons.join(", "))
         }
-        other => other.map(str::to_owned),
+        other => other.map(|reason| reason.to_string()),
     }
 }
 
@@ -203,7 +203,10 @@ fn pending_facts(agent: &AgentRecord) -> impl Iterator<Item = (&'static str, Str
     let choices =
         "approve with --replace (the same machine, reinstalled) or --new-host (another machine)";
     [
-        ("waits for", agent.pending_reason.clone()),
+        (
+            "waits for",
+            agent.pending_reason.map(|reason| reason.to_string()),
+        ),
         ("conflicts with", id(agent.conflict_with)),
         ("", decidable.then(|| choices.into())),
         ("cloned from", id(agent.cloned_from)),
@@ -214,7 +217,7 @@ fn pending_facts(agent: &AgentRecord) -> impl Iterator<Item = (&'static str, Str
 
 /// The machine's identifiers, as the agent reported them.
 fn identifiers(detail: &AgentDetail) -> impl Iterator<Item = (&'static str, Vec<String>)> {
-    let kinds = ["cloud", "hardware", "machine", "network"];
+    let kinds = IdentifierKind::STRONGEST_FIRST.map(IdentifierKind::as_str);
     kinds.into_iter().filter_map(|kind| {
         let values = detail.facts["identifiers"][kind].as_array()?;
         let texts = values.iter().filter_map(|value| value.as_str());
@@ -226,6 +229,6 @@ fn change(event: &EventRecord) -> String {
     match (&event.from_status, &event.to_status) {
         (Some(from), Some(to)) => format!("{from} -> {to}"),
         (None, Some(to)) => format!("registered, {to}"),
-        _ => event.kind.clone(),
+        _ => event.kind.to_string(),
     }
 }

@@ -15,7 +15,7 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use svc_store::{
-    HistoryState, InstanceRow, SchemaError, SchemaState, SigningKeyUse, Store, StoreError,
+    HistoryState, InstanceRecord, SchemaError, SchemaState, SigningKeyUse, Store, StoreError,
     StoreOptions,
 };
 
@@ -265,7 +265,7 @@ fn check_clock(offset: SignedDuration) -> Finding {
 
 async fn check_siblings(store: &Store, keys: Option<&Keyring>) -> Result<Finding, StoreError> {
     let live = store.instances_live().await?;
-    let is_stranger = |sibling: &&InstanceRow| {
+    let is_stranger = |sibling: &&InstanceRecord| {
         keys.is_some_and(|keys| {
             !sibling.is_compatible_with(keys.signing().kid(), &keys.extra_kids())
         })
@@ -284,9 +284,9 @@ async fn check_siblings(store: &Store, keys: Option<&Keyring>) -> Result<Finding
 }
 
 /// Which instance signs with which key, and what comes next for each key.
-fn describe_rotation(live: &[InstanceRow], uses: &[SigningKeyUse]) -> String {
+fn describe_rotation(live: &[InstanceRecord], uses: &[SigningKeyUse]) -> String {
     let now = Timestamp::now();
-    let signer = |one: &InstanceRow| format!("{} signs with {}", one.hostname, short(&one.kid));
+    let signer = |one: &InstanceRecord| format!("{} signs with {}", one.hostname, short(&one.kid));
     let used = |one: &SigningKeyUse| format!("{} {}", short(&one.kid), key::describe(one, now));
     let (signers, uses) = (live.iter().map(signer), uses.iter().map(used));
     signers.chain(uses).collect::<Vec<_>>().join("; ")

@@ -2,15 +2,16 @@
 
 mod change;
 
-use std::process::ExitCode;
+use std::{iter, process::ExitCode};
 
 use clap::Subcommand;
 use svc_store::{
-    AgentBooks, AgentId, GapRecord, HostDetail, HostFilter, HostId, HostRecord, Page, Store,
-    StoreError,
+    AgentBooks, GapRecord, HostDetail, HostId, HostRecord, HostSearch, HostsPage, Page, Retired,
+    Store, StoreError, WrittenSearch,
 };
 
 use super::{
+    Usage,
     actor::Attribution,
     database::open,
     labels,
@@ -43,7 +44,7 @@ pub enum Command {
 pub struct ListArgs {
     #[command(flatten)]
     host: HostArgs,
-    /// Only hosts whose name contains this text
+    /// Only hosts that the console's search finds: parts of the name, or conditions such as is:offline and disk:90
     #[arg(long, value_name = "TEXT")]
     search: Option<String>,
     /// Retired hosts, too
@@ -66,17 +67,12 @@ pub struct RetireArgs {
     output: Output,
 }
 
-/// A gap in the samples of an agent.
-type Gap = (AgentId, GapRecord);
-
-const GAP_COLUMNS: &[Column<Gap>] = &[
-    ("AGENT", Fit::Whole, |(agent, _)| short(agent)),
-    ("NUMBERS", Fit::Whole, |(_, gap)| numbers(gap)),
-    ("KIND", Fit::Whole, |(_, gap)| gap.kind.clone()),
-    ("REASON", Fit::Wraps, |(_, gap)| or_dash(gap.reason.clone())),
-    ("RECORDED", Fit::Wraps, |(_, gap)| {
-        when(Some(gap.recorded_at))
-    }),
+const GAP_COLUMNS: &[Column<GapRecord>] = &[
+    ("AGENT", Fit::Whole, |gap| short(gap.agent_id)),
+    ("NUMBERS", Fit::Whole, numbers),
+    ("KIND", Fit::Whole, |gap| gap.kind.to_string()),
+    ("REASON", Fit::Wraps, |gap| or_dash(gap.reason.clone())),
+    ("RECORDED", Fit::Wraps, |gap| when(Some(gap.recorded_at))),
 ];
 
 pub async fn run(command: Command) -> anyhow::Result<ExitCode> {
@@ -90,22 +86,40 @@ pub async fn run(command: Command) -> anyhow::Result<ExitCode> {
 }
 
 async fn list(args: ListArgs) -> anyhow::Result<ExitCode> {
-    let filter = HostFilter {
-        labels: labels::joined(args.host.label)?,
-        hostname: args.host.hostname,
-        search: args.search,
-        include_retired: args.retired,
+    let search = search(args.search.as_deref(), args.host, args.retired)?;
+    let empty = match search == HostSearch::default() {
+        true => "no host is in service: hosts appear when agents register",
+        false => "no host matches",
     };
-    let filtered = filter.hostname.is_some() || filter.search.is_some();
-    let empty = if filter.labels.is_empty() && !filtered {
-        "no host is in service: hosts appear when agents register"
-    } else {
-        "no host matches"
+    let page = HostsPage {
+        search,
+        ..HostsPage::default()
     };
     resource::list(&args.list, empty, async |store, limit| {
-        store.hosts_list(&filter, limit).await
+        let found = store.console_hosts(&page, limit).await;
+        found.map(|found| Page {
+            truncated: found.next.is_some(),
+            rows: found.rows,
+        })
     })
     .await
+}
+
+/// The console's search, and what the other options add to it.
+fn search(words: Option<&str>, host: HostArgs, retired: bool) -> Result<HostSearch, Usage> {
+    let written = WrittenSearch::parse(words.unwrap_or_default());
+    if !written.unknown.is_empty() {
+        let words = written.unknown.join(" ");
+        return Err(Usage(format!("--search does not understand: {words}")));
+    }
+    let mut search = written.search;
+    let labels = iter::once(search.labels).chain(host.label);
+    search.labels = labels::joined(labels.collect())?;
+    search.hostname = host.hostname;
+    if retired {
+        search.retired = Retired::Too;
+    }
+    Ok(search)
 }
 
 impl Resource for HostRecord {
@@ -149,12 +163,8 @@ impl Resource for HostRecord {
         if !detail.agents.is_empty() {
             parts.push(resource::table(&detail.agents));
         }
-        let gap = |books: &AgentBooks| {
-            let agent = books.agent_id;
-            let gaps = books.missing.clone().into_iter();
-            gaps.map(move |gap| (agent, gap))
-        };
-        let gaps: Vec<Gap> = detail.books.iter().flat_map(gap).collect();
+        let gaps = detail.books.iter().flat_map(|books| &books.missing);
+        let gaps: Vec<GapRecord> = gaps.cloned().collect();
         if !gaps.is_empty() {
             parts.push(output::table(GAP_COLUMNS, &gaps));
         }
@@ -237,9 +247,8 @@ fn fullest_disk(host: &HostRecord) -> String {
 
 /// The mount points of file systems that did not say how full they are.
 fn unreadable_mounts(host: &HostRecord) -> Option<String> {
-    let mounts = host.unreadable_mounts.as_ref()?.as_array()?;
-    let mounts: Vec<&str> = mounts.iter().filter_map(|mount| mount.as_str()).collect();
-    Some(mounts.join(", "))
+    let mounts = host.unreadable_mounts.as_ref()?;
+    Some(mounts.0.join(", "))
 }
 
 /// The agent's books: every sequence number that it has sent is stored, rejected or a gap.

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use jiff::Timestamp;
-use svc_store::{HistoryState, InstanceRow, Overview, SigningKeyUse};
+use svc_store::{HistoryState, InstanceRecord, Overview, SigningKeyUse};
 
 use super::{
     database::open,
@@ -15,7 +15,7 @@ use super::{
 
 pub use super::resource::ViewArgs as Args;
 
-const COLUMNS: &[Column<InstanceRow>] = &[
+const COLUMNS: &[Column<InstanceRecord>] = &[
     ("INSTANCE", Fit::Whole, |instance| short(instance.id)),
     ("HOST", Fit::Wraps, |instance| instance.hostname.clone()),
     ("VERSION", Fit::Whole, |instance| instance.version.clone()),

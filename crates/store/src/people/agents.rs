@@ -9,7 +9,11 @@ use serde_json::Value;
 
 use crate::{
     prelude::*,
-    values::{labels::Labels, status::AgentStatus},
+    values::{
+        event_kind::EventKind,
+        labels::Labels,
+        status::{AgentStatus, PendingReason, Presence, PresenceCause},
+    },
 };
 
 /// The hostname is the one that the agent reported itself, because a pending agent may share
@@ -55,13 +59,13 @@ record! {
         pub host_id: HostId,
         pub hostname: String,
         pub status: AgentStatus,
-        pub pending_reason: Option<String>,
+        pub pending_reason: Option<PendingReason>,
         pub conflict_with: Option<AgentId>,
         pub cloned_from: Option<AgentId>,
-        pub presence: String,
+        pub presence: Presence,
         pub presence_since: Timestamp,
         /// Why its presence last changed.
-        pub cause: Option<String>,
+        pub cause: Option<PresenceCause>,
         /// The fingerprint of its key, in hexadecimal.
         pub key: String,
         pub version: String,
@@ -91,7 +95,7 @@ record! {
     pub struct EventRecord {
         pub id: i64,
         pub at: Timestamp,
-        pub kind: String,
+        pub kind: EventKind,
         pub from_status: Option<String>,
         pub to_status: Option<String>,
         pub actor: Option<String>,

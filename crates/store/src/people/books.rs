@@ -1,7 +1,7 @@
 //! The books of a host's agents: every acknowledged number is stored, rejected or in a gap.
 //! For the last day the counters are also compared with the rows.
 
-use crate::prelude::*;
+use crate::{prelude::*, service::samples::GapKind};
 
 /// The newest agents whose books are shown, and the newest gaps of each.
 const AGENTS_SHOWN: i64 = 20;
@@ -23,11 +23,14 @@ pub struct AgentBooks {
 }
 
 record! {
+    /// Numbers without a sample, and why.
     #[derive(Debug, Clone, Serialize)]
     pub struct GapRecord {
+        #[serde(skip)]
+        pub agent_id: AgentId,
         pub first_seq: i64,
         pub last_seq: i64,
-        pub kind: String,
+        pub kind: GapKind,
         pub reason: String,
         pub recorded_at: Timestamp,
     }
@@ -70,7 +73,7 @@ impl Store {
 
     async fn gaps_newest(&self, agent: AgentId) -> Result<Vec<GapRecord>> {
         let sql = "-- host_books
-            SELECT first_seq, last_seq, kind, reason, recorded_at FROM metric_gaps
+            SELECT agent_id, first_seq, last_seq, kind, reason, recorded_at FROM metric_gaps
              WHERE agent_id = $1 ORDER BY first_seq DESC LIMIT $2";
         let params = params![agent.0, GAPS_SHOWN];
         self.read_all("host_books", Auth, sql, &params).await

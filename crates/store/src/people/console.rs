@@ -24,10 +24,12 @@ const NO_WORKERS: &str = "SET LOCAL max_parallel_workers_per_gather = 0";
 
 pub use activity::{ActivityCursor, ActivityFilter, ActivityPage, ActivityRecord};
 pub use changes::TokenRequest;
-pub use fleet::{AttentionCounts, DatabaseState, FleetCounts, InstanceRecord};
-pub use history::{DiskColumns, EventMark, GapReason, PresenceMark, RollupPoint, SampleColumns};
-pub use hosts::{HostListRow, SparkPoint};
+pub use fleet::{AttentionCounts, DatabaseState, FleetCounts};
+pub use history::{DiskColumns, EventMark, PresenceMark, RollupPoint, SampleColumns};
+pub use hosts::SparkPoint;
 pub use links::LinkKind;
 pub use people::{LoginRecord, Role, UserId, UserRecord};
-pub use search::{HostCursor, HostSearch, HostSort, HostsFound, HostsPage, Total};
+pub use search::{
+    HostCursor, HostSearch, HostSort, HostsFound, HostsPage, Retired, Total, WrittenSearch,
+};
 pub use sessions::SessionRecord;

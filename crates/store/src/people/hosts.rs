@@ -1,6 +1,6 @@
-//! Hosts for the admin commands: lists, details and retirement.
+//! Hosts: their record, details and retirement. `console::search` finds those of a list.
 
-use serde_json::Value;
+use serde::Deserialize;
 
 use crate::{
     people::{
@@ -8,12 +8,12 @@ use crate::{
         books::AgentBooks,
     },
     prelude::*,
-    values::labels::Labels,
+    values::{labels::Labels, status::Presence},
 };
 
-/// The joins change the number of rows not: a unique index allows one active agent per host, and every
+/// The joins do not change the number of rows: a unique index allows one active agent per host, and every
 /// host has its row of vitals.
-const SELECT: &str = "SELECT h.id, h.hostname, a.id AS agent_id, s.presence, s.presence_since, h.os, h.os_version,
+pub(super) const SELECT: &str = "SELECT h.id, h.hostname, a.id AS agent_id, a.version, s.presence, s.presence_since, h.os, h.os_version,
                 h.arch, h.kernel_version, h.cpu_count, h.mac_addresses,
                 h.ip_addresses, h.boot_id, h.labels, h.created_at, h.facts_at, h.retired_at, v.vitals_at,
                 v.cpu_percent::float8, v.load_1m::float8, v.load_5m::float8, v.load_15m::float8, v.memory_used_bytes,
@@ -34,17 +34,6 @@ const SELECT: &str = "SELECT h.id, h.hostname, a.id AS agent_id, s.presence, s.p
 /// How many agents of a host are shown.
 const AGENTS_SHOWN: u32 = 1000;
 
-/// Which hosts to list. The default is all that are not retired.
-#[derive(Debug, Clone, Default)]
-pub struct HostFilter {
-    /// Labels that the host must all have.
-    pub labels: Labels,
-    pub hostname: Option<String>,
-    /// A part of the hostname, in any case.
-    pub search: Option<String>,
-    pub include_retired: bool,
-}
-
 record! {
     #[derive(Debug, Clone, Serialize)]
     pub struct HostRecord {
@@ -52,7 +41,10 @@ record! {
         pub hostname: String,
         /// The active agent and its presence.
         pub agent_id: Option<AgentId>,
-        pub presence: Option<String>,
+        /// Of the active agent. The details have it with the agents.
+        #[serde(skip)]
+        pub version: Option<String>,
+        pub presence: Option<Presence>,
         pub presence_since: Option<Timestamp>,
         pub os: String,
         pub os_version: String,
@@ -83,14 +75,36 @@ record! {
         /// In whole percents, rounded down.
         pub fullest_disk_percent: Option<i16>,
         pub fullest_disk_mount_point: Option<String>,
-        pub disks: Option<Value>,
+        pub disks: Option<Json<Vec<Disk>>>,
         /// Why its agent cannot store samples on its own disk.
         pub spool_problem: Option<String>,
         /// The mount points of file systems that did not say how full they are.
-        pub unreadable_mounts: Option<Value>,
+        pub unreadable_mounts: Option<Json<Vec<String>>>,
         /// Agents of any status, and the pending ones among them.
         pub agent_count: i64,
         pub pending_count: i64,
+    }
+}
+
+/// A file system, as the SQL function `disks_json` makes it of the parts of a sample.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Disk {
+    pub device: String,
+    pub fs_type: String,
+    pub mount_point: String,
+    pub total_bytes: i64,
+    pub used_bytes: i64,
+}
+
+impl HostRecord {
+    pub fn disks(&self) -> &[Disk] {
+        let disks = self.disks.as_ref();
+        disks.map(|disks| disks.0.as_slice()).unwrap_or_default()
+    }
+
+    pub fn is_online(&self) -> bool {
+        self.presence == Some(Presence::Online)
     }
 }
 
@@ -133,25 +147,6 @@ impl Store {
         let hosts: Vec<Uuid> = hosts.iter().map(|host| host.0).collect();
         let params = params![hosts];
         self.read_all("hosts_identify", Watch, sql, &params).await
-    }
-
-    /// Ordered by hostname.
-    pub async fn hosts_list(&self, filter: &HostFilter, limit: u32) -> Result<Page<HostRecord>> {
-        let sql = format!(
-            "-- hosts_list\n{SELECT}
-             WHERE h.labels @> $1 AND ($2::text IS NULL OR h.hostname = $2)
-               AND ($3 OR h.retired_at IS NULL)
-               AND ($4::text IS NULL OR strpos(lower(h.hostname), lower($4)) > 0)
-             ORDER BY h.hostname, h.created_at, h.id LIMIT $5"
-        );
-        let params = params![
-            Json(&filter.labels),
-            filter.hostname,
-            filter.include_retired,
-            filter.search
-        ];
-        self.read_page("hosts_list", Auth, &sql, &params, limit)
-            .await
     }
 
     /// Hosts that `name` may mean: a prefix of the id (at least 4 characters), or a hostname.

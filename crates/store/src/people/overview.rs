@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::{people::signing_keys::SigningKeyUse, prelude::*, service::instances::InstanceRow};
+use crate::{people::signing_keys::SigningKeyUse, prelude::*, service::instances::InstanceRecord};
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Overview {
@@ -11,7 +11,7 @@ pub struct Overview {
     pub hosts: HostCounts,
     pub history: HistoryState,
     /// The instances that hold a lease now.
-    pub instances: Vec<InstanceRow>,
+    pub instances: Vec<InstanceRecord>,
     /// The ids of their signing keys. There are two while the key is rotated.
     pub kids: BTreeSet<String>,
     /// The keys that they sign with or accept.

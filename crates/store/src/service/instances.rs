@@ -26,6 +26,8 @@
 
 use std::time::Duration;
 
+use serde::Deserialize;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::{
@@ -75,7 +77,7 @@ pub enum LeaseRenewal {
 
 record! {
     #[derive(Debug, Clone, Serialize)]
-    pub struct InstanceRow {
+    pub struct InstanceRecord {
         pub id: Uuid,
         pub kid: String,
         pub extra_kids: Vec<String>,
@@ -90,15 +92,51 @@ record! {
         pub stopped_at: Option<Timestamp>,
         /// Whether it held a lease when this was read, by the database's clock.
         pub live: bool,
+        #[serde(skip)]
+        load: Option<Value>,
     }
 }
 
-impl InstanceRow {
+text_enum! {
+    pub enum InstanceState {
+        Live = "live",
+        /// It gave its lease back.
+        Stopped = "stopped",
+        /// Its lease expired, and nobody has declared it lost yet.
+        Lapsed = "lapsed",
+        Fenced = "fenced",
+    }
+}
+
+impl InstanceRecord {
+    pub fn state(&self) -> InstanceState {
+        match (self.fenced, self.stopped_at, self.live) {
+            (true, ..) => InstanceState::Fenced,
+            (_, Some(_), _) => InstanceState::Stopped,
+            (_, _, true) => InstanceState::Live,
+            _ => InstanceState::Lapsed,
+        }
+    }
+
+    /// How full it said it is, unless it has said nothing yet or says it in a way that this version does not know.
+    pub fn load(&self) -> Option<InstanceLoad> {
+        InstanceLoad::deserialize(self.load.as_ref()?).ok()
+    }
+
+    /// How many agents have a stream with it, as it said itself.
+    pub fn streams(&self) -> i64 {
+        self.load().map_or(0, |load| load.agents)
+    }
+
+    /// Whether it accepts JWTs that are signed with this key.
+    pub fn accepts(&self, kid: &str) -> bool {
+        self.kid == kid || self.extra_kids.iter().any(|extra| extra == kid)
+    }
+
     /// The rule by which [`Store::lease_claim`] compares keys: each of the two accepts the
     /// JWTs that the other one signs.
     pub fn is_compatible_with(&self, kid: &str, extra_kids: &[String]) -> bool {
-        let contains = |kids: &[String], kid: &str| kids.iter().any(|one| one == kid);
-        self.kid == kid || (contains(&self.extra_kids, kid) && contains(extra_kids, &self.kid))
+        self.accepts(kid) && (self.kid == kid || extra_kids.contains(&self.kid))
     }
 }
 
@@ -178,23 +216,23 @@ impl Store {
     }
 
     /// The instances that hold a lease now, oldest first.
-    pub async fn instances_live(&self) -> Result<Vec<InstanceRow>> {
-        let mut rows = self.instances_list().await?;
+    pub async fn instances_live(&self) -> Result<Vec<InstanceRecord>> {
+        let mut rows = self.instances_list(1000).await?;
         rows.retain(|row| row.live);
+        rows.reverse();
         Ok(rows)
     }
 
-    /// The thousand leases that expire last, oldest start first.
-    pub async fn instances_list(&self) -> Result<Vec<InstanceRow>> {
+    /// At most `limit` instances: those that hold a lease now before the others, and the newest first.
+    pub async fn instances_list(&self, limit: i64) -> Result<Vec<InstanceRecord>> {
         let sql = "-- instances_list
-            SELECT * FROM (
-                SELECT id, kid, extra_kids, hostname, version, grpc_address, http_address, started_at,
-                       renewed_at, expires_at, fenced, stopped_at,
-                       NOT fenced AND stopped_at IS NULL AND expires_at > now() AS live
-                  FROM ingest_instances
-                 ORDER BY expires_at DESC LIMIT 1000) newest
-             ORDER BY started_at, id";
-        self.read_all("instances_list", Watch, sql, &[]).await
+            SELECT id, kid, extra_kids, hostname, version, grpc_address, http_address, started_at,
+                   renewed_at, expires_at, fenced, stopped_at,
+                   NOT fenced AND stopped_at IS NULL AND expires_at > now() AS live, load
+              FROM ingest_instances
+             ORDER BY live DESC, started_at DESC, id DESC LIMIT $1";
+        let params = params![limit];
+        self.read_all("instances_list", Watch, sql, &params).await
     }
 }
 

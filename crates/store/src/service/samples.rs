@@ -111,6 +111,7 @@ text_enum! {
         /// The database rejected them repeatedly.
         DeadLetter = "dead letter",
     }
+    else NotSent
 }
 
 /// A contiguous range of one agent's numbers. Each number is a sample or in a gap.

@@ -13,7 +13,7 @@ const LONGEST_KEY: usize = 63;
 const LONGEST_VALUE: usize = 255;
 const MOST_LABELS: usize = 64;
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct Labels(BTreeMap<String, String>);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

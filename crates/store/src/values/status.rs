@@ -1,59 +1,80 @@
-//! The four statuses of an agent. Which one may follow which is decided by a trigger in the database alone, for every
-//! writer: `agents_guard` in `schema/20_enrolment.sql`.
+//! The status and the presence of an agent. Which status may follow which is decided by a trigger in the database alone,
+//! for every writer: `agents_guard` in `schema/20_enrolment.sql`.
 
-use std::error::Error;
+use super::text_enum::text_enum;
 
-use serde::Serialize;
-use tokio_postgres::types::{FromSql, Type};
+text_enum! {
+    /// An agent whose status is not known has no access.
+    #[derive(Hash)]
+    pub enum AgentStatus {
+        Pending = "pending",
+        Active = "active",
+        Rejected = "rejected",
+        Revoked = "revoked",
+    }
+    else Revoked
+}
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum AgentStatus {
-    Pending,
-    Active,
-    Rejected,
-    Revoked,
+text_enum! {
+    /// What a pending agent waits for.
+    pub enum PendingReason {
+        /// A decision, because its token asks for one.
+        Approval = "approval",
+        /// Its machine has an active agent.
+        Conflict = "conflict",
+        /// It began as a copy of another agent.
+        Clone = "clone",
+        Reopened = "reopened",
+        Other = "other",
+    }
+    else Other
+}
+
+text_enum! {
+    pub enum Presence {
+        Online = "online",
+        Offline = "offline",
+    }
+    else Offline
+}
+
+text_enum! {
+    /// Why the presence of an agent last changed.
+    pub enum PresenceCause {
+        Connected = "connected",
+        Goodbye = "goodbye",
+        Lost = "lost",
+        Drained = "drained",
+        InstanceLost = "instance lost",
+        Replaced = "replaced",
+        Refused = "refused",
+        Other = "other",
+    }
+    else Other
 }
 
 impl AgentStatus {
-    pub const ALL: [AgentStatus; 4] = [
-        AgentStatus::Pending,
-        AgentStatus::Active,
-        AgentStatus::Rejected,
-        AgentStatus::Revoked,
-    ];
-
     /// Whether retiring its host, or revoking its token with the agents, ends it.
     pub fn is_current(self) -> bool {
-        matches!(self, AgentStatus::Pending | AgentStatus::Active)
+        self.is_pending() || self.is_active()
     }
 
-    pub fn as_str(self) -> &'static str {
-        match self {
-            AgentStatus::Pending => "pending",
-            AgentStatus::Active => "active",
-            AgentStatus::Rejected => "rejected",
-            AgentStatus::Revoked => "revoked",
-        }
+    pub fn is_pending(self) -> bool {
+        self == AgentStatus::Pending
     }
 
-    pub fn parse(text: &str) -> Option<AgentStatus> {
-        let mut all = AgentStatus::ALL.into_iter();
-        all.find(|status| status.as_str() == text)
-    }
-
-    /// The schema allows no other text. If there is one nevertheless, the agent has no access.
-    pub(crate) fn from_column(text: &str) -> AgentStatus {
-        AgentStatus::parse(text).unwrap_or(AgentStatus::Revoked)
+    pub fn is_active(self) -> bool {
+        self == AgentStatus::Active
     }
 }
 
-impl<'a> FromSql<'a> for AgentStatus {
-    fn from_sql(ty: &Type, raw: &'a [u8]) -> Result<AgentStatus, Box<dyn Error + Sync + Send>> {
-        <&str>::from_sql(ty, raw).map(AgentStatus::from_column)
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    fn accepts(ty: &Type) -> bool {
-        <&str as FromSql>::accepts(ty)
+    #[test]
+    fn a_text_of_a_newer_version_permits_nothing() {
+        assert_eq!(AgentStatus::from_column("paused"), AgentStatus::Revoked);
+        assert_eq!(PendingReason::from_column("vote"), PendingReason::Other);
     }
 }

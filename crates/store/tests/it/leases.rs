@@ -85,7 +85,7 @@ async fn a_lease_is_claimed_renewed_and_released() -> Result<()> {
     assert_eq!(renew(&store, mine.id).await?, LeaseRenewal::Gone);
     assert_eq!(claim(&store, &mine).await?, LeaseClaim::Ended);
     assert!(store.instances_live().await?.is_empty());
-    assert!(store.instances_list().await?[0].stopped_at.is_some());
+    assert!(store.instances_list(1).await?[0].stopped_at.is_some());
     Ok(())
 }
 

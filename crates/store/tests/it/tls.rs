@@ -153,14 +153,14 @@ async fn an_abandoned_statement_is_cancelled_over_tls() -> Result<()> {
     let secured = Secured::start().await?;
     let slow = "CREATE VIEW ingest_instances AS
         SELECT NULL::uuid AS id, '' AS kid, '{}'::text[] AS extra_kids, '' AS hostname, '' AS version, '' AS grpc_address, '' AS http_address,
-               now() AS started_at, now() AS renewed_at, now() AS expires_at, true AS fenced, now() AS stopped_at
+               now() AS started_at, now() AS renewed_at, now() AS expires_at, true AS fenced, now() AS stopped_at, NULL::jsonb AS load
           FROM pg_sleep(60)";
     secured.server.psql("postgres", slow).await?;
     let root = secured.file("root.crt");
     let full = format!("sslmode=verify-full&sslrootcert={root}");
     let store = TestStore::open(&secured.url("localhost", &full), 4)?;
     store.ping().await?;
-    let abandoned = timeout(Duration::from_secs(1), store.instances_list());
+    let abandoned = timeout(Duration::from_secs(1), store.instances_list(1));
     assert!(abandoned.await.is_err());
     let sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
     becomes(&secured.server.url("postgres"), sleeping, "0").await?;

@@ -5,7 +5,7 @@
 
 use jiff::Timestamp;
 use serde::Serialize;
-use svc_store::{GapReason, SampleColumns};
+use svc_store::{GapRecord, SampleColumns};
 
 /// A pause longer than this many median distances is a gap.
 const LONGEST: i64 = 3;
@@ -28,7 +28,7 @@ impl Gap {
 }
 
 /// The gaps between `samples` and after the last one.
-pub fn gaps(samples: &SampleColumns, reasons: &[GapReason], now: i64) -> Vec<Gap> {
+pub fn gaps(samples: &SampleColumns, reasons: &[GapRecord], now: i64) -> Vec<Gap> {
     let longest = LONGEST * median_distance(samples);
     let pairs = 1..samples.seq.len();
     let found = pairs.filter_map(|next| between(samples, next, reasons, longest));
@@ -42,7 +42,7 @@ pub fn gaps(samples: &SampleColumns, reasons: &[GapReason], now: i64) -> Vec<Gap
 fn between(
     samples: &SampleColumns,
     next: usize,
-    reasons: &[GapReason],
+    reasons: &[GapRecord],
     longest: i64,
 ) -> Option<Gap> {
     let second = |place: usize| samples.sampled_at[place].as_second();
@@ -79,7 +79,7 @@ fn median_distance(samples: &SampleColumns) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use svc_store::AgentId;
+    use svc_store::{AgentId, GapKind};
     use uuid::Uuid;
 
     use super::*;
@@ -96,12 +96,13 @@ mod tests {
     }
 
     fn found(of: &[(i64, i64)], now: i64) -> Vec<(i64, i64, String)> {
-        let reason = GapReason {
+        let reason = GapRecord {
             agent_id: AgentId(Uuid::nil()),
             first_seq: 4,
             last_seq: 9,
-            kind: "declared".into(),
+            kind: GapKind::Declared,
             reason: "the spool was full".into(),
+            recorded_at: Timestamp::UNIX_EPOCH,
         };
         let gaps = gaps(&samples(of), &[reason], now);
         gaps.into_iter()

@@ -67,8 +67,16 @@ async fn hosts_are_searched_labelled_and_expired() -> Result<()> {
     let site = Site::new().await?;
     active_agent(&site, '1', "web-1", r#"{"site": "berlin"}"#).await?;
     active_agent(&site, '2', "db-2", "{}").await?;
-    let found = json(&site, &["host", "list", "--search", "EB-"]).await?;
-    assert_eq!(members(&found, "hostname"), ["web-1"]);
+    for search in [
+        ["--search", "EB-"],
+        ["--search", "label:site=berlin is:offline"],
+        ["--hostname", "web-1"],
+    ] {
+        let found = json(&site, &[&["host", "list"], &search[..]].concat()).await?;
+        assert_eq!(members(&found, "hostname"), ["web-1"], "{search:?}");
+    }
+    let unknown = failure_of(&site, 2, &["host", "list", "--search", "web is:odd"]).await?;
+    assert_contains(&unknown, "is:odd");
     let change = [
         "host", "label", "web-1", "env=prod", "--remove", "site", "--actor", "ann",
     ];

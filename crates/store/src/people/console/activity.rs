@@ -2,7 +2,7 @@
 //! people and tokens, in one list with one cursor.
 
 use super::search::like;
-use crate::prelude::*;
+use crate::{prelude::*, values::event_kind::EventKind};
 
 /// Which entries to list. The default is all but changes of presence.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -31,7 +31,7 @@ record! {
         /// 1 agents, 2 hosts, 3 the console.
         pub source: i32,
         pub id: i64,
-        pub kind: String,
+        pub kind: EventKind,
         pub actor: Option<String>,
         pub subject: String,
         pub host_id: Option<uuid::Uuid>,

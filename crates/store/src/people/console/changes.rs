@@ -8,7 +8,10 @@ use super::people::event;
 use crate::{
     people::tokens::TokenRecord,
     prelude::*,
-    values::labels::{LabelChange, Labels},
+    values::{
+        event_kind::EventKind,
+        labels::{LabelChange, Labels},
+    },
 };
 
 /// One statement retires at most this many hosts.
@@ -45,7 +48,7 @@ impl Store {
         self.run("console_token_add", Auth, async |tx| {
             let id: TokenId = tx.query_value(sql, &params).await?;
             let uses = format!("{} uses", request.max_uses);
-            event(&tx, actor, "token created", &request.label, &uses).await?;
+            event(&tx, actor, EventKind::TokenCreated, &request.label, &uses).await?;
             Ok(id)
         })
         .await
@@ -68,7 +71,8 @@ impl Store {
                 let agents = if touched == 1 { "agent" } else { "agents" };
                 let _ = write!(detail, " ({touched} {agents} changed)");
             }
-            event(&tx, actor, "token revoked", &token.label, detail.trim()).await?;
+            let (kind, detail) = (EventKind::TokenRevoked, detail.trim());
+            event(&tx, actor, kind, &token.label, detail).await?;
             Ok(touched)
         })
         .await

@@ -1,10 +1,7 @@
-//! Counts of the fleet, what needs attention, and the state of instances and database.
-
-use serde::Deserialize;
-use serde_json::Value;
+//! Counts of the fleet, what needs attention, and the state of the database.
 
 use super::NO_WORKERS;
-use crate::{prelude::*, values::instance_load::InstanceLoad};
+use crate::prelude::*;
 
 record! {
     #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,37 +32,6 @@ record! {
 
 record! {
     #[derive(Debug, Clone, PartialEq)]
-    pub struct InstanceRecord {
-        pub id: Uuid,
-        pub kid: String,
-        pub extra_kids: Vec<String>,
-        pub hostname: String,
-        pub version: String,
-        pub grpc_address: String,
-        pub http_address: String,
-        pub started_at: Timestamp,
-        pub renewed_at: Timestamp,
-        pub expires_at: Timestamp,
-        pub state: String,
-        pub streams: i64,
-        pub load: Option<Value>,
-    }
-}
-
-impl InstanceRecord {
-    /// How full it said it is, unless its version does not say or says it in a way that this one does not know.
-    pub fn load(&self) -> Option<InstanceLoad> {
-        InstanceLoad::deserialize(self.load.as_ref()?).ok()
-    }
-
-    /// Whether it accepts JWTs that are signed with this key.
-    pub fn accepts(&self, kid: &str) -> bool {
-        self.kid == kid || self.extra_kids.iter().any(|extra| extra == kid)
-    }
-}
-
-record! {
-    #[derive(Debug, Clone, PartialEq)]
     pub struct DatabaseState {
         pub version: String,
         pub size_bytes: i64,
@@ -80,7 +46,6 @@ record! {
         /// Hosts of arrival hours that could not be compacted.
         pub set_aside: i64,
         pub rollup_lag_seconds: f64,
-        pub settings: Value,
     }
 }
 
@@ -111,15 +76,6 @@ const ATTENTION: &str = "-- console_attention
            (SELECT coalesce(greatest(extract(epoch FROM now() - min(arrived_hour) - interval '1 hour'), 0), 0)::float8
               FROM sample_hours WHERE finished_at IS NULL) AS rollup_lag_seconds";
 
-/// An instance counts its streams itself; those of earlier versions are counted.
-const INSTANCES: &str = "-- console_instances
-    SELECT i.id, i.kid, i.extra_kids, i.hostname, i.version, i.grpc_address, i.http_address, i.started_at, i.renewed_at, i.expires_at,
-           CASE WHEN i.fenced THEN 'fenced' WHEN i.stopped_at IS NOT NULL THEN 'stopped'
-                WHEN i.expires_at < now() THEN 'lapsed' ELSE 'live' END AS state,
-           coalesce((i.load ->> 'agents')::bigint, (SELECT count(*) FROM agent_state s WHERE s.instance_id = i.id)) AS streams, i.load
-      FROM ingest_instances i
-     ORDER BY (i.fenced OR i.stopped_at IS NOT NULL OR i.expires_at < now()), i.started_at DESC LIMIT 50";
-
 const DATABASE: &str = "-- console_database
     SELECT current_setting('server_version') AS version,
            pg_database_size(current_database()) AS size_bytes,
@@ -136,9 +92,7 @@ const DATABASE: &str = "-- console_database
            (SELECT count(*) FROM pg_inherits WHERE inhparent = 'host_rollups'::regclass) AS rollup_months,
            (SELECT count(*) FROM hosts_set_aside) AS set_aside,
            (SELECT coalesce(greatest(extract(epoch FROM now() - min(arrived_hour) - interval '1 hour'), 0), 0)::float8
-              FROM sample_hours WHERE finished_at IS NULL) AS rollup_lag_seconds,
-           (SELECT jsonb_object_agg(name, setting) FROM pg_settings
-             WHERE name IN ('shared_buffers', 'max_wal_size', 'synchronous_commit')) AS settings";
+              FROM sample_hours WHERE finished_at IS NULL) AS rollup_lag_seconds";
 
 impl Store {
     pub async fn console_counts(&self) -> Result<FleetCounts> {
@@ -147,12 +101,6 @@ impl Store {
 
     pub async fn console_attention(&self) -> Result<AttentionCounts> {
         AttentionCounts::from_row(&self.console_row(ATTENTION).await?)
-    }
-
-    /// Live instances first, then the newest ended ones.
-    pub async fn console_instances(&self) -> Result<Vec<InstanceRecord>> {
-        self.read_all("console_instances", Watch, INSTANCES, &[])
-            .await
     }
 
     pub async fn console_database(&self) -> Result<DatabaseState> {

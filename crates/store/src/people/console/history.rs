@@ -3,7 +3,7 @@
 
 mod samples;
 
-use crate::prelude::*;
+use crate::{people::books::GapRecord, prelude::*, values::event_kind::EventKind};
 pub use samples::{DiskColumns, SampleColumns};
 
 /// The most samples of one plot, in whole hours: more than an agent that samples every 10 s has in a day and
@@ -27,18 +27,6 @@ record! {
 }
 
 record! {
-    /// Numbers without a sample, and why.
-    #[derive(Debug, Clone)]
-    pub struct GapReason {
-        pub agent_id: AgentId,
-        pub first_seq: i64,
-        pub last_seq: i64,
-        pub kind: String,
-        pub reason: String,
-    }
-}
-
-record! {
     #[derive(Debug, Clone)]
     pub struct PresenceMark {
         pub at: Timestamp,
@@ -51,7 +39,7 @@ record! {
     #[derive(Debug, Clone)]
     pub struct EventMark {
         pub at: Timestamp,
-        pub kind: String,
+        pub kind: EventKind,
         pub actor: Option<String>,
         pub text: String,
     }
@@ -97,9 +85,9 @@ impl Store {
     }
 
     /// The gaps of the host's agents that were recorded since `from`: of each agent the newest.
-    pub async fn console_gaps(&self, host: HostId, from: Timestamp) -> Result<Vec<GapReason>> {
+    pub async fn console_gaps(&self, host: HostId, from: Timestamp) -> Result<Vec<GapRecord>> {
         let sql = "-- console_gaps
-            SELECT a.id AS agent_id, g.first_seq, g.last_seq, g.kind, g.reason
+            SELECT g.agent_id, g.first_seq, g.last_seq, g.kind, g.reason, g.recorded_at
               FROM agents a
              CROSS JOIN LATERAL (SELECT * FROM metric_gaps g WHERE g.agent_id = a.id ORDER BY g.first_seq DESC LIMIT 1000) g
              WHERE a.host_id = $1 AND g.recorded_at >= $2

@@ -1,30 +1,9 @@
 //! Rows of the list of hosts, and what is drawn beside them. `search` finds which hosts they are.
 
-use crate::{prelude::*, values::labels::Labels};
-
-record! {
-    #[derive(Debug, Clone)]
-    pub struct HostListRow {
-        pub id: HostId,
-        pub hostname: String,
-        pub os: String,
-        pub os_version: String,
-        pub ip_addresses: Vec<String>,
-        pub labels: Labels,
-        pub retired_at: Option<Timestamp>,
-        pub agent_id: Option<AgentId>,
-        pub version: Option<String>,
-        pub presence: Option<String>,
-        pub presence_since: Option<Timestamp>,
-        pub cause: Option<String>,
-        pub vitals_at: Option<Timestamp>,
-        pub cpu_percent: Option<f64>,
-        pub memory_used_bytes: Option<i64>,
-        pub memory_total_bytes: i64,
-        pub fullest_disk_percent: Option<i16>,
-        pub fullest_disk_mount_point: Option<String>,
-    }
-}
+use crate::{
+    people::hosts::{HostRecord, SELECT},
+    prelude::*,
+};
 
 record! {
     /// The mean use of the processors in one hour.
@@ -37,30 +16,14 @@ record! {
     }
 }
 
-const COLUMNS: &str =
-    "h.id, h.hostname, h.os, h.os_version, h.ip_addresses, h.labels, h.retired_at, a.id AS agent_id,
-                a.version, s.presence, s.presence_since, s.cause, v.vitals_at, v.cpu_percent::float8, v.memory_used_bytes,
-                coalesce(v.memory_total_bytes, h.memory_total_bytes) AS memory_total_bytes, v.fullest_disk_percent,
-                v.fullest_disk_mount_point";
-
-/// The latest vitals of `h`: every host has this row.
-const VITALS: &str = "JOIN host_vitals v ON v.host_id = h.id";
-
-/// The active agent of `h`, if it has one.
-const AGENT: &str = "LEFT JOIN agents a ON a.host_id = h.id AND a.status = 'active'
-           LEFT JOIN agent_state s ON s.agent_id = a.id";
-
 /// The rows of the hosts `$1`, in the order of their names.
 pub(super) fn rows_sql() -> String {
-    format!(
-        "-- console_hosts_by_id
-        SELECT {COLUMNS} FROM hosts h {AGENT} {VITALS} WHERE h.id = ANY ($1) ORDER BY h.hostname, h.id"
-    )
+    format!("-- console_hosts_by_id\n{SELECT} WHERE h.id = ANY ($1) ORDER BY h.hostname, h.id")
 }
 
 impl Store {
     /// The rows of these hosts, in the order of their names.
-    pub async fn console_hosts_by_id(&self, hosts: &[Uuid]) -> Result<Vec<HostListRow>> {
+    pub async fn console_hosts_by_id(&self, hosts: &[Uuid]) -> Result<Vec<HostRecord>> {
         let params = params![hosts];
         let (name, sql) = ("console_hosts_by_id", rows_sql());
         self.read_all(name, Ingest, &sql, &params).await

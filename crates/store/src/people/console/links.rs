@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::people::{LoginRecord, event};
-use crate::prelude::*;
+use crate::{prelude::*, values::event_kind::EventKind};
 
 text_enum! {
     /// What a one-time link does.
@@ -11,6 +11,7 @@ text_enum! {
         SetPassword = "password",
         SignIn = "sign-in",
     }
+    else SetPassword
 }
 
 impl Store {
@@ -33,7 +34,7 @@ impl Store {
         self.run("console_link_create", Auth, async |tx| {
             let created = tx.execute(sql, &params).await? == 1;
             if created {
-                event(&tx, actor, "link created", name, kind).await?;
+                event(&tx, actor, EventKind::LinkCreated, name, kind).await?;
             }
             Ok(created)
         })
@@ -43,7 +44,7 @@ impl Store {
     /// The person and the kind of a link that is still good.
     pub async fn console_link(&self, hash: &[u8; 32]) -> Result<Option<(LoginRecord, LinkKind)>> {
         let sql = "-- console_link
-            SELECT u.id, u.name, u.role, u.password_hash, l.kind = 'sign-in' AS signs_in
+            SELECT u.id, u.name, u.role, u.password_hash, l.kind
               FROM console.links l JOIN console.users u ON u.id = l.user_id
              WHERE l.hash = $1 AND l.expires_at > now() AND u.disabled_at IS NULL";
         let params = params![hash.as_slice()];
@@ -51,11 +52,7 @@ impl Store {
         let Some(row) = rows.await?.into_iter().next() else {
             return Ok(None);
         };
-        let kind = match row.try_get("signs_in")? {
-            true => LinkKind::SignIn,
-            false => LinkKind::SetPassword,
-        };
-        Ok(Some((LoginRecord::from_row(&row)?, kind)))
+        Ok(Some((LoginRecord::from_row(&row)?, row.try_get("kind")?)))
     }
 
     /// Uses a link up, and sets the person's password if one is given. Of several concurrent calls

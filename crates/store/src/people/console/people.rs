@@ -1,14 +1,10 @@
 //! The people who may use the console, and the record of what they did.
 
-use std::{error::Error, fmt};
-
-use tokio_postgres::types::FromSql;
-
-use crate::prelude::*;
 pub use crate::values::ids::UserId;
+use crate::{prelude::*, values::event_kind::EventKind};
 
 text_enum! {
-    /// What a person may do; each role may do what the roles before it may.
+    /// What a person may do; each role may do what the roles before it may. A person whose role is not known may only read.
     #[derive(PartialOrd, Ord, Hash)]
     pub enum Role {
         /// Reads.
@@ -18,6 +14,7 @@ text_enum! {
         /// Manages enrolment tokens and people.
         Admin = "admin",
     }
+    else Viewer
 }
 
 record! {
@@ -80,7 +77,7 @@ impl Store {
         let params = params![name, role, actor];
         self.run("console_user_add", Auth, async |tx| {
             let id = tx.query_value(sql, &params).await?;
-            event(&tx, actor, "user added", name, role).await?;
+            event(&tx, actor, EventKind::UserAdded, name, role).await?;
             Ok(id)
         })
         .await
@@ -94,7 +91,7 @@ impl Store {
         self.run("console_user_role", Auth, async |tx| {
             let found = tx.execute(sql, &params).await? == 1;
             if found {
-                event(&tx, actor, "role changed", name, role).await?;
+                event(&tx, actor, EventKind::RoleChanged, name, role).await?;
             }
             Ok(found)
         })
@@ -116,8 +113,8 @@ impl Store {
             SELECT count(*) FROM changed";
         let params = params![name, disabled];
         let kind = match disabled {
-            true => "user disabled",
-            false => "user enabled",
+            true => EventKind::UserDisabled,
+            false => EventKind::UserEnabled,
         };
         self.run("console_user_disable", Auth, async |tx| {
             let changed: i64 = tx.query_value(sql, &params).await?;
@@ -134,31 +131,13 @@ impl Store {
 pub(super) async fn event(
     tx: &Tx,
     actor: &str,
-    kind: &str,
+    kind: EventKind,
     subject: &str,
     detail: &str,
 ) -> Result<()> {
     let sql = "-- console_event
         INSERT INTO console.events (actor, kind, subject, detail)
         VALUES (left($1, 255), $2, left($3, 255), left($4, 1000))";
-    let params = params![actor, kind, subject, detail];
+    let params = params![actor, kind.as_str(), subject, detail];
     tx.execute(sql, &params).await.map(drop)
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// The schema allows no other text. If there is one nevertheless, the person may only read.
-impl<'a> FromSql<'a> for Role {
-    fn from_sql(ty: &Type, raw: &'a [u8]) -> Result<Role, Box<dyn Error + Sync + Send>> {
-        let text = <&str>::from_sql(ty, raw)?;
-        Ok(Role::parse(text).unwrap_or(Role::Viewer))
-    }
-
-    fn accepts(ty: &Type) -> bool {
-        <&str as FromSql>::accepts(ty)
-    }
 }

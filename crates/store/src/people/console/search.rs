@@ -7,32 +7,32 @@ mod order;
 mod plan;
 mod text;
 mod values;
+mod words;
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 pub use self::order::HostSort;
 use self::plan::Plan;
 pub(super) use self::text::like;
-use super::{
-    NO_WORKERS,
-    hosts::{HostListRow, rows_sql},
-};
-use crate::prelude::*;
+pub use self::words::WrittenSearch;
+use super::{NO_WORKERS, hosts::rows_sql};
+use crate::{people::hosts::HostRecord, prelude::*, values::labels::Labels};
 
 /// Which hosts to list. All conditions must hold. The default is every host in service.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct HostSearch {
     /// Parts of the hostname, or a whole address.
     pub texts: Vec<String>,
-    pub labels: BTreeMap<String, String>,
+    /// The whole hostname.
+    pub hostname: Option<String>,
+    pub labels: Labels,
     /// A part of the operating system's name.
     pub os: Option<String>,
     /// The beginning of the agent's version.
     pub version: Option<String>,
     /// The presence of the active agent.
     pub online: Option<bool>,
-    /// Retired hosts instead of those in service.
-    pub retired: bool,
+    pub retired: Retired,
     /// At least this use of the fullest disk, in percent.
     pub disk_at_least: Option<i16>,
     /// Hosts of agents that registered with this token.
@@ -41,6 +41,16 @@ pub struct HostSearch {
     pub skewed: bool,
     /// Hosts with gaps since yesterday.
     pub gaps: bool,
+}
+
+/// Whether a search finds retired hosts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Retired {
+    #[default]
+    No,
+    /// Besides those in service.
+    Too,
+    Only,
 }
 
 /// The sort key and the id behind it of the last host of a page.
@@ -57,7 +67,7 @@ pub struct HostsPage {
 /// A page of hosts.
 #[derive(Debug, Clone, Default)]
 pub struct HostsFound {
-    pub rows: Vec<HostListRow>,
+    pub rows: Vec<HostRecord>,
     /// Where the next page begins, if there is one.
     pub next: Option<HostCursor>,
     pub total: Total,
@@ -118,8 +128,9 @@ async fn settings(tx: &Tx) -> Result<()> {
 }
 
 /// The rows of these hosts, in the same order.
-async fn rows(tx: &Tx, ids: &[Uuid]) -> Result<Vec<HostListRow>> {
-    let mut rows: Vec<HostListRow> = tx.query_all(&rows_sql(), &params![ids]).await?;
-    rows.sort_by_key(|row| ids.iter().position(|id| *id == row.id.0));
+async fn rows(tx: &Tx, ids: &[Uuid]) -> Result<Vec<HostRecord>> {
+    let mut rows: Vec<HostRecord> = tx.query_all(&rows_sql(), &params![ids]).await?;
+    let places: HashMap<Uuid, usize> = ids.iter().copied().zip(0..).collect();
+    rows.sort_by_key(|row| places.get(&row.id.0).copied());
     Ok(rows)
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::people::{Role, UserId, event};
-use crate::prelude::*;
+use crate::{prelude::*, values::event_kind::EventKind};
 
 record! {
     #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl Store {
         let params = params![hash.as_slice(), user.0, life.as_secs_f64()];
         self.run("console_session_open", Auth, async |tx| {
             tx.execute(sql, &params).await?;
-            event(&tx, name, "signed in", name, "").await
+            event(&tx, name, EventKind::SignedIn, name, "").await
         })
         .await
     }

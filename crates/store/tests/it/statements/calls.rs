@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 use jiff::{SignedDuration, Timestamp};
 use svc_store::{
     ActivityFilter, AgentFacts, AgentFilter, AgentId, AgentStatus, Bulkhead, CloseCause, Decision,
-    GapKind, HostFacts, HostFilter, HostId, HostSearch, HostsPage, IdentifierKind, InstanceLoad,
-    LabelChange, Labels, NewAgent, NewInstance, NewToken, Newcomer, Range, RegistrationTx,
+    GapKind, HostFacts, HostId, HostSearch, HostsPage, IdentifierKind, InstanceLoad, LabelChange,
+    Labels, NewAgent, NewInstance, NewToken, Newcomer, Range, RegistrationTx, Retired,
     SessionClose, SessionHeard, SessionOpen, StoreError, TokenId, TokenRequest,
 };
 use uuid::Uuid;
@@ -133,7 +133,7 @@ impl Fleet {
             lease_claim(&self.mine, TTL, OUTAGE_GRACE);
             lease_renew(next.id, TTL, &load, MINUTE);
             lease_release(next.id);
-            instances_list();
+            instances_list(1000);
             signing_keys();
         }
         Ok(())
@@ -308,7 +308,6 @@ impl Fleet {
             agents_list(&AgentFilter::default(), 50);
             agents_list(&of_token, 50);
             agents_find("web-1", 50);
-            hosts_list(&HostFilter::default(), 50);
             hosts_find("web-1", 50);
             tokens_list(50);
             tokens_find("fleet", 50);
@@ -353,11 +352,12 @@ impl Fleet {
         call_each! { reads, WHOLE, store:
             console_counts();
             console_attention();
-            console_instances();
             console_database();
             console_pending_count();
             console_hosts(&HostsPage::default(), 50);
             console_hosts(&page(|search| search.online = Some(true)), 50);
+            console_hosts(&page(|search| search.hostname = Some("web-1".to_owned())), 50);
+            console_hosts(&page(|search| search.retired = Retired::Too), 50);
             console_hosts(&page(|search| search.skewed = true), 50);
             console_hosts(&page(|search| search.token = Some(self.token.0)), 50);
             console_activity(&ActivityFilter::default(), None, 50);

@@ -3,7 +3,7 @@
 use tokio_postgres::types::ToSql;
 
 use super::{
-    HostSearch, HostSort,
+    HostSearch, HostSort, Retired,
     text::{has_trigram, like},
     values::{SYSTEMS, VERSIONS, different},
 };
@@ -68,7 +68,7 @@ impl<'a> Related<'a> {
 }
 
 pub(super) struct Conditions {
-    /// The condition that leaves the hosts in service, or the retired ones.
+    /// The condition that leaves the hosts in service, the retired ones, or both.
     pub(super) in_service: &'static str,
     /// Conditions of the form `h.id IN (…)`: few hosts meet them, or there is no other form.
     rare: Vec<String>,
@@ -93,8 +93,9 @@ impl Conditions {
     ) -> Result<Option<Self>> {
         let mut all = Self {
             in_service: match search.retired {
-                true => "h.retired_at IS NOT NULL",
-                false => "h.retired_at IS NULL",
+                Retired::No => "h.retired_at IS NULL",
+                Retired::Too => "true",
+                Retired::Only => "h.retired_at IS NOT NULL",
             },
             rare: Vec::new(),
             names: Vec::new(),
@@ -119,6 +120,11 @@ impl Conditions {
         if !search.labels.is_empty() {
             let labels = self.param(Json(search.labels.clone()));
             self.indexed.push(format!("h.labels @> {labels}"));
+        }
+        if let Some(hostname) = &search.hostname {
+            let name = self.param(hostname.clone());
+            let hosts = format!("SELECT named.id FROM hosts named WHERE named.hostname = {name}");
+            self.rare.push(format!("h.id IN ({hosts})"));
         }
         if search.skewed {
             self.rare.push(SKEWED.into());

@@ -1,13 +1,17 @@
 //! The orders of a list of hosts, as SQL.
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum HostSort {
-    #[default]
-    Name,
-    /// The fullest disk first.
-    Disk,
-    /// The longest offline first; only hosts whose agent is offline.
-    Offline,
+use crate::values::text_enum::text_enum;
+
+text_enum! {
+    #[derive(Default, Hash)]
+    pub enum HostSort {
+        #[default]
+        Name = "name",
+        /// The fullest disk first.
+        Disk = "disk",
+        /// The longest offline first; only hosts whose agent is offline.
+        Offline = "offline",
+    }
 }
 
 impl HostSort {
