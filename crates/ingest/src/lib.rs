@@ -12,8 +12,8 @@
 //! 7. [`config`], [`startup`], [`server`], [`supervise`]: how the process starts and ends.
 //! 8. [`http`], [`health`], [`telemetry`]: what it shows about itself. [`cli`]: the command line.
 //!
-//! Small tools: [`batched`], [`clock`], [`log_limit`], [`periodic`], and those that the console shares (`svc-common`): [`error_chain`], [`rate`],
-//! [`sync`]. SQL is in the crate `svc-store` alone.
+//! Small tools: [`batched`], [`clock`], and those of `svc-common`: [`error_chain`], [`log_limit`], [`periodic`], [`rate`], [`sync`].
+//! SQL is in the crate `svc-store` alone.
 
 pub mod batched;
 pub mod budget;
@@ -31,10 +31,8 @@ pub mod http;
 pub mod lease;
 pub mod listener;
 pub mod load;
-pub mod log_limit;
 pub mod maintenance;
 pub mod peer;
-pub mod periodic;
 pub mod places;
 pub mod queue;
 pub mod server;
@@ -45,7 +43,7 @@ pub mod supervise;
 pub mod telemetry;
 pub mod vitals;
 
-pub use svc_common::{error_chain, rate, sync};
+pub use svc_common::{error_chain, log_limit, periodic, rate, sync};
 
 /// The version that the service reports of itself.
 pub const VERSION: &str = match option_env!("SVC_VERSION") {

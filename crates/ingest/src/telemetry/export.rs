@@ -2,7 +2,7 @@
 
 use prometheus_client::metrics::{counter::Counter, family::Family};
 
-metrics! {
+svc_common::metrics! {
     /// Metrics of the export.
     pub struct ExportMetrics {
         samples: Family<[(&'static str, &'static str); 1], Counter>,

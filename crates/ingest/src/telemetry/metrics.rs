@@ -106,7 +106,7 @@ pub struct Outcome {
 /// One label and its value.
 type Label<T> = [(&'static str, T); 1];
 
-metrics! {
+svc_common::metrics! {
     /// Metrics of the gRPC port's connections.
     pub struct ListenerMetrics {
         pub connections: Gauge, "connections", "Open connections of the gRPC port";
@@ -144,7 +144,7 @@ impl ListenerMetrics {
     }
 }
 
-metrics! {
+svc_common::metrics! {
     /// Metrics of heartbeat streams and presence.
     pub struct SessionMetrics {
         pub streams: Gauge, "streams", "Open heartbeat streams";

@@ -13,7 +13,7 @@ const SECONDS: [f64; 12] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 8.0,
 ];
 
-metrics! {
+svc_common::metrics! {
     /// Metrics of the samples' path.
     pub struct PipelineMetrics {
         pub reports_waiting: Gauge, "reports_waiting", "Reports that wait for room to be read or decoded";

@@ -56,9 +56,14 @@ mod tests {
         metrics::{counter::Counter, family::Family},
         registry::Registry,
     };
-    use tonic::Code;
 
     use super::*;
+
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    enum Code {
+        Ok,
+        FailedPrecondition,
+    }
 
     #[test]
     fn names_of_variants_and_reasons_are_in_snake_case() {
