@@ -20,13 +20,13 @@ use svc_common::{
     log::Log,
     settings::{Reader, read_environment},
 };
+use svc_front::listener::{ClientCa, Limits, ProxyNetworks, TlsPair};
 use svc_store::{DatabaseUrl, Migration, StoreOptions};
 use url::Url;
 
 use crate::{
     budget::BudgetBounds,
     export::{RETRIES, Receiver},
-    listener::{ClientCa, Limits, ProxyNetworks, TlsPair},
     queue::{Bounds, QueueSettings, QueueUrl},
     signing::PublicKey,
 };

@@ -2,7 +2,7 @@
 //!
 //! ARCHITECTURE.md is the map. The modules in reading order, along the path of the data:
 //!
-//! 1. [`listener`]: accept, TLS, HTTP/2; [`peer`] is the client that it found, [`places`] decides who may stay.
+//! 1. Before this crate, `svc-front`: accept, TLS, HTTP/2.
 //! 2. [`grpc`]: the protocol's edge, with [`grpc::heartbeat`]; [`budget`] bounds the memory of reports.
 //! 3. [`enrol`]: tokens, machines, registration, JWTs; [`signing`] has the key.
 //! 4. [`session`]: heartbeat streams as the instance and the database know them.
@@ -29,11 +29,8 @@ pub mod grpc;
 pub mod health;
 pub mod http;
 pub mod lease;
-pub mod listener;
 pub mod load;
 pub mod maintenance;
-pub mod peer;
-pub mod places;
 pub mod queue;
 pub mod server;
 pub mod session;

@@ -11,6 +11,10 @@ mod worker;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
+use svc_front::{
+    listener::{Listener, Reload},
+    metrics::ListenerMetrics,
+};
 use svc_store::Store;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -21,14 +25,11 @@ use crate::{
     export::{Export, Exporter},
     health::Health,
     http::{HttpServer, Pages},
-    listener::{Listener, Reload},
     load::LoadGauge,
     session::SessionTable,
     startup::StartError,
     supervise::Parts,
-    telemetry::{
-        ExportMetrics, FleetMetrics, ListenerMetrics, Metrics, PipelineMetrics, SessionMetrics,
-    },
+    telemetry::{ExportMetrics, FleetMetrics, Metrics, PipelineMetrics, SessionMetrics},
 };
 
 pub use worker::Worker;

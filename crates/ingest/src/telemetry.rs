@@ -1,4 +1,4 @@
-//! Metrics in the Prometheus format.
+//! Metrics in the Prometheus format. Those of the front are in its own crate.
 
 mod export;
 mod exposition;
@@ -10,7 +10,6 @@ mod process;
 pub use export::ExportMetrics;
 pub use exposition::Exposition;
 pub use fleet::FleetMetrics;
-pub use metrics::{Handshake, ListenerMetrics, Method, Metrics, Outcome, SessionMetrics};
+pub use metrics::{Metrics, SessionMetrics};
 pub use pipeline::PipelineMetrics;
 pub use process::ProcessUse;
-pub use svc_common::metrics::{ReasonName, Variant};

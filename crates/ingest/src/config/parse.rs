@@ -12,6 +12,7 @@ use rustix::process::{Resource, Rlimit, getrlimit};
 use secrecy::SecretString;
 pub(super) use svc_common::settings::parse::{Parsed, boolean, ip, pool_size, port};
 use svc_common::settings::parse::{bounded, duration, http_url};
+use svc_front::listener::ProxyNetworks;
 use svc_store::DatabaseUrl;
 use url::Url;
 
@@ -19,7 +20,6 @@ use super::memory;
 use crate::{
     error_chain::chain,
     export::Protocol,
-    listener::ProxyNetworks,
     queue::{NatsServers, QueueUrl},
 };
 

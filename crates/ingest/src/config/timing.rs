@@ -2,7 +2,7 @@
 //! together and tests can shrink them together.
 //!
 //! Three kinds of durations are elsewhere on purpose. Limits of the gRPC port, which protect it from clients,
-//! are in [`Limits`](crate::listener::Limits). Deadlines of the protocol, which clients rely on, are in
+//! are in [`Limits`](svc_front::listener::Limits). Deadlines of the protocol, which clients rely on, are in
 //! `svc_proto::contract`. And constants that pace a loop (pauses between batches, retries after an error) are
 //! beside their loop: they trade latency for load, and nothing else depends on them.
 

@@ -3,8 +3,7 @@
 use std::{error::Error, io, net::SocketAddr};
 
 use rustls::CertificateError;
-
-use crate::log_limit::LogLimit;
+use svc_common::log_limit::LogLimit;
 
 static REFUSED: LogLimit = LogLimit::new();
 

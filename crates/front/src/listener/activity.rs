@@ -27,12 +27,11 @@ use std::{
     time::Duration,
 };
 
+use svc_common::sync::lock;
 use tokio::{
     sync::Notify,
     time::{Instant, sleep_until, timeout},
 };
-
-use crate::sync::lock;
 
 #[derive(Debug, Default)]
 pub(super) struct Activity {

@@ -6,15 +6,16 @@
 use std::sync::Arc;
 
 use http::HeaderMap;
+use svc_common::metrics::{ReasonName, Variant};
 use tonic::Code;
 
 use super::{Refusals, gate::Gate};
-use crate::telemetry::{Method, Outcome, ReasonName, Variant};
+use crate::metrics::Outcome;
 
 #[derive(Debug)]
 pub(super) struct Ending {
     gate: Arc<Gate>,
-    method: Method,
+    method: &'static str,
     /// Finds the reason of a refusal.
     reason: fn(&HeaderMap) -> Option<&'static str>,
     counted: bool,
@@ -54,7 +55,7 @@ impl Ending {
         }
         self.counted = true;
         self.gate.metrics.ended(Outcome {
-            method: Variant(self.method),
+            method: self.method,
             code: Variant(code),
             reason: ReasonName(reason),
         });

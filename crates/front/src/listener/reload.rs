@@ -7,6 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
+use svc_common::periodic::Periodic;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -15,7 +16,7 @@ use super::{
     ClientCa, TlsPair,
     tls::{CurrentCertificate, acceptor},
 };
-use crate::{periodic::Periodic, telemetry::ListenerMetrics};
+use crate::metrics::ListenerMetrics;
 
 #[derive(Debug)]
 pub struct Reload {

@@ -18,11 +18,11 @@ use rustls::{
     version::{TLS12, TLS13},
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use svc_common::sync::lock;
 use tokio_rustls::TlsAcceptor;
 use zeroize::Zeroizing;
 
 use super::{CertificateFacts, verifier::ClientKeyVerifier};
-use crate::sync::lock;
 
 const CERTIFICATE: &str = "INGEST_TLS_CERT";
 const KEY: &str = "INGEST_TLS_KEY";

@@ -6,9 +6,8 @@
 
 use std::{sync::Mutex, time::Duration};
 
+use svc_common::sync::lock;
 use tokio::time::Instant;
-
-use crate::sync::lock;
 
 /// Twice the fastest agent: two reports of 256 KiB a second.
 const BYTES_PER_SECOND: i64 = 1024 * 1024;

@@ -5,15 +5,15 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use svc_common::sync::lock;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
 use super::{Limits, activity::Activity};
 use crate::{
+    metrics::ListenerMetrics,
     peer::{ClientKey, Peer},
     places::{Place, Places},
-    sync::lock,
-    telemetry::ListenerMetrics,
 };
 
 #[derive(Debug)]

@@ -8,9 +8,8 @@ use std::{fs::File, io};
 
 use futures_util::FutureExt;
 use rustix::io::Errno;
+use svc_common::log_limit::LogLimit;
 use tokio::net::TcpListener;
-
-use crate::log_limit::LogLimit;
 
 /// How many connections are closed before the accept loop sleeps again.
 const AT_ONCE: u64 = 100;
@@ -18,18 +17,18 @@ const AT_ONCE: u64 = 100;
 static NOT_ACCEPTED: LogLimit = LogLimit::new();
 
 #[derive(Debug)]
-pub(crate) struct Shedding {
+pub struct Shedding {
     reserve: Option<File>,
 }
 
 impl Shedding {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self { reserve: reserve() }
     }
 
     /// Logs `error`, and closes the connections that wait to be accepted if it says that no file descriptor is left.
     /// Returns how many.
-    pub(crate) fn close_waiting(&mut self, socket: &TcpListener, error: &io::Error) -> u64 {
+    pub fn close_waiting(&mut self, socket: &TcpListener, error: &io::Error) -> u64 {
         NOT_ACCEPTED.line(|suppressed| {
             tracing::warn!(%error, suppressed, "could not accept connections");
         });
@@ -43,6 +42,12 @@ impl Shedding {
         }
         self.reserve = reserve();
         shed
+    }
+}
+
+impl Default for Shedding {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

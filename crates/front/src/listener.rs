@@ -40,10 +40,10 @@ pub use issuer::is_signed_by;
 pub use limits::Limits;
 pub use proxy_protocol::ProxyNetworks;
 pub use reload::Reload;
-pub(crate) use shedding::Shedding;
+pub use shedding::Shedding;
 pub use tls::{ClientCa, TlsError, TlsPair, provider};
 
-use crate::telemetry::{ListenerMetrics, Method};
+use crate::metrics::ListenerMetrics;
 use byte_budget::Strangers;
 use connection::Connection;
 use gate::Gate;
@@ -62,8 +62,8 @@ pub struct Refusals {
     pub too_many_calls: fn() -> Status,
     /// For a handler that panicked.
     pub internal: fn() -> Status,
-    /// The method of a path. A closed set: clients choose the path.
-    pub method: fn(&str) -> Method,
+    /// The name of a path's method. A closed set: clients choose the path.
+    pub method: fn(&str) -> &'static str,
     /// The reason of the refusal in the headers or trailers of a response.
     pub reason: fn(&HeaderMap) -> Option<&'static str>,
 }

@@ -26,9 +26,10 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use svc_common::sync::lock;
 use tokio_util::sync::CancellationToken;
 
-use crate::{sync::lock, telemetry::ListenerMetrics};
+use crate::metrics::ListenerMetrics;
 
 /// How far an unproven connection has got, in the order of eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -36,9 +36,9 @@ use super::{
     write_deadline::WriteDeadline,
 };
 use crate::{
+    metrics::Handshake,
     peer::{ClientKey, Peer},
     places::{Place, Stage, Standing},
-    telemetry::Handshake,
 };
 
 /// How long a connection without a request in progress may take to receive its GOAWAY.
