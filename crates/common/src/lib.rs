@@ -14,3 +14,9 @@ pub mod periodic;
 pub mod rate;
 pub mod settings;
 pub mod sync;
+
+/// The version that the service reports of itself.
+pub const VERSION: &str = match option_env!("SVC_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};

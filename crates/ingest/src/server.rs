@@ -15,6 +15,10 @@ use svc_front::{
     listener::{Listener, Reload},
     metrics::ListenerMetrics,
 };
+use svc_pipeline::{
+    export::{Export, Exporter},
+    metrics::{ExportMetrics, PipelineMetrics},
+};
 use svc_store::Store;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -22,14 +26,13 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     config::{Config, Database, Problem, Problems},
     error_chain::chain,
-    export::{Export, Exporter},
     health::Health,
     http::{HttpServer, Pages},
     load::LoadGauge,
     session::SessionTable,
     startup::StartError,
     supervise::Parts,
-    telemetry::{ExportMetrics, FleetMetrics, Metrics, PipelineMetrics, SessionMetrics},
+    telemetry::{FleetMetrics, Metrics, SessionMetrics},
 };
 
 pub use worker::Worker;

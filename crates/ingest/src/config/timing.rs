@@ -8,6 +8,8 @@
 
 use std::time::Duration;
 
+use svc_pipeline::consumer::Waits;
+
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
     /// How often an agent reports. The limits for silence follow from it.
@@ -92,6 +94,14 @@ impl Timing {
     /// poll, so what it says may be one poll old.
     pub fn heard_within(&self) -> Duration {
         self.heartbeat_interval + self.poll
+    }
+
+    /// How long reports may wait in a consumer.
+    pub fn consumer_waits(&self) -> Waits {
+        Waits {
+            batch: self.batch_wait,
+            order: self.order_patience,
+        }
     }
 
     /// How long the agents of a fenced instance may take to reappear elsewhere.

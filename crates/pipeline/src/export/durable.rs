@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use async_nats::Subject;
+use svc_common::error_chain::chain;
 use svc_store::Range;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -16,7 +17,7 @@ use super::{
     LAST_REQUESTS, Offered,
     sender::{REQUEST_SAMPLES, Sender},
 };
-use crate::{error_chain::chain, queue::Backlog, telemetry::ExportMetrics};
+use crate::{metrics::ExportMetrics, queue::Backlog};
 
 /// The pause after NATS did not answer.
 const RETRY: Duration = Duration::from_secs(1);

@@ -76,7 +76,7 @@ pub(super) fn resource_metrics(resource: Resource, samples: &[SampleRow]) -> Res
         scope_metrics: vec![ScopeMetrics {
             scope: Some(Scope {
                 name: "svc-ingest".into(),
-                version: crate::VERSION.into(),
+                version: svc_common::VERSION.into(),
             }),
             metrics: metrics.into_list(),
         }],

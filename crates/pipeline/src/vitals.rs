@@ -66,7 +66,7 @@ const PRESSURE: &[Field<Pressure>] = &[
 const HOST: &[Field<Vitals>] = &[field!(CpuSteal, cpu_steal_ms?)];
 
 /// The most parts that a disk, an interface, a block device, and the host itself have.
-pub(crate) const MOST_PARTS: [usize; 4] = [
+pub const MOST_PARTS: [usize; 4] = [
     DISK.len(),
     INTERFACE.len(),
     BLOCK_DEVICE.len(),
@@ -74,7 +74,7 @@ pub(crate) const MOST_PARTS: [usize; 4] = [
 ];
 
 /// What is stored of the optional vitals, if there are any.
-pub(crate) fn optional(vitals: &Vitals) -> Result<Option<Box<OptionalVitals>>, TryFromIntError> {
+pub fn optional(vitals: &Vitals) -> Result<Option<Box<OptionalVitals>>, TryFromIntError> {
     let mut parts = Parts::default();
     for disk in &vitals.disks {
         parts.add(DISK, &disk.mount_point, disk)?;

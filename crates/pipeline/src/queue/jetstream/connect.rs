@@ -10,12 +10,10 @@ use async_nats::{
     jetstream::context::{Context, ContextBuilder},
 };
 use secrecy::ExposeSecret;
+use svc_common::error_chain::chain;
 
 use super::{OpenError, streams};
-use crate::{
-    error_chain::chain,
-    queue::{NatsAuth, NatsServers, QueueSettings, QueueUnavailable},
-};
+use crate::queue::{NatsAuth, NatsServers, QueueSettings, QueueUnavailable};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The client closes a connection when two pings stay unanswered.

@@ -11,13 +11,11 @@ use async_nats::{
         message::PublishMessage,
     },
 };
+use svc_common::error_chain::chain;
 use tokio::time::timeout;
 
 use super::{consumers, dead_subject, message_id, payload, pull, skipped::SkipCheck};
-use crate::{
-    error_chain::chain,
-    queue::{Batch, Delivery, Handle, Parcel, QueueUnavailable, Receipt, shard_of},
-};
+use crate::queue::{Batch, Delivery, Handle, Parcel, QueueUnavailable, Receipt, shard_of};
 
 /// For publishes that need no response.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);

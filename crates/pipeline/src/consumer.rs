@@ -18,25 +18,33 @@ mod storing;
 use std::{collections::BTreeMap, mem, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
+use svc_common::periodic::sleep_until;
 use svc_store::{AgentId, GapKind, GapRow, Range, Store};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-pub use acks::{Acks, PendingAcks};
+pub use acks::{Acks, PendingAcks, Streams};
 use gathering::Gathering;
 pub use gauge::DepthGauge;
 use part_size::PartSize;
 use storing::{Refused, Stopped, Storing};
 
 use crate::{
-    config::Timing,
     export::Export,
-    periodic::sleep_until,
+    metrics::PipelineMetrics,
     queue::{Delivery, Origin, Parcel, Queue, Receipt},
-    telemetry::PipelineMetrics,
 };
 
 const AFTER_A_PANIC: Duration = Duration::from_secs(1);
+
+/// How long reports may wait in a consumer.
+#[derive(Clone, Copy, Debug)]
+pub struct Waits {
+    /// The longest time for which reports are gathered before they are stored.
+    pub batch: Duration,
+    /// How long a report is put back while it waits for an earlier report of its agent.
+    pub order: Duration,
+}
 
 /// The consumer of one shard.
 #[derive(Debug)]
@@ -75,15 +83,15 @@ impl Consumer {
         acks: impl Fn() -> Acks,
         metrics: &PipelineMetrics,
         export: &Export,
-        timing: &Timing,
+        waits: Waits,
     ) -> Vec<Self> {
-        let gathering = Arc::new(Gathering::new(queue, timing.batch_wait));
+        let gathering = Arc::new(Gathering::new(queue, waits.batch));
         let consumer = |shard| Self {
             shard,
             gathering: gathering.clone(),
             store: store.clone(),
             part_size: PartSize::default(),
-            order_patience: timing.order_patience,
+            order_patience: waits.order,
             acks: acks(),
             metrics: metrics.clone(),
             export: export.clone(),

@@ -23,12 +23,12 @@
 
 use std::{ops::Range as Span, time::Duration};
 
+use svc_common::error_chain::chain;
 use svc_store::{Range, StoreError};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Consumer, Deliveries, PendingAcks, Watermarks};
-use crate::error_chain::chain;
 
 /// The pause after a failure that does not blame the data.
 const RETRY: Duration = Duration::from_millis(500);

@@ -1,20 +1,23 @@
 //! Acknowledgements: tells the heartbeat streams that wait for a commit.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, fmt::Debug, sync::Arc};
 
 use svc_store::{AgentId, Range, Watermark};
 use uuid::Uuid;
 
-use crate::{
-    queue::{Committed, DeadLetter, Hints, Queue},
-    session::SessionTable,
-};
+use crate::queue::{Committed, DeadLetter, Hints, Queue};
+
+/// The heartbeat streams of this process, as a consumer sees them.
+pub trait Streams: Debug + Send + Sync {
+    /// Tells the streams whose reports a batch has stored or refused.
+    fn committed(&self, committed: &Committed);
+}
 
 /// Where the acknowledgements of a consumer go.
 #[derive(Debug)]
 pub enum Acks {
     /// To the streams of this process.
-    Local(Arc<SessionTable>),
+    Local(Arc<dyn Streams>),
     /// To the instances that hold the streams, over NATS. They confirm every hint from the database.
     Remote(Hints),
 }
@@ -22,9 +25,9 @@ pub enum Acks {
 impl Acks {
     /// The in-process queue carries only reports of this process's own streams; JetStream carries those of all
     /// instances.
-    pub fn for_queue(queue: &Queue, sessions: &Arc<SessionTable>) -> Self {
+    pub fn for_queue(queue: &Queue, streams: &Arc<impl Streams + 'static>) -> Self {
         match queue {
-            Queue::InProcess(_) => Self::Local(sessions.clone()),
+            Queue::InProcess(_) => Self::Local(streams.clone()),
             Queue::JetStream(queue) => Self::Remote(queue.hints()),
         }
     }
@@ -34,7 +37,7 @@ impl Acks {
     pub async fn send(&self, acks: PendingAcks) {
         for (instance, committed) in acks.by_instance() {
             match self {
-                Self::Local(sessions) => sessions.committed(&committed),
+                Self::Local(streams) => streams.committed(&committed),
                 Self::Remote(hints) => {
                     if let Err(error) = hints.publish(instance, &committed).await {
                         tracing::debug!(%error, "a commit hint could not be sent: the backstop reads the watermark");

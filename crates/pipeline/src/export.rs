@@ -25,8 +25,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    metrics::ExportMetrics,
     queue::{Queue, weight},
-    telemetry::ExportMetrics,
 };
 use client::Client;
 pub use protocol::{Protocol, RETRIES, Receiver};

@@ -17,6 +17,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use svc_common::periodic::sleep_until;
 use tokio::{
     sync::{Mutex, OwnedMutexGuard},
     time::Instant,
@@ -24,10 +25,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::pace::{ENOUGH, Pace, SHORTEST};
-use crate::{
-    periodic::sleep_until,
-    queue::{BATCH, Batch, Delivery, Queue, Receiver},
-};
+use crate::queue::{BATCH, Batch, Delivery, Queue, Receiver};
 
 #[derive(Debug)]
 pub struct Gathering {

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, mem, time::Duration};
 
 use bytes::Bytes;
 use prost::Message;
+use svc_common::error_chain::chain;
 use svc_store::{HostId, HostIdentity, Range, SampleRow, Store};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -13,7 +14,7 @@ use super::{
     mapping,
     otlp::{ExportRequest, Resource, ResourceMetrics},
 };
-use crate::{error_chain::chain, telemetry::ExportMetrics};
+use crate::metrics::ExportMetrics;
 
 /// Samples in one request, if they fit.
 pub(super) const REQUEST_SAMPLES: usize = 500;

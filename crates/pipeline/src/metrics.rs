@@ -1,8 +1,12 @@
-//! Metrics of the samples' path: the queue, the consumer and the acknowledgements.
+//! Metrics of the samples' path: the queue, the consumer, the acknowledgements and the export.
+
+mod export;
 
 use std::sync::atomic::AtomicU64;
 
 use prometheus_client::metrics::{counter::Counter, gauge::Gauge, histogram::Histogram};
+
+pub use export::ExportMetrics;
 
 use crate::queue::Depth;
 

@@ -21,13 +21,13 @@ use std::{
 };
 
 use futures_util::future::ready;
+use svc_common::sync::lock;
 use svc_store::Range;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::{
     Batch, Delivery, Depth, Handle, Parcel, PushFuture, Receipt, SHARDS, Ticket, shard_of, weight,
 };
-use crate::sync::lock;
 
 /// After how long a parcel that was put back is delivered again.
 pub(super) const REDELIVERY_DELAY: Duration = Duration::from_millis(100);

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use svc_common::periodic::Periodic;
 use tokio_util::sync::CancellationToken;
 
-use crate::{periodic::Periodic, queue::Queue, telemetry::PipelineMetrics};
+use crate::{metrics::PipelineMetrics, queue::Queue};
 
 const INTERVAL: Duration = Duration::from_secs(2);
 

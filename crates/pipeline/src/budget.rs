@@ -23,7 +23,7 @@
 //! **Order.** Waiting streams get room in the order of their arrival. The wait of a stream is a future that the stream
 //! keeps while it serves its mail, so it does not lose its place.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 use prometheus_client::metrics::gauge::Gauge;
@@ -81,9 +81,18 @@ pub struct ReportBudget {
 pub struct Room(Option<OwnedSemaphorePermit>);
 
 /// Room, at once or after a wait.
-pub(crate) enum Grant {
+pub enum Grant {
     Now(Room),
     Later(BoxFuture<'static, Room>),
+}
+
+impl fmt::Debug for Grant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Now(_) => "Now",
+            Self::Later(_) => "Later",
+        })
+    }
 }
 
 impl ReportBudget {
@@ -100,7 +109,7 @@ impl ReportBudget {
     }
 
     /// Room for the bytes of a report of this length.
-    pub(crate) fn to_read(&self, length: usize) -> Grant {
+    pub fn to_read(&self, length: usize) -> Grant {
         if length <= SMALL_REPORT {
             return Grant::Now(Room::default());
         }
@@ -108,7 +117,7 @@ impl ReportBudget {
     }
 
     /// Room for a report of this length, which decodes to `decoded` bytes at most.
-    pub(crate) fn to_decode(&self, length: usize, decoded: usize) -> Grant {
+    pub fn to_decode(&self, length: usize, decoded: usize) -> Grant {
         let pool = if length <= SMALL_REPORT {
             &self.small
         } else {
@@ -118,12 +127,12 @@ impl ReportBudget {
     }
 
     /// Room for a Register of this length, or `None` if there was none for too long.
-    pub(crate) async fn to_register(&self, length: usize) -> Option<Room> {
+    pub async fn to_register(&self, length: usize) -> Option<Room> {
         self.register.open(length, self.opening_wait).await
     }
 
     /// Room for a Hello of this length, or `None` if there was none for too long.
-    pub(crate) async fn to_greet(&self, length: usize) -> Option<Room> {
+    pub async fn to_greet(&self, length: usize) -> Option<Room> {
         self.hello.open(length, self.opening_wait).await
     }
 }
