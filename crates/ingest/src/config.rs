@@ -20,16 +20,16 @@ use svc_common::{
     log::Log,
     settings::{Reader, read_environment},
 };
+use svc_front::listener::{ClientCa, Limits, ProxyNetworks, TlsPair};
+use svc_pipeline::{
+    budget::BudgetBounds,
+    export::{RETRIES, Receiver},
+    queue::{Bounds, QueueSettings, QueueUrl},
+};
 use svc_store::{DatabaseUrl, Migration, StoreOptions};
 use url::Url;
 
-use crate::{
-    budget::BudgetBounds,
-    export::{RETRIES, Receiver},
-    listener::{ClientCa, Limits, ProxyNetworks, TlsPair},
-    queue::{Bounds, QueueSettings, QueueUrl},
-    signing::PublicKey,
-};
+use crate::signing::PublicKey;
 pub use memory::limit as memory_limit;
 pub(crate) use svc_common::settings::parse::duration;
 pub use svc_common::settings::{Fallback, Lookup, Problem, Problems, Variable};

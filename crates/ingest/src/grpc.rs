@@ -20,6 +20,7 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 
 use axum::middleware::{from_fn, from_fn_with_state};
 use futures_util::Stream;
+use svc_front::{listener::Refusals, peer::Peer};
 use svc_proto::contract::{HEARTBEAT_PATH, REGISTER_PATH};
 use svc_store::AgentId;
 use tonic::{Request, Status, service::Routes};
@@ -30,10 +31,7 @@ pub use write_limits::WriteLimits;
 
 use crate::{
     health::Health,
-    listener::Refusals,
-    peer::Peer,
     rate::{Keyed, Rate},
-    telemetry::Method,
 };
 
 type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -82,13 +80,13 @@ pub fn listener_refusals() -> Refusals {
     }
 }
 
-fn method(path: &str) -> Method {
+fn method(path: &str) -> &'static str {
     match path {
-        REGISTER_PATH => Method::Register,
-        HEARTBEAT_PATH => Method::Heartbeat,
-        _ if path.starts_with("/grpc.health.v1.") => Method::Health,
-        _ if path.starts_with("/grpc.reflection.") => Method::Reflection,
-        _ => Method::Other,
+        REGISTER_PATH => "register",
+        HEARTBEAT_PATH => "heartbeat",
+        _ if path.starts_with("/grpc.health.v1.") => "health",
+        _ if path.starts_with("/grpc.reflection.") => "reflection",
+        _ => "other",
     }
 }
 

@@ -9,12 +9,11 @@ use std::{collections::VecDeque, io, net::SocketAddr, time::Duration};
 
 use hyper_util::{rt::TokioIo, service::TowerToHyperService};
 use svc_common::http::{Limits, Port};
+use svc_front::listener::Shedding;
 use tokio::{net::TcpStream, task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 pub use pages::Pages;
-
-use crate::listener::Shedding;
 
 /// Well below the 512 files that the gRPC port leaves free, because the database pool needs some of them.
 const MAX_CONNECTIONS: usize = 384;

@@ -2,53 +2,37 @@
 //!
 //! ARCHITECTURE.md is the map. The modules in reading order, along the path of the data:
 //!
-//! 1. [`listener`]: accept, TLS, HTTP/2; [`peer`] is the client that it found, [`places`] decides who may stay.
-//! 2. [`grpc`]: the protocol's edge, with [`grpc::heartbeat`]; [`budget`] bounds the memory of reports.
+//! 1. Before this crate, `svc-front`: accept, TLS, HTTP/2.
+//! 2. [`grpc`]: the protocol's edge, with [`grpc::heartbeat`].
 //! 3. [`enrol`]: tokens, machines, registration, JWTs; [`signing`] has the key.
 //! 4. [`session`]: heartbeat streams as the instance and the database know them.
-//! 5. [`queue`] and [`consumer`]: samples on their way into PostgreSQL.
+//! 5. Behind this crate, `svc-pipeline`: samples on their way into PostgreSQL.
 //! 6. [`changes`], [`lease`] with [`load`], [`maintenance`]: what runs in the background; [`freshness`] says whether the view
 //!    of the database may be acted on.
 //! 7. [`config`], [`startup`], [`server`], [`supervise`]: how the process starts and ends.
 //! 8. [`http`], [`health`], [`telemetry`]: what it shows about itself. [`cli`]: the command line.
 //!
-//! Small tools: [`batched`], [`clock`], [`log_limit`], [`periodic`], and those that the console shares (`svc-common`): [`error_chain`], [`rate`],
-//! [`sync`]. SQL is in the crate `svc-store` alone.
+//! Small tools: [`batched`], [`clock`], and those of `svc-common`: [`error_chain`], [`log_limit`], [`periodic`], [`rate`], [`sync`].
+//! SQL is in the crate `svc-store` alone.
 
 pub mod batched;
-pub mod budget;
 pub mod changes;
 pub mod cli;
 pub mod clock;
 pub mod config;
-pub mod consumer;
 pub mod enrol;
-pub mod export;
 pub mod freshness;
 pub mod grpc;
 pub mod health;
 pub mod http;
 pub mod lease;
-pub mod listener;
 pub mod load;
-pub mod log_limit;
 pub mod maintenance;
-pub mod peer;
-pub mod periodic;
-pub mod places;
-pub mod queue;
 pub mod server;
 pub mod session;
 pub mod signing;
 pub mod startup;
 pub mod supervise;
 pub mod telemetry;
-pub mod vitals;
 
-pub use svc_common::{error_chain, rate, sync};
-
-/// The version that the service reports of itself.
-pub const VERSION: &str = match option_env!("SVC_VERSION") {
-    Some(version) => version,
-    None => env!("CARGO_PKG_VERSION"),
-};
+pub use svc_common::{VERSION, error_chain, log_limit, periodic, rate, sync};

@@ -3,14 +3,14 @@
 use std::{path::Path, sync::Arc, thread::available_parallelism};
 
 use jiff::Timestamp;
+use svc_pipeline::{metrics::PipelineMetrics, queue::QueueUrl};
 use svc_store::InstanceLoad;
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
     config::{Config, memory_limit},
-    queue::QueueUrl,
     session::SessionTable,
-    telemetry::{PipelineMetrics, ProcessUse},
+    telemetry::ProcessUse,
 };
 
 #[derive(Clone, Debug)]

@@ -11,6 +11,14 @@ mod worker;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
+use svc_front::{
+    listener::{Listener, Reload},
+    metrics::ListenerMetrics,
+};
+use svc_pipeline::{
+    export::{Export, Exporter},
+    metrics::{ExportMetrics, PipelineMetrics},
+};
 use svc_store::Store;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -18,17 +26,13 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     config::{Config, Database, Problem, Problems},
     error_chain::chain,
-    export::{Export, Exporter},
     health::Health,
     http::{HttpServer, Pages},
-    listener::{Listener, Reload},
     load::LoadGauge,
     session::SessionTable,
     startup::StartError,
     supervise::Parts,
-    telemetry::{
-        ExportMetrics, FleetMetrics, ListenerMetrics, Metrics, PipelineMetrics, SessionMetrics,
-    },
+    telemetry::{FleetMetrics, Metrics, SessionMetrics},
 };
 
 pub use worker::Worker;

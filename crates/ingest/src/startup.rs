@@ -5,12 +5,12 @@ mod schema;
 
 use std::{path::Path, time::Duration};
 
+use svc_pipeline::queue::{OpenError, Queue, QueueSettings};
 use svc_store::{Store, StoreError};
 
 use crate::{
     config::{Problems, Timing},
     error_chain::chain,
-    queue::{OpenError, Queue, QueueSettings},
     signing::{self, SigningKey},
 };
 

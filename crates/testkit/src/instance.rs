@@ -3,10 +3,10 @@
 use std::{ffi::OsString, net::SocketAddr, time::Duration};
 
 use anyhow::Context;
+use svc_front::listener::Limits;
 use svc_harness::{Environment, NO_DATABASE, PATIENCE, health_becomes};
 use svc_ingest::{
     config::{Config, Timing},
-    listener::Limits,
     server::{RunError, Server},
 };
 use svc_store::Migration;

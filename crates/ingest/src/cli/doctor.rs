@@ -14,6 +14,7 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
+use svc_pipeline::queue::{JetStream, QueueSettings, QueueUrl};
 use svc_store::{
     HistoryState, InstanceRecord, SchemaError, SchemaState, SigningKeyUse, Store, StoreError,
     StoreOptions,
@@ -27,7 +28,6 @@ use super::{
 use crate::{
     config::{Config, Database},
     error_chain::chain,
-    queue::{JetStream, QueueSettings, QueueUrl},
     signing::{self, Keyring},
 };
 

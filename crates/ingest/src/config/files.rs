@@ -4,12 +4,10 @@
 use std::path::PathBuf;
 
 use svc_common::settings::Reader;
+use svc_front::listener::{ClientCa, TlsPair};
 
 use super::parse;
-use crate::{
-    listener::{ClientCa, TlsPair},
-    signing::{self, PublicKey},
-};
+use crate::signing::{self, PublicKey};
 
 /// The certificate and the key that two variables name. Either may be wrong, or they do not belong together.
 pub(super) fn tls_pair(

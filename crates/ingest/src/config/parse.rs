@@ -12,16 +12,16 @@ use rustix::process::{Resource, Rlimit, getrlimit};
 use secrecy::SecretString;
 pub(super) use svc_common::settings::parse::{Parsed, boolean, ip, pool_size, port};
 use svc_common::settings::parse::{bounded, duration, http_url};
+use svc_front::listener::ProxyNetworks;
+use svc_pipeline::{
+    export::Protocol,
+    queue::{NatsServers, QueueUrl},
+};
 use svc_store::DatabaseUrl;
 use url::Url;
 
 use super::memory;
-use crate::{
-    error_chain::chain,
-    export::Protocol,
-    listener::ProxyNetworks,
-    queue::{NatsServers, QueueUrl},
-};
+use crate::error_chain::chain;
 
 const DAY: Duration = Duration::from_hours(24);
 /// Open files that are not agents' connections: the database pool, the HTTP port, logs and certificates.

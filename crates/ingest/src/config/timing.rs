@@ -2,11 +2,13 @@
 //! together and tests can shrink them together.
 //!
 //! Three kinds of durations are elsewhere on purpose. Limits of the gRPC port, which protect it from clients,
-//! are in [`Limits`](crate::listener::Limits). Deadlines of the protocol, which clients rely on, are in
+//! are in [`Limits`](svc_front::listener::Limits). Deadlines of the protocol, which clients rely on, are in
 //! `svc_proto::contract`. And constants that pace a loop (pauses between batches, retries after an error) are
 //! beside their loop: they trade latency for load, and nothing else depends on them.
 
 use std::time::Duration;
+
+use svc_pipeline::consumer::Waits;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
@@ -92,6 +94,14 @@ impl Timing {
     /// poll, so what it says may be one poll old.
     pub fn heard_within(&self) -> Duration {
         self.heartbeat_interval + self.poll
+    }
+
+    /// How long reports may wait in a consumer.
+    pub fn consumer_waits(&self) -> Waits {
+        Waits {
+            batch: self.batch_wait,
+            order: self.order_patience,
+        }
     }
 
     /// How long the agents of a fenced instance may take to reappear elsewhere.

@@ -6,11 +6,11 @@
 
 use std::{sync::Mutex, time::Duration};
 
+use svc_front::peer::ClientKey;
 use svc_store::{RegistrationLookup, TokenState};
 use tokio::time::Instant;
 
 use crate::{
-    peer::ClientKey,
     rate::{Keyed, Rate},
     sync::lock,
 };

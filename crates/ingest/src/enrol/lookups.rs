@@ -2,6 +2,7 @@
 //!
 //! Anyone can ask it, with as many self-made keys as they like, so all questions that wait are one query.
 
+use svc_front::peer::ClientKey;
 use svc_store::{RegistrationLookup, Store};
 use tokio_util::sync::CancellationToken;
 
@@ -10,7 +11,6 @@ use crate::{
     batched::{Batch, Batched, Batches, batched},
     error_chain::chain,
     log_limit::LogLimit,
-    peer::ClientKey,
 };
 
 const BATCH: usize = 512;

@@ -168,10 +168,10 @@ impl From<RegisteredNewcomer> for RegisteredAgent {
 mod tests {
     use std::{net::Ipv4Addr, time::Duration};
 
+    use svc_front::peer::ClientKey;
     use svc_store::{AgentFacts, DatabaseUrl, HostFacts, StoreOptions};
 
     use super::*;
-    use crate::peer::ClientKey;
 
     #[test]
     fn batches_shrink_while_they_take_too_long_and_grow_again() {

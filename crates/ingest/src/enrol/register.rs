@@ -12,13 +12,14 @@ mod new_key;
 use std::{net::IpAddr, time::Duration};
 
 use jiff::Timestamp;
+use svc_front::peer::ClientKey;
 use svc_store::{
     AgentFacts, AgentId, AgentStatus, HostFacts, HostId, KnownAgent, Store, StoreError, TokenRow,
     TokenState,
 };
 
 use super::TokenHash;
-use crate::{batched::Unanswered, config::Timing, peer::ClientKey};
+use crate::{batched::Unanswered, config::Timing};
 
 /// How many clones of one agent may be pending at once.
 const MAX_PENDING_CLONES: i64 = 10;

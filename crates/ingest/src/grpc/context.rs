@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use svc_pipeline::{budget::ReportBudget, metrics::PipelineMetrics, queue::Queue};
 use svc_store::AgentId;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -9,17 +10,14 @@ use uuid::Uuid;
 
 use super::write_limits::WriteLimits;
 use crate::{
-    budget::ReportBudget,
     changes::ChangeFeed,
     clock::DatabaseClock,
     config::{Agents, Timing},
     enrol::{Admission, Enrolment, Issuer},
     freshness::Freshness,
-    queue::Queue,
     rate::Keyed,
     session::{Closer, Opener, Pins, SessionTable},
     signing::Keyring,
-    telemetry::PipelineMetrics,
 };
 
 #[derive(Debug)]

@@ -18,6 +18,7 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 use axum::body::Body;
 use futures_util::FutureExt;
 use jiff::Timestamp;
+use svc_front::peer::Peer;
 use svc_store::AgentId;
 
 pub(super) use conversation::Conversation;
@@ -27,7 +28,7 @@ pub(super) use inbound::RawBody;
 pub use report::{Rules, Violation, entries};
 
 use super::{Context, Refusal};
-use crate::{peer::Peer, session::EndReason};
+use crate::session::EndReason;
 
 /// The client of a heartbeat stream, with a verified JWT over its agent's key.
 #[derive(Clone, Debug)]

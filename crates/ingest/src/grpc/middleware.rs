@@ -16,11 +16,11 @@ use axum::{
 use futures_util::{StreamExt, stream};
 use http_body_util::{BodyStream, StreamBody};
 use hyper::body::Frame;
+use svc_pipeline::budget::{ReportBudget, Room};
 use svc_proto::contract::{REGISTER_PATH, limits::MAX_REGISTER_BYTES};
 use tonic::{Code, Status};
 
 use super::Refusal;
-use crate::budget::{ReportBudget, Room};
 
 /// The prefix of each message: a flag and the message's length.
 const PREFIX: usize = 5;

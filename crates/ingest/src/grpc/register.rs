@@ -11,6 +11,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream};
+use svc_front::peer::{ClientKey, Peer};
 use svc_proto::v1::{AgentStatus as WireStatus, RegisterRequest, RegisterResponse};
 use svc_store::AgentStatus;
 use tonic::{Request, Status};
@@ -23,7 +24,6 @@ use crate::{
         StatusError,
     },
     log_limit::LogLimit,
-    peer::{ClientKey, Peer},
     signing::Jwt,
 };
 

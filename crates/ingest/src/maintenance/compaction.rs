@@ -6,12 +6,13 @@
 
 use std::time::Duration;
 
+use svc_pipeline::metrics::PipelineMetrics;
 use svc_store::{COMPACTION_STEP, CompactionStep, DatabaseUrl, Store, StoreError};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{log, shown};
-use crate::{error_chain::chain, periodic::Periodic, telemetry::PipelineMetrics};
+use crate::{error_chain::chain, periodic::Periodic};
 
 /// How many hosts one pass sets aside. If so many fail, the fault is hardly theirs, and the next pass is soon
 /// enough.

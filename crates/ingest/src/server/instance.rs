@@ -2,27 +2,30 @@
 
 use std::sync::Arc;
 
+use svc_pipeline::{
+    budget::ReportBudget,
+    consumer::{Acks, Consumer, DepthGauge},
+    export::Export,
+    metrics::PipelineMetrics,
+    queue::Queue,
+};
 use svc_store::Store;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::{
-    budget::ReportBudget,
     changes::{ChangeFeed, Listen},
     clock::DatabaseClock,
     config::Config,
-    consumer::{Acks, Consumer, DepthGauge},
     enrol::{Admission, Enrolment, Issuer},
-    export::Export,
     freshness::Freshness,
     grpc::{self, Context, WriteLimits},
     health::Health,
     maintenance::{Compaction, FleetReport, HostExpiry, Maintenance, Reinstalls},
-    queue::Queue,
     session::{AckBackstop, Closer, HintListener, Opener, Pins, SessionTable, Upkeep},
     signing::Keyring,
-    telemetry::{FleetMetrics, PipelineMetrics},
+    telemetry::FleetMetrics,
 };
 
 pub(super) struct Instance {
@@ -136,7 +139,7 @@ impl Instance {
             acks,
             &self.pipeline,
             &self.export,
-            &self.config.timing,
+            self.config.timing.consumer_waits(),
         )
     }
 

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use svc_pipeline::{export::Export, metrics::PipelineMetrics, queue::Queue};
 use svc_store::{NewInstance, Store};
 use uuid::Uuid;
 
@@ -10,17 +11,15 @@ use crate::{
     clock::DatabaseClock,
     config::Config,
     error_chain::chain,
-    export::Export,
     freshness::Freshness,
     health::Health,
     http::Pages,
     lease::Lease,
     load::LoadGauge,
-    queue::Queue,
     session::{Closer, SessionTable},
     signing::Keyring,
     startup::{self, StartError},
-    telemetry::{FleetMetrics, PipelineMetrics},
+    telemetry::FleetMetrics,
 };
 
 /// The pause before a start is repeated that lost the database halfway.

@@ -3,6 +3,12 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use svc_pipeline::{
+    consumer::{Acks, Consumer, DepthGauge},
+    export::{Export, Exporter},
+    metrics::{ExportMetrics, PipelineMetrics},
+    queue::Queue,
+};
 use svc_store::Store;
 use tokio_util::sync::CancellationToken;
 
@@ -12,15 +18,12 @@ use super::{
 };
 use crate::{
     config::{Consume, Problems, Timing},
-    consumer::{Acks, Consumer, DepthGauge},
-    export::{Export, Exporter},
     health::Health,
     http::{HttpServer, Pages},
-    queue::Queue,
     session::SessionTable,
     startup::{self, StartError},
     supervise::Parts,
-    telemetry::{ExportMetrics, Metrics, PipelineMetrics},
+    telemetry::Metrics,
 };
 
 /// No clients are connected, so there is nothing to drain.
@@ -142,7 +145,8 @@ fn add_all(
     let last = parts.last.clone();
     let no_sessions = Arc::new(SessionTable::default());
     let acks = || Acks::for_queue(queue, &no_sessions);
-    for consumer in Consumer::for_all_shards(queue, store, acks, pipeline, export, timing) {
+    let waits = timing.consumer_waits();
+    for consumer in Consumer::for_all_shards(queue, store, acks, pipeline, export, waits) {
         parts.back("the consumer", consumer.run(last.clone()));
     }
     let gauge = DepthGauge {

@@ -13,16 +13,12 @@ use std::{
     sync::Arc,
 };
 
+use svc_pipeline::queue::{Queue, Ticket};
 use svc_store::{AgentId, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use super::{EndReason, PendingReport, Session, SessionTable, held};
-use crate::{
-    config::Timing,
-    log_limit::LogLimit,
-    periodic::Periodic,
-    queue::{Queue, Ticket},
-};
+use crate::{config::Timing, log_limit::LogLimit, periodic::Periodic};
 
 static LOST: LogLimit = LogLimit::new();
 

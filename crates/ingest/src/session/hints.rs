@@ -12,6 +12,10 @@
 
 use std::{collections::HashSet, mem::take, sync::Arc, time::Duration};
 
+use svc_pipeline::{
+    consumer::Streams,
+    queue::{Committed, DeadLetter, HintSubscription, Hints},
+};
 use svc_store::{AgentId, Store, StoreError};
 use tokio::{
     sync::watch,
@@ -21,10 +25,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::SessionTable;
-use crate::{
-    periodic::sleep,
-    queue::{Committed, DeadLetter, HintSubscription, Hints},
-};
+use crate::periodic::sleep;
 
 const RETRY: Duration = Duration::from_secs(1);
 /// The shortest time between two confirmations.

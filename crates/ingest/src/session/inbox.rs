@@ -12,10 +12,11 @@ use std::{
 };
 
 use jiff::Timestamp;
+use svc_pipeline::queue::Ticket;
 use tokio::{sync::Notify, time::Instant};
 
 use super::EndReason;
-use crate::{queue::Ticket, signing::Jwt, sync::lock};
+use crate::{signing::Jwt, sync::lock};
 
 /// Two reports may be in flight, and together hold at most this many samples.
 const MAX_REFUSED: usize = 1000;

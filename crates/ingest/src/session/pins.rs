@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use svc_front::peer::ClientKey;
 use svc_store::{AgentId, Store};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -22,7 +23,6 @@ use crate::{
     batched::{Batch, Batched, Batches, Unanswered, batched},
     error_chain::chain,
     log_limit::LogLimit,
-    peer::ClientKey,
     periodic::sleep_until,
     sync::lock,
 };

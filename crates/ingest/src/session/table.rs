@@ -10,10 +10,11 @@ use std::{
 };
 
 use jiff::Timestamp;
+use svc_pipeline::{consumer::Streams, queue::Committed};
 use svc_store::{AgentId, StoredSession, Watermark};
 
 use super::{EndReason, Inbox, PendingReport};
-use crate::{queue::Committed, sync::lock, telemetry::SessionMetrics};
+use crate::{sync::lock, telemetry::SessionMetrics};
 
 /// One session: its agent, and the epoch that the database gave it. A newer session of the same agent has
 /// a higher epoch, on whichever instance it is.
@@ -101,19 +102,6 @@ impl SessionTable {
         }
     }
 
-    /// Delivers what a consumer has committed. Dead letters go first, because the acknowledgement that
-    /// covers them names them.
-    pub fn committed(&self, committed: &Committed) {
-        let sessions = lock(&self.sessions);
-        for letter in &committed.dead_letters {
-            if let Some(session) = sessions.get(&letter.agent_id) {
-                session.inbox.refused(&letter.seqs);
-            }
-        }
-        drop(sessions);
-        self.acked(&committed.watermarks);
-    }
-
     pub fn acked(&self, watermarks: &[Watermark]) {
         let sessions = lock(&self.sessions);
         for watermark in watermarks {
@@ -194,6 +182,20 @@ impl SessionTable {
     pub fn advance(&self, by: Duration) {
         let millis = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
         self.clock.fetch_add(millis, Ordering::Relaxed);
+    }
+}
+
+impl Streams for SessionTable {
+    /// Dead letters go first, because the acknowledgement that covers them names them.
+    fn committed(&self, committed: &Committed) {
+        let sessions = lock(&self.sessions);
+        for letter in &committed.dead_letters {
+            if let Some(session) = sessions.get(&letter.agent_id) {
+                session.inbox.refused(&letter.seqs);
+            }
+        }
+        drop(sessions);
+        self.acked(&committed.watermarks);
     }
 }
 

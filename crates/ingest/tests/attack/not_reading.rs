@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use svc_ingest::listener::Limits;
+use svc_front::listener::Limits;
 use svc_proto::ClientMessage;
 use svc_testkit::{ActiveAgent, PATIENCE, Site, Tls, framed, large_report, request};
 use tokio::{

@@ -8,9 +8,9 @@ use jiff::Timestamp;
 use prost::Message;
 use svc_ingest::{
     grpc::heartbeat::{Rules, entries},
-    queue::{BATCH, Bounds, InProcess, Origin, Parcel, shard_of},
     session::Numbering,
 };
+use svc_pipeline::queue::{BATCH, Bounds, InProcess, Origin, Parcel, shard_of};
 use svc_proto::{ClientMessage, v1::HeartbeatRequest};
 use svc_store::{AgentId, HostId};
 use svc_testkit::{large_report, request};

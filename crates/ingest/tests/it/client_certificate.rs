@@ -11,7 +11,7 @@ use rustls::{
     version::{TLS12, TLS13},
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem::PemObject};
-use svc_ingest::listener::Limits;
+use svc_front::listener::Limits;
 use svc_sandbox::{Authority, Identity};
 use svc_testkit::{
     Instance, OneConnection, PATIENCE, Site, Tls, assert_contains, connect_with, get,

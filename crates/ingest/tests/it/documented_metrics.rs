@@ -11,7 +11,12 @@ use svc_testkit::{Site, http, metric_becomes};
 
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 /// Where metrics are registered, for those that appear only with their first label value.
-const SOURCES: [&str; 2] = ["crates/ingest/src", "crates/store/src"];
+const SOURCES: [&str; 4] = [
+    "crates/front/src",
+    "crates/ingest/src",
+    "crates/pipeline/src",
+    "crates/store/src",
+];
 
 /// A row of the table: the metric's type and its labels.
 struct Row {

@@ -22,7 +22,9 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
-use svc_ingest::export::otlp::{Data, ExportRequest, Gauge, KeyValue, Metric, Number, Sum, Value};
+use svc_pipeline::export::otlp::{
+    Data, ExportRequest, Gauge, KeyValue, Metric, Number, Sum, Value,
+};
 use svc_proto::v1::{BlockDevice, Disk, Interface, Pressure, Sample};
 use svc_sandbox::{Process, dying_with_us, free_port};
 use svc_testkit::{ActiveAgent, QueueKind, Site, eventually, metric_becomes, sample};

@@ -12,11 +12,13 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Context, Result, ensure};
 use svc_ingest::{
     config::{Timing, queue_settings},
+    session::SessionTable,
+};
+use svc_pipeline::{
     consumer::{Acks, Consumer},
     export::Export,
+    metrics::PipelineMetrics,
     queue::{BATCH, Delivery, Origin, Parcel, Queue},
-    session::SessionTable,
-    telemetry::PipelineMetrics,
 };
 use svc_proto::v1::{Disk, Interface, Pressure};
 use svc_sandbox::PostgresOptions;
@@ -282,7 +284,7 @@ async fn under_load_a_thousand_heartbeats_cost_ten_statements_and_two_megabytes_
         acks,
         &PipelineMetrics::default(),
         &Export::default(),
-        &Timing::default(),
+        Timing::default().consumer_waits(),
     );
     let consuming: Vec<_> = consumers
         .into_iter()

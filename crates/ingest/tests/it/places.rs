@@ -4,7 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Result, bail, ensure};
 use futures_util::stream;
-use svc_ingest::listener::Limits;
+use svc_front::listener::Limits;
 use svc_proto::v1::{HeartbeatResponse, ingest_service_client::IngestServiceClient};
 use svc_sandbox::Identity;
 use svc_testkit::{

@@ -11,12 +11,10 @@ use std::{collections::BTreeMap, time::Duration};
 use anyhow::{Context, Result, ensure};
 use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy};
 use jiff::Timestamp;
-use svc_ingest::{
-    config::queue_settings,
-    queue::{
-        BATCH, Batch, Bounds, Delivery, InProcess, Origin, Parcel, Queue, QueueSettings, Receiver,
-        SHARDS, shard_of,
-    },
+use svc_ingest::config::queue_settings;
+use svc_pipeline::queue::{
+    BATCH, Batch, Bounds, Delivery, InProcess, Origin, Parcel, Queue, QueueSettings, Receiver,
+    SHARDS, shard_of,
 };
 use svc_sandbox::{Nats, NatsOptions};
 use svc_store::{AgentId, HostId};

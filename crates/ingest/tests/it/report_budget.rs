@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use bytes::Bytes;
-use svc_ingest::{budget::BudgetBounds, config::Config};
+use svc_ingest::config::Config;
+use svc_pipeline::budget::BudgetBounds;
 use svc_proto::ClientMessage;
 use svc_testkit::{
     ActiveAgent, QueueKind, Site, faults::UnreadStream, framed, large_report, metric_becomes,

@@ -4,7 +4,9 @@ use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Result, ensure};
 use http::HeaderMap;
-use svc_ingest::{budget::BudgetBounds, config::Config, listener::Limits};
+use svc_front::listener::Limits;
+use svc_ingest::config::Config;
+use svc_pipeline::budget::BudgetBounds;
 use svc_proto::v1::HostFacts;
 use svc_sandbox::Identity;
 use svc_testkit::{

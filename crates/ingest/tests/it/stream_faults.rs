@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use futures_util::future::try_join_all;
-use svc_ingest::{config::Timing, listener::Limits};
+use svc_front::listener::Limits;
+use svc_ingest::config::Timing;
 use svc_testkit::{
     ABSENT, ActiveAgent, Fleet, Instance, Pace, Proxy, SAME_KEY, Site, absent_instance, eventually,
     faults::{self, DatabaseFault},

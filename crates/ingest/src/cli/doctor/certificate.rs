@@ -1,9 +1,9 @@
 //! The check of the server's certificate: its names, its end, and the private CA beside it.
 
 use jiff::{SignedDuration, Timestamp};
+use svc_front::listener::{TlsPair, is_signed_by};
 
 use super::{Finding, fail, ok, warn};
-use crate::listener::{TlsPair, is_signed_by};
 
 /// A certificate that expires sooner is a warning.
 const EXPIRY_WARNING: SignedDuration = SignedDuration::from_hours(24 * 21);

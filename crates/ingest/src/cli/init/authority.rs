@@ -14,13 +14,13 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SerialNumber, date_time_ymd,
 };
+use svc_front::listener::is_signed_by;
 
 use super::{
     files::{self, Owner},
     settings::Settings,
     step::Step,
 };
-use crate::listener::is_signed_by;
 
 const CA_NAME: &str = "svc-ingest private CA";
 const CA_YEARS: i16 = 20;

@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use jiff::{Timestamp, ToSpan, civil::Date, tz::TimeZone};
+use svc_front::listener::{CertificateFacts, TlsPair, is_signed_by};
 
 use super::{
     args::Args,
@@ -18,7 +19,6 @@ use super::{
     settings::Settings,
     step::Step,
 };
-use crate::listener::{CertificateFacts, TlsPair, is_signed_by};
 
 const CERTIFICATE: &str = "INGEST_TLS_CERT";
 const KEY: &str = "INGEST_TLS_KEY";

@@ -1,11 +1,11 @@
 //! Registration of a key that has no agent yet: by token, or as the successor of a cloned key.
 
+use svc_front::peer::ClientKey;
 use svc_store::{AgentStatus, HostId, NewAgent, RegistrationTx, TokenEffect, TokenRow};
 
 use super::{
     Enrolment, MAX_PENDING_CLONES, RegisterError, RegisteredAgent, Registration, actor, check_token,
 };
-use crate::peer::ClientKey;
 
 impl Enrolment {
     pub(super) async fn new_key(

@@ -16,6 +16,10 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http_body_util::BodyExt;
 use prost::Message;
+use svc_pipeline::{
+    budget::{Grant, ReportBudget, Room},
+    vitals::MOST_PARTS,
+};
 use svc_proto::{
     contract::{
         HEARTBEAT_PATH,
@@ -29,12 +33,7 @@ use svc_proto::{
 use svc_store::{DiskRow, GapRow, OptionalVitals, PartRow, SampleRow};
 
 use super::{StreamEnd, violation};
-use crate::{
-    budget::{Grant, ReportBudget, Room},
-    grpc::Refusal,
-    sync::lock,
-    vitals::MOST_PARTS,
-};
+use crate::{grpc::Refusal, sync::lock};
 
 /// The prefix of each message: a flag and the message's length.
 const PREFIX: usize = 5;

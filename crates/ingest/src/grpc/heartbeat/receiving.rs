@@ -1,5 +1,6 @@
 //! What a message of the client means for its stream: reports become ranges of sequence numbers.
 
+use svc_pipeline::{budget::Room, queue::weight};
 use svc_proto::{ClientMessage, v1::Report};
 use svc_store::{GapKind, GapRow};
 use tokio::time::Instant;
@@ -10,7 +11,6 @@ use super::{
     stream::{Event, HeartbeatStream},
     violation,
 };
-use crate::{budget::Room, queue::weight};
 
 impl HeartbeatStream {
     pub(super) fn receive(&mut self, read: Read) -> Result<Event, StreamEnd> {

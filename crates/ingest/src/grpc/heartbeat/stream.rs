@@ -11,6 +11,10 @@ use std::{
     time::Duration,
 };
 
+use svc_pipeline::{
+    budget::Room,
+    queue::{Origin, Parcel},
+};
 use svc_proto::{ServerMessage, contract::limits::MAX_REPORTS_IN_FLIGHT, v1::Drain};
 use svc_store::{CloseCause, GapRow, HostId, Range, SessionClose};
 use tokio::time::{Instant, sleep_until};
@@ -18,9 +22,7 @@ use tokio_util::sync::WaitForCancellationFuture;
 
 use super::{Authenticated, Outbox, StreamEnd, inbound::Inbound};
 use crate::{
-    budget::Room,
     grpc::{Context, convert},
-    queue::{Origin, Parcel},
     session::{EndReason, Inbox, Numbering, PendingReport, SessionKey, drained},
 };
 

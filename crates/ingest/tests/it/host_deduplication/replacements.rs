@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use svc_ingest::peer::ClientKey;
+use svc_front::peer::ClientKey;
 use svc_proto::v1::AgentStatus::{Pending, Revoked};
 use svc_sandbox::Identity;
 use svc_testkit::{

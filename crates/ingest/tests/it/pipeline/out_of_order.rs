@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use svc_ingest::queue::{Origin, Parcel};
+use svc_pipeline::queue::{Origin, Parcel};
 use svc_store::{AgentId, GapKind, GapRow, HostId, Range};
 use svc_testkit::{ActiveAgent, metric_becomes};
 use uuid::Uuid;

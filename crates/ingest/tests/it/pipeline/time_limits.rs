@@ -1,7 +1,7 @@
 //! Batches that take longer than a statement may.
 
 use anyhow::{Result, ensure};
-use svc_ingest::queue::{Origin, Parcel};
+use svc_pipeline::queue::{Origin, Parcel};
 use svc_testkit::{ActiveAgent, metric, range, sample, seed};
 use uuid::Uuid;
 

@@ -11,7 +11,7 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use futures_util::StreamExt;
 use nkeys::KeyPair;
 use serde_json::json;
-use svc_ingest::queue::{Queue, QueueSettings};
+use svc_pipeline::queue::{Queue, QueueSettings};
 use svc_sandbox::{Authority, Nats, NatsOptions};
 use svc_testkit::PATIENCE;
 use tokio::time::timeout;

@@ -13,7 +13,7 @@ use async_nats::jetstream::{
     consumer::{AckPolicy, pull},
     stream::{Config, DiscardPolicy, RetentionPolicy},
 };
-use svc_ingest::queue::{BATCH, Batch, Queue, Receiver, SHARDS};
+use svc_pipeline::queue::{BATCH, Batch, Queue, Receiver, SHARDS};
 use svc_sandbox::{Nats, NatsOptions};
 use svc_testkit::{PATIENCE, eventually};
 use tokio::time::{Instant, timeout};

@@ -9,7 +9,7 @@ use async_nats::jetstream::{
     stream::{Config, External, Source},
 };
 use futures_util::StreamExt;
-use svc_ingest::queue::{BATCH, Queue, Receiver};
+use svc_pipeline::queue::{BATCH, Queue, Receiver};
 use svc_sandbox::{Nats, NatsOptions, free_port};
 use svc_testkit::{PATIENCE, eventually};
 use tokio::time::{Instant, timeout};

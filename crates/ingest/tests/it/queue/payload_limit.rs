@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use svc_ingest::queue::Queue;
+use svc_pipeline::queue::Queue;
 use svc_sandbox::{Nats, NatsOptions};
 use svc_testkit::{PATIENCE, Site, assert_contains};
 use tokio::time::timeout;

@@ -1,6 +1,7 @@
 //! Bounds of the vitals that a sample may carry or not: inodes and available bytes of file systems, interfaces, block
 //! devices, pressure, steal. Absent is not zero, and agents of an older version send none of them.
 
+use svc_pipeline::vitals::optional;
 use svc_proto::{
     contract::limits::{MAX_BLOCK_DEVICES, MAX_DISKS, MAX_INTERFACES, MAX_NUMBER},
     v1::Vitals,
@@ -8,7 +9,6 @@ use svc_proto::{
 use svc_store::OptionalVitals;
 
 use super::{TOO_LARGE, is_text};
-use crate::vitals::optional;
 
 /// The optional vitals as they are stored, or the rule that one of them breaks.
 pub(super) fn row(vitals: &Vitals) -> Result<Option<Box<OptionalVitals>>, &'static str> {
