@@ -1,1 +1,28 @@
+//! What the records of events tell: of agents, of hosts, and of the people who use the console.
 
+use super::text_enum::text_enum;
+
+text_enum! {
+    pub enum EventKind {
+        /// An agent registered, or a decision changed its status.
+        Status = "status",
+        Clone = "clone",
+        MachineChanged = "machine changed",
+        HostReturned = "host returned",
+        Deleted = "deleted",
+        Presence = "presence",
+        Note = "note",
+        Labels = "labels",
+        Retired = "retired",
+        SignedIn = "signed in",
+        LinkCreated = "link created",
+        UserAdded = "user added",
+        UserDisabled = "user disabled",
+        UserEnabled = "user enabled",
+        RoleChanged = "role changed",
+        TokenCreated = "token created",
+        TokenRevoked = "token revoked",
+        Other = "other",
+    }
+    else Other
+}
