@@ -40,16 +40,15 @@ pub struct Cost {
 
 /// What the compaction of all closed hours took.
 pub struct Finished {
-    /// With that of dropping their rows.
     pub cost: Cost,
-    /// Until all were compacted.
     pub took: Duration,
     /// The most memory that PostgreSQL's processes had for themselves.
     pub private_kib: u64,
 }
 
 /// Closes the hour, and measures an instance from its start, when it looks for closed hours, until it has compacted and
-/// rolled up everything. What an instance costs without such work in the same time is subtracted.
+/// rolled up everything. What an instance costs without such work in the same time is subtracted. Then the rows of the hours are
+/// dropped, as by every pass after the one that finished them.
 pub async fn finish(lab: &mut Lab, samples: u64) -> anyhow::Result<Finished> {
     lab.sql(ADVANCE_CLOCK).await?;
     let (before, began, mut private_kib) = (lab.usage().await?, Instant::now(), 0);
@@ -59,16 +58,17 @@ pub async fn finish(lab: &mut Lab, samples: u64) -> anyhow::Result<Finished> {
         private_kib = private_kib.max(lab.private_memory_of_postgres()?);
         sleep(POLL_INTERVAL).await;
     }
-    let took = began.elapsed();
+    let (after, took) = (lab.usage().await?, began.elapsed());
+    sleep(IDLE_TIME).await;
+    let idle = Cost::between(&after, &lab.usage().await?, samples);
+    let times = took.as_secs_f64() / IDLE_TIME.as_secs_f64();
+    let busy = Cost::between(&before, &after, samples);
+    // An instance begins with a pass.
+    lab.add_instance().await?;
     while lab.number(UNDROPPED).await? > 0 {
         anyhow::ensure!(began.elapsed() < TIMEOUT, "compacted hours are not dropped");
         sleep(POLL_INTERVAL).await;
     }
-    let (after, elapsed) = (lab.usage().await?, began.elapsed());
-    sleep(IDLE_TIME).await;
-    let idle = Cost::between(&after, &lab.usage().await?, samples);
-    let times = elapsed.as_secs_f64() / IDLE_TIME.as_secs_f64();
-    let busy = Cost::between(&before, &after, samples);
     let cost = Cost {
         service_us: (busy.service_us - idle.service_us * times).max(0.0),
         postgres_us: (busy.postgres_us - idle.postgres_us * times).max(0.0),
