@@ -41,7 +41,7 @@ attack: deps  ## Slow clients and HTTP/2 floods at full length (about 10 minutes
 	$(CARGO) test --locked --profile strict -p svc-ingest --test attack -- --include-ignored --nocapture --test-threads=1
 
 # Most tests wait most of the time and run three at once; those in `alone` need the whole machine.
-chaos: deps  ## Strict figures: faults of instances, database and network, races, storms (about 35 minutes)
+chaos: deps  ## Strict figures: faults of instances, database and network, races, storms (about 45 minutes)
 	$(CARGO) test --locked --profile strict -p svc-ingest --test chaos -- --include-ignored --nocapture --test-threads=3 --skip alone::
 	$(CARGO) test --locked --profile strict -p svc-ingest --test chaos -- --include-ignored --nocapture --test-threads=1 alone::
 	$(CARGO) test --locked --profile strict -p svc-agent --lib -- --ignored --nocapture
