@@ -51,7 +51,8 @@ const SAMPLES: &str = "
                  (120::bigint << 30) + 8192 * $2 + 4096 * floor(20 * random())::bigint, 500::bigint << 30]
       FROM agents JOIN agent_numbers ON agent_id = id JOIN host_vitals USING (host_id),
            (SELECT shape FROM host_vitals WHERE shape IS NOT NULL LIMIT 1) first";
-const BLOCKS: &str = "SELECT sum(pg_relation_size(inhrelid))::bigint / current_setting('block_size')::int
+const BLOCKS: &str =
+    "SELECT sum(pg_relation_size(inhrelid))::bigint / current_setting('block_size')::int
                         FROM pg_inherits WHERE inhparent = 'samples_open'::regclass";
 const READ: &str = "SELECT blks_read FROM pg_stat_database WHERE datname = current_database()";
 const TEMPORARY: &str =
