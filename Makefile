@@ -44,6 +44,7 @@ attack: deps  ## Slow clients and HTTP/2 floods at full length (about 10 minutes
 chaos: deps  ## Strict figures: faults of instances, database and network, races, storms (about 45 minutes)
 	$(CARGO) test --locked --profile strict -p svc-ingest --test chaos -- --include-ignored --nocapture --test-threads=3 --skip alone::
 	$(CARGO) test --locked --profile strict -p svc-ingest --test chaos -- --include-ignored --nocapture --test-threads=1 alone::
+	$(CARGO) test --locked --profile strict -p svc-ingest --test it -- --ignored --nocapture a_hundred_times
 	$(CARGO) test --locked --profile strict -p svc-agent --lib -- --ignored --nocapture
 	$(CARGO) test --locked --profile strict -p svc-agent --test it -- --ignored --nocapture --test-threads=1 addresses:: connection::
 	$(CARGO) test --locked --profile strict -p svc-fleet --test it -- --ignored --nocapture
