@@ -44,7 +44,7 @@ pub enum Command {
 pub struct ListArgs {
     #[command(flatten)]
     host: HostArgs,
-    /// Only hosts that the console's search finds: parts of the name, or conditions such as is:offline and disk:90
+    /// Only hosts that the console's search finds: parts of the name, or conditions such as label:env=prod and is:offline
     #[arg(long, value_name = "TEXT")]
     search: Option<String>,
     /// Retired hosts, too
