@@ -38,13 +38,13 @@ integration-tests:
 	$(CARGO) test --locked --workspace --test '*'
 
 attack: deps  ## Slow clients and HTTP/2 floods at full length (about 10 minutes)
-	$(CARGO) test --locked --profile strict -p svc-ingest --test attack -- --include-ignored --nocapture --test-threads=1
+	$(CARGO) test --locked --profile strict -p svc-admin --test attack -- --include-ignored --nocapture --test-threads=1
 
 # Most tests wait most of the time and run three at once; those in `alone` need the whole machine.
 chaos: deps  ## Strict figures: faults of instances, database and network, races, storms (about 45 minutes)
-	$(CARGO) test --locked --profile strict -p svc-ingest --test chaos -- --include-ignored --nocapture --test-threads=3 --skip alone::
-	$(CARGO) test --locked --profile strict -p svc-ingest --test chaos -- --include-ignored --nocapture --test-threads=1 alone::
-	$(CARGO) test --locked --profile strict -p svc-ingest --test it -- --ignored --nocapture a_hundred_times
+	$(CARGO) test --locked --profile strict -p svc-admin --test chaos -- --include-ignored --nocapture --test-threads=3 --skip alone::
+	$(CARGO) test --locked --profile strict -p svc-admin --test chaos -- --include-ignored --nocapture --test-threads=1 alone::
+	$(CARGO) test --locked --profile strict -p svc-admin --test it -- --ignored --nocapture a_hundred_times
 	$(CARGO) test --locked --profile strict -p svc-agent --lib -- --ignored --nocapture
 	$(CARGO) test --locked --profile strict -p svc-agent --test it -- --ignored --nocapture --test-threads=1 addresses:: connection::
 	$(CARGO) test --locked --profile strict -p svc-fleet --test it -- --ignored --nocapture
@@ -99,8 +99,8 @@ test-readme:  ## Run the README's production path, line by line, in a fresh Debi
 	@scripts/test-readme
 
 test-export: deps  ## Export to the OTLP receiver of the OpenTelemetry collector (needs Go)
-	cd crates/ingest/tests/otlp_receiver && go build -o $(CURDIR)/target/otlp-receiver .
-	OTLP_RECEIVER=$(CURDIR)/target/otlp-receiver $(CARGO) test --locked -p svc-ingest --test it -- export:: --include-ignored
+	cd crates/admin/tests/otlp_receiver && go build -o $(CURDIR)/target/otlp-receiver .
+	OTLP_RECEIVER=$(CURDIR)/target/otlp-receiver $(CARGO) test --locked -p svc-admin --test it -- export:: --include-ignored
 
 .PHONY: test-readme test-rpm test-export deny check-deploy images
 deny:  ## Advisories, licences, bans and sources of all dependencies (needs cargo-deny and the advisory database)
@@ -131,15 +131,15 @@ plans: deps  ## The web application's queries on 100,000 hosts, with their plans
 
 sizing: deps  ## What agents cost PostgreSQL: the figures of docs/sizing.md (minutes)
 	$(CARGO) test --locked --profile strict -p svc-store --test it -- sizing --include-ignored --nocapture
-	$(CARGO) test --locked --profile strict -p svc-ingest --test chaos -- memory --include-ignored --nocapture
+	$(CARGO) test --locked --profile strict -p svc-admin --test chaos -- memory --include-ignored --nocapture
 
 bench: deps  ## What the service costs, at full size (takes long); BENCH="--only rss,pace" runs some stages
-	$(CARGO) build --locked --release -p svc-ingest -p svc-fleet
+	$(CARGO) build --locked --release -p svc-admin -p svc-fleet
 	target/release/svc-fleet bench $(BENCH); held=$$?; target/release/svc-fleet render && exit $$held
 
 bench-quick: QUICK = --only rss,pace,saturate,enrol,storm
 bench-quick: deps  ## The same, small and in minutes: fails only when grossly off
-	$(CARGO) build --locked --release -p svc-ingest -p svc-fleet
+	$(CARGO) build --locked --release -p svc-admin -p svc-fleet
 	target/release/svc-fleet bench --divide 4 --name quick $(or $(BENCH),$(QUICK))
 
 deps:  ## Install the servers and tools that the tests start, if missing (scripts/deps lists them)

@@ -28,7 +28,7 @@ impl System {
         let program = Path::new(env!("CARGO_BIN_EXE_svc-dev"));
         for other in ["svc-ingest", "svc-agent", "svc-console"] {
             let built = program.with_file_name(other).is_file();
-            ensure!(built, "{other} is not built: cargo build -p {other}");
+            ensure!(built, "{other} is not built: cargo build --bin {other}");
         }
         let output = folder.path().join("output");
         let file = File::create(&output)?;
@@ -130,7 +130,7 @@ async fn a_service_that_cannot_start_ends_the_system_and_says_why() -> Result<()
 fn no_shipped_program_links_the_sandbox() -> Result<()> {
     let mut tree = Command::new(env!("CARGO"));
     tree.args(["tree", "--locked", "--edges", "normal", "--prefix", "none"]);
-    tree.args(["-p", "svc-ingest", "-p", "svc-agent", "-p", "svc-console"]);
+    tree.args(["-p", "svc-admin", "-p", "svc-agent", "-p", "svc-console"]);
     let output = tree.output()?;
     let linked = String::from_utf8(output.stdout)?;
     assert!(linked.contains("svc-store "), "{linked}");

@@ -38,7 +38,7 @@ impl Program {
                 let mut paths = folders.map(|folder| folder.join(name));
                 paths.find(|path| path.is_file()).with_context(|| {
                     format!(
-                        "{name} is not beside {}: build it (cargo build -p {name}) or set {variable}",
+                        "{name} is not beside {}: build it (cargo build --bin {name}) or set {variable}",
                         own.display()
                     )
                 })?

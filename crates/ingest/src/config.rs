@@ -31,7 +31,6 @@ use url::Url;
 
 use crate::signing::PublicKey;
 pub use memory::limit as memory_limit;
-pub(crate) use svc_common::settings::parse::duration;
 pub use svc_common::settings::{Fallback, Lookup, Problem, Problems, Variable};
 pub use timing::Timing;
 pub use variables::VARIABLES;

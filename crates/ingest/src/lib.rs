@@ -1,4 +1,4 @@
-//! `svc-ingest`: the ingest service between host agents and PostgreSQL.
+//! The ingest service between host agents and PostgreSQL. Its program and command line are in the crate `svc-admin`.
 //!
 //! ARCHITECTURE.md is the map. The modules in reading order, along the path of the data:
 //!
@@ -10,14 +10,13 @@
 //! 6. [`changes`], [`lease`] with [`load`], [`maintenance`]: what runs in the background; [`freshness`] says whether the view
 //!    of the database may be acted on.
 //! 7. [`config`], [`startup`], [`server`], [`supervise`]: how the process starts and ends.
-//! 8. [`http`], [`health`], [`telemetry`]: what it shows about itself. [`cli`]: the command line.
+//! 8. [`http`], [`health`], [`telemetry`]: what it shows about itself.
 //!
 //! Small tools: [`batched`], [`clock`], and those of `svc-common`: [`error_chain`], [`log_limit`], [`periodic`], [`rate`], [`sync`].
 //! SQL is in the crate `svc-store` alone.
 
 pub mod batched;
 pub mod changes;
-pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod enrol;

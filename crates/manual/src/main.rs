@@ -18,7 +18,7 @@ fn main() -> anyhow::Result<()> {
 
 fn write(folder: &Path) -> anyhow::Result<()> {
     for command in [
-        svc_ingest::cli::command(),
+        svc_admin::cli::command(),
         svc_agent::cli::command(),
         svc_console::cli::command(),
     ] {

@@ -2,13 +2,13 @@
 
 use std::process::ExitCode;
 
-use svc_store::{MigrationReport, Store, StoreOptions};
-
-use super::output::OutputArgs;
-use crate::{
+use svc_ingest::{
     config::Database,
     startup::{self, StartError},
 };
+use svc_store::{MigrationReport, Store, StoreOptions};
+
+use super::output::OutputArgs;
 
 pub async fn run(args: OutputArgs) -> anyhow::Result<ExitCode> {
     let database = Database::from_env()?;

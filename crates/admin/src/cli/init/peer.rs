@@ -8,12 +8,13 @@ use std::{io::Read, process::ExitCode, process::Stdio};
 
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
+use svc_common::error_chain::chain;
 use svc_store::{DatabaseUrl, Store, StoreOptions};
 use tokio::{io::AsyncWriteExt, process::Command};
 use url::Url;
 
 use super::files::Owner;
-use crate::{cli::output, error_chain::chain};
+use crate::cli::output;
 
 const MAX_REQUEST: u64 = 64 * 1024;
 

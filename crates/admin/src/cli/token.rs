@@ -8,6 +8,7 @@ use anyhow::Context;
 use clap::Subcommand;
 use jiff::Timestamp;
 use serde::Serialize;
+use svc_common::{enrolment_token::EnrolmentToken, settings::parse};
 use svc_store::{Labels, NewToken, Page, Store, StoreError, TokenDetail, TokenId, TokenRecord};
 
 use super::{
@@ -18,7 +19,6 @@ use super::{
     resource::{self, Ended, Resource},
     time::{in_full, when},
 };
-use crate::{config, enrol::EnrolmentToken};
 
 /// How long a token is valid, unless --expires-in says otherwise.
 pub const DEFAULT_LIFETIME: Duration = Duration::from_hours(7 * 24);
@@ -288,7 +288,7 @@ fn lifetime(text: &str) -> Result<Lifetime, String> {
         return Ok(Lifetime(None));
     }
     let (least, most) = (Duration::from_mins(1), Duration::from_hours(24 * 3660));
-    let life = config::duration(text, least, most)
+    let life = parse::duration(text, least, most)
         .map_err(|reason| format!("{text} {reason}, or never"))?;
     Ok(Lifetime(Some(life)))
 }

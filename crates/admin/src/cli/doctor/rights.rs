@@ -1,9 +1,9 @@
 //! The checks of the server, the schema and the rights of the roles in it.
 
+use svc_ingest::{config::Database, startup};
 use svc_store::{ServerFacts, Store, StoreError, WebRole};
 
 use super::{Check, Finding, fail, ok, warn};
-use crate::{config::Database, startup};
 
 /// The roles that are configured beside the owner of the tables.
 pub(super) async fn check_roles(

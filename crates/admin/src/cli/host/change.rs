@@ -3,12 +3,12 @@
 use std::{process::ExitCode, time::Duration};
 
 use serde_json::json;
+use svc_common::settings::parse;
 use svc_store::{HostRecord, LabelChange, Labels};
 
 use super::super::{
     Usage, actor::Actor, database::open, labels, output::Output, resource, terminal,
 };
-use crate::config;
 
 #[derive(Debug, clap::Args)]
 pub struct LabelArgs {
@@ -76,5 +76,5 @@ pub(super) async fn expire(args: ExpireArgs) -> anyhow::Result<ExitCode> {
 
 fn offline_for(text: &str) -> Result<Duration, String> {
     let (least, most) = (Duration::from_hours(1), Duration::from_hours(24 * 3660));
-    config::duration(text, least, most).map_err(|reason| format!("{text} {reason}"))
+    parse::duration(text, least, most).map_err(|reason| format!("{text} {reason}"))
 }

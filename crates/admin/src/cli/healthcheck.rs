@@ -3,13 +3,12 @@
 use std::{net::SocketAddr, process::ExitCode, time::Duration};
 
 use anyhow::{Context, ensure};
+use svc_ingest::config;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     time::timeout,
 };
-
-use crate::config;
 
 const DEADLINE: Duration = Duration::from_secs(5);
 

@@ -7,9 +7,9 @@ use std::{path::Path, process::ExitCode};
 
 use anyhow::bail;
 use serde::Serialize;
+use svc_ingest::signing;
 
 use super::{super::output::OutputArgs, configured};
-use crate::signing;
 
 #[derive(Debug, Serialize)]
 struct Rotation {

@@ -7,12 +7,12 @@ use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::bail;
 use clap::Subcommand;
-
-use super::output::{OutputArgs, facts};
-use crate::{
+use svc_ingest::{
     config,
     signing::{self, Keyring},
 };
+
+use super::output::{OutputArgs, facts};
 pub use usage::describe;
 
 #[derive(Debug, Subcommand)]

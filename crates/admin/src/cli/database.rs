@@ -1,9 +1,9 @@
 //! The database connection of the admin commands, which need DATABASE_URL alone, and its errors as text.
 
 use anyhow::bail;
+use svc_common::error_chain::chain;
+use svc_ingest::config::Database;
 use svc_store::{RejectionKind, SchemaError, SchemaState, Store, StoreError, StoreOptions};
-
-use crate::{config::Database, error_chain::chain};
 
 /// Opens the database, and fails unless its schema has everything that the commands use.
 pub async fn open() -> anyhow::Result<Store> {

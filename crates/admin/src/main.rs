@@ -9,5 +9,5 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    svc_ingest::cli::run().await
+    svc_admin::cli::run().await
 }

@@ -2,13 +2,12 @@
 
 use std::process::ExitCode;
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio_util::sync::CancellationToken;
-
-use crate::{
+use svc_ingest::{
     config::{Config, log_settings},
     server::{RunError, Server},
 };
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
 pub async fn run() -> anyhow::Result<ExitCode> {
     log_settings().start();

@@ -1,10 +1,10 @@
 //! What a key is used for, and when the next step of its rotation may be taken.
 
 use jiff::Timestamp;
+use svc_ingest::signing::{JWKS_MAX_AGE, JWT_LIFETIME, LEEWAY};
 use svc_store::SigningKeyUse;
 
 use super::super::time::in_full;
-use crate::signing::{JWKS_MAX_AGE, JWT_LIFETIME, LEEWAY};
 
 pub fn describe(key: &SigningKeyUse, now: Timestamp) -> String {
     let SigningKeyUse {

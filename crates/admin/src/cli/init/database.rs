@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use svc_common::error_chain::chain;
 use svc_store::{DatabaseUrl, Store, StoreError, StoreOptions};
 use url::Url;
 
@@ -14,7 +15,7 @@ use super::{
     settings::Settings,
     step::Step,
 };
-use crate::{cli::Usage, error_chain::chain};
+use crate::cli::Usage;
 
 const VARIABLE: &str = "DATABASE_URL";
 /// Where distributions put PostgreSQL's socket, and its administrator's connection string there.

@@ -304,7 +304,7 @@ fn the_stores_tests_do_not_build_the_service() {
 fn the_fleet_does_not_link_the_service() {
     let needed = needed("fleet", "[dependencies]");
     assert!(needed.contains("store"), "through the harness: {needed:?}");
-    for service in ["front", "pipeline", "ingest"] {
+    for service in ["front", "pipeline", "ingest", "admin"] {
         assert!(!needed.contains(service), "{needed:?}");
     }
 }

@@ -14,6 +14,11 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
+use svc_common::error_chain::chain;
+use svc_ingest::{
+    config::{Config, Database},
+    signing::{self, Keyring},
+};
 use svc_pipeline::queue::{JetStream, QueueSettings, QueueUrl};
 use svc_store::{
     HistoryState, InstanceRecord, SchemaError, SchemaState, SigningKeyUse, Store, StoreError,
@@ -24,11 +29,6 @@ use super::{
     exit_code, key,
     output::{OutputArgs, short},
     serve,
-};
-use crate::{
-    config::{Config, Database},
-    error_chain::chain,
-    signing::{self, Keyring},
 };
 
 /// Clocks that are further apart are a warning: they make log lines hard to compare.

@@ -24,18 +24,17 @@ mod token;
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{CommandFactory, Parser, Subcommand};
+use svc_common::settings::Problems;
 use svc_store::StoreError;
 
 pub use output::Output;
 use output::OutputArgs;
 
-use crate::config::Problems;
-
 #[derive(Debug, Parser)]
 #[command(
     name = "svc-ingest",
-    version = crate::VERSION,
-    about,
+    version = svc_common::VERSION,
+    about = "The front door of a fleet: a gRPC ingest service between host agents and PostgreSQL",
     propagate_version = true,
     disable_help_subcommand = true
 )]

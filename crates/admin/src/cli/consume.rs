@@ -2,11 +2,12 @@
 
 use std::process::ExitCode;
 
-use super::serve;
-use crate::{
+use svc_ingest::{
     config::{Consume, log_settings},
     server::Worker,
 };
+
+use super::serve;
 
 pub async fn run() -> anyhow::Result<ExitCode> {
     log_settings().start();

@@ -19,10 +19,10 @@ mod step;
 use std::{path::Path, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, bail};
+use svc_ingest::{config::Config, startup};
 use svc_store::{NewToken, Store, StoreOptions};
 
 use super::{Usage, actor, migrate, terminal, token};
-use crate::{config::Config, startup};
 pub use args::Args;
 pub use peer::answer as database_child;
 use report::Report;
