@@ -3,12 +3,16 @@
 //! Anyone may connect. So the head of a request is bounded in size and time, and a client that leaves its response unread is
 //! cut off.
 
+mod healthcheck;
+
 use std::{io, net::SocketAddr, time::Duration};
 
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioTimer;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
+
+pub use healthcheck::{Unhealthy, healthcheck};
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const HEADER_COUNT: usize = 64;

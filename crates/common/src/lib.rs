@@ -1,6 +1,6 @@
 //! What the crates of the service and the console share: [`settings`] from the environment, the [`log`] and its
 //! [limits](log_limit), [`rate`] limits, a plain [`http`] port, the form of [enrolment tokens](enrolment_token), the agents'
-//! [JWTs](jwt), the [declaration of metrics](mod@metrics), and small tools ([`error_chain`], [`periodic`], [`sync`]). Nothing
+//! [JWTs](jwt), the [declaration of metrics](mod@metrics), and small tools ([`error_chain`], [`periodic`], [`signals`], [`sync`]). Nothing
 //! here knows of databases or pages.
 
 pub mod enrolment_token;
@@ -13,6 +13,7 @@ pub mod metrics;
 pub mod periodic;
 pub mod rate;
 pub mod settings;
+pub mod signals;
 pub mod sync;
 
 /// The version that the service reports of itself.

@@ -2,19 +2,16 @@
 //!
 //! Exit codes: 0 success; 1 failure; 2 wrong configuration or wrong usage.
 
-mod healthcheck;
 mod output;
 mod user;
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{net::Ipv4Addr, path::PathBuf, process::ExitCode};
 
 use clap::{CommandFactory, Parser, Subcommand};
-use svc_common::settings::use_file;
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio_util::sync::CancellationToken;
+use svc_common::{http::healthcheck, settings::use_file, signals::stop_on_signals};
 
 use crate::{
-    config::{Config, Database, log_settings},
+    config::{self, Config, Database, log_settings},
     server::Server,
 };
 use output::{print, report};
@@ -69,7 +66,7 @@ pub async fn run() -> ExitCode {
         Command::Serve => serve().await,
         Command::Migrate => migrate().await,
         Command::User(command) => user::run(command).await,
-        Command::Healthcheck => healthcheck::run().await,
+        Command::Healthcheck => check_health().await,
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -85,33 +82,14 @@ async fn serve() -> anyhow::Result<()> {
     Ok(())
 }
 
+async fn check_health() -> anyhow::Result<()> {
+    Ok(healthcheck((Ipv4Addr::LOCALHOST, config::port()?).into()).await?)
+}
+
 async fn migrate() -> anyhow::Result<()> {
     let store = Database::from_env()?.store()?;
     for migration in store.console_migrate().await?.applied {
         print(&format!("applied {migration}\n"));
     }
     Ok(())
-}
-
-/// The first signal requests a clean stop; a second one ends the process at once.
-fn stop_on_signals() -> anyhow::Result<CancellationToken> {
-    let stop = CancellationToken::new();
-    let requested = stop.clone();
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::spawn(async move {
-        either(&mut terminate, &mut interrupt).await;
-        tracing::info!("stopping");
-        requested.cancel();
-        either(&mut terminate, &mut interrupt).await;
-        std::process::exit(1);
-    });
-    Ok(stop)
-}
-
-async fn either(terminate: &mut Signal, interrupt: &mut Signal) {
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
 }

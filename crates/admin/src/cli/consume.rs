@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use svc_common::signals::stop_on_signals;
 use svc_ingest::{
     config::{Consume, log_settings},
     server::Worker,
@@ -12,6 +13,5 @@ use super::serve;
 pub async fn run() -> anyhow::Result<ExitCode> {
     log_settings().start();
     let worker = Worker::bind(Consume::from_env()?).await?;
-    let stop = serve::stop_on_signals()?;
-    serve::report(worker.run(stop).await)
+    serve::report(worker.run(stop_on_signals()?).await)
 }

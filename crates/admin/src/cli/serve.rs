@@ -2,12 +2,11 @@
 
 use std::process::ExitCode;
 
+use svc_common::signals::stop_on_signals;
 use svc_ingest::{
     config::{Config, log_settings},
     server::{RunError, Server},
 };
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio_util::sync::CancellationToken;
 
 pub async fn run() -> anyhow::Result<ExitCode> {
     log_settings().start();
@@ -25,30 +24,6 @@ pub(super) fn report(outcome: Result<(), RunError>) -> anyhow::Result<ExitCode> 
         }
         Err(RunError::Start(error)) => Err(error.into_report()),
         Err(RunError::Part(error)) => Err(error),
-    }
-}
-
-/// The first signal requests a clean stop; a second one ends the process at once.
-pub(super) fn stop_on_signals() -> anyhow::Result<CancellationToken> {
-    let stop = CancellationToken::new();
-    let requested = stop.clone();
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::spawn(async move {
-        let signal = either(&mut terminate, &mut interrupt).await;
-        tracing::info!(signal, "stopping");
-        requested.cancel();
-        let signal = either(&mut terminate, &mut interrupt).await;
-        tracing::warn!(signal, "ending at once");
-        std::process::exit(1);
-    });
-    Ok(stop)
-}
-
-async fn either(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {
-    tokio::select! {
-        _ = terminate.recv() => "SIGTERM",
-        _ = interrupt.recv() => "SIGINT",
     }
 }
 
