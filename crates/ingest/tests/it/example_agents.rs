@@ -1,4 +1,4 @@
-//! The example agents, as somebody who has read docs/protocol.md would run them.
+//! The example agent in Python against the service, run as examples/README.md says.
 
 use std::{
     path::{Path, PathBuf},
