@@ -96,9 +96,7 @@ fn expected_match(hosts: &[Host], machine: &Identifiers) -> Option<Uuid> {
     };
     let same = |host: &&Host| same_machine(&host.identifiers, machine) == Some(true);
     let candidates = hosts.iter().filter(|host| !host.retired).filter(same);
-    let order = |host: &&Host| {
-        (deciding(host), !host.has_agent, host.created, host.id)
-    };
+    let order = |host: &&Host| (deciding(host), !host.has_agent, host.created, host.id);
     candidates.min_by_key(order).map(|host| host.id)
 }
 
