@@ -22,7 +22,7 @@ use tokio::{
     io::{AsyncRead, AsyncWriteExt, ReadHalf, split},
     net::TcpStream,
     task::JoinSet,
-    time::{Instant, interval, sleep, timeout, timeout_at},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 use tokio_rustls::client::TlsStream;
 
@@ -134,7 +134,7 @@ async fn run_flood(
     (flood, attackers): (&'static Flood, usize),
     length: Duration,
 ) -> Result<Effect> {
-    let before = Usage::of(process.pid())?.resident_mib();
+    let before = Usage::of(process.pid())?.resident;
     let requests = metric(process.http, "requests_total").await?;
     let tally = Arc::new(Tally::default());
     let witness = Witness::agent(process.grpc, token.to_owned());
@@ -142,32 +142,17 @@ async fn run_flood(
     let attackers: JoinSet<()> = (0..attackers)
         .map(|_| attack(process.grpc, flood, until, tally.clone()))
         .collect();
-    let watching = watch_memory(process, attackers);
+    let watching = Usage::peak_during(process.pid(), attackers);
     let (peak, cores) = Usage::cores(process.pid(), watching).await?;
     let witness = witness.finish()?;
     let reached = metric(process.http, "requests_total").await? - requests;
     Ok(Effect {
         tally,
-        growth: peak?.saturating_sub(before),
+        growth: peak?.saturating_sub(before) >> 20,
         cores,
         requests: reached - 1.0 - witness.count() as f64,
         witness,
     })
-}
-
-/// The peak memory of the process while `tasks` run.
-async fn watch_memory(process: &ServiceProcess, mut tasks: JoinSet<()>) -> Result<u64> {
-    let mut tick = interval(Duration::from_millis(100));
-    let mut peak = 0;
-    loop {
-        tokio::select! {
-            _ = tick.tick() => peak = peak.max(Usage::of(process.pid())?.resident_mib()),
-            ended = tasks.join_next() => match ended {
-                Some(ended) => ended?,
-                None => return Ok(peak),
-            },
-        }
-    }
 }
 
 impl Effect {
