@@ -222,8 +222,7 @@ async fn flood_each(
     length: Duration,
     strict: bool,
 ) -> Result<Vec<String>> {
-    let site = Site::new().await?;
-    let process = site.process().start().await?;
+    let (site, process) = Site::with_process().await?;
     warm_up(&process).await?;
     let secret = token(&site, AUTO).await?;
     let before = Usage::of(process.pid())?.resident_mib();
@@ -317,8 +316,7 @@ async fn until_ended(stream: &mut (impl AsyncRead + Unpin), id: u32) -> Result<(
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "long: run by make attack"]
 async fn a_client_without_pauses_is_throttled() -> Result<()> {
-    let site = Site::new().await?;
-    let process = site.process().start().await?;
+    let (_site, process) = Site::with_process().await?;
     let asking = ask_without_pause(process.grpc, Duration::from_secs(10));
     let (answered, cores) = Usage::cores(process.pid(), asking).await?;
     let answered = answered?;
@@ -333,8 +331,7 @@ async fn a_client_without_pauses_is_throttled() -> Result<()> {
 #[ignore = "long: run by make attack"]
 async fn a_thousand_strangers_that_flood_cost_agents_nothing() -> Result<()> {
     raise_file_limit();
-    let site = Site::new().await?;
-    let process = site.process().start().await?;
+    let (site, process) = Site::with_process().await?;
     let secret = token(&site, AUTO).await?;
     let pings = FLOODS.iter().find(|flood| flood.name == "PING");
     let pings = pings.context("no such flood")?;
@@ -354,8 +351,7 @@ async fn a_thousand_strangers_that_flood_cost_agents_nothing() -> Result<()> {
 #[ignore = "long: run by make attack"]
 async fn an_agent_that_floods_beside_its_stream_is_throttled() -> Result<()> {
     const SECONDS: u64 = 20;
-    let site = Site::new().await?;
-    let process = site.process().start().await?;
+    let (site, process) = Site::with_process().await?;
     for (number, name) in (1..).zip(["PING", "SETTINGS"]) {
         let flood = FLOODS.iter().find(|flood| flood.name == name);
         let flood = flood.context("no such flood")?;

@@ -159,8 +159,7 @@ async fn a_token_that_a_request_does_not_spend_gives_it_no_transaction() -> Resu
 
 #[tokio::test]
 async fn refused_registrations_write_a_few_log_lines_and_the_number_of_the_rest() -> Result<()> {
-    let site = Site::new().await?;
-    let process = site.process().start().await?;
+    let (_site, process) = Site::with_process().await?;
     let unknown = EnrolmentToken::generate()?.expose().to_owned();
     let lines = || -> Vec<String> {
         let logs = process.logs();
@@ -188,8 +187,7 @@ async fn refused_registrations_write_a_few_log_lines_and_the_number_of_the_rest(
 /// 60 calls each: rejected agents ask again, and registrations fail in the database.
 #[tokio::test]
 async fn calls_that_change_nothing_write_few_log_lines_of_any_kind() -> Result<()> {
-    let site = Site::new().await?;
-    let process = site.process().start().await?;
+    let (site, process) = Site::with_process().await?;
     let secret = token(&site, MANUAL.uses(100)).await?;
     let agents: Vec<FakeAgent> = (1..=72)
         .map(|number| FakeAgent::on(machine(number)))
