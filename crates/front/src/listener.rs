@@ -41,7 +41,7 @@ pub use limits::Limits;
 pub use proxy_protocol::ProxyNetworks;
 pub use reload::Reload;
 pub use shedding::Shedding;
-pub use tls::{ClientCa, TlsError, TlsPair, provider};
+pub use tls::{ClientCa, PairFile, TlsError, TlsPair, provider};
 
 use crate::metrics::ListenerMetrics;
 use byte_budget::Strangers;

@@ -7,6 +7,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use rustix::process::Pid;
+use tokio::{task::JoinSet, time::interval};
 
 /// The figures of one moment, from `/proc/<pid>`.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +37,20 @@ impl Usage {
 
     pub fn resident_mib(&self) -> u64 {
         self.resident >> 20
+    }
+
+    /// The most bytes in memory while `tasks` run.
+    pub async fn peak_during(pid: Pid, mut tasks: JoinSet<()>) -> Result<u64> {
+        let (mut tick, mut peak) = (interval(Duration::from_millis(100)), 0);
+        loop {
+            tokio::select! {
+                _ = tick.tick() => peak = peak.max(Self::of(pid)?.resident),
+                ended = tasks.join_next() => match ended {
+                    Some(ended) => ended?,
+                    None => return Ok(peak),
+                },
+            }
+        }
     }
 
     /// How many cores the process keeps busy while `during` runs.

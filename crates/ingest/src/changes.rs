@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 pub use listen::Listen;
-pub use waiting::{Decision, Waiting};
+pub use waiting::{WaitEnd, Waiting};
 
 use crate::{
     freshness::Freshness,
@@ -212,8 +212,8 @@ impl ChangeFeed {
         for agent in waiting {
             match statuses.get(agent) {
                 Some(AgentStatus::Pending) => {}
-                Some(status) => self.waiting.deliver(*agent, Decision::Decided(*status)),
-                None => self.waiting.deliver(*agent, Decision::Deleted),
+                Some(status) => self.waiting.deliver(*agent, WaitEnd::Decided(*status)),
+                None => self.waiting.deliver(*agent, WaitEnd::Deleted),
             }
         }
     }

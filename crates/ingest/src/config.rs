@@ -255,9 +255,7 @@ impl Database {
 
 impl Grpc {
     fn collect(reader: &mut Reader<'_>, address: Option<SocketAddr>) -> Option<Self> {
-        let certificate = reader.value("INGEST_TLS_CERT", parse::path);
-        let key = reader.value("INGEST_TLS_KEY", parse::path);
-        let tls = files::tls_pair(reader, certificate, key);
+        let tls = files::tls_pair(reader, "INGEST_TLS_CERT", "INGEST_TLS_KEY");
         let client_ca = files::client_ca(reader, "INGEST_TLS_CLIENT_CA");
         let proxies = reader.optional("INGEST_PROXY_PROTOCOL_FROM", parse::proxy_networks);
         let max_connections = reader.value("INGEST_MAX_CONNECTIONS", parse::max_connections);

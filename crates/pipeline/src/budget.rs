@@ -169,7 +169,7 @@ impl Pool {
         if let Ok(permit) = self.free.clone().try_acquire_many_owned(bytes) {
             return Grant::Now(Room(Some(permit)));
         }
-        let (free, waiting) = (self.free.clone(), Waiting::new(&self.waiting));
+        let (free, waiting) = (self.free.clone(), WaitingReport::new(&self.waiting));
         Grant::Later(Box::pin(async move {
             let permit = free.acquire_many_owned(bytes).await;
             drop(waiting);
@@ -189,16 +189,16 @@ impl Pool {
 }
 
 /// One report in the gauge of waiting ones.
-struct Waiting(Gauge);
+struct WaitingReport(Gauge);
 
-impl Waiting {
+impl WaitingReport {
     fn new(gauge: &Gauge) -> Self {
         gauge.inc();
         Self(gauge.clone())
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingReport {
     fn drop(&mut self) {
         self.0.dec();
     }

@@ -191,19 +191,7 @@ mod tests {
     pub(super) fn plain() -> SampleRow {
         SampleRow {
             seq: 1,
-            sampled_at: jiff::Timestamp::UNIX_EPOCH,
-            cpu_percent: 0.0,
-            load: [0.0; 3],
-            memory_used_bytes: 0,
-            memory_total_bytes: 0,
-            swap_used_bytes: 0,
-            swap_total_bytes: 0,
-            uptime_seconds: 0,
-            process_count: 0,
-            network_rx_bytes: 0,
-            network_tx_bytes: 0,
-            disks: Vec::new(),
-            optional: None,
+            ..SampleRow::default()
         }
     }
 

@@ -63,6 +63,16 @@ impl Nats {
         Ok(Nats { server, site })
     }
 
+    /// Starts a server with these arguments.
+    pub async fn with(arguments: impl IntoIterator<Item: Into<OsString>>) -> anyhow::Result<Nats> {
+        let arguments = arguments.into_iter().map(Into::into).collect();
+        Nats::start(NatsOptions {
+            arguments,
+            ..NatsOptions::default()
+        })
+        .await
+    }
+
     pub fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.site.port)
     }

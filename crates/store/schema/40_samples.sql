@@ -371,7 +371,7 @@ BEGIN
         uptime_seconds, process_count, network_rx_bytes, network_tx_bytes);
     RETURN CASE WHEN taken = every THEN '{}' ELSE ARRAY (SELECT place FROM generate_subscripts(host_nos, 1) place WHERE host_nos[place] IS NULL) END;
 END $$;
-COMMENT ON FUNCTION samples_append IS 'The usual path of samples: one call for a batch of agents. Returns the places of those that must take the general one.';
+COMMENT ON FUNCTION samples_append IS 'The path of runs: one call for a batch of agents. Returns the places of those that must take the general one.';
 
 -- Whatever an agent that is on the general path needs before its samples are stored. Its row of agent_state is locked, so nobody else adds
 -- lists to it. `users` and `used` are the agents (by their places) and lists (by their places) that are not the agents' present ones, in the

@@ -54,13 +54,10 @@ fn row(seq: i64) -> SampleRow {
         load: [0.1, 0.2, 0.3],
         memory_used_bytes: seq,
         memory_total_bytes: 8 << 30,
-        swap_used_bytes: 0,
-        swap_total_bytes: 0,
         uptime_seconds: seq,
         process_count: 100,
         network_rx_bytes: seq,
         network_tx_bytes: seq,
-        disks: vec![],
-        optional: None,
+        ..SampleRow::default()
     }
 }

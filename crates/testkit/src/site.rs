@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
-use svc_harness::{Environment, ServiceBuilder, eventually};
+use svc_harness::{Environment, ServiceBuilder, ServiceProcess, eventually};
 use svc_sandbox::{
     Nats, NatsOptions, Postgres, PostgresOptions, TestDatabase, query, test_database,
 };
@@ -60,6 +60,13 @@ impl Site {
         let site = Self::new().await?;
         let instance = site.instance().start().await?;
         Ok((site, instance))
+    }
+
+    /// A migrated site, with the real binary, which serves.
+    pub async fn with_process() -> anyhow::Result<(Self, ServiceProcess)> {
+        let site = Self::new().await?;
+        let process = site.process().start().await?;
+        Ok((site, process))
     }
 
     /// A migrated site, with an instance that serves and an agent that has registered there.

@@ -217,7 +217,7 @@ fn pending_facts(agent: &AgentRecord) -> impl Iterator<Item = (&'static str, Str
 
 /// The machine's identifiers, as the agent reported them.
 fn identifiers(detail: &AgentDetail) -> impl Iterator<Item = (&'static str, Vec<String>)> {
-    let kinds = IdentifierKind::STRONGEST_FIRST.map(IdentifierKind::as_str);
+    let kinds = IdentifierKind::ALL.map(IdentifierKind::as_str);
     kinds.into_iter().filter_map(|kind| {
         let values = detail.facts["identifiers"][kind].as_array()?;
         let texts = values.iter().filter_map(|value| value.as_str());

@@ -13,8 +13,7 @@ use tokio::{io::AsyncReadExt, net::TcpStream, time::timeout};
 /// connections, logs little, and serves again when they have left. Returns how many cores it kept
 /// busy meanwhile, and how long the recovery took.
 async fn exhaust(clients: usize) -> Result<(f64, Duration)> {
-    let site = Site::new().await?;
-    let process = site.process().start().await?;
+    let (_site, process) = Site::with_process().await?;
     let open = std::fs::read_dir(format!("/proc/{}/fd", process.pid()))?.count() as u64;
     let limit = Some(open + clients as u64 / 2);
     let limit = Rlimit {

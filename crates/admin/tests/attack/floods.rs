@@ -22,7 +22,7 @@ use tokio::{
     io::{AsyncRead, AsyncWriteExt, ReadHalf, split},
     net::TcpStream,
     task::JoinSet,
-    time::{Instant, interval, sleep, timeout, timeout_at},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 use tokio_rustls::client::TlsStream;
 
@@ -134,7 +134,7 @@ async fn run_flood(
     (flood, attackers): (&'static Flood, usize),
     length: Duration,
 ) -> Result<Effect> {
-    let before = Usage::of(process.pid())?.resident_mib();
+    let before = Usage::of(process.pid())?.resident;
     let requests = metric(process.http, "requests_total").await?;
     let tally = Arc::new(Tally::default());
     let witness = Witness::agent(process.grpc, token.to_owned());
@@ -142,32 +142,17 @@ async fn run_flood(
     let attackers: JoinSet<()> = (0..attackers)
         .map(|_| attack(process.grpc, flood, until, tally.clone()))
         .collect();
-    let watching = watch_memory(process, attackers);
+    let watching = Usage::peak_during(process.pid(), attackers);
     let (peak, cores) = Usage::cores(process.pid(), watching).await?;
     let witness = witness.finish()?;
     let reached = metric(process.http, "requests_total").await? - requests;
     Ok(Effect {
         tally,
-        growth: peak?.saturating_sub(before),
+        growth: peak?.saturating_sub(before) >> 20,
         cores,
         requests: reached - 1.0 - witness.count() as f64,
         witness,
     })
-}
-
-/// The peak memory of the process while `tasks` run.
-async fn watch_memory(process: &ServiceProcess, mut tasks: JoinSet<()>) -> Result<u64> {
-    let mut tick = interval(Duration::from_millis(100));
-    let mut peak = 0;
-    loop {
-        tokio::select! {
-            _ = tick.tick() => peak = peak.max(Usage::of(process.pid())?.resident_mib()),
-            ended = tasks.join_next() => match ended {
-                Some(ended) => ended?,
-                None => return Ok(peak),
-            },
-        }
-    }
 }
 
 impl Effect {
@@ -237,8 +222,7 @@ async fn flood_each(
     length: Duration,
     strict: bool,
 ) -> Result<Vec<String>> {
-    let site = Site::new().await?;
-    let process = site.process().start().await?;
+    let (site, process) = Site::with_process().await?;
     warm_up(&process).await?;
     let secret = token(&site, AUTO).await?;
     let before = Usage::of(process.pid())?.resident_mib();
@@ -332,8 +316,7 @@ async fn until_ended(stream: &mut (impl AsyncRead + Unpin), id: u32) -> Result<(
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "long: run by make attack"]
 async fn a_client_without_pauses_is_throttled() -> Result<()> {
-    let site = Site::new().await?;
-    let process = site.process().start().await?;
+    let (_site, process) = Site::with_process().await?;
     let asking = ask_without_pause(process.grpc, Duration::from_secs(10));
     let (answered, cores) = Usage::cores(process.pid(), asking).await?;
     let answered = answered?;
@@ -348,8 +331,7 @@ async fn a_client_without_pauses_is_throttled() -> Result<()> {
 #[ignore = "long: run by make attack"]
 async fn a_thousand_strangers_that_flood_cost_agents_nothing() -> Result<()> {
     raise_file_limit();
-    let site = Site::new().await?;
-    let process = site.process().start().await?;
+    let (site, process) = Site::with_process().await?;
     let secret = token(&site, AUTO).await?;
     let pings = FLOODS.iter().find(|flood| flood.name == "PING");
     let pings = pings.context("no such flood")?;
@@ -369,8 +351,7 @@ async fn a_thousand_strangers_that_flood_cost_agents_nothing() -> Result<()> {
 #[ignore = "long: run by make attack"]
 async fn an_agent_that_floods_beside_its_stream_is_throttled() -> Result<()> {
     const SECONDS: u64 = 20;
-    let site = Site::new().await?;
-    let process = site.process().start().await?;
+    let (site, process) = Site::with_process().await?;
     for (number, name) in (1..).zip(["PING", "SETTINGS"]) {
         let flood = FLOODS.iter().find(|flood| flood.name == name);
         let flood = flood.context("no such flood")?;

@@ -64,8 +64,7 @@ async fn handshakes(address: SocketAddr, clients: usize, length: Duration) -> Re
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_http_port_answers_while_many_clients_handshake() -> Result<()> {
-    let site = Site::new().await?;
-    let process = site.process().start().await?;
+    let (site, process) = Site::with_process().await?;
     let reader = Witness::reader(process.http);
     let agent = Witness::agent(process.grpc, token(&site, AUTO).await?);
     let done = handshakes(process.grpc, 100, Duration::from_secs(4)).await?;
@@ -78,8 +77,7 @@ async fn the_http_port_answers_while_many_clients_handshake() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "long: run by make attack"]
 async fn the_http_port_stays_fast_while_1500_clients_handshake() -> Result<()> {
-    let site = Site::new().await?;
-    let process = site.process().start().await?;
+    let (site, process) = Site::with_process().await?;
     let before = Usage::of(process.pid())?.resident_mib();
     let reader = Witness::reader(process.http);
     let agent = Witness::agent(process.grpc, token(&site, AUTO).await?);
@@ -135,8 +133,7 @@ async fn the_oldest_silent_http_client_is_closed_for_a_new_one() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "long: run by make attack"]
 async fn the_http_port_answers_while_it_has_1000_silent_clients() -> Result<()> {
-    let site = Site::new().await?;
-    let process = site.process().start().await?;
+    let (_site, process) = Site::with_process().await?;
     let reader = Witness::reader(process.http);
     silent_clients(process.http, 1000, Duration::from_secs(20)).await?;
     let reader = reader.finish()?;

@@ -155,8 +155,7 @@ async fn an_http_client_that_does_not_read_is_closed() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "long: run by make attack"]
 async fn a_client_whose_socket_is_never_read_is_closed_within_30_s() -> Result<()> {
-    let site = Site::new().await?;
-    let process = site.process().start().await?;
+    let (_site, process) = Site::with_process().await?;
     let config = Tls::with(&svc_sandbox::Identity::self_signed("agent")?).config()?;
     let connector = TlsConnector::from(std::sync::Arc::new(config));
     let stream = small_socket(process.grpc).await?;

@@ -285,8 +285,7 @@ async fn slow_clients_are_closed_at_every_stage_and_an_agent_is_still_served() -
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "long: run by make attack"]
 async fn thousands_of_slow_clients_are_closed_and_an_agent_is_served_fast() -> Result<()> {
-    let site = Site::new().await?;
-    let process = site.process().start().await?;
+    let (site, process) = Site::with_process().await?;
     let before = Usage::of(process.pid())?.resident_mib();
     let agent = Witness::agent(process.grpc, token(&site, AUTO).await?);
     for stage in STAGES {

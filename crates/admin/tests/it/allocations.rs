@@ -10,11 +10,13 @@ use svc_ingest::{
     grpc::heartbeat::{Rules, entries},
     session::Numbering,
 };
-use svc_pipeline::queue::{BATCH, Bounds, InProcess, Origin, Parcel, shard_of};
+use svc_pipeline::queue::{BATCH, Bounds, InProcess, Parcel, shard_of};
 use svc_proto::{ClientMessage, v1::HeartbeatRequest};
 use svc_store::{AgentId, HostId};
 use svc_testkit::{large_report, request};
 use uuid::Uuid;
+
+use crate::queue::ORIGIN;
 
 const HEARTBEATS: u64 = 200;
 /// Of a sample of `large_report`.
@@ -32,10 +34,6 @@ fn a_heartbeat_through_the_queue_costs_few_allocations() {
         now: Timestamp::now(),
         retention: Duration::from_hours(24),
     };
-    let origin = Origin {
-        epoch: 1,
-        instance: Uuid::nil(),
-    };
     let heartbeats: Vec<Vec<u8>> = (1..=HEARTBEATS).map(heartbeat).collect();
     let mut numbering = Numbering::after(0);
     let mut delivered = 0;
@@ -48,6 +46,7 @@ fn a_heartbeat_through_the_queue_costs_few_allocations() {
             let entries = entries(report, &rules).expect("no violation");
             let range = numbering.take(agent, host, entries);
             let range = range.expect("something new");
+            let origin = ORIGIN;
             let pushed = queue.push(Parcel { range, origin }).now_or_never();
             assert!(pushed.is_some(), "there is room");
             delivered += receiver

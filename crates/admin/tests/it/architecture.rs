@@ -4,8 +4,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::{Path, PathBuf},
+    path::Path,
 };
+
+use crate::repository::{path, text, texts};
 
 /// A module as its path from the crate root: `["grpc", "heartbeat", "stream"]`.
 type Module = Vec<String>;
@@ -15,12 +17,11 @@ struct Sources(BTreeMap<Module, String>);
 
 impl Sources {
     fn of(name: &str) -> Self {
-        let root = crates().join(name).join("src");
-        let mut files = Vec::new();
-        collect(&root, &mut files);
-        let modules = files.into_iter().filter_map(|file| {
+        let root = path("crates").join(name).join("src");
+        let files = texts(root.clone(), "rs").into_iter();
+        let modules = files.filter_map(|(file, text)| {
             let module = module_of(file.strip_prefix(&root).ok()?)?;
-            Some((module, without_tests(&fs::read_to_string(&file).ok()?)))
+            Some((module, without_tests(&text)))
         });
         Self(modules.collect())
     }
@@ -80,26 +81,12 @@ impl Sources {
     }
 }
 
-fn crates() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
-}
-
 /// The crates' names without `svc-`, which are those of their folders.
 fn crate_names() -> Vec<String> {
-    let folders = fs::read_dir(crates()).expect("the crates").flatten();
+    let folders = fs::read_dir(path("crates")).expect("the crates").flatten();
     folders
         .filter_map(|folder| folder.file_name().into_string().ok())
         .collect()
-}
-
-fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).expect("a folder").flatten() {
-        let path = entry.path();
-        match path.is_dir() {
-            true => collect(&path, files),
-            false => files.push(path),
-        }
-    }
 }
 
 fn module_of(file: &Path) -> Option<Module> {
@@ -248,7 +235,7 @@ fn generated_protobuf_types_stay_at_the_edges() {
 
 /// The crates of this project that a crate depends on, by a table of its Cargo.toml.
 fn dependencies(name: &str, table: &str) -> BTreeSet<String> {
-    let manifest = crates().join(name).join("Cargo.toml");
+    let manifest = path("crates").join(name).join("Cargo.toml");
     let manifest = fs::read_to_string(manifest).expect("a manifest");
     let lines = manifest.lines().skip_while(|line| *line != table).skip(1);
     lines
@@ -260,7 +247,7 @@ fn dependencies(name: &str, table: &str) -> BTreeSet<String> {
 
 #[test]
 fn crates_depend_on_what_the_document_says() {
-    let document = fs::read_to_string(crates().join("../ARCHITECTURE.md")).expect("the document");
+    let document = text("ARCHITECTURE.md");
     let rows = document.lines().filter_map(|line| {
         let cells: Vec<&str> = line.trim_matches('|').split(" | ").collect();
         let name = cells

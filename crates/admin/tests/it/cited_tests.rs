@@ -1,9 +1,9 @@
 //! The tests that docs/conformance.md, docs/reliability.md and docs/runbooks.md cite exist, and so do the source files and the
 //! functions of the schema that documents name.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{collections::BTreeSet, fs};
 
-const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+use crate::repository::{path, text};
 
 /// The documents, and how many different tests each of them cites at least.
 const DOCUMENTS: [(&str, usize); 3] = [
@@ -14,10 +14,9 @@ const DOCUMENTS: [(&str, usize); 3] = [
 
 #[test]
 fn every_cited_test_exists() {
-    let repository = Path::new(REPOSITORY);
     let mut problems = Vec::new();
     for (document, least) in DOCUMENTS {
-        let text = fs::read_to_string(repository.join(document)).expect(document);
+        let text = text(document);
         let citations = citations(&text);
         assert!(
             citations.len() >= least,
@@ -25,7 +24,7 @@ fn every_cited_test_exists() {
             citations.len()
         );
         let missing = citations.iter().filter_map(|(file, test)| {
-            let source = fs::read_to_string(repository.join("crates").join(file));
+            let source = fs::read_to_string(path("crates").join(file));
             let there = source.is_ok_and(|source| is_test(&source, test));
             (!there).then(|| format!("{document}: {file}::{test}"))
         });
@@ -36,9 +35,9 @@ fn every_cited_test_exists() {
 
 #[test]
 fn every_cited_source_file_exists() {
-    let (crates, mut cited) = (Path::new(REPOSITORY).join("crates"), 0);
+    let (crates, mut cited) = (path("crates"), 0);
     for document in ["docs/conformance.md", "docs/reliability.md"] {
-        let text = read(document);
+        let text = text(document);
         for quoted in text.split('`').skip(1).step_by(2) {
             let file = quoted.split("::").next().unwrap_or_default();
             if file.contains("/src/") && file.ends_with(".rs") {
@@ -53,22 +52,18 @@ fn every_cited_source_file_exists() {
 /// As in `` `sessions_open_heard` (`schema/30_sessions.sql`) ``.
 #[test]
 fn every_cited_file_of_the_schema_defines_the_function_that_is_named_before_it() {
-    let text = read("ARCHITECTURE.md");
+    let text = text("ARCHITECTURE.md");
     let mut citations = text.split("` (`schema/").peekable();
     let mut cited = 0;
     while let (Some(before), Some(after)) = (citations.next(), citations.peek()) {
         let function = before.rsplit('`').next().unwrap_or_default();
         let file = after.split('`').next().unwrap_or_default();
-        let sql = read(&format!("crates/store/schema/{file}"));
+        let sql = self::text(&format!("crates/store/schema/{file}"));
         let defined = sql.contains(&format!("FUNCTION {function}("));
         assert!(defined, "{function} is not in {file}");
         cited += 1;
     }
     assert!(cited > 0, "ARCHITECTURE.md cites no file of the schema");
-}
-
-fn read(document: &str) -> String {
-    fs::read_to_string(Path::new(REPOSITORY).join(document)).expect(document)
 }
 
 /// Whether `name` is a function that stands under a test attribute.

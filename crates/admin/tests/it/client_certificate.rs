@@ -222,8 +222,7 @@ const VERSION_1: &str = include_str!("../fixtures/client_x509_v1.pem");
 #[tokio::test]
 async fn a_refused_certificate_of_version_1_is_logged_with_the_address_and_the_remedy() -> Result<()>
 {
-    let site = Site::new().await?;
-    let process = site.process().start().await?;
+    let (_site, process) = Site::with_process().await?;
     let certificate = CertificateDer::from_pem_slice(VERSION_1.as_bytes())?;
     let key = PrivateKeyDer::from_pem_slice(VERSION_1.as_bytes())?;
     let key = provider().key_provider.load_private_key(key)?;

@@ -4,7 +4,7 @@ use std::{ffi::OsString, net::TcpListener, os::unix::ffi::OsStringExt};
 
 use anyhow::{Context, Result};
 use svc_ingest::config::{Config, Fallback, Problems, VARIABLES, Variable};
-use svc_sandbox::{Nats, NatsOptions};
+use svc_sandbox::Nats;
 use svc_testkit::{Environment, Site, assert_contains};
 use tempfile::TempDir;
 
@@ -292,12 +292,7 @@ fn secrets_are_in_no_problem_and_in_no_debug_text() -> Result<()> {
 async fn secrets_are_in_no_log_line_at_any_level() -> Result<()> {
     let site = Site::new().await?;
     let url = site.database_url().replace("svc@", "svc:hunter2@");
-    let arguments = ["--user", "svc", "--pass", "hunter2"];
-    let nats = Nats::start(NatsOptions {
-        arguments: arguments.map(Into::into).to_vec(),
-        ..NatsOptions::default()
-    })
-    .await?;
+    let nats = Nats::with(["--user", "svc", "--pass", "hunter2"]).await?;
     let queue = nats.url().replace("nats://", "nats://svc:hunter2@");
     for format in ["text", "json"] {
         let process = site

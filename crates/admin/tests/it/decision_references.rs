@@ -1,21 +1,15 @@
 //! docs/decisions.md: every link to an entry finds its heading, and every entry that a comment names exists.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::collections::BTreeSet;
 
-const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-/// Folders that are not part of the sources.
-const LEFT_OUT: [&str; 2] = ["target", ".git"];
+use crate::repository::{path, text, texts};
 
 #[test]
 fn every_link_to_a_decision_finds_its_heading() {
     let anchors: BTreeSet<String> = headings().iter().map(|heading| anchor(heading)).collect();
     let mut links = 0;
     let mut missing = Vec::new();
-    for (path, text) in texts("md") {
+    for (path, text) in texts(path(""), "md") {
         let start = match path.ends_with("docs/decisions.md") {
             true => "](#",
             false => "decisions.md#",
@@ -36,7 +30,7 @@ fn every_link_to_a_decision_finds_its_heading() {
 #[test]
 fn every_decision_that_a_comment_names_exists() {
     let numbers = numbers();
-    for (path, text) in texts("rs") {
+    for (path, text) in texts(path(""), "rs") {
         for rest in text.split("docs/decisions.md, D").skip(1) {
             let end = rest.find(|char: char| !char.is_ascii_digit());
             let Ok(number) = rest[..end.unwrap_or(rest.len())].parse::<u32>() else {
@@ -65,8 +59,7 @@ fn numbers() -> Vec<u32> {
 
 /// The headings of all entries, without their marks.
 fn headings() -> Vec<String> {
-    let decisions = Path::new(REPOSITORY).join("docs/decisions.md");
-    let text = fs::read_to_string(decisions).expect("docs/decisions.md");
+    let text = text("docs/decisions.md");
     let headings = text.lines().filter_map(|line| line.strip_prefix("## "));
     headings.map(str::to_owned).collect()
 }
@@ -78,25 +71,4 @@ fn anchor(heading: &str) -> String {
         .chars()
         .filter(|char| char.is_alphanumeric() || matches!(char, '-' | '_'))
         .collect()
-}
-
-/// All files of the repository with this extension.
-fn texts(extension: &str) -> Vec<(PathBuf, String)> {
-    let mut texts = Vec::new();
-    let mut folders = vec![PathBuf::from(REPOSITORY)];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).expect("a folder") {
-            let path = entry.expect("an entry").path();
-            let is_left_out = path
-                .file_name()
-                .is_some_and(|name| LEFT_OUT.iter().any(|out| name == *out));
-            if path.is_dir() && !is_left_out {
-                folders.push(path);
-            } else if path.extension().is_some_and(|end| end == extension) {
-                let text = fs::read_to_string(&path).expect("a text");
-                texts.push((path, text));
-            }
-        }
-    }
-    texts
 }

@@ -1,8 +1,11 @@
 //! What deny.toml demands of the dependencies, as far as it needs neither cargo-deny nor the network's database of
 //! advisories: banned crates, licences and sources. `make deny` checks all of it.
 
+use std::{collections::BTreeMap, process::Command};
+
 use serde::Deserialize;
-use std::{collections::BTreeMap, fs, path::Path, process::Command};
+
+use crate::repository;
 
 #[derive(Deserialize)]
 struct Policy {
@@ -57,7 +60,7 @@ fn every_licence_is_allowed() {
 
 #[test]
 fn every_dependency_is_from_the_public_registry() {
-    let lock = repository_file("Cargo.lock");
+    let lock = repository::text("Cargo.lock");
     let sources: Vec<_> = lock
         .lines()
         .filter_map(|line| line.strip_prefix("source = "))
@@ -122,7 +125,10 @@ fn built_crates() -> BTreeMap<String, String> {
     for target in policy().graph.targets {
         tree.args(["--target", &target]);
     }
-    let output = tree.current_dir(repository()).output().expect("cargo tree");
+    let output = tree
+        .current_dir(repository::path(""))
+        .output()
+        .expect("cargo tree");
     assert!(
         output.status.success(),
         "{}",
@@ -156,13 +162,5 @@ fn satisfied(expression: &str, allowed: &[String]) -> bool {
 }
 
 fn policy() -> Policy {
-    toml::from_str(&repository_file("deny.toml")).expect("deny.toml")
-}
-
-fn repository_file(name: &str) -> String {
-    fs::read_to_string(repository().join(name)).expect("a file of the repository")
-}
-
-fn repository() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+    toml::from_str(&repository::text("deny.toml")).expect("deny.toml")
 }

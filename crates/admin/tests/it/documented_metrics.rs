@@ -1,15 +1,12 @@
 //! docs/metrics.md against the metrics of a running instance, in both directions.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    path::Path,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result};
 use svc_testkit::{Site, http, metric_becomes};
 
-const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+use crate::repository::{path, text, texts};
+
 /// Where metrics are registered, for those that appear only with their first label value.
 const SOURCES: [&str; 4] = [
     "crates/front/src",
@@ -37,7 +34,7 @@ async fn the_table_of_metrics_names_exactly_what_an_instance_exposes() -> Result
         let row = row.with_context(|| format!("docs/metrics.md does not document {name}"))?;
         assert_eq!(&row.kind, kind, "the type of {name}");
     }
-    let sources = sources()?;
+    let sources = sources();
     for (name, row) in &documented {
         let registered = sources.contains(&format!("\"{}\"", registered(name)));
         let labelled = row.labels != "–";
@@ -56,7 +53,7 @@ pub fn names() -> Result<BTreeSet<String>> {
 
 /// The table between the markers, by name.
 fn table() -> Result<BTreeMap<String, Row>> {
-    let document = fs::read_to_string(Path::new(REPOSITORY).join("docs/metrics.md"))?;
+    let document = text("docs/metrics.md");
     let (_, rest) = document
         .split_once("<!-- metrics -->")
         .context("no begin")?;
@@ -107,18 +104,7 @@ fn registered(name: &str) -> &str {
     name.strip_suffix("_total").unwrap_or(name)
 }
 
-fn sources() -> Result<String> {
-    let mut text = String::new();
-    let mut folders: Vec<_> = SOURCES.map(|path| Path::new(REPOSITORY).join(path)).into();
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder)? {
-            let path = entry?.path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                text.push_str(&fs::read_to_string(path)?);
-            }
-        }
-    }
-    Ok(text)
+fn sources() -> String {
+    let texts = SOURCES.iter().flat_map(|folder| texts(path(folder), "rs"));
+    texts.map(|(_, text)| text).collect()
 }

@@ -1,4 +1,4 @@
-//! The example agents, as somebody who has read docs/protocol.md would run them.
+//! The example agent in Python against the service, run as examples/README.md says.
 
 use std::{
     path::{Path, PathBuf},
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use svc_testkit::{AUTO, PATIENCE, Site, token};
 use tokio::{process::Command, time::timeout};
 
-const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+use crate::repository;
 
 /// Runs a program to its end, within the patience of tests.
 async fn run(command: &mut Command) -> Result<String> {
@@ -45,7 +45,7 @@ async fn generate(folder: &Path) -> Result<()> {
 }
 
 fn examples() -> PathBuf {
-    Path::new(REPOSITORY).join("examples")
+    repository::path("examples")
 }
 
 #[tokio::test]

@@ -256,8 +256,7 @@ async fn requests_are_counted_by_method_code_and_reason_when_they_end() -> Resul
 
 #[tokio::test]
 async fn open_files_are_counted_once_for_all_scrapes_of_a_few_seconds() -> Result<()> {
-    let site = Site::new().await?;
-    let process = site.process().start().await?;
+    let (_site, process) = Site::with_process().await?;
     let count = async || metric(process.http, "process_open_fds").await;
     let count_with_50_more = async || {
         let mut held = Vec::new();

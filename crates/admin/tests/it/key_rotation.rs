@@ -118,8 +118,7 @@ async fn an_instance_waits_until_its_sibling_accepts_its_key() -> Result<()> {
 /// The packaged unit does not restart the service after the exit codes that its settings name.
 #[tokio::test]
 async fn a_key_mismatch_ends_with_an_exit_code_that_systemd_retries() -> Result<()> {
-    let site = Site::new().await?;
-    let process = site.process().start().await?;
+    let (site, process) = Site::with_process().await?;
     let sibling = absent_instance("'another-kid'", "1 hour");
     let fenced = "UPDATE ingest_instances SET fenced = true";
     site.psql(&format!("BEGIN; {fenced}; {sibling}; COMMIT"))

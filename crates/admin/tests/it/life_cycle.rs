@@ -85,8 +85,7 @@ async fn stalled(
 
 #[tokio::test]
 async fn sigterm_stops_the_service_in_time_with_clients_of_every_kind() -> Result<()> {
-    let site = Site::new().await?;
-    let process = site.process().start().await?;
+    let (site, process) = Site::with_process().await?;
     let _clients = Clients::connect(&process).await?;
     let asked = Instant::now();
     process.stop().await?;

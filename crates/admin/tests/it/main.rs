@@ -41,6 +41,7 @@ mod queue;
 mod registration;
 mod registration_races;
 mod report_budget;
+mod repository;
 mod restore;
 mod server_certificate;
 mod signing_key_file;

@@ -1,12 +1,7 @@
 //! The dashboards and alerts in deploy/, against what an instance exposes and what the documents say.
 
 use std::{
-    collections::BTreeSet,
-    fs,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    process::Stdio,
-    time::Duration,
+    collections::BTreeSet, fs, net::SocketAddr, path::PathBuf, process::Stdio, time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
@@ -15,13 +10,12 @@ use svc_ingest::config::Timing;
 use svc_testkit::{Site, eventually, get};
 use tokio::{io::AsyncWriteExt, process::Command};
 
-use crate::documented_metrics;
+use crate::{documented_metrics, repository};
 
-const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 const DASHBOARDS: [&str; 2] = ["operators", "fleet"];
 
 fn deploy(path: &str) -> PathBuf {
-    Path::new(REPOSITORY).join("deploy").join(path)
+    repository::path("deploy").join(path)
 }
 
 fn rules() -> Result<String> {
@@ -115,7 +109,7 @@ fn every_alert_has_a_test_and_a_runbook_entry_that_it_links_to() -> Result<()> {
     let tests = ["rules_test.yml", "rules_slow_test.yml"];
     let tests = tests.map(|file| fs::read_to_string(deploy(&format!("prometheus/{file}"))));
     let tests = tests.into_iter().collect::<Result<String, _>>()?;
-    let runbooks = fs::read_to_string(Path::new(REPOSITORY).join("docs/runbooks.md"))?;
+    let runbooks = repository::text("docs/runbooks.md");
     let alerts: Vec<&str> = values(&rules, "alert: ").collect();
     let links: Vec<&str> = values(&rules, "runbook_url: ").collect();
     ensure!(alerts.len() > 20, "no alerts were found");

@@ -18,7 +18,7 @@ use svc_pipeline::{
     consumer::{Acks, Consumer},
     export::Export,
     metrics::PipelineMetrics,
-    queue::{BATCH, Delivery, Origin, Parcel, Queue},
+    queue::{BATCH, Delivery, Parcel, Queue},
 };
 use svc_proto::v1::{Disk, Interface, Pressure};
 use svc_sandbox::PostgresOptions;
@@ -27,9 +27,8 @@ use svc_testkit::{
     assert_contains, eventually, metric, metric_becomes, range, sample, seed,
 };
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
-use crate::commands::output_of;
+use crate::{commands::output_of, queue::ORIGIN};
 
 async fn queue(site: &Site) -> Result<Queue> {
     let environment = Environment::default().set("INGEST_QUEUE_URL", site.queue_url());
@@ -262,13 +261,10 @@ async fn under_load_a_thousand_heartbeats_cost_ten_statements_and_two_megabytes_
     let agents = seed(&site, 4000).await?;
     let (store, queue) = (site.store()?, queue(&site).await?);
     store.partitions_create(Duration::from_hours(24)).await?;
-    let origin = Origin {
-        epoch: 1,
-        instance: Uuid::nil(),
-    };
     for seq in 1..=3 {
         for agent in &agents {
             let range = range(*agent, seq, seq);
+            let origin = ORIGIN;
             queue.push(Parcel { range, origin }).await;
         }
     }

@@ -23,6 +23,11 @@ use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
 const METRICS: &str = "SVC_INGEST_METRICS";
+/// A stream of no instance.
+pub const ORIGIN: Origin = Origin {
+    epoch: 1,
+    instance: Uuid::nil(),
+};
 /// Long enough to see an unwanted delivery.
 const A_WHILE: Duration = Duration::from_millis(500);
 
@@ -75,11 +80,10 @@ fn parcel(agent_id: AgentId, first_seq: i64, last_seq: i64) -> Parcel {
     for sample in &mut range.samples {
         sample.sampled_at = Timestamp::UNIX_EPOCH;
     }
-    let origin = Origin {
-        epoch: 1,
-        instance: Uuid::nil(),
-    };
-    Parcel { range, origin }
+    Parcel {
+        range,
+        origin: ORIGIN,
+    }
 }
 
 /// Takes `count` deliveries from all shards.
@@ -251,18 +255,21 @@ async fn a_batch_is_bounded() -> Result<()> {
     Ok(())
 }
 
-/// Creates the stream with this size, as an operator might.
-async fn small_stream(nats: &Nats, max_bytes: i64) -> Result<async_nats::jetstream::Context> {
-    let context = async_nats::jetstream::new(async_nats::connect(nats.url()).await?);
-    let stream = Config {
+/// The stream with this size, as an operator might create it.
+fn stream_of(max_bytes: i64) -> Config {
+    Config {
         name: METRICS.into(),
         subjects: vec!["svc.ingest.metrics.*".into()],
         retention: RetentionPolicy::Interest,
         discard: DiscardPolicy::New,
         max_bytes,
         ..Config::default()
-    };
-    context.create_stream(stream).await?;
+    }
+}
+
+async fn small_stream(nats: &Nats, max_bytes: i64) -> Result<async_nats::jetstream::Context> {
+    let context = async_nats::jetstream::new(async_nats::connect(nats.url()).await?);
+    context.create_stream(stream_of(max_bytes)).await?;
     Ok(context)
 }
 

@@ -24,8 +24,7 @@ const MIB: u64 = 1 << 20;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn half_sent_messages_of_strangers_take_little_memory() -> Result<()> {
-    let site = Site::new().await?;
-    let process = site.process().start().await?;
+    let (site, process) = Site::with_process().await?;
     let agent = ActiveAgent::new(&site, process.grpc, 1).await?;
     let mut stream = agent.heartbeat().await?;
     for (strangers, call) in [

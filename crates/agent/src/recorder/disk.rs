@@ -14,7 +14,7 @@ use std::{
 use super::{
     numbers::UNTRACED,
     shared::{FileJob, Job, Read, Resume, Shared},
-    window::Entry,
+    window::WindowSample,
 };
 use crate::{
     data_dir::DataDir,
@@ -107,7 +107,7 @@ impl Disk {
     }
 
     /// Stores a sample, or reserves numbers so that it can be sent from memory.
-    fn store(&mut self, entry: &Entry) {
+    fn store(&mut self, entry: &WindowSample) {
         let stored = self.put(entry);
         if stored.is_err() && self.spool.traced() < entry.seq + 1 {
             self.spool.reserve(entry.seq + RESERVED);
@@ -128,7 +128,7 @@ impl Disk {
         self.publish();
     }
 
-    fn put(&mut self, entry: &Entry) -> Result<(), SpoolError> {
+    fn put(&mut self, entry: &WindowSample) -> Result<(), SpoolError> {
         let (handed, missing) = self.shared.change(|inner| {
             let numbers = &mut inner.numbers;
             let first = self.spool.next_seq().max(numbers.acked + 1);

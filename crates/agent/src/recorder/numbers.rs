@@ -39,7 +39,7 @@
 
 use svc_proto::contract::limits::MAX_SEQ;
 
-use super::window::{Entry, Window};
+use super::window::{Window, WindowSample};
 use crate::{
     spool::{LossReason, MAX_BODY_BYTES, Spool},
     stamp::Stamp,
@@ -106,7 +106,7 @@ impl Numbers {
             return;
         }
         self.ids += 1;
-        let entry = Entry {
+        let entry = WindowSample {
             id: self.ids,
             seq: self.next,
             at,

@@ -16,7 +16,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::{
     numbers::{DiskState, Numbers},
-    window::Entry,
+    window::WindowSample,
 };
 use crate::{
     spool::{LossReason, Spool, SpoolError, Usage},
@@ -100,7 +100,7 @@ pub(super) struct FileJob {
 pub(super) enum Job {
     Resume(Resume),
     Replace(Box<Spool>),
-    Store(Entry),
+    Store(WindowSample),
     Read(Read),
     Acked(u64),
     Expire(Option<SystemTime>),

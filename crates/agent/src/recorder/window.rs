@@ -17,11 +17,12 @@ use crate::{
 
 /// About a day of samples at an interval of 30 s.
 const MOST_BYTES: usize = 1024 * 1024;
-/// The memory of an entry beside its vitals.
-const ENTRY_BYTES: usize = size_of::<Entry>() + 16;
+/// The memory of a sample beside its vitals.
+const SAMPLE_BYTES: usize = size_of::<WindowSample>() + 16;
 
+/// A sample in memory.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct WindowSample {
     /// Never changes, unlike the number.
     pub id: u64,
     pub seq: u64,
@@ -34,7 +35,7 @@ pub(super) struct Entry {
 #[derive(Debug)]
 pub(super) struct Window {
     /// In the order of their numbers. Those that are stored come first.
-    entries: VecDeque<Entry>,
+    entries: VecDeque<WindowSample>,
     bytes: usize,
     /// The window answers for every number from this one on.
     from: u64,
@@ -57,7 +58,7 @@ impl Window {
     }
 
     /// Adds a sample; `reason` is why older ones are given up if there is no room.
-    pub fn push(&mut self, entry: Entry, reason: LossReason) {
+    pub fn push(&mut self, entry: WindowSample, reason: LossReason) {
         self.bytes += size(&entry);
         self.entries.push_back(entry);
         while self.bytes > MOST_BYTES
@@ -70,7 +71,7 @@ impl Window {
         }
     }
 
-    pub fn unstored(&self) -> Option<&Entry> {
+    pub fn unstored(&self) -> Option<&WindowSample> {
         self.entries.get(self.stored_count())
     }
 
@@ -151,14 +152,14 @@ impl Window {
         self.entries.partition_point(|entry| entry.is_stored)
     }
 
-    fn pop(&mut self) -> Option<Entry> {
+    fn pop(&mut self) -> Option<WindowSample> {
         let entry = self.entries.pop_front()?;
         self.bytes -= size(&entry);
         Some(entry)
     }
 }
 
-impl Entry {
+impl WindowSample {
     fn sample(&self) -> v1::Sample {
         v1::Sample {
             seq: self.seq,
@@ -168,6 +169,6 @@ impl Entry {
     }
 }
 
-fn size(entry: &Entry) -> usize {
-    ENTRY_BYTES + entry.vitals.len()
+fn size(entry: &WindowSample) -> usize {
+    SAMPLE_BYTES + entry.vitals.len()
 }

@@ -14,8 +14,8 @@ use crate::{
 
 /// The default interval of the service.
 const INTERVAL: Duration = Duration::from_secs(30);
-/// The longest backoff that an agent of a large fleet has reached when the instances serve again, a few seconds after
-/// they ended.
+/// The longest wait that is left to an agent of a large fleet when the instances serve again, at most [`UP_WITHIN`]
+/// seconds after they ended.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(55);
 /// An instance that stops gives its agents drain slots: so many a second, over five minutes at most.
 const DRAIN_ARRIVALS: f64 = 200.0;
@@ -121,7 +121,35 @@ pub async fn restarts(
 
 #[cfg(test)]
 mod tests {
+    use rand::{RngExt, SeedableRng, rngs::StdRng};
+    use svc_proto::contract::{Backoff, BackoffBounds};
+
     use super::*;
+
+    /// How long an agent whose calls all fail for `away` waits after that.
+    fn left_after(away: Duration, random: &mut StdRng) -> Duration {
+        let (mut backoff, mut at) = (Backoff::default(), Duration::ZERO);
+        while at < away {
+            at += backoff.next(BackoffBounds::STANDARD, None, random.random());
+        }
+        at - away
+    }
+
+    /// By the contract's backoff, which the real and the virtual agents have: of twenty fleets at most one has an agent that
+    /// waits longer, and it is not much less in most of them.
+    #[test]
+    fn the_longest_backoff_is_that_of_a_large_fleet_after_a_restart() {
+        let mut random = StdRng::seed_from_u64(1);
+        let away = Duration::from_secs_f64(UP_WITHIN);
+        let mut fleet = || {
+            let left = (0..18_000).map(|_| left_after(away, &mut random));
+            left.max().unwrap_or_default()
+        };
+        let mut longest = [(); 20].map(|()| fleet());
+        longest.sort();
+        assert!(longest[18] <= LONGEST_BACKOFF, "{longest:?}");
+        assert!(longest[10] * 3 > LONGEST_BACKOFF, "{longest:?}");
+    }
 
     #[test]
     fn the_time_to_be_back_follows_from_backoff_interval_and_drain_slots() {

@@ -68,15 +68,19 @@ fn nobody_is_offline_when_the_graces_after_a_restart_have_ended() -> anyhow::Res
     Ok(())
 }
 
-/// The first run registers its agents; the second continues with their state.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_second_run_continues_with_the_same_agents() -> anyhow::Result<()> {
-    let lab = Lab::start(Settings {
+async fn lab() -> anyhow::Result<Lab> {
+    Lab::start(Settings {
         instances: 1,
         interval: Duration::from_secs(1),
         durable: false,
     })
-    .await?;
+    .await
+}
+
+/// The first run registers its agents; the second continues with their state.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_run_continues_with_the_same_agents() -> anyhow::Result<()> {
+    let lab = lab().await?;
     let folder = tempfile::tempdir()?;
     let first = run_against(&lab, folder.path()).await?;
     assert_eq!(first["counts"]["registered"], 5, "{first}");
@@ -92,12 +96,7 @@ async fn a_second_run_continues_with_the_same_agents() -> anyhow::Result<()> {
 /// The baseline of the benchmark is worth something only if it stores what the service stores.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_bare_loop_continues_the_books_of_the_fleet() -> anyhow::Result<()> {
-    let lab = Lab::start(Settings {
-        instances: 1,
-        interval: Duration::from_secs(1),
-        durable: false,
-    })
-    .await?;
+    let lab = lab().await?;
     let folder = tempfile::tempdir()?;
     run_against(&lab, folder.path()).await?;
     let url = lab.database_url();

@@ -17,7 +17,7 @@ pub fn is_signed_by(
     at: Timestamp,
 ) -> Result<bool, TlsError> {
     let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(certificates("ca.pem", authority)?);
+    roots.add_parsable_certificates(certificates(authority)?);
     let Some((server, further)) = chain.split_first() else {
         return Ok(false);
     };

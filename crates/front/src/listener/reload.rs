@@ -70,7 +70,8 @@ impl Reload {
             Ok(pair) if pair.certified.cert == self.pair.certified.cert => self.reported = None,
             Ok(pair) => self.replace(pair),
             Err(errors) => {
-                let reasons: Vec<String> = errors.iter().map(ToString::to_string).collect();
+                let reasons: Vec<String> =
+                    errors.iter().map(|(_, error)| error.to_string()).collect();
                 self.report(reasons.join("; "));
             }
         }

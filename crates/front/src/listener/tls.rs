@@ -24,45 +24,29 @@ use zeroize::Zeroizing;
 
 use super::{CertificateFacts, verifier::ClientKeyVerifier};
 
-const CERTIFICATE: &str = "INGEST_TLS_CERT";
-const KEY: &str = "INGEST_TLS_KEY";
-const CLIENT_CA: &str = "INGEST_TLS_CLIENT_CA";
-
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error("{path} cannot be read: {source}", path = path.display())]
-    Unreadable {
-        variable: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+    Unreadable { path: PathBuf, source: io::Error },
     #[error("{path} holds no PEM certificate", path = path.display())]
     NoCertificate { path: PathBuf },
     #[error("{path} is damaged or cut short: its PEM text does not decode", path = path.display())]
-    Damaged {
-        variable: &'static str,
-        path: PathBuf,
-    },
+    Damaged { path: PathBuf },
     #[error("{path} holds no usable PEM certificate", path = path.display())]
     NoAuthority { path: PathBuf },
     #[error("{path} holds no PEM private key that can be used: PKCS#8, PKCS#1 or SEC1, not encrypted", path = path.display())]
     NoKey { path: PathBuf },
-    #[error("{path} is not the key of the certificate in INGEST_TLS_CERT", path = path.display())]
+    #[error("{path} is not the key of the certificate", path = path.display())]
     Mismatch { path: PathBuf },
     #[error("the pair cannot be used: {0}")]
     Unusable(rustls::Error),
 }
 
-impl TlsError {
-    /// The variable that names the file at fault.
-    pub fn variable(&self) -> &'static str {
-        match self {
-            Self::Unreadable { variable, .. } | Self::Damaged { variable, .. } => variable,
-            Self::NoCertificate { .. } => CERTIFICATE,
-            Self::NoAuthority { .. } => CLIENT_CA,
-            Self::NoKey { .. } | Self::Mismatch { .. } | Self::Unusable(_) => KEY,
-        }
-    }
+/// The file of a pair that is at fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PairFile {
+    Certificate,
+    Key,
 }
 
 /// A certificate chain and its private key, read from two files and known to match.
@@ -75,13 +59,20 @@ pub struct TlsPair {
 
 impl TlsPair {
     /// Returns everything that is wrong with the two files at once.
-    pub fn load(certificate_file: &Path, key_file: &Path) -> Result<Self, Vec<TlsError>> {
+    pub fn load(
+        certificate_file: &Path,
+        key_file: &Path,
+    ) -> Result<Self, Vec<(PairFile, TlsError)>> {
         let (chain, key) = match (read_chain(certificate_file), read_key(key_file)) {
             (Ok(chain), Ok(key)) => (chain, key),
-            (chain, key) => return Err(chain.err().into_iter().chain(key.err()).collect()),
+            (chain, key) => {
+                let chain = chain.err().map(|error| (PairFile::Certificate, error));
+                let key = key.err().map(|error| (PairFile::Key, error));
+                return Err(chain.into_iter().chain(key).collect());
+            }
         };
         let certified = CertifiedKey::from_der(chain, key, &provider())
-            .map_err(|error| vec![unusable(error, key_file)])?;
+            .map_err(|error| vec![(PairFile::Key, unusable(error, key_file))])?;
         Ok(Self {
             certificate_file: certificate_file.into(),
             key_file: key_file.into(),
@@ -111,7 +102,7 @@ pub struct ClientCa {
 impl ClientCa {
     pub fn load(path: &Path) -> Result<Self, TlsError> {
         let mut roots = RootCertStore::empty();
-        let certificates = certificates(CLIENT_CA, path)?;
+        let certificates = certificates(path)?;
         let facts = certificates.iter().filter_map(CertificateFacts::of);
         let expires_at = facts.map(|facts| facts.not_after).min();
         let (added, _) = roots.add_parsable_certificates(certificates);
@@ -188,7 +179,7 @@ pub fn provider() -> Arc<CryptoProvider> {
 }
 
 fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let chain = certificates(CERTIFICATE, path)?;
+    let chain = certificates(path)?;
     if chain.is_empty() {
         return Err(TlsError::NoCertificate { path: path.into() });
     }
@@ -196,27 +187,20 @@ fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 }
 
 /// All of them or none: a chain that has lost a link would fail at the agents.
-pub(super) fn certificates(
-    variable: &'static str,
-    path: &Path,
-) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let text = read(variable, path)?;
+pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let text = read(path)?;
     let certificates: Result<_, _> = CertificateDer::pem_slice_iter(strip_bom(&text)).collect();
-    certificates.map_err(|_| TlsError::Damaged {
-        variable,
-        path: path.into(),
-    })
+    certificates.map_err(|_| TlsError::Damaged { path: path.into() })
 }
 
 fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
-    let text = Zeroizing::new(read(KEY, path)?);
+    let text = Zeroizing::new(read(path)?);
     PrivateKeyDer::from_pem_slice(strip_bom(&text))
         .map_err(|_| TlsError::NoKey { path: path.into() })
 }
 
-fn read(variable: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
+fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     read_file(path).map_err(|source| TlsError::Unreadable {
-        variable,
         path: path.into(),
         source,
     })

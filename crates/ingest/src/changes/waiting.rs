@@ -14,9 +14,9 @@ use tokio::sync::oneshot;
 use super::ChangeFeed;
 use crate::sync::lock;
 
-/// What happened to a pending agent, or to the call that waits for it.
+/// How the wait of a registration ends: what happened to its agent, or to the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
+pub enum WaitEnd {
     Decided(AgentStatus),
     Deleted,
     /// A newer call of the same agent waits instead.
@@ -27,7 +27,7 @@ pub enum Decision {
 #[derive(Debug)]
 pub(super) struct WaitingRoom {
     places: usize,
-    waiting: Mutex<HashMap<AgentId, oneshot::Sender<Decision>>>,
+    waiting: Mutex<HashMap<AgentId, oneshot::Sender<WaitEnd>>>,
 }
 
 /// One waiting registration. Dropping it ends the wait.
@@ -35,7 +35,7 @@ pub(super) struct WaitingRoom {
 pub struct Waiting {
     changes: Arc<ChangeFeed>,
     agent: AgentId,
-    decision: oneshot::Receiver<Decision>,
+    decision: oneshot::Receiver<WaitEnd>,
 }
 
 impl WaitingRoom {
@@ -55,21 +55,21 @@ impl WaitingRoom {
     }
 
     /// The call takes the decision with it, and leaves its place.
-    pub(super) fn deliver(&self, agent: AgentId, decision: Decision) {
+    pub(super) fn deliver(&self, agent: AgentId, decision: WaitEnd) {
         if let Some(call) = lock(&self.waiting).remove(&agent) {
             call.send(decision).ok(); // The client may have left.
         }
     }
 
     /// A place for a call of this agent, which ends an older one.
-    fn enter(&self, agent: AgentId) -> Option<oneshot::Receiver<Decision>> {
+    fn enter(&self, agent: AgentId) -> Option<oneshot::Receiver<WaitEnd>> {
         let mut waiting = lock(&self.waiting);
         if waiting.len() >= self.places && !waiting.contains_key(&agent) {
             return None;
         }
         let (call, decision) = oneshot::channel();
         if let Some(older) = waiting.insert(agent, call) {
-            older.send(Decision::Replaced).ok();
+            older.send(WaitEnd::Replaced).ok();
         }
         Some(decision)
     }
@@ -93,9 +93,9 @@ impl Waiting {
         })
     }
 
-    pub async fn decision(&mut self) -> Decision {
+    pub async fn decision(&mut self) -> WaitEnd {
         // The sender is dropped only after it has sent, so there is always a decision.
-        (&mut self.decision).await.unwrap_or(Decision::Replaced)
+        (&mut self.decision).await.unwrap_or(WaitEnd::Replaced)
     }
 }
 

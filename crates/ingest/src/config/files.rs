@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use svc_common::settings::Reader;
-use svc_front::listener::{ClientCa, TlsPair};
+use svc_front::listener::{ClientCa, PairFile, TlsPair};
 
 use super::parse;
 use crate::signing::{self, PublicKey};
@@ -12,14 +12,20 @@ use crate::signing::{self, PublicKey};
 /// The certificate and the key that two variables name. Either may be wrong, or they do not belong together.
 pub(super) fn tls_pair(
     reader: &mut Reader<'_>,
-    certificate: Option<PathBuf>,
-    key: Option<PathBuf>,
+    certificate: &'static str,
+    key: &'static str,
 ) -> Option<TlsPair> {
-    match TlsPair::load(&certificate?, &key?) {
+    let certificate_file = reader.value(certificate, parse::path);
+    let key_file = reader.value(key, parse::path);
+    match TlsPair::load(&certificate_file?, &key_file?) {
         Ok(pair) => Some(pair),
         Err(errors) => {
-            for error in errors {
-                reader.problem::<TlsPair>(error.variable(), error);
+            for (file, error) in errors {
+                let name = match file {
+                    PairFile::Certificate => certificate,
+                    PairFile::Key => key,
+                };
+                reader.problem::<TlsPair>(name, error);
             }
             None
         }

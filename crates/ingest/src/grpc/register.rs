@@ -18,7 +18,7 @@ use tonic::{Request, Status};
 
 use super::{Context, Refusal, ResponseStream, convert, peer};
 use crate::{
-    changes::{Decision, Waiting},
+    changes::{WaitEnd, Waiting},
     enrol::{
         Admitted, EnrolmentToken, IssueError, Permit, RegisterError, RegisteredAgent, Registration,
         StatusError,
@@ -152,9 +152,9 @@ async fn decision(
         return Err(Refusal::Draining { retry: DRAIN_RETRY }.into());
     };
     let status = match decision {
-        Decision::Decided(status) => status,
-        Decision::Deleted => return Err(Refusal::AgentDeleted.into()),
-        Decision::Replaced => return Err(Refusal::SessionReplaced.into()),
+        WaitEnd::Decided(status) => status,
+        WaitEnd::Deleted => return Err(Refusal::AgentDeleted.into()),
+        WaitEnd::Replaced => return Err(Refusal::SessionReplaced.into()),
     };
     registered.status = status;
     Ok(decided(&context, registered).await?)

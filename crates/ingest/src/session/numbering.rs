@@ -142,7 +142,6 @@ fn add_gap(
 
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
     use proptest::prelude::*;
     use uuid::Uuid;
 
@@ -151,19 +150,7 @@ mod tests {
     fn sample(seq: i64) -> Entry {
         Entry::Sample(Box::new(SampleRow {
             seq,
-            sampled_at: Timestamp::UNIX_EPOCH,
-            cpu_percent: 50.0,
-            load: [0.0; 3],
-            memory_used_bytes: 0,
-            memory_total_bytes: 0,
-            swap_used_bytes: 0,
-            swap_total_bytes: 0,
-            uptime_seconds: 0,
-            process_count: 0,
-            network_rx_bytes: 0,
-            network_tx_bytes: 0,
-            disks: vec![],
-            optional: None,
+            ..SampleRow::default()
         }))
     }
 

@@ -79,12 +79,12 @@ pub struct OpenerPart {
     closer: Arc<Closer>,
     /// How recent a message proves that an agent's stream is live.
     heard_within: Duration,
-    waiting: Waiting,
+    waiting: WaitingOpens,
 }
 
 /// The newest request of each agent, in the order in which the agents came. Bounded by `QUEUE`.
 #[derive(Debug, Default)]
-struct Waiting {
+struct WaitingOpens {
     order: VecDeque<AgentId>,
     jobs: HashMap<AgentId, Job>,
 }
@@ -103,7 +103,7 @@ impl Opener {
             instance,
             closer,
             heard_within,
-            waiting: Waiting::default(),
+            waiting: WaitingOpens::default(),
         };
         (Self(sender), part)
     }
@@ -207,7 +207,7 @@ impl OpenerPart {
     }
 }
 
-impl Waiting {
+impl WaitingOpens {
     /// Adds a request, which replaces an older one of the same agent.
     fn put(&mut self, job: Job) {
         let agent = job.open.agent_id;

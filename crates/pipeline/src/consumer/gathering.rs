@@ -75,9 +75,9 @@ impl Gathering {
         drop(own);
         loop {
             let due = match self.decide(shard, stop).await {
-                Decision::Nothing => return None,
-                Decision::Now(due) => return Some(due),
-                Decision::At(due) => due,
+                NextBatch::Nothing => return None,
+                NextBatch::Now(due) => return Some(due),
+                NextBatch::At(due) => due,
             };
             let slice = due.min(Instant::now() + SHORTEST);
             if sleep_until(slice, stop).await {
@@ -87,17 +87,17 @@ impl Gathering {
         }
     }
 
-    async fn decide(&self, shard: usize, stop: &CancellationToken) -> Decision {
+    async fn decide(&self, shard: usize, stop: &CancellationToken) -> NextBatch {
         let _deciding = self.deciding.lock().await;
         let own = self.lock(shard).await;
         if own.batch.is_empty() {
-            return Decision::Nothing;
+            return NextBatch::Nothing;
         }
         let now = Instant::now();
         let due = own.pace.due(&own.batch, now);
         match due <= now || stop.is_cancelled() {
-            true => Decision::Now(self.take(own, shard, now).await),
-            false => Decision::At(due),
+            true => NextBatch::Now(self.take(own, shard, now).await),
+            false => NextBatch::At(due),
         }
     }
 
@@ -136,7 +136,8 @@ impl Gathering {
     }
 }
 
-enum Decision {
+/// When the next batch of a shard is stored.
+enum NextBatch {
     Nothing,
     Now(Due),
     At(Instant),

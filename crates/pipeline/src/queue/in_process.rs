@@ -70,16 +70,17 @@ struct Shard {
 
 #[derive(Debug, Default)]
 struct Contents {
-    ready: VecDeque<Entry>,
+    ready: VecDeque<Queued>,
     /// Parcels that were put back, in the order of the instants at which they are due.
-    put_back: VecDeque<(Instant, Entry)>,
+    put_back: VecDeque<(Instant, Queued)>,
     /// When each parcel that is not settled was pushed, by position. Includes those that the consumer processes.
     unsettled: BTreeMap<u64, Instant>,
     next_position: u64,
 }
 
+/// A parcel in the queue.
 #[derive(Debug)]
-struct Entry {
+struct Queued {
     parcel: Parcel,
     /// How often it was delivered before.
     earlier: u32,
@@ -164,7 +165,7 @@ impl Inner {
         let capped = |size: usize, all: u32| u32::try_from(size).unwrap_or(all).min(all);
         [
             capped(range.samples.len().max(1), self.bounds.samples),
-            capped(size_of::<Entry>() + weight(range), self.bounds.bytes),
+            capped(size_of::<Queued>() + weight(range), self.bounds.bytes),
         ]
     }
 
@@ -201,7 +202,7 @@ impl Shard {
             position,
             _permits: permits,
         };
-        contents.ready.push_back(Entry {
+        contents.ready.push_back(Queued {
             parcel,
             earlier: 0,
             slot,
@@ -225,7 +226,7 @@ impl Contents {
         taken
     }
 
-    fn next_entry(&mut self) -> Option<Entry> {
+    fn next_entry(&mut self) -> Option<Queued> {
         let now = Instant::now();
         match self.put_back.pop_front_if(|(due, _)| *due <= now) {
             Some((_, entry)) => Some(entry),
@@ -234,8 +235,8 @@ impl Contents {
     }
 }
 
-impl From<Entry> for Delivery {
-    fn from(entry: Entry) -> Self {
+impl From<Queued> for Delivery {
+    fn from(entry: Queued) -> Self {
         let receipt = Receipt {
             earlier: entry.earlier,
             handle: Handle::InProcess(entry.slot),
@@ -283,7 +284,7 @@ impl Slot {
         let Some(shard) = self.shard.upgrade() else {
             return;
         };
-        let entry = Entry {
+        let entry = Queued {
             parcel,
             earlier,
             slot: self,

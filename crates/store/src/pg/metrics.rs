@@ -25,7 +25,7 @@ use crate::pg::{
     bulkhead::Bulkhead,
     connections::Pool,
     error::{Result, StoreError},
-    tx::Committed,
+    tx::Completed,
 };
 
 const SECONDS: [f64; 12] = [
@@ -153,7 +153,7 @@ impl Meter<'_> {
         self.metrics.retries.get_or_create(&labels).inc();
     }
 
-    pub(crate) fn finish<T>(mut self, result: Result<Committed<T>>) -> Result<T> {
+    pub(crate) fn finish<T>(mut self, result: Result<Completed<T>>) -> Result<T> {
         self.outcome = outcome(&result);
         match &result {
             Ok(committed) => self.metrics.succeeded(self.name, committed.wrote),

@@ -44,7 +44,7 @@ use crate::{
         listen::Listener,
         metrics::{Kind, Metrics, StateCollector},
         servers::Servers,
-        tx::{Committed, Param, Single, Tx, TxLimits},
+        tx::{Completed, Param, Single, Tx, TxLimits},
         url::DatabaseUrl,
     },
     values::migration::Migration,
@@ -264,7 +264,7 @@ impl Store {
         attempt: impl Fn() -> Fut,
     ) -> Result<T>
     where
-        Fut: Future<Output = Result<Committed<T>, Failure>>,
+        Fut: Future<Output = Result<Completed<T>, Failure>>,
     {
         let mut meter = self.metrics.start(name, kind);
         let mut tries = 1;
@@ -289,7 +289,7 @@ impl Store {
         bulkhead: Bulkhead,
         limits: &TxLimits,
         f: &F,
-    ) -> Result<Committed<T>, Failure>
+    ) -> Result<Completed<T>, Failure>
     where
         F: Fn(Tx) -> Fut,
         Fut: Future<Output = Result<T>>,
@@ -299,7 +299,7 @@ impl Store {
         match f(tx.handle()).await {
             Ok(value) => {
                 let wrote = tx.commit().await?;
-                Ok(Committed { value, wrote })
+                Ok(Completed { value, wrote })
             }
             Err(error) => {
                 tx.rollback().await;
@@ -315,7 +315,7 @@ impl Store {
         sql: &str,
         params: &[Param<'_>],
         failure: fn(StoreError) -> Failure,
-    ) -> Result<Committed<Vec<Row>>, Failure> {
+    ) -> Result<Completed<Vec<Row>>, Failure> {
         let connection = self.acquire(bulkhead).await?;
         let rows = Tx::single(connection, &self.options.limits, kind, sql, params);
         rows.await.map_err(failure)

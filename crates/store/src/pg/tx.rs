@@ -86,7 +86,7 @@ impl Single {
 
 /// The result of a transaction that was committed.
 #[derive(Debug)]
-pub(crate) struct Committed<T> {
+pub(crate) struct Completed<T> {
     pub(crate) value: T,
     /// Whether it has written something.
     pub(crate) wrote: bool,
@@ -111,7 +111,7 @@ impl Tx {
         kind: Single,
         sql: &str,
         params: &[Param<'_>],
-    ) -> Result<Committed<Vec<Row>>> {
+    ) -> Result<Completed<Vec<Row>>> {
         let tx = Tx::on(connection);
         if kind != Single::Read {
             tx.checkout.begin_commit();
@@ -132,7 +132,7 @@ impl Tx {
             Err(error) => (Vec::new(), Err(error)),
         };
         let wrote = tx.end(answer).await?;
-        Ok(Committed { value, wrote })
+        Ok(Completed { value, wrote })
     }
 
     fn on(connection: Object) -> Tx {

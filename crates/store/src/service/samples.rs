@@ -48,7 +48,7 @@ pub(crate) use scalars::SCALARS;
 /// `samples_append` has the same limit.
 const LOCKED_ROW: Duration = Duration::from_millis(250);
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct SampleRow {
     pub seq: i64,
     pub sampled_at: Timestamp,

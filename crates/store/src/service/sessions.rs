@@ -20,7 +20,10 @@ use std::{net::IpAddr, time::Duration};
 
 use crate::{
     prelude::*,
-    values::{facts::HostFacts, status::AgentStatus},
+    values::{
+        facts::HostFacts,
+        status::{AgentStatus, PresenceCause},
+    },
 };
 
 /// How many sessions of each kind one call of [`Store::sessions_sweep`] ends: a fraction of a second.
@@ -136,12 +139,13 @@ pub enum Displaced {
 
 impl CloseCause {
     pub fn as_str(self) -> &'static str {
-        match self {
-            CloseCause::Goodbye => "goodbye",
-            CloseCause::Lost => "lost",
-            CloseCause::Drained { .. } => "drained",
-            CloseCause::Refused => "refused",
-        }
+        let cause = match self {
+            CloseCause::Goodbye => PresenceCause::Goodbye,
+            CloseCause::Lost => PresenceCause::Lost,
+            CloseCause::Drained { .. } => PresenceCause::Drained,
+            CloseCause::Refused => PresenceCause::Refused,
+        };
+        cause.as_str()
     }
 
     /// The cause to write for an end that could not be written at once, because the database

@@ -4,32 +4,17 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// Kinds of identifiers that machines are recognised by, weakest first, so that `Ord` is
-/// the order of strength.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum IdentifierKind {
-    Network,
-    Machine,
-    Hardware,
-    Cloud,
-}
+use super::text_enum::text_enum;
 
-impl IdentifierKind {
-    pub const STRONGEST_FIRST: [IdentifierKind; 4] = [
-        IdentifierKind::Cloud,
-        IdentifierKind::Hardware,
-        IdentifierKind::Machine,
-        IdentifierKind::Network,
-    ];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            IdentifierKind::Network => "network",
-            IdentifierKind::Machine => "machine",
-            IdentifierKind::Hardware => "hardware",
-            IdentifierKind::Cloud => "cloud",
-        }
+text_enum! {
+    /// Kinds of identifiers that machines are recognised by, strongest first, also by `Ord` and in `ALL`.
+    #[derive(Hash, PartialOrd, Ord, Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum IdentifierKind {
+        Cloud = "cloud",
+        Hardware = "hardware",
+        Machine = "machine",
+        Network = "network",
     }
 }
 

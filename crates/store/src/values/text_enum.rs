@@ -4,7 +4,7 @@
 //! variant that such a text is taken for. Of a set that decides about access it is the one that permits least
 //! (`else Revoked`), of a set that is only shown the one that claims least (`else Other`).
 
-/// Declares an enum and the text of each variant. One with `else` can be read from a column and shown.
+/// Declares an enum and the text of each variant. One with `else` can be read from a column and serialized.
 macro_rules! text_enum {
     (
         $(#[$meta:meta])*
@@ -33,16 +33,16 @@ macro_rules! text_enum {
             }
         }
 
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+
         $(
             impl $name {
                 pub(crate) fn from_column(text: &str) -> $name {
                     $name::parse(text).unwrap_or($name::$unknown)
-                }
-            }
-
-            impl std::fmt::Display for $name {
-                fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                    f.write_str(self.as_str())
                 }
             }
 

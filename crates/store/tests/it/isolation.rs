@@ -21,7 +21,7 @@ const GATE: &str = "
 const WAITING: &str = "SELECT count(*) FROM pg_stat_activity
     WHERE datname = current_database() AND query LIKE '-- samples_append%' AND wait_event = 'PgSleep'";
 
-/// The first sample of an agent takes the general path, the second one the usual path.
+/// The first sample of an agent takes the general path, the second one the path of runs.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_hour_that_is_sealed_during_an_append_loses_no_sample_at_any_level() -> Result<()> {
     let store = migrated().await?;

@@ -19,7 +19,7 @@ fn with_gap(agent: &TestAgent, seq: i64) -> Range {
     agent.range(&samples(seq + 1..=seq + 1), &[gap])
 }
 
-/// A thousand agents that take the usual path, and one more.
+/// A thousand agents that take the path of runs, and one more.
 async fn fleet() -> Result<(TestStore, Vec<TestAgent>, TestAgent)> {
     let (store, one) = world().await?;
     let others = TestAgent::many(&store, 1_000).await?;
@@ -51,10 +51,10 @@ async fn a_locked_row_withholds_the_watermark_of_its_agent_alone() -> Result<()>
     let holder = store.connect().await?;
     let mut seq = 2;
     for lock in &locks {
-        for usual in [true, false] {
+        for as_run in [true, false] {
             let lock = format!("BEGIN; SELECT FROM {lock} FOR UPDATE");
             holder.batch_execute(&lock).await?;
-            let mine = match usual {
+            let mine = match as_run {
                 true => one.range(&samples(seq..=seq + 1), &[]),
                 false => with_gap(&one, seq),
             };

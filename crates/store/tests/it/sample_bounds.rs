@@ -24,7 +24,7 @@ async fn shown(store: &TestStore, agent: TestAgent, sql: &str) -> Result<String>
 }
 
 /// Without the function the general path fails: that of an agent's first samples, for example.
-async fn takes_the_usual_path(
+async fn takes_the_path_of_runs(
     store: &TestStore,
     agent: TestAgent,
     samples: &[SampleRow],
@@ -49,7 +49,7 @@ async fn an_hour_of_an_agent_takes_so_many_samples_and_no_more() -> Result<()> {
     let first = of_hour(hour, 1..MOST_OF_HOUR - 1);
     agent.store(&store, &first).await?;
     let last = of_hour(hour, MOST_OF_HOUR - 1..MOST_OF_HOUR + 1);
-    takes_the_usual_path(&store, agent, &last).await?;
+    takes_the_path_of_runs(&store, agent, &last).await?;
     let mut excess = of_hour(hour, MOST_OF_HOUR + 1..MOST_OF_HOUR + 3);
     excess.extend(of_hour(next, MOST_OF_HOUR + 3..MOST_OF_HOUR + 4));
     for _ in 0..2 {
@@ -59,7 +59,7 @@ async fn an_hour_of_an_agent_takes_so_many_samples_and_no_more() -> Result<()> {
     let gap = "7201 7202 rejected more than 7200 samples of one hour";
     assert_eq!(shown(&store, agent, GAPS).await?, gap);
     let newer = of_hour(next, 7204..7206);
-    takes_the_usual_path(&store, agent, &newer).await?;
+    takes_the_path_of_runs(&store, agent, &newer).await?;
     assert_eq!(shown(&store, agent, BOOKS).await?, "7205 7203 2 0");
     let of_hour = "SELECT string_agg(n::text, ' ' ORDER BY hour) FROM (SELECT hour, count(*) AS n FROM host_metrics GROUP BY hour) h";
     assert_eq!(store.sql(of_hour).await?, "7200 3");
@@ -107,7 +107,7 @@ async fn a_newest_hour_in_the_future_is_forgotten() -> Result<()> {
     let more = of_hour(hour, 7_200..7_203);
     agent.store(&store, &more).await?;
     assert_eq!(shown(&store, agent, BOOKS).await?, "7202 7200 2 0");
-    takes_the_usual_path(&store, agent, &of_hour(hours_ago(1), 7_203..7_205)).await?;
+    takes_the_path_of_runs(&store, agent, &of_hour(hours_ago(1), 7_203..7_205)).await?;
     assert_eq!(shown(&store, agent, BOOKS).await?, "7204 7202 2 0");
     let left = "SELECT count(*) FROM agent_hours";
     assert_eq!(store.sql(left).await?, "0");
@@ -137,7 +137,7 @@ async fn an_agent_begins_so_many_lists_of_parts_a_day_and_no_more() -> Result<()
     let expected = format!("{reason}, 260 260 declared lost");
     assert_eq!(shown(&store, agent, GAPS).await?, expected);
     assert_eq!(shown(&store, agent, BOOKS).await?, "260 257 2 1");
-    takes_the_usual_path(&store, agent, &[with_disk(261, "/1")]).await?;
+    takes_the_path_of_runs(&store, agent, &[with_disk(261, "/1")]).await?;
     let lists = "SELECT count(*) FROM sample_shapes";
     assert_eq!(store.sql(lists).await?, "256", "no list of a rejected one");
     let other = TestAgent::new(&store).await?;

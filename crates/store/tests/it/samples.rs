@@ -40,10 +40,10 @@ async fn a_number_is_stored_once_and_only_after_all_lower_numbers() -> Result<()
     Ok(())
 }
 
-/// After an agent's first samples its next ones take the usual path; whatever does not continue
+/// After an agent's first samples its next ones take the path of runs; whatever does not continue
 /// exactly takes the general one, in the same call.
 #[tokio::test]
-async fn a_batch_of_usual_and_unusual_ranges_stores_each_number_once() -> Result<()> {
+async fn a_batch_of_runs_and_other_ranges_stores_each_number_once() -> Result<()> {
     let (store, first) = world().await?;
     let mut agents = TestAgent::many(&store, 3).await?;
     agents.push(first);
@@ -74,7 +74,7 @@ async fn a_batch_of_usual_and_unusual_ranges_stores_each_number_once() -> Result
     Ok(())
 }
 
-/// The first sample of an agent takes the general path, the second one the usual path.
+/// The first sample of an agent takes the general path, the second one the path of runs.
 #[tokio::test]
 async fn every_value_is_read_back_as_it_was_written_by_either_path() -> Result<()> {
     let (store, agent) = world().await?;

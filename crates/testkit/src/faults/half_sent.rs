@@ -10,8 +10,8 @@ use h2::{
 };
 use svc_sandbox::Identity;
 use tokio::{
-    task::{JoinHandle, JoinSet},
-    time::{Instant, interval, sleep, timeout_at},
+    task::JoinHandle,
+    time::{Instant, sleep, timeout_at},
 };
 
 use crate::{ServiceProcess, Tls, Usage, grpc_call};
@@ -106,19 +106,9 @@ pub async fn half_sent_by_strangers(
 ) -> Result<u64> {
     let before = Usage::of(process.pid())?.resident;
     let (address, until) = (process.grpc, Instant::now() + length);
-    let mut crowd: JoinSet<()> = (0..strangers)
-        .map(|_| half_send_until(address, call, until))
-        .collect();
-    let (mut tick, mut peak) = (interval(Duration::from_millis(100)), 0);
-    loop {
-        tokio::select! {
-            _ = tick.tick() => peak = peak.max(Usage::of(process.pid())?.resident),
-            ended = crowd.join_next() => match ended {
-                Some(ended) => ended?,
-                None => return Ok(peak.saturating_sub(before)),
-            },
-        }
-    }
+    let crowd = (0..strangers).map(|_| half_send_until(address, call, until));
+    let peak = Usage::peak_during(process.pid(), crowd.collect()).await?;
+    Ok(peak.saturating_sub(before))
 }
 
 async fn half_send_until(address: SocketAddr, call: HalfSent, until: Instant) {

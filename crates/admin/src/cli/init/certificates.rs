@@ -187,7 +187,7 @@ fn all_names(known: Option<CertificateFacts>, wanted: &[String]) -> Vec<String> 
 
 fn load(certificate: &Path, key: &Path) -> anyhow::Result<(TlsPair, CertificateFacts)> {
     let pair = TlsPair::load(certificate, key).map_err(|errors| {
-        let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        let errors: Vec<String> = errors.iter().map(|(_, error)| error.to_string()).collect();
         anyhow::anyhow!("{}", errors.join("; "))
     })?;
     let facts = pair.facts();

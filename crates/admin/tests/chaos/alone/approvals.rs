@@ -61,11 +61,14 @@ async fn approvals(set: fn(ServiceBuilder) -> ServiceBuilder) -> Result<Latencie
 }
 
 /// The number of each registration, and when its JWT arrived.
-type Waiting = JoinSet<Result<(usize, Instant)>>;
+type WaitingCalls = JoinSet<Result<(usize, Instant)>>;
 
-async fn wait_all(site: &Site, instances: &[ServiceProcess; 2]) -> Result<(Vec<String>, Waiting)> {
+async fn wait_all(
+    site: &Site,
+    instances: &[ServiceProcess; 2],
+) -> Result<(Vec<String>, WaitingCalls)> {
     let secret = token(site, MANUAL).await?;
-    let (mut agents, mut waiting) = (Vec::new(), Waiting::new());
+    let (mut agents, mut waiting) = (Vec::new(), WaitingCalls::new());
     for number in 0..AGENTS {
         let agent = FakeAgent::on(machine(number))?;
         let address = instances[number as usize % 2].grpc;

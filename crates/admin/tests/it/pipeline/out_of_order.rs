@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use svc_pipeline::queue::{Origin, Parcel};
+use svc_pipeline::queue::Parcel;
 use svc_store::{AgentId, GapKind, GapRow, HostId, Range};
 use svc_testkit::{ActiveAgent, metric_becomes};
 use uuid::Uuid;
 
 use super::{queue, without_consumer};
+use crate::queue::ORIGIN;
 
 /// How long a report may be put back: some thirty times.
 const PATIENCE: Duration = Duration::from_secs(8);
@@ -38,10 +39,7 @@ async fn after_an_outage_a_report_out_of_order_is_put_back_and_stored() -> Resul
                 reason: "test".into(),
             }],
         },
-        origin: Origin {
-            epoch: 1,
-            instance: Uuid::nil(),
-        },
+        origin: ORIGIN,
     };
     queue.push(report(2)).await;
     tokio::time::sleep(PATIENCE + Duration::from_secs(1)).await;

@@ -1,11 +1,11 @@
 //! Batches that take longer than a statement may.
 
 use anyhow::{Result, ensure};
-use svc_pipeline::queue::{Origin, Parcel};
+use svc_pipeline::queue::Parcel;
 use svc_testkit::{ActiveAgent, metric, range, sample, seed};
-use uuid::Uuid;
 
 use super::{queue, without_consumer};
+use crate::queue::ORIGIN;
 
 /// Delays the storing of samples that use so many bytes of memory.
 fn delay(seconds: f64, memory: &str) -> String {
@@ -28,10 +28,7 @@ async fn a_batch_that_exceeds_its_time_limit_is_stored_in_parts() -> Result<()> 
         .filter(|(agent, _)| agent.0.as_u128() % 2 == 0);
     for agent in of_one_shard.take(REPORTS) {
         let range = range(*agent, 1, 1);
-        let origin = Origin {
-            epoch: 1,
-            instance: Uuid::nil(),
-        };
+        let origin = ORIGIN;
         queue.push(Parcel { range, origin }).await;
     }
     let consumer = site.consumer_process().start().await?;

@@ -1,6 +1,6 @@
 //! Authentication and TLS of NATS.
 
-use std::time::Duration;
+use std::{ffi::OsStr, time::Duration};
 
 use anyhow::{Context, Result};
 use async_nats::{
@@ -18,15 +18,6 @@ use tokio::time::timeout;
 
 use super::{METRICS, agent, parcel, settings, settle, take};
 
-async fn guarded(arguments: &[&str]) -> Result<Nats> {
-    let arguments = arguments.iter().map(Into::into).collect();
-    Nats::start(NatsOptions {
-        arguments,
-        ..NatsOptions::default()
-    })
-    .await
-}
-
 async fn opens(settings: &QueueSettings) -> bool {
     opens_within(PATIENCE, settings).await
 }
@@ -43,8 +34,8 @@ async fn opens_within(time: Duration, settings: &QueueSettings) -> bool {
 
 #[tokio::test]
 async fn credentials_in_the_url_are_used() -> Result<()> {
-    let by_name = guarded(&["--user", "svc", "--pass", "p@ss"]).await?;
-    let by_token = guarded(&["--auth", "t0ken"]).await?;
+    let by_name = Nats::with(["--user", "svc", "--pass", "p@ss"]).await?;
+    let by_token = Nats::with(["--auth", "t0ken"]).await?;
     for (nats, credentials, good) in [
         (&by_name, "svc:p%40ss@", true),
         (&by_name, "svc:wrong@", false),
@@ -73,17 +64,9 @@ async fn tls_trusts_only_the_given_certificates() -> Result<()> {
         .write(folder.path(), "nats")?;
     let ca = folder.path().join("ca.pem");
     std::fs::write(&ca, authority.cert_pem())?;
-    let nats = Nats::start(NatsOptions {
-        arguments: vec![
-            "--tls".into(),
-            "--tlscert".into(),
-            certificate.into(),
-            "--tlskey".into(),
-            key.into(),
-        ],
-        ..NatsOptions::default()
-    })
-    .await?;
+    let [flag, certificate_flag, key_flag] = ["--tls", "--tlscert", "--tlskey"].map(OsStr::new);
+    let (certificate, key) = (certificate.as_os_str(), key.as_os_str());
+    let nats = Nats::with([flag, certificate_flag, certificate, key_flag, key]).await?;
     let url = format!("tls://localhost:{}", nats.port());
     let mut settings = settings(&url)?;
     assert!(is_refused(&settings).await, "its authority is unknown");
@@ -154,11 +137,7 @@ async fn a_credentials_file_is_used_where_nats_requires_one() -> Result<()> {
              -----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
         ),
     )?;
-    let nats = Nats::start(NatsOptions {
-        arguments: vec!["-c".into(), config.into()],
-        ..NatsOptions::default()
-    })
-    .await?;
+    let nats = Nats::with(["-c".as_ref(), config.as_os_str()]).await?;
     let mut settings = settings(&nats.url())?;
     assert!(is_refused(&settings).await);
     settings.nats_creds = Some(creds);
@@ -176,11 +155,7 @@ async fn a_third_party_with_the_documented_permissions_reads_and_forges_nothing(
     let folder = tempfile::tempdir()?;
     let config = folder.path().join("nats.conf");
     std::fs::write(&config, blocks.next().context("the configuration")?)?;
-    let nats = Nats::start(NatsOptions {
-        arguments: vec!["-c".into(), config.into()],
-        ..NatsOptions::default()
-    })
-    .await?;
+    let nats = Nats::with(["-c".as_ref(), config.as_os_str()]).await?;
     let url = |user: &str| nats.url().replace("nats://", &format!("nats://{user}@"));
     let queue = Queue::open(&settings(&url("svc-ingest:change%20me"))?).await?;
     let user = |name: &str, password: &str| {

@@ -19,7 +19,8 @@ use svc_testkit::{PATIENCE, eventually};
 use tokio::time::{Instant, timeout};
 
 use super::{
-    A_WHILE, METRICS, agent, open, parcel, settings, settle, small_stream, take, unexpected,
+    A_WHILE, METRICS, agent, open, parcel, settings, settle, small_stream, stream_of, take,
+    unexpected,
 };
 
 const DEAD: &str = "SVC_INGEST_DEAD_LETTERS";
@@ -331,14 +332,7 @@ async fn a_stream_with_other_settings_is_an_error_and_stays_unchanged() -> Resul
     ] {
         let nats = Nats::start(NatsOptions::default()).await?;
         let context = jetstream::new(async_nats::connect(nats.url()).await?);
-        let mut config = Config {
-            name: METRICS.into(),
-            subjects: vec!["svc.ingest.metrics.*".into()],
-            retention: RetentionPolicy::Interest,
-            discard: DiscardPolicy::New,
-            max_bytes: 1 << 20,
-            ..Config::default()
-        };
+        let mut config = stream_of(1 << 20);
         change(&mut config);
         context.create_stream(config.clone()).await?;
         let error = open(&nats).await.expect_err(named);

@@ -104,11 +104,7 @@ async fn a_stream_that_sources_ours_and_is_behind_keeps_what_it_has_not_taken() 
         let config = folder.path().join(name);
         let text = format!("jetstream {{ domain: {name} }}\nleafnodes {{ {leaf_nodes} }}\n");
         std::fs::write(&config, text)?;
-        Nats::start(NatsOptions {
-            arguments: vec!["-c".into(), config.into()],
-            ..NatsOptions::default()
-        })
-        .await
+        Nats::with(["-c".as_ref(), config.as_os_str()]).await
     };
     let hub = start("hub", format!("listen: 127.0.0.1:{port}")).await?;
     let remote = format!("remotes: [{{ url: \"nats://127.0.0.1:{port}\" }}]");

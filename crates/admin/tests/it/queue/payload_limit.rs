@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use svc_pipeline::queue::Queue;
-use svc_sandbox::{Nats, NatsOptions};
+use svc_sandbox::Nats;
 use svc_testkit::{PATIENCE, Site, assert_contains};
 use tokio::time::timeout;
 
@@ -13,11 +13,7 @@ use super::{agent, open, parcel, settings, settle, take};
 /// NATS with this setting, in a file that a restart reads again.
 async fn limited(config: &Path, max_payload: usize) -> Result<Nats> {
     std::fs::write(config, format!("max_payload: {max_payload}\n"))?;
-    Nats::start(NatsOptions {
-        arguments: vec!["-c".into(), config.into()],
-        ..NatsOptions::default()
-    })
-    .await
+    Nats::with(["-c".as_ref(), config.as_os_str()]).await
 }
 
 #[tokio::test]

@@ -18,6 +18,11 @@ use tonic::Code;
 
 use super::dump;
 
+/// From now on registrations fail in the database.
+const FAIL: &str = "
+    CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'on purpose'; END $$;
+    CREATE TRIGGER fail AFTER INSERT ON agents FOR EACH ROW EXECUTE FUNCTION fail()";
+
 #[tokio::test]
 async fn a_key_that_registers_too_often_gets_a_retry_delay() -> Result<()> {
     let (site, instance) = Site::with_instance().await?;
@@ -43,11 +48,7 @@ async fn a_failed_registration_spends_no_token_use() -> Result<()> {
     let (site, instance) = Site::with_instance().await?;
     let secret = token(&site, AUTO.uses(1)).await?;
     let agent = FakeAgent::on(machine(1))?;
-    site.psql(
-        "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'on purpose'; END $$;
-         CREATE TRIGGER fail AFTER INSERT ON agents FOR EACH ROW EXECUTE FUNCTION fail();",
-    )
-    .await?;
+    site.psql(FAIL).await?;
     let refused = agent.refused(instance.grpc, &secret).await?;
     assert_eq!(refused.code, Code::Internal);
     assert!(
@@ -158,8 +159,7 @@ async fn a_token_that_a_request_does_not_spend_gives_it_no_transaction() -> Resu
 
 #[tokio::test]
 async fn refused_registrations_write_a_few_log_lines_and_the_number_of_the_rest() -> Result<()> {
-    let site = Site::new().await?;
-    let process = site.process().start().await?;
+    let (_site, process) = Site::with_process().await?;
     let unknown = EnrolmentToken::generate()?.expose().to_owned();
     let lines = || -> Vec<String> {
         let logs = process.logs();
@@ -187,8 +187,7 @@ async fn refused_registrations_write_a_few_log_lines_and_the_number_of_the_rest(
 /// 60 calls each: rejected agents ask again, and registrations fail in the database.
 #[tokio::test]
 async fn calls_that_change_nothing_write_few_log_lines_of_any_kind() -> Result<()> {
-    let site = Site::new().await?;
-    let process = site.process().start().await?;
+    let (site, process) = Site::with_process().await?;
     let secret = token(&site, MANUAL.uses(100)).await?;
     let agents: Vec<FakeAgent> = (1..=72)
         .map(|number| FakeAgent::on(machine(number)))
@@ -206,11 +205,7 @@ async fn calls_that_change_nothing_write_few_log_lines_of_any_kind() -> Result<(
             assert_eq!(answer.status(), AgentStatus::Rejected);
         }
     }
-    site.psql(
-        "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'on purpose'; END $$;
-         CREATE TRIGGER fail AFTER INSERT ON agents FOR EACH ROW EXECUTE FUNCTION fail();",
-    )
-    .await?;
+    site.psql(FAIL).await?;
     for agent in new {
         let refused = agent.refused(process.grpc, &secret).await?;
         assert_eq!(refused.code, Code::Internal);

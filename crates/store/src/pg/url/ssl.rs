@@ -3,7 +3,7 @@
 //! The driver knows three of the six modes and none of the files. This module decides what is
 //! verified; `tls.rs` verifies.
 
-use std::{fmt, path::PathBuf};
+use std::path::PathBuf;
 
 use tokio_postgres::{
     Config,
@@ -26,12 +26,6 @@ text_enum! {
         Require = "require",
         VerifyCa = "verify-ca",
         VerifyFull = "verify-full",
-    }
-}
-
-impl fmt::Display for SslMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

@@ -26,7 +26,7 @@ impl RegistrationTx {
     pub async fn host_match(&self, machine: &Identifiers) -> Result<Option<HostMatch>> {
         let known = self.kinds_known(machine).await?;
         let mut stronger: Vec<&str> = Vec::new();
-        for kind in IdentifierKind::STRONGEST_FIRST {
+        for kind in IdentifierKind::ALL {
             let Some(values) = machine.get(&kind) else {
                 continue;
             };

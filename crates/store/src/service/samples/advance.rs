@@ -15,7 +15,7 @@ use std::{
 
 use super::{
     GapKind, GapRow, Range,
-    columns::{Entry, with_samples},
+    columns::{RangeSamples, with_samples},
     hours::Hours,
 };
 use crate::prelude::*;
@@ -69,7 +69,7 @@ pub(super) type Numbers = (i32, i32);
 /// The new watermark of one agent, what the batch adds to its counters, and what is known of its
 /// newest range.
 #[derive(Default)]
-struct Entries {
+struct BooksChange {
     acked_seq: i64,
     stored: i64,
     rejected: i64,
@@ -166,9 +166,9 @@ impl Tx {
             .map(|(agent, state)| (agent, state.hours));
         let mut hours: BTreeMap<AgentId, Hours> = hours.collect();
         let ranges = self.hours_bound(ranges, &numbers, &mut hours).await?;
-        let entries: Vec<Entry<'_>> = ranges
+        let entries: Vec<RangeSamples<'_>> = ranges
             .iter()
-            .map(|range| Entry::new(range.host_id, range.samples.iter()))
+            .map(|range| RangeSamples::new(range.host_id, range.samples.iter()))
             .collect();
         self.samples_store(&entries, &numbers).await?;
         self.gaps_insert(&ranges).await?;
@@ -196,14 +196,14 @@ impl Tx {
         self.execute(sql, &columns.params()).await.map(drop)
     }
 
-    async fn samples_store(&self, entries: &[Entry<'_>], numbers: &[Numbers]) -> Result<()> {
+    async fn samples_store(&self, entries: &[RangeSamples<'_>], numbers: &[Numbers]) -> Result<()> {
         if entries.iter().all(|entry| entry.samples.is_empty()) {
             return Ok(());
         }
         let columns = Arrays::default()
             .column(numbers, |(_, host_no)| *host_no)
             .column(numbers, |(agent_no, _)| *agent_no);
-        let entries: Vec<&Entry<'_>> = entries.iter().collect();
+        let entries: Vec<&RangeSamples<'_>> = entries.iter().collect();
         let columns = with_samples(columns, &entries);
         let sql = columns.call("samples_append", "samples_store");
         self.execute(&sql, &columns.params()).await.map(drop)
@@ -213,11 +213,11 @@ impl Tx {
 /// The parameters of `BOOKS`. Several ranges of one agent add up; they are in the order of their numbers.
 fn books<'a>(
     ranges: &[Cow<'_, Range>],
-    entries: &[Entry<'_>],
+    entries: &[RangeSamples<'_>],
     numbers: &[Numbers],
     hours: &BTreeMap<AgentId, Hours>,
 ) -> Arrays<'a> {
-    let mut agents: BTreeMap<AgentId, Entries> = BTreeMap::new();
+    let mut agents: BTreeMap<AgentId, BooksChange> = BTreeMap::new();
     for ((range, entry), numbers) in ranges.iter().zip(entries).zip(numbers) {
         let sums = agents.entry(range.agent_id).or_default();
         sums.acked_seq = sums.acked_seq.max(range.last_seq);
@@ -229,7 +229,7 @@ fn books<'a>(
         sums.shape = entry.last_shape().or(sums.shape);
         sums.newest = hours.get(&range.agent_id).and_then(Hours::newest);
     }
-    let agents: Vec<(AgentId, Entries)> = agents.into_iter().collect();
+    let agents: Vec<(AgentId, BooksChange)> = agents.into_iter().collect();
     Arrays::default()
         .column(&agents, |(agent, _)| agent.0)
         .column(&agents, |(_, sums)| sums.acked_seq)

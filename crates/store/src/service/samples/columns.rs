@@ -9,15 +9,18 @@ use super::{
 use crate::prelude::*;
 
 /// The samples of one range, with the shape of each.
-pub(super) struct Entry<'a> {
+pub(super) struct RangeSamples<'a> {
     pub(super) host_id: HostId,
     pub(super) samples: Vec<(&'a SampleRow, Uuid)>,
 }
 
-impl<'a> Entry<'a> {
-    pub(super) fn new(host_id: HostId, samples: impl Iterator<Item = &'a SampleRow>) -> Entry<'a> {
+impl<'a> RangeSamples<'a> {
+    pub(super) fn new(
+        host_id: HostId,
+        samples: impl Iterator<Item = &'a SampleRow>,
+    ) -> RangeSamples<'a> {
         let samples = samples.map(|sample| (sample, sample.shape())).collect();
-        Entry { host_id, samples }
+        RangeSamples { host_id, samples }
     }
 
     /// The shape of the newest numbers.
@@ -35,7 +38,7 @@ struct Newest {
 }
 
 /// Adds the arguments from `newest` on.
-pub(super) fn with_samples<'a>(columns: Arrays<'a>, entries: &[&Entry<'a>]) -> Arrays<'a> {
+pub(super) fn with_samples<'a>(columns: Arrays<'a>, entries: &[&RangeSamples<'a>]) -> Arrays<'a> {
     let mut owners: Vec<i32> = Vec::new();
     let (mut samples, mut shapes) = (Vec::new(), Vec::new());
     for (owner, entry) in (1..).zip(entries) {
@@ -75,7 +78,7 @@ fn part_values(samples: &[&SampleRow]) -> (Vec<i64>, Vec<i32>) {
 /// For each entry the place of the newest sample of its host, and what only the latest vitals have.
 fn with_newest<'a>(
     columns: Arrays<'a>,
-    entries: &[&Entry<'a>],
+    entries: &[&RangeSamples<'a>],
     samples: &[&'a SampleRow],
 ) -> Arrays<'a> {
     let mut newest: Vec<Option<i32>> = vec![None; entries.len()];
@@ -108,7 +111,7 @@ fn with_newest<'a>(
 }
 
 /// The newest sample of each host. Of several with the same time the last one wins.
-fn newest_of_hosts(entries: &[&Entry<'_>]) -> HashMap<HostId, Newest> {
+fn newest_of_hosts(entries: &[&RangeSamples<'_>]) -> HashMap<HostId, Newest> {
     let mut hosts: HashMap<HostId, Newest> = HashMap::new();
     let mut place = 0;
     for (entry, of) in entries.iter().enumerate() {

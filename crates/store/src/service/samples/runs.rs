@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 
 use super::{
     Range,
-    columns::{Entry, with_samples},
+    columns::{RangeSamples, with_samples},
     hours::{MOST_OF_HOUR, hour},
 };
 use crate::prelude::*;
@@ -33,7 +33,7 @@ pub(super) struct Run<'a> {
     pub(super) last_seq: i64,
     shape: Uuid,
     hours: Hours,
-    entry: Entry<'a>,
+    entry: RangeSamples<'a>,
 }
 
 /// The hours of a run, in hours since the epoch.
@@ -72,7 +72,7 @@ impl<'a> Run<'a> {
             return Err(ranges);
         }
         let samples = ranges.iter().flat_map(|range| &range.samples);
-        let entry = Entry::new(first.host_id, samples);
+        let entry = RangeSamples::new(first.host_id, samples);
         let (Some(shape), Some(hours)) = (entry.last_shape(), Hours::of(&entry)) else {
             return Err(ranges);
         };
@@ -93,7 +93,7 @@ impl<'a> Run<'a> {
 
 impl Hours {
     /// `None` if they go back, or one has too many samples.
-    fn of(entry: &Entry<'_>) -> Option<Hours> {
+    fn of(entry: &RangeSamples<'_>) -> Option<Hours> {
         let mut hours = entry.samples.iter().map(|(sample, _)| hour(sample));
         let first = hours.next()?;
         let (mut last, mut samples_of_last) = (first, 1);
@@ -128,7 +128,7 @@ impl Store {
             .column(runs, |run| run.hours.first)
             .column(runs, |run| run.hours.last)
             .column(runs, |run| run.hours.samples_of_last);
-        let entries: Vec<&Entry<'_>> = runs.iter().map(|run| &run.entry).collect();
+        let entries: Vec<&RangeSamples<'_>> = runs.iter().map(|run| &run.entry).collect();
         let columns = with_samples(columns, &entries);
         let sql = columns.call("samples_append", "samples_append");
         let params = columns.params();
