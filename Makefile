@@ -11,7 +11,7 @@ dev: deps  ## Run the real thing on this machine, with a PostgreSQL of its own
 	$(CARGO) build --locked --bin svc-dev --bin svc-ingest --bin svc-agent --bin svc-console
 	@exec target/debug/svc-dev
 
-test: deps fmt lint doc unit  ## Formatting, lints, documentation and all tests (under 20 minutes on 2 cores)
+test: deps fmt lint doc chart unit  ## Formatting, lints, documentation and all tests (under 20 minutes on 2 cores)
 
 fmt:
 	$(CARGO) fmt --all --check
@@ -105,6 +105,10 @@ test-export: deps  ## Export to the OTLP receiver of the OpenTelemetry collector
 .PHONY: test-readme test-rpm test-export deny check-deploy images
 deny:  ## Advisories, licences, bans and sources of all dependencies (needs cargo-deny and the advisory database)
 	$(CARGO) deny check
+
+.PHONY: chart
+chart:
+	@if command -v helm >/dev/null; then SKIP="kubeconform docker haproxy" deploy/check; else echo "helm is not installed: the chart is not checked"; fi
 
 check-deploy:  ## Check the Helm chart, the compose file and the proxies' configurations (needs helm and kubeconform)
 	@deploy/check

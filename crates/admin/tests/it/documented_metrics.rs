@@ -51,6 +51,25 @@ pub fn names() -> Result<BTreeSet<String>> {
     Ok(table()?.into_keys().collect())
 }
 
+/// The console's: those of docs/console.md, and the database's with its own prefix.
+pub fn names_of_the_console() -> Result<BTreeSet<String>> {
+    let console = text("docs/console.md");
+    let rows = console
+        .lines()
+        .filter(|line| line.starts_with("| `console_"));
+    let first = rows.filter_map(|line| line.split('|').nth(1));
+    let own = first
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+        .map(str::to_owned);
+    let database = names()?.into_iter();
+    let database = database.filter_map(|name| {
+        let name = name.strip_prefix("svc_ingest_")?;
+        name.starts_with("database_")
+            .then(|| format!("console_{name}"))
+    });
+    Ok(own.chain(database).collect())
+}
+
 /// The table between the markers, by name.
 fn table() -> Result<BTreeMap<String, Row>> {
     let document = text("docs/metrics.md");

@@ -31,6 +31,46 @@ fn the_document_lists_every_variable() -> Result<()> {
     Ok(())
 }
 
+/// The database's metrics are those of docs/metrics.md with another prefix; a test of the service compares them.
+#[tokio::test]
+async fn the_document_lists_every_metric_of_its_own() -> Result<()> {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let document = std::fs::read_to_string(format!("{root}/docs/console.md"))?;
+    let source = std::fs::read_to_string(format!("{root}/crates/console/src/telemetry.rs"))?;
+    let rows = document
+        .lines()
+        .filter(|line| line.starts_with("| `console_"));
+    let cells = rows.filter_map(|line| line.split('|').nth(1));
+    let documented = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2));
+    let documented: BTreeSet<&str> = documented.map(without_total).collect();
+    ensure!(documented.len() > 5, "the table was not found");
+    for name in &documented {
+        let registered = name
+            .trim_start_matches("console_")
+            .trim_end_matches("_seconds");
+        assert!(
+            source.contains(&format!("\"{registered}\"")),
+            "{name} does not exist"
+        );
+    }
+    let console = Console::start().await?;
+    let page = console.client().get("/metrics").await?.body;
+    let exposed = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+    let exposed = exposed.filter_map(|line| line.split(' ').next());
+    let own: BTreeSet<&str> = exposed
+        .filter(|name| !name.starts_with("console_database_"))
+        .map(without_total)
+        .collect();
+    ensure!(own.len() > 5, "the page was not read: {page}");
+    let missing: Vec<&&str> = own.difference(&documented).collect();
+    assert!(missing.is_empty(), "docs/console.md lacks {missing:?}");
+    Ok(())
+}
+
+fn without_total(name: &str) -> &str {
+    name.strip_suffix("_total").unwrap_or(name)
+}
+
 /// These fail at run time under the Content-Security-Policy, or are ignored by htmx 4.
 #[test]
 fn templates_use_nothing_that_the_policy_forbids() -> Result<()> {

@@ -13,3 +13,19 @@ allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
+
+{{/* Where agents reach the service. Without an address of its own, it is at the console's name. */}}
+{{- define "svc.address" -}}
+{{- .Values.address | default (printf "%s:%v" (urlParse .Values.console.baseUrl).hostname .Values.service.port) -}}
+{{- end }}
+
+{{/* Not all instances on one node, if there are several nodes. */}}
+{{- define "svc.spread" -}}
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- . | nindent 8 }}
+{{- end }}
