@@ -246,3 +246,41 @@ fn the_notices_have_the_licences_of_everything_that_is_linked_or_served() -> Res
     assert!(!agent.contains("htmx") && !agent.contains("jemalloc"));
     Ok(())
 }
+
+#[test]
+fn workflows_run_pinned_code_and_only_publishing_may_write() {
+    let workflows = repository::texts(repository::path(".github/workflows"), "yml");
+    let (mut actions, mut writers) = (0, Vec::new());
+    for (path, text) in &workflows {
+        let mut job = "";
+        for line in text.lines().map(|line| line.trim_end()) {
+            if line.starts_with("  ") && !line.starts_with("   ") && line.ends_with(':') {
+                job = line;
+            }
+            let line = line.trim().trim_start_matches("- ");
+            if let Some(action) = line.strip_prefix("uses: ") {
+                let commit = action.split(['@', ' ']).nth(1).unwrap_or_default();
+                let is_commit =
+                    commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
+                assert!(is_commit, "{}: {action}", path.display());
+                actions += 1;
+            }
+            if let Some(image) = line.strip_prefix("container: ") {
+                assert_contains(image, "@sha256:");
+            }
+            if line.ends_with(": write") {
+                writers.push((job.trim(), line));
+            }
+        }
+        assert_contains(text, "\npermissions:\n  contents: read\n");
+    }
+    assert!(actions > 10, "{actions} actions");
+    assert!(
+        writers.contains(&("publish:", "contents: write")),
+        "{writers:?}"
+    );
+    assert!(
+        writers.iter().all(|(job, _)| *job == "publish:"),
+        "{writers:?}"
+    );
+}
