@@ -20,16 +20,18 @@ pub fn is_hidden(c: char) -> bool {
 
 /// The text with hidden characters as `[U+202E]`.
 pub fn visible(text: &str) -> Cow<'_, str> {
-    escaped(text, is_hidden, |escaped, c| {
-        let _ = write!(escaped, "[U+{:04X}]", u32::from(c));
-    })
+    escaped(text, is_hidden, by_number)
 }
 
 /// The same for a text of several lines, such as a table or a page, whose ends stay.
 pub fn visible_lines(text: &str) -> Cow<'_, str> {
-    escaped(text, is_hidden_in_lines, |escaped, c| {
-        let _ = write!(escaped, "[U+{:04X}]", u32::from(c));
-    })
+    escaped(text, is_hidden_in_lines, by_number)
+}
+
+/// The same for lines with a terminal's colours, whose writer has escaped what is not its own.
+pub fn visible_colours(text: &str) -> Cow<'_, str> {
+    let hidden = |c| c != '\u{1b}' && is_hidden_in_lines(c);
+    escaped(text, hidden, by_number)
 }
 
 /// JSON with hidden characters in the form that JSON itself has for them: programs read what was there before.
@@ -39,6 +41,10 @@ pub fn visible_json(json: &str) -> Cow<'_, str> {
             let _ = write!(escaped, "\\u{unit:04x}");
         }
     })
+}
+
+fn by_number(escaped: &mut String, c: char) {
+    let _ = write!(escaped, "[U+{:04X}]", u32::from(c));
 }
 
 fn is_hidden_in_lines(c: char) -> bool {
