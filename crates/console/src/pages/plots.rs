@@ -84,7 +84,7 @@ macro_rules! ranges {
     };
 }
 
-pub const RANGES: [Range; 5] = ranges! {
+pub const RANGES: &[Range] = &ranges! {
     "1h", "1 h": 1, None, "every sample";
     "24h", "24 h": 24, None, "every sample";
     "7d", "7 d": 7 * 24, Some(("hour", 3600)), "hourly means";
@@ -109,7 +109,7 @@ impl Range {
             false => 24,
         };
         let shows = |range: &&Self| range.hours >= least && range.hours > silent;
-        let [.., longest] = &RANGES;
+        let longest = &RANGES[RANGES.len() - 1];
         RANGES.iter().find(shows).unwrap_or(longest)
     }
 }

@@ -145,7 +145,7 @@ async fn a_printed_page_has_its_lists_and_none_of_its_controls() -> Result<()> {
     browser.emulate("print").await?;
     for (path, words) in [
         ("/hosts".to_owned(), ["web-042", "env=test"]),
-        ("/approvals".into(), [&waiting, "new"]),
+        ("/approvals".into(), [waiting.as_str(), "new"]),
         (format!("/hosts/{host}"), ["web-042", "deployed 4.2"]),
         (
             format!("/hosts/{host}/values?range=1h"),
