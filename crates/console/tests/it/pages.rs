@@ -66,8 +66,8 @@ async fn gaps_of_long_ranges_have_their_reason_and_a_host_that_stopped_has_one_a
     console.site.psql(presence).await?;
     let client = console.signed_in("ann", Role::Viewer).await?;
     for range in ["7d", "30d"] {
-        let series = client.get(&format!("/hosts/{id}/series?range={range}"));
-        let series: Value = serde_json::from_str(&series.await?.body)?;
+        let path = format!("/hosts/{id}/series?range={range}");
+        let series: Value = serde_json::from_str(&client.get(&path).await?.body)?;
         let gaps = series["gaps"].as_array().unwrap();
         assert_eq!(gaps.len(), 2, "{range}: {gaps:?}");
         assert_eq!(gaps[0]["reason"], "offline (goodbye)", "{range}");
