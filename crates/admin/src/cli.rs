@@ -25,7 +25,7 @@ mod token;
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{CommandFactory, Parser, Subcommand};
-use svc_common::settings::Problems;
+use svc_common::{settings::Problems, text::visible_lines};
 use svc_store::StoreError;
 
 pub use output::Output;
@@ -146,7 +146,7 @@ fn report(error: &anyhow::Error) -> ExitCode {
     }
     match error.downcast_ref::<StoreError>() {
         Some(error) => eprintln!("svc-ingest: {}", database::explain(error)),
-        None => eprintln!("svc-ingest: {error:#}"),
+        None => eprintln!("svc-ingest: {}", visible_lines(&format!("{error:#}"))),
     }
     match error.is::<Usage>() {
         true => ExitCode::from(2),

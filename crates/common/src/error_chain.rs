@@ -2,10 +2,12 @@
 
 use std::{error::Error, iter};
 
+use crate::text::visible;
+
 pub fn chain(error: &dyn Error) -> String {
     let errors = iter::successors(Some(error), |&error| error.source());
     let texts: Vec<String> = errors.map(ToString::to_string).collect();
-    texts.join(": ").replace(char::is_control, " ")
+    visible(&texts.join(": ").replace(['\n', '\r', '\t'], " ")).into_owned()
 }
 
 #[cfg(test)]
@@ -14,7 +16,7 @@ mod tests {
 
     #[test]
     fn it_is_one_line_whatever_its_causes_say() {
-        let error = std::io::Error::other("first\nsecond\u{1b}[2J");
-        assert_eq!(chain(&error), "first second [2J");
+        let error = std::io::Error::other("first\nsecond\u{1b}[2J\u{202e}");
+        assert_eq!(chain(&error), "first second[U+001B][2J[U+202E]");
     }
 }

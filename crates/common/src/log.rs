@@ -1,10 +1,16 @@
 //! The form of the log, and where it goes.
 
-use std::io::{self, IsTerminal};
+use std::{
+    borrow::Cow,
+    io::{self, IsTerminal, Write},
+};
 
 use tracing_subscriber::{EnvFilter, fmt};
 
-use crate::settings::{Reader, parse::Parsed};
+use crate::{
+    settings::{Reader, parse::Parsed},
+    text::{visible_colours, visible_json, visible_lines},
+};
 
 /// h2 and rustls log warnings about the behaviour of single clients, some of them for every frame: a client could fill our
 /// log. A filter in the settings that names them overrides this.
@@ -40,16 +46,39 @@ impl Log {
     pub fn start(&self) {
         let filter = EnvFilter::try_new(format!("{LIBRARIES},{}", self.filter))
             .unwrap_or_else(|_| EnvFilter::new(format!("{LIBRARIES},info")));
+        let colours = io::stderr().is_terminal();
+        let shown = Shown(match (self.json, colours) {
+            (true, _) => visible_json,
+            (false, true) => visible_colours,
+            (false, false) => visible_lines,
+        });
         let lines = fmt()
             .with_env_filter(filter)
-            .with_writer(io::stderr)
+            .with_writer(move || shown)
             .with_target(false);
         let set = if self.json {
             lines.json().flatten_event(true).try_init()
         } else {
-            lines.with_ansi(io::stderr().is_terminal()).try_init()
+            lines.with_ansi(colours).try_init()
         };
         drop(set); // A second call, as tests make it, changes nothing.
+    }
+}
+
+/// Writes lines to standard error, with hidden characters by their numbers: much of a log comes from clients.
+#[derive(Clone, Copy)]
+struct Shown(fn(&str) -> Cow<'_, str>);
+
+impl Write for Shown {
+    /// A line is one call.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(line);
+        io::stderr().write_all((self.0)(&text).as_bytes())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
     }
 }
 

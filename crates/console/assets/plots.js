@@ -1,5 +1,5 @@
 // A host's history: plots with one time axis and one crosshair, gaps as gaps, presence as a strip, notes
-// and events as marks, and the same values as a table.
+// and events as marks.
 (() => {
   "use strict";
 
@@ -179,48 +179,6 @@
     place().append(figure);
   }
 
-  // The gaps with their reasons, which the plots show under the crosshair only.
-  function gapList() {
-    const list = document.createElement("ul");
-    const at = (seconds) => clock.format(new Date(seconds * 1000));
-    for (const gap of series.gaps) {
-      const line = document.createElement("li");
-      line.textContent = `Gap from ${at(gap.from)} to ${at(gap.to)}: ${gap.reason}`;
-      list.append(line);
-    }
-    return list;
-  }
-
-  // Filled when it is opened: most people never do.
-  function table() {
-    const details = document.getElementById("plot-table");
-    const home = details.querySelector(".scroll");
-    home.replaceChildren();
-    if (!details.open || !series) return;
-    const columns = kinds(series).flatMap((kind) => kind.lines.map((line) => ({ name: `${kind.title === "Disks" ? "disk " : ""}${line.name}`, values: line.values, unit: kind.unit })));
-    const grid = document.createElement("table");
-    grid.className = "list compact";
-    const head = grid.createTHead().insertRow();
-    for (const name of ["time", ...columns.map((column) => column.name)]) {
-      const cell = document.createElement("th");
-      cell.textContent = name;
-      cell.className = name === "time" ? "" : "num";
-      head.append(cell);
-    }
-    const body = grid.createTBody();
-    for (let i = series.t.length - 1; i >= Math.max(0, series.t.length - 1000); i -= 1) {
-      const row = body.insertRow();
-      row.insertCell().textContent = clock.format(new Date(series.t[i] * 1000));
-      for (const column of columns) {
-        const cell = row.insertCell();
-        cell.className = "num";
-        cell.textContent = column.values[i] == null ? "–" : column.unit(column.values[i]);
-      }
-    }
-    if (series.gaps.length) home.append(gapList());
-    home.append(grid);
-  }
-
   function redraw() {
     for (const plot of plots) plot.destroy();
     plots = [];
@@ -230,7 +188,7 @@
     if (!series.t.length) {
       const empty = document.createElement("p");
       empty.className = "muted";
-      empty.textContent = "No samples in this range.";
+      empty.textContent = `No samples in this range: ${series.gaps[0].reason}.`;
       home.append(empty);
     } else {
       // The figures first: their number decides how wide each is.
@@ -238,13 +196,16 @@
       for (const draw of drawing) draw();
     }
     strip();
-    table();
     home.dataset.ready = series.source;
   }
 
   async function load(range) {
-    for (const button of document.querySelectorAll("[data-range]")) button.setAttribute("aria-pressed", String(button.dataset.range === range));
+    for (const link of document.querySelectorAll("[data-range]")) {
+      if (link.dataset.range === range) link.setAttribute("aria-current", "true");
+      else link.removeAttribute("aria-current");
+    }
     const home = place();
+    document.getElementById("plot-values").search = `?range=${range}`;
     delete home.dataset.ready;
     try {
       const answer = await fetch(`${home.dataset.series}?range=${range}`, { headers: { accept: "application/json" } });
@@ -260,17 +221,17 @@
     }
   }
 
-  const asked = () => new URLSearchParams(location.search).get("range") || "24h";
+  const asked = () => document.querySelector("[data-range][aria-current]").dataset.range;
   document.addEventListener("DOMContentLoaded", () => {
     if (!place()) return;
     load(asked());
     document.addEventListener("click", (event) => {
-      const button = event.target.closest("[data-range]");
-      if (!button) return;
-      history.replaceState(null, "", `?range=${button.dataset.range}`);
-      load(button.dataset.range);
+      const link = event.target.closest("[data-range]");
+      if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+      event.preventDefault();
+      history.replaceState(null, "", link.href);
+      load(link.dataset.range);
     });
-    document.getElementById("plot-table").addEventListener("toggle", table);
     document.addEventListener("themechange", redraw);
     let wait;
     addEventListener("resize", () => { clearTimeout(wait); wait = setTimeout(redraw, 150); });

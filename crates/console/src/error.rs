@@ -13,6 +13,8 @@ use axum::{
 };
 use svc_store::{RejectionKind, StoreError};
 
+use crate::render;
+
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
     #[error("{0}")]
@@ -178,8 +180,8 @@ pub async fn render(request: Request, next: Next) -> Response {
     let (title, message) = (shown.title, shown.message.as_str());
     let body = match (api, part) {
         (true, _) => return (status, format!("{message}\n")).into_response(),
-        (_, true) => ErrorPart { title, message }.render(),
-        (_, false) => ErrorPage { title, message }.render(),
+        (_, true) => render::render(&ErrorPart { title, message }),
+        (_, false) => render::render(&ErrorPage { title, message }),
     };
     match body {
         Ok(body) => (status, Html(body)).into_response(),

@@ -7,7 +7,7 @@
 //!
 //! Imports form a tree: what comes later here is not imported by what comes earlier.
 //!
-//! 1. `error`, `secret`, `assets`, `address`, `slots`, `telemetry`, `config`: small parts.
+//! 1. `render`, `error`, `secret`, `assets`, `address`, `slots`, `telemetry`, `config`: small parts.
 //! 2. `feed`: what changed. `live`: which views are watched. `doors` and `password`: limits of signing in.
 //!    `jwks`: the service's public keys.
 //! 3. `state`: all of these, as handlers share them.
@@ -30,6 +30,7 @@ mod jwks;
 mod live;
 mod pages;
 mod password;
+mod render;
 mod routes;
 mod secret;
 mod security;

@@ -73,6 +73,7 @@ fn handlers() -> Router<App> {
         .route("/hosts/bulk/apply", post(bulk::apply))
         .route("/hosts/{id}", get(host::page))
         .route("/hosts/{id}/series", get(plots::series))
+        .route("/hosts/{id}/values", get(plots::values::page))
         .route("/hosts/{id}/note", post(host::note))
         .route("/hosts/{id}/labels", post(host::labels))
         .route("/hosts/{id}/retire", post(host::retire))

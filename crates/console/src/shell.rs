@@ -3,7 +3,7 @@
 use askama::Template;
 use axum::response::{Html, Redirect};
 
-use crate::{error::AppError, session::User, state::App};
+use crate::{error::AppError, render::render, session::User, state::App};
 
 /// A page or a part of one.
 pub type Page = Result<Html<String>, AppError>;
@@ -11,7 +11,7 @@ pub type Page = Result<Html<String>, AppError>;
 pub type Changed = Result<Redirect, AppError>;
 
 pub fn html(template: &impl Template) -> Page {
-    Ok(Html(template.render()?))
+    Ok(Html(render(template)?))
 }
 
 pub fn go_to(path: &str) -> Changed {

@@ -36,9 +36,9 @@ pub use people::agents::{
 pub use people::books::{AgentBooks, GapRecord};
 pub use people::console::{
     ActivityCursor, ActivityFilter, ActivityPage, ActivityRecord, AttentionCounts, DatabaseState,
-    DiskColumns, EventMark, FleetCounts, HostCursor, HostSearch, HostSort, HostsFound, HostsPage,
-    LinkKind, LoginRecord, PresenceMark, Retired, Role, RollupPoint, SampleColumns, SessionRecord,
-    SparkPoint, TokenRequest, Total, UserId, UserRecord, WrittenSearch,
+    DiskColumns, EventMark, FleetCounts, HostCursor, HostSearch, HostSort, HostState, HostsFound,
+    HostsPage, LinkKind, LoginRecord, PresenceMark, Retired, Role, RollupPoint, SampleColumns,
+    SessionRecord, SparkPoint, TokenRequest, Total, UserId, UserRecord, WrittenSearch,
 };
 pub use people::hosts::{Disk, HostDetail, HostIdentity, HostRecord, IdentifierRecord};
 pub use people::overview::{AgentCounts, HistoryState, HostCounts, Overview, TokenCounts};

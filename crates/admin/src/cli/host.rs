@@ -5,6 +5,7 @@ mod change;
 use std::{iter, process::ExitCode};
 
 use clap::Subcommand;
+use svc_common::text::visible;
 use svc_store::{
     AgentBooks, GapRecord, HostDetail, HostId, HostRecord, HostSearch, HostsPage, Page, Retired,
     Store, StoreError, WrittenSearch,
@@ -44,7 +45,7 @@ pub enum Command {
 pub struct ListArgs {
     #[command(flatten)]
     host: HostArgs,
-    /// Only hosts that the console's search finds: parts of the name, or conditions such as label:env=prod and is:offline
+    /// Only hosts that the console's search finds: parts of the name, or conditions such as label:env=prod, is:offline and offline:1d
     #[arg(long, value_name = "TEXT")]
     search: Option<String>,
     /// Retired hosts, too
@@ -289,7 +290,7 @@ async fn retire(args: &RetireArgs) -> anyhow::Result<ExitCode> {
         agents_ended,
     };
     args.output.print(&retired, || {
-        let hostname = output::harmless(&host.hostname);
+        let hostname = visible(&host.hostname);
         format!("retired host {id} ({hostname}), and ended {agents_ended} of its agents")
     })?;
     Ok(ExitCode::SUCCESS)

@@ -1,13 +1,14 @@
 //! How commands print: tables for people, JSON for programs.
 //!
-//! Much of what is shown comes from agents, and anybody can run an agent. Tables therefore replace every control
-//! character, so that an agent cannot move the administrator's cursor or reorder the text.
+//! Much of what is shown comes from agents, and anybody can run an agent. Hidden characters are therefore shown by their
+//! numbers ([`svc_common::text`]), so that an agent cannot move the administrator's cursor or reorder the text.
 
 use std::io::{self, Write};
 
 use clap::ValueEnum;
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets};
 use serde::Serialize;
+use svc_common::text::{visible, visible_json, visible_lines};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Output {
@@ -42,8 +43,11 @@ impl Output {
         text: impl FnOnce() -> String,
     ) -> anyhow::Result<String> {
         match self {
-            Self::Json => Ok(serde_json::to_string_pretty(value)?),
-            Self::Table => Ok(text()),
+            Self::Json => {
+                let json = serde_json::to_string_pretty(value)?;
+                Ok(visible_json(&json).into_owned())
+            }
+            Self::Table => Ok(visible_lines(&text()).into_owned()),
         }
     }
 
@@ -86,7 +90,11 @@ fn table_within<T>(width: Option<u16>, columns: &[Column<T>], rows: &[T]) -> Str
         .set_content_arrangement(ContentArrangement::Dynamic)
         .set_header(columns.iter().map(|(heading, ..)| *heading));
     for row in rows {
-        table.add_row(columns.iter().map(|(.., cell)| harmless(&cell(row))));
+        table.add_row(
+            columns
+                .iter()
+                .map(|(.., cell)| visible(&cell(row)).into_owned()),
+        );
     }
     for ((_, fit, _), column) in columns.iter().zip(table.column_iter_mut()) {
         column.set_padding((0, 2));
@@ -101,22 +109,13 @@ fn table_within<T>(width: Option<u16>, columns: &[Column<T>], rows: &[T]) -> Str
 pub fn facts(rows: &[(&str, String)]) -> String {
     let width = rows.iter().map(|(name, _)| name.len()).max();
     let width = width.unwrap_or_default();
-    let line = |(name, value): &(&str, String)| format!("{name:<width$}  {}", harmless(value));
+    let line = |(name, value): &(&str, String)| format!("{name:<width$}  {}", visible(value));
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// The characters of an id that tables show. They are enough to select the record.
 pub fn short(id: impl std::fmt::Display) -> String {
     id.to_string().chars().take(8).collect()
-}
-
-/// Replaces characters that move a terminal's cursor or change the direction of text.
-pub fn harmless(text: &str) -> String {
-    let harmful = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    text.replace(harmful, "\u{fffd}")
 }
 
 /// The text, or a dash where there is none.
@@ -150,8 +149,16 @@ mod tests {
             std::slice::from_ref(&text),
         );
         assert_eq!(shown.lines().count(), 2, "{shown:?}");
+        let rendered = |output: Output| output.render(&text, || text.clone()).unwrap();
+        assert_eq!(rendered(Output::Table), "web[U+001B][2J[U+000D]\n[U+202E]1");
+        let json = rendered(Output::Json);
+        assert!(json.is_ascii(), "{json}");
+        assert_eq!(serde_json::from_str::<String>(&json).unwrap(), text);
         for shown in [shown, facts(&[("host", text)])] {
-            assert!(!shown.contains(['\u{1b}', '\r', '\u{202e}']), "{shown:?}");
+            assert!(
+                shown.contains("web[U+001B][2J[U+000D][U+000A][U+202E]1"),
+                "{shown:?}"
+            );
         }
     }
 }

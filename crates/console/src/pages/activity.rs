@@ -10,6 +10,7 @@ use axum::{
 use futures_util::stream;
 use jiff::Timestamp;
 use serde::Deserialize;
+use svc_common::text::{visible, visible_json};
 use svc_store::{ActivityCursor, ActivityFilter, ActivityRecord, EventKind, StoreError};
 
 use crate::{
@@ -145,7 +146,7 @@ impl Export {
         for row in &found.rows {
             text.push_str(&match self.csv {
                 true => csv(row),
-                false => serde_json::to_string(row).unwrap_or_default() + "\n",
+                false => json(row) + "\n",
             });
         }
         self.sent += found.rows.len();
@@ -153,6 +154,11 @@ impl Export {
         self.done = self.before.is_none() || self.sent >= EXPORT_ROWS;
         Ok(Some((text.into(), self)))
     }
+}
+
+fn json(row: &ActivityRecord) -> String {
+    let json = serde_json::to_string(row).unwrap_or_default();
+    visible_json(&json).into_owned()
 }
 
 fn csv(row: &ActivityRecord) -> String {
@@ -172,7 +178,8 @@ fn csv(row: &ActivityRecord) -> String {
 
 /// A quoted cell. A spreadsheet would run a text that begins like a formula: an apostrophe prevents it.
 fn cell(text: &str) -> String {
-    let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
+    let text = visible(text);
+    let formula = text.starts_with(['=', '+', '-', '@']);
     let guard = if formula { "'" } else { "" };
     format!("\"{guard}{}\"", text.replace('"', "\"\""))
 }
@@ -202,6 +209,7 @@ mod tests {
     #[test]
     fn cells_are_quoted_and_never_formulas() {
         assert_eq!(cell("a \"b\""), "\"a \"\"b\"\"\"");
+        assert_eq!(cell("\t=1\u{202e}"), "\"[U+0009]=1[U+202E]\"");
         assert_eq!(cell("=HYPERLINK(1)"), "\"'=HYPERLINK(1)\"");
     }
 

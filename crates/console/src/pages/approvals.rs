@@ -11,6 +11,7 @@ use super::form::Fields;
 use crate::{
     error::AppError,
     live::Filter,
+    render::render,
     session::{Operator, User},
     shell::{Page, Shell, go_to, html},
     state::App,
@@ -101,7 +102,7 @@ pub async fn part(app: &App, role: Role, filter: &Filter) -> Result<String, AppE
         misunderstood: wanted.is_none(),
         base_url: app.web.origin(),
     };
-    Ok(part.render()?)
+    Ok(render(&part)?)
 }
 
 /// Approves a selection: first a page that says what will happen, then, confirmed, the decisions.

@@ -11,6 +11,7 @@ use self::capacity::Capacity;
 use crate::{
     error::AppError,
     feed::News,
+    render::render,
     session::User,
     shell::{Page, Shell, html},
     state::App,
@@ -76,7 +77,7 @@ pub async fn part(app: &App) -> Result<String, AppError> {
         news,
         instances,
     };
-    Ok(part.render()?)
+    Ok(render(&part)?)
 }
 
 /// What the samples of a host take a day. Three of the days are made ahead and nearly empty.
@@ -124,7 +125,7 @@ fn attention(news: &News, instances: &[InstanceRecord], keys_away: bool) -> Vec<
             "Agents refuse an instance with an expired certificate.";
         found.disks_90, "bad", "/hosts?q=disk:90&sort=disk",
             "disk at 90 % or more", "disks at 90 % or more", "The fullest file system of a host.";
-        found.offline_day, "warn", "/hosts?q=is:offline&sort=offline",
+        found.offline_day, "warn", "/hosts?q=offline:1d&sort=offline",
             "offline for more than a day", "offline for more than a day", "Their agents have no stream.";
         found.clones_day, "warn", "/activity?kind=clone",
             "identity used twice since yesterday", "identities used twice since yesterday",

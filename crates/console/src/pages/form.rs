@@ -4,6 +4,7 @@ use axum::{
     body::Bytes,
     extract::{FromRequest, Request, rejection::BytesRejection},
 };
+use svc_common::text::is_hidden;
 use svc_store::{LabelChange, LabelsError};
 use url::form_urlencoded;
 use uuid::Uuid;
@@ -46,9 +47,15 @@ impl Fields {
         ids
     }
 
-    /// Labels as people write them: `env=prod, -old`.
+    /// Labels as people write them: `env=prod, -old`. The form behind a preview has them as they were shown.
     pub fn labels(&self) -> Result<LabelChange, AppError> {
-        let change = self.get("labels").parse();
+        let labels = self.get("labels");
+        if labels.contains(is_hidden) {
+            return Err(AppError::bad_request(
+                "Labels have no invisible characters.",
+            ));
+        }
+        let change = labels.parse();
         change.map_err(|problem: LabelsError| {
             AppError::BadRequest(format!("These labels are not accepted: {problem}."))
         })

@@ -1,15 +1,19 @@
 //! One host: its vitals, plots, timeline, facts, identifiers, agents and books.
 
 use askama::Template;
-use axum::extract::State;
+use axum::extract::{Query, State};
 use jiff::{Timestamp, ToSpan};
 use svc_store::{EventMark, HostDetail, HostId};
 use uuid::Uuid;
 
-use super::form::Fields;
+use super::{
+    form::Fields,
+    plots::{Asked, RANGES, Range},
+};
 use crate::{
     error::AppError,
     id::{Id, Subject},
+    render,
     session::{Operator, User},
     shell::{Changed, Page, Shell, go_to, html},
     state::App,
@@ -26,6 +30,8 @@ struct HostPage {
     current: usize,
     part: String,
     events: Vec<EventMark>,
+    /// Of the plots.
+    range: &'static Range,
 }
 
 /// What changes while one looks.
@@ -35,20 +41,34 @@ struct HostPart {
     detail: HostDetail,
 }
 
-pub async fn page(State(app): State<App>, user: User, Id(id): Id<HostId>) -> Page {
+pub async fn page(
+    State(app): State<App>,
+    user: User,
+    Id(id): Id<HostId>,
+    Query(asked): Query<Asked>,
+) -> Page {
     let detail = find(&app, id).await?;
-    let year = Timestamp::now() - (365 * 24).hours();
+    let now = Timestamp::now();
+    let year = now - (365 * 24).hours();
     let events = app.store.console_host_events(detail.host.id, year).await?;
     let part = render(detail.clone())?;
     let shell = Shell::new(&app, user, "hosts").live(format!("view=host&ids={id}"));
     let agents = detail.agents.iter();
     html(&HostPage {
         shell,
+        range: asked.range().unwrap_or_else(|| opening(&detail, now)),
         current: agents.filter(|agent| agent.status.is_current()).count(),
         detail,
         part,
         events,
     })
+}
+
+/// A host has reported since its first agent was approved, as a rule.
+fn opening(detail: &HostDetail, now: Timestamp) -> &'static Range {
+    let approved = detail.agents.iter().filter_map(|agent| agent.decided_at);
+    let began = approved.min().unwrap_or(detail.host.created_at);
+    Range::opening(began, detail.host.vitals_at, now)
 }
 
 pub async fn part(app: &App, id: Uuid) -> Result<String, AppError> {
@@ -101,5 +121,5 @@ async fn find(app: &App, id: HostId) -> Result<HostDetail, AppError> {
 }
 
 fn render(detail: HostDetail) -> Result<String, AppError> {
-    Ok(HostPart { detail }.render()?)
+    Ok(render::render(&HostPart { detail })?)
 }

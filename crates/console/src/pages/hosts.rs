@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use crate::{
     error::AppError,
+    render::render,
     session::User,
     shell::{Page, Shell, html},
     state::App,
@@ -188,7 +189,7 @@ async fn render_rows(app: &App, hosts: Vec<HostRecord>) -> Result<String, AppErr
         host,
     });
     let rows = rows.collect();
-    Ok(RowsTemplate { rows }.render()?)
+    Ok(render(&RowsTemplate { rows })?)
 }
 
 fn encoded(text: &str) -> String {

@@ -2,6 +2,8 @@
 //! nothing is known, and beside them gaps with their reasons, presence, and events.
 
 mod gaps;
+mod range;
+pub mod values;
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -10,8 +12,11 @@ use axum::{
     response::Response,
 };
 use jiff::{SignedDuration, Timestamp};
-use serde::{Deserialize, Serialize};
-use svc_store::{DiskColumns, HostId, PresenceMark, RollupPoint, SampleColumns};
+use serde::Serialize;
+use svc_common::text::visible;
+use svc_store::{
+    DiskColumns, EventMark, GapRecord, HostId, HostState, PresenceMark, RollupPoint, SampleColumns,
+};
 
 use crate::{
     assets::typed,
@@ -20,16 +25,11 @@ use crate::{
     session::User,
     state::App,
 };
-use gaps::{Gap, gaps};
+use gaps::{Gap, explained, gaps, silence};
+pub use range::{Asked, RANGES, Range};
 
 /// How many file systems a plot has at most.
 const DISKS: usize = 8;
-
-#[derive(Deserialize)]
-pub struct Asked {
-    #[serde(default)]
-    range: String,
-}
 
 /// The values of the points, where they are known.
 type Column = Vec<Option<f64>>;
@@ -68,29 +68,6 @@ struct Mark {
     text: String,
 }
 
-/// A range, and the resolution that it is read in.
-struct Range {
-    length: SignedDuration,
-    /// `None`: single samples.
-    step: Option<(&'static str, i64)>,
-    source: &'static str,
-}
-
-fn range(name: &str) -> Range {
-    let (hours, step, source) = match name {
-        "1h" => (1, None, "every sample"),
-        "7d" => (7 * 24, Some(("hour", 3600)), "hourly means"),
-        "30d" => (30 * 24, Some(("hour", 3600)), "hourly means"),
-        "1y" => (365 * 24, Some(("day", 86_400)), "daily means"),
-        _ => (24, None, "every sample"),
-    };
-    Range {
-        length: SignedDuration::from_hours(hours),
-        step,
-        source,
-    }
-}
-
 /// `GET /hosts/{id}/series?range=24h`
 pub async fn series(
     State(app): State<App>,
@@ -98,41 +75,8 @@ pub async fn series(
     Id(host): Id<HostId>,
     Query(asked): Query<Asked>,
 ) -> Result<Response, AppError> {
-    if !app.store.console_host_exists(host).await? {
-        return Err(HostId::MISSING);
-    }
-    let (now, range) = (Timestamp::now(), range(&asked.range));
-    let from = now - range.length;
-    let mut series = Series {
-        from: from.as_second(),
-        to: now.as_second(),
-        source: range.source,
-        ..Series::default()
-    };
-    match range.step {
-        None => {
-            let samples = app.store.console_samples(host, from).await?;
-            let reasons = app.store.console_gaps(host, from).await?;
-            series.gaps = gaps(&samples, &reasons, series.to);
-            series.samples(&samples);
-        }
-        Some((step, seconds)) => {
-            let points = app.store.console_rollups(host, from, step).await?;
-            series.rollups(&points, seconds);
-        }
-    }
-    let presence = app.store.console_presence(host, from).await?;
-    series.presence = stretches(&presence, series.from, series.to);
-    let events = app.store.console_host_events(host, from).await?;
-    series.marks = events
-        .into_iter()
-        .map(|event| Mark {
-            at: event.at.as_second(),
-            kind: event.kind.to_string(),
-            actor: event.actor.unwrap_or_default(),
-            text: event.text,
-        })
-        .collect();
+    let range = asked.range().unwrap_or(&RANGES[1]);
+    let (_, series) = Series::read(&app, host, range).await?;
     let json = serde_json::to_string(&series);
     let json = json.map_err(|_| AppError::Internal("plots cannot be written"))?;
     Ok(typed("application/json", json))
@@ -145,6 +89,64 @@ fn column<P: Copy>(points: &[Option<P>], value: impl Fn(P) -> Option<f64>) -> Co
 }
 
 impl Series {
+    /// The history of a host, and its state.
+    async fn read(app: &App, host: HostId, range: &Range) -> Result<(HostState, Self), AppError> {
+        let state = app.store.console_host_state(host).await?;
+        let state = state.ok_or(HostId::MISSING)?;
+        let now = Timestamp::now();
+        let from = now - SignedDuration::from_hours(range.hours);
+        let mut series = Self {
+            from: from.as_second(),
+            to: now.as_second(),
+            source: range.source,
+            ..Self::default()
+        };
+        let presence = app.store.console_presence(host, from).await?;
+        series.presence = stretches(&presence, series.from, series.to);
+        let (reasons, silence) = (app.store.console_gaps(host, from).await?, silence(&state));
+        match range.step {
+            None => {
+                let samples = app.store.console_samples(host, from).await?;
+                series.gaps = gaps(&samples, &reasons, series.to, &silence);
+                series.samples(&samples);
+            }
+            Some((step, seconds)) => {
+                let points = app.store.console_rollups(host, from, step).await?;
+                series.rollups(&points, seconds, &reasons, &silence);
+            }
+        }
+        if series.t.is_empty() {
+            series.gaps = vec![Gap::new(series.from, series.to, silence)];
+        }
+        series.mark(app.store.console_host_events(host, from).await?);
+        series.show_hidden();
+        Ok((state, series))
+    }
+
+    fn mark(&mut self, events: Vec<EventMark>) {
+        let marks = events.into_iter().map(|event| Mark {
+            at: event.at.as_second(),
+            kind: event.kind.to_string(),
+            actor: event.actor.unwrap_or_default(),
+            text: event.text,
+        });
+        self.marks = marks.collect();
+    }
+
+    /// A script shows these texts.
+    fn show_hidden(&mut self) {
+        let disks = std::mem::take(&mut self.disks).into_iter();
+        let disks = disks.map(|(name, values)| (visible(&name).into_owned(), values));
+        self.disks = disks.collect();
+        let gaps = self.gaps.iter_mut().map(|gap| &mut gap.reason);
+        let presence = self.presence.iter_mut().map(|part| &mut part.reason);
+        let marks = self.marks.iter_mut();
+        let marks = marks.flat_map(|mark| [&mut mark.actor, &mut mark.text]);
+        for text in gaps.chain(presence).chain(marks) {
+            *text = visible(text).into_owned();
+        }
+    }
+
     fn samples(&mut self, samples: &SampleColumns) {
         let points = self.points(&samples.sampled_at);
         self.cpu = column(&points, |i| Some(rounded(samples.cpu_percent[i].into())));
@@ -177,19 +179,32 @@ impl Series {
         points
     }
 
-    fn rollups(&mut self, rollups: &[RollupPoint], step: i64) {
+    /// A rollup stands at the beginning of its time. A gap begins at the end of the rollup before.
+    fn rollups(
+        &mut self,
+        rollups: &[RollupPoint],
+        step: i64,
+        reasons: &[GapRecord],
+        silence: &str,
+    ) {
         let mut points = Vec::with_capacity(rollups.len());
         for point in rollups {
             let at = point.at.as_second();
             if let Some(last) = self.t.last().copied()
                 && at - last > step * 3 / 2
             {
-                self.gaps.push(Gap::new(last + step, at, "no samples"));
+                let gap = explained((last + step, at), step, &self.presence, reasons);
+                self.gaps.push(gap);
                 points.push(None);
                 self.t.push(last + step);
             }
             points.push(Some(point));
             self.t.push(at);
+        }
+        if let Some(last) = self.t.last()
+            && self.to - last > step * 3 / 2
+        {
+            self.gaps.push(Gap::new(last + step, self.to, silence));
         }
         self.cpu = column(&points, |point| Some(rounded(point.cpu_percent)));
         self.load = column(&points, |point| Some(rounded(point.load_1m)));

@@ -11,6 +11,7 @@ use super::fleet::{
 use crate::{
     error::AppError,
     jwks::KeyState,
+    render::render,
     session::User,
     shell::{Page, Shell, html},
     state::App,
@@ -54,5 +55,5 @@ pub async fn part(app: &App) -> Result<String, AppError> {
         queue: capacity::queue(&loads),
         instances,
     };
-    Ok(part.render()?)
+    Ok(render(&part)?)
 }

@@ -1,6 +1,7 @@
 //! What must be refused: the classes of the OWASP list that concern a console.
 
 use anyhow::Result;
+use svc_common::text::is_hidden;
 use svc_store::{LinkKind, Role};
 use svc_testkit::assert_contains;
 
@@ -117,10 +118,51 @@ async fn texts_of_agents_and_people_are_shown_as_text() -> Result<()> {
         let page = client.get(&path).await?;
         assert_eq!(page.status, 200, "{path}");
         assert!(!page.has("<script>") && !page.has("<img"), "{path}");
+        let hidden = page.body.find(|c: char| c != '\n' && is_hidden(c));
+        assert_eq!(hidden, None, "{path}: {}", page.body);
+    }
+    for path in [
+        format!("/hosts/{host}"),
+        format!("/agents/{agent}"),
+        "/hosts".into(),
+        "/approvals".into(),
+        "/activity".into(),
+    ] {
+        client.get(&path).await?.shows(&["[U+202E][U+200B]"]);
     }
     let series = format!("/hosts/{host}/series?range=24h");
     let series = client.get(&series).await?;
     assert_eq!(series.header("content-type"), Some("application/json"));
+    series.shows(&["[U+202E]"]);
+    assert!(!series.body.contains(is_hidden), "{}", series.body);
+    Ok(())
+}
+
+#[tokio::test]
+async fn exports_have_no_hidden_characters() -> Result<()> {
+    let (console, client) = Console::signed_in_as("ann", Role::Admin).await?;
+    let note = "WITH host AS (INSERT INTO hosts (hostname) VALUES (U&'web\\202e1') RETURNING id)
+                INSERT INTO host_events (host_id, kind, actor, text) SELECT id, 'note', 'ann', U&'a\\200bb' FROM host";
+    console.site.psql(note).await?;
+    let export = |format| format!("/activity/export?kind=note&format={format}");
+    let csv = client.get(&export("csv")).await?;
+    csv.shows(&["web[U+202E]1", "a[U+200B]b"]);
+    let ndjson = client.get(&export("ndjson")).await?;
+    assert!(ndjson.body.is_ascii(), "{}", ndjson.body);
+    let row: serde_json::Value = serde_json::from_str(&ndjson.body)?;
+    assert_eq!(row["subject"], "web\u{202e}1");
+    Ok(())
+}
+
+#[tokio::test]
+async fn labels_with_invisible_characters_are_refused() -> Result<()> {
+    let (console, client) = Console::signed_in_as("olga", Role::Operator).await?;
+    seed_hosts(&console.site, 1).await?;
+    let id = console.site.psql("SELECT id FROM hosts").await?;
+    let labels = [("labels", "team=w\u{200b}eb")];
+    let refused = client.post(&format!("/hosts/{id}/labels"), &labels).await?;
+    assert_eq!(refused.status, 400);
+    refused.shows(&["invisible characters"]);
     Ok(())
 }
 

@@ -76,6 +76,7 @@ async fn texts_of_agents_and_people_run_nowhere() -> Result<()> {
         "/".into(),
         "/hosts?q=onerror".into(),
         format!("/hosts/{host}?range=24h"),
+        format!("/hosts/{host}/values?range=24h"),
         "/approvals".into(),
         format!("/agents/{agent}"),
         "/tokens".into(),
@@ -83,9 +84,9 @@ async fn texts_of_agents_and_people_run_nowhere() -> Result<()> {
         "/activity".into(),
     ] {
         browser.visit(&path).await?;
-        if path.starts_with("/hosts/") {
+        if path.ends_with("?range=24h") && !path.contains("values") {
             browser.shows("Presence").await?;
-            browser.click("#plot-table summary").await?;
+            browser.shows("[U+202E]").await?;
         }
         let ran =
             "return 'hacked' in window || document.querySelector('main img, main script') !== null";

@@ -186,10 +186,13 @@ async fn plots_name_the_reason_of_a_gap() -> Result<()> {
         "[...document.querySelectorAll('#plots [role=img]')].map(plot => plot.ariaLabel).join(' ')";
     let gaps = format!("{labels}.includes(' gaps.') && !{labels}.includes(' 0 gaps.')");
     browser.becomes(&gaps).await?;
-    browser.click("#plot-table summary").await?;
-    let table = "document.getElementById('plot-table').innerText";
-    let reason = format!("{table}.includes('declared: the spool was full')");
-    browser.becomes(&reason).await?;
+    browser.click("[data-range='1h']").await?;
+    browser.becomes("location.search === '?range=1h'").await?;
+    browser.click("#plot-values").await?;
+    browser
+        .becomes("location.href.endsWith('/values?range=1h')")
+        .await?;
+    browser.shows("declared: the spool was full").await?;
     browser.is_quiet().await
 }
 

@@ -102,6 +102,7 @@ async fn every_page_is_accessible_and_obeys_the_policy_in_both_themes_and_on_a_p
     };
     pages.paths.extend([
         ("host", format!("/hosts/{host}?range=1h")),
+        ("values", format!("/hosts/{host}/values?range=1h")),
         ("agent", format!("/agents/{agent}")),
         ("token", format!("/tokens/{token}")),
     ]);
@@ -125,6 +126,59 @@ async fn every_page_is_accessible_and_obeys_the_policy_in_both_themes_and_on_a_p
         }
     }
     Ok(())
+}
+
+/// In the dark theme: paper is white.
+#[tokio::test]
+async fn a_printed_page_has_its_lists_and_none_of_its_controls() -> Result<()> {
+    let (console, instance) = Console::with_service().await?;
+    seed_hosts(&console.site, 60).await?;
+    seed_history(&console.site).await?;
+    let agent = FakeAgent::on(machine(900))?;
+    let _waiting = console.waiting(&instance, agent).await?;
+    let text = async |sql: &str| console.site.psql(sql).await;
+    let host = text("SELECT id FROM hosts WHERE hostname = 'web-042'").await?;
+    let waiting = "SELECT facts ->> 'hostname' FROM agents WHERE status = 'pending'";
+    let waiting = text(waiting).await?;
+    let browser = Browser::of(&console, "ann", Role::Admin).await?;
+    browser.run("localStorage.setItem('theme', 'dark')").await?;
+    browser.emulate("print").await?;
+    for (path, words) in [
+        ("/hosts".to_owned(), ["web-042", "env=test"]),
+        ("/approvals".into(), [waiting.as_str(), "new"]),
+        (format!("/hosts/{host}"), ["web-042", "deployed 4.2"]),
+        (
+            format!("/hosts/{host}/values?range=1h"),
+            ["web-042", "disk /var"],
+        ),
+        ("/people".into(), ["ann", "admin"]),
+        ("/activity".into(), ["deployed 4.2", "agent web-042"]),
+    ] {
+        browser.visit(&path).await?;
+        for words in words {
+            browser.shows(words).await.context(path.clone())?;
+        }
+        let controls = "return [...document.querySelectorAll('.top, button, .search, form:not(:has(table)), input[type=checkbox]')]
+            .filter(element => element.checkVisibility()).map(element => element.outerHTML)";
+        let controls = browser.run(controls).await?;
+        ensure!(
+            controls.as_array().is_some_and(Vec::is_empty),
+            "{path}: {controls:#}"
+        );
+        let colours = "const body = getComputedStyle(document.body); return body.color + ' on ' + body.backgroundColor";
+        let colours = browser.run(colours).await?;
+        ensure!(
+            colours == "rgb(0, 0, 0) on rgb(255, 255, 255)",
+            "{path}: {colours}"
+        );
+        let pdf = browser.print().await?;
+        ensure!(
+            pdf.starts_with(b"%PDF") && pdf.len() > 10_000,
+            "{path}: {} bytes",
+            pdf.len()
+        );
+    }
+    browser.is_quiet().await
 }
 
 #[tokio::test]

@@ -100,6 +100,28 @@ fn templates_use_nothing_that_the_policy_forbids() -> Result<()> {
     Ok(())
 }
 
+/// Only there is shown what a reader would not see.
+#[test]
+fn templates_are_rendered_in_one_place() -> Result<()> {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
+    let (mut folders, mut found) = (vec![std::path::PathBuf::from(root)], BTreeSet::new());
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if std::fs::read_to_string(&path)?.contains(".render()") {
+                let name = path.file_name().context("no name")?;
+                found.insert(name.to_string_lossy().into_owned());
+            }
+        }
+    }
+    // The install script is no page.
+    let expected = ["download.rs", "render.rs"].map(str::to_owned);
+    assert_eq!(found, BTreeSet::from(expected));
+    Ok(())
+}
+
 /// How many bytes the body of an answer takes on the wire.
 async fn bytes_of(console: &Console, path: &str) -> Result<usize> {
     let headers = "Accept-Encoding: gzip\r\nConnection: close\r\n\r\n";

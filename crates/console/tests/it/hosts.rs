@@ -63,6 +63,44 @@ async fn searches_find_by_part_of_the_name_address_label_system_and_presence() -
 }
 
 #[tokio::test]
+async fn an_absence_of_any_length_is_found_and_the_fleet_page_leads_there() -> Result<()> {
+    let console = Console::start().await?;
+    seed_hosts(&console.site, 12).await?;
+    // Offline are 0, 3, 6 and 9. Of a host that is online, the time is that of its connection.
+    let since = "UPDATE agent_state s SET presence_since = now() - interval '2 days' + right(hostname, 3)::int * interval '10 hours'
+                   FROM agents a JOIN hosts h ON h.id = a.host_id WHERE a.id = s.agent_id AND right(hostname, 3)::int < 5";
+    console.site.psql(since).await?;
+    let client = console.signed_in("ann", Role::Viewer).await?;
+    for (query, found) in [
+        ("offline:1d", "web-000"),
+        ("offline:17h&sort=offline", "web-000 web-003"),
+        ("offline:1000m", "web-000 web-003"),
+        ("offline:3d", ""),
+        ("offline:1d+is:online", ""),
+        ("offline:1d+web-003", ""),
+    ] {
+        let names = names(&client, &format!("/hosts?q={query}")).await?;
+        assert_eq!(names.join(" "), found, "{query}");
+    }
+    let nonsense = client.get("/hosts?q=offline:soon").await?;
+    nonsense.shows(&["Not understood: <code>offline:soon</code>"]);
+    svc_testkit::eventually("the fleet page counts it", async || {
+        let page = client.get("/").await;
+        page.is_ok_and(|page| page.has("offline for more than a day"))
+    })
+    .await?;
+    let page = client.get("/").await?;
+    let (_, link) = page
+        .body
+        .split_once("<li class=\"warn\"><a href=\"")
+        .unwrap();
+    let link = link.split('"').next().unwrap();
+    let link = link.replace("&#38;", "&");
+    assert_eq!(names(&client, &link).await?, ["web-000"], "{link}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn pages_follow_each_other_without_repeating_or_missing_a_host() -> Result<()> {
     let (console, client) = Console::signed_in_as("ann", Role::Viewer).await?;
     seed_hosts(&console.site, 120).await?;

@@ -5,7 +5,7 @@ use serde_json::Value;
 use svc_store::Role;
 use svc_testkit::{ActiveAgent, eventually};
 
-use crate::support::{Console, disk, seed_hosts, seed_samples};
+use crate::support::{Console, disk, seed_hosts, seed_rollups, seed_samples};
 
 #[tokio::test]
 async fn gaps_are_null_with_their_reason_and_rollups_serve_long_ranges() -> Result<()> {
@@ -44,6 +44,76 @@ async fn gaps_are_null_with_their_reason_and_rollups_serve_long_ranges() -> Resu
     assert_eq!(week["cpu"][0], 50.0);
     assert_eq!(series("1y").await?["source"], "daily means");
     let unknown = format!("/hosts/{}/series?range=1h", uuid::Uuid::nil());
+    assert_eq!(client.status(&unknown).await?, 404);
+    Ok(())
+}
+
+/// The host was off 30 to 21 hours ago, and has been silent for the last 8.
+#[tokio::test]
+async fn gaps_of_long_ranges_have_their_reason_and_a_host_that_stopped_has_one_at_the_end()
+-> Result<()> {
+    let console = Console::start().await?;
+    seed_hosts(&console.site, 1).await?;
+    let id = console.site.psql("SELECT id FROM hosts").await?;
+    seed_rollups(&console.site, "web-000", 9..=20).await?;
+    seed_rollups(&console.site, "web-000", 31..=40).await?;
+    let presence = "INSERT INTO agent_events (at, agent_id, kind, from_status, to_status, reason)
+        SELECT now() - ago * interval '1 hour', a.id, 'presence', NULL, up, why
+          FROM agents a, (VALUES (41, 'online', 'connected'), (30, 'offline', 'goodbye'), (20, 'online', 'connected'),
+                                 (8, 'offline', 'lost')) AS changes(ago, up, why);
+        UPDATE agent_state SET presence_since = now() - interval '8 hours', cause = 'lost';
+        UPDATE host_vitals SET vitals_at = now() - interval '30 hours'";
+    console.site.psql(presence).await?;
+    let client = console.signed_in("ann", Role::Viewer).await?;
+    for range in ["7d", "30d"] {
+        let path = format!("/hosts/{id}/series?range={range}");
+        let series: Value = serde_json::from_str(&client.get(&path).await?.body)?;
+        let gaps = series["gaps"].as_array().unwrap();
+        assert_eq!(gaps.len(), 2, "{range}: {gaps:?}");
+        assert_eq!(gaps[0]["reason"], "offline (goodbye)", "{range}");
+        let last = gaps[1]["reason"].as_str().unwrap();
+        assert!(last.starts_with("offline since 20"), "{range}: {last}");
+        assert!(last.ends_with(" UTC (lost)"), "{range}: {last}");
+        assert_eq!(gaps[1]["to"], series["to"], "it lasts until now");
+    }
+    let hour = client.get(&format!("/hosts/{id}/series?range=1h")).await?;
+    hour.shows(&["offline since 20"]);
+    let page = client.get(&format!("/hosts/{id}/values?range=7d")).await?;
+    page.shows(&["offline since 20", "offline (goodbye)", "50.0 %"]);
+    // The latest sample is older than a day.
+    let page = client.get(&format!("/hosts/{id}")).await?;
+    page.shows(&["data-range=\"7d\" aria-current"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_page_of_a_new_host_opens_on_an_hour_and_needs_no_script_for_its_values() -> Result<()>
+{
+    let console = Console::start().await?;
+    seed_hosts(&console.site, 2).await?;
+    let decided = "UPDATE agents SET decided_at = now() - interval '20 days' FROM hosts h WHERE h.id = host_id AND hostname = 'web-001'";
+    console.site.psql(decided).await?;
+    seed_samples(&console.site, "web-000", 20, &[5..=15], |sample| {
+        sample.cpu_percent = 37.5;
+        sample.disks = vec![disk("/srv", 42_000)];
+    })
+    .await?;
+    let client = console.signed_in("ann", Role::Viewer).await?;
+    for (hostname, range) in [("web-000", "1h"), ("web-001", "24h")] {
+        let id = format!("SELECT id FROM hosts WHERE hostname = '{hostname}'");
+        let id = console.site.psql(&id).await?;
+        let page = client.get(&format!("/hosts/{id}")).await?;
+        let values = format!("/hosts/{id}/values?range={range}");
+        page.shows(&[&format!("data-range=\"{range}\" aria-current"), &values]);
+        let week = client.get(&format!("/hosts/{id}?range=7d")).await?;
+        week.shows(&["values?range=7d", "data-range=\"7d\" aria-current"]);
+        let values = client.get(&values).await?;
+        match hostname {
+            "web-000" => values.shows(&["37.5 %", "disk /srv", "42.0 %", "declared: the spool"]),
+            _ => values.shows(&["No samples in this range"]),
+        }
+    }
+    let unknown = format!("/hosts/{}/values", uuid::Uuid::nil());
     assert_eq!(client.status(&unknown).await?, 404);
     Ok(())
 }

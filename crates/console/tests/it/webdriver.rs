@@ -167,6 +167,18 @@ impl Browser {
         self.command("window/rect", &body).await.map(drop)
     }
 
+    /// Shows pages as a printer gets them, or on the screen again.
+    pub async fn emulate(&self, medium: &str) -> Result<()> {
+        let body = json!({"cmd": "Emulation.setEmulatedMedia", "params": {"media": medium}});
+        self.command("goog/cdp/execute", &body).await.map(drop)
+    }
+
+    /// The page as a PDF file.
+    pub async fn print(&self) -> Result<Vec<u8>> {
+        let pdf = self.command("print", &json!({})).await?;
+        Ok(BASE64_STANDARD.decode(pdf.as_str().context("no PDF")?)?)
+    }
+
     /// Saves what the window shows.
     pub async fn picture(&self, file: &Path) -> Result<()> {
         let path = format!("/session/{}/screenshot", self.session);

@@ -26,7 +26,7 @@ pub use activity::{ActivityCursor, ActivityFilter, ActivityPage, ActivityRecord}
 pub use changes::TokenRequest;
 pub use fleet::{AttentionCounts, DatabaseState, FleetCounts};
 pub use history::{DiskColumns, EventMark, PresenceMark, RollupPoint, SampleColumns};
-pub use hosts::SparkPoint;
+pub use hosts::{HostState, SparkPoint};
 pub use links::LinkKind;
 pub use people::{LoginRecord, Role, UserId, UserRecord};
 pub use search::{

@@ -6,6 +6,7 @@
 use std::process::ExitCode;
 
 use serde::Serialize;
+use svc_common::text::visible;
 use svc_store::{
     AgentFilter, AgentId, AgentRecord, AgentStatus, ApprovalMode, Decision, HostId, Labels, Store,
 };
@@ -16,7 +17,7 @@ use crate::cli::{
     actor::Attribution,
     database::{explain, open},
     exit_code, labels,
-    output::{Output, harmless, print, short},
+    output::{Output, print, short},
     resource, terminal,
 };
 
@@ -234,11 +235,11 @@ impl Outcome {
     /// A success goes to standard output, a failure to standard error.
     fn print(&self, decision: Decision) -> anyhow::Result<()> {
         if let Some(error) = &self.error {
-            eprintln!("svc-ingest: {}", harmless(error));
+            eprintln!("svc-ingest: {}", visible(error));
             return Ok(());
         }
         let id = self.id.map(short).unwrap_or_default();
-        let hostname = harmless(self.hostname.as_deref().unwrap_or_default());
+        let hostname = visible(self.hostname.as_deref().unwrap_or_default());
         let key = fingerprint(self.key.as_deref().unwrap_or_default());
         let (_, done) = verb(decision);
         print(&format!("{done} {id} on {hostname} (key {key})"))

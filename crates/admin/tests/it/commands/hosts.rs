@@ -38,6 +38,27 @@ async fn hosts_are_listed_and_shown_with_their_identifiers() -> Result<()> {
 }
 
 #[tokio::test]
+async fn hidden_characters_of_names_are_shown_by_their_numbers() -> Result<()> {
+    let site = Site::new().await?;
+    let hostname = "web\u{202e}1\u{200b}";
+    active_agent(&site, '1', hostname, "{}").await?;
+    for arguments in [
+        &["host", "list"][..],
+        &["host", "show", "1111"],
+        &["agent", "list"],
+    ] {
+        let shown = output_of(&site, arguments).await?;
+        assert_contains(&shown, "web[U+202E]1[U+200B]");
+        assert!(!shown.contains(['\u{202e}', '\u{200b}']), "{shown:?}");
+    }
+    let raw = output_of(&site, &["host", "list", "--output", "json"]).await?;
+    assert_contains(&raw, r"web\u202e1\u200b");
+    let list = json(&site, &["host", "list"]).await?;
+    assert_eq!(members(&list, "hostname"), [hostname]);
+    Ok(())
+}
+
+#[tokio::test]
 async fn retiring_a_host_needs_yes_and_revokes_its_agents() -> Result<()> {
     let site = Site::new().await?;
     conflict(&site).await?;
@@ -88,6 +109,15 @@ async fn hosts_are_searched_labelled_and_expired() -> Result<()> {
     assert_contains(&nothing, "at least one label");
     let long = "UPDATE agent_state SET presence_since = now() - interval '40 days' WHERE agent_id IN (SELECT a.id FROM agents a JOIN hosts h ON h.id = a.host_id WHERE h.hostname = 'db-2')";
     site.psql(long).await?;
+    for (search, found) in [
+        ("offline:30d", &["db-2"][..]),
+        ("offline:5m", &["db-2"][..]),
+        ("offline:0m", &["db-2", "web-1"][..]),
+        ("offline:41d", &[][..]),
+    ] {
+        let hosts = json(&site, &["host", "list", "--search", search]).await?;
+        assert_eq!(members(&hosts, "hostname"), found, "{search}");
+    }
     let expired = json(&site, &["host", "expire", "--offline-for", "30d", "--yes"]).await?;
     assert_eq!(expired["retired"], 1);
     let left = json(&site, &["host", "list"]).await?;

@@ -26,6 +26,7 @@ const SEARCHES: &str = "
     /hosts?q=os:debian  /hosts?q=os:plan9
     /hosts?q=version:0.2  /hosts?q=version:0.3  /hosts?q=version:9
     /hosts?q=is:online  /hosts?q=is:offline  /hosts?q=is:skewed  /hosts?q=is:retired  /hosts?q=has:gaps
+    /hosts?q=offline:1d  /hosts?q=offline:1d&sort=offline
     /hosts?q=disk:90  /hosts?q=disk:90+nyc+is:online
     /hosts?q=disk:95+label:env%3Dstaging&sort=disk
     /hosts?q=label:env%3Dprod+is:offline&sort=offline

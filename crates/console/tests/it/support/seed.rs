@@ -120,8 +120,30 @@ pub async fn seed_history(site: &Site) -> Result<()> {
     Ok(())
 }
 
-/// A text that runs as a script, or ends an attribute, where it is not escaped.
-const HOSTILE: &str = "\"><img src=x onerror=hacked=1><script>hacked=1</script>''";
+/// Rollups of a host for the hours that began so many hours before this one.
+pub async fn seed_rollups(site: &Site, hostname: &str, ago: RangeInclusive<i32>) -> Result<()> {
+    site.store()?
+        .partitions_create(Duration::from_hours(7 * 24))
+        .await?;
+    let (newest, oldest) = (ago.start(), ago.end());
+    site.psql(&format!(
+        "INSERT INTO sample_shapes (shape, parts) VALUES (md5('nothing')::uuid, '[]') ON CONFLICT DO NOTHING;
+         INSERT INTO host_rollups (
+            host_id, hour, first_at, last_at, counters_from, cpu_percent_min, cpu_percent_avg, cpu_percent_max,
+            load_1m_min, load_1m_avg, load_1m_max, load_5m_min, load_5m_avg, load_5m_max, load_15m_min, load_15m_avg, load_15m_max,
+            memory_used_bytes_min, memory_used_bytes_avg, memory_used_bytes_max, memory_total_bytes,
+            swap_used_bytes_min, swap_used_bytes_avg, swap_used_bytes_max, swap_total_bytes,
+            process_count_min, process_count_avg, process_count_max, network_rx_bytes_increase, network_tx_bytes_increase, sample_count, shape, figures)
+         SELECT id, hour, hour, hour, hour, 0, 50, 100, 0, 1, 2, 0, 1, 2, 0, 1, 2, 1, 2, 3, 4, 0, 0, 0, 0, 1, 2, 3, 0, 0, 120, md5('nothing')::uuid, '{{}}'
+           FROM hosts, generate_series({newest}, {oldest}) AS ago, LATERAL (SELECT date_trunc('hour', now(), 'UTC') - ago * interval '1 hour' AS hour) hours
+          WHERE hostname = '{hostname}'"
+    ))
+    .await?;
+    Ok(())
+}
+
+/// A text that runs as a script, or ends an attribute, where it is not escaped, and that a reader sees reversed.
+const HOSTILE: &str = "\"><img src=x onerror=hacked=1><script>hacked=1</script>''\u{202e}\u{200b}";
 
 /// Puts [`HOSTILE`] into every text that an agent or a person chooses, of the host `hostname` and around it. Returns the ids
 /// of the host, of a pending agent and of a token.

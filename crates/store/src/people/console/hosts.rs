@@ -3,6 +3,7 @@
 use crate::{
     people::hosts::{HostRecord, SELECT},
     prelude::*,
+    values::status::Presence,
 };
 
 record! {
@@ -13,6 +14,20 @@ record! {
         /// 0 is the oldest hour shown.
         pub position: i32,
         pub cpu_percent: f64,
+    }
+}
+
+record! {
+    /// Whether a host reports.
+    #[derive(Debug, Clone)]
+    pub struct HostState {
+        pub hostname: String,
+        pub retired_at: Option<Timestamp>,
+        /// Of the active agent.
+        pub presence: Option<Presence>,
+        pub presence_since: Option<Timestamp>,
+        /// Why its presence is what it is.
+        pub cause: Option<String>,
     }
 }
 
@@ -29,11 +44,17 @@ impl Store {
         self.read_all(name, Ingest, &sql, &params).await
     }
 
-    pub async fn console_host_exists(&self, host: HostId) -> Result<bool> {
-        let sql = "-- console_host_exists\nSELECT FROM hosts WHERE id = $1";
+    /// `None` if there is no such host.
+    pub async fn console_host_state(&self, host: HostId) -> Result<Option<HostState>> {
+        let sql = "-- console_host_state
+            SELECT h.hostname, h.retired_at, s.presence, s.presence_since, s.cause
+              FROM hosts h
+              LEFT JOIN agents a ON a.host_id = h.id AND a.status = 'active'
+              LEFT JOIN agent_state s ON s.agent_id = a.id
+             WHERE h.id = $1";
         let params = params![host.0];
-        let rows = self.read("console_host_exists", Ingest, sql, &params);
-        Ok(!rows.await?.is_empty())
+        self.read_first("console_host_state", Ingest, sql, &params)
+            .await
     }
 
     /// How many of these hosts are online.

@@ -9,7 +9,7 @@ mod text;
 mod values;
 mod words;
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 pub use self::order::HostSort;
 use self::plan::Plan;
@@ -32,6 +32,8 @@ pub struct HostSearch {
     pub version: Option<String>,
     /// The presence of the active agent.
     pub online: Option<bool>,
+    /// Its agent has been offline for longer than this.
+    pub offline_for: Option<Duration>,
     pub retired: Retired,
     /// At least this use of the fullest disk, in percent.
     pub disk_at_least: Option<i16>,

@@ -359,10 +359,11 @@ impl Fleet {
             console_hosts(&page(|search| search.hostname = Some("web-1".to_owned())), 50);
             console_hosts(&page(|search| search.retired = Retired::Too), 50);
             console_hosts(&page(|search| search.skewed = true), 50);
+            console_hosts(&page(|search| search.offline_for = Some(TTL)), 50);
             console_hosts(&page(|search| search.token = Some(self.token.0)), 50);
             console_activity(&ActivityFilter::default(), None, 50);
             console_hosts_by_id(&hosts);
-            console_host_exists(host);
+            console_host_state(host);
             console_hosts_online(&hosts);
             console_sparklines(&hosts, since);
             console_samples(host, since);

@@ -214,6 +214,9 @@ impl Conditions {
             Some(false) if sort != HostSort::Offline => self.related(tx, &OFFLINE).await?,
             _ => {}
         }
+        if let Some(length) = search.offline_for {
+            self.offline_for(tx, length.as_secs_f64()).await?;
+        }
         if search.gaps {
             self.related(tx, &GAPS).await?;
         }
@@ -227,6 +230,21 @@ impl Conditions {
             self.related(tx, &Related::counted(&hosts, &lookup)).await?;
         }
         Ok(())
+    }
+
+    /// The fleet's page counts with the same condition.
+    async fn offline_for(&mut self, tx: &Tx, seconds: f64) -> Result<()> {
+        let seconds = self.param(seconds);
+        let since = format!("presence_since < now() - make_interval(secs => {seconds})");
+        let hosts = format!(
+            "SELECT long.host_id FROM agent_state away JOIN agents long ON long.id = away.agent_id AND long.status = 'active'
+              WHERE away.presence = 'offline' AND away.{since}"
+        );
+        let lookup = format!(
+            "(SELECT one.presence = 'offline' AND one.{since} FROM agents mine JOIN agent_state one ON one.agent_id = mine.id
+               WHERE mine.host_id = h.id AND mine.status = 'active')"
+        );
+        self.related(tx, &Related::counted(&hosts, &lookup)).await
     }
 
     async fn of_vitals(&mut self, tx: &Tx, search: &HostSearch) -> Result<()> {

@@ -1,14 +1,18 @@
 //! A search as people write it: words that mean conditions.
 //!
 //! `web nyc` finds names with both parts, or an address; `label:env=prod`, `os:debian`, `version:0.2`,
-//! `is:online`, `is:offline`, `is:retired`, `is:skewed`, `has:gaps`, `disk:90`, `token:<id>`. Quotes keep
-//! spaces inside a word: `label:team="web ops"`.
+//! `is:online`, `is:offline`, `offline:1d` (for longer than a day; also in `h` and `m`), `is:retired`, `is:skewed`, `has:gaps`,
+//! `disk:90`, `token:<id>`. Quotes keep spaces inside a word: `label:team="web ops"`.
+
+use std::time::Duration;
 
 use super::{HostSearch, Retired};
 use crate::{prelude::*, values::labels::Labels};
 
 const MAX_BYTES: usize = 256;
 const MAX_WORDS: usize = 12;
+/// In minutes.
+const LONGEST_ABSENCE: u64 = 3660 * 24 * 60;
 
 /// A search as a person wrote it, on a page or on the command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,6 +61,10 @@ impl WrittenSearch {
             ("version", version) => search.version = Some(version.into()),
             ("is", "online") => search.online = Some(true),
             ("is", "offline") => search.online = Some(false),
+            ("offline", length) => match duration(length) {
+                Some(length) => search.offline_for = Some(length),
+                None => return false,
+            },
             ("is", "retired") => search.retired = Retired::Only,
             ("is", "skewed") => search.skewed = true,
             ("has", "gaps") => search.gaps = true,
@@ -87,6 +95,20 @@ impl WrittenSearch {
     }
 }
 
+/// `90m`, `12h` or `30d`, up to ten years.
+fn duration(text: &str) -> Option<Duration> {
+    let unit = text.find(|c: char| !c.is_ascii_digit())?;
+    let (number, unit) = text.split_at(unit);
+    let minutes = match unit {
+        "m" => 1,
+        "h" => 60,
+        "d" => 24 * 60,
+        _ => return None,
+    };
+    let minutes = number.parse::<u64>().ok()?.checked_mul(minutes)?;
+    (minutes <= LONGEST_ABSENCE).then(|| Duration::from_secs(60 * minutes))
+}
+
 fn words(text: &str) -> impl Iterator<Item = &str> {
     let mut quoted = false;
     let between = move |letter: char| {
@@ -112,6 +134,28 @@ mod tests {
         assert_eq!(parsed.search.disk_at_least, Some(90));
         let unknown = ["nonsense:x", "is:", "label:env=dev", "label:,"];
         assert_eq!(parsed.unknown, unknown);
+    }
+
+    #[test]
+    fn an_absence_is_a_number_of_minutes_hours_or_days() {
+        for (word, seconds) in [
+            ("offline:90m", Some(5400)),
+            ("offline:12h", Some(43_200)),
+            ("offline:1d", Some(86_400)),
+            ("offline:0d", Some(0)),
+            ("offline:1", None),
+            ("offline:d", None),
+            ("offline:1w", None),
+            ("offline:-1d", None),
+            ("offline:99999d", None),
+            ("offline:99999999999999999999d", None),
+            ("offline:1é", None),
+        ] {
+            let parsed = WrittenSearch::parse(word);
+            let expected = seconds.map(Duration::from_secs);
+            assert_eq!(parsed.search.offline_for, expected, "{word}");
+            assert_eq!(parsed.unknown.is_empty(), seconds.is_some(), "{word}");
+        }
     }
 
     #[test]
