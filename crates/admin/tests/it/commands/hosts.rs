@@ -88,6 +88,18 @@ async fn hosts_are_searched_labelled_and_expired() -> Result<()> {
     assert_contains(&nothing, "at least one label");
     let long = "UPDATE agent_state SET presence_since = now() - interval '40 days' WHERE agent_id IN (SELECT a.id FROM agents a JOIN hosts h ON h.id = a.host_id WHERE h.hostname = 'db-2')";
     site.psql(long).await?;
+    let expire = ["host", "expire", "--offline-for", "30d"];
+    let blind = failure_of(&site, 2, &expire).await?;
+    assert_contains(&blind, "--yes");
+    let dry = json(&site, &[&expire[..], &["--dry-run"]].concat()).await?;
+    assert_eq!(
+        dry,
+        serde_json::json!({"would_retire": 1, "first": ["db-2"]})
+    );
+    let said = output_of(&site, &[&expire[..], &["--dry-run"]].concat()).await?;
+    assert_contains(&said, "1 host has been offline for so long: db-2");
+    site.expect("SELECT count(*) FROM hosts WHERE retired_at IS NULL", "2")
+        .await?;
     let expired = json(&site, &["host", "expire", "--offline-for", "30d", "--yes"]).await?;
     assert_eq!(expired["retired"], 1);
     let left = json(&site, &["host", "list"]).await?;
