@@ -99,7 +99,7 @@ pub(super) async fn expire(args: ExpireArgs) -> anyhow::Result<ExitCode> {
 
 /// `3 hosts have been offline for so long: a, b, c`, the longest first.
 fn named(count: i64, first: &[String]) -> String {
-    let names: Vec<String> = first.iter().map(|name| harmless(name).into()).collect();
+    let names: Vec<String> = first.iter().map(|name| harmless(name)).collect();
     let names = names.join(", ");
     let more = count - i64::try_from(first.len()).unwrap_or(0);
     match (count, more) {

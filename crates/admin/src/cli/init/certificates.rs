@@ -132,7 +132,9 @@ fn check_given(args: &Args, settings: &mut Settings) -> anyhow::Result<Step> {
     ] {
         if let Some(given) = given {
             let given = fs::canonicalize(given).with_context(|| given.display().to_string())?;
-            settings.set_given(variable, option, &given.to_string_lossy())?;
+            let given = given.to_string_lossy();
+            settings.check_given(variable, option, &given)?;
+            settings.set(variable, &given)?;
         }
     }
     let path = |name: &'static str| settings.get(name).map(PathBuf::from).context(name);

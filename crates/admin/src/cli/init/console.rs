@@ -76,6 +76,9 @@ impl Plan {
         if !args.wants_console() && (known.is_none() || settings.get(URL).is_none()) {
             return Ok(None); // A file of somebody else's making.
         }
+        if let Some(given) = &args.console_url {
+            settings.check_given(BASE_URL, "--console-url", base(given))?;
+        }
         let front = front(args, &settings)?;
         let base_url = match (&args.console_url, &known) {
             (Some(given), _) => given.clone(),
@@ -111,7 +114,7 @@ impl Plan {
                 .collect::<Vec<_>>(),
         );
         (self.front == Front::Certificate && is_ours).then_some(Wanted {
-            subject: "console's",
+            subject: "console TLS",
             pair,
             names,
             readers: self.owner,
@@ -158,7 +161,7 @@ impl Plan {
     pub fn save(self, service: &mut Settings) -> anyhow::Result<Saved> {
         let pair = self.pair(&self.settings.borrow());
         let mut settings = self.settings.into_inner();
-        let base = self.base_url.as_str().trim_end_matches('/');
+        let base = base(&self.base_url);
         let database_url = settings.get(URL).unwrap_or_default().to_owned();
         let role = login_of(&Url::parse(&database_url)?)?.role;
         let mut warnings = vec![
@@ -200,7 +203,7 @@ impl Plan {
         if let Some(owner) = self.owner {
             warnings.push(certificates::unreadable_key(&settings, KEY, owner)?);
         }
-        settings.set_given(BASE_URL, "--console-url", base)?;
+        settings.set(BASE_URL, base)?;
         Ok(Saved {
             env_file: settings.path().into(),
             step: settings.step().about("console"),
@@ -210,6 +213,11 @@ impl Plan {
             ca: ca.filter(|_| self.front == Front::Certificate),
         })
     }
+}
+
+/// As the settings have it.
+fn base(url: &Url) -> &str {
+    url.as_str().trim_end_matches('/')
 }
 
 /// What an option says, or else the settings. Where there is a base URL and no certificate, somebody has decided so.

@@ -60,21 +60,15 @@ impl Settings {
         self.values.get(name)
     }
 
-    /// As [`Self::set`], but fails if the variable has another value than an option gives it: nothing that somebody asks
-    /// for is ignored.
-    pub fn set_given(
-        &mut self,
-        name: &'static str,
-        option: &str,
-        value: &str,
-    ) -> anyhow::Result<()> {
-        if let Some(known) = self.get(name).filter(|known| *known != value) {
-            anyhow::bail!(
+    /// Fails if the variable has another value than an option gives it: nothing that somebody asks for is ignored.
+    pub fn check_given(&self, name: &str, option: &str, value: &str) -> anyhow::Result<()> {
+        match self.get(name).filter(|known| *known != value) {
+            None => Ok(()),
+            Some(known) => anyhow::bail!(
                 "{name} is {known} in {}, and {option} says {value}: change the setting, or leave the option out",
                 self.path.display()
-            );
+            ),
         }
-        self.set(name, value)
     }
 
     /// As [`Self::set`], for a value that follows from others. Returns a warning if the variable has another one.

@@ -64,7 +64,7 @@ async fn the_console_gets_a_certificate_that_later_runs_renew() -> Result<()> {
     assert!(machine.files()? == before, "a second run changes no file");
     fs::remove_file(&pair[0])?;
     let renewed = machine.made(&[]).await?;
-    assert_eq!(steps(&renewed, "made"), ["console's"], "{renewed}");
+    assert_eq!(steps(&renewed, "made"), ["console TLS"], "{renewed}");
     assert_contains(&renewed.to_string(), "for console.example");
     CertificateDer::from_pem_file(&pair[0]).context("the certificate is there again")?;
     Ok(())
@@ -180,7 +180,9 @@ async fn a_password_among_the_arguments_is_pointed_out_and_a_variable_is_not() -
     let url = machine.server.url("postgres").replacen("@", ":geheim@", 1);
     let (key, warning) = (machine.path("key/jwt_key.pem"), "SVC_ADMIN_DATABASE_URL");
     let key = key.to_string_lossy();
-    let common = ["init", "--yes", "--key-file", &key, "--name", "localhost"];
+    let common = [
+        "init", "--yes", "--key-file", &key, "--name", "localhost", "--database", "fleet",
+    ];
     let by_variable = machine.command(&common).set(warning, &url);
     let by_variable = by_variable.exits(0).await?;
     assert!(

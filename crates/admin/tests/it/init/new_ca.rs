@@ -52,7 +52,7 @@ async fn replaces(lost: bool) -> Result<()> {
     assert!(is_trusted(&machine, &both).await?);
 
     let switched = step(&machine, "switch").await?;
-    let made = ["certificate", "console's", "new CA"];
+    let made = ["certificate", "console TLS", "new CA"];
     assert_eq!(steps(&switched, "made"), made, "{switched}");
     assert!(is_trusted(&machine, &both).await?, "hosts trust both");
     assert!(
