@@ -181,7 +181,14 @@ async fn a_password_among_the_arguments_is_pointed_out_and_a_variable_is_not() -
     let (key, warning) = (machine.path("key/jwt_key.pem"), "SVC_ADMIN_DATABASE_URL");
     let key = key.to_string_lossy();
     let common = [
-        "init", "--yes", "--key-file", &key, "--name", "localhost", "--database", "fleet",
+        "init",
+        "--yes",
+        "--key-file",
+        &key,
+        "--name",
+        "localhost",
+        "--database",
+        "fleet",
     ];
     let by_variable = machine.command(&common).set(warning, &url);
     let by_variable = by_variable.exits(0).await?;

@@ -117,3 +117,20 @@ async fn the_cas_key_moves_to_a_folder_of_its_own_and_may_be_away() -> Result<()
     assert_eq!(fs::read(machine.path("etc/ca.key"))?, before);
     Ok(())
 }
+
+/// An instance faces the network: whoever takes it must not get the CA.
+#[test]
+fn the_composition_gives_the_cas_key_to_init_alone() {
+    let text = crate::repository::text("deploy/compose/compose.yaml");
+    for (volume, mounts, writable) in [("ca", 1, 1), ("settings", 2, 1), ("keys", 2, 1)] {
+        let mark = format!("- {volume}:/");
+        let found = text.lines().map(str::trim);
+        let found: Vec<&str> = found.filter(|line| line.starts_with(&mark)).collect();
+        let written = found.iter().filter(|line| !line.ends_with(":ro"));
+        assert_eq!(
+            (found.len(), written.count()),
+            (mounts, writable),
+            "{volume}"
+        );
+    }
+}
