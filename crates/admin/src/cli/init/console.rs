@@ -105,14 +105,8 @@ impl Plan {
         let pair = self.pair(&settings);
         let known = settings.get(CERTIFICATE).map(Path::new);
         let is_ours = known.is_none_or(|known| known == pair.certificate);
-        let mut names: Vec<String> = self.base_url.host().map(name_of).into_iter().collect();
-        names.extend(
-            args.names
-                .iter()
-                .filter(|name| !names.contains(name))
-                .cloned()
-                .collect::<Vec<_>>(),
-        );
+        let host = self.base_url.host().map(name_of).into_iter();
+        let names = host.chain(args.names.iter().cloned()).collect();
         (self.front == Front::Certificate && is_ours).then_some(Wanted {
             subject: "console TLS",
             pair,

@@ -122,7 +122,7 @@ async fn the_cas_key_moves_to_a_folder_of_its_own_and_may_be_away() -> Result<()
 #[test]
 fn the_composition_gives_the_cas_key_to_init_alone() {
     let text = crate::repository::text("deploy/compose/compose.yaml");
-    for (volume, mounts, writable) in [("ca", 1, 1), ("settings", 2, 1), ("keys", 2, 1)] {
+    for (volume, mounts, writable) in [("ca", 1, 1), ("settings", 3, 1), ("keys", 3, 2)] {
         let mark = format!("- {volume}:/");
         let found = text.lines().map(str::trim);
         let found: Vec<&str> = found.filter(|line| line.starts_with(&mark)).collect();
