@@ -76,7 +76,11 @@ impl Plan {
         if !args.wants_console() && (known.is_none() || settings.get(URL).is_none()) {
             return Ok(None); // A file of somebody else's making.
         }
-        if let Some(given) = &args.console_url {
+        if let Some(given) = args
+            .console_url
+            .as_ref()
+            .filter(|url| known.as_ref() != Some(*url))
+        {
             settings.check_given(BASE_URL, "--console-url", base(given))?;
         }
         let front = front(args, &settings)?;
