@@ -244,8 +244,8 @@ async fn a_given_certificate_is_checked() -> Result<()> {
     assert_eq!(used, certificate);
     let second = Identity::server(&["localhost"])?.write(machine.folder.path(), "second")?;
     let (second, key) = (second.0.to_string_lossy(), second.1.to_string_lossy());
-    let ended = machine.init(1, &["--tls-cert", &second, "--tls-key", &key]);
-    let ended = ended.await?;
+    let another = ["--tls-cert", &*second, "--tls-key", &*key];
+    let ended = machine.init(1, &another).await?;
     assert_contains(&ended.stderr, &certificate);
     assert_contains(&ended.stderr, &format!("--tls-cert says {second}"));
     Ok(())

@@ -46,6 +46,11 @@ pub fn ensure(
     let is_given =
         args.tls_cert.is_some() || known.is_some_and(|path| path != files.server.certificate);
     if is_given {
+        if args.new_ca.is_some() || args.ca_folder.is_some() {
+            bail!(
+                "the service's certificate is not of the private CA: leave --new-ca and --ca-folder out"
+            );
+        }
         return Ok(vec![check_given(args, settings)?]);
     }
     let server = Wanted {
