@@ -36,7 +36,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::{Status, service::Routes};
 
 pub use certificate_facts::CertificateFacts;
-pub use issuer::is_signed_by;
+pub use issuer::{is_signed_by, which_have_key};
 pub use limits::Limits;
 pub use proxy_protocol::ProxyNetworks;
 pub use reload::Reload;

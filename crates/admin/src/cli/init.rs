@@ -12,6 +12,7 @@ mod console;
 mod database;
 mod files;
 mod peer;
+mod replacement;
 mod report;
 mod settings;
 mod step;
@@ -20,12 +21,12 @@ use std::{path::Path, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, bail};
 use svc_ingest::{config::Config, startup};
-use svc_store::{NewToken, Store, StoreOptions};
+use svc_store::{DatabaseUrl, NewToken, Store, StoreOptions};
 
 use super::{Usage, actor, migrate, terminal, token};
 pub use args::Args;
 pub use peer::answer as database_child;
-use report::Report;
+use report::{Next, Report};
 use settings::Settings;
 use step::Step;
 
@@ -35,22 +36,25 @@ const DEFAULT_KEY_FILE: &str = "/var/lib/svc/jwt_key.pem";
 pub async fn run(mut args: Args, env_file: &Path) -> anyhow::Result<ExitCode> {
     let mut settings = Settings::open(env_file, settings::SERVICE)?;
     let mut report = Report::default();
+    for url in [&mut args.admin_url, &mut args.database_url] {
+        url.take_if(|url| url.is_empty()); // Of a variable.
+    }
+    report.warn(database::visible_password(&args));
     ask(&mut args, &settings)?;
     check_names(&args.names)?;
     let owner = files::Owner::of(&args.user);
-    let console = console::Plan::new(&args, env_file)?;
+    let console = console::Plan::new(&args, env_file, &settings)?;
     report.add(database::ensure(&args, &mut settings, console.as_ref()).await?);
-    report.extend(certificates::ensure(&args, &mut settings, owner)?);
+    let further = console.as_ref().and_then(|plan| plan.certificate(&args));
+    report.extend(certificates::ensure(&args, &mut settings, owner, further)?);
     report.warn(match owner {
-        Some(owner) => certificates::unreadable_key(&settings, owner)?,
+        Some(owner) => certificates::unreadable_key(&settings, certificates::KEY, owner)?,
         None => Some(format!(
             "there is no user {}: make sure that the service can read its keys",
             args.user
         )),
     });
-    if let Some(console) = console {
-        report.add(console.save(&mut settings)?);
-    }
+    let console = console.map(|plan| plan.save(&mut settings)).transpose()?;
     let key_file = key_file(&args, &mut settings, owner)?;
     let config = Config::read(&|name| settings.get(name).map(Into::into))?;
     let store = Store::new(config.database.url.clone(), StoreOptions::for_commands())?;
@@ -62,7 +66,17 @@ pub async fn run(mut args: Args, env_file: &Path) -> anyhow::Result<ExitCode> {
     {
         report.token(&secret);
     }
-    report.next(&args, &settings);
+    let mut next = Next::new(env_file, &settings);
+    if let Some(console) = console {
+        let has_people = has_people(&console.database_url).await;
+        next.console(&console, has_people);
+        console
+            .warnings
+            .into_iter()
+            .for_each(|warning| report.warn(Some(warning)));
+        report.add(console.step);
+    }
+    report.next(next, &settings);
     args.output.print(&report, || report.text())?;
     Ok(ExitCode::SUCCESS)
 }
@@ -161,6 +175,16 @@ async fn signing_key(
     files::give(path, owner)?;
     let advice = "back it up, and copy it to further instances";
     Ok(Step::made("signing key", format!("{shown}: {advice}")))
+}
+
+/// Whether somebody may sign in already. The console makes its tables itself, so there may be none yet.
+async fn has_people(console_url: &str) -> bool {
+    let url = DatabaseUrl::parse(console_url);
+    let store = url.map(|url| Store::new(url, StoreOptions::for_commands()));
+    match store {
+        Ok(Ok(store)) => store.console_has_users().await.unwrap_or(false),
+        _ => false,
+    }
 }
 
 /// A token for one agent, if there has never been a token.

@@ -1,5 +1,7 @@
 //! `svc-ingest init` on a real PostgreSQL server that demands passwords, and the settings file that all commands find.
 
+mod console;
+mod new_ca;
 mod private_ca;
 
 use std::{
@@ -107,7 +109,9 @@ fn steps(report: &Value, done: &str) -> Vec<String> {
 /// A client that trusts only the CA in a file, as an agent with `ca_cert_file` does.
 fn pinned(ca: &Path) -> Result<rustls::ClientConfig> {
     let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(ca)?)?;
+    for certificate in CertificateDer::pem_file_iter(ca)? {
+        roots.add(certificate?)?;
+    }
     let identity = Identity::self_signed("agent")?;
     let key = PrivatePkcs8KeyDer::from(identity.key_der.clone());
     let config = rustls::ClientConfig::builder_with_provider(provider())
@@ -224,51 +228,6 @@ async fn a_role_that_exists_keeps_its_password() -> Result<()> {
 }
 
 #[tokio::test]
-async fn the_console_gets_a_role_and_settings_of_its_own() -> Result<()> {
-    let machine = Machine::new().await?;
-    let console = [
-        "--name",
-        "localhost",
-        "--console-url",
-        "https://console.example/",
-    ];
-    machine.made(&console).await?;
-    let url = machine.sourced("etc/console.env", "DATABASE_URL")?;
-    assert_eq!(query(&url, "SELECT current_user").await?, "fleet_web");
-    assert_eq!(query(&url, "SELECT count(*) FROM hosts").await?, "0");
-    assert!(
-        query(&url, "SELECT hash FROM enrolment_tokens")
-            .await
-            .is_err()
-    );
-    query(&url, "CREATE SCHEMA console").await?;
-    let base = machine.sourced("etc/console.env", "CONSOLE_BASE_URL")?;
-    assert_eq!(base, "https://console.example");
-    let role = machine.sourced("etc/ingest.env", "INGEST_WEB_ROLE")?;
-    assert_eq!(role, "fleet_web");
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_console_of_its_own_folder_needs_none_of_the_services_files() -> Result<()> {
-    let machine = Machine::new().await?;
-    let folder = machine.path("console");
-    let place = folder.to_string_lossy();
-    let url = "https://console.example/";
-    let console = ["--console-url", url, "--console-folder", &place];
-    machine.made(&console).await?;
-    let names = fs::read_dir(&folder)?.map(|file| Ok(file?.file_name()));
-    let mut names: Vec<_> = names.collect::<Result<_>>()?;
-    names.sort();
-    assert_eq!(names, ["ca.pem", "console.env"]);
-    let ca = machine.sourced("console/console.env", "CONSOLE_INGEST_CA")?;
-    assert_eq!(Path::new(&ca), folder.join("ca.pem"));
-    assert_eq!(fs::read(&ca)?, fs::read(machine.path("etc/ca.pem"))?);
-    assert!(!machine.path("etc/console.env").exists());
-    Ok(())
-}
-
-#[tokio::test]
 async fn a_given_certificate_is_checked() -> Result<()> {
     let machine = Machine::new().await?;
     let given = Identity::server(&["localhost"])?.write(machine.folder.path(), "given")?;
@@ -283,6 +242,12 @@ async fn a_given_certificate_is_checked() -> Result<()> {
     assert!(!machine.path("etc/ca.pem").exists());
     let used = machine.sourced("etc/ingest.env", "INGEST_TLS_CERT")?;
     assert_eq!(used, certificate);
+    let second = Identity::server(&["localhost"])?.write(machine.folder.path(), "second")?;
+    let (second, key) = (second.0.to_string_lossy(), second.1.to_string_lossy());
+    let another = ["--tls-cert", &*second, "--tls-key", &*key];
+    let ended = machine.init(1, &another).await?;
+    assert_contains(&ended.stderr, &certificate);
+    assert_contains(&ended.stderr, &format!("--tls-cert says {second}"));
     Ok(())
 }
 

@@ -7,6 +7,7 @@ use rustls::{
     RootCertStore, client::verify_server_cert_signed_by_trust_anchor, server::ParsedCertificate,
 };
 use rustls_pki_types::{CertificateDer, UnixTime};
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::tls::{TlsError, certificates, provider};
 
@@ -28,4 +29,13 @@ pub fn is_signed_by(
         verify_server_cert_signed_by_trust_anchor(&server, &roots, further, at, algorithms)
     });
     Ok(verified.is_ok())
+}
+
+/// For each certificate in the file `authority`, in order, whether it is for this public key (SubjectPublicKeyInfo, DER).
+pub fn which_have_key(authority: &Path, public_key: &[u8]) -> Result<Vec<bool>, TlsError> {
+    let has_key = |certificate: &CertificateDer<'_>| {
+        let parsed = X509Certificate::from_der(certificate);
+        parsed.is_ok_and(|(_, parsed)| parsed.tbs_certificate.subject_pki.raw == public_key)
+    };
+    Ok(certificates(authority)?.iter().map(has_key).collect())
 }

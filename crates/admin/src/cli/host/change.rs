@@ -7,8 +7,16 @@ use svc_common::settings::parse;
 use svc_store::{HostRecord, LabelChange, Labels};
 
 use super::super::{
-    Usage, actor::Actor, database::open, labels, output::Output, resource, terminal,
+    Usage,
+    actor::Actor,
+    database::open,
+    labels,
+    output::{Output, harmless},
+    resource, terminal,
 };
+
+/// How many hosts are named before they are retired.
+const SHOWN: i64 = 10;
 
 #[derive(Debug, clap::Args)]
 pub struct LabelArgs {
@@ -31,6 +39,9 @@ pub struct ExpireArgs {
     /// How long a host must have been offline, such as 30d
     #[arg(long, value_name = "DURATION", value_parser = offline_for)]
     offline_for: Duration,
+    /// Say which hosts these are, and change nothing
+    #[arg(long, conflicts_with = "yes")]
+    dry_run: bool,
     /// Do not ask for a confirmation
     #[arg(long)]
     yes: bool,
@@ -61,17 +72,42 @@ pub(super) async fn label(args: LabelArgs) -> anyhow::Result<ExitCode> {
 }
 
 pub(super) async fn expire(args: ExpireArgs) -> anyhow::Result<ExitCode> {
-    terminal::require_answer(args.yes)?;
+    if !args.dry_run {
+        terminal::require_answer(args.yes)?;
+    }
     let store = open().await?;
-    let question = "Retire all hosts that have been offline for so long, and end their agents?";
-    if !terminal::confirm(args.yes, question)? {
-        return Ok(ExitCode::FAILURE);
+    if !args.yes {
+        let (count, first) = store.hosts_expirable(args.offline_for, SHOWN).await?;
+        let named = named(count, &first);
+        if args.dry_run || count == 0 {
+            let found = json!({ "would_retire": count, "first": first });
+            args.output.print(&found, || named)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        eprintln!("{named}");
+        let question = "Retire hosts that have been offline for so long, and end their agents?";
+        if !terminal::confirm(args.yes, question)? {
+            return Ok(ExitCode::FAILURE);
+        }
     }
     let retired = store.hosts_expire(args.offline_for, &args.by.actor).await?;
     args.output.print(&json!({ "retired": retired }), || {
         format!("retired {retired} hosts")
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// `3 hosts have been offline for so long: a, b, c`, the longest first.
+fn named(count: i64, first: &[String]) -> String {
+    let names: Vec<String> = first.iter().map(|name| harmless(name)).collect();
+    let names = names.join(", ");
+    let more = count - i64::try_from(first.len()).unwrap_or(0);
+    match (count, more) {
+        (0, _) => "no host has been offline for so long".into(),
+        (1, _) => format!("1 host has been offline for so long: {names}"),
+        (_, 0) => format!("{count} hosts have been offline for so long: {names}"),
+        _ => format!("{count} hosts have been offline for so long: {names}, and {more} more"),
+    }
 }
 
 fn offline_for(text: &str) -> Result<Duration, String> {

@@ -5,6 +5,7 @@
 
 use std::{
     fs,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -26,41 +27,86 @@ const CA_NAME: &str = "svc-ingest private CA";
 const CA_YEARS: i16 = 20;
 const CERTIFICATE_DAYS: i32 = 730;
 
-/// The files of the private CA and of the certificate that it issued.
+/// The files of the private CA, and the service's pair that it issued.
 pub struct Files {
+    /// What hosts pin: one certificate, or two while the CA is being replaced.
     pub ca: PathBuf,
     pub ca_key: PathBuf,
+    pub server: Pair,
+}
+
+/// A certificate that the CA issued, and its key.
+#[derive(Clone, Debug)]
+pub struct Pair {
     pub certificate: PathBuf,
     pub key: PathBuf,
 }
 
-impl Files {
-    pub fn of(settings: &Settings) -> Self {
-        let at = |name: &str| settings.folder().join(name);
+impl Pair {
+    pub fn at(folder: &Path, name: &str) -> Self {
         Self {
-            ca: at("ca.pem"),
-            ca_key: at("ca.key"),
-            certificate: at("tls.crt"),
-            key: at("tls.key"),
+            certificate: folder.join(format!("{name}.crt")),
+            key: folder.join(format!("{name}.key")),
+        }
+    }
+}
+
+impl Files {
+    pub fn of(settings: &Settings, ca_folder: Option<&Path>) -> Self {
+        let folder = settings.folder();
+        Self {
+            ca: folder.join("ca.pem"),
+            ca_key: ca_folder.unwrap_or(folder).join("ca.key"),
+            server: Pair::at(folder, "tls"),
         }
     }
 
     /// A link counts as well, wherever it leads: it may be to a medium that is not there now.
     fn are_missing(&self) -> bool {
-        let all = [&self.ca, &self.ca_key, &self.certificate];
+        let all = [&self.ca, &self.ca_key, &self.server.certificate];
         all.iter().all(|path| path.symlink_metadata().is_err())
+    }
+
+    /// Moves a key that lies beside the settings to the folder that is meant for it. Returns whether there was one.
+    fn move_key(&self) -> anyhow::Result<bool> {
+        let old = self.ca.with_file_name("ca.key");
+        if old == self.ca_key || old.symlink_metadata().is_err() {
+            return Ok(false);
+        }
+        let folder = self.ca_key.parent().unwrap_or(Path::new("."));
+        files::folder(folder, 0o700, None)?;
+        let place = |folder: &Path| fs::metadata(folder).map(|folder| (folder.dev(), folder.ino()));
+        if place(folder)? == place(old.parent().unwrap_or(Path::new(".")))? {
+            return Ok(false); // Another name of the same folder.
+        }
+        let key = read_key(&old)?;
+        if self.ca_key.exists() {
+            ensure!(
+                read_key(&self.ca_key)?.public_key_raw() == key.public_key_raw(),
+                "{} and {} are different keys: remove the one that is not of {}",
+                old.display(),
+                self.ca_key.display(),
+                self.ca.display()
+            );
+        } else {
+            write_key(&self.ca_key, &key, 0o600, None)?;
+        }
+        fs::remove_file(&old).with_context(|| old.display().to_string())?;
+        Ok(true)
     }
 }
 
 /// The CA with its key, which can issue certificates.
 pub struct Authority<'a> {
     files: &'a Files,
+    key_file: PathBuf,
     issuer: Issuer<'static, KeyPair>,
 }
 
 impl<'a> Authority<'a> {
     /// The CA as it is on disk, or a new one if there is nothing of one. `None`: its key is kept elsewhere.
     pub fn ensure(files: &'a Files) -> anyhow::Result<(Option<Self>, Step)> {
+        let moved = files.move_key()?;
         let (ca, key) = (files.ca.display(), files.ca_key.display());
         let kept = |detail| Step::kept("private CA", detail);
         match (files.ca.exists(), files.ca_key.exists()) {
@@ -68,7 +114,13 @@ impl<'a> Authority<'a> {
                 let detail = format!("{ca}; its key {key} may be kept offline");
                 Ok((Some(Self::make(files)?), Step::made("private CA", detail)))
             }
-            (true, true) => Ok((Some(Self::open(files)?), kept(ca.to_string()))),
+            (true, true) => {
+                let step = match moved {
+                    true => Step::made("private CA", format!("{ca}; its key moved to {key}")),
+                    false => kept(ca.to_string()),
+                };
+                Ok((Some(Self::open(files, &files.ca_key)?), step))
+            }
             (true, false) => Ok((None, kept(format!("{ca}; its key is not here")))),
             (false, false) => Ok((None, kept("not here".into()))),
             (false, true) => bail!(
@@ -78,21 +130,29 @@ impl<'a> Authority<'a> {
     }
 
     fn make(files: &'a Files) -> anyhow::Result<Self> {
+        let folder = files.ca_key.parent().unwrap_or(Path::new("."));
+        files::folder(folder, 0o700, None)?;
         let key = key(&files.ca_key, 0o600, None)?;
-        let params = ca_params()?;
-        files::replace(&files.ca, &params.self_signed(&key)?.pem(), 0o644, None)?;
-        let issuer = Issuer::new(params, key);
-        Ok(Self { files, issuer })
+        files::replace(&files.ca, &own_certificate(&key)?, 0o644, None)?;
+        Self::open(files, &files.ca_key)
     }
 
     /// The name of the issuer follows from the program, not from the file: [`Self::issue`] notices another CA.
-    fn open(files: &'a Files) -> anyhow::Result<Self> {
-        let issuer = Issuer::new(ca_params()?, read_key(&files.ca_key)?);
-        Ok(Self { files, issuer })
+    pub fn open(files: &'a Files, key_file: &Path) -> anyhow::Result<Self> {
+        Ok(Self {
+            files,
+            key_file: key_file.into(),
+            issuer: Issuer::new(ca_params()?, read_key(key_file)?),
+        })
     }
 
-    /// Issues the server's certificate for these names. Its key stays, if there is one.
-    pub fn issue(&self, names: &[String], owner: Option<Owner>) -> anyhow::Result<()> {
+    /// Issues a certificate for these names. Its key stays, if there is one.
+    pub fn issue(
+        &self,
+        pair: &Pair,
+        names: &[String],
+        readers: Option<Owner>,
+    ) -> anyhow::Result<()> {
         let first = names.first();
         let first = first.context("a certificate needs a name: add --name")?;
         let mut params = named(first, names)?;
@@ -101,30 +161,39 @@ impl<'a> Authority<'a> {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.use_authority_key_identifier_extension = true;
         set_dates(&mut params, today() + CERTIFICATE_DAYS.days());
-        let key = key(&self.files.key, 0o640, owner)?;
+        let key = key(&pair.key, 0o640, readers)?;
         let issued = params.signed_by(&key, &self.issuer)?;
-        let (ca, ca_key) = (&self.files.ca, self.files.ca_key.display());
+        let (ca, ca_key) = (&self.files.ca, self.key_file.display());
         ensure!(
             is_signed_by(&[issued.der().clone()], ca, Timestamp::now())?,
             "{ca_key} is not the key of {}: bring the right one back",
             ca.display()
         );
-        files::replace(&self.files.certificate, &issued.pem(), 0o644, None)
+        files::replace(&pair.certificate, &issued.pem(), 0o644, None)
     }
 }
 
+/// The certificate of a CA with this key, in PEM form.
+pub fn own_certificate(key: &KeyPair) -> anyhow::Result<String> {
+    Ok(ca_params()?.self_signed(key)?.pem())
+}
+
 /// The key in a file, or a new one in it.
-fn key(path: &Path, mode: u32, readers: Option<Owner>) -> anyhow::Result<KeyPair> {
+pub fn key(path: &Path, mode: u32, readers: Option<Owner>) -> anyhow::Result<KeyPair> {
     if path.exists() {
         return read_key(path);
     }
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
-    let text = zeroize::Zeroizing::new(key.serialize_pem());
-    files::replace(path, &text, mode, readers)?;
+    write_key(path, &key, mode, readers)?;
     Ok(key)
 }
 
-fn read_key(path: &Path) -> anyhow::Result<KeyPair> {
+fn write_key(path: &Path, key: &KeyPair, mode: u32, readers: Option<Owner>) -> anyhow::Result<()> {
+    let text = zeroize::Zeroizing::new(key.serialize_pem());
+    files::replace(path, &text, mode, readers)
+}
+
+pub fn read_key(path: &Path) -> anyhow::Result<KeyPair> {
     let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
     let text = zeroize::Zeroizing::new(text);
     KeyPair::from_pem(&text).with_context(|| path.display().to_string())

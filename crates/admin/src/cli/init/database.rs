@@ -1,16 +1,18 @@
 //! The role and the database of the service: taken from the settings or a flag, or made with an administrator's help.
 
-use std::path::Path;
+use std::{fs, io, os::unix::fs::MetadataExt, path::Path};
 
 use anyhow::{Context, bail};
+use rustix::process::geteuid;
 use svc_common::error_chain::chain;
 use svc_store::{DatabaseUrl, Store, StoreError, StoreOptions};
 use url::Url;
 
 use super::{
-    args::Args,
+    args::{self, Args},
     connection_string::{decoded, login_of, new_password, service_url},
     console,
+    files::Owner,
     peer::{Login, Outcome, Request},
     settings::Settings,
     step::Step,
@@ -18,17 +20,43 @@ use super::{
 use crate::cli::Usage;
 
 const VARIABLE: &str = "DATABASE_URL";
-/// Where distributions put PostgreSQL's socket, and its administrator's connection string there.
-const SOCKETS: [&str; 2] = ["/var/run/postgresql", "/tmp"];
+const DEFAULT_NAME: &str = "svc";
+/// Where distributions put PostgreSQL's socket. Not `/tmp`, where some builds have it: every user can put one there.
+const SOCKETS: &str = "/var/run/postgresql";
 
 /// The administrator of PostgreSQL on this machine, if it runs here.
 pub fn local_administrator() -> Option<String> {
-    let runs = |folder: &&str| Path::new(folder).join(".s.PGSQL.5432").exists();
-    let folder = SOCKETS.into_iter().find(runs)?;
-    Some(format!(
-        "postgres://postgres@{}/postgres",
-        folder.replace('/', "%2F")
-    ))
+    let postgres = Owner::of("postgres").map(|owner| owner.uid);
+    is_trusted(Path::new(SOCKETS), postgres).then(|| {
+        let folder = SOCKETS.replace('/', "%2F");
+        format!("postgres://postgres@{folder}/postgres")
+    })
+}
+
+/// Whether a socket in this folder is PostgreSQL's: nobody but root, PostgreSQL's user and we could have put it there.
+fn is_trusted(folder: &Path, postgres: Option<u32>) -> bool {
+    let known = |uid| uid == 0 || Some(uid) == postgres || uid == geteuid().as_raw();
+    let is_theirs = |path: &Path| {
+        let found = fs::symlink_metadata(path.canonicalize()?)?;
+        Ok::<_, io::Error>(known(found.uid()) && (!found.is_dir() || found.mode() & 0o002 == 0))
+    };
+    let both = [folder.to_owned(), folder.join(".s.PGSQL.5432")];
+    both.iter().all(|path| is_theirs(path).unwrap_or(false))
+}
+
+/// Other users see arguments.
+pub fn visible_password(args: &Args) -> Option<String> {
+    let urls = [
+        ("--admin-url", args::ADMIN_URL, &args.admin_url),
+        ("--database-url", args::DATABASE_URL, &args.database_url),
+    ];
+    let visible = urls.into_iter().find(|(_, variable, url)| {
+        let url = url.as_ref().and_then(|url| Url::parse(url).ok());
+        std::env::var_os(variable).is_none() && url.is_some_and(|url| url.password().is_some())
+    });
+    visible.map(|(option, variable, _)| {
+        format!("the process list showed the password of {option}: use {variable}")
+    })
 }
 
 /// Ends with a connection string in the settings that works.
@@ -56,7 +84,10 @@ pub async fn ensure(
     };
     let url = match &known {
         Some(url) => url.clone(),
-        None => service_url(&admin_url, &args.database, &new_password(), &args.database)?,
+        None => {
+            let name = args.database.as_deref().unwrap_or(DEFAULT_NAME);
+            service_url(&admin_url, name, &new_password(), name)?
+        }
     };
     let request = request(admin_url, &url, known.is_none(), console)?;
     let check = Request {
@@ -79,14 +110,23 @@ pub async fn ensure(
 }
 
 fn known(args: &Args, settings: &Settings) -> anyhow::Result<Option<String>> {
-    match (settings.get(VARIABLE), &args.database_url) {
-        (Some(known), Some(given)) if known != given => bail!(
-            "{} has another {VARIABLE}: change it there, or leave out --database-url",
-            settings.path().display()
-        ),
-        (Some(known), _) => Ok(Some(known.to_owned())),
-        (None, given) => Ok(given.clone()),
+    let path = settings.path().display();
+    let known = match (settings.get(VARIABLE), &args.database_url) {
+        (Some(known), Some(given)) if known != given => {
+            bail!("{path} has another {VARIABLE}: change it there, or leave out --database-url")
+        }
+        (Some(known), _) => known.to_owned(),
+        (None, given) => return Ok(given.clone()),
+    };
+    if let (Some(given), Ok(url)) = (&args.database, Url::parse(&known)) {
+        let name = decoded(url.path().trim_start_matches('/'))?;
+        if name != *given {
+            bail!(
+                "the {VARIABLE} in {path} is of the database {name}, and --database says {given}: leave the option out"
+            );
+        }
     }
+    Ok(Some(known))
 }
 
 fn request(
@@ -129,4 +169,30 @@ fn not_accepted(url: &str, error: &StoreError) -> anyhow::Error {
 
 fn shown(url: &str) -> String {
     DatabaseUrl::parse(url).map_or_else(|_| VARIABLE.into(), |url| url.redacted())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_socket_is_believed_only_where_nobody_else_could_have_put_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join(".s.PGSQL.5432");
+        let allow = |mode| fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode));
+        assert!(!is_trusted(folder.path(), None), "there is no socket");
+        fs::write(&socket, "").unwrap();
+        assert!(is_trusted(folder.path(), None));
+        allow(0o1777).unwrap();
+        assert!(!is_trusted(folder.path(), None), "as /tmp");
+        allow(0o775).unwrap();
+        assert!(is_trusted(folder.path(), None));
+        let stranger = std::os::unix::fs::lchown(&socket, Some(4321), None);
+        if stranger.is_ok() {
+            assert!(!is_trusted(folder.path(), None), "only root can try this");
+            assert!(is_trusted(folder.path(), Some(4321)));
+        }
+    }
 }

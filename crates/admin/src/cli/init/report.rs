@@ -1,14 +1,70 @@
 //! What `init` did, for people and for programs, and the commands that come next.
 
+use std::path::Path;
+
 use serde::Serialize;
 
 use super::{
-    args::Args,
     certificates,
+    console::Saved,
     settings::Settings,
     step::{Done, Step},
 };
 use crate::cli::output::facts;
+
+/// The next commands, each of which works as it is printed.
+pub struct Next {
+    /// How a command of the service begins.
+    ingest: String,
+    lines: Vec<String>,
+    has_units: bool,
+}
+
+impl Next {
+    pub fn new(env_file: &Path, settings: &Settings) -> Self {
+        let ingest = command("svc-ingest", env_file, "/etc/svc/ingest.env");
+        // Units read the settings from where the packages expect them.
+        let has_units = ingest == "svc-ingest" && Path::new("/run/systemd/system").is_dir();
+        let start = match has_units {
+            true => "systemctl restart svc-ingest".into(),
+            false => format!("start the service with {}", settings.path().display()),
+        };
+        let lines = vec![start, format!("{ingest} doctor")];
+        Self {
+            ingest,
+            lines,
+            has_units,
+        }
+    }
+
+    pub fn console(&mut self, console: &Saved, has_people: bool) {
+        let file = &console.env_file;
+        let program = command("svc-console", file, "/etc/svc/console.env");
+        self.lines
+            .push(match self.has_units && program == "svc-console" {
+                true => "systemctl restart svc-console".into(),
+                false => format!("start the console with {}", file.display()),
+            });
+        let base = &console.base_url;
+        let trust = console.ca.as_ref();
+        let trust =
+            trust.map(|ca| format!("let browsers trust {}, the CA of {base}", ca.display()));
+        self.lines.extend(trust);
+        // A name that exists cannot be added again, and the people can make links for one another.
+        if !has_people {
+            self.lines
+                .push(format!("{program} user add admin --role admin"));
+        }
+    }
+}
+
+/// How a command begins that finds these settings.
+fn command(program: &str, env_file: &Path, default: &str) -> String {
+    match env_file == Path::new(default) {
+        true => program.into(),
+        false => format!("{program} --env-file '{}'", env_file.display()),
+    }
+}
 
 #[derive(Debug, Default, Serialize)]
 pub struct Report {
@@ -38,15 +94,8 @@ impl Report {
     }
 
     /// What puts the installation into service and admits the first host.
-    pub fn next(&mut self, args: &Args, settings: &Settings) {
-        let mut next = vec!["systemctl restart svc-ingest", "svc-ingest doctor"];
-        if args.console_url.is_some() {
-            next.extend([
-                "systemctl restart svc-console",
-                "svc-console user link NAME",
-            ]);
-        }
-        let mut next: Vec<String> = next.into_iter().map(Into::into).collect();
+    pub fn next(&mut self, next: Next, settings: &Settings) {
+        let (ingest, mut next) = (next.ingest, next.lines);
         let ca = certificates::private_ca(settings);
         next.extend(
             ca.as_ref()
@@ -54,8 +103,8 @@ impl Report {
         );
         next.push("install the agent there, with /etc/svc/agent.toml:".into());
         next.extend(self.agent_settings(settings, ca.is_some()));
-        next.push("svc-ingest agent list --status pending".into());
-        next.push("svc-ingest agent approve KEY".into());
+        next.push(format!("{ingest} agent list --status pending"));
+        next.push(format!("{ingest} agent approve KEY"));
         self.next = next;
     }
 

@@ -60,6 +60,32 @@ impl Settings {
         self.values.get(name)
     }
 
+    /// Fails if the variable has another value than an option gives it: nothing that somebody asks for is ignored.
+    pub fn check_given(&self, name: &str, option: &str, value: &str) -> anyhow::Result<()> {
+        match self.get(name).filter(|known| *known != value) {
+            None => Ok(()),
+            Some(known) => anyhow::bail!(
+                "{name} is {known} in {}, and {option} says {value}: change the setting, or leave the option out",
+                self.path.display()
+            ),
+        }
+    }
+
+    /// As [`Self::set`], for a value that follows from others. Returns a warning if the variable has another one.
+    pub fn set_derived(
+        &mut self,
+        name: &'static str,
+        value: &str,
+    ) -> anyhow::Result<Option<String>> {
+        let differs = self.get(name).filter(|known| *known != value);
+        let warning = differs.map(|known| {
+            let path = self.path.display();
+            format!("{name} is {known} in {path}, and {value} by the other settings: it stays")
+        });
+        self.set(name, value)?;
+        Ok(warning)
+    }
+
     /// Adds a line for a variable that has no value, and saves the file. A value that is set stays.
     pub fn set(&mut self, name: &'static str, value: &str) -> anyhow::Result<()> {
         if self.get(name).is_some() {

@@ -118,6 +118,18 @@ async fn hosts_are_searched_labelled_and_expired() -> Result<()> {
         let hosts = json(&site, &["host", "list", "--search", search]).await?;
         assert_eq!(members(&hosts, "hostname"), found, "{search}");
     }
+    let expire = ["host", "expire", "--offline-for", "30d"];
+    let blind = failure_of(&site, 2, &expire).await?;
+    assert_contains(&blind, "--yes");
+    let dry = json(&site, &[&expire[..], &["--dry-run"]].concat()).await?;
+    assert_eq!(
+        dry,
+        serde_json::json!({"would_retire": 1, "first": ["db-2"]})
+    );
+    let said = output_of(&site, &[&expire[..], &["--dry-run"]].concat()).await?;
+    assert_contains(&said, "1 host has been offline for so long: db-2");
+    site.expect("SELECT count(*) FROM hosts WHERE retired_at IS NULL", "2")
+        .await?;
     let expired = json(&site, &["host", "expire", "--offline-for", "30d", "--yes"]).await?;
     assert_eq!(expired["retired"], 1);
     let left = json(&site, &["host", "list"]).await?;

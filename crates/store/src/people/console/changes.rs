@@ -122,6 +122,25 @@ impl Store {
             .await
     }
 
+    /// What [`Self::hosts_expire`] would retire now: how many hosts, and the names of the first ones.
+    pub async fn hosts_expirable(
+        &self,
+        offline_for: Duration,
+        shown: i64,
+    ) -> Result<(i64, Vec<String>)> {
+        let sql = "-- hosts_expirable
+            SELECT h.hostname, count(*) OVER () AS count FROM agent_state s
+              JOIN agents a ON a.id = s.agent_id AND a.status = 'active'
+              JOIN hosts h ON h.id = a.host_id AND h.retired_at IS NULL
+             WHERE s.presence = 'offline' AND s.presence_since < now() - make_interval(secs => $1)
+             ORDER BY s.presence_since LIMIT $2";
+        let params = params![offline_for.as_secs_f64(), shown];
+        let rows = self.read("hosts_expirable", Auth, sql, &params).await?;
+        let count = rows.first().map_or(Ok(0), |row| row.try_get("count"))?;
+        let names = rows.iter().map(|row| row.try_get("hostname"));
+        Ok((count, names.collect::<std::result::Result<_, _>>()?))
+    }
+
     /// Retires all hosts whose active agent has been offline for this long, the longest first. Returns
     /// how many. Each step is committed, and ends within its time limit.
     pub async fn hosts_expire(&self, offline_for: Duration, actor: &str) -> Result<u64> {

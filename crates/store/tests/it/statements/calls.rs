@@ -286,6 +286,7 @@ impl Fleet {
         let store = &self.store;
         call_each! { reads, WHOLE, store:
             fleet_gauges(self.mine.id, DAY);
+            hosts_expirable(DAY, 10);
             hosts_expire(DAY, "test");
             events_prune(DAY);
             gaps_prune(DAY);
