@@ -89,7 +89,12 @@ impl Plan {
         }
         if let Some(ca) = certificates::private_ca(service) {
             let ca = beside(&settings, ca)?;
-            settings.set("CONSOLE_INGEST_CA", &ca.to_string_lossy())?;
+            let ca = ca.to_string_lossy();
+            settings.set("CONSOLE_INGEST_CA", &ca)?;
+            // Where the console has a certificate of that CA, the commands that it shows must carry the CA.
+            if settings.get("CONSOLE_TLS_CERT").is_some() {
+                settings.set("CONSOLE_CA", &ca)?;
+            }
         }
         Ok(settings.step().about("console"))
     }
