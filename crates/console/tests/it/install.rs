@@ -79,8 +79,8 @@ async fn console(more: &[(&'static str, String)]) -> Result<(Console, PathBuf)> 
 
 /// Runs `svc-console releases …`, and returns its exit code with all that it printed.
 async fn releases(console: &Console, arguments: &[&str]) -> Result<(Option<i32>, String)> {
-    let program = console.program()?.arguments(["releases"]);
-    let done = program.arguments(arguments.iter().copied()).run().await?;
+    let arguments = ["releases"].into_iter().chain(arguments.iter().copied());
+    let done = console.program()?.arguments(arguments).run().await?;
     Ok((done.code, done.stdout + &done.stderr))
 }
 

@@ -89,12 +89,7 @@ impl Plan {
         }
         if let Some(ca) = certificates::private_ca(service) {
             let ca = beside(&settings, ca)?;
-            let ca = ca.to_string_lossy();
-            settings.set("CONSOLE_INGEST_CA", &ca)?;
-            // Where the console has a certificate of that CA, the commands that it shows must carry the CA.
-            if settings.get("CONSOLE_TLS_CERT").is_some() {
-                settings.set("CONSOLE_CA", &ca)?;
-            }
+            settings.set("CONSOLE_INGEST_CA", &ca.to_string_lossy())?;
         }
         Ok(settings.step().about("console"))
     }
