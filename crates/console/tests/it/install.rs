@@ -40,7 +40,7 @@ impl Release {
         let signature = release.key.sign(sums.as_bytes());
         fs::write(release.file("SHA256SUMS.sig"), signature)?;
         let prefix = b"\x30\x2a\x30\x05\x06\x03\x2b\x65\x70\x03\x21\x00";
-        let key = [prefix, release.key.public_key().as_ref()].concat();
+        let key = [&prefix[..], release.key.public_key().as_ref()].concat();
         let key = BASE64_STANDARD.encode(key);
         let pem = format!("-----BEGIN PUBLIC KEY-----\n{key}\n-----END PUBLIC KEY-----\n");
         fs::write(release.file("release.pub"), pem)?;
