@@ -37,14 +37,16 @@ fn url(base: &str, version: &str) -> String {
     format!("{base}/download/svc-agent/{version}/{os}/{arch}/svc-agent")
 }
 
-/// Compares the numbers. A version without numbers counts as newer if it differs.
+/// Compares the numbers; a release is newer than its candidates. A version without numbers counts as newer if it differs.
 fn is_newer(offered: &str, own: &str) -> bool {
-    let numbers = |version: &str| -> Option<Vec<u64>> {
-        let core = version.trim_start_matches('v');
-        let core = core.split(['-', '+']).next()?;
-        core.split('.').map(|part| part.parse().ok()).collect()
+    let order = |version: &str| -> Option<(Vec<u64>, bool)> {
+        let version = version.trim_start_matches('v');
+        let version = version.split('+').next()?;
+        let core = version.split('-').next()?;
+        let core = core.split('.').map(|part| part.parse().ok());
+        Some((core.collect::<Option<_>>()?, !version.contains('-')))
     };
-    match (numbers(offered), numbers(own)) {
+    match (order(offered), order(own)) {
         (Some(offered), Some(own)) => offered > own,
         _ => offered != own,
     }
@@ -66,6 +68,8 @@ mod tests {
         ] {
             assert_eq!(is_newer(offered, "1.0.0"), newer, "{offered}");
         }
+        assert!(is_newer("1.0.0", "1.0.0-rc.1"));
+        assert!(!is_newer("1.0.0-rc.1", "1.0.0"));
     }
 
     #[test]

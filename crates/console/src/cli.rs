@@ -3,6 +3,7 @@
 //! Exit codes: 0 success; 1 failure; 2 wrong configuration or wrong usage.
 
 mod output;
+mod releases;
 mod user;
 
 use std::{net::Ipv4Addr, path::PathBuf, process::ExitCode};
@@ -49,6 +50,9 @@ enum Command {
     /// Manage the people who may use the console
     #[command(subcommand)]
     User(user::Command),
+    /// Manage the agent's releases that this console offers to hosts
+    #[command(subcommand)]
+    Releases(releases::Command),
     /// Ask the console on this machine whether it is healthy (for containers)
     Healthcheck,
 }
@@ -66,6 +70,7 @@ pub async fn run() -> ExitCode {
         Command::Serve => serve().await,
         Command::Migrate => migrate().await,
         Command::User(command) => user::run(command).await,
+        Command::Releases(command) => releases::run(command),
         Command::Healthcheck => check_health().await,
     };
     match outcome {

@@ -56,11 +56,27 @@ pub struct Jwks {
 /// What `/download` and `/install.sh` offer.
 #[derive(Clone, Debug)]
 pub struct Install {
-    pub downloads: Option<PathBuf>,
+    pub releases: Releases,
+    /// The CA of the console's own certificate, PEM, where hosts do not trust it by themselves.
+    pub console_ca: Option<String>,
     /// The ingest service's address for agents.
     pub ingest_address: String,
     /// The certificate that the script pins, PEM.
     pub ingest_ca: Option<String>,
+}
+
+/// Where releases are, and who signs them.
+#[derive(Clone, Debug)]
+pub struct Releases {
+    pub folder: PathBuf,
+    pub release_key: Option<ReleaseKey>,
+}
+
+/// An Ed25519 public key.
+#[derive(Clone, Debug)]
+pub struct ReleaseKey {
+    pub raw: [u8; 32],
+    pub pem: String,
 }
 
 impl Config {
@@ -80,7 +96,8 @@ impl Config {
         let web = Web::collect(reader);
         let jwks_url = reader.value("CONSOLE_JWKS_URL", parse::http_url);
         let jwks_ca = reader.optional("CONSOLE_JWKS_CA", parse::certificates);
-        let downloads = reader.optional("CONSOLE_DOWNLOAD_DIR", parse::folder);
+        let console_ca = reader.optional("CONSOLE_CA", parse::certificates);
+        let releases = Releases::collect(reader);
         let ingest_address = reader.optional("CONSOLE_INGEST_ADDRESS", parse::address);
         let ingest_ca = reader.optional("CONSOLE_INGEST_CA", parse::certificates);
         let log = log(reader);
@@ -95,7 +112,8 @@ impl Config {
                 ca: jwks_ca?,
             },
             install: Install {
-                downloads: downloads?,
+                releases: releases?,
+                console_ca: console_ca?,
                 ingest_address,
                 ingest_ca: ingest_ca?,
             },
@@ -150,6 +168,22 @@ impl Web {
     pub fn is_https(&self) -> bool {
         self.base_url.scheme() == "https"
     }
+}
+
+impl Releases {
+    fn collect(reader: &mut Reader<'_>) -> Option<Self> {
+        let folder = reader.value("CONSOLE_DOWNLOAD_DIR", parse::path);
+        let release_key = reader.optional("CONSOLE_RELEASE_KEY", parse::release_key);
+        Some(Self {
+            folder: folder?,
+            release_key: release_key?,
+        })
+    }
+}
+
+/// The releases alone, for the commands that manage them.
+pub fn releases() -> Result<Releases, Problems> {
+    read_environment(VARIABLES, Releases::collect)
 }
 
 /// The form of the log, read before everything else. Bad values fall back to the defaults here, and

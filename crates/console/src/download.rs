@@ -1,14 +1,12 @@
-//! The agent's releases, and the script that installs it: `/download/svc-agent/…` and `/install.sh`.
+//! Serves the agent's releases, and the script that installs it: `/download/svc-agent/…` and `/install.sh`.
 //!
-//! Releases lie in a folder: `{version}/{os}/{arch}/` with `svc-agent` and, where there are packages,
-//! `svc-agent.deb` and `svc-agent.rpm`. Each has a checksum at its path with `.sha256` appended. Names
-//! are checked letter by letter before they become a path.
+//! Each file of a release has a checksum at its path with `.sha256` appended.
 
 use std::{
     collections::HashMap,
     fs::Metadata,
     io,
-    path::PathBuf,
+    path::{Path as FilePath, PathBuf},
     sync::{Arc, LazyLock, Mutex},
     time::SystemTime,
 };
@@ -26,14 +24,14 @@ use svc_common::sync::lock;
 use tokio::{fs::File, io::AsyncReadExt, sync::Semaphore};
 use tokio_util::io::ReaderStream;
 
-use crate::{assets::typed, config::Install, error::AppError, secret::hex, state::App};
+use crate::{assets::typed, error::AppError, releases, secret::hex, state::App};
 
-const FILES: [&str; 3] = ["svc-agent", "svc-agent.deb", "svc-agent.rpm"];
 const CHUNK: usize = 16 * 1024;
 /// A fleet that updates at once waits here instead of filling memory with chunks. One network may have a quarter as many
 /// connections, so its slow readers leave the others their turns.
 const AT_ONCE: usize = 1024;
 const MISSING: AppError = AppError::NotFound("There is no such release.");
+const UNREADABLE: AppError = AppError::Internal("a release cannot be read");
 
 static TURNS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(AT_ONCE)));
 
@@ -50,17 +48,14 @@ pub async fn release(
         Some(name) => (name, true),
         None => (file.as_str(), false),
     };
-    let path = path(&app.install, [&version, &os, &arch], name).ok_or(MISSING)?;
-    let opened = File::open(&path).await.map_err(|_| MISSING)?;
-    let metadata = opened.metadata().await.map_err(|_| MISSING)?;
-    if !metadata.is_file() {
-        return Err(MISSING);
-    }
+    let folder = &app.install.releases.folder;
+    let path = releases::path(folder, [&version, &os, &arch], name).ok_or(MISSING)?;
+    let (opened, metadata) = open(&path).await?;
     let closed = |_| AppError::Internal("the console is stopping");
     let turn = TURNS.clone().acquire_owned().await.map_err(closed)?;
     if sum {
         let sum = checksum(path, opened, &metadata).await;
-        let sum = sum.map_err(|_| AppError::Internal("a release cannot be read"))?;
+        let sum = sum.map_err(|_| UNREADABLE)?;
         return Ok(typed(
             "text/plain; charset=utf-8",
             format!("{sum}  {name}\n"),
@@ -79,19 +74,33 @@ pub async fn release(
     Ok((headers, Body::from_stream(chunks)).into_response())
 }
 
-/// The path of a release's file, if every name has the form of one.
-fn path(install: &Install, folders: [&str; 3], file: &str) -> Option<PathBuf> {
-    let plain = |name: &str| {
-        (1..=64).contains(&name.len()) && !name.starts_with('.') && name.chars().all(is_letter)
-    };
-    let known = FILES.contains(&file) && folders.iter().all(|name| plain(name));
-    let base = install.downloads.as_ref().filter(|_| known)?;
-    Some(base.join(folders.join("/")).join(file))
+/// The checksums of a whole release, or their signature.
+pub async fn sums(
+    State(app): State<App>,
+    Path((version, file)): Path<(String, String)>,
+) -> Result<Response, AppError> {
+    let folder = &app.install.releases.folder;
+    let path = releases::sums_path(folder, &version, &file).ok_or(MISSING)?;
+    let (opened, _) = open(&path).await?;
+    let kind = [(header::CONTENT_TYPE, "application/octet-stream")];
+    Ok((kind, Body::from_stream(ReaderStream::new(opened))).into_response())
 }
 
-/// Of a name that becomes a part of a path.
-fn is_letter(letter: char) -> bool {
-    letter.is_ascii_alphanumeric() || "._+~-".contains(letter)
+/// A file that cannot be read is not a file that is missing: `/install.sh` goes another way only for the latter.
+async fn open(path: &FilePath) -> Result<(File, Metadata), AppError> {
+    let opened = async {
+        let file = File::open(path).await?;
+        let metadata = file.metadata().await?;
+        Ok::<_, io::Error>((file, metadata))
+    };
+    match opened.await {
+        Ok((file, metadata)) if metadata.is_file() => Ok((file, metadata)),
+        Ok(_) => Err(MISSING),
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Err(MISSING),
+            _ => Err(UNREADABLE),
+        },
+    }
 }
 
 async fn checksum(path: PathBuf, file: File, metadata: &Metadata) -> io::Result<String> {
@@ -122,6 +131,8 @@ struct Script<'a> {
     base_url: &'a str,
     ingest_address: &'a str,
     ca: &'a str,
+    console_ca: &'a str,
+    release_key: &'a str,
     version: &'a str,
     /// The package's unit, with the path of the binary that the script installs.
     unit: String,
@@ -129,73 +140,23 @@ struct Script<'a> {
 
 const UNIT: &str = include_str!("../../../packaging/systemd/svc-agent.service");
 
-/// The newest release by its folder's name.
 pub async fn script(State(app): State<App>) -> Result<Response, AppError> {
     let origin = app.web.origin();
+    let install = &app.install;
+    let key = install.releases.release_key.as_ref();
     let script = Script {
         base_url: &origin,
-        ingest_address: &app.install.ingest_address,
-        ca: app.install.ingest_ca.as_deref().unwrap_or_default().trim(),
-        version: &newest(&app.install).await.unwrap_or_default(),
+        ingest_address: &install.ingest_address,
+        ca: install.ingest_ca.as_deref().unwrap_or_default().trim(),
+        console_ca: install.console_ca.as_deref().unwrap_or_default().trim(),
+        release_key: key.map_or("", |key| &key.pem),
+        version: &releases::newest(&install.releases.folder)
+            .await
+            .unwrap_or_default(),
         unit: UNIT
             .replace("=/usr/bin/svc-agent run", "=/usr/local/bin/svc-agent run")
             .trim_end()
             .to_owned(),
     };
     Ok(typed("text/x-shellscript; charset=utf-8", script.render()?))
-}
-
-pub async fn newest(install: &Install) -> Option<String> {
-    let mut entries = tokio::fs::read_dir(install.downloads.as_ref()?)
-        .await
-        .ok()?;
-    let mut versions = Vec::new();
-    while let Ok(Some(entry)) = entries.next_entry().await {
-        let name = entry.file_name().into_string().ok();
-        versions.extend(name.filter(|name| name.starts_with(|c: char| c.is_ascii_digit())));
-    }
-    versions.retain(|version: &String| version.chars().all(is_letter));
-    versions.into_iter().max_by_key(|version| numbers(version))
-}
-
-/// `0.10.2` is newer than `0.9.0`.
-fn numbers(version: &str) -> Vec<u64> {
-    let parts = version.split(|c: char| !c.is_ascii_digit());
-    parts.filter_map(|part| part.parse().ok()).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn find(version: &str, file: &str) -> Option<PathBuf> {
-        let install = Install {
-            downloads: Some("/srv/releases".into()),
-            ingest_address: "localhost:9443".into(),
-            ingest_ca: None,
-        };
-        path(&install, [version, "linux", "x86_64"], file)
-    }
-
-    #[test]
-    fn only_names_of_releases_become_paths() {
-        let good = find("0.2.0-rc.1", "svc-agent").unwrap();
-        assert_eq!(
-            good.to_str(),
-            Some("/srv/releases/0.2.0-rc.1/linux/x86_64/svc-agent")
-        );
-        for version in [
-            "",
-            "..",
-            ".",
-            "../../etc",
-            "a/b",
-            "a\0b",
-            ".hidden",
-            &"1".repeat(65),
-        ] {
-            assert_eq!(find(version, "svc-agent"), None, "{version}");
-        }
-        assert_eq!(find("0.2.0", "passwd"), None);
-    }
 }

@@ -7,12 +7,12 @@
 //!
 //! Imports form a tree: what comes later here is not imported by what comes earlier.
 //!
-//! 1. `render`, `error`, `secret`, `assets`, `address`, `slots`, `telemetry`, `config`: small parts.
+//! 1. `render`, `error`, `secret`, `assets`, `address`, `slots`, `telemetry`, `releases`, `config`: small parts.
 //! 2. `feed`: what changed. `live`: which views are watched. `doors` and `password`: limits of signing in.
 //!    `jwks`: the service's public keys.
 //! 3. `state`: all of these, as handlers share them.
 //! 4. `session`: who sends a request. `shell`: what every page has around it. `view`: how values are shown. `id`: ids in paths.
-//! 5. `pages`: one file for each page. `webhook`: notes of agents, by JWT. `download`: releases and the install script.
+//! 5. `pages`: one file for each page. `webhook`: notes of agents, by JWT. `download`: serves releases and the install script.
 //! 6. `routes`: the addresses of all of them; `security`: headers of every response. `http`: the port with its limits.
 //! 7. `server`: the list of parts. `cli`: the commands.
 
@@ -30,6 +30,7 @@ mod jwks;
 mod live;
 mod pages;
 mod password;
+mod releases;
 mod render;
 mod routes;
 mod secret;

@@ -62,6 +62,7 @@ fn handlers() -> Router<App> {
         .route("/favicon.svg", get(assets::favicon))
         .route("/api/v1/notes", post(webhook::note))
         .route(release, get(download::release))
+        .route("/download/svc-agent/{version}/{file}", get(download::sums))
         .route("/install.sh", get(download::script))
         .route("/sign-in", get(sign_in::page).post(sign_in::submit))
         .route("/sign-out", post(sign_in::sign_out))

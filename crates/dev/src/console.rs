@@ -4,7 +4,7 @@
 //! production allows.
 
 use std::{
-    env,
+    env, fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -36,6 +36,7 @@ impl Console {
         link.args(["user", "link", PERSON, "--sign-in"]);
         let link = programs::output(link).await;
         let link = link.context("no link to the console")?;
+        offer_agent(&program, service, database_url).await?;
         let mut serve = command(&program, service, database_url);
         serve
             .stdout(Stdio::null())
@@ -51,9 +52,37 @@ pub fn log_file(service: &Service) -> PathBuf {
     service.folder.join("console.log")
 }
 
+/// The port of the console, whose address the service announces to agents.
+pub fn port() -> String {
+    env::var("CONSOLE_PORT").unwrap_or_else(|_| PORT.into())
+}
+
+/// Offers the agent of this build, so that the command on the page of a new token works on this machine.
+async fn offer_agent(program: &Path, service: &Service, database_url: &str) -> anyhow::Result<()> {
+    let Some(agent) = programs::beside("svc-agent")? else {
+        return Ok(());
+    };
+    let mut version = dying_with_us(&agent);
+    version.arg("--version");
+    let version = programs::output(version).await?;
+    let version = version.rsplit(' ').next().unwrap_or_default();
+    // Builds of earlier starts are of no use.
+    drop(fs::remove_dir_all(releases(service)));
+    let mut import = command(program, service, database_url);
+    import.args(["releases", "import", "--release", version]);
+    import.arg(agent);
+    let imported = programs::output(import).await;
+    imported.context("the agent cannot be offered")?;
+    Ok(())
+}
+
+fn releases(service: &Service) -> PathBuf {
+    service.folder.join("releases")
+}
+
 fn command(program: &Path, service: &Service, database_url: &str) -> Command {
     let jwks = format!("http://{}/.well-known/jwks.json", service.http_address());
-    let port = env::var("CONSOLE_PORT").unwrap_or_else(|_| PORT.into());
+    let port = port();
     let mut command = dying_with_us(program);
     command
         .env("DATABASE_URL", database_url)
@@ -62,6 +91,7 @@ fn command(program: &Path, service: &Service, database_url: &str) -> Command {
         .env("CONSOLE_BIND_ADDRESS", "127.0.0.1")
         .env("CONSOLE_JWKS_URL", jwks)
         .env("CONSOLE_INGEST_ADDRESS", service.grpc_address())
-        .env("CONSOLE_INGEST_CA", service.certificate());
+        .env("CONSOLE_INGEST_CA", service.certificate())
+        .env("CONSOLE_DOWNLOAD_DIR", releases(service));
     command
 }

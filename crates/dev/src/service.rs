@@ -18,7 +18,7 @@ use serde_json::Value;
 use svc_sandbox::{Identity, Process, dying_with_us, eventually};
 use tokio::time::sleep;
 
-use crate::{database::WEB_ROLE, programs};
+use crate::{console, database::WEB_ROLE, programs};
 
 const START_PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(200);
@@ -55,7 +55,8 @@ impl Service {
         let (certificate, key) = certificate(folder)?;
         let jwt_key = folder.join("jwt_key.pem");
         let address = variable("INGEST_BIND_ADDRESS").unwrap_or_else(|| "127.0.0.1".into());
-        let ours: [(&'static str, OsString); 9] = [
+        let base_url = format!("http://localhost:{}", console::port());
+        let ours: [(&'static str, OsString); 10] = [
             ("INGEST_TLS_CERT", certificate.into()),
             ("INGEST_TLS_KEY", key.into()),
             ("INGEST_JWT_KEY_FILE", jwt_key.into()),
@@ -65,6 +66,7 @@ impl Service {
             ("INGEST_HTTP_PORT", "8080".into()),
             ("INGEST_HEARTBEAT_INTERVAL", "5s".into()),
             ("INGEST_WEB_ROLE", WEB_ROLE.into()),
+            ("INGEST_AGENT_DOWNLOAD_BASE_URL", base_url.into()),
         ];
         let chosen = ours.map(|(name, value)| (name, variable(name).unwrap_or(value)));
         let mut settings = BTreeMap::from(chosen);

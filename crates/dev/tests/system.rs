@@ -86,6 +86,26 @@ fn folder() -> Result<TempDir> {
     Ok(folder)
 }
 
+/// The console's install script works on this machine: here into a folder.
+fn installs(folder: &TempDir, screen: &str, token: &str) -> Result<()> {
+    let link = screen.split("The web console: ").nth(1);
+    let origin = link.and_then(|link| link.split("/welcome").next());
+    let origin = origin.context("no address of the console")?;
+    let image = folder.path().join("image");
+    let line = format!("curl -fsSL {origin}/install.sh -o install.sh && sh install.sh");
+    let output = Command::new("sh")
+        .args(["-c", &line])
+        .current_dir(folder.path())
+        .env("DESTDIR", &image)
+        .env("SVC_ENROLMENT_TOKEN", token)
+        .output()?;
+    ensure!(output.status.success(), "{output:?}");
+    let config = fs::read_to_string(image.join("etc/svc/agent.toml"))?;
+    assert!(config.contains("ca_cert_file"), "{config}");
+    assert!(image.join("usr/local/bin/svc-agent").is_file());
+    Ok(())
+}
+
 #[tokio::test]
 async fn this_machine_appears_and_a_restart_continues_with_the_same_token_and_agent() -> Result<()>
 {
@@ -95,6 +115,7 @@ async fn this_machine_appears_and_a_restart_continues_with_the_same_token_and_ag
     let screen = system.output();
     assert!(screen.contains("The web console: http://"), "{screen}");
     let token = system.fact("token")?;
+    installs(&folder, &screen, &token)?;
     system.stop()?;
 
     // The service has ended too: its port is free.

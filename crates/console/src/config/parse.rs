@@ -3,10 +3,14 @@
 
 use std::{fs, net::IpAddr, path::PathBuf, time::Duration};
 
+use base64::{Engine, prelude::BASE64_STANDARD};
+use rustls_pki_types::{SubjectPublicKeyInfoDer, pem::PemObject};
 pub(super) use svc_common::settings::parse::{Parsed, boolean, http_url, ip, pool_size, port};
 use svc_common::{error_chain::chain, settings::parse::duration};
 use svc_store::DatabaseUrl;
 use url::Url;
+
+use super::ReleaseKey;
 
 pub(super) fn database_url(text: &str) -> Parsed<DatabaseUrl> {
     DatabaseUrl::parse(text).map_err(|error| chain(&error))
@@ -29,22 +33,46 @@ pub(super) fn lifetime(text: &str) -> Parsed<Duration> {
     duration(text, Duration::from_secs(5), Duration::from_hours(24 * 30))
 }
 
-pub(super) fn folder(text: &str) -> Parsed<PathBuf> {
-    let path = PathBuf::from(text);
-    match fs::metadata(&path) {
-        Ok(metadata) if metadata.is_dir() => Ok(path),
-        Ok(_) => Err("is not a folder".into()),
-        Err(error) => Err(format!("cannot be read: {error}")),
+#[expect(clippy::unnecessary_wraps, reason = "all parsers have this form")]
+pub(super) fn path(text: &str) -> Parsed<PathBuf> {
+    Ok(text.into())
+}
+
+/// The certificates of a file, and nothing else that it has: they are shown to everybody.
+pub(super) fn certificates(text: &str) -> Parsed<String> {
+    let file = read(text)?;
+    let blocks = file.split(BEGIN_CERTIFICATE).skip(1);
+    let blocks = blocks.filter_map(|rest| rest.split_once(END_CERTIFICATE));
+    let letter = |c: char| c.is_ascii_alphanumeric() || "+/=\r\n".contains(c);
+    let blocks: Vec<&str> = blocks.map(|(block, _)| block).collect();
+    match !blocks.is_empty() && blocks.iter().all(|block| block.chars().all(letter)) {
+        true => Ok(blocks
+            .iter()
+            .map(|block| format!("{BEGIN_CERTIFICATE}{block}{END_CERTIFICATE}\n"))
+            .collect()),
+        false => Err("has no certificate in PEM format".into()),
     }
 }
 
-/// The text of a file with certificates.
-pub(super) fn certificates(text: &str) -> Parsed<String> {
-    let pem = fs::read_to_string(text).map_err(|error| format!("cannot be read: {error}"))?;
-    match pem.contains("-----BEGIN CERTIFICATE-----") {
-        true => Ok(pem),
-        false => Err("has no certificate in PEM format".into()),
-    }
+const BEGIN_CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
+const END_CERTIFICATE: &str = "-----END CERTIFICATE-----";
+/// What stands before the 32 bytes of an Ed25519 key in its X.509 form.
+const ED25519: [u8; 12] = [
+    0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00,
+];
+
+pub(super) fn release_key(text: &str) -> Parsed<ReleaseKey> {
+    let file = read(text)?;
+    let der = SubjectPublicKeyInfoDer::from_pem_slice(file.as_bytes()).ok();
+    let raw = der.and_then(|der| der.strip_prefix(&ED25519)?.try_into().ok());
+    let raw = raw.ok_or("has no Ed25519 public key in PEM format")?;
+    let base64 = BASE64_STANDARD.encode([&ED25519[..], &raw].concat());
+    let pem = format!("-----BEGIN PUBLIC KEY-----\n{base64}\n-----END PUBLIC KEY-----");
+    Ok(ReleaseKey { raw, pem })
+}
+
+fn read(text: &str) -> Parsed<String> {
+    fs::read_to_string(text).map_err(|error| format!("cannot be read: {error}"))
 }
 
 /// It stands in shell scripts and commands to copy, so its letters are few.

@@ -15,7 +15,12 @@ svc_common::variables! {
     "CONSOLE_SESSION_LIFETIME", Default("12h"), "How long a person stays signed in";
     "CONSOLE_TRUSTED_PROXIES", Unset("none"),
         "Addresses of reverse proxies, separated by commas; only they may name the client in X-Forwarded-For";
-    "CONSOLE_DOWNLOAD_DIR", Unset("none"), "A folder with the agent's releases: `{version}/{os}/{arch}/svc-agent`";
+    "CONSOLE_CA", Unset("none"),
+        "Path to the CA of the console's own certificate, PEM format, unless hosts trust it already: commands that the console shows pin it";
+    "CONSOLE_DOWNLOAD_DIR", Default("/var/lib/svc-console/releases"),
+        "The folder of the agent's releases, which `svc-console releases import` fills; it may be missing";
+    "CONSOLE_RELEASE_KEY", Unset("none"),
+        "Path to the Ed25519 public key of releases, PEM format: imports and `/install.sh` then demand its signature";
     "CONSOLE_INGEST_ADDRESS", Unset("the base URL's host, port 9443"),
         "The address of the ingest service for agents, `host` or `host:port`";
     "CONSOLE_INGEST_CA", Unset("none"),

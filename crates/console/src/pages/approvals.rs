@@ -43,7 +43,6 @@ struct ApprovalsPart {
     filtered: bool,
     /// The filter cannot be read, so nothing is shown: showing everything would lead to wrong approvals.
     misunderstood: bool,
-    base_url: String,
 }
 
 #[derive(Template)]
@@ -100,7 +99,6 @@ pub async fn part(app: &App, role: Role, filter: &Filter) -> Result<String, AppE
         operator: role >= Role::Operator,
         filtered: *filter != Filter::default(),
         misunderstood: wanted.is_none(),
-        base_url: app.web.origin(),
     };
     Ok(render(&part)?)
 }

@@ -67,7 +67,6 @@ struct List {
     /// If nothing was found: what would be, without one of the words.
     hints: Vec<Hint>,
     live: String,
-    base_url: String,
 }
 
 /// A word without which a search finds hosts.
@@ -136,7 +135,6 @@ async fn list(app: &App, asked: &Asked) -> Result<List, AppError> {
         rows: render_rows(app, found.rows).await?,
         next: found.next.map(|next| link(&next, &search, order)),
         search,
-        base_url: app.web.origin(),
     })
 }
 

@@ -9,8 +9,10 @@ use svc_store::{AgentRecord, TokenId, TokenRecord, TokenRequest};
 
 use super::form::Fields;
 use crate::{
+    config::Install,
     error::AppError,
     id::{Id, Subject},
+    releases,
     session::{Admin, User},
     shell::{Changed, Page, Shell, go_to, html},
     state::App,
@@ -34,7 +36,24 @@ struct NewTokenPage<'a> {
     label: &'a str,
     secret: &'a str,
     base_url: &'a str,
+    install: &'a Install,
+    /// Whether there is a release that /install.sh can install.
+    has_release: bool,
     id: TokenId,
+}
+
+impl NewTokenPage<'_> {
+    /// The command that downloads the install script. A private CA is a part of it, so that nothing is trusted on first use.
+    fn download(&self) -> String {
+        let script = format!("{}/install.sh -o install.sh", self.base_url);
+        match &self.install.console_ca {
+            None => format!("curl -fsSL {script}"),
+            Some(ca) => format!(
+                "cat >console_ca.pem <<'CERTIFICATE'\n{}\nCERTIFICATE\ncurl -fsSL --cacert console_ca.pem {script}",
+                ca.trim()
+            ),
+        }
+    }
 }
 
 #[derive(Template)]
@@ -70,6 +89,10 @@ pub async fn create(State(app): State<App>, Admin(user): Admin, fields: Fields) 
         label: &request.label,
         secret: token.expose(),
         base_url: &app.web.origin(),
+        install: &app.install,
+        has_release: releases::newest(&app.install.releases.folder)
+            .await
+            .is_some(),
         id,
     })
 }

@@ -10,6 +10,7 @@ mod browser_pages;
 mod decisions;
 mod documents;
 mod hosts;
+mod install;
 mod limits;
 mod live;
 mod pages;

@@ -148,7 +148,9 @@ async fn releases_and_the_install_script_are_served() -> Result<()> {
     let releases = tempfile::tempdir()?;
     let folder = releases.path().join("0.10.0/linux/x86_64");
     std::fs::create_dir_all(&folder)?;
-    std::fs::create_dir_all(releases.path().join("0.9.0"))?;
+    for other in ["0.9.0", "0.10.0-rc.1", ".new-0.11.0", "latest"] {
+        std::fs::create_dir_all(releases.path().join(other))?;
+    }
     std::fs::write(folder.join("svc-agent"), "a binary")?;
     let site = Site::new().await?;
     let pinned = site.path("server.crt").display().to_string();
@@ -178,6 +180,8 @@ async fn releases_and_the_install_script_are_served() -> Result<()> {
         "0.11.0/linux/x86_64/svc-agent",
         "..%2f..%2fetc/a/b/svc-agent",
         "0.10.0/linux/x86_64/passwd",
+        "0.10.0/SHA256SUMS",
+        "0.10.0/linux",
     ] {
         let path = format!("/download/svc-agent/{missing}");
         assert_eq!(client.status(&path).await?, 404, "{missing}");

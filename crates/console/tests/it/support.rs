@@ -175,7 +175,7 @@ async fn environment(
     Ok(set.map(|(name, value)| (name, value.into())).collect())
 }
 
-fn sha256(bytes: &[u8]) -> [u8; 32] {
+pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
     digest.as_ref().try_into().unwrap()
 }
