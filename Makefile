@@ -118,7 +118,7 @@ images:  ## Container images of service, console and agent (needs buildah; after
 	@deploy/images
 
 .PHONY: release
-release:  ## All of a release in target/dist: static tarballs, packages, bills of materials, checksums; signed with SVC_RELEASE_KEY=<file> (needs rpmbuild and jq)
+release:  ## All of a release in target/dist: static tarballs, packages, bills of materials, checksums; signed with SVC_SIGNING_KEY=<file> (needs rpmbuild and jq)
 	@scripts/release
 
 static:  ## Static binaries for any Linux, x86_64 and aarch64, in target/static; STATIC=svc-agent builds some
