@@ -286,6 +286,7 @@ impl Fleet {
         let store = &self.store;
         call_each! { reads, WHOLE, store:
             fleet_gauges(self.mine.id, DAY);
+            fleet_pictures_refresh(Duration::ZERO);
             hosts_expire(DAY, "test");
             events_prune(DAY);
             gaps_prune(DAY);
@@ -353,6 +354,8 @@ impl Fleet {
             console_counts();
             console_attention();
             console_database();
+            console_pictures();
+            console_fleet_presence(since);
             console_pending_count();
             console_hosts(&HostsPage::default(), 50);
             console_hosts(&page(|search| search.online = Some(true)), 50);
