@@ -30,7 +30,7 @@ impl fmt::Display for Columns {
         let (width, title) = (WIDTH * self.bins.len(), &self.title);
         write!(
             f,
-            "<svg class=\"picture distribution\" viewBox=\"0 0 {width} {HEIGHT}\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{title}\">"
+            "<svg class=\"picture\" viewBox=\"0 0 {width} {HEIGHT}\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{title}\">"
         )?;
         for (place, hosts) in self
             .bins
@@ -130,8 +130,8 @@ impl fmt::Display for Share {
         let width = (self.0 * 100.0).clamp(0.0, 100.0);
         write!(
             f,
-            "<span class=\"bar\"><svg aria-hidden=\"true\" viewBox=\"0 0 100 6\" preserveAspectRatio=\"none\">\
-             <rect class=\"track\" width=\"100\" height=\"6\"/><rect class=\"fill\" width=\"{width:.1}\" height=\"6\"/></svg></span>"
+            "<svg aria-hidden=\"true\" viewBox=\"0 0 100 6\" preserveAspectRatio=\"none\">\
+             <rect class=\"track\" width=\"100\" height=\"6\"/><rect class=\"fill\" width=\"{width:.1}\" height=\"6\"/></svg>"
         )
     }
 }

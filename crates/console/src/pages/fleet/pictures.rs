@@ -3,12 +3,13 @@
 //! The service counts once a minute and leaves rows (`store/src/service/fleet_pictures.rs`), so the page costs the same for every fleet.
 
 use jiff::{SignedDuration, Timestamp};
-use svc_store::{BIN_PERCENT, FleetPictures, PresencePoint, VitalPicture, WorstHost};
+use svc_store::{BIN_PERCENT, FleetPictures, PresencePoint, VersionCount, VitalPicture, WorstHost};
+use uuid::Uuid;
 
 use crate::{
     error::AppError,
     state::App,
-    view::{Columns, Presence, Share, count, version_query},
+    view::{Bar, Columns, Presence, Share, count, version_query},
 };
 
 /// The time from one point of presence to the next, and how many of them are drawn.
@@ -48,7 +49,13 @@ pub struct Vital {
     pub hosts: i64,
     pub picture: Columns,
     pub bins: Vec<Bin>,
-    pub worst: Vec<WorstHost>,
+    pub worst: Vec<Worst>,
+}
+
+pub struct Worst {
+    pub id: Uuid,
+    pub hostname: String,
+    pub bar: Bar,
 }
 
 /// A line of the table that says what a distribution shows.
@@ -92,7 +99,7 @@ impl Pictures {
         let fewest = points.iter().min_by_key(|point| point.online);
         let fewest = fewest.map(|point| (point.online.into(), point.at));
         let listed: i64 = found.versions.iter().map(|version| version.agents).sum();
-        let version = |found: svc_store::VersionCount| Version {
+        let version = |found: VersionCount| Version {
             share: Share(found.agents as f64 / agents as f64),
             search: version_query(&found.version),
             version: found.version,
@@ -181,7 +188,15 @@ fn vital(name: &'static str, found: VitalPicture, all: Option<&'static str>) -> 
             ),
             bins: found.bins,
         },
-        worst: found.worst,
+        worst: found.worst.into_iter().map(worst).collect(),
+    }
+}
+
+fn worst(host: WorstHost) -> Worst {
+    Worst {
+        id: host.host_id,
+        hostname: host.hostname,
+        bar: Bar(Some(host.percent)),
     }
 }
 
