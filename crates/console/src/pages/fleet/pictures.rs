@@ -97,7 +97,7 @@ impl Pictures {
         } = found;
         let agents = online + offline;
         let fewest = points.iter().min_by_key(|point| point.online);
-        let fewest = fewest.map(|point| (point.online.into(), point.at));
+        let fewest = fewest.map(|point| (i64::from(point.online), point.at));
         let listed: i64 = found.versions.iter().map(|version| version.agents).sum();
         let version = |found: VersionCount| Version {
             share: Share(found.agents as f64 / agents as f64),
@@ -158,7 +158,7 @@ fn hours(begins: Timestamp, points: &[PresencePoint]) -> Vec<Hour> {
     let hour = |point: &PresencePoint| place(begins, point.at).map(|at| at / POINTS_AN_HOUR);
     let hours = points.chunk_by(|one, next| hour(one) == hour(next));
     let line = |points: &[PresencePoint]| {
-        let online = || points.iter().map(|point| point.online.into());
+        let online = || points.iter().map(|point| i64::from(point.online));
         Some(Hour {
             begins: points.first()?.at,
             fewest: online().min()?,
