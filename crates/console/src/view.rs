@@ -2,6 +2,7 @@
 //! escapes nothing that comes from outside, because numbers and times are all it takes; texts stay with
 //! the templates, which escape them.
 
+mod picture;
 mod query;
 mod spark;
 
@@ -11,7 +12,8 @@ use askama::filters::HtmlSafe;
 use jiff::Timestamp;
 use svc_store::{InstanceLoad, InstanceRecord, Labels};
 
-pub use query::{address_query, label_query, sort};
+pub use picture::{Columns, Presence, Share};
+pub use query::{address_query, label_query, sort, version_query};
 pub use spark::Spark;
 
 /// A point in time: relative or exact in the page, exact to the second on hover. A script shows it in the

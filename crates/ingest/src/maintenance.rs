@@ -1,6 +1,6 @@
 //! Maintenance, by whichever instance gets to it: partitions made ahead and dropped after the retention,
 //! old events, gaps and shapes removed, closed hours compacted, reinstalled agents admitted, hosts expired, the gauges of
-//! the fleet read.
+//! the fleet read, and its pictures counted.
 //!
 //! Each step is bounded and safe on several instances at once. A step that fails is logged, does not
 //! delay the others, and is retried by the next pass.
@@ -8,6 +8,7 @@
 mod compaction;
 mod expiry;
 mod fleet_gauges;
+mod fleet_pictures;
 mod reinstalls;
 
 use std::{fmt::Display, time::Duration};
@@ -19,6 +20,7 @@ use crate::{config::Retention, error_chain::chain, periodic::Periodic};
 pub use compaction::Compaction;
 pub use expiry::HostExpiry;
 pub use fleet_gauges::FleetReport;
+pub use fleet_pictures::FleetPictures;
 pub use reinstalls::Reinstalls;
 
 const PERIOD: Duration = Duration::from_hours(1);

@@ -37,8 +37,9 @@ pub use people::books::{AgentBooks, GapRecord};
 pub use people::console::{
     ActivityCursor, ActivityFilter, ActivityPage, ActivityRecord, AttentionCounts, DatabaseState,
     DiskColumns, EventMark, FleetCounts, HostCursor, HostSearch, HostSort, HostState, HostsFound,
-    HostsPage, LinkKind, LoginRecord, PresenceMark, Retired, Role, RollupPoint, SampleColumns,
-    SessionRecord, SparkPoint, TokenRequest, Total, UserId, UserRecord, WrittenSearch,
+    HostsPage, LinkKind, LoginRecord, PresenceMark, PresencePoint, Retired, Role, RollupPoint,
+    SampleColumns, SessionRecord, SparkPoint, TokenRequest, Total, UserId, UserRecord,
+    WrittenSearch,
 };
 pub use people::hosts::{Disk, HostDetail, HostIdentity, HostRecord, IdentifierRecord};
 pub use people::overview::{AgentCounts, HistoryState, HostCounts, Overview, TokenCounts};
@@ -55,6 +56,9 @@ pub use schema::web_role::WebRole;
 pub use service::clock::ClockReading;
 pub use service::compaction::{COMPACTION_STEP, CompactionStep, HostOfHour};
 pub use service::fleet_gauges::{AgentGroup, FleetGauges, FleetState};
+pub use service::fleet_pictures::{
+    BIN_PERCENT, FleetPictures, VersionCount, VitalPicture, WorstHost,
+};
 pub use service::instances::{
     InstanceRecord, InstanceState, LeaseClaim, LeaseRenewal, NewInstance,
 };

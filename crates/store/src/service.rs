@@ -11,10 +11,12 @@
 //! 6. `compaction`: closed hours become chunks and rollups (`Store::compaction_step`).
 //! 7. `retention`: partitions, created ahead and dropped (`Store::partitions_drop`); what is removed row by row.
 //! 8. `fleet_gauges`: the state of the fleet in numbers (`Store::fleet_gauges`).
+//! 9. `fleet_pictures`: what the console draws of the whole fleet (`Store::fleet_pictures_refresh`).
 
 pub(crate) mod clock;
 pub(crate) mod compaction;
 pub(crate) mod fleet_gauges;
+pub(crate) mod fleet_pictures;
 pub(crate) mod instances;
 pub(crate) mod registration;
 mod retention;

@@ -1,13 +1,14 @@
-//! The fleet at a glance: counts, what needs attention, and how full the service is.
+//! The fleet at a glance: counts, what needs attention, how full the service is, and pictures of all hosts.
 
 pub mod capacity;
+mod pictures;
 
 use askama::Template;
 use axum::extract::State;
 use jiff::{SignedDuration, Timestamp};
 use svc_store::{ActivityFilter, ActivityRecord, DatabaseState, InstanceRecord};
 
-use self::capacity::Capacity;
+use self::{capacity::Capacity, pictures::Pictures};
 use crate::{
     error::AppError,
     feed::News,
@@ -42,6 +43,7 @@ struct FleetPart {
     recent: Vec<ActivityRecord>,
     instances: Vec<InstanceRecord>,
     capacity: Capacity,
+    pictures: Option<Pictures>,
     size: i64,
     per_host_day: Option<i64>,
 }
@@ -72,6 +74,7 @@ pub async fn part(app: &App) -> Result<String, AppError> {
         recent: recent.rows,
         attention: attention(&news, &instances, app.verifier.state().problem.is_some()),
         capacity: Capacity::of(&instances, &database),
+        pictures: Pictures::read(app).await?,
         size: database.size_bytes,
         per_host_day: per_host_day(&database, news.counts.online),
         news,

@@ -11,6 +11,14 @@ pub fn label_query(name: &str, value: &str) -> String {
     }
 }
 
+/// The search for the hosts whose agents have a version.
+pub fn version_query(version: &str) -> String {
+    match version.contains(char::is_whitespace) {
+        true => format!("version:\"{version}\""),
+        false => format!("version:{version}"),
+    }
+}
+
 /// The query of an address: the fields that have a value.
 pub fn address_query(fields: &[(&str, &str)]) -> String {
     let mut query = form_urlencoded::Serializer::new(String::new());

@@ -5,7 +5,7 @@ use svc_common::text::is_hidden;
 use svc_store::{LinkKind, Role};
 use svc_testkit::assert_contains;
 
-use crate::support::{Console, FORM, PAGES, seed_hostile, seed_hosts};
+use crate::support::{Console, FORM, PAGES, seed_hostile, seed_hosts, seed_pictures};
 
 const NIL: &str = "00000000-0000-4000-8000-000000000000";
 
@@ -105,6 +105,7 @@ async fn texts_of_agents_and_people_are_shown_as_text() -> Result<()> {
     let (console, client) = Console::signed_in_as("ann", Role::Admin).await?;
     seed_hosts(&console.site, 1).await?;
     let [host, agent, token] = seed_hostile(&console.site, "web-000").await?;
+    seed_pictures(&console.site).await?;
     let single = [
         format!("/hosts/{host}"),
         format!("/agents/{agent}"),

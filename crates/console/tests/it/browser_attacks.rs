@@ -11,7 +11,7 @@ use tokio::{
 };
 
 use crate::{
-    support::{Console, seed_history, seed_hostile, seed_hosts},
+    support::{Console, seed_history, seed_hostile, seed_hosts, seed_pictures},
     webdriver::Browser,
 };
 
@@ -71,6 +71,7 @@ async fn texts_of_agents_and_people_run_nowhere() -> Result<()> {
     seed_hosts(&console.site, 60).await?;
     seed_history(&console.site).await?;
     let [host, agent, token] = seed_hostile(&console.site, "web-042").await?;
+    seed_pictures(&console.site).await?;
     let browser = Browser::of(&console, "ann", Role::Admin).await?;
     for path in [
         "/".into(),

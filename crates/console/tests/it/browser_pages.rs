@@ -10,7 +10,7 @@ use svc_store::Role;
 use svc_testkit::{FakeAgent, machine};
 
 use crate::{
-    support::{Console, PAGES, seed_fleet, seed_history, seed_hosts},
+    support::{Console, PAGES, seed_fleet, seed_history, seed_hosts, seed_pictures},
     webdriver::Browser,
 };
 
@@ -18,6 +18,11 @@ use crate::{
 const CHECK: &str = "const done = arguments[arguments.length - 1];
     axe.run(document).then(found => done(found.violations.map(
         v => v.id + ': ' + v.nodes.slice(0, 3).map(n => n.html + ' ' + (n.any[0]?.message ?? '')).join(' | '))));";
+
+/// How many pictures of the fleet are seen: as wide as their place, and with something in them that has a height and a colour.
+const DRAWN: &str = "const seen = shape => shape.getBoundingClientRect().height > 1 && getComputedStyle(shape).fill !== 'rgb(0, 0, 0)';
+    return [...document.querySelectorAll('svg.picture')].filter(picture => picture.getBoundingClientRect().width > 200
+        && [...picture.querySelectorAll('rect, path')].some(seen)).length";
 
 /// Pages by their names: an address, or what leads there.
 struct Pages {
@@ -90,6 +95,7 @@ async fn every_page_is_accessible_and_obeys_the_policy_in_both_themes_and_on_a_p
     seed_hosts(&console.site, 60).await?;
     seed_history(&console.site).await?;
     seed_fleet(&console.site).await?;
+    seed_pictures(&console.site).await?;
     let agent = FakeAgent::on(machine(900))?;
     let _waiting = console.waiting(&instance, agent).await?;
     let id = async |sql: &str| console.site.psql(sql).await;
@@ -125,6 +131,9 @@ async fn every_page_is_accessible_and_obeys_the_policy_in_both_themes_and_on_a_p
             ensure!(fits, "{page} is too wide");
         }
     }
+    pages.open("fleet").await?;
+    let drawn = pages.browser.run(DRAWN).await?;
+    ensure!(drawn == 4, "{drawn} pictures are seen on the phone");
     Ok(())
 }
 
@@ -190,6 +199,7 @@ async fn pages_of_an_empty_fleet_are_accessible_and_say_what_to_do() -> Result<(
     };
     for (name, words) in [
         ("fleet", "Add the first host"),
+        ("fleet", "Here will be pictures of the fleet"),
         ("hosts", "No hosts yet"),
         ("approvals", "Nothing waits"),
         ("tokens", "A machine needs a token to register"),

@@ -5,7 +5,7 @@ use serde_json::Value;
 use svc_store::Role;
 use svc_testkit::{ActiveAgent, eventually};
 
-use crate::support::{Console, disk, seed_hosts, seed_rollups, seed_samples};
+use crate::support::{Console, disk, seed_hosts, seed_pictures, seed_rollups, seed_samples};
 
 #[tokio::test]
 async fn gaps_are_null_with_their_reason_and_rollups_serve_long_ranges() -> Result<()> {
@@ -138,6 +138,58 @@ async fn the_capacity_meter_says_how_many_more_agents_fit() -> Result<()> {
         "<dt>Database connections</dt>",
     ]);
     Ok(())
+}
+
+#[tokio::test]
+async fn the_fleet_page_draws_what_the_service_counted() -> Result<()> {
+    let (console, client) = Console::signed_in_as("ann", Role::Viewer).await?;
+    let empty = client.get("/").await?;
+    empty.shows(&["Here will be pictures of the fleet"]);
+    // Every third host is offline. The number of a host is its CPU and its disk in percent.
+    seed_hosts(&console.site, 30).await?;
+    seed_pictures(&console.site).await?;
+    let page = client.get("/").await?;
+    let (_, glance) = page.body.split_once("id=\"glance\"").context("none")?;
+    let (glance, _) = glance.split_once("</section>").context("no end")?;
+    let id = "SELECT id FROM hosts WHERE hostname = 'web-029'";
+    let id = console.site.psql(id).await?;
+    for shown in [
+        "now 20 online, 10 offline",
+        "<caption>Hosts online by the hour</caption>",
+        "<tr><td>25 to 30</td><td>4</td></tr>",
+        "<title>25 to 30 %: 4 hosts</title>",
+        "<caption>Memory of hosts</caption>",
+        "<caption>Fullest disk of hosts</caption>",
+        &format!("<a href=\"/hosts/{id}\">web-029</a>"),
+        "<a href=\"/hosts?q=version%3A0.1.0\">0.1.0</a>",
+    ] {
+        assert!(glance.contains(shown), "{shown} is not in {glance}");
+    }
+    // It is offline; it is not among the ten; not that old.
+    for absent in [">web-027</a>", ">web-001</a>", "out of date"] {
+        assert!(!glance.contains(absent), "{absent} is in {glance}");
+    }
+    let search = client.get("/hosts?q=version%3A0.1.0").await?;
+    search.shows(&["web-029"]);
+    let old = "UPDATE fleet_pictures SET at = now() - interval '6 minutes'";
+    console.site.psql(old).await?;
+    client.get("/").await?.shows(&["out of date"]);
+    Ok(())
+}
+
+/// As on a new installation: the service counts when the first host reports, long before its period is over.
+#[tokio::test]
+async fn the_first_host_is_drawn_soon_after_it_reports() -> Result<()> {
+    let (console, instance) = Console::with_service().await?;
+    let client = console.signed_in("ann", Role::Viewer).await?;
+    let agent = ActiveAgent::new(&console.site, instance.grpc, 1).await?;
+    let mut stream = agent.heartbeat().await?;
+    stream.report_acked(1..=2).await?;
+    eventually("the page draws the host", async || {
+        let page = client.get("/").await;
+        page.is_ok_and(|page| page.has("now 1 online, 0 offline") && page.has("1 host online"))
+    })
+    .await
 }
 
 #[tokio::test]

@@ -19,7 +19,10 @@ use uuid::Uuid;
 
 pub use self::{
     client::{Client, FORM, Page},
-    seed::{disk, seed_fleet, seed_history, seed_hostile, seed_hosts, seed_rollups, seed_samples},
+    seed::{
+        disk, seed_fleet, seed_history, seed_hostile, seed_hosts, seed_pictures, seed_rollups,
+        seed_samples,
+    },
 };
 
 /// The pages of the menu.

@@ -55,6 +55,8 @@ pub struct Timing {
     pub compaction: Duration,
     /// How often the reporter reads the gauges of the whole fleet.
     pub fleet_gauges: Duration,
+    /// How often the pictures of the whole fleet are counted, by one of the instances.
+    pub fleet_pictures: Duration,
     /// How often hosts that are offline for long are looked for, and how long an instance has run before.
     pub host_expiry: Duration,
 }
@@ -81,6 +83,7 @@ impl Timing {
             schema_patience: Duration::from_mins(1),
             compaction: Duration::from_mins(5),
             fleet_gauges: Duration::from_mins(1),
+            fleet_pictures: Duration::from_mins(1),
             host_expiry: Duration::from_hours(1),
         }
     }

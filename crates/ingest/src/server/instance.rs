@@ -22,7 +22,7 @@ use crate::{
     freshness::Freshness,
     grpc::{self, Context, WriteLimits},
     health::Health,
-    maintenance::{Compaction, FleetReport, HostExpiry, Maintenance, Reinstalls},
+    maintenance::{Compaction, FleetPictures, FleetReport, HostExpiry, Maintenance, Reinstalls},
     session::{AckBackstop, Closer, HintListener, Opener, Pins, SessionTable, Upkeep},
     signing::Keyring,
     telemetry::FleetMetrics,
@@ -200,6 +200,13 @@ impl Instance {
             instance: self.id.clone(),
             retention: self.config.retention.metrics,
             period: self.config.timing.fleet_gauges,
+        }
+    }
+
+    pub fn fleet_pictures(&self) -> FleetPictures {
+        FleetPictures {
+            store: self.store.clone(),
+            period: self.config.timing.fleet_pictures,
         }
     }
 

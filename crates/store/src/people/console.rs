@@ -15,6 +15,7 @@ mod history;
 mod hosts;
 mod links;
 mod people;
+mod pictures;
 mod search;
 mod sessions;
 
@@ -29,6 +30,7 @@ pub use history::{DiskColumns, EventMark, PresenceMark, RollupPoint, SampleColum
 pub use hosts::{HostState, SparkPoint};
 pub use links::LinkKind;
 pub use people::{LoginRecord, Role, UserId, UserRecord};
+pub use pictures::PresencePoint;
 pub use search::{
     HostCursor, HostSearch, HostSort, HostsFound, HostsPage, Retired, Total, WrittenSearch,
 };

@@ -58,6 +58,7 @@ const BASELINE: Migration = Migration {
         "40_samples",
         "50_history",
         "55_retention",
+        "58_fleet",
         "60_readers"
     ),
 };

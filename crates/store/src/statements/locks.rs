@@ -25,6 +25,9 @@ pub(crate) const LEASE_CLAIM: i64 = 0x7376_6369_0002;
 /// Held during a step of the compaction.
 pub(crate) const COMPACTION: i64 = 0x7376_6369_0006;
 
+/// Held while the pictures of the fleet are counted.
+pub(crate) const FLEET_PICTURES: i64 = 0x7376_6369_0007;
+
 /// Held while partitions are dropped.
 pub(crate) const RETENTION: i64 = 0x7376_6369_0005;
 

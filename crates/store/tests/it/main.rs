@@ -17,6 +17,7 @@ mod compaction_faults;
 mod document;
 mod fixtures;
 mod fleet_gauges;
+mod fleet_pictures;
 mod isolation;
 mod labels;
 mod leases;

@@ -1,10 +1,14 @@
 //! The fleet that the benchmark looks at: written by SQL where there is much of it, and by the store where the way matters.
 
+use std::time::Instant;
+
 use anyhow::{Context, Result};
 use jiff::{Timestamp, ToSpan};
 use svc_sandbox::PostgresOptions;
 use svc_store::{AgentId, COMPACTION_STEP, DiskRow, HostId, Range, Store};
 use svc_testkit::{Site, range};
+
+use crate::support::seed_pictures;
 
 /// Hosts that report at once.
 pub const BATCH: usize = 1000;
@@ -136,6 +140,9 @@ pub async fn fill(hosts: usize) -> Result<(Site, Vec<Reporter>)> {
     let disks = "UPDATE host_vitals v SET fullest_disk_percent = host_no % 97 WHERE fullest_disk_percent IS NULL";
     site.psql(disks).await?;
     site.psql("VACUUM ANALYZE").await?;
+    let began = Instant::now();
+    seed_pictures(&site).await?;
+    println!("pictures of the fleet: counted in {:?}", began.elapsed());
     Ok((site, reporters))
 }
 

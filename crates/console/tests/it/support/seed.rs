@@ -5,7 +5,7 @@ use std::{ops::RangeInclusive, time::Duration};
 use anyhow::{Context, Result};
 use jiff::{Timestamp, ToSpan};
 use svc_store::{AgentId, DiskRow, GapKind, GapRow, HostId, SampleRow};
-use svc_testkit::{Site, range};
+use svc_testkit::{Site, eventually, range};
 
 /// Hosts `web-000`, … with an active agent each; every third is offline.
 pub async fn seed_hosts(site: &Site, count: u32) -> Result<()> {
@@ -170,6 +170,23 @@ pub async fn seed_hostile(site: &Site, hostname: &str) -> Result<[String; 3]> {
     let mut ids = ids.split('|').map(str::to_owned);
     let mut id = || ids.next().context("three ids");
     Ok([id()?, id()?, id()?])
+}
+
+/// A day of presence with a hole of an hour, and the pictures of the fleet as the service counts them.
+pub async fn seed_pictures(site: &Site) -> Result<()> {
+    site.psql(
+        "INSERT INTO fleet_presence (at, online, offline)
+         SELECT to_timestamp(floor(extract(epoch FROM now())::float8 / 300) * 300) - n * interval '5 minutes', 40 + n % 15, 20 - n % 15
+           FROM generate_series(1, 287) n WHERE n NOT BETWEEN 100 AND 112
+         ON CONFLICT DO NOTHING",
+    )
+    .await?;
+    let store = site.store()?;
+    eventually("no other instance is at it", async || {
+        let counted = store.fleet_pictures_refresh(Duration::ZERO).await;
+        counted.is_ok_and(|counted| counted)
+    })
+    .await
 }
 
 /// Makes the hosts, but for those with samples, look like a fleet: several kinds in three places, most of them online, each

@@ -287,6 +287,7 @@ impl Fleet {
         call_each! { reads, WHOLE, store:
             fleet_gauges(self.mine.id, DAY);
             hosts_expirable(DAY, 10);
+            fleet_pictures_refresh(Duration::ZERO);
             hosts_expire(DAY, "test");
             events_prune(DAY);
             gaps_prune(DAY);
@@ -354,6 +355,8 @@ impl Fleet {
             console_counts();
             console_attention();
             console_database();
+            console_pictures();
+            console_fleet_presence(since);
             console_pending_count();
             console_hosts(&HostsPage::default(), 50);
             console_hosts(&page(|search| search.online = Some(true)), 50);
