@@ -59,6 +59,12 @@ impl Fields {
         self.text("reason", REASON_BYTES, "The reason")
     }
 
+    /// The reason of a decision that needs one.
+    pub fn required_reason(&self) -> Result<String, AppError> {
+        self.reason()?
+            .ok_or_else(|| AppError::bad_request("Give a reason: it is kept with the change."))
+    }
+
     /// A text of a person: printable, bounded, or none.
     pub fn text(&self, name: &str, most: usize, what: &str) -> Result<Option<String>, AppError> {
         let text = self.get(name);
