@@ -110,14 +110,17 @@ impl FromRequestParts<App> for Admin {
 /// Only pages are returned to: repeating a change unasked would be wrong. A form that was sent leads back to its page, which
 /// the browser names in `Referer`.
 fn sign_in_path(parts: &Parts, web: &Web) -> String {
-    let form = parts.method != Method::GET;
+    let form = parts.method != Method::GET && parts.uri.path() != "/sign-out";
     let target = match form {
         true => parts
             .headers
             .get(header::REFERER)
             .and_then(|page| page.to_str().ok()?.strip_prefix(web.origin().as_str()))
             .unwrap_or("/"),
-        false => parts.uri.path_and_query().map_or("/", |path| path.as_str()),
+        false if parts.method == Method::GET => {
+            parts.uri.path_and_query().map_or("/", |path| path.as_str())
+        }
+        false => "/",
     };
     let next = utf8_percent_encode(target, NON_ALPHANUMERIC);
     match (form, target) {

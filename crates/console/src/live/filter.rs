@@ -4,7 +4,7 @@ use serde::Deserialize;
 use svc_store::{AgentFilter, AgentStatus, Labels, TokenId};
 use uuid::Uuid;
 
-use crate::view::address_query;
+use crate::{pages::form::Fields, view::address_query};
 
 /// The agents of a token, with a label, or all: as the address says it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
@@ -17,6 +17,17 @@ pub struct Filter {
 }
 
 impl Filter {
+    /// As the hidden fields of a form have it.
+    pub fn of(fields: &Fields) -> Self {
+        let field = |name| fields.get(name).to_owned();
+        let filter = Self {
+            token: field("token"),
+            label: field("label"),
+            key: field("key"),
+        };
+        filter.trimmed()
+    }
+
     pub fn trimmed(&self) -> Self {
         let cut = |text: &str| text.trim().chars().take(300).collect();
         Self {

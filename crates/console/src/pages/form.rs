@@ -8,6 +8,7 @@ use svc_store::{LabelChange, LabelsError};
 use url::form_urlencoded;
 use uuid::Uuid;
 
+use super::bulk::outcome::Picked;
 use crate::error::AppError;
 
 const REASON_BYTES: usize = 500;
@@ -44,6 +45,20 @@ impl Fields {
         ids.sort_unstable();
         ids.dedup();
         ids
+    }
+
+    /// Ids with the hash of what was shown of each: `id~hash`. Without a hash nothing was shown, and none fits.
+    pub fn picked(&self, name: &str) -> Vec<Picked> {
+        let values = self.0.iter().filter(|(known, _)| known == name);
+        let mut picked: Vec<Picked> = values
+            .filter_map(|(_, value)| {
+                let (id, seen) = value.split_once('~').unwrap_or((value, ""));
+                Some((Uuid::parse_str(id).ok()?, Some(seen.to_owned())))
+            })
+            .collect();
+        picked.sort_unstable();
+        picked.dedup_by_key(|(id, _)| *id);
+        picked
     }
 
     /// Labels as people write them: `env=prod, -old`.

@@ -16,7 +16,11 @@ use self::plan::Plan;
 pub(super) use self::text::like;
 pub use self::words::WrittenSearch;
 use super::{NO_WORKERS, hosts::rows_sql};
-use crate::{people::hosts::HostRecord, prelude::*, values::{key_prefix::KeyPrefix, labels::Labels}};
+use crate::{
+    people::hosts::HostRecord,
+    prelude::*,
+    values::{key_prefix::KeyPrefix, labels::Labels},
+};
 
 /// Which hosts to list. All conditions must hold. The default is every host in service.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]

@@ -5,7 +5,10 @@
 //! spaces inside a word: `label:team="web ops"`.
 
 use super::{HostSearch, Retired};
-use crate::{prelude::*, values::{key_prefix::KeyPrefix, labels::Labels}};
+use crate::{
+    prelude::*,
+    values::{key_prefix::KeyPrefix, labels::Labels},
+};
 
 const MAX_BYTES: usize = 256;
 const MAX_WORDS: usize = 12;
