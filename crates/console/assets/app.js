@@ -59,7 +59,7 @@
   function keepForm(event) {
     const fields = [...event.target.querySelectorAll(typed)].map((field) => [field.name, field.value]);
     if (event.target.method !== "post" || !fields.length) return;
-    try { sessionStorage.setItem(formsOf(location.pathname), JSON.stringify([event.target.action, fields])); } catch { /* typed again */ }
+    try { sessionStorage.setItem(formsOf(location.pathname), JSON.stringify([event.target.getAttribute("action"), fields])); } catch { /* typed again */ }
   }
 
   function restoreForm() {
@@ -67,7 +67,7 @@
     let kept = null;
     try { kept = JSON.parse(sessionStorage.getItem(key)); sessionStorage.removeItem(key); } catch { /* typed again */ }
     if (!kept || !document.referrer || new URL(document.referrer).pathname !== "/sign-in") return;
-    const form = [...document.forms].find((one) => one.action === kept[0]);
+    const form = [...document.forms].find((one) => one.getAttribute("action") === kept[0]);
     for (const [name, value] of kept[1]) {
       const field = form?.querySelector(`input[name=${name}]`);
       if (field && !field.value) field.value = value;

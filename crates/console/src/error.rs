@@ -40,7 +40,7 @@ pub enum AppError {
     #[error("the database failed")]
     Store(#[source] StoreError),
     /// The pages need tables and functions that are not there yet.
-    #[error("{SCHEMA_BEHIND}")]
+    #[error("the schema is older than this console")]
     SchemaBehind,
     #[error("the page cannot be rendered")]
     Template(#[from] askama::Error),

@@ -136,7 +136,11 @@ impl Outcome {
             Change::Retire => ("retired", "/hosts", "hosts"),
             Change::Revoke => ("without an active agent now", "/hosts", "hosts"),
         };
-        let mut summary = format!("{} {subject} {verb}", self.done);
+        let counted = match self.done {
+            1 => subject.trim_end_matches('s'),
+            _ => subject,
+        };
+        let mut summary = format!("{} {counted} {verb}", self.done);
         for (count, what) in [(self.refused.len(), "refused"), (self.left.len(), "left")] {
             if count > 0 {
                 let _ = write!(summary, ", {count} {what}");

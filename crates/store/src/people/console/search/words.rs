@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn a_fingerprint_is_found_as_the_agent_prints_it() {
         let whole = "3f2a91b0".repeat(8);
-        for text in [&whole, "key:3f2a91b0", "key:\"3f2a 91b0\""] {
+        for text in [whole.as_str(), "key:3f2a91b0", "key:\"3f2a 91b0\""] {
             let parsed = WrittenSearch::parse(text);
             assert!(parsed.search.key.is_some() && parsed.unknown.is_empty());
         }
