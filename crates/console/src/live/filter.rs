@@ -47,9 +47,9 @@ impl Filter {
     /// As fields of an address or a form.
     pub fn fields(&self) -> [(&'static str, &str); 3] {
         [
-            ("token", &self.token),
-            ("label", &self.label),
-            ("key", &self.key),
+            ("token", self.token.as_str()),
+            ("label", self.label.as_str()),
+            ("key", self.key.as_str()),
         ]
     }
 

@@ -52,7 +52,7 @@ impl Fields {
         let values = self.0.iter().filter(|(known, _)| known == name);
         let mut picked: Vec<Picked> = values
             .filter_map(|(_, value)| {
-                let (id, seen) = value.split_once('~').unwrap_or((value, ""));
+                let (id, seen) = value.split_once('~').unwrap_or((value.as_str(), ""));
                 Some((Uuid::parse_str(id).ok()?, Some(seen.to_owned())))
             })
             .collect();
