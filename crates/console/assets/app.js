@@ -52,6 +52,28 @@
     form.requestSubmit();
   }
 
+  // A form that is refused because the session has ended leads back to its page after signing in. What was typed is kept for it.
+  const typed = "input[name=reason], input[name=note], input[name=labels], input[name=label]";
+  const formsOf = (path) => `forms ${path}`;
+
+  function keepForm(event) {
+    const fields = [...event.target.querySelectorAll(typed)].map((field) => [field.name, field.value]);
+    if (event.target.method !== "post" || !fields.length) return;
+    try { sessionStorage.setItem(formsOf(location.pathname), JSON.stringify([event.target.getAttribute("action"), fields])); } catch { /* typed again */ }
+  }
+
+  function restoreForm() {
+    const key = formsOf(location.pathname);
+    let kept = null;
+    try { kept = JSON.parse(sessionStorage.getItem(key)); sessionStorage.removeItem(key); } catch { /* typed again */ }
+    if (!kept || !document.referrer || new URL(document.referrer).pathname !== "/sign-in") return;
+    const form = [...document.forms].find((one) => one.getAttribute("action") === kept[0]);
+    for (const [name, value] of kept[1]) {
+      const field = form?.querySelector(`input[name=${name}]`);
+      if (field && !field.value) field.value = value;
+    }
+  }
+
   async function copy(button) {
     const text = document.getElementById(button.dataset.copy).textContent;
     try {
@@ -84,13 +106,14 @@
     if (button.id === "theme") switchTheme();
     if (button.dataset.copy) copy(button);
   });
+  document.addEventListener("submit", keepForm);
   document.addEventListener("change", (event) => {
     if (event.target.id === "pick-all") pickAll(event.target);
   });
   document.addEventListener("keydown", (event) => {
     const typing = event.target.matches?.("input, select, textarea");
     if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey) {
-      const search = document.getElementById("q");
+      const search = document.querySelector("[data-search]");
       if (search) { event.preventDefault(); search.focus(); }
     }
     if (event.key === "Escape") {
@@ -134,6 +157,7 @@
     const list = document.querySelector("#hosts-list");
     if (list) list.dataset.ids = [...list.querySelectorAll("tbody input[name=id]")].map((box) => box.value).join(",");
     useLink();
+    restoreForm();
     showTimes(document);
     setInterval(() => showTimes(document), 15000);
   });

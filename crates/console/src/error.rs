@@ -15,6 +15,9 @@ use svc_store::{RejectionKind, StoreError};
 
 use crate::render;
 
+pub const SCHEMA_BEHIND: &str =
+    "the database's schema is older than this console: run svc-ingest migrate";
+
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
     #[error("{0}")]
@@ -38,6 +41,9 @@ pub enum AppError {
     Internal(&'static str),
     #[error("the database failed")]
     Store(#[source] StoreError),
+    /// The pages need tables and functions that are not there yet.
+    #[error("the schema is older than this console")]
+    SchemaBehind,
     #[error("the page cannot be rendered")]
     Template(#[from] askama::Error),
 }
@@ -45,6 +51,19 @@ pub enum AppError {
 impl AppError {
     pub fn bad_request(message: &str) -> Self {
         Self::BadRequest(message.into())
+    }
+
+    /// Whether the current state or the values do not allow the change: to repeat it leads nowhere.
+    pub fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            Self::NotFound(_) | Self::BadRequest(_) | Self::Conflict(_)
+        )
+    }
+
+    /// What the person reads.
+    pub fn message(&self) -> String {
+        self.shown().2
     }
 }
 
@@ -131,6 +150,11 @@ impl AppError {
                 "The database is away",
                 "The console cannot read or change anything now. Agents keep their samples meanwhile. Try again in a moment."
                     .into(),
+            ),
+            Self::SchemaBehind => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "Not yet",
+                sentence(SCHEMA_BEHIND),
             ),
             Self::SignedOut => (
                 StatusCode::UNAUTHORIZED,

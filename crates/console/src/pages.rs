@@ -6,7 +6,7 @@ pub mod agent;
 pub mod approvals;
 pub mod bulk;
 pub mod fleet;
-mod form;
+pub mod form;
 pub mod host;
 pub mod hosts;
 pub mod live;

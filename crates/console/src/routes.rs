@@ -35,7 +35,7 @@ const NO_PAGE: AppError = AppError::NotFound("There is no such page.");
 
 pub fn router(app: &App) -> anyhow::Result<Router> {
     let csrf = CsrfLayer::new().add_trusted_origin(app.web.origin())?;
-    Ok(handlers()
+    Ok(handlers(app)
         .fallback(|| async { NO_PAGE })
         .layer(csrf)
         .layer(DefaultBodyLimit::max(BODY_BYTES))
@@ -53,25 +53,33 @@ pub fn router(app: &App) -> anyhow::Result<Router> {
         .with_state(app.clone()))
 }
 
-fn handlers() -> Router<App> {
+fn handlers(app: &App) -> Router<App> {
     let release = "/download/svc-agent/{version}/{os}/{arch}/{file}";
+    let gate = middleware::from_fn_with_state(app.clone(), migrated);
     Router::new()
         .route("/healthz", get(healthz))
         .route("/metrics", get(metrics))
         .route("/assets/{name}", get(assets::serve))
         .route("/favicon.svg", get(assets::favicon))
-        .route("/api/v1/notes", post(webhook::note))
         .route(release, get(download::release))
         .route("/download/svc-agent/{version}/{file}", get(download::sums))
         .route("/install.sh", get(download::script))
+        .merge(pages().route_layer(gate))
+}
+
+/// What reads the service's tables.
+fn pages() -> Router<App> {
+    Router::new()
+        .route("/api/v1/notes", post(webhook::note))
         .route("/sign-in", get(sign_in::page).post(sign_in::submit))
         .route("/sign-out", post(sign_in::sign_out))
         .route("/welcome", get(welcome::page).post(welcome::open))
         .route("/welcome/password", post(welcome::set_password))
         .route("/", get(fleet::page))
         .route("/hosts", get(hosts::page))
-        .route("/hosts/bulk", post(bulk::preview))
-        .route("/hosts/bulk/apply", post(bulk::apply))
+        // A preview or a result that is loaded again, or returned to after signing in, leads to its list.
+        .route("/hosts/bulk", get(hosts::list_page).post(bulk::preview))
+        .route("/hosts/bulk/apply", get(hosts::list_page).post(bulk::apply))
         .route("/hosts/{id}", get(host::page))
         .route("/hosts/{id}/series", get(plots::series))
         .route("/hosts/{id}/values", get(plots::values::page))
@@ -81,7 +89,10 @@ fn handlers() -> Router<App> {
         .route("/agents/{id}", get(agent::page))
         .route("/agents/{id}/decide", post(agent::decide))
         .route("/approvals", get(approvals::page))
-        .route("/approvals/approve", post(approvals::approve))
+        .route(
+            "/approvals/approve",
+            get(approvals::list_page).post(approvals::approve),
+        )
         .route("/tokens", get(tokens::page).post(tokens::create))
         .route("/tokens/{id}", get(tokens::show))
         .route("/tokens/{id}/revoke", post(tokens::revoke))
@@ -91,6 +102,18 @@ fn handlers() -> Router<App> {
         .route("/people", get(people::page).post(people::add))
         .route("/people/{name}", post(people::change))
         .route("/live", get(live::live))
+}
+
+/// Until the service has migrated its schema, the pages say so.
+async fn migrated(
+    State(app): State<App>,
+    request: Request,
+    next: Next,
+) -> Result<Response, AppError> {
+    match app.schema_is_behind() {
+        true => Err(AppError::SchemaBehind),
+        false => Ok(next.run(request).await),
+    }
 }
 
 async fn healthz(State(app): State<App>) -> (StatusCode, &'static str) {

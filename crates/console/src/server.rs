@@ -8,7 +8,15 @@ use svc_store::{SchemaError, SchemaState, Store, StoreOptions};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::{config::Config, feed::Feed, http, jwks::Keys, routes, state::App};
+use crate::{
+    config::Config,
+    error::SCHEMA_BEHIND,
+    feed::Feed,
+    http,
+    jwks::Keys,
+    routes,
+    state::{App, ServiceSchema},
+};
 
 const SCHEMA_RETRY: Duration = Duration::from_secs(2);
 
@@ -50,6 +58,7 @@ impl Server {
         let app = App::new(&config, store, feed.watch(), keys.verifier(), stop.clone())?;
         let mut parts = JoinSet::new();
         parts.spawn(schema(app.clone(), config.database.auto_migrate));
+        parts.spawn(service_schema(app.clone()));
         parts.spawn(http::serve(self.port, routes::router(&app)?, app));
         parts.spawn(feed.run(stop.clone()));
         parts.spawn(keys.run(stop.clone()));
@@ -89,6 +98,29 @@ async fn schema(app: App, migrate: bool) -> anyhow::Result<()> {
         }
     }
     app.schema_ready();
+    app.stop.cancelled().await;
+    Ok(())
+}
+
+/// Waits until the service's schema has what the pages need, and then for the stop. A console that was upgraded before
+/// the service says so meanwhile, and needs no restart.
+async fn service_schema(app: App) -> anyhow::Result<()> {
+    loop {
+        match app.store.schema_check().await {
+            Ok(SchemaState::Behind { missing }) => {
+                let missing = missing.join(", ");
+                tracing::warn!(missing, "{SCHEMA_BEHIND}");
+                app.set_service_schema(ServiceSchema::Behind);
+            }
+            Ok(_) => break,
+            Err(error) => tracing::debug!(%error, "cannot read the version of the schema"),
+        }
+        let wait = tokio::time::sleep(SCHEMA_RETRY);
+        if app.stop.run_until_cancelled(wait).await.is_none() {
+            return Ok(());
+        }
+    }
+    app.set_service_schema(ServiceSchema::Ready);
     app.stop.cancelled().await;
     Ok(())
 }

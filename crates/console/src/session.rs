@@ -72,7 +72,7 @@ impl FromRequestParts<App> for User {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, AppError> {
         let away = || match parts.uri.path() {
             "/live" => AppError::SignedOut,
-            _ => AppError::SignIn(sign_in_path(parts)),
+            _ => AppError::SignIn(sign_in_path(parts, &app.web)),
         };
         let secret = secret(&parts.headers, &app.web).ok_or_else(away)?;
         let session = secret.hash();
@@ -107,15 +107,26 @@ impl FromRequestParts<App> for Admin {
     }
 }
 
-/// Only pages are returned to: repeating a change unasked would be wrong.
-fn sign_in_path(parts: &Parts) -> String {
-    let target = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-    match parts.method == Method::GET && target != "/" {
-        true => format!(
-            "/sign-in?next={}",
-            utf8_percent_encode(target, NON_ALPHANUMERIC)
-        ),
-        false => "/sign-in".into(),
+/// Only pages are returned to: repeating a change unasked would be wrong. A form that was sent leads back to its page, which
+/// the browser names in `Referer`.
+fn sign_in_path(parts: &Parts, web: &Web) -> String {
+    let form = parts.method != Method::GET && parts.uri.path() != "/sign-out";
+    let target = match form {
+        true => parts
+            .headers
+            .get(header::REFERER)
+            .and_then(|page| page.to_str().ok()?.strip_prefix(web.origin().as_str()))
+            .unwrap_or("/"),
+        false if parts.method == Method::GET => {
+            parts.uri.path_and_query().map_or("/", |path| path.as_str())
+        }
+        false => "/",
+    };
+    let next = utf8_percent_encode(target, NON_ALPHANUMERIC);
+    match (form, target) {
+        (true, _) => format!("/sign-in?unsent=yes&next={next}"),
+        (false, "/") => "/sign-in".into(),
+        (false, _) => format!("/sign-in?next={next}"),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU8, Ordering},
     },
     time::Duration,
 };
@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     config::{Config, Install, Web},
     doors::Doors,
+    error::SCHEMA_BEHIND,
     feed::News,
     jwks::Verifier,
     live::Hub,
@@ -39,6 +40,15 @@ pub struct App {
     pub stop: CancellationToken,
     started: Instant,
     ready: Arc<AtomicBool>,
+    service_schema: Arc<AtomicU8>,
+}
+
+/// The schema of the service, as this console needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServiceSchema {
+    Unknown,
+    Behind,
+    Ready,
 }
 
 impl App {
@@ -62,6 +72,7 @@ impl App {
             stop,
             started: Instant::now(),
             ready: Arc::default(),
+            service_schema: Arc::default(),
         })
     }
 
@@ -69,9 +80,22 @@ impl App {
         self.ready.store(true, Ordering::Release);
     }
 
+    pub fn set_service_schema(&self, schema: ServiceSchema) {
+        self.service_schema.store(schema as u8, Ordering::Release);
+    }
+
+    /// Whether the service has not migrated its schema to what the pages need.
+    pub fn schema_is_behind(&self) -> bool {
+        self.service_schema.load(Ordering::Acquire) == ServiceSchema::Behind as u8
+    }
+
     /// Why the console is not healthy.
     pub fn ill(&self) -> Option<&'static str> {
-        if !self.ready.load(Ordering::Acquire) {
+        if self.schema_is_behind() {
+            return Some(SCHEMA_BEHIND);
+        }
+        let service = self.service_schema.load(Ordering::Acquire) == ServiceSchema::Ready as u8;
+        if !(service && self.ready.load(Ordering::Acquire)) {
             return Some("the schema is not ready");
         }
         let last = self.store.last_success().unwrap_or(self.started);

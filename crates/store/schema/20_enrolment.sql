@@ -380,7 +380,14 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION agent_to_decide IS 'The agent, locked. Refuses an unknown one with SV404.';
 
-CREATE FUNCTION approve_agent(agent uuid, actor text, mode text DEFAULT NULL, reason text DEFAULT NULL)
+-- Lists and pages read it with what they show. An approval compares it under its locks.
+CREATE FUNCTION agent_seen(agent agents, incumbent uuid) RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT left(encode(sha256(convert_to(pg_catalog.jsonb_build_array(
+        agent.host_id, incumbent, agent.pending_reason, agent.version, agent.facts)::text, 'UTF8'::name)), 'hex'::text), 16);
+$$;
+COMMENT ON FUNCTION agent_seen IS 'A short hash of what a person decides by: the pending agent''s host, reason, version and facts, and the active agent of its machine (null: none).';
+
+CREATE FUNCTION approve_agent(agent uuid, actor text, mode text DEFAULT NULL, reason text DEFAULT NULL, seen text DEFAULT NULL)
     RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
 DECLARE
     candidate agents;
@@ -395,6 +402,10 @@ BEGIN
         RAISE EXCEPTION 'agent % is %, not pending', agent, candidate.status USING ERRCODE = 'SV409';
     END IF;
     SELECT id INTO incumbent FROM agents WHERE host_id = candidate.host_id AND status = 'active' FOR UPDATE;
+    IF seen <> agent_seen(candidate, incumbent) THEN
+        RAISE EXCEPTION 'agent % or the active agent of its machine has changed since it was shown', agent
+            USING ERRCODE = 'SV409', HINT = 'look at it again before you decide';
+    END IF;
     IF incumbent IS NOT NULL AND mode IS NULL THEN
         RAISE EXCEPTION 'the machine of agent % has the active agent %', agent, incumbent
             USING ERRCODE = 'SV410',
@@ -414,7 +425,7 @@ BEGIN
     PERFORM decision_begins(actor, reason);
     UPDATE agents SET status = 'active', host_id = coalesce(new_host, host_id) WHERE id = agent;
 END $$;
-COMMENT ON FUNCTION approve_agent IS 'Makes a pending agent active. If its machine has an active agent, mode is replace (that one is revoked) or new-host.';
+COMMENT ON FUNCTION approve_agent IS 'Makes a pending agent active. If its machine has an active agent, mode is replace (that one is revoked) or new-host. Refuses with SV409 if seen is given and is not agent_seen now.';
 
 CREATE FUNCTION reject_agent(agent uuid, actor text, reason text DEFAULT NULL)
     RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
@@ -583,6 +594,6 @@ COMMENT ON FUNCTION expire_hosts IS 'Retires hosts whose active agent has been o
 
 -- The trigger functions are among them because a role that may call one may attach it to a table of its own, and so forge events.
 REVOKE EXECUTE ON FUNCTION
-    labels_problem, enrolment_token_effect, host_identifiers_limit, agents_guard, agents_record, agents_announce, decision_begins, agent_to_decide, approve_agent, reject_agent,
+    labels_problem, enrolment_token_effect, host_identifiers_limit, agents_guard, agents_record, agents_announce, decision_begins, agent_to_decide, agent_seen, approve_agent, reject_agent,
     revoke_agent, reopen_agent, add_enrolment_token, revoke_enrolment_token, retire_host, label_hosts, add_host_note, expire_hosts
     FROM PUBLIC;

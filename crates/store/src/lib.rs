@@ -31,7 +31,7 @@ mod statements;
 mod values;
 
 pub use people::agents::{
-    AgentDetail, AgentFilter, AgentRecord, ApprovalMode, Decision, EventRecord,
+    AgentDetail, AgentFilter, AgentRecord, ApprovalMode, Decision, EventRecord, WaitingAgent,
 };
 pub use people::books::{AgentBooks, GapRecord};
 pub use people::console::{
@@ -79,6 +79,7 @@ pub use values::event_kind::EventKind;
 pub use values::facts::{AgentFacts, HostFacts, IdentifierKind, Identifiers};
 pub use values::ids::{AgentId, HostId, TokenId};
 pub use values::instance_load::InstanceLoad;
+pub use values::key_prefix::KeyPrefix;
 pub use values::labels::{LabelChange, Labels, LabelsError};
 pub use values::liveness::Liveness;
 pub use values::status::{AgentStatus, PendingReason, Presence, PresenceCause};

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use svc_store::{AgentFilter, AgentStatus, Labels, TokenId};
 use uuid::Uuid;
 
-use crate::view::address_query;
+use crate::{pages::form::Fields, view::address_query};
 
 /// The agents of a token, with a label, or all: as the address says it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
@@ -12,21 +12,45 @@ use crate::view::address_query;
 pub struct Filter {
     pub token: String,
     pub label: String,
+    /// What the fingerprint of the agent's key begins with.
+    pub key: String,
 }
 
 impl Filter {
+    /// As the hidden fields of a form have it.
+    pub fn of(fields: &Fields) -> Self {
+        let field = |name| fields.get(name).to_owned();
+        let filter = Self {
+            token: field("token"),
+            label: field("label"),
+            key: field("key"),
+        };
+        filter.trimmed()
+    }
+
     pub fn trimmed(&self) -> Self {
         let cut = |text: &str| text.trim().chars().take(300).collect();
         Self {
             token: cut(&self.token),
             label: cut(&self.label),
+            key: cut(&self.key),
         }
     }
 
     /// The live view of the filtered list, as a query.
     pub fn live(&self) -> String {
-        let (token, label) = (("token", &*self.token), ("label", &*self.label));
-        address_query(&[("view", "approvals"), token, label])
+        let fields = self.fields();
+        let fields = std::iter::once(("view", "approvals")).chain(fields);
+        address_query(&fields.collect::<Vec<_>>())
+    }
+
+    /// As fields of an address or a form.
+    pub fn fields(&self) -> [(&'static str, &str); 3] {
+        [
+            ("token", self.token.as_str()),
+            ("label", self.label.as_str()),
+            ("key", self.key.as_str()),
+        ]
     }
 
     /// `None` if it cannot be understood.
@@ -42,6 +66,9 @@ impl Filter {
             let labels: Labels = self.label.parse().ok()?;
             filter.labels = Some(labels).filter(|labels| !labels.is_empty())?;
         }
+        if !self.key.is_empty() {
+            filter.key = Some(self.key.parse().ok()?);
+        }
         Some(filter)
     }
 }
@@ -52,11 +79,12 @@ mod tests {
 
     #[test]
     fn a_filter_that_cannot_be_read_is_not_taken_for_none() {
-        let understood = |token: &str, label: &str| {
-            let (token, label) = (token.into(), label.into());
-            Filter { token, label }.parse().is_some()
+        let understood = |token: &str, label: &str, key: &str| {
+            let (token, label, key) = (token.into(), label.into(), key.into());
+            Filter { token, label, key }.parse().is_some()
         };
-        assert!(understood("", "") && understood("", "env=prod"));
-        assert!(!understood("", "env") && !understood("813cbadc", ""));
+        assert!(understood("", "", "") && understood("", "env=prod", "3f2a 91b0"));
+        assert!(!understood("", "env", "") && !understood("813cbadc", "", ""));
+        assert!(!understood("", "", "web-1"));
     }
 }

@@ -1,5 +1,7 @@
 //! What happened: decisions and changes with actor and reason, and their export.
 
+use std::convert::Infallible;
+
 use askama::Template;
 use axum::{
     body::{Body, Bytes},
@@ -11,7 +13,7 @@ use futures_util::stream;
 use jiff::Timestamp;
 use serde::Deserialize;
 use svc_common::text::{visible, visible_json};
-use svc_store::{ActivityCursor, ActivityFilter, ActivityRecord, EventKind, StoreError};
+use svc_store::{ActivityCursor, ActivityFilter, ActivityRecord, EventKind};
 
 use crate::{
     error::AppError,
@@ -23,8 +25,6 @@ use crate::{
 
 const PAGE: u32 = 100;
 const EXPORT_PAGE: u32 = 1000;
-/// An export ends here; a filter makes it smaller.
-const EXPORT_ROWS: usize = 200_000;
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -94,7 +94,8 @@ impl Asked {
     }
 }
 
-/// `GET /activity/export?format=csv`: all that the filter finds, read page by page while it is sent.
+/// `GET /activity/export?format=csv`: all that the filter finds, read page by page as fast as the client takes it.
+/// An export that is interrupted ends with a line that says so.
 pub async fn export(
     State(app): State<App>,
     _user: User,
@@ -115,10 +116,9 @@ pub async fn export(
         filter: asked.filter(),
         csv,
         before: None,
-        sent: 0,
         done: false,
     };
-    let body = Body::from_stream(stream::try_unfold(export, Export::next));
+    let body = Body::from_stream(stream::unfold(export, Export::next));
     Ok((headers, body).into_response())
 }
 
@@ -127,18 +127,38 @@ struct Export {
     filter: ActivityFilter,
     csv: bool,
     before: Option<ActivityCursor>,
-    sent: usize,
     done: bool,
 }
 
 impl Export {
-    async fn next(mut self) -> Result<Option<(Bytes, Self)>, StoreError> {
+    async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
         if self.done {
-            return Ok(None);
+            return None;
+        }
+        let text = match self.rows().await {
+            Ok(text) => text,
+            Err(why) => {
+                self.done = true;
+                match self.csv {
+                    true => format!("interrupted,{},,,,,,\r\n", cell(&why)),
+                    false => serde_json::json!({ "interrupted": why }).to_string() + "\n",
+                }
+            }
+        };
+        Some((Ok(text.into()), self))
+    }
+
+    /// The next page, or why there is none.
+    async fn rows(&mut self) -> Result<String, String> {
+        if self.app.stop.is_cancelled() {
+            return Err("The console stops.".into());
         }
         let store = &self.app.store;
         let found = store.console_activity(&self.filter, self.before.as_ref(), EXPORT_PAGE);
-        let found = found.await?;
+        let found = found.await.map_err(|error| {
+            tracing::warn!(%error, "an export was interrupted");
+            AppError::from(error).message()
+        })?;
         let mut text = String::new();
         if self.csv && self.before.is_none() {
             text.push_str("time,kind,actor,subject,change,reason,host,agent\r\n");
@@ -149,10 +169,9 @@ impl Export {
                 false => json(row) + "\n",
             });
         }
-        self.sent += found.rows.len();
         self.before = found.next;
-        self.done = self.before.is_none() || self.sent >= EXPORT_ROWS;
-        Ok(Some((text.into(), self)))
+        self.done = self.before.is_none();
+        Ok(text)
     }
 }
 

@@ -1,7 +1,11 @@
 //! One agent: who it says it is, what it conflicts with, its events, and the decision.
 
 use askama::Template;
-use axum::extract::State;
+use axum::{
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse, Redirect, Response},
+};
 use serde_json::Value;
 use svc_store::{AgentDetail, AgentId, AgentStatus, ApprovalMode, Decision, HostRecord};
 
@@ -9,9 +13,11 @@ use super::form::Fields;
 use crate::{
     error::AppError,
     id::{Id, Subject},
+    live::Filter,
     session::{Operator, User},
-    shell::{Changed, Page, Shell, go_to, html},
+    shell::{Page, Shell, html},
     state::App,
+    view::address_query,
 };
 
 #[derive(Template)]
@@ -26,6 +32,8 @@ struct AgentPage {
     host: Option<HostRecord>,
     /// Whether the host has an active agent, so that approval must say what becomes of it.
     held: bool,
+    /// Why a decision was refused.
+    problem: String,
 }
 
 /// One fact of both machines.
@@ -37,6 +45,11 @@ struct Compared {
 }
 
 pub async fn page(State(app): State<App>, user: User, Id(id): Id<AgentId>) -> Page {
+    show(&app, user, id, String::new()).await
+}
+
+/// What a decision compares (`seen`) is read first: what is read after it may be newer, never older.
+async fn show(app: &App, user: User, id: AgentId, problem: String) -> Page {
     let detail = app.store.agent_show(id).await?;
     let detail = detail.ok_or(AgentId::MISSING)?;
     let host = app.store.host_show(detail.agent.host_id).await?;
@@ -52,26 +65,32 @@ pub async fn page(State(app): State<App>, user: User, Id(id): Id<AgentId>) -> Pa
         _ => None,
     };
     let rows = compare(&detail.facts, other.as_ref().map(|other| &other.facts));
-    let shell = Shell::new(&app, user, "approvals");
     html(&AgentPage {
-        shell,
+        shell: Shell::new(app, user, "approvals"),
         differences: rows.iter().filter(|row| !row.same).count(),
         rows,
         held: holder.is_some(),
+        problem,
         host,
         detail,
         other,
     })
 }
 
-/// What the person chose. Decisions go through the functions that the admin commands use too.
+/// What the person chose. Decisions go through the functions that the admin commands use too. The list has a button for
+/// each agent that needs no choice, whose value is what was shown. If that has changed, the page says so and shows the agent
+/// as it is now.
 pub async fn decide(
     State(app): State<App>,
     Operator(user): Operator,
     Id(id): Id<AgentId>,
     fields: Fields,
-) -> Changed {
-    let decision = match fields.get("decision") {
+) -> Result<Response, AppError> {
+    let (name, seen) = match fields.get("approve") {
+        "" => (fields.get("decision"), fields.get("seen")),
+        seen => ("approve", seen),
+    };
+    let decision = match name {
         "approve" => Decision::Approve(None),
         "replace" => Decision::Approve(Some(ApprovalMode::Replace)),
         "new-host" => Decision::Approve(Some(ApprovalMode::NewHost)),
@@ -80,14 +99,30 @@ pub async fn decide(
         "reopen" => Decision::Reopen,
         _ => return Err(AppError::bad_request("Choose what to do.")),
     };
-    let reason = fields.reason()?;
-    app.store
-        .agent_decide(id, decision, &user.name, reason.as_deref())
-        .await?;
-    match fields.get("from") {
-        "approvals" => go_to("/approvals"),
-        _ => go_to(&format!("/agents/{id}")),
+    let reason = match decision {
+        Decision::Revoke => Some(fields.required_reason()?),
+        _ => fields.reason()?,
+    };
+    let (actor, reason) = (&user.name, reason.as_deref());
+    let decided = app
+        .store
+        .agent_decide_seen(id, decision, Some(seen), actor, reason);
+    match decided.await.map_err(AppError::from) {
+        Ok(_) => {}
+        Err(AppError::Conflict(problem)) => {
+            let page = show(&app, user, id, problem).await?;
+            return Ok((StatusCode::CONFLICT, page).into_response());
+        }
+        Err(error) => return Err(error),
     }
+    let next = match fields.get("from") {
+        "approvals" => {
+            let query = address_query(&Filter::of(&fields).fields());
+            format!("/approvals?{query}").trim_end_matches('?').into()
+        }
+        _ => format!("/agents/{id}"),
+    };
+    Ok(Redirect::to(&next).into_response())
 }
 
 /// The facts of one machine, or of two side by side.

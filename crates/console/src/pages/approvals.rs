@@ -3,22 +3,31 @@
 use askama::Template;
 use axum::{
     extract::{Query, State},
-    response::{IntoResponse, Response},
+    response::Redirect,
 };
-use svc_store::{AgentId, AgentRecord, Decision, PendingReason, Role, TokenRecord};
+use jiff::Timestamp;
+use svc_store::{AgentId, AgentRecord, Role, TokenRecord, WaitingAgent};
+use uuid::Uuid;
 
-use super::form::Fields;
+use super::{
+    bulk::outcome::{Again, Change, Work},
+    form::Fields,
+};
 use crate::{
     error::AppError,
     live::Filter,
     render::render,
     session::{Operator, User},
-    shell::{Page, Shell, go_to, html},
+    shell::{Page, Shell, html},
     state::App,
     view::short,
 };
 
 const SHOWN: u32 = 200;
+/// How many of a filter are approved at once: what the database finds within its time limit.
+const MOST: i64 = 100_000;
+/// How many of a filter the preview names.
+const NAMED: usize = 50;
 /// How many tokens the filter offers.
 const TOKENS: u32 = 100;
 
@@ -31,6 +40,7 @@ struct ApprovalsPage {
     tokens: Vec<(String, String)>,
     token: String,
     label: String,
+    key: String,
     filtered: bool,
 }
 
@@ -40,6 +50,7 @@ struct ApprovalsPart {
     rows: Vec<AgentRecord>,
     truncated: bool,
     operator: bool,
+    filter: Filter,
     filtered: bool,
     /// The filter cannot be read, so nothing is shown: showing everything would lead to wrong approvals.
     misunderstood: bool,
@@ -49,8 +60,19 @@ struct ApprovalsPart {
 #[template(path = "approve_many.html")]
 struct ApproveMany {
     shell: Shell,
-    rows: Vec<AgentRecord>,
+    /// Those that are named: the selected ones, or the first of a filter.
+    rows: Vec<Named>,
+    total: usize,
     skipped: usize,
+    /// The filter, and the time up to which it counts.
+    all: Option<(Filter, String)>,
+}
+
+struct Named {
+    /// The value of its field, if it is one of a selection.
+    picked: Option<String>,
+    hostname: String,
+    key: String,
 }
 
 pub async fn page(State(app): State<App>, user: User, Query(asked): Query<Filter>) -> Page {
@@ -64,6 +86,7 @@ pub async fn page(State(app): State<App>, user: User, Query(asked): Query<Filter
         filtered: filter != Filter::default(),
         token: filter.token,
         label: filter.label,
+        key: filter.key,
     })
 }
 
@@ -98,62 +121,119 @@ pub async fn part(app: &App, role: Role, filter: &Filter) -> Result<String, AppE
         truncated,
         operator: role >= Role::Operator,
         filtered: *filter != Filter::default(),
+        filter: filter.clone(),
         misunderstood: wanted.is_none(),
     };
     Ok(render(&part)?)
 }
 
-/// Approves a selection: first a page that says what will happen, then, confirmed, the decisions.
-pub async fn approve(
-    State(app): State<App>,
-    Operator(user): Operator,
-    fields: Fields,
-) -> Result<Response, AppError> {
-    let ids = fields.ids("id");
+/// Approves a selection, or everything that waits under a filter: first a page that says what will happen, then, confirmed,
+/// the decisions. What registers after the preview is not among them.
+pub async fn approve(State(app): State<App>, Operator(user): Operator, fields: Fields) -> Page {
+    let reason = fields.reason()?;
+    let filter = Filter::of(&fields);
+    let until = fields.get("until").parse();
+    let until = until
+        .ok()
+        .and_then(|at| Timestamp::from_microsecond(at).ok());
+    let all = fields.get("scope") == "all";
+    if fields.get("confirmed") != "yes" {
+        return match all {
+            true => preview_all(&app, user, filter).await,
+            false => preview(&app, user, &fields.ids("id")).await,
+        };
+    }
+    let (items, again) = match all {
+        true => {
+            let until = until.ok_or_else(|| AppError::bad_request("Open the list again."))?;
+            let waiting = waiting(&app, &filter, Some(until)).await?;
+            let plain = waiting.into_iter().filter(|agent| agent.plain);
+            let items = plain.map(|agent| (agent.id.0, None)).collect();
+            let mut again = vec![("scope", "all".into()), ("until", written(until))];
+            let filter = filter
+                .fields()
+                .map(|(name, value)| (name, value.to_owned()));
+            again.extend(filter);
+            (items, again)
+        }
+        false => (fields.picked("id"), Vec::new()),
+    };
+    let work = Work {
+        change: Change::Approve,
+        actor: &user.name,
+        reason: reason.as_deref(),
+    };
+    let outcome = work.run(&app.store, items).await;
+    let again = Again {
+        path: "/approvals/approve",
+        fields: again
+            .into_iter()
+            .chain([("confirmed", "yes".into())])
+            .chain(reason.map(|reason| ("reason", reason)))
+            .collect(),
+    };
+    outcome.page(&app, user, &Change::Approve, again)
+}
+
+pub async fn list_page() -> Redirect {
+    Redirect::to("/approvals")
+}
+
+async fn preview(app: &App, user: User, ids: &[Uuid]) -> Page {
     if ids.is_empty() {
         return Err(AppError::bad_request("Select at least one agent."));
     }
-    let reason = fields.reason()?;
-    if fields.get("confirmed") == "yes" {
-        for id in ids {
-            approve_one(&app, AgentId(id), &user.name, reason.as_deref()).await?;
-        }
-        return Ok(go_to("/approvals")?.into_response());
-    }
     let mut rows = Vec::new();
-    for id in &ids {
+    for id in ids {
         let found = app.store.agent_show(AgentId(*id)).await?;
-        rows.extend(found.map(|detail| detail.agent).filter(is_plain));
+        let agent = found.map(|detail| detail.agent);
+        rows.extend(agent.filter(|agent| agent.plain).map(|agent| Named {
+            picked: Some(format!("{id}~{}", agent.seen.unwrap_or_default())),
+            hostname: agent.hostname,
+            key: agent.key,
+        }));
     }
-    let page = ApproveMany {
-        shell: Shell::new(&app, user, "approvals"),
+    html(&ApproveMany {
+        shell: Shell::new(app, user, "approvals"),
+        total: rows.len(),
         skipped: ids.len() - rows.len(),
         rows,
-    };
-    Ok(html(&page)?.into_response())
+        all: None,
+    })
 }
 
-/// Leaves an agent alone that another person has decided about meanwhile.
-async fn approve_one(
+async fn preview_all(app: &App, user: User, filter: Filter) -> Page {
+    let waiting = waiting(app, &filter, None).await?;
+    let until = waiting.iter().map(|agent| agent.since).max();
+    let until = until.ok_or_else(|| AppError::bad_request("Nothing waits that matches."))?;
+    let plain = waiting.iter().filter(|agent| agent.plain);
+    let total = plain.clone().count();
+    html(&ApproveMany {
+        shell: Shell::new(app, user, "approvals"),
+        total,
+        skipped: waiting.len() - total,
+        rows: plain
+            .take(NAMED)
+            .map(|agent| Named {
+                picked: None,
+                hostname: agent.hostname.clone(),
+                key: agent.key.clone(),
+            })
+            .collect(),
+        all: Some((filter, written(until))),
+    })
+}
+
+async fn waiting(
     app: &App,
-    id: AgentId,
-    actor: &str,
-    reason: Option<&str>,
-) -> Result<(), AppError> {
-    let decided = app
-        .store
-        .agent_decide(id, Decision::Approve(None), actor, reason);
-    match decided.await.map_err(AppError::from) {
-        Ok(_) | Err(AppError::Conflict(_) | AppError::NotFound(_)) => Ok(()),
-        Err(error) => Err(error),
-    }
+    filter: &Filter,
+    until: Option<Timestamp>,
+) -> Result<Vec<WaitingAgent>, AppError> {
+    let wanted = filter.parse();
+    let wanted = wanted.ok_or_else(|| AppError::bad_request("This filter is not understood."))?;
+    Ok(app.store.agents_waiting(&wanted, until, MOST).await?)
 }
 
-/// Whether approval needs no choice between replacing and a new host.
-fn is_plain(agent: &AgentRecord) -> bool {
-    let chosen = matches!(
-        agent.pending_reason,
-        Some(PendingReason::Conflict | PendingReason::Clone)
-    );
-    agent.status.is_pending() && !chosen
+fn written(at: Timestamp) -> String {
+    at.as_microsecond().to_string()
 }

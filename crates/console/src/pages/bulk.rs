@@ -3,23 +3,24 @@
 //! Two steps. The preview names what will be hit, and fixes it: the second form carries the ids, so a
 //! host that begins to match the search in between is not touched.
 
+pub mod outcome;
+
 use askama::Template;
 use axum::extract::State;
 use svc_store::{HostRecord, LabelChange, WrittenSearch};
 use uuid::Uuid;
 
+use self::outcome::{Again, Change, Work};
 use super::form::Fields;
 use crate::{
     error::AppError,
     session::Operator,
-    shell::{Changed, Page, Shell, go_to, html},
+    shell::{Page, Shell, html},
     state::App,
 };
 
 /// One form carries at most this many ids.
 const MOST: i64 = 5000;
-/// How many hosts one statement changes, so that it ends within its time limit.
-const BATCH: usize = 250;
 /// How many are named in the preview.
 const NAMED: usize = 50;
 
@@ -102,17 +103,28 @@ pub async fn preview(State(app): State<App>, Operator(user): Operator, fields: F
     })
 }
 
-pub async fn apply(State(app): State<App>, Operator(user): Operator, fields: Fields) -> Changed {
-    let action = Action::parse(fields.get("action"))?;
-    let (ids, reason) = (fields.ids("id"), fields.reason()?);
-    let change = fields.labels()?;
-    let (store, actor, reason) = (&app.store, user.name.as_str(), reason.as_deref());
-    for batch in ids.chunks(BATCH) {
-        let _changed = match action {
-            Action::Label => i64::from(store.console_hosts_label(batch, &change, actor).await?),
-            Action::Retire => store.console_hosts_retire(batch, actor, reason).await?,
-            Action::Revoke => store.console_hosts_revoke(batch, actor, reason).await?,
-        };
-    }
-    go_to("/activity")
+pub async fn apply(State(app): State<App>, Operator(user): Operator, fields: Fields) -> Page {
+    let change = match Action::parse(fields.get("action"))? {
+        Action::Label => Change::Label(fields.labels()?),
+        Action::Retire => Change::Retire,
+        Action::Revoke => Change::Revoke,
+    };
+    let reason = match change {
+        Change::Label(_) => None,
+        _ => Some(fields.required_reason()?),
+    };
+    let ids = fields.ids("id").into_iter().map(|id| (id, None)).collect();
+    let work = Work {
+        change,
+        actor: &user.name,
+        reason: reason.as_deref(),
+    };
+    let outcome = work.run(&app.store, ids).await;
+    let fields = ["action", "labels", "reason"].map(|name| (name, fields.get(name).to_owned()));
+    let again = Again {
+        path: "/hosts/bulk/apply",
+        fields: fields.into(),
+    };
+    let change = work.change;
+    outcome.page(&app, user, &change, again)
 }

@@ -9,6 +9,7 @@ use svc_store::{LabelChange, LabelsError};
 use url::form_urlencoded;
 use uuid::Uuid;
 
+use super::bulk::outcome::Picked;
 use crate::error::AppError;
 
 const REASON_BYTES: usize = 500;
@@ -47,6 +48,20 @@ impl Fields {
         ids
     }
 
+    /// Ids with the hash of what was shown of each: `id~hash`. Without a hash nothing was shown, and none fits.
+    pub fn picked(&self, name: &str) -> Vec<Picked> {
+        let values = self.0.iter().filter(|(known, _)| known == name);
+        let mut picked: Vec<Picked> = values
+            .filter_map(|(_, value)| {
+                let (id, seen) = value.split_once('~').unwrap_or((value.as_str(), ""));
+                Some((Uuid::parse_str(id).ok()?, Some(seen.to_owned())))
+            })
+            .collect();
+        picked.sort_unstable();
+        picked.dedup_by_key(|(id, _)| *id);
+        picked
+    }
+
     /// Labels as people write them: `env=prod, -old`. The form behind a preview has them as they were shown.
     pub fn labels(&self) -> Result<LabelChange, AppError> {
         let labels = self.get("labels");
@@ -64,6 +79,12 @@ impl Fields {
     /// The reason of a decision, if one was given.
     pub fn reason(&self) -> Result<Option<String>, AppError> {
         self.text("reason", REASON_BYTES, "The reason")
+    }
+
+    /// The reason of a decision that needs one.
+    pub fn required_reason(&self) -> Result<String, AppError> {
+        self.reason()?
+            .ok_or_else(|| AppError::bad_request("Give a reason: it is kept with the change."))
     }
 
     /// A text of a person: printable, bounded, or none.

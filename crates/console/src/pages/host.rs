@@ -108,10 +108,8 @@ pub async fn retire(
     Id(id): Id<HostId>,
     fields: Fields,
 ) -> Changed {
-    let reason = fields.reason()?;
-    app.store
-        .host_retire(id, &user.name, reason.as_deref())
-        .await?;
+    let reason = fields.required_reason()?;
+    app.store.host_retire(id, &user.name, Some(&reason)).await?;
     go_to(&format!("/hosts/{id}"))
 }
 

@@ -6,6 +6,7 @@ use askama::Template;
 use axum::{
     extract::{Query, State},
     http::HeaderMap,
+    response::Redirect,
 };
 use futures_util::future::try_join_all;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -32,6 +33,7 @@ pub struct Asked {
     q: String,
     sort: String,
     after: String,
+    before: String,
 }
 
 #[derive(Template)]
@@ -62,7 +64,7 @@ struct List {
     shown: usize,
     found: String,
     next: Option<String>,
-    first: bool,
+    previous: Option<String>,
     fleet_is_empty: bool,
     /// If nothing was found: what would be, without one of the words.
     hints: Vec<Hint>,
@@ -98,6 +100,10 @@ pub async fn page(
     }
 }
 
+pub async fn list_page() -> Redirect {
+    Redirect::to("/hosts")
+}
+
 /// The rows of these hosts, for the live page.
 pub async fn rows(app: &App, ids: &[Uuid]) -> Result<String, AppError> {
     let hosts = app.store.console_hosts_by_id(ids).await?;
@@ -110,10 +116,12 @@ pub async fn rows(app: &App, ids: &[Uuid]) -> Result<String, AppError> {
 async fn list(app: &App, asked: &Asked) -> Result<List, AppError> {
     let search = WrittenSearch::parse(&asked.q);
     let order = sort(&asked.sort, &search.search);
+    let before = cursor(&asked.before, order);
     let page = HostsPage {
         search: search.search.clone(),
         sort: order,
-        after: cursor(&asked.after, order),
+        backwards: before.is_some(),
+        after: before.or_else(|| cursor(&asked.after, order)),
     };
     let found = app.store.console_hosts(&page, PAGE).await?;
     let hints = match found.rows.is_empty() && page.after.is_none() {
@@ -127,13 +135,15 @@ async fn list(app: &App, asked: &Asked) -> Result<List, AppError> {
         found: written(found.total),
         hints,
         fleet_is_empty: found.total == Total::Exactly(0) && search.is_empty(),
-        first: page.after.is_none(),
         live: match ids.is_empty() {
             true => String::new(),
             false => format!("view=hosts&ids={}", ids.join(",")),
         },
         rows: render_rows(app, found.rows).await?,
-        next: found.next.map(|next| link(&next, &search, order)),
+        next: found.next.map(|next| link("after", &next, &search, order)),
+        previous: found
+            .previous
+            .map(|first| link("before", &first, &search, order)),
         search,
     })
 }
@@ -194,10 +204,10 @@ fn encoded(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
-/// The link to the next page.
-fn link((key, id): &HostCursor, search: &WrittenSearch, sort: HostSort) -> String {
-    let (query, after) = (encoded(&search.text), encoded(&format!("{id}~{key}")));
-    format!("/hosts?q={query}&sort={}&after={after}", sort.as_str())
+/// The link to the page `after` this place, or `before` it.
+fn link(side: &str, (key, id): &HostCursor, search: &WrittenSearch, sort: HostSort) -> String {
+    let (query, place) = (encoded(&search.text), encoded(&format!("{id}~{key}")));
+    format!("/hosts?q={query}&sort={}&{side}={place}", sort.as_str())
 }
 
 /// `None`, and so the first page, for a cursor that this order cannot have made.

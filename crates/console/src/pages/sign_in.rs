@@ -17,10 +17,16 @@ use crate::{
     state::App,
 };
 
+const UNSENT: &str = "The session had ended, so the form was not sent and nothing was changed. \
+    Sign in to come back to its page, and send it again.";
+
 #[derive(Deserialize)]
 pub struct Return {
     #[serde(default)]
     next: String,
+    /// Whether a form was refused because the session had ended.
+    #[serde(default)]
+    unsent: String,
 }
 
 #[derive(Template)]
@@ -45,7 +51,10 @@ pub async fn page(State(app): State<App>, Query(target): Query<Return>) -> Page 
     html(&SignInPage {
         next: local(&target.next),
         name: "",
-        problem: "",
+        problem: match target.unsent.as_str() {
+            "yes" => UNSENT,
+            _ => "",
+        },
         first: !app.store.console_has_users().await?,
     })
 }

@@ -144,9 +144,9 @@ pub async fn revoke(
 ) -> Changed {
     let found = app.store.token_show(id).await?;
     let found = found.ok_or(TokenId::MISSING)?;
-    let (with_agents, reason) = (fields.get("agents") == "yes", fields.reason()?);
+    let (with_agents, reason) = (fields.get("agents") == "yes", fields.required_reason()?);
     app.store
-        .console_token_revoke(&found.token, with_agents, &user.name, reason.as_deref())
+        .console_token_revoke(&found.token, with_agents, &user.name, Some(&reason))
         .await?;
     go_to(&format!("/tokens/{id}"))
 }

@@ -65,8 +65,11 @@ async fn searching_as_one_types_works_by_keyboard_and_keeps_the_search_in_the_ad
     let browser = Browser::of(&console, "ann", Role::Viewer).await?;
     browser.visit("/hosts").await?;
     browser.shows("60 hosts").await?;
+    let entries = browser.run("return history.length").await?;
     browser.keys("/web-042").await?;
     browser.shows("1 host").await?;
+    let after = browser.run("return history.length").await?;
+    ensure!(after == entries, "typing added entries to the history");
     browser
         .becomes("location.search.includes('q=web-042')")
         .await?;
@@ -77,6 +80,34 @@ async fn searching_as_one_types_works_by_keyboard_and_keeps_the_search_in_the_ad
     console.site.psql(busy).await?;
     browser.shows("97 %").await?;
     browser.is_quiet().await
+}
+
+#[tokio::test]
+async fn a_slash_leads_to_each_search_and_the_text_of_a_refused_form_is_kept() -> Result<()> {
+    let console = Console::start().await?;
+    seed_hosts(&console.site, 1).await?;
+    let browser = Browser::of(&console, "olga", Role::Operator).await?;
+    for page in ["/hosts", "/approvals", "/activity"] {
+        browser.visit(page).await?;
+        browser.keys("/").await?;
+        let found = browser.run("return document.activeElement.hasAttribute('data-search')");
+        ensure!(found.await? == true, "{page}");
+    }
+    let host = console.site.psql("SELECT id FROM hosts").await?;
+    browser.visit(&format!("/hosts/{host}")).await?;
+    browser.click("#note").await?;
+    browser.keys("disk replaced").await?;
+    console.site.psql("DELETE FROM console.sessions").await?;
+    browser.keys(ENTER).await?;
+    browser.shows("The session had ended").await?;
+    browser
+        .becomes("Object.values(sessionStorage).join().includes('disk replaced')")
+        .await?;
+    browser
+        .becomes(&format!(
+            "document.querySelector('input[name=next]').value === '/hosts/{host}'"
+        ))
+        .await
 }
 
 #[tokio::test]

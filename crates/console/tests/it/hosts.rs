@@ -125,6 +125,14 @@ async fn pages_follow_each_other_without_repeating_or_missing_a_host() -> Result
                 None => break,
             }
         }
+        let mut back = Vec::new();
+        while let Some(previous) = client.get(&path).await?.link("rel=\"prev\"") {
+            let page = names(&client, &previous).await?;
+            back.splice(0..0, page);
+            path = previous;
+        }
+        assert_eq!(back, all[..back.len()], "{query}: the way back");
+        assert_eq!(back.len(), (expected - 1) / 50 * 50, "{query}");
         let distinct: std::collections::BTreeSet<&String> = all.iter().collect();
         assert_eq!((all.len(), distinct.len()), (expected, expected), "{query}");
         let by_name = !["sort=disk", "sort=offline"].contains(&query);
@@ -141,9 +149,15 @@ async fn many_hosts_are_labelled_and_retired_after_a_preview() -> Result<()> {
     let client = console.signed_in("olga", Role::Operator).await?;
     let labelled = "SELECT count(*) FROM hosts WHERE labels = '{\"team\": \"web\"}'";
     let retired = "SELECT count(*) FROM hosts WHERE retired_at IS NOT NULL";
-    for (action, labels, words, changed) in [
-        ("label", "team=web, -env", "Label 10 hosts", labelled),
-        ("retire", "", "Retire 10 hosts", retired),
+    for (action, labels, words, result_words, changed) in [
+        (
+            "label",
+            "team=web, -env",
+            "Label 10 hosts",
+            "10 hosts labelled",
+            labelled,
+        ),
+        ("retire", "", "Retire 10 hosts", "10 hosts retired", retired),
     ] {
         let form = [
             ("scope", "all"),
@@ -156,8 +170,13 @@ async fn many_hosts_are_labelled_and_retired_after_a_preview() -> Result<()> {
         site.expect(changed, "0").await?;
         let mut form = preview.hidden();
         assert_eq!(form.len(), 12, "action, labels, and 10 ids: {form:?}");
+        if action == "retire" {
+            let silent = client.submit("/hosts/bulk/apply", &form).await?;
+            assert_eq!(silent, 400, "a retirement needs a reason");
+        }
         form.push(("reason", "moved"));
-        assert_eq!(client.submit("/hosts/bulk/apply", &form).await?, 303);
+        let result = client.post("/hosts/bulk/apply", &form).await?;
+        result.shows(&[result_words]);
         site.expect(changed, "10").await?;
     }
     let by = "SELECT DISTINCT actor || ' ' || reason FROM agent_events WHERE to_status = 'revoked'";
@@ -168,6 +187,59 @@ async fn many_hosts_are_labelled_and_retired_after_a_preview() -> Result<()> {
     let csv = csv.await?;
     assert_eq!(csv.body.lines().count(), 11, "{}", csv.body);
     Ok(())
+}
+
+#[tokio::test]
+async fn a_change_of_many_says_which_hosts_it_left_out() -> Result<()> {
+    let (console, client) = Console::signed_in_as("olga", Role::Operator).await?;
+    let site = &console.site;
+    seed_hosts(site, 300).await?;
+    // In the second batch, one host has as many labels as a host may have.
+    let full = "UPDATE hosts SET labels = (SELECT jsonb_object_agg('k' || n, '') FROM generate_series(1, 64) AS n)
+                 WHERE id = (SELECT max(id::text)::uuid FROM hosts)";
+    site.psql(full).await?;
+    let form = [
+        ("scope", "all"),
+        ("q", "web"),
+        ("action", "label"),
+        ("labels", "rack=b7"),
+    ];
+    let preview = client.post("/hosts/bulk", &form).await?;
+    let result = client.post("/hosts/bulk/apply", &preview.hidden()).await?;
+    assert_eq!(result.status, 200);
+    result.shows(&["299 hosts labelled, 1 refused", "more than 64 labels"]);
+    let labelled = "SELECT count(*) FROM hosts WHERE labels ? 'rack'";
+    site.expect(labelled, "299").await
+}
+
+/// The database goes away in the middle: a host of the second batch is locked, so that batch runs into its time limit.
+#[tokio::test]
+async fn a_change_of_many_that_stops_says_what_is_left_and_goes_on_from_there() -> Result<()> {
+    let (console, client) = Console::signed_in_as("olga", Role::Operator).await?;
+    let site = &console.site;
+    seed_hosts(site, 300).await?;
+    let form = [
+        ("scope", "all"),
+        ("q", "web"),
+        ("action", "label"),
+        ("labels", "rack=b7"),
+    ];
+    let preview = client.post("/hosts/bulk", &form).await?;
+    let lock = "BEGIN; SELECT FROM hosts WHERE id = (SELECT max(id::text)::uuid FROM hosts) FOR UPDATE; SELECT pg_sleep(12); COMMIT";
+    let hidden = preview.hidden();
+    let (held, result) = tokio::join!(site.psql(lock), async {
+        let locked = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()";
+        site.becomes(locked, "t").await?;
+        client.post("/hosts/bulk/apply", &hidden).await
+    });
+    held?;
+    let result = result?;
+    result.shows(&["250 hosts labelled, 50 left", "What is done stays done"]);
+    let labelled = "SELECT count(*) FROM hosts WHERE labels ? 'rack'";
+    site.expect(labelled, "250").await?;
+    let rest = client.post("/hosts/bulk/apply", &result.hidden()).await?;
+    rest.shows(&["50 hosts labelled"]);
+    site.expect(labelled, "300").await
 }
 
 #[tokio::test]

@@ -3,7 +3,11 @@
 use anyhow::{Context, Result};
 use serde_json::Value;
 use svc_store::Role;
-use svc_testkit::{ActiveAgent, eventually};
+use svc_testkit::{ActiveAgent, PATIENCE, eventually};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    time::timeout,
+};
 
 use crate::support::{Console, disk, seed_hosts, seed_pictures, seed_rollups, seed_samples};
 
@@ -233,6 +237,36 @@ async fn a_bounded_search_says_how_far_it_looked_and_goes_on_from_there() -> Res
     let lines: Vec<&str> = file.body.lines().collect();
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(lines[0].starts_with("time,kind") && lines[1].contains("rack 7"));
+    Ok(())
+}
+
+const MANY: &str = "
+    INSERT INTO console.events (at, actor, kind, subject, detail)
+    SELECT now() - n * interval '1 ms', 'zoe', 'user added', 'x', '' FROM generate_series(1, 201000) AS n";
+
+#[tokio::test]
+async fn an_export_goes_to_the_end_or_says_that_it_was_interrupted() -> Result<()> {
+    let mut console = Console::start().await?;
+    console.site.psql(MANY).await?;
+    let client = console.signed_in("ann", Role::Viewer).await?;
+    let path = "/activity/export?actor=zoe&format=csv";
+    let whole = client.get(path).await?;
+    assert_eq!(whole.body.lines().count(), 201_001);
+    // What nobody reads is not sent, so this one is still at its beginning when the console stops.
+    let mut stream = client.begin(&format!("GET {path}"), "").await?;
+    stream.write_all(b"\r\n").await?;
+    let mut begun = [0; 1024];
+    stream.read_exact(&mut begun).await?;
+    let mut rest = Vec::new();
+    let (stopped, read) = tokio::join!(
+        console.stop(),
+        timeout(PATIENCE, stream.read_to_end(&mut rest))
+    );
+    stopped?;
+    read??;
+    let rest = String::from_utf8_lossy(&rest);
+    assert!(rest.lines().count() < 201_000);
+    assert!(rest.contains("interrupted,\"The console stops.\""));
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! Signing in, sessions, roles, one-time links.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use svc_store::{LinkKind, Role};
 
 use crate::support::{Console, seed_hosts};
@@ -140,6 +140,28 @@ async fn an_admin_adds_people_changes_roles_and_disables_but_not_himself() -> Re
     let recorded = console.site.psql(record).await?;
     for kind in ["user added", "role changed", "user disabled"] {
         assert!(recorded.contains(kind), "{recorded}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_form_of_a_session_that_ended_leads_back_to_its_page() -> Result<()> {
+    let (console, client) = Console::signed_in_as("olga", Role::Operator).await?;
+    console.site.psql("DELETE FROM console.sessions").await?;
+    let form = "/approvals?label=env%3Dprod";
+    for (page, next) in [
+        (format!("{}{form}", client.origin), form),
+        (format!("{}1/hosts", client.origin), "/"),
+        ("https://evil.example/hosts".into(), "/"),
+    ] {
+        let headers = format!("{}Referer: {page}\r\n", client.same_origin());
+        let sent = client.send("POST", "/approvals/approve", &headers, "id=x");
+        let sent = sent.await?;
+        let location = sent.header("location").context("no address")?;
+        let door = client.get(location).await?;
+        door.shows(&["The session had ended, so the form was not sent"]);
+        let field = door.hidden().into_iter().find(|(name, _)| *name == "next");
+        assert_eq!(field, Some(("next", next)), "{page}");
     }
     Ok(())
 }

@@ -143,6 +143,43 @@ async fn commands_add_people_check_health_and_report_wrong_settings_together() -
     Ok(())
 }
 
+/// The package of the console was upgraded before the service's.
+#[tokio::test]
+async fn a_console_that_is_newer_than_the_schema_says_so_and_recovers() -> Result<()> {
+    const SENTENCE: &str = "atabase's schema is older than this console: run svc-ingest migrate";
+    let console = Console::start().await?;
+    let mut client = console.signed_in("ann", Role::Viewer).await?;
+    let older = "CREATE TABLE kept AS TABLE schema_migrations; DELETE FROM schema_migrations WHERE version = 1";
+    console.site.psql(older).await?;
+    let newer = console.beside().await?;
+    client.address = newer.address;
+    eventually("it says so", async || {
+        let health = client.get("/healthz").await;
+        health.is_ok_and(|health| health.status == 503 && health.has(SENTENCE))
+    })
+    .await?;
+    for path in ["/", "/hosts", "/approvals", "/sign-in", "/api/v1/notes"] {
+        let page = client.get(path).await?;
+        assert_eq!(page.status, 503, "{path}");
+        assert!(
+            page.body.replace("&#39;", "'").contains(SENTENCE),
+            "{path}: {page:?}"
+        );
+    }
+    assert_eq!(client.status("/favicon.svg").await?, 200);
+    let migrated = "INSERT INTO schema_migrations SELECT * FROM kept";
+    console.site.psql(migrated).await?;
+    eventually("the pages are back", async || {
+        client
+            .status("/hosts")
+            .await
+            .is_ok_and(|status| status == 200)
+    })
+    .await?;
+    assert_eq!(client.get("/healthz").await?.body, "ok");
+    Ok(())
+}
+
 #[tokio::test]
 async fn releases_and_the_install_script_are_served() -> Result<()> {
     let releases = tempfile::tempdir()?;

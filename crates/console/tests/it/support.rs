@@ -14,7 +14,7 @@ use svc_testkit::{
     FakeAgent, Instance, MANUAL, PATIENCE, Process, Program, Registering, Site, eventually, token,
 };
 use tokio::{task::JoinHandle, time::timeout};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
 
 pub use self::{
@@ -82,6 +82,17 @@ impl Console {
         Ok(console)
     }
 
+    /// A second console with the settings of this one, which need not be healthy.
+    pub async fn beside(&self) -> Result<Beside> {
+        let mut environment = self.environment.clone();
+        environment.insert("CONSOLE_PORT", "0".into());
+        let server = Server::bind(Config::read(&|name| environment.get(name).cloned())?).await?;
+        let (address, stop) = (server.address()?, CancellationToken::new());
+        tokio::spawn(server.run(stop.clone()));
+        let _stop = stop.drop_guard();
+        Ok(Beside { address, _stop })
+    }
+
     async fn healthy(&self) -> Result<()> {
         let client = self.client();
         eventually("the console is healthy", async || {
@@ -147,6 +158,12 @@ impl Console {
         client.keep_cookie(&answer);
         Ok(client)
     }
+}
+
+/// A console beside another one. Dropping it stops it.
+pub struct Beside {
+    pub address: SocketAddr,
+    _stop: DropGuard,
 }
 
 impl Drop for Console {

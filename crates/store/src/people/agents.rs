@@ -11,6 +11,7 @@ use crate::{
     prelude::*,
     values::{
         event_kind::EventKind,
+        key_prefix::KeyPrefix,
         labels::Labels,
         status::{AgentStatus, PendingReason, Presence, PresenceCause},
     },
@@ -21,7 +22,11 @@ use crate::{
 /// its host will have once the agent is admitted.
 const SELECT: &str = "SELECT a.id, a.host_id, shown.hostname, a.status, a.pending_reason, a.conflict_with,
                 a.cloned_from, s.presence, s.presence_since, s.cause, encode(a.key, 'hex') AS key, a.version,
-                a.token_id, shown.labels, a.created_at, a.decided_at, a.decided_by, a.decision_reason
+                a.token_id, shown.labels, a.created_at, a.decided_at, a.decided_by, a.decision_reason,
+                a.status = 'pending' AND a.pending_reason IN ('approval', 'reopened') AND NOT EXISTS (
+                    SELECT FROM agents o WHERE o.host_id = a.host_id AND o.id <> a.id AND o.status IN ('active', 'pending')) AS plain,
+                CASE a.status WHEN 'pending' THEN agent_seen(a, (
+                    SELECT i.id FROM agents i WHERE i.host_id = a.host_id AND i.status = 'active')) END AS seen
            FROM agents a
            JOIN agent_state s ON s.agent_id = a.id
            JOIN hosts h ON h.id = a.host_id
@@ -49,6 +54,22 @@ pub struct AgentFilter {
     pub hostname: Option<String>,
     pub host: Option<HostId>,
     pub token: Option<TokenId>,
+    /// What its key's fingerprint begins with.
+    pub key: Option<KeyPrefix>,
+}
+
+record! {
+    /// A pending agent, to be approved with others.
+    #[derive(Debug, Clone)]
+    pub struct WaitingAgent {
+        pub id: AgentId,
+        pub hostname: String,
+        pub key: String,
+        /// Whether approval needs no choice: no other agent that is active or pending has its machine, and it is no copy.
+        pub plain: bool,
+        /// When it registered, or was reopened.
+        pub since: Timestamp,
+    }
 }
 
 record! {
@@ -75,6 +96,12 @@ record! {
         pub decided_at: Option<Timestamp>,
         pub decided_by: Option<String>,
         pub decision_reason: Option<String>,
+        /// Whether it waits, and approval needs no choice.
+        #[serde(skip)]
+        pub plain: bool,
+        /// While it waits: the hash of what a person decides by, for [`Store::agent_decide_seen`].
+        #[serde(skip)]
+        pub seen: Option<String>,
     }
 }
 
@@ -134,13 +161,54 @@ impl Store {
                AND ($3::text IS NULL OR shown.hostname = $3)
                AND ($4::uuid IS NULL OR a.host_id = $4)
                AND ($5::uuid IS NULL OR a.token_id = $5)
-             ORDER BY a.status <> 'pending', shown.hostname, a.created_at, a.id LIMIT $6"
+               AND ($6::text IS NULL OR a.key BETWEEN decode($6, 'hex') AND decode($7, 'hex'))
+             ORDER BY a.status <> 'pending', shown.hostname, a.created_at, a.id LIMIT $8"
         );
         let status = filter.status.map(AgentStatus::as_str);
         let (host, token) = (filter.host.map(|id| id.0), filter.token.map(|id| id.0));
-        let params = params![status, Json(&filter.labels), filter.hostname, host, token];
+        let (first, last) = filter.key.as_ref().map(KeyPrefix::range).unzip();
+        let labels = Json(&filter.labels);
+        let params = params![status, labels, filter.hostname, host, token, first, last];
         self.read_page("agents_list", Auth, &sql, &params, limit)
             .await
+    }
+
+    /// All agents that wait, as the filter says, at most `most`, and not since a later time than `until`.
+    pub async fn agents_waiting(
+        &self,
+        filter: &AgentFilter,
+        until: Option<Timestamp>,
+        most: i64,
+    ) -> Result<Vec<WaitingAgent>> {
+        let sql = format!(
+            "-- agents_waiting
+            SELECT w.id, w.hostname, w.key, w.plain, coalesce(w.decided_at, w.created_at) AS since
+              FROM ({SELECT} WHERE a.status = 'pending' AND shown.labels @> $1
+                      AND ($2::uuid IS NULL OR a.token_id = $2)
+                      AND ($3::text IS NULL OR a.key BETWEEN decode($3, 'hex') AND decode($4, 'hex'))) w
+             WHERE $5::timestamptz IS NULL OR coalesce(w.decided_at, w.created_at) <= $5
+             ORDER BY w.hostname, w.id LIMIT $6"
+        );
+        let (first, last) = filter.key.as_ref().map(KeyPrefix::range).unzip();
+        let (labels, token) = (Json(&filter.labels), filter.token.map(|id| id.0));
+        let params = params![labels, token, first, last, until, most];
+        self.read_all("agents_waiting", Auth, &sql, &params).await
+    }
+
+    /// Approves pending agents without a choice, all or none. `seen` has the hash of each, where it was shown.
+    pub async fn agents_approve(
+        &self,
+        agents: &[Uuid],
+        seen: &[Option<String>],
+        actor: &str,
+        reason: Option<&str>,
+    ) -> Result<()> {
+        let sql = "-- agents_approve
+            SELECT approve_agent(id, $3, NULL, $4, seen) FROM unnest($1, $2) AS picked(id, seen)";
+        let params = params![agents, seen, actor, reason];
+        self.call("agents_approve", Auth, sql, &params)
+            .await
+            .map(drop)
     }
 
     /// Agents that registered with the token: those that wait, then the newest. They are chosen before anything else is
@@ -205,14 +273,28 @@ impl Store {
         actor: &str,
         reason: Option<&str>,
     ) -> Result<AgentRecord> {
+        self.agent_decide_seen(agent, decision, None, actor, reason)
+            .await
+    }
+
+    /// Applies a decision by what was shown. An approval is refused if `seen` is not the agent's any more.
+    pub async fn agent_decide_seen(
+        &self,
+        agent: AgentId,
+        decision: Decision,
+        seen: Option<&str>,
+        actor: &str,
+        reason: Option<&str>,
+    ) -> Result<AgentRecord> {
         let (call, mode) = match decision {
-            Decision::Approve(mode) => ("approve_agent($1, $2, $4, $3)", mode),
+            Decision::Approve(mode) => ("approve_agent($1, $2, $4, $3, $5)", mode),
             Decision::Reject => ("reject_agent($1, $2, $3)", None),
             Decision::Revoke => ("revoke_agent($1, $2, $3)", None),
             Decision::Reopen => ("reopen_agent($1, $2, $3)", None),
         };
         let decide = format!("-- agent_decide\nSELECT {call}");
-        let params = params![agent.0, actor, reason, mode.map(ApprovalMode::as_str)];
+        let mode = mode.map(ApprovalMode::as_str);
+        let params = params![agent.0, actor, reason, mode, seen];
         let show = format!("-- agent_decide\n{SELECT} WHERE a.id = $1");
         self.run("agent_decide", Auth, async |tx| {
             tx.execute(&decide, &params).await?;

@@ -15,7 +15,7 @@ const READABLE: &str = "schema_migrations ingest_instances sweep_pause enrolment
     sample_shapes samples_open samples_to_roll_up samples_visible";
 
 /// Functions that views call may be called by every role, so that a reader needs no more than SELECT on the view.
-const CALLABLE: &str = "approve_agent reject_agent revoke_agent reopen_agent add_enrolment_token \
+const CALLABLE: &str = "agent_seen approve_agent reject_agent revoke_agent reopen_agent add_enrolment_token \
     revoke_enrolment_token retire_host label_hosts add_host_note expire_hosts host_samples \
     host_chunks host_chunks_loose";
 

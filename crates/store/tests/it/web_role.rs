@@ -127,7 +127,7 @@ async fn the_role_writes_nothing_and_calls_only_decisions_and_what_readers_need(
         SELECT string_agg(proname, ' ' ORDER BY proname) FROM pg_proc
          WHERE pronamespace = 'public'::regnamespace AND has_function_privilege(oid, 'EXECUTE')
            AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = pg_proc.oid AND d.deptype = 'e')";
-    let functions = "add_enrolment_token add_host_note approve_agent counter_increase disk_parts disks_json enrolment_token_state expire_hosts \
+    let functions = "add_enrolment_token add_host_note agent_seen approve_agent counter_increase disk_parts disks_json enrolment_token_state expire_hosts \
                      host_chunks host_chunks_loose host_samples label_hosts parts_unpack reject_agent reopen_agent retire_host \
                      revoke_agent revoke_enrolment_token shape_parts";
     assert_eq!(web.sql(callable).await?, functions);
@@ -253,7 +253,7 @@ const DEFINER_CALLS: &[&str] = &[
     "SELECT label_hosts(ARRAY['host-1']::uuid[], '{\"a\": \"b\"}', ARRAY['c'], 'ann')",
     "SELECT add_host_note('host-1', NULL, 'ann', 'a note')",
     "SELECT approve_agent('agent-1', 'ann')",
-    "SELECT approve_agent('agent-3', 'ann', 'replace', 'why')",
+    "SELECT approve_agent('agent-3', 'ann', 'replace', 'why', (SELECT agent_seen(a, 'agent-2'::uuid) FROM agents a WHERE id = 'agent-3'))",
     "SELECT approve_agent('agent-4', 'ann', 'new-host')",
     "SELECT revoke_agent('agent-1', 'ann', 'lost')",
     "SELECT reopen_agent('agent-1', 'ann')",

@@ -8,7 +8,7 @@ use super::command;
 /// Whether the role may decide. Roles belong to the whole server, so each test has its own.
 async fn may_decide(site: &Site, role: &str) -> Result<bool> {
     let sql = format!(
-        "SELECT has_function_privilege('{role}', 'approve_agent(uuid, text, text, text)', 'EXECUTE')"
+        "SELECT has_function_privilege('{role}', 'approve_agent(uuid, text, text, text, text)', 'EXECUTE')"
     );
     Ok(site.psql(&sql).await? == "t")
 }

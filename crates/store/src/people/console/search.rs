@@ -16,7 +16,11 @@ use self::plan::Plan;
 pub(super) use self::text::like;
 pub use self::words::WrittenSearch;
 use super::{NO_WORKERS, hosts::rows_sql};
-use crate::{people::hosts::HostRecord, prelude::*, values::labels::Labels};
+use crate::{
+    people::hosts::HostRecord,
+    prelude::*,
+    values::{key_prefix::KeyPrefix, labels::Labels},
+};
 
 /// Which hosts to list. All conditions must hold. The default is every host in service.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -39,6 +43,8 @@ pub struct HostSearch {
     pub disk_at_least: Option<i16>,
     /// Hosts of agents that registered with this token.
     pub token: Option<Uuid>,
+    /// Hosts of agents whose key's fingerprint begins so.
+    pub key: Option<KeyPrefix>,
     /// Hosts that are online with a clock that is off by more than 30 s.
     pub skewed: bool,
     /// Hosts with gaps since yesterday.
@@ -64,6 +70,8 @@ pub struct HostsPage {
     pub search: HostSearch,
     pub sort: HostSort,
     pub after: Option<HostCursor>,
+    /// The page before the place `after`, not behind it.
+    pub backwards: bool,
 }
 
 /// A page of hosts.
@@ -72,6 +80,8 @@ pub struct HostsFound {
     pub rows: Vec<HostRecord>,
     /// Where the next page begins, if there is one.
     pub next: Option<HostCursor>,
+    /// Where the page before this one ends, if there is one.
+    pub previous: Option<HostCursor>,
     pub total: Total,
 }
 
@@ -99,7 +109,11 @@ impl Store {
             let rows = rows(&tx, &found.ids).await?;
             Ok(HostsFound {
                 total: plan.total(&tx, &found).await?,
-                next: found.next,
+                next: found.last.filter(|_| page.backwards || found.more),
+                previous: found.first.filter(|_| match page.backwards {
+                    true => found.more,
+                    false => page.after.is_some(),
+                }),
                 rows,
             })
         })

@@ -365,6 +365,9 @@ impl Fleet {
             console_hosts(&page(|search| search.skewed = true), 50);
             console_hosts(&page(|search| search.offline_for = Some(TTL)), 50);
             console_hosts(&page(|search| search.token = Some(self.token.0)), 50);
+            console_hosts(&page(|search| search.key = "3f2a91b0".parse().ok()), 50);
+            agents_waiting(&AgentFilter::default(), None, 100);
+            agents_approve(&[], &[], "test", None);
             console_activity(&ActivityFilter::default(), None, 50);
             console_hosts_by_id(&hosts);
             console_host_state(host);

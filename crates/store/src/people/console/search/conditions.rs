@@ -126,6 +126,14 @@ impl Conditions {
             let hosts = format!("SELECT named.id FROM hosts named WHERE named.hostname = {name}");
             self.rare.push(format!("h.id IN ({hosts})"));
         }
+        if let Some(key) = &search.key {
+            let (first, last) = key.range();
+            let (first, last) = (self.param(first), self.param(last));
+            let hosts = format!(
+                "SELECT keyed.host_id FROM agents keyed WHERE keyed.key BETWEEN decode({first}, 'hex') AND decode({last}, 'hex')"
+            );
+            self.rare.push(format!("h.id IN ({hosts})"));
+        }
         if search.skewed {
             self.rare.push(SKEWED.into());
         }

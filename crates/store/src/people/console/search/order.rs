@@ -46,6 +46,15 @@ impl HostSort {
         }
     }
 
+    /// The directions of the value and of the id, from the first host or from the last one.
+    pub(super) fn directions(self, backwards: bool) -> (&'static str, &'static str) {
+        match (self, backwards) {
+            (_, false) => (self.order().1, ""),
+            (Self::Disk, true) => ("ASC NULLS FIRST", "DESC"),
+            (_, true) => ("DESC", "DESC"),
+        }
+    }
+
     /// The sort key as text.
     pub(super) fn key(self) -> &'static str {
         match self {
@@ -55,14 +64,22 @@ impl HostSort {
         }
     }
 
-    /// The condition on the rows behind the key `last` and the id `id`.
-    pub(super) fn after(self, (value, tie): (&str, &str), (last, id): (&str, &str)) -> String {
+    /// The condition on the rows behind the key `last` and the id `id`, or before them.
+    pub(super) fn after(
+        self,
+        (value, tie): (&str, &str),
+        (last, id): (&str, &str),
+        backwards: bool,
+    ) -> String {
+        let (behind, below) = if backwards { ("<", ">") } else { (">", "<") };
         match self {
-            Self::Name => format!("({value}, {tie}) > ({last}, {id})"),
+            Self::Name => format!("({value}, {tie}) {behind} ({last}, {id})"),
             Self::Disk => format!(
-                "(coalesce({value}, -1) < {last}::int OR coalesce({value}, -1) = {last}::int AND {tie} > {id})"
+                "(coalesce({value}, -1) {below} {last}::int OR coalesce({value}, -1) = {last}::int AND {tie} {behind} {id})"
             ),
-            Self::Offline => format!("({value}, {tie}) > (to_timestamp({last}::float8), {id})"),
+            Self::Offline => {
+                format!("({value}, {tie}) {behind} (to_timestamp({last}::float8), {id})")
+            }
         }
     }
 }

@@ -28,11 +28,15 @@ const COUNT_LOOKUPS_UP_TO: i64 = 1000;
 /// these candidates usually fill the page.
 const CANDIDATES: i64 = 20;
 
-/// Found ids in their order, with the place of the last of them.
+/// Found ids in their order.
 #[derive(Default)]
 pub(super) struct Found {
     pub(super) ids: Vec<Uuid>,
-    pub(super) next: Option<HostCursor>,
+    /// The places of the first and the last of them.
+    pub(super) first: Option<HostCursor>,
+    pub(super) last: Option<HostCursor>,
+    /// Whether the limit left some out: at the end, or going backwards at the beginning.
+    pub(super) more: bool,
     /// The number of all matches, if finding these has counted them.
     total: Option<i64>,
 }
@@ -44,6 +48,7 @@ pub(super) struct Plan {
     limit: i64,
     /// The parameters of the place behind which the page begins.
     after: Option<(String, String)>,
+    backwards: bool,
 }
 
 impl Plan {
@@ -66,6 +71,7 @@ impl Plan {
             conditions,
             limit,
             after,
+            backwards: page.backwards && page.after.is_some(),
         }))
     }
 
@@ -84,14 +90,14 @@ impl Plan {
         if !self.conditions.is_rare() {
             let walked = self.query(tx, &self.walk_sql()).await?;
             // A page is full if there is a next one. Otherwise it may lack hosts that the walk did not reach.
-            if walked.next.is_some() {
+            if walked.more {
                 return Ok(walked);
             }
         }
         if self.conditions.has_lookups() {
             let some = format!("LIMIT {}", CANDIDATES * self.limit);
             let found = self.query(tx, &self.collect_sql(&some)).await?;
-            if found.next.is_some() {
+            if found.more {
                 return Ok(found);
             }
         }
@@ -104,13 +110,20 @@ impl Plan {
         let limit = usize::try_from(self.limit).unwrap_or(usize::MAX);
         let id = |row: &Row| Ok(row.try_get("id")?);
         let kept = &rows[..rows.len().min(limit)];
-        let last = kept.last().filter(|_| rows.len() > limit);
         let place = |row: &Row| -> Result<HostCursor> {
             Ok((row.try_get("sort_key")?, row.try_get("sort_id")?))
         };
+        let mut ids = kept.iter().map(id).collect::<Result<Vec<Uuid>>>()?;
+        let mut ends = (kept.first(), kept.last());
+        if self.backwards {
+            ids.reverse();
+            ends = (ends.1, ends.0);
+        }
         Ok(Found {
-            ids: kept.iter().map(id).collect::<Result<_>>()?,
-            next: last.map(place).transpose()?,
+            ids,
+            first: ends.0.map(place).transpose()?,
+            last: ends.1.map(place).transpose()?,
+            more: rows.len() > limit,
             total: match rows.first() {
                 Some(first) => first.try_get("total")?,
                 None => None,
@@ -140,7 +153,8 @@ impl Plan {
     /// Hosts by name. The first page counts them too.
     fn names_sql(&self) -> String {
         let (source, base) = self.sort.source();
-        let (value, direction, tie) = self.sort.order();
+        let (value, _, tie) = self.sort.order();
+        let (direction, ties) = self.sort.directions(self.backwards);
         let (most, count) = match self.after {
             None => (COUNT_UP_TO, "(SELECT count(*) FROM found)"),
             Some(_) => (0, "NULL::bigint"),
@@ -149,9 +163,9 @@ impl Plan {
             "-- console_hosts
             WITH found AS MATERIALIZED (SELECT h.id, {value} AS sort_value, {tie} AS sort_id
                     FROM {source} WHERE {base} AND {in_service} AND {names} AND {after}
-                   ORDER BY {value} {direction}, {tie} LIMIT {most})
+                   ORDER BY {value} {direction}, {tie} {ties} LIMIT {most})
             SELECT h.id, {key} AS sort_key, h.sort_id, {count} AS total
-              FROM found h ORDER BY h.sort_value {direction}, h.sort_id LIMIT {limit} + 1",
+              FROM found h ORDER BY h.sort_value {direction}, h.sort_id {ties} LIMIT {limit} + 1",
             key = self.sort.key(),
             names = self.conditions.indexed(),
             in_service = self.conditions.in_service,
@@ -165,14 +179,15 @@ impl Plan {
     /// the page tells whether there is a next one.
     fn walk_sql(&self) -> String {
         let (source, base) = self.sort.source();
-        let (value, direction, tie) = self.sort.order();
+        let (value, _, tie) = self.sort.order();
+        let (direction, ties) = self.sort.directions(self.backwards);
         format!(
             "-- console_hosts
             SELECT h.id, {key} AS sort_key, h.sort_id, NULL::bigint AS total
               FROM (SELECT h.id, {value} AS sort_value, {tie} AS sort_id, ({indexed} AND {lookups}) AS fits
                       FROM {source} WHERE {base} AND {in_service} AND {after}
-                     ORDER BY {value} {direction}, {tie} LIMIT {walk}) h
-             WHERE h.fits ORDER BY h.sort_value {direction}, h.sort_id LIMIT {limit} + 1",
+                     ORDER BY {value} {direction}, {tie} {ties} LIMIT {walk}) h
+             WHERE h.fits ORDER BY h.sort_value {direction}, h.sort_id {ties} LIMIT {limit} + 1",
             key = self.sort.key(),
             indexed = self.conditions.indexed(),
             lookups = self.conditions.lookups(),
@@ -185,12 +200,12 @@ impl Plan {
 
     /// All matches of the indexes, sorted, and as many of them as `bound` lets through; lookups last.
     fn collect_sql(&self, bound: &str) -> String {
-        let (_, direction, _) = self.sort.order();
+        let (direction, ties) = self.sort.directions(self.backwards);
         format!(
             "-- console_hosts
             {found}
             SELECT h.id, {key} AS sort_key, h.sort_id, {count} AS total
-              FROM (SELECT * FROM found h WHERE {after} ORDER BY h.sort_value {direction}, h.sort_id {bound}) h
+              FROM (SELECT * FROM found h WHERE {after} ORDER BY h.sort_value {direction}, h.sort_id {ties} {bound}) h
              WHERE {lookups} LIMIT {limit} + 1",
             found = self.found_sql(self.sort),
             key = self.sort.key(),
@@ -228,7 +243,7 @@ impl Plan {
 
     fn after_sql(&self, value: &str, tie: &str) -> String {
         match &self.after {
-            Some((last, id)) => self.sort.after((value, tie), (last, id)),
+            Some((last, id)) => self.sort.after((value, tie), (last, id), self.backwards),
             None => "true".into(),
         }
     }

@@ -2,12 +2,15 @@
 //!
 //! `web nyc` finds names with both parts, or an address; `label:env=prod`, `os:debian`, `version:0.2`,
 //! `is:online`, `is:offline`, `offline:1d` (for longer than a day; also in `h` and `m`), `is:retired`, `is:skewed`, `has:gaps`,
-//! `disk:90`, `token:<id>`. Quotes keep spaces inside a word: `label:team="web ops"`.
+//! `disk:90`, `token:<id>`, `key:<fingerprint>`. Quotes keep spaces inside a word: `label:team="web ops"`.
 
 use std::time::Duration;
 
 use super::{HostSearch, Retired};
-use crate::{prelude::*, values::labels::Labels};
+use crate::{
+    prelude::*,
+    values::{key_prefix::KeyPrefix, labels::Labels},
+};
 
 const MAX_BYTES: usize = 256;
 const MAX_WORDS: usize = 12;
@@ -44,6 +47,10 @@ impl WrittenSearch {
     /// Whether the word means something.
     fn word(&mut self, word: &str) -> bool {
         let search = &mut self.search;
+        if let Some(key) = whole_key(word) {
+            search.key = Some(key);
+            return true;
+        }
         let Some((key, value)) = word.split_once(':') else {
             search.texts.push(word.to_owned());
             return true;
@@ -76,6 +83,10 @@ impl WrittenSearch {
                 Ok(id) => search.token = Some(id),
                 Err(_) => return false,
             },
+            ("key", digits) => match digits.parse() {
+                Ok(digits) => search.key = Some(digits),
+                Err(()) => return false,
+            },
             // An IPv6 address has colons too.
             _ if word.parse::<std::net::Ipv6Addr>().is_ok() => {
                 search.texts.push(word.to_owned());
@@ -107,6 +118,11 @@ fn duration(text: &str) -> Option<Duration> {
     };
     let minutes = number.parse::<u64>().ok()?.checked_mul(minutes)?;
     (minutes <= LONGEST_ABSENCE).then(|| Duration::from_secs(60 * minutes))
+}
+
+/// A whole fingerprint, which is no part of a name or an address.
+fn whole_key(word: &str) -> Option<KeyPrefix> {
+    word.parse().ok().filter(KeyPrefix::is_whole)
 }
 
 fn words(text: &str) -> impl Iterator<Item = &str> {
@@ -156,6 +172,17 @@ mod tests {
             assert_eq!(parsed.search.offline_for, expected, "{word}");
             assert_eq!(parsed.unknown.is_empty(), seconds.is_some(), "{word}");
         }
+    }
+
+    #[test]
+    fn a_fingerprint_is_found_as_the_agent_prints_it() {
+        let whole = "3f2a91b0".repeat(8);
+        for text in [whole.as_str(), "key:3f2a91b0", "key:\"3f2a 91b0\""] {
+            let parsed = WrittenSearch::parse(text);
+            assert!(parsed.search.key.is_some() && parsed.unknown.is_empty());
+        }
+        assert_eq!(WrittenSearch::parse("key:web").unknown, ["key:web"]);
+        assert_eq!(WrittenSearch::parse("3f2a91b0").search.texts, ["3f2a91b0"]);
     }
 
     #[test]
