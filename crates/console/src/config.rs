@@ -14,6 +14,7 @@ use svc_common::{
     log::Log,
     settings::{Lookup, Problems, Reader, read, read_environment},
 };
+use svc_release::PublicKey;
 use svc_store::{DatabaseUrl, Store, StoreError, StoreOptions};
 use url::Url;
 
@@ -69,14 +70,8 @@ pub struct Install {
 #[derive(Clone, Debug)]
 pub struct Releases {
     pub folder: PathBuf,
-    pub release_key: Option<ReleaseKey>,
-}
-
-/// An Ed25519 public key.
-#[derive(Clone, Debug)]
-pub struct ReleaseKey {
-    pub raw: [u8; 32],
-    pub pem: String,
+    /// Whoever signs releases. Without a key, checksums are enough.
+    pub keys: Vec<PublicKey>,
 }
 
 impl Config {
@@ -173,10 +168,10 @@ impl Web {
 impl Releases {
     fn collect(reader: &mut Reader<'_>) -> Option<Self> {
         let folder = reader.value("CONSOLE_DOWNLOAD_DIR", parse::path);
-        let release_key = reader.optional("CONSOLE_RELEASE_KEY", parse::release_key);
+        let keys = reader.optional("CONSOLE_RELEASE_KEY", parse::release_keys);
         Some(Self {
             folder: folder?,
-            release_key: release_key?,
+            keys: keys?.unwrap_or_default(),
         })
     }
 }

@@ -21,6 +21,7 @@ use axum::{
 };
 use futures_util::StreamExt;
 use svc_common::sync::lock;
+use svc_release::PublicKey;
 use tokio::{fs::File, io::AsyncReadExt, sync::Semaphore};
 use tokio_util::io::ReaderStream;
 
@@ -132,7 +133,7 @@ struct Script<'a> {
     ingest_address: &'a str,
     ca: &'a str,
     console_ca: &'a str,
-    release_key: &'a str,
+    release_keys: &'a str,
     version: &'a str,
     /// The package's unit, with the path of the binary that the script installs.
     unit: String,
@@ -143,13 +144,13 @@ const UNIT: &str = include_str!("../../../packaging/systemd/svc-agent.service");
 pub async fn script(State(app): State<App>) -> Result<Response, AppError> {
     let origin = app.web.origin();
     let install = &app.install;
-    let key = install.releases.release_key.as_ref();
+    let keys = install.releases.keys.iter().map(PublicKey::to_pem);
     let script = Script {
         base_url: &origin,
         ingest_address: &install.ingest_address,
         ca: install.ingest_ca.as_deref().unwrap_or_default().trim(),
         console_ca: install.console_ca.as_deref().unwrap_or_default().trim(),
-        release_key: key.map_or("", |key| &key.pem),
+        release_keys: keys.collect::<String>().trim_end(),
         version: &releases::newest(&install.releases.folder)
             .await
             .unwrap_or_default(),

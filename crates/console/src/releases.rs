@@ -5,14 +5,13 @@
 //! become a path.
 
 pub mod import;
-mod version;
 
 use std::{
     fs, io,
     path::{Path, PathBuf},
 };
 
-use version::order;
+use svc_release::Version;
 
 /// The files of one system and architecture.
 pub const FILES: [&str; 3] = ["svc-agent", "svc-agent.deb", "svc-agent.rpm"];
@@ -59,6 +58,11 @@ fn is_version(name: &str) -> bool {
     is_plain(name) && order(name).is_some()
 }
 
+/// What a version is compared by. Packages write `~` before a release candidate.
+fn order(name: &str) -> Option<Version> {
+    name.replacen('~', "-", 1).parse().ok()
+}
+
 fn is_plain(name: &str) -> bool {
     let letter = |letter: char| letter.is_ascii_alphanumeric() || "._+~-".contains(letter);
     (1..=64).contains(&name.len()) && !name.starts_with('.') && name.chars().all(letter)
@@ -67,6 +71,20 @@ fn is_plain(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_release_candidate_ranks_below_its_release() {
+        for [older, newer] in [
+            ["1.0.0-rc.2", "1.0.0-rc.10"],
+            ["1.0.0~rc.1", "1.0.0"],
+            ["1.0.0", "1.0.0+45.gabcdef0"],
+        ] {
+            assert!(order(older) < order(newer), "{older} {newer}");
+        }
+        for name in ["", "latest", "1..0", "v1.0.0", "1.0.0.x"] {
+            assert_eq!(order(name), None, "{name}");
+        }
+    }
 
     #[test]
     fn only_names_of_releases_become_paths() {

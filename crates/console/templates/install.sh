@@ -5,7 +5,7 @@
 #   SVC_ENROLMENT_TOKEN=… sh install.sh        (without the variable, the script asks)
 #
 #   SVC_AGENT_VERSION    another version than the newest
-#   SVC_RELEASE_KEY      the Ed25519 public key of releases, PEM: only what it signed is installed
+#   SVC_RELEASE_KEY      the Ed25519 public keys of releases, PEM: only what one of them signed is installed
 #   DESTDIR              a folder, such as an image: copies binary, unit and configuration into it, and starts nothing
 #
 # What is missing on the console (404) may have another form there; any other failure ends the script with its reason.
@@ -16,7 +16,7 @@ BASE_URL='{{ base_url }}'
 INGEST_ADDRESS='{{ ingest_address }}'
 VERSION="${SVC_AGENT_VERSION:-{{ version }}}"
 DESTDIR="${DESTDIR:-}"
-RELEASE_KEY="${SVC_RELEASE_KEY:-{{ release_key }}}"
+RELEASE_KEY="${SVC_RELEASE_KEY:-{{ release_keys }}}"
 ATTEMPTS=4
 
 main() {
@@ -108,15 +108,16 @@ trust() {
 CERTIFICATE
 {% endif %}    [ -n "$RELEASE_KEY" ] || return 0
     command -v openssl >/dev/null || fail "openssl is needed to verify the signature of the release"
-    printf '%s\n' "$RELEASE_KEY" >"$work/release.pub"
+    printf '%s\n' "$RELEASE_KEY" | awk -v file="$work/key" '/-----BEGIN/ { count++ } count { print >(file count) }'
     sums=$BASE_URL/download/svc-agent/$VERSION/SHA256SUMS
     download "$sums" "$work/SHA256SUMS" || fail "release $VERSION has no SHA256SUMS, and a key is set: it is not trusted"
     download "$sums.sig" "$work/SHA256SUMS.sig" || fail "release $VERSION has no signature, and a key is set: it is not trusted"
-    openssl pkeyutl -verify -pubin -inkey "$work/release.pub" -rawin -in "$work/SHA256SUMS" \
-        -sigfile "$work/SHA256SUMS.sig" >"$work/openssl" 2>&1 || {
-        cat "$work/openssl" >&2
-        fail "the signature of release $VERSION is wrong (or openssl is older than 3.0)"
-    }
+    for key in "$work"/key*; do
+        ! openssl pkeyutl -verify -pubin -inkey "$key" -rawin -in "$work/SHA256SUMS" \
+            -sigfile "$work/SHA256SUMS.sig" >"$work/openssl" 2>&1 || return 0
+    done
+    cat "$work/openssl" >&2
+    fail "the signature of release $VERSION is wrong (or openssl is older than 3.0)"
 }
 
 # Downloads a file of the release, and compares its checksum. With a key, the signed checksums must have it too, under the

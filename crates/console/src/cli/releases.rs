@@ -30,9 +30,8 @@ pub fn run(command: Command) -> anyhow::Result<()> {
     let settings = config::releases()?;
     match command {
         Command::Import { paths, release } => {
-            let key = settings.release_key.as_ref().map(|key| &key.raw);
             let folder = settings.folder;
-            let done = import::import(&folder, &paths, release.as_deref(), key)?;
+            let done = import::import(&folder, &paths, release.as_deref(), &settings.keys)?;
             for file in done.files {
                 print(&format!("{}\n", folder.join(file).display()));
             }

@@ -3,14 +3,11 @@
 
 use std::{fs, net::IpAddr, path::PathBuf, time::Duration};
 
-use base64::{Engine, prelude::BASE64_STANDARD};
-use rustls_pki_types::{SubjectPublicKeyInfoDer, pem::PemObject};
 pub(super) use svc_common::settings::parse::{Parsed, boolean, http_url, ip, pool_size, port};
 use svc_common::{error_chain::chain, settings::parse::duration};
+use svc_release::PublicKey;
 use svc_store::DatabaseUrl;
 use url::Url;
-
-use super::ReleaseKey;
 
 pub(super) fn database_url(text: &str) -> Parsed<DatabaseUrl> {
     DatabaseUrl::parse(text).map_err(|error| chain(&error))
@@ -56,19 +53,9 @@ pub(super) fn certificates(text: &str) -> Parsed<String> {
 
 const BEGIN_CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
 const END_CERTIFICATE: &str = "-----END CERTIFICATE-----";
-/// What stands before the 32 bytes of an Ed25519 key in its X.509 form.
-const ED25519: [u8; 12] = [
-    0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00,
-];
-
-pub(super) fn release_key(text: &str) -> Parsed<ReleaseKey> {
-    let file = read(text)?;
-    let der = SubjectPublicKeyInfoDer::from_pem_slice(file.as_bytes()).ok();
-    let raw = der.and_then(|der| der.strip_prefix(&ED25519)?.try_into().ok());
-    let raw = raw.ok_or("has no Ed25519 public key in PEM format")?;
-    let base64 = BASE64_STANDARD.encode([&ED25519[..], &raw].concat());
-    let pem = format!("-----BEGIN PUBLIC KEY-----\n{base64}\n-----END PUBLIC KEY-----");
-    Ok(ReleaseKey { raw, pem })
+/// All keys of a file: while keys change, releases are signed by either.
+pub(super) fn release_keys(text: &str) -> Parsed<Vec<PublicKey>> {
+    PublicKey::all_from_pem(&read(text)?).map_err(|error| format!("has {error}"))
 }
 
 fn read(text: &str) -> Parsed<String> {

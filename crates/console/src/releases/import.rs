@@ -12,13 +12,9 @@ use std::{
 };
 
 use anyhow::{Context, anyhow, bail, ensure};
-use aws_lc_rs::{
-    digest::{self, SHA256},
-    signature::{ED25519, UnparsedPublicKey},
-};
+use svc_release::{PublicKey, digest};
 
 use super::{FILES, SIGNATURE, SUMS, is_version};
-use crate::secret::hex;
 
 /// A file of a release, and where it goes.
 #[derive(Debug, PartialEq, Eq)]
@@ -37,12 +33,12 @@ pub struct Imported {
 }
 
 /// Imports files, and the known files of folders. `release` is the version of a file that is named `svc-agent`
-/// alone. With a key, the release's checksums must be signed by it.
+/// alone. With keys, the release's checksums must be signed by one of them.
 pub fn import(
     folder: &Path,
     paths: &[PathBuf],
     release: Option<&str>,
-    key: Option<&[u8; 32]>,
+    keys: &[PublicKey],
 ) -> anyhow::Result<Imported> {
     let mut versions: BTreeMap<String, Vec<Artefact>> = BTreeMap::new();
     for path in expand(paths)? {
@@ -60,7 +56,7 @@ pub fn import(
     for (version, artefacts) in versions {
         let stage = folder.join(format!(".new-{version}"));
         drop(fs::remove_dir_all(&stage));
-        let staged = fill(&stage, &artefacts, key, &mut imported);
+        let staged = fill(&stage, &artefacts, keys, &mut imported);
         let placed = staged.and_then(|files| place(&stage, &folder.join(&version), &files));
         drop(fs::remove_dir_all(&stage));
         let files = placed.with_context(|| format!("nothing of {version} was imported"))?;
@@ -156,14 +152,14 @@ fn architecture(path: &Path) -> anyhow::Result<String> {
 fn fill(
     stage: &Path,
     artefacts: &[Artefact],
-    key: Option<&[u8; 32]>,
+    keys: &[PublicKey],
     imported: &mut Imported,
 ) -> anyhow::Result<Vec<PathBuf>> {
     create(stage)?;
     let mut files = Vec::new();
     for artefact in artefacts {
         let origin = artefact.source.parent().unwrap_or(Path::new(""));
-        let sums = sums(origin, key)?;
+        let sums = sums(origin, keys)?;
         let place = Path::new("linux").join(&artefact.arch);
         create(&stage.join(&place))?;
         let place = place.join(artefact.file);
@@ -184,8 +180,8 @@ fn fill(
     Ok(files)
 }
 
-/// The checksums beside an artefact by file name. Where there is a key, they must be there and signed.
-fn sums(origin: &Path, key: Option<&[u8; 32]>) -> anyhow::Result<Option<HashMap<String, String>>> {
+/// The checksums beside an artefact by file name. Where there are keys, they must be there and signed.
+fn sums(origin: &Path, keys: &[PublicKey]) -> anyhow::Result<Option<HashMap<String, String>>> {
     let read = |name: &str| match fs::read(origin.join(name)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         read => read
@@ -193,15 +189,13 @@ fn sums(origin: &Path, key: Option<&[u8; 32]>) -> anyhow::Result<Option<HashMap<
             .with_context(|| origin.join(name).display().to_string()),
     };
     let text = read(SUMS)?;
-    if let Some(key) = key {
-        let text = text
-            .as_deref()
-            .context("CONSOLE_RELEASE_KEY is set, and there is no SHA256SUMS")?;
-        let signature = read(SIGNATURE)?;
+    if !keys.is_empty() {
+        let (text, signature) = (text.as_deref(), read(SIGNATURE)?);
+        let text = text.context("CONSOLE_RELEASE_KEY is set, and there is no SHA256SUMS")?;
         let signature =
             signature.context("CONSOLE_RELEASE_KEY is set, and there is no SHA256SUMS.sig")?;
-        let verified = UnparsedPublicKey::new(&ED25519, key).verify(text, &signature);
-        verified.map_err(|_| anyhow!("SHA256SUMS is not signed by CONSOLE_RELEASE_KEY"))?;
+        let signed = keys.iter().any(|key| key.has_signed(text, &signature));
+        ensure!(signed, "SHA256SUMS is not signed by CONSOLE_RELEASE_KEY");
     }
     let Some(text) = text else { return Ok(None) };
     let text = String::from_utf8(text).context("SHA256SUMS is no text")?;
@@ -218,7 +212,7 @@ fn verify(source: &Path, copy: &Path, sums: &HashMap<String, String>) -> anyhow:
     let wanted = sums
         .get(&name)
         .with_context(|| format!("SHA256SUMS does not name {name}"))?;
-    let found = hex(digest::digest(&SHA256, &fs::read(copy)?));
+    let (_, found) = digest(File::open(copy)?)?;
     ensure!(*wanted == found, "the checksum of {name} is wrong");
     Ok(())
 }
