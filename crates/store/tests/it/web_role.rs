@@ -127,7 +127,7 @@ async fn the_role_writes_nothing_and_calls_only_decisions_and_what_readers_need(
         SELECT string_agg(proname, ' ' ORDER BY proname) FROM pg_proc
          WHERE pronamespace = 'public'::regnamespace AND has_function_privilege(oid, 'EXECUTE')
            AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = pg_proc.oid AND d.deptype = 'e')";
-    let functions = "add_enrolment_token add_host_note approve_agent counter_increase disk_parts disks_json enrolment_token_state expire_hosts \
+    let functions = "add_enrolment_token add_host_note add_people_event approve_agent counter_increase disk_parts disks_json enrolment_token_state expire_hosts \
                      host_chunks host_chunks_loose host_samples label_hosts parts_unpack reject_agent reopen_agent retire_host \
                      revoke_agent revoke_enrolment_token shape_parts";
     assert_eq!(web.sql(callable).await?, functions);
