@@ -14,7 +14,8 @@ use argon2::{
 };
 use tokio::sync::Semaphore;
 
-pub use self::weakness::{MOST, weakness};
+pub use self::weakness::MOST;
+use self::weakness::weakness;
 use crate::error::AppError;
 
 /// 2 × 19 MiB are what trying passwords may cost.
@@ -69,6 +70,14 @@ impl Passwords {
         });
         done.await
             .map_err(|_| AppError::Internal("a password computation failed"))
+    }
+}
+
+/// Why a new password, which was typed twice, is not taken.
+pub fn problem(password: &str, again: &str, name: &str) -> Option<String> {
+    match password == again {
+        true => weakness(password, name),
+        false => Some("The two passwords differ.".into()),
     }
 }
 

@@ -123,7 +123,7 @@ pub async fn revoke(
     let found = found.ok_or(TokenId::MISSING)?;
     let (with_agents, reason) = (fields.get("agents") == "yes", fields.reason()?);
     app.store
-        .console_token_revoke(&found.token, with_agents, &user.name, reason.as_deref())
+        .token_revoke(found.token.id, &user.name, with_agents, reason.as_deref())
         .await?;
     go_to(&format!("/tokens/{id}"))
 }

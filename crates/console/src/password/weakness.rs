@@ -73,7 +73,7 @@ fn guessable(password: &str, name: &str) -> Option<&'static str> {
         left += 1;
         reason = reason.or(found.map(|(_, reason)| reason));
     }
-    let reason = reason.unwrap_or("it has too few different letters");
+    let reason = reason.unwrap_or("it has too few letters");
     (left < ENOUGH).then_some(reason)
 }
 
@@ -81,15 +81,26 @@ fn guessable(password: &str, name: &str) -> Option<&'static str> {
 fn piece(letters: &[char], name: &str) -> Option<(usize, &'static str)> {
     let is_part = |part: &&str| part.chars().count() > 2;
     let names = name.split(['.', '_', '@', '-']).filter(is_part);
-    let longest = |words: &mut dyn Iterator<Item = &str>| words.filter_map(|word| begins(letters, word)).max();
     let found = [
-        (longest(&mut names.into_iter()), "your name is in it"),
-        (longest(&mut COMMON.split_whitespace()), "it has a word that is in many passwords"),
-        (run(letters), "it has a row of the keyboard, a sequence or a repeated sign"),
+        (longest(letters, names), "your name is in it"),
+        (
+            longest(letters, COMMON.split_whitespace()),
+            "it has a word that is in many passwords",
+        ),
+        (
+            run(letters),
+            "it has a row of the keyboard, a sequence or a repeated sign",
+        ),
         (year(letters), "it has a year"),
     ];
-    let found = found.into_iter().filter_map(|(length, reason)| Some((length?, reason)));
+    let found = found
+        .into_iter()
+        .filter_map(|(length, reason)| Some((length?, reason)));
     found.max_by_key(|(length, _)| *length)
+}
+
+fn longest<'a>(letters: &[char], words: impl Iterator<Item = &'a str>) -> Option<usize> {
+    words.filter_map(|word| begins(letters, word)).max()
 }
 
 /// The length of `word` if the letters begin with it, also with digits and signs for letters.
@@ -114,13 +125,19 @@ fn begins(letters: &[char], word: &str) -> Option<usize> {
 
 /// At least three neighbours in a row, in either direction, or three times the same.
 fn run(letters: &[char]) -> Option<usize> {
-    let same = letters.iter().take_while(|letter| Some(*letter) == letters.first());
+    let same = letters
+        .iter()
+        .take_while(|letter| Some(*letter) == letters.first());
     let along = |row: Vec<char>| {
-        let start = row.iter().position(|letter| Some(letter) == letters.first())?;
+        let start = row
+            .iter()
+            .position(|letter| Some(letter) == letters.first())?;
         let pairs = row[start..].iter().zip(letters);
         Some(pairs.take_while(|(known, given)| known == given).count())
     };
-    let rows = ROWS.iter().flat_map(|row| [row.chars().collect(), row.chars().rev().collect()]);
+    let rows = ROWS
+        .iter()
+        .flat_map(|row| [row.chars().collect(), row.chars().rev().collect()]);
     let longest = rows.filter_map(along).max().unwrap_or(0).max(same.count());
     (longest >= 3).then_some(longest)
 }
@@ -133,7 +150,12 @@ fn year(letters: &[char]) -> Option<usize> {
 
 /// The length of a piece of which the whole is a repetition. The last one may be cut off.
 fn period(letters: &[char]) -> Option<usize> {
-    (1..=letters.len() / 2).find(|period| letters.iter().zip(&letters[*period..]).all(|(one, other)| one == other))
+    (1..=letters.len() / 2).find(|period| {
+        letters
+            .iter()
+            .zip(&letters[*period..])
+            .all(|(one, other)| one == other)
+    })
 }
 
 #[cfg(test)]
