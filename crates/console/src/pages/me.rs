@@ -53,6 +53,9 @@ pub async fn set_password(
     user: User,
     Form(form): Form<NewPassword>,
 ) -> Result<Response, AppError> {
+    if let Some(problem) = password::problem(&form.password, &form.again, &user.name) {
+        return again(&app, user, &problem).await;
+    }
     let (kind, from) = (EventKind::PasswordSet, user.address);
     if let Err(limited) = app.doors.attempt(from, &user.name) {
         failures::limited(&app, kind, &user.name, from).await?;
@@ -64,9 +67,6 @@ pub async fn set_password(
     if !app.doors.passwords.verify(form.current, hash).await? {
         failures::refused(&app, kind, known.as_ref(), from).await?;
         return again(&app, user, "The current password is wrong.").await;
-    }
-    if let Some(problem) = password::problem(&form.password, &form.again, &user.name) {
-        return again(&app, user, &problem).await;
     }
     let hash = app.doors.passwords.hash(form.password).await?;
     let set = app

@@ -67,9 +67,19 @@ async fn people_change_their_own_password_which_ends_their_other_sessions() -> R
         here.post("/me/password", &fields).await
     };
     for (current, password, again, said) in [
-        ("wrong horse battery", OTHER, OTHER, "current password is wrong"),
+        (
+            "wrong horse battery",
+            OTHER,
+            OTHER,
+            "current password is wrong",
+        ),
         (PASSWORD, OTHER, PASSWORD, "passwords differ"),
-        (PASSWORD, "Password12345", "Password12345", "too easy to guess: it has a word"),
+        (
+            PASSWORD,
+            "Password12345",
+            "Password12345",
+            "too easy to guess: it has a word",
+        ),
     ] {
         let refused = change(current, password, again).await?;
         assert_eq!(refused.status, 422, "{said}");
@@ -148,7 +158,9 @@ async fn what_happens_to_people_is_recorded_with_name_address_and_outcome() -> R
     console.site.expect(typed, "0").await?;
     let page = admin.get("/activity?kind=sign-in").await?;
     page.shows(&["refused, 3 times", "127.0.0.1"]);
-    let export = admin.get("/activity/export?format=csv&kind=sign-in").await?;
+    let export = admin
+        .get("/activity/export?format=csv&kind=sign-in")
+        .await?;
     export.shows(&["\"refused, 3 times\"", "\"127.0.0.1\""]);
     Ok(())
 }
@@ -160,7 +172,8 @@ async fn a_flood_of_attempts_is_recorded_as_limited_in_few_rows() -> Result<()> 
     for _ in 0..20 {
         sign_in(&console, "ann", "wrong horse battery").await?;
     }
-    let limited = "SELECT bool_and(subject = 'ann' AND address = '127.0.0.1') AND sum(times) BETWEEN 1 AND 4
+    let limited =
+        "SELECT bool_and(subject = 'ann' AND address = '127.0.0.1') AND sum(times) BETWEEN 1 AND 4
                      FROM people_events WHERE kind = 'sign-in' AND outcome = 'limited'";
     console.site.expect(limited, "t").await
 }
@@ -177,7 +190,12 @@ async fn a_mistyped_name_makes_no_admin_and_commands_carry_the_systems_user() ->
     console.site.expect(people, "0").await?;
     let help = run("user link --help").await?;
     assert!(!help.stdout.contains("admin"), "{help:?}");
-    for line in ["user add ann", "user link ann", "user disable ann", "user enable ann"] {
+    for line in [
+        "user add ann",
+        "user link ann",
+        "user disable ann",
+        "user enable ann",
+    ] {
         assert_eq!(run(line).await?.code, Some(0), "{line}");
     }
     let record = "SELECT string_agg(kind || ' ' || subject || ' by ' || actor, ', ' ORDER BY id) FROM people_events";
