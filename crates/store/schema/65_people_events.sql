@@ -65,7 +65,8 @@ BEGIN
     IF TG_OP = 'INSERT' THEN
         PERFORM add_people_event(
             'token created'::text, NEW.label, NEW.created_by, NULL::inet, 'done'::text,
-            NEW.max_uses::text || CASE WHEN NEW.auto_approve THEN ' uses, approves by itself'::text ELSE ' uses'::text END);
+            NEW.max_uses::text || CASE WHEN NEW.max_uses = 1 THEN ' use'::text ELSE ' uses'::text END
+                || CASE WHEN NEW.auto_approve THEN ', approves by itself'::text ELSE ''::text END);
     ELSIF OLD.revoked_at IS NULL AND NEW.revoked_at IS NOT NULL THEN
         PERFORM add_people_event(
             'token revoked'::text, NEW.label, NEW.revoked_by, NULL::inet, 'done'::text, current_setting('svc.reason'::text, true));
