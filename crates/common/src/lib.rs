@@ -1,8 +1,9 @@
 //! What the crates of the service and the console share: [`settings`] from the environment, the [`log`] and its
 //! [limits](log_limit), [`rate`] limits, a plain [`http`] port, the form of [enrolment tokens](enrolment_token), the agents'
-//! [JWTs](jwt), the [declaration of metrics](mod@metrics), how [text] from outside is shown, and small tools ([`error_chain`], [`periodic`], [`signals`], [`sync`]). Nothing
+//! [JWTs](jwt), the [actor] of a command, the [declaration of metrics](mod@metrics), how [text] from outside is shown, and small tools ([`error_chain`], [`periodic`], [`signals`], [`sync`]). Nothing
 //! here knows of databases or pages.
 
+pub mod actor;
 pub mod enrolment_token;
 pub mod error_chain;
 pub mod http;

@@ -17,6 +17,7 @@ pub struct Doors {
     guesses: Keyed<(IpAddr, String)>,
     addresses: Keyed<IpAddr>,
     names: Keyed<String>,
+    recorded: Keyed<IpAddr>,
 }
 
 impl Doors {
@@ -26,6 +27,7 @@ impl Doors {
             guesses: Keyed::new(Rate::new(Duration::from_secs(15), 6)),
             addresses: Keyed::new(Rate::new(Duration::from_secs(2), 40)),
             names: Keyed::new(Rate::new(Duration::from_secs(2), 120)),
+            recorded: Keyed::new(Rate::new(Duration::from_secs(60), 2)),
         })
     }
 
@@ -38,6 +40,12 @@ impl Doors {
             .and_then(|()| self.addresses.take(address, now))
             .and_then(|()| self.names.take(name, now))
             .map_err(AppError::Limited)
+    }
+
+    /// Whether an attempt that was limited is recorded. Otherwise a flood of them would be one of statements too.
+    pub fn may_record(&self, address: IpAddr) -> bool {
+        let taken = self.recorded.take(network(address), Instant::now());
+        taken.is_ok()
     }
 
     /// Takes one attempt at a one-time code. Codes cannot be guessed: only the work is limited.

@@ -11,7 +11,7 @@
 //! 2. `feed`: what changed. `live`: which views are watched. `doors` and `password`: limits of signing in.
 //!    `jwks`: the service's public keys.
 //! 3. `state`: all of these, as handlers share them.
-//! 4. `session`: who sends a request. `shell`: what every page has around it. `view`: how values are shown. `id`: ids in paths.
+//! 4. `session`: who sends a request. `failures`: the record of attempts to come in. `shell`: what every page has around it. `view`: how values are shown. `id`: ids in paths.
 //! 5. `pages`: one file for each page. `webhook`: notes of agents, by JWT. `download`: serves releases and the install script.
 //! 6. `routes`: the addresses of all of them; `security`: headers of every response. `http`: the port with its limits.
 //! 7. `server`: the list of parts. `cli`: the commands.
@@ -23,6 +23,7 @@ pub mod config;
 mod doors;
 mod download;
 mod error;
+mod failures;
 mod feed;
 mod http;
 mod id;

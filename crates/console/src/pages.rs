@@ -10,6 +10,7 @@ pub mod form;
 pub mod host;
 pub mod hosts;
 pub mod live;
+pub mod me;
 pub mod people;
 pub mod plots;
 pub mod service;

@@ -19,7 +19,7 @@ use crate::{
     assets, download,
     error::{self, AppError},
     pages::{
-        activity, agent, approvals, bulk, fleet, host, hosts, live, people, plots, service,
+        activity, agent, approvals, bulk, fleet, host, hosts, live, me, people, plots, service,
         sign_in, tokens, welcome,
     },
     security,
@@ -101,6 +101,9 @@ fn pages() -> Router<App> {
         .route("/service", get(service::page))
         .route("/people", get(people::page).post(people::add))
         .route("/people/{name}", post(people::change))
+        .route("/me", get(me::page))
+        .route("/me/password", post(me::set_password))
+        .route("/me/sessions", post(me::end_sessions))
         .route("/live", get(live::live))
 }
 

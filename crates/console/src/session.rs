@@ -11,7 +11,7 @@ use axum::{
     http::{HeaderMap, HeaderValue, Method, header, request::Parts},
 };
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use svc_store::{LoginRecord, Role};
+use svc_store::{By, LoginRecord, Role, UserId};
 
 use crate::{address, config::Web, error::AppError, secret::Secret, state::App};
 
@@ -25,8 +25,11 @@ pub struct Client(pub IpAddr);
 /// The signed-in person of a request.
 #[derive(Clone, Debug)]
 pub struct User {
+    pub id: UserId,
     pub name: String,
     pub role: Role,
+    /// Where the request comes from.
+    pub address: IpAddr,
     /// The session's secret, hashed.
     pub session: [u8; 32],
 }
@@ -40,6 +43,14 @@ pub struct Operator(pub User);
 pub struct Admin(pub User);
 
 impl User {
+    /// For the record of what happens to people.
+    pub fn by(&self) -> By<'_> {
+        By {
+            actor: &self.name,
+            address: Some(self.address),
+        }
+    }
+
     pub fn may_operate(&self) -> bool {
         self.role >= Role::Operator
     }
@@ -81,9 +92,12 @@ impl FromRequestParts<App> for User {
         if found.stale {
             app.store.console_session_touch(&session).await?;
         }
+        let Client(address) = Client::from_request_parts(parts, app).await?;
         Ok(Self {
+            id: found.user_id,
             name: found.name,
             role: found.role,
+            address,
             session,
         })
     }
@@ -134,15 +148,20 @@ fn sign_in_path(parts: &Parts, web: &Web) -> String {
 pub async fn open(
     app: &App,
     user: &LoginRecord,
+    address: IpAddr,
     headers: &HeaderMap,
 ) -> Result<HeaderValue, AppError> {
+    let by = By {
+        actor: &user.name,
+        address: Some(address),
+    };
     if let Some(before) = secret(headers, &app.web) {
-        app.store.console_session_close(&before.hash()).await?;
+        app.store.console_session_close(&before.hash(), by).await?;
     }
     let secret = Secret::generate()?;
     let life = app.web.session_lifetime;
     app.store
-        .console_session_open(&secret.hash(), user.id, &user.name, life)
+        .console_session_open(&secret.hash(), user.id, life, by)
         .await?;
     cookie(&app.web, secret.expose(), life.as_secs())
 }

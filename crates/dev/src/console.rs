@@ -33,7 +33,7 @@ impl Console {
             return Ok(None);
         };
         let mut link = command(&program, service, database_url);
-        link.args(["user", "link", PERSON, "--sign-in"]);
+        link.args(["user", "link", PERSON, "--sign-in", "--add-admin"]);
         let link = programs::output(link).await;
         let link = link.context("no link to the console")?;
         offer_agent(&program, service, database_url).await?;

@@ -482,6 +482,7 @@ CREATE FUNCTION revoke_enrolment_token(token uuid, actor text, revoke_agents boo
     RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
 DECLARE touched integer := 0;
 BEGIN
+    PERFORM decision_begins(actor, reason);
     UPDATE enrolment_tokens t SET revoked_at = coalesce(t.revoked_at, now()), revoked_by = coalesce(t.revoked_by, actor)
      WHERE t.id = token;
     IF NOT FOUND THEN

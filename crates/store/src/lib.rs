@@ -35,11 +35,11 @@ pub use people::agents::{
 };
 pub use people::books::{AgentBooks, GapRecord};
 pub use people::console::{
-    ActivityCursor, ActivityFilter, ActivityPage, ActivityRecord, AttentionCounts, DatabaseState,
-    DiskColumns, EventMark, FleetCounts, HostCursor, HostSearch, HostSort, HostState, HostsFound,
-    HostsPage, LinkKind, LoginRecord, PresenceMark, PresencePoint, Retired, Role, RollupPoint,
-    SampleColumns, SessionRecord, SparkPoint, TokenRequest, Total, UserId, UserRecord,
-    WrittenSearch,
+    ActivityCursor, ActivityFilter, ActivityPage, ActivityRecord, AttentionCounts, By,
+    DatabaseState, DiskColumns, EventMark, FleetCounts, HostCursor, HostSearch, HostSort,
+    HostState, HostsFound, HostsPage, LinkKind, LoginRecord, OpenSession, Outcome, PresenceMark,
+    PresencePoint, Retired, Role, RollupPoint, SampleColumns, SessionRecord, SparkPoint,
+    TokenRequest, Total, UserId, UserRecord, WrittenSearch,
 };
 pub use people::hosts::{Disk, HostDetail, HostIdentity, HostRecord, IdentifierRecord};
 pub use people::overview::{AgentCounts, HistoryState, HostCounts, Overview, TokenCounts};

@@ -12,7 +12,7 @@ use svc_common::{enrolment_token::EnrolmentToken, settings::parse};
 use svc_store::{Labels, NewToken, Page, Store, StoreError, TokenDetail, TokenId, TokenRecord};
 
 use super::{
-    actor::{self, Actor},
+    actor::{self, Attribution},
     database::open,
     labels,
     output::{Column, Fit, Output, facts, or_dash, short},
@@ -75,7 +75,7 @@ pub struct RevokeArgs {
     #[arg(long)]
     revoke_agents: bool,
     #[command(flatten)]
-    by: Actor,
+    attribution: Attribution,
     #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
@@ -269,8 +269,10 @@ async fn revoke(args: &RevokeArgs) -> anyhow::Result<ExitCode> {
     let store = open().await?;
     let token = resource::select::<TokenRecord>(&store, &args.token).await?;
     let id = token.id;
-    let (actor, with_agents) = (&args.by.actor, args.revoke_agents);
-    let agents_ended = store.token_revoke(id, actor, with_agents).await?;
+    let (why, with_agents) = (&args.attribution, args.revoke_agents);
+    let (actor, reason) = (&why.by.actor, why.reason.as_deref());
+    let revoked = store.token_revoke(id, actor, with_agents, reason);
+    let agents_ended = revoked.await?;
     let record = &resource::load::<TokenRecord>(&store, id).await?.token;
     let revoked = Ended {
         record,

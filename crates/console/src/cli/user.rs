@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, ensure};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use svc_common::actor::os_user;
 use svc_store::{LinkKind, Role, Store};
 
 use super::output::print;
@@ -16,7 +17,6 @@ use crate::{
 /// A link to set a password must reach a person; a link to sign in is used at once.
 const PASSWORD_LINK: Duration = Duration::from_hours(24);
 const SIGN_IN_LINK: Duration = Duration::from_mins(10);
-const ACTOR: &str = "svc-console";
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -29,9 +29,12 @@ pub enum Command {
     /// Print a new one-time link for a person
     Link {
         name: String,
-        /// Sign in at once instead of setting a password; adds the person as admin if missing
+        /// Sign in at once instead of setting a password
         #[arg(long)]
         sign_in: bool,
+        /// Add the person as an admin if missing (for the sandbox of developers)
+        #[arg(long, hide = true, requires = "sign_in")]
+        add_admin: bool,
     },
     /// List people
     List,
@@ -56,16 +59,17 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
         }
         Command::Link {
             name,
-            sign_in: false,
-        } => print_link(&store, &name, LinkKind::SetPassword).await,
-        Command::Link {
-            name,
-            sign_in: true,
+            sign_in,
+            add_admin,
         } => {
-            if store.console_user_login(&name).await?.is_none() {
+            if add_admin && store.console_user_login(&name).await?.is_none() {
                 add(&store, &name, Role::Admin).await?;
             }
-            print_link(&store, &name, LinkKind::SignIn).await
+            let kind = match sign_in {
+                true => LinkKind::SignIn,
+                false => LinkKind::SetPassword,
+            };
+            print_link(&store, &name, kind).await
         }
         Command::List => list(&store).await,
         Command::Disable { name } => disable(&store, &name, true).await,
@@ -74,7 +78,8 @@ pub async fn run(command: Command) -> anyhow::Result<()> {
 }
 
 async fn add(store: &Store, name: &str, role: Role) -> anyhow::Result<()> {
-    let added = store.console_user_add(name, role, ACTOR).await;
+    let actor = os_user();
+    let added = store.console_user_add(name, role, actor.as_str()).await;
     match added.as_ref().err().and_then(|error| error.constraint()) {
         Some("users_name_key") => Err(anyhow!("there is a person named {name} already")),
         Some("users_name_check") => Err(anyhow!(
@@ -92,7 +97,8 @@ async fn print_link(store: &Store, name: &str, kind: LinkKind) -> anyhow::Result
         LinkKind::SignIn => SIGN_IN_LINK,
     };
     let hash = code.hash();
-    let created = store.console_link_create(name, kind, &hash, life, ACTOR);
+    let actor = os_user();
+    let created = store.console_link_create(name, kind, &hash, life, actor.as_str());
     ensure!(
         created.await?,
         "there is no person named {name} who may sign in"
@@ -117,7 +123,10 @@ async fn list(store: &Store) -> anyhow::Result<()> {
 }
 
 async fn disable(store: &Store, name: &str, disabled: bool) -> anyhow::Result<()> {
-    let found = store.console_user_disable(name, disabled, ACTOR).await;
+    let actor = os_user();
+    let found = store
+        .console_user_disable(name, disabled, actor.as_str())
+        .await;
     ensure!(
         found.context("cannot change the person")?,
         "there is no person named {name}"

@@ -161,7 +161,7 @@ impl Export {
         })?;
         let mut text = String::new();
         if self.csv && self.before.is_none() {
-            text.push_str("time,kind,actor,subject,change,reason,host,agent\r\n");
+            text.push_str("time,kind,actor,subject,change,reason,host,agent,address\r\n");
         }
         for row in &found.rows {
             text.push_str(&match self.csv {
@@ -191,6 +191,7 @@ fn csv(row: &ActivityRecord) -> String {
         row.reason.clone(),
         id(row.host_id),
         id(row.agent_id),
+        row.address.map(|ip| ip.to_string()).unwrap_or_default(),
     ];
     fields.map(|field| cell(&field)).join(",") + "\r\n"
 }

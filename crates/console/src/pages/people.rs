@@ -41,7 +41,7 @@ pub async fn page(State(app): State<App>, Admin(user): Admin) -> Page {
 pub async fn add(State(app): State<App>, Admin(user): Admin, fields: Fields) -> Page {
     let name = fields.get("name").to_owned();
     let role = role(&fields)?;
-    let added = app.store.console_user_add(&name, role, &user.name).await;
+    let added = app.store.console_user_add(&name, role, user.by()).await;
     match added.as_ref().err().and_then(|error| error.constraint()) {
         Some("users_name_key") => {
             let message = "There is a person of this name already.";
@@ -64,18 +64,18 @@ pub async fn change(
     Path(name): Path<String>,
     fields: Fields,
 ) -> Result<Response, AppError> {
-    let (store, actor) = (&app.store, user.name.clone());
-    if name == actor && fields.get("do") != "link" {
+    let (store, by) = (&app.store, user.by());
+    if name == user.name && fields.get("do") != "link" {
         let message = "You cannot change yourself. Ask another admin.";
         return Err(AppError::Conflict(message.into()));
     }
     let found = match fields.get("do") {
         "role" => {
             let role = role(&fields)?;
-            store.console_user_role(&name, role, &actor).await?
+            store.console_user_role(&name, role, by).await?
         }
-        "disable" => store.console_user_disable(&name, true, &actor).await?,
-        "enable" => store.console_user_disable(&name, false, &actor).await?,
+        "disable" => store.console_user_disable(&name, true, by).await?,
+        "enable" => store.console_user_disable(&name, false, by).await?,
         "link" => return Ok(show_link(&app, user, name).await?.into_response()),
         _ => return Err(AppError::bad_request("Choose what to do.")),
     };
@@ -88,8 +88,8 @@ pub async fn change(
 async fn show_link(app: &App, user: User, name: String) -> Page {
     let code = Secret::generate()?;
     let (kind, hash) = (LinkKind::SetPassword, code.hash());
-    let (store, actor) = (&app.store, &user.name);
-    let created = store.console_link_create(&name, kind, &hash, LINK, actor);
+    let store = &app.store;
+    let created = store.console_link_create(&name, kind, &hash, LINK, user.by());
     if !created.await? {
         return Err(MISSING);
     }

@@ -8,10 +8,11 @@ use axum::{
     response::{IntoResponse, Redirect, Response},
 };
 use serde::Deserialize;
+use svc_store::EventKind;
 
 use crate::{
     error::AppError,
-    password,
+    failures, password,
     session::{self, Client, User},
     shell::{Page, html},
     state::App,
@@ -70,24 +71,28 @@ pub async fn submit(
     if name.len() > 64 || form.password.len() > password::MOST {
         return refused(&app, &form);
     }
-    app.doors
-        .attempt(address, name)
-        .inspect_err(|_| app.metrics.sign_in("limited"))?;
+    if let Err(limited) = app.doors.attempt(address, name) {
+        app.metrics.sign_in("limited");
+        failures::limited(&app, EventKind::SignIn, name, address).await?;
+        return Err(limited);
+    }
     let known = app.store.console_user_login(name).await?;
     let hash = known.as_ref().and_then(|user| user.password_hash.clone());
     let right = app.doors.passwords.verify(form.password.clone(), hash);
-    let (true, Some(user)) = (right.await?, known) else {
+    let (true, Some(user)) = (right.await?, &known) else {
+        failures::refused(&app, EventKind::SignIn, known.as_ref(), address).await?;
         return refused(&app, &form);
     };
-    let cookie = session::open(&app, &user, &headers).await?;
+    let cookie = session::open(&app, user, address, &headers).await?;
     app.metrics.sign_in("accepted");
-    tracing::info!(user = user.name, "signed in");
+    tracing::info!(user = user.name, %address, "signed in");
     let to = Redirect::to(local(&form.next));
     Ok(([(header::SET_COOKIE, cookie)], to).into_response())
 }
 
 pub async fn sign_out(State(app): State<App>, user: User) -> Result<Response, AppError> {
-    app.store.console_session_close(&user.session).await?;
+    let closed = app.store.console_session_close(&user.session, user.by());
+    closed.await?;
     let cookie = [(header::SET_COOKIE, session::forget(&app.web)?)];
     let clear = [("clear-site-data", "\"cache\"")];
     Ok((cookie, clear, Redirect::to("/sign-in")).into_response())

@@ -146,7 +146,7 @@ pub async fn revoke(
     let found = found.ok_or(TokenId::MISSING)?;
     let (with_agents, reason) = (fields.get("agents") == "yes", fields.required_reason()?);
     app.store
-        .console_token_revoke(&found.token, with_agents, &user.name, Some(&reason))
+        .token_revoke(found.token.id, &user.name, with_agents, Some(&reason))
         .await?;
     go_to(&format!("/tokens/{id}"))
 }

@@ -3,6 +3,8 @@
 //! The code stands in the link's fragment. A script puts it into a form; without scripts the person
 //! pastes it.
 
+use std::net::IpAddr;
+
 use askama::Template;
 use axum::{
     Form,
@@ -11,11 +13,11 @@ use axum::{
     response::{IntoResponse, Redirect, Response},
 };
 use serde::Deserialize;
-use svc_store::{LinkKind, LoginRecord};
+use svc_store::{By, EventKind, LinkKind, LoginRecord};
 
 use crate::{
     error::AppError,
-    password,
+    failures, password,
     secret::Secret,
     session::{self, Client},
     shell::{Page, html},
@@ -59,11 +61,13 @@ pub async fn open(
     headers: HeaderMap,
     Form(form): Form<Code>,
 ) -> Result<Response, AppError> {
-    app.doors.attempt_code(address)?;
+    attempt(&app, address).await?;
     match find(&app, &form.code).await? {
         Some((code, user, LinkKind::SetPassword)) => Ok(ask(&user, &code, "")?.into_response()),
-        Some((code, user, LinkKind::SignIn)) => enter(&app, &headers, &user, &code, None).await,
-        None => used_up(),
+        Some((code, user, LinkKind::SignIn)) => {
+            enter(&app, address, &headers, &user, &code, None).await
+        }
+        None => used_up(&app, address).await,
     }
 }
 
@@ -74,20 +78,24 @@ pub async fn set_password(
     headers: HeaderMap,
     Form(form): Form<NewPassword>,
 ) -> Result<Response, AppError> {
-    app.doors.attempt_code(address)?;
+    attempt(&app, address).await?;
     let Some((code, user, LinkKind::SetPassword)) = find(&app, &form.code).await? else {
-        return used_up();
+        return used_up(&app, address).await;
     };
-    let problem = match form.password == form.again {
-        true => password::weakness(&form.password, &user.name),
-        false => Some("The two passwords differ.".into()),
-    };
-    if let Some(problem) = problem {
+    if let Some(problem) = password::problem(&form.password, &form.again, &user.name) {
         let page = ask(&user, &code, &problem)?;
         return Ok((StatusCode::UNPROCESSABLE_ENTITY, page).into_response());
     }
     let hash = app.doors.passwords.hash(form.password).await?;
-    enter(&app, &headers, &user, &code, Some(&hash)).await
+    enter(&app, address, &headers, &user, &code, Some(&hash)).await
+}
+
+async fn attempt(app: &App, address: IpAddr) -> Result<(), AppError> {
+    let Err(limited) = app.doors.attempt_code(address) else {
+        return Ok(());
+    };
+    failures::limited(app, EventKind::LinkUsed, "", address).await?;
+    Err(limited)
 }
 
 async fn find(app: &App, code: &str) -> Result<Option<(Secret, LoginRecord, LinkKind)>, AppError> {
@@ -110,21 +118,27 @@ fn ask(user: &LoginRecord, code: &Secret, problem: &str) -> Page {
 /// Uses the link up, sets the password if there is one, and signs the person in.
 async fn enter(
     app: &App,
+    address: IpAddr,
     headers: &HeaderMap,
     user: &LoginRecord,
     code: &Secret,
     password_hash: Option<&str>,
 ) -> Result<Response, AppError> {
     let hash = code.hash();
-    let redeemed = app.store.console_link_redeem(&hash, password_hash);
+    let by = By {
+        actor: &user.name,
+        address: Some(address),
+    };
+    let redeemed = app.store.console_link_redeem(&hash, password_hash, by);
     if !redeemed.await? {
-        return used_up();
+        return used_up(app, address).await;
     }
-    let cookie = session::open(app, user, headers).await?;
+    let cookie = session::open(app, user, address, headers).await?;
     Ok(([(header::SET_COOKIE, cookie)], Redirect::to("/")).into_response())
 }
 
-fn used_up() -> Result<Response, AppError> {
-    let problem = "This link was used or has expired. An admin can create another one.";
+async fn used_up(app: &App, address: IpAddr) -> Result<Response, AppError> {
+    failures::refused(app, EventKind::LinkUsed, None, address).await?;
+    let problem = "This link was used, replaced by a newer one, or has expired. An admin can create another one.";
     Ok((StatusCode::UNAUTHORIZED, html(&WelcomePage { problem })?).into_response())
 }

@@ -278,6 +278,7 @@ async fn a_get_changes_nothing() -> Result<()> {
         format!("/agents/{agent}/decide?decision=revoke&reason=x"),
         format!("/hosts/bulk/apply?action=retire&id={host}&reason=x"),
         "/sign-out".into(),
+        "/me/sessions?session=others".into(),
         "/people?name=eve&role=admin".into(),
         "/tokens?label=x&max_uses=1&days=1".into(),
     ] {

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests may panic")]
 
+mod account;
 mod attacks;
 mod browser_attacks;
 mod browser_flows;

@@ -135,8 +135,7 @@ async fn an_admin_adds_people_changes_roles_and_disables_but_not_himself() -> Re
     assert_eq!(admin.submit("/people/ben", &disable).await?, 303);
     assert_eq!(ben.status("/people").await?, 303);
     assert_eq!(admin.submit("/people/ann", &disable).await?, 409);
-    let record =
-        "SELECT string_agg(kind, ', ' ORDER BY id) FROM console.events WHERE actor = 'ann'";
+    let record = "SELECT string_agg(kind, ', ' ORDER BY id) FROM people_events WHERE actor = 'ann'";
     let recorded = console.site.psql(record).await?;
     for kind in ["user added", "role changed", "user disabled"] {
         assert!(recorded.contains(kind), "{recorded}");

@@ -26,7 +26,7 @@ pub use self::{
 };
 
 /// The pages of the menu.
-pub const PAGES: [&str; 7] = [
+pub const PAGES: [&str; 8] = [
     "/",
     "/hosts",
     "/approvals",
@@ -34,6 +34,7 @@ pub const PAGES: [&str; 7] = [
     "/activity",
     "/service",
     "/people",
+    "/me",
 ];
 
 /// A running console. Dropping it asks it to stop.

@@ -48,7 +48,7 @@ svc_common::variables! {
         "The newest version of the agent, which the service announces to agents";
     "INGEST_METRICS_RETENTION", Default("30d"), "How long single samples are kept";
     "INGEST_ROLLUP_RETENTION", Default("400d"), "How long hourly rollups are kept";
-    "INGEST_EVENTS_RETENTION", Default("365d"), "How long agents' events are kept";
+    "INGEST_EVENTS_RETENTION", Default("365d"), "How long events of agents and people are kept";
     "INGEST_EXPIRE_HOSTS_OFFLINE_FOR", Unset("never"),
         "How long a host must have been offline to be retired, at least `1d`; its agent is revoked";
     "INGEST_DRAIN_DELAY", Default("0s"),

@@ -24,21 +24,23 @@ COMMENT ON COLUMN console.users.disabled_at IS 'Since when the person may not si
 COMMENT ON COLUMN console.users.signed_in_at IS 'When the person last signed in.';
 
 CREATE TABLE console.links (
-    hash       bytea PRIMARY KEY CHECK (octet_length(hash) = 32),
-    user_id    uuid        NOT NULL REFERENCES console.users ON DELETE CASCADE,
+    user_id    uuid PRIMARY KEY REFERENCES console.users ON DELETE CASCADE,
+    hash       bytea       NOT NULL UNIQUE CHECK (octet_length(hash) = 32),
     kind       text        NOT NULL CHECK (kind IN ('password', 'sign-in')),
     expires_at timestamptz NOT NULL
 );
 
-COMMENT ON TABLE console.links IS 'One-time links; a used one is deleted.';
-COMMENT ON COLUMN console.links.hash IS 'SHA-256 of the link''s code.';
+COMMENT ON TABLE console.links IS 'One-time links: at most one a person, so that a new one ends the one before. A used one is deleted.';
 COMMENT ON COLUMN console.links.user_id IS 'The person it is for.';
+COMMENT ON COLUMN console.links.hash IS 'SHA-256 of the link''s code.';
 COMMENT ON COLUMN console.links.kind IS 'password (sets one) or sign-in (signs in at once).';
 COMMENT ON COLUMN console.links.expires_at IS 'When it ends.';
 
 CREATE TABLE console.sessions (
     hash       bytea PRIMARY KEY CHECK (octet_length(hash) = 32),
+    id         uuid        NOT NULL UNIQUE DEFAULT gen_random_uuid(),
     user_id    uuid        NOT NULL REFERENCES console.users ON DELETE CASCADE,
+    address    inet,
     created_at timestamptz NOT NULL DEFAULT now(),
     seen_at    timestamptz NOT NULL DEFAULT now(),
     expires_at timestamptz NOT NULL
@@ -49,26 +51,9 @@ CREATE INDEX sessions_expiry ON console.sessions (expires_at);
 
 COMMENT ON TABLE console.sessions IS 'Who is signed in.';
 COMMENT ON COLUMN console.sessions.hash IS 'SHA-256 of the session''s cookie.';
+COMMENT ON COLUMN console.sessions.id IS 'By which its person ends it.';
 COMMENT ON COLUMN console.sessions.user_id IS 'The person.';
+COMMENT ON COLUMN console.sessions.address IS 'Where the person signed in from.';
 COMMENT ON COLUMN console.sessions.created_at IS 'When the person signed in.';
 COMMENT ON COLUMN console.sessions.seen_at IS 'The last request, to within a minute.';
 COMMENT ON COLUMN console.sessions.expires_at IS 'When it ends, however active it is.';
-
-CREATE TABLE console.events (
-    id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    at      timestamptz NOT NULL DEFAULT clock_timestamp(),
-    actor   text        NOT NULL,
-    kind    text        NOT NULL,
-    subject text        NOT NULL DEFAULT '',
-    detail  text        NOT NULL DEFAULT ''
-);
-
-CREATE INDEX events_at ON console.events (at, id);
-
-COMMENT ON TABLE console.events IS 'What people did in the console and no other table records: signing in, people, tokens.';
-COMMENT ON COLUMN console.events.id IS 'In order of writing.';
-COMMENT ON COLUMN console.events.at IS 'When.';
-COMMENT ON COLUMN console.events.actor IS 'The person, or the command.';
-COMMENT ON COLUMN console.events.kind IS 'What was done.';
-COMMENT ON COLUMN console.events.subject IS 'To whom or to what.';
-COMMENT ON COLUMN console.events.detail IS 'More of it.';

@@ -13,7 +13,7 @@ CREATE TABLE console.schema_migrations (
     checksum   text        NOT NULL,
     applied_at timestamptz NOT NULL DEFAULT now()
 );
-COMMENT ON SCHEMA console IS 'What the web console keeps for itself: people, sessions, and what people did.';
+COMMENT ON SCHEMA console IS 'What the web console keeps for itself: people, their sessions and links.';
 COMMENT ON TABLE console.schema_migrations IS 'The migrations of this schema that were applied.';
 COMMENT ON COLUMN console.schema_migrations.version IS 'The number of the migration.';
 COMMENT ON COLUMN console.schema_migrations.name IS 'Its name.';

@@ -10,6 +10,7 @@
 
 mod activity;
 mod changes;
+mod events;
 mod fleet;
 mod history;
 mod hosts;
@@ -25,6 +26,7 @@ const NO_WORKERS: &str = "SET LOCAL max_parallel_workers_per_gather = 0";
 
 pub use activity::{ActivityCursor, ActivityFilter, ActivityPage, ActivityRecord};
 pub use changes::TokenRequest;
+pub use events::{By, Outcome};
 pub use fleet::{AttentionCounts, DatabaseState, FleetCounts};
 pub use history::{DiskColumns, EventMark, PresenceMark, RollupPoint, SampleColumns};
 pub use hosts::{HostState, SparkPoint};
@@ -34,4 +36,4 @@ pub use pictures::PresencePoint;
 pub use search::{
     HostCursor, HostSearch, HostSort, HostsFound, HostsPage, Retired, Total, WrittenSearch,
 };
-pub use sessions::SessionRecord;
+pub use sessions::{OpenSession, SessionRecord};

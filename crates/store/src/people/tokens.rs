@@ -1,4 +1,4 @@
-//! Enrolment tokens for the admin commands. Only the hash of a token is stored, and it is
+//! Enrolment tokens for the admin commands and the console. Only the hash of a token is stored, and it is
 //! never shown.
 
 use std::time::Duration;
@@ -131,9 +131,10 @@ impl Store {
         token: TokenId,
         actor: &str,
         revoke_agents: bool,
+        reason: Option<&str>,
     ) -> Result<i32> {
-        let sql = "-- token_revoke\nSELECT revoke_enrolment_token($1, $2, $3)";
-        let params = params![token.0, actor, revoke_agents];
+        let sql = "-- token_revoke\nSELECT revoke_enrolment_token($1, $2, $3, $4)";
+        let params = params![token.0, actor, revoke_agents, reason];
         self.run_value("token_revoke", Auth, sql, &params).await
     }
 }

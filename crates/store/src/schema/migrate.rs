@@ -59,7 +59,8 @@ const BASELINE: Migration = Migration {
         "50_history",
         "55_retention",
         "58_fleet",
-        "60_readers"
+        "60_readers",
+        "65_people_events"
     ),
 };
 

@@ -8,7 +8,7 @@ use crate::{prelude::*, statements::locks};
 
 const READABLE: &str = "schema_migrations ingest_instances sweep_pause enrolment_token_states \
     enrolment_token_uses hosts host_identifiers host_events agents agent_state agent_events \
-    agent_numbers agent_shapes agent_hours metric_gaps host_vitals host_overview \
+    agent_numbers agent_shapes agent_hours metric_gaps people_events host_vitals host_overview \
     fleet_pictures fleet_presence \
     host_metrics host_metrics_hourly host_metric_parts host_metric_parts_hourly host_rollups \
     hosts_set_aside sample_chunks sample_days sample_hours sample_hours_missing \
@@ -16,7 +16,7 @@ const READABLE: &str = "schema_migrations ingest_instances sweep_pause enrolment
 
 /// Functions that views call may be called by every role, so that a reader needs no more than SELECT on the view.
 const CALLABLE: &str = "agent_seen approve_agent reject_agent revoke_agent reopen_agent add_enrolment_token \
-    revoke_enrolment_token retire_host label_hosts add_host_note expire_hosts host_samples \
+    revoke_enrolment_token retire_host label_hosts add_host_note add_people_event expire_hosts host_samples \
     host_chunks host_chunks_loose";
 
 /// The state of the role.

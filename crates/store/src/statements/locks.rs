@@ -31,6 +31,8 @@ pub(crate) const FLEET_PICTURES: i64 = 0x7376_6369_0007;
 /// Held while partitions are dropped.
 pub(crate) const RETENTION: i64 = 0x7376_6369_0005;
 
+// 0x7376_6369_0007 is taken by `add_people_event` (schema/65_people_events.sql) while it counts refused attempts.
+
 impl Tx {
     /// Waits for the lock, at most for the transaction's lock timeout.
     pub(crate) async fn lock(&self, key: i64) -> Result<()> {

@@ -125,7 +125,11 @@ async fn pruning_goes_on_until_nothing_old_is_left() -> Result<()> {
         INSERT INTO metric_gaps (agent_id, first_seq, last_seq, kind, reason, recorded_at)
         SELECT gen_random_uuid(), n, n, 'declared', '', now() - interval '9 days' FROM generate_series(1, 25000) n";
     store.sql(rows).await?;
-    assert_eq!(store.events_prune(DAY).await?, 25_000);
+    let people = "INSERT INTO people_events (kind, at) SELECT 'sign-in', now() - n * interval '9 days' FROM generate_series(0, 2) n";
+    store.sql(people).await?;
+    assert_eq!(store.events_prune(DAY).await?, 25_002);
+    let left = "SELECT count(*) FROM people_events";
+    assert_eq!(store.sql(left).await?, "1");
     assert_eq!(store.gaps_prune(DAY).await?, 25_000);
     Ok(())
 }

@@ -127,7 +127,7 @@ async fn the_role_writes_nothing_and_calls_only_decisions_and_what_readers_need(
         SELECT string_agg(proname, ' ' ORDER BY proname) FROM pg_proc
          WHERE pronamespace = 'public'::regnamespace AND has_function_privilege(oid, 'EXECUTE')
            AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = pg_proc.oid AND d.deptype = 'e')";
-    let functions = "add_enrolment_token add_host_note agent_seen approve_agent counter_increase disk_parts disks_json enrolment_token_state expire_hosts \
+    let functions = "add_enrolment_token add_host_note add_people_event agent_seen approve_agent counter_increase disk_parts disks_json enrolment_token_state expire_hosts \
                      host_chunks host_chunks_loose host_samples label_hosts parts_unpack reject_agent reopen_agent retire_host \
                      revoke_agent revoke_enrolment_token shape_parts";
     assert_eq!(web.sql(callable).await?, functions);
@@ -137,6 +137,7 @@ async fn the_role_writes_nothing_and_calls_only_decisions_and_what_readers_need(
         "INSERT INTO enrolment_tokens (hash, auto_approve) VALUES (sha256('x'), true)",
         "INSERT INTO host_events (host_id, kind, actor, text) SELECT id, 'note', 'ann', 'x' FROM hosts",
         "SELECT decision_begins('ann', 'why')",
+        "INSERT INTO people_events (kind) VALUES ('sign-in')",
         "SELECT agent_to_decide('agent-1')",
         "SELECT host_takes_facts(id, '{}') FROM hosts",
         "CREATE TEMP TABLE mine AS TABLE agents;
@@ -175,8 +176,45 @@ async fn the_roles_decisions_are_recorded_with_actor_and_database_user() -> Resu
     );
     let token = "SELECT concat_ws(' ', auto_approve, allow_reinstall, max_uses, created_by, revoked_by) FROM enrolment_tokens";
     assert_eq!(web.sql(token).await?, "f f 1 ann ann");
+    let record = "SELECT string_agg(concat_ws(' ', kind, subject, 'by', actor), ', ' ORDER BY id) FROM people_events
+                   WHERE db_user = session_user";
+    let wanted = "token created web by ann, token revoked web by ann";
+    assert_eq!(web.sql(record).await?, wanted);
     let refused = "SELECT approve_agent('agent-1', 'ann')";
     assert_refused(&web, refused, "SV409").await
+}
+
+/// Nobody who has the console's connection can remove the traces.
+#[tokio::test]
+async fn the_role_adds_to_the_record_of_people_and_neither_deletes_nor_rewrites_it() -> Result<()> {
+    let store = migrated().await?;
+    let (role, web) = as_web(&store).await?;
+    let add = |outcome: &str, address: &str| {
+        format!("SELECT add_people_event('sign-in', 'ann', NULL, '{address}', '{outcome}', '')")
+    };
+    web.sql(&add("done", "10.0.0.1")).await?;
+    for sql in [
+        "DELETE FROM people_events",
+        "TRUNCATE people_events",
+        "UPDATE people_events SET subject = 'ben'",
+        "ALTER TABLE people_events DISABLE TRIGGER ALL",
+        "DROP TABLE people_events",
+    ] {
+        assert_refused(&web, sql, DENIED).await?;
+    }
+    for _ in 0..3 {
+        web.sql(&add("refused", "10.0.0.2")).await?;
+    }
+    let rows = "SELECT string_agg(concat_ws(' ', outcome, host(address), times), ', ' ORDER BY id)
+                  FROM people_events WHERE db_user = session_user";
+    let wanted = "done 10.0.0.1 1, refused 10.0.0.2 3";
+    assert_eq!(web.sql(rows).await?, wanted, "as {role}");
+    // From many addresses. The clock's hour may change once meanwhile.
+    let flood = "SELECT count(add_people_event('sign-in', '', NULL, '10.1.0.0'::inet + n, 'refused', '')) FROM generate_series(1, 900) n";
+    web.sql(flood).await?;
+    let bounded = "SELECT count(*) BETWEEN 200 AND 410 AND sum(times) = 904 FROM people_events";
+    assert_eq!(web.sql(bounded).await?, "t");
+    Ok(())
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use svc_ingest::enrol::EnrolmentToken;
 use svc_testkit::{Site, assert_contains};
 
-use super::{active_agent, agent, failure_of, json, members, output_of, run};
+use super::{active_agent, agent, command, failure_of, json, members, output_of, run};
 
 #[tokio::test]
 async fn a_token_has_safe_defaults_and_its_secret_is_shown_once() -> Result<()> {
@@ -163,5 +163,39 @@ async fn a_truncated_list_says_that_it_is() -> Result<()> {
     assert_contains(&table, "only the first 2 are shown");
     let whole = run(&site, 0, &["token", "list", "--limit", "3"]).await?;
     assert!(!whole.stdout.contains("only the first"), "{}", whole.stdout);
+    Ok(())
+}
+
+/// In the list that the console shows as Activity.
+#[tokio::test]
+async fn tokens_that_commands_make_and_revoke_are_recorded_with_the_systems_user() -> Result<()> {
+    let site = Site::new().await?;
+    let made = [
+        "token",
+        "create",
+        "--label",
+        "door",
+        "--max-uses",
+        "5",
+        "--auto-approve",
+    ];
+    let revoked = ["token", "revoke", "door", "--reason", "leaked"];
+    for arguments in [&made[..], &revoked[..]] {
+        let sudo = command(&site, arguments).set("SUDO_USER", "otto");
+        sudo.exits(0).await?;
+    }
+    let activity = site
+        .store()?
+        .console_activity(&svc_store::ActivityFilter::default(), None, 10)
+        .await?;
+    let shown = activity.rows.iter().map(|row| {
+        let actor = row.actor.as_deref().unwrap_or_default();
+        format!("{} {} by {actor}: {}", row.kind, row.subject, row.reason)
+    });
+    let wanted = [
+        "token revoked door by otto: leaked",
+        "token created door by otto: 5 uses, approves by itself",
+    ];
+    assert_eq!(shown.collect::<Vec<_>>(), wanted);
     Ok(())
 }

@@ -1,6 +1,8 @@
 //! What happened, newest first: decisions and changes of agents, of hosts, and of the console's own
 //! people and tokens, in one list with one cursor.
 
+use std::net::IpAddr;
+
 use super::search::like;
 use crate::{prelude::*, values::event_kind::EventKind};
 
@@ -28,7 +30,7 @@ record! {
     #[derive(Debug, Clone, serde::Serialize)]
     pub struct ActivityRecord {
         pub at: Timestamp,
-        /// 1 agents, 2 hosts, 3 the console.
+        /// 1 agents, 2 hosts, 3 people and tokens.
         pub source: i32,
         pub id: i64,
         pub kind: EventKind,
@@ -38,6 +40,7 @@ record! {
         pub agent_id: Option<uuid::Uuid>,
         pub change: String,
         pub reason: String,
+        pub address: Option<IpAddr>,
     }
 }
 
@@ -64,16 +67,16 @@ const HORIZON: &str = "-- console_activity
         (SELECT e.at, 2, e.id FROM host_events e WHERE e.at <= $1 AND (e.at, 2, e.id) < ($1, $2, $3)
           ORDER BY e.at DESC, e.id DESC OFFSET $4 - 1 LIMIT 1)
          UNION ALL
-        (SELECT e.at, 3, e.id FROM console.events e WHERE e.at <= $1 AND (e.at, 3, e.id) < ($1, $2, $3)
+        (SELECT e.at, 3, e.id FROM people_events e WHERE e.at <= $1 AND (e.at, 3, e.id) < ($1, $2, $3)
           ORDER BY e.at DESC, e.id DESC OFFSET $4 - 1 LIMIT 1)) ends
      ORDER BY at DESC, source DESC, id DESC LIMIT 1";
 
 /// Each source is read by its index on the time, from the cursor to the horizon, and gives at most a page. LIMIT 1 keeps the
 /// planner from searching the names of all hosts first.
 const SQL: &str = "-- console_activity
-    SELECT at, source, id, kind, actor, subject, host_id, agent_id, change, reason FROM (
+    SELECT at, source, id, kind, actor, subject, host_id, agent_id, change, reason, address FROM (
         (SELECT e.at, 1 AS source, e.id, e.kind, e.actor, coalesce(h.hostname, e.agent_id::text) AS subject, h.id AS host_id,
-                e.agent_id, concat_ws(' → ', e.from_status, e.to_status) AS change, coalesce(e.reason, '') AS reason
+                e.agent_id, concat_ws(' → ', e.from_status, e.to_status) AS change, coalesce(e.reason, '') AS reason, e.address
            FROM agent_events e LEFT JOIN LATERAL (
                 SELECT h.id, h.hostname FROM agents a JOIN hosts h ON h.id = a.host_id WHERE a.id = e.agent_id LIMIT 1) h ON true
           WHERE e.at BETWEEN $8 AND $1 AND (e.at, 1, e.id) < ($1, $2, $3) AND (e.at, 1, e.id) >= ($8, $9, $10)
@@ -81,15 +84,16 @@ const SQL: &str = "-- console_activity
             AND ($6::text IS NULL OR h.hostname ILIKE $6) AND ($7 OR e.kind <> 'presence')
           ORDER BY e.at DESC, e.id DESC LIMIT $11)
          UNION ALL
-        (SELECT e.at, 2, e.id, e.kind, e.actor, h.hostname, h.id, e.agent_id, '', e.text
+        (SELECT e.at, 2, e.id, e.kind, e.actor, h.hostname, h.id, e.agent_id, '', e.text, NULL
            FROM host_events e CROSS JOIN LATERAL (SELECT h.id, h.hostname FROM hosts h WHERE h.id = e.host_id LIMIT 1) h
           WHERE e.at BETWEEN $8 AND $1 AND (e.at, 2, e.id) < ($1, $2, $3) AND (e.at, 2, e.id) >= ($8, $9, $10)
             AND ($4::text IS NULL OR e.actor = $4) AND ($5::text IS NULL OR e.kind = $5)
             AND ($6::text IS NULL OR h.hostname ILIKE $6)
           ORDER BY e.at DESC, e.id DESC LIMIT $11)
          UNION ALL
-        (SELECT e.at, 3, e.id, e.kind, e.actor, e.subject, NULL, NULL, '', e.detail
-           FROM console.events e
+        (SELECT e.at, 3, e.id, e.kind, e.actor, e.subject, NULL, NULL,
+                concat_ws(', ', nullif(e.outcome, 'done'), CASE WHEN e.times > 1 THEN e.times || ' times' END), e.detail, e.address
+           FROM people_events e
           WHERE e.at BETWEEN $8 AND $1 AND (e.at, 3, e.id) < ($1, $2, $3) AND (e.at, 3, e.id) >= ($8, $9, $10)
             AND ($4::text IS NULL OR e.actor = $4) AND ($5::text IS NULL OR e.kind = $5)
             AND ($6::text IS NULL OR e.subject ILIKE $6)

@@ -2,16 +2,11 @@
 //!
 //! Decisions about single agents are `Store::agent_decide`, the same as the admin commands'.
 
-use std::{fmt::Write, time::Duration};
+use std::time::Duration;
 
-use super::people::event;
 use crate::{
-    people::tokens::TokenRecord,
     prelude::*,
-    values::{
-        event_kind::EventKind,
-        labels::{LabelChange, Labels},
-    },
+    values::labels::{LabelChange, Labels},
 };
 
 /// One statement retires at most this many hosts.
@@ -45,37 +40,8 @@ impl Store {
             seconds,
             Json(&request.labels)
         ];
-        self.run("console_token_add", Auth, async |tx| {
-            let id: TokenId = tx.query_value(sql, &params).await?;
-            let uses = format!("{} uses", request.max_uses);
-            event(&tx, actor, EventKind::TokenCreated, &request.label, &uses).await?;
-            Ok(id)
-        })
-        .await
-    }
-
-    /// Revokes a token, and its agents if asked to. Returns how many agents changed.
-    pub async fn console_token_revoke(
-        &self,
-        token: &TokenRecord,
-        revoke_agents: bool,
-        actor: &str,
-        reason: Option<&str>,
-    ) -> Result<i32> {
-        let sql = "-- console_token_revoke\nSELECT revoke_enrolment_token($1, $2, $3, $4)";
-        let params = params![token.id.0, actor, revoke_agents, reason];
-        self.run("console_token_revoke", Auth, async |tx| {
-            let touched: i32 = tx.query_value(sql, &params).await?;
-            let mut detail = reason.unwrap_or_default().to_owned();
-            if revoke_agents {
-                let agents = if touched == 1 { "agent" } else { "agents" };
-                let _ = write!(detail, " ({touched} {agents} changed)");
-            }
-            let (kind, detail) = (EventKind::TokenRevoked, detail.trim());
-            event(&tx, actor, kind, &token.label, detail).await?;
-            Ok(touched)
-        })
-        .await
+        self.run_value("console_token_add", Auth, sql, &params)
+            .await
     }
 
     /// Changes labels of many hosts. Returns how many changed.

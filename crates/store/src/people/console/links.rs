@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::people::{LoginRecord, event};
+use super::{
+    events::{By, event},
+    people::{LoginRecord, SET_PASSWORD},
+};
 use crate::{prelude::*, values::event_kind::EventKind};
 
 text_enum! {
@@ -15,26 +18,26 @@ text_enum! {
 }
 
 impl Store {
-    /// Creates a one-time link for a person, and returns whether there is such a person.
+    /// Creates a one-time link for a person in the place of an older one, and returns whether there is such a person.
     pub async fn console_link_create(
         &self,
         name: &str,
         kind: LinkKind,
         hash: &[u8; 32],
         life: Duration,
-        actor: &str,
+        by: impl Into<By<'_>>,
     ) -> Result<bool> {
         let sql = "-- console_link_create
-            WITH expired AS (DELETE FROM console.links WHERE expires_at < now())
-            INSERT INTO console.links (hash, user_id, kind, expires_at)
-            SELECT $2, id, $3, now() + make_interval(secs => $4)
-              FROM console.users WHERE name = $1 AND disabled_at IS NULL";
-        let (kind, seconds) = (kind.as_str(), life.as_secs_f64());
+            INSERT INTO console.links (user_id, hash, kind, expires_at)
+            SELECT id, $2, $3, now() + make_interval(secs => $4)
+              FROM console.users WHERE name = $1 AND disabled_at IS NULL
+            ON CONFLICT (user_id) DO UPDATE SET hash = $2, kind = $3, expires_at = excluded.expires_at";
+        let (by, kind, seconds) = (by.into(), kind.as_str(), life.as_secs_f64());
         let params = params![name, hash.as_slice(), kind, seconds];
         self.run("console_link_create", Auth, async |tx| {
             let created = tx.execute(sql, &params).await? == 1;
             if created {
-                event(&tx, actor, EventKind::LinkCreated, name, kind).await?;
+                event(&tx, by, EventKind::LinkCreated, name, kind).await?;
             }
             Ok(created)
         })
@@ -55,27 +58,27 @@ impl Store {
         Ok(Some((LoginRecord::from_row(&row)?, row.try_get("kind")?)))
     }
 
-    /// Uses a link up, and sets the person's password if one is given. Of several concurrent calls
-    /// one gets `true`: the deletion locks the link's row. A new password ends the person's sessions.
+    /// Uses a link up, and sets the person's password if one is given. Of several concurrent calls one gets `true`: the deletion
+    /// locks the link's row.
     pub async fn console_link_redeem(
         &self,
         hash: &[u8; 32],
         password_hash: Option<&str>,
+        by: By<'_>,
     ) -> Result<bool> {
         let take = "-- console_link_redeem
             DELETE FROM console.links WHERE hash = $1 AND expires_at > now() RETURNING user_id";
-        let set = "-- console_link_redeem
-            WITH ended AS (DELETE FROM console.sessions WHERE user_id = $1)
-            UPDATE console.users SET password_hash = $2 WHERE id = $1";
         let params = params![hash.as_slice()];
         self.run("console_link_redeem", Auth, async |tx| {
             let Some(row) = tx.query_opt(take, &params).await? else {
                 return Ok(false);
             };
+            event(&tx, by, EventKind::LinkUsed, by.actor, "").await?;
             let user: Uuid = row.try_get("user_id")?;
             if let Some(password) = password_hash {
-                let params = params![user, password];
-                tx.execute(set, &params).await?;
+                let params = params![user, password, None::<&[u8]>];
+                tx.execute(SET_PASSWORD, &params).await?;
+                event(&tx, by, EventKind::PasswordSet, by.actor, "by a link").await?;
             }
             Ok(true)
         })

@@ -1,5 +1,6 @@
-//! The people who may use the console, and the record of what they did.
+//! The people who may use the console.
 
+use super::events::{By, event};
 pub use crate::values::ids::UserId;
 use crate::{prelude::*, values::event_kind::EventKind};
 
@@ -70,28 +71,34 @@ impl Store {
     }
 
     /// Adds a person without a password. Fails with a violated constraint if the name is taken.
-    pub async fn console_user_add(&self, name: &str, role: Role, actor: &str) -> Result<UserId> {
+    pub async fn console_user_add(
+        &self,
+        name: &str,
+        role: Role,
+        by: impl Into<By<'_>>,
+    ) -> Result<UserId> {
+        let by = by.into();
         let sql = "-- console_user_add
             INSERT INTO console.users (name, role, created_by) VALUES ($1, $2, $3) RETURNING id";
         let role = role.as_str();
-        let params = params![name, role, actor];
+        let params = params![name, role, by.actor];
         self.run("console_user_add", Auth, async |tx| {
             let id = tx.query_value(sql, &params).await?;
-            event(&tx, actor, EventKind::UserAdded, name, role).await?;
+            event(&tx, by, EventKind::UserAdded, name, role).await?;
             Ok(id)
         })
         .await
     }
 
     /// Changes a person's role. Open sessions have the new role at their next request.
-    pub async fn console_user_role(&self, name: &str, role: Role, actor: &str) -> Result<bool> {
+    pub async fn console_user_role(&self, name: &str, role: Role, by: By<'_>) -> Result<bool> {
         let sql = "-- console_user_role\nUPDATE console.users SET role = $2 WHERE name = $1";
         let role = role.as_str();
         let params = params![name, role];
         self.run("console_user_role", Auth, async |tx| {
             let found = tx.execute(sql, &params).await? == 1;
             if found {
-                event(&tx, actor, EventKind::RoleChanged, name, role).await?;
+                event(&tx, by, EventKind::RoleChanged, name, role).await?;
             }
             Ok(found)
         })
@@ -103,8 +110,9 @@ impl Store {
         &self,
         name: &str,
         disabled: bool,
-        actor: &str,
+        by: impl Into<By<'_>>,
     ) -> Result<bool> {
+        let by = by.into();
         let sql = "-- console_user_disable
             WITH changed AS (
                 UPDATE console.users SET disabled_at = CASE WHEN $2 THEN now() END WHERE name = $1 RETURNING id),
@@ -119,25 +127,32 @@ impl Store {
         self.run("console_user_disable", Auth, async |tx| {
             let changed: i64 = tx.query_value(sql, &params).await?;
             if changed == 1 {
-                event(&tx, actor, kind, name, "").await?;
+                event(&tx, by, kind, name, "").await?;
             }
             Ok(changed == 1)
         })
         .await
     }
+
+    /// Sets a person's own password. Ends the person's link and, but for `session`, sessions.
+    pub async fn console_password_set(
+        &self,
+        user: UserId,
+        password_hash: &str,
+        session: &[u8; 32],
+        by: By<'_>,
+    ) -> Result<()> {
+        let params = params![user.0, password_hash, session.as_slice()];
+        self.run("console_password_set", Auth, async |tx| {
+            tx.execute(SET_PASSWORD, &params).await?;
+            event(&tx, by, EventKind::PasswordSet, by.actor, "").await
+        })
+        .await
+    }
 }
 
-/// Records what a person did.
-pub(super) async fn event(
-    tx: &Tx,
-    actor: &str,
-    kind: EventKind,
-    subject: &str,
-    detail: &str,
-) -> Result<()> {
-    let sql = "-- console_event
-        INSERT INTO console.events (actor, kind, subject, detail)
-        VALUES (left($1, 255), $2, left($3, 255), left($4, 1000))";
-    let params = params![actor, kind.as_str(), subject, detail];
-    tx.execute(sql, &params).await.map(drop)
-}
+/// Whoever may have come in with an old password or link is out. `$3` is a session that goes on, or null.
+pub(super) const SET_PASSWORD: &str = "-- console_password_set
+    WITH links AS (DELETE FROM console.links WHERE user_id = $1),
+    ended AS (DELETE FROM console.sessions WHERE user_id = $1 AND hash IS DISTINCT FROM $3)
+    UPDATE console.users SET password_hash = $2 WHERE id = $1";

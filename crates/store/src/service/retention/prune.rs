@@ -51,15 +51,19 @@ impl Store {
         Ok(removed + self.prune("agent_counts_prune", hours, day).await?)
     }
 
-    /// Removes all events older than `retention`. Returns how many.
+    /// Removes all events of agents and of people older than `retention`. Returns how many.
     pub async fn events_prune(&self, retention: Duration) -> Result<u64> {
-        let sql = format!(
-            "-- events_prune
-            DELETE FROM agent_events WHERE id IN (
-                SELECT id FROM agent_events
-                 WHERE at < {NEWEST} - make_interval(secs => $1) ORDER BY at LIMIT $2 FOR UPDATE SKIP LOCKED)"
-        );
-        self.prune("events_prune", &sql, retention).await
+        let mut removed = 0;
+        for table in ["agent_events", "people_events"] {
+            let sql = format!(
+                "-- events_prune
+                DELETE FROM {table} WHERE id IN (
+                    SELECT id FROM {table}
+                     WHERE at < {NEWEST} - make_interval(secs => $1) ORDER BY at LIMIT $2 FOR UPDATE SKIP LOCKED)"
+            );
+            removed += self.prune("events_prune", &sql, retention).await?;
+        }
+        Ok(removed)
     }
 
     /// Removes all gaps that are as old as dropped samples. Returns how many.

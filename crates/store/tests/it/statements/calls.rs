@@ -2,7 +2,7 @@
 
 use std::{net::Ipv4Addr, time::Duration};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use jiff::{SignedDuration, Timestamp};
 use svc_store::{
     ActivityFilter, AgentFacts, AgentFilter, AgentId, AgentStatus, Bulkhead, CloseCause, Decision,
@@ -328,7 +328,7 @@ impl Fleet {
         let (key, token) = (key(), token());
         let create = store.token_create(&key, &token);
         let spare = reads.call("token_create", SMALL, create).await?;
-        call_each! { reads, SMALL, store: token_revoke(spare, "test", true); }
+        call_each! { reads, SMALL, store: token_revoke(spare, "test", true, None); }
         Ok(())
     }
 
@@ -386,10 +386,8 @@ impl Fleet {
         let key = key();
         let added = store.console_token_add(&key, &request, "test");
         let added = reads.call("console_token_add", SMALL, added).await?;
-        let added = store.token_show(added).await?.context("the token")?.token;
-        reads.begin_again();
-        let revoked = store.console_token_revoke(&added, true, "test", None);
-        reads.call("console_token_revoke", SMALL, revoked).await?;
+        let revoked = store.token_revoke(added, "test", true, Some("test"));
+        reads.call("token_revoke", SMALL, revoked).await?;
         Ok(())
     }
 }
