@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn only_names_of_releases_become_paths() {
         let folder = Path::new("/srv/releases");
-        let find = |version, file| path(folder, [version, "linux", "x86_64"], file);
+        let find = |version: &str, file: &str| path(folder, [version, "linux", "x86_64"], file);
         let good = find("0.2.0-rc.1", "svc-agent").unwrap();
         assert_eq!(
             good.to_str(),

@@ -3,16 +3,11 @@
 use std::{process::ExitCode, time::Duration};
 
 use serde_json::json;
-use svc_common::settings::parse;
+use svc_common::{settings::parse, text::visible};
 use svc_store::{HostRecord, LabelChange, Labels};
 
 use super::super::{
-    Usage,
-    actor::Actor,
-    database::open,
-    labels,
-    output::{Output, harmless},
-    resource, terminal,
+    Usage, actor::Actor, database::open, labels, output::Output, resource, terminal,
 };
 
 /// How many hosts are named before they are retired.
@@ -99,7 +94,7 @@ pub(super) async fn expire(args: ExpireArgs) -> anyhow::Result<ExitCode> {
 
 /// `3 hosts have been offline for so long: a, b, c`, the longest first.
 fn named(count: i64, first: &[String]) -> String {
-    let names: Vec<String> = first.iter().map(|name| harmless(name)).collect();
+    let names: Vec<_> = first.iter().map(|name| visible(name)).collect();
     let names = names.join(", ");
     let more = count - i64::try_from(first.len()).unwrap_or(0);
     match (count, more) {
