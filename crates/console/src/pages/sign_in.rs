@@ -10,6 +10,7 @@ use axum::{
 use serde::Deserialize;
 
 use crate::{
+    browser,
     error::AppError,
     password,
     session::{self, Client, User},
@@ -46,7 +47,7 @@ pub async fn page(State(app): State<App>, Query(target): Query<Return>) -> Page 
         next: local(&target.next),
         name: "",
         problem: "",
-        first: !app.store.console_has_users().await?,
+        first: !app.has_people().await?,
     })
 }
 
@@ -61,8 +62,9 @@ pub async fn submit(
     if name.len() > 64 || form.password.len() > password::MOST {
         return refused(&app, &form);
     }
+    let browser = browser::known(&app, &headers, name).await?;
     app.doors
-        .attempt(address, name)
+        .attempt(address, name, browser)
         .inspect_err(|_| app.metrics.sign_in("limited"))?;
     let known = app.store.console_user_login(name).await?;
     let hash = known.as_ref().and_then(|user| user.password_hash.clone());
@@ -70,11 +72,11 @@ pub async fn submit(
     let (true, Some(user)) = (right.await?, known) else {
         return refused(&app, &form);
     };
-    let cookie = session::open(&app, &user, &headers).await?;
+    let cookies = session::open(&app, &user, &headers).await?;
     app.metrics.sign_in("accepted");
     tracing::info!(user = user.name, "signed in");
     let to = Redirect::to(local(&form.next));
-    Ok(([(header::SET_COOKIE, cookie)], to).into_response())
+    Ok((cookies, to).into_response())
 }
 
 pub async fn sign_out(State(app): State<App>, user: User) -> Result<Response, AppError> {

@@ -7,7 +7,7 @@ use askama::Template;
 use axum::{
     Form,
     extract::State,
-    http::{HeaderMap, StatusCode, header},
+    http::{HeaderMap, StatusCode},
     response::{IntoResponse, Redirect, Response},
 };
 use serde::Deserialize;
@@ -120,8 +120,8 @@ async fn enter(
     if !redeemed.await? {
         return used_up();
     }
-    let cookie = session::open(app, user, headers).await?;
-    Ok(([(header::SET_COOKIE, cookie)], Redirect::to("/")).into_response())
+    let cookies = session::open(app, user, headers).await?;
+    Ok((cookies, Redirect::to("/")).into_response())
 }
 
 fn used_up() -> Result<Response, AppError> {
