@@ -67,6 +67,7 @@ impl Console {
         let environment = environment(&site, set).await?;
         let server = Server::bind(Config::read(&|name| environment.get(name).cloned())?).await?;
         let (address, stop) = (server.address()?, CancellationToken::new());
+        let tls = environment.contains_key("CONSOLE_TLS_CERT");
         let console = Self {
             origin: format!("http://localhost:{}", address.port()),
             site,
@@ -75,7 +76,9 @@ impl Console {
             task: Some(tokio::spawn(server.run(stop.clone()))),
             stop,
         };
-        console.healthy().await?;
+        if !tls {
+            console.healthy().await?;
+        }
         Ok(console)
     }
 
@@ -119,6 +122,7 @@ impl Console {
             address: self.address,
             origin: self.origin.clone(),
             cookie: None,
+            tls: None,
         }
     }
 
