@@ -59,7 +59,11 @@ impl Server {
         if let Some(pair) = config.listening.tls {
             let reload = Reload::new(pair, app.metrics.certificate_expiry());
             tls = Some(http::acceptor(reload.current())?);
-            parts.spawn(reload.run(CERTIFICATE_POLL, stop.clone()));
+            let stop = stop.clone();
+            parts.spawn(async move {
+                reload.run(CERTIFICATE_POLL, stop).await;
+                Ok(())
+            });
         }
         parts.spawn(http::serve(self.port, tls, router, app));
         parts.spawn(feed.run(stop.clone()));

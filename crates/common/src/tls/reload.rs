@@ -48,12 +48,11 @@ impl Reload {
         self.expires_at.subscribe()
     }
 
-    pub async fn run(mut self, period: Duration, stop: CancellationToken) -> anyhow::Result<()> {
+    pub async fn run(mut self, period: Duration, stop: CancellationToken) {
         let mut periodic = Periodic::new(period, stop);
         while periodic.tick().await {
             self.pass();
         }
-        Ok(())
     }
 
     fn pass(&mut self) {

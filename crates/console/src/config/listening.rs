@@ -30,10 +30,10 @@ pub struct Listening {
 
 impl Listening {
     pub(super) fn collect(reader: &mut Reader<'_>) -> Option<Self> {
-        let files = files(reader)?;
+        let files = files(reader);
         let given = reader.optional(BIND_ADDRESS, parse::ip);
         let port = reader.value("CONSOLE_PORT", parse::port);
-        let tls = match &files {
+        let tls = match &files? {
             Some((certificate, key)) => Some(TlsPair::read(
                 reader,
                 (CERTIFICATE, certificate),

@@ -5,8 +5,8 @@ use std::{fs, net::Ipv4Addr, path::Path, process::Stdio};
 use anyhow::{Context, Result, ensure};
 use svc_sandbox::{Identity, Process, dying_with_us, free_port};
 use svc_store::Role;
-use svc_testkit::{Site, assert_contains, eventually};
-use tokio::io::AsyncReadExt;
+use svc_testkit::{PATIENCE, Site, assert_contains, eventually};
+use tokio::{io::AsyncReadExt, time::timeout};
 
 use crate::support::{Client, Console};
 
@@ -68,12 +68,18 @@ async fn works_through(console: &Console, mut client: Client) -> Result<()> {
     client.keep_cookie(&entered);
     assert_eq!(client.status("/hosts").await?, 200);
     let mut live = client.begin("GET /live?view=fleet", "\r\n").await?;
-    let mut answer = Vec::new();
-    eventually("the stream sends something", async || {
-        answered(&mut live, &mut answer).await
-    })
-    .await?;
-    assert_contains(&String::from_utf8_lossy(&answer), "text/event-stream");
+    let mut answer = String::new();
+    let sends = async {
+        let mut chunk = [0; 4096];
+        while !answer.contains("data:") {
+            let length = live.read(&mut chunk).await?;
+            ensure!(length > 0, "the stream ended: {answer}");
+            answer += &String::from_utf8_lossy(&chunk[..length]);
+        }
+        Ok(())
+    };
+    timeout(PATIENCE, sends).await??;
+    assert_contains(&answer, "text/event-stream");
     let hidden = client.status("/metrics").await?;
     assert_eq!(hidden, 404, "a proxied request is one from outside");
     let mut refused = 0;
@@ -96,14 +102,6 @@ async fn works_through(console: &Console, mut client: Client) -> Result<()> {
         "a claimed address escaped the limit: {refused}"
     );
     Ok(())
-}
-
-/// Reads on until an event is there.
-async fn answered(stream: &mut (impl tokio::io::AsyncRead + Unpin), answer: &mut Vec<u8>) -> bool {
-    let mut chunk = [0; 4096];
-    let length = stream.read(&mut chunk).await.unwrap_or(0);
-    answer.extend_from_slice(&chunk[..length]);
-    String::from_utf8_lossy(answer).contains("data:")
 }
 
 #[tokio::test]
