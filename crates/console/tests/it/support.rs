@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 pub use self::{
-    client::{Client, FORM, Page},
+    client::{Client, Connection, FORM, Page},
     seed::{disk, seed_fleet, seed_history, seed_hostile, seed_hosts, seed_samples},
 };
 

@@ -27,8 +27,8 @@ pub struct Client {
 }
 
 /// A connection, with or without TLS.
-pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
 
 #[derive(Clone, Debug)]
 pub struct Page {
@@ -104,7 +104,7 @@ impl Client {
     }
 
     /// A new connection, on which a request has begun: without the empty line that ends its head.
-    pub async fn begin(&self, request: &str, headers: &str) -> Result<Box<dyn Stream>> {
+    pub async fn begin(&self, request: &str, headers: &str) -> Result<Box<dyn Connection>> {
         let mut stream = self.connect().await?;
         stream
             .write_all(self.head(request, headers).as_bytes())
@@ -125,7 +125,7 @@ impl Client {
         Ok(self)
     }
 
-    async fn connect(&self) -> Result<Box<dyn Stream>> {
+    async fn connect(&self) -> Result<Box<dyn Connection>> {
         let stream = TcpStream::connect(self.address).await?;
         let Some(config) = &self.tls else {
             return Ok(Box::new(stream));
