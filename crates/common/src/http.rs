@@ -12,7 +12,7 @@ use hyper_util::rt::TokioTimer;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 
-pub use healthcheck::{Unhealthy, healthcheck};
+pub use healthcheck::{Transport, Unhealthy, healthcheck};
 
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const HEADER_COUNT: usize = 64;

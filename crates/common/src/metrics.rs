@@ -1,7 +1,9 @@
 //! Metrics: a crate declares its own, as structs that register themselves, with the macro of the same name.
 
+mod exposition;
 mod labels;
 
+pub use exposition::Exposition;
 pub use labels::{ReasonName, Variant};
 #[doc(hidden)]
 pub use prometheus_client::registry::Registry;

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use axum::http::{Extensions, HeaderMap};
+use svc_common::networks::Networks;
 
 /// The other end of the connection, as the listener saw it.
 #[derive(Clone, Copy, Debug)]
@@ -10,14 +11,14 @@ pub struct Peer(pub SocketAddr);
 
 /// The client of a request. X-Forwarded-For is read from the right: each trusted proxy appended the
 /// address that it saw, and everything left of the first stranger is the stranger's own claim.
-pub fn client(extensions: &Extensions, headers: &HeaderMap, proxies: &[IpAddr]) -> Option<IpAddr> {
+pub fn client(extensions: &Extensions, headers: &HeaderMap, proxies: &Networks) -> Option<IpAddr> {
     let Peer(peer) = extensions.get()?;
     let mut client = peer.ip().to_canonical();
     let named = headers.get_all("x-forwarded-for").iter();
     let named = named.filter_map(|value| value.to_str().ok());
     let named: Vec<&str> = named.flat_map(|value| value.split(',')).collect();
     for name in named.into_iter().rev() {
-        if !proxies.contains(&client) {
+        if !proxies.contain(client) {
             break;
         }
         match name.trim().parse::<IpAddr>() {
@@ -40,12 +41,12 @@ pub fn network(address: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
-    fn of(forwarded: &str, proxies: &[&str]) -> String {
+    fn of(forwarded: &str, proxies: &str) -> String {
         let mut extensions = Extensions::new();
         extensions.insert(Peer("10.0.0.1:5000".parse().unwrap()));
         let mut headers = HeaderMap::new();
         headers.insert("x-forwarded-for", forwarded.parse().unwrap());
-        let proxies: Vec<IpAddr> = proxies.iter().map(|ip| ip.parse().unwrap()).collect();
+        let proxies = Networks::parse(proxies).unwrap();
         client(&extensions, &headers, &proxies).unwrap().to_string()
     }
 
@@ -58,13 +59,10 @@ mod tests {
 
     #[test]
     fn only_trusted_proxies_name_the_client() {
-        assert_eq!(of("1.1.1.1", &[]), "10.0.0.1");
-        assert_eq!(of("1.1.1.1", &["10.0.0.1"]), "1.1.1.1");
-        assert_eq!(of("6.6.6.6, 1.1.1.1", &["10.0.0.1"]), "1.1.1.1");
-        assert_eq!(
-            of("1.1.1.1, 10.0.0.2", &["10.0.0.1", "10.0.0.2"]),
-            "1.1.1.1"
-        );
-        assert_eq!(of("nonsense", &["10.0.0.1"]), "10.0.0.1");
+        assert_eq!(of("1.1.1.1", "192.0.2.0/24"), "10.0.0.1");
+        assert_eq!(of("1.1.1.1", "10.0.0.1"), "1.1.1.1");
+        assert_eq!(of("6.6.6.6, 1.1.1.1", "10.0.0.0/8"), "1.1.1.1");
+        assert_eq!(of("1.1.1.1, 10.0.0.2", "10.0.0.1,10.0.0.2"), "1.1.1.1");
+        assert_eq!(of("nonsense", "10.0.0.1"), "10.0.0.1");
     }
 }

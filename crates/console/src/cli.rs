@@ -6,7 +6,7 @@ mod output;
 mod releases;
 mod user;
 
-use std::{net::Ipv4Addr, path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode};
 
 use clap::{CommandFactory, Parser, Subcommand};
 use svc_common::{http::healthcheck, settings::use_file, signals::stop_on_signals};
@@ -88,7 +88,8 @@ async fn serve() -> anyhow::Result<()> {
 }
 
 async fn check_health() -> anyhow::Result<()> {
-    Ok(healthcheck((Ipv4Addr::LOCALHOST, config::port()?).into()).await?)
+    let (address, transport) = config::bound()?;
+    Ok(healthcheck(address, transport).await?)
 }
 
 async fn migrate() -> anyhow::Result<()> {

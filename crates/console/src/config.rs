@@ -1,30 +1,29 @@
 //! Configuration: the environment, read once into one plain struct. All problems are reported
 //! together, each by its variable's name, and no problem shows a secret.
 
+mod listening;
 mod parse;
 mod variables;
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    path::PathBuf,
-    time::Duration,
-};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use svc_common::{
     log::Log,
+    networks::Networks,
     settings::{Lookup, Problems, Reader, read, read_environment},
 };
 use svc_release::PublicKey;
 use svc_store::{DatabaseUrl, Store, StoreError, StoreOptions};
 use url::Url;
 
+pub use listening::{Listening, bound};
 pub use variables::VARIABLES;
 
 /// Everything that the environment decides.
 #[derive(Debug)]
 pub struct Config {
     pub database: Database,
-    pub address: SocketAddr,
+    pub listening: Listening,
     pub web: Web,
     pub jwks: Jwks,
     pub install: Install,
@@ -45,7 +44,7 @@ pub struct Database {
 pub struct Web {
     pub base_url: Url,
     pub session_lifetime: Duration,
-    pub trusted_proxies: Vec<IpAddr>,
+    pub trusted_proxies: Networks,
 }
 
 #[derive(Clone, Debug)]
@@ -86,8 +85,7 @@ impl Config {
     /// Returns `None` exactly when the reader has noted a problem.
     fn collect(reader: &mut Reader<'_>) -> Option<Self> {
         let database = Database::collect(reader);
-        let ip = reader.value("CONSOLE_BIND_ADDRESS", parse::ip);
-        let port = reader.value("CONSOLE_PORT", parse::port);
+        let listening = Listening::collect(reader);
         let web = Web::collect(reader);
         let jwks_url = reader.value("CONSOLE_JWKS_URL", parse::http_url);
         let jwks_ca = reader.optional("CONSOLE_JWKS_CA", parse::certificates);
@@ -96,11 +94,15 @@ impl Config {
         let ingest_address = reader.optional("CONSOLE_INGEST_ADDRESS", parse::address);
         let ingest_ca = reader.optional("CONSOLE_INGEST_CA", parse::certificates);
         let log = log(reader);
-        let web = web?;
+        let (web, listening) = (web?, listening?);
+        if listening.tls.is_some() && !web.is_https() {
+            let problem = "is not https://, but the console serves HTTPS with CONSOLE_TLS_CERT";
+            return reader.problem("CONSOLE_BASE_URL", problem);
+        }
         let ingest_address = ingest_address?.unwrap_or_else(|| default_ingest(&web.base_url));
         Some(Self {
             database: database?,
-            address: SocketAddr::new(ip?, port?),
+            listening,
             web,
             jwks: Jwks {
                 url: jwks_url?,
@@ -147,7 +149,7 @@ impl Web {
     fn collect(reader: &mut Reader<'_>) -> Option<Self> {
         let base_url = reader.value("CONSOLE_BASE_URL", parse::base_url);
         let session_lifetime = reader.value("CONSOLE_SESSION_LIFETIME", parse::lifetime);
-        let trusted_proxies = reader.optional("CONSOLE_TRUSTED_PROXIES", parse::ips);
+        let trusted_proxies = reader.optional("CONSOLE_TRUSTED_PROXIES", parse::networks);
         Some(Self {
             base_url: base_url?,
             session_lifetime: session_lifetime?,
@@ -194,13 +196,6 @@ pub fn base_url() -> Result<Url, Problems> {
     })
 }
 
-/// The port alone, for the health check.
-pub fn port() -> Result<u16, Problems> {
-    read_environment(VARIABLES, |reader| {
-        reader.value("CONSOLE_PORT", parse::port)
-    })
-}
-
 fn log(reader: &mut Reader<'_>) -> Option<Log> {
     Log::read(reader, ["CONSOLE_LOG", "CONSOLE_LOG_FORMAT"])
 }
@@ -242,8 +237,9 @@ mod tests {
             ("CONSOLE_TRUSTED_PROXIES", "10.0.0.1, proxy"),
             ("CONSOLE_INGEST_ADDRESS", "a;rm -rf"),
             ("CONSOLE_SESSION_LIFETIME", "1s"),
+            ("CONSOLE_TLS_CERT", "/nowhere/tls.crt"),
         ]);
-        assert_eq!(report.lines().count(), 6, "{report}");
+        assert_eq!(report.lines().count(), 7, "{report}");
         assert!(!report.contains("geheim"), "{report}");
     }
 }

@@ -1,8 +1,8 @@
 //! Limits of trying to sign in, and the passwords behind them.
 //!
-//! Three buckets: one for a name from one address (guessing), one for an address (guessing many
-//! names), one for a name (many addresses). The last is wide: otherwise anyone could lock a person out.
-//! Open sessions are not affected by any of them.
+//! Three buckets: one for a name from one network (guessing), one for a network (guessing many names), one for a name
+//! (many networks). The last is wide, and a browser in which the person has signed in before has a bucket of its own
+//! instead of all three: otherwise anyone could lock a person out. Open sessions are not affected by any of them.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -18,22 +18,34 @@ pub struct Doors {
     addresses: Keyed<IpAddr>,
     names: Keyed<String>,
     recorded: Keyed<IpAddr>,
+    browsers: Keyed<[u8; 32]>,
 }
 
 impl Doors {
     pub fn new() -> anyhow::Result<Self> {
+        let guesses = Rate::new(Duration::from_secs(15), 6);
         Ok(Self {
             passwords: Passwords::new()?,
-            guesses: Keyed::new(Rate::new(Duration::from_secs(15), 6)),
+            browsers: Keyed::new(guesses),
+            guesses: Keyed::new(guesses),
             addresses: Keyed::new(Rate::new(Duration::from_secs(2), 40)),
             names: Keyed::new(Rate::new(Duration::from_secs(2), 120)),
             recorded: Keyed::new(Rate::new(Duration::from_secs(60), 2)),
         })
     }
 
-    /// Takes one attempt at `name`, or fails with the time to wait.
-    pub fn attempt(&self, address: IpAddr, name: &str) -> Result<(), AppError> {
+    /// Takes one attempt at `name`, or fails with the time to wait. `browser` is known to be the person's.
+    pub fn attempt(
+        &self,
+        address: IpAddr,
+        name: &str,
+        browser: Option<[u8; 32]>,
+    ) -> Result<(), AppError> {
         let (now, name) = (Instant::now(), name.to_lowercase());
+        if let Some(browser) = browser {
+            let taken = self.browsers.take(browser, now);
+            return taken.map_err(AppError::Limited);
+        }
         let address = network(address);
         let guess = self.guesses.take((address, name.clone()), now);
         guess

@@ -7,7 +7,7 @@ use std::{
     fs::Metadata,
     io,
     path::{Path as FilePath, PathBuf},
-    sync::{Arc, LazyLock, Mutex},
+    sync::{LazyLock, Mutex},
     time::SystemTime,
 };
 
@@ -19,22 +19,20 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
-use futures_util::StreamExt;
 use svc_common::sync::lock;
 use svc_release::PublicKey;
-use tokio::{fs::File, io::AsyncReadExt, sync::Semaphore};
+use tokio::{fs::File, io::AsyncReadExt};
 use tokio_util::io::ReaderStream;
 
-use crate::{assets::typed, error::AppError, releases, secret::hex, state::App};
+use crate::{
+    assets::typed, error::AppError, releases, secret::hex, session::Client, slots::hold, state::App,
+};
 
+/// What browsers save. It is never compressed on the fly.
+pub const DOWNLOAD: &str = "application/octet-stream";
 const CHUNK: usize = 16 * 1024;
-/// A fleet that updates at once waits here instead of filling memory with chunks. One network may have a quarter as many
-/// connections, so its slow readers leave the others their turns.
-const AT_ONCE: usize = 1024;
 const MISSING: AppError = AppError::NotFound("There is no such release.");
 const UNREADABLE: AppError = AppError::Internal("a release cannot be read");
-
-static TURNS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(AT_ONCE)));
 
 /// The checksums of files, each with the length and the time of the file that was read. Anyone may ask for one, and
 /// computing it reads the whole file.
@@ -43,6 +41,7 @@ type Version = (u64, Option<SystemTime>);
 
 pub async fn release(
     State(app): State<App>,
+    Client(address): Client,
     Path((version, os, arch, file)): Path<(String, String, String, String)>,
 ) -> Result<Response, AppError> {
     let (name, sum) = match file.strip_suffix(".sha256") {
@@ -52,8 +51,7 @@ pub async fn release(
     let folder = &app.install.releases.folder;
     let path = releases::path(folder, [&version, &os, &arch], name).ok_or(MISSING)?;
     let (opened, metadata) = open(&path).await?;
-    let closed = |_| AppError::Internal("the console is stopping");
-    let turn = TURNS.clone().acquire_owned().await.map_err(closed)?;
+    let slot = app.clients.download(address)?;
     if sum {
         let sum = checksum(path, opened, &metadata).await;
         let sum = sum.map_err(|_| UNREADABLE)?;
@@ -63,28 +61,28 @@ pub async fn release(
         ));
     }
     let headers = [
-        (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
+        (header::CONTENT_TYPE, DOWNLOAD.to_owned()),
         (header::CONTENT_LENGTH, metadata.len().to_string()),
         (header::CACHE_CONTROL, "public, max-age=3600".to_owned()),
     ];
-    // The turn ends with the body.
-    let chunks = ReaderStream::with_capacity(opened, CHUNK).map(move |chunk| {
-        let _turn = &turn;
-        chunk
-    });
-    Ok((headers, Body::from_stream(chunks)).into_response())
+    let chunks = ReaderStream::with_capacity(opened, CHUNK);
+    let response = (headers, Body::from_stream(chunks)).into_response();
+    Ok(hold(response, slot))
 }
 
 /// The checksums of a whole release, or their signature.
 pub async fn sums(
     State(app): State<App>,
+    Client(address): Client,
     Path((version, file)): Path<(String, String)>,
 ) -> Result<Response, AppError> {
     let folder = &app.install.releases.folder;
     let path = releases::sums_path(folder, &version, &file).ok_or(MISSING)?;
     let (opened, _) = open(&path).await?;
-    let kind = [(header::CONTENT_TYPE, "application/octet-stream")];
-    Ok((kind, Body::from_stream(ReaderStream::new(opened))).into_response())
+    let slot = app.clients.download(address)?;
+    let kind = [(header::CONTENT_TYPE, DOWNLOAD)];
+    let response = (kind, Body::from_stream(ReaderStream::new(opened))).into_response();
+    Ok(hold(response, slot))
 }
 
 /// A file that cannot be read is not a file that is missing: `/install.sh` goes another way only for the latter.

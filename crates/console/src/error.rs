@@ -7,9 +7,9 @@ use askama::Template;
 use aws_lc_rs::error::Unspecified;
 use axum::{
     extract::Request,
-    http::{HeaderValue, StatusCode, header},
+    http::{HeaderName, HeaderValue, StatusCode, header},
     middleware::Next,
-    response::{Html, IntoResponse, Redirect, Response},
+    response::{AppendHeaders, Html, IntoResponse, Redirect, Response},
 };
 use svc_store::{RejectionKind, StoreError};
 
@@ -31,6 +31,12 @@ pub enum AppError {
     Forbidden(&'static str),
     #[error("too many attempts")]
     Limited(Duration),
+    /// One client, or one person, has as much under way as it may have.
+    #[error("{0}")]
+    Crowded(&'static str),
+    /// A program without a valid JWT.
+    #[error("{0}")]
+    Unauthorized(&'static str),
     /// The path of the page to sign in on, which leads back.
     #[error("not signed in")]
     SignIn(String),
@@ -145,6 +151,17 @@ impl AppError {
                 "Too many attempts",
                 format!("Try again in {} seconds.", wait.as_secs() + 1),
             ),
+            Self::Crowded(text) => (
+                StatusCode::TOO_MANY_REQUESTS,
+                "Too much at once",
+                format!("{text} Try again in a moment."),
+            ),
+            Self::Unauthorized(text) => (StatusCode::UNAUTHORIZED, "Not allowed", (*text).into()),
+            Self::Store(error) if error.is_pool_busy() => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "The console is busy",
+                "All its connections to the database are in use. Try again in a moment.".into(),
+            ),
             Self::Store(error) if error.is_unavailable() => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "The database is away",
@@ -170,21 +187,46 @@ impl AppError {
     }
 }
 
+impl AppError {
+    /// When a client may try again, in seconds, rounded up.
+    fn retry_after(&self) -> Option<u64> {
+        match self {
+            Self::Limited(wait) => Some(wait.as_secs() + 1),
+            Self::Crowded(_) => Some(5),
+            Self::Store(error) if error.is_unavailable() => Some(2),
+            _ => None,
+        }
+    }
+}
+
 impl IntoResponse for AppError {
     fn into_response(self) -> Response {
         if let Self::SignIn(next) = &self {
             return Redirect::to(next).into_response();
         }
         let (status, title, message) = self.shown();
+        let retry_after = self.retry_after();
+        let challenge = matches!(self, Self::Unauthorized(_));
         if status.is_server_error() {
             let cause = format!("{:#}", anyhow::Error::from(self));
             tracing::warn!(cause, "a request failed");
         }
         let mut response = status.into_response();
         response.extensions_mut().insert(Shown { title, message });
+        let headers = response.headers_mut();
+        if let Some(seconds) = retry_after {
+            headers.insert(header::RETRY_AFTER, seconds.into());
+        }
+        if challenge {
+            let bearer = HeaderValue::from_static("Bearer");
+            headers.insert(header::WWW_AUTHENTICATE, bearer);
+        }
         response
     }
 }
+
+/// What programs read of an error.
+const KEPT: [HeaderName; 3] = [header::RETRY_AFTER, header::WWW_AUTHENTICATE, header::ALLOW];
 
 /// Renders errors, ours and those of the layers below, as the client asked for them.
 pub async fn render(request: Request, next: Next) -> Response {
@@ -203,14 +245,17 @@ pub async fn render(request: Request, next: Next) -> Response {
     };
     let (title, message) = (shown.title, shown.message.as_str());
     let body = match (api, part) {
-        (true, _) => return (status, format!("{message}\n")).into_response(),
-        (_, true) => render::render(&ErrorPart { title, message }),
-        (_, false) => render::render(&ErrorPage { title, message }),
+        (true, _) => Ok(format!("{message}\n").into_response()),
+        (_, true) => render::render(&ErrorPart { title, message }).map(html),
+        (_, false) => render::render(&ErrorPage { title, message }).map(html),
     };
-    match body {
-        Ok(body) => (status, Html(body)).into_response(),
-        Err(_) => (status, title).into_response(),
-    }
+    let kept = KEPT.map(|name| Some((name.clone(), response.headers().get(name)?.clone())));
+    let kept = AppendHeaders(kept.into_iter().flatten());
+    (status, kept, body.unwrap_or_else(|_| title.into_response())).into_response()
+}
+
+fn html(body: String) -> Response {
+    Html(body).into_response()
 }
 
 /// What the layers below refuse: their own texts are for programs.

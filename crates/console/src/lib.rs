@@ -7,19 +7,22 @@
 //!
 //! Imports form a tree: what comes later here is not imported by what comes earlier.
 //!
-//! 1. `render`, `error`, `secret`, `assets`, `address`, `slots`, `telemetry`, `releases`, `config`: small parts.
+//! 1. `render`, `error`, `secret`, `assets`, `address`, `slots`, `telemetry`, `releases`, `config`, `cookie`: small parts.
 //! 2. `feed`: what changed. `live`: which views are watched. `doors` and `password`: limits of signing in.
-//!    `jwks`: the service's public keys.
+//!    `clients`: what one client or person may use at a time. `jwks`: the service's public keys.
 //! 3. `state`: all of these, as handlers share them.
-//! 4. `session`: who sends a request. `failures`: the record of attempts to come in. `shell`: what every page has around it. `view`: how values are shown. `id`: ids in paths.
+//! 4. `browser`: where a person has signed in before. `session`: who sends a request. `failures`: the record of attempts to come in. `shell`: what every page has around it. `view`: how values are shown. `id`: ids in paths.
 //! 5. `pages`: one file for each page. `webhook`: notes of agents, by JWT. `download`: serves releases and the install script.
 //! 6. `routes`: the addresses of all of them; `security`: headers of every response. `http`: the port with its limits.
 //! 7. `server`: the list of parts. `cli`: the commands.
 
 mod address;
 mod assets;
+mod browser;
 pub mod cli;
+mod clients;
 pub mod config;
+mod cookie;
 mod doors;
 mod download;
 mod error;

@@ -7,22 +7,31 @@ use axum::{
     extract::{DefaultBodyLimit, MatchedPath, Request, State},
     http::StatusCode,
     middleware::{self, Next},
-    response::Response,
+    response::{IntoResponse, Response},
     routing::{get, post},
 };
+use svc_common::metrics::Exposition;
 use tokio::time::Instant;
 use tower_http::{
-    CompressionLevel, compression::CompressionLayer, csrf::CsrfLayer, timeout::TimeoutLayer,
+    compression::{
+        CompressionLayer, DefaultPredicate,
+        predicate::{NotForContentType, Predicate},
+    },
+    csrf::CsrfLayer,
+    timeout::TimeoutLayer,
 };
 
 use crate::{
-    assets, download,
+    address::{Peer, client},
+    assets,
+    download::{self, DOWNLOAD},
     error::{self, AppError},
     pages::{
         activity, agent, approvals, bulk, fleet, host, hosts, live, me, people, plots, service,
         sign_in, tokens, welcome,
     },
     security,
+    slots::hold,
     state::App,
     webhook,
 };
@@ -34,6 +43,8 @@ const BODY_BYTES: usize = 256 * 1024;
 const NO_PAGE: AppError = AppError::NotFound("There is no such page.");
 
 pub fn router(app: &App) -> anyhow::Result<Router> {
+    // Anyone may download, and packages are compressed already. Assets are compressed once, in `assets`.
+    let compressed = DefaultPredicate::new().and(NotForContentType::const_new(DOWNLOAD));
     let csrf = CsrfLayer::new().add_trusted_origin(app.web.origin())?;
     Ok(handlers(app)
         .fallback(|| async { NO_PAGE })
@@ -43,12 +54,13 @@ pub fn router(app: &App) -> anyhow::Result<Router> {
             StatusCode::REQUEST_TIMEOUT,
             REQUEST_DEADLINE,
         ))
+        .layer(middleware::from_fn_with_state(app.clone(), count))
         .layer(middleware::from_fn(error::render))
         .layer(middleware::from_fn_with_state(
             app.clone(),
             security::headers,
         ))
-        .layer(CompressionLayer::new().quality(CompressionLevel::Best))
+        .layer(CompressionLayer::new().compress_when(compressed))
         .layer(middleware::from_fn_with_state(app.clone(), observe))
         .with_state(app.clone()))
 }
@@ -131,10 +143,25 @@ async fn metrics(State(app): State<App>, request: Request) -> Result<Response, A
     if request.headers().contains_key("x-forwarded-for") {
         return Err(NO_PAGE);
     }
-    let text = app.metrics.encode();
+    let exposition = Exposition::negotiated(request.headers());
+    let text = app.metrics.encode(exposition);
     let text = text.map_err(|_| AppError::Internal("metrics cannot be written"))?;
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    Ok(assets::typed(kind, text))
+    Ok((exposition.headers(), text).into_response())
+}
+
+/// Counts a request for its client, until its response was sent.
+async fn count(State(app): State<App>, request: Request, next: Next) -> Result<Response, AppError> {
+    let (proxies, headers) = (&app.web.trusted_proxies, request.headers());
+    let address = client(request.extensions(), headers, proxies);
+    let address = address.ok_or(AppError::Internal("a request without an address"))?;
+    if let Some(Peer(peer)) = request.extensions().get::<Peer>()
+        && headers.contains_key("x-forwarded-for")
+        && !proxies.contain(peer.ip())
+    {
+        app.clients.forwarded_by(peer.ip().to_canonical());
+    }
+    let slot = app.clients.request(address)?;
+    Ok(hold(next.run(request).await, slot))
 }
 
 async fn observe(State(app): State<App>, request: Request, next: Next) -> Response {

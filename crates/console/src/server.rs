@@ -3,7 +3,7 @@
 use std::{io, net::SocketAddr, time::Duration};
 
 use anyhow::{Context, bail};
-use svc_common::http::Port;
+use svc_common::{http::Port, tls::Reload};
 use svc_store::{SchemaError, SchemaState, Store, StoreOptions};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -18,6 +18,8 @@ use crate::{
     state::{App, ServiceSchema},
 };
 
+/// How often the files of the certificate are read.
+const CERTIFICATE_POLL: Duration = Duration::from_secs(10);
 const SCHEMA_RETRY: Duration = Duration::from_secs(2);
 
 /// A bound console, before it serves.
@@ -33,9 +35,10 @@ impl Server {
     pub async fn bind(config: Config) -> anyhow::Result<Self> {
         let options = StoreOptions::for_service(config.database.pool_size);
         let store = Store::new(config.database.url.clone(), options)?;
-        let port = Port::bind(config.address)
+        let address = config.listening.address;
+        let port = Port::bind(address)
             .await
-            .with_context(|| format!("cannot listen on {}", config.address))?;
+            .with_context(|| format!("cannot listen on {address}"))?;
         Ok(Self {
             port,
             store,
@@ -51,6 +54,7 @@ impl Server {
     /// Serves until `stop`, or until a part fails.
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
         tracing::info!(address = %self.address()?, version = crate::VERSION, "serving");
+        self.config.listening.explain();
         let stop = stop.child_token();
         let (config, store) = (self.config, self.store);
         let feed = Feed::new(store.clone(), config.database.listen_url.clone());
@@ -59,7 +63,18 @@ impl Server {
         let mut parts = JoinSet::new();
         parts.spawn(schema(app.clone(), config.database.auto_migrate));
         parts.spawn(service_schema(app.clone()));
-        parts.spawn(http::serve(self.port, routes::router(&app)?, app));
+        let router = routes::router(&app)?;
+        let mut tls = None;
+        if let Some(pair) = config.listening.tls {
+            let reload = Reload::new(pair, app.metrics.certificate_expiry());
+            tls = Some(http::acceptor(reload.current())?);
+            let stop = stop.clone();
+            parts.spawn(async move {
+                reload.run(CERTIFICATE_POLL, stop).await;
+                Ok(())
+            });
+        }
+        parts.spawn(http::serve(self.port, tls, router, app));
         parts.spawn(feed.run(stop.clone()));
         parts.spawn(keys.run(stop.clone()));
         let mut outcome = Ok(());

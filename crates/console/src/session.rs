@@ -4,17 +4,20 @@
 //! by scripts, is not sent along with other sites' forms, and over HTTPS has the prefix `__Host-`, which
 //! no other host can set.
 
-use std::{net::IpAddr, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use axum::{
     extract::FromRequestParts,
-    http::{HeaderMap, HeaderValue, Method, header, request::Parts},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, header::SET_COOKIE, request::Parts},
+    response::AppendHeaders,
 };
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use svc_store::{By, LoginRecord, Role, UserId};
+use tokio::sync::OwnedSemaphorePermit;
 
-use crate::{address, config::Web, error::AppError, secret::Secret, state::App};
+use crate::{address, browser, config::Web, cookie, error::AppError, secret::Secret, state::App};
 
+const NAME: &str = "console";
 /// A session without requests ends after this time.
 pub const IDLE: Duration = Duration::from_hours(2);
 
@@ -32,6 +35,8 @@ pub struct User {
     pub address: IpAddr,
     /// The session's secret, hashed.
     pub session: [u8; 32],
+    /// The person's turn at a page ends with the request's handler.
+    _turn: Arc<OwnedSemaphorePermit>,
 }
 
 /// A person who may decide about agents and hosts.
@@ -94,7 +99,7 @@ impl FromRequestParts<App> for User {
         }
         let Client(address) = Client::from_request_parts(parts, app).await?;
         Ok(Self {
-            id: found.user_id,
+            _turn: Arc::new(app.clients.turn(&found.name).await?),
             name: found.name,
             role: found.role,
             address,
@@ -144,13 +149,16 @@ fn sign_in_path(parts: &Parts, web: &Web) -> String {
     }
 }
 
-/// Opens a session for a person, and returns its cookie. A session that the browser had before ends.
+/// Cookies of an answer.
+pub type Cookies = AppendHeaders<[(HeaderName, HeaderValue); 2]>;
+
+/// Opens a session for a person, and returns its cookie and that of the browser. A session that the browser had before ends.
 pub async fn open(
     app: &App,
     user: &LoginRecord,
     address: IpAddr,
     headers: &HeaderMap,
-) -> Result<HeaderValue, AppError> {
+) -> Result<Cookies, AppError> {
     let by = By {
         actor: &user.name,
         address: Some(address),
@@ -163,39 +171,19 @@ pub async fn open(
     app.store
         .console_session_open(&secret.hash(), user.id, life, by)
         .await?;
-    cookie(&app.web, secret.expose(), life.as_secs())
+    let session = cookie::set(&app.web, NAME, secret.expose(), life)?;
+    let browser = browser::remember(app, user, headers).await?;
+    Ok(AppendHeaders([
+        (SET_COOKIE, session),
+        (SET_COOKIE, browser),
+    ]))
 }
 
 /// The cookie that removes the session from the browser.
 pub fn forget(web: &Web) -> Result<HeaderValue, AppError> {
-    cookie(web, "", 0)
-}
-
-fn cookie(web: &Web, value: &str, seconds: u64) -> Result<HeaderValue, AppError> {
-    let secure = if web.is_https() { "; Secure" } else { "" };
-    let name = cookie_name(web);
-    let text = format!("{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}");
-    let mut cookie = HeaderValue::from_str(&text)
-        .map_err(|_| AppError::Internal("a cookie cannot be written"))?;
-    cookie.set_sensitive(true);
-    Ok(cookie)
-}
-
-/// Browsers refuse `__Host-` cookies without HTTPS.
-fn cookie_name(web: &Web) -> &'static str {
-    match web.is_https() {
-        true => "__Host-console",
-        false => "console",
-    }
+    cookie::set(web, NAME, "", Duration::ZERO)
 }
 
 fn secret(headers: &HeaderMap, web: &Web) -> Option<Secret> {
-    let name = cookie_name(web);
-    let cookies = headers.get_all(header::COOKIE).iter();
-    let cookies = cookies.filter_map(|value| value.to_str().ok());
-    let mut pairs = cookies.flat_map(|value| value.split(';'));
-    pairs.find_map(|pair| {
-        let (key, value) = pair.trim().split_once('=')?;
-        (key == name).then(|| Secret::parse(value)).flatten()
-    })
+    cookie::secret(headers, web, NAME)
 }

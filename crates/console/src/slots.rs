@@ -3,9 +3,16 @@
 use std::{
     collections::HashMap,
     hash::Hash,
+    pin::Pin,
     sync::{Arc, Mutex},
+    task::{Context, Poll},
 };
 
+use axum::{
+    body::{Body, Bytes, HttpBody},
+    response::Response,
+};
+use hyper::body::{Frame, SizeHint};
 use svc_common::sync::lock;
 
 /// How many slots are taken, in all and of each key.
@@ -54,6 +61,36 @@ impl<K: Hash + Eq> Drop for Slot<K> {
                 taken.remove(&self.key);
             }
         }
+    }
+}
+
+/// Keeps `held` until the whole response was sent, or its client has gone.
+pub fn hold<T: Send + Unpin + 'static>(response: Response, held: T) -> Response {
+    response.map(|body| Body::new(Holding { body, _held: held }))
+}
+
+struct Holding<T> {
+    body: Body,
+    _held: T,
+}
+
+impl<T: Unpin> HttpBody for Holding<T> {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 

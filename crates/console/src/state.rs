@@ -8,11 +8,12 @@ use std::{
     time::Duration,
 };
 
-use svc_store::Store;
+use svc_store::{Bulkhead, Store, StoreError};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    clients::Clients,
     config::{Config, Install, Web},
     doors::Doors,
     error::SCHEMA_BEHIND,
@@ -35,11 +36,13 @@ pub struct App {
     pub news: watch::Receiver<News>,
     pub live: Hub,
     pub doors: Arc<Doors>,
+    pub clients: Arc<Clients>,
     pub verifier: Verifier,
     /// Cancelled when the console stops. Streams end then.
     pub stop: CancellationToken,
     started: Instant,
     ready: Arc<AtomicBool>,
+    has_people: Arc<AtomicBool>,
     service_schema: Arc<AtomicU8>,
 }
 
@@ -63,6 +66,8 @@ impl App {
         Ok(Self {
             live: Hub::new(metrics.clone()),
             doors: Arc::new(Doors::new()?),
+            clients: Arc::new(Clients::new(store.connections(Bulkhead::Ingest))),
+            has_people: Arc::default(),
             store,
             metrics,
             web: Arc::new(config.web.clone()),
@@ -78,6 +83,15 @@ impl App {
 
     pub fn schema_ready(&self) {
         self.ready.store(true, Ordering::Release);
+    }
+
+    /// Whether anybody can sign in. Strangers ask, so a yes is remembered.
+    pub async fn has_people(&self) -> Result<bool, StoreError> {
+        if !self.has_people.load(Ordering::Relaxed) {
+            let has = self.store.console_has_users().await?;
+            self.has_people.store(has, Ordering::Relaxed);
+        }
+        Ok(self.has_people.load(Ordering::Relaxed))
     }
 
     pub fn set_service_schema(&self, schema: ServiceSchema) {

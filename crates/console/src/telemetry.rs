@@ -7,6 +7,7 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::{Registry, Unit},
 };
+use svc_common::metrics::Exposition;
 use svc_store::Store;
 
 const SECONDS: [f64; 10] = [0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
@@ -23,6 +24,9 @@ struct Outcome {
     outcome: &'static str,
 }
 
+/// One label and its value. Without a certificate there is none.
+type Certificate = [(&'static str, &'static str); 1];
+
 /// What the console counts of itself.
 #[derive(Clone)]
 pub struct Metrics {
@@ -31,6 +35,7 @@ pub struct Metrics {
     seconds: Histogram,
     sign_ins: Family<Outcome, Counter>,
     webhooks: Family<Outcome, Counter>,
+    certificate_expiry: Family<Certificate, Gauge>,
     pub connections: Gauge,
     pub live_streams: Gauge,
     pub live_views: Gauge,
@@ -47,6 +52,7 @@ impl Metrics {
             seconds: Histogram::new(SECONDS),
             sign_ins: Family::default(),
             webhooks: Family::default(),
+            certificate_expiry: Family::default(),
             connections: Gauge::default(),
             live_streams: Gauge::default(),
             live_views: Gauge::default(),
@@ -67,6 +73,9 @@ impl Metrics {
         registry.register("sign_ins", help, self.sign_ins.clone());
         let help = "Notes by webhook, by outcome";
         registry.register("webhooks", help, self.webhooks.clone());
+        let help = "When the certificate in service expires, since 1970";
+        let name = "certificate_expiry_timestamp_seconds";
+        registry.register(name, help, self.certificate_expiry.clone());
         let help = "Open HTTP connections";
         registry.register("http_connections", help, self.connections.clone());
         let help = "Open live streams";
@@ -94,10 +103,16 @@ impl Metrics {
         self.webhooks.get_or_create(&Outcome { outcome }).inc();
     }
 
-    pub fn encode(&self) -> Result<String, fmt::Error> {
+    /// When the certificate in service expires.
+    pub fn certificate_expiry(&self) -> Gauge {
+        let certificate = [("certificate", "server")];
+        self.certificate_expiry.get_or_create(&certificate).clone()
+    }
+
+    pub fn encode(&self, exposition: Exposition) -> Result<String, fmt::Error> {
         let mut text = String::new();
         encode(&mut text, &self.registry)?;
-        Ok(text)
+        Ok(exposition.write(text))
     }
 }
 

@@ -10,7 +10,6 @@ use axum::{
     body::Bytes,
     extract::State,
     http::{HeaderMap, StatusCode, header},
-    response::{IntoResponse, Response},
 };
 use serde::Deserialize;
 use svc_common::rate::{Keyed, Rate};
@@ -21,6 +20,8 @@ use uuid::Uuid;
 use crate::{address::network, error::AppError, session::Client, state::App};
 
 const NOTE_BYTES: usize = 500;
+/// One answer for every reason that concerns the JWT.
+const STRANGER: AppError = AppError::Unauthorized("The JWT is not one of an active agent.");
 
 /// Of one agent: a deployment writes some notes at once, and not one a second all day.
 static NOTES: LazyLock<Keyed<Uuid>> =
@@ -40,35 +41,15 @@ pub async fn note(
     Client(address): Client,
     headers: HeaderMap,
     body: Bytes,
-) -> Result<Response, AppError> {
+) -> Result<(StatusCode, &'static str), AppError> {
     let outcome = accept(&app, address, &headers, &body).await;
     app.metrics.webhook(match &outcome {
         Ok(()) => "accepted",
-        Err(Refusal::Unauthorized) => "unauthorized",
-        Err(Refusal::App(AppError::Limited(_))) => "limited",
-        Err(Refusal::App(_)) => "failed",
+        Err(AppError::Unauthorized(_)) => "unauthorized",
+        Err(AppError::Limited(_)) => "limited",
+        Err(_) => "failed",
     });
-    match outcome {
-        Ok(()) => Ok((StatusCode::CREATED, "noted\n").into_response()),
-        Err(Refusal::App(error)) => Err(error),
-        Err(Refusal::Unauthorized) => {
-            let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];
-            let text = "the JWT is not one of an active agent\n";
-            Ok((StatusCode::UNAUTHORIZED, challenge, text).into_response())
-        }
-    }
-}
-
-/// One answer for every reason that concerns the JWT.
-enum Refusal {
-    Unauthorized,
-    App(AppError),
-}
-
-impl<E: Into<AppError>> From<E> for Refusal {
-    fn from(error: E) -> Self {
-        Self::App(error.into())
-    }
+    outcome.map(|()| (StatusCode::CREATED, "noted\n"))
 }
 
 async fn accept(
@@ -76,13 +57,10 @@ async fn accept(
     address: IpAddr,
     headers: &HeaderMap,
     body: &[u8],
-) -> Result<(), Refusal> {
+) -> Result<(), AppError> {
     let Some(agent) = bearer(headers).and_then(|jwt| app.verifier.verify(jwt)) else {
         let limited = STRANGERS.take(network(address), Instant::now());
-        return Err(limited.map_or_else(
-            |wait| Refusal::App(AppError::Limited(wait)),
-            |()| Refusal::Unauthorized,
-        ));
+        return Err(limited.map_or_else(AppError::Limited, |()| STRANGER));
     };
     NOTES
         .take(agent, Instant::now())
@@ -90,7 +68,7 @@ async fn accept(
     let text = parse(body)?;
     let found = app.store.agent_show(AgentId(agent)).await?;
     let active = found.filter(|found| found.agent.status == AgentStatus::Active);
-    let found = active.ok_or(Refusal::Unauthorized)?.agent;
+    let found = active.ok_or(STRANGER)?.agent;
     let actor = format!("agent {}", found.hostname);
     app.store
         .console_note_add(found.host_id, Some(found.id), &actor, &text)

@@ -5,12 +5,11 @@
 //!
 //! In reading order: `gate` (places and permits), `proxy_protocol` (addresses behind a load balancer), `connection` (one connection's life), `activity` (is it idle or
 //! stalled), `ending` (how its requests end), `tracked_body` (what both learn from a response), `meter`, `byte_budget` and `write_deadline` (how fast a client is read, how long it may leave data unread),
-//! `panics`, `shedding`, then `tls`, `verifier`, `certificate_log` and `reload` for
+//! `panics`, `shedding`, then `tls`, `verifier` and `certificate_log` for
 //! certificates.
 
 mod activity;
 mod byte_budget;
-mod certificate_facts;
 mod certificate_log;
 mod connection;
 mod ending;
@@ -20,7 +19,6 @@ mod limits;
 mod meter;
 mod panics;
 mod proxy_protocol;
-mod reload;
 mod shedding;
 mod tls;
 mod tracked_body;
@@ -30,18 +28,16 @@ mod write_deadline;
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use http::HeaderMap;
+use svc_common::networks::Networks;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::{Status, service::Routes};
 
-pub use certificate_facts::CertificateFacts;
 pub use issuer::{is_signed_by, which_have_key};
 pub use limits::Limits;
-pub use proxy_protocol::ProxyNetworks;
-pub use reload::Reload;
 pub use shedding::Shedding;
-pub use tls::{ClientCa, PairFile, TlsError, TlsPair, provider};
+pub use tls::{ClientCa, acceptor};
 
 use crate::metrics::ListenerMetrics;
 use byte_budget::Strangers;
@@ -74,7 +70,7 @@ pub struct Listener {
     socket: TcpListener,
     limits: Limits,
     metrics: ListenerMetrics,
-    proxies: ProxyNetworks,
+    proxies: Networks,
 }
 
 impl Listener {
@@ -99,12 +95,12 @@ impl Listener {
             socket: TcpListener::from_std(socket.into())?,
             limits,
             metrics,
-            proxies: ProxyNetworks::default(),
+            proxies: Networks::default(),
         })
     }
 
     /// Connections from these networks begin with a header of the PROXY protocol.
-    pub fn behind(self, proxies: ProxyNetworks) -> Self {
+    pub fn behind(self, proxies: Networks) -> Self {
         Self { proxies, ..self }
     }
 

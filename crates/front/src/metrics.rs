@@ -2,7 +2,6 @@
 
 use std::io;
 
-use jiff::Timestamp;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge},
@@ -70,10 +69,10 @@ impl ListenerMetrics {
         self.handshakes.get_or_create(&result).inc();
     }
 
-    /// When the certificate in service, or the first of the client CAs, expires.
-    pub fn certificate_expires(&self, certificate: &'static str, at: Timestamp) {
+    /// Shows when the certificate in service, or the first of the client CAs, expires.
+    pub fn expiry(&self, certificate: &'static str) -> Gauge {
         let certificate = [("certificate", certificate)];
-        self.expiry.get_or_create(&certificate).set(at.as_second());
+        self.expiry.get_or_create(&certificate).clone()
     }
 
     pub fn request(&self, method: &'static str) {

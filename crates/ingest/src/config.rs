@@ -11,16 +11,18 @@ mod timing;
 mod variables;
 
 use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     path::PathBuf,
     time::Duration,
 };
 
 use svc_common::{
     log::Log,
+    networks::Networks,
     settings::{Reader, read_environment},
+    tls::TlsPair,
 };
-use svc_front::listener::{ClientCa, Limits, ProxyNetworks, TlsPair};
+use svc_front::listener::{ClientCa, Limits};
 use svc_pipeline::{
     budget::BudgetBounds,
     export::{RETRIES, Receiver},
@@ -76,7 +78,7 @@ pub struct Grpc {
     pub tls: TlsPair,
     pub client_ca: Option<ClientCa>,
     /// Load balancers that send the PROXY protocol.
-    pub proxies: ProxyNetworks,
+    pub proxies: Networks,
     pub limits: Limits,
     /// No variable sets it; tests shrink it.
     pub report_budget: BudgetBounds,
@@ -181,15 +183,9 @@ impl Consume {
     }
 }
 
-/// Where the HTTP port of a service with this configuration answers, from this machine.
+/// What the HTTP port of a service with this configuration is bound to.
 pub fn http_address() -> Result<SocketAddr, Problems> {
-    let (_, mut http) = from_environment(addresses)?;
-    match http.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => http.set_ip(Ipv4Addr::LOCALHOST.into()),
-        IpAddr::V6(ip) if ip.is_unspecified() => http.set_ip(Ipv6Addr::LOCALHOST.into()),
-        _ => {}
-    }
-    Ok(http)
+    Ok(from_environment(addresses)?.1)
 }
 
 /// The path of the signing key and the further keys, for the commands that need nothing else.
@@ -257,7 +253,7 @@ impl Grpc {
     fn collect(reader: &mut Reader<'_>, address: Option<SocketAddr>) -> Option<Self> {
         let tls = files::tls_pair(reader, "INGEST_TLS_CERT", "INGEST_TLS_KEY");
         let client_ca = files::client_ca(reader, "INGEST_TLS_CLIENT_CA");
-        let proxies = reader.optional("INGEST_PROXY_PROTOCOL_FROM", parse::proxy_networks);
+        let proxies = reader.optional("INGEST_PROXY_PROTOCOL_FROM", parse::networks);
         let max_connections = reader.value("INGEST_MAX_CONNECTIONS", parse::max_connections);
         Some(Self {
             address: address?,

@@ -11,8 +11,9 @@ mod worker;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
+use svc_common::tls::Reload;
 use svc_front::{
-    listener::{Listener, Reload},
+    listener::{Listener, acceptor},
     metrics::ListenerMetrics,
 };
 use svc_pipeline::{
@@ -88,12 +89,8 @@ impl Server {
         let (export, exporter) = Export::new(config.export.clone(), &store, &export_metrics)
             .map_err(|error| Problems::one("INGEST_OTLP_ENDPOINT", error))?;
         let grpc = &config.grpc;
-        let (tls, reload) = Reload::new(
-            grpc.tls.clone(),
-            grpc.client_ca.clone(),
-            listener_metrics.clone(),
-        )
-        .map_err(|error| Problems::one("INGEST_TLS_CLIENT_CA", error))?;
+        let tls = acceptor(grpc.tls.clone(), grpc.client_ca.clone(), &listener_metrics);
+        let (tls, reload) = tls.map_err(|error| Problems::one("INGEST_TLS_CLIENT_CA", error))?;
         let listener = Listener::bind(grpc.address, grpc.limits, listener_metrics).await;
         let listener = listener.map_err(port_problem("INGEST_GRPC_PORT", grpc.address));
         let http = HttpServer::bind(config.http).await;

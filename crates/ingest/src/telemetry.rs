@@ -1,11 +1,9 @@
 //! Metrics in the Prometheus format. Those of the front and the pipeline are in their own crates.
 
-mod exposition;
 mod fleet;
 mod metrics;
 mod process;
 
-pub use exposition::Exposition;
 pub use fleet::FleetMetrics;
 pub use metrics::{Metrics, SessionMetrics};
 pub use process::ProcessUse;

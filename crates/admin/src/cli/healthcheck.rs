@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use svc_common::http::healthcheck;
+use svc_common::http::{Transport, healthcheck};
 use svc_ingest::config;
 
 pub async fn run() -> anyhow::Result<ExitCode> {
-    healthcheck(config::http_address()?).await?;
+    healthcheck(config::http_address()?, Transport::Clear).await?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,15 +1,29 @@
 //! The question of the commands `healthcheck`, which an image without a shell needs.
 
-use std::{io, net::SocketAddr, time::Duration};
+mod any_certificate;
 
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
+
+use rustls_pki_types::ServerName;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
     time::timeout,
 };
 
 const DEADLINE: Duration = Duration::from_secs(5);
 const REQUEST: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+
+/// How the port is spoken to.
+#[derive(Clone, Copy, Debug)]
+pub enum Transport {
+    Clear,
+    Tls,
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum Unhealthy {
@@ -22,9 +36,10 @@ pub enum Unhealthy {
     Reason(String),
 }
 
-/// Asks `/healthz` of the program on this machine whose HTTP port this is.
-pub async fn healthcheck(address: SocketAddr) -> Result<(), Unhealthy> {
-    let answer = timeout(DEADLINE, ask(address)).await;
+/// Asks `/healthz` of the program on this machine whose HTTP port is bound to `address`.
+pub async fn healthcheck(address: SocketAddr, transport: Transport) -> Result<(), Unhealthy> {
+    let address = reachable(address);
+    let answer = timeout(DEADLINE, ask(address, transport)).await;
     let answer = answer.map_err(|_| Unhealthy::Silent(address))?;
     let answer = answer.map_err(|error| Unhealthy::Away(address, error))?;
     let status = answer.lines().next().unwrap_or_default();
@@ -35,10 +50,34 @@ pub async fn healthcheck(address: SocketAddr) -> Result<(), Unhealthy> {
     Err(Unhealthy::Reason(reason.to_owned()))
 }
 
-async fn ask(address: SocketAddr) -> io::Result<String> {
-    let mut stream = TcpStream::connect(address).await?;
+/// A port that is bound to all addresses answers at the loopback address.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    (ip, address.port()).into()
+}
+
+async fn ask(address: SocketAddr, transport: Transport) -> io::Result<String> {
+    let stream = TcpStream::connect(address).await?;
+    match transport {
+        Transport::Clear => exchange(stream).await,
+        Transport::Tls => {
+            let name = ServerName::from(address.ip());
+            let connector = any_certificate::connector().map_err(io::Error::other)?;
+            exchange(connector.connect(name, stream).await?).await
+        }
+    }
+}
+
+async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<String> {
     stream.write_all(REQUEST).await?;
-    let mut answer = String::new();
-    stream.take(16 * 1024).read_to_string(&mut answer).await?;
-    Ok(answer)
+    let mut answer = Vec::new();
+    // A server that closes without TLS' own farewell has answered all the same.
+    match stream.take(16 * 1024).read_to_end(&mut answer).await {
+        Err(error) if answer.is_empty() => Err(error),
+        _ => Ok(String::from_utf8_lossy(&answer).into_owned()),
+    }
 }

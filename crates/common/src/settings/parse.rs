@@ -6,6 +6,8 @@ use std::{net::IpAddr, time::Duration};
 use jiff::{Span, SpanRelativeTo};
 use url::Url;
 
+use crate::networks::Networks;
+
 pub type Parsed<T> = Result<T, String>;
 
 pub fn port(text: &str) -> Parsed<u16> {
@@ -18,6 +20,11 @@ pub fn port(text: &str) -> Parsed<u16> {
 pub fn ip(text: &str) -> Parsed<IpAddr> {
     text.parse()
         .map_err(|_| "is not an IP address, such as 0.0.0.0 or ::1".into())
+}
+
+pub fn networks(text: &str) -> Parsed<Networks> {
+    Networks::parse(text)
+        .ok_or_else(|| "is not a list of networks such as 10.0.0.0/8, separated by commas".into())
 }
 
 pub fn boolean(text: &str) -> Parsed<bool> {

@@ -1,9 +1,11 @@
 //! Parsers of the variables' values. An error continues a sentence: the reader puts the variable's
 //! name and value in front of it.
 
-use std::{fs, net::IpAddr, path::PathBuf, time::Duration};
+use std::{fs, path::PathBuf, time::Duration};
 
-pub(super) use svc_common::settings::parse::{Parsed, boolean, http_url, ip, pool_size, port};
+pub(super) use svc_common::settings::parse::{
+    Parsed, boolean, http_url, ip, networks, pool_size, port,
+};
 use svc_common::{error_chain::chain, settings::parse::duration};
 use svc_release::PublicKey;
 use svc_store::DatabaseUrl;
@@ -22,8 +24,8 @@ pub(super) fn base_url(text: &str) -> Parsed<Url> {
     Ok(url)
 }
 
-pub(super) fn ips(text: &str) -> Parsed<Vec<IpAddr>> {
-    text.split(',').map(|part| ip(part.trim())).collect()
+pub(super) fn path(text: &str) -> Parsed<PathBuf> {
+    Ok(text.into())
 }
 
 pub(super) fn lifetime(text: &str) -> Parsed<Duration> {

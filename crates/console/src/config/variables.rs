@@ -3,8 +3,11 @@
 svc_common::variables! {
     "DATABASE_URL", Required, secret "PostgreSQL connection string of the web role";
     "CONSOLE_BASE_URL", Required, "Public URL of the console, without a path; it decides on cookies and origins";
-    "CONSOLE_PORT", Default("3000"), "HTTP port of the console";
-    "CONSOLE_BIND_ADDRESS", Default("0.0.0.0"), "IP address of the HTTP listener";
+    "CONSOLE_PORT", Default("3000"), "Port of the console";
+    "CONSOLE_BIND_ADDRESS", Unset("`0.0.0.0` with a certificate, otherwise `127.0.0.1`"), "IP address of the listener";
+    "CONSOLE_TLS_CERT", Unset("none"),
+        "Path to the console's certificate chain, PEM format, for HTTPS without a proxy; read again when it changes";
+    "CONSOLE_TLS_KEY", Unset("none"), "Path to the private key of CONSOLE_TLS_CERT, PEM format";
     "CONSOLE_JWKS_URL", Default("http://localhost:8080/.well-known/jwks.json"),
         "The service's JWKS document, which the console fetches in the background";
     "CONSOLE_JWKS_CA", Unset("the system's"), "Path to CA certificates, PEM format, for an https:// JWKS URL";
@@ -14,7 +17,7 @@ svc_common::variables! {
     "CONSOLE_AUTO_MIGRATE", Default("true"), "`true`: migrate the schema `console` at start; `false`: only verify it";
     "CONSOLE_SESSION_LIFETIME", Default("12h"), "How long a person stays signed in";
     "CONSOLE_TRUSTED_PROXIES", Unset("none"),
-        "Addresses of reverse proxies, separated by commas; only they may name the client in X-Forwarded-For";
+        "Addresses or networks (`10.0.0.0/8`) of reverse proxies, separated by commas; only they may name the client in X-Forwarded-For";
     "CONSOLE_CA", Unset("none"),
         "Path to the CA of the console's own certificate, PEM format, unless hosts trust it already: commands that the console shows pin it";
     "CONSOLE_DOWNLOAD_DIR", Default("/var/lib/svc-console/releases"),

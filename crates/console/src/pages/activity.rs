@@ -19,6 +19,7 @@ use crate::{
     error::AppError,
     session::User,
     shell::{Page, Shell, html},
+    slots::hold,
     state::App,
     view::address_query,
 };
@@ -98,7 +99,7 @@ impl Asked {
 /// An export that is interrupted ends with a line that says so.
 pub async fn export(
     State(app): State<App>,
-    _user: User,
+    user: User,
     Query(asked): Query<Asked>,
 ) -> Result<Response, AppError> {
     let (csv, kind) = match asked.format.as_str() {
@@ -106,6 +107,7 @@ pub async fn export(
         "ndjson" => (false, "application/x-ndjson"),
         _ => return Err(AppError::bad_request("The format is csv or ndjson.")),
     };
+    let slot = app.clients.export(&user.name)?;
     let file = format!("attachment; filename=\"activity.{}\"", asked.format);
     let headers = [
         (header::CONTENT_TYPE, kind.to_owned()),
@@ -119,7 +121,7 @@ pub async fn export(
         done: false,
     };
     let body = Body::from_stream(stream::unfold(export, Export::next));
-    Ok((headers, body).into_response())
+    Ok(hold((headers, body).into_response(), slot))
 }
 
 struct Export {

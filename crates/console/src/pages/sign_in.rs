@@ -11,6 +11,7 @@ use serde::Deserialize;
 use svc_store::EventKind;
 
 use crate::{
+    browser,
     error::AppError,
     failures, password,
     session::{self, Client, User},
@@ -56,7 +57,7 @@ pub async fn page(State(app): State<App>, Query(target): Query<Return>) -> Page 
             "yes" => UNSENT,
             _ => "",
         },
-        first: !app.store.console_has_users().await?,
+        first: !app.has_people().await?,
     })
 }
 
@@ -71,7 +72,8 @@ pub async fn submit(
     if name.len() > 64 || form.password.len() > password::MOST {
         return refused(&app, &form);
     }
-    if let Err(limited) = app.doors.attempt(address, name) {
+    let browser = browser::known(&app, &headers, name).await?;
+    if let Err(limited) = app.doors.attempt(address, name, browser) {
         app.metrics.sign_in("limited");
         failures::limited(&app, EventKind::SignIn, name, address).await?;
         return Err(limited);
@@ -83,11 +85,11 @@ pub async fn submit(
         failures::refused(&app, EventKind::SignIn, known.as_ref(), address).await?;
         return refused(&app, &form);
     };
-    let cookie = session::open(&app, user, address, &headers).await?;
+    let cookies = session::open(&app, user, address, &headers).await?;
     app.metrics.sign_in("accepted");
     tracing::info!(user = user.name, %address, "signed in");
     let to = Redirect::to(local(&form.next));
-    Ok(([(header::SET_COOKIE, cookie)], to).into_response())
+    Ok((cookies, to).into_response())
 }
 
 pub async fn sign_out(State(app): State<App>, user: User) -> Result<Response, AppError> {

@@ -9,7 +9,7 @@ use askama::Template;
 use axum::{
     Form,
     extract::State,
-    http::{HeaderMap, StatusCode, header},
+    http::{HeaderMap, StatusCode},
     response::{IntoResponse, Redirect, Response},
 };
 use serde::Deserialize;
@@ -133,8 +133,8 @@ async fn enter(
     if !redeemed.await? {
         return used_up(app, address).await;
     }
-    let cookie = session::open(app, user, address, headers).await?;
-    Ok(([(header::SET_COOKIE, cookie)], Redirect::to("/")).into_response())
+    let cookies = session::open(app, user, address, headers).await?;
+    Ok((cookies, Redirect::to("/")).into_response())
 }
 
 async fn used_up(app: &App, address: IpAddr) -> Result<Response, AppError> {

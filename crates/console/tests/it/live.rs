@@ -3,11 +3,11 @@
 use anyhow::{Context, Result, ensure};
 use svc_store::Role;
 use svc_testkit::{FakeAgent, PATIENCE, eventually, machine};
-use tokio::{io::AsyncReadExt, net::TcpStream, time::timeout};
+use tokio::{io::AsyncReadExt, time::timeout};
 
-use crate::support::{Client, Console, seed_hosts};
+use crate::support::{Client, Connection, Console, seed_hosts};
 
-struct Stream(TcpStream, String);
+struct Stream(Box<dyn Connection>, String);
 
 impl Stream {
     /// An open stream.

@@ -13,6 +13,18 @@ async fn health_and_metrics_answer_and_metrics_are_not_for_outside() -> Result<(
     assert_eq!(client.get("/healthz").await?.body, "ok");
     let metrics = client.get("/metrics").await?;
     metrics.shows(&["console_http_requests_total", "route=\"/healthz\""]);
+    assert_contains(
+        metrics.header("content-type").unwrap_or_default(),
+        "text/plain",
+    );
+    assert!(!metrics.has("# EOF"), "{}", metrics.body);
+    let asked = "Accept: application/openmetrics-text\r\n";
+    let open = client.send("GET", "/metrics", asked, "").await?;
+    assert_contains(
+        open.header("content-type").unwrap_or_default(),
+        "openmetrics",
+    );
+    open.shows(&["# EOF"]);
     let forwarded = "X-Forwarded-For: 1.2.3.4\r\n";
     let hidden = client.send("GET", "/metrics", forwarded, "").await?;
     assert_eq!(hidden.status, 404);

@@ -18,7 +18,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
 
 pub use self::{
-    client::{Client, FORM, Page},
+    client::{Client, Connection, FORM, Page},
     seed::{
         disk, seed_fleet, seed_history, seed_hostile, seed_hosts, seed_pictures, seed_rollups,
         seed_samples,
@@ -71,6 +71,7 @@ impl Console {
         let environment = environment(&site, set).await?;
         let server = Server::bind(Config::read(&|name| environment.get(name).cloned())?).await?;
         let (address, stop) = (server.address()?, CancellationToken::new());
+        let tls = environment.contains_key("CONSOLE_TLS_CERT");
         let console = Self {
             origin: format!("http://localhost:{}", address.port()),
             site,
@@ -79,7 +80,9 @@ impl Console {
             task: Some(tokio::spawn(server.run(stop.clone()))),
             stop,
         };
-        console.healthy().await?;
+        if !tls {
+            console.healthy().await?;
+        }
         Ok(console)
     }
 
@@ -134,6 +137,7 @@ impl Console {
             address: self.address,
             origin: self.origin.clone(),
             cookie: None,
+            tls: None,
         }
     }
 

@@ -4,16 +4,20 @@ use anyhow::Result;
 use svc_store::Role;
 use svc_testkit::{ActiveAgent, Proxy, Site, eventually};
 
-use crate::support::{Client, Console};
+use crate::support::{Client, Console, Page};
 
 const BODY: &str = r#"{"text": "deployed 4.2"}"#;
 
 /// The status of a note's answer.
 async fn note(console: &Console, jwt: &str, body: &str) -> Result<u16> {
+    Ok(sent(console, jwt, body).await?.status)
+}
+
+async fn sent(console: &Console, jwt: &str, body: &str) -> Result<Page> {
     let headers = format!("Authorization: Bearer {jwt}\r\nContent-Type: application/json\r\n");
     let client = console.client();
     let sent = client.send("POST", "/api/v1/notes", &headers, body);
-    Ok(sent.await?.status)
+    sent.await
 }
 
 /// Waits until a note is accepted: until the console has fetched the keys.
@@ -56,11 +60,17 @@ async fn the_keys_stay_in_use_while_the_service_is_away_and_notes_are_limited() 
     noted(&console, &jwt).await?;
     instance.stop().await?;
     assert_eq!(note(&console, &jwt, BODY).await?, 201);
-    let mut limited = false;
+    let mut limited = None;
     for _ in 0..20 {
-        limited |= note(&console, &jwt, BODY).await? == 429;
+        let answer = sent(&console, &jwt, BODY).await?;
+        limited = limited.or((answer.status == 429).then_some(answer));
     }
-    assert!(limited, "20 notes at once");
+    let limited = limited.expect("20 notes at once");
+    assert!(limited.header("retry-after").is_some(), "{}", limited.head);
+    limited.shows(&["Try again in"]);
+    let stranger = sent(&console, "x", BODY).await?;
+    assert_eq!(stranger.header("www-authenticate"), Some("Bearer"));
+    stranger.shows(&["The JWT is not one of an active agent."]);
     Ok(())
 }
 

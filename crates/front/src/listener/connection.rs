@@ -12,6 +12,7 @@ use http::{Request, Response};
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use socket2::{SockRef, TcpKeepalive};
+use svc_common::networks::Networks;
 use tokio::{
     net::TcpStream,
     task::yield_now,
@@ -22,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Status, body::Body, service::Routes};
 
 use super::{
-    Limits, ProxyNetworks, Refusals,
+    Limits, Refusals,
     activity::Activity,
     byte_budget::Strangers,
     certificate_log,
@@ -56,7 +57,7 @@ pub(super) struct Connection {
     pub routes: Routes,
     pub gate: Arc<Gate>,
     pub limits: Limits,
-    pub proxies: ProxyNetworks,
+    pub proxies: Networks,
     pub refusals: Refusals,
     pub strangers: Arc<Strangers>,
     pub stop: CancellationToken,
@@ -127,7 +128,7 @@ impl Connection {
         standing: &Standing,
     ) -> Result<(Tls, ClientKey, SocketAddr), Handshake> {
         configure(&stream);
-        if self.proxies.contain(address) {
+        if self.proxies.contain(address.ip()) {
             let named = proxy_protocol::client(&mut stream, address).await;
             address = named.map_err(|_| Handshake::NoProxyHeader)?;
         }

@@ -7,9 +7,8 @@ use rustls::{
     RootCertStore, client::verify_server_cert_signed_by_trust_anchor, server::ParsedCertificate,
 };
 use rustls_pki_types::{CertificateDer, UnixTime};
+use svc_common::tls::{TlsError, certificates, provider};
 use x509_parser::prelude::{FromDer, X509Certificate};
-
-use super::tls::{TlsError, certificates, provider};
 
 /// Whether the certificates in the file `authority` vouch for a server's chain at a time.
 pub fn is_signed_by(

@@ -3,8 +3,8 @@
 
 use std::path::PathBuf;
 
-use svc_common::settings::Reader;
-use svc_front::listener::{ClientCa, PairFile, TlsPair};
+use svc_common::{settings::Reader, tls::TlsPair};
+use svc_front::listener::ClientCa;
 
 use super::parse;
 use crate::signing::{self, PublicKey};
@@ -17,19 +17,7 @@ pub(super) fn tls_pair(
 ) -> Option<TlsPair> {
     let certificate_file = reader.value(certificate, parse::path);
     let key_file = reader.value(key, parse::path);
-    match TlsPair::load(&certificate_file?, &key_file?) {
-        Ok(pair) => Some(pair),
-        Err(errors) => {
-            for (file, error) in errors {
-                let name = match file {
-                    PairFile::Certificate => certificate,
-                    PairFile::Key => key,
-                };
-                reader.problem::<TlsPair>(name, error);
-            }
-            None
-        }
-    }
+    TlsPair::read(reader, (certificate, &certificate_file?), (key, &key_file?))
 }
 
 pub(super) fn client_ca(reader: &mut Reader<'_>, name: &'static str) -> Option<Option<ClientCa>> {

@@ -10,9 +10,8 @@ use std::{
 use http::{HeaderName, HeaderValue};
 use rustix::process::{Resource, Rlimit, getrlimit};
 use secrecy::SecretString;
-pub(super) use svc_common::settings::parse::{Parsed, boolean, ip, pool_size, port};
+pub(super) use svc_common::settings::parse::{Parsed, boolean, ip, networks, pool_size, port};
 use svc_common::settings::parse::{bounded, duration, http_url};
-use svc_front::listener::ProxyNetworks;
 use svc_pipeline::{
     export::Protocol,
     queue::{NatsServers, QueueUrl},
@@ -69,11 +68,6 @@ pub(super) fn readable_file(text: &str) -> Parsed<PathBuf> {
             .map(|_| path)
             .map_err(|error| format!("cannot be read: {error}")),
     }
-}
-
-pub(super) fn proxy_networks(text: &str) -> Parsed<ProxyNetworks> {
-    ProxyNetworks::parse(text)
-        .ok_or_else(|| "is not a list of networks such as 10.0.0.0/8, separated by commas".into())
 }
 
 /// Without a value (the empty text), the limit follows from the process's limits of open files and memory.

@@ -12,12 +12,13 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use svc_common::metrics::Exposition;
 use svc_store::Store;
 
 use crate::{
     health::Health,
     signing::{JWKS_MAX_AGE, Jwks},
-    telemetry::{Exposition, Metrics},
+    telemetry::Metrics,
 };
 
 /// What the responses are made of.
@@ -86,15 +87,9 @@ fn is_fresh(headers: &HeaderMap, etag: &str) -> bool {
 }
 
 async fn metrics(State(pages): State<Pages>, headers: HeaderMap) -> Response {
-    let accept = headers.get_all(header::ACCEPT).iter();
-    let accept: Vec<&str> = accept.filter_map(|value| value.to_str().ok()).collect();
-    let exposition = Exposition::accepted(&accept.join(","));
-    let negotiated = [
-        (header::CONTENT_TYPE, exposition.content_type()),
-        (header::VARY, "Accept"),
-    ];
+    let exposition = Exposition::negotiated(&headers);
     match pages.metrics.scrape(exposition).await {
-        Ok(text) => (negotiated, text).into_response(),
+        Ok(text) => (exposition.headers(), text).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }

@@ -98,7 +98,11 @@ pub(super) fn add_all(
         "the queue's depth",
         instance.depth_gauge().run(last.clone()),
     );
-    let reload = port.reload.run(timing.certificate_poll, last.clone());
+    let (reload, stopped) = (port.reload, last.clone());
+    let reload = async move {
+        reload.run(timing.certificate_poll, stopped).await;
+        Ok(())
+    };
     parts.back("the certificate reload", reload);
     parts.back("the closing of sessions", async move {
         closer.run(&store, last).await;

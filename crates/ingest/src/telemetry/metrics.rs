@@ -7,12 +7,9 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
     registry::Registry,
 };
-use svc_common::metrics::ReasonName;
+use svc_common::metrics::{Exposition, ReasonName};
 
-use super::{
-    Exposition,
-    process::{OpenFiles, Process},
-};
+use super::process::{OpenFiles, Process};
 use crate::sync::lock;
 
 /// The registry. Every part registers its own metrics, under the prefix `svc_ingest`.

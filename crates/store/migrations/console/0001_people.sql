@@ -57,3 +57,16 @@ COMMENT ON COLUMN console.sessions.address IS 'Where the person signed in from.'
 COMMENT ON COLUMN console.sessions.created_at IS 'When the person signed in.';
 COMMENT ON COLUMN console.sessions.seen_at IS 'The last request, to within a minute.';
 COMMENT ON COLUMN console.sessions.expires_at IS 'When it ends, however active it is.';
+
+CREATE TABLE console.browsers (
+    hash       bytea PRIMARY KEY CHECK (octet_length(hash) = 32),
+    user_id    uuid        NOT NULL REFERENCES console.users ON DELETE CASCADE,
+    expires_at timestamptz NOT NULL
+);
+
+CREATE INDEX browsers_user ON console.browsers (user_id);
+
+COMMENT ON TABLE console.browsers IS 'Browsers in which a person has signed in before: others cannot use up their attempts.';
+COMMENT ON COLUMN console.browsers.hash IS 'SHA-256 of the browser''s cookie.';
+COMMENT ON COLUMN console.browsers.user_id IS 'The person.';
+COMMENT ON COLUMN console.browsers.expires_at IS 'When it is forgotten.';

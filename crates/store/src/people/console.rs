@@ -1,4 +1,4 @@
-//! What the web console reads and writes: its own schema (`people`, `links`, `sessions`), and the pages.
+//! What the web console reads and writes: its own schema (`people`, `links`, `sessions`, `browsers`), and the pages.
 //!
 //! The console connects as the web role (`web_role`): it reads the service's tables and changes them
 //! only through the functions that the role may call. It uses the bulkheads by who waits: `Ingest` for
@@ -9,6 +9,7 @@
 //! rows cost.
 
 mod activity;
+mod browsers;
 mod changes;
 mod events;
 mod fleet;

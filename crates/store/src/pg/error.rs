@@ -120,6 +120,12 @@ impl StoreError {
         matches!(self, StoreError::Unavailable { .. })
     }
 
+    /// Whether the database may be well, but all connections to it were in use.
+    pub fn is_pool_busy(&self) -> bool {
+        let busy = Unavailability::PoolBusy;
+        matches!(self, StoreError::Unavailable { reason, .. } if *reason == busy)
+    }
+
     /// Whether a healthy database would reject the same data too. Only then may a sample be
     /// discarded. Everything unknown counts as a fault of the database: a missing column or a
     /// revoked privilege says nothing about the sample that met it first.

@@ -1,7 +1,8 @@
 //! The check of the server's certificate: its names, its end, and the private CA beside it.
 
 use jiff::{SignedDuration, Timestamp};
-use svc_front::listener::{TlsPair, is_signed_by};
+use svc_common::tls::TlsPair;
+use svc_front::listener::is_signed_by;
 
 use super::{Finding, fail, ok, warn};
 

@@ -10,7 +10,8 @@ use std::{
 
 use anyhow::{Context, bail};
 use jiff::{Timestamp, ToSpan, civil::Date, tz::TimeZone};
-use svc_front::listener::{CertificateFacts, TlsPair, is_signed_by};
+use svc_common::tls::{CertificateFacts, TlsPair};
+use svc_front::listener::is_signed_by;
 
 use super::{
     args::{Args, NewCa},

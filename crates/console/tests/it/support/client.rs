@@ -1,14 +1,19 @@
 //! A client with a cookie, which speaks HTTP/1.1 as a browser on the console's own pages does.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::Arc};
 
 use anyhow::{Context, Result};
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::{CertificateDer, ServerName};
+use svc_common::tls::provider;
+use svc_sandbox::Identity;
 use svc_testkit::{PATIENCE, assert_contains};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
     time::timeout,
 };
+use tokio_rustls::TlsConnector;
 
 pub const FORM: &str = "Content-Type: application/x-www-form-urlencoded\r\n";
 
@@ -17,7 +22,13 @@ pub struct Client {
     pub address: SocketAddr,
     pub origin: String,
     pub cookie: Option<String>,
+    /// Set for a client that speaks HTTPS.
+    pub tls: Option<Arc<ClientConfig>>,
 }
+
+/// A connection, with or without TLS.
+pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
 
 #[derive(Clone, Debug)]
 pub struct Page {
@@ -93,18 +104,41 @@ impl Client {
     }
 
     /// A new connection, on which a request has begun: without the empty line that ends its head.
-    pub async fn begin(&self, request: &str, headers: &str) -> Result<TcpStream> {
-        let mut stream = TcpStream::connect(self.address).await?;
+    pub async fn begin(&self, request: &str, headers: &str) -> Result<Box<dyn Connection>> {
+        let mut stream = self.connect().await?;
         stream
             .write_all(self.head(request, headers).as_bytes())
             .await?;
         Ok(stream)
     }
 
+    /// This client, over TLS to the server with this certificate alone.
+    pub fn trusting(mut self, server: &Identity) -> Result<Self> {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from(server.cert_der.clone()))?;
+        let config = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        self.origin = self.origin.replacen("http://", "https://", 1);
+        self.tls = Some(Arc::new(config));
+        Ok(self)
+    }
+
+    async fn connect(&self) -> Result<Box<dyn Connection>> {
+        let stream = TcpStream::connect(self.address).await?;
+        let Some(config) = &self.tls else {
+            return Ok(Box::new(stream));
+        };
+        let name = ServerName::try_from("localhost")?;
+        let connector = TlsConnector::from(config.clone());
+        Ok(Box::new(connector.connect(name, stream).await?))
+    }
+
     fn head(&self, request: &str, headers: &str) -> String {
         let cookie = self.cookie.as_ref();
         let cookie = cookie.map_or_else(String::new, |cookie| format!("Cookie: {cookie}\r\n"));
-        let host = self.origin.trim_start_matches("http://");
+        let (_, host) = self.origin.split_once("://").unwrap_or_default();
         format!("{request} HTTP/1.1\r\nHost: {host}\r\n{cookie}{headers}")
     }
 
@@ -113,7 +147,7 @@ impl Client {
         let length = body.len();
         let request = format!("{head}Connection: close\r\nContent-Length: {length}\r\n\r\n{body}");
         let exchange = async {
-            let mut stream = TcpStream::connect(self.address).await?;
+            let mut stream = self.connect().await?;
             // A server that refuses a large body closes while it is sent.
             drop(stream.write_all(request.as_bytes()).await);
             let (mut answer, mut chunk) = (Vec::new(), vec![0; 64 * 1024]);

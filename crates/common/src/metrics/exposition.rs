@@ -4,6 +4,11 @@
 //! The registry writes OpenMetrics alone. The text format differs in four points: a counter is announced under the name
 //! of its samples (`_total`), an info is a gauge, units have no line, and no line marks the end.
 
+use hyper::{
+    HeaderMap,
+    header::{self, HeaderName},
+};
+
 const OPENMETRICS: &str = "application/openmetrics-text";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,8 +18,15 @@ pub enum Exposition {
 }
 
 impl Exposition {
-    /// The format for a request with this `Accept` header: OpenMetrics if the client names it and prefers it to text.
-    pub fn accepted(accept: &str) -> Self {
+    /// The format for a request with these headers.
+    pub fn negotiated(headers: &HeaderMap) -> Self {
+        let accept = headers.get_all(header::ACCEPT).iter();
+        let accept: Vec<&str> = accept.filter_map(|value| value.to_str().ok()).collect();
+        Self::accepted(&accept.join(","))
+    }
+
+    /// OpenMetrics if the client names it and prefers it to text.
+    fn accepted(accept: &str) -> Self {
         let mut openmetrics = 0.0;
         let mut text: f32 = 0.0;
         for range in accept.split(',') {
@@ -32,15 +44,17 @@ impl Exposition {
         }
     }
 
-    pub fn content_type(self) -> &'static str {
-        match self {
+    /// The headers of the answer.
+    pub fn headers(self) -> [(HeaderName, &'static str); 2] {
+        let kind = match self {
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
             Self::Text => "text/plain; version=0.0.4; charset=utf-8",
-        }
+        };
+        [(header::CONTENT_TYPE, kind), (header::VARY, "Accept")]
     }
 
     /// `page` is OpenMetrics.
-    pub(super) fn write(self, page: String) -> String {
+    pub fn write(self, page: String) -> String {
         match self {
             Self::OpenMetrics => page,
             Self::Text => text_format(&page),

@@ -7,16 +7,13 @@
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use svc_common::periodic::Periodic;
+use prometheus_client::metrics::gauge::Gauge;
+use rustls::server::ResolvesServerCert;
 use tokio::sync::watch;
-use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    ClientCa, TlsPair,
-    tls::{CurrentCertificate, acceptor},
-};
-use crate::metrics::ListenerMetrics;
+use super::{CurrentCertificate, TlsPair};
+use crate::periodic::Periodic;
 
 #[derive(Debug)]
 pub struct Reload {
@@ -24,32 +21,26 @@ pub struct Reload {
     current: Arc<CurrentCertificate>,
     reported: Option<String>,
     expires_at: watch::Sender<Option<Timestamp>>,
-    metrics: ListenerMetrics,
+    expiry: Gauge,
 }
 
 impl Reload {
-    /// The TLS settings to serve with, and the task that keeps their certificate fresh.
-    pub fn new(
-        pair: TlsPair,
-        client_ca: Option<ClientCa>,
-        metrics: ListenerMetrics,
-    ) -> Result<(TlsAcceptor, Self), rustls::Error> {
-        if let Some(at) = client_ca.as_ref().and_then(|ca| ca.expires_at) {
-            metrics.certificate_expires("client_ca", at);
-        }
-        note_expiry(&pair, &metrics);
-        let current = CurrentCertificate::new(&pair);
-        let expires_at = watch::Sender::new(expiry(&pair));
-        Ok((
-            acceptor(current.clone(), client_ca)?,
-            Self {
-                pair,
-                current,
-                reported: None,
-                expires_at,
-                metrics,
-            },
-        ))
+    /// `expiry` shows when the certificate in service expires, in seconds since 1970.
+    pub fn new(pair: TlsPair, expiry: Gauge) -> Self {
+        let reload = Self {
+            current: CurrentCertificate::new(&pair),
+            reported: None,
+            expires_at: watch::Sender::new(expires_at(&pair)),
+            pair,
+            expiry,
+        };
+        reload.note_expiry();
+        reload
+    }
+
+    /// For the TLS settings: it always answers with the certificate in service.
+    pub fn current(&self) -> Arc<dyn ResolvesServerCert> {
+        self.current.clone()
     }
 
     /// When the certificate in service expires.
@@ -57,12 +48,11 @@ impl Reload {
         self.expires_at.subscribe()
     }
 
-    pub async fn run(mut self, period: Duration, stop: CancellationToken) -> anyhow::Result<()> {
+    pub async fn run(mut self, period: Duration, stop: CancellationToken) {
         let mut periodic = Periodic::new(period, stop);
         while periodic.tick().await {
             self.pass();
         }
-        Ok(())
     }
 
     fn pass(&mut self) {
@@ -79,11 +69,21 @@ impl Reload {
 
     fn replace(&mut self, pair: TlsPair) {
         tracing::info!(certificate.file = %pair.certificate_file.display(), "serving a new TLS certificate");
-        note_expiry(&pair, &self.metrics);
         self.current.replace(&pair);
-        self.expires_at.send_replace(expiry(&pair));
+        self.expires_at.send_replace(expires_at(&pair));
         self.pair = pair;
         self.reported = None;
+        self.note_expiry();
+    }
+
+    fn note_expiry(&self) {
+        let Some(facts) = self.pair.facts() else {
+            return;
+        };
+        self.expiry.set(facts.not_after.as_second());
+        if facts.expired(Timestamp::now()) {
+            tracing::warn!(not_after = %facts.not_after, "the TLS certificate has expired: clients will refuse it");
+        }
     }
 
     fn report(&mut self, reason: String) {
@@ -97,18 +97,8 @@ impl Reload {
     }
 }
 
-fn expiry(pair: &TlsPair) -> Option<Timestamp> {
+fn expires_at(pair: &TlsPair) -> Option<Timestamp> {
     pair.facts().map(|facts| facts.not_after)
-}
-
-fn note_expiry(pair: &TlsPair, metrics: &ListenerMetrics) {
-    let Some(facts) = pair.facts() else {
-        return;
-    };
-    metrics.certificate_expires("server", facts.not_after);
-    if facts.expired(Timestamp::now()) {
-        tracing::warn!(not_after = %facts.not_after, "the TLS certificate has expired: agents will refuse it");
-    }
 }
 
 #[cfg(test)]
@@ -124,8 +114,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (certificate, key) = identity.write(folder.path(), "server").unwrap();
         let pair = TlsPair::load(&certificate, &key).unwrap();
-        let (_, reload) = Reload::new(pair, None, ListenerMetrics::default()).unwrap();
-        (folder, reload)
+        (folder, Reload::new(pair, Gauge::default()))
     }
 
     fn new_identity() -> Identity {

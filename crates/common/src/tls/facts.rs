@@ -17,7 +17,7 @@ pub struct CertificateFacts {
 }
 
 impl CertificateFacts {
-    pub(super) fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
+    pub fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
         let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
         let names = parsed.subject_alternative_name().ok().flatten();
         Some(Self {
