@@ -77,7 +77,7 @@ impl App {
             stop,
             started: Instant::now(),
             ready: Arc::default(),
-            service_schema: Arc::default(),
+            service_schema: Arc::new(AtomicU8::new(ServiceSchema::Unknown as u8)),
         })
     }
 

@@ -236,8 +236,8 @@ async fn agents_are_found_by_the_fingerprint_that_their_machine_prints() -> Resu
             "{path}"
         );
     }
-    let other = client.get(&format!("/hosts?q=key:{}", "0".repeat(64)));
-    other.await?.shows(&["No host matches"]);
+    let unknown = format!("/hosts?q=key:{}", "0".repeat(64));
+    client.get(&unknown).await?.shows(&["No host matches"]);
     client
         .get("/approvals?key=new-17")
         .await?
