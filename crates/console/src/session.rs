@@ -100,6 +100,7 @@ impl FromRequestParts<App> for User {
         let Client(address) = Client::from_request_parts(parts, app).await?;
         Ok(Self {
             _turn: Arc::new(app.clients.turn(&found.name).await?),
+            id: found.user_id,
             name: found.name,
             role: found.role,
             address,
