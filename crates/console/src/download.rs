@@ -142,13 +142,18 @@ const UNIT: &str = include_str!("../../../packaging/systemd/svc-agent.service");
 pub async fn script(State(app): State<App>) -> Result<Response, AppError> {
     let origin = app.web.origin();
     let install = &app.install;
-    let keys = install.releases.keys.iter().map(PublicKey::to_pem);
+    let keys: String = install
+        .releases
+        .keys
+        .iter()
+        .map(PublicKey::to_pem)
+        .collect();
     let script = Script {
         base_url: &origin,
         ingest_address: &install.ingest_address,
         ca: install.ingest_ca.as_deref().unwrap_or_default().trim(),
         console_ca: install.console_ca.as_deref().unwrap_or_default().trim(),
-        release_keys: keys.collect::<String>().trim_end(),
+        release_keys: keys.trim_end(),
         version: &releases::newest(&install.releases.folder)
             .await
             .unwrap_or_default(),

@@ -8,7 +8,11 @@ use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use axum::{
     extract::FromRequestParts,
-    http::{HeaderMap, HeaderName, HeaderValue, Method, header::SET_COOKIE, request::Parts},
+    http::{
+        HeaderMap, HeaderName, HeaderValue, Method,
+        header::{self, SET_COOKIE},
+        request::Parts,
+    },
     response::AppendHeaders,
 };
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};

@@ -24,10 +24,6 @@ pub(super) fn base_url(text: &str) -> Parsed<Url> {
     Ok(url)
 }
 
-pub(super) fn path(text: &str) -> Parsed<PathBuf> {
-    Ok(text.into())
-}
-
 pub(super) fn lifetime(text: &str) -> Parsed<Duration> {
     duration(text, Duration::from_secs(5), Duration::from_hours(24 * 30))
 }

@@ -4,7 +4,7 @@ use askama::Template;
 use axum::{
     Form,
     extract::{Query, State},
-    http::StatusCode,
+    http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
 };
 use serde::Deserialize;
@@ -12,6 +12,7 @@ use svc_store::{EventKind, OpenSession};
 
 use super::form::Fields;
 use crate::{
+    browser,
     error::AppError,
     failures, password,
     session::{IDLE, User},
@@ -51,13 +52,15 @@ pub async fn page(State(app): State<App>, user: User, Query(asked): Query<Asked>
 pub async fn set_password(
     State(app): State<App>,
     user: User,
+    headers: HeaderMap,
     Form(form): Form<NewPassword>,
 ) -> Result<Response, AppError> {
     if let Some(problem) = password::problem(&form.password, &form.again, &user.name) {
         return again(&app, user, &problem).await;
     }
     let (kind, from) = (EventKind::PasswordSet, user.address);
-    if let Err(limited) = app.doors.attempt(from, &user.name) {
+    let browser = browser::known(&app, &headers, &user.name).await?;
+    if let Err(limited) = app.doors.attempt(from, &user.name, browser) {
         failures::limited(&app, kind, &user.name, from).await?;
         return Err(limited);
     }
