@@ -5,7 +5,7 @@ mod listening;
 mod parse;
 mod variables;
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use svc_common::{
     log::Log,
