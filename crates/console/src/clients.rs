@@ -123,7 +123,7 @@ mod tests {
             assert_eq!(next.available_permits(), 0);
             assert!(clients.turn("ben").await.is_ok());
         }
-        clients.turn("ben").await.unwrap();
+        drop(clients.turn("ben").await.unwrap());
         assert_eq!(lock(&clients.turns).len(), 1);
     }
 }

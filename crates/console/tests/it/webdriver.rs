@@ -70,6 +70,7 @@ impl Browser {
                 address: SocketAddr::from(([127, 0, 0, 1], port)),
                 origin: format!("http://127.0.0.1:{port}"),
                 cookie: None,
+                tls: None,
             },
             session: String::new(),
             origin,
