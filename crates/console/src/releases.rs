@@ -7,6 +7,7 @@
 pub mod import;
 
 use std::{
+    cmp::Reverse,
     fs, io,
     path::{Path, PathBuf},
 };
@@ -42,7 +43,7 @@ pub fn versions(folder: &Path) -> io::Result<Vec<String>> {
         let name = entry?.file_name().into_string();
         versions.extend(name.ok().filter(|name| is_version(name)));
     }
-    versions.sort_by(|one, other| order(other).cmp(&order(one)));
+    versions.sort_by_cached_key(|name| Reverse(order(name)));
     Ok(versions)
 }
 

@@ -12,7 +12,8 @@ use std::{
 use anyhow::{Context, bail, ensure};
 use jiff::Timestamp;
 use rcgen::{KeyPair, PublicKeyData};
-use svc_front::listener::{TlsPair, is_signed_by, which_have_key};
+use svc_common::tls::TlsPair;
+use svc_front::listener::{is_signed_by, which_have_key};
 
 use super::{
     authority::{Authority, Files, key, own_certificate, read_key},
