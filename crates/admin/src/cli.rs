@@ -59,7 +59,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Make what a first installation needs: database, certificates, keys, settings and a token
-    Init(init::Args),
+    Init(Box<init::Args>),
     /// Serve agents (the default command)
     Serve,
     /// Consume the metrics queue, beside servers with INGEST_CONSUME=false
@@ -107,7 +107,7 @@ pub async fn run() -> ExitCode {
         svc_common::settings::use_file(&env_file);
     }
     let outcome = match command {
-        Command::Init(args) => init::run(args, &env_file).await,
+        Command::Init(args) => init::run(*args, &env_file).await,
         Command::Serve => serve::run().await,
         Command::Consume => consume::run().await,
         Command::Migrate(args) => migrate::run(args).await,

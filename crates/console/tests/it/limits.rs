@@ -148,9 +148,9 @@ async fn nobody_can_lock_a_person_out_of_a_browser_that_they_have_used() -> Resu
         .head
         .lines()
         .filter_map(|line| line.split_once("et-cookie: "));
-    let browser = cookies.filter_map(|(_, cookie)| cookie.split(';').next());
-    let browser = browser.filter(|cookie| cookie.starts_with("console-browser="));
-    known.cookie = browser.last().map(str::to_owned);
+    let mut cookies = cookies.filter_map(|(_, cookie)| cookie.split(';').next());
+    let browser = cookies.find(|cookie| cookie.starts_with("console-browser="));
+    known.cookie = browser.map(str::to_owned);
     assert!(known.cookie.is_some(), "{}", entered.head);
     let stored = "SELECT count(*) FROM console.browsers WHERE octet_length(hash) = 32";
     console.site.expect(stored, "1").await?;
