@@ -303,7 +303,7 @@ async fn a_token_of_the_console_admits_machines_and_is_shown_once() -> Result<()
     console.site.expect(event, reason).await?;
     let activity = admin.get("/activity").await?;
     activity.shows(&[
-        "leaked &#60;b&#62;here&#60;/b&#62; (1 agent changed)",
+        "<td class=\"wrap\">leaked &#60;b&#62;here&#60;/b&#62;</td>",
         "enrolment token revoked: leaked &#60;b&#62;here&#60;/b&#62;",
     ]);
     Ok(())

@@ -245,7 +245,7 @@ async fn one_person_does_not_take_all_pages() -> Result<()> {
     let console = Console::start().await?;
     let greedy = console.signed_in("eve", Role::Viewer).await?;
     let other = console.signed_in("ann", Role::Viewer).await?;
-    let locked = console.site.hold("LOCK TABLE console.events").await?;
+    let locked = console.site.hold("LOCK TABLE people_events").await?;
     let mut waiting = JoinSet::new();
     for _ in 0..40 {
         let greedy = greedy.clone();

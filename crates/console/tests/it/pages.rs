@@ -241,8 +241,8 @@ async fn a_bounded_search_says_how_far_it_looked_and_goes_on_from_there() -> Res
 }
 
 const MANY: &str = "
-    INSERT INTO console.events (at, actor, kind, subject, detail)
-    SELECT now() - n * interval '1 ms', 'zoe', 'user added', 'x', '' FROM generate_series(1, 201000) AS n";
+    INSERT INTO people_events (at, actor, kind, subject)
+    SELECT now() - n * interval '1 ms', 'zoe', 'user added', 'x' FROM generate_series(1, 201000) AS n";
 
 #[tokio::test]
 async fn an_export_goes_to_the_end_or_says_that_it_was_interrupted() -> Result<()> {

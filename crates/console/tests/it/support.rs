@@ -89,7 +89,7 @@ impl Console {
     /// A second console with the settings of this one, which need not be healthy.
     pub async fn beside(&self) -> Result<Beside> {
         let mut environment = self.environment.clone();
-        environment.insert("CONSOLE_PORT", "0".into());
+        environment.insert("CONSOLE_PORT", free_port()?.to_string().into());
         let server = Server::bind(Config::read(&|name| environment.get(name).cloned())?).await?;
         let (address, stop) = (server.address()?, CancellationToken::new());
         tokio::spawn(server.run(stop.clone()));

@@ -256,7 +256,7 @@ const HOSTILE: &str = r"
     CREATE TEMP TABLE called AS SELECT prosrc FROM pg_proc WHERE pronamespace = 'public'::regnamespace;
     CREATE TEMP TABLE type AS
     SELECT unnest('{text, varchar, uuid, jsonb, integer, bigint, boolean, timestamptz, interval,
-                    text[], uuid[], bytea, agents, hosts}'::text[]) AS name;
+                    text[], uuid[], bytea, inet, agents, hosts}'::text[]) AS name;
     CREATE TEMP TABLE hostile AS
     SELECT 1 AS turn, format('hostile(%s, %s)', a.name, b.name) AS object, '' AS operator FROM type a, type b
      UNION
@@ -290,6 +290,8 @@ const DEFINER_CALLS: &[&str] = &[
     "SELECT expire_hosts('1 hour', 'ann')",
     "SELECT label_hosts(ARRAY['host-1']::uuid[], '{\"a\": \"b\"}', ARRAY['c'], 'ann')",
     "SELECT add_host_note('host-1', NULL, 'ann', 'a note')",
+    "SELECT add_people_event('sign-in', 'ann', 'ann', '127.0.0.1', 'done', 'a name')",
+    "SELECT add_people_event('sign-in', 'ann', NULL, '127.0.0.1', 'refused', 'a name')",
     "SELECT approve_agent('agent-1', 'ann')",
     "SELECT approve_agent('agent-3', 'ann', 'replace', 'why', (SELECT agent_seen(a, 'agent-2'::uuid) FROM agents a WHERE id = 'agent-3'))",
     "SELECT approve_agent('agent-4', 'ann', 'new-host')",
