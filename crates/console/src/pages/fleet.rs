@@ -6,7 +6,7 @@ mod pictures;
 use askama::Template;
 use axum::extract::State;
 use jiff::{SignedDuration, Timestamp};
-use svc_store::{ActivityFilter, ActivityRecord, DatabaseState, InstanceRecord};
+use svc_store::{ActivityFilter, ActivityRecord, DatabaseState, EventKind, InstanceRecord};
 
 use self::{capacity::Capacity, pictures::Pictures};
 use crate::{
@@ -25,8 +25,9 @@ const CERTIFICATES_SOON: SignedDuration = SignedDuration::from_hours(21 * 24);
 /// How many instances are shown, those that are live first.
 pub const INSTANCES: i64 = 50;
 
-/// How many of the newest entries of the activity are shown.
-const RECENT: u32 = 8;
+/// How many of the newest entries of the activity are shown, and among how many they are looked for: who signs in is no news of
+/// the fleet.
+const RECENT: (usize, u32) = (8, 40);
 
 #[derive(Template)]
 #[template(path = "fleet.html")]
@@ -69,9 +70,12 @@ pub async fn part(app: &App) -> Result<String, AppError> {
     instances.retain(|instance| instance.live);
     let database = app.store.console_database().await?;
     let all = ActivityFilter::default();
-    let recent = app.store.console_activity(&all, None, RECENT).await?;
+    let (most, among) = RECENT;
+    let mut recent = app.store.console_activity(&all, None, among).await?.rows;
+    recent.retain(|row| !matches!(row.kind, EventKind::SignIn | EventKind::SignOut));
+    recent.truncate(most);
     let part = FleetPart {
-        recent: recent.rows,
+        recent,
         attention: attention(&news, &instances, app.verifier.state().problem.is_some()),
         capacity: Capacity::of(&instances, &database),
         pictures: Pictures::read(app).await?,

@@ -64,6 +64,16 @@ impl Pages {
         }
     }
 
+    /// They are further down than a picture of the page reaches.
+    async fn pictures_of_the_fleet(&self, screen: &str) -> Result<()> {
+        self.open("fleet").await?;
+        let down = "document.querySelector('svg.picture').closest('section').scrollIntoView()";
+        self.browser.run(down).await?;
+        let drawn = self.browser.run(DRAWN).await?;
+        ensure!(drawn == 4, "{drawn} pictures are seen ({screen})");
+        self.judge(&format!("fleet-pictures-{screen}")).await
+    }
+
     /// Takes a picture, and fails on what axe-core or the browser's log have to say.
     async fn judge(&self, page: &str) -> Result<()> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/console-pictures");
@@ -119,6 +129,7 @@ async fn every_page_is_accessible_and_obeys_the_policy_in_both_themes_and_on_a_p
             pages.open(name).await?;
             pages.judge(&format!("{name}-{theme}")).await?;
         }
+        pages.pictures_of_the_fleet(theme).await?;
     }
     for (width, height, screen) in [(1024, 768, "small"), (390, 844, "phone")] {
         pages.browser.resize(width, height).await?;
@@ -130,10 +141,8 @@ async fn every_page_is_accessible_and_obeys_the_policy_in_both_themes_and_on_a_p
             pages.judge(&page).await?;
             ensure!(fits, "{page} is too wide");
         }
+        pages.pictures_of_the_fleet(screen).await?;
     }
-    pages.open("fleet").await?;
-    let drawn = pages.browser.run(DRAWN).await?;
-    ensure!(drawn == 4, "{drawn} pictures are seen on the phone");
     Ok(())
 }
 
