@@ -351,6 +351,10 @@ impl Fleet {
             expires_in: None,
             labels: Labels::default(),
         };
+        // Whoever waits, each with its machine, its token and who else has that machine.
+        call_each! { reads, 2 * WHOLE, store:
+            agents_waiting(&AgentFilter::default(), None, 100);
+        }
         call_each! { reads, WHOLE, store:
             console_counts();
             console_attention();
@@ -366,7 +370,6 @@ impl Fleet {
             console_hosts(&page(|search| search.offline_for = Some(TTL)), 50);
             console_hosts(&page(|search| search.token = Some(self.token.0)), 50);
             console_hosts(&page(|search| search.key = "3f2a91b0".parse().ok()), 50);
-            agents_waiting(&AgentFilter::default(), None, 100);
             agents_approve(&[], &[], "test", None);
             console_activity(&ActivityFilter::default(), None, 50);
             console_hosts_by_id(&hosts);
