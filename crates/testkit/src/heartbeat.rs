@@ -32,6 +32,7 @@ impl FakeAgent {
             host: Some(self.host.clone()),
             run_id: format!("run-{}", self.host.boot_id),
             sent_at: Some(wire_time(Timestamp::now())),
+            update: None,
         }
     }
 
@@ -115,8 +116,12 @@ impl HeartbeatCall {
     }
 
     pub async fn report(&self, samples: Vec<Sample>, gaps: Vec<Gap>) -> anyhow::Result<()> {
-        self.send(ClientMessage::Report(Report { samples, gaps }))
-            .await
+        let report = Report {
+            samples,
+            gaps,
+            update: None,
+        };
+        self.send(ClientMessage::Report(report)).await
     }
 
     /// Sends a report if the stream's channel has room for one now; `report` is asked only then. Returns whether it did.
@@ -201,6 +206,7 @@ impl HeartbeatCall {
     pub async fn goodbye(mut self) -> anyhow::Result<()> {
         self.send(ClientMessage::Goodbye(Goodbye {
             reason: "test".into(),
+            back_within: None,
         }))
         .await?;
         match self.end().await? {
@@ -250,6 +256,7 @@ pub fn large_report(seqs: RangeInclusive<u64>) -> Report {
     Report {
         samples: samples.collect(),
         gaps: vec![],
+        update: None,
     }
 }
 
