@@ -66,7 +66,7 @@ fuzz-agent:  ## The agent's spool against its model, noise and kill -9 before ev
 	PROPTEST_CASES=$${PROPTEST_CASES:-10000} $(CARGO) test --locked --profile strict -p svc-agent --lib spool::
 	$(CARGO) test --locked --profile strict -p svc-agent --test machine -- --ignored --nocapture killed::
 
-# The binaries and the manual of all packages. BINARIES names a folder with others, static ones for example.
+# The binaries, the manual and the notices of all packages. BINARIES names a folder with others, static ones for example.
 .PHONY: programs deb rpm packages repo lintian
 programs: export SVC_VERSION = $(shell scripts/version)
 programs:
@@ -74,6 +74,7 @@ ifndef BINARIES
 	$(CARGO) build --locked --release --bin svc-ingest --bin svc-agent --bin svc-console
 endif
 	$(CARGO) run --locked --quiet --bin svc-manual -- target/manual
+	@scripts/notices
 
 deb: programs  ## Debian packages of service, console and agent, in target/deb
 	@scripts/deb
@@ -113,7 +114,7 @@ images:  ## Container images of service, console and agent (needs buildah; after
 	@deploy/images
 
 .PHONY: release
-release:  ## All of a release in target/dist: static tarballs, packages, bills of materials, checksums (needs rpmbuild and jq)
+release:  ## All of a release in target/dist: static tarballs, packages, bills of materials, checksums; signed with SVC_RELEASE_KEY=<file> (needs rpmbuild and jq)
 	@scripts/release
 
 static:  ## Static binaries for any Linux, x86_64 and aarch64, in target/static; STATIC=svc-agent builds some

@@ -14,6 +14,7 @@ mod key;
 mod labels;
 mod migrate;
 mod output;
+mod release;
 mod resource;
 mod serve;
 mod status;
@@ -79,6 +80,9 @@ enum Command {
     /// Show the key that signs the agents' JWTs
     #[command(subcommand)]
     Key(key::Command),
+    /// Sign releases of these programs, and verify them
+    #[command(subcommand)]
+    Release(release::Command),
     /// Check configuration, files, ports and database, and report what to fix
     Doctor(OutputArgs),
     /// Ask the service on this machine whether it is healthy (for containers)
@@ -96,7 +100,10 @@ pub fn command() -> clap::Command {
 pub async fn run() -> ExitCode {
     let Cli { command, env_file } = Cli::parse();
     let command = command.unwrap_or(Command::Serve);
-    if !matches!(command, Command::Init(_) | Command::InitDatabase) {
+    if !matches!(
+        command,
+        Command::Init(_) | Command::InitDatabase | Command::Release(_)
+    ) {
         svc_common::settings::use_file(&env_file);
     }
     let outcome = match command {
@@ -109,6 +116,7 @@ pub async fn run() -> ExitCode {
         Command::Host(command) => host::run(command).await,
         Command::Status(args) => status::run(args).await,
         Command::Key(command) => key::run(command),
+        Command::Release(command) => release::run(command),
         Command::Doctor(args) => doctor::run(args).await,
         Command::Healthcheck => healthcheck::run().await,
         Command::InitDatabase => init::database_child().await,

@@ -40,6 +40,7 @@ mod places;
 mod queue;
 mod registration;
 mod registration_races;
+mod release;
 mod report_budget;
 mod repository;
 mod restore;

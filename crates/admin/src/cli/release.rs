@@ -1,0 +1,251 @@
+//! `svc-ingest release`: the keys, manifests and signatures of releases, for the people who make them. It needs no database
+//! and no settings, so that it runs on the offline machine that has the key.
+
+mod verify;
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{Read, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::{Context, ensure};
+use clap::Subcommand;
+use jiff::Timestamp;
+use svc_release::{
+    Artefact, FILE, Kind, Manifest, PublicKey, SecretKey, Version, digest, is_file_name,
+};
+use zeroize::Zeroizing;
+
+use super::output;
+
+/// Signed files and keys are small; anything larger is a mistake.
+const LARGEST: u64 = 1024 * 1024;
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Make a key that signs releases, and its public key beside it with the ending .pub
+    Keygen {
+        /// Where the private key is written (mode 0600). It must not exist yet
+        #[arg(long, value_name = "FILE", default_value = "release.key")]
+        out: PathBuf,
+    },
+    /// Write release.json into a folder, with size and SHA-256 of each file there
+    Manifest {
+        #[arg(value_name = "VERSION")]
+        release: Version,
+        #[arg(value_name = "FOLDER")]
+        folder: PathBuf,
+        /// When the release was made (RFC 3339) [default: now]
+        #[arg(long, value_name = "TIME")]
+        created: Option<Timestamp>,
+        /// When nobody should install it any more (RFC 3339)
+        #[arg(long, value_name = "TIME")]
+        expires: Option<Timestamp>,
+        /// The oldest version that may be updated to this one in one step
+        #[arg(long, value_name = "VERSION")]
+        minimum: Option<Version>,
+    },
+    /// Sign files: the raw Ed25519 signature of FILE is written to FILE.sig
+    Sign {
+        /// The private key, from `keygen` or from `openssl genpkey -algorithm ed25519`
+        #[arg(long, value_name = "FILE")]
+        key: PathBuf,
+        #[arg(value_name = "FILE", required = true)]
+        files: Vec<PathBuf>,
+    },
+    /// Check the signature of release.json in a folder, and the files beside it
+    Verify {
+        /// The public keys that are trusted, one after another in one file
+        #[arg(long, value_name = "FILE")]
+        key: PathBuf,
+        #[arg(value_name = "FOLDER")]
+        folder: PathBuf,
+    },
+}
+
+pub fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Keygen { out } => keygen(&out),
+        Command::Sign { key, files } => sign(&key, &files),
+        Command::Verify { key, folder } => verify::run(&key, &folder),
+        Command::Manifest {
+            release,
+            folder,
+            created,
+            expires,
+            minimum,
+        } => {
+            let created = created.unwrap_or_else(Timestamp::now);
+            let mut manifest = Manifest::new(release, created, artefacts(&folder)?);
+            manifest.expires = expires;
+            manifest.minimum = minimum;
+            let path = folder.join(FILE);
+            replace(&path, manifest.to_text()?.as_bytes())?;
+            let count = manifest.artefacts.len();
+            done(&format!("{}: {count} files", path.display()))
+        }
+    }
+}
+
+fn keygen(out: &Path) -> anyhow::Result<ExitCode> {
+    let public_file = out.with_extension("pub");
+    ensure!(
+        public_file != out && !public_file.exists(),
+        "{} exists already, or is the name of the private key",
+        public_file.display()
+    );
+    let key = SecretKey::generate()?;
+    let public = key.public_key()?;
+    create(out, 0o600, key.to_pem()?.as_bytes())?;
+    create(&public_file, 0o644, public.to_pem().as_bytes())?;
+    done(&format!(
+        "private key  {}\npublic key   {}  {}\n\n\
+         Keep the private key offline, on two media in two places: whoever has it can sign programs that run as root.\n\
+         Publish the public key where the releases are not: in the repository and in the documentation.",
+        out.display(),
+        public_file.display(),
+        public.fingerprint(),
+    ))
+}
+
+fn sign(key: &Path, files: &[PathBuf]) -> anyhow::Result<ExitCode> {
+    let secret = SecretKey::from_pem(&text(key)?).with_context(|| key.display().to_string())?;
+    let mut lines = vec![format!("key {}", secret.public_key()?.fingerprint())];
+    for file in files {
+        let bytes = read(file)?;
+        if file.file_name().is_some_and(|name| name == FILE) {
+            Manifest::parse(&bytes).with_context(|| file.display().to_string())?;
+        }
+        let signature = signature_of(file);
+        replace(&signature, &secret.sign(&bytes)?)?;
+        let (_, sum) = digest(&bytes[..])?;
+        lines.push(format!(
+            "{sum}  {}: {}",
+            file.display(),
+            signature.display()
+        ));
+    }
+    done(&lines.join("\n"))
+}
+
+/// The files of a folder, without checksums, signatures and an older manifest.
+fn artefacts(folder: &Path) -> anyhow::Result<Vec<Artefact>> {
+    let mut artefacts = Vec::new();
+    let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
+    for entry in entries {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if [FILE, "SHA256SUMS"].contains(&&*name) || name.ends_with(".sig") {
+            continue;
+        }
+        let about = || path.display().to_string();
+        ensure!(
+            path.is_file() && is_file_name(&name),
+            "{}: not a file that a release can have",
+            about()
+        );
+        let (size, sha256) = digest(File::open(&path).with_context(about)?).with_context(about)?;
+        artefacts.push(Artefact {
+            product: product(&name).to_owned(),
+            target: target(&name).map(str::to_owned),
+            kind: kind(&name),
+            file: name.into_owned(),
+            size,
+            sha256,
+        });
+    }
+    Ok(artefacts)
+}
+
+/// The names are those that `scripts/release` gives.
+fn product(name: &str) -> &'static str {
+    let programs = ["svc-ingest", "svc-console", "svc-agent"];
+    let found = programs
+        .into_iter()
+        .find(|program| name.starts_with(program));
+    found.unwrap_or("svc")
+}
+
+/// All programs of a release are static.
+fn target(name: &str) -> Option<&'static str> {
+    let is = |names: [&str; 2]| names.into_iter().any(|arch| name.contains(arch));
+    match () {
+        () if is(["x86_64", "amd64"]) => Some("x86_64-unknown-linux-musl"),
+        () if is(["aarch64", "arm64"]) => Some("aarch64-unknown-linux-musl"),
+        () => None,
+    }
+}
+
+fn kind(name: &str) -> Kind {
+    let endings = [
+        (".tar.xz", Kind::Tarball),
+        (".deb", Kind::Deb),
+        (".rpm", Kind::Rpm),
+        (".cdx.json", Kind::Sbom),
+        ("-linux-x86_64", Kind::Binary),
+        ("-linux-aarch64", Kind::Binary),
+    ];
+    let found = endings
+        .into_iter()
+        .find(|(ending, _)| name.ends_with(ending));
+    found.map_or(Kind::Other, |(_, kind)| kind)
+}
+
+fn signature_of(file: &Path) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".sig");
+    name.into()
+}
+
+fn read(path: &Path) -> anyhow::Result<Zeroizing<Vec<u8>>> {
+    let read = || {
+        let mut bytes = Zeroizing::new(Vec::new());
+        File::open(path)?
+            .take(LARGEST + 1)
+            .read_to_end(&mut bytes)?;
+        Ok::<_, std::io::Error>(bytes)
+    };
+    let bytes = read().with_context(|| path.display().to_string())?;
+    ensure!(
+        bytes.len() as u64 <= LARGEST,
+        "{}: larger than {LARGEST} bytes",
+        path.display()
+    );
+    Ok(bytes)
+}
+
+fn text(path: &Path) -> anyhow::Result<Zeroizing<String>> {
+    let bytes = read(path)?;
+    let text = std::str::from_utf8(&bytes).with_context(|| path.display().to_string())?;
+    Ok(Zeroizing::new(text.to_owned()))
+}
+
+fn public_keys(path: &Path) -> anyhow::Result<Vec<PublicKey>> {
+    PublicKey::all_from_pem(&text(path)?).with_context(|| path.display().to_string())
+}
+
+/// Writes a file that does not exist yet: a key is never overwritten.
+fn create(path: &Path, mode: u32, bytes: &[u8]) -> anyhow::Result<()> {
+    let write = || {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(mode)
+            .open(path)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    };
+    write().with_context(|| path.display().to_string())
+}
+
+fn replace(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    fs::write(path, bytes).with_context(|| path.display().to_string())
+}
+
+fn done(text: &str) -> anyhow::Result<ExitCode> {
+    output::print(text)?;
+    Ok(ExitCode::SUCCESS)
+}
