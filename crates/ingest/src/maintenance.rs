@@ -1,6 +1,6 @@
 //! Maintenance, by whichever instance gets to it: partitions made ahead and dropped after the retention,
-//! old events, gaps and shapes removed, closed hours compacted, reinstalled agents admitted, hosts expired, the gauges of
-//! the fleet read.
+//! old events, gaps and shapes removed, closed hours compacted, reinstalled agents admitted, hosts expired, rollouts
+//! of agents' releases judged, the gauges of the fleet read.
 //!
 //! Each step is bounded and safe on several instances at once. A step that fails is logged, does not
 //! delay the others, and is retried by the next pass.
@@ -9,6 +9,7 @@ mod compaction;
 mod expiry;
 mod fleet_gauges;
 mod reinstalls;
+mod rollouts;
 
 use std::{fmt::Display, time::Duration};
 
@@ -20,6 +21,7 @@ pub use compaction::Compaction;
 pub use expiry::HostExpiry;
 pub use fleet_gauges::FleetReport;
 pub use reinstalls::Reinstalls;
+pub use rollouts::Rollouts;
 
 const PERIOD: Duration = Duration::from_hours(1);
 

@@ -10,7 +10,8 @@
 //! 5. `watermarks`: what is committed, read without locks (`Store::watermarks`).
 //! 6. `compaction`: closed hours become chunks and rollups (`Store::compaction_step`).
 //! 7. `retention`: partitions, created ahead and dropped (`Store::partitions_drop`); what is removed row by row.
-//! 8. `fleet_gauges`: the state of the fleet in numbers (`Store::fleet_gauges`).
+//! 8. `updates`: what agents say about their updates, who is offered what, and the figures of rollouts.
+//! 9. `fleet_gauges`: the state of the fleet in numbers (`Store::fleet_gauges`).
 
 pub(crate) mod clock;
 pub(crate) mod compaction;
@@ -21,4 +22,5 @@ mod retention;
 pub(crate) mod samples;
 pub(crate) mod session_digest;
 pub(crate) mod sessions;
+pub(crate) mod updates;
 mod watermarks;

@@ -55,6 +55,12 @@ pub struct Timing {
     pub compaction: Duration,
     /// How often the reporter reads the gauges of the whole fleet.
     pub fleet_gauges: Duration,
+    /// How often what agents say about updates is stored, and offers are looked for.
+    pub offers: Duration,
+    /// How often rollouts are judged.
+    pub rollouts: Duration,
+    /// How long an agent must have been offline to count against the rollout that it is in.
+    pub dark_after: Duration,
     /// How often hosts that are offline for long are looked for, and how long an instance has run before.
     pub host_expiry: Duration,
 }
@@ -81,6 +87,9 @@ impl Timing {
             schema_patience: Duration::from_mins(1),
             compaction: Duration::from_mins(5),
             fleet_gauges: Duration::from_mins(1),
+            offers: Duration::from_secs(3),
+            rollouts: Duration::from_mins(1),
+            dark_after: Duration::from_mins(5),
             host_expiry: Duration::from_hours(1),
         }
     }

@@ -65,6 +65,8 @@ pub(super) fn add_all(
     parts.back("the compaction", instance.compaction().run(last.clone()));
     let report = instance.fleet_report().run(last.clone());
     parts.back("the gauges of the fleet", report);
+    parts.back("the rollouts", instance.rollouts().run(last.clone()));
+    parts.back("the offers of updates", instance.offers().run(last.clone()));
     let reinstalls = instance.reinstalls(&changes);
     parts.back("the reinstalls", reinstalls.run(last.clone()));
     if let Some(expiry) = instance.host_expiry() {

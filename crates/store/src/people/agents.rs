@@ -20,7 +20,8 @@ use crate::{
 /// the host record of another. For the same reason the labels of a pending agent are those that
 /// its host will have once the agent is admitted.
 const SELECT: &str = "SELECT a.id, a.host_id, shown.hostname, a.status, a.pending_reason, a.conflict_with,
-                a.cloned_from, s.presence, s.presence_since, s.cause, encode(a.key, 'hex') AS key, a.version,
+                a.cloned_from, CASE s.cause WHEN 'updating' THEN 'updating' ELSE s.presence END AS presence,
+                s.presence_since, s.cause, encode(a.key, 'hex') AS key, a.version,
                 a.token_id, shown.labels, a.created_at, a.decided_at, a.decided_by, a.decision_reason
            FROM agents a
            JOIN agent_state s ON s.agent_id = a.id

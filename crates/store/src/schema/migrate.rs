@@ -58,7 +58,8 @@ const BASELINE: Migration = Migration {
         "40_samples",
         "50_history",
         "55_retention",
-        "60_readers"
+        "60_readers",
+        "70_updates"
     ),
 };
 
