@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use serde_json::Value;
 
 use crate::{
+    people::rollouts::{OF_AGENT, RolloutAgent},
     prelude::*,
     values::{
         event_kind::EventKind,
@@ -88,6 +89,8 @@ pub struct AgentDetail {
     pub facts: Value,
     /// When its key last came from another machine than before.
     pub machine_changed_at: Option<Timestamp>,
+    /// How far it is with its update; none if it never said.
+    pub update: Option<RolloutAgent>,
     pub events: Vec<EventRecord>,
 }
 
@@ -186,12 +189,14 @@ impl Store {
             let Some(row) = tx.query_opt(&sql, &params![agent.0]).await? else {
                 return Ok(None);
             };
+            let update = tx.query_first(OF_AGENT, &params![agent.0]).await?;
             let params = params![agent.0, EVENTS_SHOWN];
             Ok(Some(AgentDetail {
                 agent: AgentRecord::from_row(&row)?,
                 capabilities: row.try_get("capabilities")?,
                 facts: row.try_get("facts")?,
                 machine_changed_at: row.try_get("machine_changed_at")?,
+                update,
                 events: tx.query_all(EVENTS, &params).await?,
             }))
         })

@@ -110,6 +110,15 @@ const SELECT: &str = "SELECT r.serial, e.version, r.selector, r.stages, r.soak_s
                        count(*) FILTER (WHERE u.serial = r.serial AND u.step = 'unable') AS unable
                   FROM agent_updates u WHERE u.offered_serial = r.serial) n";
 
+/// How far an agent is with its update; no row if it has never said anything of updates.
+pub(super) const OF_AGENT: &str = "-- agent_show
+    SELECT a.id AS agent_id, a.host_id, h.hostname, s.presence = 'online' AS online, u.step, u.since, u.reason, u.log_tail
+      FROM agent_updates u
+      JOIN agents a ON a.id = u.agent_id
+      JOIN hosts h ON h.id = a.host_id
+      JOIN agent_state s ON s.agent_id = a.id
+     WHERE u.agent_id = $1";
+
 impl Store {
     /// Adds a release. The same one may be added again; another one of its serial is refused.
     pub async fn release_add(&self, release: &NewRelease<'_>, actor: &str) -> Result<()> {
@@ -228,18 +237,5 @@ impl Store {
             rollout,
             agents: agents.await?,
         }))
-    }
-
-    /// How far an agent is with its update; nothing if it has never said anything of updates.
-    pub async fn agent_update(&self, agent: AgentId) -> Result<Option<RolloutAgent>> {
-        let sql = "-- agent_update
-            SELECT a.id AS agent_id, a.host_id, h.hostname, s.presence = 'online' AS online, u.step, u.since, u.reason, u.log_tail
-              FROM agent_updates u
-              JOIN agents a ON a.id = u.agent_id
-              JOIN hosts h ON h.id = a.host_id
-              JOIN agent_state s ON s.agent_id = a.id
-             WHERE u.agent_id = $1";
-        let params = params![agent.0];
-        self.read_first("agent_update", Auth, sql, &params).await
     }
 }

@@ -28,11 +28,7 @@ pub struct Args {
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// The public keys that are trusted, one after another in one file
-    #[arg(
-        long,
-        value_name = "FILE",
-        default_value = "/usr/share/svc/release.pub"
-    )]
+    #[arg(long, value_name = "FILE")]
     keys: PathBuf,
     #[command(flatten)]
     by: Actor,
