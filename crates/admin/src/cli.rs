@@ -16,6 +16,7 @@ mod migrate;
 mod output;
 mod release;
 mod resource;
+mod rollout;
 mod serve;
 mod status;
 mod terminal;
@@ -80,9 +81,12 @@ enum Command {
     /// Show the key that signs the agents' JWTs
     #[command(subcommand)]
     Key(key::Command),
-    /// Sign releases of these programs, and verify them
+    /// Sign releases of these programs, verify them, and add them for agents
     #[command(subcommand)]
     Release(release::Command),
+    /// Offer a release to agents in stages, and stop it
+    #[command(subcommand)]
+    Rollout(rollout::Command),
     /// Check configuration, files, ports and database, and report what to fix
     Doctor(OutputArgs),
     /// Ask the service on this machine whether it is healthy (for containers)
@@ -100,10 +104,12 @@ pub fn command() -> clap::Command {
 pub async fn run() -> ExitCode {
     let Cli { command, env_file } = Cli::parse();
     let command = command.unwrap_or(Command::Serve);
-    if !matches!(
-        command,
-        Command::Init(_) | Command::InitDatabase | Command::Release(_)
-    ) {
+    let without_settings = match &command {
+        Command::Init(_) | Command::InitDatabase => true,
+        Command::Release(command) => command.is_offline(),
+        _ => false,
+    };
+    if !without_settings {
         svc_common::settings::use_file(&env_file);
     }
     let outcome = match command {
@@ -116,7 +122,8 @@ pub async fn run() -> ExitCode {
         Command::Host(command) => host::run(command).await,
         Command::Status(args) => status::run(args).await,
         Command::Key(command) => key::run(command),
-        Command::Release(command) => release::run(command),
+        Command::Release(command) => release::run(command).await,
+        Command::Rollout(command) => rollout::run(command).await,
         Command::Doctor(args) => doctor::run(args).await,
         Command::Healthcheck => healthcheck::run().await,
         Command::InitDatabase => init::database_child().await,

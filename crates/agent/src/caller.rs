@@ -169,6 +169,7 @@ impl Caller {
             host: Some(self.facts()),
             run_id: self.run_id.clone(),
             sent_at: Some(SystemTime::into(self.clock.wall())),
+            update: None,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Maintenance, by whichever instance gets to it: partitions made ahead and dropped after the retention,
-//! old events, gaps and shapes removed, closed hours compacted, reinstalled agents admitted, hosts expired, the gauges of
-//! the fleet read, and its pictures counted.
+//! old events, gaps and shapes removed, closed hours compacted, reinstalled agents admitted, hosts expired, rollouts of
+//! agents' releases judged, the gauges of the fleet read, and its pictures counted.
 //!
 //! Each step is bounded and safe on several instances at once. A step that fails is logged, does not
 //! delay the others, and is retried by the next pass.
@@ -10,6 +10,7 @@ mod expiry;
 mod fleet_gauges;
 mod fleet_pictures;
 mod reinstalls;
+mod rollouts;
 
 use std::{fmt::Display, time::Duration};
 
@@ -22,6 +23,7 @@ pub use expiry::HostExpiry;
 pub use fleet_gauges::FleetReport;
 pub use fleet_pictures::FleetPictures;
 pub use reinstalls::Reinstalls;
+pub use rollouts::Rollouts;
 
 const PERIOD: Duration = Duration::from_hours(1);
 

@@ -6,7 +6,7 @@
 //!
 //! In reading order: [`SessionTable`] and [`Inbox`], opening and closing in batches ([`Opener`],
 //! [`Closer`]) after the client's key was checked ([`Pins`]), sequence numbers ([`Numbering`]), and what keeps sessions healthy: [`Upkeep`],
-//! [`AckBackstop`], [`HintListener`], [`Orphans`], [`contests`] and [`drain`].
+//! [`AckBackstop`], [`HintListener`], [`Orphans`], [`contests`] and [`drain`]; and [`Offers`] of updates.
 
 mod backstop;
 mod close;
@@ -17,6 +17,7 @@ pub mod held;
 mod hints;
 mod inbox;
 mod numbering;
+mod offers;
 mod open;
 mod orphans;
 mod pins;
@@ -30,6 +31,7 @@ pub use end_reason::{EndReason, drained};
 pub use hints::HintListener;
 pub use inbox::{Inbox, PendingReport};
 pub use numbering::{Entry, Numbering};
+pub use offers::{Offer, Offers, Said, UpdateReports};
 pub use open::{OPEN_TOLERANCE, OPEN_VALIDITY, OpenError, Opener, OpenerPart};
 pub use orphans::Orphans;
 pub use pins::{PinPart, Pins};

@@ -22,7 +22,7 @@ CREATE TABLE agent_state (
     instance_id         uuid,
     presence            text        NOT NULL DEFAULT 'offline' CHECK (presence IN ('online', 'offline')),
     presence_since      timestamptz NOT NULL DEFAULT now(),
-    cause               text        CHECK (cause IN ('connected', 'goodbye', 'lost', 'drained', 'instance lost', 'replaced', 'refused')),
+    cause               text        CHECK (cause IN ('connected', 'goodbye', 'lost', 'drained', 'updating', 'instance lost', 'replaced', 'refused')),
     connected_at        timestamptz,
     last_seen_at        timestamptz,
     online_until        timestamptz,
@@ -58,10 +58,10 @@ COMMENT ON COLUMN agent_state.epoch IS 'Counts the agent''s streams: only the ne
 COMMENT ON COLUMN agent_state.instance_id IS 'The instance that holds the newest stream; null when none does.';
 COMMENT ON COLUMN agent_state.presence IS 'Whether it has a live stream: online or offline.';
 COMMENT ON COLUMN agent_state.presence_since IS 'Since when.';
-COMMENT ON COLUMN agent_state.cause IS 'Why presence is what it is: connected, goodbye, lost, drained, instance lost, replaced, or refused (its agent is no longer active).';
+COMMENT ON COLUMN agent_state.cause IS 'Why presence is what it is: connected, goodbye, lost, drained, updating (online: it stopped for an update, and has until online_until to come back), instance lost, replaced, or refused (its agent is no longer active).';
 COMMENT ON COLUMN agent_state.connected_at IS 'When the newest stream was opened.';
 COMMENT ON COLUMN agent_state.last_seen_at IS 'When the agent was last heard; while it is online, when it connected.';
-COMMENT ON COLUMN agent_state.online_until IS 'After a drain: until when the agent counts as online without a stream, for it to come back.';
+COMMENT ON COLUMN agent_state.online_until IS 'After a drain, or while an agent updates itself: until when the agent counts as online without a stream, for it to come back.';
 COMMENT ON COLUMN agent_state.contested_at IS 'Since when another machine presents this identity while it is presumed online. For two minutes the instance that holds the stream answers with heard_at; then a new contest may begin.';
 COMMENT ON COLUMN agent_state.heard_at IS 'When the agent''s stream last brought a message. Written only while the identity is contested.';
 COMMENT ON COLUMN agent_state.clock_skew_ms IS 'The agent''s clock minus the database''s, when it last connected.';
@@ -237,7 +237,8 @@ END $$;
 COMMENT ON FUNCTION sessions_open_heard IS 'Opens sessions, many at once: authenticates each agent against its key and status, refuses copies, and claims the next epoch for the rest.';
 
 -- ---- Closing and claiming them -------------------------------------------------------------------
--- Only the newest stream of an agent changes anything. A drained agent stays online until it had time to return.
+-- Only the newest stream of an agent changes anything. An agent that was drained, or that restarts for an update, stays online until it
+-- had time to return.
 CREATE FUNCTION sessions_close(agents uuid[], epochs bigint[], causes text[], back_in double precision[])
     RETURNS integer LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
 DECLARE touched integer;
@@ -245,10 +246,10 @@ BEGIN
     PERFORM FROM agent_state s WHERE s.agent_id = ANY (agents) ORDER BY s.agent_id FOR UPDATE;
     WITH closed AS (
         UPDATE agent_state s
-           SET presence = CASE c.cause WHEN 'drained' THEN 'online' ELSE 'offline' END,
-               presence_since = CASE c.cause WHEN 'drained' THEN s.presence_since ELSE now() END,
+           SET presence = CASE WHEN c.cause IN ('drained', 'updating') THEN 'online' ELSE 'offline' END,
+               presence_since = CASE WHEN c.cause IN ('drained', 'updating') THEN s.presence_since ELSE now() END,
                cause = c.cause, instance_id = NULL, last_seen_at = now(),
-               online_until = CASE c.cause WHEN 'drained' THEN now() + make_interval(secs => c.back_in) END
+               online_until = CASE WHEN c.cause IN ('drained', 'updating') THEN now() + make_interval(secs => c.back_in) END
           FROM unnest(agents, epochs, causes, back_in) AS c(agent_id, epoch, cause, back_in)
          WHERE s.agent_id = c.agent_id AND s.epoch = c.epoch AND s.presence = 'online'
         RETURNING s.agent_id, s.presence, s.cause)
@@ -313,7 +314,7 @@ COMMENT ON FUNCTION sessions_digest IS 'The sessions of an instance: how many, t
 -- makes the costs of plans so large that PostgreSQL sees no difference between them and plans anew at every call, hence the generic plan.
 
 CREATE FUNCTION drain_longest() RETURNS interval IMMUTABLE LANGUAGE sql AS $$ SELECT interval '15 minutes' $$;
-COMMENT ON FUNCTION drain_longest IS 'More than any drained agent gets to come back.';
+COMMENT ON FUNCTION drain_longest IS 'No drained agent, and none that updates itself, gets longer to come back.';
 
 CREATE FUNCTION sweep_postpone(grace double precision) RETURNS void LANGUAGE plpgsql SET enable_seqscan = off AS $$
 BEGIN

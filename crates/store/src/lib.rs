@@ -43,6 +43,9 @@ pub use people::console::{
 };
 pub use people::hosts::{Disk, HostDetail, HostIdentity, HostRecord, IdentifierRecord};
 pub use people::overview::{AgentCounts, HistoryState, HostCounts, Overview, TokenCounts};
+pub use people::rollouts::{
+    NewRelease, NewRollout, ReleaseRecord, RolloutAgent, RolloutDetail, RolloutRecord,
+};
 pub use people::signing_keys::SigningKeyUse;
 pub use people::tokens::{NewToken, TokenDetail, TokenRecord};
 pub use pg::error::{Rejection, RejectionKind, SchemaError, StoreError, Unavailability};
@@ -74,6 +77,9 @@ pub use service::sessions::{
     CloseCause, Displaced, Opened, SWEEP_BATCH, SessionClose, SessionHeard, SessionOpen,
     StoredSession, Swept,
 };
+pub use service::updates::{
+    OpenRollout, RolloutFigures, RolloutStep, RunningRollout, UpdateReport,
+};
 pub use statements::page::Page;
 pub use values::event_kind::EventKind;
 pub use values::facts::{AgentFacts, HostFacts, IdentifierKind, Identifiers};
@@ -82,5 +88,6 @@ pub use values::instance_load::InstanceLoad;
 pub use values::key_prefix::KeyPrefix;
 pub use values::labels::{LabelChange, Labels, LabelsError};
 pub use values::liveness::Liveness;
+pub use values::rollout::{Hours, RolloutError, RolloutState, Stage, UpdateStep, stages};
 pub use values::status::{AgentStatus, PendingReason, Presence, PresenceCause};
 pub use values::vitals::{Measure, PartKind};

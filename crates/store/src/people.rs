@@ -3,13 +3,15 @@
 //! 1. `tokens`, `agents`, `hosts`: what is shown of them, and the decisions.
 //! 2. `books`: whether the samples of an agent add up.
 //! 3. `signing_keys`: which keys the instances sign with and accept.
-//! 4. `overview`: counts of everything (`Store::overview`).
-//! 5. `console`: the queries of the console's pages, its people and sessions, and its own schema.
+//! 4. `rollouts`: releases of the agent and their rollouts.
+//! 5. `overview`: counts of everything (`Store::overview`).
+//! 6. `console`: the queries of the console's pages, its people and sessions, and its own schema.
 
 pub(crate) mod agents;
 pub(crate) mod books;
 pub(crate) mod console;
 pub(crate) mod hosts;
 pub(crate) mod overview;
+pub(crate) mod rollouts;
 pub(crate) mod signing_keys;
 pub(crate) mod tokens;

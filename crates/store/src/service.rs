@@ -12,6 +12,7 @@
 //! 7. `retention`: partitions, created ahead and dropped (`Store::partitions_drop`); what is removed row by row.
 //! 8. `fleet_gauges`: the state of the fleet in numbers (`Store::fleet_gauges`).
 //! 9. `fleet_pictures`: what the console draws of the whole fleet (`Store::fleet_pictures_refresh`).
+//! 10. `updates`: what agents say about their updates, who is offered what, and the figures of rollouts.
 
 pub(crate) mod clock;
 pub(crate) mod compaction;
@@ -23,4 +24,5 @@ mod retention;
 pub(crate) mod samples;
 pub(crate) mod session_digest;
 pub(crate) mod sessions;
+pub(crate) mod updates;
 mod watermarks;

@@ -7,8 +7,9 @@
 //! 4. `event_kind`: what the records of events tell.
 //! 5. `vitals`: the kinds of parts of a sample, declared once.
 //! 6. `instance_load`: how full an instance is.
-//! 7. `migration`: one step of the schema.
-//! 8. `text_enum`: how a closed set is declared that is a text in the database.
+//! 7. `rollout`: the stages, hours and states of updates.
+//! 8. `migration`: one step of the schema.
+//! 9. `text_enum`: how a closed set is declared that is a text in the database.
 
 pub(crate) mod event_kind;
 pub(crate) mod facts;
@@ -18,6 +19,7 @@ pub(crate) mod key_prefix;
 pub(crate) mod labels;
 pub(crate) mod liveness;
 pub(crate) mod migration;
+pub(crate) mod rollout;
 pub(crate) mod status;
 pub(crate) mod text_enum;
 pub(crate) mod vitals;

@@ -8,7 +8,7 @@ use svc_proto::{
     ClientMessage, ServerMessage,
     v1::{
         Ack, Disk, Gap, Goodbye, HeartbeatRequest, HeartbeatResponse, Hello, Report, Sample,
-        Vitals, Welcome, ingest_service_client::IngestServiceClient,
+        UpdateOffer, UpdateState, Vitals, Welcome, ingest_service_client::IngestServiceClient,
     },
 };
 use tokio::{sync::mpsc, time::timeout};
@@ -32,6 +32,7 @@ impl FakeAgent {
             host: Some(self.host.clone()),
             run_id: format!("run-{}", self.host.boot_id),
             sent_at: Some(wire_time(Timestamp::now())),
+            update: None,
         }
     }
 
@@ -115,8 +116,12 @@ impl HeartbeatCall {
     }
 
     pub async fn report(&self, samples: Vec<Sample>, gaps: Vec<Gap>) -> anyhow::Result<()> {
-        self.send(ClientMessage::Report(Report { samples, gaps }))
-            .await
+        let report = Report {
+            samples,
+            gaps,
+            update: None,
+        };
+        self.send(ClientMessage::Report(report)).await
     }
 
     /// Sends a report if the stream's channel has room for one now; `report` is asked only then. Returns whether it did.
@@ -172,6 +177,24 @@ impl HeartbeatCall {
         .await
     }
 
+    /// The next offer of a release.
+    pub async fn next_offer(&mut self) -> anyhow::Result<UpdateOffer> {
+        self.next_of(|message| match message {
+            ServerMessage::Offer(offer) => Some(offer),
+            _ => None,
+        })
+        .await
+    }
+
+    /// Says how far its update is.
+    pub async fn says(&self, update: UpdateState) -> anyhow::Result<()> {
+        let report = Report {
+            update: Some(update),
+            ..Report::default()
+        };
+        self.send(ClientMessage::Report(report)).await
+    }
+
     /// The next JWT.
     pub async fn next_credential(&mut self) -> anyhow::Result<String> {
         self.next_of(|message| match message {
@@ -198,9 +221,20 @@ impl HeartbeatCall {
         }
     }
 
-    pub async fn goodbye(mut self) -> anyhow::Result<()> {
+    pub async fn goodbye(self) -> anyhow::Result<()> {
+        self.leave(None).await
+    }
+
+    /// Leaves, and announces to be back within so many seconds.
+    pub async fn goodbye_for(self, seconds: i64) -> anyhow::Result<()> {
+        let back_within = prost_types::Duration { seconds, nanos: 0 };
+        self.leave(Some(back_within)).await
+    }
+
+    async fn leave(mut self, back_within: Option<prost_types::Duration>) -> anyhow::Result<()> {
         self.send(ClientMessage::Goodbye(Goodbye {
             reason: "test".into(),
+            back_within,
         }))
         .await?;
         match self.end().await? {
@@ -250,6 +284,7 @@ pub fn large_report(seqs: RangeInclusive<u64>) -> Report {
     Report {
         samples: samples.collect(),
         gaps: vec![],
+        update: None,
     }
 }
 

@@ -147,12 +147,24 @@ impl Resource for AgentRecord {
             ("registered", in_full(agent.created_at)),
             ("token", or_dash(agent.token_id.map(|id| id.to_string()))),
         ];
+        rows.extend(update(detail));
         rows.extend(machine_change(detail));
         rows.extend(pending_facts(agent));
         rows.extend(identifiers(detail).map(|(kind, values)| (kind, values.join(", "))));
         let events = output::table(EVENT_COLUMNS, &detail.events);
         format!("{}\n\n{events}", facts(&rows))
     }
+}
+
+fn update(detail: &AgentDetail) -> Option<(&'static str, String)> {
+    let update = detail.update.as_ref()?;
+    let since = in_full(update.since);
+    let text = format!(
+        "{} since {since}: {}",
+        update.step,
+        or_dash(update.reason.clone())
+    );
+    Some(("update", text))
 }
 
 /// A person should know: it is a failover, a moved disk, or a copy that came before its original.

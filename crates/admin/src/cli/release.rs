@@ -1,6 +1,7 @@
-//! `svc-ingest release`: the keys, manifests and signatures of releases, for the people who make them. It needs no database
-//! and no settings, so that it runs on the offline machine that has the key.
+//! `svc-ingest release`: the keys, manifests and signatures of releases, for the people who make them. These commands need no
+//! database and no settings, so that they run on the offline machine that has the key; only `add` and `list` do.
 
+mod add;
 mod verify;
 
 use std::{
@@ -64,12 +65,25 @@ pub enum Command {
         #[arg(value_name = "FOLDER")]
         folder: PathBuf,
     },
+    /// Add the signed manifest of an update, so that a rollout can offer it to agents
+    Add(add::Args),
+    /// List the releases that were added, the newest first
+    List(output::OutputArgs),
 }
 
-pub fn run(command: Command) -> anyhow::Result<ExitCode> {
+impl Command {
+    /// Whether it needs neither settings nor the database.
+    pub fn is_offline(&self) -> bool {
+        !matches!(self, Command::Add(_) | Command::List(_))
+    }
+}
+
+pub async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Keygen { out } => keygen(&out),
         Command::Sign { key, files } => sign(&key, &files),
+        Command::Add(args) => add::add(args).await,
+        Command::List(args) => add::list(args).await,
         Command::Verify { key, folder } => verify::run(&key, &folder),
         Command::Manifest {
             release,

@@ -127,6 +127,7 @@ impl Reporter {
             let report = Report {
                 samples: samples.collect(),
                 gaps: vec![],
+                update: None,
             };
             self.stream.send(&request(ClientMessage::Report(report)))?;
         }

@@ -183,7 +183,11 @@ async fn a_violation_of_the_protocol_ends_the_stream_with_its_reason() -> Result
 
     let report = |samples| {
         let gaps = vec![];
-        ClientMessage::Report(Report { samples, gaps })
+        ClientMessage::Report(Report {
+            samples,
+            gaps,
+            update: None,
+        })
     };
     for violation in [
         ClientMessage::Hello(agent.agent.hello()),

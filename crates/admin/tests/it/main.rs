@@ -49,5 +49,6 @@ mod signing_key_file;
 mod signing_key_races;
 mod strangers;
 mod stream_faults;
+mod updates;
 mod upgrade;
 mod write_limits;

@@ -217,6 +217,7 @@ impl<'a> Session<'a> {
                 tracing::debug!("the service sent a new JWT");
                 self.agent.take_credential(&credential.into());
             }
+            ServerMessage::Offer(_) => {}
             ServerMessage::Welcome(_) => {} // `HeartbeatCall::message` never returns it.
         }
     }

@@ -98,8 +98,11 @@ impl HeartbeatCall {
     /// Announces that the agent stops on purpose, and waits until the service has ended
     /// the stream in response.
     pub async fn goodbye(mut self, reason: &str) -> Result<(), CallFailure> {
-        let reason = reason.to_owned();
-        send(&self.out, ClientMessage::Goodbye(Goodbye { reason })).await?;
+        let goodbye = Goodbye {
+            reason: reason.to_owned(),
+            back_within: None,
+        };
+        send(&self.out, ClientMessage::Goodbye(goodbye)).await?;
         while self.answers.message().await?.is_some() {}
         Ok(())
     }

@@ -87,6 +87,7 @@ fn size(vitals: Vitals) -> usize {
     Report {
         samples,
         gaps: vec![],
+        update: None,
     }
     .encoded_len()
 }

@@ -89,6 +89,7 @@ impl Agent {
             host: Some(machine(self.shared.seed, self.number)),
             run_id: format!("{}-{}", self.shared.run_id, self.number),
             sent_at: Some(timestamp(Timestamp::now().as_millisecond())),
+            update: None,
         });
         framed(&HeartbeatRequest {
             message: Some(hello),

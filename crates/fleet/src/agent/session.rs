@@ -94,7 +94,8 @@ impl Agent {
             ServerMessage::Drain(drain) => {
                 session.drain_at = Some(Instant::now() + drain_slot(&drain));
             }
-            ServerMessage::Welcome(_) => {}
+            // Virtual agents do not update themselves.
+            ServerMessage::Welcome(_) | ServerMessage::Offer(_) => {}
         }
         Ok(())
     }

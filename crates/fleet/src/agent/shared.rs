@@ -47,6 +47,7 @@ impl Shared {
         let name = ServerName::try_from(plan.server_name.clone()).context("the server's name")?;
         let goodbye = ClientMessage::Goodbye(Goodbye {
             reason: "the fleet stops".into(),
+            back_within: None,
         });
         Ok(Shared {
             orders: watch::Sender::new(Orders::default()),

@@ -57,6 +57,12 @@ pub struct Timing {
     pub fleet_gauges: Duration,
     /// How often the pictures of the whole fleet are counted, by one of the instances.
     pub fleet_pictures: Duration,
+    /// How often what agents say about updates is stored, and offers are looked for.
+    pub offers: Duration,
+    /// How often rollouts are judged.
+    pub rollouts: Duration,
+    /// How long an agent must have been offline to count against the rollout that it is in.
+    pub dark_after: Duration,
     /// How often hosts that are offline for long are looked for, and how long an instance has run before.
     pub host_expiry: Duration,
 }
@@ -84,6 +90,9 @@ impl Timing {
             compaction: Duration::from_mins(5),
             fleet_gauges: Duration::from_mins(1),
             fleet_pictures: Duration::from_mins(1),
+            offers: Duration::from_secs(3),
+            rollouts: Duration::from_mins(1),
+            dark_after: Duration::from_mins(5),
             host_expiry: Duration::from_hours(1),
         }
     }

@@ -16,7 +16,7 @@ use crate::{
     enrol::{Admission, Enrolment, Issuer},
     freshness::Freshness,
     rate::Keyed,
-    session::{Closer, Opener, Pins, SessionTable},
+    session::{Closer, Opener, Pins, SessionTable, UpdateReports},
     signing::Keyring,
 };
 
@@ -33,6 +33,8 @@ pub struct Context {
     pub pins: Arc<Pins>,
     pub sessions: Arc<SessionTable>,
     pub opener: Opener,
+    /// What agents say about their updates.
+    pub updates: Arc<UpdateReports>,
     pub closer: Arc<Closer>,
     pub write_limits: WriteLimits,
     /// Room for reports that are not in the queue yet.

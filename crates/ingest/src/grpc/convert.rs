@@ -1,15 +1,22 @@
 //! Conversion between generated messages and domain types. Every string, list and number from a client is
 //! bounded here.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use svc_proto::{
     contract::limits::{MAX_LIST_ENTRIES, MAX_TEXT_BYTES},
     v1,
 };
-use svc_store::{AgentFacts, HostFacts};
+use svc_store::{AgentFacts, HostFacts, UpdateReport, UpdateStep};
 
 use super::Refusal;
-use crate::{enrol::identifiers, signing::Jwt};
+use crate::{enrol::identifiers, session::Offer, signing::Jwt};
+
+/// The longest silence that an agent can announce. PostgreSQL has the same (`drain_longest()`).
+const LONGEST_UPDATE: Duration = Duration::from_mins(15);
+const LONGEST_REASON: usize = 500;
+const LONGEST_LOG: usize = 2048;
 
 /// The error names the field that is missing or out of bounds.
 type Converted<T> = Result<T, Refusal>;
@@ -97,6 +104,65 @@ fn list(name: &str, values: &[String]) -> Converted<()> {
     values.iter().try_for_each(|value| text(name, value))
 }
 
+/// An agent that updates itself must not lose its stream over what it says about that, so texts are cut instead of refused. Of a
+/// log the end matters, and its lines stay.
+pub(super) fn update(update: v1::UpdateState) -> UpdateReport {
+    let log = readable(&update.log_tail, true);
+    let kept = log.len().saturating_sub(LONGEST_LOG);
+    let start = (kept..=log.len()).find(|at| log.is_char_boundary(*at));
+    UpdateReport {
+        step: step(update.step()),
+        serial: i64::try_from(update.serial).unwrap_or(i64::MAX),
+        version: cut(&update.version, MAX_TEXT_BYTES),
+        platform: cut(&update.platform, MAX_TEXT_BYTES),
+        reason: cut(&update.reason, LONGEST_REASON),
+        log_tail: log[start.unwrap_or(0)..].to_owned(),
+    }
+}
+
+fn step(step: v1::UpdateStep) -> UpdateStep {
+    match step {
+        v1::UpdateStep::Unspecified => UpdateStep::None,
+        v1::UpdateStep::Offered => UpdateStep::Offered,
+        v1::UpdateStep::Downloading => UpdateStep::Downloading,
+        v1::UpdateStep::Staged => UpdateStep::Staged,
+        v1::UpdateStep::Trying => UpdateStep::Trying,
+        v1::UpdateStep::Approved => UpdateStep::Approved,
+        v1::UpdateStep::Refused => UpdateStep::Refused,
+        v1::UpdateStep::Unable => UpdateStep::Unable,
+    }
+}
+
+fn cut(text: &str, longest: usize) -> String {
+    let mut text = readable(text, false);
+    text.truncate(text.floor_char_boundary(longest));
+    text
+}
+
+/// PostgreSQL refuses NUL, and other control characters would garble a listing.
+fn readable(text: &str, lines: bool) -> String {
+    let shown = |c: &char| !c.is_control() || (lines && *c == '\n');
+    text.chars().filter(shown).collect()
+}
+
+/// The time that an agent needs for its restart, if it has announced one.
+pub(super) fn back_within(time: Option<prost_types::Duration>) -> Option<Duration> {
+    let time = Duration::try_from(time?).ok()?;
+    (!time.is_zero()).then(|| time.min(LONGEST_UPDATE))
+}
+
+pub(super) fn offer(offer: &Offer, download_base_url: &str) -> v1::UpdateOffer {
+    v1::UpdateOffer {
+        manifest: offer.manifest.clone(),
+        signature: offer.signature.clone(),
+        download_base_url: base_url(download_base_url),
+    }
+}
+
+pub(super) fn base_url(url: &str) -> String {
+    url.trim_end_matches('/').to_owned()
+}
+
 pub(super) fn timestamp(at: Timestamp) -> prost_types::Timestamp {
     prost_types::Timestamp {
         seconds: at.as_second(),
@@ -148,6 +214,31 @@ mod tests {
         assert_eq!(long, "ip_addresses is longer than 255 bytes");
         let much = refused(|h| h.memory_total_bytes = u64::MAX);
         assert_eq!(much, "memory_total_bytes is beyond a signed 64-bit number");
+    }
+
+    #[test]
+    fn what_an_agent_says_about_its_update_is_cut_to_size() {
+        let said = update(v1::UpdateState {
+            step: 99,
+            serial: u64::MAX,
+            reason: format!("a\0b\n{}", "é".repeat(300)),
+            log_tail: format!("{}\nthe end\u{7}", "é".repeat(2000)),
+            ..Default::default()
+        });
+        assert_eq!((said.step, said.serial), (UpdateStep::None, i64::MAX));
+        assert!(said.reason.starts_with("abé") && said.reason.len() <= LONGEST_REASON);
+        assert!(said.log_tail.ends_with("é\nthe end") && said.log_tail.len() <= LONGEST_LOG);
+    }
+
+    #[test]
+    fn an_announced_silence_is_bounded() {
+        let announced =
+            |seconds, nanos| back_within(Some(prost_types::Duration { seconds, nanos }));
+        assert_eq!(announced(60, 0), Some(Duration::from_mins(1)));
+        assert_eq!(announced(1 << 40, 0), Some(LONGEST_UPDATE));
+        for none in [announced(0, 0), announced(-5, 0), back_within(None)] {
+            assert_eq!(none, None);
+        }
     }
 
     #[test]

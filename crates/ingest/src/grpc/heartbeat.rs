@@ -13,7 +13,7 @@ mod receiving;
 mod report;
 mod stream;
 
-use std::{panic::AssertUnwindSafe, sync::Arc};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use axum::body::Body;
 use futures_util::FutureExt;
@@ -43,7 +43,8 @@ pub(super) struct Authenticated {
 enum StreamEnd {
     /// The client has gone away, so no answer can reach it.
     ClientGone,
-    Goodbye,
+    /// The agent stops. It starts again by itself within this time, where it has said so.
+    Goodbye(Option<Duration>),
     Refused(Refusal),
     /// The instance ended the session.
     Ended(EndReason),
@@ -84,7 +85,7 @@ async fn handle(
 /// Sends the final status: OK after Goodbye, otherwise a refusal.
 async fn finish(context: &Context, out: &Outbox, end: StreamEnd) {
     let refusal = match end {
-        StreamEnd::ClientGone | StreamEnd::Goodbye => return,
+        StreamEnd::ClientGone | StreamEnd::Goodbye(_) => return,
         StreamEnd::Refused(refusal) => {
             context.sessions.metrics.refused(refusal.reason_name());
             refusal

@@ -22,8 +22,13 @@ use crate::{
     freshness::Freshness,
     grpc::{self, Context, WriteLimits},
     health::Health,
-    maintenance::{Compaction, FleetPictures, FleetReport, HostExpiry, Maintenance, Reinstalls},
-    session::{AckBackstop, Closer, HintListener, Opener, Pins, SessionTable, Upkeep},
+    maintenance::{
+        Compaction, FleetPictures, FleetReport, HostExpiry, Maintenance, Reinstalls, Rollouts,
+    },
+    session::{
+        AckBackstop, Closer, HintListener, Offers, Opener, Pins, SessionTable, UpdateReports,
+        Upkeep,
+    },
     signing::Keyring,
     telemetry::FleetMetrics,
 };
@@ -35,6 +40,7 @@ pub(super) struct Instance {
     pub owner: Store,
     pub health: Health,
     pub sessions: Arc<SessionTable>,
+    pub updates: Arc<UpdateReports>,
     pub pipeline: PipelineMetrics,
     pub fleet: FleetMetrics,
     pub export: Export,
@@ -92,6 +98,7 @@ impl Instance {
             openings: grpc::openings(),
             pins,
             sessions: self.sessions.clone(),
+            updates: self.updates.clone(),
             opener,
             closer: self.closer.clone(),
             write_limits: WriteLimits::default(),
@@ -115,6 +122,26 @@ impl Instance {
             clock: self.clock.clone(),
             freshness: self.freshness.clone(),
             timing: self.config.timing,
+        }
+    }
+
+    pub fn offers(&self) -> Offers {
+        Offers::new(
+            self.store.clone(),
+            self.sessions.clone(),
+            self.updates.clone(),
+            self.clock.clone(),
+            self.config.timing.offers,
+        )
+    }
+
+    pub fn rollouts(&self) -> Rollouts {
+        Rollouts {
+            store: self.store.clone(),
+            clock: self.clock.clone(),
+            instance: self.id.clone(),
+            period: self.config.timing.rollouts,
+            dark_after: self.config.timing.dark_after,
         }
     }
 

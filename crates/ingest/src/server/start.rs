@@ -71,6 +71,7 @@ pub(super) async fn start(
         store,
         owner,
         sessions,
+        updates: Arc::default(),
         pipeline,
         fleet,
         export,

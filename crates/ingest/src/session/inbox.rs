@@ -5,8 +5,8 @@
 
 use std::{
     sync::{
-        Mutex,
-        atomic::{AtomicI64, AtomicU64, Ordering},
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use svc_pipeline::queue::Ticket;
 use tokio::{sync::Notify, time::Instant};
 
-use super::EndReason;
+use super::{EndReason, Offer};
 use crate::{signing::Jwt, sync::lock};
 
 /// Two reports may be in flight, and together hold at most this many samples.
@@ -40,6 +40,8 @@ pub struct Inbox {
     /// table's clock does not serve: it stands still while the process does, and would make a message look
     /// younger than it is.
     heard: AtomicI64,
+    /// Whether its agent says how far its updates are. Others are offered none.
+    takes_offers: AtomicBool,
     mail: Mutex<Mail>,
     oldest_pending: Mutex<Option<PendingReport>>,
     wake: Notify,
@@ -50,6 +52,7 @@ pub struct Mail {
     pub end: Option<EndReason>,
     pub credential: Option<Jwt>,
     pub drain: Option<Duration>,
+    pub offer: Option<Arc<Offer>>,
     /// Sequence numbers of samples that the database refuses for good.
     pub refused: Vec<i64>,
     /// The highest committed sequence number; 0 if nothing was committed since the session was opened.
@@ -101,6 +104,18 @@ impl Inbox {
         self.post(|mail| mail.drain = Some(slot));
     }
 
+    pub fn offer(&self, offer: Arc<Offer>) {
+        self.post(|mail| mail.offer = Some(offer));
+    }
+
+    pub fn take_offers(&self) {
+        self.takes_offers.store(true, Ordering::Relaxed);
+    }
+
+    pub fn takes_offers(&self) -> bool {
+        self.takes_offers.load(Ordering::Relaxed)
+    }
+
     /// Numbers beyond what two reports can hold are not about this session's reports and are dropped.
     pub fn refused(&self, seqs: &[i64]) {
         self.post(|mail| {
@@ -129,6 +144,7 @@ impl Inbox {
             end: mail.end,
             credential: mail.credential.take(),
             drain: mail.drain.take(),
+            offer: mail.offer.take(),
             refused: std::mem::take(&mut mail.refused),
             acked_seq: mail.acked_seq,
         }

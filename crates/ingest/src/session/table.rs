@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use svc_pipeline::{consumer::Streams, queue::Committed};
 use svc_store::{AgentId, StoredSession, Watermark};
 
-use super::{EndReason, Inbox, PendingReport};
+use super::{EndReason, Inbox, Offer, PendingReport};
 use crate::{sync::lock, telemetry::SessionMetrics};
 
 /// One session: its agent, and the epoch that the database gave it. A newer session of the same agent has
@@ -109,6 +109,21 @@ impl SessionTable {
                 session.inbox.acked(watermark.acked_seq);
             }
         }
+    }
+
+    pub fn offer(&self, agent: AgentId, offer: &Arc<Offer>) {
+        if let Some(session) = lock(&self.sessions).get(&agent) {
+            session.inbox.offer(offer.clone());
+        }
+    }
+
+    /// The agents that say how far their updates are.
+    pub fn taking_offers(&self) -> Vec<AgentId> {
+        let sessions = lock(&self.sessions);
+        let taking = sessions
+            .values()
+            .filter(|session| session.inbox.takes_offers());
+        taking.map(|session| session.key.agent).collect()
     }
 
     /// Sessions whose oldest pending report has waited for longer than this, with that report.

@@ -61,6 +61,8 @@ impl Collector for FleetMetrics {
         gauge("arrivals_undropped", help, state.hours_undropped as f64)?;
         let help = "Days of samples older than the retention";
         gauge("partitions_undropped", help, state.days_undropped as f64)?;
+        let help = "Rollouts of agents' releases that the service has halted";
+        gauge("rollouts_halted", help, state.rollouts_halted as f64)?;
         let help = "Server processes in a transaction that no client has any more";
         let orphaned = state.backends_orphaned as f64;
         gauge("database_backends_orphaned", help, orphaned)

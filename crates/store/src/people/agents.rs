@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use serde_json::Value;
 
 use crate::{
+    people::rollouts::{OF_AGENT, RolloutAgent},
     prelude::*,
     values::{
         event_kind::EventKind,
@@ -21,7 +22,7 @@ use crate::{
 /// the host record of another. For the same reason the labels of a pending agent are those that
 /// its host will have once the agent is admitted.
 const SELECT: &str = "SELECT a.id, a.host_id, shown.hostname, a.status, a.pending_reason, a.conflict_with,
-                a.cloned_from, s.presence, s.presence_since, s.cause, encode(a.key, 'hex') AS key, a.version,
+                a.cloned_from, CASE s.cause WHEN 'updating' THEN 'updating' ELSE s.presence END AS presence, s.presence_since, s.cause, encode(a.key, 'hex') AS key, a.version,
                 a.token_id, shown.labels, a.created_at, a.decided_at, a.decided_by, a.decision_reason,
                 a.status = 'pending' AND a.pending_reason IN ('approval', 'reopened') AND NOT EXISTS (
                     SELECT FROM agents o WHERE o.host_id = a.host_id AND o.id <> a.id AND o.status IN ('active', 'pending')) AS plain,
@@ -114,6 +115,8 @@ pub struct AgentDetail {
     pub facts: Value,
     /// When its key last came from another machine than before.
     pub machine_changed_at: Option<Timestamp>,
+    /// How far it is with its update; none if it never said.
+    pub update: Option<RolloutAgent>,
     pub events: Vec<EventRecord>,
 }
 
@@ -253,12 +256,14 @@ impl Store {
             let Some(row) = tx.query_opt(&sql, &params![agent.0]).await? else {
                 return Ok(None);
             };
+            let update = tx.query_first(OF_AGENT, &params![agent.0]).await?;
             let params = params![agent.0, EVENTS_SHOWN];
             Ok(Some(AgentDetail {
                 agent: AgentRecord::from_row(&row)?,
                 capabilities: row.try_get("capabilities")?,
                 facts: row.try_get("facts")?,
                 machine_changed_at: row.try_get("machine_changed_at")?,
+                update,
                 events: tx.query_all(EVENTS, &params).await?,
             }))
         })

@@ -13,7 +13,8 @@ use crate::{
 
 /// The joins do not change the number of rows: a unique index allows one active agent per host, and every
 /// host has its row of vitals.
-pub(super) const SELECT: &str = "SELECT h.id, h.hostname, a.id AS agent_id, a.version, s.presence, s.presence_since, h.os, h.os_version,
+pub(super) const SELECT: &str = "SELECT h.id, h.hostname, a.id AS agent_id, a.version,
+                CASE s.cause WHEN 'updating' THEN 'updating' ELSE s.presence END AS presence, s.presence_since, h.os, h.os_version,
                 h.arch, h.kernel_version, h.cpu_count, h.mac_addresses,
                 h.ip_addresses, h.boot_id, h.labels, h.created_at, h.facts_at, h.retired_at, v.vitals_at,
                 v.cpu_percent::float8, v.load_1m::float8, v.load_5m::float8, v.load_15m::float8, v.memory_used_bytes,
@@ -103,8 +104,14 @@ impl HostRecord {
         disks.map(|disks| disks.0.as_slice()).unwrap_or_default()
     }
 
+    pub fn is_updating(&self) -> bool {
+        self.presence == Some(Presence::Updating)
+    }
+
+    /// An agent that restarts for an update counts as online until the time that it has announced.
     pub fn is_online(&self) -> bool {
-        self.presence == Some(Presence::Online)
+        self.presence
+            .is_some_and(|presence| presence != Presence::Offline)
     }
 }
 

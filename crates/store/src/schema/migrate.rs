@@ -60,7 +60,8 @@ const BASELINE: Migration = Migration {
         "55_retention",
         "58_fleet",
         "60_readers",
-        "65_people_events"
+        "65_people_events",
+        "70_updates"
     ),
 };
 

@@ -40,13 +40,15 @@ record! {
         pub hours_undropped: i64,
         /// Days of samples that are older than the retention and still there.
         pub days_undropped: i64,
+        /// Rollouts that the service has halted.
+        pub rollouts_halted: i64,
         /// Server processes of this role in a transaction that no client of ours has any more: nothing that the
         /// service does in a transaction takes three minutes, except the pass that drops partitions.
         pub backends_orphaned: i64,
     }
 }
 
-const IS_REPORTER: &str = "-- fleet_gauges
+pub(super) const IS_REPORTER: &str = "-- fleet_gauges
     SELECT coalesce((SELECT id FROM ingest_instances
                       WHERE NOT fenced AND stopped_at IS NULL AND expires_at > now()
                       ORDER BY started_at, id LIMIT 1) = $1, false)";
@@ -82,6 +84,7 @@ const STATE: &str = "-- fleet_gauges
            (SELECT count(*) FROM sample_days
              WHERE day::timestamp AT TIME ZONE 'UTC'
                    < date_trunc('day', now() - make_interval(secs => $1), 'UTC') - interval '1 day') AS days_undropped,
+           (SELECT count(*) FROM rollouts WHERE state = 'halted') AS rollouts_halted,
            (SELECT count(*) FROM pg_stat_activity a
              WHERE a.datname = current_database() AND a.usename = current_user
                AND a.application_name = current_setting('application_name')

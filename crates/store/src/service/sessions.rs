@@ -82,6 +82,10 @@ pub enum CloseCause {
     Drained {
         back_in: Duration,
     },
+    /// The agent restarts for an update. Until `back_in` has passed, it counts as online.
+    Updating {
+        back_in: Duration,
+    },
     /// The agent is no longer active.
     Refused,
 }
@@ -143,6 +147,7 @@ impl CloseCause {
             CloseCause::Goodbye => PresenceCause::Goodbye,
             CloseCause::Lost => PresenceCause::Lost,
             CloseCause::Drained { .. } => PresenceCause::Drained,
+            CloseCause::Updating { .. } => PresenceCause::Updating,
             CloseCause::Refused => PresenceCause::Refused,
         };
         cause.as_str()
@@ -160,7 +165,9 @@ impl CloseCause {
 
     fn back_in(self) -> Option<f64> {
         match self {
-            CloseCause::Drained { back_in } => Some(back_in.as_secs_f64()),
+            CloseCause::Drained { back_in } | CloseCause::Updating { back_in } => {
+                Some(back_in.as_secs_f64())
+            }
             _ => None,
         }
     }

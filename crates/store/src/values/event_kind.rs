@@ -26,6 +26,14 @@ text_enum! {
         RoleChanged = "role changed",
         TokenCreated = "token created",
         TokenRevoked = "token revoked",
+        ReleaseAdded = "release added",
+        RolloutStarted = "rollout started",
+        RolloutAdvanced = "rollout advanced",
+        RolloutHalted = "rollout halted",
+        RolloutPaused = "rollout paused",
+        RolloutResumed = "rollout resumed",
+        RolloutDone = "rollout done",
+        HostSkipped = "host skipped",
         Other = "other",
     }
     else Other

@@ -33,6 +33,8 @@ text_enum! {
 text_enum! {
     pub enum Presence {
         Online = "online",
+        /// It stopped for an update and has announced when it is back; it counts as online until then.
+        Updating = "updating",
         Offline = "offline",
     }
     else Offline
@@ -45,6 +47,7 @@ text_enum! {
         Goodbye = "goodbye",
         Lost = "lost",
         Drained = "drained",
+        Updating = "updating",
         InstanceLost = "instance lost",
         Replaced = "replaced",
         Refused = "refused",

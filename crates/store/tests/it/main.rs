@@ -30,6 +30,7 @@ mod parts;
 mod plans;
 mod replication;
 mod retention;
+mod rollouts;
 mod rollup_oracle;
 mod rollups;
 mod same_machine;

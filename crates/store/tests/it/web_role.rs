@@ -127,9 +127,9 @@ async fn the_role_writes_nothing_and_calls_only_decisions_and_what_readers_need(
         SELECT string_agg(proname, ' ' ORDER BY proname) FROM pg_proc
          WHERE pronamespace = 'public'::regnamespace AND has_function_privilege(oid, 'EXECUTE')
            AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = pg_proc.oid AND d.deptype = 'e')";
-    let functions = "add_enrolment_token add_host_note add_people_event agent_seen approve_agent counter_increase disk_parts disks_json enrolment_token_state expire_hosts \
+    let functions = "add_agent_release add_enrolment_token add_host_note add_people_event agent_seen approve_agent counter_increase disk_parts disks_json enrolment_token_state expire_hosts \
                      host_chunks host_chunks_loose host_samples label_hosts parts_unpack reject_agent reopen_agent retire_host \
-                     revoke_agent revoke_enrolment_token shape_parts";
+                     revoke_agent revoke_enrolment_token set_rollout shape_parts skip_host start_rollout";
     assert_eq!(web.sql(callable).await?, functions);
     for sql in [
         "UPDATE agents SET status = 'active'",
@@ -303,6 +303,14 @@ const DEFINER_CALLS: &[&str] = &[
     "SELECT add_enrolment_token(sha256('t'::bytea), 'web', 'ann', labels => '{\"a\": \"b\"}')",
     "SELECT revoke_enrolment_token(id, 'ann', true, 'leaked') FROM enrolment_tokens",
     "SELECT revoke_enrolment_token(id, 'ann', true) FROM enrolment_tokens",
+    "SELECT add_agent_release(1, '1.1.0', '{linux/x86_64}', 'm', sha512('s'), 'ann')",
+    "SELECT add_agent_release(1, '1.1.0', '{linux/x86_64}', 'm', sha512('s'), 'ann')",
+    "SELECT add_agent_release(2, '1.0.0', '{linux/x86_64}', 'n', sha512('s'), 'ann')",
+    "SELECT start_rollout(1, '{\"a\": \"b\"}', '{5,100%}', 1800, 'mon-fri 08:00-16:00', NULL, 'ann')",
+    "SELECT start_rollout(2, '{}', '{100%}', 0, '', 1, 'ann')",
+    "SELECT skip_host(1, 'host-5', 'ann')",
+    "SELECT set_rollout(1, 'paused', 'ann', 'lunch')",
+    "SELECT set_rollout(1, 'running', 'ann', NULL)",
 ];
 
 #[tokio::test]

@@ -155,6 +155,7 @@ impl Runner {
             (!taken.is_empty()).then(|| Report {
                 samples: taken.into_iter().map(sample_of).collect(),
                 gaps: vec![],
+                update: None,
             })
         };
         while call.try_report(unsent) {}

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     grpc::{Context, Refusal, convert},
-    session::{Inbox, OPEN_TOLERANCE, OPEN_VALIDITY, Session, SessionKey},
+    session::{Inbox, OPEN_TOLERANCE, OPEN_VALIDITY, Said, Session, SessionKey},
 };
 
 pub(super) async fn greet(
@@ -54,9 +54,10 @@ async fn hello(context: &Context, inbound: &mut Inbound) -> Result<Hello, Stream
 async fn open(
     context: &Arc<Context>,
     client: &Authenticated,
-    hello: Hello,
+    mut hello: Hello,
     out: &Outbox,
 ) -> Result<HeartbeatStream, Refusal> {
+    let update = hello.update.take().map(convert::update);
     let open = session_open(context, client, hello)?;
     if !context.freshness.is_fresh() {
         return Err(Refusal::DatabaseUnavailable);
@@ -72,11 +73,17 @@ async fn open(
     let inbox = Arc::new(Inbox::default());
     let agent = client.agent;
     let key = SessionKey { agent, epoch };
+    if update.is_some() {
+        inbox.take_offers();
+    }
     context.sessions.insert(Session {
         key,
         renew_at: client.renew_at,
         inbox: inbox.clone(),
     });
+    if let Some(update) = update {
+        context.updates.put(agent, update, Said::InHello);
+    }
     context.sessions.metrics.opened.inc();
     context.sessions.metrics.streams.inc();
     let (context, out) = (context.clone(), out.clone());
@@ -131,7 +138,7 @@ fn welcome(context: &Context, stream: &HeartbeatStream) -> Welcome {
             heartbeat_interval: Some(interval),
             release: Some(AgentRelease {
                 version: agents.latest_version.clone().unwrap_or_default(),
-                download_base_url: base_url.trim_end_matches('/').to_owned(),
+                download_base_url: convert::base_url(base_url),
             }),
         }),
         acked_seq: stream.acked.cast_unsigned(),

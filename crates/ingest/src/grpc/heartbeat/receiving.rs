@@ -11,6 +11,7 @@ use super::{
     stream::{Event, HeartbeatStream},
     violation,
 };
+use crate::{grpc::convert, session::Said};
 
 impl HeartbeatStream {
     pub(super) fn receive(&mut self, read: Read) -> Result<Event, StreamEnd> {
@@ -23,7 +24,10 @@ impl HeartbeatStream {
         self.inbox.heard(self.context.clock.now());
         let event = match request.message {
             Some(ClientMessage::Report(report)) => self.report(report, room)?,
-            Some(ClientMessage::Goodbye(_)) => return Err(StreamEnd::Goodbye),
+            Some(ClientMessage::Goodbye(goodbye)) => {
+                let back_within = convert::back_within(goodbye.back_within);
+                return Err(StreamEnd::Goodbye(back_within));
+            }
             Some(ClientMessage::Hello(_)) => return Err(violation("Hello came twice")),
             None => Event::Ready, // A message of a later protocol version.
         };
@@ -42,7 +46,12 @@ impl HeartbeatStream {
         self.paused_until = (!pause.is_zero()).then(|| now + pause);
     }
 
-    fn report(&mut self, report: Report, mut room: Room) -> Result<Event, StreamEnd> {
+    fn report(&mut self, mut report: Report, mut room: Room) -> Result<Event, StreamEnd> {
+        if let Some(update) = report.update.take() {
+            let (update, agent) = (convert::update(update), self.session.agent);
+            self.inbox.take_offers();
+            self.context.updates.put(agent, update, Said::InReport);
+        }
         let rules = Rules {
             now: self.context.clock.now(),
             retention: self.context.retention,

@@ -234,6 +234,7 @@ mod tests {
             let report = v1::Report {
                 samples,
                 gaps: vec![],
+                update: None,
             };
             let entries = entries(report, &rules()).unwrap();
             let expected = matches!(
@@ -303,8 +304,17 @@ mod tests {
 
     #[test]
     fn a_report_that_cannot_be_recorded_breaks_the_protocol() {
-        let judged =
-            |samples, gaps| entries(v1::Report { samples, gaps }, &rules()).map(|all| all.len());
+        let judged = |samples, gaps| {
+            entries(
+                v1::Report {
+                    samples,
+                    gaps,
+                    update: None,
+                },
+                &rules(),
+            )
+            .map(|all| all.len())
+        };
         let gap = |first_seq, last_seq, reason: &str| v1::Gap {
             first_seq,
             last_seq,

@@ -190,6 +190,11 @@ impl HeartbeatStream {
         if let Some(slot) = mail.drain {
             self.drain(slot).await;
         }
+        if let Some(offer) = mail.offer {
+            let base_url = &self.context.agents.download_base_url;
+            let offer = convert::offer(&offer, base_url.as_str());
+            self.out.send(ServerMessage::Offer(offer)).await;
+        }
         self.note_refused(mail.refused);
         if mail.acked_seq > self.acked {
             let more = mail.acked_seq.abs_diff(self.acked);
@@ -220,7 +225,10 @@ impl HeartbeatStream {
     pub(super) fn close_as(&mut self, end: &StreamEnd) {
         match end {
             StreamEnd::ClientGone => {}
-            StreamEnd::Goodbye => self.set_cause(CloseCause::Goodbye),
+            StreamEnd::Goodbye(None) => self.set_cause(CloseCause::Goodbye),
+            StreamEnd::Goodbye(Some(back_in)) => {
+                self.set_cause(CloseCause::Updating { back_in: *back_in });
+            }
             StreamEnd::Refused(_) => {
                 self.cause = CloseCause::Lost;
                 self.cause_name = "violation";

@@ -30,7 +30,7 @@ record! {
     #[derive(Debug, Clone, serde::Serialize)]
     pub struct ActivityRecord {
         pub at: Timestamp,
-        /// 1 agents, 2 hosts, 3 people and tokens.
+        /// 1 agents, 2 hosts, 3 people and tokens, 4 rollouts.
         pub source: i32,
         pub id: i64,
         pub kind: EventKind,
@@ -68,6 +68,9 @@ const HORIZON: &str = "-- console_activity
           ORDER BY e.at DESC, e.id DESC OFFSET $4 - 1 LIMIT 1)
          UNION ALL
         (SELECT e.at, 3, e.id FROM people_events e WHERE e.at <= $1 AND (e.at, 3, e.id) < ($1, $2, $3)
+           ORDER BY e.at DESC, e.id DESC OFFSET $4 - 1 LIMIT 1)
+         UNION ALL
+        (SELECT e.at, 4, e.id FROM rollout_events e WHERE e.at <= $1 AND (e.at, 4, e.id) < ($1, $2, $3)
           ORDER BY e.at DESC, e.id DESC OFFSET $4 - 1 LIMIT 1)) ends
      ORDER BY at DESC, source DESC, id DESC LIMIT 1";
 
@@ -97,6 +100,13 @@ const SQL: &str = "-- console_activity
           WHERE e.at BETWEEN $8 AND $1 AND (e.at, 3, e.id) < ($1, $2, $3) AND (e.at, 3, e.id) >= ($8, $9, $10)
             AND ($4::text IS NULL OR e.actor = $4) AND ($5::text IS NULL OR e.kind = $5)
             AND ($6::text IS NULL OR e.subject ILIKE $6)
+          ORDER BY e.at DESC, e.id DESC LIMIT $11)
+         UNION ALL
+        (SELECT e.at, 4, e.id, e.kind, e.actor, 'release ' || e.serial, NULL, NULL, '', e.text
+           FROM rollout_events e
+          WHERE e.at BETWEEN $8 AND $1 AND (e.at, 4, e.id) < ($1, $2, $3) AND (e.at, 4, e.id) >= ($8, $9, $10)
+            AND ($4::text IS NULL OR e.actor = $4) AND ($5::text IS NULL OR e.kind = $5)
+            AND ($6::text IS NULL OR 'release ' || e.serial ILIKE $6)
           ORDER BY e.at DESC, e.id DESC LIMIT $11)) activity
      ORDER BY at DESC, source DESC, id DESC LIMIT $11";
 

@@ -6,9 +6,10 @@ use anyhow::Result;
 use jiff::{SignedDuration, Timestamp};
 use svc_store::{
     ActivityFilter, AgentFacts, AgentFilter, AgentId, AgentStatus, Bulkhead, CloseCause, Decision,
-    GapKind, HostFacts, HostId, HostSearch, HostsPage, IdentifierKind, InstanceLoad, LabelChange,
-    Labels, NewAgent, NewInstance, NewToken, Newcomer, Range, RegistrationTx, Retired,
-    SessionClose, SessionHeard, SessionOpen, StoreError, TokenId, TokenRequest,
+    GapKind, HostFacts, HostId, HostSearch, HostsPage, Hours, IdentifierKind, InstanceLoad,
+    LabelChange, Labels, NewAgent, NewInstance, NewRelease, NewRollout, NewToken, Newcomer, Range,
+    RegistrationTx, Retired, RolloutStep, SessionClose, SessionHeard, SessionOpen, Stage,
+    StoreError, TokenId, TokenRequest, UpdateReport, UpdateStep,
 };
 use uuid::Uuid;
 
@@ -87,6 +88,7 @@ impl Fleet {
         self.registrations(reads).await?;
         self.registration_steps(reads).await?;
         self.upkeep(reads).await?;
+        self.updates(reads).await?;
         self.commands(reads).await?;
         self.console(reads).await
     }
@@ -294,6 +296,62 @@ impl Fleet {
             shapes_prune(DAY, DAY);
             agent_counts_prune();
             hosts_set_aside();
+        }
+        Ok(())
+    }
+
+    /// A rollout to all hosts, from its start to its end, and one that takes it back.
+    async fn updates(&self, reads: &mut Reads) -> Result<()> {
+        let store = TestStore::open(self.store.url(), 4)?;
+        let (ids, first) = (self.ids(), 2 * self.calls);
+        let report = |serial| UpdateReport {
+            step: UpdateStep::None,
+            serial,
+            version: String::new(),
+            platform: "linux/x86_64".to_owned(),
+            reason: String::new(),
+            log_tail: String::new(),
+        };
+        let reports: Vec<_> = ids.iter().map(|id| (*id, report(first - 1))).collect();
+        for serial in [first, first + 1] {
+            let release = NewRelease {
+                serial,
+                version: "2.0.0",
+                platforms: &["linux/x86_64"],
+                manifest: &[1],
+                signature: &[0; 64],
+            };
+            call_each! { reads, SMALL, store: release_add(&release, "test"); }
+        }
+        let stages = [Stage::Hosts(5), Stage::Percent(100)];
+        let rollout = NewRollout {
+            serial: first,
+            selector: &Labels::default(),
+            stages: &stages,
+            soak: Duration::ZERO,
+            hours: Hours::default(),
+            undoes: None,
+        };
+        call_each! { reads, SMALL, store:
+            updates_report(&reports);
+            rollout_start(&rollout, "test");
+        }
+        let running = store.rollouts_running(self.mine.id).await?;
+        let running = running.last().context("the rollout")?;
+        call_each! { reads, WHOLE, store:
+            rollout_reach(first, stages[0]);
+            rollouts_open();
+            updates_offer(&ids, &[first]);
+            rollout_figures(first, MINUTE);
+            rollout_step(running, &RolloutStep::Advance);
+            rollouts_running(self.mine.id);
+            rollout_skip(first, self.batch()[0].host, "test");
+            rollout_set(first, false, "test", "");
+            rollout_back(first, first + 1, "test");
+            rollout_set(first + 1, false, "test", "");
+            releases_list(50);
+            rollouts_list(50);
+            rollout_show(first);
         }
         Ok(())
     }
