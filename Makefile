@@ -47,6 +47,7 @@ chaos: deps  ## Strict figures: faults of instances, database and network, races
 	$(CARGO) test --locked --profile strict -p svc-admin --test it -- --ignored --nocapture a_hundred_times
 	$(CARGO) test --locked --profile strict -p svc-agent --lib -- --ignored --nocapture
 	$(CARGO) test --locked --profile strict -p svc-agent --test it -- --ignored --nocapture --test-threads=1 addresses:: connection::
+	$(CARGO) test --locked -p svc-agent --test it -- --ignored --nocapture updates::an_agent_that_is_killed
 	$(CARGO) test --locked --profile strict -p svc-fleet --test it -- --ignored --nocapture
 
 bench-agent: deps  ## What a running agent costs: memory, processor, threads, disk (about 2 minutes)
@@ -57,7 +58,7 @@ bench-agent: deps  ## What a running agent costs: memory, processor, threads, di
 # Only root may mount file systems and give folders away, so `make unit` counts these tests as ignored. The whole workspace is named
 # because nothing is compiled again then.
 test-root:  ## The agent's tests that need root: full, read-only, stalled and hung disks, folders of other users
-	$(CARGO) test --locked --workspace --test it -- --ignored disks:: hung_mounts:: commands::root_
+	$(CARGO) test --locked --workspace --test it -- --ignored disks:: hung_mounts:: commands::root_ updates::root_
 ifeq ($(shell id -u),0)
 test: test-root
 endif

@@ -36,11 +36,12 @@ use crate::{
     data_dir::{DataDir, DataDirError, IDENTITY, STATE, SUCCESSOR, short},
     identity::{Identity, IdentityError},
     recorder::{Recorder, Sampling},
-    release::{Notice, VERSION},
+    release::{Notice, version},
     spool::{Spool, SpoolError},
     state::{Binding, Machine, State},
     status::{Board, Enrolment, Status},
     timing::Timing,
+    update::{Updater, Updates, launcher::Launch, watchdog},
     wire::{Addresses, Names},
 };
 
@@ -51,6 +52,8 @@ pub struct Surroundings {
     pub facts: Facts,
     pub names: Names,
     pub timing: Timing,
+    /// How the process was started; without it, the agent does not update itself.
+    pub launch: Option<Launch>,
 }
 
 impl Default for Surroundings {
@@ -60,6 +63,7 @@ impl Default for Surroundings {
             facts: Facts::OfThisMachine,
             names: Names::OfTheSystem,
             timing: Timing::default(),
+            launch: None,
         }
     }
 }
@@ -95,6 +99,8 @@ pub struct Agent {
     /// Since when the service has refused the key so.
     refused_since: Option<Instant>,
     noticed: Option<Notice>,
+    updates: Updates,
+    updater: Option<Updater>,
     stop: CancellationToken,
 }
 
@@ -115,19 +121,24 @@ impl Agent {
             facts,
             names,
             timing,
+            launch,
         } = surroundings;
         let dir = Arc::new(DataDir::open(&config.data_dir)?);
         let identity = identity(&dir, &config)?;
         let mut state = State::load(&dir)?;
         let spool = Spool::open(&dir.spool(&identity.fingerprint()), config.spool)?;
+        let interval = state.interval().unwrap_or(timing.interval);
         let (sampling, _) = watch::channel(Sampling {
             on: state.is_admitted(),
-            interval: state.interval().unwrap_or(timing.interval),
+            interval,
         });
         let mut is_clone = dir.read(SUCCESSOR)?.is_some();
         let route = config.route(names);
         let timeouts = timing.timeouts;
         let caller = Caller::new(&config, identity, facts, clock.clone(), timeouts, route);
+        let (updates, updater) =
+            Updater::new(&config, launch, dir.clone(), caller.clone(), interval);
+        let caller = caller.reporting(updates.state());
         let here = caller.facts();
         let (boot_id, machine) = (here.boot_id.clone(), Machine::of(&here));
         let binding = state.bind(machine);
@@ -150,6 +161,8 @@ impl Agent {
             backoff: Backoff::default(),
             stop: CancellationToken::new(),
             noticed: None,
+            updates,
+            updater: Some(updater),
             config,
             timing,
             dir,
@@ -164,13 +177,25 @@ impl Agent {
         self.recorder.clone()
     }
 
-    /// Runs until `stop` is cancelled, then sends Goodbye.
+    /// What is known about updates, also after the agent has ended.
+    pub fn updates(&self) -> Updates {
+        self.updates.clone()
+    }
+
+    /// Runs until `stop` is cancelled, or until the agent has to restart for an update; then sends Goodbye.
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), AgentError> {
-        self.stop = stop;
+        self.stop = stop.child_token();
+        let (mut updater, stopping) = (self.updater.take(), self.stop.clone());
+        let updating = async {
+            match &mut updater {
+                Some(updater) => updater.run(&stopping).await,
+                None => std::future::pending().await,
+            }
+        };
         let (recorder, board) = (self.recorder.clone(), self.board.clone());
         let fingerprint = self.caller.identity().fingerprint();
         tracing::info!(
-            version = VERSION,
+            version = version(),
             key = short(&fingerprint),
             fingerprint,
             "the agent starts"
@@ -181,7 +206,12 @@ impl Agent {
             ended = self.main_loop() => ended,
             () = sampling => Ok(()),
             () = status => Ok(()),
+            () = updating => Ok(()),
+            () = watchdog::run() => Ok(()),
         };
+        if let Some(updater) = updater.as_mut().filter(|_| stop.is_cancelled()) {
+            updater.stopped();
+        }
         self.board
             .change(|status| status.connection = Default::default());
         self.board.write(&self.recorder);
@@ -288,7 +318,7 @@ impl Agent {
 /// The status before the first call.
 fn at_start(caller: &Caller, state: &State, data_dir: &Path) -> Status {
     Status {
-        version: VERSION.into(),
+        version: version().into(),
         data_dir: data_dir.to_str().map(Into::into),
         fingerprint: caller.identity().fingerprint(),
         agent_id: state.agent_id.clone(),

@@ -10,14 +10,15 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use svc_proto::v1::{AgentInfo, Hello, HostFacts, RegisterRequest, Welcome};
+use svc_proto::v1::{AgentInfo, Hello, HostFacts, RegisterRequest, UpdateState, Welcome};
+use tokio::sync::watch;
 
 use crate::{
     clock::Clock,
     config::{ClientPair, Config},
     facts,
     identity::{Identity, IdentityError},
-    release::VERSION,
+    release::version,
     spool::SpoolError,
     trust::{Trust, TrustError},
     wire::{
@@ -71,6 +72,7 @@ pub struct Caller {
     facts: Facts,
     clock: Clock,
     run_id: String,
+    update: Option<watch::Receiver<UpdateState>>,
 }
 
 impl Caller {
@@ -91,6 +93,15 @@ impl Caller {
             facts,
             clock,
             run_id: format!("{:032x}", rand::random::<u128>()),
+            update: None,
+        }
+    }
+
+    /// The same, and Hello says how far an update is.
+    pub fn reporting(self, update: watch::Receiver<UpdateState>) -> Self {
+        Self {
+            update: Some(update),
+            ..self
         }
     }
 
@@ -114,6 +125,16 @@ impl Caller {
         };
         let connector = Connector::new(Arc::new(tls), self.timeouts, self.route.clone());
         Ok(connector.connect(address).await?)
+    }
+
+    /// Connects to where programs are. The certificates in `ca_cert_file` are trusted there, and the system's roots.
+    pub fn downloads(&self) -> Result<Connector, CallError> {
+        let trust = match &self.ca_cert_file {
+            None => Trust::load(None)?,
+            Some(file) => Trust::load(Some(file))?.with_system(),
+        };
+        let tls = Arc::new(trust.anonymous()?);
+        Ok(Connector::new(tls, self.timeouts, self.route.clone()))
     }
 
     /// The proxy on the way to this address.
@@ -169,7 +190,7 @@ impl Caller {
             host: Some(self.facts()),
             run_id: self.run_id.clone(),
             sent_at: Some(SystemTime::into(self.clock.wall())),
-            update: None,
+            update: self.update.as_ref().map(|state| state.borrow().clone()),
         }
     }
 
@@ -183,7 +204,7 @@ impl Caller {
 
 fn agent_info() -> AgentInfo {
     AgentInfo {
-        version: VERSION.into(),
+        version: version().into(),
         capabilities: Vec::new(),
     }
 }

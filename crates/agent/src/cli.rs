@@ -21,7 +21,7 @@ use output::OutputArgs;
 #[derive(Debug, Parser)]
 #[command(
     name = "svc-agent",
-    version = crate::release::VERSION,
+    version = crate::release::version(),
     about,
     propagate_version = true,
     disable_help_subcommand = true
@@ -55,18 +55,24 @@ pub fn command() -> clap::Command {
 }
 
 /// Parses the arguments, runs the command, and returns its exit code.
-pub async fn run() -> ExitCode {
+pub fn run() -> ExitCode {
     let matches = command().get_matches();
     let flags = flags::given(&matches);
     let Cli { command } = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let outcome = match command.unwrap_or(Command::Run) {
-        Command::Run => run::run(&flags).await,
+        Command::Run => run::run(&flags),
         Command::Status(args) => status::run(&flags, &args),
-        Command::Check => check::run(&flags).await,
+        Command::Check => on_one_thread(check::run(&flags)),
         Command::Jwt => jwt::run(&flags),
-        Command::Sample(args) => sample::run(&args).await,
+        Command::Sample(args) => on_one_thread(sample::run(&args)),
     };
     outcome.unwrap_or_else(|error| report(&error))
+}
+
+/// The agent runs on one thread, and a second one for the disk.
+fn on_one_thread<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build()?.block_on(work)
 }
 
 /// Prints problems with the settings one per line, any other error as a chain of causes.

@@ -9,13 +9,14 @@ mod problems;
 mod settings;
 mod sources;
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use secrecy::SecretString;
 use tracing::level_filters::LevelFilter;
 
 use crate::{
     spool::Limits,
+    update::Mode,
     wire::{Address, Exceptions, Names, Proxy, Route},
 };
 pub use problems::{Problem, Problems};
@@ -35,6 +36,11 @@ pub struct Config {
     pub no_proxy: Exceptions,
     pub spool: Limits,
     pub log: Log,
+    pub update: Mode,
+    /// The operators' keys of releases.
+    pub update_keys: PathBuf,
+    /// How long a new version must work until it is approved.
+    pub update_trial: Duration,
     /// What does not keep the agent from running, but should be fixed.
     pub warnings: Vec<Problem>,
 }
@@ -121,6 +127,9 @@ impl Config {
         let age = reader.value("spool_age", parse::age);
         let level = reader.value("log", parse::level);
         let format = reader.value("log_format", parse::format);
+        let update = reader.value("update", parse::update);
+        let update_keys = reader.value("update_keys", parse::path);
+        let update_trial = reader.value("update_trial", parse::trial);
         Some(Self {
             addresses: addresses?,
             ca_cert_file: ca_cert_file?,
@@ -137,6 +146,9 @@ impl Config {
                 level: level?,
                 format: format?,
             },
+            update: update?,
+            update_keys: update_keys?,
+            update_trial: update_trial?,
             warnings: Vec::new(),
         })
     }

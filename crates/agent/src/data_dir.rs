@@ -8,6 +8,7 @@
 //! former-*.pem    keys that clones have set aside
 //! state.json      agent id, JWT, interval, the service's time
 //! status.json     what `svc-agent status` shows; holds no secret
+//! updates.json    what is known about updates; versions/ has the versions that were downloaded
 //! spool/KEY/      samples that are not acknowledged yet, by the key they belong to
 //! ```
 
@@ -25,6 +26,7 @@ pub const IDENTITY: &str = "identity.pem";
 pub const SUCCESSOR: &str = "successor.pem";
 pub const STATE: &str = "state.json";
 pub const STATUS: &str = "status.json";
+pub const UPDATES: &str = "updates.json";
 const LOCK: &str = "lock";
 
 /// Far above the size of any of these files.

@@ -21,6 +21,11 @@ use crate::{
 /// The service requires a host name.
 const NAMELESS: &str = "localhost";
 
+/// Whether the agent runs in a container.
+pub fn is_container() -> bool {
+    container::detected(&Machine::here())
+}
+
 pub fn gather() -> HostFacts {
     of(&Machine::here())
 }

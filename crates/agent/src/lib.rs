@@ -12,10 +12,11 @@
 //!    believe; [`wire`] is the client side of the protocol, and [`caller`] puts these together.
 //! 4. The running agent. [`agent`] registers, holds the heartbeat stream and reconnects;
 //!    [`timing`] lists its waits.
+//!    [`update`] replaces the agent by newer versions.
 //! 5. Files and settings. [`config`] reads settings; [`data_dir`] is the agent's folder, with
 //!    [`state`] (needed after a restart) and [`status`] (for `svc-agent status`).
-//! 6. The command line: [`cli`], with [`telemetry`] for log lines and [`release`] for notices
-//!    about newer versions.
+//! 6. The command line: [`cli`], with [`telemetry`] for log lines and [`release`] for this version and
+//!    notices about newer ones.
 
 pub mod facts;
 mod machine;
@@ -38,6 +39,7 @@ pub mod state;
 pub mod status;
 mod sync;
 pub mod timing;
+pub mod update;
 
 pub mod cli;
 pub mod telemetry;

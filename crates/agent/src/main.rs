@@ -1,8 +1,7 @@
-//! The `svc-agent` binary. The agent runs on one thread, and a second one for the disk.
+//! The `svc-agent` binary.
 
 use std::process::ExitCode;
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> ExitCode {
-    svc_agent::cli::run().await
+fn main() -> ExitCode {
+    svc_agent::cli::run()
 }

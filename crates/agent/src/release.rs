@@ -1,13 +1,44 @@
-//! Notices about newer versions of the agent. The agent downloads nothing.
+//! This version, and notices about newer ones for people. What an agent installs by itself is in [`update`](crate::update).
+
+use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 use svc_proto::v1::AgentRelease;
 
-/// This version: what `scripts/version` says of a release, otherwise the workspace's.
-pub const VERSION: &str = match option_env!("SVC_VERSION") {
+/// What `scripts/version` says of a release, otherwise the workspace's version.
+const VERSION: &str = match option_env!("SVC_VERSION") {
     Some(version) => version,
     None => env!("CARGO_PKG_VERSION"),
 };
+
+/// This version.
+pub fn version() -> &'static str {
+    static OWN: OnceLock<&str> = OnceLock::new();
+    OWN.get_or_init(|| appended().unwrap_or(VERSION))
+}
+
+/// This version as a number; `None`: it is not one.
+pub fn own_version() -> Option<svc_release::Version> {
+    version().parse().ok()
+}
+
+/// The tests of updates need programs that differ in their version: they append one to copies of a debug build.
+#[cfg(debug_assertions)]
+fn appended() -> Option<&'static str> {
+    use std::io::{Read, Seek, SeekFrom};
+    let mut file = std::fs::File::open("/proc/self/exe").ok()?;
+    file.seek(SeekFrom::End(-64)).ok()?;
+    let mut end = Vec::new();
+    file.read_to_end(&mut end).ok()?;
+    let end = String::from_utf8_lossy(&end);
+    let (_, version) = end.split_once("\nSVC_AGENT_VERSION=")?;
+    Some(String::leak(version.trim_end().to_owned()))
+}
+
+#[cfg(not(debug_assertions))]
+fn appended() -> Option<&'static str> {
+    None
+}
 
 /// A newer version, and the URL of its binary for this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,7 +56,7 @@ pub fn notice(release: &AgentRelease) -> Option<Notice> {
     if version.is_empty() || base.is_empty() || !harmless(version) || !harmless(base) {
         return None;
     }
-    is_newer(version, VERSION).then(|| Notice {
+    is_newer(version, self::version()).then(|| Notice {
         version: version.into(),
         url: url(base, version),
     })

@@ -94,6 +94,32 @@ impl Trust {
         })
     }
 
+    /// Trusts the system's roots as well, if there are any.
+    pub fn with_system(self) -> Self {
+        let mut roots = RootCertStore::clone(&self.roots);
+        if let Ok(system) = Self::system() {
+            roots.extend(system.roots.roots.iter().cloned());
+        }
+        Self {
+            roots: Arc::new(roots),
+            ..self
+        }
+    }
+
+    /// The TLS settings of a download: HTTP/1.1, without a client certificate.
+    pub fn anonymous(&self) -> Result<ClientConfig, TrustError> {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let verifier = Arc::new(self.verifier(&provider)?);
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.resumption = Resumption::disabled();
+        Ok(config)
+    }
+
     /// The TLS settings of an agent: its certificate, HTTP/2, and no session resumption,
     /// because the service verifies the certificate of every connection.
     pub fn client(&self, identity: &Identity) -> Result<ClientConfig, TrustError> {

@@ -42,9 +42,6 @@ pub struct Manifest {
     pub format: u32,
     pub version: Version,
     pub created: Timestamp,
-    /// From then on nobody should install it, so that an old release cannot be offered as the newest for ever.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expires: Option<Timestamp>,
     /// The oldest version that may be replaced by this one in one step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minimum: Option<Version>,
@@ -84,7 +81,6 @@ impl Manifest {
             format: FORMAT,
             version,
             created,
-            expires: None,
             minimum: None,
             artefacts,
         }
@@ -128,10 +124,6 @@ impl Manifest {
         let text = serde_json::to_string_pretty(self)? + "\n";
         Self::parse(text.as_bytes())?;
         Ok(text)
-    }
-
-    pub fn has_expired(&self, now: Timestamp) -> bool {
-        self.expires.is_some_and(|expires| expires <= now)
     }
 
     /// Whether this release may replace `running` in one step. It is never an older one.
@@ -184,7 +176,7 @@ pub fn is_file_name(name: &str) -> bool {
     (1..=LONGEST_NAME).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(letter)
 }
 
-fn is_hex(byte: u8) -> bool {
+pub(crate) fn is_hex(byte: u8) -> bool {
     matches!(byte, b'0'..=b'9' | b'a'..=b'f')
 }
 
@@ -306,15 +298,12 @@ mod tests {
     }
 
     #[test]
-    fn a_release_replaces_older_versions_from_its_minimum_until_it_expires() {
+    fn a_release_replaces_older_versions_from_its_minimum_on() {
         let mut release = manifest();
         release.minimum = Some(version("1.0.0"));
         let replaces = |running: &str| release.may_replace(&version(running));
         assert!(replaces("1.0.0") && replaces("1.2.3-rc.1"));
         assert!(!replaces("1.2.3") && !replaces("1.3.0") && !replaces("1.0.0-rc.1"));
-        release.expires = Some(Timestamp::from_second(10).unwrap());
-        let expired = |second| release.has_expired(Timestamp::from_second(second).unwrap());
-        assert!(!expired(9) && expired(10) && !manifest().has_expired(Timestamp::MAX));
         assert!(
             release
                 .artefact("svc-agent", TARGET, Kind::Binary)

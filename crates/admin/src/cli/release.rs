@@ -16,7 +16,8 @@ use anyhow::{Context, ensure};
 use clap::Subcommand;
 use jiff::Timestamp;
 use svc_release::{
-    Artefact, FILE, Kind, Manifest, PublicKey, SecretKey, Version, digest, is_file_name,
+    Artefact, Binary, FILE, Kind, Manifest, PublicKey, SecretKey, UPDATE_FILE, Update, Version,
+    digest, is_file_name,
 };
 use zeroize::Zeroizing;
 
@@ -24,6 +25,9 @@ use super::output;
 
 /// Signed files and keys are small; anything larger is a mistake.
 const LARGEST: u64 = 1024 * 1024;
+
+/// The product that updates itself.
+const AGENT: &str = "svc-agent";
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -42,12 +46,15 @@ pub enum Command {
         /// When the release was made (RFC 3339) [default: now]
         #[arg(long, value_name = "TIME")]
         created: Option<Timestamp>,
-        /// When nobody should install it any more (RFC 3339)
-        #[arg(long, value_name = "TIME")]
-        expires: Option<Timestamp>,
         /// The oldest version that may be updated to this one in one step
         #[arg(long, value_name = "VERSION")]
         minimum: Option<Version>,
+        /// Write svc-agent.json, too, with which agents update themselves; higher than that of every update before
+        #[arg(long, value_name = "NUMBER")]
+        serial: Option<u64>,
+        /// Where people read what is new
+        #[arg(long, value_name = "URL", requires = "serial")]
+        notes: Option<String>,
     },
     /// Sign files: the raw Ed25519 signature of FILE is written to FILE.sig
     Sign {
@@ -57,7 +64,7 @@ pub enum Command {
         #[arg(value_name = "FILE", required = true)]
         files: Vec<PathBuf>,
     },
-    /// Check the signature of release.json in a folder, and the files beside it
+    /// Check the signatures of release.json and svc-agent.json in a folder, and the files beside them
     Verify {
         /// The public keys that are trusted, one after another in one file
         #[arg(long, value_name = "FILE")]
@@ -89,13 +96,17 @@ pub async fn run(command: Command) -> anyhow::Result<ExitCode> {
             release,
             folder,
             created,
-            expires,
             minimum,
+            serial,
+            notes,
         } => {
             let created = created.unwrap_or_else(Timestamp::now);
             let mut manifest = Manifest::new(release, created, artefacts(&folder)?);
-            manifest.expires = expires;
             manifest.minimum = minimum;
+            if let Some(serial) = serial {
+                let text = update(&manifest, serial, notes).to_text()?;
+                replace(&folder.join(UPDATE_FILE), text.as_bytes())?;
+            }
             let path = folder.join(FILE);
             replace(&path, manifest.to_text()?.as_bytes())?;
             let count = manifest.artefacts.len();
@@ -130,8 +141,13 @@ fn sign(key: &Path, files: &[PathBuf]) -> anyhow::Result<ExitCode> {
     let mut lines = vec![format!("key {}", secret.public_key()?.fingerprint())];
     for file in files {
         let bytes = read(file)?;
-        if file.file_name().is_some_and(|name| name == FILE) {
-            Manifest::parse(&bytes).with_context(|| file.display().to_string())?;
+        let about = || file.display().to_string();
+        let name = file.file_name().unwrap_or_default();
+        if name == FILE {
+            Manifest::parse(&bytes).with_context(about)?;
+        }
+        if name == UPDATE_FILE {
+            Update::parse(&bytes).with_context(about)?;
         }
         let signature = signature_of(file);
         replace(&signature, &secret.sign(&bytes)?)?;
@@ -145,6 +161,28 @@ fn sign(key: &Path, files: &[PathBuf]) -> anyhow::Result<ExitCode> {
     done(&lines.join("\n"))
 }
 
+/// What agents are offered: the bare programs of svc-agent among the files of a release.
+fn update(release: &Manifest, serial: u64, notes: Option<String>) -> Update {
+    let programs = release.artefacts.iter();
+    let programs = programs.filter(|one| one.product == AGENT && one.kind == Kind::Binary);
+    let platforms = programs.filter_map(|one| {
+        let (_, platform) = one.file.rsplit_once("-linux-")?;
+        let binary = Binary {
+            size: one.size,
+            sha256: one.sha256.clone(),
+        };
+        Some((format!("linux/{platform}"), binary))
+    });
+    Update {
+        product: AGENT.to_owned(),
+        version: release.version.clone(),
+        serial,
+        minimum: release.minimum.clone(),
+        notes,
+        platforms: platforms.collect(),
+    }
+}
+
 /// The files of a folder, without checksums, signatures and an older manifest.
 fn artefacts(folder: &Path) -> anyhow::Result<Vec<Artefact>> {
     let mut artefacts = Vec::new();
@@ -152,7 +190,7 @@ fn artefacts(folder: &Path) -> anyhow::Result<Vec<Artefact>> {
     for entry in entries {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if [FILE, "SHA256SUMS"].contains(&&*name) || name.ends_with(".sig") {
+        if [FILE, UPDATE_FILE, "SHA256SUMS"].contains(&&*name) || name.ends_with(".sig") {
             continue;
         }
         let about = || path.display().to_string();
@@ -176,7 +214,7 @@ fn artefacts(folder: &Path) -> anyhow::Result<Vec<Artefact>> {
 
 /// The names are those that `scripts/release` gives.
 fn product(name: &str) -> &'static str {
-    let programs = ["svc-ingest", "svc-console", "svc-agent"];
+    let programs = ["svc-ingest", "svc-console", AGENT];
     let found = programs
         .into_iter()
         .find(|program| name.starts_with(program));

@@ -147,19 +147,48 @@ fn what_was_not_signed_is_refused() -> Result<()> {
 }
 
 #[test]
-fn an_expired_release_and_a_broken_manifest_are_refused() -> Result<()> {
+fn a_broken_manifest_is_not_signed() -> Result<()> {
+    let folder = signed()?;
+    for (name, text, reason) in [
+        ("release.json", "{\"format\": 2}", "its format is 2"),
+        ("svc-agent.json", "{\"serial\": 1}", "svc-agent.json"),
+    ] {
+        fs::write(folder.path().join("dist").join(name), text)?;
+        let sign = format!("sign --key release.key dist/{name}");
+        fails(&folder, &sign, reason)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn the_manifest_of_an_update_is_written_signed_and_verified_with_the_release() -> Result<()> {
     let folder = signed()?;
     succeeds(
         &folder,
-        "manifest 1.2.3 dist --expires 2026-01-01T00:00:00Z",
+        "manifest 1.2.3 dist --minimum 1.0.0 --serial 7 --notes https://example.org/1.2.3",
     )?;
-    succeeds(&folder, "sign --key release.key dist/release.json")?;
-    fails(&folder, "verify --key release.pub dist", "has expired")?;
-    fs::write(folder.path().join("dist/release.json"), "{\"format\": 2}")?;
+    let path = folder.path().join("dist/svc-agent.json");
+    let update: Value = serde_json::from_slice(&fs::read(&path)?)?;
+    assert_eq!(update["serial"], 7);
+    assert_eq!(update["minimum"], "1.0.0");
+    let size = &update["platforms"]["linux/x86_64"]["size"];
+    assert_eq!(*size, BINARY.len(), "{update}");
+    fails(&folder, "verify --key release.pub dist", "release.json")?;
+    succeeds(
+        &folder,
+        "sign --key release.key dist/release.json dist/svc-agent.json",
+    )?;
+    let verified = succeeds(&folder, "verify --key release.pub dist")?;
+    assert_contains(&verified, "update 7 to 1.2.3: the signature is good");
+    let openssl = "pkeyutl -verify -pubin -inkey release.pub -rawin -in dist/svc-agent.json -sigfile dist/svc-agent.json.sig";
+    assert!(run(folder.path(), "openssl", openssl)?.status.success());
+
+    let text = fs::read_to_string(&path)?;
+    fs::write(&path, text.replace("\"serial\": 7", "\"serial\": 8"))?;
     fails(
         &folder,
-        "sign --key release.key dist/release.json",
-        "its format is 2",
+        "verify --key release.pub dist",
+        "none of the trusted keys",
     )
 }
 

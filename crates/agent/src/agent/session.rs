@@ -22,9 +22,12 @@ use jiff::Timestamp;
 use svc_proto::{
     ServerMessage,
     contract::{Action, limits},
-    v1::{Rejection, Settings, Welcome},
+    v1::{Rejection, Settings, UpdateState, Welcome},
 };
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until, timeout},
+};
 
 use super::{Agent, Next};
 use crate::{
@@ -90,6 +93,7 @@ struct Session<'a> {
     /// The last number of each report that waits for its acknowledgement.
     in_flight: VecDeque<u64>,
     pace: Pace,
+    updates: watch::Receiver<UpdateState>,
 }
 
 impl<'a> Session<'a> {
@@ -100,6 +104,7 @@ impl<'a> Session<'a> {
             pending_move: None,
             sent: 0,
             in_flight: VecDeque::new(),
+            updates: agent.updates.state(),
             agent,
         }
     }
@@ -121,6 +126,7 @@ impl<'a> Session<'a> {
             "connected"
         );
         self.agent.connected();
+        self.agent.updates.welcomed();
         self.agent.board.change(|status| {
             status.enrolment = Enrolment::Active;
             status.message = None;
@@ -163,6 +169,7 @@ impl<'a> Session<'a> {
                 Err(failure) => self.stream_ended(failure),
             },
             moved = arrival(&mut self.pending_move) => self.moved(moved).await,
+            Ok(()) = self.updates.changed() => Ok(()),
             () = recorder.changed(), if may_send && pause.is_none() => Ok(()),
             () = sleep_until(pause.unwrap_or_else(Instant::now)), if may_send && pause.is_some() => Ok(()),
         }
@@ -175,6 +182,9 @@ impl<'a> Session<'a> {
     /// Sends reports until the limit of unacknowledged reports, the pace or the end of
     /// the spool is reached.
     async fn send(&mut self) -> Result<(), SessionEnd> {
+        if let Some(call) = &mut self.call {
+            call.tell(&self.updates.borrow_and_update());
+        }
         while let Some(call) = &self.call
             && self.has_room()
             && self.pace.until(Instant::now()).is_none()
@@ -217,7 +227,7 @@ impl<'a> Session<'a> {
                 tracing::debug!("the service sent a new JWT");
                 self.agent.take_credential(&credential.into());
             }
-            ServerMessage::Offer(_) => {}
+            ServerMessage::Offer(offer) => self.agent.updates.offered(offer),
             ServerMessage::Welcome(_) => {} // `HeartbeatCall::message` never returns it.
         }
     }
@@ -233,6 +243,7 @@ impl<'a> Session<'a> {
         }
         while self.in_flight.pop_front_if(|last| *last <= up_to).is_some() {}
         self.agent.recorder.acked(up_to);
+        self.agent.updates.acknowledged();
         self.agent
             .board
             .change(|status| status.last_acknowledged_at = Some(Timestamp::now()));
@@ -258,7 +269,13 @@ impl<'a> Session<'a> {
 
     async fn goodbye(&mut self) {
         if let Some(call) = self.call.take() {
-            let sent = timeout(self.agent.timing.goodbye, call.goodbye("stopped")).await;
+            let back_within = self.agent.updates.restart();
+            let reason = match back_within {
+                Some(_) => "update",
+                None => "stopped",
+            };
+            let goodbye = call.goodbye(reason, back_within);
+            let sent = timeout(self.agent.timing.goodbye, goodbye).await;
             tracing::debug!(received = matches!(sent, Ok(Ok(()))), "Goodbye was sent");
         }
     }

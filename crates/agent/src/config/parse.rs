@@ -7,7 +7,10 @@ use svc_proto::contract::limits::MAX_TEXT_BYTES;
 use tracing::level_filters::LevelFilter;
 
 use super::LogFormat;
-use crate::wire::{Address, Exceptions, Proxy};
+use crate::{
+    update::Mode,
+    wire::{Address, Exceptions, Proxy},
+};
 
 type Parsed<T> = Result<T, String>;
 
@@ -82,7 +85,32 @@ pub(super) fn size(text: &str) -> Parsed<u64> {
     Ok(bytes)
 }
 
+pub(super) fn update(text: &str) -> Parsed<Mode> {
+    match text {
+        "auto" => Ok(Mode::Auto),
+        "on" => Ok(Mode::On),
+        "off" => Ok(Mode::Off),
+        _ => Err("is none of auto, on and off".into()),
+    }
+}
+
 pub(super) fn age(text: &str) -> Parsed<Duration> {
+    let age = length(text)?;
+    match (60..=86_400 * 366).contains(&age.as_secs()) {
+        true => Ok(age),
+        false => Err("is not between 1m and 366d".into()),
+    }
+}
+
+pub(super) fn trial(text: &str) -> Parsed<Duration> {
+    let trial = length(text)?;
+    match (1..=86_400).contains(&trial.as_secs()) {
+        true => Ok(trial),
+        false => Err("is not between 1s and 1d".into()),
+    }
+}
+
+fn length(text: &str) -> Parsed<Duration> {
     let (number, unit) = split(text)?;
     let unit = match unit {
         "s" => 1,
@@ -91,11 +119,7 @@ pub(super) fn age(text: &str) -> Parsed<Duration> {
         "d" => 86_400,
         _ => return Err("is not a length of time: say for example 7d or 12h".into()),
     };
-    let seconds = number.saturating_mul(unit);
-    if !(60..=86_400 * 366).contains(&seconds) {
-        return Err("is not between 1m and 366d".into());
-    }
-    Ok(Duration::from_secs(seconds))
+    Ok(Duration::from_secs(number.saturating_mul(unit)))
 }
 
 fn split(text: &str) -> Parsed<(u64, &str)> {

@@ -62,4 +62,9 @@ settings! {
     "log", Some("info"),
         "The least severe level that is logged: `error`, `warn`, `info`, `debug` or `trace`";
     "log_format", Some("text"), "The format of log lines: `text` or `json`";
+    "update", Some("auto"),
+        "Whether the agent updates itself: `on`, `off`, or `auto`, which is on, but not in a container";
+    "update_keys", Some("/etc/svc-agent/update-keys"),
+        "A folder of root's with your own keys for releases, `*.pem`, besides the keys of the build";
+    "update_trial", Some("10m"), "How long a new version must work until it is approved";
 }

@@ -25,7 +25,7 @@ impl FromStr for Address {
 }
 
 impl Address {
-    pub(super) fn parse(text: &str, default_port: u16) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str, default_port: u16) -> Result<Self, String> {
         let (host, port) = split(text, default_port)?;
         let name = ServerName::try_from(host.to_owned())
             .map_err(|_| "is neither a host's name nor an IP address".to_owned())?;

@@ -22,12 +22,19 @@ use std::{
 use http::{Request, Response, Uri};
 use hyper::{
     body::Incoming,
-    client::conn::http2::{self, SendRequest},
+    client::conn::{
+        http1,
+        http2::{self, SendRequest},
+    },
 };
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ClientConfig;
 use svc_proto::v1::ingest_service_client::IngestServiceClient;
-use tokio::{net::TcpStream, time::timeout};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    time::timeout,
+};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::body::Body;
@@ -42,6 +49,8 @@ const STREAM_WINDOW: u32 = 32 * 1024;
 const CONNECTION_WINDOW: u32 = 64 * 1024;
 const SEND_BUFFER: usize = 64 * 1024;
 const HEADER_LIST: u32 = 8 * 1024;
+/// The head of an answer, and what is read of its body at once.
+const DOWNLOAD_BUFFER: usize = 64 * 1024;
 
 /// How long the service may take to answer.
 #[derive(Clone, Copy, Debug)]
@@ -105,6 +114,11 @@ pub enum ConnectError {
         address: String,
         source: hyper::Error,
     },
+    #[error("{address} does not support HTTP: {source}")]
+    Http {
+        address: String,
+        source: hyper::Error,
+    },
     #[error("{address} did not answer in time")]
     TimedOut { address: String },
 }
@@ -146,6 +160,33 @@ impl Connector {
     /// Connects to the first IP address that completes the handshakes. If none does, the
     /// error is that of the address that came furthest.
     pub async fn connect(&self, address: &Address) -> Result<Connection, ConnectError> {
+        let handshake = |stream| async {
+            let stream = self.secured(address, stream).await?;
+            self.http2(address, stream).await
+        };
+        self.race(address, handshake).await
+    }
+
+    /// Connects for an HTTP/1.1 request, in the same way. Without TLS it is a request to this machine, which no proxy forwards.
+    pub async fn download(
+        &self,
+        address: &Address,
+        is_tls: bool,
+    ) -> Result<Download, ConnectError> {
+        let handshake = |stream| async move {
+            match is_tls {
+                true => http1(address, self.secured(address, stream).await?).await,
+                false => http1(address, stream).await,
+            }
+        };
+        self.race(address, handshake).await
+    }
+
+    async fn race<T, F: Future<Output = Result<T, ConnectError>>>(
+        &self,
+        address: &Address,
+        handshake: impl Fn(TcpStream) -> F,
+    ) -> Result<T, ConnectError> {
         let proxy = self.route.proxy_for(address);
         let found = self.resolve(proxy.map_or(address, |proxy| &proxy.address));
         let found = found.await?;
@@ -164,7 +205,8 @@ impl Connector {
                     continue;
                 }
             };
-            match self.handshake(address, stream).await {
+            let handshake = timeout(self.timeouts.handshake, handshake(stream)).await;
+            match handshake.unwrap_or_else(|_| Err(timed_out(address))) {
                 Ok(connection) => {
                     self.route.peers.connected(peer);
                     return Ok(connection);
@@ -193,26 +235,21 @@ impl Connector {
         Ok(self.route.peers.order(found))
     }
 
-    async fn handshake(
+    /// The tunnel, if there is a proxy, and TLS.
+    async fn secured(
         &self,
         address: &Address,
         mut stream: TcpStream,
-    ) -> Result<Connection, ConnectError> {
-        let handshake = async {
-            if let Some(proxy) = self.route.proxy_for(address) {
-                let refused = |source| ConnectError::Proxy {
-                    proxy: proxy.to_string(),
-                    address: address.to_string(),
-                    source,
-                };
-                stream = proxy.tunnel(stream, address).await.map_err(refused)?;
-            }
-            let stream = self.tls(address, stream).await?;
-            self.http2(address, stream).await
-        };
-        timeout(self.timeouts.handshake, handshake)
-            .await
-            .unwrap_or_else(|_| Err(timed_out(address)))
+    ) -> Result<TlsStream<TcpStream>, ConnectError> {
+        if let Some(proxy) = self.route.proxy_for(address) {
+            let refused = |source| ConnectError::Proxy {
+                proxy: proxy.to_string(),
+                address: address.to_string(),
+                source,
+            };
+            stream = proxy.tunnel(stream, address).await.map_err(refused)?;
+        }
+        self.tls(address, stream).await
     }
 
     async fn tls(
@@ -272,6 +309,35 @@ impl Connector {
 pub struct Connection {
     pub client: IngestServiceClient<Requests>,
     _driver: AbortOnDropHandle<()>,
+}
+
+/// A connection for one download.
+#[derive(Debug)]
+pub struct Download {
+    pub requests: http1::SendRequest<String>,
+    _driver: AbortOnDropHandle<()>,
+}
+
+async fn http1(
+    address: &Address,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> Result<Download, ConnectError> {
+    let failed = |source| ConnectError::Http {
+        address: address.to_string(),
+        source,
+    };
+    let (requests, connection) = http1::Builder::new()
+        .max_buf_size(DOWNLOAD_BUFFER)
+        .handshake::<_, String>(TokioIo::new(stream))
+        .await
+        .map_err(failed)?;
+    let driver = tokio::spawn(async move {
+        drop(connection.await); // The request reports the error.
+    });
+    Ok(Download {
+        requests,
+        _driver: AbortOnDropHandle::new(driver),
+    })
 }
 
 fn timed_out(address: &Address) -> ConnectError {

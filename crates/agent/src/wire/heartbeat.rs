@@ -9,7 +9,7 @@ use secrecy::ExposeSecret;
 use svc_proto::{
     ClientMessage, ServerMessage,
     contract::limits,
-    v1::{Goodbye, HeartbeatRequest, HeartbeatResponse, Hello, Report, Welcome},
+    v1::{Goodbye, HeartbeatRequest, HeartbeatResponse, Hello, Report, UpdateState, Welcome},
 };
 use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
@@ -37,6 +37,8 @@ const OUTBOUND: usize = 2;
 pub struct HeartbeatCall {
     out: mpsc::Sender<HeartbeatRequest>,
     answers: Streaming<HeartbeatResponse>,
+    /// What the service knows of an update.
+    told: Option<UpdateState>,
     _connection: Connection,
 }
 
@@ -62,11 +64,13 @@ impl HeartbeatCall {
         let mut request = Request::new(ReceiverStream::new(requests));
         let metadata = request.metadata_mut();
         metadata.insert("authorization", bearer(credential)?);
+        let told = hello.update.clone();
         send(&out, ClientMessage::Hello(hello)).await?;
         let answers = connection.client.heartbeat(request).await?.into_inner();
         let mut call = Self {
             out,
             answers,
+            told,
             _connection: connection,
         };
         match call.next().await? {
@@ -86,6 +90,21 @@ impl HeartbeatCall {
         drop(self.out.try_send(HeartbeatRequest { message }));
     }
 
+    /// Says how far an update is, unless the service knows it. While other messages wait, it is not said; call this again.
+    pub fn tell(&mut self, state: &UpdateState) {
+        if self.told.as_ref() == Some(state) {
+            return;
+        }
+        let update = Some(state.clone());
+        let message = Some(ClientMessage::Report(Report {
+            update: update.clone(),
+            ..Report::default()
+        }));
+        if self.out.try_send(HeartbeatRequest { message }).is_ok() {
+            self.told = update;
+        }
+    }
+
     /// The next message of the service, never a second Welcome. The end of the stream is
     /// always an error. Cancel-safe: a message is either returned or still in the stream.
     pub async fn message(&mut self) -> Result<ServerMessage, CallFailure> {
@@ -95,12 +114,16 @@ impl HeartbeatCall {
         }
     }
 
-    /// Announces that the agent stops on purpose, and waits until the service has ended
-    /// the stream in response.
-    pub async fn goodbye(mut self, reason: &str) -> Result<(), CallFailure> {
+    /// Announces that the agent stops on purpose, and when it is back, and waits until the service has
+    /// ended the stream in response.
+    pub async fn goodbye(
+        mut self,
+        reason: &str,
+        back_within: Option<Duration>,
+    ) -> Result<(), CallFailure> {
         let goodbye = Goodbye {
             reason: reason.to_owned(),
-            back_within: None,
+            back_within: back_within.and_then(|time| time.try_into().ok()),
         };
         send(&self.out, ClientMessage::Goodbye(goodbye)).await?;
         while self.answers.message().await?.is_some() {}

@@ -14,3 +14,4 @@ mod settings;
 mod silence;
 mod simulated_day;
 mod trust;
+mod updates;

@@ -3,8 +3,7 @@
 use std::{fs::File, path::Path, process::ExitCode};
 
 use anyhow::{Context, ensure};
-use jiff::Timestamp;
-use svc_release::{Artefact, FILE, Manifest, digest};
+use svc_release::{Artefact, FILE, Manifest, PublicKey, UPDATE_FILE, Update, digest};
 
 use super::{public_keys, read, signature_of};
 use crate::cli::output;
@@ -16,12 +15,7 @@ pub fn run(key: &Path, folder: &Path) -> anyhow::Result<ExitCode> {
     let (bytes, signature) = (read(&path)?, read(&signature_of(&path))?);
     let manifest = Manifest::verify(&bytes, &signature, &keys);
     let manifest = manifest.with_context(|| path.display().to_string())?;
-    ensure!(
-        !manifest.has_expired(Timestamp::now()),
-        "{}: the release {} has expired",
-        path.display(),
-        manifest.version
-    );
+    let update = update(&keys, folder)?;
     let mut checked = 0;
     for artefact in &manifest.artefacts {
         let path = folder.join(&artefact.file);
@@ -39,7 +33,26 @@ pub fn run(key: &Path, folder: &Path) -> anyhow::Result<ExitCode> {
     output::print(&format!(
         "release {version}: the signature is good, and so are {checked} of {all} files"
     ))?;
+    if let Some(Update {
+        serial, version, ..
+    }) = update
+    {
+        output::print(&format!(
+            "update {serial} to {version}: the signature is good"
+        ))?;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The manifest of the update, if the release has one.
+fn update(keys: &[PublicKey], folder: &Path) -> anyhow::Result<Option<Update>> {
+    let path = folder.join(UPDATE_FILE);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let (bytes, signature) = (read(&path)?, read(&signature_of(&path))?);
+    let update = Update::verify(&bytes, &signature, keys);
+    Ok(Some(update.with_context(|| path.display().to_string())?))
 }
 
 fn check(path: &Path, artefact: &Artefact) -> anyhow::Result<()> {
