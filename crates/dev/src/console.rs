@@ -4,7 +4,7 @@
 //! production allows.
 
 use std::{
-    env, fs,
+    fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -12,9 +12,11 @@ use std::{
 use anyhow::Context;
 use svc_sandbox::{Process, dying_with_us};
 
-use crate::{programs, service::Service};
+use crate::{
+    programs,
+    service::{Service, console_port},
+};
 
-const PORT: &str = "3000";
 /// The person that the link signs in.
 const PERSON: &str = "dev";
 
@@ -52,11 +54,6 @@ pub fn log_file(service: &Service) -> PathBuf {
     service.folder.join("console.log")
 }
 
-/// The port of the console, whose address the service announces to agents.
-pub fn port() -> String {
-    env::var("CONSOLE_PORT").unwrap_or_else(|_| PORT.into())
-}
-
 /// Offers the agent of this build, so that the command on the page of a new token works on this machine.
 async fn offer_agent(program: &Path, service: &Service, database_url: &str) -> anyhow::Result<()> {
     let Some(agent) = programs::beside("svc-agent")? else {
@@ -82,7 +79,7 @@ fn releases(service: &Service) -> PathBuf {
 
 fn command(program: &Path, service: &Service, database_url: &str) -> Command {
     let jwks = format!("http://{}/.well-known/jwks.json", service.http_address());
-    let port = port();
+    let port = console_port();
     let mut command = dying_with_us(program);
     command
         .env("DATABASE_URL", database_url)

@@ -18,7 +18,7 @@ use serde_json::Value;
 use svc_sandbox::{Identity, Process, dying_with_us, eventually};
 use tokio::time::sleep;
 
-use crate::{console, database::WEB_ROLE, programs};
+use crate::{database::WEB_ROLE, programs};
 
 const START_PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(200);
@@ -55,7 +55,7 @@ impl Service {
         let (certificate, key) = certificate(folder)?;
         let jwt_key = folder.join("jwt_key.pem");
         let address = variable("INGEST_BIND_ADDRESS").unwrap_or_else(|| "127.0.0.1".into());
-        let base_url = format!("http://localhost:{}", console::port());
+        let base_url = format!("http://localhost:{}", console_port());
         let ours: [(&'static str, OsString); 10] = [
             ("INGEST_TLS_CERT", certificate.into()),
             ("INGEST_TLS_KEY", key.into()),
@@ -191,6 +191,11 @@ pub async fn ended(process: &Process) {
     while process.ended().is_none() {
         sleep(POLL).await;
     }
+}
+
+/// The port of the console, whose address the service announces to agents.
+pub fn console_port() -> String {
+    env::var("CONSOLE_PORT").unwrap_or_else(|_| "3000".into())
 }
 
 /// A variable that is set but empty counts as not set.

@@ -240,9 +240,10 @@ async fn a_bounded_search_says_how_far_it_looked_and_goes_on_from_there() -> Res
     Ok(())
 }
 
+/// More bytes than the buffers of a connection take.
 const MANY: &str = "
-    INSERT INTO people_events (at, actor, kind, subject)
-    SELECT now() - n * interval '1 ms', 'zoe', 'user added', 'x' FROM generate_series(1, 201000) AS n";
+    INSERT INTO people_events (at, actor, kind, subject, detail)
+    SELECT now() - n * interval '1 ms', 'zoe', 'user added', 'x', repeat('x', 500) FROM generate_series(1, 40000) AS n";
 
 #[tokio::test]
 async fn an_export_goes_to_the_end_or_says_that_it_was_interrupted() -> Result<()> {
@@ -251,7 +252,7 @@ async fn an_export_goes_to_the_end_or_says_that_it_was_interrupted() -> Result<(
     let client = console.signed_in("ann", Role::Viewer).await?;
     let path = "/activity/export?actor=zoe&format=csv";
     let whole = client.get(path).await?;
-    assert_eq!(whole.body.lines().count(), 201_001);
+    assert_eq!(whole.body.lines().count(), 40_001);
     // What nobody reads is not sent, so this one is still at its beginning when the console stops.
     let mut stream = client.begin(&format!("GET {path}"), "").await?;
     stream.write_all(b"\r\n").await?;
@@ -265,7 +266,7 @@ async fn an_export_goes_to_the_end_or_says_that_it_was_interrupted() -> Result<(
     stopped?;
     read??;
     let rest = String::from_utf8_lossy(&rest);
-    assert!(rest.lines().count() < 201_000);
+    assert!(rest.lines().count() < 40_000);
     assert!(rest.contains("interrupted,\"The console stops.\""));
     Ok(())
 }
