@@ -419,6 +419,7 @@ impl Updater {
             return self.report(self.settled());
         }
         self.download = None;
+        let before = self.books.clone();
         self.books.highest = serial;
         self.books.digest = manifest_digest(&offer.manifest);
         (self.books.trial, self.books.refused) = (None, None);
@@ -426,6 +427,7 @@ impl Updater {
             self.books.approved = None;
         }
         if !self.save().await {
+            self.books = before;
             return self.report(state(
                 UpdateStep::Unable,
                 serial,

@@ -34,7 +34,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// The installed version is 1.0.0, and a trial takes 6 s.
+    /// The installed version is 1.0.0, and a trial takes 12 s.
     pub async fn new() -> Result<Self> {
         let site = Site::new().await?;
         let service = Service::start(&site).await?;
@@ -51,7 +51,7 @@ impl Host {
         installed.settings = vec![
             ("update", "on".into()),
             ("update_keys", keys.display().to_string()),
-            ("update_trial", "6s".into()),
+            ("update_trial", "12s".into()),
         ];
         let host = Self {
             site,
