@@ -21,7 +21,7 @@ use super::service::Service;
 use crate::installation::Installed;
 
 /// How long the supervisor tolerates a silent watchdog.
-const WATCHDOG: Duration = Duration::from_secs(5);
+const WATCHDOG: Duration = Duration::from_secs(3);
 
 pub struct Host {
     pub site: Site,
@@ -140,7 +140,7 @@ impl Host {
     pub async fn reports(&self, step: UpdateStep, serial: u64) -> Result<UpdateState> {
         let mut found = None;
         let is = |state: &&UpdateState| state.step() == step && state.serial == serial;
-        eventually(&format!("{step:?} of {serial}"), async || {
+        patiently(&format!("{step:?} of {serial}"), async || {
             found = self.service.seen().states.iter().rfind(is).cloned();
             found.is_some()
         })
@@ -167,6 +167,16 @@ impl Host {
         names.sort();
         names
     }
+}
+
+/// A trial may have to end before another one begins.
+async fn patiently(what: &str, mut check: impl AsyncFnMut() -> bool) -> Result<()> {
+    for _ in 0..3 {
+        if eventually(what, &mut check).await.is_ok() {
+            return Ok(());
+        }
+    }
+    eventually(what, check).await
 }
 
 /// The real program under another version, which a debug build reads from the end of its file.
