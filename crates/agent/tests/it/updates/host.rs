@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use rustix::process::Signal;
 use svc_agent::update::platform;
 use svc_proto::v1::{UpdateOffer, UpdateState, UpdateStep};
 use svc_release::{Binary, SecretKey, Update, digest};
@@ -24,7 +25,8 @@ use crate::installation::Installed;
 const WATCHDOG: Duration = Duration::from_secs(3);
 
 pub struct Host {
-    pub site: Site,
+    /// It has the certificates.
+    _site: Site,
     pub service: Service,
     /// The network between the agent and the service.
     pub network: Proxy,
@@ -54,7 +56,7 @@ impl Host {
             ("update_trial", "12s".into()),
         ];
         let host = Self {
-            site,
+            _site: site,
             service,
             network,
             installed,
@@ -228,7 +230,7 @@ async fn supervise(
                 heard = Instant::now();
             }
             if heard.elapsed() > 2 * WATCHDOG {
-                process.kill().await?;
+                process.signal(Signal::KILL)?;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
