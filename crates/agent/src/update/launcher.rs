@@ -99,16 +99,19 @@ pub fn launch(config: &Config) -> Option<Launch> {
             }
         }
     };
-    while let Some(serial) = choose(&mut books, &own, &verify) {
-        let is_trial = books
-            .trial
-            .as_ref()
-            .is_some_and(|trial| trial.serial == serial);
-        if is_trial && let Err(error) = books.save(&dir) {
-            tracing::warn!(serial, %error, "a new version is not tried: its tries cannot be counted");
+    loop {
+        let before = books.clone();
+        let chosen = choose(&mut books, &own, verify);
+        if books != before
+            && let Err(error) = books.save(&dir)
+        {
+            tracing::warn!(%error, "a new version is not tried: its tries cannot be counted");
             books.trial = None; // Only in memory.
             continue;
         }
+        let Some(serial) = chosen else {
+            return Some(launch);
+        };
         launch.serial = Some(serial);
         let failure = launch.start(&Folder::of(dir.path(), serial).program());
         tracing::warn!(serial, error = %failure, "a downloaded version cannot be started");
@@ -118,7 +121,6 @@ pub fn launch(config: &Config) -> Option<Launch> {
             tracing::warn!(%error, "the books of updates cannot be written");
         }
     }
-    Some(launch)
 }
 
 /// The serial to start, with one try fewer if it is on trial; `None`: the launcher itself.

@@ -199,7 +199,8 @@ impl Folder {
     }
 }
 
-/// Deletes the folders of all versions that the books do not name, but for the one that runs.
+/// Deletes the folders of all versions that the books do not name, but for the one that runs, and for a download that is not
+/// complete: it is continued when its release is offered again.
 pub fn prune(data_dir: &Path, books: &Books, running: Option<u64>) {
     let kept = books.kept();
     let entries = fs::read_dir(data_dir.join(VERSIONS));
@@ -208,7 +209,8 @@ pub fn prune(data_dir: &Path, books: &Books, running: Option<u64>) {
             .file_name()
             .to_str()
             .and_then(|name| name.parse().ok());
-        if serial.is_some() && (kept.contains(&serial) || serial == running) {
+        let is_part = serial == Some(books.highest) && !entry.path().join(PROGRAM).exists();
+        if serial.is_some() && (kept.contains(&serial) || serial == running || is_part) {
             continue;
         }
         if let Err(error) = fs::remove_dir_all(entry.path()) {
@@ -247,13 +249,17 @@ mod tests {
             Folder::of(folder.path(), serial).create(b"", b"").unwrap();
         }
         fs::create_dir(folder.path().join("versions/x")).unwrap();
+        let complete = Folder::of(folder.path(), 4).program();
+        fs::write(complete, "a program").unwrap();
         let books = Books {
+            highest: 4,
             approved: Some(Approved {
                 serial: 2,
                 version: "1.2.3".parse().unwrap(),
             }),
             ..Books::default()
         };
+        Folder::of(folder.path(), 5).create(b"", b"").unwrap();
         prune(folder.path(), &books, Some(3));
         let mut left: Vec<String> = fs::read_dir(folder.path().join("versions"))
             .unwrap()
@@ -261,6 +267,12 @@ mod tests {
             .collect();
         left.sort();
         assert_eq!(left, ["2", "3"]);
+        let downloading = Books {
+            highest: 3,
+            ..books
+        };
+        prune(folder.path(), &downloading, None);
+        assert!(folder.path().join("versions/3").exists());
     }
 
     #[test]

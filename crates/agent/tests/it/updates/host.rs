@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use rustix::process::Signal;
 use svc_agent::update::platform;
 use svc_proto::v1::{UpdateOffer, UpdateState, UpdateStep};
 use svc_release::{Binary, SecretKey, Update, digest};
@@ -21,10 +22,11 @@ use super::service::Service;
 use crate::installation::Installed;
 
 /// How long the supervisor tolerates a silent watchdog.
-const WATCHDOG: Duration = Duration::from_secs(5);
+const WATCHDOG: Duration = Duration::from_secs(3);
 
 pub struct Host {
-    pub site: Site,
+    /// It has the certificates.
+    _site: Site,
     pub service: Service,
     /// The network between the agent and the service.
     pub network: Proxy,
@@ -34,7 +36,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// The installed version is 1.0.0, and a trial takes 6 s.
+    /// The installed version is 1.0.0, and a trial takes 12 s.
     pub async fn new() -> Result<Self> {
         let site = Site::new().await?;
         let service = Service::start(&site).await?;
@@ -51,10 +53,10 @@ impl Host {
         installed.settings = vec![
             ("update", "on".into()),
             ("update_keys", keys.display().to_string()),
-            ("update_trial", "6s".into()),
+            ("update_trial", "12s".into()),
         ];
         let host = Self {
-            site,
+            _site: site,
             service,
             network,
             installed,
@@ -140,7 +142,7 @@ impl Host {
     pub async fn reports(&self, step: UpdateStep, serial: u64) -> Result<UpdateState> {
         let mut found = None;
         let is = |state: &&UpdateState| state.step() == step && state.serial == serial;
-        eventually(&format!("{step:?} of {serial}"), async || {
+        patiently(&format!("{step:?} of {serial}"), async || {
             found = self.service.seen().states.iter().rfind(is).cloned();
             found.is_some()
         })
@@ -167,6 +169,16 @@ impl Host {
         names.sort();
         names
     }
+}
+
+/// A trial may have to end before another one begins.
+async fn patiently(what: &str, mut check: impl AsyncFnMut() -> bool) -> Result<()> {
+    for _ in 0..3 {
+        if eventually(what, &mut check).await.is_ok() {
+            return Ok(());
+        }
+    }
+    eventually(what, check).await
 }
 
 /// The real program under another version, which a debug build reads from the end of its file.
@@ -218,7 +230,7 @@ async fn supervise(
                 heard = Instant::now();
             }
             if heard.elapsed() > 2 * WATCHDOG {
-                process.kill().await?;
+                process.signal(Signal::KILL)?;
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
