@@ -5,10 +5,10 @@
 //! finds no place is shed, one that waits too long for its handshake is ended, and a session that PostgreSQL does not
 //! open in time is refused with a hint. An agent that fails retries by the contract's rules.
 
-use super::costs::Work;
+use super::costs::{CONNECTED, Work};
 
-/// From accept to the end of the handshake.
-const HANDSHAKE_DEADLINE: f64 = 10.0;
+/// From accept to the end of the handshake, in the service.
+pub const HANDSHAKE_DEADLINE: f64 = 10.0;
 /// How long a request to open a session is valid.
 const OPEN_VALIDITY: f64 = 7.0;
 /// The hint of DATABASE_UNAVAILABLE and that of OVERLOADED.
@@ -21,12 +21,14 @@ pub struct Cell {
     pub agents: u32,
     /// Cores of all instances together, and of PostgreSQL.
     pub cores: Work,
-    /// Cores that steady reports of all agents take.
-    pub steady: Work,
+    /// Agents whose steady reports are a load all the time, also while they are away.
+    pub reporting: u32,
     /// Cores that store samples which come late: the writers' share.
     pub writers: f64,
     /// Connections that may wait for their first answer, on all instances together.
     pub unproven: f64,
+    /// How long one of them may wait for its handshake.
+    pub deadline: f64,
     pub opening: Work,
 }
 
@@ -83,10 +85,18 @@ impl Queue {
     }
 }
 
+impl Cell {
+    /// Cores that steady reports take.
+    pub fn steady(&self) -> Work {
+        CONNECTED.times(f64::from(self.reporting))
+    }
+}
+
 impl Queues {
     pub fn new(cell: Cell, fault: Fault) -> Queues {
-        let spare = cell.cores.service - cell.steady.service;
-        let of_database = cell.cores.database - cell.steady.database - cell.writers;
+        let steady = cell.steady();
+        let spare = cell.cores.service - steady.service;
+        let of_database = cell.cores.database - steady.database - cell.writers;
         Queues {
             service: Queue::new(spare),
             database: Queue::new(of_database),
@@ -110,8 +120,8 @@ impl Queues {
         if now < self.fault.serves_at || wait * self.service.cores > self.cell.unproven * service {
             return refused(now, None, 0.0);
         }
-        if wait > HANDSHAKE_DEADLINE {
-            return refused(now + HANDSHAKE_DEADLINE, None, 0.0);
+        if wait > self.cell.deadline {
+            return refused(now + self.cell.deadline, None, 0.0);
         }
         let secured = self.service.take(now, service);
         if secured < self.fault.stores_at {
@@ -136,15 +146,13 @@ mod tests {
     const CELL: Cell = Cell {
         agents: 1_000,
         cores: Work {
-            service: 2.0,
-            database: 3.0,
-        },
-        steady: Work {
             service: 1.0,
-            database: 1.0,
+            database: 2.0,
         },
+        reporting: 0,
         writers: 1.0,
         unproven: 1e9,
+        deadline: HANDSHAKE_DEADLINE,
         opening: Work {
             service: 1.0,
             database: 1.0,

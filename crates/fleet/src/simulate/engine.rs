@@ -29,7 +29,7 @@ pub struct Outcome {
     /// Attempts to connect, all and those that failed.
     pub attempts: u64,
     pub failed: u64,
-    /// The most attempts and the most new streams in a second.
+    /// The most attempts, once somebody serves, and the most new streams in a second.
     pub peak_attempts: f64,
     pub peak_openings: f64,
     /// The most cores, steady reports included.
@@ -61,7 +61,9 @@ pub fn simulate(cell: Cell, fault: Fault, arrival: Arrival, seed: u64) -> Outcom
         let agent = &mut agents[number as usize];
         let now = agent.connects_at;
         outcome.attempts += 1;
-        count(&mut meter.attempts, now, 1.0);
+        if now >= fault.serves_at {
+            count(&mut meter.attempts, now, 1.0);
+        }
         match queues.open(now) {
             Ok(opened) => {
                 meter.work(opened, cell.opening);
@@ -82,7 +84,7 @@ pub fn simulate(cell: Cell, fault: Fault, arrival: Arrival, seed: u64) -> Outcom
     back.sort_by(f64::total_cmp);
     outcome.half_back = back.get(back.len() / 2).copied().unwrap_or_default();
     outcome.all_back = back.last().copied().unwrap_or_default();
-    meter.into(outcome, cell.steady)
+    meter.into(outcome, cell.steady())
 }
 
 /// The samples that a welcomed agent brings, or else its next one. Returns when they are stored.
@@ -101,7 +103,7 @@ fn report(agent: &Agent, opened: f64, queues: &mut Queues, meter: &mut Meter) ->
 
 /// While nothing can be stored, connected agents go on sampling, and all of it waits in their reports.
 fn store_what_waited(cell: Cell, fault: Fault, queues: &mut Queues, meter: &mut Meter) {
-    let samples = f64::from(cell.agents) * fault.stores_at / INTERVAL;
+    let samples = f64::from(cell.reporting) * fault.stores_at / INTERVAL;
     let work = samples * STORED_SAMPLE;
     let until = queues.store(fault.stores_at, work);
     let seconds = (until - fault.stores_at).ceil().max(1.0);

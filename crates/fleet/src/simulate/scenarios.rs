@@ -1,9 +1,12 @@
 //! What may happen to ten million agents in fifty cells, and what must hold.
 
+use svc_proto::contract::BackoffBounds;
+
 use super::{
     arrival::{Arrival, STEPS},
-    cell::{Cell, Fault},
-    costs::{CONNECTED, DIRECTORY_WRITE, FAILOVER, MOVE, OPENING, Work},
+    cell::{Cell, Fault, HANDSHAKE_DEADLINE},
+    costs::{DIRECTORY_WRITE, FAILOVER, MOVE, OPENING, Work},
+    engine::INTERVAL,
 };
 
 /// A cell has its instances in three zones, and one of its three PostgreSQL servers in each.
@@ -16,6 +19,8 @@ const OUTAGE_GRACE: f64 = 150.0;
 const CELL_AWAY: f64 = 600.0;
 const DIRECTORY_AWAY: f64 = 3_600.0;
 const NETWORK_AWAY: f64 = 30.0;
+/// The contract's longest wait. After it an agent may have to wait for its next sample, and for others.
+const LONGEST_BACKOFF: f64 = BackoffBounds::STANDARD.most.as_secs() as f64;
 /// All machines of the fleet are replaced in a month, so that one of them enrols in this many agent-seconds.
 const LIFE: f64 = 30.0 * 86_400.0;
 /// A redirected cell gives drain slots over this time.
@@ -48,10 +53,11 @@ pub fn cell(agents: u32) -> Cell {
             database: 8.0,
         }
         .times(part),
-        steady: CONNECTED.times(f64::from(agents)),
+        reporting: agents,
         writers: 2.0 * part,
         // A quarter of the connections of 12 instances with room for 25,000 agents each.
         unproven: 12.0 * 25_000.0 / 4.0 * part,
+        deadline: HANDSHAKE_DEADLINE,
         opening: OPENING,
     }
 }
@@ -90,7 +96,7 @@ pub fn scenarios(cells: u32, agents: u32) -> Vec<Scenario> {
             name: "storm after 30 s without a network",
             fault: away(NETWORK_AWAY, None),
             since: NETWORK_AWAY,
-            limit: 150.0,
+            limit: LONGEST_BACKOFF + 2.0 * INTERVAL,
             ..calm.clone()
         },
     ];
@@ -123,7 +129,7 @@ pub fn scenarios(cells: u32, agents: u32) -> Vec<Scenario> {
                 every: STEP_EVERY,
                 over: STEP_SLOTS,
             },
-            limit: STEP_EVERY * f64::from(STEPS),
+            limit: STEP_EVERY * f64::from(STEPS) + INTERVAL,
             ..redirect
         },
     ]);
@@ -183,7 +189,7 @@ fn directory(cells: u32, agents: u32, calm: &Scenario) -> [Scenario; 2] {
             over: DIRECTORY_AWAY,
         },
         since: DIRECTORY_AWAY,
-        limit: 180.0,
+        limit: LONGEST_BACKOFF + 2.0 * INTERVAL,
         ..calm.clone()
     };
     let cores = Work {
@@ -193,9 +199,10 @@ fn directory(cells: u32, agents: u32, calm: &Scenario) -> [Scenario; 2] {
     let itself = Cell {
         agents: all,
         cores,
-        steady: Work::default(),
+        reporting: 0,
         writers: 1.0,
         unproven: 25_000.0 / 4.0,
+        deadline: HANDSHAKE_DEADLINE,
         opening: Work {
             database: DIRECTORY_WRITE,
             ..OPENING
