@@ -38,7 +38,7 @@ use self::{
 use crate::plan::Orders;
 
 /// From the first packet to Welcome. Longer than a registration waits in a crowd (30 s).
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(40);
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(40);
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A stream that lives this long resets the backoff, as in the real agent.
 const STABLE_AFTER: Duration = Duration::from_secs(30);

@@ -16,6 +16,7 @@ use crate::{
         scenario::{self, ScenarioArgs},
     },
     run::{self, RunArgs},
+    simulate::{self, SimulateArgs},
     worker,
 };
 
@@ -40,6 +41,8 @@ enum Command {
     Bench(BenchArgs),
     /// Write stored results into the documentation
     Render(RenderArgs),
+    /// Simulate ten million agents in fifty cells through faults, moves and storms, and check the limits
+    Simulate(SimulateArgs),
     /// Run the bare echo server, a baseline of the benchmark
     #[command(hide = true)]
     BareEcho(EchoArgs),
@@ -67,10 +70,13 @@ fn dispatch(command: Command) -> anyhow::Result<bool> {
     if let Command::Worker = command {
         return worker::run().map(|()| true);
     }
+    if let Command::Simulate(args) = &command {
+        return simulate::run(args);
+    }
     let runtime = tokio::runtime::Runtime::new()?;
     runtime.block_on(async {
         match command {
-            Command::Worker => Ok(false),
+            Command::Worker | Command::Simulate(_) => Ok(false),
             Command::Run(args) => run::run(*args).await,
             Command::Scenario(args) => or_interrupted(scenario::run(args)).await,
             Command::Bench(args) => or_interrupted(bench::run(args)).await,

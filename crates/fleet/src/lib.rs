@@ -16,6 +16,7 @@
 //! - [`figures`]: tables, and goals that figures must meet.
 //! - [`mod@bench`]: `svc-fleet bench`, the cost of the service beside its lower bounds, and `svc-fleet scenario`,
 //!   faults and what must hold.
+//! - [`simulate`]: `svc-fleet simulate`, ten million agents in fifty cells as a model of discrete events.
 //! - [`cli`]: the command line.
 
 pub mod agent;
@@ -36,4 +37,5 @@ pub mod lab;
 pub mod procfs;
 
 pub mod bench;
+pub mod simulate;
 pub mod cli;

@@ -18,8 +18,8 @@ const INTERVAL: Duration = Duration::from_secs(30);
 /// seconds after they ended.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(55);
 /// An instance that stops gives its agents drain slots: so many a second, over five minutes at most.
-const DRAIN_ARRIVALS: f64 = 200.0;
-const DRAIN_SPREAD: Duration = Duration::from_mins(5);
+pub const DRAIN_ARRIVALS: f64 = 200.0;
+pub const DRAIN_SPREAD: Duration = Duration::from_mins(5);
 /// Longer than the graces of agents after an outage: a lease of 15 s, and 150 s. Before that nobody can be swept.
 pub const GRACES: Duration = Duration::from_secs(180);
 const UP_WITHIN: f64 = 5.0;
