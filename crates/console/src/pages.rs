@@ -6,7 +6,6 @@ pub mod agent;
 pub mod approvals;
 pub mod bulk;
 pub mod fleet;
-pub mod form;
 pub mod host;
 pub mod hosts;
 pub mod live;

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use svc_store::{AgentFilter, AgentStatus, Labels, TokenId};
 use uuid::Uuid;
 
-use crate::{pages::form::Fields, view::address_query};
+use crate::{form::Fields, view::address_query};
 
 /// The agents of a token, with a label, or all: as the address says it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]

@@ -9,9 +9,9 @@ use axum::{
 use serde_json::Value;
 use svc_store::{AgentDetail, AgentId, AgentStatus, ApprovalMode, Decision, HostRecord};
 
-use super::form::Fields;
 use crate::{
     error::AppError,
+    form::Fields,
     id::{Id, Subject},
     live::Filter,
     session::{Operator, User},

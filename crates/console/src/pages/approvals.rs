@@ -9,12 +9,10 @@ use jiff::Timestamp;
 use svc_store::{AgentId, AgentRecord, Role, TokenRecord, WaitingAgent};
 use uuid::Uuid;
 
-use super::{
-    bulk::outcome::{Again, Change, Work},
-    form::Fields,
-};
+use super::bulk::outcome::{Again, Change, Work};
 use crate::{
     error::AppError,
+    form::Fields,
     live::Filter,
     render::render,
     session::{Operator, User},

@@ -11,9 +11,9 @@ use svc_store::{HostRecord, LabelChange, WrittenSearch};
 use uuid::Uuid;
 
 use self::outcome::{Again, Change, Work};
-use super::form::Fields;
 use crate::{
     error::AppError,
+    form::Fields,
     session::Operator,
     shell::{Page, Shell, html},
     state::App,

@@ -6,12 +6,10 @@ use jiff::{Timestamp, ToSpan};
 use svc_store::{EventMark, HostDetail, HostId};
 use uuid::Uuid;
 
-use super::{
-    form::Fields,
-    plots::{Asked, RANGES, Range},
-};
+use super::plots::{Asked, RANGES, Range};
 use crate::{
     error::AppError,
+    form::Fields,
     id::{Id, Subject},
     render,
     session::{Operator, User},

@@ -10,11 +10,12 @@ use axum::{
 use serde::Deserialize;
 use svc_store::{EventKind, OpenSession};
 
-use super::form::Fields;
 use crate::{
     browser,
     error::AppError,
-    failures, password,
+    failures,
+    form::Fields,
+    password,
     session::{IDLE, User},
     shell::{Changed, Page, Shell, go_to, html},
     state::App,

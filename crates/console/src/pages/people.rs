@@ -9,9 +9,9 @@ use axum::{
 };
 use svc_store::{LinkKind, Role, UserRecord};
 
-use super::form::Fields;
 use crate::{
     error::AppError,
+    form::Fields,
     secret::Secret,
     session::{Admin, User},
     shell::{Page, Shell, go_to, html},

@@ -7,10 +7,10 @@ use axum::extract::State;
 use svc_common::enrolment_token::EnrolmentToken;
 use svc_store::{AgentRecord, TokenId, TokenRecord, TokenRequest};
 
-use super::form::Fields;
 use crate::{
     config::Install,
     error::AppError,
+    form::Fields,
     id::{Id, Subject},
     releases,
     session::{Admin, User},

@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use crate::{
     error::AppError,
+    form::Picked,
     session::User,
     shell::{Page, Shell, html},
     state::App,
@@ -23,9 +24,6 @@ const BATCH: usize = 250;
 const BUDGET: Duration = Duration::from_secs(10);
 /// How many that were refused are listed.
 const LISTED: usize = 100;
-
-/// An id, and for an agent the hash of what was shown.
-pub type Picked = (Uuid, Option<String>);
 
 #[derive(Clone, Debug)]
 pub enum Change {

@@ -14,7 +14,7 @@ use svc_store::StoreError;
 
 /// Statements of the store that the test does not run, after the reason.
 const ELSEWHERE: &str = "
-    people, in tables of a few rows, which know nothing of agents: console_has_users console_link console_link_create console_link_redeem
+    people, in tables of a few rows, which know nothing of agents: console_browser_known console_browser_remember console_has_users console_link console_link_create console_link_redeem
         console_password_set console_session console_session_close console_session_open console_session_touch console_sessions
         console_sessions_end people_event console_user_add console_user_disable console_user_login console_user_role console_users;
     the table of migrations: migrate schema_check;

@@ -9,8 +9,10 @@ use svc_store::{LabelChange, LabelsError};
 use url::form_urlencoded;
 use uuid::Uuid;
 
-use super::bulk::outcome::Picked;
 use crate::error::AppError;
+
+/// An id, and for an agent the hash of what was shown.
+pub type Picked = (Uuid, Option<String>);
 
 const REASON_BYTES: usize = 500;
 
