@@ -37,5 +37,5 @@ pub mod lab;
 pub mod procfs;
 
 pub mod bench;
-pub mod simulate;
 pub mod cli;
+pub mod simulate;

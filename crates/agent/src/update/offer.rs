@@ -61,7 +61,7 @@ pub struct Source {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unfit {
     /// The manifest, if it could be verified.
-    pub update: Option<Update>,
+    pub update: Option<Box<Update>>,
     pub reason: String,
 }
 
@@ -75,7 +75,7 @@ impl Host<'_> {
         match self.answer(&update, offer) {
             Ok(answer) => Ok((update, answer)),
             Err(reason) => Err(Unfit {
-                update: Some(update),
+                update: Some(Box::new(update)),
                 reason,
             }),
         }
@@ -311,13 +311,13 @@ mod tests {
                 offer.signature = key.sign(&offer.manifest).unwrap();
             }),
             ("of another product", |update, _, _| {
-                update.product = "svc-ingest".into()
+                update.product = "svc-ingest".into();
             }),
             ("its serial 4 is lower than 5", |update, _, _| {
-                update.serial = 4
+                update.serial = 4;
             }),
             ("another manifest with the serial 5", |update, _, _| {
-                update.serial = 5
+                update.serial = 5;
             }),
             ("no program for linux/x86_64", |update, _, _| {
                 let other = update.platforms.remove(PLATFORM).unwrap();
@@ -330,7 +330,7 @@ mod tests {
                 update.minimum = Some(version("1.2.5"));
             }),
             ("the installed package is newer", |update, _, _| {
-                update.version = version("0.9.0")
+                update.version = version("0.9.0");
             }),
         ];
         for (reason, change) in cases {

@@ -102,7 +102,7 @@ async fn no_offer_that_was_not_signed_for_this_agent_changes_anything() -> Resul
                     "linux/pdp11".into(),
                     update.platforms.pop_first().unwrap().1,
                 )]
-                .into()
+                .into();
             })?,
             "no program for",
         ),

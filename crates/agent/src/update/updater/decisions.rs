@@ -129,12 +129,9 @@ impl Updater {
                     reason,
                     "an update was offered that this agent does not take"
                 );
-                let mut unable = update.map_or_else(
-                    UpdateState::default,
-                    |Update {
-                         serial, version, ..
-                     }| { state(UpdateStep::Unable, serial, &version, "") },
-                );
+                let mut unable = update.map_or_else(UpdateState::default, |update| {
+                    state(UpdateStep::Unable, update.serial, &update.version, "")
+                });
                 unable.set_step(UpdateStep::Unable);
                 unable.reason = reason;
                 return self.report(unable);
@@ -175,7 +172,7 @@ impl Updater {
                 self.restart_from = Some(Instant::now());
             }
             Answer::Runs | Answer::Known => {
-                self.report(state(UpdateStep::Approved, serial, version, ""))
+                self.report(state(UpdateStep::Approved, serial, version, ""));
             }
         }
     }
