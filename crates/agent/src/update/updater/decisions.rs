@@ -1,7 +1,6 @@
 //! What follows from what the heartbeats tell: verdicts about a version, and answers to offers.
 
 use svc_proto::v1::{UpdateOffer, UpdateState, UpdateStep};
-use svc_release::Update;
 use tokio::{task::spawn_blocking, time::Instant};
 
 use super::Updater;
