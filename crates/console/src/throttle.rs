@@ -47,7 +47,10 @@ mod tests {
         let now = Instant::now() + Duration::from_secs(60);
         let first = throttle.promise(500, now);
         assert_eq!(now - first, BURST);
-        assert_eq!(throttle.promise(500, now), first + Duration::from_millis(500));
+        assert_eq!(
+            throttle.promise(500, now),
+            first + Duration::from_millis(500)
+        );
         assert_eq!(throttle.promise(1, now), first + Duration::from_secs(1));
     }
 }

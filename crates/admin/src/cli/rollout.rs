@@ -128,7 +128,9 @@ pub async fn run(command: Command) -> anyhow::Result<ExitCode> {
         } => {
             let store = open().await?;
             let host = resource::select::<HostRecord>(&store, &host).await?;
-            store.rollout_skip(serial, host.id, &by.actor, &reason).await?;
+            store
+                .rollout_skip(serial, host.id, &by.actor, &reason)
+                .await?;
             let done = format!(
                 "rollout {serial} leaves out {} ({})",
                 host.hostname, host.id

@@ -78,7 +78,9 @@ pub async fn program(
 async fn find(folder: &FilePath, wanted: &str) -> Result<(File, u64), AppError> {
     let known = lock(&SUMS)
         .iter()
-        .find(|(path, (_, sum))| sum == wanted && path.ends_with(FILES[0]) && path.starts_with(folder))
+        .find(|(path, (_, sum))| {
+            sum == wanted && path.ends_with(FILES[0]) && path.starts_with(folder)
+        })
         .map(|(path, _)| path.clone());
     if let Some(path) = known
         && let Ok(Some(found)) = if_it_is(&path, wanted).await
