@@ -66,6 +66,13 @@ struct UpdatesPage {
     preview: Option<RolloutPreview>,
 }
 
+impl UpdatesPage {
+    fn startable(&self) -> Vec<&ReleaseRecord> {
+        let releases = self.releases.iter();
+        releases.filter(|one| one.state.is_none()).collect()
+    }
+}
+
 pub async fn page(State(app): State<App>, user: User, Query(asked): Query<Asked>) -> Page {
     let preview = match user.may_operate() && !asked.serial.is_empty() {
         true => Some(preview(&app, &asked.wanted()?).await?),
