@@ -43,7 +43,7 @@ async fn a_program_is_found_by_its_content_and_served_in_parts() -> Result<()> {
     let client = console.client();
     let (old, new) = (b"0123456789", b"another program");
     let path = address(old);
-    assert_eq!(client.status(&path).await?, 404, "there is no folder yet");
+    assert_eq!(client.status(&path).await?, 404, "the folder is empty");
     let file = place(folder.path(), "1.0.0", "x86_64", old)?;
     place(folder.path(), "1.1.0", "aarch64", b"a third one")?;
     for _ in 0..2 {

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
+use svc_common::text::visible;
 use svc_store::{RolloutAgent, RolloutDetail, RolloutRecord};
 
 use crate::cli::{
@@ -98,8 +99,8 @@ fn describe(detail: &RolloutDetail) -> String {
         let lines = agent
             .log_tail
             .lines()
-            .map(|line| format!("\n  {}", output::harmless(line)));
-        let (host, lines) = (output::harmless(&agent.hostname), lines.collect::<String>());
+            .map(|line| format!("\n  {}", visible(line)));
+        let (host, lines) = (visible(&agent.hostname), lines.collect::<String>());
         text += &format!("\n\nthe log of {host} ends with:{lines}");
     }
     text

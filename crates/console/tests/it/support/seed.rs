@@ -235,7 +235,7 @@ pub async fn seed_rollout(site: &Site) -> Result<()> {
          INSERT INTO agent_updates (agent_id, platform, serial, version, step, reason, log_tail, offered_serial, offered_at)
          SELECT id, 'linux/x86_64', 7, '1.5.0', step, CASE WHEN step IN ('refused', 'unable') THEN 'it did not hold a session for a minute' ELSE '' END,
                 CASE step WHEN 'refused' THEN E'the session begins\nthe service does not answer' ELSE '' END, 7, now()
-           FROM (SELECT a.id, (ARRAY['approved', 'downloading', 'staged', 'trying', 'refused', 'unable', 'offered'])[1 + row_number() OVER (ORDER BY a.id) % 7] AS step
+           FROM (SELECT a.id, (ARRAY['approved', 'downloading', 'staged', 'trying', 'refused', 'unable', 'offered'])[(1 + row_number() OVER (ORDER BY a.id) % 7)::int] AS step
                    FROM agents a WHERE a.status = 'active' LIMIT 21) agents",
     )
     .await?;
