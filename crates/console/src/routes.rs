@@ -110,10 +110,10 @@ fn pages() -> Router<App> {
         .route("/tokens/{id}", get(tokens::show))
         .route("/tokens/{id}/revoke", post(tokens::revoke))
         .route("/updates", get(updates::page).post(updates::start))
-        .route("/updates/{serial}", get(rollout::page))
-        .route("/updates/{serial}/set", post(rollout::set))
-        .route("/updates/{serial}/skip", post(rollout::skip))
-        .route("/updates/{serial}/back", post(rollout::back))
+        .route(
+            "/updates/{serial}",
+            get(rollout::page).post(rollout::change),
+        )
         .route("/activity", get(activity::page))
         .route("/activity/export", get(activity::export))
         .route("/service", get(service::page))

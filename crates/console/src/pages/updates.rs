@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use askama::Template;
-use axum::extract::{Query, State};
-use serde::Deserialize;
-use svc_common::{settings::parse::duration, text::is_hidden};
+use axum::extract::State;
+use svc_common::settings::parse::duration;
 use svc_store::{
     Hours, Labels, NewRollout, ReleaseRecord, RolloutPreview, RolloutRecord, Stage, stages,
 };
@@ -20,41 +19,8 @@ use crate::{
 
 const SHOWN: u32 = 100;
 const LONGEST_SOAK: Duration = Duration::from_hours(24 * 30);
-
-/// A rollout as people write it, in the address of its preview.
-#[derive(Deserialize)]
-#[serde(default)]
-pub struct Asked {
-    serial: String,
-    labels: String,
-    all: String,
-    stages: String,
-    soak: String,
-    hours: String,
-}
-
-impl Default for Asked {
-    fn default() -> Self {
-        let none = String::new;
-        Self {
-            serial: none(),
-            labels: none(),
-            all: none(),
-            stages: "5,1%,10%,100%".into(),
-            soak: "30m".into(),
-            hours: none(),
-        }
-    }
-}
-
-/// What it means.
-struct Wanted {
-    serial: i64,
-    selector: Labels,
-    stages: Vec<Stage>,
-    soak: Duration,
-    hours: Hours,
-}
+/// What a rollout is started with. The preview passes it on as it was written.
+const FIELDS: [&str; 6] = ["serial", "labels", "all", "stages", "soak", "hours"];
 
 #[derive(Template)]
 #[template(path = "updates.html")]
@@ -62,7 +28,7 @@ struct UpdatesPage {
     shell: Shell,
     rollouts: Vec<RolloutRecord>,
     releases: Vec<ReleaseRecord>,
-    asked: Asked,
+    fields: Fields,
     preview: Option<RolloutPreview>,
 }
 
@@ -71,41 +37,45 @@ impl UpdatesPage {
         let releases = self.releases.iter();
         releases.filter(|one| one.state.is_none()).collect()
     }
+
+    /// What the form shows: what was written, or what is usual.
+    fn shown<'a>(&'a self, name: &str, usual: &'a str) -> &'a str {
+        let written = self.fields.get(name);
+        if written.is_empty() { usual } else { written }
+    }
 }
 
-pub async fn page(State(app): State<App>, user: User, Query(asked): Query<Asked>) -> Page {
-    let preview = match user.may_operate() && !asked.serial.is_empty() {
-        true => Some(preview(&app, &asked.wanted()?).await?),
+/// A rollout as the form describes it.
+struct Wanted {
+    serial: i64,
+    selector: Labels,
+    stages: Vec<Stage>,
+    soak: Duration,
+    hours: Hours,
+}
+
+pub async fn page(State(app): State<App>, user: User, fields: Fields) -> Page {
+    let preview = match user.may_operate() && !fields.get("serial").is_empty() {
+        true => {
+            let Wanted {
+                serial, selector, ..
+            } = wanted(&fields)?;
+            let found = app.store.rollout_preview(serial, &selector).await?;
+            Some(found.ok_or(AppError::NotFound("There is no release with this serial."))?)
+        }
         false => None,
     };
     html(&UpdatesPage {
         rollouts: app.store.rollouts_list(SHOWN).await?.rows,
         releases: app.store.releases_list(SHOWN).await?.rows,
         shell: Shell::new(&app, user, "updates"),
-        asked,
+        fields,
         preview,
     })
 }
 
-async fn preview(app: &App, wanted: &Wanted) -> Result<RolloutPreview, AppError> {
-    let found = app
-        .store
-        .rollout_preview(wanted.serial, &wanted.selector)
-        .await?;
-    found.ok_or(AppError::NotFound("There is no release with this serial."))
-}
-
 pub async fn start(State(app): State<App>, Operator(user): Operator, fields: Fields) -> Changed {
-    let field = |name: &str| fields.get(name).to_owned();
-    let asked = Asked {
-        serial: field("serial"),
-        labels: field("labels"),
-        all: field("all"),
-        stages: field("stages"),
-        soak: field("soak"),
-        hours: field("hours"),
-    };
-    let wanted = asked.wanted()?;
+    let wanted = wanted(&fields)?;
     let rollout = NewRollout {
         serial: wanted.serial,
         selector: &wanted.selector,
@@ -118,36 +88,24 @@ pub async fn start(State(app): State<App>, Operator(user): Operator, fields: Fie
     go_to(&format!("/updates/{}", wanted.serial))
 }
 
-impl Asked {
-    /// Whom an update reaches is never left to a default.
-    fn wanted(&self) -> Result<Wanted, AppError> {
-        let wrong = |what: &str, why: String| AppError::BadRequest(format!("{what} {why}."));
-        if self.labels.contains(is_hidden) {
-            return Err(AppError::bad_request(
-                "Labels have no invisible characters.",
-            ));
-        }
-        let selector: Labels = self
-            .labels
-            .parse()
-            .map_err(|problem| wrong("These labels are not accepted:", format!("{problem}")))?;
-        if selector.is_empty() != (self.all == "yes") {
-            return Err(AppError::bad_request(
-                "Name the labels of the hosts, or choose all hosts: one of the two.",
-            ));
-        }
-        let serial = self.serial.trim().parse();
-        let stages = stages(&self.stages);
-        let soak = duration(self.soak.trim(), Duration::ZERO, LONGEST_SOAK);
-        let hours = self.hours.parse();
-        Ok(Wanted {
-            serial: serial.map_err(|_| AppError::bad_request("The serial is a number."))?,
-            selector,
-            stages: stages.map_err(|problem| wrong("The stages:", problem.to_string()))?,
-            soak: soak.map_err(|problem| wrong("The soak", problem))?,
-            hours: hours.map_err(|problem: svc_store::RolloutError| {
-                wrong("The hours:", problem.to_string())
-            })?,
-        })
+/// Whom an update reaches is never left to a default.
+fn wanted(fields: &Fields) -> Result<Wanted, AppError> {
+    let wrong = |problem: String| AppError::BadRequest(format!("This is not accepted: {problem}."));
+    let labels = fields.labels()?;
+    let all = fields.get("all") == "yes";
+    if !labels.removed.is_empty() || labels.added.is_empty() != all {
+        return Err(AppError::bad_request(
+            "Name the labels of the hosts, or choose all hosts: one of the two.",
+        ));
     }
+    let serial = fields.get("serial").parse();
+    let soak = duration(fields.get("soak"), Duration::ZERO, LONGEST_SOAK);
+    let hours = fields.get("hours").parse::<Hours>();
+    Ok(Wanted {
+        serial: serial.map_err(|_| AppError::bad_request("The serial is a number."))?,
+        selector: labels.added,
+        stages: stages(fields.get("stages")).map_err(|problem| wrong(problem.to_string()))?,
+        soak: soak.map_err(|problem| wrong(format!("the soak {problem}")))?,
+        hours: hours.map_err(|problem| wrong(problem.to_string()))?,
+    })
 }

@@ -1,25 +1,15 @@
 //! How rollouts are shown.
 
-use svc_store::{RolloutRecord, RolloutState, Stage, UpdateStep};
+use svc_store::{RolloutRecord, RolloutState};
 
 use super::Share;
 
-/// The class of a state's colour.
-pub fn rollout_class(state: &RolloutState) -> &'static str {
-    match state {
-        RolloutState::Running => "active",
-        RolloutState::Paused => "warn",
-        RolloutState::Halted => "rejected",
-        RolloutState::Done => "",
-    }
-}
-
-/// The class of a step's colour.
-pub fn step_class(step: &UpdateStep) -> &'static str {
-    match step {
-        UpdateStep::Approved => "active",
-        UpdateStep::Refused => "rejected",
-        UpdateStep::Unable => "warn",
+/// The class of the colour of a rollout's state or an agent's step.
+pub fn update_class(name: &dyn std::fmt::Display) -> &'static str {
+    match name.to_string().as_str() {
+        "running" | "approved" => "active",
+        "paused" | "unable" => "warn",
+        "halted" | "refused" => "rejected",
         _ => "",
     }
 }
@@ -29,27 +19,15 @@ pub fn approved(rollout: &RolloutRecord) -> Share {
     Share(rollout.approved as f64 / rollout.offered.max(1) as f64)
 }
 
-pub fn stage_text(stage: &Stage) -> String {
-    match stage {
-        Stage::Hosts(1) => "1 host".into(),
-        Stage::Hosts(hosts) => format!("{hosts} hosts"),
-        Stage::Percent(percent) => format!("{percent} % of the hosts"),
-    }
-}
-
-/// The present stage, as `2 of 4`.
-pub fn stage_of(rollout: &RolloutRecord) -> String {
-    format!("{} of {}", rollout.stage + 1, rollout.stages.len())
-}
-
 /// How far a stage is, and in words.
 pub fn stage_progress(rollout: &RolloutRecord, index: &usize) -> (Share, &'static str) {
     let present = usize::try_from(rollout.stage).unwrap_or(0);
-    match rollout.state {
-        RolloutState::Done => (Share(1.0), "done"),
-        _ if *index < present => (Share(1.0), "done"),
-        _ if *index > present => (Share(0.0), "to come"),
-        _ => (approved(rollout), "now"),
+    if rollout.state == RolloutState::Done || *index < present {
+        (Share(1.0), "done")
+    } else if *index > present {
+        (Share(0.0), "to come")
+    } else {
+        (approved(rollout), "now")
     }
 }
 

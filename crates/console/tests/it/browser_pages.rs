@@ -125,7 +125,7 @@ async fn every_page_is_accessible_and_obeys_the_policy_in_both_themes_and_on_a_p
         ("rollout", "/updates/7".into()),
         (
             "rollout-preview",
-            "/updates?serial=8&labels=env%3Dprod&hours=mon-fri+08:00-16:00".into(),
+            "/updates?serial=8&labels=env%3Dprod&stages=5,100%25&soak=30m&hours=mon-fri+08:00-16:00".into(),
         ),
     ]);
     for theme in ["light", "dark"] {

@@ -155,19 +155,26 @@ async fn an_operator_starts_stops_and_takes_back_a_rollout_for_a_reason() -> Res
     empty.shows(&["No releases yet"]);
     seed(&console).await?;
     for wrong in [
-        "serial=7",
-        "serial=7&labels=env%3Dprod&all=yes",
-        "serial=7&all=yes&stages=10%25,5",
-        "serial=7&all=yes&soak=soon",
-        "serial=7&all=yes&hours=never",
-        "serial=x&all=yes",
-        "serial=7&labels=env",
+        "serial=7&stages=5&soak=1m",
+        "serial=7&labels=env%3Dprod&all=yes&stages=5&soak=1m",
+        "serial=7&all=yes&stages=10%25,5&soak=1m",
+        "serial=7&all=yes&stages=5&soak=soon",
+        "serial=7&all=yes&stages=5&soak=1m&hours=never",
+        "serial=x&all=yes&stages=5&soak=1m",
+        "serial=7&labels=env&stages=5&soak=1m",
     ] {
         let status = client.status(&format!("/updates?{wrong}")).await?;
         assert_eq!(status, 400, "{wrong}");
     }
-    assert_eq!(client.status("/updates?serial=9&all=yes").await?, 404);
-    let all = client.get("/updates?serial=7&all=yes").await?;
+    assert_eq!(
+        client
+            .status("/updates?serial=9&all=yes&stages=5&soak=1m")
+            .await?,
+        404
+    );
+    let all = client
+        .get("/updates?serial=7&all=yes&stages=5&soak=1m")
+        .await?;
     all.shows(&[
         "<strong>All hosts</strong>: 6 hosts. 3 of them have agents that take this release",
     ]);
@@ -180,35 +187,35 @@ async fn an_operator_starts_stops_and_takes_back_a_rollout_for_a_reason() -> Res
     assert_eq!(client.submit("/updates", &form).await?, 409);
     let page = client.get("/updates/7").await?;
     page.shows(&[
-        "5 hosts",
-        "100 % of the hosts",
+        "<td>5</td>",
+        "<td>100%</td>",
         "env=prod",
         "mon-fri 08:00-16:00",
         ">running</span>",
     ]);
-    let set = async |state: &str, reason: &str| {
-        let form = [("state", state), ("reason", reason)];
-        client.submit("/updates/7/set", &form).await
+    let set = async |action: &str, reason: &str| {
+        let form = [("action", action), ("reason", reason)];
+        client.submit("/updates/7", &form).await
     };
-    assert_eq!(set("paused", "").await?, 400, "a reason is asked");
+    assert_eq!(set("pause", "").await?, 400, "a reason is asked");
     assert_eq!(set("done", "why").await?, 400);
-    assert_eq!(set("paused", "lunch").await?, 303);
-    assert_eq!(set("paused", "again").await?, 409);
+    assert_eq!(set("pause", "lunch").await?, 303);
+    assert_eq!(set("pause", "again").await?, 409);
     let state = "SELECT state || ', ' || reason FROM rollouts WHERE serial = 7";
     site.expect(state, "paused, lunch").await?;
-    assert_eq!(set("running", "lunch is over").await?, 303);
+    assert_eq!(set("resume", "lunch is over").await?, 303);
     for (host, reason, status) in [
         ("web-000", "", 400),
         ("nobody", "noisy", 404),
         ("web-000", "noisy", 303),
     ] {
-        let form = [("host", host), ("reason", reason)];
-        let answer = client.submit("/updates/7/skip", &form).await?;
+        let form = [("action", "skip"), ("host", host), ("reason", reason)];
+        let answer = client.submit("/updates/7", &form).await?;
         assert_eq!(answer, status, "{host}");
     }
     let back = async |to: &str| {
-        let form = [("to", to), ("reason", "it panics")];
-        client.post("/updates/7/back", &form).await
+        let form = [("action", "back"), ("to", to), ("reason", "it panics")];
+        client.post("/updates/7", &form).await
     };
     assert_eq!(back("7").await?.status, 400, "agents refuse lower serials");
     assert_eq!(back("8").await?.header("location"), Some("/updates/8"));
@@ -281,17 +288,12 @@ async fn a_viewer_sees_rollouts_and_changes_none() -> Result<()> {
         ("all", "yes"),
         ("stages", "100%"),
         ("soak", "30m"),
-        ("state", "paused"),
+        ("action", "pause"),
         ("host", "web-000"),
         ("to", "8"),
         ("reason", "why"),
     ];
-    for path in [
-        "/updates",
-        "/updates/7/set",
-        "/updates/7/skip",
-        "/updates/7/back",
-    ] {
+    for path in ["/updates", "/updates/7"] {
         assert_eq!(viewer.submit(path, &form).await?, 403, "{path}");
     }
     let rollouts = "SELECT string_agg(serial || ' ' || state, ', ') FROM rollouts";
