@@ -57,6 +57,8 @@ pub struct Jwks {
 #[derive(Clone, Debug)]
 pub struct Install {
     pub releases: Releases,
+    /// Of all downloads together, in bytes a second.
+    pub download_rate: u32,
     /// The CA of the console's own certificate, PEM, where hosts do not trust it by themselves.
     pub console_ca: Option<String>,
     /// The ingest service's address for agents.
@@ -91,6 +93,7 @@ impl Config {
         let jwks_ca = reader.optional("CONSOLE_JWKS_CA", parse::certificates);
         let console_ca = reader.optional("CONSOLE_CA", parse::certificates);
         let releases = Releases::collect(reader);
+        let download_rate = reader.value("CONSOLE_DOWNLOAD_RATE", parse::rate);
         let ingest_address = reader.optional("CONSOLE_INGEST_ADDRESS", parse::address);
         let ingest_ca = reader.optional("CONSOLE_INGEST_CA", parse::certificates);
         let log = log(reader);
@@ -110,6 +113,7 @@ impl Config {
             },
             install: Install {
                 releases: releases?,
+                download_rate: download_rate?,
                 console_ca: console_ca?,
                 ingest_address,
                 ingest_ca: ingest_ca?,

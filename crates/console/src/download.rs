@@ -1,6 +1,9 @@
-//! Serves the agent's releases, and the script that installs it: `/download/svc-agent/…` and `/install.sh`.
+//! Serves the agent's releases, and the script that installs it: `/download/svc-agent/…`, `/download/{sha256}` and `/install.sh`.
 //!
 //! Each file of a release has a checksum at its path with `.sha256` appended.
+
+pub mod content;
+mod range;
 
 use std::{
     collections::HashMap,
@@ -19,9 +22,13 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
+use futures_util::StreamExt;
 use svc_common::sync::lock;
 use svc_release::PublicKey;
-use tokio::{fs::File, io::AsyncReadExt};
+use tokio::{
+    fs::File,
+    io::{AsyncRead, AsyncReadExt},
+};
 use tokio_util::io::ReaderStream;
 
 use crate::{
@@ -50,10 +57,10 @@ pub async fn release(
     };
     let folder = &app.install.releases.folder;
     let path = releases::path(folder, [&version, &os, &arch], name).ok_or(MISSING)?;
-    let (opened, metadata) = open(&path).await?;
+    let (mut opened, metadata) = open(&path).await?;
     let slot = app.clients.download(address)?;
     if sum {
-        let sum = checksum(path, opened, &metadata).await;
+        let sum = checksum(path, &mut opened, &metadata).await;
         let sum = sum.map_err(|_| UNREADABLE)?;
         return Ok(typed(
             "text/plain; charset=utf-8",
@@ -65,8 +72,7 @@ pub async fn release(
         (header::CONTENT_LENGTH, metadata.len().to_string()),
         (header::CACHE_CONTROL, "public, max-age=3600".to_owned()),
     ];
-    let chunks = ReaderStream::with_capacity(opened, CHUNK);
-    let response = (headers, Body::from_stream(chunks)).into_response();
+    let response = (headers, paced(&app, opened)).into_response();
     Ok(hold(response, slot))
 }
 
@@ -102,7 +108,22 @@ async fn open(path: &FilePath) -> Result<(File, Metadata), AppError> {
     }
 }
 
-async fn checksum(path: PathBuf, file: File, metadata: &Metadata) -> io::Result<String> {
+/// A file's bytes, at the pace that all downloads share.
+fn paced(app: &App, file: impl AsyncRead + Send + 'static) -> Body {
+    let throttle = app.throttle.clone();
+    let chunks = ReaderStream::with_capacity(file, CHUNK).then(move |chunk| {
+        let throttle = throttle.clone();
+        async move {
+            if let Ok(chunk) = &chunk {
+                throttle.take(chunk.len()).await;
+            }
+            chunk
+        }
+    });
+    Body::from_stream(chunks)
+}
+
+async fn checksum(path: PathBuf, file: &mut File, metadata: &Metadata) -> io::Result<String> {
     let version = (metadata.len(), metadata.modified().ok());
     if let Some((known, sum)) = lock(&SUMS).get(&path)
         && *known == version
@@ -114,7 +135,7 @@ async fn checksum(path: PathBuf, file: File, metadata: &Metadata) -> io::Result<
     Ok(sum)
 }
 
-async fn digest(mut file: File) -> io::Result<String> {
+async fn digest(file: &mut File) -> io::Result<String> {
     let (mut context, mut chunk) = (Context::new(&SHA256), vec![0; CHUNK]);
     loop {
         match file.read(&mut chunk).await? {

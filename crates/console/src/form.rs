@@ -3,6 +3,7 @@
 use axum::{
     body::Bytes,
     extract::{FromRequest, Request, rejection::BytesRejection},
+    http::Method,
 };
 use svc_common::text::is_hidden;
 use svc_store::{LabelChange, LabelsError};
@@ -16,7 +17,7 @@ pub type Picked = (Uuid, Option<String>);
 
 const REASON_BYTES: usize = 500;
 
-/// The fields of a form in their order.
+/// The fields of a form in their order: of the body, or of the address of a form that only asks.
 #[derive(Debug)]
 pub struct Fields(Vec<(String, String)>);
 
@@ -24,6 +25,10 @@ impl<S: Send + Sync> FromRequest<S> for Fields {
     type Rejection = BytesRejection;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, BytesRejection> {
+        if request.method() == Method::GET {
+            let query = request.uri().query().unwrap_or_default();
+            return Ok(Self::parse(query.as_bytes()));
+        }
         let body = Bytes::from_request(request, state).await?;
         Ok(Self::parse(&body))
     }

@@ -7,7 +7,7 @@
 //!
 //! Imports form a tree: what comes later here is not imported by what comes earlier.
 //!
-//! 1. `render`, `error`, `secret`, `assets`, `address`, `slots`, `telemetry`, `releases`, `config`, `cookie`, `form`: small parts.
+//! 1. `render`, `error`, `secret`, `assets`, `address`, `slots`, `throttle`, `telemetry`, `releases`, `config`, `cookie`, `form`: small parts.
 //! 2. `feed`: what changed. `live`: which views are watched. `doors` and `password`: limits of signing in.
 //!    `clients`: what one client or person may use at a time. `jwks`: the service's public keys.
 //! 3. `state`: all of these, as handlers share them.
@@ -46,6 +46,7 @@ mod shell;
 mod slots;
 mod state;
 mod telemetry;
+mod throttle;
 mod view;
 mod webhook;
 

@@ -16,6 +16,8 @@ use svc_release::Version;
 
 /// The files of one system and architecture.
 pub const FILES: [&str; 3] = ["svc-agent", "svc-agent.deb", "svc-agent.rpm"];
+/// The architectures that there are programs for.
+pub const ARCHS: [&str; 2] = ["x86_64", "aarch64"];
 /// The files of a whole release.
 pub const SUMS: &str = "SHA256SUMS";
 pub const SIGNATURE: &str = "SHA256SUMS.sig";
@@ -49,9 +51,15 @@ pub fn versions(folder: &Path) -> io::Result<Vec<String>> {
 
 /// The newest version, which `/install.sh` installs.
 pub async fn newest(folder: &Path) -> Option<String> {
+    all(folder).await.into_iter().next()
+}
+
+/// The versions, the newest first. A folder that cannot be read has none.
+pub async fn all(folder: &Path) -> Vec<String> {
     let folder = folder.to_owned();
     let versions = tokio::task::spawn_blocking(move || versions(&folder));
-    versions.await.ok()?.ok()?.into_iter().next()
+    let versions = versions.await.ok().and_then(Result::ok);
+    versions.unwrap_or_default()
 }
 
 /// Whether a release may have this name.

@@ -27,8 +27,8 @@ use crate::{
     download::{self, DOWNLOAD},
     error::{self, AppError},
     pages::{
-        activity, agent, approvals, bulk, fleet, host, hosts, live, me, people, plots, service,
-        sign_in, tokens, welcome,
+        activity, agent, approvals, bulk, fleet, host, hosts, live, me, people, plots, rollout,
+        service, sign_in, tokens, updates, welcome,
     },
     security,
     slots::hold,
@@ -75,6 +75,7 @@ fn handlers(app: &App) -> Router<App> {
         .route("/favicon.svg", get(assets::favicon))
         .route(release, get(download::release))
         .route("/download/svc-agent/{version}/{file}", get(download::sums))
+        .route("/download/{sha256}", get(download::content::program))
         .route("/install.sh", get(download::script))
         .merge(pages().route_layer(gate))
 }
@@ -108,6 +109,11 @@ fn pages() -> Router<App> {
         .route("/tokens", get(tokens::page).post(tokens::create))
         .route("/tokens/{id}", get(tokens::show))
         .route("/tokens/{id}/revoke", post(tokens::revoke))
+        .route("/updates", get(updates::page).post(updates::start))
+        .route(
+            "/updates/{serial}",
+            get(rollout::page).post(rollout::change),
+        )
         .route("/activity", get(activity::page))
         .route("/activity/export", get(activity::export))
         .route("/service", get(service::page))

@@ -21,6 +21,7 @@ use crate::{
     jwks::Verifier,
     live::Hub,
     telemetry::Metrics,
+    throttle::Throttle,
 };
 
 /// How long the database may be away before `/healthz` reports it.
@@ -37,6 +38,7 @@ pub struct App {
     pub live: Hub,
     pub doors: Arc<Doors>,
     pub clients: Arc<Clients>,
+    pub throttle: Arc<Throttle>,
     pub verifier: Verifier,
     /// Cancelled when the console stops. Streams end then.
     pub stop: CancellationToken,
@@ -67,6 +69,7 @@ impl App {
             live: Hub::new(metrics.clone()),
             doors: Arc::new(Doors::new()?),
             clients: Arc::new(Clients::new(store.connections(Bulkhead::Ingest))),
+            throttle: Arc::new(Throttle::new(config.install.download_rate)),
             has_people: Arc::default(),
             store,
             metrics,

@@ -4,6 +4,7 @@
 
 mod picture;
 mod query;
+mod rollout;
 mod spark;
 
 use std::fmt;
@@ -14,6 +15,7 @@ use svc_store::{InstanceLoad, InstanceRecord, Labels};
 
 pub use picture::{Columns, Presence, Share};
 pub use query::{address_query, label_query, sort, version_query};
+pub use rollout::{approved, package_line, stage_progress, update_class};
 pub use spark::Spark;
 
 /// A point in time: relative or exact in the page, exact to the second on hover. A script shows it in the

@@ -178,7 +178,8 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION add_agent_release IS 'Adds a signed manifest. Adding the same one again changes nothing; another one of the same serial is refused.';
 
-CREATE FUNCTION start_rollout(serial bigint, selector jsonb, stages text[], soak_seconds integer, hours text, undoes bigint, actor text)
+CREATE FUNCTION start_rollout(serial bigint, selector jsonb, stages text[], soak_seconds integer, hours text, undoes bigint, actor text,
+                              reason text DEFAULT NULL)
     RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM agent_releases e WHERE e.serial = start_rollout.serial) THEN
@@ -193,7 +194,8 @@ BEGIN
     END IF;
     PERFORM rollout_note(serial, 'rollout started'::text, actor,
         pg_catalog.concat_ws(', '::text, selector, pg_catalog.array_to_string(stages, ' '::text), pg_catalog.concat('soak '::text, soak_seconds, ' s'::text),
-                             nullif(hours, ''::text), CASE WHEN undoes IS NOT NULL THEN pg_catalog.concat('undoes '::text, undoes) END));
+                             nullif(hours, ''::text), CASE WHEN undoes IS NOT NULL THEN pg_catalog.concat('undoes '::text, undoes) END,
+                             nullif(reason, ''::text)));
 END $$;
 COMMENT ON FUNCTION start_rollout IS 'Starts the rollout of a release for hosts with these labels. With undoes it is for agents that have had that release.';
 
@@ -217,7 +219,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION set_rollout IS 'Pauses a rollout, or resumes it in its stage, whose soak begins again. A paused one offers nothing; agents that have the release keep it.';
 
-CREATE FUNCTION skip_host(serial bigint, host uuid, actor text)
+CREATE FUNCTION skip_host(serial bigint, host uuid, actor text, reason text DEFAULT NULL)
     RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
 DECLARE hostname text;
 BEGIN
@@ -227,7 +229,7 @@ BEGIN
     END IF;
     INSERT INTO rollout_skips (serial, host_id) VALUES (skip_host.serial, host) ON CONFLICT DO NOTHING;
     IF FOUND THEN
-        PERFORM rollout_note(serial, 'host skipped'::text, actor, pg_catalog.concat_ws(' '::text, hostname, host));
+        PERFORM rollout_note(serial, 'host skipped'::text, actor, pg_catalog.concat_ws(': '::text, pg_catalog.concat_ws(' '::text, hostname, host), nullif(reason, ''::text)));
     END IF;
 END $$;
 COMMENT ON FUNCTION skip_host IS 'Leaves a host out of a rollout: it is neither offered the release any more nor counted.';

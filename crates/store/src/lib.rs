@@ -44,7 +44,8 @@ pub use people::console::{
 pub use people::hosts::{Disk, HostDetail, HostIdentity, HostRecord, IdentifierRecord};
 pub use people::overview::{AgentCounts, HistoryState, HostCounts, Overview, TokenCounts};
 pub use people::rollouts::{
-    NewRelease, NewRollout, ReleaseRecord, RolloutAgent, RolloutDetail, RolloutRecord,
+    NewRelease, NewRollout, ReleaseRecord, RolloutAgent, RolloutDetail, RolloutPreview,
+    RolloutRecord,
 };
 pub use people::signing_keys::SigningKeyUse;
 pub use people::tokens::{NewToken, TokenDetail, TokenRecord};

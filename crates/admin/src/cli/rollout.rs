@@ -41,6 +41,9 @@ pub enum Command {
         serial: i64,
         /// The host: its id, a prefix of it (4 characters or more), or its name
         host: String,
+        /// Why, for the record
+        #[arg(long, value_parser = name, default_value = "", hide_default_value = true)]
+        reason: String,
         #[command(flatten)]
         by: Actor,
         #[arg(long, value_enum, default_value_t)]
@@ -53,6 +56,9 @@ pub enum Command {
         /// The serial of the release that takes it back. Agents refuse to go back without its signature
         #[arg(long, value_name = "SERIAL")]
         to: i64,
+        /// Why, for the record
+        #[arg(long, value_parser = name, default_value = "", hide_default_value = true)]
+        reason: String,
         #[command(flatten)]
         by: Actor,
         #[arg(long, value_enum, default_value_t)]
@@ -116,12 +122,15 @@ pub async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Skip {
             serial,
             host,
+            reason,
             by,
             output,
         } => {
             let store = open().await?;
             let host = resource::select::<HostRecord>(&store, &host).await?;
-            store.rollout_skip(serial, host.id, &by.actor).await?;
+            store
+                .rollout_skip(serial, host.id, &by.actor, &reason)
+                .await?;
             let done = format!(
                 "rollout {serial} leaves out {} ({})",
                 host.hostname, host.id
@@ -131,11 +140,12 @@ pub async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Back {
             serial,
             to,
+            reason,
             by,
             output,
         } => {
             let store = open().await?;
-            store.rollout_back(serial, to, &by.actor).await?;
+            store.rollout_back(serial, to, &by.actor, &reason).await?;
             let done = format!(
                 "rollout {serial} is paused, and all agents that had its release are offered {to}"
             );

@@ -5,10 +5,8 @@ use std::{fs, path::PathBuf};
 use super::output::print;
 use crate::{
     config,
-    releases::{FILES, SIGNATURE, import, path, sums_path, versions},
+    releases::{ARCHS, FILES, SIGNATURE, import, path, sums_path, versions},
 };
-
-const ARCHS: [&str; 2] = ["x86_64", "aarch64"];
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {

@@ -4,7 +4,7 @@
 use std::{fs, path::PathBuf, time::Duration};
 
 pub(super) use svc_common::settings::parse::{
-    Parsed, boolean, http_url, ip, networks, pool_size, port,
+    Parsed, boolean, bounded, http_url, ip, networks, pool_size, port,
 };
 use svc_common::{error_chain::chain, settings::parse::duration};
 use svc_release::PublicKey;
@@ -26,6 +26,12 @@ pub(super) fn base_url(text: &str) -> Parsed<Url> {
 
 pub(super) fn lifetime(text: &str) -> Parsed<Duration> {
     duration(text, Duration::from_secs(5), Duration::from_hours(24 * 30))
+}
+
+/// MiB a second, as bytes.
+pub(super) fn rate(text: &str) -> Parsed<u32> {
+    let most = (u32::MAX >> 20) as usize;
+    Ok((bounded(text, 1, most)? as u32) << 20)
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "all parsers have this form")]

@@ -22,6 +22,7 @@ svc_common::variables! {
         "Path to the CA of the console's own certificate, PEM format, unless hosts trust it already: commands that the console shows pin it";
     "CONSOLE_DOWNLOAD_DIR", Default("/var/lib/svc-console/releases"),
         "The folder of the agent's releases, which `svc-console releases import` fills; it may be missing";
+    "CONSOLE_DOWNLOAD_RATE", Default("50"), "How much all downloads together take of the network, in MiB a second";
     "CONSOLE_RELEASE_KEY", Unset("none"),
         "Path to the Ed25519 public key of releases, PEM format: imports and `/install.sh` then demand its signature";
     "CONSOLE_INGEST_ADDRESS", Unset("the base URL's host, port 9443"),

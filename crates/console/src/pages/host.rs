@@ -3,7 +3,7 @@
 use askama::Template;
 use axum::extract::{Query, State};
 use jiff::{Timestamp, ToSpan};
-use svc_store::{EventMark, HostDetail, HostId};
+use svc_store::{EventMark, HostDetail, HostId, RolloutAgent, UpdateStep};
 use uuid::Uuid;
 
 use super::plots::{Asked, RANGES, Range};
@@ -27,6 +27,8 @@ struct HostPage {
     /// How many agents retiring the host would revoke or reject.
     current: usize,
     part: String,
+    /// How far its agent is with its update, if it takes any.
+    update: Option<RolloutAgent>,
     events: Vec<EventMark>,
     /// Of the plots.
     range: &'static Range,
@@ -49,6 +51,10 @@ pub async fn page(
     let now = Timestamp::now();
     let year = now - (365 * 24).hours();
     let events = app.store.console_host_events(detail.host.id, year).await?;
+    let update = match detail.host.agent_id {
+        Some(agent) => app.store.agent_update(agent).await?,
+        None => None,
+    };
     let part = render(detail.clone())?;
     let shell = Shell::new(&app, user, "hosts").live(format!("view=host&ids={id}"));
     let agents = detail.agents.iter();
@@ -58,6 +64,7 @@ pub async fn page(
         current: agents.filter(|agent| agent.status.is_current()).count(),
         detail,
         part,
+        update,
         events,
     })
 }

@@ -10,7 +10,7 @@ use svc_store::Role;
 use svc_testkit::{FakeAgent, machine};
 
 use crate::{
-    support::{Console, PAGES, seed_fleet, seed_history, seed_hosts, seed_pictures},
+    support::{Console, PAGES, seed_fleet, seed_history, seed_hosts, seed_pictures, seed_rollout},
     webdriver::Browser,
 };
 
@@ -106,6 +106,7 @@ async fn every_page_is_accessible_and_obeys_the_policy_in_both_themes_and_on_a_p
     seed_history(&console.site).await?;
     seed_fleet(&console.site).await?;
     seed_pictures(&console.site).await?;
+    seed_rollout(&console.site).await?;
     let agent = FakeAgent::on(machine(900))?;
     let _waiting = console.waiting(&instance, agent).await?;
     let id = async |sql: &str| console.site.psql(sql).await;
@@ -121,6 +122,11 @@ async fn every_page_is_accessible_and_obeys_the_policy_in_both_themes_and_on_a_p
         ("values", format!("/hosts/{host}/values?range=1h")),
         ("agent", format!("/agents/{agent}")),
         ("token", format!("/tokens/{token}")),
+        ("rollout", "/updates/7".into()),
+        (
+            "rollout-preview",
+            "/updates?serial=8&labels=env%3Dprod&stages=5,100%25&soak=30m&hours=mon-fri+08:00-16:00".into(),
+        ),
     ]);
     for theme in ["light", "dark"] {
         let choose = format!("localStorage.setItem('theme', '{theme}')");
@@ -212,6 +218,7 @@ async fn pages_of_an_empty_fleet_are_accessible_and_say_what_to_do() -> Result<(
         ("hosts", "No hosts yet"),
         ("approvals", "Nothing waits"),
         ("tokens", "A machine needs a token to register"),
+        ("updates", "No releases yet"),
         ("activity", "user added"),
         ("service", "No instance has ever held a lease"),
         ("people", "New person"),

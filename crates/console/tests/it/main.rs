@@ -21,5 +21,6 @@ mod proxies;
 mod scale;
 mod support;
 mod tls;
+mod updates;
 mod webdriver;
 mod webhook;

@@ -20,17 +20,18 @@ use uuid::Uuid;
 pub use self::{
     client::{Client, Connection, FORM, Page},
     seed::{
-        disk, seed_fleet, seed_history, seed_hostile, seed_hosts, seed_pictures, seed_rollups,
-        seed_samples,
+        disk, seed_fleet, seed_history, seed_hostile, seed_hosts, seed_pictures, seed_rollout,
+        seed_rollups, seed_samples,
     },
 };
 
 /// The pages of the menu.
-pub const PAGES: [&str; 8] = [
+pub const PAGES: [&str; 9] = [
     "/",
     "/hosts",
     "/approvals",
     "/tokens",
+    "/updates",
     "/activity",
     "/service",
     "/people",

@@ -256,7 +256,8 @@ impl Store {
             let Some(row) = tx.query_opt(&sql, &params![agent.0]).await? else {
                 return Ok(None);
             };
-            let update = tx.query_first(OF_AGENT, &params![agent.0]).await?;
+            let update = format!("-- agent_show{OF_AGENT}");
+            let update = tx.query_first(&update, &params![agent.0]).await?;
             let params = params![agent.0, EVENTS_SHOWN];
             Ok(Some(AgentDetail {
                 agent: AgentRecord::from_row(&row)?,

@@ -68,11 +68,28 @@ record! {
         pub created_by: String,
         /// Agents that were offered the release, and what has become of them.
         pub offered: i64,
+        pub downloading: i64,
+        pub staged: i64,
+        pub trying: i64,
         pub approved: i64,
         pub refused: i64,
         pub unable: i64,
         /// Hosts that are left out.
         pub skipped: i64,
+    }
+}
+
+record! {
+    /// What a rollout would reach.
+    #[derive(Debug, Clone)]
+    pub struct RolloutPreview {
+        pub version: String,
+        /// Hosts with the labels.
+        pub hosts: i64,
+        /// Those of them that run this version already.
+        pub current: i64,
+        /// Those of them whose agents take updates, on a platform that the release has.
+        pub able: i64,
     }
 }
 
@@ -91,6 +108,9 @@ record! {
         pub agent_id: AgentId,
         pub host_id: HostId,
         pub hostname: String,
+        /// The release that the step is about; 0 before the first.
+        pub serial: i64,
+        pub version: String,
         pub step: UpdateStep,
         pub since: Timestamp,
         pub online: bool,
@@ -100,19 +120,22 @@ record! {
 }
 
 const SELECT: &str = "SELECT r.serial, e.version, r.selector, r.stages, r.soak_seconds, r.hours, r.undoes, r.state, r.stage,
-                r.stage_since, r.reason, r.created_at, r.created_by, n.offered, n.approved, n.refused, n.unable,
+                r.stage_since, r.reason, r.created_at, r.created_by, n.offered, n.downloading, n.staged, n.trying, n.approved, n.refused, n.unable,
                 (SELECT count(*) FROM rollout_skips k WHERE k.serial = r.serial) AS skipped
            FROM rollouts r JOIN agent_releases e ON e.serial = r.serial
           CROSS JOIN LATERAL (
                 SELECT count(*) AS offered,
+                       count(*) FILTER (WHERE u.serial = r.serial AND u.step = 'downloading') AS downloading,
+                       count(*) FILTER (WHERE u.serial = r.serial AND u.step = 'staged') AS staged,
+                       count(*) FILTER (WHERE u.serial = r.serial AND u.step = 'trying') AS trying,
                        count(*) FILTER (WHERE u.serial = r.serial AND u.step = 'approved') AS approved,
                        count(*) FILTER (WHERE u.serial = r.serial AND u.step = 'refused') AS refused,
                        count(*) FILTER (WHERE u.serial = r.serial AND u.step = 'unable') AS unable
                   FROM agent_updates u WHERE u.offered_serial = r.serial) n";
 
 /// How far an agent is with its update; no row if it has never said anything of updates.
-pub(super) const OF_AGENT: &str = "-- agent_show
-    SELECT a.id AS agent_id, a.host_id, h.hostname, s.presence = 'online' AS online, u.step, u.since, u.reason, u.log_tail
+pub(super) const OF_AGENT: &str = "
+    SELECT a.id AS agent_id, a.host_id, h.hostname, s.presence = 'online' AS online, u.serial, u.version, u.step, u.since, u.reason, u.log_tail
       FROM agent_updates u
       JOIN agents a ON a.id = u.agent_id
       JOIN hosts h ON h.id = a.host_id
@@ -182,29 +205,69 @@ impl Store {
     }
 
     /// Leaves a host out of a rollout.
-    pub async fn rollout_skip(&self, serial: i64, host: HostId, actor: &str) -> Result<()> {
-        let sql = "-- rollout_skip\nSELECT skip_host($1, $2, $3)";
-        let params = params![serial, host.0, actor];
+    pub async fn rollout_skip(
+        &self,
+        serial: i64,
+        host: HostId,
+        actor: &str,
+        reason: &str,
+    ) -> Result<()> {
+        let sql = "-- rollout_skip\nSELECT skip_host($1, $2, $3, $4)";
+        let params = params![serial, host.0, actor, reason];
         let rows = self.call("rollout_skip", Auth, sql, &params);
         rows.await.map(drop)
     }
 
     /// Takes a release back: stops its rollout and starts that of `to`, a newer release of an older version, for all agents
     /// that have had it, at once and at any hour.
-    pub async fn rollout_back(&self, serial: i64, to: i64, actor: &str) -> Result<()> {
+    pub async fn rollout_back(
+        &self,
+        serial: i64,
+        to: i64,
+        actor: &str,
+        reason: &str,
+    ) -> Result<()> {
         let pause = "-- rollout_back
-            SELECT set_rollout($1, 'paused', $2, 'taken back by release ' || $3::text)
+            SELECT set_rollout($1, 'paused', $2, concat_ws(': ', 'taken back by release ' || $3::text, nullif($4::text, '')))
              WHERE NOT EXISTS (SELECT FROM rollouts WHERE serial = $1 AND state = 'paused')";
         let start = "-- rollout_back
-            SELECT start_rollout($2, selector, '{100%}', 0, '', $1, $3) FROM rollouts WHERE serial = $1";
+            SELECT start_rollout($2, selector, '{100%}', 0, '', $1, $3, $4) FROM rollouts WHERE serial = $1";
         let text = to.to_string();
         self.run("rollout_back", Auth, async |tx: Tx| {
-            tx.execute(pause, &params![serial, actor, text]).await?;
-            tx.execute(start, &params![serial, to, actor])
-                .await
-                .map(drop)
+            let params = params![serial, actor, text, reason];
+            tx.execute(pause, &params).await?;
+            let params = params![serial, to, actor, reason];
+            tx.execute(start, &params).await.map(drop)
         })
         .await
+    }
+
+    /// How many hosts a rollout with this selector would be about, and how many of them it would reach; none if there is no
+    /// such release. `rollout_members` decides once there is a rollout.
+    pub async fn rollout_preview(
+        &self,
+        serial: i64,
+        selector: &Labels,
+    ) -> Result<Option<RolloutPreview>> {
+        let sql = "-- rollout_preview
+            SELECT e.version, count(h.id) AS hosts, count(*) FILTER (WHERE a.version = e.version) AS current,
+                   count(*) FILTER (WHERE a.version <> e.version AND u.serial < e.serial AND u.platform = ANY (e.platforms)
+                                      AND NOT (u.serial = 0 AND u.step = 'unable')) AS able
+              FROM agent_releases e
+              LEFT JOIN hosts h ON h.labels @> $2 AND h.retired_at IS NULL
+              LEFT JOIN agents a ON a.host_id = h.id AND a.status = 'active'
+              LEFT JOIN agent_updates u ON u.agent_id = a.id
+             WHERE e.serial = $1 GROUP BY e.serial";
+        let selector = Json(selector);
+        let params = params![serial, selector];
+        self.read_first("rollout_preview", Auth, sql, &params).await
+    }
+
+    /// How far an agent is with its update; none if it has never said anything of updates.
+    pub async fn agent_update(&self, agent: AgentId) -> Result<Option<RolloutAgent>> {
+        let sql = format!("-- agent_update{OF_AGENT}");
+        let params = params![agent.0];
+        self.read_first("agent_update", Auth, &sql, &params).await
     }
 
     /// The newest first.
@@ -223,7 +286,7 @@ impl Store {
         };
         let agents = "-- rollout_show
             SELECT a.id AS agent_id, a.host_id, h.hostname, s.presence = 'online' AS online,
-                   CASE WHEN u.serial = $1 THEN u.step ELSE 'none' END AS step, u.since, u.reason, u.log_tail
+                   u.serial, u.version, CASE WHEN u.serial = $1 THEN u.step ELSE 'none' END AS step, u.since, u.reason, u.log_tail
               FROM agent_updates u
               JOIN agents a ON a.id = u.agent_id
               JOIN hosts h ON h.id = a.host_id

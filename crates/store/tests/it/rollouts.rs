@@ -112,7 +112,7 @@ async fn only_agents_that_a_selector_names_and_that_update_themselves_are_offere
         .await?
         .parse()?;
     store
-        .rollout_skip(1, svc_store::HostId(skipped), "ann")
+        .rollout_skip(1, svc_store::HostId(skipped), "ann", "")
         .await?;
     assert_eq!(store.updates_offer(&ids, &[1]).await?, [(ids[5], 1)]);
     say(&store, &ids[5..], 1, UpdateStep::Approved).await?;
@@ -212,7 +212,7 @@ async fn a_release_is_taken_back_from_those_that_had_it_alone() -> Result<()> {
     let runs = format!("UPDATE agents SET version = '1.1.0' WHERE id = '{had}'");
     store.sql(&runs).await?;
     release(&store, 2, "1.0.0").await?;
-    store.rollout_back(1, 2, "ann").await?;
+    store.rollout_back(1, 2, "ann", "harm").await?;
     store.rollout_reach(2, Stage::Percent(100)).await?;
     assert_eq!(store.updates_offer(&ids, &[1, 2]).await?, [(had, 2)]);
     let states = "SELECT string_agg(state, ' ' ORDER BY serial) FROM rollouts";

@@ -223,3 +223,21 @@ pub async fn seed_fleet(site: &Site) -> Result<()> {
     .await?;
     Ok(())
 }
+
+/// A rollout that was halted, release 7, with agents in every step, and a release that may take it back.
+pub async fn seed_rollout(site: &Site) -> Result<()> {
+    site.psql(
+        "INSERT INTO agent_releases (serial, version, platforms, manifest, signature, added_by)
+         VALUES (7, '1.5.0', '{linux/x86_64,linux/aarch64}', 'm', sha512('7'), 'ann'),
+                (8, '1.4.2', '{linux/x86_64,linux/aarch64}', 'n', sha512('8'), 'ann');
+         INSERT INTO rollouts (serial, selector, stages, soak_seconds, hours, state, stage, threshold, reason, created_by)
+         VALUES (7, '{\"env\": \"prod\"}', '{5,1%,10%,100%}', 1800, 'mon-fri 08:00-16:00', 'halted', 2, 100000, '3 of 18 refuse it', 'ann');
+         INSERT INTO agent_updates (agent_id, platform, serial, version, step, reason, log_tail, offered_serial, offered_at)
+         SELECT id, 'linux/x86_64', 7, '1.5.0', step, CASE WHEN step IN ('refused', 'unable') THEN 'it did not hold a session for a minute' ELSE '' END,
+                CASE step WHEN 'refused' THEN E'the session begins\nthe service does not answer' ELSE '' END, 7, now()
+           FROM (SELECT a.id, (ARRAY['approved', 'downloading', 'staged', 'trying', 'refused', 'unable', 'offered'])[(1 + row_number() OVER (ORDER BY a.id) % 7)::int] AS step
+                   FROM agents a WHERE a.status = 'active' LIMIT 21) agents",
+    )
+    .await?;
+    Ok(())
+}

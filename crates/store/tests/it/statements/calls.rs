@@ -345,13 +345,15 @@ impl Fleet {
             rollout_figures(first, MINUTE);
             rollout_step(running, &RolloutStep::Advance);
             rollouts_running(self.mine.id);
-            rollout_skip(first, self.batch()[0].host, "test");
+            rollout_skip(first, self.batch()[0].host, "test", "");
             rollout_set(first, false, "test", "");
-            rollout_back(first, first + 1, "test");
+            rollout_back(first, first + 1, "test", "");
             rollout_set(first + 1, false, "test", "");
             releases_list(50);
             rollouts_list(50);
             rollout_show(first);
+            rollout_preview(first, &Labels::default());
+            agent_update(self.batch()[0].id);
         }
         Ok(())
     }
