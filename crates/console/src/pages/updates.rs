@@ -9,9 +9,9 @@ use svc_store::{
     Hours, Labels, NewRollout, ReleaseRecord, RolloutPreview, RolloutRecord, Stage, stages,
 };
 
-use super::form::Fields;
 use crate::{
     error::AppError,
+    form::Fields,
     session::{Operator, User},
     shell::{Changed, Page, Shell, go_to, html},
     state::App,
