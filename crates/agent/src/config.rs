@@ -16,7 +16,6 @@ use tracing::level_filters::LevelFilter;
 
 use crate::{
     spool::Limits,
-    update::Mode,
     wire::{Address, Exceptions, Names, Proxy, Route},
 };
 pub use problems::{Problem, Problems};
@@ -36,7 +35,7 @@ pub struct Config {
     pub no_proxy: Exceptions,
     pub spool: Limits,
     pub log: Log,
-    pub update: Mode,
+    pub update: UpdateMode,
     /// The operators' keys of releases.
     pub update_keys: PathBuf,
     /// How long a new version must work until it is approved.
@@ -61,6 +60,15 @@ pub enum Token {
 pub struct ClientPair {
     pub certificate: PathBuf,
     pub key: PathBuf,
+}
+
+/// Whether the agent updates itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UpdateMode {
+    /// On, but not in a container, whose image would undo it.
+    Auto,
+    On,
+    Off,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

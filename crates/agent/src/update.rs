@@ -24,20 +24,15 @@ use svc_release::{PublicKey, Version};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::{config::Config, data_dir::DataDir, facts};
+use crate::{
+    config::{Config, UpdateMode},
+    data_dir::DataDir,
+    facts,
+};
 use launcher::Launch;
 use store::{Books, Folder};
 use trial::Sign;
 pub use updater::Updater;
-
-/// The setting `update`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// On, but not in a container, whose image would undo it.
-    Auto,
-    On,
-    Off,
-}
 
 /// What the heartbeats tell. If the channel is full because the disk stalls, an event is dropped: each of them comes again.
 const EVENTS: usize = 16;
@@ -114,8 +109,8 @@ struct Able {
 
 fn able(config: &Config, launch: Option<&Launch>, dir: &DataDir) -> Result<Able, String> {
     let reason = match config.update {
-        Mode::Off => Some("update = \"off\" in the settings"),
-        Mode::Auto if facts::is_container() => {
+        UpdateMode::Off => Some("update = \"off\" in the settings"),
+        UpdateMode::Auto if facts::is_container() => {
             Some("it runs in a container: replace its image, or set update = \"on\"")
         }
         _ => None,

@@ -6,11 +6,8 @@ use secrecy::SecretString;
 use svc_proto::contract::limits::MAX_TEXT_BYTES;
 use tracing::level_filters::LevelFilter;
 
-use super::LogFormat;
-use crate::{
-    update::Mode,
-    wire::{Address, Exceptions, Proxy},
-};
+use super::{LogFormat, UpdateMode};
+use crate::wire::{Address, Exceptions, Proxy};
 
 type Parsed<T> = Result<T, String>;
 
@@ -85,11 +82,11 @@ pub(super) fn size(text: &str) -> Parsed<u64> {
     Ok(bytes)
 }
 
-pub(super) fn update(text: &str) -> Parsed<Mode> {
+pub(super) fn update(text: &str) -> Parsed<UpdateMode> {
     match text {
-        "auto" => Ok(Mode::Auto),
-        "on" => Ok(Mode::On),
-        "off" => Ok(Mode::Off),
+        "auto" => Ok(UpdateMode::Auto),
+        "on" => Ok(UpdateMode::On),
+        "off" => Ok(UpdateMode::Off),
         _ => Err("is none of auto, on and off".into()),
     }
 }

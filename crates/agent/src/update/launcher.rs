@@ -24,7 +24,11 @@ use super::{
     keys, platform,
     store::{Books, Failed, Folder, Lack, TRIES},
 };
-use crate::{config::Config, data_dir::DataDir, release};
+use crate::{
+    config::{Config, UpdateMode},
+    data_dir::DataDir,
+    release,
+};
 
 /// Carries a [`Launch`] to the version that is started, which does not launch again then.
 pub const VARIABLE: &str = "SVC_AGENT_LAUNCHED";
@@ -81,7 +85,7 @@ pub fn launch(config: &Config) -> Option<Launch> {
         serial: None,
         keys: keys.iter().map(PublicKey::fingerprint).collect(),
     };
-    if keys.is_empty() || config.update == super::Mode::Off {
+    if keys.is_empty() || config.update == UpdateMode::Off {
         return Some(launch);
     }
     // A folder that is in use, or that cannot be opened: the agent itself says so.

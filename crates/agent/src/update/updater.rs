@@ -13,14 +13,18 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{
-    Able, EVENTS, Event, Mode, Updates, able, download,
+    Able, EVENTS, Event, Updates, able, download,
     launcher::Launch,
     offer::Artefact,
     report, state,
     store::{Books, Folder, Lack, Refused, TRIES, Trial, prune},
     trial::{Role, Waits, Watch},
 };
-use crate::{caller::Caller, config::Config, data_dir::DataDir};
+use crate::{
+    caller::Caller,
+    config::{Config, UpdateMode},
+    data_dir::DataDir,
+};
 
 #[derive(Debug)]
 pub struct Updater {
@@ -63,7 +67,7 @@ impl Updater {
         }
         let updater = Self {
             serial: launch.as_ref().and_then(|launch| launch.serial),
-            is_launched: config.update != Mode::Off
+            is_launched: config.update != UpdateMode::Off
                 && launch.is_some_and(|launch| !launch.keys.is_empty()),
             able,
             waits,

@@ -238,7 +238,7 @@ async fn what_makes_no_sense_is_refused() -> Result<()> {
     release(&store, 1, "1.1.0").await?;
     release(&store, 1, "1.1.0").await?;
     let error = release(&store, 1, "9.9.9").await.unwrap_err();
-    assert!(error.to_string().contains("serial"), "{error:#}");
+    assert!(format!("{error:#}").contains("serial"), "{error:#}");
     start(&store, 1, "", &[Stage::Percent(100)]).await?;
     for sql in [
         "SELECT start_rollout(1, '{}', '{100%}', 0, '', NULL, 'ann')",

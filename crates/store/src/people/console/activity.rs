@@ -102,7 +102,7 @@ const SQL: &str = "-- console_activity
             AND ($6::text IS NULL OR e.subject ILIKE $6)
           ORDER BY e.at DESC, e.id DESC LIMIT $11)
          UNION ALL
-        (SELECT e.at, 4, e.id, e.kind, e.actor, 'release ' || e.serial, NULL, NULL, '', e.text
+        (SELECT e.at, 4, e.id, e.kind, e.actor, 'release ' || e.serial, NULL, NULL, '', e.text, NULL
            FROM rollout_events e
           WHERE e.at BETWEEN $8 AND $1 AND (e.at, 4, e.id) < ($1, $2, $3) AND (e.at, 4, e.id) >= ($8, $9, $10)
             AND ($4::text IS NULL OR e.actor = $4) AND ($5::text IS NULL OR e.kind = $5)
