@@ -4,9 +4,9 @@ use askama::Template;
 use axum::extract::{Path, State};
 use svc_store::{HostId, ReleaseRecord, RolloutDetail, RolloutState};
 
-use super::form::Fields;
 use crate::{
     error::AppError,
+    form::Fields,
     id::Subject,
     session::{Operator, User},
     shell::{Changed, Page, Shell, go_to, html},
