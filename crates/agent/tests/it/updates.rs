@@ -8,7 +8,7 @@ mod service;
 
 use std::{fs, os::unix::fs::PermissionsExt, process::Command, time::Duration};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 use svc_proto::v1::{UpdateOffer, UpdateState, UpdateStep};
 use svc_release::{SecretKey, Update};
@@ -215,7 +215,13 @@ async fn refused(program: Vec<u8>, reason: &str) -> Result<()> {
     host.service.offer(host.release(7, "1.1.0", program)?);
     let state = host.reports(UpdateStep::Refused, 7).await?;
     assert_contains(&state.reason, reason);
-    ensure!(host.version() == "1.0.0" && host.versions().is_empty());
+    let gone = async || host.version() == "1.0.0" && host.versions().is_empty();
+    let gone = eventually(
+        "the old version runs and nothing is left of the other",
+        gone,
+    )
+    .await;
+    gone.with_context(|| format!("{} {:?}", host.version(), host.versions()))?;
     // The same offer does not start it again, and another one is welcome.
     host.forget();
     host.service.offer(host.good(8, "1.1.1")?);
