@@ -24,7 +24,8 @@
 //! does not notice that its client has left. If the connection were closed, every commit would leave a server session
 //! behind, up to `max_connections`. So the place stays taken, and callers fail because the pool is busy. A frozen
 //! server does not answer either, but must be left: meanwhile one of the waiting tasks at a time
-//! opens a new connection. If no server answers that, or another one does, all connections are stale and are closed.
+//! opens a new connection, to another server if there is one that accepts writes. If no server answers that, or another one does,
+//! all connections are stale and are closed.
 
 use std::{
     pin::pin,
@@ -32,7 +33,6 @@ use std::{
     time::Duration,
 };
 
-use deadpool::managed::Manager;
 use tokio::{
     runtime::Handle,
     time::{sleep, timeout},
@@ -71,13 +71,11 @@ impl Checkout {
         self.committing.store(true, Ordering::Relaxed);
     }
 
-    /// Fails if the commit that was answered did not wait for the standby.
-    pub(crate) fn replicated(&self) -> Result<()> {
-        let connection = self.connection.as_ref();
-        match connection.is_some_and(|connection| connection.is_unreplicated()) {
-            true => Err(StoreError::unavailable(Unavailability::Unreplicated)),
-            false => Ok(()),
-        }
+    /// Fails if the commit that was answered did not wait for the standby, or may be on a server that was replaced.
+    pub(crate) fn trusted(&self) -> Result<()> {
+        self.connection
+            .as_ref()
+            .map_or(Ok(()), |connection| connection.trusted())
     }
 
     pub(crate) fn client(&self) -> Result<&tokio_postgres::Client> {
@@ -153,14 +151,15 @@ async fn commits(connection: &Object) -> bool {
     }
 }
 
-/// Looks, after a while, whether the server still answers. Only one task of the store does so at a time.
+/// Looks, after a while, whether another server has become the primary, or whether this one still answers. A commit that waits
+/// for a standby may wait because the standby was promoted. Only one task of the store does so at a time.
 async fn look(connection: &Object) {
     sleep(LOOK).await;
     let (Some(_only), Some(pool)) = (connection.servers.look(), Object::pool(connection)) else {
         return;
     };
-    // If another server answers, this discards the connections to the old one.
-    if let Err(error) = pool.manager().create().await
+    // If another server accepts writes, this discards the connections to the old one.
+    if let Err(error) = pool.manager().look_elsewhere().await
         && error.sqlstate().is_none()
     {
         connection.servers.discard("the server does not answer");

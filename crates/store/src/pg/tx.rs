@@ -204,13 +204,13 @@ impl Tx {
         self,
         answer: Result<Vec<SimpleQueryMessage>, tokio_postgres::Error>,
     ) -> Result<bool> {
-        let replicated = self.checkout.replicated();
+        let trusted = self.checkout.trusted();
         match answer {
             Ok(_) => self.finish(),
             Err(_) => self.rollback().await,
         }
         let wrote = wrote(&answer?);
-        replicated?;
+        trusted?;
         Ok(wrote)
     }
 
