@@ -50,6 +50,8 @@ const PROMPT: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two looks at a server that does not answer a COMMIT.
 const LOOK: Duration = Duration::from_secs(1);
+/// How long a transaction may take before other servers are asked whether one of them has become the primary.
+const SLOW: Duration = Duration::from_secs(3);
 
 pub(crate) struct Checkout {
     /// `None` only after it was given back.
@@ -76,6 +78,26 @@ impl Checkout {
         self.connection
             .as_ref()
             .map_or(Ok(()), |connection| connection.trusted())
+    }
+
+    /// What the server answers to `work`, or an error once the connections to it are discarded. If that takes long, other
+    /// servers are asked: a commit that waits for a standby waits for ever if that was promoted, and the deadline
+    /// of the call is far.
+    pub(crate) async fn answer<T>(&self, work: impl Future<Output = T>) -> Result<T> {
+        let lost = || StoreError::unavailable(Unavailability::ConnectionLost);
+        let connection = self.connection.as_ref().ok_or_else(lost)?;
+        let looking = async {
+            sleep(SLOW).await;
+            loop {
+                look(connection, false).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            answer = work => Ok(answer),
+            () = connection.stale() => Err(lost()),
+            () = looking => Err(lost()),
+        }
     }
 
     pub(crate) fn client(&self) -> Result<&tokio_postgres::Client> {
@@ -131,7 +153,7 @@ async fn rolls_back(connection: &Object) -> bool {
         }
         rollback.await
     };
-    if timeout(PATIENCE, cancelled).await.is_err() {
+    if timeout(PATIENCE, cancelled).await.is_err() && !connection.is_stale() {
         connection.servers.discard("the server does not answer");
     }
     false
@@ -146,20 +168,28 @@ async fn commits(connection: &Object) -> bool {
             biased;
             answer = &mut rollback => return answer.is_ok(),
             () = connection.stale() => return false,
-            () = look(connection) => {}
+            () = look(connection, true) => {}
         }
     }
 }
 
-/// Looks, after a while, whether another server has become the primary, or whether this one still answers. A commit that waits
-/// for a standby may wait because the standby was promoted. Only one task of the store does so at a time.
-async fn look(connection: &Object) {
+/// Looks, after a while, whether another server has become the primary, or whether this one still answers. If none answers
+/// and the work on this one is `given_up`, this one is left. Only one task of the store looks at a time.
+async fn look(connection: &Object, given_up: bool) {
     sleep(LOOK).await;
-    let (Some(_only), Some(pool)) = (connection.servers.look(), Object::pool(connection)) else {
+    let Some(pool) = Object::pool(connection) else {
+        return;
+    };
+    let manager = pool.manager();
+    if !given_up && manager.url.hosts() == 1 {
+        return;
+    }
+    let Some(_only) = connection.servers.look() else {
         return;
     };
     // If another server accepts writes, this discards the connections to the old one.
-    if let Err(error) = pool.manager().look_elsewhere().await
+    if let Err(error) = manager.look_elsewhere().await
+        && given_up
         && error.sqlstate().is_none()
     {
         connection.servers.discard("the server does not answer");

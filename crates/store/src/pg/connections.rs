@@ -142,8 +142,12 @@ impl Connection {
     fn is_usable(&self) -> bool {
         !self.client.is_closed()
             && Instant::now() < self.expires
-            && !self.servers.is_stale(self.opened)
+            && !self.is_stale()
             && self.trusted().is_ok()
+    }
+
+    pub(crate) fn is_stale(&self) -> bool {
+        self.servers.is_stale(self.opened)
     }
 
     /// Returns once the connections to this server are discarded.
