@@ -104,6 +104,11 @@ test-export: deps  ## Export to the OTLP receiver of the OpenTelemetry collector
 	cd crates/admin/tests/otlp_receiver && go build -o $(CURDIR)/target/otlp-receiver .
 	OTLP_RECEIVER=$(CURDIR)/target/otlp-receiver $(CARGO) test --locked -p svc-admin --test it -- export:: --include-ignored
 
+.PHONY: ha
+ha: deps  ## Three machines on one, broken in twelve ways: Patroni, NATS, HAProxy and a fleet with ledgers (Debian 12, about 25 minutes)
+	$(CARGO) build --locked --profile $(or $(PROFILE),release) --bin svc-ingest --bin svc-console --bin svc-fleet
+	BIN=$(CURDIR)/target/$(or $(PROFILE),release) scripts/ha $(DRILLS)
+
 .PHONY: test-readme test-rpm test-export deny check-deploy images
 deny:  ## Advisories, licences, bans and sources of all dependencies (needs cargo-deny and the advisory database)
 	$(CARGO) deny check

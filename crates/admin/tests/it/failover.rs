@@ -81,6 +81,26 @@ async fn of_several_hosts_the_service_uses_the_one_that_accepts_writes() -> Resu
     Ok(())
 }
 
+/// Nothing stops the old primary: it accepts connections and says that it accepts writes. Its commits wait for the standby that
+/// was promoted, and for no other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_primary_that_does_not_know_that_it_was_replaced_is_left() -> Result<()> {
+    let (mut site, standby, _link) = replicated_site().await?;
+    let (old, new) = (port_of(&site.database_url())?, standby.port());
+    let url = format!("postgres://svc@127.0.0.1:{old},127.0.0.1:{new}/svc");
+    let instances = site.instance().set("DATABASE_URL", url);
+    let instances = instances.start_pair().await?;
+    let addresses = instances.each_ref().map(|instance| instance.grpc);
+    let fleet = Fleet::reporting(&site, &addresses, AGENTS, PACE).await?;
+    let streams = fleet.streams();
+    standby.promote().await?;
+    let _old = site.replace_postgres(standby);
+    let took = goes_on(&site, &fleet, &instances).await?;
+    ensure!(took < Duration::from_secs(30), "{took:?}");
+    ensure!(fleet.streams() == streams, "agents lost their streams");
+    Ok(())
+}
+
 /// Longer than a call may take, and the backstop after it.
 const CUT_OFF: Duration = Duration::from_secs(11);
 

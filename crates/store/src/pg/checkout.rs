@@ -24,7 +24,8 @@
 //! does not notice that its client has left. If the connection were closed, every commit would leave a server session
 //! behind, up to `max_connections`. So the place stays taken, and callers fail because the pool is busy. A frozen
 //! server does not answer either, but must be left: meanwhile one of the waiting tasks at a time
-//! opens a new connection. If no server answers that, or another one does, all connections are stale and are closed.
+//! opens a new connection, to another server if there is one that accepts writes. If no server answers that, or another one does,
+//! all connections are stale and are closed.
 
 use std::{
     pin::pin,
@@ -32,7 +33,6 @@ use std::{
     time::Duration,
 };
 
-use deadpool::managed::Manager;
 use tokio::{
     runtime::Handle,
     time::{sleep, timeout},
@@ -50,6 +50,8 @@ const PROMPT: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two looks at a server that does not answer a COMMIT.
 const LOOK: Duration = Duration::from_secs(1);
+/// How long a transaction may take before other servers are asked whether one of them has become the primary.
+const SLOW: Duration = Duration::from_secs(3);
 
 pub(crate) struct Checkout {
     /// `None` only after it was given back.
@@ -71,12 +73,30 @@ impl Checkout {
         self.committing.store(true, Ordering::Relaxed);
     }
 
-    /// Fails if the commit that was answered did not wait for the standby.
-    pub(crate) fn replicated(&self) -> Result<()> {
-        let connection = self.connection.as_ref();
-        match connection.is_some_and(|connection| connection.is_unreplicated()) {
-            true => Err(StoreError::unavailable(Unavailability::Unreplicated)),
-            false => Ok(()),
+    /// Fails if the commit that was answered did not wait for the standby, or may be on a server that was replaced.
+    pub(crate) fn trusted(&self) -> Result<()> {
+        self.connection
+            .as_ref()
+            .map_or(Ok(()), |connection| connection.trusted())
+    }
+
+    /// What the server answers to `work`, or an error once the connections to it are discarded. If that takes long, other
+    /// servers are asked: a commit that waits for a standby waits for ever if that was promoted, and the deadline
+    /// of the call is far.
+    pub(crate) async fn answer<T>(&self, work: impl Future<Output = T>) -> Result<T> {
+        let lost = || StoreError::unavailable(Unavailability::ConnectionLost);
+        let connection = self.connection.as_ref().ok_or_else(lost)?;
+        let looking = async {
+            sleep(SLOW).await;
+            loop {
+                look(connection, false).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            answer = work => Ok(answer),
+            () = connection.stale() => Err(lost()),
+            () = looking => Err(lost()),
         }
     }
 
@@ -133,7 +153,7 @@ async fn rolls_back(connection: &Object) -> bool {
         }
         rollback.await
     };
-    if timeout(PATIENCE, cancelled).await.is_err() {
+    if timeout(PATIENCE, cancelled).await.is_err() && !connection.is_stale() {
         connection.servers.discard("the server does not answer");
     }
     false
@@ -148,19 +168,28 @@ async fn commits(connection: &Object) -> bool {
             biased;
             answer = &mut rollback => return answer.is_ok(),
             () = connection.stale() => return false,
-            () = look(connection) => {}
+            () = look(connection, true) => {}
         }
     }
 }
 
-/// Looks, after a while, whether the server still answers. Only one task of the store does so at a time.
-async fn look(connection: &Object) {
+/// Looks, after a while, whether another server has become the primary, or whether this one still answers. If none answers
+/// and the work on this one is `given_up`, this one is left. Only one task of the store looks at a time.
+async fn look(connection: &Object, given_up: bool) {
     sleep(LOOK).await;
-    let (Some(_only), Some(pool)) = (connection.servers.look(), Object::pool(connection)) else {
+    let Some(pool) = Object::pool(connection) else {
         return;
     };
-    // If another server answers, this discards the connections to the old one.
-    if let Err(error) = pool.manager().create().await
+    let manager = pool.manager();
+    if !given_up && manager.url.hosts() == 1 {
+        return;
+    }
+    let Some(_only) = connection.servers.look() else {
+        return;
+    };
+    // If another server accepts writes, this discards the connections to the old one.
+    if let Err(error) = manager.look_elsewhere().await
+        && given_up
         && error.sqlstate().is_none()
     {
         connection.servers.discard("the server does not answer");

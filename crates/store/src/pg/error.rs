@@ -54,6 +54,9 @@ pub enum Unavailability {
     /// The transaction is visible on the server, and may be lost with it.
     #[error("the commit stopped waiting for the standby")]
     Unreplicated,
+    /// Another server was promoted since, and this one goes on as if it were still the primary.
+    #[error("the server was replaced by one that was promoted later")]
+    Replaced,
 }
 
 /// Our SQL functions or triggers rejected a decision. The message is for people.
@@ -113,6 +116,12 @@ impl StoreError {
             reason: Unavailability::Connect,
             source: Some(source),
         }
+    }
+
+    /// Whether the server that was reached is not the primary any more, though it believes so.
+    pub(crate) fn is_about_a_replaced_server(&self) -> bool {
+        let replaced = |reason: &Unavailability| *reason == Unavailability::Replaced;
+        matches!(self, StoreError::Unavailable { reason, .. } if replaced(reason))
     }
 
     /// Whether the same call may succeed later without any change.

@@ -9,12 +9,18 @@
 //! - A new connection reaches a server that has not been seen before.
 //! - The server does not even answer a cancel request, or a new connection while a COMMIT waits.
 //!
+//! **Two primaries.** Where nothing has stopped the old primary (its Patroni was killed, or it was cut off from the others
+//! and not from this instance), it goes on accepting connections and even says that it is not read-only. PostgreSQL
+//! begins a new timeline with every promotion, so of two servers of one cluster the one with the lower timeline
+//! was replaced. It is never used again: not for new connections, and not for open ones. The timelines are remembered as
+//! long as the process lives. If a cluster is restored in its place, without the later timelines, restart the instances.
+//!
 //! `discard` then moves the time before which connections are stale. The pools check it whenever
 //! they hand a connection out, so a stale one is never used again.
 
 use std::{
     collections::VecDeque,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -30,13 +36,46 @@ const REMEMBERED: usize = 8;
 /// Each connection of the pools may notice the same failover; one line is enough.
 const QUIET: Duration = Duration::from_secs(10);
 
+/// What a server says about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// When the process started, which identifies it.
+    pub(crate) started: String,
+    /// `None` on a standby, and on a server that does not tell.
+    pub(crate) history: Option<History>,
+}
+
+/// How often the cluster of a primary has failed over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct History {
+    /// The same on all servers of a cluster.
+    pub(crate) cluster: String,
+    pub(crate) timeline: u32,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    servers: VecDeque<Identity>,
+    newest: Option<History>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Servers {
-    /// When each of these server processes started, which identifies it.
-    seen: Mutex<VecDeque<String>>,
+    seen: Mutex<Seen>,
     stale_before: watch::Sender<Instant>,
     /// Held while a task looks whether the server answers.
     looking: Semaphore,
+}
+
+impl Seen {
+    fn has_replaced(&self, server: &Identity) -> bool {
+        match (&self.newest, &server.history) {
+            (Some(newest), Some(this)) => {
+                newest.cluster == this.cluster && this.timeline < newest.timeline
+            }
+            _ => false,
+        }
+    }
 }
 
 impl Servers {
@@ -48,21 +87,37 @@ impl Servers {
         }
     }
 
-    /// A connection that began at `began` has reached `server`.
-    pub(crate) fn reached(&self, server: String, began: Instant) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if seen.contains(&server) {
-            return;
+    /// A connection that began at `began` has reached `server`. Returns whether it may be used.
+    pub(crate) fn reached(&self, server: &Identity, began: Instant) -> bool {
+        let mut seen = self.seen();
+        if seen.has_replaced(server) {
+            return false;
         }
-        let first = seen.is_empty();
-        seen.push_back(server);
-        if seen.len() > REMEMBERED {
-            seen.pop_front();
+        if seen.servers.contains(server) {
+            return true;
+        }
+        let first = seen.servers.is_empty();
+        seen.servers.push_back(server.clone());
+        if seen.servers.len() > REMEMBERED {
+            seen.servers.pop_front();
+        }
+        if server.history.is_some() {
+            seen.newest.clone_from(&server.history);
         }
         drop(seen);
         if !first {
             self.discard_older("another server answers", began);
         }
+        true
+    }
+
+    /// Whether another server of the same cluster was promoted after this one.
+    pub(crate) fn replaced(&self, server: &Identity) -> bool {
+        self.seen().has_replaced(server)
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes every open connection stale.

@@ -121,12 +121,15 @@ impl Tx {
             lock: limits.statement,
             ..*limits
         });
-        let (begun, rows, committed) = tokio::join!(
-            biased;
-            client.batch_execute(&begin),
-            client.query_typed(sql, params),
-            client.simple_query(kind.commit()),
-        );
+        let work = async {
+            tokio::join!(
+                biased;
+                client.batch_execute(&begin),
+                client.query_typed(sql, params),
+                client.simple_query(kind.commit()),
+            )
+        };
+        let (begun, rows, committed) = tx.checkout.answer(work).await?;
         let (value, answer) = match begun.and(rows) {
             Ok(rows) => (rows, committed),
             Err(error) => (Vec::new(), Err(error)),
@@ -195,7 +198,8 @@ impl Tx {
     /// Commits. Returns whether the transaction has written something.
     pub(crate) async fn commit(self) -> Result<bool> {
         self.checkout.begin_commit();
-        let answer = self.client()?.simple_query(COMMIT).await;
+        let commit = self.client()?.simple_query(COMMIT);
+        let answer = self.checkout.answer(commit).await?;
         self.end(answer).await
     }
 
@@ -204,13 +208,13 @@ impl Tx {
         self,
         answer: Result<Vec<SimpleQueryMessage>, tokio_postgres::Error>,
     ) -> Result<bool> {
-        let replicated = self.checkout.replicated();
+        let trusted = self.checkout.trusted();
         match answer {
             Ok(_) => self.finish(),
             Err(_) => self.rollback().await,
         }
         let wrote = wrote(&answer?);
-        replicated?;
+        trusted?;
         Ok(wrote)
     }
 

@@ -163,6 +163,17 @@ impl DatabaseUrl {
         }
     }
 
+    /// The present server is tried last.
+    pub(crate) fn pass(&self) {
+        let next = (self.next.load(Ordering::Relaxed) + 1) % self.hosts();
+        self.next.store(next, Ordering::Relaxed);
+    }
+
+    /// At least one.
+    pub(crate) fn hosts(&self) -> usize {
+        self.servers.len()
+    }
+
     /// How long connecting to one address may take.
     pub(crate) fn connect_timeout(&self) -> Duration {
         let given = self.config.get_connect_timeout().copied();

@@ -109,3 +109,49 @@ async fn a_commit_on_a_frozen_server_frees_its_place() -> Result<()> {
     assert_eq!(reason(call), Some(Unavailability::Deadline));
     no_place_is_taken(&store, &["auth"]).await
 }
+
+const PORT: &str = "SELECT inet_server_port()::text";
+
+/// Nothing has stopped the old primary: it accepts connections and says that it accepts writes, but the standby that its
+/// commits wait for has become the primary.
+#[tokio::test]
+async fn a_primary_that_was_replaced_is_left_and_never_used_again() -> Result<()> {
+    let old = Postgres::start(PostgresOptions::default()).await?;
+    let prepare = "CREATE TABLE t (n integer)";
+    old.psql("postgres", prepare).await?;
+    let mut new = old.standby().await?;
+    standbys(&old, "*").await?;
+    let follows = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'";
+    becomes(&old.url("postgres"), follows, "1").await?;
+    let (first, second) = (old.port(), new.port());
+    let url = format!("postgres://svc@127.0.0.1:{first},127.0.0.1:{second}/postgres");
+    let mut hasty = options(4);
+    hasty.limits.deadline = Duration::from_secs(2);
+    let store = open(&url, hasty)?;
+    store.call("call", Bulkhead::Auth, INSERT, &[]).await?;
+    assert_eq!(text(&store, PORT).await?, first.to_string());
+    new.promote().await?;
+    eventually("writes go on", PATIENCE, async || {
+        let call = store.call("call", Bulkhead::Auth, INSERT, &[]);
+        call.await.is_ok()
+    })
+    .await?;
+    assert_eq!(new.psql("postgres", "SELECT count(*) FROM t").await?, "2");
+    for _ in 0..20 {
+        assert_eq!(text(&store, PORT).await?, second.to_string());
+    }
+    no_place_is_taken(&store, &["auth", "watch"]).await?;
+    new.stop_immediate().await?;
+    for _ in 0..5 {
+        let read = store.read("read", Bulkhead::Watch, PORT, &[]).await;
+        assert!(reason(read).is_some(), "the old primary answers nobody");
+    }
+    assert_eq!(old.psql("postgres", PORT).await?, first.to_string());
+    new.start_again().await?;
+    eventually("the new primary is back", PATIENCE, async || {
+        text(&store, PORT).await.is_ok()
+    })
+    .await?;
+    assert_eq!(text(&store, PORT).await?, second.to_string());
+    Ok(())
+}
