@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use svc_pipeline::queue::Ticket;
 use tokio::{sync::Notify, time::Instant};
 
-use super::{EndReason, Offer};
+use super::EndReason;
 use crate::{signing::Jwt, sync::lock};
 
 /// Two reports may be in flight, and together hold at most this many samples.
@@ -23,6 +23,13 @@ const MAX_REFUSED: usize = 1000;
 
 /// The client is not being read. As a time it is later than any that will come, so it never counts as silent.
 const NOT_READING: u64 = u64::MAX;
+
+/// A release as it is offered.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Offer {
+    pub manifest: Vec<u8>,
+    pub signature: Vec<u8>,
+}
 
 /// A report in the queue whose commit is awaited.
 #[derive(Clone, Copy, Debug)]

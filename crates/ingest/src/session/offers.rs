@@ -17,7 +17,7 @@ use svc_store::{AgentId, OpenRollout, Store, StoreError, UpdateReport};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::SessionTable;
+use super::{Offer, SessionTable};
 use crate::{clock::DatabaseClock, error_chain::chain, periodic::Periodic, sync::lock};
 
 /// The agents of one statement.
@@ -25,13 +25,6 @@ const BATCH: usize = 1000;
 
 /// Labels of hosts change without a change of any rollout, so all agents are asked about again after this time.
 const REFRESH: Duration = Duration::from_mins(5);
-
-/// A release as it is offered.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Offer {
-    pub manifest: Vec<u8>,
-    pub signature: Vec<u8>,
-}
 
 /// What agents have said since the last pass: at most one state for each agent, the newest. Bounded by the number of agents that
 /// have a stream here: what an agent says again replaces what it said.
