@@ -107,5 +107,5 @@ async fn if_it_is(path: &FilePath, wanted: &str) -> Result<Option<(File, u64)>, 
     let (mut file, metadata) = open(path).await?;
     let sum = checksum(path.to_owned(), &mut file, &metadata).await;
     let sum = sum.map_err(|_| UNREADABLE)?;
-    Ok((sum == wanted).then(|| (file, metadata.len())))
+    Ok((sum == wanted).then_some((file, metadata.len())))
 }
