@@ -192,20 +192,24 @@ async fn a_file_that_was_changed_on_disk_is_not_started() -> Result<()> {
 }
 
 #[tokio::test]
-async fn versions_that_crash_or_hang_or_cannot_speak_tls_go_back_and_are_refused() -> Result<()> {
-    let crash = b"#!/bin/sh\nexit 3\n".to_vec();
-    let usage = b"#!/bin/sh\nexit 2\n".to_vec();
-    let no_program = b"\x7fELF, but not one".to_vec();
-    let hang = b"#!/bin/sh\nexec sleep 1000\n".to_vec();
-    let (crash, usage, no_program, hang, no_tls) = tokio::join!(
-        refused(crash, "it ended 3 times"),
-        refused(usage, "it ended 3 times"),
-        // The C library may hand it to a shell.
-        refused(no_program, "it "),
-        refused(hang, "it ended 3 times"),
-        cannot_speak_tls(),
-    );
-    crash.and(usage).and(no_program).and(hang).and(no_tls)
+async fn a_version_that_crashes_goes_back_and_is_refused() -> Result<()> {
+    refused(b"#!/bin/sh\nexit 3\n".to_vec(), "it ended 3 times").await
+}
+
+#[tokio::test]
+async fn a_version_that_exits_with_2_goes_back_and_is_refused() -> Result<()> {
+    refused(b"#!/bin/sh\nexit 2\n".to_vec(), "it ended 3 times").await
+}
+
+/// The C library may hand it to a shell.
+#[tokio::test]
+async fn a_file_that_is_no_program_goes_back_and_is_refused() -> Result<()> {
+    refused(b"\x7fELF, but not one".to_vec(), "it ").await
+}
+
+#[tokio::test]
+async fn a_version_that_hangs_goes_back_and_is_refused() -> Result<()> {
+    refused(b"#!/bin/sh\nexec sleep 1000\n".to_vec(), "it ended 3 times").await
 }
 
 async fn refused(program: Vec<u8>, reason: &str) -> Result<()> {
@@ -229,7 +233,8 @@ async fn refused(program: Vec<u8>, reason: &str) -> Result<()> {
 }
 
 /// It trusts another authority, as a build without the right roots does. Its log says so.
-async fn cannot_speak_tls() -> Result<()> {
+#[tokio::test]
+async fn a_version_that_cannot_speak_tls_goes_back_and_is_refused() -> Result<()> {
     let host = Host::new().await?;
     let _agent = host.supervise()?;
     host.runs("1.0.0").await?;
