@@ -68,6 +68,8 @@ struct State {
 
 #[derive(Debug)]
 pub struct Seen {
+    /// A version that gets no Welcome.
+    pub unwelcome: Option<&'static str>,
     pub hellos: Vec<Hello>,
     pub states: Vec<UpdateState>,
     pub goodbyes: Vec<Goodbye>,
@@ -91,6 +93,7 @@ impl Service {
             offer: watch::Sender::new(None),
             acked: AtomicU64::new(0),
             seen: Mutex::new(Seen {
+                unwelcome: None,
                 hellos: Vec::new(),
                 states: Vec::new(),
                 goodbyes: Vec::new(),
@@ -217,8 +220,9 @@ fn heard(state: &State, message: ClientMessage) -> Option<ServerMessage> {
         ClientMessage::Hello(hello) => {
             let mut seen = state.seen();
             seen.states.extend(hello.update.clone());
+            let version = hello.agent.as_ref().map(|agent| agent.version.clone());
             seen.hellos.push(hello);
-            Some(ServerMessage::Welcome(welcome(state)))
+            (version.as_deref() != seen.unwelcome).then(|| ServerMessage::Welcome(welcome(state)))
         }
         ClientMessage::Report(report) => {
             state.seen().states.extend(report.update);
