@@ -1,7 +1,7 @@
 //! `svc-fleet simulate`: what happens to ten million agents in fifty cells, by a simulation of discrete events.
 //!
-//! It starts nothing and connects to nothing. [`costs`] are measured, the agents' waits are the contract's, and
-//! [`measured`] holds the model against runs of the real service. docs/scale.md has its table and what it leaves out.
+//! It starts nothing and connects to nothing. `costs` are measured, the agents' waits are the contract's, and
+//! `measured` holds the model against runs of the real service. docs/scale.md has its table and what it leaves out.
 
 mod arrival;
 mod cell;
