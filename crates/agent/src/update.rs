@@ -1,7 +1,7 @@
 //! Updates: the agent replaces itself by versions that were signed offline, tries them, and goes back by itself.
 //!
-//! In reading order: [`store`] is what is kept on disk; [`keys`] are those who may sign; [`launcher`] decides at the start which
-//! version runs; [`offer`] judges what the service offers; [`download`] gets it; [`trial`] has the rules by which a version is
+//! In reading order: `store` is what is kept on disk; `keys` are those who may sign; `launcher` decides at the start which
+//! version runs; `offer` judges what the service offers; `download` gets it; `trial` has the rules by which a version is
 //! approved, or counts as failed.
 //!
 //! [`Updater`] is the one place that changes the books while an agent runs. It is a task beside the heartbeats, which tell it
