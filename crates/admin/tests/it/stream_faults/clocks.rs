@@ -102,10 +102,13 @@ async fn a_steady_fleet_writes_samples_and_no_presence() -> Result<()> {
     let steady = [
         "agent_counts_prune",
         "events_prune",
+        "fleet_pictures_refresh",
         "gaps_prune",
         "lease_renew",
         "partitions_drop",
         "reinstalls_admit",
+        "rollouts_open",
+        "rollouts_running",
         "compaction_lists",
         "compaction_step",
         "hosts_set_aside",
