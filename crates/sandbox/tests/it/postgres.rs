@@ -53,7 +53,7 @@ async fn a_server_that_cannot_start_fails_at_once_with_its_log() -> Result<()> {
         settings,
         ..PostgresOptions::default()
     };
-    let start = timeout(Duration::from_secs(10), Postgres::start(options)).await?;
+    let start = timeout(Duration::from_secs(25), Postgres::start(options)).await?;
     let error = start.unwrap_err().to_string();
     assert!(error.contains("no_such_setting"), "{error}");
     Ok(())
