@@ -11,7 +11,7 @@ dev: deps  ## Run the real thing on this machine, with a PostgreSQL of its own
 	$(CARGO) build --locked --bin svc-dev --bin svc-ingest --bin svc-agent --bin svc-console
 	@exec target/debug/svc-dev
 
-test: deps fmt lint doc chart unit  ## Formatting, lints, documentation and all tests (under 20 minutes on 2 cores)
+test: deps fmt lint doc chart unit  ## Formatting, lints, documentation, chart and all tests
 
 fmt:
 	$(CARGO) fmt --all --check
@@ -105,7 +105,7 @@ test-export: deps  ## Export to the OTLP receiver of the OpenTelemetry collector
 	OTLP_RECEIVER=$(CURDIR)/target/otlp-receiver $(CARGO) test --locked -p svc-admin --test it -- export:: --include-ignored
 
 .PHONY: ha
-ha: deps  ## Three machines on one, broken in twelve ways: Patroni, NATS, HAProxy and a fleet with ledgers (Debian 12, about 25 minutes)
+ha: deps  ## Three machines on one, broken in twelve ways: Patroni, NATS, HAProxy and a fleet with ledgers (Debian 12)
 	$(CARGO) build --locked --profile $(or $(PROFILE),release) --bin svc-ingest --bin svc-console --bin svc-fleet
 	BIN=$(CURDIR)/target/$(or $(PROFILE),release) scripts/ha $(DRILLS)
 
