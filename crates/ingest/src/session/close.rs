@@ -6,7 +6,7 @@
 
 use std::{sync::Mutex, time::Duration};
 
-use svc_store::{SessionClose, Store};
+use svc_store::{AgentId, CloseCause, SessionClose, Store};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -38,6 +38,16 @@ impl Closer {
     pub fn close(&self, close: SessionClose) {
         lock(&self.waiting).push(close);
         self.wake.notify_one();
+    }
+
+    /// Closes a session that was opened after its client had left. The database or this instance was slow, not the agent, and the
+    /// agent tries again soon: it gets a grace before it counts as offline.
+    pub fn close_abandoned(&self, agent_id: AgentId, epoch: i64) {
+        self.close(SessionClose {
+            agent_id,
+            epoch,
+            cause: CloseCause::Lost.belated(self.grace),
+        });
     }
 
     /// Writes until `stop`, and then once more what is left.

@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-use svc_store::{AgentId, CloseCause, Opened, SessionClose, SessionOpen, Store, StoreError};
+use svc_store::{AgentId, Opened, SessionOpen, Store, StoreError};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     time::Instant,
@@ -198,11 +198,7 @@ impl OpenerPart {
     /// If the client has left meanwhile, the session that was opened for it is closed again.
     fn deliver(&self, job: Job, opened: Opened) {
         if let Err(Ok(Opened::Open { epoch, .. })) = job.reply.send(Ok(opened)) {
-            self.closer.close(SessionClose {
-                agent_id: job.open.agent_id,
-                epoch,
-                cause: CloseCause::Lost,
-            });
+            self.closer.close_abandoned(job.open.agent_id, epoch);
         }
     }
 }

@@ -153,9 +153,9 @@ impl CloseCause {
         cause.as_str()
     }
 
-    /// The cause to write for an end that could not be written at once, because the database
-    /// was unavailable. The agent could not open a new session either, so a lost one gets time
-    /// to reconnect before it counts as offline.
+    /// The cause to write for an end that the service is to blame for, or could not write at once, because the database was slow
+    /// or unavailable. The agent could not open a new session either, so a lost one gets time to reconnect before it counts as
+    /// offline.
     pub fn belated(self, grace: Duration) -> CloseCause {
         match self {
             CloseCause::Lost => CloseCause::Drained { back_in: grace },

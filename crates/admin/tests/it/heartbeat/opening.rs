@@ -174,6 +174,44 @@ async fn a_request_that_outlived_its_client_displaces_no_live_stream() -> Result
     site.expect(EPOCH, "online|1\nonline|1").await
 }
 
+/// It was the database that was slow, and the agent is about to try again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_gave_up_waiting_for_a_slow_database_gets_time_to_come_back() -> Result<()> {
+    let World {
+        site,
+        instance,
+        agent,
+    } = &World::new().await?;
+    // A lock that is held for more than two seconds fails the statement, and nothing is opened.
+    eventually("a session was opened for nobody", async || {
+        open_for_nobody(site, instance, agent).await.is_ok()
+    })
+    .await?;
+    let given = "SELECT presence, cause, online_until > now() FROM agent_state";
+    site.becomes(given, "online|drained|t").await?;
+    agent.heartbeat().await?.report_acked(1..=1).await?;
+    let offline = "SELECT count(*) FROM agent_events WHERE to_status = 'offline'";
+    site.expect(offline, "0").await
+}
+
+/// The client leaves while the statement that opens its session waits for a lock.
+async fn open_for_nobody(site: &Site, instance: &Instance, agent: &ActiveAgent) -> Result<()> {
+    let lock = site.hold("SELECT FROM ingest_instances FOR UPDATE").await?;
+    let abandoned = open_and_forget(agent);
+    let waiting = "SELECT count(*) FROM pg_stat_activity
+                    WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '-- sessions_open%'";
+    site.becomes(waiting, "1").await?;
+    abandoned.abort();
+    eventually("the client is gone", async || {
+        let open = metric(instance.http, "connections").await;
+        open.is_ok_and(|open| open == 0.0)
+    })
+    .await?;
+    lock.release().await?;
+    site.becomes("SELECT count(*) FROM agent_state WHERE epoch > 0", "1")
+        .await
+}
+
 /// PostgreSQL gets to the request after the instance has given it up.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_a_frozen_database_delays_displaces_no_live_stream() -> Result<()> {

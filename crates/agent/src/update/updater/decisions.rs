@@ -35,8 +35,8 @@ impl Updater {
                     version: trial.version.clone(),
                 });
                 self.books.refused = None;
-                self.report(state(UpdateStep::Approved, serial, &trial.version, ""));
                 self.clean().await;
+                self.report(state(UpdateStep::Approved, serial, &trial.version, ""));
                 if let Some(offer) = self.waiting.take() {
                     self.offered(offer).await;
                 }
