@@ -191,6 +191,7 @@ impl Caller {
             run_id: self.run_id.clone(),
             sent_at: Some(SystemTime::into(self.clock.wall())),
             update: self.update.as_ref().map(|state| state.borrow().clone()),
+            ..Hello::default()
         }
     }
 

@@ -33,6 +33,7 @@ impl FakeAgent {
             run_id: format!("run-{}", self.host.boot_id),
             sent_at: Some(wire_time(Timestamp::now())),
             update: None,
+            ..Hello::default()
         }
     }
 
@@ -120,6 +121,7 @@ impl HeartbeatCall {
             samples,
             gaps,
             update: None,
+            ..Report::default()
         };
         self.send(ClientMessage::Report(report)).await
     }
@@ -285,6 +287,7 @@ pub fn large_report(seqs: RangeInclusive<u64>) -> Report {
         samples: samples.collect(),
         gaps: vec![],
         update: None,
+        ..Report::default()
     }
 }
 

@@ -128,6 +128,7 @@ impl Reporter {
                 samples: samples.collect(),
                 gaps: vec![],
                 update: None,
+                ..Report::default()
             };
             self.stream.send(&request(ClientMessage::Report(report)))?;
         }

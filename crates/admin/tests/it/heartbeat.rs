@@ -187,6 +187,7 @@ async fn a_violation_of_the_protocol_ends_the_stream_with_its_reason() -> Result
             samples,
             gaps,
             update: None,
+            ..Report::default()
         })
     };
     for violation in [

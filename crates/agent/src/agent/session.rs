@@ -228,6 +228,10 @@ impl<'a> Session<'a> {
                 self.agent.take_credential(&credential.into());
             }
             ServerMessage::Offer(offer) => self.agent.updates.offered(offer),
+            ServerMessage::ChangeKey(_)
+            | ServerMessage::KeyStored(_)
+            | ServerMessage::Trust(_)
+            | ServerMessage::MoveTo(_) => {}
             ServerMessage::Welcome(_) => {} // `HeartbeatCall::message` never returns it.
         }
     }

@@ -88,6 +88,7 @@ fn size(vitals: Vitals) -> usize {
         samples,
         gaps: vec![],
         update: None,
+        ..Report::default()
     }
     .encoded_len()
 }

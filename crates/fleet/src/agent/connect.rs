@@ -90,6 +90,7 @@ impl Agent {
             run_id: format!("{}-{}", self.shared.run_id, self.number),
             sent_at: Some(timestamp(Timestamp::now().as_millisecond())),
             update: None,
+            ..Hello::default()
         });
         framed(&HeartbeatRequest {
             message: Some(hello),

@@ -95,7 +95,12 @@ impl Agent {
                 session.drain_at = Some(Instant::now() + drain_slot(&drain));
             }
             // Virtual agents do not update themselves.
-            ServerMessage::Welcome(_) | ServerMessage::Offer(_) => {}
+            ServerMessage::Welcome(_)
+            | ServerMessage::Offer(_)
+            | ServerMessage::ChangeKey(_)
+            | ServerMessage::KeyStored(_)
+            | ServerMessage::Trust(_)
+            | ServerMessage::MoveTo(_) => {}
         }
         Ok(())
     }

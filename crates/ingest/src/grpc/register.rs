@@ -191,6 +191,7 @@ fn answer(registered: &RegisteredAgent, jwt: Option<Jwt>) -> RegisterResponse {
         status: wire_status(registered.status).into(),
         message: message(registered),
         credential: jwt.map(convert::credential),
+        ..RegisterResponse::default()
     }
 }
 

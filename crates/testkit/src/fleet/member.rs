@@ -156,6 +156,7 @@ impl Runner {
                 samples: taken.into_iter().map(sample_of).collect(),
                 gaps: vec![],
                 update: None,
+                ..Report::default()
             })
         };
         while call.try_report(unsent) {}

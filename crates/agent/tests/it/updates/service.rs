@@ -238,6 +238,7 @@ fn heard(state: &State, message: ClientMessage) -> Option<ServerMessage> {
             state.seen().goodbyes.push(goodbye);
             None
         }
+        ClientMessage::NewKey(_) => None,
     }
 }
 
@@ -252,8 +253,10 @@ fn welcome(state: &State) -> Welcome {
         settings: Some(Settings {
             heartbeat_interval: Some(interval),
             release: None,
+            ..Settings::default()
         }),
         acked_seq: state.acked.load(Relaxed),
+        ..Welcome::default()
     }
 }
 

@@ -140,7 +140,9 @@ fn welcome(context: &Context, stream: &HeartbeatStream) -> Welcome {
                 version: agents.latest_version.clone().unwrap_or_default(),
                 download_base_url: convert::base_url(base_url),
             }),
+            ..Settings::default()
         }),
         acked_seq: stream.acked.cast_unsigned(),
+        ..Welcome::default()
     }
 }

@@ -29,7 +29,7 @@ impl HeartbeatStream {
                 return Err(StreamEnd::Goodbye(back_within));
             }
             Some(ClientMessage::Hello(_)) => return Err(violation("Hello came twice")),
-            None => Event::Ready, // A message of a later protocol version.
+            Some(ClientMessage::NewKey(_)) | None => Event::Ready, // A message of a later protocol version.
         };
         self.charge(&event);
         Ok(event)

@@ -235,6 +235,7 @@ mod tests {
                 samples,
                 gaps: vec![],
                 update: None,
+                ..v1::Report::default()
             };
             let entries = entries(report, &rules()).unwrap();
             let expected = matches!(
@@ -310,6 +311,7 @@ mod tests {
                     samples,
                     gaps,
                     update: None,
+                    ..v1::Report::default()
                 },
                 &rules(),
             )
