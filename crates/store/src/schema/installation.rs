@@ -44,6 +44,15 @@ impl Store {
         self.run("role_create", Auth, create).await
     }
 
+    /// Gives a role another password.
+    pub async fn role_password(&self, role: &str, password: &str) -> Result<()> {
+        let sql = "-- role_password\nSELECT format('ALTER ROLE %I PASSWORD %L', $1, $2)";
+        let verifier = scram_sha_256(password.as_bytes());
+        let params = params![role, verifier];
+        let change = async |tx: Tx| tx.execute_rows(sql, &params).await;
+        self.run("role_password", Auth, change).await
+    }
+
     /// Creates a database in UTF-8. `direct` is this store's own connection string: the statement runs outside a
     /// transaction.
     pub async fn database_create(

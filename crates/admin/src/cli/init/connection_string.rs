@@ -15,6 +15,7 @@ pub fn login_of(url: &Url) -> anyhow::Result<Login> {
         role: decoded(url.username())?,
         password: decoded(url.password().unwrap_or_default())?,
         new: false,
+        ours: false,
     })
 }
 

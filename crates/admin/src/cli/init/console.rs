@@ -123,21 +123,26 @@ impl Plan {
         Pair::at(settings.folder(), "console_tls")
     }
 
-    /// Whether the console's settings have a role.
-    pub fn has_role(&self) -> bool {
-        self.settings.borrow().get(URL).is_some()
+    /// The connection string in the console's settings.
+    pub fn database_url(&self) -> Option<String> {
+        self.settings.borrow().get(URL).map(Into::into)
     }
 
-    /// The role in the console's settings, or a new one beside the service's.
-    pub fn login(&self, owner: &str) -> anyhow::Result<Login> {
-        match self.settings.borrow().get(URL) {
-            Some(known) => login_of(&Url::parse(known)?),
-            None => Ok(Login {
+    /// The role in the console's settings, or one beside the service's. `ours`: the role that the service's settings name.
+    pub fn login(&self, owner: &str, ours: Option<&str>) -> anyhow::Result<Login> {
+        let login = match self.settings.borrow().get(URL) {
+            Some(known) => login_of(&Url::parse(known)?)?,
+            None => Login {
                 role: format!("{owner}_web"),
                 password: new_password(),
                 new: true,
-            }),
-        }
+                ours: false,
+            },
+        };
+        Ok(Login {
+            ours: ours == Some(&login.role),
+            ..login
+        })
     }
 
     /// Writes the connection string before the role exists.

@@ -21,6 +21,8 @@ use crate::cli::Usage;
 
 const VARIABLE: &str = "DATABASE_URL";
 const DEFAULT_NAME: &str = "svc";
+/// PostgreSQL's code of a login that it refuses.
+const WRONG_PASSWORD: &str = "28P01";
 /// Where distributions put PostgreSQL's socket. Not `/tmp`, where some builds have it: every user can put one there.
 const SOCKETS: &str = "/var/run/postgresql";
 
@@ -69,7 +71,7 @@ pub async fn ensure(
     let admin_url = args.admin_url.clone().or_else(local_administrator);
     if let Some(url) = &known {
         let refused = login(url).await.err();
-        if refused.is_none() && console.is_none_or(console::Plan::has_role) {
+        if refused.is_none() && has_web_role(console).await {
             settings.set(VARIABLE, url)?;
             return Ok(Step::kept("database", shown(url)));
         }
@@ -89,7 +91,8 @@ pub async fn ensure(
             service_url(&admin_url, name, &new_password(), name)?
         }
     };
-    let request = request(admin_url, &url, known.is_none(), console)?;
+    let ours = settings.get("INGEST_WEB_ROLE");
+    let request = request(admin_url, &url, known.is_none(), console, ours)?;
     let check = Request {
         check: true,
         ..request.clone()
@@ -134,6 +137,7 @@ fn request(
     url: &str,
     new: bool,
     console: Option<&console::Plan>,
+    web_role: Option<&str>,
 ) -> anyhow::Result<Request> {
     let parsed = Url::parse(url).context("DATABASE_URL must have the form postgres://…")?;
     let owner = Login {
@@ -141,7 +145,7 @@ fn request(
         ..login_of(&parsed)?
     };
     let web = console
-        .map(|console| console.login(&owner.role))
+        .map(|console| console.login(&owner.role, web_role))
         .transpose()?;
     Ok(Request {
         admin_url,
@@ -150,6 +154,19 @@ fn request(
         web,
         check: false,
     })
+}
+
+/// Whether the console, if there is one, has a role with the password of its settings. After a purge of the console's package
+/// its password is gone, and its role is still there.
+async fn has_web_role(console: Option<&console::Plan>) -> bool {
+    let Some(console) = console else {
+        return true;
+    };
+    let Some(url) = console.database_url() else {
+        return false;
+    };
+    let refused = login(&url).await.err();
+    refused.is_none_or(|error| error.sqlstate() != Some(WRONG_PASSWORD))
 }
 
 async fn login(url: &str) -> Result<(), StoreError> {

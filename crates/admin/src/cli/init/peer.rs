@@ -36,6 +36,8 @@ pub struct Login {
     pub password: String,
     /// The password was generated now, so a role that exists has another.
     pub new: bool,
+    /// The role was made for this installation, whose settings have the password: if it exists, it gets this one.
+    pub ours: bool,
 }
 
 /// The names of what was made.
@@ -99,16 +101,24 @@ impl Request {
         let mut outcome = Outcome::default();
         for login in std::iter::once(&self.owner).chain(&self.web) {
             let exists = admin.role_exists(&login.role).await?;
-            if exists && login.new {
+            if exists && login.new && !login.ours {
                 bail!(
                     "the role {0} exists, and its password is not known here: give the connection string of {0} \
                      (--database-url), or choose another name (--database)",
                     login.role
                 );
             }
-            if !exists && !self.check {
+            if self.check {
+                continue;
+            }
+            if !exists {
                 admin.role_create(&login.role, &login.password).await?;
                 outcome.made.push(format!("role {}", login.role));
+            } else if login.ours {
+                admin.role_password(&login.role, &login.password).await?;
+                outcome
+                    .made
+                    .push(format!("a password for role {}", login.role));
             }
         }
         if self.check {

@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rustls_pki_types::{CertificateDer, pem::PemObject};
 use svc_sandbox::query;
 use svc_testkit::{assert_contains, connect_with};
@@ -29,6 +29,28 @@ async fn the_console_gets_a_role_and_settings_of_its_own() -> Result<()> {
     assert_eq!(base, "https://localhost:3000");
     let role = machine.sourced("etc/ingest.env", "INGEST_WEB_ROLE")?;
     assert_eq!(role, "fleet_web");
+    Ok(())
+}
+
+/// A purge of the console's package removes its settings, and a run that is cut off may leave them with a password that
+/// PostgreSQL does not have yet.
+#[tokio::test]
+async fn a_console_whose_password_is_lost_gets_another_one() -> Result<()> {
+    let machine = Machine::new().await?;
+    machine.made(&["--name", "localhost", "--console"]).await?;
+    let first = machine.sourced("etc/console.env", "DATABASE_URL")?;
+    let settings = machine.path("etc/console.env");
+    for damage in ["purged", "cut off"] {
+        let text = fs::read_to_string(&settings)?;
+        match damage {
+            "purged" => fs::remove_file(&settings)?,
+            _ => fs::write(&settings, text.replace("fleet_web:", "fleet_web:wrong"))?,
+        }
+        machine.made(&["--name", "localhost", "--console"]).await?;
+        let url = machine.sourced("etc/console.env", "DATABASE_URL")?;
+        ensure!(url != first, "{damage}");
+        ensure!(query(&url, "SELECT current_user").await? == "fleet_web");
+    }
     Ok(())
 }
 

@@ -18,7 +18,7 @@ const ELSEWHERE: &str = "
         console_password_set console_session console_session_close console_session_open console_session_touch console_sessions
         console_sessions_end people_event console_user_add console_user_disable console_user_login console_user_role console_users;
     the table of migrations: migrate schema_check;
-    installation: database_create database_exists database_grant_create role role_create role_exists role_may_create
+    installation: database_create database_exists database_grant_create role role_create role_exists role_password role_may_create
         runtime_role web_role;
     settings of the server: database_clock server_facts server_identity;
     they read nothing: ping lock try_lock;
