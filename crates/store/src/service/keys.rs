@@ -46,7 +46,8 @@ impl Store {
         let arrays = Arrays::default()
             .column(asked, |asked| asked.agent.0)
             .column(asked, |asked| asked.key.to_vec());
-        let rows = self.read("agents_keys", Auth, sql, &arrays.params());
+        let params = arrays.params();
+        let rows = self.read("agents_keys", Auth, sql, &params);
         let standing = |row: &Row| {
             let text: Option<&str> = row.try_get("standing")?;
             Ok(text.map(KeyStanding::from_column))

@@ -31,7 +31,9 @@ impl Session<'_> {
 
     /// Connects with the new key, and leaves the stream of the old one then.
     pub(super) fn move_to_new_key(&mut self) {
-        let wait = self.agent.timing.new_key.mul_f64(rand::random());
+        let interval = self.agent.sampling.borrow().interval;
+        let within = self.agent.timing.new_key.min(interval);
+        let wait = within.mul_f64(rand::random());
         self.pending_move = self.move_at(Instant::now() + wait);
     }
 
