@@ -301,6 +301,8 @@ impl Fleet {
             if let Some(known) = tx.agent_by_key(&key, MINUTE).await? {
                 tx.machine_changed(&known, &facts.identifiers).await?;
             }
+            tx.retired_key_used(&key, Ipv4Addr::LOCALHOST.into())
+                .await?;
             tx.clones_pending(id).await?;
             tx.token_spend(self.token, &key).await?;
             tx.agent_approve(id, "test", None).await?;
