@@ -153,6 +153,5 @@ fn welcome(context: &Context, stream: &HeartbeatStream) -> Welcome {
         }),
         acked_seq: stream.acked.cast_unsigned(),
         nonce: stream.nonce.to_vec(),
-        ..Welcome::default()
     }
 }
