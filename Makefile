@@ -48,6 +48,7 @@ chaos: deps  ## Strict figures: faults of instances, database and network, races
 	$(CARGO) test --locked --profile strict -p svc-agent --lib -- --ignored --nocapture
 	$(CARGO) test --locked --profile strict -p svc-agent --test it -- --ignored --nocapture --test-threads=1 addresses:: connection::
 	$(CARGO) test --locked -p svc-agent --test it -- --ignored --nocapture updates::an_agent_that_is_killed
+	$(CARGO) test --locked -p svc-agent --test it -- --ignored --nocapture keys::an_agent_that_is_killed
 	$(CARGO) test --locked --profile strict -p svc-fleet --test it -- --ignored --nocapture
 
 bench-agent: deps  ## What a running agent costs: memory, processor, threads, disk (about 2 minutes)

@@ -6,18 +6,20 @@
 //!
 //! | state | activity | module |
 //! |---|---|---|
-//! | the service reported this disk as a clone | take a successor key | `successor` |
+//! | the service reported this disk as a clone, or as an old copy | take a successor key | `successor` |
 //! | no JWT | register | `enrol` |
 //! | a JWT | hold a heartbeat stream | `session` |
 //!
 //! An activity that fails ends in `Agent::after_failure`, which changes the state and
 //! returns a wait. `persist` writes state changes to disk and to the status file. Samples
-//! are taken by the [`Recorder`] in parallel, whatever happens to the connection.
+//! are taken by the [`Recorder`] in parallel, whatever happens to the connection. `keys` changes the
+//! agent's key while it holds a stream.
 //!
 //! Invariant: every return to the service after a failure goes through `Agent::wait`,
 //! with the service's hint or a growing backoff. So no refusal causes a busy loop.
 
 mod enrol;
+mod keys;
 mod persist;
 mod session;
 mod successor;
@@ -28,6 +30,8 @@ use jiff::Timestamp;
 use svc_proto::contract::{Action, Backoff};
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
+
+use keys::Keys;
 
 use crate::{
     caller::{CallError, Caller, Facts},
@@ -87,6 +91,7 @@ pub struct Agent {
     dir: Arc<DataDir>,
     state: State,
     caller: Caller,
+    keys: Keys,
     boot_id: String,
     recorder: Arc<Recorder>,
     board: Arc<Board>,
@@ -126,7 +131,8 @@ impl Agent {
         let dir = Arc::new(DataDir::open(&config.data_dir)?);
         let identity = identity(&dir, &config)?;
         let mut state = State::load(&dir)?;
-        let spool = Spool::open(&dir.spool(&identity.fingerprint()), config.spool)?;
+        let keys = Keys::open(&dir, &config, identity)?;
+        let spool = Spool::open(&dir.spool(&keys.present.spool()), config.spool)?;
         let interval = state.interval().unwrap_or(timing.interval);
         let (sampling, _) = watch::channel(Sampling {
             on: state.is_admitted(),
@@ -135,7 +141,7 @@ impl Agent {
         let mut is_clone = dir.read(SUCCESSOR)?.is_some();
         let route = config.route(names);
         let timeouts = timing.timeouts;
-        let caller = Caller::new(&config, identity, facts, clock.clone(), timeouts, route);
+        let caller = Caller::new(&config, keys.first(), facts, clock.clone(), timeouts, route);
         let (updates, updater) =
             Updater::new(&config, launch, dir.clone(), caller.clone(), interval);
         let caller = caller.reporting(updates.state());
@@ -156,6 +162,7 @@ impl Agent {
             board: Arc::new(Board::new(at_start(&caller, &state, dir.path()))),
             recorder: Arc::new(recorder),
             caller,
+            keys,
             boot_id,
             addresses: Addresses::new(config.addresses.clone()),
             backoff: Backoff::default(),
@@ -261,6 +268,9 @@ impl Agent {
     /// instance may not have move on to the next address, and to another IP address of a
     /// name; after a refusal of the agent itself, every instance would answer the same.
     fn after_failure(&mut self, error: &CallError) -> Next {
+        if self.falls_back(error) {
+            return Next::Continue;
+        }
         let (action, reason) = match error {
             CallError::Failed(failure) => (failure.action, failure.reason.as_str()),
             _ => (Action::Reconnect, ""),
@@ -346,7 +356,7 @@ fn identity(dir: &DataDir, config: &Config) -> Result<Identity, AgentError> {
         dir.rename(SUCCESSOR, IDENTITY)?;
         return Ok(identity);
     }
-    let (identity, text) = Identity::generate_with_pem()?;
+    let (identity, text) = Identity::generate_with_pem(Timestamp::now(), None)?;
     dir.write(IDENTITY, &text)?;
     Ok(identity)
 }
@@ -360,7 +370,7 @@ fn log_line(action: Action) -> &'static str {
             "the enrolment token is not valid: an administrator creates a new one with `svc-ingest token create`"
         }
         Action::TakeSuccessor => {
-            "this key is live on another machine: if that lasts, this disk is a clone, and the agent creates a new key"
+            "this key is live on another machine, or was retired: if that lasts, this disk is a clone or an old copy, and the agent creates a new key"
         }
         Action::YieldToReplacement => "another stream of this agent took over",
         Action::RetryLater => "the service asks to retry later",

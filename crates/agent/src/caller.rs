@@ -78,14 +78,14 @@ pub struct Caller {
 impl Caller {
     pub fn new(
         config: &Config,
-        identity: Identity,
+        identity: impl Into<Arc<Identity>>,
         facts: Facts,
         clock: Clock,
         timeouts: Timeouts,
         route: Route,
     ) -> Self {
         Self {
-            identity: Arc::new(identity),
+            identity: identity.into(),
             client_pair: config.client_pair.clone(),
             ca_cert_file: config.ca_cert_file.clone(),
             timeouts,
@@ -110,9 +110,9 @@ impl Caller {
     }
 
     /// The same machine and run with another key.
-    pub fn with_identity(&self, identity: Identity) -> Self {
+    pub fn with_identity(&self, identity: impl Into<Arc<Identity>>) -> Self {
         Self {
-            identity: Arc::new(identity),
+            identity: identity.into(),
             ..self.clone()
         }
     }

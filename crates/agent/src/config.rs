@@ -35,6 +35,8 @@ pub struct Config {
     pub no_proxy: Exceptions,
     pub spool: Limits,
     pub log: Log,
+    /// The age at which the agent changes its key by itself.
+    pub key_age: Option<Duration>,
     pub update: UpdateMode,
     /// The operators' keys of releases.
     pub update_keys: PathBuf,
@@ -135,6 +137,7 @@ impl Config {
         let age = reader.value("spool_age", parse::age);
         let level = reader.value("log", parse::level);
         let format = reader.value("log_format", parse::format);
+        let key_age = reader.value("key_age", parse::key_age);
         let update = reader.value("update", parse::update);
         let update_keys = reader.value("update_keys", parse::path);
         let update_trial = reader.value("update_trial", parse::trial);
@@ -154,6 +157,7 @@ impl Config {
                 level: level?,
                 format: format?,
             },
+            key_age: key_age?,
             update: update?,
             update_keys: update_keys?,
             update_trial: update_trial?,

@@ -4,12 +4,13 @@
 //! ```text
 //! lock            locked while an agent runs; contains its process id
 //! identity.pem    the private key and its certificate: the agent's identity
+//! identity.next.pem   the key that will take its place, until the service has welcomed it
 //! successor.pem   the new key of a clone, until the clone has changed to it
 //! former-*.pem    keys that clones have set aside
 //! state.json      agent id, JWT, interval, the service's time
 //! status.json     what `svc-agent status` shows; holds no secret
 //! updates.json    what is known about updates; versions/ has the versions that were downloaded
-//! spool/KEY/      samples that are not acknowledged yet, by the key they belong to
+//! spool/KEY/      samples that are not acknowledged yet, by the first key of the agent they belong to
 //! ```
 
 use std::{
@@ -20,9 +21,11 @@ use std::{
     time::Duration,
 };
 
+use jiff::Timestamp;
 use rustix::process::{Uid, geteuid};
 
 pub const IDENTITY: &str = "identity.pem";
+pub const NEXT_IDENTITY: &str = "identity.next.pem";
 pub const SUCCESSOR: &str = "successor.pem";
 pub const STATE: &str = "state.json";
 pub const STATUS: &str = "status.json";
@@ -122,8 +125,24 @@ impl DataDir {
         self.sync()
     }
 
-    /// Deletes former keys, and the samples of all keys but this one.
-    pub fn delete_former(&self, fingerprint: &str) -> Result<(), DataDirError> {
+    /// Deletes a file, if it is there.
+    pub fn remove(&self, name: &str) -> Result<(), DataDirError> {
+        let path = self.path.join(name);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(io_error(&path)(error)),
+            Ok(()) => self.sync(),
+        }
+    }
+
+    /// When a file was last written, if that is known.
+    pub fn modified(&self, name: &str) -> Option<Timestamp> {
+        let modified = fs::metadata(self.path.join(name)).and_then(|file| file.modified());
+        Timestamp::try_from(modified.ok()?).ok()
+    }
+
+    /// Deletes former keys, and all samples but those in this folder.
+    pub fn delete_former(&self, spool: &str) -> Result<(), DataDirError> {
         let is_former = |name: &str| name.starts_with("former-") && name.ends_with(".pem");
         for (name, path) in entries(&self.path)? {
             if is_former(&name) {
@@ -131,7 +150,7 @@ impl DataDir {
             }
         }
         for (name, path) in entries(&self.path.join("spool"))? {
-            if name != short(fingerprint) {
+            if name != spool {
                 fs::remove_dir_all(&path).map_err(io_error(&path))?;
             }
         }

@@ -6,12 +6,24 @@
 
 use std::{fmt, path::PathBuf};
 
-use aws_lc_rs::digest;
+use aws_lc_rs::{
+    digest,
+    rand::SystemRandom,
+    signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair},
+};
+use jiff::Timestamp;
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair, PKCS_ECDSA_P256_SHA256};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use webpki::EndEntityCert;
 
-use crate::config::{ClientPair, is_open_to_all};
+use crate::{
+    config::{ClientPair, is_open_to_all},
+    data_dir::short,
+};
+
+/// What stands above the key in its file, so that it is copied and replaced with the key.
+const MADE: &str = "made: ";
+const SPOOL: &str = "spool: ";
 
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
@@ -35,22 +47,39 @@ pub struct Identity {
     key: PrivateKeyDer<'static>,
     chain: Vec<CertificateDer<'static>>,
     fingerprint: [u8; 32],
+    made: Option<Timestamp>,
+    spool: Option<String>,
 }
 
 impl Identity {
     pub fn generate() -> Result<Self, IdentityError> {
-        Ok(Self::generate_with_pem()?.0)
+        Ok(Self::generate_with_pem(Timestamp::now(), None)?.0)
     }
 
-    /// A new identity, and the text to store it as.
-    pub fn generate_with_pem() -> Result<(Self, String), IdentityError> {
-        let text = generate_pem().map_err(IdentityError::Create)?;
+    /// A new identity, and the text to store it as. `spool`: that of the key whose place it takes.
+    pub fn generate_with_pem(
+        made: Timestamp,
+        spool: Option<&str>,
+    ) -> Result<(Self, String), IdentityError> {
+        let spool = spool.map(|spool| format!("{SPOOL}{spool}\n"));
+        let pem = generate_pem().map_err(IdentityError::Create)?;
+        let text = format!("{MADE}{made}\n{}{pem}", spool.unwrap_or_default());
         Ok((Self::from_pem(&text, "a new identity")?, text))
     }
 
     /// From a text with the key and the certificate.
     pub fn from_pem(text: &str, what: &str) -> Result<Self, IdentityError> {
-        Self::from_parts(text, what, text, what)
+        let note = |name| {
+            let notes = text.lines().take_while(|line| !line.starts_with("-----"));
+            notes.filter_map(|line| line.strip_prefix(name)).next()
+        };
+        let is_folder =
+            |name: &&str| name.len() == 16 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+        Ok(Self {
+            made: note(MADE).and_then(|made| made.parse().ok()),
+            spool: note(SPOOL).filter(is_folder).map(str::to_owned),
+            ..Self::from_parts(text, what, text, what)?
+        })
     }
 
     /// From the files of a site's own PKI.
@@ -98,6 +127,8 @@ impl Identity {
             key,
             chain,
             fingerprint,
+            made: None,
+            spool: None,
         })
     }
 
@@ -110,6 +141,34 @@ impl Identity {
     pub fn fingerprint(&self) -> String {
         let bytes = self.fingerprint.iter();
         bytes.map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    pub fn made(&self) -> Option<Timestamp> {
+        self.made
+    }
+
+    /// The name of the folder of the agent's samples: after its first key.
+    pub fn spool(&self) -> String {
+        let own = || short(&self.fingerprint()).to_owned();
+        self.spool.clone().unwrap_or_else(own)
+    }
+
+    /// The SubjectPublicKeyInfo, DER.
+    pub(crate) fn spki(&self) -> Vec<u8> {
+        let leaf = self
+            .chain
+            .first()
+            .and_then(|leaf| EndEntityCert::try_from(leaf).ok());
+        leaf.map(|leaf| leaf.subject_public_key_info().to_vec())
+            .unwrap_or_default()
+    }
+
+    /// A signature by a key that the agent made. `None` for one of another kind.
+    pub(crate) fn sign(&self, bytes: &[u8]) -> Option<Vec<u8>> {
+        let algorithm = &ECDSA_P256_SHA256_ASN1_SIGNING;
+        let pair = EcdsaKeyPair::from_pkcs8(algorithm, self.key.secret_der()).ok()?;
+        let signature = pair.sign(&SystemRandom::new(), bytes).ok()?;
+        Some(signature.as_ref().to_vec())
     }
 
     /// The chain that TLS presents, and the key that proves it.
@@ -150,8 +209,16 @@ mod tests {
 
     #[test]
     fn an_identity_survives_being_stored() {
-        let (made, text) = Identity::generate_with_pem().unwrap();
+        let at: Timestamp = "2026-11-19T12:00:00Z".parse().unwrap();
+        let (first, text) = Identity::generate_with_pem(at, None).unwrap();
+        assert_eq!(
+            (first.made(), first.spool()),
+            (Some(at), first.fingerprint()[..16].into())
+        );
+        assert!(text.contains("PRIVATE KEY"));
+        let (made, text) = Identity::generate_with_pem(at, Some(&first.spool())).unwrap();
         let read = Identity::from_pem(&text, "identity.pem").unwrap();
+        assert_eq!((read.made(), read.spool()), (Some(at), first.spool()));
         assert_eq!(made.fingerprint(), read.fingerprint());
         assert_eq!(made.fingerprint().len(), 64);
         assert_ne!(
@@ -162,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_damaged_text_is_named_but_its_content_is_not_shown() {
-        let (_, text) = Identity::generate_with_pem().unwrap();
+        let (_, text) = Identity::generate_with_pem(Timestamp::now(), None).unwrap();
         for cut in [0, 10, text.len() / 3, text.len() - 40] {
             let error = Identity::from_pem(&text[..cut], "identity.pem").unwrap_err();
             assert!(error.to_string().starts_with("identity.pem"), "{error}");

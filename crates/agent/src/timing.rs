@@ -23,6 +23,8 @@ pub struct Timing {
     pub in_use: Duration,
     /// The wait after a newer stream replaced this agent's stream.
     pub replaced: Duration,
+    /// At most how long after the service has stored a new key the agent connects with it.
+    pub new_key: Duration,
     /// How long the service may take to answer Goodbye.
     pub goodbye: Duration,
     /// The shortest time between two writes of the status file.
@@ -43,6 +45,7 @@ impl Default for Timing {
             token_refused: Duration::from_mins(10),
             in_use: Duration::from_mins(5),
             replaced: limits::REPLACED_WAIT,
+            new_key: Duration::from_secs(10),
             goodbye: Duration::from_secs(3),
             status: Duration::from_secs(3),
             interval: Duration::from_secs(30),

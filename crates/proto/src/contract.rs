@@ -1,6 +1,6 @@
 //! The rules of the protocol that the `.proto` files cannot express: why the service
 //! refuses a call and what the client does then ([`Reason`], [`Action`]), how large a
-//! message may be ([`limits`]), and how long a client waits before it retries
+//! message may be ([`limits`]), what proves a new key ([`new_key`]), and how long a client waits before it retries
 //! ([`Backoff`]).
 //!
 //! docs/protocol.md describes the same rules in prose. The service, the agent and the
@@ -8,6 +8,7 @@
 
 mod backoff;
 pub mod limits;
+pub mod new_key;
 mod reason;
 
 pub use backoff::{Backoff, BackoffBounds, LONGEST_HINT};

@@ -232,7 +232,9 @@ CREATE TABLE agents (
     decided_at         timestamptz,
     decided_by         text,
     decision_reason    text,
-    machine_changed_at timestamptz
+    machine_changed_at timestamptz,
+    key_since          timestamptz NOT NULL DEFAULT now(),
+    key_change_at      timestamptz
 );
 -- One machine, one active agent: an approval of a second must say what becomes of the first.
 CREATE UNIQUE INDEX agents_one_active_per_host ON agents (host_id) WHERE status = 'active';
@@ -242,10 +244,11 @@ CREATE INDEX agents_pending ON agents (created_at) WHERE status = 'pending';
 CREATE INDEX agents_pending_clones ON agents (cloned_from) WHERE status = 'pending';
 CREATE INDEX agents_not_active ON agents (id) WHERE status <> 'active';
 CREATE INDEX agents_version ON agents (version) WHERE status = 'active';
+CREATE INDEX agents_key_change ON agents (key_change_at) WHERE key_change_at IS NOT NULL;
 COMMENT ON TABLE agents IS 'One row for each installed identity: a client key and what was decided about it.';
 COMMENT ON COLUMN agents.id IS 'The agent''s identifier: sub in its JWTs.';
 COMMENT ON COLUMN agents.host_id IS 'The machine it runs on.';
-COMMENT ON COLUMN agents.key IS 'SHA-256 of the public key (SPKI) that it proves to hold on every connection.';
+COMMENT ON COLUMN agents.key IS 'SHA-256 of the public key (SPKI) that it proves to hold on every connection. Its other keys are in agent_keys.';
 COMMENT ON COLUMN agents.status IS 'pending, active, rejected or revoked; written by decisions alone, guarded by a trigger.';
 COMMENT ON COLUMN agents.pending_reason IS 'While pending, why: approval (its token asks for one), conflict (the machine has an active agent), clone (of another agent), reopened.';
 COMMENT ON COLUMN agents.conflict_with IS 'With pending_reason conflict: the machine''s agent that was active when this one came.';
@@ -260,6 +263,8 @@ COMMENT ON COLUMN agents.decided_at IS 'When its status last changed.';
 COMMENT ON COLUMN agents.decided_by IS 'Who changed it, as they said; the database user is in agent_events.';
 COMMENT ON COLUMN agents.decision_reason IS 'Why, as they said.';
 COMMENT ON COLUMN agents.machine_changed_at IS 'When this identity last came from another machine than before, while its own was offline: a machine that failed over, or a copy that came first.';
+COMMENT ON COLUMN agents.key_since IS 'Since when this is its key.';
+COMMENT ON COLUMN agents.key_change_at IS 'When a person asked for another key; null: nobody did, or it has changed since.';
 
 CREATE TABLE agent_events (
     id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -279,12 +284,12 @@ COMMENT ON TABLE agent_events IS 'Every change of an agent, written in the trans
 COMMENT ON COLUMN agent_events.id IS 'In order of writing.';
 COMMENT ON COLUMN agent_events.at IS 'When.';
 COMMENT ON COLUMN agent_events.agent_id IS 'Whose change.';
-COMMENT ON COLUMN agent_events.kind IS 'What kind of change: status, presence, clone, machine changed, host returned, or deleted.';
+COMMENT ON COLUMN agent_events.kind IS 'What kind of change: status, presence, clone, machine changed, host returned, key change asked, key changed, retired key (somebody used it), or deleted.';
 COMMENT ON COLUMN agent_events.from_status IS 'The status before; null at registration.';
 COMMENT ON COLUMN agent_events.to_status IS 'The status after.';
 COMMENT ON COLUMN agent_events.actor IS 'Who did it, as they said.';
 COMMENT ON COLUMN agent_events.reason IS 'Why, as they said.';
-COMMENT ON COLUMN agent_events.address IS 'The address that the agent, or the copy of it, came from: of registrations, connections and clones. Null otherwise.';
+COMMENT ON COLUMN agent_events.address IS 'The address that the agent, or the copy of it, came from: of registrations, connections, clones and keys. Null otherwise.';
 COMMENT ON COLUMN agent_events.db_user IS 'The database user that did it.';
 
 -- ---- The rules of an agent's life ----------------------------------------------------------------

@@ -123,6 +123,7 @@ BEGIN
         CONTINUE WHEN wanted.use > wanted.uses_left OR wanted.locks_needed > most_locks;
         CONTINUE WHEN NOT (SELECT bool_and(pg_try_advisory_xact_lock(lock)) FROM unnest(wanted.locks) AS locks(lock));
         CONTINUE WHEN EXISTS (SELECT FROM agents a WHERE a.key = wanted.key)
+            OR EXISTS (SELECT FROM agent_keys k WHERE k.key = wanted.key)
             OR EXISTS (SELECT FROM enrolment_token_uses u WHERE u.token_id = wanted.token_id AND u.key = wanted.key)
             OR EXISTS (SELECT FROM jsonb_each(wanted.facts -> 'identifiers') AS kinds(kind, list),
                                    jsonb_array_elements_text(kinds.list) AS identifiers(value),

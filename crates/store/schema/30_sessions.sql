@@ -176,10 +176,11 @@ COMMENT ON FUNCTION agent_connected IS 'Records that an agent is online, and wha
 -- `opens` is an array of {agent_id, key, boot_id, run_id, version, capabilities, facts, skew_ms, requested_at, valid_until, address}; one
 -- agent is in it once. An instance that was fenced, and does not know it yet, opens nothing: nobody would look after its streams.
 CREATE FUNCTION sessions_open_heard(instance uuid, opens jsonb, heard_within double precision)
-    RETURNS TABLE (agent_id uuid, verdict text, epoch bigint, acked_seq bigint, host_id uuid)
+    RETURNS TABLE (agent_id uuid, verdict text, epoch bigint, acked_seq bigint, host_id uuid, change_key boolean)
     LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
 DECLARE
     o         record;
+    key_state text;
     agent     agents;
     state     agent_state;
     moved     boolean;
@@ -196,12 +197,14 @@ BEGIN
             requested_at timestamptz, valid_until timestamptz, address inet)
          ORDER BY given.agent_id
     LOOP
-        agent_id := o.agent_id; epoch := 0; acked_seq := 0; host_id := NULL;
+        agent_id := o.agent_id; epoch := 0; acked_seq := 0; host_id := NULL; change_key := false;
         SELECT * INTO state FROM agent_state s WHERE s.agent_id = o.agent_id FOR UPDATE SKIP LOCKED;
         SELECT * INTO agent FROM agents a WHERE a.id = o.agent_id;
+        key_state := CASE WHEN agent.key = decode(o.key, 'hex') THEN 'present' ELSE agent_key_state(agent.id, decode(o.key, 'hex')) END;
         verdict := CASE
             WHEN agent.id IS NULL THEN 'deleted'
-            WHEN agent.key <> decode(o.key, 'hex') THEN 'key_mismatch'
+            WHEN key_state IS NULL THEN 'key_mismatch'
+            WHEN key_state = 'retired' THEN 'retired_key'
             WHEN agent.status <> 'active' THEN agent.status
             WHEN clock_timestamp() NOT BETWEEN o.requested_at AND o.valid_until
               OR (state.connected_at > o.requested_at + interval '1 second' AND state.connected_at <= clock_timestamp()) THEN 'late'
@@ -228,13 +231,19 @@ BEGIN
                    refused_lives = CASE WHEN NOT came_back THEN s.refused_lives
                                         ELSE lives_add(s.refused_lives, s.boot_id, s.run_id, o.boot_id, o.run_id) END
              WHERE s.agent_id = o.agent_id RETURNING s.epoch, s.acked_seq INTO epoch, acked_seq;
+            IF key_state = 'next' THEN -- Its first use retires the present one.
+                PERFORM agent_key_promote(agent, decode(o.key, 'hex'), o.address);
+            END IF;
             PERFORM agent_connected(agent, state.presence, moved, o.version, o.capabilities, o.facts, o.address);
             host_id := agent.host_id;
+            change_key := key_state = 'present' AND agent.key_change_at IS NOT NULL;
+        ELSIF verdict = 'retired_key' THEN
+            PERFORM agent_keys_used(ARRAY[decode(o.key, 'hex')], ARRAY[o.address]);
         END IF;
         RETURN NEXT;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION sessions_open_heard IS 'Opens sessions, many at once: authenticates each agent against its key and status, refuses copies, and claims the next epoch for the rest.';
+COMMENT ON FUNCTION sessions_open_heard IS 'Opens sessions, many at once: authenticates each agent against its keys and status, promotes a next key, refuses copies, and claims the next epoch for the rest.';
 
 -- ---- Closing and claiming them -------------------------------------------------------------------
 -- Only the newest stream of an agent changes anything. An agent that was drained, or that restarts for an update, stays online until it

@@ -42,6 +42,7 @@ pub use people::console::{
     TokenRequest, Total, UserId, UserRecord, WrittenSearch,
 };
 pub use people::hosts::{Disk, HostDetail, HostIdentity, HostRecord, IdentifierRecord};
+pub use people::keys::{AgentKey, AgentKeys, KeyChange};
 pub use people::overview::{AgentCounts, HistoryState, HostCounts, Overview, TokenCounts};
 pub use people::rollouts::{
     NewRelease, NewRollout, ReleaseRecord, RolloutAgent, RolloutDetail, RolloutPreview,
@@ -66,6 +67,7 @@ pub use service::fleet_pictures::{
 pub use service::instances::{
     InstanceRecord, InstanceState, LeaseClaim, LeaseRenewal, NewInstance,
 };
+pub use service::keys::{KeyQuestion, KeyStanding, NextKey};
 pub use service::registration::{
     HostMatch, KnownAgent, NewAgent, Newcomer, RegisteredNewcomer, RegistrationLookup,
     RegistrationTx, TokenEffect, TokenRow, TokenState,

@@ -13,12 +13,14 @@
 //! 8. `fleet_gauges`: the state of the fleet in numbers (`Store::fleet_gauges`).
 //! 9. `fleet_pictures`: what the console draws of the whole fleet (`Store::fleet_pictures_refresh`).
 //! 10. `updates`: what agents say about their updates, who is offered what, and the figures of rollouts.
+//! 11. `keys`: how a client's key stands to its agent, and next keys (`Store::agent_keys_store`).
 
 pub(crate) mod clock;
 pub(crate) mod compaction;
 pub(crate) mod fleet_gauges;
 pub(crate) mod fleet_pictures;
 pub(crate) mod instances;
+pub(crate) mod keys;
 pub(crate) mod registration;
 mod retention;
 pub(crate) mod samples;

@@ -7,8 +7,9 @@ use jiff::Timestamp;
 use svc_proto::{
     ClientMessage, ServerMessage,
     v1::{
-        Ack, Disk, Gap, Goodbye, HeartbeatRequest, HeartbeatResponse, Hello, Report, Sample,
-        UpdateOffer, UpdateState, Vitals, Welcome, ingest_service_client::IngestServiceClient,
+        Ack, Disk, Gap, Goodbye, HeartbeatRequest, HeartbeatResponse, Hello, KeyStored, Report,
+        Sample, UpdateOffer, UpdateState, Vitals, Welcome,
+        ingest_service_client::IngestServiceClient,
     },
 };
 use tokio::{sync::mpsc, time::timeout};
@@ -183,6 +184,24 @@ impl HeartbeatCall {
     pub async fn next_offer(&mut self) -> anyhow::Result<UpdateOffer> {
         self.next_of(|message| match message {
             ServerMessage::Offer(offer) => Some(offer),
+            _ => None,
+        })
+        .await
+    }
+
+    /// What became of the key that it announced.
+    pub async fn next_key_stored(&mut self) -> anyhow::Result<KeyStored> {
+        self.next_of(|message| match message {
+            ServerMessage::KeyStored(stored) => Some(stored),
+            _ => None,
+        })
+        .await
+    }
+
+    /// The next request for another key.
+    pub async fn next_change_key(&mut self) -> anyhow::Result<()> {
+        self.next_of(|message| match message {
+            ServerMessage::ChangeKey(_) => Some(()),
             _ => None,
         })
         .await

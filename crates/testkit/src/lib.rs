@@ -30,6 +30,7 @@ mod instance;
 mod agent;
 mod grpc;
 mod heartbeat;
+mod new_key;
 mod verifier;
 
 mod clock;
@@ -53,6 +54,7 @@ pub use heartbeat::{HeartbeatCall, framed, large_report, request, sample, wire_t
 pub use held::Held;
 pub use instance::{Instance, InstanceBuilder, Stopping};
 pub use latencies::Latencies;
+pub use new_key::new_key;
 pub use presence::{PresenceSampler, presence_digest, times_offline};
 pub use proxy::Proxy;
 pub use seed::{ABSENT, SAME_KEY, absent_instance, range, seed};

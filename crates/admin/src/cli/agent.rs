@@ -1,6 +1,7 @@
 //! `svc-ingest agent`: lists agents, shows one, and decides about them.
 
 mod decide;
+mod keys;
 
 use std::process::ExitCode;
 
@@ -36,6 +37,8 @@ pub enum Command {
     Revoke(decide::NamedArgs),
     /// Make rejected or revoked agents pending again
     Reopen(decide::NamedArgs),
+    /// Ask agents for new keys; each old key is retired when the new one is first used
+    ChangeKey(keys::ChangeKeyArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -68,6 +71,7 @@ pub async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Reject(args) => decide::reject(args).await,
         Command::Revoke(args) => decide::revoke(args).await,
         Command::Reopen(args) => decide::reopen(args).await,
+        Command::ChangeKey(args) => keys::change(args).await,
     }
 }
 
@@ -147,6 +151,7 @@ impl Resource for AgentRecord {
             ("registered", in_full(agent.created_at)),
             ("token", or_dash(agent.token_id.map(|id| id.to_string()))),
         ];
+        rows.extend(keys::rows(detail));
         rows.extend(update(detail));
         rows.extend(machine_change(detail));
         rows.extend(pending_facts(agent));

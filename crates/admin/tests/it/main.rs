@@ -6,6 +6,7 @@
 )]
 
 mod admin;
+mod agent_keys;
 mod allocations;
 mod architecture;
 mod bad_input;

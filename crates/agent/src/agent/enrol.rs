@@ -65,7 +65,11 @@ impl Agent {
 
     /// A successor key has its place already and needs no token, but a valid one admits it
     /// like any new machine.
+    /// A next key has its agent already, and must not become another one.
     fn token(&self) -> String {
+        if self.uses_next_key() {
+            return String::new();
+        }
         match &self.config.token {
             Token::None => String::new(),
             Token::Given(token) => token.expose_secret().to_owned(),

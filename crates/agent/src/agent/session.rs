@@ -22,14 +22,14 @@ use jiff::Timestamp;
 use svc_proto::{
     ServerMessage,
     contract::{Action, limits},
-    v1::{Rejection, Settings, UpdateState, Welcome},
+    v1::{NewKey, Rejection, Settings, UpdateState, Welcome},
 };
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until, timeout},
 };
 
-use super::{Agent, Next};
+use super::{Agent, Next, keys::Greeting};
 use crate::{
     caller::CallError,
     recorder::last_number,
@@ -88,6 +88,9 @@ struct Session<'a> {
     /// `None` after the stream ended while the agent moves to another instance.
     call: Option<HeartbeatCall>,
     pending_move: Option<PendingMove>,
+    greeting: Greeting,
+    /// A new key that is to be announced.
+    new_key: Option<NewKey>,
     /// The last number that was sent on the current stream.
     sent: u64,
     /// The last number of each report that waits for its acknowledgement.
@@ -102,6 +105,8 @@ impl<'a> Session<'a> {
             pace: Pace::new(agent.timing.backfill, Instant::now()),
             call: Some(call),
             pending_move: None,
+            greeting: Greeting::default(),
+            new_key: None,
             sent: 0,
             in_flight: VecDeque::new(),
             updates: agent.updates.state(),
@@ -131,6 +136,8 @@ impl<'a> Session<'a> {
             status.enrolment = Enrolment::Active;
             status.message = None;
         });
+        self.greeting = Greeting::of(&welcome);
+        self.new_key = self.agent.key_welcomed(&self.greeting);
         if let Some(settings) = welcome.settings {
             self.apply_settings(&settings);
         }
@@ -184,6 +191,7 @@ impl<'a> Session<'a> {
     async fn send(&mut self) -> Result<(), SessionEnd> {
         if let Some(call) = &mut self.call {
             call.tell(&self.updates.borrow_and_update());
+            self.new_key.take_if(|new_key| call.announce(new_key));
         }
         while let Some(call) = &self.call
             && self.has_room()
@@ -228,10 +236,12 @@ impl<'a> Session<'a> {
                 self.agent.take_credential(&credential.into());
             }
             ServerMessage::Offer(offer) => self.agent.updates.offered(offer),
-            ServerMessage::ChangeKey(_)
-            | ServerMessage::KeyStored(_)
-            | ServerMessage::Trust(_)
-            | ServerMessage::MoveTo(_) => {}
+            ServerMessage::ChangeKey(_) => self.new_key = self.agent.announce(&self.greeting),
+            ServerMessage::KeyStored(stored) if self.agent.key_stored(&stored) => {
+                self.move_to_new_key();
+            }
+            ServerMessage::KeyStored(_) => {}
+            ServerMessage::Trust(_) | ServerMessage::MoveTo(_) => {}
             ServerMessage::Welcome(_) => {} // `HeartbeatCall::message` never returns it.
         }
     }

@@ -20,15 +20,18 @@
 //!    the two renames finds no `identity.pem`, and completes the second one
 //!    (`identity` in `agent.rs`).
 //!
-//! The samples of the old key are not sent: their numbers belong to the origin's agent. They
+//! A next key (`keys`) belongs to the origin too, and is deleted before the files are renamed. The samples of the old key are not sent: their numbers belong to the origin's agent. They
 //! and the old key are deleted when the new key is admitted.
 
+use std::sync::Arc;
+
+use jiff::Timestamp;
 use svc_proto::contract::Action;
 
 use super::{Agent, AgentError, Next};
 use crate::{
     caller::CallError,
-    data_dir::{IDENTITY, SUCCESSOR, short},
+    data_dir::{IDENTITY, NEXT_IDENTITY, SUCCESSOR, short},
     identity::Identity,
     spool::Spool,
     state::{Machine, State},
@@ -45,6 +48,7 @@ impl Agent {
         match registered.await {
             None => Ok(Next::Stop),
             Some(Ok(())) => self.change_key(successor, true),
+            Some(Err(error)) if self.falls_back(&error) => Ok(Next::Continue),
             // The origin is not active any more, so it cannot vouch for a successor: the
             // new key needs a token like any other.
             Some(Err(CallError::Failed(failure))) if failure.action == Action::Defect => {
@@ -59,7 +63,7 @@ impl Agent {
         if let Some(text) = self.dir.read(SUCCESSOR)? {
             return Ok(Identity::from_pem(&text, SUCCESSOR)?);
         }
-        let (successor, text) = Identity::generate_with_pem()?;
+        let (successor, text) = Identity::generate_with_pem(Timestamp::now(), None)?;
         self.dir.write(SUCCESSOR, &text)?;
         Ok(successor)
     }
@@ -78,6 +82,7 @@ impl Agent {
             successor.fingerprint(),
         );
         self.recorder.flush(); // It must not write the old state after the new one.
+        self.dir.remove(NEXT_IDENTITY)?;
         self.state = State::of_new_key(is_successor, Machine::of(&self.caller.facts()));
         self.state.save(&self.dir)?;
         self.dir
@@ -95,6 +100,8 @@ impl Agent {
             status.fingerprint.clone_from(&new);
             status.agent_id = None;
         });
+        let successor = Arc::new(successor);
+        self.keys.become_new(successor.clone());
         self.caller = self.caller.with_identity(successor);
         (self.is_clone, self.noticed, self.refused_since) = (false, None, None);
         self.backoff.reset();
@@ -103,8 +110,8 @@ impl Agent {
 
     /// Deletes what is left of former keys, once the present one is admitted.
     pub(super) fn delete_former(&self) {
-        let fingerprint = self.caller.identity().fingerprint();
-        if let Err(error) = self.dir.delete_former(&fingerprint) {
+        let spool = self.keys.present.spool();
+        if let Err(error) = self.dir.delete_former(&spool) {
             tracing::warn!(%error, "what is left of a former key could not be deleted");
         }
     }

@@ -99,6 +99,13 @@ pub(super) fn age(text: &str) -> Parsed<Duration> {
     }
 }
 
+pub(super) fn key_age(text: &str) -> Parsed<Option<Duration>> {
+    match text {
+        "off" => Ok(None),
+        age_of_key => age(age_of_key).map(Some),
+    }
+}
+
 pub(super) fn trial(text: &str) -> Parsed<Duration> {
     let trial = length(text)?;
     match (1..=86_400).contains(&trial.as_secs()) {

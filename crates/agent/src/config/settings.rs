@@ -62,6 +62,8 @@ settings! {
     "log", Some("info"),
         "The least severe level that is logged: `error`, `warn`, `info`, `debug` or `trace`";
     "log_format", Some("text"), "The format of log lines: `text` or `json`";
+    "key_age", Some("90d"),
+        "The age at which the agent changes its key by itself, give or take a tenth, or `off`";
     "update", Some("auto"),
         "Whether the agent updates itself: `on`, `off`, or `auto`, which is on, but not in a container";
     "update_keys", Some("/etc/svc-agent/update-keys"),

@@ -9,7 +9,9 @@ use secrecy::ExposeSecret;
 use svc_proto::{
     ClientMessage, ServerMessage,
     contract::limits,
-    v1::{Goodbye, HeartbeatRequest, HeartbeatResponse, Hello, Report, UpdateState, Welcome},
+    v1::{
+        Goodbye, HeartbeatRequest, HeartbeatResponse, Hello, NewKey, Report, UpdateState, Welcome,
+    },
 };
 use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
@@ -103,6 +105,12 @@ impl HeartbeatCall {
         if self.out.try_send(HeartbeatRequest { message }).is_ok() {
             self.told = update;
         }
+    }
+
+    /// Announces a new key. Returns whether it did: while other messages wait, it does not.
+    pub fn announce(&self, new_key: &NewKey) -> bool {
+        let message = Some(ClientMessage::NewKey(new_key.clone()));
+        self.out.try_send(HeartbeatRequest { message }).is_ok()
     }
 
     /// The next message of the service, never a second Welcome. The end of the stream is

@@ -1,6 +1,7 @@
 //! A copy of a disk gets a key of its own and does not disturb the original.
 
 use anyhow::{Result, ensure};
+use jiff::Timestamp;
 use svc_agent::{
     caller::Facts,
     data_dir::{IDENTITY, SUCCESSOR},
@@ -185,7 +186,7 @@ async fn an_interrupted_copy_continues_with_the_key_it_had_created() -> Result<(
     // The successor key exists when the copy is interrupted.
     let mut copy = original.cloned(&site, 2)?;
     copy.token = String::new();
-    let (identity, text) = Identity::generate_with_pem()?;
+    let (identity, text) = Identity::generate_with_pem(Timestamp::now(), None)?;
     std::fs::write(copy.path().join(SUCCESSOR), &text)?;
     let cloned = copy.start()?;
     let known = format!(

@@ -40,6 +40,7 @@ pub fn quick() -> Timing {
         settled: Duration::from_secs(5),
         replaced: Duration::from_secs(2),
         in_use: Duration::from_secs(1),
+        new_key: Duration::from_millis(200),
         status: Duration::from_millis(50),
         backfill: Duration::from_millis(100),
         ..Timing::default()

@@ -9,6 +9,7 @@ mod disks;
 mod enrolment;
 mod hung_mounts;
 mod installation;
+mod keys;
 mod proxies;
 mod settings;
 mod silence;

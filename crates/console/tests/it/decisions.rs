@@ -308,3 +308,31 @@ async fn a_token_of_the_console_admits_machines_and_is_shown_once() -> Result<()
     ]);
     Ok(())
 }
+
+#[tokio::test]
+async fn an_agents_page_shows_its_keys_and_who_used_a_retired_one() -> Result<()> {
+    let (console, client) = Console::signed_in_as("vera", Role::Viewer).await?;
+    seed_waiting(&console, 2).await?;
+    let keys = "UPDATE agents SET key_change_at = now();
+        INSERT INTO agent_keys (key, agent_id, retired_at, used_at, used_from)
+        SELECT sha256(id::text::bytea), id, NULL::timestamptz, NULL::timestamptz, NULL::inet FROM agents
+         UNION ALL
+        SELECT sha256(key), id, now(), now(), '203.0.113.7' FROM agents WHERE facts ->> 'hostname' = 'new-1'";
+    console.site.psql(keys).await?;
+    let page = async |name: &str| {
+        let id = format!("SELECT id FROM agents WHERE facts ->> 'hostname' = '{name}'");
+        let id = console.site.psql(&id).await?;
+        client.get(&format!("/agents/{id}")).await
+    };
+    let copied = page("new-1").await?;
+    copied.shows(&[
+        "a new one was asked for",
+        "not used yet",
+        "Retired keys",
+        "203.0.113.7",
+    ]);
+    let other = page("new-2").await?;
+    other.shows(&["Key since", "not used yet"]);
+    assert!(!other.has("Retired keys"));
+    Ok(())
+}

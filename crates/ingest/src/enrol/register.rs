@@ -14,8 +14,8 @@ use std::{net::IpAddr, time::Duration};
 use jiff::Timestamp;
 use svc_front::peer::ClientKey;
 use svc_store::{
-    AgentFacts, AgentId, AgentStatus, HostFacts, HostId, KnownAgent, Store, StoreError, TokenRow,
-    TokenState,
+    AgentFacts, AgentId, AgentStatus, HostFacts, HostId, KnownAgent, RegistrationTx, Store,
+    StoreError, TokenRow, TokenState,
 };
 
 use super::TokenHash;
@@ -59,6 +59,8 @@ pub enum RegisterError {
     TokenExhausted { at: Option<Timestamp> },
     #[error("the enrolment token was revoked at {at}")]
     TokenRevoked { at: Timestamp },
+    #[error("another key of agent {agent} has taken the place of this one")]
+    RetiredKey { agent: AgentId },
     #[error("the same key is live on another machine")]
     IdentityInUse { agent: AgentId },
     #[error("the same key counts as online on another machine, which is not heard")]
@@ -106,6 +108,7 @@ impl Enrolment {
                     .await?;
                 let known = tx.agent_by_key(&wanted.key.0, self.heard_within).await?;
                 refusal_as_outcome(match known {
+                    Some(known) if known.retired => retired(&tx, wanted, known.id).await,
                     Some(known) => self.known_key(&tx, wanted, known).await,
                     None => self.new_key(&tx, wanted).await,
                 })
@@ -161,6 +164,16 @@ impl From<Unanswered> for RegisterError {
             Unanswered::Ended => Self::Unavailable,
         }
     }
+}
+
+/// Its use is recorded, for a person to see.
+async fn retired(
+    tx: &RegistrationTx,
+    wanted: &Registration,
+    agent: AgentId,
+) -> Result<RegisteredAgent, RegisterError> {
+    tx.retired_key_used(&wanted.key.0, wanted.address).await?;
+    Err(RegisterError::RetiredKey { agent })
 }
 
 /// Separates the two kinds of errors inside a transaction. A refusal is a result that commits, and is not retried; an

@@ -1,4 +1,4 @@
-//! Authentication of a heartbeat stream: the client must present a valid JWT over the key that its agent is pinned to.
+//! Authentication of a heartbeat stream: the client must present a valid JWT over a key of its agent, the present one or the next.
 //! Without the agent's private key a stolen JWT opens nothing, and takes nothing from its owner or from others.
 //!
 //! That the agent is active is checked in the database when the session is opened, for many sessions in one statement.
@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use svc_store::AgentId;
+use svc_store::{AgentId, KeyStanding};
 use tokio::time::Instant;
 use tonic::{Request, metadata::MetadataMap};
 use uuid::Uuid;
@@ -48,13 +48,16 @@ pub(super) async fn admit(context: &Context, client: &Authenticated) -> Result<(
     if !context.freshness.is_fresh() {
         return Err(Refusal::DatabaseUnavailable);
     }
-    let pin = context.pins.of(client.agent).await?;
-    if pin.is_some_and(|pin| pin != client.peer.key) {
-        return Err(Refusal::KeyMismatch);
+    let peer = &client.peer;
+    let standing = context.pins.of(client.agent, peer.key, peer.ip()).await?;
+    match standing {
+        Some(KeyStanding::Unknown) => return Err(Refusal::KeyMismatch),
+        Some(KeyStanding::Retired) => return Err(Refusal::RetiredKey),
+        Some(KeyStanding::Present | KeyStanding::Next) | None => {}
     }
     let opening = context.openings.take(client.agent, Instant::now());
     opening.map_err(|retry| Refusal::RateLimited { retry })?;
-    pin.map(drop).ok_or(Refusal::AgentDeleted)
+    standing.map(drop).ok_or(Refusal::AgentDeleted)
 }
 
 /// The one `authorization: Bearer …`; the scheme's case does not matter (RFC 9110).

@@ -3,12 +3,13 @@
 //! In reading order: `conversation` (how the response body runs the handler), `inbound` (the client's
 //! messages, within the report budget), `greeting` (Hello, the session's opening, Welcome), `stream` (the
 //! loop over reports and mail), `receiving` and `report` (from a message to a range, conversion and
-//! bounds), `acknowledging` (what the agent learns about its samples).
+//! bounds), `new_key`, `acknowledging` (what the agent learns about its samples).
 
 mod acknowledging;
 mod conversation;
 mod greeting;
 mod inbound;
+mod new_key;
 mod receiving;
 mod report;
 mod stream;

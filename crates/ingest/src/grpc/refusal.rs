@@ -37,6 +37,8 @@ pub enum Refusal {
     JwtInvalid,
     JwtExpired,
     KeyMismatch,
+    /// The key was the agent's once.
+    RetiredKey,
     AgentPending,
     AgentRejected,
     AgentRevoked,
@@ -109,6 +111,7 @@ impl Refusal {
             Self::JwtInvalid => Reason::JwtInvalid,
             Self::JwtExpired => Reason::JwtExpired,
             Self::KeyMismatch => Reason::KeyMismatch,
+            Self::RetiredKey => Reason::RetiredKey,
             Self::AgentPending => Reason::AgentPending,
             Self::AgentRejected => Reason::AgentRejected,
             Self::AgentRevoked => Reason::AgentRevoked,
@@ -158,6 +161,10 @@ impl Refusal {
             Self::JwtInvalid => "the JWT is not valid here: register again over the same key",
             Self::JwtExpired => "the JWT has expired: register again over the same key",
             Self::KeyMismatch => "this connection's client key is not the one pinned to the JWT's agent",
+            Self::RetiredKey => {
+                "another key has taken the place of this one, so this disk is a copy or was restored: use the newer key, or \
+                 make a new one and register it as successor_key over this one"
+            }
             Self::AgentPending => "this agent waits for approval",
             Self::AgentRejected => "this agent was rejected: an administrator can reopen it",
             Self::AgentRevoked => "this agent was revoked: an administrator can reopen it",
@@ -200,6 +207,7 @@ impl From<RegisterError> for Refusal {
             RegisterError::TokenExpired { at } => Self::TokenExpired { at },
             RegisterError::TokenExhausted { at } => Self::TokenExhausted { at },
             RegisterError::TokenRevoked { at } => Self::TokenRevoked { at },
+            RegisterError::RetiredKey { .. } => Self::RetiredKey,
             RegisterError::IdentityInUse { .. } => Self::IdentityInUse,
             RegisterError::IdentityPresumedInUse { .. } => Self::IdentityPresumedInUse,
             RegisterError::NotAnOrigin => {
@@ -248,6 +256,7 @@ impl From<Opened> for Refusal {
             Opened::Open { .. } => Self::Internal,
             Opened::Late | Opened::Locked => Self::DatabaseUnavailable,
             Opened::KeyMismatch => Self::KeyMismatch,
+            Opened::RetiredKey => Self::RetiredKey,
             Opened::NotActive(status) => not_active(status),
             Opened::IdentityInUse => Self::IdentityInUse,
             Opened::PresumedInUse => Self::IdentityPresumedInUse,

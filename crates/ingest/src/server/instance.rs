@@ -26,7 +26,7 @@ use crate::{
         Compaction, FleetPictures, FleetReport, HostExpiry, Maintenance, Reinstalls, Rollouts,
     },
     session::{
-        AckBackstop, Closer, HintListener, Offers, Opener, Pins, SessionTable, UpdateReports,
+        AckBackstop, Closer, HintListener, Keys, Offers, Opener, Pins, SessionTable, UpdateReports,
         Upkeep,
     },
     signing::Keyring,
@@ -130,6 +130,7 @@ impl Instance {
             self.store.clone(),
             self.sessions.clone(),
             self.updates.clone(),
+            Keys::new(self.store.clone(), self.sessions.clone(), self.id.clone()),
             self.clock.clone(),
             self.config.timing.offers,
         )

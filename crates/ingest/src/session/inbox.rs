@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use svc_pipeline::queue::Ticket;
 use tokio::{sync::Notify, time::Instant};
 
-use super::EndReason;
+use super::{EndReason, StoredKey};
 use crate::{signing::Jwt, sync::lock};
 
 /// Two reports may be in flight, and together hold at most this many samples.
@@ -49,6 +49,8 @@ pub struct Inbox {
     heard: AtomicI64,
     /// Whether its agent says how far its updates are. Others are offered none.
     takes_offers: AtomicBool,
+    /// Whether its agent was asked for a new key. Once is enough.
+    key_asked: AtomicBool,
     mail: Mutex<Mail>,
     oldest_pending: Mutex<Option<PendingReport>>,
     wake: Notify,
@@ -60,6 +62,8 @@ pub struct Mail {
     pub credential: Option<Jwt>,
     pub drain: Option<Duration>,
     pub offer: Option<Arc<Offer>>,
+    pub change_key: bool,
+    pub key_stored: Option<Box<StoredKey>>,
     /// Sequence numbers of samples that the database refuses for good.
     pub refused: Vec<i64>,
     /// The highest committed sequence number; 0 if nothing was committed since the session was opened.
@@ -115,6 +119,16 @@ impl Inbox {
         self.post(|mail| mail.offer = Some(offer));
     }
 
+    pub fn ask_for_key(&self) {
+        if !self.key_asked.swap(true, Ordering::Relaxed) {
+            self.post(|mail| mail.change_key = true);
+        }
+    }
+
+    pub fn key_stored(&self, stored: StoredKey) {
+        self.post(|mail| mail.key_stored = Some(Box::new(stored)));
+    }
+
     pub fn take_offers(&self) {
         self.takes_offers.store(true, Ordering::Relaxed);
     }
@@ -152,6 +166,8 @@ impl Inbox {
             credential: mail.credential.take(),
             drain: mail.drain.take(),
             offer: mail.offer.take(),
+            change_key: std::mem::take(&mut mail.change_key),
+            key_stored: mail.key_stored.take(),
             refused: std::mem::take(&mut mail.refused),
             acked_seq: mail.acked_seq,
         }

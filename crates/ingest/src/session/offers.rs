@@ -17,7 +17,7 @@ use svc_store::{AgentId, OpenRollout, Store, StoreError, UpdateReport};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Offer, SessionTable};
+use super::{Keys, Offer, SessionTable};
 use crate::{clock::DatabaseClock, error_chain::chain, periodic::Periodic, sync::lock};
 
 /// The agents of one statement.
@@ -68,6 +68,7 @@ pub struct Offers {
     store: Store,
     sessions: Arc<SessionTable>,
     reports: Arc<UpdateReports>,
+    keys: Keys,
     clock: DatabaseClock,
     period: Duration,
     /// The rollouts for which all agents were asked about, without their manifests, and when that was.
@@ -80,6 +81,7 @@ impl Offers {
         store: Store,
         sessions: Arc<SessionTable>,
         reports: Arc<UpdateReports>,
+        keys: Keys,
         clock: DatabaseClock,
         period: Duration,
     ) -> Self {
@@ -87,6 +89,7 @@ impl Offers {
             store,
             sessions,
             reports,
+            keys,
             clock,
             period,
             asked: Vec::new(),
@@ -100,6 +103,11 @@ impl Offers {
             if let Some(Err(error)) = stop.run_until_cancelled(self.pass()).await {
                 let reason = chain(&error);
                 tracing::warn!(reason, "updates of agents: the next pass retries");
+            }
+            let keys = self.keys.pass(self.clock.now());
+            if let Some(Err(error)) = stop.run_until_cancelled(keys).await {
+                let reason = chain(&error);
+                tracing::warn!(reason, "new keys of agents: the next pass retries");
             }
         }
         Ok(())

@@ -1,20 +1,22 @@
-//! The client keys that agents are pinned to, as far as this instance has learned them.
+//! How the key of a client stands to the agent that it says it is; and the keys of agents, as far as this instance has learned them.
 //!
 //! A JWT names its agent, but anyone who has stolen it can present it over keys of their own. Such a request is refused
 //! before it takes anything from others: a place in the queue of opens, a connection's place that is not evicted, or a
 //! token of the agent's rate limit. So the pin has to be known first. Registrations teach it; otherwise it is looked up, for
 //! all agents that wait in one query.
 //!
-//! A pin never changes, so an entry is never wrong. An entry that is missing costs one lookup.
+//! Agents change their keys, on other instances too. So an entry only says that this key was the agent's: the opening of the session
+//! compares again, in the database. Any other key is looked up, every time, which costs a client more than it costs the service.
 
 use std::{
     collections::HashMap,
+    net::IpAddr,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use svc_front::peer::ClientKey;
-use svc_store::{AgentId, Store};
+use svc_store::{AgentId, KeyQuestion, KeyStanding, Store};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -38,20 +40,20 @@ const QUEUE: usize = 32 * 1024;
 static FAILED: LogLimit = LogLimit::new();
 
 /// `None`: there is no such agent.
-type Answer = Result<Option<ClientKey>, OpenError>;
+type Answer = Result<Option<KeyStanding>, OpenError>;
 
 /// The pins that are known, and the handle through which streams ask for others.
 #[derive(Debug)]
 pub struct Pins {
     known: Mutex<HashMap<AgentId, ClientKey>>,
-    lookups: Batched<AgentId, Answer>,
+    lookups: Batched<KeyQuestion, Answer>,
 }
 
 /// The background part that looks pins up.
 #[derive(Debug)]
 pub struct PinPart {
     pins: Arc<Pins>,
-    lookups: Batches<AgentId, Answer>,
+    lookups: Batches<KeyQuestion, Answer>,
     store: Store,
 }
 
@@ -70,25 +72,33 @@ impl Pins {
         (pins, part)
     }
 
-    /// The key that `agent` is pinned to. `None`: there is no such agent.
-    pub async fn of(&self, agent: AgentId) -> Answer {
-        if let Some(key) = self.known(agent) {
-            return Ok(Some(key));
+    /// How this client's key stands to `agent`. `None`: there is no such agent.
+    pub async fn of(&self, agent: AgentId, key: ClientKey, address: IpAddr) -> Answer {
+        if lock(&self.known).get(&agent) == Some(&key) {
+            return Ok(Some(KeyStanding::Present));
         }
-        match timeout(OPEN_VALIDITY, self.lookups.ask(agent)).await {
+        let key = key.0;
+        let question = KeyQuestion {
+            agent,
+            key,
+            address,
+        };
+        match timeout(OPEN_VALIDITY, self.lookups.ask(question)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(Unanswered::Full)) => Err(OpenError::Overloaded),
             Ok(Err(Unanswered::Ended)) | Err(_) => Err(OpenError::Unavailable),
         }
     }
 
-    fn known(&self, agent: AgentId) -> Option<ClientKey> {
-        lock(&self.known).get(&agent).copied()
+    /// The key was retired elsewhere.
+    pub fn forget(&self, agent: AgentId) {
+        lock(&self.known).remove(&agent);
     }
 
     pub fn learn(&self, agent: AgentId, key: ClientKey) {
         let mut known = lock(&self.known);
         if known.len() >= MAX_PINS
+            && !known.contains_key(&agent)
             && let Some(any) = known.keys().next().copied()
         {
             known.remove(&any);
@@ -109,18 +119,16 @@ impl PinPart {
         Ok(())
     }
 
-    async fn pass(&self, batch: Batch<AgentId, Answer>) {
-        let agents: Vec<AgentId> = batch.questions().copied().collect();
-        match self.store.agents_keys(&agents).await {
+    async fn pass(&self, batch: Batch<KeyQuestion, Answer>) {
+        let asked: Vec<KeyQuestion> = batch.questions().copied().collect();
+        match self.store.agents_keys(&asked).await {
             Ok(found) => {
-                let found = found
-                    .into_iter()
-                    .map(|(agent, key)| (agent, ClientKey(key)));
-                let found: HashMap<AgentId, ClientKey> = found.collect();
-                found
-                    .iter()
-                    .for_each(|(agent, key)| self.pins.learn(*agent, *key));
-                batch.answer(agents.iter().map(|agent| Ok(found.get(agent).copied())));
+                for (asked, standing) in asked.iter().zip(&found) {
+                    if *standing == Some(KeyStanding::Present) {
+                        self.pins.learn(asked.agent, ClientKey(asked.key));
+                    }
+                }
+                batch.answer(found.into_iter().map(Ok));
             }
             Err(error) => {
                 let (reason, streams) = (chain(&error), batch.count());

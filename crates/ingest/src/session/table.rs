@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use svc_pipeline::{consumer::Streams, queue::Committed};
 use svc_store::{AgentId, StoredSession, Watermark};
 
-use super::{EndReason, Inbox, Offer, PendingReport};
+use super::{EndReason, Inbox, NextKeys, Offer, PendingReport, StoredKey};
 use crate::{sync::lock, telemetry::SessionMetrics};
 
 /// One session: its agent, and the epoch that the database gave it. A newer session of the same agent has
@@ -50,6 +50,8 @@ pub struct SessionTable {
     clock: AtomicU64,
     /// At least one stream holds an acknowledgement back, because the database view was not fresh.
     acks_withheld: AtomicBool,
+    /// Keys that agents announced and that are to be stored.
+    pub next_keys: NextKeys,
     pub metrics: SessionMetrics,
 }
 
@@ -115,6 +117,26 @@ impl SessionTable {
         if let Some(session) = lock(&self.sessions).get(&agent) {
             session.inbox.offer(offer.clone());
         }
+    }
+
+    pub fn ask_for_key(&self, agent: AgentId) {
+        if let Some(session) = lock(&self.sessions).get(&agent) {
+            session.inbox.ask_for_key();
+        }
+    }
+
+    pub fn key_stored(&self, key: SessionKey, stored: StoredKey) {
+        let sessions = lock(&self.sessions);
+        if let Some(session) = sessions.get(&key.agent).filter(|known| known.key == key) {
+            session.inbox.key_stored(stored);
+        }
+    }
+
+    pub fn has(&self, key: SessionKey) -> bool {
+        let sessions = lock(&self.sessions);
+        sessions
+            .get(&key.agent)
+            .is_some_and(|known| known.key == key)
     }
 
     /// The agents that say how far their updates are.

@@ -17,8 +17,8 @@ pub enum Action {
     RegisterAsNew,
     /// The enrolment token is not valid: an administrator creates a new one.
     NewToken,
-    /// The key is live on another machine, so this disk is a clone: create a new key and
-    /// register it as the successor.
+    /// The key is live on another machine, so this disk is a clone, or it was retired, so this
+    /// disk is old: create a new key and register it as the successor.
     TakeSuccessor,
     /// A newer stream of the same agent took over: wait
     /// [`REPLACED_WAIT`](super::limits::REPLACED_WAIT), then reconnect.
@@ -104,6 +104,8 @@ reasons! {
     JwtExpired          "JWT_EXPIRED"          Unauthenticated   RegisterAgain;
     /// The connection's client key is not the key of the JWT's agent.
     KeyMismatch         "KEY_MISMATCH"         Unauthenticated   RegisterAgain;
+    /// Another key of the agent has taken the place of this one: the disk is a copy, or was restored.
+    RetiredKey          "RETIRED_KEY"          Unauthenticated   TakeSuccessor;
     AgentPending        "AGENT_PENDING"        PermissionDenied  WaitForPerson;
     AgentRejected       "AGENT_REJECTED"       PermissionDenied  WaitForPerson;
     AgentRevoked        "AGENT_REVOKED"        PermissionDenied  WaitForPerson;

@@ -8,7 +8,10 @@ use std::net::IpAddr;
 use serde_json::Value;
 
 use crate::{
-    people::rollouts::{OF_AGENT, RolloutAgent},
+    people::{
+        keys::AgentKeys,
+        rollouts::{OF_AGENT, RolloutAgent},
+    },
     prelude::*,
     values::{
         event_kind::EventKind,
@@ -115,6 +118,7 @@ pub struct AgentDetail {
     pub facts: Value,
     /// When its key last came from another machine than before.
     pub machine_changed_at: Option<Timestamp>,
+    pub keys: AgentKeys,
     /// How far it is with its update; none if it never said.
     pub update: Option<RolloutAgent>,
     pub events: Vec<EventRecord>,
@@ -264,6 +268,7 @@ impl Store {
                 capabilities: row.try_get("capabilities")?,
                 facts: row.try_get("facts")?,
                 machine_changed_at: row.try_get("machine_changed_at")?,
+                keys: AgentKeys::of(&tx, agent).await?,
                 update,
                 events: tx.query_all(EVENTS, &params).await?,
             }))

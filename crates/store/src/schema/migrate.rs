@@ -55,6 +55,7 @@ const BASELINE: Migration = Migration {
         "20_enrolment",
         "25_registration",
         "30_sessions",
+        "35_keys",
         "40_samples",
         "50_history",
         "55_retention",

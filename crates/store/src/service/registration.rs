@@ -63,7 +63,8 @@ impl Store {
         clients: &[(&[u8; 32], Option<&[u8; 32]>)],
     ) -> Result<Vec<RegistrationLookup>> {
         let sql = "-- registrations_lookup
-            SELECT EXISTS (SELECT FROM agents WHERE agents.key = asked.key) AS key_known, token.*
+            SELECT EXISTS (SELECT FROM agents WHERE agents.key = asked.key)
+                OR EXISTS (SELECT FROM agent_keys WHERE agent_keys.key = asked.key) AS key_known, token.*
               FROM unnest($1, $2) WITH ORDINALITY asked (key, token, number)
               LEFT JOIN LATERAL (
                 SELECT expires_at, revoked_at, last_used_at, enrolment_token_state(found) AS state
@@ -171,7 +172,7 @@ fn lock_ids(keys: &[&[u8; 32]], machine: &Identifiers) -> Vec<i64> {
 /// The key of an advisory lock: 64 bits of SHA-256, so that collisions with the constants in
 /// `statements/locks` and with each other are improbable. A collision would only serialize two
 /// registrations.
-fn lock_id(domain: &str, value: &[u8]) -> i64 {
+pub(super) fn lock_id(domain: &str, value: &[u8]) -> i64 {
     let hash = digest(&SHA256, &[domain.as_bytes(), b"\0", value].concat());
     let mut id = [0; 8];
     id.copy_from_slice(&hash.as_ref()[..8]);

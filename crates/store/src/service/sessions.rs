@@ -57,8 +57,12 @@ pub enum Opened {
         epoch: i64,
         acked_seq: i64,
         host_id: HostId,
+        /// A person has asked for another key of this agent.
+        change_key: bool,
     },
     KeyMismatch,
+    /// The key was the agent's once. Another one has taken its place.
+    RetiredKey,
     NotActive(AgentStatus),
     /// The agent's key is in use on another machine, which is being heard.
     IdentityInUse,
@@ -189,24 +193,10 @@ impl Store {
         heard_within: Duration,
     ) -> Result<Vec<(AgentId, Opened)>> {
         let sql = "-- sessions_open
-            SELECT agent_id, verdict, epoch, acked_seq, host_id FROM sessions_open_heard($1, $2, $3)";
+            SELECT agent_id, verdict, epoch, acked_seq, host_id, change_key FROM sessions_open_heard($1, $2, $3)";
         let params = params![instance, Json(opens), heard_within.as_secs_f64()];
         let rows = self.call("sessions_open", Auth, sql, &params);
         rows.await?.iter().map(opened_from_row).collect()
-    }
-
-    /// The client keys that these agents are pinned to. A pin never changes.
-    pub async fn agents_keys(&self, agents: &[AgentId]) -> Result<Vec<(AgentId, [u8; 32])>> {
-        let sql = "-- agents_keys\nSELECT id, key FROM agents WHERE id = ANY ($1)";
-        let agents: Vec<Uuid> = agents.iter().map(|agent| agent.0).collect();
-        let params = params![agents];
-        let rows = self.read("agents_keys", Auth, sql, &params).await?;
-        rows.iter()
-            .map(|row| {
-                let key: &[u8] = row.try_get("key")?;
-                Ok((row.try_get("id")?, key.try_into().unwrap_or_default()))
-            })
-            .collect()
     }
 
     /// Closes many sessions. One that is not its agent's newest is left alone. Returns how many
@@ -315,8 +305,10 @@ fn opened_from_row(row: &Row) -> Result<(AgentId, Opened)> {
             epoch: row.try_get("epoch")?,
             acked_seq: row.try_get("acked_seq")?,
             host_id: row.try_get("host_id")?,
+            change_key: row.try_get("change_key")?,
         },
         "key_mismatch" => Opened::KeyMismatch,
+        "retired_key" => Opened::RetiredKey,
         "identity_in_use" => Opened::IdentityInUse,
         "presumed" => Opened::PresumedInUse,
         "deleted" => Opened::Deleted,

@@ -9,6 +9,10 @@ text_enum! {
         Clone = "clone",
         MachineChanged = "machine changed",
         HostReturned = "host returned",
+        KeyChangeAsked = "key change asked",
+        KeyChanged = "key changed",
+        /// Somebody used a key that was retired.
+        RetiredKey = "retired key",
         Deleted = "deleted",
         Presence = "presence",
         Note = "note",

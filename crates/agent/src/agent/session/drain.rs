@@ -1,4 +1,4 @@
-//! Moving to another instance after a Drain.
+//! Moving to another instance after a Drain, or to another key.
 //!
 //! The service gives each drained agent a slot: the delay after which it reconnects.
 //! The agent opens the new stream at its slot while it still serves the old one, and
@@ -29,6 +29,14 @@ impl Session<'_> {
         self.pending_move = self.move_at(Instant::now() + slot);
     }
 
+    /// Connects with the new key, and leaves the stream of the old one then.
+    pub(super) fn move_to_new_key(&mut self) {
+        let interval = self.agent.sampling.borrow().interval;
+        let within = self.agent.timing.new_key.min(interval);
+        let wait = within.mul_f64(rand::random());
+        self.pending_move = self.move_at(Instant::now() + wait);
+    }
+
     fn move_at(&self, slot: Instant) -> Option<PendingMove> {
         let address = self.agent.addresses.other().clone();
         let credential = self.agent.state.credential()?;
@@ -53,6 +61,8 @@ impl Session<'_> {
                 self.agent.addresses.advance();
                 Err(SessionEnd::Failed(error))
             }
+            // The service does not know the new key: this stream, of the present one, goes on.
+            Err(error) if self.agent.falls_back(&error) => Ok(()),
             Err(error) => {
                 self.agent.leave_address();
                 let wait = self.agent.backoff_wait(error.retry_after());

@@ -34,8 +34,11 @@ impl Enrolment {
         let origin = tx.agent_by_key(&wanted.key.0, self.heard_within).await?;
         let origin = origin
             .filter(|origin| origin.status == AgentStatus::Active)
-            .ok_or(RegisterError::NotAnOrigin)?
-            .id;
+            .ok_or(RegisterError::NotAnOrigin)?;
+        if origin.retired {
+            tx.retired_key_used(&wanted.key.0, wanted.address).await?;
+        }
+        let origin = origin.id;
         if let Some(known) = tx.agent_by_key(&successor.0, self.heard_within).await? {
             return Ok(RegisteredAgent::new(&known, known.status));
         }

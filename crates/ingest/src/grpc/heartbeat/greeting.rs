@@ -62,16 +62,25 @@ async fn open(
     if !context.freshness.is_fresh() {
         return Err(Refusal::DatabaseUnavailable);
     }
-    let (epoch, acked, host) = match context.opener.open(open).await? {
+    let agent = client.agent;
+    let (epoch, acked, host, change_key) = match context.opener.open(open).await? {
         Opened::Open {
             epoch,
             acked_seq,
             host_id,
-        } => (epoch, acked_seq, host_id),
+            change_key,
+        } => (epoch, acked_seq, host_id, change_key),
+        Opened::RetiredKey => {
+            context.pins.forget(agent);
+            return Err(Refusal::RetiredKey);
+        }
         refused => return Err(refused.into()),
     };
     let inbox = Arc::new(Inbox::default());
-    let agent = client.agent;
+    context.pins.learn(agent, client.peer.key);
+    if change_key {
+        inbox.ask_for_key();
+    }
     let key = SessionKey { agent, epoch };
     if update.is_some() {
         inbox.take_offers();
@@ -143,6 +152,6 @@ fn welcome(context: &Context, stream: &HeartbeatStream) -> Welcome {
             ..Settings::default()
         }),
         acked_seq: stream.acked.cast_unsigned(),
-        ..Welcome::default()
+        nonce: stream.nonce.to_vec(),
     }
 }

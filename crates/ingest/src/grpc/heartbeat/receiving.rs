@@ -29,7 +29,8 @@ impl HeartbeatStream {
                 return Err(StreamEnd::Goodbye(back_within));
             }
             Some(ClientMessage::Hello(_)) => return Err(violation("Hello came twice")),
-            Some(ClientMessage::NewKey(_)) | None => Event::Ready, // A message of a later protocol version.
+            Some(ClientMessage::NewKey(announced)) => self.new_key(&announced)?,
+            None => Event::Ready, // A message of a later protocol version.
         };
         self.charge(&event);
         Ok(event)

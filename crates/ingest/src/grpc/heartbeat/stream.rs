@@ -15,7 +15,11 @@ use svc_pipeline::{
     budget::Room,
     queue::{Origin, Parcel},
 };
-use svc_proto::{ServerMessage, contract::limits::MAX_REPORTS_IN_FLIGHT, v1::Drain};
+use svc_proto::{
+    ServerMessage,
+    contract::{limits::MAX_REPORTS_IN_FLIGHT, new_key::NONCE_BYTES},
+    v1::{ChangeKey, Drain, KeyStored},
+};
 use svc_store::{CloseCause, GapRow, HostId, Range, SessionClose};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::WaitForCancellationFuture;
@@ -60,6 +64,10 @@ pub(super) struct HeartbeatStream {
     /// Whether an acknowledgement must be sent at the next opportunity: the watermark moved, the client
     /// repeated something that is committed already, or rejections remain to be named.
     pub(super) ack_pending: bool,
+    /// What a new key signs on this stream.
+    pub(super) nonce: [u8; NONCE_BYTES],
+    /// How many were announced.
+    pub(super) new_keys: u8,
     /// Nothing is read before this time, because the agent has written too much.
     pub(super) paused_until: Option<Instant>,
     aged: bool,
@@ -92,6 +100,8 @@ impl HeartbeatStream {
             acked,
             acked_to_client: acked,
             ack_pending: false,
+            nonce: rand::random(),
+            new_keys: 0,
             paused_until,
             aged: false,
             cause: CloseCause::Lost,
@@ -194,6 +204,17 @@ impl HeartbeatStream {
             let base_url = &self.context.agents.download_base_url;
             let offer = convert::offer(&offer, base_url.as_str());
             self.out.send(ServerMessage::Offer(offer)).await;
+        }
+        if mail.change_key {
+            let change = ServerMessage::ChangeKey(ChangeKey {});
+            self.out.send(change).await;
+        }
+        if let Some(stored) = mail.key_stored {
+            let stored = KeyStored {
+                key: stored.key.to_vec(),
+                refused: stored.refused,
+            };
+            self.out.send(ServerMessage::KeyStored(stored)).await;
         }
         self.note_refused(mail.refused);
         if mail.acked_seq > self.acked {

@@ -23,6 +23,8 @@ record! {
         /// It was rejected or revoked once, so only a person decides about it.
         pub reopened: bool,
         pub liveness: Liveness,
+        /// The key was this agent's once. Another one has taken its place.
+        pub retired: bool,
     }
 }
 
@@ -60,6 +62,8 @@ impl Store {
 }
 
 impl RegistrationTx {
+    /// The agent whose present, next or retired key this is.
+    ///
     /// `heard_within`: how recent a message proves that the agent's stream is live.
     pub async fn agent_by_key(
         &self,
@@ -68,9 +72,12 @@ impl RegistrationTx {
     ) -> Result<Option<KnownAgent>> {
         let sql = "-- agent_by_key
             SELECT id, host_id, status, conflict_with, agent_liveness(state, $2) AS liveness,
-                   pending_reason IS NOT DISTINCT FROM 'reopened' AS reopened
-              FROM agents JOIN agent_state state ON agent_id = id
-             WHERE key = $1 FOR UPDATE OF agents";
+                   pending_reason IS NOT DISTINCT FROM 'reopened' AS reopened, owner.retired
+              FROM (SELECT a.id AS owner_id, false AS retired FROM agents a WHERE a.key = $1
+                     UNION ALL
+                    SELECT k.agent_id, k.retired_at IS NOT NULL FROM agent_keys k WHERE k.key = $1 LIMIT 1) owner
+              JOIN agents ON id = owner_id JOIN agent_state state ON state.agent_id = id
+               FOR UPDATE OF agents";
         let params = params![key.as_slice(), heard_within.as_secs_f64()];
         self.0.query_first(sql, &params).await
     }
@@ -109,6 +116,13 @@ impl RegistrationTx {
         let sql = "-- agent_refresh
             UPDATE agents SET version = $2, capabilities = $3, facts = $4 WHERE id = $1";
         let params = params![id.0, agent.version, agent.capabilities, Json(facts)];
+        self.0.execute(sql, &params).await.map(drop)
+    }
+
+    /// Records that a retired key was used.
+    pub async fn retired_key_used(&self, key: &[u8; 32], address: IpAddr) -> Result<()> {
+        let sql = "-- retired_key_used\nSELECT agent_keys_used(ARRAY[$1::bytea], ARRAY[$2::inet])";
+        let params = params![key.as_slice(), address];
         self.0.execute(sql, &params).await.map(drop)
     }
 

@@ -7,9 +7,9 @@ use jiff::{SignedDuration, Timestamp};
 use svc_store::{
     ActivityFilter, AgentFacts, AgentFilter, AgentId, AgentStatus, Bulkhead, CloseCause, Decision,
     GapKind, HostFacts, HostId, HostSearch, HostsPage, Hours, IdentifierKind, InstanceLoad,
-    LabelChange, Labels, NewAgent, NewInstance, NewRelease, NewRollout, NewToken, Newcomer, Range,
-    RegistrationTx, Retired, RolloutStep, SessionClose, SessionHeard, SessionOpen, Stage,
-    StoreError, TokenId, TokenRequest, UpdateReport, UpdateStep,
+    KeyChange, KeyQuestion, LabelChange, Labels, NewAgent, NewInstance, NewRelease, NewRollout,
+    NewToken, Newcomer, NextKey, Range, RegistrationTx, Retired, RolloutStep, SessionClose,
+    SessionHeard, SessionOpen, Stage, StoreError, TokenId, TokenRequest, UpdateReport, UpdateStep,
 };
 use uuid::Uuid;
 
@@ -156,16 +156,43 @@ impl Fleet {
     }
 
     async fn sessions(&self, reads: &mut Reads) -> Result<()> {
-        let (store, mine, ids) = (&self.store, self.mine.id, self.ids());
+        let (store, mine) = (&self.store, self.mine.id);
+        // A retired key of each, so that its use is recorded.
+        for agent in self.batch() {
+            let key: String = key_of(agent, 0)
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect();
+            let retired = format!(
+                "INSERT INTO agent_keys (key, agent_id, retired_at) VALUES ('\\x{key}', '{}', now()) ON CONFLICT DO NOTHING",
+                agent.id
+            );
+            store.sql(&retired).await?;
+        }
+        reads.begin_again();
+        let asked = |agent: &TestAgent| KeyQuestion {
+            agent: agent.id,
+            key: key_of(agent, 0),
+            address: Ipv4Addr::LOCALHOST.into(),
+        };
+        let asked: Vec<KeyQuestion> = self.batch().iter().map(asked).collect();
         call_each! { reads, SESSIONS, store:
             sessions_digest(mine);
             sessions_stored(mine);
         }
         let opens: Vec<SessionOpen> = self.batch().iter().map(TestAgent::session).collect();
         call_each! { reads, SMALL, store:
-            agents_keys(&ids);
+            agents_keys(&asked);
             sessions_open(mine, &opens, MINUTE);
+            agents_to_change_key(mine, Timestamp::now());
         }
+        let next = |agent: &TestAgent| NextKey {
+            agent: agent.id,
+            epoch: self.calls,
+            key: key_of(agent, self.calls),
+        };
+        let next: Vec<NextKey> = self.batch().iter().map(next).collect();
+        call_each! { reads, SMALL, store: agent_keys_store(&next); }
         let instances: Vec<AgentId> = self.agents[..INSTANCE].iter().map(|one| one.id).collect();
         let all: Vec<(AgentId, i64)> = instances.iter().map(|id| (*id, self.calls)).collect();
         call_each! { reads, 60 * INSTANCE as u64, store:
@@ -274,6 +301,8 @@ impl Fleet {
             if let Some(known) = tx.agent_by_key(&key, MINUTE).await? {
                 tx.machine_changed(&known, &facts.identifiers).await?;
             }
+            tx.retired_key_used(&key, Ipv4Addr::LOCALHOST.into())
+                .await?;
             tx.clones_pending(id).await?;
             tx.token_spend(self.token, &key).await?;
             tx.agent_approve(id, "test", None).await?;
@@ -365,6 +394,11 @@ impl Fleet {
             token: Some(self.token),
             ..AgentFilter::default()
         };
+        let change = KeyChange {
+            agent: Some(first.id),
+            share: 100.0,
+            ..KeyChange::default()
+        };
         call_each! { reads, WHOLE, store:
             overview();
             agents_list(&AgentFilter::default(), 50);
@@ -375,6 +409,7 @@ impl Fleet {
             tokens_find("fleet", 50);
             token_show(self.token);
             token_current_agents(self.token);
+            agents_change_key(&change, "test", None);
         }
         let last = self.agents[self.agents.len() - usize::try_from(self.calls)?];
         call_each! { reads, SMALL, store:
@@ -494,4 +529,12 @@ fn machine() -> HostFacts {
         identifiers: identifiers.into(),
         ..HostFacts::default()
     }
+}
+
+/// A key of an agent, another one for each number.
+fn key_of(agent: &TestAgent, number: i64) -> [u8; 32] {
+    let mut key = [0; 32];
+    key[..16].copy_from_slice(agent.id.0.as_bytes());
+    key[16..24].copy_from_slice(&number.to_be_bytes());
+    key
 }
