@@ -9,7 +9,10 @@ use secrecy::ExposeSecret;
 use svc_proto::{
     ClientMessage, ServerMessage,
     contract::limits,
-    v1::{Goodbye, HeartbeatRequest, HeartbeatResponse, Hello, Report, UpdateState, Welcome},
+    v1::{
+        Goodbye, HeartbeatRequest, HeartbeatResponse, Hello, Report, SettingsState, UpdateState,
+        Welcome,
+    },
 };
 use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
@@ -39,6 +42,8 @@ pub struct HeartbeatCall {
     answers: Streaming<HeartbeatResponse>,
     /// What the service knows of an update.
     told: Option<UpdateState>,
+    /// What it knows of settings.
+    told_settings: Option<SettingsState>,
     _connection: Connection,
 }
 
@@ -65,12 +70,14 @@ impl HeartbeatCall {
         let metadata = request.metadata_mut();
         metadata.insert("authorization", bearer(credential)?);
         let told = hello.update.clone();
+        let told_settings = hello.settings.clone();
         send(&out, ClientMessage::Hello(hello)).await?;
         let answers = connection.client.heartbeat(request).await?.into_inner();
         let mut call = Self {
             out,
             answers,
             told,
+            told_settings,
             _connection: connection,
         };
         match call.next().await? {
@@ -102,6 +109,21 @@ impl HeartbeatCall {
         }));
         if self.out.try_send(HeartbeatRequest { message }).is_ok() {
             self.told = update;
+        }
+    }
+
+    /// Says which settings are in force, in the same way.
+    pub fn tell_settings(&mut self, state: &SettingsState) {
+        if self.told_settings.as_ref() == Some(state) {
+            return;
+        }
+        let settings = Some(state.clone());
+        let message = Some(ClientMessage::Report(Report {
+            settings: settings.clone(),
+            ..Report::default()
+        }));
+        if self.out.try_send(HeartbeatRequest { message }).is_ok() {
+            self.told_settings = settings;
         }
     }
 
