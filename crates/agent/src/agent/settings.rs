@@ -63,6 +63,12 @@ pub(super) async fn keep_log_level(mut settings: watch::Receiver<InForce>, recor
         if level != known {
             telemetry::set_level(level);
             known = level;
+            match log.filter(|_| level.is_some()) {
+                Some(Log { level, until }) => {
+                    tracing::info!(%level, %until, "the service sets the log level");
+                }
+                None => tracing::info!("the log level is this machine's own again"),
+            }
         }
         let changed = settings.changed();
         let changed = match log {

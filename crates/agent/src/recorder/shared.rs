@@ -67,6 +67,10 @@ struct Failure {
 }
 
 /// What memory knows about a report.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is taken apart at once, and a box would cost an allocation per report"
+)]
 #[derive(Debug)]
 pub(super) enum Held {
     /// There is nothing to send.

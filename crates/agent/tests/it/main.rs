@@ -10,6 +10,7 @@ mod enrolment;
 mod hung_mounts;
 mod installation;
 mod proxies;
+mod service_settings;
 mod settings;
 mod silence;
 mod simulated_day;
