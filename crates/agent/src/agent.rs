@@ -148,7 +148,7 @@ impl Agent {
             launch,
             dir.clone(),
             caller.clone(),
-            interval,
+            settings.in_force().interval.unwrap_or(interval),
             settings.follow(),
         );
         let caller = caller

@@ -346,6 +346,30 @@ mod tests {
         assert!(recorder.report(24).await.unwrap().is_none());
     }
 
+    #[test]
+    fn a_smaller_limit_of_the_spool_gives_up_the_oldest_samples() {
+        let folder = tempfile::tempdir().unwrap();
+        let recorder = recorder(folder.path(), &Clock::system(), "boot");
+        let record = |count| {
+            for _ in 0..count {
+                recorder.record(Vitals {
+                    unreadable_mounts: vec!["x".repeat(255); 4],
+                    ..Vitals::default()
+                });
+                recorder.flush();
+            }
+            recorder.usage()
+        };
+        let all = record(40);
+        assert_eq!((all.samples, all.given_up), (40, 0));
+        recorder.limit_spool(16 * 1024);
+        let left = record(20);
+        assert!(left.given_up >= 40 && left.bytes <= 16 * 1024, "{left:?}");
+        assert_eq!(left.samples + left.given_up, 60);
+        recorder.limit_spool(1 << 20);
+        assert_eq!(record(20).given_up, left.given_up);
+    }
+
     #[tokio::test]
     async fn the_network_thread_works_while_a_sample_is_measured() {
         let folder = tempfile::tempdir().unwrap();
