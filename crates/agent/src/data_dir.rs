@@ -7,7 +7,7 @@
 //! successor.pem   the new key of a clone, until the clone has changed to it
 //! former-*.pem    keys that clones have set aside
 //! state.json      agent id, JWT, interval, the service's time
-//! settings.json   the settings that the service has sent last
+//! settings        the settings that the service has sent last
 //! status.json     what `svc-agent status` shows; holds no secret
 //! updates.json    what is known about updates; versions/ has the versions that were downloaded
 //! spool/KEY/      samples that are not acknowledged yet, by the key they belong to
@@ -26,7 +26,7 @@ use rustix::process::{Uid, geteuid};
 pub const IDENTITY: &str = "identity.pem";
 pub const SUCCESSOR: &str = "successor.pem";
 pub const STATE: &str = "state.json";
-pub const SETTINGS: &str = "settings.json";
+pub const SETTINGS: &str = "settings";
 pub const STATUS: &str = "status.json";
 pub const UPDATES: &str = "updates.json";
 const LOCK: &str = "lock";

@@ -12,7 +12,6 @@ mod check;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use jiff::Timestamp;
 use prost::Message;
-use serde::{Deserialize, Serialize};
 use svc_proto::v1::{AgentSettings, RefusedSetting, SettingsState};
 use svc_release::digest;
 use tokio::sync::watch;
@@ -32,19 +31,11 @@ pub struct Settings {
     state: watch::Sender<SettingsState>,
 }
 
-/// The file. Its checksum tells damage from settings.
-#[derive(Serialize, Deserialize)]
-struct Kept {
-    /// `AgentSettings` as it was sent, in base64.
-    settings: String,
-    sha256: String,
-}
-
 impl Settings {
     /// Those of the last run. A file that is damaged, or is not the agent's, counts as none: the service sends them again.
     pub fn load(dir: &DataDir, config: &Config) -> Self {
         let settings = Self {
-            in_force: watch::Sender::default(),
+            in_force: watch::Sender::new(check(&AgentSettings::default(), config, None).0),
             state: watch::Sender::default(),
         };
         let read = dir.read(SETTINGS);
@@ -77,15 +68,16 @@ impl Settings {
     }
 
     fn refuse_all(&self, given: &AgentSettings, reason: &str) {
-        let refused = refusal("hash", reason.into());
-        self.state.send_if_modified(|state| {
-            let before = state.clone();
+        self.in_force.send_modify(|in_force| {
+            let text = format!("refused: {reason}");
+            in_force.shown.insert("hash".into(), text);
+        });
+        self.state.send_modify(|state| {
             if is_hash(&given.hash) {
                 state.received_hash.clone_from(&given.hash);
             }
             state.refused.retain(|one| one.field != "hash");
-            state.refused.push(refused);
-            *state != before
+            state.refused.push(refusal("hash", reason));
         });
     }
 
@@ -127,19 +119,16 @@ impl Settings {
     }
 }
 
+/// A checksum, which tells damage from settings, and `AgentSettings` as it was sent.
 fn text(given: &AgentSettings) -> String {
     let bytes = given.encode_to_vec();
-    let kept = Kept {
-        settings: BASE64_STANDARD.encode(&bytes),
-        sha256: sha256(&bytes),
-    };
-    serde_json::to_string_pretty(&kept).unwrap_or_default()
+    format!("{} {}\n", sha256(&bytes), BASE64_STANDARD.encode(&bytes))
 }
 
 fn parsed(text: &str) -> Option<AgentSettings> {
-    let kept: Kept = serde_json::from_str(text).ok()?;
-    let bytes = BASE64_STANDARD.decode(kept.settings).ok()?;
-    let is_whole = sha256(&bytes) == kept.sha256;
+    let (checksum, settings) = text.trim_end().split_once(' ')?;
+    let bytes = BASE64_STANDARD.decode(settings).ok()?;
+    let is_whole = sha256(&bytes) == checksum;
     AgentSettings::decode(&bytes[..]).ok().filter(|_| is_whole)
 }
 
@@ -239,7 +228,7 @@ mod tests {
             }
             fs::write(folder.path().join(SETTINGS), bytes).unwrap();
             let state = Settings::load(&dir, &config).state().clone();
-            // A changed space between the fields damages nothing.
+            // A changed space at the end damages nothing.
             let whole = SettingsState {
                 running_hash: vec![1],
                 received_hash: vec![1],

@@ -43,27 +43,10 @@ pub struct Status {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Rare {
-    pub self_update: SelfUpdate,
-    pub settings: Settings,
-}
-
-/// How far the agent is with the release that it was offered last.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SelfUpdate {
-    /// As [`UpdateStep`](svc_proto::v1::UpdateStep), in small letters; empty: none was offered.
-    pub step: String,
-    pub version: String,
-    pub reason: String,
-}
-
-/// What the service decides about this agent, by field, for people.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Settings {
-    pub in_force: BTreeMap<String, String>,
-    /// The machine decides about these itself.
-    pub pinned: Vec<String>,
-    /// With the reasons.
-    pub refused: BTreeMap<String, String>,
+    /// How far the agent is with the release that it was offered last.
+    pub self_update: String,
+    /// What the service decides about this agent, or may not, by field.
+    pub settings: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -168,19 +151,16 @@ impl Board {
     }
 }
 
-fn self_update(state: &UpdateState) -> SelfUpdate {
+fn self_update(state: &UpdateState) -> String {
     let step = match state.step() {
-        UpdateStep::Unspecified => String::new(),
+        UpdateStep::Unspecified => "none was offered".into(),
         step => step
             .as_str_name()
             .replace("UPDATE_STEP_", "")
             .to_lowercase(),
     };
-    SelfUpdate {
-        step,
-        version: state.version.clone(),
-        reason: state.reason.clone(),
-    }
+    let texts = [step, state.version.clone(), state.reason.clone()];
+    texts.join(" ").trim_end().into()
 }
 
 fn spool(recorder: &Recorder) -> Spool {

@@ -11,7 +11,7 @@ use crate::{
     data_dir::SETTINGS,
     recorder::Recorder,
     settings::{InForce, Log},
-    status, telemetry,
+    telemetry,
 };
 
 /// The end of a log level is looked for this often: the machine may be suspended, and its time may be corrected.
@@ -30,20 +30,12 @@ impl Agent {
 
     pub(super) fn put_in_force(&self) {
         let in_force = self.settings.in_force().clone();
-        let refused = self.settings.state().refused.clone();
-        let settings = status::Settings {
-            in_force: in_force.shown(),
-            pinned: self.config.pinned.iter().map(ToString::to_string).collect(),
-            refused: refused
-                .into_iter()
-                .map(|one| (one.field, one.reason))
-                .collect(),
-        };
         self.recorder.leave_out(in_force.filter);
         let limits = self.settings.spool(self.config.spool);
         self.recorder.limit_spool(limits.bytes);
         self.sample_at_interval();
-        self.board.change_rare(|rare| rare.settings = settings);
+        self.board
+            .change_rare(|rare| rare.settings = in_force.shown);
     }
 
     /// By the service's time: the machine's own may be wrong.

@@ -11,7 +11,7 @@ use crate::{
     config::{Flags, data_dir},
     data_dir::{holder, short},
     release::Notice,
-    status::{self, Enrolment, SelfUpdate, Settings, Status},
+    status::{self, Enrolment, Status},
 };
 
 /// Exit code 1 if no agent runs.
@@ -89,38 +89,11 @@ fn details(status: &Status, runs: bool) -> Vec<(&'static str, String)> {
     if let Some(Notice { version, url }) = &status.update {
         rows.push(("update", format!("{version} is available: {url}")));
     }
-    rows.push(("updates", self_update(&status.rare.self_update)));
-    rows.extend(settings(&status.rare.settings));
+    rows.push(("updates", status.rare.self_update.clone()));
+    for (field, text) in &status.rare.settings {
+        rows.push(("setting", format!("{field}: {text}")));
+    }
     rows
-}
-
-fn self_update(update: &SelfUpdate) -> String {
-    let SelfUpdate {
-        step,
-        version,
-        reason,
-    } = update;
-    match (step.as_str(), reason.as_str()) {
-        ("", _) => "none was offered".into(),
-        (_, "") => format!("{step} {version}"),
-        _ => format!("{step} {version}: {reason}"),
-    }
-}
-
-/// One row for each setting that the service has a say in.
-fn settings(settings: &Settings) -> Vec<(&'static str, String)> {
-    let in_force = settings.in_force.iter();
-    let in_force = in_force.map(|(name, value)| format!("{name} = {value}, from the service"));
-    let pinned = settings.pinned.iter();
-    let pinned = pinned.map(|name| format!("{name}: pinned in agent.toml"));
-    let refused = settings.refused.iter();
-    let refused = refused.map(|(name, reason)| format!("{name}: refused, {reason}"));
-    let mut texts: Vec<String> = in_force.chain(pinned).chain(refused).collect();
-    if texts.is_empty() {
-        texts.push("the machine's own".into());
-    }
-    let names = std::iter::once("settings").chain(std::iter::repeat(""));
-    names.zip(texts).collect()
 }
 
 fn enrolment(enrolment: Enrolment) -> &'static str {

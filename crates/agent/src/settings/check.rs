@@ -22,6 +22,7 @@ const LONGEST_TEXT: usize = 128;
 const LONGEST_LOG: Duration = Duration::from_hours(7 * 24);
 const LARGEST: usize = 2 * 1024;
 const LONGEST_HASH: usize = 32;
+const PINNED: &str = "pinned in agent.toml";
 /// Of a reason, which may quote what was sent.
 const LONGEST_REASON: usize = 200;
 const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
@@ -34,6 +35,8 @@ pub struct InForce {
     pub log: Option<Log>,
     pub spool_bytes: Option<u64>,
     pub update: Option<Update>,
+    /// For people: by field, what is in force, or why it is not.
+    pub shown: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,34 +54,6 @@ pub struct Update {
 }
 
 impl InForce {
-    /// For people, by field.
-    pub fn shown(&self) -> BTreeMap<String, String> {
-        let list = |list: &Vec<String>| (!list.is_empty()).then(|| list.join(", "));
-        let seconds = |interval: Duration| format!("{} s", interval.as_secs_f64());
-        let log = |Log { level, until }| format!("{level} until {until}");
-        let update = |Update { on, hours }| match on {
-            true => format!("on {hours}").trim_end().to_owned(),
-            false => "off".into(),
-        };
-        let fields = [
-            ("interval", self.interval.map(seconds)),
-            ("left_out", list(&self.filter.parts)),
-            ("ignored_mounts", list(&self.filter.mounts)),
-            ("ignored_file_systems", list(&self.filter.file_systems)),
-            ("ignored_interfaces", list(&self.filter.interfaces)),
-            ("log", self.log.map(log)),
-            (
-                "spool_bytes",
-                self.spool_bytes.map(|bytes| bytes.to_string()),
-            ),
-            ("update", self.update.map(update)),
-        ];
-        let fields = fields.into_iter();
-        fields
-            .filter_map(|(name, value)| Some((name.into(), value?)))
-            .collect()
-    }
-
     pub fn allows_updates(&self) -> bool {
         self.update.is_none_or(|update| update.on)
     }
@@ -89,7 +64,8 @@ impl InForce {
     }
 }
 
-type Checked<T> = Result<T, String>;
+/// The value, and its text for people.
+type Checked<T> = Result<(T, String), String>;
 
 /// The agent repeats no other, because the service would not take it either.
 pub fn is_hash(hash: &[u8]) -> bool {
@@ -111,35 +87,39 @@ pub fn check(
     config: &Config,
     now: Option<Timestamp>,
 ) -> (InForce, Vec<RefusedSetting>) {
+    let (mut shown, mut refused) = (BTreeMap::new(), Vec::new());
+    for name in &config.pinned {
+        shown.insert((*name).into(), PINNED.into());
+    }
     let mut checks = Checks {
         pinned: &config.pinned,
-        refused: Vec::new(),
+        shown: &mut shown,
+        refused: &mut refused,
     };
-    let [parts, mounts, file_systems, interfaces] = [
-        ("left_out", list(&given.left_out)),
-        ("ignored_mounts", list(&given.ignored_mounts)),
-        ("ignored_file_systems", list(&given.ignored_file_systems)),
-        ("ignored_interfaces", list(&given.ignored_interfaces)),
-    ]
-    .map(|(name, list)| checks.field(name, list, |list| texts(name, list)));
+    let mut list = |name, list: &Option<TextList>| {
+        let checked = checks.field(name, list, |list| texts(name, &list.values));
+        checked.unwrap_or_default()
+    };
+    let filter = Filter {
+        parts: list("left_out", &given.left_out),
+        mounts: list("ignored_mounts", &given.ignored_mounts),
+        file_systems: list("ignored_file_systems", &given.ignored_file_systems),
+        interfaces: list("ignored_interfaces", &given.ignored_interfaces),
+    };
     let own = config.update;
     let in_force = InForce {
-        interval: checks.field("interval", given.interval.as_ref(), interval),
-        filter: Filter {
-            parts: parts.unwrap_or_default(),
-            mounts: mounts.unwrap_or_default(),
-            file_systems: file_systems.unwrap_or_default(),
-            interfaces: interfaces.unwrap_or_default(),
-        },
-        log: checks.field("log", given.log.as_ref(), |given| log(given, now)),
-        spool_bytes: checks.field("spool_bytes", given.spool_bytes.as_ref(), spool),
-        update: checks.field("update", given.update.as_ref(), |given| update(given, own)),
+        interval: checks.field("interval", &given.interval, interval),
+        filter,
+        log: checks.field("log", &given.log, |given| log(given, now)),
+        spool_bytes: checks.field("spool_bytes", &given.spool_bytes, spool),
+        update: checks.field("update", &given.update, |given| update(given, own)),
+        shown,
     };
-    (in_force, checks.refused)
+    (in_force, refused)
 }
 
-pub fn refusal(field: &str, mut reason: String) -> RefusedSetting {
-    reason = reason.replace(char::is_control, "?");
+pub fn refusal(field: &str, reason: &str) -> RefusedSetting {
+    let mut reason = reason.replace(char::is_control, "?");
     reason.truncate(reason.floor_char_boundary(LONGEST_REASON));
     let field = field.into();
     RefusedSetting { field, reason }
@@ -147,86 +127,95 @@ pub fn refusal(field: &str, mut reason: String) -> RefusedSetting {
 
 struct Checks<'a> {
     pinned: &'a [&'static str],
-    refused: Vec<RefusedSetting>,
+    shown: &'a mut BTreeMap<String, String>,
+    refused: &'a mut Vec<RefusedSetting>,
 }
 
 impl Checks<'_> {
     /// `None`: the field is absent or was refused.
-    fn field<G: ?Sized, T>(
+    fn field<G, T>(
         &mut self,
         name: &str,
-        given: Option<&G>,
+        given: &Option<G>,
         check: impl FnOnce(&G) -> Checked<T>,
     ) -> Option<T> {
-        let given = given?;
+        let given = given.as_ref()?;
         let checked = match self.pinned.contains(&name) {
-            true => Err("pinned in agent.toml".into()),
+            true => Err(PINNED.into()),
             false => check(given),
         };
-        let refused = |reason| self.refused.push(refusal(name, reason));
-        checked.map_err(refused).ok()
+        let (value, text) = match checked {
+            Ok((value, text)) => (Some(value), format!("{text}, from the service")),
+            Err(reason) => {
+                let refusal = refusal(name, &reason);
+                let text = format!("refused: {}", refusal.reason);
+                self.refused.push(refusal);
+                (None, text)
+            }
+        };
+        self.shown.insert(name.into(), text);
+        value
     }
-}
-
-fn list(given: &Option<TextList>) -> Option<&[String]> {
-    given.as_ref().map(|list| &*list.values)
 }
 
 fn interval(given: &prost_types::Duration) -> Checked<Duration> {
     let interval = duration(Some(*given)).filter(|interval| INTERVALS.contains(interval));
-    interval.ok_or_else(|| "is not between 5 s and 1 h".into())
+    let interval = interval.ok_or("is not between 5 s and 1 h")?;
+    Ok((interval, format!("{} s", interval.as_secs_f64())))
 }
 
 fn texts(name: &str, list: &[String]) -> Checked<Vec<String>> {
     if list.len() > LONGEST_LIST {
         return Err(format!("has more than {LONGEST_LIST} entries"));
     }
-    let is_text = |text: &String| {
-        (1..=LONGEST_TEXT).contains(&text.len()) && !text.contains(char::is_control)
-    };
-    if let Some(wrong) = list.iter().find(|text| !is_text(text)) {
-        return Err(format!(
-            "{wrong:?} is not a text of 1 to {LONGEST_TEXT} bytes"
-        ));
+    for text in list {
+        if !(1..=LONGEST_TEXT).contains(&text.len()) || text.contains(char::is_control) {
+            return Err(format!(
+                "{text:?} is not a text of 1 to {LONGEST_TEXT} bytes"
+            ));
+        }
+        if name == "left_out" && !PARTS.contains(&text.as_str()) {
+            return Err(format!("{text:?} is none of {}", PARTS.join(", ")));
+        }
     }
-    let is_part = |text: &String| name != "left_out" || PARTS.contains(&text.as_str());
-    match list.iter().find(|text| !is_part(text)) {
-        Some(wrong) => Err(format!("{wrong:?} is none of {}", PARTS.join(", "))),
-        None => Ok(list.to_vec()),
-    }
+    Ok((list.to_vec(), list.join(" ")))
 }
 
 /// A level whose end has passed is good, and without effect.
 fn log(given: &LogLevel, now: Option<Timestamp>) -> Checked<Log> {
-    let level = LEVELS.contains(&given.level.as_str());
-    let level = level.then(|| given.level.parse().ok()).flatten();
-    let level =
-        level.ok_or_else(|| format!("{:?} is none of {}", given.level, LEVELS.join(", ")))?;
+    let is_level = LEVELS.contains(&given.level.as_str());
+    let level = given.level.parse().ok().filter(|_| is_level);
+    let level = level.ok_or_else(|| format!("is none of {}", LEVELS.join(", ")))?;
     let until = system_time(given.until).and_then(|until| Timestamp::try_from(until).ok());
     let until = until.ok_or("has no end")?;
     let latest = now.and_then(|now| now.checked_add(LONGEST_LOG).ok());
     match latest.is_some_and(|latest| until > latest) {
         true => Err("ends more than 7 days from now".into()),
-        false => Ok(Log { level, until }),
+        false => Ok((Log { level, until }, format!("{level} until {until}"))),
     }
 }
 
 fn spool(bytes: &u64) -> Checked<u64> {
-    let bytes = Some(*bytes).filter(|bytes| SPOOL_BYTES.contains(bytes));
-    bytes.ok_or_else(|| "is not between 1 MiB and 4 GiB".into())
+    match SPOOL_BYTES.contains(bytes) {
+        true => Ok((*bytes, bytes.to_string())),
+        false => Err("is not between 1 MiB and 4 GiB".into()),
+    }
 }
 
 fn update(given: &UpdatePolicy, own: UpdateMode) -> Checked<Update> {
-    if given.on && own == UpdateMode::Off {
+    let on = given.on;
+    if on && own == UpdateMode::Off {
         return Err("update = \"off\" in the settings of this machine".into());
     }
-    if given.hours.len() > LONGEST_TEXT {
-        return Err("its hours are too long".into());
-    }
-    let hours = given.hours.parse::<Hours>();
-    let hours = hours.map_err(|error| error.to_string())?;
-    let on = given.on;
-    Ok(Update { on, hours })
+    let hours: Hours = given
+        .hours
+        .parse()
+        .map_err(|_| "has hours of another form")?;
+    let text = if on { "on" } else { "off" };
+    Ok((
+        Update { on, hours },
+        format!("{text} {hours}").trim_end().into(),
+    ))
 }
 
 #[cfg(test)]

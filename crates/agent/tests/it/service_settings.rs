@@ -18,7 +18,7 @@ use crate::{
     updates::{host::Host, service::Service},
 };
 
-const FILE: &str = "settings.json";
+const FILE: &str = "settings";
 
 async fn installed() -> Result<(Site, Service, Installed)> {
     let site = Site::new().await?;
@@ -159,15 +159,15 @@ async fn a_refused_field_keeps_the_rest_and_status_shows_both() -> Result<()> {
     ensure!(sample(&service).await?.cpu_steal_ms.is_none());
     installed
         .status_becomes("the status has it", |status| {
-            status.rare.settings.refused.len() == 2
+            status.rare.settings.len() == 4
         })
         .await?;
     let shown = installed.run(&["status"], 0).await?.stdout;
     for line in [
-        "left_out = cpu_steal_ms, from the service",
+        "left_out: cpu_steal_ms, from the service",
         "ignored_mounts: pinned in agent.toml",
-        "interval: refused, is not between 5 s and 1 h",
-        "log: refused, pinned in agent.toml",
+        "interval: refused: is not between 5 s and 1 h",
+        "log: refused: pinned in agent.toml",
         "updates",
     ] {
         assert_contains(&shown, line);

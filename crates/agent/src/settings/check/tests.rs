@@ -66,15 +66,15 @@ fn checked(given: &AgentSettings) -> (InForce, Vec<RefusedSetting>) {
 fn good_settings_are_in_force_completely() {
     let (in_force, refused) = checked(&all());
     assert_eq!(refused, []);
-    let shown = in_force.shown();
+    let shown = in_force.shown;
     assert_eq!(shown.len(), PINNABLE.len());
     assert!(
         PINNABLE.iter().all(|name| shown.contains_key(*name)),
         "{shown:?}"
     );
-    assert_eq!(shown["interval"], "10 s");
-    assert_eq!(shown["log"], "debug until 2026-11-20T12:00:00Z");
-    assert_eq!(shown["update"], "on mon-fri 08:00-16:00");
+    assert_eq!(shown["interval"], "10 s, from the service");
+    assert!(shown["log"].starts_with("debug until 2026-11-20T12:00:00Z"));
+    assert!(shown["update"].starts_with("on mon-fri 08:00-16:00"));
     let nothing = checked(&AgentSettings::default());
     assert_eq!(nothing, (InForce::default(), Vec::new()));
 }
@@ -83,7 +83,20 @@ fn good_settings_are_in_force_completely() {
 fn a_pinned_field_is_refused_and_absent_ones_are_not() {
     let config = config(&[("SVC_AGENT_PINNED", &PINNABLE.join(", "))]);
     let (in_force, refused) = check(&all(), &config, Some(now()));
-    assert_eq!(in_force, InForce::default());
+    assert!(
+        in_force
+            .shown
+            .values()
+            .all(|text| text == "refused: pinned in agent.toml")
+    );
+    let shown = in_force.shown.clone();
+    assert_eq!(
+        in_force,
+        InForce {
+            shown,
+            ..InForce::default()
+        }
+    );
     let mut names: Vec<&str> = refused.iter().map(|one| one.field.as_str()).collect();
     names.sort_by_key(|name| PINNABLE.iter().position(|field| field == name));
     assert_eq!(names, PINNABLE);
@@ -92,8 +105,8 @@ fn a_pinned_field_is_refused_and_absent_ones_are_not() {
             .iter()
             .all(|one| one.reason == "pinned in agent.toml")
     );
-    let (_, none) = check(&AgentSettings::default(), &config, Some(now()));
-    assert_eq!(none, []);
+    let (in_force, none) = check(&AgentSettings::default(), &config, Some(now()));
+    assert_eq!((in_force.shown.len(), none), (PINNABLE.len(), vec![]));
 }
 
 #[test]
@@ -141,9 +154,9 @@ fn each_field_has_bounds_and_a_bad_one_keeps_the_rest() {
         let (in_force, refused) = checked(&given);
         assert_eq!(refused.len(), 1, "{name}: {refused:?}");
         assert_eq!(refused[0].field, name);
-        let mut rest = good.shown();
-        rest.remove(name);
-        assert_eq!(in_force.shown(), rest, "{name}");
+        let mut shown = good.shown.clone();
+        shown.insert(name.into(), format!("refused: {}", refused[0].reason));
+        assert_eq!(in_force.shown, shown, "{name}");
     }
 }
 
@@ -203,6 +216,9 @@ proptest! {
         prop_assert!(in_force.filter.parts.iter().all(|part| PARTS.contains(&part.as_str())));
         let latest = now().checked_add(LONGEST_LOG).unwrap();
         prop_assert!(in_force.log.is_none_or(|log| log.until <= latest));
-        prop_assert_eq!(in_force.shown().len() + refused.len(), 6, "each is in force or refused");
+        let shown = in_force.shown.values();
+        let is_refused = |text: &&String| text.starts_with("refused: ");
+        prop_assert_eq!(shown.filter(is_refused).count(), refused.len());
+        prop_assert_eq!(in_force.shown.len(), 6, "each is in force or refused");
     }
 }
