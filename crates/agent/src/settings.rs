@@ -60,7 +60,11 @@ impl Settings {
             self.refuse_all(given, reason);
             return None;
         }
-        if self.state.borrow().received_hash == given.hash {
+        let is_known = {
+            let state = self.state.borrow();
+            state.received_hash == given.hash && state.running_hash == given.hash
+        };
+        if is_known {
             return None;
         }
         self.put_in_force(given, config, now);

@@ -226,6 +226,7 @@ async fn a_log_level_holds_until_its_end() -> Result<()> {
     ] {
         let (_site, service, installed) = installed().await?;
         let agent = installed.process(&["run"])?.start()?;
+        eventually("it connects", async || !service.seen().hellos.is_empty()).await?;
         service.settings(AgentSettings {
             log: log("debug", after),
             ..settings(1)
