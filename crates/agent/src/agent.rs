@@ -22,6 +22,7 @@ mod enrol;
 mod keys;
 mod persist;
 mod session;
+mod settings;
 mod successor;
 
 use std::{path::Path, sync::Arc, time::Duration};
@@ -41,6 +42,7 @@ use crate::{
     identity::{Identity, IdentityError},
     recorder::{Recorder, Sampling},
     release::{Notice, version},
+    settings::Settings,
     spool::{Spool, SpoolError},
     state::{Binding, Machine, State},
     status::{Board, Enrolment, Status},
@@ -96,6 +98,9 @@ pub struct Agent {
     recorder: Arc<Recorder>,
     board: Arc<Board>,
     sampling: watch::Sender<Sampling>,
+    settings: Settings,
+    /// The interval for agents whose settings name none.
+    interval: Duration,
     addresses: Addresses,
     backoff: Backoff,
     /// The disk is a clone: its machine differs, or the service refused its key with
@@ -132,7 +137,9 @@ impl Agent {
         let identity = identity(&dir, &config)?;
         let mut state = State::load(&dir)?;
         let keys = Keys::open(&dir, &config, identity)?;
-        let spool = Spool::open(&dir.spool(&keys.present.spool()), config.spool)?;
+        let settings = Settings::load(&dir, &config);
+        let limits = settings.spool(config.spool);
+        let spool = Spool::open(&dir.spool(&keys.present.spool()), limits)?;
         let interval = state.interval().unwrap_or(timing.interval);
         let (sampling, _) = watch::channel(Sampling {
             on: state.is_admitted(),
@@ -142,9 +149,17 @@ impl Agent {
         let route = config.route(names);
         let timeouts = timing.timeouts;
         let caller = Caller::new(&config, keys.first(), facts, clock.clone(), timeouts, route);
-        let (updates, updater) =
-            Updater::new(&config, launch, dir.clone(), caller.clone(), interval);
-        let caller = caller.reporting(updates.state());
+        let (updates, updater) = Updater::new(
+            &config,
+            launch,
+            dir.clone(),
+            caller.clone(),
+            settings.in_force().interval.unwrap_or(interval),
+            settings.follow(),
+        );
+        let caller = caller
+            .reporting(updates.state())
+            .stating(settings.follow_state());
         let here = caller.facts();
         let (boot_id, machine) = (here.boot_id.clone(), Machine::of(&here));
         let binding = state.bind(machine);
@@ -158,7 +173,7 @@ impl Agent {
         if binding == Binding::New {
             recorder.write_file(STATE, state.text(), true);
         }
-        Ok(Self {
+        let agent = Self {
             board: Arc::new(Board::new(at_start(&caller, &state, dir.path()))),
             recorder: Arc::new(recorder),
             caller,
@@ -175,9 +190,13 @@ impl Agent {
             dir,
             state,
             sampling,
+            settings,
+            interval,
             is_clone,
             refused_since: None,
-        })
+        };
+        agent.put_in_force();
+        Ok(agent)
     }
 
     pub fn recorder(&self) -> Arc<Recorder> {
@@ -209,10 +228,14 @@ impl Agent {
         );
         let sampling = recorder.run(self.sampling.subscribe());
         let status = board.run(&recorder, self.timing.status);
+        let shown = board.follow(self.updates.state());
+        let log = settings::keep_log_level(self.settings.follow(), &recorder);
         let ended = tokio::select! {
             ended = self.main_loop() => ended,
             () = sampling => Ok(()),
             () = status => Ok(()),
+            () = shown => Ok(()),
+            () = log => Ok(()),
             () = updating => Ok(()),
             () = watchdog::run() => Ok(()),
         };

@@ -10,7 +10,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use svc_proto::v1::{AgentInfo, Hello, HostFacts, RegisterRequest, UpdateState, Welcome};
+use svc_proto::v1::{
+    AgentInfo, Hello, HostFacts, RegisterRequest, SettingsState, UpdateState, Welcome,
+};
 use tokio::sync::watch;
 
 use crate::{
@@ -73,6 +75,7 @@ pub struct Caller {
     clock: Clock,
     run_id: String,
     update: Option<watch::Receiver<UpdateState>>,
+    settings: Option<watch::Receiver<SettingsState>>,
 }
 
 impl Caller {
@@ -94,6 +97,7 @@ impl Caller {
             clock,
             run_id: format!("{:032x}", rand::random::<u128>()),
             update: None,
+            settings: None,
         }
     }
 
@@ -101,6 +105,14 @@ impl Caller {
     pub fn reporting(self, update: watch::Receiver<UpdateState>) -> Self {
         Self {
             update: Some(update),
+            ..self
+        }
+    }
+
+    /// The same, and Hello says which settings are in force.
+    pub fn stating(self, settings: watch::Receiver<SettingsState>) -> Self {
+        Self {
+            settings: Some(settings),
             ..self
         }
     }
@@ -191,6 +203,7 @@ impl Caller {
             run_id: self.run_id.clone(),
             sent_at: Some(SystemTime::into(self.clock.wall())),
             update: self.update.as_ref().map(|state| state.borrow().clone()),
+            settings: (self.settings.as_ref()).map(|state| state.borrow().clone()),
             ..Hello::default()
         }
     }

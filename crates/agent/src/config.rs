@@ -18,6 +18,7 @@ use crate::{
     spool::Limits,
     wire::{Address, Exceptions, Names, Proxy, Route},
 };
+pub use parse::PINNABLE;
 pub use problems::{Problem, Problems};
 pub use settings::{SETTINGS, Setting};
 use sources::Sources;
@@ -42,6 +43,8 @@ pub struct Config {
     pub update_keys: PathBuf,
     /// How long a new version must work until it is approved.
     pub update_trial: Duration,
+    /// The fields of the service's settings that this machine decides itself.
+    pub pinned: Vec<&'static str>,
     /// What does not keep the agent from running, but should be fixed.
     pub warnings: Vec<Problem>,
 }
@@ -141,6 +144,7 @@ impl Config {
         let update = reader.value("update", parse::update);
         let update_keys = reader.value("update_keys", parse::path);
         let update_trial = reader.value("update_trial", parse::trial);
+        let pinned = reader.value("pinned", parse::pinned);
         Some(Self {
             addresses: addresses?,
             ca_cert_file: ca_cert_file?,
@@ -161,6 +165,7 @@ impl Config {
             update: update?,
             update_keys: update_keys?,
             update_trial: update_trial?,
+            pinned: pinned?,
             warnings: Vec::new(),
         })
     }

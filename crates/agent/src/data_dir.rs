@@ -8,6 +8,7 @@
 //! successor.pem   the new key of a clone, until the clone has changed to it
 //! former-*.pem    keys that clones have set aside
 //! state.json      agent id, JWT, interval, the service's time
+//! settings        the settings that the service has sent last
 //! status.json     what `svc-agent status` shows; holds no secret
 //! updates.json    what is known about updates; versions/ has the versions that were downloaded
 //! spool/KEY/      samples that are not acknowledged yet, by the first key of the agent they belong to
@@ -28,6 +29,7 @@ pub const IDENTITY: &str = "identity.pem";
 pub const NEXT_IDENTITY: &str = "identity.next.pem";
 pub const SUCCESSOR: &str = "successor.pem";
 pub const STATE: &str = "state.json";
+pub const SETTINGS: &str = "settings";
 pub const STATUS: &str = "status.json";
 pub const UPDATES: &str = "updates.json";
 const LOCK: &str = "lock";

@@ -12,7 +12,7 @@
 //!    believe; [`wire`] is the client side of the protocol, and [`caller`] puts these together.
 //! 4. The running agent. [`agent`] registers, holds the heartbeat stream and reconnects;
 //!    [`timing`] lists its waits.
-//!    [`update`] replaces the agent by newer versions.
+//!    [`update`] replaces the agent by newer versions; [`settings`] are those that the service sends.
 //! 5. Files and settings. [`config`] reads settings; [`data_dir`] is the agent's folder, with
 //!    [`state`] (needed after a restart) and [`status`] (for `svc-agent status`).
 //! 6. The command line: [`cli`], with [`telemetry`] for log lines and [`release`] for this version and
@@ -34,6 +34,7 @@ pub mod config;
 pub mod data_dir;
 pub mod recorder;
 pub mod release;
+pub mod settings;
 mod stamp;
 pub mod state;
 pub mod status;

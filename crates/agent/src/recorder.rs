@@ -48,7 +48,7 @@ use crate::{
     spool::{Spool, SpoolError, Usage},
     stamp::{Boot, Stamp},
     sync::locked,
-    vitals::Sampler,
+    vitals::{Filter, Sampler},
 };
 
 /// The first sample waits until there is a processor load to measure.
@@ -71,6 +71,8 @@ pub struct Recorder {
     boot: Boot,
     time: Mutex<ServiceTime>,
     sampler: Arc<Mutex<Sampler>>,
+    /// Apart from the sampler, whose lock is held while it measures.
+    filter: Mutex<Arc<Filter>>,
     shared: Arc<Shared>,
 }
 
@@ -92,6 +94,7 @@ impl Recorder {
             boot: Boot::new(boot_id),
             time: Mutex::new(ServiceTime::new(clock.clone(), known)),
             sampler: Arc::new(Mutex::new(Sampler::default())),
+            filter: Mutex::default(),
             clock,
             shared,
         })
@@ -128,8 +131,13 @@ impl Recorder {
     /// Takes one sample. It is measured on a thread of its own, because the caller's is the
     /// network's, and a file system may take a second to answer.
     pub async fn take(&self) {
-        let sampler = self.sampler.clone();
-        let measured = spawn_blocking(move || locked(&sampler).sample()).await;
+        let (sampler, filter) = (self.sampler.clone(), locked(&self.filter).clone());
+        let measured = spawn_blocking(move || {
+            let mut sampler = locked(&sampler);
+            sampler.leave_out(filter);
+            sampler.sample()
+        })
+        .await;
         if let Ok(vitals) = measured {
             self.record(vitals);
         }
@@ -196,6 +204,16 @@ impl Recorder {
         self.shared.replace(spool);
     }
 
+    /// Samples leave this out from the next one on.
+    pub fn leave_out(&self, filter: Filter) {
+        *locked(&self.filter) = Arc::new(filter);
+    }
+
+    /// The most bytes on disk from the next sample on. What does not fit any more is declared lost, the oldest first.
+    pub fn limit_spool(&self, bytes: u64) {
+        self.shared.change(|inner| inner.limit = Some(bytes));
+    }
+
     /// Replaces a file of the data folder as soon as the disk allows. A later content
     /// replaces an earlier one that was not written yet.
     pub fn write_file(&self, name: &'static str, text: String, is_durable: bool) {
@@ -221,6 +239,11 @@ impl Recorder {
     pub fn numbers(&self) -> (u64, u64) {
         let inner = self.shared.inner();
         (inner.numbers.next, inner.numbers.acked)
+    }
+
+    /// The service's time now.
+    pub fn now(&self) -> SystemTime {
+        locked(&self.time).now()
     }
 
     /// The service's time, to be saved for a restart.
@@ -321,6 +344,30 @@ mod tests {
         assert_eq!(numbers, [22, 23, 24]);
         assert!(report.samples.iter().all(|sample| is_near(sample, before)));
         assert!(recorder.report(24).await.unwrap().is_none());
+    }
+
+    #[test]
+    fn a_smaller_limit_of_the_spool_gives_up_the_oldest_samples() {
+        let folder = tempfile::tempdir().unwrap();
+        let recorder = recorder(folder.path(), &Clock::system(), "boot");
+        let record = |count| {
+            for _ in 0..count {
+                recorder.record(Vitals {
+                    unreadable_mounts: vec!["x".repeat(255); 4],
+                    ..Vitals::default()
+                });
+                recorder.flush();
+            }
+            recorder.usage()
+        };
+        let all = record(40);
+        assert_eq!((all.samples, all.given_up), (40, 0));
+        recorder.limit_spool(16 * 1024);
+        let left = record(20);
+        assert!(left.given_up >= 40 && left.bytes <= 16 * 1024, "{left:?}");
+        assert_eq!(left.samples + left.given_up, 60);
+        recorder.limit_spool(1 << 20);
+        assert_eq!(record(20).given_up, left.given_up);
     }
 
     #[tokio::test]

@@ -196,6 +196,11 @@ impl Spool {
         self.next = self.next.max(seq);
     }
 
+    /// Another limit of its size. What does not fit any more is given up by the next [`expire`](Self::expire).
+    pub fn limit(&mut self, bytes: u64) {
+        self.limits.bytes = bytes;
+    }
+
     /// No sample with these numbers will be stored.
     pub fn lose(&mut self, first: u64, last: u64, reason: LossReason) {
         self.next = self.next.max(last + 1);

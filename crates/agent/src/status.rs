@@ -3,11 +3,12 @@
 //!
 //! The running agent writes it after a change, but at most every few seconds.
 
-use std::{env, fs, io, path::Path, sync::Mutex, time::Duration};
+use std::{collections::BTreeMap, env, fs, io, path::Path, sync::Mutex, time::Duration};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use tokio::sync::Notify;
+use svc_proto::v1::{UpdateState, UpdateStep};
+use tokio::sync::{Notify, watch};
 
 use crate::{
     data_dir::{STATUS, content},
@@ -34,6 +35,18 @@ pub struct Status {
     pub spool: Spool,
     pub last_acknowledged_at: Option<Timestamp>,
     pub update: Option<Notice>,
+    #[serde(default, flatten)]
+    pub rare: Rare,
+}
+
+/// What changes so seldom that it is not copied with each acknowledgement.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Rare {
+    /// How far the agent is with the release that it was offered last.
+    pub self_update: String,
+    /// What the service decides about this agent, or may not, by field.
+    pub settings: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,7 +87,9 @@ pub struct Spool {
 /// The current status. The parts of the agent update it; one task writes it to disk.
 #[derive(Debug)]
 pub struct Board {
+    /// Without what is rare.
     status: Mutex<Status>,
+    rare: Mutex<Rare>,
     changed: Notify,
 }
 
@@ -82,6 +97,7 @@ impl Board {
     pub fn new(status: Status) -> Self {
         Self {
             status: Mutex::new(status),
+            rare: Mutex::default(),
             changed: Notify::new(),
         }
     }
@@ -92,6 +108,22 @@ impl Board {
         change(&mut status);
         if *status != before {
             self.changed.notify_one();
+        }
+    }
+
+    pub fn change_rare(&self, change: impl FnOnce(&mut Rare)) {
+        change(&mut locked(&self.rare));
+        self.changed.notify_one();
+    }
+
+    /// Keeps up with updates.
+    pub async fn follow(&self, mut updates: watch::Receiver<UpdateState>) {
+        loop {
+            let state = updates.borrow_and_update().clone();
+            self.change_rare(|rare| rare.self_update = self_update(&state));
+            if updates.changed().await.is_err() {
+                return std::future::pending().await;
+            }
         }
     }
 
@@ -110,12 +142,25 @@ impl Board {
         let mut status = locked(&self.status).clone();
         status.written_at = Some(Timestamp::now());
         status.spool = spool(recorder);
+        status.rare = locked(&self.rare).clone();
         let text = serde_json::to_string_pretty(&status).unwrap_or_default();
         if let Some(runtime) = env::var_os(RUNTIME_VARIABLE) {
             drop(replace(&Path::new(&runtime).join(STATUS), &text)); // The disk has one, too.
         }
         recorder.write_file(STATUS, text, false);
     }
+}
+
+fn self_update(state: &UpdateState) -> String {
+    let step = match state.step() {
+        UpdateStep::Unspecified => "none was offered".into(),
+        step => step
+            .as_str_name()
+            .replace("UPDATE_STEP_", "")
+            .to_lowercase(),
+    };
+    let texts = [step, state.version.clone(), state.reason.clone()];
+    texts.join(" ").trim_end().into()
 }
 
 fn spool(recorder: &Recorder) -> Spool {

@@ -5,28 +5,44 @@ use std::{
     io::{self, IsTerminal, Write},
     os::unix::fs::OpenOptionsExt,
     path::Path,
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::{
+    Registry,
     filter::Targets,
     fmt::{
         self,
         writer::{BoxMakeWriter, MakeWriterExt},
     },
     layer::SubscriberExt,
+    reload,
     util::SubscriberInitExt,
 };
 
 use crate::config::{Log, LogFormat};
 
+/// The filter of the lines, and the level of this machine's own settings.
+static LEVEL: OnceLock<(reload::Handle<Targets, Registry>, LevelFilter)> = OnceLock::new();
+
+/// Until further notice; `None`: the machine's own level.
+pub fn set_level(level: Option<LevelFilter>) {
+    if let Some((filter, own)) = LEVEL.get() {
+        drop(filter.reload(targets(level.unwrap_or(*own)))); // It fails only without a subscriber.
+    }
+}
+
+fn targets(level: LevelFilter) -> Targets {
+    Targets::new()
+        .with_target("svc_agent", level)
+        .with_default(level.min(LevelFilter::WARN))
+}
+
 /// The commands that log call this once. Libraries log warnings and errors only. A version on trial also writes to a file, whose
 /// end says what went wrong if it is refused.
 pub fn init(log: Log, trial: Option<&Path>) {
-    let targets = Targets::new()
-        .with_target("svc_agent", log.level)
-        .with_default(log.level.min(LevelFilter::WARN));
+    let (filter, handle) = reload::Layer::new(targets(log.level));
     let writer = match trial.and_then(Tail::open) {
         Some(tail) => {
             panics_are_logged();
@@ -35,14 +51,17 @@ pub fn init(log: Log, trial: Option<&Path>) {
         None => BoxMakeWriter::new(io::stderr),
     };
     let lines = fmt::layer().with_writer(writer).with_target(false);
-    let registry = tracing_subscriber::registry().with(targets);
+    let registry = tracing_subscriber::registry().with(filter);
     let set = match log.format {
         LogFormat::Json => registry.with(lines.json().flatten_event(true)).try_init(),
         LogFormat::Text => registry
             .with(lines.with_ansi(io::stderr().is_terminal()))
             .try_init(),
     };
-    drop(set); // A second call, as in tests, has no effect.
+    // A second call, as in tests, has no effect.
+    if set.is_ok() {
+        drop(LEVEL.set((handle, log.level)));
+    }
 }
 
 /// The newest lines of the log, in a file of bounded size.

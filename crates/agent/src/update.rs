@@ -39,8 +39,11 @@ const EVENTS: usize = 16;
 /// The longest text for people that travels to the service.
 const LONGEST_REASON: usize = 200;
 
+/// Whether the settings allow a restart for an update now.
+type MayRestart = bool;
+
 enum Event {
-    Heard(Sign),
+    Heard(Sign, MayRestart),
     Offer(Box<UpdateOffer>),
 }
 
@@ -72,12 +75,12 @@ impl fmt::Debug for Event {
 }
 
 impl Updates {
-    pub fn welcomed(&self) {
-        self.tell(Event::Heard(Sign::Welcome));
+    pub fn welcomed(&self, may_restart: bool) {
+        self.tell(Event::Heard(Sign::Welcome, may_restart));
     }
 
-    pub fn acknowledged(&self) {
-        self.tell(Event::Heard(Sign::Acknowledgement));
+    pub fn acknowledged(&self, may_restart: bool) {
+        self.tell(Event::Heard(Sign::Acknowledgement, may_restart));
     }
 
     pub fn offered(&self, offer: UpdateOffer) {

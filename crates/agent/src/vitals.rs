@@ -8,15 +8,20 @@
 mod blocks;
 mod cpu;
 mod disks;
+mod filter;
 mod memory;
 mod meter;
 mod network;
 mod pressure;
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use svc_proto::{contract::limits::MAX_INTERFACES, v1::Vitals};
 
+pub use self::filter::{Filter, PARTS};
 pub(crate) use self::memory::Memory;
 use self::{cpu::Times, meter::Meter};
 use crate::machine::{Machine, bounded};
@@ -34,6 +39,7 @@ pub struct Sampler {
     times_at: Instant,
     cpu_percent: f64,
     meter: Meter,
+    filter: Arc<Filter>,
 }
 
 impl Default for Sampler {
@@ -52,7 +58,13 @@ impl Sampler {
             times,
             times_at: Instant::now(),
             meter: Meter::default(),
+            filter: Arc::default(),
         }
+    }
+
+    /// From the next sample on.
+    pub fn leave_out(&mut self, filter: Arc<Filter>) {
+        self.filter = filter;
     }
 
     /// `cpu_percent` covers the time since the previous sample.
@@ -67,14 +79,22 @@ impl Sampler {
     }
 
     fn read(&mut self) -> Vitals {
-        let machine = &self.machine;
+        let (machine, filter) = (&self.machine, &self.filter);
         let memory = Memory::read(machine);
         let mut interfaces = network::interfaces(machine);
+        interfaces.retain(|one| filter.interface(one));
         let network_rx_bytes = network::total(&interfaces, |one| one.rx_bytes);
         let network_tx_bytes = network::total(&interfaces, |one| one.tx_bytes);
-        interfaces.truncate(MAX_INTERFACES);
+        let listed = if filter.has("interfaces") {
+            MAX_INTERFACES
+        } else {
+            0
+        };
+        interfaces.truncate(listed);
         let [load_1m, load_5m, load_15m] = load(&machine.text("/proc/loadavg"));
-        let measured = self.meter.measure(disks::mounts(machine));
+        let mut mounts = disks::mounts(machine);
+        mounts.retain(|mount| filter.mount(mount));
+        let measured = self.meter.measure(mounts);
         Vitals {
             cpu_percent: self.cpu_percent,
             load_1m,
@@ -92,9 +112,12 @@ impl Sampler {
             unreadable_mounts: measured.unreadable,
             spool_problem: String::new(),
             interfaces,
-            block_devices: blocks::block_devices(machine),
-            pressure: pressure::read(machine),
-            cpu_steal_ms: self.times.steal_ms(),
+            block_devices: match filter.has("block_devices") {
+                true => blocks::block_devices(machine),
+                false => Vec::new(),
+            },
+            pressure: pressure::read(machine).filter(|_| filter.has("pressure")),
+            cpu_steal_ms: (self.times.steal_ms()).filter(|_| filter.has("cpu_steal_ms")),
         }
     }
 }
@@ -161,6 +184,54 @@ pub(crate) mod tests {
         let (_dir, machine) = machine(&[]);
         let mut sampler = Sampler::of(machine);
         assert_eq!(sampler.sample(), Vitals::default());
+    }
+
+    #[test]
+    fn what_is_left_out_is_missing_also_in_sums() {
+        let net = "h\nh\n eth0: 10 0 0 0 0 0 0 0 1\n veth1: 20 0 0 0 0 0 0 0 2\n";
+        let mounts = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 0 8:2 / /mnt/a rw - xfs /dev/sda2 rw\n";
+        let (_dir, machine) = machine(&[
+            ("/sys/class/net/eth0/type", "1"),
+            ("/sys/class/net/veth1/type", "1"),
+            ("/proc/net/dev", net),
+            ("/proc/self/mountinfo", mounts),
+            ("/proc/stat", "cpu 10 0 10 80 0 0 0 7\n"),
+        ]);
+        let mut sampler = Sampler::of(machine);
+        let measure = |mount: &disks::Mount| {
+            let mount_point = mount.place();
+            let disk = svc_proto::v1::Disk {
+                mount_point,
+                ..Default::default()
+            };
+            Ok(Some(disk))
+        };
+        sampler.meter = Meter::with(measure, Duration::from_secs(20));
+        let all = sampler.sample();
+        assert_eq!((all.interfaces.len(), all.disks.len()), (2, 2));
+        assert_eq!((all.network_rx_bytes, all.network_tx_bytes), (30, 3));
+        assert!(all.cpu_steal_ms.is_some());
+
+        sampler.leave_out(Arc::new(Filter {
+            parts: vec!["cpu_steal_ms".into()],
+            mounts: vec!["/mnt/*".into()],
+            file_systems: vec![],
+            interfaces: vec!["veth*".into()],
+        }));
+        let some = sampler.sample();
+        assert_eq!((some.network_rx_bytes, some.network_tx_bytes), (10, 1));
+        assert_eq!(some.interfaces[0].name, "eth0");
+        assert_eq!((some.interfaces.len(), some.disks.len()), (1, 1));
+        assert_eq!(some.cpu_steal_ms, None);
+
+        sampler.leave_out(Arc::new(Filter {
+            parts: vec!["disks".into(), "interfaces".into()],
+            file_systems: vec!["xfs".into()],
+            ..Filter::default()
+        }));
+        let few = sampler.sample();
+        assert_eq!((few.interfaces.len(), few.disks.len()), (0, 0));
+        assert_eq!(few.network_rx_bytes, 30, "the sum needs no list");
     }
 
     #[test]

@@ -42,16 +42,23 @@ impl Agent {
         self.save_state();
     }
 
+    /// The interval for agents whose settings name none.
     pub(super) fn set_interval(&mut self, interval: Duration) {
-        self.sample(|sampling| sampling.interval = interval);
-        let seconds = Some(interval.as_secs());
-        self.board
-            .change(|status| status.interval_seconds = seconds);
+        self.interval = interval;
+        self.sample_at_interval();
         let known = self.state.interval();
         self.state.set_interval(interval);
         if self.state.interval() != known {
             self.save_state();
         }
+    }
+
+    pub(super) fn sample_at_interval(&self) {
+        let interval = self.settings.in_force().interval.unwrap_or(self.interval);
+        self.sample(|sampling| sampling.interval = interval);
+        let seconds = Some(interval.as_secs());
+        self.board
+            .change(|status| status.interval_seconds = seconds);
     }
 
     pub(super) fn sample(&self, change: impl FnOnce(&mut Sampling)) {

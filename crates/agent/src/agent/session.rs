@@ -131,7 +131,7 @@ impl<'a> Session<'a> {
             "connected"
         );
         self.agent.connected();
-        self.agent.updates.welcomed();
+        self.agent.updates.welcomed(self.agent.may_restart());
         self.agent.board.change(|status| {
             status.enrolment = Enrolment::Active;
             status.message = None;
@@ -192,6 +192,7 @@ impl<'a> Session<'a> {
         if let Some(call) = &mut self.call {
             call.tell(&self.updates.borrow_and_update());
             self.new_key.take_if(|new_key| call.announce(new_key));
+            call.tell_settings(&self.agent.settings.state());
         }
         while let Some(call) = &self.call
             && self.has_room()
@@ -257,7 +258,7 @@ impl<'a> Session<'a> {
         }
         while self.in_flight.pop_front_if(|last| *last <= up_to).is_some() {}
         self.agent.recorder.acked(up_to);
-        self.agent.updates.acknowledged();
+        self.agent.updates.acknowledged(self.agent.may_restart());
         self.agent
             .board
             .change(|status| status.last_acknowledged_at = Some(Timestamp::now()));
@@ -268,6 +269,9 @@ impl<'a> Session<'a> {
         if let Some(interval) = interval.filter(|interval| !interval.is_zero()) {
             let interval = interval.clamp(*INTERVALS.start(), *INTERVALS.end());
             self.agent.set_interval(interval);
+        }
+        if let Some(given) = &settings.agent {
+            self.agent.take_settings(given);
         }
         let notice = settings.release.as_ref().and_then(release::notice);
         if let Some(news) = notice.as_ref().filter(|_| notice != self.agent.noticed) {

@@ -88,7 +88,10 @@ impl Agent {
         self.dir
             .rename(IDENTITY, &format!("former-{}.pem", short(&former)))?;
         self.dir.rename(SUCCESSOR, IDENTITY)?;
-        let spool = Spool::open(&self.dir.spool(&new), self.config.spool)?;
+        let spool = Spool::open(
+            &self.dir.spool(&new),
+            self.settings.spool(self.config.spool),
+        )?;
         self.recorder.replace_spool(spool);
         self.sample(|sampling| sampling.on = false);
         tracing::warn!(

@@ -89,6 +89,10 @@ fn details(status: &Status, runs: bool) -> Vec<(&'static str, String)> {
     if let Some(Notice { version, url }) = &status.update {
         rows.push(("update", format!("{version} is available: {url}")));
     }
+    rows.push(("updates", status.rare.self_update.clone()));
+    for (field, text) in &status.rare.settings {
+        rows.push(("setting", format!("{field}: {text}")));
+    }
     rows
 }
 

@@ -11,6 +11,18 @@ use crate::wire::{Address, Exceptions, Proxy};
 
 type Parsed<T> = Result<T, String>;
 
+/// The fields of `AgentSettings`.
+pub const PINNABLE: [&str; 8] = [
+    "interval",
+    "left_out",
+    "ignored_mounts",
+    "ignored_file_systems",
+    "ignored_interfaces",
+    "log",
+    "spool_bytes",
+    "update",
+];
+
 pub(super) fn addresses(text: &str) -> Parsed<Vec<Address>> {
     let parts = text.split(',').map(str::trim).filter_map(not_empty);
     let addresses: Vec<Address> = parts.map(str::parse).collect::<Result<_, _>>()?;
@@ -89,6 +101,13 @@ pub(super) fn update(text: &str) -> Parsed<UpdateMode> {
         "off" => Ok(UpdateMode::Off),
         _ => Err("is none of auto, on and off".into()),
     }
+}
+
+pub(super) fn pinned(text: &str) -> Parsed<Vec<&'static str>> {
+    let names = text.split(',').map(str::trim).filter_map(not_empty);
+    let field = |name: &str| PINNABLE.into_iter().find(|field| *field == name);
+    let fields: Option<Vec<&str>> = names.map(field).collect();
+    fields.ok_or_else(|| format!("names other fields than {}", PINNABLE.join(", ")))
 }
 
 pub(super) fn age(text: &str) -> Parsed<Duration> {

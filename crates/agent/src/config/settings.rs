@@ -69,4 +69,6 @@ settings! {
     "update_keys", Some("/etc/svc-agent/update-keys"),
         "A folder of root's with your own keys for releases, `*.pem`, besides the keys of the build";
     "update_trial", Some("10m"), "How long a new version must work until it is approved";
+    "pinned", Some(""),
+        "The settings of the service that this machine does not take: `interval`, `left_out`, `ignored_mounts`, `ignored_file_systems`, `ignored_interfaces`, `log`, `spool_bytes`, `update`; as a list or separated by commas";
 }

@@ -91,6 +91,7 @@ impl Disk {
                 self.spool.expire(now);
                 self.publish();
             }
+            Job::Limit(bytes) => self.spool.limit(bytes),
             Job::Replace(spool) => {
                 self.spool = *spool;
                 self.publish();

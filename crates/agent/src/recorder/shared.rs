@@ -52,6 +52,8 @@ pub(super) struct Inner {
     replacement: Option<Box<Spool>>,
     pub files: BTreeMap<&'static str, FileJob>,
     expire: Option<Option<SystemTime>>,
+    /// A new limit of the spool.
+    pub limit: Option<u64>,
     pub jobs_done: u64,
     pub must_end: bool,
     pub has_ended: bool,
@@ -65,6 +67,10 @@ struct Failure {
 }
 
 /// What memory knows about a report.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is taken apart at once, and a box would cost an allocation per report"
+)]
 #[derive(Debug)]
 pub(super) enum Held {
     /// There is nothing to send.
@@ -104,6 +110,7 @@ pub(super) enum Job {
     Read(Read),
     Acked(u64),
     Expire(Option<SystemTime>),
+    Limit(u64),
     File(&'static str, FileJob),
 }
 
@@ -121,6 +128,7 @@ impl Shared {
                 replacement: None,
                 files: BTreeMap::new(),
                 expire: None,
+                limit: None,
                 jobs_done: 0,
                 must_end: false,
                 has_ended: false,
@@ -247,7 +255,7 @@ impl Inner {
         let must_store = self.numbers.window.unstored_count() > 0 && !self.is_resting;
         let has_request =
             self.read.is_some() || self.resume.is_some() || self.replacement.is_some();
-        let has_upkeep = !self.files.is_empty() || self.expire.is_some();
+        let has_upkeep = !self.files.is_empty() || self.expire.is_some() || self.limit.is_some();
         must_store || has_request || has_upkeep
     }
 
@@ -263,6 +271,9 @@ impl Inner {
         }
         if let Some(now) = self.expire.take() {
             return Some(Job::Expire(now));
+        }
+        if let Some(bytes) = self.limit.take() {
+            return Some(Job::Limit(bytes));
         }
         if self.numbers.acked > acked && !self.is_resting {
             return Some(Job::Acked(self.numbers.acked));

@@ -24,6 +24,7 @@ use crate::{
     caller::Caller,
     config::{Config, UpdateMode},
     data_dir::DataDir,
+    settings::InForce,
 };
 
 #[derive(Debug)]
@@ -41,8 +42,9 @@ pub struct Updater {
     /// Set: from then on, a sign of the service is followed by a restart.
     restart_from: Option<Instant>,
     download: Option<(Artefact, AbortOnDropHandle<()>)>,
-    /// The newest offer that came during a trial.
+    /// The newest offer that came during a trial, or while the settings allowed none.
     waiting: Option<Box<UpdateOffer>>,
+    settings: watch::Receiver<InForce>,
     events: mpsc::Receiver<Event>,
     state: watch::Sender<UpdateState>,
     restart: CancellationToken,
@@ -55,6 +57,7 @@ impl Updater {
         dir: Arc<DataDir>,
         caller: Caller,
         interval: Duration,
+        settings: watch::Receiver<InForce>,
     ) -> (Updates, Self) {
         let waits = Waits {
             trial: config.update_trial,
@@ -76,6 +79,7 @@ impl Updater {
             restart_from: None,
             download: None,
             waiting: None,
+            settings,
             events,
             state: watch::Sender::new(UpdateState::default()),
             restart: CancellationToken::new(),
@@ -159,13 +163,18 @@ impl Updater {
             let deadline = self.watch.as_ref().and_then(Watch::deadline);
             tokio::select! {
                 Some(event) = self.events.recv() => match event {
-                    Event::Heard(sign) => self.heard(sign).await,
+                    Event::Heard(sign, may_restart) => self.heard(sign, may_restart).await,
                     Event::Offer(offer) => self.offered(offer).await,
                 },
                 () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
                     if let Some(watch) = &self.watch {
                         let verdict = watch.overdue();
                         self.judged(verdict).await;
+                    }
+                }
+                Ok(()) = self.settings.changed() => {
+                    if let Some(offer) = self.waiting.take() {
+                        self.offered(offer).await;
                     }
                 }
                 artefact = downloaded(&mut self.download) => self.staged(artefact).await,

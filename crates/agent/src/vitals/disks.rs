@@ -130,6 +130,10 @@ impl Mount {
         text(&self.mount_point)
     }
 
+    pub(super) fn fs_type(&self) -> &str {
+        &self.fs_type
+    }
+
     fn rank(&self) -> (bool, usize) {
         (self.root != b"/", self.mount_point.len())
     }

@@ -10,7 +10,8 @@ use svc_proto::{
     ClientMessage, ServerMessage,
     contract::limits,
     v1::{
-        Goodbye, HeartbeatRequest, HeartbeatResponse, Hello, NewKey, Report, UpdateState, Welcome,
+        Goodbye, HeartbeatRequest, HeartbeatResponse, Hello, NewKey, Report, SettingsState,
+        UpdateState, Welcome,
     },
 };
 use tokio::{sync::mpsc, time::timeout};
@@ -41,6 +42,8 @@ pub struct HeartbeatCall {
     answers: Streaming<HeartbeatResponse>,
     /// What the service knows of an update.
     told: Option<UpdateState>,
+    /// What it knows of settings.
+    told_settings: Option<SettingsState>,
     _connection: Connection,
 }
 
@@ -67,12 +70,14 @@ impl HeartbeatCall {
         let metadata = request.metadata_mut();
         metadata.insert("authorization", bearer(credential)?);
         let told = hello.update.clone();
+        let told_settings = hello.settings.clone();
         send(&out, ClientMessage::Hello(hello)).await?;
         let answers = connection.client.heartbeat(request).await?.into_inner();
         let mut call = Self {
             out,
             answers,
             told,
+            told_settings,
             _connection: connection,
         };
         match call.next().await? {
@@ -111,6 +116,21 @@ impl HeartbeatCall {
     pub fn announce(&self, new_key: &NewKey) -> bool {
         let message = Some(ClientMessage::NewKey(new_key.clone()));
         self.out.try_send(HeartbeatRequest { message }).is_ok()
+    }
+
+    /// Says which settings are in force, in the same way.
+    pub fn tell_settings(&mut self, state: &SettingsState) {
+        if self.told_settings.as_ref() == Some(state) {
+            return;
+        }
+        let settings = Some(state.clone());
+        let message = Some(ClientMessage::Report(Report {
+            settings: settings.clone(),
+            ..Report::default()
+        }));
+        if self.out.try_send(HeartbeatRequest { message }).is_ok() {
+            self.told_settings = settings;
+        }
     }
 
     /// The next message of the service, never a second Welcome. The end of the stream is

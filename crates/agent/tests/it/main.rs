@@ -11,6 +11,7 @@ mod hung_mounts;
 mod installation;
 mod keys;
 mod proxies;
+mod service_settings;
 mod settings;
 mod silence;
 mod simulated_day;

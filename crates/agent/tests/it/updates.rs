@@ -3,8 +3,8 @@
 //!
 //! The programs are copies of the debug build of this tree, which takes its version from the end of its file.
 
-mod host;
-mod service;
+pub mod host;
+pub mod service;
 
 use std::{fs, os::unix::fs::PermissionsExt, process::Command, time::Duration};
 

@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, str::FromStr};
 
-use jiff::{Timestamp, civil::Time, civil::Weekday, tz::TimeZone};
+use jiff::Timestamp;
 use tokio_postgres::types::{FromSql, Type};
 
 use super::text_enum::text_enum;
@@ -50,8 +50,8 @@ pub enum RolloutError {
     Stage(String),
     #[error("there are 1 to 16 stages, hosts before shares, each larger than the one before")]
     Order,
-    #[error("hours have the form mon-fri 08:00-16:00, in UTC, not {0:?}")]
-    Hours(String),
+    #[error(transparent)]
+    Hours(#[from] svc_release::HoursError),
 }
 
 impl Stage {
@@ -122,48 +122,14 @@ pub fn stages(list: &str) -> Result<Vec<Stage>, RolloutError> {
     }
 }
 
-/// When a rollout goes on, in UTC: some days of the week, and a part of each. None: always.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Hours(Option<Window>);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Window {
-    first: Weekday,
-    last: Weekday,
-    from: Time,
-    to: Time,
-}
-
-const DAYS: [(&str, Weekday); 7] = [
-    ("mon", Weekday::Monday),
-    ("tue", Weekday::Tuesday),
-    ("wed", Weekday::Wednesday),
-    ("thu", Weekday::Thursday),
-    ("fri", Weekday::Friday),
-    ("sat", Weekday::Saturday),
-    ("sun", Weekday::Sunday),
-];
+/// When a rollout goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[serde(transparent)]
+pub struct Hours(svc_release::Hours);
 
 impl Hours {
-    /// The days may pass the end of the week (sat-mon), the times midnight (22:00-04:00); what is after midnight belongs to
-    /// the day before.
     pub fn contain(self, at: Timestamp) -> bool {
-        let Some(Window {
-            first,
-            last,
-            from,
-            to,
-        }) = self.0
-        else {
-            return true;
-        };
-        let at = at.to_zoned(TimeZone::UTC);
-        let (day, time) = (at.weekday(), at.time());
-        let on = |day: Weekday| first.until(day) <= first.until(last);
-        match from < to {
-            true => on(day) && from <= time && time < to,
-            false => on(day) && from <= time || on(day.previous()) && time < to,
-        }
+        self.0.contain(at)
     }
 }
 
@@ -171,44 +137,13 @@ impl FromStr for Hours {
     type Err = RolloutError;
 
     fn from_str(text: &str) -> Result<Hours, RolloutError> {
-        let text = text.trim().to_ascii_lowercase();
-        if text.is_empty() {
-            return Ok(Hours(None));
-        }
-        let day = |name: &str| DAYS.iter().find(|(known, _)| *known == name);
-        let time = |text: &str| Time::strptime("%H:%M", text).ok();
-        let window = || {
-            let (days, times) = text.split_once(' ')?;
-            let (first, last) = days.split_once('-').unwrap_or((days, days));
-            let (from, to) = times.trim().split_once('-')?;
-            Some(Window {
-                first: day(first)?.1,
-                last: day(last)?.1,
-                from: time(from)?,
-                to: time(to)?,
-            })
-        };
-        let window = window().ok_or_else(|| RolloutError::Hours(text.clone()))?;
-        Ok(Hours(Some(window)))
+        Ok(Hours(text.parse()?))
     }
 }
 
 impl fmt::Display for Hours {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(window) = self.0 else {
-            return Ok(());
-        };
-        let name = |day: Weekday| DAYS.iter().find(|(_, known)| *known == day);
-        let name = |day| name(day).map_or("", |(name, _)| *name);
-        let (first, last) = (name(window.first), name(window.last));
-        let (from, to) = (window.from.strftime("%H:%M"), window.to.strftime("%H:%M"));
-        write!(f, "{first}-{last} {from}-{to}")
-    }
-}
-
-impl serde::Serialize for Hours {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        self.0.fmt(f)
     }
 }
 
@@ -226,11 +161,6 @@ impl<'a> FromSql<'a> for Hours {
 mod tests {
     use super::*;
 
-    fn within(hours: &str, at: &str) -> bool {
-        let hours: Hours = hours.parse().unwrap();
-        hours.contain(at.parse().unwrap())
-    }
-
     #[test]
     fn stages_are_parsed_as_they_are_shown_and_only_grow() {
         let parsed = stages("5, 1%,10%,100%").unwrap();
@@ -243,34 +173,5 @@ mod tests {
         ] {
             assert!(stages(wrong).is_err(), "{wrong:?}");
         }
-    }
-
-    #[test]
-    fn hours_are_of_the_week_in_utc() {
-        let office = "mon-fri 08:00-16:00";
-        // A Thursday.
-        assert!(within(office, "2026-11-19T08:00:00Z"));
-        assert!(within(office, "2026-11-19T15:59:59Z"));
-        assert!(!within(office, "2026-11-19T16:00:00Z"));
-        assert!(!within(office, "2026-11-21T10:00:00Z"));
-        assert!(within("", "2026-11-21T10:00:00Z"));
-        assert!(within("sat 10:00-11:00", "2026-11-21T10:00:00Z"));
-        let nights = "sat-mon 22:00-04:00";
-        assert!(within(nights, "2026-11-22T03:00:00Z"));
-        assert!(within(nights, "2026-11-24T03:00:00Z"));
-        assert!(!within(nights, "2026-11-24T23:00:00Z"));
-        assert!(!within(nights, "2026-11-21T03:00:00Z"));
-        for wrong in [
-            "mon",
-            "mon-fri",
-            "fun 08:00-09:00",
-            "mon 25:00-26:00",
-            "mon 8-9",
-        ] {
-            assert!(wrong.parse::<Hours>().is_err(), "{wrong:?}");
-        }
-        let shown = "Mon-Fri  08:00-16:00".parse::<Hours>().unwrap();
-        assert_eq!(shown.to_string(), office);
-        assert_eq!(shown.to_string().parse(), Ok(shown));
     }
 }

@@ -11,12 +11,14 @@ use crate::update::{
     trial::{Sign, Verdict},
 };
 
+const OFF: &str = "updates are off in the settings of the service";
+
 impl Updater {
-    pub(super) async fn heard(&mut self, sign: Sign) {
+    pub(super) async fn heard(&mut self, sign: Sign, may_restart: bool) {
         let now = Instant::now();
         if let Some(verdict) = self.watch.as_mut().and_then(|watch| watch.heard(sign, now)) {
             self.judged(verdict).await;
-        } else if self.restart_from.is_some_and(|from| now >= from) {
+        } else if may_restart && self.restart_from.is_some_and(|from| now >= from) {
             self.restart();
         }
     }
@@ -79,7 +81,7 @@ impl Updater {
                 trial.failed = None;
                 self.books.trial = Some(trial);
                 if self.save().await {
-                    self.restart();
+                    self.restart_from = Some(Instant::now());
                 }
             }
             Verdict::Against => self.refuse(trial).await,
@@ -105,11 +107,20 @@ impl Updater {
         self.clean().await;
     }
 
-    /// A version on trial takes offers when its trial is over.
+    /// A version on trial takes offers when its trial is over, and every version when the settings allow updates.
     pub(super) async fn offered(&mut self, offer: Box<UpdateOffer>) {
         if self.watch.is_some() || self.restart_from.is_some() {
             self.waiting = Some(offer);
             return;
+        }
+        if self.able.is_ok() && !self.settings.borrow().allows_updates() {
+            let (step, reason) = (UpdateStep::Unable.into(), OFF.into());
+            self.waiting = Some(offer);
+            return self.report(UpdateState {
+                step,
+                reason,
+                ..UpdateState::default()
+            });
         }
         let Ok(able) = &self.able else {
             return; // The state has the reason.

@@ -20,8 +20,9 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use svc_proto::{
     ClientMessage, ServerMessage,
     v1::{
-        Ack, AgentStatus, Credential, Goodbye, HeartbeatRequest, HeartbeatResponse, Hello,
-        RegisterRequest, RegisterResponse, Settings, UpdateOffer, UpdateState, Welcome,
+        Ack, AgentSettings, AgentStatus, Credential, Goodbye, HeartbeatRequest, HeartbeatResponse,
+        Hello, RegisterRequest, RegisterResponse, Sample, Settings, SettingsState, UpdateOffer,
+        UpdateState, Welcome,
         ingest_service_server::{IngestService, IngestServiceServer},
     },
 };
@@ -62,6 +63,7 @@ pub struct Service {
 #[derive(Debug)]
 struct State {
     offer: watch::Sender<Option<UpdateOffer>>,
+    settings: watch::Sender<Option<AgentSettings>>,
     acked: AtomicU64,
     seen: Mutex<Seen>,
 }
@@ -72,6 +74,8 @@ pub struct Seen {
     pub unwelcome: Option<&'static str>,
     pub hellos: Vec<Hello>,
     pub states: Vec<UpdateState>,
+    pub stated: Vec<SettingsState>,
+    pub samples: Vec<Sample>,
     pub goodbyes: Vec<Goodbye>,
     pub files: BTreeMap<String, Arc<Vec<u8>>>,
     pub served: Downloads,
@@ -91,11 +95,14 @@ impl Service {
         tls.alpn_protocols = vec![b"h2".to_vec()];
         let state = Arc::new(State {
             offer: watch::Sender::new(None),
+            settings: watch::Sender::new(None),
             acked: AtomicU64::new(0),
             seen: Mutex::new(Seen {
                 unwelcome: None,
                 hellos: Vec::new(),
                 states: Vec::new(),
+                stated: Vec::new(),
+                samples: Vec::new(),
                 goodbyes: Vec::new(),
                 files: BTreeMap::new(),
                 served: Downloads::Good,
@@ -127,6 +134,11 @@ impl Service {
     /// To all agents, now and after every Hello.
     pub fn offer(&self, offer: UpdateOffer) {
         self.state.offer.send_replace(Some(offer));
+    }
+
+    /// To all agents, now and in every Welcome.
+    pub fn settings(&self, settings: AgentSettings) {
+        self.state.settings.send_replace(Some(settings));
     }
 
     pub fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -197,14 +209,25 @@ async fn converse(
 ) -> Result<()> {
     let (mut offers, mut is_welcome) = (state.offer.subscribe(), false);
     offers.mark_changed();
+    let mut settings = state.settings.subscribe();
     loop {
         let answer = tokio::select! {
             request = requests.message() => {
                 let message = request?.and_then(|request| request.message);
-                heard(&state, message.context("the stream ended")?)
+                let message = message.context("the stream ended")?;
+                let is_last = matches!(message, ClientMessage::Goodbye(_));
+                let answer = heard(&state, message);
+                if is_last {
+                    return Ok(());
+                }
+                answer
             }
             Ok(()) = offers.changed(), if is_welcome => {
                 offers.borrow_and_update().clone().map(ServerMessage::Offer)
+            }
+            Ok(()) = settings.changed(), if is_welcome => {
+                let agent = settings.borrow_and_update().clone();
+                Some(ServerMessage::Settings(Settings { agent, ..Settings::default() }))
             }
         };
         is_welcome |= matches!(answer, Some(ServerMessage::Welcome(_)));
@@ -220,12 +243,17 @@ fn heard(state: &State, message: ClientMessage) -> Option<ServerMessage> {
         ClientMessage::Hello(hello) => {
             let mut seen = state.seen();
             seen.states.extend(hello.update.clone());
+            seen.stated.extend(hello.settings.clone());
             let version = hello.agent.as_ref().map(|agent| agent.version.clone());
             seen.hellos.push(hello);
             (version.as_deref() != seen.unwelcome).then(|| ServerMessage::Welcome(welcome(state)))
         }
         ClientMessage::Report(report) => {
-            state.seen().states.extend(report.update);
+            let mut seen = state.seen();
+            seen.states.extend(report.update);
+            seen.stated.extend(report.settings);
+            seen.samples.extend(report.samples.iter().cloned());
+            drop(seen);
             let last = report.samples.last().map(|sample| sample.seq);
             let last = last.max(report.gaps.last().map(|gap| gap.last_seq))?;
             let up_to_seq = state.acked.fetch_max(last, Relaxed).max(last);
@@ -253,7 +281,7 @@ fn welcome(state: &State) -> Welcome {
         settings: Some(Settings {
             heartbeat_interval: Some(interval),
             release: None,
-            ..Settings::default()
+            agent: state.settings.borrow().clone(),
         }),
         acked_seq: state.acked.load(Relaxed),
         ..Welcome::default()
