@@ -4,8 +4,9 @@
 //! 2. `books`: whether the samples of an agent add up.
 //! 3. `signing_keys`: which keys the instances sign with and accept.
 //! 4. `rollouts`: releases of the agent and their rollouts.
-//! 5. `overview`: counts of everything (`Store::overview`).
-//! 6. `console`: the queries of the console's pages, its people and sessions, and its own schema.
+//! 5. `settings`: settings of agents by label.
+//! 6. `overview`: counts of everything (`Store::overview`).
+//! 7. `console`: the queries of the console's pages, its people and sessions, and its own schema.
 
 pub(crate) mod agents;
 pub(crate) mod books;
@@ -13,5 +14,6 @@ pub(crate) mod console;
 pub(crate) mod hosts;
 pub(crate) mod overview;
 pub(crate) mod rollouts;
+pub(crate) mod settings;
 pub(crate) mod signing_keys;
 pub(crate) mod tokens;

@@ -22,7 +22,7 @@ use tokio_util::sync::WaitForCancellationFuture;
 
 use super::{Authenticated, Outbox, StreamEnd, inbound::Inbound};
 use crate::{
-    grpc::{Context, convert},
+    grpc::{Context, convert, settings},
     session::{EndReason, Inbox, Numbering, PendingReport, SessionKey, drained},
 };
 
@@ -194,6 +194,10 @@ impl HeartbeatStream {
             let base_url = &self.context.agents.download_base_url;
             let offer = convert::offer(&offer, base_url.as_str());
             self.out.send(ServerMessage::Offer(offer)).await;
+        }
+        if let Some(wanted) = mail.settings {
+            let settings = settings::message(&self.context.agents, Some(&wanted));
+            self.out.send(ServerMessage::Settings(settings)).await;
         }
         self.note_refused(mail.refused);
         if mail.acked_seq > self.acked {
