@@ -1,15 +1,15 @@
 -- Settings of agents by label: the rules that people make, what they come to for each agent, and what agents say that they run.
 
-CREATE FUNCTION settings_number(value jsonb, least bigint, most bigint) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT coalesce(CASE WHEN value::text ~ '^[0-9]{1,15}$'::text THEN value::text::bigint BETWEEN least AND most ELSE false END, false);
+CREATE FUNCTION settings_number(value jsonb, lowest bigint, highest bigint) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce(CASE WHEN value::text ~ '^[0-9]{1,15}$'::text THEN value::text::bigint BETWEEN lowest AND highest ELSE false END, false);
 $$;
 COMMENT ON FUNCTION settings_number IS 'Whether this is a whole number within bounds.';
 
 CREATE FUNCTION settings_texts(value jsonb) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN jsonb_typeof(value) <> 'array' OR octet_length(value::text) > 400 THEN false
            ELSE NOT EXISTS (
-               SELECT FROM jsonb_array_elements(value) AS e(text)
-                WHERE jsonb_typeof(e.text) <> 'string' OR (e.text #>> '{}'::text[]) = '' OR (e.text #>> '{}'::text[]) ~ '[\u0001-\u001f\u007f-\u009f,]'::text)
+               SELECT FROM jsonb_array_elements(value) AS e(one)
+                WHERE jsonb_typeof(e.one) <> 'string' OR (e.one #>> '{}'::text[]) = '' OR (e.one #>> '{}'::text[]) ~ '[\u0001-\u001f\u007f-\u009f,]'::text)
            END;
 $$;
 COMMENT ON FUNCTION settings_texts IS 'Whether this is a list of texts of at most 400 bytes, so that all settings of an agent take less than 2 KiB.';
@@ -23,17 +23,17 @@ BEGIN
     RETURN (
         SELECT CASE
             WHEN field.key = 'interval' THEN
-                CASE WHEN NOT settings_number(field.value, 5, 3600) THEN 'interval is 5 s to 1 h' END
+                CASE WHEN NOT settings_number(field.value, 5::bigint, 3600::bigint) THEN 'interval is 5 s to 1 h' END
             WHEN field.key IN ('left_out', 'ignored_mounts', 'ignored_file_systems', 'ignored_interfaces') THEN
                 CASE WHEN NOT settings_texts(field.value)
                      THEN pg_catalog.format('%s is a list of texts without commas and control characters, of 400 bytes', field.key) END
             WHEN field.key = 'log' THEN
                 CASE WHEN jsonb_typeof(field.value) <> 'object' OR (field.value - 'level'::text - 'until'::text) <> '{}'
                        OR coalesce(field.value ->> 'level'::text, '') NOT IN ('error', 'warn', 'info', 'debug', 'trace')
-                       OR NOT settings_number(field.value -> 'until'::text, 1, 100000000000)
+                       OR NOT settings_number(field.value -> 'until'::text, 1::bigint, 100000000000::bigint)
                      THEN 'log is error, warn, info, debug or trace, with an end' END
             WHEN field.key = 'spool_bytes' THEN
-                CASE WHEN NOT settings_number(field.value, 1048576, 1099511627776) THEN 'spool_bytes is 1 MiB to 1024 GiB' END
+                CASE WHEN NOT settings_number(field.value, 1048576::bigint, 1099511627776::bigint) THEN 'spool_bytes is 1 MiB to 1024 GiB' END
             WHEN field.key = 'update' THEN
                 CASE WHEN jsonb_typeof(field.value) <> 'object' OR (field.value - 'on'::text - 'hours'::text) <> '{}'
                        OR jsonb_typeof(field.value -> 'on'::text) IS DISTINCT FROM 'boolean'

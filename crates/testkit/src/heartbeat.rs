@@ -8,7 +8,8 @@ use svc_proto::{
     ClientMessage, ServerMessage,
     v1::{
         Ack, Disk, Gap, Goodbye, HeartbeatRequest, HeartbeatResponse, Hello, Report, Sample,
-        UpdateOffer, UpdateState, Vitals, Welcome, ingest_service_client::IngestServiceClient,
+        Settings, SettingsState, UpdateOffer, UpdateState, Vitals, Welcome,
+        ingest_service_client::IngestServiceClient,
     },
 };
 use tokio::{sync::mpsc, time::timeout};
@@ -186,6 +187,24 @@ impl HeartbeatCall {
             _ => None,
         })
         .await
+    }
+
+    /// The next settings.
+    pub async fn next_settings(&mut self) -> anyhow::Result<Settings> {
+        self.next_of(|message| match message {
+            ServerMessage::Settings(settings) => Some(settings),
+            _ => None,
+        })
+        .await
+    }
+
+    /// Says which settings it runs.
+    pub async fn says_settings(&self, settings: SettingsState) -> anyhow::Result<()> {
+        let report = Report {
+            settings: Some(settings),
+            ..Report::default()
+        };
+        self.send(ClientMessage::Report(report)).await
     }
 
     /// Says how far its update is.

@@ -85,7 +85,12 @@ struct RuleArgs {
     #[arg(long, value_name = "PERCENT")]
     share: Option<i32>,
     /// How often agents take and report a sample: 5s to 1h
-    #[arg(long, value_name = "DURATION", default_value = "", hide_default_value = true)]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "",
+        hide_default_value = true
+    )]
     interval: String,
     /// Leave this out of samples: a field of the protocol's Vitals; may be repeated, `none` leaves out nothing
     #[arg(long, value_name = "FIELD")]
@@ -100,19 +105,44 @@ struct RuleArgs {
     #[arg(long, value_name = "PATTERN")]
     ignore_interface: Vec<String>,
     /// error, warn, info, debug or trace
-    #[arg(long, value_name = "LEVEL", default_value = "", hide_default_value = true)]
+    #[arg(
+        long,
+        value_name = "LEVEL",
+        default_value = "",
+        hide_default_value = true
+    )]
     log: String,
     /// For how long the log level is valid from now on: 2h
-    #[arg(long, value_name = "DURATION", default_value = "", hide_default_value = true)]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "",
+        hide_default_value = true
+    )]
     log_until: String,
     /// The most disk space for samples that are not acknowledged yet: 64MiB
-    #[arg(long, value_name = "SIZE", default_value = "", hide_default_value = true)]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "",
+        hide_default_value = true
+    )]
     spool: String,
     /// Whether agents update themselves: on or off
-    #[arg(long, value_name = "ON|OFF", default_value = "", hide_default_value = true)]
+    #[arg(
+        long,
+        value_name = "ON|OFF",
+        default_value = "",
+        hide_default_value = true
+    )]
     update: String,
     /// When an agent may restart for an update, in UTC: 'mon-fri 08:00-16:00' [default: always]
-    #[arg(long, value_name = "HOURS", default_value = "", hide_default_value = true)]
+    #[arg(
+        long,
+        value_name = "HOURS",
+        default_value = "",
+        hide_default_value = true
+    )]
     update_hours: String,
 }
 
@@ -147,7 +177,9 @@ impl RuleArgs {
             "update_hours" => &self.update_hours,
             _ => {
                 let mut lists = lists.iter();
-                lists.find(|(list, _)| *list == name).map_or("", |(_, text)| text)
+                lists
+                    .find(|(list, _)| *list == name)
+                    .map_or("", |(_, text)| text)
             }
         };
         AgentSettings::read(get, Timestamp::now()).map_err(Usage)
@@ -216,11 +248,20 @@ pub async fn run(command: Command) -> anyhow::Result<ExitCode> {
 async fn apply(store: &Store, change: &RuleChange, how: &How) -> anyhow::Result<ExitCode> {
     let (actor, reason) = (&how.by.actor, &how.reason);
     let preview = store.settings_change(change, Apply::Preview, actor, reason);
-    eprintln!("{}", preview.await?);
-    let apply = if how.force { Apply::Forced } else { Apply::IfRoom };
-    let cost = store.settings_change(change, apply, actor, reason).await?;
+    let mut cost = preview.await?;
+    if how.force || cost.fits() {
+        eprintln!("{cost}");
+        let apply = if how.force {
+            Apply::Forced
+        } else {
+            Apply::IfRoom
+        };
+        cost = store.settings_change(change, apply, actor, reason).await?;
+    }
     if !cost.applied {
-        bail!("nothing was changed, because the instances cannot take it: {cost}; --force does it all the same");
+        bail!(
+            "nothing was changed, because the instances cannot take it: {cost}; --force does it all the same"
+        );
     }
     how.output.print(&cost, || {
         let done = match change {

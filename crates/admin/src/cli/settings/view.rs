@@ -15,16 +15,16 @@ use crate::cli::{
 const COLUMNS: &[Column<SettingsRule>] = &[
     ("RULE", Fit::Whole, |rule| rule.id.to_string()),
     ("PRIORITY", Fit::Whole, |rule| rule.priority.to_string()),
-    ("HOSTS", Fit::Wraps, |rule| {
-        match rule.selector.is_empty() {
-            true => "all".into(),
-            false => rule.selector.to_string(),
-        }
+    ("HOSTS", Fit::Wraps, |rule| match rule.selector.is_empty() {
+        true => "all".into(),
+        false => rule.selector.to_string(),
     }),
     ("SHARE", Fit::Whole, |rule| format!("{} %", rule.share)),
     ("SETTINGS", Fit::Wraps, |rule| {
         let fields = rule.patch.fields().into_iter();
-        let fields: Vec<String> = fields.map(|(name, value)| format!("{name}: {value}")).collect();
+        let fields: Vec<String> = fields
+            .map(|(name, value)| format!("{name}: {value}"))
+            .collect();
         fields.join("; ")
     }),
     ("CHANGED", Fit::Wraps, |rule| {
