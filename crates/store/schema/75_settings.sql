@@ -6,13 +6,14 @@ $$;
 COMMENT ON FUNCTION settings_number IS 'Whether this is a whole number within bounds.';
 
 CREATE FUNCTION settings_texts(value jsonb) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN jsonb_typeof(value) <> 'array' OR octet_length(value::text) > 400 THEN false
+    SELECT CASE WHEN jsonb_typeof(value) <> 'array' OR octet_length(value::text) > 400 OR jsonb_array_length(value) > 32 THEN false
            ELSE NOT EXISTS (
                SELECT FROM jsonb_array_elements(value) AS e(one)
-                WHERE jsonb_typeof(e.one) <> 'string' OR (e.one #>> '{}'::text[]) = '' OR (e.one #>> '{}'::text[]) ~ '[\u0001-\u001f\u007f-\u009f,]'::text)
+                WHERE jsonb_typeof(e.one) <> 'string' OR (e.one #>> '{}'::text[]) = '' OR octet_length(e.one #>> '{}'::text[]) > 128
+                   OR (e.one #>> '{}'::text[]) ~ '[\u0001-\u001f\u007f-\u009f,]'::text)
            END;
 $$;
-COMMENT ON FUNCTION settings_texts IS 'Whether this is a list of texts of at most 400 bytes, so that all settings of an agent take less than 2 KiB.';
+COMMENT ON FUNCTION settings_texts IS 'Whether this is a list of at most 32 texts, of 128 bytes each and 400 together, so that all settings of an agent take less than 2 KiB.';
 
 -- The one home of what a rule may set. No address, trust anchor, key or folder is ever among the fields.
 CREATE FUNCTION settings_problem(settings jsonb) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
@@ -24,16 +25,18 @@ BEGIN
         SELECT CASE
             WHEN field.key = 'interval' THEN
                 CASE WHEN NOT settings_number(field.value, 5::bigint, 3600::bigint) THEN 'interval is 5 s to 1 h' END
+            WHEN field.key = 'left_out' AND NOT field.value <@ '["disks", "interfaces", "block_devices", "pressure", "cpu_steal_ms"]'::jsonb THEN
+                'left_out names some of disks, interfaces, block_devices, pressure and cpu_steal_ms'
             WHEN field.key IN ('left_out', 'ignored_mounts', 'ignored_file_systems', 'ignored_interfaces') THEN
                 CASE WHEN NOT settings_texts(field.value)
-                     THEN pg_catalog.format('%s is a list of texts without commas and control characters, of 400 bytes', field.key) END
+                     THEN pg_catalog.format('%s is a list of at most 32 texts without commas and control characters, of 128 bytes each and 400 together', field.key) END
             WHEN field.key = 'log' THEN
                 CASE WHEN jsonb_typeof(field.value) <> 'object' OR (field.value - 'level'::text - 'until'::text) <> '{}'
                        OR coalesce(field.value ->> 'level'::text, '') NOT IN ('error', 'warn', 'info', 'debug', 'trace')
                        OR NOT settings_number(field.value -> 'until'::text, 1::bigint, 100000000000::bigint)
                      THEN 'log is error, warn, info, debug or trace, with an end' END
             WHEN field.key = 'spool_bytes' THEN
-                CASE WHEN NOT settings_number(field.value, 1048576::bigint, 1099511627776::bigint) THEN 'spool_bytes is 1 MiB to 1024 GiB' END
+                CASE WHEN NOT settings_number(field.value, 1048576::bigint, 4294967296::bigint) THEN 'spool_bytes is 1 MiB to 4 GiB' END
             WHEN field.key = 'update' THEN
                 CASE WHEN jsonb_typeof(field.value) <> 'object' OR (field.value - 'on'::text - 'hours'::text) <> '{}'
                        OR jsonb_typeof(field.value -> 'on'::text) IS DISTINCT FROM 'boolean'

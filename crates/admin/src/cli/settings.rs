@@ -92,7 +92,7 @@ struct RuleArgs {
         hide_default_value = true
     )]
     interval: String,
-    /// Leave this out of samples: a field of the protocol's Vitals; may be repeated, `none` leaves out nothing
+    /// Leave this out of samples: disks, interfaces, block_devices, pressure or cpu_steal_ms; may be repeated, `none` leaves out nothing
     #[arg(long, value_name = "FIELD")]
     leave_out: Vec<String>,
     /// Leave these mount points out: /mnt/*; may be repeated, `none` ignores none
@@ -147,7 +147,7 @@ struct RuleArgs {
 }
 
 #[derive(Debug, clap::Args)]
-struct How {
+pub struct How {
     /// Do it although the instances have no room for the reports that it causes
     #[arg(long)]
     force: bool,

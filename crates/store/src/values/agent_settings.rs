@@ -48,6 +48,8 @@ pub struct RefusedSetting {
 }
 
 const MIB: u64 = 1 << 20;
+/// Seconds. Agents refuse more, too.
+const LONGEST_LOG: i64 = 7 * 24 * 3600;
 
 impl AgentSettings {
     /// From what people have written: nothing for an absent field, `none` for an empty list.
@@ -64,10 +66,13 @@ impl AgentSettings {
         let log = match (get("log"), get("log_for")) {
             ("", "") => None,
             ("", _) | (_, "") => return Err("a log level needs an end, and an end a level".into()),
-            (level, text) => Some(LogSetting {
-                level: level.into(),
-                until: now.as_second().saturating_add(seconds(text)?),
-            }),
+            (level, text) => match seconds(text)? {
+                after @ ..=LONGEST_LOG => Some(LogSetting {
+                    level: level.into(),
+                    until: now.as_second().saturating_add(after),
+                }),
+                _ => return Err("a log level ends within 7 days".into()),
+            },
         };
         let update = match (get("update"), get("update_hours")) {
             ("", "") => None,
