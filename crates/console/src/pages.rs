@@ -14,6 +14,7 @@ pub mod people;
 pub mod plots;
 pub mod rollout;
 pub mod service;
+pub mod settings;
 pub mod sign_in;
 pub mod tokens;
 pub mod updates;

@@ -28,7 +28,7 @@ use crate::{
     error::{self, AppError},
     pages::{
         activity, agent, approvals, bulk, fleet, host, hosts, live, me, people, plots, rollout,
-        service, sign_in, tokens, updates, welcome,
+        service, settings, sign_in, tokens, updates, welcome,
     },
     security,
     slots::hold,
@@ -114,6 +114,7 @@ fn pages() -> Router<App> {
             "/updates/{serial}",
             get(rollout::page).post(rollout::change),
         )
+        .route("/settings", get(settings::page).post(settings::change))
         .route("/activity", get(activity::page))
         .route("/activity/export", get(activity::export))
         .route("/service", get(service::page))

@@ -14,6 +14,7 @@ mod reflection;
 mod refusal;
 mod register;
 mod service;
+mod settings;
 mod write_limits;
 
 use std::{pin::Pin, sync::Arc, time::Duration};

@@ -6,8 +6,8 @@
 //!
 //! In reading order: [`SessionTable`] and [`Inbox`], opening and closing in batches ([`Opener`],
 //! [`Closer`]) after the client's key was checked ([`Pins`]), sequence numbers ([`Numbering`]), and what keeps sessions healthy: [`Upkeep`],
-//! [`AckBackstop`], [`HintListener`], [`Orphans`], [`contests`] and [`drain`]; and [`Offers`] of updates, with the
-//! [`Keys`] that agents change to.
+//! [`AckBackstop`], [`HintListener`], [`Orphans`], [`contests`] and [`drain`]; [`Offers`] of updates, with the [`Keys`] that
+//! agents change to, and settings ([`SettingsPart`]).
 
 mod backstop;
 mod close;
@@ -23,6 +23,7 @@ mod offers;
 mod open;
 mod orphans;
 mod pins;
+mod settings;
 mod table;
 mod upkeep;
 
@@ -38,5 +39,6 @@ pub use offers::{Offers, Said, UpdateReports};
 pub use open::{OPEN_TOLERANCE, OPEN_VALIDITY, OpenError, Opener, OpenerPart};
 pub use orphans::Orphans;
 pub use pins::{PinPart, Pins};
+pub use settings::{SettingsPart, SettingsReports, settings_said};
 pub use table::{Session, SessionKey, SessionTable};
 pub use upkeep::Upkeep;

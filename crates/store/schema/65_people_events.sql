@@ -8,7 +8,7 @@ CREATE TABLE people_events (
     at      timestamptz NOT NULL DEFAULT clock_timestamp(),
     kind    text        NOT NULL CHECK (kind IN (
         'sign-in', 'sign-out', 'sessions ended', 'link created', 'link used', 'password set', 'user added', 'user disabled', 'user enabled',
-        'role changed', 'token created', 'token revoked')),
+        'role changed', 'token created', 'token revoked', 'settings added', 'settings changed', 'settings removed')),
     outcome text        NOT NULL DEFAULT 'done' CHECK (outcome IN ('done', 'refused', 'limited')),
     subject text        NOT NULL DEFAULT '',
     actor   text,
@@ -18,12 +18,12 @@ CREATE TABLE people_events (
     db_user text        NOT NULL DEFAULT session_user
 );
 CREATE INDEX people_events_at ON people_events (at, id);
-COMMENT ON TABLE people_events IS 'What happened to people and to enrolment tokens: attempts to sign in, links, passwords, sessions, changes of people; tokens made and revoked.';
+COMMENT ON TABLE people_events IS 'What happened to people, to enrolment tokens and to settings of agents: attempts to sign in, links, passwords, sessions, changes of people; tokens made and revoked; rules of settings made, changed and removed.';
 COMMENT ON COLUMN people_events.id IS 'In order of writing.';
 COMMENT ON COLUMN people_events.at IS 'When; of several alike, the first.';
 COMMENT ON COLUMN people_events.kind IS 'What was done or tried.';
 COMMENT ON COLUMN people_events.outcome IS 'done; refused (a wrong password, a used link); or limited (refused unseen after too many attempts).';
-COMMENT ON COLUMN people_events.subject IS 'The person''s name or the token''s label; empty where nobody has the name that was tried.';
+COMMENT ON COLUMN people_events.subject IS 'The person''s name, the token''s label or the rule; empty where nobody has the name that was tried.';
 COMMENT ON COLUMN people_events.actor IS 'Who did it, as they said: a person of the console, or a user of the operating system. Null if nobody proved to be anybody.';
 COMMENT ON COLUMN people_events.address IS 'The address that the request came from; null for the command line.';
 COMMENT ON COLUMN people_events.detail IS 'More of it.';

@@ -48,6 +48,9 @@ pub use people::rollouts::{
     NewRelease, NewRollout, ReleaseRecord, RolloutAgent, RolloutDetail, RolloutPreview,
     RolloutRecord,
 };
+pub use people::settings::{
+    AgentSettingsView, Apply, NewRule, RuleChange, SettingsCost, SettingsRule,
+};
 pub use people::signing_keys::SigningKeyUse;
 pub use people::tokens::{NewToken, TokenDetail, TokenRecord};
 pub use pg::error::{Rejection, RejectionKind, SchemaError, StoreError, Unavailability};
@@ -80,14 +83,16 @@ pub use service::sessions::{
     CloseCause, Displaced, Opened, SWEEP_BATCH, SessionClose, SessionHeard, SessionOpen,
     StoredSession, Swept,
 };
+pub use service::settings::{SettingsMark, SettingsReport, WantedSettings};
 pub use service::updates::{
     OpenRollout, RolloutFigures, RolloutStep, RunningRollout, UpdateReport,
 };
 pub use statements::page::Page;
+pub use values::agent_settings::{AgentSettings, LogSetting, RefusedSetting, UpdateSetting};
 pub use values::event_kind::EventKind;
 pub use values::facts::{AgentFacts, HostFacts, IdentifierKind, Identifiers};
 pub use values::ids::{AgentId, HostId, TokenId};
-pub use values::instance_load::InstanceLoad;
+pub use values::instance_load::{CORES_PER_REPORT_A_SECOND, InstanceLoad, PLANNED, TELLING_AGENTS};
 pub use values::key_prefix::KeyPrefix;
 pub use values::labels::{LabelChange, Labels, LabelsError};
 pub use values::liveness::Liveness;

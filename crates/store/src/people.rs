@@ -5,8 +5,9 @@
 //! 3. `signing_keys`: which keys the instances sign with and accept.
 //! 4. `rollouts`: releases of the agent and their rollouts.
 //! 5. `keys`: the keys of an agent, and the request for other ones.
-//! 6. `overview`: counts of everything (`Store::overview`).
-//! 7. `console`: the queries of the console's pages, its people and sessions, and its own schema.
+//! 6. `settings`: settings of agents by label.
+//! 7. `overview`: counts of everything (`Store::overview`).
+//! 8. `console`: the queries of the console's pages, its people and sessions, and its own schema.
 
 pub(crate) mod agents;
 pub(crate) mod books;
@@ -15,5 +16,6 @@ pub(crate) mod hosts;
 pub(crate) mod keys;
 pub(crate) mod overview;
 pub(crate) mod rollouts;
+pub(crate) mod settings;
 pub(crate) mod signing_keys;
 pub(crate) mod tokens;

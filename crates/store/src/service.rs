@@ -14,6 +14,7 @@
 //! 9. `fleet_pictures`: what the console draws of the whole fleet (`Store::fleet_pictures_refresh`).
 //! 10. `updates`: what agents say about their updates, who is offered what, and the figures of rollouts.
 //! 11. `keys`: how a client's key stands to its agent, and next keys (`Store::agent_keys_store`).
+//! 12. `settings`: what agents say about their settings, and what they are to run.
 
 pub(crate) mod clock;
 pub(crate) mod compaction;
@@ -26,5 +27,6 @@ mod retention;
 pub(crate) mod samples;
 pub(crate) mod session_digest;
 pub(crate) mod sessions;
+pub(crate) mod settings;
 pub(crate) mod updates;
 mod watermarks;

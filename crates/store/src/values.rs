@@ -8,9 +8,11 @@
 //! 5. `vitals`: the kinds of parts of a sample, declared once.
 //! 6. `instance_load`: how full an instance is.
 //! 7. `rollout`: the stages, hours and states of updates.
-//! 8. `migration`: one step of the schema.
-//! 9. `text_enum`: how a closed set is declared that is a text in the database.
+//! 8. `agent_settings`: settings of agents by label.
+//! 9. `migration`: one step of the schema.
+//! 10. `text_enum`: how a closed set is declared that is a text in the database.
 
+pub(crate) mod agent_settings;
 pub(crate) mod event_kind;
 pub(crate) mod facts;
 pub(crate) mod ids;

@@ -8,7 +8,7 @@ use svc_proto::{
     ClientMessage, ServerMessage,
     v1::{
         Ack, Disk, Gap, Goodbye, HeartbeatRequest, HeartbeatResponse, Hello, KeyStored, Report,
-        Sample, UpdateOffer, UpdateState, Vitals, Welcome,
+        Sample, Settings, SettingsState, UpdateOffer, UpdateState, Vitals, Welcome,
         ingest_service_client::IngestServiceClient,
     },
 };
@@ -198,6 +198,15 @@ impl HeartbeatCall {
         .await
     }
 
+    /// The next settings.
+    pub async fn next_settings(&mut self) -> anyhow::Result<Settings> {
+        self.next_of(|message| match message {
+            ServerMessage::Settings(settings) => Some(settings),
+            _ => None,
+        })
+        .await
+    }
+
     /// The next request for another key.
     pub async fn next_change_key(&mut self) -> anyhow::Result<()> {
         self.next_of(|message| match message {
@@ -205,6 +214,15 @@ impl HeartbeatCall {
             _ => None,
         })
         .await
+    }
+
+    /// Says which settings it runs.
+    pub async fn says_settings(&self, settings: SettingsState) -> anyhow::Result<()> {
+        let report = Report {
+            settings: Some(settings),
+            ..Report::default()
+        };
+        self.send(ClientMessage::Report(report)).await
     }
 
     /// Says how far its update is.

@@ -32,7 +32,7 @@ pub async fn json(site: &Site, arguments: &[&str]) -> Result<Value> {
 }
 
 /// Runs a command that must fail with `code` and one line, and returns the line.
-async fn failure_of(site: &Site, code: i32, arguments: &[&str]) -> Result<String> {
+pub async fn failure_of(site: &Site, code: i32, arguments: &[&str]) -> Result<String> {
     let ended = run(site, code, arguments).await?;
     let line = ended
         .stderr

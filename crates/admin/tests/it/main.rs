@@ -46,6 +46,7 @@ mod report_budget;
 mod repository;
 mod restore;
 mod server_certificate;
+mod settings;
 mod signing_key_file;
 mod signing_key_races;
 mod strangers;

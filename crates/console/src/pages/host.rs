@@ -3,7 +3,7 @@
 use askama::Template;
 use axum::extract::{Query, State};
 use jiff::{Timestamp, ToSpan};
-use svc_store::{EventMark, HostDetail, HostId, RolloutAgent, UpdateStep};
+use svc_store::{AgentSettingsView, EventMark, HostDetail, HostId, RolloutAgent, UpdateStep};
 use uuid::Uuid;
 
 use super::plots::{Asked, RANGES, Range};
@@ -29,6 +29,8 @@ struct HostPage {
     part: String,
     /// How far its agent is with its update, if it takes any.
     update: Option<RolloutAgent>,
+    /// What its agent is to run, and what it says.
+    settings: Option<AgentSettingsView>,
     events: Vec<EventMark>,
     /// Of the plots.
     range: &'static Range,
@@ -51,9 +53,12 @@ pub async fn page(
     let now = Timestamp::now();
     let year = now - (365 * 24).hours();
     let events = app.store.console_host_events(detail.host.id, year).await?;
-    let update = match detail.host.agent_id {
-        Some(agent) => app.store.agent_update(agent).await?,
-        None => None,
+    let (update, settings) = match detail.host.agent_id {
+        Some(agent) => (
+            app.store.agent_update(agent).await?,
+            app.store.settings_of(agent).await?,
+        ),
+        None => (None, None),
     };
     let part = render(detail.clone())?;
     let shell = Shell::new(&app, user, "hosts").live(format!("view=host&ids={id}"));
@@ -65,6 +70,7 @@ pub async fn page(
         detail,
         part,
         update,
+        settings,
         events,
     })
 }

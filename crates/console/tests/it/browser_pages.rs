@@ -123,6 +123,11 @@ async fn every_page_is_accessible_and_obeys_the_policy_in_both_themes_and_on_a_p
         ("agent", format!("/agents/{agent}")),
         ("token", format!("/tokens/{token}")),
         ("rollout", "/updates/7".into()),
+        ("settings-rule", "/settings?rule=1".into()),
+        (
+            "settings-preview",
+            "/settings?action=add&labels=env%3Dprod&share=10&interval=10s".into(),
+        ),
         (
             "rollout-preview",
             "/updates?serial=8&labels=env%3Dprod&stages=5,100%25&soak=30m&hours=mon-fri+08:00-16:00".into(),
@@ -219,6 +224,7 @@ async fn pages_of_an_empty_fleet_are_accessible_and_say_what_to_do() -> Result<(
         ("approvals", "Nothing waits"),
         ("tokens", "A machine needs a token to register"),
         ("updates", "No releases yet"),
+        ("settings", "No rules yet"),
         ("activity", "user added"),
         ("service", "No instance has ever held a lease"),
         ("people", "New person"),

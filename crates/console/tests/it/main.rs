@@ -19,6 +19,7 @@ mod people;
 mod process;
 mod proxies;
 mod scale;
+mod settings;
 mod support;
 mod tls;
 mod updates;

@@ -97,9 +97,9 @@ impl Timing {
         }
     }
 
-    /// How long a stream may be silent.
-    pub fn silence(&self) -> Duration {
-        self.heartbeat_interval * 2 + self.silence_margin
+    /// How long a stream may be silent whose agent has an interval of its own, or that of all.
+    pub fn silence(&self, own: Option<Duration>) -> Duration {
+        own.unwrap_or(self.heartbeat_interval) * 2 + self.silence_margin
     }
 
     /// How recent a message proves that a stream is live. An instance answers for its streams once in each

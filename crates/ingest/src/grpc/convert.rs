@@ -133,7 +133,7 @@ fn step(step: v1::UpdateStep) -> UpdateStep {
     }
 }
 
-fn cut(text: &str, longest: usize) -> String {
+pub(super) fn cut(text: &str, longest: usize) -> String {
     let mut text = readable(text, false);
     text.truncate(text.floor_char_boundary(longest));
     text

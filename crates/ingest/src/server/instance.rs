@@ -26,8 +26,8 @@ use crate::{
         Compaction, FleetPictures, FleetReport, HostExpiry, Maintenance, Reinstalls, Rollouts,
     },
     session::{
-        AckBackstop, Closer, HintListener, Keys, Offers, Opener, Pins, SessionTable, UpdateReports,
-        Upkeep,
+        AckBackstop, Closer, HintListener, Keys, Offers, Opener, Pins, SessionTable, SettingsPart,
+        SettingsReports, UpdateReports, Upkeep,
     },
     signing::Keyring,
     telemetry::FleetMetrics,
@@ -41,6 +41,7 @@ pub(super) struct Instance {
     pub health: Health,
     pub sessions: Arc<SessionTable>,
     pub updates: Arc<UpdateReports>,
+    pub settings: Arc<SettingsReports>,
     pub pipeline: PipelineMetrics,
     pub fleet: FleetMetrics,
     pub export: Export,
@@ -99,6 +100,7 @@ impl Instance {
             pins,
             sessions: self.sessions.clone(),
             updates: self.updates.clone(),
+            settings: self.settings.clone(),
             opener,
             closer: self.closer.clone(),
             write_limits: WriteLimits::default(),
@@ -133,6 +135,16 @@ impl Instance {
             Keys::new(self.store.clone(), self.sessions.clone(), self.id.clone()),
             self.clock.clone(),
             self.config.timing.offers,
+        )
+    }
+
+    pub fn settings(&self) -> SettingsPart {
+        SettingsPart::new(
+            self.store.clone(),
+            self.sessions.clone(),
+            self.settings.clone(),
+            self.config.timing.offers,
+            self.config.timing.heartbeat_interval,
         )
     }
 

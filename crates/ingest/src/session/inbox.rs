@@ -13,6 +13,7 @@ use std::{
 
 use jiff::Timestamp;
 use svc_pipeline::queue::Ticket;
+use svc_store::WantedSettings;
 use tokio::{sync::Notify, time::Instant};
 
 use super::{EndReason, StoredKey};
@@ -51,6 +52,12 @@ pub struct Inbox {
     takes_offers: AtomicBool,
     /// Whether its agent was asked for a new key. Once is enough.
     key_asked: AtomicBool,
+    /// Whether its agent says which settings it runs. Others are sent none.
+    takes_settings: AtomicBool,
+    /// How often its agent may report at the least, in milliseconds, if it differs from the others; or 0.
+    interval: AtomicU64,
+    /// What the hash of the settings that were sent last begins with; 0 before the first.
+    settings_sent: AtomicU64,
     mail: Mutex<Mail>,
     oldest_pending: Mutex<Option<PendingReport>>,
     wake: Notify,
@@ -64,6 +71,7 @@ pub struct Mail {
     pub offer: Option<Arc<Offer>>,
     pub change_key: bool,
     pub key_stored: Option<Box<StoredKey>>,
+    pub settings: Option<Arc<WantedSettings>>,
     /// Sequence numbers of samples that the database refuses for good.
     pub refused: Vec<i64>,
     /// The highest committed sequence number; 0 if nothing was committed since the session was opened.
@@ -137,6 +145,36 @@ impl Inbox {
         self.takes_offers.load(Ordering::Relaxed)
     }
 
+    /// Posts settings, unless the same were posted last. Returns whether it did.
+    pub fn settings(&self, wanted: &Arc<WantedSettings>) -> bool {
+        let start = wanted.hash.first_chunk().copied().unwrap_or_default();
+        let (start, wanted) = (u64::from_le_bytes(start), wanted.clone());
+        let new = self.settings_sent.swap(start, Ordering::Relaxed) != start;
+        if new {
+            self.post(|mail| mail.settings = Some(wanted));
+        }
+        new
+    }
+
+    pub fn take_settings(&self) {
+        self.takes_settings.store(true, Ordering::Relaxed);
+    }
+
+    pub fn takes_settings(&self) -> bool {
+        self.takes_settings.load(Ordering::Relaxed)
+    }
+
+    pub fn set_interval(&self, interval: Duration) {
+        let millis = u64::try_from(interval.as_millis()).unwrap_or(u64::MAX);
+        self.interval.store(millis, Ordering::Relaxed);
+    }
+
+    /// How often its agent may report at the least, if it is known to differ from the others.
+    pub fn interval(&self) -> Option<Duration> {
+        let millis = self.interval.load(Ordering::Relaxed);
+        (millis > 0).then(|| Duration::from_millis(millis))
+    }
+
     /// Numbers beyond what two reports can hold are not about this session's reports and are dropped.
     pub fn refused(&self, seqs: &[i64]) {
         self.post(|mail| {
@@ -168,6 +206,7 @@ impl Inbox {
             offer: mail.offer.take(),
             change_key: std::mem::take(&mut mail.change_key),
             key_stored: mail.key_stored.take(),
+            settings: mail.settings.take(),
             refused: std::mem::take(&mut mail.refused),
             acked_seq: mail.acked_seq,
         }

@@ -21,15 +21,23 @@ use super::{Keys, Offer, SessionTable};
 use crate::{clock::DatabaseClock, error_chain::chain, periodic::Periodic, sync::lock};
 
 /// The agents of one statement.
-const BATCH: usize = 1000;
+pub(super) const BATCH: usize = 1000;
 
 /// Labels of hosts change without a change of any rollout, so all agents are asked about again after this time.
-const REFRESH: Duration = Duration::from_mins(5);
+pub(super) const REFRESH: Duration = Duration::from_mins(5);
 
 /// What agents have said since the last pass: at most one state for each agent, the newest. Bounded by the number of agents that
 /// have a stream here: what an agent says again replaces what it said.
-#[derive(Debug, Default)]
-pub struct UpdateReports(Mutex<HashMap<AgentId, (UpdateReport, Said)>>);
+#[derive(Debug)]
+pub struct Reports<T>(Mutex<HashMap<AgentId, (T, Said)>>);
+
+pub type UpdateReports = Reports<UpdateReport>;
+
+impl<T> Default for Reports<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
 
 /// When an agent said it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,21 +48,21 @@ pub enum Said {
     InHello,
 }
 
-impl UpdateReports {
-    pub fn put(&self, agent: AgentId, report: UpdateReport, said: Said) {
+impl<T> Reports<T> {
+    pub fn put(&self, agent: AgentId, report: T, said: Said) {
         let mut waiting = lock(&self.0);
         let before = waiting.get(&agent).map_or(said, |(_, before)| *before);
         waiting.insert(agent, (report, said.max(before)));
     }
 
-    fn take(&self) -> Vec<(AgentId, UpdateReport, Said)> {
+    pub(super) fn take(&self) -> Vec<(AgentId, T, Said)> {
         let taken = mem::take(&mut *lock(&self.0));
         let flat = |(agent, (report, said))| (agent, report, said);
         taken.into_iter().map(flat).collect()
     }
 
     /// What was said meanwhile is newer.
-    fn put_back(&self, taken: Vec<(AgentId, UpdateReport, Said)>) {
+    pub(super) fn put_back(&self, taken: Vec<(AgentId, T, Said)>) {
         let mut waiting = lock(&self.0);
         for (agent, report, said) in taken {
             let (_, newer) = waiting.entry(agent).or_insert((report, said));

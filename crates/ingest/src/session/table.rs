@@ -148,6 +148,20 @@ impl SessionTable {
         taking.map(|session| session.key.agent).collect()
     }
 
+    /// The agents that say which settings they run.
+    pub fn taking_settings(&self) -> Vec<AgentId> {
+        let sessions = lock(&self.sessions);
+        let taking = sessions
+            .values()
+            .filter(|session| session.inbox.takes_settings());
+        taking.map(|session| session.key.agent).collect()
+    }
+
+    pub fn inbox(&self, agent: AgentId) -> Option<Arc<Inbox>> {
+        let sessions = lock(&self.sessions);
+        sessions.get(&agent).map(|session| session.inbox.clone())
+    }
+
     /// Sessions whose oldest pending report has waited for longer than this, with that report.
     pub fn waiting(&self, longer_than: Duration) -> Vec<(Session, PendingReport)> {
         let sessions = lock(&self.sessions);

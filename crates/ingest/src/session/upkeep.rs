@@ -53,9 +53,10 @@ impl Upkeep {
     }
 
     fn end_silent(&self, sessions: &[Session]) {
-        let limit = u64::try_from(self.timing.silence().as_millis()).unwrap_or(u64::MAX);
         let now = self.sessions.now();
         for session in sessions {
+            let silence = self.timing.silence(session.inbox.interval());
+            let limit = u64::try_from(silence.as_millis()).unwrap_or(u64::MAX);
             if now.saturating_sub(session.inbox.last_message_at()) > limit {
                 session.inbox.end(EndReason::Silent);
             }

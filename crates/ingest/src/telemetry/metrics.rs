@@ -67,6 +67,7 @@ svc_common::metrics! {
         pub signing_keys: Gauge, "signing_keys", "Keys whose JWTs this instance accepts";
         pub lease: Gauge, "lease_held", "Whether this instance holds its lease";
         pub fenced: Counter, "instances_fenced", "Lost instances that this instance fenced";
+        pub settings_sent: Counter, "settings_sent", "Settings sent to agents because they had not received them";
         pub swept: Counter, "agents_swept", "Agents that this instance marked offline because they were lost";
     }
 }

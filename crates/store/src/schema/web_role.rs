@@ -8,15 +8,16 @@ use crate::{prelude::*, statements::locks};
 
 const READABLE: &str = "schema_migrations ingest_instances sweep_pause enrolment_token_states \
     enrolment_token_uses hosts host_identifiers host_events agents agent_state agent_events \
-    agent_keys agent_numbers agent_releases agent_shapes agent_updates agent_hours metric_gaps people_events host_vitals host_overview \
+    agent_keys agent_numbers agent_releases agent_settings agent_shapes agent_updates agent_hours metric_gaps people_events host_vitals host_overview \
     fleet_pictures fleet_presence \
     host_metrics host_metrics_hourly host_metric_parts host_metric_parts_hourly host_rollups \
     hosts_set_aside rollout_events rollout_skips rollouts sample_chunks sample_days sample_hours sample_hours_missing \
-    sample_shapes samples_open samples_to_roll_up samples_visible";
+    sample_shapes settings_rules samples_open samples_to_roll_up samples_visible";
 
 /// Functions that views call may be called by every role, so that a reader needs no more than SELECT on the view.
 const CALLABLE: &str = "agent_seen approve_agent reject_agent revoke_agent reopen_agent add_enrolment_token \
      add_agent_release start_rollout set_rollout skip_host \
+     rollout_place settings_members settings_effective set_settings_rule remove_settings_rule \
     revoke_enrolment_token retire_host label_hosts add_host_note add_people_event expire_hosts host_samples \
     host_chunks host_chunks_loose";
 

@@ -38,6 +38,9 @@ text_enum! {
         RolloutResumed = "rollout resumed",
         RolloutDone = "rollout done",
         HostSkipped = "host skipped",
+        SettingsAdded = "settings added",
+        SettingsChanged = "settings changed",
+        SettingsRemoved = "settings removed",
         Other = "other",
     }
     else Other

@@ -37,6 +37,7 @@ mod same_machine;
 mod sample_bounds;
 mod samples;
 mod session_digest;
+mod settings;
 mod sizing;
 mod statements;
 mod support;

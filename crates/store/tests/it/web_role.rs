@@ -128,8 +128,9 @@ async fn the_role_writes_nothing_and_calls_only_decisions_and_what_readers_need(
          WHERE pronamespace = 'public'::regnamespace AND has_function_privilege(oid, 'EXECUTE')
            AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = pg_proc.oid AND d.deptype = 'e')";
     let functions = "add_agent_release add_enrolment_token add_host_note add_people_event agent_seen approve_agent counter_increase disk_parts disks_json enrolment_token_state expire_hosts \
-                     host_chunks host_chunks_loose host_samples label_hosts parts_unpack reject_agent reopen_agent retire_host \
-                     revoke_agent revoke_enrolment_token set_rollout shape_parts skip_host start_rollout";
+                     host_chunks host_chunks_loose host_samples label_hosts parts_unpack reject_agent remove_settings_rule reopen_agent retire_host \
+                     revoke_agent revoke_enrolment_token rollout_place set_rollout set_settings_rule settings_effective settings_members \
+                     shape_parts skip_host start_rollout";
     assert_eq!(web.sql(callable).await?, functions);
     for sql in [
         "UPDATE agents SET status = 'active'",
@@ -311,6 +312,10 @@ const DEFINER_CALLS: &[&str] = &[
     "SELECT skip_host(1, 'host-5', 'ann')",
     "SELECT set_rollout(1, 'paused', 'ann', 'lunch')",
     "SELECT set_rollout(1, 'running', 'ann', NULL)",
+    r#"SELECT set_settings_rule(NULL, 100, '{"a": "b"}', '{"interval": 10, "left_out": ["pressure"], "log": {"level": "debug", "until": 1},
+        "spool_bytes": 1048576, "update": {"on": true, "hours": "mon-fri 08:00-16:00"}}', 10, 'ann', 'why')"#,
+    r#"SELECT set_settings_rule(1, 200, '{}', '{"interval": 20}', 100, 'ann', NULL)"#,
+    "SELECT remove_settings_rule(1, 'ann', 'over')",
 ];
 
 #[tokio::test]

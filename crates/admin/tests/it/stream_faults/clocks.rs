@@ -110,6 +110,7 @@ async fn a_steady_fleet_writes_samples_and_no_presence() -> Result<()> {
         "reinstalls_admit",
         "rollouts_open",
         "rollouts_running",
+        "settings_mark",
         "compaction_lists",
         "compaction_step",
         "hosts_set_aside",

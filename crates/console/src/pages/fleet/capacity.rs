@@ -4,18 +4,14 @@
 //! by the benchmark (docs/benchmarks.md, docs/sizing.md). The instance's scarcest resource decides. The
 //! database's processors are not counted: nothing in the database tells how many it has.
 
-use svc_store::{DatabaseState, InstanceLoad, InstanceRecord};
+use svc_store::{
+    CORES_PER_REPORT_A_SECOND, DatabaseState, InstanceLoad, InstanceRecord, PLANNED, TELLING_AGENTS,
+};
 
 use crate::view::{Bar, bytes, count, share};
 
-/// Fewer agents say little about what one costs.
-const TELLING_AGENTS: i64 = 1000;
-/// 50,000 agents that report every 30 s take 0.60 cores, of services and database together.
-const CORES_PER_REPORT_A_SECOND: f64 = 0.60 / (50_000.0 / 30.0);
 /// The bound of docs/sizing.md for a connected agent.
 const AGENT_BYTES: f64 = 96.0 * 1024.0;
-/// How much of processors and memory may be planned with: the rest is for storms and rollups.
-const PLANNED: f64 = 0.7;
 
 /// One line of the meter.
 pub struct Meter {

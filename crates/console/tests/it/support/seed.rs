@@ -236,7 +236,10 @@ pub async fn seed_rollout(site: &Site) -> Result<()> {
          SELECT id, 'linux/x86_64', 7, '1.5.0', step, CASE WHEN step IN ('refused', 'unable') THEN 'it did not hold a session for a minute' ELSE '' END,
                 CASE step WHEN 'refused' THEN E'the session begins\nthe service does not answer' ELSE '' END, 7, now()
            FROM (SELECT a.id, (ARRAY['approved', 'downloading', 'staged', 'trying', 'refused', 'unable', 'offered'])[(1 + row_number() OVER (ORDER BY a.id) % 7)::int] AS step
-                   FROM agents a WHERE a.status = 'active' LIMIT 21) agents",
+                   FROM agents a WHERE a.status = 'active' LIMIT 21) agents;
+         SELECT set_settings_rule(NULL, 100, '{\"env\": \"prod\"}',
+             '{\"interval\": 20, \"ignored_mounts\": [\"/mnt/*\", \"/var/lib/docker/overlay2/*\"], \"log\": {\"level\": \"debug\", \"until\": 99999999999}}',
+             50, 'ann', 'a test')",
     )
     .await?;
     Ok(())

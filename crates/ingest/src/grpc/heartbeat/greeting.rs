@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use svc_proto::{
     ClientMessage, ServerMessage,
     contract::limits::MAX_RUN_ID_BYTES,
-    v1::{AgentRelease, Hello, Settings, Welcome},
+    v1::{Hello, Welcome},
 };
 use svc_store::{Opened, SessionOpen};
 use tokio::time::timeout;
@@ -15,8 +15,8 @@ use super::{
     Authenticated, Outbox, StreamEnd, inbound::Inbound, stream::HeartbeatStream, violation,
 };
 use crate::{
-    grpc::{Context, Refusal, convert},
-    session::{Inbox, OPEN_TOLERANCE, OPEN_VALIDITY, Said, Session, SessionKey},
+    grpc::{Context, Refusal, convert, settings},
+    session::{Inbox, OPEN_TOLERANCE, OPEN_VALIDITY, Said, Session, SessionKey, settings_said},
 };
 
 pub(super) async fn greet(
@@ -58,6 +58,7 @@ async fn open(
     out: &Outbox,
 ) -> Result<HeartbeatStream, Refusal> {
     let update = hello.update.take().map(convert::update);
+    let settings = hello.settings.take().map(settings::said);
     let open = session_open(context, client, hello)?;
     if !context.freshness.is_fresh() {
         return Err(Refusal::DatabaseUnavailable);
@@ -92,6 +93,9 @@ async fn open(
     });
     if let Some(update) = update {
         context.updates.put(agent, update, Said::InHello);
+    }
+    if let Some(said) = settings {
+        settings_said(&inbox, &context.settings, agent, said);
     }
     context.sessions.metrics.opened.inc();
     context.sessions.metrics.streams.inc();
@@ -137,20 +141,10 @@ fn session_open(
 }
 
 fn welcome(context: &Context, stream: &HeartbeatStream) -> Welcome {
-    let agents = &context.agents;
-    let base_url = agents.download_base_url.as_str();
-    let interval = prost_types::Duration::try_from(agents.heartbeat_interval).unwrap_or_default();
     Welcome {
         agent_id: stream.session.agent.to_string(),
         server_time: Some(convert::timestamp(context.clock.now())),
-        settings: Some(Settings {
-            heartbeat_interval: Some(interval),
-            release: Some(AgentRelease {
-                version: agents.latest_version.clone().unwrap_or_default(),
-                download_base_url: convert::base_url(base_url),
-            }),
-            ..Settings::default()
-        }),
+        settings: Some(settings::message(&context.agents, None)),
         acked_seq: stream.acked.cast_unsigned(),
         nonce: stream.nonce.to_vec(),
     }

@@ -11,7 +11,10 @@ use super::{
     stream::{Event, HeartbeatStream},
     violation,
 };
-use crate::{grpc::convert, session::Said};
+use crate::{
+    grpc::{convert, settings},
+    session::{Said, settings_said},
+};
 
 impl HeartbeatStream {
     pub(super) fn receive(&mut self, read: Read) -> Result<Event, StreamEnd> {
@@ -52,6 +55,10 @@ impl HeartbeatStream {
             let (update, agent) = (convert::update(update), self.session.agent);
             self.inbox.take_offers();
             self.context.updates.put(agent, update, Said::InReport);
+        }
+        if let Some(state) = report.settings.take() {
+            let (said, agent) = (settings::said(state), self.session.agent);
+            settings_said(&self.inbox, &self.context.settings, agent, said);
         }
         let rules = Rules {
             now: self.context.clock.now(),

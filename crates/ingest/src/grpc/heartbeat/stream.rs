@@ -26,7 +26,7 @@ use tokio_util::sync::WaitForCancellationFuture;
 
 use super::{Authenticated, Outbox, StreamEnd, inbound::Inbound};
 use crate::{
-    grpc::{Context, convert},
+    grpc::{Context, convert, settings},
     session::{EndReason, Inbox, Numbering, PendingReport, SessionKey, drained},
 };
 
@@ -215,6 +215,10 @@ impl HeartbeatStream {
                 refused: stored.refused,
             };
             self.out.send(ServerMessage::KeyStored(stored)).await;
+        }
+        if let Some(wanted) = mail.settings {
+            let settings = settings::message(&self.context.agents, Some(&wanted));
+            self.out.send(ServerMessage::Settings(settings)).await;
         }
         self.note_refused(mail.refused);
         if mail.acked_seq > self.acked {

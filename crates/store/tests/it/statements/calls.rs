@@ -5,11 +5,12 @@ use std::{net::Ipv4Addr, time::Duration};
 use anyhow::{Context, Result};
 use jiff::{SignedDuration, Timestamp};
 use svc_store::{
-    ActivityFilter, AgentFacts, AgentFilter, AgentId, AgentStatus, Bulkhead, CloseCause, Decision,
-    GapKind, HostFacts, HostId, HostSearch, HostsPage, Hours, IdentifierKind, InstanceLoad,
-    KeyChange, KeyQuestion, LabelChange, Labels, NewAgent, NewInstance, NewRelease, NewRollout,
-    NewToken, Newcomer, NextKey, Range, RegistrationTx, Retired, RolloutStep, SessionClose,
-    SessionHeard, SessionOpen, Stage, StoreError, TokenId, TokenRequest, UpdateReport, UpdateStep,
+    ActivityFilter, AgentFacts, AgentFilter, AgentId, AgentSettings, AgentStatus, Apply, Bulkhead,
+    CloseCause, Decision, GapKind, HostFacts, HostId, HostSearch, HostsPage, Hours, IdentifierKind,
+    InstanceLoad, KeyChange, KeyQuestion, LabelChange, Labels, NewAgent, NewInstance, NewRelease,
+    NewRollout, NewRule, NewToken, Newcomer, NextKey, Range, RegistrationTx, Retired, RolloutStep,
+    RuleChange, SessionClose, SessionHeard, SessionOpen, SettingsReport, Stage, StoreError,
+    TokenId, TokenRequest, UpdateReport, UpdateStep,
 };
 use uuid::Uuid;
 
@@ -89,6 +90,7 @@ impl Fleet {
         self.registration_steps(reads).await?;
         self.upkeep(reads).await?;
         self.updates(reads).await?;
+        self.settings(reads).await?;
         self.commands(reads).await?;
         self.console(reads).await
     }
@@ -325,6 +327,38 @@ impl Fleet {
             shapes_prune(DAY, DAY);
             agent_counts_prune();
             hosts_set_aside();
+        }
+        Ok(())
+    }
+
+    /// A rule for all hosts, and what agents say of it.
+    async fn settings(&self, reads: &mut Reads) -> Result<()> {
+        let (store, ids) = (&self.store, self.ids());
+        let report = SettingsReport {
+            running: vec![],
+            received: vec![],
+            refused: vec![],
+        };
+        let reports: Vec<_> = ids.iter().map(|id| (*id, report.clone())).collect();
+        let rule = RuleChange::Add(NewRule {
+            priority: 1,
+            selector: Labels::default(),
+            patch: AgentSettings {
+                interval: Some(30),
+                ..AgentSettings::default()
+            },
+            share: 100,
+        });
+        call_each! { reads, SMALL, store: settings_report(&reports); }
+        let made = store.settings_change(&rule, Apply::Forced, "test", "");
+        let made = made.await?.rule;
+        call_each! { reads, WHOLE, store:
+            settings_mark();
+            settings_wanted(&ids);
+            settings_rules();
+            settings_of(ids[0]);
+            settings_rule(made);
+            settings_change(&RuleChange::Remove(made), Apply::Forced, "test", "");
         }
         Ok(())
     }
