@@ -7,6 +7,7 @@
 //! In reading order: [`SessionTable`] and [`Inbox`], opening and closing in batches ([`Opener`],
 //! [`Closer`]) after the client's key was checked ([`Pins`]), sequence numbers ([`Numbering`]), and what keeps sessions healthy: [`Upkeep`],
 //! [`AckBackstop`], [`HintListener`], [`Orphans`], [`contests`] and [`drain`]; and [`Offers`] of updates.
+//! [`TrustPass`] tells agents of trust anchors.
 
 mod backstop;
 mod close;
@@ -22,6 +23,7 @@ mod open;
 mod orphans;
 mod pins;
 mod table;
+mod trust;
 mod upkeep;
 
 pub use backstop::AckBackstop;
@@ -36,4 +38,5 @@ pub use open::{OPEN_TOLERANCE, OPEN_VALIDITY, OpenError, Opener, OpenerPart};
 pub use orphans::Orphans;
 pub use pins::{PinPart, Pins};
 pub use table::{Session, SessionKey, SessionTable};
+pub use trust::{TrustPass, TrustReports};
 pub use upkeep::Upkeep;

@@ -49,6 +49,7 @@ pub use people::rollouts::{
 };
 pub use people::signing_keys::SigningKeyUse;
 pub use people::tokens::{NewToken, TokenDetail, TokenRecord};
+pub use people::trust::{AgentTrust, AnchorRecord, DistrustingAgent, NewAnchor};
 pub use pg::error::{Rejection, RejectionKind, SchemaError, StoreError, Unavailability};
 pub use pg::listen::Listener;
 pub use pg::pool::{Bulkhead, Store, StoreOptions};
@@ -78,6 +79,7 @@ pub use service::sessions::{
     CloseCause, Displaced, Opened, SWEEP_BATCH, SessionClose, SessionHeard, SessionOpen,
     StoredSession, Swept,
 };
+pub use service::trust::{TrustList, TrustReport};
 pub use service::updates::{
     OpenRollout, RolloutFigures, RolloutStep, RunningRollout, UpdateReport,
 };

@@ -4,8 +4,9 @@
 //! 2. `books`: whether the samples of an agent add up.
 //! 3. `signing_keys`: which keys the instances sign with and accept.
 //! 4. `rollouts`: releases of the agent and their rollouts.
-//! 5. `overview`: counts of everything (`Store::overview`).
-//! 6. `console`: the queries of the console's pages, its people and sessions, and its own schema.
+//! 5. `trust`: the certificates that agents are to trust, and who does not.
+//! 6. `overview`: counts of everything (`Store::overview`).
+//! 7. `console`: the queries of the console's pages, its people and sessions, and its own schema.
 
 pub(crate) mod agents;
 pub(crate) mod books;
@@ -15,3 +16,4 @@ pub(crate) mod overview;
 pub(crate) mod rollouts;
 pub(crate) mod signing_keys;
 pub(crate) mod tokens;
+pub(crate) mod trust;

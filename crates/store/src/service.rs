@@ -13,6 +13,7 @@
 //! 8. `fleet_gauges`: the state of the fleet in numbers (`Store::fleet_gauges`).
 //! 9. `fleet_pictures`: what the console draws of the whole fleet (`Store::fleet_pictures_refresh`).
 //! 10. `updates`: what agents say about their updates, who is offered what, and the figures of rollouts.
+//! 11. `trust`: the certificates that agents are told to trust, and what they say they do.
 
 pub(crate) mod clock;
 pub(crate) mod compaction;
@@ -24,5 +25,6 @@ mod retention;
 pub(crate) mod samples;
 pub(crate) mod session_digest;
 pub(crate) mod sessions;
+pub(crate) mod trust;
 pub(crate) mod updates;
 mod watermarks;

@@ -26,8 +26,8 @@ use crate::{
         Compaction, FleetPictures, FleetReport, HostExpiry, Maintenance, Reinstalls, Rollouts,
     },
     session::{
-        AckBackstop, Closer, HintListener, Offers, Opener, Pins, SessionTable, UpdateReports,
-        Upkeep,
+        AckBackstop, Closer, HintListener, Offers, Opener, Pins, SessionTable, TrustPass,
+        TrustReports, UpdateReports, Upkeep,
     },
     signing::Keyring,
     telemetry::FleetMetrics,
@@ -41,6 +41,7 @@ pub(super) struct Instance {
     pub health: Health,
     pub sessions: Arc<SessionTable>,
     pub updates: Arc<UpdateReports>,
+    pub trust: Arc<TrustReports>,
     pub pipeline: PipelineMetrics,
     pub fleet: FleetMetrics,
     pub export: Export,
@@ -99,6 +100,7 @@ impl Instance {
             pins,
             sessions: self.sessions.clone(),
             updates: self.updates.clone(),
+            trust: self.trust.clone(),
             opener,
             closer: self.closer.clone(),
             write_limits: WriteLimits::default(),
@@ -131,6 +133,15 @@ impl Instance {
             self.sessions.clone(),
             self.updates.clone(),
             self.clock.clone(),
+            self.config.timing.offers,
+        )
+    }
+
+    pub fn trust_pass(&self) -> TrustPass {
+        TrustPass::new(
+            self.store.clone(),
+            self.sessions.clone(),
+            self.trust.clone(),
             self.config.timing.offers,
         )
     }

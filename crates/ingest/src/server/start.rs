@@ -72,6 +72,7 @@ pub(super) async fn start(
         owner,
         sessions,
         updates: Arc::default(),
+        trust: Arc::default(),
         pipeline,
         fleet,
         export,

@@ -13,6 +13,7 @@ use std::{
 
 use jiff::Timestamp;
 use svc_pipeline::queue::Ticket;
+use svc_store::TrustList;
 use tokio::{sync::Notify, time::Instant};
 
 use super::EndReason;
@@ -49,6 +50,10 @@ pub struct Inbox {
     heard: AtomicI64,
     /// Whether its agent says how far its updates are. Others are offered none.
     takes_offers: AtomicBool,
+    /// Whether its agent says what it trusts. Others are told of no trust anchors.
+    takes_trust: AtomicBool,
+    /// The version of the list of trust anchors that it was told of last.
+    trust_told: AtomicI64,
     mail: Mutex<Mail>,
     oldest_pending: Mutex<Option<PendingReport>>,
     wake: Notify,
@@ -60,6 +65,7 @@ pub struct Mail {
     pub credential: Option<Jwt>,
     pub drain: Option<Duration>,
     pub offer: Option<Arc<Offer>>,
+    pub trust: Option<Arc<TrustList>>,
     /// Sequence numbers of samples that the database refuses for good.
     pub refused: Vec<i64>,
     /// The highest committed sequence number; 0 if nothing was committed since the session was opened.
@@ -123,6 +129,22 @@ impl Inbox {
         self.takes_offers.load(Ordering::Relaxed)
     }
 
+    pub fn take_trust(&self) {
+        self.takes_trust.store(true, Ordering::Relaxed);
+    }
+
+    pub fn takes_trust(&self) -> bool {
+        self.takes_trust.load(Ordering::Relaxed)
+    }
+
+    /// Each version once a stream: an agent that does not take an anchor is not told again and again.
+    pub fn announce(&self, list: &Arc<TrustList>) {
+        let is_news = || self.trust_told.fetch_max(list.version, Ordering::Relaxed) < list.version;
+        if self.takes_trust() && is_news() {
+            self.post(|mail| mail.trust = Some(list.clone()));
+        }
+    }
+
     /// Numbers beyond what two reports can hold are not about this session's reports and are dropped.
     pub fn refused(&self, seqs: &[i64]) {
         self.post(|mail| {
@@ -152,6 +174,7 @@ impl Inbox {
             credential: mail.credential.take(),
             drain: mail.drain.take(),
             offer: mail.offer.take(),
+            trust: mail.trust.take(),
             refused: std::mem::take(&mut mail.refused),
             acked_seq: mail.acked_seq,
         }

@@ -34,6 +34,8 @@ text_enum! {
         RolloutResumed = "rollout resumed",
         RolloutDone = "rollout done",
         HostSkipped = "host skipped",
+        TrustAnchorAdded = "trust anchor added",
+        TrustAnchorRetired = "trust anchor retired",
         Other = "other",
     }
     else Other

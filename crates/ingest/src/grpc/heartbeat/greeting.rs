@@ -15,7 +15,7 @@ use super::{
     Authenticated, Outbox, StreamEnd, inbound::Inbound, stream::HeartbeatStream, violation,
 };
 use crate::{
-    grpc::{Context, Refusal, convert},
+    grpc::{Context, Refusal, convert, trust},
     session::{Inbox, OPEN_TOLERANCE, OPEN_VALIDITY, Said, Session, SessionKey},
 };
 
@@ -58,6 +58,7 @@ async fn open(
     out: &Outbox,
 ) -> Result<HeartbeatStream, Refusal> {
     let update = hello.update.take().map(convert::update);
+    let trust = hello.trust.take().map(trust::report);
     let open = session_open(context, client, hello)?;
     if !context.freshness.is_fresh() {
         return Err(Refusal::DatabaseUnavailable);
@@ -76,6 +77,9 @@ async fn open(
     if update.is_some() {
         inbox.take_offers();
     }
+    if trust.is_some() {
+        inbox.take_trust();
+    }
     context.sessions.insert(Session {
         key,
         renew_at: client.renew_at,
@@ -84,6 +88,7 @@ async fn open(
     if let Some(update) = update {
         context.updates.put(agent, update, Said::InHello);
     }
+    context.trust.put(agent, trust);
     context.sessions.metrics.opened.inc();
     context.sessions.metrics.streams.inc();
     let (context, out) = (context.clone(), out.clone());

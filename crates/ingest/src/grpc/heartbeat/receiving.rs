@@ -11,7 +11,7 @@ use super::{
     stream::{Event, HeartbeatStream},
     violation,
 };
-use crate::{grpc::convert, session::Said};
+use crate::{grpc::{convert, trust}, session::Said};
 
 impl HeartbeatStream {
     pub(super) fn receive(&mut self, read: Read) -> Result<Event, StreamEnd> {
@@ -51,6 +51,11 @@ impl HeartbeatStream {
             let (update, agent) = (convert::update(update), self.session.agent);
             self.inbox.take_offers();
             self.context.updates.put(agent, update, Said::InReport);
+        }
+        if let Some(trust) = report.trust.take() {
+            let (trust, agent) = (trust::report(trust), self.session.agent);
+            self.inbox.take_trust();
+            self.context.trust.put(agent, Some(trust));
         }
         let rules = Rules {
             now: self.context.clock.now(),

@@ -22,7 +22,7 @@ use tokio_util::sync::WaitForCancellationFuture;
 
 use super::{Authenticated, Outbox, StreamEnd, inbound::Inbound};
 use crate::{
-    grpc::{Context, convert},
+    grpc::{Context, convert, trust},
     session::{EndReason, Inbox, Numbering, PendingReport, SessionKey, drained},
 };
 
@@ -194,6 +194,10 @@ impl HeartbeatStream {
             let base_url = &self.context.agents.download_base_url;
             let offer = convert::offer(&offer, base_url.as_str());
             self.out.send(ServerMessage::Offer(offer)).await;
+        }
+        if let Some(list) = mail.trust {
+            let anchors = trust::anchors(&list);
+            self.out.send(ServerMessage::Trust(anchors)).await;
         }
         self.note_refused(mail.refused);
         if mail.acked_seq > self.acked {
