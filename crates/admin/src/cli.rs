@@ -22,6 +22,7 @@ mod status;
 mod terminal;
 mod time;
 mod token;
+mod trust;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -87,6 +88,9 @@ enum Command {
     /// Offer a release to agents in stages, and stop it
     #[command(subcommand)]
     Rollout(rollout::Command),
+    /// Change the certificates with which agents verify the service
+    #[command(subcommand)]
+    Trust(trust::Command),
     /// Check configuration, files, ports and database, and report what to fix
     Doctor(OutputArgs),
     /// Ask the service on this machine whether it is healthy (for containers)
@@ -124,6 +128,7 @@ pub async fn run() -> ExitCode {
         Command::Key(command) => key::run(command),
         Command::Release(command) => release::run(command).await,
         Command::Rollout(command) => rollout::run(command).await,
+        Command::Trust(command) => trust::run(command).await,
         Command::Doctor(args) => doctor::run(args).await,
         Command::Healthcheck => healthcheck::run().await,
         Command::InitDatabase => init::database_child().await,

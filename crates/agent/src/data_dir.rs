@@ -9,6 +9,7 @@
 //! state.json      agent id, JWT, interval, the service's time
 //! status.json     what `svc-agent status` shows; holds no secret
 //! updates.json    what is known about updates; versions/ has the versions that were downloaded
+//! trust.pem       trust anchors that the service has announced
 //! spool/KEY/      samples that are not acknowledged yet, by the key they belong to
 //! ```
 
@@ -27,6 +28,7 @@ pub const SUCCESSOR: &str = "successor.pem";
 pub const STATE: &str = "state.json";
 pub const STATUS: &str = "status.json";
 pub const UPDATES: &str = "updates.json";
+pub const TRUST: &str = "trust.pem";
 const LOCK: &str = "lock";
 
 /// Far above the size of any of these files.

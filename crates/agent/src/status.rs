@@ -34,6 +34,9 @@ pub struct Status {
     pub spool: Spool,
     pub last_acknowledged_at: Option<Timestamp>,
     pub update: Option<Notice>,
+    /// What is trusted beyond the system's roots: subject and short hash of each certificate.
+    #[serde(default)]
+    pub trust: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

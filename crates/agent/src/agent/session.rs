@@ -22,15 +22,17 @@ use jiff::Timestamp;
 use svc_proto::{
     ServerMessage,
     contract::{Action, limits},
-    v1::{Rejection, Settings, UpdateState, Welcome},
+    v1::{Rejection, Settings, TrustAnchors, UpdateState, Welcome},
 };
 use tokio::{
     sync::watch,
+    task::spawn_blocking,
     time::{Instant, sleep_until, timeout},
 };
 
 use super::{Agent, Next};
 use crate::{
+    anchors::Trusted,
     caller::CallError,
     recorder::last_number,
     release,
@@ -94,6 +96,7 @@ struct Session<'a> {
     in_flight: VecDeque<u64>,
     pace: Pace,
     updates: watch::Receiver<UpdateState>,
+    trusted: watch::Receiver<Trusted>,
 }
 
 impl<'a> Session<'a> {
@@ -105,6 +108,7 @@ impl<'a> Session<'a> {
             sent: 0,
             in_flight: VecDeque::new(),
             updates: agent.updates.state(),
+            trusted: agent.caller.anchors().trusted(),
             agent,
         }
     }
@@ -127,6 +131,7 @@ impl<'a> Session<'a> {
         );
         self.agent.connected();
         self.agent.updates.welcomed();
+        self.show_trust();
         self.agent.board.change(|status| {
             status.enrolment = Enrolment::Active;
             status.message = None;
@@ -170,6 +175,10 @@ impl<'a> Session<'a> {
             },
             moved = arrival(&mut self.pending_move) => self.moved(moved).await,
             Ok(()) = self.updates.changed() => Ok(()),
+            Ok(()) = self.trusted.changed() => {
+                self.show_trust();
+                Ok(())
+            }
             () = recorder.changed(), if may_send && pause.is_none() => Ok(()),
             () = sleep_until(pause.unwrap_or_else(Instant::now)), if may_send && pause.is_some() => Ok(()),
         }
@@ -184,6 +193,7 @@ impl<'a> Session<'a> {
     async fn send(&mut self) -> Result<(), SessionEnd> {
         if let Some(call) = &mut self.call {
             call.tell(&self.updates.borrow_and_update());
+            call.tell_trust(&self.trusted.borrow().state);
         }
         while let Some(call) = &self.call
             && self.has_room()
@@ -228,12 +238,26 @@ impl<'a> Session<'a> {
                 self.agent.take_credential(&credential.into());
             }
             ServerMessage::Offer(offer) => self.agent.updates.offered(offer),
+            ServerMessage::Trust(list) => self.trust_announced(list),
             ServerMessage::ChangeKey(_)
             | ServerMessage::KeyStored(_)
-            | ServerMessage::Trust(_)
             | ServerMessage::MoveTo(_) => {}
             ServerMessage::Welcome(_) => {} // `HeartbeatCall::message` never returns it.
         }
+    }
+
+    /// The disk may stall, so another thread waits for it. What has changed is told by `trusted`.
+    fn trust_announced(&self, list: TrustAnchors) {
+        if let Some(call) = &self.call {
+            let (server, dir) = (call.server(), self.agent.dir.clone());
+            let anchors = self.agent.caller.anchors().clone();
+            spawn_blocking(move || anchors.announced(&list, &server, &dir));
+        }
+    }
+
+    fn show_trust(&mut self) {
+        let shown = self.trusted.borrow_and_update().shown.clone();
+        self.agent.board.change(|status| status.trust = shown);
     }
 
     fn acknowledged(&mut self, up_to: u64, rejected: &[Rejection]) {

@@ -91,6 +91,14 @@ pub(super) fn update(text: &str) -> Parsed<UpdateMode> {
     }
 }
 
+pub(super) fn on_off(text: &str) -> Parsed<bool> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("is neither on nor off".into()),
+    }
+}
+
 pub(super) fn age(text: &str) -> Parsed<Duration> {
     let age = length(text)?;
     match (60..=86_400 * 366).contains(&age.as_secs()) {

@@ -44,6 +44,7 @@ use super::{
     Address, Exceptions, Names, Peers, Proxy,
     race::{Attempt, Race, interleaved},
 };
+use crate::trust::Server;
 
 const STREAM_WINDOW: u32 = 32 * 1024;
 const CONNECTION_WINDOW: u32 = 64 * 1024;
@@ -277,6 +278,11 @@ impl Connector {
             address: address.to_string(),
             source,
         };
+        let chain = stream.get_ref().1.peer_certificates();
+        let server = Arc::new(Server {
+            chain: chain.unwrap_or_default().to_vec(),
+            name: address.name.clone(),
+        });
         let (requests, connection) = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .keep_alive_interval(self.timeouts.ping_every)
@@ -299,6 +305,7 @@ impl Connector {
                 Requests(requests),
                 origin.unwrap_or_default(),
             ),
+            server,
             _driver: AbortOnDropHandle::new(driver),
         })
     }
@@ -308,6 +315,8 @@ impl Connector {
 #[derive(Debug)]
 pub struct Connection {
     pub client: IngestServiceClient<Requests>,
+    /// Which was verified before anything was sent.
+    pub server: Arc<Server>,
     _driver: AbortOnDropHandle<()>,
 }
 

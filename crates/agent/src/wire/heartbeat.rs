@@ -3,13 +3,16 @@
 //! This module knows the messages of the protocol. Where samples come from, and what
 //! the agent does with a message, is decided by its caller.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use secrecy::ExposeSecret;
 use svc_proto::{
     ClientMessage, ServerMessage,
     contract::limits,
-    v1::{Goodbye, HeartbeatRequest, HeartbeatResponse, Hello, Report, UpdateState, Welcome},
+    v1::{
+        Goodbye, HeartbeatRequest, HeartbeatResponse, Hello, Report, TrustState, UpdateState,
+        Welcome,
+    },
 };
 use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
@@ -19,6 +22,7 @@ use tonic::{
 };
 
 use super::{CallFailure, Connection, Credential};
+use crate::trust::Server;
 
 /// The most samples, and the most gaps, of one report.
 pub const MAX_REPORT_SAMPLES: usize = limits::MAX_SAMPLES;
@@ -39,7 +43,9 @@ pub struct HeartbeatCall {
     answers: Streaming<HeartbeatResponse>,
     /// What the service knows of an update.
     told: Option<UpdateState>,
-    _connection: Connection,
+    /// What it knows of the agent's trust.
+    told_trust: Option<TrustState>,
+    connection: Connection,
 }
 
 impl HeartbeatCall {
@@ -65,13 +71,15 @@ impl HeartbeatCall {
         let metadata = request.metadata_mut();
         metadata.insert("authorization", bearer(credential)?);
         let told = hello.update.clone();
+        let told_trust = hello.trust.clone();
         send(&out, ClientMessage::Hello(hello)).await?;
         let answers = connection.client.heartbeat(request).await?.into_inner();
         let mut call = Self {
             out,
             answers,
             told,
-            _connection: connection,
+            told_trust,
+            connection,
         };
         match call.next().await? {
             ServerMessage::Welcome(welcome) => Ok((call, welcome)),
@@ -103,6 +111,26 @@ impl HeartbeatCall {
         if self.out.try_send(HeartbeatRequest { message }).is_ok() {
             self.told = update;
         }
+    }
+
+    /// Says what the agent trusts, in the same way.
+    pub fn tell_trust(&mut self, state: &TrustState) {
+        if self.told_trust.as_ref() == Some(state) {
+            return;
+        }
+        let trust = Some(state.clone());
+        let message = Some(ClientMessage::Report(Report {
+            trust: trust.clone(),
+            ..Report::default()
+        }));
+        if self.out.try_send(HeartbeatRequest { message }).is_ok() {
+            self.told_trust = trust;
+        }
+    }
+
+    /// The server at the other end.
+    pub fn server(&self) -> Arc<Server> {
+        self.connection.server.clone()
     }
 
     /// The next message of the service, never a second Welcome. The end of the stream is

@@ -105,7 +105,8 @@ impl Store {
 
     /// None if the agent says nothing of what it trusts.
     pub async fn agent_trust(&self, agent: AgentId) -> Result<Option<AgentTrust>> {
-        let sql = "-- agent_trust\nSELECT anchors, problem, since FROM agent_trust WHERE agent_id = $1";
+        let sql =
+            "-- agent_trust\nSELECT anchors, problem, since FROM agent_trust WHERE agent_id = $1";
         let params = params![agent.0];
         self.read_first("agent_trust", Auth, sql, &params).await
     }

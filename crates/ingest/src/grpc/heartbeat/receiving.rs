@@ -11,7 +11,10 @@ use super::{
     stream::{Event, HeartbeatStream},
     violation,
 };
-use crate::{grpc::{convert, trust}, session::Said};
+use crate::{
+    grpc::{convert, trust},
+    session::Said,
+};
 
 impl HeartbeatStream {
     pub(super) fn receive(&mut self, read: Read) -> Result<Event, StreamEnd> {
