@@ -16,5 +16,6 @@ pub mod rollout;
 pub mod service;
 pub mod sign_in;
 pub mod tokens;
+pub mod trust;
 pub mod updates;
 pub mod welcome;

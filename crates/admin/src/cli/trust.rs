@@ -7,7 +7,10 @@ use clap::Subcommand;
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::json;
-use svc_common::tls::{CertificateFacts, certificates};
+use svc_common::{
+    text::visible,
+    tls::{CertificateFacts, certificates},
+};
 use svc_store::{AnchorRecord, DistrustingAgent, NewAnchor, Store};
 
 use super::{
@@ -109,8 +112,9 @@ async fn add(file: PathBuf, actor: &str, output: Output) -> anyhow::Result<ExitC
     let store = open().await?;
     let mut subjects = Vec::new();
     for (der, mut facts) in anchors {
-        let subject = &mut facts.subject;
+        let mut subject = visible(&facts.subject).into_owned();
         subject.truncate(subject.floor_char_boundary(LONGEST_SUBJECT));
+        facts.subject = subject;
         let anchor = NewAnchor {
             certificate: der,
             subject: &facts.subject,

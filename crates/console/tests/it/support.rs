@@ -26,12 +26,13 @@ pub use self::{
 };
 
 /// The pages of the menu.
-pub const PAGES: [&str; 9] = [
+pub const PAGES: [&str; 10] = [
     "/",
     "/hosts",
     "/approvals",
     "/tokens",
     "/updates",
+    "/trust",
     "/activity",
     "/service",
     "/people",
