@@ -20,7 +20,8 @@ use crate::{
     config::Config,
     data_dir::{DataDir, TRUST, content, short},
     sync::locked,
-    trust::{Server, Trust, TrustError},
+    trust::{Trust, TrustError},
+    wire::Server,
 };
 
 /// The most anchors that are kept, and that an announcement may have.

@@ -30,7 +30,7 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject};
 use webpki::EndEntityCert;
 use x509_parser::{certificate::X509Certificate, prelude::FromDer};
 
-use crate::identity::Identity;
+use crate::{identity::Identity, wire::Server};
 
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
@@ -42,13 +42,6 @@ pub enum TrustError {
     NoRoots,
     #[error("the certificate and its key cannot be used: {0}")]
     Unusable(#[from] Error),
-}
-
-/// What a server has shown in the handshake of a connection.
-#[derive(Clone, Debug)]
-pub struct Server {
-    pub chain: Vec<CertificateDer<'static>>,
-    pub name: ServerName<'static>,
 }
 
 /// The certificates that the agent trusts.

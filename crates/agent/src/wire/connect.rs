@@ -29,6 +29,7 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ClientConfig;
+use rustls_pki_types::{CertificateDer, ServerName};
 use svc_proto::v1::ingest_service_client::IngestServiceClient;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -44,7 +45,6 @@ use super::{
     Address, Exceptions, Names, Peers, Proxy,
     race::{Attempt, Race, interleaved},
 };
-use crate::trust::Server;
 
 const STREAM_WINDOW: u32 = 32 * 1024;
 const CONNECTION_WINDOW: u32 = 64 * 1024;
@@ -309,6 +309,13 @@ impl Connector {
             _driver: AbortOnDropHandle::new(driver),
         })
     }
+}
+
+/// What the server has shown in the handshake.
+#[derive(Clone, Debug)]
+pub struct Server {
+    pub chain: Vec<CertificateDer<'static>>,
+    pub name: ServerName<'static>,
 }
 
 /// A connection. Its calls fail once it is lost.

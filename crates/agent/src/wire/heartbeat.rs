@@ -21,8 +21,7 @@ use tonic::{
     metadata::{Ascii, MetadataValue},
 };
 
-use super::{CallFailure, Connection, Credential};
-use crate::trust::Server;
+use super::{CallFailure, Connection, Credential, connect::Server};
 
 /// The most samples, and the most gaps, of one report.
 pub const MAX_REPORT_SAMPLES: usize = limits::MAX_SAMPLES;

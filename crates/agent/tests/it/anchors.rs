@@ -14,8 +14,7 @@ use svc_agent::{
     anchors::Anchors,
     config::{Config, Flags},
     data_dir::DataDir,
-    trust::Server,
-    wire::Timeouts,
+    wire::{Server, Timeouts},
 };
 use svc_proto::v1::{TrustAnchors, TrustState};
 use svc_sandbox::Authority;

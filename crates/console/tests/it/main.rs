@@ -21,6 +21,7 @@ mod proxies;
 mod scale;
 mod support;
 mod tls;
+mod trust;
 mod updates;
 mod webdriver;
 mod webhook;

@@ -21,7 +21,7 @@ pub use self::{
     client::{Client, Connection, FORM, Page},
     seed::{
         disk, seed_fleet, seed_history, seed_hostile, seed_hosts, seed_pictures, seed_rollout,
-        seed_rollups, seed_samples,
+        seed_rollups, seed_samples, seed_trust,
     },
 };
 
