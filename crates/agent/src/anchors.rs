@@ -6,7 +6,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::Mutex,
+    sync::{Arc, Mutex},
 };
 
 use aws_lc_rs::digest::{SHA256, digest};
@@ -49,6 +49,8 @@ pub struct Anchors {
     kept: Mutex<Certificates>,
     /// Held by the announcement that is being taken. `kept` is not held while the disk is waited for: connections need it.
     taking: Mutex<()>,
+    /// The newest announcement, until its turn comes.
+    waiting: Mutex<Option<(TrustAnchors, Arc<Server>)>>,
     trusted: watch::Sender<Trusted>,
 }
 
@@ -67,6 +69,7 @@ impl Anchors {
                 false => read(&config.data_dir),
             }),
             taking: Mutex::default(),
+            waiting: Mutex::default(),
             trusted: watch::Sender::new(trusted),
         }
     }
@@ -83,11 +86,20 @@ impl Anchors {
         self.trusted.subscribe()
     }
 
-    /// Takes an announcement that came over a connection to `server`. It waits for the disk.
-    pub fn announced(&self, list: &TrustAnchors, server: &Server, dir: &DataDir) {
+    /// Notes an announcement that came over a connection to `server`, in the place of one that waits. True: call [`Self::take`].
+    pub fn announced(&self, list: TrustAnchors, server: Arc<Server>) -> bool {
+        locked(&self.waiting).replace((list, server)).is_none()
+    }
+
+    /// Takes the announcement that waits. This waits for the disk.
+    pub fn take(&self, dir: &DataDir) {
         let _one = locked(&self.taking);
+        let waiting = locked(&self.waiting).take();
+        let Some((list, server)) = waiting else {
+            return;
+        };
         let before = locked(&self.kept).clone();
-        let taken = self.after(list, server, &before);
+        let taken = self.after(&list, &server, &before);
         let stored = taken.and_then(|(kept, problem)| {
             if kept != before {
                 let written = dir.write(TRUST, &pem(&kept));

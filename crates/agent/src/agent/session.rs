@@ -249,9 +249,10 @@ impl<'a> Session<'a> {
     /// The disk may stall, so another thread waits for it. What has changed is told by `trusted`.
     fn trust_announced(&self, list: TrustAnchors) {
         if let Some(call) = &self.call {
-            let (server, dir) = (call.server(), self.agent.dir.clone());
-            let anchors = self.agent.caller.anchors().clone();
-            spawn_blocking(move || anchors.announced(&list, &server, &dir));
+            let (anchors, dir) = (self.agent.caller.anchors().clone(), self.agent.dir.clone());
+            if anchors.announced(list, call.server()) {
+                spawn_blocking(move || anchors.take(&dir));
+            }
         }
     }
 

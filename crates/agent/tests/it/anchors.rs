@@ -5,6 +5,7 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -89,7 +90,8 @@ impl Host {
             certificates: certificates.to_vec(),
             retired: retired.iter().map(|der| hash(der)).collect(),
         };
-        anchors.announced(&list, over, &self.dir);
+        anchors.announced(list, Arc::new(over.clone()));
+        anchors.take(&self.dir);
         anchors.trusted().borrow().state.clone()
     }
 }
