@@ -23,6 +23,7 @@ mod status;
 mod terminal;
 mod time;
 mod token;
+mod trust;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -91,6 +92,9 @@ enum Command {
     /// Set how agents behave, by the labels of their hosts
     #[command(subcommand)]
     Settings(settings::Command),
+    /// Change the certificates with which agents verify the service
+    #[command(subcommand)]
+    Trust(trust::Command),
     /// Check configuration, files, ports and database, and report what to fix
     Doctor(OutputArgs),
     /// Ask the service on this machine whether it is healthy (for containers)
@@ -129,6 +133,7 @@ pub async fn run() -> ExitCode {
         Command::Release(command) => release::run(command).await,
         Command::Rollout(command) => rollout::run(command).await,
         Command::Settings(command) => settings::run(command).await,
+        Command::Trust(command) => trust::run(command).await,
         Command::Doctor(args) => doctor::run(args).await,
         Command::Healthcheck => healthcheck::run().await,
         Command::InitDatabase => init::database_child().await,

@@ -5,7 +5,6 @@
 //! without a restart.
 
 use std::{
-    path::PathBuf,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -16,13 +15,14 @@ use svc_proto::v1::{
 use tokio::sync::watch;
 
 use crate::{
+    anchors::Anchors,
     clock::Clock,
     config::{ClientPair, Config},
     facts,
     identity::{Identity, IdentityError},
     release::version,
     spool::SpoolError,
-    trust::{Trust, TrustError},
+    trust::TrustError,
     wire::{
         Address, CallFailure, ConnectError, Connection, Connector, Credential, HeartbeatCall,
         Proxy, RegisterCall, Registration, Route, Timeouts, probe,
@@ -68,7 +68,7 @@ impl CallError {
 pub struct Caller {
     identity: Arc<Identity>,
     client_pair: Option<ClientPair>,
-    ca_cert_file: Option<PathBuf>,
+    anchors: Arc<Anchors>,
     timeouts: Timeouts,
     route: Route,
     facts: Facts,
@@ -90,7 +90,7 @@ impl Caller {
         Self {
             identity: identity.into(),
             client_pair: config.client_pair.clone(),
-            ca_cert_file: config.ca_cert_file.clone(),
+            anchors: Arc::new(Anchors::open(config)),
             timeouts,
             route,
             facts,
@@ -129,8 +129,13 @@ impl Caller {
         }
     }
 
+    /// Whom it trusts.
+    pub fn anchors(&self) -> &Arc<Anchors> {
+        &self.anchors
+    }
+
     async fn connect(&self, address: &Address) -> Result<Connection, CallError> {
-        let trust = Trust::load(self.ca_cert_file.as_deref())?;
+        let trust = self.anchors.trust()?;
         let tls = match &self.client_pair {
             None => trust.client(&self.identity)?,
             Some(pair) => trust.client(&Identity::from_files(pair)?)?,
@@ -139,12 +144,9 @@ impl Caller {
         Ok(connector.connect(address).await?)
     }
 
-    /// Connects to where programs are. The certificates in `ca_cert_file` are trusted there, and the system's roots.
+    /// Connects to where programs are. The same certificates are trusted there, and the system's roots.
     pub fn downloads(&self) -> Result<Connector, CallError> {
-        let trust = match &self.ca_cert_file {
-            None => Trust::load(None)?,
-            Some(file) => Trust::load(Some(file))?.with_system(),
-        };
+        let trust = self.anchors.trust()?.with_system();
         let tls = Arc::new(trust.anonymous()?);
         Ok(Connector::new(tls, self.timeouts, self.route.clone()))
     }
@@ -204,6 +206,7 @@ impl Caller {
             sent_at: Some(SystemTime::into(self.clock.wall())),
             update: self.update.as_ref().map(|state| state.borrow().clone()),
             settings: (self.settings.as_ref()).map(|state| state.borrow().clone()),
+            trust: Some(self.anchors.trusted().borrow().state.clone()),
             ..Hello::default()
         }
     }

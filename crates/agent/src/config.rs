@@ -28,6 +28,8 @@ pub use sources::{DEFAULT_FILE, FILE_VARIABLE, Flags, is_open_to_all, read_token
 pub struct Config {
     pub addresses: Vec<Address>,
     pub ca_cert_file: Option<PathBuf>,
+    /// Whether trust anchors that the service announces are taken.
+    pub trust_updates: bool,
     pub token: Token,
     pub data_dir: PathBuf,
     pub client_pair: Option<ClientPair>,
@@ -131,6 +133,7 @@ impl Config {
     fn collect(reader: &mut Reader<'_>) -> Option<Self> {
         let addresses = reader.value("ingest_address", parse::addresses);
         let ca_cert_file = reader.value("ca_cert_file", parse::optional_path);
+        let trust_updates = reader.value("trust_updates", parse::on_off);
         let token = reader.token();
         let data_dir = reader.value("data_dir", parse::path);
         let client_pair = reader.client_pair();
@@ -148,6 +151,7 @@ impl Config {
         Some(Self {
             addresses: addresses?,
             ca_cert_file: ca_cert_file?,
+            trust_updates: trust_updates?,
             token: token?,
             data_dir: data_dir?,
             client_pair: client_pair?,

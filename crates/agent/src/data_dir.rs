@@ -11,6 +11,7 @@
 //! settings        the settings that the service has sent last
 //! status.json     what `svc-agent status` shows; holds no secret
 //! updates.json    what is known about updates; versions/ has the versions that were downloaded
+//! trust.pem       trust anchors that the service has announced
 //! spool/KEY/      samples that are not acknowledged yet, by the first key of the agent they belong to
 //! ```
 
@@ -32,6 +33,7 @@ pub const STATE: &str = "state.json";
 pub const SETTINGS: &str = "settings";
 pub const STATUS: &str = "status.json";
 pub const UPDATES: &str = "updates.json";
+pub const TRUST: &str = "trust.pem";
 const LOCK: &str = "lock";
 
 /// Far above the size of any of these files.

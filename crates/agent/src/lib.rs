@@ -9,7 +9,7 @@
 //!    numbers, and hands them out as reports; [`spool`] stores them on disk; [`clock`] keeps
 //!    the service's time.
 //! 3. The connection. [`identity`] is the agent's key; [`trust`] decides which server to
-//!    believe; [`wire`] is the client side of the protocol, and [`caller`] puts these together.
+//!    believe, [`anchors`] keeps what the service adds to that; [`wire`] is the client side of the protocol, and [`caller`] puts these together.
 //! 4. The running agent. [`agent`] registers, holds the heartbeat stream and reconnects;
 //!    [`timing`] lists its waits.
 //!    [`update`] replaces the agent by newer versions; [`settings`] are those that the service sends.
@@ -23,6 +23,7 @@ mod machine;
 pub mod spool;
 pub mod vitals;
 
+pub mod anchors;
 pub mod identity;
 pub mod trust;
 pub mod wire;

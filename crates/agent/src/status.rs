@@ -47,6 +47,8 @@ pub struct Rare {
     pub self_update: String,
     /// What the service decides about this agent, or may not, by field.
     pub settings: BTreeMap<String, String>,
+    /// What is trusted beyond the system's roots: subject and short hash of each certificate.
+    pub trust: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,6 +5,8 @@
 //! authority (CA:TRUE), and webpki accepts no authority as a server certificate. So a server
 //! certificate that equals one in the file, byte for byte, is *pinned*: it needs no chain. Its
 //! name and dates are still checked, and so is the server's possession of the key.
+//!
+//! Anchors that the service has announced (`anchors`) are trusted beside them, in the same way.
 
 use std::{
     io,
@@ -28,7 +30,7 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject};
 use webpki::EndEntityCert;
 use x509_parser::{certificate::X509Certificate, prelude::FromDer};
 
-use crate::identity::Identity;
+use crate::{identity::Identity, wire::Server};
 
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
@@ -57,6 +59,44 @@ impl Trust {
             Some(path) => Self::from_file(path),
             None => Self::system(),
         }
+    }
+
+    /// The same, and these certificates. With them, the system needs no roots.
+    pub fn load_with(
+        ca_cert_file: Option<&Path>,
+        more: &[CertificateDer<'static>],
+    ) -> Result<Self, TrustError> {
+        let configured = match Self::load(ca_cert_file) {
+            Err(TrustError::NoRoots) if !more.is_empty() => Self::of_certificates(Vec::new()),
+            loaded => loaded?,
+        };
+        let mut roots = RootCertStore::clone(&configured.roots);
+        roots.add_parsable_certificates(more.iter().cloned());
+        let mut pinned = more.to_vec();
+        let further = configured.pinned.into_iter();
+        pinned.extend(further.filter(|one| !more.contains(one)));
+        Ok(Self {
+            roots: Arc::new(roots),
+            pinned,
+        })
+    }
+
+    /// All but the system's roots.
+    pub fn certificates(&self) -> &[CertificateDer<'static>] {
+        &self.pinned
+    }
+
+    /// Whether a connection to this server would be trusted now.
+    pub fn verifies(&self, server: &Server) -> bool {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let (Some((leaf, further)), Ok(verifier)) =
+            (server.chain.split_first(), self.verifier(&provider))
+        else {
+            return false;
+        };
+        verifier
+            .verify_server_cert(leaf, further, &server.name, &[], UnixTime::now())
+            .is_ok()
     }
 
     /// Trusts these certificates, as issuers and pinned.

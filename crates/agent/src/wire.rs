@@ -18,7 +18,7 @@ mod register;
 mod values;
 
 pub use address::{Address, Addresses};
-pub use connect::{ConnectError, Connection, Connector, Download, Route, Timeouts};
+pub use connect::{ConnectError, Connection, Connector, Download, Route, Server, Timeouts};
 pub use exceptions::Exceptions;
 pub use failure::CallFailure;
 pub use heartbeat::{HeartbeatCall, MAX_REPORT_BYTES, MAX_REPORT_SAMPLES};

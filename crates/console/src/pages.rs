@@ -17,5 +17,6 @@ pub mod service;
 pub mod settings;
 pub mod sign_in;
 pub mod tokens;
+pub mod trust;
 pub mod updates;
 pub mod welcome;

@@ -28,7 +28,7 @@ use crate::{
     error::{self, AppError},
     pages::{
         activity, agent, approvals, bulk, fleet, host, hosts, live, me, people, plots, rollout,
-        service, settings, sign_in, tokens, updates, welcome,
+        service, settings, sign_in, tokens, trust, updates, welcome,
     },
     security,
     slots::hold,
@@ -115,6 +115,7 @@ fn pages() -> Router<App> {
             get(rollout::page).post(rollout::change),
         )
         .route("/settings", get(settings::page).post(settings::change))
+        .route("/trust", get(trust::page))
         .route("/activity", get(activity::page))
         .route("/activity/export", get(activity::export))
         .route("/service", get(service::page))

@@ -34,7 +34,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::{Status, service::Routes};
 
-pub use issuer::{is_signed_by, which_have_key};
+pub use issuer::{is_signed_by, is_trusted_by, which_have_key};
 pub use limits::Limits;
 pub use shedding::Shedding;
 pub use tls::{ClientCa, acceptor};

@@ -1,7 +1,7 @@
 //! The protocol's edge: the gRPC services of the port, conversion and bounds, and refusals.
 //!
 //! Generated protobuf types do not leave this module. In reading order: `service` (the two methods),
-//! `auth`, `register`, [`heartbeat`], `write_limits`, `convert`, [`Refusal`], and around them `middleware`, `health` and
+//! `auth`, `register`, [`heartbeat`], `write_limits`, `convert` and `trust`, [`Refusal`], and around them `middleware`, `health` and
 //! `reflection`.
 
 mod auth;
@@ -15,6 +15,7 @@ mod refusal;
 mod register;
 mod service;
 mod settings;
+mod trust;
 mod write_limits;
 
 use std::{pin::Pin, sync::Arc, time::Duration};

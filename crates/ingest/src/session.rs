@@ -7,7 +7,7 @@
 //! In reading order: [`SessionTable`] and [`Inbox`], opening and closing in batches ([`Opener`],
 //! [`Closer`]) after the client's key was checked ([`Pins`]), sequence numbers ([`Numbering`]), and what keeps sessions healthy: [`Upkeep`],
 //! [`AckBackstop`], [`HintListener`], [`Orphans`], [`contests`] and [`drain`]; [`Offers`] of updates, with the [`Keys`] that
-//! agents change to, and settings ([`SettingsPart`]).
+//! agents change to, settings ([`SettingsPart`]), and trust anchors ([`TrustPass`]).
 
 mod backstop;
 mod close;
@@ -25,6 +25,7 @@ mod orphans;
 mod pins;
 mod settings;
 mod table;
+mod trust;
 mod upkeep;
 
 pub use backstop::AckBackstop;
@@ -41,4 +42,5 @@ pub use orphans::Orphans;
 pub use pins::{PinPart, Pins};
 pub use settings::{SettingsPart, SettingsReports, settings_said};
 pub use table::{Session, SessionKey, SessionTable};
+pub use trust::{TrustPass, TrustReports};
 pub use upkeep::Upkeep;

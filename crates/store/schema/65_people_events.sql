@@ -8,7 +8,8 @@ CREATE TABLE people_events (
     at      timestamptz NOT NULL DEFAULT clock_timestamp(),
     kind    text        NOT NULL CHECK (kind IN (
         'sign-in', 'sign-out', 'sessions ended', 'link created', 'link used', 'password set', 'user added', 'user disabled', 'user enabled',
-        'role changed', 'token created', 'token revoked', 'settings added', 'settings changed', 'settings removed')),
+        'role changed', 'token created', 'token revoked', 'settings added', 'settings changed', 'settings removed', 'trust anchor added',
+        'trust anchor retired')),
     outcome text        NOT NULL DEFAULT 'done' CHECK (outcome IN ('done', 'refused', 'limited')),
     subject text        NOT NULL DEFAULT '',
     actor   text,

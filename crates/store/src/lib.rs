@@ -53,6 +53,7 @@ pub use people::settings::{
 };
 pub use people::signing_keys::SigningKeyUse;
 pub use people::tokens::{NewToken, TokenDetail, TokenRecord};
+pub use people::trust::{AgentTrust, AnchorRecord, DistrustingAgent, NewAnchor};
 pub use pg::error::{Rejection, RejectionKind, SchemaError, StoreError, Unavailability};
 pub use pg::listen::Listener;
 pub use pg::pool::{Bulkhead, Store, StoreOptions};
@@ -84,6 +85,7 @@ pub use service::sessions::{
     StoredSession, Swept,
 };
 pub use service::settings::{SettingsMark, SettingsReport, WantedSettings};
+pub use service::trust::{TrustList, TrustReport};
 pub use service::updates::{
     OpenRollout, RolloutFigures, RolloutStep, RunningRollout, UpdateReport,
 };

@@ -6,8 +6,9 @@
 //! 4. `rollouts`: releases of the agent and their rollouts.
 //! 5. `keys`: the keys of an agent, and the request for other ones.
 //! 6. `settings`: settings of agents by label.
-//! 7. `overview`: counts of everything (`Store::overview`).
-//! 8. `console`: the queries of the console's pages, its people and sessions, and its own schema.
+//! 7. `trust`: the certificates that agents are to trust, and who does not.
+//! 8. `overview`: counts of everything (`Store::overview`).
+//! 9. `console`: the queries of the console's pages, its people and sessions, and its own schema.
 
 pub(crate) mod agents;
 pub(crate) mod books;
@@ -19,3 +20,4 @@ pub(crate) mod rollouts;
 pub(crate) mod settings;
 pub(crate) mod signing_keys;
 pub(crate) mod tokens;
+pub(crate) mod trust;

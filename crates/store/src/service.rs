@@ -15,6 +15,7 @@
 //! 10. `updates`: what agents say about their updates, who is offered what, and the figures of rollouts.
 //! 11. `keys`: how a client's key stands to its agent, and next keys (`Store::agent_keys_store`).
 //! 12. `settings`: what agents say about their settings, and what they are to run.
+//! 13. `trust`: the certificates that agents are told to trust, and what they say they do.
 
 pub(crate) mod clock;
 pub(crate) mod compaction;
@@ -28,5 +29,6 @@ pub(crate) mod samples;
 pub(crate) mod session_digest;
 pub(crate) mod sessions;
 pub(crate) mod settings;
+pub(crate) mod trust;
 pub(crate) mod updates;
 mod watermarks;

@@ -4,6 +4,7 @@
 
 mod certificate;
 mod rights;
+mod trust;
 
 use std::{
     io,
@@ -14,7 +15,7 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
-use svc_common::error_chain::chain;
+use svc_common::{error_chain::chain, tls::TlsPair};
 use svc_ingest::{
     config::{Config, Database},
     signing::{self, Keyring},
@@ -79,8 +80,10 @@ fn fail(finding: impl Into<String>) -> Finding {
 pub async fn run(args: OutputArgs) -> anyhow::Result<ExitCode> {
     serve::raise_file_limit(); // As the service does: the number of connections depends on it.
     let mut checks = Vec::new();
+    let mut pair = None;
     let keys = match Config::from_env() {
         Ok(config) => {
+            pair = Some(config.grpc.tls.clone());
             checks.extend(check_queue(&config.queue).await);
             check_config(&config, &mut checks)
         }
@@ -92,7 +95,7 @@ pub async fn run(args: OutputArgs) -> anyhow::Result<ExitCode> {
         }
     };
     if let Ok(database) = Database::from_env() {
-        checks.extend(check_database(database, keys.as_ref()).await);
+        checks.extend(check_database(database, keys.as_ref(), pair.as_ref()).await);
     }
     args.output.print(&checks, || lines(&checks))?;
     let failed = |check: &Check| check.verdict == Verdict::Fail;
@@ -168,9 +171,13 @@ fn check_port(address: SocketAddr) -> Finding {
     }
 }
 
-async fn check_database(database: Database, keys: Option<&Keyring>) -> Vec<Check> {
+async fn check_database(
+    database: Database,
+    keys: Option<&Keyring>,
+    pair: Option<&TlsPair>,
+) -> Vec<Check> {
     let shown = database.url.redacted();
-    let looked = look_at_database(database, keys, &shown).await;
+    let looked = look_at_database(database, keys, pair, &shown).await;
     looked.unwrap_or_else(|error| {
         let finding = fail(format!("{shown}: {}", chain(&error)));
         vec![Check::new("database", finding)]
@@ -180,6 +187,7 @@ async fn check_database(database: Database, keys: Option<&Keyring>) -> Vec<Check
 async fn look_at_database(
     database: Database,
     keys: Option<&Keyring>,
+    pair: Option<&TlsPair>,
     shown: &str,
 ) -> Result<Vec<Check>, StoreError> {
     let store = Store::new(database.url.clone(), StoreOptions::default())?;
@@ -204,6 +212,8 @@ async fn look_at_database(
         checks.push(Check::new("instances", check_siblings(&store, keys).await?));
         let history = check_history(&owner.history_state().await?);
         checks.push(Check::new("history", history));
+        let trust = trust::check(&store.trust_anchors().await?, pair);
+        checks.extend(trust.map(|finding| Check::new("trust anchors", finding)));
         checks.extend(rights::check_roles(&database, &owner, &store).await?);
     }
     Ok(checks)

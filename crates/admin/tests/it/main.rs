@@ -51,6 +51,7 @@ mod signing_key_file;
 mod signing_key_races;
 mod strangers;
 mod stream_faults;
+mod trust;
 mod updates;
 mod upgrade;
 mod write_limits;

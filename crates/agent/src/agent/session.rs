@@ -22,15 +22,17 @@ use jiff::Timestamp;
 use svc_proto::{
     ServerMessage,
     contract::{Action, limits},
-    v1::{NewKey, Rejection, Settings, UpdateState, Welcome},
+    v1::{NewKey, Rejection, Settings, TrustAnchors, UpdateState, Welcome},
 };
 use tokio::{
     sync::watch,
+    task::spawn_blocking,
     time::{Instant, sleep_until, timeout},
 };
 
 use super::{Agent, Next, keys::Greeting};
 use crate::{
+    anchors::Trusted,
     caller::CallError,
     recorder::last_number,
     release,
@@ -97,6 +99,7 @@ struct Session<'a> {
     in_flight: VecDeque<u64>,
     pace: Pace,
     updates: watch::Receiver<UpdateState>,
+    trusted: watch::Receiver<Trusted>,
 }
 
 impl<'a> Session<'a> {
@@ -110,6 +113,7 @@ impl<'a> Session<'a> {
             sent: 0,
             in_flight: VecDeque::new(),
             updates: agent.updates.state(),
+            trusted: agent.caller.anchors().trusted(),
             agent,
         }
     }
@@ -132,6 +136,7 @@ impl<'a> Session<'a> {
         );
         self.agent.connected();
         self.agent.updates.welcomed(self.agent.may_restart());
+        self.show_trust();
         self.agent.board.change(|status| {
             status.enrolment = Enrolment::Active;
             status.message = None;
@@ -177,6 +182,10 @@ impl<'a> Session<'a> {
             },
             moved = arrival(&mut self.pending_move) => self.moved(moved).await,
             Ok(()) = self.updates.changed() => Ok(()),
+            Ok(()) = self.trusted.changed() => {
+                self.show_trust();
+                Ok(())
+            }
             () = recorder.changed(), if may_send && pause.is_none() => Ok(()),
             () = sleep_until(pause.unwrap_or_else(Instant::now)), if may_send && pause.is_some() => Ok(()),
         }
@@ -193,6 +202,7 @@ impl<'a> Session<'a> {
             call.tell(&self.updates.borrow_and_update());
             self.new_key.take_if(|new_key| call.announce(new_key));
             call.tell_settings(&self.agent.settings.state());
+            call.tell_trust(&self.trusted.borrow().state);
         }
         while let Some(call) = &self.call
             && self.has_room()
@@ -242,9 +252,25 @@ impl<'a> Session<'a> {
                 self.move_to_new_key();
             }
             ServerMessage::KeyStored(_) => {}
-            ServerMessage::Trust(_) | ServerMessage::MoveTo(_) => {}
+            ServerMessage::Trust(list) => self.trust_announced(list),
+            ServerMessage::MoveTo(_) => {}
             ServerMessage::Welcome(_) => {} // `HeartbeatCall::message` never returns it.
         }
+    }
+
+    /// The disk may stall, so another thread waits for it. What has changed is told by `trusted`.
+    fn trust_announced(&self, list: TrustAnchors) {
+        if let Some(call) = &self.call {
+            let (anchors, dir) = (self.agent.caller.anchors().clone(), self.agent.dir.clone());
+            if anchors.announced(list, call.server()) {
+                spawn_blocking(move || anchors.take(&dir));
+            }
+        }
+    }
+
+    fn show_trust(&mut self) {
+        let shown = self.trusted.borrow_and_update().shown.clone();
+        self.agent.board.change(|status| status.trust = shown);
     }
 
     fn acknowledged(&mut self, up_to: u64, rejected: &[Rejection]) {

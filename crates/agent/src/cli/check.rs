@@ -18,13 +18,13 @@ use rustix::fs::{Access, access};
 use self::finding::Finding::{self, Bad, Doubtful, Good};
 use super::output::print;
 use crate::{
+    anchors::Anchors,
     caller::{Caller, Facts},
     clock::Clock,
     config::{Config, Flags, Problems, Token, read_token},
     data_dir::{IDENTITY, content, holder, short},
     identity::Identity,
     state,
-    trust::Trust,
     wire::{Address, Names, Timeouts},
 };
 
@@ -159,7 +159,7 @@ fn enrolment(config: &Config) -> Finding {
 }
 
 fn trust(config: &Config) -> Finding {
-    match Trust::load(config.ca_cert_file.as_deref()) {
+    match Anchors::open(config).trust() {
         Err(error) => Bad(error.to_string()),
         Ok(_) => match &config.ca_cert_file {
             Some(path) => Good(format!("the certificates in {}", path.display())),

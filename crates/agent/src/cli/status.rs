@@ -86,6 +86,8 @@ fn details(status: &Status, runs: bool) -> Vec<(&'static str, String)> {
         ("JWT until", moment(status.jwt_expires_at)),
         ("as of", moment(status.written_at)),
     ]);
+    let names = std::iter::once("trusts").chain(std::iter::repeat(""));
+    rows.extend(names.zip(status.trust.iter().cloned()));
     if let Some(Notice { version, url }) = &status.update {
         rows.push(("update", format!("{version} is available: {url}")));
     }

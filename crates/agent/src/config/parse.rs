@@ -110,6 +110,14 @@ pub(super) fn pinned(text: &str) -> Parsed<Vec<&'static str>> {
     fields.ok_or_else(|| format!("names other fields than {}", PINNABLE.join(", ")))
 }
 
+pub(super) fn on_off(text: &str) -> Parsed<bool> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("is neither on nor off".into()),
+    }
+}
+
 pub(super) fn age(text: &str) -> Parsed<Duration> {
     let age = length(text)?;
     match (60..=86_400 * 366).contains(&age.as_secs()) {

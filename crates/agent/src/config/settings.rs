@@ -46,6 +46,8 @@ settings! {
         "The address of the service: `host` or `host:port` (default 9443); several as a list or separated by commas";
     "ca_cert_file", Some(""),
         "The certificates to trust, PEM: the issuer of the service's certificate, or that certificate itself. Empty: the system's roots";
+    "trust_updates", Some("on"),
+        "Whether trust anchors that the service announces are taken, beside `ca_cert_file`: `on` or `off`";
     "enrolment_token", Some(""), secret
         "The token that admits this machine; needed until it is enrolled (a flag is visible in the process list)";
     "enrolment_token_file", Some(""), "A file that contains the token, as an alternative";

@@ -29,6 +29,7 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ClientConfig;
+use rustls_pki_types::{CertificateDer, ServerName};
 use svc_proto::v1::ingest_service_client::IngestServiceClient;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -277,6 +278,11 @@ impl Connector {
             address: address.to_string(),
             source,
         };
+        let chain = stream.get_ref().1.peer_certificates();
+        let server = Arc::new(Server {
+            chain: chain.unwrap_or_default().to_vec(),
+            name: address.name.clone(),
+        });
         let (requests, connection) = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .keep_alive_interval(self.timeouts.ping_every)
@@ -299,15 +305,25 @@ impl Connector {
                 Requests(requests),
                 origin.unwrap_or_default(),
             ),
+            server,
             _driver: AbortOnDropHandle::new(driver),
         })
     }
+}
+
+/// What the server has shown in the handshake.
+#[derive(Clone, Debug)]
+pub struct Server {
+    pub chain: Vec<CertificateDer<'static>>,
+    pub name: ServerName<'static>,
 }
 
 /// A connection. Its calls fail once it is lost.
 #[derive(Debug)]
 pub struct Connection {
     pub client: IngestServiceClient<Requests>,
+    /// Which was verified before anything was sent.
+    pub server: Arc<Server>,
     _driver: AbortOnDropHandle<()>,
 }
 

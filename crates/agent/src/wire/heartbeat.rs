@@ -3,7 +3,7 @@
 //! This module knows the messages of the protocol. Where samples come from, and what
 //! the agent does with a message, is decided by its caller.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use secrecy::ExposeSecret;
 use svc_proto::{
@@ -11,7 +11,7 @@ use svc_proto::{
     contract::limits,
     v1::{
         Goodbye, HeartbeatRequest, HeartbeatResponse, Hello, NewKey, Report, SettingsState,
-        UpdateState, Welcome,
+        TrustState, UpdateState, Welcome,
     },
 };
 use tokio::{sync::mpsc, time::timeout};
@@ -21,7 +21,7 @@ use tonic::{
     metadata::{Ascii, MetadataValue},
 };
 
-use super::{CallFailure, Connection, Credential};
+use super::{CallFailure, Connection, Credential, connect::Server};
 
 /// The most samples, and the most gaps, of one report.
 pub const MAX_REPORT_SAMPLES: usize = limits::MAX_SAMPLES;
@@ -44,7 +44,9 @@ pub struct HeartbeatCall {
     told: Option<UpdateState>,
     /// What it knows of settings.
     told_settings: Option<SettingsState>,
-    _connection: Connection,
+    /// What it knows of the agent's trust.
+    told_trust: Option<TrustState>,
+    connection: Connection,
 }
 
 impl HeartbeatCall {
@@ -71,6 +73,7 @@ impl HeartbeatCall {
         metadata.insert("authorization", bearer(credential)?);
         let told = hello.update.clone();
         let told_settings = hello.settings.clone();
+        let told_trust = hello.trust.clone();
         send(&out, ClientMessage::Hello(hello)).await?;
         let answers = connection.client.heartbeat(request).await?.into_inner();
         let mut call = Self {
@@ -78,7 +81,8 @@ impl HeartbeatCall {
             answers,
             told,
             told_settings,
-            _connection: connection,
+            told_trust,
+            connection,
         };
         match call.next().await? {
             ServerMessage::Welcome(welcome) => Ok((call, welcome)),
@@ -131,6 +135,26 @@ impl HeartbeatCall {
         if self.out.try_send(HeartbeatRequest { message }).is_ok() {
             self.told_settings = settings;
         }
+    }
+
+    /// Says what the agent trusts, in the same way.
+    pub fn tell_trust(&mut self, state: &TrustState) {
+        if self.told_trust.as_ref() == Some(state) {
+            return;
+        }
+        let trust = Some(state.clone());
+        let message = Some(ClientMessage::Report(Report {
+            trust: trust.clone(),
+            ..Report::default()
+        }));
+        if self.out.try_send(HeartbeatRequest { message }).is_ok() {
+            self.told_trust = trust;
+        }
+    }
+
+    /// The server at the other end.
+    pub fn server(&self) -> Arc<Server> {
+        self.connection.server.clone()
     }
 
     /// The next message of the service, never a second Welcome. The end of the stream is

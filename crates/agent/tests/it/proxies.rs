@@ -100,6 +100,24 @@ async fn an_agent_reaches_the_service_through_a_proxy() -> Result<()> {
     books_balance(&site).await
 }
 
+/// The proxy cannot read the connection, and the agent verifies the service with the certificate that it has pinned.
+#[tokio::test]
+async fn a_trust_anchor_is_taken_through_a_proxy() -> Result<()> {
+    let (site, service, mut installed) = installed(AUTO).await?;
+    let proxy = HttpProxy::start(service.grpc, "").await?;
+    behind(&mut installed, format!("http://{}", proxy.address));
+    let agent = installed.start()?;
+    site.becomes("SELECT array_length(anchors, 1) FROM agent_trust", "1")
+        .await?;
+    let new = svc_sandbox::Identity::server(&["localhost"])?.cert_der;
+    let new: String = new.iter().map(|byte| format!("{byte:02x}")).collect();
+    let add = format!("SELECT add_trust_anchor(decode('{new}', 'hex'), 'new', now(), 'ann')");
+    site.psql(&add).await?;
+    let taken = "SELECT count(*) FROM agent_trust, trust_anchors WHERE hash = ANY (anchors)";
+    site.becomes(taken, "1").await?;
+    agent.stop().await
+}
+
 #[tokio::test]
 async fn credentials_reach_the_proxy_and_nobody_else() -> Result<()> {
     let (site, service, mut installed) = installed(AUTO).await?;

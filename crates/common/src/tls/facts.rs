@@ -11,9 +11,13 @@ use x509_parser::{
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFacts {
+    pub subject: String,
     /// DNS names and IP addresses of the server.
     pub names: Vec<String>,
     pub not_after: Timestamp,
+    pub is_authority: bool,
+    /// Issuer and subject are the same.
+    pub is_self_signed: bool,
 }
 
 impl CertificateFacts {
@@ -24,6 +28,9 @@ impl CertificateFacts {
             names: names
                 .map(|names| names.value.general_names.iter().filter_map(name).collect())
                 .unwrap_or_default(),
+            subject: parsed.subject().to_string(),
+            is_authority: parsed.is_ca(),
+            is_self_signed: parsed.subject() == parsed.issuer(),
             not_after: Timestamp::from_second(parsed.validity().not_after.timestamp()).ok()?,
         })
     }

@@ -7,7 +7,9 @@ use axum::{
     response::{IntoResponse, Redirect, Response},
 };
 use serde_json::Value;
-use svc_store::{AgentDetail, AgentId, AgentStatus, ApprovalMode, Decision, HostRecord};
+use svc_store::{
+    AgentDetail, AgentId, AgentStatus, AgentTrust, ApprovalMode, Decision, HostRecord,
+};
 
 use crate::{
     error::AppError,
@@ -30,6 +32,7 @@ struct AgentPage {
     rows: Vec<Compared>,
     differences: usize,
     host: Option<HostRecord>,
+    trust: Option<AgentTrust>,
     /// Whether the host has an active agent, so that approval must say what becomes of it.
     held: bool,
     /// Why a decision was refused.
@@ -72,6 +75,7 @@ async fn show(app: &App, user: User, id: AgentId, problem: String) -> Page {
         held: holder.is_some(),
         problem,
         host,
+        trust: app.store.agent_trust(id).await?,
         detail,
         other,
     })

@@ -10,7 +10,10 @@ use svc_store::Role;
 use svc_testkit::{FakeAgent, machine};
 
 use crate::{
-    support::{Console, PAGES, seed_fleet, seed_history, seed_hosts, seed_pictures, seed_rollout},
+    support::{
+        Console, PAGES, seed_fleet, seed_history, seed_hosts, seed_pictures, seed_rollout,
+        seed_trust,
+    },
     webdriver::Browser,
 };
 
@@ -107,6 +110,7 @@ async fn every_page_is_accessible_and_obeys_the_policy_in_both_themes_and_on_a_p
     seed_fleet(&console.site).await?;
     seed_pictures(&console.site).await?;
     seed_rollout(&console.site).await?;
+    seed_trust(&console.site).await?;
     let agent = FakeAgent::on(machine(900))?;
     let _waiting = console.waiting(&instance, agent).await?;
     let id = async |sql: &str| console.site.psql(sql).await;

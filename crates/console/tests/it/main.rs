@@ -22,6 +22,7 @@ mod scale;
 mod settings;
 mod support;
 mod tls;
+mod trust;
 mod updates;
 mod webdriver;
 mod webhook;

@@ -21,7 +21,7 @@ pub use self::{
     client::{Client, Connection, FORM, Page},
     seed::{
         disk, seed_fleet, seed_history, seed_hostile, seed_hosts, seed_pictures, seed_rollout,
-        seed_rollups, seed_samples,
+        seed_rollups, seed_samples, seed_trust,
     },
 };
 
@@ -33,6 +33,7 @@ pub const PAGES: [&str; 10] = [
     "/tokens",
     "/updates",
     "/settings",
+    "/trust",
     "/activity",
     "/service",
     "/people",

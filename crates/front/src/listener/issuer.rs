@@ -16,10 +16,25 @@ pub fn is_signed_by(
     authority: &Path,
     at: Timestamp,
 ) -> Result<bool, TlsError> {
+    Ok(is_chained(chain, certificates(authority)?, at))
+}
+
+/// Whether agents with these trust anchors, DER, believe a server's chain at a time: one of them has signed it, or is the server's own.
+pub fn is_trusted_by(chain: &[CertificateDer<'_>], anchors: &[Vec<u8>], at: Timestamp) -> bool {
+    let own = |server: &CertificateDer<'_>| anchors.iter().any(|one| one[..] == **server);
+    let issuers = anchors.iter().cloned().map(CertificateDer::from);
+    chain.first().is_some_and(own) || is_chained(chain, issuers.collect(), at)
+}
+
+fn is_chained(
+    chain: &[CertificateDer<'_>],
+    issuers: Vec<CertificateDer<'static>>,
+    at: Timestamp,
+) -> bool {
     let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(certificates(authority)?);
+    roots.add_parsable_certificates(issuers);
     let Some((server, further)) = chain.split_first() else {
-        return Ok(false);
+        return false;
     };
     let at = Duration::from_secs(at.as_second().try_into().unwrap_or(0));
     let at = UnixTime::since_unix_epoch(at);
@@ -27,7 +42,7 @@ pub fn is_signed_by(
     let verified = ParsedCertificate::try_from(server).and_then(|server| {
         verify_server_cert_signed_by_trust_anchor(&server, &roots, further, at, algorithms)
     });
-    Ok(verified.is_ok())
+    verified.is_ok()
 }
 
 /// For each certificate in the file `authority`, in order, whether it is for this public key (SubjectPublicKeyInfo, DER).

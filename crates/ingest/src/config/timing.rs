@@ -57,7 +57,7 @@ pub struct Timing {
     pub fleet_gauges: Duration,
     /// How often the pictures of the whole fleet are counted, by one of the instances.
     pub fleet_pictures: Duration,
-    /// How often what agents say about updates is stored, and offers are looked for.
+    /// How often what agents say about updates and trust is stored, and offers and trust anchors are looked for.
     pub offers: Duration,
     /// How often rollouts are judged.
     pub rollouts: Duration,

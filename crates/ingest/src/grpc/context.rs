@@ -16,7 +16,7 @@ use crate::{
     enrol::{Admission, Enrolment, Issuer},
     freshness::Freshness,
     rate::Keyed,
-    session::{Closer, Opener, Pins, SessionTable, SettingsReports, UpdateReports},
+    session::{Closer, Opener, Pins, SessionTable, SettingsReports, TrustReports, UpdateReports},
     signing::Keyring,
 };
 
@@ -37,6 +37,8 @@ pub struct Context {
     pub updates: Arc<UpdateReports>,
     /// What agents say about their settings.
     pub settings: Arc<SettingsReports>,
+    /// What agents say they trust.
+    pub trust: Arc<TrustReports>,
     pub closer: Arc<Closer>,
     pub write_limits: WriteLimits,
     /// Room for reports that are not in the queue yet.

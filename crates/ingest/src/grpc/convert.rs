@@ -15,7 +15,7 @@ use crate::{enrol::identifiers, session::Offer, signing::Jwt};
 
 /// The longest silence that an agent can announce. PostgreSQL has the same (`drain_longest()`).
 const LONGEST_UPDATE: Duration = Duration::from_mins(15);
-const LONGEST_REASON: usize = 500;
+pub(super) const LONGEST_REASON: usize = 500;
 const LONGEST_LOG: usize = 2048;
 
 /// The error names the field that is missing or out of bounds.

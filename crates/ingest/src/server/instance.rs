@@ -27,7 +27,7 @@ use crate::{
     },
     session::{
         AckBackstop, Closer, HintListener, Keys, Offers, Opener, Pins, SessionTable, SettingsPart,
-        SettingsReports, UpdateReports, Upkeep,
+        SettingsReports, TrustPass, TrustReports, UpdateReports, Upkeep,
     },
     signing::Keyring,
     telemetry::FleetMetrics,
@@ -42,6 +42,7 @@ pub(super) struct Instance {
     pub sessions: Arc<SessionTable>,
     pub updates: Arc<UpdateReports>,
     pub settings: Arc<SettingsReports>,
+    pub trust: Arc<TrustReports>,
     pub pipeline: PipelineMetrics,
     pub fleet: FleetMetrics,
     pub export: Export,
@@ -101,6 +102,7 @@ impl Instance {
             sessions: self.sessions.clone(),
             updates: self.updates.clone(),
             settings: self.settings.clone(),
+            trust: self.trust.clone(),
             opener,
             closer: self.closer.clone(),
             write_limits: WriteLimits::default(),
@@ -145,6 +147,15 @@ impl Instance {
             self.settings.clone(),
             self.config.timing.offers,
             self.config.timing.heartbeat_interval,
+        )
+    }
+
+    pub fn trust_pass(&self) -> TrustPass {
+        TrustPass::new(
+            self.store.clone(),
+            self.sessions.clone(),
+            self.trust.clone(),
+            self.config.timing.offers,
         )
     }
 

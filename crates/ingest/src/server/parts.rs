@@ -71,6 +71,10 @@ pub(super) fn add_all(
     parts.back("the offers of updates", instance.offers().run(last.clone()));
     let settings = instance.settings().run(last.clone());
     parts.back("the settings of agents", settings);
+    parts.back(
+        "the trust of agents",
+        instance.trust_pass().run(last.clone()),
+    );
     let reinstalls = instance.reinstalls(&changes);
     parts.back("the reinstalls", reinstalls.run(last.clone()));
     if let Some(expiry) = instance.host_expiry() {

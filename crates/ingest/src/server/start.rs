@@ -73,6 +73,7 @@ pub(super) async fn start(
         sessions,
         updates: Arc::default(),
         settings: Arc::default(),
+        trust: Arc::default(),
         pipeline,
         fleet,
         export,

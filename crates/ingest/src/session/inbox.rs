@@ -13,6 +13,7 @@ use std::{
 
 use jiff::Timestamp;
 use svc_pipeline::queue::Ticket;
+use svc_store::TrustList;
 use svc_store::WantedSettings;
 use tokio::{sync::Notify, time::Instant};
 
@@ -58,6 +59,10 @@ pub struct Inbox {
     interval: AtomicU64,
     /// What the hash of the settings that were sent last begins with; 0 before the first.
     settings_sent: AtomicU64,
+    /// Whether its agent says what it trusts. Others are told of no trust anchors.
+    takes_trust: AtomicBool,
+    /// The version of the list of trust anchors that it was told of last.
+    trust_told: AtomicI64,
     mail: Mutex<Mail>,
     oldest_pending: Mutex<Option<PendingReport>>,
     wake: Notify,
@@ -72,6 +77,7 @@ pub struct Mail {
     pub change_key: bool,
     pub key_stored: Option<Box<StoredKey>>,
     pub settings: Option<Arc<WantedSettings>>,
+    pub trust: Option<Arc<TrustList>>,
     /// Sequence numbers of samples that the database refuses for good.
     pub refused: Vec<i64>,
     /// The highest committed sequence number; 0 if nothing was committed since the session was opened.
@@ -175,6 +181,22 @@ impl Inbox {
         (millis > 0).then(|| Duration::from_millis(millis))
     }
 
+    pub fn take_trust(&self) {
+        self.takes_trust.store(true, Ordering::Relaxed);
+    }
+
+    pub fn takes_trust(&self) -> bool {
+        self.takes_trust.load(Ordering::Relaxed)
+    }
+
+    /// Each version once a stream: an agent that does not take an anchor is not told again and again.
+    pub fn announce(&self, list: &Arc<TrustList>) {
+        let is_news = || self.trust_told.fetch_max(list.version, Ordering::Relaxed) < list.version;
+        if self.takes_trust() && is_news() {
+            self.post(|mail| mail.trust = Some(list.clone()));
+        }
+    }
+
     /// Numbers beyond what two reports can hold are not about this session's reports and are dropped.
     pub fn refused(&self, seqs: &[i64]) {
         self.post(|mail| {
@@ -207,6 +229,7 @@ impl Inbox {
             change_key: std::mem::take(&mut mail.change_key),
             key_stored: mail.key_stored.take(),
             settings: mail.settings.take(),
+            trust: mail.trust.take(),
             refused: std::mem::take(&mut mail.refused),
             acked_seq: mail.acked_seq,
         }

@@ -11,7 +11,7 @@ use std::{
 
 use jiff::Timestamp;
 use svc_pipeline::{consumer::Streams, queue::Committed};
-use svc_store::{AgentId, StoredSession, Watermark};
+use svc_store::{AgentId, StoredSession, TrustList, Watermark};
 
 use super::{EndReason, Inbox, NextKeys, Offer, PendingReport, StoredKey};
 use crate::{sync::lock, telemetry::SessionMetrics};
@@ -160,6 +160,21 @@ impl SessionTable {
     pub fn inbox(&self, agent: AgentId) -> Option<Arc<Inbox>> {
         let sessions = lock(&self.sessions);
         sessions.get(&agent).map(|session| session.inbox.clone())
+    }
+
+    pub fn announce(&self, agent: AgentId, list: &Arc<TrustList>) {
+        if let Some(session) = lock(&self.sessions).get(&agent) {
+            session.inbox.announce(list);
+        }
+    }
+
+    /// The agents that say what they trust.
+    pub fn taking_trust(&self) -> Vec<AgentId> {
+        let sessions = lock(&self.sessions);
+        let taking = sessions
+            .values()
+            .filter(|session| session.inbox.takes_trust());
+        taking.map(|session| session.key.agent).collect()
     }
 
     /// Sessions whose oldest pending report has waited for longer than this, with that report.

@@ -63,6 +63,9 @@ impl Collector for FleetMetrics {
         gauge("partitions_undropped", help, state.days_undropped as f64)?;
         let help = "Rollouts of agents' releases that the service has halted";
         gauge("rollouts_halted", help, state.rollouts_halted as f64)?;
+        let help = "Active agents that lack a trust anchor in use";
+        let without = state.agents_without_anchor as f64;
+        gauge("agents_without_anchor", help, without)?;
         let help = "Server processes in a transaction that no client has any more";
         let orphaned = state.backends_orphaned as f64;
         gauge("database_backends_orphaned", help, orphaned)

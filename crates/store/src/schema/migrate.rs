@@ -63,7 +63,8 @@ const BASELINE: Migration = Migration {
         "60_readers",
         "65_people_events",
         "70_updates",
-        "75_settings"
+        "75_settings",
+        "76_trust"
     ),
 };
 

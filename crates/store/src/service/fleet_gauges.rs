@@ -42,6 +42,8 @@ record! {
         pub days_undropped: i64,
         /// Rollouts that the service has halted.
         pub rollouts_halted: i64,
+        /// Active agents that say what they trust and lack an anchor that is in use.
+        pub agents_without_anchor: i64,
         /// Server processes of this role in a transaction that no client of ours has any more: nothing that the
         /// service does in a transaction takes three minutes, except the pass that drops partitions.
         pub backends_orphaned: i64,
@@ -85,6 +87,10 @@ const STATE: &str = "-- fleet_gauges
              WHERE day::timestamp AT TIME ZONE 'UTC'
                    < date_trunc('day', now() - make_interval(secs => $1), 'UTC') - interval '1 day') AS days_undropped,
            (SELECT count(*) FROM rollouts WHERE state = 'halted') AS rollouts_halted,
+           (SELECT count(*) FROM agent_trust t JOIN agents a ON a.id = t.agent_id
+             WHERE EXISTS (SELECT FROM trust_anchors x WHERE x.retired_at IS NULL)
+               AND a.status = 'active' AND t.anchors <> '{}'
+               AND NOT t.anchors @> (SELECT array_agg(x.hash) FROM trust_anchors x WHERE x.retired_at IS NULL)) AS agents_without_anchor,
            (SELECT count(*) FROM pg_stat_activity a
              WHERE a.datname = current_database() AND a.usename = current_user
                AND a.application_name = current_setting('application_name')

@@ -41,6 +41,8 @@ text_enum! {
         SettingsAdded = "settings added",
         SettingsChanged = "settings changed",
         SettingsRemoved = "settings removed",
+        TrustAnchorAdded = "trust anchor added",
+        TrustAnchorRetired = "trust anchor retired",
         Other = "other",
     }
     else Other

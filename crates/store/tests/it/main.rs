@@ -43,4 +43,5 @@ mod statements;
 mod support;
 mod tls;
 mod tokens;
+mod trust;
 mod web_role;

@@ -297,6 +297,9 @@ mod tests {
         };
         let kept = |days: i32, names: &[&str]| {
             let facts = CertificateFacts {
+                subject: String::new(),
+                is_authority: false,
+                is_self_signed: false,
                 names: vec!["a.example".into()],
                 not_after: Timestamp::now() + (days * 24).hours(),
             };

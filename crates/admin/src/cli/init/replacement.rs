@@ -69,7 +69,7 @@ impl<'a> Replacement<'a> {
         files::folder(folder, 0o700, None)?;
         let made = key(&self.new_key, 0o600, None)?;
         let next = format!(
-            "{new_key}: copy {} to all hosts, then: svc-ingest init --new-ca switch",
+            "{new_key}: bring {0} to all agents (svc-ingest trust add {0}), and when svc-ingest trust status names none of them: svc-ingest init --new-ca switch",
             ca.display()
         );
         if self.is_in_ca(&made)? {

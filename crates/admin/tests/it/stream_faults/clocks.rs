@@ -120,6 +120,7 @@ async fn a_steady_fleet_writes_samples_and_no_presence() -> Result<()> {
         "hours_seal",
         "overview",
         "shapes_prune",
+        "trust_list",
         "samples_append",
         "partitions_create",
         "sessions_digest",

@@ -224,6 +224,21 @@ pub async fn seed_fleet(site: &Site) -> Result<()> {
     Ok(())
 }
 
+/// Two trust anchors, one of them retired. Of every three agents one has confirmed it, one has not, and one says nothing.
+pub async fn seed_trust(site: &Site) -> Result<()> {
+    site.psql(
+        "SELECT add_trust_anchor('old', 'CN=old authority', now() - interval '1 day', 'ann');
+         SELECT retire_trust_anchor(encode(sha256('old'), 'hex'), false, 'ann');
+         SELECT add_trust_anchor('new', 'CN=new authority', now() + interval '9 years', 'ann');
+         INSERT INTO agent_trust (agent_id, anchors, problem)
+         SELECT id, ARRAY[encode(sha256(CASE WHEN n % 3 = 0 THEN 'new' ELSE 'old' END::bytea), 'hex')], CASE n % 3 WHEN 1 THEN 'off' ELSE '' END
+           FROM (SELECT a.id, row_number() OVER (ORDER BY h.hostname) - 1 AS n FROM agents a JOIN hosts h ON h.id = a.host_id
+                  WHERE a.status = 'active') agents WHERE n % 3 < 2",
+    )
+    .await?;
+    Ok(())
+}
+
 /// A rollout that was halted, release 7, with agents in every step, and a release that may take it back.
 pub async fn seed_rollout(site: &Site) -> Result<()> {
     site.psql(

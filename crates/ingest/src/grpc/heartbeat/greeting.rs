@@ -15,7 +15,7 @@ use super::{
     Authenticated, Outbox, StreamEnd, inbound::Inbound, stream::HeartbeatStream, violation,
 };
 use crate::{
-    grpc::{Context, Refusal, convert, settings},
+    grpc::{Context, Refusal, convert, settings, trust},
     session::{Inbox, OPEN_TOLERANCE, OPEN_VALIDITY, Said, Session, SessionKey, settings_said},
 };
 
@@ -59,6 +59,7 @@ async fn open(
 ) -> Result<HeartbeatStream, Refusal> {
     let update = hello.update.take().map(convert::update);
     let settings = hello.settings.take().map(settings::said);
+    let trust = hello.trust.take().map(trust::report);
     let open = session_open(context, client, hello)?;
     if !context.freshness.is_fresh() {
         return Err(Refusal::DatabaseUnavailable);
@@ -86,6 +87,9 @@ async fn open(
     if update.is_some() {
         inbox.take_offers();
     }
+    if trust.is_some() {
+        inbox.take_trust();
+    }
     context.sessions.insert(Session {
         key,
         renew_at: client.renew_at,
@@ -97,6 +101,7 @@ async fn open(
     if let Some(said) = settings {
         settings_said(&inbox, &context.settings, agent, said);
     }
+    context.trust.put(agent, trust);
     context.sessions.metrics.opened.inc();
     context.sessions.metrics.streams.inc();
     let (context, out) = (context.clone(), out.clone());

@@ -12,7 +12,8 @@ use super::{
     violation,
 };
 use crate::{
-    grpc::{convert, settings},
+    grpc::{convert, settings, trust},
+    session::Said,
     session::{Said, settings_said},
 };
 
@@ -59,6 +60,11 @@ impl HeartbeatStream {
         if let Some(state) = report.settings.take() {
             let (said, agent) = (settings::said(state), self.session.agent);
             settings_said(&self.inbox, &self.context.settings, agent, said);
+        }
+        if let Some(trust) = report.trust.take() {
+            let (trust, agent) = (trust::report(trust), self.session.agent);
+            self.inbox.take_trust();
+            self.context.trust.put(agent, Some(trust));
         }
         let rules = Rules {
             now: self.context.clock.now(),

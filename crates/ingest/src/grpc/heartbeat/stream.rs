@@ -26,7 +26,7 @@ use tokio_util::sync::WaitForCancellationFuture;
 
 use super::{Authenticated, Outbox, StreamEnd, inbound::Inbound};
 use crate::{
-    grpc::{Context, convert, settings},
+    grpc::{Context, convert, settings, trust},
     session::{EndReason, Inbox, Numbering, PendingReport, SessionKey, drained},
 };
 
@@ -219,6 +219,10 @@ impl HeartbeatStream {
         if let Some(wanted) = mail.settings {
             let settings = settings::message(&self.context.agents, Some(&wanted));
             self.out.send(ServerMessage::Settings(settings)).await;
+        }
+        if let Some(list) = mail.trust {
+            let anchors = trust::anchors(&list);
+            self.out.send(ServerMessage::Trust(anchors)).await;
         }
         self.note_refused(mail.refused);
         if mail.acked_seq > self.acked {

@@ -7,10 +7,10 @@ use jiff::{SignedDuration, Timestamp};
 use svc_store::{
     ActivityFilter, AgentFacts, AgentFilter, AgentId, AgentSettings, AgentStatus, Apply, Bulkhead,
     CloseCause, Decision, GapKind, HostFacts, HostId, HostSearch, HostsPage, Hours, IdentifierKind,
-    InstanceLoad, KeyChange, KeyQuestion, LabelChange, Labels, NewAgent, NewInstance, NewRelease,
-    NewRollout, NewRule, NewToken, Newcomer, NextKey, Range, RegistrationTx, Retired, RolloutStep,
-    RuleChange, SessionClose, SessionHeard, SessionOpen, SettingsReport, Stage, StoreError,
-    TokenId, TokenRequest, UpdateReport, UpdateStep,
+    InstanceLoad, KeyChange, KeyQuestion, LabelChange, Labels, NewAgent, NewAnchor, NewInstance,
+    NewRelease, NewRollout, NewRule, NewToken, Newcomer, NextKey, Range, RegistrationTx, Retired,
+    RolloutStep, RuleChange, SessionClose, SessionHeard, SessionOpen, SettingsReport, Stage,
+    StoreError, TokenId, TokenRequest, TrustReport, UpdateReport, UpdateStep,
 };
 use uuid::Uuid;
 
@@ -91,6 +91,7 @@ impl Fleet {
         self.upkeep(reads).await?;
         self.updates(reads).await?;
         self.settings(reads).await?;
+        self.trust(reads).await?;
         self.commands(reads).await?;
         self.console(reads).await
     }
@@ -417,6 +418,38 @@ impl Fleet {
             rollout_show(first);
             rollout_preview(first, &Labels::default());
             agent_update(self.batch()[0].id);
+        }
+        Ok(())
+    }
+
+    /// A trust anchor from its announcement to its end.
+    async fn trust(&self, reads: &mut Reads) -> Result<()> {
+        let store = TestStore::open(self.store.url(), 4)?;
+        let certificate = self.calls.to_be_bytes();
+        let anchor = NewAnchor {
+            certificate: &certificate,
+            subject: "CN=test",
+            not_after: Timestamp::now(),
+        };
+        call_each! { reads, SMALL, store: trust_add(&anchor, "test"); }
+        let hash = "SELECT hash FROM trust_anchors WHERE retired_at IS NULL";
+        let hash = store.sql(hash).await?;
+        let report = TrustReport {
+            anchors: vec![hash.clone()],
+            problem: String::new(),
+        };
+        let ids = self.ids();
+        let reports: Vec<_> = ids.iter().map(|id| (*id, Some(report.clone()))).collect();
+        call_each! { reads, SMALL, store:
+            trust_list(0);
+            trust_report(&reports);
+            trust_behind(&ids);
+            agent_trust(ids[0]);
+        }
+        call_each! { reads, WHOLE, store:
+            trust_anchors();
+            trust_locked_out(&hash, 50);
+            trust_retire(&hash, true, "test");
         }
         Ok(())
     }
