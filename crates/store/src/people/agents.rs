@@ -8,7 +8,10 @@ use std::net::IpAddr;
 use serde_json::Value;
 
 use crate::{
-    people::rollouts::{OF_AGENT, RolloutAgent},
+    people::{
+        cells::{AgentMove, MOVES},
+        rollouts::{OF_AGENT, RolloutAgent},
+    },
     prelude::*,
     values::{
         event_kind::EventKind,
@@ -117,6 +120,8 @@ pub struct AgentDetail {
     pub machine_changed_at: Option<Timestamp>,
     /// How far it is with its update; none if it never said.
     pub update: Option<RolloutAgent>,
+    /// To which cell it is told to move, or has moved.
+    pub cell: Option<AgentMove>,
     pub events: Vec<EventRecord>,
 }
 
@@ -258,6 +263,8 @@ impl Store {
             };
             let update = format!("-- agent_show{OF_AGENT}");
             let update = tx.query_first(&update, &params![agent.0]).await?;
+            let cell = format!("-- agent_show{MOVES}");
+            let cell = tx.query_first(&cell, &params![Some(agent.0)]).await?;
             let params = params![agent.0, EVENTS_SHOWN];
             Ok(Some(AgentDetail {
                 agent: AgentRecord::from_row(&row)?,
@@ -265,6 +272,7 @@ impl Store {
                 facts: row.try_get("facts")?,
                 machine_changed_at: row.try_get("machine_changed_at")?,
                 update,
+                cell,
                 events: tx.query_all(EVENTS, &params).await?,
             }))
         })

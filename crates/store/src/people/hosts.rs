@@ -111,7 +111,7 @@ impl HostRecord {
     /// An agent that restarts for an update counts as online until the time that it has announced.
     pub fn is_online(&self) -> bool {
         self.presence
-            .is_some_and(|presence| presence != Presence::Offline)
+            .is_some_and(|presence| !matches!(presence, Presence::Offline | Presence::Moved))
     }
 }
 

@@ -61,7 +61,8 @@ const BASELINE: Migration = Migration {
         "58_fleet",
         "60_readers",
         "65_people_events",
-        "70_updates"
+        "70_updates",
+        "77_cells"
     ),
 };
 

@@ -9,6 +9,8 @@ text_enum! {
         Clone = "clone",
         MachineChanged = "machine changed",
         HostReturned = "host returned",
+        /// An agent was told to move to another cell, or is expected from one.
+        Cell = "cell",
         Deleted = "deleted",
         Presence = "presence",
         Note = "note",
