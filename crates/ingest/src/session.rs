@@ -6,7 +6,8 @@
 //!
 //! In reading order: [`SessionTable`] and [`Inbox`], opening and closing in batches ([`Opener`],
 //! [`Closer`]) after the client's key was checked ([`Pins`]), sequence numbers ([`Numbering`]), and what keeps sessions healthy: [`Upkeep`],
-//! [`AckBackstop`], [`HintListener`], [`Orphans`], [`contests`] and [`drain`]; and [`Offers`] of updates.
+//! [`AckBackstop`], [`HintListener`], [`Orphans`], [`contests`] and [`drain`]; and [`Offers`] of updates, and [`Moves`] to
+//! other cells.
 
 mod backstop;
 mod close;
@@ -16,6 +17,7 @@ mod end_reason;
 pub mod held;
 mod hints;
 mod inbox;
+mod moves;
 mod numbering;
 mod offers;
 mod open;
@@ -30,6 +32,7 @@ pub use drain::drain;
 pub use end_reason::{EndReason, drained};
 pub use hints::HintListener;
 pub use inbox::{Inbox, Offer, PendingReport};
+pub use moves::{MoveBoard, Moves};
 pub use numbering::{Entry, Numbering};
 pub use offers::{Offers, Said, UpdateReports};
 pub use open::{OPEN_TOLERANCE, OPEN_VALIDITY, OpenError, Opener, OpenerPart};

@@ -16,7 +16,7 @@ use crate::{
     enrol::{Admission, Enrolment, Issuer},
     freshness::Freshness,
     rate::Keyed,
-    session::{Closer, Opener, Pins, SessionTable, UpdateReports},
+    session::{Closer, MoveBoard, Opener, Pins, SessionTable, UpdateReports},
     signing::Keyring,
 };
 
@@ -35,6 +35,8 @@ pub struct Context {
     pub opener: Opener,
     /// What agents say about their updates.
     pub updates: Arc<UpdateReports>,
+    /// Which agents belong to other cells, and why they do not move.
+    pub moves: Arc<MoveBoard>,
     pub closer: Arc<Closer>,
     pub write_limits: WriteLimits,
     /// Room for reports that are not in the queue yet.

@@ -26,8 +26,8 @@ use crate::{
         Compaction, FleetPictures, FleetReport, HostExpiry, Maintenance, Reinstalls, Rollouts,
     },
     session::{
-        AckBackstop, Closer, HintListener, Offers, Opener, Pins, SessionTable, UpdateReports,
-        Upkeep,
+        AckBackstop, Closer, HintListener, MoveBoard, Moves, Offers, Opener, Pins, SessionTable,
+        UpdateReports, Upkeep,
     },
     signing::Keyring,
     telemetry::FleetMetrics,
@@ -41,6 +41,7 @@ pub(super) struct Instance {
     pub health: Health,
     pub sessions: Arc<SessionTable>,
     pub updates: Arc<UpdateReports>,
+    pub moves: Arc<MoveBoard>,
     pub pipeline: PipelineMetrics,
     pub fleet: FleetMetrics,
     pub export: Export,
@@ -99,6 +100,7 @@ impl Instance {
             pins,
             sessions: self.sessions.clone(),
             updates: self.updates.clone(),
+            moves: self.moves.clone(),
             opener,
             closer: self.closer.clone(),
             write_limits: WriteLimits::default(),
@@ -133,6 +135,16 @@ impl Instance {
             self.clock.clone(),
             self.config.timing.offers,
         )
+    }
+
+    pub fn moves(&self) -> Moves {
+        Moves {
+            store: self.store.clone(),
+            sessions: self.sessions.clone(),
+            board: self.moves.clone(),
+            instance: self.id.clone(),
+            period: self.config.timing.offers,
+        }
     }
 
     pub fn rollouts(&self) -> Rollouts {

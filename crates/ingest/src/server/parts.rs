@@ -69,6 +69,10 @@ pub(super) fn add_all(
     parts.back("the pictures of the fleet", pictures);
     parts.back("the rollouts", instance.rollouts().run(last.clone()));
     parts.back("the offers of updates", instance.offers().run(last.clone()));
+    parts.back(
+        "the moves between cells",
+        instance.moves().run(last.clone()),
+    );
     let reinstalls = instance.reinstalls(&changes);
     parts.back("the reinstalls", reinstalls.run(last.clone()));
     if let Some(expiry) = instance.host_expiry() {

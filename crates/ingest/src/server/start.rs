@@ -72,6 +72,7 @@ pub(super) async fn start(
         owner,
         sessions,
         updates: Arc::default(),
+        moves: Arc::default(),
         pipeline,
         fleet,
         export,

@@ -13,6 +13,7 @@ use std::{
 
 use jiff::Timestamp;
 use svc_pipeline::queue::Ticket;
+use svc_store::CellRecord;
 use tokio::{sync::Notify, time::Instant};
 
 use super::EndReason;
@@ -49,6 +50,8 @@ pub struct Inbox {
     heard: AtomicI64,
     /// Whether its agent says how far its updates are. Others are offered none.
     takes_offers: AtomicBool,
+    /// Whether its agent was asked to move to another cell: once a stream.
+    asked_to_move: AtomicBool,
     mail: Mutex<Mail>,
     oldest_pending: Mutex<Option<PendingReport>>,
     wake: Notify,
@@ -60,6 +63,7 @@ pub struct Mail {
     pub credential: Option<Jwt>,
     pub drain: Option<Duration>,
     pub offer: Option<Arc<Offer>>,
+    pub move_to: Option<Arc<CellRecord>>,
     /// Sequence numbers of samples that the database refuses for good.
     pub refused: Vec<i64>,
     /// The highest committed sequence number; 0 if nothing was committed since the session was opened.
@@ -115,6 +119,15 @@ impl Inbox {
         self.post(|mail| mail.offer = Some(offer));
     }
 
+    /// Returns whether the agent was not asked before.
+    pub fn move_to(&self, cell: &Arc<CellRecord>) -> bool {
+        let is_new = !self.asked_to_move.swap(true, Ordering::Relaxed);
+        if is_new {
+            self.post(|mail| mail.move_to = Some(cell.clone()));
+        }
+        is_new
+    }
+
     pub fn take_offers(&self) {
         self.takes_offers.store(true, Ordering::Relaxed);
     }
@@ -152,6 +165,7 @@ impl Inbox {
             credential: mail.credential.take(),
             drain: mail.drain.take(),
             offer: mail.offer.take(),
+            move_to: mail.move_to.take(),
             refused: std::mem::take(&mut mail.refused),
             acked_seq: mail.acked_seq,
         }

@@ -58,7 +58,9 @@ async fn open(
     out: &Outbox,
 ) -> Result<HeartbeatStream, Refusal> {
     let update = hello.update.take().map(convert::update);
-    let open = session_open(context, client, hello)?;
+    let cell = hello.cell.take();
+    let mut open = session_open(context, client, hello)?;
+    convert::cell(cell.as_ref(), &mut open)?;
     if !context.freshness.is_fresh() {
         return Err(Refusal::DatabaseUnavailable);
     }
@@ -81,6 +83,10 @@ async fn open(
         renew_at: client.renew_at,
         inbox: inbox.clone(),
     });
+    if let Some(cell) = cell.filter(|cell| !cell.problem.is_empty()) {
+        let problem = convert::problem(&cell.problem);
+        context.moves.problem(agent, problem);
+    }
     if let Some(update) = update {
         context.updates.put(agent, update, Said::InHello);
     }
@@ -124,6 +130,7 @@ fn session_open(
         skew_ms: skew_ms.and_then(|skew| i64::try_from(skew).ok()),
         requested_at: requested_at - OPEN_TOLERANCE,
         valid_until: requested_at + OPEN_VALIDITY,
+        elsewhere: None,
     })
 }
 
