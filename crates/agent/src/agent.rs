@@ -17,6 +17,7 @@
 //! Invariant: every return to the service after a failure goes through `Agent::wait`,
 //! with the service's hint or a growing backoff. So no refusal causes a busy loop.
 
+mod cell;
 mod enrol;
 mod persist;
 mod session;
@@ -31,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     caller::{CallError, Caller, Facts},
+    cell::Cell,
     clock::Clock,
     config::Config,
     data_dir::{DataDir, DataDirError, IDENTITY, STATE, SUCCESSOR, short},
@@ -101,6 +103,12 @@ pub struct Agent {
     noticed: Option<Notice>,
     updates: Updates,
     updater: Option<Updater>,
+    /// The highest number that this process has sent.
+    highest_sent: u64,
+    /// Since when its cell has not answered.
+    unreachable_since: Option<Instant>,
+    /// Why it did not move to another cell.
+    cell_problem: String,
     stop: CancellationToken,
 }
 
@@ -139,6 +147,8 @@ impl Agent {
         let (updates, updater) =
             Updater::new(&config, launch, dir.clone(), caller.clone(), interval);
         let caller = caller.reporting(updates.state());
+        let certificates = state.cell.as_ref().map(Cell::certificates);
+        let caller = caller.trusting(certificates.unwrap_or_default());
         let here = caller.facts();
         let (boot_id, machine) = (here.boot_id.clone(), Machine::of(&here));
         let binding = state.bind(machine);
@@ -157,10 +167,13 @@ impl Agent {
             recorder: Arc::new(recorder),
             caller,
             boot_id,
-            addresses: Addresses::new(config.addresses.clone()),
+            addresses: Addresses::new(cell::addresses(state.cell.as_ref(), &config)),
             backoff: Backoff::default(),
             stop: CancellationToken::new(),
             noticed: None,
+            highest_sent: 0,
+            unreachable_since: None,
+            cell_problem: String::new(),
             updates,
             updater: Some(updater),
             config,
@@ -280,7 +293,10 @@ impl Agent {
             Action::RegisterAgain | Action::WaitForPerson => self.forget_credential(),
             Action::RegisterAsNew => self.forget_agent(),
             Action::TakeSuccessor => self.in_use(),
-            Action::Reconnect | Action::RetryLater => self.leave_address(),
+            Action::Reconnect | Action::RetryLater => {
+                self.leave_address();
+                self.missed();
+            }
             Action::YieldToReplacement | Action::NewToken | Action::Defect => {}
         }
         Next::Wait(wait)
@@ -327,6 +343,7 @@ fn at_start(caller: &Caller, state: &State, data_dir: &Path) -> Status {
             None => Enrolment::Unknown,
         },
         jwt_expires_at: state.jwt_expires_at(),
+        cell: state.cell.as_ref().map(|cell| cell.name.clone()),
         ..Status::default()
     }
 }

@@ -10,7 +10,11 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use svc_proto::v1::{AgentInfo, Hello, HostFacts, RegisterRequest, UpdateState, Welcome};
+use rustls_pki_types::CertificateDer;
+use svc_proto::contract::CELLS;
+use svc_proto::v1::{
+    AgentInfo, CellState, Hello, HostFacts, RegisterRequest, UpdateState, Welcome,
+};
 use tokio::sync::watch;
 
 use crate::{
@@ -73,6 +77,9 @@ pub struct Caller {
     clock: Clock,
     run_id: String,
     update: Option<watch::Receiver<UpdateState>>,
+    cell: CellState,
+    /// What verifies the cell, besides what the agent trusts anyway.
+    cell_certificates: Arc<[CertificateDer<'static>]>,
 }
 
 impl Caller {
@@ -94,6 +101,8 @@ impl Caller {
             clock,
             run_id: format!("{:032x}", rand::random::<u128>()),
             update: None,
+            cell: CellState::default(),
+            cell_certificates: Arc::default(),
         }
     }
 
@@ -103,6 +112,19 @@ impl Caller {
             update: Some(update),
             ..self
         }
+    }
+
+    /// The same, for another cell.
+    pub fn trusting(&self, certificates: Vec<CertificateDer<'static>>) -> Self {
+        Self {
+            cell_certificates: certificates.into(),
+            ..self.clone()
+        }
+    }
+
+    /// The same, and Hello says this about cells.
+    pub fn living_in(self, cell: CellState) -> Self {
+        Self { cell, ..self }
     }
 
     pub fn identity(&self) -> &Identity {
@@ -118,7 +140,7 @@ impl Caller {
     }
 
     async fn connect(&self, address: &Address) -> Result<Connection, CallError> {
-        let trust = Trust::load(self.ca_cert_file.as_deref())?;
+        let trust = Trust::load(self.ca_cert_file.as_deref())?.and(&self.cell_certificates);
         let tls = match &self.client_pair {
             None => trust.client(&self.identity)?,
             Some(pair) => trust.client(&Identity::from_files(pair)?)?,
@@ -191,6 +213,7 @@ impl Caller {
             run_id: self.run_id.clone(),
             sent_at: Some(SystemTime::into(self.clock.wall())),
             update: self.update.as_ref().map(|state| state.borrow().clone()),
+            cell: Some(self.cell.clone()),
             ..Hello::default()
         }
     }
@@ -206,6 +229,6 @@ impl Caller {
 fn agent_info() -> AgentInfo {
     AgentInfo {
         version: version().into(),
-        capabilities: Vec::new(),
+        capabilities: vec![CELLS.into()],
     }
 }

@@ -40,6 +40,8 @@ pub struct Config {
     pub update_keys: PathBuf,
     /// How long a new version must work until it is approved.
     pub update_trial: Duration,
+    /// It never moves to another cell.
+    pub pinned_cell: bool,
     /// What does not keep the agent from running, but should be fixed.
     pub warnings: Vec<Problem>,
 }
@@ -138,6 +140,7 @@ impl Config {
         let update = reader.value("update", parse::update);
         let update_keys = reader.value("update_keys", parse::path);
         let update_trial = reader.value("update_trial", parse::trial);
+        let pinned_cell = reader.value("pinned_cell", parse::truth);
         Some(Self {
             addresses: addresses?,
             ca_cert_file: ca_cert_file?,
@@ -157,6 +160,7 @@ impl Config {
             update: update?,
             update_keys: update_keys?,
             update_trial: update_trial?,
+            pinned_cell: pinned_cell?,
             warnings: Vec::new(),
         })
     }

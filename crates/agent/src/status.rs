@@ -34,6 +34,12 @@ pub struct Status {
     pub spool: Spool,
     pub last_acknowledged_at: Option<Timestamp>,
     pub update: Option<Notice>,
+    /// The cell that it was told to live in; none: where its configuration says.
+    #[serde(default)]
+    pub cell: Option<String>,
+    /// Why it did not move to another cell.
+    #[serde(default)]
+    pub cell_problem: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -13,6 +13,7 @@
 //! in the order of their numbers, so fresh ones wait behind old ones; the pause is
 //! short compared with the time that one report covers.
 
+pub(super) mod cell;
 mod drain;
 mod pace;
 
@@ -29,7 +30,7 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use super::{Agent, Next};
+use super::{Agent, Next, cell::cell_name};
 use crate::{
     caller::CallError,
     recorder::last_number,
@@ -38,6 +39,7 @@ use crate::{
     status::Enrolment,
     wire::{CallFailure, Credential, HeartbeatCall, duration, system_time},
 };
+use cell::{ToCell, cell_event};
 use pace::Pace;
 
 /// Whatever interval the service sets, the agent samples within these bounds.
@@ -61,7 +63,7 @@ impl<E: Into<CallError>> From<E> for SessionEnd {
 impl Agent {
     pub(super) async fn heartbeat(&mut self, credential: Credential) -> Next {
         let address = self.addresses.current().clone();
-        let caller = self.caller.clone();
+        let caller = self.caller.clone().living_in(self.cell_state());
         let stop = self.stop.clone();
         let opening = caller.open(&address, &credential);
         let (call, welcome) = match stop.run_until_cancelled(opening).await {
@@ -88,6 +90,7 @@ struct Session<'a> {
     /// `None` after the stream ended while the agent moves to another instance.
     call: Option<HeartbeatCall>,
     pending_move: Option<PendingMove>,
+    to_cell: Option<ToCell>,
     /// The last number that was sent on the current stream.
     sent: u64,
     /// The last number of each report that waits for its acknowledgement.
@@ -102,6 +105,7 @@ impl<'a> Session<'a> {
             pace: Pace::new(agent.timing.backfill, Instant::now()),
             call: Some(call),
             pending_move: None,
+            to_cell: None,
             sent: 0,
             in_flight: VecDeque::new(),
             updates: agent.updates.state(),
@@ -116,6 +120,7 @@ impl<'a> Session<'a> {
         let acked = welcome.acked_seq;
         let server_time = system_time(welcome.server_time);
         self.agent.recorder.welcome(acked, server_time).await?;
+        self.agent.lives_here();
         self.agent.save_time();
         self.agent.refused_since = None;
         (self.sent, self.in_flight) = (acked, VecDeque::new());
@@ -156,6 +161,7 @@ impl<'a> Session<'a> {
         let recorder = self.agent.recorder.clone();
         let may_send = self.call.is_some() && self.has_room();
         let pause = self.pace.until(Instant::now());
+        let is_settled = self.to_cell.is_some() && self.is_settled();
         tokio::select! {
             () = stop.cancelled() => {
                 self.goodbye().await;
@@ -169,6 +175,7 @@ impl<'a> Session<'a> {
                 Err(failure) => self.stream_ended(failure),
             },
             moved = arrival(&mut self.pending_move) => self.moved(moved).await,
+            event = cell_event(&mut self.to_cell, is_settled) => self.cell_step(event).await,
             Ok(()) = self.updates.changed() => Ok(()),
             () = recorder.changed(), if may_send && pause.is_none() => Ok(()),
             () = sleep_until(pause.unwrap_or_else(Instant::now)), if may_send && pause.is_some() => Ok(()),
@@ -176,7 +183,7 @@ impl<'a> Session<'a> {
     }
 
     fn has_room(&self) -> bool {
-        self.in_flight.len() < limits::MAX_REPORTS_IN_FLIGHT
+        self.in_flight.len() < limits::MAX_REPORTS_IN_FLIGHT && !self.is_leaving()
     }
 
     /// Sends reports until the limit of unacknowledged reports, the pace or the end of
@@ -184,6 +191,7 @@ impl<'a> Session<'a> {
     async fn send(&mut self) -> Result<(), SessionEnd> {
         if let Some(call) = &mut self.call {
             call.tell(&self.updates.borrow_and_update());
+            call.tell_cell(cell_name(&self.agent.state), &self.agent.cell_problem);
         }
         while let Some(call) = &self.call
             && self.has_room()
@@ -211,6 +219,7 @@ impl<'a> Session<'a> {
                 return Ok(()); // The next message of the stream is the reason.
             }
             self.sent = last;
+            self.agent.highest_sent = self.agent.highest_sent.max(last);
             self.in_flight.push_back(last);
         }
         Ok(())
@@ -228,10 +237,9 @@ impl<'a> Session<'a> {
                 self.agent.take_credential(&credential.into());
             }
             ServerMessage::Offer(offer) => self.agent.updates.offered(offer),
-            ServerMessage::ChangeKey(_)
-            | ServerMessage::KeyStored(_)
-            | ServerMessage::Trust(_)
-            | ServerMessage::MoveTo(_) => {}
+            ServerMessage::MoveTo(order) => self.asked_to_move(&order),
+            ServerMessage::ChangeKey(_) | ServerMessage::KeyStored(_) | ServerMessage::Trust(_) => {
+            }
             ServerMessage::Welcome(_) => {} // `HeartbeatCall::message` never returns it.
         }
     }

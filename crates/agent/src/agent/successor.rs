@@ -78,7 +78,10 @@ impl Agent {
             successor.fingerprint(),
         );
         self.recorder.flush(); // It must not write the old state after the new one.
+        let cell = self.state.cell.take();
         self.state = State::of_new_key(is_successor, Machine::of(&self.caller.facts()));
+        self.state.cell = cell;
+        self.highest_sent = 0;
         self.state.save(&self.dir)?;
         self.dir
             .rename(IDENTITY, &format!("former-{}.pem", short(&former)))?;

@@ -67,4 +67,5 @@ settings! {
     "update_keys", Some("/etc/svc-agent/update-keys"),
         "A folder of root's with your own keys for releases, `*.pem`, besides the keys of the build";
     "update_trial", Some("10m"), "How long a new version must work until it is approved";
+    "pinned_cell", Some("false"), "`true`: the agent never moves to another cell, whatever the service says";
 }

@@ -9,7 +9,10 @@ use secrecy::ExposeSecret;
 use svc_proto::{
     ClientMessage, ServerMessage,
     contract::limits,
-    v1::{Goodbye, HeartbeatRequest, HeartbeatResponse, Hello, Report, UpdateState, Welcome},
+    v1::{
+        CellState, Goodbye, HeartbeatRequest, HeartbeatResponse, Hello, Report, UpdateState,
+        Welcome,
+    },
 };
 use tokio::{sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
@@ -39,6 +42,8 @@ pub struct HeartbeatCall {
     answers: Streaming<HeartbeatResponse>,
     /// What the service knows of an update.
     told: Option<UpdateState>,
+    /// Why the agent does not move to another cell, as the service knows.
+    told_problem: String,
     _connection: Connection,
 }
 
@@ -65,12 +70,14 @@ impl HeartbeatCall {
         let metadata = request.metadata_mut();
         metadata.insert("authorization", bearer(credential)?);
         let told = hello.update.clone();
+        let told_problem = hello.cell.as_ref().map(|cell| cell.problem.clone());
         send(&out, ClientMessage::Hello(hello)).await?;
         let answers = connection.client.heartbeat(request).await?.into_inner();
         let mut call = Self {
             out,
             answers,
             told,
+            told_problem: told_problem.unwrap_or_default(),
             _connection: connection,
         };
         match call.next().await? {
@@ -102,6 +109,25 @@ impl HeartbeatCall {
         }));
         if self.out.try_send(HeartbeatRequest { message }).is_ok() {
             self.told = update;
+        }
+    }
+
+    /// Says why the agent does not move from `cell` to another one, in the same way.
+    pub fn tell_cell(&mut self, cell: &str, problem: &str) {
+        if self.told_problem == problem {
+            return;
+        }
+        let cell = Some(CellState {
+            cell: cell.to_owned(),
+            problem: problem.to_owned(),
+            acked_elsewhere: 0,
+        });
+        let message = Some(ClientMessage::Report(Report {
+            cell,
+            ..Report::default()
+        }));
+        if self.out.try_send(HeartbeatRequest { message }).is_ok() {
+            problem.clone_into(&mut self.told_problem);
         }
     }
 
