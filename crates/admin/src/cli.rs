@@ -4,6 +4,7 @@
 
 mod actor;
 mod agent;
+mod cell;
 mod consume;
 mod database;
 mod doctor;
@@ -87,6 +88,9 @@ enum Command {
     /// Offer a release to agents in stages, and stop it
     #[command(subcommand)]
     Rollout(rollout::Command),
+    /// Move agents between this cell and others, which have databases of their own
+    #[command(subcommand)]
+    Cell(cell::Command),
     /// Check configuration, files, ports and database, and report what to fix
     Doctor(OutputArgs),
     /// Ask the service on this machine whether it is healthy (for containers)
@@ -124,6 +128,7 @@ pub async fn run() -> ExitCode {
         Command::Key(command) => key::run(command),
         Command::Release(command) => release::run(command).await,
         Command::Rollout(command) => rollout::run(command).await,
+        Command::Cell(command) => cell::run(command).await,
         Command::Doctor(args) => doctor::run(args).await,
         Command::Healthcheck => healthcheck::run().await,
         Command::InitDatabase => init::database_child().await,
