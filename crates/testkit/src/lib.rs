@@ -32,6 +32,7 @@ mod grpc;
 mod heartbeat;
 mod verifier;
 
+pub mod cells;
 mod clock;
 mod fleet;
 mod presence;

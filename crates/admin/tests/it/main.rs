@@ -9,6 +9,7 @@ mod admin;
 mod allocations;
 mod architecture;
 mod bad_input;
+mod cells;
 mod cited_tests;
 mod client_certificate;
 mod commands;

@@ -1,6 +1,7 @@
 //! The agent against the real service on a real PostgreSQL: one binary, one module per theme.
 
 mod addresses;
+mod cells;
 mod clones;
 mod commands;
 mod connection;

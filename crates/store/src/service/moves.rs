@@ -15,11 +15,13 @@ record! {
 const MOST: i64 = 10_000;
 
 impl Store {
-    /// The agents of this instance that are told to move and have not. While nobody is, it reads an empty index.
+    /// The agents of this instance that are told to move and have not. While nobody is, it reads an empty index. Sessions are
+    /// looked up one by one: a join could begin with all sessions of the instance.
     pub async fn moves_open(&self, instance: Uuid) -> Result<Vec<MoveAsked>> {
         let sql = "-- moves_open
-            SELECT m.agent_id, m.cell FROM agent_moves m JOIN agent_state s ON s.agent_id = m.agent_id
-             WHERE m.moved_at IS NULL AND s.instance_id = $1 LIMIT $2";
+            SELECT m.agent_id, m.cell FROM agent_moves m
+             WHERE m.moved_at IS NULL
+               AND (SELECT s.instance_id FROM agent_state s WHERE s.agent_id = m.agent_id) = $1 LIMIT $2";
         let params = params![instance, MOST];
         self.read_all("moves_open", Watch, sql, &params).await
     }

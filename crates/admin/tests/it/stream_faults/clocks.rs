@@ -101,6 +101,7 @@ async fn a_steady_fleet_writes_samples_and_no_presence() -> Result<()> {
         .collect();
     let steady = [
         "agent_counts_prune",
+        "cells_list",
         "events_prune",
         "fleet_pictures_refresh",
         "gaps_prune",

@@ -7,9 +7,9 @@ use jiff::{SignedDuration, Timestamp};
 use svc_store::{
     ActivityFilter, AgentFacts, AgentFilter, AgentId, AgentStatus, Bulkhead, CloseCause, Decision,
     GapKind, HostFacts, HostId, HostSearch, HostsPage, Hours, IdentifierKind, InstanceLoad,
-    LabelChange, Labels, NewAgent, NewInstance, NewRelease, NewRollout, NewToken, Newcomer, Range,
-    RegistrationTx, Retired, RolloutStep, SessionClose, SessionHeard, SessionOpen, Stage,
-    StoreError, TokenId, TokenRequest, UpdateReport, UpdateStep,
+    LabelChange, Labels, MoveFilter, NewAgent, NewInstance, NewRelease, NewRollout, NewToken,
+    Newcomer, Range, RegistrationTx, Retired, RolloutStep, SessionClose, SessionHeard, SessionOpen,
+    Stage, StoreError, TokenId, TokenRequest, UpdateReport, UpdateStep,
 };
 use uuid::Uuid;
 
@@ -354,6 +354,25 @@ impl Fleet {
             rollout_show(first);
             rollout_preview(first, &Labels::default());
             agent_update(self.batch()[0].id);
+        }
+        let all = MoveFilter {
+            labels: Labels::default(),
+            agent: None,
+            share: 1,
+        };
+        let problems = [(self.batch()[0].id, "no answer".to_owned())];
+        call_each! { reads, WHOLE, store:
+            cell_put("b", &["b:9443".to_owned()], &[], "test");
+            moves_begin("b", &all, "test");
+            moves_list(50);
+            arrivals_export(&all, Uuid::nil(), 50);
+            moves_stop(&all, "test");
+        }
+        call_each! { reads, SMALL, store:
+            cells_list();
+            moves_open(self.mine.id);
+            move_of(self.batch()[0].id);
+            moves_problems(&problems);
         }
         Ok(())
     }
