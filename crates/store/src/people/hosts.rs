@@ -108,6 +108,11 @@ impl HostRecord {
         self.presence == Some(Presence::Updating)
     }
 
+    /// Its agent lives in another cell, or is expected from one.
+    pub fn is_moved(&self) -> bool {
+        self.presence == Some(Presence::Moved)
+    }
+
     /// An agent that restarts for an update counts as online until the time that it has announced.
     pub fn is_online(&self) -> bool {
         self.presence
