@@ -17,6 +17,7 @@
 //! Invariant: every return to the service after a failure goes through `Agent::wait`,
 //! with the service's hint or a growing backoff. So no refusal causes a busy loop.
 
+mod admission;
 mod cell;
 mod enrol;
 mod persist;

@@ -34,7 +34,7 @@ pub use people::agents::{
     AgentDetail, AgentFilter, AgentRecord, ApprovalMode, Decision, EventRecord, WaitingAgent,
 };
 pub use people::books::{AgentBooks, GapRecord};
-pub use people::cells::{AgentMove, Arrival, Arrived, CellRecord, MoveFilter};
+pub use people::cells::{AgentMove, Arrival, Arrived, MoveFilter};
 pub use people::console::{
     ActivityCursor, ActivityFilter, ActivityPage, ActivityRecord, AttentionCounts, By,
     DatabaseState, DiskColumns, EventMark, FleetCounts, HostCursor, HostSearch, HostSort,
@@ -67,7 +67,7 @@ pub use service::fleet_pictures::{
 pub use service::instances::{
     InstanceRecord, InstanceState, LeaseClaim, LeaseRenewal, NewInstance,
 };
-pub use service::moves::MoveAsked;
+pub use service::moves::{CellRecord, MoveAsked};
 pub use service::registration::{
     HostMatch, KnownAgent, NewAgent, Newcomer, RegisteredNewcomer, RegistrationLookup,
     RegistrationTx, TokenEffect, TokenRow, TokenState,

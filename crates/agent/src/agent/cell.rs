@@ -11,7 +11,7 @@ use std::mem;
 use svc_proto::v1::{CellState, Move};
 use tokio::time::Instant;
 
-use super::{Agent, Next, session::cell::admission};
+use super::{Agent, Next, admission::admission};
 use crate::{
     cell::Cell,
     config::Config,

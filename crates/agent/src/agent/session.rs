@@ -13,7 +13,7 @@
 //! in the order of their numbers, so fresh ones wait behind old ones; the pause is
 //! short compared with the time that one report covers.
 
-pub(super) mod cell;
+mod cell;
 mod drain;
 mod pace;
 

@@ -20,19 +20,6 @@ use crate::{
 };
 
 record! {
-    #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-    pub struct CellRecord {
-        pub name: String,
-        pub addresses: Vec<String>,
-        /// DER.
-        #[serde(skip)]
-        pub certificates: Vec<Vec<u8>>,
-        pub added_at: Timestamp,
-        pub added_by: String,
-    }
-}
-
-record! {
     /// An agent that is told to move, or has moved.
     #[derive(Debug, Clone, Serialize)]
     pub struct AgentMove {
@@ -110,11 +97,6 @@ impl Store {
         let params = params![name, addresses, certificates, actor];
         let rows = self.call("cell_put", Auth, sql, &params);
         rows.await.map(drop)
-    }
-
-    pub async fn cells_list(&self) -> Result<Vec<CellRecord>> {
-        let sql = "-- cells_list\nSELECT * FROM cells ORDER BY name";
-        self.read_all("cells_list", Watch, sql, &[]).await
     }
 
     /// Removes a cell that no agent is told to move to, or has moved to. Returns whether it did.

@@ -1,6 +1,20 @@
 //! Moves to other cells as the service sees them: which of its agents are told to move, and what they answer.
 
-use crate::{people::cells::CellRecord, prelude::*};
+use crate::prelude::*;
+
+record! {
+    /// A cell that people have named.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+    pub struct CellRecord {
+        pub name: String,
+        pub addresses: Vec<String>,
+        /// DER.
+        #[serde(skip)]
+        pub certificates: Vec<Vec<u8>>,
+        pub added_at: Timestamp,
+        pub added_by: String,
+    }
+}
 
 record! {
     /// An agent with a stream here that is told to move.
@@ -15,6 +29,11 @@ record! {
 const MOST: i64 = 10_000;
 
 impl Store {
+    pub async fn cells_list(&self) -> Result<Vec<CellRecord>> {
+        let sql = "-- cells_list\nSELECT * FROM cells ORDER BY name";
+        self.read_all("cells_list", Watch, sql, &[]).await
+    }
+
     /// The agents of this instance that are told to move and have not. While nobody is, it reads an empty index. Sessions are
     /// looked up one by one: a join could begin with all sessions of the instance.
     pub async fn moves_open(&self, instance: Uuid) -> Result<Vec<MoveAsked>> {

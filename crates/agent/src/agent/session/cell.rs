@@ -21,18 +21,13 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{Moved, PendingMove, Session, SessionEnd};
 use crate::{
-    agent::rounded,
+    agent::{
+        admission::{Admission, admission},
+        rounded,
+    },
     caller::Caller,
     cell::Cell,
-    wire::{Address, Credential, RegistrationStatus},
 };
-
-/// Where the new cell has admitted the agent.
-pub(in crate::agent) struct Admission {
-    pub address: Address,
-    pub agent_id: String,
-    pub credential: Credential,
-}
 
 type Trying = Pin<Box<dyn Future<Output = Result<Admission, String>> + Send>>;
 
@@ -76,34 +71,6 @@ pub(super) async fn cell_event(to: &mut Option<ToCell>, is_settled: bool) -> Cel
         }
         Step::Opening(_, opening) => CellEvent::Opened(opening.await),
     }
-}
-
-/// Registers at the first of these addresses that answers. The token is not sent: it belongs to the other cell, and this one knows
-/// the key.
-pub(in crate::agent) async fn admission(
-    caller: Caller,
-    addresses: Vec<Address>,
-) -> Result<Admission, String> {
-    let mut problem = "the cell has no address".to_owned();
-    for address in addresses {
-        let request = caller.request(String::new());
-        let answer = match caller.register(&address, request).await {
-            Ok((_, answer)) => answer,
-            Err(error) => {
-                problem = error.to_string();
-                continue;
-            }
-        };
-        return match answer.status {
-            RegistrationStatus::Active(credential) => Ok(Admission {
-                address,
-                agent_id: answer.agent_id,
-                credential,
-            }),
-            _ => Err(format!("it does not admit this agent. {}", answer.message)),
-        };
-    }
-    Err(problem)
 }
 
 impl Session<'_> {
