@@ -12,8 +12,8 @@ pub(super) struct Admission {
     pub credential: Credential,
 }
 
-/// Registers at the first of these addresses that answers. The token is not sent: it belongs to the other cell, and this one knows
-/// the key.
+/// Registers at the first of these addresses that answers. The token is not sent: it belongs to the old
+/// cell, and the new one knows the key.
 pub(super) async fn admission(
     caller: Caller,
     addresses: Vec<Address>,

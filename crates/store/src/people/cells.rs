@@ -1,7 +1,7 @@
 //! Other cells, and moves of agents to them and from them, for the admin commands.
 //!
-//! An export has no secret: the hash of a key admits nobody, because whoever connects has to prove the key. What it says is believed
-//! in the cell where a person imports it, and nowhere else.
+//! An export has no secret: the hash of a key admits nobody, because whoever connects has to prove the key. What it says is
+//! believed in the cell where a person imports it, and nowhere else.
 
 use std::{net::IpAddr, time::Duration};
 

@@ -1,14 +1,16 @@
 //! Moving to another cell while the session goes on.
 //!
-//! 1. The agent registers in the new cell over its key. Meanwhile it sends its samples to the old one, as always.
-//! 2. Once the new cell has admitted it, it sends nothing more, and waits until the old cell has acknowledged everything that this
-//!    process ever sent. So the old cell has exactly the numbers up to the watermark, and stores nothing above it later.
-//! 3. It opens a stream in the new cell with that watermark in Hello. After Welcome it remembers the cell, says Goodbye to the old
-//!    one, and sends what is above the watermark.
+//! 1. The agent registers in the new cell over its key. Meanwhile it sends its samples to the old one.
+//! 2. Once the new cell has admitted it, it sends nothing more, and waits until the old cell has
+//!    acknowledged everything that this process ever sent. So the old cell has exactly the numbers up to the
+//!    watermark, and stores nothing above it later.
+//! 3. It opens a stream in the new cell with that watermark in Hello. After Welcome it remembers the cell,
+//!    says Goodbye to the old one, and sends what is above the watermark.
 //!
-//! Whatever fails before Welcome, the agent stays, sends its samples to the old cell again, says why, and tries again later. No sample is
-//! lost, because the spool keeps what no cell has acknowledged. Each is stored in one cell only, with one exception: a
-//! process that was killed left reports on their way into the old cell, and the next one moved before they arrived.
+//! Whatever fails before Welcome, the agent stays, sends to the old cell again, says why, and tries again
+//! later. No sample is lost, because the spool keeps what no cell has acknowledged. Each is stored in one cell
+//! only, with one exception: a process that was killed left reports on their way into the old cell, and the
+//! next one moved before they arrived.
 
 use std::{pin::Pin, time::Duration};
 
