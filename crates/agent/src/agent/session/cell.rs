@@ -52,7 +52,7 @@ pub(super) enum CellEvent {
     Tried(Result<Admission, String>),
     Settled,
     NotSettled,
-    Opened(Moved),
+    Opened(Box<Moved>),
 }
 
 /// The next event of the move; pending forever without one. Cancel-safe: futures stay where they are.
@@ -71,7 +71,7 @@ pub(super) async fn cell_event(to: &mut Option<ToCell>, is_settled: bool) -> Cel
             sleep_until(*until).await;
             CellEvent::NotSettled
         }
-        Step::Opening(_, opening) => CellEvent::Opened(opening.await),
+        Step::Opening(_, opening) => CellEvent::Opened(Box::new(opening.await)),
     }
 }
 
@@ -132,15 +132,15 @@ impl Session<'_> {
                 let opening = self.opening(&cell, &admission);
                 Step::Opening(admission, opening)
             }
-            (CellEvent::Opened(Ok((call, welcome))), Step::Opening(admission, _)) => {
-                self.leave_for(cell, &admission).await;
-                self.call = Some(call);
-                return self.welcomed(welcome).await;
-            }
+            (CellEvent::Opened(opened), Step::Opening(admission, _)) => match *opened {
+                Ok((call, welcome)) => {
+                    self.leave_for(cell, &admission).await;
+                    self.call = Some(call);
+                    return self.welcomed(welcome).await;
+                }
+                Err(error) => return self.stays(cell, backoff, &error.to_string()),
+            },
             (CellEvent::Tried(Err(problem)), _) => return self.stays(cell, backoff, &problem),
-            (CellEvent::Opened(Err(error)), _) => {
-                return self.stays(cell, backoff, &error.to_string());
-            }
             (CellEvent::NotSettled | CellEvent::Settled | CellEvent::Opened(_), _) => {
                 let problem = "samples that were sent here are not acknowledged yet";
                 return self.stays(cell, backoff, problem);
