@@ -4,6 +4,7 @@
 
 mod actor;
 mod agent;
+mod cell;
 mod consume;
 mod database;
 mod doctor;
@@ -95,6 +96,9 @@ enum Command {
     /// Change the certificates with which agents verify the service
     #[command(subcommand)]
     Trust(trust::Command),
+    /// Move agents between this cell and others, which have databases of their own
+    #[command(subcommand)]
+    Cell(cell::Command),
     /// Check configuration, files, ports and database, and report what to fix
     Doctor(OutputArgs),
     /// Ask the service on this machine whether it is healthy (for containers)
@@ -134,6 +138,7 @@ pub async fn run() -> ExitCode {
         Command::Rollout(command) => rollout::run(command).await,
         Command::Settings(command) => settings::run(command).await,
         Command::Trust(command) => trust::run(command).await,
+        Command::Cell(command) => cell::run(command).await,
         Command::Doctor(args) => doctor::run(args).await,
         Command::Healthcheck => healthcheck::run().await,
         Command::InitDatabase => init::database_child().await,

@@ -18,6 +18,8 @@
 //! Invariant: every return to the service after a failure goes through `Agent::wait`,
 //! with the service's hint or a growing backoff. So no refusal causes a busy loop.
 
+mod admission;
+mod cell;
 mod enrol;
 mod keys;
 mod persist;
@@ -36,6 +38,7 @@ use keys::Keys;
 
 use crate::{
     caller::{CallError, Caller, Facts},
+    cell::Cell,
     clock::Clock,
     config::Config,
     data_dir::{DataDir, DataDirError, IDENTITY, STATE, SUCCESSOR, short},
@@ -111,6 +114,12 @@ pub struct Agent {
     noticed: Option<Notice>,
     updates: Updates,
     updater: Option<Updater>,
+    /// The highest number that this process has sent.
+    highest_sent: u64,
+    /// Since when its cell has not answered.
+    unreachable_since: Option<Instant>,
+    /// Why it did not move to another cell.
+    cell_problem: String,
     stop: CancellationToken,
 }
 
@@ -160,6 +169,8 @@ impl Agent {
         let caller = caller
             .reporting(updates.state())
             .stating(settings.follow_state());
+        let certificates = state.cell.as_ref().map(Cell::certificates);
+        let caller = caller.trusting(certificates.unwrap_or_default());
         let here = caller.facts();
         let (boot_id, machine) = (here.boot_id.clone(), Machine::of(&here));
         let binding = state.bind(machine);
@@ -179,10 +190,13 @@ impl Agent {
             caller,
             keys,
             boot_id,
-            addresses: Addresses::new(config.addresses.clone()),
+            addresses: Addresses::new(cell::addresses(state.cell.as_ref(), &config)),
             backoff: Backoff::default(),
             stop: CancellationToken::new(),
             noticed: None,
+            highest_sent: 0,
+            unreachable_since: None,
+            cell_problem: String::new(),
             updates,
             updater: Some(updater),
             config,
@@ -313,7 +327,10 @@ impl Agent {
             Action::RegisterAgain | Action::WaitForPerson => self.forget_credential(),
             Action::RegisterAsNew => self.forget_agent(),
             Action::TakeSuccessor => self.in_use(),
-            Action::Reconnect | Action::RetryLater => self.leave_address(),
+            Action::Reconnect | Action::RetryLater => {
+                self.leave_address();
+                self.missed();
+            }
             Action::YieldToReplacement | Action::NewToken | Action::Defect => {}
         }
         Next::Wait(wait)
@@ -360,6 +377,7 @@ fn at_start(caller: &Caller, state: &State, data_dir: &Path) -> Status {
             None => Enrolment::Unknown,
         },
         jwt_expires_at: state.jwt_expires_at(),
+        cell: state.cell.as_ref().map(|cell| cell.name.clone()),
         ..Status::default()
     }
 }

@@ -9,8 +9,13 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use svc_proto::v1::{
-    AgentInfo, Hello, HostFacts, RegisterRequest, SettingsState, UpdateState, Welcome,
+use rustls_pki_types::CertificateDer;
+use svc_proto::{
+    contract::CELLS,
+    v1::{
+        AgentInfo, CellState, Hello, HostFacts, RegisterRequest, SettingsState, UpdateState,
+        Welcome,
+    },
 };
 use tokio::sync::watch;
 
@@ -76,6 +81,9 @@ pub struct Caller {
     run_id: String,
     update: Option<watch::Receiver<UpdateState>>,
     settings: Option<watch::Receiver<SettingsState>>,
+    cell: CellState,
+    /// What verifies the cell, besides what the agent trusts anyway.
+    cell_certificates: Arc<[CertificateDer<'static>]>,
 }
 
 impl Caller {
@@ -98,6 +106,8 @@ impl Caller {
             run_id: format!("{:032x}", rand::random::<u128>()),
             update: None,
             settings: None,
+            cell: CellState::default(),
+            cell_certificates: Arc::default(),
         }
     }
 
@@ -115,6 +125,19 @@ impl Caller {
             settings: Some(settings),
             ..self
         }
+    }
+
+    /// The same, for another cell.
+    pub fn trusting(&self, certificates: Vec<CertificateDer<'static>>) -> Self {
+        Self {
+            cell_certificates: certificates.into(),
+            ..self.clone()
+        }
+    }
+
+    /// The same, and Hello says this about cells.
+    pub fn living_in(self, cell: CellState) -> Self {
+        Self { cell, ..self }
     }
 
     pub fn identity(&self) -> &Identity {
@@ -135,7 +158,7 @@ impl Caller {
     }
 
     async fn connect(&self, address: &Address) -> Result<Connection, CallError> {
-        let trust = self.anchors.trust()?;
+        let trust = self.anchors.trust()?.and(&self.cell_certificates);
         let tls = match &self.client_pair {
             None => trust.client(&self.identity)?,
             Some(pair) => trust.client(&Identity::from_files(pair)?)?,
@@ -207,6 +230,7 @@ impl Caller {
             update: self.update.as_ref().map(|state| state.borrow().clone()),
             settings: (self.settings.as_ref()).map(|state| state.borrow().clone()),
             trust: Some(self.anchors.trusted().borrow().state.clone()),
+            cell: Some(self.cell.clone()),
             ..Hello::default()
         }
     }
@@ -222,6 +246,6 @@ impl Caller {
 fn agent_info() -> AgentInfo {
     AgentInfo {
         version: version().into(),
-        capabilities: Vec::new(),
+        capabilities: vec![CELLS.into()],
     }
 }

@@ -47,6 +47,8 @@ pub struct Config {
     pub update_trial: Duration,
     /// The fields of the service's settings that this machine decides itself.
     pub pinned: Vec<&'static str>,
+    /// It never moves to another cell.
+    pub pinned_cell: bool,
     /// What does not keep the agent from running, but should be fixed.
     pub warnings: Vec<Problem>,
 }
@@ -148,6 +150,7 @@ impl Config {
         let update_keys = reader.value("update_keys", parse::path);
         let update_trial = reader.value("update_trial", parse::trial);
         let pinned = reader.value("pinned", parse::pinned);
+        let pinned_cell = reader.value("pinned_cell", parse::truth);
         Some(Self {
             addresses: addresses?,
             ca_cert_file: ca_cert_file?,
@@ -170,6 +173,7 @@ impl Config {
             update_keys: update_keys?,
             update_trial: update_trial?,
             pinned: pinned?,
+            pinned_cell: pinned_cell?,
             warnings: Vec::new(),
         })
     }

@@ -30,6 +30,7 @@ pub mod wire;
 
 pub mod agent;
 pub mod caller;
+pub mod cell;
 pub mod clock;
 pub mod config;
 pub mod data_dir;

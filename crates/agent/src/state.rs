@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use svc_proto::v1::HostFacts;
 
 use crate::{
+    cell::Cell,
     clock::Anchor,
     data_dir::{DataDir, DataDirError, STATE, content},
     wire::Credential,
@@ -27,6 +28,15 @@ pub struct State {
     /// does not change that.
     #[serde(default, rename = "admitted")]
     is_admitted: bool,
+    /// Where the agent was told to live; none: where its configuration says.
+    #[serde(default)]
+    pub cell: Option<Cell>,
+    /// The cell, while the agent asks the addresses of its configuration instead.
+    #[serde(default)]
+    pub other_cell: Option<Cell>,
+    /// Another cell has acknowledged samples, and the present one has not welcomed the agent since.
+    #[serde(default)]
+    pub came_from_elsewhere: bool,
     interval_seconds: Option<u64>,
     time: Option<KnownTime>,
     /// The machine that the key belongs to.
@@ -135,6 +145,8 @@ impl State {
     pub fn of_deleted_agent(self) -> Self {
         Self {
             machine: self.machine,
+            cell: self.cell,
+            other_cell: self.other_cell,
             ..Self::default()
         }
     }

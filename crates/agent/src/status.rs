@@ -49,6 +49,10 @@ pub struct Rare {
     pub settings: BTreeMap<String, String>,
     /// What is trusted beyond the system's roots: subject and short hash of each certificate.
     pub trust: Vec<String>,
+    /// The cell that it was told to live in; none: where its configuration says.
+    pub cell: Option<String>,
+    /// Why it did not move to another cell.
+    pub cell_problem: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -33,6 +33,14 @@ pub struct Timing {
     pub interval: Duration,
     /// The average pause after each full report, while old samples are sent.
     pub backfill: Duration,
+    /// An agent that is asked to move to another cell begins within this time.
+    pub cell_spread: Duration,
+    /// How long the old cell may take to acknowledge what was sent, before the agent tries to move later.
+    pub cell_settle: Duration,
+    /// How long it waits after each failed attempt, from the first bound to the other.
+    pub cell_retry: BackoffBounds,
+    /// After this time without a cell, the agent asks elsewhere.
+    pub cell_lost: Duration,
     pub timeouts: Timeouts,
 }
 
@@ -50,6 +58,13 @@ impl Default for Timing {
             status: Duration::from_secs(3),
             interval: Duration::from_secs(30),
             backfill: Duration::from_secs(1),
+            cell_spread: Duration::from_secs(10),
+            cell_settle: Duration::from_secs(20),
+            cell_retry: BackoffBounds {
+                first: Duration::from_secs(30),
+                most: Duration::from_mins(30),
+            },
+            cell_lost: Duration::from_hours(6),
             timeouts: Timeouts::default(),
         }
     }

@@ -146,6 +146,20 @@ impl Trust {
         }
     }
 
+    /// Trusts these certificates as well.
+    pub fn and(self, certificates: &[CertificateDer<'static>]) -> Self {
+        if certificates.is_empty() {
+            return self;
+        }
+        let mut roots = RootCertStore::clone(&self.roots);
+        roots.add_parsable_certificates(certificates.iter().cloned());
+        let pinned = [self.pinned.as_slice(), certificates].concat();
+        Self {
+            roots: Arc::new(roots),
+            pinned,
+        }
+    }
+
     /// The TLS settings of a download: HTTP/1.1, without a client certificate.
     pub fn anonymous(&self) -> Result<ClientConfig, TrustError> {
         let provider = Arc::new(aws_lc_rs::default_provider());

@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::Balance;
 
-/// One row per agent: its books in `agent_state`, and its rows in `host_metrics`.
-const TABLES: &str = "SELECT s.agent_id, s.acked_seq, s.stored_count, s.rejected_count, s.gap_count,
+/// One row per agent: its books in `agent_state`, and its rows in `host_metrics`. Numbers that another cell has are settled
+/// without a row, like rejected ones.
+const TABLES: &str = "SELECT s.agent_id, s.acked_seq, s.stored_count, s.rejected_count + s.moved_count, s.gap_count,
            coalesce(m.rows, 0), coalesce(m.numbers, 0), coalesce(m.highest, 0)
       FROM agent_state s
       LEFT JOIN (SELECT agent_id, count(*) AS rows, count(DISTINCT seq) AS numbers, max(seq) AS highest

@@ -7,7 +7,7 @@
 //! In reading order: [`SessionTable`] and [`Inbox`], opening and closing in batches ([`Opener`],
 //! [`Closer`]) after the client's key was checked ([`Pins`]), sequence numbers ([`Numbering`]), and what keeps sessions healthy: [`Upkeep`],
 //! [`AckBackstop`], [`HintListener`], [`Orphans`], [`contests`] and [`drain`]; [`Offers`] of updates, with the [`Keys`] that
-//! agents change to, settings ([`SettingsPart`]), and trust anchors ([`TrustPass`]).
+//! agents change to, settings ([`SettingsPart`]), trust anchors ([`TrustPass`]), and [`Moves`] to other cells.
 
 mod backstop;
 mod close;
@@ -18,6 +18,7 @@ pub mod held;
 mod hints;
 mod inbox;
 mod keys;
+mod moves;
 mod numbering;
 mod offers;
 mod open;
@@ -35,6 +36,7 @@ pub use end_reason::{EndReason, drained};
 pub use hints::HintListener;
 pub use inbox::{Inbox, Offer, PendingReport};
 pub use keys::{Keys, NextKeys, StoredKey};
+pub use moves::{MoveBoard, Moves};
 pub use numbering::{Entry, Numbering};
 pub use offers::{Offers, Said, UpdateReports};
 pub use open::{OPEN_TOLERANCE, OPEN_VALIDITY, OpenError, Opener, OpenerPart};

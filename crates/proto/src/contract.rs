@@ -14,6 +14,11 @@ mod reason;
 pub use backoff::{Backoff, BackoffBounds, LONGEST_HINT};
 pub use reason::{Action, DOMAIN, Reason};
 
+/// The reason in the Goodbye of an agent that has moved to another cell.
+pub const GOODBYE_MOVED: &str = "moved";
+/// The capability of an agent that moves to other cells when it is told to.
+pub const CELLS: &str = "cells";
+
 /// The HTTP/2 `:path` of `Register`.
 pub const REGISTER_PATH: &str = "/svc.ingest.v1.IngestService/Register";
 /// The HTTP/2 `:path` of `Heartbeat`.

@@ -284,7 +284,7 @@ COMMENT ON TABLE agent_events IS 'Every change of an agent, written in the trans
 COMMENT ON COLUMN agent_events.id IS 'In order of writing.';
 COMMENT ON COLUMN agent_events.at IS 'When.';
 COMMENT ON COLUMN agent_events.agent_id IS 'Whose change.';
-COMMENT ON COLUMN agent_events.kind IS 'What kind of change: status, presence, clone, machine changed, host returned, key change asked, key changed, retired key (somebody used it), or deleted.';
+COMMENT ON COLUMN agent_events.kind IS 'What kind of change: status, presence, clone, machine changed, host returned, key change asked, key changed, retired key (somebody used it), cell (told to move, or expected from another cell), or deleted.';
 COMMENT ON COLUMN agent_events.from_status IS 'The status before; null at registration.';
 COMMENT ON COLUMN agent_events.to_status IS 'The status after.';
 COMMENT ON COLUMN agent_events.actor IS 'Who did it, as they said.';

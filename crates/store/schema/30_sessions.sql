@@ -10,6 +10,7 @@ CREATE TABLE agent_state (
     host_no             integer,
     numbered_host       uuid,
     shape               uuid,
+    moved_count         bigint      NOT NULL DEFAULT 0,
     rejected_count      bigint      NOT NULL DEFAULT 0,
     gap_count           bigint      NOT NULL DEFAULT 0,
     acked_seq           bigint      NOT NULL DEFAULT 0,
@@ -20,9 +21,9 @@ CREATE TABLE agent_state (
     last_dead_letter_at timestamptz,
     epoch               bigint      NOT NULL DEFAULT 0,
     instance_id         uuid,
-    presence            text        NOT NULL DEFAULT 'offline' CHECK (presence IN ('online', 'offline')),
+    presence            text        NOT NULL DEFAULT 'offline' CHECK (presence IN ('online', 'offline', 'moved')),
     presence_since      timestamptz NOT NULL DEFAULT now(),
-    cause               text        CHECK (cause IN ('connected', 'goodbye', 'lost', 'drained', 'updating', 'instance lost', 'replaced', 'refused')),
+    cause               text        CHECK (cause IN ('connected', 'goodbye', 'lost', 'drained', 'updating', 'instance lost', 'replaced', 'refused', 'moved')),
     connected_at        timestamptz,
     last_seen_at        timestamptz,
     online_until        timestamptz,
@@ -34,31 +35,33 @@ CREATE TABLE agent_state (
     run_id              text        NOT NULL DEFAULT '',
     earlier_lives       text[]      NOT NULL DEFAULT '{}',
     refused_lives       text[]      NOT NULL DEFAULT '{}',
-    CHECK (stored_count + rejected_count + gap_count = acked_seq)
+    CHECK (stored_count + rejected_count + gap_count + moved_count = acked_seq)
 ) WITH (fillfactor = 50, autovacuum_analyze_scale_factor = 10);
 -- What an instance holds is read from the index alone, what a drain left to come back, and who has been offline for long.
 CREATE INDEX agent_state_held ON agent_state (instance_id) INCLUDE (agent_id, epoch) WHERE instance_id IS NOT NULL;
 CREATE INDEX agent_state_drained ON agent_state (online_until) WHERE online_until IS NOT NULL;
 CREATE INDEX agent_state_offline ON agent_state (presence_since, agent_id) WHERE presence = 'offline';
+CREATE INDEX agent_state_moved ON agent_state (agent_id) WHERE presence = 'moved';
 COMMENT ON TABLE agent_state IS 'What changes often about an agent, apart from agents so that it never blocks a decision.';
 COMMENT ON COLUMN agent_state.agent_id IS 'The agent.';
 COMMENT ON COLUMN agent_state.agent_no IS 'The number that stands for the agent in history; null before its first sample.';
 COMMENT ON COLUMN agent_state.host_no IS 'The number that stands for its host in history; null before its first sample on this host.';
 COMMENT ON COLUMN agent_state.numbered_host IS 'The host that host_no stands for. Null before the agent''s first sample on this host.';
 COMMENT ON COLUMN agent_state.shape IS 'The shape of its newest samples, which is stored.';
+COMMENT ON COLUMN agent_state.moved_count IS 'Numbers that another cell acknowledged, before or between the times that the agent was here.';
 COMMENT ON COLUMN agent_state.rejected_count IS 'Samples rejected.';
 COMMENT ON COLUMN agent_state.gap_count IS 'Samples that were never sent or were declared lost.';
-COMMENT ON COLUMN agent_state.acked_seq IS 'Every sample up to this number is stored, rejected, or recorded as a gap.';
-COMMENT ON COLUMN agent_state.stored_count IS 'Samples stored. With rejected_count and gap_count it adds up to acked_seq.';
+COMMENT ON COLUMN agent_state.acked_seq IS 'Every sample up to this number is stored, rejected, recorded as a gap, or acknowledged by another cell.';
+COMMENT ON COLUMN agent_state.stored_count IS 'Samples stored. With rejected_count, gap_count and moved_count it adds up to acked_seq.';
 COMMENT ON COLUMN agent_state.newest_hour IS 'The newest hour of its samples, in hours since 1970 UTC; null before the first.';
 COMMENT ON COLUMN agent_state.newest_hour_samples IS 'How many samples it has stored in that hour.';
 COMMENT ON COLUMN agent_state.last_gap_at IS 'When a gap of it was last recorded.';
 COMMENT ON COLUMN agent_state.last_dead_letter_at IS 'When the database last refused samples of it.';
 COMMENT ON COLUMN agent_state.epoch IS 'Counts the agent''s streams: only the newest one may change its presence.';
 COMMENT ON COLUMN agent_state.instance_id IS 'The instance that holds the newest stream; null when none does.';
-COMMENT ON COLUMN agent_state.presence IS 'Whether it has a live stream: online or offline.';
+COMMENT ON COLUMN agent_state.presence IS 'Whether it has a live stream: online or offline; moved: it lives in another cell, or is expected from one.';
 COMMENT ON COLUMN agent_state.presence_since IS 'Since when.';
-COMMENT ON COLUMN agent_state.cause IS 'Why presence is what it is: connected, goodbye, lost, drained, updating (online: it stopped for an update, and has until online_until to come back), instance lost, replaced, or refused (its agent is no longer active).';
+COMMENT ON COLUMN agent_state.cause IS 'Why presence is what it is: connected, goodbye, lost, drained, updating (online: it stopped for an update, and has until online_until to come back), instance lost, replaced, refused (its agent is no longer active), or moved (it said so when it left for another cell).';
 COMMENT ON COLUMN agent_state.connected_at IS 'When the newest stream was opened.';
 COMMENT ON COLUMN agent_state.last_seen_at IS 'When the agent was last heard; while it is online, when it connected.';
 COMMENT ON COLUMN agent_state.online_until IS 'After a drain, or while an agent updates itself: until when the agent counts as online without a stream, for it to come back.';
@@ -157,9 +160,12 @@ CREATE FUNCTION agent_connected(
     agent agents, presence text, moved boolean, new_version text, new_capabilities jsonb, new_facts jsonb, seen_from inet)
     RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    IF presence = 'offline' THEN
+    IF presence <> 'online' THEN
         INSERT INTO agent_events (agent_id, kind, from_status, to_status, reason, address)
-        VALUES (agent.id, 'presence', 'offline', 'online', 'connected', seen_from);
+        VALUES (agent.id, 'presence', presence, 'online', 'connected', seen_from);
+    END IF;
+    IF presence = 'moved' THEN
+        UPDATE agent_moves m SET moved_at = NULL WHERE m.agent_id = agent.id;
     END IF;
     IF moved THEN -- The host loses its identifiers, so its facts are written in any case.
         PERFORM machine_changed(agent.id, agent.host_id, new_facts -> 'identifiers'::text);
@@ -173,8 +179,9 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION agent_connected IS 'Records that an agent is online, and what it says of itself and its machine; written only where it is new.';
 
--- `opens` is an array of {agent_id, key, boot_id, run_id, version, capabilities, facts, skew_ms, requested_at, valid_until, address}; one
--- agent is in it once. An instance that was fenced, and does not know it yet, opens nothing: nobody would look after its streams.
+-- `opens` is an array of {agent_id, key, boot_id, run_id, version, capabilities, facts, skew_ms, requested_at, valid_until, address,
+-- elsewhere}; one agent is in it once. `elsewhere` is the number up to which another cell has acknowledged, as the agent says after a move:
+-- the watermark continues there. An agent that lies skips numbers of its own, as it can at any time. An instance that was fenced, and does not know it yet, opens nothing: nobody would look after its streams.
 CREATE FUNCTION sessions_open_heard(instance uuid, opens jsonb, heard_within double precision)
     RETURNS TABLE (agent_id uuid, verdict text, epoch bigint, acked_seq bigint, host_id uuid, change_key boolean)
     LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
@@ -194,7 +201,7 @@ BEGIN
     FOR o IN
         SELECT * FROM jsonb_to_recordset(opens) AS given(
             agent_id uuid, key text, boot_id text, run_id text, version text, capabilities jsonb, facts jsonb, skew_ms bigint,
-            requested_at timestamptz, valid_until timestamptz, address inet)
+            requested_at timestamptz, valid_until timestamptz, address inet, elsewhere bigint)
          ORDER BY given.agent_id
     LOOP
         agent_id := o.agent_id; epoch := 0; acked_seq := 0; host_id := NULL; change_key := false;
@@ -229,7 +236,8 @@ BEGIN
                    clock_skew_ms = coalesce(o.skew_ms, s.clock_skew_ms), boot_id = o.boot_id, run_id = o.run_id,
                    earlier_lives = lives_add(s.earlier_lives, s.boot_id, s.run_id, o.boot_id, o.run_id),
                    refused_lives = CASE WHEN NOT came_back THEN s.refused_lives
-                                        ELSE lives_add(s.refused_lives, s.boot_id, s.run_id, o.boot_id, o.run_id) END
+                                        ELSE lives_add(s.refused_lives, s.boot_id, s.run_id, o.boot_id, o.run_id) END,
+                   moved_count = s.moved_count + greatest(o.elsewhere - s.acked_seq, 0), acked_seq = greatest(s.acked_seq, o.elsewhere)
              WHERE s.agent_id = o.agent_id RETURNING s.epoch, s.acked_seq INTO epoch, acked_seq;
             IF key_state = 'next' THEN -- Its first use retires the present one.
                 PERFORM agent_key_promote(agent, decode(o.key, 'hex'), o.address);
@@ -247,7 +255,8 @@ COMMENT ON FUNCTION sessions_open_heard IS 'Opens sessions, many at once: authen
 
 -- ---- Closing and claiming them -------------------------------------------------------------------
 -- Only the newest stream of an agent changes anything. An agent that was drained, or that restarts for an update, stays online until it
--- had time to return.
+-- had time to return. One that says that it has moved without having been told to just said Goodbye: else it could hide from all lists of
+-- hosts that are offline.
 CREATE FUNCTION sessions_close(agents uuid[], epochs bigint[], causes text[], back_in double precision[])
     RETURNS integer LANGUAGE plpgsql SET lock_timeout = '2s' AS $$
 DECLARE touched integer;
@@ -255,15 +264,23 @@ BEGIN
     PERFORM FROM agent_state s WHERE s.agent_id = ANY (agents) ORDER BY s.agent_id FOR UPDATE;
     WITH closed AS (
         UPDATE agent_state s
-           SET presence = CASE WHEN c.cause IN ('drained', 'updating') THEN 'online' ELSE 'offline' END,
+           SET presence = CASE WHEN c.cause IN ('drained', 'updating') THEN 'online' WHEN c.cause = 'moved' THEN 'moved' ELSE 'offline' END,
                presence_since = CASE WHEN c.cause IN ('drained', 'updating') THEN s.presence_since ELSE now() END,
                cause = c.cause, instance_id = NULL, last_seen_at = now(),
                online_until = CASE WHEN c.cause IN ('drained', 'updating') THEN now() + make_interval(secs => c.back_in) END
-          FROM unnest(agents, epochs, causes, back_in) AS c(agent_id, epoch, cause, back_in)
+          FROM (SELECT given.agent_id, given.epoch, given.back_in,
+                       CASE WHEN given.cause = 'moved' AND NOT EXISTS (SELECT FROM agent_moves m WHERE m.agent_id = given.agent_id)
+                            THEN 'goodbye' ELSE given.cause END AS cause
+                  FROM unnest(agents, epochs, causes, back_in) AS given(agent_id, epoch, cause, back_in)) c
          WHERE s.agent_id = c.agent_id AND s.epoch = c.epoch AND s.presence = 'online'
-        RETURNING s.agent_id, s.presence, s.cause)
+        RETURNING s.agent_id, s.presence, s.cause),
+    gone AS (
+        UPDATE agent_moves m SET moved_at = now(), problem = '' FROM closed WHERE closed.presence = 'moved' AND m.agent_id = closed.agent_id)
     INSERT INTO agent_events (agent_id, kind, from_status, to_status, reason)
-    SELECT closed.agent_id, 'presence', 'online', 'offline', closed.cause FROM closed WHERE closed.presence = 'offline';
+    SELECT closed.agent_id, 'presence', 'online', closed.presence,
+           CASE closed.presence WHEN 'moved' THEN (SELECT 'to cell ' || m.cell FROM agent_moves m WHERE m.agent_id = closed.agent_id)
+                                ELSE closed.cause END
+      FROM closed WHERE closed.presence <> 'online';
     GET DIAGNOSTICS touched = ROW_COUNT;
     RETURN touched;
 END $$;
@@ -300,7 +317,7 @@ BEGIN
          WHERE s.agent_id = ANY (ARRAY (SELECT held.agent_id FROM held)) RETURNING s.agent_id),
     recorded AS (
         INSERT INTO agent_events (agent_id, kind, from_status, to_status, reason)
-        SELECT held.agent_id, 'presence', 'offline', 'online', 'connected' FROM held WHERE held.presence = 'offline')
+        SELECT held.agent_id, 'presence', held.presence, 'online', 'connected' FROM held WHERE held.presence <> 'online')
     SELECT back.agent_id FROM back;
 END $$;
 COMMENT ON FUNCTION sessions_reclaim IS 'Stores sessions that an instance holds for it again: those whose epoch is the newest, whose agent is active, and that no other live instance has. Returns their agents.';

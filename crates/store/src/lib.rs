@@ -34,6 +34,7 @@ pub use people::agents::{
     AgentDetail, AgentFilter, AgentRecord, ApprovalMode, Decision, EventRecord, WaitingAgent,
 };
 pub use people::books::{AgentBooks, GapRecord};
+pub use people::cells::{AgentMove, Arrival, Arrived, MoveFilter};
 pub use people::console::{
     ActivityCursor, ActivityFilter, ActivityPage, ActivityRecord, AttentionCounts, By,
     DatabaseState, DiskColumns, EventMark, FleetCounts, HostCursor, HostSearch, HostSort,
@@ -72,6 +73,7 @@ pub use service::instances::{
     InstanceRecord, InstanceState, LeaseClaim, LeaseRenewal, NewInstance,
 };
 pub use service::keys::{KeyQuestion, KeyStanding, NextKey};
+pub use service::moves::{CellRecord, MoveAsked};
 pub use service::registration::{
     HostMatch, KnownAgent, NewAgent, Newcomer, RegisteredNewcomer, RegistrationLookup,
     RegistrationTx, TokenEffect, TokenRow, TokenState,

@@ -12,6 +12,7 @@
 
 pub(crate) mod agents;
 pub(crate) mod books;
+pub(crate) mod cells;
 pub(crate) mod console;
 pub(crate) mod hosts;
 pub(crate) mod keys;

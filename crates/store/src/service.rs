@@ -23,6 +23,7 @@ pub(crate) mod fleet_gauges;
 pub(crate) mod fleet_pictures;
 pub(crate) mod instances;
 pub(crate) mod keys;
+pub(crate) mod moves;
 pub(crate) mod registration;
 mod retention;
 pub(crate) mod samples;

@@ -33,6 +33,7 @@ mod heartbeat;
 mod new_key;
 mod verifier;
 
+pub mod cells;
 mod clock;
 mod fleet;
 mod presence;

@@ -153,6 +153,7 @@ impl Resource for AgentRecord {
         ];
         rows.extend(keys::rows(detail));
         rows.extend(update(detail));
+        rows.extend(cell(detail));
         rows.extend(machine_change(detail));
         rows.extend(pending_facts(agent));
         rows.extend(identifiers(detail).map(|(kind, values)| (kind, values.join(", "))));
@@ -170,6 +171,17 @@ fn update(detail: &AgentDetail) -> Option<(&'static str, String)> {
         or_dash(update.reason.clone())
     );
     Some(("update", text))
+}
+
+fn cell(detail: &AgentDetail) -> Option<(&'static str, String)> {
+    let cell = detail.cell.as_ref()?;
+    let name = &cell.cell;
+    let text = match cell.moved_at {
+        Some(at) => format!("moved to {name} at {}", in_full(at)),
+        None if cell.problem.is_empty() => format!("told to move to {name}"),
+        None => format!("told to move to {name}, but stays: {}", cell.problem),
+    };
+    Some(("cell", text))
 }
 
 /// A person should know: it is a failover, a moved disk, or a copy that came before its original.

@@ -252,7 +252,7 @@ fn unreadable_mounts(host: &HostRecord) -> Option<String> {
     Some(mounts.0.join(", "))
 }
 
-/// The agent's books: every sequence number that it has sent is stored, rejected or a gap.
+/// The agent's books: every sequence number that it has sent is stored, rejected, a gap, or in another cell.
 fn balance(books: &AgentBooks) -> String {
     let verdict = match books.balanced {
         true => "",
@@ -260,6 +260,10 @@ fn balance(books: &AgentBooks) -> String {
     };
     let agent = short(books.agent_id);
     let missing = format!("{} rejected + {} gaps", books.rejected, books.gaps);
+    let missing = match books.moved {
+        0 => missing,
+        moved => format!("{missing} + {moved} in other cells"),
+    };
     let (sent, stored) = (books.sent, books.stored);
     format!("{agent}: {sent} sent = {stored} stored + {missing}{verdict}")
 }

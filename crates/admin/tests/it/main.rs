@@ -10,6 +10,7 @@ mod agent_keys;
 mod allocations;
 mod architecture;
 mod bad_input;
+mod cells;
 mod cited_tests;
 mod client_certificate;
 mod commands;

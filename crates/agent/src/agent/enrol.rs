@@ -12,7 +12,7 @@ use crate::{
     config::{Token, read_token, token_in},
     data_dir::short,
     status::Enrolment,
-    wire::{Credential, RegisterCall, Registration, RegistrationStatus},
+    wire::{CallFailure, Credential, RegisterCall, Registration, RegistrationStatus},
 };
 
 impl Agent {
@@ -27,7 +27,13 @@ impl Agent {
             agent_id,
             message,
             status,
+            move_to,
         } = answer;
+        if let Some(order) = move_to
+            && let Some(next) = self.register_elsewhere(&order).await
+        {
+            return next;
+        }
         match status {
             RegistrationStatus::Pending => Next::Continue,
             RegistrationStatus::Active(credential) => self.admitted(agent_id, &credential),
@@ -56,6 +62,15 @@ impl Agent {
         call: &mut RegisterCall,
         mut answer: Registration,
     ) -> Result<Registration, CallError> {
+        if self.state.other_cell.is_some()
+            && !matches!(answer.status, RegistrationStatus::Active(_))
+        {
+            self.ask_elsewhere();
+            return Err(CallFailure::lost(
+                "it does not admit this agent, whose cell is another one",
+            )
+            .into());
+        }
         while matches!(answer.status, RegistrationStatus::Pending) {
             self.pending(&answer.agent_id, &answer.message);
             answer = call.answer().await?;
@@ -96,7 +111,7 @@ impl Agent {
         }
     }
 
-    fn admitted(&mut self, agent_id: String, credential: &Credential) -> Next {
+    pub(super) fn admitted(&mut self, agent_id: String, credential: &Credential) -> Next {
         tracing::info!(agent.id = agent_id, "this agent is admitted");
         self.refused_since = None;
         self.delete_former();

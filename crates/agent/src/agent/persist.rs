@@ -67,7 +67,7 @@ impl Agent {
 
     /// A failure, such as a full disk, does not stop the agent: the service sends all of
     /// this again after a restart.
-    fn save_state(&self) {
+    pub(super) fn save_state(&self) {
         self.recorder.write_file(STATE, self.state.text(), true);
     }
 

@@ -13,6 +13,7 @@
 //! in the order of their numbers, so fresh ones wait behind old ones; the pause is
 //! short compared with the time that one report covers.
 
+mod cell;
 mod drain;
 mod pace;
 
@@ -30,7 +31,7 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use super::{Agent, Next, keys::Greeting};
+use super::{Agent, Next, cell::cell_name, keys::Greeting};
 use crate::{
     anchors::Trusted,
     caller::CallError,
@@ -40,6 +41,7 @@ use crate::{
     status::Enrolment,
     wire::{CallFailure, Credential, HeartbeatCall, duration, system_time},
 };
+use cell::{ToCell, cell_event};
 use pace::Pace;
 
 /// Whatever interval the service sets, the agent samples within these bounds.
@@ -63,7 +65,7 @@ impl<E: Into<CallError>> From<E> for SessionEnd {
 impl Agent {
     pub(super) async fn heartbeat(&mut self, credential: Credential) -> Next {
         let address = self.addresses.current().clone();
-        let caller = self.caller.clone();
+        let caller = self.caller.clone().living_in(self.cell_state());
         let stop = self.stop.clone();
         let opening = caller.open(&address, &credential);
         let (call, welcome) = match stop.run_until_cancelled(opening).await {
@@ -93,6 +95,7 @@ struct Session<'a> {
     greeting: Greeting,
     /// A new key that is to be announced.
     new_key: Option<NewKey>,
+    to_cell: Option<ToCell>,
     /// The last number that was sent on the current stream.
     sent: u64,
     /// The last number of each report that waits for its acknowledgement.
@@ -110,6 +113,7 @@ impl<'a> Session<'a> {
             pending_move: None,
             greeting: Greeting::default(),
             new_key: None,
+            to_cell: None,
             sent: 0,
             in_flight: VecDeque::new(),
             updates: agent.updates.state(),
@@ -125,6 +129,7 @@ impl<'a> Session<'a> {
         let acked = welcome.acked_seq;
         let server_time = system_time(welcome.server_time);
         self.agent.recorder.welcome(acked, server_time).await?;
+        self.agent.lives_here();
         self.agent.save_time();
         self.agent.refused_since = None;
         (self.sent, self.in_flight) = (acked, VecDeque::new());
@@ -168,6 +173,7 @@ impl<'a> Session<'a> {
         let recorder = self.agent.recorder.clone();
         let may_send = self.call.is_some() && self.has_room();
         let pause = self.pace.until(Instant::now());
+        let is_settled = self.to_cell.is_some() && self.is_settled();
         tokio::select! {
             () = stop.cancelled() => {
                 self.goodbye().await;
@@ -181,6 +187,7 @@ impl<'a> Session<'a> {
                 Err(failure) => self.stream_ended(failure),
             },
             moved = arrival(&mut self.pending_move) => self.moved(moved).await,
+            event = cell_event(&mut self.to_cell, is_settled) => self.cell_step(event).await,
             Ok(()) = self.updates.changed() => Ok(()),
             Ok(()) = self.trusted.changed() => {
                 self.show_trust();
@@ -192,7 +199,7 @@ impl<'a> Session<'a> {
     }
 
     fn has_room(&self) -> bool {
-        self.in_flight.len() < limits::MAX_REPORTS_IN_FLIGHT
+        self.in_flight.len() < limits::MAX_REPORTS_IN_FLIGHT && !self.is_leaving()
     }
 
     /// Sends reports until the limit of unacknowledged reports, the pace or the end of
@@ -203,6 +210,7 @@ impl<'a> Session<'a> {
             self.new_key.take_if(|new_key| call.announce(new_key));
             call.tell_settings(&self.agent.settings.state());
             call.tell_trust(&self.trusted.borrow().state);
+            call.tell_cell(cell_name(&self.agent.state), &self.agent.cell_problem);
         }
         while let Some(call) = &self.call
             && self.has_room()
@@ -230,6 +238,7 @@ impl<'a> Session<'a> {
                 return Ok(()); // The next message of the stream is the reason.
             }
             self.sent = last;
+            self.agent.highest_sent = self.agent.highest_sent.max(last);
             self.in_flight.push_back(last);
         }
         Ok(())
@@ -253,7 +262,7 @@ impl<'a> Session<'a> {
             }
             ServerMessage::KeyStored(_) => {}
             ServerMessage::Trust(list) => self.trust_announced(list),
-            ServerMessage::MoveTo(_) => {}
+            ServerMessage::MoveTo(order) => self.asked_to_move(&order),
             ServerMessage::Welcome(_) => {} // `HeartbeatCall::message` never returns it.
         }
     }

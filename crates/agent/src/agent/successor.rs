@@ -83,7 +83,10 @@ impl Agent {
         );
         self.recorder.flush(); // It must not write the old state after the new one.
         self.dir.remove(NEXT_IDENTITY)?;
+        let cell = self.state.cell.take();
         self.state = State::of_new_key(is_successor, Machine::of(&self.caller.facts()));
+        self.state.cell = cell;
+        self.highest_sent = 0;
         self.state.save(&self.dir)?;
         self.dir
             .rename(IDENTITY, &format!("former-{}.pem", short(&former)))?;

@@ -68,6 +68,10 @@ fn details(status: &Status, runs: bool) -> Vec<(&'static str, String)> {
     rows.extend(status.message.clone().map(|message| ("", message)));
     rows.push(("connection", connection(status, runs, now)));
     rows.extend(status.connection.error.clone().map(|error| ("", error)));
+    let cell = status.cell.clone();
+    rows.push(("cell", cell.unwrap_or_else(|| "as configured".into())));
+    let problem = status.cell_problem.clone();
+    rows.extend(problem.map(|problem| ("", format!("not moved: {problem}"))));
     let spool = &status.spool;
     let last = moment(status.last_acknowledged_at);
     let (size, oldest) = (bytes(spool.bytes), moment(spool.oldest));

@@ -118,6 +118,10 @@ pub(super) fn on_off(text: &str) -> Parsed<bool> {
     }
 }
 
+pub(super) fn truth(text: &str) -> Parsed<bool> {
+    text.parse().map_err(|_| "is neither true nor false".into())
+}
+
 pub(super) fn age(text: &str) -> Parsed<Duration> {
     let age = length(text)?;
     match (60..=86_400 * 366).contains(&age.as_secs()) {

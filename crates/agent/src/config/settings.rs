@@ -73,4 +73,5 @@ settings! {
     "update_trial", Some("10m"), "How long a new version must work until it is approved";
     "pinned", Some(""),
         "The settings of the service that this machine does not take: `interval`, `left_out`, `ignored_mounts`, `ignored_file_systems`, `ignored_interfaces`, `log`, `spool_bytes`, `update`; as a list or separated by commas";
+    "pinned_cell", Some("false"), "`true`: the agent never moves to another cell, whatever the service says";
 }

@@ -10,8 +10,8 @@ use svc_proto::{
     ClientMessage, ServerMessage,
     contract::limits,
     v1::{
-        Goodbye, HeartbeatRequest, HeartbeatResponse, Hello, NewKey, Report, SettingsState,
-        TrustState, UpdateState, Welcome,
+        CellState, Goodbye, HeartbeatRequest, HeartbeatResponse, Hello, NewKey, Report,
+        SettingsState, TrustState, UpdateState, Welcome,
     },
 };
 use tokio::{sync::mpsc, time::timeout};
@@ -46,6 +46,8 @@ pub struct HeartbeatCall {
     told_settings: Option<SettingsState>,
     /// What it knows of the agent's trust.
     told_trust: Option<TrustState>,
+    /// Why the agent does not move to another cell, as the service knows.
+    told_problem: String,
     connection: Connection,
 }
 
@@ -74,6 +76,7 @@ impl HeartbeatCall {
         let told = hello.update.clone();
         let told_settings = hello.settings.clone();
         let told_trust = hello.trust.clone();
+        let told_problem = hello.cell.as_ref().map(|cell| cell.problem.clone());
         send(&out, ClientMessage::Hello(hello)).await?;
         let answers = connection.client.heartbeat(request).await?.into_inner();
         let mut call = Self {
@@ -82,6 +85,7 @@ impl HeartbeatCall {
             told,
             told_settings,
             told_trust,
+            told_problem: told_problem.unwrap_or_default(),
             connection,
         };
         match call.next().await? {
@@ -155,6 +159,25 @@ impl HeartbeatCall {
     /// The server at the other end.
     pub fn server(&self) -> Arc<Server> {
         self.connection.server.clone()
+    }
+
+    /// Says why the agent does not move from `cell` to another one, in the same way.
+    pub fn tell_cell(&mut self, cell: &str, problem: &str) {
+        if self.told_problem == problem {
+            return;
+        }
+        let cell = Some(CellState {
+            cell: cell.to_owned(),
+            problem: problem.to_owned(),
+            acked_elsewhere: 0,
+        });
+        let message = Some(ClientMessage::Report(Report {
+            cell,
+            ..Report::default()
+        }));
+        if self.out.try_send(HeartbeatRequest { message }).is_ok() {
+            problem.clone_into(&mut self.told_problem);
+        }
     }
 
     /// The next message of the service, never a second Welcome. The end of the stream is

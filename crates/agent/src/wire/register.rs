@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use svc_proto::v1::{AgentStatus, RegisterRequest, RegisterResponse};
+use svc_proto::v1::{AgentStatus, Move, RegisterRequest, RegisterResponse};
 use tokio::time::timeout;
 use tonic::Streaming;
 
@@ -16,6 +16,8 @@ pub struct Registration {
     /// What follows, for people.
     pub message: String,
     pub status: RegistrationStatus,
+    /// Where the agent belongs, if not here.
+    pub move_to: Option<Move>,
 }
 
 #[derive(Clone, Debug)]
@@ -88,5 +90,6 @@ fn registration(response: RegisterResponse) -> Result<Registration, CallFailure>
         agent_id: response.agent_id,
         message: response.message,
         status,
+        move_to: response.move_to,
     })
 }

@@ -2,6 +2,7 @@
 
 mod addresses;
 mod anchors;
+mod cells;
 mod clones;
 mod commands;
 mod connection;

@@ -14,8 +14,8 @@ use std::{net::IpAddr, time::Duration};
 use jiff::Timestamp;
 use svc_front::peer::ClientKey;
 use svc_store::{
-    AgentFacts, AgentId, AgentStatus, HostFacts, HostId, KnownAgent, RegistrationTx, Store,
-    StoreError, TokenRow, TokenState,
+    AgentFacts, AgentId, AgentStatus, CellRecord, HostFacts, HostId, KnownAgent, RegistrationTx,
+    Store, StoreError, TokenRow, TokenState,
 };
 
 use super::TokenHash;
@@ -98,6 +98,11 @@ impl Enrolment {
             reinstall_quiet: timing.reinstall_quiet,
             heard_within: timing.heard_within(),
         }
+    }
+
+    /// The other cell that an agent is told to be in.
+    pub async fn move_of(&self, agent: AgentId) -> Result<Option<CellRecord>, StoreError> {
+        self.store.move_of(agent).await
     }
 
     /// Registers the client's own key.

@@ -16,7 +16,9 @@ use crate::{
     enrol::{Admission, Enrolment, Issuer},
     freshness::Freshness,
     rate::Keyed,
-    session::{Closer, Opener, Pins, SessionTable, SettingsReports, TrustReports, UpdateReports},
+    session::{
+        Closer, MoveBoard, Opener, Pins, SessionTable, SettingsReports, TrustReports, UpdateReports,
+    },
     signing::Keyring,
 };
 
@@ -39,6 +41,8 @@ pub struct Context {
     pub settings: Arc<SettingsReports>,
     /// What agents say they trust.
     pub trust: Arc<TrustReports>,
+    /// Which agents belong to other cells, and why they do not move.
+    pub moves: Arc<MoveBoard>,
     pub closer: Arc<Closer>,
     pub write_limits: WriteLimits,
     /// Room for reports that are not in the queue yet.

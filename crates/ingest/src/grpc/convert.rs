@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use svc_proto::{
-    contract::limits::{MAX_LIST_ENTRIES, MAX_TEXT_BYTES},
+    contract::{
+        CELLS,
+        limits::{MAX_LIST_ENTRIES, MAX_SEQ, MAX_TEXT_BYTES},
+    },
     v1,
 };
-use svc_store::{AgentFacts, HostFacts, UpdateReport, UpdateStep};
+use svc_store::{AgentFacts, CellRecord, HostFacts, SessionOpen, UpdateReport, UpdateStep};
 
 use super::Refusal;
 use crate::{enrol::identifiers, session::Offer, signing::Jwt};
@@ -134,6 +137,40 @@ fn step(step: v1::UpdateStep) -> UpdateStep {
 }
 
 pub(super) fn cut(text: &str, longest: usize) -> String {
+    let mut text = readable(text, false);
+    text.truncate(text.floor_char_boundary(longest));
+    text
+}
+
+/// What an agent says about cells becomes part of the opening of its session. Whether it knows how to move is one of its
+/// capabilities, which cost nothing while they stay the same.
+pub(super) fn cell(said: Option<&v1::CellState>, open: &mut SessionOpen) -> Converted<()> {
+    open.capabilities.retain(|known| known != CELLS);
+    let Some(said) = said else {
+        return Ok(());
+    };
+    open.capabilities.push(CELLS.to_owned());
+    if said.acked_elsewhere > MAX_SEQ {
+        return malformed("cell.acked_elsewhere is no sequence number");
+    }
+    let elsewhere = said.acked_elsewhere.cast_signed();
+    open.elsewhere = (elsewhere > 0).then_some(elsewhere);
+    Ok(())
+}
+
+pub(super) fn problem(text: &str) -> String {
+    cut(text, LONGEST_REASON)
+}
+
+pub(super) fn move_to(cell: &CellRecord) -> v1::Move {
+    v1::Move {
+        cell: cell.name.clone(),
+        addresses: cell.addresses.clone(),
+        certificates: cell.certificates.clone(),
+    }
+}
+
+fn cut(text: &str, longest: usize) -> String {
     let mut text = readable(text, false);
     text.truncate(text.floor_char_boundary(longest));
     text

@@ -46,6 +46,8 @@ enum StreamEnd {
     ClientGone,
     /// The agent stops. It starts again by itself within this time, where it has said so.
     Goodbye(Option<Duration>),
+    /// The agent has moved to another cell.
+    Moved,
     Refused(Refusal),
     /// The instance ended the session.
     Ended(EndReason),
@@ -86,7 +88,7 @@ async fn handle(
 /// Sends the final status: OK after Goodbye, otherwise a refusal.
 async fn finish(context: &Context, out: &Outbox, end: StreamEnd) {
     let refusal = match end {
-        StreamEnd::ClientGone | StreamEnd::Goodbye(_) => return,
+        StreamEnd::ClientGone | StreamEnd::Goodbye(_) | StreamEnd::Moved => return,
         StreamEnd::Refused(refusal) => {
             context.sessions.metrics.refused(refusal.reason_name());
             refusal

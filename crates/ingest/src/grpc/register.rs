@@ -12,8 +12,8 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream};
 use svc_front::peer::{ClientKey, Peer};
-use svc_proto::v1::{AgentStatus as WireStatus, RegisterRequest, RegisterResponse};
-use svc_store::AgentStatus;
+use svc_proto::v1::{AgentStatus as WireStatus, Move, RegisterRequest, RegisterResponse};
+use svc_store::{AgentId, AgentStatus};
 use tonic::{Request, Status};
 
 use super::{Context, Refusal, ResponseStream, convert, peer};
@@ -60,7 +60,10 @@ pub(super) async fn register(
         // The decision about a successor, and its JWT, go to the connection that proves the successor's key.
         (_, Some(_)) => answer(&registered, None),
         (AgentStatus::Pending, None) => return Ok(wait(context, registered)),
-        (_, None) => decided(&context, registered).await?,
+        (_, None) => RegisterResponse {
+            move_to: move_to(&context, registered.agent).await,
+            ..decided(&context, registered).await?
+        },
     };
     Ok(Box::pin(stream::iter([Ok(answer)])))
 }
@@ -131,6 +134,18 @@ fn refused(error: RegisterError, peer: &Peer) -> Refusal {
         }),
     }
     error.into()
+}
+
+/// Where the agent is told to be: one that has lost its memory of a move asks here again. A failure says nothing, because the
+/// agent is asked again on its stream. The lookup is a task, because its client may leave.
+async fn move_to(context: &Arc<Context>, agent: AgentId) -> Option<Move> {
+    if !context.moves.cells_exist() {
+        return None;
+    }
+    let context = context.clone();
+    let lookup = tokio::spawn(async move { context.enrolment.move_of(agent).await });
+    let cell = lookup.await.ok()?.ok()??;
+    Some(convert::move_to(&cell))
 }
 
 /// Sends PENDING now and the decision when it is made. Without a free place the client must retry.

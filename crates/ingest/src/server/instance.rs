@@ -26,8 +26,9 @@ use crate::{
         Compaction, FleetPictures, FleetReport, HostExpiry, Maintenance, Reinstalls, Rollouts,
     },
     session::{
-        AckBackstop, Closer, HintListener, Keys, Offers, Opener, Pins, SessionTable, SettingsPart,
-        SettingsReports, TrustPass, TrustReports, UpdateReports, Upkeep,
+        AckBackstop, Closer, HintListener, Keys, MoveBoard, Moves, Offers, Opener, Pins,
+        SessionTable, SettingsPart, SettingsReports, TrustPass, TrustReports, UpdateReports,
+        Upkeep,
     },
     signing::Keyring,
     telemetry::FleetMetrics,
@@ -43,6 +44,7 @@ pub(super) struct Instance {
     pub updates: Arc<UpdateReports>,
     pub settings: Arc<SettingsReports>,
     pub trust: Arc<TrustReports>,
+    pub moves: Arc<MoveBoard>,
     pub pipeline: PipelineMetrics,
     pub fleet: FleetMetrics,
     pub export: Export,
@@ -103,6 +105,7 @@ impl Instance {
             updates: self.updates.clone(),
             settings: self.settings.clone(),
             trust: self.trust.clone(),
+            moves: self.moves.clone(),
             opener,
             closer: self.closer.clone(),
             write_limits: WriteLimits::default(),
@@ -157,6 +160,16 @@ impl Instance {
             self.trust.clone(),
             self.config.timing.offers,
         )
+    }
+
+    pub fn moves(&self) -> Moves {
+        Moves {
+            store: self.store.clone(),
+            sessions: self.sessions.clone(),
+            board: self.moves.clone(),
+            instance: self.id.clone(),
+            period: self.config.timing.offers,
+        }
     }
 
     pub fn rollouts(&self) -> Rollouts {

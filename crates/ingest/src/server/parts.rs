@@ -75,6 +75,10 @@ pub(super) fn add_all(
         "the trust of agents",
         instance.trust_pass().run(last.clone()),
     );
+    parts.back(
+        "the moves between cells",
+        instance.moves().run(last.clone()),
+    );
     let reinstalls = instance.reinstalls(&changes);
     parts.back("the reinstalls", reinstalls.run(last.clone()));
     if let Some(expiry) = instance.host_expiry() {

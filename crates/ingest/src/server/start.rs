@@ -74,6 +74,7 @@ pub(super) async fn start(
         updates: Arc::default(),
         settings: Arc::default(),
         trust: Arc::default(),
+        moves: Arc::default(),
         pipeline,
         fleet,
         export,

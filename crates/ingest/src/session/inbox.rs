@@ -13,6 +13,7 @@ use std::{
 
 use jiff::Timestamp;
 use svc_pipeline::queue::Ticket;
+use svc_store::CellRecord;
 use svc_store::TrustList;
 use svc_store::WantedSettings;
 use tokio::{sync::Notify, time::Instant};
@@ -63,6 +64,8 @@ pub struct Inbox {
     takes_trust: AtomicBool,
     /// The version of the list of trust anchors that it was told of last.
     trust_told: AtomicI64,
+    /// Whether its agent was asked to move to another cell: once a stream.
+    asked_to_move: AtomicBool,
     mail: Mutex<Mail>,
     oldest_pending: Mutex<Option<PendingReport>>,
     wake: Notify,
@@ -78,6 +81,7 @@ pub struct Mail {
     pub key_stored: Option<Box<StoredKey>>,
     pub settings: Option<Arc<WantedSettings>>,
     pub trust: Option<Arc<TrustList>>,
+    pub move_to: Option<Arc<CellRecord>>,
     /// Sequence numbers of samples that the database refuses for good.
     pub refused: Vec<i64>,
     /// The highest committed sequence number; 0 if nothing was committed since the session was opened.
@@ -141,6 +145,15 @@ impl Inbox {
 
     pub fn key_stored(&self, stored: StoredKey) {
         self.post(|mail| mail.key_stored = Some(Box::new(stored)));
+    }
+
+    /// Returns whether the agent was not asked before.
+    pub fn move_to(&self, cell: &Arc<CellRecord>) -> bool {
+        let is_new = !self.asked_to_move.swap(true, Ordering::Relaxed);
+        if is_new {
+            self.post(|mail| mail.move_to = Some(cell.clone()));
+        }
+        is_new
     }
 
     pub fn take_offers(&self) {
@@ -230,6 +243,7 @@ impl Inbox {
             key_stored: mail.key_stored.take(),
             settings: mail.settings.take(),
             trust: mail.trust.take(),
+            move_to: mail.move_to.take(),
             refused: std::mem::take(&mut mail.refused),
             acked_seq: mail.acked_seq,
         }

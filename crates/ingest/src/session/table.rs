@@ -11,6 +11,7 @@ use std::{
 
 use jiff::Timestamp;
 use svc_pipeline::{consumer::Streams, queue::Committed};
+use svc_store::{AgentId, CellRecord, StoredSession, Watermark};
 use svc_store::{AgentId, StoredSession, TrustList, Watermark};
 
 use super::{EndReason, Inbox, NextKeys, Offer, PendingReport, StoredKey};
@@ -137,6 +138,13 @@ impl SessionTable {
         sessions
             .get(&key.agent)
             .is_some_and(|known| known.key == key)
+    }
+
+    /// Asks an agent to move to another cell. Returns whether it has a stream here and was not asked on it before.
+    pub fn move_to(&self, agent: AgentId, cell: &Arc<CellRecord>) -> bool {
+        let sessions = lock(&self.sessions);
+        let session = sessions.get(&agent);
+        session.is_some_and(|session| session.inbox.move_to(cell))
     }
 
     /// The agents that say how far their updates are.

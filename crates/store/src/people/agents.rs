@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::{
     people::{
+        cells::{AgentMove, MOVES},
         keys::AgentKeys,
         rollouts::{OF_AGENT, RolloutAgent},
     },
@@ -121,6 +122,8 @@ pub struct AgentDetail {
     pub keys: AgentKeys,
     /// How far it is with its update; none if it never said.
     pub update: Option<RolloutAgent>,
+    /// To which cell it is told to move, or has moved.
+    pub cell: Option<AgentMove>,
     pub events: Vec<EventRecord>,
 }
 
@@ -262,6 +265,8 @@ impl Store {
             };
             let update = format!("-- agent_show{OF_AGENT}");
             let update = tx.query_first(&update, &params![agent.0]).await?;
+            let cell = format!("-- agent_show{MOVES}");
+            let cell = tx.query_first(&cell, &params![Some(agent.0)]).await?;
             let params = params![agent.0, EVENTS_SHOWN];
             Ok(Some(AgentDetail {
                 agent: AgentRecord::from_row(&row)?,
@@ -270,6 +275,7 @@ impl Store {
                 machine_changed_at: row.try_get("machine_changed_at")?,
                 keys: AgentKeys::of(&tx, agent).await?,
                 update,
+                cell,
                 events: tx.query_all(EVENTS, &params).await?,
             }))
         })

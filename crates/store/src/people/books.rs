@@ -7,7 +7,7 @@ use crate::{prelude::*, service::samples::GapKind};
 const AGENTS_SHOWN: i64 = 20;
 const GAPS_SHOWN: i64 = 20;
 
-/// The books of one agent: sent = stored + rejected + gaps.
+/// The books of one agent: sent = stored + rejected + gaps + moved.
 #[derive(Debug, Clone, Serialize)]
 pub struct AgentBooks {
     pub agent_id: AgentId,
@@ -15,6 +15,8 @@ pub struct AgentBooks {
     pub stored: i64,
     pub rejected: i64,
     pub gaps: i64,
+    /// Numbers that another cell has.
+    pub moved: i64,
     /// Whether the counters add up, and the tables contain every number since the first one of
     /// the last day exactly once.
     pub balanced: bool,
@@ -39,10 +41,10 @@ record! {
 /// `day` finds the lowest number of the last day. `kept` counts from that number in all kept
 /// samples, whatever their time, because numbers need not be in the order of times.
 const BOOKS: &str = "-- host_books
-    SELECT s.agent_id, s.acked_seq, s.stored_count, s.rejected_count, s.gap_count,
-           s.stored_count + s.rejected_count + s.gap_count = s.acked_seq
+    SELECT s.agent_id, s.acked_seq, s.stored_count, s.rejected_count, s.gap_count, s.moved_count,
+           s.stored_count + s.rejected_count + s.gap_count + s.moved_count = s.acked_seq
            AND (day.first_seq IS NULL
-                OR kept.samples = kept.numbers AND kept.samples + gaps.numbers = s.acked_seq - day.first_seq + 1) AS balanced
+                OR kept.samples = kept.numbers AND s.acked_seq - day.first_seq + 1 - kept.samples - gaps.numbers BETWEEN 0 AND s.moved_count) AS balanced
       FROM agents a
       JOIN agent_state s ON s.agent_id = a.id
      CROSS JOIN LATERAL (
@@ -88,6 +90,7 @@ impl AgentBooks {
             stored: row.try_get("stored_count")?,
             rejected: row.try_get("rejected_count")?,
             gaps: row.try_get("gap_count")?,
+            moved: row.try_get("moved_count")?,
             balanced: row.try_get("balanced")?,
             missing,
         })

@@ -108,10 +108,15 @@ impl HostRecord {
         self.presence == Some(Presence::Updating)
     }
 
+    /// Its agent lives in another cell, or is expected from one.
+    pub fn is_moved(&self) -> bool {
+        self.presence == Some(Presence::Moved)
+    }
+
     /// An agent that restarts for an update counts as online until the time that it has announced.
     pub fn is_online(&self) -> bool {
         self.presence
-            .is_some_and(|presence| presence != Presence::Offline)
+            .is_some_and(|presence| !matches!(presence, Presence::Offline | Presence::Moved))
     }
 }
 

@@ -64,7 +64,8 @@ const BASELINE: Migration = Migration {
         "65_people_events",
         "70_updates",
         "75_settings",
-        "76_trust"
+        "76_trust",
+        "77_cells"
     ),
 };
 

@@ -8,8 +8,8 @@ use crate::{prelude::*, statements::locks};
 
 const READABLE: &str = "schema_migrations ingest_instances sweep_pause enrolment_token_states \
     enrolment_token_uses hosts host_identifiers host_events agents agent_state agent_events \
-    agent_keys agent_numbers agent_releases agent_settings agent_shapes agent_updates agent_hours metric_gaps people_events host_vitals host_overview \
-    fleet_pictures fleet_presence agent_trust trust_anchors \
+    agent_keys agent_moves agent_numbers agent_releases agent_settings agent_shapes agent_trust agent_updates agent_hours cells \
+    metric_gaps people_events host_vitals host_overview fleet_pictures fleet_presence trust_anchors \
     host_metrics host_metrics_hourly host_metric_parts host_metric_parts_hourly host_rollups \
     hosts_set_aside rollout_events rollout_skips rollouts sample_chunks sample_days sample_hours sample_hours_missing \
     sample_shapes settings_rules samples_open samples_to_roll_up samples_visible";

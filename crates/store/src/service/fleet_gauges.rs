@@ -65,10 +65,13 @@ const AGENTS: &str = "-- fleet_gauges
     active AS (
         SELECT (SELECT count(*) FROM agents) - (SELECT count(*) FROM others) AS agents,
                (SELECT count(*) FROM agent_state WHERE presence = 'offline')
-             - (SELECT count(*) FROM others WHERE presence = 'offline') AS offline)
+             - (SELECT count(*) FROM others WHERE presence = 'offline') AS offline,
+               (SELECT count(*) FROM agent_state WHERE presence = 'moved')
+             - (SELECT count(*) FROM others WHERE presence = 'moved') AS moved)
     SELECT status, presence, count(*) AS count FROM others GROUP BY status, presence
      UNION ALL SELECT 'active', 'offline', offline FROM active
-     UNION ALL SELECT 'active', 'online', agents - offline FROM active";
+     UNION ALL SELECT 'active', 'moved', moved FROM active WHERE moved > 0
+     UNION ALL SELECT 'active', 'online', agents - offline - moved FROM active";
 
 const STATE: &str = "-- fleet_gauges
     SELECT (SELECT count(*) FROM ingest_instances

@@ -174,7 +174,8 @@ fn assemble(counted: Vec<Counted>) -> FleetPictures {
     for row in take("presence") {
         match row.name.as_deref() {
             Some("online") => pictures.online = row.value as i64,
-            _ => pictures.offline = row.value as i64,
+            Some("offline") => pictures.offline = row.value as i64,
+            _ => {} // In another cell.
         }
     }
     let version = |row: Counted| VersionCount {

@@ -146,6 +146,10 @@ impl Store {
 }
 
 impl RegistrationTx {
+    pub(crate) fn tx(&self) -> &Tx {
+        &self.0
+    }
+
     /// Serializes this transaction with all others for these keys or this machine.
     pub async fn registration_lock(&self, keys: &[&[u8; 32]], machine: &Identifiers) -> Result<()> {
         let locks = lock_ids(keys, machine);

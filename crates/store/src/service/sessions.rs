@@ -48,6 +48,8 @@ pub struct SessionOpen {
     pub requested_at: Timestamp,
     /// When the request becomes void, on the database's clock: before the caller gives up.
     pub valid_until: Timestamp,
+    /// Up to which number another cell has acknowledged, after a move.
+    pub elsewhere: Option<i64>,
 }
 
 /// The outcome of a [`SessionOpen`].
@@ -92,6 +94,8 @@ pub enum CloseCause {
     },
     /// The agent is no longer active.
     Refused,
+    /// The agent has left for another cell.
+    Moved,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -153,6 +157,7 @@ impl CloseCause {
             CloseCause::Drained { .. } => PresenceCause::Drained,
             CloseCause::Updating { .. } => PresenceCause::Updating,
             CloseCause::Refused => PresenceCause::Refused,
+            CloseCause::Moved => PresenceCause::Moved,
         };
         cause.as_str()
     }

@@ -13,6 +13,8 @@ text_enum! {
         KeyChanged = "key changed",
         /// Somebody used a key that was retired.
         RetiredKey = "retired key",
+        /// An agent was told to move to another cell, or is expected from one.
+        Cell = "cell",
         Deleted = "deleted",
         Presence = "presence",
         Note = "note",

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::text_enum::text_enum;
 
 text_enum! {
     /// Kinds of identifiers that machines are recognised by, strongest first, also by `Ord` and in `ALL`.
-    #[derive(Hash, PartialOrd, Ord, Serialize)]
+    #[derive(Hash, PartialOrd, Ord, Serialize, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum IdentifierKind {
         Cloud = "cloud",
@@ -22,7 +22,8 @@ text_enum! {
 pub type Identifiers = BTreeMap<IdentifierKind, Vec<String>>;
 
 /// Facts about a machine. Serialised, they are the column `agents.facts`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct HostFacts {
     pub hostname: String,
     pub os: String,

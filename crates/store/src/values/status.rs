@@ -36,6 +36,8 @@ text_enum! {
         /// It stopped for an update and has announced when it is back; it counts as online until then.
         Updating = "updating",
         Offline = "offline",
+        /// It lives in another cell, or is expected from one.
+        Moved = "moved",
     }
     else Offline
 }
@@ -51,6 +53,7 @@ text_enum! {
         InstanceLost = "instance lost",
         Replaced = "replaced",
         Refused = "refused",
+        Moved = "moved",
         Other = "other",
     }
     else Other

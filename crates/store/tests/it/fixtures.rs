@@ -70,6 +70,7 @@ impl TestAgent {
             skew_ms: None,
             requested_at: now,
             valid_until: now + SignedDuration::from_mins(1),
+            elsewhere: None,
         }
     }
 

@@ -102,6 +102,7 @@ async fn a_steady_fleet_writes_samples_and_no_presence() -> Result<()> {
     let steady = [
         "agent_counts_prune",
         "agents_to_change_key",
+        "cells_list",
         "events_prune",
         "fleet_pictures_refresh",
         "gaps_prune",

@@ -41,6 +41,7 @@ impl Session<'_> {
         let address = self.agent.addresses.other().clone();
         let credential = self.agent.state.credential()?;
         let caller = self.agent.caller.clone();
+        let caller = caller.living_in(self.agent.cell_state());
         Some(Box::pin(async move {
             sleep_until(slot).await;
             caller.open(&address, &credential).await

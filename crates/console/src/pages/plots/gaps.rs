@@ -52,6 +52,7 @@ pub fn silence(host: &HostState) -> String {
             Some(cause) => format!("offline {} ({cause})", since(at)),
             None => format!("offline {}", since(at)),
         },
+        (None, Some(Presence::Moved), Some(at)) => format!("in another cell {}", since(at)),
         (None, Some(_), _) => "nothing has arrived since".into(),
         (None, None, _) => "no active agent".into(),
     }

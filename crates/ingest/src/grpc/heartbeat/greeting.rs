@@ -61,6 +61,9 @@ async fn open(
     let settings = hello.settings.take().map(settings::said);
     let trust = hello.trust.take().map(trust::report);
     let open = session_open(context, client, hello)?;
+    let cell = hello.cell.take();
+    let mut open = session_open(context, client, hello)?;
+    convert::cell(cell.as_ref(), &mut open)?;
     if !context.freshness.is_fresh() {
         return Err(Refusal::DatabaseUnavailable);
     }
@@ -95,6 +98,10 @@ async fn open(
         renew_at: client.renew_at,
         inbox: inbox.clone(),
     });
+    if let Some(cell) = cell.filter(|cell| !cell.problem.is_empty()) {
+        let problem = convert::problem(&cell.problem);
+        context.moves.problem(agent, problem);
+    }
     if let Some(update) = update {
         context.updates.put(agent, update, Said::InHello);
     }
@@ -142,6 +149,7 @@ fn session_open(
         skew_ms: skew_ms.and_then(|skew| i64::try_from(skew).ok()),
         requested_at: requested_at - OPEN_TOLERANCE,
         valid_until: requested_at + OPEN_VALIDITY,
+        elsewhere: None,
     })
 }
 

@@ -1,7 +1,7 @@
 //! What a message of the client means for its stream: reports become ranges of sequence numbers.
 
 use svc_pipeline::{budget::Room, queue::weight};
-use svc_proto::{ClientMessage, v1::Report};
+use svc_proto::{ClientMessage, contract::GOODBYE_MOVED, v1::Report};
 use svc_store::{GapKind, GapRow};
 use tokio::time::Instant;
 
@@ -28,6 +28,9 @@ impl HeartbeatStream {
         self.inbox.heard(self.context.clock.now());
         let event = match request.message {
             Some(ClientMessage::Report(report)) => self.report(report, room)?,
+            Some(ClientMessage::Goodbye(goodbye)) if goodbye.reason == GOODBYE_MOVED => {
+                return Err(StreamEnd::Moved);
+            }
             Some(ClientMessage::Goodbye(goodbye)) => {
                 let back_within = convert::back_within(goodbye.back_within);
                 return Err(StreamEnd::Goodbye(back_within));
@@ -65,6 +68,10 @@ impl HeartbeatStream {
             let (trust, agent) = (trust::report(trust), self.session.agent);
             self.inbox.take_trust();
             self.context.trust.put(agent, Some(trust));
+        }
+        if let Some(cell) = report.cell.take() {
+            let problem = convert::problem(&cell.problem);
+            self.context.moves.problem(self.session.agent, problem);
         }
         let rules = Rules {
             now: self.context.clock.now(),

@@ -224,6 +224,10 @@ impl HeartbeatStream {
             let anchors = trust::anchors(&list);
             self.out.send(ServerMessage::Trust(anchors)).await;
         }
+        if let Some(cell) = mail.move_to {
+            let to = convert::move_to(&cell);
+            self.out.send(ServerMessage::MoveTo(to)).await;
+        }
         self.note_refused(mail.refused);
         if mail.acked_seq > self.acked {
             let more = mail.acked_seq.abs_diff(self.acked);
@@ -254,6 +258,7 @@ impl HeartbeatStream {
     pub(super) fn close_as(&mut self, end: &StreamEnd) {
         match end {
             StreamEnd::ClientGone => {}
+            StreamEnd::Moved => self.set_cause(CloseCause::Moved),
             StreamEnd::Goodbye(None) => self.set_cause(CloseCause::Goodbye),
             StreamEnd::Goodbye(Some(back_in)) => {
                 self.set_cause(CloseCause::Updating { back_in: *back_in });

@@ -130,7 +130,7 @@ impl Store {
             SELECT at, kind, actor, text FROM (
                 (SELECT at, kind, actor, text FROM host_events WHERE host_id = $1 AND at >= $2 ORDER BY at DESC LIMIT 100)
                  UNION ALL
-                (SELECT e.at, e.kind, e.actor, concat_ws(': ', coalesce(e.to_status, 'deleted'), e.reason)
+                (SELECT e.at, e.kind, e.actor, concat_ws(': ', coalesce(e.to_status, CASE WHEN e.kind <> 'cell' THEN 'deleted' END), e.reason)
                    FROM agent_events e JOIN agents a ON a.id = e.agent_id
                   WHERE a.host_id = $1 AND e.kind <> 'presence' AND e.at >= $2 ORDER BY e.at DESC LIMIT 100)) marks
              ORDER BY at DESC LIMIT 100";

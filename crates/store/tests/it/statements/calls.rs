@@ -7,10 +7,11 @@ use jiff::{SignedDuration, Timestamp};
 use svc_store::{
     ActivityFilter, AgentFacts, AgentFilter, AgentId, AgentSettings, AgentStatus, Apply, Bulkhead,
     CloseCause, Decision, GapKind, HostFacts, HostId, HostSearch, HostsPage, Hours, IdentifierKind,
-    InstanceLoad, KeyChange, KeyQuestion, LabelChange, Labels, NewAgent, NewAnchor, NewInstance,
-    NewRelease, NewRollout, NewRule, NewToken, Newcomer, NextKey, Range, RegistrationTx, Retired,
-    RolloutStep, RuleChange, SessionClose, SessionHeard, SessionOpen, SettingsReport, Stage,
-    StoreError, TokenId, TokenRequest, TrustReport, UpdateReport, UpdateStep,
+    InstanceLoad, KeyChange, KeyQuestion, LabelChange, Labels, MoveFilter, NewAgent, NewAnchor,
+    NewInstance, NewRelease, NewRollout, NewRule, NewToken, Newcomer, NextKey, Range,
+    RegistrationTx, Retired, RolloutStep, RuleChange, SessionClose, SessionHeard, SessionOpen,
+    SettingsReport, Stage, StoreError, TokenId, TokenRequest, TrustReport, UpdateReport,
+    UpdateStep,
 };
 use uuid::Uuid;
 
@@ -418,6 +419,25 @@ impl Fleet {
             rollout_show(first);
             rollout_preview(first, &Labels::default());
             agent_update(self.batch()[0].id);
+        }
+        let all = MoveFilter {
+            labels: Labels::default(),
+            agent: None,
+            share: 1,
+        };
+        let problems = [(self.batch()[0].id, "no answer".to_owned())];
+        call_each! { reads, WHOLE, store:
+            cell_put("b", &["b:9443".to_owned()], &[], "test");
+            moves_begin("b", &all, "test");
+            moves_list(50);
+            arrivals_export(&all, Uuid::nil(), 50);
+            moves_stop(&all, "test");
+        }
+        call_each! { reads, SMALL, store:
+            cells_list();
+            moves_open(self.mine.id);
+            move_of(self.batch()[0].id);
+            moves_problems(&problems);
         }
         Ok(())
     }
