@@ -48,7 +48,7 @@ use crate::{
     settings::Settings,
     spool::{Spool, SpoolError},
     state::{Binding, Machine, State},
-    status::{Board, Enrolment, Status},
+    status::{Board, Enrolment, Rare, Status},
     timing::Timing,
     update::{Updater, Updates, launcher::Launch, watchdog},
     wire::{Addresses, Names},
@@ -170,7 +170,7 @@ impl Agent {
             .reporting(updates.state())
             .stating(settings.follow_state());
         let certificates = state.cell.as_ref().map(Cell::certificates);
-        let caller = caller.trusting(certificates.unwrap_or_default());
+        caller.anchors().live_in(certificates.unwrap_or_default());
         let here = caller.facts();
         let (boot_id, machine) = (here.boot_id.clone(), Machine::of(&here));
         let binding = state.bind(machine);
@@ -377,7 +377,10 @@ fn at_start(caller: &Caller, state: &State, data_dir: &Path) -> Status {
             None => Enrolment::Unknown,
         },
         jwt_expires_at: state.jwt_expires_at(),
-        cell: state.cell.as_ref().map(|cell| cell.name.clone()),
+        rare: Rare {
+            cell: state.cell.as_ref().map(|cell| cell.name.clone()),
+            ..Rare::default()
+        },
         ..Status::default()
     }
 }

@@ -47,6 +47,8 @@ pub struct Anchors {
     /// The configuration alone decides.
     is_off: bool,
     kept: Mutex<Certificates>,
+    /// Those of the cell that the agent lives in, which it took with the order to move there.
+    cell: Mutex<Certificates>,
     /// Held by the announcement that is being taken. `kept` is not held while the disk is waited for: connections need it.
     taking: Mutex<()>,
     /// The newest announcement, until its turn comes.
@@ -68,6 +70,7 @@ impl Anchors {
                 true => Vec::new(),
                 false => read(&config.data_dir),
             }),
+            cell: Mutex::default(),
             taking: Mutex::default(),
             waiting: Mutex::default(),
             trusted: watch::Sender::new(trusted),
@@ -80,6 +83,11 @@ impl Anchors {
         let trust = self.with(&kept)?;
         self.publish(&trust, None);
         Ok(trust)
+    }
+
+    /// The agent lives in the cell with these certificates from now on.
+    pub fn live_in(&self, certificates: Certificates) {
+        *locked(&self.cell) = certificates;
     }
 
     pub fn trusted(&self) -> watch::Receiver<Trusted> {
@@ -159,7 +167,8 @@ impl Anchors {
     }
 
     fn with(&self, kept: &Certificates) -> Result<Trust, TrustError> {
-        Trust::load_with(self.ca_cert_file.as_deref(), kept)
+        let trust = Trust::load_with(self.ca_cert_file.as_deref(), kept)?;
+        Ok(trust.and(&locked(&self.cell)))
     }
 
     fn publish(&self, trust: &Trust, problem: Option<String>) {

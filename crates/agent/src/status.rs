@@ -102,8 +102,8 @@ pub struct Board {
 impl Board {
     pub fn new(status: Status) -> Self {
         Self {
+            rare: Mutex::new(status.rare.clone()),
             status: Mutex::new(status),
-            rare: Mutex::default(),
             changed: Notify::new(),
         }
     }

@@ -43,7 +43,9 @@ impl Agent {
     pub(super) fn enter(&mut self, cell: Option<Cell>, admitted: Option<(String, &Credential)>) {
         self.addresses = Addresses::new(addresses(cell.as_ref(), &self.config));
         let certificates = cell.as_ref().map(Cell::certificates);
-        self.caller = self.caller.trusting(certificates.unwrap_or_default());
+        self.caller = self.caller.trusting(Vec::new());
+        let anchors = self.caller.anchors();
+        anchors.live_in(certificates.unwrap_or_default());
         self.state.cell = cell;
         self.state.came_from_elsewhere = true;
         match admitted {
@@ -106,8 +108,10 @@ impl Agent {
         self.board.change(|status| {
             status.agent_id.clone_from(&self.state.agent_id);
             status.jwt_expires_at = self.state.jwt_expires_at();
-            status.cell = cell;
-            status.cell_problem = problem;
+        });
+        self.board.change_rare(|rare| {
+            rare.cell = cell;
+            rare.cell_problem = problem;
         });
     }
 }

@@ -279,7 +279,7 @@ impl<'a> Session<'a> {
 
     fn show_trust(&mut self) {
         let shown = self.trusted.borrow_and_update().shown.clone();
-        self.agent.board.change(|status| status.trust = shown);
+        self.agent.board.change_rare(|rare| rare.trust = shown);
     }
 
     fn acknowledged(&mut self, up_to: u64, rejected: &[Rejection]) {

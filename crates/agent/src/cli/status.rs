@@ -68,9 +68,9 @@ fn details(status: &Status, runs: bool) -> Vec<(&'static str, String)> {
     rows.extend(status.message.clone().map(|message| ("", message)));
     rows.push(("connection", connection(status, runs, now)));
     rows.extend(status.connection.error.clone().map(|error| ("", error)));
-    let cell = status.cell.clone();
+    let cell = status.rare.cell.clone();
     rows.push(("cell", cell.unwrap_or_else(|| "as configured".into())));
-    let problem = status.cell_problem.clone();
+    let problem = status.rare.cell_problem.clone();
     rows.extend(problem.map(|problem| ("", format!("not moved: {problem}"))));
     let spool = &status.spool;
     let last = moment(status.last_acknowledged_at);
@@ -91,7 +91,7 @@ fn details(status: &Status, runs: bool) -> Vec<(&'static str, String)> {
         ("as of", moment(status.written_at)),
     ]);
     let names = std::iter::once("trusts").chain(std::iter::repeat(""));
-    rows.extend(names.zip(status.trust.iter().cloned()));
+    rows.extend(names.zip(status.rare.trust.iter().cloned()));
     if let Some(Notice { version, url }) = &status.update {
         rows.push(("update", format!("{version} is available: {url}")));
     }

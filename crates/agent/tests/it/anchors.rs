@@ -315,7 +315,7 @@ async fn the_service_changes_its_authority_and_agents_that_took_the_new_one_lose
     takes
         .status_becomes("the anchor is shown", |status| {
             let shown = |line: &String| line.contains("CN=new authority");
-            status.trust.len() == 2 && status.trust.iter().any(shown)
+            status.rare.trust.len() == 2 && status.rare.trust.iter().any(shown)
         })
         .await?;
 

@@ -133,7 +133,7 @@ async fn an_agent_moves_under_load_and_back_and_each_sample_is_stored_once() -> 
     a.moves_all_to(&b, "b").await?;
     installed
         .status_becomes("its cell is b", |status| {
-            status.cell.as_deref() == Some("b")
+            status.rare.cell.as_deref() == Some("b")
         })
         .await?;
     let gone = "SELECT cause, (SELECT count(*) FROM agent_moves WHERE moved_at IS NOT NULL) FROM agent_state";
@@ -199,7 +199,7 @@ async fn an_agent_that_the_other_cell_does_not_admit_stays_and_says_why() -> Res
     b.site.expect("SELECT count(*) FROM agents", "0").await?;
     let status = installed.status()?;
     ensure!(
-        status.cell.is_none() && status.cell_problem.is_some(),
+        status.rare.cell.is_none() && status.rare.cell_problem.is_some(),
         "{status:?}"
     );
 

@@ -26,7 +26,7 @@ pub use self::{
 };
 
 /// The pages of the menu.
-pub const PAGES: [&str; 10] = [
+pub const PAGES: [&str; 11] = [
     "/",
     "/hosts",
     "/approvals",

@@ -170,12 +170,6 @@ pub(super) fn move_to(cell: &CellRecord) -> v1::Move {
     }
 }
 
-fn cut(text: &str, longest: usize) -> String {
-    let mut text = readable(text, false);
-    text.truncate(text.floor_char_boundary(longest));
-    text
-}
-
 /// PostgreSQL refuses NUL, and other control characters would garble a listing.
 fn readable(text: &str, lines: bool) -> String {
     let shown = |c: &char| !c.is_control() || (lines && *c == '\n');

@@ -11,8 +11,7 @@ use std::{
 
 use jiff::Timestamp;
 use svc_pipeline::{consumer::Streams, queue::Committed};
-use svc_store::{AgentId, CellRecord, StoredSession, Watermark};
-use svc_store::{AgentId, StoredSession, TrustList, Watermark};
+use svc_store::{AgentId, CellRecord, StoredSession, TrustList, Watermark};
 
 use super::{EndReason, Inbox, NextKeys, Offer, PendingReport, StoredKey};
 use crate::{sync::lock, telemetry::SessionMetrics};

@@ -60,7 +60,6 @@ async fn open(
     let update = hello.update.take().map(convert::update);
     let settings = hello.settings.take().map(settings::said);
     let trust = hello.trust.take().map(trust::report);
-    let open = session_open(context, client, hello)?;
     let cell = hello.cell.take();
     let mut open = session_open(context, client, hello)?;
     convert::cell(cell.as_ref(), &mut open)?;

@@ -13,7 +13,6 @@ use super::{
 };
 use crate::{
     grpc::{convert, settings, trust},
-    session::Said,
     session::{Said, settings_said},
 };
 
